@@ -1,0 +1,454 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+)
+
+// partialTTL is how long an unfinished fetch stays that nobody goes on with.
+const partialTTL = 24 * time.Hour
+
+// imageTTL is how long an image without references stays resolvable by its digest. It costs
+// its manifest, config and table only.
+const imageTTL = 7 * 24 * time.Hour
+
+// Usage is the disk use of a store, in bytes.
+type Usage struct {
+	Logical     int64 `json:"logical"`     // files of all complete tables, each as often as it occurs
+	Unique      int64 `json:"unique"`      // objects on disk
+	Saved       int64 `json:"saved"`       // what Logical would take more without sharing
+	Reclaimable int64 `json:"reclaimable"` // objects without a reference
+	Partial     int64 `json:"partial"`     // unfinished fetches, as allocated
+	Objects     int64 `json:"objects"`     // count
+	Free        int64 `json:"free"`        // on the file system
+	Capacity    int64 `json:"capacity"`    // of the file system
+}
+
+// Usage returns the disk use.
+func (s *Store) Usage(ctx context.Context) (Usage, error) {
+	var u Usage
+	var shared int64 // objects of complete tables
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		live, err := s.live(tx)
+		if err != nil {
+			return err
+		}
+		needed := map[digest.Digest]bool{}
+		err = each(tx, bucketTables, func(_ string, t tableRecord) error {
+			if t.Complete {
+				u.Logical += t.Logical
+				for _, d := range t.Objects {
+					needed[d] = true
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return each(tx, bucketObjects, func(key string, o objectRecord) error {
+			u.Unique += o.Size
+			u.Objects++
+			if needed[digest.Digest(key)] {
+				shared += o.Size
+			}
+			if !live[digest.Digest(key)] {
+				u.Reclaimable += o.Size
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return u, err
+	}
+	u.Saved = max(0, u.Logical-shared)
+	if u.Partial, err = s.allocated(partialDir); err != nil {
+		return u, err
+	}
+	u.Free, u.Capacity, err = s.free()
+	return u, err
+}
+
+// allocated returns the bytes that the files below a directory take on the disk.
+func (s *Store) allocated(name string) (n int64, err error) {
+	err = fs.WalkDir(s.root.FS(), name, func(_ string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			n += st.Blocks * 512
+		}
+		return nil
+	})
+	return n, err
+}
+
+// staged returns the bytes that an unfinished fetch of a blob has on the disk.
+func (s *Store) staged(d digest.Digest) int64 {
+	n, err := s.allocated(partialName(d))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// live returns the objects that must stay: those of tables with a reference that has not
+// expired or a running fetch, and the documents of images.
+func (s *Store) live(tx *bbolt.Tx) (map[digest.Digest]bool, error) {
+	live := map[digest.Digest]bool{}
+	tables := map[digest.Digest]bool{}
+	now := time.Now()
+	err := each(tx, bucketRefs, func(_ string, r Ref) error {
+		if r.Expires.IsZero() || r.Expires.After(now) {
+			tables[r.Table] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	var fetching []digest.Digest // blobs
+	s.mu.Lock()
+	for d, h := range s.hydrations {
+		tables[d] = true
+		for _, b := range h.blobs {
+			fetching = append(fetching, b.Blob)
+		}
+	}
+	s.mu.Unlock()
+	for _, b := range fetching {
+		live[b] = true
+		contents, err := load[[]content](tx, bucketContents, b.String())
+		if err != nil && !errdefs.IsNotFound(err) {
+			return nil, err
+		}
+		for _, c := range contents {
+			live[c.Digest] = true
+		}
+	}
+	for d := range tables {
+		live[d] = true
+		t, err := load[tableRecord](tx, bucketTables, d.String())
+		if errdefs.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		for _, o := range t.Objects {
+			live[o] = true
+		}
+	}
+	err = each(tx, bucketImages, func(_ string, im Image) error {
+		live[im.Manifest], live[im.Config], live[im.Table] = true, true, true
+		return nil
+	})
+	return live, err
+}
+
+// GCOptions says what to collect.
+type GCOptions struct {
+	// Keep is how many bytes of objects without a reference may stay; those used last
+	// stay. Zero frees all.
+	Keep int64
+
+	// DryRun only counts.
+	DryRun bool
+}
+
+// GCResult says what was, or would be, freed.
+type GCResult struct {
+	Objects  int   `json:"objects"`
+	Bytes    int64 `json:"bytes"`
+	Partials int   `json:"partials"`
+	Images   int   `json:"images"`
+}
+
+// GC removes objects that no reference and no fetch needs, oldest use first, unfinished
+// fetches that are idle for a day, images that nothing uses for a week, and references that
+// have expired.
+func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
+	s.gcMu.Lock()
+	defer s.gcMu.Unlock()
+	var r GCResult
+	images, err := s.collectRecords(o.DryRun)
+	if err != nil {
+		return r, err
+	}
+	r.Images = images
+	if r.Partials, err = s.collectPartials(o.DryRun); err != nil {
+		return r, err
+	}
+	objects, bytes, err := s.collectObjects(func(total int64) int64 { return total - o.Keep }, o.DryRun)
+	r.Objects, r.Bytes = objects, bytes
+	if err == nil && !o.DryRun && objects+images+r.Partials > 0 {
+		s.log.Info("collected", "objects", objects, "bytes", bytes, "partials", r.Partials, "images", images)
+	}
+	return r, err
+}
+
+// evict frees about want bytes of objects that nothing needs.
+func (s *Store) evict(ctx context.Context, want int64) (int64, error) {
+	s.gcMu.Lock()
+	defer s.gcMu.Unlock()
+	if _, err := s.collectRecords(false); err != nil {
+		return 0, err
+	}
+	n, bytes, err := s.collectObjects(func(int64) int64 { return want }, false)
+	if n > 0 {
+		s.log.Info("evicted to make room", "objects", n, "bytes", bytes)
+	}
+	return bytes, err
+}
+
+// collectRecords drops expired references, unused images, and what is known of tables and
+// archives whose objects are gone.
+func (s *Store) collectRecords(dryRun bool) (images int, err error) {
+	now := time.Now()
+	update := s.db.Update
+	if dryRun {
+		update = s.db.View
+	}
+	err = update(func(tx *bbolt.Tx) error {
+		used := map[digest.Digest]bool{}
+		var drop []struct{ bucket, key []byte }
+		mark := func(bucket []byte, key string) {
+			drop = append(drop, struct{ bucket, key []byte }{bucket, []byte(key)})
+		}
+		err := each(tx, bucketRefs, func(key string, r Ref) error {
+			if !r.Expires.IsZero() && r.Expires.Before(now) {
+				mark(bucketRefs, key)
+			} else {
+				used[r.Table] = true
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		err = each(tx, bucketImages, func(key string, im Image) error {
+			if !used[im.Table] && now.Sub(im.Used) > imageTTL {
+				mark(bucketImages, key)
+				images++
+			}
+			used[im.Table] = true
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		err = each(tx, bucketTables, func(key string, _ tableRecord) error {
+			if tx.Bucket(bucketObjects).Get([]byte(key)) == nil && !used[digest.Digest(key)] {
+				mark(bucketTables, key)
+			}
+			return nil
+		})
+		if err != nil || dryRun {
+			return err
+		}
+		for _, d := range drop {
+			if err := tx.Bucket(d.bucket).Delete(d.key); err != nil {
+				return err
+			}
+		}
+		return attribute(tx)
+	})
+	return images, err
+}
+
+// collectPartials removes unfinished fetches that nobody goes on with.
+func (s *Store) collectPartials(dryRun bool) (n int, err error) {
+	entries, err := fs.ReadDir(s.root.FS(), partialDir)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range entries {
+		d, err := ParseDigest(strings.Replace(e.Name(), "-", ":", 1))
+		if err != nil {
+			continue
+		}
+		s.mu.Lock()
+		_, busy := s.jobs[d]
+		s.mu.Unlock()
+		info, err := s.root.Lstat(filepath.Join(partialDir, e.Name(), "marks"))
+		if busy || err == nil && time.Since(info.ModTime()) < partialTTL {
+			continue
+		}
+		n++
+		if dryRun {
+			continue
+		}
+		if err := s.root.RemoveAll(filepath.Join(partialDir, e.Name())); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// collectObjects removes objects that nothing needs, oldest use first, until want(total of
+// them) bytes are freed. The record goes first: a file without a record is adopted again by
+// Open, a record without a file would be a lie.
+func (s *Store) collectObjects(want func(total int64) int64, dryRun bool) (n int, bytes int64, err error) {
+	type candidate struct {
+		d digest.Digest
+		objectRecord
+	}
+	var (
+		all   []candidate
+		total int64
+	)
+	collect := func(tx *bbolt.Tx) error {
+		live, err := s.live(tx)
+		if err != nil {
+			return err
+		}
+		err = each(tx, bucketObjects, func(key string, o objectRecord) error {
+			if d := digest.Digest(key); !live[d] {
+				all = append(all, candidate{d, o})
+				total += o.Size
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(a.Used.Compare(b.Used), cmp.Compare(a.d, b.d)) })
+		left := want(total)
+		for i, c := range all {
+			if left <= 0 {
+				all = all[:i]
+				break
+			}
+			left -= c.Size
+			bytes += c.Size
+		}
+		if dryRun {
+			return nil
+		}
+		return forget(tx, all, func(c candidate) digest.Digest { return c.d })
+	}
+	if dryRun {
+		err := s.db.View(collect)
+		return len(all), bytes, err
+	}
+	if err := s.db.Update(collect); err != nil {
+		return 0, 0, err
+	}
+	for _, c := range all {
+		if err := s.root.Remove(objectPath(c.d)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return n, bytes, err
+		}
+		n++
+	}
+	return n, bytes, nil
+}
+
+// forget removes object records, and marks the tables that need them incomplete.
+func forget[T any](tx *bbolt.Tx, gone []T, of func(T) digest.Digest) error {
+	set := make(map[digest.Digest]bool, len(gone))
+	for _, g := range gone {
+		d := of(g)
+		set[d] = true
+		if err := tx.Bucket(bucketObjects).Delete([]byte(d.String())); err != nil {
+			return err
+		}
+	}
+	var broken []struct {
+		key string
+		tableRecord
+	}
+	err := each(tx, bucketTables, func(key string, t tableRecord) error {
+		if t.Complete && slices.ContainsFunc(t.Objects, func(d digest.Digest) bool { return set[d] }) {
+			t.Complete = false
+			broken = append(broken, struct {
+				key string
+				tableRecord
+			}{key, t})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, b := range broken {
+		if err := put(tx, bucketTables, b.key, b.tableRecord); err != nil {
+			return err
+		}
+	}
+	return attribute(tx)
+}
+
+// Run evicts when space runs short, until ctx is done.
+func (s *Store) Run(ctx context.Context) error {
+	tick := time.NewTicker(s.o.Evict.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			want, err := s.excess(ctx)
+			if err == nil && want > 0 {
+				_, err = s.evict(ctx, want)
+			}
+			if err != nil {
+				s.log.Error("evicting objects", "err", err)
+			}
+		}
+	}
+}
+
+// excess returns how many bytes should go.
+func (s *Store) excess(ctx context.Context) (int64, error) {
+	u, err := s.Usage(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var want int64
+	if used := u.Capacity - u.Free; used > percent(u.Capacity, s.o.Evict.High) {
+		want = used - percent(u.Capacity, s.o.Evict.Low)
+	}
+	if q := s.o.Evict.Quota; q > 0 {
+		want = max(want, u.Unique+u.Partial-q)
+	}
+	return min(want, u.Reclaimable), nil
+}
+
+func percent(n int64, p int) int64 { return int64(math.Round(float64(n) / 100 * float64(p))) }
+
+// sweepTemp removes what a crash left of PutBytes.
+func (s *Store) sweepTemp() error {
+	entries, err := fs.ReadDir(s.root.FS(), partialDir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "bytes-") {
+			if err := s.root.Remove(filepath.Join(partialDir, e.Name())); err != nil {
+				return fmt.Errorf("remove left-over %s: %w", e.Name(), err)
+			}
+		}
+	}
+	return nil
+}

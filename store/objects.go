@@ -1,0 +1,240 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+)
+
+// The directories of a store.
+const (
+	objectsDir    = "objects"
+	partialDir    = "partial"
+	quarantineDir = "quarantine"
+)
+
+// objectMode is the mode of every object. Snapshots show their own modes.
+const objectMode = 0o644
+
+// ObjectName returns the path of an object below ObjectsDir, without a leading slash.
+func ObjectName(d digest.Digest) string {
+	hex := d.Encoded()
+	return filepath.Join(d.Algorithm().String(), hex[:2], hex)
+}
+
+func objectPath(d digest.Digest) string { return filepath.Join(objectsDir, ObjectName(d)) }
+
+// OpenObject opens a complete, verified object for reading.
+// It returns errdefs.ErrNotFound if there is none.
+func (s *Store) OpenObject(d digest.Digest) (*os.File, error) {
+	if err := s.db.View(func(tx *bbolt.Tx) error {
+		_, err := load[objectRecord](tx, bucketObjects, d.String())
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	f, err := s.root.Open(objectPath(d))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("object %s is recorded, but its file is gone: %w", d, errdefs.ErrNotFound)
+	}
+	return f, err
+}
+
+// has says whether an object is recorded and its file has the recorded size.
+func (s *Store) has(d digest.Digest) bool {
+	var rec objectRecord
+	if err := s.db.View(func(tx *bbolt.Tx) (err error) {
+		rec, err = load[objectRecord](tx, bucketObjects, d.String())
+		return err
+	}); err != nil {
+		return false
+	}
+	info, err := s.root.Lstat(objectPath(d))
+	return err == nil && info.Mode().IsRegular() && info.Size() == rec.Size
+}
+
+// PutBytes stores p as an object and returns its digest. It is durable on return.
+// It is for manifests, configs and tables; an object without a reference is evictable.
+func (s *Store) PutBytes(ctx context.Context, p []byte) (digest.Digest, error) {
+	d := digest.FromBytes(p)
+	if s.has(d) {
+		return d, nil
+	}
+	name := filepath.Join(partialDir, "bytes-"+randomName())
+	f, err := s.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, objectMode)
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(p)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = s.publish([]publication{{from: name, d: d, size: int64(len(p))}}, nil)
+	}
+	if err != nil {
+		s.root.Remove(name)
+		return "", fmt.Errorf("store object %s: %w", d, err)
+	}
+	return d, nil
+}
+
+func randomName() string {
+	var b [8]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// ReadBytes reads an object of at most limit bytes, verified.
+func (s *Store) ReadBytes(ctx context.Context, d digest.Digest, limit int64) ([]byte, error) {
+	f, err := s.OpenObject(d)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return ReadVerified(f, d, info.Size(), limit)
+}
+
+// A publication is a finished, fsynced, verified file that becomes an object.
+type publication struct {
+	from string // path below the root
+	d    digest.Digest
+	size int64
+}
+
+// publish renames files to their places, makes the directories durable and records the
+// objects, all in this order: a crash leaves a file that Open adopts, or nothing. record,
+// if not nil, runs in the same transaction.
+func (s *Store) publish(files []publication, record func(*bbolt.Tx) error) error {
+	s.gcMu.RLock()
+	defer s.gcMu.RUnlock()
+	dirs := map[string]bool{}
+	for _, p := range files {
+		to := objectPath(p.d)
+		dir := filepath.Dir(to)
+		if !dirs[dir] {
+			if err := s.root.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+			dirs[dir] = true
+		}
+		if err := s.root.Rename(p.from, to); err != nil {
+			return err
+		}
+	}
+	for dir := range dirs {
+		if err := s.syncDir(dir); err != nil {
+			return err
+		}
+	}
+	if len(dirs) > 0 {
+		if err := s.syncDir(filepath.Join(objectsDir, digest.SHA256.String())); err != nil {
+			return err
+		}
+	}
+	now := time.Now().UTC()
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		for _, p := range files {
+			if err := put(tx, bucketObjects, p.d.String(), objectRecord{Size: p.size, Used: now}); err != nil {
+				return err
+			}
+		}
+		if record == nil {
+			return nil
+		}
+		return record(tx)
+	})
+}
+
+func (s *Store) syncDir(name string) error {
+	f, err := s.root.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// adopt makes the objects bucket agree with the files below objects: a file is there only
+// if it was verified, so one without a record gets a record, and a record without a file
+// goes.
+func (s *Store) adopt() error {
+	found := map[string]int64{}
+	err := fs.WalkDir(s.root.FS(), objectsDir, func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		d, err := ParseDigest("sha256:" + e.Name())
+		if err != nil || objectPath(d) != name {
+			s.log.Warn("file among the objects is none; left alone", "path", name)
+			return nil
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		found[d.String()] = info.Size()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		var gone []string
+		err := each(tx, bucketObjects, func(key string, rec objectRecord) error {
+			if size, ok := found[key]; !ok || size != rec.Size {
+				gone = append(gone, key)
+			} else {
+				delete(found, key)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, key := range gone {
+			if _, ok := found[key]; ok {
+				s.log.Warn("object has another size than recorded; it will be fetched again", "digest", key)
+				delete(found, key)
+			} else {
+				s.log.Warn("object is recorded, but its file is gone; it will be fetched again", "digest", key)
+			}
+			if err := tx.Bucket(bucketObjects).Delete([]byte(key)); err != nil {
+				return err
+			}
+		}
+		for key, size := range found {
+			if err := put(tx, bucketObjects, key, objectRecord{Size: size, Used: time.Now().UTC()}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// free returns the bytes that an unprivileged writer can still write, and the capacity.
+func (s *Store) free() (free, capacity int64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(s.dir, &st); err != nil {
+		return 0, 0, fmt.Errorf("statfs %s: %w", s.dir, err)
+	}
+	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil
+}
+
+// emptyDigest is the digest of no bytes.
+var emptyDigest = digest.FromBytes(bytes.NewBuffer(nil).Bytes())

@@ -1,0 +1,256 @@
+package store_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+func TestCleanPath(t *testing.T) {
+	for in, want := range map[string]string{
+		"model.safetensors":              "model.safetensors",
+		"text_encoder/model.safetensors": "text_encoder/model.safetensors",
+		"a/b/c/d/model.safetensors":      "a/b/c/d/model.safetensors",
+		"foo/../bar/model.safetensors":   "bar/model.safetensors",
+		"text_encoder/":                  "text_encoder",
+		"./a":                            "a",
+		"a..b":                           "a..b",
+		"-leading":                       "-leading",
+		".wh.x":                          ".wh.x",
+		`a\b`:                            `a\b`,
+		"モデル/重み.bin":                     "モデル/重み.bin",
+		strings.Repeat("x", 255):         strings.Repeat("x", 255),
+
+		"../etc/passwd": "", "../../../etc/passwd": "", "text_encoder/../../../etc/passwd": "",
+		"/etc/passwd": "", "": "", ".": "", "..": "", "/": "", "model\x00.safetensors": "",
+		`..\..\x`: "", `a\..\..\x`: "", `\x`: "", "a\nb": "", "a\x7fb": "", "a\xffb": "",
+		strings.Repeat("x", 256): "", strings.Repeat("x/", 64) + "x": "", strings.Repeat("long/", 900): "",
+	} {
+		got, err := store.CleanPath(in)
+		if got != want || (want == "") != errdefs.IsInvalidArgument(err) {
+			t.Errorf("CleanPath(%.60q) = %q, %v; want %q", in, got, err, want)
+		}
+	}
+}
+
+func FuzzCleanPath(f *testing.F) {
+	for _, s := range []string{"a/b", "../x", `a\..\..\x`, "foo/../bar", "a\x00b", "/", ".wh.x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got, err := store.CleanPath(s)
+		if err != nil {
+			return
+		}
+		if again, err := store.CleanPath(got); err != nil || again != got {
+			t.Errorf("CleanPath(%q) = %q, and of that %q, %v", s, got, again, err)
+		}
+		if joined := path.Join("/root", got); !strings.HasPrefix(joined, "/root/") {
+			t.Errorf("CleanPath(%q) = %q leaves", s, got)
+		}
+	})
+}
+
+func TestTarIndexRefusesWhatAModelMustNotContain(t *testing.T) {
+	reg := tar.Header{Name: "f", Mode: 0o644}
+	for name, h := range map[string]tar.Header{
+		"path leaves":                    {Name: "../x", Mode: 0o644},
+		"absolute path":                  {Name: "/x", Mode: 0o644},
+		"absolute symlink":               {Name: "l", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"},
+		"symlink leaves":                 {Name: "d/l", Typeflag: tar.TypeSymlink, Linkname: "../../x"},
+		"hard link to a later entry":     {Name: "l", Typeflag: tar.TypeLink, Linkname: "later"},
+		"hard link leaves":               {Name: "l", Typeflag: tar.TypeLink, Linkname: "../f"},
+		"character device":               {Name: "c", Typeflag: tar.TypeChar},
+		"block device":                   {Name: "b", Typeflag: tar.TypeBlock},
+		"fifo":                           {Name: "p", Typeflag: tar.TypeFifo},
+		"control character in the name":  {Name: "a\nb", Mode: 0o644},
+		"a directory that leaves":        {Name: "../", Typeflag: tar.TypeDir},
+		"name with NUL through PAX path": {Name: "x\x01", Mode: 0o644},
+	} {
+		p := storetest.Tar(t, []tar.Header{reg, h}, [][]byte{[]byte("x"), nil})
+		if _, err := store.TarIndex(bytes.NewReader(p), int64(len(p))); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v, want invalid argument", name, err)
+		}
+	}
+	good := storetest.Tar(t, []tar.Header{reg}, [][]byte{bytes.Repeat([]byte("x"), 1000)})
+	for name, p := range map[string][]byte{
+		"empty": nil, "gzip": {0x1f, 0x8b, 8, 0, 1, 2, 3, 4}, "GGUF": append([]byte("GGUF"), make([]byte, 600)...),
+		"cut in the content": good[:1000], "cut in the header": good[:300],
+	} {
+		if _, err := store.TarIndex(bytes.NewReader(p), int64(len(p))); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v, want invalid argument", name, err)
+		}
+	}
+}
+
+func TestTarIndexMasksModes(t *testing.T) {
+	p := storetest.Tar(t, []tar.Header{{Name: "f", Mode: 0o6755}, {Name: "t/", Typeflag: tar.TypeDir, Mode: 0o1777}}, [][]byte{nil, nil})
+	m, err := store.TarIndex(bytes.NewReader(p), int64(len(p)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m[0].Mode != 0o755 || m[1].Mode != 0o777 {
+		t.Errorf("modes %#o %#o, want 0755 0777", m[0].Mode, m[1].Mode)
+	}
+}
+
+func TestPlaceTar(t *testing.T) {
+	one := []store.Member{{Path: "bar.json", Type: store.TypeReg}}
+	for _, tc := range []struct {
+		name    string
+		members []store.Member
+		as      string
+		want    string
+	}{
+		{"writers that dropped the directory", one, "foo/bar.json", "foo/bar.json"},
+		{"the same path", one, "bar.json", "bar.json"},
+		{"no path given", one, "", "bar.json"},
+		{"another base name", one, "foo/baz.json", "bar.json"},
+		{"member with a directory", []store.Member{{Path: "x/bar.json", Type: store.TypeReg}}, "foo/bar.json", "x/bar.json"},
+		{"several members", append([]store.Member{{Path: "d", Type: store.TypeDir}}, one...), "foo/bar.json", "d"},
+	} {
+		if got := store.PlaceTar(tc.members, tc.as); got[0].Path != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got[0].Path, tc.want)
+		}
+	}
+}
+
+// FuzzTarIndex compares the index with what a whole pass over the archive reads.
+func FuzzTarIndex(f *testing.F) {
+	seed := func(h []tar.Header, c [][]byte) {
+		var buf bytes.Buffer
+		w := tar.NewWriter(&buf)
+		for i := range h {
+			h[i].Size = int64(len(c[i]))
+			w.WriteHeader(&h[i])
+			w.Write(c[i])
+		}
+		w.Close()
+		f.Add(buf.Bytes())
+	}
+	seed([]tar.Header{{Name: "a", Mode: 0o644, Typeflag: tar.TypeReg}, {Name: "d/", Typeflag: tar.TypeDir}, {Name: "l", Typeflag: tar.TypeLink, Linkname: "a"}},
+		[][]byte{[]byte("hello"), nil, nil})
+	seed([]tar.Header{{Name: strings.Repeat("long/", 30) + "x", Mode: 0o644, Typeflag: tar.TypeReg, Format: tar.FormatPAX}}, [][]byte{bytes.Repeat([]byte("y"), 2000)})
+	seed([]tar.Header{{Name: strings.Repeat("gnu/", 40) + "x", Mode: 0o644, Typeflag: tar.TypeReg, Format: tar.FormatGNU}}, [][]byte{[]byte("z")})
+	f.Fuzz(func(t *testing.T, p []byte) {
+		members, err := store.TarIndex(bytes.NewReader(p), int64(len(p)))
+		if err != nil {
+			return
+		}
+		for _, m := range members {
+			if c, err := store.CleanPath(m.Path); err != nil || c != m.Path {
+				t.Errorf("member %q is not clean: %v", m.Path, err)
+			}
+			if m.Type == store.TypeReg && (m.Offset < 0 || m.Size < 0 || m.Offset+m.Size > int64(len(p))) {
+				t.Errorf("member %q at %d+%d of %d", m.Path, m.Offset, m.Size, len(p))
+			}
+			if m.Mode&^0o777 != 0 {
+				t.Errorf("member %q: mode %#o", m.Path, m.Mode)
+			}
+		}
+	})
+}
+
+func TestTableValidate(t *testing.T) {
+	blob := []byte("weights")
+	d := digest.FromBytes(blob)
+	good := func() *store.Table {
+		return storetest.NewBuilder("x").Raw("a/w", blob, 0o644).Inline("z", []byte("i"), 0o600).
+			File(store.File{Path: "a", Type: store.TypeDir, Mode: 0o755}).
+			File(store.File{Path: "l", Type: store.TypeSymlink, Target: "a/w"}).Table()
+	}
+	if err := good().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := good().Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := store.DecodeTable(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(back, good()); diff != "" {
+		t.Errorf("round trip (-got +want):\n%s", diff)
+	}
+	for name, change := range map[string]func(*store.Table){
+		"later version":          func(t *store.Table) { t.Version = 2 },
+		"no origin":              func(t *store.Table) { t.Origin = store.Origin{} },
+		"unsafe path":            func(t *store.Table) { t.Files[1].Path = "a/../../w" },
+		"not clean":              func(t *store.Table) { t.Files[1].Path = "a//w" },
+		"not sorted":             func(t *store.Table) { t.Files[0], t.Files[3] = t.Files[3], t.Files[0] },
+		"setuid":                 func(t *store.Table) { t.Files[1].Mode = 0o4755 },
+		"negative size":          func(t *store.Table) { t.Files[1].Size = -1 },
+		"negative blob":          func(t *store.Table) { t.Blobs[0].Size = -1 },
+		"blob twice":             func(t *store.Table) { t.Blobs = append(t.Blobs, t.Blobs[0]) },
+		"digest that climbs":     func(t *store.Table) { t.Blobs[0].Digest = "sha256:../../x" },
+		"sha512":                 func(t *store.Table) { t.Blobs[0].Digest = digest.Digest("sha512:" + strings.Repeat("a", 128)) },
+		"other digest":           func(t *store.Table) { t.Files[1].Digest = digest.FromString("other") },
+		"beyond the blob":        func(t *store.Table) { t.Files[1].Source.Offset = 1 },
+		"unknown blob":           func(t *store.Table) { t.Files[1].Source.Blob = digest.FromString("other") },
+		"inline bytes differ":    func(t *store.Table) { t.Files[3].Source.Inline = []byte("j") },
+		"unknown codec":          func(t *store.Table) { t.Blobs[0].Codec = "lz4" },
+		"unknown archive":        func(t *store.Table) { t.Blobs[0].Archive = "cpio" },
+		"symlink leaves":         func(t *store.Table) { t.Files[2].Target = "../x" },
+		"file and directory":     func(t *store.Table) { t.Files[0].Type, t.Files[0].Target = store.TypeSymlink, "z" },
+		"unknown type":           func(t *store.Table) { t.Files[1].Type = "char" },
+		"no source":              func(t *store.Table) { t.Files[1].Source = nil },
+		"path twice, two things": func(t *store.Table) { t.Files[3].Path = "l" },
+		"chunks with a hole":     func(t *store.Table) { t.Files[1].Source.Chunks = []store.Chunk{{Offset: 1, Size: 6, Digest: d}} },
+		"chunks too short":       func(t *store.Table) { t.Files[1].Source.Chunks = []store.Chunk{{Size: 6, Digest: d}} },
+		"unpack of a raw blob":   func(t *store.Table) { t.Unpacks = []store.Unpack{{Blob: d}} },
+		"diffID of a raw blob":   func(t *store.Table) { t.Blobs[0].DiffID = digest.FromString("other") },
+		"sizes overflow": func(t *store.Table) {
+			t.Blobs = append(t.Blobs, store.Blob{Digest: digest.FromString("o"), Size: 1<<63 - 1})
+		},
+	} {
+		tab := good()
+		change(tab)
+		err := tab.Validate()
+		if !errdefs.IsInvalidArgument(err) && !errdefs.IsNotImplemented(err) && !errdefs.IsDataLoss(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// FuzzDecodeTable checks that a table that decodes is safe and encodes to one that decodes
+// to the same.
+func FuzzDecodeTable(f *testing.F) {
+	for i, b := range []*storetest.Builder{
+		storetest.NewBuilder("a").Raw("w", []byte("x"), 0o644),
+		storetest.NewBuilder("b").Inline("i", []byte("y"), 0o644).Unpack([]byte("z"), store.CodecGzip, "as"),
+	} {
+		p, err := b.Table().Encode()
+		if err != nil {
+			f.Fatal(i, err)
+		}
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		tab, err := store.DecodeTable(p)
+		if err != nil {
+			return
+		}
+		q, err := tab.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := store.DecodeTable(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := again.Encode()
+		if err != nil || !bytes.Equal(q, r) {
+			t.Error(fmt.Errorf("not canonical: %w", err))
+		}
+	})
+}

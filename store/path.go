@@ -1,0 +1,62 @@
+package store
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/containerd/errdefs"
+)
+
+// Limits of a path inside a model, in bytes and in components. Linux allows 255 bytes a
+// name and 4096 a path.
+const (
+	maxPath      = 4096
+	maxComponent = 255
+	maxDepth     = 64
+)
+
+// CleanPath returns p as a File.Path: relative, slash-separated, without "." and ".."
+// components, without a trailing slash. It returns errdefs.ErrInvalidArgument for a path
+// that is empty, absolute, leaves the model, or has bytes that do not belong into a name.
+//
+// A backslash is an ordinary character on Linux, but a path that leaves the model when
+// backslashes are read as slashes is refused too.
+func CleanPath(p string) (string, error) {
+	bad := func(why string) (string, error) {
+		return "", fmt.Errorf("path %q: %s: %w", p, why, errdefs.ErrInvalidArgument)
+	}
+	switch {
+	case p == "":
+		return bad("empty")
+	case len(p) > maxPath:
+		return "", fmt.Errorf("path of %d bytes, more than %d: %w", len(p), maxPath, errdefs.ErrInvalidArgument)
+	case !utf8.ValidString(p):
+		return bad("not UTF-8")
+	case strings.HasPrefix(p, "/"):
+		return bad("absolute")
+	}
+	for _, r := range p {
+		if r < 0x20 || r == 0x7f {
+			return bad("control character")
+		}
+	}
+	c := path.Clean(p)
+	if c == "." || c == ".." || strings.HasPrefix(c, "../") {
+		return bad("leaves the model or names its root")
+	}
+	if b := path.Clean(strings.ReplaceAll(p, `\`, "/")); b == ".." || strings.HasPrefix(b, "../") || strings.HasPrefix(b, "/") {
+		return bad("leaves the model when backslashes are separators")
+	}
+	parts := strings.Split(c, "/")
+	if len(parts) > maxDepth {
+		return bad("too deep")
+	}
+	for _, s := range parts {
+		if len(s) > maxComponent {
+			return bad("name too long")
+		}
+	}
+	return c, nil
+}

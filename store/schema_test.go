@@ -1,0 +1,108 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+)
+
+// drawing reads the schema from the package doc: bucket → fields of its values.
+func drawing(t *testing.T) map[string][]string {
+	t.Helper()
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, s, _ := strings.Cut(string(doc), "// # Schema")
+	s, _, _ = strings.Cut(s, "// A reference is named")
+	out := map[string][]string{}
+	bucket := ""
+	for line := range strings.Lines(s) {
+		line, ok := strings.CutPrefix(strings.TrimRight(line, "\n"), "//\t")
+		if !ok {
+			continue
+		}
+		if !strings.HasPrefix(line, " ") {
+			bucket = line
+			out[bucket] = nil
+			continue
+		}
+		_, fields, _ := strings.Cut(strings.TrimSpace(line), " ")
+		fields = strings.TrimPrefix(strings.TrimSpace(fields), "list of: ")
+		out[bucket] = append(out[bucket], strings.Fields(fields)...)
+	}
+	for _, f := range out {
+		slices.Sort(f)
+	}
+	return out
+}
+
+func TestSchema(t *testing.T) {
+	s, err := Open(t.TempDir(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	now := time.Now()
+	member := Member{Path: "p", Type: TypeReg, Mode: 1, ModTime: now, Size: 1, Offset: 1, Target: "t"}
+	d := digest.FromString("x")
+	values := map[string]any{
+		"objects":  objectRecord{},
+		"contents": content{member, d},
+		"tables":   tableRecord{},
+		"images":   Image{Private: true},
+		"refs":     Ref{Expires: now},
+	}
+	got := map[string][]string{"meta": {"1"}}
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(name []byte, _ *bbolt.Bucket) error {
+			if v, ok := values[string(name)]; ok {
+				p, err := json.Marshal(v)
+				if err != nil {
+					return err
+				}
+				var fields map[string]any
+				if err := json.Unmarshal(p, &fields); err != nil {
+					return err
+				}
+				got[string(name)] = slices.Sorted(maps.Keys(fields))
+			} else if string(name) != "meta" {
+				got[string(name)] = nil
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(got, drawing(t)); diff != "" {
+		t.Errorf("store and drawing in doc.go differ (-store +drawing):\n%s", diff)
+	}
+	if v := string(mustMeta(t, s)); v != schemaVersion {
+		t.Errorf("version %q, want %q", v, schemaVersion)
+	}
+	if _, err := s.GC(context.Background(), GCOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func mustMeta(t *testing.T, s *Store) (v []byte) {
+	t.Helper()
+	err := s.db.View(func(tx *bbolt.Tx) error {
+		v = slices.Clone(tx.Bucket(bucketMeta).Get(keyVersion))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}

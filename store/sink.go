@@ -1,0 +1,372 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+	"golang.org/x/sync/errgroup"
+)
+
+// Limits of a compressed archive. Weights do not compress by a factor of 100, and gzip can
+// not do more than 1032.
+const (
+	unpackBase  = 1 << 30 // bytes any archive may have when unpacked
+	unpackRatio = 100     // bytes out for each byte in, beyond unpackBase
+	zstdWindow  = 128 << 20
+)
+
+// A sink takes the bytes of a blob in order and turns the blob into objects.
+type sink interface {
+	// consume takes the next bytes. It does not keep them.
+	consume(p []byte) error
+
+	// finish verifies the blob and publishes its objects. Nothing of the blob can be
+	// read before.
+	finish() error
+
+	// abort ends what is going on without a result. finish is not called after it.
+	abort()
+}
+
+func newSink(j *job, p *partial) sink {
+	whole := blobHash{blob: j.blob, hash: newHasher()}
+	switch {
+	case j.blob.Archive == ArchiveNone:
+		return &rawSink{blobHash: whole, p: p, s: j.s}
+	case j.blob.Codec == CodecNone:
+		return &tarSink{blobHash: whole, p: p, s: j.s, digests: map[string]digest.Digest{}}
+	default:
+		return newUnpackSink(j, p, whole)
+	}
+}
+
+// blobHash is the digest over a blob as transferred.
+type blobHash struct {
+	blob Blob
+	hash hasher
+	n    int64
+}
+
+func (b *blobHash) Write(p []byte) (int, error) {
+	b.n += int64(len(p))
+	return b.hash.Write(p)
+}
+
+func (b *blobHash) verify() error {
+	return verify(b.blob.Digest, b.hash.digest(), b.blob.Size, b.n)
+}
+
+// both hands p to two writers at the same time.
+func both(p []byte, a, b io.Writer) error {
+	var g errgroup.Group
+	g.Go(func() error { _, err := a.Write(p); return err })
+	_, err := b.Write(p)
+	return errors.Join(g.Wait(), err)
+}
+
+// rawSink makes the blob itself the object.
+type rawSink struct {
+	blobHash
+	p *partial
+	s *Store
+}
+
+func (r *rawSink) consume(p []byte) error { _, err := r.Write(p); return err }
+
+func (r *rawSink) abort() {}
+
+func (r *rawSink) finish() error {
+	if err := r.verify(); err != nil {
+		return err
+	}
+	if r.blob.Size == 0 { // no chunk made the file
+		f, err := r.p.create("data")
+		if err != nil {
+			return err
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	if err := r.p.sync("data"); err != nil {
+		return err
+	}
+	return r.s.publish([]publication{{from: filepath.Join(r.p.dir, "data"), d: r.blob.Digest, size: r.blob.Size}}, nil)
+}
+
+// tarSink hashes the members of a plain tar while its bytes go by. They are staged already.
+type tarSink struct {
+	blobHash
+	p       *partial
+	s       *Store
+	digests map[string]digest.Digest // by staged file
+
+	off int64  // of the next byte
+	cur hasher // of the member that is going by
+}
+
+func (t *tarSink) consume(p []byte) error { return both(p, &t.blobHash, memberHashes{t}) }
+
+func (t *tarSink) abort() {}
+
+// memberHashes is the half of a tarSink that hashes members.
+type memberHashes struct{ t *tarSink }
+
+func (m memberHashes) Write(b []byte) (int, error) {
+	t := m.t
+	err := t.p.each(t.off, int64(len(b)), func(pc piece, at, from, to int64) error {
+		if pc.file == "gaps" {
+			return nil
+		}
+		if at == 0 {
+			t.cur = newHasher()
+		}
+		t.cur.Write(b[from:to])
+		if at+to-from == pc.size {
+			t.digests[pc.file] = t.cur.digest()
+		}
+		return nil
+	})
+	t.off += int64(len(b))
+	return len(b), err
+}
+
+// finish reads the headers once more, now from verified bytes: the members that the ranges
+// were planned with came from bytes that nobody had verified.
+func (t *tarSink) finish() error {
+	if err := t.verify(); err != nil {
+		return err
+	}
+	members, err := TarIndex(t.p, t.p.size)
+	if err != nil {
+		return err
+	}
+	pieces, err := tarPieces(members, t.p.size)
+	if err != nil {
+		return err
+	}
+	if layoutOf(pieces) != layoutOf(t.p.pieces) {
+		return fmt.Errorf("tar headers differ from those seen when the model was resolved: pull it again: %w", errdefs.ErrInvalidArgument)
+	}
+	contents := make([]content, len(members))
+	for i, m := range members {
+		contents[i] = content{Member: m}
+		if m.Type == TypeReg {
+			contents[i].Digest = emptyDigest
+			if m.Size > 0 {
+				contents[i].Digest = t.digests[memberFile(m.Offset)]
+			}
+		}
+	}
+	return t.s.publishContents(t.p, t.blob, contents, func(c content) string { return memberFile(c.Offset) })
+}
+
+// publishContents makes the staged members of an archive objects and remembers what the
+// blob contained.
+func (s *Store) publishContents(p *partial, b Blob, contents []content, staged func(content) string) error {
+	var files []publication
+	seen := map[digest.Digest]bool{}
+	for _, c := range contents {
+		if c.Type != TypeReg || seen[c.Digest] {
+			continue
+		}
+		seen[c.Digest] = true
+		if c.Size == 0 {
+			if _, err := s.PutBytes(context.Background(), nil); err != nil {
+				return err
+			}
+			continue
+		}
+		if s.has(c.Digest) {
+			continue
+		}
+		name := staged(c)
+		if err := p.sync(name); err != nil {
+			return err
+		}
+		files = append(files, publication{from: filepath.Join(p.dir, name), d: c.Digest, size: c.Size})
+	}
+	return s.publish(files, func(tx *bbolt.Tx) error {
+		return put(tx, bucketContents, b.Digest.String(), contents)
+	})
+}
+
+// unpackSink unpacks a compressed tar while its bytes go by.
+//
+// When unpacking fails, the bytes are still taken to their end: only the digest tells
+// whether the archive is bad or the transfer.
+type unpackSink struct {
+	blobHash
+	p    *partial
+	s    *Store
+	pipe *io.PipeWriter
+	done chan struct{} // closed when unpack has returned
+
+	// What unpack leaves, valid when done is closed.
+	err      error
+	diffID   digest.Digest
+	contents []content
+	staged   map[digest.Digest]string
+}
+
+func newUnpackSink(j *job, p *partial, whole blobHash) *unpackSink {
+	r, w := io.Pipe()
+	u := &unpackSink{blobHash: whole, p: p, s: j.s, pipe: w, done: make(chan struct{}), staged: map[digest.Digest]string{}}
+	j.s.work.Go(func() {
+		defer close(u.done)
+		u.err = u.unpack(r)
+		r.CloseWithError(errUnpacked)
+	})
+	return u
+}
+
+// errUnpacked is what the pipe answers when unpack has returned.
+var errUnpacked = errors.New("archive is unpacked")
+
+func (u *unpackSink) consume(p []byte) error { return both(p, &u.blobHash, pipeWriter{u.pipe}) }
+
+// pipeWriter drops what nobody reads any more.
+type pipeWriter struct{ w *io.PipeWriter }
+
+func (w pipeWriter) Write(p []byte) (int, error) {
+	if _, err := w.w.Write(p); err != nil && err != errUnpacked {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (u *unpackSink) abort() {
+	u.pipe.CloseWithError(context.Canceled)
+	<-u.done
+}
+
+func (u *unpackSink) finish() error {
+	u.pipe.Close()
+	<-u.done
+	if err := u.verify(); err != nil {
+		return err
+	}
+	if u.err != nil {
+		return fmt.Errorf("unpack %s archive: %w", u.blob.Codec, u.err)
+	}
+	if u.blob.DiffID != "" {
+		if err := verify(u.blob.DiffID, u.diffID, 0, 0); err != nil {
+			return fmt.Errorf("uncompressed content does not have the diffID of the config: %w", err)
+		}
+	}
+	return u.s.publishContents(u.p, u.blob, u.contents, func(c content) string { return u.staged[c.Digest] })
+}
+
+func (u *unpackSink) unpack(compressed io.Reader) error {
+	plain, err := decompress(compressed, u.blob.Codec)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	defer plain.Close()
+	limited := &bombGuard{r: plain, s: u.s, left: unpackBase + unpackRatio*u.blob.Size}
+	var (
+		in   io.Reader = limited
+		hash           = newHasher()
+	)
+	if u.blob.DiffID != "" {
+		in = io.TeeReader(limited, hash)
+	}
+	buf := make([]byte, 1<<20)
+	if err := walkTar(in, func(m Member, body io.Reader) error { return u.member(m, body, buf) }); err != nil {
+		return err
+	}
+	// The rest counts: for the diffID, and for the checksum of the codec.
+	if _, err := io.CopyBuffer(io.Discard, struct{ io.Reader }{in}, buf); err != nil {
+		return err
+	}
+	u.diffID = hash.digest()
+	return nil
+}
+
+func (u *unpackSink) member(m Member, body io.Reader, buf []byte) error {
+	c := content{Member: m}
+	switch {
+	case m.Type != TypeReg:
+	case m.Size == 0:
+		c.Digest = emptyDigest
+	case body == nil: // hard link
+		for _, first := range u.contents {
+			if first.Type == TypeReg && first.Offset == m.Offset {
+				c.Digest = first.Digest
+			}
+		}
+	default:
+		d, err := u.stage(m, body, buf)
+		if err != nil {
+			return fmt.Errorf("tar member %q: %w", m.Path, err)
+		}
+		c.Digest = d
+	}
+	u.contents = append(u.contents, c)
+	return nil
+}
+
+func (u *unpackSink) stage(m Member, body io.Reader, buf []byte) (digest.Digest, error) {
+	name := memberFile(m.Offset)
+	f, err := u.p.create(name)
+	if err != nil {
+		return "", err
+	}
+	hash := newHasher()
+	_, err = io.CopyBuffer(io.MultiWriter(struct{ io.Writer }{f}, hash), body, buf)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", err
+	}
+	d := hash.digest()
+	u.staged[d] = name
+	return d, nil
+}
+
+// decompress returns the uncompressed bytes of r.
+func decompress(r io.Reader, c Codec) (io.ReadCloser, error) {
+	switch c {
+	case CodecGzip:
+		return gzip.NewReader(r)
+	case CodecZstd:
+		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zstdWindow), zstd.WithDecoderMaxMemory(2*zstdWindow))
+		if err != nil {
+			return nil, err
+		}
+		return d.IOReadCloser(), nil
+	default:
+		panic("store: internal error: codec " + string(c))
+	}
+}
+
+// bombGuard ends an archive that grows without measure.
+type bombGuard struct {
+	r     io.Reader
+	s     *Store
+	left  int64
+	since int64 // bytes since the free space was looked at
+}
+
+func (b *bombGuard) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return n, fmt.Errorf("more than %d times its size: a decompression bomb: %w", unpackRatio, errdefs.ErrInvalidArgument)
+	}
+	if b.since += int64(n); b.since > 64<<20 {
+		b.since = 0
+		if free, _, ferr := b.s.free(); ferr == nil && free < b.s.o.Reserve {
+			return n, fmt.Errorf("the unpacked archive does not fit on the disk: %w", errdefs.ErrResourceExhausted)
+		}
+	}
+	if err != nil && err != io.EOF && !errors.Is(err, io.ErrClosedPipe) && !errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return n, err
+}

@@ -1,0 +1,261 @@
+// Package storetest has fetchers that work, fail, stall and lie, and builders of tables, for
+// tests of the store and of its users.
+package storetest
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// Random returns n bytes that do not compress and depend on seed only.
+func Random(seed uint64, n int) []byte {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	p := make([]byte, n)
+	rand.NewChaCha8(key).Read(p)
+	return p
+}
+
+// A Fetcher serves blobs from memory. Its fields make it misbehave; they must not be changed
+// while it is in use, but by the functions themselves.
+type Fetcher struct {
+	Blobs map[digest.Digest][]byte
+
+	NoRanges bool                         // answer every range with the whole blob
+	Fail     func(off int64) error        // before the first byte of a range
+	Cut      func(off int64) int          // end a body after so many bytes; negative: not
+	Mangle   func(off int64, body []byte) // change bytes
+	Delay    func(ctx context.Context)    // before the body
+	Allow    func(off, n int64) bool      // false: block until the context ends
+	mu       sync.Mutex                   // guards what follows
+	sent     map[digest.Digest]int64      // bytes handed out
+	asked    map[digest.Digest]int        // calls
+	ranges   map[digest.Digest][][2]int64 // what was asked for
+}
+
+// NewFetcher serves the given blobs.
+func NewFetcher(blobs ...[]byte) *Fetcher {
+	f := &Fetcher{Blobs: map[digest.Digest][]byte{}}
+	for _, b := range blobs {
+		f.Blobs[digest.FromBytes(b)] = b
+	}
+	return f
+}
+
+// Sent returns how many bytes of a blob were handed out.
+func (f *Fetcher) Sent(d digest.Digest) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sent[d]
+}
+
+// Calls returns how often a range of a blob was asked for.
+func (f *Fetcher) Calls(d digest.Digest) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked[d]
+}
+
+// Fetch is store.Fetcher.
+func (f *Fetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	f.mu.Lock()
+	if f.sent == nil {
+		f.sent, f.asked, f.ranges = map[digest.Digest]int64{}, map[digest.Digest]int{}, map[digest.Digest][][2]int64{}
+	}
+	f.asked[d]++
+	f.ranges[d] = append(f.ranges[d], [2]int64{off, n})
+	f.mu.Unlock()
+	blob, ok := f.Blobs[d]
+	if !ok {
+		return nil, 0, fmt.Errorf("blob %s: %w", d, errdefs.ErrNotFound)
+	}
+	if f.Allow != nil && !f.Allow(off, n) {
+		<-ctx.Done()
+		return nil, 0, ctx.Err()
+	}
+	if f.Delay != nil {
+		f.Delay(ctx)
+	}
+	if f.Fail != nil {
+		if err := f.Fail(off); err != nil {
+			return nil, 0, err
+		}
+	}
+	if f.NoRanges {
+		off, n = 0, size
+	}
+	end := min(off+n, int64(len(blob)))
+	body := bytes.Clone(blob[min(off, end):end])
+	if f.Mangle != nil {
+		f.Mangle(off, body)
+	}
+	if f.Cut != nil {
+		if c := f.Cut(off); c >= 0 {
+			body = body[:min(c, len(body))]
+		}
+	}
+	return &counted{Reader: bytes.NewReader(body), f: f, d: d, ctx: ctx}, off, nil
+}
+
+type counted struct {
+	*bytes.Reader
+	f   *Fetcher
+	d   digest.Digest
+	ctx context.Context
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := c.Reader.Read(p[:min(len(p), 256<<10)])
+	c.f.mu.Lock()
+	c.f.sent[c.d] += int64(n)
+	c.f.mu.Unlock()
+	return n, err
+}
+
+// WriteTo hides that of bytes.Reader, which would not count.
+func (c *counted) WriteTo(w io.Writer) (int64, error) {
+	return io.Copy(w, struct{ io.Reader }{c})
+}
+
+func (c *counted) Close() error { return nil }
+
+// Tar returns an uncompressed tar of the given headers; contents[i] belongs to headers[i].
+func Tar(t testing.TB, headers []tar.Header, contents [][]byte) []byte {
+	t.Helper()
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for i, h := range headers {
+		if h.Typeflag == 0 {
+			h.Typeflag = tar.TypeReg
+		}
+		if contents[i] != nil {
+			h.Size = int64(len(contents[i]))
+		}
+		if h.ModTime.IsZero() {
+			h.ModTime = time.Unix(1_700_000_000, 0)
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(contents[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return buf.Bytes()
+}
+
+// A Builder makes tables.
+type Builder struct{ t store.Table }
+
+// NewBuilder returns a Builder of a table whose origin depends on name.
+func NewBuilder(name string) *Builder {
+	sum := sha256.Sum256([]byte(name))
+	return &Builder{store.Table{Version: store.TableVersion, Origin: store.Origin{
+		Format: "test", Digest: digest.NewDigestFromBytes(digest.SHA256, sum[:]), Mapping: 1,
+	}}}
+}
+
+func (b *Builder) blob(p []byte, a store.Archive, c store.Codec) digest.Digest {
+	d := digest.FromBytes(p)
+	if !slices.ContainsFunc(b.t.Blobs, func(o store.Blob) bool { return o.Digest == d }) {
+		b.t.Blobs = append(b.t.Blobs, store.Blob{Digest: d, Size: int64(len(p)), Archive: a, Codec: c, Layer: len(b.t.Blobs)})
+	}
+	return d
+}
+
+// Raw adds a file that is a blob.
+func (b *Builder) Raw(path string, p []byte, mode uint32) *Builder {
+	d := b.blob(p, store.ArchiveNone, store.CodecNone)
+	return b.File(store.File{Path: path, Type: store.TypeReg, Mode: mode, Size: int64(len(p)), Digest: d,
+		Source: &store.Source{Blob: d, Size: int64(len(p))}})
+}
+
+// Inline adds a file whose bytes are in the table.
+func (b *Builder) Inline(path string, p []byte, mode uint32) *Builder {
+	return b.File(store.File{Path: path, Type: store.TypeReg, Mode: mode, Size: int64(len(p)), Digest: digest.FromBytes(p),
+		Source: &store.Source{Inline: p}})
+}
+
+// Tar adds the members of a plain tar.
+func (b *Builder) Tar(t testing.TB, p []byte) *Builder {
+	t.Helper()
+	d := b.blob(p, store.ArchiveTar, store.CodecNone)
+	members, err := store.TarIndex(bytes.NewReader(p), int64(len(p)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range members {
+		f := store.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		if m.Type == store.TypeReg {
+			f.Source = &store.Source{Blob: d, Offset: m.Offset, Size: m.Size}
+		}
+		b.File(f)
+	}
+	return b
+}
+
+// Unpack adds a compressed tar.
+func (b *Builder) Unpack(p []byte, c store.Codec, as string) *Builder {
+	b.t.Unpacks = append(b.t.Unpacks, store.Unpack{Blob: b.blob(p, store.ArchiveTar, c), As: as})
+	return b
+}
+
+// File adds a line as it is.
+func (b *Builder) File(f store.File) *Builder {
+	b.t.Files = append(b.t.Files, f)
+	return b
+}
+
+// Table returns the table.
+func (b *Builder) Table() *store.Table {
+	slices.SortStableFunc(b.t.Files, func(x, y store.File) int { return cmp.Compare(x.Path, y.Path) })
+	return &b.t
+}
+
+// Put stores the table.
+func (b *Builder) Put(t testing.TB, s *store.Store) digest.Digest {
+	t.Helper()
+	p, err := b.Table().Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := s.PutTable(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// Open opens a store in a directory of the test, with nothing kept in reserve, and closes it
+// at the end.
+func Open(t testing.TB, dir string, o store.Options) *store.Store {
+	t.Helper()
+	o.Reserve = cmp.Or(o.Reserve, 1)
+	s, err := store.Open(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}

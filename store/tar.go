@@ -1,0 +1,222 @@
+package store
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// A Member is one entry of a tar that belongs into a model.
+type Member struct {
+	Path    string    `json:"name"` // clean
+	Type    string    `json:"type"` // TypeReg, TypeDir or TypeSymlink
+	Mode    uint32    `json:"mode"` // permission bits only
+	ModTime time.Time `json:"modtime,omitzero"`
+	Size    int64     `json:"size,omitempty"`   // bytes, TypeReg
+	Offset  int64     `json:"offset,omitempty"` // of the content in the uncompressed tar
+	Target  string    `json:"linkName,omitempty"`
+}
+
+// TarIndex lists the members of an uncompressed tar of the given size, reading headers
+// only. Hard links become a second Member with the place of the first. It returns
+// errdefs.ErrInvalidArgument, naming the member, for what a model must not contain:
+// unsafe paths, links that leave the archive, devices, sparse files, and an archive that
+// is not a tar.
+func TarIndex(r io.ReaderAt, size int64) ([]Member, error) {
+	sr := io.NewSectionReader(r, 0, size)
+	var members []Member
+	err := walkTar(sr, func(m Member, _ io.Reader) error {
+		if m.Type == TypeReg && m.Offset > size-m.Size {
+			return fmt.Errorf("tar member %q: %d bytes at %d reach beyond the end of the archive: %w", m.Path, m.Size, m.Offset, errdefs.ErrInvalidArgument)
+		}
+		members = append(members, m)
+		return nil
+	})
+	return members, err
+}
+
+// walkTar calls fn for each member of a tar with a reader of its content, which is nil for
+// all but regular files; a hard link comes with a nil reader and the place of its target.
+// Offsets are right only if r reads exactly what is asked, without buffering ahead.
+func walkTar(r io.Reader, fn func(Member, io.Reader) error) error {
+	pos := &position{r: r}
+	var in io.Reader = pos
+	if s, ok := r.(io.Seeker); ok {
+		in = seekPosition{pos, s}
+	}
+	w := tarWalk{tr: tar.NewReader(in), regular: map[string]Member{}}
+	for n := 0; ; n++ {
+		hdr, err := w.tr.Next()
+		if err == io.EOF {
+			if n == 0 && pos.n == 0 {
+				return fmt.Errorf("an empty blob is not a tar: %w", errdefs.ErrInvalidArgument)
+			}
+			return nil
+		}
+		if err != nil {
+			return pos.notTar(n, err)
+		}
+		if n > maxFiles {
+			return fmt.Errorf("tar has more than %d members: %w", maxFiles, errdefs.ErrInvalidArgument)
+		}
+		m, ok, err := w.member(hdr, pos.n)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue
+		}
+		var body io.Reader
+		if m.Type == TypeReg && hdr.Typeflag != tar.TypeLink {
+			w.regular[m.Path] = m
+			body = w.tr
+		}
+		if err := fn(m, body); err != nil {
+			return err
+		}
+	}
+}
+
+type tarWalk struct {
+	tr      *tar.Reader
+	regular map[string]Member // by path, for hard links
+}
+
+// member turns a header into a Member; ok is false for what is no file at all.
+func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err error) {
+	bad := func(why string) (Member, bool, error) {
+		return Member{}, false, fmt.Errorf("tar member %q: %s: %w", clip(hdr.Name), why, errdefs.ErrInvalidArgument)
+	}
+	if hdr.Typeflag == tar.TypeXGlobalHeader {
+		return Member{}, false, nil
+	}
+	if hdr.Typeflag == tar.TypeDir && !strings.HasPrefix(hdr.Name, "/") && path.Clean(hdr.Name) == "." {
+		return Member{}, false, nil // the root of the archive
+	}
+	p, err := CleanPath(hdr.Name)
+	if err != nil {
+		return Member{}, false, fmt.Errorf("tar member: %w", err)
+	}
+	m = Member{Path: p, Mode: uint32(hdr.Mode) & 0o777, ModTime: cleanTime(hdr.ModTime)}
+	switch hdr.Typeflag {
+	case tar.TypeReg:
+		for k := range hdr.PAXRecords {
+			if strings.HasPrefix(k, "GNU.sparse.") {
+				return bad("sparse files do not belong into a model")
+			}
+		}
+		m.Type, m.Size, m.Offset = TypeReg, hdr.Size, off
+	case tar.TypeDir:
+		m.Type = TypeDir
+	case tar.TypeSymlink:
+		m.Type, m.Target = TypeSymlink, hdr.Linkname
+		if err := checkTarget(p, m.Target); err != nil {
+			return Member{}, false, fmt.Errorf("tar member: %w", err)
+		}
+	case tar.TypeLink:
+		target, err := CleanPath(hdr.Linkname)
+		if err != nil {
+			return Member{}, false, fmt.Errorf("tar member %q: hard link: %w", p, err)
+		}
+		first, ok := w.regular[target]
+		if !ok {
+			return bad(fmt.Sprintf("hard link to %q, which is no regular file before it in the archive", target))
+		}
+		m.Type, m.Size, m.Offset, m.Mode, m.ModTime = TypeReg, first.Size, first.Offset, first.Mode, first.ModTime
+	case tar.TypeGNUSparse:
+		return bad("sparse files do not belong into a model")
+	default:
+		return bad(fmt.Sprintf("type %q (device, fifo or unknown) does not belong into a model", hdr.Typeflag))
+	}
+	return m, true, nil
+}
+
+// cleanTime returns t in UTC, or the zero time if no JSON can hold it.
+func cleanTime(t time.Time) time.Time {
+	if y := t.UTC().Year(); y < 1970 || y > 9999 {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+func clip(s string) string {
+	if len(s) > 200 {
+		return s[:200] + "…"
+	}
+	return s
+}
+
+// position counts what was read, and keeps the first bytes for a better message.
+type position struct {
+	r    io.Reader
+	n    int64
+	head []byte
+}
+
+func (p *position) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	if need := 4 - len(p.head); need > 0 {
+		p.head = append(p.head, b[:min(n, need)]...)
+	}
+	p.n += int64(n)
+	return n, err
+}
+
+func (p *position) notTar(n int, err error) error {
+	if !errors.Is(err, tar.ErrHeader) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("read tar: %w", err)
+	}
+	what := ""
+	switch {
+	case n > 0:
+	case bytes.HasPrefix(p.head, []byte{0x1f, 0x8b}):
+		what = " (its bytes are gzip; the media type does not say so)"
+	case bytes.HasPrefix(p.head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		what = " (its bytes are zstd; the media type does not say so)"
+	case bytes.HasPrefix(p.head, []byte("GGUF")):
+		what = " (its bytes are a GGUF file; the media type says tar)"
+	}
+	return fmt.Errorf("read tar after %d members, at byte %d%s: %w: %w", n, p.n, what, err, errdefs.ErrInvalidArgument)
+}
+
+// seekPosition lets archive/tar skip content by seeking.
+type seekPosition struct {
+	*position
+	s io.Seeker
+}
+
+func (p seekPosition) Seek(off int64, whence int) (int64, error) {
+	n, err := p.s.Seek(off, whence)
+	if err == nil {
+		p.n = n
+	}
+	return n, err
+}
+
+// PlaceTar returns the members of a whole archive at their paths in the model, where as is
+// the path that the origin gives for the archive (it can be empty); see Unpack.As.
+func PlaceTar(members []Member, as string) []Member {
+	if as == "" {
+		return members
+	}
+	only := -1
+	for i, m := range members {
+		if m.Type != TypeReg || only >= 0 {
+			return members
+		}
+		only = i
+	}
+	if only < 0 || strings.Contains(members[only].Path, "/") || path.Base(as) != members[only].Path {
+		return members
+	}
+	placed := members[only]
+	placed.Path = as
+	return []Member{placed}
+}

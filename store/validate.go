@@ -1,0 +1,235 @@
+package store
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"path"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// maxFiles is the largest number of files and of blobs in a table. The largest model
+// repositories have some thousands.
+const maxFiles = 1_000_000
+
+// Validate returns errdefs.ErrInvalidArgument, naming the entry, if t breaks a rule: paths
+// that are not clean, not sorted or collide, sizes that are negative or overflow, sources
+// that name no blob or reach beyond it. A table of a later version, or with an archive or
+// codec that is not known, gives errdefs.ErrNotImplemented.
+func (t *Table) Validate() error {
+	if t.Version != TableVersion {
+		return fmt.Errorf("file table has version %d, want %d: a newer ballast made it: %w", t.Version, TableVersion, errdefs.ErrNotImplemented)
+	}
+	if t.Origin.Format == "" || t.Origin.Mapping < 1 {
+		return fmt.Errorf("file table: origin without format or mapping version: %w", errdefs.ErrInvalidArgument)
+	}
+	if _, err := ParseDigest(string(t.Origin.Digest)); err != nil {
+		return fmt.Errorf("file table: origin: %w", err)
+	}
+	if n := len(t.Files) + len(t.Blobs) + len(t.Unpacks); n > maxFiles {
+		return fmt.Errorf("file table has %d entries, more than %d: %w", n, maxFiles, errdefs.ErrInvalidArgument)
+	}
+	blobs, err := t.validateBlobs()
+	if err != nil {
+		return err
+	}
+	if err := t.validateFiles(blobs); err != nil {
+		return err
+	}
+	return t.validateUnpacks(blobs)
+}
+
+func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
+	blobs := make(map[digest.Digest]Blob, len(t.Blobs))
+	var total int64
+	for _, b := range t.Blobs {
+		if _, err := ParseDigest(string(b.Digest)); err != nil {
+			return nil, fmt.Errorf("layer %d: %w", b.Layer, err)
+		}
+		bad := func(format string, args ...any) error {
+			return fmt.Errorf("layer %d (%s): %s: %w", b.Layer, b.Digest, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+		}
+		if _, ok := blobs[b.Digest]; ok {
+			return nil, bad("listed twice")
+		}
+		if b.Size < 0 || b.Size > math.MaxInt64-total {
+			return nil, bad("size %d", b.Size)
+		}
+		total += b.Size
+		switch {
+		case b.Archive == ArchiveNone && b.Codec == CodecNone:
+		case b.Archive == ArchiveTar && (b.Codec == CodecNone || b.Codec == CodecGzip || b.Codec == CodecZstd):
+		default:
+			return nil, fmt.Errorf("layer %d (%s): archive %q with codec %q: %w", b.Layer, b.Digest, b.Archive, b.Codec, errdefs.ErrNotImplemented)
+		}
+		if b.DiffID != "" {
+			if _, err := ParseDigest(string(b.DiffID)); err != nil {
+				return nil, fmt.Errorf("layer %d (%s): diffID: %w", b.Layer, b.Digest, err)
+			}
+			if b.Codec == CodecNone && b.DiffID != b.Digest {
+				return nil, bad("not compressed, but its diffID %s is another digest", b.DiffID)
+			}
+		}
+		blobs[b.Digest] = b
+	}
+	return blobs, nil
+}
+
+func (t *Table) validateFiles(blobs map[digest.Digest]Blob) error {
+	var total int64
+	for i := range t.Files {
+		f := &t.Files[i]
+		if err := f.validate(blobs); err != nil {
+			return err
+		}
+		if f.Size > math.MaxInt64-total {
+			return fmt.Errorf("file %q: the sizes of the files overflow: %w", f.Path, errdefs.ErrInvalidArgument)
+		}
+		total += f.Size
+		if i > 0 {
+			if cmp.Compare(t.Files[i-1].Path, f.Path) > 0 {
+				return fmt.Errorf("file %q: files are not sorted: %w", f.Path, errdefs.ErrInvalidArgument)
+			}
+			if t.Files[i-1].Path == f.Path {
+				if err := sameFile(t.Files[i-1], *f); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return checkParents(t.Files)
+}
+
+// sameFile returns an error if a and b, which claim the same path, can not be the same file.
+func sameFile(a, b File) error {
+	switch {
+	case a.Type != b.Type, a.Target != b.Target:
+	case a.Type == TypeReg && (a.Size != b.Size || a.Digest != "" && b.Digest != "" && a.Digest != b.Digest):
+	default:
+		return nil
+	}
+	return fmt.Errorf("file %q: two layers claim it with different content%s: %w", a.Path, layersOf(a, b), errdefs.ErrInvalidArgument)
+}
+
+func layersOf(a, b File) string {
+	if a.Source == nil || b.Source == nil || a.Source.Blob == "" || b.Source.Blob == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (%s and %s)", a.Source.Blob, b.Source.Blob)
+}
+
+func (f *File) validate(blobs map[digest.Digest]Blob) error {
+	if p, err := CleanPath(f.Path); err != nil {
+		return err
+	} else if p != f.Path {
+		return fmt.Errorf("path %q is not clean: %w", f.Path, errdefs.ErrInvalidArgument)
+	}
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("file %q: %s: %w", f.Path, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+	}
+	if f.Mode&^0o777 != 0 {
+		return bad("mode %#o has more than permission bits", f.Mode)
+	}
+	if f.Size < 0 {
+		return bad("size %d", f.Size)
+	}
+	switch f.Type {
+	case TypeReg:
+		return f.validateSource(blobs)
+	case TypeDir:
+		if f.Source != nil || f.Size != 0 || f.Digest != "" || f.Target != "" {
+			return bad("a directory with content")
+		}
+	case TypeSymlink:
+		if f.Source != nil || f.Size != 0 || f.Digest != "" {
+			return bad("a symbolic link with content")
+		}
+		return checkTarget(f.Path, f.Target)
+	default:
+		return bad("unknown type %q", f.Type)
+	}
+	return nil
+}
+
+// checkTarget returns an error unless the symbolic link at p with the given target stays
+// inside the model.
+func checkTarget(p, target string) error {
+	in := path.Join(path.Dir(p), target)
+	if target == "" || len(target) > maxPath || strings.HasPrefix(target, "/") || strings.ContainsRune(target, 0) || in == ".." || strings.HasPrefix(in, "../") {
+		return fmt.Errorf("symbolic link %q: target %q leaves the model: %w", p, target, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("file %q: %s: %w", f.Path, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+	}
+	if f.Digest != "" {
+		if _, err := ParseDigest(string(f.Digest)); err != nil {
+			return fmt.Errorf("file %q: %w", f.Path, err)
+		}
+	}
+	src := f.Source
+	switch {
+	case f.Target != "":
+		return bad("a regular file with a link target")
+	case src == nil:
+		return bad("no source")
+	case src.Blob == "":
+		if f.Digest == "" || int64(len(src.Inline)) != f.Size || src.Offset != 0 || src.Size != 0 || src.Codec != CodecNone || len(src.Chunks) != 0 {
+			return bad("inline source does not match")
+		}
+		return VerifyBytes(f.Digest, src.Inline)
+	case len(src.Inline) != 0:
+		return bad("both inline and from a blob")
+	}
+	b, ok := blobs[src.Blob]
+	switch {
+	case !ok:
+		return bad("source blob %s is not in the table", src.Blob)
+	case src.Codec != CodecNone || b.Codec != CodecNone:
+		return fmt.Errorf("file %q: compressed range %q of a blob: %w", f.Path, src.Codec, errdefs.ErrNotImplemented)
+	case src.Offset < 0 || src.Size != f.Size || src.Size > b.Size || src.Offset > b.Size-src.Size:
+		return bad("range %d+%d is not within the %d bytes of %s", src.Offset, src.Size, b.Size, b.Digest)
+	case b.Archive == ArchiveNone && (src.Offset != 0 || src.Size != b.Size || f.Digest != b.Digest):
+		return bad("is not the whole blob %s", b.Digest)
+	}
+	var at int64
+	for _, c := range src.Chunks {
+		if _, err := ParseDigest(string(c.Digest)); err != nil {
+			return fmt.Errorf("file %q: chunk at %d: %w", f.Path, c.Offset, err)
+		}
+		if c.Offset != at || c.Size <= 0 || c.Size > f.Size-at {
+			return bad("chunk at %d does not follow %d", c.Offset, at)
+		}
+		at += c.Size
+	}
+	if len(src.Chunks) > 0 && at != f.Size {
+		return bad("chunks cover %d of %d bytes", at, f.Size)
+	}
+	return nil
+}
+
+func (t *Table) validateUnpacks(blobs map[digest.Digest]Blob) error {
+	seen := make(map[Unpack]bool, len(t.Unpacks))
+	for _, u := range t.Unpacks {
+		b, ok := blobs[u.Blob]
+		if !ok || b.Archive != ArchiveTar || b.Codec == CodecNone {
+			return fmt.Errorf("unpack of %s: not a compressed archive of the table: %w", u.Blob, errdefs.ErrInvalidArgument)
+		}
+		if u.As != "" {
+			if p, err := CleanPath(u.As); err != nil || p != u.As {
+				return fmt.Errorf("layer %d (%s): path %q is not clean: %w", b.Layer, b.Digest, u.As, errdefs.ErrInvalidArgument)
+			}
+		}
+		if seen[u] {
+			return fmt.Errorf("unpack of %s: listed twice: %w", u.Blob, errdefs.ErrInvalidArgument)
+		}
+		seen[u] = true
+	}
+	return nil
+}

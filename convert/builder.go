@@ -1,0 +1,382 @@
+package convert
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+)
+
+// A Builder collects the files of a model while its layers are parsed, and sees to it that they
+// fit together. Its errors name the layer.
+type Builder struct {
+	manifest *Manifest
+	format   mediatype.Format
+
+	layers  []Layer
+	blobs   []store.Blob
+	at      map[digest.Digest]int // index in layers and blobs
+	files   []placed
+	tars    []placedTar
+	unpacks []store.Unpack
+	inlines []placed
+}
+
+// placedTar is an archive without codec, whose headers are to be read.
+type placedTar struct {
+	layer int
+	path  string
+}
+
+// placed is a file with the layer it comes from.
+type placed struct {
+	store.File
+	layer int // -1 for a generated file
+}
+
+// NewBuilder returns a Builder for the model of a manifest.
+func NewBuilder(m *Manifest, f mediatype.Format) *Builder {
+	return &Builder{manifest: m, format: f, at: map[digest.Digest]int{}}
+}
+
+// A Place says what a layer is and where its content goes.
+type Place struct {
+	Kind    mediatype.Kind
+	Archive store.Archive
+	Codec   store.Codec
+
+	// Path is the path of the file. For an archive it is what the origin gives, and can be
+	// empty; see store.Unpack.
+	Path string
+
+	// DiffID is the digest of the layer without its codec, where the origin gives it.
+	DiffID digest.Digest
+
+	Mode    uint32 // permission bits of the file; zero means 0644
+	ModTime time.Time
+}
+
+// maxSamePath is how often a path can occur with content that is not known yet.
+const maxSamePath = 16
+
+// parallelTars is the number of archives whose headers are read at a time.
+const parallelTars = 16
+
+// defaultMode is the mode of a file whose origin gives none.
+const defaultMode = 0o644
+
+// Add adds layer i of the manifest.
+func (b *Builder) Add(i int, p Place) error {
+	if err := b.add(i, p); err != nil {
+		return b.layerError(i, err)
+	}
+	return nil
+}
+
+func (b *Builder) layerError(i int, err error) error {
+	return fmt.Errorf("layer %d (%s): %w", i, b.manifest.Layers[i].Digest, err)
+}
+
+func (b *Builder) add(i int, p Place) error {
+	if p.Path != "" || p.Archive == store.ArchiveNone {
+		clean, err := store.CleanPath(p.Path)
+		if err != nil {
+			return err
+		}
+		p.Path = clean
+	}
+	if p.Codec == store.CodecNone && p.DiffID != "" && p.DiffID != b.manifest.Layers[i].Digest {
+		return fmt.Errorf("not compressed, but the config gives it diffID %s: %w", p.DiffID, errdefs.ErrInvalidArgument)
+	}
+	if err := b.addBlob(i, p); err != nil {
+		return err
+	}
+	switch {
+	case p.Archive == store.ArchiveNone:
+		b.addFile(i, p)
+	case p.Codec == store.CodecNone:
+		b.tars = append(b.tars, placedTar{i, p.Path})
+	default:
+		u := store.Unpack{Blob: b.manifest.Layers[i].Digest, As: p.Path}
+		if !slices.Contains(b.unpacks, u) {
+			b.unpacks = append(b.unpacks, u)
+		}
+	}
+	return nil
+}
+
+// addBlob adds the blob of layer i, once.
+func (b *Builder) addBlob(i int, p Place) error {
+	desc := b.manifest.Layers[i]
+	if at, ok := b.at[desc.Digest]; ok {
+		have := &b.blobs[at]
+		if have.Archive != p.Archive || have.Codec != p.Codec {
+			return fmt.Errorf("the same blob is layer %d, as another type: %w", have.Layer, errdefs.ErrInvalidArgument)
+		}
+		if have.DiffID != "" && p.DiffID != "" && p.Codec != store.CodecNone && have.DiffID != p.DiffID {
+			return fmt.Errorf("the same blob is layer %d, with another diffID: %w", have.Layer, errdefs.ErrInvalidArgument)
+		}
+		return nil
+	}
+	blob := store.Blob{Digest: desc.Digest, Size: desc.Size, Archive: p.Archive, Codec: p.Codec, Layer: i}
+	if p.Codec != store.CodecNone {
+		blob.DiffID = p.DiffID
+	}
+	b.at[desc.Digest] = len(b.blobs)
+	b.blobs = append(b.blobs, blob)
+	b.layers = append(b.layers, Layer{
+		Desc:      desc.Descriptor,
+		Kind:      p.Kind,
+		Path:      p.Path,
+		MediaType: mediatype.Layer(mediatype.FormatModelPack, p.Kind, p.Archive, p.Codec),
+	})
+	return nil
+}
+
+func (b *Builder) addFile(i int, p Place) {
+	desc := b.manifest.Layers[i]
+	b.files = append(b.files, placed{layer: i, File: store.File{
+		Path:    p.Path,
+		Type:    store.TypeReg,
+		Mode:    cmp.Or(p.Mode&0o777, defaultMode),
+		ModTime: p.ModTime,
+		Size:    desc.Size,
+		Digest:  desc.Digest,
+		Source:  &store.Source{Blob: desc.Digest, Size: desc.Size},
+	}})
+}
+
+// readTars reads the headers of all archives without codec, several at a time: each takes a few
+// requests upstream. Of several errors the one of the first layer is returned.
+func (b *Builder) readTars(ctx context.Context, a Artifact) error {
+	first := map[digest.Digest]int{} // index in tars
+	for n, t := range b.tars {
+		d := b.manifest.Layers[t.layer].Digest
+		if _, ok := first[d]; !ok {
+			first[d] = n
+		}
+	}
+	members := make([][]store.Member, len(b.tars))
+	errs := make([]error, len(b.tars))
+	var failed atomic.Int64 // the lowest index that failed; those after it need not be read
+	failed.Store(int64(len(b.tars)))
+	var g errgroup.Group
+	g.SetLimit(parallelTars)
+	for n, t := range b.tars {
+		desc := b.manifest.Layers[t.layer].Descriptor
+		if first[desc.Digest] != n {
+			continue
+		}
+		g.Go(func() error {
+			if int64(n) > failed.Load() {
+				return nil
+			}
+			if members[n], errs[n] = readTar(ctx, a, desc); errs[n] == nil {
+				return nil
+			}
+			for low := failed.Load(); int64(n) < low && !failed.CompareAndSwap(low, int64(n)); {
+				low = failed.Load()
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // the functions return none
+	for n, t := range b.tars {
+		if errs[n] != nil {
+			return b.layerError(t.layer, errs[n])
+		}
+		d := b.manifest.Layers[t.layer].Digest
+		b.addMembers(t, d, members[first[d]])
+	}
+	return nil
+}
+
+func readTar(ctx context.Context, a Artifact, desc ocispec.Descriptor) ([]store.Member, error) {
+	r, err := a.BlobAt(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	if c, ok := r.(io.Closer); ok {
+		defer c.Close()
+	}
+	return store.TarIndex(r, desc.Size)
+}
+
+func (b *Builder) addMembers(t placedTar, d digest.Digest, members []store.Member) {
+	for _, m := range store.PlaceTar(members, t.path) {
+		f := store.File{Path: m.Path, Type: m.Type, Mode: m.Mode & 0o777, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		if m.Type == store.TypeReg {
+			f.Source = &store.Source{Blob: d, Offset: m.Offset, Size: m.Size}
+		}
+		b.files = append(b.files, placed{layer: t.layer, File: f})
+	}
+}
+
+// Generate adds a file with content of our own. If the path is taken by a file of the model,
+// the generated file gets the next free one of path-2, path-3 and so on.
+func (b *Builder) Generate(p string, content []byte) {
+	b.inlines = append(b.inlines, placed{layer: -1, File: store.File{
+		Path:   p,
+		Type:   store.TypeReg,
+		Mode:   defaultMode,
+		Size:   int64(len(content)),
+		Digest: digest.FromBytes(content),
+		Source: &store.Source{Inline: content},
+	}})
+}
+
+// Model returns the model, with the given config. Two layers that claim one path with different
+// content are an error, as is a path that is a file and a directory; a path with the
+// same content is there once. The headers of archives without codec are read from a.
+func (b *Builder) Model(ctx context.Context, a Artifact, cfg Config) (*Model, error) {
+	if len(b.blobs) == 0 {
+		return nil, fmt.Errorf("no layers with files: %w", errdefs.ErrInvalidArgument)
+	}
+	if err := b.readTars(ctx, a); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(b.files, func(x, y placed) int {
+		return cmp.Or(cmp.Compare(x.Path, y.Path), cmp.Compare(x.layer, y.layer))
+	})
+	files, err := b.merge()
+	if err != nil {
+		return nil, err
+	}
+	files = b.addGenerated(files)
+	if err := checkParents(files); err != nil {
+		return nil, err
+	}
+	m := &Model{
+		Table: store.Table{
+			Version: store.TableVersion,
+			Origin:  store.Origin{Format: string(b.format), Digest: b.manifest.Digest, Mapping: MappingVersion},
+			Blobs:   b.blobs,
+			Unpacks: b.unpacks,
+		},
+		Config: cfg,
+		Layers: b.layers,
+	}
+	for _, f := range files {
+		m.Table.Files = append(m.Table.Files, f.File)
+	}
+	m.Config.ModelFS = ModelFS{Type: "layers"}
+	for _, blob := range b.blobs {
+		m.Config.ModelFS.DiffIDs = append(m.Config.ModelFS.DiffIDs, cmp.Or(blob.DiffID, blob.Digest))
+	}
+	if err := m.Table.Validate(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// merge returns the sorted files with equal ones once. Two regular files of one path and size
+// of which a digest is not known both stay; the store compares them when it has read them.
+func (b *Builder) merge() ([]placed, error) {
+	var out []placed
+	for _, f := range b.files {
+		same := false
+		for j := len(out) - 1; j >= 0 && out[j].Path == f.Path && !same; j-- {
+			if len(out)-j > maxSamePath {
+				return nil, fmt.Errorf("layer %d: path %q more than %d times: %w", f.layer, f.Path, maxSamePath, errdefs.ErrInvalidArgument)
+			}
+			var err error
+			if same, err = equal(out[j].File, f.File); err != nil {
+				return nil, fmt.Errorf("layers %d and %d: path %q: %w: %w", out[j].layer, f.layer, f.Path, err, errdefs.ErrInvalidArgument)
+			}
+		}
+		if !same {
+			out = append(out, f)
+		}
+	}
+	return out, nil
+}
+
+// equal reports whether x and y, which have one path, are known to be the same file. It returns
+// an error if they are known to be different.
+func equal(x, y store.File) (bool, error) {
+	switch {
+	case x.Type != y.Type:
+		return false, fmt.Errorf("a %s and a %s", x.Type, y.Type)
+	case x.Type == store.TypeDir:
+		return true, nil
+	case x.Type == store.TypeSymlink:
+		if x.Target != y.Target {
+			return false, errors.New("links with different targets")
+		}
+		return true, nil
+	case x.Size != y.Size:
+		return false, fmt.Errorf("different content (%d and %d bytes)", x.Size, y.Size)
+	case x.Size == 0:
+		return true, nil
+	case x.Digest != "" && y.Digest != "":
+		if x.Digest != y.Digest {
+			return false, errors.New("different content")
+		}
+		return true, nil
+	}
+	return x.Source.Blob == y.Source.Blob && x.Source.Offset == y.Source.Offset, nil
+}
+
+// addGenerated adds the generated files where they do not stand in the way of files of the
+// model.
+func (b *Builder) addGenerated(files []placed) []placed {
+	taken := map[string]bool{} // files, links and directories
+	notDir := map[string]bool{}
+	for _, f := range files {
+		notDir[f.Path] = f.Type != store.TypeDir
+		for p := f.Path; p != "."; p = path.Dir(p) {
+			taken[p] = true
+		}
+	}
+	free := func(p string) bool {
+		for dir := path.Dir(p); dir != "."; dir = path.Dir(dir) {
+			if notDir[dir] {
+				return false
+			}
+		}
+		return !taken[p]
+	}
+	for _, f := range b.inlines {
+		want := f.Path
+		for n := 2; !free(f.Path); n++ {
+			f.Path = fmt.Sprintf("%s-%d", want, n)
+			if dir, rest, ok := strings.Cut(want, "/"); ok && notDir[dir] {
+				f.Path = fmt.Sprintf("%s-%d/%s", dir, n, rest)
+			}
+		}
+		taken[f.Path] = true
+		files = append(files, f)
+	}
+	slices.SortStableFunc(files, func(x, y placed) int { return cmp.Compare(x.Path, y.Path) })
+	return files
+}
+
+// checkParents returns an error, naming the layers, if a path is both a file and a directory.
+func checkParents(files []placed) error {
+	at := make(map[string]placed, len(files))
+	for _, f := range files {
+		at[f.Path] = f
+	}
+	for _, f := range files {
+		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
+			if d, ok := at[dir]; ok && d.Type != store.TypeDir {
+				return fmt.Errorf("layers %d and %d: %q is a %s, but %q is below it: %w",
+					d.layer, f.layer, dir, d.Type, f.Path, errdefs.ErrInvalidArgument)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package convert
+
+import (
+	"context"
+	"io"
+
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// MappingVersion is the version of the rules that turn an origin into a file table and an
+// image. The same origin and the same version give the same bytes on every node, so any
+// change of those bytes needs a new version.
+const MappingVersion = 1
+
+// An Artifact is one upstream artifact: its manifest, and access to its blobs. Its methods are
+// safe for concurrent use.
+type Artifact interface {
+	// Manifest returns the manifest, byte for byte as served.
+	Manifest() []byte
+
+	// ReadBlob reads a small blob whole and verified. It returns
+	// errdefs.ErrInvalidArgument if the blob is larger than limit bytes, and a
+	// *store.VerifyError if its bytes are wrong.
+	ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error)
+
+	// BlobAt returns ranged reads of a blob that are NOT verified, to index an archive.
+	BlobAt(ctx context.Context, desc ocispec.Descriptor) (io.ReaderAt, error)
+}
+
+// A Parser turns the artifacts of one format into a Model. It reads the manifest, the
+// config, small text layers and archive headers, never weights. m is the parsed manifest of a.
+type Parser func(ctx context.Context, a Artifact, m *Manifest) (*Model, error)
+
+// Parsers has a Parser for each format that is understood.
+type Parsers map[mediatype.Format]Parser
+
+// A Model is the neutral result of parsing: a file table, the metadata, and how the layers
+// of the origin looked.
+type Model struct {
+	Table  store.Table
+	Config Config
+
+	// Layers are the blobs of the origin that files come from, in the order of its
+	// manifest, each digest once. They match Table.Blobs one to one.
+	Layers []Layer
+}
+
+// Layer is a layer of the origin, with what it means.
+type Layer struct {
+	// Desc is the descriptor as the origin gives it.
+	Desc ocispec.Descriptor
+
+	// Kind is the kind of content in the terms of ModelPack.
+	Kind mediatype.Kind
+
+	// Path is the path of the file, or the directory of the archive; can be empty.
+	Path string
+
+	// MediaType is the ModelPack media type that the layer has in the converted model.
+	MediaType string
+}

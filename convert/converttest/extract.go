@@ -1,0 +1,140 @@
+package converttest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+)
+
+// Extract returns the regular files of a model, with the bytes that the blobs have where the
+// table says. It is a second reading of a file table, independent of the store.
+func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File, error) {
+	files := map[string]File{}
+	for _, f := range m.Table.Files {
+		if f.Type != store.TypeReg {
+			continue
+		}
+		p := f.Source.Inline
+		if f.Source.Blob != "" {
+			blob, ok := blobs[f.Source.Blob]
+			if !ok {
+				return nil, fmt.Errorf("file %q: no blob %s", f.Path, f.Source.Blob)
+			}
+			p = blob[f.Source.Offset : f.Source.Offset+f.Source.Size]
+		}
+		if f.Digest != "" {
+			if err := store.VerifyBytes(f.Digest, p); err != nil {
+				return nil, fmt.Errorf("file %q: %w", f.Path, err)
+			}
+		}
+		if have, ok := files[f.Path]; ok && !bytes.Equal(have.Data, p) {
+			return nil, fmt.Errorf("file %q: different content", f.Path)
+		}
+		files[f.Path] = File{Path: f.Path, Data: p, Mode: f.Mode}
+	}
+	for _, u := range m.Table.Unpacks {
+		i := slices.IndexFunc(m.Table.Blobs, func(b store.Blob) bool { return b.Digest == u.Blob })
+		p, err := decompress(blobs[u.Blob], m.Table.Blobs[i].Codec)
+		if err != nil {
+			return nil, fmt.Errorf("blob %s: %w", u.Blob, err)
+		}
+		if d := m.Table.Blobs[i].DiffID; d != "" {
+			if err := store.VerifyBytes(d, p); err != nil {
+				return nil, fmt.Errorf("diffID of %s: %w", u.Blob, err)
+			}
+		}
+		members, err := store.TarIndex(bytes.NewReader(p), int64(len(p)))
+		if err != nil {
+			return nil, fmt.Errorf("blob %s: %w", u.Blob, err)
+		}
+		for _, m := range store.PlaceTar(members, u.As) {
+			files[m.Path] = File{Path: m.Path, Data: p[m.Offset : m.Offset+m.Size], Mode: m.Mode}
+		}
+	}
+	return files, nil
+}
+
+func decompress(p []byte, c store.Codec) ([]byte, error) {
+	switch c {
+	case store.CodecGzip:
+		r, err := gzip.NewReader(bytes.NewReader(p))
+		if err != nil {
+			return nil, err
+		}
+		return io.ReadAll(r)
+	case store.CodecZstd:
+		r, err := zstd.NewReader(bytes.NewReader(p))
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		return io.ReadAll(r)
+	}
+	return p, nil
+}
+
+// maxHeaders is how much of an archive its headers can take, in bytes.
+const maxHeaders = 16 << 10
+
+// TestParser checks that parsers make of b what it is: the files, in a valid table, the same
+// each time, and without reading weights.
+func TestParser(t *testing.T, parsers convert.Parsers, b *Built) {
+	t.Helper()
+	a := NewArtifact(b)
+	m, err := parsers.Parse(context.Background(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := m.Table.Origin, (store.Origin{Format: string(b.Format), Digest: b.Digest(), Mapping: convert.MappingVersion}); got != want {
+		t.Errorf("origin: got %v, want %v", got, want)
+	}
+	if err := m.Table.Validate(); err != nil {
+		t.Errorf("table: %v", err)
+	}
+	files, err := Extract(m, b.Blobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(b.Files, files); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	testLayers(t, a, m)
+	again, err := parsers.Parse(context.Background(), NewArtifact(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(m, again); diff != "" {
+		t.Errorf("parsed again (-first +second):\n%s", diff)
+	}
+}
+
+// testLayers checks that layers and blobs match, and that no content of weights was read.
+func testLayers(t *testing.T, a *Artifact, m *convert.Model) {
+	t.Helper()
+	if got, want := len(m.Layers), len(m.Table.Blobs); got != want {
+		t.Fatalf("got %d layers for %d blobs", got, want)
+	}
+	for i, l := range m.Layers {
+		blob := m.Table.Blobs[i]
+		if l.Desc.Digest != blob.Digest || l.Desc.Size != blob.Size {
+			t.Errorf("layer %d is %s, its blob %s", i, l.Desc.Digest, blob.Digest)
+		}
+		if l.Kind != mediatype.KindWeight {
+			continue
+		}
+		if n := a.BytesRead(l.Desc.Digest); blob.Archive == store.ArchiveNone && n > 0 || n > maxHeaders || a.ReadWhole(l.Desc.Digest) {
+			t.Errorf("layer %d: %d bytes of weights were read", i, n)
+		}
+	}
+}

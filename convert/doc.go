@@ -1,0 +1,53 @@
+// Package convert turns any supported model artifact into a Model: a file table, a ModelPack
+// config, and what is known of the layers.
+//
+//	manifest bytes ── ParseManifest ──▶ Manifest ── Detect ──▶ format ── Parsers ──▶ Model
+//	                                                                        │
+//	                                            convert/image.Build ◀───────┘
+//
+// A caller does the whole of it with Parsers.Parse:
+//
+//	parsers := convert.Parsers{
+//		mediatype.FormatModelPack: modelpack.Parse,
+//		mediatype.FormatCNAI:      modelpack.Parse,
+//		mediatype.FormatCNAIEarly: modelpack.ParseEarly,
+//		mediatype.FormatDockerAI:  dockerai.Parse,
+//		mediatype.FormatOllama:    ollama.Parse,
+//	}
+//	model, err := parsers.Parse(ctx, artifact)
+//
+// An error that is ErrNotModel says that the artifact passes unchanged. A model in a format
+// without a Parser gives errdefs.ErrNotImplemented with the name of the format.
+//
+// # What is read
+//
+// An Artifact is asked for the manifest, the config, small text layers, and the headers of
+// archives that are not compressed. Weights are never read, and an archive that is compressed
+// is not opened: its files are known when it is unpacked (store.Unpack).
+//
+// # What is trusted
+//
+// Nothing. A manifest has at most 8 MiB and a config 4; JSON is bounded in depth and size,
+// keys are compared with their case, and a key that occurs twice is an error (Object). The body of
+// a manifest says what it is; its Content-Type does not. Digests are sha256, sizes can be added
+// up, one digest has one size. Bytes inside a descriptor are taken only if they are the blob;
+// URLs in a descriptor are never followed. Paths are clean and stay inside the model
+// (store.CleanPath), whatever they come from. Unknown media types are errors that name the
+// layer: a layer is never skipped in silence.
+//
+// # How layers become files
+//
+// A Builder puts layers together, whatever their format. Layers are not stacked as those of an
+// image: there are no whiteouts, and no layer wins over another. Two layers that claim one path
+// must have the same content there, or the model is refused. Where a digest is not known yet,
+// as for the member of a tar, both stay in the table and the store compares them once it has
+// read them. A path is not a file and a directory at once. A generated file makes way for a file
+// of the model.
+//
+// Modes are permission bits; owners are not taken over; a file without a mode has 0644.
+//
+// # Purity
+//
+// A Model follows from the bytes of the origin and MappingVersion alone: not from its name, the
+// time, or the node. A change to what the same origin gives is a new MappingVersion.
+package convert

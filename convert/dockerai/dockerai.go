@@ -1,0 +1,180 @@
+package dockerai
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+)
+
+// Parse parses a Docker AI model. It is a convert.Parser.
+func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+	cfg, err := readConfig(ctx, a, m)
+	if err != nil {
+		return nil, err
+	}
+	n, err := newNamer(m)
+	if err != nil {
+		return nil, err
+	}
+	b := convert.NewBuilder(m, mediatype.FormatDockerAI)
+	for i, l := range m.Layers {
+		p, err := n.place(l)
+		if err != nil {
+			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
+		}
+		if err := b.Add(i, p); err != nil {
+			return nil, err
+		}
+	}
+	return b.Model(ctx, a, cfg)
+}
+
+// A namer gives layers their paths, in the order of the manifest.
+type namer struct {
+	byPath bool // v0.2
+	count  map[mediatype.Part]int
+	seen   map[mediatype.Part]int
+}
+
+// newNamer counts the layers of each part that have no path of their own.
+func newNamer(m *convert.Manifest) (*namer, error) {
+	n := &namer{
+		byPath: mediatype.Base(m.Config.MediaType) == mediatype.DockerAIConfigV02,
+		count:  map[mediatype.Part]int{},
+		seen:   map[mediatype.Part]int{},
+	}
+	if len(m.Layers) == 0 {
+		return nil, fmt.Errorf("no layers: %w", errdefs.ErrInvalidArgument)
+	}
+	for i, l := range m.Layers {
+		t, err := parseType(l)
+		if err != nil {
+			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
+		}
+		if n.ownPath(t, l) == "" {
+			n.count[t.Part]++
+		}
+	}
+	return n, nil
+}
+
+func parseType(l convert.Descriptor) (mediatype.Type, error) {
+	t, err := mediatype.Parse(l.MediaType)
+	if err != nil {
+		return t, err
+	}
+	if t.Format != mediatype.FormatDockerAI || t.Role != mediatype.RoleLayer {
+		return t, fmt.Errorf("media type %q is no layer of a Docker AI model: %w", t.Base, errdefs.ErrNotImplemented)
+	}
+	return t, nil
+}
+
+// ownPath returns the path of the layer's annotation, if it counts.
+func (n *namer) ownPath(t mediatype.Type, l convert.Descriptor) string {
+	keeps := t.Part == mediatype.PartSafetensors || t.Part == mediatype.PartDDUF || t.Part == mediatype.PartFile
+	if !n.byPath && !keeps {
+		return ""
+	}
+	return mediatype.Filepath(l.Annotations)
+}
+
+func (n *namer) place(l convert.Descriptor) (convert.Place, error) {
+	t, err := parseType(l)
+	if err != nil {
+		return convert.Place{}, err
+	}
+	p := convert.Place{Kind: t.Kind, Archive: t.Archive, Codec: t.Codec}
+	if t.Archive != store.ArchiveNone {
+		return p, nil
+	}
+	md, err := convert.ParseFileMetadata(l)
+	if err != nil {
+		return convert.Place{}, err
+	}
+	p.Mode, p.ModTime = md.Mode, md.ModTime
+	if p.Path = n.ownPath(t, l); p.Path == "" {
+		if p.Path, err = n.name(t); err != nil {
+			return convert.Place{}, err
+		}
+	}
+	if p.Kind == "" {
+		p.Kind = convert.KindByPath(p.Path)
+	}
+	return p, nil
+}
+
+// name returns the name that follows from the type of a layer and its place among those of
+// its type.
+func (n *namer) name(t mediatype.Type) (string, error) {
+	n.seen[t.Part]++
+	i, of := n.seen[t.Part], n.count[t.Part]
+	switch t.Part {
+	case mediatype.PartGGUF, mediatype.PartSafetensors, mediatype.PartDDUF:
+		if of == 1 {
+			return "model." + string(t.Part), nil
+		}
+		return fmt.Sprintf("model-%05d-of-%05d.%s", i, of, t.Part), nil
+	case mediatype.PartAdapter:
+		return numbered("adapter", i, ".gguf"), nil
+	case mediatype.PartProjector:
+		return numbered("model", i, ".mmproj"), nil
+	case mediatype.PartTemplate:
+		return numbered("template", i, ".jinja"), nil
+	case mediatype.PartLicense:
+		return numbered("LICENSE", i, ""), nil
+	}
+	return "", fmt.Errorf("a layer of type %q without the annotation %s: %w", t.Base, mediatype.AnnotationFilepath, errdefs.ErrInvalidArgument)
+}
+
+// numbered returns name.ext for the first, name-2.ext for the second, and so on.
+func numbered(name string, i int, ext string) string {
+	if i == 1 {
+		return name + ext
+	}
+	return fmt.Sprintf("%s-%d%s", name, i, ext)
+}
+
+// readConfig reads the config in either shape.
+func readConfig(ctx context.Context, a convert.Artifact, m *convert.Manifest) (convert.Config, error) {
+	if m.Config.Digest == "" || mediatype.Base(m.Config.MediaType) == mediatype.OCIEmpty {
+		return convert.Config{}, nil
+	}
+	p, err := convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
+	if err != nil {
+		return convert.Config{}, fmt.Errorf("config: %w", err)
+	}
+	o, err := convert.ParseObject(p)
+	if err != nil {
+		return convert.Config{}, fmt.Errorf("config: %w", err)
+	}
+	c, d := o.Object("config"), o.Object("descriptor")
+	gguf := c.Object("gguf") // the specification's shape has its facts in here
+	arch := cmp.Or(c.String("architecture"), gguf.String("architecture"))
+	quantization := cmp.Or(c.String("quantization"), gguf.String("quantization"))
+	return convert.Config{
+		Descriptor: convert.ModelDescriptor{
+			CreatedAt: convert.RFC3339(d.String("created", "createdAt")),
+			Family:    arch,
+		},
+		Config: convert.ModelConfig{
+			Architecture: arch,
+			Format:       c.String("format"),
+			ParamSize:    convert.ParamSize(cmp.Or(c.String("parameters"), gguf.String("parameter_count"))),
+			Quantization: quantizationName(quantization),
+		},
+	}, nil
+}
+
+// quantizationName drops what GGUF tools write around the name.
+func quantizationName(s string) string {
+	if strings.EqualFold(s, "unknown") {
+		return ""
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(s, "MOSTLY_"), "ALL_")
+}

@@ -1,0 +1,168 @@
+package image
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// maxBlobLayers is the largest number of blob layers. containerd keeps a snapshot for each,
+// and puts the digests of all of them into labels.
+const maxBlobLayers = 256
+
+// maxLabel is the size in bytes that key and value of an annotation can have together if it
+// can become a label.
+// https://github.com/containerd/containerd/blob/v2.4.2/pkg/labels/validate.go
+const maxLabel = 4096
+
+// The platform of all images made here.
+const (
+	os           = "linux"
+	architecture = "amd64"
+)
+
+// An Image is a converted image.
+type Image struct {
+	Manifest []byte
+	Config   []byte
+	Table    []byte // the encoded file table, the content of the last layer
+
+	Digest       digest.Digest // of Manifest
+	ConfigDigest digest.Digest
+	TableDigest  digest.Digest
+}
+
+// MediaType is the media type of Image.Manifest.
+const MediaType = mediatype.OCIManifest
+
+// config is an OCI image config and a ModelPack config.
+type config struct {
+	Architecture string                  `json:"architecture"`
+	OS           string                  `json:"os"`
+	RootFS       ocispec.RootFS          `json:"rootfs"`
+	Descriptor   convert.ModelDescriptor `json:"descriptor"`
+	ModelFS      convert.ModelFS         `json:"modelfs"`
+	Config       convert.ModelConfig     `json:"config"`
+}
+
+// Build makes the image of a model. It returns errdefs.ErrInvalidArgument if the table of the
+// model breaks a rule.
+func Build(m *convert.Model) (*Image, error) {
+	if len(m.Layers) != len(m.Table.Blobs) {
+		return nil, fmt.Errorf("model has %d layers and %d blobs: %w", len(m.Layers), len(m.Table.Blobs), errdefs.ErrInvalidArgument)
+	}
+	var im Image
+	var err error
+	if im.Table, err = m.Table.Encode(); err != nil {
+		return nil, err
+	}
+	if len(im.Table) > store.MaxTableSize {
+		return nil, fmt.Errorf("file table of %d bytes, more than %d: %w", len(im.Table), store.MaxTableSize, errdefs.ErrInvalidArgument)
+	}
+	im.TableDigest = digest.FromBytes(im.Table)
+
+	layers := blobLayers(m)
+	cfg := config{
+		Architecture: architecture,
+		OS:           os,
+		RootFS:       ocispec.RootFS{Type: "layers"},
+		Descriptor:   m.Config.Descriptor,
+		ModelFS:      convert.ModelFS{Type: "layers"},
+		Config:       m.Config.Config,
+	}
+	var descs []ocispec.Descriptor
+	for _, l := range layers {
+		cfg.RootFS.DiffIDs = append(cfg.RootFS.DiffIDs, store.BlobDiffID(l.desc.Digest))
+		cfg.ModelFS.DiffIDs = append(cfg.ModelFS.DiffIDs, l.diffID)
+		descs = append(descs, l.desc)
+	}
+	cfg.RootFS.DiffIDs = append(cfg.RootFS.DiffIDs, im.TableDigest)
+	cfg.ModelFS.DiffIDs = append(cfg.ModelFS.DiffIDs, im.TableDigest)
+	if im.Config, err = json.Marshal(cfg); err != nil {
+		return nil, fmt.Errorf("encode config: %w", err)
+	}
+	im.ConfigDigest = digest.FromBytes(im.Config)
+
+	im.Manifest, err = json.Marshal(ocispec.Manifest{
+		Versioned:    specs.Versioned{SchemaVersion: 2},
+		MediaType:    mediatype.OCIManifest,
+		ArtifactType: mediatype.ModelPackManifest,
+		Config:       ocispec.Descriptor{MediaType: mediatype.OCIConfig, Digest: im.ConfigDigest, Size: int64(len(im.Config))},
+		Layers:       append(descs, tableLayer(&im)),
+		Annotations:  origin(m.Table.Origin),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode manifest: %w", err)
+	}
+	im.Digest = digest.FromBytes(im.Manifest)
+	return &im, nil
+}
+
+// origin returns the annotations that say what an image was made from.
+func origin(o store.Origin) map[string]string {
+	return map[string]string{
+		mediatype.AnnotationOriginFormat: o.Format,
+		mediatype.AnnotationOriginDigest: o.Digest.String(),
+		mediatype.AnnotationMapping:      strconv.Itoa(o.Mapping),
+	}
+}
+
+func tableLayer(im *Image) ocispec.Descriptor {
+	return ocispec.Descriptor{
+		MediaType:   mediatype.TableLayer,
+		Digest:      im.TableDigest,
+		Size:        int64(len(im.Table)),
+		Annotations: map[string]string{mediatype.AnnotationSnapshotTable: im.TableDigest.String()},
+	}
+}
+
+// blobLayer is a layer for a blob of the origin.
+type blobLayer struct {
+	desc   ocispec.Descriptor
+	diffID digest.Digest // in the terms of ModelPack; the digest of the blob where not known
+}
+
+// blobLayers returns the blob layers in the order of the origin; the largest, if there are too
+// many.
+func blobLayers(m *convert.Model) []blobLayer {
+	keep := make([]int, len(m.Layers))
+	for i := range keep {
+		keep[i] = i
+	}
+	if len(keep) > maxBlobLayers {
+		slices.SortStableFunc(keep, func(a, b int) int { return cmp.Compare(m.Layers[b].Desc.Size, m.Layers[a].Desc.Size) })
+		keep = keep[:maxBlobLayers]
+		slices.Sort(keep)
+	}
+	layers := make([]blobLayer, 0, len(keep))
+	for _, i := range keep {
+		l, blob := m.Layers[i], m.Table.Blobs[i]
+		a := map[string]string{}
+		annotate(a, mediatype.AnnotationSnapshotBlob, blob.Digest.String())
+		annotate(a, mediatype.AnnotationLayerType, l.MediaType)
+		annotate(a, mediatype.AnnotationOriginType, l.Desc.MediaType)
+		annotate(a, mediatype.AnnotationFilepath, l.Path)
+		layers = append(layers, blobLayer{
+			desc:   ocispec.Descriptor{MediaType: mediatype.BlobLayer, Digest: blob.Digest, Size: blob.Size, Annotations: a},
+			diffID: cmp.Or(blob.DiffID, blob.Digest),
+		})
+	}
+	return layers
+}
+
+// annotate sets an annotation, unless it is empty or too long.
+func annotate(a map[string]string, key, value string) {
+	if value != "" && len(key)+len(value) <= maxLabel {
+		a[key] = value
+	}
+}

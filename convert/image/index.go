@@ -1,0 +1,84 @@
+package image
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// A Child is an entry of an index.
+type Child struct {
+	// Desc is the entry in the origin.
+	Desc ocispec.Descriptor
+
+	// Image is what the entry was converted to; nil for one that is no model and stays as
+	// it is.
+	Image *Image
+}
+
+// An IndexImage is an index whose models were converted.
+type IndexImage struct {
+	Manifest []byte
+	Digest   digest.Digest
+}
+
+// IndexMediaType is the media type of IndexImage.Manifest.
+const IndexMediaType = mediatype.OCIIndex
+
+// platforms are those that a model without a platform is listed for.
+var platforms = []ocispec.Platform{
+	{OS: os, Architecture: "amd64"},
+	{OS: os, Architecture: "arm64"},
+}
+
+// BuildIndex makes the index that stands for an origin index with the given digest. The
+// children are in the order of the origin. A model without a platform is listed for
+// linux/amd64 and linux/arm64, since containerd would take it for neither.
+func BuildIndex(originDigest digest.Digest, children []Child) (*IndexImage, error) {
+	if len(children) == 0 {
+		return nil, fmt.Errorf("index %s has no entries: %w", originDigest, errdefs.ErrInvalidArgument)
+	}
+	idx := ocispec.Index{
+		Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: mediatype.OCIIndex,
+		Annotations: origin(store.Origin{
+			Format: string(mediatype.FormatIndex), Digest: originDigest, Mapping: convert.MappingVersion,
+		}),
+	}
+	for _, c := range children {
+		if c.Image == nil {
+			d := c.Desc
+			d.URLs = nil
+			idx.Manifests = append(idx.Manifests, d)
+			continue
+		}
+		d := ocispec.Descriptor{
+			MediaType:    mediatype.OCIManifest,
+			ArtifactType: mediatype.ModelPackManifest,
+			Digest:       c.Image.Digest,
+			Size:         int64(len(c.Image.Manifest)),
+			Annotations:  map[string]string{mediatype.AnnotationOriginDigest: c.Desc.Digest.String()},
+		}
+		if c.Desc.Platform != nil && c.Desc.Platform.OS != "" {
+			d.Platform = c.Desc.Platform
+			idx.Manifests = append(idx.Manifests, d)
+			continue
+		}
+		for _, p := range platforms {
+			d.Platform = &p
+			idx.Manifests = append(idx.Manifests, d)
+		}
+	}
+	p, err := json.Marshal(idx)
+	if err != nil {
+		return nil, fmt.Errorf("encode index: %w", err)
+	}
+	return &IndexImage{Manifest: p, Digest: digest.FromBytes(p)}, nil
+}

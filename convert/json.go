@@ -1,0 +1,232 @@
+package convert
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"github.com/containerd/errdefs"
+)
+
+// Limits of a JSON document from outside. A manifest of 8 MiB has fewer than a million values.
+const (
+	maxJSONDepth  = 64
+	maxJSONTokens = 1 << 20
+)
+
+// An Object is a JSON object from outside, read key by key.
+//
+// Keys are compared as they are: encoding/json would take "DIGEST" for "digest", and would
+// let the last of two equal keys win, so that two readers of one signed document could see two
+// things. A key that is not asked for is ignored. A value of another type than asked for
+// reads as absent, and Err returns the first such value; null is absent too.
+type Object struct {
+	path   string
+	fields map[string]json.RawMessage
+	err    *error
+}
+
+// ParseObject parses a JSON object. It returns errdefs.ErrInvalidArgument for bytes that are
+// no JSON object, have a key twice in one object, are nested deeper than 64 levels, or go on
+// after the object.
+func ParseObject(p []byte) (*Object, error) {
+	if err := checkJSON(p); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	o := &Object{err: new(error)}
+	if err := json.Unmarshal(p, &o.fields); err != nil || o.fields == nil {
+		return nil, fmt.Errorf("not a JSON object: %w", errdefs.ErrInvalidArgument)
+	}
+	return o, nil
+}
+
+// checkJSON checks the whole of p, so that what is decoded from it is bounded and unambiguous.
+func checkJSON(p []byte) error {
+	if !utf8.Valid(p) {
+		return errors.New("not UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(p))
+	dec.UseNumber()
+	var open []map[string]bool // keys seen, per level; nil for an array
+	key := false               // the next token is a key
+	for n := 0; ; n++ {
+		if n > maxJSONTokens {
+			return fmt.Errorf("more than %d JSON tokens", maxJSONTokens)
+		}
+		t, err := dec.Token()
+		if err != nil {
+			return fmt.Errorf("not JSON: %w", eof(err))
+		}
+		switch d, _ := t.(json.Delim); d {
+		case '{':
+			open = append(open, map[string]bool{})
+		case '[':
+			open = append(open, nil)
+		case '}', ']':
+			open = open[:len(open)-1]
+		default:
+			if key {
+				seen := open[len(open)-1]
+				if k := t.(string); seen[k] {
+					return fmt.Errorf("JSON key %q twice in one object", k)
+				} else {
+					seen[k] = true
+				}
+				key = false
+				continue
+			}
+		}
+		if len(open) > maxJSONDepth {
+			return fmt.Errorf("JSON nested deeper than %d levels", maxJSONDepth)
+		}
+		if len(open) == 0 {
+			break
+		}
+		key = open[len(open)-1] != nil
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return errors.New("data after the JSON document")
+	}
+	return nil
+}
+
+func eof(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// Err returns an error for the first value that had another type than asked for, of o and of
+// all objects read from it.
+func (o *Object) Err() error { return *o.err }
+
+// Has reports whether the object has the key, with a value other than null.
+func (o *Object) Has(key string) bool {
+	v, ok := o.fields[key]
+	return ok && string(v) != "null"
+}
+
+// get decodes the first of keys that is there into v and reports whether it could.
+func (o *Object) get(v any, keys ...string) bool {
+	for _, k := range keys {
+		if !o.Has(k) {
+			continue
+		}
+		if err := json.Unmarshal(o.fields[k], v); err != nil {
+			o.fail(k, err)
+			return false
+		}
+		return true
+	}
+	return false
+}
+
+func (o *Object) fail(key string, err error) {
+	if *o.err == nil {
+		*o.err = fmt.Errorf("%s%s: %w: %w", o.path, key, err, errdefs.ErrInvalidArgument)
+	}
+}
+
+// String returns the string at the first of keys that is there, or "".
+func (o *Object) String(keys ...string) string {
+	var s string
+	if !o.get(&s, keys...) {
+		return ""
+	}
+	return s
+}
+
+// Strings returns the list of strings at the first of keys that is there, or nil.
+func (o *Object) Strings(keys ...string) []string {
+	var s []string
+	if !o.get(&s, keys...) {
+		return nil
+	}
+	return s
+}
+
+// Map returns the object of strings at the first of keys that is there, or nil.
+func (o *Object) Map(keys ...string) map[string]string {
+	var m map[string]string
+	if !o.get(&m, keys...) {
+		return nil
+	}
+	return m
+}
+
+// Bytes returns what the base64 string at key encodes, or nil.
+func (o *Object) Bytes(key string) []byte {
+	var b []byte
+	if !o.get(&b, key) {
+		return nil
+	}
+	return b
+}
+
+// Bool returns the boolean at the first of keys that is there, and whether there is one.
+func (o *Object) Bool(keys ...string) (v, ok bool) {
+	ok = o.get(&v, keys...)
+	return v, ok
+}
+
+// Int returns the integer at key, and whether there is one.
+func (o *Object) Int(key string) (int64, bool) {
+	var n int64
+	ok := o.get(&n, key)
+	return n, ok
+}
+
+// Number returns the text of the number at key, or "".
+func (o *Object) Number(key string) string {
+	var n json.Number
+	if !o.Has(key) || o.fields[key][0] == '"' || !o.get(&n, key) {
+		return ""
+	}
+	return n.String()
+}
+
+// Raw returns the JSON at key, or nil.
+func (o *Object) Raw(key string) json.RawMessage {
+	if !o.Has(key) {
+		return nil
+	}
+	return o.fields[key]
+}
+
+// Object returns the object at key; an empty one if there is none.
+func (o *Object) Object(key string) *Object {
+	sub := &Object{path: o.path + key + ".", err: o.err}
+	o.get(&sub.fields, key)
+	return sub
+}
+
+// Objects returns the list of objects at key, or nil.
+func (o *Object) Objects(key string) []*Object {
+	var raw []json.RawMessage
+	if !o.get(&raw, key) {
+		return nil
+	}
+	list := make([]*Object, 0, len(raw))
+	for i, r := range raw {
+		sub := &Object{path: fmt.Sprintf("%s%s[%d].", o.path, key, i), err: o.err}
+		if err := json.Unmarshal(r, &sub.fields); err != nil || sub.fields == nil {
+			o.fail(fmt.Sprintf("%s[%d]", key, i), errors.New("not an object"))
+			return nil
+		}
+		list = append(list, sub)
+	}
+	return list
+}
+
+// Keys returns the keys of the object, in no order.
+func (o *Object) Keys() []string {
+	keys := make([]string, 0, len(o.fields))
+	for k := range o.fields {
+		keys = append(keys, k)
+	}
+	return keys
+}

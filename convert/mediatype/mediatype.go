@@ -1,0 +1,249 @@
+package mediatype
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+)
+
+// A Format is a way to package a model, or what else a manifest can be.
+type Format string
+
+// The formats that are understood.
+const (
+	FormatModelPack Format = "modelpack"
+	FormatCNAI      Format = "cnai"       // ModelPack before July 2025
+	FormatCNAIEarly Format = "cnai-early" // ModelPack before February 2025
+	FormatDockerAI  Format = "docker-ai"
+	FormatOllama    Format = "ollama"
+)
+
+// The formats that are recognised and refused.
+const (
+	FormatOllamaList Format = "ollama-list"
+	FormatKitOps     Format = "kitops"
+	FormatCarton     Format = "carton"
+)
+
+// What is not a model and passes unchanged.
+const (
+	FormatImage Format = "image" // an image, or any other artifact that is not a model
+	FormatIndex Format = "index" // of images or of models
+)
+
+// A Role is the place of a media type in an artifact.
+type Role string
+
+// The roles.
+const (
+	RoleManifest Role = "manifest"
+	RoleIndex    Role = "index"
+	RoleConfig   Role = "config"
+	RoleLayer    Role = "layer"
+)
+
+// A Kind is the kind of a layer in the terms of ModelPack.
+// https://github.com/modelpack/model-spec/blob/v0.0.7/docs/spec.md
+type Kind string
+
+// The kinds.
+const (
+	KindWeight       Kind = "weight"
+	KindWeightConfig Kind = "weight.config"
+	KindDoc          Kind = "doc"
+	KindCode         Kind = "code"
+	KindDataset      Kind = "dataset"
+)
+
+// A Part is what a layer is in its own format, where that says more than the Kind.
+type Part string
+
+// The parts of Docker AI and Ollama.
+const (
+	PartGGUF            Part = "gguf"
+	PartSafetensors     Part = "safetensors"
+	PartDDUF            Part = "dduf"
+	PartModel           Part = "model"
+	PartProjector       Part = "projector"
+	PartAdapter         Part = "adapter"
+	PartDraft           Part = "draft"
+	PartTemplate        Part = "template"
+	PartSystem          Part = "system"
+	PartParams          Part = "params"
+	PartMessages        Part = "messages"
+	PartLicense         Part = "license"
+	PartEmbed           Part = "embed"
+	PartTensor          Part = "tensor"
+	PartJSON            Part = "json"
+	PartConfig          Part = "config"
+	PartTokenizer       Part = "tokenizer"
+	PartTokenizerConfig Part = "tokenizer.config"
+	PartFile            Part = "file"
+	PartDir             Part = "dir"
+)
+
+// A Type is what a media type means.
+type Type struct {
+	Base    string // lower case, without parameters
+	Format  Format
+	Role    Role
+	Kind    Kind // layers only; empty where the type does not tell
+	Part    Part // Docker AI and Ollama layers only
+	Archive store.Archive
+	Codec   store.Codec
+}
+
+// maxBase is the longest base type, in bytes: two names of 127 and a slash.
+// https://www.rfc-editor.org/rfc/rfc6838#section-4.2
+const maxBase = 255
+
+// Base returns s without parameters, in lower case.
+func Base(s string) string {
+	b, _, _ := strings.Cut(s, ";")
+	return strings.ToLower(strings.TrimSpace(b))
+}
+
+// Parse returns what a media type means. It returns errdefs.ErrInvalidArgument for what is no
+// media type, and errdefs.ErrNotImplemented for a type that is not known or is of a version
+// that is not known.
+func Parse(s string) (Type, error) {
+	base := Base(s)
+	if len(base) > maxBase {
+		return Type{}, fmt.Errorf("media type of %d bytes, more than %d: %w", len(base), maxBase, errdefs.ErrInvalidArgument)
+	}
+	if top, sub, ok := strings.Cut(base, "/"); !ok || top == "" || sub == "" {
+		return Type{}, fmt.Errorf("media type %q: no type and subtype: %w", base, errdefs.ErrInvalidArgument)
+	}
+	if t, ok := table[base]; ok {
+		t.Base = base
+		return t, nil
+	}
+	switch {
+	case strings.HasPrefix(base, prefixModelPack):
+		return parseModel(FormatModelPack, base, base[len(prefixModelPack):])
+	case strings.HasPrefix(base, prefixCNAI):
+		return parseModel(FormatCNAI, base, base[len(prefixCNAI):])
+	case strings.HasPrefix(base, prefixDockerAI):
+		return Type{}, unknown(base, FormatDockerAI)
+	case strings.HasPrefix(base, prefixOllama):
+		return Type{}, unknown(base, FormatOllama)
+	case strings.HasPrefix(base, prefixKitOps):
+		return Type{}, unknown(base, FormatKitOps)
+	}
+	return Type{}, fmt.Errorf("unknown media type %q: %w", base, errdefs.ErrNotImplemented)
+}
+
+func unknown(base string, f Format) error {
+	return fmt.Errorf("unknown %s media type %q: %w", f, base, errdefs.ErrNotImplemented)
+}
+
+// packings are the suffixes of a model layer type and what they mean.
+var packings = map[string]struct {
+	archive store.Archive
+	codec   store.Codec
+}{
+	"raw":      {store.ArchiveNone, store.CodecNone},
+	"tar":      {store.ArchiveTar, store.CodecNone},
+	"tar+gzip": {store.ArchiveTar, store.CodecGzip},
+	"tar+zstd": {store.ArchiveTar, store.CodecZstd},
+}
+
+// kinds are the names in a model layer type and their kinds. The last two are of CNAI before
+// February 2025; a layer says nothing about its kind.
+var kinds = map[string]Kind{
+	"weight":        KindWeight,
+	"weight.config": KindWeightConfig,
+	"doc":           KindDoc,
+	"code":          KindCode,
+	"dataset":       KindDataset,
+	"config":        KindWeightConfig,
+	"layer":         "",
+}
+
+// parseModel parses the rest of a ModelPack or CNAI type: <kind>.<version>[.<packing>].
+func parseModel(f Format, base, rest string) (Type, error) {
+	name, version, packing := splitModel(rest)
+	if version == "" {
+		return Type{}, unknown(base, f)
+	}
+	if version != "v1" {
+		return Type{}, fmt.Errorf("%s media type %q: unknown version %s: %w", f, base, version, errdefs.ErrNotImplemented)
+	}
+	kind, ok := kinds[name]
+	if !ok || f != FormatCNAI && (name == "layer" || name == "config") {
+		return Type{}, unknown(base, f)
+	}
+	p, ok := packings[packing]
+	if !ok {
+		// A weight without packing is in drafts of the specification before v0.0.3; the
+		// words are written by Docker Model Runner.
+		rawWeight := name == "weight" && (packing == "" || packing == "gguf" || packing == "safetensors")
+		if !rawWeight {
+			return Type{}, unknown(base, f)
+		}
+	}
+	return Type{Base: base, Format: f, Role: RoleLayer, Kind: kind, Archive: p.archive, Codec: p.codec}, nil
+}
+
+// splitModel splits at the first component that is a "v" and digits.
+func splitModel(rest string) (name, version, packing string) {
+	parts := strings.Split(rest, ".")
+	for i, p := range parts {
+		v, suffix, _ := strings.Cut(p, "+")
+		if i == 0 || len(v) < 2 || v[0] != 'v' || strings.Trim(v[1:], "0123456789") != "" {
+			continue
+		}
+		packing = strings.Join(parts[i+1:], ".")
+		if suffix != "" {
+			packing = "+" + suffix // such as config.v2+json
+		}
+		return strings.Join(parts[:i], "."), v, packing
+	}
+	return "", "", ""
+}
+
+// Layer returns the media type of a layer of ModelPack, or of later CNAI.
+func Layer(f Format, k Kind, a store.Archive, c store.Codec) string {
+	prefix := prefixModelPack
+	if f == FormatCNAI {
+		prefix = prefixCNAI
+	}
+	for suffix, p := range packings {
+		if p.archive == a && p.codec == c {
+			return prefix + string(k) + ".v1." + suffix
+		}
+	}
+	panic(fmt.Sprintf("mediatype: internal error: no layer type for %q %q %q", k, a, c))
+}
+
+// FormatOf returns the model format a media type belongs to by its prefix, whether or not
+// the rest of it is known. It returns "" for a type that belongs to no model format.
+func FormatOf(s string) Format {
+	base := Base(s)
+	for _, p := range prefixes {
+		if strings.HasPrefix(base, p.prefix) {
+			return p.format
+		}
+	}
+	return ""
+}
+
+// IsImageLayer reports whether s is a layer type of an OCI or Docker image.
+func IsImageLayer(s string) bool {
+	t, ok := table[Base(s)]
+	return ok && t.Format == FormatImage && t.Role == RoleLayer
+}
+
+// IsIndex reports whether s is an OCI index or a Docker manifest list.
+func IsIndex(s string) bool {
+	b := Base(s)
+	return b == OCIIndex || b == DockerManifestList
+}
+
+// IsManifest reports whether s is an OCI or Docker image manifest.
+func IsManifest(s string) bool {
+	b := Base(s)
+	return b == OCIManifest || b == DockerManifest
+}

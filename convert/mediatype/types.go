@@ -1,0 +1,188 @@
+package mediatype
+
+import "github.com/ballast-dev/ballast/store"
+
+// OCI types.
+// https://github.com/opencontainers/image-spec/blob/v1.1.1/media-types.md
+const (
+	OCIManifest    = "application/vnd.oci.image.manifest.v1+json"
+	OCIIndex       = "application/vnd.oci.image.index.v1+json"
+	OCIConfig      = "application/vnd.oci.image.config.v1+json"
+	OCIEmpty       = "application/vnd.oci.empty.v1+json"
+	OCILayer       = "application/vnd.oci.image.layer.v1.tar"
+	OCILayerGzip   = "application/vnd.oci.image.layer.v1.tar+gzip"
+	OCILayerZstd   = "application/vnd.oci.image.layer.v1.tar+zstd"
+	ociForeign     = "application/vnd.oci.image.layer.nondistributable.v1.tar"
+	ociForeignGzip = "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"
+	ociForeignZstd = "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd"
+)
+
+// Docker image types.
+// https://github.com/distribution/distribution/blob/v3.0.0/docs/content/spec/manifest-v2-2.md
+const (
+	DockerManifest     = "application/vnd.docker.distribution.manifest.v2+json"
+	DockerManifestList = "application/vnd.docker.distribution.manifest.list.v2+json"
+	DockerConfig       = "application/vnd.docker.container.image.v1+json"
+	dockerLayer        = "application/vnd.docker.image.rootfs.diff.tar"
+	dockerLayerGzip    = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+	dockerLayerZstd    = "application/vnd.docker.image.rootfs.diff.tar.zstd"
+	dockerForeign      = "application/vnd.docker.image.rootfs.foreign.diff.tar"
+	dockerForeignGzip  = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"
+)
+
+// The layers of a converted image.
+const (
+	BlobLayer  = store.MediaTypeBlobLayer
+	TableLayer = store.MediaTypeTableLayer
+)
+
+// ModelPack and CNAI types.
+// https://github.com/modelpack/model-spec/blob/v0.0.7/docs/spec.md
+const (
+	prefixModelPack = "application/vnd.cncf.model."
+	prefixCNAI      = "application/vnd.cnai.model."
+
+	ModelPackManifest = prefixModelPack + "manifest.v1+json"
+	ModelPackConfig   = prefixModelPack + "config.v1+json"
+	CNAIManifest      = prefixCNAI + "manifest.v1+json"
+	CNAIConfig        = prefixCNAI + "config.v1+json"
+
+	// CNAIWeight is a raw weight in drafts of the specification.
+	CNAIWeight = prefixCNAI + "weight.v1"
+
+	// Artifact types of early CNAI, on descriptors of ordinary image layers.
+	CNAIEarlyLayer     = prefixCNAI + "layer.v1.tar"
+	CNAIEarlyLayerGzip = prefixCNAI + "layer.v1.tar+gzip"
+)
+
+// Docker AI types.
+// https://github.com/docker/model-runner/blob/v1.2.6/pkg/distribution/types/config.go
+const (
+	prefixDockerAI = "application/vnd.docker.ai."
+
+	DockerAIConfigV01   = prefixDockerAI + "model.config.v0.1+json"
+	DockerAIConfigV02   = prefixDockerAI + "model.config.v0.2+json"
+	dockerAIConfigV1    = prefixDockerAI + "model.config.v1+json" // before the first release
+	DockerAIGGUF        = prefixDockerAI + "gguf.v3"
+	DockerAILoRA        = prefixDockerAI + "gguf.v3.lora"
+	DockerAIMMProjSpec  = prefixDockerAI + "gguf.v3.mmproj" // as the specification spells it
+	DockerAIMMProj      = prefixDockerAI + "mmproj"         // as the code spells it
+	DockerAISafetensors = prefixDockerAI + "safetensors"
+	DockerAIVLLMConfig  = prefixDockerAI + "vllm.config.tar"
+	DockerAIDir         = prefixDockerAI + "dir.tar"
+	DockerAIDDUF        = prefixDockerAI + "dduf"
+	DockerAILicense     = prefixDockerAI + "license"
+	DockerAITemplate    = prefixDockerAI + "chat.template.jinja"
+	DockerAIFile        = prefixDockerAI + "model.file"
+	dockerAIFileGGUF    = prefixDockerAI + "model.file.v1+gguf" // before the first release
+)
+
+// Ollama types. The manifest and the config have Docker's.
+// https://github.com/ollama/ollama/blob/v0.17.4/server/images.go
+const (
+	prefixOllama = "application/vnd.ollama.image."
+
+	OllamaManifestList    = "application/vnd.ollama.manifest.list.v2+json"
+	OllamaModel           = prefixOllama + "model"
+	OllamaProjector       = prefixOllama + "projector"
+	OllamaAdapter         = prefixOllama + "adapter"
+	OllamaDraft           = prefixOllama + "draft"
+	OllamaTemplate        = prefixOllama + "template"
+	ollamaPrompt          = prefixOllama + "prompt" // what templates were called first
+	OllamaSystem          = prefixOllama + "system"
+	OllamaParams          = prefixOllama + "params"
+	OllamaMessages        = prefixOllama + "messages"
+	OllamaLicense         = prefixOllama + "license"
+	OllamaEmbed           = prefixOllama + "embed"
+	OllamaTensor          = prefixOllama + "tensor"
+	ollamaJSON            = prefixOllama + "json"
+	ollamaConfig          = prefixOllama + "config"
+	ollamaTokenizer       = prefixOllama + "tokenizer"
+	ollamaTokenizerConfig = prefixOllama + "tokenizer.config"
+)
+
+// KitOps types, recognised only.
+// https://github.com/kitops-ml/kitops/blob/v1.6.0/pkg/lib/constants/mediaType.go
+const (
+	prefixKitOps = "application/vnd.kitops.modelkit."
+
+	KitOpsConfig = prefixKitOps + "config.v1+json"
+)
+
+// prefixes say which format owns which names.
+var prefixes = []struct {
+	prefix string
+	format Format
+}{
+	{OllamaManifestList, FormatOllamaList},
+	{prefixOllama, FormatOllama},
+	{prefixModelPack, FormatModelPack},
+	{prefixCNAI, FormatCNAI},
+	{prefixDockerAI, FormatDockerAI},
+	{prefixKitOps, FormatKitOps},
+}
+
+// table has the types that are exact names; those of ModelPack and CNAI layers are composed.
+var table = map[string]Type{
+	OCIManifest:        {Format: FormatImage, Role: RoleManifest},
+	OCIIndex:           {Format: FormatIndex, Role: RoleIndex},
+	OCIConfig:          {Format: FormatImage, Role: RoleConfig},
+	OCIEmpty:           {Format: FormatImage, Role: RoleConfig},
+	OCILayer:           {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar},
+	OCILayerGzip:       {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecGzip},
+	OCILayerZstd:       {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecZstd},
+	ociForeign:         {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar},
+	ociForeignGzip:     {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecGzip},
+	ociForeignZstd:     {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecZstd},
+	DockerManifest:     {Format: FormatImage, Role: RoleManifest},
+	DockerManifestList: {Format: FormatIndex, Role: RoleIndex},
+	DockerConfig:       {Format: FormatImage, Role: RoleConfig},
+	dockerLayer:        {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar},
+	dockerLayerGzip:    {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecGzip},
+	dockerLayerZstd:    {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecZstd},
+	dockerForeign:      {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar},
+	dockerForeignGzip:  {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecGzip},
+	BlobLayer:          {Format: FormatImage, Role: RoleLayer},
+	TableLayer:         {Format: FormatImage, Role: RoleLayer},
+
+	ModelPackManifest: {Format: FormatModelPack, Role: RoleManifest},
+	ModelPackConfig:   {Format: FormatModelPack, Role: RoleConfig},
+	CNAIManifest:      {Format: FormatCNAI, Role: RoleManifest},
+	CNAIConfig:        {Format: FormatCNAI, Role: RoleConfig},
+
+	DockerAIConfigV01:   {Format: FormatDockerAI, Role: RoleConfig},
+	DockerAIConfigV02:   {Format: FormatDockerAI, Role: RoleConfig},
+	dockerAIConfigV1:    {Format: FormatDockerAI, Role: RoleConfig},
+	DockerAIGGUF:        {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartGGUF},
+	dockerAIFileGGUF:    {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartGGUF},
+	DockerAILoRA:        {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartAdapter},
+	DockerAIMMProjSpec:  {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartProjector},
+	DockerAIMMProj:      {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartProjector},
+	DockerAISafetensors: {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartSafetensors},
+	DockerAIVLLMConfig:  {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeightConfig, Part: PartDir, Archive: store.ArchiveTar},
+	DockerAIDir:         {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartDir, Archive: store.ArchiveTar},
+	DockerAIDDUF:        {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartDDUF},
+	DockerAILicense:     {Format: FormatDockerAI, Role: RoleLayer, Kind: KindDoc, Part: PartLicense},
+	DockerAITemplate:    {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTemplate},
+	DockerAIFile:        {Format: FormatDockerAI, Role: RoleLayer, Part: PartFile},
+
+	OllamaManifestList:    {Format: FormatOllamaList, Role: RoleIndex},
+	OllamaModel:           {Format: FormatOllama, Role: RoleLayer, Kind: KindWeight, Part: PartModel},
+	OllamaProjector:       {Format: FormatOllama, Role: RoleLayer, Kind: KindWeight, Part: PartProjector},
+	OllamaAdapter:         {Format: FormatOllama, Role: RoleLayer, Kind: KindWeight, Part: PartAdapter},
+	OllamaDraft:           {Format: FormatOllama, Role: RoleLayer, Kind: KindWeight, Part: PartDraft},
+	OllamaTemplate:        {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTemplate},
+	ollamaPrompt:          {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTemplate},
+	OllamaSystem:          {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartSystem},
+	OllamaParams:          {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartParams},
+	OllamaMessages:        {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartMessages},
+	OllamaLicense:         {Format: FormatOllama, Role: RoleLayer, Kind: KindDoc, Part: PartLicense},
+	OllamaEmbed:           {Format: FormatOllama, Role: RoleLayer, Part: PartEmbed},
+	OllamaTensor:          {Format: FormatOllama, Role: RoleLayer, Kind: KindWeight, Part: PartTensor},
+	ollamaJSON:            {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartJSON},
+	ollamaConfig:          {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartConfig},
+	ollamaTokenizer:       {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTokenizer},
+	ollamaTokenizerConfig: {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTokenizerConfig},
+
+	KitOpsConfig: {Format: FormatKitOps, Role: RoleConfig},
+}

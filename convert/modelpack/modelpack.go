@@ -1,0 +1,218 @@
+package modelpack
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+)
+
+// Parse parses ModelPack and later CNAI. It is a convert.Parser.
+func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+	cfg, err := readConfig(ctx, a, m)
+	if err != nil {
+		return nil, err
+	}
+	format := mediatype.FormatModelPack
+	if isCNAI(m) {
+		format = mediatype.FormatCNAI
+	}
+	return build(ctx, a, m, format, cfg)
+}
+
+// isCNAI reports whether m has the spelling of CNAI.
+func isCNAI(m *convert.Manifest) bool {
+	for _, t := range []string{m.ArtifactType, m.MediaType, m.Config.MediaType} {
+		if f := mediatype.FormatOf(t); f != "" {
+			return f == mediatype.FormatCNAI
+		}
+	}
+	return len(m.Layers) > 0 && mediatype.FormatOf(m.Layers[0].MediaType) == mediatype.FormatCNAI
+}
+
+// readConfig reads the config, which may be missing or empty.
+func readConfig(ctx context.Context, a convert.Artifact, m *convert.Manifest) (convert.Config, error) {
+	if !hasConfig(m) {
+		return convert.Config{}, nil
+	}
+	p, err := convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
+	if err != nil {
+		return convert.Config{}, fmt.Errorf("config: %w", err)
+	}
+	return convert.ParseConfig(p)
+}
+
+func hasConfig(m *convert.Manifest) bool {
+	return m.Config.Digest != "" && mediatype.Base(m.Config.MediaType) != mediatype.OCIEmpty
+}
+
+// build adds all layers. The diffIDs of cfg are those that the origin lists.
+func build(ctx context.Context, a convert.Artifact, m *convert.Manifest, f mediatype.Format, cfg convert.Config) (*convert.Model, error) {
+	if len(m.Layers) == 0 {
+		return nil, fmt.Errorf("no layers: %w", errdefs.ErrInvalidArgument)
+	}
+	if err := convert.CheckDiffIDs(cfg.ModelFS.DiffIDs, len(m.Layers)); err != nil {
+		return nil, err
+	}
+	b := convert.NewBuilder(m, f)
+	for i, l := range m.Layers {
+		p, err := place(l)
+		if err != nil {
+			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
+		}
+		if len(cfg.ModelFS.DiffIDs) > 0 {
+			p.DiffID = cfg.ModelFS.DiffIDs[i]
+		}
+		if err := b.Add(i, p); err != nil {
+			return nil, err
+		}
+	}
+	return b.Model(ctx, a, cfg)
+}
+
+// place says what a layer is, from its media type and annotations.
+func place(l convert.Descriptor) (convert.Place, error) {
+	t, err := mediatype.Parse(l.MediaType)
+	if err != nil {
+		return convert.Place{}, err
+	}
+	if t.Role != mediatype.RoleLayer || !isModelLayer(t) {
+		return convert.Place{}, fmt.Errorf("media type %q is no layer of a model: %w", t.Base, errdefs.ErrNotImplemented)
+	}
+	p := convert.Place{
+		Kind:    t.Kind,
+		Archive: t.Archive,
+		Codec:   t.Codec,
+		Path:    mediatype.Filepath(l.Annotations),
+	}
+	if t.Kind == "" {
+		if p.Kind, err = earlyKind(l); err != nil {
+			return convert.Place{}, err
+		}
+	}
+	if p.Archive != store.ArchiveNone {
+		return p, nil
+	}
+	if p.Path == "" {
+		return convert.Place{}, fmt.Errorf("a raw layer without the annotation %s: %w", mediatype.AnnotationFilepath, errdefs.ErrInvalidArgument)
+	}
+	md, err := convert.ParseFileMetadata(l)
+	if err != nil {
+		return convert.Place{}, err
+	}
+	p.Mode, p.ModTime = md.Mode, md.ModTime
+	return p, nil
+}
+
+// isModelLayer reports whether a layer belongs to any generation: early CNAI has image layers.
+func isModelLayer(t mediatype.Type) bool {
+	switch t.Format {
+	case mediatype.FormatModelPack, mediatype.FormatCNAI:
+		return true
+	case mediatype.FormatImage:
+		return t.Archive == store.ArchiveTar
+	}
+	return false
+}
+
+// ParseEarly parses early CNAI. It is a convert.Parser.
+func ParseEarly(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+	cfg := earlyConfig(m.Annotations)
+	if hasConfig(m) {
+		p, err := convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
+		if err != nil {
+			return nil, fmt.Errorf("config: %w", err)
+		}
+		if mediatype.FormatOf(m.Config.MediaType) == mediatype.FormatCNAI {
+			if cfg, err = convert.ParseConfig(p); err != nil {
+				return nil, err
+			}
+		} else if cfg.ModelFS.DiffIDs, err = convert.ParseDiffIDs(p, "rootfs"); err != nil {
+			return nil, err
+		}
+	}
+	return build(ctx, a, m, mediatype.FormatCNAIEarly, cfg)
+}
+
+// earlyKind returns the kind of a layer of early CNAI: what an annotation says, else the type
+// of the artifact, else the name of the file.
+func earlyKind(l convert.Descriptor) (mediatype.Kind, error) {
+	for _, k := range []struct {
+		key  string
+		kind mediatype.Kind
+	}{
+		{mediatype.EarlyIsReadme, mediatype.KindDoc},
+		{mediatype.EarlyIsLicense, mediatype.KindDoc},
+		{mediatype.EarlyIsConfig, mediatype.KindWeightConfig},
+		{mediatype.EarlyIsModel, mediatype.KindWeight},
+	} {
+		if l.Annotations[k.key] == "true" {
+			return k.kind, nil
+		}
+	}
+	if l.ArtifactType != "" {
+		t, err := mediatype.Parse(l.ArtifactType)
+		if err != nil {
+			return "", err
+		}
+		if t.Kind != "" {
+			return t.Kind, nil
+		}
+	}
+	if p := mediatype.Filepath(l.Annotations); p != "" {
+		return convert.KindByPath(p), nil
+	}
+	return mediatype.KindWeight, nil
+}
+
+// earlyConfig returns what annotations of the manifest say.
+func earlyConfig(annotations map[string]string) convert.Config {
+	at := func(key string) string { return annotations[key] }
+	d := convert.ModelDescriptor{
+		CreatedAt:   convert.RFC3339(at(mediatype.EarlyCreated)),
+		Vendor:      at(mediatype.EarlyVendor),
+		Family:      at(mediatype.EarlyFamily),
+		Name:        at(mediatype.EarlyName),
+		Version:     at(mediatype.EarlyVersion),
+		Title:       at(mediatype.EarlyTitle),
+		Description: at(mediatype.EarlyDescription),
+		DocURL:      at(mediatype.EarlyDocumentation),
+		SourceURL:   at(mediatype.EarlySource),
+		Revision:    at(mediatype.EarlyRevision),
+		Licenses:    splitLicenses(at(mediatype.EarlyLicenses)),
+	}
+	if s := at(mediatype.EarlyAuthors); s != "" {
+		d.Authors = []string{s}
+	}
+	switch url := at(mediatype.EarlyURL); {
+	case d.DocURL == "":
+		d.DocURL = url
+	case d.SourceURL == "":
+		d.SourceURL = url
+	}
+	return convert.Config{
+		Descriptor: d,
+		ModelFS:    convert.ModelFS{Type: "layers"},
+		Config: convert.ModelConfig{
+			Architecture: at(mediatype.EarlyArchitecture),
+			Format:       at(mediatype.EarlyFormat),
+			ParamSize:    at(mediatype.EarlyParamSize),
+			Precision:    at(mediatype.EarlyPrecision),
+			Quantization: at(mediatype.EarlyQuantization),
+		},
+	}
+}
+
+func splitLicenses(s string) []string {
+	var list []string
+	for _, l := range strings.Split(strings.ReplaceAll(s, " AND ", ","), ",") {
+		if l = strings.TrimSpace(l); l != "" {
+			list = append(list, l)
+		}
+	}
+	return list
+}

@@ -1,0 +1,218 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Retries of small reads. The store has its own for large ones.
+const (
+	readTries    = 4
+	readPause    = 100 * time.Millisecond // doubles
+	readPatience = 10 * time.Second       // the longest wait that a registry is granted
+)
+
+// The read-ahead of BlobAt, in bytes. Headers of a tar of large files are far apart, those of
+// small files are not.
+const (
+	minAhead = 64 << 10
+	maxAhead = 1 << 20
+)
+
+var _ convert.Artifact = (*Artifact)(nil)
+
+// An Artifact is a manifest of a repository, with access to its blobs.
+type Artifact struct {
+	r *Repository
+	m Manifest
+}
+
+// Artifact returns access to the blobs of m.
+func (r *Repository) Artifact(m Manifest) *Artifact { return &Artifact{r, m} }
+
+// Manifest returns the manifest, byte for byte as served.
+func (a *Artifact) Manifest() []byte { return a.m.Bytes }
+
+// ReadBlob reads a small blob whole and verified; see convert.Artifact.
+func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
+	if desc.Size < 0 || desc.Size > limit {
+		return nil, fmt.Errorf("blob %s: size %d is not within 0 to %d: %w", desc.Digest, desc.Size, limit, errdefs.ErrInvalidArgument)
+	}
+	var p []byte
+	err := retry(ctx, func() error {
+		body, _, err := a.r.Fetch(ctx, desc.Digest, desc.Size, 0, desc.Size)
+		if err != nil {
+			return err
+		}
+		defer body.Close()
+		p, err = store.ReadVerified(body, desc.Digest, desc.Size, limit)
+		return err
+	})
+	return p, err
+}
+
+// retry calls f until it returns nil, an error that is final, or too many others.
+func retry(ctx context.Context, f func() error) error {
+	pause := readPause
+	for try := 1; ; try++ {
+		err := f()
+		if err == nil || try == readTries || final(err) || ctx.Err() != nil {
+			return err
+		}
+		wait := pause
+		if ra, ok := errors.AsType[*store.RetryAfterError](err); ok {
+			if wait = ra.After; wait > readPatience {
+				return err
+			}
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+		pause *= 2
+	}
+}
+
+// final reports whether an error will not go away.
+func final(err error) bool {
+	return errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) ||
+		errdefs.IsInvalidArgument(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsNotImplemented(err)
+}
+
+// BlobAt returns ranged reads of a blob, which are not verified. Reads in sequence read ahead,
+// more and more.
+//
+// From a server that ignores Range the blob comes as one stream: then reads must go forward
+// (but for the last piece read), what lies between them is read and thrown away, and a read
+// that goes back returns errdefs.ErrNotImplemented.
+//
+// The reader works until ctx is done, and is for one user at a time. It is an io.Closer, which
+// ends the stream earlier.
+func (a *Artifact) BlobAt(ctx context.Context, desc ocispec.Descriptor) (io.ReaderAt, error) {
+	if _, err := store.ParseDigest(desc.Digest.String()); err != nil {
+		return nil, err
+	}
+	if desc.Size < 0 {
+		return nil, fmt.Errorf("blob %s: size %d: %w", desc.Digest, desc.Size, errdefs.ErrInvalidArgument)
+	}
+	return &blobReader{ctx: ctx, r: a.r, d: desc.Digest, size: desc.Size, ahead: minAhead}, nil
+}
+
+// A blobReader is what BlobAt returns.
+type blobReader struct {
+	ctx  context.Context // of BlobAt; an io.ReaderAt has no other way to get it
+	r    *Repository
+	d    digest.Digest
+	size int64
+
+	mu     sync.Mutex
+	win    []byte // guarded by mu: the bytes at off
+	off    int64
+	ahead  int64
+	stream io.ReadCloser // guarded by mu: positioned at the end of win; nil while ranges work
+}
+
+// ReadAt reads len(p) bytes at off.
+func (b *blobReader) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, fmt.Errorf("blob %s: offset %d: %w", b.d, off, errdefs.ErrInvalidArgument)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	for n < len(p) {
+		at := off + int64(n)
+		if at >= b.size {
+			return n, io.EOF
+		}
+		if at < b.off || at >= b.off+int64(len(b.win)) {
+			if err := b.load(at, int64(len(p)-n)); err != nil {
+				return n, err
+			}
+		}
+		n += copy(p[n:], b.win[at-b.off:])
+	}
+	return n, nil
+}
+
+// Close ends the stream, if there is one.
+func (b *blobReader) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stream == nil {
+		return nil
+	}
+	return b.stream.Close()
+}
+
+// load makes win hold the byte at off, and more if more is wanted.
+func (b *blobReader) load(off, want int64) error {
+	if end := b.off + int64(len(b.win)); off >= end && off <= end+minAhead {
+		b.ahead = min(2*b.ahead, maxAhead)
+	} else {
+		b.ahead = minAhead
+	}
+	n := min(max(min(want, maxAhead), b.ahead), b.size-off)
+	if b.stream != nil {
+		return b.forward(off, n)
+	}
+	return retry(b.ctx, func() error {
+		body, start, err := b.r.Fetch(b.ctx, b.d, b.size, off, n)
+		if err != nil {
+			return err
+		}
+		if start != off {
+			if b.stream != nil {
+				b.stream.Close() // of the try before
+			}
+			b.stream, b.win, b.off = body, nil, 0
+			return b.forward(off, n)
+		}
+		defer body.Close()
+		return b.fill(body, off, n)
+	})
+}
+
+// forward reads the stream up to off and fills win from there.
+func (b *blobReader) forward(off, n int64) error {
+	end := b.off + int64(len(b.win))
+	if off < end {
+		return fmt.Errorf("blob %s: the server does not support ranges, and bytes at %d are needed after those at %d: %w", b.d, off, end, errdefs.ErrNotImplemented)
+	}
+	if _, err := io.CopyN(io.Discard, b.stream, off-end); err != nil {
+		return fmt.Errorf("blob %s: %w", b.d, noEOF(err))
+	}
+	return b.fill(b.stream, off, n)
+}
+
+// fill reads n bytes at off into win.
+func (b *blobReader) fill(r io.Reader, off, n int64) error {
+	if int64(cap(b.win)) < n {
+		b.win = make([]byte, n) // n is at most maxAhead
+	}
+	got, err := io.ReadFull(r, b.win[:n])
+	b.win, b.off = b.win[:got], off
+	if got == 0 || b.stream != nil && int64(got) < n {
+		return fmt.Errorf("blob %s: %w", b.d, noEOF(err))
+	}
+	return nil
+}
+
+// noEOF returns err, with io.ErrUnexpectedEOF for io.EOF.
+func noEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

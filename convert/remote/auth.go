@@ -1,0 +1,150 @@
+package remote
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
+	"github.com/containerd/errdefs"
+)
+
+// maxTokenSize is the largest answer of a token server, in bytes.
+const maxTokenSize = 1 << 20
+
+// authorizer returns the authorizer for e.
+func (r *Repository) authorizer(e *endpoint) docker.Authorizer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.auths[e] == nil {
+		r.auths[e] = r.newAuthorizer(e)
+	}
+	return r.auths[e]
+}
+
+// renew replaces the authorizer of e if it is still used, and returns the one that counts.
+func (r *Repository) renew(e *endpoint, used docker.Authorizer) docker.Authorizer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.auths[e] == used {
+		r.auths[e] = r.newAuthorizer(e)
+	}
+	return r.auths[e]
+}
+
+// newAuthorizer returns containerd's authorizer (Basic, Bearer, identity tokens) with a
+// client for token servers that refuses redirects and large answers.
+func (r *Repository) newAuthorizer(e *endpoint) docker.Authorizer {
+	return docker.NewDockerAuthorizer(
+		docker.WithAuthClient(&http.Client{
+			Transport: &realmTransport{e: e},
+			Timeout:   r.client.opts.Stall,
+		}),
+		docker.WithAuthHeader(http.Header{"User-Agent": {r.userAgent()}}),
+		docker.WithAuthCreds(func(host string) (string, string, error) {
+			c, err := r.credentials(e, host)
+			if err != nil {
+				return "", "", fmt.Errorf("%w: %w", errCredentials, err)
+			}
+			return c.Username, c.Secret, nil
+		}),
+	)
+}
+
+// credentials returns those of the caller for the registry that the reference names, and
+// those of the options for all others and if there are none.
+func (r *Repository) credentials(e *endpoint, host string) (Credentials, error) {
+	if e.server && r.creds != nil {
+		return *r.creds, nil
+	}
+	find := r.client.opts.Credentials
+	if find == nil {
+		return Credentials{}, nil
+	}
+	c, err := find(host)
+	if err == nil && c == (Credentials{}) && e.server {
+		return find(r.ref.Host)
+	}
+	return c, err
+}
+
+// challenge takes up a 401 of e, and closes it. The next Authorize gets the token.
+func (r *Repository) challenge(e *endpoint, used docker.Authorizer, resp *http.Response) error {
+	discard(resp)
+	for _, c := range auth.ParseAuthHeader(resp.Header) {
+		if c.Scheme != auth.BearerAuth {
+			continue
+		}
+		if err := e.checkRealm(resp.Request.URL, c.Parameters["realm"]); err != nil {
+			return fmt.Errorf("%s: %w", e.Host, err)
+		}
+	}
+	a := r.renew(e, used)
+	if err := a.AddResponses(resp.Request.Context(), []*http.Response{resp}); err != nil {
+		return authError(e.Host, err)
+	}
+	return nil
+}
+
+// checkRealm refuses a token server that a registry at from must not name: credentials go
+// there, and the daemon can be made to ask it.
+func (e *endpoint) checkRealm(from *url.URL, realm string) error {
+	bad := func(why string) error {
+		return fmt.Errorf("token server refused: %s: %w", why, errdefs.ErrPermissionDenied)
+	}
+	u, err := url.Parse(realm)
+	switch {
+	case err != nil || u.Hostname() == "":
+		return bad("its address is not a URL")
+	case u.User != nil:
+		return bad("its address has a user name")
+	case u.Scheme != "https" && u.Scheme != "http":
+		return bad(fmt.Sprintf("scheme %.20q", u.Scheme))
+	}
+	host, port, err := net.SplitHostPort(hostPort(u))
+	if err != nil {
+		return bad("its address is not a URL")
+	}
+	if u.Scheme == "http" && (from.Scheme != "http" || e.auth.reach(host, port) != reachAny) {
+		return bad(fmt.Sprintf("%.300q is not https", u.Host))
+	}
+	if err := e.auth.check(u); err != nil {
+		return bad(err.Error())
+	}
+	return nil
+}
+
+// A realmTransport reaches token servers for containerd's authorizer.
+type realmTransport struct{ e *endpoint }
+
+// RoundTrip sends one request to a token server. The headers of hosts.toml go with it only to
+// the host they are for.
+func (t *realmTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	own := &url.URL{Scheme: req.URL.Scheme, Host: t.e.Host}
+	next := t.e.foreign
+	if sameSite(strings.ToLower(req.URL.Hostname()), strings.ToLower(own.Hostname())) {
+		next = t.e.realm
+	}
+	if sameOrigin(own, req.URL) {
+		req = req.Clone(req.Context())
+		for k, v := range t.e.Header {
+			if k = textproto.CanonicalMIMEHeaderKey(k); k != "Authorization" && k != "User-Agent" {
+				req.Header[k] = append([]string(nil), v...)
+			}
+		}
+	}
+	resp, err := next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if isRedirect(resp.StatusCode) {
+		resp.Body.Close()
+		return nil, fmt.Errorf("it redirects, which is refused: %w", errdefs.ErrPermissionDenied)
+	}
+	resp.Body = http.MaxBytesReader(nil, resp.Body, maxTokenSize)
+	return resp, nil
+}

@@ -1,0 +1,246 @@
+package remote_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
+)
+
+const secret = "s3cr3t-value"
+
+func TestBasic(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.manifests["latest"] = manifestBytes("x")
+	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if user, pw, _ := r.BasicAuth(); user == "alice" && pw == secret {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+		w.WriteHeader(401)
+		// A registry that says what it was told.
+		fmt.Fprintf(w, `{"errors":[{"code":"UNAUTHORIZED","message":"not %s"}]}`, r.Header.Get("Authorization"))
+		return true
+	}
+	good := &remote.Credentials{Username: "alice", Secret: secret}
+	if _, err := u.repository(t, remote.Options{}, good).Manifest(t.Context(), "latest"); err != nil {
+		t.Errorf("with credentials of the caller: %v", err)
+	}
+	o := remote.Options{Credentials: func(host string) (remote.Credentials, error) {
+		if host == u.host() {
+			return *good, nil
+		}
+		return remote.Credentials{}, nil
+	}}
+	if _, err := u.repository(t, o, nil).Manifest(t.Context(), "latest"); err != nil {
+		t.Errorf("with credentials of the options: %v", err)
+	}
+	_, err := u.repository(t, remote.Options{}, nil).Manifest(t.Context(), "latest")
+	mustRefuse(t, err, errdefs.IsUnauthorized, "credentials are missing")
+
+	_, err = u.repository(t, remote.Options{}, &remote.Credentials{Username: "eve", Secret: secret + "x"}).Manifest(t.Context(), "latest")
+	mustRefuse(t, err, errdefs.IsUnauthorized, "UNAUTHORIZED not ***")
+	if s := err.Error(); strings.Contains(s, secret) || strings.Contains(s, base64.StdEncoding.EncodeToString([]byte("eve:"))[:5]) {
+		t.Errorf("error has the credentials: %s", s)
+	}
+}
+
+// bearer makes u want tokens that its own /token gives out; check sees the token requests.
+func (u *upstream) bearer(realm string, check func(r *http.Request) bool) (tokens *atomic.Int64) {
+	tokens = new(atomic.Int64)
+	var mu sync.Mutex
+	valid := map[string]bool{}
+	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/token" {
+			if err := r.ParseForm(); err != nil || !check(r) {
+				w.WriteHeader(401)
+				return true
+			}
+			tok := fmt.Sprintf("tok-%d", tokens.Add(1))
+			mu.Lock()
+			clear(valid)
+			valid["Bearer "+tok] = true
+			mu.Unlock()
+			json.NewEncoder(w).Encode(map[string]string{"token": tok, "access_token": tok})
+			return true
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if valid[r.Header.Get("Authorization")] {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm=%q,service="svc",scope="repository:org/model:pull"`, realm))
+		w.WriteHeader(401)
+		return true
+	}
+	return tokens
+}
+
+func TestBearer(t *testing.T) {
+	t.Parallel()
+	user := &remote.Credentials{Username: "alice", Secret: secret}
+	for _, tt := range []struct {
+		name  string
+		creds *remote.Credentials
+		check func(r *http.Request) bool
+	}{
+		{"anonymous", nil, func(r *http.Request) bool {
+			return r.Method == http.MethodGet && r.Form.Get("service") == "svc" && r.Form.Get("scope") == "repository:org/model:pull" && r.Header.Get("Authorization") == ""
+		}},
+		{"password", user, func(r *http.Request) bool {
+			return r.Form.Get("username") == "alice" && r.Form.Get("password") == secret
+		}},
+		{"password by GET", user, func(r *http.Request) bool {
+			u, p, _ := r.BasicAuth()
+			return r.Method == http.MethodGet && u == "alice" && p == secret
+		}},
+		{"identity token", &remote.Credentials{Secret: secret}, func(r *http.Request) bool {
+			return r.Form.Get("grant_type") == "refresh_token" && r.Form.Get("refresh_token") == secret
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u := newUpstream(t)
+			u.manifests["latest"] = manifestBytes("x")
+			tokens := u.bearer(u.URL+"/token", tt.check)
+			r := u.repository(t, remote.Options{}, tt.creds)
+			for range 3 {
+				if _, err := r.Manifest(t.Context(), "latest"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := tokens.Load(); n != 1 {
+				t.Errorf("%d tokens for three requests, want 1", n)
+			}
+			// A token that is not valid any more is replaced.
+			if _, err := http.Get(u.URL + "/token?" + "grant_type=refresh_token&refresh_token=" + secret); err != nil {
+				t.Fatal(err)
+			}
+			u.bearer(u.URL+"/token", tt.check)
+			if _, err := r.Manifest(t.Context(), "latest"); err != nil {
+				t.Errorf("after the token was withdrawn: %v", err)
+			}
+		})
+	}
+}
+
+func TestBearerRefused(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.bearer(u.URL+"/token", func(*http.Request) bool { return false })
+	_, err := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret}).Manifest(t.Context(), "latest")
+	mustRefuse(t, err, errdefs.IsUnauthorized, "token server answered 401")
+	if strings.Contains(err.Error(), secret) {
+		t.Errorf("error has the secret: %v", err)
+	}
+}
+
+// TestRealm has token servers that must not be asked.
+func TestRealm(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	other := newUpstream(t)
+	other.before = func(w http.ResponseWriter, r *http.Request) bool {
+		asked.Add(1)
+		fmt.Fprint(w, `{"token":"x"}`)
+		return true
+	}
+	_, port, _ := strings.Cut(other.host(), ":")
+	for _, tt := range []struct{ name, realm, want string }{
+		{"metadata", "https://169.254.169.254/token", "not public"},
+		{"private", "https://10.0.0.1/token", "not public"},
+		{"mapped", "https://[::ffff:10.0.0.1]/token", "not public"},
+		{"NAT64", "https://[64:ff9b::a00:1]/token", "not public"},
+		{"plain http elsewhere", "http://auth.example.com/token", "not https"},
+		{"localhost by name", "https://localhost:" + port + "/token", "internal"},
+		{"cluster service", "https://auth.kube-system.svc/token", "internal"},
+		{"other loopback", "https://127.0.0.2:" + port + "/token", "not public"},
+		{"user name", "http://u:" + secret + "@" + other.host() + "/token", "user name"},
+		{"file", "file:///etc/passwd", "not a URL"},
+		{"ftp", "ftp://auth.example.com/token", "scheme"},
+		{"relative", "/token", "not a URL"},
+		{"absent", "", "not a URL"},
+		{"garbage", "http://[::1", "not a URL"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			u := newUpstream(t)
+			u.bearer(tt.realm, nil)
+			_, err := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret}).Manifest(t.Context(), "latest")
+			mustRefuse(t, err, errdefs.IsPermissionDenied, tt.want)
+			if strings.Contains(err.Error(), secret) {
+				t.Errorf("error has the secret: %v", err)
+			}
+		})
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("%d requests went to a token server that is refused", n)
+	}
+}
+
+// TestRealmDowngrade has a registry on https that names a token server on http.
+func TestRealmDowngrade(t *testing.T) {
+	t.Parallel()
+	plain := newUpstream(t)
+	u := newTLSUpstream(t)
+	u.bearer(plain.URL+"/token", nil)
+	_, err := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret}).Manifest(t.Context(), "latest")
+	mustRefuse(t, err, errdefs.IsPermissionDenied, "not https")
+	if n := len(plain.requests()); n != 0 {
+		t.Errorf("the token server got %d requests", n)
+	}
+}
+
+func TestRealmHostile(t *testing.T) {
+	t.Parallel()
+	thief := newUpstream(t)
+	for _, tt := range []struct {
+		name   string
+		answer func(w http.ResponseWriter)
+	}{
+		{"endless", func(w http.ResponseWriter) {
+			fmt.Fprint(w, `{"token":"`)
+			for range 4096 {
+				if _, err := fmt.Fprint(w, strings.Repeat("a", 1024)); err != nil {
+					return
+				}
+			}
+			fmt.Fprint(w, `"}`)
+		}},
+		{"no token", func(w http.ResponseWriter) { fmt.Fprint(w, `{}`) }},
+		{"HTML", func(w http.ResponseWriter) { fmt.Fprint(w, `<html>`) }},
+		{"redirect", func(w http.ResponseWriter) {
+			w.Header().Set("Location", thief.URL)
+			w.WriteHeader(307)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			u := newUpstream(t)
+			u.manifests["latest"] = manifestBytes("x")
+			u.bearer(u.URL+"/token", nil)
+			challenge := u.before
+			u.before = func(w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == "/token" {
+					tt.answer(w)
+					return true
+				}
+				return challenge(w, r)
+			}
+			if _, err := u.repository(t, remote.Options{}, &remote.Credentials{Username: "a", Secret: secret}).Manifest(t.Context(), "latest"); err == nil {
+				t.Error("no error")
+			} else if strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "aaaaaaaaaa") {
+				t.Errorf("error has what it must not: %.200v", err)
+			}
+		})
+	}
+	if n := len(thief.requests()); n != 0 {
+		t.Errorf("the redirect of a token server was followed %d times", n)
+	}
+}

@@ -1,0 +1,188 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+var _ store.Fetcher = (*Repository)(nil)
+
+// A place is where a blob was found last.
+type place struct {
+	e      *endpoint
+	target *url.URL // what e redirected to, or nil
+}
+
+// Fetch returns a range of a blob; see store.Fetcher. Hosts are asked in order, first the one
+// that had the blob before.
+func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	if off < 0 || n < 0 || size < 0 || off > size || n > size-off {
+		return nil, 0, fmt.Errorf("blob %s: range of %d bytes at %d of %d: %w", d, n, off, size, errdefs.ErrInvalidArgument)
+	}
+	if n == 0 {
+		return http.NoBody, off, nil
+	}
+	ranges := ""
+	if n < size {
+		ranges = fmt.Sprintf("bytes=%d-%d", off, off+n-1)
+	}
+	var body io.ReadCloser
+	var start int64
+	err := r.blob(ctx, d, ranges, func(resp *response) (err error) {
+		body, start, err = checkRange(resp.Response, size, off, n, ranges != "")
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("%s: blob %s: %w", r, d, err)
+	}
+	return body, start, nil
+}
+
+// checkRange checks that an answer is what was asked for, and returns its body and where that
+// starts in the blob.
+func checkRange(resp *http.Response, size, off, n int64, ranged bool) (io.ReadCloser, int64, error) {
+	if resp.StatusCode == http.StatusOK {
+		if l := resp.ContentLength; l >= 0 && l != size {
+			return nil, 0, fmt.Errorf("has %d bytes, not %d: %w", l, size, errdefs.ErrFailedPrecondition)
+		}
+		return limited(resp.Body, size), 0, nil
+	}
+	if !ranged {
+		return nil, 0, fmt.Errorf("a part was answered to a request for all: %w", errdefs.ErrUnknown)
+	}
+	if t, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); strings.HasPrefix(t, "multipart/") {
+		return nil, 0, fmt.Errorf("several ranges were answered to a request for one: %w", errdefs.ErrUnknown)
+	}
+	cr := resp.Header.Get("Content-Range")
+	first, last, total, err := parseContentRange(cr)
+	if err != nil {
+		return nil, 0, err
+	}
+	if first != off || last < first || last > off+n-1 || total >= 0 && total != size {
+		return nil, 0, fmt.Errorf("Content-Range %.100q for bytes %d to %d of %d: %w", cr, off, off+n-1, size, errdefs.ErrUnknown)
+	}
+	return limited(resp.Body, last-first+1), off, nil
+}
+
+// parseContentRange parses "bytes 0-9/100"; total is -1 for "*".
+// https://www.rfc-editor.org/rfc/rfc9110#name-content-range
+func parseContentRange(s string) (first, last, total int64, err error) {
+	bad := fmt.Errorf("Content-Range %.100q: %w", s, errdefs.ErrUnknown)
+	rest, ok := strings.CutPrefix(s, "bytes ")
+	span, all, ok2 := strings.Cut(rest, "/")
+	from, to, ok3 := strings.Cut(span, "-")
+	if !ok || !ok2 || !ok3 {
+		return 0, 0, 0, bad
+	}
+	total = -1
+	if all != "*" {
+		if total, err = parseSize(all); err != nil {
+			return 0, 0, 0, bad
+		}
+	}
+	if first, err = parseSize(from); err != nil {
+		return 0, 0, 0, bad
+	}
+	if last, err = parseSize(to); err != nil {
+		return 0, 0, 0, bad
+	}
+	return first, last, total, nil
+}
+
+// limited returns body, at most n bytes of it.
+func limited(body io.ReadCloser, n int64) io.ReadCloser {
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(body, n), body}
+}
+
+// Blob returns the answer of the first host that has the blob, as it is and not verified, for
+// a client that verifies. ranges is a Range header, or empty. The caller closes the Body.
+func (r *Repository) Blob(ctx context.Context, d digest.Digest, ranges string) (*http.Response, error) {
+	if _, err := store.ParseDigest(d.String()); err != nil {
+		return nil, err
+	}
+	var out *http.Response
+	err := r.blob(ctx, d, ranges, func(resp *response) error {
+		out = resp.Response
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: blob %s: %w", r, d, err)
+	}
+	return out, nil
+}
+
+// blob asks for a blob, first where it was found last. An answer that use refuses is closed
+// and counts as a failure.
+func (r *Repository) blob(ctx context.Context, d digest.Digest, ranges string, use func(*response) error) error {
+	q := request{path: "blobs/" + d.String(), ranges: ranges}
+	take := func(e *endpoint, resp *response, err error) error {
+		if err != nil {
+			return err
+		}
+		if err := use(resp); err != nil {
+			resp.Body.Close()
+			return fmt.Errorf("%s: %w", e.Host, err)
+		}
+		r.remember(d, place{e, resp.target})
+		return nil
+	}
+	last := r.place(d)
+	if last.target != nil {
+		resp, err := r.again(ctx, last, q)
+		if err = take(last.e, resp, err); err == nil || ctx.Err() != nil {
+			return err
+		}
+		r.remember(d, place{e: last.e})
+	}
+	return r.each(ctx, docker.HostCapabilityPull, last.e, func(e *endpoint) error {
+		resp, err := r.do(ctx, e, q)
+		return take(e, resp, err)
+	})
+}
+
+// again asks the place that a host redirected to before.
+func (r *Repository) again(ctx context.Context, p place, q request) (*response, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	resp, err := r.outside(ctx, p.e, p.target, q, 0)
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = newStallBody(resp.Body, r.client.opts.Stall, ctx, cancel)
+	return resp, nil
+}
+
+func (r *Repository) place(d digest.Digest) place {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.places[d]
+}
+
+func (r *Repository) remember(d digest.Digest, p place) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.places) >= maxPlaces {
+		clear(r.places)
+	}
+	r.places[d] = p
+}
+
+// parseSize parses a size in bytes: digits, and nothing else.
+func parseSize(s string) (int64, error) {
+	n, err := strconv.ParseUint(s, 10, 63)
+	return int64(n), err
+}

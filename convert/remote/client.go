@@ -1,0 +1,199 @@
+package remote
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// Via is the value of the Via header of every request to a registry. A facade that receives
+// it has been asked by ballast.
+const Via = "1.1 ballast"
+
+// Options are the settings of a Client. The zero value works.
+type Options struct {
+	// HostsDir has hosts.toml files in containerd's layout; empty means none.
+	HostsDir string
+
+	// Facade are the "host:port" that this daemon answers at; they are never asked.
+	Facade []string
+
+	// Credentials returns the credentials for a host, or the zero value if there are
+	// none; see DockerCredentials. Nil means none.
+	Credentials func(host string) (Credentials, error)
+
+	// AllowHosts are hosts ("name", "name:port", an address or a network such as
+	// "10.0.0.0/8") that registries may redirect to, or have their token server at,
+	// although they are not public.
+	AllowHosts []string
+
+	// UserAgent is sent to all hosts but those of Ollama. Empty means "ballast".
+	UserAgent string
+
+	// OllamaHosts are hosts that speak the dialect of the Ollama registry, besides
+	// registry.ollama.ai and ollama.com.
+	OllamaHosts []string
+
+	// OllamaUserAgent is sent to them: they refuse models to clients that are too old.
+	// Empty means "ollama/0.40.0".
+	OllamaUserAgent string
+
+	// Connections is the number of connections to a host that are kept. Zero means 16.
+	Connections int
+
+	// Stall is how long an answer may give no byte. Zero means 30 seconds.
+	Stall time.Duration
+
+	// Log is where the client reports; nil discards.
+	Log *slog.Logger
+}
+
+// The defaults of Options.
+const (
+	defaultUserAgent       = "ballast"
+	defaultOllamaUserAgent = "ollama/0.40.0"
+	defaultConnections     = 16
+	defaultStall           = 30 * time.Second
+)
+
+// Limits of what a Client remembers.
+const (
+	maxRepositories = 512
+	hostsAge        = 10 * time.Minute // certificates can change without hosts.toml
+)
+
+// Client makes Repositories. All methods are safe for concurrent use.
+type Client struct {
+	opts   Options
+	allow  allowList
+	facade map[string]bool
+	ollama map[string]bool
+	log    *slog.Logger
+
+	mu    sync.Mutex
+	hosts map[string]*hostSet       // guarded by mu, by host of the reference
+	repos map[repoKey]*Repository   // guarded by mu
+	used  map[*Repository]time.Time // guarded by mu
+}
+
+type repoKey struct {
+	ref   Ref // without tag and digest
+	creds Credentials
+	anon  bool
+}
+
+// New returns a client. It returns errdefs.ErrInvalidArgument if Options.AllowHosts is wrong.
+func New(o Options) (*Client, error) {
+	allow, err := parseAllow(o.AllowHosts)
+	if err != nil {
+		return nil, err
+	}
+	if o.UserAgent == "" {
+		o.UserAgent = defaultUserAgent
+	}
+	if o.OllamaUserAgent == "" {
+		o.OllamaUserAgent = defaultOllamaUserAgent
+	}
+	if o.Connections == 0 {
+		o.Connections = defaultConnections
+	}
+	if o.Stall == 0 {
+		o.Stall = defaultStall
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{
+		opts:   o,
+		allow:  allow,
+		log:    o.Log,
+		facade: map[string]bool{},
+		ollama: map[string]bool{"registry.ollama.ai": true, "ollama.com": true},
+		hosts:  map[string]*hostSet{},
+		repos:  map[repoKey]*Repository{},
+		used:   map[*Repository]time.Time{},
+	}
+	for _, f := range o.Facade {
+		c.facade[loopbackName(f)] = true
+	}
+	for _, h := range o.OllamaHosts {
+		c.ollama[strings.ToLower(h)] = true
+	}
+	return c, nil
+}
+
+// Close closes idle connections. Repositories of the client still work.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.hosts {
+		s.closeIdle()
+	}
+}
+
+// Repository returns access to the repository of ref, of which the tag and the digest do not
+// matter and can be empty. With creds nil, the credentials of Options are used. Repositories with the same
+// name and credentials share their tokens.
+// It returns errdefs.ErrInvalidArgument if hosts.toml for the host is not understood, or if
+// the host is the facade.
+func (c *Client) Repository(ref Ref, creds *Credentials) (*Repository, error) {
+	ref, err := ref.named()
+	if err != nil {
+		return nil, err
+	}
+	if c.facade[loopbackName(ref.Host)] {
+		return nil, fmt.Errorf("host %s is the facade itself: %w", ref.Host, errdefs.ErrInvalidArgument)
+	}
+	key := repoKey{ref: Ref{Host: ref.Host, Repository: ref.Repository}, anon: creds == nil}
+	if creds != nil {
+		key.creds = *creds
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	set, err := c.hostSet(ref.Host)
+	if err != nil {
+		return nil, err
+	}
+	r := c.repos[key]
+	if r == nil || r.set != set {
+		delete(c.used, r)
+		r = newRepository(c, key.ref, creds, set)
+		c.repos[key] = r
+	}
+	c.used[r] = time.Now()
+	if len(c.repos) > maxRepositories {
+		c.forgetOldest()
+	}
+	return r, nil
+}
+
+// forgetOldest drops the repository that was used the longest ago. It needs c.mu.
+func (c *Client) forgetOldest() {
+	var oldest repoKey
+	var at time.Time
+	for k, r := range c.repos {
+		if t := c.used[r]; at.IsZero() || t.Before(at) {
+			oldest, at = k, t
+		}
+	}
+	delete(c.used, c.repos[oldest])
+	delete(c.repos, oldest)
+}
+
+// loopbackName maps the names of this machine to one, so that addresses can be compared.
+func loopbackName(hostport string) string {
+	host, port, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host, port = hostport, ""
+	}
+	host = strings.ToLower(host)
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && (ip.IsLoopback() || ip.IsUnspecified()) {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, port)
+}

@@ -1,0 +1,251 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/net/publicsuffix"
+)
+
+// A reach says which addresses a host may have.
+type reach int
+
+// The reaches, from the least to the most.
+const (
+	reachPublic  reach = iota // global unicast
+	reachPrivate              // private networks too
+	reachAny                  // loopback and link-local too
+)
+
+// A guard decides which addresses may be dialled for the hosts that one reference leads to.
+type guard struct {
+	allow allowList
+
+	// sameHost gives hosts with the name of a named one, at any port, reachAny.
+	sameHost bool
+
+	mu    sync.Mutex
+	named map[string]bool // guarded by mu: "host:port" of the reference, hosts.toml and proxies
+}
+
+// name adds a host, with the default port of the scheme if it has none.
+func (g *guard) name(u *url.URL) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.named == nil {
+		g.named = map[string]bool{}
+	}
+	g.named[hostPort(u)] = true
+}
+
+// hostPort returns "host:port" of u in lower case.
+func hostPort(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return net.JoinHostPort(strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), port)
+}
+
+// reach returns what a host may resolve to.
+func (g *guard) reach(host, port string) reach {
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	if g.allow.host(host, port) {
+		return reachAny
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.named[net.JoinHostPort(host, port)] {
+		return reachAny
+	}
+	best := reachPublic
+	for n := range g.named {
+		name, _, _ := net.SplitHostPort(n)
+		switch {
+		case name == host && g.sameHost:
+			return reachAny
+		case sameSite(name, host):
+			best = reachPrivate
+		}
+	}
+	return best
+}
+
+// sameSite reports whether two hosts are the same or in the same registrable domain.
+func sameSite(a, b string) bool {
+	if a == b {
+		return true
+	}
+	if isIP(a) || isIP(b) {
+		return false
+	}
+	x, err := publicsuffix.EffectiveTLDPlusOne(a)
+	if err != nil {
+		return false
+	}
+	y, err := publicsuffix.EffectiveTLDPlusOne(b)
+	return err == nil && x == y
+}
+
+func isIP(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}
+
+// check refuses a URL by its name alone, before it is resolved by us or by a proxy.
+func (g *guard) check(u *url.URL) error {
+	host, port, err := net.SplitHostPort(hostPort(u))
+	if err != nil {
+		return fmt.Errorf("host %.300q: %w: %w", u.Host, err, errdefs.ErrInvalidArgument)
+	}
+	r := g.reach(host, port)
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return g.checkIP(ip, r)
+	}
+	if r == reachPublic && internalName(host) {
+		return fmt.Errorf("host %.300q is internal; list it in allow_hosts if it is meant: %w", host, errdefs.ErrPermissionDenied)
+	}
+	return nil
+}
+
+// internalSuffixes are domains that are never public.
+// https://www.rfc-editor.org/rfc/rfc6761, https://www.rfc-editor.org/rfc/rfc6762
+var internalSuffixes = []string{".localhost", ".local", ".internal", ".svc", ".home.arpa"}
+
+func internalName(host string) bool {
+	if !strings.Contains(host, ".") {
+		return true
+	}
+	for _, s := range internalSuffixes {
+		if strings.HasSuffix(host, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// Addresses that are not for what a registry names.
+// https://www.iana.org/assignments/iana-ipv4-special-registry
+// https://www.iana.org/assignments/iana-ipv6-special-registry
+var (
+	blockedNets = prefixes("0.0.0.0/8", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4",
+		"::/128", "64:ff9b:1::/48", "100::/64", "2001::/23", "2002::/16")
+	privateNets = prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fec0::/10")
+	nat64       = netip.MustParsePrefix("64:ff9b::/96")
+)
+
+func prefixes(s ...string) []netip.Prefix {
+	var l []netip.Prefix
+	for _, p := range s {
+		l = append(l, netip.MustParsePrefix(p))
+	}
+	return l
+}
+
+func within(l []netip.Prefix, ip netip.Addr) bool {
+	for _, p := range l {
+		if p.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkIP refuses an address that is beyond the reach. An IPv4 address inside an IPv6
+// address (mapped or NAT64) counts as itself.
+func (g *guard) checkIP(ip netip.Addr, r reach) error {
+	ip = ip.Unmap().WithZone("")
+	if nat64.Contains(ip) {
+		b := ip.As16()
+		ip = netip.AddrFrom4([4]byte(b[12:]))
+	}
+	if r == reachAny || within(g.allow.nets, ip) {
+		return nil
+	}
+	local := ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified() || within(blockedNets, ip)
+	if local || r < reachPrivate && within(privateNets, ip) {
+		return fmt.Errorf("address %s is not public; list it in allow_hosts if it is meant: %w", ip, errdefs.ErrPermissionDenied)
+	}
+	return nil
+}
+
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dial wraps a dialer: hosts of reachAny are dialled as they are, all others through a
+// check of the address that the name resolved to.
+func (g *guard) dial(next dialFunc) dialFunc {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		r := g.reach(host, port)
+		if r == reachAny {
+			return next(ctx, network, addr)
+		}
+		d := net.Dialer{
+			Timeout: 30 * time.Second,
+			Control: func(_, address string, _ syscall.RawConn) error {
+				ap, err := netip.ParseAddrPort(address)
+				if err != nil {
+					return err
+				}
+				return g.checkIP(ap.Addr(), r)
+			},
+		}
+		return d.DialContext(ctx, network, addr)
+	}
+}
+
+// proxy wraps the choice of a proxy: proxies are named by the operator.
+func (g *guard) proxy(next func(*http.Request) (*url.URL, error)) func(*http.Request) (*url.URL, error) {
+	if next == nil {
+		return nil
+	}
+	return func(req *http.Request) (*url.URL, error) {
+		u, err := next(req)
+		if u != nil {
+			g.name(u)
+		}
+		return u, err
+	}
+}
+
+// An allowList is what the operator allows: hosts with or without a port, and networks.
+type allowList struct {
+	hosts map[string]bool
+	nets  []netip.Prefix
+}
+
+// parseAllow parses the entries of Options.AllowHosts.
+func parseAllow(entries []string) (allowList, error) {
+	a := allowList{hosts: map[string]bool{}}
+	for _, e := range entries {
+		if p, err := netip.ParsePrefix(e); err == nil {
+			a.nets = append(a.nets, p.Masked())
+			continue
+		}
+		if ip, err := netip.ParseAddr(e); err == nil {
+			a.nets = append(a.nets, netip.PrefixFrom(ip.Unmap(), ip.Unmap().BitLen()))
+			continue
+		}
+		if !hostRE.MatchString(e) {
+			return allowList{}, fmt.Errorf("allow_hosts: %q is not a host, host:port or network: %w", e, errdefs.ErrInvalidArgument)
+		}
+		a.hosts[strings.ToLower(e)] = true
+	}
+	return a, nil
+}
+
+func (a allowList) host(host, port string) bool {
+	return a.hosts[host] || a.hosts[net.JoinHostPort(host, port)]
+}

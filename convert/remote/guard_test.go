@@ -1,0 +1,157 @@
+package remote
+
+import (
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+func TestGuardAddress(t *testing.T) {
+	t.Parallel()
+	allow, err := parseAllow([]string{"10.9.0.0/16"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &guard{allow: allow}
+	for _, tt := range []struct {
+		ip              string
+		public, private bool
+	}{
+		{"93.184.216.34", true, true},
+		{"2606:2800:220:1::1", true, true},
+		{"64:ff9b::5db8:d822", true, true}, // NAT64 of a public address
+		{"::ffff:93.184.216.34", true, true},
+		{"10.9.1.1", true, true}, // allowed
+		{"10.0.0.1", false, true},
+		{"172.16.0.1", false, true},
+		{"172.31.255.255", false, true},
+		{"172.32.0.1", true, true},
+		{"192.168.1.1", false, true},
+		{"100.64.0.1", false, true},
+		{"100.128.0.1", true, true},
+		{"fd00::1", false, true},
+		{"::ffff:10.0.0.1", false, true},
+		{"64:ff9b::a00:1", false, true},
+		{"127.0.0.1", false, false},
+		{"::1", false, false},
+		{"0.0.0.0", false, false},
+		{"0.1.2.3", false, false},
+		{"::", false, false},
+		{"169.254.169.254", false, false},
+		{"fe80::1%eth0", false, false},
+		{"::ffff:169.254.169.254", false, false},
+		{"64:ff9b::7f00:1", false, false},
+		{"64:ff9b:1::1", false, false},
+		{"2002:7f00:1::", false, false},
+		{"2001:0:1::1", false, false},
+		{"198.18.0.1", false, false},
+		{"224.0.0.1", false, false},
+		{"239.1.1.1", false, false},
+		{"255.255.255.255", false, false},
+		{"240.0.0.1", false, false},
+		{"ff02::1", false, false},
+	} {
+		ip := netip.MustParseAddr(tt.ip)
+		if got := g.checkIP(ip, reachPublic) == nil; got != tt.public {
+			t.Errorf("%s as public: %t, want %t", tt.ip, got, tt.public)
+		}
+		if got := g.checkIP(ip, reachPrivate) == nil; got != tt.private {
+			t.Errorf("%s as private: %t, want %t", tt.ip, got, tt.private)
+		}
+		if err := g.checkIP(ip, reachAny); err != nil {
+			t.Errorf("%s as any: %v", tt.ip, err)
+		}
+	}
+}
+
+func TestGuardReach(t *testing.T) {
+	t.Parallel()
+	g := &guard{}
+	realm := &guard{sameHost: true}
+	for _, s := range []string{"https://registry.corp.example:5000", "https://10.0.0.5:5000", "https://team.github.io"} {
+		u, err := url.Parse(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.name(u)
+		realm.name(u)
+	}
+	for _, tt := range []struct {
+		host, port      string
+		redirect, realm reach
+	}{
+		{"registry.corp.example", "5000", reachAny, reachAny},
+		{"REGISTRY.corp.example.", "5000", reachAny, reachAny},
+		{"registry.corp.example", "9000", reachPrivate, reachAny},
+		{"minio.corp.example", "9000", reachPrivate, reachPrivate},
+		{"corp.example.evil.test", "443", reachPublic, reachPublic},
+		{"10.0.0.5", "9000", reachPrivate, reachAny},
+		{"10.0.0.6", "5000", reachPublic, reachPublic},
+		{"evil.github.io", "443", reachPublic, reachPublic}, // a public suffix
+		{"example", "443", reachPublic, reachPublic},
+	} {
+		if got := g.reach(tt.host, tt.port); got != tt.redirect {
+			t.Errorf("redirect to %s:%s has reach %d, want %d", tt.host, tt.port, got, tt.redirect)
+		}
+		if got := realm.reach(tt.host, tt.port); got != tt.realm {
+			t.Errorf("realm at %s:%s has reach %d, want %d", tt.host, tt.port, got, tt.realm)
+		}
+	}
+}
+
+// TestGuardDial dials a name that resolves to loopback: the check is of the address.
+func TestGuardDial(t *testing.T) {
+	t.Parallel()
+	g := &guard{}
+	dial := g.dial(nil)
+	for _, addr := range []string{"localhost:1", "127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"} {
+		conn, err := dial(t.Context(), "tcp", addr)
+		if err == nil {
+			conn.Close()
+			t.Errorf("%s was dialled", addr)
+		} else if !strings.Contains(err.Error(), "not public") {
+			t.Errorf("%s: %v, want a refusal", addr, err)
+		}
+	}
+}
+
+func FuzzParseContentRange(f *testing.F) {
+	for _, s := range []string{"bytes 0-9/100", "bytes 0-9/*", "bytes */100", "bytes -1-5/9", "", "bytes 5-4/3", "bytes 0-99999999999999999999/1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		first, last, total, err := parseContentRange(s)
+		if err == nil && (first < 0 || last < 0 || total < -1) {
+			t.Errorf("parseContentRange(%q) = %d, %d, %d", s, first, last, total)
+		}
+	})
+}
+
+func FuzzDockerConfig(f *testing.F) {
+	f.Add([]byte(`{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"},"x":{"auth":"!"},"y":{"identitytoken":"t"}}}`), "x")
+	f.Add([]byte(`{"auths":null}`), "docker.io")
+	f.Add([]byte(`[]`), "")
+	f.Fuzz(func(t *testing.T, p []byte, host string) {
+		c, err := parseDockerConfig(p)
+		if err != nil {
+			return
+		}
+		c.CredsStore, c.CredHelpers = "", nil // runs programs
+		cr, err := c.lookup(host)
+		if err != nil && cr != (Credentials{}) {
+			t.Errorf("credentials with an error: %v", err)
+		}
+	})
+}
+
+func FuzzRegistryMessage(f *testing.F) {
+	f.Add([]byte(`{"errors":[{"code":"DENIED","message":"no\nway"}]}`))
+	f.Add([]byte(`{"errors":{}}`))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		s := registryMessage(p)
+		if len(s) > maxMessage+len("…") || strings.ContainsAny(s, "\n\r\x00\x1b") {
+			t.Errorf("registryMessage(%q) = %q", p, s)
+		}
+	})
+}

@@ -1,0 +1,240 @@
+package remote
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/core/remotes/docker/config"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/pelletier/go-toml/v2"
+	"github.com/sirupsen/logrus"
+)
+
+// readBuffer is the buffer of a connection in bytes. Large reads go past it.
+const readBuffer = 256 << 10
+
+// maxHeader is the largest header of an answer, in bytes.
+const maxHeader = 256 << 10
+
+// An endpoint is one host of hosts.toml, or the registry of the reference itself.
+type endpoint struct {
+	docker.RegistryHost
+
+	// server says that this is the registry that the reference names, not a mirror.
+	server bool
+
+	// direct reaches Host alone. outside reaches the targets of redirects, without client
+	// certificates. realm reaches token servers of the site of Host, foreign all others:
+	// without client certificates, and skip_verify does not count for them.
+	direct  http.RoundTripper
+	outside http.RoundTripper
+	realm   http.RoundTripper
+	foreign http.RoundTripper
+	guard   *guard // of outside
+	auth    *guard // of realm and foreign
+}
+
+// A hostSet is what hosts.toml says of one host.
+type hostSet struct {
+	endpoints []*endpoint
+	stamp     string // of the file; see stampOf
+	made      time.Time
+}
+
+func (s *hostSet) closeIdle() {
+	for _, e := range s.endpoints {
+		for _, t := range []http.RoundTripper{e.direct, e.outside, e.realm, e.foreign} {
+			if c, ok := t.(interface{ CloseIdleConnections() }); ok {
+				c.CloseIdleConnections()
+			}
+		}
+	}
+}
+
+// hostSet returns the hosts for the host of a reference, as hosts.toml is now. It needs c.mu.
+func (c *Client) hostSet(host string) (*hostSet, error) {
+	dir, err := c.hostDir(host)
+	if err != nil {
+		return nil, err
+	}
+	stamp, err := stampOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	if s := c.hosts[host]; s != nil && s.stamp == stamp && time.Since(s.made) < hostsAge {
+		return s, nil
+	}
+	endpoints, err := c.configure(host, dir)
+	if err != nil {
+		return nil, fmt.Errorf("hosts for %s: %w", host, err)
+	}
+	if old := c.hosts[host]; old != nil {
+		old.closeIdle()
+	}
+	s := &hostSet{endpoints: endpoints, stamp: stamp, made: time.Now()}
+	c.hosts[host] = s
+	return s, nil
+}
+
+// hostDir returns the directory of a host, or "".
+func (c *Client) hostDir(host string) (string, error) {
+	if c.opts.HostsDir == "" {
+		return "", nil
+	}
+	dir, err := config.HostDirFromRoot(c.opts.HostsDir)(host)
+	if errdefs.IsNotFound(err) {
+		return "", nil
+	}
+	return dir, err
+}
+
+// stampOf changes when the hosts.toml in dir changes.
+func stampOf(dir string) (string, error) {
+	if dir == "" {
+		return "", nil
+	}
+	fi, err := os.Stat(filepath.Join(dir, "hosts.toml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return dir, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s %d %d", dir, fi.Size(), fi.ModTime().UnixNano()), nil
+}
+
+// configure reads hosts.toml in dir and makes the endpoints of it.
+func (c *Client) configure(host, dir string) ([]*endpoint, error) {
+	endpoints, err := c.endpoints(host, dir)
+	if err != nil {
+		return nil, err
+	}
+	var others []*endpoint
+	for _, e := range endpoints {
+		if !c.facade[loopbackName(e.Host)] {
+			others = append(others, e)
+		}
+	}
+	if len(others) == 0 && len(endpoints) > 0 {
+		return c.endpoints(host, "") // hosts.toml knew the facade only
+	}
+	return others, nil
+}
+
+func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
+	transports := map[*http.Client]*http.Transport{}
+	opts := config.HostOptions{
+		UpdateClient: func(cl *http.Client) error {
+			t, ok := cl.Transport.(*http.Transport)
+			if !ok {
+				return fmt.Errorf("transport is a %T: %w", cl.Transport, errdefs.ErrInternal)
+			}
+			t = t.Clone()
+			c.tune(t)
+			cl.Transport, transports[cl] = t, t
+			return nil
+		},
+	}
+	if dir != "" {
+		opts.HostDir = func(string) (string, error) { return dir, nil }
+	}
+	quiet := logrus.New() // what it logs is returned by understood, or is no news
+	quiet.SetOutput(io.Discard)
+	ctx := log.WithLogger(context.Background(), logrus.NewEntry(quiet))
+	hosts, err := config.ConfigureHosts(ctx, opts)(host)
+	if err != nil {
+		return nil, err
+	}
+	if err := understood(dir, hosts); err != nil {
+		return nil, err
+	}
+	named := []*url.URL{{Scheme: "https", Host: host}}
+	for _, h := range hosts {
+		named = append(named, &url.URL{Scheme: h.Scheme, Host: h.Host})
+	}
+	var l []*endpoint
+	for i, h := range hosts {
+		t := transports[h.Client]
+		if t == nil {
+			return nil, fmt.Errorf("host %s has no transport: %w", h.Host, errdefs.ErrInternal)
+		}
+		e := &endpoint{RegistryHost: h, server: i == len(hosts)-1, direct: h.Client.Transport}
+		e.guard, e.auth = &guard{allow: c.allow}, &guard{allow: c.allow, sameHost: true}
+		for _, u := range named {
+			e.guard.name(u)
+			e.auth.name(u)
+		}
+		outside, realm, foreign := guarded(t, e.guard), guarded(t, e.auth), guarded(t, e.auth)
+		outside.TLSClientConfig.Certificates = nil
+		foreign.TLSClientConfig.Certificates = nil
+		foreign.TLSClientConfig.InsecureSkipVerify = false
+		e.outside, e.realm, e.foreign = outside, realm, foreign
+		l = append(l, e)
+	}
+	return l, nil
+}
+
+// tune sets up a transport for large blobs: HTTP/1.1, bytes as they are, a big buffer, and
+// as many idle connections as are used.
+func (c *Client) tune(t *http.Transport) {
+	t.Protocols = new(http.Protocols)
+	t.Protocols.SetHTTP1(true)
+	t.DisableCompression = true
+	t.ReadBufferSize = readBuffer
+	t.MaxResponseHeaderBytes = maxHeader
+	t.MaxIdleConns = 0
+	t.MaxIdleConnsPerHost = c.opts.Connections
+	t.IdleConnTimeout = 90 * time.Second
+	t.ResponseHeaderTimeout = c.opts.Stall
+}
+
+// guarded returns a transport like t that dials only where g lets it.
+func guarded(t *http.Transport, g *guard) *http.Transport {
+	t = t.Clone()
+	t.DialContext = g.dial(t.DialContext)
+	t.Proxy = g.proxy(t.Proxy)
+	if t.TLSClientConfig == nil {
+		t.TLSClientConfig = &tls.Config{}
+	}
+	return t
+}
+
+// understood returns an error if hosts.toml in dir was not taken over in hosts. containerd
+// logs a file with a fault and goes on without it, which would ignore a mirror or a header
+// that the operator relies on.
+func understood(dir string, hosts []docker.RegistryHost) error {
+	if dir == "" {
+		return nil
+	}
+	path := filepath.Join(dir, "hosts.toml")
+	p, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var file struct {
+		Server string         `toml:"server"`
+		Hosts  map[string]any `toml:"host"`
+	}
+	if err := toml.Unmarshal(p, &file); err != nil {
+		return fmt.Errorf("%s: %w: %w", path, err, errdefs.ErrInvalidArgument)
+	}
+	if len(hosts) < len(file.Hosts)+1 || file.Server != "" && !strings.Contains(file.Server, hosts[len(hosts)-1].Host) {
+		return fmt.Errorf("%s: a setting is not understood: %w", path, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}

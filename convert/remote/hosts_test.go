@@ -1,0 +1,253 @@
+package remote_test
+
+import (
+	"encoding/pem"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+func exampleRef(t testing.TB, object string) remote.Ref {
+	t.Helper()
+	ref, err := remote.NewRef("registry.example", "org/model", object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+func manifestVia(t testing.TB, o remote.Options, object string) (remote.Manifest, error) {
+	t.Helper()
+	c, _ := newClient(t, o)
+	return repositoryOf(t, c, exampleRef(t, "x"), nil).Manifest(t.Context(), object)
+}
+
+func paths(u *upstream) []string {
+	var l []string
+	for _, s := range u.requests() {
+		l = append(l, s.path+"?"+s.query)
+	}
+	return l
+}
+
+func TestMirrors(t *testing.T) {
+	t.Parallel()
+	dead, empty, mirror, server := newUpstream(t), newUpstream(t), newUpstream(t), newUpstream(t)
+	dead.Close()
+	p := manifestBytes("x")
+	d := digest.FromBytes(p)
+	mirror.before = func(w http.ResponseWriter, r *http.Request) bool { w.Write(p); return true }
+	server.manifests["latest"] = p
+	dir := hostsDir(t, "registry.example", `server = "`+server.URL+`"
+[host."`+dead.URL+`"]
+[host."`+empty.URL+`"]
+  capabilities = ["pull"]
+[host."`+mirror.URL+`/some/path"]
+  capabilities = ["pull"]
+  override_path = true
+  [host."`+mirror.URL+`/some/path".header]
+    x-key = "value"
+`)
+	o := remote.Options{HostsDir: dir}
+	if _, err := manifestVia(t, o, "latest"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := manifestVia(t, o, d.String()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(paths(empty), []string{"/v2/org/model/manifests/" + d.String() + "?ns=registry.example"}); diff != "" {
+		t.Errorf("first mirror (-got +want):\n%s", diff)
+	}
+	if diff := cmp.Diff(paths(mirror), []string{"/some/path/org/model/manifests/" + d.String() + "?ns=registry.example"}); diff != "" {
+		t.Errorf("second mirror (-got +want):\n%s", diff)
+	}
+	if got := mirror.requests()[0].header.Get("X-Key"); got != "value" {
+		t.Errorf("X-Key is %q", got)
+	}
+	if diff := cmp.Diff(paths(server), []string{"/v2/org/model/manifests/latest?ns=registry.example"}); diff != "" {
+		t.Errorf("server (-got +want):\n%s", diff)
+	}
+}
+
+// TestMirrorCredentials checks that credentials for the registry do not go to its mirrors.
+func TestMirrorCredentials(t *testing.T) {
+	t.Parallel()
+	mirror, server := newUpstream(t), newUpstream(t)
+	p := manifestBytes("x")
+	server.manifests["latest"] = p
+	want := func(u *upstream, user string) {
+		u.before = func(w http.ResponseWriter, r *http.Request) bool {
+			if got, _, _ := r.BasicAuth(); got == user {
+				return false
+			}
+			w.Header().Set("WWW-Authenticate", "Basic")
+			w.WriteHeader(401)
+			return true
+		}
+	}
+	want(mirror, "nobody")
+	want(server, "alice")
+	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
+	c, _ := newClient(t, remote.Options{HostsDir: dir})
+	r := repositoryOf(t, c, exampleRef(t, "x"), &remote.Credentials{Username: "alice", Secret: secret})
+	if _, err := r.Manifest(t.Context(), "latest"); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range mirror.requests() {
+		if s.header.Get("Authorization") != "" {
+			t.Error("the mirror got credentials")
+		}
+	}
+}
+
+// TestMirrorErrors checks whose answer counts when all fail.
+func TestMirrorErrors(t *testing.T) {
+	t.Parallel()
+	mirror, server := newUpstream(t), newUpstream(t)
+	mirror.before = func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(401); return true }
+	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
+	_, err := manifestVia(t, remote.Options{HostsDir: dir}, "latest")
+	mustRefuse(t, err, errdefs.IsNotFound, mirror.host())
+	if errdefs.IsUnauthorized(err) {
+		t.Errorf("the mirror's 401 counts: %v", err)
+	}
+}
+
+// TestFacade has a hosts.toml that leads back to the daemon.
+func TestFacade(t *testing.T) {
+	t.Parallel()
+	facade, server := newUpstream(t), newUpstream(t)
+	server.manifests["latest"] = manifestBytes("x")
+	_, port, _ := strings.Cut(facade.host(), ":")
+	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\"http://localhost:"+port+"\"]\n")
+	o := remote.Options{HostsDir: dir, Facade: []string{facade.host()}}
+	if _, err := manifestVia(t, o, "latest"); err != nil {
+		t.Fatal(err)
+	}
+	// With nothing but the facade, the registry itself is asked.
+	dir = hostsDir(t, strings.Replace(server.host(), ":", "_", 1)+"_", "server = \""+facade.URL+"\"\n")
+	c, _ := newClient(t, remote.Options{HostsDir: dir, Facade: []string{facade.host()}})
+	if _, err := repositoryOf(t, c, server.ref(t, "x"), nil).Manifest(t.Context(), "latest"); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Repository(facade.ref(t, "x"), nil); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("the facade as a registry: %v", err)
+	}
+	if n := len(facade.requests()); n != 0 {
+		t.Errorf("the facade got %d requests", n)
+	}
+}
+
+func TestHostsBroken(t *testing.T) {
+	t.Parallel()
+	for name, content := range map[string]string{
+		"not TOML":           "server = \n[",
+		"unknown capability": "server = \"https://x.example\"\n[host.\"https://y.example\"]\ncapabilities = [\"fly\"]\n",
+		"bad header":         "[host.\"https://y.example\"]\n[host.\"https://y.example\".header]\nx = 1\n",
+		"bad duration":       "server = \"https://x.example\"\ndial_timeout = \"soon\"\n",
+	} {
+		c, _ := newClient(t, remote.Options{HostsDir: hostsDir(t, "registry.example", content)})
+		if _, err := c.Repository(exampleRef(t, "x"), nil); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v, want ErrInvalidArgument", name, err)
+		}
+	}
+}
+
+// TestHostsChange checks that a change of hosts.toml counts at the next use.
+func TestHostsChange(t *testing.T) {
+	t.Parallel()
+	first, second := newUpstream(t), newUpstream(t)
+	second.manifests["latest"] = manifestBytes("x")
+	dir := hostsDir(t, "registry.example", "server = \""+first.URL+"\"\n")
+	c, _ := newClient(t, remote.Options{HostsDir: dir})
+	if _, err := repositoryOf(t, c, exampleRef(t, "x"), nil).Manifest(t.Context(), "latest"); !errdefs.IsNotFound(err) {
+		t.Fatalf("before the change: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "registry.example", "hosts.toml"), []byte("# moved\nserver = \""+second.URL+"\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := repositoryOf(t, c, exampleRef(t, "x"), nil).Manifest(t.Context(), "latest"); err != nil {
+		t.Errorf("after the change: %v", err)
+	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	u := newTLSUpstream(t)
+	u.manifests["latest"] = manifestBytes("x")
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: u.Certificate().Raw}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		setting string
+		good    bool
+	}{
+		"system roots": {"", false},
+		"own CA":       {"ca = \"" + ca + "\"\n", true},
+		"skip_verify":  {"skip_verify = true\n", true},
+	} {
+		dir := hostsDir(t, "registry.example", "server = \""+u.URL+"\"\n"+tt.setting)
+		_, err := manifestVia(t, remote.Options{HostsDir: dir}, "latest")
+		if (err == nil) != tt.good {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "certificate") {
+			t.Errorf("%s: error does not speak of the certificate: %v", name, err)
+		}
+	}
+}
+
+// TestPlainHTTP checks that a host that is not loopback is not asked over http.
+func TestPlainHTTP(t *testing.T) {
+	t.Parallel()
+	_, err := manifestVia(t, remote.Options{}, "latest")
+	if err == nil || strings.Contains(err.Error(), ":80:") {
+		t.Errorf("registry.example over http: %v", err)
+	}
+}
+
+func TestAllowHosts(t *testing.T) {
+	t.Parallel()
+	if _, err := remote.New(remote.Options{AllowHosts: []string{"http://x"}}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a URL: %v", err)
+	}
+	u, cdn := newUpstream(t), newUpstream(t)
+	d := cdn.putBlob(random(10))
+	redirecting(u, 307, cdn.URL)
+	for entry, good := range map[string]bool{
+		cdn.host(): true, "127.0.0.1": true, "127.0.0.0/8": true,
+		u.host(): false, "10.0.0.0/8": false, "example.com": false,
+	} {
+		_, _, err := fetch(t.Context(), u.repository(t, remote.Options{AllowHosts: []string{entry}}, nil), d, 10, 0, 10)
+		if (err == nil) != good {
+			t.Errorf("%s: %v", entry, err)
+		}
+	}
+}
+
+// TestRealmSkipVerify has a registry with skip_verify whose token server is another site with
+// a certificate that nobody knows: the password does not go there.
+func TestRealmSkipVerify(t *testing.T) {
+	t.Parallel()
+	u, tokens := newTLSUpstream(t), newTLSUpstream(t)
+	_, port, _ := strings.Cut(tokens.host(), ":")
+	u.bearer("https://localhost:"+port+"/token", nil)
+	dir := hostsDir(t, "registry.example", "server = \""+u.URL+"\"\nskip_verify = true\n")
+	c, _ := newClient(t, remote.Options{HostsDir: dir, AllowHosts: []string{"localhost"}})
+	r := repositoryOf(t, c, exampleRef(t, "x"), &remote.Credentials{Username: "alice", Secret: secret})
+	_, err := r.Manifest(t.Context(), "latest")
+	if err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("error %v, want one about the certificate", err)
+	}
+	if n := len(tokens.requests()); n != 0 {
+		t.Errorf("the token server got %d requests", n)
+	}
+}

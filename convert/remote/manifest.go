@@ -1,0 +1,122 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// A Manifest is a manifest or an index, byte for byte as served.
+type Manifest struct {
+	Bytes  []byte
+	Digest digest.Digest // of Bytes
+
+	// ContentType is what it was served as, without parameters; it is often wrong.
+	ContentType string
+}
+
+// accept is what a registry may answer with. The registry of Ollama is asked for manifests
+// alone: with its list type it would answer with a list, without it with the one manifest
+// that suits a client without lists.
+var (
+	acceptAny = strings.Join([]string{
+		mediatype.OCIManifest, mediatype.OCIIndex, mediatype.DockerManifest, mediatype.DockerManifestList,
+		mediatype.ModelPackManifest, mediatype.CNAIManifest, "*/*",
+	}, ", ")
+	acceptOllama = mediatype.DockerManifest
+)
+
+// Resolve returns the manifest that ref names. With a digest and a tag, a registry that does
+// not serve manifests by digest is asked for the tag, and must answer with the digest.
+func (r *Repository) Resolve(ctx context.Context, ref Ref) (Manifest, error) {
+	m, err := r.Manifest(ctx, ref.Object())
+	if err == nil || ref.Digest == "" || ref.Tag == "" || !errdefs.IsNotFound(err) {
+		return m, err
+	}
+	m, tagErr := r.Manifest(ctx, ref.Tag)
+	if tagErr != nil {
+		return Manifest{}, err
+	}
+	if err := store.VerifyBytes(ref.Digest, m.Bytes); err != nil {
+		return Manifest{}, fmt.Errorf("%s: the tag is another manifest now, and the registry does not serve the digest: %w", ref, err)
+	}
+	return m, nil
+}
+
+// Manifest returns the manifest with the given tag or digest, by one GET. It is verified if
+// asked for by digest. It returns errdefs.ErrInvalidArgument for a manifest larger than
+// convert.MaxManifestSize or an answer that is none; the categories of other errors are
+// those of store.Fetcher, and errdefs.ErrFailedPrecondition if the registry wants a newer
+// client.
+func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, error) {
+	ref, err := NewRef(r.ref.Host, r.ref.Repository, object)
+	if err != nil {
+		return Manifest{}, err
+	}
+	caps := docker.HostCapabilityPull
+	if ref.Digest == "" {
+		caps |= docker.HostCapabilityResolve
+	}
+	var m Manifest
+	err = r.each(ctx, caps, nil, func(e *endpoint) error {
+		m, err = r.manifest(ctx, e, ref)
+		return err
+	})
+	if err != nil {
+		return Manifest{}, fmt.Errorf("manifest %s: %w", ref, err)
+	}
+	return m, nil
+}
+
+// manifest asks one host.
+func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manifest, error) {
+	q := request{path: "manifests/" + ref.Object(), accept: acceptAny}
+	if r.ollama() {
+		q.accept = acceptOllama
+	}
+	resp, err := r.do(ctx, e, q)
+	if err != nil {
+		return Manifest{}, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return Manifest{}, fmt.Errorf("%s answered a part of the manifest: %w", e.Host, errdefs.ErrUnknown)
+	}
+	p, err := io.ReadAll(io.LimitReader(resp.Body, convert.MaxManifestSize+1))
+	if err != nil {
+		return Manifest{}, fmt.Errorf("%s: %w: %w", e.Host, err, errdefs.ErrUnavailable)
+	}
+	if len(p) > convert.MaxManifestSize {
+		return Manifest{}, fmt.Errorf("%s: more than %d bytes: %w", e.Host, convert.MaxManifestSize, errdefs.ErrInvalidArgument)
+	}
+	m := Manifest{Bytes: p, Digest: digest.FromBytes(p)}
+	m.ContentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type")) // the body counts
+	if t := bytes.TrimLeft(p, " \t\r\n"); len(t) == 0 || t[0] != '{' {
+		return Manifest{}, fmt.Errorf("%s: the answer (%.100q) is not a manifest: %w", e.Host, m.ContentType, errdefs.ErrInvalidArgument)
+	}
+	want := ref.Digest
+	if want == "" && !signed(p) {
+		want, _ = store.ParseDigest(resp.Header.Get("Docker-Content-Digest")) // can be absent
+	}
+	if want != "" {
+		if err := store.VerifyBytes(want, p); err != nil {
+			return Manifest{}, fmt.Errorf("%s: %w", e.Host, err)
+		}
+	}
+	return m, nil
+}
+
+// signed reports whether p can be a signed manifest of schema 1, whose digest leaves the
+// signatures out.
+func signed(p []byte) bool { return bytes.Contains(p, []byte(`"signatures"`)) }

@@ -1,0 +1,199 @@
+package remote_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+func TestManifest(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	p := manifestBytes("x")
+	d := digest.FromBytes(p)
+	u.manifests["latest"], u.manifests[d.String()] = p, p
+	r := u.repository(t, remote.Options{}, nil)
+	want := remote.Manifest{Bytes: p, Digest: d, ContentType: "text/plain"}
+	for _, object := range []string{"latest", d.String()} {
+		got, err := r.Manifest(t.Context(), object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(got, want); diff != "" {
+			t.Errorf("Manifest(%s) (-got +want):\n%s", object, diff)
+		}
+	}
+	for _, s := range u.requests() {
+		if s.method != http.MethodGet || !strings.HasPrefix(s.path, "/v2/org/model/manifests/") {
+			t.Errorf("asked for %s %s", s.method, s.path)
+		}
+		if got, want := s.header.Get("Via"), remote.Via; got != want {
+			t.Errorf("Via is %q, want %q", got, want)
+		}
+		if got := s.header.Get("User-Agent"); got != "ballast" {
+			t.Errorf("User-Agent is %q", got)
+		}
+	}
+	if n := len(u.requests()); n != 2 {
+		t.Errorf("%d requests for two manifests", n)
+	}
+	if _, err := r.Manifest(t.Context(), "none"); !errdefs.IsNotFound(err) {
+		t.Errorf("a tag that is not there: %v", err)
+	}
+	if _, err := r.Manifest(t.Context(), "../x"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a tag that is none: %v", err)
+	}
+}
+
+// TestManifestOllama has a registry with the quirks of Ollama's: no HEAD, no /v2/, no digests,
+// text/plain, and 412 for a client that is too old.
+func TestManifestOllama(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	p := manifestBytes("x")
+	u.manifests["2b"] = p
+	u.before = func(w http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case r.Method != http.MethodGet:
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		case strings.Contains(r.URL.Path, "sha256:"):
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		case strings.HasSuffix(r.URL.Path, "/new"):
+			w.WriteHeader(http.StatusPreconditionFailed)
+			io.WriteString(w, `{"errors":[{"code":"X","message":"requires a newer version\nof Ollama"}]}`)
+		default:
+			return false
+		}
+		return true
+	}
+	r := u.repository(t, remote.Options{OllamaHosts: []string{u.host()}}, nil)
+
+	ref := u.ref(t, "2b")
+	ref.Digest = digest.FromBytes(p)
+	got, err := r.Resolve(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Digest != ref.Digest {
+		t.Errorf("digest is %s, want %s", got.Digest, ref.Digest)
+	}
+	ref.Digest = digest.FromString("another")
+	_, err = r.Resolve(t.Context(), ref)
+	if _, ok := errors.AsType[*store.VerifyError](err); !ok {
+		t.Errorf("a tag that moved: %v, want a VerifyError", err)
+	}
+	_, err = r.Manifest(t.Context(), "new")
+	mustRefuse(t, err, errdefs.IsFailedPrecondition, "requires a newer version of Ollama")
+
+	for _, s := range u.requests() {
+		if got := s.header.Get("User-Agent"); !strings.HasPrefix(got, "ollama/") {
+			t.Errorf("User-Agent is %q", got)
+		}
+		if got := s.header.Get("Accept"); got != mediatype.DockerManifest {
+			t.Errorf("Accept is %q", got)
+		}
+		if s.path == "/v2/" {
+			t.Error("the registry was pinged")
+		}
+	}
+}
+
+func TestManifestHostile(t *testing.T) {
+	t.Parallel()
+	good := manifestBytes("x")
+	for _, tt := range []struct {
+		name   string
+		object string
+		answer func(w http.ResponseWriter)
+		is     func(error) bool
+		want   string
+	}{
+		{"endless", "latest", func(w http.ResponseWriter) {
+			io.WriteString(w, "{")
+			for range 3 * convert.MaxManifestSize / 1024 {
+				if _, err := w.Write(make([]byte, 1024)); err != nil {
+					return
+				}
+			}
+		}, errdefs.IsInvalidArgument, "more than"},
+		{"HTML", "latest", func(w http.ResponseWriter) { io.WriteString(w, "<html>login</html>") }, errdefs.IsInvalidArgument, "not a manifest"},
+		{"empty", "latest", func(w http.ResponseWriter) {}, errdefs.IsInvalidArgument, "not a manifest"},
+		{"other digest", digest.FromString("x").String(), func(w http.ResponseWriter) { w.Write(good) }, errdefs.IsDataLoss, "content has digest"},
+		{"digest header lies", "latest", func(w http.ResponseWriter) {
+			w.Header().Set("Docker-Content-Digest", digest.FromString("x").String())
+			w.Write(good)
+		}, errdefs.IsDataLoss, "content has digest"},
+		{"short", "latest", func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "5000")
+			w.Write(good)
+		}, errdefs.IsUnavailable, "unexpected EOF"},
+		{"part", "latest", func(w http.ResponseWriter) { w.WriteHeader(http.StatusPartialContent); w.Write(good) }, errdefs.IsUnknown, "part"},
+		{"500", "latest", func(w http.ResponseWriter) { w.WriteHeader(500) }, errdefs.IsUnavailable, "answered 500"},
+		{"403", "latest", func(w http.ResponseWriter) {
+			w.WriteHeader(403)
+			io.WriteString(w, `{"errors":[{"code":"DENIED","message":"`+strings.Repeat("m", 10_000)+`"}]}`)
+		}, errdefs.IsPermissionDenied, "DENIED mmm"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u := newUpstream(t)
+			u.before = func(w http.ResponseWriter, r *http.Request) bool { tt.answer(w); return true }
+			_, err := u.repository(t, remote.Options{}, nil).Manifest(t.Context(), tt.object)
+			mustRefuse(t, err, tt.is, tt.want)
+			if len(err.Error()) > 1000 {
+				t.Errorf("error of %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, header string
+		status       int
+		min, max     time.Duration
+		none         bool
+	}{
+		{"seconds", "7", 429, 7 * time.Second, 7 * time.Second, false},
+		{"huge", "99999999", 429, 60 * time.Second, 60 * time.Second, false},
+		{"overflow", "99999999999999999999", 429, 0, 10 * time.Second, false},
+		{"negative", "-5", 429, 0, 0, false},
+		{"absent", "", 429, time.Second, 10 * time.Second, false},
+		{"garbage", "soon", 503, time.Second, 10 * time.Second, false},
+		{"date", time.Now().Add(20 * time.Second).UTC().Format(http.TimeFormat), 503, 10 * time.Second, 21 * time.Second, false},
+		{"503 without", "", 503, 0, 0, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u := newUpstream(t)
+			u.before = func(w http.ResponseWriter, r *http.Request) bool {
+				w.Header().Set("Retry-After", tt.header)
+				w.WriteHeader(tt.status)
+				return true
+			}
+			_, _, err := u.repository(t, remote.Options{}, nil).Fetch(t.Context(), digest.FromString("x"), 10, 0, 5)
+			if !errdefs.IsUnavailable(err) {
+				t.Errorf("category of %v", err)
+			}
+			ra, ok := errors.AsType[*store.RetryAfterError](err)
+			if ok == tt.none {
+				t.Fatalf("%v is a RetryAfterError: %t", err, ok)
+			}
+			if ok && (ra.After < tt.min || ra.After > tt.max) {
+				t.Errorf("After is %s, want %s to %s", ra.After, tt.min, tt.max)
+			}
+		})
+	}
+}

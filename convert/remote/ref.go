@@ -1,0 +1,147 @@
+package remote
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+)
+
+// Ref is a reference to an artifact in a registry, normalised. It is comparable.
+type Ref struct {
+	Host       string        // such as "docker.io" or "127.0.0.1:5000"
+	Repository string        // such as "library/gemma"
+	Tag        string        // can be empty if there is a Digest
+	Digest     digest.Digest // can be empty if there is a Tag
+}
+
+var (
+	hostRE = regexp.MustCompile(`^(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?$`)
+
+	// Upper case is not in the specification, but model hubs that answer as registries
+	// have it in their names.
+	// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#pulling-manifests
+	repositoryRE = regexp.MustCompile(`^[A-Za-z0-9]+(?:(?:[._]|__|-+)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[._]|__|-+)[A-Za-z0-9]+)*)*$`)
+	tagRE        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+)
+
+// maxName is the longest host and repository, in bytes.
+const maxName = 255
+
+// ParseRef parses a reference as containerd does: "gemma" is docker.io/library/gemma:latest.
+// Unlike containerd it keeps the tag of a reference that has a tag and a digest.
+// It returns errdefs.ErrInvalidArgument for what is not a reference.
+func ParseRef(s string) (Ref, error) {
+	named, err := reference.ParseNormalizedNamed(s)
+	if err != nil && strings.ToLower(s) != s {
+		return parseUppercase(s, err)
+	}
+	if err != nil {
+		return Ref{}, fmt.Errorf("reference %.300q: %w: %w", s, err, errdefs.ErrInvalidArgument)
+	}
+	named = reference.TagNameOnly(named)
+	r := Ref{Host: reference.Domain(named), Repository: reference.Path(named)}
+	if !isHost(r.Host) { // the parser takes upper case for a host too
+		return Ref{}, fmt.Errorf("reference %.300q: upper case in a name without a host: %w", s, errdefs.ErrInvalidArgument)
+	}
+	if t, ok := named.(reference.Tagged); ok {
+		r.Tag = t.Tag()
+	}
+	if d, ok := named.(reference.Digested); ok {
+		r.Digest = d.Digest()
+	}
+	return r.checked()
+}
+
+// parseUppercase parses a reference with upper case in the repository, which must have a host.
+// err is why the parser of containerd refused it.
+func parseUppercase(s string, err error) (Ref, error) {
+	rest, d, hasDigest := strings.Cut(s, "@")
+	host, rest, ok := strings.Cut(rest, "/")
+	if !ok || !isHost(host) {
+		return Ref{}, fmt.Errorf("reference %.300q: %w: %w", s, err, errdefs.ErrInvalidArgument)
+	}
+	repository, tag, ok := strings.Cut(rest, ":")
+	if !ok && !hasDigest {
+		tag = "latest"
+	}
+	return Ref{Host: host, Repository: repository, Tag: tag, Digest: digest.Digest(d)}.checked()
+}
+
+// isHost reports whether the first component of a reference is a host.
+func isHost(s string) bool { return strings.ContainsAny(s, ".:") || s == "localhost" }
+
+// NewRef makes a reference of a host, a repository and an object, a tag or a digest.
+// It returns errdefs.ErrInvalidArgument if one of them is not well-formed.
+func NewRef(host, repository, object string) (Ref, error) {
+	r := Ref{Host: host, Repository: repository, Tag: object}
+	if strings.Contains(object, ":") {
+		r.Tag, r.Digest = "", digest.Digest(object)
+	}
+	return r.checked()
+}
+
+// named returns r with its host normalised, or an error if host or repository are not
+// well-formed.
+func (r Ref) named() (Ref, error) {
+	r.Host = strings.ToLower(r.Host)
+	switch r.Host {
+	case "index.docker.io", "registry-1.docker.io":
+		r.Host = "docker.io"
+	}
+	if len(r.Host) > maxName || !hostRE.MatchString(r.Host) {
+		return Ref{}, malformed("host", r.Host)
+	}
+	if len(r.Repository) > maxName || !repositoryRE.MatchString(r.Repository) {
+		return Ref{}, malformed("repository", r.Repository)
+	}
+	return r, nil
+}
+
+// checked is named that needs a tag or a digest too.
+func (r Ref) checked() (Ref, error) {
+	r, err := r.named()
+	if err != nil {
+		return Ref{}, err
+	}
+	if (r.Tag != "" || r.Digest == "") && !tagRE.MatchString(r.Tag) {
+		return Ref{}, malformed("tag", r.Tag)
+	}
+	if r.Digest != "" {
+		if _, err := store.ParseDigest(r.Digest.String()); err != nil {
+			return Ref{}, fmt.Errorf("reference: %w", err)
+		}
+	}
+	return r, nil
+}
+
+func malformed(what, s string) error {
+	return fmt.Errorf("reference: %s %.300q is not well-formed: %w", what, s, errdefs.ErrInvalidArgument)
+}
+
+// Name returns "host/repository".
+func (r Ref) Name() string { return r.Host + "/" + r.Repository }
+
+// Object returns the digest if there is one, else the tag.
+func (r Ref) Object() string {
+	if r.Digest != "" {
+		return r.Digest.String()
+	}
+	return r.Tag
+}
+
+// String returns "host/repository:tag@digest", without the parts that are empty.
+func (r Ref) String() string {
+	s := r.Name()
+	if r.Tag != "" {
+		s += ":" + r.Tag
+	}
+	if r.Digest != "" {
+		s += "@" + r.Digest.String()
+	}
+	return s
+}

@@ -1,0 +1,104 @@
+package remote_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+const someDigest = "sha256:b50d6c999e592ae4f79acae23b4feaefbdfceaa7cd366df2610e3072c052a160"
+
+func TestParseRef(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		in, want string
+		host     string
+	}{
+		{"gemma", "docker.io/library/gemma:latest", "docker.io"},
+		{"ai/smollm2:360M", "docker.io/ai/smollm2:360M", "docker.io"},
+		{"index.docker.io/ai/smollm2", "docker.io/ai/smollm2:latest", "docker.io"},
+		{"registry-1.docker.io/ai/smollm2", "docker.io/ai/smollm2:latest", "docker.io"},
+		{"registry.ollama.ai/library/gemma:2b", "registry.ollama.ai/library/gemma:2b", "registry.ollama.ai"},
+		{"127.0.0.1:5000/a/b/c:v1@" + someDigest, "127.0.0.1:5000/a/b/c:v1@" + someDigest, "127.0.0.1:5000"},
+		{"[::1]:5000/a@" + someDigest, "[::1]:5000/a@" + someDigest, "[::1]:5000"},
+		{"hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M", "hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M", "hf.co"},
+		{"hf.co/Org/Model", "hf.co/Org/Model:latest", "hf.co"},
+	} {
+		got, err := remote.ParseRef(tt.in)
+		if err != nil {
+			t.Errorf("ParseRef(%q): %v", tt.in, err)
+			continue
+		}
+		if diff := cmp.Diff(got.String(), tt.want); diff != "" {
+			t.Errorf("ParseRef(%q) (-got +want):\n%s", tt.in, diff)
+		}
+		if got.Host != tt.host {
+			t.Errorf("ParseRef(%q).Host = %q, want %q", tt.in, got.Host, tt.host)
+		}
+	}
+}
+
+var badRefs = []string{
+	"", "/", "a/../b", "host.example/../etc:x", "host.example/a b", "host.example/a:", "host.example//a",
+	"host.example/a@sha256:../../x", "host.example/a@sha256:ABC", "host.example/A/../b:x",
+	"host.example/a@sha512:" + strings.Repeat("a", 128), "host.example/A@md5:" + strings.Repeat("a", 32),
+	"Upper/case", "host.example/" + strings.Repeat("a", 300), "user:pw@host.example/a", "https://host.example/a",
+	"host.example/a:" + strings.Repeat("t", 200), "host.example/A?x", "host.example/A#x", "_default/a/../x",
+}
+
+func TestParseRefBad(t *testing.T) {
+	t.Parallel()
+	for _, in := range badRefs {
+		got, err := remote.ParseRef(in)
+		if err == nil {
+			t.Errorf("ParseRef(%.60q) = %s, want an error", in, got)
+			continue
+		}
+		if !errdefs.IsInvalidArgument(err) && !errdefs.IsNotImplemented(err) {
+			t.Errorf("ParseRef(%.60q): category of %v", in, err)
+		}
+	}
+}
+
+func TestNewRefBad(t *testing.T) {
+	t.Parallel()
+	for _, tt := range [][3]string{
+		{"..", "a", "x"}, {"a/b", "c", "x"}, {"host.example", "../x", "t"}, {"host.example", "a", "../t"},
+		{"host.example", "a", "sha256:x"}, {"host.example?", "a", "t"}, {"host.example@evil.example", "a", "t"},
+		{"host.example", "a", ""}, {"", "a", "t"}, {"_default", "a", "t"}, {"host.example:x", "a", "t"},
+	} {
+		if got, err := remote.NewRef(tt[0], tt[1], tt[2]); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("NewRef(%q) = %v, %v, want ErrInvalidArgument", tt, got, err)
+		}
+	}
+}
+
+func FuzzParseRef(f *testing.F) {
+	for _, s := range badRefs {
+		f.Add(s)
+	}
+	f.Add("registry.ollama.ai/library/gemma:2b")
+	f.Add("hf.co/Org/Model:Q4@" + someDigest)
+	f.Fuzz(func(t *testing.T, s string) {
+		ref, err := remote.ParseRef(s)
+		if err != nil {
+			return
+		}
+		again, err := remote.ParseRef(ref.String())
+		if err != nil || again != ref {
+			t.Errorf("ParseRef(%q) = %v, which parses to %v, %v", s, ref, again, err)
+		}
+		for _, bad := range []string{"..", "//", "@@", "?", "#", " ", "\\"} {
+			if strings.Contains(ref.Name(), bad) {
+				t.Errorf("ParseRef(%q).Name() = %q", s, ref.Name())
+			}
+		}
+		if ref.Digest != "" && ref.Digest.Algorithm() != digest.SHA256 {
+			t.Errorf("ParseRef(%q).Digest = %q", s, ref.Digest)
+		}
+	})
+}

@@ -1,0 +1,94 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// maxPlaces is how many blobs a repository remembers the place of.
+const maxPlaces = 4096
+
+// A Repository reads one repository with one set of credentials, from the hosts that
+// hosts.toml gives, in order. It is a store.Fetcher. All methods are safe for concurrent use.
+type Repository struct {
+	client *Client
+	ref    Ref // without tag and digest
+	creds  *Credentials
+	set    *hostSet
+
+	mu     sync.Mutex
+	auths  map[*endpoint]docker.Authorizer // guarded by mu
+	places map[digest.Digest]place         // guarded by mu
+}
+
+func newRepository(c *Client, ref Ref, creds *Credentials, set *hostSet) *Repository {
+	if creds != nil {
+		own := *creds
+		creds = &own
+	}
+	return &Repository{
+		client: c,
+		ref:    ref,
+		creds:  creds,
+		set:    set,
+		auths:  map[*endpoint]docker.Authorizer{},
+		places: map[digest.Digest]place{},
+	}
+}
+
+// String returns "host/repository".
+func (r *Repository) String() string { return r.ref.Name() }
+
+// ollama reports whether the host speaks the dialect of the Ollama registry.
+func (r *Repository) ollama() bool { return r.client.ollama[r.ref.Host] }
+
+func (r *Repository) userAgent() string {
+	if r.ollama() {
+		return r.client.opts.OllamaUserAgent
+	}
+	return r.client.opts.UserAgent
+}
+
+// each calls f for the hosts that have the capability, first for the given one if there is
+// one, until f returns nil. The error is that of the server the reference names if it was
+// asked, else the last, and says in words what the others answered.
+func (r *Repository) each(ctx context.Context, caps docker.HostCapabilities, first *endpoint, f func(*endpoint) error) error {
+	order := make([]*endpoint, 0, len(r.set.endpoints)+1)
+	if first != nil {
+		order = append(order, first)
+	}
+	for _, e := range r.set.endpoints {
+		if e.Capabilities.Has(caps) && e != first {
+			order = append(order, e)
+		}
+	}
+	var main error
+	var others []string
+	server := false
+	for _, e := range order {
+		err := f(e)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if !server {
+			err, main = main, err
+		}
+		server = server || e.server
+		if err != nil {
+			others = append(others, err.Error())
+		}
+	}
+	switch {
+	case main == nil:
+		return fmt.Errorf("%s: hosts.toml has no host that may be asked: %w", r.ref.Host, errdefs.ErrNotFound)
+	case len(others) > 0:
+		return fmt.Errorf("%w (others: %s)", main, strings.Join(others, "; "))
+	}
+	return main
+}

@@ -1,0 +1,262 @@
+package remote
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
+)
+
+// maxRedirects is how many redirects one request follows.
+const maxRedirects = 10
+
+// maxTries is how often one request is sent to a registry to find the right token.
+const maxTries = 4
+
+// A request is what is asked of each host of a repository.
+type request struct {
+	path   string // below the repository, such as "manifests/latest"
+	accept string
+	ranges string // value of Range; empty means all
+}
+
+// A response is an answer with a success. target is where it came from, if the registry
+// redirected to another origin.
+type response struct {
+	*http.Response
+	target *url.URL
+}
+
+// do sends q to e with GET, authenticates where asked to, follows redirects, and returns the
+// answer if it is a success. Its Body ends with errdefs.ErrUnavailable if it stalls.
+func (r *Repository) do(ctx context.Context, e *endpoint, q request) (*response, error) {
+	ctx, cancel := context.WithCancelCause(docker.WithScope(ctx, "repository:"+r.ref.Repository+":pull"))
+	resp, err := r.follow(ctx, e, q)
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = newStallBody(resp.Body, r.client.opts.Stall, ctx, cancel)
+	return resp, nil
+}
+
+// follow is do without the care for the body.
+func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*response, error) {
+	u := e.url(r.ref, q.path)
+	challenged := false
+	for tries, hops := 0, 0; ; {
+		req := r.newRequest(ctx, e, u, q)
+		resp, used, err := r.try(e, req)
+		if err != nil {
+			// The token request that failed can be another caller's that gave up.
+			if tries++; tries < maxTries && ctx.Err() == nil && errors.Is(err, context.Canceled) {
+				challenged = false
+				continue
+			}
+			return nil, err
+		}
+		switch {
+		case resp.StatusCode == http.StatusUnauthorized:
+			if tries++; challenged || tries >= maxTries {
+				return nil, statusError(resp, e.Host, secretsOf(req)...)
+			}
+			if err := r.challenge(e, used, resp); err != nil {
+				return nil, err
+			}
+			challenged = true
+		case isRedirect(resp.StatusCode):
+			next, err := location(resp)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", e.Host, err)
+			}
+			if hops++; hops > maxRedirects {
+				return nil, tooManyRedirects(e.Host)
+			}
+			if !sameOrigin(next, resp.Request.URL) {
+				return r.outside(ctx, e, next, q, hops)
+			}
+			u = next
+		case resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent:
+			return &response{Response: resp}, nil
+		default:
+			return nil, statusError(resp, e.Host, secretsOf(req)...)
+		}
+	}
+}
+
+// try sends one request to e itself, with the authorization known so far. It returns the
+// authorizer that was used.
+func (r *Repository) try(e *endpoint, req *http.Request) (*http.Response, docker.Authorizer, error) {
+	a := r.authorizer(e)
+	if err := a.Authorize(req.Context(), req); err != nil {
+		r.renew(e, a) // containerd's keeps the outcome of a token request, even an error
+		return nil, nil, authError(e.Host, err)
+	}
+	resp, err := e.direct.RoundTrip(req)
+	if err != nil {
+		return nil, nil, transportError(req.Context(), e.Host, err)
+	}
+	return resp, a, nil
+}
+
+// outside gets u, which e redirected to, without credentials.
+func (r *Repository) outside(ctx context.Context, e *endpoint, u *url.URL, q request, hops int) (*response, error) {
+	for ; ; hops++ {
+		if hops > maxRedirects {
+			return nil, tooManyRedirects(e.Host)
+		}
+		host := u.Host
+		if err := e.guard.check(u); err != nil {
+			return nil, fmt.Errorf("%s redirects to %.300q: %w", e.Host, host, err)
+		}
+		req := (&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: http.Header{}}).WithContext(ctx)
+		q.set(req.Header)
+		req.Header.Set("User-Agent", r.userAgent())
+		resp, err := e.outside.RoundTrip(req)
+		if err != nil {
+			return nil, fmt.Errorf("%s redirects to %.300q: %w", e.Host, host, transportError(ctx, host, err))
+		}
+		switch {
+		case isRedirect(resp.StatusCode):
+			next, err := location(resp)
+			if err != nil {
+				return nil, fmt.Errorf("%.300q: %w", host, err)
+			}
+			u = next
+		case resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent:
+			return &response{Response: resp, target: u}, nil
+		case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
+			// Not a question of our credentials: a signed address that has expired.
+			resp.Body.Close()
+			return nil, fmt.Errorf("%s redirects to %.300q, which answered %d: %w", e.Host, host, resp.StatusCode, errdefs.ErrUnavailable)
+		default:
+			return nil, statusError(resp, host)
+		}
+	}
+}
+
+// url returns the address of a path below the repository.
+func (e *endpoint) url(ref Ref, below string) *url.URL {
+	u := &url.URL{Scheme: e.Scheme, Host: e.Host, Path: path.Join("/", e.Path, ref.Repository, below)}
+	if e.Host != ref.Host && !(ref.Host == "docker.io" && e.Host == "registry-1.docker.io") {
+		u.RawQuery = url.Values{"ns": {ref.Host}}.Encode()
+	}
+	return u
+}
+
+func (r *Repository) newRequest(ctx context.Context, e *endpoint, u *url.URL, q request) *http.Request {
+	h := http.Header{}
+	for k, v := range e.Header {
+		h[textproto.CanonicalMIMEHeaderKey(k)] = append([]string(nil), v...)
+	}
+	if h.Get("User-Agent") == "" {
+		h.Set("User-Agent", r.userAgent())
+	}
+	h.Set("Via", Via)
+	q.set(h)
+	return (&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: h}).WithContext(ctx)
+}
+
+func (q request) set(h http.Header) {
+	h.Set("Accept-Encoding", "identity")
+	if q.accept != "" {
+		h.Set("Accept", q.accept)
+	}
+	if q.ranges != "" {
+		h.Set("Range", q.ranges)
+	}
+}
+
+func isRedirect(status int) bool {
+	switch status {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther,
+		http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return true
+	}
+	return false
+}
+
+// location returns where a redirect leads, and closes it. The errors do not hold the
+// address, which can be signed.
+func location(resp *http.Response) (*url.URL, error) {
+	discard(resp)
+	from := resp.Request.URL
+	u, err := from.Parse(resp.Header.Get("Location"))
+	bad := func(why string) error {
+		return fmt.Errorf("redirect refused: %s: %w", why, errdefs.ErrPermissionDenied)
+	}
+	switch {
+	case err != nil || resp.Header.Get("Location") == "":
+		return nil, bad("it has no valid Location")
+	case u.Scheme != "https" && u.Scheme != "http":
+		return nil, bad(fmt.Sprintf("scheme %.20q", u.Scheme))
+	case u.User != nil:
+		return nil, bad("it has a user name")
+	case u.Hostname() == "":
+		return nil, bad("it has no host")
+	case from.Scheme == "https" && u.Scheme != "https":
+		return nil, bad("from https to http")
+	}
+	u.Fragment, u.RawFragment = "", ""
+	return u, nil
+}
+
+func tooManyRedirects(host string) error {
+	return fmt.Errorf("%s: more than %d redirects: %w", host, maxRedirects, errdefs.ErrFailedPrecondition)
+}
+
+// sameOrigin reports whether scheme, host and port are the same.
+func sameOrigin(a, b *url.URL) bool {
+	return a.Scheme == b.Scheme && hostPort(a) == hostPort(b)
+}
+
+// discard reads what little a body has, so that the connection can be used again.
+func discard(resp *http.Response) {
+	io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // only for the connection
+	resp.Body.Close()
+}
+
+// transportError adds the host to an error of a transport, and tells a stall from the end of
+// the caller.
+func transportError(ctx context.Context, host string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", host, context.Cause(ctx))
+	}
+	if errdefs.IsPermissionDenied(err) || errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: %w", host, err)
+	}
+	return fmt.Errorf("%s: %w: %w", host, err, errdefs.ErrUnavailable)
+}
+
+// secretsOf returns what must not come back in an error: the values of headers, and what
+// they encode.
+func secretsOf(req *http.Request) []string {
+	var l []string
+	for k, vs := range req.Header {
+		switch k {
+		case "Accept", "Accept-Encoding", "Range", "User-Agent", "Via":
+			continue
+		}
+		for _, v := range vs {
+			l = append(l, v)
+			scheme, rest, _ := strings.Cut(v, " ")
+			if rest != "" {
+				l = append(l, rest)
+			}
+			if p, err := base64.StdEncoding.DecodeString(rest); err == nil && strings.EqualFold(scheme, "basic") {
+				_, secret, _ := strings.Cut(string(p), ":")
+				l = append(l, string(p), secret)
+			}
+		}
+	}
+	return l
+}

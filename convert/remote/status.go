@@ -1,0 +1,144 @@
+package remote
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
+	"github.com/containerd/errdefs"
+)
+
+// maxErrorBody is how much of an answer that is an error is read, in bytes.
+const maxErrorBody = 16 << 10
+
+// maxMessage is the longest text of a registry that goes into an error, in bytes.
+const maxMessage = 300
+
+// defaultRetryAfter is the wait where a registry asks to come back without saying when.
+const defaultRetryAfter = 2 * time.Second
+
+// statusError turns an answer that is not a success into an error and closes it. secrets are
+// cut out of what the registry says.
+func statusError(resp *http.Response, host string, secrets ...string) error {
+	defer resp.Body.Close()
+	p, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
+	msg := registryMessage(p)
+	for _, s := range secrets {
+		if s != "" {
+			msg = strings.ReplaceAll(msg, s, "***")
+		}
+	}
+	what := fmt.Sprintf("%s answered %d %s", host, resp.StatusCode, http.StatusText(resp.StatusCode))
+	if msg != "" {
+		what += ": " + msg
+	}
+	err := fmt.Errorf("%s: %w", what, category(resp.StatusCode))
+	if after, ok := retryAfter(resp, time.Now()); ok {
+		return &store.RetryAfterError{After: after, Err: err}
+	}
+	return err
+}
+
+// category returns the errdefs category of a status.
+func category(status int) error {
+	switch status {
+	case http.StatusUnauthorized:
+		return errdefs.ErrUnauthenticated
+	case http.StatusForbidden:
+		return errdefs.ErrPermissionDenied
+	case http.StatusNotFound, http.StatusGone, http.StatusMethodNotAllowed:
+		return errdefs.ErrNotFound
+	case http.StatusPreconditionFailed:
+		return errdefs.ErrFailedPrecondition
+	case http.StatusRequestedRangeNotSatisfiable:
+		return errdefs.ErrOutOfRange
+	case http.StatusTooManyRequests, http.StatusRequestTimeout:
+		return errdefs.ErrUnavailable
+	case http.StatusUnavailableForLegalReasons:
+		return errdefs.ErrPermissionDenied
+	}
+	if status >= 500 {
+		return errdefs.ErrUnavailable
+	}
+	return errdefs.ErrUnknown
+}
+
+// retryAfter returns how long an answer asks to wait, at most store.MaxRetryAfter.
+// https://www.rfc-editor.org/rfc/rfc9110#name-retry-after
+func retryAfter(resp *http.Response, now time.Time) (time.Duration, bool) {
+	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
+		return 0, false
+	}
+	h := resp.Header.Get("Retry-After")
+	after := defaultRetryAfter
+	if secs, err := strconv.ParseInt(h, 10, 32); err == nil {
+		after = time.Duration(secs) * time.Second
+	} else if t, err := http.ParseTime(h); err == nil {
+		after = t.Sub(now)
+	} else if h == "" && resp.StatusCode == http.StatusServiceUnavailable {
+		return 0, false
+	}
+	return min(max(after, 0), store.MaxRetryAfter), true
+}
+
+// registryMessage returns what the body of an error says, fit for one line of a log.
+// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#error-codes
+func registryMessage(p []byte) string {
+	var body struct {
+		Errors []struct{ Code, Message string }
+	}
+	if err := json.Unmarshal(p, &body); err != nil {
+		return ""
+	}
+	var l []string
+	for _, e := range body.Errors {
+		l = append(l, strings.TrimSpace(e.Code+" "+e.Message))
+	}
+	s := strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.Join(l, ", "))
+	if len(s) > maxMessage {
+		s = strings.ToValidUTF8(s[:maxMessage], "") + "…"
+	}
+	return s
+}
+
+// authError turns an error of containerd's authorizer into one that names no URL and no
+// credentials.
+func authError(host string, err error) error {
+	if e, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err); ok {
+		cat := category(e.StatusCode)
+		if e.StatusCode >= 400 && e.StatusCode < 500 && e.StatusCode != http.StatusTooManyRequests {
+			cat = errdefs.ErrUnauthenticated
+		}
+		return fmt.Errorf("%s: token server answered %d: %w", host, e.StatusCode, cat)
+	}
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		return fmt.Errorf("%s: token server: %w", host, e.Err)
+	}
+	switch {
+	case errors.Is(err, docker.ErrInvalidAuthorization):
+		return fmt.Errorf("%s: credentials are missing or refused: %w", host, errdefs.ErrUnauthenticated)
+	case errdefs.IsNotImplemented(err):
+		return fmt.Errorf("%s: asks for an authentication that is not supported: %w", host, errdefs.ErrUnauthenticated)
+	case errors.Is(err, errCredentials):
+		return fmt.Errorf("%s: %w", host, err)
+	}
+	return fmt.Errorf("%s: answer of the token server is not understood: %w", host, errdefs.ErrUnavailable)
+}
+
+// errCredentials marks errors of looking up credentials, which name no secret.
+var errCredentials = errors.New("look up credentials")

@@ -1,0 +1,165 @@
+package registry_test
+
+import (
+	"bytes"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// TestPrivate pulls a private model as containerd does: without credentials, then with the
+// pull secret; then others try to get at it.
+func TestPrivate(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	b := converttest.ModelPackTarGzip(converttest.Files(weights(5000)))
+	u.push("secret/model", "v1", b)
+	u.push("public/other", "v1", converttest.DockerAIGGUF(converttest.Files(weights(5000))))
+	u.users["secret/model"] = "alice:s3cr3t-value"
+	f := newFacade(t, remote.Options{})
+	alice, eve := basic("alice:s3cr3t-value"), basic("eve:guess-value")
+
+	tag := "/v2/secret/model/manifests/v1"
+	got := f.ask(t, http.MethodHead, tag, u.host())
+	if got.status != 401 || got.header.Get("WWW-Authenticate") != `Basic realm="ballast"` {
+		t.Fatalf("without credentials: status %d, challenge %q", got.status, got.header.Get("WWW-Authenticate"))
+	}
+	if n := f.ask(t, http.MethodGet, tag, u.host(), eve...).status; n != 401 {
+		t.Errorf("with wrong credentials: status %d, want 401", n)
+	}
+	got = f.get(t, u, "secret/model", "v1", alice...)
+	m := decode[ocispec.Manifest](t, got)
+	d := digest.FromBytes(got.body)
+
+	paths := []string{
+		"/v2/secret/model/manifests/" + d.String(),
+		"/v2/secret/model/blobs/" + m.Config.Digest.String(),
+		"/v2/secret/model/blobs/" + m.Layers[len(m.Layers)-1].Digest.String(),
+		"/v2/secret/model/blobs/" + m.Layers[0].Digest.String(),
+	}
+	for _, p := range paths {
+		other := strings.Replace(p, "secret/model", "public/other", 1)
+		for _, tt := range []struct {
+			name   string
+			path   string
+			header []string
+			ok     bool
+		}{
+			{"alice", p, alice, true},
+			{"nobody", p, nil, false},
+			{"eve", p, eve, false},
+			{"nobody through a public repository", other, nil, false},
+			{"alice again", p, alice, true},
+			{"nobody again", p, nil, false},
+		} {
+			if tt.path == other && strings.Contains(p, m.Layers[0].Digest.String()) {
+				continue // upstream's to decide; the test's has no link between both
+			}
+			if got := f.ask(t, http.MethodGet, tt.path, u.host(), tt.header...); (got.status == 200) != tt.ok {
+				t.Errorf("%s, %s: status %d", tt.name, tt.path, got.status)
+			}
+		}
+	}
+
+	ims, err := f.h.Store.Images(t.Context())
+	if err != nil || len(ims) != 1 || !ims[0].Private {
+		t.Fatalf("images %+v, %v", ims, err)
+	}
+	// The daemon fetches with what it remembers.
+	if err := f.h.Store.Hydrate(t.Context(), ims[0].Table, store.HydrateOptions{Fetchers: f.h.Fetchers(ims[0])}); err != nil {
+		t.Errorf("fetch with the credentials of the caller: %v", err)
+	}
+	if c := f.h.Credentials(u.host(), "secret/model"); c == nil || c.Username != "alice" {
+		t.Errorf("credentials of the repository: %v", c)
+	}
+	if c := f.h.Credentials(u.host(), "public/other"); c != nil {
+		t.Errorf("credentials of another repository: %v", c)
+	}
+	if s := f.logs.String(); strings.Contains(s, "s3cr3t-value") || strings.Contains(s, "guess-value") || strings.Contains(s, alice[1]) {
+		t.Error("the log has credentials")
+	}
+	assertNotOnDisk(t, f.h.Store.Dir(), "s3cr3t-value")
+}
+
+// assertNotOnDisk fails the test if a file below dir has s in it.
+func assertNotOnDisk(t *testing.T, dir, s string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		p, err := os.ReadFile(path)
+		if err == nil && bytes.Contains(p, []byte(s)) {
+			t.Errorf("%s has credentials", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPublicWithCredentials checks that credentials that were not needed make nothing private.
+func TestPublicWithCredentials(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+	f := newFacade(t, remote.Options{})
+	got := f.get(t, u, "org/model", "v1", basic("alice:s3cr3t-value")...)
+	d := digest.FromBytes(got.body)
+	u.count("")
+	for range 3 {
+		f.get(t, u, "org/model", d.String())
+	}
+	if n := u.count(""); n != 0 {
+		t.Errorf("%d requests upstream for a public image by digest", n)
+	}
+	if c := f.h.Credentials(u.host(), "org/model"); c != nil {
+		t.Error("credentials that were not needed are kept")
+	}
+}
+
+// TestBecomesPublic makes a private repository public.
+func TestBecomesPublic(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+	u.users["org/model"] = "alice:s3cr3t-value"
+	f := newFacade(t, remote.Options{})
+	d := digest.FromBytes(f.get(t, u, "org/model", "v1", basic("alice:s3cr3t-value")...).body)
+	u.mu.Lock()
+	delete(u.users, "org/model")
+	u.mu.Unlock()
+	f.get(t, u, "org/model", "v1")
+	u.count("")
+	f.get(t, u, "org/model", d.String())
+	if n := u.count(""); n != 0 {
+		t.Errorf("%d requests upstream for what is public now", n)
+	}
+}
+
+// TestPrivateOrdinary checks that a private image that passes is not remembered for others.
+func TestPrivateOrdinary(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	d := u.put("secret/image", "v1", ordinary(2), mediatype.OCIManifest)
+	u.users["secret/image"] = "alice:s3cr3t-value"
+	f := newFacade(t, remote.Options{})
+	f.get(t, u, "secret/image", "v1", basic("alice:s3cr3t-value")...)
+	f.get(t, u, "secret/image", d.String(), basic("alice:s3cr3t-value")...)
+	for _, header := range [][]string{nil, basic("eve:guess")} {
+		if got := f.ask(t, http.MethodGet, "/v2/secret/image/manifests/"+d.String(), u.host(), header...); got.status != 401 {
+			t.Errorf("status %d, want 401", got.status)
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package registry
+
+import (
+	"sync"
+	"time"
+)
+
+// A cache remembers values for a time. The zero value works, and remembers for a minute.
+type cache[K comparable, V any] struct {
+	mu sync.Mutex
+	m  map[K]cached[V] // guarded by mu
+}
+
+type cached[V any] struct {
+	value V
+	until time.Time
+}
+
+// Limits of a cache.
+const (
+	cacheTime = time.Minute
+	maxCached = 64
+)
+
+// get returns the value of k, if it is remembered.
+func (c *cache[K, V]) get(k K) (V, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, ok := c.m[k]
+	if !ok || time.Now().After(e.until) {
+		var none V
+		return none, false
+	}
+	return e.value, true
+}
+
+// put remembers v for k.
+func (c *cache[K, V]) put(k K, v V) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.m == nil {
+		c.m = map[K]cached[V]{}
+	}
+	for k, e := range c.m {
+		if len(c.m) >= maxCached || now.After(e.until) {
+			delete(c.m, k)
+		}
+	}
+	c.m[k] = cached[V]{v, now.Add(cacheTime)}
+}

@@ -1,0 +1,170 @@
+package registry
+
+import (
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/singleflight"
+)
+
+// A Handler is the facade. Upstream, Store and Parsers must be set; the rest of a literal can
+// be zero. It must not be copied after first use.
+type Handler struct {
+	Upstream *remote.Client
+	Store    *store.Store
+	Parsers  convert.Parsers
+
+	// Log is where the facade reports; nil discards.
+	Log *slog.Logger
+
+	flight singleflight.Group // conversions, by digest of the origin
+
+	mu    sync.Mutex
+	creds map[name]remote.Credentials // guarded by mu: of callers, known to work
+
+	closed   cache[name, bool]                 // repositories that need credentials of the caller
+	readable cache[verdictKey, bool]           // who can read which origin
+	recent   cache[recentKey, remote.Manifest] // that passed unchanged
+}
+
+// name is a host and a repository.
+type name struct{ host, repository string }
+
+func nameOf(ref remote.Ref) name { return name{ref.Host, ref.Repository} }
+
+// caller is who asks: creds is nil for anonymous.
+type caller struct {
+	creds *remote.Credentials
+}
+
+// key returns c as something that can be compared.
+func (c caller) key() callerKey {
+	if c.creds == nil {
+		return callerKey{}
+	}
+	return callerKey{*c.creds, true}
+}
+
+type callerKey struct {
+	creds remote.Credentials
+	ok    bool
+}
+
+type verdictKey struct {
+	name   name
+	origin digest.Digest
+	who    callerKey
+}
+
+type recentKey struct {
+	name   name
+	digest digest.Digest
+	who    callerKey
+}
+
+func (h *Handler) log() *slog.Logger {
+	if h.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return h.Log
+}
+
+// ServeHTTP answers one request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
+	if err := h.serve(w, r); err != nil {
+		h.writeError(w, r, err)
+	}
+}
+
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
+	for _, v := range r.Header.Values("Via") {
+		if strings.Contains(v, remote.Via) {
+			return &refusal{status: http.StatusLoopDetected, code: codeUnsupported,
+				text: "the request was sent by ballast itself; take this address out of the hosts.toml that the daemon reads"}
+		}
+	}
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		return &refusal{status: http.StatusMethodNotAllowed, code: codeUnsupported, text: "nothing can be pushed or deleted here"}
+	}
+	if r.URL.Path == "/v2/" || r.URL.Path == "/v2" {
+		w.Header().Set("Content-Type", "application/json")
+		_, err := w.Write([]byte("{}"))
+		return err
+	}
+	t, err := parseTarget(r.URL)
+	if err != nil {
+		return err
+	}
+	var who caller
+	if user, secret, ok := r.BasicAuth(); ok {
+		who.creds = &remote.Credentials{Username: user, Secret: secret}
+	}
+	if t.blob {
+		return h.serveBlob(w, r, t.ref, who)
+	}
+	return h.serveManifest(w, r, t.ref, who)
+}
+
+// A target is what a request asks for.
+type target struct {
+	ref  remote.Ref
+	blob bool // ref.Digest is that of a blob
+}
+
+// parseTarget parses the address of a request.
+func parseTarget(u *url.URL) (target, error) {
+	rest, ok := strings.CutPrefix(u.Path, "/v2/")
+	if !ok {
+		return target{}, notFound("there is nothing outside of /v2/")
+	}
+	var t target
+	repository, object, ok := cutLast(rest, "/manifests/")
+	if b, o, isBlob := cutLast(rest, "/blobs/"); isBlob && (!ok || len(b) > len(repository)) {
+		repository, object, ok, t.blob = b, o, true, true
+	}
+	if !ok {
+		return target{}, notFound("only manifests and blobs can be read here")
+	}
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return target{}, badName("the query is not well-formed")
+	}
+	host := ""
+	switch ns := query["ns"]; {
+	case len(ns) > 1:
+		return target{}, badName("more than one ns")
+	case len(ns) == 1:
+		host = ns[0]
+	default:
+		first, others, _ := strings.Cut(repository, "/")
+		if !strings.ContainsAny(first, ".:") && first != "localhost" {
+			return target{}, badName("no upstream registry: ask through hosts.toml (which adds ?ns=<host>), or with the host as first component of the repository")
+		}
+		host, repository = first, others
+	}
+	if t.blob && !strings.Contains(object, ":") {
+		return target{}, badName("blobs have digests")
+	}
+	if t.ref, err = remote.NewRef(host, repository, object); err != nil {
+		return target{}, err
+	}
+	return t, nil
+}
+
+// cutLast cuts s around the last sep.
+func cutLast(s, sep string) (before, after string, ok bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return "", "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}

@@ -1,0 +1,482 @@
+package registry_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// TestConvert pulls every format as containerd does, from two facades with fresh stores.
+func TestConvert(t *testing.T) {
+	t.Parallel()
+	for _, b := range converttest.All(converttest.Files(weights(100_000))) {
+		t.Run(b.Name, func(t *testing.T) {
+			t.Parallel()
+			u, other := newUpstream(t), newUpstream(t)
+			isOllama := b.Format == mediatype.FormatOllama
+			u.quirks = isOllama
+			u.push("org/"+b.Name, "v1", b)
+			other.push("another/place", "v2", b)
+			f := newFacade(t, remote.Options{OllamaHosts: []string{u.host()}})
+
+			head := f.ask(t, http.MethodHead, "/v2/org/"+b.Name+"/manifests/v1", u.host())
+			got := f.get(t, u, "org/"+b.Name, "v1")
+			d := digest.FromBytes(got.body)
+			for _, k := range []string{"Docker-Content-Digest", "Content-Type", "Content-Length", "Etag"} {
+				if diff := cmp.Diff(head.header.Get(k), got.header.Get(k)); diff != "" || got.header.Get(k) == "" {
+					t.Errorf("%s of HEAD and GET (-HEAD +GET):\n%s", k, diff)
+				}
+			}
+			if got, want := got.header.Get("Docker-Content-Digest"), d.String(); got != want {
+				t.Errorf("Docker-Content-Digest is %s, want %s", got, want)
+			}
+			if got, want := got.header.Get("Content-Type"), mediatype.OCIManifest; got != want {
+				t.Errorf("Content-Type is %s, want %s", got, want)
+			}
+			if n := u.count(" /v2/org/" + b.Name + "/manifests/"); n != 2 {
+				t.Errorf("%d requests for the manifest upstream, want 2", n)
+			}
+
+			// As containerd goes on: the manifest by digest, the config, the table.
+			again := f.get(t, u, "org/"+b.Name, d.String())
+			if !bytes.Equal(again.body, got.body) {
+				t.Error("the manifest by digest differs")
+			}
+			m := decode[ocispec.Manifest](t, got)
+			table := m.Layers[len(m.Layers)-1]
+			for _, desc := range []ocispec.Descriptor{m.Config, table} {
+				blob := f.ask(t, http.MethodGet, "/v2/org/"+b.Name+"/blobs/"+desc.Digest.String(), u.host())
+				if blob.status != 200 || digest.FromBytes(blob.body) != desc.Digest || int64(len(blob.body)) != desc.Size {
+					t.Errorf("blob %s: status %d, %d bytes", desc.MediaType, blob.status, len(blob.body))
+				}
+			}
+			if n := u.count(""); n != 0 {
+				t.Errorf("%d requests upstream for what is ours", n)
+			}
+
+			// Another node, another registry, another name.
+			g := newFacade(t, remote.Options{})
+			if second := g.get(t, other, "another/place", "v2"); !bytes.Equal(second.body, got.body) {
+				t.Error("another node converts to other bytes")
+			}
+			hydrate(t, f, u, "org/"+b.Name, table.Digest, b)
+		})
+	}
+}
+
+// hydrate fetches the model through the fetchers of the facade and compares its files.
+func hydrate(t *testing.T, f *facade, u *upstream, repository string, table digest.Digest, b *converttest.Built) {
+	t.Helper()
+	ref, err := remote.NewRef(u.host(), repository, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := f.h.Convert(t.Context(), ref, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if im.Table != table || im.Origin.Digest != b.Digest() || im.Origin.Format != string(b.Format) || im.Private {
+		t.Errorf("image is %+v", im)
+	}
+	if diff := cmp.Diff(im.Refs, []string{ref.String()}); diff != "" {
+		t.Errorf("refs (-got +want):\n%s", diff)
+	}
+	if err := f.h.Store.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: f.h.Fetchers(im)}); err != nil {
+		t.Fatal(err)
+	}
+	files, err := f.h.Store.Files(t.Context(), table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]digest.Digest{}
+	for _, file := range files {
+		if file.Type == store.TypeReg {
+			got[file.Path] = file.Digest
+		}
+	}
+	want := map[string]digest.Digest{}
+	for p, file := range b.Files {
+		want[p] = digest.FromBytes(file.Data)
+	}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("files (-got +want):\n%s", diff)
+	}
+}
+
+// TestConvertOnce checks that a conversion is shared by those who ask at the same time, and
+// kept for those who come later.
+func TestConvertOnce(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	b := converttest.ModelPackTar(converttest.Files(weights(1000)))
+	u.push("org/model", "v1", b)
+	f := newFacade(t, remote.Options{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { f.get(t, u, "org/model", "v1") })
+	}
+	wg.Wait()
+	cfg := decode[ocispec.Manifest](t, reply{body: b.Manifest}).Config.Digest
+	if n := u.count(cfg.String()); n != 1 {
+		t.Errorf("the config was read %d times, want once", n)
+	}
+	u.push("org/model", "v2", b)
+	f.get(t, u, "org/model", "v2")
+	if n := u.count("/blobs/"); n != 0 {
+		t.Errorf("%d blobs read for an origin that is known", n)
+	}
+	ims, err := f.h.Store.Images(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(ims) != 1 || len(ims[0].Refs) != 2 {
+		t.Errorf("images are %+v, want one with two references", ims)
+	}
+}
+
+// TestConvertCancel has a caller that gives up: the conversion goes on.
+func TestConvertCancel(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.push("org/model", "v1", converttest.ModelPackTar(converttest.Files(weights(1000))))
+	f := newFacade(t, remote.Options{})
+	ref, err := remote.NewRef(u.host(), "org/model", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.h.Convert(ctx, ref, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that is done: %v", err)
+	}
+	if _, err := f.h.Convert(t.Context(), ref, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPassThrough(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	f := newFacade(t, remote.Options{})
+	index := func(entries ...ocispec.Descriptor) []byte { return indexOf(entries...) }
+	for name, tt := range map[string]served{
+		"image":             {ordinary(3), mediatype.OCIManifest},
+		"docker":            {bytes.ReplaceAll(ordinary(2), []byte(mediatype.OCIManifest), []byte(mediatype.DockerManifest)), mediatype.DockerManifest},
+		"without-mediatype": {bytes.Replace(ordinary(1), []byte(`"mediaType": "`+mediatype.OCIManifest+`",`), nil, 1), mediatype.OCIManifest},
+		"index": {index(
+			ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: digest.FromString("a"), Size: 5, Platform: &ocispec.Platform{OS: "linux", Architecture: "amd64"}},
+			ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: digest.FromString("b"), Size: 5, Platform: &ocispec.Platform{OS: "unknown", Architecture: "unknown"}},
+		), mediatype.OCIIndex},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := u.put("org/"+name, "v1", tt.bytes, tt.mediaType)
+			u.count("")
+			for _, object := range []string{"v1", d.String()} {
+				got := f.get(t, u, "org/"+name, object)
+				if !bytes.Equal(got.body, tt.bytes) {
+					t.Errorf("%s: bytes differ", object)
+				}
+				if got.header.Get("Content-Type") != tt.mediaType || got.header.Get("Docker-Content-Digest") != d.String() {
+					t.Errorf("%s: headers %v", object, got.header)
+				}
+			}
+			if n := u.count(""); n != 1 {
+				t.Errorf("%d requests upstream for a pull, want 1", n)
+			}
+			ref, err := remote.NewRef(u.host(), "org/"+name, "v1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.h.Convert(t.Context(), ref, nil); !errors.Is(err, registry.ErrNotModel) {
+				t.Errorf("Convert: %v, want ErrNotModel", err)
+			}
+		})
+	}
+	if ims, err := f.h.Store.Images(t.Context()); err != nil || len(ims) != 0 {
+		t.Errorf("images in the store: %v, %v", ims, err)
+	}
+}
+
+// TestDigestOfModel asks for the digest that a model has upstream.
+func TestDigestOfModel(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	d := u.push("org/model", "v1", converttest.CNAIEarly(converttest.Files(weights(1000)), converttest.EarlyConfigFull))
+	f := newFacade(t, remote.Options{})
+	got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+d.String(), u.host())
+	if got.status != http.StatusForbidden {
+		t.Errorf("status %d, want 403", got.status)
+	}
+	converted := digest.FromBytes(f.get(t, u, "org/model", "v1").body)
+	if text := got.errorText(t); !strings.Contains(text, converted.String()) || !strings.Contains(text, "pin") {
+		t.Errorf("error %q does not name %s", text, converted)
+	}
+	if n := f.ask(t, http.MethodHead, "/v2/org/model/manifests/"+d.String(), u.host()).status; n != http.StatusForbidden {
+		t.Errorf("HEAD has status %d, want 403", n)
+	}
+}
+
+func TestBlobs(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	b := converttest.ModelPackRaw(converttest.Files(weights(10_000)))
+	u.push("org/model", "v1", b)
+	f := newFacade(t, remote.Options{})
+	m := decode[ocispec.Manifest](t, f.get(t, u, "org/model", "v1"))
+	var weight ocispec.Descriptor
+	for _, l := range m.Layers {
+		if l.Size == 10_000 {
+			weight = l
+		}
+	}
+	table := m.Layers[len(m.Layers)-1]
+	whole := f.ask(t, http.MethodGet, "/v2/org/model/blobs/"+table.Digest.String(), u.host()).body
+	for name, tt := range map[string]struct {
+		desc    ocispec.Descriptor
+		content []byte
+	}{
+		"ours":       {table, whole},
+		"upstream's": {weight, b.Blobs[weight.Digest]},
+	} {
+		path := "/v2/org/model/blobs/" + tt.desc.Digest.String()
+		size := len(tt.content)
+		for _, r := range []struct {
+			ranges string
+			status int
+			want   []byte
+		}{
+			{"", 200, tt.content},
+			{"bytes=0-", 206, tt.content},
+			{"bytes=5-14", 206, tt.content[5:15]},
+			{"bytes=-3", 206, tt.content[size-3:]},
+		} {
+			var header []string
+			if r.ranges != "" {
+				header = []string{"Range", r.ranges}
+			}
+			got := f.ask(t, http.MethodGet, path, u.host(), header...)
+			if got.status != r.status || !bytes.Equal(got.body, r.want) || got.header.Get("Docker-Content-Digest") != tt.desc.Digest.String() {
+				t.Errorf("%s, range %q: status %d, %d bytes", name, r.ranges, got.status, len(got.body))
+			}
+			head := f.ask(t, http.MethodHead, path, u.host(), header...)
+			for _, k := range []string{"Content-Length", "Content-Range", "Content-Type"} {
+				if head.header.Get(k) != got.header.Get(k) {
+					t.Errorf("%s, range %q: %s is %q for HEAD, %q for GET", name, r.ranges, k, head.header.Get(k), got.header.Get(k))
+				}
+			}
+		}
+		if got := f.ask(t, http.MethodGet, path, u.host(), "Range", fmt.Sprintf("bytes=%d-", size+5)); got.status != 416 {
+			t.Errorf("%s: range behind the end: status %d, want 416", name, got.status)
+		}
+	}
+	got := f.ask(t, http.MethodGet, "/v2/org/model/blobs/"+digest.FromString("none").String(), u.host())
+	if got.status != 404 || !strings.HasPrefix(got.errorText(t), "BLOB_UNKNOWN") {
+		t.Errorf("a blob that is not there: status %d, %s", got.status, got.body)
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("org/model", "v1", b)
+	u.push("a/manifests/blobs/b", "v1", b)
+	f := newFacade(t, remote.Options{})
+	host := u.host()
+	d := digest.FromString("x").String()
+	for _, tt := range []struct {
+		method, path, ns string
+		status           int
+	}{
+		{"GET", "/v2/", "", 200},
+		{"HEAD", "/v2/", "", 200},
+		{"GET", "/v2", "", 200},
+		{"GET", "/v2/" + host + "/org/model/manifests/v1", "", 200},
+		{"GET", "/v2/a/manifests/blobs/b/manifests/v1", host, 200},
+		{"GET", "/v2/org/model/manifests/v1", "", 400},
+		{"GET", "/v2/org/model/manifests/none", host, 404},
+		{"GET", "/v2/org/model/manifests/" + d, host, 404},
+		{"POST", "/v2/org/model/blobs/uploads/", host, 405},
+		{"DELETE", "/v2/org/model/manifests/v1", host, 405},
+		{"GET", "/v2/org/model/tags/list", host, 404},
+		{"GET", "/v2/org/model/referrers/" + d, host, 404},
+		{"GET", "/v2/_catalog", host, 404},
+		{"GET", "/", "", 404},
+		{"GET", "/v1/x", "", 404},
+		{"GET", "/v2/../../etc/passwd/manifests/v1", host, 403},
+		{"GET", "/v2/org/%2e%2e/manifests/v1", host, 403},
+		{"GET", "/v2/org/model%00/manifests/v1", host, 403},
+		{"GET", "/v2/org/model%3Fx/manifests/v1", host, 403},
+		{"GET", "/v2/org//model/manifests/v1", host, 403},
+		{"GET", "/v2/org/model/manifests/..", host, 403},
+		{"GET", "/v2/org/model/manifests/sha256:xyz", host, 403},
+		{"GET", "/v2/org/model/manifests/sha512:" + strings.Repeat("a", 128), host, 403},
+		{"GET", "/v2/org/model/blobs/v1", host, 400},
+		{"GET", "/v2/org/model/blobs/sha256:..%2fx", host, 403},
+		{"GET", "/v2//manifests/v1", host, 403},
+		{"GET", "/v2/org/model/manifests/v1", "..", 403},
+		{"GET", "/v2/org/model/manifests/v1", "evil.example%2Fx", 403},
+		{"GET", "/v2/org/model/manifests/v1", "u:p@" + host, 403},
+		{"GET", "/v2/org/model/manifests/v1", host + "&ns=" + host, 400},
+		{"GET", "/v2/" + strings.Repeat("a/", 300) + "b/manifests/v1", host, 403},
+	} {
+		got := f.ask(t, tt.method, tt.path, tt.ns)
+		if got.status != tt.status {
+			t.Errorf("%s %.80s ns=%s: status %d, want %d: %s", tt.method, tt.path, tt.ns, got.status, tt.status, got.body)
+		}
+		if got.status >= 400 {
+			got.errorText(t)
+		}
+	}
+}
+
+func TestLoop(t *testing.T) {
+	t.Parallel()
+	f := newFacade(t, remote.Options{})
+	host := strings.TrimPrefix(f.URL, "http://")
+	// The client does not know that this address is the facade.
+	got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", host)
+	if got.status != http.StatusBadGateway && got.status != http.StatusLoopDetected {
+		t.Errorf("status %d", got.status)
+	}
+	if text := got.errorText(t); !strings.Contains(text, "508") {
+		t.Errorf("error %q does not speak of the loop", text)
+	}
+	if n := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", "x.example", "Via", remote.Via).status; n != http.StatusLoopDetected {
+		t.Errorf("status %d, want 508", n)
+	}
+}
+
+func TestUpstreamErrors(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]int{401: 401, 403: 403, 404: 404, 429: 429, 500: 502, 503: 429, 502: 502} {
+		u := newUpstream(t)
+		u.status = status
+		f := newFacade(t, remote.Options{})
+		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.host())
+		if got.status != want {
+			t.Errorf("upstream %d: status %d, want %d", status, got.status, want)
+		}
+		got.errorText(t)
+		if challenge := got.header.Get("WWW-Authenticate"); (challenge != "") != (want == 401) {
+			t.Errorf("upstream %d: challenge %q", status, challenge)
+		}
+		if after := got.header.Get("Retry-After"); (after == "7") != (want == 429) {
+			t.Errorf("upstream %d: Retry-After %q", status, after)
+		}
+	}
+	u := newUpstream(t)
+	u.Close()
+	f := newFacade(t, remote.Options{})
+	if got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.host()); got.status != 502 {
+		t.Errorf("upstream down: status %d, want 502", got.status)
+	}
+}
+
+// TestRefusedModels has models that can not be converted: never passed on, never cached.
+func TestRefusedModels(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	f := newFacade(t, remote.Options{})
+	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	for name, p := range map[string]string{
+		"unknown version": strings.ReplaceAll(string(b.Manifest), ".weight.v1.", ".weight.v2."),
+		"ollama list":     `{"schemaVersion":2,"mediaType":"` + mediatype.OllamaManifestList + `","manifests":[{"digest":"` + b.Digest().String() + `","runner":"ggml"}]}`,
+		"unsafe path":     strings.ReplaceAll(string(b.Manifest), `"model.gguf"`, `"../../model.gguf"`),
+		"sha512":          strings.Replace(string(b.Manifest), "sha256:", "sha512:"+strings.Repeat("a", 64), 1),
+		"both":            strings.Replace(string(b.Manifest), "{", `{"manifests":[],`, 1),
+	} {
+		u.push("org/model", "v1", b)
+		u.put("org/model", "bad", []byte(p), mediatype.OCIManifest)
+		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/bad", u.host())
+		if got.status != http.StatusForbidden {
+			t.Errorf("%s: status %d, want 403: %s", name, got.status, got.body)
+			continue
+		}
+		got.errorText(t)
+	}
+	if ims, err := f.h.Store.Images(t.Context()); err != nil || len(ims) != 0 {
+		t.Errorf("images in the store: %v, %v", ims, err)
+	}
+}
+
+// TestWrongBlob has a registry whose config blob has wrong bytes.
+func TestWrongBlob(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("org/model", "v1", b)
+	cfg := decode[ocispec.Manifest](t, reply{body: b.Manifest}).Config
+	good := u.blobs[cfg.Digest]
+	u.blobs[cfg.Digest] = bytes.Replace(good, []byte("a"), []byte("b"), 1)
+	f := newFacade(t, remote.Options{})
+	got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.host())
+	if got.status != http.StatusBadGateway || !strings.Contains(got.errorText(t), "digest") {
+		t.Errorf("status %d: %s", got.status, got.body)
+	}
+	u.blobs[cfg.Digest] = good
+	f.get(t, u, "org/model", "v1") // and all is well
+}
+
+// TestDamaged has an image whose manifest object was moved out of the way: it is made again.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.push("org/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(1000))))
+	f := newFacade(t, remote.Options{})
+	first := f.get(t, u, "org/model", "v1")
+	path := filepath.Join(f.h.Store.ObjectsDir(), store.ObjectName(digest.FromBytes(first.body)))
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.get(t, u, "org/model", "v1"); !bytes.Equal(got.body, first.body) {
+		t.Error("made again, it differs")
+	}
+}
+
+func TestRepositories(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	d := digest.FromBytes([]byte("blob"))
+	u.blobs[d] = []byte("blob")
+	f := newFacade(t, remote.Options{Facade: []string{"127.0.0.1:1"}})
+	l := f.h.Repositories([]remote.Ref{
+		{Host: u.host(), Repository: "a"},
+		{Host: u.host(), Repository: "b", Tag: "x"},
+		{Host: u.host(), Repository: "a", Tag: "y"},
+		{Host: "127.0.0.1:1", Repository: "loop"},
+		{Host: "..", Repository: "bad"},
+	})
+	if len(l) != 2 {
+		t.Fatalf("%d repositories, want 2", len(l))
+	}
+	body, _, err := l[1].Fetch(t.Context(), d, 4, 0, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if p, err := io.ReadAll(body); err != nil || string(p) != "blob" {
+		t.Errorf("%q, %v", p, err)
+	}
+	if _, _, err := l[0].Fetch(t.Context(), digest.FromString("none"), 4, 0, 4); !errdefs.IsNotFound(err) {
+		t.Errorf("a blob that is not there: %v", err)
+	}
+}

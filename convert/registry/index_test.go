@@ -1,0 +1,135 @@
+package registry_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+func indexOf(entries ...ocispec.Descriptor) []byte {
+	idx := ocispec.Index{MediaType: mediatype.OCIIndex, Manifests: entries}
+	idx.SchemaVersion = 2
+	p, err := json.Marshal(idx)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func entry(b *converttest.Built, artifactType string, p *ocispec.Platform) ocispec.Descriptor {
+	return ocispec.Descriptor{
+		MediaType: mediatype.OCIManifest, ArtifactType: artifactType, Platform: p,
+		Digest: b.Digest(), Size: int64(len(b.Manifest)),
+	}
+}
+
+func TestIndex(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	one := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	two := converttest.DockerAIGGUF(converttest.Files(weights(2000)))
+	arm := &ocispec.Platform{OS: "linux", Architecture: "arm64"}
+	amd := &ocispec.Platform{OS: "linux", Architecture: "amd64"}
+	for _, b := range []*converttest.Built{one, two} {
+		u.push("org/model", "", b)
+	}
+	image := ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: digest.FromString("img"), Size: 9, Platform: amd}
+	d := u.put("org/model", "v1", indexOf(
+		entry(one, mediatype.ModelPackManifest, arm), // by artifactType
+		image,               // by platform
+		entry(two, "", nil), // must be read
+	), mediatype.OCIIndex)
+	f := newFacade(t, remote.Options{})
+
+	got := f.get(t, u, "org/model", "v1")
+	if ct := got.header.Get("Content-Type"); ct != mediatype.OCIIndex {
+		t.Errorf("Content-Type is %s", ct)
+	}
+	if n := u.count(image.Digest.String()); n != 0 {
+		t.Error("the entry of an ordinary image was read")
+	}
+	idx := decode[ocispec.Index](t, got)
+	if len(idx.Manifests) != 4 { // arm64; the image; two platforms
+		t.Fatalf("%d entries, want 4: %s", len(idx.Manifests), got.body)
+	}
+	if diff := cmp.Diff(idx.Manifests[1], image); diff != "" {
+		t.Errorf("the ordinary image (-got +want):\n%s", diff)
+	}
+	if diff := cmp.Diff(idx.Manifests[0].Platform, arm); diff != "" {
+		t.Errorf("platform (-got +want):\n%s", diff)
+	}
+	for _, i := range []int{0, 2, 3} {
+		child := f.get(t, u, "org/model", idx.Manifests[i].Digest.String())
+		if m := decode[ocispec.Manifest](t, child); m.Layers[len(m.Layers)-1].MediaType != mediatype.TableLayer {
+			t.Errorf("entry %d is not converted", i)
+		}
+	}
+	again := f.get(t, u, "org/model", digest.FromBytes(got.body).String())
+	if again.header.Get("Content-Type") != mediatype.OCIIndex || string(again.body) != string(got.body) {
+		t.Error("the index by digest differs")
+	}
+	refused := f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+d.String(), u.host())
+	if refused.status != http.StatusForbidden || !strings.Contains(refused.errorText(t), digest.FromBytes(got.body).String()) {
+		t.Errorf("the index of models by its digest upstream: status %d: %s", refused.status, refused.body)
+	}
+	for _, object := range []string{"v1", digest.FromBytes(got.body).String()} {
+		ref, err := remote.NewRef(u.host(), "org/model", object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		im, err := f.h.Convert(t.Context(), ref, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if im.Table == "" || len(f.h.Fetchers(im)) != 1 {
+			t.Errorf("Convert(%s) = %+v", ref, im)
+		}
+	}
+	// The same on another node.
+	if second := newFacade(t, remote.Options{}).get(t, u, "org/model", "v1"); string(second.body) != string(got.body) {
+		t.Error("another node makes another index")
+	}
+}
+
+func TestIndexRefused(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("org/model", "", b)
+	u.put("org/model", "", ordinary(1), mediatype.OCIManifest)
+	f := newFacade(t, remote.Options{})
+	liar := ocispec.Descriptor{MediaType: mediatype.OCIManifest, ArtifactType: mediatype.ModelPackManifest,
+		Digest: digest.FromBytes(ordinary(1)), Size: int64(len(ordinary(1)))}
+	nested := ocispec.Descriptor{MediaType: mediatype.OCIIndex, Digest: digest.FromString("i"), Size: 5}
+	var many []ocispec.Descriptor
+	for range 100 {
+		many = append(many, entry(b, "", nil))
+	}
+	for name, tt := range map[string]struct {
+		index []byte
+		want  string
+	}{
+		"index in index":          {indexOf(entry(b, mediatype.ModelPackManifest, nil), nested), "is an index"},
+		"an image as a model":     {indexOf(liar), "it is an image"},
+		"many that say nothing":   {indexOf(many...), "more than 64"},
+		"an index without a type": {append([]byte(`{"layers":[],`), indexOf(liar)[1:]...), "both"},
+	} {
+		u.put("org/model", "v1", tt.index, mediatype.OCIIndex)
+		u.count("")
+		got := f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", u.host())
+		if got.status != http.StatusForbidden || !strings.Contains(got.errorText(t), tt.want) {
+			t.Errorf("%s: status %d: %s", name, got.status, got.body)
+		}
+		if n := u.count(""); n > 70 {
+			t.Errorf("%s: %d requests upstream", name, n)
+		}
+	}
+}

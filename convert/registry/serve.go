@@ -1,0 +1,219 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/image"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// maxRecent is the largest manifest that is remembered, in bytes.
+const maxRecent = 256 << 10
+
+// octets is the type of a blob.
+const octets = "application/octet-stream"
+
+// An answer is a manifest to send.
+type answer struct {
+	bytes     []byte
+	digest    digest.Digest
+	mediaType string
+}
+
+func (h *Handler) serveManifest(w http.ResponseWriter, r *http.Request, ref remote.Ref, who caller) error {
+	var a answer
+	var err error
+	if ref.Digest != "" {
+		a, err = h.byDigest(r.Context(), ref, who)
+	} else {
+		a, err = h.byTag(r.Context(), ref, who)
+	}
+	if err != nil {
+		return err
+	}
+	serveContent(w, r, a.mediaType, a.digest, bytes.NewReader(a.bytes))
+	return nil
+}
+
+// byTag answers a tag: a model converted, everything else as it is.
+func (h *Handler) byTag(ctx context.Context, ref remote.Ref, who caller) (answer, error) {
+	o, err := h.resolve(ctx, ref, who)
+	if err != nil {
+		return answer{}, err
+	}
+	im, err := h.convertAny(ctx, o, who)
+	if errors.Is(err, ErrNotModel) {
+		h.remember(o, who)
+		return pass(o), nil
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return h.ours(ctx, im)
+}
+
+// byDigest answers a digest: a manifest made here, or one upstream that is no model.
+func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (answer, error) {
+	im, err := h.image(ctx, ref.Digest)
+	if err == nil {
+		if err := h.authorize(ctx, im, ref, who); err != nil {
+			return answer{}, err
+		}
+		return h.ours(ctx, im)
+	}
+	if !errdefs.IsNotFound(err) {
+		return answer{}, err
+	}
+	if m, ok := h.recent.get(recentKey{nameOf(ref), ref.Digest, who.key()}); ok {
+		o := &origin{ref: ref, served: m}
+		if err := o.detect(); err == nil {
+			return pass(o), nil
+		}
+	}
+	o, err := h.resolve(ctx, ref, who)
+	if err != nil {
+		return answer{}, err
+	}
+	im, err = h.convertAny(ctx, o, who)
+	switch {
+	case errors.Is(err, ErrNotModel):
+		h.remember(o, who)
+		return pass(o), nil
+	case err != nil:
+		return answer{}, err
+	}
+	return answer{}, &PinError{Name: ref.Name(), Origin: ref.Digest, Converted: im.Manifest}
+}
+
+// convertAny converts a model or an index of models.
+func (h *Handler) convertAny(ctx context.Context, o *origin, who caller) (store.Image, error) {
+	switch o.format {
+	case mediatype.FormatImage:
+		return store.Image{}, ErrNotModel
+	case mediatype.FormatIndex:
+		return h.convertIndex(ctx, o, who)
+	}
+	return h.convert(ctx, o)
+}
+
+// ours answers with a manifest made here.
+func (h *Handler) ours(ctx context.Context, im store.Image) (answer, error) {
+	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
+	if err != nil {
+		return answer{}, fmt.Errorf("image %s: %w", im.Manifest, err)
+	}
+	a := answer{bytes: p, digest: im.Manifest, mediaType: image.MediaType}
+	if im.Table == "" {
+		a.mediaType = image.IndexMediaType
+	}
+	return a, nil
+}
+
+// pass answers with a manifest of upstream, byte for byte.
+func pass(o *origin) answer {
+	a := answer{bytes: o.served.Bytes, digest: o.served.Digest, mediaType: o.parsed.MediaType}
+	switch {
+	case a.mediaType != "":
+	case mediatype.IsIndex(o.served.ContentType) == o.parsed.IsIndex && (mediatype.IsIndex(o.served.ContentType) || mediatype.IsManifest(o.served.ContentType)):
+		a.mediaType = o.served.ContentType
+	case o.parsed.IsIndex:
+		a.mediaType = mediatype.OCIIndex
+	case mediatype.Base(o.parsed.Config.MediaType) == mediatype.DockerConfig:
+		a.mediaType = mediatype.DockerManifest
+	default:
+		a.mediaType = mediatype.OCIManifest
+	}
+	return a
+}
+
+// remember keeps a manifest that passed: containerd asks for it again, by digest.
+func (h *Handler) remember(o *origin, who caller) {
+	if len(o.served.Bytes) <= maxRecent {
+		h.recent.put(recentKey{nameOf(o.ref), o.served.Digest, who.key()}, o.served)
+	}
+}
+
+func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.Ref, who caller) error {
+	ctx := r.Context()
+	images, err := h.Store.Images(ctx)
+	if err != nil {
+		return err
+	}
+	var denied error
+	for _, im := range images {
+		if im.Config != ref.Digest && im.Table != ref.Digest {
+			continue
+		}
+		if denied = h.authorize(ctx, im, ref, who); denied != nil {
+			continue
+		}
+		f, err := h.Store.OpenObject(ref.Digest)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		serveContent(w, r, octets, ref.Digest, f)
+		return nil
+	}
+	if denied != nil {
+		return denied
+	}
+	return h.proxyBlob(w, r, ref, who)
+}
+
+// proxyBlob streams a blob of upstream. It is not verified here: who asks for a digest does
+// that.
+func (h *Handler) proxyBlob(w http.ResponseWriter, r *http.Request, ref remote.Ref, who caller) error {
+	ranges := r.Header.Get("Range")
+	if strings.Contains(ranges, ",") {
+		ranges = "" // several ranges come in a type of their own; all is a valid answer too
+	}
+	var resp *http.Response
+	_, err := h.upstream(r.Context(), ref, who, func(repo *remote.Repository) (err error) {
+		resp, err = repo.Blob(r.Context(), ref.Digest, ranges)
+		return err
+	})
+	if err != nil {
+		if errdefs.IsNotFound(err) {
+			return &refusal{http.StatusNotFound, codeBlobUnknown, err.Error()}
+		}
+		return err
+	}
+	defer resp.Body.Close()
+	for _, k := range []string{"Content-Length", "Content-Range", "Accept-Ranges"} {
+		if v := resp.Header.Get(k); v != "" {
+			w.Header().Set(k, v)
+		}
+	}
+	w.Header().Set("Content-Type", octets)
+	w.Header().Set("Docker-Content-Digest", ref.Digest.String())
+	w.WriteHeader(resp.StatusCode)
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		h.log().Debug("blob ended early", "ref", ref.String(), "err", err)
+		panic(http.ErrAbortHandler) // the status is sent; only the connection can tell
+	}
+	return nil
+}
+
+// serveContent answers GET, HEAD and ranges of content with digest d.
+func serveContent(w http.ResponseWriter, r *http.Request, mediaType string, d digest.Digest, content io.ReadSeeker) {
+	w.Header().Set("Content-Type", mediaType)
+	w.Header().Set("Docker-Content-Digest", d.String())
+	w.Header().Set("Etag", `"`+d.String()+`"`)
+	http.ServeContent(w, r, "", time.Time{}, content)
+}

@@ -1,0 +1,300 @@
+package registry_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/dockerai"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/modelpack"
+	"github.com/ballast-dev/ballast/convert/ollama"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+var parsers = convert.Parsers{
+	mediatype.FormatModelPack: modelpack.Parse,
+	mediatype.FormatCNAI:      modelpack.Parse,
+	mediatype.FormatCNAIEarly: modelpack.ParseEarly,
+	mediatype.FormatDockerAI:  dockerai.Parse,
+	mediatype.FormatOllama:    ollama.Parse,
+}
+
+// An upstream is a registry over real HTTP.
+type upstream struct {
+	*httptest.Server
+
+	// quirks makes it behave like the registry of Ollama.
+	quirks bool
+
+	mu        sync.Mutex
+	manifests map[string]served // "repository@digest" and "repository:tag"
+	blobs     map[digest.Digest][]byte
+	users     map[string]string // by repository: "user:password" that is needed
+	status    int               // if not 0, of every answer
+	requests  []string
+}
+
+type served struct {
+	bytes     []byte
+	mediaType string
+}
+
+func newUpstream(t testing.TB) *upstream {
+	u := &upstream{manifests: map[string]served{}, blobs: map[digest.Digest][]byte{}, users: map[string]string{}}
+	u.Server = httptest.NewServer(u)
+	t.Cleanup(u.Close)
+	return u
+}
+
+func (u *upstream) host() string { return strings.TrimPrefix(u.URL, "http://") }
+
+// push puts an artifact under a tag.
+func (u *upstream) push(repository, tag string, b *converttest.Built) digest.Digest {
+	for d, p := range b.Blobs {
+		u.blobs[d] = p
+	}
+	return u.put(repository, tag, b.Manifest, b.MediaType)
+}
+
+func (u *upstream) put(repository, tag string, p []byte, mediaType string) digest.Digest {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	d := digest.FromBytes(p)
+	u.manifests[repository+"@"+d.String()] = served{p, mediaType}
+	if tag != "" {
+		u.manifests[repository+":"+tag] = served{p, mediaType}
+	}
+	return d
+}
+
+// count returns the requests whose path has s in it, and forgets all.
+func (u *upstream) count(s string) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := 0
+	for _, r := range u.requests {
+		if strings.Contains(r, s) {
+			n++
+		}
+	}
+	u.requests = nil
+	return n
+}
+
+func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.requests = append(u.requests, r.Method+" "+r.URL.Path)
+	path, rest := r.URL.Path[:strings.LastIndex(r.URL.Path, "/")], r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	repository, ok := strings.CutSuffix(strings.TrimPrefix(path, "/v2/"), "/manifests")
+	sep := ":"
+	if !ok {
+		repository = strings.TrimSuffix(repository, "/blobs")
+	}
+	if u.status != 0 {
+		w.Header().Set("Retry-After", "7")
+		w.WriteHeader(u.status)
+		return
+	}
+	if want := u.users[repository]; want != "" {
+		if user, pw, _ := r.BasicAuth(); user+":"+pw != want {
+			w.Header().Set("WWW-Authenticate", `Basic realm="upstream"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+	}
+	if !ok {
+		p, found := u.blobs[digest.Digest(rest)]
+		if !found {
+			http.NotFound(w, r)
+			return
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
+		return
+	}
+	if strings.Contains(rest, ":") {
+		sep = "@"
+	}
+	m, found := u.manifests[repository+sep+rest]
+	switch {
+	case u.quirks && (r.Method != http.MethodGet || sep == "@"):
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	case !found:
+		http.NotFound(w, r)
+	case u.quirks:
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Write(m.bytes)
+	default:
+		w.Header().Set("Content-Type", m.mediaType)
+		w.Header().Set("Docker-Content-Digest", digest.FromBytes(m.bytes).String())
+		w.Write(m.bytes)
+	}
+}
+
+// A facade is a handler with a store of its own, behind real HTTP.
+type facade struct {
+	*httptest.Server
+	h    *registry.Handler
+	logs *logBuffer
+}
+
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func newFacade(t testing.TB, o remote.Options) *facade {
+	t.Helper()
+	logs := &logBuffer{}
+	log := slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	o.Log = log
+	client, err := remote.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	s, err := store.Open(t.TempDir(), store.Options{Reserve: 1, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	f := &facade{h: &registry.Handler{Upstream: client, Store: s, Parsers: parsers, Log: log}, logs: logs}
+	f.Server = httptest.NewServer(f.h)
+	t.Cleanup(f.Close)
+	return f
+}
+
+// A reply is what the facade answered.
+type reply struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+// errorText returns the text of the error, checking its format.
+func (r reply) errorText(t testing.TB) string {
+	t.Helper()
+	var e struct {
+		Errors []struct{ Code, Message string }
+	}
+	if err := json.Unmarshal(r.body, &e); err != nil || len(e.Errors) != 1 || e.Errors[0].Code == "" {
+		t.Fatalf("status %d: body %q is no error of a registry", r.status, r.body)
+	}
+	return e.Errors[0].Code + " " + e.Errors[0].Message
+}
+
+// ask sends a request. object is a tag or a digest; header is pairs.
+func (f *facade) ask(t testing.TB, method, path, ns string, header ...string) reply {
+	t.Helper()
+	url := f.URL + path
+	if ns != "" {
+		url += "?ns=" + ns
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	p, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reply{resp.StatusCode, resp.Header, p}
+}
+
+// get asks for a manifest and fails the test if the answer is not 200.
+func (f *facade) get(t testing.TB, u *upstream, repository, object string, header ...string) reply {
+	t.Helper()
+	r := f.ask(t, http.MethodGet, "/v2/"+repository+"/manifests/"+object, u.host(), header...)
+	if r.status != http.StatusOK {
+		t.Fatalf("%s %s: status %d: %s", repository, object, r.status, r.body)
+	}
+	return r
+}
+
+// decode decodes the manifest in r.
+func decode[T any](t testing.TB, r reply) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal(r.body, &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// ordinary returns the manifest of an ordinary image.
+func ordinary(layers int) []byte {
+	m := ocispec.Manifest{MediaType: mediatype.OCIManifest, Config: ocispec.Descriptor{
+		MediaType: mediatype.OCIConfig, Digest: digest.FromString("config"), Size: 6,
+	}}
+	m.SchemaVersion = 2
+	for i := range layers {
+		m.Layers = append(m.Layers, ocispec.Descriptor{
+			MediaType: mediatype.OCILayerGzip, Digest: digest.FromString(fmt.Sprint(i)), Size: int64(i + 1),
+		})
+	}
+	p, err := json.MarshalIndent(m, "", "   ") // byte for byte matters
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// weights returns n bytes that do not repeat.
+func weights(n int) []byte {
+	p := make([]byte, n)
+	x := uint64(0x9e3779b97f4a7c15)
+	for i := range p {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		p[i] = byte(x)
+	}
+	copy(p, "GGUF")
+	return p
+}
+
+func basic(user string) []string {
+	req := http.Request{Header: http.Header{}}
+	name, pw, _ := strings.Cut(user, ":")
+	req.SetBasicAuth(name, pw)
+	return []string{"Authorization", req.Header.Get("Authorization")}
+}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -37,11 +38,11 @@ func verify(want, got digest.Digest, wantSize, gotSize int64) error {
 // algorithm gives errdefs.ErrNotImplemented, anything else errdefs.ErrInvalidArgument.
 func ParseDigest(s string) (digest.Digest, error) {
 	d, err := digest.Parse(s)
-	if err != nil {
-		return "", fmt.Errorf("digest %q: %w: %w", s, err, errdefs.ErrInvalidArgument)
-	}
-	if d.Algorithm() != digest.SHA256 {
-		return "", fmt.Errorf("digest %q: algorithm %s is not supported: %w", s, d.Algorithm(), errdefs.ErrNotImplemented)
+	switch {
+	case errors.Is(err, digest.ErrDigestUnsupported), err == nil && d.Algorithm() != digest.SHA256:
+		return "", fmt.Errorf("digest %q: only sha256 is supported: %w", clip(s), errdefs.ErrNotImplemented)
+	case err != nil:
+		return "", fmt.Errorf("digest %q: %w: %w", clip(s), err, errdefs.ErrInvalidArgument)
 	}
 	return d, nil
 }

@@ -1,0 +1,156 @@
+package differ
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/content/proxy"
+	"github.com/containerd/containerd/v2/defaults"
+	"github.com/containerd/containerd/v2/pkg/labels"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/snapshotters"
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// maxSources is the largest number of repositories of one layer that are tried.
+const maxSources = 64
+
+// contentBuffer is the size in bytes of one read from the content store. Each is a request
+// of its own, and containerd answers in pieces of this size.
+// https://github.com/containerd/containerd/blob/v2.4.2/plugins/services/content/contentserver/contentserver.go
+const contentBuffer = 1 << 20 // 1 MiB
+
+// maxRedial is the longest pause between two attempts to reach containerd.
+const maxRedial = 3 * time.Second
+
+// A Source is a repository that has a blob.
+type Source struct {
+	Host       string // "registry.example:5000"; the port can be missing
+	Repository string // "team/model"
+}
+
+// sources returns the repositories that containerd got a blob from: that of the image being
+// pulled, where containerd says which, then those it recorded with the blob, sorted.
+func (d *Differ) sources(ctx context.Context, desc ocispec.Descriptor) ([]Source, error) {
+	info, err := d.o.Content.Info(ctx, desc.Digest)
+	if err != nil {
+		return nil, fmt.Errorf("content store: %w", err)
+	}
+	recorded := parseSources(info.Labels)
+	ref, err := reference.ParseNormalizedNamed(desc.Annotations[snapshotters.TargetRefLabel])
+	if err != nil {
+		return recorded, nil // ctr --local, for one, does not say
+	}
+	pulled := Source{Host: reference.Domain(ref), Repository: reference.Path(ref)}
+	// containerd records hosts without their ports.
+	name, _, _ := strings.Cut(pulled.Host, ":")
+	recorded = slices.DeleteFunc(recorded, func(s Source) bool {
+		return s.Repository == pulled.Repository && (s.Host == pulled.Host || s.Host == name)
+	})
+	return append([]Source{pulled}, recorded...), nil
+}
+
+// parseSources reads the labels that containerd gives a blob: the key ends in the host, the
+// value has repositories with commas between.
+func parseSources(ls map[string]string) []Source {
+	var out []Source
+	for k, v := range ls {
+		host, ok := strings.CutPrefix(k, labels.LabelDistributionSource+".")
+		if !ok || host == "" {
+			continue
+		}
+		for repo := range strings.SplitSeq(v, ",") {
+			if repo != "" {
+				out = append(out, Source{Host: host, Repository: repo})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Source) int {
+		if c := strings.Compare(a.Host, b.Host); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Repository, b.Repository)
+	})
+	out = slices.Compact(out)
+	return out[:min(len(out), maxSources)]
+}
+
+// Content is the content store of a containerd, reached through its socket.
+type Content struct {
+	content.Store
+	conn *grpc.ClientConn
+}
+
+// Dial returns the content store of the containerd that listens at the absolute path
+// address. It connects when it is first used, and again whenever it has to. Contexts of its
+// methods must have a namespace.
+func Dial(address string) (*Content, error) {
+	again := backoff.DefaultConfig
+	again.MaxDelay = maxRedial
+	conn, err := grpc.NewClient("unix://"+address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a local socket
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again}),
+		grpc.WithDefaultCallOptions(
+			grpc.MaxCallRecvMsgSize(defaults.DefaultMaxRecvMsgSize),
+			grpc.MaxCallSendMsgSize(defaults.DefaultMaxSendMsgSize)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("containerd at %s: %w", address, err)
+	}
+	return &Content{Store: proxy.NewContentStore(conn), conn: conn}, nil
+}
+
+// Close closes the connection.
+func (c *Content) Close() error { return c.conn.Close() }
+
+// A ContentFetcher is a store.Fetcher that reads blobs from containerd's content store,
+// where they are if an image was pulled whole.
+type ContentFetcher struct {
+	// Provider is the content store.
+	Provider content.Provider
+
+	// Namespace is the containerd namespace to look in. A fetch can outlive the request it
+	// was made for, and with it the namespace in its context.
+	Namespace string
+}
+
+var _ store.Fetcher = (*ContentFetcher)(nil)
+
+// Fetch implements store.Fetcher. It returns errdefs.ErrNotFound for a blob that the content
+// store does not have whole.
+func (f *ContentFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	if off < 0 || n < 0 || off > size-n {
+		return nil, 0, fmt.Errorf("blob %s: range %d+%d of %d bytes: %w", d, off, n, size, errdefs.ErrInvalidArgument)
+	}
+	if f.Namespace != "" {
+		ctx = namespaces.WithNamespace(ctx, f.Namespace)
+	}
+	ra, err := f.Provider.ReaderAt(ctx, ocispec.Descriptor{Digest: d, Size: size})
+	if err != nil {
+		return nil, 0, fmt.Errorf("content store: blob %s: %w", d, err)
+	}
+	if got := ra.Size(); got != size {
+		ra.Close() // only read from
+		return nil, 0, fmt.Errorf("content store: blob %s has %d bytes, not %d: %w", d, got, size, errdefs.ErrNotFound)
+	}
+	r := bufio.NewReaderSize(io.NewSectionReader(ra, off, n), int(min(n, contentBuffer)))
+	return &section{Reader: r, Closer: ra}, off, nil
+}
+
+type section struct {
+	io.Reader
+	io.Closer
+}

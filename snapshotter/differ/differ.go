@@ -1,0 +1,218 @@
+package differ
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/snapshotter"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/diff/apply"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Options are what a Differ works with. Only Log and Upstream may be nil.
+type Options struct {
+	// Content is containerd's content store.
+	Content content.InfoReaderProvider
+
+	// Snapshotter made the snapshots that models are shown in.
+	Snapshotter *snapshotter.Snapshotter
+
+	// Store keeps the bytes of the models.
+	Store *store.Store
+
+	// Upstream returns where to fetch the blobs of a table from, in order. sources is what
+	// containerd knows of the table layer; it can be empty.
+	Upstream func(ctx context.Context, table digest.Digest, sources []Source) []store.Fetcher
+
+	// Log is where the differ reports; nil discards.
+	Log *slog.Logger
+}
+
+// Differ implements diff.Applier and diff.Comparer.
+type Differ struct {
+	o     Options
+	plain diff.Applier
+}
+
+var (
+	_ diff.Applier  = (*Differ)(nil)
+	_ diff.Comparer = (*Differ)(nil)
+)
+
+// New returns a Differ.
+func New(o Options) *Differ {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Upstream == nil {
+		o.Upstream = func(context.Context, digest.Digest, []Source) []store.Fetcher { return nil }
+	}
+	return &Differ{o: o, plain: apply.NewFileSystemApplier(o.Content)}
+}
+
+// Compare returns errdefs.ErrNotImplemented: containerd's own differ does it.
+func (d *Differ) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.Opt) (ocispec.Descriptor, error) {
+	return ocispec.Descriptor{}, fmt.Errorf("compare: %w", errdefs.ErrNotImplemented)
+}
+
+// Apply applies a layer to the mounts of an active snapshot, and returns a descriptor with
+// its diffID. For a table layer it returns when the model is complete.
+//
+// It returns errdefs.ErrFailedPrecondition for a layer of a model on the mounts of another
+// snapshotter, and errdefs.ErrNotImplemented for an ordinary layer on mounts that only
+// containerd's mount manager understands.
+func (d *Differ) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
+	if ns, ok := namespaces.Namespace(ctx); ok {
+		ctx = namespaces.WithNamespace(ctx, ns)
+	}
+	var f func(context.Context, ocispec.Descriptor, []mount.Mount) (digest.Digest, error)
+	switch desc.MediaType {
+	case store.MediaTypeTableLayer:
+		f = d.applyTable
+	case store.MediaTypeBlobLayer:
+		f = d.applyBlob
+	default:
+		return d.applyPlain(ctx, desc, mounts, opts)
+	}
+	if _, err := store.ParseDigest(desc.Digest.String()); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	var config diff.ApplyConfig
+	for _, o := range opts {
+		if err := o(ctx, desc, &config); err != nil {
+			return ocispec.Descriptor{}, err
+		}
+	}
+	if config.Progress == nil {
+		config.Progress = func(int64) {}
+	}
+	config.Progress(0)
+	diffID, err := f(ctx, desc, mounts)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	config.Progress(desc.Size)
+	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: diffID, Size: desc.Size}, nil
+}
+
+// applyBlob marks the snapshot of a blob layer.
+func (d *Differ) applyBlob(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount) (digest.Digest, error) {
+	id, err := d.o.Snapshotter.Locate(ctx, mounts)
+	if err != nil {
+		return "", fmt.Errorf("apply blob layer %s: %w", desc.Digest, err)
+	}
+	if err := d.o.Snapshotter.MarkEmpty(ctx, id); err != nil {
+		return "", fmt.Errorf("apply blob layer %s: %w", desc.Digest, err)
+	}
+	return store.BlobDiffID(desc.Digest), nil
+}
+
+// applyTable makes the model of a table layer complete and shows it.
+func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount) (digest.Digest, error) {
+	start := time.Now()
+	id, err := d.o.Snapshotter.Locate(ctx, mounts)
+	if err != nil {
+		return "", fmt.Errorf("apply table layer %s: %w", desc.Digest, err)
+	}
+	table, err := d.readTable(ctx, desc)
+	if err != nil {
+		return "", fmt.Errorf("apply table layer %s: %w", desc.Digest, err)
+	}
+	sources, err := d.sources(ctx, desc)
+	if err != nil {
+		return "", fmt.Errorf("apply table layer %s: %w", desc.Digest, err)
+	}
+	// Held before the first byte is fetched, so that no collection takes it away.
+	if err := d.o.Snapshotter.Hold(ctx, id, table); err != nil {
+		return "", err
+	}
+	ns, _ := namespaces.Namespace(ctx)
+	fetchers := append([]store.Fetcher{&ContentFetcher{Provider: d.o.Content, Namespace: ns}}, d.o.Upstream(ctx, table, sources)...)
+	if err := d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: fetchers}); err != nil {
+		return "", fmt.Errorf("fetch the model of table %s: %w", table, err)
+	}
+	if err := d.o.Snapshotter.Show(ctx, id, table); err != nil {
+		return "", err
+	}
+	d.logComplete(ctx, table, time.Since(start))
+	return table, nil
+}
+
+// logComplete says that a model can be read.
+func (d *Differ) logComplete(ctx context.Context, table digest.Digest, dur time.Duration) {
+	files, err := d.o.Store.Files(ctx, table)
+	if err != nil {
+		d.o.Log.WarnContext(ctx, "model is complete, its size is not known", "table", table, "err", err)
+		return
+	}
+	var size int64
+	for _, f := range files {
+		size += f.Size
+	}
+	d.o.Log.InfoContext(ctx, "model complete", "table", table, "files", len(files), "bytes", size, "dur", dur)
+}
+
+// readTable copies the table from containerd into the store.
+func (d *Differ) readTable(ctx context.Context, desc ocispec.Descriptor) (digest.Digest, error) {
+	ra, err := d.o.Content.ReaderAt(ctx, desc)
+	if err != nil {
+		return "", fmt.Errorf("read from the content store: %w", err)
+	}
+	defer ra.Close()
+	p, err := store.ReadVerified(bufio.NewReaderSize(content.NewReader(ra), contentBuffer), desc.Digest, desc.Size, store.MaxTableSize)
+	if err != nil {
+		return "", err
+	}
+	return d.o.Store.PutTable(ctx, p)
+}
+
+// applyPlain applies an ordinary layer as containerd does.
+func (d *Differ) applyPlain(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts []diff.ApplyOpt) (ocispec.Descriptor, error) {
+	for _, m := range mounts {
+		if m.Type != "bind" && m.Type != "overlay" {
+			return ocispec.Descriptor{}, fmt.Errorf("apply layer %s on a mount of type %q: %w", desc.Digest, m.Type, errdefs.ErrNotImplemented)
+		}
+	}
+	res, err := d.plain.Apply(ctx, desc, withoutData(mounts), opts...)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("apply layer %s: %w", desc.Digest, err)
+	}
+	return res, nil
+}
+
+// withoutData returns the mounts without the layers that only serve to find the content of
+// models. containerd writes to the upper directory of an overlay without mounting it and
+// takes the lower directories for those to look attributes up in.
+// https://github.com/containerd/containerd/blob/v2.4.2/core/diff/apply/apply_linux.go
+func withoutData(mounts []mount.Mount) []mount.Mount {
+	if len(mounts) != 1 || mounts[0].Type != "overlay" {
+		return mounts
+	}
+	// As for the kernel, an option is what is between commas, and the last list counts.
+	lower := ""
+	var options []string
+	for o := range strings.SplitSeq(strings.Join(mounts[0].Options, ","), ",") {
+		if strings.HasPrefix(o, "lowerdir=") {
+			lower, _, _ = strings.Cut(o, "::")
+			continue
+		}
+		options = append(options, o)
+	}
+	if lower != "" {
+		options = append(options, lower)
+	}
+	m := mounts[0]
+	m.Options = options
+	return []mount.Mount{m}
+}

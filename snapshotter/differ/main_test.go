@@ -1,0 +1,286 @@
+package differ
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/snapshotter"
+	"github.com/ballast-dev/ballast/store"
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	diffapi "github.com/containerd/containerd/api/services/diff/v1"
+	"github.com/containerd/containerd/v2/contrib/diffservice"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/diff/proxy"
+	"github.com/containerd/containerd/v2/core/metadata"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/plugins/content/local"
+	"github.com/containerd/containerd/v2/plugins/services/content/contentserver"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.etcd.io/bbolt"
+	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getuid() != 0 {
+		fmt.Fprintln(os.Stderr, "the tests of the differ mount; run them as root")
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const namespace = "k8s.io"
+
+// A node is what is on a machine: containerd's content store with its labels and namespaces
+// behind a socket, the store, the snapshotter, and the differ behind another socket.
+type node struct {
+	ctx     context.Context
+	content content.Store // containerd's own side
+	store   *store.Store
+	snap    *snapshotter.Snapshotter
+	differ  *Differ
+	applier diff.Applier // as containerd sees the differ
+	log     *bytes.Buffer
+
+	mu       sync.Mutex
+	asked    []Source // what Upstream was told
+	upstream blobs
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	dir := t.TempDir()
+	n := &node{ctx: namespaces.WithNamespace(t.Context(), namespace), log: new(bytes.Buffer)}
+	db, err := bbolt.Open(filepath.Join(dir, "meta.db"), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, db)
+	cs, err := local.NewStore(filepath.Join(dir, "content"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.content = metadata.NewDB(db, cs, nil).ContentStore()
+
+	socket := serve(t, filepath.Join(dir, "containerd.sock"), func(s *grpc.Server) {
+		contentapi.RegisterContentServer(s, contentserver.New(n.content))
+	})
+	client, err := Dial(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, client)
+	if n.store, err = store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1}); err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, n.store)
+	if n.snap, err = snapshotter.New(filepath.Join(dir, "snapshots"), n.store, snapshotter.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, n.snap)
+	n.differ = New(Options{
+		Content: client, Snapshotter: n.snap, Store: n.store, Upstream: n.fetchers,
+		Log: slog.New(slog.NewTextHandler(n.log, nil)),
+	})
+	socket = serve(t, filepath.Join(dir, "diff.sock"), func(s *grpc.Server) {
+		diffapi.RegisterDiffServer(s, diffservice.FromApplierAndComparer(n.differ, n.differ))
+	})
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, conn)
+	n.applier = proxy.NewDiffApplier(diffapi.NewDiffClient(conn)).(diff.Applier)
+	return n
+}
+
+func closeAtEnd(t *testing.T, c io.Closer) {
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// serve serves on a unix socket until the test ends.
+func serve(t *testing.T, socket string, register func(*grpc.Server)) string {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	register(s)
+	var g errgroup.Group
+	g.Go(func() error { return s.Serve(l) })
+	t.Cleanup(func() {
+		s.Stop()
+		if err := g.Wait(); err != nil && !errors.Is(err, grpc.ErrServerStopped) { // stopped before it served
+			t.Error(err)
+		}
+	})
+	return socket
+}
+
+func (n *node) fetchers(_ context.Context, _ digest.Digest, sources []Source) []store.Fetcher {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked = sources
+	return []store.Fetcher{n.upstream}
+}
+
+// blobs is a registry.
+type blobs map[digest.Digest][]byte
+
+func (b blobs) Fetch(_ context.Context, d digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
+	p, ok := b[d]
+	if !ok {
+		return nil, 0, fmt.Errorf("blob %s: %w", d, errdefs.ErrNotFound)
+	}
+	return io.NopCloser(bytes.NewReader(p[off : off+n])), off, nil
+}
+
+// put writes a blob into containerd's content store.
+func (n *node) put(t *testing.T, mediaType string, p []byte, labels map[string]string) ocispec.Descriptor {
+	t.Helper()
+	desc := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(p), Size: int64(len(p))}
+	err := content.WriteBlob(n.ctx, n.content, desc.Digest.String(), bytes.NewReader(p), desc, content.WithLabels(labels))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return desc
+}
+
+// prepare makes an active snapshot.
+func (n *node) prepare(t *testing.T, key, parent string) []mount.Mount {
+	t.Helper()
+	mounts, err := n.snap.Prepare(n.ctx, key, parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mounts
+}
+
+// apply unpacks a layer as containerd does, and commits it with the name of its diffID.
+func (n *node) apply(t *testing.T, parent string, desc ocispec.Descriptor) ocispec.Descriptor {
+	t.Helper()
+	key := "extract " + desc.Digest.String()
+	got, err := n.applier.Apply(n.ctx, desc, n.prepare(t, key, parent))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.snap.Commit(n.ctx, got.Digest.String(), key); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// files returns the regular files of a committed snapshot, with their content.
+func (n *node) files(t *testing.T, name string) map[string]string {
+	t.Helper()
+	mounts, err := n.snap.View(n.ctx, fmt.Sprint("view", rand.Int()), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := n.mount(t, mounts)
+	out := map[string]string{}
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		p, err := os.ReadFile(path)
+		rel, rerr := filepath.Rel(dir, path)
+		out[rel] = string(p)
+		return errors.Join(err, rerr)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// mount mounts at a new directory until the test ends.
+func (n *node) mount(t *testing.T, mounts []mount.Mount) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := mount.All(mounts, dir); err != nil {
+		t.Fatalf("mount %v: %v", mounts, err)
+	}
+	t.Cleanup(func() {
+		if err := mount.UnmountAll(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// encode returns a table of files that are blobs of their own, in the order of names.
+func encode(t *testing.T, names []string, contents ...[]byte) []byte {
+	t.Helper()
+	table := store.Table{Version: store.TableVersion, Origin: store.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1}}
+	for i, p := range contents {
+		d := digest.FromBytes(p)
+		table.Blobs = append(table.Blobs, store.Blob{Digest: d, Size: int64(len(p)), Layer: i})
+		table.Files = append(table.Files, store.File{
+			Path: names[i], Type: store.TypeReg, Mode: 0o644, Size: int64(len(p)), Digest: d,
+			Source: &store.Source{Blob: d, Size: int64(len(p))},
+		})
+	}
+	p, err := table.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// tarOf returns a tar; a name that ends in a slash is a directory.
+func tarOf(t *testing.T, entries ...[2]string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, e := range entries {
+		h := &tar.Header{Name: e[0], Mode: 0o644, Size: int64(len(e[1])), ModTime: time.Unix(1, 0), Typeflag: tar.TypeReg}
+		if e[0][len(e[0])-1] == '/' {
+			h.Typeflag, h.Mode = tar.TypeDir, 0o755
+		}
+		if err := w.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(e[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func random(seed uint64, n int) []byte {
+	p := make([]byte, n)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+	return p
+}

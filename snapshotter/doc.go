@@ -1,0 +1,82 @@
+// Package snapshotter is a containerd snapshotter that shows models.
+//
+// It is containerd's overlay snapshotter, embedded, with three additions: it claims the
+// blob layers of a converted image, so that containerd never downloads them; it shows the
+// files of a table layer without copying their bytes; and it builds the mounts of a chain
+// that holds a model. Everything else, ordinary images above all, is overlay's, unchanged.
+//
+// # Words
+//
+// A snapshot has a key while it is active and a name once it is committed; its id is a
+// number that is never used again. The directory of a snapshot is <root>/snapshots/<id>,
+// with what it shows below fs/. A model snapshot is one that a file table was shown in; an
+// empty snapshot is one of a blob layer. A chain is a snapshot with all its parents.
+//
+// # On disk
+//
+//	<root>/metadata.db                    overlay's metadata: names, parents, labels
+//	<root>/hide/sha256                    a whiteout over the store's objects
+//	<root>/snapshots/<id>/fs/             files, or stubs of files
+//	<root>/snapshots/<id>/work/           overlayfs's own
+//	<root>/snapshots/<id>/ballast.json    the marker; only in snapshots that are ours
+//
+// The marker is {"empty":true} or {"table":"sha256:…","show":"stubs","shown":true,…}. It is
+// written before the first file and again, with "shown", after the last; both times it is
+// durable before anything else happens. A model snapshot without "shown" can not be
+// committed, so a crash leaves an active snapshot that containerd removes.
+//
+// The store has a reference "snapshot/<id>" for every model snapshot, which keeps its
+// objects. It is made before the table is hydrated and removed after the metadata of the
+// snapshot; Reconcile mends what a crash in between left over.
+//
+// # Claiming
+//
+// Prepare of a blob layer commits an empty snapshot at once and answers
+// errdefs.ErrAlreadyExists, which tells containerd that the layer needs no bytes. An image
+// can put any label with the prefix "containerd.io/snapshot/" on its layers, so the labels
+// prove nothing alone: a layer is claimed only if its diffID is the one that only a blob
+// layer can have (store.BlobDiffID) and its chainID follows from that diffID. An empty
+// snapshot can thus never have the name of a layer with content.
+//
+// # Two ways of showing a model
+//
+// Stubs: each file is an empty, sparse file of the right name, mode, mtime and size, with
+// the extended attributes trusted.overlay.metacopy and trusted.overlay.redirect, the latter
+// naming the object. The mount has the store's objects as data-only lower layer:
+//
+//	lowerdir=<snapshot>:…::<objects>,metacopy=on
+//
+// Reads go to the object without any daemon, all containers share its page cache, and a
+// write makes a private copy in the container. Needs Linux 6.5.
+//
+// Links: each file is a hard link to its object. Works everywhere, but a link has the mode
+// and the mtime of the object: a file whose mode differs is copied if it has at most 1 MiB,
+// otherwise it has the mode of the object. Snapshots and objects must be on one file system.
+//
+// Which way a snapshot was made is in its marker, so that both can be mounted at any time.
+// Probe finds out what works by trying it.
+//
+// # Mounts
+//
+// A mount of a chain with a model leaves out the empty snapshots: mount(2) takes one page
+// of options. A chain with stubs whose options would not fit, as with about forty ordinary
+// layers above a model, is refused. A View is always exactly one read-only mount. The mounts
+// of a chain with nothing of ours are exactly overlay's.
+//
+// containerd reads mount options too, and does not know the "::" of data-only layers. So the
+// options of a model have two lists of lower directories:
+//
+//	lowerdir=<hide>:<snapshot>:…:<objects>
+//	metacopy=on
+//	upperdir=<container>
+//	workdir=<container>,lowerdir=<snapshot>:…::<objects>
+//
+// The kernel takes the last one. containerd takes the first, to look into the directories,
+// and to make a read-only mount of a container, for which it drops the last two lines and
+// puts the upper directory in front of the list. There the objects are an ordinary layer,
+// and <hide> has a whiteout over their directory. (In such a mount, and only there, a file
+// named "sha256" at the top of an image is not seen.)
+//
+// An image volume of an image without layers would be an empty directory. It is refused:
+// that is what an unconverted model artifact looks like from here.
+package snapshotter

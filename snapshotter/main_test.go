@@ -1,0 +1,366 @@
+package snapshotter
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// Mounts need root. A skipped test would look like a passed one, so there is no skip.
+func TestMain(m *testing.M) {
+	if os.Getuid() != 0 {
+		fmt.Fprintln(os.Stderr, "the tests of the snapshotter mount; run them as root")
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+var ways = []Way{Stubs, Links}
+
+// A node is a store and a snapshotter in a directory of their own.
+type node struct {
+	*Snapshotter
+	store *store.Store
+	dir   string
+}
+
+func newNode(t *testing.T, way Way) *node {
+	t.Helper()
+	dir := t.TempDir()
+	st, err := store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	n := &node{store: st, dir: dir}
+	n.open(t, way)
+	return n
+}
+
+// open opens the snapshotter, as a new daemon does.
+func (n *node) open(t *testing.T, way Way) {
+	t.Helper()
+	if n.Snapshotter != nil {
+		if err := n.Snapshotter.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := New(filepath.Join(n.dir, "snapshots"), n.store, Options{Show: way})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	n.Snapshotter = s
+}
+
+// blobs is a store.Fetcher of what a test made.
+type blobs map[digest.Digest][]byte
+
+func (b blobs) Fetch(_ context.Context, d digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
+	p, ok := b[d]
+	if !ok {
+		return nil, 0, fmt.Errorf("blob %s: %w", d, errdefs.ErrNotFound)
+	}
+	return io.NopCloser(bytes.NewReader(p[off : off+n])), off, nil
+}
+
+// A model is a table in the making.
+type model struct {
+	table store.Table
+	blobs blobs
+}
+
+func newModel() *model {
+	return &model{
+		table: store.Table{
+			Version: store.TableVersion,
+			Origin:  store.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1},
+		},
+		blobs: blobs{},
+	}
+}
+
+// file adds a file that is a blob of its own.
+func (m *model) file(path string, mode uint32, content []byte) *model {
+	d := digest.FromBytes(content)
+	if _, ok := m.blobs[d]; !ok {
+		m.blobs[d] = content
+		m.table.Blobs = append(m.table.Blobs, store.Blob{Digest: d, Size: int64(len(content)), Layer: len(m.table.Blobs)})
+	}
+	return m.add(store.File{
+		Path: path, Type: store.TypeReg, Mode: mode, ModTime: time.Unix(1_700_000_000, 123_456_789).UTC(),
+		Size: int64(len(content)), Digest: d, Source: &store.Source{Blob: d, Size: int64(len(content))},
+	})
+}
+
+// inline adds a small file whose bytes are in the table.
+func (m *model) inline(path string, mode uint32, content string) *model {
+	return m.add(store.File{
+		Path: path, Type: store.TypeReg, Mode: mode, Size: int64(len(content)),
+		Digest: digest.FromString(content), Source: &store.Source{Inline: []byte(content)},
+	})
+}
+
+func (m *model) add(f store.File) *model {
+	m.table.Files = append(m.table.Files, f)
+	slices.SortFunc(m.table.Files, func(a, b store.File) int { return cmp.Compare(a.Path, b.Path) })
+	return m
+}
+
+// put stores the table.
+func (m *model) put(t *testing.T, n *node) digest.Digest {
+	t.Helper()
+	p, err := m.table.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := n.store.PutTable(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// apply does what the differ does for the table layer: the snapshot with key shows m.
+func (n *node) apply(t *testing.T, key string, m *model) digest.Digest {
+	t.Helper()
+	ctx := t.Context()
+	mounts, err := n.Mounts(ctx, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := n.Locate(ctx, mounts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := m.put(t, n)
+	if err := n.Hold(ctx, id, table); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []store.Fetcher{m.blobs}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Show(ctx, id, table); err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// commit makes the committed snapshot name that shows m on parent, and returns its table.
+func (n *node) commit(t *testing.T, name, parent string, m *model) digest.Digest {
+	t.Helper()
+	key := "extract-" + name
+	if _, err := n.Prepare(t.Context(), key, parent); err != nil {
+		t.Fatal(err)
+	}
+	table := n.apply(t, key, m)
+	if err := n.Commit(t.Context(), name, key); err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// layer makes the committed ordinary snapshot name, with what f writes.
+func (n *node) layer(t *testing.T, name, parent string, f func(dir string)) {
+	t.Helper()
+	mounts, err := n.Prepare(t.Context(), "extract-"+name, parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, unmount := mountAll(t, mounts)
+	f(dir)
+	unmount()
+	if err := n.Commit(t.Context(), name, "extract-"+name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mountAll mounts at a new directory. It is unmounted when the test ends, or before.
+func mountAll(t *testing.T, mounts []mount.Mount) (dir string, unmount func()) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := mount.All(mounts, dir); err != nil {
+		t.Fatalf("mount %v: %v", mounts, err)
+	}
+	done := false
+	unmount = func() {
+		if done {
+			return
+		}
+		done = true
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	}
+	t.Cleanup(func() {
+		if done {
+			return
+		}
+		done = true
+		if err := mount.UnmountAll(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	return dir, unmount
+}
+
+// view mounts a view of a committed snapshot.
+func (n *node) view(t *testing.T, parent string) string {
+	t.Helper()
+	mounts, err := n.View(t.Context(), fmt.Sprintf("view-%d-%s", rand.Int(), parent), parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(mounts) != 1 || !mounts[0].ReadOnly() {
+		t.Fatalf("view of %q: got %v, want one read-only mount", parent, mounts)
+	}
+	dir, _ := mountAll(t, mounts)
+	return dir
+}
+
+// container mounts the root file system of a container of a committed snapshot.
+func (n *node) container(t *testing.T, key, parent string) string {
+	t.Helper()
+	mounts, err := n.Prepare(t.Context(), key, parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, _ := mountAll(t, mounts)
+	return dir
+}
+
+// An entry is what a user sees of a file.
+type entry struct {
+	Mode   fs.FileMode
+	Size   int64
+	MTime  time.Time
+	UID    uint32
+	GID    uint32
+	Sum    string
+	Target string
+}
+
+// list reads everything below dir.
+func list(t *testing.T, dir string) map[string]entry {
+	t.Helper()
+	out := map[string]entry{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		fi, err := os.Lstat(path)
+		if err != nil {
+			return err
+		}
+		st := fi.Sys().(*syscall.Stat_t)
+		e := entry{Mode: fi.Mode(), MTime: fi.ModTime().UTC(), UID: st.Uid, GID: st.Gid}
+		switch {
+		case fi.Mode().IsRegular():
+			e.Size = fi.Size()
+			e.Sum = sum(t, path)
+		case fi.Mode()&fs.ModeSymlink != 0:
+			if e.Target, err = os.Readlink(path); err != nil {
+				return err
+			}
+		}
+		out[rel] = e
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func sum(t *testing.T, path string) string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		t.Fatal(err)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	p, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(p)
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// random returns n bytes that do not compress, the same for the same seed.
+func random(seed uint64, n int) []byte {
+	p := make([]byte, n)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+	return p
+}
+
+// blobLabels are the labels of a Prepare of the blob layer of d on the given chain.
+func blobLabels(d digest.Digest, below ...digest.Digest) map[string]string {
+	diffID := store.BlobDiffID(d)
+	labels := map[string]string{
+		snapshots.LabelSnapshotDiffID: diffID.String(),
+		labelBlob:                     d.String(),
+	}
+	ref := diffID
+	if len(below) > 0 {
+		labels[labelParentChainID] = below[0].String()
+		ref = chainID(below[0], diffID)
+	}
+	labels[snapshots.LabelSnapshotRef] = ref.String()
+	return labels
+}
+
+func chainID(ids ...digest.Digest) digest.Digest { return identity.ChainID(ids) }
+
+func digestOf(s string) digest.Digest { return digest.FromString(s) }

@@ -1,0 +1,176 @@
+package snapshotter
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/storage"
+	"github.com/containerd/errdefs"
+)
+
+// mountReserve is what is left free of the page that mount(2) takes, in bytes: 128 for
+// options that others append, such as ",volatile" for an image volume, and 512 that
+// containerd leaves free. Beyond that it would shorten our lists, and put them last.
+// https://github.com/containerd/containerd/blob/v2.4.2/core/mount/mount_linux.go
+const mountReserve = 512 + 128
+
+// A chain is an active snapshot or a view, with the markers of its parents.
+type chain struct {
+	storage.Snapshot
+	parents []marker // one for each of ParentIDs
+}
+
+// chain returns the chain of an active snapshot or view.
+func (s *Snapshotter) chain(ctx context.Context, key string) (c chain, err error) {
+	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
+		c.Snapshot, err = storage.GetSnapshot(ctx, key)
+		return err
+	})
+	if err != nil {
+		return chain{}, err
+	}
+	c.parents = make([]marker, len(c.ParentIDs))
+	for i, id := range c.ParentIDs {
+		if c.parents[i], err = readMarker(s.snapshotDir(id)); err != nil {
+			return chain{}, err
+		}
+	}
+	return c, nil
+}
+
+// ours says whether a snapshot of ours is below.
+func (c chain) ours() bool {
+	for _, m := range c.parents {
+		if m != (marker{}) {
+			return true
+		}
+	}
+	return false
+}
+
+// lowers returns the ids of the parents that have files, and whether stubs are among them.
+func (c chain) lowers() (ids []string, stubs bool, err error) {
+	for i, m := range c.parents {
+		switch {
+		case m.Empty:
+			continue
+		case m.Table != "" && !m.Shown:
+			return nil, false, fmt.Errorf("snapshot %s: model %s is not complete: %w", c.ParentIDs[i], m.Table, errdefs.ErrUnavailable)
+		}
+		stubs = stubs || m.Show == Stubs
+		ids = append(ids, c.ParentIDs[i])
+	}
+	return ids, stubs, nil
+}
+
+// mounts returns the mounts of the snapshot with key. plain are those that overlay gives.
+func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Mount) ([]mount.Mount, error) {
+	c, err := s.chain(ctx, key)
+	if err != nil || !c.ours() {
+		return plain, err
+	}
+	ids, stubs, err := c.lowers()
+	if err != nil {
+		return nil, err
+	}
+	if len(ids) == 0 && strings.Contains(key, imageVolumes) {
+		return nil, errEmptyVolume(key)
+	}
+	view := c.Kind == snapshots.KindView
+	switch {
+	case len(ids) == 0 && view:
+		return bind(s.upperDir(c.ID), "ro"), nil
+	case len(ids) == 0:
+		return bind(s.upperDir(c.ID), "rw"), nil
+	case len(ids) == 1 && view && !stubs:
+		return bind(s.upperDir(ids[0]), "ro"), nil
+	}
+	options := append(s.lowerOptions(ids, stubs), ownOptions(plain)...)
+	access := "ro"
+	if !view {
+		options = append(options, "upperdir="+s.upperDir(c.ID))
+		access = "workdir=" + filepath.Join(s.snapshotDir(c.ID), "work")
+	}
+	if stubs {
+		if err := s.checkHide(); err != nil {
+			return nil, err
+		}
+		access += ",lowerdir=" + s.lowerList(ids) + "::" + s.objects
+	}
+	options = append(options, access)
+	if stubs { // containerd shortens a list without data-only layers itself
+		if err := fitsMount(options, len(ids)); err != nil {
+			return nil, err
+		}
+	}
+	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: options}}, nil
+}
+
+// lowerList returns the directories of parents, top first.
+func (s *Snapshotter) lowerList(ids []string) string {
+	dirs := make([]string, len(ids))
+	for i, id := range ids {
+		dirs[i] = s.upperDir(id)
+	}
+	return strings.Join(dirs, ":")
+}
+
+// lowerOptions returns the options for these parents as containerd reads them. It looks for
+// users in the directories of the list without mounting it, and makes a read-only mount of a
+// container, to commit it, with the upper directory in front of the list. It takes "::" for
+// a directory without a name, so the list has the objects as an ordinary layer, which shows
+// the same files but for the name of the objects' one directory; the top layer hides that.
+//
+// The kernel gets a list with a data-only layer: the last list counts, and it is in one
+// string with an option that containerd drops for its read-only mount.
+func (s *Snapshotter) lowerOptions(ids []string, stubs bool) []string {
+	if !stubs {
+		return []string{"lowerdir=" + s.lowerList(ids)}
+	}
+	// metacopy=on makes overlayfs follow the stubs; it turns redirect_dir=on with it.
+	return []string{"lowerdir=" + s.hideDir() + ":" + s.lowerList(ids) + ":" + s.objects, "metacopy=on"}
+}
+
+// ownOptions returns the options of overlay's that do not name a directory, such as
+// index=off. A bind mount has none: they are needed for a mount with an upper layer only.
+func ownOptions(plain []mount.Mount) []string {
+	var options []string
+	for _, m := range plain {
+		if m.Type != "overlay" {
+			continue
+		}
+		for _, o := range m.Options {
+			if k, _, _ := strings.Cut(o, "="); k != "lowerdir" && k != "upperdir" && k != "workdir" {
+				options = append(options, o)
+			}
+		}
+	}
+	return options
+}
+
+// fitsMount returns errdefs.ErrResourceExhausted if the options do not fit into the page
+// that mount(2) takes.
+// https://github.com/containerd/containerd/blob/v2.4.2/core/mount/mount_linux.go
+func fitsMount(options []string, layers int) error {
+	n, limit := len(strings.Join(options, ",")), os.Getpagesize()-mountReserve
+	if n <= limit {
+		return nil
+	}
+	return fmt.Errorf("mount options of %d layers with files on top of each other take %d bytes, more than %d; use fewer layers above the model or a shorter root: %w",
+		layers, n, limit, errdefs.ErrResourceExhausted)
+}
+
+func bind(dir, access string) []mount.Mount {
+	return []mount.Mount{{Type: "bind", Source: dir, Options: []string{access, "rbind"}}}
+}
+
+func errEmptyVolume(key string) error {
+	return fmt.Errorf("image volume %q: the image has no files to mount; a model must be pulled by tag through the ballast facade, "+
+		"a reference pinned to the digest of the upstream artifact can not be mounted (pin the digest of the converted image): %w",
+		filepath.Base(key), errdefs.ErrFailedPrecondition)
+}

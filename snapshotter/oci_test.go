@@ -1,0 +1,118 @@
+package snapshotter
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// client is what containerd's code for container specs needs of a client.
+type client struct{ s snapshots.Snapshotter }
+
+func (c client) SnapshotService(string) snapshots.Snapshotter { return c.s }
+
+// containerd looks for users in the layers of a container without mounting it.
+func TestUsersOfContainer(t *testing.T) {
+	for _, way := range ways {
+		t.Run(string(way), func(t *testing.T) {
+			n := newNode(t, way)
+			ctx := namespaces.WithNamespace(t.Context(), "default")
+			n.commit(t, "model", n.claimBlobs(t, 2), newModel().file("w", 0o644, random(1, 5000)))
+			n.layer(t, "tool", "model", func(dir string) {
+				if err := os.Mkdir(filepath.Join(dir, "etc"), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				write(t, filepath.Join(dir, "etc", "passwd"), "bob:x:123:456::/:/bin/sh\n")
+				write(t, filepath.Join(dir, "etc", "group"), "some:x:789:bob\n")
+			})
+			for parent, opts := range map[string][]oci.SpecOpts{
+				"tool":  {oci.WithUsername("bob"), oci.WithAdditionalGIDs("bob")},
+				"model": {oci.WithAdditionalGIDs("root")},
+			} {
+				if _, err := n.Prepare(ctx, "c-"+parent, parent); err != nil {
+					t.Fatal(err)
+				}
+				spec := specs.Spec{Process: &specs.Process{}, Linux: &specs.Linux{}}
+				c := &containers.Container{ID: parent, Snapshotter: "ballast", SnapshotKey: "c-" + parent}
+				for _, o := range opts {
+					if err := o(ctx, client{n.Snapshotter}, c, &spec); err != nil {
+						t.Errorf("%s: %v", parent, err)
+					}
+				}
+				if u := spec.Process.User; parent == "tool" && (u.UID != 123 || u.GID != 456 || !cmp.Equal(u.AdditionalGids, []uint32{456, 789})) {
+					t.Errorf("got user %v, want 123:456 and the groups 456 and 789", u)
+				}
+			}
+		})
+	}
+}
+
+// A read-only mount that containerd makes of a container shows what the container sees, and
+// nothing of the store.
+func TestReadonlyOfContainer(t *testing.T) {
+	n := newNode(t, Stubs)
+	n.commit(t, "model", "", newModel().file("w", 0o644, random(1, 5000)).file("d/e", 0o600, random(2, 5000)))
+	n.commit(t, "other", "", newModel().file("secret", 0o644, random(3, 5000)))
+	n.layer(t, "above", "model", func(dir string) { write(t, filepath.Join(dir, "x"), "x") })
+	for _, parent := range []string{"model", "above"} {
+		mounts, err := n.Prepare(t.Context(), "c-"+parent, parent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir, unmount := mountAll(t, mounts)
+		write(t, filepath.Join(dir, "mine"), "mine")
+		if err := os.Remove(filepath.Join(dir, "d/e")); err != nil {
+			t.Fatal(err)
+		}
+		want := list(t, dir)
+		unmount()
+		err = mount.WithReadonlyTempMount(t.Context(), mounts, func(root string) error {
+			if diff := cmp.Diff(list(t, root), want); diff != "" {
+				t.Errorf("%s (-read-only +container):\n%s", parent, diff)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Without the whiteout a read-only mount of containerd's would show all objects.
+func TestHide(t *testing.T) {
+	n := newNode(t, Stubs)
+	n.commit(t, "model", "", newModel().file("w", 0o644, random(1, 5000)))
+	name := whiteout(n.hideDir())
+	damages := map[string]func() error{
+		"missing":   func() error { return nil },
+		"file":      func() error { return os.WriteFile(name, nil, 0o644) },
+		"directory": func() error { return os.MkdirAll(filepath.Join(name, "d"), 0o755) },
+	}
+	for what, damage := range damages {
+		if err := os.RemoveAll(name); err != nil {
+			t.Fatal(err)
+		}
+		if err := damage(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Prepare(t.Context(), "c", "model"); !errdefs.IsDataLoss(err) {
+			t.Errorf("%s: got %v, want data loss", what, err)
+		}
+		n.open(t, Stubs)
+		if _, err := n.Prepare(t.Context(), "c", "model"); err != nil {
+			t.Errorf("%s, after a restart: %v", what, err)
+		}
+		if err := n.Remove(t.Context(), "c"); err != nil {
+			t.Error(err)
+		}
+	}
+}

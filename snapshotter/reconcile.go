@@ -1,0 +1,179 @@
+package snapshotter
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/storage"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// refPrefix begins the names of our references in the store.
+const refPrefix = "snapshot/"
+
+func refName(id string) string { return refPrefix + id }
+
+// Hold keeps the objects of a table for the snapshot id, until the snapshot is removed.
+func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) error {
+	if err := s.store.AddRef(ctx, refName(id), table, time.Time{}); err != nil {
+		return fmt.Errorf("hold table %s for snapshot %s: %w", table, id, err)
+	}
+	// If the snapshot was removed meanwhile, nobody would remove the reference.
+	if err := s.active(ctx, id); err != nil {
+		s.release(context.WithoutCancel(ctx), id)
+		return err
+	}
+	return nil
+}
+
+// Reconcile makes the store's references agree with the snapshots: references of snapshots
+// that are gone are removed, and a model without a reference gets one. Call it once before
+// serving.
+func (s *Snapshotter) Reconcile(ctx context.Context) error {
+	if err := s.dropRefs(ctx); err != nil {
+		return err
+	}
+	refs, err := s.refs(ctx)
+	if err != nil {
+		return err
+	}
+	ids, err := s.ids(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		m, err := readMarker(s.snapshotDir(id))
+		if err != nil {
+			s.log.ErrorContext(ctx, "snapshot can not be mounted; remove its image and pull it again", "snapshot", id, "err", err)
+			continue
+		}
+		if m.Table == "" || refs[id] == m.Table {
+			continue
+		}
+		if err := s.store.AddRef(ctx, refName(id), m.Table, time.Time{}); err != nil {
+			s.log.WarnContext(ctx, "model of a snapshot is not in the store; its files can not be read", "snapshot", id, "table", m.Table, "err", err)
+		}
+	}
+	return nil
+}
+
+// dropRefs removes the references of snapshots that are gone. Ids are never used again, so
+// it may run at any time.
+func (s *Snapshotter) dropRefs(ctx context.Context) error {
+	refs, err := s.refs(ctx) // before ids: what is in refs and not in ids is gone
+	if err != nil {
+		return err
+	}
+	ids, err := s.ids(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(refs)) {
+		if _, ok := ids[id]; ok {
+			continue
+		}
+		if err := s.store.RemoveRef(ctx, refName(id)); err != nil {
+			return fmt.Errorf("remove reference of snapshot %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// refs returns the table that the store holds for each snapshot id.
+func (s *Snapshotter) refs(ctx context.Context) (map[string]digest.Digest, error) {
+	list, err := s.store.Refs(ctx, refPrefix)
+	if err != nil {
+		return nil, err
+	}
+	refs := make(map[string]digest.Digest, len(list))
+	for _, r := range list {
+		refs[strings.TrimPrefix(r.Name, refPrefix)] = r.Table
+	}
+	return refs, nil
+}
+
+// ids returns the name or key of every snapshot by id.
+func (s *Snapshotter) ids(ctx context.Context) (ids map[string]string, err error) {
+	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
+		ids, err = storage.IDMap(ctx)
+		return err
+	})
+	if errdefs.IsNotFound(err) {
+		return nil, nil // a new database has no bucket yet
+	}
+	return ids, err
+}
+
+// active returns errdefs.ErrNotFound if there is no snapshot id, and
+// errdefs.ErrFailedPrecondition if it is not active.
+func (s *Snapshotter) active(ctx context.Context, id string) error {
+	ids, err := s.ids(ctx)
+	if err != nil {
+		return err
+	}
+	key, ok := ids[id]
+	if !ok {
+		return fmt.Errorf("snapshot %s: %w", id, errdefs.ErrNotFound)
+	}
+	_, info, err := s.info(ctx, key)
+	if err != nil {
+		return err
+	}
+	if info.Kind != snapshots.KindActive {
+		return fmt.Errorf("snapshot %s is not active: %w", id, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// Locate returns the id of the active snapshot that mounts are of. It returns
+// errdefs.ErrFailedPrecondition if they are not mounts of this snapshotter.
+func (s *Snapshotter) Locate(ctx context.Context, mounts []mount.Mount) (string, error) {
+	bad := func(why string) (string, error) {
+		return "", fmt.Errorf("mounts are not of the ballast snapshotter: %s: %w", why, errdefs.ErrFailedPrecondition)
+	}
+	if len(mounts) != 1 {
+		return bad(fmt.Sprintf("%d mounts", len(mounts)))
+	}
+	dir := writable(mounts[0])
+	if dir == "" {
+		return bad("no writable directory")
+	}
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return bad(err.Error())
+	}
+	rel, err := filepath.Rel(filepath.Join(s.root, "snapshots"), dir)
+	if err != nil || !filepath.IsLocal(rel) {
+		return bad(dir + " is elsewhere")
+	}
+	id, base, _ := strings.Cut(rel, "/")
+	if base != "fs" {
+		return bad(dir + " is not a snapshot")
+	}
+	return id, s.active(ctx, id)
+}
+
+// writable returns the directory that writes to a mount go to, or "".
+func writable(m mount.Mount) string {
+	switch m.Type {
+	case "bind":
+		if !m.ReadOnly() {
+			return m.Source
+		}
+	case "overlay":
+		for _, o := range m.Options {
+			if dir, ok := strings.CutPrefix(o, "upperdir="); ok {
+				return dir
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,92 @@
+package snapshotter
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// Show puts the files of a table into the active snapshot id. Every file of the table must
+// be complete in the store, and held for the snapshot (Hold). Show may be run again after
+// an error. All is durable on return.
+//
+// It returns errdefs.ErrUnavailable if a file is not complete, and
+// errdefs.ErrFailedPrecondition if the snapshot is not active or shows another table.
+func (s *Snapshotter) Show(ctx context.Context, id string, table digest.Digest) error {
+	if err := s.active(ctx, id); err != nil {
+		return err
+	}
+	return s.show(ctx, id, table)
+}
+
+// Refresh mends the snapshots that show a table, after its objects were mended: a file that
+// is not what the table and the store say is replaced. What a container has open stays as
+// it was until it is closed.
+func (s *Snapshotter) Refresh(ctx context.Context, table digest.Digest) error {
+	ids, err := s.ids(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		m, err := readMarker(s.snapshotDir(id))
+		if err != nil {
+			return err
+		}
+		if m.Table != table || !m.Shown {
+			continue
+		}
+		if err := s.show(ctx, id, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// show makes the directory of snapshot id agree with the table.
+//
+// absent → marked → shown; a snapshot that was shown stays so while it is mended.
+func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) error {
+	files, err := s.store.Files(ctx, table)
+	if err != nil {
+		return err
+	}
+	dir := s.snapshotDir(id)
+	m, err := readMarker(dir)
+	if err != nil {
+		return err
+	}
+	switch {
+	case m == marker{}:
+		m = marker{Table: table, Show: s.way}
+		if err := writeMarker(dir, m); err != nil {
+			return err
+		}
+	case m.Table != table:
+		return fmt.Errorf("show table %s: snapshot %s is of another layer: %w", table, id, errdefs.ErrFailedPrecondition)
+	}
+	t, err := openTree(s.upperDir(id), s.store, m.Show)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	for _, f := range files {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := t.put(f); err != nil {
+			return fmt.Errorf("snapshot %s: show %q: %w", id, f.Path, err)
+		}
+	}
+	if err := t.finish(ctx); err != nil {
+		return fmt.Errorf("snapshot %s: %w", id, err)
+	}
+	shown := marker{Table: table, Show: m.Show, Shown: true, Size: t.size, Inodes: t.inodes}
+	if shown == m {
+		return nil
+	}
+	return writeMarker(dir, shown)
+}

@@ -1,0 +1,496 @@
+package snapshotter
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
+)
+
+// awkward is a model with the names and modes that go wrong elsewhere.
+func awkward() *model {
+	long := strings.Repeat("n", 255)
+	deep := strings.Repeat("d/", 40) + "f"
+	m := newModel().
+		file("weights/model.gguf", 0o644, random(1, 3<<20)).
+		file("weights/part-1.bin", 0o755, random(2, 100_001)).
+		file("twin.gguf", 0o644, random(1, 3<<20)).
+		file(".wh.foo", 0o644, []byte("not a whiteout")).
+		file("dir/.wh..wh..opq", 0o644, []byte("not opaque")).
+		file("dir/kept", 0o644, []byte("still here")).
+		file("zero-mode", 0, random(3, 4096)).
+		file("all-mode", 0o777, random(4, 4097)).
+		file(long, 0o600, []byte("long name")).
+		file("模型/größe-🙂.txt", 0o640, []byte("not ASCII")).
+		file("a b\\c'\"$;", 0o444, []byte("quoting")).
+		file(deep, 0o644, []byte("deep")).
+		inline("config.json", 0o644, "{}").
+		inline("empty", 0o600, "")
+	m.add(store.File{Path: "dir", Type: store.TypeDir, Mode: 0o700, ModTime: time.Unix(1_600_000_000, 0)})
+	m.add(store.File{Path: "hollow", Type: store.TypeDir, Mode: 0o555})
+	m.add(store.File{Path: "closed", Type: store.TypeDir, Mode: 0})
+	m.add(store.File{Path: "closed/f", Type: store.TypeReg, Mode: 0o644, Size: 1, Digest: digestOf("x"), Source: &store.Source{Inline: []byte("x")}})
+	m.add(store.File{Path: "latest", Type: store.TypeSymlink, Mode: 0o777, Target: "weights/model.gguf", ModTime: time.Unix(1_500_000_000, 0)})
+	m.add(store.File{Path: "dir/up", Type: store.TypeSymlink, Mode: 0o777, Target: "../config.json"})
+	return m
+}
+
+// objectMode is the mode that the store gives its objects.
+const objectMode fs.FileMode = 0o644
+
+// want returns what list must see of the model, without the attributes of directories that
+// the table does not have.
+func (m *model) want(t *testing.T) map[string]entry {
+	t.Helper()
+	out := map[string]entry{}
+	for _, f := range m.table.Files {
+		e := entry{Mode: fs.FileMode(f.Mode), Size: f.Size, MTime: time.Unix(0, 0).UTC(), Target: f.Target}
+		if !f.ModTime.IsZero() {
+			e.MTime = f.ModTime.UTC()
+		}
+		switch f.Type {
+		case store.TypeDir:
+			e.Mode |= fs.ModeDir
+		case store.TypeSymlink:
+			e.Mode = fs.ModeSymlink | 0o777
+		case store.TypeReg:
+			p := f.Source.Inline
+			if f.Source.Blob != "" {
+				p = m.blobs[f.Source.Blob]
+			}
+			s := sha256.Sum256(p)
+			e.Sum = hex.EncodeToString(s[:])
+		}
+		for d := filepath.Dir(f.Path); d != "."; d = filepath.Dir(d) {
+			if _, ok := out[d]; !ok {
+				out[d] = entry{Mode: fs.ModeDir | 0o755, MTime: time.Unix(0, 0).UTC()}
+			}
+		}
+		out[f.Path] = e
+	}
+	return out
+}
+
+// differences compares what is seen with the model. Linked files have the mode and time of
+// their object.
+func (m *model) differences(t *testing.T, way Way, dir string) string {
+	t.Helper()
+	got, want := list(t, dir), m.want(t)
+	delete(got, ".")
+	if way == Stubs {
+		return cmp.Diff(got, want)
+	}
+	for p, w := range want {
+		g, ok := got[p]
+		if !ok || !w.Mode.IsRegular() || w.Size == 0 {
+			continue
+		}
+		switch {
+		case w.Size > maxCopy:
+			w.Mode, w.MTime = g.Mode, g.MTime
+		case w.Mode == objectMode:
+			w.MTime = g.MTime
+		}
+		want[p] = w
+	}
+	return cmp.Diff(got, want)
+}
+
+func TestShow(t *testing.T) {
+	for _, way := range ways {
+		t.Run(string(way), func(t *testing.T) {
+			n := newNode(t, way)
+			m := awkward()
+			n.commit(t, "model", "", m)
+
+			t.Run("view", func(t *testing.T) {
+				dir := n.view(t, "model")
+				if diff := m.differences(t, way, dir); diff != "" {
+					t.Errorf("(-got +want):\n%s", diff)
+				}
+				if err := os.WriteFile(filepath.Join(dir, "new"), nil, 0o644); !isErrno(err, unix.EROFS) {
+					t.Errorf("write to a view: got %v, want a read-only file system", err)
+				}
+			})
+			t.Run("container", func(t *testing.T) {
+				dir := n.container(t, "c", "model")
+				if diff := m.differences(t, way, dir); diff != "" {
+					t.Errorf("(-got +want):\n%s", diff)
+				}
+			})
+			t.Run("reopened", func(t *testing.T) {
+				n.open(t, way)
+				if diff := m.differences(t, way, n.view(t, "model")); diff != "" {
+					t.Errorf("(-got +want):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func isErrno(err error, want unix.Errno) bool {
+	pe, ok := err.(*fs.PathError)
+	return ok && pe.Err == syscall.Errno(want)
+}
+
+// Setuid, setgid and sticky bits of a table are refused by the store; should one come
+// through, it is not shown.
+func TestModeMasked(t *testing.T) {
+	f := store.File{Mode: 0o7755}
+	if got, want := permOf(f), fs.FileMode(0o755); got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestModTime(t *testing.T) {
+	epoch := time.Unix(0, 0)
+	tests := []struct {
+		name      string
+		got, want time.Time
+	}{
+		{"none", time.Time{}, epoch},
+		{"before 1901", time.Date(1492, 1, 1, 0, 0, 0, 0, time.UTC), epoch},
+		{"after 2261", time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), epoch},
+		{"before the epoch", time.Unix(-5, 0), time.Unix(-5, 0)},
+		{"nanoseconds", time.Unix(5, 7), time.Unix(5, 7)},
+	}
+	for _, test := range tests {
+		if got := mtimeOf(store.File{ModTime: test.got}); !got.Equal(test.want) {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// Each of these leaves part of a tree behind; showing again must mend it.
+func TestShowAgain(t *testing.T) {
+	for _, way := range ways {
+		t.Run(string(way), func(t *testing.T) {
+			n := newNode(t, way)
+			m := awkward()
+			mounts, err := n.Prepare(t.Context(), "key", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, err := n.Locate(t.Context(), mounts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			table := n.apply(t, "key", m)
+			at := func(p string) string { return filepath.Join(n.upperDir(id), p) }
+			for _, p := range []string{"dir/kept", "latest", "twin.gguf"} {
+				if err := os.Remove(at(p)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// Replaced, not written to: a link's inode is the object's.
+			for _, p := range []string{"weights/model.gguf", "config.json", "empty", "dir/up"} {
+				if err := os.Remove(at(p)); err != nil {
+					t.Fatal(err)
+				}
+				write(t, at(p), "wrong")
+			}
+			if err := os.Chmod(at("hollow"), 0o777); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Show(t.Context(), id, table); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Commit(t.Context(), "model", "key"); err != nil {
+				t.Fatal(err)
+			}
+			if diff := m.differences(t, way, n.view(t, "model")); diff != "" {
+				t.Errorf("(-got +want):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestShowRefused(t *testing.T) {
+	n := newNode(t, Auto)
+	ctx := t.Context()
+	mounts, err := n.Prepare(ctx, "key", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := n.Locate(ctx, mounts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newModel().file("f", 0o644, random(1, 5000))
+	table := m.put(t, n)
+	if err := n.Show(ctx, id, table); !errdefs.IsUnavailable(err) {
+		t.Errorf("not hydrated: got %v, want unavailable", err)
+	}
+	if err := n.Show(ctx, "4711", table); !errdefs.IsNotFound(err) {
+		t.Errorf("unknown snapshot: got %v, want not found", err)
+	}
+	n.apply(t, "key", m)
+	other := newModel().inline("g", 0o644, "g").put(t, n)
+	if err := n.store.Hydrate(ctx, other, store.HydrateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Show(ctx, id, other); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("second table: got %v, want failed precondition", err)
+	}
+	if err := n.Commit(ctx, "model", "key"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Show(ctx, id, table); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("committed: got %v, want failed precondition", err)
+	}
+}
+
+// A model of which only the marker is there, as after a crash, must not become an image.
+func TestCommitIncomplete(t *testing.T) {
+	n := newNode(t, Auto)
+	mounts, err := n.Prepare(t.Context(), "key", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := n.Locate(t.Context(), mounts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := newModel().inline("f", 0o644, "f").put(t, n)
+	if err := writeMarker(n.snapshotDir(id), marker{Table: table, Show: Stubs}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Commit(t.Context(), "model", "key"); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("got %v, want failed precondition", err)
+	}
+}
+
+// After the store mended an object, links to the bad one are replaced.
+func TestRefresh(t *testing.T) {
+	for _, way := range ways {
+		t.Run(string(way), func(t *testing.T) {
+			n := newNode(t, way)
+			m := newModel().file("big", 0o644, random(1, 2<<20)).file("small", 0o640, random(2, 3000))
+			table := n.commit(t, "model", "", m)
+			n.commit(t, "other", "", newModel().file("x", 0o644, random(3, 3000)))
+
+			for _, f := range m.table.Files {
+				object := filepath.Join(n.store.ObjectsDir(), store.ObjectName(f.Digest))
+				if err := damage(object); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := m.differences(t, way, n.view(t, "model")); diff == "" {
+				t.Fatal("the damage is not seen, so the test shows nothing")
+			}
+			bad, err := n.store.Check(t.Context(), table, false, nil)
+			if err != nil || len(bad) != 2 {
+				t.Fatalf("check: got %v, %v, want two bad objects", bad, err)
+			}
+			if err := n.store.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{m.blobs}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Refresh(t.Context(), table); err != nil {
+				t.Fatal(err)
+			}
+			if diff := m.differences(t, way, n.view(t, "model")); diff != "" {
+				t.Errorf("after refresh (-got +want):\n%s", diff)
+			}
+		})
+	}
+}
+
+// damage flips a byte in the middle of a file.
+func damage(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b := make([]byte, 1)
+	if _, err := f.ReadAt(b, 1000); err != nil {
+		return err
+	}
+	b[0] ^= 1
+	_, err = f.WriteAt(b, 1000)
+	return err
+}
+
+// Links: a file has the mode of the table if it was copied for it.
+func TestLinksModes(t *testing.T) {
+	n := newNode(t, Links)
+	small, large := random(1, 1000), random(2, maxCopy+1)
+	n.commit(t, "model", "", newModel().file("same", 0o644, small).file("small", 0o755, small).file("large", 0o755, large))
+	dir := n.view(t, "model")
+	inode := func(p string) uint64 {
+		fi, err := os.Stat(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fi.Sys().(*syscall.Stat_t).Ino
+	}
+	object := func(p []byte) string {
+		return filepath.Join(n.store.ObjectsDir(), store.ObjectName(digestOf(string(p))))
+	}
+	if fi, err := os.Stat(object(small)); err != nil || fi.Mode() != objectMode {
+		t.Fatalf("object: got %v, %v, want mode %v", fi, err, objectMode)
+	}
+	if inode(filepath.Join(dir, "same")) != inode(object(small)) {
+		t.Error("a file with the mode of its object is not linked")
+	}
+	if inode(filepath.Join(dir, "large")) != inode(object(large)) {
+		t.Error("a large file is not linked")
+	}
+	if inode(filepath.Join(dir, "small")) == inode(object(small)) {
+		t.Error("a small file with another mode is linked")
+	}
+	if got, err := os.Stat(filepath.Join(dir, "small")); err != nil || got.Mode() != 0o755 {
+		t.Errorf("small: got %v, %v, want mode 0755", got, err)
+	}
+}
+
+// A table that claims another size than the object has is not shown.
+func TestObjectSize(t *testing.T) {
+	n := newNode(t, Auto)
+	n.commit(t, "model", "", newModel().file("f", 0o644, random(1, 5000)))
+	tr, err := openTree(t.TempDir(), n.store, Stubs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.close()
+	f := store.File{Path: "f", Type: store.TypeReg, Size: 1 << 40, Digest: digestOf(string(random(1, 5000)))}
+	if err := tr.put(f); !errdefs.IsDataLoss(err) {
+		t.Errorf("got %v, want data loss", err)
+	}
+	f.Digest = digestOf("never stored")
+	if err := tr.put(f); err == nil {
+		t.Error("a file without object: got no error")
+	}
+}
+
+// Nothing below the snapshot leads a file out of it, whatever the table says.
+func TestTreeStaysInside(t *testing.T) {
+	n := newNode(t, Auto)
+	outside := t.TempDir()
+	tr, err := openTree(t.TempDir(), n.store, Stubs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.close()
+	if err := tr.put(store.File{Path: "l", Type: store.TypeSymlink, Target: outside}); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{"l/f", "../f", outside + "/f", "d/../../f"} {
+		if err := tr.put(store.File{Path: p, Type: store.TypeReg}); err == nil {
+			t.Errorf("put %q: got no error", p)
+		}
+	}
+	if got, err := emptyDir(outside); err != nil || !got {
+		t.Errorf("outside: got empty %v, %v", got, err)
+	}
+}
+
+// A file and a directory of one name are an error, not a loss of either.
+func TestTreeConflicts(t *testing.T) {
+	n := newNode(t, Auto)
+	for _, test := range []struct{ name, first, second string }{
+		{"file then directory", "a", "a/b"},
+		{"directory then file", "a/b", "a"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			tr, err := openTree(t.TempDir(), n.store, Stubs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tr.close()
+			if err := tr.put(store.File{Path: test.first, Type: store.TypeReg}); err != nil {
+				t.Fatal(err)
+			}
+			if err := tr.put(store.File{Path: test.second, Type: store.TypeReg}); !errdefs.IsInvalidArgument(err) {
+				t.Errorf("got %v, want invalid argument", err)
+			}
+		})
+	}
+}
+
+func TestReplaceLeavesNothing(t *testing.T) {
+	n := newNode(t, Auto)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "f"), "old")
+	write(t, filepath.Join(dir, tempName), "left over")
+	tr, err := openTree(dir, n.store, Stubs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.close()
+	if err := tr.put(store.File{Path: "f", Type: store.TypeReg, Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(list(t, dir), map[string]entry{"f": {Mode: 0o600, Sum: hex.EncodeToString(sha256.New().Sum(nil))}},
+		cmpopts.IgnoreMapEntries(func(p string, _ entry) bool { return p == "." }),
+		cmpopts.IgnoreFields(entry{}, "MTime")); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+}
+
+func TestMarker(t *testing.T) {
+	dir := t.TempDir()
+	if got, err := readMarker(dir); err != nil || got != (marker{}) {
+		t.Errorf("none: got %v, %v, want the zero marker", got, err)
+	}
+	for _, m := range []marker{{Empty: true}, {Table: digestOf("t"), Show: Links}, {Table: digestOf("t"), Show: Stubs, Shown: true, Size: 1 << 50, Inodes: 1 << 30}} {
+		if err := writeMarker(dir, m); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readMarker(dir); err != nil || got != m {
+			t.Errorf("got %v, %v, want %v", got, err, m)
+		}
+	}
+	for _, bad := range []string{"", "{}", `{"empty":true,"table":"` + string(digestOf("t")) + `"}`, `{"table":"x","show":"stubs"}`,
+		`{"table":"` + string(digestOf("t")) + `"}`, `{"table":"` + string(digestOf("t")) + `","show":"auto"}`, `{"empty":true`,
+		`{"empty":true}` + strings.Repeat(" ", maxMarker)} {
+		write(t, filepath.Join(dir, markerName), bad)
+		if got, err := readMarker(dir); !errdefs.IsDataLoss(err) && len(bad) <= maxMarker {
+			t.Errorf("%q: got %v, %v, want data loss", bad, got, err)
+		}
+	}
+}
+
+func FuzzMarker(f *testing.F) {
+	f.Add([]byte(`{"empty":true}`))
+	f.Add([]byte(`{"table":"` + string(digestOf("t")) + `","show":"stubs","shown":true,"size":4096,"inodes":3}`))
+	f.Add([]byte(`{"table":"sha256:x","show":"links"}`))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		m, err := decodeMarker(p)
+		if err != nil {
+			return
+		}
+		dir := t.TempDir()
+		if err := writeMarker(dir, m); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := readMarker(dir); err != nil || got != m {
+			t.Errorf("%q: got %v, %v, want %v", bytes.TrimSpace(p), got, err, m)
+		}
+	})
+}
+
+func TestShowMany(t *testing.T) {
+	n := newNode(t, Auto)
+	m := newModel()
+	for i := range 500 {
+		m.inline(fmt.Sprintf("d%02d/f%04d", i%20, i), 0o644, fmt.Sprint("content ", i))
+	}
+	n.commit(t, "model", "", m)
+	if diff := m.differences(t, n.Way(), n.view(t, "model")); diff != "" {
+		t.Errorf("(-got +want):\n%s", diff)
+	}
+}

@@ -1,0 +1,275 @@
+package snapshotter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/storage"
+	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
+	"github.com/containerd/errdefs"
+	"go.etcd.io/bbolt"
+)
+
+// A Way is a way of showing a model in a snapshot.
+type Way string
+
+// The ways of showing a model. See the package documentation.
+const (
+	Auto  Way = "auto"  // Stubs if this kernel can, otherwise Links
+	Stubs Way = "stubs" // metadata over the store's objects
+	Links Way = "links" // hard links to the store's objects
+)
+
+// Options are the settings of a Snapshotter. The zero value works.
+type Options struct {
+	// Show is how models are shown in new snapshots. Empty means Auto.
+	Show Way
+
+	// Log is where the snapshotter reports; nil discards.
+	Log *slog.Logger
+}
+
+// lockTimeout is how long the first call waits for another process to close the metadata.
+const lockTimeout = 10 * time.Second
+
+// Snapshotter implements snapshots.Snapshotter and snapshots.Cleaner.
+type Snapshotter struct {
+	snapshots.Snapshotter // overlay, for what is not overridden
+
+	overlay overlaySnapshotter
+	meta    *storage.MetaStore // overlay's, for ids and parents
+	store   *store.Store
+	root    string // absolute, without symbolic links
+	objects string // the data-only lower layer
+	way     Way
+	log     *slog.Logger
+}
+
+type overlaySnapshotter interface {
+	snapshots.Snapshotter
+	snapshots.Cleaner
+}
+
+// New returns a snapshotter that keeps its snapshots below root, which it makes if need be.
+// It returns errdefs.ErrInvalidArgument if a path can not be part of mount options, and
+// errdefs.ErrNotImplemented if models can not be shown in the way asked for.
+func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	root, err := makeRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	objects := st.ObjectsDir()
+	if err := mountable(objects); err != nil {
+		return nil, err
+	}
+	way, err := choose(o.Show, root, objects, o.Log)
+	if err != nil {
+		return nil, err
+	}
+	// Snapshots with stubs can be there even if new ones get links.
+	if err := makeHide(filepath.Join(root, "hide")); err != nil && way == Stubs {
+		return nil, err
+	}
+	meta, err := storage.NewMetaStore(filepath.Join(root, "metadata.db"), func(o *bbolt.Options) error {
+		o.Timeout = lockTimeout
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	inner, err := overlay.NewSnapshotter(root, overlay.WithMetaStore(meta), overlay.AsynchronousRemove)
+	if err != nil {
+		return nil, errors.Join(err, meta.Close())
+	}
+	ov, ok := inner.(overlaySnapshotter)
+	if !ok {
+		panic("snapshotter: internal error: overlay does not clean up")
+	}
+	return &Snapshotter{
+		Snapshotter: ov, overlay: ov, meta: meta, store: st,
+		root: root, objects: objects, way: way, log: o.Log,
+	}, nil
+}
+
+// makeRoot makes the directory root and returns its real path.
+func makeRoot(root string) (string, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return "", err
+	}
+	if root, err = filepath.EvalSymlinks(root); err != nil {
+		return "", err
+	}
+	return root, mountable(root)
+}
+
+// mountable returns errdefs.ErrInvalidArgument for a directory that overlayfs would read as
+// more than one, or as another.
+func mountable(dir string) error {
+	if strings.ContainsAny(dir, ":,\\\n") {
+		return fmt.Errorf("directory %q: a colon, comma, backslash or line break can not be part of mount options: %w", dir, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Way returns how models are shown in new snapshots: Stubs or Links.
+func (s *Snapshotter) Way() Way { return s.way }
+
+// Prepare makes an active snapshot. For a blob layer it returns errdefs.ErrAlreadyExists
+// after committing its empty snapshot; for an image volume without files it returns
+// errdefs.ErrFailedPrecondition.
+func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	if parent == "" && strings.Contains(key, imageVolumes) {
+		return nil, errEmptyVolume(key)
+	}
+	labels, err := labelsOf(opts)
+	if err != nil {
+		return nil, err
+	}
+	if target := claimable(labels, parent); target != "" {
+		if err := s.claim(ctx, target, key, parent, opts); err != nil {
+			return nil, err
+		}
+	}
+	return s.create(ctx, s.overlay.Prepare, key, parent, opts)
+}
+
+// View makes a read-only snapshot. It is always exactly one mount.
+func (s *Snapshotter) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
+	return s.create(ctx, s.overlay.View, key, parent, opts)
+}
+
+type createFunc func(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error)
+
+// create makes a snapshot and its mounts, or neither.
+func (s *Snapshotter) create(ctx context.Context, f createFunc, key, parent string, opts []snapshots.Opt) ([]mount.Mount, error) {
+	plain, err := f(ctx, key, parent, opts...)
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := s.mounts(ctx, key, plain)
+	if err != nil {
+		if rerr := s.overlay.Remove(context.WithoutCancel(ctx), key); rerr != nil {
+			return nil, fmt.Errorf("%w; remove %q: %w", err, key, rerr)
+		}
+		return nil, err
+	}
+	return mounts, nil
+}
+
+// Mounts returns the mounts of an active snapshot or view.
+func (s *Snapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
+	plain, err := s.overlay.Mounts(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return s.mounts(ctx, key, plain)
+}
+
+// Commit commits an active snapshot. It returns errdefs.ErrFailedPrecondition for a model
+// that is not shown whole.
+func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
+	id, _, err := s.info(ctx, key)
+	if err != nil {
+		return err
+	}
+	m, err := readMarker(s.snapshotDir(id))
+	if err != nil {
+		return err
+	}
+	if m.Table != "" && !m.Shown {
+		return fmt.Errorf("commit %q: model %s is not complete: %w", name, m.Table, errdefs.ErrFailedPrecondition)
+	}
+	return s.overlay.Commit(ctx, name, key, opts...)
+}
+
+// Usage returns what a snapshot takes on disk. An object that several snapshots show counts
+// at the oldest of them only.
+func (s *Snapshotter) Usage(ctx context.Context, key string) (snapshots.Usage, error) {
+	id, _, err := s.info(ctx, key)
+	if err != nil {
+		return snapshots.Usage{}, err
+	}
+	m, err := readMarker(s.snapshotDir(id))
+	if err != nil {
+		return snapshots.Usage{}, err
+	}
+	if m.Table == "" {
+		return s.overlay.Usage(ctx, key)
+	}
+	ref, err := s.store.Ref(ctx, refName(id))
+	if err != nil && !errdefs.IsNotFound(err) {
+		return snapshots.Usage{}, err
+	}
+	return snapshots.Usage{Size: m.Size + ref.Size, Inodes: m.Inodes + ref.Inodes}, nil
+}
+
+// Remove removes a snapshot; its directory goes with the next Cleanup. It returns
+// errdefs.ErrFailedPrecondition while the snapshot has children.
+func (s *Snapshotter) Remove(ctx context.Context, key string) error {
+	id, _, err := s.info(ctx, key)
+	if err != nil {
+		return err
+	}
+	// Metadata first: while children exist, their objects must stay.
+	if err := s.overlay.Remove(ctx, key); err != nil {
+		return err
+	}
+	s.release(context.WithoutCancel(ctx), id)
+	return nil
+}
+
+// release removes the reference of a snapshot that is gone. Its failure must not be that of
+// Remove, which can not be repeated; the next Cleanup tries again.
+func (s *Snapshotter) release(ctx context.Context, id string) {
+	_, err := s.store.Ref(ctx, refName(id))
+	if errdefs.IsNotFound(err) {
+		return // an ordinary snapshot, which needs no write
+	}
+	if err == nil {
+		err = s.store.RemoveRef(ctx, refName(id))
+	}
+	if err != nil {
+		s.log.WarnContext(ctx, "objects of a removed snapshot stay until the next cleanup", "snapshot", id, "err", err)
+	}
+}
+
+// Cleanup removes the directories and references of snapshots that are gone.
+func (s *Snapshotter) Cleanup(ctx context.Context) error {
+	if err := s.overlay.Cleanup(ctx); err != nil {
+		return err
+	}
+	return s.dropRefs(ctx)
+}
+
+// info returns the id of a snapshot and what overlay knows of it.
+func (s *Snapshotter) info(ctx context.Context, key string) (id string, info snapshots.Info, err error) {
+	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
+		id, info, _, err = storage.GetInfo(ctx, key)
+		return err
+	})
+	return id, info, err
+}
+
+func (s *Snapshotter) snapshotDir(id string) string {
+	return filepath.Join(s.root, "snapshots", id)
+}
+
+func (s *Snapshotter) upperDir(id string) string {
+	return filepath.Join(s.snapshotDir(id), "fs")
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+)
+
+// An app is one run of the command line.
+type app struct {
+	stdout, stderr io.Writer
+	started        bool // a command runs: the command line was right
+
+	// Global flags.
+	address    string
+	configFile string
+	quiet      bool
+	debug      bool
+}
+
+// root returns the root of all commands.
+func (a *app) root() *cobra.Command {
+	c := &cobra.Command{
+		Use:           "ballast",
+		Short:         "AI models as images of containerd",
+		Long:          "ballast fetches AI models ahead of their use, says what is on this node, and finds out\nwhy a node would not show a model. The daemon ballastd does the work.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRun: func(*cobra.Command, []string) {
+			a.started = true
+		},
+	}
+	f := c.PersistentFlags()
+	f.StringVarP(&a.address, "address", "a", "", "admin socket of ballastd (default: $BALLAST_ADMIN, then what the configuration says)")
+	f.StringVar(&a.configFile, "config", "", "configuration file (default: $BALLAST_CONFIG, then "+config.DefaultPath+")")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, and digests only where a table would be")
+	f.BoolVar(&a.debug, "debug", false, "say more about what is done")
+	c.AddCommand(
+		a.prefetchCommand(), a.lsCommand(), a.inspectCommand(), a.dfCommand(), a.rmCommand(),
+		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(),
+		a.doctorCommand(), a.configCommand(), a.versionCommand(),
+	)
+	return c
+}
+
+// load returns the configuration.
+func (a *app) load() (*config.Config, error) { return config.Load(a.configFile) }
+
+// client returns a client of the daemon. A configuration that can not be read does not matter
+// if the socket is given.
+func (a *app) client() (*admin.Client, error) {
+	if addr := config.AdminAddress(a.address, &config.Config{}); addr != "" {
+		return admin.NewClient(addr), nil
+	}
+	c, err := a.load()
+	if err != nil {
+		return nil, err
+	}
+	return admin.NewClient(c.AdminAddress), nil
+}
+
+// log returns where parts that run in this process report.
+func (a *app) log() *slog.Logger {
+	level := slog.LevelWarn
+	if a.debug {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// asks makes the RunE of a command that asks the daemon.
+func (a *app) asks(f func(cmd *cobra.Command, c *admin.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := a.client()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return f(cmd, c, args)
+	}
+}
+
+// An output is the value of -o.
+type output string
+
+// The values of output.
+const (
+	outTable output = "table"
+	outJSON  output = "json"
+)
+
+// String implements pflag.Value.
+func (o *output) String() string { return string(*o) }
+
+// Set implements pflag.Value.
+func (o *output) Set(s string) error {
+	if s != string(outTable) && s != string(outJSON) {
+		return usage("%q is neither table nor json", s)
+	}
+	*o = output(s)
+	return nil
+}
+
+// Type implements pflag.Value.
+func (o *output) Type() string { return "table|json" }
+
+// outputFlag adds -o to a command.
+func outputFlag(c *cobra.Command) *output {
+	o := outTable
+	c.Flags().VarP(&o, "output", "o", "form of the result")
+	return &o
+}
+
+// printJSON writes v.
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.stdout)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// table writes rows of cells in columns.
+func (a *app) table(rows [][]string) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+	for _, r := range rows {
+		for i, cell := range r {
+			r[i] = printable(cell)
+		}
+		if _, err := io.WriteString(w, strings.Join(r, "\t")+"\n"); err != nil {
+			return err
+		}
+	}
+	return w.Flush()
+}
+
+// printable returns s without what a terminal would take for a command. Names come from
+// strangers.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x20 || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069' {
+			return '\ufffd'
+		}
+		return r
+	}, s)
+}
+
+// size returns n for people, in SI units.
+func size(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }
+
+// ago returns a time for people.
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return humanize.Time(t)
+}
+
+// shortDigest returns the beginning of a digest, enough to tell it from others.
+func shortDigest(s string) string {
+	_, hex, _ := strings.Cut(s, ":")
+	return hex[:min(12, len(hex))]
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/image"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) inspectCommand() *cobra.Command {
+	var fromRegistry bool
+	c := &cobra.Command{
+		Use:   "inspect REF|DIGEST",
+		Short: "show the format, files, config and origin of a model",
+		Long:  "Show the format, files, config and origin of a model of this node. With --remote, ask the registry:\nworks without ballastd and downloads no weights.",
+		Args:  cobra.ExactArgs(1),
+	}
+	out := outputFlag(c)
+	c.Flags().BoolVar(&fromRegistry, "remote", false, "ask the registry")
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		var d admin.Detail
+		var err error
+		if fromRegistry {
+			d, err = a.remoteDetail(cmd.Context(), args[0])
+		} else {
+			d, err = a.localDetail(cmd.Context(), args[0])
+		}
+		if err != nil {
+			return err
+		}
+		if *out == outJSON {
+			return a.printJSON(d)
+		}
+		return a.detail(d)
+	}
+	return c
+}
+
+func (a *app) localDetail(ctx context.Context, name string) (admin.Detail, error) {
+	cl, err := a.client()
+	if err != nil {
+		return admin.Detail{}, err
+	}
+	defer cl.Close()
+	d, err := cl.Image(ctx, name)
+	if errdefs.IsNotFound(err) {
+		err = fmt.Errorf("%w; \"ballast inspect --remote\" asks the registry", err)
+	}
+	return d, err
+}
+
+// remoteDetail converts a model in this process.
+func (a *app) remoteDetail(ctx context.Context, name string) (admin.Detail, error) {
+	ref, err := admin.ParseRef(name)
+	if err != nil {
+		return admin.Detail{}, &usageError{err}
+	}
+	cfg, err := a.load()
+	if err != nil {
+		return admin.Detail{}, err
+	}
+	client, err := remote.New(upstream.Options(cfg, admin.ThisVersion().Version, a.log()))
+	if err != nil {
+		return admin.Detail{}, err
+	}
+	defer client.Close()
+	repo, err := client.Repository(ref, nil)
+	if err != nil {
+		return admin.Detail{}, err
+	}
+	served, err := repo.Resolve(ctx, ref)
+	if err != nil {
+		return admin.Detail{}, err
+	}
+	m, err := convert.ParseManifest(served.Bytes)
+	if err != nil {
+		return admin.Detail{}, err
+	}
+	format, err := convert.Detect(m)
+	if err != nil {
+		return admin.Detail{}, err
+	}
+	if format == mediatype.FormatIndex {
+		return admin.Detail{}, indexError(ref, m)
+	}
+	if format == mediatype.FormatImage {
+		return admin.Detail{}, fmt.Errorf("%s is an image, not a model: %w", ref, errdefs.ErrNotImplemented)
+	}
+	parse, ok := upstream.Parsers()[format]
+	if !ok {
+		return admin.Detail{}, fmt.Errorf("%s: format %s is not supported: %w", ref, format, errdefs.ErrNotImplemented)
+	}
+	model, err := parse(ctx, repo.Artifact(served), m)
+	if err != nil {
+		return admin.Detail{}, err
+	}
+	return describe(ref, model)
+}
+
+// describe says of a converted model what the daemon would say.
+func describe(ref remote.Ref, model *convert.Model) (admin.Detail, error) {
+	im, err := image.Build(model)
+	if err != nil {
+		return admin.Detail{}, err
+	}
+	d := admin.Detail{
+		Image: admin.Image{State: "remote", Image: store.Image{
+			Origin: model.Table.Origin, Refs: []string{ref.String()}, Manifest: im.Digest,
+		}},
+		Files: model.Table.Files, Blobs: model.Table.Blobs, ConfigJSON: im.Config,
+	}
+	for i, f := range d.Files {
+		d.Size += f.Size
+		d.Files[i].Source = nil
+	}
+	return d, nil
+}
+
+// indexError says what can be inspected instead of an index.
+func indexError(ref remote.Ref, m *convert.Manifest) error {
+	var names []string
+	for _, e := range m.Manifests {
+		names = append(names, ref.Name()+"@"+e.Digest.String())
+	}
+	return fmt.Errorf("%s is an index; inspect one of its entries:\n  %s: %w", ref, strings.Join(names, "\n  "), errdefs.ErrFailedPrecondition)
+}
+
+// detail writes d for people.
+func (a *app) detail(d admin.Detail) error {
+	head := [][]string{
+		{"Reference:", strings.Join(d.Refs, " ")},
+		{"Format:", d.Origin.Format},
+		{"Origin:", d.Origin.Digest.String()},
+		{"Converted:", d.Manifest.String()},
+		{"Size:", size(d.Size) + " (" + strconv.FormatInt(d.Size, 10) + " bytes)"},
+		{"State:", state(d.Image)},
+	}
+	for _, p := range d.Pins {
+		head = append(head, []string{"Pin:", admin.PinnedRef(p) + ", expires " + ago(p.Expires)})
+	}
+	head = append(head, configRows(d.ConfigJSON)...)
+	if err := a.table(head); err != nil {
+		return err
+	}
+	rows := [][]string{{"FILE", "SIZE", "MODE", "DIGEST"}}
+	for _, f := range d.Files {
+		digest := f.Digest.String()
+		switch f.Type {
+		case store.TypeDir:
+			continue
+		case store.TypeSymlink:
+			digest = "→ " + f.Target
+		}
+		rows = append(rows, []string{f.Path, size(f.Size), fmt.Sprintf("%04o", f.Mode), digest})
+	}
+	fmt.Fprintln(a.stdout)
+	return a.table(rows)
+}
+
+// configRows returns the lines of a model's config that are known.
+func configRows(p json.RawMessage) [][]string {
+	var c struct {
+		Descriptor convert.ModelDescriptor `json:"descriptor"`
+		Config     convert.ModelConfig     `json:"config"`
+	}
+	if json.Unmarshal(p, &c) != nil {
+		return nil
+	}
+	var rows [][]string
+	for _, r := range [][]string{
+		{"Name:", c.Descriptor.Name}, {"Family:", c.Descriptor.Family}, {"Architecture:", c.Config.Architecture},
+		{"Parameters:", c.Config.ParamSize}, {"Quantization:", c.Config.Quantization}, {"Precision:", c.Config.Precision},
+		{"Weights:", c.Config.Format}, {"Licenses:", strings.Join(c.Descriptor.Licenses, ", ")},
+	} {
+		if r[1] != "" {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}

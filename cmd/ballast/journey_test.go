@@ -1,0 +1,484 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/daemon"
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// A site is a registry with models, and a daemon that fetches from it.
+type site struct {
+	registry *httptest.Server
+	host     string
+	models   map[string]*converttest.Built // by repository
+
+	mu    sync.Mutex
+	spoil func(http.ResponseWriter, *http.Request) bool // guarded by mu: answers instead if true
+	sent  int64                                         // guarded by mu: bytes of blobs
+
+	dir     string
+	config  string
+	address string
+	stop    func()
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	s := &site{models: map[string]*converttest.Built{}, dir: t.TempDir()}
+	s.registry = httptest.NewServer(s)
+	t.Cleanup(s.registry.Close)
+	s.host = strings.TrimPrefix(s.registry.URL, "http://")
+	s.config = filepath.Join(s.dir, "config.toml")
+	s.address = filepath.Join(s.dir, "admin.sock")
+	s.start(t, 1)
+	return s
+}
+
+// start starts the daemon, with space to keep in reserve.
+func (s *site) start(t *testing.T, reserve int64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	facade := l.Addr().String()
+	l.Close()
+	text := fmt.Sprintf(`version = 1
+root = %q
+address = %q
+admin_address = %q
+[containerd]
+address = %q
+[facade]
+listen = %q
+[upstream]
+hosts_dir = ""
+docker_config = ""
+stall_timeout = "2s"
+[fetch]
+reserve = %d
+`, s.dir+"/root", s.dir+"/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, reserve)
+	if err := os.WriteFile(s.config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := daemon.New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	s.stop = sync.OnceFunc(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("daemon: %v", err)
+		}
+		if err := d.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	t.Cleanup(s.stop)
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		c, err := net.Dial("unix", s.address)
+		if err == nil {
+			c.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// ServeHTTP is a registry that only reads.
+func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	spoil := s.spoil
+	s.mu.Unlock()
+	if spoil != nil && spoil(w, r) {
+		return
+	}
+	rest, _ := strings.CutPrefix(r.URL.Path, "/v2/")
+	if repo, _, ok := strings.Cut(rest, "/manifests/"); ok && s.models[repo] != nil {
+		w.Header().Set("Content-Type", s.models[repo].MediaType)
+		w.Write(s.models[repo].Manifest)
+		return
+	}
+	repo, d, _ := strings.Cut(rest, "/blobs/")
+	if m := s.models[repo]; m != nil && m.Blobs[digest.Digest(d)] != nil {
+		http.ServeContent(&counting{ResponseWriter: w, site: s}, r, "", time.Time{}, bytes.NewReader(m.Blobs[digest.Digest(d)]))
+		return
+	}
+	http.NotFound(w, r)
+}
+
+type counting struct {
+	http.ResponseWriter
+	site *site
+}
+
+func (c *counting) Write(p []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(p)
+	c.site.mu.Lock()
+	c.site.sent += int64(n)
+	c.site.mu.Unlock()
+	return n, err
+}
+
+// bytes returns how many bytes of blobs were sent.
+func (s *site) bytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent
+}
+
+func (s *site) setSpoil(f func(http.ResponseWriter, *http.Request) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spoil = f
+}
+
+// add puts a model with fresh weights into the registry and returns its reference.
+func (s *site) add(repo string, seed uint64, size int) string {
+	s.models[repo] = converttest.ModelPackRaw(converttest.Files(storetest.Random(seed, size)))
+	return s.host + "/" + repo + ":v1"
+}
+
+// ballast runs a command line.
+func (s *site) ballast(ctx context.Context, args ...string) (code int, stdout, stderr string) {
+	var out, err strings.Builder
+	code = run(ctx, append([]string{"--config", s.config, "-a", s.address}, args...), &out, &err)
+	return code, out.String(), err.String()
+}
+
+// ok runs a command line that must go well.
+func (s *site) ok(t *testing.T, args ...string) string {
+	t.Helper()
+	code, stdout, stderr := s.ballast(t.Context(), args...)
+	if code != 0 {
+		t.Fatalf("ballast %s: code %d: %s", strings.Join(args, " "), code, stderr)
+	}
+	return stdout
+}
+
+func parse[T any](t *testing.T, s string) T {
+	t.Helper()
+	var v T
+	if err := json.Unmarshal([]byte(s), &v); err != nil {
+		t.Fatalf("%v in %q", err, s)
+	}
+	return v
+}
+
+// TestJourney is the life of a model on a node.
+func TestJourney(t *testing.T) {
+	s := newSite(t)
+	const size = 5 << 20
+	ref := s.add("team/model", 1, size)
+	built := s.models["team/model"]
+
+	// Before: only the registry knows it, and asking costs no weights.
+	code, _, _ := s.ballast(t.Context(), "inspect", ref)
+	if code != exitNotFound {
+		t.Errorf("inspect before the fetch: code %d, want %d", code, exitNotFound)
+	}
+	remote := parse[admin.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
+	if s.bytes() > 64<<10 {
+		t.Errorf("inspect --remote: %d bytes of blobs were downloaded", s.bytes())
+	}
+
+	lines := strings.Split(strings.TrimSpace(s.ok(t, "prefetch", "-o", "json", ref)), "\n")
+	last := parse[admin.Event](t, lines[len(lines)-1])
+	if last.Status != admin.StatusSuccess || last.Ref != ref || last.Image == nil || last.Image.Manifest != remote.Manifest {
+		t.Errorf("last line: %+v, want the image %s", last, remote.Manifest)
+	}
+	sent := s.bytes()
+	if out := s.ok(t, "prefetch", ref); !strings.Contains(out, ref) || s.bytes() != sent {
+		t.Errorf("second prefetch: %d bytes, %q", s.bytes()-sent, out)
+	}
+
+	images := parse[[]admin.Image](t, s.ok(t, "ls", "-o", "json"))
+	if len(images) != 1 || images[0].State != admin.StateComplete || len(images[0].Pins) != 1 {
+		t.Errorf("ls: %+v", images)
+	}
+	if out := s.ok(t, "ls"); !strings.Contains(out, ref) || !strings.Contains(out, "complete, pinned") {
+		t.Errorf("ls:\n%s", out)
+	}
+	if out := s.ok(t, "-q", "ls"); strings.TrimSpace(out) != remote.Manifest.String() {
+		t.Errorf("ls -q: %q", out)
+	}
+	detail := parse[admin.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
+	want := map[string]digest.Digest{}
+	for p, f := range built.Files {
+		want[p] = digest.FromBytes(f.Data)
+	}
+	got := map[string]digest.Digest{}
+	for _, f := range detail.Files {
+		if f.Type == store.TypeReg {
+			got[f.Path] = f.Digest
+		}
+	}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("files (got, want):\n%s", diff)
+	}
+	if out := s.ok(t, "inspect", ref); !strings.Contains(out, "model.gguf") || !strings.Contains(out, built.Digest().String()) {
+		t.Errorf("inspect:\n%s", out)
+	}
+
+	s.ok(t, "gc")
+	s.ok(t, "verify")
+	u := parse[store.Usage](t, s.ok(t, "df", "-o", "json"))
+	if u.Unique < size || u.Reclaimable != 0 || u.Partial != 0 {
+		t.Errorf("df: %+v", u)
+	}
+	s.ok(t, "df")
+	s.ok(t, "unpin", ref)
+	if out := s.ok(t, "gc", "--dry-run"); !strings.Contains(out, "would remove") {
+		t.Errorf("gc --dry-run: %q", out)
+	}
+	s.ok(t, "pin", "--ttl", "1h", ref)
+	if out := s.ok(t, "pin"); !strings.Contains(out, ref) {
+		t.Errorf("pin: %q", out)
+	}
+	s.ok(t, "rm", ref)
+	s.ok(t, "gc")
+	if u = parse[store.Usage](t, s.ok(t, "df", "-o", "json")); u.Unique != 0 {
+		t.Errorf("df after rm and gc: %+v", u)
+	}
+}
+
+// TestRepair damages an object on the disk.
+func TestRepair(t *testing.T) {
+	s := newSite(t)
+	ref := s.add("team/model", 2, 3<<20)
+	s.ok(t, "prefetch", ref)
+	weights := s.models["team/model"].Files["model.gguf"].Data
+	path := filepath.Join(s.dir, "root", "objects", store.ObjectName(digest.FromBytes(weights)))
+	if err := os.WriteFile(path, append(bytes.Clone(weights[:len(weights)-1]), weights[len(weights)-1]^1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := s.ballast(t.Context(), "verify", ref)
+	if code != exitVerify || !strings.Contains(stdout, digest.FromBytes(weights).String()) || !strings.Contains(stderr, "--repair") {
+		t.Errorf("verify: code %d, %q, %q", code, stdout, stderr)
+	}
+	if out := s.ok(t, "verify", "--repair"); !strings.Contains(out, "repaired "+ref) {
+		t.Errorf("verify --repair: %q", out)
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, weights) {
+		t.Errorf("object is not repaired: %v", err)
+	}
+	s.ok(t, "verify", ref)
+}
+
+// TestPrefetchFails says what each trouble looks like to a script.
+func TestPrefetchFails(t *testing.T) {
+	isBlob := func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/blobs/") }
+	for _, tt := range []struct {
+		name  string
+		spoil func(http.ResponseWriter, *http.Request) bool
+		setup func(*testing.T, *site)
+		ref   string // instead of the model's
+		want  int
+	}{
+		{name: "no such tag", ref: "team/other:v1", want: exitNotFound},
+		{name: "no blob", want: exitNotFound, spoil: func(w http.ResponseWriter, r *http.Request) bool {
+			if isBlob(r) {
+				http.NotFound(w, r)
+			}
+			return isBlob(r)
+		}},
+		{name: "login needed", want: exitUnauthorised, spoil: func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		}},
+		{name: "wrong bytes", want: exitVerify, setup: func(_ *testing.T, s *site) {
+			m := s.models["team/model"]
+			d := digest.FromBytes(m.Files["model.gguf"].Data)
+			m.Blobs[d] = bytes.Repeat([]byte{1}, len(m.Blobs[d]))
+		}},
+		{name: "no space", want: exitSpace, setup: func(t *testing.T, s *site) {
+			s.stop()
+			s.start(t, math.MaxInt64/2)
+		}},
+		{name: "registry down", want: exitNetwork, setup: func(_ *testing.T, s *site) { s.registry.Close() }},
+		{name: "image", want: exitUnsupported, setup: func(_ *testing.T, s *site) {
+			s.models["team/model"].Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",` +
+				`"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)
+		}},
+		{name: "format of others", want: exitUnsupported, setup: func(_ *testing.T, s *site) {
+			s.models["team/model"].Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",` +
+				`"config":{"mediaType":"application/vnd.kitops.modelkit.config.v1+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSite(t)
+			ref := s.add("team/model", 3, 3<<20)
+			if tt.ref != "" {
+				ref = s.host + "/" + tt.ref
+			}
+			if tt.setup != nil {
+				tt.setup(t, s)
+			}
+			s.setSpoil(tt.spoil)
+			code, stdout, stderr := s.ballast(t.Context(), "prefetch", ref)
+			if code != tt.want || stdout != "" || !strings.Contains(stderr, "ballast: "+ref+": ") {
+				t.Errorf("code %d, want %d; stdout %q, stderr %q", code, tt.want, stdout, stderr)
+			}
+			code, stdout, _ = s.ballast(t.Context(), "prefetch", "-o", "json", ref)
+			lines := strings.Split(strings.TrimSpace(stdout), "\n")
+			if last := parse[admin.Event](t, lines[len(lines)-1]); code != tt.want || last.Status != admin.StatusError || last.Error == nil {
+				t.Errorf("json: code %d, last line %+v", code, last)
+			}
+			if pins := parse[[]store.Ref](t, s.ok(t, "pin", "-o", "json")); len(pins) != 0 {
+				t.Errorf("pins: %+v", pins)
+			}
+		})
+	}
+}
+
+// stalled returns a spoil that lets blobs come only when the channel is closed, and one that
+// says when the first is asked for.
+func stalled(large int) (spoil func(http.ResponseWriter, *http.Request) bool, asked, open chan struct{}) {
+	asked, open = make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	return func(_ http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/blobs/") && r.Header.Get("Range") != "" {
+			once.Do(func() { close(asked) })
+			select {
+			case <-open:
+			case <-r.Context().Done():
+			}
+		}
+		return false
+	}, asked, open
+}
+
+// TestDetach says that Ctrl-C leaves the work to the daemon.
+func TestDetach(t *testing.T) {
+	s := newSite(t)
+	ref := s.add("team/model", 4, 9<<20)
+	spoil, asked, open := stalled(1 << 20)
+	s.setSpoil(spoil)
+	ctx, interrupt := context.WithCancel(t.Context())
+	go func() {
+		<-asked
+		interrupt()
+	}()
+	code, _, stderr := s.ballast(ctx, "prefetch", ref)
+	if code != exitInterrupted || !strings.Contains(stderr, "ballastd goes on") {
+		t.Errorf("interrupted: code %d, stderr %q", code, stderr)
+	}
+	close(open)
+	s.ok(t, "prefetch", ref) // follows it
+	if s.bytes() > 9<<20+64<<10 {
+		t.Errorf("%d bytes were downloaded for a model of %d", s.bytes(), 9<<20)
+	}
+}
+
+// TestDaemonStops says that a stop of the daemon is an interruption that is resumed.
+func TestDaemonStops(t *testing.T) {
+	s := newSite(t)
+	ref := s.add("team/model", 5, 9<<20)
+	spoil, asked, open := stalled(1 << 20)
+	s.setSpoil(spoil)
+	go func() {
+		<-asked
+		s.stop()
+	}()
+	code, _, stderr := s.ballast(t.Context(), "prefetch", ref)
+	if code != exitResumable {
+		t.Errorf("stopped: code %d, want %d; stderr %q", code, exitResumable, stderr)
+	}
+	close(open)
+	s.stop()
+	s.start(t, 1)
+	s.ok(t, "prefetch", ref)
+}
+
+// TestList goes on after a model that can not be had.
+func TestList(t *testing.T) {
+	s := newSite(t)
+	one, two := s.add("one", 6, 1<<20), s.add("two", 7, 1<<20)
+	list := filepath.Join(s.dir, "list")
+	if err := os.WriteFile(list, []byte(one+"\n"+s.host+"/none:v1\n"+two+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := s.ballast(t.Context(), "-q", "prefetch", "-f", list)
+	if code != exitNotFound || strings.Count(stdout, "sha256:") != 2 || !strings.Contains(stderr, "none:v1") {
+		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+}
+
+// TestSecondDaemon says that a daemon does not take the root or the sockets of another.
+func TestSecondDaemon(t *testing.T) {
+	s := newSite(t)
+	cfg, err := config.Load(s.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := daemon.New(cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("same root: got %v", err)
+	}
+	cfg.Root = filepath.Join(s.dir, "other")
+	d, err := daemon.New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "somebody answers there") {
+		t.Errorf("same sockets: got %v", err)
+	}
+	s.ok(t, "ls")
+}
+
+// TestSockets says that nobody but root reaches the daemon, and that sockets of a daemon that
+// was killed are replaced.
+func TestSockets(t *testing.T) {
+	s := newSite(t)
+	for _, name := range []string{"admin.sock", "ballastd.sock"} {
+		info, err := os.Stat(filepath.Join(s.dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := info.Mode(), os.ModeSocket|0o600; got != want {
+			t.Errorf("%s: mode %v, want %v", name, got, want)
+		}
+	}
+	s.stop()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.address, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+	s.start(t, 1)
+	s.ok(t, "ls")
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) rmCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm REF|DIGEST...",
+		Short: "forget models and their pins",
+		Long:  "Forget models and their pins. What containers or images of containerd use stays until they are\ngone; the disk is given back by the collector, or at once by \"ballast gc\".",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+			return a.each(args, func(name string) error {
+				r, err := cl.RemoveImage(cmd.Context(), name)
+				for _, m := range r.Manifests {
+					fmt.Fprintln(a.stdout, m)
+				}
+				for _, ref := range r.Untagged {
+					fmt.Fprintln(a.stdout, ref)
+				}
+				return err
+			})
+		}),
+	}
+}
+
+// each calls f with all names, goes on after an error, and returns the first.
+func (a *app) each(names []string, f func(string) error) error {
+	var first error
+	for _, n := range names {
+		switch err := f(n); {
+		case err == nil:
+		case first == nil:
+			first = err
+		default:
+			fmt.Fprintf(a.stderr, "ballast: %v\n", err)
+		}
+	}
+	return first
+}
+
+func (a *app) pinCommand() *cobra.Command {
+	var ttl time.Duration
+	c := &cobra.Command{
+		Use:   "pin [REF|DIGEST...]",
+		Short: "keep models from the collector; without arguments, list pins",
+	}
+	out := outputFlag(c)
+	c.Flags().DurationVar(&ttl, "ttl", 0, "how long the pin holds (default: until it is removed)")
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+		if ttl < 0 {
+			return usage("--ttl %v is negative", ttl)
+		}
+		if len(args) == 0 {
+			pins, err := cl.Pins(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.pins(pins, *out)
+		}
+		var all []store.Ref
+		err := a.each(args, func(name string) error {
+			pins, err := cl.Pin(cmd.Context(), admin.PinRequest{Name: name, TTL: ttl})
+			all = append(all, pins...)
+			return err
+		})
+		if len(all) > 0 {
+			if err := a.pins(all, *out); err != nil {
+				return err
+			}
+		}
+		return err
+	})
+	return c
+}
+
+func (a *app) pins(pins []store.Ref, out output) error {
+	if out == outJSON {
+		return a.printJSON(pins)
+	}
+	rows := [][]string{{"PIN", "SIZE", "EXPIRES"}}
+	for _, p := range pins {
+		rows = append(rows, []string{admin.PinnedRef(p), size(p.Size), ago(p.Expires)})
+	}
+	return a.table(rows)
+}
+
+func (a *app) unpinCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "unpin REF|DIGEST...",
+		Short: "let the collector take models that nothing else uses",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+			return a.each(args, func(name string) error {
+				pins, err := cl.Unpin(cmd.Context(), name)
+				for _, p := range pins {
+					fmt.Fprintln(a.stdout, admin.PinnedRef(p))
+				}
+				return err
+			})
+		}),
+	}
+}
+
+func (a *app) gcCommand() *cobra.Command {
+	var o store.GCOptions
+	var keep string
+	c := &cobra.Command{
+		Use:   "gc",
+		Short: "remove what nothing refers to",
+		Args:  cobra.NoArgs,
+	}
+	out := outputFlag(c)
+	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "only say what would be removed")
+	c.Flags().StringVar(&keep, "keep", "0", "bytes of it that may stay, such as 50GB; the longest unused go first")
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
+		n, err := config.ParseSize(keep)
+		if err != nil {
+			return usage("--keep: %w", err)
+		}
+		o.Keep = int64(n)
+		r, err := cl.GC(cmd.Context(), o)
+		if err != nil {
+			return err
+		}
+		if *out == outJSON {
+			return a.printJSON(r)
+		}
+		verb := "removed"
+		if o.DryRun {
+			verb = "would remove"
+		}
+		fmt.Fprintf(a.stdout, "%s %d objects (%s), %d unfinished fetches, %d images\n", verb, r.Objects, size(r.Bytes), r.Partials, r.Images)
+		return nil
+	})
+	return c
+}

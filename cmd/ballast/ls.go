@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) lsCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "list the models of this node",
+		Args:    cobra.NoArgs,
+	}
+	out := outputFlag(c)
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
+		images, err := cl.Images(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if *out == outJSON {
+			return a.printJSON(images)
+		}
+		rows := [][]string{{"REFERENCE", "DIGEST", "FORMAT", "SIZE", "STATE", "USED"}}
+		for _, im := range images {
+			if a.quiet {
+				fmt.Fprintln(a.stdout, im.Manifest)
+				continue
+			}
+			for _, ref := range orNone(im.Refs) {
+				rows = append(rows, []string{ref, shortDigest(im.Manifest.String()), im.Origin.Format, size(im.Size), state(im), ago(im.Used)})
+			}
+		}
+		if a.quiet {
+			return nil
+		}
+		return a.table(rows)
+	})
+	return c
+}
+
+func orNone(refs []string) []string {
+	if len(refs) == 0 {
+		return []string{"<none>"}
+	}
+	return refs
+}
+
+// state says how a model is, and what keeps it.
+func state(im admin.Image) string {
+	words := []string{im.State}
+	if len(im.Pins) > 0 {
+		words = append(words, "pinned")
+	}
+	if im.Snapshots > 0 {
+		words = append(words, "in use")
+	}
+	return strings.Join(words, ", ")
+}
+
+func (a *app) dfCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "df",
+		Short: "say what models take on the disk, and what sharing saves",
+		Args:  cobra.NoArgs,
+	}
+	out := outputFlag(c)
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
+		u, err := cl.Usage(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if *out == outJSON {
+			return a.printJSON(u)
+		}
+		return a.table(usageRows(u))
+	})
+	return c
+}
+
+func usageRows(u store.Usage) [][]string {
+	return [][]string{
+		{"LOGICAL", size(u.Logical), "all files of all models"},
+		{"UNIQUE", size(u.Unique), fmt.Sprintf("%d objects on the disk", u.Objects)},
+		{"SAVED", size(u.Saved), "by storing the same file once"},
+		{"RECLAIMABLE", size(u.Reclaimable), "of UNIQUE: nothing refers to it; ballast gc"},
+		{"PARTIAL", size(u.Partial), "fetches that are not finished"},
+		{"FREE", size(u.Free), "of " + size(u.Capacity)},
+	}
+}

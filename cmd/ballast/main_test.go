@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+)
+
+// ballast runs a command line that knows no daemon and no configuration of this machine.
+func ballast(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config.toml")
+	text := fmt.Sprintf("version = 1\nroot = %q\naddress = %q\nadmin_address = %q\n", dir+"/root", dir+"/d.sock", dir+"/a.sock")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("BALLAST_CONFIG", file)
+	t.Setenv("BALLAST_ADMIN", "")
+	var out, err strings.Builder
+	code = run(t.Context(), args, &out, &err)
+	return code, out.String(), err.String()
+}
+
+func TestUsageErrors(t *testing.T) {
+	for _, args := range [][]string{
+		{"fly"}, {"ls", "x"}, {"ls", "--fly"}, {"ls", "-o", "yaml"}, {"prefetch"}, {"prefetch", "llama3.2"},
+		{"prefetch", "ghcr.io/a/b:v1", "--ttl", "-1s"}, {"prefetch", "ghcr.io/a/b:v1", "--ttl", "soon"},
+		{"inspect"}, {"inspect", "--remote", "llama3.2"}, {"rm"}, {"unpin"}, {"pin", "x", "--ttl", "-1s"},
+		{"gc", "--keep", "5x"}, {"config", "fly"}, {"config", "hosts"}, {"config", "hosts", "a/b"},
+		{"config", "hosts", "ghcr.io", "--open"}, {"config", "containerd", "--root", "x"},
+		{"config", "containerd", "--runtime-handler", "A B"}, {"config", "containerd", "--runtime-handler", "m", "--snapshotter-only"},
+	} {
+		code, stdout, stderr := ballast(t, args...)
+		if code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, "ballast: ") {
+			t.Errorf("%q: code %d, stdout %q, stderr %q", args, code, stdout, stderr)
+		}
+	}
+}
+
+func TestNoDaemon(t *testing.T) {
+	for _, args := range [][]string{
+		{"ls"}, {"df"}, {"gc"}, {"verify"}, {"pin"}, {"rm", "ghcr.io/a/b:v1"}, {"inspect", "ghcr.io/a/b:v1"}, {"prefetch", "ghcr.io/a/b:v1"},
+	} {
+		code, _, stderr := ballast(t, args...)
+		if code != exitNetwork || !strings.Contains(stderr, "ballastd does not run") {
+			t.Errorf("%q: code %d, stderr %q", args, code, stderr)
+		}
+	}
+	code, stdout, _ := ballast(t, "version")
+	if code != 0 || !strings.Contains(stdout, "ballastd does not run") {
+		t.Errorf("version: code %d, stdout %q", code, stdout)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	for _, tt := range []struct {
+		err  error
+		ctx  context.Context
+		want int
+	}{
+		{nil, t.Context(), 0},
+		{errors.New("x"), t.Context(), 1},
+		{errSilent, t.Context(), 1},
+		{usage("x"), t.Context(), 2},
+		{errdefs.ErrNotFound, t.Context(), 3},
+		{errdefs.ErrUnauthenticated, t.Context(), 4},
+		{errdefs.ErrPermissionDenied, t.Context(), 4},
+		{&store.VerifyError{}, t.Context(), 5},
+		{errdefs.ErrResourceExhausted, t.Context(), 6},
+		{errdefs.ErrUnavailable, t.Context(), 7},
+		{context.DeadlineExceeded, t.Context(), 7},
+		{errdefs.ErrNotImplemented, t.Context(), 8},
+		{errdefs.ErrAborted, t.Context(), 9},
+		{context.Canceled, stopped, 130},
+	} {
+		err := tt.err
+		if err != nil {
+			err = fmt.Errorf("prefetch: %w", err)
+		}
+		if got := exitCode(tt.ctx, err); got != tt.want {
+			t.Errorf("%v: got %d, want %d", tt.err, got, tt.want)
+		}
+		if err == nil || tt.want == 2 || tt.want == 130 {
+			continue
+		}
+		if got := exitCode(tt.ctx, admin.Wrap(err)); got != tt.want {
+			t.Errorf("%v over the socket: got %d, want %d", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestReferences(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "list")
+	if err := os.WriteFile(list, []byte("# models\n\n  ghcr.io/a/b:v1  \noci://docker.io/ai/smollm2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a := &app{stdout: io.Discard, stderr: io.Discard}
+	got, err := a.references(a.root(), []string{"localhost:5000/x:y"}, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(got, []string{"localhost:5000/x:y", "ghcr.io/a/b:v1", "docker.io/ai/smollm2:latest"}); diff != "" {
+		t.Errorf("references (got, want):\n%s", diff)
+	}
+}
+
+func TestConfigHostsWrite(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "ghcr.io", "hosts.toml")
+	_, want, _ := ballast(t, "config", "hosts", "ghcr.io")
+	args := []string{"config", "hosts", "ghcr.io", "--write", "--hosts-dir", dir}
+	for range 2 { // idempotent
+		if code, _, stderr := ballast(t, args...); code != 0 {
+			t.Fatalf("code %d: %s", code, stderr)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != want || want == "" {
+			t.Fatalf("file: %q, %v, want %q", got, err, want)
+		}
+	}
+	if err := os.WriteFile(path, []byte("server = \"https://mine\"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := ballast(t, args...); code != 1 || !strings.Contains(stderr, "--force") {
+		t.Errorf("a file that is different: code %d, stderr %q", code, stderr)
+	}
+	if got, _ := os.ReadFile(path); string(got) != "server = \"https://mine\"\n" {
+		t.Errorf("a file that is different was replaced: %q", got)
+	}
+	if code, _, stderr := ballast(t, append(args, "--force")...); code != 0 {
+		t.Errorf("--force: code %d, stderr %q", code, stderr)
+	}
+	if got, _ := os.ReadFile(path); string(got) != want {
+		t.Errorf("after --force: %q", got)
+	}
+}
+
+func TestDoctorJSON(t *testing.T) {
+	code, stdout, _ := ballast(t, "doctor", "-o", "json", "--containerd-config", filepath.Join(t.TempDir(), "none.toml"))
+	var findings []struct{ Check, Status, Message, Mend string }
+	if err := json.Unmarshal([]byte(stdout), &findings); err != nil {
+		t.Fatalf("%v in %q", err, stdout)
+	}
+	if code != 1 || len(findings) < 4 || findings[0].Check != "daemon" || findings[0].Status != "fail" {
+		t.Errorf("code %d, findings %+v", code, findings)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	if code, stdout, stderr := ballast(t, "completion", "bash"); code != 0 || !strings.Contains(stdout, "ballast") {
+		t.Errorf("code %d, stderr %q", code, stderr)
+	}
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+func events() []admin.Event {
+	a, b := digest.FromString("a"), digest.FromString("b")
+	return []admin.Event{
+		{Status: "resolving"},
+		{Status: "waiting", Digest: a, File: "a.gguf", Total: 7_300_000_000},
+		{Status: "present", Digest: b, File: "dir/b.json", Total: 120, Completed: 120},
+		{Status: "downloading", Digest: a, File: "a.gguf", Total: 7_300_000_000, Completed: 3_100_000_000, Rate: 98_000_000},
+		{Status: "downloading", Digest: a, File: "a.gguf", Total: 7_300_000_000, Completed: 4_000_000_000, Rate: 98_000_000},
+		{Status: "verifying", Digest: a, File: "a.gguf", Total: 7_300_000_000, Completed: 7_300_000_000},
+		{Status: "complete", Digest: a, File: "a.gguf", Total: 7_300_000_000, Completed: 7_300_000_000},
+	}
+}
+
+func TestPlainProgress(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		step time.Duration // between two events
+		want string
+	}{
+		{"fast", time.Second, `r: resolving
+r: dir/b.json  present  120 B
+r: a.gguf  downloading  42%  3.1 GB/7.3 GB  98 MB/s  43s
+r: a.gguf  verifying  100%  7.3 GB/7.3 GB
+r: a.gguf  complete  7.3 GB
+`},
+		{"slow", plainEvery, `r: resolving
+r: dir/b.json  present  120 B
+r: a.gguf  downloading  42%  3.1 GB/7.3 GB  98 MB/s  43s
+r: a.gguf  downloading  54%  4.0 GB/7.3 GB  98 MB/s  34s
+r: a.gguf  verifying  100%  7.3 GB/7.3 GB
+r: a.gguf  complete  7.3 GB
+`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var b strings.Builder
+			now := time.Unix(0, 0)
+			p := &plainProgress{w: &b, ref: "r", now: func() time.Time { return now }, last: map[digest.Digest]shown{}}
+			for _, e := range events() {
+				p.event(e)
+				now = now.Add(tt.step)
+			}
+			p.end()
+			if diff := cmp.Diff(b.String(), tt.want); diff != "" {
+				t.Errorf("lines (got, want):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestTerminalProgress plays what is written on a screen and compares what stays on it.
+func TestTerminalProgress(t *testing.T) {
+	var b strings.Builder
+	p := newTerminalProgress(&b, "r", func() (int, int) { return 100, 24 })
+	var mid string
+	for i, e := range events() {
+		p.event(e)
+		if i == 3 {
+			mid = screen(t, b.String())
+		}
+	}
+	p.end()
+	done := fmt.Sprintf("%-36s  present      120 B\n", "dir/b.json")
+	if diff := cmp.Diff(mid, done+fmt.Sprintf("%-36s   42%% ▕██████          ▏ 3.1 GB/7.3 GB  98 MB/s  43s\n", "a.gguf")); diff != "" {
+		t.Errorf("in the middle (got, want):\n%s", diff)
+	}
+	if diff := cmp.Diff(screen(t, b.String()), done+fmt.Sprintf("%-36s  complete     7.3 GB\n", "a.gguf")); diff != "" {
+		t.Errorf("at the end (got, want):\n%s", diff)
+	}
+}
+
+// TestTerminalSize says that lines fit into the terminal, in both directions.
+func TestTerminalSize(t *testing.T) {
+	var b strings.Builder
+	p := newTerminalProgress(&b, "r", func() (int, int) { return 30, 6 })
+	for i := range 20 {
+		p.event(admin.Event{Status: "downloading", Digest: digest.FromString(fmt.Sprint(i)), File: strings.Repeat("x", 50), Total: 10, Completed: 1})
+	}
+	lines := strings.Split(strings.TrimSuffix(screen(t, b.String()), "\n"), "\n")
+	if len(lines) != 4 || lines[3] != "… and 17 more" {
+		t.Errorf("got %q, want 3 files and the number of the others", lines)
+	}
+	for _, l := range lines {
+		if n := len([]rune(l)); n > 29 {
+			t.Errorf("line of %d characters: %q", n, l)
+		}
+	}
+}
+
+// screen plays s on a terminal that knows what terminalProgress uses: lines, cursor up, clear
+// to the end.
+func screen(t *testing.T, s string) string {
+	t.Helper()
+	lines, row := []string{""}, 0
+	for len(s) > 0 {
+		var n int
+		switch {
+		case s[0] == '\n':
+			s = s[1:]
+			if row++; row == len(lines) {
+				lines = append(lines, "")
+			}
+		case s[0] == '\r':
+			s = s[1:]
+		case strings.HasPrefix(s, "\x1b[J"):
+			s = s[len("\x1b[J"):]
+			lines = append(lines[:row], "")
+		case s[0] == '\x1b':
+			if _, err := fmt.Sscanf(s, "\x1b[%dA", &n); err != nil {
+				t.Fatalf("sequence that is not known: %.10q", s)
+			}
+			s = s[strings.IndexByte(s, 'A')+1:]
+			row -= n
+		default:
+			i := strings.IndexAny(s, "\n\r\x1b")
+			lines[row] += s[:i]
+			s = s[i:]
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestHostileNames says that a file name from a stranger does not command the terminal.
+func TestHostileNames(t *testing.T) {
+	e := admin.Event{Status: "downloading", Digest: digest.FromString("a"), File: "a\x1b]0;title\x07\u202egpj.exe", Total: 1}
+	if got := fileName(e); strings.ContainsAny(got, "\x1b\x07\u202e") {
+		t.Errorf("name: %q", got)
+	}
+}
+
+func TestTimeLeft(t *testing.T) {
+	for _, tt := range []struct {
+		n, rate int64
+		want    string
+	}{{10, 1, "11s"}, {0, 1, "1s"}, {1 << 62, 1, "> 99h"}, {7200, 1, "2h0m1s"}} {
+		if got := timeLeft(tt.n, tt.rate); got != tt.want {
+			t.Errorf("timeLeft(%d, %d): got %s, want %s", tt.n, tt.rate, got, tt.want)
+		}
+	}
+}

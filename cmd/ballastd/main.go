@@ -1,0 +1,127 @@
+// Ballastd is the daemon of ballast: a snapshotter and a differ for containerd, and a registry
+// facade that answers the tags of model artifacts with images that containerd understands.
+//
+//	ballastd [--config FILE]          run until SIGTERM or SIGINT
+//	ballastd config dump              print the configuration in effect
+//	ballastd config default           print the default configuration
+//
+// It ends with 0 after a signal, 2 if the command line or the configuration is wrong, and 1 for
+// any other error.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/daemon"
+	"github.com/containerd/log"
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run runs a command line and returns its exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	c := root(stdout, stderr)
+	c.SetArgs(args)
+	c.SetOut(stdout)
+	c.SetErr(stderr)
+	err := c.ExecuteContext(ctx)
+	var failed *runError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &failed):
+		fmt.Fprintf(stderr, "ballastd: %v\n", err)
+		return 1
+	}
+	fmt.Fprintf(stderr, "ballastd: %v\n", err)
+	return 2
+}
+
+// A runError says that the daemon itself has failed, not what it was told.
+type runError struct{ err error }
+
+func (e *runError) Error() string { return e.err.Error() }
+func (e *runError) Unwrap() error { return e.err }
+
+func root(stdout, stderr io.Writer) *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:           "ballastd",
+		Short:         "show AI models as images of containerd",
+		Version:       daemon.Version(),
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(file)
+			if err != nil {
+				return err
+			}
+			// Parts of containerd's that run in here log on their own.
+			if err := errors.Join(log.SetLevel(cfg.Log.Level), log.SetFormat(log.OutputFormat(cfg.Log.Format))); err != nil {
+				return err
+			}
+			if err := serve(cmd.Context(), cfg, logger(stderr, cfg.Log)); err != nil {
+				return &runError{err}
+			}
+			return nil
+		},
+	}
+	c.PersistentFlags().StringVar(&file, "config", "", "configuration file (default: $BALLAST_CONFIG, then "+config.DefaultPath+")")
+	c.CompletionOptions.DisableDefaultCmd = true
+
+	conf := &cobra.Command{Use: "config", Short: "print the configuration", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	conf.AddCommand(
+		&cobra.Command{Use: "dump", Short: "print the configuration in effect, of all files and the environment", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+			cfg, files, err := config.LoadFiles(file)
+			if err != nil {
+				return err
+			}
+			for _, f := range files {
+				fmt.Fprintf(stdout, "# read: %s\n", f)
+			}
+			return cfg.Write(stdout)
+		}},
+		&cobra.Command{Use: "default", Short: "print the default configuration", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+			return config.Default().Write(stdout)
+		}},
+	)
+	c.AddCommand(conf)
+	return c
+}
+
+// serve runs the daemon until ctx ends.
+func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) (err error) {
+	d, err := daemon.New(cfg, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return d.Run(ctx)
+}
+
+// logger returns what the configuration asks for, which has been checked.
+func logger(w io.Writer, l config.Log) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
+		panic("ballastd: internal error: log level was not checked: " + err.Error())
+	}
+	o := &slog.HandlerOptions{Level: level}
+	if l.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}

@@ -1,0 +1,472 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A rig is a store behind the admin interface, with one model in it.
+type rig struct {
+	store    *store.Store
+	handler  *admin.Handler
+	client   *admin.Client
+	image    store.Image
+	fetcher  *storetest.Fetcher
+	weights  []byte
+	repaired []digest.Digest
+}
+
+const testRef = "reg.example/team/model:v1"
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	r := &rig{store: s, weights: storetest.Random(1, 3<<20)}
+	r.fetcher = storetest.NewFetcher(r.weights)
+	r.handler = &admin.Handler{
+		Store: s, Version: admin.Version{Version: "1.2.3"},
+		Jobs:     func() []admin.Job { return nil },
+		Fetchers: func(store.Image) []store.Fetcher { return []store.Fetcher{r.fetcher} },
+		Repaired: func(_ context.Context, d digest.Digest) error { r.repaired = append(r.repaired, d); return nil },
+		Metrics:  http.NotFoundHandler(),
+	}
+	r.client = serve(t, r.handler.Routes())
+	r.image = r.add(t, testRef)
+	return r
+}
+
+// serve serves h over a unix socket and returns a client of it.
+func serve(t *testing.T, h http.Handler) *admin.Client {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: h}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(l) // until Close
+	}()
+	c := admin.NewClient(path)
+	t.Cleanup(func() {
+		c.Close()
+		server.Close()
+		l.Close()
+		<-done
+	})
+	return c
+}
+
+// add records a model that is not fetched yet.
+func (r *rig) add(t *testing.T, ref string) store.Image {
+	t.Helper()
+	ctx := t.Context()
+	table := storetest.NewBuilder("model").Raw("weights.bin", r.weights, 0o640).Inline("config.json", []byte("{}"), 0o644).Put(t, r.store)
+	manifest, err := r.store.PutBytes(ctx, []byte(`{"a":"manifest"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := r.store.PutBytes(ctx, []byte(`{"config":{"paramSize":"1B"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab, err := r.store.Table(ctx, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	im := store.Image{Manifest: manifest, Config: config, Table: table, Origin: tab.Origin, Refs: []string{ref}, Size: int64(len(r.weights)) + 2}
+	if err := r.store.PutImage(ctx, im); err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+func (r *rig) hydrate(t *testing.T) {
+	t.Helper()
+	if err := r.store.Hydrate(t.Context(), r.image.Table, store.HydrateOptions{Fetchers: []store.Fetcher{r.fetcher}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestImages(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	all, err := r.client.Images(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 1 || all[0].State != admin.StatePartial || all[0].Manifest != r.image.Manifest {
+		t.Fatalf("before the fetch: %+v", all)
+	}
+	r.hydrate(t)
+	if err := r.store.AddRef(ctx, "snapshot/7", r.image.Table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if all, err = r.client.Images(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if all[0].State != admin.StateComplete || all[0].Snapshots != 1 || len(all[0].Pins) != 0 {
+		t.Errorf("after the fetch: %+v", all[0])
+	}
+	for _, name := range []string{
+		testRef, "oci://" + testRef, r.image.Manifest.String(), r.image.Manifest.Encoded()[:8], r.image.Origin.Digest.String(),
+	} {
+		d, err := r.client.Image(ctx, name)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var got []string
+		for _, f := range d.Files {
+			got = append(got, fmt.Sprintf("%s %d %o %v", f.Path, f.Size, f.Mode, f.Digest == ""))
+		}
+		want := []string{"config.json 2 644 false", fmt.Sprintf("weights.bin %d 640 false", len(r.weights))}
+		if diff := cmp.Diff(got, want); diff != "" {
+			t.Errorf("%s: files (got, want):\n%s", name, diff)
+		}
+		if got, want := string(d.ConfigJSON), `{"config":{"paramSize":"1B"}}`; got != want {
+			t.Errorf("config: got %s, want %s", got, want)
+		}
+	}
+	for name, is := range map[string]func(error) bool{
+		"reg.example/team/model:v2": errdefs.IsNotFound,
+		"0123456789":                errdefs.IsNotFound,
+		"model":                     errdefs.IsInvalidArgument,
+		"":                          errdefs.IsInvalidArgument,
+	} {
+		if _, err := r.client.Image(ctx, name); !is(err) {
+			t.Errorf("%q: got %v", name, err)
+		}
+	}
+}
+
+func TestPinAndRemove(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	r.hydrate(t)
+	pins, err := r.client.Pin(ctx, admin.PinRequest{Name: r.image.Manifest.String(), TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(pins) != 1 || admin.PinnedRef(pins[0]) != testRef || time.Until(pins[0].Expires) < 59*time.Minute {
+		t.Fatalf("pins: %+v", pins)
+	}
+	res, err := r.client.GC(ctx, store.GCOptions{})
+	if err != nil || res.Objects != 0 {
+		t.Errorf("collector takes what is pinned: %+v, %v", res, err)
+	}
+	if pins, err = r.client.Unpin(ctx, testRef); err != nil || len(pins) != 1 {
+		t.Errorf("unpin: %+v, %v", pins, err)
+	}
+	if pins, err = r.client.Pins(ctx); err != nil || len(pins) != 0 {
+		t.Errorf("pins that are left: %+v, %v", pins, err)
+	}
+	dry, err := r.client.GC(ctx, store.GCOptions{DryRun: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if dry.Bytes < int64(len(r.weights)) {
+		t.Errorf("dry run counts %d bytes, want %d and more", dry.Bytes, len(r.weights))
+	}
+	if _, err := r.client.Pin(ctx, admin.PinRequest{Name: testRef}); err != nil {
+		t.Fatal(err)
+	}
+	gone, err := r.client.RemoveImage(ctx, testRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(gone.Manifests, []digest.Digest{r.image.Manifest}); diff != "" {
+		t.Errorf("removed (got, want):\n%s", diff)
+	}
+	if _, err := r.client.Image(ctx, testRef); !errdefs.IsNotFound(err) {
+		t.Errorf("after the removal: got %v, want ErrNotFound", err)
+	}
+	if pins, err = r.client.Pins(ctx); err != nil || len(pins) != 0 {
+		t.Errorf("pins after the removal: %+v, %v", pins, err)
+	}
+	if _, err := r.client.GC(ctx, store.GCOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	u, err := r.client.Usage(ctx)
+	if err != nil || u.Unique != 0 {
+		t.Errorf("after the collector: %+v, %v", u, err)
+	}
+	if _, err := r.client.GC(ctx, store.GCOptions{Keep: -1}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("negative keep: got %v", err)
+	}
+}
+
+// TestUntag says that removing one of two references leaves the model.
+func TestUntag(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	const other = "reg.example/team/model:v2"
+	r.add(t, other)
+	for _, ref := range []string{testRef, other} {
+		if _, err := r.client.Pin(ctx, admin.PinRequest{Name: ref}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone, err := r.client.RemoveImage(ctx, testRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(gone, admin.Removed{Untagged: []string{testRef}}); diff != "" {
+		t.Errorf("removed (got, want):\n%s", diff)
+	}
+	if _, err := r.client.Image(ctx, testRef); !errdefs.IsNotFound(err) {
+		t.Errorf("removed reference: got %v, want ErrNotFound", err)
+	}
+	d, err := r.client.Image(ctx, other)
+	if err != nil || len(d.Pins) != 1 || admin.PinnedRef(d.Pins[0]) != other {
+		t.Errorf("other reference: %+v, %v", d.Pins, err)
+	}
+}
+
+// TestIndex says that the tag of an index stands for the model in it.
+func TestIndex(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	r.image.Refs = []string{"reg.example/team/model@" + r.image.Origin.Digest.String()}
+	if err := r.store.RemoveImage(ctx, r.image.Manifest); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.store.PutImage(ctx, r.image); err != nil {
+		t.Fatal(err)
+	}
+	const ref = "reg.example/team/list:v1"
+	entry := fmt.Sprintf(`{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":%q,"size":16,"platform":{"os":"linux","architecture":%%q}}`, r.image.Manifest)
+	index := `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[` + fmt.Sprintf(entry, "amd64") + "," + fmt.Sprintf(entry, "arm64") + `]}`
+	d, err := r.store.PutBytes(ctx, []byte(index))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.store.PutImage(ctx, store.Image{Manifest: d, Origin: store.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := r.client.Images(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := map[digest.Digest]string{}
+	for _, im := range all {
+		states[im.Manifest] = im.State
+	}
+	if diff := cmp.Diff(states, map[digest.Digest]string{d: admin.StateIndex, r.image.Manifest: admin.StatePartial}); diff != "" {
+		t.Errorf("states (got, want):\n%s", diff)
+	}
+	if got, err := r.client.Image(ctx, ref); err != nil || got.Manifest != r.image.Manifest {
+		t.Errorf("inspect: %v, %v", got.Manifest, err)
+	}
+	pins, err := r.client.Pin(ctx, admin.PinRequest{Name: ref})
+	if err != nil || len(pins) != 1 || admin.PinnedRef(pins[0]) != ref || pins[0].Table != r.image.Table {
+		t.Errorf("pin: %+v, %v", pins, err)
+	}
+	gone, err := r.client.RemoveImage(ctx, ref)
+	if err != nil || len(gone.Manifests) != 2 {
+		t.Errorf("removed: %+v, %v", gone, err)
+	}
+	if pins, err = r.client.Pins(ctx); err != nil || len(pins) != 0 {
+		t.Errorf("pins after the removal: %+v, %v", pins, err)
+	}
+}
+
+// TestVerify damages an object, sees it reported, and repaired.
+func TestVerify(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	r.hydrate(t)
+	d := digest.FromBytes(r.weights)
+	path := filepath.Join(r.store.ObjectsDir(), store.ObjectName(d))
+	res, err := r.client.Verify(ctx, admin.VerifyRequest{}, func(admin.VerifyEvent) {})
+	if err != nil || len(res.Bad) != 0 || res.Bytes < int64(len(r.weights)) {
+		t.Fatalf("healthy: %+v, %v", res, err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("damage"), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	for range 2 { // reporting changes nothing
+		res, err = r.client.Verify(ctx, admin.VerifyRequest{Name: testRef}, func(admin.VerifyEvent) {})
+		if err != nil || len(res.Bad) != 1 || res.Bad[0].Digest != d {
+			t.Fatalf("damaged: %+v, %v", res, err)
+		}
+	}
+	res, err = r.client.Verify(ctx, admin.VerifyRequest{Repair: true}, func(admin.VerifyEvent) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(res.Repaired, []string{testRef}); diff != "" {
+		t.Errorf("repaired (got, want):\n%s", diff)
+	}
+	if diff := cmp.Diff(r.repaired, []digest.Digest{r.image.Table}); diff != "" {
+		t.Errorf("snapshots mended (got, want):\n%s", diff)
+	}
+	p, err := os.ReadFile(path)
+	if err != nil || string(p) != string(r.weights) {
+		t.Errorf("object is not mended: %v", err)
+	}
+	if _, err := r.client.Verify(ctx, admin.VerifyRequest{Name: "reg.example/x:y"}, func(admin.VerifyEvent) {}); !errdefs.IsNotFound(err) {
+		t.Errorf("unknown model: got %v, want ErrNotFound", err)
+	}
+}
+
+// TestErrors sends errors of all categories over the socket.
+func TestErrors(t *testing.T) {
+	var send error
+	r := newRig(t)
+	r.handler.Prefetch = func(context.Context, admin.PrefetchRequest, func([]admin.Event) error) (store.Image, error) {
+		return store.Image{}, fmt.Errorf("prefetch: %w", send)
+	}
+	r.handler.Health = func(context.Context) (admin.Health, error) { return admin.Health{}, fmt.Errorf("prefetch: %w", send) }
+	for _, tt := range []struct{ send, want error }{
+		{errdefs.ErrNotFound, errdefs.ErrNotFound},
+		{errdefs.ErrUnauthenticated, errdefs.ErrUnauthenticated},
+		{errdefs.ErrPermissionDenied, errdefs.ErrPermissionDenied},
+		{&store.VerifyError{Want: "sha256:a", Got: "sha256:b"}, errdefs.ErrDataLoss},
+		{errdefs.ErrResourceExhausted, errdefs.ErrResourceExhausted},
+		{&os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, errdefs.ErrResourceExhausted},
+		{errdefs.ErrNotImplemented, errdefs.ErrNotImplemented},
+		{errdefs.ErrAborted, errdefs.ErrAborted},
+		{errdefs.ErrUnavailable, errdefs.ErrUnavailable},
+		{&net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, errdefs.ErrUnavailable},
+		{io.ErrUnexpectedEOF, errdefs.ErrUnavailable},
+		{errdefs.ErrInvalidArgument, errdefs.ErrInvalidArgument},
+		{fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, errdefs.ErrDataLoss), errdefs.ErrDataLoss},
+		{errdefs.ErrFailedPrecondition, errdefs.ErrFailedPrecondition},
+		{context.DeadlineExceeded, context.DeadlineExceeded},
+		{errors.New("something else"), errdefs.ErrUnknown},
+	} {
+		send = tt.send
+		_, stream := r.client.Prefetch(t.Context(), admin.PrefetchRequest{Ref: testRef}, func(admin.Event) {})
+		_, call := r.client.Health(t.Context())
+		for kind, err := range map[string]error{"stream": stream, "call": call} {
+			if !errors.Is(err, tt.want) {
+				t.Errorf("%s of %v: got %v, want %v", kind, tt.send, err, tt.want)
+			}
+			if got, want := fmt.Sprint(err), fmt.Sprintf("prefetch: %v", tt.send); got != want {
+				t.Errorf("%s of %v: message: got %q, want %q", kind, tt.send, got, want)
+			}
+		}
+	}
+}
+
+func TestPrefetchStream(t *testing.T) {
+	r := newRig(t)
+	var got admin.PrefetchRequest
+	r.handler.Prefetch = func(_ context.Context, req admin.PrefetchRequest, event func([]admin.Event) error) (store.Image, error) {
+		got = req
+		return r.image, event([]admin.Event{{Status: "resolving"}, {Status: "downloading", Total: 10, Completed: 5}})
+	}
+	var statuses []string
+	im, err := r.client.Prefetch(t.Context(), admin.PrefetchRequest{Ref: "oci://REG.example/team/model", TTL: time.Minute}, func(e admin.Event) {
+		statuses = append(statuses, fmt.Sprint(e.Status, e.Completed))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if im.Manifest != r.image.Manifest {
+		t.Errorf("image: got %+v", im)
+	}
+	if diff := cmp.Diff(statuses, []string{"resolving0", "downloading5"}); diff != "" {
+		t.Errorf("events (got, want):\n%s", diff)
+	}
+	if want := (admin.PrefetchRequest{Ref: "reg.example/team/model:latest", TTL: time.Minute}); got != want {
+		t.Errorf("request: got %+v, want %+v", got, want)
+	}
+	for _, bad := range []admin.PrefetchRequest{{Ref: "model"}, {Ref: ""}, {Ref: testRef, TTL: -1}} {
+		if _, err := r.client.Prefetch(t.Context(), bad, func(admin.Event) {}); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%+v: got %v, want ErrInvalidArgument", bad, err)
+		}
+	}
+}
+
+// TestDaemonGoes says that a stream without an end is an interruption that can be resumed.
+func TestDaemonGoes(t *testing.T) {
+	c := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "{\"status\":\"downloading\"}\n")
+		http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	}))
+	if _, err := c.Prefetch(t.Context(), admin.PrefetchRequest{Ref: testRef}, func(admin.Event) {}); !errdefs.IsAborted(err) {
+		t.Errorf("got %v, want ErrAborted", err)
+	}
+}
+
+func TestNoDaemon(t *testing.T) {
+	c := admin.NewClient(filepath.Join(t.TempDir(), "s"))
+	if _, err := c.Version(t.Context()); !errdefs.IsUnavailable(err) {
+		t.Errorf("got %v, want ErrUnavailable", err)
+	}
+}
+
+func TestUnknownPath(t *testing.T) {
+	c := serve(t, http.NotFoundHandler()) // a daemon of another version
+	if _, err := c.Version(t.Context()); !errdefs.IsNotImplemented(err) {
+		t.Errorf("got %v, want ErrNotImplemented", err)
+	}
+}
+
+func TestParseRef(t *testing.T) {
+	const d = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	for in, want := range map[string]string{
+		"ghcr.io/a/b":                            "ghcr.io/a/b:latest",
+		"oci://ghcr.io/a/b:v1":                   "ghcr.io/a/b:v1",
+		"localhost/a:v1":                         "localhost/a:v1",
+		"127.0.0.1:5000/a/b":                     "127.0.0.1:5000/a/b:latest",
+		"registry.ollama.ai/library/llama3.2:1b": "registry.ollama.ai/library/llama3.2:1b",
+		"ghcr.io/a/b@" + d:                       "ghcr.io/a/b@" + d,
+	} {
+		got, err := admin.ParseRef(in)
+		if err != nil || got.String() != want {
+			t.Errorf("ParseRef(%q): got %q, %v, want %q", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"", "llama3.2", "ai/smollm2", "library/x:y", "ghcr.io/", "ghcr.io/a b", "http://ghcr.io/a", "ghcr.io/a:", "ghcr.io/a@sha256:x", strings.Repeat("a.", 500) + "/x"} {
+		if got, err := admin.ParseRef(in); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("ParseRef(%q): got %q, %v, want ErrInvalidArgument", in, got, err)
+		}
+	}
+}
+
+func FuzzParseRef(f *testing.F) {
+	for _, s := range []string{"ghcr.io/a/b:v1", "oci://localhost/x", "llama3.2", "a.b/c@sha256:00", "[::1]:5000/x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		ref, err := admin.ParseRef(s)
+		if err != nil {
+			return
+		}
+		back, err := admin.ParseRef(ref.String())
+		if err != nil || back != ref {
+			t.Fatalf("%q is %q, read back as %q, %v", s, ref, back, err)
+		}
+	})
+}

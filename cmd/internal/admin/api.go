@@ -1,0 +1,161 @@
+package admin
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/opencontainers/go-digest"
+)
+
+// Version says what runs.
+type Version struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Go       string `json:"go"`
+}
+
+// Image is an image with its state.
+type Image struct {
+	store.Image
+
+	// State is StateComplete, StatePartial or StatePulling.
+	State string `json:"state"`
+
+	// Pins are the pins that keep it.
+	Pins []store.Ref `json:"pins,omitempty"`
+
+	// Snapshots is the number of snapshots that show it.
+	Snapshots int `json:"snapshots"`
+}
+
+// The states of an Image.
+const (
+	StateComplete = "complete" // every file is there and was verified
+	StatePartial  = "partial"  // something is missing, and nobody fetches it
+	StatePulling  = "pulling"  // a prefetch fetches it
+	StateIndex    = "index"    // it is a list of other images
+)
+
+// Detail is all that is known of one image.
+type Detail struct {
+	Image
+
+	// Files are as shown if the image is complete, otherwise as far as known.
+	Files []store.File `json:"files"`
+
+	// Blobs are the blobs of the origin.
+	Blobs []store.Blob `json:"blobs"`
+
+	// ConfigJSON is the config of the converted image.
+	ConfigJSON json.RawMessage `json:"configJSON,omitempty"`
+}
+
+// PrefetchRequest asks for a model to be fetched ahead of its use.
+type PrefetchRequest struct {
+	Ref string `json:"ref"` // with registry; see ParseRef
+
+	// NoPin leaves the model without a pin: the collector may take it when space runs short.
+	NoPin bool `json:"noPin,omitempty"`
+
+	// TTL is how long the pin holds. Zero: until it is removed.
+	TTL time.Duration `json:"ttl,omitempty"`
+}
+
+// Event is a line of a prefetch. Its first keys are those of Ollama's pull.
+// https://github.com/ollama/ollama/blob/v0.12.0/docs/api.md#pull-a-model
+type Event struct {
+	// Status is "resolving", a State of store.Progress, or StatusSuccess.
+	Status    string        `json:"status"`
+	Digest    digest.Digest `json:"digest,omitempty"`
+	Total     int64         `json:"total,omitempty"`     // bytes
+	Completed int64         `json:"completed,omitempty"` // bytes
+	File      string        `json:"file,omitempty"`
+	Rate      int64         `json:"rate,omitempty"` // bytes a second
+	Ref       string        `json:"ref,omitempty"`
+
+	Image *store.Image `json:"image,omitempty"` // last line, if all went well
+	Error *Error       `json:"error,omitempty"` // last line, if not
+}
+
+// The statuses of an Event that are not a State of store.Progress.
+const (
+	StatusResolving = "resolving"
+	StatusSuccess   = "success"
+	StatusError     = "error"
+)
+
+// Job is a prefetch.
+type Job struct {
+	Ref       string    `json:"ref"`
+	Started   time.Time `json:"started"`
+	Ended     time.Time `json:"ended,omitzero"` // zero: is running
+	Total     int64     `json:"total"`          // bytes
+	Completed int64     `json:"completed"`      // bytes
+	Error     *Error    `json:"error,omitempty"`
+}
+
+// PinRequest asks for a model that is known to be kept.
+type PinRequest struct {
+	Name string        `json:"name"`          // a reference or a digest
+	TTL  time.Duration `json:"ttl,omitempty"` // zero: until it is removed
+}
+
+// VerifyRequest asks for objects to be read and compared with their digests.
+type VerifyRequest struct {
+	Name string `json:"name,omitempty"` // empty: all
+
+	// Repair takes away what is wrong and fetches it again. Otherwise it is only reported.
+	Repair bool `json:"repair,omitempty"`
+}
+
+// VerifyEvent is a line of a verify.
+type VerifyEvent struct {
+	Status    string `json:"status"` // "verifying", "repairing", StatusSuccess or StatusError
+	Total     int64  `json:"total,omitempty"`
+	Completed int64  `json:"completed,omitempty"`
+
+	Result *VerifyResult `json:"result,omitempty"` // last line, if all went well
+	Error  *Error        `json:"error,omitempty"`  // last line, if not
+}
+
+// VerifyResult is what a verify found.
+type VerifyResult struct {
+	Bytes int64               `json:"bytes"` // that were read
+	Bad   []store.CheckResult `json:"bad"`
+
+	// Repaired are the references of the images that were fetched again.
+	Repaired []string `json:"repaired,omitempty"`
+}
+
+// Health are facts about a running daemon.
+type Health struct {
+	Version Version   `json:"version"`
+	Started time.Time `json:"started"`
+	Kernel  string    `json:"kernel"`
+
+	// Dirs are the directories of the root, with the devices they are on: "root", "objects",
+	// "partial", "snapshots".
+	Dirs map[string]Dir `json:"dirs"`
+
+	Address string `json:"address"`
+	Admin   string `json:"admin"`
+	Facade  string `json:"facade"`
+
+	// Show is how models are shown, "stubs" or "links", and ShowWhy why not with stubs.
+	Show    string `json:"show"`
+	ShowWhy string `json:"showWhy,omitempty"`
+
+	// Containerd is the socket of containerd, and ContainerdError why it does not answer.
+	Containerd        string `json:"containerd"`
+	ContainerdVersion string `json:"containerdVersion,omitempty"`
+	ContainerdError   string `json:"containerdError,omitempty"`
+
+	Usage store.Usage `json:"usage"`
+}
+
+// Dir is a directory with the device it is on.
+type Dir struct {
+	Path   string `json:"path"`
+	Device uint64 `json:"device"` // st_dev
+}

@@ -1,0 +1,27 @@
+// Package admin is the local interface of the daemon: HTTP over a unix socket that only root
+// can open, and the client for it. The store's database is locked by the daemon, so the command
+// line asks the daemon.
+//
+//	GET    /v1/version
+//	GET    /v1/health             facts for "ballast doctor"
+//	GET    /v1/images             all images
+//	GET    /v1/image?name=N       one image with its files; N is a reference or a digest
+//	DELETE /v1/image?name=N
+//	POST   /v1/prefetch           PrefetchRequest → a stream of Event
+//	GET    /v1/jobs               prefetches that are running, and the last that ended
+//	GET    /v1/pins
+//	PUT    /v1/pin                PinRequest
+//	DELETE /v1/pin?name=N
+//	POST   /v1/gc                 store.GCOptions → store.GCResult
+//	POST   /v1/verify             VerifyRequest → a stream of VerifyEvent
+//	GET    /v1/df                 store.Usage
+//	GET    /metrics
+//	GET    /debug/pprof/
+//
+// Answers are JSON; a stream is one JSON value a line, and its last line has either the result
+// or the error. An error is an object with a code, which names a category of
+// github.com/containerd/errdefs, and a message; the client gives back an error of that
+// category, so that exit codes come out the same as if there was no socket between.
+//
+// The daemon owns the work: a client that goes away ends its stream and nothing else.
+package admin

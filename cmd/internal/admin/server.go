@@ -1,0 +1,163 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/pprof"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// maxRequest is the largest body of a request, in bytes.
+const maxRequest = 1 << 20
+
+// A Handler answers the admin interface. All fields but Log are needed.
+type Handler struct {
+	Store   *store.Store
+	Version Version
+
+	// Prefetch fetches a model and calls event with what has changed, until it is done or
+	// ctx ends. The work goes on when ctx ends or event returns an error.
+	Prefetch func(ctx context.Context, r PrefetchRequest, event func([]Event) error) (store.Image, error)
+
+	// Jobs returns the prefetches, those that run first.
+	Jobs func() []Job
+
+	// Fetchers returns where the blobs of an image can be fetched from.
+	Fetchers func(store.Image) []store.Fetcher
+
+	// Repaired is called after the objects of a table were mended; snapshots that show it may
+	// need to be mended too.
+	Repaired func(ctx context.Context, table digest.Digest) error
+
+	// Health returns what "ballast doctor" wants to know.
+	Health func(context.Context) (Health, error)
+
+	// Metrics answers /metrics.
+	Metrics http.Handler
+
+	// Log is where requests that change something are reported; nil discards.
+	Log *slog.Logger
+}
+
+// Routes returns the handler of all paths.
+func (h *Handler) Routes() http.Handler {
+	if h.Log == nil {
+		h.Log = slog.New(slog.DiscardHandler)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /v1/version", answer(func(*http.Request) (any, error) { return h.Version, nil }))
+	mux.Handle("GET /v1/health", answer(func(r *http.Request) (any, error) { return h.Health(r.Context()) }))
+	mux.Handle("GET /v1/images", answer(h.images))
+	mux.Handle("GET /v1/image", answer(h.image))
+	mux.Handle("DELETE /v1/image", answer(h.removeImage))
+	mux.Handle("GET /v1/jobs", answer(func(*http.Request) (any, error) { return h.Jobs(), nil }))
+	mux.Handle("GET /v1/pins", answer(func(r *http.Request) (any, error) { return h.Store.Refs(r.Context(), pinPrefix) }))
+	mux.Handle("PUT /v1/pin", answer(h.pin))
+	mux.Handle("DELETE /v1/pin", answer(h.unpin))
+	mux.Handle("POST /v1/gc", answer(h.gc))
+	mux.Handle("GET /v1/df", answer(func(r *http.Request) (any, error) { return h.Store.Usage(r.Context()) }))
+	mux.HandleFunc("POST /v1/prefetch", h.prefetch)
+	mux.HandleFunc("POST /v1/verify", h.verify)
+
+	mux.Handle("GET /metrics", h.Metrics)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// answer makes a handler of a function that returns what to answer with.
+func answer(f func(*http.Request) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v, err := f(r)
+		w.Header().Set("Content-Type", "application/json")
+		if err != nil {
+			e := Wrap(err)
+			w.WriteHeader(e.status())
+			v = e
+		}
+		_ = json.NewEncoder(w).Encode(v) // the client has gone; there is nobody to tell
+	})
+}
+
+// decodeBody reads the JSON body of a request into v. An empty body leaves v as it is.
+func decodeBody(r *http.Request, v any) error {
+	dec := json.NewDecoder(http.MaxBytesReader(nil, r.Body, maxRequest))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("request: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// A stream writes one JSON value a line.
+type stream struct {
+	w   http.ResponseWriter
+	enc *json.Encoder
+}
+
+func newStream(w http.ResponseWriter) *stream {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	return &stream{w: w, enc: json.NewEncoder(w)}
+}
+
+// send writes v at once.
+func (s *stream) send(v any) error {
+	if err := s.enc.Encode(v); err != nil {
+		return err
+	}
+	return http.NewResponseController(s.w).Flush()
+}
+
+func (h *Handler) prefetch(w http.ResponseWriter, r *http.Request) {
+	var req PrefetchRequest
+	out := newStream(w)
+	err := decodeBody(r, &req)
+	if err == nil {
+		var ref remote.Ref
+		if ref, err = ParseRef(req.Ref); err == nil {
+			req.Ref = ref.String()
+		}
+	}
+	if err == nil && req.TTL < 0 {
+		err = fmt.Errorf("ttl %v is negative: %w", req.TTL, errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
+		_ = out.send(Event{Status: StatusError, Error: Wrap(err)})
+		return
+	}
+	im, err := h.Prefetch(r.Context(), req, func(events []Event) error {
+		for _, e := range events {
+			if err := out.send(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	last := Event{Status: StatusSuccess, Ref: req.Ref, Image: &im}
+	if err != nil {
+		last = Event{Status: StatusError, Ref: req.Ref, Error: Wrap(err)}
+	}
+	_ = out.send(last)
+}
+
+func (h *Handler) gc(r *http.Request) (any, error) {
+	var o store.GCOptions
+	if err := decodeBody(r, &o); err != nil {
+		return nil, err
+	}
+	if o.Keep < 0 {
+		return nil, fmt.Errorf("keep %d is negative: %w", o.Keep, errdefs.ErrInvalidArgument)
+	}
+	return h.Store.GC(r.Context(), o)
+}

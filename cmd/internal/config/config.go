@@ -1,0 +1,117 @@
+package config
+
+import (
+	"time"
+)
+
+// Version is the version of the configuration file.
+const Version = 1
+
+// DefaultPath is the configuration file that is read if no other is named.
+const DefaultPath = "/etc/ballast/config.toml"
+
+// Config is the configuration of the daemon, and of the command line where it needs to know
+// what the daemon does.
+type Config struct {
+	Version int `toml:"version" comment:"Version of this file."`
+
+	Root         string `toml:"root" comment:"Everything that ballast keeps. One file system must hold all of it: the objects are\nlower layers of overlay mounts, and files move between directories by rename."`
+	Address      string `toml:"address" comment:"Socket of the snapshotter and the differ, for containerd's proxy_plugins."`
+	AdminAddress string `toml:"admin_address" comment:"Socket of the admin interface, for the ballast command. Only root can open it."`
+
+	Log        Log        `toml:"log"`
+	Containerd Containerd `toml:"containerd"`
+	Facade     Facade     `toml:"facade"`
+	Upstream   Upstream   `toml:"upstream"`
+	Fetch      Fetch      `toml:"fetch"`
+	Snapshot   Snapshot   `toml:"snapshot"`
+	GC         GC         `toml:"gc"`
+	Metrics    Metrics    `toml:"metrics"`
+}
+
+// Log says what the daemon writes to stderr.
+type Log struct {
+	Level  string `toml:"level" comment:"debug, info, warn or error."`
+	Format string `toml:"format" comment:"text or json."`
+}
+
+// Containerd says where containerd is.
+type Containerd struct {
+	Address string `toml:"address" comment:"Socket of containerd. The differ reads layers from its content store."`
+}
+
+// Facade says where the registry facade listens.
+type Facade struct {
+	Listen      string `toml:"listen" comment:"Where containerd asks for manifests; see \"ballast config hosts\". Empty: no facade, only\nmodels that were converted before they were pushed can be pulled."`
+	AllowRemote bool   `toml:"allow_remote" comment:"Allow listen to be an address that other machines reach. The facade speaks plain HTTP\nand asks nobody who they are."`
+}
+
+// Upstream says how registries are reached.
+type Upstream struct {
+	HostsDir     string   `toml:"hosts_dir" comment:"Directory of hosts.toml files for the daemon's own requests (mirrors, certificates), in the\nformat of containerd. Entries that lead back to the facade are left out."`
+	DockerConfig string   `toml:"docker_config" comment:"File with credentials and credential helpers, in the format of Docker. Empty: none."`
+	AllowHosts   []string `toml:"allow_hosts" comment:"Hosts that registries may redirect to, or have their token server at, although they are not\npublic: names, \"name:port\", addresses, or networks such as \"10.0.0.0/8\"."`
+	OllamaHosts  []string `toml:"ollama_hosts" comment:"Registries with the manners of the Ollama registry, besides registry.ollama.ai: no HEAD, no\ndigests in answers, manifests as text/plain."`
+	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast and its version."`
+	StallTimeout Duration `toml:"stall_timeout" comment:"A transfer without a byte for this long is given up and tried again."`
+}
+
+// Fetch says how blobs are fetched.
+type Fetch struct {
+	Connections int      `toml:"connections" comment:"Ranges fetched at the same time, over all blobs. Far registries may want more."`
+	Reserve     Size     `toml:"reserve" comment:"Space that stays free on the file system. A fetch that would go below it is refused before\nits first byte."`
+	Linger      Duration `toml:"linger" comment:"How long a fetch goes on after the last one who waited for it has gone. A kubelet that gives\nup and asks again then finds the work done."`
+}
+
+// Snapshot says how models are shown.
+type Snapshot struct {
+	Show string `toml:"show" comment:"stubs: files without data over data-only lower layers (Linux 6.5); links: hard links to the\nobjects (any kernel); auto: stubs where the kernel can."`
+}
+
+// GC says when objects that nothing refers to are removed. Until then they stay, so that a
+// model that comes back is there at once.
+type GC struct {
+	Interval Duration `toml:"interval" comment:"Time between two looks at the file system."`
+	High     Percent  `toml:"high" comment:"Use of the file system above which objects without a reference are removed, the longest\nunused first, until it is at low. 85% and 80% are what the kubelet takes for images."`
+	Low      Percent  `toml:"low"`
+	Quota    Size     `toml:"quota" comment:"Most that objects and unfinished fetches together may take; as high and low, but in bytes.\n0: no quota. What is referred to is never removed."`
+}
+
+// Metrics says where metrics are served besides the admin socket.
+type Metrics struct {
+	Listen string `toml:"listen" comment:"Address of an HTTP server with /metrics, such as \"127.0.0.1:9757\". Empty: none; the admin\nsocket has /metrics always."`
+}
+
+// Default returns the configuration of an empty file.
+func Default() *Config {
+	return &Config{
+		Version:      Version,
+		Root:         "/var/lib/ballast",
+		Address:      "/run/ballast/ballastd.sock",
+		AdminAddress: "/run/ballast/admin.sock",
+		Log:          Log{Level: "info", Format: "text"},
+		Containerd:   Containerd{Address: "/run/containerd/containerd.sock"},
+		Facade:       Facade{Listen: "127.0.0.1:5757"},
+		Upstream: Upstream{
+			HostsDir:     "/etc/ballast/hosts.d",
+			DockerConfig: "/root/.docker/config.json",
+			AllowHosts:   []string{},
+			OllamaHosts:  []string{},
+			StallTimeout: Duration(30 * time.Second),
+		},
+		Fetch: Fetch{
+			Connections: 8,
+			Reserve:     1 << 30, // 1 GiB
+			Linger:      Duration(5 * time.Minute),
+		},
+		Snapshot: Snapshot{Show: ShowAuto},
+		GC:       GC{Interval: Duration(5 * time.Minute), High: 85, Low: 80},
+	}
+}
+
+// The values of Snapshot.Show.
+const (
+	ShowAuto  = "auto"
+	ShowStubs = "stubs"
+	ShowLinks = "links"
+)

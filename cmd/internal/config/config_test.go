@@ -1,0 +1,232 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestDefaultGolden holds what "ballastd config default" prints, and that it reads back as
+// the default: nothing is lost between writing and reading.
+func TestDefaultGolden(t *testing.T) {
+	var b bytes.Buffer
+	if err := Default().Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	golden := filepath.Join("testdata", "default.toml")
+	if *update {
+		if err := os.WriteFile(golden, b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(b.String(), string(want)); diff != "" {
+		t.Errorf("default configuration (got, want):\n%s", diff)
+	}
+	got := new(Config)
+	if err := decode(golden, want, got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(got, Default()); diff != "" {
+		t.Errorf("read back (got, want):\n%s", diff)
+	}
+}
+
+func TestLoad(t *testing.T) {
+	clearEnvironment(t)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "config.toml"), `
+version = 1
+root = "/data/ballast/"
+[fetch]
+connections = 4
+reserve = "2GB"
+[upstream]
+ollama_hosts = ["a.example", "b.example"]
+`)
+	write(t, filepath.Join(dir, "conf.d", "20-b.toml"), "version = 1\n[fetch]\nconnections = 16\n")
+	write(t, filepath.Join(dir, "conf.d", "10-a.toml"), "version = 1\n[fetch]\nconnections = 2\nlinger = \"1h\"\n[upstream]\nollama_hosts = [\"c.example\"]\n")
+	write(t, filepath.Join(dir, "conf.d", "off.toml.bak"), "nonsense")
+
+	got, files, err := LoadFiles(filepath.Join(dir, "config.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Root = "/data/ballast"
+	want.Fetch = Fetch{Connections: 16, Reserve: 2e9, Linger: Duration(time.Hour)}
+	want.Upstream.OllamaHosts = []string{"c.example"}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("configuration (got, want):\n%s", diff)
+	}
+	if len(files) != 3 {
+		t.Errorf("files read: %v", files)
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	clearEnvironment(t)
+	for _, tt := range []struct{ name, file, want string }{
+		{"unknown key", "version = 1\n\n[fetch]\nconections = 3\n", `config.toml:4: unknown key "fetch.conections"`},
+		{"two unknown keys", "version = 1\nfoo = 1\nbar = 2\n", `config.toml:3: unknown key "bar"`},
+		{"unknown table", "version = 1\n[gc2]\nhigh = \"1%\"\n", `unknown key "gc2`},
+		{"no version", "root = \"/x\"\n", `write "version = 1"`},
+		{"later version", "version = 2\n", "version is 2"},
+		{"syntax", "version = 1\nroot = \n", "config.toml:2: "},
+		{"type", "version = 1\n[fetch]\nconnections = \"many\"\n", "config.toml:3: fetch.connections"},
+		{"size", "version = 1\n[fetch]\nreserve = \"1 GiBi\"\n", "not a number with a unit"},
+		{"duration", "version = 1\n[gc]\ninterval = \"5\"\n", "not a number with a unit such as 30s"},
+		{"share", "version = 1\n[gc]\nhigh = \"120%\"\n", "not within 1%"},
+		{"low above high", "version = 1\n[gc]\nlow = \"90%\"\n", "gc.low: 90% is above gc.high, 85%"},
+		{"relative root", "version = 1\nroot = \"x\"\n", "root: \"x\" is not an absolute path"},
+		{"root with colon", "version = 1\nroot = \"/a:b\"\n", "mount options"},
+		{"long socket", "version = 1\naddress = \"/" + strings.Repeat("x", 107) + "\"\n", "has 108 bytes, more than 103"},
+		{"one socket", "version = 1\naddress = \"/run/ballast/admin.sock\"\n", "same as address"},
+		{"remote facade", "version = 1\n[facade]\nlisten = \"0.0.0.0:5757\"\n", "facade.allow_remote = true"},
+		{"facade without port", "version = 1\n[facade]\nlisten = \"127.0.0.1\"\n", "facade.listen"},
+		{"level", "version = 1\n[log]\nlevel = \"loud\"\n", "log.level"},
+		{"show", "version = 1\n[snapshot]\nshow = \"fuse\"\n", "snapshot.show"},
+		{"connections", "version = 1\n[fetch]\nconnections = 0\n", "not within 1 to 256"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "config.toml")
+			write(t, path, tt.file)
+			_, err := Load(path)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("error: got %v, want one with %q", err, tt.want)
+			}
+			if !errdefs.IsInvalidArgument(err) {
+				t.Errorf("error %v is not ErrInvalidArgument", err)
+			}
+		})
+	}
+}
+
+func TestLoadAllowed(t *testing.T) {
+	clearEnvironment(t)
+	for _, file := range []string{
+		"version = 1\n[facade]\nlisten = \"0.0.0.0:5757\"\nallow_remote = true\n",
+		"version = 1\n[facade]\nlisten = \"[::1]:5757\"\n",
+		"version = 1\n[facade]\nlisten = \"\"\n",
+		"version = 1\n[fetch]\nreserve = 1024\n",
+	} {
+		path := filepath.Join(t.TempDir(), "config.toml")
+		write(t, path, file)
+		if _, err := Load(path); err != nil {
+			t.Errorf("%q: %v", file, err)
+		}
+	}
+}
+
+func TestMissingFile(t *testing.T) {
+	clearEnvironment(t)
+	missing := filepath.Join(t.TempDir(), "config.toml")
+	if _, err := Load(missing); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("named by flag: got %v, want ErrNotExist", err)
+	}
+	t.Setenv("BALLAST_CONFIG", missing)
+	if _, err := Load(""); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("named by environment: got %v, want ErrNotExist", err)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	clearEnvironment(t)
+	path := filepath.Join(t.TempDir(), "config.toml")
+	write(t, path, "version = 1\n")
+	t.Setenv("BALLAST_CONFIG", path)
+	t.Setenv("CONTAINERD_ADDRESS", "/tmp/c.sock")
+	t.Setenv("DOCKER_CONFIG", "/etc/docker")
+	c, err := Load("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := c.Containerd.Address, "/tmp/c.sock"; got != want {
+		t.Errorf("containerd.address: got %q, want %q", got, want)
+	}
+	if got, want := c.Upstream.DockerConfig, "/etc/docker/config.json"; got != want {
+		t.Errorf("upstream.docker_config: got %q, want %q", got, want)
+	}
+	if got, want := AdminAddress("", c), "/run/ballast/admin.sock"; got != want {
+		t.Errorf("admin address: got %q, want %q", got, want)
+	}
+	t.Setenv("BALLAST_ADMIN", "/tmp/a.sock")
+	if got, want := AdminAddress("", c), "/tmp/a.sock"; got != want {
+		t.Errorf("admin address from environment: got %q, want %q", got, want)
+	}
+	if got, want := AdminAddress("/tmp/f.sock", c), "/tmp/f.sock"; got != want {
+		t.Errorf("admin address from flag: got %q, want %q", got, want)
+	}
+	write(t, path, "version = 1\n[containerd]\naddress = \"/tmp/file.sock\"\n")
+	if c, err = Load(""); err != nil || c.Containerd.Address != "/tmp/file.sock" {
+		t.Errorf("the file does not win over the environment: %v, %v", c, err)
+	}
+}
+
+func TestParseSize(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want Size
+	}{
+		{"0", 0}, {"1024", 1024}, {"16MiB", 16 << 20}, {"16 mib", 16 << 20}, {"500GB", 500e9},
+		{"8mb", 8e6}, {"1.5GiB", 3 << 29}, {"1TiB", 1 << 40}, {"7B", 7}, {"9223372036854775807", 1<<63 - 1},
+	} {
+		got, err := ParseSize(tt.in)
+		if err != nil || got != tt.want {
+			t.Errorf("ParseSize(%q): got %d, %v, want %d", tt.in, got, err, tt.want)
+		}
+	}
+	for _, in := range []string{"", "x", "-1", "-1GiB", "16M", "1e3MB", "NaN", "Inf", "9223372036854775808", "99999999TiB", "0x10"} {
+		if got, err := ParseSize(in); err == nil {
+			t.Errorf("ParseSize(%q): got %d, want an error", in, got)
+		}
+	}
+}
+
+func FuzzParseSize(f *testing.F) {
+	for _, s := range []string{"16MiB", "1.5GB", "0", "B", "-1", "1e9"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		v, err := ParseSize(s)
+		if err != nil {
+			return
+		}
+		if v < 0 {
+			t.Fatalf("ParseSize(%q) = %d", s, v)
+		}
+		if back, err := ParseSize(v.String()); err != nil || back != v {
+			t.Fatalf("%q is %d, printed as %q, read as %d, %v", s, v, v, back, err)
+		}
+	})
+}
+
+func clearEnvironment(t *testing.T) {
+	t.Helper()
+	for _, k := range []string{"BALLAST_CONFIG", "BALLAST_ADMIN", "CONTAINERD_ADDRESS", "DOCKER_CONFIG"} {
+		t.Setenv(k, "")
+	}
+}
+
+func write(t *testing.T, path, s string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(s), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

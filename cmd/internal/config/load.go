@@ -1,0 +1,132 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Load reads the configuration file at path, with its drop-ins. An empty path means
+// $BALLAST_CONFIG, then DefaultPath; only DefaultPath may be missing.
+//
+// It returns errdefs.ErrInvalidArgument, with file and line where there is one, if a file does
+// not say what it should.
+func Load(path string) (*Config, error) {
+	c, _, err := LoadFiles(path)
+	return c, err
+}
+
+// LoadFiles is Load, and returns the files that were read.
+func LoadFiles(path string) (*Config, []string, error) {
+	must := true
+	if path == "" {
+		path = os.Getenv("BALLAST_CONFIG")
+	}
+	if path == "" {
+		path, must = DefaultPath, false
+	}
+	c := Default()
+	fromEnvironment(c)
+
+	var read []string
+	err := decodeFile(path, c)
+	switch {
+	case err == nil:
+		read = append(read, path)
+	case errors.Is(err, fs.ErrNotExist) && !must:
+	default:
+		return nil, nil, err
+	}
+	dropins, err := filepath.Glob(filepath.Join(filepath.Dir(path), "conf.d", "*.toml"))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range dropins {
+		if err := decodeFile(p, c); err != nil {
+			return nil, nil, err
+		}
+		read = append(read, p)
+	}
+	if err := c.validate(); err != nil {
+		return nil, nil, err
+	}
+	return c, read, nil
+}
+
+// fromEnvironment sets the defaults that the environment gives.
+func fromEnvironment(c *Config) {
+	if s := os.Getenv("CONTAINERD_ADDRESS"); s != "" {
+		c.Containerd.Address = strings.TrimPrefix(s, "unix://")
+	}
+	if s := os.Getenv("DOCKER_CONFIG"); s != "" {
+		c.Upstream.DockerConfig = filepath.Join(s, "config.json")
+	}
+}
+
+// AdminAddress returns the admin socket that a client talks to: flag if not empty, then
+// $BALLAST_ADMIN, then what c says.
+func AdminAddress(flag string, c *Config) string {
+	if flag != "" {
+		return flag
+	}
+	if s := os.Getenv("BALLAST_ADMIN"); s != "" {
+		return s
+	}
+	return c.AdminAddress
+}
+
+func decodeFile(path string, c *Config) error {
+	p, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	return decode(path, p, c)
+}
+
+// decode sets in c what p says. name is for messages.
+func decode(name string, p []byte, c *Config) error {
+	c.Version = 0
+	dec := toml.NewDecoder(bytes.NewReader(p)).DisallowUnknownFields()
+	err := dec.Decode(c)
+	var missing *toml.StrictMissingError
+	var bad *toml.DecodeError
+	switch {
+	case errors.As(err, &missing):
+		var lines []string
+		for _, e := range missing.Errors {
+			row, _ := e.Position()
+			lines = append(lines, fmt.Sprintf("%s:%d: unknown key %q", name, row, strings.Join(e.Key(), ".")))
+		}
+		return fmt.Errorf("%s: %w", strings.Join(lines, "\n"), errdefs.ErrInvalidArgument)
+	case errors.As(err, &bad):
+		row, _ := bad.Position()
+		if key := strings.Join(bad.Key(), "."); key != "" {
+			return fmt.Errorf("%s:%d: %s: %w: %w", name, row, key, err, errdefs.ErrInvalidArgument)
+		}
+		return fmt.Errorf("%s:%d: %w: %w", name, row, err, errdefs.ErrInvalidArgument)
+	case err != nil:
+		return fmt.Errorf("%s: %w: %w", name, err, errdefs.ErrInvalidArgument)
+	}
+	if c.Version != Version {
+		return fmt.Errorf("%s: version is %d; write \"version = %d\" at the top: %w", name, c.Version, Version, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Write writes c as a configuration file in which every key has its comment.
+func (c *Config) Write(w io.Writer) error {
+	var b bytes.Buffer
+	if err := toml.NewEncoder(&b).Encode(c); err != nil {
+		return err
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}

@@ -1,0 +1,113 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// maxSocketPath is the longest path of a unix socket: sun_path has 108 bytes with the final 0,
+// and a socket is made under a name with ".new" at its end.
+// https://man7.org/linux/man-pages/man7/unix.7.html
+const maxSocketPath = 108 - 1 - len(".new")
+
+// maxRoot is the longest root, in bytes. The options of one mount(2) have to fit into a page
+// together with the names of up to 128 snapshots; a long root leaves room for few.
+const maxRoot = 512
+
+// validate returns errdefs.ErrInvalidArgument, naming the key, if a value can not work.
+func (c *Config) validate() error {
+	for _, s := range []struct{ key, path string }{
+		{"address", c.Address}, {"admin_address", c.AdminAddress},
+	} {
+		if err := checkPath(s.key, s.path, maxSocketPath); err != nil {
+			return err
+		}
+	}
+	if err := checkPath("root", c.Root, maxRoot); err != nil {
+		return err
+	}
+	// overlay options know no way around a colon in a data-only lower layer.
+	if strings.ContainsAny(c.Root, ":,\\ \t\n") {
+		return invalid("root", "%q has a character that mount options treat specially", c.Root)
+	}
+	c.Root = filepath.Clean(c.Root)
+	if c.Root == "/" {
+		return invalid("root", "/ is not a directory of its own")
+	}
+	if c.Address == c.AdminAddress {
+		return invalid("admin_address", "is the same as address")
+	}
+	if err := c.checkListeners(); err != nil {
+		return err
+	}
+	return c.checkValues()
+}
+
+func (c *Config) checkValues() error {
+	var level slog.Level
+	switch {
+	case level.UnmarshalText([]byte(c.Log.Level)) != nil:
+		return invalid("log.level", "%q is none of debug, info, warn, error", c.Log.Level)
+	case !slices.Contains([]string{"text", "json"}, c.Log.Format):
+		return invalid("log.format", "%q is neither text nor json", c.Log.Format)
+	case !slices.Contains([]string{ShowAuto, ShowStubs, ShowLinks}, c.Snapshot.Show):
+		return invalid("snapshot.show", "%q is none of auto, stubs, links", c.Snapshot.Show)
+	case c.Fetch.Connections < 1 || c.Fetch.Connections > 256:
+		return invalid("fetch.connections", "%d is not within 1 to 256", c.Fetch.Connections)
+	case c.Fetch.Linger < 0:
+		return invalid("fetch.linger", "is negative")
+	case c.Upstream.StallTimeout <= 0:
+		return invalid("upstream.stall_timeout", "has to be above 0")
+	case c.GC.Interval <= 0:
+		return invalid("gc.interval", "has to be above 0")
+	case c.GC.Low > c.GC.High:
+		return invalid("gc.low", "%v is above gc.high, %v", c.GC.Low, c.GC.High)
+	}
+	for _, s := range []struct{ key, path string }{
+		{"upstream.hosts_dir", c.Upstream.HostsDir}, {"upstream.docker_config", c.Upstream.DockerConfig},
+		{"containerd.address", c.Containerd.Address},
+	} {
+		if s.path != "" && !filepath.IsAbs(s.path) {
+			return invalid(s.key, "%q is not an absolute path", s.path)
+		}
+	}
+	return nil
+}
+
+func (c *Config) checkListeners() error {
+	if c.Facade.Listen != "" {
+		host, _, err := net.SplitHostPort(c.Facade.Listen)
+		if err != nil {
+			return invalid("facade.listen", "%v", err)
+		}
+		if ip := net.ParseIP(host); !c.Facade.AllowRemote && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return invalid("facade.listen", "%s can be reached by other machines; set facade.allow_remote = true if that is wanted", c.Facade.Listen)
+		}
+	}
+	if c.Metrics.Listen != "" {
+		if _, _, err := net.SplitHostPort(c.Metrics.Listen); err != nil {
+			return invalid("metrics.listen", "%v", err)
+		}
+	}
+	return nil
+}
+
+func checkPath(key, path string, limit int) error {
+	switch {
+	case !filepath.IsAbs(path):
+		return invalid(key, "%q is not an absolute path", path)
+	case len(path) > limit:
+		return invalid(key, "%q has %d bytes, more than %d", path, len(path), limit)
+	}
+	return nil
+}
+
+func invalid(key, format string, a ...any) error {
+	return fmt.Errorf("configuration: %s: %s: %w", key, fmt.Sprintf(format, a...), errdefs.ErrInvalidArgument)
+}

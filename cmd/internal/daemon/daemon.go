@@ -1,0 +1,254 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/snapshotter"
+	"github.com/ballast-dev/ballast/snapshotter/differ"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/containerd/v2/core/content/proxy"
+	"github.com/containerd/errdefs"
+	notify "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// stopTimeout is how long requests that run may take to end when the daemon stops. The kubelet
+// and containerd try again what was cut off.
+const stopTimeout = 5 * time.Second
+
+// sweepEvery is the time between two collections of what has expired.
+const sweepEvery = time.Hour
+
+// keepAll makes a collection leave all objects and take only what has expired.
+const keepAll = 1<<63 - 1
+
+// A Daemon is ballastd. Build it with New, start it with Run, and Close it.
+type Daemon struct {
+	config  *config.Config
+	version admin.Version
+	started time.Time
+	log     *slog.Logger
+
+	store       *store.Store
+	remote      *remote.Client
+	facade      *registry.Handler
+	snapshotter *snapshotter.Snapshotter
+	differ      *differ.Differ
+	containerd  *grpc.ClientConn
+	pulls       *pulls
+	metrics     *metrics
+}
+
+// Version returns the version of this program.
+func Version() string { return admin.ThisVersion().Version }
+
+// New builds the parts of a daemon. It starts nothing, but opens the store.
+//
+// It returns errdefs.ErrUnavailable if another daemon has the store, and
+// errdefs.ErrFailedPrecondition if the root can not be one.
+func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
+	v := admin.ThisVersion()
+	d := &Daemon{config: c, version: v, started: time.Now(), log: log}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	if err := checkRoot(c.Root); err != nil {
+		return nil, err
+	}
+	d.store, err = store.Open(c.Root, storeOptions(c, log))
+	if err != nil {
+		return nil, err
+	}
+	d.remote, err = remote.New(upstream.Options(c, v.Version, log))
+	if err != nil {
+		return nil, err
+	}
+	d.facade = &registry.Handler{Upstream: d.remote, Store: d.store, Parsers: upstream.Parsers(), Log: log}
+	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{Show: snapshotter.Way(c.Snapshot.Show), Log: log})
+	if err != nil {
+		return nil, err
+	}
+	d.containerd, err = grpc.NewClient("unix://"+c.Containerd.Address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+	if err != nil {
+		return nil, err
+	}
+	d.differ = differ.New(differ.Options{
+		Content: proxy.NewContentStore(d.containerd), Snapshotter: d.snapshotter, Store: d.store,
+		Upstream: d.sources, Log: log,
+	})
+	d.metrics = newMetrics(d.store, log)
+	d.pulls = &pulls{convert: d.facade.Convert, fetchers: d.facade.Fetchers, store: d.store, metrics: d.metrics, log: log}
+	return d, nil
+}
+
+// checkRoot returns errdefs.ErrFailedPrecondition, and what to do, for a root that can not
+// hold the store.
+func checkRoot(root string) error {
+	info, err := os.Stat(root)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil // the store makes it
+	case err != nil:
+		return fmt.Errorf("root: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("root %s is not a directory: %w", root, errdefs.ErrFailedPrecondition)
+	}
+	base := info.Sys().(*syscall.Stat_t).Dev
+	for _, p := range rootParts {
+		info, err := os.Stat(filepath.Join(root, p))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("root: %w", err)
+		}
+		if info.Sys().(*syscall.Stat_t).Dev != base {
+			return fmt.Errorf("%s is on another file system than %s; mount one file system at the root: %w", filepath.Join(root, p), root, errdefs.ErrFailedPrecondition)
+		}
+	}
+	return nil
+}
+
+// rootParts are the directories below the root that have to be on one file system.
+var rootParts = []string{"objects", "partial", "snapshots"}
+
+func storeOptions(c *config.Config, log *slog.Logger) store.Options {
+	return store.Options{
+		Connections: c.Fetch.Connections,
+		Reserve:     max(1, int64(c.Fetch.Reserve)), // the store takes 0 for its default
+		Linger:      max(1, time.Duration(c.Fetch.Linger)),
+		Evict: store.EvictOptions{
+			Interval: time.Duration(c.GC.Interval),
+			High:     int(c.GC.High),
+			Low:      int(c.GC.Low),
+			Quota:    int64(c.GC.Quota),
+		},
+		Log: log,
+	}
+}
+
+// sources returns where the blobs of a table can be fetched from: where its images were
+// resolved, or, for an image that did not come through the facade, where containerd got the
+// table. The latter is not asked in addition: it is the same place, but containerd does not
+// always know the port.
+func (d *Daemon) sources(ctx context.Context, table digest.Digest, sources []differ.Source) []store.Fetcher {
+	var out []store.Fetcher
+	images, err := d.store.ImagesByTable(ctx, table)
+	if err != nil {
+		d.log.Warn("images of a table are not known, asking where containerd got it", "digest", table, "err", err)
+	}
+	for _, im := range images {
+		out = append(out, d.facade.Fetchers(im)...)
+	}
+	if len(out) > 0 {
+		return out
+	}
+	var refs []remote.Ref
+	for _, s := range sources {
+		ref, err := remote.NewRef(s.Host, s.Repository, table.String())
+		if err != nil {
+			d.log.Debug("source is not a repository", "ref", s.Host+"/"+s.Repository, "err", err)
+			continue
+		}
+		refs = append(refs, ref)
+	}
+	return d.facade.Repositories(refs)
+}
+
+// Run serves until ctx ends, which is no error, or a part fails.
+func (d *Daemon) Run(ctx context.Context) error {
+	limitMemory(d.config.Fetch.Connections)
+	if err := d.snapshotter.Reconcile(ctx); err != nil {
+		return fmt.Errorf("reconcile snapshots: %w", err)
+	}
+	l, err := d.listen()
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.store.Run(ctx) })
+	g.Go(func() error { return d.pulls.run(ctx) })
+	g.Go(func() error { return d.sweep(ctx) })
+	g.Go(func() error { return serveGRPC(ctx, d.grpcServer(), l.grpc) })
+	g.Go(func() error { return d.serveHTTP(ctx, d.admin().Routes(), l.admin) })
+	if l.facade != nil {
+		g.Go(func() error { return d.serveHTTP(ctx, d.facade, l.facade) })
+	}
+	if l.metrics != nil {
+		g.Go(func() error { return d.serveHTTP(ctx, onlyMetrics(d.metrics.handler()), l.metrics) })
+	}
+	d.log.Info("ready", "version", d.version.Version, "dir", d.config.Root, "address", d.config.Address,
+		"admin", d.config.AdminAddress, "facade", d.config.Facade.Listen, "show", d.snapshotter.Way())
+	if _, err := notify.SdNotify(false, notify.SdNotifyReady); err != nil {
+		d.log.Warn("the service manager does not know that the daemon is ready", "err", err)
+	}
+	g.Go(func() error {
+		<-ctx.Done()
+		_, err := notify.SdNotify(false, notify.SdNotifyStopping)
+		return err
+	})
+	err = g.Wait()
+	d.log.Info("stopped", "dur", time.Since(d.started).Round(time.Second))
+	return err
+}
+
+// sweep collects what has expired (pins, unfinished fetches that nobody goes on with) until
+// ctx ends. Objects make room when it is needed, which is the store's.
+func (d *Daemon) sweep(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			if _, err := d.store.GC(ctx, store.GCOptions{Keep: keepAll}); err != nil && ctx.Err() == nil {
+				d.log.Error("collect what has expired", "err", err)
+			}
+		}
+	}
+}
+
+// limitMemory makes the garbage collector work harder before the process grows beyond what
+// the store's chunks and the rest need.
+func limitMemory(connections int) {
+	const rest, chunk = 56 << 20, 4 << 20
+	debug.SetMemoryLimit(rest + 2*int64(connections)*chunk)
+}
+
+// Close closes what New opened. Fetches stop and keep what they have.
+func (d *Daemon) Close() error {
+	var errs []error
+	if d.snapshotter != nil {
+		errs = append(errs, d.snapshotter.Close())
+	}
+	if d.containerd != nil {
+		errs = append(errs, d.containerd.Close())
+	}
+	if d.store != nil {
+		errs = append(errs, d.store.Close())
+	}
+	if d.remote != nil {
+		d.remote.Close()
+	}
+	return errors.Join(errs...)
+}

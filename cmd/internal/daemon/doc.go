@@ -1,0 +1,29 @@
+// Package daemon builds the parts of ballastd and runs them.
+//
+// # Parts
+//
+//	store        verified bytes; its database is the lock against a second daemon
+//	remote       registries
+//	registry     the facade, on loopback HTTP, and conversion
+//	snapshotter  } over one gRPC socket, for containerd
+//	differ       }
+//	pulls        prefetches, owned by the daemon
+//	admin        HTTP over the admin socket, for the command line
+//
+// All that runs runs in one errgroup, started in Run; if one part ends with an error, all end.
+//
+// # Start
+//
+// The store is opened first: it fails if another daemon has it. Only then are old sockets
+// removed, so a second daemon can not take the sockets of the first. A socket is made under
+// another name, gets mode 0600, and is then renamed, so it is never open to others. The
+// snapshotter's references are reconciled before the first request. Then the service manager
+// is told that the daemon is ready.
+//
+// # Stop
+//
+// When the context ends, servers take no new requests and wait stopTimeout for those that
+// run; then they are cut off. Prefetches end at once with errdefs.ErrAborted. Last the store
+// is closed; what was fetched so far stays and is gone on with later. Containers that read
+// models are not touched: their mounts need no daemon.
+package daemon

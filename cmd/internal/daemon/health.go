@@ -1,0 +1,78 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/snapshotter"
+	versionapi "github.com/containerd/containerd/api/services/version/v1"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// askTimeout is how long containerd may take to say its version.
+const askTimeout = 2 * time.Second
+
+// admin returns the handler of the admin interface.
+func (d *Daemon) admin() *admin.Handler {
+	return &admin.Handler{
+		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Jobs: d.pulls.jobs,
+		Fetchers: d.facade.Fetchers, Repaired: d.snapshotter.Refresh, Health: d.health, Metrics: d.metrics.handler(), Log: d.log,
+	}
+}
+
+// health returns facts about the daemon.
+func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
+	h := admin.Health{
+		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]admin.Dir{},
+		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen,
+		Show: string(d.snapshotter.Way()), Containerd: d.config.Containerd.Address,
+	}
+	for _, name := range append([]string{"root"}, rootParts...) {
+		path := filepath.Join(d.store.Dir(), name)
+		if name == "root" {
+			path = d.store.Dir()
+		}
+		info, err := os.Stat(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return h, err
+		}
+		h.Dirs[name] = admin.Dir{Path: path, Device: uint64(info.Sys().(*syscall.Stat_t).Dev)}
+	}
+	if d.snapshotter.Way() == snapshotter.Links {
+		if err := snapshotter.Probe(d.store.Dir(), d.store.ObjectsDir()).Stubs; err != nil {
+			h.ShowWhy = err.Error()
+		} else {
+			h.ShowWhy = "snapshot.show = \"" + d.config.Snapshot.Show + "\""
+		}
+	}
+	var err error
+	if h.Usage, err = d.store.Usage(ctx); err != nil {
+		return h, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if v, err := versionapi.NewVersionClient(d.containerd).Version(ctx, &emptypb.Empty{}); err != nil {
+		h.ContainerdError = err.Error()
+	} else {
+		h.ContainerdVersion = v.Version
+	}
+	return h, nil
+}
+
+// kernelRelease returns what "uname -r" prints.
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

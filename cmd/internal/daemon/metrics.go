@@ -1,0 +1,108 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"path"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+)
+
+// metrics is what the daemon counts. No label has a digest, a path or a reference as value:
+// their number has no bound.
+type metrics struct {
+	registry *prometheus.Registry
+	pulls    *prometheus.HistogramVec
+	ops      *prometheus.HistogramVec
+	active   prometheus.Gauge
+}
+
+func newMetrics(s *store.Store, log *slog.Logger) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		pulls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "ballast_pull_duration_seconds", Help: "Time that prefetches took, by format and result.",
+			Buckets: prometheus.ExponentialBuckets(0.1, 4, 9), // 0.1 s to 109 min
+		}, []string{"format", "result"}),
+		ops: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "ballast_snapshot_op_seconds", Help: "Time that requests of containerd took, by operation and gRPC code.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 11), // 0.5 ms to 9 min
+		}, []string{"op", "code"}),
+		active: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ballast_active_pulls", Help: "Prefetches that are running."}),
+	}
+	m.registry.MustRegister(
+		m.pulls, m.ops, m.active, &storeCollector{store: s, log: log},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// pulled counts a prefetch that has ended.
+func (m *metrics) pulled(im store.Image, dur time.Duration, err error) {
+	format := im.Origin.Format
+	if format == "" {
+		format = "unknown"
+	}
+	m.pulls.WithLabelValues(format, result(err)).Observe(dur.Seconds())
+}
+
+// result is "ok" or the category of an error.
+func result(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return admin.Wrap(err).Code
+}
+
+// observe times requests of containerd.
+func (m *metrics) observe(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	start := time.Now()
+	res, err := handle(ctx, req)
+	m.ops.WithLabelValues(path.Base(info.FullMethod), status.Code(err).String()).Observe(time.Since(start).Seconds())
+	return res, err
+}
+
+// A storeCollector reports the disk use of the store.
+type storeCollector struct {
+	store *store.Store
+	log   *slog.Logger
+}
+
+var (
+	storeBytes   = prometheus.NewDesc("ballast_store_bytes", "Bytes of the store, by kind.", []string{"kind"}, nil)
+	storeObjects = prometheus.NewDesc("ballast_store_objects", "Objects of the store.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c *storeCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- storeBytes
+	ch <- storeObjects
+}
+
+// Collect implements prometheus.Collector.
+func (c *storeCollector) Collect(ch chan<- prometheus.Metric) {
+	u, err := c.store.Usage(context.Background())
+	if err != nil {
+		c.log.Warn("metrics lack the disk use", "err", err)
+		return
+	}
+	for kind, n := range map[string]int64{
+		"logical": u.Logical, "unique": u.Unique, "saved": u.Saved, "reclaimable": u.Reclaimable,
+		"partial": u.Partial, "free": u.Free, "capacity": u.Capacity,
+	} {
+		ch <- prometheus.MustNewConstMetric(storeBytes, prometheus.GaugeValue, float64(n), kind)
+	}
+	ch <- prometheus.MustNewConstMetric(storeObjects, prometheus.GaugeValue, float64(u.Objects))
+}

@@ -1,0 +1,310 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// keepEnded is how many prefetches that have ended are remembered.
+const keepEnded = 50
+
+// errStopping is why prefetches end when the daemon stops.
+var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errdefs.ErrAborted)
+
+// pulls are the prefetches. A prefetch belongs to the daemon: who asked for it may go, and
+// whoever asks for the same reference joins it.
+type pulls struct {
+	convert  func(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error)
+	fetchers func(store.Image) []store.Fetcher
+	store    *store.Store
+	metrics  *metrics
+	log      *slog.Logger
+
+	work sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows
+	stopping bool
+	running  map[string]*pull // by reference
+	ended    []admin.Job      // oldest first
+}
+
+// A pull is one prefetch. The mutex of pulls guards it.
+type pull struct {
+	ref    string
+	cancel context.CancelCauseFunc
+	pin    pinWish
+	job    admin.Job
+
+	events  map[digest.Digest]admin.Event // by blob
+	order   []digest.Digest
+	changed chan struct{} // closed when events or the end changed
+	done    bool
+	image   store.Image
+	err     error
+}
+
+// A pinWish is what those who asked want of the pin: the longest wins.
+type pinWish struct {
+	wanted  bool
+	expires time.Time // zero: never
+}
+
+func (p *pinWish) add(r admin.PrefetchRequest, now time.Time) {
+	if r.NoPin {
+		return
+	}
+	var expires time.Time
+	if r.TTL > 0 {
+		expires = now.Add(r.TTL)
+	}
+	if !p.wanted || expires.IsZero() || !p.expires.IsZero() && expires.After(p.expires) {
+		p.expires = expires
+	}
+	p.wanted = true
+}
+
+// run waits until ctx ends, then ends all prefetches.
+func (p *pulls) run(ctx context.Context) error {
+	<-ctx.Done()
+	p.mu.Lock()
+	p.stopping = true
+	for _, pl := range p.running {
+		pl.cancel(errStopping)
+	}
+	p.mu.Unlock()
+	p.work.Wait()
+	return nil
+}
+
+// prefetch fetches a model, or joins who does, and calls event with what has changed until
+// it is done, ctx ends or event returns an error. The work goes on in any case.
+func (p *pulls) prefetch(ctx context.Context, r admin.PrefetchRequest, event func([]admin.Event) error) (store.Image, error) {
+	pl, err := p.join(ctx, r)
+	if err != nil {
+		return store.Image{}, err
+	}
+	sent := map[digest.Digest]admin.Event{}
+	if err := event([]admin.Event{{Status: admin.StatusResolving, Ref: r.Ref}}); err != nil {
+		return store.Image{}, err
+	}
+	for {
+		p.mu.Lock()
+		news := pl.news(sent)
+		done, im, err, changed := pl.done, pl.image, pl.err, pl.changed
+		p.mu.Unlock()
+		if len(news) > 0 {
+			if err := event(news); err != nil {
+				return store.Image{}, err
+			}
+		}
+		if done {
+			return im, err
+		}
+		select {
+		case <-ctx.Done():
+			return store.Image{}, ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// news returns the events that sent does not have yet, and puts them there.
+func (pl *pull) news(sent map[digest.Digest]admin.Event) []admin.Event {
+	var out []admin.Event
+	for _, d := range pl.order {
+		if e := pl.events[d]; sent[d] != e {
+			sent[d] = e
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// join returns the prefetch of a reference, which it starts if there is none.
+func (p *pulls) join(ctx context.Context, r admin.PrefetchRequest) (*pull, error) {
+	ref, err := admin.ParseRef(r.Ref)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopping {
+		return nil, errStopping
+	}
+	now := time.Now()
+	if pl := p.running[r.Ref]; pl != nil {
+		pl.pin.add(r, now)
+		return pl, nil
+	}
+	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	pl := &pull{
+		ref: r.Ref, cancel: cancel, job: admin.Job{Ref: r.Ref, Started: now},
+		events: map[digest.Digest]admin.Event{}, changed: make(chan struct{}),
+	}
+	pl.pin.add(r, now)
+	if p.running == nil {
+		p.running = map[string]*pull{}
+	}
+	p.running[r.Ref] = pl
+	p.metrics.active.Inc()
+	p.work.Go(func() {
+		defer cancel(nil)
+		im, err := p.pull(work, pl, ref)
+		if cause := context.Cause(work); err != nil && cause != nil {
+			err = cause
+		}
+		p.end(pl, im, err)
+	})
+	return pl, nil
+}
+
+// pull converts, fetches and pins.
+func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image, error) {
+	im, err := p.convert(ctx, ref, nil)
+	if errors.Is(err, convert.ErrNotModel) {
+		return store.Image{}, fmt.Errorf("%w; containerd pulls images itself: %w", err, errdefs.ErrNotImplemented)
+	}
+	if err != nil {
+		return store.Image{}, err
+	}
+	rates := map[digest.Digest]*rate{}
+	err = p.store.Hydrate(ctx, im.Table, store.HydrateOptions{
+		Fetchers: p.fetchers(im),
+		Progress: func(ps []store.Progress) { p.progress(pl, ps, rates) },
+	})
+	if err != nil {
+		return store.Image{}, err
+	}
+	return im, p.pinFor(ctx, pl, im)
+}
+
+// pinFor makes the pin that those who asked want, unless there is one that holds longer. Who
+// joins from here on starts a prefetch anew, which finds everything there.
+func (p *pulls) pinFor(ctx context.Context, pl *pull, im store.Image) error {
+	p.mu.Lock()
+	delete(p.running, pl.ref)
+	pin := pl.pin
+	p.mu.Unlock()
+	if !pin.wanted {
+		return nil
+	}
+	name := admin.PinName(admin.Label(im, pl.ref))
+	old, err := p.store.Ref(ctx, name)
+	switch {
+	case err != nil && !errdefs.IsNotFound(err):
+		return err
+	case err == nil && old.Table == im.Table && (old.Expires.IsZero() || !pin.expires.IsZero() && old.Expires.After(pin.expires)):
+		return nil
+	}
+	return p.store.AddRef(ctx, name, im.Table, pin.expires)
+}
+
+// progress takes what the store says about a prefetch.
+func (p *pulls) progress(pl *pull, ps []store.Progress, rates map[digest.Digest]*rate) {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pl.job.Total, pl.job.Completed = 0, 0
+	for _, s := range ps {
+		r := rates[s.Blob]
+		if r == nil {
+			r = &rate{}
+			rates[s.Blob] = r
+			pl.order = append(pl.order, s.Blob)
+		}
+		pl.events[s.Blob] = admin.Event{
+			Status: s.State, Digest: s.Blob, File: s.Name, Total: s.Total, Completed: s.Done, Rate: r.add(now, s.Done),
+		}
+		pl.job.Total += s.Total
+		pl.job.Completed += s.Done
+	}
+	pl.announce()
+}
+
+// announce wakes all who follow. It needs the mutex.
+func (pl *pull) announce() {
+	close(pl.changed)
+	pl.changed = make(chan struct{})
+}
+
+// end records how a prefetch ended.
+func (p *pulls) end(pl *pull, im store.Image, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running[pl.ref] == pl {
+		delete(p.running, pl.ref)
+	}
+	pl.done, pl.image, pl.err = true, im, err
+	pl.job.Ended = time.Now()
+	dur := pl.job.Ended.Sub(pl.job.Started)
+	if err != nil {
+		pl.job.Error = admin.Wrap(err)
+	}
+	p.ended = append(p.ended, pl.job)
+	if len(p.ended) > keepEnded {
+		p.ended = slices.Delete(p.ended, 0, len(p.ended)-keepEnded)
+	}
+	pl.announce()
+	p.metrics.active.Dec()
+	p.metrics.pulled(im, dur, err)
+	switch {
+	case err == nil:
+		p.log.Info("prefetched", "ref", pl.ref, "digest", im.Manifest, "bytes", pl.job.Total, "dur", dur.Round(time.Millisecond))
+	case errors.Is(err, errStopping):
+		p.log.Info("prefetch interrupted", "ref", pl.ref, "bytes", pl.job.Completed)
+	default:
+		p.log.Error("prefetch", "ref", pl.ref, "dur", dur.Round(time.Millisecond), "err", err)
+	}
+}
+
+// jobs returns the prefetches: those that run, then those that ended, newest first.
+func (p *pulls) jobs() []admin.Job {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]admin.Job, 0, len(p.running)+len(p.ended))
+	for _, pl := range p.running {
+		out = append(out, pl.job)
+	}
+	slices.SortFunc(out, func(a, b admin.Job) int { return a.Started.Compare(b.Started) })
+	for _, j := range slices.Backward(p.ended) {
+		out = append(out, j)
+	}
+	return out
+}
+
+// rateOver is the time that a rate is taken over.
+const rateOver = 2 * time.Second
+
+// A rate is how fast a number grows.
+type rate struct {
+	at    time.Time
+	n     int64
+	value float64 // a second
+}
+
+// add takes the number at a moment and returns how fast it grows, a second.
+func (r *rate) add(now time.Time, n int64) int64 {
+	dt := now.Sub(r.at)
+	switch {
+	case r.at.IsZero():
+		r.at, r.n = now, n
+	case dt > 0:
+		// The older the last value, the less it counts.
+		w := min(1, float64(dt)/float64(rateOver))
+		r.value += w * (float64(n-r.n)/dt.Seconds() - r.value)
+		r.at, r.n = now, n
+	}
+	return max(0, int64(r.value))
+}

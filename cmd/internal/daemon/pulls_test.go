@@ -1,0 +1,294 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+const pullRef = "reg.example/team/model:v1"
+
+// A pullRig is pulls of one model, whose fetch goes on only when the test says so.
+type pullRig struct {
+	*pulls
+	weights   []byte
+	converted atomic.Int32
+	gate      chan struct{} // closed: bytes flow
+	fetcher   *storetest.Fetcher
+	table     digest.Digest
+}
+
+func newPullRig(t *testing.T) *pullRig {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	s := storetest.Open(t, t.TempDir(), store.Options{Linger: time.Millisecond})
+	r := &pullRig{weights: storetest.Random(7, 9<<20), gate: make(chan struct{})}
+	r.fetcher = storetest.NewFetcher(r.weights)
+	r.fetcher.Delay = func(ctx context.Context) {
+		select {
+		case <-r.gate:
+		case <-ctx.Done():
+		}
+	}
+	r.table = storetest.NewBuilder("m").Raw("weights.bin", r.weights, 0o644).Put(t, s)
+	r.pulls = &pulls{
+		store: s, log: log, metrics: newMetrics(s, log),
+		convert: func(_ context.Context, ref remote.Ref, _ *remote.Credentials) (store.Image, error) {
+			r.converted.Add(1)
+			if ref.Repository != "team/model" {
+				return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)
+			}
+			return store.Image{Table: r.table, Manifest: "sha256:m", Refs: []string{ref.String()}, Origin: store.Origin{Format: "test"}}, nil
+		},
+		fetchers: func(store.Image) []store.Fetcher { return []store.Fetcher{r.fetcher} },
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = r.run(ctx)
+	}()
+	t.Cleanup(func() { stop(); <-done })
+	return r
+}
+
+// follow starts or joins the prefetch, and returns when it has said that bytes are awaited.
+func (r *pullRig) follow(t *testing.T, ctx context.Context, req admin.PrefetchRequest) (end func() error) {
+	t.Helper()
+	begun := make(chan struct{})
+	var once sync.Once
+	done := make(chan error, 1)
+	req.Ref = pullRef
+	go func() {
+		_, err := r.prefetch(ctx, req, func(events []admin.Event) error {
+			for _, e := range events {
+				if e.Digest != "" {
+					once.Do(func() { close(begun) })
+				}
+			}
+			return nil
+		})
+		done <- err
+	}()
+	select {
+	case <-begun:
+	case err := <-done:
+		t.Fatalf("ended before it began: %v", err)
+	case <-time.After(10 * time.Second):
+		t.Fatal("no progress")
+	}
+	return func() error {
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(30 * time.Second):
+			return errors.New("does not end")
+		}
+	}
+}
+
+// TestClientGoes says that the work outlives who asked for it, and that two who ask for the
+// same share it.
+func TestClientGoes(t *testing.T) {
+	r := newPullRig(t)
+	ctx, leave := context.WithCancel(t.Context())
+	first := r.follow(t, ctx, admin.PrefetchRequest{})
+	second := r.follow(t, t.Context(), admin.PrefetchRequest{NoPin: true})
+	leave()
+	if err := first(); !errors.Is(err, context.Canceled) {
+		t.Errorf("who left: got %v", err)
+	}
+	if jobs := r.jobs(); len(jobs) != 1 || !jobs[0].Ended.IsZero() || jobs[0].Total != int64(len(r.weights)) {
+		t.Errorf("jobs: %+v", jobs)
+	}
+	close(r.gate)
+	if err := second(); err != nil {
+		t.Errorf("who stayed: %v", err)
+	}
+	if got := r.converted.Load(); got != 1 {
+		t.Errorf("conversions: got %d, want 1", got)
+	}
+	if got, want := r.fetcher.Sent(digest.FromBytes(r.weights)), int64(len(r.weights)); got != want {
+		t.Errorf("bytes fetched: got %d, want %d", got, want)
+	}
+	pins, err := r.store.Refs(t.Context(), "pin/")
+	if err != nil || len(pins) != 1 || pins[0].Name != "pin/"+pullRef || !pins[0].Expires.IsZero() {
+		t.Errorf("the pin that the first asked for: %+v, %v", pins, err)
+	}
+	if jobs := r.jobs(); len(jobs) != 1 || jobs[0].Ended.IsZero() || jobs[0].Completed != int64(len(r.weights)) || jobs[0].Error != nil {
+		t.Errorf("jobs after the end: %+v", jobs)
+	}
+}
+
+// TestNobodyStays says that the work goes on even if all have gone.
+func TestNobodyStays(t *testing.T) {
+	r := newPullRig(t)
+	ctx, leave := context.WithCancel(t.Context())
+	end := r.follow(t, ctx, admin.PrefetchRequest{})
+	leave()
+	_ = end()
+	time.Sleep(20 * time.Millisecond) // longer than the store lingers
+	close(r.gate)
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		if _, err := r.store.Files(t.Context(), r.table); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nobody has fetched")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestStop(t *testing.T) {
+	r := newPullRig(t)
+	ctx, stop := context.WithCancel(t.Context())
+	stopped := make(chan struct{})
+	end := r.follow(t, t.Context(), admin.PrefetchRequest{})
+	go func() {
+		defer close(stopped)
+		_ = r.run(ctx)
+	}()
+	stop()
+	if err := end(); !errdefs.IsAborted(err) {
+		t.Errorf("running prefetch: got %v, want ErrAborted", err)
+	}
+	<-stopped
+	if _, err := r.prefetch(t.Context(), admin.PrefetchRequest{Ref: pullRef}, func([]admin.Event) error { return nil }); !errdefs.IsAborted(err) {
+		t.Errorf("new prefetch: got %v, want ErrAborted", err)
+	}
+	if pins, err := r.store.Refs(t.Context(), "pin/"); err != nil || len(pins) != 0 {
+		t.Errorf("pins of what is not complete: %+v, %v", pins, err)
+	}
+}
+
+func TestPullFails(t *testing.T) {
+	r := newPullRig(t)
+	_, err := r.prefetch(t.Context(), admin.PrefetchRequest{Ref: "reg.example/other:v1"}, func([]admin.Event) error { return nil })
+	if !errdefs.IsNotFound(err) {
+		t.Errorf("got %v, want ErrNotFound", err)
+	}
+	if jobs := r.jobs(); len(jobs) != 1 || jobs[0].Error == nil || jobs[0].Error.Code != "not_found" {
+		t.Errorf("jobs: %+v", jobs)
+	}
+}
+
+// TestPins says which pin a prefetch leaves behind, given what there was.
+func TestPins(t *testing.T) {
+	never := time.Duration(0)
+	for _, tt := range []struct {
+		name string
+		old  *time.Duration // a pin there is
+		req  admin.PrefetchRequest
+		want string // "none", "never" or "expires"
+		atLeast,
+		atMost time.Duration
+	}{
+		{name: "pin", req: admin.PrefetchRequest{}, want: "never"},
+		{name: "no pin", req: admin.PrefetchRequest{NoPin: true}, want: "none"},
+		{name: "ttl", req: admin.PrefetchRequest{TTL: time.Hour}, want: "expires", atLeast: 59 * time.Minute, atMost: time.Hour},
+		{name: "longer ttl", old: new(time.Minute), req: admin.PrefetchRequest{TTL: time.Hour}, want: "expires", atLeast: 59 * time.Minute, atMost: time.Hour},
+		{name: "shorter ttl", old: new(2 * time.Hour), req: admin.PrefetchRequest{TTL: time.Hour}, want: "expires", atLeast: 119 * time.Minute, atMost: 2 * time.Hour},
+		{name: "ttl where there is one without", old: &never, req: admin.PrefetchRequest{TTL: time.Hour}, want: "never"},
+		{name: "no pin leaves a pin", old: &never, req: admin.PrefetchRequest{NoPin: true}, want: "never"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newPullRig(t)
+			close(r.gate)
+			if tt.old != nil {
+				var expires time.Time
+				if *tt.old > 0 {
+					expires = time.Now().Add(*tt.old)
+				}
+				if err := r.store.AddRef(t.Context(), "pin/"+pullRef, r.table, expires); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tt.req.Ref = pullRef
+			if _, err := r.prefetch(t.Context(), tt.req, func([]admin.Event) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+			got := "none"
+			pin, err := r.store.Ref(t.Context(), "pin/"+pullRef)
+			switch {
+			case err == nil && pin.Expires.IsZero():
+				got = "never"
+			case err == nil:
+				got = "expires"
+				if left := time.Until(pin.Expires); left < tt.atLeast || left > tt.atMost {
+					t.Errorf("expires in %v, want %v to %v", left, tt.atLeast, tt.atMost)
+				}
+			case !errdefs.IsNotFound(err):
+				t.Fatal(err)
+			}
+			if got != tt.want {
+				t.Errorf("pin: got %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestRate(t *testing.T) {
+	var r rate
+	now := time.Unix(0, 0)
+	var got int64
+	for i := range 100 {
+		got = r.add(now, int64(i)*20)
+		now = now.Add(200 * time.Millisecond)
+	}
+	if got < 99 || got > 101 {
+		t.Errorf("20 in 200 ms: got %d a second, want 100", got)
+	}
+	for range 100 {
+		got = r.add(now, 99*20)
+		now = now.Add(200 * time.Millisecond)
+	}
+	if got != 0 {
+		t.Errorf("at rest: got %d a second, want 0", got)
+	}
+}
+
+// TestMetrics says that no label has a value whose number is not bound.
+func TestMetrics(t *testing.T) {
+	r := newPullRig(t)
+	close(r.gate)
+	if _, err := r.prefetch(t.Context(), admin.PrefetchRequest{Ref: pullRef}, func([]admin.Event) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	families, err := r.metrics.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "ballast_") {
+			continue
+		}
+		got = append(got, f.GetName())
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if strings.ContainsAny(l.GetValue(), "/:@") {
+					t.Errorf("%s has %s=%q", f.GetName(), l.GetName(), l.GetValue())
+				}
+			}
+		}
+	}
+	if diff := cmp.Diff(got, []string{"ballast_active_pulls", "ballast_pull_duration_seconds", "ballast_store_bytes", "ballast_store_objects"}); diff != "" {
+		t.Errorf("metrics (got, want):\n%s", diff)
+	}
+}

@@ -1,0 +1,223 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	srvconfig "github.com/containerd/containerd/v2/cmd/containerd/server/config"
+	"github.com/containerd/containerd/v2/defaults"
+	"github.com/containerd/containerd/v2/version"
+)
+
+// The plugins of containerd whose settings matter.
+const (
+	pluginDiff     = "io.containerd.service.v1.diff-service"
+	pluginTransfer = "io.containerd.transfer.v1.local"
+	pluginImages   = "io.containerd.cri.v1.images"
+	pluginRuntime  = "io.containerd.cri.v1.runtime"
+	pluginCRI      = "io.containerd.grpc.v1.cri" // images and runtime, before version 3
+)
+
+// addDropIn is the line that mends most of what is missing.
+const addDropIn = "ballast config containerd > /etc/containerd/conf.d/ballast.toml && systemctl restart containerd"
+
+// containerdConfig is a loaded configuration of containerd.
+type containerdConfig struct {
+	*srvconfig.Config
+	file string
+}
+
+// containerd checks the configuration of containerd and the plugins it has loaded. It returns
+// nil if there is no configuration that can be read.
+func (d *Doctor) containerd(ctx context.Context) *containerdConfig {
+	const check = "containerd config"
+	c, err := loadContainerd(ctx, d.ContainerdConfig)
+	if err != nil {
+		d.fail(check, "containerd config dump", "%s: %v", d.ContainerdConfig, err)
+		return nil
+	}
+	before := len(d.findings)
+	snapshotter := d.proxySnapshotter(ctx, c)
+	differ := d.proxyDiffer(ctx, c)
+	if snapshotter != "" && differ != "" {
+		d.diffService(c, differ)
+		d.unpackConfig(c, snapshotter, differ)
+		d.cri(c, snapshotter)
+	}
+	if len(d.findings) == before {
+		d.ok(check, "%s: snapshotter %s and differ %s are set up", c.file, snapshotter, differ)
+	}
+	d.loaded(ctx, c, snapshotter, differ)
+	return c
+}
+
+// loadContainerd reads a configuration with its imports, by containerd's own code. A file that
+// does not exist is an empty one: containerd starts without.
+func loadContainerd(ctx context.Context, file string) (*containerdConfig, error) {
+	c := &srvconfig.Config{
+		Version:      version.ConfigVersion,
+		Plugins:      map[string]any{},
+		ProxyPlugins: map[string]srvconfig.ProxyPlugin{},
+	}
+	err := srvconfig.LoadConfig(ctx, file, c)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return &containerdConfig{Config: c, file: file}, nil
+}
+
+// proxySnapshotter returns the name of the proxy plugin that is our snapshotter, or "".
+func (d *Doctor) proxySnapshotter(ctx context.Context, c *containerdConfig) string {
+	const check = "proxy_plugins"
+	name, ok := d.proxy(ctx, c, "snapshot", snippet.Snapshotter)
+	if !ok {
+		return ""
+	}
+	p := c.ProxyPlugins[name]
+	section := fmt.Sprintf("[proxy_plugins.%s.exports]", name)
+	switch root := p.Exports["root"]; {
+	case root == "":
+		d.fail(check, fmt.Sprintf("%s root = %q", section, d.Config.Root), "%s has no exports.root: the kubelet does not see the disk that models are on", name)
+	case !samePath(root, d.Config.Root):
+		d.fail(check, fmt.Sprintf("%s root = %q", section, d.Config.Root), "%s has exports.root = %q%s, ballastd has root = %q", name, root, otherDevice(root, d.Config.Root), d.Config.Root)
+	}
+	if p.Exports["enable_remote_snapshot_annotations"] != "true" {
+		d.warn(check, section+` enable_remote_snapshot_annotations = "true"`, "%s has no enable_remote_snapshot_annotations = \"true\" (a string): pulls do not say which image a layer is of", name)
+	}
+	if slices.Contains(p.Capabilities, "rebase") {
+		d.fail(check, fmt.Sprintf("[proxy_plugins.%s] capabilities = []", name), "%s claims the capability \"rebase\", which ballast does not have: layers would lose their parents", name)
+	}
+	return name
+}
+
+// otherDevice says if two directories are on different file systems.
+func otherDevice(a, b string) string {
+	da, errA := device(a)
+	db, errB := device(b)
+	if errA == nil && errB == nil && da != db {
+		return " on another file system"
+	}
+	return ""
+}
+
+// proxyDiffer returns the name of the proxy plugin that is our differ, or "".
+func (d *Doctor) proxyDiffer(ctx context.Context, c *containerdConfig) string {
+	name, _ := d.proxy(ctx, c, "diff", snippet.Differ)
+	return name
+}
+
+// proxy returns the proxy plugin of a type that leads to our socket. The one with our usual
+// name but another socket is a fault.
+func (d *Doctor) proxy(ctx context.Context, c *containerdConfig, kind, usual string) (string, bool) {
+	const check = "proxy_plugins"
+	var names []string
+	for name, p := range c.ProxyPlugins {
+		if p.Type == kind && samePath(strings.TrimPrefix(p.Address, "unix://"), d.Config.Address) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) > 0 {
+		if slices.Contains(names, usual) {
+			return usual, true
+		}
+		return names[0], true
+	}
+	if p, ok := c.ProxyPlugins[usual]; ok {
+		d.fail(check, fmt.Sprintf("[proxy_plugins.%s] type = %q, address = %q", usual, kind, d.Config.Address),
+			"%s is of type %q at %s, ballastd serves at %s", usual, p.Type, p.Address, d.Config.Address)
+		return "", false
+	}
+	d.fail(check, addDropIn+d.notImported(ctx, c), "containerd has no proxy plugin of type %q at %s", kind, d.Config.Address)
+	return "", false
+}
+
+// notImported says so if there is a drop-in of ours that the main file does not import.
+func (d *Doctor) notImported(ctx context.Context, c *containerdConfig) string {
+	dropin := filepath.Join(filepath.Dir(c.file), "conf.d", "ballast.toml")
+	sub, err := loadContainerd(ctx, dropin)
+	if err != nil || len(sub.ProxyPlugins) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; there is %s, but %s does not import it: imports = [%q]", dropin, c.file, filepath.Join(filepath.Dir(dropin), "*.toml"))
+}
+
+// diffService checks who unpacks for clients, and so for image volumes.
+func (d *Doctor) diffService(c *containerdConfig, differ string) {
+	const check = "diff-service"
+	order := []string{defaults.DefaultDiffer}
+	if v, ok := lookup(c.Plugins, pluginDiff, "default").([]any); ok {
+		order = texts(v)
+	}
+	mend := fmt.Sprintf("[plugins.%q] default = [%q, \"walking\"]", pluginDiff, differ)
+	ours, walking := slices.Index(order, differ), slices.Index(order, defaults.DefaultDiffer)
+	switch {
+	case ours < 0:
+		d.fail(check, mend, "default = %q does not have %s: image volumes of models can not be unpacked", order, differ)
+	case walking >= 0 && walking < ours:
+		d.fail(check, mend, "default = %q asks walking before %s, and walking refuses models", order, differ)
+	}
+}
+
+// unpackConfig checks who unpacks for pulls.
+func (d *Doctor) unpackConfig(c *containerdConfig, snapshotter, differ string) {
+	const check = "unpack_config"
+	mend := fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", pluginTransfer, hostPlatform(), snapshotter, differ)
+	entries, ok := lookup(c.Plugins, pluginTransfer, "unpack_config").([]any)
+	if !ok {
+		d.fail(check, mend, "there is no entry for %s: \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
+		return
+	}
+	inEntry := fmt.Sprintf("in that entry of [[plugins.%q.unpack_config]]: differ = %q", pluginTransfer, differ)
+	seen := map[string]string{} // the first entry of a snapshotter counts
+	for _, e := range entries {
+		m, _ := e.(map[string]any)
+		name, _ := m["snapshotter"].(string)
+		diff, _ := m["differ"].(string)
+		if _, ok := seen[name]; !ok {
+			seen[name] = diff
+		}
+	}
+	switch got, ok := seen[snapshotter]; {
+	case !ok:
+		d.fail(check, mend, "there is no entry for %s: \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
+	case got == "":
+		d.fail(check, inEntry, "the entry for %s has no differ: containerd takes walking, which refuses models", snapshotter)
+	case got != differ:
+		d.fail(check, inEntry, "the first entry for %s has differ = %q, which refuses models", snapshotter, got)
+	}
+	if _, ok := seen[defaults.DefaultSnapshotter]; !ok {
+		d.warn(check, fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", pluginTransfer, hostPlatform(), defaults.DefaultSnapshotter, defaults.DefaultDiffer),
+			"there is no entry for %s any more: pulls with it are refused", defaults.DefaultSnapshotter)
+	}
+}
+
+// lookup returns the value below keys, or nil.
+func lookup(m map[string]any, keys ...string) any {
+	var v any = m
+	for _, k := range keys {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[k]
+	}
+	return v
+}
+
+// texts returns the strings of a list.
+func texts(list []any) []string {
+	var out []string
+	for _, v := range list {
+		if s, ok := v.(string); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}

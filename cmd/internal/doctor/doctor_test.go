@@ -1,0 +1,342 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/store"
+	"golang.org/x/sys/unix"
+)
+
+const testVersion = "1.2.3"
+
+// A node is a node on which all is well, until a test spoils it.
+type node struct {
+	dir    string
+	doctor *Doctor
+	health admin.Health
+	stop   func() // the daemon
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	dir := t.TempDir()
+	cfg := config.Default()
+	cfg.Root = filepath.Join(dir, "root")
+	cfg.Address = filepath.Join(dir, "ballastd.sock")
+	cfg.AdminAddress = filepath.Join(dir, "admin.sock")
+	cfg.Containerd.Address = filepath.Join(dir, "containerd.sock")
+	cfg.Fetch.Reserve = 1
+	cfg.GC.High = 100
+	n := &node{dir: dir, doctor: &Doctor{
+		Config: cfg, Version: testVersion, Client: admin.NewClient(cfg.AdminAddress),
+		ContainerdConfig: filepath.Join(dir, "config.toml"),
+		Probe:            func(string) error { return nil },
+	}}
+	t.Cleanup(n.doctor.Client.Close)
+	n.write(t, "config.toml", "version = 4\nimports = [\"conf.d/*.toml\"]\n")
+	var b strings.Builder
+	if err := (snippet.Containerd{
+		Address: cfg.Address, Root: cfg.Root, Platform: hostPlatform(), HostsDir: filepath.Join(dir, "certs.d"),
+	}).Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	n.write(t, "conf.d/ballast.toml", b.String())
+	n.hosts(t, snippet.Hosts{Registry: "ghcr.io", Facade: cfg.Facade.Listen})
+	n.serve(t)
+	return n
+}
+
+// serve answers as a daemon that runs.
+func (n *node) serve(t *testing.T) {
+	t.Helper()
+	cfg := n.doctor.Config
+	s, err := store.Open(cfg.Root, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	n.health = admin.Health{
+		Version: admin.Version{Version: testVersion}, Started: time.Now(), Dirs: map[string]admin.Dir{},
+		Address: cfg.Address, Facade: cfg.Facade.Listen, Show: "stubs",
+	}
+	for _, name := range append([]string{"."}, rootParts...) {
+		path := filepath.Join(cfg.Root, name)
+		if err := os.MkdirAll(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		dev, err := device(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "." {
+			name = "root"
+		}
+		n.health.Dirs[name] = admin.Dir{Path: path, Device: dev}
+	}
+	h := &admin.Handler{Store: s, Metrics: http.NotFoundHandler(), Health: func(context.Context) (admin.Health, error) { return n.health, nil }}
+	l, err := net.Listen("unix", cfg.AdminAddress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: h.Routes()}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(l) // until stop
+	}()
+	n.stop = func() {
+		server.Close()
+		l.Close() // Serve may not have it yet
+		<-done
+	}
+	t.Cleanup(n.stop)
+}
+
+func (n *node) write(t *testing.T, name, s string) {
+	t.Helper()
+	path := filepath.Join(n.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(s), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) hosts(t *testing.T, h snippet.Hosts) {
+	t.Helper()
+	var b strings.Builder
+	if err := h.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	n.write(t, "certs.d/"+h.Registry+"/hosts.toml", b.String())
+}
+
+// edit replaces text in a file, which must have it.
+func (n *node) edit(t *testing.T, name, old, with string) {
+	t.Helper()
+	p, err := os.ReadFile(filepath.Join(n.dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(p), old) {
+		t.Fatalf("%s does not have %q", name, old)
+	}
+	n.write(t, name, strings.ReplaceAll(string(p), old, with))
+}
+
+const dropin = "conf.d/ballast.toml"
+
+// TestHealthy says that nothing is wrong but that containerd itself does not run.
+func TestHealthy(t *testing.T) {
+	findings := newNode(t).doctor.Run(t.Context())
+	for _, f := range findings {
+		if f.Status != OK && f.Check != "containerd" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if Failed(findings) {
+		t.Error("a healthy node fails")
+	}
+}
+
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		spoil  func(*testing.T, *node)
+		check  string
+		status Status
+		says   string // in the message
+		mend   string // in the line that mends it
+	}{
+		{"daemon down", func(_ *testing.T, n *node) { n.stop() },
+			"daemon", Fail, "does not run", "systemctl enable --now ballastd"},
+		{"daemon of another version", func(_ *testing.T, n *node) { n.health.Version.Version = "1.0.0" },
+			"daemon", Warn, "ballastd is 1.0.0, this command is 1.2.3", "restart ballastd"},
+		{"daemon at another socket", func(_ *testing.T, n *node) { n.health.Address = "/elsewhere.sock" },
+			"daemon", Fail, "/elsewhere.sock", "restart ballastd"},
+		{"facade elsewhere", func(_ *testing.T, n *node) { n.health.Facade = "127.0.0.1:1" },
+			"daemon", Fail, "facade.listen", "restart ballastd"},
+		{"root other than configured", func(_ *testing.T, n *node) {
+			n.health.Dirs["root"] = admin.Dir{Path: n.dir, Device: n.health.Dirs["root"].Device}
+		}, "root", Fail, "its configuration says root", "restart ballastd"},
+		{"objects on another file system", func(t *testing.T, n *node) {
+			n.stop() // as it would not start
+			mountTmpfs(t, filepath.Join(n.doctor.Config.Root, "objects"))
+		}, "root", Fail, "is on another file system than the root", "one file system"},
+		{"file system mounted over the root", func(t *testing.T, n *node) { mountTmpfs(t, n.doctor.Config.Root) },
+			"root", Fail, "mounted over", "umount"},
+		{"kernel without data-only layers", func(_ *testing.T, n *node) {
+			n.doctor.Probe = func(string) error { return errors.New("invalid argument") }
+		}, "kernel", Warn, "hard links: invalid argument", "Linux 6.5"},
+		{"kernel without data-only layers, stubs wanted", func(_ *testing.T, n *node) {
+			n.doctor.Probe = func(string) error { return errors.New("invalid argument") }
+			n.doctor.Config.Snapshot.Show = config.ShowStubs
+		}, "kernel", Fail, "needs them", `snapshot.show = "auto"`},
+		{"kernel mended, daemon not restarted", func(_ *testing.T, n *node) { n.health.Show = "links" },
+			"kernel", Warn, "hard links", "restart ballastd"},
+		{"no space", func(_ *testing.T, n *node) { n.doctor.Config.Fetch.Reserve = 1 << 62 },
+			"space", Fail, "nothing is fetched", "ballast gc"},
+		{"little space", func(_ *testing.T, n *node) { n.doctor.Config.GC.High = 0 },
+			"space", Warn, "gc.high", "ballast gc"},
+
+		{"configuration is no TOML", func(t *testing.T, n *node) { n.write(t, "config.toml", "version = \n") },
+			"containerd config", Fail, "config.toml", "containerd config dump"},
+		{"drop-in not imported", func(t *testing.T, n *node) { n.write(t, "config.toml", "version = 4\n") },
+			"proxy_plugins", Fail, `no proxy plugin of type "snapshot"`, "does not import it: imports = ["},
+		{"no drop-in", func(t *testing.T, n *node) { n.write(t, dropin, "version = 4\n") },
+			"proxy_plugins", Fail, `no proxy plugin of type "diff"`, "ballast config containerd > "},
+		{"plugin at another socket", func(t *testing.T, n *node) { n.edit(t, dropin, "ballastd.sock", "other.sock") },
+			"proxy_plugins", Fail, "other.sock", "[proxy_plugins.ballast] type = \"snapshot\", address = "},
+		{"no exports.root", func(t *testing.T, n *node) { n.edit(t, dropin, "    root = ", "    # root = ") },
+			"proxy_plugins", Fail, "no exports.root", "[proxy_plugins.ballast.exports] root = "},
+		{"exports.root elsewhere", func(t *testing.T, n *node) { n.edit(t, dropin, `    root = "`, `    root = "/x`) },
+			"proxy_plugins", Fail, "ballastd has root", "[proxy_plugins.ballast.exports] root = "},
+		{"exports.root on another file system", func(t *testing.T, n *node) {
+			other := filepath.Join(n.dir, "other")
+			mountTmpfs(t, other)
+			n.edit(t, dropin, fmt.Sprintf("    root = %q", n.doctor.Config.Root), fmt.Sprintf("    root = %q", other))
+		}, "proxy_plugins", Fail, "on another file system", "[proxy_plugins.ballast.exports] root = "},
+		{"no annotations", func(t *testing.T, n *node) { n.edit(t, dropin, "    enable_remote", "    # enable_remote") },
+			"proxy_plugins", Warn, "enable_remote_snapshot_annotations", `= "true"`},
+		{"rebase", func(t *testing.T, n *node) {
+			n.edit(t, dropin, "[proxy_plugins.ballast]", "[proxy_plugins.ballast]\n  capabilities = [\"rebase\"]")
+		}, "proxy_plugins", Fail, "lose their parents", "capabilities = []"},
+		{"differ missing from diff-service", func(t *testing.T, n *node) {
+			n.edit(t, dropin, `default = ["ballast-diff", "walking"]`, `default = ["walking"]`)
+		}, "diff-service", Fail, "image volumes", `default = ["ballast-diff", "walking"]`},
+		{"no diff-service order", func(t *testing.T, n *node) {
+			n.edit(t, dropin, `default = ["ballast-diff", "walking"]`, ``)
+		}, "diff-service", Fail, "image volumes", `default = ["ballast-diff", "walking"]`},
+		{"walking first", func(t *testing.T, n *node) {
+			n.edit(t, dropin, `["ballast-diff", "walking"]`, `["walking", "ballast-diff"]`)
+		}, "diff-service", Fail, "walking before", `default = ["ballast-diff", "walking"]`},
+		{"differ missing from unpack_config", func(t *testing.T, n *node) { n.edit(t, dropin, "  differ = \"ballast-diff\"\n", "") },
+			"unpack_config", Fail, "has no differ", `in that entry of [[plugins."io.containerd.transfer.v1.local".unpack_config]]: differ = "ballast-diff"`},
+		{"wrong differ in unpack_config", func(t *testing.T, n *node) { n.edit(t, dropin, `differ = "ballast-diff"`, `differ = "walking"`) },
+			"unpack_config", Fail, `differ = "walking"`, `differ = "ballast-diff"`},
+		{"entry missing from unpack_config", func(t *testing.T, n *node) {
+			n.edit(t, dropin, "  snapshotter = \"ballast\"\n  differ", "  snapshotter = \"native\"\n  differ")
+		}, "unpack_config", Fail, "no entry for ballast", `snapshotter = "ballast"`},
+		{"first entry wins", func(t *testing.T, n *node) { n.edit(t, dropin, `snapshotter = "overlayfs"`, `snapshotter = "ballast"`) },
+			"unpack_config", Fail, `differ = "walking"`, `differ = "ballast-diff"`},
+		{"overlayfs lost", func(t *testing.T, n *node) { n.edit(t, dropin, `snapshotter = "overlayfs"`, `snapshotter = "native"`) },
+			"unpack_config", Warn, "no entry for overlayfs", `snapshotter = "overlayfs"`},
+		{"annotations enabled", func(t *testing.T, n *node) {
+			n.write(t, "conf.d/zz.toml", "version = 4\n[plugins.\"io.containerd.cri.v1.images\"]\ndisable_snapshot_annotations = false\n")
+		}, "cri", Fail, "disable_snapshot_annotations = false", "disable_snapshot_annotations = true"},
+		{"annotations enabled, version 2", func(t *testing.T, n *node) {
+			n.write(t, "conf.d/zz.toml", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndisable_snapshot_annotations = false\n")
+		}, "cri", Fail, "disable_snapshot_annotations = false", "disable_snapshot_annotations = true"},
+		{"layers discarded", func(t *testing.T, n *node) {
+			n.write(t, "conf.d/zz.toml", "version = 4\n[plugins.\"io.containerd.cri.v1.images\"]\ndiscard_unpacked_layers = true\n")
+		}, "cri", Warn, "discard_unpacked_layers = true", "discard_unpacked_layers = false"},
+		{"no pod uses it", func(t *testing.T, n *node) {
+			n.edit(t, dropin, "cri.v1.images\"]\n  snapshotter = \"ballast\"", "cri.v1.images\"]\n  snapshotter = \"overlayfs\"")
+		}, "cri", Warn, "no pod uses ballast", "--runtime-handler"},
+		{"config_path not set", func(t *testing.T, n *node) { n.edit(t, dropin, "    config_path = ", "    # config_path = ") },
+			"cri", Fail, "find no hosts.toml", `config_path = "/etc/containerd/certs.d"`},
+		{"config_path is a list", func(t *testing.T, n *node) { n.edit(t, dropin, `certs.d"`, `certs.d:/etc/docker/certs.d"`) },
+			"cri", Fail, "find no hosts.toml", "/certs.d"},
+		{"mirrors", func(t *testing.T, n *node) {
+			n.write(t, "conf.d/zz.toml", "version = 4\n[plugins.\"io.containerd.cri.v1.images\".registry.mirrors.\"docker.io\"]\nendpoint = [\"https://m\"]\n")
+		}, "cri", Warn, "registry.mirrors", "hosts.toml"},
+		{"containerd down", func(*testing.T, *node) {},
+			"containerd", Warn, "does not answer", "systemctl start containerd"},
+
+		{"hosts.toml fails open", func(t *testing.T, n *node) {
+			n.edit(t, "certs.d/ghcr.io/hosts.toml", `capabilities = ["pull", "push"]`, ``)
+		}, "hosts.toml", Fail, "ghcr.io/hosts.toml fails open: while the facade does not answer, tags resolve at https://ghcr.io", `capabilities = ["pull", "push"]`},
+		{"second mirror resolves", func(t *testing.T, n *node) {
+			n.edit(t, "certs.d/ghcr.io/hosts.toml", `[host."http`, "[host.\"https://mirror.example\"]\n[host.\"http")
+		}, "hosts.toml", Fail, "tags resolve at https://mirror.example", `capabilities`},
+		{"facade may not resolve", func(t *testing.T, n *node) {
+			n.edit(t, "certs.d/ghcr.io/hosts.toml", `["pull", "resolve"]`, `["pull"]`)
+		}, "hosts.toml", Fail, "no host may resolve", "ballast config hosts ghcr.io > "},
+		{"hosts.toml can not be read", func(t *testing.T, n *node) {
+			n.edit(t, "certs.d/ghcr.io/hosts.toml", `"resolve"]`, `"resolve", "fly"]`)
+		}, "hosts.toml", Fail, "does not ask it for tags", "ballast config hosts ghcr.io > "},
+		{"host with port fails open", func(t *testing.T, n *node) {
+			n.write(t, "certs.d/reg.example_5000_/hosts.toml", "[host.\"http://127.0.0.1:5757\"]\n")
+		}, "hosts.toml", Fail, "tags resolve at https://reg.example:5000", `server = "https://reg.example:5000"`},
+		{"plain HTTP registry fails open", func(t *testing.T, n *node) {
+			n.write(t, "certs.d/127.0.0.1:5001/hosts.toml", "server = \"http://127.0.0.1:5001\"\n[host.\"http://127.0.0.1:5757\"]\n")
+		}, "hosts.toml", Fail, "tags resolve at http://127.0.0.1:5001", `server = "http://127.0.0.1:5001"`},
+		{"_default open", func(t *testing.T, n *node) {
+			n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry, Facade: n.doctor.Config.Facade.Listen, Open: true})
+		}, "hosts.toml", Warn, "_default/hosts.toml is open", "ballast config hosts _default > "},
+		{"no hosts.toml", func(t *testing.T, n *node) {
+			if err := os.RemoveAll(filepath.Join(n.dir, "certs.d")); err != nil {
+				t.Fatal(err)
+			}
+		}, "hosts.toml", Warn, "no registry in", "ballast config hosts REGISTRY --write"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			tt.spoil(t, n)
+			findings := n.doctor.Run(t.Context())
+			for _, f := range findings {
+				if f.Check == tt.check && f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Mend, tt.mend) {
+					return
+				}
+			}
+			t.Errorf("no finding %q %s with %q, mended by %q, in:\n%+v", tt.check, tt.status, tt.says, tt.mend, findings)
+		})
+	}
+}
+
+// TestClosedDefault says that the closed form of _default is well.
+func TestClosedDefault(t *testing.T) {
+	n := newNode(t)
+	n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry, Facade: n.doctor.Config.Facade.Listen})
+	for _, f := range n.doctor.Run(t.Context()) {
+		if f.Check == "hosts.toml" && (f.Status != OK || !strings.Contains(f.Message, "_default")) {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// TestHandlerOnly says that a handler is enough for pods.
+func TestHandlerOnly(t *testing.T) {
+	n := newNode(t)
+	var b strings.Builder
+	cfg := n.doctor.Config
+	if err := (snippet.Containerd{
+		Address: cfg.Address, Root: cfg.Root, Platform: hostPlatform(), HostsDir: filepath.Join(n.dir, "certs.d"), RuntimeHandler: "model",
+	}).Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	n.write(t, dropin, b.String())
+	for _, f := range n.doctor.Run(t.Context()) {
+		if f.Status != OK && f.Check != "containerd" {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+func mountTmpfs(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}

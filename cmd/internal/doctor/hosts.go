@@ -1,0 +1,142 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	hostsconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
+)
+
+// maxHosts is the largest hosts.toml looked at, in bytes.
+const maxHosts = 1 << 20
+
+// hosts checks that every way to a tag that has to do with the facade leads through it.
+func (d *Doctor) hosts(ctx context.Context, c *containerdConfig) {
+	const check = "hosts.toml"
+	if d.Config.Facade.Listen == "" {
+		d.ok(check, "facade.listen is empty: only converted models are pulled")
+		return
+	}
+	var dirs []string
+	if c != nil {
+		dirs = c.hostsDirs()
+	}
+	dirs = append(dirs, d.HostsDirs...)
+	var through []string // registries
+	bad := false
+	for _, dir := range slices.Compact(dirs) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				d.warn(check, "", "%v", err)
+			}
+			continue
+		}
+		for _, e := range entries {
+			registry := dirRegistry(e.Name())
+			sub := filepath.Join(dir, e.Name())
+			if !d.namesFacade(filepath.Join(sub, "hosts.toml")) {
+				continue
+			}
+			through = append(through, registry)
+			if !d.checkHosts(ctx, sub, registry) {
+				bad = true
+			}
+		}
+	}
+	switch {
+	case len(through) == 0:
+		d.warn(check, "ballast config hosts REGISTRY --write", "no registry in %s goes through the facade at %s; models of any registry arrive unconverted", strings.Join(dirs, ", "), d.Config.Facade.Listen)
+	case !bad:
+		d.ok(check, "tags resolve only through the facade: %s", strings.Join(through, ", "))
+	}
+}
+
+// dirRegistry returns the registry that a directory of hosts.toml stands for: "host_5000_" is
+// "host:5000".
+func dirRegistry(dir string) string {
+	if rest, ok := strings.CutSuffix(dir, "_"); ok {
+		if i := strings.LastIndexByte(rest, '_'); i > 0 {
+			return rest[:i] + ":" + rest[i+1:]
+		}
+	}
+	return dir
+}
+
+// namesFacade reports whether a file has the address of the facade in it.
+func (d *Doctor) namesFacade(file string) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	p, err := io.ReadAll(io.LimitReader(f, maxHosts))
+	if err != nil {
+		return false
+	}
+	_, port, _ := net.SplitHostPort(d.Config.Facade.Listen)
+	return strings.Contains(string(p), d.Config.Facade.Listen) || strings.Contains(string(p), "localhost:"+port)
+}
+
+// isFacade reports whether a host of hosts.toml is the facade.
+func (d *Doctor) isFacade(host string) bool {
+	_, port, _ := net.SplitHostPort(d.Config.Facade.Listen)
+	return host == d.Config.Facade.Listen || host == "localhost:"+port
+}
+
+// checkHosts says what containerd makes of one hosts.toml, read by containerd's own code, and
+// reports whether it is closed.
+func (d *Doctor) checkHosts(ctx context.Context, dir, registry string) bool {
+	const check = "hosts.toml"
+	file := filepath.Join(dir, "hosts.toml")
+	name := registry
+	if registry == snippet.DefaultRegistry {
+		name = "registry.invalid" // stands for any
+	}
+	all, err := hostsconfig.ConfigureHosts(ctx, hostsconfig.HostOptions{
+		HostDir: func(string) (string, error) { return dir, nil },
+	})(name)
+	if err != nil {
+		d.fail(check, "ballast config hosts "+registry, "%s: %v", file, err)
+		return false
+	}
+	facade, others := -1, []string{}
+	for i, h := range all {
+		switch {
+		case !h.Capabilities.Has(docker.HostCapabilityResolve):
+		case d.isFacade(h.Host):
+			if facade < 0 {
+				facade = i
+			}
+		default:
+			others = append(others, h.Scheme+"://"+h.Host)
+		}
+	}
+	server := all[len(all)-1] // the registry itself comes last
+	rewrite := fmt.Sprintf("ballast config hosts %s > %s", registry, file)
+	switch {
+	case facade < 0 && len(others) > 0:
+		d.fail(check, rewrite, "%s names the facade, but containerd does not ask it for tags (it can not read the file, or the entry has no \"resolve\"): models of %s arrive unconverted", file, registry)
+	case facade < 0:
+		d.fail(check, rewrite, "%s: no host may resolve tags", file)
+	case len(others) > 0 && registry == snippet.DefaultRegistry:
+		d.warn(check, "ballast config hosts _default > "+file+", or a directory for each registry with models",
+			"%s is open: while the facade does not answer, tags resolve at the registry itself and models arrive unconverted", file)
+	case len(others) > 0:
+		d.fail(check, fmt.Sprintf("in %s, above the first table: server = %q and capabilities = [\"pull\", \"push\"]", file, server.Scheme+"://"+server.Host),
+			"%s fails open: while the facade does not answer, tags resolve at %s and models arrive unconverted", file, strings.Join(others, ", "))
+	default:
+		return true
+	}
+	return false
+}

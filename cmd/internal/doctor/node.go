@@ -1,0 +1,165 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/dustin/go-humanize"
+	"golang.org/x/sys/unix"
+)
+
+// daemon asks whether the daemon runs, and returns nil if it does not.
+func (d *Doctor) daemon(ctx context.Context) *admin.Health {
+	const check = "daemon"
+	h, err := d.Client.Health(ctx)
+	if err != nil {
+		d.fail(check, "systemctl enable --now ballastd", "%v", err)
+		return nil
+	}
+	if h.Version.Version != d.Version {
+		d.warn(check, "systemctl restart ballastd", "ballastd is %s, this command is %s", h.Version.Version, d.Version)
+	} else {
+		d.ok(check, "ballastd %s runs since %s", h.Version.Version, h.Started.Format("2006-01-02 15:04:05"))
+	}
+	if h.Address != d.Config.Address {
+		d.fail(check, "systemctl restart ballastd", "ballastd serves containerd at %s, its configuration says address = %q", h.Address, d.Config.Address)
+	}
+	if h.Facade != d.Config.Facade.Listen {
+		d.fail(check, "systemctl restart ballastd", "the facade listens at %q, the configuration says facade.listen = %q", h.Facade, d.Config.Facade.Listen)
+	}
+	return &h
+}
+
+// rootParts are the directories below the root that have to be on one file system.
+var rootParts = []string{"objects", "partial", "snapshots"}
+
+// root compares where things should be with where they are.
+func (d *Doctor) root(h *admin.Health) {
+	const check = "root"
+	dirs := map[string]admin.Dir{"root": {Path: d.Config.Root}}
+	if h != nil {
+		dirs = h.Dirs
+	} else {
+		for _, p := range rootParts {
+			dirs[p] = admin.Dir{Path: filepath.Join(d.Config.Root, p)}
+		}
+	}
+	if got := dirs["root"].Path; !samePath(got, d.Config.Root) {
+		d.fail(check, "systemctl restart ballastd", "ballastd keeps its bytes in %s, its configuration says root = %q", got, d.Config.Root)
+	}
+	// Looked at anew: a file system that was mounted over a directory after the daemon had
+	// opened it is a fault too.
+	now := map[string]uint64{}
+	for name, dir := range dirs {
+		dev, err := device(dir.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			d.fail(check, "", "%v", err)
+			return
+		}
+		now[name] = dev
+		if dir.Device != 0 && dir.Device != dev {
+			d.fail(check, "umount what hides it, or systemctl restart ballastd",
+				"another file system has been mounted over %s since ballastd was started", dir.Path)
+			return
+		}
+	}
+	base, ok := now["root"]
+	if !ok {
+		d.warn(check, "systemctl start ballastd", "%s does not exist yet", d.Config.Root)
+		return
+	}
+	for _, p := range rootParts {
+		if dev, ok := now[p]; ok && dev != base {
+			d.fail(check, "keep all of "+d.Config.Root+" on one file system: mount at the root, not below it",
+				"%s is on another file system than the root; files move between them by rename", dirs[p].Path)
+			return
+		}
+	}
+	d.ok(check, "%s is on one file system", dirs["root"].Path)
+}
+
+// kernel tries what the kernel can.
+func (d *Doctor) kernel(h *admin.Health) {
+	const check = "kernel"
+	show := d.Config.Snapshot.Show
+	if show == config.ShowLinks {
+		d.ok(check, "snapshot.show = \"links\": models are shown as hard links, nothing is asked of the kernel")
+		return
+	}
+	dir := d.Config.Root
+	if h != nil {
+		dir = h.Dirs["root"].Path
+	}
+	if _, err := os.Stat(dir); err != nil {
+		dir = os.TempDir()
+	}
+	err := d.Probe(dir)
+	switch {
+	case err == nil && h != nil && h.Show == config.ShowLinks:
+		d.warn(check, "systemctl restart ballastd", "this kernel has data-only lower layers, but ballastd shows models as hard links: %s", h.ShowWhy)
+	case err == nil:
+		d.ok(check, "overlayfs has data-only lower layers; models are shown as stubs")
+	case os.Geteuid() != 0:
+		d.warn(check, "run as root", "mounts can not be tried: %v", err)
+	case show == config.ShowStubs:
+		d.fail(check, "Linux 6.5 or later, or snapshot.show = \"auto\"", "overlayfs has no data-only lower layers here, and snapshot.show = \"stubs\" needs them: %v", err)
+	default:
+		d.warn(check, "Linux 6.5 or later", "overlayfs has no data-only lower layers here; models are shown as hard links: %v", err)
+	}
+}
+
+// space looks at the free space.
+func (d *Doctor) space(h *admin.Health) {
+	const check = "space"
+	var st unix.Statfs_t
+	dir := d.Config.Root
+	if h != nil {
+		dir = h.Dirs["root"].Path
+	}
+	if err := unix.Statfs(dir, &st); err != nil {
+		return // said by root
+	}
+	free := int64(st.Bavail) * st.Bsize
+	total := int64(st.Blocks) * st.Bsize
+	const mend = "ballast gc; ballast df says what takes the space"
+	switch {
+	case free <= int64(d.Config.Fetch.Reserve):
+		d.fail(check, mend, "%s free of %s, no more than fetch.reserve = %s: nothing is fetched", bytes(free), bytes(total), bytes(int64(d.Config.Fetch.Reserve)))
+	case total-free > d.Config.GC.High.Of(total):
+		d.warn(check, mend, "%s free of %s: above gc.high = %v, models that nobody uses are removed", bytes(free), bytes(total), d.Config.GC.High)
+	default:
+		d.ok(check, "%s free of %s", bytes(free), bytes(total))
+	}
+}
+
+// bytes returns n for people.
+func bytes(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }
+
+// device returns the device that path is on.
+func device(path string) (uint64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	return uint64(info.Sys().(*syscall.Stat_t).Dev), nil
+}
+
+// samePath reports whether two paths are the same, symbolic links followed where they exist.
+func samePath(a, b string) bool {
+	if r, err := filepath.EvalSymlinks(a); err == nil {
+		a = r
+	}
+	if r, err := filepath.EvalSymlinks(b); err == nil {
+		b = r
+	}
+	return filepath.Clean(a) == filepath.Clean(b)
+}

@@ -1,0 +1,99 @@
+package snippet
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/template"
+
+	"github.com/containerd/errdefs"
+)
+
+// DefaultRegistry is the name of the directory that stands for every registry without one.
+const DefaultRegistry = "_default"
+
+// Hosts are the choices of a hosts.toml.
+type Hosts struct {
+	Registry string // such as "ghcr.io", or DefaultRegistry
+	Facade   string // "host:port" of the facade
+
+	// PlainHTTP says that the registry itself speaks HTTP.
+	PlainHTTP bool
+
+	// Open lets tags be resolved without the facade. Only for DefaultRegistry.
+	Open bool
+}
+
+// Write writes the hosts.toml. Of a registry, tags resolve only through the facade. It returns
+// errdefs.ErrInvalidArgument for a registry that is not a host name with an optional port.
+func (h Hosts) Write(w io.Writer) error {
+	if h.Registry == DefaultRegistry {
+		if h.Open {
+			return defaultOpen.Execute(w, h)
+		}
+		return defaultClosed.Execute(w, h)
+	}
+	if h.Open {
+		return fmt.Errorf("only %s can be open: %w", DefaultRegistry, errdefs.ErrInvalidArgument)
+	}
+	if h.Registry == "" || strings.HasPrefix(h.Registry, ".") || strings.ContainsAny(h.Registry, "/\\\"@ \t\n") {
+		return fmt.Errorf("%q is not a registry: write a host name, with a port if need be: %w", h.Registry, errdefs.ErrInvalidArgument)
+	}
+	return registryTemplate.Execute(w, h)
+}
+
+// Server returns the URL of the registry itself.
+func (h Hosts) Server() string {
+	switch {
+	case h.Registry == "docker.io":
+		return "https://registry-1.docker.io"
+	case h.PlainHTTP:
+		return "http://" + h.Registry
+	}
+	return "https://" + h.Registry
+}
+
+var registryTemplate = template.Must(template.New("registry").Parse(
+	`# {{.Registry}} through ballast. Written by "ballast config hosts {{.Registry}}".
+#
+# Tags are resolved by the facade of ballastd only, so that a model always arrives converted.
+# While ballastd is stopped, pulls by tag from this registry fail; they never give an
+# unconverted manifest, which containerd would show as an empty directory. Layers come from
+# the registry itself.
+server = "{{.Server}}"
+# Belongs to server: everything but "resolve".
+capabilities = ["pull", "push"]
+
+[host."http://{{.Facade}}"]
+  capabilities = ["pull", "resolve"]
+`))
+
+var defaultClosed = template.Must(template.New("closed").Parse(
+	`# Every registry that has no directory of its own, through ballast. Written by
+# "ballast config hosts _default".
+#
+# This is the closed form: containerd asks the facade of ballastd for everything and nobody
+# else. Models of every registry arrive converted; while ballastd is stopped, nothing can be
+# pulled from these registries, ordinary images included, and nothing can be pushed to them.
+# The open form, "ballast config hosts _default --open", keeps ordinary images coming while
+# ballastd is stopped, but a model that is pulled then is an empty directory.
+#
+# containerd knows no way between the two for _default: without "server" a host that is not
+# named may do everything, and "capabilities" does not change that. For registries that are
+# known to hold models, a directory each ("ballast config hosts REGISTRY") is better than both.
+server = "http://{{.Facade}}"
+capabilities = ["pull", "resolve"]
+`))
+
+var defaultOpen = template.Must(template.New("open").Parse(
+	`# Every registry that has no directory of its own, through ballast. Written by
+# "ballast config hosts _default --open".
+#
+# This is the open form: containerd asks the facade of ballastd first and the registry if the
+# facade does not answer. Ordinary images can be pulled while ballastd is stopped. A MODEL THAT
+# IS PULLED THEN ARRIVES UNCONVERTED: as an image volume it is refused by the snapshotter of
+# ballast, and an empty directory with any other. "ballast doctor" warns of this file.
+# The closed form is what "ballast config hosts _default" prints.
+[host."http://{{.Facade}}"]
+  capabilities = ["pull", "resolve"]
+`))

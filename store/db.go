@@ -16,16 +16,17 @@ import (
 const schemaVersion = "1"
 
 var (
-	bucketMeta     = []byte("meta")
-	bucketObjects  = []byte("objects")
-	bucketContents = []byte("contents")
-	bucketTables   = []byte("tables")
-	bucketImages   = []byte("images")
-	bucketRefs     = []byte("refs")
+	bucketMeta      = []byte("meta")
+	bucketObjects   = []byte("objects")
+	bucketContents  = []byte("contents")
+	bucketAssembled = []byte("assembled")
+	bucketTables    = []byte("tables")
+	bucketImages    = []byte("images")
+	bucketRefs      = []byte("refs")
 
 	keyVersion = []byte("version")
 
-	buckets = [][]byte{bucketMeta, bucketObjects, bucketContents, bucketTables, bucketImages, bucketRefs}
+	buckets = [][]byte{bucketMeta, bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs}
 )
 
 // objectRecord is a value of the objects bucket.
@@ -38,6 +39,11 @@ type objectRecord struct {
 type content struct {
 	Member
 	Digest digest.Digest `json:"digest,omitempty"`
+}
+
+// assembledRecord is a value of the assembled bucket.
+type assembledRecord struct {
+	Digest digest.Digest `json:"digest"`
 }
 
 // tableRecord is a value of the tables bucket. It lists what the table needs, so that

@@ -9,6 +9,7 @@
 //	blob       a unit of transfer at the registry: a raw file, or an archive of files
 //	table      the file table of a model: what files it has and where their bytes come from
 //	contents   what a tar blob was found to contain, remembered by the digest of the blob
+//	assembly   a file that is put together from parts, ranges of several blobs (fragments)
 //	hydration  bringing all blobs of a table
 //	job        bringing one blob; one at a time for each blob, however many wait
 //	chunk      4 MiB of a blob: the unit of fetching, resuming and memory
@@ -23,7 +24,9 @@
 // known from the table, whose makers indexed the headers. They are read again from the
 // verified bytes before anything is published. A compressed tar is staged as it is, for
 // resuming, and unpacked while it arrives; its members are published after the digest of
-// the blob, and its diffID where the origin gives one, have matched.
+// the blob, and its diffID where the origin gives one, have matched. Fragments are staged in
+// the places that their ranges have in a file, which becomes an object when the digests of all
+// of them have matched; its own digest is computed over the verified bytes.
 //
 //	                     ┌ ranges, many at a time, any order
 //	absent → partial ────┤
@@ -50,6 +53,7 @@
 //	<dir>/store.db                        metadata (bbolt), see below
 //	<dir>/objects/sha256/<2>/<64 hex>     objects; a data-only lower layer of overlayfs
 //	<dir>/partial/sha256-<64 hex>/        head, marks and staged files of one blob
+//	<dir>/partial/assembly-<64 hex>/      data of a file that is being put together
 //	<dir>/quarantine/<64 hex>             damaged objects, kept for a look
 //
 // # Schema
@@ -63,6 +67,8 @@
 //	  <digest>    size used
 //	contents
 //	  <blob>      list of: name type mode modtime size offset linkName digest
+//	assembled
+//	  <recipe>    digest
 //	tables
 //	  <digest>    objects logical complete used
 //	images
@@ -70,7 +76,8 @@
 //	refs
 //	  <name>      name table created expires size inodes
 //
-// A reference is named snapshot/<id> or pin/<reference>. Each object counts at the oldest
+// A recipe is the digest over the JSON of a Source with parts; the value is what the file
+// turned out to be. A reference is named snapshot/<id> or pin/<reference>. Each object counts at the oldest
 // reference that needs it, once, so that the sum over snapshots is what is on the disk.
 //
 // # Collecting

@@ -41,7 +41,7 @@ const (
 type job struct {
 	s        *Store
 	blob     Blob
-	members  []Member // of a plain tar, as the table has them
+	pieces   []piece // where it is staged
 	fetchers []Fetcher
 
 	cancel context.CancelFunc
@@ -56,9 +56,9 @@ type job struct {
 
 // fetchBlob waits for the job of a blob, starting it if there is none. When ctx ends, the
 // job ends too unless somebody else waits.
-func (s *Store) fetchBlob(ctx context.Context, b Blob, members []Member, fetchers []Fetcher, started func(*job)) error {
+func (s *Store) fetchBlob(ctx context.Context, b Blob, pieces []piece, fetchers []Fetcher, started func(*job)) error {
 	for {
-		j, err := s.join(b, members, fetchers)
+		j, err := s.join(b, pieces, fetchers)
 		if err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (s *Store) fetchBlob(ctx context.Context, b Blob, members []Member, fetcher
 }
 
 // join returns the job of a blob with one more waiter.
-func (s *Store) join(b Blob, members []Member, fetchers []Fetcher) (*job, error) {
+func (s *Store) join(b Blob, pieces []piece, fetchers []Fetcher) (*job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -91,7 +91,7 @@ func (s *Store) join(b Blob, members []Member, fetchers []Fetcher) (*job, error)
 	j, ok := s.jobs[b.Digest]
 	if !ok {
 		ctx, cancel := context.WithCancel(s.ctx)
-		j = &job{s: s, blob: b, members: members, fetchers: fetchers, cancel: cancel, done: make(chan struct{})}
+		j = &job{s: s, blob: b, pieces: pieces, fetchers: fetchers, cancel: cancel, done: make(chan struct{})}
 		j.state.Store(stateWaiting)
 		s.jobs[b.Digest] = j
 		s.work.Go(func() { j.main(ctx) })
@@ -127,13 +127,7 @@ func (j *job) run(ctx context.Context) error {
 }
 
 func (j *job) attempt(ctx context.Context) (resumed bool, err error) {
-	pieces := rawPieces(j.blob.Size)
-	if j.blob.Archive == ArchiveTar && j.blob.Codec == CodecNone {
-		if pieces, err = tarPieces(j.members, j.blob.Size); err != nil {
-			return false, err
-		}
-	}
-	p, err := j.s.openPartial(j.blob, pieces)
+	p, err := j.s.openPartial(j.blob, j.pieces)
 	if err != nil {
 		return false, err
 	}
@@ -156,6 +150,9 @@ func (j *job) attempt(ctx context.Context) (resumed bool, err error) {
 	j.state.Store(stateVerifying)
 	if err := sink.finish(); err != nil {
 		return p.resumed, errors.Join(err, p.remove())
+	}
+	if j.blob.Archive == ArchiveFragments {
+		return p.resumed, nil // it goes when its files are put together
 	}
 	return p.resumed, p.remove()
 }
@@ -219,8 +216,10 @@ func (j *job) fill(ctx context.Context, p *partial, sl *slot) error {
 	off, n := p.chunk(sl.chunk)
 	buf := sl.buf[:n]
 	if p.has(sl.chunk) {
-		_, err := p.ReadAt(buf, off)
-		return err
+		if _, err := p.ReadAt(buf, off); err == nil {
+			return nil
+		}
+		j.bytes.Add(-n) // it is marked, but its file is gone
 	}
 	if err := j.fetchRange(ctx, buf, off); err != nil {
 		return err

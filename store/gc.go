@@ -133,9 +133,7 @@ func (s *Store) live(tx *bbolt.Tx) (map[digest.Digest]bool, error) {
 	s.mu.Lock()
 	for d, h := range s.hydrations {
 		tables[d] = true
-		for _, b := range h.blobs {
-			fetching = append(fetching, b.Blob)
-		}
+		fetching = append(fetching, h.needs...)
 	}
 	s.mu.Unlock()
 	for _, b := range fetching {
@@ -283,23 +281,29 @@ func (s *Store) collectPartials(dryRun bool) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, e := range entries {
-		d, err := ParseDigest(strings.Replace(e.Name(), "-", ":", 1))
-		if err != nil {
-			continue
+	busy := map[string]bool{}
+	s.mu.Lock()
+	for _, h := range s.hydrations {
+		for _, d := range h.needs {
+			busy[partialName(d)] = true
 		}
-		s.mu.Lock()
-		_, busy := s.jobs[d]
-		s.mu.Unlock()
-		info, err := s.root.Lstat(filepath.Join(partialDir, e.Name(), "marks"))
-		if busy || err == nil && time.Since(info.ModTime()) < partialTTL {
+	}
+	fetching := len(s.hydrations) > 0
+	s.mu.Unlock()
+	for _, e := range entries {
+		name, newest := filepath.Join(partialDir, e.Name()), "marks"
+		if strings.HasPrefix(e.Name(), assemblyPrefix) {
+			newest, busy[name] = "data", fetching
+		}
+		info, err := s.root.Lstat(filepath.Join(name, newest))
+		if !e.IsDir() || busy[name] || err == nil && time.Since(info.ModTime()) < partialTTL {
 			continue
 		}
 		n++
 		if dryRun {
 			continue
 		}
-		if err := s.root.RemoveAll(filepath.Join(partialDir, e.Name())); err != nil {
+		if err := s.root.RemoveAll(name); err != nil {
 			return n, err
 		}
 	}

@@ -43,6 +43,7 @@ type HydrateOptions struct {
 // A hydration brings the blobs of one table. There is at most one per table.
 type hydration struct {
 	table  digest.Digest
+	needs  []digest.Digest // its blobs
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error // valid when done is closed
@@ -149,14 +150,20 @@ func (s *Store) leave(h *hydration) {
 func (h *hydration) plan(t *Table) {
 	names := map[digest.Digest]string{}
 	for _, f := range t.Files {
-		if f.Source != nil && f.Source.Blob != "" && names[f.Source.Blob] == "" {
-			names[f.Source.Blob] = f.Path
+		if f.Source == nil {
+			continue
+		}
+		for _, src := range append(f.Source.Parts, *f.Source) {
+			if src.Blob != "" && names[src.Blob] == "" {
+				names[src.Blob] = f.Path
+			}
 		}
 	}
 	for _, u := range t.Unpacks {
 		names[u.Blob] = u.As
 	}
 	for _, b := range t.Blobs {
+		h.needs = append(h.needs, b.Digest)
 		h.blobs = append(h.blobs, Progress{Blob: b.Digest, Name: names[b.Digest], Total: b.Size, State: stateWaiting})
 	}
 	h.jobs = make([]*job, len(t.Blobs))
@@ -184,17 +191,23 @@ func (h *hydration) settle(i int, state string) {
 // bring is the work of a hydration.
 func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fetcher) error {
 	for _, f := range t.Files {
-		if f.Source != nil && f.Source.Blob == "" {
+		if f.Source != nil && f.Source.Blob == "" && len(f.Source.Parts) == 0 {
 			if _, err := s.PutBytes(ctx, f.Source.Inline); err != nil {
 				return fmt.Errorf("file %q: %w", f.Path, err)
 			}
 		}
 	}
+	assemblies, places, err := s.assemblies(t)
+	if err != nil {
+		return err
+	}
 	var missing []int
 	for i, b := range t.Blobs {
-		ok, err := s.hasBlob(b)
-		if err != nil {
-			return err
+		ok := places[b.Digest] == nil
+		if b.Archive != ArchiveFragments {
+			if ok, err = s.hasBlob(b); err != nil {
+				return err
+			}
 		}
 		if ok {
 			h.settle(i, statePresent)
@@ -205,27 +218,84 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fe
 	if err := s.preflight(ctx, t, missing); err != nil {
 		return err
 	}
-	members := membersByBlob(t)
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(parallelBlobs)
-	for _, i := range missing {
-		g.Go(func() error {
-			b := t.Blobs[i]
-			err := s.fetchBlob(gctx, b, members[b.Digest], fetchers, func(j *job) {
-				h.mu.Lock()
-				h.jobs[i] = j
-				h.mu.Unlock()
-			})
-			if err == nil {
-				h.settle(i, stateComplete)
-			}
+	for _, a := range assemblies {
+		if err := a.begin(s); err != nil {
 			return err
-		})
+		}
 	}
-	if err := g.Wait(); err != nil {
+	if err := s.bringBlobs(ctx, h, t, missing, places, assemblies, fetchers); err != nil {
 		return err
 	}
+	for _, a := range assemblies {
+		if err := a.publish(s); err != nil {
+			return err
+		}
+	}
+	for d := range places {
+		if err := s.root.RemoveAll(partialName(d)); err != nil {
+			return err
+		}
+	}
 	return s.settleTable(h.table, t)
+}
+
+// bringBlobs fetches blobs, and hashes the files that are put together of them meanwhile.
+func (s *Store) bringBlobs(ctx context.Context, h *hydration, t *Table, missing []int, places map[digest.Digest][]piece, assemblies []*assembly, fetchers []Fetcher) error {
+	members := membersByBlob(t)
+	verified := map[digest.Digest]chan struct{}{}
+	for _, i := range missing {
+		verified[t.Blobs[i].Digest] = make(chan struct{})
+	}
+	all, ctx := errgroup.WithContext(ctx)
+	for _, a := range assemblies {
+		all.Go(func() error {
+			return a.complete(ctx, s, func(ctx context.Context, d digest.Digest) error {
+				select {
+				case <-verified[d]:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+		})
+	}
+	all.Go(func() error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(parallelBlobs)
+		for _, i := range missing {
+			g.Go(func() error {
+				b := t.Blobs[i]
+				pieces, err := piecesOf(b, members[b.Digest], places[b.Digest])
+				if err != nil {
+					return fmt.Errorf("layer %d (%s): %w", b.Layer, b.Digest, err)
+				}
+				err = s.fetchBlob(ctx, b, pieces, fetchers, func(j *job) {
+					h.mu.Lock()
+					h.jobs[i] = j
+					h.mu.Unlock()
+				})
+				if err == nil {
+					h.settle(i, stateComplete)
+					close(verified[b.Digest])
+				}
+				return err
+			})
+		}
+		return g.Wait()
+	})
+	return all.Wait()
+}
+
+// piecesOf says where a blob is staged.
+func piecesOf(b Blob, members []Member, fragments []piece) ([]piece, error) {
+	switch {
+	case b.Archive == ArchiveFragments:
+		return fragments, nil
+	case b.Archive == ArchiveTar && b.Codec == CodecNone:
+		return tarPieces(members, b.Size)
+	default:
+		return rawPieces(b.Size), nil
+	}
 }
 
 func membersByBlob(t *Table) map[digest.Digest][]Member {
@@ -337,8 +407,7 @@ func (s *Store) settleTable(d digest.Digest, t *Table) error {
 func (s *Store) resolveRecord(d digest.Digest, t *Table) (tableRecord, error) {
 	rec := tableRecord{Objects: []digest.Digest{d}, Used: time.Now().UTC()}
 	files, err := s.resolve(t)
-	var incomplete *incompleteError
-	if err != nil && !errors.As(err, &incomplete) {
+	if err != nil && !errdefs.IsUnavailable(err) {
 		return rec, err
 	}
 	for _, f := range files {

@@ -35,10 +35,19 @@ const (
 )
 
 // A piece says where the bytes [off, off+size) of a blob are staged: in a file, at an offset.
+// The file is in the directory of the partial, or, if it has a slash, below all of them.
 type piece struct {
 	off, size int64
 	file      string
 	at        int64
+}
+
+// path returns where a staged file is, below the root of the store.
+func (p *partial) path(file string) string {
+	if strings.Contains(file, "/") {
+		return filepath.Join(partialDir, file)
+	}
+	return filepath.Join(p.dir, file)
 }
 
 // rawPieces stages a blob as one file.
@@ -84,7 +93,7 @@ func memberFile(off int64) string { return fmt.Sprintf("member-%d", off) }
 //	marks   one byte a chunk
 //	data    the bytes of a raw blob or of a compressed archive, sparse
 //	member-<offset>, gaps
-//	        the bytes of a plain tar, in pieces
+//	        the bytes of a plain tar, in pieces; of a fragment only what no file has
 type partial struct {
 	root   *os.Root
 	dir    string
@@ -235,7 +244,7 @@ func (p *partial) each(off, n int64, fn func(pc piece, at, from, to int64) error
 func (p *partial) write(i int, b []byte) error {
 	off, n := p.chunk(i)
 	err := p.each(off, n, func(pc piece, at, from, to int64) error {
-		f, err := p.root.OpenFile(filepath.Join(p.dir, pc.file), os.O_CREATE|os.O_WRONLY, objectMode)
+		f, err := p.root.OpenFile(p.path(pc.file), os.O_CREATE|os.O_WRONLY, objectMode)
 		if err != nil {
 			return err
 		}
@@ -303,7 +312,7 @@ func (p *partial) syncChunks(chunks []int) error {
 
 // sync makes one staged file durable.
 func (p *partial) sync(name string) error {
-	f, err := p.root.OpenFile(filepath.Join(p.dir, name), os.O_RDWR, 0)
+	f, err := p.root.OpenFile(p.path(name), os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -317,7 +326,7 @@ func (p *partial) ReadAt(b []byte, off int64) (int, error) {
 	}
 	n := min(int64(len(b)), p.size-off)
 	err := p.each(off, n, func(pc piece, at, from, to int64) error {
-		f, err := p.root.Open(filepath.Join(p.dir, pc.file))
+		f, err := p.root.Open(p.path(pc.file))
 		if err != nil {
 			return err
 		}

@@ -31,14 +31,8 @@ func (s *Store) Files(ctx context.Context, table digest.Digest) ([]File, error) 
 	return files, nil
 }
 
-// An incompleteError says that the contents of a blob are not known yet.
-type incompleteError struct{ blob digest.Digest }
-
-func (e *incompleteError) Error() string { return fmt.Sprintf("blob %s is not on the node", e.blob) }
-func (e *incompleteError) Unwrap() error { return errdefs.ErrUnavailable }
-
-// resolve settles what the archives of a table contain. With an *incompleteError it still
-// returns what is known.
+// resolve settles what the archives of a table contain. With errdefs.ErrUnavailable, when
+// something is not known yet, it still returns what is.
 func (s *Store) resolve(t *Table) ([]File, error) {
 	r := resolver{s: s, blobs: map[digest.Digest]Blob{}, archives: map[digest.Digest]map[int64]content{}}
 	for _, b := range t.Blobs {
@@ -77,6 +71,10 @@ func (s *Store) resolve(t *Table) ([]File, error) {
 	return out, nil
 }
 
+func missingBlob(d digest.Digest) error {
+	return fmt.Errorf("blob %s is not on the node: %w", d, errdefs.ErrUnavailable)
+}
+
 type resolver struct {
 	s        *Store
 	blobs    map[digest.Digest]Blob
@@ -86,6 +84,18 @@ type resolver struct {
 }
 
 func (r *resolver) file(f File) error {
+	if f.Source != nil && len(f.Source.Parts) > 0 {
+		d, ok, err := r.s.assembled(recipeOf(f.Source))
+		if err != nil {
+			return err
+		}
+		if !ok {
+			r.missing = fmt.Errorf("file %q is not put together: %w", f.Path, errdefs.ErrUnavailable)
+		}
+		f.Digest = d
+		r.files = append(r.files, f)
+		return nil
+	}
 	if f.Source == nil || r.blobs[f.Source.Blob].Archive == ArchiveNone {
 		r.files = append(r.files, f)
 		return nil
@@ -112,7 +122,7 @@ func (r *resolver) file(f File) error {
 func (r *resolver) members(blob digest.Digest) (map[int64]content, error) {
 	contents, err := r.s.contents(blob)
 	if errdefs.IsNotFound(err) {
-		r.missing = &incompleteError{blob}
+		r.missing = missingBlob(blob)
 		r.archives[blob] = nil
 		return nil, nil
 	} else if err != nil {
@@ -131,7 +141,7 @@ func (r *resolver) members(blob digest.Digest) (map[int64]content, error) {
 func (r *resolver) unpack(u Unpack) error {
 	contents, err := r.s.contents(u.Blob)
 	if errdefs.IsNotFound(err) {
-		r.missing = &incompleteError{u.Blob}
+		r.missing = missingBlob(u.Blob)
 		return nil
 	} else if err != nil {
 		return err

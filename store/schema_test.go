@@ -23,7 +23,7 @@ func drawing(t *testing.T) map[string][]string {
 		t.Fatal(err)
 	}
 	_, s, _ := strings.Cut(string(doc), "// # Schema")
-	s, _, _ = strings.Cut(s, "// A reference is named")
+	s, _, _ = strings.Cut(s, "// A recipe is")
 	out := map[string][]string{}
 	bucket := ""
 	for line := range strings.Lines(s) {
@@ -56,11 +56,12 @@ func TestSchema(t *testing.T) {
 	member := Member{Path: "p", Type: TypeReg, Mode: 1, ModTime: now, Size: 1, Offset: 1, Target: "t"}
 	d := digest.FromString("x")
 	values := map[string]any{
-		"objects":  objectRecord{},
-		"contents": content{member, d},
-		"tables":   tableRecord{},
-		"images":   Image{Private: true},
-		"refs":     Ref{Expires: now},
+		"objects":   objectRecord{},
+		"contents":  content{member, d},
+		"assembled": assembledRecord{},
+		"tables":    tableRecord{},
+		"images":    Image{Private: true},
+		"refs":      Ref{Expires: now},
 	}
 	got := map[string][]string{"meta": {"1"}}
 	err = s.db.View(func(tx *bbolt.Tx) error {

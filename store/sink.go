@@ -39,6 +39,8 @@ type sink interface {
 func newSink(j *job, p *partial) sink {
 	whole := blobHash{blob: j.blob, hash: newHasher()}
 	switch {
+	case j.blob.Archive == ArchiveFragments:
+		return &fragmentSink{whole}
 	case j.blob.Archive == ArchiveNone:
 		return &rawSink{blobHash: whole, p: p, s: j.s}
 	case j.blob.Codec == CodecNone:
@@ -101,6 +103,16 @@ func (r *rawSink) finish() error {
 	}
 	return r.s.publish([]publication{{from: filepath.Join(r.p.dir, "data"), d: r.blob.Digest, size: r.blob.Size}}, nil)
 }
+
+// fragmentSink verifies a blob whose bytes go straight to the files they are parts of. They
+// are made durable and readable when a file is complete.
+type fragmentSink struct{ blobHash }
+
+func (f *fragmentSink) consume(p []byte) error { _, err := f.Write(p); return err }
+
+func (f *fragmentSink) abort() {}
+
+func (f *fragmentSink) finish() error { return f.verify() }
 
 // tarSink hashes the members of a plain tar while its bytes go by. They are staged already.
 type tarSink struct {

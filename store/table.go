@@ -50,8 +50,9 @@ type Archive string
 
 // The archives of a Blob.
 const (
-	ArchiveNone Archive = ""    // the blob is one file
-	ArchiveTar  Archive = "tar" // POSIX, PAX or GNU tar
+	ArchiveNone      Archive = ""          // the blob is one file
+	ArchiveTar       Archive = "tar"       // POSIX, PAX or GNU tar
+	ArchiveFragments Archive = "fragments" // ranges of the blob are parts of files
 )
 
 // Codec says how the bytes of a blob or of a range of it are compressed.
@@ -101,7 +102,8 @@ type File struct {
 	Source  *Source       `json:"source,omitempty"`   // TypeReg
 }
 
-// Source says where the bytes of a regular file come from: a range of a blob, or inline.
+// Source says where the bytes of a regular file come from: a range of a blob, inline bytes,
+// or several of these in a row.
 type Source struct {
 	Blob   digest.Digest `json:"blob,omitempty"`
 	Offset int64         `json:"offset,omitempty"` // in the blob
@@ -113,6 +115,11 @@ type Source struct {
 
 	// Inline is the content itself, for small generated files. Blob is empty then.
 	Inline []byte `json:"inline,omitempty"`
+
+	// Parts make up the file, one after the other; each is Inline or a range of a blob
+	// with ArchiveFragments. All other fields are empty then. The digest of such a file is
+	// known only once it was put together.
+	Parts []Source `json:"parts,omitempty"`
 }
 
 // Chunk is a range of a file that can be verified by itself.

@@ -60,7 +60,7 @@ func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
 		}
 		total += b.Size
 		switch {
-		case b.Archive == ArchiveNone && b.Codec == CodecNone:
+		case (b.Archive == ArchiveNone || b.Archive == ArchiveFragments) && b.Codec == CodecNone:
 		case b.Archive == ArchiveTar && (b.Codec == CodecNone || b.Codec == CodecGzip || b.Codec == CodecZstd):
 		default:
 			return nil, fmt.Errorf("layer %d (%s): archive %q with codec %q: %w", b.Layer, b.Digest, b.Archive, b.Codec, errdefs.ErrNotImplemented)
@@ -179,6 +179,8 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 		return bad("a regular file with a link target")
 	case src == nil:
 		return bad("no source")
+	case len(src.Parts) > 0:
+		return f.validateParts(blobs)
 	case src.Blob == "":
 		if f.Digest == "" || int64(len(src.Inline)) != f.Size || src.Offset != 0 || src.Size != 0 || src.Codec != CodecNone || len(src.Chunks) != 0 {
 			return bad("inline source does not match")
@@ -195,6 +197,8 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 		return fmt.Errorf("file %q: compressed range %q of a blob: %w", f.Path, src.Codec, errdefs.ErrNotImplemented)
 	case src.Offset < 0 || src.Size != f.Size || src.Size > b.Size || src.Offset > b.Size-src.Size:
 		return bad("range %d+%d is not within the %d bytes of %s", src.Offset, src.Size, b.Size, b.Digest)
+	case b.Archive == ArchiveFragments:
+		return bad("blob %s is for parts of files", b.Digest)
 	case b.Archive == ArchiveNone && (src.Offset != 0 || src.Size != b.Size || f.Digest != b.Digest):
 		return bad("is not the whole blob %s", b.Digest)
 	}
@@ -210,6 +214,40 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 	}
 	if len(src.Chunks) > 0 && at != f.Size {
 		return bad("chunks cover %d of %d bytes", at, f.Size)
+	}
+	return nil
+}
+
+func (f *File) validateParts(blobs map[digest.Digest]Blob) error {
+	bad := func(i int, format string, args ...any) error {
+		return fmt.Errorf("file %q: part %d: %s: %w", f.Path, i, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+	}
+	if s := f.Source; f.Digest != "" || s.Blob != "" || s.Offset != 0 || s.Size != 0 || s.Codec != CodecNone || len(s.Chunks) != 0 || len(s.Inline) != 0 {
+		return fmt.Errorf("file %q: it has parts and a source or a digest of its own: %w", f.Path, errdefs.ErrInvalidArgument)
+	}
+	var total int64
+	for i, p := range f.Source.Parts {
+		size := int64(len(p.Inline))
+		if p.Blob != "" {
+			b, ok := blobs[p.Blob]
+			if !ok || b.Archive != ArchiveFragments {
+				return bad(i, "blob %s is not one of fragments", p.Blob)
+			}
+			if p.Offset < 0 || p.Size <= 0 || p.Size > b.Size || p.Offset > b.Size-p.Size {
+				return bad(i, "range %d+%d is not within the %d bytes of %s", p.Offset, p.Size, b.Size, b.Digest)
+			}
+			size = p.Size
+		}
+		if (p.Blob == "") != (len(p.Inline) > 0) || p.Blob == "" && (p.Offset != 0 || p.Size != 0) || p.Codec != CodecNone || len(p.Chunks) > 0 || len(p.Parts) > 0 {
+			return bad(i, "neither inline nor a plain range")
+		}
+		if size > f.Size-total {
+			return bad(i, "the parts have more than the %d bytes of the file", f.Size)
+		}
+		total += size
+	}
+	if total != f.Size {
+		return fmt.Errorf("file %q: its parts have %d of %d bytes: %w", f.Path, total, f.Size, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

@@ -221,6 +221,27 @@ func (b *Builder) Unpack(p []byte, c store.Codec, as string) *Builder {
 	return b
 }
 
+// A Part is inline bytes, or a range of a blob.
+type Part struct {
+	Inline []byte
+	Blob   []byte
+	Off, N int
+}
+
+// Parts adds a file that is put together.
+func (b *Builder) Parts(path string, mode uint32, parts ...Part) *Builder {
+	f := store.File{Path: path, Type: store.TypeReg, Mode: mode, Source: &store.Source{}}
+	for _, p := range parts {
+		src := store.Source{Inline: p.Inline}
+		if p.Blob != nil {
+			src = store.Source{Blob: b.blob(p.Blob, store.ArchiveFragments, store.CodecNone), Offset: int64(p.Off), Size: int64(p.N)}
+		}
+		f.Size += src.Size + int64(len(src.Inline))
+		f.Source.Parts = append(f.Source.Parts, src)
+	}
+	return b.File(f)
+}
+
 // File adds a line as it is.
 func (b *Builder) File(f store.File) *Builder {
 	b.t.Files = append(b.t.Files, f)

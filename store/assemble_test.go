@@ -1,0 +1,245 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// fragments returns n blobs, each with a header that no file has.
+func fragments(n, size int) (blobs [][]byte) {
+	for i := range n {
+		blobs = append(blobs, append(bytes.Repeat([]byte{byte(i)}, 100), storetest.Random(uint64(100+i), size+i)...))
+	}
+	return blobs
+}
+
+// merged adds a file of all blobs without their headers, and returns what it should be.
+func merged(b *storetest.Builder, path, header string, blobs [][]byte) string {
+	parts := []storetest.Part{{Inline: []byte(header)}}
+	want := header
+	for _, p := range blobs {
+		parts = append(parts, storetest.Part{Blob: p, Off: 100, N: len(p) - 100})
+		want += string(p[100:])
+	}
+	b.Parts(path, 0o644, parts...)
+	return want
+}
+
+func TestHydratePutsFilesTogether(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		n, size int
+	}{{"small", 300, 2000}, {"large", 3, 9 << 20}} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := storetest.Open(t, t.TempDir(), store.Options{})
+			blobs := fragments(tc.n, tc.size)
+			b := storetest.NewBuilder("x")
+			want := map[string]string{}
+			want["a"] = merged(b, "a", "header of a", blobs)
+			want["b"] = merged(b, "b", "b", blobs[1:3]) // the same ranges again
+			want["c"] = merged(b, "c", "header of a", blobs)
+			table := b.Inline("d", []byte("d"), 0o644).Put(t, s)
+			f := storetest.NewFetcher(blobs...)
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+				t.Fatal(err)
+			}
+			got := content(t, s, table)
+			for k, v := range want {
+				if got[k] != v {
+					t.Errorf("%s: %d bytes, want %d, or other bytes", k, len(got[k]), len(v))
+				}
+			}
+			for _, p := range blobs {
+				if n := f.Sent(digest.FromBytes(p)); n != int64(len(p)) {
+					t.Fatalf("%d bytes of a blob of %d were fetched", n, len(p))
+				}
+			}
+			if got := leftovers(t, s); len(got) > 0 {
+				t.Errorf("left over: %v", got)
+			}
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{}); err != nil {
+				t.Errorf("once more, without anybody to ask: %v", err)
+			}
+			if bad, err := s.Check(t.Context(), "", true, nil); err != nil || len(bad) > 0 {
+				t.Errorf("check: %v %v", bad, err)
+			}
+		})
+	}
+}
+
+func TestFragmentsResume(t *testing.T) {
+	blobs := fragments(12, 3<<20)
+	dir := t.TempDir()
+	s := storetest.Open(t, dir, store.Options{})
+	b := storetest.NewBuilder("x")
+	want := merged(b, "w", "header", blobs)
+	table := b.Put(t, s)
+	f := storetest.NewFetcher(blobs[:6]...)
+	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
+	if !errdefs.IsNotFound(err) {
+		t.Fatalf("half of the blobs: %v", err)
+	}
+	if _, err := s.Files(t.Context(), table); !errdefs.IsUnavailable(err) {
+		t.Errorf("files: %v", err)
+	}
+	s.Close()
+	s = storetest.Open(t, dir, store.Options{})
+	g := storetest.NewFetcher(blobs...)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{g}}); err != nil {
+		t.Fatal(err)
+	}
+	if content(t, s, table)["w"] != want {
+		t.Error("wrong bytes")
+	}
+	var twice int64
+	for _, p := range blobs {
+		d := digest.FromBytes(p)
+		twice += max(0, f.Sent(d)+g.Sent(d)-int64(len(p)))
+	}
+	// A chunk that was on its way when the first try ended does not count.
+	if twice > 6*int64(len(blobs[0])) {
+		t.Errorf("%d bytes were fetched twice", twice)
+	}
+}
+
+func TestFragmentWithWrongBytes(t *testing.T) {
+	blobs := fragments(4, 1<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	b := storetest.NewBuilder("x")
+	want := merged(b, "w", "header", blobs)
+	table := b.Put(t, s)
+	f := storetest.NewFetcher(blobs...)
+	f.Mangle = func(off int64, p []byte) {
+		if p[0] == 2 {
+			p[len(p)-1] ^= 1
+		}
+	}
+	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
+	var wrong *store.VerifyError
+	if !errors.As(err, &wrong) || wrong.Want != digest.FromBytes(blobs[2]) {
+		t.Fatalf("got %v, want a VerifyError of the third blob", err)
+	}
+	if _, err := s.Files(t.Context(), table); !errdefs.IsUnavailable(err) {
+		t.Errorf("files: %v", err)
+	}
+	good := storetest.NewFetcher(blobs...)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{good}}); err != nil {
+		t.Fatal(err)
+	}
+	if content(t, s, table)["w"] != want {
+		t.Error("wrong bytes")
+	}
+}
+
+// What was staged can be lost: by a collection, or by the death of the machine.
+func TestFragmentsWhoseFileIsGone(t *testing.T) {
+	blobs := fragments(3, 5<<20)
+	dir := t.TempDir()
+	s := storetest.Open(t, dir, store.Options{})
+	b := storetest.NewBuilder("x")
+	want := merged(b, "w", "header", blobs)
+	table := b.Put(t, s)
+	f := storetest.NewFetcher(blobs[:2]...)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err == nil {
+		t.Fatal("complete without the third blob")
+	}
+	s.Close()
+	data, _ := filepath.Glob(filepath.Join(dir, "partial", "assembly-*", "data"))
+	if len(data) != 1 {
+		t.Fatalf("staged: %v", data)
+	}
+	if err := os.Remove(data[0]); err != nil {
+		t.Fatal(err)
+	}
+	s = storetest.Open(t, dir, store.Options{})
+	g := storetest.NewFetcher(blobs...)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{g}}); err != nil {
+		t.Fatal(err)
+	}
+	if content(t, s, table)["w"] != want {
+		t.Error("wrong bytes")
+	}
+}
+
+func TestCollectLeavesRunningFetchesAlone(t *testing.T) {
+	blobs := fragments(3, 5<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	b := storetest.NewBuilder("x")
+	want := merged(b, "w", "header", blobs)
+	table := b.Raw("r", storetest.Random(1, 100), 0o644).Put(t, s)
+	f := storetest.NewFetcher(append(blobs, storetest.Random(1, 100))...)
+	hold := make(chan struct{})
+	last := digest.FromBytes(blobs[2])
+	f.Delay = func(ctx context.Context) {
+		if f.Calls(last) > 0 {
+			<-hold
+		}
+	}
+	done := make(chan error)
+	go func() {
+		done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
+	}()
+	for f.Calls(last) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if r, err := s.GC(t.Context(), store.GCOptions{}); err != nil || r.Partials > 0 {
+		t.Errorf("collected %+v, %v", r, err)
+	}
+	close(hold)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if content(t, s, table)["w"] != want {
+		t.Error("wrong bytes")
+	}
+}
+
+func TestTableValidateParts(t *testing.T) {
+	blobs := fragments(2, 1000)
+	good := func() *store.Table {
+		b := storetest.NewBuilder("x")
+		merged(b, "w", "header", blobs)
+		return b.Table()
+	}
+	if err := good().Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*store.File){
+		"digest of its own":   func(f *store.File) { f.Digest = digest.FromString("x") },
+		"inline and parts":    func(f *store.File) { f.Source.Inline = []byte("x") },
+		"blob and parts":      func(f *store.File) { f.Source.Blob = digest.FromBytes(blobs[0]) },
+		"parts of parts":      func(f *store.File) { f.Source.Parts[0].Parts = f.Source.Parts[1:] },
+		"empty part":          func(f *store.File) { f.Source.Parts[0] = store.Source{} },
+		"part of nothing":     func(f *store.File) { f.Source.Parts[1].Size = 0 },
+		"beyond the blob":     func(f *store.File) { f.Source.Parts[1].Offset = 101 },
+		"negative offset":     func(f *store.File) { f.Source.Parts[1].Offset = -1 },
+		"offset overflows":    func(f *store.File) { f.Source.Parts[1].Offset = 1<<63 - 1 },
+		"unknown blob":        func(f *store.File) { f.Source.Parts[1].Blob = digest.FromString("x") },
+		"compressed part":     func(f *store.File) { f.Source.Parts[1].Codec = store.CodecZstd },
+		"inline with a range": func(f *store.File) { f.Source.Parts[0].Size = 6 },
+		"more than the file":  func(f *store.File) { f.Size-- },
+		"less than the file":  func(f *store.File) { f.Size++ },
+	} {
+		tab := good()
+		change(&tab.Files[0])
+		if err := tab.Validate(); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	tab := good()
+	tab.Files = append(tab.Files, store.File{Path: "x", Type: store.TypeReg, Size: tab.Blobs[0].Size, Digest: tab.Blobs[0].Digest,
+		Source: &store.Source{Blob: tab.Blobs[0].Digest, Size: tab.Blobs[0].Size}})
+	if err := tab.Validate(); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("fragments as a file: %v", err)
+	}
+}

@@ -1,0 +1,80 @@
+# Everything that is done with this repository. `make help` lists it, CI runs `make test`.
+# Needed beforehand: Go, git, make and, for what mounts and runs containers, root.
+
+SHELL := /bin/bash -eu -o pipefail
+.DEFAULT_GOAL := build
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/admin.version=$(VERSION)
+
+# The race detector is slow on two cores: it runs where goroutines share state.
+RACE := ./store/... ./convert/registry/... ./convert/remote/...
+
+# For fuzz: the target (all if empty) and the time for each.
+F ?= .
+T ?= 20s
+
+# For e2e: which journeys, as for go test -run.
+RUN ?= .
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9%-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/ballast and bin/ballastd (the default)
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ballast ./cmd/ballastd
+
+.PHONY: tools
+tools: ## Install runc and busybox, build containerd, ctr and the shim for tests
+	@test/install.sh
+	@test/tools.sh
+
+.PHONY: check
+check: ## gofmt, go vet, staticcheck, import policy
+	@files=$$(gofmt -l cmd convert snapshotter store test); \
+	if [ -n "$$files" ]; then echo "gofmt -w is needed:"; echo "$$files"; exit 1; fi
+	go vet ./...
+	cd test && go vet ./...
+	cd test && go build -o ../.cache/staticcheck honnef.co/go/tools/cmd/staticcheck
+	.cache/staticcheck ./...
+	cd test && ../.cache/staticcheck ./...
+	cd test && go test .
+
+.PHONY: test
+test: check test-unit e2e ## Everything that CI runs
+
+.PHONY: test-unit
+test-unit: tools ## Tests of packages, with the race detector where it matters
+	go test -race $(RACE)
+	go test $$(go list ./... | grep -vxF "$$(go list $(RACE))")
+
+.PHONY: e2e
+e2e: build tools ## Journeys through a real containerd; RUN=TestX for one, BALLAST_KEEP=1 keeps its files
+	cd test && go test -count=1 -timeout 20m -run '$(RUN)' ./e2e/...
+
+.PHONY: demo
+demo: build tools ## Pull two models with ctr, list and hash them in a container, show the disk use
+	cd test && go run ./demo
+
+.PHONY: dev
+dev: build tools ## The same environment, left running until Ctrl-C
+	cd test && go run ./demo -dev
+
+.PHONY: fuzz
+fuzz: ## Fuzz the parsers; F=FuzzX for one, T=1m for the time of each
+	@grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' cmd convert snapshotter store | \
+	while IFS=: read -r file f; do f=$${f#func }; \
+		if [[ $$f =~ $(F) ]]; then echo "== $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(T) "./$$(dirname "$$file")"; fi; \
+	done
+
+.PHONY: bench
+bench: build tools ## Measure against plain limits and stock containerd, print one table
+	cd test && go run ./bench
+
+bench-%: build tools ## One of the measurements
+	cd test && go run ./bench $*
+
+.PHONY: clean
+clean: ## Remove what was built
+	rm -rf bin .cache

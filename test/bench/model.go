@@ -1,0 +1,198 @@
+package main
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// modelFile is the name of the one file of a model.
+const modelFile = "model.safetensors"
+
+const modelPack = "application/vnd.cncf.model."
+
+// model is a file of incompressible bytes, held by a registry.
+type model struct {
+	size   int64
+	seed   uint64
+	digest digest.Digest
+}
+
+// bytes streams the content.
+func (m model) bytes() io.Reader {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], m.seed)
+	return io.LimitReader(rand.NewChaCha8(key), m.size)
+}
+
+func hashOf(r io.Reader) (digest.Digest, int64, error) {
+	h := sha256.New()
+	n, err := io.Copy(h, r)
+	return digest.NewDigest(digest.SHA256, h), n, err
+}
+
+// pushModel pushes a ModelPack of one raw layer.
+func (b *bench) pushModel(repository string, size int64, seed uint64) model {
+	m := model{size: size, seed: seed}
+	d, _, err := hashOf(m.bytes())
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	m.digest = d
+	b.node.Registry.PushBlob(b.t, repository, d, size, m.bytes())
+	layer := ocispec.Descriptor{MediaType: modelPack + "weight.v1.raw", Digest: d, Size: size,
+		Annotations: map[string]string{"org.cncf.model.filepath": modelFile}}
+	b.pushModelPack(repository, "v1", []ocispec.Descriptor{layer}, nil)
+	return m
+}
+
+func (b *bench) pushModelPack(repository, tag string, layers []ocispec.Descriptor, blobs map[digest.Digest][]byte) {
+	config := map[string]any{
+		"descriptor": map[string]any{"name": repository}, "config": map[string]any{"format": "safetensors"},
+		"modelfs": map[string]any{"type": "layers", "diffIds": digestsOf(layers)},
+	}
+	b.push(repository, tag, ocispec.Manifest{ArtifactType: modelPack + "manifest.v1+json", Layers: layers}, modelPack+"config.v1+json", config, blobs)
+}
+
+// pushTar pushes the same bytes as an ordinary image of one uncompressed layer, which is
+// what stock containerd is fastest with.
+func (b *bench) pushTar(repository string, m model) {
+	stream := func() io.Reader {
+		r, w := io.Pipe()
+		go func() {
+			tw := tar.NewWriter(w)
+			h := &tar.Header{Name: modelFile, Mode: 0o644, Size: m.size, Typeflag: tar.TypeReg, ModTime: time.Unix(1_700_000_000, 0)}
+			err := tw.WriteHeader(h)
+			if err == nil {
+				_, err = io.Copy(tw, m.bytes())
+			}
+			if err == nil {
+				err = tw.Close()
+			}
+			w.CloseWithError(err)
+		}()
+		return r
+	}
+	d, n, err := hashOf(stream())
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	b.node.Registry.PushBlob(b.t, repository, d, n, stream())
+	layer := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: d, Size: n}
+	config := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, RootFS: ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{d}}}
+	b.push(repository, "v1", ocispec.Manifest{Layers: []ocispec.Descriptor{layer}}, ocispec.MediaTypeImageConfig, config, nil)
+}
+
+func (b *bench) push(repository, tag string, m ocispec.Manifest, configType string, config any, blobs map[digest.Digest][]byte) {
+	c, err := json.Marshal(config)
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	m.Versioned, m.MediaType = specs.Versioned{SchemaVersion: 2}, ocispec.MediaTypeImageManifest
+	m.Config = ocispec.Descriptor{MediaType: configType, Digest: digest.FromBytes(c), Size: int64(len(c))}
+	p, err := json.Marshal(m)
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	all := map[digest.Digest][]byte{m.Config.Digest: c}
+	for d, p := range blobs {
+		all[d] = p
+	}
+	b.node.Registry.Push(b.t, repository, tag, node.Artifact{Manifest: p, MediaType: m.MediaType, Blobs: all})
+}
+
+func digestsOf(layers []ocispec.Descriptor) (ds []digest.Digest) {
+	for _, l := range layers {
+		ds = append(ds, l.Digest)
+	}
+	return ds
+}
+
+// conversion returns how long the facade takes to answer a tag that it has not seen, less
+// what the same requests take at the registry itself.
+func (b *bench) conversion(layers, run int) time.Duration {
+	const repository = "bench/layers"
+	blobs := map[digest.Digest][]byte{}
+	var descs []ocispec.Descriptor
+	for i := range layers {
+		p := fmt.Appendf(nil, "layer %d of run %d", i, run)
+		d := digest.FromBytes(p)
+		blobs[d] = p
+		descs = append(descs, ocispec.Descriptor{MediaType: modelPack + "weight.v1.raw", Digest: d, Size: int64(len(p)),
+			Annotations: map[string]string{"org.cncf.model.filepath": fmt.Sprintf("tensors/%03d.safetensors", i)}})
+	}
+	tag := fmt.Sprintf("run%d", run)
+	b.pushModelPack(repository, tag, descs, blobs)
+	var m ocispec.Manifest
+	upstream := timed(func() {
+		p := b.get("http://" + b.node.Registry.Host + "/v2/" + repository + "/manifests/" + tag)
+		if err := json.Unmarshal(p, &m); err != nil {
+			b.t.Fatalf("%v", err)
+		}
+		b.get("http://" + b.node.Registry.Host + "/v2/" + repository + "/blobs/" + m.Config.Digest.String())
+	})
+	facade := timed(func() {
+		b.get("http://" + b.node.Facade + "/v2/" + repository + "/manifests/" + tag + "?ns=" + b.node.Registry.Host)
+	})
+	return max(0, facade-upstream)
+}
+
+func (b *bench) get(url string) []byte {
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	req.Header.Set("Accept", ocispec.MediaTypeImageManifest)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	defer resp.Body.Close()
+	p, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		b.t.Fatalf("GET %s: %s: %v: %s", url, resp.Status, err, p)
+	}
+	return p
+}
+
+func timed(f func()) time.Duration {
+	start := time.Now()
+	f()
+	return time.Since(start)
+}
+
+// settle makes the next run start like every other: nothing cached but the blobs that the
+// registry will send, and memory that the machine has touched.
+func (b *bench) settle(m model) {
+	sync(b.node.Dir)
+	touch(b, 3*m.size)
+	drop()
+	err := filepath.WalkDir(filepath.Join(b.node.Dir, "registry"), func(p string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		f, err := os.Open(p)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(io.Discard, f)
+		return err
+	})
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+}

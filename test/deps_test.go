@@ -1,0 +1,154 @@
+package test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const module = "github.com/ballast-dev/ballast"
+
+// depsRules says which packages of this module each package may import. The direction is
+// cmd → {convert, snapshotter} → store. It is a statement of policy: change it in a commit
+// of its own, with the reason.
+const depsRules = `
+store                 :
+store/storetest       : store
+convert/mediatype     : store
+convert               : convert/mediatype store
+convert/modelpack     : convert convert/mediatype store
+convert/dockerai      : convert convert/mediatype store
+convert/ollama        : convert convert/mediatype store
+convert/image         : convert convert/mediatype store
+convert/remote        : convert convert/mediatype store
+convert/registry      : convert convert/image convert/mediatype convert/remote store
+convert/converttest   : convert convert/mediatype store
+snapshotter           : store
+snapshotter/differ    : snapshotter store
+cmd/internal/config   :
+cmd/internal/snippet  :
+cmd/internal/upstream : cmd/internal/config convert convert/dockerai convert/mediatype convert/modelpack convert/ollama convert/remote
+cmd/internal/admin    : convert convert/remote store
+cmd/internal/doctor   : cmd/internal/admin cmd/internal/config cmd/internal/snippet
+cmd/internal/daemon   : *
+cmd/ballastd          : cmd/internal/admin cmd/internal/config cmd/internal/daemon
+cmd/ballast           : *
+`
+
+// foreignRules are packages of others that must stay out of ours, with the reason.
+var foreignRules = []struct{ pkg, banned, why string }{
+	{"store", "github.com/containerd/containerd", "the store knows nothing of its host"},
+	{"store", "net/http", "a Fetcher is the only way out"},
+	{"snapshotter", "net/http", "snapshots are made of what the store has"},
+	{"snapshotter/differ", "net/http", "snapshots are made of what the store has"},
+	{"convert/mediatype", "net/http", "it is a table"},
+	{"convert/image", "net/http", "conversion is a pure function"},
+	{"convert/image", "time", "conversion is a pure function"},
+	{"convert/image", "os", "conversion is a pure function"},
+	{"convert/modelpack", "os", "parsers read an Artifact and nothing else"},
+	{"convert/dockerai", "os", "parsers read an Artifact and nothing else"},
+	{"convert/ollama", "os", "parsers read an Artifact and nothing else"},
+}
+
+func TestDeps(t *testing.T) {
+	problems, err := checkDeps("..", depsRules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Error(p)
+	}
+}
+
+// checkDeps returns what breaks the rules in the module at dir: a package without a line, an
+// import that is not in its line, a foreign import that is banned, a line without a package.
+func checkDeps(dir, text string) ([]string, error) {
+	rules := map[string][]string{}
+	for line := range strings.Lines(text) {
+		if pkg, deps, ok := strings.Cut(line, ":"); ok {
+			rules[strings.TrimSpace(pkg)] = strings.Fields(deps)
+		}
+	}
+	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, stderr.Bytes())
+	}
+	var problems []string
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		pkg := strings.TrimPrefix(f[0], module+"/")
+		allowed, ok := rules[pkg]
+		if !ok {
+			problems = append(problems, pkg+": not in depsRules")
+			continue
+		}
+		delete(rules, pkg)
+		for _, imp := range f[1:] {
+			dep, ours := strings.CutPrefix(imp, module+"/")
+			if ours && !slices.Contains(allowed, dep) && !slices.Contains(allowed, "*") {
+				problems = append(problems, pkg+" must not import "+dep)
+			}
+			for _, r := range foreignRules {
+				if pkg == r.pkg && (imp == r.banned || strings.HasPrefix(imp, r.banned+"/")) {
+					problems = append(problems, pkg+" must not import "+imp+": "+r.why)
+				}
+			}
+		}
+	}
+	for pkg := range rules {
+		problems = append(problems, pkg+": in depsRules, but there is no such package")
+	}
+	slices.Sort(problems)
+	return problems, nil
+}
+
+// TestDepsPlanted shows that checkDeps finds what it is for.
+func TestDepsPlanted(t *testing.T) {
+	dir := plant(t, map[string]string{
+		"go.mod":            "module " + module + "\n\ngo 1.26\n",
+		"store/a.go":        "package store\nimport _ \"net/http\"\n",
+		"convert/a.go":      "package convert\nimport _ \"" + module + "/store\"\n",
+		"snapshotter/a.go":  "package snapshotter\nimport _ \"" + module + "/convert\"\n",
+		"surprise/store.go": "package surprise\n",
+	})
+	got, err := checkDeps(dir, "store :\nconvert : store\nsnapshotter : store\nremoved : store\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"removed: in depsRules, but there is no such package",
+		"snapshotter must not import convert",
+		"store must not import net/http: a Fetcher is the only way out",
+		"surprise: not in depsRules",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("problems (-want +got):\n%s", d)
+	}
+}
+
+// plant writes files below a temporary directory.
+func plant(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range files {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}

@@ -1,0 +1,86 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+)
+
+// stockDiffer makes containerd unpack with its own differ for the ballast snapshotter.
+func stockDiffer(snippet string) string {
+	return strings.NewReplacer(
+		`default = ["ballast-diff", "walking"]`, `default = ["walking"]`,
+		`differ = "ballast-diff"`, `differ = "walking"`,
+	).Replace(snippet)
+}
+
+// TestClosed shows that a wrong set-up gives errors and never an empty directory.
+func TestClosed(t *testing.T) {
+	b := converttest.ModelPackRaw(converttest.Files(weights(50, 1<<20)))
+
+	t.Run("stock snapshotter", func(t *testing.T) {
+		n := node.StartNode(t, node.Options{})
+		ref := push(t, n, b)
+		for _, flags := range [][]string{nil, {"--local"}} {
+			wantRefused(t, n, "overlayfs", ref, flags...)
+		}
+	})
+
+	t.Run("stock differ", func(t *testing.T) {
+		n := node.StartNode(t, node.Options{Edit: stockDiffer})
+		ref := push(t, n, b)
+		for _, flags := range [][]string{nil, {"--local"}} {
+			wantRefused(t, n, "ballast", ref, flags...)
+		}
+	})
+
+	t.Run("facade stopped", func(t *testing.T) {
+		n := node.StartNode(t, node.Options{})
+		ref := push(t, n, b)
+		n.Ballastd.Stop(t)
+		wantRefused(t, n, "overlayfs", ref)
+	})
+
+	t.Run("not converted", func(t *testing.T) {
+		n := node.StartNode(t, node.Options{})
+		n.Registry.Push(t, "busybox", "1", node.Busybox(t))
+		ref := push(t, n, b)
+		cri := n.CRI(t)
+		busybox, err := cri.Pull(n.Registry.Ref("busybox", "1"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Direct(t, n.Registry.Host, n.Registry.Host) // as if there were no facade
+		model, err := cri.Pull(ref, "")
+		if err != nil {
+			t.Logf("pull: %v", err)
+			return
+		}
+		_, err = cri.RunPod(t, "").Run(busybox, node.ImageMount{Image: model, Path: "/model"})
+		if err == nil {
+			t.Fatal("a container started with a model that was not converted; want an error")
+		}
+		t.Logf("volume: %v", err)
+		if !strings.Contains(err.Error(), "convert") {
+			t.Errorf("the message does not say that the model was not converted: %v", err)
+		}
+	})
+}
+
+// wantRefused pulls and, if that works, runs: one of both must fail.
+func wantRefused(t *testing.T, n *node.Node, snapshotter, ref string, flags ...string) {
+	t.Helper()
+	out := n.Pull(snapshotter, ref, flags...)
+	if out.Err != nil {
+		t.Logf("pull %v: %s", flags, strings.TrimSpace(out.Stderr))
+		return
+	}
+	got, err := n.List(snapshotter, ref, "/")
+	if err == nil {
+		t.Errorf("pull %v: a container sees %v, want an error", flags, got)
+		return
+	}
+	t.Logf("run %v: %v", flags, err)
+}

@@ -1,0 +1,84 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+)
+
+func doctor(n *node.Node) node.Result {
+	return n.Ballast("doctor", "--containerd-config", n.ContainerdConfigFile(), "--hosts-dir", n.HostsDir())
+}
+
+// TestDoctor finds nothing on a node that is set up as the command says, and each fault that
+// is made by hand.
+func TestDoctor(t *testing.T) {
+	t.Run("well", func(t *testing.T) {
+		if out := doctor(node.StartNode(t, node.Options{})); out.Err != nil {
+			t.Errorf("%v\n%s", out.Err, out.Output())
+		} else {
+			t.Logf("%s", out.Stdout)
+		}
+	})
+	remove := func(line string) func(string) string {
+		return func(s string) string { return strings.Replace(s, line, "", 1) }
+	}
+	for _, tt := range []struct {
+		name    string
+		options node.Options
+		break_  func(*node.Node)
+		words   []string
+	}{
+		{
+			name:    "differ missing from unpack_config",
+			options: node.Options{Edit: remove("  differ = \"ballast-diff\"\n")},
+			words:   []string{"unpack_config", "ballast-diff"},
+		},
+		{
+			name:    "differ missing from the diff service",
+			options: node.Options{Edit: remove(`"ballast-diff", `)},
+			words:   []string{"diff-service", "ballast-diff"},
+		},
+		{
+			name:    "snapshot annotations",
+			options: node.Options{Containerd: "[plugins.\"io.containerd.cri.v1.images\"]\n  disable_snapshot_annotations = false\n"},
+			words:   []string{"disable_snapshot_annotations"},
+		},
+		{
+			name:    "hosts.toml fails open",
+			options: node.Options{},
+			break_: func(n *node.Node) {
+				p := filepath.Join(n.HostsDir(), n.Registry.Host, "hosts.toml")
+				open := "server = \"http://" + n.Registry.Host + "\"\n[host.\"http://" + n.Facade + "\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
+				if err := os.WriteFile(p, []byte(open), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			},
+			words: []string{"hosts.toml", "resolve"},
+		},
+		{
+			name:    "another root",
+			options: node.Options{Edit: func(s string) string { return strings.Replace(s, "/ballast\"", "/elsewhere\"", 1) }},
+			words:   []string{"root"},
+		},
+		{
+			name:    "daemon down",
+			options: node.Options{},
+			break_:  func(n *node.Node) { n.Ballastd.Stop(t) },
+			words:   []string{"ballastd"},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := node.StartNode(t, tt.options)
+			if tt.break_ != nil {
+				tt.break_(n)
+			}
+			out := doctor(n)
+			wantError(t, out, append(tt.words, "mend:")...)
+			t.Logf("%s", out.Stdout)
+		})
+	}
+}

@@ -1,0 +1,158 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// CRI talks to containerd as the kubelet does.
+type CRI struct {
+	Runtime cri.RuntimeServiceClient
+	Images  cri.ImageServiceClient
+
+	node *Node
+	pods int
+}
+
+// CRI connects to the node's containerd.
+func (n *Node) CRI(t TB) *CRI {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatalf("connect to CRI: %v", err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &CRI{cri.NewRuntimeServiceClient(conn), cri.NewImageServiceClient(conn), n, 0}
+}
+
+func criContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 2*time.Minute)
+}
+
+// Pod is a running sandbox.
+type Pod struct {
+	ID     string
+	config *cri.PodSandboxConfig
+	cri    *CRI
+	names  int
+}
+
+// PodConfig returns the configuration of a new pod in the host's network.
+func (c *CRI) PodConfig() *cri.PodSandboxConfig {
+	c.pods++
+	name := fmt.Sprintf("pod%d", c.pods)
+	return &cri.PodSandboxConfig{
+		Metadata:     &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "default"},
+		LogDirectory: filepath.Join(c.node.Dir, "logs", name),
+		Linux: &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{
+			NamespaceOptions: &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER},
+		}},
+	}
+}
+
+// Pull pulls an image for pods with the runtime handler and returns its ID. An empty
+// handler is the default runtime.
+func (c *CRI) Pull(ref, handler string) (string, error) { return c.PullAs(ref, handler, nil) }
+
+// PullAs is Pull with credentials, as from a pull secret.
+func (c *CRI) PullAs(ref, handler string, auth *cri.AuthConfig) (string, error) {
+	ctx, cancel := criContext()
+	defer cancel()
+	resp, err := c.Images.PullImage(ctx, &cri.PullImageRequest{
+		Auth:          auth,
+		Image:         &cri.ImageSpec{Image: ref, UserSpecifiedImage: ref, RuntimeHandler: handler},
+		SandboxConfig: c.PodConfig(),
+	})
+	return resp.GetImageRef(), err
+}
+
+// RunPod starts a pod; the clean-up removes it.
+func (c *CRI) RunPod(t TB, handler string) *Pod {
+	t.Helper()
+	ctx, cancel := criContext()
+	defer cancel()
+	p := &Pod{config: c.PodConfig(), cri: c}
+	resp, err := c.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: p.config, RuntimeHandler: handler})
+	if err != nil {
+		t.Fatalf("run pod: %v", err)
+	}
+	p.ID = resp.PodSandboxId
+	t.Cleanup(func() {
+		if err := p.Remove(); err != nil {
+			t.Errorf("remove pod: %v", err)
+		}
+	})
+	return p
+}
+
+// Remove stops and removes the pod. It is no error if that was done before, or if
+// containerd is gone.
+func (p *Pod) Remove() error {
+	if p.ID == "" || !p.cri.node.Containerd.Running() {
+		return nil
+	}
+	ctx, cancel := criContext()
+	defer cancel()
+	if _, err := p.cri.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.ID}); err != nil {
+		return err
+	}
+	_, err := p.cri.Runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.ID})
+	p.ID = ""
+	return err
+}
+
+// ImageMount is an image volume.
+type ImageMount struct {
+	Image   string // as returned by Pull
+	Path    string // in the container
+	SubPath string // of the image; empty is all of it
+}
+
+// Run starts a container in the pod and returns its ID. The image has to be pulled.
+func (p *Pod) Run(image string, mounts ...ImageMount) (string, error) {
+	ctx, cancel := criContext()
+	defer cancel()
+	p.names++
+	name := fmt.Sprintf("c%d", p.names)
+	config := &cri.ContainerConfig{
+		Metadata: &cri.ContainerMetadata{Name: name},
+		Image:    &cri.ImageSpec{Image: image},
+		LogPath:  name + ".log",
+		Linux:    &cri.LinuxContainerConfig{},
+	}
+	for _, m := range mounts {
+		config.Mounts = append(config.Mounts, &cri.Mount{
+			ContainerPath: m.Path, Readonly: true,
+			Image: &cri.ImageSpec{Image: m.Image}, ImageSubPath: m.SubPath,
+		})
+	}
+	c, err := p.cri.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.config})
+	if err != nil {
+		return "", fmt.Errorf("create container: %w", err)
+	}
+	if _, err := p.cri.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: c.ContainerId}); err != nil {
+		return "", fmt.Errorf("start container: %w", err)
+	}
+	return c.ContainerId, nil
+}
+
+// Exec runs a command in a container and returns its output.
+func (c *CRI) Exec(container string, argv ...string) (string, error) {
+	ctx, cancel := criContext()
+	defer cancel()
+	resp, err := c.Runtime.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: container, Cmd: argv, Timeout: 100})
+	if err != nil {
+		return "", err
+	}
+	if resp.ExitCode != 0 {
+		return string(resp.Stdout), fmt.Errorf("%s: exit code %d: %s", strings.Join(argv, " "), resp.ExitCode, resp.Stderr)
+	}
+	return string(resp.Stdout), nil
+}

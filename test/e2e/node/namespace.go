@@ -1,0 +1,147 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// stageVar tells a program that runs itself again which stage it is in.
+const stageVar = "BALLAST_NODE_STAGE"
+
+// Main returns f() as the exit code, called in namespaces of its own: it runs the program
+// again, twice. The first child is process 1 of a new process namespace; it mounts /proc
+// and /run and reaps orphans, such as containerd's shims. The second child calls f. When
+// process 1 ends, the kernel ends everything below it.
+//
+//	func TestMain(m *testing.M) { os.Exit(node.Main(m.Run)) }
+func Main(f func() int) int {
+	switch os.Getenv(stageVar) {
+	case "":
+		return outer()
+	case "init":
+		return initProcess()
+	}
+	return f()
+}
+
+// outer starts process 1 and hands signals on to it.
+func outer() int {
+	if os.Getuid() != 0 {
+		fmt.Fprintln(os.Stderr, "node: mounts and containers need root")
+		return 1
+	}
+	// One directory for all temporary files, so that nothing stays if the program is killed.
+	dir, err := os.MkdirTemp("", "b")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "node:", err)
+		return 1
+	}
+	if os.Getenv("BALLAST_KEEP") == "" {
+		defer os.RemoveAll(dir)
+	}
+	runtime.LockOSThread() // Pdeathsig goes by the thread that started the child
+	cmd := again("init")
+	cmd.Env = append(cmd.Env, "TMPDIR="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "node: new namespaces:", err)
+		return 1
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	for {
+		select {
+		case s := <-signals:
+			// A terminal sends SIGINT to the whole group already.
+			if s != syscall.SIGINT {
+				_ = cmd.Process.Signal(s)
+			}
+		case err := <-done:
+			return exitCode(err)
+		}
+	}
+}
+
+// initProcess is process 1: it makes the private mounts, starts the program and reaps.
+func initProcess() int {
+	if err := privateMounts(); err != nil {
+		fmt.Fprintln(os.Stderr, "node:", err)
+		return 1
+	}
+	cmd := again("run")
+	if err := cmd.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "node:", err)
+		return 1
+	}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT)
+	go func() {
+		for s := range signals {
+			if s != syscall.SIGINT {
+				_ = cmd.Process.Signal(s)
+			}
+		}
+	}()
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			fmt.Fprintln(os.Stderr, "node: wait:", err)
+			return 1
+		case pid == cmd.Process.Pid && status.Signaled():
+			return 128 + int(status.Signal())
+		case pid == cmd.Process.Pid && status.Exited():
+			return status.ExitStatus()
+		}
+	}
+}
+
+func privateMounts() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+		return fmt.Errorf("mount /run: %w", err)
+	}
+	return nil
+}
+
+// again is a command that runs this program with the same arguments.
+func again(stage string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(slices.Clone(os.Environ()), stageVar+"="+stage)
+	return cmd
+}
+
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit) && exit.Exited():
+		return exit.ExitCode()
+	default:
+		fmt.Fprintln(os.Stderr, "node:", err)
+		return 1
+	}
+}

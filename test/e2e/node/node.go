@@ -1,0 +1,312 @@
+package node
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options are the settings of a Node. The zero value is a node with ballast.
+type Options struct {
+	// Stock leaves ballast away: containerd as it comes, with overlayfs.
+	Stock bool
+
+	// Config is more of ballastd's configuration file, as TOML tables.
+	Config string
+
+	// Containerd is more of containerd's configuration, as a drop-in of its own that is read
+	// after that of ballast.
+	Containerd string
+
+	// Edit changes what `ballast config containerd` printed, to do it wrong.
+	Edit func(string) string
+
+	// Registry is used if it is not nil; otherwise the node has one of its own.
+	Registry *Registry
+
+	// Verbose says what is started.
+	Verbose bool
+}
+
+// Node is a machine as far as images go: containerd, ballastd and a registry.
+type Node struct {
+	// Dir is the directory of everything that the node keeps, with a short path.
+	Dir      string
+	Registry *Registry
+
+	// Containerd and Ballastd are the daemons; Ballastd is nil on a stock node.
+	Containerd, Ballastd *Process
+
+	// Facade is the address of the facade, "127.0.0.1:port".
+	Facade string
+
+	options Options
+	tb      TB
+}
+
+// cgroupWarning is what ctr says each time on a machine with version 1 of cgroups.
+var cgroupWarning = regexp.MustCompile(`time=.*The support for cgroup v1 is deprecated.*\n`)
+
+//go:embed containerd.toml
+var containerdConfig string
+
+// Start starts a node. Its clean-up stops it, and fails the test if a mount stays.
+func StartNode(t TB, o Options) *Node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "b")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	n := &Node{Dir: dir, Registry: o.Registry, options: o, tb: t}
+	t.Cleanup(func() { n.clean(t) })
+	for _, d := range []string{"certs.d", "conf.d", "cni", "logs", "ballast.d", "registry"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	if n.Registry == nil {
+		n.Registry = StartRegistry(t, filepath.Join(dir, "registry"))
+	}
+	if !o.Stock {
+		n.Facade = freeAddress(t)
+		n.writeBallastConfig(t)
+	}
+	n.Upstream(t, n.Registry.Host, n.Registry.Host)
+	n.writeContainerdConfig(t)
+	if !o.Stock {
+		n.StartBallastd(t)
+	}
+	n.StartContainerd(t)
+	return n
+}
+
+// Socket is the path of containerd's socket.
+func (n *Node) Socket() string { return filepath.Join(n.Dir, "c.sock") }
+
+// Root is where ballastd keeps its store and snapshots.
+func (n *Node) Root() string { return filepath.Join(n.Dir, "ballast") }
+
+// HostsDir has the hosts.toml files of containerd.
+func (n *Node) HostsDir() string { return filepath.Join(n.Dir, "certs.d") }
+
+// ConfigFile is ballastd's configuration file.
+func (n *Node) ConfigFile() string { return filepath.Join(n.Dir, "ballast.toml") }
+
+// ContainerdConfigFile is containerd's configuration file.
+func (n *Node) ContainerdConfigFile() string { return filepath.Join(n.Dir, "containerd.toml") }
+
+// Env is what `make dev` prints: the environment in which ballast and ctr find this node.
+func (n *Node) Env() []string {
+	return []string{
+		"PATH=" + filepath.Dir(Tool(n.tb, "ctr")) + ":" + filepath.Dir(Binary(n.tb, "ballast")) + ":" + os.Getenv("PATH"),
+		"BALLAST_CONFIG=" + n.ConfigFile(),
+		"CONTAINERD_ADDRESS=" + n.Socket(),
+	}
+}
+
+// StartContainerd starts containerd, again if it was stopped, and waits until it answers.
+func (n *Node) StartContainerd(t TB) {
+	t.Helper()
+	env := []string{"PATH=" + filepath.Dir(Tool(t, "containerd")) + ":" + os.Getenv("PATH")}
+	n.Containerd = Start(t, "containerd", filepath.Join(n.Dir, "containerd.log"), env,
+		Tool(t, "containerd"), "-c", n.ContainerdConfigFile())
+	n.Containerd.WaitReady(t, func() error {
+		if err := dial("unix", n.Socket()); err != nil {
+			return err
+		}
+		return n.Ctr("version").Err
+	})
+	t.Cleanup(n.stopContainers)
+}
+
+// stopContainers ends containers that are left, so that no shim and no cgroup stays.
+func (n *Node) stopContainers() {
+	for _, ns := range []string{"default", "k8s.io"} {
+		for _, id := range strings.Fields(n.Ctr("-n", ns, "tasks", "ls", "-q").Stdout) {
+			n.Ctr("-n", ns, "tasks", "rm", "-f", id)
+		}
+	}
+}
+
+// StartBallastd starts ballastd, again if it was stopped, and waits until it answers.
+func (n *Node) StartBallastd(t TB) {
+	t.Helper()
+	n.Ballastd = Start(t, "ballastd", filepath.Join(n.Dir, "ballastd.log"), n.Env(),
+		Binary(t, "ballastd"), "--config", n.ConfigFile())
+	n.Ballastd.WaitReady(t, func() error {
+		for _, s := range []string{"ballastd.sock", "admin.sock"} {
+			if err := dial("unix", filepath.Join(n.Dir, s)); err != nil {
+				return err
+			}
+		}
+		return dial("tcp", n.Facade)
+	})
+}
+
+func dial(network, address string) error {
+	c, err := net.DialTimeout(network, address, time.Second)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+func freeAddress(t TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func (n *Node) writeBallastConfig(t TB) {
+	t.Helper()
+	n.write(t, "ballast.toml", fmt.Sprintf(`version = 1
+root = %q
+address = %q
+admin_address = %q
+[log]
+level = "debug"
+[containerd]
+address = %q
+[facade]
+listen = %q
+[upstream]
+hosts_dir = %q
+docker_config = ""
+[fetch]
+reserve = "64MiB"
+`, n.Root(), filepath.Join(n.Dir, "ballastd.sock"), filepath.Join(n.Dir, "admin.sock"),
+		n.Socket(), n.Facade, filepath.Join(n.Dir, "ballast.d")))
+	if n.options.Config != "" {
+		n.write(t, "conf.d/extra.toml", "version = 1\n"+n.options.Config)
+	}
+}
+
+func (n *Node) writeContainerdConfig(t TB) {
+	t.Helper()
+	r := strings.NewReplacer("@DIR@", n.Dir, "@SANDBOX@", n.Registry.Ref("busybox", "1"))
+	n.write(t, "containerd.toml", r.Replace(containerdConfig))
+	if n.options.Stock {
+		return
+	}
+	out := n.Ballast("config", "containerd", "--hosts-dir", n.HostsDir())
+	if out.Err != nil {
+		t.Fatalf("ballast config containerd: %v\n%s", out.Err, out.Output())
+	}
+	snippet := out.Stdout
+	if n.options.Edit != nil {
+		snippet = n.options.Edit(snippet)
+	}
+	n.write(t, "containerd.d/10-ballast.toml", snippet)
+	if n.options.Containerd != "" {
+		n.write(t, "containerd.d/20-extra.toml", "version = 4\n"+n.options.Containerd)
+	}
+}
+
+// Upstream tells containerd and ballastd that the registry called name in references is at
+// address, plain HTTP. containerd's file is what `ballast config hosts` prints, except for
+// the address of the registry itself.
+func (n *Node) Upstream(t TB, name, address string) {
+	t.Helper()
+	if n.options.Stock {
+		n.Direct(t, name, address)
+		return
+	}
+	n.write(t, filepath.Join("ballast.d", name, "hosts.toml"), direct(address))
+	out := n.Ballast("config", "hosts", name, "--plain-http")
+	if out.Err != nil {
+		t.Fatalf("ballast config hosts %s: %v\n%s", name, out.Err, out.Output())
+	}
+	hosts := strings.ReplaceAll(out.Stdout, "http://"+name, "http://"+address)
+	n.write(t, filepath.Join("certs.d", name, "hosts.toml"), hosts)
+}
+
+// Direct is Upstream for containerd without the facade.
+func (n *Node) Direct(t TB, name, address string) {
+	t.Helper()
+	n.write(t, filepath.Join("certs.d", name, "hosts.toml"), direct(address))
+}
+
+func direct(address string) string { return fmt.Sprintf("server = %q\n", "http://"+address) }
+
+func (n *Node) write(t TB, name, content string) {
+	t.Helper()
+	p := filepath.Join(n.Dir, name)
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		t.Fatalf("%v", err)
+	}
+	if err := os.WriteFile(p, []byte(content), 0o644); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// Ctr runs ctr against the node.
+func (n *Node) Ctr(args ...string) Result {
+	argv := append([]string{Tool(n.tb, "ctr"), "-a", n.Socket()}, args...)
+	r := Command(context.Background(), nil, argv...)
+	r.Stderr = cgroupWarning.ReplaceAllString(r.Stderr, "")
+	return r
+}
+
+// Ballast runs the command line against the node.
+func (n *Node) Ballast(args ...string) Result {
+	argv := append([]string{Binary(n.tb, "ballast"), "--config", n.ConfigFile()}, args...)
+	return Command(context.Background(), n.Env(), argv...)
+}
+
+// Pull is `ctr images pull` with the node's hosts.toml files.
+func (n *Node) Pull(snapshotter, ref string, flags ...string) Result {
+	args := append([]string{"images", "pull", "--snapshotter", snapshotter, "--hosts-dir", n.HostsDir()}, flags...)
+	return n.Ctr(append(args, ref)...)
+}
+
+// clean removes what is left. The daemons were stopped before, by clean-ups registered later.
+func (n *Node) clean(t TB) {
+	mounts, err := n.Mounts()
+	if err != nil {
+		t.Errorf("mounts: %v", err)
+	}
+	for _, m := range mounts {
+		t.Errorf("%s is still mounted after everything was stopped", m)
+		if err := unix.Unmount(m, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			t.Errorf("unmount %s: %v", m, err)
+		}
+	}
+	if t.Failed() && os.Getenv("BALLAST_KEEP") != "" {
+		t.Logf("kept: %s", n.Dir)
+		return
+	}
+	if err := os.RemoveAll(n.Dir); err != nil {
+		t.Errorf("%v", err)
+	}
+}
+
+// Mounts returns the mount points below the node's directory, the innermost first.
+func (n *Node) Mounts() ([]string, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) > 4 && strings.HasPrefix(f[4], n.Dir+"/") {
+			found = append(found, f[4])
+		}
+	}
+	sort.Sort(sort.Reverse(sort.StringSlice(found)))
+	return found, nil
+}

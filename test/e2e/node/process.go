@@ -1,0 +1,144 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Process is a program that runs beside the test until it is stopped.
+type Process struct {
+	Log string // path of its standard output and error
+
+	name string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	err  error         // of Wait, valid after done
+}
+
+// Start starts a program; its clean-up stops it, and shows the end of its log if the test
+// failed. Restarted programs append to the same log.
+func Start(t TB, name, log string, env []string, argv ...string) *Process {
+	t.Helper()
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		t.Fatalf("log of %s: %v", name, err)
+	}
+	defer f.Close()
+	p := &Process{Log: log, name: name, done: make(chan struct{})}
+	p.cmd = exec.Command(argv[0], argv[1:]...)
+	p.cmd.Stdout, p.cmd.Stderr = f, f
+	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the test, not for it
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		p.Stop(t)
+		if t.Failed() {
+			t.Logf("---- end of the log of %s ----\n%s", name, p.Tail(60))
+		}
+	})
+	return p
+}
+
+// Pid is the process number.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Running says whether it has not ended.
+func (p *Process) Running() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Kill ends it with SIGKILL and waits.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// Stop ends it with SIGTERM and waits. A program that is still there after 20 seconds is
+// killed, and the test fails.
+func (p *Process) Stop(t TB) {
+	t.Helper()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(20 * time.Second):
+		p.Kill()
+		t.Errorf("%s did not stop within 20 seconds of SIGTERM", p.name)
+	}
+}
+
+// Tail returns the last n lines of the log that can matter, cut to a readable
+// length.
+func (p *Process) Tail(n int) string {
+	b, err := os.ReadFile(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	var lines []string
+	for line := range strings.Lines(string(b)) {
+		if strings.Contains(line, "loading plugin") || strings.Contains(line, "level=debug") || strings.Contains(line, "level=DEBUG") {
+			continue
+		}
+		line = strings.TrimSuffix(line, "\n")
+		lines = append(lines, line[:min(len(line), 400)])
+	}
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// WaitReady calls ready about every 20 milliseconds until it returns nil. It ends the test
+// if p ends first, or after 30 seconds.
+func (p *Process) WaitReady(t TB, ready func() error) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		err := ready()
+		if err == nil {
+			return
+		}
+		select {
+		case <-p.done:
+			t.Fatalf("%s ended at its start: %v", p.name, p.err)
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is not ready after 30 seconds: %v", p.name, err)
+		}
+	}
+}
+
+// Result is what a command printed and how it ended.
+type Result struct {
+	Stdout, Stderr string
+	Err            error // nil if the exit code is 0
+}
+
+// Output is both streams, for messages and for finding words in.
+func (r Result) Output() string { return r.Stdout + r.Stderr }
+
+// Command runs a command to its end, at most five minutes.
+func Command(ctx context.Context, env []string, argv ...string) Result {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.WaitDelay = 5 * time.Second
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	return Result{stdout.String(), stderr.String(), err}
+}

@@ -1,0 +1,116 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+)
+
+// TB is what the set-up needs of a test; *testing.T is one, and so is a [Program].
+type TB interface {
+	Helper()
+	Logf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Failed() bool
+	Cleanup(func())
+}
+
+// Program is the TB of a program that is not a test.
+type Program struct {
+	mu       sync.Mutex // guards cleanups, failed
+	cleanups []func()
+	failed   bool
+}
+
+type stopped struct{}
+
+// Run calls f, then the clean-ups it asked for, last first, and returns the exit code.
+func Run(f func(TB)) (code int) {
+	p := &Program{}
+	defer func() {
+		if v := recover(); v != nil {
+			if _, ok := v.(stopped); !ok {
+				panic(v)
+			}
+		}
+		if p.failed {
+			code = 1
+		}
+	}()
+	defer func() {
+		for i := len(p.cleanups) - 1; i >= 0; i-- {
+			p.cleanups[i]()
+		}
+	}()
+	f(p)
+	return 0
+}
+
+// Helper does nothing.
+func (p *Program) Helper() {}
+
+// Logf prints a line on standard error.
+func (p *Program) Logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// Errorf prints a line and makes the program fail in the end.
+func (p *Program) Errorf(format string, args ...any) {
+	p.mu.Lock()
+	p.failed = true
+	p.mu.Unlock()
+	p.Logf(format, args...)
+}
+
+// Fatalf prints a line and ends the program after its clean-ups. It must be called from
+// the goroutine that runs the function given to Run.
+func (p *Program) Fatalf(format string, args ...any) {
+	p.Errorf(format, args...)
+	panic(stopped{})
+}
+
+// Failed says whether Errorf or Fatalf was called.
+func (p *Program) Failed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
+}
+
+// Cleanup registers f to be called in the end.
+func (p *Program) Cleanup(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cleanups = append(p.cleanups, f)
+}
+
+// repository returns the directory of the product's go.mod.
+func repository() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..", "..")
+}
+
+// BinVar names a directory with other builds of ballast and ballastd.
+const BinVar = "BALLAST_BIN"
+
+// Binary returns the path of ballast or ballastd, as built by make.
+func Binary(t TB, name string) string {
+	if dir := os.Getenv(BinVar); dir != "" {
+		return filepath.Join(dir, name)
+	}
+	return built(t, filepath.Join("bin", name), "make build")
+}
+
+// Tool returns the path of containerd, ctr or the shim, as built by make tools.
+func Tool(t TB, name string) string {
+	return built(t, filepath.Join(".cache/tools/current", name), "make tools")
+}
+
+func built(t TB, name, how string) string {
+	t.Helper()
+	p := filepath.Join(repository(), name)
+	if _, err := os.Stat(p); err != nil {
+		t.Fatalf("%s is not built; run `%s`: %v", name, how, err)
+	}
+	return p
+}

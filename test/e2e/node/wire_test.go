@@ -1,0 +1,130 @@
+package node
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+)
+
+const content = "0123456789abcdef"
+
+func startBlob(t *testing.T) (r *Registry, d digest.Digest, url string) {
+	r = StartRegistry(t, t.TempDir())
+	a := Artifact{Blobs: map[digest.Digest][]byte{digest.FromString(content): []byte(content)}}
+	d = digest.FromString(content)
+	a.Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/octet-stream","digest":"` +
+		d.String() + `","size":16},"layers":[]}`)
+	a.MediaType = "application/vnd.oci.image.manifest.v1+json"
+	r.Push(t, "some/repository", "1", a)
+	return r, d, "/v2/some/repository/blobs/" + d.String()
+}
+
+func get(t *testing.T, url, ranges string) (status int, body string, err error) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ranges != "" {
+		req.Header.Set("Range", ranges)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+// TestWire checks that each fault does what it says to a real transfer.
+func TestWire(t *testing.T) {
+	r, d, path := startBlob(t)
+	for _, tt := range []struct {
+		name   string
+		fault  Fault
+		ranges string
+		status int
+		body   string
+		broken bool
+	}{
+		{"none", Fault{}, "", 200, content, false},
+		{"range", Fault{}, "bytes=4-7", 206, "4567", false},
+		{"status", Fault{Status: 404}, "", 404, "", false},
+		{"flip", Fault{Flip: true}, "", 200, "\xcf" + content[1:], false},
+		{"cut", Fault{CutAfter: 5}, "", 200, "01234", true},
+		{"short", Fault{Short: 5}, "", 200, "01234", false},
+		{"no range", Fault{NoRange: true}, "bytes=4-7", 200, content, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.fault.Match = Blob(d)
+			defer r.Wire.Add(tt.fault)()
+			r.Wire.Reset()
+			status, body, err := get(t, "http://"+r.Host+path, tt.ranges)
+			if status != tt.status || body != tt.body || (err != nil) != tt.broken {
+				t.Errorf("got %d %q %v, want %d %q, broken %v", status, body, err, tt.status, tt.body, tt.broken)
+			}
+			if got := r.Wire.BlobBytes()[d]; got != int64(len(tt.body)) {
+				t.Errorf("recorded bytes: got %d, want %d", got, len(tt.body))
+			}
+		})
+	}
+}
+
+// TestWireTimes checks that a fault ends, and that a rate is kept.
+func TestWireTimes(t *testing.T) {
+	r, d, path := startBlob(t)
+	r.Wire.Add(Fault{Match: Blob(d), Status: 503, Times: 1})
+	for _, want := range []int{503, 200} {
+		if got, _, _ := get(t, "http://"+r.Host+path, ""); got != want {
+			t.Errorf("status: got %d, want %d", got, want)
+		}
+	}
+	r.Wire.Add(Fault{Match: Blob(d), Rate: 100})
+	start := time.Now()
+	if _, _, err := get(t, "http://"+r.Host+path, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := time.Since(start); got < 150*time.Millisecond {
+		t.Errorf("16 bytes at 100 a second took %v", got)
+	}
+}
+
+// TestOllamaManners checks the front against what is known of the registry it stands for.
+func TestOllamaManners(t *testing.T) {
+	r, d, path := startBlob(t)
+	o := StartOllama(t, r)
+	base := "http://" + o.Host
+	for p, want := range map[string]int{"/v2/": 404, "/v2/some/repository/manifests/" + d.String(): 404, "/v2/some/repository/manifests/none": 404} {
+		if got, _, err := get(t, base+p, ""); got != want || err != nil {
+			t.Errorf("%s: got %d %v, want %d", p, got, err, want)
+		}
+	}
+	resp, err := http.Get(base + "/v2/some/repository/manifests/1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if got := resp.Header.Get("Content-Type"); got != "text/plain; charset=utf-8" || resp.ContentLength != -1 || resp.Header.Get("Docker-Content-Digest") != "" {
+		t.Errorf("manifest: got %s, length %d, digest %q", got, resp.ContentLength, resp.Header.Get("Docker-Content-Digest"))
+	}
+	head, err := http.Head(base + "/v2/some/repository/manifests/1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if head.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("HEAD of a manifest: got %s", head.Status)
+	}
+	if status, body, err := get(t, base+path, "bytes=4-7"); status != 206 || body != "4567" || err != nil {
+		t.Errorf("blob: got %d %q %v", status, body, err)
+	}
+	stay := errors.New("stay")
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return stay }}
+	if _, err := client.Get(base + path); !errors.Is(err, stay) {
+		t.Errorf("blob: got %v, want a redirect", err)
+	}
+}

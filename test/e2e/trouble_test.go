@@ -1,0 +1,183 @@
+package e2e
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestKilled kills the daemon in mid-pull. After its restart the pull succeeds, and only what
+// is missing crosses the wire.
+func TestKilled(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	w := weights(21, 96<<20)
+	b := converttest.ModelPackRaw(converttest.Files(w))
+	ref := push(t, n, b)
+	d := digest.FromBytes(w)
+	size := int64(len(w))
+	n.Registry.Wire.Reset()
+	remove := n.Registry.Wire.Add(node.Fault{Match: node.Blob(d), Rate: 4 << 20})
+	done := make(chan node.Result, 1)
+	go func() { done <- n.Pull("ballast", ref) }()
+
+	partial := filepath.Join(n.Root(), "partial")
+	deadline := time.Now().Add(2 * time.Minute)
+	for disk(t, partial) < size*6/10 {
+		select {
+		case out := <-done:
+			t.Fatalf("the pull ended too early: %v\n%s", out.Err, out.Output())
+		case <-time.After(20 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no progress: %d bytes of %d are on disk", disk(t, partial), size)
+		}
+	}
+	n.Ballastd.Kill()
+	wantError(t, <-done)
+	kept := disk(t, partial)
+	if _, err := os.Stat(object(n, d)); err == nil {
+		t.Error("an object is there before it is complete")
+	}
+
+	remove()
+	n.Registry.Wire.Reset()
+	n.StartBallastd(t)
+	mustPull(t, n, "ballast", ref)
+	again := n.Registry.Wire.BlobBytes()[d]
+	t.Logf("%d bytes on disk when killed, %d fetched afterwards, of %d", kept, again, size)
+	if again > size*6/10 {
+		t.Errorf("fetched after the restart: got %d of %d bytes, of which %d were on disk", again, size, kept)
+	}
+	wantFiles(t, n, ref, states(b))
+}
+
+// TestDaemonGone stops the daemon for good: who has a complete model reads on, and mounts of
+// it made afterwards read too.
+func TestDaemonGone(t *testing.T) {
+	for _, show := range ways {
+		t.Run(show, func(t *testing.T) { testDaemonGone(t, show) })
+	}
+}
+
+func testDaemonGone(t *testing.T, show string) {
+	n := node.StartNode(t, node.Options{Config: showAs(show)})
+	b := converttest.ModelPackRaw(converttest.Files(weights(22, 8<<20)))
+	ref := push(t, n, b)
+	mustPull(t, n, "ballast", ref)
+	if out := n.Start("ballast", ref, "running"); out.Err != nil {
+		t.Fatalf("%v: %s", out.Err, out.Output())
+	}
+	target := filepath.Join(n.Dir, "later")
+	if err := os.Mkdir(target, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mount := n.Ctr("snapshots", "--snapshotter", "ballast", "mounts", target, "running")
+	if mount.Err != nil {
+		t.Fatalf("%v: %s", mount.Err, mount.Output())
+	}
+
+	n.Ballastd.Stop(t)
+	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
+		t.Fatal(err)
+	}
+	hash := n.Ctr("task", "exec", "--exec-id", "hash", "running", "/.bin/busybox", "sha256sum", "/model.gguf")
+	want := state(b.Files["model.gguf"]).SHA256
+	if hash.Err != nil || !strings.HasPrefix(hash.Stdout, want) {
+		t.Errorf("running container: got %v %s, want %s", hash.Err, hash.Output(), want)
+	}
+
+	// The mount that containerd would make for a container now, with a root of its own.
+	rootMount(t, mount.Stdout, target)
+	out := n.Ctr("run", "--rm", "--rootfs", "--mount", node.BusyboxMount,
+		target, "later", "/.bin/busybox", "sha256sum", "/model.gguf")
+	if out.Err != nil || !strings.HasPrefix(out.Stdout, want) {
+		t.Errorf("new container: got %v %s, want %s", out.Err, out.Output(), want)
+	}
+
+	// Pulls say what is wrong, and all is well once the daemon is back.
+	wantError(t, n.Pull("ballast", ref))
+	n.StartBallastd(t)
+	mustPull(t, n, "ballast", ref)
+	wantFiles(t, n, ref, states(b))
+}
+
+// TestBadBytes lets the registry answer what it should not: the pull fails and says why, nothing
+// half-made stays, and the next pull works.
+func TestBadBytes(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	for i, tt := range []struct {
+		name  string
+		fault node.Fault
+		words []string
+	}{
+		{"wrong bytes", node.Fault{Flip: true}, []string{"digest"}},
+		{"truncated", node.Fault{Short: 1 << 20}, nil},
+		{"blob not found", node.Fault{Status: http.StatusNotFound}, []string{"not found"}},
+		{"forbidden", node.Fault{Status: http.StatusForbidden}, []string{"denied"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := weights(byte(30+i), 4<<20)
+			b := converttest.ModelPackRaw(converttest.Files(w))
+			b.Name += "-" + strings.ReplaceAll(tt.name, " ", "-")
+			ref := push(t, n, b)
+			d := digest.FromBytes(w)
+			tt.fault.Match = node.Blob(d)
+			remove := n.Registry.Wire.Add(tt.fault)
+			defer remove()
+
+			out := n.Pull("ballast", ref)
+			t.Logf("ctr says: %s", strings.TrimSpace(out.Stderr))
+			wantError(t, out, append(tt.words, d.Encoded()[:12])...)
+			if strings.Contains(out.Stderr, "connection refused") {
+				t.Error("the message is about a server that has nothing to do with it")
+			}
+			if _, err := os.Stat(object(n, d)); err == nil {
+				t.Error("there is an object of bytes that are wrong")
+			}
+			for _, name := range imageNames(t, n) {
+				if name != ref {
+					continue
+				}
+				if got, err := n.List("ballast", ref, "/"); err == nil {
+					t.Errorf("a container of the failed pull sees %v", got)
+				}
+			}
+			remove()
+			mustPull(t, n, "ballast", ref)
+			wantFiles(t, n, ref, states(b))
+		})
+	}
+}
+
+// TestBadWire lets connections break and servers be poor: pulls succeed nevertheless.
+func TestBadWire(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	for i, tt := range []struct {
+		name  string
+		fault node.Fault
+	}{
+		{"connections break", node.Fault{CutAfter: 300_000, Times: 5}},
+		{"no ranges", node.Fault{NoRange: true}},
+		{"busy", node.Fault{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}, Times: 2}},
+		{"unavailable", node.Fault{Status: http.StatusServiceUnavailable, Times: 2}},
+		{"slow", node.Fault{Delay: 200 * time.Millisecond, Rate: 8 << 20}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := weights(byte(40+i), 12<<20)
+			b := converttest.ModelPackRaw(converttest.Files(w))
+			b.Name += "-" + strings.ReplaceAll(tt.name, " ", "-")
+			ref := push(t, n, b)
+			tt.fault.Match = node.Blob(digest.FromBytes(w))
+			defer n.Registry.Wire.Add(tt.fault)()
+			mustPull(t, n, "ballast", ref)
+			wantFiles(t, n, ref, states(b))
+		})
+	}
+}

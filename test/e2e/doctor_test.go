@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"golang.org/x/sys/unix"
 )
 
 func doctor(n *node.Node) node.Result {
@@ -29,7 +30,7 @@ func TestDoctor(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		options node.Options
-		break_  func(*node.Node)
+		break_  func(*testing.T, *node.Node)
 		words   []string
 	}{
 		{
@@ -50,7 +51,7 @@ func TestDoctor(t *testing.T) {
 		{
 			name:    "hosts.toml fails open",
 			options: node.Options{},
-			break_: func(n *node.Node) {
+			break_: func(t *testing.T, n *node.Node) {
 				p := filepath.Join(n.HostsDir(), n.Registry.Host, "hosts.toml")
 				open := "server = \"http://" + n.Registry.Host + "\"\n[host.\"http://" + n.Facade + "\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
 				if err := os.WriteFile(p, []byte(open), 0o644); err != nil {
@@ -65,16 +66,35 @@ func TestDoctor(t *testing.T) {
 			words:   []string{"root"},
 		},
 		{
+			// A file system on which a mount with data-only layers fails is what a
+			// kernel without them looks like: both are found out by trying.
+			name:    "no data-only layers",
+			options: node.Options{},
+			break_: func(t *testing.T, n *node.Node) {
+				n.Ballastd.Stop(t)
+				if err := unix.Mount("none", n.Root(), "ramfs", 0, ""); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					if err := unix.Unmount(n.Root(), unix.MNT_DETACH); err != nil {
+						t.Error(err)
+					}
+				})
+				n.StartBallastd(t)
+			},
+			words: []string{"overlayfs has no data-only lower layers", "hard links", "Linux 6.5"},
+		},
+		{
 			name:    "daemon down",
 			options: node.Options{},
-			break_:  func(n *node.Node) { n.Ballastd.Stop(t) },
+			break_:  func(t *testing.T, n *node.Node) { n.Ballastd.Stop(t) },
 			words:   []string{"ballastd"},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := node.StartNode(t, tt.options)
 			if tt.break_ != nil {
-				tt.break_(n)
+				tt.break_(t, n)
 			}
 			out := doctor(n)
 			wantError(t, out, append(tt.words, "mend:")...)

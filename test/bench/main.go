@@ -123,7 +123,7 @@ func (b *bench) read(m model) {
 				fmt.Sprintf("%.2f", c.median().Seconds()/a.median().Seconds()), "≥ 0.97"})
 		}
 	}
-	b.must(b.node.Ctr("images", "unmount", mnt))
+	b.must(b.node.Ctr("images", "unmount", "--snapshotter", "ballast", "--rm", mnt))
 	b.must(b.node.Ctr("images", "rm", "--sync", ref))
 	b.must(b.node.Ballast("gc"))
 	os.Remove(native)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/containerd/errdefs"
@@ -19,8 +20,8 @@ var ErrNotModel = errors.New("not a model")
 // not known.
 //
 // It asks, in this order: the type of a list, the types of layers that only Ollama has, the
-// type of the artifact, the type of the config, the types of the layers. Early CNAI has the
-// config and the layers of an image, so it is told from one before that is considered. An
+// type of the artifact, the type of the config, the types of the layers, and whether there is
+// one layer that is a carton. Early CNAI has the config and the layers of an image, so it is told from one before that is considered. An
 // image that was converted before is an image.
 func Detect(m *Manifest) (mediatype.Format, error) {
 	if mediatype.FormatOf(m.MediaType) == mediatype.FormatOllamaList {
@@ -55,7 +56,30 @@ func Detect(m *Manifest) (mediatype.Format, error) {
 			return m.early(f), nil
 		}
 	}
+	if _, ok := m.CartonLayer(); ok {
+		return mediatype.FormatCarton, nil
+	}
 	return mediatype.FormatImage, nil
+}
+
+// cartonExtension is the extension of a carton.
+const cartonExtension = ".carton"
+
+// CartonLayer returns the layer of an artifact or image that is a carton: the one whose title or
+// path ends in .carton, or whose media type says so. ok is false if there is none, or more than
+// one.
+func (m *Manifest) CartonLayer() (layer int, ok bool) {
+	for i, l := range m.Layers {
+		named := strings.HasSuffix(strings.ToLower(mediatype.Filepath(l.Annotations)), cartonExtension)
+		if !named && !mediatype.IsCarton(l.MediaType) {
+			continue
+		}
+		if ok {
+			return 0, false
+		}
+		layer, ok = i, true
+	}
+	return layer, ok
 }
 
 func (m *Manifest) hasLayer(f mediatype.Format) bool {

@@ -3,7 +3,6 @@ package convert
 import (
 	"bytes"
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -21,6 +20,10 @@ const (
 
 	// MaxConfigSize is the largest config read, in bytes.
 	MaxConfigSize = 4 << 20 // 4 MiB
+
+	// MaxSize is the largest blob, and the largest sum of the sizes of a manifest's blobs, in
+	// bytes. The largest models have some terabytes.
+	MaxSize = 1 << 50 // 1 PiB
 
 	maxLayers   = 100_000
 	maxChildren = 1000
@@ -163,6 +166,9 @@ func parseDescriptor(o *Object) (Descriptor, error) {
 	if !ok || size < 0 {
 		return Descriptor{}, fmt.Errorf("%s: no size, or a negative one: %w", d, errdefs.ErrInvalidArgument)
 	}
+	if size > MaxSize {
+		return Descriptor{}, fmt.Errorf("%s: size %d is more than %d: %w", d, size, int64(MaxSize), errdefs.ErrInvalidArgument)
+	}
 	desc := Descriptor{
 		Descriptor: ocispec.Descriptor{
 			MediaType:    o.String("mediaType"),
@@ -199,7 +205,7 @@ func parsePlatform(o *Object) *ocispec.Platform {
 	}
 }
 
-// checkSizes checks that a digest has one size, and that the sizes can be added up.
+// checkSizes checks that a digest has one size, and that the sizes add up to MaxSize at most.
 func (m *Manifest) checkSizes() error {
 	sizes := map[digest.Digest]int64{m.Config.Digest: m.Config.Size}
 	sum := m.Config.Size
@@ -208,8 +214,8 @@ func (m *Manifest) checkSizes() error {
 			return fmt.Errorf("layer %d: %s has sizes %d and %d: %w", i, l.Digest, size, l.Size, errdefs.ErrInvalidArgument)
 		}
 		sizes[l.Digest] = l.Size
-		if l.Size > math.MaxInt64-sum {
-			return fmt.Errorf("layer %d: %s: sizes add up to more than 2^63 bytes: %w", i, l.Digest, errdefs.ErrInvalidArgument)
+		if l.Size > MaxSize-sum {
+			return fmt.Errorf("layer %d: %s: sizes add up to more than %d bytes: %w", i, l.Digest, int64(MaxSize), errdefs.ErrInvalidArgument)
 		}
 		sum += l.Size
 	}

@@ -77,7 +77,11 @@ func TestParseManifestRefuses(t *testing.T) {
 		{"size 1.5", manifest(config, desc(layer, digestB, "1.5")), errdefs.ErrInvalidArgument, "size"},
 		{"size is a string", manifest(config, desc(layer, digestB, `"3"`)), errdefs.ErrInvalidArgument, "size"},
 		{"size 2^64", manifest(config, desc(layer, digestB, "18446744073709551616")), errdefs.ErrInvalidArgument, "size"},
-		{"sizes overflow", manifest(config, desc(layer, digestB, int64(math.MaxInt64)), desc(layer, digestC, 1)), errdefs.ErrInvalidArgument, "add up"},
+		{"size 2^63-1", manifest(config, desc(layer, digestB, int64(math.MaxInt64))), errdefs.ErrInvalidArgument, "layer 0"},
+		{"size 2^50+1", manifest(config, desc(layer, digestB, int64(1<<50+1))), errdefs.ErrInvalidArgument, "layer 0"},
+		{"config of 2^50+1", manifest(desc(layer, digestA, int64(1<<50+1))), errdefs.ErrInvalidArgument, "config"},
+		{"index entry of 2^50+1", `{"manifests":[` + desc(layer, digestA, int64(1<<50+1)) + `]}`, errdefs.ErrInvalidArgument, "entry 0"},
+		{"sizes of more than 2^50 together", manifest(config, desc(layer, digestB, int64(1<<49)), desc(layer, digestC, int64(1<<49))), errdefs.ErrInvalidArgument, "add up"},
 		{"digest is a path", manifest(config, desc(layer, "sha256:../../x", 1)), errdefs.ErrInvalidArgument, "layer 0"},
 		{"digest in capitals", manifest(config, desc(layer, "sha256:"+strings.Repeat("A", 64), 1)), errdefs.ErrInvalidArgument, "layer 0"},
 		{"digest with 63 characters", manifest(config, desc(layer, digestA[:70], 1)), errdefs.ErrInvalidArgument, "layer 0"},
@@ -115,7 +119,7 @@ func TestParseManifestAccepts(t *testing.T) {
 		{"no config", `{"layers":[` + desc("a/b", digestB, 1) + `]}`, 1},
 		{"space around", "\n " + manifest(config) + "\n", 0},
 		{"one digest twice with one size", manifest(config, desc("a/b", digestB, 1), desc("a/c", digestB, 1)), 2},
-		{"a size of 2^63-1", manifest(desc("a/b", digestA, 0), desc("a/b", digestB, int64(math.MaxInt64))), 1},
+		{"a size of 2^50", manifest(desc("a/b", digestA, 0), desc("a/b", digestB, int64(1<<50))), 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -199,6 +203,8 @@ func TestDetect(t *testing.T) {
 		{name: "Docker AI", manifest: fields{"mediaType": ociManifest, "config": d("application/vnd.docker.ai.model.config.v0.1+json", digestA), "layers": []any{d("application/vnd.docker.ai.gguf.v3", digestB)}}, want: mediatype.FormatDockerAI},
 		{name: "Docker AI before its first release", manifest: fields{"mediaType": ociManifest, "config": d("application/vnd.docker.ai.model.config.v1+json", digestA), "layers": []any{d("application/vnd.docker.ai.model.file.v1+gguf", digestB)}}, want: mediatype.FormatDockerAI},
 		{name: "KitOps", manifest: fields{"mediaType": ociManifest, "config": d("application/vnd.kitops.modelkit.config.v1+json", digestA), "layers": []any{d("application/vnd.kitops.modelkit.model.v1.tar", digestB)}}, want: mediatype.FormatKitOps},
+		{name: "a carton", manifest: fields{"mediaType": ociManifest, "config": d("application/vnd.oci.empty.v1+json", digestA), "layers": []any{d(ociLayer, digestC), fields{"mediaType": ociLayer, "digest": digestB, "size": 1, "annotations": fields{"org.opencontainers.image.title": "a.carton"}}}}, want: mediatype.FormatCarton},
+		{name: "two cartons", manifest: fields{"mediaType": ociManifest, "config": d(ociConfig, digestA), "layers": []any{d("application/vnd.carton.v1+zip", digestB), d("application/vnd.carton.v1+zip", digestC)}}, want: mediatype.FormatImage},
 		{name: "an image that was converted before", manifest: fields{"mediaType": ociManifest, "artifactType": "application/vnd.cncf.model.manifest.v1+json", "config": d(ociConfig, digestA), "layers": []any{d("application/vnd.oci.image.layer.ballast.table.v1+json", digestB)}}, want: mediatype.FormatImage},
 		{name: "ModelPack of version 2", manifest: fields{"mediaType": ociManifest, "artifactType": "application/vnd.cncf.model.manifest.v2+json", "config": d("application/vnd.cncf.model.config.v2+json", digestA), "layers": []any{}}, text: "unknown version v2"},
 		{name: "Docker AI of an unknown version", manifest: fields{"mediaType": ociManifest, "config": d("application/vnd.docker.ai.model.config.v7+json", digestA), "layers": []any{}}, text: "unknown docker-ai media type"},

@@ -22,7 +22,16 @@ const refPrefix = "snapshot/"
 func refName(id string) string { return refPrefix + id }
 
 // Hold keeps the objects of a table for the snapshot id, until the snapshot is removed.
+//
+// It returns errdefs.ErrFailedPrecondition if the snapshot shows another table.
 func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) error {
+	m, err := readMarker(s.snapshotDir(id))
+	if err != nil {
+		return err
+	}
+	if m.Table != "" && m.Table != table {
+		return fmt.Errorf("hold table %s: snapshot %s is of another layer: %w", table, id, errdefs.ErrFailedPrecondition)
+	}
 	if err := s.store.AddRef(ctx, refName(id), table, time.Time{}); err != nil {
 		return fmt.Errorf("hold table %s for snapshot %s: %w", table, id, err)
 	}

@@ -291,7 +291,7 @@ func TestRefresh(t *testing.T) {
 			if diff := m.differences(t, way, n.view(t, "model")); diff == "" {
 				t.Fatal("the damage is not seen, so the test shows nothing")
 			}
-			bad, err := n.store.Check(t.Context(), table, false, nil)
+			bad, err := n.store.Check(t.Context(), table, nil)
 			if err != nil || len(bad) != 2 {
 				t.Fatalf("check: got %v, %v, want two bad objects", bad, err)
 			}

@@ -50,17 +50,21 @@ func (a *assembly) dir() string { return assemblyPrefix + a.recipe.Encoded() }
 
 func (a *assembly) staged() string { return a.dir() + "/data" }
 
-// assembled returns what a recipe was found to make, if that is there.
-func (s *Store) assembled(recipe digest.Digest) (d digest.Digest, ok bool, err error) {
+// assembled returns the digest of a file with parts: that in the table, or what it was found to
+// be; empty if neither is known.
+func (s *Store) assembled(f File) (d digest.Digest, err error) {
+	if f.Digest != "" {
+		return f.Digest, nil
+	}
 	err = s.db.View(func(tx *bbolt.Tx) error {
-		rec, err := load[assembledRecord](tx, bucketAssembled, recipe.String())
+		rec, err := load[assembledRecord](tx, bucketAssembled, recipeOf(f.Source).String())
 		d = rec.Digest
 		return err
 	})
 	if errdefs.IsNotFound(err) {
-		return "", false, nil
+		return "", nil
 	}
-	return d, err == nil && s.has(d), err
+	return d, err
 }
 
 // assemblies returns the files of a table that have to be put together, and where the
@@ -78,9 +82,9 @@ func (s *Store) assemblies(t *Table) ([]*assembly, map[digest.Digest][]piece, er
 			continue
 		}
 		seen[a.recipe] = true
-		if _, ok, err := s.assembled(a.recipe); err != nil {
+		if d, err := s.assembled(f); err != nil {
 			return nil, nil, err
-		} else if ok {
+		} else if d != "" && s.has(d) {
 			continue
 		}
 		all = append(all, a)
@@ -198,6 +202,11 @@ func (a *assembly) complete(ctx context.Context, s *Store, ready func(context.Co
 		return fmt.Errorf("file %q was put together with %d bytes, not %d: %w", a.file.Path, info.Size(), a.file.Size, errdefs.ErrDataLoss)
 	}
 	a.digest = hash.digest()
+	if want := a.file.Digest; want != "" {
+		if err := verify(want, a.digest, a.file.Size, at); err != nil {
+			return fmt.Errorf("file %q is not what its table says: pull the model again: %w", a.file.Path, err)
+		}
+	}
 	return f.Sync()
 }
 

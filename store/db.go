@@ -33,6 +33,9 @@ var (
 type objectRecord struct {
 	Size int64     `json:"size"`
 	Used time.Time `json:"used"`
+
+	// Damaged says that the file was found to have another digest. It counts as absent.
+	Damaged bool `json:"damaged,omitempty"`
 }
 
 // content is one regular file or other member of a tar blob, with the digest of its bytes.

@@ -33,7 +33,8 @@
 //	                     └ digests, in order, from memory → verified → fsync → rename → fsync
 //	                       directory → record → complete
 //
-// Only collecting, and Check for a damaged object, go back to absent. A crash at any point
+// Only collecting goes back to absent. An object that Check finds damaged counts as absent until
+// a new file takes its place. A crash at any point
 // leaves the old state or the new one: a file without a record was verified and is adopted
 // by Open, and a record is made after its file is durable.
 //
@@ -54,7 +55,6 @@
 //	<dir>/objects/sha256/<2>/<64 hex>     objects; a data-only lower layer of overlayfs
 //	<dir>/partial/sha256-<64 hex>/        head, marks and staged files of one blob
 //	<dir>/partial/assembly-<64 hex>/      data of a file that is being put together
-//	<dir>/quarantine/<64 hex>             damaged objects, kept for a look
 //
 // # Schema
 //
@@ -64,7 +64,7 @@
 //	meta
 //	  version     1
 //	objects
-//	  <digest>    size used
+//	  <digest>    size used damaged
 //	contents
 //	  <blob>      list of: name type mode modtime size offset linkName digest
 //	assembled
@@ -72,7 +72,7 @@
 //	tables
 //	  <digest>    objects logical complete used
 //	images
-//	  <manifest>  manifest config table origin refs size private created used
+//	  <manifest>  manifest config table origin refs size privateNames created used
 //	refs
 //	  <name>      name table created expires size inodes
 //

@@ -8,7 +8,7 @@ import (
 	"hash"
 	"io"
 	"math/rand/v2"
-	"sync"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +42,7 @@ type job struct {
 	s        *Store
 	blob     Blob
 	pieces   []piece // where it is staged
+	layout   string  // says what the job does with the blob
 	fetchers []Fetcher
 
 	cancel context.CancelFunc
@@ -54,11 +55,19 @@ type job struct {
 	state atomic.Value // string
 }
 
+// parallelUnpacks is how many compressed archives are unpacked at the same time. Each can ask
+// for a window of zstdWindow.
+const parallelUnpacks = 2
+
 // fetchBlob waits for the job of a blob, starting it if there is none. When ctx ends, the
 // job ends too unless somebody else waits.
+//
+// Another's job is an answer only if it does what ours would, and succeeds: it may stage the
+// blob elsewhere, and its registries may not have what ours have.
 func (s *Store) fetchBlob(ctx context.Context, b Blob, pieces []piece, fetchers []Fetcher, started func(*job)) error {
+	want := fmt.Sprint(b.Archive, b.Codec, b.Size, b.DiffID, layoutOf(pieces))
 	for {
-		j, err := s.join(b, pieces, fetchers)
+		j, mine, err := s.join(b, pieces, fetchers, want)
 		if err != nil {
 			return err
 		}
@@ -74,30 +83,29 @@ func (s *Store) fetchBlob(ctx context.Context, b Blob, pieces []piece, fetchers 
 			j.cancel()
 		}
 		s.mu.Unlock()
-		// A job that was ending when we joined it is no answer.
-		if !errors.Is(err, context.Canceled) || ctx.Err() != nil || s.ctx.Err() != nil {
+		if mine || ctx.Err() != nil || s.ctx.Err() != nil || err == nil && j.layout == want {
 			return err
 		}
 	}
 }
 
-// join returns the job of a blob with one more waiter.
-func (s *Store) join(b Blob, pieces []piece, fetchers []Fetcher) (*job, error) {
+// join returns the job of a blob with one more waiter, and whether it was started for us.
+func (s *Store) join(b Blob, pieces []piece, fetchers []Fetcher, layout string) (j *job, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, errClosed
+		return nil, false, errClosed
 	}
 	j, ok := s.jobs[b.Digest]
 	if !ok {
 		ctx, cancel := context.WithCancel(s.ctx)
-		j = &job{s: s, blob: b, pieces: pieces, fetchers: fetchers, cancel: cancel, done: make(chan struct{})}
+		j = &job{s: s, blob: b, pieces: pieces, layout: layout, fetchers: fetchers, cancel: cancel, done: make(chan struct{})}
 		j.state.Store(stateWaiting)
 		s.jobs[b.Digest] = j
 		s.work.Go(func() { j.main(ctx) })
 	}
 	j.waiters++
-	return j, nil
+	return j, !ok, nil
 }
 
 func (j *job) main(ctx context.Context) {
@@ -114,19 +122,35 @@ func (j *job) main(ctx context.Context) {
 	close(j.done)
 }
 
-// run fetches the blob. Bytes that were on the disk before are given a second chance: if
-// the blob turns out wrong, it is fetched once more from its first byte.
+// run fetches the blob. If it turns out wrong, it is fetched once more from its first byte: the
+// bytes that were on the disk before may have been wrong, or a fetcher, so that each gets its
+// turn to be the first that is asked.
 func (j *job) run(ctx context.Context) error {
-	resumed, err := j.attempt(ctx)
-	var wrong *VerifyError
-	if resumed && errors.As(err, &wrong) {
-		j.s.log.Warn("resumed blob is wrong; fetching it anew", "digest", j.blob.Digest, "err", err)
-		_, err = j.attempt(ctx)
+	for first := 0; ; {
+		resumed, err := j.attempt(ctx)
+		var wrong *VerifyError
+		if !errors.As(err, &wrong) {
+			return err
+		}
+		if !resumed {
+			if first++; first >= len(j.fetchers) {
+				return err
+			}
+			j.fetchers = append(slices.Clone(j.fetchers[1:]), j.fetchers[0])
+		}
+		j.s.log.Warn("blob is wrong; fetching it anew", "digest", j.blob.Digest, "err", err)
 	}
-	return err
 }
 
 func (j *job) attempt(ctx context.Context) (resumed bool, err error) {
+	if j.blob.Codec != CodecNone {
+		select {
+		case j.s.unpackers <- struct{}{}:
+			defer func() { <-j.s.unpackers }()
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
 	p, err := j.s.openPartial(j.blob, j.pieces)
 	if err != nil {
 		return false, err
@@ -149,7 +173,10 @@ func (j *job) attempt(ctx context.Context) (resumed bool, err error) {
 	}
 	j.state.Store(stateVerifying)
 	if err := sink.finish(); err != nil {
-		return p.resumed, errors.Join(err, p.remove())
+		if errdefs.IsDataLoss(err) || errdefs.IsInvalidArgument(err) || errdefs.IsNotImplemented(err) {
+			err = errors.Join(err, p.remove())
+		}
+		return p.resumed, err // for another reason, such as a full disk, what is there stays
 	}
 	if j.blob.Archive == ArchiveFragments {
 		return p.resumed, nil // it goes when its files are put together
@@ -382,20 +409,31 @@ type wholeReader struct {
 
 func (w *wholeReader) readAt(ctx context.Context, buf []byte, off int64) error {
 	var last error
+	out := make([]error, len(w.j.fetchers)) // final errors
 	for try := range maxTries {
 		if try > 0 {
 			if err := pause(ctx, try, last); err != nil {
 				return err
 			}
 		}
-		for _, f := range w.j.fetchers {
-			if last = w.try(ctx, f, buf, off); last == nil || ctx.Err() != nil {
-				return last
+		alive := false
+		for i, f := range w.j.fetchers {
+			if out[i] != nil {
+				continue
+			}
+			err := w.try(ctx, f, buf, off)
+			if err == nil || ctx.Err() != nil {
+				return err
 			}
 			w.close()
+			if last = err; final(err) {
+				out[i] = err
+			} else {
+				alive = true
+			}
 		}
-		if final(last) {
-			break
+		if !alive {
+			return worst(out)
 		}
 	}
 	return fmt.Errorf("bytes from %d, from a server without ranges: %w", off, last)
@@ -424,42 +462,6 @@ func (w *wholeReader) close() {
 		w.body.Close()
 		w.body = nil
 	}
-}
-
-// buffers are the chunks in memory: a fixed number, made when first needed and let go when
-// nothing is fetched.
-type buffers struct {
-	tokens chan struct{}
-
-	mu   sync.Mutex // guards idle
-	idle [][]byte
-}
-
-func newBuffers(n int) *buffers { return &buffers{tokens: make(chan struct{}, n)} }
-
-func (b *buffers) take(ctx context.Context) ([]byte, error) {
-	select {
-	case b.tokens <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n := len(b.idle); n > 0 {
-		buf := b.idle[n-1]
-		b.idle = b.idle[:n-1]
-		return buf, nil
-	}
-	return make([]byte, chunkSize), nil
-}
-
-func (b *buffers) give(buf []byte) {
-	b.mu.Lock()
-	if b.idle = append(b.idle, buf); len(b.tokens) == 1 {
-		b.idle = nil // the last one out
-	}
-	b.mu.Unlock()
-	<-b.tokens
 }
 
 // hasher computes the sha256 of what is written to it.

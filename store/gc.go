@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -25,97 +24,29 @@ const partialTTL = 24 * time.Hour
 // its manifest, config and table only.
 const imageTTL = 7 * 24 * time.Hour
 
-// Usage is the disk use of a store, in bytes.
-type Usage struct {
-	Logical     int64 `json:"logical"`     // files of all complete tables, each as often as it occurs
-	Unique      int64 `json:"unique"`      // objects on disk
-	Saved       int64 `json:"saved"`       // what Logical would take more without sharing
-	Reclaimable int64 `json:"reclaimable"` // objects without a reference
-	Partial     int64 `json:"partial"`     // unfinished fetches, as allocated
-	Objects     int64 `json:"objects"`     // count
-	Free        int64 `json:"free"`        // on the file system
-	Capacity    int64 `json:"capacity"`    // of the file system
+// keepTime is how long an object without a reference stays in any case after it was made or
+// found: whoever made it needs a moment to refer to it.
+const keepTime = time.Minute
+
+// keep protects an object that was just made or found, until a reference or an image that
+// needs it is recorded, for keepTime at most, or as long as anything is being fetched.
+func (s *Store) keep(d digest.Digest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept[d] = time.Now()
 }
 
-// Usage returns the disk use.
-func (s *Store) Usage(ctx context.Context) (Usage, error) {
-	var u Usage
-	var shared int64 // objects of complete tables
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		live, err := s.live(tx)
-		if err != nil {
-			return err
-		}
-		needed := map[digest.Digest]bool{}
-		err = each(tx, bucketTables, func(_ string, t tableRecord) error {
-			if t.Complete {
-				u.Logical += t.Logical
-				for _, d := range t.Objects {
-					needed[d] = true
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return each(tx, bucketObjects, func(key string, o objectRecord) error {
-			u.Unique += o.Size
-			u.Objects++
-			if needed[digest.Digest(key)] {
-				shared += o.Size
-			}
-			if !live[digest.Digest(key)] {
-				u.Reclaimable += o.Size
-			}
-			return nil
-		})
-	})
-	if err != nil {
-		return u, err
+// handOver ends the protection of keep: something recorded needs the objects.
+func (s *Store) handOver(objects []digest.Digest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range objects {
+		delete(s.kept, d)
 	}
-	u.Saved = max(0, u.Logical-shared)
-	if u.Partial, err = s.allocated(partialDir); err != nil {
-		return u, err
-	}
-	u.Free, u.Capacity, err = s.free()
-	return u, err
-}
-
-// allocated returns the bytes that the files below a directory take on the disk.
-func (s *Store) allocated(name string) (n int64, err error) {
-	err = fs.WalkDir(s.root.FS(), name, func(_ string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil || e.IsDir() {
-			return err
-		}
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			n += st.Blocks * 512
-		}
-		return nil
-	})
-	return n, err
-}
-
-// staged returns the bytes that an unfinished fetch of a blob has on the disk.
-func (s *Store) staged(d digest.Digest) int64 {
-	n, err := s.allocated(partialName(d))
-	if err != nil {
-		return 0
-	}
-	return n
 }
 
 // live returns the objects that must stay: those of tables with a reference that has not
-// expired or a running fetch, and the documents of images.
+// expired or a running fetch, the documents of images, and what is kept for a moment.
 func (s *Store) live(tx *bbolt.Tx) (map[digest.Digest]bool, error) {
 	live := map[digest.Digest]bool{}
 	tables := map[digest.Digest]bool{}
@@ -131,6 +62,13 @@ func (s *Store) live(tx *bbolt.Tx) (map[digest.Digest]bool, error) {
 	}
 	var fetching []digest.Digest // blobs
 	s.mu.Lock()
+	for d, at := range s.kept {
+		if len(s.hydrations) == 0 && now.Sub(at) > keepTime {
+			delete(s.kept, d)
+			continue
+		}
+		live[d] = true
+	}
 	for d, h := range s.hydrations {
 		tables[d] = true
 		fetching = append(fetching, h.needs...)
@@ -251,6 +189,25 @@ func (s *Store) collectRecords(dryRun bool) (images int, err error) {
 				images++
 			}
 			used[im.Table] = true
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		there := func(d digest.Digest) bool { return tx.Bucket(bucketObjects).Get([]byte(d)) != nil }
+		err = each(tx, bucketContents, func(key string, cs []content) error {
+			if !slices.ContainsFunc(cs, func(c content) bool { return c.Type == TypeReg && there(c.Digest) }) {
+				mark(bucketContents, key)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		err = each(tx, bucketAssembled, func(key string, a assembledRecord) error {
+			if !there(a.Digest) {
+				mark(bucketAssembled, key)
+			}
 			return nil
 		})
 		if err != nil {

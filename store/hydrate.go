@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -69,8 +70,8 @@ func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 			return err
 		}
 		// One that was ending when we joined it is no answer, and another's
-		// credentials may be worse than ours.
-		if !errors.Is(err, context.Canceled) && !(joined && final(err)) {
+		// registries and credentials may be worse than ours.
+		if !errors.Is(err, context.Canceled) && (err == nil || !joined) {
 			return err
 		}
 	}
@@ -107,6 +108,9 @@ func (s *Store) hydration(ctx context.Context, table digest.Digest, fetchers []F
 	if err != nil {
 		return nil, false, err
 	}
+	// A collection that began before has ended: what it left is what we find.
+	s.gcMu.RLock()
+	defer s.gcMu.RUnlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -136,6 +140,17 @@ func (s *Store) hydration(ctx context.Context, table digest.Digest, fetchers []F
 		h.linger = nil
 	}
 	return h, joined, nil
+}
+
+// Hydrating returns the state of the blobs of a table that is being hydrated, and whether it is.
+func (s *Store) Hydrating(table digest.Digest) ([]Progress, bool) {
+	s.mu.Lock()
+	h, ok := s.hydrations[table]
+	s.mu.Unlock()
+	if !ok {
+		return nil, false
+	}
+	return h.progress(), true
 }
 
 // leave takes a waiter away. The last one starts the clock.
@@ -197,6 +212,14 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fe
 			}
 		}
 	}
+	if slices.ContainsFunc(t.Blobs, func(b Blob) bool { return b.Archive == ArchiveFragments }) {
+		select {
+		case s.assembling <- struct{}{}:
+			defer func() { <-s.assembling }()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	assemblies, places, err := s.assemblies(t)
 	if err != nil {
 		return err
@@ -215,7 +238,7 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fe
 			missing = append(missing, i)
 		}
 	}
-	if err := s.preflight(ctx, t, missing); err != nil {
+	if err := s.preflight(ctx, h, t, missing, assemblies); err != nil {
 		return err
 	}
 	for _, a := range assemblies {
@@ -344,36 +367,69 @@ func (s *Store) contents(blob digest.Digest) (c []content, err error) {
 	return c, err
 }
 
-// preflight makes sure that what is missing fits, evicting if need be.
-func (s *Store) preflight(ctx context.Context, t *Table, missing []int) error {
+// preflight makes sure that what is missing fits on the disk and into the quota, beside what
+// others are fetching, evicting if need be.
+func (s *Store) preflight(ctx context.Context, h *hydration, t *Table, missing []int, assemblies []*assembly) error {
 	var need int64
 	for _, i := range missing {
 		b := t.Blobs[i]
-		need += b.Size - s.staged(b.Digest)
+		need += b.Size - s.staged(partialName(b.Digest))
 		if b.Codec != CodecNone {
 			need += b.Size // what it unpacks to, at least
 		}
 	}
+	for _, a := range assemblies {
+		need -= s.staged(filepath.Join(partialDir, a.dir()))
+	}
 	if need <= 0 {
 		return nil
 	}
-	free, _, err := s.free()
-	if err != nil {
-		return err
-	}
-	if short := need + s.o.Reserve - free; short > 0 {
-		if _, err := s.evict(ctx, short); err != nil {
+	for evicted := false; ; evicted = true {
+		u, err := s.Usage(ctx)
+		if err != nil {
 			return err
 		}
-		if free, _, err = s.free(); err != nil {
-			return err
+		others := s.outstanding(h)
+		short, over := need+others+s.o.Reserve-u.Free, int64(0)
+		if s.o.Evict.Quota > 0 {
+			over = need + others + u.Unique + u.Partial - s.o.Evict.Quota
+		}
+		switch {
+		case short <= 0 && over <= 0:
+			return nil
+		case !evicted:
+			if _, err := s.evict(ctx, max(short, over)); err != nil {
+				return err
+			}
+		case short > 0:
+			return fmt.Errorf("the model needs %d more bytes, other fetches %d, and %d stay in reserve, but %s has %d free and nothing more to evict: %w",
+				need, others, s.o.Reserve, s.dir, u.Free, errdefs.ErrResourceExhausted)
+		default:
+			return fmt.Errorf("the model needs %d more bytes, other fetches %d; of the quota of %d there are %d in use and nothing more to evict: %w",
+				need, others, s.o.Evict.Quota, u.Unique+u.Partial, errdefs.ErrResourceExhausted)
 		}
 	}
-	if need+s.o.Reserve > free {
-		return fmt.Errorf("the model needs %d more bytes and %d stay in reserve, but %s has %d free and nothing more to evict: %w",
-			need, s.o.Reserve, s.dir, free, errdefs.ErrResourceExhausted)
+}
+
+// outstanding returns the bytes that other hydrations, which passed their preflight, will still
+// write.
+func (s *Store) outstanding(but *hydration) (n int64) {
+	s.mu.Lock()
+	var others []*hydration
+	for _, h := range s.hydrations {
+		if h != but {
+			others = append(others, h)
+		}
 	}
-	return nil
+	s.mu.Unlock()
+	for _, h := range others {
+		for _, b := range h.progress() {
+			if b.State == stateDownloading {
+				n += b.Total - b.Done
+			}
+		}
+	}
+	return n
 }
 
 // settleTable records what a table needs, now that all of it is known.
@@ -383,7 +439,8 @@ func (s *Store) settleTable(d digest.Digest, t *Table) error {
 		return err
 	}
 	rec.Complete = true
-	return s.db.Update(func(tx *bbolt.Tx) error {
+	held := false
+	err = s.db.Update(func(tx *bbolt.Tx) error {
 		now := time.Now().UTC()
 		rec.Used = now
 		for _, d := range rec.Objects {
@@ -399,11 +456,30 @@ func (s *Store) settleTable(d digest.Digest, t *Table) error {
 		if err := put(tx, bucketTables, d.String(), rec); err != nil {
 			return err
 		}
+		err := each(tx, bucketRefs, func(_ string, r Ref) error {
+			held = held || r.Table == d
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 		return attribute(tx)
 	})
+	if err != nil {
+		return err
+	}
+	if held {
+		s.handOver(rec.Objects)
+		return nil
+	}
+	for _, d := range rec.Objects {
+		s.keep(d)
+	}
+	return nil
 }
 
-// resolveRecord lists the objects that a table needs, as far as they are known.
+// resolveRecord lists the objects that a table needs. With errdefs.ErrUnavailable, when not all
+// of them are known, it still lists those that are.
 func (s *Store) resolveRecord(d digest.Digest, t *Table) (tableRecord, error) {
 	rec := tableRecord{Objects: []digest.Digest{d}, Used: time.Now().UTC()}
 	files, err := s.resolve(t)
@@ -420,5 +496,5 @@ func (s *Store) resolveRecord(d digest.Digest, t *Table) (tableRecord, error) {
 	}
 	slices.Sort(rec.Objects)
 	rec.Objects = slices.Compact(rec.Objects)
-	return rec, nil
+	return rec, err
 }

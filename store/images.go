@@ -27,8 +27,9 @@ type Image struct {
 	// Size is the sum of the sizes of the model's files as far as known, in bytes.
 	Size int64 `json:"size"`
 
-	// Private says that the origin could be read only with credentials of the caller.
-	Private bool `json:"private,omitempty"`
+	// PrivateNames are the names ("host/repository") under which the origin could be read
+	// only with credentials of the caller, sorted.
+	PrivateNames []string `json:"privateNames,omitempty"`
 
 	Created time.Time `json:"created"`
 	Used    time.Time `json:"used"`
@@ -38,12 +39,14 @@ type Image struct {
 // image at a time: it is taken from the image that had it.
 func (s *Store) PutImage(ctx context.Context, im Image) error {
 	now := time.Now().UTC()
+	defer s.handOver([]digest.Digest{im.Manifest, im.Config, im.Table})
 	return s.db.Update(func(tx *bbolt.Tx) error {
 		var stale []Image
 		err := each(tx, bucketImages, func(_ string, old Image) error {
 			n := len(old.Refs)
 			if old.Manifest == im.Manifest {
 				im.Refs = append(im.Refs, old.Refs...)
+				im.PrivateNames = append(im.PrivateNames, old.PrivateNames...)
 				im.Created = old.Created
 				return nil
 			}
@@ -63,11 +66,26 @@ func (s *Store) PutImage(ctx context.Context, im Image) error {
 		}
 		slices.Sort(im.Refs)
 		im.Refs = slices.Compact(im.Refs)
+		slices.Sort(im.PrivateNames)
+		im.PrivateNames = slices.Compact(im.PrivateNames)
 		if im.Created.IsZero() {
 			im.Created = now
 		}
 		im.Used = now
 		return put(tx, bucketImages, im.Manifest.String(), im)
+	})
+}
+
+// SetPublic records that the origin of an image was read under a name without credentials of
+// the caller.
+func (s *Store) SetPublic(ctx context.Context, manifest digest.Digest, name string) error {
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		im, err := load[Image](tx, bucketImages, manifest.String())
+		if err != nil {
+			return err
+		}
+		im.PrivateNames = slices.DeleteFunc(im.PrivateNames, func(n string) bool { return n == name })
+		return put(tx, bucketImages, manifest.String(), im)
 	})
 }
 
@@ -115,6 +133,21 @@ func (s *Store) images(want func(Image) bool) (out []Image, err error) {
 		return cmp.Or(slices.Compare(a.Refs, b.Refs), cmp.Compare(a.Manifest, b.Manifest))
 	})
 	return out, err
+}
+
+// RemoveRefs takes references from an image, and forgets it when the last one is gone.
+func (s *Store) RemoveRefs(ctx context.Context, manifest digest.Digest, refs ...string) error {
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		im, err := load[Image](tx, bucketImages, manifest.String())
+		if err != nil {
+			return err
+		}
+		im.Refs = slices.DeleteFunc(im.Refs, func(r string) bool { return slices.Contains(refs, r) })
+		if len(im.Refs) == 0 {
+			return tx.Bucket(bucketImages).Delete([]byte(manifest.String()))
+		}
+		return put(tx, bucketImages, manifest.String(), im)
+	})
 }
 
 // RemoveImage forgets an image. Objects that a snapshot or a pin refers to stay.

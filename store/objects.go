@@ -20,9 +20,8 @@ import (
 
 // The directories of a store.
 const (
-	objectsDir    = "objects"
-	partialDir    = "partial"
-	quarantineDir = "quarantine"
+	objectsDir = "objects"
+	partialDir = "partial"
 )
 
 // objectMode is the mode of every object. Snapshots show their own modes.
@@ -39,11 +38,12 @@ func objectPath(d digest.Digest) string { return filepath.Join(objectsDir, Objec
 // OpenObject opens a complete, verified object for reading.
 // It returns errdefs.ErrNotFound if there is none.
 func (s *Store) OpenObject(d digest.Digest) (*os.File, error) {
-	if err := s.db.View(func(tx *bbolt.Tx) error {
-		_, err := load[objectRecord](tx, bucketObjects, d.String())
-		return err
-	}); err != nil {
+	rec, err := s.record(d)
+	if err != nil {
 		return nil, err
+	}
+	if rec.Damaged {
+		return nil, fmt.Errorf("object %s is damaged: %w", d, errdefs.ErrNotFound)
 	}
 	f, err := s.root.Open(objectPath(d))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,13 +52,19 @@ func (s *Store) OpenObject(d digest.Digest) (*os.File, error) {
 	return f, err
 }
 
-// has says whether an object is recorded and its file has the recorded size.
-func (s *Store) has(d digest.Digest) bool {
-	var rec objectRecord
-	if err := s.db.View(func(tx *bbolt.Tx) (err error) {
+func (s *Store) record(d digest.Digest) (rec objectRecord, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
 		rec, err = load[objectRecord](tx, bucketObjects, d.String())
 		return err
-	}); err != nil {
+	})
+	return rec, err
+}
+
+// has says whether an object is recorded, not known to be damaged, and its file has the
+// recorded size.
+func (s *Store) has(d digest.Digest) bool {
+	rec, err := s.record(d)
+	if err != nil || rec.Damaged {
 		return false
 	}
 	info, err := s.root.Lstat(objectPath(d))
@@ -69,7 +75,10 @@ func (s *Store) has(d digest.Digest) bool {
 // It is for manifests, configs and tables; an object without a reference is evictable.
 func (s *Store) PutBytes(ctx context.Context, p []byte) (digest.Digest, error) {
 	d := digest.FromBytes(p)
+	s.gcMu.RLock()
+	defer s.gcMu.RUnlock()
 	if s.has(d) {
+		s.keep(d)
 		return d, nil
 	}
 	name := filepath.Join(partialDir, "bytes-"+randomName())
@@ -82,7 +91,7 @@ func (s *Store) PutBytes(ctx context.Context, p []byte) (digest.Digest, error) {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = s.publish([]publication{{from: name, d: d, size: int64(len(p))}}, nil)
+		err = s.publishLocked([]publication{{from: name, d: d, size: int64(len(p))}}, nil)
 	}
 	if err != nil {
 		s.root.Remove(name)
@@ -124,6 +133,11 @@ type publication struct {
 func (s *Store) publish(files []publication, record func(*bbolt.Tx) error) error {
 	s.gcMu.RLock()
 	defer s.gcMu.RUnlock()
+	return s.publishLocked(files, record)
+}
+
+// publishLocked is publish for who holds gcMu.
+func (s *Store) publishLocked(files []publication, record func(*bbolt.Tx) error) error {
 	dirs := map[string]bool{}
 	for _, p := range files {
 		to := objectPath(p.d)
@@ -137,6 +151,7 @@ func (s *Store) publish(files []publication, record func(*bbolt.Tx) error) error
 		if err := s.root.Rename(p.from, to); err != nil {
 			return err
 		}
+		s.keep(p.d)
 	}
 	for dir := range dirs {
 		if err := s.syncDir(dir); err != nil {
@@ -209,10 +224,10 @@ func (s *Store) adopt() error {
 		}
 		for _, key := range gone {
 			if _, ok := found[key]; ok {
-				s.log.Warn("object has another size than recorded; it will be fetched again", "digest", key)
+				s.log.Error("object has another size than recorded", "digest", key)
 				delete(found, key)
 			} else {
-				s.log.Warn("object is recorded, but its file is gone; it will be fetched again", "digest", key)
+				s.log.Error("object is recorded, but its file is gone", "digest", key)
 			}
 			if err := tx.Bucket(bucketObjects).Delete([]byte(key)); err != nil {
 				return err

@@ -133,6 +133,8 @@ func layoutOf(pieces []piece) string {
 
 // openPartial opens what there is of a blob, or begins anew.
 func (s *Store) openPartial(b Blob, pieces []piece) (*partial, error) {
+	s.gcMu.RLock() // a collection may be looking at what is left of an old fetch
+	defer s.gcMu.RUnlock()
 	p := &partial{root: s.root, dir: partialName(b.Digest), size: b.Size, pieces: pieces}
 	want := partialHead{Size: b.Size, Chunk: chunkSize, Layout: layoutOf(pieces), Boot: s.boot}
 	have, err := p.readHead()
@@ -199,6 +201,7 @@ func (p *partial) readMarks(sameBoot bool) error {
 	return err
 }
 
+// chunks relies on maxModel: the sum does not overflow.
 func (p *partial) chunks() int { return int((p.size + chunkSize - 1) / chunkSize) }
 
 // chunk returns the range of chunk i.

@@ -28,10 +28,13 @@ type Ref struct {
 // AddRef makes a reference to a table, which must be known; a name that exists is replaced,
 // keeping its age. A zero expires means never.
 func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, expires time.Time) error {
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		if _, err := load[tableRecord](tx, bucketTables, table.String()); err != nil {
+	var needs []digest.Digest
+	err := s.db.Update(func(tx *bbolt.Tx) error {
+		t, err := load[tableRecord](tx, bucketTables, table.String())
+		if err != nil {
 			return err
 		}
+		needs = t.Objects
 		r, err := load[Ref](tx, bucketRefs, name)
 		if errdefs.IsNotFound(err) {
 			r = Ref{Name: name, Created: time.Now().UTC()}
@@ -44,6 +47,10 @@ func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, ex
 		}
 		return attribute(tx)
 	})
+	if err == nil {
+		s.handOver(needs)
+	}
+	return err
 }
 
 // RemoveRef removes a reference; one that does not exist is no error.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -65,6 +66,9 @@ func (s *Store) resolve(t *Table) ([]File, error) {
 	if err := checkParents(out); err != nil {
 		return nil, err
 	}
+	if err := checkLinks(out); err != nil {
+		return nil, err
+	}
 	if r.missing != nil {
 		return out, r.missing
 	}
@@ -85,11 +89,11 @@ type resolver struct {
 
 func (r *resolver) file(f File) error {
 	if f.Source != nil && len(f.Source.Parts) > 0 {
-		d, ok, err := r.s.assembled(recipeOf(f.Source))
+		d, err := r.s.assembled(f)
 		if err != nil {
 			return err
 		}
-		if !ok {
+		if d == "" {
 			r.missing = fmt.Errorf("file %q is not put together: %w", f.Path, errdefs.ErrUnavailable)
 		}
 		f.Digest = d
@@ -176,6 +180,31 @@ func checkParents(files []File) error {
 			if typ, ok := types[dir]; ok && typ != TypeDir {
 				return fmt.Errorf("file %q: %q is both a file and a directory: %w", f.Path, dir, errdefs.ErrInvalidArgument)
 			}
+		}
+	}
+	return nil
+}
+
+// checkLinks returns an error if a symbolic link leads through another one and then up: by name
+// it stays inside the model (checkTarget), followed it can leave.
+func checkLinks(files []File) error {
+	links := map[string]bool{}
+	for _, f := range files {
+		if f.Type == TypeSymlink {
+			links[f.Path] = true
+		}
+	}
+	for _, f := range files {
+		if f.Type != TypeSymlink {
+			continue
+		}
+		at, through := path.Dir(f.Path), false
+		for name := range strings.SplitSeq(f.Target, "/") {
+			if name == ".." && through {
+				return fmt.Errorf("symbolic link %q: target %q goes up after another link: %w", f.Path, f.Target, errdefs.ErrInvalidArgument)
+			}
+			at = path.Join(at, name)
+			through = through || links[at]
 		}
 	}
 	return nil

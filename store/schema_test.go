@@ -56,11 +56,11 @@ func TestSchema(t *testing.T) {
 	member := Member{Path: "p", Type: TypeReg, Mode: 1, ModTime: now, Size: 1, Offset: 1, Target: "t"}
 	d := digest.FromString("x")
 	values := map[string]any{
-		"objects":   objectRecord{},
+		"objects":   objectRecord{Damaged: true},
 		"contents":  content{member, d},
 		"assembled": assembledRecord{},
 		"tables":    tableRecord{},
-		"images":    Image{Private: true},
+		"images":    Image{PrivateNames: []string{"h/r"}},
 		"refs":      Ref{Expires: now},
 	}
 	got := map[string][]string{"meta": {"1"}}

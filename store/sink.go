@@ -184,6 +184,8 @@ func (t *tarSink) finish() error {
 // publishContents makes the staged members of an archive objects and remembers what the
 // blob contained.
 func (s *Store) publishContents(p *partial, b Blob, contents []content, staged func(content) string) error {
+	s.gcMu.RLock()
+	defer s.gcMu.RUnlock()
 	var files []publication
 	seen := map[digest.Digest]bool{}
 	for _, c := range contents {
@@ -191,22 +193,27 @@ func (s *Store) publishContents(p *partial, b Blob, contents []content, staged f
 			continue
 		}
 		seen[c.Digest] = true
-		if c.Size == 0 {
-			if _, err := s.PutBytes(context.Background(), nil); err != nil {
-				return err
-			}
-			continue
-		}
 		if s.has(c.Digest) {
+			s.keep(c.Digest)
 			continue
 		}
 		name := staged(c)
+		if c.Size == 0 {
+			name = "empty"
+			f, err := p.create(name)
+			if err != nil {
+				return err
+			}
+			if err := f.Close(); err != nil {
+				return err
+			}
+		}
 		if err := p.sync(name); err != nil {
 			return err
 		}
-		files = append(files, publication{from: filepath.Join(p.dir, name), d: c.Digest, size: c.Size})
+		files = append(files, publication{from: p.path(name), d: c.Digest, size: c.Size})
 	}
-	return s.publish(files, func(tx *bbolt.Tx) error {
+	return s.publishLocked(files, func(tx *bbolt.Tx) error {
 		return put(tx, bucketContents, b.Digest.String(), contents)
 	})
 }
@@ -226,12 +233,13 @@ type unpackSink struct {
 	err      error
 	diffID   digest.Digest
 	contents []content
+	byOffset map[int64]digest.Digest // of regular files, for hard links
 	staged   map[digest.Digest]string
 }
 
 func newUnpackSink(j *job, p *partial, whole blobHash) *unpackSink {
 	r, w := io.Pipe()
-	u := &unpackSink{blobHash: whole, p: p, s: j.s, pipe: w, done: make(chan struct{}), staged: map[digest.Digest]string{}}
+	u := &unpackSink{blobHash: whole, p: p, s: j.s, pipe: w, done: make(chan struct{}), staged: map[digest.Digest]string{}, byOffset: map[int64]digest.Digest{}}
 	j.s.work.Go(func() {
 		defer close(u.done)
 		u.err = u.unpack(r)
@@ -258,11 +266,28 @@ func (w pipeWriter) Write(p []byte) (int, error) {
 func (u *unpackSink) abort() {
 	u.pipe.CloseWithError(context.Canceled)
 	<-u.done
+	u.drop()
+}
+
+// drop removes what was unpacked. What was fetched stays, for the next try.
+func (u *unpackSink) drop() {
+	for _, name := range u.staged {
+		// It is written anew by the next try; until then it only takes space.
+		_ = u.s.root.Remove(u.p.path(name))
+	}
 }
 
 func (u *unpackSink) finish() error {
 	u.pipe.Close()
 	<-u.done
+	if err := u.publish(); err != nil {
+		u.drop()
+		return err
+	}
+	return nil
+}
+
+func (u *unpackSink) publish() error {
 	if err := u.verify(); err != nil {
 		return err
 	}
@@ -310,17 +335,14 @@ func (u *unpackSink) member(m Member, body io.Reader, buf []byte) error {
 	case m.Size == 0:
 		c.Digest = emptyDigest
 	case body == nil: // hard link
-		for _, first := range u.contents {
-			if first.Type == TypeReg && first.Offset == m.Offset {
-				c.Digest = first.Digest
-			}
-		}
+		c.Digest = u.byOffset[m.Offset]
 	default:
 		d, err := u.stage(m, body, buf)
 		if err != nil {
 			return fmt.Errorf("tar member %q: %w", m.Path, err)
 		}
 		c.Digest = d
+		u.byOffset[m.Offset] = d
 	}
 	u.contents = append(u.contents, c)
 	return nil
@@ -335,7 +357,7 @@ func (u *unpackSink) stage(m Member, body io.Reader, buf []byte) (digest.Digest,
 	hash := newHasher()
 	_, err = io.CopyBuffer(io.MultiWriter(struct{ io.Writer }{f}, hash), body, buf)
 	if err = errors.Join(err, f.Close()); err != nil {
-		return "", err
+		return "", errors.Join(err, u.s.root.Remove(u.p.path(name)))
 	}
 	d := hash.digest()
 	u.staged[d] = name

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -72,6 +73,8 @@ type Store struct {
 
 	buffers     *buffers
 	connections chan struct{}
+	unpackers   chan struct{} // held by a job from before its first buffer: unpacking takes memory
+	assembling  chan struct{} // held by a hydration that puts files together: they are staged by name
 
 	// gcMu keeps collecting and publishing apart: held for reading while an object gets
 	// its file and its record, for writing while objects go. Before mu.
@@ -82,6 +85,7 @@ type Store struct {
 	jobs       map[digest.Digest]*job       // by blob
 	hydrations map[digest.Digest]*hydration // by table
 	decoded    map[digest.Digest]*Table     // of late, see Table
+	kept       map[digest.Digest]time.Time  // see keep
 }
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
@@ -109,6 +113,9 @@ func Open(dir string, o Options) (*Store, error) {
 		jobs:        map[digest.Digest]*job{},
 		hydrations:  map[digest.Digest]*hydration{},
 		decoded:     map[digest.Digest]*Table{},
+		kept:        map[digest.Digest]time.Time{},
+		unpackers:   make(chan struct{}, parallelUnpacks),
+		assembling:  make(chan struct{}, 1),
 	}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("store %s: %w", dir, err), s.Close())
@@ -120,7 +127,7 @@ func (s *Store) open() (err error) {
 	// Containers reach objects through overlayfs with the credentials of the mounter;
 	// nobody else has business in here.
 	for name, mode := range map[string]os.FileMode{
-		filepath.Join(objectsDir, digest.SHA256.String()): 0o755, partialDir: 0o700, quarantineDir: 0o700,
+		filepath.Join(objectsDir, digest.SHA256.String()): 0o755, partialDir: 0o700,
 	} {
 		if err := s.root.MkdirAll(name, mode); err != nil {
 			return err
@@ -172,13 +179,21 @@ func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 		return "", err
 	}
 	rec, err := s.resolveRecord(d, t)
-	if err != nil {
+	if err != nil && !errdefs.IsUnavailable(err) {
 		return "", err
 	}
 	return d, s.db.Update(func(tx *bbolt.Tx) error {
-		if old, err := load[tableRecord](tx, bucketTables, d.String()); err == nil {
-			rec.Complete = old.Complete
+		old, err := load[tableRecord](tx, bucketTables, d.String())
+		if err != nil && !errdefs.IsNotFound(err) {
+			return err
 		}
+		// What was found out since we looked counts: what a table needs never shrinks.
+		if old.Complete {
+			rec.Complete, rec.Logical = true, old.Logical
+		}
+		rec.Objects = append(rec.Objects, old.Objects...)
+		slices.Sort(rec.Objects)
+		rec.Objects = slices.Compact(rec.Objects)
 		if err := put(tx, bucketTables, d.String(), rec); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -153,7 +154,7 @@ func TestHydrateEveryKindOfBlob(t *testing.T) {
 				if err := s.Hydrate(t.Context(), table, store.HydrateOptions{}); err != nil {
 					t.Fatal(err)
 				}
-				bad, err := s.Check(t.Context(), "", true, nil)
+				bad, err := s.Check(t.Context(), "", nil)
 				if err != nil || len(bad) > 0 {
 					t.Errorf("check: %v %v", bad, err)
 				}
@@ -256,7 +257,7 @@ func TestResumeFetchesOnlyWhatIsMissing(t *testing.T) {
 			if total := f.Sent(d) + g.Sent(d); total != int64(len(tc.blob)) {
 				t.Errorf("%d + %d bytes crossed the wire for a blob of %d", f.Sent(d), g.Sent(d), len(tc.blob))
 			}
-			if bad, err := s.Check(t.Context(), "", true, nil); err != nil || len(bad) > 0 {
+			if bad, err := s.Check(t.Context(), "", nil); err != nil || len(bad) > 0 {
 				t.Errorf("check: %v %v", bad, err)
 			}
 		})
@@ -507,6 +508,31 @@ func TestNoSpaceIsRefusedBeforeTheFirstByte(t *testing.T) {
 	}
 }
 
+func TestQuota(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{Evict: store.EvictOptions{Quota: 5 << 20}})
+	hydrate := func(name string, seed uint64) error {
+		t.Helper()
+		weights := storetest.Random(seed, 3<<20)
+		table := storetest.NewBuilder(name).Raw("w", weights, 0o644).Put(t, s)
+		if err := s.AddRef(t.Context(), "pin/"+name, table, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(weights)}})
+	}
+	if err := hydrate("a", 20); err != nil {
+		t.Fatal(err)
+	}
+	if err := hydrate("b", 21); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "quota") {
+		t.Errorf("beyond the quota: %v", err)
+	}
+	if err := s.RemoveRef(t.Context(), "pin/a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := hydrate("b", 21); err != nil {
+		t.Errorf("with something to evict: %v", err)
+	}
+}
+
 func TestDecompressionBombEnds(t *testing.T) {
 	if testing.Short() {
 		t.Skip("unpacks more than a GiB")
@@ -625,36 +651,76 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-func TestCheckMovesDamageAwayAndHydrateRepairs(t *testing.T) {
-	s := storetest.Open(t, t.TempDir(), store.Options{})
+func TestCheckFindsDamageAndHydrateMendsIt(t *testing.T) {
 	weights := storetest.Random(14, 5<<20)
 	plain := modelTar(t, weights)
-	table := storetest.NewBuilder("x").Tar(t, plain).Put(t, s)
-	f := storetest.NewFetcher(plain)
-	o := store.HydrateOptions{Fetchers: []store.Fetcher{f}}
-	if err := s.Hydrate(t.Context(), table, o); err != nil {
-		t.Fatal(err)
-	}
 	d := digest.FromBytes(weights)
-	name := filepath.Join(s.ObjectsDir(), store.ObjectName(d))
-	w, err := os.OpenFile(name, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.WriteAt([]byte("x"), 4<<20)
-	w.Close()
-	bad, err := s.Check(t.Context(), table, false, nil)
-	if err != nil || len(bad) != 1 || bad[0].Digest != d || len(bad[0].Tables) != 1 {
-		t.Fatalf("check: %+v, %v", bad, err)
-	}
-	if _, err := os.Stat(name); !os.IsNotExist(err) {
-		t.Errorf("the damaged object can still be read: %v", err)
-	}
-	if err := s.Hydrate(t.Context(), table, o); err != nil {
-		t.Fatal(err)
-	}
-	if got := content(t, s, table)["model/weights.bin"]; got != string(weights) {
-		t.Error("not repaired")
+	for _, how := range []struct {
+		name   string
+		damage func(t *testing.T, name string)
+	}{
+		{"other bytes", func(t *testing.T, name string) {
+			w, err := os.OpenFile(name, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer w.Close()
+			if _, err := w.WriteAt([]byte("x"), 4<<20); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"cut", func(t *testing.T, name string) {
+			if err := os.Truncate(name, 1<<20); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"gone", func(t *testing.T, name string) {
+			if err := os.Remove(name); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s restart=%v", how.name, restart), func(t *testing.T) {
+				dir := t.TempDir()
+				s := storetest.Open(t, dir, store.Options{})
+				table := storetest.NewBuilder("x").Tar(t, plain).Put(t, s)
+				f := storetest.NewFetcher(plain)
+				o := store.HydrateOptions{Fetchers: []store.Fetcher{f}}
+				if err := s.AddRef(t.Context(), "pin/x", table, time.Time{}); err != nil {
+					t.Fatal(err)
+				}
+				if err := s.Hydrate(t.Context(), table, o); err != nil {
+					t.Fatal(err)
+				}
+				how.damage(t, filepath.Join(s.ObjectsDir(), store.ObjectName(d)))
+				if restart {
+					s.Close()
+					s = storetest.Open(t, dir, store.Options{})
+				}
+				for range 2 { // a finding does not go away by looking again
+					bad, err := s.Check(t.Context(), "", nil)
+					if err != nil || len(bad) != 1 || bad[0].Digest != d || len(bad[0].Tables) != 1 || bad[0].Tables[0] != table {
+						t.Fatalf("check: %+v, %v", bad, err)
+					}
+				}
+				if _, err := s.OpenObject(d); !errdefs.IsNotFound(err) {
+					t.Errorf("the damaged object can be read: %v", err)
+				}
+				if missing, err := s.Missing(t.Context(), ""); err != nil || len(missing) != 1 {
+					t.Errorf("missing: %+v, %v", missing, err)
+				}
+				if err := s.Hydrate(t.Context(), table, o); err != nil {
+					t.Fatal(err)
+				}
+				if got := content(t, s, table)["model/weights.bin"]; got != string(weights) {
+					t.Error("not mended")
+				}
+				if bad, err := s.Check(t.Context(), "", nil); err != nil || len(bad) > 0 {
+					t.Errorf("after mending: %+v, %v", bad, err)
+				}
+			})
+		}
 	}
 }
 

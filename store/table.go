@@ -117,8 +117,8 @@ type Source struct {
 	Inline []byte `json:"inline,omitempty"`
 
 	// Parts make up the file, one after the other; each is Inline or a range of a blob
-	// with ArchiveFragments. All other fields are empty then. The digest of such a file is
-	// known only once it was put together.
+	// with ArchiveFragments. All other fields are empty then. The digest of such a file, if
+	// the table does not have it, is known only once it was put together.
 	Parts []Source `json:"parts,omitempty"`
 }
 

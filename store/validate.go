@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"path"
 	"strings"
 
@@ -14,6 +13,10 @@ import (
 // maxFiles is the largest number of files and of blobs in a table. The largest model
 // repositories have some thousands.
 const maxFiles = 1_000_000
+
+// maxModel is the largest sum of the sizes of blobs, and of files, in bytes. The largest models
+// have some terabytes; what is computed from sizes stays far below 1<<63.
+const maxModel = 1 << 50 // 1 PiB
 
 // Validate returns errdefs.ErrInvalidArgument, naming the entry, if t breaks a rule: paths
 // that are not clean, not sorted or collide, sizes that are negative or overflow, sources
@@ -55,7 +58,7 @@ func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
 		if _, ok := blobs[b.Digest]; ok {
 			return nil, bad("listed twice")
 		}
-		if b.Size < 0 || b.Size > math.MaxInt64-total {
+		if b.Size < 0 || b.Size > maxModel-total {
 			return nil, bad("size %d", b.Size)
 		}
 		total += b.Size
@@ -85,8 +88,8 @@ func (t *Table) validateFiles(blobs map[digest.Digest]Blob) error {
 		if err := f.validate(blobs); err != nil {
 			return err
 		}
-		if f.Size > math.MaxInt64-total {
-			return fmt.Errorf("file %q: the sizes of the files overflow: %w", f.Path, errdefs.ErrInvalidArgument)
+		if f.Size > maxModel-total {
+			return fmt.Errorf("file %q: the files have more than %d bytes: %w", f.Path, int64(maxModel), errdefs.ErrInvalidArgument)
 		}
 		total += f.Size
 		if i > 0 {
@@ -100,7 +103,10 @@ func (t *Table) validateFiles(blobs map[digest.Digest]Blob) error {
 			}
 		}
 	}
-	return checkParents(t.Files)
+	if err := checkParents(t.Files); err != nil {
+		return err
+	}
+	return checkLinks(t.Files)
 }
 
 // sameFile returns an error if a and b, which claim the same path, can not be the same file.
@@ -222,8 +228,8 @@ func (f *File) validateParts(blobs map[digest.Digest]Blob) error {
 	bad := func(i int, format string, args ...any) error {
 		return fmt.Errorf("file %q: part %d: %s: %w", f.Path, i, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 	}
-	if s := f.Source; f.Digest != "" || s.Blob != "" || s.Offset != 0 || s.Size != 0 || s.Codec != CodecNone || len(s.Chunks) != 0 || len(s.Inline) != 0 {
-		return fmt.Errorf("file %q: it has parts and a source or a digest of its own: %w", f.Path, errdefs.ErrInvalidArgument)
+	if s := f.Source; s.Blob != "" || s.Offset != 0 || s.Size != 0 || s.Codec != CodecNone || len(s.Chunks) != 0 || len(s.Inline) != 0 {
+		return fmt.Errorf("file %q: it has parts and another source: %w", f.Path, errdefs.ErrInvalidArgument)
 	}
 	var total int64
 	for i, p := range f.Source.Parts {

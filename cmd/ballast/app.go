@@ -2,8 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -34,8 +37,10 @@ func (a *app) root() *cobra.Command {
 		Long:          "ballast fetches AI models ahead of their use, says what is on this node, and finds out\nwhy a node would not show a model. The daemon ballastd does the work.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRun: func(*cobra.Command, []string) {
+		Version:       admin.ThisVersion().Version,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
 			a.started = true
+			return a.checkConfigFile()
 		},
 	}
 	f := c.PersistentFlags()
@@ -46,13 +51,59 @@ func (a *app) root() *cobra.Command {
 	c.AddCommand(
 		a.prefetchCommand(), a.lsCommand(), a.inspectCommand(), a.dfCommand(), a.rmCommand(),
 		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(),
+		a.convertCommand(), a.digestCommand(),
 		a.doctorCommand(), a.configCommand(), a.versionCommand(),
 	)
+	c.SetHelpCommand(helpCommand(c))
 	return c
 }
 
+// helpCommand returns "help", which knows when there is nothing to help with.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "help about a command",
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return usage("there is no command %q", strings.Join(args, " "))
+			}
+			c.InitDefaultHelpFlag()
+			return c.Help()
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var names []string
+			if c, rest, err := root.Find(args); err == nil && len(rest) == 0 {
+				for _, sub := range c.Commands() {
+					if sub.IsAvailableCommand() {
+						names = append(names, sub.Name()+"\t"+sub.Short)
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+}
+
+// checkConfigFile returns a usage error if --config names a file that does not exist.
+func (a *app) checkConfigFile() error {
+	if a.configFile == "" {
+		return nil
+	}
+	if _, err := os.Stat(a.configFile); errors.Is(err, fs.ErrNotExist) {
+		return usage("--config: %w", err)
+	}
+	return nil
+}
+
 // load returns the configuration.
-func (a *app) load() (*config.Config, error) { return config.Load(a.configFile) }
+func (a *app) load() (*config.Config, error) {
+	c, err := config.Load(a.configFile)
+	if err != nil {
+		return nil, &configError{err}
+	}
+	return c, nil
+}
 
 // client returns a client of the daemon. A configuration that can not be read does not matter
 // if the socket is given.
@@ -116,7 +167,21 @@ func (o *output) Type() string { return "table|json" }
 func outputFlag(c *cobra.Command) *output {
 	o := outTable
 	c.Flags().VarP(&o, "output", "o", "form of the result")
+	values := cobra.FixedCompletions([]string{string(outTable), string(outJSON)}, cobra.ShellCompDirectiveNoFileComp)
+	if err := c.RegisterFlagCompletionFunc("output", values); err != nil {
+		panic("ballast: internal error: " + err.Error()) // the flag is there
+	}
 	return &o
+}
+
+// names checks references and digests of the command line.
+func names(args []string) error {
+	for _, s := range args {
+		if err := admin.CheckName(s); err != nil {
+			return &usageError{err}
+		}
+	}
+	return nil
 }
 
 // printJSON writes v.

@@ -52,6 +52,9 @@ nothing is set for Kubernetes: ctr and nerdctl take "--snapshotter ballast".`,
 			if s.NoCRI && s.RuntimeHandler != "" {
 				return usage("--snapshotter-only and --runtime-handler exclude each other")
 			}
+			if s.SystemdCgroup && s.RuntimeHandler == "" {
+				return usage("--systemd-cgroup is a setting of a handler: say which with --runtime-handler")
+			}
 			if s.Address == "" {
 				s.Address = cfg.Address
 			}
@@ -176,7 +179,7 @@ func (a *app) versionCommand() *cobra.Command {
 			}
 		}
 		if err != nil {
-			v.Error = err.Error()
+			v.Error = admin.Text(err)
 		}
 		if *out == outJSON {
 			return a.printJSON(v)

@@ -2,7 +2,7 @@
 // there and what it takes, and finds out why a node would not show a model.
 //
 // Most commands ask the daemon over its admin socket and need root. "inspect --remote",
-// "config", "version" and "completion" work without it.
+// "convert", "digest", "config", "version" and "completion" work without it.
 //
 // Results go to stdout; progress, messages and errors to stderr. With -o json a result is JSON
 // with exact numbers, and progress one JSON object a line.
@@ -11,10 +11,10 @@
 //
 //	  0  all is well
 //	  1  any other error; doctor: something has to be mended
-//	  2  the command line is wrong
+//	  2  the command line or the configuration is wrong
 //	  3  not found
 //	  4  not logged in, or not allowed
-//	  5  bytes are not what their digest says
+//	  5  bytes are not what their digest says, or are missing
 //	  6  no space
 //	  7  network, or the daemon does not answer; worth another try
 //	  8  a format that is not supported

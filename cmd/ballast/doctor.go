@@ -25,14 +25,14 @@ func (a *app) doctorCommand() *cobra.Command {
 	c.Flags().StringVar(&containerd, "containerd-config", "/etc/containerd/config.toml", "configuration file of containerd")
 	c.Flags().StringSliceVar(&hostsDirs, "hosts-dir", nil, "more directories of hosts.toml files, as given to ctr and nerdctl")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := a.load()
-		if err != nil {
-			return err
+		cfg, unread := a.load()
+		if unread != nil {
+			cfg = config.Default()
 		}
 		cl := admin.NewClient(config.AdminAddress(a.address, cfg))
 		defer cl.Close()
 		d := &doctor.Doctor{
-			Config: cfg, Client: cl, Version: admin.ThisVersion().Version,
+			Config: cfg, ConfigError: unread, Client: cl, Version: admin.ThisVersion().Version,
 			ContainerdConfig: containerd, HostsDirs: hostsDirs,
 			Probe: func(dir string) error { return snapshotter.Probe(dir, dir).Stubs },
 		}
@@ -40,6 +40,7 @@ func (a *app) doctorCommand() *cobra.Command {
 			return err
 		}
 		findings := d.Run(cmd.Context())
+		var err error
 		if *out == outJSON {
 			err = a.printJSON(findings)
 		} else {

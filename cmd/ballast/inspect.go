@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -28,7 +29,11 @@ func (a *app) inspectCommand() *cobra.Command {
 	}
 	out := outputFlag(c)
 	c.Flags().BoolVar(&fromRegistry, "remote", false, "ask the registry")
+	c.ValidArgsFunction = a.completes(1, modelRefs)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := names(args); err != nil {
+			return err
+		}
 		var d admin.Detail
 		var err error
 		if fromRegistry {
@@ -75,6 +80,9 @@ func (a *app) remoteDetail(ctx context.Context, name string) (admin.Detail, erro
 		return admin.Detail{}, err
 	}
 	defer client.Close()
+	if address, ok := registry.CartonURL(upstream.Cartons(cfg), ref); ok {
+		return a.cartonDetail(ctx, cfg, client, ref, address)
+	}
 	repo, err := client.Repository(ref, nil)
 	if err != nil {
 		return admin.Detail{}, err
@@ -97,7 +105,7 @@ func (a *app) remoteDetail(ctx context.Context, name string) (admin.Detail, erro
 	if format == mediatype.FormatImage {
 		return admin.Detail{}, fmt.Errorf("%s is an image, not a model: %w", ref, errdefs.ErrNotImplemented)
 	}
-	parse, ok := upstream.Parsers()[format]
+	parse, ok := upstream.ParsersWith(cfg, client, a.log())[format]
 	if !ok {
 		return admin.Detail{}, fmt.Errorf("%s: format %s is not supported: %w", ref, format, errdefs.ErrNotImplemented)
 	}
@@ -118,7 +126,7 @@ func describe(ref remote.Ref, model *convert.Model) (admin.Detail, error) {
 		Image: admin.Image{State: "remote", Image: store.Image{
 			Origin: model.Table.Origin, Refs: []string{ref.String()}, Manifest: im.Digest,
 		}},
-		Files: model.Table.Files, Blobs: model.Table.Blobs, ConfigJSON: im.Config,
+		Files: append([]store.File{}, model.Table.Files...), Blobs: append([]store.Blob{}, model.Table.Blobs...), ConfigJSON: im.Config,
 	}
 	for i, f := range d.Files {
 		d.Size += f.Size
@@ -146,12 +154,18 @@ func (a *app) detail(d admin.Detail) error {
 		{"Size:", size(d.Size) + " (" + strconv.FormatInt(d.Size, 10) + " bytes)"},
 		{"State:", state(d.Image)},
 	}
+	if d.Error != nil {
+		head = append(head, []string{"Error:", d.Error.Message})
+	}
 	for _, p := range d.Pins {
 		head = append(head, []string{"Pin:", admin.PinnedRef(p) + ", expires " + ago(p.Expires)})
 	}
 	head = append(head, configRows(d.ConfigJSON)...)
 	if err := a.table(head); err != nil {
 		return err
+	}
+	if len(d.Files) == 0 {
+		return nil
 	}
 	rows := [][]string{{"FILE", "SIZE", "MODE", "DIGEST"}}
 	for _, f := range d.Files {

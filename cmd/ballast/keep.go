@@ -12,18 +12,25 @@ import (
 
 func (a *app) rmCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "rm REF|DIGEST...",
-		Short: "forget models and their pins",
-		Long:  "Forget models and their pins. What containers or images of containerd use stays until they are\ngone; the disk is given back by the collector, or at once by \"ballast gc\".",
-		Args:  cobra.MinimumNArgs(1),
+		Use:               "rm REF|DIGEST...",
+		Short:             "forget models and their pins",
+		Long:              "Forget models and their pins. What containers or images of containerd use stays until they are\ngone; the disk is given back by the collector, or at once by \"ballast gc\".",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completes(0, modelRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+			if err := names(args); err != nil {
+				return err
+			}
 			return a.each(args, func(name string) error {
 				r, err := cl.RemoveImage(cmd.Context(), name)
 				for _, m := range r.Manifests {
 					fmt.Fprintln(a.stdout, m)
 				}
 				for _, ref := range r.Untagged {
-					fmt.Fprintln(a.stdout, ref)
+					fmt.Fprintln(a.stdout, printable(ref))
+				}
+				for _, m := range r.InUse {
+					fmt.Fprintf(a.stderr, "ballast: %s is in use; its files stay until the containers and images of containerd that show it are gone\n", m)
 				}
 				return err
 			})
@@ -40,7 +47,7 @@ func (a *app) each(names []string, f func(string) error) error {
 		case first == nil:
 			first = err
 		default:
-			fmt.Fprintf(a.stderr, "ballast: %v\n", err)
+			a.complain(err)
 		}
 	}
 	return first
@@ -51,12 +58,20 @@ func (a *app) pinCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pin [REF|DIGEST...]",
 		Short: "keep models from the collector; without arguments, list pins",
+
+		ValidArgsFunction: a.completes(0, modelRefs),
 	}
 	out := outputFlag(c)
 	c.Flags().DurationVar(&ttl, "ttl", 0, "how long the pin holds (default: until it is removed)")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
-		if ttl < 0 {
+		switch {
+		case ttl < 0:
 			return usage("--ttl %v is negative", ttl)
+		case len(args) == 0 && cmd.Flags().Changed("ttl"):
+			return usage("--ttl needs the models to pin")
+		}
+		if err := names(args); err != nil {
+			return err
 		}
 		if len(args) == 0 {
 			pins, err := cl.Pins(cmd.Context())
@@ -65,7 +80,7 @@ func (a *app) pinCommand() *cobra.Command {
 			}
 			return a.pins(pins, *out)
 		}
-		var all []store.Ref
+		var all []admin.Pin
 		err := a.each(args, func(name string) error {
 			pins, err := cl.Pin(cmd.Context(), admin.PinRequest{Name: name, TTL: ttl})
 			all = append(all, pins...)
@@ -81,27 +96,37 @@ func (a *app) pinCommand() *cobra.Command {
 	return c
 }
 
-func (a *app) pins(pins []store.Ref, out output) error {
+func (a *app) pins(pins []admin.Pin, out output) error {
 	if out == outJSON {
 		return a.printJSON(pins)
 	}
+	if a.quiet {
+		for _, p := range pins {
+			fmt.Fprintln(a.stdout, printable(admin.PinnedRef(p.Ref)))
+		}
+		return nil
+	}
 	rows := [][]string{{"PIN", "SIZE", "EXPIRES"}}
 	for _, p := range pins {
-		rows = append(rows, []string{admin.PinnedRef(p), size(p.Size), ago(p.Expires)})
+		rows = append(rows, []string{admin.PinnedRef(p.Ref), size(p.ModelSize), ago(p.Expires)})
 	}
 	return a.table(rows)
 }
 
 func (a *app) unpinCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "unpin REF|DIGEST...",
-		Short: "let the collector take models that nothing else uses",
-		Args:  cobra.MinimumNArgs(1),
+		Use:               "unpin REF|DIGEST...",
+		Short:             "let the collector take models that nothing else uses",
+		Args:              cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completes(0, pinnedRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+			if err := names(args); err != nil {
+				return err
+			}
 			return a.each(args, func(name string) error {
 				pins, err := cl.Unpin(cmd.Context(), name)
 				for _, p := range pins {
-					fmt.Fprintln(a.stdout, admin.PinnedRef(p))
+					fmt.Fprintln(a.stdout, printable(admin.PinnedRef(p.Ref)))
 				}
 				return err
 			})

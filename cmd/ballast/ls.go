@@ -38,7 +38,15 @@ func (a *app) lsCommand() *cobra.Command {
 		if a.quiet {
 			return nil
 		}
-		return a.table(rows)
+		if err := a.table(rows); err != nil {
+			return err
+		}
+		for _, im := range images {
+			if im.Error != nil {
+				fmt.Fprintf(a.stdout, "\n%s is invalid: %s\n", shortDigest(im.Manifest.String()), printable(im.Error.Message))
+			}
+		}
+		return nil
 	})
 	return c
 }
@@ -53,6 +61,9 @@ func orNone(refs []string) []string {
 // state says how a model is, and what keeps it.
 func state(im admin.Image) string {
 	words := []string{im.State}
+	if im.State == admin.StatePulling {
+		words[0] += fmt.Sprintf(" %d%%", percent(admin.Event{Total: im.Total, Completed: im.Completed}))
+	}
 	if len(im.Pins) > 0 {
 		words = append(words, "pinned")
 	}

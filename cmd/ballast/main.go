@@ -7,9 +7,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
 )
 
 func main() {
@@ -25,15 +28,43 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !a.started {
 		err = &usageError{err} // a flag, an argument or a command that is not known
 	}
-	if err != nil && !errors.Is(err, errSilent) {
-		fmt.Fprintf(stderr, "ballast: %v\n", err)
-	}
+	a.say(ctx, cmd, err)
 	return exitCode(ctx, err)
 }
+
+// say prints the error that a command ended with, if it has not been said yet.
+func (a *app) say(ctx context.Context, cmd *cobra.Command, err error) {
+	var wrong *usageError
+	var said *saidError
+	switch {
+	case err == nil, errors.Is(err, errSilent), errors.As(err, &said):
+	case errors.As(err, &wrong):
+		a.complain(err)
+		fmt.Fprintf(a.stderr, "usage: %s\n", cmd.UseLine())
+	case ctx.Err() != nil && errors.Is(err, context.Canceled): // who pressed Ctrl-C knows
+	default:
+		a.complain(err)
+	}
+}
+
+// complain prints an error.
+func (a *app) complain(err error) {
+	lines := strings.Split(admin.Text(err), "\n")
+	for i := range lines {
+		lines[i] = printable(lines[i])
+	}
+	fmt.Fprintf(a.stderr, "ballast: %s\n", strings.Join(lines, "\n"))
+}
+
+// A configError says that the configuration can not be read.
+type configError struct{ err error }
+
+func (e *configError) Error() string { return e.err.Error() }
+func (e *configError) Unwrap() error { return e.err }
 
 // A usageError says that the command line is wrong.
 type usageError struct{ err error }
@@ -43,6 +74,12 @@ func (e *usageError) Unwrap() error { return e.err }
 
 // usage returns a usageError.
 func usage(format string, a ...any) error { return &usageError{fmt.Errorf(format, a...)} }
+
+// A saidError has been printed; it still decides the exit code.
+type saidError struct{ err error }
+
+func (e *saidError) Error() string { return e.err.Error() }
+func (e *saidError) Unwrap() error { return e.err }
 
 // errSilent ends with exit code 1 and without a message: all has been said.
 var errSilent = errors.New("something has to be mended")
@@ -64,10 +101,11 @@ const (
 // exitCode returns the exit code of an error.
 func exitCode(ctx context.Context, err error) int {
 	var u *usageError
+	var c *configError
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &u):
+	case errors.As(err, &u), errors.As(err, &c):
 		return exitUsage
 	case ctx.Err() != nil:
 		return exitInterrupted

@@ -3,13 +3,14 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
 )
 
@@ -27,6 +28,7 @@ registry: registry.ollama.ai/library/llama3.2:1b, docker.io/ai/smollm2, ghcr.io/
 A list has one reference a line; empty lines and lines that begin with # do not count.`,
 		Example: "  ballast prefetch registry.ollama.ai/library/llama3.2:1b\n  ballast prefetch -f models.txt --ttl 24h",
 	}
+	c.ValidArgsFunction = a.completes(0, modelRefs)
 	out := outputFlag(c)
 	c.Flags().StringVarP(&list, "file", "f", "", "read references from a file, - for stdin")
 	c.Flags().DurationVar(&r.TTL, "ttl", 0, "how long the pin holds (default: until it is removed)")
@@ -46,37 +48,59 @@ A list has one reference a line; empty lines and lines that begin with # do not 
 
 // references returns the references of the command line and of a list, checked.
 func (a *app) references(cmd *cobra.Command, args []string, list string) ([]string, error) {
-	if list != "" {
-		in := cmd.InOrStdin()
-		if list != "-" {
-			f, err := os.Open(list)
-			if err != nil {
-				return nil, err
-			}
-			defer f.Close()
-			in = f
-		}
-		lines := bufio.NewScanner(in)
-		for lines.Scan() {
-			if s := strings.TrimSpace(lines.Text()); s != "" && !strings.HasPrefix(s, "#") {
-				args = append(args, s)
-			}
-		}
-		if err := lines.Err(); err != nil {
-			return nil, fmt.Errorf("list %s: %w", list, err)
-		}
-	}
-	if len(args) == 0 {
-		return nil, usage("no reference given")
-	}
-	for i, s := range args {
+	var refs []string
+	for _, s := range args {
 		ref, err := admin.ParseRef(s)
 		if err != nil {
 			return nil, &usageError{err}
 		}
-		args[i] = ref.String()
+		refs = append(refs, ref.String())
 	}
-	return args, nil
+	if list != "" {
+		listed, err := readList(cmd.InOrStdin(), list)
+		if err != nil {
+			return nil, err
+		}
+		refs = append(refs, listed...)
+	}
+	if len(refs) == 0 {
+		return nil, usage("no reference given")
+	}
+	return refs, nil
+}
+
+// readList reads the references of the file called name, or of stdin if that is "-".
+func readList(stdin io.Reader, name string) ([]string, error) {
+	in := stdin
+	if name == "-" {
+		name = "stdin"
+	} else {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, usage("-f: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	var refs []string
+	lines := bufio.NewScanner(in)
+	n := 0
+	for lines.Scan() {
+		n++
+		s := strings.TrimSpace(lines.Text())
+		if s == "" || strings.HasPrefix(s, "#") {
+			continue
+		}
+		ref, err := admin.ParseRef(s)
+		if err != nil {
+			return nil, usage("%s:%d: %w", name, n, err)
+		}
+		refs = append(refs, ref.String())
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s:%d: %w", name, n+1, err)
+	}
+	return refs, nil
 }
 
 // prefetch fetches one model after the other; each has all connections to itself. It goes on
@@ -94,18 +118,17 @@ func (a *app) prefetch(ctx context.Context, cl *admin.Client, refs []string, r a
 			return ctx.Err()
 		}
 		if err != nil {
-			err = fmt.Errorf("%s: %w", ref, err)
+			err = admin.About(ref, err)
+			a.complain(err)
 			if first == nil {
-				first = err
-			} else {
-				fmt.Fprintf(a.stderr, "ballast: %v\n", first)
-				first = errors.Join(errSilent, err)
+				first = &saidError{err}
 			}
 			if out == outJSON {
 				p.event(admin.Event{Status: admin.StatusError, Ref: ref, Error: admin.Wrap(err)})
 			}
 			continue
 		}
+		a.noteOrigin(ref, im)
 		switch {
 		case out == outJSON:
 			p.event(admin.Event{Status: admin.StatusSuccess, Ref: ref, Image: &im})
@@ -116,4 +139,15 @@ func (a *app) prefetch(ctx context.Context, cl *admin.Client, refs []string, r a
 		}
 	}
 	return first
+}
+
+// noteOrigin says so if ref has the digest of a model as its registry has it. The model is on
+// the node now, but containerd has to ask for the image that it was converted to.
+func (a *app) noteOrigin(ref string, im store.Image) {
+	name, d, ok := strings.Cut(ref, "@")
+	if !ok || d != im.Origin.Digest.String() || d == im.Manifest.String() {
+		return
+	}
+	fmt.Fprintf(a.stderr, "ballast: containerd can not use the digest in %s, it is that of the model as its registry has it; use the converted one: %s@%s\n",
+		ref, name, im.Manifest)
 }

@@ -85,13 +85,22 @@ func (p *plainProgress) event(e admin.Event) {
 
 func (p *plainProgress) end() {}
 
-// columns returns what is said of a file: name, status, bytes, rate, time left.
+// columns returns what is said of a file: name, status, and its amounts. What has no name but
+// its status is said once.
 func columns(e admin.Event) []string {
-	out := []string{fileName(e), e.Status}
+	out := []string{fileName(e)}
+	if e.Status != e.File {
+		out = append(out, e.Status)
+	}
 	if finished(e) {
 		return append(out, size(e.Total))
 	}
-	out = append(out, fmt.Sprintf("%d%%", percent(e)), size(e.Completed)+"/"+size(e.Total))
+	return append(append(out, fmt.Sprintf("%d%%", percent(e))), amounts(e)...)
+}
+
+// amounts returns bytes, rate and time left.
+func amounts(e admin.Event) []string {
+	out := []string{size(e.Completed) + "/" + size(e.Total)}
 	if e.Rate > 0 && e.Status == "downloading" {
 		out = append(out, size(e.Rate)+"/s")
 		if left := e.Total - e.Completed; left > 0 {
@@ -201,25 +210,34 @@ func (p *terminalProgress) draw(lines []string) {
 	_, _ = io.WriteString(p.w, b.String())
 }
 
-// The widths of the name and of the bar, in characters.
+// Widths in characters: of the bar, and of the name, which makes room for the rest of the line.
 const (
-	nameWidth = 36
-	barWidth  = 16
+	barWidth     = 16
+	maxNameWidth = 36
+	minNameWidth = 8
+
+	// restWidth is what the rest of a line takes at most: "  100% ▕", the bar, "▏ ", and
+	// "999 MB/999 MB  999 MB/s  99h59m59s".
+	restWidth = 8 + barWidth + 2 + 34
 )
 
 // line returns the line of a file:
 //
 //	model-00001-of-00003.safetensors      42% ▕███████         ▏ 3.1 GB/7.3 GB  98 MB/s  42s
 func (p *terminalProgress) line(e admin.Event) string {
-	name := []rune(fileName(e))
-	if len(name) > nameWidth {
-		name = append([]rune("…"), name[len(name)-nameWidth+1:]...)
+	columns, _ := p.size()
+	width := maxNameWidth
+	if columns > 0 {
+		width = max(minNameWidth, min(width, columns-1-restWidth))
 	}
-	cols := columns(e)
+	name := []rune(fileName(e))
+	if len(name) > width {
+		name = append([]rune("…"), name[len(name)-width+1:]...)
+	}
 	if finished(e) {
-		return fmt.Sprintf("%-*s  %-11s  %s", nameWidth, string(name), e.Status, size(e.Total))
+		return fmt.Sprintf("%-*s  %-11s  %s", width, string(name), e.Status, size(e.Total))
 	}
 	full := int(percent(e)) * barWidth / 100
 	bar := strings.Repeat("█", full) + strings.Repeat(" ", barWidth-full)
-	return fmt.Sprintf("%-*s  %4s ▕%s▏ %s", nameWidth, string(name), cols[2], bar, strings.Join(cols[3:], "  "))
+	return fmt.Sprintf("%-*s  %4s ▕%s▏ %s", width, string(name), fmt.Sprintf("%d%%", percent(e)), bar, strings.Join(amounts(e), "  "))
 }

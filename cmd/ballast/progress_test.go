@@ -99,6 +99,31 @@ func TestTerminalSize(t *testing.T) {
 	}
 }
 
+// TestNarrowTerminal says that rate and time left are to be seen where there are 80 columns.
+func TestNarrowTerminal(t *testing.T) {
+	var b strings.Builder
+	p := newTerminalProgress(&b, "r", func() (int, int) { return 80, 24 })
+	p.event(admin.Event{Status: "downloading", Digest: digest.FromString("a"), File: "model-00001-of-00003-with-a-long-name.safetensors",
+		Total: 999_000_000_000, Completed: 111_000_000_000, Rate: 2_500_000})
+	got := screen(t, b.String())
+	if want := "…with-a-long-name.safetensors"; !strings.Contains(got, "…") || strings.Contains(got, want) {
+		t.Errorf("the name is not shortened: %q", got)
+	}
+	if want := "111 GB/999 GB  2.5 MB/s  98h40m1s\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("got %q, want %q at its end", got, want)
+	}
+}
+
+// TestVerifyProgress says that what has no name but its status is said once.
+func TestVerifyProgress(t *testing.T) {
+	var b strings.Builder
+	p := &plainProgress{w: &b, ref: "all models", now: time.Now, last: map[digest.Digest]shown{}}
+	p.event(admin.Event{Status: "verifying", Digest: "verifying", File: "verifying", Total: 200, Completed: 100})
+	if got, want := b.String(), "all models: verifying  50%  100 B/200 B\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // screen plays s on a terminal that knows what terminalProgress uses: lines, cursor up, clear
 // to the end.
 func screen(t *testing.T, s string) string {

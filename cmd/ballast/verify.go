@@ -14,35 +14,56 @@ func (a *app) verifyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [REF|DIGEST]",
 		Short: "read models and compare them with their digests",
-		Long:  "Read all objects, or those of one model, and compare them with their digests. With --repair,\nwhat is wrong is taken away and fetched again, and what shows it is mended.",
+		Long:  "Read all objects, or those of one model, and compare them with their digests. With --repair,\nwhat is damaged or missing is fetched again, and what shows it is mended. What is damaged\nstays where it is until the new file is complete.",
 		Args:  cobra.MaximumNArgs(1),
+
+		ValidArgsFunction: a.completes(1, modelRefs),
 	}
 	out := outputFlag(c)
 	c.Flags().BoolVar(&r.Repair, "repair", false, "fetch again what is wrong")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
-		if len(args) > 0 {
-			r.Name = args[0]
+		if err := names(args); err != nil {
+			return err
 		}
-		p := a.progress(r.Name, outTable)
-		res, err := cl.Verify(cmd.Context(), r, func(e admin.VerifyEvent) {
+		about := "all models"
+		if len(args) > 0 {
+			r.Name, about = args[0], args[0]
+		}
+		p := a.progress(about, outTable)
+		res, failed := cl.Verify(cmd.Context(), r, func(e admin.VerifyEvent) {
 			p.event(admin.Event{Status: e.Status, Digest: digest.Digest(e.Status), File: e.Status, Total: e.Total, Completed: e.Completed})
 		})
 		p.end()
-		if err != nil {
-			return err
+		if failed != nil && len(res.Bad) == 0 {
+			return failed
 		}
 		if err := a.verified(res, *out); err != nil {
 			return err
 		}
-		if len(res.Bad) > 0 && !r.Repair {
-			return fmt.Errorf("%d objects are damaged; \"ballast verify --repair\" fetches them again: %w", len(res.Bad), errdefs.ErrDataLoss)
+		switch {
+		case failed != nil:
+			return failed
+		case res.Left > 0 && !r.Repair:
+			return fmt.Errorf("%s damaged or missing; \"ballast verify --repair\" fetches again: %w", objects(res.Left), errdefs.ErrDataLoss)
+		case res.Left > 0:
+			return fmt.Errorf("%s still not well; what no model needs goes with \"ballast gc\", documents of an image come back with its next pull: %w", objects(res.Left), errdefs.ErrDataLoss)
 		}
 		return nil
 	})
 	return c
 }
 
+func objects(n int) string {
+	if n == 1 {
+		return "1 object is"
+	}
+	return fmt.Sprintf("%d objects are", n)
+}
+
 func (a *app) verified(res admin.VerifyResult, out output) error {
+	if len(res.Repaired) > 0 {
+		fmt.Fprintln(a.stderr, "ballast: containers that have files of repaired models open read the old ones until they are restarted")
+	}
 	if out == outJSON {
 		return a.printJSON(res)
 	}
@@ -50,7 +71,7 @@ func (a *app) verified(res admin.VerifyResult, out output) error {
 		fmt.Fprintf(a.stdout, "%s  %s  %s\n", b.Digest, size(b.Size), printable(b.Problem))
 	}
 	for _, ref := range res.Repaired {
-		fmt.Fprintf(a.stdout, "repaired %s\n", ref)
+		fmt.Fprintf(a.stdout, "repaired %s\n", printable(ref))
 	}
 	if len(res.Bad) == 0 && !a.quiet {
 		fmt.Fprintf(a.stdout, "%s read, all is well\n", size(res.Bytes))

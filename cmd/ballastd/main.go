@@ -4,6 +4,7 @@
 //	ballastd [--config FILE]          run until SIGTERM or SIGINT
 //	ballastd config dump              print the configuration in effect
 //	ballastd config default           print the default configuration
+//	ballastd version
 //
 // It ends with 0 after a signal, 2 if the command line or the configuration is wrong, and 1 for
 // any other error.
@@ -17,8 +18,10 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon"
 	"github.com/containerd/log"
@@ -38,15 +41,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c.SetOut(stdout)
 	c.SetErr(stderr)
 	err := c.ExecuteContext(ctx)
-	var failed *runError
-	switch {
-	case err == nil:
+	if err == nil {
 		return 0
-	case errors.As(err, &failed):
-		fmt.Fprintf(stderr, "ballastd: %v\n", err)
+	}
+	fmt.Fprintf(stderr, "ballastd: %s\n", admin.Text(err))
+	if failed := (*runError)(nil); errors.As(err, &failed) {
 		return 1
 	}
-	fmt.Fprintf(stderr, "ballastd: %v\n", err)
 	return 2
 }
 
@@ -99,7 +100,11 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 			return config.Default().Write(stdout)
 		}},
 	)
-	c.AddCommand(conf)
+	c.AddCommand(conf, &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+		v := admin.ThisVersion()
+		_, err := fmt.Fprintln(stdout, strings.Join(strings.Fields("ballastd "+v.Version+" "+v.Revision+" "+v.Go), " "))
+		return err
+	}})
 	return c
 }
 

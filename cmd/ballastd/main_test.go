@@ -54,6 +54,12 @@ func TestConfigDump(t *testing.T) {
 	}
 }
 
+func TestVersion(t *testing.T) {
+	if code, stdout, _ := ballastd(t, "version"); code != 0 || !strings.HasPrefix(stdout, "ballastd ") || !strings.Contains(stdout, " go1.") {
+		t.Errorf("code %d, stdout %q", code, stdout)
+	}
+}
+
 func TestWrong(t *testing.T) {
 	for name, args := range map[string][]string{
 		"argument":    {"x"},
@@ -62,7 +68,7 @@ func TestWrong(t *testing.T) {
 		"unknown key": {"--config", write(t, "version = 1\nfly = true\n")},
 		"dump":        {"config", "dump", "--config", write(t, "version = 1\nfly = true\n")},
 	} {
-		if code, stdout, stderr := ballastd(t, args...); code != 2 || stdout != "" || !strings.HasPrefix(stderr, "ballastd: ") {
+		if code, stdout, stderr := ballastd(t, args...); code != 2 || stdout != "" || !strings.HasPrefix(stderr, "ballastd: ") || strings.HasSuffix(stderr, ": invalid argument\n") {
 			t.Errorf("%s: code %d, stdout %q, stderr %q", name, code, stdout, stderr)
 		}
 	}

@@ -25,13 +25,9 @@ func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File,
 		if f.Type != store.TypeReg {
 			continue
 		}
-		p := f.Source.Inline
-		if f.Source.Blob != "" {
-			blob, ok := blobs[f.Source.Blob]
-			if !ok {
-				return nil, fmt.Errorf("file %q: no blob %s", f.Path, f.Source.Blob)
-			}
-			p = blob[f.Source.Offset : f.Source.Offset+f.Source.Size]
+		p, err := source(*f.Source, blobs)
+		if err != nil {
+			return nil, fmt.Errorf("file %q: %w", f.Path, err)
 		}
 		if f.Digest != "" {
 			if err := store.VerifyBytes(f.Digest, p); err != nil {
@@ -63,6 +59,26 @@ func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File,
 		}
 	}
 	return files, nil
+}
+
+// source returns the bytes of a source, which can have parts.
+func source(src store.Source, blobs map[digest.Digest][]byte) ([]byte, error) {
+	if src.Blob != "" {
+		blob, ok := blobs[src.Blob]
+		if !ok {
+			return nil, fmt.Errorf("no blob %s", src.Blob)
+		}
+		return blob[src.Offset : src.Offset+src.Size], nil
+	}
+	p := src.Inline
+	for _, part := range src.Parts {
+		b, err := source(part, blobs)
+		if err != nil {
+			return nil, err
+		}
+		p = append(p, b...)
+	}
+	return p, nil
 }
 
 func decompress(p []byte, c store.Codec) ([]byte, error) {

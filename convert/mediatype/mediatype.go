@@ -18,14 +18,13 @@ const (
 	FormatCNAIEarly Format = "cnai-early" // ModelPack before February 2025
 	FormatDockerAI  Format = "docker-ai"
 	FormatOllama    Format = "ollama"
-)
 
-// The formats that are recognised and refused.
-const (
-	FormatOllamaList Format = "ollama-list"
-	FormatKitOps     Format = "kitops"
+	FormatOllamaList Format = "ollama-list" // one model in a variant for each runner
 	FormatCarton     Format = "carton"
 )
+
+// FormatKitOps is recognised and refused.
+const FormatKitOps Format = "kitops"
 
 // What is not a model and passes unchanged.
 const (
@@ -234,6 +233,14 @@ func FormatOf(s string) Format {
 func IsImageLayer(s string) bool {
 	t, ok := table[Base(s)]
 	return ok && t.Format == FormatImage && t.Role == RoleLayer
+}
+
+// IsCarton reports whether s is a type of a carton. There is no registered one, so any whose
+// name begins so counts.
+func IsCarton(s string) bool {
+	_, subtype, _ := strings.Cut(Base(s), "/")
+	rest, ok := strings.CutPrefix(subtype, subtypeCarton)
+	return ok && (rest == "" || strings.ContainsAny(rest[:1], ".+-"))
 }
 
 // IsIndex reports whether s is an OCI index or a Docker manifest list.

@@ -101,6 +101,9 @@ const (
 	ollamaTokenizerConfig = prefixOllama + "tokenizer.config"
 )
 
+// subtypeCarton is how the types of cartons begin after the slash.
+const subtypeCarton = "vnd.carton"
+
 // KitOps types, recognised only.
 // https://github.com/kitops-ml/kitops/blob/v1.6.0/pkg/lib/constants/mediaType.go
 const (

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/safetensors"
 	"github.com/containerd/errdefs"
 )
 
@@ -16,6 +17,11 @@ const maxText = 1 << 20 // 1 MiB
 
 // Parse parses an Ollama model. It is a convert.Parser.
 func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+	return parse(ctx, a, m, nil)
+}
+
+// parse parses a model, which can be a child of a list.
+func parse(ctx context.Context, a convert.Artifact, m *convert.Manifest, list *List) (*convert.Model, error) {
 	p := parser{artifact: a, manifest: m, builder: convert.NewBuilder(m, mediatype.FormatOllama)}
 	if err := p.readConfig(ctx); err != nil {
 		return nil, err
@@ -24,13 +30,13 @@ func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*conve
 	if err != nil {
 		return nil, err
 	}
-	if p.config.String("remote_host") != "" && len(layers[mediatype.PartModel]) == 0 {
+	if p.config.String("remote_host") != "" && len(layers[mediatype.PartModel])+len(layers[mediatype.PartTensor]) == 0 {
 		return nil, fmt.Errorf("a cloud model that runs on %q: it has no weights to mount: %w", p.config.String("remote_host"), errdefs.ErrNotImplemented)
 	}
 	if len(m.Layers) == 0 && !p.config.Has("model_format") {
 		return nil, fmt.Errorf("manifest %s: an image without layers: %w", m.Digest, convert.ErrNotModel)
 	}
-	if len(layers[mediatype.PartModel]) == 0 {
+	if len(layers[mediatype.PartModel])+len(layers[mediatype.PartTensor]) == 0 {
 		return nil, fmt.Errorf("no layer with a model: %w", errdefs.ErrInvalidArgument)
 	}
 	mf, err := p.addLayers(ctx, layers)
@@ -39,10 +45,13 @@ func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*conve
 	}
 	p.builder.Generate("Modelfile", mf.bytes())
 	p.builder.Generate("ollama/manifest.json", a.Manifest())
+	if list != nil {
+		p.builder.Generate("ollama/list.json", list.Bytes)
+	}
 	if p.configBytes != nil {
 		p.builder.Generate("ollama/config.json", p.configBytes)
 	}
-	return p.builder.Model(ctx, a, p.modelConfig())
+	return p.builder.Model(ctx, a, convert.MergeConfig(p.modelConfig(), safetensors.Describe(p.summaries, safetensors.ModelConfig{})))
 }
 
 type parser struct {
@@ -51,6 +60,7 @@ type parser struct {
 	builder     *convert.Builder
 	config      *convert.Object
 	configBytes []byte // nil if there is none
+	summaries   []safetensors.Summary
 }
 
 // readConfig reads the config. Ollama itself tolerates that there is none.
@@ -84,13 +94,13 @@ func (p *parser) sort() (map[mediatype.Part][]int, error) {
 		if t.Format != mediatype.FormatOllama {
 			return nil, fmt.Errorf("layer %d (%s): media type %q is no layer of an Ollama model: %w", i, l.Digest, t.Base, errdefs.ErrNotImplemented)
 		}
-		switch t.Part {
-		case mediatype.PartTensor, mediatype.PartJSON, mediatype.PartConfig, mediatype.PartTokenizer, mediatype.PartTokenizerConfig:
-			return nil, fmt.Errorf("layer %d (%s): type %q: Ollama models with a layer for each tensor are not supported: %w", i, l.Digest, t.Base, errdefs.ErrNotImplemented)
-		}
 		layers[t.Part] = append(layers[t.Part], i)
 	}
 	return layers, nil
+}
+
+func (p *parser) layerError(i int, err error) error {
+	return fmt.Errorf("layer %d (%s): %w", i, p.manifest.Layers[i].Digest, err)
 }
 
 // addLayers adds the files of all layers and returns their Modelfile.
@@ -115,6 +125,11 @@ func (p *parser) addLayers(ctx context.Context, layers map[mediatype.Part][]int)
 	}
 	steps := []func() error{
 		func() error { return files("FROM", mediatype.PartModel, modelName) },
+		func() error { return p.addTensors(ctx, mf, layers) },
+		func() error { return files("", mediatype.PartConfig, always("config.json")) },
+		func() error { return files("", mediatype.PartTokenizer, always("tokenizer.json")) },
+		func() error { return files("", mediatype.PartTokenizerConfig, always("tokenizer_config.json")) },
+		func() error { return p.addByName(layers[mediatype.PartJSON]) },
 		func() error { return files("ADAPTER", mediatype.PartAdapter, numbered("adapter", ".gguf")) },
 		func() error { return files("DRAFT", mediatype.PartDraft, numbered("draft", ".gguf")) },
 		func() error { return files("FROM", mediatype.PartProjector, numbered("mmproj", ".gguf")) },
@@ -149,6 +164,21 @@ func numbered(name, ext string) func(i, of int) string {
 		}
 		return fmt.Sprintf("%s-%d%s", name, i, ext)
 	}
+}
+
+// always gives all layers one name: there can be one only, or the same one several times.
+func always(name string) func(i, of int) string {
+	return func(int, int) string { return name }
+}
+
+// addByName adds layers that have their paths in the manifest.
+func (p *parser) addByName(layers []int) error {
+	for _, i := range layers {
+		if err := p.addFile(i, p.manifest.Layers[i].Name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addFile adds layer i as a file.

@@ -2,9 +2,10 @@ package registry
 
 import (
 	"context"
-	"maps"
+	"fmt"
 	"slices"
 
+	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -41,45 +42,66 @@ func (h *Handler) keepCredentials(n name, c remote.Credentials) {
 	h.creds[n] = c
 }
 
+// forgetCredentials forgets the credentials of callers for a repository that can be read without.
+func (h *Handler) forgetCredentials(n name) {
+	h.mu.Lock()
+	delete(h.creds, n)
+	h.mu.Unlock()
+	h.closed.drop(n)
+}
+
 // upstream calls f with the repository of ref: first without the credentials of the caller,
-// and if that fails with them. It reports whether they were needed.
+// and if that fails with them. Where they were needed a moment ago it is the other way round. It
+// reports whether they were needed.
 func (h *Handler) upstream(ctx context.Context, ref remote.Ref, who caller, f func(*remote.Repository) error) (private bool, err error) {
 	n := nameOf(ref)
 	closed, _ := h.closed.get(n)
-	if who.creds == nil || !closed {
-		r, err := h.Upstream.Repository(ref, nil)
-		if err != nil {
+	tries := []*remote.Credentials{nil}
+	switch {
+	case who.creds != nil && closed:
+		tries = []*remote.Credentials{who.creds, nil}
+	case who.creds != nil:
+		tries = []*remote.Credentials{nil, who.creds}
+	}
+	for _, creds := range tries {
+		var r *remote.Repository
+		if r, err = h.Upstream.Repository(ref, creds); err != nil {
 			return false, err
 		}
-		if err = f(r); err == nil || who.creds == nil || ctx.Err() != nil {
+		err = f(r)
+		switch {
+		case err == nil && creds == nil:
+			h.forgetCredentials(n)
+			return false, nil
+		case err == nil:
+			h.closed.put(n, true)
+			h.keepCredentials(n, *creds)
+			return true, nil
+		case ctx.Err() != nil, creds != nil && !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err):
 			return false, err
 		}
 	}
-	r, err := h.Upstream.Repository(ref, who.creds)
-	if err != nil {
-		return false, err
-	}
-	if err := f(r); err != nil {
-		return false, err
-	}
-	h.closed.put(n, true)
-	h.keepCredentials(n, *who.creds)
-	return true, nil
+	return false, err
 }
 
 // authorize returns nil if who can read the origin of im by the name of ref, else the error
-// of upstream.
+// of upstream. Everybody can by a name that it was resolved from without credentials of a caller.
 func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref, who caller) error {
-	if !im.Private {
+	n := nameOf(ref)
+	known := resolvedFrom(im, n)
+	if known && !slices.Contains(im.PrivateNames, n.String()) {
 		return nil
 	}
-	key := verdictKey{nameOf(ref), im.Origin.Digest, who.key()}
+	if _, ok := h.cartonURL(ref); ok {
+		return fmt.Errorf("%s: no such image was resolved by this name: %w", n, errdefs.ErrNotFound)
+	}
+	key := verdictKey{n, im.Origin.Digest, who.key()}
 	if ok, _ := h.readable.get(key); ok {
 		return nil
 	}
-	ask := remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: tagOf(im, nameOf(ref)), Digest: im.Origin.Digest}
+	ask := remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: tagOf(im, n), Digest: im.Origin.Digest}
 	_, err := h.upstream(ctx, ref, who, func(r *remote.Repository) error {
-		_, err := r.Resolve(ctx, ask)
+		_, _, err := manifest(ctx, r, ask)
 		return err
 	})
 	if err != nil {
@@ -87,6 +109,14 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	}
 	h.readable.put(key, true)
 	return nil
+}
+
+// resolvedFrom reports whether im was resolved from a name.
+func resolvedFrom(im store.Image, n name) bool {
+	return slices.ContainsFunc(im.Refs, func(s string) bool {
+		ref, err := remote.ParseRef(s)
+		return err == nil && ref.URL == "" && nameOf(ref) == n
+	})
 }
 
 // tagOf returns a tag that im had in a repository, or "".
@@ -100,7 +130,8 @@ func tagOf(im store.Image, n name) string {
 }
 
 // Fetchers returns where the blobs of an image can be fetched: the repositories that it was
-// resolved from, with the credentials that callers gave for them.
+// resolved from, with the credentials that callers gave for them and then without, or the
+// cartons that have them.
 func (h *Handler) Fetchers(im store.Image) []store.Fetcher {
 	var refs []remote.Ref
 	for _, s := range im.Refs {
@@ -111,28 +142,52 @@ func (h *Handler) Fetchers(im store.Image) []store.Fetcher {
 		}
 		refs = append(refs, ref)
 	}
+	if im.Origin.Format == string(mediatype.FormatCarton) {
+		return h.cartonFetchers(im, refs)
+	}
 	return h.Repositories(refs)
 }
 
-// Repositories returns the repositories of refs, each once, with the credentials that callers
-// gave for them. The tags and digests of refs do not matter and can be empty. A repository
-// that can not be reached by its hosts.toml is left out and logged.
+// Repositories returns the repositories of refs, each with the credentials that callers gave for
+// it, if there are any, and then without: these may have expired. The tags and digests of refs do
+// not matter and can be empty. A repository that can not be reached by its hosts.toml is left
+// out and logged.
 func (h *Handler) Repositories(refs []remote.Ref) []store.Fetcher {
-	names := map[name]int{}
-	for i, ref := range refs {
-		if _, ok := names[nameOf(ref)]; !ok {
-			names[nameOf(ref)] = i
-		}
-	}
 	var l []store.Fetcher
-	for _, i := range slices.Sorted(maps.Values(names)) {
-		ref := refs[i]
-		r, err := h.Upstream.Repository(ref, h.Credentials(ref.Host, ref.Repository))
-		if err != nil {
-			h.log().Warn("repository left out", "ref", ref.Name(), "err", err)
+	for _, s := range h.sites(refs) {
+		l = append(l, s.repo)
+	}
+	return l
+}
+
+// A site is a repository as someone sees it.
+type site struct {
+	ref  remote.Ref
+	who  caller
+	repo *remote.Repository
+}
+
+// sites returns what Repositories returns.
+func (h *Handler) sites(refs []remote.Ref) []site {
+	var l []site
+	seen := map[name]bool{}
+	for _, ref := range refs {
+		if seen[nameOf(ref)] {
 			continue
 		}
-		l = append(l, r)
+		seen[nameOf(ref)] = true
+		callers := []caller{{}}
+		if c := h.Credentials(ref.Host, ref.Repository); c != nil {
+			callers = []caller{{c}, {}}
+		}
+		for _, who := range callers {
+			r, err := h.Upstream.Repository(ref, who.creds)
+			if err != nil {
+				h.log().Warn("repository left out", "ref", ref.Name(), "err", err)
+				break
+			}
+			l = append(l, site{ref, who, r})
+		}
 	}
 	return l
 }

@@ -2,12 +2,16 @@ package registry_test
 
 import (
 	"bytes"
+	"context"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -72,7 +76,7 @@ func TestPrivate(t *testing.T) {
 	}
 
 	ims, err := f.h.Store.Images(t.Context())
-	if err != nil || len(ims) != 1 || !ims[0].Private {
+	if err != nil || len(ims) != 1 || !slices.Equal(ims[0].PrivateNames, []string{u.host() + "/secret/model"}) {
 		t.Fatalf("images %+v, %v", ims, err)
 	}
 	// The daemon fetches with what it remembers.
@@ -161,5 +165,119 @@ func TestPrivateOrdinary(t *testing.T) {
 		if got := f.ask(t, http.MethodGet, "/v2/secret/image/manifests/"+d.String(), u.host(), header...); got.status != 401 {
 			t.Errorf("status %d, want 401", got.status)
 		}
+	}
+}
+
+// TestExpiredSecret has a pull secret that worked and then does not any more, while others can
+// read the repository: it must not stand in the way.
+func TestExpiredSecret(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("org/model", "v1", b)
+	u.users["org/model"] = "alice:s3cr3t-value"
+	f := newFacade(t, remote.Options{Credentials: func(string) (remote.Credentials, error) {
+		return remote.Credentials{Username: "node", Secret: "secret-of-the-node"}, nil
+	}})
+	f.get(t, u, "org/model", "v1", basic("alice:s3cr3t-value")...)
+	u.mu.Lock()
+	u.users["org/model"] = "node:secret-of-the-node"
+	u.mu.Unlock()
+
+	ims, err := f.h.Store.Images(t.Context())
+	if err != nil || len(ims) != 1 {
+		t.Fatal(ims, err)
+	}
+	if n := len(f.h.Fetchers(ims[0])); n != 2 {
+		t.Errorf("%d fetchers, want one with the secret and one without", n)
+	}
+	if err := f.h.Store.Hydrate(t.Context(), ims[0].Table, store.HydrateOptions{Fetchers: f.h.Fetchers(ims[0])}); err != nil {
+		t.Errorf("fetch: %v", err)
+	}
+	// Prefetches go by what is remembered too.
+	if _, err := f.h.Convert(t.Context(), u.ref(t, "org/model", "v1"), nil); err != nil {
+		t.Errorf("convert: %v", err)
+	}
+	if c := f.h.Credentials(u.host(), "org/model"); c != nil {
+		t.Error("the secret that expired is still remembered")
+	}
+	if n := len(f.h.Fetchers(ims[0])); n != 1 {
+		t.Errorf("%d fetchers, want one", n)
+	}
+}
+
+// TestPrivateByName has an image that is private by one name and public by another.
+func TestPrivateByName(t *testing.T) {
+	t.Parallel()
+	u, attacker := newUpstream(t), newUpstream(t)
+	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("secret/model", "v1", b)
+	u.users["secret/model"] = "alice:s3cr3t-value"
+	attacker.push("my/own", "v1", b)
+	f := newFacade(t, remote.Options{})
+	alice := basic("alice:s3cr3t-value")
+	d := digest.FromBytes(f.get(t, u, "secret/model", "v1", alice...).body).String()
+	f.get(t, attacker, "my/own", "v1")
+	f.get(t, attacker, "my/own", d)
+	for _, tt := range []struct {
+		u          *upstream
+		repository string
+		header     []string
+		want       int
+	}{
+		{u, "secret/model", nil, 401},
+		{u, "secret/model", basic("eve:guess"), 401},
+		{u, "secret/model", alice, 200},
+		{attacker, "my/own", nil, 200},
+		{attacker, "never/seen", nil, 404}, // it does not have the origin
+	} {
+		if got := f.ask(t, http.MethodGet, "/v2/"+tt.repository+"/manifests/"+d, tt.u.host(), tt.header...); got.status != tt.want {
+			t.Errorf("%s: status %d, want %d", tt.repository, got.status, tt.want)
+		}
+	}
+	attacker.push("also/there", "v9", b)
+	if n := f.ask(t, http.MethodGet, "/v2/also/there/manifests/"+d, attacker.host()).status; n != 200 {
+		t.Errorf("a name that has the origin too: status %d", n)
+	}
+}
+
+// TestStalledRegistry has a registry that never answers for a blob: those who pull the same model
+// from elsewhere do not wait for it.
+func TestStalledRegistry(t *testing.T) {
+	t.Parallel()
+	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	good := newUpstream(t)
+	good.push("org/model", "v1", b)
+	arrived, stop := make(chan struct{}, 8), make(chan struct{})
+	stalls := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/manifests/") {
+			w.Write(b.Manifest)
+			return
+		}
+		arrived <- struct{}{}
+		<-stop
+	}))
+	t.Cleanup(stalls.Close)
+	t.Cleanup(func() { close(stop) })
+	f := newFacade(t, remote.Options{})
+	bad, err := remote.NewRef(strings.TrimPrefix(stalls.URL, "http://"), "org/model", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := f.h.Convert(ctx, bad, nil)
+		done <- err
+	}()
+	<-arrived
+	ctx2, cancel2 := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel2()
+	if _, err := f.h.Convert(ctx2, good.ref(t, "org/model", "v1"), nil); err != nil {
+		t.Errorf("from another registry: %v", err)
+	}
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("the registry that stalls gave an image")
 	}
 }

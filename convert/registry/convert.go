@@ -1,15 +1,18 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -34,6 +37,21 @@ type origin struct {
 	parsed  *convert.Manifest
 	format  mediatype.Format
 	private bool
+
+	runner string // that the tag names, of an Ollama list
+	list   *ollama.List
+	chosen ollama.Child
+}
+
+// A source is what an image was resolved from.
+type source struct {
+	ref     string // as in store.Image.Refs
+	name    string // "host/repository", or empty
+	private bool   // it needed credentials of the caller
+}
+
+func (o *origin) source() source {
+	return source{ref: recordedRef(o.ref), name: nameOf(o.ref).String(), private: o.private}
 }
 
 // Convert resolves ref and converts it, or returns the image it was converted to before. With
@@ -42,6 +60,9 @@ type origin struct {
 // the parsers. Of an index of models it returns the image for this machine. The digest of an
 // image made here gives that image.
 func (h *Handler) Convert(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error) {
+	if ref.URL != "" {
+		return h.ConvertURL(ctx, ref.URL)
+	}
 	if creds == nil {
 		creds = h.Credentials(ref.Host, ref.Repository)
 	}
@@ -51,6 +72,9 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref, creds *remote.Cre
 			return store.Image{}, err
 		}
 		return h.forHere(ctx, im)
+	}
+	if address, ok := h.cartonURL(ref); ok {
+		return h.convertNamed(ctx, ref, address)
 	}
 	o, err := h.resolve(ctx, ref, who)
 	if err != nil {
@@ -66,7 +90,7 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref, creds *remote.Cre
 		}
 		return h.forHere(ctx, im)
 	}
-	return h.convert(ctx, o)
+	return h.convert(ctx, o, who)
 }
 
 // forHere returns im, or the image for this machine if im is an index.
@@ -101,13 +125,32 @@ func (h *Handler) resolve(ctx context.Context, ref remote.Ref, who caller) (*ori
 	var err error
 	o.private, err = h.upstream(ctx, ref, who, func(r *remote.Repository) error {
 		o.repo = r
-		o.served, err = r.Resolve(ctx, ref)
+		o.served, o.runner, err = manifest(ctx, r, ref)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return o, o.detect()
+}
+
+// manifest returns what ref names. A tag that is not there and has the name of an Ollama runner at
+// its end stands for the model of that runner in the list that the tag without it names.
+func manifest(ctx context.Context, r *remote.Repository, ref remote.Ref) (m remote.Manifest, runner string, err error) {
+	m, err = r.Resolve(ctx, ref)
+	tag, runner := ollama.CutRunner(ref.Tag)
+	if runner == "" || !errdefs.IsNotFound(err) {
+		return m, "", err
+	}
+	ref.Tag = tag
+	m, listErr := r.Resolve(ctx, ref)
+	if listErr != nil {
+		return remote.Manifest{}, "", err
+	}
+	if parsed, parseErr := convert.ParseManifest(m.Bytes); parseErr != nil || !ollama.IsList(parsed) {
+		return remote.Manifest{}, "", err
+	}
+	return m, runner, nil
 }
 
 // detect sets what o is.
@@ -126,40 +169,76 @@ func (o *origin) detect() error {
 	return nil
 }
 
-// convert returns the image that a model was converted to, converting it if it was not yet.
-// One conversion of an origin runs at a time, whoever asks, and does not end with the caller.
-func (h *Handler) convert(ctx context.Context, o *origin) (store.Image, error) {
-	key := store.Origin{Format: string(o.format), Digest: o.served.Digest, Mapping: convert.MappingVersion}
+// key returns what the image is made from. Of a list it chooses the child.
+func (h *Handler) key(o *origin) (store.Origin, error) {
+	if o.format != mediatype.FormatOllamaList {
+		return store.Origin{Format: string(o.format), Digest: o.served.Digest, Mapping: convert.MappingVersion}, nil
+	}
+	var err error
+	if o.list, err = ollama.ParseList(o.served.Bytes); err != nil {
+		return store.Origin{}, err
+	}
+	if o.chosen, err = ollama.Choose(o.list, cmp.Or(o.runner, h.OllamaRunner)); err != nil {
+		return store.Origin{}, err
+	}
+	return ollama.Origin(o.list, o.chosen), nil
+}
+
+// flightKey is the key of a conversion that several wait for: they ask for the same with the same
+// credentials at the same place. Who asks elsewhere does not wait for a registry that stalls.
+func flightKey(key store.Origin, o *origin, who caller) string {
+	s := fmt.Sprintf("%s %s %s", key.Format, key.Digest, nameOf(o.ref))
+	if who.creds != nil {
+		s += fmt.Sprintf(" %q %q", who.creds.Username, who.creds.Secret)
+	}
+	return s
+}
+
+// convert returns the image that a model was converted to, converting it if it was not yet. A
+// conversion does not end with the caller.
+func (h *Handler) convert(ctx context.Context, o *origin, who caller) (store.Image, error) {
+	key, err := h.key(o)
+	if err != nil {
+		return store.Image{}, fmt.Errorf("%s: %w", o.ref, err)
+	}
 	im, err := h.Store.ImageByOrigin(ctx, key)
 	if err == nil && h.whole(im) {
-		return h.used(ctx, im, o)
+		return h.used(ctx, im, o.source())
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return store.Image{}, err
 	}
-	done := h.flight.DoChan(key.Digest.String(), func() (any, error) {
+	im, err = h.alone(ctx, flightKey(key, o, who), func(ctx context.Context) (store.Image, error) {
+		model, err := h.parse(ctx, o)
+		if err != nil {
+			return store.Image{}, err
+		}
+		return h.make(ctx, model, o.source())
+	})
+	if err != nil {
+		return store.Image{}, fmt.Errorf("%s: %w", o.ref, err)
+	}
+	return h.used(ctx, im, o.source())
+}
+
+// alone calls f, but once for all who wait with one key. It goes on when they go.
+func (h *Handler) alone(ctx context.Context, key string, f func(context.Context) (store.Image, error)) (store.Image, error) {
+	done := h.flight.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), conversionTime)
 		defer cancel()
-		return h.make(ctx, o)
+		return f(ctx)
 	})
 	select {
 	case <-ctx.Done():
 		return store.Image{}, ctx.Err()
 	case r := <-done:
-		if r.Err != nil {
-			return store.Image{}, fmt.Errorf("%s: %w", o.ref, r.Err)
-		}
-		return h.used(ctx, r.Val.(store.Image), o)
+		return r.Val.(store.Image), r.Err
 	}
 }
 
-// make converts a model.
-func (h *Handler) make(ctx context.Context, o *origin) (store.Image, error) {
+// make makes the image of a model.
+func (h *Handler) make(ctx context.Context, model *convert.Model, src source) (store.Image, error) {
 	start := time.Now()
-	model, err := h.parse(ctx, o)
-	if err != nil {
-		return store.Image{}, err
-	}
 	built, err := image.Build(model)
 	if err != nil {
 		return store.Image{}, err
@@ -170,19 +249,21 @@ func (h *Handler) make(ctx context.Context, o *origin) (store.Image, error) {
 	if _, err := h.Store.PutTable(ctx, built.Table); err != nil {
 		return store.Image{}, err
 	}
-	im := store.Image{
+	if _, err := h.Store.PutBytes(ctx, built.Manifest); err != nil {
+		return store.Image{}, err
+	}
+	im, err := h.record(ctx, store.Image{
 		Manifest: built.Digest,
 		Config:   built.ConfigDigest,
 		Table:    built.TableDigest,
 		Origin:   model.Table.Origin,
-		Refs:     []string{recordedRef(o.ref)},
 		Size:     tableSize(&model.Table),
-		Private:  o.private,
-	}
-	if im, err = h.record(ctx, im, built.Manifest); err != nil {
+	}, src)
+	if err != nil {
 		return store.Image{}, err
 	}
-	h.log().Info("model converted", "ref", o.ref.String(), "format", im.Origin.Format, "origin", im.Origin.Digest,
+	name, _, _ := strings.Cut(src.ref, "?") // a URL can be signed
+	h.log().Info("model converted", "ref", name, "format", im.Origin.Format, "origin", im.Origin.Digest,
 		"digest", im.Manifest, "bytes", im.Size, "dur", time.Since(start))
 	return im, nil
 }
@@ -191,6 +272,13 @@ func (h *Handler) make(ctx context.Context, o *origin) (store.Image, error) {
 // time of a conversion.
 func (h *Handler) parse(ctx context.Context, o *origin) (*convert.Model, error) {
 	artifact := o.repo.Artifact(o.served)
+	if o.format == mediatype.FormatOllamaList {
+		p, err := ollama.ReadChild(ctx, artifact, o.chosen)
+		if err != nil {
+			return nil, fmt.Errorf("manifest list %s: %w", o.list.Digest, err)
+		}
+		return ollama.ParseChild(ctx, artifact, o.list, o.chosen, p)
+	}
 	parse, ok := h.Parsers[o.format]
 	if !ok {
 		return h.Parsers.Parse(ctx, artifact) // has the error
@@ -202,27 +290,30 @@ func (h *Handler) parse(ctx context.Context, o *origin) (*convert.Model, error) 
 	return model, nil
 }
 
-// record stores the manifest of an image, then the image.
-func (h *Handler) record(ctx context.Context, im store.Image, manifest []byte) (store.Image, error) {
-	if _, err := h.Store.PutBytes(ctx, manifest); err != nil {
-		return store.Image{}, err
-	}
-	if err := h.Store.PutImage(ctx, im); err != nil {
-		return store.Image{}, err
-	}
-	return h.Store.Image(ctx, im.Manifest)
-}
-
-// used records that im was resolved from o. What someone can read without credentials is
-// private no more.
-func (h *Handler) used(ctx context.Context, im store.Image, o *origin) (store.Image, error) {
-	ref := recordedRef(o.ref)
-	private := im.Private && o.private
-	if slices.Contains(im.Refs, ref) && private == im.Private && time.Since(im.Used) < usedTime {
+// used records that im was resolved from src.
+func (h *Handler) used(ctx context.Context, im store.Image, src source) (store.Image, error) {
+	private := slices.Contains(im.PrivateNames, src.name)
+	if slices.Contains(im.Refs, src.ref) && private == src.private && time.Since(im.Used) < usedTime {
 		return im, nil
 	}
-	im.Refs, im.Private = []string{ref}, private
+	return h.record(ctx, im, src)
+}
+
+// record stores that im was resolved from src. By that name it is private or not as it was
+// there; by the others nothing changes.
+func (h *Handler) record(ctx context.Context, im store.Image, src source) (store.Image, error) {
+	im.Refs, im.PrivateNames = []string{src.ref}, nil
+	if src.private {
+		im.PrivateNames = []string{src.name}
+	}
 	if err := h.Store.PutImage(ctx, im); err != nil {
+		return store.Image{}, err
+	}
+	now, err := h.Store.Image(ctx, im.Manifest)
+	if err != nil || src.private || !slices.Contains(now.PrivateNames, src.name) {
+		return now, err
+	}
+	if err := h.Store.SetPublic(ctx, im.Manifest, src.name); err != nil {
 		return store.Image{}, err
 	}
 	return h.Store.Image(ctx, im.Manifest)

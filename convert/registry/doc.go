@@ -13,8 +13,9 @@
 //
 // A tag is one GET upstream. What is no model passes byte for byte. A model is parsed, built
 // into an image, and kept in the store by the digest of its origin, so that the next request
-// for it converts nothing; one conversion of an origin runs at a time, and goes on when the
-// one who asked goes away. An index of models becomes an index of converted images. Entries of
+// for it converts nothing. Those who ask for an origin at the same place with the same
+// credentials wait for one conversion, which goes on when the one who asked goes away; a registry
+// that stalls holds up nobody else. An index of models becomes an index of converted images. Entries of
 // an index are looked at by what their descriptors say; only those with neither a type of
 // artifact nor a platform are read. An index in an index is refused.
 //
@@ -22,14 +23,38 @@
 // digest of a model upstream is refused with the digest to pin instead: containerd would
 // compare the digest of our answer, and without us it would mount an empty directory.
 //
+// # Lists of Ollama
+//
+// Of a manifest list the model for one runner is converted: that of Handler.OllamaRunner, or of
+// the tag. A tag such as 27b-mlx that upstream does not have is the model for mlx in the list 27b.
+// The origin is the list and the runner.
+//
+// # Cartons
+//
+// A carton is a layer of an artifact, or is at a URL. Handler.Cartons maps the references of a
+// host to URLs; no registry is asked for them. The origin of a carton at a URL is its model hash,
+// which is read again when a tag is asked for, but not more than once a minute. The sizes of files
+// are those of the archive at hand, so an image is not looked up by the model hash.
+//
+// Files of cartons are blobs of the image that no registry has: they are fetched from the carton,
+// which is opened again when it is needed, and answered here to clients that fetch blobs by
+// themselves. At most 8 cartons stay open, each for ten minutes after its last use; a carton from a
+// server without ranges is a copy on the disk until then.
+//
 // # Access
 //
 // The facade has no access rules of its own: who can read an origin can read what was made of
 // it. Upstream is asked without credentials of the caller first. If it refuses, so does the
 // facade, with a challenge for Basic, which makes containerd send the pull secret; that is then
 // used for that host and repository only, and kept in memory, never on disk, to fetch blobs
-// later. An image whose origin needed it is private: its manifest and blobs by digest are
-// given to those whose credentials can read the origin, which is remembered for a minute.
+// later. It is forgotten when the repository can be read without it, and blobs are then asked for
+// without it too: it can have expired.
+//
+// Each image has the names (host/repository) by which its origin needed such credentials. By
+// these, and by names it was never resolved from, its manifest and blobs by digest are given to
+// those who can read the origin there, which is remembered for a minute. By another name that
+// it was resolved from everybody gets them. So a registry that serves the same bytes to everybody
+// makes nothing public but its own name.
 //
 // # Errors
 //

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
@@ -21,10 +22,21 @@ type Handler struct {
 	Store    *store.Store
 	Parsers  convert.Parsers
 
+	// OllamaRunner is the runner whose model is taken of an Ollama list; see ollama.Choose.
+	OllamaRunner string
+
+	// Cartons are the hosts whose references name cartons at URLs: by host the URL, with
+	// {repository} and {tag} in it.
+	Cartons map[string]string
+
+	// Carton says how cartons are read.
+	Carton carton.Options
+
 	// Log is where the facade reports; nil discards.
 	Log *slog.Logger
 
-	flight singleflight.Group // conversions, by digest of the origin
+	flight  singleflight.Group // conversions; see flightKey
+	cartons cartons
 
 	mu    sync.Mutex
 	creds map[name]remote.Credentials // guarded by mu: of callers, known to work
@@ -36,6 +48,9 @@ type Handler struct {
 
 // name is a host and a repository.
 type name struct{ host, repository string }
+
+// String returns "host/repository".
+func (n name) String() string { return n.host + "/" + n.repository }
 
 func nameOf(ref remote.Ref) name { return name{ref.Host, ref.Repository} }
 

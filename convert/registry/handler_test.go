@@ -93,7 +93,7 @@ func hydrate(t *testing.T, f *facade, u *upstream, repository string, table dige
 	if err != nil {
 		t.Fatal(err)
 	}
-	if im.Table != table || im.Origin.Digest != b.Digest() || im.Origin.Format != string(b.Format) || im.Private {
+	if im.Table != table || im.Origin.Digest != b.Digest() || im.Origin.Format != string(b.Format) || len(im.PrivateNames) > 0 {
 		t.Errorf("image is %+v", im)
 	}
 	if diff := cmp.Diff(im.Refs, []string{ref.String()}); diff != "" {
@@ -399,7 +399,8 @@ func TestRefusedModels(t *testing.T) {
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
 	for name, p := range map[string]string{
 		"unknown version": strings.ReplaceAll(string(b.Manifest), ".weight.v1.", ".weight.v2."),
-		"ollama list":     `{"schemaVersion":2,"mediaType":"` + mediatype.OllamaManifestList + `","manifests":[{"digest":"` + b.Digest().String() + `","runner":"ggml"}]}`,
+		"list in a list":  `{"schemaVersion":2,"mediaType":"` + mediatype.OllamaManifestList + `","manifests":[{"mediaType":"` + mediatype.OllamaManifestList + `","digest":"` + b.Digest().String() + `"}]}`,
+		"unknown runner":  `{"schemaVersion":2,"mediaType":"` + mediatype.OllamaManifestList + `","manifests":[{"digest":"` + b.Digest().String() + `","runner":"x"}]}`,
 		"unsafe path":     strings.ReplaceAll(string(b.Manifest), `"model.gguf"`, `"../../model.gguf"`),
 		"sha512":          strings.Replace(string(b.Manifest), "sha256:", "sha512:"+strings.Repeat("a", 64), 1),
 		"both":            strings.Replace(string(b.Manifest), "{", `{"manifests":[],`, 1),

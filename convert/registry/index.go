@@ -40,7 +40,7 @@ func tell(d convert.Descriptor) clarity {
 	switch {
 	case mediatype.IsIndex(d.MediaType), mediatype.FormatOf(d.MediaType) == mediatype.FormatOllamaList:
 		return nested
-	case mediatype.FormatOf(d.ArtifactType) != "", mediatype.FormatOf(d.MediaType) != "":
+	case mediatype.FormatOf(d.ArtifactType) != "", mediatype.FormatOf(d.MediaType) != "", mediatype.IsCarton(d.ArtifactType):
 		return model
 	case d.ArtifactType != "":
 		return ordinary
@@ -132,14 +132,15 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (stor
 	}
 	im, err := h.image(ctx, index.Digest)
 	if err == nil {
-		return h.used(ctx, im, o)
+		return h.used(ctx, im, o.source())
+	}
+	if _, err := h.Store.PutBytes(ctx, index.Manifest); err != nil {
+		return store.Image{}, err
 	}
 	return h.record(ctx, store.Image{
 		Manifest: index.Digest,
 		Origin:   store.Origin{Format: string(mediatype.FormatIndex), Digest: o.served.Digest, Mapping: convert.MappingVersion},
-		Refs:     []string{recordedRef(o.ref)},
-		Private:  o.private,
-	}, index.Manifest)
+	}, o.source())
 }
 
 // convertChild converts an entry of an index that is a model.
@@ -151,7 +152,7 @@ func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descrip
 	if sub.format == mediatype.FormatIndex || sub.format == mediatype.FormatImage {
 		return nil, fmt.Errorf("%s: the index says that it is a model, but it is an %s: %w", sub.ref, sub.format, errdefs.ErrInvalidArgument)
 	}
-	im, err := h.convert(ctx, sub)
+	im, err := h.convert(ctx, sub, who)
 	if err != nil {
 		return nil, err
 	}

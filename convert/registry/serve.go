@@ -49,6 +49,13 @@ func (h *Handler) serveManifest(w http.ResponseWriter, r *http.Request, ref remo
 
 // byTag answers a tag: a model converted, everything else as it is.
 func (h *Handler) byTag(ctx context.Context, ref remote.Ref, who caller) (answer, error) {
+	if address, ok := h.cartonURL(ref); ok {
+		im, err := h.convertNamed(ctx, ref, address)
+		if err != nil {
+			return answer{}, err
+		}
+		return h.ours(ctx, im)
+	}
 	o, err := h.resolve(ctx, ref, who)
 	if err != nil {
 		return answer{}, err
@@ -74,6 +81,10 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (ans
 		return h.ours(ctx, im)
 	}
 	if !errdefs.IsNotFound(err) {
+		return answer{}, err
+	}
+	if address, ok := h.cartonURL(ref); ok {
+		_, err := h.convertNamed(ctx, ref, address)
 		return answer{}, err
 	}
 	if m, ok := h.recent.get(recentKey{nameOf(ref), ref.Digest, who.key()}); ok {
@@ -105,7 +116,7 @@ func (h *Handler) convertAny(ctx context.Context, o *origin, who caller) (store.
 	case mediatype.FormatIndex:
 		return h.convertIndex(ctx, o, who)
 	}
-	return h.convert(ctx, o)
+	return h.convert(ctx, o, who)
 }
 
 // ours answers with a manifest made here.
@@ -153,11 +164,16 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 	}
 	var denied error
 	for _, im := range images {
-		if im.Config != ref.Digest && im.Table != ref.Digest {
+		ours := im.Config == ref.Digest || im.Table == ref.Digest
+		member, isMember := h.member(ctx, im, ref.Digest)
+		if !ours && !isMember {
 			continue
 		}
 		if denied = h.authorize(ctx, im, ref, who); denied != nil {
 			continue
+		}
+		if !ours {
+			return h.serveMember(w, r, im, member)
 		}
 		f, err := h.Store.OpenObject(ref.Digest)
 		if err != nil {
@@ -169,6 +185,9 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 	}
 	if denied != nil {
 		return denied
+	}
+	if _, ok := h.cartonURL(ref); ok {
+		return &refusal{http.StatusNotFound, codeBlobUnknown, "no carton that was resolved by this name has the blob"}
 	}
 	return h.proxyBlob(w, r, ref, who)
 }

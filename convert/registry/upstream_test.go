@@ -63,6 +63,15 @@ func newUpstream(t testing.TB) *upstream {
 
 func (u *upstream) host() string { return strings.TrimPrefix(u.URL, "http://") }
 
+func (u *upstream) ref(t testing.TB, repository, tag string) remote.Ref {
+	t.Helper()
+	ref, err := remote.NewRef(u.host(), repository, tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
 // push puts an artifact under a tag.
 func (u *upstream) push(repository, tag string, b *converttest.Built) digest.Digest {
 	for d, p := range b.Blobs {

@@ -61,6 +61,28 @@ func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit 
 	return p, err
 }
 
+// ReadSmall reads a blob of a size that is not known, verified. It returns
+// errdefs.ErrInvalidArgument if it is larger than limit bytes.
+func (a *Artifact) ReadSmall(ctx context.Context, d digest.Digest, limit int64) ([]byte, error) {
+	var p []byte
+	err := retry(ctx, func() error {
+		resp, err := a.r.Blob(ctx, d, "")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		p, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+		switch {
+		case err != nil:
+			return fmt.Errorf("blob %s: %w: %w", d, err, errdefs.ErrUnavailable)
+		case int64(len(p)) > limit:
+			return fmt.Errorf("blob %s: more than %d bytes: %w", d, limit, errdefs.ErrInvalidArgument)
+		}
+		return store.VerifyBytes(d, p)
+	})
+	return p, err
+}
+
 // retry calls f until it returns nil, an error that is final, or too many others.
 func retry(ctx context.Context, f func() error) error {
 	pause := readPause

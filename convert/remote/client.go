@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +32,10 @@ type Options struct {
 	// "10.0.0.0/8") that registries may redirect to, or have their token server at,
 	// although they are not public.
 	AllowHosts []string
+
+	// NamedURLs are http and https URLs that the operator wrote: Client.Do reaches their hosts,
+	// at their ports, wherever they are.
+	NamedURLs []string
 
 	// UserAgent is sent to all hosts but those of Ollama. Empty means "ballast".
 	UserAgent string
@@ -64,6 +69,7 @@ const (
 // Limits of what a Client remembers.
 const (
 	maxRepositories = 512
+	maxHosts        = 512
 	hostsAge        = 10 * time.Minute // certificates can change without hosts.toml
 )
 
@@ -74,9 +80,11 @@ type Client struct {
 	facade map[string]bool
 	ollama map[string]bool
 	log    *slog.Logger
+	named  *guard          // of plain
+	plain  *http.Transport // of Do
 
 	mu    sync.Mutex
-	hosts map[string]*hostSet       // guarded by mu, by host of the reference
+	hosts map[string]*hostSet       // guarded by mu, by host of the reference; at most maxHosts
 	repos map[repoKey]*Repository   // guarded by mu
 	used  map[*Repository]time.Time // guarded by mu
 }
@@ -87,7 +95,8 @@ type repoKey struct {
 	anon  bool
 }
 
-// New returns a client. It returns errdefs.ErrInvalidArgument if Options.AllowHosts is wrong.
+// New returns a client. It returns errdefs.ErrInvalidArgument if Options.AllowHosts or
+// Options.NamedURLs is wrong.
 func New(o Options) (*Client, error) {
 	allow, err := parseAllow(o.AllowHosts)
 	if err != nil {
@@ -124,7 +133,7 @@ func New(o Options) (*Client, error) {
 	for _, h := range o.OllamaHosts {
 		c.ollama[strings.ToLower(h)] = true
 	}
-	return c, nil
+	return c, c.makePlain()
 }
 
 // Close closes idle connections. Repositories of the client still work.
@@ -134,6 +143,7 @@ func (c *Client) Close() {
 	for _, s := range c.hosts {
 		s.closeIdle()
 	}
+	c.plain.CloseIdleConnections()
 }
 
 // Repository returns access to the repository of ref, of which the tag and the digest do not

@@ -14,8 +14,7 @@
 // A manifest is one GET, never a HEAD, and there is no ping: the registry of Ollama knows
 // neither. Its digest is that of the bytes of that answer. The media type is read from the
 // body, since some registries answer text/plain. A host of Ollama gets the User-Agent of
-// Ollama (it refuses others for some models) and is asked for single manifests, not for
-// manifest lists.
+// Ollama (it refuses others for some models) and is asked for manifest lists as well.
 //
 // # Blobs
 //
@@ -23,6 +22,12 @@
 // never decompressed: the digest is over the bytes as stored. The place a registry redirects
 // a blob to is remembered until it fails. An answer without a byte for Options.Stall ends.
 // Nothing read here is trusted; the store compares digests.
+//
+// # URLs
+//
+// Client.Do gets a plain URL, such as that of a file that is not in a registry, without
+// credentials and without hosts.toml. Such a URL can come from a stranger: http and addresses
+// that are not public are only for hosts of Options.AllowHosts and Options.NamedURLs.
 //
 // # Credentials
 //

@@ -39,6 +39,7 @@ type endpoint struct {
 	// certificates. realm reaches token servers of the site of Host, foreign all others:
 	// without client certificates, and skip_verify does not count for them.
 	direct  http.RoundTripper
+	upload  http.RoundTripper // as direct, with more patience
 	outside http.RoundTripper
 	realm   http.RoundTripper
 	foreign http.RoundTripper
@@ -51,11 +52,12 @@ type hostSet struct {
 	endpoints []*endpoint
 	stamp     string // of the file; see stampOf
 	made      time.Time
+	used      time.Time // guarded by Client.mu
 }
 
 func (s *hostSet) closeIdle() {
 	for _, e := range s.endpoints {
-		for _, t := range []http.RoundTripper{e.direct, e.outside, e.realm, e.foreign} {
+		for _, t := range []http.RoundTripper{e.direct, e.upload, e.outside, e.realm, e.foreign} {
 			if c, ok := t.(interface{ CloseIdleConnections() }); ok {
 				c.CloseIdleConnections()
 			}
@@ -74,6 +76,7 @@ func (c *Client) hostSet(host string) (*hostSet, error) {
 		return nil, err
 	}
 	if s := c.hosts[host]; s != nil && s.stamp == stamp && time.Since(s.made) < hostsAge {
+		s.used = time.Now()
 		return s, nil
 	}
 	endpoints, err := c.configure(host, dir)
@@ -83,9 +86,26 @@ func (c *Client) hostSet(host string) (*hostSet, error) {
 	if old := c.hosts[host]; old != nil {
 		old.closeIdle()
 	}
-	s := &hostSet{endpoints: endpoints, stamp: stamp, made: time.Now()}
+	now := time.Now()
+	s := &hostSet{endpoints: endpoints, stamp: stamp, made: now, used: now}
 	c.hosts[host] = s
+	if len(c.hosts) > maxHosts {
+		c.forgetHost()
+	}
 	return s, nil
+}
+
+// forgetHost drops the host that was used the longest ago: whoever asks the facade chooses the
+// names. Repositories that have it work on. It needs c.mu.
+func (c *Client) forgetHost() {
+	oldest := ""
+	for name, s := range c.hosts {
+		if oldest == "" || s.used.Before(c.hosts[oldest].used) {
+			oldest = name
+		}
+	}
+	c.hosts[oldest].closeIdle()
+	delete(c.hosts, oldest)
 }
 
 // hostDir returns the directory of a host, or "".
@@ -170,7 +190,7 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 		if t == nil {
 			return nil, fmt.Errorf("host %s has no transport: %w", h.Host, errdefs.ErrInternal)
 		}
-		e := &endpoint{RegistryHost: h, server: i == len(hosts)-1, direct: h.Client.Transport}
+		e := &endpoint{RegistryHost: h, server: i == len(hosts)-1, direct: h.Client.Transport, upload: uploader(h.Client.Transport)}
 		e.guard, e.auth = &guard{allow: c.allow}, &guard{allow: c.allow, sameHost: true}
 		for _, u := range named {
 			e.guard.name(u)

@@ -26,15 +26,14 @@ type Manifest struct {
 	ContentType string
 }
 
-// accept is what a registry may answer with. The registry of Ollama is asked for manifests
-// alone: with its list type it would answer with a list, without it with the one manifest
-// that suits a client without lists.
+// accept is what a registry may answer with. The registry of Ollama is asked as its own client
+// does, so that it answers with the list of runners where there is one.
 var (
 	acceptAny = strings.Join([]string{
 		mediatype.OCIManifest, mediatype.OCIIndex, mediatype.DockerManifest, mediatype.DockerManifestList,
 		mediatype.ModelPackManifest, mediatype.CNAIManifest, "*/*",
 	}, ", ")
-	acceptOllama = mediatype.DockerManifest
+	acceptOllama = mediatype.OllamaManifestList + ", " + mediatype.DockerManifest
 )
 
 // Resolve returns the manifest that ref names. With a digest and a tag, a registry that does

@@ -100,7 +100,7 @@ func TestManifestOllama(t *testing.T) {
 		if got := s.header.Get("User-Agent"); !strings.HasPrefix(got, "ollama/") {
 			t.Errorf("User-Agent is %q", got)
 		}
-		if got := s.header.Get("Accept"); got != mediatype.DockerManifest {
+		if got := s.header.Get("Accept"); got != mediatype.OllamaManifestList+", "+mediatype.DockerManifest {
 			t.Errorf("Accept is %q", got)
 		}
 		if s.path == "/v2/" {

@@ -2,7 +2,10 @@ package remote
 
 import (
 	"fmt"
+	"net"
+	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/ballast-dev/ballast/store"
@@ -11,13 +14,23 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Ref is a reference to an artifact in a registry, normalised. It is comparable.
+// Ref is a reference to an artifact in a registry, normalised, or the URL of a carton. It is
+// comparable.
 type Ref struct {
 	Host       string        // such as "docker.io" or "127.0.0.1:5000"
 	Repository string        // such as "library/gemma"
 	Tag        string        // can be empty if there is a Digest
 	Digest     digest.Digest // can be empty if there is a Tag
+
+	// URL is the address of a carton; all else is empty then.
+	URL string
 }
+
+// cartonScheme is what is before the URL of a carton in a reference.
+const cartonScheme = "carton+"
+
+// maxURL is the longest URL of a carton, in bytes.
+const maxURL = 2048
 
 var (
 	hostRE = regexp.MustCompile(`^(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?$`)
@@ -33,9 +46,13 @@ var (
 const maxName = 255
 
 // ParseRef parses a reference as containerd does: "gemma" is docker.io/library/gemma:latest.
-// Unlike containerd it keeps the tag of a reference that has a tag and a digest.
+// Unlike containerd it keeps the tag of a reference that has a tag and a digest, and knows
+// "carton+https://…".
 // It returns errdefs.ErrInvalidArgument for what is not a reference.
 func ParseRef(s string) (Ref, error) {
+	if u, ok := strings.CutPrefix(s, cartonScheme); ok {
+		return parseURL(u)
+	}
 	named, err := reference.ParseNormalizedNamed(s)
 	if err != nil && strings.ToLower(s) != s {
 		return parseUppercase(s, err)
@@ -55,6 +72,16 @@ func ParseRef(s string) (Ref, error) {
 		r.Digest = d.Digest()
 	}
 	return r.checked()
+}
+
+// parseURL parses the URL of a carton. It has no user name, which would be a secret in a name.
+func parseURL(s string) (Ref, error) {
+	u, err := url.Parse(s)
+	if err != nil || len(s) > maxURL || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
+		return Ref{}, fmt.Errorf("reference: after %s comes an http or https URL, of at most %d bytes and without user name and fragment: %w",
+			cartonScheme, maxURL, errdefs.ErrInvalidArgument)
+	}
+	return Ref{URL: u.String()}, nil
 }
 
 // parseUppercase parses a reference with upper case in the repository, which must have a host.
@@ -93,13 +120,26 @@ func (r Ref) named() (Ref, error) {
 	case "index.docker.io", "registry-1.docker.io":
 		r.Host = "docker.io"
 	}
-	if len(r.Host) > maxName || !hostRE.MatchString(r.Host) {
+	if !wellFormedHost(r.Host) {
 		return Ref{}, malformed("host", r.Host)
 	}
 	if len(r.Repository) > maxName || !repositoryRE.MatchString(r.Repository) {
 		return Ref{}, malformed("repository", r.Repository)
 	}
 	return r, nil
+}
+
+// wellFormedHost reports whether s is a host, with or without a port.
+func wellFormedHost(s string) bool {
+	if len(s) > maxName || !hostRE.MatchString(s) {
+		return false
+	}
+	_, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return true // none
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n > 0
 }
 
 // checked is named that needs a tag or a digest too.
@@ -134,8 +174,12 @@ func (r Ref) Object() string {
 	return r.Tag
 }
 
-// String returns "host/repository:tag@digest", without the parts that are empty.
+// String returns "host/repository:tag@digest", without the parts that are empty, or
+// "carton+https://…".
 func (r Ref) String() string {
+	if r.URL != "" {
+		return cartonScheme + r.URL
+	}
 	s := r.Name()
 	if r.Tag != "" {
 		s += ":" + r.Tag

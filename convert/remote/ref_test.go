@@ -27,6 +27,8 @@ func TestParseRef(t *testing.T) {
 		{"[::1]:5000/a@" + someDigest, "[::1]:5000/a@" + someDigest, "[::1]:5000"},
 		{"hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M", "hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M", "hf.co"},
 		{"hf.co/Org/Model", "hf.co/Org/Model:latest", "hf.co"},
+		{"carton+https://h.example/a/b.carton?sig=1", "carton+https://h.example/a/b.carton?sig=1", ""},
+		{"carton+HTTP://h.example:8080/A", "carton+http://h.example:8080/A", ""},
 	} {
 		got, err := remote.ParseRef(tt.in)
 		if err != nil {
@@ -47,6 +49,9 @@ var badRefs = []string{
 	"host.example/a@sha256:../../x", "host.example/a@sha256:ABC", "host.example/A/../b:x",
 	"host.example/a@sha512:" + strings.Repeat("a", 128), "host.example/A@md5:" + strings.Repeat("a", 32),
 	"Upper/case", "host.example/" + strings.Repeat("a", 300), "user:pw@host.example/a", "https://host.example/a",
+	"carton+", "carton+x", "carton+file:///etc/passwd", "carton+https://", "carton+https:///x", "carton+https://u:p@h.example/x",
+	"carton+https://h.example/x#y", "carton+ftp://h.example/x", "carton+https://h.example/" + strings.Repeat("a", 3000),
+	"host.example:0/a", "host.example:70000/a",
 	"host.example/a:" + strings.Repeat("t", 200), "host.example/A?x", "host.example/A#x", "_default/a/../x",
 }
 

@@ -117,7 +117,7 @@ func TestImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 1 || all[0].State != admin.StatePartial || all[0].Manifest != r.image.Manifest {
+	if len(all) != 1 || all[0].State != admin.StateAbsent || all[0].Manifest != r.image.Manifest {
 		t.Fatalf("before the fetch: %+v", all)
 	}
 	r.hydrate(t)
@@ -170,7 +170,7 @@ func TestPinAndRemove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(pins) != 1 || admin.PinnedRef(pins[0]) != testRef || time.Until(pins[0].Expires) < 59*time.Minute {
+	if len(pins) != 1 || admin.PinnedRef(pins[0].Ref) != testRef || time.Until(pins[0].Expires) < 59*time.Minute {
 		t.Fatalf("pins: %+v", pins)
 	}
 	res, err := r.client.GC(ctx, store.GCOptions{})
@@ -233,7 +233,7 @@ func TestUntag(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(gone, admin.Removed{Untagged: []string{testRef}}); diff != "" {
+	if diff := cmp.Diff(gone, admin.Removed{Manifests: []digest.Digest{}, Untagged: []string{testRef}}); diff != "" {
 		t.Errorf("removed (got, want):\n%s", diff)
 	}
 	if _, err := r.client.Image(ctx, testRef); !errdefs.IsNotFound(err) {
@@ -274,14 +274,14 @@ func TestIndex(t *testing.T) {
 	for _, im := range all {
 		states[im.Manifest] = im.State
 	}
-	if diff := cmp.Diff(states, map[digest.Digest]string{d: admin.StateIndex, r.image.Manifest: admin.StatePartial}); diff != "" {
+	if diff := cmp.Diff(states, map[digest.Digest]string{d: admin.StateIndex, r.image.Manifest: admin.StateAbsent}); diff != "" {
 		t.Errorf("states (got, want):\n%s", diff)
 	}
 	if got, err := r.client.Image(ctx, ref); err != nil || got.Manifest != r.image.Manifest {
 		t.Errorf("inspect: %v, %v", got.Manifest, err)
 	}
 	pins, err := r.client.Pin(ctx, admin.PinRequest{Name: ref})
-	if err != nil || len(pins) != 1 || admin.PinnedRef(pins[0]) != ref || pins[0].Table != r.image.Table {
+	if err != nil || len(pins) != 1 || admin.PinnedRef(pins[0].Ref) != ref || pins[0].Table != r.image.Table {
 		t.Errorf("pin: %+v, %v", pins, err)
 	}
 	gone, err := r.client.RemoveImage(ctx, ref)
@@ -370,7 +370,7 @@ func TestErrors(t *testing.T) {
 			if !errors.Is(err, tt.want) {
 				t.Errorf("%s of %v: got %v, want %v", kind, tt.send, err, tt.want)
 			}
-			if got, want := fmt.Sprint(err), fmt.Sprintf("prefetch: %v", tt.send); got != want {
+			if got, want := fmt.Sprint(err), admin.Text(fmt.Errorf("prefetch: %w", tt.send)); got != want {
 				t.Errorf("%s of %v: message: got %q, want %q", kind, tt.send, got, want)
 			}
 		}

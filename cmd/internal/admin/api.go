@@ -19,8 +19,15 @@ type Version struct {
 type Image struct {
 	store.Image
 
-	// State is StateComplete, StatePartial or StatePulling.
+	// State is one of the states below.
 	State string `json:"state"`
+
+	// Total and Completed are the bytes of its blobs while State is StatePulling.
+	Total     int64 `json:"total,omitempty"`
+	Completed int64 `json:"completed,omitempty"`
+
+	// Error says what is wrong if State is StateInvalid.
+	Error *Error `json:"error,omitempty"`
 
 	// Pins are the pins that keep it.
 	Pins []store.Ref `json:"pins,omitempty"`
@@ -33,7 +40,9 @@ type Image struct {
 const (
 	StateComplete = "complete" // every file is there and was verified
 	StatePartial  = "partial"  // something is missing, and nobody fetches it
-	StatePulling  = "pulling"  // a prefetch fetches it
+	StateAbsent   = "absent"   // none of its bytes are there, and nobody fetches them
+	StatePulling  = "pulling"  // a prefetch or a pull of containerd fetches it
+	StateInvalid  = "invalid"  // it can not be shown; see Error
 	StateIndex    = "index"    // it is a list of other images
 )
 
@@ -95,6 +104,15 @@ type Job struct {
 	Error     *Error    `json:"error,omitempty"`
 }
 
+// Pin is a pin with what it keeps. Its Size and Inodes are what is attributed to it: an object
+// that an older reference keeps as well does not count.
+type Pin struct {
+	store.Ref
+
+	// ModelSize is the sum of the sizes of the model's files as far as known, in bytes.
+	ModelSize int64 `json:"modelSize"`
+}
+
 // PinRequest asks for a model that is known to be kept.
 type PinRequest struct {
 	Name string        `json:"name"`          // a reference or a digest
@@ -105,7 +123,7 @@ type PinRequest struct {
 type VerifyRequest struct {
 	Name string `json:"name,omitempty"` // empty: all
 
-	// Repair takes away what is wrong and fetches it again. Otherwise it is only reported.
+	// Repair fetches again what is damaged or missing. Otherwise it is only reported.
 	Repair bool `json:"repair,omitempty"`
 }
 
@@ -115,8 +133,8 @@ type VerifyEvent struct {
 	Total     int64  `json:"total,omitempty"`
 	Completed int64  `json:"completed,omitempty"`
 
-	Result *VerifyResult `json:"result,omitempty"` // last line, if all went well
-	Error  *Error        `json:"error,omitempty"`  // last line, if not
+	Result *VerifyResult `json:"result,omitempty"` // last line, if objects were read
+	Error  *Error        `json:"error,omitempty"`  // last line, if not all went well
 }
 
 // VerifyResult is what a verify found.
@@ -126,6 +144,9 @@ type VerifyResult struct {
 
 	// Repaired are the references of the images that were fetched again.
 	Repaired []string `json:"repaired,omitempty"`
+
+	// Left is the number of objects in Bad that were not repaired.
+	Left int `json:"left"`
 }
 
 // Health are facts about a running daemon.

@@ -69,17 +69,17 @@ func (c *Client) Jobs(ctx context.Context) (v []Job, err error) {
 }
 
 // Pins returns all pins.
-func (c *Client) Pins(ctx context.Context) (v []store.Ref, err error) {
+func (c *Client) Pins(ctx context.Context) (v []Pin, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/pins", nil, &v)
 }
 
 // Pin pins what a name stands for and returns the pins.
-func (c *Client) Pin(ctx context.Context, r PinRequest) (v []store.Ref, err error) {
+func (c *Client) Pin(ctx context.Context, r PinRequest) (v []Pin, err error) {
 	return v, c.call(ctx, http.MethodPut, "/v1/pin", r, &v)
 }
 
 // Unpin removes the pins of what name stands for and returns them.
-func (c *Client) Unpin(ctx context.Context, name string) (v []store.Ref, err error) {
+func (c *Client) Unpin(ctx context.Context, name string) (v []Pin, err error) {
 	return v, c.call(ctx, http.MethodDelete, "/v1/pin?name="+url.QueryEscape(name), nil, &v)
 }
 
@@ -114,12 +114,14 @@ func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, event func(Eve
 	return *im, nil
 }
 
-// Verify compares objects with their digests and calls event for each line but the last.
+// Verify compares objects with their digests and calls event for each line but the last. If a
+// repair fails, it returns what was found as well as the error.
 func (c *Client) Verify(ctx context.Context, r VerifyRequest, event func(VerifyEvent)) (VerifyResult, error) {
 	var res *VerifyResult
 	err := readStream(ctx, c, "/v1/verify", r, func(e VerifyEvent) (bool, error) {
 		switch {
 		case e.Error != nil:
+			res = e.Result
 			return true, e.Error
 		case e.Result != nil:
 			res = e.Result
@@ -128,10 +130,10 @@ func (c *Client) Verify(ctx context.Context, r VerifyRequest, event func(VerifyE
 		event(e)
 		return false, nil
 	})
-	if err != nil {
+	if res == nil {
 		return VerifyResult{}, err
 	}
-	return *res, nil
+	return *res, err
 }
 
 // readStream posts in and calls each with every line of the answer, until it says that it was
@@ -207,7 +209,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w; only root may talk to ballastd: %w", err, errdefs.ErrPermissionDenied)
+		return &Error{Code: "permission_denied", Message: err.Error() + "; only root may talk to ballastd"}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("ballastd does not run or has its admin socket elsewhere: %w: %w", err, errdefs.ErrUnavailable)
 	}

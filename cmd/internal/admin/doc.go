@@ -9,7 +9,7 @@
 //	DELETE /v1/image?name=N
 //	POST   /v1/prefetch           PrefetchRequest → a stream of Event
 //	GET    /v1/jobs               prefetches that are running, and the last that ended
-//	GET    /v1/pins
+//	GET    /v1/pins               all pins, with the sizes of their models
 //	PUT    /v1/pin                PinRequest
 //	DELETE /v1/pin?name=N
 //	POST   /v1/gc                 store.GCOptions → store.GCResult
@@ -21,7 +21,11 @@
 // Answers are JSON; a stream is one JSON value a line, and its last line has either the result
 // or the error. An error is an object with a code, which names a category of
 // github.com/containerd/errdefs, and a message; the client gives back an error of that
-// category, so that exit codes come out the same as if there was no socket between.
+// category, so that exit codes come out the same as if there was no socket between. The message
+// is for people and does not repeat the category.
+//
+// An image that can not be shown, because a document of it is damaged or gone, is listed as
+// invalid, with the error; it hides no other.
 //
 // The daemon owns the work: a client that goes away ends its stream and nothing else.
 package admin

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 
 	"github.com/containerd/errdefs"
@@ -13,8 +14,8 @@ import (
 
 // Error is an error as it crosses the socket.
 type Error struct {
-	Code    string `json:"code"` // a category; see categories
-	Message string `json:"message"`
+	Code    string `json:"code"`    // a category; see categories
+	Message string `json:"message"` // as Text gives it
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -55,12 +56,12 @@ var categories = []struct {
 // Wrap returns err as it crosses the socket.
 func Wrap(err error) *Error {
 	var e *Error
-	if errors.As(err, &e) && e.Message == err.Error() {
+	if errors.As(err, &e) && e.Message == Text(err) {
 		return e
 	}
 	for _, c := range categories {
 		if errors.Is(err, c.err) {
-			return &Error{Code: c.code, Message: err.Error()}
+			return &Error{Code: c.code, Message: Text(err)}
 		}
 	}
 	code := "unknown"
@@ -71,7 +72,7 @@ func Wrap(err error) *Error {
 	case errors.As(err, &netErr), errors.Is(err, io.ErrUnexpectedEOF):
 		code = "unavailable"
 	}
-	return &Error{Code: code, Message: err.Error()}
+	return &Error{Code: code, Message: Text(err)}
 }
 
 // status returns the HTTP status of e.
@@ -83,3 +84,60 @@ func (e *Error) status() int {
 	}
 	return http.StatusInternalServerError
 }
+
+// silent are the categories whose name says nothing to people at the end of a message that has
+// said what is wrong. It stays where it is the message: "model x: not found".
+var silent = []error{
+	errdefs.ErrInvalidArgument, errdefs.ErrNotImplemented, errdefs.ErrUnavailable, errdefs.ErrDataLoss,
+	errdefs.ErrFailedPrecondition, errdefs.ErrAlreadyExists, errdefs.ErrResourceExhausted, errdefs.ErrAborted,
+	errdefs.ErrUnknown, errdefs.ErrOutOfRange,
+}
+
+// Text returns what err says to people: its text without the categories of errdefs at the ends
+// of its lines. "invalid argument" stays where it is the kernel's word (EINVAL).
+func Text(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	for i := range lines {
+		lines[i] = withoutCategories(lines[i], err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func withoutCategories(line string, err error) string {
+	// A server has said it in nearly the same words: "answered 404 Not Found: not found".
+	said := errdefs.ErrNotFound.Error()
+	if rest, ok := strings.CutSuffix(line, ": "+said); ok && strings.HasSuffix(strings.ToLower(rest), said) {
+		line = rest
+	}
+	for again := true; again; {
+		again = false
+		for _, c := range silent {
+			if rest, ok := strings.CutSuffix(line, ": "+c.Error()); ok && errors.Is(err, c) {
+				line, again = rest, true
+			}
+		}
+	}
+	return line
+}
+
+// An about is an error with what it is about, said once.
+type about struct {
+	name string
+	err  error
+}
+
+// About returns an error that says "name: err", however often err says the name itself.
+func About(name string, err error) error { return &about{name, err} }
+
+func (e *about) Error() string {
+	text, prefix := e.err.Error(), e.name+": "
+	for {
+		rest, ok := strings.CutPrefix(text, prefix)
+		if !ok {
+			return prefix + text
+		}
+		text = rest
+	}
+}
+
+func (e *about) Unwrap() error { return e.err }

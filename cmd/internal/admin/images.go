@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -33,18 +34,26 @@ func (h *Handler) images(r *http.Request) (any, error) {
 		return nil, err
 	}
 	for _, im := range all {
-		v, _, err := h.state(ctx, im, refs)
-		if err != nil {
-			return nil, err
-		}
+		v, _ := h.state(ctx, im, refs)
 		out = append(out, v)
 	}
 	return out, nil
 }
 
-// state returns im with its state, and its files if it is complete.
-func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (Image, []store.File, error) {
+// state returns im with its state, and its files if it is complete. An image that can not be
+// shown does not hide the others: it is StateInvalid.
+func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (Image, []store.File) {
+	if im.Refs == nil {
+		im.Refs = []string{} // as JSON
+	}
 	v := Image{Image: im, State: StateComplete}
+	if isIndex(im) {
+		v.State = StateIndex
+		if _, err := children(ctx, h.Store, im); err != nil {
+			v.invalid(err)
+		}
+		return v, nil
+	}
 	for _, ref := range refs {
 		switch {
 		case ref.Table != im.Table:
@@ -54,49 +63,98 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 			v.Snapshots++
 		}
 	}
-	if isIndex(im) {
-		v.State, v.Pins, v.Snapshots = StateIndex, nil, 0
-		return v, nil, nil
-	}
 	files, err := h.Store.Files(ctx, im.Table)
 	switch {
 	case err == nil:
-		return v, files, nil
-	case !errdefs.IsUnavailable(err) && !errdefs.IsNotFound(err):
-		return Image{}, nil, err
+		return v, files
+	case !errdefs.IsUnavailable(err):
+		v.invalid(err)
+		return v, nil
+	}
+	if ps, ok := h.Store.Hydrating(im.Table); ok {
+		v.State = StatePulling
+		for _, p := range ps {
+			v.Total += p.Total
+			v.Completed += p.Done
+		}
+		return v, nil
 	}
 	v.State = StatePartial
-	for _, j := range h.Jobs() {
-		if j.Ended.IsZero() && slices.Contains(im.Refs, j.Ref) {
-			v.State = StatePulling
+	t, err := h.Store.Table(ctx, im.Table)
+	switch {
+	case err != nil:
+		v.invalid(err)
+	case !h.begun(t):
+		v.State = StateAbsent
+	}
+	return v, nil
+}
+
+// invalid says why v can not be shown.
+func (v *Image) invalid(err error) {
+	if errdefs.IsNotFound(err) {
+		err = fmt.Errorf("a document of it is gone, its next pull or prefetch by tag makes it again: %w", err)
+	}
+	v.State, v.Error = StateInvalid, Wrap(err)
+}
+
+// begun reports whether bytes of a table are on the disk, as far as its blobs and files have
+// names there. What an archive has left when it was complete once and some of its files have
+// been collected does not count.
+func (h *Handler) begun(t *store.Table) bool {
+	objects := make([]digest.Digest, 0, len(t.Blobs)+len(t.Files))
+	for _, b := range t.Blobs {
+		if _, err := os.Stat(filepath.Join(h.Store.Dir(), "partial", "sha256-"+b.Digest.Encoded())); err == nil {
+			return true
+		}
+		objects = append(objects, b.Digest)
+	}
+	for _, f := range t.Files {
+		if f.Digest != "" && f.Source != nil && len(f.Source.Inline) == 0 {
+			objects = append(objects, f.Digest)
 		}
 	}
-	return v, nil, nil
+	return slices.ContainsFunc(objects, func(d digest.Digest) bool {
+		f, err := h.Store.OpenObject(d)
+		if err != nil {
+			return false
+		}
+		f.Close()
+		return true
+	})
 }
 
 // image answers with all that is known of one image.
 func (h *Handler) image(r *http.Request) (any, error) {
 	ctx := r.Context()
-	im, err := findOne(ctx, h.Store, r.FormValue("name"))
-	if err != nil {
-		return nil, err
-	}
 	refs, err := h.Store.Refs(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	var d Detail
-	if d.Image, d.Files, err = h.state(ctx, im, refs); err != nil {
-		return nil, err
-	}
-	t, err := h.Store.Table(ctx, im.Table)
+	d := Detail{Files: []store.File{}, Blobs: []store.Blob{}}
+	im, err := findOne(ctx, h.Store, r.FormValue("name"))
 	if err != nil {
-		return nil, err
+		// An index that can not be read is shown as far as it is known.
+		found, findErr := find(ctx, h.Store, r.FormValue("name"))
+		if findErr != nil || len(found) != 1 || !isIndex(found[0]) {
+			return nil, err
+		}
+		if d.Image, _ = h.state(ctx, found[0], refs); d.State != StateInvalid {
+			return nil, err
+		}
+		return d, nil
 	}
-	d.Blobs = t.Blobs
-	if d.Files == nil {
-		d.Files = t.Files
+	var files []store.File
+	d.Image, files = h.state(ctx, im, refs)
+	if t, err := h.Store.Table(ctx, im.Table); err != nil {
+		d.invalid(err)
+	} else {
+		d.Blobs = append(d.Blobs, t.Blobs...)
+		if files == nil {
+			files = t.Files
+		}
 	}
+	d.Files = append(d.Files, files...) // a copy: the store keeps the table
 	for i := range d.Files {
 		d.Files[i].Source = nil // large, and of use to nobody here
 	}
@@ -111,6 +169,9 @@ func (h *Handler) image(r *http.Request) (any, error) {
 type Removed struct {
 	Manifests []digest.Digest `json:"manifests"`          // of images that are forgotten
 	Untagged  []string        `json:"untagged,omitempty"` // references of images that have others
+
+	// InUse are those of Manifests whose files stay: snapshots of containerd show them.
+	InUse []digest.Digest `json:"inUse,omitempty"`
 }
 
 // removeImage forgets images. By a reference only that is taken from an image that has others.
@@ -125,7 +186,11 @@ func (h *Handler) removeImage(r *http.Request) (any, error) {
 	if r, err := ParseRef(name); err == nil {
 		ref = stored(r)
 	}
-	var out Removed
+	snapshots, err := h.Store.Refs(ctx, snapshotPrefix)
+	if err != nil {
+		return nil, err
+	}
+	out := Removed{Manifests: []digest.Digest{}}
 	for _, im := range found {
 		if i := slices.Index(im.Refs, ref); i >= 0 && len(im.Refs) > 1 {
 			if err := h.untag(ctx, im, i); err != nil {
@@ -135,8 +200,8 @@ func (h *Handler) removeImage(r *http.Request) (any, error) {
 			continue
 		}
 		entries, err := children(ctx, h.Store, im)
-		if err != nil && !errdefs.IsNotFound(err) {
-			return nil, err
+		if err != nil {
+			h.Log.Warn("index can not be read, it is removed without its models", "digest", im.Manifest, "err", err)
 		}
 		// Those of an index that nobody has asked for by a tag go with it.
 		entries = slices.DeleteFunc(entries, func(c store.Image) bool {
@@ -147,6 +212,9 @@ func (h *Handler) removeImage(r *http.Request) (any, error) {
 				return nil, err
 			}
 			out.Manifests = append(out.Manifests, im.Manifest)
+			if slices.ContainsFunc(snapshots, func(r store.Ref) bool { return !isIndex(im) && r.Table == im.Table }) {
+				out.InUse = append(out.InUse, im.Manifest)
+			}
 		}
 	}
 	return out, nil
@@ -172,6 +240,11 @@ func (h *Handler) forget(ctx context.Context, im store.Image) error {
 	if err != nil {
 		return err
 	}
+	for _, ref := range im.Refs { // that of an index is on a model that may stay
+		if err := h.Store.RemoveRef(ctx, PinName(ref)); err != nil {
+			return err
+		}
+	}
 	for _, p := range pins {
 		if err := h.Store.RemoveRef(ctx, p.Name); err != nil {
 			return err
@@ -182,83 +255,4 @@ func (h *Handler) forget(ctx context.Context, im store.Image) error {
 	}
 	h.Log.Info("model removed", "ref", strings.Join(im.Refs, " "), "digest", im.Manifest)
 	return nil
-}
-
-func (h *Handler) pinsOf(ctx context.Context, im store.Image) ([]store.Ref, error) {
-	pins, err := h.Store.Refs(ctx, pinPrefix)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(pins, func(p store.Ref) bool { return p.Table != im.Table }), nil
-}
-
-// pin pins the model that the name stands for now.
-func (h *Handler) pin(r *http.Request) (any, error) {
-	ctx := r.Context()
-	var req PinRequest
-	if err := decodeBody(r, &req); err != nil {
-		return nil, err
-	}
-	if req.TTL < 0 {
-		return nil, fmt.Errorf("ttl %v is negative: %w", req.TTL, errdefs.ErrInvalidArgument)
-	}
-	im, err := findOne(ctx, h.Store, req.Name)
-	if err != nil {
-		return nil, err
-	}
-	name := PinName(Label(im, req.Name))
-	if err := h.Store.AddRef(ctx, name, im.Table, expiry(req.TTL)); err != nil {
-		return nil, err
-	}
-	p, err := h.Store.Ref(ctx, name)
-	return []store.Ref{p}, err
-}
-
-// Label returns the reference under which im is pinned when it was asked for by name: that
-// itself, or one of im's if it is a digest.
-func Label(im store.Image, name string) string {
-	if ref, err := ParseRef(name); err == nil {
-		return stored(ref)
-	}
-	if len(im.Refs) > 0 {
-		return im.Refs[0]
-	}
-	return im.Manifest.String()
-}
-
-// unpin removes the pins of what the name stands for.
-func (h *Handler) unpin(r *http.Request) (any, error) {
-	ctx := r.Context()
-	name := r.FormValue("name")
-	if ref, err := ParseRef(name); err == nil {
-		if p, err := h.Store.Ref(ctx, PinName(stored(ref))); err == nil {
-			return []store.Ref{p}, h.Store.RemoveRef(ctx, p.Name)
-		}
-	}
-	found, err := find(ctx, h.Store, name)
-	if err != nil {
-		return nil, err
-	}
-	pins := []store.Ref{}
-	for _, im := range found {
-		of, err := h.pinsOf(ctx, im)
-		if err != nil {
-			return nil, err
-		}
-		for _, p := range of {
-			if err := h.Store.RemoveRef(ctx, p.Name); err != nil {
-				return nil, err
-			}
-			pins = append(pins, p)
-		}
-	}
-	return pins, nil
-}
-
-// expiry returns when something ends that holds for ttl from now; zero means never.
-func expiry(ttl time.Duration) time.Time {
-	if ttl == 0 {
-		return time.Time{}
-	}
-	return time.Now().Add(ttl)
 }

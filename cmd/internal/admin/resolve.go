@@ -30,8 +30,7 @@ func find(ctx context.Context, s *store.Store, name string) ([]store.Image, erro
 	if err != nil {
 		return nil, err
 	}
-	hex := strings.TrimPrefix(name, "sha256:")
-	isDigest := len(hex) >= minShortDigest && strings.Trim(hex, "0123456789abcdef") == ""
+	hex, isDigest := digestPrefix(name)
 	ref, refErr := ParseRef(name)
 	full := stored(ref)
 	var found []store.Image

@@ -60,7 +60,7 @@ func (h *Handler) Routes() http.Handler {
 	mux.Handle("GET /v1/image", answer(h.image))
 	mux.Handle("DELETE /v1/image", answer(h.removeImage))
 	mux.Handle("GET /v1/jobs", answer(func(*http.Request) (any, error) { return h.Jobs(), nil }))
-	mux.Handle("GET /v1/pins", answer(func(r *http.Request) (any, error) { return h.Store.Refs(r.Context(), pinPrefix) }))
+	mux.Handle("GET /v1/pins", answer(h.pins))
 	mux.Handle("PUT /v1/pin", answer(h.pin))
 	mux.Handle("DELETE /v1/pin", answer(h.unpin))
 	mux.Handle("POST /v1/gc", answer(h.gc))

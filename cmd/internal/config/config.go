@@ -27,6 +27,8 @@ type Config struct {
 	Snapshot   Snapshot   `toml:"snapshot"`
 	GC         GC         `toml:"gc"`
 	Metrics    Metrics    `toml:"metrics"`
+
+	Carton []Carton `toml:"carton,omitempty"`
 }
 
 // Log says what the daemon writes to stderr.
@@ -52,6 +54,7 @@ type Upstream struct {
 	DockerConfig string   `toml:"docker_config" comment:"File with credentials and credential helpers, in the format of Docker. Empty: none."`
 	AllowHosts   []string `toml:"allow_hosts" comment:"Hosts that registries may redirect to, or have their token server at, although they are not\npublic: names, \"name:port\", addresses, or networks such as \"10.0.0.0/8\"."`
 	OllamaHosts  []string `toml:"ollama_hosts" comment:"Registries with the manners of the Ollama registry, besides registry.ollama.ai: no HEAD, no\ndigests in answers, manifests as text/plain."`
+	OllamaRunner string   `toml:"ollama_runner" comment:"Which model is taken of an Ollama list: that for llamacpp, ggml or mlx. Empty: the first of\nthese that there is. A tag that ends so, such as \"27b-mlx\", names one too."`
 	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast and its version."`
 	StallTimeout Duration `toml:"stall_timeout" comment:"A transfer without a byte for this long is given up and tried again."`
 }
@@ -97,15 +100,15 @@ func Default() *Config {
 			DockerConfig: "/root/.docker/config.json",
 			AllowHosts:   []string{},
 			OllamaHosts:  []string{},
-			StallTimeout: Duration(30 * time.Second),
+			StallTimeout: Duration{30 * time.Second},
 		},
 		Fetch: Fetch{
 			Connections: 8,
 			Reserve:     1 << 30, // 1 GiB
-			Linger:      Duration(5 * time.Minute),
+			Linger:      Duration{5 * time.Minute},
 		},
 		Snapshot: Snapshot{Show: ShowAuto},
-		GC:       GC{Interval: Duration(5 * time.Minute), High: 85, Low: 80},
+		GC:       GC{Interval: Duration{5 * time.Minute}, High: 85, Low: 80},
 	}
 }
 

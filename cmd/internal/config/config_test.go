@@ -67,7 +67,7 @@ ollama_hosts = ["a.example", "b.example"]
 	}
 	want := Default()
 	want.Root = "/data/ballast"
-	want.Fetch = Fetch{Connections: 16, Reserve: 2e9, Linger: Duration(time.Hour)}
+	want.Fetch = Fetch{Connections: 16, Reserve: 2e9, Linger: Duration{time.Hour}}
 	want.Upstream.OllamaHosts = []string{"c.example"}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("configuration (got, want):\n%s", diff)
@@ -83,13 +83,19 @@ func TestLoadErrors(t *testing.T) {
 		{"unknown key", "version = 1\n\n[fetch]\nconections = 3\n", `config.toml:4: unknown key "fetch.conections"`},
 		{"two unknown keys", "version = 1\nfoo = 1\nbar = 2\n", `config.toml:3: unknown key "bar"`},
 		{"unknown table", "version = 1\n[gc2]\nhigh = \"1%\"\n", `unknown key "gc2`},
-		{"no version", "root = \"/x\"\n", `write "version = 1"`},
+		{"no version", "root = \"/x\"\n", `has no "version = 1" line`},
 		{"later version", "version = 2\n", "version is 2"},
 		{"syntax", "version = 1\nroot = \n", "config.toml:2: "},
 		{"type", "version = 1\n[fetch]\nconnections = \"many\"\n", "config.toml:3: fetch.connections"},
 		{"size", "version = 1\n[fetch]\nreserve = \"1 GiBi\"\n", "not a number with a unit"},
-		{"duration", "version = 1\n[gc]\ninterval = \"5\"\n", "not a number with a unit such as 30s"},
+		{"duration", "version = 1\n[gc]\ninterval = \"5\"\n", `duration "5" has no unit: 5s?`},
+		{"duration as number", "version = 1\n[gc]\ninterval = 5\n", `config.toml: gc.interval: duration "5" has no unit: 5s?`},
+		{"duration of words", "version = 1\n[gc]\ninterval = \"soon\"\n", "not a number with a unit such as 30s"},
+		{"network", "version = 1\n[upstream]\nallow_hosts = [\"10.0.0.0/33\"]\n", `upstream.allow_hosts: "10.0.0.0/33" is not a network`},
+		{"address", "version = 1\n[upstream]\nallow_hosts = [\"10.0.0.300\"]\n", `"10.0.0.300" is not a host`},
+		{"URL", "version = 1\n[upstream]\nallow_hosts = [\"http://x\"]\n", `"http://x" is not a host`},
 		{"share", "version = 1\n[gc]\nhigh = \"120%\"\n", "not within 1%"},
+		{"share as number", "version = 1\n[gc]\nhigh = 500\n", "gc.high: 500% is not within 1%"},
 		{"low above high", "version = 1\n[gc]\nlow = \"90%\"\n", "gc.low: 90% is above gc.high, 85%"},
 		{"relative root", "version = 1\nroot = \"x\"\n", "root: \"x\" is not an absolute path"},
 		{"root with colon", "version = 1\nroot = \"/a:b\"\n", "mount options"},
@@ -99,6 +105,19 @@ func TestLoadErrors(t *testing.T) {
 		{"facade without port", "version = 1\n[facade]\nlisten = \"127.0.0.1\"\n", "facade.listen"},
 		{"level", "version = 1\n[log]\nlevel = \"loud\"\n", "log.level"},
 		{"show", "version = 1\n[snapshot]\nshow = \"fuse\"\n", "snapshot.show"},
+		{"runner", "version = 1\n[upstream]\nollama_runner = \"cuda\"\n", "upstream.ollama_runner"},
+		{"carton without registry", "version = 1\n[[carton]]\nurl = \"https://x.example/{repository}/{tag}\"\n", "carton 1: registry"},
+		{"carton with bare registry", "version = 1\n[[carton]]\nregistry = \"cartons\"\nurl = \"https://x.example/{repository}/{tag}\"\n", "carton 1: registry"},
+		{"carton over http", "version = 1\n[[carton]]\nregistry = \"c.example\"\nurl = \"http://x.example/{repository}/{tag}\"\n", "allow_http = true"},
+		{"carton from a file", "version = 1\n[[carton]]\nregistry = \"c.example\"\nurl = \"file:///{repository}/{tag}\"\n", "carton 1: url"},
+		{"carton with user", "version = 1\n[[carton]]\nregistry = \"c.example\"\nurl = \"https://u:p@x.example/{repository}/{tag}\"\n", "without user name"},
+		{"carton without tag", "version = 1\n[[carton]]\nregistry = \"c.example\"\nurl = \"https://x.example/{repository}\"\n", "{tag} once each"},
+		{"carton with tag twice", "version = 1\n[[carton]]\nregistry = \"c.example\"\nurl = \"https://x.example/{repository}/{tag}/{tag}\"\n", "{tag} once each"},
+		{"carton with another placeholder", "version = 1\n[[carton]]\nregistry = \"c.example\"\nurl = \"https://x.example/{repository}/{tag}/{host}\"\n", "and no others"},
+		{"carton with open brace", "version = 1\n[[carton]]\nregistry = \"c.example\"\nurl = \"https://x.example/{repository}/{tag}/{\"\n", "and no others"},
+		{"carton with tag in the query", "version = 1\n[[carton]]\nregistry = \"c.example\"\nurl = \"https://x.example/{repository}?{tag}\"\n", "in its path"},
+		{"carton with tag in the host", "version = 1\n[[carton]]\nregistry = \"c.example\"\nurl = \"https://{tag}.example/{repository}\"\n", "carton 1: url"},
+		{"two cartons of one registry", "version = 1\n[[carton]]\nregistry = \"c.example\"\nurl = \"https://x.example/{repository}/{tag}\"\n[[carton]]\nregistry = \"c.example\"\nurl = \"https://y.example/{repository}/{tag}\"\n", "there twice"},
 		{"connections", "version = 1\n[fetch]\nconnections = 0\n", "not within 1 to 256"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -120,8 +139,10 @@ func TestLoadAllowed(t *testing.T) {
 	for _, file := range []string{
 		"version = 1\n[facade]\nlisten = \"0.0.0.0:5757\"\nallow_remote = true\n",
 		"version = 1\n[facade]\nlisten = \"[::1]:5757\"\n",
+		"version = 1\n[upstream]\nollama_runner = \"mlx\"\n[[carton]]\nregistry = \"c.example\"\nurl = \"https://x.example/{repository}/{tag}.carton\"\n[[carton]]\nregistry = \"d.example:5000\"\nurl = \"http://x.example/{repository}/{tag}\"\nallow_http = true\n",
 		"version = 1\n[facade]\nlisten = \"\"\n",
-		"version = 1\n[fetch]\nreserve = 1024\n",
+		"version = 1\n[fetch]\nreserve = 1024\nlinger = \"0\"\n",
+		"version = 1\n[upstream]\nallow_hosts = [\"10.0.0.0/8\", \"::1\", \"fd00::/8\", \"cdn.example:8443\", \"localhost\", \"[::1]:5000\", \"10.1.2.3:80\", \"1.com\"]\n",
 	} {
 		path := filepath.Join(t.TempDir(), "config.toml")
 		write(t, path, file)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -113,12 +114,40 @@ func decode(name string, p []byte, c *Config) error {
 		}
 		return fmt.Errorf("%s:%d: %w: %w", name, row, err, errdefs.ErrInvalidArgument)
 	case err != nil:
-		return fmt.Errorf("%s: %w: %w", name, err, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%s: %s%w: %w", name, bareDuration(p), err, errdefs.ErrInvalidArgument)
 	}
-	if c.Version != Version {
-		return fmt.Errorf("%s: version is %d; write \"version = %d\" at the top: %w", name, c.Version, Version, errdefs.ErrInvalidArgument)
+	switch c.Version {
+	case Version:
+		return nil
+	case 0:
+		return fmt.Errorf("%s has no \"version = %d\" line; write it at the top: %w", name, Version, errdefs.ErrInvalidArgument)
 	}
-	return nil
+	return fmt.Errorf("%s: version is %d, this ballast reads %d: %w", name, c.Version, Version, errdefs.ErrInvalidArgument)
+}
+
+// bareDuration returns the key of a duration that p gives as a number, with a colon, or "". The
+// decoder names neither key nor line then.
+func bareDuration(p []byte) string {
+	var tables map[string]any
+	if toml.Unmarshal(p, &tables) != nil {
+		return ""
+	}
+	for section := range reflect.TypeFor[Config]().Fields() {
+		table, _ := tables[section.Tag.Get("toml")].(map[string]any)
+		if section.Type.Kind() != reflect.Struct {
+			continue
+		}
+		for f := range section.Type.Fields() {
+			if f.Type != reflect.TypeFor[Duration]() {
+				continue
+			}
+			key := f.Tag.Get("toml")
+			if v, ok := table[key]; ok && reflect.TypeOf(v).Kind() != reflect.String {
+				return section.Tag.Get("toml") + "." + key + ": "
+			}
+		}
+	}
+	return ""
 }
 
 // Write writes c as a configuration file in which every key has its comment.

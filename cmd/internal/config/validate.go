@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -46,6 +48,9 @@ func (c *Config) validate() error {
 	if err := c.checkListeners(); err != nil {
 		return err
 	}
+	if err := c.checkCartons(); err != nil {
+		return err
+	}
 	return c.checkValues()
 }
 
@@ -60,14 +65,25 @@ func (c *Config) checkValues() error {
 		return invalid("snapshot.show", "%q is none of auto, stubs, links", c.Snapshot.Show)
 	case c.Fetch.Connections < 1 || c.Fetch.Connections > 256:
 		return invalid("fetch.connections", "%d is not within 1 to 256", c.Fetch.Connections)
-	case c.Fetch.Linger < 0:
+	case c.Fetch.Linger.Duration < 0:
 		return invalid("fetch.linger", "is negative")
-	case c.Upstream.StallTimeout <= 0:
+	case !slices.Contains([]string{"", "llamacpp", "ggml", "mlx"}, c.Upstream.OllamaRunner):
+		return invalid("upstream.ollama_runner", "%q is none of llamacpp, ggml, mlx", c.Upstream.OllamaRunner)
+	case c.Upstream.StallTimeout.Duration <= 0:
 		return invalid("upstream.stall_timeout", "has to be above 0")
-	case c.GC.Interval <= 0:
+	case c.GC.Interval.Duration <= 0:
 		return invalid("gc.interval", "has to be above 0")
+	case !c.GC.High.valid(): // a number without a percent sign passes unchecked
+		return invalid("gc.high", "%v is not within 1%% to 100%%", c.GC.High)
+	case !c.GC.Low.valid():
+		return invalid("gc.low", "%v is not within 1%% to 100%%", c.GC.Low)
 	case c.GC.Low > c.GC.High:
 		return invalid("gc.low", "%v is above gc.high, %v", c.GC.Low, c.GC.High)
+	}
+	for _, h := range c.Upstream.AllowHosts {
+		if err := checkAllowed(h); err != nil {
+			return err
+		}
 	}
 	for _, s := range []struct{ key, path string }{
 		{"upstream.hosts_dir", c.Upstream.HostsDir}, {"upstream.docker_config", c.Upstream.DockerConfig},
@@ -94,6 +110,29 @@ func (c *Config) checkListeners() error {
 		if _, _, err := net.SplitHostPort(c.Metrics.Listen); err != nil {
 			return invalid("metrics.listen", "%v", err)
 		}
+	}
+	return nil
+}
+
+// allowedHost is a host name, or an IPv6 address in brackets, with an optional port.
+var allowedHost = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
+
+// checkAllowed checks an entry of upstream.allow_hosts.
+func checkAllowed(h string) error {
+	const key = "upstream.allow_hosts"
+	if strings.Contains(h, "/") && !strings.Contains(h, "://") {
+		if _, err := netip.ParsePrefix(h); err != nil {
+			return invalid(key, "%q is not a network such as 10.0.0.0/8", h)
+		}
+		return nil
+	}
+	if _, err := netip.ParseAddr(h); err == nil {
+		return nil
+	}
+	name, _, _ := strings.Cut(h, ":")
+	number := strings.Trim(name, "0123456789.") == "" // as an IPv4 address
+	if !allowedHost.MatchString(h) || name != "" && number && net.ParseIP(name) == nil {
+		return invalid(key, "%q is not a host, host:port, address or network", h)
 	}
 	return nil
 }

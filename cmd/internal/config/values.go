@@ -79,22 +79,26 @@ func (s *Size) UnmarshalText(p []byte) error {
 // MarshalText returns String.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Duration is a time.Duration written as "5m".
-type Duration time.Duration
+// Duration is a time.Duration written as "5m". It is no number, so that a bare 5 in a file is an
+// error and not five nanoseconds.
+type Duration struct{ time.Duration }
 
-// UnmarshalText parses p as time.ParseDuration does.
+// UnmarshalText parses p as time.ParseDuration does. Only 0 can be without a unit.
 func (d *Duration) UnmarshalText(p []byte) error {
 	v, err := time.ParseDuration(string(p))
+	if _, numErr := strconv.ParseFloat(string(p), 64); err != nil && numErr == nil {
+		return fmt.Errorf("duration %q has no unit: %ss?", p, p)
+	}
 	if err != nil {
 		return fmt.Errorf("duration %q is not a number with a unit such as 30s or 5m", p)
 	}
-	*d = Duration(v)
+	d.Duration = v
 	return nil
 }
 
 // String returns d without the zero units at its end.
 func (d Duration) String() string {
-	s := time.Duration(d).String()
+	s := d.Duration.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = s[:len(s)-2]
 	}
@@ -114,12 +118,14 @@ type Percent int
 func (p *Percent) UnmarshalText(b []byte) error {
 	num, ok := strings.CutSuffix(strings.TrimSpace(string(b)), "%")
 	v, err := strconv.Atoi(num)
-	if !ok || err != nil || v < 1 || v > 100 {
+	if !ok || err != nil || !Percent(v).valid() {
 		return fmt.Errorf("share %q is not within 1%% to 100%%", b)
 	}
 	*p = Percent(v)
 	return nil
 }
+
+func (p Percent) valid() bool { return p >= 1 && p <= 100 }
 
 // String returns p with a percent sign.
 func (p Percent) String() string { return strconv.Itoa(int(p)) + "%" }

@@ -81,7 +81,14 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.facade = &registry.Handler{Upstream: d.remote, Store: d.store, Parsers: upstream.Parsers(), Log: log}
+	cartons := upstream.CartonOptions(c, d.remote, log)
+	if err := os.MkdirAll(cartons.TempDir, 0o700); err != nil {
+		return nil, err
+	}
+	d.facade = &registry.Handler{
+		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
+		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
+	}
 	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{Show: snapshotter.Way(c.Snapshot.Show), Log: log})
 	if err != nil {
 		return nil, err
@@ -135,9 +142,9 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 	return store.Options{
 		Connections: c.Fetch.Connections,
 		Reserve:     max(1, int64(c.Fetch.Reserve)), // the store takes 0 for its default
-		Linger:      max(1, time.Duration(c.Fetch.Linger)),
+		Linger:      max(1, c.Fetch.Linger.Duration),
 		Evict: store.EvictOptions{
-			Interval: time.Duration(c.GC.Interval),
+			Interval: c.GC.Interval.Duration,
 			High:     int(c.GC.High),
 			Low:      int(c.GC.Low),
 			Quota:    int64(c.GC.Quota),
@@ -189,9 +196,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.pulls.run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })
 	g.Go(func() error { return serveGRPC(ctx, d.grpcServer(), l.grpc) })
-	g.Go(func() error { return d.serveHTTP(ctx, d.admin().Routes(), l.admin) })
+	g.Go(func() error { return d.serveHTTP(ctx, logged(d.log, "admin request", d.admin().Routes()), l.admin) })
 	if l.facade != nil {
-		g.Go(func() error { return d.serveHTTP(ctx, d.facade, l.facade) })
+		g.Go(func() error { return d.serveHTTP(ctx, logged(d.log, "facade request", d.facade), l.facade) })
 	}
 	if l.metrics != nil {
 		g.Go(func() error { return d.serveHTTP(ctx, onlyMetrics(d.metrics.handler()), l.metrics) })
@@ -238,6 +245,9 @@ func limitMemory(connections int) {
 // Close closes what New opened. Fetches stop and keep what they have.
 func (d *Daemon) Close() error {
 	var errs []error
+	if d.facade != nil {
+		errs = append(errs, d.facade.Close())
+	}
 	if d.snapshotter != nil {
 		errs = append(errs, d.snapshotter.Close())
 	}

@@ -12,6 +12,12 @@
 //
 // All that runs runs in one errgroup, started in Run; if one part ends with an error, all end.
 //
+// # What can be seen
+//
+// The metrics count models by who waited for them: prefetches, and pulls of containerd, which
+// wait while a table layer is applied. At log level debug every request to the facade and to
+// the admin socket has a line, without headers.
+//
 // # Start
 //
 // The store is opened first: it fails if another daemon has it. Only then are old sockets

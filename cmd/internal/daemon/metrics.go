@@ -22,21 +22,32 @@ type metrics struct {
 	registry *prometheus.Registry
 	pulls    *prometheus.HistogramVec
 	ops      *prometheus.HistogramVec
-	active   prometheus.Gauge
+	active   *prometheus.GaugeVec
 }
+
+// Who asked for a model: the values of the label "by".
+const (
+	byPrefetch   = "prefetch"
+	byContainerd = "containerd"
+)
 
 func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		pulls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "ballast_pull_duration_seconds", Help: "Time that prefetches took, by format and result.",
+			Name: "ballast_pull_duration_seconds", Help: "Time until a model was complete, by format, result and who asked for it.",
 			Buckets: prometheus.ExponentialBuckets(0.1, 4, 9), // 0.1 s to 109 min
-		}, []string{"format", "result"}),
+		}, []string{"format", "result", "by"}),
 		ops: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "ballast_snapshot_op_seconds", Help: "Time that requests of containerd took, by operation and gRPC code.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 11), // 0.5 ms to 9 min
 		}, []string{"op", "code"}),
-		active: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ballast_active_pulls", Help: "Prefetches that are running."}),
+		active: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "ballast_active_pulls", Help: "Models that are awaited, by who asked for them.",
+		}, []string{"by"}),
+	}
+	for _, by := range []string{byPrefetch, byContainerd} {
+		m.active.WithLabelValues(by) // 0 is a value too
 	}
 	m.registry.MustRegister(
 		m.pulls, m.ops, m.active, &storeCollector{store: s, log: log},
@@ -49,13 +60,12 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// pulled counts a prefetch that has ended.
-func (m *metrics) pulled(im store.Image, dur time.Duration, err error) {
-	format := im.Origin.Format
+// pulled counts a model that was awaited.
+func (m *metrics) pulled(by, format string, dur time.Duration, err error) {
 	if format == "" {
 		format = "unknown"
 	}
-	m.pulls.WithLabelValues(format, result(err)).Observe(dur.Seconds())
+	m.pulls.WithLabelValues(format, result(err), by).Observe(dur.Seconds())
 }
 
 // result is "ok" or the category of an error.

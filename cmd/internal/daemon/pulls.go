@@ -158,7 +158,7 @@ func (p *pulls) join(ctx context.Context, r admin.PrefetchRequest) (*pull, error
 		p.running = map[string]*pull{}
 	}
 	p.running[r.Ref] = pl
-	p.metrics.active.Inc()
+	p.metrics.active.WithLabelValues(byPrefetch).Inc()
 	p.work.Go(func() {
 		defer cancel(nil)
 		im, err := p.pull(work, pl, ref)
@@ -257,8 +257,8 @@ func (p *pulls) end(pl *pull, im store.Image, err error) {
 		p.ended = slices.Delete(p.ended, 0, len(p.ended)-keepEnded)
 	}
 	pl.announce()
-	p.metrics.active.Dec()
-	p.metrics.pulled(im, dur, err)
+	p.metrics.active.WithLabelValues(byPrefetch).Dec()
+	p.metrics.pulled(byPrefetch, im.Origin.Format, dur, err)
 	switch {
 	case err == nil:
 		p.log.Info("prefetched", "ref", pl.ref, "digest", im.Manifest, "bytes", pl.job.Total, "dur", dur.Round(time.Millisecond))

@@ -25,7 +25,7 @@ const (
 )
 
 // addDropIn is the line that mends most of what is missing.
-const addDropIn = "ballast config containerd > /etc/containerd/conf.d/ballast.toml && systemctl restart containerd"
+const addDropIn = "mkdir -p /etc/containerd/conf.d && ballast config containerd > /etc/containerd/conf.d/ballast.toml && systemctl restart containerd"
 
 // containerdConfig is a loaded configuration of containerd.
 type containerdConfig struct {

@@ -31,6 +31,9 @@ type Doctor struct {
 	// Config is ballast's configuration.
 	Config *config.Config
 
+	// ConfigError is why Config is the default and not what the files say. Can be nil.
+	ConfigError error
+
 	// Client asks the daemon.
 	Client *admin.Client
 
@@ -54,6 +57,9 @@ type Doctor struct {
 // effects.
 func (d *Doctor) Run(ctx context.Context) []Finding {
 	d.findings = nil
+	if d.ConfigError != nil {
+		d.fail("config", "mend that file; ballastd does not start with it, and what follows is about the defaults", "%s", admin.Text(d.ConfigError))
+	}
 	health := d.daemon(ctx)
 	d.root(health)
 	d.kernel(health)

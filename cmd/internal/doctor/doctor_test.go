@@ -197,7 +197,7 @@ func TestFaults(t *testing.T) {
 		{"drop-in not imported", func(t *testing.T, n *node) { n.write(t, "config.toml", "version = 4\n") },
 			"proxy_plugins", Fail, `no proxy plugin of type "snapshot"`, "does not import it: imports = ["},
 		{"no drop-in", func(t *testing.T, n *node) { n.write(t, dropin, "version = 4\n") },
-			"proxy_plugins", Fail, `no proxy plugin of type "diff"`, "ballast config containerd > "},
+			"proxy_plugins", Fail, `no proxy plugin of type "diff"`, "mkdir -p /etc/containerd/conf.d && ballast config containerd > "},
 		{"plugin at another socket", func(t *testing.T, n *node) { n.edit(t, dropin, "ballastd.sock", "other.sock") },
 			"proxy_plugins", Fail, "other.sock", "[proxy_plugins.ballast] type = \"snapshot\", address = "},
 		{"no exports.root", func(t *testing.T, n *node) { n.edit(t, dropin, "    root = ", "    # root = ") },

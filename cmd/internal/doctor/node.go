@@ -19,7 +19,7 @@ func (d *Doctor) daemon(ctx context.Context) *admin.Health {
 	const check = "daemon"
 	h, err := d.Client.Health(ctx)
 	if err != nil {
-		d.fail(check, "systemctl enable --now ballastd", "%v", err)
+		d.fail(check, "systemctl enable --now ballastd", "%s", admin.Text(err))
 		return nil
 	}
 	if h.Version.Version != d.Version {

@@ -4,10 +4,11 @@ package upstream
 
 import (
 	"log/slog"
-	"time"
+	"path/filepath"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/dockerai"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/modelpack"
@@ -15,15 +16,43 @@ import (
 	"github.com/ballast-dev/ballast/convert/remote"
 )
 
-// Parsers returns the formats that are understood. Any other is refused by name.
-func Parsers() convert.Parsers {
+// Parsers returns the formats that are understood. Any other is refused by name. Cartons with
+// files that are elsewhere need ParsersWith.
+func Parsers() convert.Parsers { return parsers(carton.Options{}, "") }
+
+// ParsersWith is Parsers with the settings of c, where client gets what is not in a registry.
+func ParsersWith(c *config.Config, client *remote.Client, log *slog.Logger) convert.Parsers {
+	return parsers(CartonOptions(c, client, log), c.Upstream.OllamaRunner)
+}
+
+func parsers(o carton.Options, runner string) convert.Parsers {
 	return convert.Parsers{
 		mediatype.FormatModelPack: modelpack.Parse,
 		mediatype.FormatCNAI:      modelpack.Parse,
 		mediatype.FormatCNAIEarly: modelpack.ParseEarly,
 		mediatype.FormatDockerAI:  dockerai.Parse,
 		mediatype.FormatOllama:    ollama.Parse,
+
+		mediatype.FormatOllamaList: ollama.ListParser(runner),
+		mediatype.FormatCarton:     carton.Parser(o),
 	}
+}
+
+// CartonOptions returns how cartons are read. The client decides what may be fetched.
+func CartonOptions(c *config.Config, client *remote.Client, log *slog.Logger) carton.Options {
+	return carton.Options{HTTP: client.Do, AllowHTTP: true, TempDir: filepath.Join(c.Root, CartonDir), Log: log}
+}
+
+// CartonDir is the directory below the root for copies of archives from servers without ranges.
+const CartonDir = "carton"
+
+// Cartons returns the URLs of the hosts that stand for cartons, by host; see registry.Handler.
+func Cartons(c *config.Config) map[string]string {
+	all := map[string]string{}
+	for _, m := range c.Carton {
+		all[m.Registry] = m.URL
+	}
+	return all
 }
 
 // Options returns the options of a registry client. version is ours, for the User-Agent.
@@ -34,11 +63,14 @@ func Options(c *config.Config, version string, log *slog.Logger) remote.Options 
 		OllamaHosts: c.Upstream.OllamaHosts,
 		UserAgent:   c.Upstream.UserAgent,
 		Connections: 2 * c.Fetch.Connections,
-		Stall:       time.Duration(c.Upstream.StallTimeout),
+		Stall:       c.Upstream.StallTimeout.Duration,
 		Log:         log,
 	}
 	if o.UserAgent == "" {
 		o.UserAgent = "ballast/" + version
+	}
+	for _, m := range c.Carton {
+		o.NamedURLs = append(o.NamedURLs, m.URL)
 	}
 	if c.Upstream.DockerConfig != "" {
 		o.Credentials = remote.DockerCredentials(c.Upstream.DockerConfig)

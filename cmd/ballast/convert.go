@@ -1,0 +1,383 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/push"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) convertCommand() *cobra.Command {
+	var o push.Options
+	var form string
+	c := &cobra.Command{
+		Use:   "convert SRC DST",
+		Short: "write a model to a registry or an OCI layout, in the form that is wanted",
+		Long: `Write a model to a registry or an OCI layout, in the form that is wanted. It works without
+ballastd. What the target has is not sent again, and a target is named only when all is there.
+
+SRC  ghcr.io/team/model:v1      a registry reference
+     oci:DIR[:TAG]              an OCI layout, or its directory alone
+     ./DIR, ./FILE              a directory of model files (also a snapshot of a hub's cache), or a file
+     FILE.carton, https://….carton
+     ollama:DIR:MODEL           a model of a local Ollama
+DST  ghcr.io/team/model:v2, oci:DIR[:TAG]
+
+Forms (--as):
+  ballast    what a node makes of a model by itself, with a digest for every 4 MiB (default)
+  modelpack  a ModelPack artifact, a raw layer for each file, or with --tar a tar
+  cnai       the same as CNAI, which ModelPack was called before
+  image      an ordinary image of tars, for any runtime`,
+		Example: "  ballast convert registry.ollama.ai/library/llama3.2:1b ghcr.io/team/llama:1b --as modelpack\n" +
+			"  ballast convert ./my-model oci:/tmp/layout:v1 --as image",
+		Args: cobra.ExactArgs(2),
+	}
+	out := outputFlag(c)
+	f := c.Flags()
+	f.StringVar(&form, "as", string(push.FormBallast), "form: "+strings.Join(push.Forms(), ", "))
+	f.BoolVar(&o.Tar, "tar", false, "a tar for each file instead of a raw layer; modelpack and cnai")
+	f.BoolVar(&o.NoChunks, "no-chunks", false, "no digests of chunks: the image is byte for byte what a node makes of SRC; ballast")
+	f.BoolVar(&o.DryRun, "dry-run", false, "only say what would be sent")
+	f.StringVar(&o.TempDir, "temp-dir", "", "where archives are unpacked (default: $TMPDIR)")
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		var err error
+		if o.Form, err = push.ParseForm(form); err != nil {
+			return &usageError{err}
+		}
+		packed := o.Form == push.FormModelPack || o.Form == push.FormCNAI
+		if o.Tar && !packed {
+			return usage("--tar goes with --as modelpack and --as cnai")
+		}
+		if o.NoChunks && o.Form != push.FormBallast {
+			return usage("--no-chunks goes with --as ballast")
+		}
+		return a.convert(cmd.Context(), args[0], args[1], o, *out)
+	}
+	return c
+}
+
+// convert converts one model.
+func (a *app) convert(ctx context.Context, from, to string, o push.Options, out output) (err error) {
+	start := time.Now()
+	u, err := a.upstream()
+	if err != nil {
+		return err
+	}
+	defer u.client.Close()
+	t, err := parseTarget(to)
+	if err != nil {
+		return err
+	}
+	src, err := u.source(ctx, from)
+	if err != nil {
+		return err
+	}
+	if src.Close != nil {
+		defer func() { err = errors.Join(err, src.Close()) }()
+	}
+	dst, closeDst, err := u.open(t, o.DryRun)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeDst()) }()
+	p := a.progress(to, out)
+	if o.DryRun {
+		p = noProgress{}
+	}
+	o.Log, o.Progress = u.log, follow(p)
+	res, err := push.Convert(ctx, src, dst, o)
+	p.end()
+	if err != nil {
+		return fmt.Errorf("convert %s: %w", from, err)
+	}
+	for _, l := range res.Losses {
+		fmt.Fprintf(a.stderr, "ballast: not kept: %s\n", printable(l))
+	}
+	return a.converted(conversion{Source: from, Target: dst.String(), Origin: src.Model.Table.Origin, DryRun: o.DryRun, Result: res}, out, time.Since(start))
+}
+
+// A conversion is the result of a conversion in JSON, the last line.
+type conversion struct {
+	Status string       `json:"status"`
+	Source string       `json:"source"`
+	Target string       `json:"target"`
+	Origin store.Origin `json:"origin"`
+	DryRun bool         `json:"dryRun,omitempty"`
+	*push.Result
+}
+
+// converted writes the result.
+func (a *app) converted(c conversion, out output, took time.Duration) error {
+	res := c.Result
+	switch {
+	case out == outJSON && c.DryRun:
+		c.Status = push.StatePlanned
+		return a.printJSON(c)
+	case out == outJSON:
+		c.Status = admin.StatusSuccess
+		return json.NewEncoder(a.stdout).Encode(c)
+	case a.quiet:
+		_, err := fmt.Fprintln(a.stdout, res.Digest)
+		return err
+	case c.DryRun:
+		return a.planned(c.Target, res)
+	}
+	_, err := fmt.Fprintf(a.stdout, "%s  %s  %s  (%s sent, %s there, %s mounted)  %s\n", c.Target, res.Digest,
+		size(res.Size), size(res.Sent), size(res.Present), size(res.Mounted), took.Round(time.Millisecond))
+	return err
+}
+
+// planned writes what would be sent.
+func (a *app) planned(to string, res *push.Result) error {
+	rows := [][]string{{"LAYER", "SIZE", "DIGEST", "STATE"}}
+	for _, l := range res.Layers {
+		d, n := l.Digest.String(), size(l.Size)
+		if d == "" {
+			d = "not known yet"
+		}
+		if l.Size < 0 {
+			n = "?"
+		}
+		rows = append(rows, []string{l.Name, n, d, l.State})
+	}
+	if err := a.table(rows); err != nil {
+		return err
+	}
+	d := res.Digest.String()
+	if d == "" {
+		d = "known when all is sent"
+	}
+	_, err := fmt.Fprintf(a.stdout, "\n%s as %s: %s of %s would be sent; digest: %s\n", to, res.Form, size(res.Sent), size(res.Size), d)
+	return err
+}
+
+// follow turns what a conversion reports into events.
+func follow(p progress) func([]store.Progress) {
+	type mark struct {
+		at   time.Time
+		done int64
+	}
+	began, last := map[digest.Digest]mark{}, map[digest.Digest]store.Progress{}
+	return func(all []store.Progress) {
+		now := time.Now()
+		for _, s := range all {
+			if s == last[s.Blob] {
+				continue
+			}
+			last[s.Blob] = s
+			if _, ok := began[s.Blob]; !ok && s.State != "waiting" {
+				began[s.Blob] = mark{now, s.Done}
+			}
+			e := admin.Event{Status: s.State, Digest: s.Blob, Total: s.Total, Completed: s.Done, File: s.Name}
+			if b, ok := began[s.Blob]; ok && now.Sub(b.at) > time.Second {
+				e.Rate = int64(float64(s.Done-b.done) / now.Sub(b.at).Seconds())
+			}
+			p.event(e)
+		}
+	}
+}
+
+// An upstreamClient reaches registries from this process.
+type upstreamClient struct {
+	client *remote.Client
+	log    *slog.Logger
+}
+
+// upstream returns a client with the settings of the daemon.
+func (a *app) upstream() (*upstreamClient, error) {
+	cfg, err := a.load()
+	if err != nil {
+		return nil, err
+	}
+	log := a.log()
+	client, err := remote.New(upstream.Options(cfg, admin.ThisVersion().Version, log))
+	if err != nil {
+		return nil, err
+	}
+	return &upstreamClient{client, log}, nil
+}
+
+// A target is a DST: a directory and a tag, or a reference.
+type target struct {
+	dir, tag string
+	ref      remote.Ref
+}
+
+// parseTarget parses DST.
+func parseTarget(name string) (target, error) {
+	if rest, ok := strings.CutPrefix(name, layoutScheme); ok && !strings.HasPrefix(rest, "//") {
+		dir, tag := splitLayout(rest)
+		if dir == "" {
+			return target{}, usage("%s: no directory", name)
+		}
+		return target{dir: dir, tag: tag}, nil
+	}
+	if isPath(name) {
+		return target{}, usage("%s: a target is a reference or oci:DIR", name)
+	}
+	ref, err := admin.ParseRef(name)
+	if err != nil {
+		return target{}, &usageError{err}
+	}
+	if ref.Digest != "" {
+		return target{}, usage("%s: a target has a tag; its digest follows from what is sent", name)
+	}
+	return target{ref: ref}, nil
+}
+
+// open opens a target, and makes a layout that is not there, but not for a dry run.
+func (u *upstreamClient) open(t target, dryRun bool) (dst push.Target, closeDst func() error, err error) {
+	if t.dir == "" {
+		repo, err := u.client.Repository(t.ref, nil)
+		return push.NewRegistry(repo, t.ref), func() error { return nil }, err
+	}
+	if dryRun && !push.IsLayout(t.dir) {
+		return push.Nowhere(layoutScheme + t.dir), func() error { return nil }, nil
+	}
+	l, err := push.CreateLayout(t.dir, t.tag)
+	if err != nil {
+		return nil, nil, err
+	}
+	return l, l.Close, nil
+}
+
+// layoutScheme begins the name of an OCI layout.
+const layoutScheme = "oci:"
+
+// splitLayout parts DIR:TAG.
+func splitLayout(s string) (dir, tag string) {
+	if i := strings.LastIndexByte(s, ':'); i > strings.LastIndexByte(s, '/') {
+		return s[:i], s[i+1:]
+	}
+	return s, ""
+}
+
+// An opener makes a source of names that it recognises.
+type opener struct {
+	format string // for messages
+	is     func(name string) bool
+	open   func(ctx context.Context, u *upstreamClient, name string) (*push.Source, error) // nil: not supported
+}
+
+// openers are all kinds of SRC. The first that recognises a name opens it.
+func openers() []opener {
+	return []opener{
+		{"OCI layout", isLayout, openLayout},
+		{"Ollama store", func(s string) bool { return strings.HasPrefix(s, "ollama:") }, nil},
+		{"carton", isCarton, nil},
+		{"directory", isPath, func(ctx context.Context, _ *upstreamClient, name string) (*push.Source, error) {
+			return push.OpenFiles(ctx, name)
+		}},
+		{"registry", func(string) bool { return true }, openReference},
+	}
+}
+
+// source opens SRC.
+func (u *upstreamClient) source(ctx context.Context, name string) (*push.Source, error) {
+	for _, o := range openers() {
+		if !o.is(name) {
+			continue
+		}
+		if o.open == nil {
+			return nil, fmt.Errorf("%s: %s as a source is not supported: %w", name, o.format, errdefs.ErrNotImplemented)
+		}
+		src, err := o.open(ctx, u, name)
+		if err != nil {
+			return nil, err
+		}
+		src.Name = name
+		return src, nil
+	}
+	panic("ballast: internal error: no opener")
+}
+
+// isPath reports whether a name is one of a file, and not a reference.
+func isPath(s string) bool {
+	if filepath.IsAbs(s) || s == "." || s == ".." || strings.HasPrefix(s, "./") || strings.HasPrefix(s, "../") {
+		return true
+	}
+	if _, err := admin.ParseRef(s); err == nil {
+		return false
+	}
+	_, err := os.Lstat(s)
+	return err == nil
+}
+
+func isCarton(s string) bool {
+	if strings.HasPrefix(s, "carton+") || strings.HasPrefix(s, "http://") || strings.HasPrefix(s, "https://") {
+		return true
+	}
+	return strings.HasSuffix(strings.ToLower(s), ".carton")
+}
+
+func isLayout(s string) bool {
+	if strings.HasPrefix(s, "oci://") { // a reference with a scheme
+		return false
+	}
+	return strings.HasPrefix(s, layoutScheme) || isPath(s) && push.IsLayout(s)
+}
+
+func openLayout(ctx context.Context, _ *upstreamClient, name string) (*push.Source, error) {
+	dir, tag := name, ""
+	if rest, ok := strings.CutPrefix(name, layoutScheme); ok {
+		dir, tag = splitLayout(rest)
+	}
+	l, err := push.OpenLayout(dir, tag)
+	if err != nil {
+		return nil, err
+	}
+	var src *push.Source
+	artifact, err := l.Artifact()
+	if err == nil {
+		src, err = push.FromArtifact(ctx, upstream.Parsers(), artifact, l)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), l.Close())
+	}
+	src.Close = l.Close
+	return src, nil
+}
+
+func openReference(ctx context.Context, u *upstreamClient, name string) (*push.Source, error) {
+	ref, err := admin.ParseRef(name)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	repo, err := u.client.Repository(ref, nil)
+	if err != nil {
+		return nil, err
+	}
+	served, err := repo.Resolve(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	m, err := convert.ParseManifest(served.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ref, err)
+	}
+	if format, err := convert.Detect(m); err == nil && format == mediatype.FormatIndex {
+		return nil, indexError(ref, m)
+	}
+	src, err := push.FromArtifact(ctx, upstream.Parsers(), repo.Artifact(served), repo)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ref, err)
+	}
+	src.Host, src.Repository = ref.Host, ref.Repository
+	return src, nil
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/push"
+)
+
+// modelDir makes a directory of model files.
+func modelDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, p := range map[string]string{"w.safetensors": "weights", "README.md": "read me"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(p), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestConvertUsage(t *testing.T) {
+	dir := modelDir(t)
+	for _, args := range [][]string{
+		{"convert"}, {"convert", dir}, {"convert", dir, "oci:"}, {"convert", dir, "/tmp/x"}, {"convert", dir, "llama"},
+		{"convert", dir, "ghcr.io/a/b:v1", "--as", "zip"}, {"convert", dir, "ghcr.io/a/b:v1", "--tar"},
+		{"convert", dir, "ghcr.io/a/b:v1", "--as", "image", "--no-chunks"}, {"convert", "llama", "oci:/tmp/x"},
+		{"convert", dir, "ghcr.io/a/b@sha256:" + strings.Repeat("0", 64)},
+		{"digest"}, {"digest", "llama"}, {"digest", "ghcr.io/a/b:v1", "x"},
+	} {
+		if code, stdout, stderr := ballast(t, args...); code != exitUsage || stdout != "" {
+			t.Errorf("%q: code %d, stdout %q, stderr %q", args, code, stdout, stderr)
+		}
+	}
+}
+
+func TestConvertExitCodes(t *testing.T) {
+	dir := modelDir(t)
+	forbidden := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodGet, http.MethodHead:
+			w.WriteHeader(http.StatusNotFound)
+		default:
+			w.WriteHeader(http.StatusForbidden)
+		}
+	}))
+	defer forbidden.Close()
+	host := strings.TrimPrefix(forbidden.URL, "http://")
+	out := "oci:" + filepath.Join(t.TempDir(), "new")
+	for _, tt := range []struct {
+		src, dst string
+		code     int
+		word     string
+	}{
+		{dir, host + "/out:1", exitUnauthorised, "403"},
+		{dir, "localhost:1/out:1", exitNetwork, "localhost:1"},
+		{host + "/none:1", out, exitNotFound, "404"},
+		{dir + "/none", out, exitNotFound, "none"},
+		{"oci:" + dir, out, exitNotFound, "oci-layout"},
+	} {
+		code, _, stderr := ballast(t, "convert", tt.src, tt.dst)
+		if code != tt.code || !strings.Contains(stderr, tt.word) {
+			t.Errorf("%s to %s: code %d, stderr %q", tt.src, tt.dst, code, stderr)
+		}
+	}
+	if _, err := os.Stat(strings.TrimPrefix(out, "oci:")); !os.IsNotExist(err) {
+		t.Errorf("a source that is not there makes a target: %v", err)
+	}
+	if code, _, _ := ballast(t, "digest", host+"/none:1"); code != exitNotFound {
+		t.Errorf("digest: code %d", code)
+	}
+}
+
+func TestConvertOutput(t *testing.T) {
+	dir, layout := modelDir(t), filepath.Join(t.TempDir(), "l")
+	code, stdout, stderr := ballast(t, "convert", dir, "oci:"+layout+":v1", "--as", "modelpack", "--dry-run", "-o", "json")
+	var dry, res conversion
+	if err := json.Unmarshal([]byte(stdout), &dry); code != 0 || err != nil || dry.Status != push.StatePlanned || !dry.DryRun || dry.Digest == "" {
+		t.Errorf("dry run: code %d, %v, stdout %q, stderr %q", code, err, stdout, stderr)
+	}
+	if _, err := os.Stat(layout); !os.IsNotExist(err) {
+		t.Errorf("a dry run made the layout: %v", err)
+	}
+	code, stdout, stderr = ballast(t, "convert", dir, "oci:"+layout+":v1", "--as", "modelpack", "-o", "json")
+	lines := strings.Split(strings.TrimSpace(stdout), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &res); code != 0 || err != nil || res.Status != "success" || res.Digest != dry.Digest || res.Sent != 14 {
+		t.Errorf("code %d, %v, stdout %q, stderr %q", code, err, stdout, stderr)
+	}
+	for _, line := range lines {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("line %q is not JSON", line)
+		}
+	}
+	code, stdout, stderr = ballast(t, "convert", layout, "oci:"+layout+":v2", "--as", "modelpack", "-q")
+	if code != 0 || !strings.HasPrefix(stdout, "sha256:") || strings.Count(stdout, "\n") != 1 {
+		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	code, stdout, stderr = ballast(t, "convert", dir, "oci:"+layout+":image", "--as", "image")
+	if code != 0 || !strings.Contains(stdout, "sha256:") || !strings.Contains(stderr, "not kept: ") || !strings.Contains(stderr, "complete") {
+		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	// Three manifests, so one has to be named.
+	if code, _, stderr := ballast(t, "convert", layout, "oci:"+layout+":v3"); code != exitError || !strings.Contains(stderr, "v2") {
+		t.Errorf("code %d, stderr %q", code, stderr)
+	}
+	if code, _, stderr := ballast(t, "convert", "oci:"+layout+":image", "oci:"+layout+":v3"); code != exitUnsupported || !strings.Contains(stderr, "not a model") {
+		t.Errorf("an image as the source: code %d, stderr %q", code, stderr)
+	}
+}

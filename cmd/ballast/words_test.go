@@ -1,0 +1,288 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestUsageLine says that who is told that a command line is wrong is told what is right, and
+// that no message ends in the name of a category.
+func TestUsageLine(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"rm", "llama"}, []string{`"llama" does not name a registry`, "usage: ballast rm REF|DIGEST... [flags]\n"}},
+		{[]string{"inspect", "llama"}, []string{"usage: ballast inspect REF|DIGEST"}},
+		{[]string{"unpin", "llama"}, []string{"usage: ballast unpin "}},
+		{[]string{"pin", "llama"}, []string{"usage: ballast pin "}},
+		{[]string{"verify", "llama"}, []string{"usage: ballast verify "}},
+		{[]string{"pin", "--ttl", "1h"}, []string{"--ttl needs the models to pin", "usage: ballast pin "}},
+		{[]string{"ls", "-o", "yaml"}, []string{"usage: ballast ls [flags]\n"}},
+		{[]string{"config", "hosts", "a/b"}, []string{"usage: ballast config hosts REGISTRY"}},
+		{[]string{"config", "containerd", "--systemd-cgroup"}, []string{"--runtime-handler"}},
+		{[]string{"help", "nothing"}, []string{`there is no command "nothing"`}},
+		{[]string{"help", "ls", "x"}, []string{`there is no command "ls x"`}},
+		{[]string{"--config", "/nowhere/c.toml", "ls"}, []string{"--config: ", "/nowhere/c.toml", "no such file"}},
+		{[]string{"prefetch", "-f", "/nowhere/list"}, []string{"/nowhere/list", "usage: ballast prefetch REF..."}},
+	} {
+		code, stdout, stderr := ballast(t, tt.args...)
+		if code != exitUsage || stdout != "" {
+			t.Errorf("%q: code %d, stdout %q", tt.args, code, stdout)
+		}
+		for _, w := range tt.want {
+			if !strings.Contains(stderr, w) {
+				t.Errorf("%q: no %q in %q", tt.args, w, stderr)
+			}
+		}
+		if strings.Contains(stderr, ": invalid argument\n") {
+			t.Errorf("%q: a category in %q", tt.args, stderr)
+		}
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--version"}, "ballast version " + admin.ThisVersion().Version},
+		{[]string{"help"}, "prefetch"},
+		{[]string{"help", "config", "hosts"}, "ballast config hosts REGISTRY"},
+		{[]string{"help", "ls"}, "--output"},
+	} {
+		if code, stdout, stderr := ballast(t, tt.args...); code != 0 || !strings.Contains(stdout, tt.want) {
+			t.Errorf("%q: code %d, %q, stderr %q", tt.args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestSay says what is printed of an error.
+func TestSay(t *testing.T) {
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	for _, tt := range []struct {
+		ctx  context.Context
+		err  error
+		want string
+	}{
+		{t.Context(), nil, ""},
+		{t.Context(), errSilent, ""},
+		{t.Context(), &saidError{errors.New("x")}, ""},
+		{t.Context(), errors.New("x\x1b[2J\ny"), "ballast: x\ufffd[2J\ny\n"},
+		{t.Context(), context.Canceled, "ballast: context canceled\n"},
+		{stopped, fmt.Errorf("ls: %w", context.Canceled), ""},
+		{stopped, errors.New("x"), "ballast: x\n"},
+	} {
+		var b strings.Builder
+		a := &app{stderr: &b}
+		a.say(tt.ctx, a.root(), tt.err)
+		if got := b.String(); got != tt.want {
+			t.Errorf("%v: got %q, want %q", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestListLines(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "list")
+	if err := os.WriteFile(list, []byte("# models\n\nghcr.io/a/b:v1\nllama\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := ballast(t, "prefetch", "-f", list); code != exitUsage || !strings.Contains(stderr, list+`:4: reference "llama"`) {
+		t.Errorf("code %d, stderr %q", code, stderr)
+	}
+}
+
+// TestDoctorConfig says that a file that can not be read is a finding and not the end.
+func TestDoctorConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(path, []byte("version = 1\nfly = true\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := ballast(t, "--config", path, "-a", "/nowhere/admin.sock", "doctor", "--containerd-config", "/nowhere/c.toml")
+	if code != 1 || !strings.HasPrefix(stdout, "FAIL  config: "+path+`:2: unknown key "fly"`) || !strings.Contains(stdout, "FAIL  daemon: ") {
+		t.Errorf("code %d, stderr %q, stdout:\n%s", code, stderr, stdout)
+	}
+	if code, _, stderr := ballast(t, "--config", path, "ls"); code != exitUsage || strings.Contains(stderr, "usage:") || !strings.Contains(stderr, `unknown key "fly"`) {
+		t.Errorf("ls: code %d, stderr %q", code, stderr)
+	}
+}
+
+// complete returns what a shell would offer.
+func (s *site) complete(t *testing.T, args ...string) []string {
+	t.Helper()
+	out := s.ok(t, append([]string{"__complete", "--config", s.config}, args...)...)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	return lines[:len(lines)-1] // the last is a directive
+}
+
+// TestWords is what people and shells see of models on a node.
+func TestWords(t *testing.T) {
+	s := newSite(t)
+	one, two := s.add("one", 21, 1<<20), s.add("two", 22, 1<<20)
+	s.ok(t, "prefetch", one, two)
+	s.ok(t, "unpin", two)
+	if got := s.ok(t, "-q", "pin"); got != one+"\n" {
+		t.Errorf("-q pin: %q", got)
+	}
+	for _, tt := range []struct {
+		args, want []string
+	}{
+		{[]string{"inspect", ""}, []string{one, two}},
+		{[]string{"inspect", one, ""}, []string{}},
+		{[]string{"rm", one, ""}, []string{two}},
+		{[]string{"unpin", ""}, []string{one}},
+		{[]string{"ls", "-o", ""}, []string{"table", "json"}},
+	} {
+		got := s.complete(t, tt.args...)
+		if len(got) == 0 {
+			got = []string{}
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("completion of %q: got %q, want %q", tt.args, got, tt.want)
+		}
+	}
+	if code, _, stderr := s.ballast(t.Context(), "prefetch", s.host+"/none:v1"); code != exitNotFound || strings.Count(stderr, "ballast: ") != 1 ||
+		strings.Contains(stderr, s.host+"/none:v1: "+s.host+"/none:v1: ") {
+		t.Errorf("code %d, stderr %q", code, stderr)
+	}
+	s.stop()
+	if got := s.complete(t, "inspect", ""); len(got) != 0 {
+		t.Errorf("completion without a daemon: %q", got)
+	}
+}
+
+// TestOriginDigest says that a digest that containerd can not use is not passed over.
+func TestOriginDigest(t *testing.T) {
+	s := newSite(t)
+	s.add("team/model", 23, 1<<20)
+	name := s.host + "/team/model@"
+	served := s.models["team/model"].Manifest
+	origin := name + digest.FromBytes(served).String()
+	spoil := func(w http.ResponseWriter, r *http.Request) bool { // by its digest too
+		w.Header().Set("Content-Type", s.models["team/model"].MediaType)
+		if strings.HasSuffix(r.URL.Path, "/manifests/"+digest.FromBytes(served).String()) {
+			w.Write(served)
+			return true
+		}
+		return false
+	}
+	s.setSpoil(spoil)
+	code, stdout, stderr := s.ballast(t.Context(), "prefetch", origin)
+	converted := parse[[]admin.Image](t, s.ok(t, "ls", "-o", "json"))[0].Manifest
+	if code != 0 || !strings.Contains(stdout, converted.String()) || !strings.Contains(stderr, "containerd can not use the digest in "+origin) ||
+		!strings.Contains(stderr, name+converted.String()) {
+		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	if _, _, stderr := s.ballast(t.Context(), "prefetch", s.host+"/team/model:v1"); strings.Contains(stderr, "can not use") {
+		t.Errorf("by tag: %q", stderr)
+	}
+}
+
+// TestRepairWords says that a repair does not reach what is open, and that a damaged model that
+// nobody can repair is told by the exit code.
+func TestRepairWords(t *testing.T) {
+	s := newSite(t)
+	ref := s.add("team/model", 24, 1<<20)
+	s.ok(t, "prefetch", ref)
+	path := filepath.Join(s.dir, "root", "objects", store.ObjectName(digest.FromBytes(s.models["team/model"].Files["model.gguf"].Data)))
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := s.ballast(t.Context(), "verify")
+	if code != exitVerify || !strings.Contains(stdout, "  missing\n") || strings.Contains(stderr, "verifying  verifying") || strings.Contains(stderr, ": data loss") {
+		t.Errorf("verify: code %d, %q, %q", code, stdout, stderr)
+	}
+	s.setSpoil(func(w http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			http.NotFound(w, r)
+			return true
+		}
+		return false
+	})
+	if code, _, stderr := s.ballast(t.Context(), "verify", "--repair"); code != exitNotFound || !strings.Contains(stderr, ref) || strings.Contains(stderr, "until they are restarted") {
+		t.Errorf("repair without the registry: code %d, %q", code, stderr)
+	}
+	s.setSpoil(nil)
+	if code, stdout, stderr := s.ballast(t.Context(), "verify", "--repair"); code != 0 || !strings.Contains(stdout, "repaired "+ref) || !strings.Contains(stderr, "until they are restarted") {
+		t.Errorf("repair: code %d, %q, %q", code, stdout, stderr)
+	}
+	s.ok(t, "verify")
+}
+
+// TestInvalidModel takes a document of a model away: it is listed with what is wrong, and the
+// other model as ever.
+func TestInvalidModel(t *testing.T) {
+	s := newSite(t)
+	bad, good := s.add("bad", 25, 1<<20), s.add("good", 26, 1<<20)
+	s.ok(t, "prefetch", bad, good)
+	var table digest.Digest
+	for _, im := range parse[[]admin.Image](t, s.ok(t, "ls", "-o", "json")) {
+		if im.Refs[0] == bad {
+			table = im.Table
+		}
+	}
+	s.stop() // it has read the table
+	if err := os.Remove(filepath.Join(s.dir, "root", "objects", store.ObjectName(table))); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t, 1)
+	states := map[string]string{}
+	for _, im := range parse[[]admin.Image](t, s.ok(t, "ls", "-o", "json")) {
+		states[im.Refs[0]] = im.State
+		if (im.Error != nil) != (im.Refs[0] == bad) {
+			t.Errorf("%v: error %v", im.Refs, im.Error)
+		}
+	}
+	if states[bad] != admin.StateInvalid || states[good] != admin.StateComplete {
+		t.Errorf("states: %v", states)
+	}
+	if out := s.ok(t, "ls"); !strings.Contains(out, "invalid, pinned") || !strings.Contains(out, " is invalid: ") || !strings.Contains(out, "complete, pinned") {
+		t.Errorf("ls:\n%s", out)
+	}
+	if out := s.ok(t, "inspect", bad); !strings.Contains(out, "invalid, pinned") || !strings.Contains(out, "Error: ") || !strings.Contains(out, bad) {
+		t.Errorf("inspect:\n%s", out)
+	}
+	if d := parse[admin.Detail](t, s.ok(t, "inspect", "-o", "json", bad)); d.Error == nil || d.Error.Code == "" || d.Files == nil || d.Blobs == nil {
+		t.Errorf("inspect -o json: %+v", d)
+	}
+	s.ok(t, "prefetch", bad) // as the error says
+	if out := s.ok(t, "ls"); strings.Contains(out, "invalid") {
+		t.Errorf("ls after a prefetch:\n%s", out)
+	}
+}
+
+// TestPullingState is what ls says in the middle of a prefetch.
+func TestPullingState(t *testing.T) {
+	s := newSite(t)
+	ref := s.add("team/model", 27, 9<<20)
+	spoil, asked, open := stalled(1 << 20)
+	s.setSpoil(spoil)
+	done := make(chan int, 1)
+	go func() {
+		code, _, _ := s.ballast(context.Background(), "prefetch", ref)
+		done <- code
+	}()
+	<-asked
+	if out := s.ok(t, "ls"); !strings.Contains(out, "pulling 0%") {
+		t.Errorf("ls:\n%s", out)
+	}
+	close(open)
+	if code := <-done; code != 0 {
+		t.Errorf("prefetch: code %d", code)
+	}
+	if out := s.ok(t, "ls"); !strings.Contains(out, "complete, pinned") {
+		t.Errorf("ls:\n%s", out)
+	}
+}

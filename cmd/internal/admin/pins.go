@@ -1,0 +1,130 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// pinsOf returns the pins that keep the model of im.
+func (h *Handler) pinsOf(ctx context.Context, im store.Image) ([]store.Ref, error) {
+	pins, err := h.Store.Refs(ctx, pinPrefix)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(pins, func(p store.Ref) bool { return isIndex(im) || p.Table != im.Table }), nil
+}
+
+// pins lists all pins.
+func (h *Handler) pins(r *http.Request) (any, error) {
+	pins, err := h.Store.Refs(r.Context(), pinPrefix)
+	if err != nil {
+		return nil, err
+	}
+	return h.sized(r.Context(), pins)
+}
+
+// sized returns pins with the sizes of their models.
+func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]Pin, error) {
+	images, err := h.Store.Images(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sizes := map[digest.Digest]int64{}
+	for _, im := range images {
+		sizes[im.Table] = im.Size
+	}
+	out := []Pin{}
+	for _, p := range pins {
+		size, ok := sizes[p.Table]
+		if !ok {
+			size = p.Size // the image was collected
+		}
+		out = append(out, Pin{Ref: p, ModelSize: size})
+	}
+	return out, nil
+}
+
+// pin pins the model that the name stands for now.
+func (h *Handler) pin(r *http.Request) (any, error) {
+	ctx := r.Context()
+	var req PinRequest
+	if err := decodeBody(r, &req); err != nil {
+		return nil, err
+	}
+	if req.TTL < 0 {
+		return nil, fmt.Errorf("ttl %v is negative: %w", req.TTL, errdefs.ErrInvalidArgument)
+	}
+	im, err := findOne(ctx, h.Store, req.Name)
+	if err != nil {
+		return nil, err
+	}
+	name := PinName(Label(im, req.Name))
+	if err := h.Store.AddRef(ctx, name, im.Table, expiry(req.TTL)); err != nil {
+		return nil, err
+	}
+	p, err := h.Store.Ref(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return h.sized(ctx, []store.Ref{p})
+}
+
+// Label returns the reference under which im is pinned when it was asked for by name: that
+// itself, or one of im's if it is a digest.
+func Label(im store.Image, name string) string {
+	if ref, err := ParseRef(name); err == nil {
+		return stored(ref)
+	}
+	if len(im.Refs) > 0 {
+		return im.Refs[0]
+	}
+	return im.Manifest.String()
+}
+
+// unpin removes the pins of what the name stands for.
+func (h *Handler) unpin(r *http.Request) (any, error) {
+	ctx := r.Context()
+	name := r.FormValue("name")
+	if ref, err := ParseRef(name); err == nil {
+		if p, err := h.Store.Ref(ctx, PinName(stored(ref))); err == nil {
+			pins, err := h.sized(ctx, []store.Ref{p})
+			if err != nil {
+				return nil, err
+			}
+			return pins, h.Store.RemoveRef(ctx, p.Name)
+		}
+	}
+	found, err := find(ctx, h.Store, name)
+	if err != nil {
+		return nil, err
+	}
+	var pins []store.Ref
+	for _, im := range found {
+		of, err := h.pinsOf(ctx, im)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range of {
+			if err := h.Store.RemoveRef(ctx, p.Name); err != nil {
+				return nil, err
+			}
+			pins = append(pins, p)
+		}
+	}
+	return h.sized(ctx, pins)
+}
+
+// expiry returns when something ends that holds for ttl from now; zero means never.
+func expiry(ttl time.Duration) time.Time {
+	if ttl == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(ttl)
+}

@@ -1,0 +1,322 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// put records an image of a table.
+func (r *rig) put(t *testing.T, ref string, table digest.Digest) store.Image {
+	t.Helper()
+	manifest, err := r.store.PutBytes(t.Context(), []byte("{\"manifest of\":\""+ref+"\"}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	im := store.Image{Manifest: manifest, Config: manifest, Table: table, Refs: []string{ref},
+		Origin: store.Origin{Format: "test", Digest: digest.FromString(ref), Mapping: 1}}
+	if err := r.store.PutImage(t.Context(), im); err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+// state returns the image with a manifest as the list of all has it.
+func (r *rig) state(t *testing.T, manifest digest.Digest) admin.Image {
+	t.Helper()
+	all, err := r.client.Images(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, im := range all {
+		if im.Manifest == manifest {
+			return im
+		}
+	}
+	t.Fatalf("%s is not in %+v", manifest, all)
+	return admin.Image{}
+}
+
+// TestInvalid says that an image that can not be shown hides no other.
+func TestInvalid(t *testing.T) {
+	r := newRig(t)
+	r.hydrate(t)
+	noTable := r.put(t, "reg.example/no/table:v1", digest.FromString("gone"))
+	index := r.put(t, "reg.example/index:v1", "") // its bytes are no index
+	for _, im := range []store.Image{noTable, index} {
+		got := r.state(t, im.Manifest)
+		if got.State != admin.StateInvalid || got.Error == nil || got.Error.Message == "" {
+			t.Errorf("%v: state %q, error %v", im.Refs, got.State, got.Error)
+		}
+		d, err := r.client.Image(t.Context(), im.Refs[0])
+		if err != nil || d.State != admin.StateInvalid || d.Error == nil || d.Manifest != im.Manifest || d.Origin != im.Origin {
+			t.Errorf("%v: inspect %+v, %v", im.Refs, d, err)
+		}
+	}
+	if got := r.state(t, r.image.Manifest); got.State != admin.StateComplete {
+		t.Errorf("the other image: state %q", got.State)
+	}
+	for _, ref := range []string{noTable.Refs[0], index.Refs[0]} {
+		if _, err := r.client.RemoveImage(t.Context(), ref); err != nil {
+			t.Errorf("remove %s: %v", ref, err)
+		}
+	}
+}
+
+// TestPulling is the state of a model from its first byte to its last.
+func TestPulling(t *testing.T) {
+	r := newRig(t)
+	other := storetest.Random(5, 1<<20)
+	table := storetest.NewBuilder("two").Raw("a.bin", r.weights, 0o644).Raw("b.bin", other, 0o644).Put(t, r.store)
+	im := r.put(t, "reg.example/two:v1", table)
+	if got := r.state(t, im.Manifest); got.State != admin.StateAbsent {
+		t.Errorf("before: state %q, want absent", got.State)
+	}
+	gate := make(chan struct{})
+	asked := make(chan struct{}, 100)
+	f := storetest.NewFetcher(r.weights, other)
+	f.Delay = func(ctx context.Context) {
+		asked <- struct{}{}
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- r.store.Hydrate(context.Background(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
+	}()
+	<-asked
+	got := r.state(t, im.Manifest)
+	if want := int64(len(r.weights) + len(other)); got.State != admin.StatePulling || got.Total != want || got.Completed >= want {
+		t.Errorf("while fetching: state %q, %d of %d bytes, want pulling of %d", got.State, got.Completed, got.Total, want)
+	}
+	close(gate)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := r.state(t, im.Manifest); got.State != admin.StateComplete || got.Total != 0 {
+		t.Errorf("after: %+v", got)
+	}
+	// The collector takes what a reference has let go; then one file comes back with another model.
+	if _, err := r.client.Pin(t.Context(), admin.PinRequest{Name: im.Refs[0]}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client.Unpin(t.Context(), im.Refs[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client.GC(t.Context(), store.GCOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.state(t, im.Manifest); got.State != admin.StateAbsent {
+		t.Errorf("after the collector: state %q, want absent", got.State)
+	}
+	r.hydrate(t)
+	if got := r.state(t, im.Manifest); got.State != admin.StatePartial {
+		t.Errorf("with one file of two: state %q, want partial", got.State)
+	}
+}
+
+// TestRemoveInUse says which files stay.
+func TestRemoveInUse(t *testing.T) {
+	r := newRig(t)
+	r.hydrate(t)
+	if err := r.store.AddRef(t.Context(), "snapshot/3", r.image.Table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	gone, err := r.client.RemoveImage(t.Context(), testRef)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(gone.InUse, []digest.Digest{r.image.Manifest}); diff != "" {
+		t.Errorf("in use (got, want):\n%s", diff)
+	}
+}
+
+// TestRemoveIndexPin removes an index whose model stays, because it has a tag of its own.
+func TestRemoveIndexPin(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	const ref = "reg.example/team/list:v1"
+	d, err := r.store.PutBytes(ctx, fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[`+
+		`{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":%q,"size":16,"platform":{"os":"linux","architecture":"amd64"}}]}`, r.image.Manifest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.store.PutImage(ctx, store.Image{Manifest: d, Origin: store.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{ref, testRef} {
+		if _, err := r.client.Pin(ctx, admin.PinRequest{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.client.RemoveImage(ctx, ref); err != nil {
+		t.Fatal(err)
+	}
+	pins, err := r.client.Pins(ctx)
+	if err != nil || len(pins) != 1 || admin.PinnedRef(pins[0].Ref) != testRef {
+		t.Errorf("pins that are left: %+v, %v", pins, err)
+	}
+	if pins[0].ModelSize != r.image.Size {
+		t.Errorf("size of the pinned model: got %d, want %d", pins[0].ModelSize, r.image.Size)
+	}
+}
+
+// TestPinSize says that a second pin of a model has the model's size too, although nothing is
+// attributed to it.
+func TestPinSize(t *testing.T) {
+	r := newRig(t)
+	r.hydrate(t)
+	r.add(t, "reg.example/team/model:v2")
+	for _, name := range []string{testRef, "reg.example/team/model:v2"} {
+		pins, err := r.client.Pin(t.Context(), admin.PinRequest{Name: name})
+		if err != nil || len(pins) != 1 || pins[0].ModelSize != r.image.Size {
+			t.Errorf("%s: %+v, %v, want %d bytes", name, pins, err, r.image.Size)
+		}
+	}
+}
+
+// TestRepairGoesOn says that a model that can not be had again does not keep others from it.
+func TestRepairGoesOn(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	r.hydrate(t)
+	lost := storetest.Random(9, 1<<20)
+	im := r.put(t, "reg.example/lost:v1", storetest.NewBuilder("lost").Raw("lost.bin", lost, 0o644).Put(t, r.store))
+	if err := r.store.Hydrate(ctx, im.Table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(lost)}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{testRef, im.Refs[0]} {
+		if _, err := r.client.Pin(ctx, admin.PinRequest{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := func(p []byte) string {
+		return filepath.Join(r.store.ObjectsDir(), store.ObjectName(digest.FromBytes(p)))
+	}
+	if err := os.Remove(path(r.weights)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path(lost), []byte("damage"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, repair := range []bool{false, true} {
+		res, err := r.client.Verify(ctx, admin.VerifyRequest{Repair: repair}, func(admin.VerifyEvent) {})
+		problems := map[digest.Digest]string{}
+		for _, b := range res.Bad {
+			problems[b.Digest] = b.Problem
+		}
+		if len(problems) != 2 || problems[digest.FromBytes(r.weights)] != "missing" || problems[digest.FromBytes(lost)] == "" {
+			t.Fatalf("repair %v: found %v", repair, problems)
+		}
+		if !repair {
+			if err != nil || res.Left != 2 {
+				t.Errorf("report: %+v, %v", res, err)
+			}
+			continue
+		}
+		if !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), im.Refs[0]) {
+			t.Errorf("repair: got %v, want ErrNotFound of %s", err, im.Refs[0])
+		}
+		if diff := cmp.Diff(res.Repaired, []string{testRef}); diff != "" || res.Left != 1 {
+			t.Errorf("%d left; repaired (got, want):\n%s", res.Left, diff)
+		}
+	}
+	if p, err := os.ReadFile(path(r.weights)); err != nil || string(p) != string(r.weights) {
+		t.Errorf("the missing object is not back: %v", err)
+	}
+	if p, err := os.ReadFile(path(lost)); err != nil || string(p) != "damage" {
+		t.Errorf("the damaged object is not where it was: %q, %v", p, err)
+	}
+}
+
+// TestEmptyLists says that a list without entries is [] and not null.
+func TestEmptyLists(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	h := &admin.Handler{Store: s, Jobs: func() []admin.Job { return []admin.Job{} }, Metrics: http.NotFoundHandler()}
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: h.Routes()}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(l) }()
+	t.Cleanup(func() { server.Close(); <-done })
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
+	for _, p := range []string{"/v1/images", "/v1/pins", "/v1/jobs"} {
+		res, err := client.Get("http://ballastd" + p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || strings.TrimSpace(string(body)) != "[]" {
+			t.Errorf("%s: got %q, %v, want []", p, body, err)
+		}
+	}
+}
+
+func TestText(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{fmt.Errorf("size: %w", errdefs.ErrInvalidArgument), "size"},
+		{fmt.Errorf("mount: %w", syscall.EINVAL), "mount: invalid argument"},
+		{fmt.Errorf("mount: %w: %w", syscall.EINVAL, errdefs.ErrFailedPrecondition), "mount: invalid argument"},
+		{fmt.Errorf("a: %w: %w", errdefs.ErrDataLoss, errdefs.ErrUnavailable), "a"},
+		{errors.Join(fmt.Errorf("a: %w", errdefs.ErrNotImplemented), fmt.Errorf("b: %w", errdefs.ErrAborted)), "a\nb"},
+		{fmt.Errorf("model x: %w", errdefs.ErrNotFound), "model x: not found"},
+		{fmt.Errorf("x answered 404 Not Found: %w", errdefs.ErrNotFound), "x answered 404 Not Found"},
+		{errdefs.ErrUnavailable, "unavailable"},
+		{fmt.Errorf("mount: %w", &admin.Error{Code: "unknown", Message: "mount: invalid argument"}), "mount: mount: invalid argument"},
+	} {
+		if got := admin.Text(tt.err); got != tt.want {
+			t.Errorf("Text(%v): got %q, want %q", tt.err, got, tt.want)
+		}
+		if got := admin.Wrap(tt.err).Message; got != tt.want {
+			t.Errorf("Wrap(%v): got %q, want %q", tt.err, got, tt.want)
+		}
+	}
+}
+
+func TestAbout(t *testing.T) {
+	const ref = "ghcr.io/a/b:v1"
+	for _, text := range []string{"gone", ref + ": gone", ref + ": " + ref + ": gone"} {
+		err := admin.About(ref, fmt.Errorf("%s%w", strings.TrimSuffix(text, "gone"), errdefs.ErrNotFound))
+		if got, want := err.Error(), ref+": not found"; got != want || !errdefs.IsNotFound(err) {
+			t.Errorf("About(%q): got %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestCheckName(t *testing.T) {
+	for name, want := range map[string]bool{
+		"ghcr.io/a/b:v1": true, "sha256:" + strings.Repeat("a", 64): true, "0123ab": true, "llama": false, "": false, "0123": false,
+		"sha256:x": false, strings.Repeat("a", 65): false,
+	} {
+		if err := admin.CheckName(name); (err == nil) != want || err != nil && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("CheckName(%q): got %v, want good: %v", name, err, want)
+		}
+	}
+}

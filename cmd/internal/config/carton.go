@@ -1,0 +1,57 @@
+package config
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Carton maps a registry, which need not exist, to URLs of cartons. There can be several tables
+// [[carton]]; those of a file take the place of those of the files before it.
+type Carton struct {
+	Registry  string `toml:"registry" comment:"Host of the references, such as \"carton.example\"."`
+	URL       string `toml:"url" comment:"URL of the carton, with {repository} and {tag} once each in its path."`
+	AllowHTTP bool   `toml:"allow_http" comment:"Allow url to be http: who is in between can send another carton."`
+}
+
+// registryHost is a host as it is in references, in lower case.
+var registryHost = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]{1,5})?$`)
+
+// checkCartons checks that each URL is one, and has its placeholders where they can change neither
+// scheme nor host.
+func (c *Config) checkCartons() error {
+	seen := map[string]bool{}
+	for i, m := range c.Carton {
+		key := fmt.Sprintf("carton %d: ", i+1)
+		switch {
+		case !registryHost.MatchString(m.Registry) || !strings.ContainsAny(m.Registry, ".:") && m.Registry != "localhost":
+			return invalid(key+"registry", "%q is not a host as in a reference, such as \"carton.example\"", m.Registry)
+		case seen[m.Registry]:
+			return invalid(key+"registry", "%q is there twice", m.Registry)
+		}
+		seen[m.Registry] = true
+		u, err := url.Parse(m.URL)
+		switch {
+		case err != nil || u.Hostname() == "" || u.User != nil || u.Fragment != "":
+			return invalid(key+"url", "%q is not a URL with a host and without user name and fragment", m.URL)
+		case u.Scheme != "https" && u.Scheme != "http":
+			return invalid(key+"url", "%q is neither https nor http", m.URL)
+		case u.Scheme == "http" && !m.AllowHTTP:
+			return invalid(key+"url", "%q is not https; set allow_http = true if that is wanted", m.URL)
+		case !hasPlaceholders(m.URL) || !hasPlaceholders(u.Path):
+			return invalid(key+"url", "%q does not have {repository} and {tag} once each in its path, and no others", m.URL)
+		}
+	}
+	return nil
+}
+
+// placeholder is what is in braces, and a brace alone.
+var placeholder = regexp.MustCompile(`\{[^{}]*\}|[{}]`)
+
+func hasPlaceholders(s string) bool {
+	found := placeholder.FindAllString(s, -1)
+	slices.Sort(found)
+	return slices.Equal(found, []string{"{repository}", "{tag}"})
+}

@@ -1,0 +1,49 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// A countingApplier counts the models that containerd waits for: a table layer is applied when
+// its model is complete.
+type countingApplier struct {
+	diff.Applier
+	store   *store.Store
+	metrics *metrics
+}
+
+// Apply implements diff.Applier.
+func (a *countingApplier) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
+	if desc.MediaType != store.MediaTypeTableLayer {
+		return a.Applier.Apply(ctx, desc, mounts, opts...)
+	}
+	active := a.metrics.active.WithLabelValues(byContainerd)
+	active.Inc()
+	defer active.Dec()
+	start := time.Now()
+	res, err := a.Applier.Apply(ctx, desc, mounts, opts...)
+	a.metrics.pulled(byContainerd, a.format(ctx, desc.Digest), time.Since(start), err)
+	return res, err
+}
+
+// format returns what a table was made from. The table of an image that others converted may
+// say anything; what we do not make is "other", so that the values of a label have a bound.
+func (a *countingApplier) format(ctx context.Context, table digest.Digest) string {
+	t, err := a.store.Table(ctx, table)
+	if err != nil {
+		return ""
+	}
+	if _, ok := upstream.Parsers()[mediatype.Format(t.Origin.Format)]; !ok {
+		return "other"
+	}
+	return t.Origin.Format
+}

@@ -1,0 +1,432 @@
+package carton
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert/carton/zipdir"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// Options are the settings of a carton. The zero value reads cartons that need no URL.
+type Options struct {
+	// HTTP sends a request and follows redirects, as http.Client.Do does. It decides which
+	// hosts and addresses may be asked, and must see to it that a redirect does not lead from
+	// https to http, and that a body which stalls ends. It must leave Accept-Encoding and the
+	// encoding of bodies alone. Nil: URLs are not fetched.
+	HTTP func(*http.Request) (*http.Response, error)
+
+	// AllowHTTP allows URLs of scheme http.
+	AllowHTTP bool
+
+	// Hash is the model hash that the carton must have. Empty means any.
+	Hash digest.Digest
+
+	// TempDir is where an archive is copied to from a server without ranges. Empty: it is
+	// refused.
+	TempDir string
+
+	// MaxTemp is the largest archive that is copied, in bytes. Zero means 64 GiB.
+	MaxTemp int64
+
+	// MaxLinked is how much of a file of LINKS is read to find its size, where the server
+	// does not tell it, in bytes. Zero means 64 GiB.
+	MaxLinked int64
+
+	// Log is where is said what was left out; nil discards.
+	Log *slog.Logger
+}
+
+// The defaults of Options.
+const (
+	defaultMaxTemp   = 64 << 30
+	defaultMaxLinked = 64 << 30
+)
+
+// A Carton is an open carton. All methods are safe for concurrent use.
+type Carton struct {
+	o   Options
+	src Source
+	dir *zipdir.Directory
+
+	hash      digest.Digest
+	manifest  []byte
+	linksText []byte // nil if there is no LINKS
+	entries   []Entry
+	files     map[string]int // index in entries, by path
+	info      *Info
+	tensors   map[string]*tensor
+	places    map[digest.Digest]place
+}
+
+// A place is where the bytes of a file are: in a member of the archive, or at URLs.
+type place struct {
+	entry *zipdir.Entry // nil: only in LINKS
+	urls  []string
+}
+
+// Open opens the carton in a source, which the Carton closes, even if Open returns an error. It
+// returns errdefs.ErrInvalidArgument, naming the file or field, for a carton that breaks a rule,
+// errdefs.ErrNotImplemented for one that needs a newer reader, and *store.VerifyError if
+// its description does not have the digest of MANIFEST, or MANIFEST not that of Options.Hash.
+func Open(ctx context.Context, src Source, o Options) (*Carton, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Carton{o: o, src: src}
+	if err := c.open(ctx); err != nil {
+		src.Close()
+		return nil, fmt.Errorf("carton: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Carton) open(ctx context.Context) error {
+	var err error
+	if c.dir, err = zipdir.Read(readerAt{ctx, c.src}, c.src.Size()); err != nil {
+		return err
+	}
+	if err := c.readManifest(ctx); err != nil {
+		return err
+	}
+	if err := c.find(ctx); err != nil {
+		return err
+	}
+	p, err := c.read(ctx, nameInfo, MaxInfoSize)
+	if err != nil {
+		return err
+	}
+	if c.info, err = ParseInfo(p); err != nil {
+		return err
+	}
+	if err := c.readTensors(ctx); err != nil {
+		return err
+	}
+	return c.info.resolve(c.tensors, c.files)
+}
+
+// Hash returns the model hash: the digest of MANIFEST.
+func (c *Carton) Hash() digest.Digest { return c.hash }
+
+// Info returns what carton.toml says. It must not be changed.
+func (c *Carton) Info() *Info { return c.info }
+
+// Close closes the source. The Fetcher must not be used any more.
+func (c *Carton) Close() error { return c.src.Close() }
+
+// readManifest reads MANIFEST and LINKS, which have no digest elsewhere.
+func (c *Carton) readManifest(ctx context.Context) (err error) {
+	if c.manifest, err = c.readPlain(ctx, nameManifest, MaxManifestSize); err != nil {
+		return err
+	}
+	if c.o.Hash != "" {
+		if err := store.VerifyBytes(c.o.Hash, c.manifest); err != nil {
+			return fmt.Errorf("%s: %w", nameManifest, err)
+		}
+	}
+	c.hash = digest.FromBytes(c.manifest)
+	if c.entries, err = ParseManifest(c.manifest); err != nil {
+		return err
+	}
+	c.files = make(map[string]int, len(c.entries))
+	for i, e := range c.entries {
+		c.files[e.Path] = i
+	}
+	if c.dir.Lookup(nameLinks) != nil {
+		c.linksText, err = c.readPlain(ctx, nameLinks, MaxLinksSize)
+	}
+	return err
+}
+
+// readPlain reads a member of the archive that has no digest.
+func (c *Carton) readPlain(ctx context.Context, name string, limit int64) ([]byte, error) {
+	e := c.dir.Lookup(name)
+	if e == nil || e.Type != store.TypeReg {
+		return nil, invalid("no file %s in the archive", name)
+	}
+	return c.readPlainEntry(ctx, e, limit)
+}
+
+func (c *Carton) readPlainEntry(ctx context.Context, e *zipdir.Entry, limit int64) ([]byte, error) {
+	if e.Size > limit {
+		return nil, invalid("%q of %d bytes, more than %d", e.Name, e.Size, limit)
+	}
+	r, err := c.openEntry(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return io.ReadAll(r)
+}
+
+// read reads a file of MANIFEST, verified.
+func (c *Carton) read(ctx context.Context, name string, limit int64) ([]byte, error) {
+	d := c.entries[c.files[name]].Digest
+	p := c.places[d]
+	size := int64(0)
+	if p.entry != nil {
+		size = p.entry.Size
+	} else {
+		n, err := c.sizeOf(ctx, d, p.urls)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		size = n
+	}
+	if size > limit {
+		return nil, invalid("%s of %d bytes, more than %d", name, size, limit)
+	}
+	var r io.ReadCloser
+	var err error
+	if p.entry != nil {
+		r, err = c.openEntry(ctx, p.entry)
+	} else {
+		r, _, err = c.openLink(ctx, d, p.urls, 0, size)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	defer r.Close()
+	b, err := store.ReadVerified(r, d, size, limit)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return b, nil
+}
+
+// find finds the place of each file of MANIFEST.
+func (c *Carton) find(ctx context.Context) error {
+	links := map[digest.Digest][]string{}
+	if c.linksText != nil {
+		var err error
+		if links, err = ParseLinks(c.linksText); err != nil {
+			return err
+		}
+	}
+	if err := c.checkMembers(); err != nil {
+		return err
+	}
+	c.places = make(map[digest.Digest]place, len(c.entries))
+	targets := map[string]string{}
+	for _, f := range c.entries {
+		e, err := c.member(ctx, f, targets)
+		if err != nil {
+			return err
+		}
+		have, known := c.places[f.Digest]
+		switch {
+		case e == nil && known:
+		case e == nil && len(links[f.Digest]) == 0:
+			return invalid("%s lists %q, which is neither in the archive nor in %s", nameManifest, f.Path, nameLinks)
+		case e == nil:
+			c.places[f.Digest] = place{urls: links[f.Digest]}
+		case have.entry == nil:
+			c.places[f.Digest] = place{entry: e}
+		case have.entry.Size != e.Size:
+			return invalid("%q and %q have one digest, but %d and %d bytes", have.entry.Name, e.Name, have.entry.Size, e.Size)
+		case e.Method == zipdir.Stored && have.entry.Method != zipdir.Stored:
+			c.places[f.Digest] = place{entry: e}
+		}
+	}
+	return nil
+}
+
+// checkMembers looks for members that MANIFEST does not list.
+func (c *Carton) checkMembers() error {
+	extra := 0
+	first := ""
+	for i := range c.dir.Entries {
+		e := &c.dir.Entries[i]
+		_, listed := c.files[e.Name]
+		switch {
+		case e.Type == store.TypeDir && listed:
+			return invalid("%s lists %q, which is a directory", nameManifest, e.Name)
+		case e.Type == store.TypeSymlink && !strings.HasPrefix(e.Name, dirModel):
+			return invalid("symbolic link %q outside of %s", e.Name, dirModel)
+		case e.Type == store.TypeDir, listed, e.Name == nameManifest, e.Name == nameLinks:
+		default:
+			if extra++; extra == 1 {
+				first = e.Name
+			}
+		}
+	}
+	if extra > 0 {
+		c.o.Log.Warn("carton has members that MANIFEST does not list; they are left out", "digest", c.hash, "members", extra, "path", first)
+	}
+	return nil
+}
+
+// Limits of symbolic links. Each is read by itself.
+const (
+	maxTarget   = 4096 // bytes
+	maxHops     = 16   // links that one leads over
+	maxSymlinks = 1000
+)
+
+// member returns the member with the content of a file, following symbolic links; nil if
+// the archive has none. targets are those that are known by now.
+func (c *Carton) member(ctx context.Context, f Entry, targets map[string]string) (*zipdir.Entry, error) {
+	name := f.Path
+	for range maxHops {
+		e := c.dir.Lookup(name)
+		if e == nil || e.Type == store.TypeReg {
+			return e, c.checkTarget(f, name)
+		}
+		if e.Type == store.TypeDir {
+			return nil, invalid("symbolic link %q leads to the directory %q", f.Path, name)
+		}
+		if _, ok := targets[name]; !ok {
+			if len(targets) == maxSymlinks {
+				return nil, invalid("more than %d symbolic links", maxSymlinks)
+			}
+			target, err := c.target(ctx, e)
+			if err != nil {
+				return nil, err
+			}
+			targets[name] = target
+		}
+		name = targets[name]
+	}
+	return nil, invalid("symbolic link %q leads over more than %d links", f.Path, maxHops)
+}
+
+// target returns the path that a symbolic link leads to, which is inside of model/.
+func (c *Carton) target(ctx context.Context, e *zipdir.Entry) (string, error) {
+	text, err := c.readPlainEntry(ctx, e, maxTarget)
+	if err != nil {
+		return "", err
+	}
+	to := path.Join(path.Dir(e.Name), string(text))
+	clean, err := store.CleanPath(to)
+	if err != nil || clean != to || len(text) == 0 || path.IsAbs(string(text)) || !strings.HasPrefix(to, dirModel) {
+		return "", invalid("symbolic link %q leads to %.200q, out of %s", e.Name, text, dirModel)
+	}
+	return to, nil
+}
+
+// checkTarget checks that what a symbolic link leads to is a file with the same digest.
+func (c *Carton) checkTarget(f Entry, target string) error {
+	if target == f.Path {
+		return nil
+	}
+	i, ok := c.files[target]
+	if !ok {
+		return invalid("symbolic link %q leads to %q, which is not in %s", f.Path, target, nameManifest)
+	}
+	if c.entries[i].Digest != f.Digest {
+		return invalid("symbolic link %q leads to %q, which has another digest", f.Path, target)
+	}
+	return nil
+}
+
+// openEntry returns the content of a member, which is read with one request.
+func (c *Carton) openEntry(ctx context.Context, e *zipdir.Entry) (io.ReadCloser, error) {
+	body, err := c.src.Range(ctx, e.Start(), e.Span())
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", e.Name, err)
+	}
+	r, err := readEntry(body, e)
+	if err != nil {
+		body.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func readEntry(body io.ReadCloser, e *zipdir.Entry) (io.ReadCloser, error) {
+	// All but the data can be the local header; most of the time it is.
+	head := make([]byte, e.HeaderSize())
+	if _, err := io.ReadFull(body, head); err != nil {
+		return nil, fmt.Errorf("%q: local header: %w: %w", e.Name, err, errdefs.ErrUnavailable)
+	}
+	n, err := e.Locate(head)
+	if err != nil {
+		return nil, err
+	}
+	r, err := zipdir.NewReader(io.MultiReader(bytes.NewReader(head[n:]), body), e)
+	if err != nil {
+		return nil, err
+	}
+	return &member{r, body}, nil
+}
+
+// A member is the content of a member and the body it comes from.
+type member struct {
+	io.ReadCloser
+	body io.Closer
+}
+
+func (m *member) Close() error {
+	m.ReadCloser.Close() // only frees memory
+	return m.body.Close()
+}
+
+// locate returns where the data of a member starts in the archive.
+func (c *Carton) locate(ctx context.Context, e *zipdir.Entry) (int64, error) {
+	head := make([]byte, e.HeaderSize())
+	if _, err := (readerAt{ctx, c.src}).ReadAt(head, e.Start()); err != nil {
+		return 0, fmt.Errorf("%q: local header: %w", e.Name, err)
+	}
+	n, err := e.Locate(head)
+	return e.Start() + n, err
+}
+
+// readTensors reads the index of the tensors, and the string tensors that are small.
+func (c *Carton) readTensors(ctx context.Context) error {
+	if _, ok := c.files[nameIndex]; !ok {
+		if i := slices.IndexFunc(c.entries, func(e Entry) bool { return strings.HasPrefix(e.Path, dirTensors) }); i >= 0 {
+			return invalid("%q is there, but not %s", c.entries[i].Path, nameIndex)
+		}
+		return nil
+	}
+	p, err := c.read(ctx, nameIndex, MaxIndexSize)
+	if err != nil {
+		return err
+	}
+	if c.tensors, err = parseIndex(p, c.files); err != nil {
+		return err
+	}
+	left := int64(maxTexts)
+	for _, x := range c.tensorsInOrder() {
+		e := c.places[c.entries[c.files[x.file]].Digest].entry
+		if e == nil {
+			continue // its size is checked when it is known
+		}
+		if err := x.checkSize(e.Size); err != nil {
+			return err
+		}
+		if x.dtype != "string" || e.Size > maxText || e.Size > left {
+			continue
+		}
+		left -= e.Size
+		text, err := c.read(ctx, x.file, maxText)
+		if err != nil {
+			return err
+		}
+		if err := x.checkText(text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tensorsInOrder returns the tensors that have a file, by name.
+func (c *Carton) tensorsInOrder() []*tensor {
+	var all []*tensor
+	for _, x := range c.tensors {
+		if x.file != "" {
+			all = append(all, x)
+		}
+	}
+	slices.SortFunc(all, func(a, b *tensor) int { return strings.Compare(a.name, b.name) })
+	return all
+}

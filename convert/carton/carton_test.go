@@ -1,0 +1,359 @@
+package carton_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/carton"
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/image"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// open opens a carton that must be good.
+func open(t *testing.T, src carton.Source, o carton.Options) *carton.Carton {
+	t.Helper()
+	c, err := carton.Open(context.Background(), src, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func at(p []byte) carton.Source { return carton.At(bytes.NewReader(p), int64(len(p))) }
+
+// hydrate brings a model into a real store and returns its files.
+func hydrate(t *testing.T, m *convert.Model, f store.Fetcher) (map[string]converttest.File, error) {
+	t.Helper()
+	ctx := context.Background()
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	p, err := m.Table.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := s.PutTable(ctx, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AddRef(ctx, "pin/test", d, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Hydrate(ctx, d, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		return nil, err
+	}
+	files, err := s.Files(ctx, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]converttest.File{}
+	for _, f := range files {
+		o, err := s.OpenObject(f.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := io.ReadAll(o)
+		o.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[f.Path] = converttest.File{Path: f.Path, Data: p, Mode: f.Mode}
+	}
+	return all, nil
+}
+
+// pull opens a carton and brings its files into a store.
+func pull(t *testing.T, src carton.Source, o carton.Options) map[string]converttest.File {
+	t.Helper()
+	c := open(t, src, o)
+	m, err := c.Model(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := hydrate(t, m, c.Fetcher())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func compare(t *testing.T, want converttest.Carton, got map[string]converttest.File) {
+	t.Helper()
+	equal := cmp.Comparer(func(a, b []byte) bool { return bytes.Equal(a, b) })
+	if d := cmp.Diff(want.Model(), got, equal); d != "" {
+		t.Errorf("files (-want +got):\n%.2000s", d)
+	}
+}
+
+// TestGood brings a carton with all there is from a file, and from a reader.
+func TestGood(t *testing.T) {
+	want := converttest.GoodCarton(storetest.Random(1, 9<<20))
+	p := want.Bytes()
+	name := filepath.Join(t.TempDir(), "model.carton")
+	if err := os.WriteFile(name, p, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	file, err := carton.OpenFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, want, pull(t, file, carton.Options{Hash: want.Hash()}))
+	compare(t, want, pull(t, at(p), carton.Options{}))
+}
+
+// TestModel looks at all of a model but its files.
+func TestModel(t *testing.T) {
+	want := converttest.GoodCarton([]byte("weights"))
+	c := open(t, at(want.Bytes()), carton.Options{})
+	m, err := c.Model(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := m.Table.Origin, (store.Origin{Format: "carton", Digest: want.Hash(), Mapping: convert.MappingVersion}); got != want {
+		t.Errorf("origin: got %v, want %v", got, want)
+	}
+	kinds := map[string]mediatype.Kind{}
+	for i, l := range m.Layers {
+		kinds[l.Path] = l.Kind
+		if b := m.Table.Blobs[i]; l.Desc.Digest != b.Digest || l.Desc.Size != b.Size {
+			t.Errorf("layer %d is %s, its blob %s", i, l.Desc.Digest, b.Digest)
+		}
+	}
+	wantKinds := map[string]mediatype.Kind{
+		"carton.toml":             mediatype.KindWeightConfig,
+		"misc/input.png":          mediatype.KindDoc,
+		"misc/output.mp3":         mediatype.KindDoc,
+		"model/a=b.txt":           mediatype.KindWeightConfig,
+		"model/code/again.py":     mediatype.KindCode,
+		"model/weights.bin":       mediatype.KindWeight,
+		"model/weights.zst.bin":   mediatype.KindWeight,
+		"tensor_data/answer.bin":  mediatype.KindDataset,
+		"tensor_data/index.toml":  mediatype.KindWeightConfig,
+		"tensor_data/more.bin":    mediatype.KindDataset,
+		"tensor_data/numbers.bin": mediatype.KindDataset,
+		"tensor_data/words.toml":  mediatype.KindDataset,
+	}
+	if d := cmp.Diff(wantKinds, kinds); d != "" {
+		t.Errorf("kinds (-want +got):\n%s", d)
+	}
+	m.Config.ModelFS = convert.ModelFS{}
+	wantConfig := convert.Config{
+		Descriptor: convert.ModelDescriptor{
+			Name: "a_model", Title: "It answers every question.", Description: "It is shown in ![an image](@misc/input.png).\n",
+			DocURL: "https://example.com/", Revision: want.Hash().Encoded(), Licenses: []string{"Apache-2.0"},
+		},
+		Config: convert.ModelConfig{
+			Format:       "pt",
+			Capabilities: &convert.Capabilities{InputTypes: []string{"other", "text"}, OutputTypes: []string{"other"}},
+		},
+	}
+	if d := cmp.Diff(wantConfig, m.Config); d != "" {
+		t.Errorf("config (-want +got):\n%s", d)
+	}
+	if _, err := image.Build(m); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLayout packs one carton in several ways: the model is the same.
+func TestLayout(t *testing.T) {
+	var images []digest.Digest
+	for _, method := range []uint16{0, 8, 93} {
+		c := converttest.GoodCarton([]byte("weights"))
+		for i := range c.Files {
+			c.Files[i].Method = method
+			c.Files[i].Link = ""
+		}
+		m, err := open(t, at(c.Bytes()), carton.Options{}).Model(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		im, err := image.Build(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		images = append(images, im.Digest)
+	}
+	c := converttest.GoodCarton([]byte("weights"))
+	c.Zip = func(z *converttest.Zip) {
+		z.Zip64 = true
+		for i := range z.Entries {
+			z.Entries[i].Zip64 = true
+			z.Entries[i].Descriptor = true
+		}
+		z.Entries = append(z.Entries, converttest.ZipEntry{Name: "model/", Mode: 0o040755})
+	}
+	m, err := open(t, at(c.Bytes()), carton.Options{}).Model(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := image.Build(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range images {
+		if d != im.Digest {
+			t.Errorf("layout %d: got image %s, want %s", i, d, im.Digest)
+		}
+	}
+	compare(t, c, pull(t, at(c.Bytes()), carton.Options{}))
+}
+
+// TestExtra has members that MANIFEST does not list.
+func TestExtra(t *testing.T) {
+	c := converttest.GoodCarton([]byte("weights"))
+	c.Zip = func(z *converttest.Zip) {
+		z.Entries = append(z.Entries, converttest.ZipEntry{Name: "model/extra", Data: []byte("x")})
+	}
+	compare(t, c, pull(t, at(c.Bytes()), carton.Options{}))
+}
+
+// TestWrongBytes has a member that is not what MANIFEST says: it must not become visible.
+func TestWrongBytes(t *testing.T) {
+	for _, method := range []uint16{0, 8, 93} {
+		weights := storetest.Random(2, 5<<20)
+		c := converttest.GoodCarton(weights)
+		c = c.With(converttest.CartonFile{Path: "model/weights.bin", Data: weights, Method: method})
+		c.Zip = func(z *converttest.Zip) {
+			for i := range z.Entries {
+				if z.Entries[i].Name == "model/weights.bin" {
+					z.Entries[i].Data = bytes.Clone(weights)
+					z.Entries[i].Data[4<<20+7] ^= 1
+				}
+			}
+		}
+		o := open(t, at(c.Bytes()), carton.Options{})
+		m, err := o.Model(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hydrate(t, m, o.Fetcher()); !errdefs.IsDataLoss(err) {
+			t.Errorf("method %d: got error %v", method, err)
+		}
+	}
+}
+
+// TestHash asks for another carton than there is.
+func TestHash(t *testing.T) {
+	c := converttest.GoodCarton([]byte("weights"))
+	_, err := carton.Open(context.Background(), at(c.Bytes()), carton.Options{Hash: digest.FromString("another")})
+	if !errdefs.IsDataLoss(err) {
+		t.Errorf("got error %v", err)
+	}
+}
+
+// TestBlob reads a carton that is a layer of an artifact.
+func TestBlob(t *testing.T) {
+	want := converttest.GoodCarton(storetest.Random(3, 9<<20))
+	b := converttest.CartonArtifact(want)
+	m, err := convert.ParseManifest(b.Manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, ok := m.CartonLayer()
+	if !ok {
+		t.Fatal("no carton found")
+	}
+	l := m.Layers[i]
+	compare(t, want, pull(t, carton.Blob(storetest.NewFetcher(b.Blobs[l.Digest]), l.Digest, l.Size), carton.Options{}))
+
+	f := storetest.NewFetcher(b.Blobs[l.Digest])
+	f.NoRanges = true
+	if _, err := carton.Open(context.Background(), carton.Blob(f, l.Digest, l.Size), carton.Options{}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("without ranges: got error %v", err)
+	}
+}
+
+// TestParser parses a carton in an artifact: the origin is the manifest, the model the same, and
+// no weights are read.
+func TestParser(t *testing.T) {
+	weights := storetest.Random(4, 9<<20)
+	want := converttest.GoodCarton(weights)
+	b := converttest.CartonArtifact(want)
+	a := converttest.NewArtifact(b)
+	parsers := convert.Parsers{mediatype.FormatCarton: carton.Parser(carton.Options{Hash: digest.FromString("of another")})}
+	m, err := parsers.Parse(context.Background(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := m.Table.Origin, (store.Origin{Format: "carton", Digest: b.Digest(), Mapping: convert.MappingVersion}); got != want {
+		t.Errorf("origin: got %v, want %v", got, want)
+	}
+	if got, want := m.Config.Descriptor.Revision, want.Hash().Encoded(); got != want {
+		t.Errorf("revision: got %s, want %s", got, want)
+	}
+	c := open(t, at(want.Bytes()), carton.Options{})
+	files, err := hydrate(t, m, c.Fetcher())
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, want, files)
+	if n := a.BytesRead(digest.FromBytes(want.Bytes())); n > 1<<20 {
+		t.Errorf("%d bytes of the layer were read", n)
+	}
+	none := converttest.ModelPackRaw(converttest.Files([]byte("GGUF")))
+	parsed, err := convert.ParseManifest(none.Manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := carton.Parser(carton.Options{})(context.Background(), converttest.NewArtifact(none), parsed); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("without a carton: %v", err)
+	}
+}
+
+// TestEmpty has files without bytes: they are no blobs, and MANIFEST must say so too.
+func TestEmpty(t *testing.T) {
+	good := converttest.GoodCarton([]byte("weights"))
+	m, err := open(t, at(good.Bytes()), carton.Options{}).Model(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range m.Table.Blobs {
+		if b.Size == 0 {
+			t.Errorf("blob %s of no bytes", b.Digest)
+		}
+	}
+	manifest := good.ManifestBytes()
+	bad := good.With(converttest.CartonFile{Path: "model/weights.bin"})
+	bad.Manifest = func([]byte) []byte { return manifest }
+	if _, err := open(t, at(bad.Bytes()), carton.Options{}).Model(context.Background()); !errdefs.IsDataLoss(err) {
+		t.Errorf("an empty file with the digest of another: %v", err)
+	}
+}
+
+// TestLinksAreNotInTheModel has one carton with its files inside and once elsewhere: the model is
+// the same.
+func TestLinksAreNotInTheModel(t *testing.T) {
+	inside := converttest.GoodCarton([]byte("weights"))
+	links := func([]byte) []byte {
+		return []byte("version = 1\n[urls]\n" + digest.FromString("weights").Encoded() + " = [\"https://example.com/a\"]\n")
+	}
+	linked := inside
+	linked.Links = links
+	var tables [][]byte
+	for _, c := range []converttest.Carton{inside, linked} {
+		m, err := open(t, at(c.Bytes()), carton.Options{}).Model(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := m.Table.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables = append(tables, p)
+	}
+	if !bytes.Equal(tables[0], tables[1]) {
+		t.Errorf("with LINKS the table is another:\n%s\n%s", tables[0], tables[1])
+	}
+}

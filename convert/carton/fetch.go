@@ -1,0 +1,289 @@
+package carton
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/ballast-dev/ballast/convert/carton/zipdir"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// parallelStreams is how many files are decompressed, or come from LINKS, at the same time. Each
+// can need a window of zipdir.MaxWindow.
+const parallelStreams = 4
+
+// small is the size in bytes up to which a file is read whole, in one request.
+const small = 4 << 20 // 4 MiB
+
+// fetcher is the store.Fetcher of a carton.
+type fetcher struct {
+	c     *Carton
+	slots chan struct{} // one for each stream that may be open
+
+	mu     sync.Mutex              // guards what follows
+	data   map[digest.Digest]int64 // where the data of a stored member starts
+	failed map[digest.Digest]int   // streams of a file of LINKS that were of no use
+}
+
+// Fetcher returns where the bytes of the files are. A blob that is not a file of the carton gives
+// errdefs.ErrNotFound. A file that comes as a stream is answered from its first byte on.
+func (c *Carton) Fetcher() store.Fetcher {
+	return &fetcher{c: c, slots: make(chan struct{}, parallelStreams), data: map[digest.Digest]int64{}, failed: map[digest.Digest]int{}}
+}
+
+func (f *fetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	p, ok := f.c.places[d]
+	if !ok {
+		return nil, 0, fmt.Errorf("carton %s: no file %s: %w", f.c.hash, d, errdefs.ErrNotFound)
+	}
+	if off < 0 || n < 0 || size < 0 || off > size || n > size-off {
+		return nil, 0, invalid("carton %s: file %s: range of %d bytes at %d of %d", f.c.hash, d, n, off, size)
+	}
+	if p.entry != nil && p.entry.Size != size {
+		return nil, 0, fmt.Errorf("carton %s: file %s has %d bytes, not %d: %w", f.c.hash, d, p.entry.Size, size, errdefs.ErrFailedPrecondition)
+	}
+	switch {
+	case n == 0:
+		return io.NopCloser(bytes.NewReader(nil)), off, nil
+	case p.entry == nil:
+		return &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.open(ctx, d, p.urls, size) }}, 0, nil
+	case p.entry.Method == zipdir.Stored && (off > 0 || n < size || n > small):
+		body, err := f.stored(ctx, d, p.entry, off, n)
+		return body, off, err
+	}
+	body := &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.c.openEntry(ctx, p.entry) }}
+	if p.entry.Method == zipdir.Stored {
+		body.slots = nil
+	}
+	return body, 0, nil
+}
+
+// stored returns a range of a stored member.
+func (f *fetcher) stored(ctx context.Context, d digest.Digest, e *zipdir.Entry, off, n int64) (io.ReadCloser, error) {
+	f.mu.Lock()
+	data, ok := f.data[d]
+	f.mu.Unlock()
+	if !ok {
+		var err error
+		if data, err = f.c.locate(ctx, e); err != nil {
+			return nil, err
+		}
+		f.mu.Lock()
+		f.data[d] = data
+		f.mu.Unlock()
+	}
+	return f.c.src.Range(ctx, data+off, n)
+}
+
+// open opens a file of LINKS, by the next of its URLs if the last was of no use.
+func (f *fetcher) open(ctx context.Context, d digest.Digest, urls []string, size int64) (io.ReadCloser, error) {
+	f.mu.Lock()
+	skip := f.failed[d]
+	f.mu.Unlock()
+	body, used, err := f.c.openLink(ctx, d, urls, skip, size)
+	if err != nil {
+		return nil, err
+	}
+	return &watched{ReadCloser: body, left: size, useless: func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.failed[d] = used + 1
+	}}, nil
+}
+
+// watched tells when a body broke off, or was read to its end: if it is asked for once more, it
+// was wrong.
+type watched struct {
+	io.ReadCloser
+	left    int64
+	useless func()
+	told    bool
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.ReadCloser.Read(p)
+	w.left -= int64(n)
+	if (w.left <= 0 || err != nil) && !w.told {
+		w.told = true
+		w.useless()
+	}
+	return n, err
+}
+
+// A stream is a body that is opened by its first read, so that a request for the middle of a
+// file that comes as a stream costs nothing.
+type stream struct {
+	ctx   context.Context // of the Fetch
+	slots chan struct{}   // nil: it needs none
+	open  func(context.Context) (io.ReadCloser, error)
+	body  io.ReadCloser
+	err   error
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	if s.err != nil {
+		return 0, s.err
+	}
+	if s.body == nil {
+		if s.err = s.begin(); s.err != nil {
+			return 0, s.err
+		}
+	}
+	return s.body.Read(p)
+}
+
+func (s *stream) begin() (err error) {
+	if s.slots != nil {
+		select {
+		case s.slots <- struct{}{}:
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		}
+	}
+	if s.body, err = s.open(s.ctx); err != nil {
+		s.body = nil
+		s.end()
+	}
+	return err
+}
+
+func (s *stream) end() {
+	if s.slots != nil {
+		<-s.slots
+	}
+}
+
+func (s *stream) Close() error {
+	if s.body == nil {
+		s.err = io.ErrClosedPipe
+		return nil
+	}
+	err := s.body.Close()
+	s.body, s.err = nil, io.ErrClosedPipe
+	s.end()
+	return err
+}
+
+// openLink opens the file d of the given size by the first of its URLs that has it, beginning
+// after the first skip of them, and returns which.
+func (c *Carton) openLink(ctx context.Context, d digest.Digest, urls []string, skip int, size int64) (body io.ReadCloser, used int, err error) {
+	urls = urls[:min(len(urls), maxURLs)]
+	var errs []error
+	for i := range urls {
+		used = (skip + i) % len(urls)
+		if body, err = c.openURL(ctx, d, urls[used], size); err == nil {
+			return body, used, nil
+		}
+		if ctx.Err() != nil {
+			return nil, 0, context.Cause(ctx)
+		}
+		errs = append(errs, err)
+	}
+	return nil, 0, fmt.Errorf("carton %s: file %s by %s: %w", c.hash, d, nameLinks, hopeful(errs))
+}
+
+// hopeful returns the error after which it makes the most sense to try again.
+func hopeful(errs []error) error {
+	if len(errs) == 0 {
+		return fmt.Errorf("no URL: %w", errdefs.ErrNotFound)
+	}
+	for _, err := range errs {
+		if errdefs.IsUnavailable(err) {
+			return err
+		}
+	}
+	return errs[len(errs)-1]
+}
+
+// openURL opens one URL of a file. Small files are compared with their digest.
+func (c *Carton) openURL(ctx context.Context, d digest.Digest, url string, size int64) (io.ReadCloser, error) {
+	body, length, err := c.o.getDecoded(ctx, url, acceptEncoding)
+	if err != nil {
+		return nil, err
+	}
+	if length >= 0 && length != size {
+		body.Close()
+		return nil, fmt.Errorf("the URL has %d bytes, not %d: %w", length, size, errdefs.ErrFailedPrecondition)
+	}
+	if size > small {
+		return body, nil
+	}
+	defer body.Close()
+	p, err := store.ReadVerified(body, d, size, small)
+	if err != nil {
+		return nil, fmt.Errorf("the URL: %w", err)
+	}
+	return io.NopCloser(bytes.NewReader(p)), nil
+}
+
+// maxAsked is how many of the URLs of a file are asked for its size.
+const maxAsked = 4
+
+// sizeOf finds the size of a file of LINKS: by HEAD, else by the header of a GET, else by reading
+// it. A URL that is dead can answer with a page of another size, so that if URLs differ, the size
+// is the one with which the file can be read, or the largest.
+// It returns errdefs.ErrResourceExhausted for a file larger than Options.MaxLinked.
+func (c *Carton) sizeOf(ctx context.Context, d digest.Digest, urls []string) (int64, error) {
+	var sizes []int64
+	var errs []error
+	for _, u := range urls[:min(len(urls), maxURLs)] {
+		n, err := c.sizeAt(ctx, u)
+		switch {
+		case ctx.Err() != nil:
+			return 0, context.Cause(ctx)
+		case err != nil:
+			errs = append(errs, err)
+		case !slices.Contains(sizes, n):
+			sizes = append(sizes, n)
+		}
+		if len(errs)+len(sizes) >= maxAsked && len(sizes) > 0 {
+			break
+		}
+	}
+	if len(sizes) == 0 {
+		return 0, fmt.Errorf("size of file %s by %s: %w", d, nameLinks, hopeful(errs))
+	}
+	slices.Sort(sizes)
+	for _, n := range sizes[:len(sizes)-1] {
+		if n > small {
+			break
+		}
+		if body, _, err := c.openLink(ctx, d, urls, 0, n); err == nil {
+			body.Close()
+			return n, nil
+		}
+	}
+	return sizes[len(sizes)-1], nil
+}
+
+func (c *Carton) sizeAt(ctx context.Context, url string) (int64, error) {
+	if n := c.o.headSize(ctx, url); n >= 0 {
+		return n, nil
+	}
+	body, length, err := c.o.getDecoded(ctx, url, "identity")
+	if err != nil {
+		return 0, err
+	}
+	defer body.Close()
+	if length >= 0 {
+		return length, nil
+	}
+	limit := c.o.MaxLinked
+	if limit == 0 {
+		limit = defaultMaxLinked
+	}
+	n, err := io.Copy(io.Discard, io.LimitReader(body, limit+1))
+	switch {
+	case err != nil:
+		return 0, err
+	case n > limit:
+		return 0, fmt.Errorf("more than %d bytes: %w", limit, errdefs.ErrResourceExhausted)
+	}
+	return n, nil
+}

@@ -1,0 +1,186 @@
+package carton
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/store"
+)
+
+// maxFuzz bounds the inputs, so that the time goes into their shape.
+const maxFuzz = 64 << 10
+
+func FuzzManifest(f *testing.F) {
+	hash := strings.Repeat("0a", 32)
+	f.Add(converttest.GoodCarton([]byte("weights")).ManifestBytes())
+	for _, s := range []string{
+		"", "\n", "carton.toml=" + hash, "carton.toml=" + hash + "\r\n", "a=b=" + hash + "\ncarton.toml=" + strings.ToUpper(hash) + "\n",
+		"carton.toml=" + hash + "\n\n", "../x=" + hash + "\n", "MANIFEST=" + hash + "\n", "carton.toml=" + hash + "\ncarton.toml=" + hash + "\n", "carton.toml=sha256\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		entries, err := ParseManifest(p)
+		if err != nil {
+			return
+		}
+		var again strings.Builder
+		seen := map[string]bool{}
+		for _, e := range entries {
+			if c, err := store.CleanPath(e.Path); err != nil || c != e.Path || seen[e.Path] || e.Path == nameManifest || e.Path == nameLinks {
+				t.Fatalf("path %q", e.Path)
+			}
+			if _, err := store.ParseDigest(e.Digest.String()); err != nil {
+				t.Fatal(err)
+			}
+			seen[e.Path] = true
+			fmt.Fprintf(&again, "%s=%s\n", e.Path, e.Digest.Encoded())
+		}
+		if got, want := again.String(), strings.ReplaceAll(string(p), "\r\n", "\n"); !strings.EqualFold(strings.TrimSuffix(got, "\n"), strings.TrimSuffix(strings.TrimSuffix(want, "\n"), "\r")) {
+			t.Fatalf("written again %q, was %q", got, want)
+		}
+	})
+}
+
+func FuzzLinks(f *testing.F) {
+	hash := strings.Repeat("0a", 32)
+	for _, s := range []string{
+		"", "version = 1\n[urls]\n", "version = 1\n[urls]\n" + hash + " = [\"https://example.com/a\", \"file:///etc/passwd\"]\n",
+		"version = 1\n[urls]\n\"" + strings.ToUpper(hash) + "\" = []\n", "version = 2\n[urls]\n", "version = 1\nurls = {" + hash + " = ['a']}\n",
+		"version = 1\nurls." + hash + " = [1]\n", "version = [[[[[[[[\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		if len(p) > maxFuzz {
+			return
+		}
+		links, err := ParseLinks(p)
+		if err != nil {
+			return
+		}
+		for d, urls := range links {
+			if _, err := store.ParseDigest(d.String()); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range urls {
+				if u, err := checkURL(s, false); err == nil && (u.Scheme != "https" || u.User != nil || u.Hostname() == "") {
+					t.Fatalf("URL %q was let through", s)
+				}
+			}
+		}
+	})
+}
+
+func FuzzInfo(f *testing.F) {
+	for _, s := range []string{
+		"", converttest.CartonInfo, "spec_version = 1\n[runner]\nrunner_name = 'a'\nrequired_framework_version = '=1.2.3'\n",
+		"spec_version = 2\n", "spec_version = 1\n[[input]]\nname='x'\ndtype='int8'\nshape=[-1]\n", "spec_version = 1\nrunner = []\n",
+		"a.b.c.d = [{e = [[]]}]\n", "required_platforms = ['aarch64', 'x']\n", "[runner.opts]\na = 1979-05-27T07:32:00Z\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		if len(p) > maxFuzz {
+			return
+		}
+		info, err := ParseInfo(p)
+		if err != nil {
+			return
+		}
+		if info.Runner.Name == "" || info.Runner.CompatVersion < 0 || !isVersionReq(info.Runner.FrameworkVersion) {
+			t.Fatalf("runner %+v", info.Runner)
+		}
+		for _, s := range append(info.Inputs, info.Outputs...) {
+			if _, ok := widths[s.DType]; !ok {
+				t.Fatalf("dtype %q", s.DType)
+			}
+			for _, d := range s.Shape.Dims {
+				if d.Size < 0 {
+					t.Fatalf("shape %+v", s.Shape)
+				}
+			}
+		}
+		for _, e := range info.SelfTests {
+			for _, ref := range e.Inputs {
+				if !strings.HasPrefix(ref, refTensor) {
+					t.Fatalf("reference %q", ref)
+				}
+			}
+		}
+	})
+}
+
+func FuzzIndex(f *testing.F) {
+	for _, s := range []string{
+		"", converttest.CartonIndex, "tensor = []\n", "[[tensor]]\nname='a'\ndtype='int8'\nshape=[4294967296,4294967296]\nfile='words.toml'\n",
+		"[[tensor]]\nname='a'\ndtype='nested'\ninner=['a']\n", "[[tensor]]\nname='a'\ndtype='string'\nshape=[]\nfile='../x'\n",
+		"[[tensor]]\nname='a'\ndtype='int8'\nshape=[0,9223372036854775807]\nfile='words.toml'\n",
+	} {
+		f.Add([]byte(s))
+	}
+	files := map[string]int{"tensor_data/words.toml": 0, "tensor_data/numbers.bin": 1, "tensor_data/more.bin": 2, "tensor_data/none.bin": 3, "tensor_data/answer.bin": 4}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		if len(p) > maxFuzz {
+			return
+		}
+		tensors, err := parseIndex(p, files)
+		if err != nil {
+			return
+		}
+		for _, x := range tensors {
+			if _, ok := files[x.file]; !ok && x.dtype != nested || x.values < 0 || x.values > 1<<60 {
+				t.Fatalf("tensor %+v", x)
+			}
+			for _, name := range x.inner {
+				if tensors[name] == nil || tensors[name].dtype == nested {
+					t.Fatalf("tensor %q has inner %q", x.name, name)
+				}
+			}
+			_ = x.checkText(p) // must not panic
+		}
+	})
+}
+
+// FuzzCarton opens whole archives and reads all their small files.
+func FuzzCarton(f *testing.F) {
+	good := converttest.GoodCarton([]byte("weights"))
+	f.Add(good.Bytes())
+	linked := good.With(converttest.CartonFile{Path: "model/weights.bin", Data: []byte("weights"), URLs: []string{"https://example.com/a"}})
+	f.Add(linked.Bytes())
+	f.Add(good.With(converttest.CartonFile{Path: "model/l", Data: []byte("x"), Link: "../../etc/passwd"}).Bytes())
+	f.Add(good.With(converttest.CartonFile{Path: "model/l", Data: []byte("x"), Link: "l"}).Bytes())
+	f.Fuzz(func(t *testing.T, p []byte) {
+		if len(p) > maxFuzz {
+			return
+		}
+		ctx := context.Background()
+		c, err := Open(ctx, At(bytes.NewReader(p), int64(len(p))), Options{})
+		if err != nil {
+			return
+		}
+		m, err := c.Model(ctx)
+		if err != nil {
+			return
+		}
+		if len(m.Layers) != len(m.Table.Blobs) {
+			t.Fatalf("%d layers, %d blobs", len(m.Layers), len(m.Table.Blobs))
+		}
+		fetch := c.Fetcher()
+		for _, b := range m.Table.Blobs {
+			if b.Size > maxFuzz {
+				continue
+			}
+			body, _, err := fetch.Fetch(ctx, b.Digest, b.Size, 0, b.Size)
+			if err != nil {
+				continue
+			}
+			_, _ = store.ReadVerified(body, b.Digest, b.Size, maxFuzz) // the archive can hold anything
+			body.Close()
+		}
+	})
+}

@@ -1,0 +1,158 @@
+package carton
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+)
+
+// maxErrorBody is how much of the body of an error is read, in bytes, so that the connection can
+// be used again.
+const maxErrorBody = 4 << 10
+
+// request sends a request for a URL from outside, and returns the answer if it is a success.
+func (o *Options) request(ctx context.Context, method, rawURL string, header http.Header) (*http.Response, error) {
+	if o.HTTP == nil {
+		return nil, fmt.Errorf("URLs can not be fetched here: %w", errdefs.ErrFailedPrecondition)
+	}
+	u, err := checkURL(rawURL, o.AllowHTTP)
+	if err != nil {
+		return nil, err
+	}
+	req := (&http.Request{Method: method, URL: u, Host: u.Host, Header: header}).WithContext(ctx)
+	resp, err := o.HTTP(req)
+	switch {
+	case ctx.Err() != nil:
+		if err == nil {
+			resp.Body.Close()
+		}
+		return nil, fmt.Errorf("%s: %w", u.Host, context.Cause(ctx))
+	case errdefs.IsPermissionDenied(err), errdefs.IsUnauthorized(err), errdefs.IsNotFound(err):
+		return nil, fmt.Errorf("%s: %w", u.Host, bare(err))
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w: %w", u.Host, bare(err), errdefs.ErrUnavailable)
+	}
+	if f := resp.Request; f != nil && f.URL != nil && f.URL.Scheme != "https" && !o.AllowHTTP {
+		resp.Body.Close()
+		return nil, fmt.Errorf("%s redirects to %.20q: %w", u.Host, f.URL.Scheme, errdefs.ErrPermissionDenied)
+	}
+	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
+		return resp, nil
+	}
+	io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // only for the connection
+	resp.Body.Close()
+	return nil, statusError(u.Host, resp)
+}
+
+// bare returns an error of an http.Client without the URL, which can be signed.
+func bare(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// getDecoded gets a URL of LINKS and returns its content without codings, and its length, -1 if
+// that is not known.
+func (o *Options) getDecoded(ctx context.Context, rawURL, accept string) (io.ReadCloser, int64, error) {
+	resp, err := o.request(ctx, http.MethodGet, rawURL, http.Header{"Accept-Encoding": {accept}})
+	if err != nil {
+		return nil, 0, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		resp.Body.Close()
+		return nil, 0, fmt.Errorf("a part was answered to a request for all: %w", errdefs.ErrUnavailable)
+	}
+	coded, err := codings(resp.Header.Values("Content-Encoding"))
+	if err != nil {
+		resp.Body.Close()
+		return nil, 0, err
+	}
+	if len(coded) == 0 {
+		return resp.Body, resp.ContentLength, nil
+	}
+	body, err := decode(resp.Body, coded)
+	return body, -1, err
+}
+
+// headSize returns the size of a URL of LINKS if its server tells without sending it, else -1.
+func (o *Options) headSize(ctx context.Context, rawURL string) int64 {
+	resp, err := o.request(ctx, http.MethodHead, rawURL, http.Header{"Accept-Encoding": {"identity"}})
+	if err != nil {
+		return -1 // not all servers know HEAD
+	}
+	resp.Body.Close()
+	if coded, err := codings(resp.Header.Values("Content-Encoding")); err != nil || len(coded) > 0 {
+		return -1
+	}
+	return resp.ContentLength
+}
+
+// statusError returns the error for an answer that is no success.
+func statusError(host string, resp *http.Response) error {
+	category := error(errdefs.ErrUnavailable)
+	switch resp.StatusCode {
+	case http.StatusNotFound, http.StatusGone:
+		category = errdefs.ErrNotFound
+	case http.StatusUnauthorized:
+		category = errdefs.ErrUnauthenticated
+	case http.StatusForbidden:
+		category = errdefs.ErrPermissionDenied
+	case http.StatusRequestedRangeNotSatisfiable, http.StatusPreconditionFailed, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		category = errdefs.ErrFailedPrecondition
+	}
+	err := fmt.Errorf("%s answered %d: %w", host, resp.StatusCode, category)
+	if after, ok := retryAfter(resp.Header.Get("Retry-After")); ok && category == errdefs.ErrUnavailable {
+		return &store.RetryAfterError{After: after, Err: err}
+	}
+	return err
+}
+
+// retryAfter parses a Retry-After in seconds, or as a date.
+func retryAfter(s string) (time.Duration, bool) {
+	var d time.Duration
+	if n, err := strconv.ParseInt(s, 10, 32); err == nil {
+		d = time.Duration(n) * time.Second
+	} else if t, err := http.ParseTime(s); err == nil {
+		d = time.Until(t)
+	} else {
+		return 0, false
+	}
+	return min(max(d, 0), store.MaxRetryAfter), true
+}
+
+// parseContentRange parses "bytes 0-9/100", with a size.
+// https://www.rfc-editor.org/rfc/rfc9110#name-content-range
+func parseContentRange(s string) (first, last, size int64, err error) {
+	bad := fmt.Errorf("Content-Range %.100q: %w", s, errdefs.ErrUnavailable)
+	rest, ok := strings.CutPrefix(s, "bytes ")
+	span, all, ok2 := strings.Cut(rest, "/")
+	from, to, ok3 := strings.Cut(span, "-")
+	if !ok || !ok2 || !ok3 {
+		return 0, 0, 0, bad
+	}
+	for _, v := range []struct {
+		text string
+		n    *int64
+	}{{from, &first}, {to, &last}, {all, &size}} {
+		n, err := strconv.ParseUint(v.text, 10, 63)
+		if err != nil {
+			return 0, 0, 0, bad
+		}
+		*v.n = int64(n)
+	}
+	if first > last || last >= size {
+		return 0, 0, 0, bad
+	}
+	return first, last, size, nil
+}

@@ -1,0 +1,74 @@
+package carton
+
+import (
+	"fmt"
+	"net/url"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// Limits of LINKS.
+const (
+	// MaxLinksSize is the largest LINKS read, in bytes.
+	MaxLinksSize = 4 << 20 // 4 MiB
+
+	// maxURLs is how many URLs of a file are tried, and maxURL the longest, in bytes.
+	maxURLs = 32
+	maxURL  = 8 << 10
+)
+
+// linksVersion is the version of LINKS that is understood.
+const linksVersion = 1
+
+// ParseLinks parses a LINKS file: the URLs of files by digest. Whether a URL may be followed is
+// not looked at. It returns errdefs.ErrInvalidArgument, naming the digest, for what breaks a
+// rule, and errdefs.ErrNotImplemented for another version.
+func ParseLinks(p []byte) (map[digest.Digest][]string, error) {
+	t, err := parseTable(nameLinks, p, MaxLinksSize)
+	if err != nil {
+		return nil, err
+	}
+	v := t.count("version", true)
+	if *t.err == nil && v != linksVersion {
+		return nil, fmt.Errorf("unsupported LINKS version %d: %w", v, errdefs.ErrNotImplemented)
+	}
+	all := map[digest.Digest][]string{}
+	urls := t.table("urls", true)
+	for k := range urls.m {
+		d, err := parseHash(k)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", nameLinks, err)
+		}
+		if _, ok := all[d]; ok {
+			return nil, invalid("%s: %s is there twice", nameLinks, d)
+		}
+		all[d] = urls.texts(k, true)
+	}
+	return all, *t.err
+}
+
+// checkURL parses a URL from outside. The errors do not hold the whole of it: it can be signed.
+func checkURL(s string, allowHTTP bool) (*url.URL, error) {
+	refused := func(why string) error {
+		return fmt.Errorf("URL refused: %s: %w", why, errdefs.ErrPermissionDenied)
+	}
+	if len(s) > maxURL {
+		return nil, refused(fmt.Sprintf("%d bytes, more than %d", len(s), maxURL))
+	}
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return nil, refused("it can not be parsed")
+	case u.Scheme != "https" && u.Scheme != "http":
+		return nil, refused(fmt.Sprintf("scheme %.20q", u.Scheme))
+	case u.Scheme == "http" && !allowHTTP:
+		return nil, refused("http is not allowed")
+	case u.User != nil:
+		return nil, refused("it has a user name")
+	case u.Hostname() == "":
+		return nil, refused("it has no host")
+	}
+	u.Fragment, u.RawFragment = "", ""
+	return u, nil
+}

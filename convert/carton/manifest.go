@@ -1,0 +1,93 @@
+package carton
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert/carton/zipdir"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// Names of files of a carton that have a meaning.
+const (
+	nameManifest = "MANIFEST"
+	nameLinks    = "LINKS"
+	nameInfo     = "carton.toml"
+	nameIndex    = "tensor_data/index.toml"
+
+	dirModel   = "model/"
+	dirTensors = "tensor_data/"
+	dirMisc    = "misc/"
+)
+
+// MaxManifestSize is the largest MANIFEST read, in bytes.
+const MaxManifestSize = 16 << 20 // 16 MiB
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+}
+
+// An Entry is a line of MANIFEST.
+type Entry struct {
+	Path   string // clean
+	Digest digest.Digest
+}
+
+// ParseManifest parses a MANIFEST. Lines can end with CRLF, the last one without. It returns
+// errdefs.ErrInvalidArgument, naming the line, for what breaks a rule.
+func ParseManifest(p []byte) ([]Entry, error) {
+	if len(p) > MaxManifestSize {
+		return nil, invalid("MANIFEST of %d bytes, more than %d", len(p), MaxManifestSize)
+	}
+	var all []Entry
+	seen := map[string]bool{}
+	p = bytes.TrimSuffix(p, []byte("\n"))
+	for n, line := range strings.Split(string(p), "\n") {
+		if n >= zipdir.MaxEntries {
+			return nil, invalid("MANIFEST of more than %d lines", zipdir.MaxEntries)
+		}
+		e, err := parseLine(strings.TrimSuffix(line, "\r"))
+		if err != nil {
+			return nil, fmt.Errorf("MANIFEST line %d: %w", n+1, err)
+		}
+		if seen[e.Path] {
+			return nil, invalid("MANIFEST line %d: %q is there twice", n+1, e.Path)
+		}
+		seen[e.Path] = true
+		all = append(all, e)
+	}
+	if !seen[nameInfo] {
+		return nil, invalid("MANIFEST does not list %s", nameInfo)
+	}
+	return all, nil
+}
+
+func parseLine(line string) (Entry, error) {
+	i := strings.LastIndexByte(line, '=') // a path can have one too
+	if i < 0 {
+		return Entry{}, invalid("%.100q is not of the form path=sha256", line)
+	}
+	p, err := store.CleanPath(line[:i])
+	if err != nil {
+		return Entry{}, err
+	}
+	if p != line[:i] {
+		return Entry{}, invalid("path %q is not clean", line[:i])
+	}
+	if p == nameManifest || p == nameLinks {
+		return Entry{}, invalid("%s must not be listed", p)
+	}
+	d, err := parseHash(line[i+1:])
+	return Entry{Path: p, Digest: d}, err
+}
+
+// parseHash parses the hexadecimal form of a sha256, in either case.
+func parseHash(s string) (digest.Digest, error) {
+	if len(s) != 64 {
+		return "", invalid("%.100q is no sha256", s)
+	}
+	return store.ParseDigest("sha256:" + strings.ToLower(s))
+}

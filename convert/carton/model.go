@@ -1,0 +1,181 @@
+package carton
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+)
+
+// parallelSizes is how many servers are asked for a size at the same time.
+const parallelSizes = 8
+
+// Model returns the model. Of files that are only in LINKS the size is asked for. The model
+// depends on MANIFEST and the files that it lists, not on the layout of the archive or on LINKS.
+func (c *Carton) Model(ctx context.Context) (*convert.Model, error) {
+	sizes, err := c.sizes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range c.tensorsInOrder() {
+		if err := x.checkSize(sizes[c.entries[c.files[x.file]].Digest]); err != nil {
+			return nil, err
+		}
+	}
+	m := &convert.Model{
+		Table: store.Table{
+			Version: store.TableVersion,
+			Origin:  store.Origin{Format: string(mediatype.FormatCarton), Digest: c.hash, Mapping: convert.MappingVersion},
+		},
+		Config: c.config(),
+	}
+	seen := map[digest.Digest]bool{}
+	for i, e := range c.entries {
+		size := sizes[e.Digest]
+		if size == 0 { // there is nothing to fetch, and containerd refuses a layer of no bytes
+			if err := store.VerifyBytes(e.Digest, nil); err != nil {
+				return nil, fmt.Errorf("%q is empty: %w", e.Path, err)
+			}
+			m.Table.Files = append(m.Table.Files, inline(e.Path, nil))
+			continue
+		}
+		m.Table.Files = append(m.Table.Files, store.File{
+			Path: e.Path, Type: store.TypeReg, Mode: fileMode, Size: size, Digest: e.Digest,
+			Source: &store.Source{Blob: e.Digest, Size: size},
+		})
+		if seen[e.Digest] {
+			continue
+		}
+		seen[e.Digest] = true
+		k := kind(e.Path)
+		m.Table.Blobs = append(m.Table.Blobs, store.Blob{Digest: e.Digest, Size: size, Layer: i})
+		m.Layers = append(m.Layers, convert.Layer{
+			Desc:      ocispec.Descriptor{Digest: e.Digest, Size: size}, // a carton has no media types
+			Kind:      k,
+			Path:      e.Path,
+			MediaType: mediatype.Layer(mediatype.FormatModelPack, k, store.ArchiveNone, store.CodecNone),
+		})
+		m.Config.ModelFS.DiffIDs = append(m.Config.ModelFS.DiffIDs, e.Digest)
+	}
+	m.Table.Files = append(m.Table.Files, inline(nameManifest, c.manifest))
+	slices.SortFunc(m.Table.Files, func(a, b store.File) int { return strings.Compare(a.Path, b.Path) })
+	return m, m.Table.Validate()
+}
+
+// fileMode is the mode of all files; writers of cartons do not set one.
+const fileMode = 0o644
+
+func inline(name string, p []byte) store.File {
+	return store.File{
+		Path: name, Type: store.TypeReg, Mode: fileMode, Size: int64(len(p)), Digest: digest.FromBytes(p),
+		Source: &store.Source{Inline: p},
+	}
+}
+
+// sizes returns the sizes of all files by digest.
+func (c *Carton) sizes(ctx context.Context) (map[digest.Digest]int64, error) {
+	all := make(map[digest.Digest]int64, len(c.places))
+	var linked []digest.Digest
+	for _, e := range c.entries { // in an order that does not change
+		p := c.places[e.Digest]
+		if _, ok := all[e.Digest]; ok {
+			continue
+		}
+		all[e.Digest] = 0
+		if p.entry != nil {
+			all[e.Digest] = p.entry.Size
+		} else {
+			linked = append(linked, e.Digest)
+		}
+	}
+	found := make([]int64, len(linked))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallelSizes)
+	for i, d := range linked {
+		g.Go(func() (err error) {
+			found[i], err = c.sizeOf(ctx, d, c.places[d].urls)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for i, d := range linked {
+		all[d] = found[i]
+	}
+	return all, nil
+}
+
+// kind returns what kind of content a file is.
+func kind(p string) mediatype.Kind {
+	switch {
+	case p == nameInfo, p == nameIndex:
+		return mediatype.KindWeightConfig
+	case strings.HasPrefix(p, dirTensors):
+		return mediatype.KindDataset
+	case strings.HasPrefix(p, dirMisc):
+		return mediatype.KindDoc
+	case !strings.HasPrefix(p, dirModel):
+		return convert.KindByPath(p)
+	}
+	switch strings.ToLower(path.Ext(p)) {
+	case ".json", ".txt", ".toml", ".model":
+		return mediatype.KindWeightConfig
+	case ".py":
+		return mediatype.KindCode
+	}
+	return mediatype.KindWeight
+}
+
+// formats are the formats of the weights of runners, where their names differ.
+var formats = map[string]string{"torchscript": "pt"}
+
+// config returns what is known of the model in the terms of ModelPack.
+func (c *Carton) config() convert.Config {
+	info := c.info
+	cfg := convert.Config{
+		Descriptor: convert.ModelDescriptor{
+			Name:        info.Name,
+			Title:       info.ShortDescription,
+			Description: info.Description,
+			DocURL:      info.Homepage,
+			Revision:    c.hash.Encoded(),
+		},
+		ModelFS: convert.ModelFS{Type: "layers"},
+		Config:  convert.ModelConfig{Format: info.Runner.Name},
+	}
+	if info.License != "" {
+		cfg.Descriptor.Licenses = []string{info.License}
+	}
+	if f, ok := formats[info.Runner.Name]; ok {
+		cfg.Config.Format = f
+	}
+	in, out := modalities(info.Inputs), modalities(info.Outputs)
+	if in != nil || out != nil {
+		cfg.Config.Capabilities = &convert.Capabilities{InputTypes: in, OutputTypes: out}
+	}
+	return cfg
+}
+
+// modalities returns what goes in or comes out: text for strings, else something other.
+func modalities(specs []Spec) []string {
+	var all []string
+	for _, s := range specs {
+		m := "other"
+		if s.DType == "string" {
+			m = "text"
+		}
+		if !slices.Contains(all, m) {
+			all = append(all, m)
+		}
+	}
+	return all
+}

@@ -1,0 +1,147 @@
+package carton
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// A Source is where the bytes of a carton are. It is not trusted. Its methods are safe for
+// concurrent use.
+type Source interface {
+	// Size returns the size of the archive in bytes.
+	Size() int64
+
+	// Range returns the bytes [off, off+n), which are within the archive. The reader may
+	// end early. The errors have the categories of store.Fetcher.
+	Range(ctx context.Context, off, n int64) (io.ReadCloser, error)
+
+	// Close frees what the source holds. Readers that are open may fail.
+	Close() error
+}
+
+// File is a carton in a local file.
+type File struct {
+	f    *os.File
+	size int64
+}
+
+// OpenFile opens a local file. It returns errdefs.ErrInvalidArgument for anything but a regular
+// file, and errdefs.ErrNotFound if there is none.
+func OpenFile(name string) (*File, error) {
+	st, err := os.Stat(name)
+	switch {
+	case os.IsNotExist(err):
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, invalid("%s is not a regular file", name)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	return newFile(f)
+}
+
+func newFile(f *os.File) (*File, error) {
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return &File{f, st.Size()}, nil
+}
+
+// Size returns the size of the file when it was opened.
+func (f *File) Size() int64 { return f.size }
+
+// Range returns a range of the file.
+func (f *File) Range(_ context.Context, off, n int64) (io.ReadCloser, error) {
+	return io.NopCloser(io.NewSectionReader(f.f, off, n)), nil
+}
+
+// Close closes the file.
+func (f *File) Close() error { return f.f.Close() }
+
+// At is a carton behind an io.ReaderAt, which it does not close. The reader must be safe for
+// concurrent use.
+func At(r io.ReaderAt, size int64) Source { return at{r, size} }
+
+type at struct {
+	r    io.ReaderAt
+	size int64
+}
+
+func (a at) Size() int64 { return a.size }
+
+func (a at) Range(_ context.Context, off, n int64) (io.ReadCloser, error) {
+	return io.NopCloser(io.NewSectionReader(a.r, off, n)), nil
+}
+
+func (a at) Close() error { return nil }
+
+// Blob is a carton that is a blob in a registry, or wherever a Fetcher has it from. Its bytes are
+// not compared with its digest, as only parts of it are read.
+func Blob(f store.Fetcher, d digest.Digest, size int64) Source { return blob{f, d, size} }
+
+type blob struct {
+	f    store.Fetcher
+	d    digest.Digest
+	size int64
+}
+
+func (b blob) Size() int64 { return b.size }
+
+func (b blob) Range(ctx context.Context, off, n int64) (io.ReadCloser, error) {
+	body, start, err := b.f.Fetch(ctx, b.d, b.size, off, n)
+	if err != nil {
+		return nil, err
+	}
+	if start != off {
+		body.Close()
+		return nil, fmt.Errorf("blob %s: the server does not know ranges: %w", b.d, errdefs.ErrFailedPrecondition)
+	}
+	return body, nil
+}
+
+func (b blob) Close() error { return nil }
+
+// readerAt reads a Source for as long as one call goes on.
+type readerAt struct {
+	ctx context.Context
+	src Source
+}
+
+func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
+	n := 0
+	for n < len(p) {
+		m, err := r.once(p[n:], off+int64(n))
+		if n += m; err != nil {
+			return n, err
+		}
+		if m == 0 {
+			return n, io.ErrUnexpectedEOF
+		}
+	}
+	return n, nil
+}
+
+func (r readerAt) once(p []byte, off int64) (int, error) {
+	body, err := r.src.Range(r.ctx, off, int64(len(p)))
+	if err != nil {
+		return 0, err
+	}
+	defer body.Close()
+	n, err := io.ReadFull(body, p)
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		err = nil // it ended early; the rest is asked for again
+	}
+	return n, err
+}

@@ -1,0 +1,165 @@
+package carton
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
+)
+
+// A table is a TOML table from outside, read key by key. Keys are compared with their case. Keys
+// that are not asked for are ignored. The first value that is missing or of a wrong type stays as
+// the error of all tables of a document.
+type table struct {
+	path string
+	m    map[string]any
+	err  *error
+}
+
+// parseTable parses a document of at most limit bytes.
+func parseTable(name string, p []byte, limit int) (table, error) {
+	if len(p) > limit {
+		return table{}, invalid("%s of %d bytes, more than %d", name, len(p), limit)
+	}
+	if err := checkKeys(p); err != nil {
+		return table{}, fmt.Errorf("%s: %w", name, err)
+	}
+	t := table{path: name, err: new(error)}
+	if err := toml.Unmarshal(p, &t.m); err != nil {
+		return table{}, invalid("%s: %w", name, err)
+	}
+	return t, nil
+}
+
+// maxParts is how many parts a dotted key can have. Each is a table in the one before, so
+// that a short document could become very many of them.
+const maxParts = 64
+
+// checkKeys refuses keys of more than maxParts parts.
+func checkKeys(p []byte) error {
+	var parser unstable.Parser
+	parser.Reset(p)
+	for parser.NextExpression() {
+		if !shortKeys(parser.Expression()) {
+			return invalid("a key of more than %d parts", maxParts)
+		}
+	}
+	return nil // what is not TOML is found by the decoder
+}
+
+func shortKeys(n *unstable.Node) bool {
+	switch n.Kind {
+	case unstable.KeyValue, unstable.Table, unstable.ArrayTable:
+		parts := 0
+		for k := n.Key(); k.Next(); parts++ {
+			if parts == maxParts {
+				return false
+			}
+		}
+		if n.Kind == unstable.KeyValue {
+			return shortKeys(n.Value())
+		}
+	case unstable.Array, unstable.InlineTable:
+		for c := n.Children(); c.Next(); {
+			if !shortKeys(c.Node()) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (t table) fail(key, format string, args ...any) {
+	if *t.err == nil {
+		*t.err = fmt.Errorf("%s: %s: %s: %w", t.path, key, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+	}
+}
+
+// get returns the value of a key that has the type T, or the zero value.
+func get[T any](t table, key string, required bool) T {
+	v, ok := t.m[key]
+	x, typed := v.(T)
+	switch {
+	case !ok && required:
+		t.fail(key, "is missing")
+	case ok && !typed:
+		t.fail(key, "is not %s", tomlType[T]())
+	}
+	return x
+}
+
+// tomlType is what TOML calls a type.
+func tomlType[T any]() string {
+	switch any(*new(T)).(type) {
+	case string:
+		return "a string"
+	case int64:
+		return "an integer"
+	case []any:
+		return "an array"
+	}
+	return "a table"
+}
+
+func (t table) text(key string, required bool) string { return get[string](t, key, required) }
+
+// count returns an integer that is not negative.
+func (t table) count(key string, required bool) int64 {
+	n := get[int64](t, key, required)
+	if n < 0 {
+		t.fail(key, "is negative")
+	}
+	return n
+}
+
+// texts returns an array of strings.
+func (t table) texts(key string, required bool) []string {
+	list := get[[]any](t, key, required)
+	all := make([]string, 0, len(list))
+	for i, v := range list {
+		s, ok := v.(string)
+		if !ok {
+			t.fail(key, "value %d is not a string", i)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// table returns a table in a table.
+func (t table) table(key string, required bool) table {
+	m, _ := any(get[map[string]any](t, key, required)).(map[string]any)
+	return table{path: t.path + ": " + key, m: m, err: t.err}
+}
+
+// tables returns an array of tables.
+func (t table) tables(key string) []table {
+	var all []table
+	for i, v := range get[[]any](t, key, false) {
+		m, ok := v.(map[string]any)
+		if !ok {
+			t.fail(key, "value %d is not a table", i)
+		}
+		all = append(all, table{path: fmt.Sprintf("%s: %s %d", t.path, key, i), m: m, err: t.err})
+	}
+	return all
+}
+
+// refs returns a table of references, each of which starts with one of the prefixes.
+func (t table) refs(key string, required bool, prefixes ...string) map[string]string {
+	all := map[string]string{}
+	for k, v := range get[map[string]any](t, key, required) {
+		s, ok := v.(string)
+		for _, p := range prefixes {
+			if ok && strings.HasPrefix(s, p) && s != p {
+				all[k] = s
+			}
+		}
+		if all[k] == "" {
+			t.fail(key, "%.100q does not start with %s", fmt.Sprint(v), strings.Join(prefixes, " or "))
+		}
+	}
+	return all
+}

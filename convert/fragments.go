@@ -1,0 +1,66 @@
+package convert
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// AddFragments adds layer i of the manifest as a blob that is no file itself: ranges of it are
+// parts of the files that Assemble adds. The same blob can be added more than once.
+func (b *Builder) AddFragments(i int, k mediatype.Kind) error {
+	desc := b.manifest.Layers[i]
+	if at, ok := b.at[desc.Digest]; ok {
+		if have := b.blobs[at]; have.Archive != store.ArchiveFragments {
+			return b.layerError(i, fmt.Errorf("the same blob is layer %d, as another type: %w", have.Layer, errdefs.ErrInvalidArgument))
+		}
+		return nil
+	}
+	b.at[desc.Digest] = len(b.blobs)
+	b.blobs = append(b.blobs, store.Blob{Digest: desc.Digest, Size: desc.Size, Archive: store.ArchiveFragments, Layer: i})
+	b.layers = append(b.layers, Layer{
+		Desc:      desc.Descriptor,
+		Kind:      k,
+		MediaType: mediatype.Layer(mediatype.FormatModelPack, k, store.ArchiveNone, store.CodecNone),
+	})
+	return nil
+}
+
+// Assemble adds a file that is the concatenation of parts: bytes, and ranges of blobs that
+// AddFragments added. Layer is the first that the file has a part of; d is the digest of the
+// file, or empty. A path can be assembled once.
+func (b *Builder) Assemble(layer int, path string, parts []store.Source, d digest.Digest) error {
+	clean, err := store.CleanPath(path)
+	if err != nil {
+		return b.layerError(layer, err)
+	}
+	for _, f := range b.files {
+		if f.Path == clean && f.Source != nil && len(f.Source.Parts) > 0 {
+			return b.layerError(layer, fmt.Errorf("path %q is put together twice: %w", clean, errdefs.ErrInvalidArgument))
+		}
+	}
+	var size int64
+	for _, p := range parts {
+		n := p.Size
+		if p.Blob == "" {
+			n = int64(len(p.Inline))
+		}
+		if n > math.MaxInt64-size {
+			return b.layerError(layer, fmt.Errorf("path %q: sizes add up to more than 2^63 bytes: %w", clean, errdefs.ErrInvalidArgument))
+		}
+		size += n
+	}
+	b.files = append(b.files, placed{layer: layer, File: store.File{
+		Path:   clean,
+		Type:   store.TypeReg,
+		Mode:   defaultMode,
+		Size:   size,
+		Digest: d,
+		Source: &store.Source{Parts: parts},
+	}})
+	return nil
+}

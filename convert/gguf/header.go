@@ -1,0 +1,94 @@
+package gguf
+
+import "cmp"
+
+const (
+	// MaxHeader is the largest header read, in bytes. The largest known have some ten MiB,
+	// nearly all of it the vocabulary of the tokenizer.
+	MaxHeader = 64 << 20 // 64 MiB
+
+	maxKeys    = 1 << 16 // metadata entries; models have some fifty
+	maxTensors = 1_000_000
+	maxKey     = 1<<16 - 1 // bytes in a key; the limit of the specification
+	maxText    = 64 << 10  // bytes in all texts kept together
+	maxList    = 256       // texts kept of one list
+	maxNesting = 4         // arrays in arrays
+	maxRank    = 4         // dimensions of a tensor; the limit of ggml
+	maxArch    = 64        // keys kept that belong to an architecture
+	maxArchKey = 256       // bytes in such a key
+
+	// defaultAlignment is used if the file gives none, in bytes.
+	defaultAlignment = 32
+	maxAlignment     = 1 << 16
+)
+
+// A Header is what is kept of the header of a file. A text that the file does not give is empty, a
+// number is zero.
+type Header struct {
+	Version   int  // 1, 2 or 3
+	BigEndian bool // byte order of the header and the data
+	Alignment int64
+
+	Type         string // "model", "adapter", "mmproj" or "vocab"; often not given
+	Architecture string // such as "llama"
+	Name         string
+	Basename     string
+	Finetune     string
+	Revision     string // the version of the model
+	SizeLabel    string // such as "8x7B"
+	Author       string
+	Organization string
+	QuantizedBy  string
+	License      string // as written; not always an SPDX expression
+	LicenseName  string
+	LicenseLink  string
+	Description  string
+	URL          string
+	RepoURL      string
+	SourceURL    string
+	SourceRepo   string
+	Tags         []string
+	Languages    []string
+	Datasets     []string
+
+	// FileType is the name of what most tensors are, such as "Q4_K_M"; empty if the file gives
+	// none or a number without a name.
+	FileType            string
+	QuantizationVersion uint64
+
+	ContextLength   uint64 // in tokens
+	EmbeddingLength uint64
+	BlockCount      uint64
+	ExpertCount     uint64
+
+	// ChatTemplate reports whether there is one.
+	ChatTemplate bool
+
+	SplitNo      uint64 // index of this file among SplitCount, from zero
+	SplitCount   uint64 // number of files the model is split into; zero if it is not
+	SplitTensors uint64 // number of tensors in all of them
+
+	Keys    int64 // number of metadata entries
+	Tensors int64 // number of tensors in this file
+
+	// Types says what the tensors are, those with most bytes first.
+	Types []TypeUse
+
+	// Parameters is the number of elements in all tensors of this file, zero if it is not known.
+	Parameters uint64
+
+	DataOffset int64 // where the data starts, in bytes from the start of the file
+	DataSize   int64 // end of the last tensor in bytes from DataOffset, without types not known
+}
+
+// A TypeUse sums up the tensors of one type.
+type TypeUse struct {
+	Type     string // such as "Q4_K"; empty for all types that have no name here
+	Tensors  int64
+	Elements uint64
+	Bytes    uint64 // zero for types that have no name here
+}
+
+func compareUse(x, y TypeUse) int {
+	return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Elements, x.Elements), cmp.Compare(x.Type, y.Type))
+}

@@ -1,0 +1,302 @@
+package ollama
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// maxListed is the largest number of entries of a list.
+const maxListed = 64
+
+// The runners that Ollama has, which are programs that run a model.
+const (
+	RunnerLlamaCPP = "llamacpp"
+	RunnerGGML     = "ggml"
+	RunnerMLX      = "mlx"
+)
+
+// runners are the runners in the order in which Ollama prefers them on Linux.
+var runners = []string{RunnerLlamaCPP, RunnerGGML, RunnerMLX}
+
+// A List is a manifest list: one model in a variant for each runner.
+type List struct {
+	Digest   digest.Digest // of the list, byte for byte as served
+	Bytes    []byte        // as served
+	Children []Child       // in the order of the list
+}
+
+// A Child is an entry of a List.
+type Child struct {
+	// Digest is the digest of the child's manifest, which is a blob of the repository.
+	Digest digest.Digest
+
+	// Size is the size of the manifest in bytes, or -1: real lists do not have it.
+	Size int64
+
+	// Manifest is the manifest, if the list has it.
+	Manifest []byte
+
+	// Runner is one of the runners; empty if the list tells it neither by name nor by format.
+	Runner string
+	Format string // such as "gguf"; can be empty
+}
+
+// IsList reports whether a manifest is a manifest list, which ParseList parses.
+func IsList(m *convert.Manifest) bool {
+	return mediatype.FormatOf(m.MediaType) == mediatype.FormatOllamaList
+}
+
+// ParseList parses a manifest list. It returns errdefs.ErrInvalidArgument, naming the entry,
+// for a list that breaks a rule, and errdefs.ErrNotImplemented for a runner that is not known
+// and for a list in a list.
+//
+// An entry is a digest, without size, or a whole manifest. The digest of such a manifest is that
+// of its JSON without spaces.
+func ParseList(p []byte) (*List, error) {
+	if len(p) > convert.MaxManifestSize {
+		return nil, fmt.Errorf("manifest list of %d bytes, more than %d: %w", len(p), convert.MaxManifestSize, errdefs.ErrInvalidArgument)
+	}
+	o, err := convert.ParseObject(p)
+	if err != nil {
+		return nil, fmt.Errorf("manifest list: %w", err)
+	}
+	if t := o.String("mediaType"); mediatype.FormatOf(t) != mediatype.FormatOllamaList {
+		return nil, fmt.Errorf("manifest of type %.100q is no list: %w", t, errdefs.ErrInvalidArgument)
+	}
+	var entries []json.RawMessage
+	if err := json.Unmarshal(o.Raw("manifests"), &entries); err != nil || len(entries) == 0 || len(entries) > maxListed {
+		return nil, fmt.Errorf("manifest list with %d entries, not 1 to %d: %w", len(entries), maxListed, errdefs.ErrInvalidArgument)
+	}
+	l := &List{Digest: digest.FromBytes(p), Bytes: p}
+	for i, raw := range entries {
+		c, err := parseChild(raw)
+		if err != nil {
+			return nil, fmt.Errorf("manifest list %s: entry %d: %w", l.Digest, i, err)
+		}
+		l.Children = append(l.Children, c)
+	}
+	return l, nil
+}
+
+func parseChild(raw json.RawMessage) (Child, error) {
+	o, err := convert.ParseObject(raw)
+	if err != nil {
+		return Child{}, err
+	}
+	if t := o.String("mediaType"); mediatype.FormatOf(t) == mediatype.FormatOllamaList || mediatype.IsIndex(t) || o.Has("manifests") {
+		return Child{}, fmt.Errorf("a list in a list: %w", errdefs.ErrNotImplemented)
+	}
+	c := Child{Size: -1, Runner: strings.ToLower(o.String("runner")), Format: o.String("format")}
+	if c.Runner != "" && !slices.Contains(runners, c.Runner) {
+		return Child{}, fmt.Errorf("unknown runner %.100q: %w", c.Runner, errdefs.ErrNotImplemented)
+	}
+	if c.Runner == "" {
+		c.Runner = runnerOf(c.Format)
+	}
+	inline := o.Has("layers") || o.Has("config")
+	switch d := o.String("digest"); {
+	case inline && d != "":
+		return Child{}, fmt.Errorf("both a manifest and the digest of one: %w", errdefs.ErrInvalidArgument)
+	case inline:
+		var buf bytes.Buffer
+		if err := json.Compact(&buf, raw); err != nil {
+			return Child{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
+		c.Manifest, c.Size = buf.Bytes(), int64(buf.Len())
+		c.Digest = digest.FromBytes(c.Manifest)
+	default:
+		if c.Digest, err = store.ParseDigest(d); err != nil {
+			return Child{}, err
+		}
+		if size, ok := o.Int("size"); ok {
+			if size < 0 || size > convert.MaxManifestSize {
+				return Child{}, fmt.Errorf("%s: size %d is not within 0 to %d: %w", c.Digest, size, convert.MaxManifestSize, errdefs.ErrInvalidArgument)
+			}
+			c.Size = size
+		}
+	}
+	return c, o.Err()
+}
+
+// runnerOf returns the runner of models of a format, or "".
+func runnerOf(format string) string {
+	switch strings.ToLower(format) {
+	case "safetensors":
+		return RunnerMLX
+	case "gguf", "ggml":
+		return RunnerGGML
+	}
+	return ""
+}
+
+// Choose returns the child for a runner, in any case. For "" it is the first of llamacpp, ggml
+// and mlx that the list has; a child of which the list does not tell the runner is chosen if it
+// is the only one. It returns errdefs.ErrNotFound if the list has no such child, and
+// errdefs.ErrInvalidArgument for a runner that is not known or that two children have.
+func Choose(l *List, runner string) (Child, error) {
+	want := runners
+	if runner != "" {
+		runner = strings.ToLower(runner)
+		if !slices.Contains(runners, runner) {
+			return Child{}, fmt.Errorf("unknown runner %.100q, not one of %s: %w", runner, strings.Join(runners, ", "), errdefs.ErrInvalidArgument)
+		}
+		want = []string{runner}
+	}
+	for _, r := range want {
+		var found []Child
+		for _, c := range l.Children {
+			if c.Runner == r && !slices.ContainsFunc(found, func(f Child) bool { return f.Digest == c.Digest }) {
+				found = append(found, c)
+			}
+		}
+		if len(found) > 1 {
+			return Child{}, fmt.Errorf("manifest list %s has %d models for runner %q: %w", l.Digest, len(found), r, errdefs.ErrInvalidArgument)
+		}
+		if len(found) == 1 {
+			return found[0], nil
+		}
+	}
+	if runner == "" && len(l.Children) == 1 {
+		return l.Children[0], nil
+	}
+	have := make([]string, len(l.Children))
+	for i, c := range l.Children {
+		have[i] = fmt.Sprintf("%q", c.Runner)
+	}
+	return Child{}, fmt.Errorf("manifest list %s has no model for runner %q, only for %s: %w", l.Digest, runner, strings.Join(have, ", "), errdefs.ErrNotFound)
+}
+
+// ParseManifest parses the manifest of the child, which was fetched as a blob. It returns a
+// *store.VerifyError for bytes that have not the digest in the list, and
+// errdefs.ErrInvalidArgument for a manifest that is not what the list says.
+func (c Child) ParseManifest(p []byte) (*convert.Manifest, error) {
+	if err := store.VerifyBytes(c.Digest, p); err != nil {
+		return nil, err
+	}
+	m, err := convert.ParseManifest(p)
+	if err != nil {
+		return nil, err
+	}
+	if m.IsIndex {
+		return nil, fmt.Errorf("manifest %s: a list in a list: %w", c.Digest, errdefs.ErrNotImplemented)
+	}
+	f, err := convert.Detect(m)
+	if err != nil {
+		return nil, err
+	}
+	if f != mediatype.FormatOllama {
+		return nil, fmt.Errorf("manifest %s is of format %q: %w", c.Digest, f, errdefs.ErrInvalidArgument)
+	}
+	o, err := convert.ParseObject(p)
+	if err != nil {
+		return nil, err
+	}
+	if r := o.String("runner"); r != "" && c.Runner != "" && !strings.EqualFold(r, c.Runner) {
+		return nil, fmt.Errorf("manifest %s is for runner %.100q, its list says %q: %w", c.Digest, r, c.Runner, errdefs.ErrInvalidArgument)
+	}
+	return m, nil
+}
+
+// Origin returns the origin of the model that the child of a list makes. It is not that of the
+// same child without a list, since the list is kept with the model.
+func Origin(l *List, c Child) store.Origin {
+	format := string(mediatype.FormatOllamaList)
+	if c.Runner != "" {
+		format += "/" + c.Runner
+	}
+	return store.Origin{Format: format, Digest: l.Digest, Mapping: convert.MappingVersion}
+}
+
+// ParseChild parses the model that is a child of a list. The blobs are those of a; p is the
+// manifest of the child. The list is kept as ollama/list.json.
+func ParseChild(ctx context.Context, a convert.Artifact, l *List, c Child, p []byte) (*convert.Model, error) {
+	m, err := c.ParseManifest(p)
+	if err != nil {
+		return nil, fmt.Errorf("manifest list %s: %w", l.Digest, err)
+	}
+	model, err := parse(ctx, childArtifact{a, p}, m, l)
+	if err != nil {
+		return nil, fmt.Errorf("manifest list %s: manifest %s: %w", l.Digest, c.Digest, err)
+	}
+	model.Table.Origin = Origin(l, c)
+	model.Config.Descriptor.Revision = c.Digest.String()
+	return model, nil
+}
+
+// ReadChild returns the manifest of a child: it is in the list, or a blob, which is read
+// verified. If the list does not have its size, a must have a method ReadSmall, as
+// remote.Artifact has; otherwise errdefs.ErrNotImplemented is returned.
+func ReadChild(ctx context.Context, a convert.Artifact, c Child) ([]byte, error) {
+	if c.Manifest != nil {
+		return c.Manifest, nil
+	}
+	if c.Size >= 0 {
+		return a.ReadBlob(ctx, ocispec.Descriptor{Digest: c.Digest, Size: c.Size}, convert.MaxManifestSize)
+	}
+	r, ok := a.(interface {
+		ReadSmall(ctx context.Context, d digest.Digest, limit int64) ([]byte, error)
+	})
+	if !ok {
+		return nil, fmt.Errorf("manifest %s: the list does not say its size: %w", c.Digest, errdefs.ErrNotImplemented)
+	}
+	return r.ReadSmall(ctx, c.Digest, convert.MaxManifestSize)
+}
+
+// ListParser returns a convert.Parser for manifest lists, of which it takes the child for a
+// runner; see Choose.
+func ListParser(runner string) convert.Parser {
+	return func(ctx context.Context, a convert.Artifact, _ *convert.Manifest) (*convert.Model, error) {
+		l, err := ParseList(a.Manifest())
+		if err != nil {
+			return nil, err
+		}
+		c, err := Choose(l, runner)
+		if err != nil {
+			return nil, err
+		}
+		p, err := ReadChild(ctx, a, c)
+		if err != nil {
+			return nil, fmt.Errorf("manifest list %s: %w", l.Digest, err)
+		}
+		return ParseChild(ctx, a, l, c, p)
+	}
+}
+
+// CutRunner cuts the name of a runner from the end of a tag: "27b-mlx" is "27b" and "mlx". Runner is
+// empty if there is none.
+func CutRunner(tag string) (rest, runner string) {
+	for _, r := range runners {
+		if rest, ok := strings.CutSuffix(tag, "-"+r); ok && rest != "" {
+			return rest, r
+		}
+	}
+	return tag, ""
+}
+
+// A childArtifact has the blobs of an artifact, and another manifest.
+type childArtifact struct {
+	blobs    convert.Artifact
+	manifest []byte
+}
+
+func (a childArtifact) Manifest() []byte { return a.manifest }
+
+func (a childArtifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
+	return a.blobs.ReadBlob(ctx, desc, limit)
+}
+
+func (a childArtifact) BlobAt(ctx context.Context, desc ocispec.Descriptor) (io.ReaderAt, error) {
+	return a.blobs.BlobAt(ctx, desc)
+}

@@ -1,0 +1,123 @@
+package ollama
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/containerd/errdefs"
+)
+
+// maxParams is the longest media type with parameters, in bytes: room for the longest name of
+// a tensor, each byte of it written as three.
+const maxParams = 4*maxTensorName + 1<<10
+
+// parseParams returns the parameters of a media type, by keys in lower case.
+//
+// It takes what mime.ParseMediaType takes, and what the specification of the manifest has and
+// that function refuses: values with separators and without quotes, as in "shape=1,2,3". A value
+// ends at the semicolon. A parameter that occurs twice is an error, as is one that is not
+// closed.
+// https://github.com/ollama/ollama/blob/v0.6.8/server/internal/manifest/manifest.go
+func parseParams(mediaType string) (map[string]string, error) {
+	if len(mediaType) > maxParams {
+		return nil, fmt.Errorf("media type of %d bytes, more than %d: %w", len(mediaType), maxParams, errdefs.ErrInvalidArgument)
+	}
+	_, rest, _ := strings.Cut(mediaType, ";")
+	params := map[string]string{}
+	for {
+		rest = strings.TrimLeft(rest, "; \t")
+		if rest == "" {
+			return params, nil
+		}
+		i := strings.IndexAny(rest, "=;")
+		if i < 0 || rest[i] == ';' {
+			return nil, fmt.Errorf("media type parameter %.100q has no value: %w", rest, errdefs.ErrInvalidArgument)
+		}
+		key := strings.ToLower(strings.TrimSpace(rest[:i]))
+		value, tail, err := cutValue(rest[i+1:])
+		if err != nil {
+			return nil, fmt.Errorf("media type parameter %.100q: %w: %w", key, err, errdefs.ErrInvalidArgument)
+		}
+		rest = tail
+		if plain, ok := strings.CutSuffix(key, "*"); ok {
+			key = plain
+			if value, err = decodeExtended(value); err != nil {
+				return nil, fmt.Errorf("media type parameter %.100q: %w: %w", key, err, errdefs.ErrInvalidArgument)
+			}
+		}
+		if !utf8.ValidString(value) {
+			return nil, fmt.Errorf("media type parameter %.100q is not UTF-8: %w", key, errdefs.ErrInvalidArgument)
+		}
+		if _, ok := params[key]; ok {
+			return nil, fmt.Errorf("media type parameter %.100q twice: %w", key, errdefs.ErrInvalidArgument)
+		}
+		params[key] = value
+	}
+}
+
+// cutValue returns the value at the start of s and what follows it.
+func cutValue(s string) (value, rest string, err error) {
+	s = strings.TrimLeft(s, " \t")
+	if !strings.HasPrefix(s, `"`) {
+		value, rest, _ = strings.Cut(s, ";")
+		return strings.TrimSpace(value), rest, nil
+	}
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		switch c := s[i]; c {
+		case '"':
+			rest = strings.TrimLeft(s[i+1:], " \t")
+			if rest != "" && rest[0] != ';' {
+				return "", "", fmt.Errorf("%.20q after the quotes", rest)
+			}
+			return b.String(), rest, nil
+		case '\\':
+			if i++; i < len(s) {
+				b.WriteByte(s[i])
+			}
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "", "", fmt.Errorf("quotes are not closed")
+}
+
+// decodeExtended decodes a value with charset and percent-encoding.
+// https://www.rfc-editor.org/rfc/rfc8187#section-3.2
+func decodeExtended(s string) (string, error) {
+	charset, rest, ok := strings.Cut(s, "'")
+	_, value, ok2 := strings.Cut(rest, "'")
+	if !ok || !ok2 || !strings.EqualFold(charset, "utf-8") && !strings.EqualFold(charset, "us-ascii") {
+		return "", fmt.Errorf("%.100q is not UTF-8 in percent-encoding", s)
+	}
+	return url.PathUnescape(value)
+}
+
+// maxDims is the largest number of dimensions of a tensor whose layer has no header.
+const maxDims = 64
+
+// parseShape parses a shape: integers and commas, with or without brackets; nothing between
+// them is the shape of a single element.
+func parseShape(s string) ([]uint64, error) {
+	bad := fmt.Errorf("shape %.100q is no list of integers: %w", s, errdefs.ErrInvalidArgument)
+	inner, open := strings.CutPrefix(strings.TrimSpace(s), "[")
+	inner, closed := strings.CutSuffix(inner, "]")
+	if open != closed {
+		return nil, bad
+	}
+	shape := []uint64{}
+	if strings.TrimSpace(inner) == "" {
+		return shape, nil
+	}
+	for text := range strings.SplitSeq(inner, ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
+		if err != nil || len(shape) == maxDims {
+			return nil, bad
+		}
+		shape = append(shape, n)
+	}
+	return shape, nil
+}

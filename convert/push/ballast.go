@@ -1,0 +1,146 @@
+package push
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/image"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// maxImageBlobs is the number of blobs that a converted image has layers for. A blob without a
+// layer would be taken by the garbage collection of the target.
+const maxImageBlobs = 256
+
+// planBallast plans the image of convert/image.
+func (c *conversion) planBallast(ctx context.Context) (*plan, error) {
+	model := *c.src.Model
+	if len(model.Table.Blobs) > maxImageBlobs {
+		return c.planMerged(ctx)
+	}
+	p := &plan{}
+	names := blobNames(&model)
+	layers := map[digest.Digest]*layer{}
+	for i, b := range model.Table.Blobs {
+		l := &layer{
+			name: names[b.Digest], fromBlob: true,
+			desc: ocispec.Descriptor{MediaType: model.Layers[i].MediaType, Digest: b.Digest, Size: b.Size},
+		}
+		var also func() io.Writer
+		if isFile(b) && b.Size > 0 && !c.o.NoChunks {
+			l.chunks = &chunker{}
+			also = l.restart
+		}
+		l.open = c.blob(b.Digest, b.Size, also)
+		layers[b.Digest] = l
+		p.layers = append(p.layers, l)
+	}
+	p.documents = func() (documents, error) { return ballastDocuments(&model, layers) }
+	return p, nil
+}
+
+// restart begins the chunks of a layer anew.
+func (l *layer) restart() io.Writer {
+	l.chunks = &chunker{}
+	return l.chunks
+}
+
+// ballastDocuments returns the converted image of a model, with the chunks of its layers.
+func ballastDocuments(model *convert.Model, layers map[digest.Digest]*layer) (documents, error) {
+	m := *model
+	m.Table.Files = slices.Clone(m.Table.Files)
+	for i, f := range m.Table.Files {
+		if f.Source == nil || f.Source.Blob == "" {
+			continue
+		}
+		if l := layers[f.Source.Blob]; l != nil && l.chunks != nil {
+			l.chunks.cut()
+			src := *f.Source
+			src.Chunks = l.chunks.chunks
+			m.Table.Files[i].Source = &src
+		}
+	}
+	im, err := image.Build(&m)
+	if err != nil {
+		return documents{}, err
+	}
+	return documents{im.Manifest, image.MediaType, [][]byte{im.Table, im.Config}}, nil
+}
+
+// planMerged plans the converted image of a model with too many blobs: its files are put together
+// first, and are the blobs.
+func (c *conversion) planMerged(ctx context.Context) (*plan, error) {
+	files, err := c.files(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.lose("the %d blobs of the origin: they are put together to files", len(c.src.Model.Table.Blobs))
+	model := &convert.Model{Config: c.src.Model.Config}
+	p, layers := &plan{}, map[digest.Digest]*layer{}
+	for _, f := range files {
+		if f.Type != store.TypeReg || layers[f.Digest] != nil && f.Digest != "" {
+			continue
+		}
+		kind := f.kind
+		l := &layer{name: f.Path, fromBlob: f.fromBlob, open: f.open, desc: ocispec.Descriptor{
+			MediaType: mediatype.Layer(mediatype.FormatModelPack, kind, store.ArchiveNone, store.CodecNone), Digest: f.Digest, Size: f.Size}}
+		if open := f.open; f.Size > 0 && !c.o.NoChunks && open != nil {
+			l.chunks = &chunker{}
+			l.open = func(ctx context.Context) (io.ReadCloser, error) {
+				r, err := open(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return struct {
+					io.Reader
+					io.Closer
+				}{io.TeeReader(r, l.restart()), r}, nil
+			}
+		}
+		layers[f.Digest] = l
+		p.layers = append(p.layers, l)
+		model.Layers = append(model.Layers, convert.Layer{Desc: l.desc, Kind: kind, Path: f.Path, MediaType: l.desc.MediaType})
+	}
+	if len(p.layers) > maxImageBlobs {
+		return nil, fmt.Errorf("the model has %d files, and a converted image has layers for %d; as %s it has room: %w",
+			len(p.layers), maxImageBlobs, FormModelPack, errdefs.ErrNotImplemented)
+	}
+	p.documents = func() (documents, error) {
+		model.Table = *flatten(c.src.Model.Table.Origin, files)
+		return ballastDocuments(model, layers)
+	}
+	return p, nil
+}
+
+// blobNames returns a name for each blob: that of the first file in it.
+func blobNames(m *convert.Model) map[digest.Digest]string {
+	names := map[digest.Digest]string{}
+	name := func(d digest.Digest, s string) {
+		if d != "" && s != "" && names[d] == "" {
+			names[d] = s
+		}
+	}
+	for _, f := range m.Table.Files {
+		if f.Source == nil {
+			continue
+		}
+		name(f.Source.Blob, f.Path)
+		for _, p := range f.Source.Parts {
+			name(p.Blob, f.Path)
+		}
+	}
+	for _, l := range m.Layers {
+		name(l.Desc.Digest, l.Path)
+	}
+	for _, b := range m.Table.Blobs {
+		name(b.Digest, b.Digest.Encoded()[:12])
+	}
+	return names
+}

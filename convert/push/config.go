@@ -1,0 +1,169 @@
+package push
+
+import (
+	"context"
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/gguf"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/safetensors"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/opencontainers/go-digest"
+)
+
+// config returns the config of the model as the specification allows it, with what the headers
+// of its files say where the origin says nothing.
+func (c *conversion) config(ctx context.Context, files []file) convert.Config {
+	cfg := convert.MergeConfig(c.src.Model.Config, describe(ctx, files))
+	cfg.Descriptor.CreatedAt = convert.RFC3339(cfg.Descriptor.CreatedAt)
+	if s := cfg.Config.ParamSize; s != "" && !paramSize.MatchString(s) {
+		if cfg.Config.ParamSize = convert.ParamSize(s); cfg.Config.ParamSize == "" {
+			c.lose("paramSize %q, which is not a number and a unit", s)
+		}
+	}
+	if k := cfg.Config.Capabilities; k != nil {
+		clean := *k
+		clean.InputTypes = c.allowed("input type", k.InputTypes, isModality)
+		clean.OutputTypes = c.allowed("output type", k.OutputTypes, isModality)
+		clean.Languages = c.allowed("language", k.Languages, language.MatchString)
+		clean.KnowledgeCutoff = convert.RFC3339(k.KnowledgeCutoff)
+		cfg.Config.Capabilities = &clean
+	}
+	if c.o.Form == FormCNAI {
+		c.loseForCNAI(cfg)
+	}
+	return cfg
+}
+
+// allowed returns the words of a list that the specification has.
+func (c *conversion) allowed(what string, list []string, ok func(string) bool) []string {
+	var out []string
+	for _, s := range list {
+		if ok(s) {
+			out = append(out, s)
+		} else {
+			c.lose("%s %q, which ModelPack does not have", what, s)
+		}
+	}
+	return out
+}
+
+// modalities are the types of input and output that the specification has.
+// https://github.com/modelpack/model-spec/blob/v0.0.7/docs/config.md
+var modalities = []string{"text", "image", "audio", "video", "embedding", "other"}
+
+func isModality(s string) bool { return slices.Contains(modalities, s) }
+
+var language = regexp.MustCompile(`^[a-z]{2}$`)
+
+// The limits of what is read of files for the config.
+const (
+	maxDescribed  = 256     // files
+	maxModelFiles = 1 << 20 // bytes of a config.json
+)
+
+// describe returns what the headers of files say of a model. A file that says nothing, or that can
+// not be read, is no error: whoever sends it finds that out.
+func describe(ctx context.Context, files []file) convert.Config {
+	var ggufs []*gguf.Header
+	var tensors []safetensors.Summary
+	var model safetensors.ModelConfig
+	for _, f := range files {
+		if f.Type != store.TypeReg || f.open == nil || len(ggufs)+len(tensors) >= maxDescribed {
+			continue
+		}
+		switch name := strings.ToLower(f.Path); {
+		case strings.HasSuffix(name, ".gguf"):
+			withHeader(ctx, f, func(r io.Reader) {
+				if h, err := gguf.Read(r, gguf.Options{}); err == nil {
+					ggufs = append(ggufs, h)
+				}
+			})
+		case strings.HasSuffix(name, ".safetensors"):
+			withHeader(ctx, f, func(r io.Reader) {
+				if h, err := safetensors.Read(r, safetensors.Options{}); err == nil {
+					tensors = append(tensors, h.Summary())
+				}
+			})
+		case path.Base(name) == "config.json" && !strings.Contains(name, "/") && f.Size <= maxModelFiles:
+			withHeader(ctx, f, func(r io.Reader) {
+				if p, err := io.ReadAll(r); err == nil {
+					model, _ = safetensors.ParseConfig(p) // what is wrong says nothing
+				}
+			})
+		}
+	}
+	cfg := gguf.Describe(ggufs...)
+	if len(tensors) > 0 {
+		cfg = convert.MergeConfig(cfg, safetensors.Describe(tensors, model))
+	}
+	return cfg
+}
+
+// withHeader reads the beginning of a file.
+func withHeader(ctx context.Context, f file, use func(io.Reader)) {
+	r, err := f.open(ctx)
+	if err != nil {
+		return
+	}
+	defer r.Close()
+	use(r)
+}
+
+// The config of CNAI v0.0.6, which differs in the spelling of some members.
+// https://github.com/modelpack/model-spec/blob/v0.0.6/specs-go/v1/config.go
+type (
+	cnaiConfig struct {
+		Descriptor convert.ModelDescriptor `json:"descriptor"`
+		ModelFS    cnaiFS                  `json:"modelfs"`
+		Config     cnaiModel               `json:"config"`
+	}
+	cnaiFS struct {
+		Type    string          `json:"type"`
+		DiffIDs []digest.Digest `json:"diff_ids"`
+	}
+	cnaiModel struct {
+		Architecture string            `json:"architecture,omitempty"`
+		Format       string            `json:"format,omitempty"`
+		ParamSize    string            `json:"paramSize,omitempty"`
+		Precision    string            `json:"precision,omitempty"`
+		Quantization string            `json:"quantization,omitempty"`
+		Capabilities *cnaiCapabilities `json:"capabilities,omitempty"`
+	}
+	cnaiCapabilities struct {
+		InputTypes      []string `json:"input_types,omitempty"`
+		OutputTypes     []string `json:"output_types,omitempty"`
+		KnowledgeCutoff string   `json:"knowledge_cutoff,omitempty"`
+		Reasoning       *bool    `json:"reasoning,omitempty"`
+		ToolUsage       *bool    `json:"tool_usage,omitempty"`
+	}
+)
+
+// loseForCNAI notes what CNAI has no member for.
+func (c *conversion) loseForCNAI(cfg convert.Config) {
+	if len(cfg.Descriptor.DatasetsURL) > 0 {
+		c.lose("datasetsURL, which %s does not have", mediatype.FormatCNAI)
+	}
+	if k := cfg.Config.Capabilities; k != nil && (k.Reward != nil || len(k.Languages) > 0) {
+		c.lose("the languages and reward of the capabilities, which %s does not have", mediatype.FormatCNAI)
+	}
+}
+
+func encodeCNAI(cfg convert.Config) []byte {
+	cfg.Descriptor.DatasetsURL = nil
+	m := cfg.Config
+	out := cnaiConfig{
+		Descriptor: cfg.Descriptor,
+		ModelFS:    cnaiFS{cfg.ModelFS.Type, cfg.ModelFS.DiffIDs},
+		Config:     cnaiModel{m.Architecture, m.Format, m.ParamSize, m.Precision, m.Quantization, nil},
+	}
+	if k := m.Capabilities; k != nil {
+		out.Config.Capabilities = &cnaiCapabilities{k.InputTypes, k.OutputTypes, k.KnowledgeCutoff, k.Reasoning, k.ToolUsage}
+	}
+	return encode(out)
+}

@@ -1,0 +1,45 @@
+// Package push writes a model somewhere else, ahead of its use: to a registry or into an OCI
+// layout, in one of several forms.
+//
+//	Source ── Model, Fetcher ──▶ plan: layers ──▶ Target ──▶ manifest, last
+//	registry, OCI layout,         one of four     registry or
+//	directory, or what            forms           OCI layout
+//	another package makes
+//
+// # Forms
+//
+//	ballast    the image of convert/image, which a node would make of the source itself. Its file
+//	           table also has a digest for every 4 MiB of a raw file, so its digest is another than
+//	           that of the facade's; without chunks it is the same
+//	modelpack  a ModelPack artifact: a raw layer, or a tar, for each file
+//	cnai       the same in the spellings of CNAI before ModelPack
+//	image      an OCI image of plain tars that any runtime unpacks
+//
+// # How bytes go
+//
+// A blob whose digest is known goes from the source to the target as a stream, several at a time, and
+// is verified on its way: the last bytes are not sent before the digest has matched. It is
+// neither held in memory nor written to the disk. One that the target has is not sent, and between
+// repositories of one registry it is mounted. (Digests of chunks need the bytes nevertheless, which
+// are then read and not sent.) What the digest is not known of is a file inside of
+// an archive or one that is put together from parts: these are brought into a temporary store
+// first, which verifies them, and are read from there. Tars are made on the fly; their digest is known
+// at the end of the upload.
+//
+// The manifest is sent after all else, so a conversion that fails leaves nothing under the name.
+//
+// Memory: four streams of four buffers of a mebibyte, and 16 chunks of the temporary store.
+//
+// # What follows from what
+//
+// The same source gives the same manifest, whatever it was called and wherever it went: files are in
+// the order of kind and path, owners are left out, and times are those of the source or 1970.
+// The files of a directory have no times, and are executable or not.
+//
+// # What is kept
+//
+// The manifest and the config of the origin are kept by --as modelpack and cnai, in annotations if
+// they are small, else as documents, unless a file of the model is the same. So the origin can be
+// put together again byte for byte, as long as its blobs are files too. Result.Losses says what
+// has no place in the form.
+package push

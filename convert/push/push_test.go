@@ -1,0 +1,664 @@
+package push_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/dockerai"
+	"github.com/ballast-dev/ballast/convert/image"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/modelpack"
+	"github.com/ballast-dev/ballast/convert/ollama"
+	"github.com/ballast-dev/ballast/convert/push"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.uber.org/goleak"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/content/memory"
+	"oras.land/oras-go/v2/content/oci"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var parsers = convert.Parsers{
+	mediatype.FormatModelPack: modelpack.Parse,
+	mediatype.FormatCNAI:      modelpack.Parse,
+	mediatype.FormatCNAIEarly: modelpack.ParseEarly,
+	mediatype.FormatDockerAI:  dockerai.Parse,
+	mediatype.FormatOllama:    ollama.Parse,
+}
+
+// forms are all that can be asked for.
+var forms = []struct {
+	name string
+	o    push.Options
+}{
+	{"ballast", push.Options{Form: push.FormBallast}},
+	{"ballast-no-chunks", push.Options{Form: push.FormBallast, NoChunks: true}},
+	{"modelpack", push.Options{Form: push.FormModelPack}},
+	{"modelpack-tar", push.Options{Form: push.FormModelPack, Tar: true}},
+	{"cnai", push.Options{Form: push.FormCNAI}},
+	{"cnai-tar", push.Options{Form: push.FormCNAI, Tar: true}},
+	{"image", push.Options{Form: push.FormImage}},
+}
+
+// models are small models of all formats. The weights span chunks.
+func models() []*converttest.Built {
+	return converttest.All(converttest.Files(weights(4<<20 + 17)))
+}
+
+func weights(n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(i*7 + i>>9)
+	}
+	copy(p, "GGUF of no version")
+	return p
+}
+
+// fromServer returns the source of a reference.
+func fromServer(t testing.TB, s *server, c *remote.Client, name string) *push.Source {
+	t.Helper()
+	ref, err := remote.ParseRef(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo, err := c.Repository(ref, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, err := repo.Resolve(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := push.FromArtifact(t.Context(), parsers, repo.Artifact(served), repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src.Name, src.Host, src.Repository = name, ref.Host, ref.Repository
+	return src
+}
+
+// toServer returns the target of a reference.
+func toServer(t testing.TB, c *remote.Client, name string) push.Target {
+	t.Helper()
+	ref, err := remote.ParseRef(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo, err := c.Repository(ref, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return push.NewRegistry(repo, ref)
+}
+
+func toLayout(t testing.TB, dir, tag string) *push.Layout {
+	t.Helper()
+	l, err := push.CreateLayout(dir, tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// read reads what was written to a layout again, as a model or as an image.
+func read(t testing.TB, dir, tag string) map[string]converttest.File {
+	t.Helper()
+	l, err := push.OpenLayout(dir, tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a, err := l.Artifact()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m ocispec.Manifest
+	if err := json.Unmarshal(a.Manifest(), &m); err != nil {
+		t.Fatal(err)
+	}
+	if m.ArtifactType == "" {
+		return untar(t, dir, m)
+	}
+	blobs := map[digest.Digest][]byte{}
+	for _, d := range append(m.Layers, m.Config) {
+		p, err := os.ReadFile(filepath.Join(dir, "blobs/sha256", d.Digest.Encoded()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if digest.FromBytes(p) != d.Digest || int64(len(p)) != d.Size {
+			t.Fatalf("blob %s has other bytes", d.Digest)
+		}
+		blobs[d.Digest] = p
+	}
+	src, err := push.FromArtifact(t.Context(), parsers, a, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := converttest.Extract(src.Model, blobs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// sums returns what is compared of files.
+func sums(files map[string]converttest.File) map[string]string {
+	out := map[string]string{}
+	for p, f := range files {
+		out[p] = fmt.Sprintf("%o %s", f.Mode, digest.FromBytes(f.Data))
+	}
+	return out
+}
+
+func untar(t testing.TB, dir string, m ocispec.Manifest) map[string]converttest.File {
+	t.Helper()
+	files := map[string]converttest.File{}
+	for _, l := range m.Layers {
+		f, err := os.Open(filepath.Join(dir, "blobs/sha256", l.Digest.Encoded()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		r := tar.NewReader(f)
+		for {
+			h, err := r.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := io.ReadAll(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h.Typeflag == tar.TypeReg {
+				files[h.Name] = converttest.File{Path: h.Name, Data: p, Mode: uint32(h.Mode)}
+			}
+		}
+	}
+	return files
+}
+
+// TestEveryFormHasAllFiles converts every format into every form, and reads it back.
+func TestEveryFormHasAllFiles(t *testing.T) {
+	s, c := newServer(t), client(t, remote.Credentials{})
+	for _, b := range models() {
+		ref := s.add("models/"+b.Name, "1", b)
+		for _, form := range forms {
+			t.Run(b.Name+"/"+form.name, func(t *testing.T) {
+				src := fromServer(t, s, c, ref)
+				dir := t.TempDir()
+				res, err := push.Convert(t.Context(), src, toLayout(t, dir, "v1"), form.o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := read(t, dir, "v1")
+				maps.DeleteFunc(got, func(p string, _ converttest.File) bool { return strings.HasPrefix(p, "origin/") })
+				if diff := cmp.Diff(sums(b.Files), sums(got)); diff != "" {
+					t.Errorf("files (-want +got):\n%.2000s", diff)
+				}
+				checkForm(t, form.o, src, res, dir)
+				// To a registry, it is the same.
+				name := "out/" + b.Name + "-" + form.name
+				again, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toServer(t, c, s.host()+"/"+name+":v1"), form.o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if again.Digest != res.Digest || digest.FromBytes(s.manifest(name+":v1")) != res.Digest {
+					t.Errorf("registry: digest %s, layout: %s", again.Digest, res.Digest)
+				}
+				if missing := s.missing(t, name, res.Manifest); missing != nil {
+					t.Errorf("the registry lacks %v", missing)
+				}
+			})
+		}
+	}
+}
+
+// missing returns the blobs of a manifest that a repository lacks.
+func (s *server) missing(t testing.TB, repository string, manifest []byte) (out []digest.Digest) {
+	t.Helper()
+	var m ocispec.Manifest
+	if err := json.Unmarshal(manifest, &m); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range append(m.Layers, m.Config) {
+		if _, ok := s.blobs[repository][d.Digest]; !ok {
+			out = append(out, d.Digest)
+		}
+	}
+	return out
+}
+
+// checkForm checks what the form promises.
+func checkForm(t *testing.T, o push.Options, src *push.Source, res *push.Result, dir string) {
+	t.Helper()
+	var m ocispec.Manifest
+	if err := json.Unmarshal(res.Manifest, &m); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := os.ReadFile(filepath.Join(dir, "blobs/sha256", m.Config.Digest.Encoded()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch o.Form {
+	case push.FormModelPack:
+		if err := push.Validate(res.Manifest, cfg); err != nil {
+			t.Error(err)
+		}
+	case push.FormCNAI:
+		if m.ArtifactType != "application/vnd.cnai.model.manifest.v1+json" || !bytes.Contains(cfg, []byte(`"diff_ids"`)) || bytes.Contains(res.Manifest, []byte("cncf")) {
+			t.Errorf("not the spelling of CNAI: %s %s", res.Manifest, cfg)
+		}
+	case push.FormImage:
+		var im ocispec.Image
+		if err := json.Unmarshal(cfg, &im); err != nil || im.OS != "linux" || im.Architecture != "amd64" || len(im.RootFS.DiffIDs) != len(m.Layers) {
+			t.Errorf("config %s: %v", cfg, err)
+		}
+		for i, l := range m.Layers {
+			if l.MediaType != ocispec.MediaTypeImageLayer || im.RootFS.DiffIDs[i] != l.Digest {
+				t.Errorf("layer %d: %+v, diffID %s", i, l, im.RootFS.DiffIDs[i])
+			}
+		}
+	case push.FormBallast:
+		im, err := image.Build(src.Model)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.NoChunks && im.Digest != res.Digest {
+			t.Errorf("got %s, the facade makes %s", res.Digest, im.Digest)
+		}
+	}
+}
+
+// TestChunks compares the digests of chunks with the bytes.
+func TestChunks(t *testing.T) {
+	s, c := newServer(t), client(t, remote.Credentials{})
+	w := weights(9<<20 + 17)
+	ref := s.add("m", "1", converttest.ModelPackRaw(converttest.Files(w)))
+	dst := toServer(t, c, s.host()+"/out:1")
+	res, err := push.Convert(t.Context(), fromServer(t, s, c, ref), dst, push.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := fromServer(t, s, c, s.host()+"/out:1")
+	var chunks []store.Chunk
+	for _, f := range again.Model.Table.Files {
+		if len(f.Source.Chunks) == 0 && f.Size > 0 {
+			t.Errorf("%s has no chunks", f.Path)
+		}
+		if f.Path == "model.gguf" {
+			chunks = f.Source.Chunks
+		}
+	}
+	var want []store.Chunk
+	for off := 0; off < len(w); off += 4 << 20 {
+		p := w[off:min(len(w), off+4<<20)]
+		want = append(want, store.Chunk{Offset: int64(off), Size: int64(len(p)), Digest: digest.FromBytes(p)})
+	}
+	if diff := cmp.Diff(want, chunks); diff != "" {
+		t.Errorf("chunks (-want +got):\n%s", diff)
+	}
+	// The second time nothing is sent, and the digest is the same nevertheless.
+	s.forget()
+	second, err := push.Convert(t.Context(), fromServer(t, s, c, ref), dst, push.Options{})
+	if err != nil || second.Digest != res.Digest || second.Sent != 0 || s.requests("POST") != 0 {
+		t.Errorf("second: %v, %+v, %d uploads", err, second, s.requests("POST"))
+	}
+}
+
+// TestMount checks that blobs are taken over inside of a registry, and sent if it does not.
+func TestMount(t *testing.T) {
+	for _, noMount := range []bool{false, true} {
+		s, c := newServer(t), client(t, remote.Credentials{})
+		s.noMount = noMount
+		ref := s.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20))))
+		res, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toServer(t, c, s.host()+"/out:1"), push.Options{Form: push.FormModelPack})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if noMount != (res.Mounted == 0) || noMount == (res.Sent == 0) {
+			t.Errorf("noMount %v: %d mounted, %d sent", noMount, res.Mounted, res.Sent)
+		}
+	}
+}
+
+// TestWrongBytes has a source that lies: nothing is tagged, and no blob is there.
+func TestWrongBytes(t *testing.T) {
+	w := weights(9 << 20)
+	for _, b := range []*converttest.Built{
+		converttest.ModelPackRaw(converttest.Files(w)), converttest.ModelPackTar(converttest.Files(w)), converttest.ModelPackTarGzip(converttest.Files(w)),
+	} {
+		for _, form := range forms {
+			t.Run(b.Name+"/"+form.name, func(t *testing.T) {
+				from, to, c := newServer(t), newServer(t), client(t, remote.Credentials{})
+				src := fromServer(t, from, c, from.add("m", "1", b))
+				var m ocispec.Manifest
+				if err := json.Unmarshal(b.Manifest, &m); err != nil {
+					t.Fatal(err)
+				}
+				biggest := slices.MaxFunc(m.Layers, func(a, b ocispec.Descriptor) int { return int(a.Size - b.Size) })
+				from.mu.Lock()
+				from.spoil = biggest.Digest
+				from.mu.Unlock()
+				dir := t.TempDir()
+				for _, dst := range []push.Target{toServer(t, c, to.host()+"/out:1"), toLayout(t, dir, "1")} {
+					_, err := push.Convert(t.Context(), src, dst, form.o)
+					if !errdefs.IsDataLoss(err) && !(strings.Contains(b.Name, "gzip") && err != nil) {
+						t.Errorf("%s: got %v", dst, err)
+					}
+				}
+				if p := to.manifest("out:1"); p != nil {
+					t.Errorf("tagged: %s", p)
+				}
+				if _, err := os.Stat(filepath.Join(dir, "index.json")); !os.IsNotExist(err) {
+					t.Errorf("index.json: %v", err)
+				}
+				if left, _ := filepath.Glob(filepath.Join(dir, "blobs/sha256/.*")); left != nil {
+					t.Errorf("left behind: %v", left)
+				}
+				if _, ok := to.blob("out")[biggest.Digest]; ok {
+					t.Error("the wrong blob is there")
+				}
+			})
+		}
+	}
+}
+
+// TestRefused checks the errors of targets that do not let us.
+func TestRefused(t *testing.T) {
+	from, c := newServer(t), client(t, remote.Credentials{Username: "u", Secret: "s"})
+	src := fromServer(t, from, c, from.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
+	for _, tt := range []struct {
+		name string
+		set  func(*server)
+		is   func(error) bool
+	}{
+		{"forbidden", func(s *server) { s.refuse = 403 }, errdefs.IsPermissionDenied},
+		{"read-only", func(s *server) { s.refuse = 405 }, errdefs.IsPermissionDenied},
+		{"other user", func(s *server) { s.user = "x:y" }, errdefs.IsUnauthorized},
+		{"uploads elsewhere", func(s *server) { s.foreign = "http://203.0.113.7" }, errdefs.IsPermissionDenied},
+	} {
+		to := newServer(t)
+		tt.set(to)
+		for _, form := range forms {
+			_, err := push.Convert(t.Context(), src, toServer(t, c, to.host()+"/out:1"), form.o)
+			if !tt.is(err) || to.manifest("out:1") != nil {
+				t.Errorf("%s, %s: got %v", tt.name, form.name, err)
+			}
+			if err != nil && strings.Contains(err.Error(), "dTpz") {
+				t.Errorf("credentials are in %v", err)
+			}
+		}
+	}
+	to := newServer(t)
+	to.user = "u:s"
+	if _, err := push.Convert(t.Context(), src, toServer(t, c, to.host()+"/out:1"), push.Options{}); err != nil {
+		t.Errorf("with credentials: %v", err)
+	}
+}
+
+// TestRetries has a target that fails sometimes.
+func TestRetries(t *testing.T) {
+	from, to, c := newServer(t), newServer(t), client(t, remote.Credentials{})
+	src := fromServer(t, from, c, from.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
+	to.fail = map[string]int{"POST /uploads/": 2, "PUT /uploads/": 1, "HEAD /blobs/": 1, "PATCH /uploads/": 1, "PUT /manifests/": 1}
+	for _, form := range forms {
+		if _, err := push.Convert(t.Context(), src, toServer(t, c, to.host()+"/"+form.name+":1"), form.o); err != nil {
+			t.Errorf("%s: %v", form.name, err)
+		}
+	}
+}
+
+// TestOrigin rebuilds the manifest and the config of the origin.
+func TestOrigin(t *testing.T) {
+	s, c := newServer(t), client(t, remote.Credentials{})
+	files := converttest.Files(weights(1 << 20))
+	many := slices.Clone(files)
+	for i := range 40 {
+		many = append(many, converttest.File{Path: fmt.Sprintf("docs/%02d.md", i), Data: []byte{byte(i)}, Mode: 0o644})
+	}
+	for _, b := range append(converttest.All(files), converttest.ModelPackRaw(many)) {
+		src := fromServer(t, s, c, s.add("m", "1", b))
+		dir := t.TempDir()
+		res, err := push.Convert(t.Context(), src, toLayout(t, dir, "1"), push.Options{Form: push.FormModelPack})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m, was ocispec.Manifest
+		if err := errors.Join(json.Unmarshal(res.Manifest, &m), json.Unmarshal(b.Manifest, &was)); err != nil {
+			t.Fatal(err)
+		}
+		keep := func(key string, d digest.Digest) []byte {
+			if v := m.Annotations[key]; v != "" {
+				p, _ := base64.StdEncoding.DecodeString(v)
+				return p
+			}
+			p, _ := os.ReadFile(filepath.Join(dir, "blobs/sha256", d.Encoded()))
+			return p
+		}
+		if got := keep("dev.ballast.origin.manifest", digest.Digest(m.Annotations["dev.ballast.origin.digest"])); !bytes.Equal(got, b.Manifest) {
+			t.Errorf("%s: manifest of the origin: %.200s", b.Name, got)
+		}
+		if got := keep("dev.ballast.origin.config", was.Config.Digest); !bytes.Equal(got, b.Blobs[was.Config.Digest]) {
+			t.Errorf("%s: config of the origin: %.200s", b.Name, got)
+		}
+		for k, v := range m.Annotations {
+			if len(v) > 8<<10 {
+				t.Errorf("%s: annotation %s has %d bytes", b.Name, k, len(v))
+			}
+		}
+	}
+}
+
+// TestSameSource converts one model from a registry, from a layout, and from what it was converted to:
+// equal sources give equal results.
+func TestSameSource(t *testing.T) {
+	s, c := newServer(t), client(t, remote.Credentials{})
+	b := converttest.DockerAIFiles(converttest.Files(weights(5 << 20)))
+	ref := s.add("some/name", "1", b)
+	dir := t.TempDir()
+	l := toLayout(t, dir, "x")
+	for d, p := range b.Blobs {
+		if err := l.Put(t.Context(), d, int64(len(p)), func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.PutManifest(t.Context(), b.MediaType, b.Manifest); err != nil {
+		t.Fatal(err)
+	}
+	a, err := l.Artifact()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range forms {
+		var digests []digest.Digest
+		for range 2 {
+			local, err := push.FromArtifact(t.Context(), parsers, a, l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, src := range []*push.Source{fromServer(t, s, c, ref), local} {
+				res, err := push.Convert(t.Context(), src, toLayout(t, t.TempDir(), ""), form.o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				digests = append(digests, res.Digest)
+			}
+		}
+		if len(slices.Compact(digests)) != 1 {
+			t.Errorf("%s: got %v", form.name, digests)
+		}
+	}
+	// A converted image is a source too.
+	if _, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toServer(t, c, s.host()+"/converted:1"), push.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	out := t.TempDir()
+	if _, err := push.Convert(t.Context(), fromServer(t, s, c, s.host()+"/converted:1"), toLayout(t, out, "1"), push.Options{Form: push.FormModelPack}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(sums(b.Files), sums(read(t, out, "1"))); diff != "" {
+		t.Errorf("from a converted image (-want +got):\n%.2000s", diff)
+	}
+}
+
+// TestDryRun sends nothing, and knows the digest where it can be known.
+func TestDryRun(t *testing.T) {
+	s, c := newServer(t), client(t, remote.Credentials{})
+	files := converttest.Files(weights(5 << 20))
+	for _, tt := range []struct {
+		b     *converttest.Built
+		o     push.Options
+		known bool
+	}{
+		{converttest.ModelPackRaw(files), push.Options{Form: push.FormModelPack}, true},
+		{converttest.ModelPackRaw(files), push.Options{Form: push.FormBallast, NoChunks: true}, true},
+		{converttest.ModelPackRaw(files), push.Options{Form: push.FormBallast}, false},
+		{converttest.ModelPackRaw(files), push.Options{Form: push.FormModelPack, Tar: true}, false},
+		{converttest.ModelPackTar(files), push.Options{Form: push.FormModelPack}, false},
+		{converttest.ModelPackTarGzip(files), push.Options{Form: push.FormModelPack}, false},
+		{converttest.ModelPackTarGzip(files), push.Options{Form: push.FormImage}, false},
+		{converttest.ModelPackTarGzip(files), push.Options{Form: push.FormBallast, NoChunks: true}, true},
+	} {
+		ref := s.add("m/"+tt.b.Name, "1", tt.b)
+		dst := toServer(t, c, s.host()+"/out/"+tt.b.Name+":1")
+		o := tt.o
+		o.DryRun = true
+		s.forget()
+		dry, err := push.Convert(t.Context(), fromServer(t, s, c, ref), dst, o)
+		if err != nil {
+			t.Fatalf("%s %+v: %v", tt.b.Name, tt.o, err)
+		}
+		if n := s.requests("POST") + s.requests("PUT"); n != 0 || s.manifest("out/"+tt.b.Name+":1") != nil {
+			t.Errorf("%s: %d requests changed something", tt.b.Name, n)
+		}
+		if tt.known != (dry.Digest != "") {
+			t.Errorf("%s %+v: digest %q", tt.b.Name, tt.o, dry.Digest)
+		}
+		res, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toLayout(t, t.TempDir(), ""), tt.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.known && (dry.Digest != res.Digest || dry.Sent != res.Sent) {
+			t.Errorf("%s: dry run %s, %d bytes; in fact %s, %d bytes", tt.b.Name, dry.Digest, dry.Sent, res.Digest, res.Sent)
+		}
+	}
+}
+
+// TestOras reads a layout with another implementation.
+func TestOras(t *testing.T) {
+	s, c := newServer(t), client(t, remote.Credentials{})
+	ref := s.add("m", "1", converttest.Ollama(converttest.Files(weights(5<<20)), converttest.OllamaConfigNew))
+	for _, form := range forms {
+		dir := t.TempDir()
+		res, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toLayout(t, dir, "v1"), form.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		layout, err := oci.NewFromFS(t.Context(), os.DirFS(dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		desc, err := oras.Copy(t.Context(), layout, "v1", memory.New(), "v1", oras.DefaultCopyOptions) // verifies
+		if err != nil || desc.Digest != res.Digest {
+			t.Errorf("%s: got %v, %v", form.name, desc.Digest, err)
+		}
+		children, err := content.Successors(t.Context(), layout, desc)
+		if err != nil || len(children) < 2 {
+			t.Errorf("%s: got %v, %v", form.name, children, err)
+		}
+	}
+}
+
+// endless is a blob of zeros that no memory holds. It breaks off now and then.
+type endless struct {
+	size  int64
+	every int64
+	opens atomic.Int64
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func (e *endless) Fetch(_ context.Context, _ digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
+	e.opens.Add(1)
+	return io.NopCloser(io.LimitReader(zeros{}, min(n, e.every))), off, nil
+}
+
+// TestMemory sends a blob that is much larger than the memory that is allowed, in pieces.
+func TestMemory(t *testing.T) {
+	const size = 512 << 20
+	h := digest.SHA256.Digester()
+	if _, err := io.CopyN(h.Hash(), zeros{}, size); err != nil {
+		t.Fatal(err)
+	}
+	to, c := newServer(t), client(t, remote.Credentials{})
+	to.discard = true
+	e := &endless{size: size, every: 100 << 20}
+	model := &convert.Model{
+		Table: store.Table{
+			Version: 1, Origin: store.Origin{Format: "x", Digest: h.Digest(), Mapping: 1},
+			Blobs: []store.Blob{{Digest: h.Digest(), Size: size}},
+			Files: []store.File{{Path: "w.bin", Type: store.TypeReg, Mode: 0o644, Size: size, Digest: h.Digest(), Source: &store.Source{Blob: h.Digest(), Size: size}}},
+		},
+		Layers: []convert.Layer{{Desc: ocispec.Descriptor{Digest: h.Digest(), Size: size}, Kind: mediatype.KindWeight, MediaType: mediatype.Layer(mediatype.FormatModelPack, mediatype.KindWeight, "", "")}},
+	}
+	var peak atomic.Uint64
+	stop := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			peak.Store(max(peak.Load(), m.HeapInuse))
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	_, err := push.Convert(t.Context(), &push.Source{Model: model, Fetcher: e}, toServer(t, c, to.host()+"/out:1"), push.Options{})
+	close(stop)
+	<-stopped
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := peak.Load(); got > 100<<20 {
+		t.Errorf("memory: got %d bytes", got)
+	}
+	if got := e.opens.Load(); got < 6 {
+		t.Errorf("opened %d times, so nothing broke off", got)
+	}
+}

@@ -1,0 +1,270 @@
+package push
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// The buffers of a stream, in bytes and in number.
+const (
+	bufferSize = 1 << 20
+	buffers    = 4
+)
+
+// Retries of a blob of the source that breaks off without having given a byte.
+const (
+	readTries = 5
+	readPause = 200 * time.Millisecond // doubles
+)
+
+// chunkSize is the size of the chunks that have digests of their own, in bytes.
+const chunkSize = 4 << 20
+
+// openBlob returns a blob of a source, verified: Read gives a *store.VerifyError instead of the last
+// bytes if they are wrong. What is read goes to also too, if that is not nil, before it is
+// verified.
+func openBlob(ctx context.Context, f store.Fetcher, d digest.Digest, size int64, also io.Writer) io.ReadCloser {
+	ctx, cancel := context.WithCancel(ctx)
+	a := &ahead{
+		cancel: cancel, free: make(chan []byte, buffers), full: make(chan piece, buffers),
+		from: &blobStream{ctx: ctx, f: f, d: d, size: size}, also: also,
+	}
+	for range buffers {
+		a.free <- nil // made when they are needed
+	}
+	a.done.Go(func() { a.produce(ctx) })
+	return struct {
+		io.Reader
+		io.Closer
+	}{store.VerifyReader(a, d, size), a}
+}
+
+// A piece is a buffer with what was read into it, and how the read ended.
+type piece struct {
+	p   []byte
+	err error
+}
+
+// ahead reads a stream while what was read before is used: reading and hashing go on while the
+// target takes bytes. Close ends it.
+type ahead struct {
+	cancel     context.CancelFunc
+	from       *blobStream
+	also       io.Writer
+	free       chan []byte
+	full       chan piece
+	done       sync.WaitGroup
+	cur        piece
+	off        int // in cur
+	closed     bool
+	closeError error
+}
+
+func (a *ahead) produce(ctx context.Context) {
+	defer close(a.full)
+	for {
+		var buf []byte
+		select {
+		case buf = <-a.free:
+		case <-ctx.Done():
+			return
+		}
+		if buf == nil {
+			buf = make([]byte, min(bufferSize, max(a.from.size-a.from.off, 1)))
+		}
+		n, err := io.ReadFull(a.from, buf[:cap(buf)])
+		if err == io.ErrUnexpectedEOF {
+			err = io.EOF
+		}
+		if a.also != nil && n > 0 {
+			_, _ = a.also.Write(buf[:n]) // a hash
+		}
+		a.full <- piece{buf[:n], err} // has room for all buffers
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Read reads what was read ahead.
+func (a *ahead) Read(p []byte) (int, error) {
+	for a.off == len(a.cur.p) {
+		if a.cur.err != nil {
+			return 0, a.cur.err
+		}
+		if a.cur.p != nil {
+			a.free <- a.cur.p[:0]
+		}
+		var ok bool
+		if a.cur, ok = <-a.full; !ok {
+			a.cur = piece{err: context.Canceled}
+		}
+		a.off = 0
+	}
+	n := copy(p, a.cur.p[a.off:])
+	a.off += n
+	return n, nil
+}
+
+// Close ends the stream and waits for its end.
+func (a *ahead) Close() error {
+	if a.closed {
+		return a.closeError
+	}
+	a.closed = true
+	a.cancel()
+	a.done.Wait()
+	a.closeError = a.from.Close()
+	return a.closeError
+}
+
+// A blobStream is a blob from its first byte to its last. It goes on where it broke off.
+type blobStream struct {
+	ctx   context.Context // of the one who opened it; an io.Reader has no other way to get it
+	f     store.Fetcher
+	d     digest.Digest
+	size  int64
+	off   int64
+	body  io.ReadCloser
+	tries int
+}
+
+// Read reads the next bytes. Its errors are those of the Fetcher.
+func (b *blobStream) Read(p []byte) (int, error) {
+	for {
+		if b.off == b.size {
+			return 0, io.EOF
+		}
+		n, err := b.read(p)
+		if n > 0 {
+			b.tries = 0
+			return n, nil
+		}
+		if err == nil {
+			continue
+		}
+		if err := b.wait(err); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// read reads once; no bytes and no error is possible.
+func (b *blobStream) read(p []byte) (int, error) {
+	if b.body == nil {
+		body, start, err := b.f.Fetch(b.ctx, b.d, b.size, b.off, b.size-b.off)
+		if err != nil {
+			return 0, err
+		}
+		b.body = body
+		if start != b.off {
+			if _, err := io.CopyN(io.Discard, body, b.off-start); err != nil {
+				b.end()
+				return 0, fmt.Errorf("blob %s: %w: %w", b.d, err, errdefs.ErrUnavailable)
+			}
+		}
+	}
+	n, err := b.body.Read(p[:min(int64(len(p)), b.size-b.off)])
+	b.off += int64(n)
+	if err == nil {
+		return n, nil
+	}
+	b.end()
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+		if n > 0 {
+			return n, nil
+		}
+	}
+	return n, fmt.Errorf("blob %s: %w", b.d, err)
+}
+
+// wait decides whether a read is worth another try, and waits for it.
+func (b *blobStream) wait(err error) error {
+	b.tries++
+	if b.ctx.Err() != nil || b.tries == readTries || final(err) {
+		if b.ctx.Err() == nil && !final(err) && !errdefs.IsUnavailable(err) {
+			err = fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
+		}
+		return err
+	}
+	return pause(b.ctx, err, readPause<<(b.tries-1))
+}
+
+// pause waits before another try, for as long as err asks for or for d.
+func pause(ctx context.Context, err error, d time.Duration) error {
+	if ra, ok := errors.AsType[*store.RetryAfterError](err); ok {
+		d = max(d, ra.After)
+	}
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// final reports whether an error will not go away.
+func final(err error) bool {
+	return errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) ||
+		errdefs.IsInvalidArgument(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsNotImplemented(err) ||
+		errdefs.IsDataLoss(err) || errdefs.IsResourceExhausted(err)
+}
+
+func (b *blobStream) end() {
+	if b.body != nil {
+		b.body.Close()
+		b.body = nil
+	}
+}
+
+// Close ends the stream.
+func (b *blobStream) Close() error {
+	b.end()
+	return nil
+}
+
+// A chunker computes the digests of the chunks of what is written to it.
+type chunker struct {
+	chunks []store.Chunk
+	hash   hash.Hash
+	n      int64 // in hash
+}
+
+func (c *chunker) Write(p []byte) (int, error) {
+	written := len(p)
+	for len(p) > 0 {
+		if c.hash == nil {
+			c.hash = digest.SHA256.Hash()
+		}
+		k := min(int64(len(p)), chunkSize-c.n)
+		c.hash.Write(p[:k])
+		if p, c.n = p[k:], c.n+k; c.n == chunkSize {
+			c.cut()
+		}
+	}
+	return written, nil
+}
+
+// cut ends a chunk.
+func (c *chunker) cut() {
+	if c.n == 0 {
+		return
+	}
+	var off int64
+	if k := len(c.chunks); k > 0 {
+		off = c.chunks[k-1].Offset + c.chunks[k-1].Size
+	}
+	c.chunks = append(c.chunks, store.Chunk{Offset: off, Size: c.n, Digest: digest.NewDigest(digest.SHA256, c.hash)})
+	c.n = 0
+	c.hash.Reset()
+}

@@ -1,0 +1,302 @@
+package registry_test
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/carton"
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// A web serves files over HTTP.
+type web struct {
+	*httptest.Server
+	ranges bool
+
+	mu       sync.Mutex
+	files    map[string][]byte
+	requests []string
+}
+
+func newWeb(t *testing.T, ranges bool) *web {
+	w := &web{ranges: ranges, files: map[string][]byte{}}
+	w.Server = httptest.NewServer(w)
+	t.Cleanup(w.Close)
+	return w
+}
+
+func (s *web) put(path string, p []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.files[path] = p
+}
+
+// count returns the number of requests for a path, and forgets all.
+func (s *web) count(path string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := strings.Count("\n"+strings.Join(s.requests, "\n")+"\n", path+"\n")
+	s.requests = nil
+	return n
+}
+
+func (s *web) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.requests = append(s.requests, r.URL.Path)
+	p, ok := s.files[r.URL.Path]
+	s.mu.Unlock()
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	if !s.ranges {
+		r.Header.Del("Range")
+		w.Header().Set("Accept-Ranges", "none")
+	}
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
+}
+
+// newCartonFacade returns a facade that maps the host carton.example to a server.
+func newCartonFacade(t *testing.T, s *web, o remote.Options) *facade {
+	t.Helper()
+	template := s.URL + "/{repository}/{tag}.carton"
+	o.NamedURLs = []string{template}
+	f := newFacade(t, o)
+	f.h.Cartons = map[string]string{"carton.example": template}
+	f.h.Carton = carton.Options{HTTP: f.h.Upstream.Do, AllowHTTP: true, TempDir: t.TempDir(), Log: f.h.Log}
+	f.h.Parsers = convert.Parsers{mediatype.FormatCarton: carton.Parser(f.h.Carton)}
+	t.Cleanup(func() { f.h.Close() })
+	return f
+}
+
+// TestCartonURL pulls a carton by a name that stands for a URL, from a server with ranges and from
+// one without, and by the URL itself.
+func TestCartonURL(t *testing.T) {
+	t.Parallel()
+	want := converttest.GoodCarton(weights(3 << 20))
+	for name, ranges := range map[string]bool{"ranges": true, "no ranges": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newWeb(t, ranges)
+			s.put("/org/model/v1.carton", want.Bytes())
+			f := newCartonFacade(t, s, remote.Options{})
+
+			tag := "/v2/org/model/manifests/v1"
+			if n := f.ask(t, http.MethodHead, tag, "carton.example").status; n != 200 {
+				t.Fatalf("HEAD: status %d", n)
+			}
+			got := f.ask(t, http.MethodGet, tag, "carton.example")
+			d := digest.FromBytes(got.body)
+			if again := f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+d.String(), "carton.example"); !bytes.Equal(again.body, got.body) {
+				t.Error("the manifest by digest differs")
+			}
+			m := decode[ocispec.Manifest](t, got)
+			im, err := f.h.Store.Image(t.Context(), d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := (store.Origin{Format: "carton", Digest: want.Hash(), Mapping: 1}); im.Origin != want {
+				t.Errorf("origin is %+v, want %+v", im.Origin, want)
+			}
+			if diff := cmp.Diff(im.Refs, []string{"carton.example/org/model:v1"}); diff != "" {
+				t.Errorf("refs (-got +want):\n%s", diff)
+			}
+
+			// containerd in its local mode asks for all blobs.
+			for i, l := range append(m.Layers, m.Config) {
+				path := "/v2/org/model/blobs/" + l.Digest.String()
+				blob := f.ask(t, http.MethodGet, path, "carton.example")
+				if blob.status != 200 || digest.FromBytes(blob.body) != l.Digest || int64(len(blob.body)) != l.Size {
+					t.Errorf("layer %d (%s, %d bytes): status %d, %d bytes", i, l.MediaType, l.Size, blob.status, len(blob.body))
+				}
+				if head := f.ask(t, http.MethodHead, path, "carton.example"); head.header.Get("Content-Length") != blob.header.Get("Content-Length") {
+					t.Errorf("layer %d: HEAD has another length", i)
+				}
+			}
+			if diff := cmp.Diff(files(t, f, im), wanted(want.Model())); diff != "" {
+				t.Errorf("files (-got +want):\n%s", diff)
+			}
+			if n := s.count("/org/model/v1.carton"); !ranges && n != 1 {
+				t.Errorf("%d requests of a server without ranges, want 1", n)
+			}
+
+			im2, err := f.h.ConvertURL(t.Context(), s.URL+"/org/model/v1.carton")
+			if err != nil || im2.Manifest != d {
+				t.Fatalf("by URL: %+v, %v; want %s", im2, err, d)
+			}
+			if diff := cmp.Diff(im2.Refs, []string{"carton+" + s.URL + "/org/model/v1.carton", "carton.example/org/model:v1"}); diff != "" {
+				t.Errorf("refs (-got +want):\n%s", diff)
+			}
+			byHash := f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+want.Hash().String(), "carton.example")
+			if byHash.status != 403 || !strings.Contains(byHash.errorText(t), d.String()) {
+				t.Errorf("by model hash: status %d, want 403 that names %s: %s", byHash.status, d, byHash.body)
+			}
+		})
+	}
+}
+
+// TestCartonURLRefused asks for what is not there.
+func TestCartonURLRefused(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t, true)
+	good := converttest.GoodCarton(weights(1000))
+	s.put("/org/model/v1.carton", good.Bytes())
+	s.put("/org/other/v1.carton", []byte("<html>not a carton"))
+	f := newCartonFacade(t, s, remote.Options{})
+	d := digest.FromBytes(f.ask(t, http.MethodGet, "/v2/org/model/manifests/v1", "carton.example").body)
+	for path, want := range map[string]int{
+		"/v2/org/model/manifests/v2":                                      404,
+		"/v2/org/other/manifests/v1":                                      403,
+		"/v2/org/other/manifests/" + d.String():                           404, // another name
+		"/v2/org/model/manifests/" + digest.FromString("x").String():      404,
+		"/v2/org/model/blobs/" + digest.FromString("x").String():          404,
+		"/v2/org/other/blobs/" + digest.FromBytes(weights(1000)).String(): 404,
+	} {
+		if got := f.ask(t, http.MethodGet, path, "carton.example"); got.status != want {
+			t.Errorf("%s: status %d, want %d: %s", path, got.status, want, got.body)
+		}
+	}
+	for _, address := range []string{"file:///etc/passwd", "https://u:p@example.com/x.carton", "http://10.0.0.1/x.carton", "https://127.0.0.1/x.carton", "x"} {
+		if im, err := f.h.ConvertURL(t.Context(), address); err == nil {
+			t.Errorf("%s: %+v", address, im)
+		}
+	}
+}
+
+// TestCartonChanged replaces the carton at a URL: the image of the old one can be fetched no
+// more, and never gets files of the new one.
+func TestCartonChanged(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t, true)
+	first := converttest.GoodCarton(weights(1000))
+	s.put("/a/b.carton", first.Bytes())
+	f := newCartonFacade(t, s, remote.Options{})
+	im, err := f.h.ConvertURL(t.Context(), s.URL+"/a/b.carton")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.put("/a/b.carton", converttest.GoodCarton(weights(2000)).Bytes())
+	f.h.Close() // as a restart does
+	err = f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Fetchers: f.h.Fetchers(im)})
+	if err == nil || !strings.Contains(err.Error(), "not the one it was") {
+		t.Errorf("fetch: %v", err)
+	}
+	next, err := f.h.ConvertURL(t.Context(), s.URL+"/a/b.carton")
+	if err != nil || next.Manifest == im.Manifest {
+		t.Fatalf("%+v, %v", next, err)
+	}
+	files(t, f, next)
+}
+
+// TestCartonSizes has a carton with the MANIFEST of another and a file of a wrong size: it must
+// not spoil the other.
+func TestCartonSizes(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t, true)
+	good := converttest.GoodCarton(weights(1000))
+	manifest := good.ManifestBytes()
+	bad := good.With(converttest.CartonFile{Path: "model/weights.bin", Data: weights(900)})
+	bad.Manifest = func([]byte) []byte { return manifest }
+	s.put("/bad/x.carton", bad.Bytes())
+	s.put("/good/x.carton", good.Bytes())
+	f := newCartonFacade(t, s, remote.Options{})
+	if _, err := f.h.ConvertURL(t.Context(), s.URL+"/bad/x.carton"); err != nil {
+		t.Fatal(err)
+	}
+	im, err := f.h.ConvertURL(t.Context(), s.URL+"/good/x.carton")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(files(t, f, im), wanted(good.Model())); diff != "" {
+		t.Errorf("files (-got +want):\n%s", diff)
+	}
+}
+
+// TestCartonRegistry pulls a carton that is a layer, with credentials.
+func TestCartonRegistry(t *testing.T) {
+	t.Parallel()
+	want := converttest.GoodCarton(weights(3 << 20))
+	b := converttest.CartonArtifact(want)
+	u := newUpstream(t)
+	u.push("secret/model", "v1", b)
+	u.users["secret/model"] = "alice:s3cr3t-value"
+	f := newCartonFacade(t, newWeb(t, true), remote.Options{})
+	alice := basic("alice:s3cr3t-value")
+	d := digest.FromBytes(f.get(t, u, "secret/model", "v1", alice...).body)
+	im, err := f.h.Store.Image(t.Context(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (store.Origin{Format: "carton", Digest: b.Digest(), Mapping: 1}); im.Origin != want {
+		t.Errorf("origin is %+v, want %+v", im.Origin, want)
+	}
+	member := "/v2/secret/model/blobs/" + digest.FromBytes(weights(3<<20)).String()
+	if got := f.ask(t, http.MethodGet, member, u.host(), alice...); got.status != 200 || !bytes.Equal(got.body, weights(3<<20)) {
+		t.Errorf("a file of the carton: status %d, %d bytes", got.status, len(got.body))
+	}
+	if n := f.ask(t, http.MethodGet, member, u.host()).status; n != 401 {
+		t.Errorf("a file of the carton without credentials: status %d, want 401", n)
+	}
+	if diff := cmp.Diff(files(t, f, im), wanted(want.Model())); diff != "" {
+		t.Errorf("files (-got +want):\n%s", diff)
+	}
+	if n := f.ask(t, http.MethodGet, member, u.host()).status; n != 401 {
+		t.Errorf("the object without credentials: status %d, want 401", n)
+	}
+}
+
+// TestCartonMany opens more cartons than are kept open, and fetches all of them.
+func TestCartonMany(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t, false)
+	f := newCartonFacade(t, s, remote.Options{})
+	var wg sync.WaitGroup
+	for i := range 20 {
+		c := converttest.GoodCarton(weights(1000 + i))
+		path := "/m/" + string(rune('a'+i)) + ".carton"
+		s.put(path, c.Bytes())
+		wg.Go(func() {
+			im, err := f.h.ConvertURL(t.Context(), s.URL+path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Fetchers: f.h.Fetchers(im)}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestCartonAddress(t *testing.T) {
+	t.Parallel()
+	hosts := map[string]string{"carton.example": "https://models.example/{repository}/x/{tag}.carton"}
+	for in, want := range map[string]string{
+		"carton.example/a/b:v1":            "https://models.example/a/b/x/v1.carton",
+		"carton.example/a":                 "https://models.example/a/x/latest.carton",
+		"other.example/a":                  "",
+		"carton+https://h.example/y?z=%20": "https://h.example/y?z=%20",
+	} {
+		ref, err := remote.ParseRef(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := registry.CartonURL(hosts, ref); got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %t; want %q", in, got, ok, want)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// Patience with a host of a plain URL.
+const (
+	dialTimeout = 30 * time.Second
+	tlsTimeout  = 10 * time.Second
+)
+
+// makePlain makes what Do needs.
+func (c *Client) makePlain() error {
+	c.named = &guard{allow: c.allow}
+	for _, s := range c.opts.NamedURLs {
+		u, err := url.Parse(s)
+		if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
+			return fmt.Errorf("%.300q is no http or https URL: %w", s, errdefs.ErrInvalidArgument)
+		}
+		c.named.name(u)
+	}
+	t := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		TLSHandshakeTimeout: tlsTimeout,
+	}
+	c.tune(t)
+	c.plain = guarded(t, c.named)
+	return nil
+}
+
+// Do sends a GET or HEAD for a plain URL, which can be a stranger's, and returns the answer,
+// whatever its status; it is an http.Client's Do. Credentials and cookies are never sent, and
+// the encoding of the body is left alone. Redirects are followed, at most ten, but not from
+// https to http. An http URL, or an address that is not public, gives
+// errdefs.ErrPermissionDenied unless its host is in Options.AllowHosts or Options.NamedURLs. A
+// body that stalls ends with errdefs.ErrUnavailable.
+func (c *Client) Do(req *http.Request) (*http.Response, error) {
+	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+		return nil, fmt.Errorf("method %.20q: %w", req.Method, errdefs.ErrInvalidArgument)
+	}
+	ctx, cancel := context.WithCancelCause(req.Context())
+	resp, err := c.followPlain(ctx, req)
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = newStallBody(resp.Body, c.opts.Stall, ctx, cancel)
+	return resp, nil
+}
+
+func (c *Client) followPlain(ctx context.Context, req *http.Request) (*http.Response, error) {
+	header := req.Header.Clone()
+	if header == nil {
+		header = http.Header{}
+	}
+	for _, k := range []string{"Authorization", "Proxy-Authorization", "Cookie"} {
+		header.Del(k)
+	}
+	if header.Get("User-Agent") == "" {
+		header.Set("User-Agent", c.opts.UserAgent)
+	}
+	u := req.URL
+	for hops := 0; ; hops++ {
+		if hops > maxRedirects {
+			return nil, tooManyRedirects(req.URL.Host)
+		}
+		if err := c.checkPlain(u); err != nil {
+			return nil, err
+		}
+		r := (&http.Request{Method: req.Method, URL: u, Host: u.Host, Header: header.Clone()}).WithContext(ctx)
+		resp, err := c.plain.RoundTrip(r)
+		if err != nil {
+			return nil, transportError(ctx, u.Host, err)
+		}
+		if !isRedirect(resp.StatusCode) {
+			return resp, nil
+		}
+		if u, err = location(resp); err != nil {
+			return nil, fmt.Errorf("%.300q: %w", r.URL.Host, err)
+		}
+	}
+}
+
+// checkPlain refuses a plain URL by its scheme and the name of its host.
+func (c *Client) checkPlain(u *url.URL) error {
+	refused := func(why string) error {
+		return fmt.Errorf("URL refused: %s: %w", why, errdefs.ErrPermissionDenied)
+	}
+	switch {
+	case u.Scheme != "https" && u.Scheme != "http":
+		return refused(fmt.Sprintf("scheme %.20q", u.Scheme))
+	case u.User != nil:
+		return refused("it has a user name")
+	case u.Hostname() == "":
+		return refused("it has no host")
+	case c.facade[loopbackName(hostPort(u))]:
+		return refused("it is the facade itself")
+	}
+	host, port, err := net.SplitHostPort(hostPort(u))
+	if err != nil {
+		return refused("its host is not well-formed")
+	}
+	if u.Scheme == "http" && c.named.reach(host, port) != reachAny {
+		return refused(fmt.Sprintf("%.300q is not https; list it in allow_hosts if it is meant", u.Host))
+	}
+	return c.named.check(u)
+}

@@ -1,0 +1,353 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// uploadPatience is how long a registry may take to answer once it has all bytes of a blob: some
+// copy and hash them only then.
+const uploadPatience = 10 * time.Minute
+
+// An upload is a request that changes a repository.
+type upload struct {
+	method string
+	url    *url.URL
+	header http.Header
+	body   io.Reader // nil: none. It is read once.
+	size   int64     // of body
+}
+
+// pushEndpoint returns the registry that the reference names: nothing is pushed to its mirrors.
+func (r *Repository) pushEndpoint() (*endpoint, error) {
+	for _, e := range r.set.endpoints {
+		if e.server && e.Capabilities.Has(docker.HostCapabilityPush) {
+			return e, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: hosts.toml does not let anything be pushed there: %w", r.ref.Host, errdefs.ErrPermissionDenied)
+}
+
+// pushScope is what a token for pushes is asked for.
+func (r *Repository) pushScope(ctx context.Context) context.Context {
+	return docker.WithScope(ctx, "repository:"+r.ref.Repository+":pull,push")
+}
+
+// Host returns the host that the reference names.
+func (r *Repository) Host() string { return r.ref.Host }
+
+// HasBlob reports whether the registry itself, not a mirror, has a blob in this repository.
+func (r *Repository) HasBlob(ctx context.Context, d digest.Digest) (bool, error) {
+	e, err := r.pushEndpoint()
+	if err != nil {
+		return false, err
+	}
+	resp, err := r.send(r.pushScope(ctx), e, upload{method: http.MethodHead, url: e.url(r.ref, "blobs/"+d.String())})
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: blob %s: %w", r, d, err)
+	}
+	discard(resp)
+	return true, nil
+}
+
+// MountBlob asks the registry to take a blob over from another of its repositories. It returns
+// false if the registry does not: then the blob has to be pushed.
+// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#mounting-a-blob-from-another-repository
+func (r *Repository) MountBlob(ctx context.Context, d digest.Digest, from string) (bool, error) {
+	e, err := r.pushEndpoint()
+	if err != nil {
+		return false, err
+	}
+	u := e.url(r.ref, "blobs/uploads") // with a slash, and without what belongs to a reference
+	u.Path += "/"
+	q := u.Query()
+	q.Set("mount", d.String())
+	q.Set("from", from)
+	u.RawQuery = q.Encode()
+	ctx = docker.WithScope(r.pushScope(ctx), "repository:"+from+":pull")
+	resp, err := r.send(ctx, e, upload{method: http.MethodPost, url: u})
+	if err != nil {
+		return false, fmt.Errorf("%s: mount blob %s: %w", r, d, err)
+	}
+	discard(resp)
+	return resp.StatusCode == http.StatusCreated, nil
+}
+
+// begin starts an upload and returns where it goes on.
+func (r *Repository) begin(ctx context.Context, e *endpoint) (*url.URL, error) {
+	u := e.url(r.ref, "blobs/uploads")
+	u.Path += "/"
+	resp, err := r.send(ctx, e, upload{method: http.MethodPost, url: u})
+	if err != nil {
+		return nil, err
+	}
+	return uploadLocation(e, resp)
+}
+
+// uploadLocation returns where an upload goes on, and closes the answer. Credentials go there,
+// so it must be the registry itself.
+func uploadLocation(e *endpoint, resp *http.Response) (*url.URL, error) {
+	u, err := location(resp)
+	if err != nil {
+		return nil, fmt.Errorf("%s: upload: %w", e.Host, err)
+	}
+	if !sameOrigin(u, resp.Request.URL) {
+		return nil, fmt.Errorf("%s wants the upload at %.300q, which is refused: %w", e.Host, u.Host, errdefs.ErrPermissionDenied)
+	}
+	return u, nil
+}
+
+// PushBlob uploads a blob in one request. body must give size bytes, and an error instead of the
+// last of them if they are wrong, see store.VerifyReader: the error comes back. It
+// returns errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the registry does not let
+// the caller; errdefs.ErrUnavailable is worth another try with a new body.
+func (r *Repository) PushBlob(ctx context.Context, d digest.Digest, size int64, body io.Reader) error {
+	e, err := r.pushEndpoint()
+	if err != nil {
+		return err
+	}
+	ctx = r.pushScope(ctx)
+	u, err := r.begin(ctx, e)
+	if err == nil {
+		err = r.commit(ctx, e, u, d, body, size)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: push blob %s: %w", r, d, err)
+	}
+	return nil
+}
+
+// PushStream uploads size bytes whose digest is not known, and returns it. The digest is computed
+// while the bytes pass by, so they must be ones that the caller knows to be right, or that end in an
+// error if not.
+func (r *Repository) PushStream(ctx context.Context, size int64, body io.Reader) (digest.Digest, error) {
+	e, err := r.pushEndpoint()
+	if err != nil {
+		return "", err
+	}
+	ctx = r.pushScope(ctx)
+	u, err := r.begin(ctx, e)
+	if err != nil {
+		return "", fmt.Errorf("%s: push: %w", r, err)
+	}
+	hash := digest.SHA256.Hash()
+	h := http.Header{"Content-Type": {"application/octet-stream"}, "Content-Range": {"0-" + strconv.FormatInt(max(size-1, 0), 10)}}
+	if size > 0 {
+		resp, err := r.send(ctx, e, upload{method: http.MethodPatch, url: u, header: h, body: io.TeeReader(body, hash), size: size})
+		if err != nil {
+			return "", fmt.Errorf("%s: push: %w", r, err)
+		}
+		if u, err = uploadLocation(e, resp); err != nil {
+			return "", err
+		}
+	}
+	d := digest.NewDigest(digest.SHA256, hash)
+	if err := r.commit(ctx, e, u, d, nil, 0); err != nil {
+		return "", fmt.Errorf("%s: push blob %s: %w", r, d, err)
+	}
+	return d, nil
+}
+
+// commit ends an upload.
+func (r *Repository) commit(ctx context.Context, e *endpoint, u *url.URL, d digest.Digest, body io.Reader, size int64) error {
+	q := u.Query()
+	q.Set("digest", d.String())
+	u.RawQuery = q.Encode()
+	h := http.Header{"Content-Type": {"application/octet-stream"}}
+	resp, err := r.send(ctx, e, upload{method: http.MethodPut, url: u, header: h, body: body, size: size})
+	if err != nil {
+		return err
+	}
+	discard(resp)
+	if resp.StatusCode != http.StatusCreated && resp.StatusCode != http.StatusNoContent {
+		return fmt.Errorf("%s answered %s to the end of an upload: %w", e.Host, resp.Status, errdefs.ErrUnknown)
+	}
+	return nil
+}
+
+// PushManifest uploads a manifest under a tag or its digest.
+func (r *Repository) PushManifest(ctx context.Context, object, mediaType string, p []byte) error {
+	ref, err := NewRef(r.ref.Host, r.ref.Repository, object)
+	if err != nil {
+		return err
+	}
+	e, err := r.pushEndpoint()
+	if err != nil {
+		return err
+	}
+	err = retry(ctx, func() error {
+		resp, err := r.send(r.pushScope(ctx), e, upload{
+			method: http.MethodPut, url: e.url(r.ref, "manifests/"+ref.Object()),
+			header: http.Header{"Content-Type": {mediaType}}, body: bytes.NewReader(p), size: int64(len(p)),
+		})
+		if err != nil {
+			return err
+		}
+		discard(resp)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("push manifest %s: %w", ref, err)
+	}
+	return nil
+}
+
+// send sends an upload to e, with authorization, and returns the answer if it is a success. A
+// request with a body is sent once: if it is answered with a challenge, the challenge is taken up
+// and the error is errdefs.ErrUnavailable.
+func (r *Repository) send(ctx context.Context, e *endpoint, q upload) (*http.Response, error) {
+	for tries := 1; ; tries++ {
+		resp, err := r.sendOnce(ctx, e, q)
+		if err != nil {
+			return nil, err
+		}
+		switch code := resp.StatusCode; {
+		case code >= 200 && code < 300:
+			return resp, nil
+		case code == http.StatusUnauthorized && tries == 1:
+			used := r.authorizer(e)
+			if err := r.challenge(e, used, resp); err != nil {
+				return nil, err
+			}
+			if q.body != nil {
+				return nil, fmt.Errorf("%s wants to know again who pushes: %w", e.Host, errdefs.ErrUnavailable)
+			}
+		case code == http.StatusMethodNotAllowed:
+			discard(resp)
+			return nil, fmt.Errorf("%s answered 405: it takes no uploads: %w", e.Host, errdefs.ErrPermissionDenied)
+		default:
+			return nil, statusError(resp, e.Host, secretsOf(resp.Request)...)
+		}
+	}
+}
+
+// sendOnce sends a request and returns any answer.
+func (r *Repository) sendOnce(ctx context.Context, e *endpoint, q upload) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	req := r.newRequest(ctx, e, q.url, request{})
+	req.Method = q.method
+	for k, v := range q.header {
+		req.Header[k] = v
+	}
+	var body *watchedBody
+	if q.body != nil && q.size > 0 {
+		body = newWatchedBody(q.body, q.size, r.client.opts.Stall, cancel)
+		req.Body, req.ContentLength = body, q.size
+	} else if q.method != http.MethodHead {
+		req.Body, req.ContentLength = http.NoBody, 0
+	}
+	a := r.authorizer(e)
+	if err := a.Authorize(ctx, req); err != nil {
+		cancel(nil)
+		r.renew(e, a)
+		return nil, authError(e.Host, err)
+	}
+	resp, err := e.upload.RoundTrip(req)
+	bodyErr := body.end()
+	switch {
+	case bodyErr != nil:
+		if resp != nil {
+			resp.Body.Close()
+		}
+		cancel(nil)
+		return nil, bodyErr
+	case err != nil && errors.Is(context.Cause(ctx), errStalled):
+		err = fmt.Errorf("%s takes no bytes: %w", e.Host, errdefs.ErrUnavailable)
+	case err != nil:
+		err = transportError(ctx, e.Host, err)
+	}
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	resp.Body = newStallBody(resp.Body, r.client.opts.Stall, ctx, cancel)
+	return resp, nil
+}
+
+// A watchedBody is the body of a request. It remembers the error of what it reads, and ends the
+// request if nobody reads it any more.
+type watchedBody struct {
+	stall time.Duration
+	timer *time.Timer
+
+	mu   sync.Mutex // guards what follows
+	r    io.Reader
+	left int64
+	err  error
+	over bool
+}
+
+func newWatchedBody(r io.Reader, size int64, stall time.Duration, cancel context.CancelCauseFunc) *watchedBody {
+	return &watchedBody{r: r, left: size, stall: stall, timer: time.AfterFunc(stall, func() { cancel(errStalled) })}
+}
+
+// Read reads from the body.
+func (b *watchedBody) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.over:
+		return 0, errors.New("the request is over")
+	case b.err != nil:
+		return 0, b.err
+	}
+	b.timer.Stop() // waiting for what is sent is another's business
+	n, err := b.r.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		b.left, err = 0, errors.New("the body of a request has more bytes than it said")
+	}
+	if err == io.EOF && b.left > 0 {
+		err = fmt.Errorf("the body of a request ended %d bytes early: %w", b.left, io.ErrUnexpectedEOF)
+	}
+	if err != nil && err != io.EOF {
+		b.err = err
+		return 0, err
+	}
+	if b.left == 0 {
+		b.timer.Reset(uploadPatience)
+	} else {
+		b.timer.Reset(b.stall)
+	}
+	return n, err
+}
+
+// Close ends the watch.
+func (b *watchedBody) Close() error { return nil }
+
+// end says that nothing more will be read, and returns the error that reading ended with.
+func (b *watchedBody) end() error {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
+	b.timer.Stop()
+	return b.err
+}
+
+// uploader returns a transport like t that waits longer for an answer.
+func uploader(t http.RoundTripper) http.RoundTripper {
+	if t, ok := t.(*http.Transport); ok {
+		t = t.Clone()
+		t.ResponseHeaderTimeout = uploadPatience
+		t.WriteBufferSize = readBuffer
+		return t
+	}
+	return t
+}

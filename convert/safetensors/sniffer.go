@@ -1,0 +1,152 @@
+package safetensors
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+)
+
+// Options say what is known of a file. The zero value says nothing and takes the limits of this
+// package.
+type Options struct {
+	// Size is the size of the file in bytes, zero if it is not known. If it is, the tensors have
+	// to end where the file does.
+	Size int64
+
+	// Limit is the size in bytes that a header can have. Zero means MaxHeader for Read and
+	// SniffLimit for a Sniffer.
+	Limit int64
+}
+
+// SniffLimit is the largest header that a Sniffer keeps if nothing else is said, in bytes. A header
+// of this size has some 70,000 tensors; files of the largest models have some thousands each.
+const SniffLimit = 8 << 20 // 8 MiB
+
+// A Sniffer reads the header of a file whose bytes are written to it, from the first on. It holds
+// the header until it is complete. It is for one goroutine at a time.
+type Sniffer struct {
+	size  int64
+	limit uint64
+	buf   []byte
+	need  uint64 // bytes of the length and the header, as far as they are known
+	done  bool
+	h     *Header
+	err   error
+}
+
+// NewSniffer returns a Sniffer for one file.
+func NewSniffer(o Options) *Sniffer {
+	if o.Limit <= 0 {
+		o.Limit = SniffLimit
+	}
+	return newSniffer(o)
+}
+
+func newSniffer(o Options) *Sniffer {
+	return &Sniffer{size: o.Size, limit: uint64(min(o.Limit, MaxHeader)), need: lengthSize}
+}
+
+// Write takes the next bytes of the file. It returns len(p) and nil, whatever they are: those who
+// copy a file must not stop for its header.
+func (s *Sniffer) Write(p []byte) (int, error) {
+	n := len(p)
+	for !s.done {
+		take := min(uint64(len(p)), s.need-uint64(len(s.buf)))
+		s.grow(int(take))
+		s.buf = append(s.buf, p[:take]...)
+		p = p[take:]
+		if uint64(len(s.buf)) < s.need {
+			return n, nil
+		}
+		if err := s.step(); err != nil {
+			s.finish(nil, invalid(err))
+		}
+	}
+	return n, nil
+}
+
+// grow makes room for n more bytes, and for as many as there are, but not for more than are needed.
+func (s *Sniffer) grow(n int) {
+	if have := len(s.buf); have+n > cap(s.buf) {
+		s.buf = append(make([]byte, 0, min(int(s.need), 2*have+n)), s.buf...)
+	}
+}
+
+// step goes on with what was needed: the length, or the header.
+func (s *Sniffer) step() error {
+	if s.need == lengthSize {
+		n := binary.LittleEndian.Uint64(s.buf)
+		switch {
+		case n > s.limit:
+			return fmt.Errorf("%d bytes, more than %d", n, s.limit)
+		case s.size > 0 && n > uint64(max(s.size-lengthSize, 0)):
+			return fmt.Errorf("%d bytes, in a file of %d", n, s.size)
+		case n == 0:
+			return errors.New("no bytes")
+		}
+		s.need += n
+		return nil
+	}
+	h, err := parse(s.buf[lengthSize:])
+	if err != nil {
+		return err
+	}
+	h.DataOffset = int64(s.need)
+	if h.DataSize > math.MaxInt64-h.DataOffset {
+		return fmt.Errorf("%d bytes of tensors", h.DataSize)
+	}
+	if end := h.DataOffset + h.DataSize; s.size > 0 && end != s.size {
+		return fmt.Errorf("tensors end at %d, the file at %d", end, s.size)
+	}
+	s.finish(h, nil)
+	return nil
+}
+
+func (s *Sniffer) finish(h *Header, err error) {
+	s.h, s.err = h, err
+	s.done, s.buf = true, nil
+}
+
+// Done reports whether nothing that is still to come can change Header: the header is complete, or
+// it is wrong, or too large.
+func (s *Sniffer) Done() bool { return s.done }
+
+// Header returns the header. It returns errdefs.ErrInvalidArgument if the file has none that is
+// right, and io.ErrUnexpectedEOF as long as it is not complete. A caller that keeps headers of many
+// files should keep their Summary.
+func (s *Sniffer) Header() (*Header, error) {
+	if !s.done {
+		return nil, fmt.Errorf("safetensors header: %w", io.ErrUnexpectedEOF)
+	}
+	return s.h, s.err
+}
+
+// Read reads the header of a file from r, and nothing beyond it. It returns
+// errdefs.ErrInvalidArgument for a header that is wrong or too large, io.ErrUnexpectedEOF if r ends
+// in it, and the errors of r.
+func Read(r io.Reader, o Options) (*Header, error) {
+	if o.Limit <= 0 {
+		o.Limit = MaxHeader
+	}
+	s := newSniffer(o)
+	for !s.done {
+		have := len(s.buf)
+		n := min(int(s.need)-have, max(have, pieceSize))
+		s.grow(n)
+		n, err := io.ReadFull(r, s.buf[have:have+n])
+		s.buf = s.buf[:have+n]
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("safetensors header: %w", err)
+		}
+		_, _ = s.Write(nil) // goes on with what is there, and fails never
+	}
+	return s.Header()
+}
+
+// pieceSize is how much of a header is read at a time at first, in bytes: r may be far away.
+const pieceSize = 1 << 20 // 1 MiB

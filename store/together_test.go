@@ -1,0 +1,314 @@
+package store_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+)
+
+// held makes a fetcher wait until the returned function is called.
+func held(f *storetest.Fetcher) (release func()) {
+	hold := make(chan struct{})
+	f.Delay = func(ctx context.Context) {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+		}
+	}
+	return sync.OnceFunc(func() { close(hold) })
+}
+
+func hydrateLater(t *testing.T, s *store.Store, table digest.Digest, f store.Fetcher) chan error {
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
+	}()
+	return done
+}
+
+func waitFor(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("timeout: " + what)
+		}
+	}
+}
+
+// Two tables that share a blob and do different things with it, at the same time.
+func TestSharedBlobsOfRunningFetches(t *testing.T) {
+	blobs := fragments(3, 1<<20)
+	plain := modelTar(t, storetest.Random(1, 2<<20))
+	parts := func(header string, extra bool) func(*storetest.Builder) {
+		return func(b *storetest.Builder) {
+			merged(b, "w", header, blobs)
+			if extra {
+				b.Inline("x", []byte("x"), 0o644)
+			}
+		}
+	}
+	for _, tc := range []struct {
+		name string
+		a, b func(*storetest.Builder)
+		blob []byte // of which the first has begun
+	}{
+		{"other recipe", parts("header of a", false), parts("longer header of b", false), blobs[2]},
+		{"same recipe", parts("header", false), parts("header", true), blobs[2]},
+		{"raw and archive", func(b *storetest.Builder) { b.Raw("model.tar", plain, 0o644) }, func(b *storetest.Builder) { b.Tar(t, plain) }, plain},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := storetest.Open(t, t.TempDir(), store.Options{})
+			a, b := storetest.NewBuilder("a"), storetest.NewBuilder("b")
+			tc.a(a)
+			tc.b(b)
+			f := storetest.NewFetcher(append(blobs, plain)...)
+			release := held(f)
+			defer release()
+			tables := []digest.Digest{a.Put(t, s), b.Put(t, s)}
+			first := hydrateLater(t, s, tables[0], f)
+			waitFor(t, "the first asks", func() bool { return f.Calls(digest.FromBytes(tc.blob)) > 0 })
+			second := hydrateLater(t, s, tables[1], f)
+			time.Sleep(100 * time.Millisecond)
+			release()
+			for _, done := range []chan error{first, second} {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			}
+			for _, table := range tables {
+				for path, got := range content(t, s, table) {
+					if path == "w" && (!strings.HasSuffix(got, string(blobs[2][100:])) || !strings.Contains(got, string(blobs[0][100:]))) {
+						t.Errorf("%s: wrong bytes", path)
+					}
+				}
+			}
+			if bad, err := s.Check(t.Context(), "", nil); err != nil || len(bad) > 0 {
+				t.Errorf("check: %v %v", bad, err)
+			}
+		})
+	}
+}
+
+// The registries of others do not decide whether ours bring a blob.
+func TestFetchersOfOthers(t *testing.T) {
+	w := storetest.Random(1, 2<<20)
+	wrong := func() *storetest.Fetcher {
+		f := storetest.NewFetcher(w)
+		f.Mangle = func(_ int64, p []byte) { p[0] ^= 1 }
+		return f
+	}
+	for _, tc := range []struct {
+		name  string
+		other *storetest.Fetcher
+		same  bool // table
+	}{
+		{"not found, another table", storetest.NewFetcher(), false},
+		{"not found, the same table", storetest.NewFetcher(), true},
+		{"wrong bytes, the same table", wrong(), true},
+		{"wrong bytes, another table", wrong(), false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := storetest.Open(t, t.TempDir(), store.Options{})
+			a := storetest.NewBuilder("a").Raw("model", w, 0o644).Put(t, s)
+			b := a
+			if !tc.same {
+				b = storetest.NewBuilder("b").Raw("m", w, 0o644).Put(t, s)
+			}
+			hold := make(chan struct{})
+			tc.other.Fail = func(int64) error { <-hold; return nil }
+			if len(tc.other.Blobs) == 0 {
+				tc.other.Blobs[digest.FromBytes(w)] = nil
+				tc.other.Fail = func(int64) error { <-hold; return errdefs.ErrNotFound }
+			}
+			first := hydrateLater(t, s, a, tc.other)
+			waitFor(t, "the first asks", func() bool { return tc.other.Calls(digest.FromBytes(w)) > 0 })
+			second := hydrateLater(t, s, b, storetest.NewFetcher(w))
+			time.Sleep(100 * time.Millisecond)
+			close(hold)
+			if err := <-second; err != nil {
+				t.Errorf("with a good fetcher: %v", err)
+			}
+			<-first
+		})
+	}
+	t.Run("wrong bytes from our first", func(t *testing.T) {
+		s := storetest.Open(t, t.TempDir(), store.Options{})
+		a := storetest.NewBuilder("a").Raw("model", w, 0o644).Put(t, s)
+		if err := s.Hydrate(t.Context(), a, store.HydrateOptions{Fetchers: []store.Fetcher{wrong(), storetest.NewFetcher(w)}}); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("no ranges, and nothing at the second", func(t *testing.T) {
+		s := storetest.Open(t, t.TempDir(), store.Options{})
+		big := storetest.Random(2, 9<<20)
+		a := storetest.NewBuilder("a").Raw("model", big, 0o644).Put(t, s)
+		f := storetest.NewFetcher(big)
+		f.NoRanges = true
+		var mu sync.Mutex
+		cuts := 0
+		f.Cut = func(int64) int {
+			mu.Lock()
+			defer mu.Unlock()
+			if cuts++; cuts == 3 {
+				return 5 << 20
+			}
+			return -1
+		}
+		if err := s.Hydrate(t.Context(), a, store.HydrateOptions{Fetchers: []store.Fetcher{f, storetest.NewFetcher()}}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A collection at any moment takes nothing that somebody is about to use.
+func TestCollectBesideEverything(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var collector sync.WaitGroup
+	collector.Go(func() {
+		for ctx.Err() == nil {
+			if _, err := s.GC(ctx, store.GCOptions{}); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	defer collector.Wait()
+	defer cancel()
+	shared := []byte(`{"a":1}`)
+	for i := range 40 {
+		w := storetest.Random(uint64(i), 1000)
+		zipped := gz(t, modelTar(t, w))
+		blobs := fragments(3, 100+i)
+		b := storetest.NewBuilder(fmt.Sprint(i)).Raw("r", w, 0o644).Raw("shared", shared, 0o644).Unpack(zipped, store.CodecGzip, "")
+		merged(b, "w", fmt.Sprint("header ", i), blobs)
+		enc, err := b.Table().Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := storetest.NewFetcher(append(blobs, w, zipped, shared)...)
+		var others sync.WaitGroup
+		stop := make(chan struct{})
+		for range 4 { // other pulls of the same model
+			others.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if _, err := s.PutTable(ctx, enc); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		table := b.Put(t, s)
+		name := fmt.Sprint("snapshot/", i)
+		first := i%2 == 0 // as the differ, or as a prefetch
+		if first {
+			if err := s.AddRef(t.Context(), name, table, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+		close(stop)
+		others.Wait()
+		if !first {
+			if err := s.AddRef(t.Context(), name, table, time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.GC(ctx, store.GCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Files(t.Context(), table); err != nil {
+			t.Fatalf("round %d: a complete table with a snapshot was collected: %v", i, err)
+		}
+		if err := s.RemoveRef(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestLinksThroughLinksDoNotLeave(t *testing.T) {
+	link := func(path, target string) store.File {
+		return store.File{Path: path, Type: store.TypeSymlink, Target: target}
+	}
+	for name, tc := range map[string]struct {
+		links []store.File
+		ok    bool
+	}{
+		"up after a link": {[]store.File{link("a/b/c/root", "../../.."), link("out", "a/b/c/root/../../../etc")}, false},
+		"through a link":  {[]store.File{link("current", "v1"), link("w", "current/w")}, true},
+		"up and down":     {[]store.File{link("a/w", "../b/w"), link("b/w", "../c/w")}, true},
+	} {
+		b := storetest.NewBuilder("x")
+		for _, l := range tc.links {
+			b.File(l)
+		}
+		if err := b.Table().Validate(); tc.ok != (err == nil) || !tc.ok && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestSizesThatCanNotBe(t *testing.T) {
+	for _, size := range []int64{1<<63 - 1, 1<<62 + 1, 1<<50 + 1} {
+		d := digest.FromString("x")
+		b := storetest.NewBuilder("x").File(store.File{Path: "w", Type: store.TypeReg, Size: size, Digest: d, Source: &store.Source{Blob: d, Size: size}})
+		b.Table().Blobs = []store.Blob{{Digest: d, Size: size}}
+		if err := b.Table().Validate(); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%d: %v", size, err)
+		}
+	}
+}
+
+// Many hard links cost no more than many files.
+func TestManyHardLinks(t *testing.T) {
+	var buf bytes.Buffer
+	zw, err := zstd.NewWriter(&buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := tar.NewWriter(zw)
+	for i := range 50_000 {
+		h := tar.Header{Name: fmt.Sprint("f", i), Typeflag: tar.TypeLink, Linkname: "f0", Mode: 0o644}
+		if i == 0 {
+			h.Typeflag, h.Linkname, h.Size = tar.TypeReg, "", 1
+		}
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			w.Write([]byte("x"))
+		}
+	}
+	w.Close()
+	zw.Close()
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	table := storetest.NewBuilder("x").Unpack(buf.Bytes(), store.CodecZstd, "").Put(t, s)
+	start := time.Now()
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(buf.Bytes())}}); err != nil {
+		t.Fatal(err)
+	}
+	files, err := s.Files(t.Context(), table)
+	if err != nil || len(files) != 50_000 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	t.Logf("%v", time.Since(start))
+}

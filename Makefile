@@ -39,7 +39,7 @@ check: ## gofmt, go vet, staticcheck, import policy
 	cd test && go build -o ../.cache/staticcheck honnef.co/go/tools/cmd/staticcheck
 	.cache/staticcheck ./...
 	cd test && ../.cache/staticcheck ./...
-	cd test && go test .
+	cd test && go test . ./demo
 
 .PHONY: test
 test: check test-unit e2e ## Everything that CI runs
@@ -55,11 +55,11 @@ e2e: build tools ## Journeys through a real containerd; RUN=TestX for one, BALLA
 
 .PHONY: demo
 demo: build tools ## Pull two models with ctr, list and hash them in a container, show the disk use
-	cd test && go run ./demo
+	cd test && go build -o ../.cache/demo ./demo && exec ../.cache/demo
 
 .PHONY: dev
 dev: build tools ## The same environment, left running until Ctrl-C
-	cd test && go run ./demo -dev
+	cd test && go build -o ../.cache/demo ./demo && exec ../.cache/demo -dev
 
 .PHONY: fuzz
 fuzz: ## Fuzz the parsers; F=FuzzX for one, T=1m for the time of each

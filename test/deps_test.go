@@ -25,16 +25,22 @@ convert/mediatype     : store
 convert               : convert/mediatype store
 convert/modelpack     : convert convert/mediatype store
 convert/dockerai      : convert convert/mediatype store
-convert/ollama        : convert convert/mediatype store
+convert/gguf          : convert
+convert/safetensors   : convert
+convert/ollama        : convert convert/mediatype convert/safetensors store
+convert/ollama/localstore : convert store
+convert/carton        : convert convert/carton/zipdir convert/mediatype store
+convert/carton/zipdir : store
 convert/image         : convert convert/mediatype store
 convert/remote        : convert convert/mediatype store
-convert/registry      : convert convert/image convert/mediatype convert/remote store
+convert/registry      : convert convert/carton convert/image convert/mediatype convert/ollama convert/remote store
+convert/push          : convert convert/gguf convert/image convert/mediatype convert/remote convert/safetensors store
 convert/converttest   : convert convert/mediatype store
 snapshotter           : store
 snapshotter/differ    : snapshotter store
 cmd/internal/config   :
 cmd/internal/snippet  :
-cmd/internal/upstream : cmd/internal/config convert convert/dockerai convert/mediatype convert/modelpack convert/ollama convert/remote
+cmd/internal/upstream : cmd/internal/config convert convert/carton convert/dockerai convert/mediatype convert/modelpack convert/ollama convert/remote
 cmd/internal/admin    : convert convert/remote store
 cmd/internal/doctor   : cmd/internal/admin cmd/internal/config cmd/internal/snippet
 cmd/internal/daemon   : *

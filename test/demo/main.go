@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -21,6 +22,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 )
 
 func main() {
@@ -63,13 +65,47 @@ func artifact(b *converttest.Built) node.Artifact {
 
 func title(format string, args ...any) { fmt.Printf("\n== "+format+"\n", args...) }
 
-// show prints a command and what it says, and ends the program if it fails.
-func show(t node.TB, r node.Result, command string, args ...any) {
-	fmt.Printf("\n$ "+command+"\n", args...)
+// show prints what a command says, and ends the program if it has failed.
+func show(t node.TB, r node.Result) {
 	fmt.Println(strings.TrimSpace(r.Stdout))
 	if r.Err != nil {
 		t.Fatalf("%s\n%v", strings.TrimSpace(r.Stderr), r.Err)
 	}
+}
+
+// prompt prints a command line so that it can be copied into a shell of `make dev`.
+func prompt(argv ...string) {
+	for i, a := range argv {
+		argv[i] = quote(a)
+	}
+	fmt.Printf("\n$ %s\n", strings.Join(argv, " "))
+}
+
+// quote returns s as a word of a shell.
+func quote(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+:,./@%") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// ctr prints a command line of ctr and runs it.
+func ctr(n *node.Node, args ...string) node.Result {
+	prompt(append([]string{"ctr"}, args...)...)
+	return n.Ctr(args...)
+}
+
+// lookScript lists and hashes the files of a model, in a container that has nothing else but
+// busybox, as $B.
+const lookScript = `cd / && $B find . \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./run -o -path ./.bin \) -prune -o -type f -exec $B sh -c 'for f; do echo "$($B stat -c "%A %10s" $f) $($B sha256sum $f)"; done' sh {} + | $B sort -k 4`
+
+// exports prints the environment in which ctr and ballast find the node.
+func exports(n *node.Node) {
+	for _, e := range n.Env() {
+		k, v, _ := strings.Cut(e, "=")
+		fmt.Printf("export %s=%s\n", k, quote(v))
+	}
+	fmt.Printf("export HOSTS_DIR=%s\n", quote(n.HostsDir()))
 }
 
 func runDemo(t node.TB, size int) {
@@ -81,20 +117,25 @@ func runDemo(t node.TB, size int) {
 		fmt.Println("  " + ref)
 	}
 
-	for _, ref := range refs {
+	fmt.Println("\nThe lines after $ can be copied; ctr and ballast find all this by the environment (here it is gone when\nthe demo ends: `make dev` leaves it running):")
+	exports(n)
+
+	for i, ref := range refs {
 		title("%s becomes files", ref)
 		start := time.Now()
-		r := n.Pull("ballast", ref)
+		r := ctr(n, "images", "pull", "--snapshotter", "ballast", "--hosts-dir", n.HostsDir(), ref)
 		r.Stdout = fmt.Sprintf("done in %.1f s", time.Since(start).Seconds())
-		show(t, r, "ctr images pull --snapshotter ballast %s", ref)
-		script := `cd / && $B find . \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./run -o -path ./.bin \) -prune -o -type f -exec $B sh -c 'for f; do echo "$($B stat -c "%A %10s" $f) $($B sha256sum $f)"; done' sh {} + | $B sort -k 4`
-		show(t, n.RunIn("ballast", ref, script), "ctr run --snapshotter ballast %s: find, stat, sha256sum", ref)
+		show(t, r)
+		show(t, ctr(n, "run", "--rm", "--snapshotter", "ballast", "--mount", node.BusyboxMount, "--env", "B=/.bin/busybox",
+			ref, fmt.Sprintf("look%d", i), "/.bin/busybox", "sh", "-c", lookScript))
 		compare(t, n, ref, models[ref])
 	}
 
 	title("The disk has the weights once")
-	show(t, n.Ballast("ls"), "ballast ls")
-	show(t, n.Ballast("df"), "ballast df")
+	for _, command := range []string{"ls", "df"} {
+		prompt("ballast", command)
+		show(t, n.Ballast(command))
+	}
 	title("All is stopped and removed again")
 }
 
@@ -118,16 +159,65 @@ func compare(t node.TB, n *node.Node, ref string, b *converttest.Built) {
 
 func runDev(t node.TB, size int) {
 	n, models := setUp(t, size)
-	for _, e := range n.Env() {
-		k, v, _ := strings.Cut(e, "=")
-		fmt.Printf("export %s=%q\n", k, v)
+	t.Cleanup(func() { unmountLeft(t, n) }) // before the daemons stop
+	mnt := filepath.Join(n.Dir, "mnt")
+	if err := os.Mkdir(mnt, 0o755); err != nil {
+		t.Fatalf("%v", err)
 	}
-	fmt.Printf("export HOSTS_DIR=%q\n\n", n.HostsDir())
-	for ref := range models {
+	fmt.Println("# Copy this into another shell:")
+	exports(n)
+	fmt.Println("\n# Is all set up?")
+	fmt.Printf("ballast doctor --containerd-config %s --hosts-dir $HOSTS_DIR\n", quote(n.ContainerdConfigFile()))
+	fmt.Println("\n# Pull:")
+	refs := slices.Sorted(maps.Keys(models))
+	for _, ref := range refs {
 		fmt.Printf("ctr images pull --snapshotter ballast --hosts-dir $HOSTS_DIR %s\n", ref)
 	}
-	fmt.Printf("\nLogs and files are in %s. Ctrl-C removes everything.\n", n.Dir)
+	fmt.Println("\n# Look at the files, and be done:")
+	// A new directory each time: containerd does not forget that ctr has used one.
+	fmt.Printf("M=$(mktemp -d -p %s)\nctr images mount --snapshotter ballast %s $M\nls -l $M\nctr images unmount --rm --snapshotter ballast $M\n", quote(mnt), refs[0])
+	fmt.Printf("\n# Models of your own can be pushed to the registry at %s (plain HTTP, nobody is asked who they are):\n", n.Registry.Host)
+	fmt.Printf("oras push --plain-http %s/team/model:v1 ...\n", n.Registry.Host)
+	fmt.Printf("\n# Logs and files are in %s. Ctrl-C here removes everything.\n", n.Dir)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
 	<-signals
+}
+
+// unmountLeft unmounts what was mounted by hand: models, wherever they are, and what is below
+// the node's directory. Mounts of running containers are containerd's.
+func unmountLeft(t node.TB, n *node.Node) {
+	p, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Errorf("%v", err)
+		return
+	}
+	for _, dir := range slices.Backward(leftMounts(string(p), n.Dir)) {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+			continue
+		}
+		fmt.Printf("unmounted %s\n", dir)
+	}
+}
+
+// leftMounts returns the mount points of mountinfo that are below dir or show something that is,
+// in the order in which they were mounted, without those of containers that run.
+// https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html
+func leftMounts(mountinfo, dir string) []string {
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	var found []string
+	for line := range strings.Lines(mountinfo) {
+		f := strings.Fields(line)
+		if len(f) < 6 {
+			continue
+		}
+		point := unescape.Replace(f[4])
+		shows := unescape.Replace(f[3]) + " " + f[len(f)-1] // a bind mount, or the layers of an overlay
+		ours := strings.HasPrefix(point, dir+"/") || strings.Contains(shows, filepath.Base(dir)+"/")
+		if ours && !strings.HasPrefix(point, filepath.Join(dir, "state", "io.containerd.runtime.v2.task")+"/") {
+			found = append(found, point)
+		}
+	}
+	return found
 }

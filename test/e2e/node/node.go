@@ -151,6 +151,11 @@ func (n *Node) StartBallastd(t TB) {
 		}
 		return dial("tcp", n.Facade)
 	})
+	if n.Containerd == nil || !n.Containerd.Running() {
+		return
+	}
+	// containerd dials again after a pause of up to three seconds.
+	n.Ballastd.WaitReady(t, func() error { return n.Ctr("snapshots", "--snapshotter", "ballast", "ls").Err })
 }
 
 func dial(network, address string) error {

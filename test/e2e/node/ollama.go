@@ -63,7 +63,7 @@ func (o *Ollama) serveManifest(w http.ResponseWriter, r *http.Request) {
 	inner.Header.Set("Accept", "*/*, application/vnd.docker.distribution.manifest.v2+json, "+
 		"application/vnd.oci.image.manifest.v1+json")
 	rec := httptest.NewRecorder()
-	o.registry.app.ServeHTTP(rec, inner)
+	o.registry.serve(rec, inner)
 	if rec.Code != http.StatusOK {
 		w.WriteHeader(rec.Code)
 		return

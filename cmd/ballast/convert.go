@@ -35,8 +35,7 @@ ballastd. What the target has is not sent again, and a target is named only when
 SRC  ghcr.io/team/model:v1      a registry reference
      oci:DIR[:TAG]              an OCI layout, or its directory alone
      ./DIR, ./FILE              a directory of model files (also a snapshot of a hub's cache), or a file
-     FILE.carton, https://….carton
-     ollama:DIR:MODEL           a model of a local Ollama
+     (Cartons outside of a registry and the store of a local Ollama are not sources yet.)
 DST  ghcr.io/team/model:v2, oci:DIR[:TAG]
 
 Forms (--as):

@@ -441,6 +441,7 @@ func TestParseRef(t *testing.T) {
 		"localhost/a:v1":                         "localhost/a:v1",
 		"127.0.0.1:5000/a/b":                     "127.0.0.1:5000/a/b:latest",
 		"registry.ollama.ai/library/llama3.2:1b": "registry.ollama.ai/library/llama3.2:1b",
+		"carton+https://h.example/a.carton":      "carton+https://h.example/a.carton",
 		"ghcr.io/a/b@" + d:                       "ghcr.io/a/b@" + d,
 	} {
 		got, err := admin.ParseRef(in)

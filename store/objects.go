@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -252,4 +251,4 @@ func (s *Store) free() (free, capacity int64, err error) {
 }
 
 // emptyDigest is the digest of no bytes.
-var emptyDigest = digest.FromBytes(bytes.NewBuffer(nil).Bytes())
+var emptyDigest = digest.FromBytes(nil)

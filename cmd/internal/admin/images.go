@@ -226,12 +226,11 @@ func (h *Handler) untag(ctx context.Context, im store.Image, i int) error {
 	if err := h.Store.RemoveRef(ctx, PinName(ref)); err != nil {
 		return err
 	}
-	im.Refs = slices.Delete(im.Refs, i, i+1)
-	if err := h.Store.RemoveImage(ctx, im.Manifest); err != nil {
+	if err := h.Store.RemoveRefs(ctx, im.Manifest, ref); err != nil {
 		return err
 	}
 	h.Log.Info("reference removed", "ref", ref, "digest", im.Manifest)
-	return h.Store.PutImage(ctx, im)
+	return nil
 }
 
 // forget removes im and its pins.

@@ -8,13 +8,14 @@ import (
 // buffers are the chunks in memory: a fixed number, made when first needed and let go when
 // nothing is fetched.
 type buffers struct {
+	size   int
 	tokens chan struct{}
 
 	mu   sync.Mutex // guards idle
 	idle [][]byte
 }
 
-func newBuffers(n int) *buffers { return &buffers{tokens: make(chan struct{}, n)} }
+func newBuffers(n, size int) *buffers { return &buffers{size: size, tokens: make(chan struct{}, n)} }
 
 func (b *buffers) take(ctx context.Context) ([]byte, error) {
 	select {
@@ -29,7 +30,7 @@ func (b *buffers) take(ctx context.Context) ([]byte, error) {
 		b.idle = b.idle[:n-1]
 		return buf, nil
 	}
-	return make([]byte, chunkSize), nil
+	return make([]byte, b.size), nil
 }
 
 func (b *buffers) give(buf []byte) {

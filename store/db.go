@@ -23,10 +23,11 @@ var (
 	bucketTables    = []byte("tables")
 	bucketImages    = []byte("images")
 	bucketRefs      = []byte("refs")
+	bucketChunks    = []byte("chunks")
 
 	keyVersion = []byte("version")
 
-	buckets = [][]byte{bucketMeta, bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs}
+	buckets = [][]byte{bucketMeta, bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketChunks}
 )
 
 // objectRecord is a value of the objects bucket.
@@ -56,6 +57,9 @@ type tableRecord struct {
 	Logical  int64           `json:"logical"`  // bytes of the files, each as often as it occurs
 	Complete bool            `json:"complete"` // all objects were there when last looked
 	Used     time.Time       `json:"used"`
+
+	// Sources are the repositories that the table was got from, "host/repository".
+	Sources []string `json:"sources,omitempty"`
 }
 
 func openDB(path string) (*bbolt.DB, error) {

@@ -12,7 +12,11 @@
 //	assembly   a file that is put together from parts, ranges of several blobs (fragments)
 //	hydration  bringing all blobs of a table
 //	job        bringing one blob; one at a time for each blob, however many wait
-//	chunk      4 MiB of a blob: the unit of fetching, resuming and memory
+//	chunk      a range of a file or blob that is fetched, resumed and held in memory by itself, at
+//	           most 4 MiB; in a table, one that has a digest
+//	group      chunks of a table that are fetched together, as one chunk
+//	lazy file  a file that can be read before it is an object
+//	unit       what one job brings: a blob, or a file by its chunks
 //	partial    the chunks of a blob that are there before the blob is complete
 //	reference  what keeps the objects of a table: a snapshot or a pin
 //	image      a converted image: its documents, its origin and the names it was resolved by
@@ -33,14 +37,35 @@
 //	                     └ digests, in order, from memory → verified → fsync → rename → fsync
 //	                       directory → record → complete
 //
+// A blob whose files all have chunks with digests is never fetched whole: each file is brought by
+// itself, in groups of chunks, each verified before it is staged. A chunk that an object has is
+// copied from there. The file becomes an object when its own digest has matched too: a table that
+// lies can not give a wrong file a name.
+//
 // Only collecting goes back to absent. An object that Check finds damaged counts as absent until
 // a new file takes its place. A crash at any point
 // leaves the old state or the new one: a file without a record was verified and is adopted
 // by Open, and a record is made after its file is durable.
 //
-// Memory is bounded by the buffers: twice Options.Connections chunks for all jobs together.
-// A job takes buffers in the order of its chunks, so the chunk that its digest waits for
-// always has one, and jobs can not block each other.
+// Memory is bounded by the buffers: twice Options.Connections chunks for all jobs that somebody
+// waits for, half of that for the others, 8 for readers. A job takes buffers in the order of its
+// chunks, so the chunk that its digest waits for always has one, and jobs can not block each other.
+//
+// # Reading early
+//
+//	                 Expose                        job: file verified
+//	not readable ───────────▶ lazy: ReadAt ──────────────────────────▶ object
+//	                 ▲             │ RemoveRef of the last reference
+//	                 └─────────────┘
+//
+// ReadAt of a lazy file returns bytes whose chunk was verified, fetching it if need be; of a file
+// without chunks, it waits for the object. Who reads goes first (gate), in groups that nobody else
+// has on its way (flight); who reads on is read ahead for; jobs that nobody waits for stand still
+// meanwhile, and keep to SetRate and Pause. Who has claimed a group has its buffer and never waits
+// for another's group, so there are no circles.
+//
+// Only one way to bring a file is known to readers. A table that has other chunks for a digest can
+// not change what readers of the first one see; it is shown when it is complete.
 //
 // # Resuming
 //
@@ -70,14 +95,18 @@
 //	assembled
 //	  <recipe>    digest
 //	tables
-//	  <digest>    objects logical complete used
+//	  <digest>    objects logical complete used sources
 //	images
 //	  <manifest>  manifest config table origin refs size privateNames created used
 //	refs
 //	  <name>      name table created expires size inodes
+//	chunks
+//	  <chunk>
 //
 // A recipe is the digest over the JSON of a Source with parts; the value is what the file
-// turned out to be. A reference is named snapshot/<id> or pin/<reference>. Each object counts at the oldest
+// turned out to be. The chunks bucket says where the bytes of a chunk are: the key is its digest, 32
+// bytes; the value is the digest of an object and the offset in it, 32 and 8 bytes, big endian. An
+// entry may be outdated: bytes that are copied are verified. A reference is named snapshot/<id> or pin/<reference>. Each object counts at the oldest
 // reference that needs it, once, so that the sum over snapshots is what is on the disk.
 //
 // # Collecting

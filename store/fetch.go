@@ -7,25 +7,13 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 )
-
-// Retries of a range that makes no progress: about 20 seconds in all.
-const (
-	maxTries   = 8
-	firstPause = 200 * time.Millisecond
-	maxPause   = 10 * time.Second
-)
-
-// errNoRanges says that a server answers a range with the whole blob.
-var errNoRanges = errors.New("server does not know ranges")
 
 // The states of a job, as Progress shows them.
 const (
@@ -41,8 +29,9 @@ const (
 type job struct {
 	s        *Store
 	blob     Blob
-	pieces   []piece // where it is staged
-	layout   string  // says what the job does with the blob
+	lazy     *lazyFile // that the job brings by its chunks, or nil
+	pieces   []piece   // where it is staged
+	layout   string    // says what the job does with the blob
 	fetchers []Fetcher
 
 	cancel context.CancelFunc
@@ -50,6 +39,9 @@ type job struct {
 	err    error         // valid when done is closed
 
 	waiters int // guarded by Store.mu
+
+	awaited atomic.Bool   // somebody waits for the end
+	urge    chan struct{} // closed when awaited is set
 
 	bytes atomic.Int64 // present or fetched
 	state atomic.Value // string
@@ -59,15 +51,18 @@ type job struct {
 // for a window of zstdWindow.
 const parallelUnpacks = 2
 
-// fetchBlob waits for the job of a blob, starting it if there is none. When ctx ends, the
+// fetchBlob waits for the job of a unit, starting it if there is none. When ctx ends, the
 // job ends too unless somebody else waits.
 //
 // Another's job is an answer only if it does what ours would, and succeeds: it may stage the
 // blob elsewhere, and its registries may not have what ours have.
-func (s *Store) fetchBlob(ctx context.Context, b Blob, pieces []piece, fetchers []Fetcher, started func(*job)) error {
-	want := fmt.Sprint(b.Archive, b.Codec, b.Size, b.DiffID, layoutOf(pieces))
+func (s *Store) fetchBlob(ctx context.Context, u unit, fetchers []Fetcher, started func(*job)) error {
+	want := fmt.Sprint(u.blob.Archive, u.blob.Codec, u.blob.Size, u.blob.DiffID, layoutOf(u.pieces, nil))
+	if u.lazy != nil {
+		want = u.lazy.how.recipe.String()
+	}
 	for {
-		j, mine, err := s.join(b, pieces, fetchers, want)
+		j, mine, err := s.join(u, fetchers, want)
 		if err != nil {
 			return err
 		}
@@ -89,23 +84,62 @@ func (s *Store) fetchBlob(ctx context.Context, b Blob, pieces []piece, fetchers 
 	}
 }
 
-// join returns the job of a blob with one more waiter, and whether it was started for us.
-func (s *Store) join(b Blob, pieces []piece, fetchers []Fetcher, layout string) (j *job, mine bool, err error) {
+// join returns the job of a unit with one more waiter, and whether it was started for us.
+func (s *Store) join(u unit, fetchers []Fetcher, layout string) (j *job, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, false, errClosed
 	}
-	j, ok := s.jobs[b.Digest]
+	j, ok := s.jobs[u.blob.Digest]
 	if !ok {
 		ctx, cancel := context.WithCancel(s.ctx)
-		j = &job{s: s, blob: b, pieces: pieces, layout: layout, fetchers: fetchers, cancel: cancel, done: make(chan struct{})}
+		j = &job{
+			s: s, blob: u.blob, lazy: u.lazy, pieces: u.pieces, layout: layout, fetchers: fetchers,
+			cancel: cancel, done: make(chan struct{}), urge: make(chan struct{}),
+		}
 		j.state.Store(stateWaiting)
-		s.jobs[b.Digest] = j
+		s.jobs[u.blob.Digest] = j
 		s.work.Go(func() { j.main(ctx) })
 	}
 	j.waiters++
 	return j, !ok, nil
+}
+
+// await says that somebody waits for the end of the job.
+func (j *job) await() {
+	if !j.awaited.CompareAndSwap(false, true) {
+		return
+	}
+	close(j.urge)
+	if j.lazy != nil {
+		j.lazy.hurry()
+	}
+}
+
+// class says how urgent the job is.
+func (j *job) class() class {
+	if j.awaited.Load() {
+		return soon
+	}
+	return background
+}
+
+// buffers returns those that the job takes from.
+func (j *job) buffers() *buffers {
+	if j.awaited.Load() {
+		return j.s.buffers
+	}
+	return j.s.idleBuffers
+}
+
+// transfer returns how the ranges of the job's blob come from outside.
+func (j *job) transfer() transfer {
+	t := transfer{s: j.s, blob: j.blob.Digest, size: j.blob.Size, fetchers: j.fetchers, received: &j.bytes, class: j.class(), boost: j.urge}
+	if j.lazy != nil {
+		t.blob, t.size = j.lazy.how.from.Digest, j.lazy.how.from.Size
+	}
+	return t
 }
 
 func (j *job) main(ctx context.Context) {
@@ -129,10 +163,13 @@ func (j *job) run(ctx context.Context) error {
 	for first := 0; ; {
 		resumed, err := j.attempt(ctx)
 		var wrong *VerifyError
-		if !errors.As(err, &wrong) {
+		if !errors.As(err, &wrong) || errors.Is(err, errChunk) {
 			return err
 		}
 		if !resumed {
+			if j.lazy != nil && !j.lazy.how.unverified {
+				return fmt.Errorf("its chunks are right, but the file is not: the table is wrong: %w", err)
+			}
 			if first++; first >= len(j.fetchers) {
 				return err
 			}
@@ -151,20 +188,21 @@ func (j *job) attempt(ctx context.Context) (resumed bool, err error) {
 			return false, ctx.Err()
 		}
 	}
-	p, err := j.s.openPartial(j.blob, j.pieces)
+	p, st, closeStage, err := j.open()
 	if err != nil {
 		return false, err
 	}
-	defer p.close()
+	defer closeStage()
 	j.bytes.Store(p.present())
 	j.state.Store(stateDownloading)
 
 	sink := newSink(j, p)
-	err = j.stream(ctx, p, sink.consume)
+	err = j.stream(ctx, p, st, sink.consume)
 	if errors.Is(err, errNoRanges) {
 		sink.abort()
 		sink = newSink(j, p)
 		j.bytes.Store(p.present())
+		j.s.log.Warn("server does not know ranges: a blob comes from its first byte to its last", "digest", j.blob.Digest)
 		err = j.streamWhole(ctx, p, sink.consume)
 	}
 	if err != nil {
@@ -174,6 +212,9 @@ func (j *job) attempt(ctx context.Context) (resumed bool, err error) {
 	j.state.Store(stateVerifying)
 	if err := sink.finish(); err != nil {
 		if errdefs.IsDataLoss(err) || errdefs.IsInvalidArgument(err) || errdefs.IsNotImplemented(err) {
+			if j.lazy != nil {
+				j.lazy.retire()
+			}
 			err = errors.Join(err, p.remove())
 		}
 		return p.resumed, err // for another reason, such as a full disk, what is there stays
@@ -184,10 +225,28 @@ func (j *job) attempt(ctx context.Context) (resumed bool, err error) {
 	return p.resumed, p.remove()
 }
 
+// open opens where the job stages what it brings. st is nil for a blob that is not brought by its
+// chunks.
+func (j *job) open() (p *partial, st *staging, closeStage func(), err error) {
+	if j.lazy != nil {
+		st, err := j.lazy.acquire()
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		return st.p, st, func() { j.lazy.release(st) }, nil
+	}
+	p, err = j.s.openPartial(partialName(j.blob.Digest), j.blob.Size, j.pieces, nil)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return p, nil, func() { p.close() }, nil
+}
+
 // A slot is one chunk on its way.
 type slot struct {
 	chunk int
 	buf   []byte        // a whole buffer
+	from  *buffers      // where it is from
 	done  chan struct{} // closed when filled or failed
 	err   error
 }
@@ -196,21 +255,22 @@ type slot struct {
 //
 // Buffers are what bounds it. They are taken in the order of the chunks, so the chunk that
 // consume waits for always has one: jobs can not block each other.
-func (j *job) stream(ctx context.Context, p *partial, consume func([]byte) error) error {
+func (j *job) stream(ctx context.Context, p *partial, st *staging, consume func([]byte) error) error {
 	g, ctx := errgroup.WithContext(ctx)
-	order := make(chan *slot, cap(j.s.buffers.tokens))
+	order := make(chan *slot, cap(j.s.buffers.tokens)+cap(j.s.idleBuffers.tokens))
 	g.Go(func() error {
 		defer close(order)
 		for i := range p.chunks() {
-			buf, err := j.s.buffers.take(ctx)
+			from := j.buffers()
+			buf, err := from.take(ctx)
 			if err != nil {
 				return err
 			}
-			sl := &slot{chunk: i, buf: buf, done: make(chan struct{})}
+			sl := &slot{chunk: i, buf: buf, from: from, done: make(chan struct{})}
 			order <- sl // never blocks: there are no more buffers than places
 			g.Go(func() error {
 				defer close(sl.done)
-				sl.err = j.fill(ctx, p, sl)
+				sl.err = j.fill(ctx, p, st, sl)
 				return sl.err
 			})
 		}
@@ -224,7 +284,7 @@ func (j *job) stream(ctx context.Context, p *partial, consume func([]byte) error
 				_, n := p.chunk(sl.chunk)
 				err = consume(sl.buf[:n])
 			}
-			j.s.buffers.give(sl.buf)
+			sl.from.give(sl.buf)
 			if err != nil {
 				return err
 			}
@@ -233,149 +293,40 @@ func (j *job) stream(ctx context.Context, p *partial, consume func([]byte) error
 	})
 	err := g.Wait()
 	for sl := range order { // left over after an error
-		j.s.buffers.give(sl.buf)
+		sl.from.give(sl.buf)
 	}
 	return err
 }
 
 // fill reads a chunk from the disk if it is there, else from outside, and stages it.
-func (j *job) fill(ctx context.Context, p *partial, sl *slot) error {
+func (j *job) fill(ctx context.Context, p *partial, st *staging, sl *slot) error {
 	off, n := p.chunk(sl.chunk)
 	buf := sl.buf[:n]
+	if st != nil {
+		return j.lazy.bring(ctx, st, j.transfer(), sl.chunk, sl.buf, true)
+	}
 	if p.has(sl.chunk) {
 		if _, err := p.ReadAt(buf, off); err == nil {
 			return nil
 		}
 		j.bytes.Add(-n) // it is marked, but its file is gone
 	}
-	if err := j.fetchRange(ctx, buf, off); err != nil {
+	if err := j.transfer().fetchRange(ctx, buf, off); err != nil {
 		return err
 	}
 	return p.write(sl.chunk, buf)
 }
 
-// fetchRange fills buf from offset off of the blob. Every fetcher is asked in turn, again
-// and again with growing pauses, until the range is complete, no fetcher can have it, or
-// maxTries rounds brought nothing.
-func (j *job) fetchRange(ctx context.Context, buf []byte, off int64) error {
-	var (
-		have int
-		out  = make([]error, len(j.fetchers)) // final errors
-		last error
-	)
-	for try := 0; try < maxTries; try++ {
-		alive := false
-		for i, f := range j.fetchers {
-			if out[i] != nil {
-				continue
-			}
-			n, err := j.fetchOnce(ctx, f, buf[have:], off+int64(have))
-			if have += n; have == len(buf) {
-				return nil
-			}
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if errors.Is(err, errNoRanges) {
-				return err
-			}
-			if n > 0 {
-				try = 0
-			}
-			if last = err; final(err) {
-				out[i] = err
-			} else {
-				alive = true
-			}
-		}
-		if !alive {
-			return worst(out)
-		}
-		if err := pause(ctx, try, last); err != nil {
-			return err
-		}
-	}
-	return fmt.Errorf("bytes %d to %d: %w", off+int64(have), off+int64(len(buf))-1, last)
-}
-
-func (j *job) fetchOnce(ctx context.Context, f Fetcher, buf []byte, off int64) (int, error) {
-	select {
-	case j.s.connections <- struct{}{}:
-		defer func() { <-j.s.connections }()
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-	body, start, err := f.Fetch(ctx, j.blob.Digest, j.blob.Size, off, int64(len(buf)))
-	if err != nil {
-		return 0, err
-	}
-	defer body.Close()
-	if start != off {
-		return 0, errNoRanges
-	}
-	n, err := io.ReadFull(countReader{body, &j.bytes}, buf)
-	return n, err
-}
-
-// countReader adds what is read to a counter.
-type countReader struct {
-	r io.Reader
-	n *atomic.Int64
-}
-
-func (c countReader) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	c.n.Add(int64(n))
-	return n, err
-}
-
-// final says that asking the same fetcher again is of no use.
-func final(err error) bool {
-	return errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) ||
-		errdefs.IsInvalidArgument(err) || errdefs.IsNotImplemented(err) || errdefs.IsFailedPrecondition(err)
-}
-
-// worst returns the error that says most: one that is not "not found", if there is any.
-func worst(errs []error) error {
-	if len(errs) == 0 {
-		return fmt.Errorf("no registry is known to fetch it from: pull the model again by its name: %w", errdefs.ErrNotFound)
-	}
-	for _, err := range errs {
-		if !errdefs.IsNotFound(err) {
-			return err
-		}
-	}
-	return errs[len(errs)-1]
-}
-
-// pause waits before the next round: as long as the server says, else twice as long as
-// before, with some chance in it so that nodes do not come back all at once.
-func pause(ctx context.Context, try int, err error) error {
-	d := min(firstPause<<try, maxPause)
-	d = d/2 + rand.N(d/2+1)
-	var after *RetryAfterError
-	if errors.As(err, &after) {
-		d = max(d, after.After)
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // streamWhole is stream for a server without ranges: one body from the first byte to the
 // last. After an error it begins again, skipping what is staged.
 func (j *job) streamWhole(ctx context.Context, p *partial, consume func([]byte) error) error {
-	buf, err := j.s.buffers.take(ctx)
+	from := j.buffers()
+	buf, err := from.take(ctx)
 	if err != nil {
 		return err
 	}
-	defer j.s.buffers.give(buf)
-	w := wholeReader{j: j}
+	defer from.give(buf)
+	w := wholeReader{t: j.transfer()}
 	defer w.close()
 	for i := range p.chunks() {
 		off, n := p.chunk(i)
@@ -385,7 +336,12 @@ func (j *job) streamWhole(ctx context.Context, p *partial, consume func([]byte) 
 				return err
 			}
 		} else {
-			if err := w.readAt(ctx, chunk, off); err != nil {
+			if j.lazy != nil {
+				err = j.lazy.how.readFrom(ctx, &w, i, chunk)
+			} else {
+				err = w.readAt(ctx, chunk, off)
+			}
+			if err != nil {
 				return err
 			}
 			if err := p.write(i, chunk); err != nil {
@@ -402,14 +358,14 @@ func (j *job) streamWhole(ctx context.Context, p *partial, consume func([]byte) 
 
 // wholeReader reads a blob in order from bodies that always begin at its first byte.
 type wholeReader struct {
-	j    *job
+	t    transfer
 	body io.ReadCloser
 	at   int64
 }
 
 func (w *wholeReader) readAt(ctx context.Context, buf []byte, off int64) error {
 	var last error
-	out := make([]error, len(w.j.fetchers)) // final errors
+	out := make([]error, len(w.t.fetchers)) // final errors
 	for try := range maxTries {
 		if try > 0 {
 			if err := pause(ctx, try, last); err != nil {
@@ -417,7 +373,7 @@ func (w *wholeReader) readAt(ctx context.Context, buf []byte, off int64) error {
 			}
 		}
 		alive := false
-		for i, f := range w.j.fetchers {
+		for i, f := range w.t.fetchers {
 			if out[i] != nil {
 				continue
 			}
@@ -442,7 +398,7 @@ func (w *wholeReader) readAt(ctx context.Context, buf []byte, off int64) error {
 func (w *wholeReader) try(ctx context.Context, f Fetcher, buf []byte, off int64) error {
 	if w.body == nil || w.at > off {
 		w.close()
-		body, start, err := f.Fetch(ctx, w.j.blob.Digest, w.j.blob.Size, 0, w.j.blob.Size)
+		body, start, err := f.Fetch(ctx, w.t.blob, w.t.size, 0, w.t.size)
 		if err != nil {
 			return err
 		}

@@ -71,7 +71,9 @@ func (s *Store) live(tx *bbolt.Tx) (map[digest.Digest]bool, error) {
 	}
 	for d, h := range s.hydrations {
 		tables[d] = true
-		fetching = append(fetching, h.needs...)
+		for _, u := range h.units {
+			fetching = append(fetching, u.blob.Digest)
+		}
 	}
 	s.mu.Unlock()
 	for _, b := range fetching {
@@ -238,13 +240,8 @@ func (s *Store) collectPartials(dryRun bool) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	busy := map[string]bool{}
 	s.mu.Lock()
-	for _, h := range s.hydrations {
-		for _, d := range h.needs {
-			busy[partialName(d)] = true
-		}
-	}
+	busy := s.stagedDirs()
 	fetching := len(s.hydrations) > 0
 	s.mu.Unlock()
 	for _, e := range entries {
@@ -334,6 +331,9 @@ func forget[T any](tx *bbolt.Tx, gone []T, of func(T) digest.Digest) error {
 		if err := tx.Bucket(bucketObjects).Delete([]byte(d.String())); err != nil {
 			return err
 		}
+	}
+	if err := dropChunks(tx, set); err != nil {
+		return err
 	}
 	var broken []struct {
 		key string

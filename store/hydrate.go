@@ -1,10 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -39,12 +39,16 @@ type HydrateOptions struct {
 	// Progress, if not nil, is called about five times a second and once at the end,
 	// from the goroutine of Hydrate, with all blobs of the table.
 	Progress func([]Progress)
+
+	// Background says that nobody waits for the end: it gives way to all others, and to
+	// readers.
+	Background bool
 }
 
 // A hydration brings the blobs of one table. There is at most one per table.
 type hydration struct {
 	table  digest.Digest
-	needs  []digest.Digest // its blobs
+	units  []unit
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error // valid when done is closed
@@ -52,9 +56,10 @@ type hydration struct {
 	waiters int         // guarded by Store.mu
 	linger  *time.Timer // guarded by Store.mu; runs while nobody waits
 
-	mu    sync.Mutex // guards what follows
-	blobs []Progress
-	jobs  []*job // by index of blobs; nil while waiting
+	mu      sync.Mutex // guards what follows
+	awaited bool       // somebody waits for the end
+	blobs   []Progress // by index of units
+	jobs    []*job     // the same; nil while waiting
 }
 
 // Hydrate returns when every file of the table is a complete, verified object. Blobs that
@@ -78,7 +83,7 @@ func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 }
 
 func (s *Store) hydrate(ctx context.Context, table digest.Digest, o HydrateOptions) (joined bool, err error) {
-	h, joined, err := s.hydration(ctx, table, o.Fetchers)
+	h, joined, err := s.hydration(ctx, table, o)
 	if err != nil {
 		return joined, err
 	}
@@ -103,11 +108,12 @@ func (s *Store) hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 }
 
 // hydration returns the running hydration of a table with one more waiter, or starts one.
-func (s *Store) hydration(ctx context.Context, table digest.Digest, fetchers []Fetcher) (h *hydration, joined bool, err error) {
+func (s *Store) hydration(ctx context.Context, table digest.Digest, o HydrateOptions) (h *hydration, joined bool, err error) {
 	t, err := s.Table(ctx, table)
 	if err != nil {
 		return nil, false, err
 	}
+	units := unitsOf(t)
 	// A collection that began before has ended: what it left is what we find.
 	s.gcMu.RLock()
 	defer s.gcMu.RUnlock()
@@ -120,19 +126,29 @@ func (s *Store) hydration(ctx context.Context, table digest.Digest, fetchers []F
 	if !joined {
 		hctx, cancel := context.WithCancel(s.ctx)
 		h = &hydration{table: table, cancel: cancel, done: make(chan struct{})}
-		h.plan(t)
+		h.plan(s, units, o.Fetchers)
 		s.hydrations[table] = h
 		s.work.Go(func() {
 			defer close(h.done)
-			h.err = s.bring(hctx, h, t, fetchers)
+			s.tell(table, nil)
+			h.err = s.bring(hctx, h, t, o.Fetchers)
 			cancel()
+			if h.err != nil {
+				s.tell(table, h.err)
+			}
 			s.mu.Lock()
 			delete(s.hydrations, table)
+			for _, u := range h.units {
+				s.dropJob(u.lazy)
+			}
 			if h.linger != nil {
 				h.linger.Stop()
 			}
 			s.mu.Unlock()
 		})
+	}
+	if !o.Background {
+		h.await()
 	}
 	h.waiters++
 	if h.linger != nil {
@@ -162,26 +178,17 @@ func (s *Store) leave(h *hydration) {
 	}
 }
 
-func (h *hydration) plan(t *Table) {
-	names := map[digest.Digest]string{}
-	for _, f := range t.Files {
-		if f.Source == nil {
-			continue
+// plan takes the units of a table. Who calls it holds Store.mu.
+func (h *hydration) plan(s *Store, units []unit, fetchers []Fetcher) {
+	h.units = units
+	for i := range h.units {
+		u := &h.units[i]
+		if u.file != nil {
+			u.lazy = s.offer(*u.file, u.how, fetchers)
 		}
-		for _, src := range append(f.Source.Parts, *f.Source) {
-			if src.Blob != "" && names[src.Blob] == "" {
-				names[src.Blob] = f.Path
-			}
-		}
+		h.blobs = append(h.blobs, Progress{Blob: u.blob.Digest, Name: u.name, Total: u.blob.Size, State: stateWaiting})
 	}
-	for _, u := range t.Unpacks {
-		names[u.Blob] = u.As
-	}
-	for _, b := range t.Blobs {
-		h.needs = append(h.needs, b.Digest)
-		h.blobs = append(h.blobs, Progress{Blob: b.Digest, Name: names[b.Digest], Total: b.Size, State: stateWaiting})
-	}
-	h.jobs = make([]*job, len(t.Blobs))
+	h.jobs = make([]*job, len(h.units))
 }
 
 func (h *hydration) progress() []Progress {
@@ -197,6 +204,28 @@ func (h *hydration) progress() []Progress {
 	return out
 }
 
+// started takes note of the job of a unit.
+func (h *hydration) started(i int, j *job) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.jobs[i] = j
+	if h.awaited {
+		j.await()
+	}
+}
+
+// await says that somebody waits for the end.
+func (h *hydration) await() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.awaited = true
+	for _, j := range h.jobs {
+		if j != nil {
+			j.await()
+		}
+	}
+}
+
 func (h *hydration) settle(i int, state string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -205,12 +234,8 @@ func (h *hydration) settle(i int, state string) {
 
 // bring is the work of a hydration.
 func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fetcher) error {
-	for _, f := range t.Files {
-		if f.Source != nil && f.Source.Blob == "" && len(f.Source.Parts) == 0 {
-			if _, err := s.PutBytes(ctx, f.Source.Inline); err != nil {
-				return fmt.Errorf("file %q: %w", f.Path, err)
-			}
-		}
+	if err := s.putInline(ctx, t); err != nil {
+		return err
 	}
 	if slices.ContainsFunc(t.Blobs, func(b Blob) bool { return b.Archive == ArchiveFragments }) {
 		select {
@@ -224,21 +249,11 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fe
 	if err != nil {
 		return err
 	}
-	var missing []int
-	for i, b := range t.Blobs {
-		ok := places[b.Digest] == nil
-		if b.Archive != ArchiveFragments {
-			if ok, err = s.hasBlob(b); err != nil {
-				return err
-			}
-		}
-		if ok {
-			h.settle(i, statePresent)
-		} else {
-			missing = append(missing, i)
-		}
+	missing, err := s.missing(h, t, places)
+	if err != nil {
+		return err
 	}
-	if err := s.preflight(ctx, h, t, missing, assemblies); err != nil {
+	if err := s.preflight(ctx, h, missing, assemblies); err != nil {
 		return err
 	}
 	for _, a := range assemblies {
@@ -246,7 +261,7 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fe
 			return err
 		}
 	}
-	if err := s.bringBlobs(ctx, h, t, missing, places, assemblies, fetchers); err != nil {
+	if err := s.bringUnits(ctx, h, missing, assemblies, fetchers); err != nil {
 		return err
 	}
 	for _, a := range assemblies {
@@ -262,12 +277,39 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fe
 	return s.settleTable(h.table, t)
 }
 
-// bringBlobs fetches blobs, and hashes the files that are put together of them meanwhile.
-func (s *Store) bringBlobs(ctx context.Context, h *hydration, t *Table, missing []int, places map[digest.Digest][]piece, assemblies []*assembly, fetchers []Fetcher) error {
+// missing returns the units that are not there, the smallest first: readers look at headers,
+// configs and tokenizers before they look at weights. It says where each is staged.
+func (s *Store) missing(h *hydration, t *Table, places map[digest.Digest][]piece) ([]int, error) {
 	members := membersByBlob(t)
+	var missing []int
+	for i := range h.units {
+		u := &h.units[i]
+		ok := u.blob.Archive == ArchiveFragments && places[u.blob.Digest] == nil
+		var err error
+		if u.blob.Archive != ArchiveFragments {
+			if ok, err = s.hasBlob(u.blob); err != nil {
+				return nil, err
+			}
+		}
+		if ok {
+			h.settle(i, statePresent)
+			continue
+		}
+		u.pieces, err = piecesOf(u.blob, members[u.blob.Digest], places[u.blob.Digest])
+		if err != nil {
+			return nil, fmt.Errorf("layer %d (%s): %w", u.blob.Layer, u.blob.Digest, err)
+		}
+		missing = append(missing, i)
+	}
+	slices.SortStableFunc(missing, func(a, b int) int { return cmp.Compare(h.units[a].blob.Size, h.units[b].blob.Size) })
+	return missing, nil
+}
+
+// bringUnits fetches units, and hashes the files that are put together of them meanwhile.
+func (s *Store) bringUnits(ctx context.Context, h *hydration, missing []int, assemblies []*assembly, fetchers []Fetcher) error {
 	verified := map[digest.Digest]chan struct{}{}
 	for _, i := range missing {
-		verified[t.Blobs[i].Digest] = make(chan struct{})
+		verified[h.units[i].blob.Digest] = make(chan struct{})
 	}
 	all, ctx := errgroup.WithContext(ctx)
 	for _, a := range assemblies {
@@ -287,19 +329,11 @@ func (s *Store) bringBlobs(ctx context.Context, h *hydration, t *Table, missing 
 		g.SetLimit(parallelBlobs)
 		for _, i := range missing {
 			g.Go(func() error {
-				b := t.Blobs[i]
-				pieces, err := piecesOf(b, members[b.Digest], places[b.Digest])
-				if err != nil {
-					return fmt.Errorf("layer %d (%s): %w", b.Layer, b.Digest, err)
-				}
-				err = s.fetchBlob(ctx, b, pieces, fetchers, func(j *job) {
-					h.mu.Lock()
-					h.jobs[i] = j
-					h.mu.Unlock()
-				})
+				u := h.units[i]
+				err := s.fetchBlob(ctx, u, fetchers, func(j *job) { h.started(i, j) })
 				if err == nil {
 					h.settle(i, stateComplete)
-					close(verified[b.Digest])
+					close(verified[u.blob.Digest])
 				}
 				return err
 			})
@@ -367,71 +401,6 @@ func (s *Store) contents(blob digest.Digest) (c []content, err error) {
 	return c, err
 }
 
-// preflight makes sure that what is missing fits on the disk and into the quota, beside what
-// others are fetching, evicting if need be.
-func (s *Store) preflight(ctx context.Context, h *hydration, t *Table, missing []int, assemblies []*assembly) error {
-	var need int64
-	for _, i := range missing {
-		b := t.Blobs[i]
-		need += b.Size - s.staged(partialName(b.Digest))
-		if b.Codec != CodecNone {
-			need += b.Size // what it unpacks to, at least
-		}
-	}
-	for _, a := range assemblies {
-		need -= s.staged(filepath.Join(partialDir, a.dir()))
-	}
-	if need <= 0 {
-		return nil
-	}
-	for evicted := false; ; evicted = true {
-		u, err := s.Usage(ctx)
-		if err != nil {
-			return err
-		}
-		others := s.outstanding(h)
-		short, over := need+others+s.o.Reserve-u.Free, int64(0)
-		if s.o.Evict.Quota > 0 {
-			over = need + others + u.Unique + u.Partial - s.o.Evict.Quota
-		}
-		switch {
-		case short <= 0 && over <= 0:
-			return nil
-		case !evicted:
-			if _, err := s.evict(ctx, max(short, over)); err != nil {
-				return err
-			}
-		case short > 0:
-			return fmt.Errorf("the model needs %d more bytes, other fetches %d, and %d stay in reserve, but %s has %d free and nothing more to evict: %w",
-				need, others, s.o.Reserve, s.dir, u.Free, errdefs.ErrResourceExhausted)
-		default:
-			return fmt.Errorf("the model needs %d more bytes, other fetches %d; of the quota of %d there are %d in use and nothing more to evict: %w",
-				need, others, s.o.Evict.Quota, u.Unique+u.Partial, errdefs.ErrResourceExhausted)
-		}
-	}
-}
-
-// outstanding returns the bytes that other hydrations, which passed their preflight, will still
-// write.
-func (s *Store) outstanding(but *hydration) (n int64) {
-	s.mu.Lock()
-	var others []*hydration
-	for _, h := range s.hydrations {
-		if h != but {
-			others = append(others, h)
-		}
-	}
-	s.mu.Unlock()
-	for _, h := range others {
-		for _, b := range h.progress() {
-			if b.State == stateDownloading {
-				n += b.Total - b.Done
-			}
-		}
-	}
-	return n
-}
-
 // settleTable records what a table needs, now that all of it is known.
 func (s *Store) settleTable(d digest.Digest, t *Table) error {
 	rec, err := s.resolveRecord(d, t)
@@ -443,6 +412,9 @@ func (s *Store) settleTable(d digest.Digest, t *Table) error {
 	err = s.db.Update(func(tx *bbolt.Tx) error {
 		now := time.Now().UTC()
 		rec.Used = now
+		if old, err := load[tableRecord](tx, bucketTables, d.String()); err == nil {
+			rec.Sources = old.Sources
+		}
 		for _, d := range rec.Objects {
 			o, err := load[objectRecord](tx, bucketObjects, d.String())
 			if err != nil {

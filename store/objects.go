@@ -163,7 +163,7 @@ func (s *Store) publishLocked(files []publication, record func(*bbolt.Tx) error)
 		}
 	}
 	now := time.Now().UTC()
-	return s.db.Update(func(tx *bbolt.Tx) error {
+	err := s.db.Update(func(tx *bbolt.Tx) error {
 		for _, p := range files {
 			if err := put(tx, bucketObjects, p.d.String(), objectRecord{Size: p.size, Used: now}); err != nil {
 				return err
@@ -174,6 +174,13 @@ func (s *Store) publishLocked(files []publication, record func(*bbolt.Tx) error)
 		}
 		return record(tx)
 	})
+	if err != nil {
+		return err
+	}
+	for _, p := range files {
+		s.completed(p.d)
+	}
+	return nil
 }
 
 func (s *Store) syncDir(name string) error {

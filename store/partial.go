@@ -99,6 +99,7 @@ type partial struct {
 	dir    string
 	size   int64
 	pieces []piece
+	grid   []int64 // where chunks begin; nil if they all have chunkSize
 
 	// resumed says that some chunks were there already.
 	resumed bool
@@ -123,20 +124,23 @@ func partialName(d digest.Digest) string {
 	return filepath.Join(partialDir, strings.ReplaceAll(d.String(), ":", "-"))
 }
 
-func layoutOf(pieces []piece) string {
+func layoutOf(pieces []piece, grid []int64) string {
 	h := digest.SHA256.Hash()
+	for _, at := range grid {
+		fmt.Fprintln(h, at)
+	}
 	for _, p := range pieces {
 		fmt.Fprintf(h, "%d %d %s %d\n", p.off, p.size, p.file, p.at)
 	}
 	return digest.NewDigest(digest.SHA256, h).String()
 }
 
-// openPartial opens what there is of a blob, or begins anew.
-func (s *Store) openPartial(b Blob, pieces []piece) (*partial, error) {
+// openPartial opens what there is in dir of a blob, or begins anew.
+func (s *Store) openPartial(dir string, size int64, pieces []piece, grid []int64) (*partial, error) {
 	s.gcMu.RLock() // a collection may be looking at what is left of an old fetch
 	defer s.gcMu.RUnlock()
-	p := &partial{root: s.root, dir: partialName(b.Digest), size: b.Size, pieces: pieces}
-	want := partialHead{Size: b.Size, Chunk: chunkSize, Layout: layoutOf(pieces), Boot: s.boot}
+	p := &partial{root: s.root, dir: dir, size: size, pieces: pieces, grid: grid}
+	want := partialHead{Size: size, Chunk: chunkSize, Layout: layoutOf(pieces, grid), Boot: s.boot}
 	have, err := p.readHead()
 	same := err == nil && have.Size == want.Size && have.Chunk == want.Chunk && have.Layout == want.Layout
 	if !same {
@@ -202,10 +206,22 @@ func (p *partial) readMarks(sameBoot bool) error {
 }
 
 // chunks relies on maxModel: the sum does not overflow.
-func (p *partial) chunks() int { return int((p.size + chunkSize - 1) / chunkSize) }
+func (p *partial) chunks() int {
+	if p.grid != nil {
+		return len(p.grid)
+	}
+	return int((p.size + chunkSize - 1) / chunkSize)
+}
 
 // chunk returns the range of chunk i.
 func (p *partial) chunk(i int) (off, n int64) {
+	if p.grid != nil {
+		end := p.size
+		if i+1 < len(p.grid) {
+			end = p.grid[i+1]
+		}
+		return p.grid[i], end - p.grid[i]
+	}
 	off = int64(i) * chunkSize
 	return off, min(chunkSize, p.size-off)
 }

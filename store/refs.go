@@ -55,12 +55,24 @@ func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, ex
 
 // RemoveRef removes a reference; one that does not exist is no error.
 func (s *Store) RemoveRef(ctx context.Context, name string) error {
-	return s.db.Update(func(tx *bbolt.Tx) error {
+	err := s.db.Update(func(tx *bbolt.Tx) error {
 		if err := tx.Bucket(bucketRefs).Delete([]byte(name)); err != nil {
 			return err
 		}
 		return attribute(tx)
 	})
+	if err != nil {
+		return err
+	}
+	referred := map[digest.Digest]bool{}
+	refs, err := s.Refs(ctx, "")
+	for _, r := range refs {
+		referred[r.Table] = true
+	}
+	if err == nil {
+		s.withdraw(referred)
+	}
+	return err
 }
 
 // Refs returns all references whose name starts with prefix, sorted.

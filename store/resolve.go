@@ -35,7 +35,7 @@ func (s *Store) Files(ctx context.Context, table digest.Digest) ([]File, error) 
 // resolve settles what the archives of a table contain. With errdefs.ErrUnavailable, when
 // something is not known yet, it still returns what is.
 func (s *Store) resolve(t *Table) ([]File, error) {
-	r := resolver{s: s, blobs: map[digest.Digest]Blob{}, archives: map[digest.Digest]map[int64]content{}}
+	r := resolver{s: s, blobs: map[digest.Digest]Blob{}, chunked: chunkedBlobs(t), archives: map[digest.Digest]map[int64]content{}}
 	for _, b := range t.Blobs {
 		r.blobs[b.Digest] = b
 	}
@@ -82,6 +82,7 @@ func missingBlob(d digest.Digest) error {
 type resolver struct {
 	s        *Store
 	blobs    map[digest.Digest]Blob
+	chunked  map[digest.Digest]bool              // blobs whose files are brought by their chunks
 	archives map[digest.Digest]map[int64]content // members by offset
 	files    []File
 	missing  error
@@ -100,7 +101,7 @@ func (r *resolver) file(f File) error {
 		r.files = append(r.files, f)
 		return nil
 	}
-	if f.Source == nil || r.blobs[f.Source.Blob].Archive == ArchiveNone {
+	if f.Source == nil || r.blobs[f.Source.Blob].Archive == ArchiveNone || r.chunked[f.Source.Blob] {
 		r.files = append(r.files, f)
 		return nil
 	}

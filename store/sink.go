@@ -42,7 +42,11 @@ func newSink(j *job, p *partial) sink {
 	case j.blob.Archive == ArchiveFragments:
 		return &fragmentSink{whole}
 	case j.blob.Archive == ArchiveNone:
-		return &rawSink{blobHash: whole, p: p, s: j.s}
+		r := &rawSink{blobHash: whole, p: p, s: j.s}
+		if j.lazy != nil && !j.lazy.how.unverified {
+			r.chunks = j.lazy.how.chunks
+		}
+		return r
 	case j.blob.Codec == CodecNone:
 		return &tarSink{blobHash: whole, p: p, s: j.s, digests: map[string]digest.Digest{}}
 	default:
@@ -77,8 +81,9 @@ func both(p []byte, a, b io.Writer) error {
 // rawSink makes the blob itself the object.
 type rawSink struct {
 	blobHash
-	p *partial
-	s *Store
+	p      *partial
+	s      *Store
+	chunks []Chunk // with digests, where they are known
 }
 
 func (r *rawSink) consume(p []byte) error { _, err := r.Write(p); return err }
@@ -101,7 +106,9 @@ func (r *rawSink) finish() error {
 	if err := r.p.sync("data"); err != nil {
 		return err
 	}
-	return r.s.publish([]publication{{from: filepath.Join(r.p.dir, "data"), d: r.blob.Digest, size: r.blob.Size}}, nil)
+	return r.s.publish([]publication{{from: filepath.Join(r.p.dir, "data"), d: r.blob.Digest, size: r.blob.Size}}, func(tx *bbolt.Tx) error {
+		return putChunks(tx, r.blob.Digest, r.chunks)
+	})
 }
 
 // fragmentSink verifies a blob whose bytes go straight to the files they are parts of. They
@@ -165,7 +172,7 @@ func (t *tarSink) finish() error {
 	if err != nil {
 		return err
 	}
-	if layoutOf(pieces) != layoutOf(t.p.pieces) {
+	if layoutOf(pieces, nil) != layoutOf(t.p.pieces, nil) {
 		return fmt.Errorf("tar headers differ from those seen when the model was resolved: pull it again: %w", errdefs.ErrInvalidArgument)
 	}
 	contents := make([]content, len(members))

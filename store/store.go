@@ -21,7 +21,8 @@ import (
 // Options are the settings of a Store. The zero value works.
 type Options struct {
 	// Connections is the number of ranges fetched at the same time, over all blobs.
-	// Zero means 8. The store holds at most twice as many chunks of 4 MiB in memory.
+	// Zero means 8. The store holds at most four times as many chunks of 4 MiB in memory,
+	// and 8 more for readers of files that are not complete.
 	Connections int
 
 	// Reserve is the space in bytes that stays free on the file system. A fetch that
@@ -71,8 +72,13 @@ type Store struct {
 	stop context.CancelFunc
 	work sync.WaitGroup
 
-	buffers     *buffers
-	connections chan struct{}
+	buffers     *buffers // of jobs that somebody waits for, and for reading ahead
+	idleBuffers *buffers // of jobs that nobody waits for: they can be told to stand still
+	rawBuffers  *buffers // the same, for what is compressed
+	readBuffers *buffers // of readers that wait
+	gate        *gate
+	pace        pace
+	counts      counts
 	unpackers   chan struct{} // held by a job from before its first buffer: unpacking takes memory
 	assembling  chan struct{} // held by a hydration that puts files together: they are staged by name
 
@@ -86,6 +92,7 @@ type Store struct {
 	hydrations map[digest.Digest]*hydration // by table
 	decoded    map[digest.Digest]*Table     // of late, see Table
 	kept       map[digest.Digest]time.Time  // see keep
+	lazy       map[digest.Digest]*lazyFile  // by name
 }
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
@@ -108,12 +115,16 @@ func Open(dir string, o Options) (*Store, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
 		dir: dir, root: root, o: o, log: o.Log, ctx: ctx, stop: stop,
-		buffers:     newBuffers(2 * o.Connections),
-		connections: make(chan struct{}, o.Connections),
+		buffers:     newBuffers(2*o.Connections, chunkSize),
+		idleBuffers: newBuffers(o.Connections, chunkSize),
+		rawBuffers:  newBuffers(o.Connections, maxChunkLen),
+		readBuffers: newBuffers(readBuffers, chunkSize),
+		gate:        newGate(o.Connections),
 		jobs:        map[digest.Digest]*job{},
 		hydrations:  map[digest.Digest]*hydration{},
 		decoded:     map[digest.Digest]*Table{},
 		kept:        map[digest.Digest]time.Time{},
+		lazy:        map[digest.Digest]*lazyFile{},
 		unpackers:   make(chan struct{}, parallelUnpacks),
 		assembling:  make(chan struct{}, 1),
 	}
@@ -191,6 +202,7 @@ func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 		if old.Complete {
 			rec.Complete, rec.Logical = true, old.Logical
 		}
+		rec.Sources = old.Sources
 		rec.Objects = append(rec.Objects, old.Objects...)
 		slices.Sort(rec.Objects)
 		rec.Objects = slices.Compact(rec.Objects)
@@ -199,6 +211,39 @@ func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 		}
 		return attribute(tx)
 	})
+}
+
+// maxSources is how many repositories are remembered for a table.
+const maxSources = 16
+
+// SetSources remembers the repositories that a table was got from, "host/repository", those asked
+// first in front, for when the rest of the model has to be fetched later. It returns
+// errdefs.ErrNotFound for a table that is not known.
+func (s *Store) SetSources(ctx context.Context, table digest.Digest, sources []string) error {
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		rec, err := load[tableRecord](tx, bucketTables, table.String())
+		if err != nil {
+			return err
+		}
+		all := slices.Clone(sources)
+		for _, old := range rec.Sources {
+			if !slices.Contains(all, old) {
+				all = append(all, old)
+			}
+		}
+		rec.Sources = all[:min(len(all), maxSources)]
+		return put(tx, bucketTables, table.String(), rec)
+	})
+}
+
+// Sources returns what SetSources remembered.
+func (s *Store) Sources(ctx context.Context, table digest.Digest) (sources []string, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		rec, err := load[tableRecord](tx, bucketTables, table.String())
+		sources = rec.Sources
+		return err
+	})
+	return sources, err
 }
 
 // decodedTables is how many tables are kept decoded.

@@ -53,6 +53,7 @@ const (
 	ArchiveNone      Archive = ""          // the blob is one file
 	ArchiveTar       Archive = "tar"       // POSIX, PAX or GNU tar
 	ArchiveFragments Archive = "fragments" // ranges of the blob are parts of files
+	ArchiveChunks    Archive = "chunks"    // chunks of files, each compressed by itself
 )
 
 // Codec says how the bytes of a blob or of a range of it are compressed.
@@ -68,7 +69,9 @@ const (
 // Blob is one blob of the origin.
 //
 // A raw blob (ArchiveNone, CodecNone) is an object as it is. A tar without codec has its
-// members in Table.Files, by offset; with a codec it has a line in Table.Unpacks.
+// members in Table.Files, by offset; with a codec it has a line in Table.Unpacks. A blob with
+// ArchiveChunks has no codec of its own and is never fetched whole: its files are in Table.Files,
+// with digest and chunks, and what lies between the chunks is of no interest.
 type Blob struct {
 	Digest  digest.Digest `json:"digest"`
 	Size    int64         `json:"size"` // bytes as transferred
@@ -110,7 +113,8 @@ type Source struct {
 	Size   int64         `json:"size,omitempty"`   // bytes in the blob
 	Codec  Codec         `json:"codec,omitempty"`  // of the range
 
-	// Chunks cover the file in order, where the origin gives their digests.
+	// Chunks cover the file in order, without gaps, where the origin gives their digests. Such a
+	// file has a digest too, and can be read before it is complete.
 	Chunks []Chunk `json:"chunks,omitempty"`
 
 	// Inline is the content itself, for small generated files. Blob is empty then.
@@ -122,11 +126,22 @@ type Source struct {
 	Parts []Source `json:"parts,omitempty"`
 }
 
+// MaxChunk is the largest size of a chunk, in bytes: a reader waits for a whole chunk, and
+// memory holds it.
+const MaxChunk = chunkSize
+
 // Chunk is a range of a file that can be verified by itself.
 type Chunk struct {
 	Offset int64         `json:"chunkOffset"` // in the file
-	Size   int64         `json:"chunkSize"`
-	Digest digest.Digest `json:"chunkDigest"`
+	Size   int64         `json:"chunkSize"`   // from 1 to MaxChunk
+	Digest digest.Digest `json:"chunkDigest,omitempty"`
+
+	// At and Len say where the chunk is in a blob with ArchiveChunks: the range [At, At+Len)
+	// is one unit of the codec of the source (a zstd frame or several, a gzip member), or the
+	// bytes themselves if the source has none. Without Len the chunk is zeros, and has no
+	// digest. In any other blob both are 0: the chunk is at Source.Offset + Offset.
+	At  int64 `json:"offset,omitempty"`
+	Len int64 `json:"compressedSize,omitempty"`
 }
 
 // Unpack is an archive that is opaque until it is unpacked.

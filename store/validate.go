@@ -63,7 +63,7 @@ func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
 		}
 		total += b.Size
 		switch {
-		case (b.Archive == ArchiveNone || b.Archive == ArchiveFragments) && b.Codec == CodecNone:
+		case (b.Archive == ArchiveNone || b.Archive == ArchiveFragments || b.Archive == ArchiveChunks) && b.Codec == CodecNone:
 		case b.Archive == ArchiveTar && (b.Codec == CodecNone || b.Codec == CodecGzip || b.Codec == CodecZstd):
 		default:
 			return nil, fmt.Errorf("layer %d (%s): archive %q with codec %q: %w", b.Layer, b.Digest, b.Archive, b.Codec, errdefs.ErrNotImplemented)
@@ -199,6 +199,11 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 	switch {
 	case !ok:
 		return bad("source blob %s is not in the table", src.Blob)
+	case b.Archive == ArchiveChunks && (src.Codec == CodecNone || src.Codec == CodecGzip || src.Codec == CodecZstd):
+		if src.Offset != 0 || src.Size != 0 || f.Digest == "" || f.Size > 0 && len(src.Chunks) == 0 {
+			return bad("of a blob of chunks, but without digest or chunks, or with a range")
+		}
+		return f.validateChunks(b)
 	case src.Codec != CodecNone || b.Codec != CodecNone:
 		return fmt.Errorf("file %q: compressed range %q of a blob: %w", f.Path, src.Codec, errdefs.ErrNotImplemented)
 	case src.Offset < 0 || src.Size != f.Size || src.Size > b.Size || src.Offset > b.Size-src.Size:
@@ -207,19 +212,47 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 		return bad("blob %s is for parts of files", b.Digest)
 	case b.Archive == ArchiveNone && (src.Offset != 0 || src.Size != b.Size || f.Digest != b.Digest):
 		return bad("is not the whole blob %s", b.Digest)
+	case len(src.Chunks) > 0 && f.Digest == "":
+		return bad("chunks of a file without a digest")
+	}
+	return f.validateChunks(b)
+}
+
+// maxChunkLen is the most bytes that a chunk has in its blob: what does not compress grows a
+// little.
+const maxChunkLen = MaxChunk + 64<<10
+
+// validateChunks checks the chunks of a file in blob b.
+func (f *File) validateChunks(b Blob) error {
+	bad := func(c Chunk, format string, args ...any) error {
+		return fmt.Errorf("file %q: chunk at %d: %s: %w", f.Path, c.Offset, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 	}
 	var at int64
-	for _, c := range src.Chunks {
-		if _, err := ParseDigest(string(c.Digest)); err != nil {
-			return fmt.Errorf("file %q: chunk at %d: %w", f.Path, c.Offset, err)
-		}
-		if c.Offset != at || c.Size <= 0 || c.Size > f.Size-at {
-			return bad("chunk at %d does not follow %d", c.Offset, at)
+	for _, c := range f.Source.Chunks {
+		if c.Offset != at || c.Size <= 0 || c.Size > MaxChunk || c.Size > f.Size-at {
+			return bad(c, "%d bytes do not follow %d, or are more than %d or than the file has", c.Size, at, MaxChunk)
 		}
 		at += c.Size
+		zeros := b.Archive == ArchiveChunks && c.Len == 0
+		if zeros != (c.Digest == "") {
+			return bad(c, "zeros with a digest, or bytes without")
+		}
+		if !zeros {
+			if _, err := ParseDigest(string(c.Digest)); err != nil {
+				return fmt.Errorf("file %q: chunk at %d: %w", f.Path, c.Offset, err)
+			}
+		}
+		switch {
+		case b.Archive != ArchiveChunks && (c.At != 0 || c.Len != 0):
+			return bad(c, "has a place of its own in a blob that is not of chunks")
+		case c.At < 0 || c.Len < 0 || c.Len > maxChunkLen || c.Len > b.Size || c.At > b.Size-c.Len:
+			return bad(c, "range %d+%d is not within the %d bytes of %s, or too long", c.At, c.Len, b.Size, b.Digest)
+		case f.Source.Codec == CodecNone && c.Len != 0 && c.Len != c.Size:
+			return bad(c, "%d bytes are not compressed, but have %d in the blob", c.Size, c.Len)
+		}
 	}
-	if len(src.Chunks) > 0 && at != f.Size {
-		return bad("chunks cover %d of %d bytes", at, f.Size)
+	if at != f.Size && len(f.Source.Chunks) > 0 {
+		return fmt.Errorf("file %q: chunks cover %d of %d bytes: %w", f.Path, at, f.Size, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

@@ -1,0 +1,396 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// readBuffers is how many groups of chunks can be on their way for readers that wait.
+const readBuffers = 8
+
+// A lazyFile is a file that can be read before it is an object. It is known to the store while a
+// table shows it (Expose) or a job brings it.
+type lazyFile struct {
+	s    *Store
+	name digest.Digest
+	size int64
+	path string // one of its paths, for messages
+
+	// how is nil for a file that can be read only as a whole.
+	how *chunked
+
+	done chan struct{} // closed when it is an object
+
+	tables map[digest.Digest]bool // that show it; guarded by Store.mu
+	jobs   int                    // that bring it; guarded by Store.mu
+
+	mu       sync.Mutex // guards what follows
+	fetchers []Fetcher
+	stage    *staging // nil: not open
+	flights  map[int]*flight
+	streams  []stream
+	failed   error         // why it could not be brought, until the next attempt
+	waiting  chan struct{} // closed when failed is set
+}
+
+// A staging is the open partial of a lazy file.
+type staging struct {
+	p     *partial
+	data  *os.File
+	users int  // guarded by lazyFile.mu
+	old   bool // nobody new uses it; guarded by lazyFile.mu
+}
+
+// A flight is a group that is on its way.
+type flight struct {
+	done  chan struct{} // closed at the end
+	err   error         // valid then
+	boost chan struct{} // closed when somebody waits for it
+	hurry sync.Once
+}
+
+// errMoved says that a lazy file has become an object.
+var errMoved = errors.New("the file is an object now")
+
+// chunkedDir returns where a file is staged that is brought by chunks, below the root.
+func chunkedDir(name, recipe digest.Digest) string {
+	return filepath.Join(partialDir, "chunked-"+digest.FromString(name.String()+recipe.String()).Encoded())
+}
+
+// acquire opens the partial of the file, until release.
+func (l *lazyFile) acquire() (*staging, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.done:
+		return nil, errMoved
+	default:
+	}
+	if l.stage == nil {
+		p, err := l.s.openPartial(chunkedDir(l.name, l.how.recipe), l.size, rawPieces(l.size), l.how.grid())
+		if err != nil {
+			return nil, err
+		}
+		data, err := l.s.root.OpenFile(p.path("data"), os.O_CREATE|os.O_RDWR, objectMode)
+		if err != nil {
+			return nil, errors.Join(err, p.close())
+		}
+		l.stage = &staging{p: p, data: data}
+	}
+	l.stage.users++
+	return l.stage, nil
+}
+
+func (l *lazyFile) release(st *staging) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st.users--
+	l.closeUnused(st)
+}
+
+// closeUnused closes what nobody uses. Who calls it holds mu.
+func (l *lazyFile) closeUnused(st *staging) {
+	if st.users == 0 && st.old {
+		// What was written is synced by whoever needs that, through files of its own.
+		_, _ = st.p.close(), st.data.Close()
+	}
+}
+
+// retire makes the next acquire begin anew.
+func (l *lazyFile) retire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if st := l.stage; st != nil {
+		l.stage, st.old = nil, true
+		l.closeUnused(st)
+	}
+}
+
+// transfer returns how the file's ranges come from outside.
+func (l *lazyFile) transfer(c class) transfer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return transfer{s: l.s, blob: l.how.from.Digest, size: l.how.from.Size, fetchers: l.fetchers, received: &l.s.counts.received, class: c}
+}
+
+// bring makes group g present, using buf, which is a whole buffer: who has claimed a group never
+// waits for one. If fill, buf holds the group afterwards.
+func (l *lazyFile) bring(ctx context.Context, st *staging, t transfer, g int, buf []byte, fill bool) error {
+	for {
+		f, mine := l.flight(st.p, g, t.class == urgent)
+		switch {
+		case f == nil:
+			if !fill {
+				return nil
+			}
+			off, n := st.p.chunk(g)
+			_, err := st.data.ReadAt(buf[:n], off)
+			return err
+		case mine:
+			t.boost = f.boost
+			err := l.land(ctx, st, t, g, buf)
+			l.mu.Lock()
+			delete(l.flights, g)
+			l.mu.Unlock()
+			f.err = err
+			close(f.done)
+			return err
+		}
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if f.err != nil && !errors.Is(f.err, context.Canceled) {
+			return f.err
+		}
+	}
+}
+
+// flight returns the flight of group g, and whether it is to be flown by the caller; nil if the
+// group is there.
+func (l *lazyFile) flight(p *partial, g int, hurry bool) (f *flight, mine bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.has(g) {
+		return nil, false
+	}
+	if f := l.flights[g]; f != nil {
+		if hurry {
+			f.hurry.Do(func() { close(f.boost) })
+		}
+		return f, false
+	}
+	if l.flights == nil {
+		l.flights = map[int]*flight{}
+	}
+	f = &flight{done: make(chan struct{}), boost: make(chan struct{})}
+	l.flights[g] = f
+	return f, true
+}
+
+// hurry says that somebody waits for all that is on its way.
+func (l *lazyFile) hurry() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.flights {
+		f.hurry.Do(func() { close(f.boost) })
+	}
+}
+
+// land fetches group g and stages it.
+func (l *lazyFile) land(ctx context.Context, st *staging, t transfer, g int, buf []byte) error {
+	_, n := st.p.chunk(g)
+	if err := l.how.fetch(ctx, t, g, buf[:n]); err != nil {
+		return err
+	}
+	return st.p.write(g, buf[:n])
+}
+
+// want makes group g present on behalf of a reader. The work goes on when ctx ends: what is on
+// its way is of use to the next one.
+func (l *lazyFile) want(ctx context.Context, g int) error {
+	got := make(chan error, 1)
+	if !l.s.spawn(func() { got <- l.read(g, urgent, l.s.readBuffers) }) {
+		return errClosed
+	}
+	select {
+	case err := <-got:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// read makes group g present with a buffer of its own.
+func (l *lazyFile) read(g int, c class, from *buffers) error {
+	ctx := l.s.ctx
+	buf, err := from.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer from.give(buf)
+	st, err := l.acquire()
+	if err != nil {
+		return err
+	}
+	defer l.release(st)
+	return l.bring(ctx, st, l.transfer(c), g, buf, false)
+}
+
+// spawn runs f until the end of the store, unless that has come.
+func (s *Store) spawn(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.work.Go(f)
+	return true
+}
+
+// LazySize returns the size in bytes of a file that can be read, complete or not. It returns
+// errdefs.ErrNotFound for one that can not.
+func (s *Store) LazySize(d digest.Digest) (int64, error) {
+	if l := s.lazyFile(d); l != nil {
+		return l.size, nil
+	}
+	rec, err := s.record(d)
+	if err == nil && rec.Damaged {
+		err = fmt.Errorf("object %s is damaged: %w", d, errdefs.ErrNotFound)
+	}
+	return rec.Size, err
+}
+
+func (s *Store) lazyFile(d digest.Digest) *lazyFile {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lazy[d]
+}
+
+// ReadAt reads bytes of a file, complete or not, as io.ReaderAt does. It waits until the bytes
+// are there and verified: until their chunk is, or the whole file if it has no chunks.
+//
+// It returns errdefs.ErrNotFound for a file that is neither complete nor exposed, a *VerifyError
+// if no source has the right bytes, and the error of the sources if none of them can be reached.
+func (s *Store) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
+	if l := s.lazyFile(d); l != nil {
+		n, err := l.readAt(ctx, b, off)
+		if !errors.Is(err, errMoved) {
+			if err != nil && err != io.EOF && ctx.Err() == nil {
+				s.counts.failed.Add(1)
+				err = fmt.Errorf("file %q (%s): %w", l.path, d, err)
+			}
+			return n, err
+		}
+	}
+	f, err := s.OpenObject(d)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return f.ReadAt(b, off)
+}
+
+func (l *lazyFile) readAt(ctx context.Context, b []byte, off int64) (int, error) {
+	if off < 0 || off >= l.size {
+		return 0, io.EOF
+	}
+	if l.how == nil {
+		return 0, cmp.Or(l.await(ctx), errMoved)
+	}
+	st, err := l.acquire()
+	if err != nil {
+		return 0, err
+	}
+	defer l.release(st)
+	short := int64(len(b)) > l.size-off
+	b = b[:min(int64(len(b)), l.size-off)]
+	if len(b) == 0 {
+		return 0, nil
+	}
+	first, last := l.how.find(off), l.how.find(off+int64(len(b))-1)
+	l.ahead(st, first, last)
+	for g := first; g <= last; g++ {
+		if st.p.has(g) {
+			continue
+		}
+		err := l.want(ctx, g)
+		if errors.Is(err, errNoRanges) {
+			err = cmp.Or(l.await(ctx), errMoved)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	n, err := st.data.ReadAt(b, off)
+	if err == nil && short {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// await returns nil when the file is an object, or why it does not become one for now.
+func (l *lazyFile) await(ctx context.Context) error {
+	l.mu.Lock()
+	failed, waiting := l.failed, l.waiting
+	l.mu.Unlock()
+	if failed != nil {
+		return failed
+	}
+	select {
+	case <-l.done:
+		return nil
+	case <-waiting:
+		return l.await(ctx)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// settle says how an attempt to bring the file went: err is nil when one begins.
+func (l *lazyFile) settle(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err == nil && l.failed != nil:
+		l.failed, l.waiting = nil, make(chan struct{})
+	case err != nil && l.failed == nil:
+		l.failed = err
+		close(l.waiting)
+	}
+}
+
+// maxAhead is how many groups are fetched ahead of a reader, and maxStreams how many readers of a
+// file are followed.
+const (
+	maxAhead   = 12 // 48 MiB
+	maxStreams = 8
+)
+
+// A stream is a reader that goes forward.
+type stream struct {
+	head   int // the last group that was read
+	window int // groups to fetch ahead
+}
+
+// ahead takes note of a read, and fetches what a reader that goes forward will want. Reads of one
+// reader come in any order, as many at a time as the kernel reads ahead.
+func (l *lazyFile) ahead(st *staging, first, last int) {
+	l.mu.Lock()
+	i := slices.IndexFunc(l.streams, func(s stream) bool { return first >= s.head-2 && first <= s.head+1 })
+	if i < 0 {
+		l.streams = append(l.streams, stream{head: last})
+		if len(l.streams) > maxStreams {
+			l.streams = slices.Delete(l.streams, 0, 1)
+		}
+		l.mu.Unlock()
+		return
+	}
+	s := l.streams[i]
+	var todo []int
+	if last > s.head {
+		s.head, s.window = last, min(max(2, 2*s.window), maxAhead)
+		for g := last + 1; g <= last+s.window && g < len(l.how.groups); g++ {
+			if l.flights[g] == nil && !st.p.has(g) {
+				todo = append(todo, g)
+			}
+		}
+	}
+	l.streams = append(slices.Delete(l.streams, i, i+1), s)
+	l.mu.Unlock()
+	for _, g := range todo {
+		// An error shows when somebody reads it.
+		l.s.spawn(func() { _ = l.read(g, soon, l.s.buffers) })
+	}
+}

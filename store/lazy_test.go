@@ -1,0 +1,451 @@
+package store_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// half makes bytes of which half do not compress.
+func half(seed uint64, n int) []byte {
+	p := storetest.Random(seed, n)
+	clear(p[n/4 : n/4+n/2])
+	return p
+}
+
+// A lazyCase is a model that can be read before it is complete.
+type lazyCase struct {
+	name  string
+	table *storetest.Builder
+	blob  []byte
+	files map[string][]byte
+}
+
+func lazyCases(t *testing.T) []lazyCase {
+	big, small := half(1, 19<<20+333), storetest.Random(2, 70_000)
+	files := map[string][]byte{"model/big.bin": big, "model/small.bin": small}
+	p := storetest.Tar(t, []tar.Header{
+		{Name: "model/", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: "model/big.bin", Mode: 0o644}, {Name: "model/small.bin", Mode: 0o644}, {Name: "model/empty", Mode: 0o644},
+	}, [][]byte{nil, big, small, nil})
+	cases := []lazyCase{
+		{"raw", storetest.NewBuilder("raw").RawChunks("model/big.bin", big, 0o644, store.MaxChunk), big, map[string][]byte{"model/big.bin": big}},
+		{"raw, odd chunks", storetest.NewBuilder("odd").RawChunks("model/big.bin", big, 0o644, 1_000_003), big, map[string][]byte{"model/big.bin": big}},
+		{"tar", storetest.NewBuilder("tar").TarChunks(t, p, 3<<20), p, files},
+	}
+	for _, codec := range []store.Codec{store.CodecNone, store.CodecZstd, store.CodecGzip} {
+		c := &storetest.Compressed{Codec: codec, Size: 64 << 10}
+		for name, b := range map[string][]byte{"model/big.bin": big} {
+			c.Add(name, b)
+		}
+		c.Add("model/small.bin", small)
+		b := storetest.NewBuilder("chunks"+string(codec)).Compressed(t, c)
+		cases = append(cases, lazyCase{"chunks " + string(codec), b, c.Blob, files})
+	}
+	return cases
+}
+
+// Every kind of chunked file can be read from any place at once, and is an object in the end.
+func TestReadBeforeComplete(t *testing.T) {
+	for _, tc := range lazyCases(t) {
+		t.Run(tc.name, func(t *testing.T) {
+			s := storetest.Open(t, t.TempDir(), store.Options{})
+			f := storetest.NewFetcher(tc.blob)
+			table := tc.table.Put(t, s)
+			hold(t, s, table)
+			if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{f}, Probe: true}); err != nil {
+				t.Fatal(err)
+			}
+			if !s.Exposed(table) {
+				t.Error("the table is not exposed")
+			}
+			for name, want := range tc.files {
+				d := digest.FromBytes(want)
+				if size, err := s.LazySize(d); err != nil || size != int64(len(want)) {
+					t.Errorf("%s: size %d, %v", name, size, err)
+				}
+				// The end first: a whole object would have to be fetched for it.
+				tail := make([]byte, 1000)
+				if n, err := s.ReadAt(t.Context(), d, tail, int64(len(want))-900); n != 900 || err != io.EOF || !bytes.Equal(tail[:n], want[len(want)-900:]) {
+					t.Errorf("%s: end: %d bytes, %v", name, n, err)
+				}
+				readRandomly(t, s, d, want, 40)
+				if _, err := s.OpenObject(d); !errdefs.IsNotFound(err) {
+					t.Errorf("%s: is an object already: %v", name, err)
+				}
+			}
+			sent := f.Sent(digest.FromBytes(tc.blob))
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}, Background: true}); err != nil {
+				t.Fatal(err)
+			}
+			for name, want := range tc.files {
+				got, err := s.ReadBytes(t.Context(), digest.FromBytes(want), int64(len(want)))
+				if err != nil || !bytes.Equal(got, want) {
+					t.Errorf("%s: object: %v", name, err)
+				}
+			}
+			if s.Exposed(table) {
+				t.Error("a complete table is still exposed")
+			}
+			if total := f.Sent(digest.FromBytes(tc.blob)); total > int64(len(tc.blob))+2<<20 {
+				t.Errorf("%d bytes crossed the wire for %d, %d of them for readers", total, len(tc.blob), sent)
+			}
+			if got := leftovers(t, s); len(got) > 0 {
+				t.Errorf("left over: %v", got)
+			}
+		})
+	}
+}
+
+// hold keeps a table as a snapshot would.
+func hold(t testing.TB, s *store.Store, table digest.Digest) {
+	t.Helper()
+	if err := s.AddRef(t.Context(), "snapshot/1", table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readRandomly(t testing.TB, s *store.Store, d digest.Digest, want []byte, n int) {
+	t.Helper()
+	for range n {
+		off := rand.IntN(len(want))
+		p := make([]byte, min(1+rand.IntN(300_000), len(want)-off))
+		if n, err := s.ReadAt(t.Context(), d, p, int64(off)); err != nil || !bytes.Equal(p[:n], want[off:off+len(p)]) {
+			t.Fatalf("%d bytes at %d: %d, %v", len(p), off, n, err)
+		}
+	}
+}
+
+// Readers, one that goes forward and a job at once: right bytes, and each byte fetched once.
+func TestReadWhileHydrating(t *testing.T) {
+	p := storetest.Random(3, 60<<20+5)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	f := storetest.NewFetcher(p)
+	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk).Put(t, s)
+	hold(t, s, table)
+	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}}
+	if err := s.Expose(t.Context(), table, o); err != nil {
+		t.Fatal(err)
+	}
+	var g sync.WaitGroup
+	d := digest.FromBytes(p)
+	for range 8 {
+		g.Go(func() { readRandomly(t, s, d, p, 60) })
+	}
+	g.Go(func() {
+		buf := make([]byte, 1<<20)
+		for off := 0; off < len(p); off += len(buf) {
+			n, err := s.ReadAt(t.Context(), d, buf, int64(off))
+			if err != nil && err != io.EOF || !bytes.Equal(buf[:n], p[off:min(len(p), off+len(buf))]) {
+				t.Errorf("at %d: %d, %v", off, n, err)
+				return
+			}
+		}
+	})
+	g.Go(func() {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers, Background: true}); err != nil {
+			t.Error(err)
+		}
+	})
+	g.Wait()
+	if sent := f.Sent(d); sent != int64(len(p)) {
+		t.Errorf("%d bytes crossed the wire for %d", sent, len(p))
+	}
+}
+
+// What is wrong never reaches a reader: another source is asked, and without one the read fails.
+func TestReadCorruptChunk(t *testing.T) {
+	p := storetest.Random(4, 9<<20)
+	d := digest.FromBytes(p)
+	bad := storetest.NewFetcher(p)
+	bad.Mangle = func(off int64, b []byte) {
+		if len(b) > 0 && off >= 4<<20 && off < 8<<20 {
+			b[0] ^= 1
+		}
+	}
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk).Put(t, s)
+	hold(t, s, table)
+	expose := func(fs ...store.Fetcher) {
+		t.Helper()
+		if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: fs}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expose(bad)
+	one := make([]byte, 10)
+	if _, err := s.ReadAt(t.Context(), d, one, 0); err != nil {
+		t.Errorf("a chunk that is right: %v", err)
+	}
+	var wrong *store.VerifyError
+	if _, err := s.ReadAt(t.Context(), d, one, 5<<20); !errors.As(err, &wrong) || !errdefs.IsDataLoss(err) {
+		t.Errorf("got %v, want a VerifyError", err)
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{bad}}); !errdefs.IsDataLoss(err) {
+		t.Errorf("hydrate: got %v, want data loss", err)
+	}
+	if c := s.Counts(); c.CorruptChunks == 0 || c.FailedReads != 1 {
+		t.Errorf("counts: %+v", c)
+	}
+	expose(bad, storetest.NewFetcher(p))
+	readRandomly(t, s, d, p, 50)
+}
+
+// A table can give a file any chunks it likes, but not make it an object of another name, and not
+// change what readers of another table see.
+func TestTableThatLies(t *testing.T) {
+	p, other := storetest.Random(5, 5<<20), storetest.Random(6, 5<<20)
+	lie := &storetest.Compressed{Size: 1 << 20}
+	lie.Add("w", other)
+	b := storetest.NewBuilder("lie").Compressed(t, lie)
+	b.Table().Files[0].Digest = digest.FromBytes(p)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	f := storetest.NewFetcher(p, lie.Blob)
+	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}}
+	honest := storetest.NewBuilder("honest").RawChunks("w", p, 0o644, 1<<20).Put(t, s)
+	liar := b.Put(t, s)
+	hold(t, s, honest)
+	if err := s.Expose(t.Context(), honest, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Expose(t.Context(), liar, o); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("got %v, want failed precondition", err)
+	}
+	if err := s.Hydrate(t.Context(), liar, store.HydrateOptions{Fetchers: o.Fetchers}); !errdefs.IsDataLoss(err) {
+		t.Errorf("hydrate of the lie: got %v, want data loss", err)
+	}
+	readRandomly(t, s, digest.FromBytes(p), p, 20)
+	if err := s.Hydrate(t.Context(), honest, store.HydrateOptions{Fetchers: o.Fetchers}); err != nil {
+		t.Error(err)
+	}
+	if got, err := s.ReadBytes(t.Context(), digest.FromBytes(p), 5<<20); err != nil || !bytes.Equal(got, p) {
+		t.Errorf("object: %v", err)
+	}
+}
+
+// What was read before a restart is not fetched again.
+func TestReadResumes(t *testing.T) {
+	p := storetest.Random(7, 21<<20)
+	d := digest.FromBytes(p)
+	dir := t.TempDir()
+	f := storetest.NewFetcher(p)
+	b := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk)
+	for i := range 3 {
+		s, err := store.Open(dir, store.Options{Reserve: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		table := b.Put(t, s)
+		hold(t, s, table)
+		if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+			t.Fatal(err)
+		}
+		one := make([]byte, 1)
+		for _, at := range []int64{0, 20 << 20, 9 << 20}[:i+1] {
+			if _, err := s.ReadAt(t.Context(), d, one, at); err != nil || one[0] != p[at] {
+				t.Errorf("round %d: at %d: %v", i, at, err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := f.Calls(d); n != 3 {
+		t.Errorf("%d ranges were asked for, want 3", n)
+	}
+}
+
+// A server without ranges is found out before the model is shown; if it shows later, readers wait.
+func TestReadWithoutRanges(t *testing.T) {
+	p := storetest.Random(8, 9<<20)
+	d := digest.FromBytes(p)
+	f := storetest.NewFetcher(p)
+	f.NoRanges = true
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk).Put(t, s)
+	hold(t, s, table)
+	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}, Probe: true}
+	if err := s.Expose(t.Context(), table, o); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("got %v, want failed precondition", err)
+	}
+	o.Probe = false
+	if err := s.Expose(t.Context(), table, o); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	one := make([]byte, 1)
+	go func() {
+		_, err := s.ReadAt(t.Context(), d, one, 8<<20)
+		got <- err
+	}()
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil || one[0] != p[8<<20] {
+		t.Errorf("read: %v", err)
+	}
+}
+
+// Files without chunks are waited for, and their readers told when they can not come.
+func TestReadWaits(t *testing.T) {
+	p := storetest.Random(9, 6<<20)
+	d := digest.FromBytes(p)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	table := storetest.NewBuilder("x").Raw("w", p, 0o644).Put(t, s)
+	hold(t, s, table)
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("got %v, want failed precondition", err)
+	}
+	f := storetest.NewFetcher(p)
+	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}, Wait: true}
+	if err := s.Expose(t.Context(), table, o); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	one := make([]byte, 1)
+	if _, err := s.ReadAt(ctx, d, one, 0); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("cancelled read: %v", err)
+	}
+	none := storetest.NewFetcher()
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{none}}); !errdefs.IsNotFound(err) {
+		t.Errorf("hydrate from nowhere: %v", err)
+	}
+	if _, err := s.ReadAt(t.Context(), d, one, 0); !errdefs.IsNotFound(err) {
+		t.Errorf("read after the failure: got %v, want not found", err)
+	}
+	f.Delay = func(context.Context) { time.Sleep(50 * time.Millisecond) }
+	done := make(chan error, 1)
+	go func() { done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers}) }()
+	for { // until the next attempt has begun, reads fail
+		if _, err := s.ReadAt(t.Context(), d, one, 5<<20); err == nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if one[0] != p[5<<20] {
+		t.Error("wrong byte")
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// Unverified reading is an option of its own: bytes come at once, and a blob that turns out wrong
+// is fetched again.
+func TestReadUnverified(t *testing.T) {
+	p := storetest.Random(10, 6<<20)
+	d := digest.FromBytes(p)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	table := storetest.NewBuilder("x").Raw("w", p, 0o644).Put(t, s)
+	hold(t, s, table)
+	f := storetest.NewFetcher(p)
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{f}, Unverified: true}); err != nil {
+		t.Fatal(err)
+	}
+	readRandomly(t, s, d, p, 20)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		t.Fatal(err)
+	}
+	readRandomly(t, s, d, p, 20)
+	if _, err := s.OpenObject(d); err != nil {
+		t.Error(err)
+	}
+}
+
+// Chunks that an object has are copied: a model that shares most of them with another costs what
+// is new.
+func TestChunksAreShared(t *testing.T) {
+	p := storetest.Random(11, 40<<20)
+	tuned := bytes.Clone(p)
+	copy(tuned[13<<20:], storetest.Random(12, 1<<20))
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	f := storetest.NewFetcher(p, tuned)
+	for _, b := range [][]byte{p, tuned} {
+		table := storetest.NewBuilder(digest.FromBytes(b).String()).RawChunks("w", b, 0o644, 1<<20).Put(t, s)
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.AddRef(t.Context(), fmt.Sprint("pin/", len(b), b[13<<20]), table, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sent := f.Sent(digest.FromBytes(tuned)); sent != 1<<20 {
+		t.Errorf("%d bytes crossed the wire, want those of one chunk", sent)
+	}
+	if c := s.Counts(); c.CopiedBytes != 39<<20 {
+		t.Errorf("%d bytes were copied", c.CopiedBytes)
+	}
+	if got, err := s.ReadBytes(t.Context(), digest.FromBytes(tuned), 40<<20); err != nil || !bytes.Equal(got, tuned) {
+		t.Errorf("object: %v", err)
+	}
+}
+
+// Who reads goes first: a paused background job does not stand in the way, and goes on later.
+func TestReadGoesFirst(t *testing.T) {
+	p := storetest.Random(13, 30<<20)
+	d := digest.FromBytes(p)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk).Put(t, s)
+	hold(t, s, table)
+	f := storetest.NewFetcher(p)
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		t.Fatal(err)
+	}
+	s.Pause()
+	var ended atomic.Bool
+	done := make(chan error, 1)
+	go func() {
+		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}, Background: true})
+		ended.Store(true)
+		done <- err
+	}()
+	readRandomly(t, s, d, p[:20<<20], 30)
+	if ended.Load() {
+		t.Error("the job ended although it is paused")
+	}
+	s.Resume()
+	s.SetRate(200 << 20)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	readRandomly(t, s, d, p, 30)
+}
+
+// When nothing refers to a table any more, its files can not be read, and what is staged of them
+// can be collected.
+func TestWithdraw(t *testing.T) {
+	p := storetest.Random(14, 9<<20)
+	d := digest.FromBytes(p)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk).Put(t, s)
+	hold(t, s, table)
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(p)}}); err != nil {
+		t.Fatal(err)
+	}
+	readRandomly(t, s, d, p, 1)
+	if err := s.RemoveRef(t.Context(), "snapshot/1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.LazySize(d); !errdefs.IsNotFound(err) {
+		t.Errorf("got %v, want not found", err)
+	}
+	left, err := filepath.Glob(filepath.Join(s.Dir(), "partial", "chunked-*"))
+	if err != nil || len(left) != 1 {
+		t.Errorf("staged: %v, %v", left, err)
+	}
+}

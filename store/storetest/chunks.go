@@ -1,0 +1,118 @@
+package storetest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"testing"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+)
+
+// chunks cuts p into chunks of the given size in bytes.
+func chunks(p []byte, size int) []store.Chunk {
+	var out []store.Chunk
+	for at := 0; at < len(p); at += size {
+		part := p[at:min(at+size, len(p))]
+		out = append(out, store.Chunk{Offset: int64(at), Size: int64(len(part)), Digest: digest.FromBytes(part)})
+	}
+	return out
+}
+
+// RawChunks adds a file that is a blob, with the digests of its chunks of the given size in bytes.
+func (b *Builder) RawChunks(path string, p []byte, mode uint32, size int) *Builder {
+	b.Raw(path, p, mode)
+	b.t.Files[len(b.t.Files)-1].Source.Chunks = chunks(p, size)
+	return b
+}
+
+// TarChunks adds the members of a plain tar, with their digests and those of their chunks.
+func (b *Builder) TarChunks(t testing.TB, p []byte, size int) *Builder {
+	t.Helper()
+	first := len(b.t.Files)
+	b.Tar(t, p)
+	for i, f := range b.t.Files[first:] {
+		if f.Type != store.TypeReg {
+			continue
+		}
+		body := p[f.Source.Offset:][:f.Size]
+		b.t.Files[first+i].Digest = digest.FromBytes(body)
+		b.t.Files[first+i].Source.Chunks = chunks(body, size)
+	}
+	return b
+}
+
+// A Compressed is a blob of chunks that are compressed one by one.
+type Compressed struct {
+	Codec store.Codec
+	Size  int // of a chunk, in bytes
+	Files []struct {
+		Path  string
+		Bytes []byte
+	}
+	Blob []byte // set by Builder.Compressed
+}
+
+// Add adds a file.
+func (c *Compressed) Add(path string, p []byte) *Compressed {
+	c.Files = append(c.Files, struct {
+		Path  string
+		Bytes []byte
+	}{path, p})
+	return c
+}
+
+// Compressed adds the files of c. A chunk of nothing but zeros takes no bytes in the blob.
+func (b *Builder) Compressed(t testing.TB, c *Compressed) *Builder {
+	t.Helper()
+	var blob bytes.Buffer
+	blob.WriteString("something that is no chunk")
+	files := make([]store.File, len(c.Files))
+	for i, f := range c.Files {
+		cs := chunks(f.Bytes, c.Size)
+		for j := range cs {
+			part := f.Bytes[cs[j].Offset:][:cs[j].Size]
+			if len(bytes.TrimLeft(part, "\x00")) == 0 {
+				cs[j].Digest = ""
+				continue
+			}
+			cs[j].At = int64(blob.Len())
+			compress(t, &blob, part, c.Codec)
+			cs[j].Len = int64(blob.Len()) - cs[j].At
+		}
+		blob.WriteString("header of the next file")
+		files[i] = store.File{Path: f.Path, Type: store.TypeReg, Mode: 0o644, Size: int64(len(f.Bytes)), Digest: digest.FromBytes(f.Bytes),
+			Source: &store.Source{Codec: c.Codec, Chunks: cs}}
+	}
+	c.Blob = blob.Bytes()
+	d := b.blob(c.Blob, store.ArchiveChunks, store.CodecNone)
+	for _, f := range files {
+		f.Source.Blob = d
+		b.File(f)
+	}
+	return b
+}
+
+func compress(t testing.TB, w *bytes.Buffer, p []byte, c store.Codec) {
+	t.Helper()
+	switch c {
+	case store.CodecNone:
+		w.Write(p)
+	case store.CodecZstd:
+		e, err := zstd.NewWriter(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		w.Write(e.EncodeAll(p, nil))
+	case store.CodecGzip:
+		g := gzip.NewWriter(w)
+		if _, err := g.Write(p); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package store
+
+import (
+	"github.com/opencontainers/go-digest"
+)
+
+// A unit is what one job brings: a blob, or a file by its chunks.
+type unit struct {
+	blob   Blob      // for a file, the file as if it were a raw blob
+	name   string    // the path of a file in it, for people
+	file   *File     // nil for a blob
+	from   Blob      // the blob that the chunks of the file are in
+	how    *chunked  // how file comes out of it
+	lazy   *lazyFile // of file, once that is known
+	pieces []piece   // where a blob is staged, once that is known
+}
+
+// dir returns where a unit is staged, below the root.
+func (u unit) dir() string {
+	if u.how != nil {
+		return chunkedDir(u.blob.Digest, u.how.recipe)
+	}
+	return partialName(u.blob.Digest)
+}
+
+// unitsOf returns the units of a table, in the order of its blobs. A blob is brought whole unless
+// all of its files have chunks.
+func unitsOf(t *Table) []unit {
+	names := map[digest.Digest]string{}
+	files := map[digest.Digest][]int{}
+	for i, f := range t.Files {
+		if f.Source == nil {
+			continue
+		}
+		if d := f.Source.Blob; d != "" {
+			files[d] = append(files[d], i)
+		}
+		for _, src := range append(f.Source.Parts, *f.Source) {
+			if src.Blob != "" && names[src.Blob] == "" {
+				names[src.Blob] = f.Path
+			}
+		}
+	}
+	for _, u := range t.Unpacks {
+		names[u.Blob] = u.As
+	}
+	var units []unit
+	seen := map[digest.Digest]bool{}
+	for _, b := range t.Blobs {
+		if !inChunks(t, b, files[b.Digest]) {
+			units = append(units, unit{blob: b, name: names[b.Digest]})
+			continue
+		}
+		for _, i := range files[b.Digest] {
+			f := &t.Files[i]
+			if f.Size == 0 || seen[f.Digest] {
+				continue
+			}
+			seen[f.Digest] = true
+			units = append(units, unit{blob: Blob{Digest: f.Digest, Size: f.Size, Layer: b.Layer}, name: f.Path, file: f, from: b, how: newChunked(*f, b)})
+		}
+	}
+	return units
+}
+
+// inChunks says whether the files of a blob, given by their positions, are brought one by one.
+func inChunks(t *Table, b Blob, files []int) bool {
+	if b.Archive == ArchiveChunks {
+		return true
+	}
+	some := false
+	for _, i := range files {
+		f := t.Files[i]
+		if f.Size > 0 && len(f.Source.Chunks) == 0 {
+			return false
+		}
+		some = some || f.Size > 0
+	}
+	return some
+}
+
+// chunkedBlobs returns the blobs of a table whose files are brought one by one.
+func chunkedBlobs(t *Table) map[digest.Digest]bool {
+	files := map[digest.Digest][]int{}
+	for i, f := range t.Files {
+		if f.Source != nil && f.Source.Blob != "" {
+			files[f.Source.Blob] = append(files[f.Source.Blob], i)
+		}
+	}
+	out := map[digest.Digest]bool{}
+	for _, b := range t.Blobs {
+		out[b.Digest] = inChunks(t, b, files[b.Digest])
+	}
+	return out
+}

@@ -33,6 +33,7 @@ type Builder struct {
 	tars    []placedTar
 	unpacks []store.Unpack
 	inlines []placed
+	config  []byte
 }
 
 // placedTar is an archive without codec, whose headers are to be read.
@@ -238,14 +239,21 @@ func (b *Builder) Generate(p string, content []byte) {
 	}})
 }
 
+// KeepConfig says what the config of the origin is, byte for byte, so that it is kept.
+func (b *Builder) KeepConfig(p []byte) { b.config = p }
+
 // Model returns the model, with the given config. Two layers that claim one path with different
 // content are an error, as is a path that is a file and a directory; a path with the
-// same content is there once. The headers of archives without codec are read from a.
+// same content is there once. The headers of archives without codec are read from a, and the tables
+// of contents of chunked ones.
 func (b *Builder) Model(ctx context.Context, a Artifact, cfg Config) (*Model, error) {
 	if len(b.blobs) == 0 {
 		return nil, fmt.Errorf("no layers with files: %w", errdefs.ErrInvalidArgument)
 	}
 	if err := b.readTars(ctx, a); err != nil {
+		return nil, err
+	}
+	if err := b.readChunks(ctx, a); err != nil {
 		return nil, err
 	}
 	slices.SortStableFunc(b.files, func(x, y placed) int {
@@ -255,6 +263,7 @@ func (b *Builder) Model(ctx context.Context, a Artifact, cfg Config) (*Model, er
 	if err != nil {
 		return nil, err
 	}
+	docs := b.documents(a)
 	files = b.addGenerated(files)
 	if err := checkParents(files); err != nil {
 		return nil, err
@@ -266,8 +275,9 @@ func (b *Builder) Model(ctx context.Context, a Artifact, cfg Config) (*Model, er
 			Blobs:   b.blobs,
 			Unpacks: b.unpacks,
 		},
-		Config: cfg,
-		Layers: b.layers,
+		Config:    cfg,
+		Layers:    b.layers,
+		Documents: docs,
 	}
 	for _, f := range files {
 		m.Table.Files = append(m.Table.Files, f.File)

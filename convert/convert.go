@@ -12,7 +12,7 @@ import (
 // MappingVersion is the version of the rules that turn an origin into a file table and an
 // image. The same origin and the same version give the same bytes on every node, so any
 // change of those bytes needs a new version.
-const MappingVersion = 1
+const MappingVersion = 2
 
 // An Artifact is one upstream artifact: its manifest, and access to its blobs. Its methods are
 // safe for concurrent use.
@@ -45,6 +45,25 @@ type Model struct {
 	// Layers are the blobs of the origin that files come from, in the order of its
 	// manifest, each digest once. They match Table.Blobs one to one.
 	Layers []Layer
+
+	// ContextLength is the number of tokens that the model can have in mind, zero if the origin
+	// does not say it.
+	ContextLength int64
+
+	Documents Documents
+}
+
+// Documents are the documents of an origin, byte for byte. What of them has no place in a
+// ModelPack config is in them still.
+type Documents struct {
+	// Manifest is what Origin.Digest of the table is the digest of.
+	Manifest []byte `json:"manifest,omitempty"`
+
+	// Child is the manifest of the model in a list; nil if Manifest is no list.
+	Child []byte `json:"child,omitempty"`
+
+	// Config is nil if the origin has none.
+	Config []byte `json:"config,omitempty"`
 }
 
 // Layer is a layer of the origin, with what it means.

@@ -39,8 +39,6 @@ func Detect(m *Manifest) (mediatype.Format, error) {
 	for _, t := range []string{m.ArtifactType, m.MediaType, m.Config.MediaType} {
 		switch f := mediatype.FormatOf(t); f {
 		case "", mediatype.FormatOllama, mediatype.FormatOllamaList:
-		case mediatype.FormatKitOps:
-			return f, nil
 		default:
 			if _, err := mediatype.Parse(t); err != nil {
 				return "", err

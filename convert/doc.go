@@ -13,6 +13,7 @@
 //		mediatype.FormatCNAIEarly: modelpack.ParseEarly,
 //		mediatype.FormatDockerAI:  dockerai.Parse,
 //		mediatype.FormatOllama:    ollama.Parse,
+//		mediatype.FormatKitOps:    kitops.Parse,
 //	}
 //	model, err := parsers.Parse(ctx, artifact)
 //
@@ -23,7 +24,9 @@
 //
 // An Artifact is asked for the manifest, the config, small text layers, and the headers of
 // archives that are not compressed. Weights are never read, and an archive that is compressed
-// is not opened: its files are known when it is unpacked (store.Unpack).
+// is not opened: its files are known when it is unpacked (store.Unpack). Only if the manifest vouches
+// for a table of contents in it is that read (chunked.Announced), and the archive becomes files with
+// chunks; if the table can not be used, the archive is unpacked like any other.
 //
 // # What is trusted
 //
@@ -46,7 +49,16 @@
 //
 // Modes are permission bits; owners are not taken over; a file without a mode has 0644.
 //
+// # What is kept
+//
+// The documents of the origin go with the model (Documents): what they say and ModelPack has no
+// place for is not lost. One of more than 1 MiB becomes a file below origin/; the images of
+// package convert/image hold smaller ones.
+//
 // # Purity
+//
+// The headers of weights say more than most origins, but come later than the config: what
+// they say is read where the bytes are (convert/headers), and never a part of a Model.
 //
 // A Model follows from the bytes of the origin and MappingVersion alone: not from its name, the
 // time, or the node. A change to what the same origin gives is a new MappingVersion.

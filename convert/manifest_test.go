@@ -240,7 +240,7 @@ func TestParseNamesAFormatThatIsNotSupported(t *testing.T) {
 		want                 error
 	}{
 		{"Ollama list", `{"mediaType":"application/vnd.ollama.manifest.list.v2+json","manifests":[]}`, `"ollama-list"`, errdefs.ErrNotImplemented},
-		{"KitOps", manifest(desc("application/vnd.kitops.modelkit.config.v1+json", digestA, 1)), `"kitops"`, errdefs.ErrNotImplemented},
+		{"KitOps", manifest(desc("application/vnd.kitops.modelkit.config.v2+json", digestA, 1)), "unknown version v2", errdefs.ErrNotImplemented},
 		{"an index", `{"manifests":[]}`, "index", convert.ErrNotModel},
 		{"an image", manifest(desc("application/vnd.oci.image.config.v1+json", digestA, 1)), "image", convert.ErrNotModel},
 	} {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -157,7 +158,8 @@ var chunkDecoder = func() *zstd.Decoder {
 }()
 
 // unpackChunk fills dst from the compressed bytes of one chunk. It returns errdefs.ErrDataLoss if
-// they are not exactly that.
+// they are not that. What comes after the chunk is dropped: stargz has the padding of the file, and
+// the tar headers of those that follow, in the frame of its last chunk.
 func unpackChunk(dst, raw []byte, codec Codec) error {
 	bad := func(err error) error { return fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss) }
 	switch codec {
@@ -166,12 +168,10 @@ func unpackChunk(dst, raw []byte, codec Codec) error {
 		return nil
 	case CodecZstd:
 		out, err := chunkDecoder.DecodeAll(raw, dst[:0:len(dst)])
-		if err != nil {
-			return bad(err)
+		if len(out) < len(dst) {
+			return bad(cmp.Or(err, fmt.Errorf("%d bytes instead of %d", len(out), len(dst))))
 		}
-		if len(out) != len(dst) {
-			return bad(fmt.Errorf("%d bytes instead of %d", len(out), len(dst)))
-		}
+		copy(dst, out) // out is elsewhere if it is longer
 		return nil
 	case CodecGzip:
 		r, err := gzip.NewReader(bytes.NewReader(raw))
@@ -180,10 +180,6 @@ func unpackChunk(dst, raw []byte, codec Codec) error {
 		}
 		if _, err := io.ReadFull(r, dst); err != nil {
 			return bad(err)
-		}
-		var more [1]byte
-		if n, err := r.Read(more[:]); n > 0 || err != io.EOF {
-			return bad(fmt.Errorf("more than %d bytes, or a bad end: %w", len(dst), err))
 		}
 		return nil
 	}

@@ -137,8 +137,8 @@ type Chunk struct {
 	Digest digest.Digest `json:"chunkDigest,omitempty"`
 
 	// At and Len say where the chunk is in a blob with ArchiveChunks: the range [At, At+Len)
-	// is one unit of the codec of the source (a zstd frame or several, a gzip member), or the
-	// bytes themselves if the source has none. Without Len the chunk is zeros, and has no
+	// is one unit of the codec of the source (a zstd frame or several, a gzip member), which begins
+	// with the chunk and can have more after it, or the bytes themselves if the source has none. Without Len the chunk is zeros, and has no
 	// digest. In any other blob both are 0: the chunk is at Source.Offset + Offset.
 	At  int64 `json:"offset,omitempty"`
 	Len int64 `json:"compressedSize,omitempty"`

@@ -22,29 +22,35 @@ const depsRules = `
 store                 :
 store/storetest       : store
 convert/mediatype     : store
-convert               : convert/mediatype store
+convert/chunked       : convert/mediatype store
+convert               : convert/chunked convert/mediatype store
 convert/modelpack     : convert convert/mediatype store
 convert/dockerai      : convert convert/mediatype store
+convert/kitops        : convert convert/mediatype store
+convert/contentrange  :
+convert/headers       : convert convert/gguf convert/safetensors
+convert/losses        : convert convert/mediatype
 convert/gguf          : convert
 convert/safetensors   : convert
 convert/ollama        : convert convert/mediatype convert/safetensors store
 convert/ollama/localstore : convert store
-convert/carton        : convert convert/carton/zipdir convert/mediatype store
+convert/carton        : convert convert/carton/zipdir convert/contentrange convert/mediatype store
 convert/carton/zipdir : store
 convert/image         : convert convert/mediatype store
-convert/remote        : convert convert/mediatype store
+convert/remote        : convert convert/contentrange convert/mediatype store
 convert/registry      : convert convert/carton convert/image convert/mediatype convert/ollama convert/remote store
-convert/push          : convert convert/gguf convert/image convert/mediatype convert/remote convert/safetensors store
+convert/push          : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors store
 convert/converttest   : convert convert/mediatype store
 snapshotter           : store
 snapshotter/differ    : snapshotter store
+snapshotter/lazy      : store
 cmd/internal/config   :
 cmd/internal/snippet  :
-cmd/internal/upstream : cmd/internal/config convert convert/carton convert/dockerai convert/mediatype convert/modelpack convert/ollama convert/remote
-cmd/internal/admin    : convert convert/remote store
+cmd/internal/upstream : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote
+cmd/internal/admin    : convert convert/headers convert/image convert/losses convert/mediatype convert/remote store
 cmd/internal/doctor   : cmd/internal/admin cmd/internal/config cmd/internal/snippet
 cmd/internal/daemon   : *
-cmd/ballastd          : cmd/internal/admin cmd/internal/config cmd/internal/daemon
+cmd/ballastd          : cmd/internal/admin cmd/internal/config cmd/internal/daemon snapshotter/lazy
 cmd/ballast           : *
 `
 

@@ -4,8 +4,9 @@
 set -euo pipefail
 
 # runc runs the containers, busybox-static is what is in them, iproute2 and procps are for
-# looking around in `make dev`, ca-certificates is for the Go module proxy.
-packages=(runc busybox-static iproute2 procps ca-certificates gcc libc6-dev)
+# looking around in `make dev`, ca-certificates is for the Go module proxy, xfsprogs makes a file
+# system with reflinks, zstd reads what we compress.
+packages=(runc busybox-static iproute2 procps ca-certificates gcc libc6-dev xfsprogs zstd)
 
 missing=()
 for p in "${packages[@]}"; do

@@ -1,31 +1,31 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 )
 
 func (a *app) convertCommand() *cobra.Command {
 	var o push.Options
-	var form string
+	var form, compress string
 	c := &cobra.Command{
 		Use:   "convert SRC DST",
 		Short: "write a model to a registry or an OCI layout, in the form that is wanted",
@@ -35,11 +35,15 @@ ballastd. What the target has is not sent again, and a target is named only when
 SRC  ghcr.io/team/model:v1      a registry reference
      oci:DIR[:TAG]              an OCI layout, or its directory alone
      ./DIR, ./FILE              a directory of model files (also a snapshot of a hub's cache), or a file
-     (Cartons outside of a registry and the store of a local Ollama are not sources yet.)
+     ./FILE.carton              a carton, or the directory that one was unpacked to
+     https://HOST/FILE.carton   a carton at a URL
+     ollama:[DIR:]MODEL         a model of a local Ollama; DIR begins with / or . and can be left out
 DST  ghcr.io/team/model:v2, oci:DIR[:TAG]
 
 Forms (--as):
-  ballast    what a node makes of a model by itself, with a digest for every 4 MiB (default)
+  ballast    what a node makes of a model by itself, with digests of chunks: of tensors, and of
+             4 MiB of all else (default). With --compress the files are compressed in chunks, as
+             zstd-seekable (a blob for each file) or zstd-chunked (tars that Podman reads too)
   modelpack  a ModelPack artifact, a raw layer for each file, or with --tar a tar
   cnai       the same as CNAI, which ModelPack was called before
   image      an ordinary image of tars, for any runtime`,
@@ -52,12 +56,19 @@ Forms (--as):
 	f.StringVar(&form, "as", string(push.FormBallast), "form: "+strings.Join(push.Forms(), ", "))
 	f.BoolVar(&o.Tar, "tar", false, "a tar for each file instead of a raw layer; modelpack and cnai")
 	f.BoolVar(&o.NoChunks, "no-chunks", false, "no digests of chunks: the image is byte for byte what a node makes of SRC; ballast")
+	f.StringVar(&compress, "compress", "", "compress files in chunks: "+strings.Join(push.Compressions(), ", ")+"; ballast")
 	f.BoolVar(&o.DryRun, "dry-run", false, "only say what would be sent")
 	f.StringVar(&o.TempDir, "temp-dir", "", "where archives are unpacked (default: $TMPDIR)")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		var err error
 		if o.Form, err = push.ParseForm(form); err != nil {
 			return &usageError{err}
+		}
+		if o.Compress, err = push.ParseCompression(compress); err != nil {
+			return &usageError{err}
+		}
+		if o.Compress != push.CompressNone && (o.Form != push.FormBallast || o.NoChunks) {
+			return usage("--compress goes with --as ballast, and not with --no-chunks")
 		}
 		packed := o.Form == push.FormModelPack || o.Form == push.FormCNAI
 		if o.Tar && !packed {
@@ -74,11 +85,14 @@ Forms (--as):
 // convert converts one model.
 func (a *app) convert(ctx context.Context, from, to string, o push.Options, out output) (err error) {
 	start := time.Now()
-	u, err := a.upstream()
+	u, err := a.upstream(from)
 	if err != nil {
 		return err
 	}
 	defer u.client.Close()
+	if o.TempDir != "" {
+		u.cartons.TempDir = o.TempDir
+	}
 	t, err := parseTarget(to)
 	if err != nil {
 		return err
@@ -194,22 +208,41 @@ func follow(p progress) func([]store.Progress) {
 
 // An upstreamClient reaches registries from this process.
 type upstreamClient struct {
-	client *remote.Client
-	log    *slog.Logger
+	client  *remote.Client
+	cfg     *config.Config
+	cartons carton.Options
+	log     *slog.Logger
 }
 
-// upstream returns a client with the settings of the daemon.
-func (a *app) upstream() (*upstreamClient, error) {
+// upstream returns a client with the settings of the daemon. If name is the URL of a carton, its
+// host may be anywhere: the person who wrote it means it.
+func (a *app) upstream(name string) (*upstreamClient, error) {
 	cfg, err := a.load()
 	if err != nil {
 		return nil, err
 	}
 	log := a.log()
-	client, err := remote.New(upstream.Options(cfg, admin.ThisVersion().Version, log))
+	o := upstream.Options(cfg, admin.ThisVersion().Version, log)
+	if address, ok := cartonAddress(name); ok {
+		ref, err := remote.ParseRef(cartonScheme + address)
+		if err != nil {
+			return nil, &usageError{err}
+		}
+		o.NamedURLs = append(o.NamedURLs, ref.URL)
+	}
+	client, err := remote.New(o)
 	if err != nil {
 		return nil, err
 	}
-	return &upstreamClient{client, log}, nil
+	u := &upstreamClient{client: client, cfg: cfg, cartons: upstream.CartonOptions(cfg, client, log), log: log}
+	u.cartons.TempDir = os.TempDir() // that of the daemon is for root
+	return u, nil
+}
+
+// parsers returns the formats that are understood, with the model for a runner of Ollama lists, or
+// for that of the settings if it is empty.
+func (u *upstreamClient) parsers(runner string) convert.Parsers {
+	return upstream.ParsersFor(u.cartons, cmp.Or(runner, u.cfg.Upstream.OllamaRunner))
 }
 
 // A target is a DST: a directory and a tag, or a reference.
@@ -254,129 +287,4 @@ func (u *upstreamClient) open(t target, dryRun bool) (dst push.Target, closeDst 
 		return nil, nil, err
 	}
 	return l, l.Close, nil
-}
-
-// layoutScheme begins the name of an OCI layout.
-const layoutScheme = "oci:"
-
-// splitLayout parts DIR:TAG.
-func splitLayout(s string) (dir, tag string) {
-	if i := strings.LastIndexByte(s, ':'); i > strings.LastIndexByte(s, '/') {
-		return s[:i], s[i+1:]
-	}
-	return s, ""
-}
-
-// An opener makes a source of names that it recognises.
-type opener struct {
-	format string // for messages
-	is     func(name string) bool
-	open   func(ctx context.Context, u *upstreamClient, name string) (*push.Source, error) // nil: not supported
-}
-
-// openers are all kinds of SRC. The first that recognises a name opens it.
-func openers() []opener {
-	return []opener{
-		{"OCI layout", isLayout, openLayout},
-		{"Ollama store", func(s string) bool { return strings.HasPrefix(s, "ollama:") }, nil},
-		{"carton", isCarton, nil},
-		{"directory", isPath, func(ctx context.Context, _ *upstreamClient, name string) (*push.Source, error) {
-			return push.OpenFiles(ctx, name)
-		}},
-		{"registry", func(string) bool { return true }, openReference},
-	}
-}
-
-// source opens SRC.
-func (u *upstreamClient) source(ctx context.Context, name string) (*push.Source, error) {
-	for _, o := range openers() {
-		if !o.is(name) {
-			continue
-		}
-		if o.open == nil {
-			return nil, fmt.Errorf("%s: %s as a source is not supported: %w", name, o.format, errdefs.ErrNotImplemented)
-		}
-		src, err := o.open(ctx, u, name)
-		if err != nil {
-			return nil, err
-		}
-		src.Name = name
-		return src, nil
-	}
-	panic("ballast: internal error: no opener")
-}
-
-// isPath reports whether a name is one of a file, and not a reference.
-func isPath(s string) bool {
-	if filepath.IsAbs(s) || s == "." || s == ".." || strings.HasPrefix(s, "./") || strings.HasPrefix(s, "../") {
-		return true
-	}
-	if _, err := admin.ParseRef(s); err == nil {
-		return false
-	}
-	_, err := os.Lstat(s)
-	return err == nil
-}
-
-func isCarton(s string) bool {
-	if strings.HasPrefix(s, "carton+") || strings.HasPrefix(s, "http://") || strings.HasPrefix(s, "https://") {
-		return true
-	}
-	return strings.HasSuffix(strings.ToLower(s), ".carton")
-}
-
-func isLayout(s string) bool {
-	if strings.HasPrefix(s, "oci://") { // a reference with a scheme
-		return false
-	}
-	return strings.HasPrefix(s, layoutScheme) || isPath(s) && push.IsLayout(s)
-}
-
-func openLayout(ctx context.Context, _ *upstreamClient, name string) (*push.Source, error) {
-	dir, tag := name, ""
-	if rest, ok := strings.CutPrefix(name, layoutScheme); ok {
-		dir, tag = splitLayout(rest)
-	}
-	l, err := push.OpenLayout(dir, tag)
-	if err != nil {
-		return nil, err
-	}
-	var src *push.Source
-	artifact, err := l.Artifact()
-	if err == nil {
-		src, err = push.FromArtifact(ctx, upstream.Parsers(), artifact, l)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), l.Close())
-	}
-	src.Close = l.Close
-	return src, nil
-}
-
-func openReference(ctx context.Context, u *upstreamClient, name string) (*push.Source, error) {
-	ref, err := admin.ParseRef(name)
-	if err != nil {
-		return nil, &usageError{err}
-	}
-	repo, err := u.client.Repository(ref, nil)
-	if err != nil {
-		return nil, err
-	}
-	served, err := repo.Resolve(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	m, err := convert.ParseManifest(served.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", ref, err)
-	}
-	if format, err := convert.Detect(m); err == nil && format == mediatype.FormatIndex {
-		return nil, indexError(ref, m)
-	}
-	src, err := push.FromArtifact(ctx, upstream.Parsers(), repo.Artifact(served), repo)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", ref, err)
-	}
-	src.Host, src.Repository = ref.Host, ref.Repository
-	return src, nil
 }

@@ -27,7 +27,9 @@ func (a *app) digestCommand() *cobra.Command {
 		Use:   "digest REF",
 		Short: "print the digest that nodes will see for a reference",
 		Long: `Print the digest that nodes will see for a reference: that of the converted image for a
-model, that of the registry for anything else. It works without ballastd and downloads no weights.`,
+model, that of the registry for anything else. It works without ballastd and downloads no weights.
+REF is as a node pulls it, also a name that the configuration maps to a carton, a tag with the name
+of an Ollama runner at its end, or carton+https://HOST/FILE.carton.`,
 		Args: cobra.ExactArgs(1),
 	}
 	out := outputFlag(c)
@@ -59,16 +61,19 @@ func (a *app) digest(ctx context.Context, name string) (*seen, error) {
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	u, err := a.upstream()
+	u, err := a.upstream(name)
 	if err != nil {
 		return nil, err
 	}
 	defer u.client.Close()
+	if address, ok := registry.CartonURL(upstream.Cartons(u.cfg), ref); ok {
+		return u.cartonDigest(ctx, ref, address)
+	}
 	repo, err := u.client.Repository(ref, nil)
 	if err != nil {
 		return nil, err
 	}
-	served, err := repo.Resolve(ctx, ref)
+	served, runner, err := registry.ResolveTag(ctx, repo, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +92,7 @@ func (a *app) digest(ctx context.Context, name string) (*seen, error) {
 		res.Digest, err = u.indexDigest(ctx, remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: ref.Tag, Digest: ref.Digest})
 		return res, err
 	}
-	model, err := upstream.Parsers().Parse(ctx, repo.Artifact(served))
+	model, err := u.parsers(runner).Parse(ctx, repo.Artifact(served))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
@@ -97,6 +102,23 @@ func (a *app) digest(ctx context.Context, name string) (*seen, error) {
 	}
 	res.Digest = im.Digest
 	return res, nil
+}
+
+// cartonDigest converts the carton at a URL. Its origin is the model hash.
+func (u *upstreamClient) cartonDigest(ctx context.Context, ref remote.Ref, address string) (_ *seen, err error) {
+	if ref.Digest != "" {
+		return nil, usage("%s: a carton at a URL has a tag", ref)
+	}
+	src, err := u.fromURL(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, src.Close()) }()
+	im, err := image.Build(src.Model)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ref, err)
+	}
+	return &seen{Ref: ref.String(), Digest: im.Digest, Origin: src.Model.Table.Origin.Digest, Format: mediatype.FormatCarton}, nil
 }
 
 // indexDigest asks the facade, in this process and with a store of its own, for an index.
@@ -111,7 +133,8 @@ func (u *upstreamClient) indexDigest(ctx context.Context, ref remote.Ref) (d dig
 		return "", err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	facade := &registry.Handler{Upstream: u.client, Store: s, Parsers: upstream.Parsers(), Log: u.log}
+	facade := &registry.Handler{Upstream: u.client, Store: s, Parsers: u.parsers(""), OllamaRunner: u.cfg.Upstream.OllamaRunner, Carton: u.cartons, Log: u.log}
+	defer func() { err = errors.Join(err, facade.Close()) }()
 	address := &url.URL{Path: "/v2/" + ref.Repository + "/manifests/" + ref.Object(), RawQuery: url.Values{"ns": {ref.Host}}.Encode()}
 	w := &answer{header: http.Header{}}
 	facade.ServeHTTP(w, (&http.Request{Method: http.MethodGet, URL: address, Header: http.Header{}}).WithContext(ctx))

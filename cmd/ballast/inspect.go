@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/registry"
@@ -21,14 +21,17 @@ import (
 
 func (a *app) inspectCommand() *cobra.Command {
 	var fromRegistry bool
+	var origin string
 	c := &cobra.Command{
 		Use:   "inspect REF|DIGEST",
 		Short: "show the format, files, config and origin of a model",
-		Long:  "Show the format, files, config and origin of a model of this node. With --remote, ask the registry:\nworks without ballastd and downloads no weights.",
+		Long:  "Show the format, files and origin of a model of this node, what is known of it, from the origin or from the\nheaders of its files, and what of the origin has no place in ModelPack. With --remote, ask the registry: works\nwithout ballastd and downloads no weights.",
 		Args:  cobra.ExactArgs(1),
 	}
 	out := outputFlag(c)
 	c.Flags().BoolVar(&fromRegistry, "remote", false, "ask the registry")
+	c.Flags().StringVar(&origin, "origin", "", "print the `document` of the origin byte for byte: manifest, config, or child of a list")
+	c.Flags().Lookup("origin").NoOptDefVal = "manifest"
 	c.ValidArgsFunction = a.completes(1, modelRefs)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := names(args); err != nil {
@@ -44,7 +47,11 @@ func (a *app) inspectCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if origin != "" {
+			return a.originDocument(d, origin)
+		}
 		if *out == outJSON {
+			d.Documents = nil // large; --origin prints them
 			return a.printJSON(d)
 		}
 		return a.detail(d)
@@ -63,6 +70,19 @@ func (a *app) localDetail(ctx context.Context, name string) (admin.Detail, error
 		err = fmt.Errorf("%w; \"ballast inspect --remote\" asks the registry", err)
 	}
 	return d, err
+}
+
+// originDocument writes a document of the origin as it is.
+func (a *app) originDocument(d admin.Detail, which string) error {
+	p, err := d.OriginDocument(which)
+	if errdefs.IsInvalidArgument(err) {
+		return &usageError{err}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(d.Refs, " "), err)
+	}
+	_, err = a.stdout.Write(p)
+	return err
 }
 
 // remoteDetail converts a model in this process.
@@ -132,6 +152,8 @@ func describe(ref remote.Ref, model *convert.Model) (admin.Detail, error) {
 		d.Size += f.Size
 		d.Files[i].Source = nil
 	}
+	d.Description = admin.Describe(model.Config, model.ContextLength, headers.Report{})
+	d.Explain(&model.Table)
 	return d, nil
 }
 
@@ -150,6 +172,7 @@ func (a *app) detail(d admin.Detail) error {
 		{"Reference:", strings.Join(d.Refs, " ")},
 		{"Format:", d.Origin.Format},
 		{"Origin:", d.Origin.Digest.String()},
+		{"Mapping:", "version " + strconv.Itoa(d.Origin.Mapping)},
 		{"Converted:", d.Manifest.String()},
 		{"Size:", size(d.Size) + " (" + strconv.FormatInt(d.Size, 10) + " bytes)"},
 		{"State:", state(d.Image)},
@@ -160,7 +183,8 @@ func (a *app) detail(d admin.Detail) error {
 	for _, p := range d.Pins {
 		head = append(head, []string{"Pin:", admin.PinnedRef(p) + ", expires " + ago(p.Expires)})
 	}
-	head = append(head, configRows(d.ConfigJSON)...)
+	head = append(head, descriptionRows(d.Description)...)
+	head = append(head, originRows(d)...)
 	if err := a.table(head); err != nil {
 		return err
 	}
@@ -180,26 +204,4 @@ func (a *app) detail(d admin.Detail) error {
 	}
 	fmt.Fprintln(a.stdout)
 	return a.table(rows)
-}
-
-// configRows returns the lines of a model's config that are known.
-func configRows(p json.RawMessage) [][]string {
-	var c struct {
-		Descriptor convert.ModelDescriptor `json:"descriptor"`
-		Config     convert.ModelConfig     `json:"config"`
-	}
-	if json.Unmarshal(p, &c) != nil {
-		return nil
-	}
-	var rows [][]string
-	for _, r := range [][]string{
-		{"Name:", c.Descriptor.Name}, {"Family:", c.Descriptor.Family}, {"Architecture:", c.Config.Architecture},
-		{"Parameters:", c.Config.ParamSize}, {"Quantization:", c.Config.Quantization}, {"Precision:", c.Config.Precision},
-		{"Weights:", c.Config.Format}, {"Licenses:", strings.Join(c.Descriptor.Licenses, ", ")},
-	} {
-		if r[1] != "" {
-			rows = append(rows, r)
-		}
-	}
-	return rows
 }

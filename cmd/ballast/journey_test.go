@@ -78,6 +78,8 @@ docker_config = ""
 stall_timeout = "2s"
 [fetch]
 reserve = %d
+[lazy]
+holder = "none" # a holder is a copy of this program, which is the test
 `, s.dir+"/root", s.dir+"/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, reserve)
 	if err := os.WriteFile(s.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -335,7 +337,7 @@ func TestPrefetchFails(t *testing.T) {
 		}},
 		{name: "format of others", want: exitUnsupported, setup: func(_ *testing.T, s *site) {
 			s.models["team/model"].Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",` +
-				`"config":{"mediaType":"application/vnd.kitops.modelkit.config.v1+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)
+				`"config":{"mediaType":"application/vnd.kitops.modelkit.config.v2+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

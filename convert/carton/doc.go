@@ -29,7 +29,8 @@
 // only in LINKS.
 //
 // An archive at a URL is read by ranges. From a server that does not know them it is copied
-// to a temporary file, which has no name and goes away with the Carton.
+// to a temporary file, which has no name and goes away with the Carton. A directory that a carton
+// was unpacked to (Folder) is read as an archive of its files, with all checks that one gets.
 //
 // # Identity
 //

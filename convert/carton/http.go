@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert/contentrange"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
@@ -131,28 +131,13 @@ func retryAfter(s string) (time.Duration, bool) {
 	return min(max(d, 0), store.MaxRetryAfter), true
 }
 
-// parseContentRange parses "bytes 0-9/100", with a size.
-// https://www.rfc-editor.org/rfc/rfc9110#name-content-range
-func parseContentRange(s string) (first, last, size int64, err error) {
-	bad := fmt.Errorf("Content-Range %.100q: %w", s, errdefs.ErrUnavailable)
-	rest, ok := strings.CutPrefix(s, "bytes ")
-	span, all, ok2 := strings.Cut(rest, "/")
-	from, to, ok3 := strings.Cut(span, "-")
-	if !ok || !ok2 || !ok3 {
-		return 0, 0, 0, bad
+// partOf returns the part that an answer says it is. The size of the file has to be in it: nothing
+// else says how large an archive is.
+func partOf(resp *http.Response) (contentrange.Range, error) {
+	header := resp.Header.Get("Content-Range")
+	r, ok := contentrange.Parse(header)
+	if !ok || r.Size < 0 {
+		return contentrange.Range{}, fmt.Errorf("Content-Range %.100q: %w", header, errdefs.ErrUnavailable)
 	}
-	for _, v := range []struct {
-		text string
-		n    *int64
-	}{{from, &first}, {to, &last}, {all, &size}} {
-		n, err := strconv.ParseUint(v.text, 10, 63)
-		if err != nil {
-			return 0, 0, 0, bad
-		}
-		*v.n = int64(n)
-	}
-	if first > last || last >= size {
-		return 0, 0, 0, bad
-	}
-	return first, last, size, nil
+	return r, nil
 }

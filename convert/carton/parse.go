@@ -39,6 +39,9 @@ func Parser(o Options) convert.Parser {
 			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
 		}
 		model.Table.Origin = store.Origin{Format: string(mediatype.FormatCarton), Digest: m.Digest, Mapping: convert.MappingVersion}
+		if model.Documents, err = convert.ReadDocuments(ctx, a, m); err != nil {
+			return nil, fmt.Errorf("manifest %s: %w", m.Digest, err)
+		}
 		return model, nil
 	}
 }

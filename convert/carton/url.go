@@ -43,16 +43,16 @@ func OpenURL(ctx context.Context, url string, o Options) (Source, error) {
 	if resp.StatusCode == http.StatusOK {
 		return u.copy(resp)
 	}
-	first, last, size, err := parseContentRange(resp.Header.Get("Content-Range"))
+	part, err := partOf(resp)
 	if err != nil {
 		return nil, err
 	}
-	u.size = size
+	u.size = part.Size
 	if tag := resp.Header.Get("ETag"); !strings.HasPrefix(tag, "W/") {
 		u.etag = tag
 	}
-	if last == size-1 && last-first < firstRead {
-		tail := make([]byte, last-first+1)
+	if part.Last == part.Size-1 && part.Last-part.First < firstRead {
+		tail := make([]byte, part.Last-part.First+1)
 		if _, err := io.ReadFull(resp.Body, tail); err != nil {
 			return nil, fmt.Errorf("end of the archive: %w: %w", err, errdefs.ErrUnavailable)
 		}
@@ -148,15 +148,15 @@ func (u *URL) check(resp *http.Response, off, n int64) error {
 		}
 		return fmt.Errorf("the server answered a range with the whole archive: %w", errdefs.ErrUnavailable)
 	}
-	first, last, size, err := parseContentRange(resp.Header.Get("Content-Range"))
+	part, err := partOf(resp)
 	if err != nil {
 		return err
 	}
-	if tag := resp.Header.Get("ETag"); size != u.size || u.etag != "" && tag != "" && tag != u.etag {
+	if tag := resp.Header.Get("ETag"); part.Size != u.size || u.etag != "" && tag != "" && tag != u.etag {
 		return changed
 	}
-	if first != off || last > off+n-1 {
-		return fmt.Errorf("Content-Range from %d to %d for bytes %d to %d: %w", first, last, off, off+n-1, errdefs.ErrUnavailable)
+	if part.First != off || part.Last > off+n-1 {
+		return fmt.Errorf("Content-Range from %d to %d for bytes %d to %d: %w", part.First, part.Last, off, off+n-1, errdefs.ErrUnavailable)
 	}
 	return nil
 }

@@ -71,6 +71,8 @@ func All(files []File) []*Built {
 		DockerAIFiles(files),
 		Ollama(files, OllamaConfigOld),
 		Ollama(files, OllamaConfigNew),
+		KitOps(files),
+		KitOpsGzip(files),
 	}
 }
 

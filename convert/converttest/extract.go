@@ -68,6 +68,9 @@ func source(src store.Source, blobs map[digest.Digest][]byte) ([]byte, error) {
 		if !ok {
 			return nil, fmt.Errorf("no blob %s", src.Blob)
 		}
+		if len(src.Chunks) > 0 && src.Size == 0 {
+			return chunks(src, blob)
+		}
 		return blob[src.Offset : src.Offset+src.Size], nil
 	}
 	p := src.Inline
@@ -79,6 +82,48 @@ func source(src store.Source, blobs map[digest.Digest][]byte) ([]byte, error) {
 		p = append(p, b...)
 	}
 	return p, nil
+}
+
+// chunks returns the bytes of a source in a blob of chunks, each of which is verified.
+func chunks(src store.Source, blob []byte) ([]byte, error) {
+	var all []byte
+	for _, c := range src.Chunks {
+		p := make([]byte, c.Size)
+		if c.Len == 0 {
+			all = append(all, p...)
+			continue
+		}
+		if err := unit(p, blob[c.At:c.At+c.Len], src.Codec); err != nil {
+			return nil, fmt.Errorf("chunk at %d: %w", c.Offset, err)
+		}
+		if err := store.VerifyBytes(c.Digest, p); err != nil {
+			return nil, fmt.Errorf("chunk at %d: %w", c.Offset, err)
+		}
+		all = append(all, p...)
+	}
+	return all, nil
+}
+
+// unit fills p with the first bytes of what b is uncompressed.
+func unit(p, b []byte, c store.Codec) error {
+	var r io.Reader = bytes.NewReader(b)
+	switch c {
+	case store.CodecGzip:
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return err
+		}
+		r = z
+	case store.CodecZstd:
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			return err
+		}
+		defer z.Close()
+		r = z
+	}
+	_, err := io.ReadFull(r, p)
+	return err
 }
 
 func decompress(p []byte, c store.Codec) ([]byte, error) {

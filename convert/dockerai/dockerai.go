@@ -14,7 +14,7 @@ import (
 
 // Parse parses a Docker AI model. It is a convert.Parser.
 func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
-	cfg, err := readConfig(ctx, a, m)
+	cfg, p, err := readConfig(ctx, a, m)
 	if err != nil {
 		return nil, err
 	}
@@ -23,6 +23,7 @@ func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*conve
 		return nil, err
 	}
 	b := convert.NewBuilder(m, mediatype.FormatDockerAI)
+	b.KeepConfig(p)
 	for i, l := range m.Layers {
 		p, err := n.place(l)
 		if err != nil {
@@ -32,7 +33,14 @@ func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*conve
 			return nil, err
 		}
 	}
-	return b.Model(ctx, a, cfg)
+	model, err := b.Model(ctx, a, describe(cfg))
+	if err != nil {
+		return nil, err
+	}
+	if n, ok := cfg.Object("config").Int("context_size"); ok && n > 0 {
+		model.ContextLength = n
+	}
+	return model, nil
 }
 
 // A namer gives layers their paths, in the order of the manifest.
@@ -140,19 +148,24 @@ func numbered(name string, i int, ext string) string {
 	return fmt.Sprintf("%s-%d%s", name, i, ext)
 }
 
-// readConfig reads the config in either shape.
-func readConfig(ctx context.Context, a convert.Artifact, m *convert.Manifest) (convert.Config, error) {
-	if m.Config.Digest == "" || mediatype.Base(m.Config.MediaType) == mediatype.OCIEmpty {
-		return convert.Config{}, nil
+// readConfig reads the config, and returns its bytes as well; an empty object and nil if there is
+// none.
+func readConfig(ctx context.Context, a convert.Artifact, m *convert.Manifest) (o *convert.Object, p []byte, err error) {
+	text := []byte("{}")
+	if m.Config.Digest != "" && mediatype.Base(m.Config.MediaType) != mediatype.OCIEmpty {
+		if p, err = convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize); err != nil {
+			return nil, nil, fmt.Errorf("config: %w", err)
+		}
+		text = p
 	}
-	p, err := convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
-	if err != nil {
-		return convert.Config{}, fmt.Errorf("config: %w", err)
+	if o, err = convert.ParseObject(text); err != nil {
+		return nil, nil, fmt.Errorf("config: %w", err)
 	}
-	o, err := convert.ParseObject(p)
-	if err != nil {
-		return convert.Config{}, fmt.Errorf("config: %w", err)
-	}
+	return o, p, nil
+}
+
+// describe returns what a config in either shape says.
+func describe(o *convert.Object) convert.Config {
 	c, d := o.Object("config"), o.Object("descriptor")
 	gguf := c.Object("gguf") // the specification's shape has its facts in here
 	arch := cmp.Or(c.String("architecture"), gguf.String("architecture"))
@@ -168,7 +181,7 @@ func readConfig(ctx context.Context, a convert.Artifact, m *convert.Manifest) (c
 			ParamSize:    convert.ParamSize(cmp.Or(c.String("parameters"), gguf.String("parameter_count"))),
 			Quantization: quantizationName(quantization),
 		},
-	}, nil
+	}
 }
 
 // quantizationName drops what GGUF tools write around the name.

@@ -241,6 +241,11 @@ func FuzzDockerAI(f *testing.F) {
 		}
 		f.Add(b.Manifest, b.Blobs[m.Config.Digest], b.Blobs[m.Layers[len(m.Layers)-1].Digest])
 	}
+	for _, path := range []string{"../x", "/x", `..\..\x`, "a\nb", ".wh..wh..opq", "a/../../x"} {
+		b := converttest.Make(converttest.Spec{ConfigType: prefix + v02, Config: "{}",
+			Layers: []converttest.Layer{layer("dir.tar", tarOf(path, "x"), path), layer("model.file", "x", path), layer("gguf.v4", "x", "")}})
+		f.Add(b.Manifest, []byte(`{"config":{"gguf":[],"parameters":"1e999B"},"config":{}}`), []byte(tarOf(path, "x")))
+	}
 	f.Fuzz(func(t *testing.T, manifest, config, layer []byte) {
 		m, err := convert.ParseManifest(manifest)
 		if err != nil {

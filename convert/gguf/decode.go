@@ -38,8 +38,9 @@ type decoder struct {
 	kind   uint32
 	arrays []array // those that are open, the innermost last
 
-	rank uint32
-	sums sums
+	rank   uint32
+	sums   sums
+	tensor func(off int64) // can be nil
 }
 
 type state func(d *decoder, field []byte) error
@@ -60,6 +61,8 @@ func newDecoder(o Options) *decoder {
 		arch:  map[string]uint64{},
 		room:  maxText,
 		sums:  sums{types: map[string]*TypeUse{}},
+
+		tensor: o.Tensor,
 	}
 	if o.Limit > 0 {
 		d.limit = min(d.limit, uint64(o.Limit))
@@ -384,6 +387,9 @@ func (d *decoder) tensorInfo(p []byte) error {
 	}
 	if err := d.sums.add(shape[:d.rank], tensorTypes[kind], off); err != nil {
 		return err
+	}
+	if d.tensor != nil {
+		d.tensor(int64(off))
 	}
 	return d.nextTensor()
 }

@@ -15,6 +15,10 @@ type Options struct {
 	// Limit is the size in bytes that a header can have, zero for MaxHeader, which is also the
 	// most.
 	Limit int64
+
+	// Tensor, if not nil, is called for each tensor of the header, also of one that turns out wrong,
+	// with where its data starts, in bytes from DataOffset.
+	Tensor func(off int64)
 }
 
 // A Sniffer reads the header of a file whose bytes are written to it, from the first on. It is for

@@ -53,6 +53,7 @@ type config struct {
 	Descriptor   convert.ModelDescriptor `json:"descriptor"`
 	ModelFS      convert.ModelFS         `json:"modelfs"`
 	Config       convert.ModelConfig     `json:"config"`
+	Origin       *documents              `json:"dev.ballast.origin,omitempty"`
 }
 
 // Build makes the image of a model. It returns errdefs.ErrInvalidArgument if the table of the
@@ -79,6 +80,7 @@ func Build(m *convert.Model) (*Image, error) {
 		Descriptor:   m.Config.Descriptor,
 		ModelFS:      convert.ModelFS{Type: "layers"},
 		Config:       m.Config.Config,
+		Origin:       keep(m),
 	}
 	var descs []ocispec.Descriptor
 	for _, l := range layers {
@@ -99,7 +101,7 @@ func Build(m *convert.Model) (*Image, error) {
 		ArtifactType: mediatype.ModelPackManifest,
 		Config:       ocispec.Descriptor{MediaType: mediatype.OCIConfig, Digest: im.ConfigDigest, Size: int64(len(im.Config))},
 		Layers:       append(descs, tableLayer(&im)),
-		Annotations:  origin(m.Table.Origin),
+		Annotations:  annotations(m),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode manifest: %w", err)
@@ -115,6 +117,14 @@ func origin(o store.Origin) map[string]string {
 		mediatype.AnnotationOriginDigest: o.Digest.String(),
 		mediatype.AnnotationMapping:      strconv.Itoa(o.Mapping),
 	}
+}
+
+func annotations(m *convert.Model) map[string]string {
+	a := origin(m.Table.Origin)
+	if m.ContextLength > 0 {
+		a[mediatype.AnnotationContextLength] = strconv.FormatInt(m.ContextLength, 10)
+	}
+	return a
 }
 
 func tableLayer(im *Image) ocispec.Descriptor {
@@ -133,11 +143,13 @@ type blobLayer struct {
 }
 
 // blobLayers returns the blob layers in the order of the origin; the largest, if there are too
-// many.
+// many. There is none for an empty blob, which containerd would refuse.
 func blobLayers(m *convert.Model) []blobLayer {
-	keep := make([]int, len(m.Layers))
-	for i := range keep {
-		keep[i] = i
+	keep := make([]int, 0, len(m.Layers))
+	for i, l := range m.Layers {
+		if l.Desc.Size > 0 {
+			keep = append(keep, i)
+		}
 	}
 	if len(keep) > maxBlobLayers {
 		slices.SortStableFunc(keep, func(a, b int) int { return cmp.Compare(m.Layers[b].Desc.Size, m.Layers[a].Desc.Size) })
@@ -152,6 +164,9 @@ func blobLayers(m *convert.Model) []blobLayer {
 		annotate(a, mediatype.AnnotationLayerType, l.MediaType)
 		annotate(a, mediatype.AnnotationOriginType, l.Desc.MediaType)
 		annotate(a, mediatype.AnnotationFilepath, l.Path)
+		for _, key := range mediatype.TOCKeys {
+			annotate(a, key, l.Desc.Annotations[key])
+		}
 		layers = append(layers, blobLayer{
 			desc:   ocispec.Descriptor{MediaType: mediatype.BlobLayer, Digest: blob.Digest, Size: blob.Size, Annotations: a},
 			diffID: cmp.Or(blob.DiffID, blob.Digest),

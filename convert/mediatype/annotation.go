@@ -12,7 +12,7 @@ const (
 
 	CNAIFilepath    = keyCNAI + "filepath"
 	CNAIMetadata    = keyCNAI + "file.metadata+json"
-	cnaiMetadataOld = keyCNAI + "file.metadata" // v0.0.4 only
+	CNAIMetadataOld = keyCNAI + "file.metadata" // v0.0.4 only
 
 	// AnnotationTitle is the file name of a layer of any OCI artifact.
 	// https://github.com/opencontainers/image-spec/blob/v1.1.1/annotations.md
@@ -60,6 +60,10 @@ const (
 	// AnnotationMapping is the version of the mapping rules; on manifests.
 	AnnotationMapping = "dev.ballast.mapping.version"
 
+	// AnnotationContextLength is the number of tokens that a model can have in mind; on
+	// manifests. ModelPack has no place for it.
+	AnnotationContextLength = "dev.ballast.model.context.length"
+
 	// AnnotationLayerType is the ModelPack media type of a blob; on blob layers.
 	AnnotationLayerType = "dev.ballast.layer.mediatype"
 
@@ -82,7 +86,7 @@ func Filepath(annotations map[string]string) string {
 
 // Metadata returns the JSON that annotations give the file of a layer, or "".
 func Metadata(annotations map[string]string) string {
-	return first(annotations, AnnotationMetadata, CNAIMetadata, cnaiMetadataOld)
+	return first(annotations, AnnotationMetadata, CNAIMetadata, CNAIMetadataOld)
 }
 
 func first(annotations map[string]string, keys ...string) string {

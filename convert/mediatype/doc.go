@@ -11,7 +11,7 @@
 // ModelPack has three spellings of one format. CNAI early (2024) used ordinary image layers
 // whose descriptor has an artifactType application/vnd.cnai.model.layer.v1.tar; CNAI
 // later (2025) used application/vnd.cnai.model.<kind>.v1.<packing>; ModelPack has the same
-// names with vnd.cncf.model. Docker AI and Ollama have types of their own. Legacy spellings
+// names with vnd.cncf.model. Docker AI, Ollama and KitOps have types of their own. Legacy spellings
 // are rows here, not conditions elsewhere.
 //
 // # Comparing

@@ -21,10 +21,8 @@ const (
 
 	FormatOllamaList Format = "ollama-list" // one model in a variant for each runner
 	FormatCarton     Format = "carton"
+	FormatKitOps     Format = "kitops" // a ModelKit
 )
-
-// FormatKitOps is recognised and refused.
-const FormatKitOps Format = "kitops"
 
 // What is not a model and passes unchanged.
 const (
@@ -89,7 +87,7 @@ type Type struct {
 	Format  Format
 	Role    Role
 	Kind    Kind // layers only; empty where the type does not tell
-	Part    Part // Docker AI and Ollama layers only
+	Part    Part // Docker AI, Ollama and ModelKit layers only
 	Archive store.Archive
 	Codec   store.Codec
 }
@@ -129,7 +127,7 @@ func Parse(s string) (Type, error) {
 	case strings.HasPrefix(base, prefixOllama):
 		return Type{}, unknown(base, FormatOllama)
 	case strings.HasPrefix(base, prefixKitOps):
-		return Type{}, unknown(base, FormatKitOps)
+		return parseModelKit(base)
 	}
 	return Type{}, fmt.Errorf("unknown media type %q: %w", base, errdefs.ErrNotImplemented)
 }
@@ -184,6 +182,36 @@ func parseModel(f Format, base, rest string) (Type, error) {
 		}
 	}
 	return Type{Base: base, Format: f, Role: RoleLayer, Kind: kind, Archive: p.archive, Codec: p.codec}, nil
+}
+
+// kitKinds are the names in a ModelKit layer type and their kinds. A prompt is packed as code; a
+// part of a model is what stands beside its weights.
+var kitKinds = map[string]Kind{
+	"model":     KindWeight,
+	"modelpart": KindWeightConfig,
+	"dataset":   KindDataset,
+	"code":      KindCode,
+	"docs":      KindDoc,
+	"prompt":    KindCode,
+	"mcpb":      KindCode,
+}
+
+// parseModelKit parses a layer type of a ModelKit: <kind>.v1.<packing>.
+func parseModelKit(base string) (Type, error) {
+	name, version, packing := splitModel(base[len(prefixKitOps):])
+	if version != "" && version != "v1" {
+		return Type{}, fmt.Errorf("%s media type %q: unknown version %s: %w", FormatKitOps, base, version, errdefs.ErrNotImplemented)
+	}
+	kind, ok := kitKinds[name]
+	p, known := packings[packing]
+	if !ok || !known {
+		return Type{}, unknown(base, FormatKitOps)
+	}
+	part := Part("")
+	if name == "model" {
+		part = PartModel
+	}
+	return Type{Base: base, Format: FormatKitOps, Role: RoleLayer, Kind: kind, Part: part, Archive: p.archive, Codec: p.codec}, nil
 }
 
 // splitModel splits at the first component that is a "v" and digits.

@@ -149,7 +149,7 @@ func TestParseRefuses(t *testing.T) {
 		{"only the prefix", "application/vnd.cncf.model.", errdefs.ErrNotImplemented, "unknown modelpack"},
 		{"Docker AI unknown", "application/vnd.docker.ai.gguf.v4", errdefs.ErrNotImplemented, "unknown docker-ai"},
 		{"Ollama unknown", "application/vnd.ollama.image.hologram", errdefs.ErrNotImplemented, "unknown ollama"},
-		{"KitOps layer", "application/vnd.kitops.modelkit.model.v1.tar", errdefs.ErrNotImplemented, "unknown kitops"},
+		{"KitOps layer", "application/vnd.kitops.modelkit.model.v1.raw+gzip", errdefs.ErrNotImplemented, "unknown kitops"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := mediatype.Parse(tt.mediaType)
@@ -206,6 +206,8 @@ func FuzzMediaType(f *testing.F) {
 	for _, s := range []string{
 		"application/vnd.cncf.model.weight.v1.tar+gzip", "application/vnd.cnai.model.layer.v1.tar", "application/vnd.cnai.model.weight.v1",
 		"application/vnd.ollama.image.tensor; name=\"../../x\"; shape=[1e9", "APPLICATION/VND.DOCKER.AI.GGUF.V3", "a/b", "", ";", "application/vnd.cncf.model..v1.",
+		"application/vnd.ollama.image.tensor; name*=utf-8''..%2f..%2fx; shape=1", "application/vnd.ollama.image.tensor; name=x; shape=[1e9,1e9]",
+		"application/vnd.ollama.image.", "application/vnd.ollama.image.model/../x", "application/vnd.cncf.model.weight.v1.tar+gzip+gzip", "application/vnd.docker.ai.\x00",
 	} {
 		f.Add(s)
 	}

@@ -1,6 +1,10 @@
 package mediatype
 
-import "github.com/ballast-dev/ballast/store"
+import (
+	"strings"
+
+	"github.com/ballast-dev/ballast/store"
+)
 
 // OCI types.
 // https://github.com/opencontainers/image-spec/blob/v1.1.1/media-types.md
@@ -104,13 +108,28 @@ const (
 // subtypeCarton is how the types of cartons begin after the slash.
 const subtypeCarton = "vnd.carton"
 
-// KitOps types, recognised only.
+// KitOps types. Those of layers are composed.
 // https://github.com/kitops-ml/kitops/blob/v1.6.0/pkg/lib/constants/mediaType.go
 const (
 	prefixKitOps = "application/vnd.kitops.modelkit."
 
-	KitOpsConfig = prefixKitOps + "config.v1+json"
+	KitOpsManifest = prefixKitOps + "manifest.v1+json"
+	KitOpsConfig   = prefixKitOps + "config.v1+json"
 )
+
+// KitOpsLayer returns the media type of a layer of a ModelKit, such as that of "model", "tar+gzip".
+func KitOpsLayer(kind, packing string) string { return prefixKitOps + kind + ".v1." + packing }
+
+// KitOpsKind returns the kind in the media type of a layer of a ModelKit, such as "model"; "" for
+// any other type.
+func KitOpsKind(s string) string {
+	rest, ok := strings.CutPrefix(Base(s), prefixKitOps)
+	if !ok {
+		return ""
+	}
+	kind, _, _ := strings.Cut(rest, ".")
+	return kind
+}
 
 // prefixes say which format owns which names.
 var prefixes = []struct {
@@ -187,5 +206,6 @@ var table = map[string]Type{
 	ollamaTokenizer:       {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTokenizer},
 	ollamaTokenizerConfig: {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTokenizerConfig},
 
-	KitOpsConfig: {Format: FormatKitOps, Role: RoleConfig},
+	KitOpsManifest: {Format: FormatKitOps, Role: RoleManifest},
+	KitOpsConfig:   {Format: FormatKitOps, Role: RoleConfig},
 }

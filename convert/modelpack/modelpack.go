@@ -13,7 +13,7 @@ import (
 
 // Parse parses ModelPack and later CNAI. It is a convert.Parser.
 func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
-	cfg, err := readConfig(ctx, a, m)
+	cfg, p, err := readConfig(ctx, a, m)
 	if err != nil {
 		return nil, err
 	}
@@ -21,7 +21,7 @@ func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*conve
 	if isCNAI(m) {
 		format = mediatype.FormatCNAI
 	}
-	return build(ctx, a, m, format, cfg)
+	return build(ctx, a, m, format, cfg, p)
 }
 
 // isCNAI reports whether m has the spelling of CNAI.
@@ -34,24 +34,26 @@ func isCNAI(m *convert.Manifest) bool {
 	return len(m.Layers) > 0 && mediatype.FormatOf(m.Layers[0].MediaType) == mediatype.FormatCNAI
 }
 
-// readConfig reads the config, which may be missing or empty.
-func readConfig(ctx context.Context, a convert.Artifact, m *convert.Manifest) (convert.Config, error) {
+// readConfig reads the config, which may be missing or empty, and returns its bytes as well.
+func readConfig(ctx context.Context, a convert.Artifact, m *convert.Manifest) (convert.Config, []byte, error) {
 	if !hasConfig(m) {
-		return convert.Config{}, nil
+		return convert.Config{}, nil, nil
 	}
 	p, err := convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
 	if err != nil {
-		return convert.Config{}, fmt.Errorf("config: %w", err)
+		return convert.Config{}, nil, fmt.Errorf("config: %w", err)
 	}
-	return convert.ParseConfig(p)
+	cfg, err := convert.ParseConfig(p)
+	return cfg, p, err
 }
 
 func hasConfig(m *convert.Manifest) bool {
 	return m.Config.Digest != "" && mediatype.Base(m.Config.MediaType) != mediatype.OCIEmpty
 }
 
-// build adds all layers. The diffIDs of cfg are those that the origin lists.
-func build(ctx context.Context, a convert.Artifact, m *convert.Manifest, f mediatype.Format, cfg convert.Config) (*convert.Model, error) {
+// build adds all layers. The diffIDs of cfg are those that the origin lists; p are the bytes that
+// cfg was read from.
+func build(ctx context.Context, a convert.Artifact, m *convert.Manifest, f mediatype.Format, cfg convert.Config, p []byte) (*convert.Model, error) {
 	if len(m.Layers) == 0 {
 		return nil, fmt.Errorf("no layers: %w", errdefs.ErrInvalidArgument)
 	}
@@ -59,6 +61,7 @@ func build(ctx context.Context, a convert.Artifact, m *convert.Manifest, f media
 		return nil, err
 	}
 	b := convert.NewBuilder(m, f)
+	b.KeepConfig(p)
 	for i, l := range m.Layers {
 		p, err := place(l)
 		if err != nil {
@@ -122,8 +125,10 @@ func isModelLayer(t mediatype.Type) bool {
 // ParseEarly parses early CNAI. It is a convert.Parser.
 func ParseEarly(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
 	cfg := earlyConfig(m.Annotations)
+	var p []byte
 	if hasConfig(m) {
-		p, err := convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
+		var err error
+		p, err = convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
 		if err != nil {
 			return nil, fmt.Errorf("config: %w", err)
 		}
@@ -135,7 +140,7 @@ func ParseEarly(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*
 			return nil, err
 		}
 	}
-	return build(ctx, a, m, mediatype.FormatCNAIEarly, cfg)
+	return build(ctx, a, m, mediatype.FormatCNAIEarly, cfg, p)
 }
 
 // earlyKind returns the kind of a layer of early CNAI: what an annotation says, else the type

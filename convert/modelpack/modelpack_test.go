@@ -477,6 +477,12 @@ func FuzzModelPack(f *testing.F) {
 		f.Add(b.Manifest, b.Blobs[m.Config.Digest], b.Blobs[m.Layers[0].Digest])
 	}
 	f.Add([]byte(`{"artifactType":"application/vnd.cncf.model.manifest.v1+json","layers":[]}`), []byte(`{"modelfs":{"diffIds":[]}}`), []byte{})
+	for _, path := range []string{"../x", "/x", `..\..\x`, "a\nb", ".wh..wh..opq", "a/../../x"} {
+		p := converttest.Tar(file("a", "x"), file(path, "y"))
+		b := converttest.Make(converttest.Spec{ArtifactType: modelPackType, ConfigType: configType, Config: `{"modelfs":{"diffIds":["sha256:x"]}}`,
+			Layers: []converttest.Layer{{MediaType: tarType, Data: string(p), Annotations: converttest.At(path)}, {MediaType: raw, Data: "x", Annotations: with(converttest.At(path), `{"mode":-1,"size":2}`)}}})
+		f.Add(b.Manifest, []byte(`{"modelfs":{"diff_ids":null},"config":{"parameterSize":1e300}}`), p)
+	}
 	f.Fuzz(func(t *testing.T, manifest, config, layer []byte) {
 		m, err := convert.ParseManifest(manifest)
 		if err != nil {

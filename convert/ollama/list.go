@@ -232,6 +232,7 @@ func ParseChild(ctx context.Context, a convert.Artifact, l *List, c Child, p []b
 	}
 	model.Table.Origin = Origin(l, c)
 	model.Config.Descriptor.Revision = c.Digest.String()
+	model.Documents.Manifest, model.Documents.Child = l.Bytes, p
 	return model, nil
 }
 

@@ -309,7 +309,12 @@ func TestAListIsNoModelForParse(t *testing.T) {
 func FuzzList(f *testing.F) {
 	f.Add([]byte(list(child("a", `,"runner":"mlx"`), child("b", `,"format":"gguf"`))), "")
 	f.Add([]byte(list(`{"layers":[],"runner":"LLAMACPP"}`, list(child("a", "")))), "mlx")
-	f.Add([]byte(list(`{"digest":"sha256:../../x"}`)), "ggml")
+	for _, entry := range []string{
+		`{"digest":"sha256:../../x"}`, `{"runner":"ggml"}`, "null", `"x"`, child("a", `,"runner":"ollama"`), child("a", `,"size":-1`), child("a", `,"size":9223372036854775807`),
+		child("a", `,"runner":"ggml","runner":"mlx"`), child("a", `,"DIGEST":"x"`), child("a", ",") + `"x":`, fmt.Sprintf(`{"mediaType":%q,"digest":%q}`, listType, digest.FromString("b")),
+	} {
+		f.Add([]byte(list(entry)), "ggml")
+	}
 	f.Fuzz(func(t *testing.T, p []byte, runner string) {
 		l, err := ollama.ParseList(p)
 		if err != nil {

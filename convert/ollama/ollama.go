@@ -51,7 +51,15 @@ func parse(ctx context.Context, a convert.Artifact, m *convert.Manifest, list *L
 	if p.configBytes != nil {
 		p.builder.Generate("ollama/config.json", p.configBytes)
 	}
-	return p.builder.Model(ctx, a, convert.MergeConfig(p.modelConfig(), safetensors.Describe(p.summaries, safetensors.ModelConfig{})))
+	p.builder.KeepConfig(p.configBytes)
+	model, err := p.builder.Model(ctx, a, convert.MergeConfig(p.modelConfig(), safetensors.Describe(p.summaries, safetensors.ModelConfig{})))
+	if err != nil {
+		return nil, err
+	}
+	if n, ok := p.config.Int("context_length"); ok && n > 0 {
+		model.ContextLength = n
+	}
+	return model, nil
 }
 
 type parser struct {
@@ -285,15 +293,15 @@ func (p *parser) addMessages(ctx context.Context, mf *modelfile, layers []int) e
 	return nil
 }
 
-// modelConfig says what is known of the model, in the terms of ModelPack.
+// modelConfig says what is known of the model, in the terms of ModelPack. The architecture is left
+// open: a family is not always the architecture that the header of the weights names.
 func (p *parser) modelConfig() convert.Config {
 	o := p.config
 	c := convert.Config{
 		Descriptor: convert.ModelDescriptor{Family: o.String("model_family")},
 		Config: convert.ModelConfig{
-			Architecture: o.String("model_family"),
-			Format:       o.String("model_format"),
-			ParamSize:    convert.ParamSize(o.String("model_type")),
+			Format:    o.String("model_format"),
+			ParamSize: convert.ParamSize(o.String("model_type")),
 		},
 	}
 	switch t := o.String("file_type"); t {

@@ -221,7 +221,7 @@ func TestConfig(t *testing.T) {
 	}{
 		{`{"model_format":"gguf","model_family":"qwen35","model_type":"27.3B","file_type":"Q4_K_M","capabilities":["completion","vision","tools","thinking"]}`, convert.Config{
 			Descriptor: convert.ModelDescriptor{Family: "qwen35"},
-			Config: convert.ModelConfig{Architecture: "qwen35", Format: "gguf", ParamSize: "27.3B", Quantization: "Q4_K_M",
+			Config: convert.ModelConfig{Format: "gguf", ParamSize: "27.3B", Quantization: "Q4_K_M",
 				Capabilities: &convert.Capabilities{InputTypes: []string{"text", "image"}, OutputTypes: []string{"text"}, ToolUsage: &yes, Reasoning: &yes}},
 		}},
 		{`{"model_format":"gguf","file_type":"F16","model_type":"137M"}`, convert.Config{Config: convert.ModelConfig{Format: "gguf", ParamSize: "137M", Precision: "float16"}}},
@@ -269,6 +269,11 @@ func FuzzOllama(f *testing.F) {
 		for _, l := range m.Layers {
 			f.Add(b.Manifest, b.Blobs[m.Config.Digest], b.Blobs[l.Digest])
 		}
+	}
+	for _, path := range hostilePaths {
+		b := converttest.Make(converttest.Spec{MediaType: manifestType, ConfigType: configType, Config: "{}",
+			Layers: []converttest.Layer{model, {MediaType: prefix + "json; name=" + path, Data: path}, layer("template", path), layer("params", path)}})
+		f.Add(b.Manifest, []byte(`{"remote_host":"x","renderer":"a\u0000b"}`), []byte("\"\"\"\nFROM /etc/passwd"))
 	}
 	f.Fuzz(func(t *testing.T, manifest, config, text []byte) {
 		m, err := convert.ParseManifest(manifest)

@@ -35,6 +35,18 @@ func FuzzTensors(f *testing.F) {
 	f.Add("", "vae/a", st(entries("data"), "aaaa"), entries("data"), "bbbb")
 	f.Add("", "draft.a", st(entries("a", "a.scale"), "aaaassss"), `{"__metadata__":{"quant_type":"int8"},`+entries("b")[1:], "bbbb")
 	f.Add("", "", st(`{"__metadata__":{"quant_type":"int4","a.x":"y"},`+entries("a", "draft.a")[1:], "aaaabbbb"), entries("c"), "cccc")
+	for _, params := range []string{
+		`; name="../../x"; dtype=F32; shape=[1]`, "; name*=utf-8''..%2f; dtype=F32; shape=1", "; name=x; dtype=F32; shape=[1e9,1e9]", "; name=x; dtype=F32; shape=[1",
+		"; name=x; dtype=F32; shape=[4294967296,4294967296]", "; name=x; name*=utf-8''y; dtype=F32; shape=1", "; name=__metadata__; dtype=F32; shape=1",
+	} {
+		f.Add(params, "../x", []byte("abcd"), entries("data"), "aaaa")
+	}
+	for _, head := range []string{
+		`{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}`, `{"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}}`, `{"__metadata__":{"x":1}}`,
+		`{"__metadata__":{"quant_type":"martian9"},` + entries("a")[1:], entries("data", "a"), entries(""), entries("a", "b"),
+	} {
+		f.Add("", "/etc/passwd", st(entries("data"), "aaaa"), head, "aaaabbbb")
+	}
 	f.Fuzz(func(t *testing.T, params, name string, first []byte, head, data string) {
 		b := converttest.NewOllama("", `{"draft":{"tensor_prefix":"draft."}}`)
 		b.Layer(tensorType+params, first, name)

@@ -1,12 +1,14 @@
 package push
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
@@ -27,44 +29,71 @@ func (c *conversion) planBallast(ctx context.Context) (*plan, error) {
 	}
 	p := &plan{}
 	names := blobNames(&model)
-	layers := map[digest.Digest]*layer{}
+	layers, sniffers := map[digest.Digest]*layer{}, snifferOf(&model.Table)
 	for i, b := range model.Table.Blobs {
 		l := &layer{
 			name: names[b.Digest], fromBlob: true,
 			desc: ocispec.Descriptor{MediaType: model.Layers[i].MediaType, Digest: b.Digest, Size: b.Size},
 		}
 		var also func() io.Writer
-		if isFile(b) && b.Size > 0 && !c.o.NoChunks {
-			l.chunks = &chunker{}
+		if l.chunks = newPassage(&model.Table, b); l.chunks != nil && !c.o.NoChunks {
+			l.sniffer = sniffers[b.Digest]
 			also = l.restart
+		} else {
+			l.chunks = nil
 		}
 		l.open = c.blob(b.Digest, b.Size, also)
 		layers[b.Digest] = l
 		p.layers = append(p.layers, l)
 	}
-	p.documents = func() (documents, error) { return ballastDocuments(&model, layers) }
+	p.documents = func() (documents, error) { return ballastDocuments(&model, p.layers, layers) }
 	return p, nil
 }
 
-// restart begins the chunks of a layer anew.
-func (l *layer) restart() io.Writer {
-	l.chunks = &chunker{}
-	return l.chunks
+// snifferOf returns what reads the headers of the files that are blobs.
+func snifferOf(t *store.Table) map[digest.Digest]*headers.Sniffer {
+	sniffers := map[digest.Digest]*headers.Sniffer{}
+	for _, f := range t.Files {
+		if f.Source == nil || f.Digest == "" || f.Source.Blob != f.Digest || sniffers[f.Digest] != nil || len(sniffers) == headers.MaxFiles {
+			continue
+		}
+		if headers.Has(f.Path, f.Size) {
+			sniffers[f.Digest] = headers.NewSniffer(f.Path, f.Size)
+		}
+	}
+	return sniffers
 }
 
-// ballastDocuments returns the converted image of a model, with the chunks of its layers.
-func ballastDocuments(model *convert.Model, layers map[digest.Digest]*layer) (documents, error) {
+// restart begins the chunks and the header of a layer anew.
+func (l *layer) restart() io.Writer {
+	l.chunks.restart()
+	if l.sniffer == nil {
+		return l.chunks
+	}
+	l.sniffer.Restart()
+	return io.MultiWriter(l.chunks, l.sniffer)
+}
+
+// ballastDocuments returns the converted image of a model, with the chunks of its layers, and with
+// what the headers of files said while they passed by. All have passed and were verified.
+func ballastDocuments(model *convert.Model, list []*layer, layers map[digest.Digest]*layer) (documents, error) {
 	m := *model
+	var sniffers []*headers.Sniffer
+	for _, l := range list {
+		if l.sniffer != nil && l.same == nil {
+			sniffers = append(sniffers, l.sniffer)
+		}
+	}
+	said := headers.Describe(sniffers)
+	m.Config = convert.MergeConfig(m.Config, said.Config)
+	m.ContextLength = cmp.Or(m.ContextLength, said.ContextLength)
 	m.Table.Files = slices.Clone(m.Table.Files)
 	for i, f := range m.Table.Files {
 		if f.Source == nil || f.Source.Blob == "" {
 			continue
 		}
 		if l := layers[f.Source.Blob]; l != nil && l.chunks != nil {
-			l.chunks.cut()
-			src := *f.Source
-			src.Chunks = l.chunks.chunks
-			m.Table.Files[i].Source = &src
+			l.chunks.note(&m.Table.Files[i])
 		}
 	}
 	im, err := image.Build(&m)
@@ -82,7 +111,8 @@ func (c *conversion) planMerged(ctx context.Context) (*plan, error) {
 		return nil, err
 	}
 	c.lose("the %d blobs of the origin: they are put together to files", len(c.src.Model.Table.Blobs))
-	model := &convert.Model{Config: c.src.Model.Config}
+	from := c.src.Model
+	model := &convert.Model{Config: from.Config, ContextLength: from.ContextLength, Documents: from.Documents}
 	p, layers := &plan{}, map[digest.Digest]*layer{}
 	for _, f := range files {
 		if f.Type != store.TypeReg || layers[f.Digest] != nil && f.Digest != "" {
@@ -92,7 +122,10 @@ func (c *conversion) planMerged(ctx context.Context) (*plan, error) {
 		l := &layer{name: f.Path, fromBlob: f.fromBlob, open: f.open, desc: ocispec.Descriptor{
 			MediaType: mediatype.Layer(mediatype.FormatModelPack, kind, store.ArchiveNone, store.CodecNone), Digest: f.Digest, Size: f.Size}}
 		if open := f.open; f.Size > 0 && !c.o.NoChunks && open != nil {
-			l.chunks = &chunker{}
+			l.chunks = filePassage(f.Size)
+			if headers.Has(f.Path, f.Size) {
+				l.sniffer = headers.NewSniffer(f.Path, f.Size)
+			}
 			l.open = func(ctx context.Context) (io.ReadCloser, error) {
 				r, err := open(ctx)
 				if err != nil {
@@ -114,7 +147,7 @@ func (c *conversion) planMerged(ctx context.Context) (*plan, error) {
 	}
 	p.documents = func() (documents, error) {
 		model.Table = *flatten(c.src.Model.Table.Origin, files)
-		return ballastDocuments(model, layers)
+		return ballastDocuments(model, p.layers, layers)
 	}
 	return p, nil
 }

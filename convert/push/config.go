@@ -2,24 +2,21 @@ package push
 
 import (
 	"context"
-	"io"
-	"path"
 	"regexp"
 	"slices"
-	"strings"
+	"strconv"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/gguf"
+	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/safetensors"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 )
 
 // config returns the config of the model as the specification allows it, with what the headers
 // of its files say where the origin says nothing.
-func (c *conversion) config(ctx context.Context, files []file) convert.Config {
-	cfg := convert.MergeConfig(c.src.Model.Config, describe(ctx, files))
+func (c *conversion) config(said headers.Report) convert.Config {
+	cfg := convert.MergeConfig(c.src.Model.Config, said.Config)
 	cfg.Descriptor.CreatedAt = convert.RFC3339(cfg.Descriptor.CreatedAt)
 	if s := cfg.Config.ParamSize; s != "" && !paramSize.MatchString(s) {
 		if cfg.Config.ParamSize = convert.ParamSize(s); cfg.Config.ParamSize == "" {
@@ -61,58 +58,23 @@ func isModality(s string) bool { return slices.Contains(modalities, s) }
 
 var language = regexp.MustCompile(`^[a-z]{2}$`)
 
-// The limits of what is read of files for the config.
-const (
-	maxDescribed  = 256     // files
-	maxModelFiles = 1 << 20 // bytes of a config.json
-)
-
 // describe returns what the headers of files say of a model. A file that says nothing, or that can
 // not be read, is no error: whoever sends it finds that out.
-func describe(ctx context.Context, files []file) convert.Config {
-	var ggufs []*gguf.Header
-	var tensors []safetensors.Summary
-	var model safetensors.ModelConfig
+func describe(ctx context.Context, files []file) headers.Report {
+	var list []headers.File
 	for _, f := range files {
-		if f.Type != store.TypeReg || f.open == nil || len(ggufs)+len(tensors) >= maxDescribed {
-			continue
-		}
-		switch name := strings.ToLower(f.Path); {
-		case strings.HasSuffix(name, ".gguf"):
-			withHeader(ctx, f, func(r io.Reader) {
-				if h, err := gguf.Read(r, gguf.Options{}); err == nil {
-					ggufs = append(ggufs, h)
-				}
-			})
-		case strings.HasSuffix(name, ".safetensors"):
-			withHeader(ctx, f, func(r io.Reader) {
-				if h, err := safetensors.Read(r, safetensors.Options{}); err == nil {
-					tensors = append(tensors, h.Summary())
-				}
-			})
-		case path.Base(name) == "config.json" && !strings.Contains(name, "/") && f.Size <= maxModelFiles:
-			withHeader(ctx, f, func(r io.Reader) {
-				if p, err := io.ReadAll(r); err == nil {
-					model, _ = safetensors.ParseConfig(p) // what is wrong says nothing
-				}
-			})
+		if f.Type == store.TypeReg && f.open != nil {
+			list = append(list, headers.File{Path: f.Path, Size: f.Size, Open: f.open})
 		}
 	}
-	cfg := gguf.Describe(ggufs...)
-	if len(tensors) > 0 {
-		cfg = convert.MergeConfig(cfg, safetensors.Describe(tensors, model))
-	}
-	return cfg
+	return headers.Read(ctx, list)
 }
 
-// withHeader reads the beginning of a file.
-func withHeader(ctx context.Context, f file, use func(io.Reader)) {
-	r, err := f.open(ctx)
-	if err != nil {
-		return
+// contextLength adds the context length to the annotations of a manifest, if it is known.
+func contextLength(annotations map[string]string, n int64) {
+	if n > 0 {
+		annotations[mediatype.AnnotationContextLength] = strconv.FormatInt(n, 10)
 	}
-	defer r.Close()
-	use(r)
 }
 
 // The config of CNAI v0.0.6, which differs in the spelling of some members.

@@ -48,6 +48,9 @@ type Options struct {
 	// NoChunks leaves the digests of chunks away; FormBallast only.
 	NoChunks bool
 
+	// Compress compresses the files in chunks; FormBallast only.
+	Compress Compression
+
 	// DryRun sends nothing, and reads no more than is needed to say what would be sent.
 	DryRun bool
 
@@ -149,6 +152,9 @@ func Convert(ctx context.Context, src *Source, dst Target, o Options) (res *Resu
 	if o.Tar && o.Form != FormModelPack && o.Form != FormCNAI {
 		return nil, fmt.Errorf("tars are for %s and %s: %w", FormModelPack, FormCNAI, errdefs.ErrInvalidArgument)
 	}
+	if o.Compress != CompressNone && (o.Form != FormBallast || o.NoChunks) {
+		return nil, fmt.Errorf("%s is for %s, with digests of chunks: %w", o.Compress, FormBallast, errdefs.ErrInvalidArgument)
+	}
 	c := &conversion{src: src, dst: dst, o: o, losses: src.Losses}
 	defer func() {
 		if closeErr := c.work.Close(); closeErr != nil && err == nil {
@@ -181,6 +187,9 @@ type documents struct {
 func (c *conversion) plan(ctx context.Context) (*plan, error) {
 	switch c.o.Form {
 	case FormBallast:
+		if c.o.Compress != CompressNone {
+			return c.planCompressed(ctx)
+		}
 		return c.planBallast(ctx)
 	case FormImage:
 		return c.planImage(ctx)

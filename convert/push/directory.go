@@ -83,7 +83,8 @@ func OpenFiles(ctx context.Context, name string) (*Source, error) {
 			return openBlob(ctx, fetcher, f.Digest, f.Size, nil), nil
 		}})
 	}
-	s.Model.Config = describe(ctx, open)
+	said := describe(ctx, open)
+	s.Model.Config, s.Model.ContextLength = said.Config, said.ContextLength
 	return s, nil
 }
 

@@ -73,7 +73,9 @@ func (c *conversion) planModelPack(ctx context.Context) (*plan, error) {
 	if len(p.layers) == 0 {
 		return nil, fmt.Errorf("the model has no files: %w", errdefs.ErrInvalidArgument)
 	}
-	cfg := c.config(ctx, files)
+	said := describe(ctx, files)
+	cfg := c.config(said)
+	contextLength(annotations, cmp.Or(c.src.Model.ContextLength, said.ContextLength))
 	c.archivesLost()
 	p.documents = func() (documents, error) { return modelPackDocuments(d, cfg, p.layers, annotations) }
 	return p, nil

@@ -23,6 +23,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/dockerai"
 	"github.com/ballast-dev/ballast/convert/image"
+	"github.com/ballast-dev/ballast/convert/kitops"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/modelpack"
 	"github.com/ballast-dev/ballast/convert/ollama"
@@ -48,6 +49,7 @@ var parsers = convert.Parsers{
 	mediatype.FormatCNAIEarly: modelpack.ParseEarly,
 	mediatype.FormatDockerAI:  dockerai.Parse,
 	mediatype.FormatOllama:    ollama.Parse,
+	mediatype.FormatKitOps:    kitops.Parse,
 }
 
 // forms are all that can be asked for.
@@ -57,6 +59,8 @@ var forms = []struct {
 }{
 	{"ballast", push.Options{Form: push.FormBallast}},
 	{"ballast-no-chunks", push.Options{Form: push.FormBallast, NoChunks: true}},
+	{"ballast-seekable", push.Options{Form: push.FormBallast, Compress: push.CompressSeekable}},
+	{"ballast-chunked", push.Options{Form: push.FormBallast, Compress: push.CompressChunked}},
 	{"modelpack", push.Options{Form: push.FormModelPack}},
 	{"modelpack-tar", push.Options{Form: push.FormModelPack, Tar: true}},
 	{"cnai", push.Options{Form: push.FormCNAI}},
@@ -548,6 +552,8 @@ func TestDryRun(t *testing.T) {
 		{converttest.ModelPackTarGzip(files), push.Options{Form: push.FormModelPack}, false},
 		{converttest.ModelPackTarGzip(files), push.Options{Form: push.FormImage}, false},
 		{converttest.ModelPackTarGzip(files), push.Options{Form: push.FormBallast, NoChunks: true}, true},
+		{converttest.ModelPackTarGzip(files), push.Options{Compress: push.CompressSeekable}, false},
+		{converttest.ModelPackTar(files), push.Options{Compress: push.CompressChunked}, false},
 	} {
 		ref := s.add("m/"+tt.b.Name, "1", tt.b)
 		dst := toServer(t, c, s.host()+"/out/"+tt.b.Name+":1")
@@ -617,6 +623,12 @@ func (e *endless) Fetch(_ context.Context, _ digest.Digest, _, off, n int64) (io
 
 // TestMemory sends a blob that is much larger than the memory that is allowed, in pieces.
 func TestMemory(t *testing.T) {
+	for _, how := range []push.Compression{push.CompressNone, push.CompressSeekable, push.CompressChunked} {
+		t.Run(string(how), func(t *testing.T) { testMemory(t, push.Options{Compress: how, TempDir: t.TempDir()}) })
+	}
+}
+
+func testMemory(t *testing.T, o push.Options) {
 	const size = 512 << 20
 	h := digest.SHA256.Digester()
 	if _, err := io.CopyN(h.Hash(), zeros{}, size); err != nil {
@@ -649,7 +661,7 @@ func TestMemory(t *testing.T) {
 			}
 		}
 	}()
-	_, err := push.Convert(t.Context(), &push.Source{Model: model, Fetcher: e}, toServer(t, c, to.host()+"/out:1"), push.Options{})
+	_, err := push.Convert(t.Context(), &push.Source{Model: model, Fetcher: e}, toServer(t, c, to.host()+"/out:1"), o)
 	close(stop)
 	<-stopped
 	if err != nil {

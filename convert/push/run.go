@@ -2,12 +2,14 @@ package push
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -27,8 +29,15 @@ type layer struct {
 	desc ocispec.Descriptor // without a digest, if that is not known; size -1 likewise
 	open Opener
 
-	fromBlob bool     // a blob of the source, which can be mounted
-	chunks   *chunker // of the last read, if they are wanted
+	fromBlob bool             // a blob of the source, which can be mounted
+	chunks   *passage         // of the last read, if they are wanted
+	sniffer  *headers.Sniffer // of the last read, if the layer is a file that can have a header
+
+	// prepare, if not nil, makes what is sent, after which desc and open say what it is. release is
+	// set by it, and called when it is sent.
+	prepare func(context.Context) error
+	release func() error
+	total   int64 // bytes that prepare reads
 
 	done  atomic.Int64 // bytes
 	state atomic.Value // string
@@ -50,14 +59,28 @@ func (l *layer) said() string {
 // counted opens the bytes of a layer and counts what is read.
 func (l *layer) counted(ctx context.Context) (io.ReadCloser, error) {
 	r, err := l.open(ctx)
-	if err != nil {
-		return nil, err
+	if err != nil || l.prepare != nil { // what is sent was counted when it was made
+		return r, err
 	}
 	l.done.Store(0)
 	return struct {
 		io.Reader
 		io.Closer
 	}{&counter{r, &l.done}, r}, nil
+}
+
+// adding returns an opener whose bytes are added to what is done of a layer.
+func (l *layer) adding(open Opener) Opener {
+	return func(ctx context.Context) (io.ReadCloser, error) {
+		r, err := open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{&counter{r, &l.done}, r}, nil
+	}
 }
 
 type counter struct {
@@ -158,13 +181,27 @@ func (c *conversion) send(ctx context.Context, layers []*layer) error {
 			continue
 		}
 		g.Go(func() error {
-			if err := c.put(ctx, l); err != nil {
+			send := c.put
+			if l.prepare != nil {
+				send = c.make
+			}
+			if err := send(ctx, l); err != nil {
 				return fmt.Errorf("%s: %w", l.name, err)
 			}
 			return nil
 		})
 	}
 	return g.Wait()
+}
+
+// make makes what is sent of a layer, and sends it.
+func (c *conversion) make(ctx context.Context, l *layer) (err error) {
+	l.say(stateReading)
+	if err := c.again(ctx, func() error { return l.prepare(ctx) }); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.release()) }()
+	return c.put(ctx, l)
 }
 
 // put brings one layer to the target, if it does not have it.
@@ -191,14 +228,14 @@ func (c *conversion) put(ctx context.Context, l *layer) error {
 		}
 	}
 	if state != "" {
-		l.done.Store(l.desc.Size)
+		l.done.Store(l.bytes())
 		l.say(state)
 		return nil
 	}
 	l.say(stateUploading)
 	err = c.again(ctx, func() error { return c.dst.Put(ctx, l.desc.Digest, l.desc.Size, l.counted) })
 	if err == nil {
-		l.done.Store(l.desc.Size)
+		l.done.Store(l.bytes())
 		l.say(StateUploaded)
 	}
 	return err
@@ -254,7 +291,7 @@ func progressOf(layers []*layer) []store.Progress {
 		if l.same != nil {
 			continue
 		}
-		p := store.Progress{Blob: l.key(), Name: l.name, Total: l.desc.Size, Done: l.done.Load(), State: l.said()}
+		p := store.Progress{Blob: l.key(), Name: l.name, Total: l.bytes(), Done: l.done.Load(), State: l.said()}
 		switch p.State {
 		case StateUploaded:
 			p.State = stateComplete
@@ -264,6 +301,14 @@ func progressOf(layers []*layer) []store.Progress {
 		out = append(out, p)
 	}
 	return out
+}
+
+// bytes is what counts for progress.
+func (l *layer) bytes() int64 {
+	if l.prepare != nil {
+		return l.total
+	}
+	return l.desc.Size
 }
 
 // key tells a layer from others, also before its digest is known.

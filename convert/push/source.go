@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -50,7 +51,11 @@ func FromArtifact(ctx context.Context, parsers convert.Parsers, a convert.Artifa
 		if err != nil {
 			return nil, fmt.Errorf("converted image: %w", err)
 		}
-		return &Source{Model: model, Fetcher: f, Losses: []string{"the manifest of the origin, which is not in a converted image"}}, nil
+		s := &Source{Model: model, Fetcher: f, Manifest: model.Documents.Manifest, Config: model.Documents.Config}
+		if s.Manifest == nil && model.Table.Origin.Format != string(mediatype.FormatFiles) {
+			s.Losses = []string{"the manifest of the origin, which is not in an image of an earlier version"}
+		}
+		return s, nil
 	}
 	format, err := convert.Detect(m)
 	if err != nil {
@@ -90,27 +95,40 @@ func readConverted(ctx context.Context, a convert.Artifact, m *convert.Manifest,
 	if model.Config, err = convert.ParseConfig(cfg); err != nil {
 		return nil, err
 	}
+	if model.Documents, err = image.Documents(cfg, t); err != nil && !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	model.ContextLength = image.ContextLength(m.Annotations)
 	for _, b := range t.Blobs {
-		l := convert.Layer{Kind: kindOfBlob(t, b)}
-		l.MediaType = mediatype.Layer(mediatype.FormatModelPack, l.Kind, layerArchive(b), b.Codec)
+		l, was := convert.Layer{Kind: kindOfBlob(t, b)}, mediatype.Type{}
 		l.Desc.Digest, l.Desc.Size = b.Digest, b.Size
 		for _, d := range m.Layers {
 			if d.Digest == b.Digest {
 				l.Path = mediatype.Filepath(d.Annotations)
 				l.Desc.MediaType = d.Annotations[mediatype.AnnotationOriginType]
+				if was, err = mediatype.Parse(d.Annotations[mediatype.AnnotationLayerType]); err == nil && was.Kind != "" {
+					l.Kind = was.Kind
+				}
 			}
+		}
+		if archive, codec := layerArchive(b, was); archive != store.ArchiveChunks {
+			l.MediaType = mediatype.Layer(mediatype.FormatModelPack, l.Kind, archive, codec)
 		}
 		model.Layers = append(model.Layers, l)
 	}
 	return model, nil
 }
 
-// layerArchive is the archive of a blob in a media type: fragments are raw bytes.
-func layerArchive(b store.Blob) store.Archive {
-	if b.Archive == store.ArchiveFragments {
-		return store.ArchiveNone
+// layerArchive is what a blob is in a media type: fragments are raw bytes, and chunks are what the
+// type of the layer said; if it said nothing, there is no type.
+func layerArchive(b store.Blob, was mediatype.Type) (store.Archive, store.Codec) {
+	switch {
+	case b.Archive == store.ArchiveFragments:
+		return store.ArchiveNone, store.CodecNone
+	case b.Archive == store.ArchiveChunks && was.Archive == store.ArchiveTar:
+		return was.Archive, was.Codec
 	}
-	return b.Archive
+	return b.Archive, b.Codec
 }
 
 // kindOfBlob returns the kind of the first file of a blob.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"sync"
 	"time"
@@ -26,9 +25,6 @@ const (
 	readPause = 200 * time.Millisecond // doubles
 )
 
-// chunkSize is the size of the chunks that have digests of their own, in bytes.
-const chunkSize = 4 << 20
-
 // openBlob returns a blob of a source, verified: Read gives a *store.VerifyError instead of the last
 // bytes if they are wrong. What is read goes to also too, if that is not nil, before it is
 // verified.
@@ -36,16 +32,19 @@ func openBlob(ctx context.Context, f store.Fetcher, d digest.Digest, size int64,
 	ctx, cancel := context.WithCancel(ctx)
 	a := &ahead{
 		cancel: cancel, free: make(chan []byte, buffers), full: make(chan piece, buffers),
-		from: &blobStream{ctx: ctx, f: f, d: d, size: size}, also: also,
+		stream: &blobStream{ctx: ctx, f: f, d: d, size: size},
 	}
+	a.verified = store.VerifyReader(a.stream, d, size)
 	for range buffers {
 		a.free <- nil // made when they are needed
 	}
-	a.done.Go(func() { a.produce(ctx) })
-	return struct {
-		io.Reader
-		io.Closer
-	}{store.VerifyReader(a, d, size), a}
+	read := a.full
+	if also != nil {
+		read = make(chan piece, buffers)
+		a.done.Go(func() { a.hash(read, also) })
+	}
+	a.done.Go(func() { a.produce(ctx, read) })
+	return a
 }
 
 // A piece is a buffer with what was read into it, and how the read ended.
@@ -54,12 +53,15 @@ type piece struct {
 	err error
 }
 
-// ahead reads a stream while what was read before is used: reading and hashing go on while the
-// target takes bytes. Close ends it.
+// ahead reads a stream while what was read before is used:
+//
+//	produce: read, verify ──▶ hash, if digests of chunks are wanted ──▶ Read ──▶ target
+//
+// each on a goroutine of its own, since a hash takes longer than all else. Close ends it.
 type ahead struct {
 	cancel     context.CancelFunc
-	from       *blobStream
-	also       io.Writer
+	stream     *blobStream
+	verified   io.Reader // of stream
 	free       chan []byte
 	full       chan piece
 	done       sync.WaitGroup
@@ -69,8 +71,9 @@ type ahead struct {
 	closeError error
 }
 
-func (a *ahead) produce(ctx context.Context) {
-	defer close(a.full)
+// produce reads and verifies into free buffers.
+func (a *ahead) produce(ctx context.Context, read chan<- piece) {
+	defer close(read)
 	for {
 		var buf []byte
 		select {
@@ -79,19 +82,25 @@ func (a *ahead) produce(ctx context.Context) {
 			return
 		}
 		if buf == nil {
-			buf = make([]byte, min(bufferSize, max(a.from.size-a.from.off, 1)))
+			buf = make([]byte, min(bufferSize, max(a.stream.size-a.stream.off, 1)))
 		}
-		n, err := io.ReadFull(a.from, buf[:cap(buf)])
+		n, err := io.ReadFull(a.verified, buf[:cap(buf)])
 		if err == io.ErrUnexpectedEOF {
 			err = io.EOF
 		}
-		if a.also != nil && n > 0 {
-			_, _ = a.also.Write(buf[:n]) // a hash
-		}
-		a.full <- piece{buf[:n], err} // has room for all buffers
+		read <- piece{buf[:n], err} // has room for all buffers
 		if err != nil {
 			return
 		}
+	}
+}
+
+// hash hands on what was read, hashed.
+func (a *ahead) hash(read <-chan piece, also io.Writer) {
+	defer close(a.full)
+	for p := range read {
+		_, _ = also.Write(p.p) // a hash has no errors
+		a.full <- p
 	}
 }
 
@@ -123,7 +132,7 @@ func (a *ahead) Close() error {
 	a.closed = true
 	a.cancel()
 	a.done.Wait()
-	a.closeError = a.from.Close()
+	a.closeError = a.stream.Close()
 	return a.closeError
 }
 
@@ -231,40 +240,4 @@ func (b *blobStream) end() {
 func (b *blobStream) Close() error {
 	b.end()
 	return nil
-}
-
-// A chunker computes the digests of the chunks of what is written to it.
-type chunker struct {
-	chunks []store.Chunk
-	hash   hash.Hash
-	n      int64 // in hash
-}
-
-func (c *chunker) Write(p []byte) (int, error) {
-	written := len(p)
-	for len(p) > 0 {
-		if c.hash == nil {
-			c.hash = digest.SHA256.Hash()
-		}
-		k := min(int64(len(p)), chunkSize-c.n)
-		c.hash.Write(p[:k])
-		if p, c.n = p[k:], c.n+k; c.n == chunkSize {
-			c.cut()
-		}
-	}
-	return written, nil
-}
-
-// cut ends a chunk.
-func (c *chunker) cut() {
-	if c.n == 0 {
-		return
-	}
-	var off int64
-	if k := len(c.chunks); k > 0 {
-		off = c.chunks[k-1].Offset + c.chunks[k-1].Size
-	}
-	c.chunks = append(c.chunks, store.Chunk{Offset: off, Size: c.n, Digest: digest.NewDigest(digest.SHA256, c.hash)})
-	c.n = 0
-	c.hash.Reset()
 }

@@ -108,7 +108,7 @@ func TestCartonURL(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := (store.Origin{Format: "carton", Digest: want.Hash(), Mapping: 1}); im.Origin != want {
+			if want := (store.Origin{Format: "carton", Digest: want.Hash(), Mapping: convert.MappingVersion}); im.Origin != want {
 				t.Errorf("origin is %+v, want %+v", im.Origin, want)
 			}
 			if diff := cmp.Diff(im.Refs, []string{"carton.example/org/model:v1"}); diff != "" {
@@ -240,7 +240,7 @@ func TestCartonRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (store.Origin{Format: "carton", Digest: b.Digest(), Mapping: 1}); im.Origin != want {
+	if want := (store.Origin{Format: "carton", Digest: b.Digest(), Mapping: convert.MappingVersion}); im.Origin != want {
 		t.Errorf("origin is %+v, want %+v", im.Origin, want)
 	}
 	member := "/v2/secret/model/blobs/" + digest.FromBytes(weights(3<<20)).String()

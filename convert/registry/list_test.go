@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
@@ -57,7 +58,7 @@ func TestOllamaList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := (store.Origin{Format: tt.format, Digest: ggml.Digest(), Mapping: 1}); im.Origin != want || im.Manifest != digest.FromBytes(got.body) {
+			if want := (store.Origin{Format: tt.format, Digest: ggml.Digest(), Mapping: convert.MappingVersion}); im.Origin != want || im.Manifest != digest.FromBytes(got.body) {
 				t.Errorf("image is %+v, want one made from %+v", im, want)
 			}
 			if diff := cmp.Diff(files(t, f, im), wanted(tt.want.Files)); diff != "" {

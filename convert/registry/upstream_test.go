@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/dockerai"
+	"github.com/ballast-dev/ballast/convert/kitops"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/modelpack"
 	"github.com/ballast-dev/ballast/convert/ollama"
@@ -32,6 +33,7 @@ var parsers = convert.Parsers{
 	mediatype.FormatCNAIEarly: modelpack.ParseEarly,
 	mediatype.FormatDockerAI:  dockerai.Parse,
 	mediatype.FormatOllama:    ollama.Parse,
+	mediatype.FormatKitOps:    kitops.Parse,
 }
 
 // An upstream is a registry over real HTTP.

@@ -7,9 +7,9 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
+	"github.com/ballast-dev/ballast/convert/contentrange"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
@@ -65,39 +65,11 @@ func checkRange(resp *http.Response, size, off, n int64, ranged bool) (io.ReadCl
 		return nil, 0, fmt.Errorf("several ranges were answered to a request for one: %w", errdefs.ErrUnknown)
 	}
 	cr := resp.Header.Get("Content-Range")
-	first, last, total, err := parseContentRange(cr)
-	if err != nil {
-		return nil, 0, err
-	}
-	if first != off || last < first || last > off+n-1 || total >= 0 && total != size {
+	got, ok := contentrange.Parse(cr)
+	if !ok || got.First != off || got.Last > off+n-1 || got.Size >= 0 && got.Size != size {
 		return nil, 0, fmt.Errorf("Content-Range %.100q for bytes %d to %d of %d: %w", cr, off, off+n-1, size, errdefs.ErrUnknown)
 	}
-	return limited(resp.Body, last-first+1), off, nil
-}
-
-// parseContentRange parses "bytes 0-9/100"; total is -1 for "*".
-// https://www.rfc-editor.org/rfc/rfc9110#name-content-range
-func parseContentRange(s string) (first, last, total int64, err error) {
-	bad := fmt.Errorf("Content-Range %.100q: %w", s, errdefs.ErrUnknown)
-	rest, ok := strings.CutPrefix(s, "bytes ")
-	span, all, ok2 := strings.Cut(rest, "/")
-	from, to, ok3 := strings.Cut(span, "-")
-	if !ok || !ok2 || !ok3 {
-		return 0, 0, 0, bad
-	}
-	total = -1
-	if all != "*" {
-		if total, err = parseSize(all); err != nil {
-			return 0, 0, 0, bad
-		}
-	}
-	if first, err = parseSize(from); err != nil {
-		return 0, 0, 0, bad
-	}
-	if last, err = parseSize(to); err != nil {
-		return 0, 0, 0, bad
-	}
-	return first, last, total, nil
+	return limited(resp.Body, got.Last-got.First+1), off, nil
 }
 
 // limited returns body, at most n bytes of it.
@@ -179,10 +151,4 @@ func (r *Repository) remember(d digest.Digest, p place) {
 		clear(r.places)
 	}
 	r.places[d] = p
-}
-
-// parseSize parses a size in bytes: digits, and nothing else.
-func parseSize(s string) (int64, error) {
-	n, err := strconv.ParseUint(s, 10, 63)
-	return int64(n), err
 }

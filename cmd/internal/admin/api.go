@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/losses"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 )
@@ -58,6 +60,16 @@ type Detail struct {
 
 	// ConfigJSON is the config of the converted image.
 	ConfigJSON json.RawMessage `json:"configJSON,omitempty"`
+
+	// Description is what is known of the model; nil for an index.
+	Description *Description `json:"description,omitempty"`
+
+	// Losses are what the origin says and the ModelPack config, files and annotations of the
+	// image do not.
+	Losses []losses.Loss `json:"losses,omitempty"`
+
+	// Documents are those of the origin, byte for byte, if the image has them.
+	Documents *convert.Documents `json:"documents,omitempty"`
 }
 
 // PrefetchRequest asks for a model to be fetched ahead of its use.

@@ -8,7 +8,10 @@
 //	GET    /v1/image?name=N       one image with its files; N is a reference or a digest
 //	DELETE /v1/image?name=N
 //	POST   /v1/prefetch           PrefetchRequest → a stream of Event
-//	GET    /v1/jobs               prefetches that are running, and the last that ended
+//	POST   /v1/import             ImportRequest → a stream of ImportEvent
+//	POST   /v1/import/plan        ImportRequest → ImportPlan
+//	POST   /v1/import/models      ImportRequest → all LocalModel of a directory
+//	GET    /v1/jobs               prefetches and imports that are running, and the last that ended
 //	GET    /v1/pins               all pins, with the sizes of their models
 //	PUT    /v1/pin                PinRequest
 //	DELETE /v1/pin?name=N

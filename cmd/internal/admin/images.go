@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -146,7 +145,8 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	}
 	var files []store.File
 	d.Image, files = h.state(ctx, im, refs)
-	if t, err := h.Store.Table(ctx, im.Table); err != nil {
+	t, err := h.Store.Table(ctx, im.Table)
+	if err != nil {
 		d.invalid(err)
 	} else {
 		d.Blobs = append(d.Blobs, t.Blobs...)
@@ -158,10 +158,10 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	for i := range d.Files {
 		d.Files[i].Source = nil // large, and of use to nobody here
 	}
-	p, err := h.Store.ReadBytes(ctx, im.Config, maxConfig)
-	if err == nil && json.Valid(p) {
-		d.ConfigJSON = p
+	if t == nil {
+		t = &store.Table{Origin: im.Origin}
 	}
+	h.explain(ctx, &d, t)
 	return d, nil
 }
 

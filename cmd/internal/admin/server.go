@@ -28,7 +28,14 @@ type Handler struct {
 	// ctx ends. The work goes on when ctx ends or event returns an error.
 	Prefetch func(ctx context.Context, r PrefetchRequest, event func([]Event) error) (store.Image, error)
 
-	// Jobs returns the prefetches, those that run first.
+	// Import takes over a model of an Ollama on this machine, as Prefetch does from a registry.
+	Import func(ctx context.Context, r ImportRequest, event func([]Event) error) (store.Image, store.Linked, error)
+
+	// ImportPlan says what Import would do, and ImportModels what there is.
+	ImportPlan   func(ctx context.Context, r ImportRequest) (ImportPlan, error)
+	ImportModels func(ctx context.Context, dir string) ([]LocalModel, error)
+
+	// Jobs returns the prefetches and imports, those that run first.
 	Jobs func() []Job
 
 	// Fetchers returns where the blobs of an image can be fetched from.
@@ -66,6 +73,9 @@ func (h *Handler) Routes() http.Handler {
 	mux.Handle("POST /v1/gc", answer(h.gc))
 	mux.Handle("GET /v1/df", answer(func(r *http.Request) (any, error) { return h.Store.Usage(r.Context()) }))
 	mux.HandleFunc("POST /v1/prefetch", h.prefetch)
+	mux.HandleFunc("POST /v1/import", h.importModel)
+	mux.Handle("POST /v1/import/plan", answer(h.importPlan))
+	mux.Handle("POST /v1/import/models", answer(h.importModels))
 	mux.HandleFunc("POST /v1/verify", h.verify)
 
 	mux.Handle("GET /metrics", h.Metrics)

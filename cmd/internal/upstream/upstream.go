@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/dockerai"
+	"github.com/ballast-dev/ballast/convert/kitops"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/modelpack"
 	"github.com/ballast-dev/ballast/convert/ollama"
@@ -18,20 +19,23 @@ import (
 
 // Parsers returns the formats that are understood. Any other is refused by name. Cartons with
 // files that are elsewhere need ParsersWith.
-func Parsers() convert.Parsers { return parsers(carton.Options{}, "") }
+func Parsers() convert.Parsers { return ParsersFor(carton.Options{}, "") }
 
 // ParsersWith is Parsers with the settings of c, where client gets what is not in a registry.
 func ParsersWith(c *config.Config, client *remote.Client, log *slog.Logger) convert.Parsers {
-	return parsers(CartonOptions(c, client, log), c.Upstream.OllamaRunner)
+	return ParsersFor(CartonOptions(c, client, log), c.Upstream.OllamaRunner)
 }
 
-func parsers(o carton.Options, runner string) convert.Parsers {
+// ParsersFor is Parsers for who reads cartons in a way of his own, or wants the model for a certain
+// runner of Ollama lists.
+func ParsersFor(o carton.Options, runner string) convert.Parsers {
 	return convert.Parsers{
 		mediatype.FormatModelPack: modelpack.Parse,
 		mediatype.FormatCNAI:      modelpack.Parse,
 		mediatype.FormatCNAIEarly: modelpack.ParseEarly,
 		mediatype.FormatDockerAI:  dockerai.Parse,
 		mediatype.FormatOllama:    ollama.Parse,
+		mediatype.FormatKitOps:    kitops.Parse,
 
 		mediatype.FormatOllamaList: ollama.ListParser(runner),
 		mediatype.FormatCarton:     carton.Parser(o),

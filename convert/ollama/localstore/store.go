@@ -175,13 +175,13 @@ func (s *Store) Artifact(name string) (*Artifact, error) {
 		i = slices.IndexFunc(models, func(m Model) bool { return m.Name.key() == n.key() })
 	}
 	if i < 0 {
-		return nil, fmt.Errorf("model %s is not in %s: %w", n, s.dir, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("model %s is not in %s, %s: %w", n, s.dir, known(models), errdefs.ErrNotFound)
 	}
 	p, err := s.manifest(models[i].path)
 	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", n, err)
+		return nil, fmt.Errorf("model %s: %w", n, s.Explain(n, err))
 	}
-	return &Artifact{s, p}, nil
+	return &Artifact{s, models[i].Name, p}, nil
 }
 
 // manifest reads the manifest at a path that Models found.
@@ -311,8 +311,12 @@ var _ convert.Artifact = (*Artifact)(nil)
 // An Artifact is a model of a Store.
 type Artifact struct {
 	s        *Store
+	name     Name
 	manifest []byte
 }
+
+// Name returns the name of the model as the store has it.
+func (a *Artifact) Name() Name { return a.name }
 
 // Manifest returns the manifest, byte for byte as it is in the store.
 func (a *Artifact) Manifest() []byte { return a.manifest }

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/convert/ollama/localstore"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) importCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "import",
+		Short: "take over models that are on this machine already",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("unknown command %q for \"ballast import\"", args[0])
+			}
+			return cmd.Help()
+		},
+	}
+	c.AddCommand(a.importOllamaCommand())
+	return c
+}
+
+// An importing is what an import was asked to do.
+type importing struct {
+	models []string
+	dir    string
+	dryRun bool
+	r      admin.ImportRequest
+	out    output
+}
+
+func (a *app) importOllamaCommand() *cobra.Command {
+	var i importing
+	c := &cobra.Command{
+		Use:   "ollama [MODEL...]",
+		Short: "take over models of a local Ollama, verify and pin them",
+		Long: `Take over models of a local Ollama, verify and pin them. Without MODEL it is all of them. A pull
+by the name that they have at their registry then needs none of their bytes from there.
+
+Ollama's files are only read. The model shares its space with them where the file system can
+(reflink), or where nobody but root can write to them (a hard link: owner root, mode 0644);
+otherwise the bytes are copied. Either way every file is compared with its digest first.
+
+ballastd does the work and goes on if this command is interrupted.`,
+		Example: "  ballast import ollama\n  ballast import ollama llama3.2:1b --dir /usr/share/ollama/.ollama/models --dry-run",
+	}
+	out := outputFlag(c)
+	f := c.Flags()
+	f.StringVar(&i.dir, "dir", "", "directory of Ollama's models (default: $OLLAMA_MODELS, ~/.ollama/models, that of the service)")
+	f.BoolVar(&i.dryRun, "dry-run", false, "only say what would be done")
+	f.DurationVar(&i.r.TTL, "ttl", 0, "how long the pins hold (default: until they are removed)")
+	f.BoolVar(&i.r.NoPin, "no-pin", false, "leave the models without a pin; they go when space runs short")
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+		for _, s := range args {
+			if _, err := localstore.ParseName(s); err != nil {
+				return &usageError{err}
+			}
+		}
+		if i.r.TTL < 0 {
+			return usage("--ttl %v is negative", i.r.TTL)
+		}
+		i.models, i.out = args, *out
+		return a.importOllama(cmd.Context(), cl, i)
+	})
+	return c
+}
+
+// importOllama imports one model after the other. It goes on after an error and returns the first.
+func (a *app) importOllama(ctx context.Context, cl *admin.Client, i importing) (err error) {
+	if i.r.Dir, err = config.OllamaModels(i.dir); err != nil {
+		return err
+	}
+	if len(i.models) == 0 {
+		models, err := cl.ImportModels(ctx, i.r.Dir)
+		if err != nil {
+			return err
+		}
+		if len(models) == 0 {
+			return fmt.Errorf("%s has no models: %w", i.r.Dir, errdefs.ErrNotFound)
+		}
+		for _, m := range models {
+			i.models = append(i.models, m.Name)
+		}
+	}
+	if i.dryRun {
+		return a.planImports(ctx, cl, i)
+	}
+	var first error
+	for _, model := range i.models {
+		i.r.Model = model
+		if err := a.importModel(ctx, cl, i); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			first = cmp.Or(first, error(&saidError{err}))
+		}
+	}
+	return first
+}
+
+// importModel imports one model. An error of it has been said.
+func (a *app) importModel(ctx context.Context, cl *admin.Client, i importing) error {
+	model, ref := i.r.Model, ""
+	p := a.progress(model, i.out)
+	start := time.Now()
+	im, linked, err := cl.Import(ctx, i.r, func(e admin.Event) {
+		ref = cmp.Or(e.Ref, ref)
+		p.event(e)
+	})
+	p.end()
+	if ctx.Err() != nil {
+		fmt.Fprintf(a.stderr, "ballast: detached from %s; ballastd goes on. The same command follows it again.\n", model)
+		return ctx.Err()
+	}
+	if err != nil {
+		err = admin.About(model, err)
+		a.complain(err)
+		if i.out == outJSON {
+			p.event(admin.Event{Status: admin.StatusError, Ref: ref, Error: admin.Wrap(err)})
+		}
+		return err
+	}
+	switch {
+	case i.out == outJSON:
+		return json.NewEncoder(a.stdout).Encode(admin.ImportEvent{
+			Event: admin.Event{Status: admin.StatusSuccess, Ref: ref, Image: &im}, Linked: &linked,
+		})
+	case a.quiet:
+		_, err = fmt.Fprintln(a.stdout, im.Manifest)
+	default:
+		_, err = fmt.Fprintf(a.stdout, "%s  %s  %s%s  %s\n", ref, im.Manifest, size(im.Size), sharedText(linked), time.Since(start).Round(time.Millisecond))
+	}
+	return err
+}
+
+// sharedText says what was not copied.
+func sharedText(l store.Linked) string {
+	var parts []string
+	if l.Cloned > 0 {
+		parts = append(parts, size(l.Cloned)+" reflinked")
+	}
+	if l.Hard > 0 {
+		parts = append(parts, size(l.Hard)+" linked")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}
+
+// planImports says what imports would do.
+func (a *app) planImports(ctx context.Context, cl *admin.Client, i importing) error {
+	plans := []admin.ImportPlan{}
+	var errs []error
+	for _, model := range i.models {
+		i.r.Model = model
+		p, err := cl.ImportPlan(ctx, i.r)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			errs = append(errs, admin.About(model, err))
+			continue
+		}
+		plans = append(plans, p)
+	}
+	if err := a.plans(plans, i.out); err != nil {
+		return err
+	}
+	for _, err := range errs {
+		a.complain(err)
+	}
+	if len(errs) > 0 {
+		return &saidError{errs[0]}
+	}
+	return nil
+}
+
+// plans writes what imports would do.
+func (a *app) plans(plans []admin.ImportPlan, out output) error {
+	switch {
+	case out == outJSON:
+		return a.printJSON(plans)
+	case a.quiet:
+		var errs []error
+		for _, p := range plans {
+			_, err := fmt.Fprintln(a.stdout, p.Manifest)
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	}
+	for _, p := range plans {
+		rows := [][]string{{"FILE", "SIZE", "DIGEST", "STATE"}}
+		var copied int64
+		for _, b := range p.Blobs {
+			rows = append(rows, []string{b.File, size(b.Size), b.Digest.String(), b.State})
+			if b.State == store.LinkNone {
+				copied += b.Size
+			}
+		}
+		if err := a.table(rows); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(a.stdout, "\n%s as %s: %s of %s would be copied; digest: %s\n\n", printable(p.Name), p.Ref, size(copied), size(p.Size), p.Manifest); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package chunked
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/ballast-dev/ballast/store"
+)
+
+const (
+	// tocType says that a table of contents is JSON of the format of CRFS; there is no other.
+	tocType = 1
+
+	// skippableHeader is the size of magic and length of a skippable frame, in bytes.
+	skippableHeader = 8
+
+	stargzFooter = 40 // bytes, zstd:chunked of stargz
+	podmanFooter = 64 // bytes, zstd:chunked of Podman
+	gzipFooter   = 51 // bytes, eStargz
+)
+
+// The ends of footers.
+var (
+	stargzMagic = []byte("GnUlInUx")
+	podmanMagic = []byte("GNUlInUx")
+)
+
+// gzipBefore and gzipAfter are what is around the 16 hexadecimal digits in the footer of eStargz: an
+// empty gzip member with an extra field. The operating system, after it, is left out.
+var (
+	gzipBefore = []byte{0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0}
+	gzipExtra  = []byte{26, 0, 'S', 'G', 22, 0}
+	gzipAfter  = []byte("STARGZ\x01\x00\x00\xff\xff\x00\x00\x00\x00\x00\x00\x00\x00")
+)
+
+// A position is where a table of contents is.
+type position struct {
+	off, size int64 // of the compressed table
+	plainSize int64 // bytes
+	kind      int64
+}
+
+// parsePosition parses the value of an annotation: offset:size:uncompressed size:type.
+func parsePosition(s string) (position, error) {
+	fields := strings.Split(s, ":")
+	if len(s) > 100 || len(fields) != 4 {
+		return position{}, opaque("position %.100q", s)
+	}
+	var p position
+	for i, to := range []*int64{&p.off, &p.size, &p.plainSize, &p.kind} {
+		n, err := strconv.ParseUint(fields[i], 10, 63)
+		if err != nil {
+			return position{}, opaque("position %.100q: %v", s, err)
+		}
+		*to = int64(n)
+	}
+	return p, nil
+}
+
+// ask takes the place of the table of contents from the footer of the layer.
+func (t *toc) ask(b *blob) error {
+	p, err := b.end()
+	if err != nil {
+		return err
+	}
+	if t.codec == store.CodecZstd {
+		pos, err := parseZstdFooter(p)
+		if err != nil {
+			return err
+		}
+		return t.set(pos, b.size)
+	}
+	off, err := parseGzipFooter(p)
+	if err != nil {
+		return err
+	}
+	size := b.size - gzipFooter - off
+	if off < 1 || size < 1 || size > maxCompressed {
+		return opaque("table of contents at %d of %d bytes", off, b.size)
+	}
+	t.off, t.size = off, size
+	return nil
+}
+
+// parseZstdFooter parses the footer at the end of p, of either kind of zstd:chunked.
+func parseZstdFooter(p []byte) (position, error) {
+	var f []byte
+	switch {
+	case len(p) >= stargzFooter && bytes.HasSuffix(p, stargzMagic):
+		f = p[len(p)-stargzFooter:]
+	case len(p) >= podmanFooter && bytes.HasSuffix(p, podmanMagic):
+		f = p[len(p)-podmanFooter:]
+	default:
+		return position{}, opaque("no footer")
+	}
+	var n [4]int64
+	for i := range n {
+		v := binary.LittleEndian.Uint64(f[8*i:])
+		if v > math.MaxInt64 {
+			return position{}, opaque("footer with %d", v)
+		}
+		n[i] = int64(v)
+	}
+	return position{off: n[0], size: n[1], plainSize: n[2], kind: n[3]}, nil
+}
+
+// parseGzipFooter returns the offset of the table of contents that the footer of eStargz at the end
+// of p gives.
+func parseGzipFooter(p []byte) (int64, error) {
+	if len(p) < gzipFooter {
+		return 0, opaque("no footer")
+	}
+	f := p[len(p)-gzipFooter:]
+	rest, ok := bytes.CutPrefix(f, gzipBefore)
+	if !ok {
+		return 0, opaque("no footer")
+	}
+	rest, ok = bytes.CutPrefix(rest[1:], gzipExtra)
+	if !ok {
+		return 0, opaque("no footer")
+	}
+	digits, ok := bytes.CutSuffix(rest, gzipAfter)
+	if !ok {
+		return 0, opaque("no footer")
+	}
+	off, err := strconv.ParseUint(string(digits), 16, 63)
+	if err != nil {
+		return 0, opaque("footer: %v", err)
+	}
+	return int64(off), nil
+}

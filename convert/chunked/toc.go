@@ -1,0 +1,184 @@
+package chunked
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// indexName is the file of an eStargz layer that has the table of contents. The table does not list
+// it.
+const indexName = "stargz.index.json"
+
+// landmarks are files of one byte that stargz adds to a layer for itself.
+var landmarks = []string{".prefetch.landmark", ".no.prefetch.landmark"}
+
+// An entry is an entry of a table of contents, of all formats together. What is not used of it is
+// not decoded.
+type entry struct {
+	Name    string `json:"name"`
+	Type    string `json:"type"`
+	Link    string `json:"linkName"`
+	Mode    int64  `json:"mode"`
+	ModTime string `json:"modtime"`
+	Size    int64  `json:"size"`
+	Digest  string `json:"digest"` // of the file
+
+	Offset      int64  `json:"offset"`      // of the chunk in the blob
+	EndOffset   int64  `json:"endOffset"`   // of the file in the blob; Podman
+	InnerOffset int64  `json:"innerOffset"` // of the chunk in what is at Offset, uncompressed; stargz
+	ChunkSize   int64  `json:"chunkSize"`   // zero: to the end of the file
+	ChunkOffset int64  `json:"chunkOffset"` // in the file
+	ChunkDigest string `json:"chunkDigest"`
+	ChunkType   string `json:"chunkType"` // Podman
+}
+
+// The types of an entry.
+const (
+	typeReg      = "reg"
+	typeDir      = "dir"
+	typeSymlink  = "symlink"
+	typeHardlink = "hardlink"
+	typeChunk    = "chunk"
+
+	chunkZeros = "zeros"
+)
+
+// read reads the table of contents of a layer.
+func (t *toc) read(b *blob) ([]entry, error) {
+	if t.size == 0 {
+		if err := t.ask(b); err != nil {
+			return nil, err
+		}
+	}
+	p, err := b.read(t.off, t.size)
+	if err != nil {
+		return nil, err
+	}
+	if t.checksum != "" {
+		if err := store.VerifyBytes(t.checksum, p); err != nil {
+			return nil, opaque("%v", err)
+		}
+	}
+	if t.codec == store.CodecGzip {
+		return t.readGzip(p)
+	}
+	plain, err := zstd.NewReader(bytes.NewReader(p), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(maxTOC), zstd.WithDecoderMaxMemory(maxTOC))
+	if err != nil {
+		return nil, opaque("%v", err)
+	}
+	defer plain.Close()
+	var r io.Reader = io.LimitReader(plain, t.plainSize)
+	if t.digest != "" {
+		r = store.VerifyReader(r, t.digest, t.plainSize)
+	}
+	return decode(r)
+}
+
+// readGzip reads the table of contents of eStargz: a tar with one file.
+func (t *toc) readGzip(p []byte) ([]entry, error) {
+	plain, err := gzip.NewReader(bytes.NewReader(p))
+	if err != nil {
+		return nil, opaque("%v", err)
+	}
+	plain.Multistream(false)
+	tr := tar.NewReader(io.LimitReader(plain, maxTOC+1<<20))
+	hdr, err := tr.Next()
+	if err != nil {
+		return nil, opaque("%v", err)
+	}
+	if hdr.Name != indexName || hdr.Typeflag != tar.TypeReg || hdr.Size < 1 || hdr.Size > maxTOC {
+		return nil, opaque("%.100q of %d bytes is no table of contents", hdr.Name, hdr.Size)
+	}
+	return decode(store.VerifyReader(tr, t.digest, hdr.Size))
+}
+
+// decode decodes the JSON of a table of contents, which has nothing after it.
+func decode(r io.Reader) ([]entry, error) {
+	d := json.NewDecoder(r)
+	entries, err := decodeObject(d)
+	if err == nil {
+		if _, err = d.Token(); err == io.EOF {
+			return entries, nil
+		}
+		err = errors.Join(errors.New("something after the table"), err)
+	}
+	return nil, opaque("%v", err)
+}
+
+func decodeObject(d *json.Decoder) ([]entry, error) {
+	if err := expect(d, json.Delim('{')); err != nil {
+		return nil, err
+	}
+	var entries []entry
+	seen := map[string]bool{}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		name, _ := key.(string)
+		if known := name == "version" || name == "entries"; known && seen[name] {
+			return nil, fmt.Errorf("%q twice", name)
+		}
+		switch name {
+		case "version":
+			seen[name] = true
+			var v int
+			if err := d.Decode(&v); err != nil || v != 1 {
+				return nil, fmt.Errorf("version %d: %w", v, errors.Join(err, errors.ErrUnsupported))
+			}
+		case "entries":
+			seen[name] = true
+			if entries, err = decodeEntries(d); err != nil {
+				return nil, err
+			}
+		default:
+			var skip json.RawMessage
+			if err := d.Decode(&skip); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if !seen["version"] || !seen["entries"] {
+		return nil, errors.New("no version or no entries")
+	}
+	return entries, expect(d, json.Delim('}'))
+}
+
+func decodeEntries(d *json.Decoder) ([]entry, error) {
+	if err := expect(d, json.Delim('[')); err != nil {
+		return nil, err
+	}
+	var entries []entry
+	for d.More() {
+		if len(entries) == maxEntries {
+			return nil, fmt.Errorf("more than %d entries", maxEntries)
+		}
+		var e entry
+		if err := d.Decode(&e); err != nil {
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
+	return entries, expect(d, json.Delim(']'))
+}
+
+func expect(d *json.Decoder, want json.Delim) error {
+	t, err := d.Token()
+	if err != nil {
+		return err
+	}
+	if t != want {
+		return fmt.Errorf("%v where %v should be", t, want)
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package convert
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+
+	"github.com/ballast-dev/ballast/convert/chunked"
+	"github.com/ballast-dev/ballast/store"
+	"golang.org/x/sync/errgroup"
+)
+
+// parallelTOCs is the number of tables of contents that are read at a time. Each can take some
+// hundred MiB of memory while it is read.
+const parallelTOCs = 2
+
+// A chunkedLayer is a compressed archive whose table of contents the manifest vouches for.
+type chunkedLayer struct {
+	layer int // the first with the blob
+	as    []string
+
+	files [][]store.File // at each of as; nil if the archive is unpacked whole
+}
+
+// readChunks turns compressed archives that can be read in chunks into files with chunks. Any other
+// stays as it is. An archive that would make the file table too large stays as it is too; those
+// before it count.
+func (b *Builder) readChunks(ctx context.Context, a Artifact) error {
+	layers := b.announced()
+	errs := make([]error, len(layers))
+	var g errgroup.Group
+	g.SetLimit(parallelTOCs)
+	for i := range layers {
+		g.Go(func() error {
+			errs[i] = b.readTOC(ctx, a, &layers[i])
+			return nil
+		})
+	}
+	_ = g.Wait() // the functions return none
+	chunks, entries := 0, 0
+	for i, l := range layers {
+		if errs[i] != nil {
+			return b.layerError(l.layer, errs[i])
+		}
+		c, n := 0, 0
+		for _, files := range l.files {
+			for _, f := range files {
+				if n++; f.Source != nil {
+					c += len(f.Source.Chunks)
+				}
+			}
+		}
+		if l.files == nil || chunks+c > chunked.MaxChunks || entries+n > maxListed {
+			continue
+		}
+		chunks, entries = chunks+c, entries+n
+		b.addChunked(l)
+	}
+	return nil
+}
+
+// maxListed is the largest number of files of all chunked archives: they are in the file table,
+// which those of other compressed archives are not.
+const maxListed = 100_000
+
+// announced returns the archives whose table of contents is worth a look.
+func (b *Builder) announced() []chunkedLayer {
+	var layers []chunkedLayer
+	for _, u := range b.unpacks {
+		blob := b.blobs[b.at[u.Blob]]
+		if i := slices.IndexFunc(layers, func(l chunkedLayer) bool { return l.layer == blob.Layer }); i >= 0 {
+			layers[i].as = append(layers[i].as, u.As)
+			continue
+		}
+		if chunked.Announced(b.chunkedLayer(blob)) {
+			layers = append(layers, chunkedLayer{layer: blob.Layer, as: []string{u.As}})
+		}
+	}
+	return layers
+}
+
+func (b *Builder) chunkedLayer(blob store.Blob) chunked.Layer {
+	return chunked.Layer{Digest: blob.Digest, Size: blob.Size, Codec: blob.Codec, Annotations: b.manifest.Layers[blob.Layer].Annotations}
+}
+
+// readTOC reads the table of contents of an archive.
+func (b *Builder) readTOC(ctx context.Context, a Artifact, l *chunkedLayer) error {
+	desc := b.manifest.Layers[l.layer].Descriptor
+	r, err := a.BlobAt(ctx, desc)
+	if err != nil {
+		return err
+	}
+	if c, ok := r.(io.Closer); ok {
+		defer c.Close()
+	}
+	l.files, err = chunked.Files(r, b.chunkedLayer(b.blobs[b.at[desc.Digest]]), l.as...)
+	if errors.Is(err, chunked.ErrOpaque) {
+		l.files = nil
+		return nil
+	}
+	return err
+}
+
+// addChunked makes the files of a layer those of the model.
+func (b *Builder) addChunked(l chunkedLayer) {
+	d := b.manifest.Layers[l.layer].Digest
+	blob := &b.blobs[b.at[d]]
+	blob.Archive, blob.Codec, blob.DiffID = store.ArchiveChunks, store.CodecNone, ""
+	b.unpacks = slices.DeleteFunc(b.unpacks, func(u store.Unpack) bool { return u.Blob == d })
+	for _, files := range l.files {
+		for _, f := range files {
+			b.files = append(b.files, placed{layer: l.layer, File: f})
+		}
+	}
+}

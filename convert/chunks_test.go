@@ -1,0 +1,131 @@
+package convert_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/chunked"
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/modelpack"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// tarZstd is the type of a layer of weights.
+var tarZstd = mediatype.Layer(mediatype.FormatModelPack, mediatype.KindWeight, store.ArchiveTar, store.CodecZstd)
+
+// chunkedSpec returns an artifact with the given layers.
+func chunkedSpec(layers ...converttest.Layer) *converttest.Built {
+	return converttest.Make(converttest.Spec{
+		ArtifactType: mediatype.ModelPackManifest, ConfigType: mediatype.OCIEmpty, Config: "{}", Layers: layers,
+	})
+}
+
+func parseChunked(t *testing.T, b *converttest.Built) (*convert.Model, *converttest.Artifact, error) {
+	t.Helper()
+	a := converttest.NewArtifact(b)
+	m, err := convert.Parsers{mediatype.FormatModelPack: modelpack.Parse}.Parse(context.Background(), a)
+	return m, a, err
+}
+
+// podmanLayer is a layer of one file.
+func podmanLayer(path string) converttest.Layer {
+	plain := converttest.Tar(converttest.File{Path: path, Data: bytes.Repeat([]byte("weights "), 50<<10), Mode: 0o644})
+	blob, annotations := converttest.Chunked(converttest.ZstdChunkedPodman, plain, 64<<10)
+	return converttest.Layer{MediaType: tarZstd, Data: string(blob), Annotations: annotations}
+}
+
+// TestOpaque checks that a layer whose table of contents can not be used is unpacked as any other, and
+// that of a layer that does not announce one nothing is read.
+func TestOpaque(t *testing.T) {
+	ordinary := podmanLayer("a.bin")
+	ordinary.Annotations = nil
+	wrong := podmanLayer("a.bin")
+	wrong.Annotations[mediatype.PodmanTOCChecksum] = digest.FromString("another").String()
+	for name, l := range map[string]converttest.Layer{"ordinary": ordinary, "wrong": wrong} {
+		m, a, err := parseChunked(t, chunkedSpec(l))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		want := []store.Unpack{{Blob: digest.FromString(l.Data)}}
+		if diff := cmp.Diff(want, m.Table.Unpacks); diff != "" || len(m.Table.Files) > 0 {
+			t.Errorf("%s: %d files, unpacks (-want +got):\n%s", name, len(m.Table.Files), diff)
+		}
+		if n := a.BytesRead(want[0].Blob); (n > 0) != (name == "wrong") {
+			t.Errorf("%s: %d bytes were read", name, n)
+		}
+	}
+}
+
+// TestChunkedTwice has one chunked blob at two paths.
+func TestChunkedTwice(t *testing.T) {
+	first, second := podmanLayer("a.bin"), podmanLayer("a.bin")
+	second.Annotations[mediatype.AnnotationFilepath] = "dir/a.bin"
+	b := chunkedSpec(first, second)
+	m, _, err := parseChunked(t, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Table.Unpacks) > 0 || len(m.Table.Blobs) != 1 || m.Table.Blobs[0].Archive != store.ArchiveChunks {
+		t.Errorf("got unpacks %v, blobs %v", m.Table.Unpacks, m.Table.Blobs)
+	}
+	files, err := converttest.Extract(m, b.Blobs)
+	if err != nil || len(files) != 2 || files["dir/a.bin"].Path == "" {
+		t.Errorf("got %d files: %v", len(files), err)
+	}
+}
+
+// zerosLayer is a layer that says that it has a file of the given size, which is all zeros.
+func zerosLayer(t *testing.T, path string, size int64) converttest.Layer {
+	t.Helper()
+	blob := converttest.Compress([]byte(path), store.CodecZstd)
+	all := chunked.Chunk{Chunk: store.Chunk{Size: size, At: 1, Len: 1, Digest: digest.FromString("")}, Zeros: true}
+	last := all
+	last.Offset, last.Size = size, 1
+	tail, annotations, err := chunked.AppendTOC(nil, int64(len(blob)), []chunked.Member{{
+		File:   store.File{Path: path, Type: store.TypeReg, Size: size + 1, Digest: digest.FromString(path)},
+		Chunks: []chunked.Chunk{all, last},
+	}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return converttest.Layer{MediaType: tarZstd, Data: string(blob) + string(tail), Annotations: annotations}
+}
+
+// TestTooManyChunks gives layers of more chunks than a file table has room for: the first are read in
+// chunks, and what has no room is not.
+func TestTooManyChunks(t *testing.T) {
+	const size = 100_000 * store.MaxChunk
+	b := chunkedSpec(zerosLayer(t, "a", size), zerosLayer(t, "b", size), zerosLayer(t, "c", size), podmanLayer("d"))
+	m, _, err := parseChunked(t, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range m.Table.Files {
+		got = append(got, f.Path)
+	}
+	if diff := cmp.Diff([]string{"a", "b", "d"}, got); diff != "" || len(m.Table.Unpacks) != 1 {
+		t.Errorf("%d unpacks, files (-want +got):\n%s", len(m.Table.Unpacks), diff)
+	}
+	p, err := m.Table.Encode()
+	if err != nil || len(p) > store.MaxTableSize {
+		t.Errorf("table of %d bytes: %v", len(p), err)
+	}
+}
+
+// TestChunkedHostile has what a model must not contain in a table of contents.
+func TestChunkedHostile(t *testing.T) {
+	good := podmanLayer("a")
+	bad := zerosLayer(t, "../a", 5)
+	_, _, err := parseChunked(t, chunkedSpec(good, bad))
+	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "layer 1 ("+digest.FromString(bad.Data).String()) {
+		t.Errorf("got %v", err)
+	}
+}

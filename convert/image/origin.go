@@ -1,0 +1,92 @@
+package image
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// documents are the documents of the origin that are kept in the config, in base64.
+type documents struct {
+	Manifest []byte `json:"manifest,omitempty"`
+	Config   []byte `json:"config,omitempty"`
+}
+
+// keep returns what has to be kept in the config: the documents that no file of the table is.
+func keep(m *convert.Model) *documents {
+	unlessFile := func(p []byte) []byte {
+		if len(p) > convert.MaxKept || len(inline(&m.Table, digest.FromBytes(p))) > 0 {
+			return nil
+		}
+		return p
+	}
+	d := documents{Manifest: unlessFile(m.Documents.Manifest), Config: unlessFile(m.Documents.Config)}
+	if len(d.Manifest)+len(d.Config) == 0 {
+		return nil
+	}
+	return &d
+}
+
+// inline returns the content of a file that is in the table itself, or nil.
+func inline(t *store.Table, d digest.Digest) []byte {
+	for _, f := range t.Files {
+		if f.Digest == d && f.Source != nil && len(f.Source.Inline) > 0 {
+			return f.Source.Inline
+		}
+	}
+	return nil
+}
+
+// Documents returns the documents of the origin of a converted image, from its config and its
+// table alone, verified. It returns errdefs.ErrNotFound if the image does not have the manifest:
+// it was made by mapping version 1, or its origin has none. What else it does not have is nil.
+func Documents(configJSON []byte, t *store.Table) (convert.Documents, error) {
+	var cfg config
+	if err := json.Unmarshal(configJSON, &cfg); err != nil {
+		return convert.Documents{}, fmt.Errorf("config of the image: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if cfg.Origin == nil {
+		cfg.Origin = &documents{}
+	}
+	find := func(d digest.Digest, kept []byte) []byte {
+		if d != "" && len(kept) > 0 && store.VerifyBytes(d, kept) == nil {
+			return kept
+		}
+		return inline(t, d)
+	}
+	docs := convert.Documents{Manifest: find(t.Origin.Digest, cfg.Origin.Manifest)}
+	if docs.Manifest == nil {
+		return convert.Documents{}, fmt.Errorf("the manifest of the origin is not in the image: %w", errdefs.ErrNotFound)
+	}
+	if store.VerifyBytes(t.Origin.Digest, docs.Manifest) != nil {
+		return convert.Documents{}, fmt.Errorf("the manifest in the image is not that of the origin: %w", errdefs.ErrInvalidArgument)
+	}
+	m, err := convert.ParseManifest(docs.Manifest)
+	if err != nil {
+		return docs, nil // that of a carton is none
+	}
+	if mediatype.FormatOf(m.MediaType) == mediatype.FormatOllamaList {
+		docs.Child = inline(t, digest.Digest(cfg.Descriptor.Revision))
+		if m, err = convert.ParseManifest(docs.Child); err != nil {
+			docs.Child = nil
+			return docs, nil
+		}
+	}
+	docs.Config = find(m.Config.Digest, cfg.Origin.Config)
+	return docs, nil
+}
+
+// ContextLength returns what the annotations of a converted image say of Model.ContextLength.
+func ContextLength(annotations map[string]string) int64 {
+	n, err := strconv.ParseInt(annotations[mediatype.AnnotationContextLength], 10, 64)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,103 @@
+package kitops
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+)
+
+// Parse parses a ModelKit. It is a convert.Parser.
+func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+	if len(m.Layers) == 0 {
+		return nil, fmt.Errorf("no layers: %w", errdefs.ErrInvalidArgument)
+	}
+	b := convert.NewBuilder(m, mediatype.FormatKitOps)
+	k := &kitfile{}
+	if m.Config.Digest != "" && mediatype.Base(m.Config.MediaType) != mediatype.OCIEmpty {
+		p, err := convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
+		if err != nil {
+			return nil, fmt.Errorf("config: %w", err)
+		}
+		if k, err = parseKitfile(p); err != nil {
+			return nil, fmt.Errorf("config: %w", err)
+		}
+		text, err := stripped(p)
+		if err != nil {
+			return nil, fmt.Errorf("config: %w", err)
+		}
+		b.KeepConfig(p)
+		b.Generate("Kitfile", text)
+	}
+	hasModel := false
+	for i, l := range m.Layers {
+		t, p, err := k.place(l)
+		if err != nil {
+			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
+		}
+		hasModel = hasModel || t.Part == mediatype.PartModel
+		if err := b.Add(i, p); err != nil {
+			return nil, err
+		}
+	}
+	if k.model != "" && !hasModel {
+		return nil, fmt.Errorf("the model is not in this ModelKit, its Kitfile says %.200q: name that one: %w", k.model, errdefs.ErrNotImplemented)
+	}
+	return b.Model(ctx, a, k.config)
+}
+
+// place says what a layer is, and where it goes.
+func (k *kitfile) place(l convert.Descriptor) (mediatype.Type, convert.Place, error) {
+	t, err := mediatype.Parse(l.MediaType)
+	if err != nil {
+		return t, convert.Place{}, err
+	}
+	if t.Format != mediatype.FormatKitOps || t.Role != mediatype.RoleLayer {
+		return t, convert.Place{}, fmt.Errorf("media type %q is no layer of a ModelKit: %w", t.Base, errdefs.ErrNotImplemented)
+	}
+	e := k.entry(mediatype.KitOpsKind(t.Base), l)
+	p := convert.Place{Kind: t.Kind, Archive: t.Archive, Codec: t.Codec, Path: mediatype.Filepath(l.Annotations), DiffID: e.diffID}
+	if p.Path == "" && (e.digest == "" || t.Archive == store.ArchiveNone) {
+		p.Path = e.path
+	}
+	if p.Path == "." {
+		p.Path = ""
+	}
+	if t.Kind == mediatype.KindWeightConfig && p.Path+e.path != "" {
+		if p.Kind = convert.KindByPath(p.Path); p.Path == "" {
+			p.Kind = convert.KindByPath(e.path)
+		}
+	}
+	if t.Archive != store.ArchiveNone {
+		return t, p, nil
+	}
+	if p.Path == "" {
+		return t, convert.Place{}, fmt.Errorf("a raw layer without the annotation %s, and not in the Kitfile: %w", mediatype.AnnotationFilepath, errdefs.ErrInvalidArgument)
+	}
+	md, err := convert.ParseFileMetadata(l)
+	if err != nil {
+		return t, convert.Place{}, err
+	}
+	p.Mode, p.ModTime = md.Mode, md.ModTime
+	return t, p, nil
+}
+
+// entry returns what the Kitfile says of a layer: the entry with its digest, else the next one of
+// its kind that has none.
+func (k *kitfile) entry(kind string, l convert.Descriptor) entry {
+	for _, e := range k.entries {
+		if e.digest == l.Digest {
+			return e
+		}
+	}
+	i := slices.IndexFunc(k.entries, func(e entry) bool { return e.kind == kind && e.digest == "" && !e.used })
+	if i < 0 {
+		return entry{}
+	}
+	k.entries[i].used = true
+	return k.entries[i]
+}

@@ -1,0 +1,112 @@
+package localstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+var _ store.Fetcher = (*Store)(nil)
+
+// Dir returns the absolute directory of the store.
+func (s *Store) Dir() string { return s.dir }
+
+// Fetch reads a range of a blob, which is not verified; see store.Fetcher. A file of another size
+// than the blob is final: it is a *store.VerifyError and errdefs.ErrFailedPrecondition.
+func (s *Store) Fetch(_ context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	f, err := s.OpenBlob(d)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Size() != size {
+		wrong := &store.VerifyError{Want: d, Got: d, WantSize: size, GotSize: info.Size()}
+		err = fmt.Errorf("%w: %w", wrong, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return part{io.NewSectionReader(f, off, n), f}, off, nil
+}
+
+// A part is a range of a file, which it closes.
+type part struct {
+	io.Reader
+	f *os.File
+}
+
+// Close closes the file.
+func (p part) Close() error { return p.f.Close() }
+
+// ReadSmall reads a blob of a size that is not known, such as a child of a list, verified. It
+// returns errdefs.ErrInvalidArgument if it is larger than limit bytes.
+func (a *Artifact) ReadSmall(_ context.Context, d digest.Digest, limit int64) ([]byte, error) {
+	f, err := a.s.OpenBlob(d)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return store.ReadVerified(f, d, info.Size(), min(limit, convert.MaxManifestSize))
+}
+
+// Explain says of an error of a model what a person can do about it: which file is damaged or not
+// there, and how Ollama brings it again. Other errors are returned as they are.
+func (s *Store) Explain(n Name, err error) error {
+	again := fmt.Sprintf("%q brings it again, unless the model was made here", "ollama pull "+n.Short())
+	if wrong, ok := errors.AsType[*store.VerifyError](err); ok {
+		if at, pathErr := s.BlobPath(wrong.Want); pathErr == nil {
+			return fmt.Errorf("%s is damaged; remove it, then %s: %w", at, again, err)
+		}
+		return err
+	}
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("not all of it is in the store, such as when a download was not finished; %s: %w", again, err)
+	}
+	return err
+}
+
+// Short returns the name as Ollama's users write it.
+func (n Name) Short() string {
+	s := n.Model + ":" + n.Tag
+	if n.Namespace != defaultNamespace || n.Host != defaultHost {
+		s = n.Namespace + "/" + s
+	}
+	if n.Host != defaultHost {
+		s = n.Host + "/" + s
+	}
+	return s
+}
+
+// Official reports whether a model has the name of one of the public library.
+func (n Name) Official() bool { return n.Host == defaultHost && n.Namespace == defaultNamespace }
+
+// maxNamed is how many models a message names.
+const maxNamed = 20
+
+// known says which models there are.
+func known(models []Model) string {
+	if len(models) == 0 {
+		return "which has no models"
+	}
+	var names []string
+	for _, m := range models[:min(len(models), maxNamed)] {
+		names = append(names, m.Name.Short())
+	}
+	if more := len(models) - maxNamed; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return "which has " + strings.Join(names, ", ")
+}

@@ -49,6 +49,17 @@
 // Reads go to the object without any daemon, all containers share its page cache, and a
 // write makes a private copy in the container. Needs Linux 6.5.
 //
+// Stubs can also be shown of files that are not complete but that the store can read (store.Expose),
+// if there is a mount of these files (UseLazy, package lazy). It is a second data-only layer, behind
+// the objects, of the mounts that are made while a file of the chain is not complete:
+//
+//	lowerdir=<snapshot>:…::<objects>::<lazy>,metacopy=on
+//
+// overlayfs looks for the content of a stub when it is first opened, among the objects first. So a
+// file that was complete by then is read without the daemon for as long as the mount lives; one that
+// was not is read through the lazy mount; and mounts made after the last file was complete do not
+// have that layer at all, so that nothing needs it any more.
+//
 // Links: each file is a hard link to its object. Works everywhere, but a link has the mode
 // and the mtime of the object: a file whose mode differs is copied if it has at most 1 MiB,
 // otherwise it has the mode of the object. Snapshots and objects must be on one file system.

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // mountReserve is what is left free of the page that mount(2) takes, in bytes: 128 for
@@ -53,6 +54,16 @@ func (c chain) ours() bool {
 	return false
 }
 
+// tables returns the tables that the parents show as stubs.
+func (c chain) tables() (tables []digest.Digest) {
+	for _, m := range c.parents {
+		if m.Show == Stubs {
+			tables = append(tables, m.Table)
+		}
+	}
+	return tables
+}
+
 // lowers returns the ids of the parents that have files, and whether stubs are among them.
 func (c chain) lowers() (ids []string, stubs bool, err error) {
 	for i, m := range c.parents {
@@ -90,7 +101,11 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 	case len(ids) == 1 && view && !stubs:
 		return bind(s.upperDir(ids[0]), "ro"), nil
 	}
-	options := append(s.lowerOptions(ids, stubs), ownOptions(plain)...)
+	data, err := s.dataLayers(c)
+	if err != nil {
+		return nil, err
+	}
+	options := append(s.lowerOptions(ids, data), ownOptions(plain)...)
 	access := "ro"
 	if !view {
 		options = append(options, "upperdir="+s.upperDir(c.ID))
@@ -100,7 +115,7 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 		if err := s.checkHide(); err != nil {
 			return nil, err
 		}
-		access += ",lowerdir=" + s.lowerList(ids) + "::" + s.objects
+		access += ",lowerdir=" + s.lowerList(ids) + "::" + strings.Join(data, "::")
 	}
 	options = append(options, access)
 	if stubs { // containerd shortens a list without data-only layers itself
@@ -109,6 +124,27 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 		}
 	}
 	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: options}}, nil
+}
+
+// dataLayers returns the directories that have the content of stubs, none if the chain has no
+// stubs. The files that are not complete are added only while there are any: without their mount,
+// if its daemon is gone, nothing that needs it could be mounted.
+func (s *Snapshotter) dataLayers(c chain) ([]string, error) {
+	tables := c.tables()
+	if len(tables) == 0 {
+		return nil, nil
+	}
+	for _, t := range tables {
+		if !s.store.Exposed(t) {
+			continue
+		}
+		lazy := s.lazy.Load()
+		if lazy == nil {
+			return nil, fmt.Errorf("model %s is not complete, and can not be mounted before: %w", t, errdefs.ErrUnavailable)
+		}
+		return []string{s.objects, *lazy}, nil
+	}
+	return []string{s.objects}, nil
 }
 
 // lowerList returns the directories of parents, top first.
@@ -128,12 +164,12 @@ func (s *Snapshotter) lowerList(ids []string) string {
 //
 // The kernel gets a list with a data-only layer: the last list counts, and it is in one
 // string with an option that containerd drops for its read-only mount.
-func (s *Snapshotter) lowerOptions(ids []string, stubs bool) []string {
-	if !stubs {
+func (s *Snapshotter) lowerOptions(ids, data []string) []string {
+	if len(data) == 0 {
 		return []string{"lowerdir=" + s.lowerList(ids)}
 	}
 	// metacopy=on makes overlayfs follow the stubs; it turns redirect_dir=on with it.
-	return []string{"lowerdir=" + s.hideDir() + ":" + s.lowerList(ids) + ":" + s.objects, "metacopy=on"}
+	return []string{"lowerdir=" + s.hideDir() + ":" + s.lowerList(ids) + ":" + strings.Join(data, ":"), "metacopy=on"}
 }
 
 // ownOptions returns the options of overlay's that do not name a directory, such as

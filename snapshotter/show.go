@@ -11,7 +11,7 @@ import (
 )
 
 // Show puts the files of a table into the active snapshot id. Every file of the table must
-// be complete in the store, and held for the snapshot (Hold). Show may be run again after
+// be complete in the store, or exposed by it if Lazy, and held for the snapshot (Hold). Show may be run again after
 // an error. All is durable on return.
 //
 // It returns errdefs.ErrUnavailable if a file is not complete, and
@@ -50,12 +50,16 @@ func (s *Snapshotter) Refresh(ctx context.Context, table digest.Digest) error {
 //
 // absent → marked → shown; a snapshot that was shown stays so while it is mended.
 func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) error {
-	files, err := s.store.Files(ctx, table)
+	dir := s.snapshotDir(id)
+	m, err := readMarker(dir)
 	if err != nil {
 		return err
 	}
-	dir := s.snapshotDir(id)
-	m, err := readMarker(dir)
+	filesOf := s.store.Files
+	if s.Lazy() && (m == marker{} || m.Show == Stubs) {
+		filesOf = s.store.Readable
+	}
+	files, err := filesOf(ctx, table)
 	if err != nil {
 		return err
 	}

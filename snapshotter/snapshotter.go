@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
@@ -51,6 +52,7 @@ type Snapshotter struct {
 	root    string // absolute, without symbolic links
 	objects string // the data-only lower layer
 	way     Way
+	lazy    atomic.Pointer[string] // directory of files that are not complete; see UseLazy
 	log     *slog.Logger
 }
 
@@ -126,6 +128,24 @@ func mountable(dir string) error {
 	}
 	return nil
 }
+
+// UseLazy says that the files that the store can read although they are not complete
+// (store.ReadAt) are below dir, a mount that answers to store.ObjectName. From then on models can
+// be shown before they are complete. It returns errdefs.ErrInvalidArgument if the path can not be
+// part of mount options, and errdefs.ErrNotImplemented if models are not shown as stubs.
+func (s *Snapshotter) UseLazy(dir string) error {
+	if s.way != Stubs {
+		return fmt.Errorf("models are shown as %s: %w", s.way, errdefs.ErrNotImplemented)
+	}
+	if err := mountable(dir); err != nil {
+		return err
+	}
+	s.lazy.Store(&dir)
+	return nil
+}
+
+// Lazy says whether models can be shown before they are complete.
+func (s *Snapshotter) Lazy() bool { return s.lazy.Load() != nil }
 
 // Way returns how models are shown in new snapshots: Stubs or Links.
 func (s *Snapshotter) Way() Way { return s.way }

@@ -180,10 +180,17 @@ func (t *tree) putReg(f store.File) error {
 	return err
 }
 
-// object returns what the file system knows of the object of f. A table that lies about the
-// size of a file would show bytes that are not there.
+// object returns what the file system knows of the object of f; nothing for a stub of a file that
+// is not complete. A table that lies about the size of a file would show bytes that are not there.
 func (t *tree) object(f store.File) (unix.Stat_t, error) {
 	var st unix.Stat_t
+	if t.way == Stubs {
+		size, err := t.store.LazySize(f.Digest)
+		if err == nil && size != f.Size {
+			err = fmt.Errorf("%s has %d bytes, its file %d: %w", f.Digest, size, f.Size, errdefs.ErrDataLoss)
+		}
+		return st, err
+	}
 	if err := unix.Fstatat(int(t.objects.Fd()), store.ObjectName(f.Digest), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return st, fmt.Errorf("object %s: %w", f.Digest, err)
 	}

@@ -24,7 +24,6 @@ type gate struct {
 	mu      sync.Mutex // guards what follows
 	running [classes]int
 	waiting [classes][]*ticket
-	busy    chan struct{} // nil, or closed when the last urgent transfer has ended
 }
 
 // A ticket is somebody's place in a queue.
@@ -66,14 +65,6 @@ func (g *gate) dispatch() {
 			g.running[c]++
 			close(t.ready)
 		}
-	}
-	alarm := g.running[urgent]+len(g.waiting[urgent]) > 0
-	switch {
-	case alarm && g.busy == nil:
-		g.busy = make(chan struct{})
-	case !alarm && g.busy != nil:
-		close(g.busy)
-		g.busy = nil
 	}
 }
 
@@ -127,22 +118,9 @@ func (g *gate) drop(t *ticket) bool {
 	return true
 }
 
-// yield waits while urgent transfers run, so that a background transfer that is on its way does
-// not share the link with them. It returns at once when boost is closed.
-func (g *gate) yield(ctx context.Context, boost <-chan struct{}) error {
-	for {
-		g.mu.Lock()
-		busy := g.busy
-		g.mu.Unlock()
-		if busy == nil {
-			return nil
-		}
-		select {
-		case <-busy:
-		case <-boost:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+// alarm says whether an urgent transfer runs or waits.
+func (g *gate) alarm() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running[urgent]+len(g.waiting[urgent]) > 0
 }

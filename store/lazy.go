@@ -38,6 +38,7 @@ type lazyFile struct {
 	fetchers []Fetcher
 	stage    *staging // nil: not open
 	flights  map[int]*flight
+	wanted   map[int]*wish
 	streams  []stream
 	failed   error         // why it could not be brought, until the next attempt
 	waiting  chan struct{} // closed when failed is set
@@ -198,18 +199,47 @@ func (l *lazyFile) land(ctx context.Context, st *staging, t transfer, g int, buf
 }
 
 // want makes group g present on behalf of a reader. The work goes on when ctx ends: what is on
-// its way is of use to the next one.
+// its way is of use to the next one, or to the same reader, whom a signal made ask again.
 func (l *lazyFile) want(ctx context.Context, g int) error {
-	got := make(chan error, 1)
-	if !l.s.spawn(func() { got <- l.read(g, urgent, l.s.readBuffers) }) {
-		return errClosed
+	w, mine := l.wish(g)
+	if mine && !l.s.spawn(func() { l.grant(g, w, l.read(g, urgent, l.s.readBuffers)) }) {
+		l.grant(g, w, errClosed)
 	}
 	select {
-	case err := <-got:
-		return err
+	case <-w.done:
+		return w.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// A wish is a group that readers wait for.
+type wish struct {
+	done chan struct{} // closed at the end
+	err  error         // valid then
+}
+
+// wish returns the wish for group g, and whether it is to be granted by the caller.
+func (l *lazyFile) wish(g int) (w *wish, mine bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w := l.wanted[g]; w != nil {
+		return w, false
+	}
+	if l.wanted == nil {
+		l.wanted = map[int]*wish{}
+	}
+	w = &wish{done: make(chan struct{})}
+	l.wanted[g] = w
+	return w, true
+}
+
+func (l *lazyFile) grant(g int, w *wish, err error) {
+	l.mu.Lock()
+	delete(l.wanted, g)
+	l.mu.Unlock()
+	w.err = err
+	close(w.done)
 }
 
 // read makes group g present with a buffer of its own.

@@ -32,6 +32,28 @@ func (s *Store) Files(ctx context.Context, table digest.Digest) ([]File, error) 
 	return files, nil
 }
 
+// Readable is Files, but the files need not be complete: it is enough that they can be read
+// (Expose).
+func (s *Store) Readable(ctx context.Context, table digest.Digest) ([]File, error) {
+	t, err := s.Table(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	files, err := s.resolve(t)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		if f.Type != TypeReg {
+			continue
+		}
+		if _, err := s.LazySize(f.Digest); err != nil {
+			return nil, fmt.Errorf("file %q (%s) can not be read: %w: %w", f.Path, f.Digest, err, errdefs.ErrUnavailable)
+		}
+	}
+	return files, nil
+}
+
 // resolve settles what the archives of a table contain. With errdefs.ErrUnavailable, when
 // something is not known yet, it still returns what is.
 func (s *Store) resolve(t *Table) ([]File, error) {

@@ -67,6 +67,10 @@ func (t transfer) fetchRange(ctx context.Context, buf []byte, off int64) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
+			if errors.Is(err, errYield) { // again, when it is let in again
+				alive, try = true, -1
+				break
+			}
 			if errors.Is(err, errNoRanges) {
 				return err
 			}
@@ -81,6 +85,9 @@ func (t transfer) fetchRange(ctx context.Context, buf []byte, off int64) error {
 		}
 		if !alive {
 			return worst(out)
+		}
+		if try < 0 {
+			continue
 		}
 		if err := pause(ctx, try, last); err != nil {
 			return err
@@ -130,8 +137,12 @@ func (c countReader) Read(p []byte) (int, error) {
 // paceStep is how many bytes a background transfer reads before it looks whether it should wait.
 const paceStep = 256 << 10
 
-// pacedReader is the body of a background transfer: it stands still while a reader waits for other
-// bytes, and keeps to the rate that is set.
+// errYield says that a background transfer was broken off because a reader waits for other bytes. If
+// it only stood still, what fills the buffers of its connection would still share the link.
+var errYield = errors.New("a reader goes first")
+
+// pacedReader is the body of a background transfer: it ends while a reader waits for other bytes,
+// and keeps to the rate that is set.
 type pacedReader struct {
 	ctx context.Context // an io.Reader has no other way to get it
 	r   io.Reader
@@ -142,12 +153,21 @@ func (p pacedReader) Read(b []byte) (int, error) {
 	if err := p.t.s.pace.wait(p.ctx, p.t.boost); err != nil {
 		return 0, err
 	}
-	if err := p.t.s.gate.yield(p.ctx, p.t.boost); err != nil {
-		return 0, err
+	if p.t.s.gate.alarm() && !p.boosted() {
+		return 0, errYield
 	}
 	n, err := p.r.Read(b[:min(len(b), paceStep)])
 	p.t.s.pace.spend(n)
 	return n, err
+}
+
+func (p pacedReader) boosted() bool {
+	select {
+	case <-p.t.boost:
+		return true
+	default:
+		return false
+	}
 }
 
 // final says that asking the same fetcher again is of no use.

@@ -5,6 +5,10 @@
 //	ballastd config dump              print the configuration in effect
 //	ballastd config default           print the default configuration
 //	ballastd version
+//	ballastd holder --fd N --socket PATH
+//
+// The last is started by the daemon itself: a process that keeps the lazy mount alive while
+// there is no daemon.
 //
 // It ends with 0 after a signal, 2 if the command line or the configuration is wrong, and 1 for
 // any other error.
@@ -24,6 +28,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon"
+	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/containerd/log"
 	"github.com/spf13/cobra"
 )
@@ -100,11 +105,30 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 			return config.Default().Write(stdout)
 		}},
 	)
-	c.AddCommand(conf, &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+	c.AddCommand(conf, holder(stderr), &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 		v := admin.ThisVersion()
 		_, err := fmt.Fprintln(stdout, strings.Join(strings.Fields("ballastd "+v.Version+" "+v.Revision+" "+v.Go), " "))
 		return err
 	}})
+	return c
+}
+
+// holder returns the command that keeps the lazy mount.
+func holder(stderr io.Writer) *cobra.Command {
+	var fd int
+	var socket string
+	c := &cobra.Command{
+		Use: "holder", Short: "keep the lazy mount while there is no daemon", Args: cobra.NoArgs, Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := slog.New(slog.NewTextHandler(stderr, nil))
+			if err := lazy.RunHolder(cmd.Context(), os.NewFile(uintptr(fd), "listener"), socket, log); err != nil {
+				return &runError{err}
+			}
+			return nil
+		},
+	}
+	c.Flags().IntVar(&fd, "fd", 3, "file descriptor of the listening socket")
+	c.Flags().StringVar(&socket, "socket", "", "path of the socket")
 	return c
 }
 

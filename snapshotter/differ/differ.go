@@ -35,9 +35,32 @@ type Options struct {
 	// containerd knows of the table layer; it can be empty.
 	Upstream func(ctx context.Context, table digest.Digest, sources []Source) []store.Fetcher
 
+	// Mode says when a model is shown that was got from these repositories. Nil means
+	// Complete.
+	Mode func(sources []Source) Mode
+
+	// Unverified lets files be read before any digest over them has matched, if they come
+	// without digests of chunks.
+	Unverified bool
+
+	// Background brings the rest of a model that is shown already, until it is there or
+	// nothing refers to it any more. It returns at once. fetchers are what Apply would use.
+	// It is needed for modes other than Complete.
+	Background func(table digest.Digest, fetchers []store.Fetcher)
+
 	// Log is where the differ reports; nil discards.
 	Log *slog.Logger
 }
+
+// A Mode says when a model is shown.
+type Mode string
+
+// The modes. Where the kernel or the source can not do what a mode asks for, it is Complete.
+const (
+	Complete Mode = "complete" // when every file is there and verified
+	Lazy     Mode = "lazy"     // when name, size and digest of every file are known
+	Auto     Mode = "auto"     // as Lazy if the large files have digests of chunks, else as Complete
+)
 
 // Differ implements diff.Applier and diff.Comparer.
 type Differ struct {
@@ -139,14 +162,58 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 	}
 	ns, _ := namespaces.Namespace(ctx)
 	fetchers := append([]store.Fetcher{&ContentFetcher{Provider: d.o.Content, Namespace: ns}}, d.o.Upstream(ctx, table, sources)...)
-	if err := d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: fetchers}); err != nil {
+	early, err := d.expose(ctx, table, sources, fetchers)
+	if err == nil && !early {
+		err = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: fetchers})
+	}
+	if err != nil {
 		return "", fmt.Errorf("fetch the model of table %s: %w", table, err)
 	}
 	if err := d.o.Snapshotter.Show(ctx, id, table); err != nil {
 		return "", err
 	}
-	d.logComplete(ctx, table, time.Since(start))
+	if early {
+		d.o.Log.InfoContext(ctx, "model can be read, the rest is on its way", "table", table, "dur", time.Since(start))
+	} else {
+		d.logComplete(ctx, table, time.Since(start))
+	}
 	return table, nil
+}
+
+// expose makes a model readable before it is complete, and says whether that is so.
+func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Source, fetchers []store.Fetcher) (bool, error) {
+	mode := Complete
+	if d.o.Mode != nil && d.o.Snapshotter.Lazy() {
+		mode = d.o.Mode(from)
+	}
+	if mode == Complete {
+		return false, nil
+	}
+	repositories := make([]string, len(from))
+	for i, s := range from {
+		repositories[i] = s.Host + "/" + s.Repository
+	}
+	if err := d.o.Store.SetSources(ctx, table, repositories); err != nil {
+		return false, err
+	}
+	err := d.o.Store.Expose(ctx, table, store.ExposeOptions{
+		Fetchers: fetchers, Wait: mode == Lazy, Unverified: d.o.Unverified, Probe: true,
+	})
+	if errdefs.IsFailedPrecondition(err) {
+		d.o.Log.InfoContext(ctx, "model is shown when it is complete", "table", table, "mode", mode, "reason", err)
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if !d.o.Store.Exposed(table) { // it is all there
+		return false, nil
+	}
+	d.o.Background(table, fetchers)
+	if mode == Auto {
+		return true, d.o.Store.AwaitSmall(ctx, table)
+	}
+	return true, nil
 }
 
 // logComplete says that a model can be read.

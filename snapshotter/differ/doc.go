@@ -6,7 +6,8 @@
 //
 //   - The table layer holds the file table of a model. Apply reads it from containerd's
 //     content store, gives it to the store, waits until every file is there and verified,
-//     and has the snapshotter show the files. Its diffID is its own digest.
+//     or can be read before that (Mode), and has the snapshotter show the files. Its diffID is
+//     its own digest.
 //   - A blob layer is normally never applied, because the snapshotter claims it. A client
 //     that unpacks without saying what it unpacks asks nevertheless. Apply needs no bytes
 //     of it: if the blob is in containerd's content store, applying the table layer will
@@ -16,6 +17,18 @@
 //
 // A layer of a model on the mounts of another snapshotter is an error: it would be an empty
 // directory there. Compare is left to containerd's own differ.
+//
+// # When a model is shown
+//
+//	mode      large files with digests of chunks     without
+//	complete  when all is complete                   the same
+//	auto      at once, after the small files without the same as complete
+//	lazy      at once                                at once; who reads such a file waits for it
+//
+// "At once" is after a byte of the largest file was fetched: a registry that does not have it, does
+// not give it to us, or does not serve ranges is found out while somebody waits for an answer. What
+// can not be read early for whatever reason is shown when it is complete, and the log says why.
+// Options.Background brings the rest.
 //
 // # Where the bytes of a model come from
 //

@@ -1,10 +1,20 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-func TestMain(m *testing.M) { os.Exit(node.Main(m.Run)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == mappedReaderArg {
+		if err := mappedReader(os.Args[2], os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(node.Main(m.Run))
+}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strings"
 	"time"
 )
 
@@ -25,6 +26,7 @@ type Config struct {
 	Upstream   Upstream   `toml:"upstream"`
 	Fetch      Fetch      `toml:"fetch"`
 	Snapshot   Snapshot   `toml:"snapshot"`
+	Lazy       Lazy       `toml:"lazy"`
 	GC         GC         `toml:"gc"`
 	Metrics    Metrics    `toml:"metrics"`
 
@@ -71,6 +73,23 @@ type Snapshot struct {
 	Show string `toml:"show" comment:"stubs: files without data over data-only lower layers (Linux 6.5); links: hard links to the\nobjects (any kernel); auto: stubs where the kernel can."`
 }
 
+// Lazy says when models are shown that are not complete, and how the rest comes.
+type Lazy struct {
+	Mode        string     `toml:"mode" comment:"When a model is shown. auto: at once if its large files have digests of chunks, otherwise when\nit is complete; lazy: at once whenever the digests of its files are known, readers of a file\nwithout chunks wait for all of it; complete: when all of it is there. Needs stubs and FUSE."`
+	Verify      string     `toml:"verify" comment:"chunk: no byte is read before a digest over it has matched. after: files without digests of\nchunks are read at once too, and verified when they are complete; until then a wrong registry\nor a broken transfer can show wrong bytes."`
+	ReadAhead   Size       `toml:"read_ahead" comment:"What the kernel reads ahead of a reader of a file that is not complete, and around a random\naccess to a mapping of it."`
+	Rate        Size       `toml:"rate" comment:"Bytes a second for what nobody waits for. 0: as fast as it goes; readers always go first."`
+	Passthrough bool       `toml:"passthrough" comment:"Let the kernel read complete files itself in mounts that were made before they were (Linux 6.9)."`
+	Holder      string     `toml:"holder" comment:"What keeps the mount of files that are not complete while the daemon is down. auto: the service\nmanager if it can, otherwise a process of our own; process: that; none: such files can not be\nread while the daemon is down, and open ones have to be opened again."`
+	Rule        []LazyRule `toml:"rule,omitempty"`
+}
+
+// LazyRule is a mode for some models.
+type LazyRule struct {
+	Match string `toml:"match" comment:"host, or host/repository; * stands for any characters. The first rule that matches counts."`
+	Mode  string `toml:"mode"`
+}
+
 // GC says when objects that nothing refers to are removed. Until then they stay, so that a
 // model that comes back is there at once.
 type GC struct {
@@ -108,6 +127,7 @@ func Default() *Config {
 			Linger:      Duration{5 * time.Minute},
 		},
 		Snapshot: Snapshot{Show: ShowAuto},
+		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, ReadAhead: 8 << 20, Passthrough: true, Holder: HolderAuto},
 		GC:       GC{Interval: Duration{5 * time.Minute}, High: 85, Low: 80},
 	}
 }
@@ -118,3 +138,49 @@ const (
 	ShowStubs = "stubs"
 	ShowLinks = "links"
 )
+
+// The values of Lazy.Mode and LazyRule.Mode.
+const (
+	ModeAuto     = "auto"
+	ModeLazy     = "lazy"
+	ModeComplete = "complete"
+)
+
+// The values of Lazy.Verify.
+const (
+	VerifyChunk = "chunk"
+	VerifyAfter = "after"
+)
+
+// The values of Lazy.Holder.
+const (
+	HolderAuto    = "auto"
+	HolderProcess = "process"
+	HolderNone    = "none"
+)
+
+// ModeOf returns the mode for a model that was got from a repository, "host/path".
+func (l *Lazy) ModeOf(repository string) string {
+	host, _, _ := strings.Cut(repository, "/")
+	for _, r := range l.Rule {
+		if r.matches(host) || r.matches(repository) {
+			return r.Mode
+		}
+	}
+	return l.Mode
+}
+
+func (r *LazyRule) matches(s string) bool {
+	parts := strings.Split(r.Match, "*")
+	s, ok := strings.CutPrefix(s, parts[0])
+	for i, p := range parts[1:] {
+		if !ok {
+			return false
+		}
+		if i == len(parts)-2 {
+			return strings.HasSuffix(s, p)
+		}
+		_, s, ok = strings.Cut(s, p)
+	}
+	return ok && s == ""
+}

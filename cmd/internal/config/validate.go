@@ -80,6 +80,9 @@ func (c *Config) checkValues() error {
 	case c.GC.Low > c.GC.High:
 		return invalid("gc.low", "%v is above gc.high, %v", c.GC.Low, c.GC.High)
 	}
+	if err := c.checkLazy(); err != nil {
+		return err
+	}
 	for _, h := range c.Upstream.AllowHosts {
 		if err := checkAllowed(h); err != nil {
 			return err
@@ -91,6 +94,34 @@ func (c *Config) checkValues() error {
 	} {
 		if s.path != "" && !filepath.IsAbs(s.path) {
 			return invalid(s.key, "%q is not an absolute path", s.path)
+		}
+	}
+	return nil
+}
+
+// maxReadAhead is the largest read-ahead: what a random access drags in with it.
+const maxReadAhead = 64 << 20
+
+func (c *Config) checkLazy() error {
+	modes := []string{ModeAuto, ModeLazy, ModeComplete}
+	switch l := c.Lazy; {
+	case !slices.Contains(modes, l.Mode):
+		return invalid("lazy.mode", "%q is none of auto, lazy, complete", l.Mode)
+	case !slices.Contains([]string{VerifyChunk, VerifyAfter}, l.Verify):
+		return invalid("lazy.verify", "%q is neither chunk nor after", l.Verify)
+	case !slices.Contains([]string{HolderAuto, HolderProcess, HolderNone}, l.Holder):
+		return invalid("lazy.holder", "%q is none of auto, process, none", l.Holder)
+	case l.ReadAhead < 128<<10 || l.ReadAhead > maxReadAhead:
+		return invalid("lazy.read_ahead", "%v is not within 128KiB to 64MiB", l.ReadAhead)
+	case l.Rate < 0:
+		return invalid("lazy.rate", "is negative")
+	}
+	for i, r := range c.Lazy.Rule {
+		switch {
+		case r.Match == "":
+			return invalid(fmt.Sprintf("lazy.rule %d", i+1), "match is empty")
+		case !slices.Contains(modes, r.Mode):
+			return invalid(fmt.Sprintf("lazy.rule %d", i+1), "mode %q is none of auto, lazy, complete", r.Mode)
 		}
 	}
 	return nil

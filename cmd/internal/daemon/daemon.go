@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
+	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/errdefs"
@@ -52,6 +54,8 @@ type Daemon struct {
 	differ      *differ.Differ
 	containerd  *grpc.ClientConn
 	pulls       *pulls
+	background  *background
+	lazy        atomic.Pointer[lazy.Mount] // nil if models are shown when they are complete
 	metrics     *metrics
 }
 
@@ -98,11 +102,18 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
+	d.store.SetRate(int64(c.Lazy.Rate))
+	d.background = &background{
+		store: d.store, fetchers: d.laterSources, log: log,
+		options: store.ExposeOptions{Wait: true, Unverified: c.Lazy.Verify == config.VerifyAfter},
+	}
 	d.differ = differ.New(differ.Options{
 		Content: proxy.NewContentStore(d.containerd), Snapshotter: d.snapshotter, Store: d.store,
 		Upstream: d.sources, Log: log,
+		Mode: d.mode, Unverified: c.Lazy.Verify == config.VerifyAfter, Background: d.background.start,
 	})
 	d.metrics = newMetrics(d.store, log)
+	d.metrics.registry.MustRegister(&lazyCollector{store: d.store, mount: d.lazy.Load, unverified: c.Lazy.Verify == config.VerifyAfter})
 	d.pulls = &pulls{convert: d.facade.Convert, fetchers: d.facade.Fetchers, store: d.store, metrics: d.metrics, log: log}
 	return d, nil
 }
@@ -187,11 +198,16 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err := d.snapshotter.Reconcile(ctx); err != nil {
 		return fmt.Errorf("reconcile snapshots: %w", err)
 	}
+	g, ctx := errgroup.WithContext(ctx)
+	ended := d.background.begin(ctx)
+	if err := d.startLazy(ctx); err != nil {
+		return err
+	}
 	l, err := d.listen()
 	if err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	g.Go(ended)
 	g.Go(func() error { return d.store.Run(ctx) })
 	g.Go(func() error { return d.pulls.run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })
@@ -239,12 +255,15 @@ func (d *Daemon) sweep(ctx context.Context) error {
 // the store's chunks and the rest need.
 func limitMemory(connections int) {
 	const rest, chunk = 56 << 20, 4 << 20
-	debug.SetMemoryLimit(rest + 2*int64(connections)*chunk)
+	debug.SetMemoryLimit(rest + 3*int64(connections)*chunk)
 }
 
 // Close closes what New opened. Fetches stop and keep what they have.
 func (d *Daemon) Close() error {
 	var errs []error
+	if m := d.lazy.Load(); m != nil { // first: who reads is to wait for the next daemon, not to get an error
+		errs = append(errs, m.Close())
+	}
 	if d.facade != nil {
 		errs = append(errs, d.facade.Close())
 	}

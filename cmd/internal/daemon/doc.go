@@ -7,15 +7,17 @@
 //	registry     the facade, on loopback HTTP, and conversion
 //	snapshotter  } over one gRPC socket, for containerd
 //	differ       }
-//	pulls        prefetches, owned by the daemon
+//	pulls        prefetches, and imports from a local Ollama, owned by the daemon
+//	background   the rest of models that are shown already
+//	lazy         the mount of files that are not complete
 //	admin        HTTP over the admin socket, for the command line
 //
 // All that runs runs in one errgroup, started in Run; if one part ends with an error, all end.
 //
 // # What can be seen
 //
-// The metrics count models by who waited for them: prefetches, and pulls of containerd, which
-// wait while a table layer is applied. At log level debug every request to the facade and to
+// The metrics count models by who waited for them: prefetches, imports, and pulls of containerd,
+// which wait while a table layer is applied. At log level debug every request to the facade and to
 // the admin socket has a line, without headers.
 //
 // # Start
@@ -23,13 +25,15 @@
 // The store is opened first: it fails if another daemon has it. Only then are old sockets
 // removed, so a second daemon can not take the sockets of the first. A socket is made under
 // another name, gets mode 0600, and is then renamed, so it is never open to others. The
-// snapshotter's references are reconciled before the first request. Then the service manager
-// is told that the daemon is ready.
+// snapshotter's references are reconciled before the first request. Models that are shown but not
+// complete become readable again before the lazy mount is served, which is taken over from the daemon
+// before if somebody kept it: who has been waiting since then goes on. Then the service manager is
+// told that the daemon is ready.
 //
 // # Stop
 //
 // When the context ends, servers take no new requests and wait stopTimeout for those that
-// run; then they are cut off. Prefetches end at once with errdefs.ErrAborted. Last the store
-// is closed; what was fetched so far stays and is gone on with later. Containers that read
-// models are not touched: their mounts need no daemon.
+// run; then they are cut off. Prefetches end at once with errdefs.ErrAborted. The lazy mount is not
+// unmounted: who reads it waits for the next daemon. Last the store is closed; what was fetched so far stays and is gone on with later. Containers that read
+// complete models are not touched: their mounts need no daemon.
 package daemon

@@ -22,6 +22,7 @@ const askTimeout = 2 * time.Second
 func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Jobs: d.pulls.jobs,
+		Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
 		Fetchers: d.facade.Fetchers, Repaired: d.snapshotter.Refresh, Health: d.health, Metrics: d.metrics.handler(), Log: d.log,
 	}
 }

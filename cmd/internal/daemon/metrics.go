@@ -28,6 +28,7 @@ type metrics struct {
 // Who asked for a model: the values of the label "by".
 const (
 	byPrefetch   = "prefetch"
+	byImport     = "import"
 	byContainerd = "containerd"
 )
 
@@ -46,7 +47,7 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 			Name: "ballast_active_pulls", Help: "Models that are awaited, by who asked for them.",
 		}, []string{"by"}),
 	}
-	for _, by := range []string{byPrefetch, byContainerd} {
+	for _, by := range []string{byPrefetch, byImport, byContainerd} {
 		m.active.WithLabelValues(by) // 0 is a value too
 	}
 	m.registry.MustRegister(

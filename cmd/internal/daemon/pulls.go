@@ -23,8 +23,8 @@ const keepEnded = 50
 // errStopping is why prefetches end when the daemon stops.
 var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errdefs.ErrAborted)
 
-// pulls are the prefetches. A prefetch belongs to the daemon: who asked for it may go, and
-// whoever asks for the same reference joins it.
+// pulls are the prefetches and the imports. They belong to the daemon: who asked for one may go,
+// and whoever asks for the same reference in the same way joins it.
 type pulls struct {
 	convert  func(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error)
 	fetchers func(store.Image) []store.Fetcher
@@ -36,12 +36,14 @@ type pulls struct {
 
 	mu       sync.Mutex // guards what follows
 	stopping bool
-	running  map[string]*pull // by reference
+	running  map[string]*pull // by key
 	ended    []admin.Job      // oldest first
 }
 
-// A pull is one prefetch. The mutex of pulls guards it.
+// A pull is one prefetch or import. The mutex of pulls guards it.
 type pull struct {
+	key    string // tells it from others that run
+	by     string // byPrefetch or byImport
 	ref    string
 	cancel context.CancelCauseFunc
 	pin    pinWish
@@ -52,6 +54,7 @@ type pull struct {
 	changed chan struct{} // closed when events or the end changed
 	done    bool
 	image   store.Image
+	linked  store.Linked // of an import
 	err     error
 }
 
@@ -91,12 +94,21 @@ func (p *pulls) run(ctx context.Context) error {
 // prefetch fetches a model, or joins who does, and calls event with what has changed until
 // it is done, ctx ends or event returns an error. The work goes on in any case.
 func (p *pulls) prefetch(ctx context.Context, r admin.PrefetchRequest, event func([]admin.Event) error) (store.Image, error) {
-	pl, err := p.join(ctx, r)
+	ref, err := admin.ParseRef(r.Ref)
 	if err != nil {
 		return store.Image{}, err
 	}
+	pl, err := p.join(ctx, byPrefetch, r, func(ctx context.Context, pl *pull) (store.Image, error) { return p.pull(ctx, pl, ref) })
+	if err != nil {
+		return store.Image{}, err
+	}
+	return p.follow(ctx, pl, event)
+}
+
+// follow calls event with what has changed in a pull.
+func (p *pulls) follow(ctx context.Context, pl *pull, event func([]admin.Event) error) (store.Image, error) {
 	sent := map[digest.Digest]admin.Event{}
-	if err := event([]admin.Event{{Status: admin.StatusResolving, Ref: r.Ref}}); err != nil {
+	if err := event([]admin.Event{{Status: admin.StatusResolving, Ref: pl.ref}}); err != nil {
 		return store.Image{}, err
 	}
 	for {
@@ -132,36 +144,32 @@ func (pl *pull) news(sent map[digest.Digest]admin.Event) []admin.Event {
 	return out
 }
 
-// join returns the prefetch of a reference, which it starts if there is none.
-func (p *pulls) join(ctx context.Context, r admin.PrefetchRequest) (*pull, error) {
-	ref, err := admin.ParseRef(r.Ref)
-	if err != nil {
-		return nil, err
-	}
+// join returns the pull of a reference, which it starts if there is none: bring does the work.
+func (p *pulls) join(ctx context.Context, by string, r admin.PrefetchRequest, bring func(context.Context, *pull) (store.Image, error)) (*pull, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopping {
 		return nil, errStopping
 	}
-	now := time.Now()
-	if pl := p.running[r.Ref]; pl != nil {
+	now, key := time.Now(), by+" "+r.Ref
+	if pl := p.running[key]; pl != nil {
 		pl.pin.add(r, now)
 		return pl, nil
 	}
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	pl := &pull{
-		ref: r.Ref, cancel: cancel, job: admin.Job{Ref: r.Ref, Started: now},
+		key: key, by: by, ref: r.Ref, cancel: cancel, job: admin.Job{Ref: r.Ref, Started: now},
 		events: map[digest.Digest]admin.Event{}, changed: make(chan struct{}),
 	}
 	pl.pin.add(r, now)
 	if p.running == nil {
 		p.running = map[string]*pull{}
 	}
-	p.running[r.Ref] = pl
-	p.metrics.active.WithLabelValues(byPrefetch).Inc()
+	p.running[key] = pl
+	p.metrics.active.WithLabelValues(by).Inc()
 	p.work.Go(func() {
 		defer cancel(nil)
-		im, err := p.pull(work, pl, ref)
+		im, err := bring(work, pl)
 		if cause := context.Cause(work); err != nil && cause != nil {
 			err = cause
 		}
@@ -194,7 +202,7 @@ func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image
 // joins from here on starts a prefetch anew, which finds everything there.
 func (p *pulls) pinFor(ctx context.Context, pl *pull, im store.Image) error {
 	p.mu.Lock()
-	delete(p.running, pl.ref)
+	delete(p.running, pl.key)
 	pin := pl.pin
 	p.mu.Unlock()
 	if !pin.wanted {
@@ -243,8 +251,8 @@ func (pl *pull) announce() {
 func (p *pulls) end(pl *pull, im store.Image, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.running[pl.ref] == pl {
-		delete(p.running, pl.ref)
+	if p.running[pl.key] == pl {
+		delete(p.running, pl.key)
 	}
 	pl.done, pl.image, pl.err = true, im, err
 	pl.job.Ended = time.Now()
@@ -257,15 +265,15 @@ func (p *pulls) end(pl *pull, im store.Image, err error) {
 		p.ended = slices.Delete(p.ended, 0, len(p.ended)-keepEnded)
 	}
 	pl.announce()
-	p.metrics.active.WithLabelValues(byPrefetch).Dec()
-	p.metrics.pulled(byPrefetch, im.Origin.Format, dur, err)
+	p.metrics.active.WithLabelValues(pl.by).Dec()
+	p.metrics.pulled(pl.by, im.Origin.Format, dur, err)
 	switch {
 	case err == nil:
-		p.log.Info("prefetched", "ref", pl.ref, "digest", im.Manifest, "bytes", pl.job.Total, "dur", dur.Round(time.Millisecond))
+		p.log.Info("model brought", "by", pl.by, "ref", pl.ref, "digest", im.Manifest, "bytes", pl.job.Total, "dur", dur.Round(time.Millisecond))
 	case errors.Is(err, errStopping):
-		p.log.Info("prefetch interrupted", "ref", pl.ref, "bytes", pl.job.Completed)
+		p.log.Info("interrupted", "by", pl.by, "ref", pl.ref, "bytes", pl.job.Completed)
 	default:
-		p.log.Error("prefetch", "ref", pl.ref, "dur", dur.Round(time.Millisecond), "err", err)
+		p.log.Error("model was not brought", "by", pl.by, "ref", pl.ref, "dur", dur.Round(time.Millisecond), "err", err)
 	}
 }
 

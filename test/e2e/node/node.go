@@ -138,8 +138,20 @@ func (n *Node) stopContainers() {
 	}
 }
 
-// StartBallastd starts ballastd, again if it was stopped, and waits until it answers.
+// StartBallastd starts ballastd, again if it was stopped, and waits until it answers, containerd
+// too.
 func (n *Node) StartBallastd(t TB) {
+	t.Helper()
+	n.LaunchBallastd(t)
+	if n.Containerd == nil || !n.Containerd.Running() {
+		return
+	}
+	// containerd dials again after a pause of up to three seconds.
+	n.Ballastd.WaitReady(t, func() error { return n.Ctr("snapshots", "--snapshotter", "ballast", "ls").Err })
+}
+
+// LaunchBallastd starts ballastd and waits until it answers.
+func (n *Node) LaunchBallastd(t TB) {
 	t.Helper()
 	n.Ballastd = Start(t, "ballastd", filepath.Join(n.Dir, "ballastd.log"), n.Env(),
 		Binary(t, "ballastd"), "--config", n.ConfigFile())
@@ -151,11 +163,6 @@ func (n *Node) StartBallastd(t TB) {
 		}
 		return dial("tcp", n.Facade)
 	})
-	if n.Containerd == nil || !n.Containerd.Running() {
-		return
-	}
-	// containerd dials again after a pause of up to three seconds.
-	n.Ballastd.WaitReady(t, func() error { return n.Ctr("snapshots", "--snapshotter", "ballast", "ls").Err })
 }
 
 func dial(network, address string) error {
@@ -280,6 +287,12 @@ func (n *Node) Pull(snapshotter, ref string, flags ...string) Result {
 
 // clean removes what is left. The daemons were stopped before, by clean-ups registered later.
 func (n *Node) clean(t TB) {
+	// A daemon leaves the mount of files that are not complete to the next one. Without it, the
+	// process that keeps it ends too.
+	lazy := filepath.Join(n.Root(), "lazy")
+	if err := unix.Unmount(lazy, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		t.Errorf("unmount %s: %v", lazy, err)
+	}
 	mounts, err := n.Mounts()
 	if err != nil {
 		t.Errorf("mounts: %v", err)

@@ -21,9 +21,12 @@ const pastWire = "X-Past-Wire"
 type Wire struct {
 	Next http.Handler
 
-	mu       sync.Mutex // guards requests, faults
-	requests []Request
-	faults   []*Fault
+	mu        sync.Mutex // guards what follows
+	requests  []Request
+	faults    []*Fault
+	rate      int64 // of the link, in bytes a second
+	roundTrip time.Duration
+	free      time.Time // when what was sent so far has gone over the link
 }
 
 // Request is one request that crossed a wire, with what was answered.
@@ -93,6 +96,31 @@ func (w *Wire) Add(f Fault) (remove func()) {
 	}
 }
 
+// Link makes all answers together share a link of so many bytes a second, and each wait for a round
+// trip first. Zeros make it as fast as the machine is.
+func (w *Wire) Link(rate int64, roundTrip time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.rate, w.roundTrip = rate, roundTrip
+}
+
+// transmit waits until n bytes have gone over the link.
+func (w *Wire) transmit(n int) {
+	w.mu.Lock()
+	if w.rate == 0 {
+		w.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	if w.free.Before(now) {
+		w.free = now
+	}
+	w.free = w.free.Add(time.Duration(float64(n) / float64(w.rate) * float64(time.Second)))
+	until := w.free
+	w.mu.Unlock()
+	time.Sleep(time.Until(until))
+}
+
 // Requests returns the requests answered since the start or the last Reset.
 func (w *Wire) Requests() []Request {
 	w.mu.Lock()
@@ -137,7 +165,7 @@ func (w *Wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f := w.fault(r)
-	out := &wireWriter{ResponseWriter: rw, fault: f, start: time.Now()}
+	out := &wireWriter{ResponseWriter: rw, wire: w, fault: f, start: time.Now()}
 	// Registered first, so that a broken connection is recorded too. Read the fields now:
 	// handlers below may change the request.
 	seen := Request{Method: r.Method, Path: r.URL.Path, Range: r.Header.Get("Range"),
@@ -148,7 +176,10 @@ func (w *Wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		defer w.mu.Unlock()
 		w.requests = append(w.requests, seen)
 	}()
-	time.Sleep(f.Delay)
+	w.mu.Lock()
+	roundTrip := w.roundTrip
+	w.mu.Unlock()
+	time.Sleep(f.Delay + roundTrip)
 	for k, v := range f.Header {
 		rw.Header()[k] = v
 	}
@@ -177,6 +208,7 @@ func (w *Wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 // wireWriter does to the body what the fault says, and counts it.
 type wireWriter struct {
 	http.ResponseWriter
+	wire   *Wire
 	fault  Fault
 	start  time.Time
 	status int
@@ -209,6 +241,7 @@ func (w *wireWriter) Write(p []byte) (int, error) {
 		due := time.Duration(float64(w.n+int64(len(p))) / float64(w.fault.Rate) * float64(time.Second))
 		time.Sleep(due - time.Since(w.start))
 	}
+	w.wire.transmit(len(p))
 	n, err := w.ResponseWriter.Write(p)
 	w.n += int64(n)
 	if cut {

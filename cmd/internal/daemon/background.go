@@ -1,0 +1,166 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// The pauses between two attempts to bring the rest of a model.
+const (
+	firstRetry = time.Second
+	lastRetry  = 5 * time.Minute
+)
+
+// referredEvery is how often is looked whether anything refers to a model still.
+const referredEvery = 5 * time.Second
+
+// background brings the rest of models that are shown already.
+//
+//	start → bringing ──complete──▶ end
+//	           │ ▲ └──no reference──▶ end
+//	           ▼ │
+//	        waiting, twice as long each time
+type background struct {
+	store    *store.Store
+	fetchers func(ctx context.Context, table digest.Digest, sources []string) []store.Fetcher
+	options  store.ExposeOptions // but for fetchers
+	log      *slog.Logger
+
+	work sync.WaitGroup
+
+	mu      sync.Mutex             // guards what follows
+	ctx     context.Context        // of begin
+	ended   bool                   // nothing starts any more
+	running map[digest.Digest]bool // tables
+}
+
+// begin lets work go on until ctx is done, and returns what waits for its end.
+func (b *background) begin(ctx context.Context) (wait func() error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ctx = ctx
+	return func() error {
+		<-ctx.Done()
+		b.mu.Lock()
+		b.ended = true
+		b.mu.Unlock()
+		b.work.Wait()
+		return nil
+	}
+}
+
+// start begins to bring a table, unless that goes on already.
+func (b *background) start(table digest.Digest, fetchers []store.Fetcher) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ctx == nil || b.ended || b.running[table] {
+		return
+	}
+	if b.running == nil {
+		b.running = map[digest.Digest]bool{}
+	}
+	b.running[table] = true
+	ctx := b.ctx
+	b.work.Go(func() {
+		b.bring(ctx, table, fetchers)
+		b.mu.Lock()
+		delete(b.running, table)
+		b.mu.Unlock()
+	})
+}
+
+// bring fetches until the table is complete or nothing refers to it.
+func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []store.Fetcher) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	b.work.Go(func() { b.watch(ctx, table, cancel) })
+	start := time.Now()
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		err := b.store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: fetchers, Background: true})
+		if err == nil {
+			b.log.Info("model complete", "table", table, "dur", time.Since(start).Round(time.Millisecond))
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		b.log.Error("the rest of a model that is in use can not be fetched; trying again", "table", table, "wait", wait, "err", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+		// Credentials and places may be other ones by now, for readers too.
+		if fetchers, err = b.expose(ctx, table); err != nil && ctx.Err() == nil {
+			b.log.Error("files of a model can not be read before it is complete", "table", table, "err", err)
+		}
+	}
+}
+
+// watch calls cancel when nothing refers to a table any more.
+func (b *background) watch(ctx context.Context, table digest.Digest, cancel func()) {
+	tick := time.NewTicker(referredEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		refs, err := b.store.Refs(ctx, "")
+		if err == nil && !slices.ContainsFunc(refs, func(r store.Ref) bool { return r.Table == table }) {
+			b.log.Info("model is not needed any more, the rest is not fetched", "table", table)
+			cancel()
+			return
+		}
+	}
+}
+
+// expose makes what is missing of a table readable, from wherever it can be had now.
+func (b *background) expose(ctx context.Context, table digest.Digest) ([]store.Fetcher, error) {
+	sources, err := b.store.Sources(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	o := b.options
+	o.Fetchers = b.fetchers(ctx, table, sources)
+	return o.Fetchers, b.store.Expose(ctx, table, o)
+}
+
+// resume goes on with what was on its way when the daemon ended: models that snapshots show
+// become readable again.
+func (b *background) resume(ctx context.Context) (tables []digest.Digest, err error) {
+	refs, err := b.store.Refs(ctx, "snapshot/")
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range refs {
+		if slices.Contains(tables, r.Table) {
+			continue
+		}
+		_, err := b.expose(ctx, r.Table)
+		switch {
+		case errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err): // it never was shown
+			b.log.Debug("model is not readable before it is complete", "table", r.Table, "err", err)
+		case err != nil:
+			b.log.Error("files of a model can not be read before it is complete", "table", r.Table, "err", err)
+		case b.store.Exposed(r.Table):
+			tables = append(tables, r.Table)
+		}
+	}
+	return tables, nil
+}
+
+// splitRepository splits "host/path".
+func splitRepository(s string) (host, path string) {
+	host, path, _ = strings.Cut(s, "/")
+	return host, path
+}

@@ -1,0 +1,94 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/snapshotter"
+	"github.com/ballast-dev/ballast/snapshotter/differ"
+	"github.com/ballast-dev/ballast/snapshotter/lazy"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/opencontainers/go-digest"
+)
+
+// The directories below the root of the mount of files that are not complete.
+const (
+	lazyDir   = "lazy"
+	lazyState = "lazy-state"
+)
+
+// startLazy makes models readable before they are complete: those that snapshots show already,
+// and those to come. A node that can not do that shows models when they are complete.
+func (d *Daemon) startLazy(ctx context.Context) error {
+	if d.snapshotter.Way() != snapshotter.Stubs {
+		d.log.Info("models are shown when they are complete", "show", d.snapshotter.Way())
+		return nil
+	}
+	tables, err := d.background.resume(ctx)
+	if err != nil {
+		return fmt.Errorf("go on with models that are not complete: %w", err)
+	}
+	holder, err := d.holder()
+	if err != nil {
+		return err
+	}
+	m, err := lazy.Start(ctx, lazy.Options{
+		Dir: filepath.Join(d.store.Dir(), lazyDir), StateDir: filepath.Join(d.store.Dir(), lazyState), Source: d.store, Holder: holder,
+		ReadAhead: int64(d.config.Lazy.ReadAhead), NoPassthrough: !d.config.Lazy.Passthrough, Log: d.log,
+	})
+	if err != nil {
+		d.log.Error("models are shown when they are complete, those that are not can not be read", "incomplete", len(tables), "err", err)
+	} else {
+		d.lazy.Store(m)
+		if err := d.snapshotter.UseLazy(m.Dir()); err != nil {
+			return err
+		}
+	}
+	for _, t := range tables {
+		d.background.start(t, nil)
+	}
+	return nil
+}
+
+// holder says who keeps the mount while the daemon is down.
+func (d *Daemon) holder() (h lazy.Holder, err error) {
+	m := config.Manager()
+	if h.Files, err = lazy.ListenFiles(m.ListenPID, m.ListenFDs, m.ListenNames); err != nil {
+		return h, fmt.Errorf("files of the service manager: %w", err)
+	}
+	if d.config.Lazy.Holder == config.HolderNone {
+		return h, nil
+	}
+	if d.config.Lazy.Holder == config.HolderAuto && m.Stores {
+		h.NotifySocket = m.NotifySocket // and the process below, which may be there from before
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return h, err
+	}
+	h.Socket = filepath.Join(filepath.Dir(d.config.Address), "holder.sock")
+	h.Command = []string{self, "holder"}
+	return h, nil
+}
+
+// mode says when a model is shown that was got from these repositories.
+func (d *Daemon) mode(sources []differ.Source) differ.Mode {
+	if len(sources) == 0 {
+		return differ.Mode(d.config.Lazy.Mode)
+	}
+	return differ.Mode(d.config.Lazy.ModeOf(sources[0].Host + "/" + sources[0].Repository))
+}
+
+// laterSources returns where to fetch the blobs of a table from that was got from these
+// repositories some time ago.
+func (d *Daemon) laterSources(ctx context.Context, table digest.Digest, repositories []string) []store.Fetcher {
+	var sources []differ.Source
+	for _, r := range repositories {
+		host, path := splitRepository(r)
+		sources = append(sources, differ.Source{Host: host, Repository: path})
+	}
+	return d.sources(ctx, table, sources)
+}

@@ -1,0 +1,276 @@
+package lazy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// Operations that are handled here, or that have an answer of unusual size.
+// https://github.com/torvalds/linux/blob/v6.18/include/uapi/linux/fuse.h
+const (
+	opLookup      = 1
+	opForget      = 2
+	opGetAttr     = 3
+	opOpen        = 14
+	opRead        = 15
+	opStatFs      = 17
+	opRelease     = 18
+	opFlush       = 25
+	opInit        = 26
+	opOpenDir     = 27
+	opReadDir     = 28
+	opReleaseDir  = 29
+	opAccess      = 34
+	opInterrupt   = 36
+	opDestroy     = 38
+	opBatchForget = 42
+)
+
+// Sizes of the protocol, in bytes.
+const (
+	inHeader   = 40
+	outHeader  = 16
+	readInSize = inHeader + 40
+	maxAnswer  = outHeader + 288 // of all answers without data
+	maxRead    = 1 << 20         // 1 MiB, of one request: 256 pages
+	// A request must fit; the kernel insists on room for a write of the largest size.
+	requestBuffer = maxRead + 4096
+)
+
+// readers is how many goroutines wait for requests.
+const readers = 2
+
+// A connection serves requests.
+type connection struct {
+	fs      *fileSystem
+	file    *os.File
+	raw     syscall.RawConn
+	proto   *fuse.ProtocolServer
+	log     *slog.Logger
+	buffers buffers
+	serving sync.WaitGroup
+	done    chan struct{} // closed when nobody serves
+}
+
+// protocolOptions are what the kernel is told.
+func protocolOptions(log *slog.Logger) *fuse.MountOptions {
+	return &fuse.MountOptions{
+		MaxWrite:                 maxRead,
+		MaxBackground:            maxBackground,
+		MaxStackDepth:            1, // with 2, no overlay could be made of it
+		ExplicitDataCacheControl: true,
+		DisableXAttrs:            true,
+		DisableReadDirPlus:       true,
+		IDMappedMount:            true,
+		Name:                     "ballast",
+		Logger:                   slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}
+}
+
+// maxBackground is how many read-ahead requests may be on the way. Each waiting stream has
+// ReadAhead / 1 MiB of them; those of a slow model must not stop the others.
+const maxBackground = 256
+
+// newConnection prepares serving; the INIT message of the mount is played to the protocol.
+func newConnection(fs *fileSystem, f *os.File, log *slog.Logger) (*connection, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{fs: fs, file: f, raw: raw, log: log, done: make(chan struct{})}
+	c.proto = fuse.NewProtocolServer(fs, protocolOptions(log))
+	fs.device = &device{raw}
+	out := make([]byte, maxAnswer)
+	if _, status := c.proto.HandleRequest([][]byte{fs.state.rec.Init}, [][]byte{out}); !status.Ok() {
+		return nil, fmt.Errorf("saved INIT message: %w", syscall.Errno(status))
+	}
+	return c, nil
+}
+
+// start begins to serve.
+func (c *connection) start() {
+	c.serving.Add(readers)
+	for range readers {
+		go c.loop()
+	}
+	go func() {
+		c.serving.Wait()
+		close(c.done)
+	}()
+}
+
+// close ends serving: no more requests are taken, and those that were are answered, but for
+// reads that wait for the Source. Those go to the next process.
+func (c *connection) close() error {
+	if err := c.file.SetReadDeadline(time.Unix(1, 0)); err != nil { // wakes the readers
+		return errors.Join(err, c.file.Close()) // they were not woken: do not wait for them
+	}
+	<-c.done
+	c.buffers.close()
+	return c.file.Close()
+}
+
+// loop reads requests until the connection ends.
+func (c *connection) loop() {
+	defer c.serving.Done()
+	buf := make([]byte, requestBuffer)
+	for !c.fs.closing.Load() {
+		n, err := readRequest(c.raw, buf)
+		switch {
+		case errors.Is(err, unix.ENOENT): // taken back while we woke up
+			continue
+		case err != nil:
+			if !c.fs.closing.Load() {
+				c.log.Error("lazy mount is no longer served", "err", err)
+			}
+			return
+		case n < inHeader:
+			c.log.Error("request of the kernel is too short", "bytes", n)
+			continue
+		}
+		switch in := buf[:n]; opcode(in) {
+		case opForget, opBatchForget, opInterrupt, opRelease:
+			c.serve(in)
+		default:
+			c.serving.Add(1)
+			go func(in []byte) {
+				defer c.serving.Done()
+				c.serve(in)
+			}(append([]byte(nil), in...))
+		}
+	}
+}
+
+func opcode(in []byte) uint32 { return binary.NativeEndian.Uint32(in[4:]) }
+func unique(in []byte) uint64 { return binary.NativeEndian.Uint64(in[8:]) }
+
+// readRequest waits for a request. The connection does not block, so that closing it wakes
+// who waits.
+func readRequest(raw syscall.RawConn, buf []byte) (n int, err error) {
+	werr := raw.Read(func(fd uintptr) bool {
+		for {
+			n, err = unix.Read(int(fd), buf)
+			if err != unix.EINTR {
+				return err != unix.EAGAIN
+			}
+		}
+	})
+	if werr == nil {
+		return n, err
+	}
+	if errors.Is(werr, os.ErrDeadlineExceeded) || errors.Is(werr, os.ErrClosed) {
+		return 0, werr
+	}
+	if cerr := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buf) }); cerr == nil && err != unix.EAGAIN {
+		return n, err // says more than the poller does
+	}
+	return 0, werr
+}
+
+// serve answers one request.
+func (c *connection) serve(in []byte) {
+	op := opcode(in)
+	switch op {
+	case opLookup, opForget, opGetAttr, opOpen, opStatFs, opRelease, opFlush, opOpenDir, opReleaseDir,
+		opAccess, opInterrupt, opDestroy, opBatchForget:
+		c.answer(in, nil)
+	case opRead, opReadDir:
+		size := 0
+		if len(in) >= readInSize {
+			size = int(binary.NativeEndian.Uint32(in[inHeader+16:]))
+		}
+		if size > maxRead {
+			c.refuse(in, unix.EINVAL)
+			return
+		}
+		buf, err := c.buffers.take(size)
+		if err != nil {
+			c.log.Error("no memory for a read", "err", err)
+			c.refuse(in, unix.ENOMEM)
+			return
+		}
+		defer c.buffers.put(buf)
+		c.answer(in, buf[:size])
+	default: // nothing else is needed to read files
+		c.refuse(in, unix.ENOSYS)
+	}
+}
+
+// answer has the protocol answer a request, with data up to len(data).
+func (c *connection) answer(in, data []byte) {
+	head := make([]byte, maxAnswer)
+	out := [][]byte{head}
+	if data != nil {
+		out = [][]byte{head[:outHeader], data}
+	}
+	n, status := c.proto.HandleRequest([][]byte{in}, out)
+	if n == 0 {
+		if !status.Ok() {
+			c.refuse(in, syscall.Errno(status))
+		}
+		return
+	}
+	if c.fs.closing.Load() && opcode(in) == opRead && -int32(binary.NativeEndian.Uint32(head[4:])) == int32(unix.EINTR) {
+		if c.fs.state.rec.Resend {
+			return // the next process gets it again
+		}
+		c.refuse(in, unix.EIO)
+		return
+	}
+	var err error
+	if data == nil {
+		err = c.write(head[:n])
+	} else {
+		err = c.write(head[:outHeader], data[:n-outHeader])
+	}
+	if err != nil && opcode(in) == opOpen {
+		// Whoever opened was killed: there will be no RELEASE.
+		c.fs.release(binary.NativeEndian.Uint64(head[outHeader:]))
+	}
+}
+
+// refuse answers with an error.
+func (c *connection) refuse(in []byte, errno syscall.Errno) {
+	_ = c.write(notice(-int32(errno), unique(in))) // nobody waits any more if it fails
+}
+
+// notice is a message without data.
+func notice(code int32, unique uint64) []byte {
+	p := make([]byte, outHeader)
+	binary.NativeEndian.PutUint32(p[0:], outHeader)
+	binary.NativeEndian.PutUint32(p[4:], uint32(code))
+	binary.NativeEndian.PutUint64(p[8:], unique)
+	return p
+}
+
+// resend asks the kernel to send again what was taken and not answered.
+func (c *connection) resend() error { return resend(c.raw) }
+
+func (c *connection) write(iov ...[]byte) error { return write(c.raw, iov...) }
+
+// write sends a message. Several may write at the same time.
+func write(raw syscall.RawConn, iov ...[]byte) (err error) {
+	cerr := raw.Control(func(fd uintptr) {
+		for {
+			if _, err = unix.Writev(int(fd), iov); err != unix.EINTR {
+				return
+			}
+		}
+	})
+	return errors.Join(cerr, err)
+}
+
+// resend is FUSE_NOTIFY_RESEND.
+func resend(raw syscall.RawConn) error { return write(raw, notice(7, 0)) }
+
+// A device registers objects for passthrough.
+type device struct{ raw syscall.RawConn }

@@ -1,0 +1,344 @@
+package lazy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// entryTimeout is how long the kernel may believe what it was told of a file: content never
+// changes. A name that is not there is asked for each time.
+const entryTimeout = 24 * time.Hour
+
+// resent is set in the number of a request that the kernel sends again.
+const resent = 1 << 63
+
+// fileSystem answers requests. It implements what a read-only file system needs; all else is
+// not implemented.
+type fileSystem struct {
+	fuse.RawFileSystem
+	ctx    context.Context // of the Mount: ends waiting reads
+	source Source
+	state  *state
+	log    *slog.Logger
+	stats  counters
+	device *device // set before serving
+
+	closing       atomic.Bool
+	noPassthrough atomic.Bool
+
+	mu       sync.Mutex
+	nodes    map[uint64]*node
+	nextSlot int64
+	handles  []handle // by slot
+	free     []uint32 // slots of handles
+	objects  map[*node]struct{}
+}
+
+// newFileSystem reads what earlier processes told the kernel.
+func newFileSystem(ctx context.Context, o Options, st *state) (*fileSystem, error) {
+	fs := &fileSystem{
+		RawFileSystem: fuse.NewDefaultRawFileSystem(),
+		ctx:           ctx,
+		source:        o.Source,
+		state:         st,
+		log:           o.Log,
+		nodes:         map[uint64]*node{},
+		objects:       map[*node]struct{}{},
+	}
+	fs.noPassthrough.Store(o.NoPassthrough || !st.rec.Passthrough)
+	slots, err := st.loadNodes(func(n *node) { fs.nodes[n.id] = n })
+	if err != nil {
+		return nil, err
+	}
+	fs.nextSlot = slots
+	if fs.handles, err = st.loadHandles(); err != nil {
+		return nil, err
+	}
+	for slot, h := range fs.handles {
+		n := fs.nodes[h.node]
+		switch {
+		case h.mode == modeFree:
+			fs.free = append(fs.free, uint32(slot))
+		case n == nil:
+			return nil, fmt.Errorf("handle %#x is of unknown node %#x: %w", h.fh, h.node, errdefs.ErrDataLoss)
+		case h.mode == modePassthrough:
+			n.passthrough++
+			n.backing = h.backing
+		default:
+			n.cached++
+		}
+	}
+	return fs, nil
+}
+
+// close closes what is cached.
+func (fs *fileSystem) close() error {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	var errs []error
+	for n := range fs.objects {
+		if f := n.object.Swap(nil); f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	clear(fs.objects)
+	return errors.Join(errs...)
+}
+
+func (fs *fileSystem) String() string { return "ballast" }
+
+// Lookup finds a name. It is answered after the node is saved.
+func (fs *fileSystem) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+	id, size, status := fs.find(in.NodeId, name)
+	if !status.Ok() {
+		return status
+	}
+	*out = fuse.EntryOut{NodeId: id, Generation: 1}
+	out.SetEntryTimeout(entryTimeout)
+	out.SetAttrTimeout(entryTimeout)
+	attributes(&out.Attr, id, size)
+	return fuse.OK
+}
+
+func (fs *fileSystem) find(dir uint64, name string) (id uint64, size int64, _ fuse.Status) {
+	switch {
+	case dir == rootNode && name == "sha256":
+		return sha256Node, 0, fuse.OK
+	case dir == sha256Node:
+		if id, ok := dirNode(name); ok {
+			return id, 0, fuse.OK
+		}
+	case dir >= firstDir && dir <= lastDir:
+		d, ok := fileDigest(dir, name)
+		if !ok {
+			break
+		}
+		size, err := fs.source.LazySize(d)
+		if errdefs.IsNotFound(err) {
+			break
+		}
+		if err != nil || size < 0 {
+			fs.log.Error("file can not be looked up", "digest", d, "size", size, "err", err)
+			return 0, 0, fuse.EIO
+		}
+		n, err := fs.node(d, size)
+		if err != nil {
+			fs.stats.stateErrors.Add(1)
+			fs.log.Error("file can not be shown", "digest", d, "err", err)
+			return 0, 0, fuse.EIO
+		}
+		return n.id, n.size, fuse.OK
+	case dir >= fileBit:
+		return 0, 0, fuse.ENOTDIR
+	}
+	return 0, 0, fuse.ENOENT
+}
+
+// attributes are the same in every process: fixed times, root's.
+func attributes(a *fuse.Attr, id uint64, size int64) {
+	*a = fuse.Attr{Ino: id, Mode: fuse.S_IFDIR | 0o755, Nlink: 2, Blksize: 4096}
+	if id >= fileBit {
+		a.Mode, a.Nlink = fuse.S_IFREG|0o644, 1
+		a.Size = uint64(size)
+		a.Blocks = (a.Size + 511) / 512
+	}
+}
+
+// GetAttr answers for every node that any process answered Lookup for.
+func (fs *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+	var size int64
+	if in.NodeId >= fileBit {
+		n := fs.known(in.NodeId)
+		if n == nil {
+			return fuse.Status(staleHandle)
+		}
+		size = n.size
+	}
+	out.SetTimeout(entryTimeout)
+	attributes(&out.Attr, in.NodeId, size)
+	return fuse.OK
+}
+
+// Read answers with all bytes up to the end of the file, or with an error: the kernel would
+// take less for zeros.
+func (fs *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
+	n := fs.known(in.NodeId)
+	if n == nil {
+		return nil, fuse.Status(staleHandle)
+	}
+	if off := int64(in.Offset); off < 0 || off >= n.size {
+		return fuse.ReadResultData(nil), fuse.OK
+	}
+	buf = buf[:min(int64(len(buf)), n.size-int64(in.Offset))]
+	err := fs.read(cancel, n, buf, int64(in.Offset))
+	switch {
+	case err == nil:
+		fs.stats.reads.Add(1)
+		fs.stats.readBytes.Add(int64(len(buf)))
+		return inPlace(len(buf)), fuse.OK
+	case errors.Is(err, context.Canceled) && (fs.closing.Load() || isClosed(cancel)):
+		fs.stats.interrupted.Add(1)
+		return nil, fuse.EINTR
+	}
+	fs.stats.readErrors.Add(1)
+	if n.warned.Swap(&struct{}{}) == nil { // once for each file
+		fs.log.Error("file can not be read", "digest", n.digest, "offset", in.Offset, "err", err)
+	}
+	return nil, fuse.EIO
+}
+
+// read fills buf, from the object if the file is complete.
+func (fs *fileSystem) read(cancel <-chan struct{}, n *node, buf []byte, off int64) error {
+	done, err := fs.readObject(n, buf, off)
+	if done || err != nil {
+		return err
+	}
+	if err = fs.await(cancel, n, buf, off); err == nil || isClosed(cancel) || fs.closing.Load() {
+		return err
+	}
+	// It may have become complete while it was asked for.
+	if done, again := fs.readObject(n, buf, off); done && again == nil {
+		return nil
+	}
+	return err
+}
+
+// await reads from the Source.
+func (fs *fileSystem) await(cancel <-chan struct{}, n *node, buf []byte, off int64) error {
+	fs.stats.waiting.Add(1)
+	defer fs.stats.waiting.Add(-1)
+	ctx, stop := context.WithCancel(fs.ctx)
+	defer stop()
+	go func() { // ends with the read
+		select {
+		case <-cancel:
+			stop()
+		case <-ctx.Done():
+		}
+	}()
+	got, err := fs.source.ReadAt(ctx, n.digest, buf, off)
+	if got == len(buf) && (err == nil || errors.Is(err, io.EOF)) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// inPlace is the result of a read into the buffer that is sent.
+type inPlace int
+
+// Readv is what the protocol code asks for; the bytes are where they belong.
+func (p inPlace) Readv([][]byte) (int, fuse.Status) { return int(p), fuse.OK }
+
+func (p inPlace) Size() int                              { return int(p) }
+func (p inPlace) Done()                                  {}
+func (p inPlace) Bytes(buf []byte) ([]byte, fuse.Status) { return buf[:p], fuse.OK }
+
+// readObject reads from the object. done says that it is there.
+func (fs *fileSystem) readObject(n *node, buf []byte, off int64) (done bool, err error) {
+	for {
+		f := n.object.Load()
+		own := f == nil
+		if own {
+			if f, err = fs.openObject(n); err != nil {
+				return false, err
+			}
+			if f == nil {
+				return false, nil
+			}
+			if fs.cache(n, f) {
+				own = false
+			}
+		}
+		_, err = f.ReadAt(buf, off)
+		if own {
+			_ = f.Close() // only read from
+		}
+		if errors.Is(err, os.ErrClosed) { // it fell out of the cache
+			continue
+		}
+		fs.stats.objectReads.Add(1)
+		return true, err
+	}
+}
+
+// openObject returns nil if the file is not complete.
+func (fs *fileSystem) openObject(n *node) (*os.File, error) {
+	f, err := fs.source.OpenObject(n.digest)
+	if errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || info.Size() != n.size {
+		return nil, errors.Join(fmt.Errorf("object %s does not have %d bytes: %w", n.digest, n.size, errdefs.ErrDataLoss), err, f.Close())
+	}
+	return f, nil
+}
+
+// maxObjects is how many objects are held open for cached handles. Objects that are open
+// keep their space when they are evicted, so they are closed with the last handle.
+const maxObjects = 256
+
+// cache keeps the open object of a node, if a handle is open. It says whether it took f.
+func (fs *fileSystem) cache(n *node, f *os.File) bool {
+	var old *os.File
+	fs.mu.Lock()
+	took := n.cached > 0 && n.object.CompareAndSwap(nil, f)
+	if took {
+		if len(fs.objects) >= maxObjects {
+			for other := range fs.objects { // any
+				old = other.object.Swap(nil)
+				delete(fs.objects, other)
+				break
+			}
+		}
+		fs.objects[n] = struct{}{}
+	}
+	fs.mu.Unlock()
+	if old != nil {
+		_ = old.Close() // only read from
+	}
+	return took
+}
+
+// Access: the kernel checks modes itself.
+func (fs *fileSystem) Access(<-chan struct{}, *fuse.AccessIn) fuse.Status { return fuse.ENOSYS }
+
+// StatFs says nothing: the space is the store's.
+func (fs *fileSystem) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+	*out = fuse.StatfsOut{Bsize: 4096, Frsize: 4096, NameLen: 255}
+	return fuse.OK
+}
+
+// OpenDir succeeds for directories, which seem empty.
+func (fs *fileSystem) OpenDir(_ <-chan struct{}, _ *fuse.OpenIn, _ *fuse.OpenOut) fuse.Status {
+	return fuse.OK
+}
+
+// ReadDir lists nothing: only names are looked up.
+func (fs *fileSystem) ReadDir(<-chan struct{}, *fuse.ReadIn, *fuse.DirEntryList) fuse.Status {
+	return fuse.OK
+}

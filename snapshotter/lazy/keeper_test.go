@@ -1,0 +1,349 @@
+package lazy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// A manager plays the service manager's store of files: a datagram socket that takes
+// FDSTORE and FDSTOREREMOVE, and passes what it has to who it starts.
+type manager struct {
+	address string
+	conn    *net.UnixConn
+	done    sync.WaitGroup
+
+	mu     sync.Mutex
+	stored map[string]*os.File
+	polled []string // names that were to be watched
+}
+
+func startManager(t *testing.T) *manager {
+	t.Helper()
+	m := &manager{address: filepath.Join(t.TempDir(), "notify"), stored: map[string]*os.File{}}
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: m.address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.conn = c
+	m.done.Go(m.run)
+	t.Cleanup(func() {
+		c.Close()
+		m.done.Wait()
+		for _, f := range m.stored {
+			f.Close()
+		}
+	})
+	return m
+}
+
+func (m *manager) run() {
+	for {
+		text, fds, err := receive(m.conn)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		vars := map[string]string{}
+		for _, line := range strings.Split(text, "\n") {
+			k, v, _ := strings.Cut(line, "=")
+			vars[k] = v
+		}
+		m.mu.Lock()
+		name := vars["FDNAME"]
+		switch {
+		case vars["FDSTORE"] == "1" && len(fds) == 1:
+			if old := m.stored[name]; old != nil {
+				old.Close()
+			}
+			m.stored[name] = os.NewFile(uintptr(fds[0]), name)
+			if vars["FDPOLL"] != "0" {
+				m.polled = append(m.polled, name)
+			}
+		case vars["FDSTOREREMOVE"] == "1":
+			if f := m.stored[name]; f != nil {
+				f.Close()
+				delete(m.stored, name)
+			}
+		default: // a barrier, for one
+			closeAll(fds)
+		}
+		m.mu.Unlock()
+	}
+}
+
+// start starts the daemon as a service.
+func (m *manager) start(t *testing.T, p place, args ...string) *daemon {
+	t.Helper()
+	var copies []*os.File
+	var names []string
+	m.mu.Lock()
+	for name, f := range m.stored {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copies, names = append(copies, os.NewFile(uintptr(fd), name)), append(names, name)
+	}
+	m.mu.Unlock()
+	args = append([]string{"serve", "--root", p.dir, "--notify", m.address,
+		"--count", strconv.Itoa(len(names)), "--listen", strings.Join(names, ":")}, args...)
+	d := &daemon{t: t, cmd: exec.Command("/proc/self/exe", args...), log: &bytes.Buffer{}}
+	d.cmd.Stderr = d.log
+	d.cmd.ExtraFiles = copies
+	d.run()
+	for _, f := range copies {
+		f.Close()
+	}
+	return d
+}
+
+func (m *manager) names() (names []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name := range m.stored {
+		names = append(names, name)
+	}
+	return names
+}
+
+// TestServiceManager has the service manager keep the connection.
+func TestServiceManager(t *testing.T) {
+	p := newPlace(t)
+	file := p.add(t, 1, 1<<20, 0)
+	m := startManager(t)
+	d := m.start(t, p)
+	f := open(t, p.path(file))
+	done := make(chan error, 1)
+	go func() { done <- readAt(f, 1, 0, 1<<20) }()
+	for range 3 {
+		eventually(t, "a read waits", func() bool { return d.stats().Waiting > 0 })
+		if names := m.names(); len(names) != 1 || !strings.HasPrefix(names[0], namePrefix) {
+			t.Fatalf("stored: %q\n%s", names, d.log)
+		}
+		d.kill()
+		d = m.start(t, p)
+		if s := d.stats(); s.Takeovers != 1 {
+			t.Fatalf("%+v\n%s", s, d.log)
+		}
+	}
+	p.set(t, file, ".have", 1<<20)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if len(m.polled) != 0 {
+		t.Errorf("the manager is to wake up for every request: %q", m.polled)
+	}
+	// From the manager to a holder, as if its configuration had changed.
+	d.kill()
+	names := m.names()
+	d = m.start(t, p, "--notify", "", "--socket", p.socket)
+	if s := d.stats(); s.Takeovers != 1 {
+		t.Errorf("%+v\n%s", s, d.log)
+	}
+	d.kill()
+	d = m.start(t, p, "--socket", p.socket)
+	d.tell("unmount")
+	if left := m.names(); len(left) != 0 || len(names) != 1 {
+		t.Errorf("still stored: %q", left)
+	}
+}
+
+// TestListenFiles reads what a service manager says.
+func TestListenFiles(t *testing.T) {
+	self := strconv.Itoa(os.Getpid())
+	for name, c := range map[string]struct {
+		pid, fds string
+		ok       bool
+	}{
+		"nothing":   {"", "", true},
+		"for other": {"1", "2", true},
+		"none":      {self, "0", true},
+		"negative":  {self, "-1", false},
+		"huge":      {self, "99999999", false},
+		"text":      {self, "x", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files, err := ListenFiles(c.pid, c.fds, "a:b")
+			if (err == nil) != c.ok || len(files) != 0 {
+				t.Errorf("got %v, %v", files, err)
+			}
+		})
+	}
+}
+
+// TestHolder asks a holder what it may be asked, and what not.
+func TestHolder(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "holder.sock")
+	l, err := listenPacket(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	file, err := l.File()
+	if err := errors.Join(err, l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- runHolder(ctx, file, socket, slog.New(slog.DiscardHandler)) }()
+
+	k := newKeeper(Holder{Socket: socket}, slog.New(slog.DiscardHandler))
+	dev, err := os.Open("/dev/fuse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	null := open(t, os.DevNull)
+	c, err := k.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := func(f *os.File) int { return int(f.Fd()) }
+	for name, r := range map[string]struct {
+		message string
+		fds     []int
+	}{
+		"no file":      {"keep ballast-lazy-x", nil},
+		"two files":    {"keep ballast-lazy-x", []int{fd(dev), fd(dev)}},
+		"other name":   {"keep x", []int{fd(dev)}},
+		"other device": {"keep ballast-lazy-x", []int{fd(null)}},
+		"other word":   {"give", nil},
+		"too long":     {"keep ballast-lazy-" + strings.Repeat("x", maxPacket), []int{fd(dev)}},
+	} {
+		one, err := k.dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := exchange(one, r.message, r.fds); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		one.Close()
+	}
+	if _, err := exchange(c, "drop ballast-lazy-unknown", nil); err != nil {
+		t.Error(err)
+	}
+	c.Close()
+	dev.Close()
+	if err := <-ended; err != nil { // it has nothing to keep
+		t.Error(err)
+	}
+	if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("socket is left: %v", err)
+	}
+}
+
+// TestHolderStaysClean looks at the process that keeps the connection.
+func TestHolderStaysClean(t *testing.T) {
+	p := newPlace(t)
+	d := startDaemon(t, p.args()...)
+	pid := holderPid(p.socket)
+	dir := "/proc/" + strconv.Itoa(pid)
+	if cwd, err := os.Readlink(dir + "/cwd"); err != nil || cwd != "/" {
+		t.Errorf("cwd %q, %v", cwd, err)
+	}
+	for _, fd := range []string{"0", "1", "2"} {
+		if target, err := os.Readlink(dir + "/fd/" + fd); err != nil || target != os.DevNull {
+			t.Errorf("file %s is %q, %v", fd, target, err)
+		}
+	}
+	if sid, err := unix.Getsid(pid); err != nil || sid != pid {
+		t.Errorf("session %d of process %d, %v", sid, pid, err)
+	}
+	if adj, err := os.ReadFile(dir + "/oom_score_adj"); err != nil || strings.TrimSpace(string(adj)) != "-999" {
+		t.Logf("oom_score_adj %s, %v", adj, err) // not everywhere allowed
+	}
+	fuse := 0
+	entries, err := os.ReadDir(dir + "/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if target, _ := os.Readlink(dir + "/fd/" + e.Name()); target == "/dev/fuse" {
+			fuse++
+		}
+	}
+	if fuse != 1 {
+		t.Errorf("%d connections are kept", fuse)
+	}
+	d.tell("unmount")
+}
+
+// TestState reads back what was written, and refuses what is not of the mount.
+func TestState(t *testing.T) {
+	rec := &record{Version: recordVersion, ID: "0123456789abcdef", Dir: "/x", Dev: "0:1"}
+	dir := t.TempDir()
+	st, err := createState(dir, rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fs := &fileSystem{state: st, nodes: map[uint64]*node{}}
+	// Digests with the same first bits, which do not happen by chance.
+	prefix := strings.Repeat("ab", 8)
+	var ids []uint64
+	for i := range maxProbes {
+		n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+strconv.Itoa(i)), int64(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(ids, n.id) {
+			t.Fatalf("two files have number %#x", n.id)
+		}
+		ids = append(ids, n.id)
+	}
+	if n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), 3); err != nil || n.id != ids[3] {
+		t.Errorf("another number the second time: %v, %v", n, err)
+	}
+	if _, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"9"), 9); err == nil {
+		t.Error("no error when numbers are taken")
+	}
+	if _, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), 4); err == nil {
+		t.Error("no error when a file changes its size")
+	}
+	if n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("f", 64)), 1); err != nil || n.id == ^uint64(0) {
+		t.Errorf("%v, %v", n, err)
+	}
+	if err := st.close(); err != nil {
+		t.Fatal(err)
+	}
+
+	got, err := readRecord(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err = openState(dir, got); err != nil {
+		t.Fatal(err)
+	}
+	again := map[uint64]string{}
+	slots, err := st.loadNodes(func(n *node) { again[n.id] = n.digest.Encoded() })
+	if err != nil || slots != maxProbes+1 || len(again) != maxProbes+1 {
+		t.Errorf("%d slots, %d nodes, %v", slots, len(again), err)
+	}
+	for i, id := range ids {
+		if want := prefix + strings.Repeat("0", 47) + strconv.Itoa(i); again[id] != want {
+			t.Errorf("node %#x is %s, want %s", id, again[id], want)
+		}
+	}
+	if err := st.close(); err != nil {
+		t.Fatal(err)
+	}
+	got.ID = "fedcba9876543210"
+	if st, err := openState(dir, got); err == nil {
+		t.Error("state of another mount is accepted")
+		st.close()
+	}
+}

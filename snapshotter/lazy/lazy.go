@@ -1,0 +1,269 @@
+package lazy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// DefaultReadAhead is how many bytes the kernel reads ahead. It hides the latency of a
+// registry: with 10 ms for each request of 1 MiB, 128 KiB gives 25 MB/s and 16 MiB 1.2 GB/s.
+// A page fault of a random access reads as much around it, which speaks against more.
+const DefaultReadAhead = 8 << 20 // 8 MiB
+
+// A Source has the bytes.
+type Source interface {
+	// LazySize returns the size in bytes of a file that can be read: it is complete, or its
+	// parts can be brought. It returns errdefs.ErrNotFound for any other, and does not wait.
+	LazySize(d digest.Digest) (int64, error)
+	// ReadAt reads verified bytes, and waits for them until ctx ends. It returns fewer than
+	// len(p) with an error only, and does not touch p after it has returned.
+	ReadAt(ctx context.Context, d digest.Digest, p []byte, off int64) (int, error)
+	// OpenObject opens the complete, verified file. It returns errdefs.ErrNotFound if it
+	// is not complete.
+	OpenObject(d digest.Digest) (*os.File, error)
+}
+
+// Options of a mount. Dir, StateDir and Source are required.
+type Options struct {
+	// Dir is where the file system is mounted. It is made if it is not there.
+	Dir string
+	// StateDir is where the state is that outlives the daemon; nothing else may be in it.
+	StateDir string
+	Source   Source
+	// Holder says who keeps the connection while the daemon does not run. The zero value
+	// means nobody: when the process ends, the mount is dead.
+	Holder Holder
+	// ReadAhead is in bytes. Zero means DefaultReadAhead.
+	ReadAhead int64
+	// NoPassthrough has even complete files read through the daemon.
+	NoPassthrough bool
+	// Log gets what the mount has to say. Nil means nothing.
+	Log *slog.Logger
+}
+
+// A Mount is a file system that is served.
+type Mount struct {
+	dir    string
+	log    *slog.Logger
+	conn   *connection
+	state  *state
+	keeper *keeper
+	kept   bool               // by somebody else too
+	cancel context.CancelFunc // ends waiting reads
+	closed sync.Once
+}
+
+// Start mounts and serves the file system. If the mount of an earlier process is still there
+// and its connection was kept, Start takes it over, and readers that wait go on; a dead mount
+// is replaced. Only one process may serve a mount: the caller sees to it.
+//
+// ctx bounds starting only. The mount is served until Close or Unmount.
+func Start(ctx context.Context, o Options) (*Mount, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.ReadAhead == 0 {
+		o.ReadAhead = DefaultReadAhead
+	}
+	dir, err := resolveDir(o.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("lazy mount: %w", err)
+	}
+	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("lazy mount: %w", err)
+	}
+	k := newKeeper(o.Holder, o.Log)
+	m, err := resume(ctx, dir, o, k)
+	if err != nil {
+		o.Log.Info("no lazy mount is taken over", "dir", dir, "reason", err)
+		m, err = mountNew(ctx, dir, o, k)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lazy mount %s: %w", dir, err), k.close())
+	}
+	if err := setReadAhead(m.state.rec.Dev, o.ReadAhead); err != nil {
+		o.Log.Warn("read-ahead of the lazy mount is not set, reads of missing parts are slow", "err", err)
+	}
+	return m, nil
+}
+
+// resolveDir returns dir without symbolic links. It does not touch dir itself, because that
+// can be a mount that nobody serves.
+func resolveDir(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
+		return "", err
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
+	return filepath.Join(parent, filepath.Base(dir)), err
+}
+
+// resume takes over the mount that is described in StateDir. The error says why it can not.
+func resume(ctx context.Context, dir string, o Options, k *keeper) (*Mount, error) {
+	kept, err := k.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, f := range kept {
+			_ = f.Close() // copies
+		}
+	}()
+	rec, err := readRecord(o.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	name := rec.name()
+	f := kept[name]
+	if f == nil {
+		return nil, fmt.Errorf("nobody kept the connection of mount %s", rec.ID)
+	}
+	if err := isAlive(f, dir, rec); err != nil {
+		return nil, err
+	}
+	st, err := openState(o.StateDir, rec)
+	if err != nil {
+		return nil, err
+	}
+	delete(kept, name) // ours now
+	for other := range kept {
+		k.drop(ctx, other) // of mounts that are no more
+	}
+	m, err := serve(dir, o, f, st)
+	if err != nil {
+		return nil, errors.Join(err, st.close())
+	}
+	m.keeper = k
+	m.conn.fs.stats.takeovers.Add(1)
+	if !rec.Resend {
+		o.Log.Warn("this kernel can not send requests again: readers that waited for the previous daemon hang until they are killed (Linux 6.9)")
+	} else if err := m.conn.resend(); err != nil {
+		o.Log.Error("the kernel does not send requests again, readers that waited hang until they are killed", "err", err)
+	}
+	nodes := len(m.conn.fs.nodes)
+	m.begin(ctx)
+	o.Log.Info("lazy mount is taken over", "dir", dir, "id", rec.ID, "nodes", nodes)
+	return m, nil
+}
+
+// mountNew replaces what is mounted at dir.
+func mountNew(ctx context.Context, dir string, o Options, k *keeper) (*Mount, error) {
+	if err := detach(dir, o.Log); err != nil {
+		return nil, err
+	}
+	k.dropAll(ctx)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := mountFuse(dir)
+	if err != nil {
+		return nil, err
+	}
+	undo := func(err error) error {
+		return errors.Join(err, f.Close(), unix.Unmount(dir, unix.MNT_DETACH))
+	}
+	rec, err := handshake(dir, o, f)
+	if err != nil {
+		return nil, undo(err)
+	}
+	st, err := createState(o.StateDir, rec)
+	if err != nil {
+		return nil, undo(err)
+	}
+	m, err := serve(dir, o, f, st)
+	if err != nil {
+		return nil, undo(errors.Join(err, st.close()))
+	}
+	m.keeper = k
+	m.begin(ctx)
+	o.Log.Info("lazy mount is new", "dir", dir, "id", rec.ID, "passthrough", rec.Passthrough, "resend", rec.Resend)
+	return m, nil
+}
+
+// begin serves, and hands the connection to the keeper. One that was taken over is kept
+// already, but maybe by a keeper that nobody watches yet.
+func (m *Mount) begin(ctx context.Context) {
+	m.conn.start()
+	if err := forgetPoll(m.dir); err != nil {
+		m.log.Warn("this process must not open files of the lazy mount itself", "err", err)
+	}
+	err := m.keeper.keep(ctx, m.state.rec.name(), m.conn.raw)
+	if m.kept = err == nil; !m.kept {
+		// Better a mount that dies with the daemon than none.
+		m.log.Error("nobody keeps the lazy mount: it will not outlive this process", "err", err)
+	}
+}
+
+// serve prepares serving of an initialised connection. f is the Mount's if there is no error.
+func serve(dir string, o Options, f *os.File, st *state) (*Mount, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	fs, err := newFileSystem(ctx, o, st)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	c, err := newConnection(fs, f, o.Log)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return &Mount{dir: dir, log: o.Log, conn: c, state: st, cancel: cancel}, nil
+}
+
+// Dir returns where the file system is mounted, without symbolic links.
+func (m *Mount) Dir() string { return m.dir }
+
+// Done returns a channel that is closed when the mount is no longer served: after Close, or
+// because somebody unmounted it.
+func (m *Mount) Done() <-chan struct{} { return m.conn.done }
+
+// Close stops serving and leaves the connection to the keeper: readers block until the next
+// Start. If nobody keeps it, Close does what Unmount does.
+func (m *Mount) Close() error {
+	if !m.kept {
+		return m.Unmount(context.Background())
+	}
+	return m.stop(nil)
+}
+
+// Unmount stops serving, unmounts and tells the keeper to let go. Files that are in use give
+// errors from then on.
+func (m *Mount) Unmount(ctx context.Context) error {
+	return m.stop(func() error {
+		err := unix.Unmount(m.dir, unix.MNT_DETACH)
+		if errors.Is(err, unix.EINVAL) { // somebody was faster
+			err = nil
+		}
+		m.keeper.drop(ctx, m.state.rec.name())
+		return errors.Join(err, removeState(m.state.dir))
+	})
+}
+
+// stop ends serving. last runs once nobody serves.
+func (m *Mount) stop(last func() error) (err error) {
+	m.closed.Do(func() {
+		m.keeper.unwatch()
+		m.conn.fs.closing.Store(true)
+		m.cancel()
+		err = m.conn.close()
+		if last != nil {
+			err = errors.Join(err, last())
+		}
+		err = errors.Join(err, m.conn.fs.close(), m.state.close(), m.keeper.close())
+	})
+	return err
+}
+
+// Stats returns what was done since Start.
+func (m *Mount) Stats() Stats { return m.conn.fs.stats.snapshot() }

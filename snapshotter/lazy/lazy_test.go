@@ -1,0 +1,185 @@
+package lazy
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// TestTree looks at what there is and what there is not.
+func TestTree(t *testing.T) {
+	p := newPlace(t)
+	d := p.add(t, 1, 3<<20+5, 3<<20+5)
+	startDaemon(t, p.args()...)
+
+	info, err := os.Stat(p.path(d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Size() != 3<<20+5 || info.Mode() != 0o644 {
+		t.Errorf("size %d, mode %v", info.Size(), info.Mode())
+	}
+	for _, name := range []string{"sha256", "sha256/00", "sha256/ff", filepath.Dir(p.path(d)[len(p.mount())+1:])} {
+		if info, err := os.Stat(filepath.Join(p.mount(), name)); err != nil || !info.IsDir() || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	hex := d.Encoded()
+	other := "00"
+	if hex[:2] == other {
+		other = "01"
+	}
+	for _, name := range []string{
+		"sha512", "objects", "sha256/0", "sha256/FF", "sha256/gg", "sha256/00/x", "sha256/" + other + "/" + hex,
+		"sha256/" + hex[:2] + "/" + hex[:62] + "zz", "sha256/" + hex[:2] + "/" + hex[:63],
+	} {
+		if _, err := os.Stat(filepath.Join(p.mount(), name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, err := range []error{
+		os.WriteFile(filepath.Join(p.mount(), "new"), nil, 0o644),
+		os.Remove(p.path(d)),
+		os.Chmod(p.path(d), 0o600),
+		os.Truncate(p.path(d), 0),
+	} {
+		if !errors.Is(err, unix.EROFS) {
+			t.Errorf("got %v, want %v", err, unix.EROFS)
+		}
+	}
+	if entries, err := os.ReadDir(filepath.Join(p.mount(), "sha256")); err != nil || len(entries) != 0 {
+		t.Errorf("listed: %v, %v", entries, err)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(p.mount(), &st); err != nil || st.Namelen != 255 {
+		t.Errorf("statfs: %+v, %v", st, err)
+	}
+	// A file that comes later is found although it was asked for before.
+	late := p.path(p.add(t, 2, 10, 10))
+	p2 := disk{t.TempDir()}
+	later := p2.add(t, 3, 20, 20)
+	if _, err := os.Stat(p.path(later)); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	p.add(t, 3, 20, 20)
+	for _, path := range []string{late, p.path(later)} {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestEndFirst reads the end of a file of which only that is there, while a read of the
+// beginning waits.
+func TestEndFirst(t *testing.T) {
+	const size = 64 << 20
+	p := newPlace(t)
+	d := p.add(t, 1, size, 0)
+	p.set(t, d, ".tail", size-4<<20)
+	srv := startDaemon(t, p.args("--read-ahead", "131072")...)
+	f, err := os.Open(p.path(d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	begin := make(chan error, 1)
+	go func() { begin <- readAt(f, 1, 0, 1<<20) }()
+	eventually(t, "a read waits", func() bool { return srv.stats().Waiting > 0 })
+	if err := readAt(f, 1, size-1<<20, 1<<20); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-begin:
+		t.Fatalf("read of what is not there: %v", err)
+	default:
+	}
+	p.set(t, d, ".have", size)
+	if err := <-begin; err != nil {
+		t.Error(err)
+	}
+	if err := readOnce(p.path(d), 1, false); err != nil {
+		t.Error(err)
+	}
+	// The reader is in the process of the test: mmap is for others, see readRole.
+	if s := srv.stats(); s.Waiting != 0 || s.ReadErrors != 0 || s.ReadBytes < size {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestNobodyKeeps serves in this process, without a holder or with a command that is none:
+// the mount works, and ends with Close.
+func TestNobodyKeeps(t *testing.T) {
+	for name, h := range map[string]Holder{
+		"none":  {},
+		"wrong": {Socket: filepath.Join(t.TempDir(), "holder.sock"), Command: []string{"/bin/sh", "-c", "exit 0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+			p := place{disk: disk{filepath.Join(t.TempDir(), "a b")}} // escaped in mountinfo
+			file := p.add(t, 1, 4<<20, 1<<20)
+			m, err := Start(t.Context(), Options{Dir: p.mount(), StateDir: filepath.Join(p.dir, "state"), Source: p, Holder: h, ReadAhead: 128 << 10})
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := os.Open(p.path(file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if err := readAt(f, 1, 0, 256<<10); err != nil {
+				t.Error(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- readAt(f, 1, 2<<20, 4096) }()
+			eventually(t, "a read waits", func() bool { return m.Stats().Waiting > 0 })
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+			<-m.Done()
+			if err := <-done; err == nil {
+				t.Error("read of what is not there")
+			}
+			if err := m.Close(); err != nil {
+				t.Errorf("second time: %v", err)
+			}
+			if _, ok, err := findMount(p.mount()); ok || err != nil {
+				t.Errorf("still mounted, %v", err)
+			}
+		})
+	}
+}
+
+// TestUnmounted has somebody else unmount: serving ends, and the next start mounts anew.
+func TestUnmounted(t *testing.T) {
+	p := newPlace(t)
+	file := p.add(t, 1, 1<<20, 1<<20)
+	o := Options{Dir: p.mount(), StateDir: filepath.Join(p.dir, "state"), Source: p}
+	m, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Unmount(m.Dir(), 0); err != nil {
+		t.Fatal(err)
+	}
+	<-m.Done()
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if m, err = Start(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if err := readOnce(p.path(file), 1, false); err != nil {
+		t.Error(err)
+	}
+	if err := m.Unmount(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(o.StateDir); err != nil || len(entries) != 0 {
+		t.Errorf("state is left: %v, %v", entries, err)
+	}
+}

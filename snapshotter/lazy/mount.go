@@ -1,0 +1,250 @@
+package lazy
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+// fsType is what our mounts are called in mountinfo.
+const fsType = "fuse.ballast"
+
+// initTimeout is how long the kernel may take for its first message.
+const initTimeout = 10 * time.Second
+
+// mountFuse mounts at dir and returns the connection, which does not block.
+func mountFuse(dir string) (*os.File, error) {
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open /dev/fuse (is the fuse module loaded?): %w", err)
+	}
+	// Containers with user and mount namespaces of their own read too: allow_other.
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions,max_read=%d", fd, maxRead)
+	if err := unix.Mount("ballast", dir, fsType, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return nil, errors.Join(fmt.Errorf("mount fuse: %w", err), unix.Close(fd))
+	}
+	// Only now: the device of a mount that is not yet there has nothing to wait for.
+	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
+}
+
+// handshake answers the INIT message and describes the new mount.
+func handshake(dir string, o Options, f *os.File) (*record, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	if err := f.SetReadDeadline(time.Now().Add(initTimeout)); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, requestBuffer)
+	n, err := readRequest(raw, buf)
+	if err != nil {
+		return nil, fmt.Errorf("wait for the INIT message: %w", err)
+	}
+	if err := f.SetReadDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	if n < inHeader || opcode(buf) != opInit {
+		return nil, fmt.Errorf("first message of the kernel is not INIT but %d", opcode(buf))
+	}
+	po := protocolOptions(o.Log)
+	if o.NoPassthrough {
+		po.DisabledCapabilities |= fuse.CAP_PASSTHROUGH
+	}
+	in, out := append([]byte(nil), buf[:n]...), make([]byte, maxAnswer)
+	proto := fuse.NewProtocolServer(fuse.NewDefaultRawFileSystem(), po)
+	k, status := proto.HandleRequest([][]byte{in}, [][]byte{out})
+	if !status.Ok() || k <= outHeader {
+		return nil, fmt.Errorf("answer the INIT message: %w", syscall.Errno(status))
+	}
+	if err := write(raw, out[:k]); err != nil {
+		return nil, fmt.Errorf("answer the INIT message: %w", err)
+	}
+	mi, ok, err := findMount(dir)
+	if err != nil || !ok {
+		return nil, errors.Join(fmt.Errorf("%s is not among the mounts", dir), err)
+	}
+	id := make([]byte, 8)
+	rand.Read(id)
+	const flags, flags2 = outHeader + 12, outHeader + 32 // in InitOut
+	agreed := uint64(binary.NativeEndian.Uint32(out[flags:])) | uint64(binary.NativeEndian.Uint32(out[flags2:]))<<32
+	return &record{
+		Version: recordVersion, ID: hex.EncodeToString(id), Dir: dir, Dev: mi.dev, Init: in,
+		Passthrough: agreed&fuse.CAP_PASSTHROUGH != 0,
+		Resend:      resend(raw) == nil, // nothing is to be sent again yet
+	}, nil
+}
+
+// pollName is a file that the protocol code shows in the root for this purpose.
+const pollName = ".go-fuse-epoll-hack"
+
+// forgetPoll has the kernel ask once whether files can be polled, and never again. Otherwise a
+// file of the mount that this process opens would stop it for good: the runtime polls new
+// files, and would wait for an answer for which it has to be polled itself.
+func forgetPoll(dir string) error {
+	fd, err := unix.Open(filepath.Join(dir, pollName), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open the file to poll: %w", err)
+	}
+	_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLOUT}}, 0)
+	return errors.Join(err, unix.Close(fd))
+}
+
+// A mountPoint is a line of mountinfo.
+type mountPoint struct{ dev, fsType string }
+
+// findMount returns what is mounted at dir, the topmost, without touching it.
+func findMount(dir string) (found mountPoint, ok bool, err error) {
+	p, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return found, false, err
+	}
+	for line := range strings.Lines(string(p)) {
+		// id parent major:minor root mount-point options... - type source options
+		f := strings.Fields(line)
+		if len(f) < 7 || unescape(f[4]) != dir {
+			continue
+		}
+		for i, s := range f[6:] {
+			if s == "-" && i+7 < len(f) {
+				found, ok = mountPoint{dev: f[2], fsType: f[6+i+1]}, true
+				break
+			}
+		}
+	}
+	return found, ok, nil
+}
+
+// unescape undoes the octal escapes of mountinfo.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// isAlive returns nil if f is the connection of the mount that rec describes, and that is at
+// dir and not aborted.
+func isAlive(f *os.File, dir string, rec *record) error {
+	mi, ok, err := findMount(dir)
+	if err != nil {
+		return err
+	}
+	if rec.Dir != dir || !ok || mi.fsType != fsType || mi.dev != rec.Dev {
+		return fmt.Errorf("mount %s is no longer at %s", rec.ID, dir)
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var dead bool
+	var fdinfo []byte
+	err = raw.Control(func(fd uintptr) {
+		dead = isDead(int(fd))
+		fdinfo, _ = os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(fd)))
+	})
+	if err != nil {
+		return err
+	}
+	if dead {
+		return fmt.Errorf("connection of mount %s is aborted", rec.ID)
+	}
+	// Newer kernels say which connection it is: the minor number of the device.
+	_, minor, _ := strings.Cut(rec.Dev, ":")
+	for line := range strings.Lines(string(fdinfo)) {
+		if id, ok := strings.CutPrefix(line, "fuse_connection:"); ok && strings.TrimSpace(id) != minor {
+			return fmt.Errorf("what was kept is the connection of another mount")
+		}
+	}
+	return nil
+}
+
+// isDead says whether a connection lost its mount.
+func isDead(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd)}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0 && p[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0
+}
+
+// detach removes our mounts at dir, dead or alive. Something else that is mounted there is an
+// error.
+func detach(dir string, log *slog.Logger) error {
+	for range 100 {
+		mi, ok, err := findMount(dir)
+		if err != nil || !ok {
+			return err
+		}
+		if mi.fsType != fsType {
+			return fmt.Errorf("a file system of type %s is mounted there: unmount it", mi.fsType)
+		}
+		log.Warn("lazy mount that nobody serves is detached; what is read through it gets errors", "dir", dir, "device", mi.dev)
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount: %w", err)
+		}
+	}
+	return fmt.Errorf("%s is mounted over again and again", dir)
+}
+
+// setReadAhead sets how much the kernel reads ahead; it offers FUSE no more than 128 KiB.
+func setReadAhead(dev string, bytes int64) error {
+	return os.WriteFile(filepath.Join("/sys/class/bdi", dev, "read_ahead_kb"), strconv.AppendInt(nil, bytes>>10, 10), 0)
+}
+
+// Requests of FUSE_DEV_IOC_BACKING_OPEN and …_CLOSE.
+// https://github.com/torvalds/linux/blob/v6.18/include/uapi/linux/fuse.h
+const (
+	backingOpen  = 0x4010e501 // _IOW(229, 1, 16 bytes)
+	backingClose = 0x4004e502 // _IOW(229, 2, uint32)
+)
+
+// register returns a backing id for a file.
+func (d *device) register(f *os.File) (id int32, err error) {
+	file, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var errno syscall.Errno
+	err = errors.Join(file.Control(func(backing uintptr) {
+		err = d.raw.Control(func(fd uintptr) {
+			m := fuse.BackingMap{Fd: int32(backing)}
+			var r uintptr
+			r, _, errno = unix.Syscall(unix.SYS_IOCTL, fd, backingOpen, uintptr(unsafe.Pointer(&m)))
+			id = int32(r)
+		})
+	}), err)
+	if err == nil && errno != 0 {
+		err = errno
+	}
+	if err == nil && id <= 0 {
+		err = fmt.Errorf("backing id %d", id)
+	}
+	return id, err
+}
+
+// unregister gives an id back. It is harmless if the connection is gone.
+func (d *device) unregister(id int32) {
+	_ = d.raw.Control(func(fd uintptr) {
+		_, _, _ = unix.Syscall(unix.SYS_IOCTL, fd, backingClose, uintptr(unsafe.Pointer(&id)))
+	})
+}

@@ -1,0 +1,238 @@
+package lazy
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A reader is a process of readRole.
+type reader struct {
+	cmd      *exec.Cmd
+	in       io.Closer
+	out, log bytes.Buffer
+}
+
+func startReader(t testing.TB, path string, seed uint64, mapped bool) *reader {
+	t.Helper()
+	r := &reader{}
+	r.start(t, path, seed, mapped, nil)
+	return r
+}
+
+func (r *reader) start(t testing.TB, path string, seed uint64, mapped bool, attr *syscall.SysProcAttr) {
+	t.Helper()
+	r.cmd = exec.Command("/proc/self/exe", "read", "--path", path, "--seed", strconv.FormatUint(seed, 10), "--mmap="+strconv.FormatBool(mapped))
+	r.cmd.Stdout, r.cmd.Stderr, r.cmd.SysProcAttr = &r.out, &r.log, attr
+	in, err := r.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.in = in
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if r.cmd.ProcessState == nil {
+			_ = r.cmd.Process.Kill()
+			_ = r.cmd.Wait()
+		}
+	})
+}
+
+// finish ends the reader and returns how often it read the file.
+func (r *reader) finish(t testing.TB) int {
+	t.Helper()
+	if err := r.in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.cmd.Wait(); err != nil {
+		t.Fatalf("reader: %v\n%s", err, r.log.String())
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(r.out.String(), "rounds ")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestKilled kills the daemon many times while others read, by pread and mmap, what is
+// complete and what is not.
+func TestKilled(t *testing.T) {
+	const size = 24 << 20
+	p := newPlace(t)
+	a, b := p.add(t, 1, size, size), p.add(t, 2, size+12345, size+12345)
+	c := p.add(t, 3, size, size)
+	p.complete(t, c)
+	d := startDaemon(t, p.args()...)
+	readers := []*reader{
+		startReader(t, p.path(a), 1, false), startReader(t, p.path(a), 1, true),
+		startReader(t, p.path(b), 2, true), startReader(t, p.path(c), 3, false),
+	}
+	for i := range 20 {
+		// Killed in the middle of something: after some reads, not after some time.
+		eventually(t, "reads", func() bool { s := d.stats(); return s.Reads > int64(10*(i%4)) && s.Opens > 0 })
+		if s := d.stats(); s.Takeovers != min(int64(i), 1) || s.ReadErrors != 0 || s.StateErrors != 0 {
+			t.Fatalf("round %d: %+v\n%s", i, s, d.log)
+		}
+		d.kill()
+		d = startDaemon(t, p.args()...)
+		for _, r := range readers {
+			if err := r.cmd.Process.Signal(unix.Signal(0)); err != nil {
+				t.Fatal("a reader has ended")
+			}
+		}
+	}
+	for i, r := range readers {
+		if n := r.finish(t); n == 0 {
+			t.Errorf("reader %d read nothing", i)
+		}
+	}
+	if s := d.stats(); s.ReadErrors != 0 || s.Takeovers != 1 {
+		t.Errorf("%+v\n%s", s, d.log)
+	}
+	d.tell("unmount")
+}
+
+// TestWaitingReader kills the daemon while a read waits for bytes that are not there, twice in
+// a row, and closes it once.
+func TestWaitingReader(t *testing.T) {
+	const size = 8 << 20
+	p := newPlace(t)
+	file := p.add(t, 1, size, 0)
+	d := startDaemon(t, p.args()...)
+	f, err := os.Open(p.path(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	done := make(chan error, 1)
+	go func() { done <- readAt(f, 1, 0, size) }()
+	for i := range 4 {
+		eventually(t, "a read waits", func() bool { return d.stats().Waiting > 0 })
+		switch i {
+		case 2:
+			d.tell("close")
+		case 3: // of one process
+			if _, err := io.WriteString(d.in, "again\n"); err != nil || !d.out.Scan() || d.out.Text() != "again" {
+				t.Fatalf("%v, %q\n%s", err, d.out.Text(), d.log)
+			}
+			continue
+		default:
+			d.kill()
+		}
+		d = startDaemon(t, p.args()...)
+	}
+	select {
+	case err := <-done:
+		t.Fatalf("read of what is not there: %v", err)
+	default:
+	}
+	p.set(t, file, ".have", size)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	d.tell("unmount")
+}
+
+// TestHolderKilled kills the holder alone, which is replaced, and then with the daemon, after
+// which the mount is dead and the next start replaces it.
+func TestHolderKilled(t *testing.T) {
+	const size = 4 << 20
+	p := newPlace(t)
+	file := p.add(t, 1, size, size)
+	d := startDaemon(t, p.args()...)
+	if err := readOnce(p.path(file), 1, false); err != nil {
+		t.Fatal(err)
+	}
+	first := holderPid(p.socket)
+	if err := unix.Kill(first, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a new holder", func() bool {
+		k := newKeeper(Holder{Socket: p.socket}, slog.New(slog.DiscardHandler))
+		held, err := k.ask(t.Context(), "take", nil)
+		for _, f := range held {
+			f.Close()
+		}
+		return err == nil && len(held) == 1
+	})
+	d.kill()
+	d = startDaemon(t, p.args()...)
+	if s := d.stats(); s.Takeovers != 1 {
+		t.Errorf("not taken over: %+v\n%s", s, d.log)
+	}
+	f, err := os.Open(p.path(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+
+	second := holderPid(p.socket)
+	d.cmd.Process.Signal(unix.SIGSTOP) // so that it does not replace the holder
+	if err := unix.Kill(second, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	d.kill()
+	if _, err := os.Open(p.path(file)); !errors.Is(err, unix.ENOTCONN) && !errors.Is(err, unix.ECONNABORTED) {
+		t.Fatalf("mount is not dead: %v", err)
+	}
+	d = startDaemon(t, p.args()...)
+	if err := readOnce(p.path(file), 1, false); err != nil {
+		t.Error(err)
+	}
+	if s := d.stats(); s.Takeovers != 0 {
+		t.Errorf("%+v", s)
+	}
+	d.tell("unmount")
+	if mi, ok, err := findMount(p.mount()); ok || err != nil {
+		t.Errorf("still mounted: %v, %v", mi, err)
+	}
+}
+
+// TestReaderKilled kills readers that wait for bytes.
+func TestReaderKilled(t *testing.T) {
+	p := newPlace(t)
+	file := p.add(t, 1, 8<<20, 0)
+	d := startDaemon(t, p.args()...)
+	for _, dead := range []bool{false, true} {
+		for _, mapped := range []bool{false, true} {
+			r := startReader(t, p.path(file), 1, mapped)
+			eventually(t, "a read waits", func() bool { return d.stats().Waiting > 0 })
+			if dead {
+				d.kill()
+			}
+			if err := r.cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			go func() { _ = r.cmd.Wait(); close(ended) }()
+			eventually(t, "the reader is dead", func() bool {
+				select {
+				case <-ended:
+					return true
+				default:
+					return false
+				}
+			})
+			if dead {
+				d = startDaemon(t, p.args()...)
+			}
+		}
+	}
+	p.set(t, file, ".have", 8<<20)
+	eventually(t, "no read is left", func() bool { return d.stats().Waiting == 0 })
+	if err := readOnce(p.path(file), 1, false); err != nil {
+		t.Error(err)
+	}
+	d.tell("unmount")
+}

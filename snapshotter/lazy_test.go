@@ -1,0 +1,86 @@
+package snapshotter
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// A model is shown before it is complete, with one more data-only layer; a mount that is made when it
+// is complete does not have it.
+func TestShowBeforeComplete(t *testing.T) {
+	n := newNode(t, Stubs)
+	p := random(7, 3<<20)
+	m := newModel().file("model.bin", 0o640, p).inline("config.json", 0o644, "{}")
+	for i := range m.table.Files {
+		if src := m.table.Files[i].Source; src.Blob != "" {
+			src.Chunks = []store.Chunk{{Size: 1 << 20, Digest: digest.FromBytes(p[:1<<20])}, {Offset: 1 << 20, Size: 2 << 20, Digest: digest.FromBytes(p[1<<20:])}}
+		}
+	}
+	table := m.put(t, n)
+	if err := n.store.AddRef(t.Context(), "pin/test", table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	fetchers := []store.Fetcher{m.blobs}
+	if err := n.store.Expose(t.Context(), table, store.ExposeOptions{Fetchers: fetchers}); err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := n.Prepare(t.Context(), "layer", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := n.Locate(t.Context(), mounts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Show(t.Context(), id, table); !errdefs.IsUnavailable(err) {
+		t.Errorf("show without a lazy mount: got %v, want unavailable", err)
+	}
+	lazy := filepath.Join(t.TempDir(), "lazy")
+	if err := n.UseLazy(lazy + ":x"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a directory that can not be in mount options: %v", err)
+	}
+	if err := n.UseLazy(lazy); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Show(t.Context(), id, table); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Commit(t.Context(), "model", "layer"); err != nil {
+		t.Fatal(err)
+	}
+	// What the lazy mount would show.
+	name := filepath.Join(lazy, store.ObjectName(digest.FromBytes(p)))
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, p, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"early", "late"} {
+		mounts, err := n.View(t.Context(), key, "model")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if has := strings.Contains(strings.Join(mounts[0].Options, ","), "::"+lazy); has != (key == "early") {
+			t.Errorf("%s: lazy layer in %q: %t", key, mounts[0].Options, has)
+		}
+		dir, unmount := mountAll(t, mounts)
+		if got := read(t, filepath.Join(dir, "model.bin")); got != string(p) {
+			t.Errorf("%s: other bytes", key)
+		}
+		unmount()
+		if err := n.store.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: fetchers}); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(lazy); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,406 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// A lazyModel is a model of one large file, mounted before it is complete.
+type lazyModel struct {
+	node *node.Node
+	ref  string
+	want []byte
+	path string // of the file, as a container sees it
+
+	copyOfWant string // a file with want, for other processes
+}
+
+// mountLazy converts a model of the given size, and mounts it while the link is as slow as rate, in
+// bytes a second.
+func mountLazy(t *testing.T, n *node.Node, size int, rate int64) *lazyModel {
+	t.Helper()
+	m := &lazyModel{node: n, want: weights(121, size)}
+	m.ref = convertedModel(t, n, converttest.ModelPackRaw(converttest.Files(m.want)))
+	n.Registry.Wire.Link(rate, 5*time.Millisecond)
+	mustPull(t, n, "ballast", m.ref)
+	m.path = filepath.Join(rootOf(t, n, m.ref), "model.gguf")
+	return m
+}
+
+// read compares n bytes at off.
+func (m *lazyModel) read(off, n int) error {
+	f, err := os.Open(m.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	p := make([]byte, n)
+	if _, err := f.ReadAt(p, int64(off)); err != nil {
+		return err
+	}
+	if !bytes.Equal(p, m.want[off:off+n]) {
+		return fmt.Errorf("%d bytes at %d are wrong", n, off)
+	}
+	return nil
+}
+
+func (m *lazyModel) complete() bool { return complete(m.node, m.want) }
+
+// awaitComplete waits until the model is complete, and reads it whole through the old mount.
+func (m *lazyModel) awaitComplete(t *testing.T) {
+	t.Helper()
+	m.node.Registry.Wire.Link(0, 0)
+	waitFor(t, "the model to be complete", func() error {
+		if !m.complete() {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	if err := m.read(0, len(m.want)); err != nil {
+		t.Errorf("complete file through the old mount: %v", err)
+	}
+}
+
+// logged says whether the daemon's log has a line with all of these words.
+func logged(t *testing.T, n *node.Node, words ...string) bool {
+	t.Helper()
+	b, err := os.ReadFile(n.Ballastd.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+next:
+	for line := range strings.Lines(string(b)) {
+		for _, w := range words {
+			if !strings.Contains(line, w) {
+				continue next
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// The daemon is killed again and again while readers compare bytes, by read and by page fault: they
+// wait for the next one and never see an error. At the end two restarts follow each other.
+func TestLazyKilled(t *testing.T) {
+	const kills, readers = 50, 8
+	n := node.StartNode(t, node.Options{})
+	m := mountLazy(t, n, 320<<20, 12<<20)
+	m.copyOfWant = filepath.Join(n.Dir, "want")
+	if err := os.WriteFile(m.copyOfWant, m.want, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var (
+		stop   atomic.Bool
+		reads  atomic.Int64
+		failed atomic.Pointer[string]
+		work   sync.WaitGroup
+	)
+	for i := range readers {
+		work.Go(func() {
+			read := m.preader
+			if i%2 == 1 {
+				read = m.mapped
+			}
+			if err := read(func() bool { return stop.Load() || failed.Load() != nil }, &reads); err != nil {
+				s := err.Error()
+				failed.Store(&s)
+			}
+		})
+	}
+	done := 0
+	for range kills {
+		time.Sleep(rand.N(300 * time.Millisecond))
+		if failed.Load() != nil {
+			break
+		}
+		n.Ballastd.Kill()
+		n.LaunchBallastd(t)
+		done++
+	}
+	early := !m.complete()
+	n.Registry.Wire.Link(0, 0)
+	n.Ballastd.Stop(t)
+	n.LaunchBallastd(t)
+	n.Ballastd.Stop(t)
+	n.StartBallastd(t)
+	stop.Store(true)
+	work.Wait()
+	if s := failed.Load(); s != nil {
+		t.Errorf("after %d kills: %s", done, *s)
+	}
+	t.Logf("%d kills, %d reads of %d readers", done, reads.Load(), readers)
+	if !early {
+		t.Error("the model was complete too early, the kills proved little")
+	}
+	m.awaitComplete(t)
+	wantFiles(t, n, m.ref, states(converttest.ModelPackRaw(converttest.Files(m.want))))
+}
+
+// preader compares random ranges until stop.
+func (m *lazyModel) preader(stop func() bool, count *atomic.Int64) error {
+	for !stop() {
+		size := 1 + rand.IntN(64<<10)
+		if err := m.read(somewhere(len(m.want)-size), size); err != nil {
+			return err
+		}
+		count.Add(1)
+	}
+	return nil
+}
+
+// somewhere returns an offset below n, often where bytes have been read before.
+func somewhere(n int) int {
+	if rand.IntN(16) > 0 {
+		n /= 16
+	}
+	return rand.IntN(n)
+}
+
+// mapped is preader for a mapping. It is a process of its own: a page fault that waits stops all
+// goroutines of a process before long.
+func (m *lazyModel) mapped(stop func() bool, count *atomic.Int64) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(self, mappedReaderArg, m.path, m.copyOfWant)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	var out, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	for !stop() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+		return fmt.Errorf("reader of a mapping: %w\n%s", err, said.String())
+	}
+	var n int64
+	if _, err := fmt.Sscan(out.String(), &n); err != nil {
+		return err
+	}
+	count.Add(n)
+	return nil
+}
+
+// mappedReaderArg makes the program a mappedReader.
+const mappedReaderArg = "mapped-reader"
+
+// mappedReader compares random pages of a mapping of a file with a copy of it until stdin ends, and
+// prints how often. A SIGBUS ends it with a stack.
+func mappedReader(path, want string) error {
+	var stop atomic.Bool
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop.Store(true)
+	}()
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	right, err := os.Open(want)
+	if err != nil {
+		return err
+	}
+	defer right.Close()
+	p, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for buf := make([]byte, 5000); !stop.Load(); n++ {
+		off := somewhere(len(p) - len(buf))
+		if _, err := right.ReadAt(buf, int64(off)); err != nil {
+			return err
+		}
+		if !bytes.Equal(p[off:off+len(buf)], buf) {
+			return fmt.Errorf("mapping has wrong bytes at %d", off)
+		}
+	}
+	fmt.Println(n)
+	return unix.Munmap(p)
+}
+
+// The daemon and what keeps its mount are killed: the next one repairs the mount for what is mounted
+// later, and complete files never noticed.
+func TestLazyAllKilled(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	small := converttest.ModelPackRaw(converttest.Files(weights(122, 3<<20)))
+	done := push(t, n, small)
+	mustPull(t, n, "ballast", done)
+	whole := filepath.Join(rootOf(t, n, done), "model.gguf")
+	m := mountLazy(t, n, 64<<20, 4<<20)
+	if err := m.read(0, 1000); err != nil {
+		t.Fatal(err)
+	}
+	n.Ballastd.Kill()
+	n.KillHolder(t)
+	if err := m.read(50<<20, 10); !errors.Is(err, syscall.ENOTCONN) {
+		t.Errorf("missing bytes with nobody there: got %v, want ENOTCONN", err)
+	}
+	if got, err := os.ReadFile(whole); err != nil || digest.FromBytes(got) != digest.FromBytes(small.Files["model.gguf"].Data) {
+		t.Errorf("complete model with nobody there: %v, or other bytes", err)
+	}
+	n.StartBallastd(t)
+	again := &lazyModel{node: n, want: m.want, path: filepath.Join(rootOf(t, n, m.ref), "model.gguf")}
+	if err := again.read(50<<20, 1000); err != nil {
+		t.Errorf("new mount: %v", err)
+	}
+	again.awaitComplete(t)
+}
+
+// The registry goes away after the mount: what is there can be read, what is missing gives an error
+// that the log explains, and comes when the registry is back.
+func TestLazyRegistryGone(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	m := mountLazy(t, n, 160<<20, 8<<20)
+	if err := m.read(0, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	back := n.Registry.Wire.Add(node.Fault{Match: node.AnyBlob, Status: 404})
+	last := len(m.want) - 4096
+	if err := m.read(last, 4096); !errors.Is(err, syscall.EIO) {
+		t.Errorf("missing bytes: got %v, want EIO", err)
+	}
+	if err := m.read(4096, 4096); err != nil {
+		t.Errorf("bytes that are there: %v", err)
+	}
+	if !logged(t, n, "level=ERROR", "404") && !logged(t, n, "level=WARN", "not found") {
+		t.Error("the log does not say why")
+	}
+	back()
+	if err := m.read(last, 4096); err != nil {
+		t.Errorf("with the registry back: %v", err)
+	}
+	m.awaitComplete(t)
+}
+
+// A chunk that comes with a wrong byte is never shown: the read fails until it comes right.
+func TestLazyCorruptChunk(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	m := mountLazy(t, n, 96<<20, 8<<20)
+	mend := n.Registry.Wire.Add(node.Fault{Match: node.AnyBlob, Flip: true})
+	if err := m.read(90<<20, 4096); !errors.Is(err, syscall.EIO) {
+		t.Errorf("got %v, want EIO", err)
+	}
+	if !logged(t, n, "level=WARN", "chunk is wrong") {
+		t.Error("the log does not say so")
+	}
+	if out := n.Metrics(); !strings.Contains(out, "\nballast_chunks_corrupt_total ") || strings.Contains(out, "\nballast_chunks_corrupt_total 0\n") {
+		t.Error("the metrics do not count it")
+	}
+	mend()
+	if err := m.read(90<<20, 4096); err != nil {
+		t.Errorf("when it comes right: %v", err)
+	}
+	m.awaitComplete(t)
+}
+
+// Answers that end too early are gone on with.
+func TestLazyTruncated(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	m := mountLazy(t, n, 32<<20, 16<<20)
+	for _, f := range []node.Fault{{CutAfter: 100_000, Times: 6}, {Short: 70_000, Times: 6}} {
+		f.Match = node.AnyBlob
+		remove := n.Registry.Wire.Add(f)
+		if err := m.read(rand.IntN(30<<20), 1<<20); err != nil {
+			t.Errorf("%+v: %v", f, err)
+		}
+		remove()
+	}
+	m.awaitComplete(t)
+}
+
+// A registry without ranges can not serve a model that is read before it is complete: it is shown
+// when it is, and the log says so.
+func TestLazyWithoutRanges(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	want := weights(123, 24<<20)
+	b := converttest.ModelPackRaw(converttest.Files(want))
+	ref := convertedModel(t, n, b)
+	n.Registry.Wire.Add(node.Fault{Match: node.AnyBlob, NoRange: true})
+	mustPull(t, n, "ballast", ref)
+	if !complete(n, want) {
+		t.Error("the model was shown before it was complete")
+	}
+	if !logged(t, n, "model is shown when it is complete", "ranges") {
+		t.Error("the log does not say why")
+	}
+	wantFiles(t, n, ref, states(b))
+}
+
+// Nodes that can not do all of it show the same files.
+func TestLazySettings(t *testing.T) {
+	for name, config := range map[string]string{
+		"no passthrough":      "[lazy]\npassthrough = false\n",
+		"no data-only layers": showAs("links"),
+		"complete":            "[lazy]\nmode = \"complete\"\n",
+		"rule":                "[[lazy.rule]]\nmatch = \"127.0.0.1:*/lazy/*\"\nmode = \"complete\"\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := node.StartNode(t, node.Options{Config: config})
+			want := weights(124, 24<<20)
+			b := converttest.ModelPackRaw(converttest.Files(want))
+			ref := convertedModel(t, n, b)
+			n.Registry.Wire.Link(12<<20, time.Millisecond)
+			mustPull(t, n, "ballast", ref)
+			if early := !complete(n, want); early != (name == "no passthrough") {
+				t.Errorf("shown before it was complete: %t", early)
+			}
+			wantFiles(t, n, ref, states(b))
+		})
+	}
+}
+
+// Without digests of chunks, a model is shown early only if that is asked for, and who reads it waits,
+// unless unverified reading is asked for too.
+func TestLazyWithoutChunks(t *testing.T) {
+	for _, verify := range []string{"chunk", "after"} {
+		t.Run(verify, func(t *testing.T) {
+			n := node.StartNode(t, node.Options{Config: fmt.Sprintf("[lazy]\nmode = \"lazy\"\nverify = %q\n", verify)})
+			want := weights(125, 48<<20)
+			b := converttest.ModelPackRaw(converttest.Files(want))
+			ref := push(t, n, b)
+			n.Registry.Wire.Link(16<<20, time.Millisecond)
+			mustPull(t, n, "ballast", ref)
+			if complete(n, want) {
+				t.Error("the model was complete before the pull ended")
+			}
+			m := &lazyModel{node: n, ref: ref, want: want, path: filepath.Join(rootOf(t, n, ref), "model.gguf")}
+			if err := m.read(47<<20, 1000); err != nil {
+				t.Error(err)
+			}
+			if early := !m.complete(); early != (verify == "after") {
+				t.Errorf("read before the file was verified: %t", early)
+			}
+			m.awaitComplete(t)
+		})
+	}
+}

@@ -1,0 +1,63 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// KillHolder kills the process that keeps the mount of files that are not complete.
+func (n *Node) KillHolder(t TB) {
+	t.Helper()
+	socket := []byte(filepath.Join(n.Dir, "holder.sock"))
+	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	for _, name := range found {
+		line, err := os.ReadFile(name)
+		if err != nil || !bytes.Contains(line, socket) || !bytes.Contains(line, []byte("\x00holder\x00")) {
+			continue // or it has ended
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatalf("kill the holder: %v", err)
+		}
+		for start := time.Now(); syscall.Kill(pid, 0) == nil && time.Since(start) < 10*time.Second; {
+			time.Sleep(10 * time.Millisecond)
+		}
+		return
+	}
+	t.Fatalf("no process holds the mount of %s", n.Dir)
+}
+
+// Metrics returns what ballastd's metrics are, as text.
+func (n *Node) Metrics() string {
+	c := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", filepath.Join(n.Dir, "admin.sock"))
+		},
+	}}
+	resp, err := c.Get("http://admin/metrics")
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
 )
 
 func main() {
@@ -29,7 +31,7 @@ func main() {
 	os.Exit(node.Main(func() int {
 		return node.Run(func(t node.TB) {
 			b := &bench{t: t, rounds: *rounds, size: *size}
-			b.run()
+			b.run(flag.Args())
 		})
 	}))
 }
@@ -43,18 +45,38 @@ type bench struct {
 	rows   []row
 }
 
+// A measurement adds rows.
+type measurement struct {
+	name string
+	run  func()
+}
+
 // A row is a line of the table.
 type row struct{ what, value, control, ratio, target string }
 
-func (b *bench) run() {
+func (b *bench) run(names []string) {
 	b.node = node.StartNode(b.t, node.Options{})
 	fmt.Fprintln(os.Stderr, "bench: preparing models of", sizeOf(b.size))
 	m := b.pushModel("bench/model", b.size, 1)
-	b.pushTar("bench/tar", m)
-	b.pull(m)
-	b.read(m)
-	b.convert()
-	b.memory()
+	all := []measurement{
+		{"pull", func() { b.pull(m) }},
+		{"read", func() { b.read(m) }},
+		{"conversion", b.conversions},
+		{"tensors", b.tensors},
+		{"carton", b.carton},
+		{"convert", func() { b.convert(m) }},
+		{"memory", b.memory},
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(x measurement) bool { return x.name == name }) {
+			b.t.Fatalf("there is no measurement %q", name)
+		}
+	}
+	for _, x := range all {
+		if len(names) == 0 || slices.Contains(names, x.name) {
+			x.run()
+		}
+	}
 	b.print()
 }
 
@@ -62,23 +84,20 @@ func (b *bench) run() {
 func (b *bench) pull(m model) {
 	var limit, ballast, stock series
 	var written float64
+	tarDigest := b.pushTar("bench/tar", m)
 	modelRef := b.node.Registry.Ref("bench/model", "v1")
 	tarRef := b.node.Registry.Ref("bench/tar", "v1")
 	for range b.rounds {
-		b.settle(m)
+		b.settle(m.size, m.digest)
 		limit.add(b.task("limit", "http://"+b.node.Registry.Host+"/v2/bench/model/blobs/"+m.digest.String(), fmt.Sprint(m.size), b.node.Dir))
 
-		b.settle(m)
 		before := b.written()
-		start := time.Now()
-		b.must(b.node.Pull("ballast", modelRef))
-		ballast.add(time.Since(start))
+		ballast.add(b.pullOnce(modelRef, m.size, m.digest))
 		written = float64(b.written()-before) / float64(m.size)
-		b.must(b.node.Ctr("images", "rm", "--sync", modelRef))
-		b.must(b.node.Ballast("gc"))
+		b.forget(modelRef)
 
-		b.settle(m)
-		start = time.Now()
+		b.settle(m.size, tarDigest)
+		start := time.Now()
 		b.must(b.node.Pull("overlayfs", tarRef))
 		sync(b.node.Dir)
 		stock.add(time.Since(start))
@@ -88,6 +107,20 @@ func (b *bench) pull(m model) {
 	b.rows = append(b.rows, row{"the same", seconds(ballast.median()), "stock " + seconds(stock.median()),
 		fmt.Sprintf("%.2f × faster", stock.median().Seconds()/ballast.median().Seconds()), "≥ 1.5 ×"})
 	b.rows = append(b.rows, row{"bytes written per model byte", fmt.Sprintf("%.3f", written), "", "", "≤ 1.02"})
+}
+
+// pullOnce measures a pull of a model that the node does not have, whose blobs are of size together.
+func (b *bench) pullOnce(ref string, size int64, blobs ...digest.Digest) time.Duration {
+	b.settle(size, blobs...)
+	start := time.Now()
+	b.must(b.node.Pull("ballast", ref))
+	return time.Since(start)
+}
+
+// forget removes a model from the node.
+func (b *bench) forget(ref string) {
+	b.must(b.node.Ctr("images", "rm", "--sync", ref))
+	b.must(b.node.Ballast("gc"))
 }
 
 // read measures the mounted file beside a native copy.
@@ -124,13 +157,12 @@ func (b *bench) read(m model) {
 		}
 	}
 	b.must(b.node.Ctr("images", "unmount", "--snapshotter", "ballast", "--rm", mnt))
-	b.must(b.node.Ctr("images", "rm", "--sync", ref))
-	b.must(b.node.Ballast("gc"))
+	b.forget(ref)
 	os.Remove(native)
 }
 
-// convert measures the facade's own part of the first answer for a tag.
-func (b *bench) convert() {
+// conversions measures the facade's own part of the first answer for a tag.
+func (b *bench) conversions() {
 	var s series
 	for i := range 5 {
 		s.add(b.conversion(256, i))
@@ -148,7 +180,6 @@ func (b *bench) memory() {
 		ref := b.node.Registry.Ref(name, "v1")
 		b.must(b.node.Pull("ballast", ref))
 		b.rows = append(b.rows, row{"daemon memory, peak, " + sizeOf(size) + " model", fmt.Sprintf("%d MiB", b.peak()>>20), "", "", "< 150 MiB"})
-		b.must(b.node.Ctr("images", "rm", "--sync", ref))
-		b.must(b.node.Ballast("gc"))
+		b.forget(ref)
 	}
 }

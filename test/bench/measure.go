@@ -54,7 +54,7 @@ func rate(n int64, d time.Duration) string {
 
 func sizeOf(n int64) string {
 	if n >= 1<<30 {
-		return fmt.Sprintf("%g GiB", float64(n)/(1<<30))
+		return fmt.Sprintf("%.3g GiB", float64(n)/(1<<30))
 	}
 	return fmt.Sprintf("%d MiB", n>>20)
 }
@@ -67,17 +67,25 @@ func (b *bench) must(r node.Result) {
 
 // task runs a task in a process of its own and returns the time that it measured.
 func (b *bench) task(name string, args ...string) time.Duration {
+	d, _ := b.taskSays(name, args...)
+	return d
+}
+
+// taskSays is task with what the task printed before its time.
+func (b *bench) taskSays(name string, args ...string) (time.Duration, string) {
 	cmd := exec.Command("/proc/self/exe", append([]string{"-task", name}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		b.t.Fatalf("%s: %v", name, err)
 	}
-	d, err := time.ParseDuration(strings.TrimSpace(string(out)))
+	said := strings.TrimSpace(string(out))
+	last := said[strings.LastIndexByte(said, '\n')+1:]
+	d, err := time.ParseDuration(last)
 	if err != nil {
 		b.t.Fatalf("%s: %v", name, err)
 	}
-	return d
+	return d, strings.TrimSpace(strings.TrimSuffix(said, last))
 }
 
 func runTask(name string, args []string) error {
@@ -85,11 +93,13 @@ func runTask(name string, args []string) error {
 		args int
 		run  func([]string) error
 	}{
-		"limit": {3, func(a []string) error { return limit(a[0], a[1], a[2]) }},
-		"read":  {1, func(a []string) error { return readFile(a[0]) }},
-		"mmap":  {1, func(a []string) error { return mmapFile(a[0]) }},
-		"copy":  {2, func(a []string) error { return copyFile(a[0], a[1]) }},
-		"touch": {1, func(a []string) error { return touchMemory(a[0]) }},
+		"limit":   {3, func(a []string) error { return limit(a[0], a[1], a[2]) }},
+		"read":    {1, func(a []string) error { return readFile(a[0]) }},
+		"mmap":    {1, func(a []string) error { return mmapFile(a[0]) }},
+		"copy":    {2, func(a []string) error { return copyFile(a[0], a[1]) }},
+		"touch":   {1, func(a []string) error { return touchMemory(a[0]) }},
+		"send":    {3, func(a []string) error { return sendBlob(a[0], a[1], a[2]) }},
+		"convert": {5, func(a []string) error { return convertModel(a[0], a[1], a[2], a[3], a[4]) }},
 	}
 	task, ok := tasks[name]
 	if !ok || len(args) != task.args {

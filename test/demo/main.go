@@ -1,7 +1,8 @@
 // Command demo shows what ballast does: it sets up a registry, the daemon and containerd in a
 // temporary directory, pulls an Ollama and a ModelPack model by their names, and looks at
-// the files from inside a container. With -dev it leaves all that running until Ctrl-C and
-// prints the environment to use it.
+// the files from inside a container. Then it pulls a carton from a web server, and an Ollama model
+// that is a layer for each tensor. With -dev it leaves all that running until Ctrl-C and prints
+// the environment to use it.
 //
 // It needs root, and what `make build tools` makes; `make demo` and `make dev` see to that.
 package main
@@ -46,17 +47,26 @@ const (
 
 // setUp starts everything and pushes the models, which have the same weights.
 func setUp(t node.TB, size int) (n *node.Node, models map[string]*converttest.Built) {
-	n = node.StartNode(t, node.Options{Config: node.AllowLoopback})
+	carton := converttest.GoodCarton(random(2, 8<<20))
+	web := serveCarton(t, carton)
+	n = node.StartNode(t, node.Options{Config: node.AllowLoopback + cartonConfig(web)})
 	front := node.StartOllama(t, n.Registry)
 	n.Upstream(t, "registry.ollama.ai", front.Host)
-	weights := make([]byte, size)
-	_, _ = rand.NewChaCha8([32]byte{1}).Read(weights)
-	files := converttest.Files(weights)
+	n.Upstream(t, cartonHost, web)
+	files := converttest.Files(random(1, size))
 	ollama, modelPack := converttest.Ollama(files, converttest.OllamaConfigNew), converttest.ModelPackRaw(files)
 	n.Registry.Push(t, "library/demo", "latest", artifact(ollama))
+	n.Registry.Push(t, "library/tensors", "latest", artifact(tensorModel().Built))
 	n.Registry.Push(t, ocirepo, "1", artifact(modelPack))
 	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
 	return n, map[string]*converttest.Built{ollamaRef: ollama, n.Registry.Ref(ocirepo, "1"): modelPack}
+}
+
+// random returns bytes that are the same each time.
+func random(seed byte, size int) []byte {
+	p := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(p)
+	return p
 }
 
 func artifact(b *converttest.Built) node.Artifact {
@@ -122,14 +132,14 @@ func runDemo(t node.TB, size int) {
 
 	for i, ref := range refs {
 		title("%s becomes files", ref)
-		start := time.Now()
-		r := ctr(n, "images", "pull", "--snapshotter", "ballast", "--hosts-dir", n.HostsDir(), ref)
-		r.Stdout = fmt.Sprintf("done in %.1f s", time.Since(start).Seconds())
-		show(t, r)
+		pull(t, n, ref)
 		show(t, ctr(n, "run", "--rm", "--snapshotter", "ballast", "--mount", node.BusyboxMount, "--env", "B=/.bin/busybox",
 			ref, fmt.Sprintf("look%d", i), "/.bin/busybox", "sh", "-c", lookScript))
 		compare(t, n, ref, models[ref])
 	}
+
+	showCarton(t, n)
+	showTensors(t, n)
 
 	title("The disk has the weights once")
 	for _, command := range []string{"ls", "df"} {
@@ -137,6 +147,14 @@ func runDemo(t node.TB, size int) {
 		show(t, n.Ballast(command))
 	}
 	title("All is stopped and removed again")
+}
+
+// pull pulls a model and says how long it took.
+func pull(t node.TB, n *node.Node, ref string) {
+	start := time.Now()
+	r := ctr(n, "images", "pull", "--snapshotter", "ballast", "--hosts-dir", n.HostsDir(), ref)
+	r.Stdout = fmt.Sprintf("done in %.1f s", time.Since(start).Seconds())
+	show(t, r)
 }
 
 // compare checks what a container sees against the source.
@@ -169,7 +187,7 @@ func runDev(t node.TB, size int) {
 	fmt.Println("\n# Is all set up?")
 	fmt.Printf("ballast doctor --containerd-config %s --hosts-dir $HOSTS_DIR\n", quote(n.ContainerdConfigFile()))
 	fmt.Println("\n# Pull:")
-	refs := slices.Sorted(maps.Keys(models))
+	refs := append(slices.Sorted(maps.Keys(models)), cartonRef, tensorsRef)
 	for _, ref := range refs {
 		fmt.Printf("ctr images pull --snapshotter ballast --hosts-dir $HOSTS_DIR %s\n", ref)
 	}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+)
+
+// tensorLayers is the number of layers of a model of 27 billion parameters as Ollama has it.
+const tensorLayers = 1209
+
+// tensorConfig is a config of such a model.
+const tensorConfig = `{"model_format":"safetensors","model_family":"qwen3","model_type":"27B","file_type":"bf16"}`
+
+const ollamaPrefix = "application/vnd.ollama.image."
+
+// tensors measures a model with a layer for each tensor: its conversion, and its pull beside that of
+// one file of the same size.
+func (b *bench) tensors() {
+	const repository, small = "bench/tensors", "bench/small-tensors"
+	fmt.Fprintln(os.Stderr, "bench: preparing a model of", tensorLayers, "layers")
+	layers, size := b.pushTensors(repository, b.size, 1)
+	b.pushTensorManifest(repository, "v1", layers)
+	b.get(b.facadeURL(repository, "v1")) // its conversion is measured on its own
+	one := b.pushModel("bench/one", size, 50)
+	var pull, single, conversion, answer series
+	for i := range b.rounds {
+		tag := fmt.Sprintf("run%d", i)
+		few, _ := b.pushTensors(small, tensorLayers<<10, uint64(2+i))
+		b.pushTensorManifest(small, tag, few)
+		own, whole := b.tensorConversion(small, tag)
+		conversion.add(own)
+		answer.add(whole)
+		for _, m := range []struct {
+			repository string
+			blobs      []digest.Digest
+			to         *series
+		}{{repository, digestsOf(layers), &pull}, {"bench/one", []digest.Digest{one.digest}, &single}} {
+			ref := b.node.Registry.Ref(m.repository, "v1")
+			m.to.add(b.pullOnce(ref, size, m.blobs...))
+			b.forget(ref)
+		}
+	}
+	b.rows = append(b.rows, row{fmt.Sprintf("conversion of %d tensors, less upstream", tensorLayers),
+		conversion.median().Round(time.Millisecond).String(), "in all " + seconds(answer.median()), "", "< 200ms"})
+	b.add(fmt.Sprintf("pull of %d tensors, %s", tensorLayers, sizeOf(size)), pull, "one file", single, "≤ 1.15")
+}
+
+// facadeURL is the address of a tag at the facade.
+func (b *bench) facadeURL(repository, tag string) string {
+	return "http://" + b.node.Facade + "/v2/" + repository + "/manifests/" + tag + "?ns=" + b.node.Registry.Host
+}
+
+// tensorBlob returns the blob of a tensor with about size bytes, no two with one seed.
+func tensorBlob(i int, size int64, seed uint64) (header []byte, data model) {
+	rows := size / (2 * 256)
+	head := fmt.Appendf(nil, `{"model.layers.%d.weight":{"dtype":"BF16","shape":[%d,256],"data_offsets":[0,%d]}}`, i, rows, rows*512)
+	head = append(head, bytes.Repeat([]byte(" "), -len(head)&7)...)
+	header = binary.LittleEndian.AppendUint64(nil, uint64(len(head)))
+	return append(header, head...), model{size: rows * 512, seed: seed<<32 + uint64(i)}
+}
+
+// pushTensors pushes the blobs of a model and returns their descriptors, and their size together.
+func (b *bench) pushTensors(repository string, size int64, seed uint64) (layers []ocispec.Descriptor, sum int64) {
+	for i := range tensorLayers {
+		header, data := tensorBlob(i, size/tensorLayers, seed)
+		stream := func() io.Reader { return io.MultiReader(bytes.NewReader(header), data.bytes()) }
+		d, n, err := hashOf(stream())
+		if err != nil {
+			b.t.Fatalf("%v", err)
+		}
+		b.node.Registry.PushBlob(b.t, repository, d, n, stream())
+		layers = append(layers, ocispec.Descriptor{MediaType: ollamaPrefix + "tensor", Digest: d, Size: n})
+		sum += n
+	}
+	return layers, sum
+}
+
+// pushTensorManifest gives the blobs a manifest that no other tag has.
+func (b *bench) pushTensorManifest(repository, tag string, layers []ocispec.Descriptor) {
+	type layer struct {
+		MediaType string        `json:"mediaType"`
+		Digest    digest.Digest `json:"digest"`
+		Size      int64         `json:"size"`
+		Name      string        `json:"name,omitempty"`
+	}
+	license := []byte("license of " + tag)
+	list := []layer{{ollamaPrefix + "license", digest.FromBytes(license), int64(len(license)), ""}}
+	for i, l := range layers {
+		list = append(list, layer{l.MediaType, l.Digest, l.Size, fmt.Sprintf("model.layers.%d.weight", i)})
+	}
+	const manifestType = "application/vnd.docker.distribution.manifest.v2+json"
+	config := []byte(tensorConfig)
+	p, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": manifestType, "layers": list,
+		"config": layer{"application/vnd.docker.container.image.v1+json", digest.FromBytes(config), int64(len(config)), ""}})
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	b.node.Registry.Push(b.t, repository, tag, node.Artifact{Manifest: p, MediaType: manifestType,
+		Blobs: map[digest.Digest][]byte{digest.FromBytes(config): config, digest.FromBytes(license): license}})
+}
+
+// tensorConversion returns how long the facade takes to answer a tag of a tensor model, less what
+// the requests that it made take again, as many at a time, and with it.
+func (b *bench) tensorConversion(repository, tag string) (own, whole time.Duration) {
+	const together = 32
+	wire := b.node.Registry.Wire
+	wire.Reset()
+	facade := timed(func() { b.get(b.facadeURL(repository, tag)) })
+	requests := wire.Requests()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: together, DisableCompression: true}}
+	defer client.CloseIdleConnections()
+	upstream := timed(func() {
+		var g errgroup.Group
+		g.SetLimit(together)
+		for _, r := range requests {
+			g.Go(func() error { return again(client, "http://"+b.node.Registry.Host, r) })
+		}
+		if err := g.Wait(); err != nil {
+			b.t.Fatalf("%v", err)
+		}
+	})
+	return max(0, facade-upstream), facade
+}
+
+// again makes a request again that was seen.
+func again(client *http.Client, registry string, r node.Request) error {
+	req, err := http.NewRequest(r.Method, registry+r.Path, nil)
+	if err != nil {
+		return err
+	}
+	if r.Range != "" {
+		req.Header.Set("Range", r.Range)
+	}
+	req.Header.Set("Accept", strings.Join([]string{ocispec.MediaTypeImageManifest, "application/vnd.docker.distribution.manifest.v2+json"}, ", "))
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
+// cartonParts is the number of files that the weights of a carton are in.
+const cartonParts = 4
+
+// carton measures the pull of a carton, whose members are stored, beside that of a raw blob.
+func (b *bench) carton() {
+	size := min(b.size, 1<<30)
+	fmt.Fprintln(os.Stderr, "bench: preparing a carton of", sizeOf(size))
+	d := b.pushCarton("bench/carton", size)
+	one := b.pushModel("bench/raw", size, 60)
+	var carton, raw series
+	for range b.rounds {
+		ref := b.node.Registry.Ref("bench/carton", "v1")
+		carton.add(b.pullOnce(ref, size, d))
+		b.forget(ref)
+		ref = b.node.Registry.Ref("bench/raw", "v1")
+		raw.add(b.pullOnce(ref, size, one.digest))
+		b.forget(ref)
+	}
+	b.add("pull of a carton, "+sizeOf(size)+" stored", carton, "raw blob", raw, "≤ 1.10")
+}
+
+// pushCarton pushes a carton as the layer of an artifact and returns the digest of the layer.
+func (b *bench) pushCarton(repository string, size int64) digest.Digest {
+	info := []byte("spec_version = 1\n[runner]\nrunner_name = \"noop\"\nrequired_framework_version = \"*\"\n")
+	files := []member{{"carton.toml", func() io.Reader { return bytes.NewReader(info) }}}
+	for i := range cartonParts {
+		part := model{size: size / cartonParts, seed: uint64(70 + i)}
+		files = append(files, member{fmt.Sprintf("model/weights-%d.bin", i), part.bytes})
+	}
+	var manifest bytes.Buffer
+	for _, f := range files {
+		d, _, err := hashOf(f.open())
+		if err != nil {
+			b.t.Fatalf("%v", err)
+		}
+		fmt.Fprintf(&manifest, "%s=%s\n", f.name, d.Encoded())
+	}
+	files = append(files, member{"MANIFEST", func() io.Reader { return bytes.NewReader(manifest.Bytes()) }})
+	stream := func() io.Reader {
+		r, w := io.Pipe()
+		go func() { w.CloseWithError(writeStored(w, files)) }()
+		return r
+	}
+	d, n, err := hashOf(stream())
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	b.node.Registry.PushBlob(b.t, repository, d, n, stream())
+	layer := ocispec.Descriptor{MediaType: "application/octet-stream", Digest: d, Size: n,
+		Annotations: map[string]string{ocispec.AnnotationTitle: "model.carton"}}
+	b.push(repository, "v1", ocispec.Manifest{Layers: []ocispec.Descriptor{layer}}, ocispec.MediaTypeEmptyJSON, map[string]any{}, nil)
+	return d
+}
+
+// A member is a file of an archive.
+type member struct {
+	name string
+	open func() io.Reader
+}
+
+// writeStored writes a zip archive whose members are not compressed.
+func writeStored(w io.Writer, files []member) error {
+	zw := zip.NewWriter(w)
+	for _, f := range files {
+		sum := crc32.NewIEEE()
+		n, err := io.Copy(sum, f.open())
+		if err != nil {
+			return err
+		}
+		to, err := zw.CreateRaw(&zip.FileHeader{Name: f.name, Method: zip.Store, CRC32: sum.Sum32(),
+			CompressedSize64: uint64(n), UncompressedSize64: uint64(n)})
+		if err != nil {
+			return err
+		}
+		if _, err := io.Copy(to, f.open()); err != nil {
+			return err
+		}
+	}
+	return zw.Close()
+}

@@ -31,6 +31,7 @@ type chunked struct {
 	groups []int   // the first chunk of each group
 	size   int64   // of the file
 	recipe digest.Digest
+	bundle *bundle // that the file is fetched in; nil: by itself
 
 	// unverified says that the chunks have no digests: what is read is verified only with the
 	// whole file.
@@ -228,7 +229,7 @@ func (c *chunked) fetchRun(ctx context.Context, t transfer, run []Chunk, buf []b
 	var err error
 	for try := range max(2, len(t.fetchers)) {
 		if length > 0 {
-			if err := t.rotated(try).fetchRange(ctx, raw, at); err != nil {
+			if err := c.fetchRaw(ctx, t.rotated(try), raw, at, try == 0); err != nil {
 				return err
 			}
 		}
@@ -239,6 +240,19 @@ func (c *chunked) fetchRun(ctx context.Context, t transfer, run []Chunk, buf []b
 		t.s.log.Warn("chunk is wrong; asking another source for it", "blob", t.blob, "offset", at, "size", length, "err", err)
 	}
 	return fmt.Errorf("%w: %w", errChunk, err)
+}
+
+// fetchRaw fills raw from offset at of the blob. together says that the bundle of the file may have
+// it. A reader that waits gets what it needs and no more.
+func (c *chunked) fetchRaw(ctx context.Context, t transfer, raw []byte, at int64, together bool) error {
+	switch {
+	case c.bundle == nil || t.class == urgent:
+	case together:
+		return c.bundle.read(ctx, t, raw, at)
+	default:
+		t.s.bundles.forget(c.bundle)
+	}
+	return t.fetchRange(ctx, raw, at)
 }
 
 // rawBuffer returns memory for the compressed bytes of a group. Those of transfers that can be told

@@ -81,6 +81,7 @@ func (s *Store) register(table digest.Digest, files []lazyEntry, fetchers []Fetc
 		l := s.offer(f.file, f.how, fetchers)
 		l.jobs-- // the table takes the place of a job
 		l.tables[table] = true
+		l.settle(nil) // somebody asks anew
 	}
 	return nil
 }
@@ -105,11 +106,12 @@ func (s *Store) lazyFiles(t *Table, o ExposeOptions) ([]lazyEntry, error) {
 	for _, b := range t.Blobs {
 		blobs[b.Digest] = b
 	}
-	byUnit := map[digest.Digest]bool{}
+	inChunks := map[digest.Digest]*chunked{}
 	for _, u := range unitsOf(t) {
-		byUnit[u.blob.Digest] = u.file != nil
+		inChunks[u.blob.Digest] = u.how
 	}
 	var out []lazyEntry
+	early := false // there is something that can be read early
 	seen := map[digest.Digest]bool{}
 	for _, f := range files {
 		if f.Type != TypeReg || f.Source == nil || f.Source.Blob == "" && len(f.Source.Parts) == 0 || f.Size == 0 {
@@ -122,16 +124,19 @@ func (s *Store) lazyFiles(t *Table, o ExposeOptions) ([]lazyEntry, error) {
 			continue
 		}
 		seen[f.Digest] = true
-		e := lazyEntry{file: f, from: blobs[f.Source.Blob]}
+		e := lazyEntry{file: f, from: blobs[f.Source.Blob], how: inChunks[f.Digest]}
 		switch {
-		case byUnit[f.Digest]:
-			e.how = newChunked(f, e.from)
+		case e.how != nil:
 		case o.Unverified && e.from.Archive == ArchiveNone && e.from.Digest != "":
 			e.how = newUnverified(e.from)
 		case !o.Wait && f.Size > SmallFile:
 			return nil, fmt.Errorf("file %q has no digests of chunks: %w", f.Path, errdefs.ErrFailedPrecondition)
 		}
+		early = early || e.how != nil
 		out = append(out, e)
+	}
+	if len(out) > 0 && !early && !o.Wait {
+		return nil, fmt.Errorf("no file has digests of chunks: %w", errdefs.ErrFailedPrecondition)
 	}
 	return out, nil
 }

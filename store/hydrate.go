@@ -301,7 +301,7 @@ func (s *Store) missing(h *hydration, t *Table, places map[digest.Digest][]piece
 		}
 		missing = append(missing, i)
 	}
-	slices.SortStableFunc(missing, func(a, b int) int { return cmp.Compare(h.units[a].blob.Size, h.units[b].blob.Size) })
+	slices.SortStableFunc(missing, func(a, b int) int { return cmp.Compare(h.units[a].rank(), h.units[b].rank()) })
 	return missing, nil
 }
 

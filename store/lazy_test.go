@@ -449,3 +449,30 @@ func TestWithdraw(t *testing.T) {
 		t.Errorf("staged: %v, %v", left, err)
 	}
 }
+
+// Small files that lie next to each other are fetched together, whatever order they are brought in.
+func TestSmallFilesTogether(t *testing.T) {
+	var headers []tar.Header
+	var contents [][]byte
+	for i := range 300 {
+		headers = append(headers, tar.Header{Name: fmt.Sprintf("f%03d", i), Mode: 0o644})
+		contents = append(contents, storetest.Random(uint64(100+i), 1000+i*37))
+	}
+	headers = append(headers, tar.Header{Name: "weights", Mode: 0o644})
+	contents = append(contents, storetest.Random(99, 9<<20))
+	p := storetest.Tar(t, headers, contents)
+	f := storetest.NewFetcher(p)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	table := storetest.NewBuilder("x").TarChunks(t, p, store.MaxChunk).Put(t, s)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.Calls(digest.FromBytes(p)); n > 6 {
+		t.Errorf("%d requests for 300 small files of 2 MiB together and one of 9 MiB", n)
+	}
+	for i, want := range contents {
+		if got, err := s.ReadBytes(t.Context(), digest.FromBytes(want), int64(len(want))); err != nil || !bytes.Equal(got, want) {
+			t.Fatalf("%s: %v", headers[i].Name, err)
+		}
+	}
+}

@@ -299,7 +299,11 @@ func (u *unpackSink) publish() error {
 		return err
 	}
 	if u.err != nil {
-		return fmt.Errorf("unpack %s archive: %w", u.blob.Codec, u.err)
+		err := fmt.Errorf("unpack %s archive: %w", u.blob.Codec, u.err)
+		if errors.Is(u.err, io.ErrUnexpectedEOF) { // of bytes that are the right ones
+			err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
+		return err
 	}
 	if u.blob.DiffID != "" {
 		if err := verify(u.blob.DiffID, u.diffID, 0, 0); err != nil {

@@ -76,6 +76,7 @@ type Store struct {
 	idleBuffers *buffers // of jobs that nobody waits for: they can be told to stand still
 	rawBuffers  *buffers // the same, for what is compressed
 	readBuffers *buffers // of readers that wait
+	bundles     bundles
 	gate        *gate
 	pace        pace
 	counts      counts

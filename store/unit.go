@@ -23,6 +23,15 @@ func (u unit) dir() string {
 	return partialName(u.blob.Digest)
 }
 
+// rank says when a unit is brought: the lower, the earlier. Small files of one bundle follow each
+// other.
+func (u unit) rank() int64 {
+	if u.how != nil && u.how.bundle != nil {
+		return u.how.bundle.at - maxModel
+	}
+	return u.blob.Size
+}
+
 // unitsOf returns the units of a table, in the order of its blobs. A blob is brought whole unless
 // all of its files have chunks.
 func unitsOf(t *Table) []unit {
@@ -51,14 +60,18 @@ func unitsOf(t *Table) []unit {
 			units = append(units, unit{blob: b, name: names[b.Digest]})
 			continue
 		}
+		var together []*chunked
 		for _, i := range files[b.Digest] {
 			f := &t.Files[i]
 			if f.Size == 0 || seen[f.Digest] {
 				continue
 			}
 			seen[f.Digest] = true
-			units = append(units, unit{blob: Blob{Digest: f.Digest, Size: f.Size, Layer: b.Layer}, name: f.Path, file: f, from: b, how: newChunked(*f, b)})
+			how := newChunked(*f, b)
+			together = append(together, how)
+			units = append(units, unit{blob: Blob{Digest: f.Digest, Size: f.Size, Layer: b.Layer}, name: f.Path, file: f, from: b, how: how})
 		}
+		bundleFiles(together)
 	}
 	return units
 }

@@ -36,10 +36,10 @@ type background struct {
 
 	work sync.WaitGroup
 
-	mu      sync.Mutex             // guards what follows
-	ctx     context.Context        // of begin
-	ended   bool                   // nothing starts any more
-	running map[digest.Digest]bool // tables
+	mu      sync.Mutex                      // guards what follows
+	ctx     context.Context                 // of begin
+	ended   bool                            // nothing starts any more
+	running map[digest.Digest]chan struct{} // by table; sending ends a pause
 }
 
 // begin lets work go on until ctx is done, and returns what waits for its end.
@@ -57,28 +57,57 @@ func (b *background) begin(ctx context.Context) (wait func() error) {
 	}
 }
 
-// start begins to bring a table, unless that goes on already.
+// start begins to bring a table. If that goes on already, the next attempt begins at once.
 func (b *background) start(table digest.Digest, fetchers []store.Fetcher) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ctx == nil || b.ended || b.running[table] {
+	if b.ctx == nil || b.ended {
+		return
+	}
+	if again, ok := b.running[table]; ok {
+		select {
+		case again <- struct{}{}:
+		default: // it knows
+		}
 		return
 	}
 	if b.running == nil {
-		b.running = map[digest.Digest]bool{}
+		b.running = map[digest.Digest]chan struct{}{}
 	}
-	b.running[table] = true
+	again := make(chan struct{}, 1)
+	b.running[table] = again
 	ctx := b.ctx
 	b.work.Go(func() {
-		b.bring(ctx, table, fetchers)
-		b.mu.Lock()
-		delete(b.running, table)
-		b.mu.Unlock()
+		for {
+			b.bring(ctx, table, fetchers, again)
+			if b.leave(table, again) {
+				return
+			}
+			var err error
+			if fetchers, err = b.expose(ctx, table); err != nil {
+				b.log.Error("files of a model can not be read before it is complete", "table", table, "err", err)
+			}
+		}
 	})
 }
 
+// leave says that a table is not brought any more, unless somebody has asked for it again.
+func (b *background) leave(table digest.Digest, again <-chan struct{}) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-again:
+		if !b.ended {
+			return false
+		}
+	default:
+	}
+	delete(b.running, table)
+	return true
+}
+
 // bring fetches until the table is complete or nothing refers to it.
-func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []store.Fetcher) {
+func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []store.Fetcher, again <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
@@ -95,6 +124,7 @@ func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []
 		b.log.Error("the rest of a model that is in use can not be fetched; trying again", "table", table, "wait", wait, "err", err)
 		select {
 		case <-time.After(wait):
+		case <-again:
 		case <-ctx.Done():
 			return
 		}

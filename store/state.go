@@ -1,0 +1,215 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+)
+
+// Presence says how much of what is fetched for a table is on the node, in bytes.
+type Presence struct {
+	Total int64 // all of it
+	Done  int64 // that is complete, or staged
+}
+
+// Presence returns how much of a table is on the node, whether it is being fetched or not. It
+// returns errdefs.ErrNotFound for a table that is not known. What an archive has left of which
+// files have been collected does not count.
+func (s *Store) Presence(ctx context.Context, table digest.Digest) (Presence, error) {
+	t, err := s.Table(ctx, table)
+	if err != nil {
+		return Presence{}, err
+	}
+	_, places, err := s.assemblies(t)
+	if err != nil {
+		return Presence{}, err
+	}
+	var p Presence
+	for _, u := range unitsOf(t) {
+		p.Total += u.blob.Size
+		ok := u.blob.Archive == ArchiveFragments && places[u.blob.Digest] == nil
+		if u.blob.Archive != ArchiveFragments {
+			if ok, err = s.hasBlob(u.blob); err != nil {
+				ok = false // the object has another size than the table says: it is of no use
+			}
+		}
+		if ok {
+			p.Done += u.blob.Size
+			continue
+		}
+		p.Done += s.stagedOf(u)
+	}
+	return p, nil
+}
+
+// stagedOf returns how many bytes of a unit that is not complete are staged.
+func (s *Store) stagedOf(u unit) int64 {
+	var grid []int64
+	if u.how != nil {
+		grid = u.how.grid()
+	}
+	n := s.marked(u.dir(), u.blob.Size, grid)
+	if u.file == nil && u.blob.Archive == ArchiveNone { // readers stage it elsewhere (ExposeOptions.Unverified)
+		c := newUnverified(u.blob)
+		n = max(n, s.marked(chunkedDir(u.blob.Digest, c.recipe), u.blob.Size, c.grid()))
+	}
+	return n
+}
+
+// marked returns how many bytes the marks of a partial vouch for, without opening it for work: 0 if
+// there is none, or one of something else. Somebody may be writing it.
+func (s *Store) marked(dir string, size int64, grid []int64) (n int64) {
+	p := &partial{root: s.root, dir: dir, size: size, grid: grid}
+	head, err := p.readHead()
+	if err != nil || head.Size != size || head.Chunk != chunkSize {
+		return 0
+	}
+	marks, err := s.root.ReadFile(filepath.Join(dir, "marks"))
+	if err != nil || len(marks) != p.chunks() {
+		return 0
+	}
+	for i, m := range marks {
+		if m == markSynced || m == markWritten && head.Boot == s.boot {
+			_, size := p.chunk(i)
+			n += size
+		}
+	}
+	return n
+}
+
+// Unverified says whether files of a table can be read now before any digest over their bytes has
+// matched (ExposeOptions.Unverified).
+func (s *Store) Unverified(table digest.Digest) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lazy {
+		if l.tables[table] && l.how != nil && l.how.unverified {
+			return true
+		}
+	}
+	return false
+}
+
+// Awaited says whether somebody waits until a table is complete: a Hydrate that is not in the
+// background. Such work does not stop when the store is paused.
+func (s *Store) Awaited(table digest.Digest) bool {
+	s.mu.Lock()
+	h := s.hydrations[table]
+	s.mu.Unlock()
+	if h == nil {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.awaited
+}
+
+// ChunkUse says what the chunks of a table are worth.
+type ChunkUse struct {
+	Chunks int   `json:"chunks"` // with a digest, each once
+	Bytes  int64 `json:"bytes"`  // in them
+	Shared int64 `json:"shared"` // bytes of them that other objects of the node have too
+}
+
+// ChunkUse looks for the chunks of a table in the objects of others. It returns errdefs.ErrNotFound
+// for a table that is not known.
+func (s *Store) ChunkUse(ctx context.Context, table digest.Digest) (ChunkUse, error) {
+	t, err := s.Table(ctx, table)
+	if err != nil {
+		return ChunkUse{}, err
+	}
+	own, use := map[digest.Digest]bool{}, ChunkUse{}
+	wanted := map[digest.Digest]int64{}
+	for _, f := range t.Files {
+		own[f.Digest] = true
+		if f.Source == nil {
+			continue
+		}
+		for _, c := range f.Source.Chunks {
+			if _, twice := wanted[c.Digest]; c.Digest != "" && !twice {
+				wanted[c.Digest] = c.Size
+				use.Bytes += c.Size
+			}
+		}
+	}
+	use.Chunks = len(wanted)
+	if use.Chunks == 0 {
+		return use, nil
+	}
+	tables, err := s.chunksIndexed(wanted, own, &use)
+	if err != nil {
+		return use, err
+	}
+	for _, d := range tables {
+		if err := ctx.Err(); err != nil {
+			return use, err
+		}
+		if other, err := s.Table(ctx, d); err == nil && d != table { // one that is gone has no chunks that we know
+			s.chunksOf(other, wanted, own, &use)
+		}
+	}
+	return use, nil
+}
+
+// chunksIndexed takes the chunks from wanted that the index has in an object that is not own, and
+// returns all tables. The index has one place for a chunk, so that is not all.
+func (s *Store) chunksIndexed(wanted map[digest.Digest]int64, own map[digest.Digest]bool, use *ChunkUse) (tables []digest.Digest, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		b, objects := tx.Bucket(bucketChunks), tx.Bucket(bucketObjects)
+		for d, size := range wanted {
+			p, err := decodePlace(b.Get(chunkKey(d)))
+			if err == nil && !own[p.object] && objects.Get([]byte(p.object)) != nil {
+				use.Shared += size
+				delete(wanted, d)
+			}
+		}
+		return tx.Bucket(bucketTables).ForEach(func(k, _ []byte) error {
+			tables = append(tables, digest.Digest(k))
+			return nil
+		})
+	})
+	return tables, err
+}
+
+// chunksOf takes the chunks from wanted that complete files of a table have which are not own.
+func (s *Store) chunksOf(t *Table, wanted map[digest.Digest]int64, own map[digest.Digest]bool, use *ChunkUse) {
+	for _, f := range t.Files {
+		if f.Source == nil || len(f.Source.Chunks) == 0 || own[f.Digest] || !s.has(f.Digest) {
+			continue
+		}
+		for _, c := range f.Source.Chunks {
+			if size, ok := wanted[c.Digest]; ok {
+				use.Shared += size
+				delete(wanted, c.Digest)
+			}
+		}
+	}
+}
+
+// Begun says whether anything of a table is on the node: bytes that are staged, or an object that
+// it names.
+func (s *Store) Begun(ctx context.Context, table digest.Digest) (bool, error) {
+	p, err := s.Presence(ctx, table)
+	if err != nil || p.Done > 0 {
+		return p.Done > 0, err
+	}
+	t, err := s.Table(ctx, table)
+	if err != nil {
+		return false, err
+	}
+	for _, f := range t.Files {
+		if f.Digest != "" && f.Source != nil && len(f.Source.Inline) == 0 && s.has(f.Digest) {
+			return true, nil
+		}
+	}
+	for _, b := range t.Blobs { // its first bytes may be on their way
+		if _, err := s.root.Lstat(partialName(b.Digest)); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,152 @@
+package store_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// presence returns what is there of a table.
+func presence(t *testing.T, s *store.Store, table digest.Digest) store.Presence {
+	t.Helper()
+	p, err := s.Presence(t.Context(), table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestPresence follows a model from nothing over what readers wanted to all of it, across a restart.
+func TestPresence(t *testing.T) {
+	for _, c := range lazyCases(t) {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := storetest.Open(t, dir, store.Options{})
+			f := storetest.NewFetcher(c.blob)
+			table := c.table.Put(t, s)
+			var total int64
+			for _, b := range c.files {
+				total += int64(len(b))
+			}
+			if got, want := presence(t, s, table), (store.Presence{Total: total}); got != want {
+				t.Errorf("before: got %+v, want %+v", got, want)
+			}
+			if begun, err := s.Begun(t.Context(), table); begun || err != nil {
+				t.Errorf("before: begun %t, %v", begun, err)
+			}
+			hold(t, s, table)
+			expose := func() {
+				if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			expose()
+			big := c.files["model/big.bin"]
+			if _, err := s.ReadAt(t.Context(), digest.FromBytes(big), make([]byte, 100), int64(len(big)-100)); err != nil {
+				t.Fatal(err)
+			}
+			some := presence(t, s, table)
+			if some.Total != total || some.Done <= 0 || some.Done >= total {
+				t.Errorf("after a read: got %+v of %d", some, total)
+			}
+			if s.Unverified(table) {
+				t.Error("a file with digests of chunks is said to be unverified")
+			}
+			s.Close()
+			s = storetest.Open(t, dir, store.Options{})
+			if got := presence(t, s, table); got != some {
+				t.Errorf("after a restart: got %+v, want %+v", got, some)
+			}
+			if begun, err := s.Begun(t.Context(), table); !begun || err != nil {
+				t.Errorf("after a restart: begun %t, %v", begun, err)
+			}
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := presence(t, s, table), (store.Presence{Total: total, Done: total}); got != want {
+				t.Errorf("at the end: got %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+// TestUnverified is what is said of a file without digests of chunks that is read at once.
+func TestUnverified(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	p := storetest.Random(5, 9<<20)
+	f := storetest.NewFetcher(p)
+	table := storetest.NewBuilder("raw").Raw("model.bin", p, 0o644).Put(t, s)
+	hold(t, s, table)
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{f}, Unverified: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 5<<20); err != nil {
+		t.Fatal(err)
+	}
+	if got := presence(t, s, table); !s.Unverified(table) || got.Done <= 0 || got.Done >= got.Total {
+		t.Errorf("unverified %t, %+v", s.Unverified(table), got)
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		t.Fatal(err)
+	}
+	if s.Unverified(table) {
+		t.Error("still unverified when it is complete")
+	}
+}
+
+// TestAwaited tells work that somebody waits for from other work, which stands still in a pause.
+func TestAwaited(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	p := storetest.Random(6, 9<<20)
+	f := storetest.NewFetcher(p)
+	table := storetest.NewBuilder("raw").RawChunks("model.bin", p, 0o644, store.MaxChunk).Put(t, s)
+	s.Pause()
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		ended <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []store.Fetcher{f}, Background: true})
+	}()
+	for running := false; !running; {
+		_, running = s.Hydrating(table)
+	}
+	if s.Awaited(table) {
+		t.Error("work in the background is said to be awaited")
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		t.Fatal(err) // in spite of the pause
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	cancel()
+}
+
+// TestChunkUse says which chunks of a model others have too, before and after it is complete.
+func TestChunkUse(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	const mib = 1 << 20
+	base := storetest.Random(7, 8*mib)
+	tuned := append(append([]byte{}, base[:5*mib]...), storetest.Random(8, 3*mib)...)
+	f := storetest.NewFetcher(base, tuned)
+	one := storetest.NewBuilder("base").RawChunks("model.bin", base, 0o644, mib).Put(t, s)
+	two := storetest.NewBuilder("tuned").RawChunks("model.bin", tuned, 0o644, mib).Put(t, s)
+	check := func(when string, table digest.Digest, shared int64) {
+		t.Helper()
+		got, err := s.ChunkUse(t.Context(), table)
+		if diff := cmp.Diff(got, store.ChunkUse{Chunks: 8, Bytes: 8 * mib, Shared: shared}); diff != "" || err != nil {
+			t.Errorf("%s: %v (got, want):\n%s", when, err, diff)
+		}
+	}
+	check("nothing is there", two, 0)
+	for _, table := range []digest.Digest{one, two} {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+			t.Fatal(err)
+		}
+		check("another is there", two, 5*mib)
+	}
+	check("both are there", one, 5*mib)
+}

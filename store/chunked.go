@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -81,11 +81,22 @@ func (c *chunked) group() {
 			end = ch.At + ch.Len
 		}
 	}
-	p, err := json.Marshal(c.chunks)
-	if err != nil {
-		panic("store: internal error: chunks: " + err.Error())
+	c.recipe = c.sum()
+}
+
+// sum names the way in which the file is brought.
+func (c *chunked) sum() digest.Digest {
+	h := digest.SHA256.Hash()
+	fmt.Fprintf(h, "%s %q %t\n", c.from.Digest, c.codec, c.unverified)
+	var line []byte
+	for _, ch := range c.chunks {
+		line = line[:0]
+		for _, n := range []int64{ch.Offset, ch.Size, ch.At, ch.Len} {
+			line = binary.BigEndian.AppendUint64(line, uint64(n))
+		}
+		h.Write(append(line, ch.Digest...))
 	}
-	c.recipe = digest.FromString(fmt.Sprintf("%s %q %s %t", c.from.Digest, c.codec, digest.FromBytes(p), c.unverified))
+	return digest.NewDigest(digest.SHA256, h)
 }
 
 // grid returns where the groups begin in the file.

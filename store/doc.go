@@ -118,7 +118,7 @@
 //
 // # Locks
 //
-// gcMu before a bbolt transaction before mu before lazyFile.mu before partial.mu; partial.syncing
-// before partial.mu. No I/O in a
+// gcMu before a bbolt transaction before mu before lazyFile.mu before partial.mu; exposing before a
+// bbolt transaction; lazyFile.opening before gcMu; partial.syncing before partial.mu. No I/O in a
 // bbolt transaction, and none while mu is held.
 package store

@@ -67,6 +67,8 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 
 // register makes files readable for a table: all, or none.
 func (s *Store) register(table digest.Digest, files []lazyEntry, fetchers []Fetcher) error {
+	s.exposing.Lock()
+	defer s.exposing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -226,7 +228,18 @@ func (s *Store) forgetUnused(l *lazyFile) {
 }
 
 // withdraw ends what Expose began, for tables that nothing refers to.
-func (s *Store) withdraw(referred map[digest.Digest]bool) {
+func (s *Store) withdraw(ctx context.Context) error {
+	// Who exposes a table has referred to it before: it is among refs, or is exposed later.
+	s.exposing.Lock()
+	defer s.exposing.Unlock()
+	refs, err := s.Refs(ctx, "")
+	if err != nil {
+		return err
+	}
+	referred := map[digest.Digest]bool{}
+	for _, r := range refs {
+		referred[r.Table] = true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.lazy {
@@ -237,6 +250,7 @@ func (s *Store) withdraw(referred map[digest.Digest]bool) {
 		}
 		s.forgetUnused(l)
 	}
+	return nil
 }
 
 // completed says that an object is there.

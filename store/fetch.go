@@ -43,7 +43,7 @@ type job struct {
 	awaited atomic.Bool   // somebody waits for the end
 	urge    chan struct{} // closed when awaited is set
 
-	bytes atomic.Int64 // present or fetched
+	bytes atomic.Int64 // present or fetched; see present
 	state atomic.Value // string
 }
 
@@ -81,6 +81,9 @@ func (s *Store) fetchBlob(ctx context.Context, u unit, fetchers []Fetcher, start
 		if mine || ctx.Err() != nil || s.ctx.Err() != nil || err == nil && j.layout == want {
 			return err
 		}
+		if err == nil && u.blob.Archive == ArchiveNone && s.has(u.blob.Digest) {
+			return nil // by another way
+		}
 	}
 }
 
@@ -115,6 +118,14 @@ func (j *job) await() {
 	if j.lazy != nil {
 		j.lazy.hurry()
 	}
+}
+
+// present returns how many bytes are there.
+func (j *job) present() int64 {
+	if j.lazy == nil {
+		return j.bytes.Load()
+	}
+	return j.lazy.present() // others bring it too
 }
 
 // class says how urgent the job is.
@@ -175,6 +186,7 @@ func (j *job) run(ctx context.Context) error {
 			}
 			j.fetchers = append(slices.Clone(j.fetchers[1:]), j.fetchers[0])
 		}
+		j.s.counts.corrupt.Add(1)
 		j.s.log.Warn("blob is wrong; fetching it anew", "digest", j.blob.Digest, "err", err)
 	}
 }

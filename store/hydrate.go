@@ -185,6 +185,9 @@ func (h *hydration) plan(s *Store, units []unit, fetchers []Fetcher) {
 		u := &h.units[i]
 		if u.file != nil {
 			u.lazy = s.offer(*u.file, u.how, fetchers)
+		} else if l := s.lazy[u.blob.Digest]; l != nil && l.how != nil && u.blob.Archive == ArchiveNone {
+			l.jobs++ // readers bring it by chunks, with digests or without
+			u.lazy, u.how = l, l.how
 		}
 		h.blobs = append(h.blobs, Progress{Blob: u.blob.Digest, Name: u.name, Total: u.blob.Size, State: stateWaiting})
 	}
@@ -198,7 +201,7 @@ func (h *hydration) progress() []Progress {
 	for i, j := range h.jobs {
 		if j != nil && out[i].State == stateWaiting {
 			out[i].State, _ = j.state.Load().(string)
-			out[i].Done = min(j.bytes.Load(), out[i].Total)
+			out[i].Done = min(j.present(), out[i].Total)
 		}
 	}
 	return out

@@ -34,6 +34,8 @@ type lazyFile struct {
 	tables map[digest.Digest]bool // that show it; guarded by Store.mu
 	jobs   int                    // that bring it; guarded by Store.mu
 
+	opening sync.Mutex // held while stage is made; before mu
+
 	mu       sync.Mutex // guards what follows
 	fetchers []Fetcher
 	stage    *staging // nil: not open
@@ -70,26 +72,52 @@ func chunkedDir(name, recipe digest.Digest) string {
 
 // acquire opens the partial of the file, until release.
 func (l *lazyFile) acquire() (*staging, error) {
+	l.opening.Lock()
+	defer l.opening.Unlock()
+	st, err := l.use(nil)
+	if st != nil || err != nil {
+		return st, err
+	}
+	// Not while mu is held: a collection may have to end first.
+	p, err := l.s.openPartial(chunkedDir(l.name, l.how.recipe), l.size, rawPieces(l.size), l.how.grid())
+	if err != nil {
+		return nil, err
+	}
+	data, err := l.s.root.OpenFile(p.path("data"), os.O_CREATE|os.O_RDWR, objectMode)
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return l.use(&staging{p: p, data: data})
+}
+
+// use returns the staging with one more user. It is fresh if there was none.
+func (l *lazyFile) use(fresh *staging) (*staging, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	select {
-	case <-l.done:
+	if l.moved() {
+		if fresh != nil {
+			fresh.old = true
+			l.closeUnused(fresh)
+		}
 		return nil, errMoved
-	default:
 	}
 	if l.stage == nil {
-		p, err := l.s.openPartial(chunkedDir(l.name, l.how.recipe), l.size, rawPieces(l.size), l.how.grid())
-		if err != nil {
-			return nil, err
-		}
-		data, err := l.s.root.OpenFile(p.path("data"), os.O_CREATE|os.O_RDWR, objectMode)
-		if err != nil {
-			return nil, errors.Join(err, p.close())
-		}
-		l.stage = &staging{p: p, data: data}
+		l.stage = fresh
 	}
-	l.stage.users++
+	if l.stage != nil {
+		l.stage.users++
+	}
 	return l.stage, nil
+}
+
+// moved says whether the file is an object.
+func (l *lazyFile) moved() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
 }
 
 func (l *lazyFile) release(st *staging) {
@@ -105,6 +133,19 @@ func (l *lazyFile) closeUnused(st *staging) {
 		// What was written is synced by whoever needs that, through files of its own.
 		_, _ = st.p.close(), st.data.Close()
 	}
+}
+
+// present returns how many bytes are there, as far as the file is open.
+func (l *lazyFile) present() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.moved() {
+		return l.size
+	}
+	if l.stage == nil {
+		return 0
+	}
+	return l.stage.p.present()
 }
 
 // retire makes the next acquire begin anew.
@@ -296,7 +337,8 @@ func (s *Store) lazyFile(d digest.Digest) *lazyFile {
 func (s *Store) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
 	if l := s.lazyFile(d); l != nil {
 		n, err := l.readAt(ctx, b, off)
-		if !errors.Is(err, errMoved) {
+		// What was on its way when the object came from elsewhere has failed.
+		if err == nil || err == io.EOF || !l.moved() {
 			if err != nil && err != io.EOF && ctx.Err() == nil {
 				s.counts.failed.Add(1)
 				err = fmt.Errorf("file %q (%s): %w", l.path, d, err)

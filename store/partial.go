@@ -109,6 +109,7 @@ type partial struct {
 	mu    sync.Mutex // guards what follows
 	marks *os.File
 	state []byte // the marks
+	have  int64  // bytes of chunks that are there
 	dirty []int  // chunks written since the last checkpoint
 }
 
@@ -196,7 +197,10 @@ func (p *partial) readMarks(sameBoot bool) error {
 		if m != markSynced && (m != markWritten || !sameBoot) {
 			p.state[i] = markAbsent
 		}
-		p.resumed = p.resumed || p.state[i] != markAbsent
+		if p.state[i] != markAbsent {
+			_, n := p.chunk(i)
+			p.have, p.resumed = p.have+n, true
+		}
 	}
 	if err := p.marks.Truncate(int64(len(p.state))); err != nil {
 		return err
@@ -233,16 +237,10 @@ func (p *partial) has(i int) bool {
 }
 
 // present returns how many bytes are there.
-func (p *partial) present() (n int64) {
+func (p *partial) present() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, m := range p.state {
-		if m != markAbsent {
-			_, size := p.chunk(i)
-			n += size
-		}
-	}
-	return n
+	return p.have
 }
 
 // each calls fn for every staged file that holds a part of the n bytes at off.
@@ -278,6 +276,9 @@ func (p *partial) write(i int, b []byte) error {
 		return err
 	}
 	p.mu.Lock()
+	if p.state[i] == markAbsent {
+		p.have += n
+	}
 	p.state[i] = markWritten
 	p.dirty = append(p.dirty, i)
 	full := len(p.dirty) >= checkpointChunks

@@ -64,15 +64,7 @@ func (s *Store) RemoveRef(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	referred := map[digest.Digest]bool{}
-	refs, err := s.Refs(ctx, "")
-	for _, r := range refs {
-		referred[r.Table] = true
-	}
-	if err == nil {
-		s.withdraw(referred)
-	}
-	return err
+	return s.withdraw(ctx)
 }
 
 // Refs returns all references whose name starts with prefix, sorted.

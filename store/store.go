@@ -87,6 +87,9 @@ type Store struct {
 	// its file and its record, for writing while objects go. Before mu.
 	gcMu sync.RWMutex
 
+	// exposing keeps Expose and withdraw apart. Before a bbolt transaction.
+	exposing sync.Mutex
+
 	mu         sync.Mutex // guards what follows
 	closed     bool
 	jobs       map[digest.Digest]*job       // by blob

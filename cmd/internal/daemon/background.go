@@ -121,6 +121,9 @@ func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []
 		if ctx.Err() != nil {
 			return
 		}
+		if errdefs.IsDataLoss(err) || errdefs.IsInvalidArgument(err) {
+			wait = lastRetry // it would cost as much each time
+		}
 		b.log.Error("the rest of a model that is in use can not be fetched; trying again", "table", table, "wait", wait, "err", err)
 		select {
 		case <-time.After(wait):

@@ -1,0 +1,413 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// stuck is when a test calls something stuck that takes milliseconds.
+const stuck = 20 * time.Second
+
+// ends waits for the end of something.
+func ends(t *testing.T, what string, done <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(stuck):
+		t.Fatalf("%s: stuck", what)
+		return nil
+	}
+}
+
+// later runs f.
+func later(f func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
+
+// readOne reads the byte at off, and compares it.
+func readOne(s *store.Store, p []byte, off int) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	var one [1]byte
+	if _, err := s.ReadAt(context.Background(), digest.FromBytes(p), one[:], int64(off)); err != nil {
+		return err
+	}
+	if one[0] != p[off] {
+		return fmt.Errorf("wrong byte at %d", off)
+	}
+	return nil
+}
+
+// exposed stores a table, holds it, and exposes it.
+func exposed(t *testing.T, s *store.Store, b *storetest.Builder, o store.ExposeOptions) digest.Digest {
+	t.Helper()
+	table := b.Put(t, s)
+	if err := s.AddRef(t.Context(), "snapshot/"+table.Encoded(), table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Expose(t.Context(), table, o); err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// twice is a table that has one content by two ways: as a blob of its own without chunks, and by
+// chunks of another blob.
+func twice(t *testing.T, p []byte) (*storetest.Builder, *storetest.Fetcher) {
+	t.Helper()
+	c := (&storetest.Compressed{Codec: store.CodecZstd, Size: 1 << 20}).Add("b", p)
+	b := storetest.NewBuilder("twice").Raw("a", p, 0o644).Compressed(t, c)
+	return b, storetest.NewFetcher(p, c.Blob)
+}
+
+// A table may name one content twice, once without chunks. Reading it must not panic: the daemon
+// would end, and again when the reader asks the next one.
+func TestReadContentTwice(t *testing.T) {
+	p := storetest.Random(60, 3<<20)
+	b, f := twice(t, p)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	exposed(t, s, b, store.ExposeOptions{Fetchers: []store.Fetcher{f}})
+	if err := ends(t, "read", later(func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		return readWithin(ctx, s, p)
+	})); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
+func readWithin(ctx context.Context, s *store.Store, p []byte) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v", r)
+		}
+	}()
+	var one [1]byte
+	_, err = s.ReadAt(ctx, digest.FromBytes(p), one[:], int64(len(p)-1))
+	return err
+}
+
+// The process dies when the file has its name but its marks are there still. When the object was
+// collected, and the model comes again, the marks must not speak for bytes that are gone.
+func TestMarksWithoutData(t *testing.T) {
+	p := storetest.Random(61, 9<<20)
+	d := digest.FromBytes(p)
+	dir := t.TempDir()
+	f := storetest.NewFetcher(p)
+	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}}
+	b := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk)
+	s, err := store.Open(dir, store.Options{Reserve: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exposed(t, s, b, o)
+	for off := 0; off < len(p); off += 1 << 20 {
+		if err := readOne(s, p, off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// What publish does, up to where it was killed.
+	staged, err := filepath.Glob(filepath.Join(dir, "partial", "chunked-*", "data"))
+	if err != nil || len(staged) != 1 {
+		t.Fatalf("staged: %v, %v", staged, err)
+	}
+	object := filepath.Join(dir, "objects", store.ObjectName(d))
+	if err := os.MkdirAll(filepath.Dir(object), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(staged[0], object); err != nil {
+		t.Fatal(err)
+	}
+
+	s = storetest.Open(t, dir, store.Options{})
+	table := b.Put(t, s)
+	if err := s.RemoveRef(t.Context(), "snapshot/"+table.Encoded()); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.GC(t.Context(), store.GCOptions{}); err != nil || r.Objects == 0 {
+		t.Fatalf("collected %+v, %v", r, err)
+	}
+	exposed(t, s, b, o)
+	if err := readOne(s, p, 5<<20); err != nil {
+		t.Errorf("read: %v", err)
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers}); err != nil {
+		t.Errorf("hydrate: %v", err)
+	}
+}
+
+// A reader whose sources are good does not get the error of a job whose sources are not, such as
+// one that was begun again after a restart before anybody knew where to fetch from.
+func TestReadBesideFailingJob(t *testing.T) {
+	p := storetest.Random(62, 3<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	asked, joined := make(chan struct{}), make(chan struct{})
+	bad := storetest.NewFetcher()
+	worse := fetcherFunc(func(ctx context.Context) error {
+		close(asked)
+		<-joined
+		return errdefs.ErrNotFound
+	})
+	good := storetest.NewFetcher(p)
+	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{good}})
+	job := later(func() error {
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{worse, bad}, Background: true})
+	})
+	<-asked
+	// The job may have told readers of its own sources: theirs are the last that were given.
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{good}}); err != nil {
+		t.Fatal(err)
+	}
+	read := later(func() error { return readOne(s, p, 1<<20) })
+	time.Sleep(200 * time.Millisecond) // so that it waits for the job; without it the test proves less
+	close(joined)
+	if err := ends(t, "read", read); err != nil {
+		t.Errorf("read: %v", err)
+	}
+	_ = ends(t, "job", job)
+}
+
+// fetcherFunc is a Fetcher that only fails.
+type fetcherFunc func(context.Context) error
+
+func (f fetcherFunc) Fetch(ctx context.Context, _ digest.Digest, _, _, _ int64) (io.ReadCloser, int64, error) {
+	return nil, 0, f(ctx)
+}
+
+// A file becomes complete another way while a chunk is on its way for a reader.
+func TestReadWhileCompletedOtherwise(t *testing.T) {
+	p := storetest.Random(63, 6<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	slow, asked, goOn := storetest.NewFetcher(p), make(chan struct{}), make(chan struct{})
+	slow.Delay = func(context.Context) { close(asked); <-goOn }
+	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{slow}})
+	read := later(func() error { return readOne(s, p, 5<<20) })
+	<-asked
+	other := storetest.NewBuilder("y").Raw("w", p, 0o644).Put(t, s)
+	if err := s.Hydrate(t.Context(), other, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(p)}}); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	if err := ends(t, "read", read); err != nil {
+		t.Errorf("read: %v", err)
+	}
+}
+
+// A file that is complete is not fetched again by who reads it while its table is brought.
+func TestReadCompleteWhileHydrating(t *testing.T) {
+	done, missing := storetest.Random(64, 5<<20), storetest.Random(65, 6<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	f := storetest.NewFetcher(done, missing)
+	first := storetest.NewBuilder("x").RawChunks("w", done, 0o644, store.MaxChunk).Put(t, s)
+	if err := s.AddRef(t.Context(), "pin/x", first, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Hydrate(t.Context(), first, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		t.Fatal(err)
+	}
+	sent := f.Sent(digest.FromBytes(done))
+	held, asked, goOn := storetest.NewFetcher(done, missing), make(chan struct{}, 10), make(chan struct{})
+	held.Delay = func(context.Context) { asked <- struct{}{}; <-goOn }
+	second := storetest.NewBuilder("y").RawChunks("w", done, 0o644, store.MaxChunk).RawChunks("x", missing, 0o644, store.MaxChunk).Put(t, s)
+	job := later(func() error {
+		return s.Hydrate(t.Context(), second, store.HydrateOptions{Fetchers: []store.Fetcher{held}})
+	})
+	<-asked
+	if err := readOne(s, done, 1<<20); err != nil {
+		t.Error(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(s.Dir(), "partial", "chunked-*")); err != nil || len(left) != 1 {
+		t.Errorf("a read of a complete file staged it: %d partials, want 1 (%v)", len(left), err)
+	}
+	close(goOn)
+	if err := ends(t, "job", job); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.Sent(digest.FromBytes(done)); n != sent {
+		t.Errorf("%d bytes were fetched again", n-sent)
+	}
+}
+
+// openFiles counts the open files of the process below dir.
+func openFiles(t *testing.T, dir string) (n int) {
+	t.Helper()
+	links, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil && len(to) > len(dir) && to[:len(dir)] == dir {
+			n++
+		}
+	}
+	return n
+}
+
+// Who reads a bit of each of many files does not make the daemon hold all of them open.
+func TestOpenFilesAreBounded(t *testing.T) {
+	const files = 300
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	b := storetest.NewBuilder("many")
+	f := storetest.NewFetcher()
+	var all [][]byte
+	for i := range files {
+		p := storetest.Random(uint64(1000+i), 5000)
+		all = append(all, p)
+		f.Blobs[digest.FromBytes(p)] = p
+		b.RawChunks(fmt.Sprintf("f%03d", i), p, 0o644, 1000)
+	}
+	exposed(t, s, b, store.ExposeOptions{Fetchers: []store.Fetcher{f}})
+	for _, p := range all {
+		if err := readOne(s, p, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := openFiles(t, s.Dir()); n > files {
+		t.Errorf("%d files are open after a read of each of %d", n, files)
+	}
+}
+
+// A read that goes on while the last reference goes does not leave its files open.
+func TestWithdrawClosesFiles(t *testing.T) {
+	p := storetest.Random(66, 9<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	before := openFiles(t, s.Dir())
+	f, asked, goOn := storetest.NewFetcher(p), make(chan struct{}, 10), make(chan struct{})
+	f.Delay = func(context.Context) { asked <- struct{}{}; <-goOn }
+	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{f}})
+	read := later(func() error { // of two chunks
+		_, err := s.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 8<<20), 0)
+		return err
+	})
+	<-asked
+	if err := s.RemoveRef(t.Context(), "snapshot/"+table.Encoded()); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	_ = ends(t, "read", read) // either is right: the bytes, or that the file is gone
+	for end := time.Now().Add(2 * time.Second); openFiles(t, s.Dir()) > before && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := openFiles(t, s.Dir()); n > before {
+		t.Errorf("%d files are left open", n-before)
+	}
+}
+
+// Chunks without codec may lie in their blob in any way, zeros first too.
+func TestPlainChunksAfterZeros(t *testing.T) {
+	const kib = 1 << 10
+	p := append(make([]byte, 64*kib), storetest.Random(67, 128*kib)...)
+	a, b := p[64*kib:128*kib], p[128*kib:]
+	blob := append(append(bytes.Clone(a), storetest.Random(68, 64*kib)...), b...) // 64 KiB between them
+	tb := storetest.NewBuilder("x")
+	tb.Table().Blobs = []store.Blob{{Digest: digest.FromBytes(blob), Size: int64(len(blob)), Archive: store.ArchiveChunks}}
+	tb.File(store.File{Path: "w", Type: store.TypeReg, Mode: 0o644, Size: int64(len(p)), Digest: digest.FromBytes(p),
+		Source: &store.Source{Blob: digest.FromBytes(blob), Chunks: []store.Chunk{
+			{Size: 64 * kib},
+			{Offset: 64 * kib, Size: 64 * kib, Digest: digest.FromBytes(a), Len: 64 * kib},
+			{Offset: 128 * kib, Size: 64 * kib, Digest: digest.FromBytes(b), At: 128 * kib, Len: 64 * kib},
+		}}})
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	table := tb.Put(t, s)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(blob)}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A rate that is raised counts at once, also for who waits because of the old one.
+func TestRateIsRaised(t *testing.T) {
+	p := storetest.Random(69, 3<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	f := storetest.NewFetcher(p)
+	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{f}})
+	s.SetRate(100)
+	job := later(func() error {
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}, Background: true})
+	})
+	for f.Sent(digest.FromBytes(p)) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	s.SetRate(0)
+	if err := ends(t, "job", job); err != nil {
+		t.Error(err)
+	}
+}
+
+// A registry that does not answer must not keep readers of models from other registries waiting.
+func TestReadBesideDeadRegistry(t *testing.T) {
+	dead, alive := storetest.Random(70, 80<<20), storetest.Random(71, 3<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	hung := storetest.NewFetcher(dead)
+	hung.Allow = func(int64, int64) bool { return false }
+	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", dead, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{hung}})
+	exposed(t, s, storetest.NewBuilder("y").RawChunks("w", alive, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(alive)}})
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	for i := range 16 {
+		waiting.Go(func() {
+			_, _ = s.ReadAt(ctx, digest.FromBytes(dead), make([]byte, 1), int64(i)*(4<<20))
+		})
+	}
+	for hung.Calls(digest.FromBytes(dead)) < 8 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := ends(t, "read of another model", later(func() error { return readOne(s, alive, 1<<20) })); err != nil {
+		t.Error(err)
+	}
+}
+
+// Removing one reference does not take away what another one, made meanwhile, needs.
+func TestExposeWhileOthersGo(t *testing.T) {
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	f := storetest.NewFetcher()
+	var ended atomic.Bool
+	var g sync.WaitGroup
+	for range 4 {
+		g.Go(func() {
+			for !ended.Load() {
+				if err := s.RemoveRef(t.Context(), "snapshot/none"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	lost := 0
+	for i, end := 0, time.Now().Add(2*time.Second); time.Now().Before(end); i++ {
+		p := storetest.Random(uint64(5000+i), 100)
+		table := exposed(t, s, storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", p, 0o644, 50), store.ExposeOptions{Fetchers: []store.Fetcher{f}})
+		time.Sleep(time.Millisecond)
+		if !s.Exposed(table) {
+			lost++
+		}
+	}
+	ended.Store(true)
+	g.Wait()
+	if lost > 0 {
+		t.Errorf("%d tables with a reference are not exposed any more", lost)
+	}
+}

@@ -199,25 +199,25 @@ func unpackChunk(dst, raw []byte, codec Codec) error {
 }
 
 // fetch fills buf with group g. Bytes that are wrong are asked for again, from the next fetcher
-// first.
-func (c *chunked) fetch(ctx context.Context, t transfer, g int, buf []byte) error {
+// first. It returns which chunks an object had, and where.
+func (c *chunked) fetch(ctx context.Context, t transfer, g int, buf []byte) ([]place, error) {
 	chunks := c.of(g)
-	done := t.s.fromObjects(chunks, buf)
+	found := t.s.fromObjects(chunks, buf)
 	for first := 0; first < len(chunks); first++ {
-		if done[first] {
+		if found[first].object != "" {
 			continue
 		}
 		end := first + 1
-		for end < len(chunks) && !done[end] {
+		for end < len(chunks) && found[end].object == "" {
 			end++
 		}
 		run := chunks[first:end]
 		if err := c.fetchRun(ctx, t, run, buf[run[0].Offset-chunks[0].Offset:]); err != nil {
-			return err
+			return nil, err
 		}
 		first = end
 	}
-	return nil
+	return found, nil
 }
 
 // errChunk says that sources were asked for a chunk until none was left.

@@ -241,25 +241,7 @@ func TestLinkRefuses(t *testing.T) {
 // TestLinkClone shares blocks on a file system that can do that: the object is not changed by a
 // write to the file, whoever owns it.
 func TestLinkClone(t *testing.T) {
-	mkfs, err := exec.LookPath("mkfs.xfs")
-	if err != nil {
-		t.Fatal("mkfs.xfs is not installed; test/install.sh does that")
-	}
-	tmp := t.TempDir()
-	image, dir := filepath.Join(tmp, "fs"), filepath.Join(tmp, "mnt")
-	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 320<<20), os.Mkdir(dir, 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{{mkfs, "-q", "-m", "reflink=1", image}, {"mount", "-o", "loop", image, dir}} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", args, err, out)
-		}
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("umount: %v\n%s", err, out)
-		}
-	})
+	dir := xfs(t)
 	s, err := store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -286,4 +268,30 @@ func TestLinkClone(t *testing.T) {
 	if err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 || info.Mode() != 0o644 {
 		t.Errorf("object: %v, %v", info.Mode(), err)
 	}
+}
+
+// xfs makes a file system whose files can share blocks.
+func xfs(t *testing.T) (dir string) {
+	t.Helper()
+	mkfs, err := exec.LookPath("mkfs.xfs")
+	if err != nil {
+		t.Fatal("mkfs.xfs is not installed; test/install.sh does that")
+	}
+	tmp := t.TempDir()
+	image := filepath.Join(tmp, "fs")
+	dir = filepath.Join(tmp, "mnt")
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 320<<20), os.Mkdir(dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{mkfs, "-q", "-m", "reflink=1", image}, {"mount", "-o", "loop", image, dir}} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v\n%s", err, out)
+		}
+	})
+	return dir
 }

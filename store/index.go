@@ -76,11 +76,51 @@ func decodePlace(p []byte) (place, error) {
 }
 
 // fromObjects fills buf with those of the chunks, which follow each other in it, that an object
-// has already, and says which.
-func (s *Store) fromObjects(chunks []Chunk, buf []byte) []bool {
-	done := make([]bool, len(chunks))
-	places := make([]place, len(chunks))
-	err := s.db.View(func(tx *bbolt.Tx) error {
+// has already, and returns where: no object for the others.
+func (s *Store) fromObjects(chunks []Chunk, buf []byte) []place {
+	places, err := s.places(chunks)
+	if err != nil {
+		s.log.Warn("chunks are fetched that may be there", "err", err)
+		return make([]place, len(chunks))
+	}
+	var (
+		f    *os.File
+		open digest.Digest
+	)
+	defer func() {
+		if f != nil {
+			f.Close() // only read from
+		}
+	}()
+	for i, c := range chunks {
+		if d := places[i].object; d != "" && d != open {
+			if f != nil {
+				f.Close()
+			}
+			open = d
+			if f, err = s.OpenObject(open); err != nil {
+				f = nil // it was collected, or is damaged
+			}
+		}
+		if places[i].object == "" || f == nil || !readChunk(f, places[i].off, c, buf[c.Offset-chunks[0].Offset:][:c.Size]) {
+			places[i] = place{}
+			continue
+		}
+		s.counts.copied.Add(c.Size)
+	}
+	return places
+}
+
+// readChunk fills dst with chunk c, which f should have at off, and says whether it has.
+func readChunk(f *os.File, off int64, c Chunk, dst []byte) bool {
+	_, err := f.ReadAt(dst, off)
+	return err == nil && verify(c.Digest, digest.FromBytes(dst), c.Size, int64(len(dst))) == nil
+}
+
+// places looks chunks up.
+func (s *Store) places(chunks []Chunk) ([]place, error) {
+	out := make([]place, len(chunks))
+	return out, s.db.View(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketChunks)
 		for i, c := range chunks {
 			if c.Digest == "" || c.Size < minIndexed {
@@ -88,48 +128,11 @@ func (s *Store) fromObjects(chunks []Chunk, buf []byte) []bool {
 			}
 			if p := b.Get(chunkKey(c.Digest)); p != nil {
 				var err error
-				if places[i], err = decodePlace(p); err != nil {
+				if out[i], err = decodePlace(p); err != nil {
 					return err
 				}
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		s.log.Warn("chunks are fetched that may be there", "err", err)
-		return done
-	}
-	var (
-		f    *os.File
-		open digest.Digest
-	)
-	for i, c := range chunks {
-		if places[i].object == "" {
-			continue
-		}
-		if places[i].object != open {
-			if f != nil {
-				f.Close()
-			}
-			open = places[i].object
-			if f, err = s.OpenObject(open); err != nil {
-				f = nil // it was collected, or is damaged
-			}
-		}
-		if f == nil {
-			continue
-		}
-		dst := buf[c.Offset-chunks[0].Offset:][:c.Size]
-		if _, err := f.ReadAt(dst, places[i].off); err != nil {
-			continue
-		}
-		if verify(c.Digest, digest.FromBytes(dst), c.Size, int64(len(dst))) == nil {
-			done[i] = true
-			s.counts.copied.Add(c.Size)
-		}
-	}
-	if f != nil {
-		f.Close()
-	}
-	return done
 }

@@ -233,10 +233,11 @@ func (l *lazyFile) hurry() {
 // land fetches group g and stages it.
 func (l *lazyFile) land(ctx context.Context, st *staging, t transfer, g int, buf []byte) error {
 	_, n := st.p.chunk(g)
-	if err := l.how.fetch(ctx, t, g, buf[:n]); err != nil {
+	found, err := l.how.fetch(ctx, t, g, buf[:n])
+	if err != nil {
 		return err
 	}
-	return st.p.write(g, buf[:n])
+	return l.stageGroup(st, g, buf[:n], found)
 }
 
 // want makes group g present on behalf of a reader. The work goes on when ctx ends: what is on

@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
 )
 
 // half makes bytes of which half do not compress.
@@ -475,4 +476,48 @@ func TestSmallFilesTogether(t *testing.T) {
 			t.Fatalf("%s: %v", headers[i].Name, err)
 		}
 	}
+}
+
+// Where the file system can, chunks that an object has take no space of their own.
+func TestChunksShareBlocks(t *testing.T) {
+	dir := xfs(t)
+	s, err := store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p := storetest.Random(15, 48<<20)
+	tuned := bytes.Clone(p)
+	copy(tuned[13<<20:], storetest.Random(16, 2<<20))
+	f := storetest.NewFetcher(p, tuned)
+	var free [3]uint64
+	for i, b := range [][]byte{p, tuned} {
+		free[i] = freeBytes(t, dir)
+		// Chunks that begin anywhere, but at the same places in both.
+		table := storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", b, 0o644, 1_000_003).Put(t, s)
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.AddRef(t.Context(), fmt.Sprint("pin/", i), table, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.ReadBytes(t.Context(), digest.FromBytes(b), int64(len(b))); err != nil || !bytes.Equal(got, b) {
+			t.Fatalf("object: %v", err)
+		}
+	}
+	free[2] = freeBytes(t, dir)
+	first, second := free[0]-free[1], free[1]-free[2]
+	if first < 48<<20 || second > 8<<20 {
+		t.Errorf("the first model took %d bytes, the second %d", first, second)
+	}
+}
+
+func freeBytes(t *testing.T, dir string) uint64 {
+	t.Helper()
+	unix.Sync()
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Bfree * uint64(st.Bsize)
 }

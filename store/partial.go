@@ -275,6 +275,12 @@ func (p *partial) write(i int, b []byte) error {
 	if err != nil {
 		return err
 	}
+	return p.mark(i)
+}
+
+// mark says that chunk i was written.
+func (p *partial) mark(i int) error {
+	_, n := p.chunk(i)
 	p.mu.Lock()
 	if p.state[i] == markAbsent {
 		p.have += n
@@ -282,7 +288,7 @@ func (p *partial) write(i int, b []byte) error {
 	p.state[i] = markWritten
 	p.dirty = append(p.dirty, i)
 	full := len(p.dirty) >= checkpointChunks
-	_, err = p.marks.WriteAt([]byte{markWritten}, int64(i))
+	_, err := p.marks.WriteAt([]byte{markWritten}, int64(i))
 	p.mu.Unlock()
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -77,6 +78,7 @@ type Store struct {
 	rawBuffers  *buffers // the same, for what is compressed
 	readBuffers *buffers // of readers that wait
 	bundles     bundles
+	noShare     atomic.Bool // the file system can not share blocks between files
 	gate        *gate
 	pace        pace
 	counts      counts

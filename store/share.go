@@ -1,0 +1,69 @@
+package store
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// Two files can share whole blocks, where the file system can do that: block is the size of most
+// file systems' blocks in bytes, and minShared the least that is worth a call.
+const (
+	block     = 4 << 10
+	minShared = 64 << 10
+)
+
+// stageGroup stages group g, whose bytes are buf: of chunks that an object was found to have, as many
+// blocks as possible are shared with it.
+func (l *lazyFile) stageGroup(st *staging, g int, buf []byte, found []place) error {
+	base, _ := st.p.chunk(g)
+	next := base // the first byte that is not staged
+	for i, c := range l.how.of(g) {
+		if found[i].object == "" || l.s.noShare.Load() {
+			continue
+		}
+		from, to := sharable(c, found[i].off)
+		if to-from < minShared || !l.s.share(st, found[i], c, from, to) {
+			continue
+		}
+		if _, err := st.data.WriteAt(buf[next-base:from-base], next); err != nil {
+			return err
+		}
+		next = to
+	}
+	if next == base {
+		return st.p.write(g, buf)
+	}
+	if _, err := st.data.WriteAt(buf[next-base:], next); err != nil {
+		return err
+	}
+	return st.p.mark(g)
+}
+
+// sharable returns the range of the file in which chunk c has whole blocks that are whole blocks of
+// an object too, which has the chunk at off.
+func sharable(c Chunk, off int64) (from, to int64) {
+	if (off-c.Offset)%block != 0 {
+		return 0, 0
+	}
+	from = (c.Offset + block - 1) / block * block
+	return from, (c.Offset + c.Size) / block * block
+}
+
+// share makes a range of the file of the blocks of an object, and says whether that worked.
+func (s *Store) share(st *staging, p place, c Chunk, from, to int64) bool {
+	f, err := s.OpenObject(p.object)
+	if err != nil {
+		return false // it was collected since its bytes were read
+	}
+	defer f.Close()
+	err = unix.IoctlFileCloneRange(int(st.data.Fd()), &unix.FileCloneRange{
+		Src_fd: int64(f.Fd()), Src_offset: uint64(p.off + from - c.Offset), Src_length: uint64(to - from), Dest_offset: uint64(from),
+	})
+	for _, never := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.ENOSYS, unix.EXDEV} {
+		if errors.Is(err, never) {
+			s.noShare.Store(true)
+		}
+	}
+	return err == nil
+}

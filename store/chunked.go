@@ -227,7 +227,7 @@ var errChunk = errors.New("no source has the right bytes")
 func (c *chunked) fetchRun(ctx context.Context, t transfer, run []Chunk, buf []byte) error {
 	at, length := span(run)
 	raw := buf[:0]
-	if plain := c.codec == CodecNone && length == run[len(run)-1].Offset+run[len(run)-1].Size-run[0].Offset; plain {
+	if c.codec == CodecNone && inPlace(run) {
 		raw = buf[:length]
 	} else if length > 0 {
 		b, give, err := t.s.rawBuffer(ctx, t.class)
@@ -251,6 +251,16 @@ func (c *chunked) fetchRun(ctx context.Context, t transfer, run []Chunk, buf []b
 		t.s.log.Warn("chunk is wrong; asking another source for it", "blob", t.blob, "offset", at, "size", length, "err", err)
 	}
 	return fmt.Errorf("%w: %w", errChunk, err)
+}
+
+// inPlace says whether chunks without codec lie in their blob as they do in the file.
+func inPlace(run []Chunk) bool {
+	for _, ch := range run {
+		if ch.Len == 0 || ch.At-run[0].At != ch.Offset-run[0].Offset {
+			return false
+		}
+	}
+	return true
 }
 
 // fetchRaw fills raw from offset at of the blob. together says that the bundle of the file may have

@@ -200,7 +200,7 @@ func (s *Store) offer(f File, how *chunked, fetchers []Fetcher) *lazyFile {
 	}
 	mine := &lazyFile{
 		s: s, name: f.Digest, size: f.Size, path: f.Path, how: how, fetchers: fetchers, jobs: 1,
-		tables: map[digest.Digest]bool{}, done: make(chan struct{}), waiting: make(chan struct{}),
+		tables: map[digest.Digest]bool{}, done: make(chan struct{}), waiting: make(chan struct{}), readers: make(chan struct{}, fileReaders),
 	}
 	if l == nil {
 		s.lazy[f.Digest] = mine
@@ -224,7 +224,7 @@ func (s *Store) forgetUnused(l *lazyFile) {
 	if s.lazy[l.name] == l {
 		delete(s.lazy, l.name)
 	}
-	l.retire()
+	l.leave()
 }
 
 // withdraw ends what Expose began, for tables that nothing refers to.

@@ -126,7 +126,7 @@ func (s *Store) hydration(ctx context.Context, table digest.Digest, o HydrateOpt
 	if !joined {
 		hctx, cancel := context.WithCancel(s.ctx)
 		h = &hydration{table: table, cancel: cancel, done: make(chan struct{})}
-		h.plan(s, units, o.Fetchers)
+		h.plan(units)
 		s.hydrations[table] = h
 		s.work.Go(func() {
 			defer close(h.done)
@@ -178,17 +178,10 @@ func (s *Store) leave(h *hydration) {
 	}
 }
 
-// plan takes the units of a table. Who calls it holds Store.mu.
-func (h *hydration) plan(s *Store, units []unit, fetchers []Fetcher) {
+// plan takes the units of a table.
+func (h *hydration) plan(units []unit) {
 	h.units = units
-	for i := range h.units {
-		u := &h.units[i]
-		if u.file != nil {
-			u.lazy = s.offer(*u.file, u.how, fetchers)
-		} else if l := s.lazy[u.blob.Digest]; l != nil && l.how != nil && u.blob.Archive == ArchiveNone {
-			l.jobs++ // readers bring it by chunks, with digests or without
-			u.lazy, u.how = l, l.how
-		}
+	for _, u := range units {
 		h.blobs = append(h.blobs, Progress{Blob: u.blob.Digest, Name: u.name, Total: u.blob.Size, State: stateWaiting})
 	}
 	h.jobs = make([]*job, len(h.units))
@@ -252,7 +245,7 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fe
 	if err != nil {
 		return err
 	}
-	missing, err := s.missing(h, t, places)
+	missing, err := s.missing(h, t, places, fetchers)
 	if err != nil {
 		return err
 	}
@@ -282,7 +275,7 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fe
 
 // missing returns the units that are not there, the smallest first: readers look at headers,
 // configs and tokenizers before they look at weights. It says where each is staged.
-func (s *Store) missing(h *hydration, t *Table, places map[digest.Digest][]piece) ([]int, error) {
+func (s *Store) missing(h *hydration, t *Table, places map[digest.Digest][]piece, fetchers []Fetcher) ([]int, error) {
 	members := membersByBlob(t)
 	var missing []int
 	for i := range h.units {
@@ -298,6 +291,7 @@ func (s *Store) missing(h *hydration, t *Table, places map[digest.Digest][]piece
 			h.settle(i, statePresent)
 			continue
 		}
+		s.offerUnit(u, fetchers)
 		u.pieces, err = piecesOf(u.blob, members[u.blob.Digest], places[u.blob.Digest])
 		if err != nil {
 			return nil, fmt.Errorf("layer %d (%s): %w", u.blob.Layer, u.blob.Digest, err)
@@ -306,6 +300,18 @@ func (s *Store) missing(h *hydration, t *Table, places map[digest.Digest][]piece
 	}
 	slices.SortStableFunc(missing, func(a, b int) int { return cmp.Compare(h.units[a].rank(), h.units[b].rank()) })
 	return missing, nil
+}
+
+// offerUnit makes a unit readable that is brought by its chunks.
+func (s *Store) offerUnit(u *unit, fetchers []Fetcher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if u.file != nil {
+		u.lazy = s.offer(*u.file, u.how, fetchers)
+	} else if l := s.lazy[u.blob.Digest]; l != nil && l.how != nil && u.blob.Archive == ArchiveNone {
+		l.jobs++ // readers bring it by chunks, with digests or without
+		u.lazy, u.how = l, l.how
+	}
 }
 
 // bringUnits fetches units, and hashes the files that are put together of them meanwhile.

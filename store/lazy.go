@@ -15,8 +15,12 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// readBuffers is how many groups of chunks can be on their way for readers that wait.
-const readBuffers = 8
+// readBuffers is how many groups of chunks can be on their way for readers that wait, and fileReaders
+// how many of them of one file: a registry that hangs must not keep all others' readers waiting.
+const (
+	readBuffers = 12
+	fileReaders = 4
+)
 
 // A lazyFile is a file that can be read before it is an object. It is known to the store while a
 // table shows it (Expose) or a job brings it.
@@ -31,10 +35,13 @@ type lazyFile struct {
 
 	done chan struct{} // closed when it is an object
 
+	readers chan struct{} // held by who fetches for a reader that waits
+
 	tables map[digest.Digest]bool // that show it; guarded by Store.mu
 	jobs   int                    // that bring it; guarded by Store.mu
 
-	opening sync.Mutex // held while stage is made; before mu
+	opening sync.Mutex   // held while stage is made; before mu
+	writes  sync.RWMutex // held for reading by who writes what is not verified; before mu
 
 	mu       sync.Mutex // guards what follows
 	fetchers []Fetcher
@@ -42,6 +49,7 @@ type lazyFile struct {
 	flights  map[int]*flight
 	wanted   map[int]*wish
 	streams  []stream
+	gone     bool          // nothing refers to it any more
 	failed   error         // why it could not be brought, until the next attempt
 	waiting  chan struct{} // closed when failed is set
 }
@@ -110,6 +118,27 @@ func (l *lazyFile) use(fresh *staging) (*staging, error) {
 	return l.stage, nil
 }
 
+// errGone says that nothing refers to a lazy file any more.
+var errGone = fmt.Errorf("nothing refers to it any more: %w", errdefs.ErrNotFound)
+
+func (l *lazyFile) isGone() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gone
+}
+
+// leave says that nothing needs the file any more but who uses it now.
+func (l *lazyFile) leave() {
+	if l.how != nil && l.how.unverified {
+		l.writes.Lock()
+		defer l.writes.Unlock()
+	}
+	l.mu.Lock()
+	l.gone = true
+	l.mu.Unlock()
+	l.retire()
+}
+
 // moved says whether the file is an object.
 func (l *lazyFile) moved() bool {
 	select {
@@ -120,10 +149,17 @@ func (l *lazyFile) moved() bool {
 	}
 }
 
+// fewGroups is how many groups a file has at most that is opened anew for each read. There can be
+// very many such files.
+const fewGroups = 8
+
 func (l *lazyFile) release(st *staging) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st.users--
+	if st.users == 0 && st == l.stage && (l.gone || len(l.how.groups) <= fewGroups) {
+		l.stage, st.old = nil, true
+	}
 	l.closeUnused(st)
 }
 
@@ -168,7 +204,7 @@ func (l *lazyFile) transfer(c class) transfer {
 // bring makes group g present, using buf, which is a whole buffer: who has claimed a group never
 // waits for one. If fill, buf holds the group afterwards.
 func (l *lazyFile) bring(ctx context.Context, st *staging, t transfer, g int, buf []byte, fill bool) error {
-	for {
+	for try := 0; ; try++ {
 		f, mine := l.flight(st.p, g, t.class == urgent)
 		switch {
 		case f == nil:
@@ -193,7 +229,8 @@ func (l *lazyFile) bring(ctx context.Context, st *staging, t transfer, g int, bu
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if f.err != nil && !errors.Is(f.err, context.Canceled) {
+		// Another's sources may be worse than ours.
+		if f.err != nil && !errors.Is(f.err, context.Canceled) && try > 0 {
 			return f.err
 		}
 	}
@@ -244,7 +281,7 @@ func (l *lazyFile) land(ctx context.Context, st *staging, t transfer, g int, buf
 // its way is of use to the next one, or to the same reader, whom a signal made ask again.
 func (l *lazyFile) want(ctx context.Context, g int) error {
 	w, mine := l.wish(g)
-	if mine && !l.s.spawn(func() { l.grant(g, w, l.read(g, urgent, l.s.readBuffers)) }) {
+	if mine && !l.s.spawn(func() { l.grant(g, w, l.readNow(g)) }) {
 		l.grant(g, w, errClosed)
 	}
 	select {
@@ -282,6 +319,17 @@ func (l *lazyFile) grant(g int, w *wish, err error) {
 	l.mu.Unlock()
 	w.err = err
 	close(w.done)
+}
+
+// readNow is read for a reader that waits.
+func (l *lazyFile) readNow(g int) error {
+	select {
+	case l.readers <- struct{}{}:
+		defer func() { <-l.readers }()
+	case <-l.s.ctx.Done():
+		return l.s.ctx.Err()
+	}
+	return l.read(g, urgent, l.s.readBuffers)
 }
 
 // read makes group g present with a buffer of its own.

@@ -206,8 +206,7 @@ func TestReadWhileCompletedOtherwise(t *testing.T) {
 	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{slow}})
 	read := later(func() error { return readOne(s, p, 5<<20) })
 	<-asked
-	other := storetest.NewBuilder("y").Raw("w", p, 0o644).Put(t, s)
-	if err := s.Hydrate(t.Context(), other, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(p)}}); err != nil {
+	if _, err := s.PutBytes(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	close(goOn)

@@ -14,6 +14,7 @@ type pace struct {
 	budget float64       // bytes that may be read; negative: too many were read
 	since  time.Time     // of budget
 	paused chan struct{} // nil, or closed when work goes on
+	change chan struct{} // nil, or closed when rate changes
 }
 
 // paceBurst is for how long unused rate is kept.
@@ -25,6 +26,10 @@ func (s *Store) SetRate(bytes int64) {
 	s.pace.mu.Lock()
 	defer s.pace.mu.Unlock()
 	s.pace.rate, s.pace.budget, s.pace.since = float64(max(0, bytes)), 0, time.Now()
+	if s.pace.change != nil {
+		close(s.pace.change)
+		s.pace.change = nil
+	}
 }
 
 // Pause stops the transfers that nobody waits for, until Resume. Readers go on to get what they
@@ -57,7 +62,7 @@ func (s *Store) Paused() bool {
 // wait returns when a background transfer may read on, or boost is closed.
 func (p *pace) wait(ctx context.Context, boost <-chan struct{}) error {
 	for {
-		paused, d := p.look()
+		paused, change, d := p.look()
 		if paused == nil && d <= 0 {
 			return nil
 		}
@@ -68,6 +73,7 @@ func (p *pace) wait(ctx context.Context, boost <-chan struct{}) error {
 		select {
 		case <-timer.C:
 		case <-paused:
+		case <-change:
 		case <-boost:
 			timer.Stop()
 			return nil
@@ -80,22 +86,25 @@ func (p *pace) wait(ctx context.Context, boost <-chan struct{}) error {
 }
 
 // look returns what there is to wait for.
-func (p *pace) look() (paused <-chan struct{}, d time.Duration) {
+func (p *pace) look() (paused, change <-chan struct{}, d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.paused != nil {
-		return p.paused, 0
+		return p.paused, nil, 0
 	}
 	if p.rate == 0 {
-		return nil, 0
+		return nil, nil, 0
 	}
 	now := time.Now()
 	p.budget = min(p.budget+now.Sub(p.since).Seconds()*p.rate, paceBurst.Seconds()*p.rate)
 	p.since = now
 	if p.budget > 0 {
-		return nil, 0
+		return nil, nil, 0
 	}
-	return nil, max(time.Millisecond, time.Duration(-p.budget/p.rate*float64(time.Second)))
+	if p.change == nil {
+		p.change = make(chan struct{})
+	}
+	return nil, p.change, max(time.Millisecond, time.Duration(-p.budget/p.rate*float64(time.Second)))
 }
 
 func (p *pace) spend(n int) {

@@ -144,6 +144,9 @@ func (s *Store) openPartial(dir string, size int64, pieces []piece, grid []int64
 	want := partialHead{Size: size, Chunk: chunkSize, Layout: layoutOf(pieces, grid), Boot: s.boot}
 	have, err := p.readHead()
 	same := err == nil && have.Size == want.Size && have.Chunk == want.Chunk && have.Layout == want.Layout
+	if _, err := p.root.Lstat(p.path("data")); grid != nil && err != nil {
+		same = false // it became an object in the moment before the end of the process
+	}
 	if !same {
 		if err := s.root.RemoveAll(p.dir); err != nil {
 			return nil, err

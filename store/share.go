@@ -16,6 +16,13 @@ const (
 // stageGroup stages group g, whose bytes are buf: of chunks that an object was found to have, as many
 // blocks as possible are shared with it.
 func (l *lazyFile) stageGroup(st *staging, g int, buf []byte, found []place) error {
+	if l.how.unverified { // right bytes do no harm, however late they come
+		l.writes.RLock()
+		defer l.writes.RUnlock()
+		if l.isGone() {
+			return errGone
+		}
+	}
 	base, _ := st.p.chunk(g)
 	next := base // the first byte that is not staged
 	for i, c := range l.how.of(g) {

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"slices"
+
 	"github.com/opencontainers/go-digest"
 )
 
@@ -73,7 +75,8 @@ func unitsOf(t *Table) []unit {
 		}
 		bundleFiles(together)
 	}
-	return units
+	// A content that comes by chunks too comes once.
+	return slices.DeleteFunc(units, func(u unit) bool { return u.file == nil && u.blob.Archive == ArchiveNone && seen[u.blob.Digest] })
 }
 
 // inChunks says whether the files of a blob, given by their positions, are brought one by one.

@@ -72,8 +72,13 @@ fuzz: ## Fuzz the parsers; F=FuzzX for one, T=1m for the time of each
 bench: build tools ## Measure against plain limits and stock containerd, print one table
 	cd test && go run ./bench
 
-bench-%: build tools ## One of the measurements
+bench-%: build tools ## One of the measurements, or a group of them such as lazy
 	cd test && go run ./bench $*
+
+.PHONY: bench-peers
+bench-peers: build tools ## Beside the stargz snapshotter, which is built for it
+	cd test/bench/stargz && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../../.cache/tools/stargz .
+	cd test && go run ./bench -stargz ../.cache/tools/stargz peers
 
 .PHONY: clean
 clean: ## Remove what was built

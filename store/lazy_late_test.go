@@ -1,10 +1,14 @@
 package store_test
 
 import (
+	"archive/tar"
 	"context"
 	"flag"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"sync"
 	"testing"
 	"time"
 
@@ -75,6 +79,113 @@ func TestHydrateContentTwice(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f.Delay = func(context.Context) { time.Sleep(100 * time.Millisecond) } // both are on their way
 	if err := s.Hydrate(t.Context(), b.Put(t, s), store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A tug serves a file of two chunks. The first one comes byte by byte, the second one when the first
+// was broken off.
+type tug struct {
+	whole *storetest.Fetcher
+	asked chan int64
+	broke chan struct{}
+	once  sync.Once
+}
+
+func (f *tug) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	body, at, err := f.whole.Fetch(ctx, d, size, off, n)
+	if err != nil {
+		return nil, 0, err
+	}
+	select {
+	case <-f.broke:
+	default:
+		f.asked <- off
+		body = &tugged{ReadCloser: body, f: f, ctx: ctx, first: off == 0}
+	}
+	return body, at, nil
+}
+
+type tugged struct {
+	io.ReadCloser
+	f     *tug
+	ctx   context.Context
+	first bool
+}
+
+func (b *tugged) Read(p []byte) (int, error) {
+	wait := b.f.broke
+	if b.first {
+		wait = nil
+	}
+	select {
+	case <-wait:
+	case <-b.ctx.Done():
+		return 0, b.ctx.Err()
+	case <-time.After(map[bool]time.Duration{true: 5 * time.Millisecond, false: time.Hour}[b.first]):
+		p = p[:1]
+	}
+	return b.ReadCloser.Read(p)
+}
+
+func (b *tugged) Close() error {
+	if b.first {
+		b.f.once.Do(func() { close(b.f.broke) })
+	}
+	return b.ReadCloser.Close()
+}
+
+// A reader comes for a chunk that a background job is fetching already, with others: from then on
+// that chunk is urgent, and the others stand back as for a chunk that nobody was fetching.
+func TestReadHurriesRunningTransfer(t *testing.T) {
+	p := storetest.Random(82, 8<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	f := &tug{whole: storetest.NewFetcher(p), asked: make(chan int64, 10), broke: make(chan struct{})}
+	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}}
+	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk), o)
+	job := later(func() error {
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers, Background: true})
+	})
+	<-f.asked
+	<-f.asked
+	if err := ends(t, "read", later(func() error { return readOne(s, p, 5<<20) })); err != nil {
+		t.Error(err)
+	}
+	if err := ends(t, "job", job); err != nil {
+		t.Error(err)
+	}
+}
+
+// Small files come together, but who reads one does not wait for a paused job that brings another.
+func TestReadSmallFileWhilePaused(t *testing.T) {
+	for first := range 2 {
+		t.Run(fmt.Sprint(first), func(t *testing.T) { testReadSmallFileWhilePaused(t, first) })
+	}
+}
+
+func testReadSmallFileWhilePaused(t *testing.T, first int) {
+	files := [][]byte{storetest.Random(83, 50_000), storetest.Random(84, 60_000)}
+	p := storetest.Tar(t, []tar.Header{{Name: "a", Mode: 0o644}, {Name: "b", Mode: 0o644}}, files)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	f := storetest.NewFetcher(p)
+	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}}
+	table := exposed(t, s, storetest.NewBuilder("x").TarChunks(t, p, 10_000), o)
+	s.Pause()
+	defer s.Resume()
+	job := later(func() error {
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers, Background: true})
+	})
+	for f.Calls(digest.FromBytes(p)) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(100 * time.Millisecond) // so that the job has begun with both
+	for i := range 2 {
+		if err := ends(t, "read", later(func() error { return readOne(s, files[(first+i)%2], 40_000) })); err != nil {
+			t.Error(err)
+		}
+	}
+	s.Resume()
+	if err := ends(t, "job", job); err != nil {
 		t.Error(err)
 	}
 }

@@ -49,7 +49,7 @@ func (a *app) root() *cobra.Command {
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, and digests only where a table would be")
 	f.BoolVar(&a.debug, "debug", false, "say more about what is done")
 	c.AddCommand(
-		a.prefetchCommand(), a.importCommand(), a.lsCommand(), a.inspectCommand(), a.dfCommand(), a.rmCommand(),
+		a.prefetchCommand(), a.importCommand(), a.hydrateCommand(), a.lsCommand(), a.inspectCommand(), a.dfCommand(), a.rmCommand(),
 		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(),
 		a.convertCommand(), a.digestCommand(),
 		a.doctorCommand(), a.configCommand(), a.versionCommand(),

@@ -168,14 +168,21 @@ func indexError(ref remote.Ref, m *convert.Manifest) error {
 
 // detail writes d for people.
 func (a *app) detail(d admin.Detail) error {
+	converted := d.Manifest.String()
+	if converted == "" {
+		converted = "elsewhere; table " + d.Table.String()
+	}
 	head := [][]string{
-		{"Reference:", strings.Join(d.Refs, " ")},
+		{"Reference:", strings.Join(orNone(d.Image), " ")},
 		{"Format:", d.Origin.Format},
 		{"Origin:", d.Origin.Digest.String()},
 		{"Mapping:", "version " + strconv.Itoa(d.Origin.Mapping)},
-		{"Converted:", d.Manifest.String()},
+		{"Converted:", converted},
 		{"Size:", size(d.Size) + " (" + strconv.FormatInt(d.Size, 10) + " bytes)"},
 		{"State:", state(d.Image)},
+	}
+	if c := d.Chunks; c != nil {
+		head = append(head, []string{"Chunks:", fmt.Sprintf("%d, %s of %s are in other objects of this node too", c.Chunks, size(c.Shared), size(c.Bytes))})
 	}
 	if d.Error != nil {
 		head = append(head, []string{"Error:", d.Error.Message})

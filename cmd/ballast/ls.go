@@ -28,11 +28,11 @@ func (a *app) lsCommand() *cobra.Command {
 		rows := [][]string{{"REFERENCE", "DIGEST", "FORMAT", "SIZE", "STATE", "USED"}}
 		for _, im := range images {
 			if a.quiet {
-				fmt.Fprintln(a.stdout, im.Manifest)
+				fmt.Fprintln(a.stdout, im.ID())
 				continue
 			}
-			for _, ref := range orNone(im.Refs) {
-				rows = append(rows, []string{ref, shortDigest(im.Manifest.String()), im.Origin.Format, size(im.Size), state(im), ago(im.Used)})
+			for _, ref := range orNone(im) {
+				rows = append(rows, []string{ref, shortDigest(im.ID().String()), im.Origin.Format, size(im.Size), state(im), ago(im.Used)})
 			}
 		}
 		if a.quiet {
@@ -43,7 +43,7 @@ func (a *app) lsCommand() *cobra.Command {
 		}
 		for _, im := range images {
 			if im.Error != nil {
-				fmt.Fprintf(a.stdout, "\n%s is invalid: %s\n", shortDigest(im.Manifest.String()), printable(im.Error.Message))
+				fmt.Fprintf(a.stdout, "\n%s is invalid: %s\n", shortDigest(im.ID().String()), printable(im.Error.Message))
 			}
 		}
 		return nil
@@ -51,18 +51,28 @@ func (a *app) lsCommand() *cobra.Command {
 	return c
 }
 
-func orNone(refs []string) []string {
-	if len(refs) == 0 {
-		return []string{"<none>"}
+// orNone returns the references of an image, or what is known instead.
+func orNone(im admin.Image) []string {
+	switch {
+	case len(im.Refs) > 0:
+		return im.Refs
+	case len(im.Sources) > 0:
+		return im.Sources[:1]
 	}
-	return refs
+	return []string{"<none>"}
 }
 
 // state says how a model is, and what keeps it.
 func state(im admin.Image) string {
 	words := []string{im.State}
-	if im.State == admin.StatePulling {
+	if im.State == admin.StatePulling || im.State == admin.StateLazy {
 		words[0] += fmt.Sprintf(" %d%%", percent(admin.Event{Total: im.Total, Completed: im.Completed}))
+	}
+	if im.Paused {
+		words = append(words, "paused")
+	}
+	if im.Unverified {
+		words = append(words, "unverified")
 	}
 	if len(im.Pins) > 0 {
 		words = append(words, "pinned")

@@ -5,6 +5,7 @@
 //	ballastd config dump              print the configuration in effect
 //	ballastd config default           print the default configuration
 //	ballastd version
+//	ballastd unmount                  take the lazy mount away that a daemon left, to uninstall
 //	ballastd holder --fd N --socket PATH
 //
 // The last is started by the daemon itself: a process that keeps the lazy mount alive while
@@ -105,12 +106,36 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 			return config.Default().Write(stdout)
 		}},
 	)
-	c.AddCommand(conf, holder(stderr), &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+	c.AddCommand(conf, unmount(&file, stdout, stderr), holder(stderr), &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 		v := admin.ThisVersion()
 		_, err := fmt.Fprintln(stdout, strings.Join(strings.Fields("ballastd "+v.Version+" "+v.Revision+" "+v.Go), " "))
 		return err
 	}})
 	return c
+}
+
+// unmount returns the command that takes the lazy mount away.
+func unmount(file *string, stdout, stderr io.Writer) *cobra.Command {
+	return &cobra.Command{
+		Use: "unmount", Short: "unmount what a daemon that was stopped left for the next one, to uninstall", Args: cobra.NoArgs,
+		Long: "Unmount the files that are not complete, which a daemon that was stopped left for the next one, and end\nthe process that keeps the mount. Containers that have such files open get errors. For uninstalling.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(*file)
+			if err != nil {
+				return err
+			}
+			was, err := daemon.Unmount(cmd.Context(), cfg, lazy.Options{Log: logger(stderr, cfg.Log)})
+			if err != nil {
+				return &runError{err}
+			}
+			if !was {
+				_, err = fmt.Fprintln(stdout, "nothing is mounted")
+			} else {
+				_, err = fmt.Fprintln(stdout, "unmounted")
+			}
+			return err
+		},
+	}
 }
 
 // holder returns the command that keeps the lazy mount.

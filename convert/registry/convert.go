@@ -82,6 +82,9 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref, creds *remote.Cre
 	}
 	switch o.format {
 	case mediatype.FormatImage:
+		if o.ahead() {
+			return h.adopt(ctx, o, who)
+		}
 		return store.Image{}, fmt.Errorf("%s: %w", ref, ErrNotModel)
 	case mediatype.FormatIndex:
 		im, err := h.convertIndex(ctx, o, who)
@@ -159,7 +162,7 @@ func (o *origin) detect() error {
 	if o.parsed, err = convert.ParseManifest(o.served.Bytes); err != nil {
 		return fmt.Errorf("%s: %w", o.ref, err)
 	}
-	if slices.ContainsFunc(o.parsed.Layers, func(d convert.Descriptor) bool { return d.MediaType == mediatype.TableLayer }) {
+	if o.ahead() {
 		o.format = mediatype.FormatImage // converted ahead of time
 		return nil
 	}

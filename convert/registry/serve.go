@@ -112,6 +112,11 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (ans
 func (h *Handler) convertAny(ctx context.Context, o *origin, who caller) (store.Image, error) {
 	switch o.format {
 	case mediatype.FormatImage:
+		if o.ahead() { // containerd gets it as it is; it is known here from then on
+			if _, err := h.adopt(ctx, o, who); err != nil {
+				h.log().WarnContext(ctx, "image that was converted ahead of time is not listed", "ref", o.ref.String(), "err", err)
+			}
+		}
 		return store.Image{}, ErrNotModel
 	case mediatype.FormatIndex:
 		return h.convertIndex(ctx, o, who)

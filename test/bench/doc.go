@@ -6,6 +6,12 @@
 //	stock    containerd pulling, unpacking and syncing the same bytes as an OCI tar image
 //	ballast  containerd pulling the model through the facade, resident and verified
 //	native   the same file on the bare file system
+//	download 8 ranged HTTP streams alone, or with hashing and writing
+//	stargz   the stargz snapshotter, with the same layers (only "make bench-peers")
+//
+// Links are the loopback device of a network namespace, which the kernel slows down; round trips are
+// waited for in the registry. Figures of two processors are bound by them: they are the registry, the
+// reader and the daemon at once.
 //
 // Before each run caches are dropped, the blob at the registry is read once, and memory is
 // touched and freed: on small virtual machines the first touch of memory costs more than

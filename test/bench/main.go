@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/test/e2e/node"
@@ -16,6 +17,7 @@ func main() {
 	rounds := flag.Int("rounds", 3, "runs of each")
 	size := flag.Int64("size", 2<<30, "bytes of the model")
 	dir := flag.String("dir", "", "directory on the disk to measure; default a temporary one")
+	stargz := flag.String("stargz", "", "the program of the directory stargz, for the measurement peers")
 	task := flag.String("task", "", "run one task as a process of its own (internal)")
 	flag.Parse()
 	if *task != "" {
@@ -28,9 +30,13 @@ func main() {
 	if *dir != "" {
 		os.Setenv("TMPDIR", *dir)
 	}
+	if err := ownNetwork(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
 	os.Exit(node.Main(func() int {
 		return node.Run(func(t node.TB) {
-			b := &bench{t: t, rounds: *rounds, size: *size}
+			b := &bench{t: t, rounds: *rounds, size: *size, load: load(), stargz: *stargz}
 			b.run(flag.Args())
 		})
 	}))
@@ -43,6 +49,9 @@ type bench struct {
 	size   int64
 	node   *node.Node
 	rows   []row
+	load   string // of the machine, at the start
+
+	stargz, stargzSocket string // the program, and where it answers
 }
 
 // A measurement adds rows.
@@ -51,11 +60,33 @@ type measurement struct {
 	run  func()
 }
 
+// called says whether name is that of the measurement, or of the group that it belongs to.
+func (m measurement) called(name string) bool {
+	return name == m.name || strings.HasPrefix(m.name, name+"-")
+}
+
 // A row is a line of the table.
 type row struct{ what, value, control, ratio, target string }
 
+// options returns what the node is to be like. Other snapshotters are there only if they are asked for.
+func (b *bench) options(names []string) node.Options {
+	if !slices.Contains(names, "peers") {
+		return node.Options{}
+	}
+	if b.stargz == "" {
+		b.t.Fatalf("peers: -stargz is not given; run `make bench-peers`")
+	}
+	dir, err := os.MkdirTemp("", "p")
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	b.t.Cleanup(func() { os.RemoveAll(dir) })
+	b.stargzSocket = filepath.Join(dir, "sock")
+	return withPeers(b.stargzSocket)
+}
+
 func (b *bench) run(names []string) {
-	b.node = node.StartNode(b.t, node.Options{})
+	b.node = node.StartNode(b.t, b.options(names))
 	fmt.Fprintln(os.Stderr, "bench: preparing models of", sizeOf(b.size))
 	m := b.pushModel("bench/model", b.size, 1)
 	all := []measurement{
@@ -66,14 +97,21 @@ func (b *bench) run(names []string) {
 		{"carton", b.carton},
 		{"convert", func() { b.convert(m) }},
 		{"memory", b.memory},
+		{"lazy-start", func() { b.lazyStart(m) }},
+		{"lazy-read", func() { b.lazyRead(m) }},
+		{"lazy-done", func() { b.lazyDone(m) }},
+		{"lazy-random", func() { b.lazyRandom(m) }},
+		{"lazy-shared", b.lazyShared},
+		{"lazy-memory", b.lazyMemory},
+		{"peers", b.peers},
 	}
 	for _, name := range names {
-		if !slices.ContainsFunc(all, func(x measurement) bool { return x.name == name }) {
+		if !slices.ContainsFunc(all, func(x measurement) bool { return x.called(name) }) {
 			b.t.Fatalf("there is no measurement %q", name)
 		}
 	}
 	for _, x := range all {
-		if len(names) == 0 || slices.Contains(names, x.name) {
+		if len(names) == 0 && x.name != "peers" || slices.ContainsFunc(names, x.called) {
 			x.run()
 		}
 	}

@@ -38,12 +38,19 @@ func (b *bench) add(what string, s series, control string, c series, target stri
 
 func (b *bench) print() {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "%s model, %d runs each, medians\n", sizeOf(b.size), b.rounds)
+	fmt.Fprintf(w, "%s model, %d runs each, medians, load %s before and %s after\n", sizeOf(b.size), b.rounds, b.load, load())
 	fmt.Fprintln(w, "WHAT\tBALLAST\tBESIDE IT\tRATIO\tTARGET")
 	for _, r := range b.rows {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.what, r.value, r.control, r.ratio, r.target)
 	}
 	w.Flush()
+}
+
+// load returns the load of the machine over the last minute.
+func load() string {
+	p, _ := os.ReadFile("/proc/loadavg") // nothing but the heading depends on it
+	first, _, _ := strings.Cut(string(p), " ")
+	return first
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
@@ -55,6 +62,9 @@ func rate(n int64, d time.Duration) string {
 func sizeOf(n int64) string {
 	if n >= 1<<30 {
 		return fmt.Sprintf("%.3g GiB", float64(n)/(1<<30))
+	}
+	if n < 1<<20 {
+		return fmt.Sprintf("%d KiB", n>>10)
 	}
 	return fmt.Sprintf("%d MiB", n>>20)
 }
@@ -93,13 +103,18 @@ func runTask(name string, args []string) error {
 		args int
 		run  func([]string) error
 	}{
-		"limit":   {3, func(a []string) error { return limit(a[0], a[1], a[2]) }},
-		"read":    {1, func(a []string) error { return readFile(a[0]) }},
-		"mmap":    {1, func(a []string) error { return mmapFile(a[0]) }},
-		"copy":    {2, func(a []string) error { return copyFile(a[0], a[1]) }},
-		"touch":   {1, func(a []string) error { return touchMemory(a[0]) }},
-		"send":    {3, func(a []string) error { return sendBlob(a[0], a[1], a[2]) }},
-		"convert": {5, func(a []string) error { return convertModel(a[0], a[1], a[2], a[3], a[4]) }},
+		"limit":    {3, func(a []string) error { return limit(a[0], a[1], a[2]) }},
+		"read":     {1, func(a []string) error { return readFile(a[0]) }},
+		"mmap":     {1, func(a []string) error { return mmapFile(a[0]) }},
+		"copy":     {2, func(a []string) error { return copyFile(a[0], a[1]) }},
+		"touch":    {1, func(a []string) error { return touchMemory(a[0]) }},
+		"send":     {3, func(a []string) error { return sendBlob(a[0], a[1], a[2]) }},
+		"download": {3, func(a []string) error { return download(a[0], a[1], a[2]) }},
+		"head":     {2, func(a []string) error { return readHead(a[0], a[1]) }},
+		"copyHead": {3, func(a []string) error { return copyHead(a[0], a[1], a[2]) }},
+		"random":   {3, func(a []string) error { return random(a[0], a[1], a[2]) }},
+		"readers":  {2, func(a []string) error { return readAll(a[0], a[1]) }},
+		"convert":  {5, func(a []string) error { return convertModel(a[0], a[1], a[2], a[3], a[4]) }},
 	}
 	task, ok := tasks[name]
 	if !ok || len(args) != task.args {
@@ -125,7 +140,7 @@ func limit(url, length, dir string) error {
 		return err
 	}
 	defer os.Remove(f.Name())
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: streams, DisableCompression: true}}
+	client := newClient(streams)
 	n := int((size + chunk - 1) / chunk)
 	buffers := make(chan []byte, streams+4)
 	for range cap(buffers) {

@@ -29,6 +29,8 @@ type model struct {
 	size   int64
 	seed   uint64
 	digest digest.Digest
+
+	repository string // that has it, as the tag v1
 }
 
 // bytes streams the content.
@@ -46,7 +48,7 @@ func hashOf(r io.Reader) (digest.Digest, int64, error) {
 
 // pushModel pushes a ModelPack of one raw layer.
 func (b *bench) pushModel(repository string, size int64, seed uint64) model {
-	m := model{size: size, seed: seed}
+	m := model{size: size, seed: seed, repository: repository}
 	d, _, err := hashOf(m.bytes())
 	if err != nil {
 		b.t.Fatalf("%v", err)
@@ -177,7 +179,7 @@ func timed(f func()) time.Duration {
 // registry will send, and memory that the machine has touched.
 func (b *bench) settle(size int64, blobs ...digest.Digest) {
 	sync(b.node.Dir)
-	touch(b, 3*size)
+	touch(b, max(3*size, 6<<30))
 	drop()
 	for _, d := range blobs {
 		f, err := os.Open(filepath.Join(b.node.Dir, "registry/docker/registry/v2/blobs/sha256", d.Encoded()[:2], d.Encoded(), "data"))

@@ -21,12 +21,23 @@ type Version struct {
 type Image struct {
 	store.Image
 
+	// Sources are the repositories, "host/path", that it was got from, if it is not known by a
+	// reference.
+	Sources []string `json:"sources,omitempty"`
+
 	// State is one of the states below.
 	State string `json:"state"`
 
-	// Total and Completed are the bytes of its blobs while State is StatePulling.
+	// Total and Completed are the bytes that are fetched for it, and those that are there, while
+	// State is StatePulling or StateLazy.
 	Total     int64 `json:"total,omitempty"`
 	Completed int64 `json:"completed,omitempty"`
+
+	// Paused says that nobody waits for the rest of it, and that such work is paused.
+	Paused bool `json:"paused,omitempty"`
+
+	// Unverified says that it can be read before a digest over what is read has matched.
+	Unverified bool `json:"unverified,omitempty"`
 
 	// Error says what is wrong if State is StateInvalid.
 	Error *Error `json:"error,omitempty"`
@@ -43,7 +54,8 @@ const (
 	StateComplete = "complete" // every file is there and was verified
 	StatePartial  = "partial"  // something is missing, and nobody fetches it
 	StateAbsent   = "absent"   // none of its bytes are there, and nobody fetches them
-	StatePulling  = "pulling"  // a prefetch or a pull of containerd fetches it
+	StatePulling  = "pulling"  // it is being fetched
+	StateLazy     = "lazy"     // it can be read already, and what is missing is fetched
 	StateInvalid  = "invalid"  // it can not be shown; see Error
 	StateIndex    = "index"    // it is a list of other images
 )
@@ -63,6 +75,9 @@ type Detail struct {
 
 	// Description is what is known of the model; nil for an index.
 	Description *Description `json:"description,omitempty"`
+
+	// Chunks says what chunks with digests its files have; nil if there are none.
+	Chunks *store.ChunkUse `json:"chunks,omitempty"`
 
 	// Losses are what the origin says and the ModelPack config, files and annotations of the
 	// image do not.
@@ -106,7 +121,7 @@ const (
 	StatusError     = "error"
 )
 
-// Job is a prefetch.
+// Job is a prefetch, an import or a hydration.
 type Job struct {
 	Ref       string    `json:"ref"`
 	Started   time.Time `json:"started"`
@@ -179,6 +194,9 @@ type Health struct {
 	Show    string `json:"show"`
 	ShowWhy string `json:"showWhy,omitempty"`
 
+	// Lazy is about reading models before they are complete.
+	Lazy LazyHealth `json:"lazy"`
+
 	// Containerd is the socket of containerd, and ContainerdError why it does not answer.
 	Containerd        string `json:"containerd"`
 	ContainerdVersion string `json:"containerdVersion,omitempty"`
@@ -191,4 +209,37 @@ type Health struct {
 type Dir struct {
 	Path   string `json:"path"`
 	Device uint64 `json:"device"` // st_dev
+}
+
+// LazyHealth are facts about the mount of files that are not complete.
+type LazyHealth struct {
+	Mode string `json:"mode"` // lazy.mode of the configuration
+
+	// Dir is where the mount is. Empty: there is none, models are shown when they are complete,
+	// and Why says why.
+	Dir string `json:"dir,omitempty"`
+	Why string `json:"why,omitempty"`
+
+	// Mounted says that the mount is at Dir still.
+	Mounted bool `json:"mounted"`
+
+	// Takeover says that the mount is that of an earlier daemon.
+	Takeover bool `json:"takeover"`
+
+	// Keeper is who keeps the mount while the daemon is down: "service manager", "process", or
+	// "none". Kept says whether it answers.
+	Keeper string `json:"keeper,omitempty"`
+	Kept   bool   `json:"kept"`
+
+	// Passthrough and Resend are what the kernel can do; Linux 6.9 has both.
+	Passthrough bool `json:"passthrough"`
+	Resend      bool `json:"resend"`
+
+	// Paused says that what nobody waits for is paused.
+	Paused bool `json:"paused"`
+
+	// Unverified says that files can be read before a digest over them has matched.
+	Unverified bool `json:"unverified"`
+
+	Waiting int64 `json:"waiting"` // reads that wait for bytes
 }

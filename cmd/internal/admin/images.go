@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -36,7 +34,8 @@ func (h *Handler) images(r *http.Request) (any, error) {
 		v, _ := h.state(ctx, im, refs)
 		out = append(out, v)
 	}
-	return out, nil
+	rest, err := h.unnamed(ctx, all, refs)
+	return append(out, rest...), err
 }
 
 // state returns im with its state, and its files if it is complete. An image that can not be
@@ -70,23 +69,42 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 		v.invalid(err)
 		return v, nil
 	}
-	if ps, ok := h.Store.Hydrating(im.Table); ok {
+	if err := h.progress(ctx, &v); err != nil {
+		v.invalid(err)
+	}
+	return v, nil
+}
+
+// progress says how far an image is that is not complete.
+func (h *Handler) progress(ctx context.Context, v *Image) error {
+	ps, pulling := h.Store.Hydrating(v.Table)
+	switch {
+	case h.Store.Exposed(v.Table):
+		p, err := h.Store.Presence(ctx, v.Table)
+		if err != nil {
+			return err
+		}
+		v.State, v.Total, v.Completed = StateLazy, p.Total, p.Done
+		v.Unverified = h.Store.Unverified(v.Table)
+	case pulling:
 		v.State = StatePulling
 		for _, p := range ps {
 			v.Total += p.Total
 			v.Completed += p.Done
 		}
-		return v, nil
-	}
-	v.State = StatePartial
-	t, err := h.Store.Table(ctx, im.Table)
-	switch {
-	case err != nil:
-		v.invalid(err)
-	case !h.begun(t):
+	default:
+		begun, err := h.Store.Begun(ctx, v.Table)
+		if err != nil {
+			return err
+		}
 		v.State = StateAbsent
+		if begun {
+			v.State = StatePartial
+		}
+		return nil
 	}
-	return v, nil
+	v.Paused = h.Store.Paused() && !h.Store.Awaited(v.Table)
+	return nil
 }
 
 // invalid says why v can not be shown.
@@ -97,32 +115,6 @@ func (v *Image) invalid(err error) {
 	v.State, v.Error = StateInvalid, Wrap(err)
 }
 
-// begun reports whether bytes of a table are on the disk, as far as its blobs and files have
-// names there. What an archive has left when it was complete once and some of its files have
-// been collected does not count.
-func (h *Handler) begun(t *store.Table) bool {
-	objects := make([]digest.Digest, 0, len(t.Blobs)+len(t.Files))
-	for _, b := range t.Blobs {
-		if _, err := os.Stat(filepath.Join(h.Store.Dir(), "partial", "sha256-"+b.Digest.Encoded())); err == nil {
-			return true
-		}
-		objects = append(objects, b.Digest)
-	}
-	for _, f := range t.Files {
-		if f.Digest != "" && f.Source != nil && len(f.Source.Inline) == 0 {
-			objects = append(objects, f.Digest)
-		}
-	}
-	return slices.ContainsFunc(objects, func(d digest.Digest) bool {
-		f, err := h.Store.OpenObject(d)
-		if err != nil {
-			return false
-		}
-		f.Close()
-		return true
-	})
-}
-
 // image answers with all that is known of one image.
 func (h *Handler) image(r *http.Request) (any, error) {
 	ctx := r.Context()
@@ -131,7 +123,7 @@ func (h *Handler) image(r *http.Request) (any, error) {
 		return nil, err
 	}
 	d := Detail{Files: []store.File{}, Blobs: []store.Blob{}}
-	im, err := findOne(ctx, h.Store, r.FormValue("name"))
+	im, err := h.findShown(ctx, r.FormValue("name"))
 	if err != nil {
 		// An index that can not be read is shown as far as it is known.
 		found, findErr := find(ctx, h.Store, r.FormValue("name"))
@@ -152,6 +144,13 @@ func (h *Handler) image(r *http.Request) (any, error) {
 		d.Blobs = append(d.Blobs, t.Blobs...)
 		if files == nil {
 			files = t.Files
+		}
+		use, err := h.Store.ChunkUse(ctx, im.Table)
+		if err != nil {
+			return nil, err
+		}
+		if use.Chunks > 0 {
+			d.Chunks = &use
 		}
 	}
 	d.Files = append(d.Files, files...) // a copy: the store keeps the table

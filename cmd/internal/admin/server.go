@@ -35,7 +35,11 @@ type Handler struct {
 	ImportPlan   func(ctx context.Context, r ImportRequest) (ImportPlan, error)
 	ImportModels func(ctx context.Context, dir string) ([]LocalModel, error)
 
-	// Jobs returns the prefetches and imports, those that run first.
+	// Hydrate brings the rest of a model that is not complete, as Prefetch does. If r says that
+	// nobody waits, it returns at once.
+	Hydrate func(ctx context.Context, im store.Image, r HydrateRequest, event func([]Event) error) error
+
+	// Jobs returns the prefetches, imports and hydrations, those that run first.
 	Jobs func() []Job
 
 	// Fetchers returns where the blobs of an image can be fetched from.
@@ -76,6 +80,8 @@ func (h *Handler) Routes() http.Handler {
 	mux.HandleFunc("POST /v1/import", h.importModel)
 	mux.Handle("POST /v1/import/plan", answer(h.importPlan))
 	mux.Handle("POST /v1/import/models", answer(h.importModels))
+	mux.HandleFunc("POST /v1/hydrate", h.hydrate)
+	mux.Handle("PUT /v1/pause", answer(h.pause))
 	mux.HandleFunc("POST /v1/verify", h.verify)
 
 	mux.Handle("GET /metrics", h.Metrics)

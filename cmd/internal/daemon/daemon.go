@@ -56,6 +56,8 @@ type Daemon struct {
 	pulls       *pulls
 	background  *background
 	lazy        atomic.Pointer[lazy.Mount] // nil if models are shown when they are complete
+	lazyWhy     atomic.Pointer[string]     // why lazy is nil
+	holder      lazy.Holder                // of lazy; set by startLazy
 	metrics     *metrics
 }
 
@@ -208,6 +210,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return err
 	}
 	g.Go(ended)
+	g.Go(func() error { return d.watchLazy(ctx) })
 	g.Go(func() error { return d.store.Run(ctx) })
 	g.Go(func() error { return d.pulls.run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })

@@ -7,17 +7,17 @@
 //	registry     the facade, on loopback HTTP, and conversion
 //	snapshotter  } over one gRPC socket, for containerd
 //	differ       }
-//	pulls        prefetches, and imports from a local Ollama, owned by the daemon
+//	pulls        prefetches, imports from a local Ollama and hydrations, owned by the daemon
 //	background   the rest of models that are shown already
-//	lazy         the mount of files that are not complete
+//	lazy         the mount of files that are not complete; mounted anew if somebody unmounts it
 //	admin        HTTP over the admin socket, for the command line
 //
 // All that runs runs in one errgroup, started in Run; if one part ends with an error, all end.
 //
 // # What can be seen
 //
-// The metrics count models by who waited for them: prefetches, imports, and pulls of containerd,
-// which wait while a table layer is applied. At log level debug every request to the facade and to
+// The metrics count models by who wanted them: prefetches, imports, hydrations (of "background" if
+// nobody waits), and pulls of containerd, which wait while a table layer is applied. At log level debug every request to the facade and to
 // the admin socket has a line, without headers.
 //
 // # Start

@@ -22,7 +22,7 @@ const askTimeout = 2 * time.Second
 func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Jobs: d.pulls.jobs,
-		Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
+		Hydrate: d.hydrate, Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
 		Fetchers: d.facade.Fetchers, Repaired: d.snapshotter.Refresh, Health: d.health, Metrics: d.metrics.handler(), Log: d.log,
 	}
 }
@@ -56,6 +56,9 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 		}
 	}
 	var err error
+	if h.Lazy, err = d.lazyHealth(); err != nil {
+		return h, err
+	}
 	if h.Usage, err = d.store.Usage(ctx); err != nil {
 		return h, err
 	}

@@ -25,22 +25,23 @@ const (
 func (d *Daemon) startLazy(ctx context.Context) error {
 	if d.snapshotter.Way() != snapshotter.Stubs {
 		d.log.Info("models are shown when they are complete", "show", d.snapshotter.Way())
+		d.noLazy(fmt.Errorf("models are shown as %s", d.snapshotter.Way()))
 		return nil
 	}
 	tables, err := d.background.resume(ctx)
 	if err != nil {
 		return fmt.Errorf("go on with models that are not complete: %w", err)
 	}
-	holder, err := d.holder()
+	holder, err := d.newHolder()
 	if err != nil {
 		return err
 	}
-	m, err := lazy.Start(ctx, lazy.Options{
-		Dir: filepath.Join(d.store.Dir(), lazyDir), StateDir: filepath.Join(d.store.Dir(), lazyState), Source: d.store, Holder: holder,
-		ReadAhead: int64(d.config.Lazy.ReadAhead), NoPassthrough: !d.config.Lazy.Passthrough, Log: d.log,
-	})
+	d.holder = holder
+	d.holder.Files = nil // the mount's
+	m, err := lazy.Start(ctx, d.lazyOptions(holder))
 	if err != nil {
 		d.log.Error("models are shown when they are complete, those that are not can not be read", "incomplete", len(tables), "err", err)
+		d.noLazy(err)
 	} else {
 		d.lazy.Store(m)
 		if err := d.snapshotter.UseLazy(m.Dir()); err != nil {
@@ -48,28 +49,53 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 		}
 	}
 	for _, t := range tables {
-		d.background.start(t, nil)
+		sources, err := d.store.Sources(ctx, t)
+		if err != nil {
+			return err
+		}
+		d.background.start(t, d.laterSources(ctx, t, sources))
 	}
 	return nil
 }
 
-// holder says who keeps the mount while the daemon is down.
-func (d *Daemon) holder() (h lazy.Holder, err error) {
+// lazyOptions are the settings of the lazy mount.
+func (d *Daemon) lazyOptions(h lazy.Holder) lazy.Options {
+	dir, state := lazyDirs(d.store.Dir())
+	return lazy.Options{
+		Dir: dir, StateDir: state, Source: d.store, Holder: h,
+		ReadAhead: int64(d.config.Lazy.ReadAhead), NoPassthrough: !d.config.Lazy.Passthrough, Log: d.log,
+	}
+}
+
+// lazyDirs returns where the lazy mount of a root is, and its state.
+func lazyDirs(root string) (dir, state string) {
+	return filepath.Join(root, lazyDir), filepath.Join(root, lazyState)
+}
+
+// noLazy takes note of why there is no lazy mount.
+func (d *Daemon) noLazy(err error) {
+	why := err.Error()
+	d.lazyWhy.Store(&why)
+}
+
+// newHolder says who keeps the mount while the daemon is down. It may be called once.
+func (d *Daemon) newHolder() (h lazy.Holder, err error) {
+	c := d.config
 	m := config.Manager()
 	if h.Files, err = lazy.ListenFiles(m.ListenPID, m.ListenFDs, m.ListenNames); err != nil {
 		return h, fmt.Errorf("files of the service manager: %w", err)
 	}
-	if d.config.Lazy.Holder == config.HolderNone {
+	if c.Lazy.Holder == config.HolderNone {
 		return h, nil
 	}
-	if d.config.Lazy.Holder == config.HolderAuto && m.Stores {
+	if c.Lazy.Holder == config.HolderAuto && m.Stores {
 		h.NotifySocket = m.NotifySocket // and the process below, which may be there from before
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return h, err
 	}
-	h.Socket = filepath.Join(filepath.Dir(d.config.Address), "holder.sock")
+	h.Socket = filepath.Join(filepath.Dir(c.Address), "holder.sock")
 	h.Command = []string{self, "holder"}
 	return h, nil
 }

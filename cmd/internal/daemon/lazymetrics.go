@@ -45,12 +45,15 @@ var lazyMetrics = []lazyMetric{
 		func(_ store.Counts, s lazy.Stats) int64 { return s.Waiting }},
 }
 
+var lazyPaused = prometheus.NewDesc("ballast_lazy_paused", "1 if what nobody waits for is paused.", nil, nil)
+
 var lazyUnverified = prometheus.NewDesc("ballast_lazy_unverified", "1 if files can be read before a digest over them has matched (lazy.verify).", nil, nil)
 
 func (c *lazyCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range lazyMetrics {
 		ch <- m.desc
 	}
+	ch <- lazyPaused
 	ch <- lazyUnverified
 }
 
@@ -62,9 +65,14 @@ func (c *lazyCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, m := range lazyMetrics {
 		ch <- prometheus.MustNewConstMetric(m.desc, m.typ, float64(m.value(counts, stats)))
 	}
-	unverified := 0.0
-	if c.unverified {
-		unverified = 1
+	ch <- prometheus.MustNewConstMetric(lazyPaused, prometheus.GaugeValue, number(c.store.Paused()))
+	ch <- prometheus.MustNewConstMetric(lazyUnverified, prometheus.GaugeValue, number(c.unverified))
+}
+
+// number returns 1 for true.
+func number(b bool) float64 {
+	if b {
+		return 1
 	}
-	ch <- prometheus.MustNewConstMetric(lazyUnverified, prometheus.GaugeValue, unverified)
+	return 0
 }

@@ -29,6 +29,8 @@ type metrics struct {
 const (
 	byPrefetch   = "prefetch"
 	byImport     = "import"
+	byHydrate    = "hydrate"    // awaited
+	byBackground = "background" // nobody waits
 	byContainerd = "containerd"
 )
 
@@ -44,10 +46,10 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 11), // 0.5 ms to 9 min
 		}, []string{"op", "code"}),
 		active: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "ballast_active_pulls", Help: "Models that are awaited, by who asked for them.",
+			Name: "ballast_active_pulls", Help: "Models that are being brought, by who asked for them.",
 		}, []string{"by"}),
 	}
-	for _, by := range []string{byPrefetch, byImport, byContainerd} {
+	for _, by := range []string{byPrefetch, byImport, byHydrate, byBackground, byContainerd} {
 		m.active.WithLabelValues(by) // 0 is a value too
 	}
 	m.registry.MustRegister(

@@ -23,7 +23,7 @@ const keepEnded = 50
 // errStopping is why prefetches end when the daemon stops.
 var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errdefs.ErrAborted)
 
-// pulls are the prefetches and the imports. They belong to the daemon: who asked for one may go,
+// pulls are the prefetches, the imports and the hydrations. They belong to the daemon: who asked for one may go,
 // and whoever asks for the same reference in the same way joins it.
 type pulls struct {
 	convert  func(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error)
@@ -40,10 +40,10 @@ type pulls struct {
 	ended    []admin.Job      // oldest first
 }
 
-// A pull is one prefetch or import. The mutex of pulls guards it.
+// A pull is one prefetch, import or hydration. The mutex of pulls guards it.
 type pull struct {
 	key    string // tells it from others that run
-	by     string // byPrefetch or byImport
+	by     string // who asked, not byContainerd
 	ref    string
 	cancel context.CancelCauseFunc
 	pin    pinWish

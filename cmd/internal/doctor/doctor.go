@@ -63,6 +63,7 @@ func (d *Doctor) Run(ctx context.Context) []Finding {
 	health := d.daemon(ctx)
 	d.root(health)
 	d.kernel(health)
+	d.lazy(health)
 	d.space(health)
 	c := d.containerd(ctx)
 	d.hosts(ctx, c)

@@ -61,7 +61,7 @@ func newNode(t *testing.T) *node {
 // serve answers as a daemon that runs.
 func (n *node) serve(t *testing.T) {
 	t.Helper()
-	cfg := n.doctor.Config
+	cfg, dir := n.doctor.Config, n.dir
 	s, err := store.Open(cfg.Root, store.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -70,6 +70,7 @@ func (n *node) serve(t *testing.T) {
 	n.health = admin.Health{
 		Version: admin.Version{Version: testVersion}, Started: time.Now(), Dirs: map[string]admin.Dir{},
 		Address: cfg.Address, Facade: cfg.Facade.Listen, Show: "stubs",
+		Lazy: admin.LazyHealth{Mode: "auto", Dir: filepath.Join(dir, "lazy"), Mounted: true, Keeper: "process", Kept: true, Passthrough: true, Resend: true},
 	}
 	for _, name := range append([]string{"."}, rootParts...) {
 		path := filepath.Join(cfg.Root, name)
@@ -187,6 +188,26 @@ func TestFaults(t *testing.T) {
 		}, "kernel", Fail, "needs them", `snapshot.show = "auto"`},
 		{"kernel mended, daemon not restarted", func(_ *testing.T, n *node) { n.health.Show = "links" },
 			"kernel", Warn, "hard links", "restart ballastd"},
+		{"no FUSE", func(_ *testing.T, n *node) {
+			n.health.Lazy = admin.LazyHealth{Mode: "auto", Why: "open /dev/fuse: no such file"}
+		},
+			"lazy", Warn, "open /dev/fuse: no such file", "modprobe fuse"},
+		{"lazy mount gone", func(_ *testing.T, n *node) { n.health.Lazy.Mounted = false },
+			"lazy", Fail, "was unmounted by somebody", "restart ballastd"},
+		{"holder dead", func(_ *testing.T, n *node) { n.health.Lazy.Kept = false },
+			"lazy", Warn, "process does not answer", "restart ballastd"},
+		{"no holder wanted", func(_ *testing.T, n *node) {
+			n.health.Lazy.Kept, n.health.Lazy.Keeper = false, "none"
+			n.doctor.Config.Lazy.Holder = config.HolderNone
+		}, "lazy", Warn, `lazy.holder = "none"`, `lazy.holder = "auto"`},
+		{"kernel without resend", func(_ *testing.T, n *node) { n.health.Lazy.Resend = false },
+			"lazy", Warn, "hang until their reader is killed", "Linux 6.9"},
+		{"kernel without passthrough", func(_ *testing.T, n *node) { n.health.Lazy.Passthrough = false },
+			"lazy", Warn, "by way of ballastd", "Linux 6.9"},
+		{"paused", func(_ *testing.T, n *node) { n.health.Lazy.Paused = true },
+			"lazy", Warn, "is paused", "ballast hydrate --resume"},
+		{"unverified", func(_ *testing.T, n *node) { n.health.Lazy.Unverified = true },
+			"lazy", Warn, "before they were verified", `lazy.verify = "chunk"`},
 		{"no space", func(_ *testing.T, n *node) { n.doctor.Config.Fetch.Reserve = 1 << 62 },
 			"space", Fail, "nothing is fetched", "ballast gc"},
 		{"little space", func(_ *testing.T, n *node) { n.doctor.Config.GC.High = 0 },

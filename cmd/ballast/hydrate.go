@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/opencontainers/go-digest"
+	"github.com/spf13/cobra"
+)
+
+// A hydration is what "hydrate" was asked to do.
+type hydration struct {
+	names         []string
+	wait          bool
+	pause, resume bool
+	out           output
+}
+
+func (a *app) hydrateCommand() *cobra.Command {
+	var h hydration
+	c := &cobra.Command{
+		Use:   "hydrate REF|DIGEST...",
+		Short: "bring the rest of models that can be read before they are complete",
+		Long: `Bring the rest of models that are known to this node and not complete: those that are shown
+already, and those of which something is missing. Without --wait that only begins; it gives way to
+readers and to all that somebody waits for. Nothing is pinned.
+
+With --pause, what nobody waits for stands still, for all models, until --resume or the next start
+of ballastd. Who reads a model goes on to get what he reads, and prefetches and pulls go on.`,
+		Example:           "  ballast hydrate registry.ollama.ai/library/llama3.2:1b --wait\n  ballast hydrate --pause",
+		ValidArgsFunction: a.completes(0, modelRefs),
+	}
+	out := outputFlag(c)
+	f := c.Flags()
+	f.BoolVar(&h.wait, "wait", false, "wait until the models are complete, with progress")
+	f.BoolVar(&h.pause, "pause", false, "let what nobody waits for stand still")
+	f.BoolVar(&h.resume, "resume", false, "let it go on")
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+		h.names, h.out = args, *out
+		if err := h.check(); err != nil {
+			return err
+		}
+		if h.pause || h.resume {
+			return a.pause(cmd.Context(), cl, h)
+		}
+		return a.each(args, func(name string) error { return a.hydrate(cmd.Context(), cl, name, h) })
+	})
+	return c
+}
+
+// check returns a usageError for what can not be meant.
+func (h *hydration) check() error {
+	switch turn := h.pause || h.resume; {
+	case h.pause && h.resume:
+		return usage("--pause and --resume are opposites")
+	case turn && h.wait:
+		return usage("--wait goes with models, and not with --pause and --resume")
+	case turn && len(h.names) > 0:
+		return usage("--pause and --resume are for all models, name none")
+	case !turn && len(h.names) == 0:
+		return usage("no model given")
+	}
+	return names(h.names)
+}
+
+// pause lets what nobody waits for stand still, or go on.
+func (a *app) pause(ctx context.Context, cl *admin.Client, h hydration) error {
+	paused, err := cl.Pause(ctx, h.pause)
+	switch {
+	case err != nil:
+		return err
+	case h.out == outJSON:
+		return a.printJSON(admin.PauseRequest{Paused: paused})
+	case a.quiet:
+	case paused:
+		fmt.Fprintln(a.stdout, "paused: what nobody waits for stands still; readers go on")
+	default:
+		fmt.Fprintln(a.stdout, "resumed")
+	}
+	return nil
+}
+
+// hydrate brings the rest of one model.
+func (a *app) hydrate(ctx context.Context, cl *admin.Client, name string, h hydration) error {
+	var p progress = noProgress{}
+	if h.wait || h.out == outJSON {
+		p = a.progress(name, h.out)
+	}
+	start := time.Now()
+	last, err := cl.Hydrate(ctx, admin.HydrateRequest{Name: name, Wait: h.wait}, p.event)
+	p.end()
+	if ctx.Err() != nil {
+		fmt.Fprintf(a.stderr, "ballast: detached from %s; ballastd goes on. The same command follows it again.\n", name)
+		return ctx.Err()
+	}
+	if err != nil {
+		if h.out == outJSON {
+			p.event(admin.Event{Status: admin.StatusError, Ref: name, Error: admin.Wrap(err)})
+		}
+		return admin.About(name, err)
+	}
+	switch {
+	case h.out == outJSON:
+		p.event(last)
+	case a.quiet:
+		fmt.Fprintln(a.stdout, known(last))
+	case last.Status == admin.StatusStarted:
+		fmt.Fprintf(a.stdout, "%s  %s  started; \"ballast ls\" says how far it is\n", printable(last.Ref), known(last))
+	case last.Status == admin.StatusPaused:
+		fmt.Fprintf(a.stdout, "%s  %s  begins after \"ballast hydrate --resume\"\n", printable(last.Ref), known(last))
+	default:
+		fmt.Fprintf(a.stdout, "%s  %s  %s  %s\n", printable(last.Ref), known(last), size(last.Image.Size), time.Since(start).Round(time.Millisecond))
+	}
+	return nil
+}
+
+// known returns the digest by which the image of an event is known.
+func known(e admin.Event) digest.Digest {
+	im := admin.Image{Image: *e.Image}
+	return im.ID()
+}

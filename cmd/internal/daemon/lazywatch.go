@@ -1,0 +1,125 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/snapshotter/lazy"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+)
+
+// lookEvery is how often is looked whether the lazy mount is still where it was.
+const lookEvery = 2 * time.Second
+
+// watchLazy replaces the lazy mount when somebody unmounts it, until ctx ends. What is open through
+// it, or was mounted with it, is served as long as the kernel lets it.
+func (d *Daemon) watchLazy(ctx context.Context) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	var old sync.WaitGroup
+	defer old.Wait()
+	for d.lazy.Load() != nil {
+		m := d.lazy.Load()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.Done():
+		case <-tick.C:
+			s, err := m.Status()
+			if err != nil {
+				d.log.Warn("it is not known whether the lazy mount is still there", "dir", m.Dir(), "err", err)
+			}
+			if err != nil || s.Mounted {
+				continue
+			}
+		}
+		if ctx.Err() == nil {
+			d.replaceLazy(ctx, m)
+			old.Go(func() { d.serveOld(ctx, m) })
+		}
+	}
+	return nil
+}
+
+// replaceLazy mounts anew, trying until ctx ends.
+func (d *Daemon) replaceLazy(ctx context.Context, old *lazy.Mount) {
+	d.log.Error("somebody has unmounted the lazy mount; mounting it anew. Containers that were started before keep the old one while it lives, and may have to be started again",
+		"dir", old.Dir())
+	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
+		m, err := lazy.Start(ctx, d.lazyOptions(d.holder))
+		if err == nil {
+			d.lazy.Store(m)
+			return
+		}
+		d.log.Error("no lazy mount: files that are not complete can not be read; trying again", "wait", wait, "err", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// serveOld lets go of a mount when the kernel has ended it, or ctx ends.
+func (d *Daemon) serveOld(ctx context.Context, old *lazy.Mount) {
+	select {
+	case <-old.Done():
+	case <-ctx.Done():
+	}
+	if err := old.Abandon(context.WithoutCancel(ctx)); err != nil {
+		d.log.Warn("old lazy mount", "err", err)
+	}
+}
+
+// lazyHealth returns facts about the lazy mount.
+func (d *Daemon) lazyHealth() (admin.LazyHealth, error) {
+	h := admin.LazyHealth{
+		Mode: d.config.Lazy.Mode, Paused: d.store.Paused(), Unverified: d.config.Lazy.Verify == config.VerifyAfter,
+	}
+	m := d.lazy.Load()
+	if m == nil {
+		if why := d.lazyWhy.Load(); why != nil {
+			h.Why = *why
+		}
+		return h, nil
+	}
+	s, err := m.Status()
+	if err != nil {
+		return h, err
+	}
+	st := m.Stats()
+	h.Dir, h.Mounted, h.Takeover, h.Waiting = m.Dir(), s.Mounted, st.Takeovers > 0, st.Waiting
+	h.Keeper, h.Kept, h.Passthrough, h.Resend = s.Keeper, s.Kept, s.Passthrough, s.Resend
+	return h, nil
+}
+
+// Unmount takes the lazy mount away that a daemon with this configuration left, and ends the
+// process that keeps it. It says whether there was one. It returns errdefs.ErrUnavailable if a
+// daemon runs.
+func Unmount(ctx context.Context, c *config.Config, o lazy.Options) (was bool, err error) {
+	if err := checkRoot(c.Root); err != nil {
+		return false, err
+	}
+	if _, err := os.Stat(c.Root); errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	// Whoever has the database is the daemon of this root.
+	s, err := store.Open(c.Root, store.Options{Log: o.Log})
+	if errdefs.IsUnavailable(err) {
+		err = fmt.Errorf("ballastd runs, stop it first: %w", err)
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	o.Dir, o.StateDir = lazyDirs(s.Dir())
+	o.Holder = lazy.Holder{Socket: filepath.Join(filepath.Dir(c.Address), "holder.sock")}
+	return lazy.Detach(ctx, o)
+}

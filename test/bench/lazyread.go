@@ -1,0 +1,224 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+)
+
+// lazyDone measures reading a file that was read before it was complete: through the mount of that
+// time, opened again, and through a new one.
+func (b *bench) lazyDone(m model) {
+	l := b.prepareLazy("done", m)
+	b.configure(standStill)
+	b.must(b.node.Pull("ballast", l.ref))
+	dir, unmount := b.mount("ballast", l.ref)
+	old := filepath.Join(dir, modelFile)
+	b.readOnce(old, 0) // so that the kernel has decided where the file is, and does not forget it
+	kept, err := unix.Open(old, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		b.t.Fatalf("%s: %v", old, err)
+	}
+	if b.complete(l.digest) {
+		b.t.Fatalf("the model is complete too early")
+	}
+	b.configure("")
+	b.awaitComplete(l.digest)
+	opens := b.metric("ballast_lazy_passthrough_opens_total")
+	dir, unmountNew := b.mount("ballast", l.ref)
+	native := filepath.Join(b.node.Dir, "native")
+	b.task("copy", filepath.Join(dir, modelFile), native)
+	for _, temperature := range []string{"cold", "warm"} {
+		var oldMount, newMount, control series
+		for range b.rounds {
+			for _, f := range []struct {
+				path string
+				to   *series
+			}{{old, &oldMount}, {filepath.Join(dir, modelFile), &newMount}, {native, &control}} {
+				touch(b, m.size+2<<30)
+				drop()
+				if temperature == "warm" {
+					b.task("read", f.path)
+				}
+				f.to.add(b.task("read", f.path))
+			}
+		}
+		b.addRate("lazy: completed file, new mount, "+temperature, m.size, newMount, "native", control, "≥ 0.97")
+		b.addRate("lazy: completed file, old mount, "+temperature, m.size, oldMount, "native", control, "≥ 0.9")
+	}
+	b.rows = append(b.rows, row{"openings of the old mount by passthrough", fmt.Sprint(b.metric("ballast_lazy_passthrough_opens_total") - opens), "", "", "all"})
+	unix.Close(kept)
+	unmountNew()
+	unmount()
+	b.forget(l.ref)
+	os.Remove(native)
+}
+
+// metric returns a metric of ballastd.
+func (b *bench) metric(name string) int64 {
+	for line := range strings.Lines(b.node.Metrics()) {
+		var v float64
+		if n, _ := fmt.Sscanf(line, name+" %g", &v); n == 1 {
+			return int64(v)
+		}
+	}
+	b.t.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+// lazyRandom measures small reads of a file that is not complete: where it is, and where it is not.
+func (b *bench) lazyRandom(m model) {
+	l := b.prepareLazy("random", m)
+	resident := m.size / 4
+	b.configure(standStill)
+	defer b.configure("")
+	b.settle(l.size, l.digest)
+	b.must(b.node.Pull("ballast", l.ref))
+	dir, unmount := b.mount("ballast", l.ref)
+	path := filepath.Join(dir, modelFile)
+	b.task("head", path, fmt.Sprint(resident))
+	native := filepath.Join(b.node.Dir, "native")
+	b.task("copyHead", path, native, fmt.Sprint(resident))
+	for _, how := range []string{"cold", "warm"} {
+		var ours, control [2]series // the median and the 99th percentile
+		for range b.rounds {
+			for _, f := range []struct {
+				path string
+				to   *[2]series
+			}{{path, &ours}, {native, &control}} {
+				touch(b, m.size)
+				drop()
+				_, said := b.taskSays("random", f.path, fmt.Sprint(resident), how)
+				for i, s := range strings.Fields(said) {
+					d, err := time.ParseDuration(s)
+					if err != nil {
+						b.t.Fatalf("random: %v", err)
+					}
+					f.to[i].add(d)
+				}
+			}
+		}
+		for i, which := range []string{"median", "p99"} {
+			target := map[string]string{"p99": "< 100µs"}[which]
+			what := "lazy: 4 KiB of what is there, " + map[string]string{"cold": "all cold", "warm": "daemon's warm"}[how] + ", " + which
+			b.rows = append(b.rows, row{what, ours[i].median().String(), "native " + control[i].median().String(),
+				fmt.Sprintf("%.2f", ours[i].median().Seconds()/control[i].median().Seconds()), target})
+		}
+	}
+	first := resident + 64<<20 // what was read ahead is there too
+	half := first + (m.size-first)/2
+	b.lazyAbsent(l, path, first, half, row{what: "lazy: 4 KiB of an absent chunk", target: "≤ 1.3"})
+	b.configure("")
+	b.lazyAbsent(l, path, half, m.size, row{what: "the same, with the rest on its way"})
+	b.link(0, 0)
+	b.awaitComplete(l.digest)
+	unmount()
+	b.forget(l.ref)
+	os.Remove(native)
+}
+
+// absentReads is how many absent chunks are read, one after the other.
+const absentReads = 15
+
+// lazyAbsent measures reads of chunks between two offsets that are not there, beside requests for the
+// same ranges.
+func (b *bench) lazyAbsent(l lazyModel, path string, from, to int64, r row) {
+	const chunk, apart = 4 << 20, 5 // chunks, so that nobody seems to read on
+	b.link(200<<20, farLink)
+	f, err := os.Open(path)
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	defer f.Close()
+	client := newClient(1)
+	defer client.CloseIdleConnections()
+	var ours, control series
+	n := int((to - from) / chunk / apart)
+	for _, at := range rand.Perm(n)[:min(n, absentReads)] {
+		off := from/chunk*chunk + int64(at)*apart*chunk
+		ours.add(timed(func() { _, err = f.ReadAt(make([]byte, 4<<10), off+1<<20) }))
+		if err != nil {
+			b.t.Fatalf("%v", err)
+		}
+		p := make([]byte, min(chunk, l.size-off))
+		control.add(timed(func() { err = getRange(client, l.url, p, off) }))
+		if err != nil {
+			b.t.Fatalf("%v", err)
+		}
+	}
+	r.value, r.control = millis(ours.median()), "range request "+millis(control.median())
+	r.ratio = fmt.Sprintf("%.2f", ours.median().Seconds()/control.median().Seconds())
+	b.rows = append(b.rows, r)
+}
+
+// safetensorsTensors is the number of tensors of a model whose tensors are shared.
+const safetensorsTensors = 80
+
+// safetensors returns a file of random tensors. A tuned one has another header, and each tenth tensor
+// is another.
+func safetensors(size int64, seed uint64, tuned bool) io.Reader {
+	each := size / safetensorsTensors / 512 * 512
+	var head bytes.Buffer
+	head.WriteString("{")
+	if tuned {
+		fmt.Fprintf(&head, `"__metadata__":{"format":"pt","note":%q},`, strings.Repeat("tuned ", 1000))
+	}
+	var parts []io.Reader
+	for i := range safetensorsTensors {
+		if i > 0 {
+			head.WriteString(",")
+		}
+		at := int64(i) * each
+		fmt.Fprintf(&head, `"model.layers.%d.weight":{"dtype":"BF16","shape":[%d,256],"data_offsets":[%d,%d]}`, i, each/512, at, at+each)
+		s := seed<<32 + uint64(i)
+		if tuned && i%10 == 0 {
+			s |= 1 << 31
+		}
+		parts = append(parts, model{size: each, seed: s}.bytes())
+	}
+	head.WriteString("}")
+	head.Write(bytes.Repeat([]byte(" "), -head.Len()&7))
+	front := binary.LittleEndian.AppendUint64(nil, uint64(head.Len()))
+	return io.MultiReader(append([]io.Reader{bytes.NewReader(front), &head}, parts...)...)
+}
+
+// pushSafetensors pushes a ModelPack of one such file, and returns its digest.
+func (b *bench) pushSafetensors(repository string, size int64, seed uint64, tuned bool) digest.Digest {
+	l := b.pushFile(repository, modelFile, func() io.Reader { return safetensors(size, seed, tuned) })
+	b.pushModelPack(repository, "v1", []ocispec.Descriptor{l}, nil)
+	return l.Digest
+}
+
+// pushFile pushes a file as a raw layer of a ModelPack.
+func (b *bench) pushFile(repository, name string, open func() io.Reader) ocispec.Descriptor {
+	d, n, err := hashOf(open())
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	b.node.Registry.PushBlob(b.t, repository, d, n, open())
+	return ocispec.Descriptor{MediaType: modelPack + "weight.v1.raw", Digest: d, Size: n,
+		Annotations: map[string]string{"org.cncf.model.filepath": name}}
+}
+
+// pushFiles makes a model of many files, together of a size, and converts it ahead of time.
+func (b *bench) pushFiles(name string, size int64, n int, seed uint64) (ref string, files []digest.Digest) {
+	fmt.Fprintf(os.Stderr, "bench: preparing %s of %s\n", name, sizeOf(size))
+	var layers []ocispec.Descriptor
+	for i := range n {
+		part := model{size: size / int64(n), seed: seed<<32 + uint64(i)}
+		layers = append(layers, b.pushFile("bench/"+name, fmt.Sprintf("model-%05d.safetensors", i), part.bytes))
+	}
+	b.pushModelPack("bench/"+name, "v1", layers, nil)
+	l := b.prepareLazy(name, model{repository: "bench/" + name})
+	return l.ref, digestsOf(layers)
+}

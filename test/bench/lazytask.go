@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+func newClient(streams int) *http.Client {
+	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: streams, DisableCompression: true}}
+}
+
+// download fetches ranges over 8 connections. With a directory it also hashes each and writes it to a
+// file there, which is not synced.
+func download(url, length, dir string) error {
+	const chunk, streams = 4 << 20, 8
+	size, err := strconv.ParseInt(length, 10, 64)
+	if err != nil {
+		return err
+	}
+	var f *os.File
+	if dir != "" {
+		if f, err = os.Create(filepath.Join(dir, "download")); err != nil {
+			return err
+		}
+		defer os.Remove(f.Name())
+		defer f.Close()
+	}
+	client := newClient(streams)
+	buffers := make(chan []byte, streams)
+	for range streams {
+		buffers <- make([]byte, chunk)
+	}
+	g, _ := errgroup.WithContext(context.Background())
+	for off := int64(0); off < size; off += chunk {
+		buf := <-buffers
+		g.Go(func() error {
+			defer func() { buffers <- buf }()
+			p := buf[:min(chunk, size-off)]
+			if err := getRange(client, url, p, off); err != nil || f == nil {
+				return err
+			}
+			sha256.Sum256(p)
+			_, err := f.WriteAt(p, off)
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// readHead reads the first bytes of a file.
+func readHead(name, length string) error { return copyHead(name, os.DevNull, length) }
+
+func copyHead(from, to, length string) error {
+	n, err := strconv.ParseInt(length, 10, 64)
+	if err != nil {
+		return err
+	}
+	r, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(struct{ io.Writer }{w}, io.LimitReader(r, n), make([]byte, 1<<20))
+	if to == os.DevNull {
+		return errors.Join(err, w.Close())
+	}
+	return errors.Join(err, w.Sync(), w.Close())
+}
+
+// randomReads is how many pages are read at random.
+const randomReads = 5000
+
+// random reads pages of the first bytes of a file that the kernel does not have in the cache of that
+// file, and prints the median and the 99th percentile of their times. How is "warm" if whatever is
+// behind the file may be cached.
+func random(name, length, how string) error {
+	n, err := strconv.ParseInt(length, 10, 64)
+	if err != nil {
+		return err
+	}
+	if how == "warm" {
+		if err := readHead(name, length); err != nil {
+			return err
+		}
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if how == "warm" {
+		// Of a file of a local file system nothing is left then: it is the control for both.
+		if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+			return err
+		}
+	}
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM); err != nil {
+		return err
+	}
+	var times series
+	p := make([]byte, 4<<10)
+	for range randomReads {
+		off := rand.Int64N(n/int64(len(p))) * int64(len(p))
+		start := time.Now()
+		if _, err := f.ReadAt(p, off); err != nil {
+			return err
+		}
+		times.add(time.Since(start))
+	}
+	slices.Sort(times)
+	fmt.Println(times[len(times)/2], times[len(times)*99/100])
+	return nil
+}
+
+// readAll reads the files of a directory with many readers: one for each file, or each a part of the
+// only one.
+func readAll(dir, count string) error {
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return err
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
+	if err != nil || len(names) == 0 {
+		return errors.Join(fmt.Errorf("%s has no files", dir), err)
+	}
+	var g errgroup.Group
+	for i := range n {
+		g.Go(func() error {
+			f, err := os.Open(names[i%len(names)])
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			info, err := f.Stat()
+			if err != nil {
+				return err
+			}
+			per := int64(n / len(names)) // readers of this file
+			part := info.Size() / per
+			_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, io.NewSectionReader(f, int64(i/len(names))*part, part), make([]byte, 256<<10))
+			return err
+		})
+	}
+	return g.Wait()
+}

@@ -1,0 +1,254 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// A lazyState is what ls says of an image that is not complete.
+type lazyState struct {
+	Table            string
+	State            string
+	Total, Completed int64
+	Paused           bool
+	Unverified       bool
+	Snapshots        int
+}
+
+// lazyStateOf returns the state of the only image of a node.
+func lazyStateOf(t *testing.T, n *node.Node) lazyState {
+	t.Helper()
+	var all []lazyState
+	if err := json.Unmarshal([]byte(ballast(t, n, "ls", "-o", "json")), &all); err != nil || len(all) != 1 {
+		t.Fatalf("ls: %d images, %v", len(all), err)
+	}
+	return all[0]
+}
+
+// TestHydrate pauses the rest of a model that a container reads: the reader goes on, the rest stands
+// still until somebody waits for it. The states say so.
+func TestHydrate(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	m := &lazyModel{node: n, want: weights(126, 96<<20)}
+	m.ref = convertedModel(t, n, converttest.ModelPackRaw(converttest.Files(m.want)))
+	ballast(t, n, "hydrate", "--pause")
+	n.Registry.Wire.Link(40<<20, time.Millisecond)
+	mustPull(t, n, "ballast", m.ref)
+	m.path = filepath.Join(rootOf(t, n, m.ref), "model.gguf")
+	for i := range 4 {
+		if err := m.read(i*20<<20, 1<<20); err != nil {
+			t.Errorf("read in the pause: %v", err)
+		}
+	}
+	s := lazyStateOf(t, n)
+	if s.State != "lazy" || !s.Paused || s.Unverified || s.Snapshots == 0 || s.Completed < 4<<20 || s.Completed >= s.Total {
+		t.Errorf("in the pause: %+v", s)
+	}
+	out := ballast(t, n, "ls")
+	if !strings.Contains(out, "%, paused, in use") || !strings.Contains(out, "lazy ") {
+		t.Errorf("ls in the pause:\n%s", out)
+	}
+	if out := ballast(t, n, "inspect", s.Table); !strings.Contains(out, "%, paused, in use") {
+		t.Errorf("inspect in the pause:\n%s", out)
+	}
+	if out := doctor(n); !strings.Contains(out.Stdout, "mend: ballast hydrate --resume") {
+		t.Errorf("doctor in the pause:\n%s", out.Output())
+	}
+	ballast(t, n, "hydrate", s.Table) // begins nothing that is not paused
+	if m.complete() {
+		t.Error("the model was complete in the pause")
+	}
+	n.Registry.Wire.Link(0, 0)
+	if out := ballast(t, n, "hydrate", "--wait", "-o", "json", s.Table); !strings.Contains(out, `"status":"success"`) {
+		t.Errorf("hydrate --wait:\n%s", out)
+	}
+	if !m.complete() {
+		t.Error("hydrate --wait returned before the model was complete")
+	}
+	if s := lazyStateOf(t, n); s.State != "complete" || s.Paused {
+		t.Errorf("at the end: %+v", s)
+	}
+	ballast(t, n, "hydrate", "--resume")
+	if err := m.read(0, len(m.want)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHydrateResumes lets what is paused go on.
+func TestHydrateResumes(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	ballast(t, n, "hydrate", "--pause")
+	m := mountLazy(t, n, 24<<20, 40<<20)
+	if s := lazyStateOf(t, n); s.State != "lazy" || !s.Paused {
+		t.Errorf("in the pause: %+v", s)
+	}
+	ballast(t, n, "hydrate", "--resume")
+	m.awaitComplete(t)
+}
+
+// TestLazyStateUnverified says that what is read was not compared with a digest yet.
+func TestLazyStateUnverified(t *testing.T) {
+	n := node.StartNode(t, node.Options{Config: "[lazy]\nmode = \"lazy\"\nverify = \"after\"\n"})
+	ballast(t, n, "hydrate", "--pause")
+	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(127, 24<<20))))
+	mustPull(t, n, "ballast", ref)
+	if s := lazyStateOf(t, n); s.State != "lazy" || !s.Unverified {
+		t.Errorf("got %+v", s)
+	}
+	if out := ballast(t, n, "ls"); !strings.Contains(out, "unverified, in use") {
+		t.Errorf("ls:\n%s", out)
+	}
+	ballast(t, n, "hydrate", "--wait", ref)
+	if s := lazyStateOf(t, n); s.State != "complete" || s.Unverified {
+		t.Errorf("at the end: %+v", s)
+	}
+}
+
+// TestBallastdUnmount takes away what a daemon leaves for the next one.
+func TestBallastdUnmount(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	ballast(t, n, "hydrate", "--pause")
+	m := mountLazy(t, n, 24<<20, 40<<20)
+	unmount := func() node.Result {
+		return node.Command(t.Context(), n.Env(), node.Binary(t, "ballastd"), "--config", n.ConfigFile(), "unmount")
+	}
+	wantError(t, unmount(), "ballastd runs, stop it first")
+	if err := m.read(0, 4096); err != nil {
+		t.Errorf("after an unmount that was refused: %v", err)
+	}
+	n.Ballastd.Stop(t)
+	if !lazyMounted(t, n) {
+		t.Fatal("the daemon unmounted it itself")
+	}
+	if out := unmount(); out.Err != nil || out.Stdout != "unmounted\n" {
+		t.Errorf("%v\n%s", out.Err, out.Output())
+	}
+	if lazyMounted(t, n) {
+		t.Error("it is still mounted")
+	}
+	waitFor(t, "the holder to end", func() error {
+		if _, err := os.Stat(filepath.Join(n.Dir, "holder.sock")); err == nil {
+			return fmt.Errorf("its socket is there")
+		}
+		return nil
+	})
+	if out := unmount(); out.Err != nil || out.Stdout != "nothing is mounted\n" {
+		t.Errorf("again: %v\n%s", out.Err, out.Output())
+	}
+	n.StartBallastd(t)
+	n.Registry.Wire.Link(0, 0)
+	waitFor(t, "the model to be complete", func() error {
+		if !m.complete() {
+			return fmt.Errorf("it is not")
+		}
+		return nil
+	})
+}
+
+// lazyMounted says whether the lazy mount of a node is there.
+func lazyMounted(t *testing.T, n *node.Node) bool {
+	t.Helper()
+	p, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(p), " "+filepath.Join(n.Root(), "lazy")+" ")
+}
+
+// TestLazyRemounted takes the mount away under a container that reads: it goes on with the old one, and
+// others find a new one.
+func TestLazyRemounted(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	ballast(t, n, "hydrate", "--pause")
+	m := mountLazy(t, n, 64<<20, 40<<20)
+	if err := m.read(0, 4096); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Unmount(filepath.Join(n.Root(), "lazy"), unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "a new mount", func() error {
+		if !lazyMounted(t, n) {
+			return fmt.Errorf("there is none")
+		}
+		return nil
+	})
+	if !logged(t, n, "level=ERROR", "somebody has unmounted the lazy mount") {
+		t.Error("the log does not say so")
+	}
+	if err := m.read(60<<20, 4096); err != nil {
+		t.Errorf("by the old mount: %v", err)
+	}
+	again := &lazyModel{node: n, want: m.want, path: filepath.Join(rootOf(t, n, m.ref), "model.gguf")}
+	if err := again.read(50<<20, 4096); err != nil {
+		t.Errorf("by the new mount: %v", err)
+	}
+	if m.complete() {
+		t.Error("the model was complete too early, the reads proved little")
+	}
+	n.Ballastd.Stop(t)
+	n.StartBallastd(t)
+	if err := again.read(40<<20, 4096); err != nil {
+		t.Errorf("by the new mount, after a restart: %v", err)
+	}
+	n.Registry.Wire.Link(0, 0)
+	waitFor(t, "the model to be complete", func() error {
+		if !m.complete() {
+			return fmt.Errorf("it is not")
+		}
+		return nil
+	})
+}
+
+// TestSharedChunks says what a fine-tune has in common with its base.
+func TestSharedChunks(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	base := weights(128, 24<<20)
+	tuned := append(append([]byte{}, base[:16<<20]...), weights(129, 8<<20)...)
+	d := digest.FromBytes(tuned)
+	for i, p := range [][]byte{base, tuned} {
+		n.Registry.Push(t, "models/src", fmt.Sprint(i), artifact(converttest.ModelPackRaw(converttest.Files(p))))
+		ref := n.Registry.Ref("models/src", fmt.Sprint(i))
+		ballast(t, n, "convert", ref, n.Registry.Ref("models/dst", fmt.Sprint(i)))
+	}
+	n.Registry.Wire.Reset()
+	for i := range 2 {
+		mustPull(t, n, "ballast", n.Registry.Ref("models/dst", fmt.Sprint(i)))
+		waitFor(t, "all to be complete", func() error {
+			if out := ballast(t, n, "ls"); strings.Contains(out, "lazy ") || strings.Contains(out, "partial") {
+				return fmt.Errorf("ls:\n%s", out)
+			}
+			return nil
+		})
+	}
+	if sent := n.Registry.Wire.BlobBytes()[d]; sent > 10<<20 {
+		t.Errorf("%d bytes of the fine-tune were fetched", sent)
+	}
+	var all []struct{ Table string }
+	if err := json.Unmarshal([]byte(ballast(t, n, "ls", "-o", "json")), &all); err != nil || len(all) != 2 {
+		t.Fatalf("ls: %+v, %v", all, err)
+	}
+	var detail struct {
+		Chunks struct{ Chunks, Bytes, Shared int64 }
+	}
+	ref := all[1].Table
+	if err := json.Unmarshal([]byte(ballast(t, n, "inspect", "-o", "json", ref)), &detail); err != nil {
+		t.Fatal(err)
+	}
+	if c := detail.Chunks; c.Chunks == 0 || c.Bytes < 24<<20 || c.Shared < 15<<20 || c.Shared >= c.Bytes {
+		t.Errorf("got %+v", c)
+	}
+	if out := ballast(t, n, "inspect", ref); !strings.Contains(out, "are in other objects of this node too") {
+		t.Errorf("inspect:\n%s", out)
+	}
+}

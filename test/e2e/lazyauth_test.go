@@ -1,0 +1,137 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+)
+
+// A tokenRegistry asks for bearer tokens, and sends who wants a blob to an address of its own, as the
+// registries of the large clouds do. Tokens and addresses hold until expire.
+type tokenRegistry struct {
+	next http.Handler
+	host string
+
+	mu       sync.Mutex // guards what follows
+	age      int        // tokens and addresses of another age do not hold any more
+	password string     // of "user"
+	renewals int        // tokens that were given out
+	refused  int        // requests with what does not hold
+}
+
+func (r *tokenRegistry) expire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.age++
+	r.renewals, r.refused = 0, 0
+}
+
+func (r *tokenRegistry) setPassword(p string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.password = p
+}
+
+func (r *tokenRegistry) seen() (renewals, refused int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.renewals, r.refused
+}
+
+// ServeHTTP implements http.Handler.
+func (r *tokenRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	good := fmt.Sprintf("Bearer age%d", r.age)
+	signed := fmt.Sprintf("/signed%d", r.age)
+	user, password, _ := req.BasicAuth()
+	welcome := user == "user" && password == r.password
+	refuse := func(status int) {
+		r.refused++
+		r.mu.Unlock()
+		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="http://%s/token",service="registry"`, r.host))
+		w.WriteHeader(status)
+	}
+	switch {
+	case req.URL.Path == "/token" && !welcome:
+		refuse(http.StatusUnauthorized)
+	case req.URL.Path == "/token":
+		r.renewals++
+		r.mu.Unlock()
+		fmt.Fprintf(w, `{"token":"age%d","expires_in":3600}`, r.age)
+	case strings.HasPrefix(req.URL.Path, "/signed") && !strings.HasPrefix(req.URL.Path, signed+"/"):
+		refuse(http.StatusForbidden)
+	case strings.HasPrefix(req.URL.Path, "/signed"):
+		r.mu.Unlock()
+		http.StripPrefix(signed, r.next).ServeHTTP(w, req)
+	case req.Header.Get("Authorization") != good:
+		refuse(http.StatusUnauthorized)
+	case node.AnyBlob(req):
+		r.mu.Unlock()
+		http.Redirect(w, req, "http://"+r.host+signed+req.URL.Path, http.StatusTemporaryRedirect)
+	default:
+		r.mu.Unlock()
+		r.next.ServeHTTP(w, req)
+	}
+}
+
+// TestLazyCredentials reads a model after its token and its addresses have expired: they are renewed
+// while there are credentials. Without, what is there can be read, and the log says what is wrong.
+func TestLazyCredentials(t *testing.T) {
+	docker := filepath.Join(t.TempDir(), "config.json")
+	n := node.StartNode(t, node.Options{Config: fmt.Sprintf("[upstream]\ndocker_config = %q\n", docker)})
+	front := &tokenRegistry{next: n.Registry.Wire, password: "secret"}
+	front.host = node.Serve(t, front)
+	n.Upstream(t, front.host, front.host)
+	auth := base64.StdEncoding.EncodeToString([]byte("user:secret"))
+	if err := os.WriteFile(docker, fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, front.host, auth), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := weights(160, 200<<20)
+	ref := convertedModel(t, n, converttest.ModelPackRaw(converttest.Files(want)))
+	ref = strings.Replace(ref, n.Registry.Host, front.host, 1)
+	n.Registry.Wire.Link(6<<20, 5*time.Millisecond)
+	mustPull(t, n, "ballast", ref, "--user", "user:secret")
+	m := &lazyModel{node: n, ref: ref, want: want, path: filepath.Join(rootOf(t, n, ref), "model.gguf")}
+	if err := m.read(100<<20, 4096); err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []int{140 << 20, 180 << 20} {
+		front.expire()
+		if err := m.read(at, 4096); err != nil {
+			t.Errorf("after the token expired: %v", err)
+		}
+		if renewed, refused := front.seen(); renewed == 0 || refused == 0 {
+			t.Errorf("%d tokens were renewed after %d refusals; the test proves nothing", renewed, refused)
+		}
+	}
+	front.setPassword("another")
+	front.expire()
+	if err := m.read(190<<20, 4096); !errors.Is(err, syscall.EIO) {
+		t.Errorf("missing bytes without credentials: got %v, want EIO", err)
+	}
+	if err := m.read(100<<20, 4096); err != nil {
+		t.Errorf("bytes that are there: %v", err)
+	}
+	if !logged(t, n, "level=ERROR", "can not be read", "credentials") && !logged(t, n, "level=ERROR", "can not be read", "401") {
+		t.Error("the log does not say why")
+	}
+	if m.complete() {
+		t.Error("the model was complete too early; the test proves nothing")
+	}
+	front.setPassword("secret")
+	if err := m.read(196<<20, 4096); err != nil {
+		t.Errorf("with credentials again: %v", err)
+	}
+	m.awaitComplete(t)
+}

@@ -18,13 +18,14 @@ const (
 type bundle struct {
 	at, length int64
 
-	mu   sync.Mutex // held while the range is fetched; guards what follows
-	data []byte     // nil: not in memory
+	mu   sync.Mutex    // guards what follows
+	data []byte        // nil: not in memory
+	busy chan struct{} // nil, or closed when somebody has fetched it, or failed to
 }
 
 // bundles are those that are in memory, the last one used at the end.
 type bundles struct {
-	mu   sync.Mutex // guards kept; after bundle.mu
+	mu   sync.Mutex // guards kept; before bundle.mu
 	kept []*bundle
 }
 
@@ -59,20 +60,60 @@ func bundleFiles(files []*chunked) {
 	}
 }
 
-// read copies the range at of the blob into buf, fetching the bundle if it is not in memory.
+// read copies the range at of the blob into buf, fetching the bundle if it is not in memory. Who is
+// waited for by a reader does not wait for others: it fetches what it needs.
 func (b *bundle) read(ctx context.Context, t transfer, buf []byte, at int64) error {
+	for {
+		busy, mine := b.claim(buf, at)
+		switch {
+		case mine:
+			data := make([]byte, b.length)
+			err := t.fetchRange(ctx, data, b.at)
+			b.fetched(data, err)
+			if err != nil {
+				return err
+			}
+			t.s.bundles.use(b)
+			copy(buf, data[at-b.at:])
+			return nil
+		case busy == nil:
+			return nil
+		}
+		select {
+		case <-busy:
+		case <-t.boost:
+			return t.fetchRange(ctx, buf, at)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// claim fills buf if the bundle is in memory. If not, it says whether the caller is to fetch it, or
+// what to wait for.
+func (b *bundle) claim(buf []byte, at int64) (busy <-chan struct{}, mine bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.data == nil {
-		data := make([]byte, b.length)
-		if err := t.fetchRange(ctx, data, b.at); err != nil {
-			return err
-		}
+	switch {
+	case b.data != nil:
+		copy(buf, b.data[at-b.at:])
+		return nil, false
+	case b.busy == nil:
+		b.busy = make(chan struct{})
+		return nil, true
+	}
+	return b.busy, false
+}
+
+// fetched ends a claim.
+func (b *bundle) fetched(data []byte, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
 		b.data = data
 	}
-	copy(buf, b.data[at-b.at:])
-	t.s.bundles.use(b)
-	return nil
+	close(b.busy)
+	b.busy = nil
 }
 
 // use puts b at the end, and lets those go that were not used for longest.
@@ -83,14 +124,9 @@ func (l *bundles) use(b *bundle) {
 		l.kept = slices.Delete(l.kept, i, i+1)
 	}
 	l.kept = append(l.kept, b)
-	for i := 0; len(l.kept) > keptBundles && i < len(l.kept)-1; {
-		if old := l.kept[i]; old.mu.TryLock() { // not in use
-			old.data = nil
-			old.mu.Unlock()
-			l.kept = slices.Delete(l.kept, i, i+1)
-			continue
-		}
-		i++
+	for len(l.kept) > keptBundles {
+		l.forget(l.kept[0])
+		l.kept = l.kept[1:]
 	}
 }
 

@@ -24,10 +24,11 @@ var (
 	bucketImages    = []byte("images")
 	bucketRefs      = []byte("refs")
 	bucketChunks    = []byte("chunks")
+	bucketShown     = []byte("shown")
 
 	keyVersion = []byte("version")
 
-	buckets = [][]byte{bucketMeta, bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketChunks}
+	buckets = [][]byte{bucketMeta, bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketChunks, bucketShown}
 )
 
 // objectRecord is a value of the objects bucket.
@@ -48,6 +49,11 @@ type content struct {
 // assembledRecord is a value of the assembled bucket.
 type assembledRecord struct {
 	Digest digest.Digest `json:"digest"`
+}
+
+// shownRecord is a value of the shown bucket.
+type shownRecord struct {
+	Identity digest.Digest `json:"identity"`
 }
 
 // tableRecord is a value of the tables bucket. It lists what the table needs, so that

@@ -102,11 +102,14 @@
 //	  <name>      name table created expires size inodes
 //	chunks
 //	  <chunk>
+//	shown
+//	  <digest>    identity
 //
 // A recipe is the digest over the JSON of a Source with parts; the value is what the file
 // turned out to be. The chunks bucket says where the bytes of a chunk are: the key is its digest, 32
 // bytes; the value is the digest of an object and the offset in it, 32 and 8 bytes, big endian. An
-// entry may be outdated: bytes that are copied are verified. A reference is named snapshot/<id> or pin/<reference>. Each object counts at the oldest
+// entry may be outdated: bytes that are copied are verified. The shown bucket has the identity under
+// which a file was read before it was complete, once it is known to be the right one (LazyFile). A reference is named snapshot/<id> or pin/<reference>. Each object counts at the oldest
 // reference that needs it, once, so that the sum over snapshots is what is on the disk.
 //
 // # Collecting

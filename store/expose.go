@@ -285,6 +285,18 @@ func (s *Store) Exposed(table digest.Digest) bool {
 	return false
 }
 
+// Waits says whether files of a table are exposed whose readers wait for all of it.
+func (s *Store) Waits(table digest.Digest) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lazy {
+		if l.tables[table] && l.how == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // AwaitSmall waits until the files of a table are complete that can not be read before. Hydrate
 // must be running.
 func (s *Store) AwaitSmall(ctx context.Context, table digest.Digest) error {

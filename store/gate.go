@@ -30,12 +30,13 @@ type gate struct {
 type ticket struct {
 	class class
 	ready chan struct{} // closed when it may run
+	left  bool          // it has run; guarded by gate.mu
 }
 
 func newGate(size int) *gate { return &gate{size: size} }
 
-// enter waits for a place and returns what gives it back. When boost is closed, the one who waits
-// is urgent from then on.
+// enter waits for a place and returns what gives it back. When boost is closed, the one who waits or
+// runs is urgent from then on.
 func (g *gate) enter(ctx context.Context, c class, boost <-chan struct{}) (leave func(), err error) {
 	t := &ticket{class: c, ready: make(chan struct{})}
 	g.mu.Lock()
@@ -45,7 +46,18 @@ func (g *gate) enter(ctx context.Context, c class, boost <-chan struct{}) (leave
 	for {
 		select {
 		case <-t.ready:
-			return func() { g.leave(t.class) }, nil
+			if boost == nil || c == urgent {
+				return func() { g.leave(t) }, nil
+			}
+			left := make(chan struct{})
+			go func() { // ends with the transfer
+				select {
+				case <-boost:
+					g.promote(t)
+				case <-left:
+				}
+			}()
+			return func() { close(left); g.leave(t) }, nil
 		case <-boost:
 			boost = nil
 			g.promote(t)
@@ -74,28 +86,35 @@ func (g *gate) open(c class) bool {
 	case urgent:
 		return g.running[urgent] < g.size
 	case background:
-		if g.running[urgent]+len(g.waiting[urgent])+len(g.waiting[soon]) > 0 {
+		if g.running[urgent]+len(g.waiting[urgent])+g.running[soon]+len(g.waiting[soon]) > 0 {
 			return false
 		}
 	}
 	return g.running[soon]+g.running[background] < g.size
 }
 
-func (g *gate) leave(c class) {
+func (g *gate) leave(t *ticket) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.running[c]--
+	g.running[t.class]--
+	t.left = true
 	g.dispatch()
 }
 
 func (g *gate) promote(t *ticket) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.drop(t) {
-		t.class = urgent
+	switch {
+	case t.left:
+		return
+	case g.drop(t):
 		g.waiting[urgent] = append(g.waiting[urgent], t)
-		g.dispatch()
+	default: // it runs
+		g.running[t.class]--
+		g.running[urgent]++
 	}
+	t.class = urgent
+	g.dispatch()
 }
 
 // cancel gives up a ticket, or the place that it got meanwhile.

@@ -215,6 +215,15 @@ func (s *Store) collectRecords(dryRun bool) (images int, err error) {
 		if err != nil {
 			return err
 		}
+		err = each(tx, bucketShown, func(key string, _ shownRecord) error {
+			if !there(digest.Digest(key)) {
+				mark(bucketShown, key)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
 		err = each(tx, bucketTables, func(key string, _ tableRecord) error {
 			if tx.Bucket(bucketObjects).Get([]byte(key)) == nil && !used[digest.Digest(key)] {
 				mark(bucketTables, key)

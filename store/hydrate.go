@@ -173,9 +173,17 @@ func (s *Store) Hydrating(table digest.Digest) ([]Progress, bool) {
 func (s *Store) leave(h *hydration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.waiters--; h.waiters == 0 && s.hydrations[h.table] == h {
-		h.linger = time.AfterFunc(s.o.Linger, h.cancel)
+	if h.waiters--; h.waiters > 0 || s.hydrations[h.table] != h {
+		return
 	}
+	h.mu.Lock()
+	awaited := h.awaited
+	h.mu.Unlock()
+	if !awaited { // who waits for nothing does not come back
+		h.cancel()
+		return
+	}
+	h.linger = time.AfterFunc(s.o.Linger, h.cancel)
 }
 
 // plan takes the units of a table.

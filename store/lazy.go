@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -18,7 +17,7 @@ import (
 // readBuffers is how many groups of chunks can be on their way for readers that wait, and fileReaders
 // how many of them of one file: a registry that hangs must not keep all others' readers waiting.
 const (
-	readBuffers = 12
+	readBuffers = 8
 	fileReaders = 4
 )
 
@@ -140,9 +139,11 @@ func (l *lazyFile) leave() {
 }
 
 // moved says whether the file is an object.
-func (l *lazyFile) moved() bool {
+func (l *lazyFile) moved() bool { return closed(l.done) }
+
+func closed(c <-chan struct{}) bool {
 	select {
-	case <-l.done:
+	case <-c:
 		return true
 	default:
 		return false
@@ -215,6 +216,9 @@ func (l *lazyFile) bring(ctx context.Context, st *staging, t transfer, g int, bu
 			_, err := st.data.ReadAt(buf[:n], off)
 			return err
 		case mine:
+			if closed(t.boost) { // since the class of t was looked at
+				f.hurry.Do(func() { close(f.boost) })
+			}
 			t.boost = f.boost
 			err := l.land(ctx, st, t, g, buf)
 			l.mu.Lock()
@@ -359,19 +363,6 @@ func (s *Store) spawn(f func()) bool {
 	return true
 }
 
-// LazySize returns the size in bytes of a file that can be read, complete or not. It returns
-// errdefs.ErrNotFound for one that can not.
-func (s *Store) LazySize(d digest.Digest) (int64, error) {
-	if l := s.lazyFile(d); l != nil {
-		return l.size, nil
-	}
-	rec, err := s.record(d)
-	if err == nil && rec.Damaged {
-		err = fmt.Errorf("object %s is damaged: %w", d, errdefs.ErrNotFound)
-	}
-	return rec.Size, err
-}
-
 func (s *Store) lazyFile(d digest.Digest) *lazyFile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -430,6 +421,9 @@ func (l *lazyFile) readAt(ctx context.Context, b []byte, off int64) (int, error)
 		if errors.Is(err, errNoRanges) {
 			err = cmp.Or(l.await(ctx), errMoved)
 		}
+		if err == nil && !st.p.has(g) { // what is staged was thrown away meanwhile
+			err = fmt.Errorf("bytes at %d: %w", off, errdefs.ErrUnavailable)
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -446,6 +440,9 @@ func (l *lazyFile) await(ctx context.Context) error {
 	l.mu.Lock()
 	failed, waiting := l.failed, l.waiting
 	l.mu.Unlock()
+	if l.moved() {
+		return nil
+	}
 	if failed != nil {
 		return failed
 	}
@@ -469,49 +466,5 @@ func (l *lazyFile) settle(err error) {
 	case err != nil && l.failed == nil:
 		l.failed = err
 		close(l.waiting)
-	}
-}
-
-// maxAhead is how many groups are fetched ahead of a reader, and maxStreams how many readers of a
-// file are followed.
-const (
-	maxAhead   = 12 // 48 MiB
-	maxStreams = 8
-)
-
-// A stream is a reader that goes forward.
-type stream struct {
-	head   int // the last group that was read
-	window int // groups to fetch ahead
-}
-
-// ahead takes note of a read, and fetches what a reader that goes forward will want. Reads of one
-// reader come in any order, as many at a time as the kernel reads ahead.
-func (l *lazyFile) ahead(st *staging, first, last int) {
-	l.mu.Lock()
-	i := slices.IndexFunc(l.streams, func(s stream) bool { return first >= s.head-2 && first <= s.head+1 })
-	if i < 0 {
-		l.streams = append(l.streams, stream{head: last})
-		if len(l.streams) > maxStreams {
-			l.streams = slices.Delete(l.streams, 0, 1)
-		}
-		l.mu.Unlock()
-		return
-	}
-	s := l.streams[i]
-	var todo []int
-	if last > s.head {
-		s.head, s.window = last, min(max(2, 2*s.window), maxAhead)
-		for g := last + 1; g <= last+s.window && g < len(l.how.groups); g++ {
-			if l.flights[g] == nil && !st.p.has(g) {
-				todo = append(todo, g)
-			}
-		}
-	}
-	l.streams = append(slices.Delete(l.streams, i, i+1), s)
-	l.mu.Unlock()
-	for _, g := range todo {
-		// An error shows when somebody reads it.
-		l.s.spawn(func() { _ = l.read(g, soon, l.s.buffers) })
 	}
 }

@@ -124,6 +124,7 @@ type publication struct {
 	from string // path below the root
 	d    digest.Digest
 	size int64
+	how  *chunked // in which it was brought, if readers could see it
 }
 
 // publish renames files to their places, makes the directories durable and records the
@@ -137,6 +138,9 @@ func (s *Store) publish(files []publication, record func(*bbolt.Tx) error) error
 
 // publishLocked is publish for who holds gcMu.
 func (s *Store) publishLocked(files []publication, record func(*bbolt.Tx) error) error {
+	if err := s.putIdentities(files); err != nil {
+		return err
+	}
 	dirs := map[string]bool{}
 	for _, p := range files {
 		to := objectPath(p.d)
@@ -178,7 +182,7 @@ func (s *Store) publishLocked(files []publication, record func(*bbolt.Tx) error)
 		return err
 	}
 	for _, p := range files {
-		s.completed(p.d)
+		s.arrived(p)
 	}
 	return nil
 }

@@ -59,6 +59,7 @@ func TestSchema(t *testing.T) {
 		"objects":   objectRecord{Damaged: true},
 		"contents":  content{member, d},
 		"assembled": assembledRecord{},
+		"shown":     shownRecord{},
 		"tables":    tableRecord{Sources: []string{"h/r"}},
 		"images":    Image{PrivateNames: []string{"h/r"}},
 		"refs":      Ref{Expires: now},

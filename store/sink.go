@@ -43,8 +43,8 @@ func newSink(j *job, p *partial) sink {
 		return &fragmentSink{whole}
 	case j.blob.Archive == ArchiveNone:
 		r := &rawSink{blobHash: whole, p: p, s: j.s}
-		if j.lazy != nil && !j.lazy.how.unverified {
-			r.chunks = j.lazy.how.chunks
+		if j.lazy != nil {
+			r.how = j.lazy.how
 		}
 		return r
 	case j.blob.Codec == CodecNone:
@@ -81,9 +81,9 @@ func both(p []byte, a, b io.Writer) error {
 // rawSink makes the blob itself the object.
 type rawSink struct {
 	blobHash
-	p      *partial
-	s      *Store
-	chunks []Chunk // with digests, where they are known
+	p   *partial
+	s   *Store
+	how *chunked // nil: as a whole
 }
 
 func (r *rawSink) consume(p []byte) error { _, err := r.Write(p); return err }
@@ -106,8 +106,12 @@ func (r *rawSink) finish() error {
 	if err := r.p.sync("data"); err != nil {
 		return err
 	}
-	return r.s.publish([]publication{{from: filepath.Join(r.p.dir, "data"), d: r.blob.Digest, size: r.blob.Size}}, func(tx *bbolt.Tx) error {
-		return putChunks(tx, r.blob.Digest, r.chunks)
+	file := publication{from: filepath.Join(r.p.dir, "data"), d: r.blob.Digest, size: r.blob.Size, how: r.how}
+	return r.s.publish([]publication{file}, func(tx *bbolt.Tx) error {
+		if r.how == nil || r.how.unverified {
+			return nil
+		}
+		return putChunks(tx, r.blob.Digest, r.how.chunks)
 	})
 }
 

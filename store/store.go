@@ -73,17 +73,18 @@ type Store struct {
 	stop context.CancelFunc
 	work sync.WaitGroup
 
-	buffers     *buffers // of jobs that somebody waits for, and for reading ahead
-	idleBuffers *buffers // of jobs that nobody waits for: they can be told to stand still
-	rawBuffers  *buffers // the same, for what is compressed
-	readBuffers *buffers // of readers that wait
-	bundles     bundles
-	noShare     atomic.Bool // the file system can not share blocks between files
-	gate        *gate
-	pace        pace
-	counts      counts
-	unpackers   chan struct{} // held by a job from before its first buffer: unpacking takes memory
-	assembling  chan struct{} // held by a hydration that puts files together: they are staged by name
+	buffers      *buffers // of jobs that somebody waits for
+	aheadBuffers *buffers // for reading ahead
+	idleBuffers  *buffers // of jobs that nobody waits for: they can be told to stand still
+	rawBuffers   *buffers // the same, for what is compressed
+	readBuffers  *buffers // of readers that wait
+	bundles      bundles
+	noShare      atomic.Bool // the file system can not share blocks between files
+	gate         *gate
+	pace         pace
+	counts       counts
+	unpackers    chan struct{} // held by a job from before its first buffer: unpacking takes memory
+	assembling   chan struct{} // held by a hydration that puts files together: they are staged by name
 
 	// gcMu keeps collecting and publishing apart: held for reading while an object gets
 	// its file and its record, for writing while objects go. Before mu.
@@ -121,18 +122,19 @@ func Open(dir string, o Options) (*Store, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
 		dir: dir, root: root, o: o, log: o.Log, ctx: ctx, stop: stop,
-		buffers:     newBuffers(2*o.Connections, chunkSize),
-		idleBuffers: newBuffers(o.Connections, chunkSize),
-		rawBuffers:  newBuffers(o.Connections, maxChunkLen),
-		readBuffers: newBuffers(readBuffers, chunkSize),
-		gate:        newGate(o.Connections),
-		jobs:        map[digest.Digest]*job{},
-		hydrations:  map[digest.Digest]*hydration{},
-		decoded:     map[digest.Digest]*Table{},
-		kept:        map[digest.Digest]time.Time{},
-		lazy:        map[digest.Digest]*lazyFile{},
-		unpackers:   make(chan struct{}, parallelUnpacks),
-		assembling:  make(chan struct{}, 1),
+		buffers:      newBuffers(2*o.Connections, chunkSize),
+		idleBuffers:  newBuffers(max(2, o.Connections/2), chunkSize),
+		aheadBuffers: newBuffers(o.Connections, chunkSize),
+		rawBuffers:   newBuffers(o.Connections, maxChunkLen),
+		readBuffers:  newBuffers(readBuffers, chunkSize),
+		gate:         newGate(o.Connections),
+		jobs:         map[digest.Digest]*job{},
+		hydrations:   map[digest.Digest]*hydration{},
+		decoded:      map[digest.Digest]*Table{},
+		kept:         map[digest.Digest]time.Time{},
+		lazy:         map[digest.Digest]*lazyFile{},
+		unpackers:    make(chan struct{}, parallelUnpacks),
+		assembling:   make(chan struct{}, 1),
 	}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("store %s: %w", dir, err), s.Close())

@@ -153,21 +153,12 @@ func (p pacedReader) Read(b []byte) (int, error) {
 	if err := p.t.s.pace.wait(p.ctx, p.t.boost); err != nil {
 		return 0, err
 	}
-	if p.t.s.gate.alarm() && !p.boosted() {
+	if p.t.s.gate.alarm() && !closed(p.t.boost) {
 		return 0, errYield
 	}
 	n, err := p.r.Read(b[:min(len(b), paceStep)])
 	p.t.s.pace.spend(n)
 	return n, err
-}
-
-func (p pacedReader) boosted() bool {
-	select {
-	case <-p.t.boost:
-		return true
-	default:
-		return false
-	}
 }
 
 // final says that asking the same fetcher again is of no use.

@@ -10,7 +10,7 @@ import (
 const smallRead = 64 << 10 // 64 KiB
 
 // maxIdle is how many large buffers are kept for the next reads.
-const maxIdle = 32 // × 1 MiB
+const maxIdle = 8 // × 1 MiB
 
 // buffers hands out memory for answers. Large buffers are mapped: one that waits for its
 // bytes has no memory behind it.

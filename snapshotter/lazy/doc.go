@@ -54,8 +54,12 @@
 //	1                    the root
 //	2                    sha256
 //	256 … 511            sha256/00 … sha256/ff
-//	1<<63 | 63 bits      files: the first bits of the digest; if they are taken by another
-//	                     digest, one of the next few numbers
+//	1<<63 | 63 bits      files: the first bits of the identity (see Source); if they are taken
+//	                     by another file, one of the next few numbers
+//
+// What a digest stands for can change, until the file is complete: a model can lie about the digest
+// of its bytes, be removed, and another one come with the right bytes. So the kernel asks for each
+// name each time it is opened, and another identity is another node, with pages of its own.
 //
 // A number stands for one digest as long as the mount lives, also when it was forgotten by the
 // kernel: nodes holds at most maxNodes files.

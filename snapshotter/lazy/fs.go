@@ -104,7 +104,9 @@ func (fs *fileSystem) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, 
 		return status
 	}
 	*out = fuse.EntryOut{NodeId: id, Generation: 1}
-	out.SetEntryTimeout(entryTimeout)
+	if id < fileBit { // what a name of a file stands for can change: see Source
+		out.SetEntryTimeout(entryTimeout)
+	}
 	out.SetAttrTimeout(entryTimeout)
 	attributes(&out.Attr, id, size)
 	return fuse.OK
@@ -123,7 +125,7 @@ func (fs *fileSystem) find(dir uint64, name string) (id uint64, size int64, _ fu
 		if !ok {
 			break
 		}
-		size, err := fs.source.LazySize(d)
+		size, identity, err := fs.source.LazyFile(d)
 		if errdefs.IsNotFound(err) {
 			break
 		}
@@ -131,7 +133,7 @@ func (fs *fileSystem) find(dir uint64, name string) (id uint64, size int64, _ fu
 			fs.log.Error("file can not be looked up", "digest", d, "size", size, "err", err)
 			return 0, 0, fuse.EIO
 		}
-		n, err := fs.node(d, size)
+		n, err := fs.node(d, identity, size)
 		if err != nil {
 			fs.stats.stateErrors.Add(1)
 			fs.log.Error("file can not be shown", "digest", d, "err", err)
@@ -199,10 +201,12 @@ func (fs *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) 
 
 // read fills buf, from the object if the file is complete.
 func (fs *fileSystem) read(cancel <-chan struct{}, n *node, buf []byte, off int64) error {
-	done, err := fs.readObject(n, buf, off)
-	if done || err != nil {
-		return err
+	if n.object.Load() != nil || n.lookAgain() {
+		if done, err := fs.readObject(n, buf, off); done || err != nil {
+			return err
+		}
 	}
+	var err error
 	if err = fs.await(cancel, n, buf, off); err == nil || isClosed(cancel) || fs.closing.Load() {
 		return err
 	}
@@ -217,15 +221,8 @@ func (fs *fileSystem) read(cancel <-chan struct{}, n *node, buf []byte, off int6
 func (fs *fileSystem) await(cancel <-chan struct{}, n *node, buf []byte, off int64) error {
 	fs.stats.waiting.Add(1)
 	defer fs.stats.waiting.Add(-1)
-	ctx, stop := context.WithCancel(fs.ctx)
-	defer stop()
-	go func() { // ends with the read
-		select {
-		case <-cancel:
-			stop()
-		case <-ctx.Done():
-		}
-	}()
+	ctx := &readContext{Context: fs.ctx, cancel: cancel}
+	defer ctx.end()
 	got, err := fs.source.ReadAt(ctx, n.digest, buf, off)
 	if got == len(buf) && (err == nil || errors.Is(err, io.EOF)) {
 		return nil
@@ -341,4 +338,49 @@ func (fs *fileSystem) OpenDir(_ <-chan struct{}, _ *fuse.OpenIn, _ *fuse.OpenOut
 // ReadDir lists nothing: only names are looked up.
 func (fs *fileSystem) ReadDir(<-chan struct{}, *fuse.ReadIn, *fuse.DirEntryList) fuse.Status {
 	return fuse.OK
+}
+
+// A readContext ends with its parent or when cancel is closed. It costs nothing unless somebody waits
+// for its end: most reads do not wait.
+type readContext struct {
+	context.Context
+	cancel <-chan struct{}
+
+	mu   sync.Mutex // guards what follows
+	both context.Context
+	stop context.CancelFunc
+}
+
+// Done implements context.Context.
+func (c *readContext) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.both == nil {
+		c.both, c.stop = context.WithCancel(c.Context)
+		go func(done <-chan struct{}, stop func()) { // ends with the read
+			select {
+			case <-c.cancel:
+				stop()
+			case <-done:
+			}
+		}(c.both.Done(), c.stop)
+	}
+	return c.both.Done()
+}
+
+// Err implements context.Context.
+func (c *readContext) Err() error {
+	if isClosed(c.cancel) {
+		return context.Canceled
+	}
+	return c.Context.Err()
+}
+
+// end ends what Done began.
+func (c *readContext) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stop != nil {
+		c.stop()
+	}
 }

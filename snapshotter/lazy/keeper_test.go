@@ -296,7 +296,7 @@ func TestState(t *testing.T) {
 	prefix := strings.Repeat("ab", 8)
 	var ids []uint64
 	for i := range maxProbes {
-		n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+strconv.Itoa(i)), int64(i))
+		n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+strconv.Itoa(i)), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+strconv.Itoa(i)), int64(i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,16 +305,16 @@ func TestState(t *testing.T) {
 		}
 		ids = append(ids, n.id)
 	}
-	if n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), 3); err != nil || n.id != ids[3] {
+	if n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), 3); err != nil || n.id != ids[3] {
 		t.Errorf("another number the second time: %v, %v", n, err)
 	}
-	if _, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"9"), 9); err == nil {
+	if _, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"9"), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"9"), 9); err == nil {
 		t.Error("no error when numbers are taken")
 	}
-	if _, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), 4); err == nil {
+	if _, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), 4); err == nil {
 		t.Error("no error when a file changes its size")
 	}
-	if n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("f", 64)), 1); err != nil || n.id == ^uint64(0) {
+	if n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("f", 64)), digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("f", 64)), 1); err != nil || n.id == ^uint64(0) {
 		t.Errorf("%v, %v", n, err)
 	}
 	if err := st.close(); err != nil {

@@ -20,9 +20,12 @@ const DefaultReadAhead = 8 << 20 // 8 MiB
 
 // A Source has the bytes.
 type Source interface {
-	// LazySize returns the size in bytes of a file that can be read: it is complete, or its
-	// parts can be brought. It returns errdefs.ErrNotFound for any other, and does not wait.
-	LazySize(d digest.Digest) (int64, error)
+	// LazyFile returns the size in bytes of a file that can be read: it is complete, or its
+	// parts can be brought. identity says what is shown: the digest of a file that is complete,
+	// and another digest for each other way to bring its parts, whose bytes may turn out not
+	// to be those of d. Pages of one identity are never shown for another. It returns
+	// errdefs.ErrNotFound for any other file, and does not wait.
+	LazyFile(d digest.Digest) (size int64, identity digest.Digest, err error)
 	// ReadAt reads verified bytes, and waits for them until ctx ends. It returns fewer than
 	// len(p) with an error only, and does not touch p after it has returned.
 	ReadAt(ctx context.Context, d digest.Digest, p []byte, off int64) (int, error)

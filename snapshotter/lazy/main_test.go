@@ -47,17 +47,17 @@ func (s disk) object(d digest.Digest) string {
 }
 func (s disk) partial(d digest.Digest) string { return filepath.Join(s.dir, "partial", d.Encoded()) }
 
-func (s disk) LazySize(d digest.Digest) (int64, error) {
+func (s disk) LazyFile(d digest.Digest) (int64, digest.Digest, error) {
 	for _, path := range []string{s.object(d), s.partial(d)} {
 		info, err := os.Stat(path)
 		if err == nil {
-			return info.Size(), nil
+			return info.Size(), d, nil // its parts do not lie
 		}
 		if !errors.Is(err, os.ErrNotExist) {
-			return 0, err
+			return 0, "", err
 		}
 	}
-	return 0, errdefs.ErrNotFound
+	return 0, "", errdefs.ErrNotFound
 }
 
 func (s disk) OpenObject(d digest.Digest) (*os.File, error) {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -27,6 +28,7 @@ const maxProbes = 8
 
 // A node is a file that the kernel knows, or once knew.
 type node struct {
+	looked atomic.Int64 // when there was no object, in Unix nanoseconds
 	id     uint64
 	digest digest.Digest
 	size   int64
@@ -41,9 +43,9 @@ type node struct {
 	backing     int32 // the id of passthrough, 0 if none
 }
 
-// fileNode returns the number to try first, or after tries others, for a digest.
-func fileNode(d digest.Digest, try uint64) uint64 {
-	raw, err := hex.DecodeString(d.Encoded()[:16])
+// fileNode returns the number to try first, or after tries others, for an identity.
+func fileNode(identity digest.Digest, try uint64) uint64 {
+	raw, err := hex.DecodeString(identity.Encoded()[:16])
 	if err != nil {
 		panic("lazy: internal error: digest was not checked: " + err.Error())
 	}
@@ -83,8 +85,8 @@ func fileDigest(dir uint64, name string) (digest.Digest, bool) {
 // node returns the node of a file, and makes and saves it if it is new.
 // It returns errdefs.ErrDataLoss if the file had another size before, and
 // errdefs.ErrResourceExhausted if there are too many files.
-func (fs *fileSystem) node(d digest.Digest, size int64) (*node, error) {
-	n, err := fs.place(d, size)
+func (fs *fileSystem) node(d, identity digest.Digest, size int64) (*node, error) {
+	n, err := fs.place(d, identity, size)
 	if err != nil {
 		return nil, err
 	}
@@ -102,12 +104,12 @@ func (fs *fileSystem) node(d digest.Digest, size int64) (*node, error) {
 	return n, nil
 }
 
-// place finds the node of a digest, or a free number and slot for it.
-func (fs *fileSystem) place(d digest.Digest, size int64) (*node, error) {
+// place finds the node of an identity, or a free number and slot for it.
+func (fs *fileSystem) place(d, identity digest.Digest, size int64) (*node, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	for try := range uint64(maxProbes) {
-		id := fileNode(d, try)
+		id := fileNode(identity, try)
 		n, ok := fs.nodes[id]
 		if !ok {
 			if len(fs.nodes) >= maxNodes {
@@ -130,4 +132,11 @@ func (fs *fileSystem) known(id uint64) *node {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return fs.nodes[id]
+}
+
+// lookAgain says whether it is time to look whether the file has become an object. Who reads it from
+// the source meanwhile gets the same bytes.
+func (n *node) lookAgain() bool {
+	now, last := time.Now().UnixNano(), n.looked.Load()
+	return now-last > int64(100*time.Millisecond) && n.looked.CompareAndSwap(last, now)
 }

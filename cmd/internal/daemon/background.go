@@ -19,6 +19,10 @@ const (
 	lastRetry  = 5 * time.Minute
 )
 
+// settleTime is how long the rest of a model waits after it was shown: its containers start meanwhile,
+// and have the machine and the link for themselves.
+const settleTime = time.Second
+
 // referredEvery is how often is looked whether anything refers to a model still.
 const referredEvery = 5 * time.Second
 
@@ -112,6 +116,13 @@ func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
 	start := time.Now()
+	if !b.store.Waits(table) {
+		select {
+		case <-time.After(settleTime):
+		case <-ctx.Done():
+			return
+		}
+	}
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		err := b.store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: fetchers, Background: true})
 		if err == nil {

@@ -234,14 +234,14 @@ func TestSharedChunks(t *testing.T) {
 	if sent := n.Registry.Wire.BlobBytes()[d]; sent > 10<<20 {
 		t.Errorf("%d bytes of the fine-tune were fetched", sent)
 	}
-	var all []struct{ Table string }
+	var all []struct{ Refs []string }
 	if err := json.Unmarshal([]byte(ballast(t, n, "ls", "-o", "json")), &all); err != nil || len(all) != 2 {
 		t.Fatalf("ls: %+v, %v", all, err)
 	}
 	var detail struct {
 		Chunks struct{ Chunks, Bytes, Shared int64 }
 	}
-	ref := all[1].Table
+	ref := n.Registry.Ref("models/dst", "1")
 	if err := json.Unmarshal([]byte(ballast(t, n, "inspect", "-o", "json", ref)), &detail); err != nil {
 		t.Fatal(err)
 	}

@@ -18,9 +18,16 @@ const (
 type bundle struct {
 	at, length int64
 
-	mu   sync.Mutex    // guards what follows
-	data []byte        // nil: not in memory
-	busy chan struct{} // nil, or closed when somebody has fetched it, or failed to
+	mu   sync.Mutex // guards what follows
+	data []byte     // nil: not in memory
+	way  *way       // nil, or how it comes just now
+}
+
+// A way is the fetching of a bundle.
+type way struct {
+	done  chan struct{} // closed when it has come, or failed to
+	boost chan struct{} // closed when somebody waits for it
+	hurry sync.Once
 }
 
 // bundles are those that are in memory, the last one used at the end.
@@ -60,60 +67,76 @@ func bundleFiles(files []*chunked) {
 	}
 }
 
-// read copies the range at of the blob into buf, fetching the bundle if it is not in memory. Who is
-// waited for by a reader does not wait for others: it fetches what it needs.
+// read copies the range at of the blob into buf, fetching the bundle if it is not in memory.
 func (b *bundle) read(ctx context.Context, t transfer, buf []byte, at int64) error {
 	for {
-		busy, mine := b.claim(buf, at)
+		w, mine := b.claim(buf, at)
 		switch {
 		case mine:
-			data := make([]byte, b.length)
-			err := t.fetchRange(ctx, data, b.at)
-			b.fetched(data, err)
-			if err != nil {
-				return err
-			}
-			t.s.bundles.use(b)
-			copy(buf, data[at-b.at:])
-			return nil
-		case busy == nil:
+			return b.fetch(ctx, t, w, buf, at)
+		case w == nil:
 			return nil
 		}
+		boost := t.boost
+		if t.class != background {
+			w.hurryUp()
+		} else if closed(boost) {
+			w.hurryUp()
+			boost = nil
+		}
 		select {
-		case <-busy:
-		case <-t.boost:
-			return t.fetchRange(ctx, buf, at)
+		case <-w.done:
+		case <-boost:
+			w.hurryUp()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// claim fills buf if the bundle is in memory. If not, it says whether the caller is to fetch it, or
-// what to wait for.
-func (b *bundle) claim(buf []byte, at int64) (busy <-chan struct{}, mine bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	switch {
-	case b.data != nil:
-		copy(buf, b.data[at-b.at:])
-		return nil, false
-	case b.busy == nil:
-		b.busy = make(chan struct{})
-		return nil, true
-	}
-	return b.busy, false
-}
+func (w *way) hurryUp() { w.hurry.Do(func() { close(w.boost) }) }
 
-// fetched ends a claim.
-func (b *bundle) fetched(data []byte, err error) {
+// fetch brings the bundle, and fills buf.
+func (b *bundle) fetch(ctx context.Context, t transfer, w *way, buf []byte, at int64) error {
+	asked := t.boost
+	t.boost = w.boost
+	go func() { // ends with the fetch
+		select {
+		case <-asked:
+			w.hurryUp()
+		case <-w.done:
+		}
+	}()
+	data := make([]byte, b.length)
+	err := t.fetchRange(ctx, data, b.at)
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err == nil {
+	if b.way = nil; err == nil {
 		b.data = data
 	}
-	close(b.busy)
-	b.busy = nil
+	b.mu.Unlock()
+	close(w.done)
+	if err != nil {
+		return err
+	}
+	t.s.bundles.use(b)
+	copy(buf, data[at-b.at:])
+	return nil
+}
+
+// claim fills buf if the bundle is in memory. If not, it says how it comes, and whether the caller is to
+// fetch it.
+func (b *bundle) claim(buf []byte, at int64) (w *way, mine bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.data != nil {
+		copy(buf, b.data[at-b.at:])
+		return nil, false
+	}
+	if b.way == nil {
+		b.way = &way{done: make(chan struct{}), boost: make(chan struct{})}
+		return b.way, true
+	}
+	return b.way, false
 }
 
 // use puts b at the end, and lets those go that were not used for longest.

@@ -142,7 +142,7 @@ func (h *Handler) Fetchers(im store.Image) []store.Fetcher {
 		}
 		refs = append(refs, ref)
 	}
-	if im.Origin.Format == string(mediatype.FormatCarton) {
+	if im.Origin.Format == string(mediatype.FormatCarton) && !madeAhead(im) {
 		return h.cartonFetchers(im, refs)
 	}
 	return h.Repositories(refs)

@@ -22,6 +22,9 @@ func isTable(d convert.Descriptor) bool { return d.MediaType == mediatype.TableL
 // ahead says whether o is an image that was converted before it was pushed.
 func (o *origin) ahead() bool { return slices.ContainsFunc(o.parsed.Layers, isTable) }
 
+// madeAhead says the same of an image that is known: see adopt.
+func madeAhead(im store.Image) bool { return im.Origin.Digest == im.Manifest }
+
 // adopt makes an image that was converted ahead of time known to the store by the name that it was
 // resolved from, so that it can be prefetched, pinned and listed as those made here.
 //

@@ -193,7 +193,7 @@ func (b *cartonBody) Close() error {
 
 // member returns the blob of im with digest d if it is a file of a carton: no registry has it.
 func (h *Handler) member(ctx context.Context, im store.Image, d digest.Digest) (store.Blob, bool) {
-	if im.Origin.Format != string(mediatype.FormatCarton) || im.Table == "" {
+	if im.Origin.Format != string(mediatype.FormatCarton) || im.Table == "" || madeAhead(im) {
 		return store.Blob{}, false
 	}
 	t, err := h.Store.Table(ctx, im.Table)

@@ -24,7 +24,7 @@ func PinName(ref string) string { return pinPrefix + ref }
 
 // find returns the images that name stands for, which are several if it is the digest of an
 // index or of an origin that was converted by different rules. name is a reference, or the
-// digest of the converted or the origin manifest, or the beginning of one.
+// digest of the converted or the origin manifest or of the file table, or the beginning of one.
 func find(ctx context.Context, s *store.Store, name string) ([]store.Image, error) {
 	all, err := s.Images(ctx)
 	if err != nil {
@@ -36,8 +36,9 @@ func find(ctx context.Context, s *store.Store, name string) ([]store.Image, erro
 	var found []store.Image
 	for _, im := range all {
 		byRef := refErr == nil && slices.Contains(im.Refs, full)
-		byDigest := isDigest && (strings.HasPrefix(im.Manifest.Encoded(), hex) ||
-			im.Origin.Digest != "" && strings.HasPrefix(im.Origin.Digest.Encoded(), hex))
+		byDigest := isDigest && slices.ContainsFunc([]digest.Digest{im.Manifest, im.Origin.Digest, im.Table}, func(d digest.Digest) bool {
+			return d != "" && strings.HasPrefix(d.Encoded(), hex)
+		})
 		if byRef || byDigest {
 			found = append(found, im)
 		}

@@ -18,16 +18,9 @@ const (
 type bundle struct {
 	at, length int64
 
-	mu   sync.Mutex // guards what follows
-	data []byte     // nil: not in memory
-	way  *way       // nil, or how it comes just now
-}
-
-// A way is the fetching of a bundle.
-type way struct {
-	done  chan struct{} // closed when it has come, or failed to
-	boost chan struct{} // closed when somebody waits for it
-	hurry sync.Once
+	mu     sync.Mutex // guards what follows
+	data   []byte     // nil: not in memory
+	flight *flight    // nil: it is not on its way
 }
 
 // bundles are those that are in memory, the last one used at the end.
@@ -70,51 +63,47 @@ func bundleFiles(files []*chunked) {
 // read copies the range at of the blob into buf, fetching the bundle if it is not in memory.
 func (b *bundle) read(ctx context.Context, t transfer, buf []byte, at int64) error {
 	for {
-		w, mine := b.claim(buf, at)
+		f, mine := b.claim(buf, at, t.class)
 		switch {
 		case mine:
-			return b.fetch(ctx, t, w, buf, at)
-		case w == nil:
+			return b.fetch(ctx, t, f, buf, at)
+		case f == nil:
 			return nil
 		}
 		boost := t.boost
-		if t.class != background {
-			w.hurryUp()
-		} else if closed(boost) {
-			w.hurryUp()
+		if closed(boost) || f.class == background && t.class != background {
+			f.hurry()
 			boost = nil
 		}
 		select {
-		case <-w.done:
+		case <-f.done:
 		case <-boost:
-			w.hurryUp()
+			f.hurry()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-func (w *way) hurryUp() { w.hurry.Do(func() { close(w.boost) }) }
-
 // fetch brings the bundle, and fills buf.
-func (b *bundle) fetch(ctx context.Context, t transfer, w *way, buf []byte, at int64) error {
+func (b *bundle) fetch(ctx context.Context, t transfer, f *flight, buf []byte, at int64) error {
 	asked := t.boost
-	t.boost = w.boost
-	go func() { // ends with the fetch
+	t.boost = f.boost
+	go func() { // ends with the flight
 		select {
 		case <-asked:
-			w.hurryUp()
-		case <-w.done:
+			f.hurry()
+		case <-f.done:
 		}
 	}()
 	data := make([]byte, b.length)
 	err := t.fetchRange(ctx, data, b.at)
 	b.mu.Lock()
-	if b.way = nil; err == nil {
+	if b.flight = nil; err == nil {
 		b.data = data
 	}
 	b.mu.Unlock()
-	close(w.done)
+	f.land(err)
 	if err != nil {
 		return err
 	}
@@ -123,20 +112,20 @@ func (b *bundle) fetch(ctx context.Context, t transfer, w *way, buf []byte, at i
 	return nil
 }
 
-// claim fills buf if the bundle is in memory. If not, it says how it comes, and whether the caller is to
-// fetch it.
-func (b *bundle) claim(buf []byte, at int64) (w *way, mine bool) {
+// claim fills buf if the bundle is in memory. If not, it returns its flight, and whether that is to be
+// flown by the caller.
+func (b *bundle) claim(buf []byte, at int64, c class) (f *flight, mine bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.data != nil {
+	switch {
+	case b.data != nil:
 		copy(buf, b.data[at-b.at:])
 		return nil, false
+	case b.flight != nil:
+		return b.flight, false
 	}
-	if b.way == nil {
-		b.way = &way{done: make(chan struct{}), boost: make(chan struct{})}
-		return b.way, true
-	}
-	return b.way, false
+	b.flight = newFlight(c)
+	return b.flight, true
 }
 
 // use puts b at the end, and lets those go that were not used for longest.

@@ -29,7 +29,6 @@ type chunked struct {
 	codec  Codec
 	chunks []Chunk // with At and Len set, but for zeros
 	groups []int   // the first chunk of each group
-	size   int64   // of the file
 	recipe digest.Digest
 	bundle *bundle // that the file is fetched in; nil: by itself
 
@@ -40,7 +39,7 @@ type chunked struct {
 
 // newChunked returns how f comes out of blob b by its chunks.
 func newChunked(f File, b Blob) *chunked {
-	c := &chunked{from: b, codec: f.Source.Codec, chunks: f.Source.Chunks, size: f.Size}
+	c := &chunked{from: b, codec: f.Source.Codec, chunks: f.Source.Chunks}
 	if b.Archive != ArchiveChunks {
 		c.chunks = make([]Chunk, len(f.Source.Chunks))
 		for i, ch := range f.Source.Chunks {
@@ -54,7 +53,7 @@ func newChunked(f File, b Blob) *chunked {
 
 // newUnverified returns how a raw blob comes in chunks that have no digests.
 func newUnverified(b Blob) *chunked {
-	c := &chunked{from: b, size: b.Size, unverified: true}
+	c := &chunked{from: b, unverified: true}
 	for at := int64(0); at < b.Size; at += chunkSize {
 		n := min(chunkSize, b.Size-at)
 		c.chunks = append(c.chunks, Chunk{Offset: at, Size: n, At: at, Len: n})

@@ -273,42 +273,32 @@ func (s *Store) completed(d digest.Digest) {
 	}
 }
 
-// Exposed says whether files of a table can be read that are not complete.
-func (s *Store) Exposed(table digest.Digest) bool {
+// shown returns the files of a table that can be read and are not complete, and are as is asks for; nil
+// asks for all.
+func (s *Store) shown(table digest.Digest, is func(*lazyFile) bool) (files []*lazyFile) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.lazy {
-		if l.tables[table] {
-			return true
+		if l.tables[table] && (is == nil || is(l)) {
+			files = append(files, l)
 		}
 	}
-	return false
+	return files
 }
 
+// whole says whether the file can be read only when it is complete.
+func (l *lazyFile) whole() bool { return l.how == nil }
+
+// Exposed says whether files of a table can be read that are not complete.
+func (s *Store) Exposed(table digest.Digest) bool { return len(s.shown(table, nil)) > 0 }
+
 // Waits says whether files of a table are exposed whose readers wait for all of it.
-func (s *Store) Waits(table digest.Digest) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.lazy {
-		if l.tables[table] && l.how == nil {
-			return true
-		}
-	}
-	return false
-}
+func (s *Store) Waits(table digest.Digest) bool { return len(s.shown(table, (*lazyFile).whole)) > 0 }
 
 // AwaitSmall waits until the files of a table are complete that can not be read before. Hydrate
 // must be running.
 func (s *Store) AwaitSmall(ctx context.Context, table digest.Digest) error {
-	var whole []*lazyFile
-	s.mu.Lock()
-	for _, l := range s.lazy {
-		if l.tables[table] && l.how == nil {
-			whole = append(whole, l)
-		}
-	}
-	s.mu.Unlock()
-	for _, l := range whole {
+	for _, l := range s.shown(table, (*lazyFile).whole) {
 		if err := l.await(ctx); err != nil {
 			return fmt.Errorf("file %q: %w", l.path, err)
 		}
@@ -318,12 +308,8 @@ func (s *Store) AwaitSmall(ctx context.Context, table digest.Digest) error {
 
 // tell says to the readers of a table how an attempt to bring it goes: err is nil when one begins.
 func (s *Store) tell(table digest.Digest, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.lazy {
-		if l.tables[table] {
-			l.settle(err)
-		}
+	for _, l := range s.shown(table, nil) {
+		l.settle(err)
 	}
 }
 

@@ -146,7 +146,10 @@ func (j *job) buffers() *buffers {
 
 // transfer returns how the ranges of the job's blob come from outside.
 func (j *job) transfer() transfer {
-	t := transfer{s: j.s, blob: j.blob.Digest, size: j.blob.Size, fetchers: j.fetchers, received: &j.bytes, class: j.class(), boost: j.urge}
+	t := transfer{s: j.s, blob: j.blob.Digest, size: j.blob.Size, fetchers: j.fetchers, received: &j.bytes, class: j.class()}
+	if t.class == background {
+		t.boost = j.urge
+	}
 	if j.lazy != nil {
 		t.blob, t.size = j.lazy.how.from.Digest, j.lazy.how.from.Size
 	}

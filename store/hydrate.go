@@ -288,12 +288,9 @@ func (s *Store) missing(h *hydration, t *Table, places map[digest.Digest][]piece
 	var missing []int
 	for i := range h.units {
 		u := &h.units[i]
-		ok := u.blob.Archive == ArchiveFragments && places[u.blob.Digest] == nil
-		var err error
-		if u.blob.Archive != ArchiveFragments {
-			if ok, err = s.hasBlob(u.blob); err != nil {
-				return nil, err
-			}
+		ok, err := s.hasUnit(*u, places)
+		if err != nil {
+			return nil, err
 		}
 		if ok {
 			h.settle(i, statePresent)
@@ -381,6 +378,14 @@ func membersByBlob(t *Table) map[digest.Digest][]Member {
 		}
 	}
 	return out
+}
+
+// hasUnit is hasBlob for a unit; of fragments, places has those that are needed still.
+func (s *Store) hasUnit(u unit, places map[digest.Digest][]piece) (bool, error) {
+	if u.blob.Archive == ArchiveFragments {
+		return places[u.blob.Digest] == nil, nil
+	}
+	return s.hasBlob(u.blob)
 }
 
 // hasBlob says whether what a blob brings is there. It returns a *VerifyError if the

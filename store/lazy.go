@@ -8,10 +8,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/singleflight"
 )
 
 // readBuffers is how many groups of chunks can be on their way for readers that wait, and fileReaders
@@ -34,7 +36,8 @@ type lazyFile struct {
 
 	done chan struct{} // closed when it is an object
 
-	readers chan struct{} // held by who fetches for a reader that waits
+	wanted  singleflight.Group // what readers wait for, by group
+	readers chan struct{}      // held by who fetches for a reader that waits
 
 	tables map[digest.Digest]bool // that show it; guarded by Store.mu
 	jobs   int                    // that bring it; guarded by Store.mu
@@ -46,7 +49,6 @@ type lazyFile struct {
 	fetchers []Fetcher
 	stage    *staging // nil: not open
 	flights  map[int]*flight
-	wanted   map[int]*wish
 	streams  []stream
 	gone     bool          // nothing refers to it any more
 	failed   error         // why it could not be brought, until the next attempt
@@ -59,14 +61,6 @@ type staging struct {
 	data  *os.File
 	users int  // guarded by lazyFile.mu
 	old   bool // nobody new uses it; guarded by lazyFile.mu
-}
-
-// A flight is a group that is on its way.
-type flight struct {
-	done  chan struct{} // closed at the end
-	err   error         // valid then
-	boost chan struct{} // closed when somebody waits for it
-	hurry sync.Once
 }
 
 // errMoved says that a lazy file has become an object.
@@ -141,15 +135,6 @@ func (l *lazyFile) leave() {
 // moved says whether the file is an object.
 func (l *lazyFile) moved() bool { return closed(l.done) }
 
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
 // fewGroups is how many groups a file has at most that is opened anew for each read. There can be
 // very many such files.
 const fewGroups = 8
@@ -206,7 +191,7 @@ func (l *lazyFile) transfer(c class) transfer {
 // waits for one. If fill, buf holds the group afterwards.
 func (l *lazyFile) bring(ctx context.Context, st *staging, t transfer, g int, buf []byte, fill bool) error {
 	for try := 0; ; try++ {
-		f, mine := l.flight(st.p, g, t.class == urgent)
+		f, mine := l.flight(st.p, g, t.class)
 		switch {
 		case f == nil:
 			if !fill {
@@ -217,15 +202,14 @@ func (l *lazyFile) bring(ctx context.Context, st *staging, t transfer, g int, bu
 			return err
 		case mine:
 			if closed(t.boost) { // since the class of t was looked at
-				f.hurry.Do(func() { close(f.boost) })
+				f.hurry()
 			}
 			t.boost = f.boost
 			err := l.land(ctx, st, t, g, buf)
 			l.mu.Lock()
 			delete(l.flights, g)
 			l.mu.Unlock()
-			f.err = err
-			close(f.done)
+			f.land(err)
 			return err
 		}
 		select {
@@ -242,22 +226,22 @@ func (l *lazyFile) bring(ctx context.Context, st *staging, t transfer, g int, bu
 
 // flight returns the flight of group g, and whether it is to be flown by the caller; nil if the
 // group is there.
-func (l *lazyFile) flight(p *partial, g int, hurry bool) (f *flight, mine bool) {
+func (l *lazyFile) flight(p *partial, g int, c class) (f *flight, mine bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p.has(g) {
 		return nil, false
 	}
 	if f := l.flights[g]; f != nil {
-		if hurry {
-			f.hurry.Do(func() { close(f.boost) })
+		if c == urgent {
+			f.hurry()
 		}
 		return f, false
 	}
 	if l.flights == nil {
 		l.flights = map[int]*flight{}
 	}
-	f = &flight{done: make(chan struct{}), boost: make(chan struct{})}
+	f = newFlight(c)
 	l.flights[g] = f
 	return f, true
 }
@@ -267,7 +251,7 @@ func (l *lazyFile) hurry() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range l.flights {
-		f.hurry.Do(func() { close(f.boost) })
+		f.hurry()
 	}
 }
 
@@ -284,45 +268,15 @@ func (l *lazyFile) land(ctx context.Context, st *staging, t transfer, g int, buf
 // want makes group g present on behalf of a reader. The work goes on when ctx ends: what is on
 // its way is of use to the next one, or to the same reader, whom a signal made ask again.
 func (l *lazyFile) want(ctx context.Context, g int) error {
-	w, mine := l.wish(g)
-	if mine && !l.s.spawn(func() { l.grant(g, w, l.readNow(g)) }) {
-		l.grant(g, w, errClosed)
-	}
+	got := l.wanted.DoChan(strconv.Itoa(g), func() (any, error) {
+		return nil, l.s.do(func() error { return l.readNow(g) })
+	})
 	select {
-	case <-w.done:
-		return w.err
+	case r := <-got:
+		return r.Err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// A wish is a group that readers wait for.
-type wish struct {
-	done chan struct{} // closed at the end
-	err  error         // valid then
-}
-
-// wish returns the wish for group g, and whether it is to be granted by the caller.
-func (l *lazyFile) wish(g int) (w *wish, mine bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if w := l.wanted[g]; w != nil {
-		return w, false
-	}
-	if l.wanted == nil {
-		l.wanted = map[int]*wish{}
-	}
-	w = &wish{done: make(chan struct{})}
-	l.wanted[g] = w
-	return w, true
-}
-
-func (l *lazyFile) grant(g int, w *wish, err error) {
-	l.mu.Lock()
-	delete(l.wanted, g)
-	l.mu.Unlock()
-	w.err = err
-	close(w.done)
 }
 
 // readNow is read for a reader that waits.
@@ -350,6 +304,19 @@ func (l *lazyFile) read(g int, c class, from *buffers) error {
 	}
 	defer l.release(st)
 	return l.bring(ctx, st, l.transfer(c), g, buf, false)
+}
+
+// do runs f, which the end of the store waits for.
+func (s *Store) do(f func() error) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return errClosed
+	}
+	s.work.Add(1)
+	s.mu.Unlock()
+	defer s.work.Done()
+	return f()
 }
 
 // spawn runs f until the end of the store, unless that has come.

@@ -521,3 +521,25 @@ func freeBytes(t *testing.T, dir string) uint64 {
 	}
 	return st.Bfree * uint64(st.Bsize)
 }
+
+// Options.Connections bounds the ranges of a pull that somebody waits for, with chunks and without.
+func TestConnectionsAreBounded(t *testing.T) {
+	p, q := storetest.Random(17, 40<<20), storetest.Random(18, 40<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{Connections: 3})
+	f := storetest.NewFetcher(p, q)
+	var now, most atomic.Int64
+	f.Delay = func(context.Context) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	table := storetest.NewBuilder("x").RawChunks("chunks", p, 0o644, store.MaxChunk).Raw("whole", q, 0o644).Put(t, s)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		t.Fatal(err)
+	}
+	if most.Load() > 3 {
+		t.Errorf("%d ranges at the same time, want 3 at most", most.Load())
+	}
+}

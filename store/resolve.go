@@ -16,25 +16,27 @@ import (
 // every regular file with its digest. It returns errdefs.ErrUnavailable if a file is not
 // complete, and errdefs.ErrInvalidArgument if two layers claim a path with different content.
 func (s *Store) Files(ctx context.Context, table digest.Digest) ([]File, error) {
-	t, err := s.Table(ctx, table)
-	if err != nil {
-		return nil, err
-	}
-	files, err := s.resolve(t)
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range files {
-		if f.Type == TypeReg && !s.has(f.Digest) {
-			return nil, fmt.Errorf("file %q (%s) is not on the node: %w", f.Path, f.Digest, errdefs.ErrUnavailable)
+	return s.files(ctx, table, func(f File) error {
+		if s.has(f.Digest) {
+			return nil
 		}
-	}
-	return files, nil
+		return fmt.Errorf("file %q (%s) is not on the node: %w", f.Path, f.Digest, errdefs.ErrUnavailable)
+	})
 }
 
 // Readable is Files, but the files need not be complete: it is enough that they can be read
 // (Expose).
 func (s *Store) Readable(ctx context.Context, table digest.Digest) ([]File, error) {
+	return s.files(ctx, table, func(f File) error {
+		if _, err := s.LazySize(f.Digest); err != nil {
+			return fmt.Errorf("file %q (%s) can not be read: %w: %w", f.Path, f.Digest, err, errdefs.ErrUnavailable)
+		}
+		return nil
+	})
+}
+
+// files returns the files of a table if check has nothing against any regular one.
+func (s *Store) files(ctx context.Context, table digest.Digest, check func(File) error) ([]File, error) {
 	t, err := s.Table(ctx, table)
 	if err != nil {
 		return nil, err
@@ -47,8 +49,8 @@ func (s *Store) Readable(ctx context.Context, table digest.Digest) ([]File, erro
 		if f.Type != TypeReg {
 			continue
 		}
-		if _, err := s.LazySize(f.Digest); err != nil {
-			return nil, fmt.Errorf("file %q (%s) can not be read: %w: %w", f.Path, f.Digest, err, errdefs.ErrUnavailable)
+		if err := check(f); err != nil {
+			return nil, err
 		}
 	}
 	return files, nil

@@ -31,13 +31,8 @@ func (s *Store) Presence(ctx context.Context, table digest.Digest) (Presence, er
 	var p Presence
 	for _, u := range unitsOf(t) {
 		p.Total += u.blob.Size
-		ok := u.blob.Archive == ArchiveFragments && places[u.blob.Digest] == nil
-		if u.blob.Archive != ArchiveFragments {
-			if ok, err = s.hasBlob(u.blob); err != nil {
-				ok = false // the object has another size than the table says: it is of no use
-			}
-		}
-		if ok {
+		// An object of another size than the table says is of no use.
+		if ok, err := s.hasUnit(u, places); ok && err == nil {
 			p.Done += u.blob.Size
 			continue
 		}
@@ -84,14 +79,7 @@ func (s *Store) marked(dir string, size int64, grid []int64) (n int64) {
 // Unverified says whether files of a table can be read now before any digest over their bytes has
 // matched (ExposeOptions.Unverified).
 func (s *Store) Unverified(table digest.Digest) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.lazy {
-		if l.tables[table] && l.how != nil && l.how.unverified {
-			return true
-		}
-	}
-	return false
+	return len(s.shown(table, func(l *lazyFile) bool { return l.how != nil && l.how.unverified })) > 0
 }
 
 // Awaited says whether somebody waits until a table is complete: a Hydrate that is not in the

@@ -37,14 +37,10 @@ func (u unit) rank() int64 {
 // unitsOf returns the units of a table, in the order of its blobs. A blob is brought whole unless
 // all of its files have chunks.
 func unitsOf(t *Table) []unit {
-	names := map[digest.Digest]string{}
-	files := map[digest.Digest][]int{}
-	for i, f := range t.Files {
+	names, files := map[digest.Digest]string{}, filesByBlob(t)
+	for _, f := range t.Files {
 		if f.Source == nil {
 			continue
-		}
-		if d := f.Source.Blob; d != "" {
-			files[d] = append(files[d], i)
 		}
 		for _, src := range append(f.Source.Parts, *f.Source) {
 			if src.Blob != "" && names[src.Blob] == "" {
@@ -95,15 +91,20 @@ func inChunks(t *Table, b Blob, files []int) bool {
 	return some
 }
 
-// chunkedBlobs returns the blobs of a table whose files are brought one by one.
-func chunkedBlobs(t *Table) map[digest.Digest]bool {
+// filesByBlob returns the positions of the files of each blob.
+func filesByBlob(t *Table) map[digest.Digest][]int {
 	files := map[digest.Digest][]int{}
 	for i, f := range t.Files {
 		if f.Source != nil && f.Source.Blob != "" {
 			files[f.Source.Blob] = append(files[f.Source.Blob], i)
 		}
 	}
-	out := map[digest.Digest]bool{}
+	return files
+}
+
+// chunkedBlobs returns the blobs of a table whose files are brought one by one.
+func chunkedBlobs(t *Table) map[digest.Digest]bool {
+	files, out := filesByBlob(t), map[digest.Digest]bool{}
 	for _, b := range t.Blobs {
 		out[b.Digest] = inChunks(t, b, files[b.Digest])
 	}

@@ -69,19 +69,11 @@ func (a *app) digest(ctx context.Context, name string) (*seen, error) {
 	if address, ok := registry.CartonURL(upstream.Cartons(u.cfg), ref); ok {
 		return u.cartonDigest(ctx, ref, address)
 	}
-	repo, err := u.client.Repository(ref, nil)
-	if err != nil {
-		return nil, err
-	}
-	served, runner, err := registry.ResolveTag(ctx, repo, ref)
+	repo, served, m, runner, err := u.resolve(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
 	res := &seen{Ref: ref.String(), Digest: served.Digest, Origin: served.Digest}
-	m, err := convert.ParseManifest(served.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", ref, err)
-	}
 	if res.Format, err = convert.Detect(m); err != nil {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 )
 
@@ -210,17 +211,9 @@ func openReference(ctx context.Context, u *upstreamClient, name string) (*push.S
 	if address, ok := registry.CartonURL(upstream.Cartons(u.cfg), ref); ok {
 		return u.fromURL(ctx, address)
 	}
-	repo, err := u.client.Repository(ref, nil)
+	repo, served, m, runner, err := u.resolve(ctx, ref)
 	if err != nil {
 		return nil, err
-	}
-	served, runner, err := registry.ResolveTag(ctx, repo, ref)
-	if err != nil {
-		return nil, err
-	}
-	m, err := convert.ParseManifest(served.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	if format, err := convert.Detect(m); err == nil && format == mediatype.FormatIndex {
 		return nil, indexError(ref, m)
@@ -233,6 +226,20 @@ func openReference(ctx context.Context, u *upstreamClient, name string) (*push.S
 		src.Host, src.Repository = ref.Host, ref.Repository
 	}
 	return src, nil
+}
+
+// resolve asks the registry what a reference names; runner is the Ollama runner that its tag ends in.
+func (u *upstreamClient) resolve(ctx context.Context, ref remote.Ref) (repo *remote.Repository, served remote.Manifest, m *convert.Manifest, runner string, err error) {
+	if repo, err = u.client.Repository(ref, nil); err != nil {
+		return nil, served, nil, "", err
+	}
+	if served, runner, err = registry.ResolveTag(ctx, repo, ref); err != nil {
+		return nil, served, nil, "", err
+	}
+	if m, err = convert.ParseManifest(served.Bytes); err != nil {
+		return nil, served, nil, "", fmt.Errorf("%s: %w", ref, err)
+	}
+	return repo, served, m, runner, nil
 }
 
 // fromArtifact makes a Source of an artifact whose blobs f reads. Files of a carton that is a layer

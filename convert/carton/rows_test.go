@@ -2,7 +2,6 @@ package carton_test
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -40,22 +39,8 @@ func TestInfoFieldByField(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := json.Marshal(m.Config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := p
-			for key := range strings.SplitSeq(tt.at, ".") {
-				var o map[string]json.RawMessage
-				if err := json.Unmarshal(got, &o); err != nil {
-					t.Fatal(err)
-				}
-				if got = o[key]; got == nil {
-					break
-				}
-			}
-			if string(got) != tt.want {
-				t.Errorf("%s: got %s, want %s, in %s", tt.at, got, tt.want, p)
+			if got := converttest.Member(t, m.Config, tt.at); got != tt.want {
+				t.Errorf("%s: got %s, want %s, in %+v", tt.at, got, tt.want, m.Config)
 			}
 			if want := c.Hash().Encoded(); m.Config.Descriptor.Revision != want {
 				t.Errorf("revision: got %s, want the digest of MANIFEST, %s", m.Config.Descriptor.Revision, want)

@@ -1,7 +1,6 @@
 package dockerai_test
 
 import (
-	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -34,22 +33,8 @@ func TestConfigFieldByField(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p, err := json.Marshal(m.Config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := p
-			for key := range strings.SplitSeq(tt.at, ".") {
-				var o map[string]json.RawMessage
-				if err := json.Unmarshal(got, &o); err != nil {
-					t.Fatal(err)
-				}
-				if got = o[key]; got == nil {
-					break
-				}
-			}
-			if string(got) != tt.want {
-				t.Errorf("%s: got %s, want %s, in %s", tt.at, got, tt.want, p)
+			if got := converttest.Member(t, m.Config, tt.at); got != tt.want {
+				t.Errorf("%s: got %s, want %s, in %+v", tt.at, got, tt.want, m.Config)
 			}
 		})
 	}

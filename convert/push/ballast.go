@@ -126,16 +126,7 @@ func (c *conversion) planMerged(ctx context.Context) (*plan, error) {
 			if headers.Has(f.Path, f.Size) {
 				l.sniffer = headers.NewSniffer(f.Path, f.Size)
 			}
-			l.open = func(ctx context.Context) (io.ReadCloser, error) {
-				r, err := open(ctx)
-				if err != nil {
-					return nil, err
-				}
-				return struct {
-					io.Reader
-					io.Closer
-				}{io.TeeReader(r, l.restart()), r}, nil
-			}
+			l.open = through(open, func(r io.Reader) io.Reader { return io.TeeReader(r, l.restart()) })
 		}
 		layers[f.Digest] = l
 		p.layers = append(p.layers, l)

@@ -63,24 +63,31 @@ func (l *layer) counted(ctx context.Context) (io.ReadCloser, error) {
 		return r, err
 	}
 	l.done.Store(0)
+	return reading(&counter{r, &l.done}, r), nil
+}
+
+// reading reads r and closes c.
+func reading(r io.Reader, c io.Closer) io.ReadCloser {
 	return struct {
 		io.Reader
 		io.Closer
-	}{&counter{r, &l.done}, r}, nil
+	}{r, c}
 }
 
-// adding returns an opener whose bytes are added to what is done of a layer.
-func (l *layer) adding(open Opener) Opener {
+// through returns an opener whose bytes are read by way of what with returns.
+func through(open Opener, with func(io.Reader) io.Reader) Opener {
 	return func(ctx context.Context) (io.ReadCloser, error) {
 		r, err := open(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return struct {
-			io.Reader
-			io.Closer
-		}{&counter{r, &l.done}, r}, nil
+		return reading(with(r), r), nil
 	}
+}
+
+// adding returns an opener whose bytes are added to what is done of a layer.
+func (l *layer) adding(open Opener) Opener {
+	return through(open, func(r io.Reader) io.Reader { return &counter{r, &l.done} })
 }
 
 type counter struct {

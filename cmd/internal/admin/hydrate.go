@@ -51,14 +51,7 @@ func (h *Handler) hydrate(w http.ResponseWriter, r *http.Request) {
 		last.Ref = stored(ref)
 	}
 	if _, err := h.Store.Files(r.Context(), im.Table); err != nil { // not complete
-		err := h.Hydrate(r.Context(), im, req, func(events []Event) error {
-			for _, e := range events {
-				if err := out.send(e); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		err := h.Hydrate(r.Context(), im, req, out.events)
 		switch {
 		case err != nil:
 			last = Event{Status: StatusError, Ref: last.Ref, Error: Wrap(err)}

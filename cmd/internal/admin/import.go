@@ -102,14 +102,7 @@ func (h *Handler) importModel(w http.ResponseWriter, r *http.Request) {
 		_ = out.send(Event{Status: StatusError, Error: Wrap(err)})
 		return
 	}
-	im, linked, err := h.Import(r.Context(), req, func(events []Event) error {
-		for _, e := range events {
-			if err := out.send(e); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	im, linked, err := h.Import(r.Context(), req, out.events)
 	if err != nil {
 		_ = out.send(Event{Status: StatusError, Error: Wrap(err)})
 		return

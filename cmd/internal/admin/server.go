@@ -135,6 +135,16 @@ func (s *stream) send(v any) error {
 	return http.NewResponseController(s.w).Flush()
 }
 
+// events writes each of some events.
+func (s *stream) events(events []Event) error {
+	for _, e := range events {
+		if err := s.send(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (h *Handler) prefetch(w http.ResponseWriter, r *http.Request) {
 	var req PrefetchRequest
 	out := newStream(w)
@@ -152,14 +162,7 @@ func (h *Handler) prefetch(w http.ResponseWriter, r *http.Request) {
 		_ = out.send(Event{Status: StatusError, Error: Wrap(err)})
 		return
 	}
-	im, err := h.Prefetch(r.Context(), req, func(events []Event) error {
-		for _, e := range events {
-			if err := out.send(e); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	im, err := h.Prefetch(r.Context(), req, out.events)
 	last := Event{Status: StatusSuccess, Ref: req.Ref, Image: &im}
 	if err != nil {
 		last = Event{Status: StatusError, Ref: req.Ref, Error: Wrap(err)}

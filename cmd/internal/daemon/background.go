@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -87,10 +86,7 @@ func (b *background) start(table digest.Digest, fetchers []store.Fetcher) {
 			if b.leave(table, again) {
 				return
 			}
-			var err error
-			if fetchers, err = b.expose(ctx, table); err != nil {
-				b.log.Error("files of a model can not be read before it is complete", "table", table, "err", err)
-			}
+			fetchers = b.renew(ctx, table)
 		}
 	})
 }
@@ -142,10 +138,7 @@ func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []
 		case <-ctx.Done():
 			return
 		}
-		// Credentials and places may be other ones by now, for readers too.
-		if fetchers, err = b.expose(ctx, table); err != nil && ctx.Err() == nil {
-			b.log.Error("files of a model can not be read before it is complete", "table", table, "err", err)
-		}
+		fetchers = b.renew(ctx, table)
 	}
 }
 
@@ -166,6 +159,16 @@ func (b *background) watch(ctx context.Context, table digest.Digest, cancel func
 			return
 		}
 	}
+}
+
+// renew returns where a table can be fetched from now, for readers too: credentials and places may be
+// other ones by now.
+func (b *background) renew(ctx context.Context, table digest.Digest) []store.Fetcher {
+	fetchers, err := b.expose(ctx, table)
+	if err != nil && ctx.Err() == nil {
+		b.log.Error("files of a model can not be read before it is complete", "table", table, "err", err)
+	}
+	return fetchers
 }
 
 // expose makes what is missing of a table readable, from wherever it can be had now.
@@ -201,10 +204,4 @@ func (b *background) resume(ctx context.Context) (tables []digest.Digest, err er
 		}
 	}
 	return tables, nil
-}
-
-// splitRepository splits "host/path".
-func splitRepository(s string) (host, path string) {
-	host, path, _ = strings.Cut(s, "/")
-	return host, path
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/snapshotter"
@@ -113,7 +114,7 @@ func (d *Daemon) mode(sources []differ.Source) differ.Mode {
 func (d *Daemon) laterSources(ctx context.Context, table digest.Digest, repositories []string) []store.Fetcher {
 	var sources []differ.Source
 	for _, r := range repositories {
-		host, path := splitRepository(r)
+		host, path, _ := strings.Cut(r, "/")
 		sources = append(sources, differ.Source{Host: host, Repository: path})
 	}
 	return d.sources(ctx, table, sources)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -27,11 +27,11 @@ type Builder struct {
 	format   mediatype.Format
 
 	layers  []Layer
-	blobs   []store.Blob
+	blobs   []filetable.Blob
 	at      map[digest.Digest]int // index in layers and blobs
 	files   []placed
 	tars    []placedTar
-	unpacks []store.Unpack
+	unpacks []filetable.Unpack
 	inlines []placed
 	config  []byte
 }
@@ -44,7 +44,7 @@ type placedTar struct {
 
 // placed is a file with the layer it comes from.
 type placed struct {
-	store.File
+	filetable.File
 	layer int // -1 for a generated file
 }
 
@@ -56,8 +56,8 @@ func NewBuilder(m *Manifest, f mediatype.Format) *Builder {
 // A Place says what a layer is and where its content goes.
 type Place struct {
 	Kind    mediatype.Kind
-	Archive store.Archive
-	Codec   store.Codec
+	Archive filetable.Archive
+	Codec   filetable.Codec
 
 	// Path is the path of the file. For an archive it is what the origin gives, and can be
 	// empty; see store.Unpack.
@@ -92,26 +92,26 @@ func (b *Builder) layerError(i int, err error) error {
 }
 
 func (b *Builder) add(i int, p Place) error {
-	if p.Path != "" || p.Archive == store.ArchiveNone {
-		clean, err := store.CleanPath(p.Path)
+	if p.Path != "" || p.Archive == filetable.ArchiveNone {
+		clean, err := filetable.CleanPath(p.Path)
 		if err != nil {
 			return err
 		}
 		p.Path = clean
 	}
-	if p.Codec == store.CodecNone && p.DiffID != "" && p.DiffID != b.manifest.Layers[i].Digest {
+	if p.Codec == filetable.CodecNone && p.DiffID != "" && p.DiffID != b.manifest.Layers[i].Digest {
 		return fmt.Errorf("not compressed, but the config gives it diffID %s: %w", p.DiffID, errdefs.ErrInvalidArgument)
 	}
 	if err := b.addBlob(i, p); err != nil {
 		return err
 	}
 	switch {
-	case p.Archive == store.ArchiveNone:
+	case p.Archive == filetable.ArchiveNone:
 		b.addFile(i, p)
-	case p.Codec == store.CodecNone:
+	case p.Codec == filetable.CodecNone:
 		b.tars = append(b.tars, placedTar{i, p.Path})
 	default:
-		u := store.Unpack{Blob: b.manifest.Layers[i].Digest, As: p.Path}
+		u := filetable.Unpack{Blob: b.manifest.Layers[i].Digest, As: p.Path}
 		if !slices.Contains(b.unpacks, u) {
 			b.unpacks = append(b.unpacks, u)
 		}
@@ -127,13 +127,13 @@ func (b *Builder) addBlob(i int, p Place) error {
 		if have.Archive != p.Archive || have.Codec != p.Codec {
 			return fmt.Errorf("the same blob is layer %d, as another type: %w", have.Layer, errdefs.ErrInvalidArgument)
 		}
-		if have.DiffID != "" && p.DiffID != "" && p.Codec != store.CodecNone && have.DiffID != p.DiffID {
+		if have.DiffID != "" && p.DiffID != "" && p.Codec != filetable.CodecNone && have.DiffID != p.DiffID {
 			return fmt.Errorf("the same blob is layer %d, with another diffID: %w", have.Layer, errdefs.ErrInvalidArgument)
 		}
 		return nil
 	}
-	blob := store.Blob{Digest: desc.Digest, Size: desc.Size, Archive: p.Archive, Codec: p.Codec, Layer: i}
-	if p.Codec != store.CodecNone {
+	blob := filetable.Blob{Digest: desc.Digest, Size: desc.Size, Archive: p.Archive, Codec: p.Codec, Layer: i}
+	if p.Codec != filetable.CodecNone {
 		blob.DiffID = p.DiffID
 	}
 	b.at[desc.Digest] = len(b.blobs)
@@ -149,14 +149,14 @@ func (b *Builder) addBlob(i int, p Place) error {
 
 func (b *Builder) addFile(i int, p Place) {
 	desc := b.manifest.Layers[i]
-	b.files = append(b.files, placed{layer: i, File: store.File{
+	b.files = append(b.files, placed{layer: i, File: filetable.File{
 		Path:    p.Path,
-		Type:    store.TypeReg,
+		Type:    filetable.TypeReg,
 		Mode:    cmp.Or(p.Mode&0o777, defaultMode),
 		ModTime: p.ModTime,
 		Size:    desc.Size,
 		Digest:  desc.Digest,
-		Source:  &store.Source{Blob: desc.Digest, Size: desc.Size},
+		Source:  &filetable.Source{Blob: desc.Digest, Size: desc.Size},
 	}})
 }
 
@@ -170,7 +170,7 @@ func (b *Builder) readTars(ctx context.Context, a Artifact) error {
 			first[d] = n
 		}
 	}
-	members := make([][]store.Member, len(b.tars))
+	members := make([][]filetable.Member, len(b.tars))
 	errs := make([]error, len(b.tars))
 	var failed atomic.Int64 // the lowest index that failed; those after it need not be read
 	failed.Store(int64(len(b.tars)))
@@ -205,7 +205,7 @@ func (b *Builder) readTars(ctx context.Context, a Artifact) error {
 	return nil
 }
 
-func readTar(ctx context.Context, a Artifact, desc ocispec.Descriptor) ([]store.Member, error) {
+func readTar(ctx context.Context, a Artifact, desc ocispec.Descriptor) ([]filetable.Member, error) {
 	r, err := a.BlobAt(ctx, desc)
 	if err != nil {
 		return nil, err
@@ -213,14 +213,14 @@ func readTar(ctx context.Context, a Artifact, desc ocispec.Descriptor) ([]store.
 	if c, ok := r.(io.Closer); ok {
 		defer c.Close()
 	}
-	return store.TarIndex(r, desc.Size)
+	return filetable.TarIndex(r, desc.Size)
 }
 
-func (b *Builder) addMembers(t placedTar, d digest.Digest, members []store.Member) {
-	for _, m := range store.PlaceTar(members, t.path) {
-		f := store.File{Path: m.Path, Type: m.Type, Mode: m.Mode & 0o777, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
-		if m.Type == store.TypeReg {
-			f.Source = &store.Source{Blob: d, Offset: m.Offset, Size: m.Size}
+func (b *Builder) addMembers(t placedTar, d digest.Digest, members []filetable.Member) {
+	for _, m := range filetable.PlaceTar(members, t.path) {
+		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode & 0o777, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		if m.Type == filetable.TypeReg {
+			f.Source = &filetable.Source{Blob: d, Offset: m.Offset, Size: m.Size}
 		}
 		b.files = append(b.files, placed{layer: t.layer, File: f})
 	}
@@ -229,13 +229,13 @@ func (b *Builder) addMembers(t placedTar, d digest.Digest, members []store.Membe
 // Generate adds a file with content of our own. If the path is taken by a file of the model,
 // the generated file gets the next free one of path-2, path-3 and so on.
 func (b *Builder) Generate(p string, content []byte) {
-	b.inlines = append(b.inlines, placed{layer: -1, File: store.File{
+	b.inlines = append(b.inlines, placed{layer: -1, File: filetable.File{
 		Path:   p,
-		Type:   store.TypeReg,
+		Type:   filetable.TypeReg,
 		Mode:   defaultMode,
 		Size:   int64(len(content)),
 		Digest: digest.FromBytes(content),
-		Source: &store.Source{Inline: content},
+		Source: &filetable.Source{Inline: content},
 	}})
 }
 
@@ -269,9 +269,9 @@ func (b *Builder) Model(ctx context.Context, a Artifact, cfg Config) (*Model, er
 		return nil, err
 	}
 	m := &Model{
-		Table: store.Table{
-			Version: store.TableVersion,
-			Origin:  store.Origin{Format: string(b.format), Digest: b.manifest.Digest, Mapping: MappingVersion},
+		Table: filetable.Table{
+			Version: filetable.Version,
+			Origin:  filetable.Origin{Format: string(b.format), Digest: b.manifest.Digest, Mapping: MappingVersion},
 			Blobs:   b.blobs,
 			Unpacks: b.unpacks,
 		},
@@ -316,13 +316,13 @@ func (b *Builder) merge() ([]placed, error) {
 
 // equal reports whether x and y, which have one path, are known to be the same file. It returns
 // an error if they are known to be different.
-func equal(x, y store.File) (bool, error) {
+func equal(x, y filetable.File) (bool, error) {
 	switch {
 	case x.Type != y.Type:
 		return false, fmt.Errorf("a %s and a %s", x.Type, y.Type)
-	case x.Type == store.TypeDir:
+	case x.Type == filetable.TypeDir:
 		return true, nil
-	case x.Type == store.TypeSymlink:
+	case x.Type == filetable.TypeSymlink:
 		if x.Target != y.Target {
 			return false, errors.New("links with different targets")
 		}
@@ -346,7 +346,7 @@ func (b *Builder) addGenerated(files []placed) []placed {
 	taken := map[string]bool{} // files, links and directories
 	notDir := map[string]bool{}
 	for _, f := range files {
-		notDir[f.Path] = f.Type != store.TypeDir
+		notDir[f.Path] = f.Type != filetable.TypeDir
 		for p := f.Path; p != "."; p = path.Dir(p) {
 			taken[p] = true
 		}
@@ -382,7 +382,7 @@ func checkParents(files []placed) error {
 	}
 	for _, f := range files {
 		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
-			if d, ok := at[dir]; ok && d.Type != store.TypeDir {
+			if d, ok := at[dir]; ok && d.Type != filetable.TypeDir {
 				return fmt.Errorf("layers %d and %d: %q is a %s, but %q is below it: %w",
 					d.layer, f.layer, dir, d.Type, f.Path, errdefs.ErrInvalidArgument)
 			}

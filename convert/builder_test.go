@@ -10,7 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 )
 
 // model builds a model of raw files at the given paths, with generated files.
@@ -104,7 +104,7 @@ func TestATarWithOnePathVeryOften(t *testing.T) {
 	}
 	b := converttest.Make(converttest.Spec{
 		ArtifactType: mediatype.ModelPackManifest, ConfigType: mediatype.ModelPackConfig, Config: "{}",
-		Layers: []converttest.Layer{{MediaType: mediatype.Layer(mediatype.FormatModelPack, mediatype.KindDoc, store.ArchiveTar, store.CodecNone), Data: string(converttest.Tar(files...))}},
+		Layers: []converttest.Layer{{MediaType: mediatype.Layer(mediatype.FormatModelPack, mediatype.KindDoc, filetable.ArchiveTar, filetable.CodecNone), Data: string(converttest.Tar(files...))}},
 	})
 	_, err := parsers.Parse(context.Background(), converttest.NewArtifact(b))
 	if err == nil || !strings.Contains(err.Error(), `layer 0: path "x" more than`) {
@@ -114,7 +114,7 @@ func TestATarWithOnePathVeryOften(t *testing.T) {
 
 func TestManyTarLayersNameTheFirstThatIsBad(t *testing.T) {
 	t.Parallel()
-	tar := mediatype.Layer(mediatype.FormatModelPack, mediatype.KindDoc, store.ArchiveTar, store.CodecNone)
+	tar := mediatype.Layer(mediatype.FormatModelPack, mediatype.KindDoc, filetable.ArchiveTar, filetable.CodecNone)
 	var layers []converttest.Layer
 	for i := range 100 {
 		p := converttest.Tar(converttest.File{Path: fmt.Sprint(i), Data: []byte("x"), Mode: 0o644})

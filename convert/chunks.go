@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert/chunked"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -20,7 +20,7 @@ type chunkedLayer struct {
 	layer int // the first with the blob
 	as    []string
 
-	files [][]store.File // at each of as; nil if the archive is unpacked whole
+	files [][]filetable.File // at each of as; nil if the archive is unpacked whole
 }
 
 // readChunks turns compressed archives that can be read in chunks into files with chunks. Any other
@@ -80,7 +80,7 @@ func (b *Builder) announced() []chunkedLayer {
 	return layers
 }
 
-func (b *Builder) chunkedLayer(blob store.Blob) chunked.Layer {
+func (b *Builder) chunkedLayer(blob filetable.Blob) chunked.Layer {
 	return chunked.Layer{Digest: blob.Digest, Size: blob.Size, Codec: blob.Codec, Annotations: b.manifest.Layers[blob.Layer].Annotations}
 }
 
@@ -106,8 +106,8 @@ func (b *Builder) readTOC(ctx context.Context, a Artifact, l *chunkedLayer) erro
 func (b *Builder) addChunked(l chunkedLayer) {
 	d := b.manifest.Layers[l.layer].Digest
 	blob := &b.blobs[b.at[d]]
-	blob.Archive, blob.Codec, blob.DiffID = store.ArchiveChunks, store.CodecNone, ""
-	b.unpacks = slices.DeleteFunc(b.unpacks, func(u store.Unpack) bool { return u.Blob == d })
+	blob.Archive, blob.Codec, blob.DiffID = filetable.ArchiveChunks, filetable.CodecNone, ""
+	b.unpacks = slices.DeleteFunc(b.unpacks, func(u filetable.Unpack) bool { return u.Blob == d })
 	for _, files := range l.files {
 		for _, f := range files {
 			b.files = append(b.files, placed{layer: l.layer, File: f})

@@ -11,14 +11,14 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/modelpack"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
 
 // tarZstd is the type of a layer of weights.
-var tarZstd = mediatype.Layer(mediatype.FormatModelPack, mediatype.KindWeight, store.ArchiveTar, store.CodecZstd)
+var tarZstd = mediatype.Layer(mediatype.FormatModelPack, mediatype.KindWeight, filetable.ArchiveTar, filetable.CodecZstd)
 
 // chunkedSpec returns an artifact with the given layers.
 func chunkedSpec(layers ...converttest.Layer) *converttest.Built {
@@ -53,7 +53,7 @@ func TestOpaque(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		want := []store.Unpack{{Blob: digest.FromString(l.Data)}}
+		want := []filetable.Unpack{{Blob: digest.FromString(l.Data)}}
 		if diff := cmp.Diff(want, m.Table.Unpacks); diff != "" || len(m.Table.Files) > 0 {
 			t.Errorf("%s: %d files, unpacks (-want +got):\n%s", name, len(m.Table.Files), diff)
 		}
@@ -72,7 +72,7 @@ func TestChunkedTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.Table.Unpacks) > 0 || len(m.Table.Blobs) != 1 || m.Table.Blobs[0].Archive != store.ArchiveChunks {
+	if len(m.Table.Unpacks) > 0 || len(m.Table.Blobs) != 1 || m.Table.Blobs[0].Archive != filetable.ArchiveChunks {
 		t.Errorf("got unpacks %v, blobs %v", m.Table.Unpacks, m.Table.Blobs)
 	}
 	files, err := converttest.Extract(m, b.Blobs)
@@ -84,12 +84,12 @@ func TestChunkedTwice(t *testing.T) {
 // zerosLayer is a layer that says that it has a file of the given size, which is all zeros.
 func zerosLayer(t *testing.T, path string, size int64) converttest.Layer {
 	t.Helper()
-	blob := converttest.Compress([]byte(path), store.CodecZstd)
-	all := chunked.Chunk{Chunk: store.Chunk{Size: size, At: 1, Len: 1, Digest: digest.FromString("")}, Zeros: true}
+	blob := converttest.Compress([]byte(path), filetable.CodecZstd)
+	all := chunked.Chunk{Chunk: filetable.Chunk{Size: size, At: 1, Len: 1, Digest: digest.FromString("")}, Zeros: true}
 	last := all
 	last.Offset, last.Size = size, 1
 	tail, annotations, err := chunked.AppendTOC(nil, int64(len(blob)), []chunked.Member{{
-		File:   store.File{Path: path, Type: store.TypeReg, Size: size + 1, Digest: digest.FromString(path)},
+		File:   filetable.File{Path: path, Type: filetable.TypeReg, Size: size + 1, Digest: digest.FromString(path)},
 		Chunks: []chunked.Chunk{all, last},
 	}}, nil)
 	if err != nil {
@@ -101,7 +101,7 @@ func zerosLayer(t *testing.T, path string, size int64) converttest.Layer {
 // TestTooManyChunks gives layers of more chunks than a file table has room for: the first are read in
 // chunks, and what has no room is not.
 func TestTooManyChunks(t *testing.T) {
-	const size = 100_000 * store.MaxChunk
+	const size = 100_000 * filetable.MaxChunk
 	b := chunkedSpec(zerosLayer(t, "a", size), zerosLayer(t, "b", size), zerosLayer(t, "c", size), podmanLayer("d"))
 	m, _, err := parseChunked(t, b)
 	if err != nil {
@@ -115,7 +115,7 @@ func TestTooManyChunks(t *testing.T) {
 		t.Errorf("%d unpacks, files (-want +got):\n%s", len(m.Table.Unpacks), diff)
 	}
 	p, err := m.Table.Encode()
-	if err != nil || len(p) > store.MaxTableSize {
+	if err != nil || len(p) > filetable.MaxSize {
 		t.Errorf("table of %d bytes: %v", len(p), err)
 	}
 }

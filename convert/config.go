@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -150,7 +150,7 @@ func ParseDiffIDs(p []byte, member string) ([]digest.Digest, error) {
 	}
 	var ids []digest.Digest
 	for i, s := range list {
-		d, err := store.ParseDigest(s)
+		d, err := verify.ParseDigest(s)
 		if err != nil {
 			return nil, fmt.Errorf("config: diffID %d: %w", i, err)
 		}

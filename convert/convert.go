@@ -5,7 +5,7 @@ import (
 	"io"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -22,7 +22,7 @@ type Artifact interface {
 
 	// ReadBlob reads a small blob whole and verified. It returns
 	// errdefs.ErrInvalidArgument if the blob is larger than limit bytes, and a
-	// *store.VerifyError if its bytes are wrong.
+	// *verify.Error if its bytes are wrong.
 	ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error)
 
 	// BlobAt returns ranged reads of a blob that are NOT verified, to index an archive.
@@ -39,7 +39,7 @@ type Parsers map[mediatype.Format]Parser
 // A Model is the neutral result of parsing: a file table, the metadata, and how the layers
 // of the origin looked.
 type Model struct {
-	Table  store.Table
+	Table  filetable.Table
 	Config Config
 
 	// Layers are the blobs of the origin that files come from, in the order of its

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -23,7 +23,7 @@ const emptyConfig = "{}"
 
 // isEmpty reports whether the config of a manifest is the empty one, which need not be read.
 func isEmpty(m *Manifest) bool {
-	return m.Config.Digest != "" && store.VerifyBytes(m.Config.Digest, []byte(emptyConfig)) == nil
+	return m.Config.Digest != "" && verify.Bytes(m.Config.Digest, []byte(emptyConfig)) == nil
 }
 
 // documents returns the documents of the origin, and makes files of those that are too large to be

@@ -5,7 +5,7 @@ import (
 	"math"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -15,17 +15,17 @@ import (
 func (b *Builder) AddFragments(i int, k mediatype.Kind) error {
 	desc := b.manifest.Layers[i]
 	if at, ok := b.at[desc.Digest]; ok {
-		if have := b.blobs[at]; have.Archive != store.ArchiveFragments {
+		if have := b.blobs[at]; have.Archive != filetable.ArchiveFragments {
 			return b.layerError(i, fmt.Errorf("the same blob is layer %d, as another type: %w", have.Layer, errdefs.ErrInvalidArgument))
 		}
 		return nil
 	}
 	b.at[desc.Digest] = len(b.blobs)
-	b.blobs = append(b.blobs, store.Blob{Digest: desc.Digest, Size: desc.Size, Archive: store.ArchiveFragments, Layer: i})
+	b.blobs = append(b.blobs, filetable.Blob{Digest: desc.Digest, Size: desc.Size, Archive: filetable.ArchiveFragments, Layer: i})
 	b.layers = append(b.layers, Layer{
 		Desc:      desc.Descriptor,
 		Kind:      k,
-		MediaType: mediatype.Layer(mediatype.FormatModelPack, k, store.ArchiveNone, store.CodecNone),
+		MediaType: mediatype.Layer(mediatype.FormatModelPack, k, filetable.ArchiveNone, filetable.CodecNone),
 	})
 	return nil
 }
@@ -33,8 +33,8 @@ func (b *Builder) AddFragments(i int, k mediatype.Kind) error {
 // Assemble adds a file that is the concatenation of parts: bytes, and ranges of blobs that
 // AddFragments added. Layer is the first that the file has a part of; d is the digest of the
 // file, or empty. A path can be assembled once.
-func (b *Builder) Assemble(layer int, path string, parts []store.Source, d digest.Digest) error {
-	clean, err := store.CleanPath(path)
+func (b *Builder) Assemble(layer int, path string, parts []filetable.Source, d digest.Digest) error {
+	clean, err := filetable.CleanPath(path)
 	if err != nil {
 		return b.layerError(layer, err)
 	}
@@ -54,13 +54,13 @@ func (b *Builder) Assemble(layer int, path string, parts []store.Source, d diges
 		}
 		size += n
 	}
-	b.files = append(b.files, placed{layer: layer, File: store.File{
+	b.files = append(b.files, placed{layer: layer, File: filetable.File{
 		Path:   clean,
-		Type:   store.TypeReg,
+		Type:   filetable.TypeReg,
 		Mode:   defaultMode,
 		Size:   size,
 		Digest: d,
-		Source: &store.Source{Parts: parts},
+		Source: &filetable.Source{Parts: parts},
 	}})
 	return nil
 }

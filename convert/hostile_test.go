@@ -16,7 +16,10 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -80,7 +83,7 @@ func FuzzHostileManifest(f *testing.F) {
 			if l.Digest == "" {
 				continue
 			}
-			if _, err := store.ParseDigest(l.Digest.String()); err != nil {
+			if _, err := verify.ParseDigest(l.Digest.String()); err != nil {
 				t.Errorf("layer %d: %v", i, err)
 			}
 			if size, ok := sizes[l.Digest]; ok && size != l.Size {
@@ -188,7 +191,7 @@ func bring(t *testing.T, mediaType string, blob []byte) (map[string]string, erro
 		t.Fatal(err)
 	}
 	f := storetest.NewFetcher(slices.Collect(maps.Values(b.Blobs))...)
-	if err := s.Hydrate(ctx, d, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(ctx, d, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 		return nil, err
 	}
 	files, err := s.Files(ctx, d)
@@ -265,8 +268,8 @@ func hostileTars(t *testing.T) map[string][]byte {
 		"file and directory":             rawTar(t, file("a", 1), tar.Header{Name: "a/", Typeflag: tar.TypeDir, Mode: 0o755}),
 		"file and file below it":         rawTar(t, file("a", 1), file("a/b", 1)),
 		"one name with two contents":     rawTar(t, file("a", 1), file("a", 2)),
-		"gzip bytes":                     converttest.Compress(one, store.CodecGzip),
-		"zstd bytes":                     converttest.Compress(one, store.CodecZstd),
+		"gzip bytes":                     converttest.Compress(one, filetable.CodecGzip),
+		"zstd bytes":                     converttest.Compress(one, filetable.CodecZstd),
 		"weights":                        []byte("GGUF" + strings.Repeat("x", 2000)),
 		"content that is cut":            one[:515],
 		"checksum that is wrong":         append([]byte("b"), one[1:]...),
@@ -280,11 +283,11 @@ func TestHostileTars(t *testing.T) {
 	t.Parallel()
 	const layer = "application/vnd.cncf.model.weight.v1.tar"
 	for name, p := range hostileTars(t) {
-		for suffix, codec := range map[string]store.Codec{"": store.CodecNone, "+gzip": store.CodecGzip, "+zstd": store.CodecZstd} {
+		for suffix, codec := range map[string]filetable.Codec{"": filetable.CodecNone, "+gzip": filetable.CodecGzip, "+zstd": filetable.CodecZstd} {
 			t.Run(name+"/tar"+suffix, func(t *testing.T) {
 				t.Parallel()
 				blob := p
-				if codec != store.CodecNone {
+				if codec != filetable.CodecNone {
 					blob = converttest.Compress(p, codec)
 				}
 				// What is cut inside of a stream that is whole is an unexpected end.
@@ -317,11 +320,11 @@ func TestOddTars(t *testing.T) {
 		"a symlink to a neighbour":  {rawTar(t, file("a", 10), tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "a"}), map[string]string{"a": a, "l": "symlink 0 0 a"}},
 		"a hardlink to a neighbour": {rawTar(t, file("a", 10), tar.Header{Name: "l", Typeflag: tar.TypeLink, Linkname: "a"}), map[string]string{"a": a, "l": a}},
 	} {
-		for suffix, codec := range map[string]store.Codec{"": store.CodecNone, "+gzip": store.CodecGzip, "+zstd": store.CodecZstd} {
+		for suffix, codec := range map[string]filetable.Codec{"": filetable.CodecNone, "+gzip": filetable.CodecGzip, "+zstd": filetable.CodecZstd} {
 			t.Run(name+"/tar"+suffix, func(t *testing.T) {
 				t.Parallel()
 				blob := tt.tar
-				if codec != store.CodecNone {
+				if codec != filetable.CodecNone {
 					blob = converttest.Compress(blob, codec)
 				}
 				got, err := bring(t, "application/vnd.cncf.model.weight.v1.tar"+suffix, blob)
@@ -337,7 +340,7 @@ func TestOddTars(t *testing.T) {
 func TestHostileStreams(t *testing.T) {
 	const layer = "application/vnd.cncf.model.weight.v1.tar"
 	one := rawTar(t, file("a", 10))
-	gz := func(p []byte) []byte { return converttest.Compress(p, store.CodecGzip) }
+	gz := func(p []byte) []byte { return converttest.Compress(p, filetable.CodecGzip) }
 	// A frame with a window of 2 GiB, and a raw block of one byte, its last.
 	// https://www.rfc-editor.org/rfc/rfc8878
 	window := []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 21 << 3, 9, 0, 0, 'x'}
@@ -347,7 +350,7 @@ func TestHostileStreams(t *testing.T) {
 	}{
 		"plain tar that says gzip":      {"+gzip", one},
 		"plain tar that says zstd":      {"+zstd", one},
-		"zstd that says gzip":           {"+gzip", converttest.Compress(one, store.CodecZstd)},
+		"zstd that says gzip":           {"+gzip", converttest.Compress(one, filetable.CodecZstd)},
 		"gzip that says zstd":           {"+zstd", gz(one)},
 		"gzip that is cut":              {"+gzip", gz(one)[:20]},
 		"gzip with a wrong checksum":    {"+gzip", append(bytes.Clone(gz(one)[:len(gz(one))-8]), 1, 2, 3, 4, 0, 8, 0, 0)},

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -158,7 +158,7 @@ func parseDescriptors(o *Object, key, what string, limit int) ([]Descriptor, err
 }
 
 func parseDescriptor(o *Object) (Descriptor, error) {
-	d, err := store.ParseDigest(o.String("digest"))
+	d, err := verify.ParseDigest(o.String("digest"))
 	if err != nil {
 		return Descriptor{}, err
 	}
@@ -185,7 +185,7 @@ func parseDescriptor(o *Object) (Descriptor, error) {
 	if desc.MediaType == "" {
 		return Descriptor{}, fmt.Errorf("%s: no mediaType: %w", d, errdefs.ErrInvalidArgument)
 	}
-	if data := o.Bytes("data"); data != nil && int64(len(data)) == size && store.VerifyBytes(d, data) == nil {
+	if data := o.Bytes("data"); data != nil && int64(len(data)) == size && verify.Bytes(d, data) == nil {
 		desc.Data = data
 	}
 	return desc, nil

@@ -14,7 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/modelpack"
 	"github.com/ballast-dev/ballast/convert/ollama"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -84,8 +84,8 @@ func TestAnUnverifiedBlobIsNotParsed(t *testing.T) {
 			}
 			b.Blobs[m.Config.Digest] = bytes.ReplaceAll(b.Blobs[m.Config.Digest], []byte(`"`), []byte(`'`))
 			_, err = parsers.Parse(context.Background(), converttest.NewArtifact(b))
-			if ve := (*store.VerifyError)(nil); !errors.As(err, &ve) {
-				t.Fatalf("got %v, want a *store.VerifyError", err)
+			if ve := (*verify.Error)(nil); !errors.As(err, &ve) {
+				t.Fatalf("got %v, want a *verify.Error", err)
 			}
 		})
 	}

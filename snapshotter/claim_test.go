@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -256,11 +256,11 @@ func TestMarkEmpty(t *testing.T) {
 
 func TestClaimable(t *testing.T) {
 	blob := digest.FromString("blob")
-	if got, want := claimable(blobLabels(blob), ""), store.BlobDiffID(blob).String(); got != want {
+	if got, want := claimable(blobLabels(blob), ""), filetable.BlobDiffID(blob).String(); got != want {
 		t.Errorf("first layer: got %q, want %q", got, want)
 	}
-	below := store.BlobDiffID(digest.FromString("below"))
-	if got, want := claimable(blobLabels(blob, below), "parent"), chainID(below, store.BlobDiffID(blob)).String(); got != want {
+	below := filetable.BlobDiffID(digest.FromString("below"))
+	if got, want := claimable(blobLabels(blob, below), "parent"), chainID(below, filetable.BlobDiffID(blob)).String(); got != want {
 		t.Errorf("second layer: got %q, want %q", got, want)
 	}
 }

@@ -1,7 +1,8 @@
 package snapshotter
 
 import (
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
@@ -26,15 +27,15 @@ const (
 // claimable returns the name of the snapshot to claim for a Prepare with these labels on
 // this parent, or "" if they are not those of a blob layer.
 func claimable(labels map[string]string, parent string) string {
-	ref, err := store.ParseDigest(labels[snapshots.LabelSnapshotRef])
+	ref, err := verify.ParseDigest(labels[snapshots.LabelSnapshotRef])
 	if err != nil {
 		return ""
 	}
-	blob, err := store.ParseDigest(labels[labelBlob])
+	blob, err := verify.ParseDigest(labels[labelBlob])
 	if err != nil {
 		return ""
 	}
-	diffID := store.BlobDiffID(blob)
+	diffID := filetable.BlobDiffID(blob)
 	if labels[snapshots.LabelSnapshotDiffID] != diffID.String() {
 		return ""
 	}
@@ -44,7 +45,7 @@ func claimable(labels map[string]string, parent string) string {
 		return ""
 	}
 	if ok {
-		p, err := store.ParseDigest(below)
+		p, err := verify.ParseDigest(below)
 		if err != nil {
 			return ""
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -20,14 +22,14 @@ func TestShowBeforeComplete(t *testing.T) {
 	m := newModel().file("model.bin", 0o640, p).inline("config.json", 0o644, "{}")
 	for i := range m.table.Files {
 		if src := m.table.Files[i].Source; src.Blob != "" {
-			src.Chunks = []store.Chunk{{Size: 1 << 20, Digest: digest.FromBytes(p[:1<<20])}, {Offset: 1 << 20, Size: 2 << 20, Digest: digest.FromBytes(p[1<<20:])}}
+			src.Chunks = []filetable.Chunk{{Size: 1 << 20, Digest: digest.FromBytes(p[:1<<20])}, {Offset: 1 << 20, Size: 2 << 20, Digest: digest.FromBytes(p[1<<20:])}}
 		}
 	}
 	table := m.put(t, n)
 	if err := n.store.AddRef(t.Context(), "pin/test", table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	fetchers := []store.Fetcher{m.blobs}
+	fetchers := []transfer.Fetcher{m.blobs}
 	if err := n.store.Expose(t.Context(), table, store.ExposeOptions{Fetchers: fetchers}); err != nil {
 		t.Fatal(err)
 	}

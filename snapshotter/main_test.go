@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -95,15 +97,15 @@ func (b blobs) Fetch(_ context.Context, d digest.Digest, _, off, n int64) (io.Re
 
 // A model is a table in the making.
 type model struct {
-	table store.Table
+	table filetable.Table
 	blobs blobs
 }
 
 func newModel() *model {
 	return &model{
-		table: store.Table{
-			Version: store.TableVersion,
-			Origin:  store.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1},
+		table: filetable.Table{
+			Version: filetable.Version,
+			Origin:  filetable.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1},
 		},
 		blobs: blobs{},
 	}
@@ -114,25 +116,25 @@ func (m *model) file(path string, mode uint32, content []byte) *model {
 	d := digest.FromBytes(content)
 	if _, ok := m.blobs[d]; !ok {
 		m.blobs[d] = content
-		m.table.Blobs = append(m.table.Blobs, store.Blob{Digest: d, Size: int64(len(content)), Layer: len(m.table.Blobs)})
+		m.table.Blobs = append(m.table.Blobs, filetable.Blob{Digest: d, Size: int64(len(content)), Layer: len(m.table.Blobs)})
 	}
-	return m.add(store.File{
-		Path: path, Type: store.TypeReg, Mode: mode, ModTime: time.Unix(1_700_000_000, 123_456_789).UTC(),
-		Size: int64(len(content)), Digest: d, Source: &store.Source{Blob: d, Size: int64(len(content))},
+	return m.add(filetable.File{
+		Path: path, Type: filetable.TypeReg, Mode: mode, ModTime: time.Unix(1_700_000_000, 123_456_789).UTC(),
+		Size: int64(len(content)), Digest: d, Source: &filetable.Source{Blob: d, Size: int64(len(content))},
 	})
 }
 
 // inline adds a small file whose bytes are in the table.
 func (m *model) inline(path string, mode uint32, content string) *model {
-	return m.add(store.File{
-		Path: path, Type: store.TypeReg, Mode: mode, Size: int64(len(content)),
-		Digest: digest.FromString(content), Source: &store.Source{Inline: []byte(content)},
+	return m.add(filetable.File{
+		Path: path, Type: filetable.TypeReg, Mode: mode, Size: int64(len(content)),
+		Digest: digest.FromString(content), Source: &filetable.Source{Inline: []byte(content)},
 	})
 }
 
-func (m *model) add(f store.File) *model {
+func (m *model) add(f filetable.File) *model {
 	m.table.Files = append(m.table.Files, f)
-	slices.SortFunc(m.table.Files, func(a, b store.File) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortFunc(m.table.Files, func(a, b filetable.File) int { return cmp.Compare(a.Path, b.Path) })
 	return m
 }
 
@@ -166,7 +168,7 @@ func (n *node) apply(t *testing.T, key string, m *model) digest.Digest {
 	if err := n.Hold(ctx, id, table); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []store.Fetcher{m.blobs}}); err != nil {
+	if err := n.store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{m.blobs}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Show(ctx, id, table); err != nil {
@@ -347,7 +349,7 @@ func random(seed uint64, n int) []byte {
 
 // blobLabels are the labels of a Prepare of the blob layer of d on the given chain.
 func blobLabels(d digest.Digest, below ...digest.Digest) map[string]string {
-	diffID := store.BlobDiffID(d)
+	diffID := filetable.BlobDiffID(d)
 	labels := map[string]string{
 		snapshots.LabelSnapshotDiffID: diffID.String(),
 		labelBlob:                     d.String(),

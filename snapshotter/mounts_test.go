@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -26,7 +27,7 @@ func (n *node) claimBlobs(t *testing.T, count int) string {
 	}
 	var chain digest.Digest
 	for i := range count {
-		diffID := store.BlobDiffID(digest.FromString(fmt.Sprint("blob ", i)))
+		diffID := filetable.BlobDiffID(digest.FromString(fmt.Sprint("blob ", i)))
 		if chain == "" {
 			chain = diffID
 		} else {

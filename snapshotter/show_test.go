@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -39,12 +41,12 @@ func awkward() *model {
 		file(deep, 0o644, []byte("deep")).
 		inline("config.json", 0o644, "{}").
 		inline("empty", 0o600, "")
-	m.add(store.File{Path: "dir", Type: store.TypeDir, Mode: 0o700, ModTime: time.Unix(1_600_000_000, 0)})
-	m.add(store.File{Path: "hollow", Type: store.TypeDir, Mode: 0o555})
-	m.add(store.File{Path: "closed", Type: store.TypeDir, Mode: 0})
-	m.add(store.File{Path: "closed/f", Type: store.TypeReg, Mode: 0o644, Size: 1, Digest: digestOf("x"), Source: &store.Source{Inline: []byte("x")}})
-	m.add(store.File{Path: "latest", Type: store.TypeSymlink, Mode: 0o777, Target: "weights/model.gguf", ModTime: time.Unix(1_500_000_000, 0)})
-	m.add(store.File{Path: "dir/up", Type: store.TypeSymlink, Mode: 0o777, Target: "../config.json"})
+	m.add(filetable.File{Path: "dir", Type: filetable.TypeDir, Mode: 0o700, ModTime: time.Unix(1_600_000_000, 0)})
+	m.add(filetable.File{Path: "hollow", Type: filetable.TypeDir, Mode: 0o555})
+	m.add(filetable.File{Path: "closed", Type: filetable.TypeDir, Mode: 0})
+	m.add(filetable.File{Path: "closed/f", Type: filetable.TypeReg, Mode: 0o644, Size: 1, Digest: digestOf("x"), Source: &filetable.Source{Inline: []byte("x")}})
+	m.add(filetable.File{Path: "latest", Type: filetable.TypeSymlink, Mode: 0o777, Target: "weights/model.gguf", ModTime: time.Unix(1_500_000_000, 0)})
+	m.add(filetable.File{Path: "dir/up", Type: filetable.TypeSymlink, Mode: 0o777, Target: "../config.json"})
 	return m
 }
 
@@ -62,11 +64,11 @@ func (m *model) want(t *testing.T) map[string]entry {
 			e.MTime = f.ModTime.UTC()
 		}
 		switch f.Type {
-		case store.TypeDir:
+		case filetable.TypeDir:
 			e.Mode |= fs.ModeDir
-		case store.TypeSymlink:
+		case filetable.TypeSymlink:
 			e.Mode = fs.ModeSymlink | 0o777
-		case store.TypeReg:
+		case filetable.TypeReg:
 			p := f.Source.Inline
 			if f.Source.Blob != "" {
 				p = m.blobs[f.Source.Blob]
@@ -149,7 +151,7 @@ func isErrno(err error, want unix.Errno) bool {
 // Setuid, setgid and sticky bits of a table are refused by the store; should one come
 // through, it is not shown.
 func TestModeMasked(t *testing.T) {
-	f := store.File{Mode: 0o7755}
+	f := filetable.File{Mode: 0o7755}
 	if got, want := permOf(f), fs.FileMode(0o755); got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -168,7 +170,7 @@ func TestModTime(t *testing.T) {
 		{"nanoseconds", time.Unix(5, 7), time.Unix(5, 7)},
 	}
 	for _, test := range tests {
-		if got := mtimeOf(store.File{ModTime: test.got}); !got.Equal(test.want) {
+		if got := mtimeOf(filetable.File{ModTime: test.got}); !got.Equal(test.want) {
 			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
 		}
 	}
@@ -295,7 +297,7 @@ func TestRefresh(t *testing.T) {
 			if err != nil || len(bad) != 2 {
 				t.Fatalf("check: got %v, %v, want two bad objects", bad, err)
 			}
-			if err := n.store.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{m.blobs}}); err != nil {
+			if err := n.store.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{m.blobs}}); err != nil {
 				t.Fatal(err)
 			}
 			if err := n.Refresh(t.Context(), table); err != nil {
@@ -366,7 +368,7 @@ func TestObjectSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tr.close()
-	f := store.File{Path: "f", Type: store.TypeReg, Size: 1 << 40, Digest: digestOf(string(random(1, 5000)))}
+	f := filetable.File{Path: "f", Type: filetable.TypeReg, Size: 1 << 40, Digest: digestOf(string(random(1, 5000)))}
 	if err := tr.put(f); !errdefs.IsDataLoss(err) {
 		t.Errorf("got %v, want data loss", err)
 	}
@@ -385,11 +387,11 @@ func TestTreeStaysInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tr.close()
-	if err := tr.put(store.File{Path: "l", Type: store.TypeSymlink, Target: outside}); err != nil {
+	if err := tr.put(filetable.File{Path: "l", Type: filetable.TypeSymlink, Target: outside}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []string{"l/f", "../f", outside + "/f", "d/../../f"} {
-		if err := tr.put(store.File{Path: p, Type: store.TypeReg}); err == nil {
+		if err := tr.put(filetable.File{Path: p, Type: filetable.TypeReg}); err == nil {
 			t.Errorf("put %q: got no error", p)
 		}
 	}
@@ -411,10 +413,10 @@ func TestTreeConflicts(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer tr.close()
-			if err := tr.put(store.File{Path: test.first, Type: store.TypeReg}); err != nil {
+			if err := tr.put(filetable.File{Path: test.first, Type: filetable.TypeReg}); err != nil {
 				t.Fatal(err)
 			}
-			if err := tr.put(store.File{Path: test.second, Type: store.TypeReg}); !errdefs.IsInvalidArgument(err) {
+			if err := tr.put(filetable.File{Path: test.second, Type: filetable.TypeReg}); !errdefs.IsInvalidArgument(err) {
 				t.Errorf("got %v, want invalid argument", err)
 			}
 		})
@@ -431,7 +433,7 @@ func TestReplaceLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tr.close()
-	if err := tr.put(store.File{Path: "f", Type: store.TypeReg, Mode: 0o600}); err != nil {
+	if err := tr.put(filetable.File{Path: "f", Type: filetable.TypeReg, Mode: 0o600}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(list(t, dir), map[string]entry{"f": {Mode: 0o600, Sum: hex.EncodeToString(sha256.New().Sum(nil))}},

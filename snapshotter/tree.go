@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
@@ -83,7 +84,7 @@ func (t *tree) close() error {
 }
 
 // put makes the tree have the file f. Files may come in any order.
-func (t *tree) put(f store.File) error {
+func (t *tree) put(f filetable.File) error {
 	if !fs.ValidPath(f.Path) || f.Path == "." {
 		return fmt.Errorf("path %q: %w", f.Path, errdefs.ErrInvalidArgument)
 	}
@@ -91,15 +92,15 @@ func (t *tree) put(f store.File) error {
 		return err
 	}
 	switch f.Type {
-	case store.TypeDir:
+	case filetable.TypeDir:
 		if err := t.mkdirAll(f.Path); err != nil {
 			return err
 		}
 		t.dirs[f.Path] = dirAttr{mode: permOf(f), mtime: mtimeOf(f)}
 		return nil
-	case store.TypeSymlink:
+	case filetable.TypeSymlink:
 		return t.putSymlink(f)
-	case store.TypeReg:
+	case filetable.TypeReg:
 		return t.putReg(f)
 	default:
 		return fmt.Errorf("type %q: %w", f.Type, errdefs.ErrInvalidArgument)
@@ -130,7 +131,7 @@ func (t *tree) mkdirAll(dir string) error {
 	return nil
 }
 
-func (t *tree) putSymlink(f store.File) error {
+func (t *tree) putSymlink(f filetable.File) error {
 	if target, err := t.root.Readlink(f.Path); err != nil || target != f.Target {
 		err := t.replace(f.Path, func(p string) error { return t.root.Symlink(f.Target, p) })
 		if err != nil {
@@ -147,7 +148,7 @@ func (t *tree) putSymlink(f store.File) error {
 }
 
 // setLinkTime sets the mtime of a symbolic link itself.
-func (t *tree) setLinkTime(f store.File) error {
+func (t *tree) setLinkTime(f filetable.File) error {
 	dir, err := t.openParent(f.Path)
 	if err != nil {
 		return err
@@ -159,7 +160,7 @@ func (t *tree) setLinkTime(f store.File) error {
 	return unix.UtimesNanoAt(int(dir.Fd()), path.Base(f.Path), []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func (t *tree) putReg(f store.File) error {
+func (t *tree) putReg(f filetable.File) error {
 	if f.Size == 0 {
 		return t.putOwn(f, isPlain(0), func(*os.File) error { return nil })
 	}
@@ -182,7 +183,7 @@ func (t *tree) putReg(f store.File) error {
 
 // object returns what the file system knows of the object of f; nothing for a stub of a file that
 // is not complete. A table that lies about the size of a file would show bytes that are not there.
-func (t *tree) object(f store.File) (unix.Stat_t, error) {
+func (t *tree) object(f filetable.File) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	if t.way == Stubs {
 		size, err := t.store.LazySize(f.Digest)
@@ -201,7 +202,7 @@ func (t *tree) object(f store.File) (unix.Stat_t, error) {
 }
 
 // putStub makes a file without data that names its object.
-func (t *tree) putStub(f store.File) error {
+func (t *tree) putStub(f filetable.File) error {
 	redirect := "/" + store.ObjectName(f.Digest)
 	good := func(fi fs.FileInfo, file *os.File) bool {
 		return fi.Size() == f.Size && xattrIs(file, xattrMetacopy, "") && xattrIs(file, xattrRedirect, redirect)
@@ -221,7 +222,7 @@ func (t *tree) putStub(f store.File) error {
 }
 
 // putCopy makes a file with the bytes of its object.
-func (t *tree) putCopy(f store.File) error {
+func (t *tree) putCopy(f filetable.File) error {
 	obj, err := t.store.OpenObject(f.Digest)
 	if err != nil {
 		return err
@@ -243,7 +244,7 @@ func (t *tree) putCopy(f store.File) error {
 
 // putOwn makes a regular file with an inode of its own: by fill, unless there is one that
 // is good. It sets the attributes in any case.
-func (t *tree) putOwn(f store.File, good func(fs.FileInfo, *os.File) bool, fill func(*os.File) error) error {
+func (t *tree) putOwn(f filetable.File, good func(fs.FileInfo, *os.File) bool, fill func(*os.File) error) error {
 	if !t.isOwn(f.Path, good) {
 		err := t.replace(f.Path, func(p string) error {
 			file, err := t.root.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -285,7 +286,7 @@ func (t *tree) isOwn(path string, good func(fs.FileInfo, *os.File) bool) bool {
 
 // putLink makes a hard link to the object. The attributes are the object's: a link has none
 // of its own.
-func (t *tree) putLink(f store.File, obj unix.Stat_t) error {
+func (t *tree) putLink(f filetable.File, obj unix.Stat_t) error {
 	if fi, err := t.root.Lstat(f.Path); err == nil {
 		if st := fi.Sys().(*syscall.Stat_t); st.Ino == obj.Ino && st.Dev == obj.Dev {
 			return nil
@@ -393,11 +394,11 @@ func (t *tree) finishDir(dir string) error {
 }
 
 // permOf returns the mode of f: permissions alone, never setuid, setgid or sticky.
-func permOf(f store.File) fs.FileMode { return fs.FileMode(f.Mode) & fs.ModePerm }
+func permOf(f filetable.File) fs.FileMode { return fs.FileMode(f.Mode) & fs.ModePerm }
 
 // mtimeOf returns the mtime of f. No time, or one that does not fit into 64 bits of
 // nanoseconds, is the epoch.
-func mtimeOf(f store.File) time.Time {
+func mtimeOf(f filetable.File) time.Time {
 	if f.ModTime.IsZero() || f.ModTime.Year() < 1901 || f.ModTime.Year() > 2261 {
 		return time.Unix(0, 0)
 	}

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
@@ -21,7 +23,7 @@ const assemblyPrefix = "assembly-"
 
 // An assembly is a file that is put together from parts.
 type assembly struct {
-	file   File
+	file   filetable.File
 	recipe digest.Digest
 	copies []partCopy
 	digest digest.Digest // set by complete
@@ -37,7 +39,7 @@ type partCopy struct {
 }
 
 // recipeOf names the content of a file with parts: equal recipes make equal files.
-func recipeOf(src *Source) digest.Digest {
+func recipeOf(src *filetable.Source) digest.Digest {
 	p, err := json.Marshal(src)
 	if err != nil {
 		panic("store: internal error: source: " + err.Error())
@@ -52,7 +54,7 @@ func (a *assembly) staged() string { return a.dir() + "/data" }
 
 // assembled returns the digest of a file with parts: that in the table, or what it was found to
 // be; empty if neither is known.
-func (s *Store) assembled(f File) (d digest.Digest, err error) {
+func (s *Store) assembled(f filetable.File) (d digest.Digest, err error) {
 	if f.Digest != "" {
 		return f.Digest, nil
 	}
@@ -69,7 +71,7 @@ func (s *Store) assembled(f File) (d digest.Digest, err error) {
 
 // assemblies returns the files of a table that have to be put together, and where the
 // fragments for them are staged.
-func (s *Store) assemblies(t *Table) ([]*assembly, map[digest.Digest][]piece, error) {
+func (s *Store) assemblies(t *filetable.Table) ([]*assembly, map[digest.Digest][]piece, error) {
 	var all []*assembly
 	places := map[digest.Digest][]piece{}
 	seen := map[digest.Digest]bool{}
@@ -111,7 +113,7 @@ func (s *Store) assemblies(t *Table) ([]*assembly, map[digest.Digest][]piece, er
 }
 
 // place stages a part at its place in the file, or notes that it is to be copied.
-func (a *assembly) place(places map[digest.Digest][]piece, part Source, at int64) error {
+func (a *assembly) place(places map[digest.Digest][]piece, part filetable.Source, at int64) error {
 	for _, pc := range places[part.Blob] {
 		if pc.off == part.Offset && pc.size == part.Size {
 			a.copies = append(a.copies, partCopy{from: pc.file, at: pc.at, to: at, size: part.Size})
@@ -175,7 +177,7 @@ func (a *assembly) complete(ctx context.Context, s *Store, ready func(context.Co
 		return err
 	}
 	defer f.Close()
-	hash := newHasher()
+	hash := verify.NewHash()
 	buf := make([]byte, 1<<20)
 	var at int64
 	for _, part := range a.file.Source.Parts {
@@ -201,9 +203,9 @@ func (a *assembly) complete(ctx context.Context, s *Store, ready func(context.Co
 	if info.Size() != a.file.Size {
 		return fmt.Errorf("file %q was put together with %d bytes, not %d: %w", a.file.Path, info.Size(), a.file.Size, errdefs.ErrDataLoss)
 	}
-	a.digest = hash.digest()
+	a.digest = hash.Digest()
 	if want := a.file.Digest; want != "" {
-		if err := verify(want, a.digest, a.file.Size, at); err != nil {
+		if err := verify.Compare(want, a.digest, a.file.Size, at); err != nil {
 			return fmt.Errorf("file %q is not what its table says: pull the model again: %w", a.file.Path, err)
 		}
 	}

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -50,7 +53,7 @@ func TestHydratePutsFilesTogether(t *testing.T) {
 			want["c"] = merged(b, "c", "header of a", blobs)
 			table := b.Inline("d", []byte("d"), 0o644).Put(t, s)
 			f := storetest.NewFetcher(blobs...)
-			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 				t.Fatal(err)
 			}
 			got := content(t, s, table)
@@ -85,7 +88,7 @@ func TestFragmentsResume(t *testing.T) {
 	want := merged(b, "w", "header", blobs)
 	table := b.Put(t, s)
 	f := storetest.NewFetcher(blobs[:6]...)
-	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
+	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
 	if !errdefs.IsNotFound(err) {
 		t.Fatalf("half of the blobs: %v", err)
 	}
@@ -95,7 +98,7 @@ func TestFragmentsResume(t *testing.T) {
 	s.Close()
 	s = storetest.Open(t, dir, store.Options{})
 	g := storetest.NewFetcher(blobs...)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{g}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{g}}); err != nil {
 		t.Fatal(err)
 	}
 	if content(t, s, table)["w"] != want {
@@ -124,16 +127,16 @@ func TestFragmentWithWrongBytes(t *testing.T) {
 			p[len(p)-1] ^= 1
 		}
 	}
-	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
-	var wrong *store.VerifyError
+	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
+	var wrong *verify.Error
 	if !errors.As(err, &wrong) || wrong.Want != digest.FromBytes(blobs[2]) {
-		t.Fatalf("got %v, want a VerifyError of the third blob", err)
+		t.Fatalf("got %v, want a verify.Error of the third blob", err)
 	}
 	if _, err := s.Files(t.Context(), table); !errdefs.IsUnavailable(err) {
 		t.Errorf("files: %v", err)
 	}
 	good := storetest.NewFetcher(blobs...)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{good}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{good}}); err != nil {
 		t.Fatal(err)
 	}
 	if content(t, s, table)["w"] != want {
@@ -154,7 +157,7 @@ func TestFileIsNotWhatItsTableSays(t *testing.T) {
 			b.Table().Files[0].Digest = digest.FromString("other")
 		}
 		table := b.Put(t, s)
-		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(blobs...)}})
+		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(blobs...)}})
 		if good != (err == nil) || !good && !errdefs.IsDataLoss(err) {
 			t.Errorf("good %v: %v", good, err)
 		}
@@ -173,7 +176,7 @@ func TestFragmentsWhoseFileIsGone(t *testing.T) {
 	want := merged(b, "w", "header", blobs)
 	table := b.Put(t, s)
 	f := storetest.NewFetcher(blobs[:2]...)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err == nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err == nil {
 		t.Fatal("complete without the third blob")
 	}
 	s.Close()
@@ -186,7 +189,7 @@ func TestFragmentsWhoseFileIsGone(t *testing.T) {
 	}
 	s = storetest.Open(t, dir, store.Options{})
 	g := storetest.NewFetcher(blobs...)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{g}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{g}}); err != nil {
 		t.Fatal(err)
 	}
 	if content(t, s, table)["w"] != want {
@@ -210,7 +213,7 @@ func TestCollectLeavesRunningFetchesAlone(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() {
-		done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
+		done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
 	}()
 	for f.Calls(last) == 0 {
 		time.Sleep(time.Millisecond)
@@ -229,7 +232,7 @@ func TestCollectLeavesRunningFetchesAlone(t *testing.T) {
 
 func TestTableValidateParts(t *testing.T) {
 	blobs := fragments(2, 1000)
-	good := func() *store.Table {
+	good := func() *filetable.Table {
 		b := storetest.NewBuilder("x")
 		merged(b, "w", "header", blobs)
 		return b.Table()
@@ -237,21 +240,21 @@ func TestTableValidateParts(t *testing.T) {
 	if err := good().Validate(); err != nil {
 		t.Fatal(err)
 	}
-	for name, change := range map[string]func(*store.File){
-		"digest that climbs":  func(f *store.File) { f.Digest = "sha256:../../x" },
-		"inline and parts":    func(f *store.File) { f.Source.Inline = []byte("x") },
-		"blob and parts":      func(f *store.File) { f.Source.Blob = digest.FromBytes(blobs[0]) },
-		"parts of parts":      func(f *store.File) { f.Source.Parts[0].Parts = f.Source.Parts[1:] },
-		"empty part":          func(f *store.File) { f.Source.Parts[0] = store.Source{} },
-		"part of nothing":     func(f *store.File) { f.Source.Parts[1].Size = 0 },
-		"beyond the blob":     func(f *store.File) { f.Source.Parts[1].Offset = 101 },
-		"negative offset":     func(f *store.File) { f.Source.Parts[1].Offset = -1 },
-		"offset overflows":    func(f *store.File) { f.Source.Parts[1].Offset = 1<<63 - 1 },
-		"unknown blob":        func(f *store.File) { f.Source.Parts[1].Blob = digest.FromString("x") },
-		"compressed part":     func(f *store.File) { f.Source.Parts[1].Codec = store.CodecZstd },
-		"inline with a range": func(f *store.File) { f.Source.Parts[0].Size = 6 },
-		"more than the file":  func(f *store.File) { f.Size-- },
-		"less than the file":  func(f *store.File) { f.Size++ },
+	for name, change := range map[string]func(*filetable.File){
+		"digest that climbs":  func(f *filetable.File) { f.Digest = "sha256:../../x" },
+		"inline and parts":    func(f *filetable.File) { f.Source.Inline = []byte("x") },
+		"blob and parts":      func(f *filetable.File) { f.Source.Blob = digest.FromBytes(blobs[0]) },
+		"parts of parts":      func(f *filetable.File) { f.Source.Parts[0].Parts = f.Source.Parts[1:] },
+		"empty part":          func(f *filetable.File) { f.Source.Parts[0] = filetable.Source{} },
+		"part of nothing":     func(f *filetable.File) { f.Source.Parts[1].Size = 0 },
+		"beyond the blob":     func(f *filetable.File) { f.Source.Parts[1].Offset = 101 },
+		"negative offset":     func(f *filetable.File) { f.Source.Parts[1].Offset = -1 },
+		"offset overflows":    func(f *filetable.File) { f.Source.Parts[1].Offset = 1<<63 - 1 },
+		"unknown blob":        func(f *filetable.File) { f.Source.Parts[1].Blob = digest.FromString("x") },
+		"compressed part":     func(f *filetable.File) { f.Source.Parts[1].Codec = filetable.CodecZstd },
+		"inline with a range": func(f *filetable.File) { f.Source.Parts[0].Size = 6 },
+		"more than the file":  func(f *filetable.File) { f.Size-- },
+		"less than the file":  func(f *filetable.File) { f.Size++ },
 	} {
 		tab := good()
 		change(&tab.Files[0])
@@ -260,8 +263,8 @@ func TestTableValidateParts(t *testing.T) {
 		}
 	}
 	tab := good()
-	tab.Files = append(tab.Files, store.File{Path: "x", Type: store.TypeReg, Size: tab.Blobs[0].Size, Digest: tab.Blobs[0].Digest,
-		Source: &store.Source{Blob: tab.Blobs[0].Digest, Size: tab.Blobs[0].Size}})
+	tab.Files = append(tab.Files, filetable.File{Path: "x", Type: filetable.TypeReg, Size: tab.Blobs[0].Size, Digest: tab.Blobs[0].Digest,
+		Source: &filetable.Source{Blob: tab.Blobs[0].Digest, Size: tab.Blobs[0].Size}})
 	if err := tab.Validate(); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("fragments as a file: %v", err)
 	}

@@ -61,7 +61,7 @@ func bundleFiles(files []*chunked) {
 }
 
 // read copies the range at of the blob into buf, fetching the bundle if it is not in memory.
-func (b *bundle) read(ctx context.Context, t transfer, buf []byte, at int64) error {
+func (b *bundle) read(ctx context.Context, t xfer, buf []byte, at int64) error {
 	for {
 		f, mine := b.claim(buf, at, t.class)
 		switch {
@@ -86,7 +86,7 @@ func (b *bundle) read(ctx context.Context, t transfer, buf []byte, at int64) err
 }
 
 // fetch brings the bundle, and fills buf.
-func (b *bundle) fetch(ctx context.Context, t transfer, f *flight, buf []byte, at int64) error {
+func (b *bundle) fetch(ctx context.Context, t xfer, f *flight, buf []byte, at int64) error {
 	asked := t.boost
 	t.boost = f.boost
 	go func() { // ends with the flight

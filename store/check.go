@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
@@ -141,7 +142,7 @@ func (s *Store) checkObject(ctx context.Context, d digest.Digest, size int64, bu
 		return err
 	}
 	defer f.Close()
-	h := newHasher()
+	h := verify.NewHash()
 	var n int64
 	for {
 		if err := ctx.Err(); err != nil {
@@ -151,7 +152,7 @@ func (s *Store) checkObject(ctx context.Context, d digest.Digest, size int64, bu
 		h.Write(buf[:m])
 		n += int64(m)
 		if err == io.EOF {
-			return verify(d, h.digest(), size, n)
+			return verify.Compare(d, h.Digest(), size, n)
 		}
 		if err != nil {
 			return err

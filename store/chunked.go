@@ -10,6 +10,8 @@ import (
 	"io"
 	"sort"
 
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -25,10 +27,10 @@ const maxGap = 64 << 10
 // Chunks are fetched, staged and marked in groups: consecutive chunks of at most chunkSize bytes
 // together that lie close to each other in the blob. So small chunks cost no request each.
 type chunked struct {
-	from   Blob // the blob that the chunks are ranges of
-	codec  Codec
-	chunks []Chunk // with At and Len set, but for zeros
-	groups []int   // the first chunk of each group
+	from   filetable.Blob // the blob that the chunks are ranges of
+	codec  filetable.Codec
+	chunks []filetable.Chunk // with At and Len set, but for zeros
+	groups []int             // the first chunk of each group
 	recipe digest.Digest
 	bundle *bundle // that the file is fetched in; nil: by itself
 
@@ -38,10 +40,10 @@ type chunked struct {
 }
 
 // newChunked returns how f comes out of blob b by its chunks.
-func newChunked(f File, b Blob) *chunked {
+func newChunked(f filetable.File, b filetable.Blob) *chunked {
 	c := &chunked{from: b, codec: f.Source.Codec, chunks: f.Source.Chunks}
-	if b.Archive != ArchiveChunks {
-		c.chunks = make([]Chunk, len(f.Source.Chunks))
+	if b.Archive != filetable.ArchiveChunks {
+		c.chunks = make([]filetable.Chunk, len(f.Source.Chunks))
 		for i, ch := range f.Source.Chunks {
 			ch.At, ch.Len = f.Source.Offset+ch.Offset, ch.Size
 			c.chunks[i] = ch
@@ -52,11 +54,11 @@ func newChunked(f File, b Blob) *chunked {
 }
 
 // newUnverified returns how a raw blob comes in chunks that have no digests.
-func newUnverified(b Blob) *chunked {
+func newUnverified(b filetable.Blob) *chunked {
 	c := &chunked{from: b, unverified: true}
 	for at := int64(0); at < b.Size; at += chunkSize {
 		n := min(chunkSize, b.Size-at)
-		c.chunks = append(c.chunks, Chunk{Offset: at, Size: n, At: at, Len: n})
+		c.chunks = append(c.chunks, filetable.Chunk{Offset: at, Size: n, At: at, Len: n})
 	}
 	c.group()
 	return c
@@ -66,7 +68,7 @@ func (c *chunked) group() {
 	var size, end, length int64
 	for i, ch := range c.chunks {
 		gap := ch.At - end
-		far := ch.Len > 0 && length > 0 && (gap < 0 || gap > maxGap || length+gap+ch.Len > maxChunkLen)
+		far := ch.Len > 0 && length > 0 && (gap < 0 || gap > maxGap || length+gap+ch.Len > filetable.MaxChunkLen)
 		if i == 0 || size+ch.Size > chunkSize || far {
 			c.groups = append(c.groups, i)
 			size, length, gap = 0, 0, 0
@@ -108,7 +110,7 @@ func (c *chunked) grid() []int64 {
 }
 
 // of returns the chunks of group g.
-func (c *chunked) of(g int) []Chunk {
+func (c *chunked) of(g int) []filetable.Chunk {
 	end := len(c.chunks)
 	if g+1 < len(c.groups) {
 		end = c.groups[g+1]
@@ -122,7 +124,7 @@ func (c *chunked) find(off int64) int {
 }
 
 // span returns the range of the blob that chunks lie in; length 0 if all are zeros.
-func span(chunks []Chunk) (at, length int64) {
+func span(chunks []filetable.Chunk) (at, length int64) {
 	var end int64
 	for _, ch := range chunks {
 		if ch.Len == 0 {
@@ -137,7 +139,7 @@ func span(chunks []Chunk) (at, length int64) {
 }
 
 // decode fills buf with chunks, which lie in raw, the bytes of their span, and verifies each.
-func (c *chunked) decode(buf, raw []byte, chunks []Chunk) error {
+func (c *chunked) decode(buf, raw []byte, chunks []filetable.Chunk) error {
 	at, _ := span(chunks)
 	base := chunks[0].Offset
 	for _, ch := range chunks {
@@ -152,7 +154,7 @@ func (c *chunked) decode(buf, raw []byte, chunks []Chunk) error {
 		if c.unverified {
 			continue
 		}
-		if err := verify(ch.Digest, digest.FromBytes(dst), ch.Size, int64(len(dst))); err != nil {
+		if err := verify.Compare(ch.Digest, digest.FromBytes(dst), ch.Size, int64(len(dst))); err != nil {
 			return fmt.Errorf("chunk at %d: %w", ch.Offset, err)
 		}
 	}
@@ -161,7 +163,7 @@ func (c *chunked) decode(buf, raw []byte, chunks []Chunk) error {
 
 // chunkDecoder decodes zstd frames that are in memory. It refuses what is larger than a chunk.
 var chunkDecoder = func() *zstd.Decoder {
-	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(2*MaxChunk), zstd.WithDecoderMaxWindow(zstdWindow))
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(2*filetable.MaxChunk), zstd.WithDecoderMaxWindow(zstdWindow))
 	if err != nil {
 		panic("store: internal error: zstd: " + err.Error())
 	}
@@ -171,20 +173,20 @@ var chunkDecoder = func() *zstd.Decoder {
 // unpackChunk fills dst from the compressed bytes of one chunk. It returns errdefs.ErrDataLoss if
 // they are not that. What comes after the chunk is dropped: stargz has the padding of the file, and
 // the tar headers of those that follow, in the frame of its last chunk.
-func unpackChunk(dst, raw []byte, codec Codec) error {
+func unpackChunk(dst, raw []byte, codec filetable.Codec) error {
 	bad := func(err error) error { return fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss) }
 	switch codec {
-	case CodecNone:
+	case filetable.CodecNone:
 		copy(dst, raw)
 		return nil
-	case CodecZstd:
+	case filetable.CodecZstd:
 		out, err := chunkDecoder.DecodeAll(raw, dst[:0:len(dst)])
 		if len(out) < len(dst) {
 			return bad(cmp.Or(err, fmt.Errorf("%d bytes instead of %d", len(out), len(dst))))
 		}
 		copy(dst, out) // out is elsewhere if it is longer
 		return nil
-	case CodecGzip:
+	case filetable.CodecGzip:
 		r, err := gzip.NewReader(bytes.NewReader(raw))
 		if err != nil {
 			return bad(err)
@@ -199,7 +201,7 @@ func unpackChunk(dst, raw []byte, codec Codec) error {
 
 // fetch fills buf with group g. Bytes that are wrong are asked for again, from the next fetcher
 // first. It returns which chunks an object had, and where.
-func (c *chunked) fetch(ctx context.Context, t transfer, g int, buf []byte) ([]place, error) {
+func (c *chunked) fetch(ctx context.Context, t xfer, g int, buf []byte) ([]place, error) {
 	chunks := c.of(g)
 	found := t.s.fromObjects(chunks, buf)
 	for first := 0; first < len(chunks); first++ {
@@ -223,10 +225,10 @@ func (c *chunked) fetch(ctx context.Context, t transfer, g int, buf []byte) ([]p
 var errChunk = errors.New("no source has the right bytes")
 
 // fetchRun fills buf with consecutive chunks.
-func (c *chunked) fetchRun(ctx context.Context, t transfer, run []Chunk, buf []byte) error {
+func (c *chunked) fetchRun(ctx context.Context, t xfer, run []filetable.Chunk, buf []byte) error {
 	at, length := span(run)
 	raw := buf[:0]
-	if c.codec == CodecNone && inPlace(run) {
+	if c.codec == filetable.CodecNone && inPlace(run) {
 		raw = buf[:length]
 	} else if length > 0 {
 		b, give, err := t.s.rawBuffer(ctx, t.class)
@@ -253,7 +255,7 @@ func (c *chunked) fetchRun(ctx context.Context, t transfer, run []Chunk, buf []b
 }
 
 // inPlace says whether chunks without codec lie in their blob as they do in the file.
-func inPlace(run []Chunk) bool {
+func inPlace(run []filetable.Chunk) bool {
 	for _, ch := range run {
 		if ch.Len == 0 || ch.At-run[0].At != ch.Offset-run[0].Offset {
 			return false
@@ -264,7 +266,7 @@ func inPlace(run []Chunk) bool {
 
 // fetchRaw fills raw from offset at of the blob. together says that the bundle of the file may have
 // it. A reader that waits gets what it needs and no more.
-func (c *chunked) fetchRaw(ctx context.Context, t transfer, raw []byte, at int64, together bool) error {
+func (c *chunked) fetchRaw(ctx context.Context, t xfer, raw []byte, at int64, together bool) error {
 	switch {
 	case c.bundle == nil || t.class == urgent:
 	case together:
@@ -279,7 +281,7 @@ func (c *chunked) fetchRaw(ctx context.Context, t transfer, raw []byte, at int64
 // to stand still are counted; the others' number is that of their buffers.
 func (s *Store) rawBuffer(ctx context.Context, c class) (buf []byte, give func(), err error) {
 	if c != background {
-		return make([]byte, maxChunkLen), func() {}, nil
+		return make([]byte, filetable.MaxChunkLen), func() {}, nil
 	}
 	buf, err = s.rawBuffers.take(ctx)
 	return buf, func() { s.rawBuffers.give(buf) }, err

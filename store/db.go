@@ -40,12 +40,6 @@ type objectRecord struct {
 	Damaged bool `json:"damaged,omitempty"`
 }
 
-// content is one regular file or other member of a tar blob, with the digest of its bytes.
-type content struct {
-	Member
-	Digest digest.Digest `json:"digest,omitempty"`
-}
-
 // assembledRecord is a value of the assembled bucket.
 type assembledRecord struct {
 	Digest digest.Digest `json:"digest"`

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -16,7 +18,7 @@ const SmallFile = 4 << 20
 // ExposeOptions are the settings of one Expose.
 type ExposeOptions struct {
 	// Fetchers are asked in order; the next one after an error.
-	Fetchers []Fetcher
+	Fetchers []transfer.Fetcher
 
 	// Wait also exposes large files without chunks: who reads one waits until it is
 	// complete.
@@ -66,7 +68,7 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 }
 
 // register makes files readable for a table: all, or none.
-func (s *Store) register(table digest.Digest, files []lazyEntry, fetchers []Fetcher) error {
+func (s *Store) register(table digest.Digest, files []lazyEntry, fetchers []transfer.Fetcher) error {
 	s.exposing.Lock()
 	defer s.exposing.Unlock()
 	s.mu.Lock()
@@ -90,21 +92,21 @@ func (s *Store) register(table digest.Digest, files []lazyEntry, fetchers []Fetc
 
 // A lazyEntry is a file of a table that is not an object yet.
 type lazyEntry struct {
-	file File
-	from Blob
+	file filetable.File
+	from filetable.Blob
 	how  *chunked
 }
 
 // lazyFiles returns the files of a table that are missing, or errdefs.ErrFailedPrecondition if
 // one can not be read before it is complete.
-func (s *Store) lazyFiles(t *Table, o ExposeOptions) ([]lazyEntry, error) {
+func (s *Store) lazyFiles(t *filetable.Table, o ExposeOptions) ([]lazyEntry, error) {
 	files, err := s.resolve(t)
 	if errdefs.IsUnavailable(err) {
 		return nil, fmt.Errorf("what is in the model is known only when it is complete: %w: %w", err, errdefs.ErrFailedPrecondition)
 	} else if err != nil {
 		return nil, err
 	}
-	blobs := map[digest.Digest]Blob{}
+	blobs := map[digest.Digest]filetable.Blob{}
 	for _, b := range t.Blobs {
 		blobs[b.Digest] = b
 	}
@@ -116,7 +118,7 @@ func (s *Store) lazyFiles(t *Table, o ExposeOptions) ([]lazyEntry, error) {
 	early := false // there is something that can be read early
 	seen := map[digest.Digest]bool{}
 	for _, f := range files {
-		if f.Type != TypeReg || f.Source == nil || f.Source.Blob == "" && len(f.Source.Parts) == 0 || f.Size == 0 {
+		if f.Type != filetable.TypeReg || f.Source == nil || f.Source.Blob == "" && len(f.Source.Parts) == 0 || f.Size == 0 {
 			continue
 		}
 		if f.Digest == "" {
@@ -129,7 +131,7 @@ func (s *Store) lazyFiles(t *Table, o ExposeOptions) ([]lazyEntry, error) {
 		e := lazyEntry{file: f, from: blobs[f.Source.Blob], how: inChunks[f.Digest]}
 		switch {
 		case e.how != nil:
-		case o.Unverified && e.from.Archive == ArchiveNone && e.from.Digest != "":
+		case o.Unverified && e.from.Archive == filetable.ArchiveNone && e.from.Digest != "":
 			e.how = newUnverified(e.from)
 		case !o.Wait && f.Size > SmallFile:
 			return nil, fmt.Errorf("file %q has no digests of chunks: %w", f.Path, errdefs.ErrFailedPrecondition)
@@ -144,7 +146,7 @@ func (s *Store) lazyFiles(t *Table, o ExposeOptions) ([]lazyEntry, error) {
 }
 
 // putInline makes the files that are in the table itself, and empty ones, objects.
-func (s *Store) putInline(ctx context.Context, t *Table) error {
+func (s *Store) putInline(ctx context.Context, t *filetable.Table) error {
 	for _, f := range t.Files {
 		if src := f.Source; src == nil || len(src.Parts) > 0 || src.Blob != "" && f.Size > 0 {
 			continue
@@ -157,7 +159,7 @@ func (s *Store) putInline(ctx context.Context, t *Table) error {
 }
 
 // probe fetches a byte of the largest of the files.
-func (s *Store) probe(ctx context.Context, files []lazyEntry, fetchers []Fetcher) error {
+func (s *Store) probe(ctx context.Context, files []lazyEntry, fetchers []transfer.Fetcher) error {
 	var largest *lazyEntry
 	for i := range files {
 		if f := &files[i]; f.from.Size > 0 && (largest == nil || f.file.Size > largest.file.Size) {
@@ -168,7 +170,7 @@ func (s *Store) probe(ctx context.Context, files []lazyEntry, fetchers []Fetcher
 		return nil
 	}
 	var one [1]byte
-	t := transfer{s: s, blob: largest.from.Digest, size: largest.from.Size, fetchers: fetchers, received: &s.counts.received, class: urgent}
+	t := xfer{s: s, blob: largest.from.Digest, size: largest.from.Size, fetchers: fetchers, received: &s.counts.received, class: urgent}
 	err := t.fetchRange(ctx, one[:], largest.from.Size-1)
 	if errors.Is(err, errNoRanges) {
 		return fmt.Errorf("the registry does not serve ranges of %s: %w", largest.from.Digest, errdefs.ErrFailedPrecondition)
@@ -187,7 +189,7 @@ func (l *lazyFile) same(how *chunked) bool {
 // offer returns the lazy file for f with one more job. Only one way to bring a file is known to
 // readers: if there is another already, what is returned is the caller's alone. Who calls it
 // holds mu.
-func (s *Store) offer(f File, how *chunked, fetchers []Fetcher) *lazyFile {
+func (s *Store) offer(f filetable.File, how *chunked, fetchers []transfer.Fetcher) *lazyFile {
 	l := s.lazy[f.Digest]
 	if l != nil && l.same(how) {
 		l.jobs++

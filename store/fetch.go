@@ -2,16 +2,16 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"slices"
 	"sync/atomic"
 
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -28,11 +28,11 @@ const (
 // blob; whoever needs the blob waits for it.
 type job struct {
 	s        *Store
-	blob     Blob
+	blob     filetable.Blob
 	lazy     *lazyFile // that the job brings by its chunks, or nil
 	pieces   []piece   // where it is staged
 	layout   string    // says what the job does with the blob
-	fetchers []Fetcher
+	fetchers []transfer.Fetcher
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed at the end
@@ -56,7 +56,7 @@ const parallelUnpacks = 2
 //
 // Another's job is an answer only if it does what ours would, and succeeds: it may stage the
 // blob elsewhere, and its registries may not have what ours have.
-func (s *Store) fetchBlob(ctx context.Context, u unit, fetchers []Fetcher, started func(*job)) error {
+func (s *Store) fetchBlob(ctx context.Context, u unit, fetchers []transfer.Fetcher, started func(*job)) error {
 	want := fmt.Sprint(u.blob.Archive, u.blob.Codec, u.blob.Size, u.blob.DiffID, layoutOf(u.pieces, nil))
 	if u.lazy != nil {
 		want = u.lazy.how.recipe.String()
@@ -81,14 +81,14 @@ func (s *Store) fetchBlob(ctx context.Context, u unit, fetchers []Fetcher, start
 		if mine || ctx.Err() != nil || s.ctx.Err() != nil || err == nil && j.layout == want {
 			return err
 		}
-		if err == nil && u.blob.Archive == ArchiveNone && s.has(u.blob.Digest) {
+		if err == nil && u.blob.Archive == filetable.ArchiveNone && s.has(u.blob.Digest) {
 			return nil // by another way
 		}
 	}
 }
 
 // join returns the job of a unit with one more waiter, and whether it was started for us.
-func (s *Store) join(u unit, fetchers []Fetcher, layout string) (j *job, mine bool, err error) {
+func (s *Store) join(u unit, fetchers []transfer.Fetcher, layout string) (j *job, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -145,8 +145,8 @@ func (j *job) buffers() *buffers {
 }
 
 // transfer returns how the ranges of the job's blob come from outside.
-func (j *job) transfer() transfer {
-	t := transfer{s: j.s, blob: j.blob.Digest, size: j.blob.Size, fetchers: j.fetchers, received: &j.bytes, class: j.class()}
+func (j *job) transfer() xfer {
+	t := xfer{s: j.s, blob: j.blob.Digest, size: j.blob.Size, fetchers: j.fetchers, received: &j.bytes, class: j.class()}
 	if t.class == background {
 		t.boost = j.urge
 	}
@@ -176,7 +176,7 @@ func (j *job) main(ctx context.Context) {
 func (j *job) run(ctx context.Context) error {
 	for first := 0; ; {
 		resumed, err := j.attempt(ctx)
-		var wrong *VerifyError
+		var wrong *verify.Error
 		if !errors.As(err, &wrong) || errors.Is(err, errChunk) {
 			return err
 		}
@@ -195,7 +195,7 @@ func (j *job) run(ctx context.Context) error {
 }
 
 func (j *job) attempt(ctx context.Context) (resumed bool, err error) {
-	if j.blob.Codec != CodecNone {
+	if j.blob.Codec != filetable.CodecNone {
 		select {
 		case j.s.unpackers <- struct{}{}:
 			defer func() { <-j.s.unpackers }()
@@ -234,7 +234,7 @@ func (j *job) attempt(ctx context.Context) (resumed bool, err error) {
 		}
 		return p.resumed, err // for another reason, such as a full disk, what is there stays
 	}
-	if j.blob.Archive == ArchiveFragments {
+	if j.blob.Archive == filetable.ArchiveFragments {
 		return p.resumed, nil // it goes when its files are put together
 	}
 	return p.resumed, p.remove()
@@ -373,7 +373,7 @@ func (j *job) streamWhole(ctx context.Context, p *partial, consume func([]byte) 
 
 // wholeReader reads a blob in order from bodies that always begin at its first byte.
 type wholeReader struct {
-	t    transfer
+	t    xfer
 	body io.ReadCloser
 	at   int64
 }
@@ -410,7 +410,7 @@ func (w *wholeReader) readAt(ctx context.Context, buf []byte, off int64) error {
 	return fmt.Errorf("bytes from %d, from a server without ranges: %w", off, last)
 }
 
-func (w *wholeReader) try(ctx context.Context, f Fetcher, buf []byte, off int64) error {
+func (w *wholeReader) try(ctx context.Context, f transfer.Fetcher, buf []byte, off int64) error {
 	if w.body == nil || w.at > off {
 		w.close()
 		body, start, err := f.Fetch(ctx, w.t.blob, w.t.size, 0, w.t.size)
@@ -434,12 +434,3 @@ func (w *wholeReader) close() {
 		w.body = nil
 	}
 }
-
-// hasher computes the sha256 of what is written to it.
-type hasher struct{ h hash.Hash }
-
-func newHasher() hasher { return hasher{sha256.New()} }
-
-func (h hasher) Write(p []byte) (int, error) { return h.h.Write(p) }
-
-func (h hasher) digest() digest.Digest { return digest.NewDigest(digest.SHA256, h.h) }

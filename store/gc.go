@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
@@ -78,7 +79,7 @@ func (s *Store) live(tx *bbolt.Tx) (map[digest.Digest]bool, error) {
 	s.mu.Unlock()
 	for _, b := range fetching {
 		live[b] = true
-		contents, err := load[[]content](tx, bucketContents, b.String())
+		contents, err := load[[]filetable.Member](tx, bucketContents, b.String())
 		if err != nil && !errdefs.IsNotFound(err) {
 			return nil, err
 		}
@@ -197,8 +198,8 @@ func (s *Store) collectRecords(dryRun bool) (images int, err error) {
 			return err
 		}
 		there := func(d digest.Digest) bool { return tx.Bucket(bucketObjects).Get([]byte(d)) != nil }
-		err = each(tx, bucketContents, func(key string, cs []content) error {
-			if !slices.ContainsFunc(cs, func(c content) bool { return c.Type == TypeReg && there(c.Digest) }) {
+		err = each(tx, bucketContents, func(key string, cs []filetable.Member) error {
+			if !slices.ContainsFunc(cs, func(c filetable.Member) bool { return c.Type == filetable.TypeReg && there(c.Digest) }) {
 				mark(bucketContents, key)
 			}
 			return nil

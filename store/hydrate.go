@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
@@ -34,7 +37,7 @@ type Progress struct {
 // HydrateOptions are the settings of one Hydrate.
 type HydrateOptions struct {
 	// Fetchers are asked in order; the next one after an error.
-	Fetchers []Fetcher
+	Fetchers []transfer.Fetcher
 
 	// Progress, if not nil, is called about five times a second and once at the end,
 	// from the goroutine of Hydrate, with all blobs of the table.
@@ -66,7 +69,7 @@ type hydration struct {
 // are there already, or whose contents are, are not fetched; a blob that is being fetched
 // is waited for. If ctx ends first, the work goes on for Options.Linger.
 //
-// It returns errdefs.ErrResourceExhausted if the space does not suffice, *VerifyError if
+// It returns errdefs.ErrResourceExhausted if the space does not suffice, *verify.Error if
 // bytes are wrong, and errdefs.ErrInvalidArgument if an archive breaks a rule.
 func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptions) error {
 	for {
@@ -237,11 +240,11 @@ func (h *hydration) settle(i int, state string) {
 }
 
 // bring is the work of a hydration.
-func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fetcher) error {
+func (s *Store) bring(ctx context.Context, h *hydration, t *filetable.Table, fetchers []transfer.Fetcher) error {
 	if err := s.putInline(ctx, t); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(t.Blobs, func(b Blob) bool { return b.Archive == ArchiveFragments }) {
+	if slices.ContainsFunc(t.Blobs, func(b filetable.Blob) bool { return b.Archive == filetable.ArchiveFragments }) {
 		select {
 		case s.assembling <- struct{}{}:
 			defer func() { <-s.assembling }()
@@ -283,7 +286,7 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *Table, fetchers []Fe
 
 // missing returns the units that are not there, the smallest first: readers look at headers,
 // configs and tokenizers before they look at weights. It says where each is staged.
-func (s *Store) missing(h *hydration, t *Table, places map[digest.Digest][]piece, fetchers []Fetcher) ([]int, error) {
+func (s *Store) missing(h *hydration, t *filetable.Table, places map[digest.Digest][]piece, fetchers []transfer.Fetcher) ([]int, error) {
 	members := membersByBlob(t)
 	var missing []int
 	for i := range h.units {
@@ -308,19 +311,19 @@ func (s *Store) missing(h *hydration, t *Table, places map[digest.Digest][]piece
 }
 
 // offerUnit makes a unit readable that is brought by its chunks.
-func (s *Store) offerUnit(u *unit, fetchers []Fetcher) {
+func (s *Store) offerUnit(u *unit, fetchers []transfer.Fetcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if u.file != nil {
 		u.lazy = s.offer(*u.file, u.how, fetchers)
-	} else if l := s.lazy[u.blob.Digest]; l != nil && l.how != nil && u.blob.Archive == ArchiveNone {
+	} else if l := s.lazy[u.blob.Digest]; l != nil && l.how != nil && u.blob.Archive == filetable.ArchiveNone {
 		l.jobs++ // readers bring it by chunks, with digests or without
 		u.lazy, u.how = l, l.how
 	}
 }
 
 // bringUnits fetches units, and hashes the files that are put together of them meanwhile.
-func (s *Store) bringUnits(ctx context.Context, h *hydration, missing []int, assemblies []*assembly, fetchers []Fetcher) error {
+func (s *Store) bringUnits(ctx context.Context, h *hydration, missing []int, assemblies []*assembly, fetchers []transfer.Fetcher) error {
 	verified := map[digest.Digest]chan struct{}{}
 	for _, i := range missing {
 		verified[h.units[i].blob.Digest] = make(chan struct{})
@@ -358,22 +361,22 @@ func (s *Store) bringUnits(ctx context.Context, h *hydration, missing []int, ass
 }
 
 // piecesOf says where a blob is staged.
-func piecesOf(b Blob, members []Member, fragments []piece) ([]piece, error) {
+func piecesOf(b filetable.Blob, members []filetable.Member, fragments []piece) ([]piece, error) {
 	switch {
-	case b.Archive == ArchiveFragments:
+	case b.Archive == filetable.ArchiveFragments:
 		return fragments, nil
-	case b.Archive == ArchiveTar && b.Codec == CodecNone:
+	case b.Archive == filetable.ArchiveTar && b.Codec == filetable.CodecNone:
 		return tarPieces(members, b.Size)
 	default:
 		return rawPieces(b.Size), nil
 	}
 }
 
-func membersByBlob(t *Table) map[digest.Digest][]Member {
-	out := map[digest.Digest][]Member{}
+func membersByBlob(t *filetable.Table) map[digest.Digest][]filetable.Member {
+	out := map[digest.Digest][]filetable.Member{}
 	for _, f := range t.Files {
 		if f.Source != nil && f.Source.Blob != "" {
-			m := Member{Path: f.Path, Type: TypeReg, Size: f.Source.Size, Offset: f.Source.Offset}
+			m := filetable.Member{Path: f.Path, Type: filetable.TypeReg, Size: f.Source.Size, Offset: f.Source.Offset}
 			out[f.Source.Blob] = append(out[f.Source.Blob], m)
 		}
 	}
@@ -382,16 +385,16 @@ func membersByBlob(t *Table) map[digest.Digest][]Member {
 
 // hasUnit is hasBlob for a unit; of fragments, places has those that are needed still.
 func (s *Store) hasUnit(u unit, places map[digest.Digest][]piece) (bool, error) {
-	if u.blob.Archive == ArchiveFragments {
+	if u.blob.Archive == filetable.ArchiveFragments {
 		return places[u.blob.Digest] == nil, nil
 	}
 	return s.hasBlob(u.blob)
 }
 
-// hasBlob says whether what a blob brings is there. It returns a *VerifyError if the
+// hasBlob says whether what a blob brings is there. It returns a *verify.Error if the
 // object is there with another size than the table says.
-func (s *Store) hasBlob(b Blob) (bool, error) {
-	if b.Archive == ArchiveNone {
+func (s *Store) hasBlob(b filetable.Blob) (bool, error) {
+	if b.Archive == filetable.ArchiveNone {
 		if !s.has(b.Digest) {
 			return false, nil
 		}
@@ -399,7 +402,7 @@ func (s *Store) hasBlob(b Blob) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		return true, verify(b.Digest, b.Digest, b.Size, info.Size())
+		return true, verify.Compare(b.Digest, b.Digest, b.Size, info.Size())
 	}
 	contents, err := s.contents(b.Digest)
 	if errdefs.IsNotFound(err) {
@@ -408,23 +411,23 @@ func (s *Store) hasBlob(b Blob) (bool, error) {
 		return false, err
 	}
 	for _, c := range contents {
-		if c.Type == TypeReg && !s.has(c.Digest) {
+		if c.Type == filetable.TypeReg && !s.has(c.Digest) {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-func (s *Store) contents(blob digest.Digest) (c []content, err error) {
+func (s *Store) contents(blob digest.Digest) (c []filetable.Member, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
-		c, err = load[[]content](tx, bucketContents, blob.String())
+		c, err = load[[]filetable.Member](tx, bucketContents, blob.String())
 		return err
 	})
 	return c, err
 }
 
 // settleTable records what a table needs, now that all of it is known.
-func (s *Store) settleTable(d digest.Digest, t *Table) error {
+func (s *Store) settleTable(d digest.Digest, t *filetable.Table) error {
 	rec, err := s.resolveRecord(d, t)
 	if err != nil {
 		return err
@@ -474,14 +477,14 @@ func (s *Store) settleTable(d digest.Digest, t *Table) error {
 
 // resolveRecord lists the objects that a table needs. With errdefs.ErrUnavailable, when not all
 // of them are known, it still lists those that are.
-func (s *Store) resolveRecord(d digest.Digest, t *Table) (tableRecord, error) {
+func (s *Store) resolveRecord(d digest.Digest, t *filetable.Table) (tableRecord, error) {
 	rec := tableRecord{Objects: []digest.Digest{d}, Used: time.Now().UTC()}
 	files, err := s.resolve(t)
 	if err != nil && !errdefs.IsUnavailable(err) {
 		return rec, err
 	}
 	for _, f := range files {
-		if f.Type == TypeReg {
+		if f.Type == filetable.TypeReg {
 			rec.Logical += f.Size
 			if f.Digest != "" {
 				rec.Objects = append(rec.Objects, f.Digest)

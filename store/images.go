@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
@@ -15,10 +16,10 @@ import (
 // Image is what the store knows of a converted image. Its manifest, config and table are
 // objects, kept as long as the image is.
 type Image struct {
-	Manifest digest.Digest `json:"manifest"` // of the converted image; the key
-	Config   digest.Digest `json:"config"`
-	Table    digest.Digest `json:"table"`
-	Origin   Origin        `json:"origin"`
+	Manifest digest.Digest    `json:"manifest"` // of the converted image; the key
+	Config   digest.Digest    `json:"config"`
+	Table    digest.Digest    `json:"table"`
+	Origin   filetable.Origin `json:"origin"`
 
 	// Refs are the references it was resolved from, "host/repository:tag" or
 	// "host/repository@digest", sorted, each once.
@@ -99,7 +100,7 @@ func (s *Store) Image(ctx context.Context, manifest digest.Digest) (im Image, er
 }
 
 // ImageByOrigin returns the image made from an origin, or errdefs.ErrNotFound.
-func (s *Store) ImageByOrigin(ctx context.Context, o Origin) (Image, error) {
+func (s *Store) ImageByOrigin(ctx context.Context, o filetable.Origin) (Image, error) {
 	all, err := s.images(func(im Image) bool { return im.Origin == o })
 	if err != nil {
 		return Image{}, err

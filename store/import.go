@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -51,7 +53,7 @@ type Linked struct {
 // that reads the files. The files are not changed; they get a second name at most.
 //
 // The digest is computed over the object-to-be, after it has come to share the bytes: what was
-// in the file before does not count. Link returns a *VerifyError for a file with other bytes or
+// in the file before does not count. Link returns a *verify.Error for a file with other bytes or
 // another size than the blob.
 func (s *Store) Link(ctx context.Context, table digest.Digest, o LinkOptions) (Linked, error) {
 	t, err := s.Table(ctx, table)
@@ -69,7 +71,7 @@ func (s *Store) Link(ctx context.Context, table digest.Digest, o LinkOptions) (L
 		l.progress = append(l.progress, Progress{Blob: b.Digest, Name: names[b.Digest], Total: b.Size, State: stateWaiting})
 	}
 	for i, b := range t.Blobs {
-		if b.Archive != ArchiveNone || b.Codec != CodecNone || b.Size == 0 {
+		if b.Archive != filetable.ArchiveNone || b.Codec != filetable.CodecNone || b.Size == 0 {
 			continue
 		}
 		if err := l.blob(ctx, i, b); err != nil {
@@ -107,7 +109,7 @@ func (l *linking) report(now bool) {
 }
 
 // blob links the blob with index i.
-func (l *linking) blob(ctx context.Context, i int, b Blob) error {
+func (l *linking) blob(ctx context.Context, i int, b filetable.Blob) error {
 	p := &l.progress[i]
 	has, err := l.s.hasBlob(b)
 	if err != nil {
@@ -147,7 +149,7 @@ func (l *linking) blob(ctx context.Context, i int, b Blob) error {
 const linkBuffer = 1 << 20
 
 // linkFile makes a file the object of a raw blob, and says how; LinkNone if that is not possible.
-func (s *Store) linkFile(ctx context.Context, src *os.File, b Blob, read func(n int64)) (way string, err error) {
+func (s *Store) linkFile(ctx context.Context, src *os.File, b filetable.Blob, read func(n int64)) (way string, err error) {
 	info, err := src.Stat()
 	if err != nil {
 		return "", err
@@ -155,7 +157,7 @@ func (s *Store) linkFile(ctx context.Context, src *os.File, b Blob, read func(n 
 	if !info.Mode().IsRegular() {
 		return "", fmt.Errorf("%s is no regular file: %w", src.Name(), errdefs.ErrInvalidArgument)
 	}
-	if err := verify(b.Digest, b.Digest, b.Size, info.Size()); err != nil {
+	if err := verify.Compare(b.Digest, b.Digest, b.Size, info.Size()); err != nil {
 		return "", err
 	}
 	name := filepath.Join(partialDir, "bytes-"+randomName()) // a crash leaves it to sweepTemp
@@ -180,9 +182,9 @@ func (s *Store) linkFile(ctx context.Context, src *os.File, b Blob, read func(n 
 	return way, s.publish([]publication{{from: name, d: b.Digest, size: b.Size}}, nil)
 }
 
-// verifyFile reads a file and returns a *VerifyError if it is not the blob.
-func verifyFile(ctx context.Context, f *os.File, b Blob, read func(n int64)) error {
-	sum := blobHash{blob: b, hash: newHasher()}
+// verifyFile reads a file and returns a *verify.Error if it is not the blob.
+func verifyFile(ctx context.Context, f *os.File, b filetable.Blob, read func(n int64)) error {
+	sum := blobHash{blob: b, hash: verify.NewHash()}
 	buf := make([]byte, linkBuffer)
 	for {
 		n, err := f.Read(buf)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -182,7 +184,7 @@ func TestLinkTable(t *testing.T) {
 		t.Errorf("states: %v", states)
 	}
 	f := storetest.NewFetcher(linked, missing, part, nil)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 		t.Fatal(err)
 	}
 	if n := f.Calls(digest.FromBytes(linked)); n != 0 {
@@ -212,9 +214,9 @@ func TestLinkRefuses(t *testing.T) {
 			put(t, dir, weights, p)
 			table := storetest.NewBuilder("m").Raw("w", weights, 0o644).Put(t, s)
 			_, err := s.Link(t.Context(), table, store.LinkOptions{Open: opener(dir)})
-			var wrong *store.VerifyError
+			var wrong *verify.Error
 			if !errors.As(err, &wrong) || wrong.Want != digest.FromBytes(weights) {
-				t.Errorf("got %v, want a VerifyError", err)
+				t.Errorf("got %v, want a verify.Error", err)
 			}
 			if _, err := os.Stat(objectFile(s, weights)); !os.IsNotExist(err) {
 				t.Errorf("object: %v", err)

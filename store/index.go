@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
@@ -30,7 +32,7 @@ func chunkKey(d digest.Digest) []byte {
 }
 
 // putChunks remembers where the chunks of a complete file are.
-func putChunks(tx *bbolt.Tx, object digest.Digest, chunks []Chunk) error {
+func putChunks(tx *bbolt.Tx, object digest.Digest, chunks []filetable.Chunk) error {
 	b := tx.Bucket(bucketChunks)
 	head := chunkKey(object)
 	for _, c := range chunks {
@@ -77,7 +79,7 @@ func decodePlace(p []byte) (place, error) {
 
 // fromObjects fills buf with those of the chunks, which follow each other in it, that an object
 // has already, and returns where: no object for the others.
-func (s *Store) fromObjects(chunks []Chunk, buf []byte) []place {
+func (s *Store) fromObjects(chunks []filetable.Chunk, buf []byte) []place {
 	places, err := s.places(chunks)
 	if err != nil {
 		s.log.Warn("chunks are fetched that may be there", "err", err)
@@ -112,13 +114,13 @@ func (s *Store) fromObjects(chunks []Chunk, buf []byte) []place {
 }
 
 // readChunk fills dst with chunk c, which f should have at off, and says whether it has.
-func readChunk(f *os.File, off int64, c Chunk, dst []byte) bool {
+func readChunk(f *os.File, off int64, c filetable.Chunk, dst []byte) bool {
 	_, err := f.ReadAt(dst, off)
-	return err == nil && verify(c.Digest, digest.FromBytes(dst), c.Size, int64(len(dst))) == nil
+	return err == nil && verify.Bytes(c.Digest, dst) == nil
 }
 
 // places looks chunks up.
-func (s *Store) places(chunks []Chunk) ([]place, error) {
+func (s *Store) places(chunks []filetable.Chunk) ([]place, error) {
 	out := make([]place, len(chunks))
 	return out, s.db.View(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketChunks)

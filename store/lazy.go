@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/singleflight"
@@ -46,7 +47,7 @@ type lazyFile struct {
 	writes  sync.RWMutex // held for reading by who writes what is not verified; before mu
 
 	mu       sync.Mutex // guards what follows
-	fetchers []Fetcher
+	fetchers []transfer.Fetcher
 	stage    *staging // nil: not open
 	flights  map[int]*flight
 	streams  []stream
@@ -181,15 +182,15 @@ func (l *lazyFile) retire() {
 }
 
 // transfer returns how the file's ranges come from outside.
-func (l *lazyFile) transfer(c class) transfer {
+func (l *lazyFile) transfer(c class) xfer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return transfer{s: l.s, blob: l.how.from.Digest, size: l.how.from.Size, fetchers: l.fetchers, received: &l.s.counts.received, class: c}
+	return xfer{s: l.s, blob: l.how.from.Digest, size: l.how.from.Size, fetchers: l.fetchers, received: &l.s.counts.received, class: c}
 }
 
 // bring makes group g present, using buf, which is a whole buffer: who has claimed a group never
 // waits for one. If fill, buf holds the group afterwards.
-func (l *lazyFile) bring(ctx context.Context, st *staging, t transfer, g int, buf []byte, fill bool) error {
+func (l *lazyFile) bring(ctx context.Context, st *staging, t xfer, g int, buf []byte, fill bool) error {
 	for try := 0; ; try++ {
 		f, mine := l.flight(st.p, g, t.class)
 		switch {
@@ -256,7 +257,7 @@ func (l *lazyFile) hurry() {
 }
 
 // land fetches group g and stages it.
-func (l *lazyFile) land(ctx context.Context, st *staging, t transfer, g int, buf []byte) error {
+func (l *lazyFile) land(ctx context.Context, st *staging, t xfer, g int, buf []byte) error {
 	_, n := st.p.chunk(g)
 	found, err := l.how.fetch(ctx, t, g, buf[:n])
 	if err != nil {
@@ -339,7 +340,7 @@ func (s *Store) lazyFile(d digest.Digest) *lazyFile {
 // ReadAt reads bytes of a file, complete or not, as io.ReaderAt does. It waits until the bytes
 // are there and verified: until their chunk is, or the whole file if it has no chunks.
 //
-// It returns errdefs.ErrNotFound for a file that is neither complete nor exposed, a *VerifyError
+// It returns errdefs.ErrNotFound for a file that is neither complete nor exposed, a *verify.Error
 // if no source has the right bytes, and the error of the sources if none of them can be reached.
 func (s *Store) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
 	if l := s.lazyFile(d); l != nil {

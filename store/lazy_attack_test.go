@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -75,7 +77,7 @@ func exposed(t *testing.T, s *store.Store, b *storetest.Builder, o store.ExposeO
 // chunks of another blob.
 func twice(t *testing.T, p []byte) (*storetest.Builder, *storetest.Fetcher) {
 	t.Helper()
-	c := (&storetest.Compressed{Codec: store.CodecZstd, Size: 1 << 20}).Add("b", p)
+	c := (&storetest.Compressed{Codec: filetable.CodecZstd, Size: 1 << 20}).Add("b", p)
 	b := storetest.NewBuilder("twice").Raw("a", p, 0o644).Compressed(t, c)
 	return b, storetest.NewFetcher(p, c.Blob)
 }
@@ -86,7 +88,7 @@ func TestReadContentTwice(t *testing.T) {
 	p := storetest.Random(60, 3<<20)
 	b, f := twice(t, p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	exposed(t, s, b, store.ExposeOptions{Fetchers: []store.Fetcher{f}})
+	exposed(t, s, b, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}})
 	if err := ends(t, "read", later(func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -114,8 +116,8 @@ func TestMarksWithoutData(t *testing.T) {
 	d := digest.FromBytes(p)
 	dir := t.TempDir()
 	f := storetest.NewFetcher(p)
-	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}}
-	b := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk)
+	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}
+	b := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk)
 	s, err := store.Open(dir, store.Options{Reserve: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -172,13 +174,13 @@ func TestReadBesideFailingJob(t *testing.T) {
 		return errdefs.ErrNotFound
 	})
 	good := storetest.NewFetcher(p)
-	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{good}})
+	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{good}})
 	job := later(func() error {
-		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{worse, bad}, Background: true})
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{worse, bad}, Background: true})
 	})
 	<-asked
 	// The job may have told readers of its own sources: theirs are the last that were given.
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{good}}); err != nil {
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{good}}); err != nil {
 		t.Fatal(err)
 	}
 	read := later(func() error { return readOne(s, p, 1<<20) })
@@ -203,7 +205,7 @@ func TestReadWhileCompletedOtherwise(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	slow, asked, goOn := storetest.NewFetcher(p), make(chan struct{}), make(chan struct{})
 	slow.Delay = func(context.Context) { close(asked); <-goOn }
-	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{slow}})
+	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{slow}})
 	read := later(func() error { return readOne(s, p, 5<<20) })
 	<-asked
 	if _, err := s.PutBytes(t.Context(), p); err != nil {
@@ -220,19 +222,19 @@ func TestReadCompleteWhileHydrating(t *testing.T) {
 	done, missing := storetest.Random(64, 5<<20), storetest.Random(65, 6<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher(done, missing)
-	first := storetest.NewBuilder("x").RawChunks("w", done, 0o644, store.MaxChunk).Put(t, s)
+	first := storetest.NewBuilder("x").RawChunks("w", done, 0o644, filetable.MaxChunk).Put(t, s)
 	if err := s.AddRef(t.Context(), "pin/x", first, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Hydrate(t.Context(), first, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(t.Context(), first, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 		t.Fatal(err)
 	}
 	sent := f.Sent(digest.FromBytes(done))
 	held, asked, goOn := storetest.NewFetcher(done, missing), make(chan struct{}, 10), make(chan struct{})
 	held.Delay = func(context.Context) { asked <- struct{}{}; <-goOn }
-	second := storetest.NewBuilder("y").RawChunks("w", done, 0o644, store.MaxChunk).RawChunks("x", missing, 0o644, store.MaxChunk).Put(t, s)
+	second := storetest.NewBuilder("y").RawChunks("w", done, 0o644, filetable.MaxChunk).RawChunks("x", missing, 0o644, filetable.MaxChunk).Put(t, s)
 	job := later(func() error {
-		return s.Hydrate(t.Context(), second, store.HydrateOptions{Fetchers: []store.Fetcher{held}})
+		return s.Hydrate(t.Context(), second, store.HydrateOptions{Fetchers: []transfer.Fetcher{held}})
 	})
 	<-asked
 	if err := readOne(s, done, 1<<20); err != nil {
@@ -278,7 +280,7 @@ func TestOpenFilesAreBounded(t *testing.T) {
 		f.Blobs[digest.FromBytes(p)] = p
 		b.RawChunks(fmt.Sprintf("f%03d", i), p, 0o644, 1000)
 	}
-	exposed(t, s, b, store.ExposeOptions{Fetchers: []store.Fetcher{f}})
+	exposed(t, s, b, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}})
 	for _, p := range all {
 		if err := readOne(s, p, 10); err != nil {
 			t.Fatal(err)
@@ -296,7 +298,7 @@ func TestWithdrawClosesFiles(t *testing.T) {
 	before := openFiles(t, s.Dir())
 	f, asked, goOn := storetest.NewFetcher(p), make(chan struct{}, 10), make(chan struct{})
 	f.Delay = func(context.Context) { asked <- struct{}{}; <-goOn }
-	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{f}})
+	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{f}})
 	read := later(func() error { // of two chunks
 		_, err := s.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 8<<20), 0)
 		return err
@@ -322,16 +324,16 @@ func TestPlainChunksAfterZeros(t *testing.T) {
 	a, b := p[64*kib:128*kib], p[128*kib:]
 	blob := append(append(bytes.Clone(a), storetest.Random(68, 64*kib)...), b...) // 64 KiB between them
 	tb := storetest.NewBuilder("x")
-	tb.Table().Blobs = []store.Blob{{Digest: digest.FromBytes(blob), Size: int64(len(blob)), Archive: store.ArchiveChunks}}
-	tb.File(store.File{Path: "w", Type: store.TypeReg, Mode: 0o644, Size: int64(len(p)), Digest: digest.FromBytes(p),
-		Source: &store.Source{Blob: digest.FromBytes(blob), Chunks: []store.Chunk{
+	tb.Table().Blobs = []filetable.Blob{{Digest: digest.FromBytes(blob), Size: int64(len(blob)), Archive: filetable.ArchiveChunks}}
+	tb.File(filetable.File{Path: "w", Type: filetable.TypeReg, Mode: 0o644, Size: int64(len(p)), Digest: digest.FromBytes(p),
+		Source: &filetable.Source{Blob: digest.FromBytes(blob), Chunks: []filetable.Chunk{
 			{Size: 64 * kib},
 			{Offset: 64 * kib, Size: 64 * kib, Digest: digest.FromBytes(a), Len: 64 * kib},
 			{Offset: 128 * kib, Size: 64 * kib, Digest: digest.FromBytes(b), At: 128 * kib, Len: 64 * kib},
 		}}})
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	table := tb.Put(t, s)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(blob)}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(blob)}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -341,10 +343,10 @@ func TestRateIsRaised(t *testing.T) {
 	p := storetest.Random(69, 3<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher(p)
-	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{f}})
+	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{f}})
 	s.SetRate(100)
 	job := later(func() error {
-		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}, Background: true})
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}, Background: true})
 	})
 	for f.Sent(digest.FromBytes(p)) == 0 {
 		time.Sleep(time.Millisecond)
@@ -361,8 +363,8 @@ func TestReadBesideDeadRegistry(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	hung := storetest.NewFetcher(dead)
 	hung.Allow = func(int64, int64) bool { return false }
-	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", dead, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{hung}})
-	exposed(t, s, storetest.NewBuilder("y").RawChunks("w", alive, 0o644, store.MaxChunk), store.ExposeOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(alive)}})
+	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", dead, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{hung}})
+	exposed(t, s, storetest.NewBuilder("y").RawChunks("w", alive, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(alive)}})
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -398,7 +400,7 @@ func TestExposeWhileOthersGo(t *testing.T) {
 	lost := 0
 	for i, end := 0, time.Now().Add(2*time.Second); time.Now().Before(end); i++ {
 		p := storetest.Random(uint64(5000+i), 100)
-		table := exposed(t, s, storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", p, 0o644, 50), store.ExposeOptions{Fetchers: []store.Fetcher{f}})
+		table := exposed(t, s, storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", p, 0o644, 50), store.ExposeOptions{Fetchers: []transfer.Fetcher{f}})
 		time.Sleep(time.Millisecond)
 		if !s.Exposed(table) {
 			lost++

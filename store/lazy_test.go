@@ -15,7 +15,10 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -44,11 +47,11 @@ func lazyCases(t *testing.T) []lazyCase {
 		{Name: "model/big.bin", Mode: 0o644}, {Name: "model/small.bin", Mode: 0o644}, {Name: "model/empty", Mode: 0o644},
 	}, [][]byte{nil, big, small, nil})
 	cases := []lazyCase{
-		{"raw", storetest.NewBuilder("raw").RawChunks("model/big.bin", big, 0o644, store.MaxChunk), big, map[string][]byte{"model/big.bin": big}},
+		{"raw", storetest.NewBuilder("raw").RawChunks("model/big.bin", big, 0o644, filetable.MaxChunk), big, map[string][]byte{"model/big.bin": big}},
 		{"raw, odd chunks", storetest.NewBuilder("odd").RawChunks("model/big.bin", big, 0o644, 1_000_003), big, map[string][]byte{"model/big.bin": big}},
 		{"tar", storetest.NewBuilder("tar").TarChunks(t, p, 3<<20), p, files},
 	}
-	for _, codec := range []store.Codec{store.CodecNone, store.CodecZstd, store.CodecGzip} {
+	for _, codec := range []filetable.Codec{filetable.CodecNone, filetable.CodecZstd, filetable.CodecGzip} {
 		c := &storetest.Compressed{Codec: codec, Size: 64 << 10}
 		for name, b := range map[string][]byte{"model/big.bin": big} {
 			c.Add(name, b)
@@ -68,7 +71,7 @@ func TestReadBeforeComplete(t *testing.T) {
 			f := storetest.NewFetcher(tc.blob)
 			table := tc.table.Put(t, s)
 			hold(t, s, table)
-			if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{f}, Probe: true}); err != nil {
+			if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}, Probe: true}); err != nil {
 				t.Fatal(err)
 			}
 			if !s.Exposed(table) {
@@ -90,7 +93,7 @@ func TestReadBeforeComplete(t *testing.T) {
 				}
 			}
 			sent := f.Sent(digest.FromBytes(tc.blob))
-			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}, Background: true}); err != nil {
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}, Background: true}); err != nil {
 				t.Fatal(err)
 			}
 			for name, want := range tc.files {
@@ -136,9 +139,9 @@ func TestReadWhileHydrating(t *testing.T) {
 	p := storetest.Random(3, 60<<20+5)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher(p)
-	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk).Put(t, s)
+	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
-	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}}
+	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}
 	if err := s.Expose(t.Context(), table, o); err != nil {
 		t.Fatal(err)
 	}
@@ -179,9 +182,9 @@ func TestReadCorruptChunk(t *testing.T) {
 		}
 	}
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk).Put(t, s)
+	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
-	expose := func(fs ...store.Fetcher) {
+	expose := func(fs ...transfer.Fetcher) {
 		t.Helper()
 		if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: fs}); err != nil {
 			t.Fatal(err)
@@ -192,11 +195,11 @@ func TestReadCorruptChunk(t *testing.T) {
 	if _, err := s.ReadAt(t.Context(), d, one, 0); err != nil {
 		t.Errorf("a chunk that is right: %v", err)
 	}
-	var wrong *store.VerifyError
+	var wrong *verify.Error
 	if _, err := s.ReadAt(t.Context(), d, one, 5<<20); !errors.As(err, &wrong) || !errdefs.IsDataLoss(err) {
-		t.Errorf("got %v, want a VerifyError", err)
+		t.Errorf("got %v, want a verify.Error", err)
 	}
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{bad}}); !errdefs.IsDataLoss(err) {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{bad}}); !errdefs.IsDataLoss(err) {
 		t.Errorf("hydrate: got %v, want data loss", err)
 	}
 	if c := s.Counts(); c.CorruptChunks == 0 || c.FailedReads != 1 {
@@ -216,7 +219,7 @@ func TestTableThatLies(t *testing.T) {
 	b.Table().Files[0].Digest = digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher(p, lie.Blob)
-	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}}
+	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}
 	honest := storetest.NewBuilder("honest").RawChunks("w", p, 0o644, 1<<20).Put(t, s)
 	liar := b.Put(t, s)
 	hold(t, s, honest)
@@ -244,7 +247,7 @@ func TestReadResumes(t *testing.T) {
 	d := digest.FromBytes(p)
 	dir := t.TempDir()
 	f := storetest.NewFetcher(p)
-	b := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk)
+	b := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk)
 	for i := range 3 {
 		s, err := store.Open(dir, store.Options{Reserve: 1})
 		if err != nil {
@@ -252,7 +255,7 @@ func TestReadResumes(t *testing.T) {
 		}
 		table := b.Put(t, s)
 		hold(t, s, table)
-		if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 			t.Fatal(err)
 		}
 		one := make([]byte, 1)
@@ -277,9 +280,9 @@ func TestReadWithoutRanges(t *testing.T) {
 	f := storetest.NewFetcher(p)
 	f.NoRanges = true
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk).Put(t, s)
+	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
-	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}, Probe: true}
+	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}, Probe: true}
 	if err := s.Expose(t.Context(), table, o); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("got %v, want failed precondition", err)
 	}
@@ -312,7 +315,7 @@ func TestReadWaits(t *testing.T) {
 		t.Errorf("got %v, want failed precondition", err)
 	}
 	f := storetest.NewFetcher(p)
-	o := store.ExposeOptions{Fetchers: []store.Fetcher{f}, Wait: true}
+	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}, Wait: true}
 	if err := s.Expose(t.Context(), table, o); err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +326,7 @@ func TestReadWaits(t *testing.T) {
 		t.Errorf("cancelled read: %v", err)
 	}
 	none := storetest.NewFetcher()
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{none}}); !errdefs.IsNotFound(err) {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{none}}); !errdefs.IsNotFound(err) {
 		t.Errorf("hydrate from nowhere: %v", err)
 	}
 	if _, err := s.ReadAt(t.Context(), d, one, 0); !errdefs.IsNotFound(err) {
@@ -355,11 +358,11 @@ func TestReadUnverified(t *testing.T) {
 	table := storetest.NewBuilder("x").Raw("w", p, 0o644).Put(t, s)
 	hold(t, s, table)
 	f := storetest.NewFetcher(p)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{f}, Unverified: true}); err != nil {
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}, Unverified: true}); err != nil {
 		t.Fatal(err)
 	}
 	readRandomly(t, s, d, p, 20)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 		t.Fatal(err)
 	}
 	readRandomly(t, s, d, p, 20)
@@ -378,7 +381,7 @@ func TestChunksAreShared(t *testing.T) {
 	f := storetest.NewFetcher(p, tuned)
 	for _, b := range [][]byte{p, tuned} {
 		table := storetest.NewBuilder(digest.FromBytes(b).String()).RawChunks("w", b, 0o644, 1<<20).Put(t, s)
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.AddRef(t.Context(), fmt.Sprint("pin/", len(b), b[13<<20]), table, time.Time{}); err != nil {
@@ -401,17 +404,17 @@ func TestReadGoesFirst(t *testing.T) {
 	p := storetest.Random(13, 30<<20)
 	d := digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk).Put(t, s)
+	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
 	f := storetest.NewFetcher(p)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 		t.Fatal(err)
 	}
 	s.Pause()
 	var ended atomic.Bool
 	done := make(chan error, 1)
 	go func() {
-		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}, Background: true})
+		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}, Background: true})
 		ended.Store(true)
 		done <- err
 	}()
@@ -433,9 +436,9 @@ func TestWithdraw(t *testing.T) {
 	p := storetest.Random(14, 9<<20)
 	d := digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, store.MaxChunk).Put(t, s)
+	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(p)}}); err != nil {
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(p)}}); err != nil {
 		t.Fatal(err)
 	}
 	readRandomly(t, s, d, p, 1)
@@ -464,8 +467,8 @@ func TestSmallFilesTogether(t *testing.T) {
 	p := storetest.Tar(t, headers, contents)
 	f := storetest.NewFetcher(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	table := storetest.NewBuilder("x").TarChunks(t, p, store.MaxChunk).Put(t, s)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+	table := storetest.NewBuilder("x").TarChunks(t, p, filetable.MaxChunk).Put(t, s)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 		t.Fatal(err)
 	}
 	if n := f.Calls(digest.FromBytes(p)); n > 6 {
@@ -495,7 +498,7 @@ func TestChunksShareBlocks(t *testing.T) {
 		free[i] = freeBytes(t, dir)
 		// Chunks that begin anywhere, but at the same places in both.
 		table := storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", b, 0o644, 1_000_003).Put(t, s)
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.AddRef(t.Context(), fmt.Sprint("pin/", i), table, time.Time{}); err != nil {
@@ -535,8 +538,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	table := storetest.NewBuilder("x").RawChunks("chunks", p, 0o644, store.MaxChunk).Raw("whole", q, 0o644).Put(t, s)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+	table := storetest.NewBuilder("x").RawChunks("chunks", p, 0o644, filetable.MaxChunk).Raw("whole", q, 0o644).Put(t, s)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 		t.Fatal(err)
 	}
 	if most.Load() > 3 {

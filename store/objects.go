@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
@@ -116,7 +117,7 @@ func (s *Store) ReadBytes(ctx context.Context, d digest.Digest, limit int64) ([]
 	if err != nil {
 		return nil, err
 	}
-	return ReadVerified(f, d, info.Size(), limit)
+	return verify.Read(f, d, info.Size(), limit)
 }
 
 // A publication is a finished, fsynced, verified file that becomes an object.
@@ -204,7 +205,7 @@ func (s *Store) adopt() error {
 		if err != nil || e.IsDir() {
 			return err
 		}
-		d, err := ParseDigest("sha256:" + e.Name())
+		d, err := verify.ParseDigest("sha256:" + e.Name())
 		if err != nil || objectPath(d) != name {
 			s.log.Warn("file among the objects is none; left alone", "path", name)
 			return nil

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -21,7 +22,7 @@ import (
 // chunkSize is the unit of fetching, of resuming and of buffers, in bytes. Measured on
 // loopback: 8 connections with 4 MiB each reach the same rate as with 8 MiB, at half the
 // memory.
-const chunkSize = 4 << 20 // 4 MiB
+const chunkSize = filetable.MaxChunk
 
 // checkpointChunks is how many written chunks wait for a checkpoint.
 const checkpointChunks = 64 // 256 MiB
@@ -55,15 +56,15 @@ func rawPieces(size int64) []piece { return []piece{{size: size, file: "data"}} 
 
 // tarPieces stages each member of a plain tar as a file of its own, and what is between
 // them (headers and padding) in a sparse file. members may overlap only if they are equal.
-func tarPieces(members []Member, size int64) ([]piece, error) {
-	ranges := make([]Member, 0, len(members))
+func tarPieces(members []filetable.Member, size int64) ([]piece, error) {
+	ranges := make([]filetable.Member, 0, len(members))
 	for _, m := range members {
-		if m.Type == TypeReg && m.Size > 0 {
+		if m.Type == filetable.TypeReg && m.Size > 0 {
 			ranges = append(ranges, m)
 		}
 	}
 	sort.Slice(ranges, func(i, j int) bool { return ranges[i].Offset < ranges[j].Offset })
-	ranges = slices.CompactFunc(ranges, func(a, b Member) bool { return a.Offset == b.Offset && a.Size == b.Size })
+	ranges = slices.CompactFunc(ranges, func(a, b filetable.Member) bool { return a.Offset == b.Offset && a.Size == b.Size })
 	var (
 		pieces []piece
 		at     int64

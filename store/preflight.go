@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
@@ -15,7 +16,7 @@ func (s *Store) preflight(ctx context.Context, h *hydration, missing []int, asse
 	for _, i := range missing {
 		b := h.units[i].blob
 		need += b.Size - s.staged(h.units[i].dir())
-		if b.Codec != CodecNone {
+		if b.Codec != filetable.CodecNone {
 			need += b.Size // what it unpacks to, at least
 		}
 	}

@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"path"
 	"slices"
-	"strings"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -15,8 +14,8 @@ import (
 // Files returns the files of a table as they are shown: sorted by path, each path once,
 // every regular file with its digest. It returns errdefs.ErrUnavailable if a file is not
 // complete, and errdefs.ErrInvalidArgument if two layers claim a path with different content.
-func (s *Store) Files(ctx context.Context, table digest.Digest) ([]File, error) {
-	return s.files(ctx, table, func(f File) error {
+func (s *Store) Files(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
+	return s.files(ctx, table, func(f filetable.File) error {
 		if s.has(f.Digest) {
 			return nil
 		}
@@ -26,8 +25,8 @@ func (s *Store) Files(ctx context.Context, table digest.Digest) ([]File, error) 
 
 // Readable is Files, but the files need not be complete: it is enough that they can be read
 // (Expose).
-func (s *Store) Readable(ctx context.Context, table digest.Digest) ([]File, error) {
-	return s.files(ctx, table, func(f File) error {
+func (s *Store) Readable(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
+	return s.files(ctx, table, func(f filetable.File) error {
 		if _, err := s.LazySize(f.Digest); err != nil {
 			return fmt.Errorf("file %q (%s) can not be read: %w: %w", f.Path, f.Digest, err, errdefs.ErrUnavailable)
 		}
@@ -36,7 +35,7 @@ func (s *Store) Readable(ctx context.Context, table digest.Digest) ([]File, erro
 }
 
 // files returns the files of a table if check has nothing against any regular one.
-func (s *Store) files(ctx context.Context, table digest.Digest, check func(File) error) ([]File, error) {
+func (s *Store) files(ctx context.Context, table digest.Digest, check func(filetable.File) error) ([]filetable.File, error) {
 	t, err := s.Table(ctx, table)
 	if err != nil {
 		return nil, err
@@ -46,7 +45,7 @@ func (s *Store) files(ctx context.Context, table digest.Digest, check func(File)
 		return nil, err
 	}
 	for _, f := range files {
-		if f.Type != TypeReg {
+		if f.Type != filetable.TypeReg {
 			continue
 		}
 		if err := check(f); err != nil {
@@ -58,8 +57,8 @@ func (s *Store) files(ctx context.Context, table digest.Digest, check func(File)
 
 // resolve settles what the archives of a table contain. With errdefs.ErrUnavailable, when
 // something is not known yet, it still returns what is.
-func (s *Store) resolve(t *Table) ([]File, error) {
-	r := resolver{s: s, blobs: map[digest.Digest]Blob{}, chunked: chunkedBlobs(t), archives: map[digest.Digest]map[int64]content{}}
+func (s *Store) resolve(t *filetable.Table) ([]filetable.File, error) {
+	r := resolver{s: s, blobs: map[digest.Digest]filetable.Blob{}, chunked: chunkedBlobs(t), archives: map[digest.Digest]map[int64]filetable.Member{}}
 	for _, b := range t.Blobs {
 		r.blobs[b.Digest] = b
 	}
@@ -73,11 +72,11 @@ func (s *Store) resolve(t *Table) ([]File, error) {
 			return nil, err
 		}
 	}
-	slices.SortStableFunc(r.files, func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(r.files, func(a, b filetable.File) int { return cmp.Compare(a.Path, b.Path) })
 	out := r.files[:0]
 	for _, f := range r.files {
 		if n := len(out); n > 0 && out[n-1].Path == f.Path {
-			if err := sameFile(out[n-1], f); err != nil {
+			if err := filetable.SameFile(out[n-1], f); err != nil {
 				return nil, err
 			}
 			if out[n-1].Digest == "" {
@@ -87,10 +86,10 @@ func (s *Store) resolve(t *Table) ([]File, error) {
 		}
 		out = append(out, f)
 	}
-	if err := checkParents(out); err != nil {
+	if err := filetable.CheckParents(out); err != nil {
 		return nil, err
 	}
-	if err := checkLinks(out); err != nil {
+	if err := filetable.CheckLinks(out); err != nil {
 		return nil, err
 	}
 	if r.missing != nil {
@@ -105,14 +104,14 @@ func missingBlob(d digest.Digest) error {
 
 type resolver struct {
 	s        *Store
-	blobs    map[digest.Digest]Blob
-	chunked  map[digest.Digest]bool              // blobs whose files are brought by their chunks
-	archives map[digest.Digest]map[int64]content // members by offset
-	files    []File
+	blobs    map[digest.Digest]filetable.Blob
+	chunked  map[digest.Digest]bool                       // blobs whose files are brought by their chunks
+	archives map[digest.Digest]map[int64]filetable.Member // members by offset
+	files    []filetable.File
 	missing  error
 }
 
-func (r *resolver) file(f File) error {
+func (r *resolver) file(f filetable.File) error {
 	if f.Source != nil && len(f.Source.Parts) > 0 {
 		d, err := r.s.assembled(f)
 		if err != nil {
@@ -125,7 +124,7 @@ func (r *resolver) file(f File) error {
 		r.files = append(r.files, f)
 		return nil
 	}
-	if f.Source == nil || r.blobs[f.Source.Blob].Archive == ArchiveNone || r.chunked[f.Source.Blob] {
+	if f.Source == nil || r.blobs[f.Source.Blob].Archive == filetable.ArchiveNone || r.chunked[f.Source.Blob] {
 		r.files = append(r.files, f)
 		return nil
 	}
@@ -148,7 +147,7 @@ func (r *resolver) file(f File) error {
 }
 
 // members returns the regular files of a plain tar by offset, or nil if they are not known.
-func (r *resolver) members(blob digest.Digest) (map[int64]content, error) {
+func (r *resolver) members(blob digest.Digest) (map[int64]filetable.Member, error) {
 	contents, err := r.s.contents(blob)
 	if errdefs.IsNotFound(err) {
 		r.missing = missingBlob(blob)
@@ -157,9 +156,9 @@ func (r *resolver) members(blob digest.Digest) (map[int64]content, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	members := make(map[int64]content, len(contents))
+	members := make(map[int64]filetable.Member, len(contents))
 	for _, c := range contents {
-		if c.Type == TypeReg {
+		if c.Type == filetable.TypeReg {
 			members[c.Offset] = c
 		}
 	}
@@ -167,7 +166,7 @@ func (r *resolver) members(blob digest.Digest) (map[int64]content, error) {
 	return members, nil
 }
 
-func (r *resolver) unpack(u Unpack) error {
+func (r *resolver) unpack(u filetable.Unpack) error {
 	contents, err := r.s.contents(u.Blob)
 	if errdefs.IsNotFound(err) {
 		r.missing = missingBlob(u.Blob)
@@ -175,62 +174,13 @@ func (r *resolver) unpack(u Unpack) error {
 	} else if err != nil {
 		return err
 	}
-	members := make([]Member, len(contents))
-	digests := make(map[int64]digest.Digest, len(contents))
-	for i, c := range contents {
-		members[i] = c.Member
-		if c.Type == TypeReg {
-			digests[c.Offset] = c.Digest
-		}
-	}
-	for _, m := range PlaceTar(members, u.As) {
-		f := File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
-		if m.Type == TypeReg {
-			f.Digest = digests[m.Offset]
-			f.Source = &Source{Blob: u.Blob}
+	for _, m := range filetable.PlaceTar(contents, u.As) {
+		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		if m.Type == filetable.TypeReg {
+			f.Digest = m.Digest
+			f.Source = &filetable.Source{Blob: u.Blob}
 		}
 		r.files = append(r.files, f)
-	}
-	return nil
-}
-
-// checkParents returns an error if a path goes through a file or a symbolic link.
-func checkParents(files []File) error {
-	types := make(map[string]string, len(files))
-	for _, f := range files {
-		types[f.Path] = f.Type
-	}
-	for _, f := range files {
-		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
-			if typ, ok := types[dir]; ok && typ != TypeDir {
-				return fmt.Errorf("file %q: %q is both a file and a directory: %w", f.Path, dir, errdefs.ErrInvalidArgument)
-			}
-		}
-	}
-	return nil
-}
-
-// checkLinks returns an error if a symbolic link leads through another one and then up: by name
-// it stays inside the model (checkTarget), followed it can leave.
-func checkLinks(files []File) error {
-	links := map[string]bool{}
-	for _, f := range files {
-		if f.Type == TypeSymlink {
-			links[f.Path] = true
-		}
-	}
-	for _, f := range files {
-		if f.Type != TypeSymlink {
-			continue
-		}
-		at, through := path.Dir(f.Path), false
-		for name := range strings.SplitSeq(f.Target, "/") {
-			if name == ".." && through {
-				return fmt.Errorf("symbolic link %q: target %q goes up after another link: %w", f.Path, f.Target, errdefs.ErrInvalidArgument)
-			}
-			at = path.Join(at, name)
-			through = through || links[at]
-		}
 	}
 	return nil
 }

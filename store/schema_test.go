@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
@@ -53,11 +54,10 @@ func TestSchema(t *testing.T) {
 	}
 	defer s.Close()
 	now := time.Now()
-	member := Member{Path: "p", Type: TypeReg, Mode: 1, ModTime: now, Size: 1, Offset: 1, Target: "t"}
-	d := digest.FromString("x")
+	member := filetable.Member{Digest: digest.FromString("x"), Path: "p", Type: filetable.TypeReg, Mode: 1, ModTime: now, Size: 1, Offset: 1, Target: "t"}
 	values := map[string]any{
 		"objects":   objectRecord{Damaged: true},
-		"contents":  content{member, d},
+		"contents":  member,
 		"assembled": assembledRecord{},
 		"shown":     shownRecord{},
 		"tables":    tableRecord{Sources: []string{"h/r"}},

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,7 +50,7 @@ func (l *lazyFile) stageGroup(st *staging, g int, buf []byte, found []place) err
 
 // sharable returns the range of the file in which chunk c has whole blocks that are whole blocks of
 // an object too, which has the chunk at off.
-func sharable(c Chunk, off int64) (from, to int64) {
+func sharable(c filetable.Chunk, off int64) (from, to int64) {
 	if (off-c.Offset)%block != 0 {
 		return 0, 0
 	}
@@ -58,7 +59,7 @@ func sharable(c Chunk, off int64) (from, to int64) {
 }
 
 // share makes a range of the file of the blocks of an object, and says whether that worked.
-func (s *Store) share(st *staging, p place, c Chunk, from, to int64) bool {
+func (s *Store) share(st *staging, p place, c filetable.Chunk, from, to int64) bool {
 	f, err := s.OpenObject(p.object)
 	if err != nil {
 		return false // it was collected since its bytes were read

@@ -7,6 +7,8 @@ import (
 	"io"
 	"path/filepath"
 
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -37,17 +39,17 @@ type sink interface {
 }
 
 func newSink(j *job, p *partial) sink {
-	whole := blobHash{blob: j.blob, hash: newHasher()}
+	whole := blobHash{blob: j.blob, hash: verify.NewHash()}
 	switch {
-	case j.blob.Archive == ArchiveFragments:
+	case j.blob.Archive == filetable.ArchiveFragments:
 		return &fragmentSink{whole}
-	case j.blob.Archive == ArchiveNone:
+	case j.blob.Archive == filetable.ArchiveNone:
 		r := &rawSink{blobHash: whole, p: p, s: j.s}
 		if j.lazy != nil {
 			r.how = j.lazy.how
 		}
 		return r
-	case j.blob.Codec == CodecNone:
+	case j.blob.Codec == filetable.CodecNone:
 		return &tarSink{blobHash: whole, p: p, s: j.s, digests: map[string]digest.Digest{}}
 	default:
 		return newUnpackSink(j, p, whole)
@@ -56,8 +58,8 @@ func newSink(j *job, p *partial) sink {
 
 // blobHash is the digest over a blob as transferred.
 type blobHash struct {
-	blob Blob
-	hash hasher
+	blob filetable.Blob
+	hash verify.Hash
 	n    int64
 }
 
@@ -67,7 +69,7 @@ func (b *blobHash) Write(p []byte) (int, error) {
 }
 
 func (b *blobHash) verify() error {
-	return verify(b.blob.Digest, b.hash.digest(), b.blob.Size, b.n)
+	return verify.Compare(b.blob.Digest, b.hash.Digest(), b.blob.Size, b.n)
 }
 
 // both hands p to two writers at the same time.
@@ -132,8 +134,8 @@ type tarSink struct {
 	s       *Store
 	digests map[string]digest.Digest // by staged file
 
-	off int64  // of the next byte
-	cur hasher // of the member that is going by
+	off int64       // of the next byte
+	cur verify.Hash // of the member that is going by
 }
 
 func (t *tarSink) consume(p []byte) error { return both(p, &t.blobHash, memberHashes{t}) }
@@ -150,11 +152,11 @@ func (m memberHashes) Write(b []byte) (int, error) {
 			return nil
 		}
 		if at == 0 {
-			t.cur = newHasher()
+			t.cur = verify.NewHash()
 		}
 		t.cur.Write(b[from:to])
 		if at+to-from == pc.size {
-			t.digests[pc.file] = t.cur.digest()
+			t.digests[pc.file] = t.cur.Digest()
 		}
 		return nil
 	})
@@ -168,7 +170,7 @@ func (t *tarSink) finish() error {
 	if err := t.verify(); err != nil {
 		return err
 	}
-	members, err := TarIndex(t.p, t.p.size)
+	members, err := filetable.TarIndex(t.p, t.p.size)
 	if err != nil {
 		return err
 	}
@@ -179,28 +181,26 @@ func (t *tarSink) finish() error {
 	if layoutOf(pieces, nil) != layoutOf(t.p.pieces, nil) {
 		return fmt.Errorf("tar headers differ from those seen when the model was resolved: pull it again: %w", errdefs.ErrInvalidArgument)
 	}
-	contents := make([]content, len(members))
 	for i, m := range members {
-		contents[i] = content{Member: m}
-		if m.Type == TypeReg {
-			contents[i].Digest = emptyDigest
+		if m.Type == filetable.TypeReg {
+			members[i].Digest = emptyDigest
 			if m.Size > 0 {
-				contents[i].Digest = t.digests[memberFile(m.Offset)]
+				members[i].Digest = t.digests[memberFile(m.Offset)]
 			}
 		}
 	}
-	return t.s.publishContents(t.p, t.blob, contents, func(c content) string { return memberFile(c.Offset) })
+	return t.s.publishContents(t.p, t.blob, members, func(c filetable.Member) string { return memberFile(c.Offset) })
 }
 
 // publishContents makes the staged members of an archive objects and remembers what the
 // blob contained.
-func (s *Store) publishContents(p *partial, b Blob, contents []content, staged func(content) string) error {
+func (s *Store) publishContents(p *partial, b filetable.Blob, contents []filetable.Member, staged func(filetable.Member) string) error {
 	s.gcMu.RLock()
 	defer s.gcMu.RUnlock()
 	var files []publication
 	seen := map[digest.Digest]bool{}
 	for _, c := range contents {
-		if c.Type != TypeReg || seen[c.Digest] {
+		if c.Type != filetable.TypeReg || seen[c.Digest] {
 			continue
 		}
 		seen[c.Digest] = true
@@ -243,7 +243,7 @@ type unpackSink struct {
 	// What unpack leaves, valid when done is closed.
 	err      error
 	diffID   digest.Digest
-	contents []content
+	contents []filetable.Member
 	byOffset map[int64]digest.Digest // of regular files, for hard links
 	staged   map[digest.Digest]string
 }
@@ -310,11 +310,11 @@ func (u *unpackSink) publish() error {
 		return err
 	}
 	if u.blob.DiffID != "" {
-		if err := verify(u.blob.DiffID, u.diffID, 0, 0); err != nil {
+		if err := verify.Compare(u.blob.DiffID, u.diffID, 0, 0); err != nil {
 			return fmt.Errorf("uncompressed content does not have the diffID of the config: %w", err)
 		}
 	}
-	return u.s.publishContents(u.p, u.blob, u.contents, func(c content) string { return u.staged[c.Digest] })
+	return u.s.publishContents(u.p, u.blob, u.contents, func(c filetable.Member) string { return u.staged[c.Digest] })
 }
 
 func (u *unpackSink) unpack(compressed io.Reader) error {
@@ -326,65 +326,64 @@ func (u *unpackSink) unpack(compressed io.Reader) error {
 	limited := &bombGuard{r: plain, s: u.s, left: unpackBase + unpackRatio*u.blob.Size}
 	var (
 		in   io.Reader = limited
-		hash           = newHasher()
+		hash           = verify.NewHash()
 	)
 	if u.blob.DiffID != "" {
 		in = io.TeeReader(limited, hash)
 	}
 	buf := make([]byte, 1<<20)
-	if err := walkTar(in, func(m Member, body io.Reader) error { return u.member(m, body, buf) }); err != nil {
+	if err := filetable.WalkTar(in, func(m filetable.Member, body io.Reader) error { return u.member(m, body, buf) }); err != nil {
 		return err
 	}
 	// The rest counts: for the diffID, and for the checksum of the codec.
 	if _, err := io.CopyBuffer(io.Discard, struct{ io.Reader }{in}, buf); err != nil {
 		return err
 	}
-	u.diffID = hash.digest()
+	u.diffID = hash.Digest()
 	return nil
 }
 
-func (u *unpackSink) member(m Member, body io.Reader, buf []byte) error {
-	c := content{Member: m}
+func (u *unpackSink) member(m filetable.Member, body io.Reader, buf []byte) error {
 	switch {
-	case m.Type != TypeReg:
+	case m.Type != filetable.TypeReg:
 	case m.Size == 0:
-		c.Digest = emptyDigest
+		m.Digest = emptyDigest
 	case body == nil: // hard link
-		c.Digest = u.byOffset[m.Offset]
+		m.Digest = u.byOffset[m.Offset]
 	default:
 		d, err := u.stage(m, body, buf)
 		if err != nil {
 			return fmt.Errorf("tar member %q: %w", m.Path, err)
 		}
-		c.Digest = d
+		m.Digest = d
 		u.byOffset[m.Offset] = d
 	}
-	u.contents = append(u.contents, c)
+	u.contents = append(u.contents, m)
 	return nil
 }
 
-func (u *unpackSink) stage(m Member, body io.Reader, buf []byte) (digest.Digest, error) {
+func (u *unpackSink) stage(m filetable.Member, body io.Reader, buf []byte) (digest.Digest, error) {
 	name := memberFile(m.Offset)
 	f, err := u.p.create(name)
 	if err != nil {
 		return "", err
 	}
-	hash := newHasher()
+	hash := verify.NewHash()
 	_, err = io.CopyBuffer(io.MultiWriter(struct{ io.Writer }{f}, hash), body, buf)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", errors.Join(err, u.s.root.Remove(u.p.path(name)))
 	}
-	d := hash.digest()
+	d := hash.Digest()
 	u.staged[d] = name
 	return d, nil
 }
 
 // decompress returns the uncompressed bytes of r.
-func decompress(r io.Reader, c Codec) (io.ReadCloser, error) {
+func decompress(r io.Reader, c filetable.Codec) (io.ReadCloser, error) {
 	switch c {
-	case CodecGzip:
+	case filetable.CodecGzip:
 		return gzip.NewReader(r)
-	case CodecZstd:
+	case filetable.CodecZstd:
 		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zstdWindow), zstd.WithDecoderMaxMemory(2*zstdWindow))
 		if err != nil {
 			return nil, err

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
 )
@@ -48,7 +49,7 @@ func (s *Store) stagedOf(u unit) int64 {
 		grid = u.how.grid()
 	}
 	n := s.marked(u.dir(), u.blob.Size, grid)
-	if u.file == nil && u.blob.Archive == ArchiveNone { // readers stage it elsewhere (ExposeOptions.Unverified)
+	if u.file == nil && u.blob.Archive == filetable.ArchiveNone { // readers stage it elsewhere (ExposeOptions.Unverified)
 		c := newUnverified(u.blob)
 		n = max(n, s.marked(chunkedDir(u.blob.Digest, c.recipe), u.blob.Size, c.grid()))
 	}
@@ -164,7 +165,7 @@ func (s *Store) chunksIndexed(wanted map[digest.Digest]int64, own map[digest.Dig
 }
 
 // chunksOf takes the chunks from wanted that complete files of a table have which are not own.
-func (s *Store) chunksOf(t *Table, wanted map[digest.Digest]int64, own map[digest.Digest]bool, use *ChunkUse) {
+func (s *Store) chunksOf(t *filetable.Table, wanted map[digest.Digest]int64, own map[digest.Digest]bool, use *ChunkUse) {
 	for _, f := range t.Files {
 		if f.Source == nil || len(f.Source.Chunks) == 0 || own[f.Digest] || !s.has(f.Digest) {
 			continue

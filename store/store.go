@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
@@ -95,11 +96,11 @@ type Store struct {
 
 	mu         sync.Mutex // guards what follows
 	closed     bool
-	jobs       map[digest.Digest]*job       // by blob
-	hydrations map[digest.Digest]*hydration // by table
-	decoded    map[digest.Digest]*Table     // of late, see Table
-	kept       map[digest.Digest]time.Time  // see keep
-	lazy       map[digest.Digest]*lazyFile  // by name
+	jobs       map[digest.Digest]*job             // by blob
+	hydrations map[digest.Digest]*hydration       // by table
+	decoded    map[digest.Digest]*filetable.Table // of late, see Table
+	kept       map[digest.Digest]time.Time        // see keep
+	lazy       map[digest.Digest]*lazyFile        // by name
 }
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
@@ -125,12 +126,12 @@ func Open(dir string, o Options) (*Store, error) {
 		buffers:      newBuffers(2*o.Connections, chunkSize),
 		idleBuffers:  newBuffers(max(2, o.Connections/2), chunkSize),
 		aheadBuffers: newBuffers(o.Connections, chunkSize),
-		rawBuffers:   newBuffers(o.Connections, maxChunkLen),
+		rawBuffers:   newBuffers(o.Connections, filetable.MaxChunkLen),
 		readBuffers:  newBuffers(readBuffers, chunkSize),
 		gate:         newGate(o.Connections),
 		jobs:         map[digest.Digest]*job{},
 		hydrations:   map[digest.Digest]*hydration{},
-		decoded:      map[digest.Digest]*Table{},
+		decoded:      map[digest.Digest]*filetable.Table{},
 		kept:         map[digest.Digest]time.Time{},
 		lazy:         map[digest.Digest]*lazyFile{},
 		unpackers:    make(chan struct{}, parallelUnpacks),
@@ -189,7 +190,7 @@ func (s *Store) ObjectsDir() string { return filepath.Join(s.dir, objectsDir) }
 
 // PutTable stores an encoded table after validating it, so that Hydrate can work on it.
 func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
-	t, err := DecodeTable(p)
+	t, err := filetable.Decode(p)
 	if err != nil {
 		return "", err
 	}
@@ -259,18 +260,18 @@ const decodedTables = 8
 
 // Table returns a table stored by PutTable, or errdefs.ErrNotFound. The caller must not
 // change it.
-func (s *Store) Table(ctx context.Context, d digest.Digest) (*Table, error) {
+func (s *Store) Table(ctx context.Context, d digest.Digest) (*filetable.Table, error) {
 	s.mu.Lock()
 	t := s.decoded[d]
 	s.mu.Unlock()
 	if t != nil {
 		return t, nil
 	}
-	p, err := s.ReadBytes(ctx, d, MaxTableSize)
+	p, err := s.ReadBytes(ctx, d, filetable.MaxSize)
 	if err != nil {
 		return nil, err
 	}
-	if t, err = DecodeTable(p); err != nil {
+	if t, err = filetable.Decode(p); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()

@@ -17,7 +17,10 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
@@ -66,7 +69,7 @@ func content(t *testing.T, s *store.Store, table digest.Digest) map[string]strin
 	}
 	out := map[string]string{}
 	for _, f := range files {
-		if f.Type != store.TypeReg {
+		if f.Type != filetable.TypeReg {
 			out[f.Path] = f.Type + ":" + f.Target
 			continue
 		}
@@ -112,8 +115,8 @@ func TestHydrateEveryKindOfBlob(t *testing.T) {
 		{"raw", weights, func(b *storetest.Builder, p []byte) { b.Raw("w.bin", p, 0o644) }, map[string]string{"w.bin": string(weights)}},
 		{"raw empty", nil, func(b *storetest.Builder, p []byte) { b.Raw("e", p, 0o644) }, map[string]string{"e": ""}},
 		{"tar", plain, func(b *storetest.Builder, p []byte) { b.Tar(t, p) }, want},
-		{"tar gzip", gz(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, store.CodecGzip, "") }, want},
-		{"tar zstd", zst(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, store.CodecZstd, "") }, want},
+		{"tar gzip", gz(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecGzip, "") }, want},
+		{"tar zstd", zst(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecZstd, "") }, want},
 	} {
 		for _, ranges := range []string{"ranges", "no ranges"} {
 			t.Run(tc.name+" "+ranges, func(t *testing.T) {
@@ -124,7 +127,7 @@ func TestHydrateEveryKindOfBlob(t *testing.T) {
 				f := storetest.NewFetcher(tc.blob)
 				f.NoRanges = ranges == "no ranges"
 				var last []store.Progress
-				err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}, Progress: func(p []store.Progress) { last = p }})
+				err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}, Progress: func(p []store.Progress) { last = p }})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -176,12 +179,12 @@ func TestSameFileInManyWrappingsIsOneObject(t *testing.T) {
 	for i, b := range []*storetest.Builder{
 		storetest.NewBuilder("a").Raw("model.gguf", weights, 0o644),
 		storetest.NewBuilder("b").Tar(t, one("b.gguf")),
-		storetest.NewBuilder("c").Unpack(gz(t, one("c.gguf")), store.CodecGzip, ""),
-		storetest.NewBuilder("d").Unpack(zst(t, one("d.gguf")), store.CodecZstd, "sub/d.gguf"),
+		storetest.NewBuilder("c").Unpack(gz(t, one("c.gguf")), filetable.CodecGzip, ""),
+		storetest.NewBuilder("d").Unpack(zst(t, one("d.gguf")), filetable.CodecZstd, "sub/d.gguf"),
 	} {
 		f := storetest.NewFetcher(weights, one("b.gguf"), gz(t, one("c.gguf")), zst(t, one("d.gguf")))
 		table := b.Put(t, s)
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.AddRef(t.Context(), "pin/"+string(rune('a'+i)), table, time.Time{}); err != nil {
@@ -229,7 +232,7 @@ func TestResumeFetchesOnlyWhatIsMissing(t *testing.T) {
 	}{
 		{"raw", weights, func(b *storetest.Builder, p []byte) { b.Raw("w", p, 0o644) }},
 		{"tar", plain, func(b *storetest.Builder, p []byte) { b.Tar(t, p) }},
-		{"tar gzip", gz(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, store.CodecGzip, "") }},
+		{"tar gzip", gz(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecGzip, "") }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -242,7 +245,7 @@ func TestResumeFetchesOnlyWhatIsMissing(t *testing.T) {
 			f.Allow = func(off, n int64) bool { return off < 20<<20 }
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
-			go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}) }()
+			go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}) }()
 			for f.Sent(d) < 20<<20 {
 				time.Sleep(time.Millisecond)
 			}
@@ -255,7 +258,7 @@ func TestResumeFetchesOnlyWhatIsMissing(t *testing.T) {
 
 			s = storetest.Open(t, dir, store.Options{})
 			g := storetest.NewFetcher(tc.blob)
-			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{g}}); err != nil {
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{g}}); err != nil {
 				t.Fatal(err)
 			}
 			if total := f.Sent(d) + g.Sent(d); total != int64(len(tc.blob)) {
@@ -278,7 +281,7 @@ func TestAfterARebootOnlySyncedChunksCount(t *testing.T) {
 	f.Allow = func(off, n int64) bool { return off < 8<<20 }
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}) }()
+	go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}) }()
 	for f.Sent(d) < 8<<20 {
 		time.Sleep(time.Millisecond)
 	}
@@ -308,7 +311,7 @@ func TestAfterARebootOnlySyncedChunksCount(t *testing.T) {
 	}
 	s = storetest.Open(t, dir, store.Options{})
 	g := storetest.NewFetcher(weights)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{g}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{g}}); err != nil {
 		t.Fatal(err)
 	}
 	if g.Sent(d) != int64(len(weights)) {
@@ -326,7 +329,7 @@ func TestDamagedPartialIsFetchedAnew(t *testing.T) {
 	f.Allow = func(off, n int64) bool { return off < 8<<20 }
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}) }()
+	go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}) }()
 	for f.Sent(d) < 8<<20 {
 		time.Sleep(time.Millisecond)
 	}
@@ -343,7 +346,7 @@ func TestDamagedPartialIsFetchedAnew(t *testing.T) {
 	w.Close()
 	s = storetest.Open(t, dir, store.Options{})
 	g := storetest.NewFetcher(weights)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{g}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{g}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := content(t, s, table)["w"]; got != string(weights) {
@@ -361,8 +364,8 @@ func TestWrongBytesAreNeverReadable(t *testing.T) {
 	}{
 		{"raw", weights, func(b *storetest.Builder, p []byte) { b.Raw("w", p, 0o644) }},
 		{"tar", plain, func(b *storetest.Builder, p []byte) { b.Tar(t, p) }},
-		{"tar gzip", gz(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, store.CodecGzip, "") }},
-		{"tar zstd", zst(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, store.CodecZstd, "") }},
+		{"tar gzip", gz(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecGzip, "") }},
+		{"tar zstd", zst(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecZstd, "") }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -375,10 +378,10 @@ func TestWrongBytesAreNeverReadable(t *testing.T) {
 					p[len(p)/2] ^= 1
 				}
 			}
-			err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
-			var wrong *store.VerifyError
+			err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
+			var wrong *verify.Error
 			if !errors.As(err, &wrong) || !errors.Is(err, errdefs.ErrDataLoss) {
-				t.Fatalf("got %v, want a VerifyError", err)
+				t.Fatalf("got %v, want a verify.Error", err)
 			}
 			if _, err := s.Files(t.Context(), table); !errdefs.IsUnavailable(err) {
 				t.Errorf("Files: %v, want unavailable", err)
@@ -387,7 +390,7 @@ func TestWrongBytesAreNeverReadable(t *testing.T) {
 				t.Errorf("left over: %v", got)
 			}
 			f.Mangle = nil
-			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 				t.Fatalf("the next try: %v", err)
 			}
 		})
@@ -399,14 +402,14 @@ func TestDiffIDIsChecked(t *testing.T) {
 	for _, good := range []bool{true, false} {
 		s := storetest.Open(t, t.TempDir(), store.Options{})
 		blob := gz(t, plain)
-		b := storetest.NewBuilder("x").Unpack(blob, store.CodecGzip, "")
+		b := storetest.NewBuilder("x").Unpack(blob, filetable.CodecGzip, "")
 		tab := b.Table()
 		tab.Blobs[0].DiffID = digest.FromBytes(plain)
 		if !good {
 			tab.Blobs[0].DiffID = digest.FromString("other")
 		}
 		table := b.Put(t, s)
-		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(blob)}})
+		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(blob)}})
 		if good != (err == nil) || !good && !strings.Contains(err.Error(), "diffID") {
 			t.Errorf("good %v: %v", good, err)
 		}
@@ -424,13 +427,13 @@ func TestRetriesAndFailover(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if tries[off]++; tries[off] == 1 {
-			return &store.RetryAfterError{After: time.Millisecond, Err: errors.New("503")}
+			return &transfer.RetryAfterError{After: time.Millisecond, Err: errors.New("503")}
 		}
 		return nil
 	}
 	flaky.Cut = func(off int64) int { return 1 << 20 }
 	elsewhere := storetest.NewFetcher()
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{elsewhere, flaky}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{elsewhere, flaky}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := flaky.Sent(digest.FromBytes(weights)); got != int64(len(weights)) {
@@ -446,12 +449,12 @@ func TestFinalErrorsSayWhich(t *testing.T) {
 	denied.Fail = func(int64) error { return errdefs.ErrUnauthenticated }
 	for _, tc := range []struct {
 		name     string
-		fetchers []store.Fetcher
+		fetchers []transfer.Fetcher
 		want     func(error) bool
 	}{
 		{"nobody", nil, errdefs.IsNotFound},
-		{"not there", []store.Fetcher{storetest.NewFetcher()}, errdefs.IsNotFound},
-		{"denied beats not there", []store.Fetcher{denied, storetest.NewFetcher()}, errdefs.IsUnauthorized},
+		{"not there", []transfer.Fetcher{storetest.NewFetcher()}, errdefs.IsNotFound},
+		{"denied beats not there", []transfer.Fetcher{denied, storetest.NewFetcher()}, errdefs.IsUnauthorized},
 	} {
 		start := time.Now()
 		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: tc.fetchers})
@@ -474,7 +477,7 @@ func TestOneFetchForManyWaitersAndLinger(t *testing.T) {
 	f.Delay = func(ctx context.Context) { <-release }
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error)
-	go func() { gone <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}) }()
+	go func() { gone <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}) }()
 	for f.Calls(digest.FromBytes(weights)) == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -485,7 +488,7 @@ func TestOneFetchForManyWaitersAndLinger(t *testing.T) {
 			if i%2 == 0 {
 				d = other
 			}
-			if err := s.Hydrate(t.Context(), d, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+			if err := s.Hydrate(t.Context(), d, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -506,7 +509,7 @@ func TestNoSpaceIsRefusedBeforeTheFirstByte(t *testing.T) {
 	weights := storetest.Random(11, 1<<20)
 	table := storetest.NewBuilder("x").Raw("w", weights, 0o644).Put(t, s)
 	f := storetest.NewFetcher(weights)
-	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
+	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
 	if !errdefs.IsResourceExhausted(err) || f.Calls(digest.FromBytes(weights)) > 0 {
 		t.Errorf("got %v after %d calls, want resource exhausted after none", err, f.Calls(digest.FromBytes(weights)))
 	}
@@ -521,7 +524,7 @@ func TestQuota(t *testing.T) {
 		if err := s.AddRef(t.Context(), "pin/"+name, table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
-		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(weights)}})
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(weights)}})
 	}
 	if err := hydrate("a", 20); err != nil {
 		t.Fatal(err)
@@ -555,8 +558,8 @@ func TestDecompressionBombEnds(t *testing.T) {
 	}
 	w.Close()
 	zw.Close()
-	table := storetest.NewBuilder("x").Unpack(b.Bytes(), store.CodecZstd, "").Put(t, s)
-	err = s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(b.Bytes())}})
+	table := storetest.NewBuilder("x").Unpack(b.Bytes(), filetable.CodecZstd, "").Put(t, s)
+	err = s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(b.Bytes())}})
 	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "bomb") {
 		t.Errorf("got %v, want a decompression bomb", err)
 	}
@@ -577,7 +580,7 @@ func TestTwoLayersOnePath(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := storetest.Open(t, t.TempDir(), store.Options{})
 			table := storetest.NewBuilder("x").Tar(t, a).Tar(t, tc.two).Put(t, s)
-			err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(a, tc.two)}})
+			err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(a, tc.two)}})
 			if err == nil {
 				_, err = s.Files(t.Context(), table)
 			}
@@ -594,7 +597,7 @@ func TestTarHeadersThatChangeAreCaught(t *testing.T) {
 	b := storetest.NewBuilder("x").Tar(t, blob)
 	b.Table().Files[1].Source.Offset -= 10 // as if a header had lied
 	table := b.Put(t, s)
-	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(blob)}})
+	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(blob)}})
 	if !errdefs.IsInvalidArgument(err) {
 		t.Errorf("got %v, want invalid argument", err)
 	}
@@ -613,7 +616,7 @@ func TestCollect(t *testing.T) {
 		if err := s.AddRef(t.Context(), name, table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -690,7 +693,7 @@ func TestCheckFindsDamageAndHydrateMendsIt(t *testing.T) {
 				s := storetest.Open(t, dir, store.Options{})
 				table := storetest.NewBuilder("x").Tar(t, plain).Put(t, s)
 				f := storetest.NewFetcher(plain)
-				o := store.HydrateOptions{Fetchers: []store.Fetcher{f}}
+				o := store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}
 				if err := s.AddRef(t.Context(), "pin/x", table, time.Time{}); err != nil {
 					t.Fatal(err)
 				}
@@ -733,7 +736,7 @@ func TestOpenAdoptsVerifiedFilesAndDropsLies(t *testing.T) {
 	s := storetest.Open(t, dir, store.Options{})
 	weights := storetest.Random(15, 1<<20)
 	table := storetest.NewBuilder("x").Raw("w", weights, 0o644).Put(t, s)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(weights)}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(weights)}}); err != nil {
 		t.Fatal(err)
 	}
 	// A second process does not get in.

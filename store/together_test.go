@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
@@ -29,10 +31,10 @@ func held(f *storetest.Fetcher) (release func()) {
 	return sync.OnceFunc(func() { close(hold) })
 }
 
-func hydrateLater(t *testing.T, s *store.Store, table digest.Digest, f store.Fetcher) chan error {
+func hydrateLater(t *testing.T, s *store.Store, table digest.Digest, f transfer.Fetcher) chan error {
 	done := make(chan error, 1)
 	go func() {
-		done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
+		done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
 	}()
 	return done
 }
@@ -145,7 +147,7 @@ func TestFetchersOfOthers(t *testing.T) {
 	t.Run("wrong bytes from our first", func(t *testing.T) {
 		s := storetest.Open(t, t.TempDir(), store.Options{})
 		a := storetest.NewBuilder("a").Raw("model", w, 0o644).Put(t, s)
-		if err := s.Hydrate(t.Context(), a, store.HydrateOptions{Fetchers: []store.Fetcher{wrong(), storetest.NewFetcher(w)}}); err != nil {
+		if err := s.Hydrate(t.Context(), a, store.HydrateOptions{Fetchers: []transfer.Fetcher{wrong(), storetest.NewFetcher(w)}}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -165,7 +167,7 @@ func TestFetchersOfOthers(t *testing.T) {
 			}
 			return -1
 		}
-		if err := s.Hydrate(t.Context(), a, store.HydrateOptions{Fetchers: []store.Fetcher{f, storetest.NewFetcher()}}); err != nil {
+		if err := s.Hydrate(t.Context(), a, store.HydrateOptions{Fetchers: []transfer.Fetcher{f, storetest.NewFetcher()}}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -191,7 +193,7 @@ func TestCollectBesideEverything(t *testing.T) {
 		w := storetest.Random(uint64(i), 1000)
 		zipped := gz(t, modelTar(t, w))
 		blobs := fragments(3, 100+i)
-		b := storetest.NewBuilder(fmt.Sprint(i)).Raw("r", w, 0o644).Raw("shared", shared, 0o644).Unpack(zipped, store.CodecGzip, "")
+		b := storetest.NewBuilder(fmt.Sprint(i)).Raw("r", w, 0o644).Raw("shared", shared, 0o644).Unpack(zipped, filetable.CodecGzip, "")
 		merged(b, "w", fmt.Sprint("header ", i), blobs)
 		enc, err := b.Table().Encode()
 		if err != nil {
@@ -223,7 +225,7 @@ func TestCollectBesideEverything(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 			t.Fatalf("round %d: %v", i, err)
 		}
 		close(stop)
@@ -246,16 +248,16 @@ func TestCollectBesideEverything(t *testing.T) {
 }
 
 func TestLinksThroughLinksDoNotLeave(t *testing.T) {
-	link := func(path, target string) store.File {
-		return store.File{Path: path, Type: store.TypeSymlink, Target: target}
+	link := func(path, target string) filetable.File {
+		return filetable.File{Path: path, Type: filetable.TypeSymlink, Target: target}
 	}
 	for name, tc := range map[string]struct {
-		links []store.File
+		links []filetable.File
 		ok    bool
 	}{
-		"up after a link": {[]store.File{link("a/b/c/root", "../../.."), link("out", "a/b/c/root/../../../etc")}, false},
-		"through a link":  {[]store.File{link("current", "v1"), link("w", "current/w")}, true},
-		"up and down":     {[]store.File{link("a/w", "../b/w"), link("b/w", "../c/w")}, true},
+		"up after a link": {[]filetable.File{link("a/b/c/root", "../../.."), link("out", "a/b/c/root/../../../etc")}, false},
+		"through a link":  {[]filetable.File{link("current", "v1"), link("w", "current/w")}, true},
+		"up and down":     {[]filetable.File{link("a/w", "../b/w"), link("b/w", "../c/w")}, true},
 	} {
 		b := storetest.NewBuilder("x")
 		for _, l := range tc.links {
@@ -270,8 +272,8 @@ func TestLinksThroughLinksDoNotLeave(t *testing.T) {
 func TestSizesThatCanNotBe(t *testing.T) {
 	for _, size := range []int64{1<<63 - 1, 1<<62 + 1, 1<<50 + 1} {
 		d := digest.FromString("x")
-		b := storetest.NewBuilder("x").File(store.File{Path: "w", Type: store.TypeReg, Size: size, Digest: d, Source: &store.Source{Blob: d, Size: size}})
-		b.Table().Blobs = []store.Blob{{Digest: d, Size: size}}
+		b := storetest.NewBuilder("x").File(filetable.File{Path: "w", Type: filetable.TypeReg, Size: size, Digest: d, Source: &filetable.Source{Blob: d, Size: size}})
+		b.Table().Blobs = []filetable.Blob{{Digest: d, Size: size}}
 		if err := b.Table().Validate(); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%d: %v", size, err)
 		}
@@ -301,9 +303,9 @@ func TestManyHardLinks(t *testing.T) {
 	w.Close()
 	zw.Close()
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	table := storetest.NewBuilder("x").Unpack(buf.Bytes(), store.CodecZstd, "").Put(t, s)
+	table := storetest.NewBuilder("x").Unpack(buf.Bytes(), filetable.CodecZstd, "").Put(t, s)
 	start := time.Now()
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(buf.Bytes())}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(buf.Bytes())}}); err != nil {
 		t.Fatal(err)
 	}
 	files, err := s.Files(t.Context(), table)

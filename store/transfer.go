@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -25,11 +26,11 @@ const (
 var errNoRanges = errors.New("server does not know ranges")
 
 // A transfer brings ranges of one blob from outside.
-type transfer struct {
+type xfer struct {
 	s        *Store
 	blob     digest.Digest
 	size     int64 // of the blob, in bytes
-	fetchers []Fetcher
+	fetchers []transfer.Fetcher
 	received *atomic.Int64 // bytes
 
 	class class
@@ -37,7 +38,7 @@ type transfer struct {
 }
 
 // rotated returns the transfer with another fetcher asked first.
-func (t transfer) rotated(n int) transfer {
+func (t xfer) rotated(n int) xfer {
 	if len(t.fetchers) > 1 {
 		n %= len(t.fetchers)
 		t.fetchers = append(slices.Clone(t.fetchers[n:]), t.fetchers[:n]...)
@@ -48,7 +49,7 @@ func (t transfer) rotated(n int) transfer {
 // fetchRange fills buf from offset off of the blob. Every fetcher is asked in turn, again
 // and again with growing pauses, until the range is complete, no fetcher can have it, or
 // maxTries rounds brought nothing.
-func (t transfer) fetchRange(ctx context.Context, buf []byte, off int64) error {
+func (t xfer) fetchRange(ctx context.Context, buf []byte, off int64) error {
 	var (
 		have int
 		out  = make([]error, len(t.fetchers)) // final errors
@@ -96,7 +97,7 @@ func (t transfer) fetchRange(ctx context.Context, buf []byte, off int64) error {
 	return fmt.Errorf("bytes %d to %d: %w", off+int64(have), off+int64(len(buf))-1, last)
 }
 
-func (t transfer) fetchOnce(ctx context.Context, f Fetcher, buf []byte, off int64) (int, error) {
+func (t xfer) fetchOnce(ctx context.Context, f transfer.Fetcher, buf []byte, off int64) (int, error) {
 	leave, err := t.s.gate.enter(ctx, t.class, t.boost)
 	if err != nil {
 		return 0, err
@@ -114,7 +115,7 @@ func (t transfer) fetchOnce(ctx context.Context, f Fetcher, buf []byte, off int6
 }
 
 // counted returns a reader that counts, and that lets others go first where nobody waits.
-func (t transfer) counted(ctx context.Context, r io.Reader) io.Reader {
+func (t xfer) counted(ctx context.Context, r io.Reader) io.Reader {
 	c := countReader{r, t.received}
 	if t.class != background {
 		return c
@@ -146,7 +147,7 @@ var errYield = errors.New("a reader goes first")
 type pacedReader struct {
 	ctx context.Context // an io.Reader has no other way to get it
 	r   io.Reader
-	t   transfer
+	t   xfer
 }
 
 func (p pacedReader) Read(b []byte) (int, error) {
@@ -185,7 +186,7 @@ func worst(errs []error) error {
 func pause(ctx context.Context, try int, err error) error {
 	d := min(firstPause<<try, maxPause)
 	d = d/2 + rand.N(d/2+1)
-	var after *RetryAfterError
+	var after *transfer.RetryAfterError
 	if errors.As(err, &after) {
 		d = max(d, after.After)
 	}

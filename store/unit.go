@@ -3,18 +3,19 @@ package store
 import (
 	"slices"
 
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 )
 
 // A unit is what one job brings: a blob, or a file by its chunks.
 type unit struct {
-	blob   Blob      // for a file, the file as if it were a raw blob
-	name   string    // the path of a file in it, for people
-	file   *File     // nil for a blob
-	from   Blob      // the blob that the chunks of the file are in
-	how    *chunked  // how file comes out of it
-	lazy   *lazyFile // of file, once that is known
-	pieces []piece   // where a blob is staged, once that is known
+	blob   filetable.Blob  // for a file, the file as if it were a raw blob
+	name   string          // the path of a file in it, for people
+	file   *filetable.File // nil for a blob
+	from   filetable.Blob  // the blob that the chunks of the file are in
+	how    *chunked        // how file comes out of it
+	lazy   *lazyFile       // of file, once that is known
+	pieces []piece         // where a blob is staged, once that is known
 }
 
 // dir returns where a unit is staged, below the root.
@@ -29,14 +30,14 @@ func (u unit) dir() string {
 // other.
 func (u unit) rank() int64 {
 	if u.how != nil && u.how.bundle != nil {
-		return u.how.bundle.at - maxModel
+		return u.how.bundle.at - filetable.MaxModel
 	}
 	return u.blob.Size
 }
 
 // unitsOf returns the units of a table, in the order of its blobs. A blob is brought whole unless
 // all of its files have chunks.
-func unitsOf(t *Table) []unit {
+func unitsOf(t *filetable.Table) []unit {
 	names, files := map[digest.Digest]string{}, filesByBlob(t)
 	for _, f := range t.Files {
 		if f.Source == nil {
@@ -67,17 +68,19 @@ func unitsOf(t *Table) []unit {
 			seen[f.Digest] = true
 			how := newChunked(*f, b)
 			together = append(together, how)
-			units = append(units, unit{blob: Blob{Digest: f.Digest, Size: f.Size, Layer: b.Layer}, name: f.Path, file: f, from: b, how: how})
+			units = append(units, unit{blob: filetable.Blob{Digest: f.Digest, Size: f.Size, Layer: b.Layer}, name: f.Path, file: f, from: b, how: how})
 		}
 		bundleFiles(together)
 	}
 	// A content that comes by chunks too comes once.
-	return slices.DeleteFunc(units, func(u unit) bool { return u.file == nil && u.blob.Archive == ArchiveNone && seen[u.blob.Digest] })
+	return slices.DeleteFunc(units, func(u unit) bool {
+		return u.file == nil && u.blob.Archive == filetable.ArchiveNone && seen[u.blob.Digest]
+	})
 }
 
 // inChunks says whether the files of a blob, given by their positions, are brought one by one.
-func inChunks(t *Table, b Blob, files []int) bool {
-	if b.Archive == ArchiveChunks {
+func inChunks(t *filetable.Table, b filetable.Blob, files []int) bool {
+	if b.Archive == filetable.ArchiveChunks {
 		return true
 	}
 	some := false
@@ -92,7 +95,7 @@ func inChunks(t *Table, b Blob, files []int) bool {
 }
 
 // filesByBlob returns the positions of the files of each blob.
-func filesByBlob(t *Table) map[digest.Digest][]int {
+func filesByBlob(t *filetable.Table) map[digest.Digest][]int {
 	files := map[digest.Digest][]int{}
 	for i, f := range t.Files {
 		if f.Source != nil && f.Source.Blob != "" {
@@ -103,7 +106,7 @@ func filesByBlob(t *Table) map[digest.Digest][]int {
 }
 
 // chunkedBlobs returns the blobs of a table whose files are brought one by one.
-func chunkedBlobs(t *Table) map[digest.Digest]bool {
+func chunkedBlobs(t *filetable.Table) map[digest.Digest]bool {
 	files, out := filesByBlob(t), map[digest.Digest]bool{}
 	for _, b := range t.Blobs {
 		out[b.Digest] = inChunks(t, b, files[b.Digest])

@@ -19,35 +19,38 @@ const module = "github.com/ballast-dev/ballast"
 // cmd → {convert, snapshotter} → store. It is a statement of policy: change it in a commit
 // of its own, with the reason.
 const depsRules = `
-store                 :
-store/storetest       : store
-convert/mediatype     : store
-convert/chunked       : convert/mediatype store
-convert               : convert/chunked convert/mediatype store
-convert/modelpack     : convert convert/mediatype store
-convert/dockerai      : convert convert/mediatype store
-convert/kitops        : convert convert/mediatype store
+store/verify          :
+store/filetable       : store/verify
+store/transfer        :
+store                 : store/filetable store/transfer store/verify
+store/storetest       : store store/filetable
+convert/mediatype     : store/filetable
+convert/chunked       : convert/mediatype store/filetable store/verify
+convert               : convert/chunked convert/mediatype store/filetable store/verify
+convert/modelpack     : convert convert/mediatype store/filetable
+convert/dockerai      : convert convert/mediatype store/filetable
+convert/kitops        : convert convert/mediatype store/filetable store/verify
 convert/contentrange  :
 convert/headers       : convert convert/gguf convert/safetensors
 convert/losses        : convert convert/mediatype
 convert/gguf          : convert
 convert/safetensors   : convert
-convert/ollama        : convert convert/mediatype convert/safetensors store
-convert/ollama/localstore : convert store
-convert/carton        : convert convert/carton/zipdir convert/contentrange convert/mediatype store
-convert/carton/zipdir : store
-convert/image         : convert convert/mediatype store
-convert/remote        : convert convert/contentrange convert/mediatype store
-convert/registry      : convert convert/carton convert/image convert/mediatype convert/ollama convert/remote store
-convert/push          : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors store
-convert/converttest   : convert convert/mediatype store
-snapshotter           : store
-snapshotter/differ    : snapshotter store
-snapshotter/lazy      : store
+convert/ollama        : convert convert/mediatype convert/safetensors store/filetable store/verify
+convert/ollama/localstore : convert store/transfer store/verify
+convert/carton        : convert convert/carton/zipdir convert/contentrange convert/mediatype store/filetable store/transfer store/verify
+convert/carton/zipdir : store/filetable
+convert/image         : convert convert/mediatype store/filetable store/verify
+convert/remote        : convert convert/contentrange convert/mediatype store/transfer store/verify
+convert/registry      : convert convert/carton convert/image convert/mediatype convert/ollama convert/remote store store/filetable store/transfer store/verify
+convert/push          : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors store store/filetable store/transfer store/verify
+convert/converttest   : convert convert/mediatype store/filetable store/verify
+snapshotter           : store store/filetable store/verify
+snapshotter/differ    : snapshotter store store/filetable store/transfer store/verify
+snapshotter/lazy      : store/verify
 cmd/internal/config   :
 cmd/internal/snippet  :
 cmd/internal/upstream : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote
-cmd/internal/admin    : convert convert/headers convert/image convert/losses convert/mediatype convert/remote store
+cmd/internal/admin    : convert convert/headers convert/image convert/losses convert/mediatype convert/remote store store/filetable store/transfer
 cmd/internal/doctor   : cmd/internal/admin cmd/internal/config cmd/internal/snippet
 cmd/internal/daemon   : *
 cmd/ballastd          : cmd/internal/admin cmd/internal/config cmd/internal/daemon snapshotter/lazy

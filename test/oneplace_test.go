@@ -22,9 +22,9 @@ var onePlaceRules = []struct {
 	only []string // folders without those below them, or files
 	find func(ast.Node) bool
 }{
-	{"media types are spelled once", []string{"convert/mediatype", "store/mediatype.go"}, literal("application/vnd.")},
+	{"media types are spelled once", []string{"convert/mediatype", "store/filetable/mediatype.go"}, literal("application/vnd.")},
 	{"annotation keys are spelled once", []string{"convert/mediatype"}, literal("org.cncf.model.", "org.cnai.model.", "org.cnai.")},
-	{"digests are compared in the store", []string{"store"}, comparesDigest},
+	{"digests are compared in one package", []string{"store/verify"}, comparesDigest},
 	{"the environment is read with the configuration", []string{"cmd/internal/config"}, calls("os", "Getenv", "LookupEnv", "Environ")},
 	{"only programs end the process", []string{"cmd/ballast", "cmd/ballastd"}, calls("os", "Exit")},
 	{"errors and logs go to a logger that is passed in", nil, calls("log", "Printf", "Println", "Fatal", "Fatalf", "Panicf")},
@@ -148,8 +148,8 @@ func productFiles(dir string, f func(name string, set *token.FileSet, file *ast.
 // TestOnePlacePlanted shows that checkOnePlace finds what it is for, and nothing else.
 func TestOnePlacePlanted(t *testing.T) {
 	dir := plant(t, map[string]string{
-		"store/mediatype.go":             "package store\nconst A = \"application/vnd.x\"\n",
-		"store/verify.go":                "package store\nfunc f() { if digest.FromBytes(p) != d {}; d.Verifier() }\n",
+		"store/filetable/mediatype.go":   "package filetable\nconst A = \"application/vnd.x\"\n",
+		"store/verify/verify.go":         "package verify\nfunc f() { if digest.FromBytes(p) != d {}; d.Verifier() }\n",
 		"store/other.go":                 "package store\nconst B = \"application/vnd.x\"\n",
 		"convert/a.go":                   "package convert\n// application/vnd.x in a comment\nvar e = os.Getenv(\"X\")\n",
 		"convert/b.go":                   "package convert\nfunc f() { if d == digest.FromBytes(p) {}\n\td.Verifier() }\n",
@@ -166,8 +166,8 @@ func TestOnePlacePlanted(t *testing.T) {
 	want := []string{
 		"cmd/ballast/main.go:2: there is no default logger",
 		"convert/a.go:3: the environment is read with the configuration",
-		"convert/b.go:2: digests are compared in the store",
-		"convert/b.go:3: digests are compared in the store",
+		"convert/b.go:2: digests are compared in one package",
+		"convert/b.go:3: digests are compared in one package",
 		"store/other.go:2: media types are spelled once",
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -19,6 +19,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 )
@@ -127,11 +128,11 @@ func (a *app) convert(ctx context.Context, from, to string, o push.Options, out 
 
 // A conversion is the result of a conversion in JSON, the last line.
 type conversion struct {
-	Status string       `json:"status"`
-	Source string       `json:"source"`
-	Target string       `json:"target"`
-	Origin store.Origin `json:"origin"`
-	DryRun bool         `json:"dryRun,omitempty"`
+	Status string           `json:"status"`
+	Source string           `json:"source"`
+	Target string           `json:"target"`
+	Origin filetable.Origin `json:"origin"`
+	DryRun bool             `json:"dryRun,omitempty"`
 	*push.Result
 }
 

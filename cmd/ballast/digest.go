@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
@@ -133,7 +134,7 @@ func (u *upstreamClient) indexDigest(ctx context.Context, ref remote.Ref) (d dig
 	if w.status != http.StatusOK {
 		return "", fmt.Errorf("%s: a node would get %d: %s: %w", ref, w.status, strings.TrimSpace(w.body.String()), errdefs.ErrFailedPrecondition)
 	}
-	return store.ParseDigest(w.header.Get("Docker-Content-Digest"))
+	return verify.ParseDigest(w.header.Get("Docker-Content-Digest"))
 }
 
 // An answer is what a handler writes.

@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )
@@ -146,7 +147,7 @@ func describe(ref remote.Ref, model *convert.Model) (admin.Detail, error) {
 		Image: admin.Image{State: "remote", Image: store.Image{
 			Origin: model.Table.Origin, Refs: []string{ref.String()}, Manifest: im.Digest,
 		}},
-		Files: append([]store.File{}, model.Table.Files...), Blobs: append([]store.Blob{}, model.Table.Blobs...), ConfigJSON: im.Config,
+		Files: append([]filetable.File{}, model.Table.Files...), Blobs: append([]filetable.Blob{}, model.Table.Blobs...), ConfigJSON: im.Config,
 	}
 	for i, f := range d.Files {
 		d.Size += f.Size
@@ -202,9 +203,9 @@ func (a *app) detail(d admin.Detail) error {
 	for _, f := range d.Files {
 		digest := f.Digest.String()
 		switch f.Type {
-		case store.TypeDir:
+		case filetable.TypeDir:
 			continue
-		case store.TypeSymlink:
+		case filetable.TypeSymlink:
 			digest = "→ " + f.Target
 		}
 		rows = append(rows, []string{f.Path, size(f.Size), fmt.Sprintf("%04o", f.Mode), digest})

@@ -22,6 +22,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/daemon"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -243,7 +244,7 @@ func TestJourney(t *testing.T) {
 	}
 	got := map[string]digest.Digest{}
 	for _, f := range detail.Files {
-		if f.Type == store.TypeReg {
+		if f.Type == filetable.TypeReg {
 			got[f.Path] = f.Digest
 		}
 	}

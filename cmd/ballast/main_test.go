@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )
@@ -79,7 +79,7 @@ func TestExitCodes(t *testing.T) {
 		{errdefs.ErrNotFound, t.Context(), 3},
 		{errdefs.ErrUnauthenticated, t.Context(), 4},
 		{errdefs.ErrPermissionDenied, t.Context(), 4},
-		{&store.VerifyError{}, t.Context(), 5},
+		{&verify.Error{}, t.Context(), 5},
 		{errdefs.ErrResourceExhausted, t.Context(), 6},
 		{errdefs.ErrUnavailable, t.Context(), 7},
 		{context.DeadlineExceeded, t.Context(), 7},

@@ -19,7 +19,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 )
 
 // The schemes of names.
@@ -244,7 +244,7 @@ func (u *upstreamClient) resolve(ctx context.Context, ref remote.Ref) (repo *rem
 
 // fromArtifact makes a Source of an artifact whose blobs f reads. Files of a carton that is a layer
 // are read from that.
-func (u *upstreamClient) fromArtifact(ctx context.Context, runner string, a convert.Artifact, f store.Fetcher) (*push.Source, error) {
+func (u *upstreamClient) fromArtifact(ctx context.Context, runner string, a convert.Artifact, f transfer.Fetcher) (*push.Source, error) {
 	src, err := push.FromArtifact(ctx, u.parsers(runner), a, f)
 	if err != nil {
 		return nil, err

@@ -15,8 +15,9 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/push"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
@@ -54,12 +55,12 @@ func packed(t *testing.T, src string, flags ...string) map[string]digest.Digest 
 	}
 	got := map[string]digest.Digest{}
 	for _, f := range m.Model.Table.Files {
-		if f.Type != store.TypeReg {
+		if f.Type != filetable.TypeReg {
 			continue
 		}
 		got[f.Path] = f.Digest
 		p, err := os.ReadFile(filepath.Join(dir, "blobs", "sha256", f.Digest.Encoded()))
-		if f.Source.Blob != "" && (err != nil || store.VerifyBytes(f.Digest, p) != nil) {
+		if f.Source.Blob != "" && (err != nil || verify.Bytes(f.Digest, p) != nil) {
 			t.Errorf("%s: %v, or other bytes", f.Path, err)
 		}
 	}

@@ -12,7 +12,8 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -76,7 +77,7 @@ type place struct {
 
 // Open opens the carton in a source, which the Carton closes, even if Open returns an error. It
 // returns errdefs.ErrInvalidArgument, naming the file or field, for a carton that breaks a rule,
-// errdefs.ErrNotImplemented for one that needs a newer reader, and *store.VerifyError if
+// errdefs.ErrNotImplemented for one that needs a newer reader, and *verify.Error if
 // its description does not have the digest of MANIFEST, or MANIFEST not that of Options.Hash.
 func Open(ctx context.Context, src Source, o Options) (*Carton, error) {
 	if o.Log == nil {
@@ -129,7 +130,7 @@ func (c *Carton) readManifest(ctx context.Context) (err error) {
 		return err
 	}
 	if c.o.Hash != "" {
-		if err := store.VerifyBytes(c.o.Hash, c.manifest); err != nil {
+		if err := verify.Bytes(c.o.Hash, c.manifest); err != nil {
 			return fmt.Errorf("%s: %w", nameManifest, err)
 		}
 	}
@@ -150,7 +151,7 @@ func (c *Carton) readManifest(ctx context.Context) (err error) {
 // readPlain reads a member of the archive that has no digest.
 func (c *Carton) readPlain(ctx context.Context, name string, limit int64) ([]byte, error) {
 	e := c.dir.Lookup(name)
-	if e == nil || e.Type != store.TypeReg {
+	if e == nil || e.Type != filetable.TypeReg {
 		return nil, invalid("no file %s in the archive", name)
 	}
 	return c.readPlainEntry(ctx, e, limit)
@@ -196,7 +197,7 @@ func (c *Carton) read(ctx context.Context, name string, limit int64) ([]byte, er
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	defer r.Close()
-	b, err := store.ReadVerified(r, d, size, limit)
+	b, err := verify.Read(r, d, size, limit)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -248,11 +249,11 @@ func (c *Carton) checkMembers() error {
 		e := &c.dir.Entries[i]
 		_, listed := c.files[e.Name]
 		switch {
-		case e.Type == store.TypeDir && listed:
+		case e.Type == filetable.TypeDir && listed:
 			return invalid("%s lists %q, which is a directory", nameManifest, e.Name)
-		case e.Type == store.TypeSymlink && !strings.HasPrefix(e.Name, dirModel):
+		case e.Type == filetable.TypeSymlink && !strings.HasPrefix(e.Name, dirModel):
 			return invalid("symbolic link %q outside of %s", e.Name, dirModel)
-		case e.Type == store.TypeDir, listed, e.Name == nameManifest, e.Name == nameLinks:
+		case e.Type == filetable.TypeDir, listed, e.Name == nameManifest, e.Name == nameLinks:
 		default:
 			if extra++; extra == 1 {
 				first = e.Name
@@ -278,10 +279,10 @@ func (c *Carton) member(ctx context.Context, f Entry, targets map[string]string)
 	name := f.Path
 	for range maxHops {
 		e := c.dir.Lookup(name)
-		if e == nil || e.Type == store.TypeReg {
+		if e == nil || e.Type == filetable.TypeReg {
 			return e, c.checkTarget(f, name)
 		}
-		if e.Type == store.TypeDir {
+		if e.Type == filetable.TypeDir {
 			return nil, invalid("symbolic link %q leads to the directory %q", f.Path, name)
 		}
 		if _, ok := targets[name]; !ok {
@@ -306,7 +307,7 @@ func (c *Carton) target(ctx context.Context, e *zipdir.Entry) (string, error) {
 		return "", err
 	}
 	to := path.Join(path.Dir(e.Name), string(text))
-	clean, err := store.CleanPath(to)
+	clean, err := filetable.CleanPath(to)
 	if err != nil || clean != to || len(text) == 0 || path.IsAbs(string(text)) || !strings.HasPrefix(to, dirModel) {
 		return "", invalid("symbolic link %q leads to %.200q, out of %s", e.Name, text, dirModel)
 	}

@@ -15,7 +15,9 @@ import (
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -35,7 +37,7 @@ func open(t *testing.T, src carton.Source, o carton.Options) *carton.Carton {
 func at(p []byte) carton.Source { return carton.At(bytes.NewReader(p), int64(len(p))) }
 
 // hydrate brings a model into a real store and returns its files.
-func hydrate(t *testing.T, m *convert.Model, f store.Fetcher) (map[string]converttest.File, error) {
+func hydrate(t *testing.T, m *convert.Model, f transfer.Fetcher) (map[string]converttest.File, error) {
 	t.Helper()
 	ctx := context.Background()
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -50,7 +52,7 @@ func hydrate(t *testing.T, m *convert.Model, f store.Fetcher) (map[string]conver
 	if err := s.AddRef(ctx, "pin/test", d, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Hydrate(ctx, d, store.HydrateOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(ctx, d, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 		return nil, err
 	}
 	files, err := s.Files(ctx, d)
@@ -120,7 +122,7 @@ func TestModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := m.Table.Origin, (store.Origin{Format: "carton", Digest: want.Hash(), Mapping: convert.MappingVersion}); got != want {
+	if got, want := m.Table.Origin, (filetable.Origin{Format: "carton", Digest: want.Hash(), Mapping: convert.MappingVersion}); got != want {
 		t.Errorf("origin: got %v, want %v", got, want)
 	}
 	kinds := map[string]mediatype.Kind{}
@@ -287,7 +289,7 @@ func TestParser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := m.Table.Origin, (store.Origin{Format: "carton", Digest: b.Digest(), Mapping: convert.MappingVersion}); got != want {
+	if got, want := m.Table.Origin, (filetable.Origin{Format: "carton", Digest: b.Digest(), Mapping: convert.MappingVersion}); got != want {
 		t.Errorf("origin: got %v, want %v", got, want)
 	}
 	if got, want := m.Config.Descriptor.Revision, want.Hash().Encoded(); got != want {

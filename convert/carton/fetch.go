@@ -9,7 +9,8 @@ import (
 	"sync"
 
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -33,7 +34,7 @@ type fetcher struct {
 
 // Fetcher returns where the bytes of the files are. A blob that is not a file of the carton gives
 // errdefs.ErrNotFound. A file that comes as a stream is answered from its first byte on.
-func (c *Carton) Fetcher() store.Fetcher {
+func (c *Carton) Fetcher() transfer.Fetcher {
 	return &fetcher{c: c, slots: make(chan struct{}, parallelStreams), data: map[digest.Digest]int64{}, failed: map[digest.Digest]int{}}
 }
 
@@ -215,7 +216,7 @@ func (c *Carton) openURL(ctx context.Context, d digest.Digest, url string, size 
 		return body, nil
 	}
 	defer body.Close()
-	p, err := store.ReadVerified(body, d, size, small)
+	p, err := verify.Read(body, d, size, small)
 	if err != nil {
 		return nil, fmt.Errorf("the URL: %w", err)
 	}

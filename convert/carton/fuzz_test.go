@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 )
 
 // maxFuzz bounds the inputs, so that the time goes into their shape.
@@ -31,10 +32,10 @@ func FuzzManifest(f *testing.F) {
 		var again strings.Builder
 		seen := map[string]bool{}
 		for _, e := range entries {
-			if c, err := store.CleanPath(e.Path); err != nil || c != e.Path || seen[e.Path] || e.Path == nameManifest || e.Path == nameLinks {
+			if c, err := filetable.CleanPath(e.Path); err != nil || c != e.Path || seen[e.Path] || e.Path == nameManifest || e.Path == nameLinks {
 				t.Fatalf("path %q", e.Path)
 			}
-			if _, err := store.ParseDigest(e.Digest.String()); err != nil {
+			if _, err := verify.ParseDigest(e.Digest.String()); err != nil {
 				t.Fatal(err)
 			}
 			seen[e.Path] = true
@@ -64,7 +65,7 @@ func FuzzLinks(f *testing.F) {
 			return
 		}
 		for d, urls := range links {
-			if _, err := store.ParseDigest(d.String()); err != nil {
+			if _, err := verify.ParseDigest(d.String()); err != nil {
 				t.Fatal(err)
 			}
 			for _, s := range urls {
@@ -179,7 +180,7 @@ func FuzzCarton(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			_, _ = store.ReadVerified(body, b.Digest, b.Size, maxFuzz) // the archive can hold anything
+			_, _ = verify.Read(body, b.Digest, b.Size, maxFuzz) // the archive can hold anything
 			body.Close()
 		}
 	})

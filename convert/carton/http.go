@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/contentrange"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 )
 
@@ -113,7 +113,7 @@ func statusError(host string, resp *http.Response) error {
 	}
 	err := fmt.Errorf("%s answered %d: %w", host, resp.StatusCode, category)
 	if after, ok := retryAfter(resp.Header.Get("Retry-After")); ok && category == errdefs.ErrUnavailable {
-		return &store.RetryAfterError{After: after, Err: err}
+		return &transfer.RetryAfterError{After: after, Err: err}
 	}
 	return err
 }
@@ -128,7 +128,7 @@ func retryAfter(s string) (time.Duration, bool) {
 	} else {
 		return 0, false
 	}
-	return min(max(d, 0), store.MaxRetryAfter), true
+	return min(max(d, 0), transfer.MaxRetryAfter), true
 }
 
 // partOf returns the part that an answer says it is. The size of the file has to be in it: nothing

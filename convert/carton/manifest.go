@@ -6,7 +6,8 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -70,7 +71,7 @@ func parseLine(line string) (Entry, error) {
 	if i < 0 {
 		return Entry{}, invalid("%.100q is not of the form path=sha256", line)
 	}
-	p, err := store.CleanPath(line[:i])
+	p, err := filetable.CleanPath(line[:i])
 	if err != nil {
 		return Entry{}, err
 	}
@@ -89,5 +90,5 @@ func parseHash(s string) (digest.Digest, error) {
 	if len(s) != 64 {
 		return "", invalid("%.100q is no sha256", s)
 	}
-	return store.ParseDigest("sha256:" + strings.ToLower(s))
+	return verify.ParseDigest("sha256:" + strings.ToLower(s))
 }

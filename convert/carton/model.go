@@ -9,7 +9,8 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
@@ -31,9 +32,9 @@ func (c *Carton) Model(ctx context.Context) (*convert.Model, error) {
 		}
 	}
 	m := &convert.Model{
-		Table: store.Table{
-			Version: store.TableVersion,
-			Origin:  store.Origin{Format: string(mediatype.FormatCarton), Digest: c.hash, Mapping: convert.MappingVersion},
+		Table: filetable.Table{
+			Version: filetable.Version,
+			Origin:  filetable.Origin{Format: string(mediatype.FormatCarton), Digest: c.hash, Mapping: convert.MappingVersion},
 		},
 		Config: c.config(),
 	}
@@ -41,42 +42,42 @@ func (c *Carton) Model(ctx context.Context) (*convert.Model, error) {
 	for i, e := range c.entries {
 		size := sizes[e.Digest]
 		if size == 0 { // there is nothing to fetch, and containerd refuses a layer of no bytes
-			if err := store.VerifyBytes(e.Digest, nil); err != nil {
+			if err := verify.Bytes(e.Digest, nil); err != nil {
 				return nil, fmt.Errorf("%q is empty: %w", e.Path, err)
 			}
 			m.Table.Files = append(m.Table.Files, inline(e.Path, nil))
 			continue
 		}
-		m.Table.Files = append(m.Table.Files, store.File{
-			Path: e.Path, Type: store.TypeReg, Mode: fileMode, Size: size, Digest: e.Digest,
-			Source: &store.Source{Blob: e.Digest, Size: size},
+		m.Table.Files = append(m.Table.Files, filetable.File{
+			Path: e.Path, Type: filetable.TypeReg, Mode: fileMode, Size: size, Digest: e.Digest,
+			Source: &filetable.Source{Blob: e.Digest, Size: size},
 		})
 		if seen[e.Digest] {
 			continue
 		}
 		seen[e.Digest] = true
 		k := kind(e.Path)
-		m.Table.Blobs = append(m.Table.Blobs, store.Blob{Digest: e.Digest, Size: size, Layer: i})
+		m.Table.Blobs = append(m.Table.Blobs, filetable.Blob{Digest: e.Digest, Size: size, Layer: i})
 		m.Layers = append(m.Layers, convert.Layer{
 			Desc:      ocispec.Descriptor{Digest: e.Digest, Size: size}, // a carton has no media types
 			Kind:      k,
 			Path:      e.Path,
-			MediaType: mediatype.Layer(mediatype.FormatModelPack, k, store.ArchiveNone, store.CodecNone),
+			MediaType: mediatype.Layer(mediatype.FormatModelPack, k, filetable.ArchiveNone, filetable.CodecNone),
 		})
 		m.Config.ModelFS.DiffIDs = append(m.Config.ModelFS.DiffIDs, e.Digest)
 	}
 	m.Table.Files = append(m.Table.Files, inline(nameManifest, c.manifest))
-	slices.SortFunc(m.Table.Files, func(a, b store.File) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(m.Table.Files, func(a, b filetable.File) int { return strings.Compare(a.Path, b.Path) })
 	return m, m.Table.Validate()
 }
 
 // fileMode is the mode of all files; writers of cartons do not set one.
 const fileMode = 0o644
 
-func inline(name string, p []byte) store.File {
-	return store.File{
-		Path: name, Type: store.TypeReg, Mode: fileMode, Size: int64(len(p)), Digest: digest.FromBytes(p),
-		Source: &store.Source{Inline: p},
+func inline(name string, p []byte) filetable.File {
+	return filetable.File{
+		Path: name, Type: filetable.TypeReg, Mode: fileMode, Size: int64(len(p)), Digest: digest.FromBytes(p),
+		Source: &filetable.Source{Inline: p},
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
@@ -38,7 +38,7 @@ func Parser(o Options) convert.Parser {
 		if err != nil {
 			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
 		}
-		model.Table.Origin = store.Origin{Format: string(mediatype.FormatCarton), Digest: m.Digest, Mapping: convert.MappingVersion}
+		model.Table.Origin = filetable.Origin{Format: string(mediatype.FormatCarton), Digest: m.Digest, Mapping: convert.MappingVersion}
 		if model.Documents, err = convert.ReadDocuments(ctx, a, m); err != nil {
 			return nil, fmt.Errorf("manifest %s: %w", m.Digest, err)
 		}

@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -89,10 +89,10 @@ func (a at) Close() error { return nil }
 
 // Blob is a carton that is a blob in a registry, or wherever a Fetcher has it from. Its bytes are
 // not compared with its digest, as only parts of it are read.
-func Blob(f store.Fetcher, d digest.Digest, size int64) Source { return blob{f, d, size} }
+func Blob(f transfer.Fetcher, d digest.Digest, size int64) Source { return blob{f, d, size} }
 
 type blob struct {
-	f    store.Fetcher
+	f    transfer.Fetcher
 	d    digest.Digest
 	size int64
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 )
 
 // Limits of what is read of the tensors.
@@ -54,7 +54,7 @@ func parseIndex(p []byte, files map[string]int) (map[string]*tensor, error) {
 		}
 		x.values = product(t)
 		name := t.text("file", true)
-		clean, err := store.CleanPath(name)
+		clean, err := filetable.CleanPath(name)
 		if err != nil || clean != name {
 			t.fail("file", "%.200q is no clean path", name)
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/andybalholm/brotli"
 	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -472,7 +472,7 @@ func TestLinksErrors(t *testing.T) {
 	}
 }
 
-func indexOf(blobs []store.Blob, d digest.Digest) int {
+func indexOf(blobs []filetable.Blob, d digest.Digest) int {
 	for i, b := range blobs {
 		if b.Digest == d {
 			return i

@@ -6,7 +6,8 @@ import (
 	"io"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -38,7 +39,7 @@ const tailSize = 256 << 10 // 256 KiB
 type Layer struct {
 	Digest      digest.Digest
 	Size        int64 // bytes
-	Codec       store.Codec
+	Codec       filetable.Codec
 	Annotations map[string]string
 }
 
@@ -50,7 +51,7 @@ func Announced(l Layer) bool {
 
 // A toc is what is known of the table of contents before it is read.
 type toc struct {
-	codec store.Codec
+	codec filetable.Codec
 
 	off, size int64         // of the compressed table in the blob; size is 0 if the footer has to be asked
 	plainSize int64         // bytes uncompressed; 0 if it is not known
@@ -64,13 +65,13 @@ func find(l Layer) (toc, error) {
 	a := l.Annotations
 	var err error
 	if s := a[mediatype.AnnotationTOCDigest]; s != "" {
-		if t.digest, err = store.ParseDigest(s); err != nil {
+		if t.digest, err = verify.ParseDigest(s); err != nil {
 			return t, opaque("%s: %v", mediatype.AnnotationTOCDigest, err)
 		}
 	}
 	switch l.Codec {
-	case store.CodecGzip:
-	case store.CodecZstd:
+	case filetable.CodecGzip:
+	case filetable.CodecZstd:
 		for _, keys := range [][2]string{
 			{mediatype.PodmanTOCPosition, mediatype.PodmanTOCChecksum},
 			{mediatype.StargzTOCPosition, mediatype.StargzTOCChecksum},
@@ -95,7 +96,7 @@ func find(l Layer) (toc, error) {
 // place takes the values of annotations.
 func (t *toc) place(position, checksum string, size int64) (err error) {
 	if checksum != "" {
-		if t.checksum, err = store.ParseDigest(checksum); err != nil {
+		if t.checksum, err = verify.ParseDigest(checksum); err != nil {
 			return opaque("checksum: %v", err)
 		}
 	}
@@ -126,7 +127,7 @@ func (t *toc) set(p position, size int64) error {
 //
 // It returns an error that is ErrOpaque if the layer has to be unpacked whole, and
 // errdefs.ErrInvalidArgument if it has what a model must not contain, or the error of r.
-func Files(r io.ReaderAt, l Layer, as ...string) ([][]store.File, error) {
+func Files(r io.ReaderAt, l Layer, as ...string) ([][]filetable.File, error) {
 	t, err := find(l)
 	if err != nil {
 		return nil, err
@@ -140,13 +141,13 @@ func Files(r io.ReaderAt, l Layer, as ...string) ([][]store.File, error) {
 		return nil, fmt.Errorf("table of contents: %w", err)
 	}
 	c := contents{l: l, end: t.off, stargz: t.digest != ""}
-	if t.codec == store.CodecZstd {
+	if t.codec == filetable.CodecZstd {
 		c.end -= skippableHeader
 	}
 	if err := c.add(entries); err != nil {
 		return nil, err
 	}
-	out := make([][]store.File, len(as))
+	out := make([][]filetable.File, len(as))
 	for i, p := range as {
 		out[i] = c.place(p)
 	}

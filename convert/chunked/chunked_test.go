@@ -19,7 +19,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/modelpack"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -83,16 +83,16 @@ func makeTar(t testing.TB, members []member) []byte {
 	return buf.Bytes()
 }
 
-func layerOf(blob []byte, c store.Codec, annotations map[string]string) chunked.Layer {
+func layerOf(blob []byte, c filetable.Codec, annotations map[string]string) chunked.Layer {
 	return chunked.Layer{Digest: digest.FromBytes(blob), Size: int64(len(blob)), Codec: c, Annotations: annotations}
 }
 
 // inflate returns what a layer is uncompressed, as any tool would read it.
-func inflate(t testing.TB, p []byte, c store.Codec) []byte {
+func inflate(t testing.TB, p []byte, c filetable.Codec) []byte {
 	t.Helper()
 	var r io.Reader
 	var err error
-	if c == store.CodecGzip {
+	if c == filetable.CodecGzip {
 		r, err = gzip.NewReader(bytes.NewReader(p))
 	} else {
 		r, err = zstd.NewReader(bytes.NewReader(p))
@@ -108,20 +108,20 @@ func inflate(t testing.TB, p []byte, c store.Codec) []byte {
 }
 
 // unpacked returns the files of a layer that is unpacked whole, without sources.
-func unpacked(t testing.TB, blob []byte, c store.Codec, as string) []store.File {
+func unpacked(t testing.TB, blob []byte, c filetable.Codec, as string) []filetable.File {
 	t.Helper()
 	plain := inflate(t, blob, c)
-	members, err := store.TarIndex(bytes.NewReader(plain), int64(len(plain)))
+	members, err := filetable.TarIndex(bytes.NewReader(plain), int64(len(plain)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	members = slices.DeleteFunc(members, func(m store.Member) bool { // of stargz itself
+	members = slices.DeleteFunc(members, func(m filetable.Member) bool { // of stargz itself
 		return m.Path == "stargz.index.json" || strings.HasSuffix(m.Path, "prefetch.landmark")
 	})
-	var files []store.File
-	for _, m := range store.PlaceTar(members, as) {
-		f := store.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
-		if m.Type == store.TypeReg {
+	var files []filetable.File
+	for _, m := range filetable.PlaceTar(members, as) {
+		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		if m.Type == filetable.TypeReg {
 			f.Digest = digest.FromBytes(plain[m.Offset : m.Offset+m.Size])
 		}
 		files = append(files, f)
@@ -131,7 +131,7 @@ func unpacked(t testing.TB, blob []byte, c store.Codec, as string) []store.File 
 
 // check checks that the files of a layer are those that unpacking it gives, that a table with them is
 // valid, and that each chunk is what it says.
-func check(t *testing.T, blob []byte, l chunked.Layer, as string) []store.File {
+func check(t *testing.T, blob []byte, l chunked.Layer, as string) []filetable.File {
 	t.Helper()
 	placed, err := chunked.Files(bytes.NewReader(blob), l, as)
 	if err != nil {
@@ -144,10 +144,10 @@ func check(t *testing.T, blob []byte, l chunked.Layer, as string) []store.File {
 	}
 	validate(t, l, files)
 	for _, f := range files {
-		if f.Type != store.TypeReg {
+		if f.Type != filetable.TypeReg {
 			continue
 		}
-		m := &convert.Model{Table: store.Table{Files: []store.File{f}}}
+		m := &convert.Model{Table: filetable.Table{Files: []filetable.File{f}}}
 		if _, err := converttest.Extract(m, map[digest.Digest][]byte{l.Digest: blob}); err != nil {
 			t.Error(err)
 		}
@@ -156,8 +156,8 @@ func check(t *testing.T, blob []byte, l chunked.Layer, as string) []store.File {
 }
 
 // bare returns files without their sources.
-func bare(files []store.File) []store.File {
-	var out []store.File
+func bare(files []filetable.File) []filetable.File {
+	var out []filetable.File
 	for _, f := range files {
 		f.Source = nil
 		out = append(out, f)
@@ -166,15 +166,15 @@ func bare(files []store.File) []store.File {
 }
 
 // validate checks that a table can have each of the files.
-func validate(t testing.TB, l chunked.Layer, files []store.File) {
+func validate(t testing.TB, l chunked.Layer, files []filetable.File) {
 	t.Helper()
 	for _, f := range files {
-		table := store.Table{
-			Version: store.TableVersion, Origin: store.Origin{Format: "test", Digest: l.Digest, Mapping: 1},
-			Blobs: []store.Blob{{Digest: l.Digest, Size: l.Size, Archive: store.ArchiveChunks}},
-			Files: []store.File{f},
+		table := filetable.Table{
+			Version: filetable.Version, Origin: filetable.Origin{Format: "test", Digest: l.Digest, Mapping: 1},
+			Blobs: []filetable.Blob{{Digest: l.Digest, Size: l.Size, Archive: filetable.ArchiveChunks}},
+			Files: []filetable.File{f},
 		}
-		if err := table.Validate(); err != nil && f.Type != store.TypeSymlink {
+		if err := table.Validate(); err != nil && f.Type != filetable.TypeSymlink {
 			t.Error(err)
 		}
 	}
@@ -183,7 +183,7 @@ func validate(t testing.TB, l chunked.Layer, files []store.File) {
 func TestFilesAreThoseOfTheTar(t *testing.T) {
 	plain := aTar(t)
 	for _, format := range converttest.ChunkedFormats {
-		for _, size := range []int{16 << 10, store.MaxChunk} {
+		for _, size := range []int{16 << 10, filetable.MaxChunk} {
 			t.Run(string(format), func(t *testing.T) {
 				blob, annotations := converttest.Chunked(format, plain, size)
 				l := layerOf(blob, format.Codec(), annotations)
@@ -227,7 +227,7 @@ func TestPodman(t *testing.T) {
 		t.Fatal(err)
 	}
 	var chunks int
-	for _, f := range check(t, blob, layerOf(blob, store.CodecZstd, annotations), "") {
+	for _, f := range check(t, blob, layerOf(blob, filetable.CodecZstd, annotations), "") {
 		if f.Source != nil {
 			chunks += len(f.Source.Chunks)
 		}
@@ -243,22 +243,22 @@ func TestFooter(t *testing.T) {
 	blob, annotations := converttest.Chunked(converttest.ZstdChunkedStargz, plain, 32<<10)
 	delete(annotations, mediatype.StargzTOCPosition)
 	delete(annotations, mediatype.StargzTOCChecksum)
-	check(t, blob, layerOf(blob, store.CodecZstd, annotations), "")
+	check(t, blob, layerOf(blob, filetable.CodecZstd, annotations), "")
 
 	blob, annotations = converttest.Chunked(converttest.ZstdChunkedPodman, plain, 32<<10)
 	off, size := tocAt(t, annotations[mediatype.PodmanTOCPosition])
-	toc := inflate(t, blob[off:off+size], store.CodecZstd)
-	check(t, blob, layerOf(blob, store.CodecZstd, map[string]string{mediatype.AnnotationTOCDigest: digest.FromBytes(toc).String()}), "")
+	toc := inflate(t, blob[off:off+size], filetable.CodecZstd)
+	check(t, blob, layerOf(blob, filetable.CodecZstd, map[string]string{mediatype.AnnotationTOCDigest: digest.FromBytes(toc).String()}), "")
 }
 
 func TestPlace(t *testing.T) {
 	one := converttest.Tar(converttest.File{Path: "model.gguf", Data: content(50 << 10), Mode: 0o644})
 	blob, annotations := converttest.Chunked(converttest.ZstdChunkedPodman, one, 16<<10)
-	files := check(t, blob, layerOf(blob, store.CodecZstd, annotations), "dir/model.gguf")
+	files := check(t, blob, layerOf(blob, filetable.CodecZstd, annotations), "dir/model.gguf")
 	if len(files) != 1 || files[0].Path != "dir/model.gguf" {
 		t.Errorf("got %v", bare(files))
 	}
-	files = check(t, blob, layerOf(blob, store.CodecZstd, annotations), "dir/other.gguf")
+	files = check(t, blob, layerOf(blob, filetable.CodecZstd, annotations), "dir/other.gguf")
 	if len(files) != 1 || files[0].Path != "model.gguf" {
 		t.Errorf("got %v", bare(files))
 	}

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -18,7 +19,7 @@ var emptyDigest = digest.FromBytes(nil)
 
 // maxChunkLen is the most bytes that a chunk has in its blob. What does not compress grows a
 // little, and stargz has the headers that come next in the frame of the chunk.
-const maxChunkLen = store.MaxChunk + 64<<10
+const maxChunkLen = filetable.MaxChunk + 64<<10
 
 // contents are the members of a layer, as a tar would have them. The Offset of a Member is the
 // index of its source.
@@ -27,7 +28,7 @@ type contents struct {
 	stargz  bool  // whether there are landmarks
 	end     int64 // of the part of the blob with chunks, in bytes
 	starts  []int64
-	members []store.Member
+	members []filetable.Member
 	sources []source
 	regular map[string]int // index in members, by path
 	chunks  int            // in all files
@@ -36,7 +37,7 @@ type contents struct {
 // A source is where the bytes of a regular file are.
 type source struct {
 	digest digest.Digest
-	store.Source
+	filetable.Source
 }
 
 // add adds the entries of a table of contents.
@@ -77,14 +78,14 @@ func (c *contents) member(e []entry) error {
 	if first.Type == typeChunk || first.Type != typeReg && len(e) > 1 {
 		return opaque("chunk of %.100q without the file", first.Name)
 	}
-	p, err := store.CleanPath(first.Name)
+	p, err := filetable.CleanPath(first.Name)
 	if err != nil {
 		return fmt.Errorf("table of contents: %w", err)
 	}
 	if c.stargz && first.Type == typeReg && first.Size == 1 && slices.Contains(landmarks, p) {
 		return nil
 	}
-	m := store.Member{Path: p, Mode: uint32(first.Mode) & 0o777}
+	m := filetable.Member{Path: p, Mode: uint32(first.Mode) & 0o777}
 	if m.ModTime, err = modTime(first.ModTime); err != nil {
 		return opaque("file %.100q: %v", p, err)
 	}
@@ -94,15 +95,15 @@ func (c *contents) member(e []entry) error {
 		if err != nil {
 			return err
 		}
-		m.Type, m.Size, m.Offset = store.TypeReg, first.Size, int64(len(c.sources))
+		m.Type, m.Size, m.Offset = filetable.TypeReg, first.Size, int64(len(c.sources))
 		c.sources = append(c.sources, src)
 		c.regular[p] = len(c.members)
 	case typeDir:
-		m.Type = store.TypeDir
+		m.Type = filetable.TypeDir
 	case typeSymlink:
-		m.Type, m.Target = store.TypeSymlink, first.Link
+		m.Type, m.Target = filetable.TypeSymlink, first.Link
 	case typeHardlink:
-		target, err := store.CleanPath(first.Link)
+		target, err := filetable.CleanPath(first.Link)
 		if err != nil {
 			return fmt.Errorf("table of contents: file %q: hard link: %w", p, err)
 		}
@@ -134,7 +135,7 @@ func (c *contents) count(n int) error {
 // source returns where the bytes of a regular file are.
 func (c *contents) source(e []entry) (source, error) {
 	first := &e[0]
-	src := source{Source: store.Source{Blob: c.l.Digest, Codec: c.l.Codec}}
+	src := source{Source: filetable.Source{Blob: c.l.Digest, Codec: c.l.Codec}}
 	bad := func(format string, args ...any) (source, error) {
 		return src, opaque("file %.100q: %s", first.Name, fmt.Sprintf(format, args...))
 	}
@@ -150,7 +151,7 @@ func (c *contents) source(e []entry) (source, error) {
 		sum = cmp.Or(first.Digest, first.ChunkDigest)
 	}
 	var err error
-	if src.digest, err = store.ParseDigest(sum); err != nil {
+	if src.digest, err = verify.ParseDigest(sum); err != nil {
 		return bad("%v", err)
 	}
 	var at int64
@@ -162,7 +163,7 @@ func (c *contents) source(e []entry) (source, error) {
 		if e[i].ChunkOffset != at || size <= 0 || size > first.Size-at {
 			return bad("chunk %d of %d bytes at %d, where %d of %d are to come", i, size, e[i].ChunkOffset, first.Size-at, first.Size)
 		}
-		if src.Chunks, err = c.chunk(src.Chunks, e, i, store.Chunk{Offset: at, Size: size}); err != nil {
+		if src.Chunks, err = c.chunk(src.Chunks, e, i, filetable.Chunk{Offset: at, Size: size}); err != nil {
 			return bad("chunk %d: %v", i, err)
 		}
 		at += size
@@ -174,13 +175,13 @@ func (c *contents) source(e []entry) (source, error) {
 }
 
 // chunk appends chunk i of the file of e, which has its place in the file.
-func (c *contents) chunk(list []store.Chunk, e []entry, i int, k store.Chunk) ([]store.Chunk, error) {
+func (c *contents) chunk(list []filetable.Chunk, e []entry, i int, k filetable.Chunk) ([]filetable.Chunk, error) {
 	if e[i].ChunkType == chunkZeros {
-		if err := c.count(int((k.Size-1)/store.MaxChunk) + 1); err != nil {
+		if err := c.count(int((k.Size-1)/filetable.MaxChunk) + 1); err != nil {
 			return nil, err
 		}
 		for end := k.Offset + k.Size; k.Offset < end; k.Offset += k.Size {
-			k.Size = min(end-k.Offset, store.MaxChunk)
+			k.Size = min(end-k.Offset, filetable.MaxChunk)
 			list = append(list, k)
 		}
 		return list, nil
@@ -196,12 +197,12 @@ func (c *contents) chunk(list []store.Chunk, e []entry, i int, k store.Chunk) ([
 		}
 	}
 	var err error
-	if k.Digest, err = store.ParseDigest(sum); err != nil {
+	if k.Digest, err = verify.ParseDigest(sum); err != nil {
 		return nil, opaque("%v", err)
 	}
 	k.At = e[i].Offset
 	end := c.endOf(e, i)
-	if k.Size > store.MaxChunk || k.At < 0 || end <= k.At || end > c.end || end-k.At > maxChunkLen {
+	if k.Size > filetable.MaxChunk || k.At < 0 || end <= k.At || end > c.end || end-k.At > maxChunkLen {
 		return nil, opaque("%d bytes at %d to %d", k.Size, k.At, end)
 	}
 	k.Len = end - k.At
@@ -225,11 +226,11 @@ func (c *contents) endOf(e []entry, i int) int64 {
 }
 
 // place returns the files at their paths in the model.
-func (c *contents) place(as string) []store.File {
-	files := make([]store.File, 0, len(c.members))
-	for _, m := range store.PlaceTar(c.members, as) {
-		f := store.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
-		if m.Type == store.TypeReg {
+func (c *contents) place(as string) []filetable.File {
+	files := make([]filetable.File, 0, len(c.members))
+	for _, m := range filetable.PlaceTar(c.members, as) {
+		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		if m.Type == filetable.TypeReg {
 			src := c.sources[m.Offset]
 			f.Digest, f.Source = src.digest, &src.Source
 		}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 )
 
 const (
@@ -66,7 +66,7 @@ func (t *toc) ask(b *blob) error {
 	if err != nil {
 		return err
 	}
-	if t.codec == store.CodecZstd {
+	if t.codec == filetable.CodecZstd {
 		pos, err := parseZstdFooter(p)
 		if err != nil {
 			return err

@@ -8,7 +8,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/chunked"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -44,7 +44,7 @@ func FuzzTOC(f *testing.F) {
 		if stargz {
 			annotations[mediatype.AnnotationTOCDigest] = digest.FromBytes(toc).String()
 		}
-		fits(t, blob, layerOf(blob, store.CodecZstd, annotations))
+		fits(t, blob, layerOf(blob, filetable.CodecZstd, annotations))
 	})
 }
 
@@ -55,7 +55,7 @@ func FuzzPosition(f *testing.F) {
 	f.Add("-1:2:3:1", "sha256:x", "sha256:y")
 	f.Add("9223372036854775807:1:1:1", annotations[mediatype.PodmanTOCChecksum], helloDigest.String())
 	f.Fuzz(func(t *testing.T, position, checksum, toc string) {
-		fits(t, blob, layerOf(blob, store.CodecZstd, map[string]string{
+		fits(t, blob, layerOf(blob, filetable.CodecZstd, map[string]string{
 			mediatype.PodmanTOCPosition: position, mediatype.PodmanTOCChecksum: checksum, mediatype.AnnotationTOCDigest: toc,
 		}))
 	})
@@ -74,9 +74,9 @@ func FuzzFooter(f *testing.F) {
 	}
 	f.Add([]byte("GNUlInUx"), false)
 	f.Fuzz(func(t *testing.T, blob []byte, gzip bool) {
-		c := store.CodecZstd
+		c := filetable.CodecZstd
 		if gzip {
-			c = store.CodecGzip
+			c = filetable.CodecGzip
 		}
 		fits(t, blob, layerOf(blob, c, vouched))
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/chunked"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -26,11 +26,11 @@ var helloDigest = digest.FromString(hello)
 
 // handmade returns a layer of Podman's kind with the given table of contents.
 func handmade(toc string) ([]byte, map[string]string) {
-	return handmadeFrom([]byte(toc), converttest.Compress([]byte(toc), store.CodecZstd))
+	return handmadeFrom([]byte(toc), converttest.Compress([]byte(toc), filetable.CodecZstd))
 }
 
 func handmadeFrom(toc, compressed []byte) ([]byte, map[string]string) {
-	b := converttest.Compress([]byte(hello), store.CodecZstd)
+	b := converttest.Compress([]byte(hello), filetable.CodecZstd)
 	skippable := func(p []byte) {
 		b = append(b, 0x50, 0x2a, 0x4d, 0x18)
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(p)))
@@ -59,12 +59,12 @@ func file(more string) string {
 
 func TestHandmade(t *testing.T) {
 	blob, annotations := handmade(table(file("")))
-	l := layerOf(blob, store.CodecZstd, annotations)
+	l := layerOf(blob, filetable.CodecZstd, annotations)
 	files, err := chunked.Files(bytes.NewReader(blob), l, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []store.Chunk{{Size: int64(len(hello)), Digest: helloDigest, Len: 25}}
+	want := []filetable.Chunk{{Size: int64(len(hello)), Digest: helloDigest, Len: 25}}
 	if d := cmp.Diff(want, files[0][0].Source.Chunks); d != "" {
 		t.Errorf("chunks (-want +got):\n%s", d)
 	}
@@ -141,13 +141,13 @@ var refusedTables = map[string]string{
 func TestHostileTables(t *testing.T) {
 	for name, toc := range opaqueTables {
 		blob, annotations := handmade(toc)
-		if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, store.CodecZstd, annotations), ""); !isOpaque(err) {
+		if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, filetable.CodecZstd, annotations), ""); !isOpaque(err) {
 			t.Errorf("%s: got %v, want ErrOpaque", name, err)
 		}
 	}
 	for name, toc := range refusedTables {
 		blob, annotations := handmade(toc)
-		if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, store.CodecZstd, annotations), ""); !errdefs.IsInvalidArgument(err) || isOpaque(err) {
+		if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, filetable.CodecZstd, annotations), ""); !errdefs.IsInvalidArgument(err) || isOpaque(err) {
 			t.Errorf("%s: got %v, want ErrInvalidArgument", name, err)
 		}
 	}
@@ -166,7 +166,7 @@ func TestUnvouched(t *testing.T) {
 		"empty digest":     {mediatype.AnnotationTOCDigest: ""},
 		"bad digest":       {mediatype.AnnotationTOCDigest: "sha256:../../x"},
 	} {
-		l := layerOf(blob, store.CodecZstd, a)
+		l := layerOf(blob, filetable.CodecZstd, a)
 		if chunked.Announced(l) {
 			t.Errorf("%s: announced", name)
 		}
@@ -203,7 +203,7 @@ func TestHostilePlaces(t *testing.T) {
 	} {
 		a := maps.Clone(annotations)
 		a[mediatype.PodmanTOCPosition] = s
-		if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, store.CodecZstd, a), ""); !isOpaque(err) {
+		if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, filetable.CodecZstd, a), ""); !isOpaque(err) {
 			t.Errorf("%.60s: got %v, want ErrOpaque", s, err)
 		}
 	}
@@ -248,16 +248,16 @@ func TestLies(t *testing.T) {
 // TestBomb gives tables that are large once they are uncompressed.
 func TestBomb(t *testing.T) {
 	toc := []byte(table(strings.Repeat(" ", 65<<20)))
-	compressed := converttest.Compress(toc, store.CodecZstd)
+	compressed := converttest.Compress(toc, filetable.CodecZstd)
 	blob, annotations := handmadeFrom(toc[:1000], compressed)
-	if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, store.CodecZstd, annotations), ""); !isOpaque(err) {
+	if _, err := chunked.Files(bytes.NewReader(blob), layerOf(blob, filetable.CodecZstd, annotations), ""); !isOpaque(err) {
 		t.Errorf("zstd: got %v, want ErrOpaque", err)
 	}
-	gz := converttest.Compress(converttest.Tar(converttest.File{Path: "stargz.index.json", Data: toc}), store.CodecGzip)
+	gz := converttest.Compress(converttest.Tar(converttest.File{Path: "stargz.index.json", Data: toc}), filetable.CodecGzip)
 	blob = append([]byte("xxxx"), gz...)
 	blob = append(blob, 0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 26, 0, 'S', 'G', 22, 0)
 	blob = fmt.Appendf(blob, "%016xSTARGZ\x01\x00\x00\xff\xff\x00\x00\x00\x00\x00\x00\x00\x00", 4)
-	l := layerOf(blob, store.CodecGzip, map[string]string{mediatype.AnnotationTOCDigest: digest.FromBytes(toc).String()})
+	l := layerOf(blob, filetable.CodecGzip, map[string]string{mediatype.AnnotationTOCDigest: digest.FromBytes(toc).String()})
 	if _, err := chunked.Files(bytes.NewReader(blob), l, ""); !isOpaque(err) {
 		t.Errorf("gzip: got %v, want ErrOpaque", err)
 	}
@@ -267,7 +267,7 @@ func TestBomb(t *testing.T) {
 func TestWithoutRanges(t *testing.T) {
 	blob, annotations := handmade(table(file("")))
 	r := refusing{bytes.NewReader(blob)}
-	if _, err := chunked.Files(r, layerOf(blob, store.CodecZstd, annotations), ""); !isOpaque(err) {
+	if _, err := chunked.Files(r, layerOf(blob, filetable.CodecZstd, annotations), ""); !isOpaque(err) {
 		t.Errorf("got %v, want ErrOpaque", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/chunked"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )
@@ -20,7 +20,7 @@ func seekable(t testing.TB) ([]byte, []chunked.Frame) {
 	var b []byte
 	var frames []chunked.Frame
 	for _, p := range [][]byte{content(10 << 10), random(3000)} {
-		c := converttest.Compress(p, store.CodecZstd)
+		c := converttest.Compress(p, filetable.CodecZstd)
 		b = append(b, c...)
 		frames = append(frames, chunked.Frame{Size: int64(len(c)), Plain: int64(len(p))})
 	}
@@ -40,7 +40,7 @@ func TestSeekTable(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("frames (-want +got):\n%s", d)
 	}
-	if plain := inflate(t, b, store.CodecZstd); len(plain) != 10<<10+3000 {
+	if plain := inflate(t, b, filetable.CodecZstd); len(plain) != 10<<10+3000 {
 		t.Errorf("uncompressed: got %d bytes", len(plain))
 	}
 	if _, err := chunked.ReadSeekTable(failing{}, 1000); !errors.Is(err, errUnplugged) {

@@ -8,7 +8,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
@@ -63,11 +64,11 @@ func (t *toc) read(b *blob) ([]entry, error) {
 		return nil, err
 	}
 	if t.checksum != "" {
-		if err := store.VerifyBytes(t.checksum, p); err != nil {
+		if err := verify.Bytes(t.checksum, p); err != nil {
 			return nil, opaque("%v", err)
 		}
 	}
-	if t.codec == store.CodecGzip {
+	if t.codec == filetable.CodecGzip {
 		return t.readGzip(p)
 	}
 	plain, err := zstd.NewReader(bytes.NewReader(p), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
@@ -78,7 +79,7 @@ func (t *toc) read(b *blob) ([]entry, error) {
 	defer plain.Close()
 	var r io.Reader = io.LimitReader(plain, t.plainSize)
 	if t.digest != "" {
-		r = store.VerifyReader(r, t.digest, t.plainSize)
+		r = verify.NewReader(r, t.digest, t.plainSize)
 	}
 	return decode(r)
 }
@@ -98,7 +99,7 @@ func (t *toc) readGzip(p []byte) ([]entry, error) {
 	if hdr.Name != indexName || hdr.Typeflag != tar.TypeReg || hdr.Size < 1 || hdr.Size > maxTOC {
 		return nil, opaque("%.100q of %d bytes is no table of contents", hdr.Name, hdr.Size)
 	}
-	return decode(store.VerifyReader(tr, t.digest, hdr.Size))
+	return decode(verify.NewReader(tr, t.digest, hdr.Size))
 }
 
 // decode decodes the JSON of a table of contents, which has nothing after it.

@@ -9,20 +9,20 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 )
 
 // A Chunk is a chunk of a file that was written to a layer.
 type Chunk struct {
-	store.Chunk      // with its place and its digest
-	Zeros       bool // whether it is nothing else
+	filetable.Chunk      // with its place and its digest
+	Zeros           bool // whether it is nothing else
 }
 
 // A Member is a member of a tar that was written to a layer of zstd:chunked.
 type Member struct {
-	File    store.File // with a digest, if it is not empty; its source does not count
+	File    filetable.File // with a digest, if it is not empty; its source does not count
 	Chunks  []Chunk
 	Header  []byte // the tar header, byte for byte
 	Padding int    // bytes of zeros after the content
@@ -54,7 +54,7 @@ func (m *Member) entries() []written {
 		at = time.Unix(0, 0).UTC()
 	}
 	first := written{Type: f.Type, Name: f.Path, Mode: int64(f.Mode), Size: f.Size, ModTime: &at, Link: f.Target}
-	if f.Type == store.TypeDir {
+	if f.Type == filetable.TypeDir {
 		first.Name += "/"
 	}
 	if len(m.Chunks) == 0 {

@@ -7,7 +7,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -36,7 +36,7 @@ func (a *Artifact) ReadBlob(_ context.Context, desc ocispec.Descriptor, limit in
 	if !ok {
 		return nil, fmt.Errorf("blob %s: %w", desc.Digest, errdefs.ErrNotFound)
 	}
-	b, err := store.ReadVerified(bytes.NewReader(p), desc.Digest, desc.Size, limit)
+	b, err := verify.Read(bytes.NewReader(p), desc.Digest, desc.Size, limit)
 	if err == nil {
 		a.count(desc.Digest, len(b), true)
 	}

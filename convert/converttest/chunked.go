@@ -13,7 +13,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/stargz-snapshotter/estargz"
 	"github.com/containerd/stargz-snapshotter/estargz/zstdchunked"
 	"github.com/klauspost/compress/zstd"
@@ -34,11 +34,11 @@ const (
 var ChunkedFormats = []ChunkedFormat{EStargz, ZstdChunkedStargz, ZstdChunkedPodman}
 
 // Codec returns how a layer of the format is compressed.
-func (f ChunkedFormat) Codec() store.Codec {
+func (f ChunkedFormat) Codec() filetable.Codec {
 	if f == EStargz {
-		return store.CodecGzip
+		return filetable.CodecGzip
 	}
-	return store.CodecZstd
+	return filetable.CodecZstd
 }
 
 // Chunked returns a tar as a layer of the format, and the annotations that the manifest gives it. Size
@@ -69,7 +69,7 @@ func ModelPackChunked(files []File, format ChunkedFormat, size int) *Built {
 		diffIDs = append(diffIDs, digest.FromBytes(plain))
 		annotations = maps.Clone(annotations)
 		annotations[mediatype.AnnotationFilepath] = f.Path
-		b.layer(mediatype.Layer(mediatype.FormatModelPack, convert.KindByPath(f.Path), store.ArchiveTar, format.Codec()), blob, annotations)
+		b.layer(mediatype.Layer(mediatype.FormatModelPack, convert.KindByPath(f.Path), filetable.ArchiveTar, format.Codec()), blob, annotations)
 		b.expect(f)
 	}
 	b.config(mediatype.ModelPackConfig, mustJSON(map[string]any{
@@ -139,7 +139,7 @@ type podmanLayer struct {
 func (p *podmanLayer) frame(b []byte) (start, end int) {
 	start = p.out.Len()
 	if len(b) > 0 {
-		p.out.Write(Compress(b, store.CodecZstd))
+		p.out.Write(Compress(b, filetable.CodecZstd))
 	}
 	return start, p.out.Len()
 }
@@ -210,7 +210,7 @@ func cutPodman(data []byte, size int) [][]byte {
 // finish appends the table of contents and the footer.
 func (p *podmanLayer) finish() ([]byte, map[string]string) {
 	toc := mustJSON(map[string]any{"version": 1, "entries": p.entries, "tarSplitDigest": digest.FromString("")})
-	compressed := Compress(toc, store.CodecZstd)
+	compressed := Compress(toc, filetable.CodecZstd)
 	off := p.out.Len() + 8
 	p.skippable(compressed)
 	split := p.out.Len() + 8

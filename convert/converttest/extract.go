@@ -11,7 +11,8 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
@@ -22,7 +23,7 @@ import (
 func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File, error) {
 	files := map[string]File{}
 	for _, f := range m.Table.Files {
-		if f.Type != store.TypeReg {
+		if f.Type != filetable.TypeReg {
 			continue
 		}
 		p, err := source(*f.Source, blobs)
@@ -30,7 +31,7 @@ func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File,
 			return nil, fmt.Errorf("file %q: %w", f.Path, err)
 		}
 		if f.Digest != "" {
-			if err := store.VerifyBytes(f.Digest, p); err != nil {
+			if err := verify.Bytes(f.Digest, p); err != nil {
 				return nil, fmt.Errorf("file %q: %w", f.Path, err)
 			}
 		}
@@ -40,21 +41,21 @@ func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File,
 		files[f.Path] = File{Path: f.Path, Data: p, Mode: f.Mode}
 	}
 	for _, u := range m.Table.Unpacks {
-		i := slices.IndexFunc(m.Table.Blobs, func(b store.Blob) bool { return b.Digest == u.Blob })
+		i := slices.IndexFunc(m.Table.Blobs, func(b filetable.Blob) bool { return b.Digest == u.Blob })
 		p, err := decompress(blobs[u.Blob], m.Table.Blobs[i].Codec)
 		if err != nil {
 			return nil, fmt.Errorf("blob %s: %w", u.Blob, err)
 		}
 		if d := m.Table.Blobs[i].DiffID; d != "" {
-			if err := store.VerifyBytes(d, p); err != nil {
+			if err := verify.Bytes(d, p); err != nil {
 				return nil, fmt.Errorf("diffID of %s: %w", u.Blob, err)
 			}
 		}
-		members, err := store.TarIndex(bytes.NewReader(p), int64(len(p)))
+		members, err := filetable.TarIndex(bytes.NewReader(p), int64(len(p)))
 		if err != nil {
 			return nil, fmt.Errorf("blob %s: %w", u.Blob, err)
 		}
-		for _, m := range store.PlaceTar(members, u.As) {
+		for _, m := range filetable.PlaceTar(members, u.As) {
 			files[m.Path] = File{Path: m.Path, Data: p[m.Offset : m.Offset+m.Size], Mode: m.Mode}
 		}
 	}
@@ -62,7 +63,7 @@ func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File,
 }
 
 // source returns the bytes of a source, which can have parts.
-func source(src store.Source, blobs map[digest.Digest][]byte) ([]byte, error) {
+func source(src filetable.Source, blobs map[digest.Digest][]byte) ([]byte, error) {
 	if src.Blob != "" {
 		blob, ok := blobs[src.Blob]
 		if !ok {
@@ -85,7 +86,7 @@ func source(src store.Source, blobs map[digest.Digest][]byte) ([]byte, error) {
 }
 
 // chunks returns the bytes of a source in a blob of chunks, each of which is verified.
-func chunks(src store.Source, blob []byte) ([]byte, error) {
+func chunks(src filetable.Source, blob []byte) ([]byte, error) {
 	var all []byte
 	for _, c := range src.Chunks {
 		p := make([]byte, c.Size)
@@ -96,7 +97,7 @@ func chunks(src store.Source, blob []byte) ([]byte, error) {
 		if err := unit(p, blob[c.At:c.At+c.Len], src.Codec); err != nil {
 			return nil, fmt.Errorf("chunk at %d: %w", c.Offset, err)
 		}
-		if err := store.VerifyBytes(c.Digest, p); err != nil {
+		if err := verify.Bytes(c.Digest, p); err != nil {
 			return nil, fmt.Errorf("chunk at %d: %w", c.Offset, err)
 		}
 		all = append(all, p...)
@@ -105,16 +106,16 @@ func chunks(src store.Source, blob []byte) ([]byte, error) {
 }
 
 // unit fills p with the first bytes of what b is uncompressed.
-func unit(p, b []byte, c store.Codec) error {
+func unit(p, b []byte, c filetable.Codec) error {
 	var r io.Reader = bytes.NewReader(b)
 	switch c {
-	case store.CodecGzip:
+	case filetable.CodecGzip:
 		z, err := gzip.NewReader(r)
 		if err != nil {
 			return err
 		}
 		r = z
-	case store.CodecZstd:
+	case filetable.CodecZstd:
 		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1))
 		if err != nil {
 			return err
@@ -126,15 +127,15 @@ func unit(p, b []byte, c store.Codec) error {
 	return err
 }
 
-func decompress(p []byte, c store.Codec) ([]byte, error) {
+func decompress(p []byte, c filetable.Codec) ([]byte, error) {
 	switch c {
-	case store.CodecGzip:
+	case filetable.CodecGzip:
 		r, err := gzip.NewReader(bytes.NewReader(p))
 		if err != nil {
 			return nil, err
 		}
 		return io.ReadAll(r)
-	case store.CodecZstd:
+	case filetable.CodecZstd:
 		r, err := zstd.NewReader(bytes.NewReader(p))
 		if err != nil {
 			return nil, err
@@ -157,7 +158,7 @@ func TestParser(t *testing.T, parsers convert.Parsers, b *Built) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := m.Table.Origin, (store.Origin{Format: string(b.Format), Digest: b.Digest(), Mapping: convert.MappingVersion}); got != want {
+	if got, want := m.Table.Origin, (filetable.Origin{Format: string(b.Format), Digest: b.Digest(), Mapping: convert.MappingVersion}); got != want {
 		t.Errorf("origin: got %v, want %v", got, want)
 	}
 	if err := m.Table.Validate(); err != nil {
@@ -194,7 +195,7 @@ func testLayers(t *testing.T, a *Artifact, m *convert.Model) {
 		if l.Kind != mediatype.KindWeight {
 			continue
 		}
-		if n := a.BytesRead(l.Desc.Digest); blob.Archive == store.ArchiveNone && n > 0 || n > maxHeaders || a.ReadWhole(l.Desc.Digest) {
+		if n := a.BytesRead(l.Desc.Digest); blob.Archive == filetable.ArchiveNone && n > 0 || n > maxHeaders || a.ReadWhole(l.Desc.Digest) {
 			t.Errorf("layer %d: %d bytes of weights were read", i, n)
 		}
 	}

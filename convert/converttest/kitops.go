@@ -7,16 +7,16 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 )
 
 // KitOps makes a ModelKit with a tar layer for each file at the top and for each directory.
-func KitOps(files []File) *Built { return kitOps("kitops", files, "tar", store.CodecNone) }
+func KitOps(files []File) *Built { return kitOps("kitops", files, "tar", filetable.CodecNone) }
 
 // KitOpsGzip is KitOps with compressed layers.
 func KitOpsGzip(files []File) *Built {
-	return kitOps("kitops-gzip", files, "tar+gzip", store.CodecGzip)
+	return kitOps("kitops-gzip", files, "tar+gzip", filetable.CodecGzip)
 }
 
 // A kitEntry is what a Kitfile says of a layer.
@@ -39,7 +39,7 @@ type kit struct {
 	Docs    []kitEntry        `json:"docs,omitempty"`
 }
 
-func kitOps(name string, files []File, packing string, codec store.Codec) *Built {
+func kitOps(name string, files []File, packing string, codec filetable.Codec) *Built {
 	b := newBuilder(name, mediatype.FormatKitOps, mediatype.OCIManifest)
 	k := kit{Version: "1.0.0", Package: map[string]string{"name": "a-model", "version": "1.2", "license": "MIT", "description": "It <answers>."}}
 	layer := func(kind, at string, files ...File) kitEntry {

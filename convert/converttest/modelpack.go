@@ -11,7 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 )
@@ -21,31 +21,31 @@ var mtime = time.Date(2025, 2, 3, 4, 5, 6, 0, time.UTC)
 
 // ModelPackRaw makes a ModelPack artifact with a raw layer for each file.
 func ModelPackRaw(files []File) *Built {
-	return modelPack("modelpack-raw", files, store.ArchiveNone, store.CodecNone)
+	return modelPack("modelpack-raw", files, filetable.ArchiveNone, filetable.CodecNone)
 }
 
 // ModelPackTar makes a ModelPack artifact with a tar layer for each file.
 func ModelPackTar(files []File) *Built {
-	return modelPack("modelpack-tar", files, store.ArchiveTar, store.CodecNone)
+	return modelPack("modelpack-tar", files, filetable.ArchiveTar, filetable.CodecNone)
 }
 
 // ModelPackTarGzip makes a ModelPack artifact with a tar+gzip layer for each file.
 func ModelPackTarGzip(files []File) *Built {
-	return modelPack("modelpack-tar-gzip", files, store.ArchiveTar, store.CodecGzip)
+	return modelPack("modelpack-tar-gzip", files, filetable.ArchiveTar, filetable.CodecGzip)
 }
 
 // ModelPackTarZstd makes a ModelPack artifact with a tar+zstd layer for each file.
 func ModelPackTarZstd(files []File) *Built {
-	return modelPack("modelpack-tar-zstd", files, store.ArchiveTar, store.CodecZstd)
+	return modelPack("modelpack-tar-zstd", files, filetable.ArchiveTar, filetable.CodecZstd)
 }
 
-func modelPack(name string, files []File, a store.Archive, c store.Codec) *Built {
+func modelPack(name string, files []File, a filetable.Archive, c filetable.Codec) *Built {
 	b := newBuilder(name, mediatype.FormatModelPack, mediatype.OCIManifest)
 	b.manifest.ArtifactType = mediatype.ModelPackManifest
 	var diffIDs []digest.Digest
 	for _, f := range files {
 		p := f.Data
-		if a == store.ArchiveTar {
+		if a == filetable.ArchiveTar {
 			p = Tar(f)
 		}
 		diffIDs = append(diffIDs, digest.FromBytes(p))
@@ -90,7 +90,7 @@ var cnaiConfig = []byte(`{"descriptor":{"name":"a-model","createTime":"2025-01-0
 	`"modelfs":{"type":"layers","diff_ids":null}}`)
 
 func cnaiTar(f File) string {
-	return mediatype.Layer(mediatype.FormatCNAI, convert.KindByPath(f.Path), store.ArchiveTar, store.CodecNone)
+	return mediatype.Layer(mediatype.FormatCNAI, convert.KindByPath(f.Path), filetable.ArchiveTar, filetable.CodecNone)
 }
 
 // CNAIWeightAlias makes an artifact of later CNAI whose weights are raw, in the type without a
@@ -137,22 +137,22 @@ const (
 // CNAIEarly makes an artifact of early CNAI: image layers with an artifactType, a tar for each
 // file in which it has only its base name.
 func CNAIEarly(files []File, c EarlyConfig) *Built {
-	return cnaiEarly("cnai-early-"+string(c), files, c, store.CodecNone)
+	return cnaiEarly("cnai-early-"+string(c), files, c, filetable.CodecNone)
 }
 
 // CNAIEarlyGzip is CNAIEarly with compressed layers and a full config.
 func CNAIEarlyGzip(files []File) *Built {
-	return cnaiEarly("cnai-early-gzip", files, EarlyConfigFull, store.CodecGzip)
+	return cnaiEarly("cnai-early-gzip", files, EarlyConfigFull, filetable.CodecGzip)
 }
 
-func cnaiEarly(name string, files []File, c EarlyConfig, codec store.Codec) *Built {
+func cnaiEarly(name string, files []File, c EarlyConfig, codec filetable.Codec) *Built {
 	b := newBuilder(name, mediatype.FormatCNAIEarly, mediatype.OCIManifest)
 	b.manifest.ArtifactType = mediatype.CNAIManifest
 	b.manifest.Annotations = map[string]string{
 		mediatype.EarlyName: "a-model", mediatype.EarlyFamily: "llama", mediatype.EarlyParamSize: "8b",
 	}
 	layerType, artifactType := mediatype.OCILayer, mediatype.CNAIEarlyLayer
-	if codec == store.CodecGzip {
+	if codec == filetable.CodecGzip {
 		layerType, artifactType = mediatype.OCILayerGzip, mediatype.CNAIEarlyLayerGzip
 	}
 	var diffIDs []digest.Digest
@@ -203,16 +203,16 @@ func Tar(files ...File) []byte {
 }
 
 // Compress returns p in the given codec.
-func Compress(p []byte, c store.Codec) []byte {
+func Compress(p []byte, c filetable.Codec) []byte {
 	var buf bytes.Buffer
 	var w io.WriteCloser
 	var err error
 	switch c {
-	case store.CodecNone:
+	case filetable.CodecNone:
 		return p
-	case store.CodecGzip:
+	case filetable.CodecGzip:
 		w, err = gzip.NewWriterLevel(&buf, gzip.BestSpeed)
-	case store.CodecZstd:
+	case filetable.CodecZstd:
 		w, err = zstd.NewWriter(&buf, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 	default:
 		panic(fmt.Sprintf("converttest: internal error: codec %q", c))

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
@@ -277,7 +277,7 @@ func RebuildBlobs(files map[string]File) (map[digest.Digest][]byte, error) {
 			}
 			p = append(p, f[s.Offset:s.Offset+s.Size]...)
 		}
-		if err := store.VerifyBytes(b.Digest, p); err != nil {
+		if err := verify.Bytes(b.Digest, p); err != nil {
 			return nil, err
 		}
 		blobs[b.Digest] = p

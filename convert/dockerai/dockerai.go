@@ -8,7 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
@@ -98,7 +98,7 @@ func (n *namer) place(l convert.Descriptor) (convert.Place, error) {
 		return convert.Place{}, err
 	}
 	p := convert.Place{Kind: t.Kind, Archive: t.Archive, Codec: t.Codec}
-	if t.Archive != store.ArchiveNone {
+	if t.Archive != filetable.ArchiveNone {
 		return p, nil
 	}
 	md, err := convert.ParseFileMetadata(l)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -67,8 +67,8 @@ func Build(m *convert.Model) (*Image, error) {
 	if im.Table, err = m.Table.Encode(); err != nil {
 		return nil, err
 	}
-	if len(im.Table) > store.MaxTableSize {
-		return nil, fmt.Errorf("file table of %d bytes, more than %d: %w", len(im.Table), store.MaxTableSize, errdefs.ErrInvalidArgument)
+	if len(im.Table) > filetable.MaxSize {
+		return nil, fmt.Errorf("file table of %d bytes, more than %d: %w", len(im.Table), filetable.MaxSize, errdefs.ErrInvalidArgument)
 	}
 	im.TableDigest = digest.FromBytes(im.Table)
 
@@ -84,7 +84,7 @@ func Build(m *convert.Model) (*Image, error) {
 	}
 	var descs []ocispec.Descriptor
 	for _, l := range layers {
-		cfg.RootFS.DiffIDs = append(cfg.RootFS.DiffIDs, store.BlobDiffID(l.desc.Digest))
+		cfg.RootFS.DiffIDs = append(cfg.RootFS.DiffIDs, filetable.BlobDiffID(l.desc.Digest))
 		cfg.ModelFS.DiffIDs = append(cfg.ModelFS.DiffIDs, l.diffID)
 		descs = append(descs, l.desc)
 	}
@@ -111,7 +111,7 @@ func Build(m *convert.Model) (*Image, error) {
 }
 
 // origin returns the annotations that say what an image was made from.
-func origin(o store.Origin) map[string]string {
+func origin(o filetable.Origin) map[string]string {
 	return map[string]string{
 		mediatype.AnnotationOriginFormat: o.Format,
 		mediatype.AnnotationOriginDigest: o.Digest.String(),

@@ -22,7 +22,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/modelpack"
 	"github.com/ballast-dev/ballast/convert/ollama"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -145,7 +145,7 @@ func checkLayers(t *testing.T, m *convert.Model, im *image.Image, man ocispec.Ma
 		if got := l.Annotations["dev.ballast.layer.mediatype"]; !strings.HasPrefix(got, "application/vnd.cncf.model.") {
 			t.Errorf("layer %d: type %q", i, got)
 		}
-		if got, want := cfg.RootFS.DiffIDs[i], store.BlobDiffID(blob.Digest); got != want {
+		if got, want := cfg.RootFS.DiffIDs[i], filetable.BlobDiffID(blob.Digest); got != want {
 			t.Errorf("layer %d: diffID %s, want %s", i, got, want)
 		}
 	}
@@ -160,7 +160,7 @@ func checkLayers(t *testing.T, m *convert.Model, im *image.Image, man ocispec.Ma
 	if got := cfg.RootFS.DiffIDs[last]; got != want.Digest {
 		t.Errorf("table layer: diffID %s, want %s", got, want.Digest)
 	}
-	table, err := store.DecodeTable(im.Table)
+	table, err := filetable.Decode(im.Table)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -48,7 +48,7 @@ func BuildIndex(originDigest digest.Digest, children []Child) (*IndexImage, erro
 	idx := ocispec.Index{
 		Versioned: specs.Versioned{SchemaVersion: 2},
 		MediaType: mediatype.OCIIndex,
-		Annotations: origin(store.Origin{
+		Annotations: origin(filetable.Origin{
 			Format: string(mediatype.FormatIndex), Digest: originDigest, Mapping: convert.MappingVersion,
 		}),
 	}

@@ -7,7 +7,8 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -34,7 +35,7 @@ func keep(m *convert.Model) *documents {
 }
 
 // inline returns the content of a file that is in the table itself, or nil.
-func inline(t *store.Table, d digest.Digest) []byte {
+func inline(t *filetable.Table, d digest.Digest) []byte {
 	for _, f := range t.Files {
 		if f.Digest == d && f.Source != nil && len(f.Source.Inline) > 0 {
 			return f.Source.Inline
@@ -46,7 +47,7 @@ func inline(t *store.Table, d digest.Digest) []byte {
 // Documents returns the documents of the origin of a converted image, from its config and its
 // table alone, verified. It returns errdefs.ErrNotFound if the image does not have the manifest:
 // it was made by mapping version 1, or its origin has none. What else it does not have is nil.
-func Documents(configJSON []byte, t *store.Table) (convert.Documents, error) {
+func Documents(configJSON []byte, t *filetable.Table) (convert.Documents, error) {
 	var cfg config
 	if err := json.Unmarshal(configJSON, &cfg); err != nil {
 		return convert.Documents{}, fmt.Errorf("config of the image: %w: %w", err, errdefs.ErrInvalidArgument)
@@ -55,7 +56,7 @@ func Documents(configJSON []byte, t *store.Table) (convert.Documents, error) {
 		cfg.Origin = &documents{}
 	}
 	find := func(d digest.Digest, kept []byte) []byte {
-		if d != "" && len(kept) > 0 && store.VerifyBytes(d, kept) == nil {
+		if d != "" && len(kept) > 0 && verify.Bytes(d, kept) == nil {
 			return kept
 		}
 		return inline(t, d)
@@ -64,7 +65,7 @@ func Documents(configJSON []byte, t *store.Table) (convert.Documents, error) {
 	if docs.Manifest == nil {
 		return convert.Documents{}, fmt.Errorf("the manifest of the origin is not in the image: %w", errdefs.ErrNotFound)
 	}
-	if store.VerifyBytes(t.Origin.Digest, docs.Manifest) != nil {
+	if verify.Bytes(t.Origin.Digest, docs.Manifest) != nil {
 		return convert.Documents{}, fmt.Errorf("the manifest in the image is not that of the origin: %w", errdefs.ErrInvalidArgument)
 	}
 	m, err := convert.ParseManifest(docs.Manifest)

@@ -15,7 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/ollama"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -24,7 +24,7 @@ import (
 // rebuilt returns the documents of the origin that a converted image has by itself.
 func rebuilt(t *testing.T, im *image.Image) convert.Documents {
 	t.Helper()
-	table, err := store.DecodeTable(im.Table)
+	table, err := filetable.Decode(im.Table)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -93,7 +93,7 @@ func parseEntry(kind string, o *convert.Object) (entry, error) {
 		if s == "" {
 			continue
 		}
-		d, err := store.ParseDigest(s)
+		d, err := verify.ParseDigest(s)
 		if err != nil {
 			return e, fmt.Errorf("%s of %q: %w", f.key, e.path, err)
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
@@ -61,7 +61,7 @@ func (k *kitfile) place(l convert.Descriptor) (mediatype.Type, convert.Place, er
 	}
 	e := k.entry(mediatype.KitOpsKind(t.Base), l)
 	p := convert.Place{Kind: t.Kind, Archive: t.Archive, Codec: t.Codec, Path: mediatype.Filepath(l.Annotations), DiffID: e.diffID}
-	if p.Path == "" && (e.digest == "" || t.Archive == store.ArchiveNone) {
+	if p.Path == "" && (e.digest == "" || t.Archive == filetable.ArchiveNone) {
 		p.Path = e.path
 	}
 	if p.Path == "." {
@@ -72,7 +72,7 @@ func (k *kitfile) place(l convert.Descriptor) (mediatype.Type, convert.Place, er
 			p.Kind = convert.KindByPath(e.path)
 		}
 	}
-	if t.Archive != store.ArchiveNone {
+	if t.Archive != filetable.ArchiveNone {
 		return t, p, nil
 	}
 	if p.Path == "" {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
@@ -88,8 +88,8 @@ type Type struct {
 	Role    Role
 	Kind    Kind // layers only; empty where the type does not tell
 	Part    Part // Docker AI, Ollama and ModelKit layers only
-	Archive store.Archive
-	Codec   store.Codec
+	Archive filetable.Archive
+	Codec   filetable.Codec
 }
 
 // maxBase is the longest base type, in bytes: two names of 127 and a slash.
@@ -138,13 +138,13 @@ func unknown(base string, f Format) error {
 
 // packings are the suffixes of a model layer type and what they mean.
 var packings = map[string]struct {
-	archive store.Archive
-	codec   store.Codec
+	archive filetable.Archive
+	codec   filetable.Codec
 }{
-	"raw":      {store.ArchiveNone, store.CodecNone},
-	"tar":      {store.ArchiveTar, store.CodecNone},
-	"tar+gzip": {store.ArchiveTar, store.CodecGzip},
-	"tar+zstd": {store.ArchiveTar, store.CodecZstd},
+	"raw":      {filetable.ArchiveNone, filetable.CodecNone},
+	"tar":      {filetable.ArchiveTar, filetable.CodecNone},
+	"tar+gzip": {filetable.ArchiveTar, filetable.CodecGzip},
+	"tar+zstd": {filetable.ArchiveTar, filetable.CodecZstd},
 }
 
 // kinds are the names in a model layer type and their kinds. The last two are of CNAI before
@@ -232,7 +232,7 @@ func splitModel(rest string) (name, version, packing string) {
 }
 
 // Layer returns the media type of a layer of ModelPack, or of later CNAI.
-func Layer(f Format, k Kind, a store.Archive, c store.Codec) string {
+func Layer(f Format, k Kind, a filetable.Archive, c filetable.Codec) string {
 	prefix := prefixModelPack
 	if f == FormatCNAI {
 		prefix = prefixCNAI

@@ -7,20 +7,20 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )
 
 const (
-	none = store.ArchiveNone
-	tar  = store.ArchiveTar
-	gz   = store.CodecGzip
-	zst  = store.CodecZstd
+	none = filetable.ArchiveNone
+	tar  = filetable.ArchiveTar
+	gz   = filetable.CodecGzip
+	zst  = filetable.CodecZstd
 )
 
 // layer is a Type of a layer.
-func layer(base string, f mediatype.Format, k mediatype.Kind, p mediatype.Part, a store.Archive, c store.Codec) mediatype.Type {
+func layer(base string, f mediatype.Format, k mediatype.Kind, p mediatype.Part, a filetable.Archive, c filetable.Codec) mediatype.Type {
 	return mediatype.Type{Base: base, Format: f, Role: mediatype.RoleLayer, Kind: k, Part: p, Archive: a, Codec: c}
 }
 
@@ -165,8 +165,8 @@ func TestLayerIsTheInverseOfParse(t *testing.T) {
 	for _, f := range []mediatype.Format{mediatype.FormatModelPack, mediatype.FormatCNAI} {
 		for _, k := range []mediatype.Kind{"weight", "weight.config", "doc", "code", "dataset"} {
 			for _, p := range []struct {
-				a store.Archive
-				c store.Codec
+				a filetable.Archive
+				c filetable.Codec
 			}{{none, ""}, {tar, ""}, {tar, gz}, {tar, zst}} {
 				s := mediatype.Layer(f, k, p.a, p.c)
 				got, err := mediatype.Parse(s)

@@ -3,7 +3,7 @@ package mediatype
 import (
 	"strings"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 )
 
 // OCI types.
@@ -36,8 +36,8 @@ const (
 
 // The layers of a converted image.
 const (
-	BlobLayer  = store.MediaTypeBlobLayer
-	TableLayer = store.MediaTypeTableLayer
+	BlobLayer  = filetable.MediaTypeBlobLayer
+	TableLayer = filetable.MediaTypeTableLayer
 )
 
 // ModelPack and CNAI types.
@@ -150,20 +150,20 @@ var table = map[string]Type{
 	OCIIndex:           {Format: FormatIndex, Role: RoleIndex},
 	OCIConfig:          {Format: FormatImage, Role: RoleConfig},
 	OCIEmpty:           {Format: FormatImage, Role: RoleConfig},
-	OCILayer:           {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar},
-	OCILayerGzip:       {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecGzip},
-	OCILayerZstd:       {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecZstd},
-	ociForeign:         {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar},
-	ociForeignGzip:     {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecGzip},
-	ociForeignZstd:     {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecZstd},
+	OCILayer:           {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar},
+	OCILayerGzip:       {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
+	OCILayerZstd:       {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecZstd},
+	ociForeign:         {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar},
+	ociForeignGzip:     {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
+	ociForeignZstd:     {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecZstd},
 	DockerManifest:     {Format: FormatImage, Role: RoleManifest},
 	DockerManifestList: {Format: FormatIndex, Role: RoleIndex},
 	DockerConfig:       {Format: FormatImage, Role: RoleConfig},
-	dockerLayer:        {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar},
-	dockerLayerGzip:    {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecGzip},
-	dockerLayerZstd:    {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecZstd},
-	dockerForeign:      {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar},
-	dockerForeignGzip:  {Format: FormatImage, Role: RoleLayer, Archive: store.ArchiveTar, Codec: store.CodecGzip},
+	dockerLayer:        {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar},
+	dockerLayerGzip:    {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
+	dockerLayerZstd:    {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecZstd},
+	dockerForeign:      {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar},
+	dockerForeignGzip:  {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
 	BlobLayer:          {Format: FormatImage, Role: RoleLayer},
 	TableLayer:         {Format: FormatImage, Role: RoleLayer},
 
@@ -181,8 +181,8 @@ var table = map[string]Type{
 	DockerAIMMProjSpec:  {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartProjector},
 	DockerAIMMProj:      {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartProjector},
 	DockerAISafetensors: {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartSafetensors},
-	DockerAIVLLMConfig:  {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeightConfig, Part: PartDir, Archive: store.ArchiveTar},
-	DockerAIDir:         {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartDir, Archive: store.ArchiveTar},
+	DockerAIVLLMConfig:  {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeightConfig, Part: PartDir, Archive: filetable.ArchiveTar},
+	DockerAIDir:         {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartDir, Archive: filetable.ArchiveTar},
 	DockerAIDDUF:        {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartDDUF},
 	DockerAILicense:     {Format: FormatDockerAI, Role: RoleLayer, Kind: KindDoc, Part: PartLicense},
 	DockerAITemplate:    {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTemplate},

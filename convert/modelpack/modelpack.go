@@ -7,7 +7,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
@@ -97,7 +97,7 @@ func place(l convert.Descriptor) (convert.Place, error) {
 			return convert.Place{}, err
 		}
 	}
-	if p.Archive != store.ArchiveNone {
+	if p.Archive != filetable.ArchiveNone {
 		return p, nil
 	}
 	if p.Path == "" {
@@ -117,7 +117,7 @@ func isModelLayer(t mediatype.Type) bool {
 	case mediatype.FormatModelPack, mediatype.FormatCNAI:
 		return true
 	case mediatype.FormatImage:
-		return t.Archive == store.ArchiveTar
+		return t.Archive == filetable.ArchiveTar
 	}
 	return false
 }

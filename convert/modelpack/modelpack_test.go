@@ -16,7 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/modelpack"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -70,8 +70,8 @@ func TestEveryKindAndPackingAndDialect(t *testing.T) {
 					f := converttest.File{Path: "dir/file.txt", Data: []byte("content"), Mode: 0o644}
 					data := map[string][]byte{
 						"raw": f.Data, "tar": converttest.Tar(f),
-						"tar+gzip": converttest.Compress(converttest.Tar(f), store.CodecGzip),
-						"tar+zstd": converttest.Compress(converttest.Tar(f), store.CodecZstd),
+						"tar+gzip": converttest.Compress(converttest.Tar(f), filetable.CodecGzip),
+						"tar+zstd": converttest.Compress(converttest.Tar(f), filetable.CodecZstd),
 					}[packing]
 					b := converttest.Make(converttest.Spec{
 						ArtifactType: artifactType,
@@ -238,7 +238,7 @@ func TestRefuses(t *testing.T) {
 		{"diffIDs of another type", `{"modelfs":{"diffIds":{"a":1}}}`, []converttest.Layer{good}, errdefs.ErrInvalidArgument, "diffIds"},
 		{"too many diffIDs", `{"modelfs":{"diffIds":["` + x + `","` + x + `"]}}`, []converttest.Layer{good}, errdefs.ErrInvalidArgument, "2 diffIDs for 1 layers"},
 		{"a raw layer with another diffID", `{"modelfs":{"diffIds":["` + digest.FromString("y").String() + `"]}}`, []converttest.Layer{good}, errdefs.ErrInvalidArgument, "layer 0 (" + x + ")"},
-		{"gzip bytes in a plain tar", "{}", []converttest.Layer{{MediaType: tarType, Data: string(converttest.Compress(converttest.Tar(file("a", "x")), store.CodecGzip))}}, errdefs.ErrInvalidArgument, "gzip"},
+		{"gzip bytes in a plain tar", "{}", []converttest.Layer{{MediaType: tarType, Data: string(converttest.Compress(converttest.Tar(file("a", "x")), filetable.CodecGzip))}}, errdefs.ErrInvalidArgument, "gzip"},
 		{"a GGUF file in a plain tar", "{}", []converttest.Layer{{MediaType: tarType, Data: "GGUF" + strings.Repeat("x", 2000)}}, errdefs.ErrInvalidArgument, "layer 0"},
 		{"a tar that ends early", "{}", []converttest.Layer{{MediaType: tarType, Data: tarOf(file("a", strings.Repeat("x", 2000)))[:1024]}}, errdefs.ErrInvalidArgument, "layer 0"},
 		{"an empty tar layer", "{}", []converttest.Layer{{MediaType: tarType, Data: ""}}, errdefs.ErrInvalidArgument, "layer 0"},
@@ -320,7 +320,7 @@ func TestATarWithOnlyTheBaseNameIsPlacedAtTheAnnotation(t *testing.T) {
 func TestDiffIDsOfCompressedLayersGoIntoTheTable(t *testing.T) {
 	t.Parallel()
 	p := converttest.Tar(file("a", "x"))
-	l := converttest.Layer{MediaType: gzipType, Data: string(converttest.Compress(p, store.CodecGzip))}
+	l := converttest.Layer{MediaType: gzipType, Data: string(converttest.Compress(p, filetable.CodecGzip))}
 	want := digest.FromBytes(p)
 	for _, tt := range []struct {
 		config string

@@ -11,7 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )
@@ -102,11 +102,11 @@ func TestKindsOfEarlyCNAI(t *testing.T) {
 		{"artifact type that says nothing, and weights", artifact + "layer.v1.tar", "model.safetensors", "", "weight"},
 		{"nothing", "", "", "", "weight"},
 	} {
-		for suffix, codec := range map[string]store.Codec{"": store.CodecNone, "+gzip": store.CodecGzip} {
+		for suffix, codec := range map[string]filetable.Codec{"": filetable.CodecNone, "+gzip": filetable.CodecGzip} {
 			t.Run(tt.name+suffix, func(t *testing.T) {
 				t.Parallel()
 				p := converttest.Tar(file("a", "x"))
-				if codec != store.CodecNone {
+				if codec != filetable.CodecNone {
 					p = converttest.Compress(p, codec)
 				}
 				l := converttest.Layer{MediaType: ociTar + suffix, Data: string(p), Annotations: map[string]string{}, ArtifactType: tt.artifactType}

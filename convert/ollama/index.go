@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -90,7 +90,7 @@ func (b *indexedBlob) locate() {
 // add adds the headers, as ranges of the blobs, and the index. The digest of the headers is that
 // of what was read: it will not match if the blobs, which are verified, have others.
 func (x *headerIndex) add(to *convert.Builder) error {
-	var parts []store.Source
+	var parts []filetable.Source
 	sum := digest.Canonical.Digester()
 	var at int64
 	layer := 0
@@ -102,7 +102,7 @@ func (x *headerIndex) add(to *convert.Builder) error {
 		if len(parts) == 0 {
 			layer = b.layer
 		}
-		parts = append(parts, store.Source{Blob: b.Digest, Size: b.Header.Size})
+		parts = append(parts, filetable.Source{Blob: b.Digest, Size: b.Header.Size})
 		sum.Hash().Write(b.read) // never returns an error
 		b.Header.Offset = at
 		at += b.Header.Size

@@ -11,7 +11,8 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -117,7 +118,7 @@ func parseChild(raw json.RawMessage) (Child, error) {
 		c.Manifest, c.Size = buf.Bytes(), int64(buf.Len())
 		c.Digest = digest.FromBytes(c.Manifest)
 	default:
-		if c.Digest, err = store.ParseDigest(d); err != nil {
+		if c.Digest, err = verify.ParseDigest(d); err != nil {
 			return Child{}, err
 		}
 		if size, ok := o.Int("size"); ok {
@@ -179,10 +180,10 @@ func Choose(l *List, runner string) (Child, error) {
 }
 
 // ParseManifest parses the manifest of the child, which was fetched as a blob. It returns a
-// *store.VerifyError for bytes that have not the digest in the list, and
+// *verify.Error for bytes that have not the digest in the list, and
 // errdefs.ErrInvalidArgument for a manifest that is not what the list says.
 func (c Child) ParseManifest(p []byte) (*convert.Manifest, error) {
-	if err := store.VerifyBytes(c.Digest, p); err != nil {
+	if err := verify.Bytes(c.Digest, p); err != nil {
 		return nil, err
 	}
 	m, err := convert.ParseManifest(p)
@@ -211,12 +212,12 @@ func (c Child) ParseManifest(p []byte) (*convert.Manifest, error) {
 
 // Origin returns the origin of the model that the child of a list makes. It is not that of the
 // same child without a list, since the list is kept with the model.
-func Origin(l *List, c Child) store.Origin {
+func Origin(l *List, c Child) filetable.Origin {
 	format := string(mediatype.FormatOllamaList)
 	if c.Runner != "" {
 		format += "/" + c.Runner
 	}
-	return store.Origin{Format: format, Digest: l.Digest, Mapping: convert.MappingVersion}
+	return filetable.Origin{Format: format, Digest: l.Digest, Mapping: convert.MappingVersion}
 }
 
 // ParseChild parses the model that is a child of a list. The blobs are those of a; p is the

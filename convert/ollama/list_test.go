@@ -13,7 +13,8 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/ollama"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -215,7 +216,7 @@ func TestAModelOfAList(t *testing.T) {
 	t.Parallel()
 	gguf := converttest.Ollama(converttest.Files([]byte("GGUF weights")), converttest.OllamaConfigNew)
 	mlx := converttest.OllamaTensors(converttest.TensorNamed, converttest.Tensors(10, 64))
-	origins := map[store.Origin]bool{}
+	origins := map[filetable.Origin]bool{}
 	for _, inline := range []bool{false, true} {
 		entries := []converttest.ListEntry{
 			{Built: mlx.Built, Runner: "mlx", Format: "safetensors", Inline: inline},
@@ -327,11 +328,11 @@ func FuzzList(f *testing.F) {
 			t.Fatalf("%d children", len(l.Children))
 		}
 		for _, c := range l.Children {
-			if _, err := store.ParseDigest(c.Digest.String()); err != nil {
+			if _, err := verify.ParseDigest(c.Digest.String()); err != nil {
 				t.Fatal(err)
 			}
 			if c.Manifest != nil {
-				if err := store.VerifyBytes(c.Digest, c.Manifest); err != nil {
+				if err := verify.Bytes(c.Digest, c.Manifest); err != nil {
 					t.Fatal(err)
 				}
 				if _, err := c.ParseManifest(c.Manifest); errdefs.IsDataLoss(err) {

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -56,7 +57,7 @@ func TestAMirrorThatLiesInRangesIsFoundOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := storetest.NewFetcher(slices.Collect(maps.Values(m.Blobs))...)
-			err = s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
+			err = s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
 			if tt.ok != (err == nil) || !tt.ok && !errdefs.IsDataLoss(err) {
 				t.Errorf("got error %v", err)
 			}

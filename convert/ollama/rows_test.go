@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )
@@ -139,7 +139,7 @@ func TestHostilePaths(t *testing.T) {
 				return
 			}
 			for p := range m {
-				if c, err := store.CleanPath(p); err != nil || c != p || strings.Contains(p, "passwd") {
+				if c, err := filetable.CleanPath(p); err != nil || c != p || strings.Contains(p, "passwd") {
 					t.Errorf("a file %q: %v", p, err)
 				}
 			}

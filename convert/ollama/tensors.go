@@ -10,7 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/safetensors"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -320,11 +320,11 @@ func (ts *tensors) assembleFile(f *merged) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	parts := []store.Source{{Inline: start}}
+	parts := []filetable.Source{{Inline: start}}
 	at := int64(len(start))
 	for _, r := range ranges {
 		blob := f.inputs[r.Input].blob
-		parts = append(parts, store.Source{Blob: blob, Offset: r.Offset, Size: r.Size})
+		parts = append(parts, filetable.Source{Blob: blob, Offset: r.Offset, Size: r.Size})
 		ts.index.note(blob, r.Offset, indexedRange{File: f.path, Offset: at, Size: r.Size})
 		at += r.Size
 	}

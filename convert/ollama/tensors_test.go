@@ -12,7 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/image"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -66,7 +66,7 @@ func checkTensors(t *testing.T, m *converttest.TensorModel) *convert.Model {
 		t.Error(err)
 	}
 	for _, b := range model.Table.Blobs {
-		if b.Archive != store.ArchiveFragments {
+		if b.Archive != filetable.ArchiveFragments {
 			continue
 		}
 		head := int64(0)
@@ -388,7 +388,7 @@ func TestATensorModelBecomesAnImageOfFewLayers(t *testing.T) {
 	if got := len(manifest.Layers); got != 257 {
 		t.Errorf("got %d layers, want 256 and the table", got)
 	}
-	table, err := store.DecodeTable(im.Table)
+	table, err := filetable.Decode(im.Table)
 	if err != nil {
 		t.Fatal(err)
 	}

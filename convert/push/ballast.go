@@ -11,7 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -51,7 +51,7 @@ func (c *conversion) planBallast(ctx context.Context) (*plan, error) {
 }
 
 // snifferOf returns what reads the headers of the files that are blobs.
-func snifferOf(t *store.Table) map[digest.Digest]*headers.Sniffer {
+func snifferOf(t *filetable.Table) map[digest.Digest]*headers.Sniffer {
 	sniffers := map[digest.Digest]*headers.Sniffer{}
 	for _, f := range t.Files {
 		if f.Source == nil || f.Digest == "" || f.Source.Blob != f.Digest || sniffers[f.Digest] != nil || len(sniffers) == headers.MaxFiles {
@@ -115,12 +115,12 @@ func (c *conversion) planMerged(ctx context.Context) (*plan, error) {
 	model := &convert.Model{Config: from.Config, ContextLength: from.ContextLength, Documents: from.Documents}
 	p, layers := &plan{}, map[digest.Digest]*layer{}
 	for _, f := range files {
-		if f.Type != store.TypeReg || layers[f.Digest] != nil && f.Digest != "" {
+		if f.Type != filetable.TypeReg || layers[f.Digest] != nil && f.Digest != "" {
 			continue
 		}
 		kind := f.kind
 		l := &layer{name: f.Path, fromBlob: f.fromBlob, open: f.open, desc: ocispec.Descriptor{
-			MediaType: mediatype.Layer(mediatype.FormatModelPack, kind, store.ArchiveNone, store.CodecNone), Digest: f.Digest, Size: f.Size}}
+			MediaType: mediatype.Layer(mediatype.FormatModelPack, kind, filetable.ArchiveNone, filetable.CodecNone), Digest: f.Digest, Size: f.Size}}
 		if open := f.open; f.Size > 0 && !c.o.NoChunks && open != nil {
 			l.chunks = filePassage(f.Size)
 			if headers.Has(f.Path, f.Size) {

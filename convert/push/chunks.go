@@ -8,12 +8,12 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/gguf"
 	"github.com/ballast-dev/ballast/convert/safetensors"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 )
 
 // chunkSize is the largest size of a chunk that has a digest of its own, in bytes.
-const chunkSize = store.MaxChunk
+const chunkSize = filetable.MaxChunk
 
 const (
 	// minTensor is the size in bytes from which on a tensor begins a chunk and ends one. Smaller ones
@@ -121,12 +121,12 @@ func (c *cutter) next(off int64) int64 {
 // A chunker cuts a file, whose bytes are written to it, into chunks, and computes their digests.
 type chunker struct {
 	cutter *cutter
-	chunks []store.Chunk
+	chunks []filetable.Chunk
 	hash   hash.Hash
 	off, n int64 // of the chunk that passes by
 
 	// emit, if not nil, gets each chunk and its bytes, and returns what is noted of it.
-	emit func(store.Chunk, []byte) (store.Chunk, error)
+	emit func(filetable.Chunk, []byte) (filetable.Chunk, error)
 	buf  []byte
 }
 
@@ -160,7 +160,7 @@ func (c *chunker) Write(p []byte) (int, error) {
 
 // cut ends a chunk.
 func (c *chunker) cut() (err error) {
-	k := store.Chunk{Offset: c.off, Size: c.n, Digest: digest.NewDigest(digest.SHA256, c.hash)}
+	k := filetable.Chunk{Offset: c.off, Size: c.n, Digest: digest.NewDigest(digest.SHA256, c.hash)}
 	if c.emit != nil {
 		if k, err = c.emit(k, c.buf); err != nil {
 			return err
@@ -189,8 +189,8 @@ type passing struct {
 
 // newPassage returns a passage of the files of a blob that is a file, or a tar without codec; nil if there
 // is nothing to compute.
-func newPassage(t *store.Table, b store.Blob) *passage {
-	if b.Codec != store.CodecNone || b.Archive != store.ArchiveNone && b.Archive != store.ArchiveTar {
+func newPassage(t *filetable.Table, b filetable.Blob) *passage {
+	if b.Codec != filetable.CodecNone || b.Archive != filetable.ArchiveNone && b.Archive != filetable.ArchiveTar {
 		return nil
 	}
 	p := &passage{whole: isFile(b)}
@@ -246,7 +246,7 @@ func (p *passage) Write(b []byte) (int, error) {
 }
 
 // note adds to a file of the blob what has passed of it.
-func (p *passage) note(f *store.File) {
+func (p *passage) note(f *filetable.File) {
 	if f.Size == 0 && f.Digest == "" {
 		f.Digest = digest.FromBytes(nil)
 	}

@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
@@ -22,7 +23,7 @@ func noise(seed byte, n int) []byte {
 
 // cutAll cuts a file whose bytes come in pieces of the given size, and checks that the chunks cover
 // it with the right digests.
-func cutAll(t testing.TB, p []byte, piece int) []store.Chunk {
+func cutAll(t testing.TB, p []byte, piece int) []filetable.Chunk {
 	t.Helper()
 	c := newChunker(int64(len(p)))
 	for at := 0; at < len(p); at += piece {
@@ -32,10 +33,10 @@ func cutAll(t testing.TB, p []byte, piece int) []store.Chunk {
 	}
 	var at int64
 	for _, k := range c.chunks {
-		if k.Offset != at || k.Size < 1 || k.Size > store.MaxChunk {
+		if k.Offset != at || k.Size < 1 || k.Size > filetable.MaxChunk {
 			t.Fatalf("chunk %+v, want one at %d", k, at)
 		}
-		if err := store.VerifyBytes(k.Digest, p[k.Offset:k.Offset+k.Size]); err != nil {
+		if err := verify.Bytes(k.Digest, p[k.Offset:k.Offset+k.Size]); err != nil {
 			t.Fatal(err)
 		}
 		at += k.Size
@@ -62,7 +63,7 @@ func tensors(changed int) (safe []converttest.SafeTensor, gguf []converttest.GGU
 }
 
 // shared returns how many bytes of the chunks of b are in chunks of a too.
-func shared(a, b []store.Chunk) (n int64) {
+func shared(a, b []filetable.Chunk) (n int64) {
 	have := map[digest.Digest]bool{}
 	for _, k := range a {
 		have[k.Digest] = true
@@ -124,7 +125,7 @@ func TestManyTensors(t *testing.T) {
 	}
 	for at := int64(0); at < 1<<30; {
 		end := c.next(at)
-		if end <= at || end-at > store.MaxChunk {
+		if end <= at || end-at > filetable.MaxChunk {
 			t.Fatalf("chunk from %d to %d", at, end)
 		}
 		at = end
@@ -140,15 +141,15 @@ func TestPassage(t *testing.T) {
 		converttest.File{Path: "empty"},
 		converttest.File{Path: "model.safetensors", Data: model},
 	)
-	members, err := store.TarIndex(bytes.NewReader(plain), int64(len(plain)))
+	members, err := filetable.TarIndex(bytes.NewReader(plain), int64(len(plain)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	blob := store.Blob{Digest: digest.FromBytes(plain), Size: int64(len(plain)), Archive: store.ArchiveTar}
-	table := &store.Table{Blobs: []store.Blob{blob}}
+	blob := filetable.Blob{Digest: digest.FromBytes(plain), Size: int64(len(plain)), Archive: filetable.ArchiveTar}
+	table := &filetable.Table{Blobs: []filetable.Blob{blob}}
 	for _, m := range members {
-		table.Files = append(table.Files, store.File{Path: m.Path, Type: m.Type, Size: m.Size,
-			Source: &store.Source{Blob: blob.Digest, Offset: m.Offset, Size: m.Size}})
+		table.Files = append(table.Files, filetable.File{Path: m.Path, Type: m.Type, Size: m.Size,
+			Source: &filetable.Source{Blob: blob.Digest, Offset: m.Offset, Size: m.Size}})
 	}
 	table.Files = append(table.Files, table.Files[2]) // a hard link
 	p := newPassage(table, blob)
@@ -161,7 +162,7 @@ func TestPassage(t *testing.T) {
 	for i, want := range [][]byte{[]byte("about it"), {}, model, model} {
 		f := table.Files[i]
 		p.note(&f)
-		if err := store.VerifyBytes(f.Digest, want); err != nil {
+		if err := verify.Bytes(f.Digest, want); err != nil {
 			t.Errorf("%s: %v", f.Path, err)
 		}
 		if diff := cmp.Diff(cutAll(t, want, max(len(want), 1)), f.Source.Chunks); diff != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/chunked"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -72,7 +72,7 @@ func (c *conversion) planCompressed(ctx context.Context) (*plan, error) {
 		p.layers = append(p.layers, k.layer)
 		k.prepare = func(ctx context.Context) error { return c.compress(ctx, k) }
 		if c.o.Compress == CompressChunked {
-			k.desc.MediaType = mediatype.Layer(mediatype.FormatModelPack, k.kind, store.ArchiveTar, store.CodecZstd)
+			k.desc.MediaType = mediatype.Layer(mediatype.FormatModelPack, k.kind, filetable.ArchiveTar, filetable.CodecZstd)
 		}
 	}
 	said := describe(ctx, files)
@@ -82,7 +82,7 @@ func (c *conversion) planCompressed(ctx context.Context) (*plan, error) {
 			Config: convert.MergeConfig(from.Config, said.Config), Documents: from.Documents,
 			ContextLength: cmp.Or(from.ContextLength, said.ContextLength),
 		}
-		model.Table = store.Table{Version: store.TableVersion, Origin: from.Table.Origin}
+		model.Table = filetable.Table{Version: filetable.Version, Origin: from.Table.Origin}
 		addPacks(model, files, packs)
 		im, err := image.Build(model)
 		if err != nil {
@@ -111,7 +111,7 @@ func packFiles(files []file, how Compression) []*pack {
 	if how == CompressSeekable {
 		seen := map[digest.Digest]bool{}
 		for _, f := range files {
-			if f.Type == store.TypeReg && f.Size > 0 && !isInline(f) && (f.Digest == "" || !seen[f.Digest]) {
+			if f.Type == filetable.TypeReg && f.Size > 0 && !isInline(f) && (f.Digest == "" || !seen[f.Digest]) {
 				seen[f.Digest] = true
 				add([]file{f}, f)
 			}
@@ -120,7 +120,7 @@ func packFiles(files []file, how Compression) []*pack {
 	}
 	dirs := map[string]file{}
 	for _, f := range files {
-		if f.Type == store.TypeDir {
+		if f.Type == filetable.TypeDir {
 			dirs[f.Path] = f
 		}
 	}
@@ -171,7 +171,7 @@ func (c *conversion) compress(ctx context.Context, k *pack) (err error) {
 
 // addPacks adds the files and the compressed blobs to a model.
 func addPacks(m *convert.Model, files []file, packs []*pack) {
-	sources := map[digest.Digest]*store.Source{} // by the digest of a file
+	sources := map[digest.Digest]*filetable.Source{} // by the digest of a file
 	seen := map[digest.Digest]bool{}
 	for i, k := range packs {
 		if !seen[k.desc.Digest] {
@@ -179,16 +179,16 @@ func addPacks(m *convert.Model, files []file, packs []*pack) {
 			l := convert.Layer{Desc: k.desc, Kind: k.kind, Path: k.path, MediaType: k.desc.MediaType}
 			l.Desc.MediaType = "" // no origin has it
 			m.Layers = append(m.Layers, l)
-			m.Table.Blobs = append(m.Table.Blobs, store.Blob{Digest: k.desc.Digest, Size: k.desc.Size, Archive: store.ArchiveChunks, Layer: i})
+			m.Table.Blobs = append(m.Table.Blobs, filetable.Blob{Digest: k.desc.Digest, Size: k.desc.Size, Archive: filetable.ArchiveChunks, Layer: i})
 		}
 		for _, member := range k.members {
 			if len(member.Chunks) == 0 {
 				continue
 			}
-			src := &store.Source{Blob: k.desc.Digest, Codec: store.CodecZstd}
+			src := &filetable.Source{Blob: k.desc.Digest, Codec: filetable.CodecZstd}
 			for _, c := range member.Chunks {
 				if c.Zeros { // needs no bytes
-					c.Chunk = store.Chunk{Offset: c.Offset, Size: c.Size}
+					c.Chunk = filetable.Chunk{Offset: c.Offset, Size: c.Size}
 				}
 				src.Chunks = append(src.Chunks, c.Chunk)
 			}
@@ -196,12 +196,12 @@ func addPacks(m *convert.Model, files []file, packs []*pack) {
 		}
 	}
 	for _, f := range files {
-		if f.Type == store.TypeReg {
+		if f.Type == filetable.TypeReg {
 			switch src := sources[f.Digest]; {
 			case src != nil:
 				f.Source = src
 			case !isInline(f):
-				f.Source = &store.Source{} // an empty file
+				f.Source = &filetable.Source{} // an empty file
 			}
 		}
 		m.Table.Files = append(m.Table.Files, f.File)

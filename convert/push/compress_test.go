@@ -16,7 +16,8 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -60,7 +61,7 @@ func modelDir(t testing.TB) (dir string, files map[string][]byte) {
 }
 
 // compressed converts the model of modelDir, and returns the manifest, the table and the layout.
-func compressed(t testing.TB, how push.Compression) (m ocispec.Manifest, table *store.Table, layout string, files map[string][]byte) {
+func compressed(t testing.TB, how push.Compression) (m ocispec.Manifest, table *filetable.Table, layout string, files map[string][]byte) {
 	t.Helper()
 	dir, files := modelDir(t)
 	src, err := push.OpenFiles(t.Context(), dir)
@@ -84,7 +85,7 @@ func compressed(t testing.TB, how push.Compression) (m ocispec.Manifest, table *
 		t.Fatal(err)
 	}
 	last := m.Layers[len(m.Layers)-1]
-	if table, err = store.DecodeTable(blobOf(t, layout, last.Digest)); err != nil {
+	if table, err = filetable.Decode(blobOf(t, layout, last.Digest)); err != nil {
 		t.Fatal(err)
 	}
 	return m, table, layout, files
@@ -100,11 +101,11 @@ func blobOf(t testing.TB, layout string, d digest.Digest) []byte {
 }
 
 // checkTable checks that the table has the files in chunks, each of which is what it says.
-func checkTable(t *testing.T, table *store.Table, layout string, files map[string][]byte) {
+func checkTable(t *testing.T, table *filetable.Table, layout string, files map[string][]byte) {
 	t.Helper()
 	zeros := 0
 	for _, f := range table.Files {
-		if err := store.VerifyBytes(f.Digest, files[f.Path]); err != nil {
+		if err := verify.Bytes(f.Digest, files[f.Path]); err != nil {
 			t.Errorf("%s: %v", f.Path, err)
 		}
 		for _, c := range f.Source.Chunks {
@@ -174,10 +175,10 @@ func TestZstdChunked(t *testing.T) {
 	m, table, layout, files := compressed(t, push.CompressChunked)
 	checkTable(t, table, layout, files)
 	unpacked := t.TempDir()
-	inTOC := map[string][]store.Chunk{}
+	inTOC := map[string][]filetable.Chunk{}
 	for _, l := range m.Layers[:len(m.Layers)-1] {
 		blob := blobOf(t, layout, l.Digest)
-		layer := chunked.Layer{Digest: l.Digest, Size: l.Size, Codec: store.CodecZstd, Annotations: l.Annotations}
+		layer := chunked.Layer{Digest: l.Digest, Size: l.Size, Codec: filetable.CodecZstd, Annotations: l.Annotations}
 		placed, err := chunked.Files(bytes.NewReader(blob), layer, "")
 		if err != nil {
 			t.Fatal(err)
@@ -262,7 +263,7 @@ func TestChunkedSources(t *testing.T) {
 		for _, o := range []push.Options{{}, {Form: push.FormModelPack}, {Compress: push.CompressChunked}} {
 			src := fromServer(t, s, c, ref)
 			for _, blob := range src.Model.Table.Blobs {
-				if blob.Archive != store.ArchiveChunks {
+				if blob.Archive != filetable.ArchiveChunks {
 					t.Errorf("%s: blob %+v is not of chunks", b.Name, blob)
 				}
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -63,7 +63,7 @@ var language = regexp.MustCompile(`^[a-z]{2}$`)
 func describe(ctx context.Context, files []file) headers.Report {
 	var list []headers.File
 	for _, f := range files {
-		if f.Type == store.TypeReg && f.open != nil {
+		if f.Type == filetable.TypeReg && f.open != nil {
 			list = append(list, headers.File{Path: f.Path, Size: f.Size, Open: f.open})
 		}
 	}

@@ -139,7 +139,7 @@ type conversion struct {
 }
 
 // Convert writes a model to a target. The manifest comes last: if there is an error, nothing new
-// has the name of the target. It returns *store.VerifyError if the source has wrong bytes,
+// has the name of the target. It returns *verify.Error if the source has wrong bytes,
 // errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if one of the two sides refuses,
 // and errdefs.ErrResourceExhausted if there is no space for what has to be unpacked.
 func Convert(ctx context.Context, src *Source, dst Target, o Options) (res *Result, err error) {

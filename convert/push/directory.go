@@ -15,7 +15,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -93,7 +93,7 @@ func single(name string, info fs.FileInfo) ([]localFile, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("neither a file nor a directory: %w", errdefs.ErrInvalidArgument)
 	}
-	p, err := store.CleanPath(filepath.Base(name))
+	p, err := filetable.CleanPath(filepath.Base(name))
 	if err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func scan(dir string) (files []localFile, losses []string, err error) {
 
 // local returns one file of a directory. Its content must be below one of allowed.
 func local(name, rel string, allowed []string) (localFile, error) {
-	p, err := store.CleanPath(rel)
+	p, err := filetable.CleanPath(rel)
 	if err != nil {
 		return localFile{}, err
 	}
@@ -241,23 +241,23 @@ func (l localFiles) Fetch(_ context.Context, d digest.Digest, _, off, n int64) (
 // localModel returns the model of files. Its origin is the digest of what they are called and what
 // is in them.
 func localModel(files []localFile) *convert.Model {
-	t := store.Table{Version: store.TableVersion}
+	t := filetable.Table{Version: filetable.Version}
 	m := &convert.Model{}
 	seen := map[digest.Digest]bool{}
 	for _, f := range files {
-		t.Files = append(t.Files, store.File{Path: f.path, Type: store.TypeReg, Mode: f.mode, Size: f.size, Digest: f.d,
-			Source: &store.Source{Blob: f.d, Size: f.size}})
+		t.Files = append(t.Files, filetable.File{Path: f.path, Type: filetable.TypeReg, Mode: f.mode, Size: f.size, Digest: f.d,
+			Source: &filetable.Source{Blob: f.d, Size: f.size}})
 		if seen[f.d] {
 			continue
 		}
 		seen[f.d] = true
 		kind := convert.KindByPath(f.path)
-		mediaType := mediatype.Layer(mediatype.FormatModelPack, kind, store.ArchiveNone, store.CodecNone)
+		mediaType := mediatype.Layer(mediatype.FormatModelPack, kind, filetable.ArchiveNone, filetable.CodecNone)
 		desc := ocispec.Descriptor{MediaType: mediaType, Digest: f.d, Size: f.size}
 		m.Layers = append(m.Layers, convert.Layer{Desc: desc, Kind: kind, Path: f.path, MediaType: mediaType})
-		t.Blobs = append(t.Blobs, store.Blob{Digest: f.d, Size: f.size, Layer: len(t.Blobs)})
+		t.Blobs = append(t.Blobs, filetable.Blob{Digest: f.d, Size: f.size, Layer: len(t.Blobs)})
 	}
-	t.Origin = store.Origin{Format: string(mediatype.FormatFiles), Digest: digest.FromBytes(encode(t.Files)), Mapping: convert.MappingVersion}
+	t.Origin = filetable.Origin{Format: string(mediatype.FormatFiles), Digest: digest.FromBytes(encode(t.Files)), Mapping: convert.MappingVersion}
 	m.Table = t
 	return m
 }

@@ -16,13 +16,16 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
 // A file is a file of the model with a way to read it.
 type file struct {
-	store.File
+	filetable.File
 	kind mediatype.Kind
 
 	// fromBlob says that the file is a blob of the source as it is.
@@ -66,15 +69,17 @@ func (w *workspace) Close() error {
 }
 
 // isFile reports whether a blob is a file as it is.
-func isFile(b store.Blob) bool { return b.Archive == store.ArchiveNone && b.Codec == store.CodecNone }
+func isFile(b filetable.Blob) bool {
+	return b.Archive == filetable.ArchiveNone && b.Codec == filetable.CodecNone
+}
 
 // files returns the files of the model, by path, each once. Those that are not blobs are brought
 // into the workspace, but for a dry run: then those whose digest is not known have none, and what is in compressed archives
 // is left out.
 func (c *conversion) files(ctx context.Context) ([]file, error) {
 	t := &c.src.Model.Table
-	rest, all := store.Table{Version: t.Version, Origin: t.Origin, Unpacks: t.Unpacks}, []file{}
-	blobs := map[digest.Digest]store.Blob{}
+	rest, all := filetable.Table{Version: t.Version, Origin: t.Origin, Unpacks: t.Unpacks}, []file{}
+	blobs := map[digest.Digest]filetable.Blob{}
 	for _, b := range t.Blobs {
 		blobs[b.Digest] = b
 		if !isFile(b) {
@@ -101,7 +106,7 @@ func (c *conversion) files(ctx context.Context) ([]file, error) {
 }
 
 // settle sorts files, makes each path occur once, and checks that they fit together.
-func settle(t *store.Table, all []file, partly bool) ([]file, error) {
+func settle(t *filetable.Table, all []file, partly bool) ([]file, error) {
 	slices.SortStableFunc(all, func(a, b file) int { return cmp.Compare(a.Path, b.Path) })
 	if !partly {
 		flat := flatten(t.Origin, all)
@@ -113,16 +118,16 @@ func settle(t *store.Table, all []file, partly bool) ([]file, error) {
 }
 
 // flatten returns the table of files of which each is a blob.
-func flatten(o store.Origin, files []file) *store.Table {
-	t := &store.Table{Version: store.TableVersion, Origin: o}
+func flatten(o filetable.Origin, files []file) *filetable.Table {
+	t := &filetable.Table{Version: filetable.Version, Origin: o}
 	seen := map[digest.Digest]bool{}
 	for _, f := range files {
-		if f.Type == store.TypeReg {
+		if f.Type == filetable.TypeReg {
 			if !seen[f.Digest] {
 				seen[f.Digest] = true
-				t.Blobs = append(t.Blobs, store.Blob{Digest: f.Digest, Size: f.Size, Layer: len(t.Blobs)})
+				t.Blobs = append(t.Blobs, filetable.Blob{Digest: f.Digest, Size: f.Size, Layer: len(t.Blobs)})
 			}
-			f.Source = &store.Source{Blob: f.Digest, Size: f.Size}
+			f.Source = &filetable.Source{Blob: f.Digest, Size: f.Size}
 		}
 		t.Files = append(t.Files, f.File)
 	}
@@ -130,7 +135,7 @@ func flatten(o store.Origin, files []file) *store.Table {
 }
 
 // unpack brings the blobs of t into the workspace and returns its files.
-func (c *conversion) unpack(ctx context.Context, t *store.Table) ([]file, error) {
+func (c *conversion) unpack(ctx context.Context, t *filetable.Table) ([]file, error) {
 	var all []file
 	if len(t.Blobs) == 0 {
 		return nil, nil
@@ -158,7 +163,7 @@ func (c *conversion) unpack(ctx context.Context, t *store.Table) ([]file, error)
 	if err := c.work.store.AddRef(ctx, "pin/convert", d, time.Time{}); err != nil {
 		return nil, err
 	}
-	err = c.work.store.Hydrate(ctx, d, store.HydrateOptions{Fetchers: []store.Fetcher{c.src.Fetcher}, Progress: c.o.Progress})
+	err = c.work.store.Hydrate(ctx, d, store.HydrateOptions{Fetchers: []transfer.Fetcher{c.src.Fetcher}, Progress: c.o.Progress})
 	if err != nil {
 		return nil, fmt.Errorf("unpack: %w", err)
 	}
@@ -167,7 +172,7 @@ func (c *conversion) unpack(ctx context.Context, t *store.Table) ([]file, error)
 		return nil, err
 	}
 	for _, f := range files {
-		if f.Type == store.TypeReg {
+		if f.Type == filetable.TypeReg {
 			all = append(all, file{File: f, kind: c.kind(f), open: c.object(f.Digest, f.Size)})
 		} else {
 			all = append(all, file{File: f})
@@ -177,7 +182,7 @@ func (c *conversion) unpack(ctx context.Context, t *store.Table) ([]file, error)
 }
 
 // kind returns the kind of a file: that of its layer, if it is alone there.
-func (c *conversion) kind(f store.File) mediatype.Kind {
+func (c *conversion) kind(f filetable.File) mediatype.Kind {
 	if f.Source == nil || len(f.Source.Parts) > 0 {
 		return convert.KindByPath(f.Path)
 	}
@@ -224,7 +229,7 @@ func (c *conversion) object(d digest.Digest, size int64) func(context.Context) (
 		return struct {
 			io.Reader
 			io.Closer
-		}{store.VerifyReader(f, d, size), f}, nil
+		}{verify.NewReader(f, d, size), f}, nil
 	}
 }
 

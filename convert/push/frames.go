@@ -12,7 +12,8 @@ import (
 	"os"
 
 	"github.com/ballast-dev/ballast/convert/chunked"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 )
@@ -66,7 +67,7 @@ func (w *frameWriter) frame(p []byte) (at, n int64, err error) {
 func (w *frameWriter) content(ctx context.Context, f file, also io.Writer) ([]chunked.Chunk, error) {
 	var list []chunked.Chunk
 	c := newChunker(f.Size)
-	c.emit = func(k store.Chunk, p []byte) (store.Chunk, error) {
+	c.emit = func(k filetable.Chunk, p []byte) (filetable.Chunk, error) {
 		var err error
 		k.At, k.Len, err = w.frame(p)
 		list = append(list, chunked.Chunk{Chunk: k, Zeros: isZeros(p)})
@@ -111,7 +112,7 @@ func (w *frameWriter) finish() (digest.Digest, Opener, error) {
 	}
 	d, size := digest.NewDigest(digest.SHA256, w.hash), w.off
 	return d, func(context.Context) (io.ReadCloser, error) {
-		return io.NopCloser(store.VerifyReader(io.NewSectionReader(w.f, 0, size), d, size)), nil
+		return io.NopCloser(verify.NewReader(io.NewSectionReader(w.f, 0, size), d, size)), nil
 	}, nil
 }
 
@@ -153,12 +154,12 @@ func (w *frameWriter) writeTar(ctx context.Context, files []file) ([]chunked.Mem
 	for i, f := range files {
 		m := chunked.Member{File: f.File, Header: t.headers[i]}
 		pending = append(pending, m.Header...)
-		if f.Type == store.TypeReg && f.Size > 0 || len(pending) > maxPending {
+		if f.Type == filetable.TypeReg && f.Size > 0 || len(pending) > maxPending {
 			if err := flush(); err != nil {
 				return nil, nil, err
 			}
 		}
-		if f.Type == store.TypeReg && f.Size > 0 {
+		if f.Type == filetable.TypeReg && f.Size > 0 {
 			sum := crc64.New(isoTable)
 			if m.Chunks, err = w.content(ctx, f, sum); err != nil {
 				return nil, nil, err

@@ -8,7 +8,7 @@ import (
 	"strconv"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -35,7 +35,7 @@ func (c *conversion) planImage(ctx context.Context) (*plan, error) {
 	}
 	dirs := map[string]file{}
 	for _, f := range files {
-		if f.Type == store.TypeDir {
+		if f.Type == filetable.TypeDir {
 			dirs[f.Path] = f
 		}
 	}
@@ -68,7 +68,7 @@ func group(files []file) (own, rest []file) {
 	slices.SortStableFunc(bySize, func(a, b file) int { return cmp.Compare(b.Size, a.Size) })
 	alone := map[string]bool{}
 	for _, f := range bySize {
-		if f.Type == store.TypeReg && f.Size >= ownLayer && len(alone) < maxOwnLayers {
+		if f.Type == filetable.TypeReg && f.Size >= ownLayer && len(alone) < maxOwnLayers {
 			alone[f.Path] = true
 		}
 	}

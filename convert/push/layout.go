@@ -17,7 +17,8 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -39,8 +40,8 @@ const maxIndex = 16 << 20
 var layoutTag = regexp.MustCompile(`^[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*)*$`)
 
 var (
-	_ Target        = (*Layout)(nil)
-	_ store.Fetcher = (*Layout)(nil)
+	_ Target           = (*Layout)(nil)
+	_ transfer.Fetcher = (*Layout)(nil)
 )
 
 // A Layout is an OCI layout, a directory with blobs and an index, with the tag that is read or
@@ -191,14 +192,14 @@ func (l *Layout) read(desc ocispec.Descriptor, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return store.ReadVerified(f, desc.Digest, desc.Size, limit)
+	return verify.Read(f, desc.Digest, desc.Size, limit)
 }
 
 // blobPath returns the path of a blob in the layout.
 func blobPath(d digest.Digest) string { return path.Join(layoutBlobs, d.Encoded()) }
 
 func (l *Layout) open(d digest.Digest) (*os.File, error) {
-	if _, err := store.ParseDigest(d.String()); err != nil {
+	if _, err := verify.ParseDigest(d.String()); err != nil {
 		return nil, err
 	}
 	return openRegular(l.root, blobPath(d))
@@ -253,7 +254,7 @@ func (l *Layout) Mount(context.Context, digest.Digest, string, string) (bool, er
 // Put writes a blob.
 func (l *Layout) Put(ctx context.Context, d digest.Digest, size int64, open Opener) error {
 	return l.ingest(ctx, open, func(f *os.File, body io.Reader) (digest.Digest, error) {
-		_, err := io.CopyBuffer(onlyWriter{f}, store.VerifyReader(body, d, size), make([]byte, bufferSize))
+		_, err := io.CopyBuffer(onlyWriter{f}, verify.NewReader(body, d, size), make([]byte, bufferSize))
 		return d, err
 	})
 }

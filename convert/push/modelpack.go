@@ -11,7 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -85,14 +85,14 @@ func (c *conversion) planModelPack(ctx context.Context) (*plan, error) {
 func (c *conversion) fileLayer(d dialect, f file) (*layer, error) {
 	kind := cmp.Or(f.kind, convert.KindByPath(f.Path))
 	var l *layer
-	if c.o.Tar || f.Type != store.TypeReg {
+	if c.o.Tar || f.Type != filetable.TypeReg {
 		var err error
-		if l, err = tarLayer([]file{f}, mediatype.Layer(d.format, kind, store.ArchiveTar, store.CodecNone)); err != nil {
+		if l, err = tarLayer([]file{f}, mediatype.Layer(d.format, kind, filetable.ArchiveTar, filetable.CodecNone)); err != nil {
 			return nil, err
 		}
 	} else {
 		l = &layer{open: f.open, fromBlob: f.fromBlob, desc: ocispec.Descriptor{
-			MediaType: mediatype.Layer(d.format, kind, store.ArchiveNone, store.CodecNone), Digest: f.Digest, Size: f.Size}}
+			MediaType: mediatype.Layer(d.format, kind, filetable.ArchiveNone, filetable.CodecNone), Digest: f.Digest, Size: f.Size}}
 	}
 	l.name = f.Path
 	l.desc.Annotations = map[string]string{d.filepath: f.Path, d.metadata: string(encode(metadataOf(f)))}
@@ -113,7 +113,7 @@ type fileMetadata struct {
 }
 
 // typeflags are the numbers that writers of ModelPack put in metadata.
-var typeflags = map[string]int{store.TypeReg: 0, store.TypeSymlink: 2, store.TypeDir: 5}
+var typeflags = map[string]int{filetable.TypeReg: 0, filetable.TypeSymlink: 2, filetable.TypeDir: 5}
 
 func metadataOf(f file) fileMetadata {
 	m := fileMetadata{Name: path.Base(f.Path), Mode: f.Mode, Size: f.Size, ModTime: f.ModTime.UTC(), Typeflag: typeflags[f.Type]}
@@ -149,8 +149,8 @@ func (c *conversion) keepOrigin(files []file, annotations map[string]string) []f
 		for n := 2; paths[name] || paths[path.Dir(name)]; n++ {
 			name = fmt.Sprintf("%s-%d/%s", path.Clean(originDir), n, doc.name)
 		}
-		files = append(files, file{kind: mediatype.KindDoc, open: opener(doc.p), File: store.File{
-			Path: name, Type: store.TypeReg, Mode: 0o644, Size: int64(len(doc.p)), Digest: d}})
+		files = append(files, file{kind: mediatype.KindDoc, open: opener(doc.p), File: filetable.File{
+			Path: name, Type: filetable.TypeReg, Mode: 0o644, Size: int64(len(doc.p)), Digest: d}})
 	}
 	return files
 }
@@ -164,15 +164,15 @@ func (c *conversion) withoutLinks(files []file) []file {
 	}
 	var out []file
 	for _, f := range files {
-		if f.Type != store.TypeSymlink {
+		if f.Type != filetable.TypeSymlink {
 			out = append(out, f)
 			continue
 		}
 		target := f
-		for n := 0; n < 40 && target.Type == store.TypeSymlink; n++ {
+		for n := 0; n < 40 && target.Type == filetable.TypeSymlink; n++ {
 			target = at[path.Join(path.Dir(target.Path), target.Target)]
 		}
-		if target.Type != store.TypeReg {
+		if target.Type != filetable.TypeReg {
 			c.lose("symbolic link %q to %q, which is not a file of the model", f.Path, f.Target)
 			continue
 		}
@@ -191,7 +191,7 @@ func (c *conversion) withoutFullDirs(files []file) []file {
 			full[dir] = true
 		}
 	}
-	return slices.DeleteFunc(files, func(f file) bool { return f.Type == store.TypeDir && full[f.Path] })
+	return slices.DeleteFunc(files, func(f file) bool { return f.Type == filetable.TypeDir && full[f.Path] })
 }
 
 // archivesLost notes that an origin with archives can not be put together again from its files.
@@ -199,7 +199,7 @@ func (c *conversion) archivesLost() {
 	archives, fragments := 0, 0
 	for _, b := range c.src.Model.Table.Blobs {
 		switch {
-		case b.Archive == store.ArchiveFragments:
+		case b.Archive == filetable.ArchiveFragments:
 			fragments++
 		case !isFile(b):
 			archives++

@@ -29,7 +29,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -314,7 +314,7 @@ func TestChunks(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := fromServer(t, s, c, s.host()+"/out:1")
-	var chunks []store.Chunk
+	var chunks []filetable.Chunk
 	for _, f := range again.Model.Table.Files {
 		if len(f.Source.Chunks) == 0 && f.Size > 0 {
 			t.Errorf("%s has no chunks", f.Path)
@@ -323,10 +323,10 @@ func TestChunks(t *testing.T) {
 			chunks = f.Source.Chunks
 		}
 	}
-	var want []store.Chunk
+	var want []filetable.Chunk
 	for off := 0; off < len(w); off += 4 << 20 {
 		p := w[off:min(len(w), off+4<<20)]
-		want = append(want, store.Chunk{Offset: int64(off), Size: int64(len(p)), Digest: digest.FromBytes(p)})
+		want = append(want, filetable.Chunk{Offset: int64(off), Size: int64(len(p)), Digest: digest.FromBytes(p)})
 	}
 	if diff := cmp.Diff(want, chunks); diff != "" {
 		t.Errorf("chunks (-want +got):\n%s", diff)
@@ -638,10 +638,10 @@ func testMemory(t *testing.T, o push.Options) {
 	to.discard = true
 	e := &endless{size: size, every: 100 << 20}
 	model := &convert.Model{
-		Table: store.Table{
-			Version: 1, Origin: store.Origin{Format: "x", Digest: h.Digest(), Mapping: 1},
-			Blobs: []store.Blob{{Digest: h.Digest(), Size: size}},
-			Files: []store.File{{Path: "w.bin", Type: store.TypeReg, Mode: 0o644, Size: size, Digest: h.Digest(), Source: &store.Source{Blob: h.Digest(), Size: size}}},
+		Table: filetable.Table{
+			Version: 1, Origin: filetable.Origin{Format: "x", Digest: h.Digest(), Mapping: 1},
+			Blobs: []filetable.Blob{{Digest: h.Digest(), Size: size}},
+			Files: []filetable.File{{Path: "w.bin", Type: filetable.TypeReg, Mode: 0o644, Size: size, Digest: h.Digest(), Source: &filetable.Source{Blob: h.Digest(), Size: size}}},
 		},
 		Layers: []convert.Layer{{Desc: ocispec.Descriptor{Digest: h.Digest(), Size: size}, Kind: mediatype.KindWeight, MediaType: mediatype.Layer(mediatype.FormatModelPack, mediatype.KindWeight, "", "")}},
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 )
 
@@ -21,7 +22,7 @@ type Source struct {
 	Model *convert.Model
 
 	// Fetcher reads the blobs of the model. It is not trusted.
-	Fetcher store.Fetcher
+	Fetcher transfer.Fetcher
 
 	// Manifest and Config are the documents of the origin, byte for byte; nil if there are none.
 	Manifest []byte
@@ -41,7 +42,7 @@ type Source struct {
 // FromArtifact makes a Source of an artifact in any format that parsers know, or of an image that was
 // converted before. f reads the blobs. It returns convert.ErrNotModel, wrapped with
 // errdefs.ErrNotImplemented, for what is not a model.
-func FromArtifact(ctx context.Context, parsers convert.Parsers, a convert.Artifact, f store.Fetcher) (*Source, error) {
+func FromArtifact(ctx context.Context, parsers convert.Parsers, a convert.Artifact, f transfer.Fetcher) (*Source, error) {
 	m, err := convert.ParseManifest(a.Manifest())
 	if err != nil {
 		return nil, err
@@ -79,11 +80,11 @@ func FromArtifact(ctx context.Context, parsers convert.Parsers, a convert.Artifa
 
 // readConverted returns the model of an image that was made by convert/image.
 func readConverted(ctx context.Context, a convert.Artifact, m *convert.Manifest, layer convert.Descriptor) (*convert.Model, error) {
-	p, err := convert.ReadBlob(ctx, a, layer, store.MaxTableSize)
+	p, err := convert.ReadBlob(ctx, a, layer, filetable.MaxSize)
 	if err != nil {
 		return nil, fmt.Errorf("file table: %w", err)
 	}
-	t, err := store.DecodeTable(p)
+	t, err := filetable.Decode(p)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +112,7 @@ func readConverted(ctx context.Context, a convert.Artifact, m *convert.Manifest,
 				}
 			}
 		}
-		if archive, codec := layerArchive(b, was); archive != store.ArchiveChunks {
+		if archive, codec := layerArchive(b, was); archive != filetable.ArchiveChunks {
 			l.MediaType = mediatype.Layer(mediatype.FormatModelPack, l.Kind, archive, codec)
 		}
 		model.Layers = append(model.Layers, l)
@@ -121,18 +122,18 @@ func readConverted(ctx context.Context, a convert.Artifact, m *convert.Manifest,
 
 // layerArchive is what a blob is in a media type: fragments are raw bytes, and chunks are what the
 // type of the layer said; if it said nothing, there is no type.
-func layerArchive(b store.Blob, was mediatype.Type) (store.Archive, store.Codec) {
+func layerArchive(b filetable.Blob, was mediatype.Type) (filetable.Archive, filetable.Codec) {
 	switch {
-	case b.Archive == store.ArchiveFragments:
-		return store.ArchiveNone, store.CodecNone
-	case b.Archive == store.ArchiveChunks && was.Archive == store.ArchiveTar:
+	case b.Archive == filetable.ArchiveFragments:
+		return filetable.ArchiveNone, filetable.CodecNone
+	case b.Archive == filetable.ArchiveChunks && was.Archive == filetable.ArchiveTar:
 		return was.Archive, was.Codec
 	}
 	return b.Archive, b.Codec
 }
 
 // kindOfBlob returns the kind of the first file of a blob.
-func kindOfBlob(t *store.Table, b store.Blob) mediatype.Kind {
+func kindOfBlob(t *filetable.Table, b filetable.Blob) mediatype.Kind {
 	for _, f := range t.Files {
 		if f.Source != nil && f.Source.Blob == b.Digest {
 			return convert.KindByPath(f.Path)

@@ -8,7 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -25,16 +26,16 @@ const (
 	readPause = 200 * time.Millisecond // doubles
 )
 
-// openBlob returns a blob of a source, verified: Read gives a *store.VerifyError instead of the last
+// openBlob returns a blob of a source, verified: Read gives a *verify.Error instead of the last
 // bytes if they are wrong. What is read goes to also too, if that is not nil, before it is
 // verified.
-func openBlob(ctx context.Context, f store.Fetcher, d digest.Digest, size int64, also io.Writer) io.ReadCloser {
+func openBlob(ctx context.Context, f transfer.Fetcher, d digest.Digest, size int64, also io.Writer) io.ReadCloser {
 	ctx, cancel := context.WithCancel(ctx)
 	a := &ahead{
 		cancel: cancel, free: make(chan []byte, buffers), full: make(chan piece, buffers),
 		stream: &blobStream{ctx: ctx, f: f, d: d, size: size},
 	}
-	a.verified = store.VerifyReader(a.stream, d, size)
+	a.verified = verify.NewReader(a.stream, d, size)
 	for range buffers {
 		a.free <- nil // made when they are needed
 	}
@@ -139,7 +140,7 @@ func (a *ahead) Close() error {
 // A blobStream is a blob from its first byte to its last. It goes on where it broke off.
 type blobStream struct {
 	ctx   context.Context // of the one who opened it; an io.Reader has no other way to get it
-	f     store.Fetcher
+	f     transfer.Fetcher
 	d     digest.Digest
 	size  int64
 	off   int64
@@ -211,7 +212,7 @@ func (b *blobStream) wait(err error) error {
 
 // pause waits before another try, for as long as err asks for or for d.
 func pause(ctx context.Context, err error, d time.Duration) error {
-	if ra, ok := errors.AsType[*store.RetryAfterError](err); ok {
+	if ra, ok := errors.AsType[*transfer.RetryAfterError](err); ok {
 		d = max(d, ra.After)
 	}
 	select {

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 )
 
 // tarEnd is the end of a tar: two blocks of zeros.
@@ -34,9 +34,9 @@ func newTarball(files []file) (*tarball, error) {
 			h.ModTime = time.Unix(0, 0)
 		}
 		switch f.Type {
-		case store.TypeDir:
+		case filetable.TypeDir:
 			h.Typeflag, h.Name = tar.TypeDir, f.Path+"/"
-		case store.TypeSymlink:
+		case filetable.TypeSymlink:
 			h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, f.Target, 0o777
 		default:
 			h.Typeflag, h.Size = tar.TypeReg, f.Size
@@ -100,7 +100,7 @@ func (r *tarReader) begin() error {
 	header := bytes.NewReader(r.t.headers[r.next])
 	r.next++
 	r.part = header
-	if f.Type != store.TypeReg || f.Size == 0 {
+	if f.Type != filetable.TypeReg || f.Size == 0 {
 		return nil
 	}
 	body, err := f.open(r.ctx)
@@ -136,11 +136,11 @@ func withParents(files []file, dirs map[string]file) []file {
 		for _, dir := range slices.Backward(above) {
 			d, ok := dirs[dir]
 			if !ok {
-				d = file{File: store.File{Path: dir, Type: store.TypeDir, Mode: dirMode}}
+				d = file{File: filetable.File{Path: dir, Type: filetable.TypeDir, Mode: dirMode}}
 			}
 			out = append(out, d)
 		}
-		if f.Type == store.TypeDir && have[f.Path] {
+		if f.Type == filetable.TypeDir && have[f.Path] {
 			continue
 		}
 		have[f.Path] = true

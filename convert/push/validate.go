@@ -10,7 +10,8 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -45,7 +46,7 @@ func validateManifest(manifest, config []byte) error {
 	case len(m.Layers) == 0:
 		return fmt.Errorf("no layers")
 	}
-	if err := store.VerifyBytes(m.Config.Digest, config); err != nil {
+	if err := verify.Bytes(m.Config.Digest, config); err != nil {
 		return fmt.Errorf("config: %w", err)
 	}
 	for i, l := range m.Layers {
@@ -67,21 +68,21 @@ func validateLayer(l ocispec.Descriptor) error {
 	if t.Format != mediatype.FormatModelPack || t.Role != mediatype.RoleLayer || l.MediaType != mediatype.Layer(t.Format, t.Kind, t.Archive, t.Codec) {
 		return fmt.Errorf("mediaType %q", l.MediaType)
 	}
-	if _, err := store.ParseDigest(l.Digest.String()); err != nil {
+	if _, err := verify.ParseDigest(l.Digest.String()); err != nil {
 		return err
 	}
 	if l.Size < 0 {
 		return fmt.Errorf("size %d", l.Size)
 	}
 	p := l.Annotations[mediatype.AnnotationFilepath]
-	if clean, err := store.CleanPath(p); err != nil || clean != p {
+	if clean, err := filetable.CleanPath(p); err != nil || clean != p {
 		return fmt.Errorf("path %q is not clean", p)
 	}
 	var meta fileMetadata
 	if err := strict([]byte(l.Annotations[mediatype.AnnotationMetadata]), &meta); err != nil {
 		return fmt.Errorf("file metadata: %w", err)
 	}
-	if t.Archive == store.ArchiveNone && meta.Size != l.Size {
+	if t.Archive == filetable.ArchiveNone && meta.Size != l.Size {
 		return fmt.Errorf("file metadata: size %d, not %d", meta.Size, l.Size)
 	}
 	return nil
@@ -114,7 +115,7 @@ func validateConfig(p []byte, layers int) error {
 		return fmt.Errorf("modelfs: type %q with %d diffIds for %d layers", cfg.ModelFS.Type, len(cfg.ModelFS.DiffIDs), layers)
 	}
 	for _, d := range cfg.ModelFS.DiffIDs {
-		if _, err := store.ParseDigest(d.String()); err != nil {
+		if _, err := verify.ParseDigest(d.String()); err != nil {
 			return fmt.Errorf("modelfs: %w", err)
 		}
 	}

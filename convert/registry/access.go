@@ -8,6 +8,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -132,7 +133,7 @@ func tagOf(im store.Image, n name) string {
 // Fetchers returns where the blobs of an image can be fetched: the repositories that it was
 // resolved from, with the credentials that callers gave for them and then without, or the
 // cartons that have them.
-func (h *Handler) Fetchers(im store.Image) []store.Fetcher {
+func (h *Handler) Fetchers(im store.Image) []transfer.Fetcher {
 	var refs []remote.Ref
 	for _, s := range im.Refs {
 		ref, err := remote.ParseRef(s)
@@ -152,8 +153,8 @@ func (h *Handler) Fetchers(im store.Image) []store.Fetcher {
 // it, if there are any, and then without: these may have expired. The tags and digests of refs do
 // not matter and can be empty. A repository that can not be reached by its hosts.toml is left
 // out and logged.
-func (h *Handler) Repositories(refs []remote.Ref) []store.Fetcher {
-	var l []store.Fetcher
+func (h *Handler) Repositories(refs []remote.Ref) []transfer.Fetcher {
+	var l []transfer.Fetcher
 	for _, s := range h.sites(refs) {
 		l = append(l, s.repo)
 	}

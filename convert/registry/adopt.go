@@ -8,6 +8,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
@@ -38,7 +39,7 @@ func (h *Handler) adopt(ctx context.Context, o *origin, who caller) (store.Image
 	if err != nil && !errdefs.IsNotFound(err) {
 		return store.Image{}, err
 	}
-	key := store.Origin{Format: "ahead", Digest: o.served.Digest}
+	key := filetable.Origin{Format: "ahead", Digest: o.served.Digest}
 	im, err = h.alone(ctx, flightKey(key, o, who), func(ctx context.Context) (store.Image, error) { return h.bring(ctx, o) })
 	if err != nil {
 		return store.Image{}, fmt.Errorf("%s: %w", o.ref, err)
@@ -61,18 +62,18 @@ func (h *Handler) bring(ctx context.Context, o *origin) (store.Image, error) {
 			return err
 		}
 	}
-	g.Go(read(&table, o.parsed.Layers[i], store.MaxTableSize))
+	g.Go(read(&table, o.parsed.Layers[i], filetable.MaxSize))
 	g.Go(read(&config, o.parsed.Config, maxImageConfig))
 	if err := g.Wait(); err != nil {
 		return store.Image{}, err
 	}
-	t, err := store.DecodeTable(table)
+	t, err := filetable.Decode(table)
 	if err != nil {
 		return store.Image{}, err
 	}
 	im := store.Image{
 		Manifest: o.served.Digest, Size: tableSize(t),
-		Origin: store.Origin{Format: t.Origin.Format, Digest: o.served.Digest, Mapping: t.Origin.Mapping},
+		Origin: filetable.Origin{Format: t.Origin.Format, Digest: o.served.Digest, Mapping: t.Origin.Mapping},
 	}
 	if im.Table, err = h.Store.PutTable(ctx, table); err != nil {
 		return store.Image{}, err

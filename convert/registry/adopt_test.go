@@ -8,7 +8,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -25,7 +25,7 @@ func TestConvertedAhead(t *testing.T) {
 	first := newFacade(t, remote.Options{})
 	made := first.get(t, u, "org/model", "v1")
 	m := decode[ocispec.Manifest](t, made)
-	im, err := first.h.Store.ImageByOrigin(t.Context(), store.Origin{Format: "modelpack", Digest: b.Digest(), Mapping: convert.MappingVersion})
+	im, err := first.h.Store.ImageByOrigin(t.Context(), filetable.Origin{Format: "modelpack", Digest: b.Digest(), Mapping: convert.MappingVersion})
 	if err != nil {
 		t.Fatal(err)
 	}

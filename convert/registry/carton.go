@@ -14,6 +14,9 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -100,7 +103,7 @@ func (h *Handler) urlOpener(address string, hash digest.Digest) opener {
 			return nil, err
 		}
 		c, err := carton.Open(ctx, src, o)
-		if _, ok := errors.AsType[*store.VerifyError](err); ok {
+		if _, ok := errors.AsType[*verify.Error](err); ok {
 			return nil, fmt.Errorf("the carton at the URL is not the one it was: %w: %w", err, errdefs.ErrNotFound)
 		}
 		return c, err
@@ -129,8 +132,8 @@ func (h *Handler) layerOpener(s site, artifact remote.Ref) opener {
 }
 
 // cartonFetchers returns the cartons that have the files of im.
-func (h *Handler) cartonFetchers(im store.Image, refs []remote.Ref) []store.Fetcher {
-	var l []store.Fetcher
+func (h *Handler) cartonFetchers(im store.Image, refs []remote.Ref) []transfer.Fetcher {
+	var l []transfer.Fetcher
 	var inRegistries []remote.Ref
 	for _, ref := range refs {
 		address, ok := h.cartonURL(ref)
@@ -192,25 +195,25 @@ func (b *cartonBody) Close() error {
 }
 
 // member returns the blob of im with digest d if it is a file of a carton: no registry has it.
-func (h *Handler) member(ctx context.Context, im store.Image, d digest.Digest) (store.Blob, bool) {
+func (h *Handler) member(ctx context.Context, im store.Image, d digest.Digest) (filetable.Blob, bool) {
 	if im.Origin.Format != string(mediatype.FormatCarton) || im.Table == "" || madeAhead(im) {
-		return store.Blob{}, false
+		return filetable.Blob{}, false
 	}
 	t, err := h.Store.Table(ctx, im.Table)
 	if err != nil {
-		return store.Blob{}, false // found out when the table itself is asked for
+		return filetable.Blob{}, false // found out when the table itself is asked for
 	}
 	for _, b := range t.Blobs {
 		if b.Digest == d {
 			return b, true
 		}
 	}
-	return store.Blob{}, false
+	return filetable.Blob{}, false
 }
 
 // serveMember answers with a file of a carton: the object, or what the carton has, which is
 // not verified; who asks for a digest does that.
-func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.Image, b store.Blob) error {
+func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.Image, b filetable.Blob) error {
 	if f, err := h.Store.OpenObject(b.Digest); err == nil {
 		defer f.Close()
 		serveContent(w, r, octets, b.Digest, f)
@@ -223,7 +226,7 @@ func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.I
 	if r.Method == http.MethodHead {
 		fetchers, err = nil, nil
 	}
-	var from store.Fetcher
+	var from transfer.Fetcher
 	for _, from = range fetchers {
 		if body, off, err = from.Fetch(r.Context(), b.Digest, b.Size, 0, b.Size); err == nil {
 			break

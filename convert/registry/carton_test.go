@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -108,7 +109,7 @@ func TestCartonURL(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := (store.Origin{Format: "carton", Digest: want.Hash(), Mapping: convert.MappingVersion}); im.Origin != want {
+			if want := (filetable.Origin{Format: "carton", Digest: want.Hash(), Mapping: convert.MappingVersion}); im.Origin != want {
 				t.Errorf("origin is %+v, want %+v", im.Origin, want)
 			}
 			if diff := cmp.Diff(im.Refs, []string{"carton.example/org/model:v1"}); diff != "" {
@@ -240,7 +241,7 @@ func TestCartonRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (store.Origin{Format: "carton", Digest: b.Digest(), Mapping: convert.MappingVersion}); im.Origin != want {
+	if want := (filetable.Origin{Format: "carton", Digest: b.Digest(), Mapping: convert.MappingVersion}); im.Origin != want {
 		t.Errorf("origin is %+v, want %+v", im.Origin, want)
 	}
 	member := "/v2/secret/model/blobs/" + digest.FromBytes(weights(3<<20)).String()

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/carton"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -43,7 +43,7 @@ type openCarton struct {
 
 	// Set by who opens it, and then not changed.
 	carton  *carton.Carton
-	fetcher store.Fetcher
+	fetcher transfer.Fetcher
 	opened  time.Time
 
 	converted digest.Digest // of the image; of the one conversion that runs

@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -173,23 +174,23 @@ func (o *origin) detect() error {
 }
 
 // key returns what the image is made from. Of a list it chooses the child.
-func (h *Handler) key(o *origin) (store.Origin, error) {
+func (h *Handler) key(o *origin) (filetable.Origin, error) {
 	if o.format != mediatype.FormatOllamaList {
-		return store.Origin{Format: string(o.format), Digest: o.served.Digest, Mapping: convert.MappingVersion}, nil
+		return filetable.Origin{Format: string(o.format), Digest: o.served.Digest, Mapping: convert.MappingVersion}, nil
 	}
 	var err error
 	if o.list, err = ollama.ParseList(o.served.Bytes); err != nil {
-		return store.Origin{}, err
+		return filetable.Origin{}, err
 	}
 	if o.chosen, err = ollama.Choose(o.list, cmp.Or(o.runner, h.OllamaRunner)); err != nil {
-		return store.Origin{}, err
+		return filetable.Origin{}, err
 	}
 	return ollama.Origin(o.list, o.chosen), nil
 }
 
 // flightKey is the key of a conversion that several wait for: they ask for the same with the same
 // credentials at the same place. Who asks elsewhere does not wait for a registry that stalls.
-func flightKey(key store.Origin, o *origin, who caller) string {
+func flightKey(key filetable.Origin, o *origin, who caller) string {
 	s := fmt.Sprintf("%s %s %s", key.Format, key.Digest, nameOf(o.ref))
 	if who.creds != nil {
 		s += fmt.Sprintf(" %q %q", who.creds.Username, who.creds.Secret)
@@ -332,7 +333,7 @@ func recordedRef(ref remote.Ref) string {
 
 // tableSize returns the sizes of the files of t as far as they are known, and of the archives
 // where they are not, in bytes.
-func tableSize(t *store.Table) int64 {
+func tableSize(t *filetable.Table) int64 {
 	var n int64
 	opaque := map[digest.Digest]bool{}
 	for _, u := range t.Unpacks {

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -67,7 +67,7 @@ func refusalOf(err error) *refusal {
 		return e
 	}
 	text := err.Error()
-	if _, ok := errors.AsType[*store.RetryAfterError](err); ok {
+	if _, ok := errors.AsType[*transfer.RetryAfterError](err); ok {
 		return &refusal{http.StatusTooManyRequests, codeTooMany, text}
 	}
 	switch {
@@ -107,7 +107,7 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	if e.status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Basic realm="ballast"`)
 	}
-	if ra, ok := errors.AsType[*store.RetryAfterError](err); ok {
+	if ra, ok := errors.AsType[*transfer.RetryAfterError](err); ok {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(ra.After.Seconds()))))
 	}
 	type item struct {

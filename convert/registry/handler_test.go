@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -108,7 +109,7 @@ func hydrate(t *testing.T, f *facade, u *upstream, repository string, table dige
 	}
 	got := map[string]digest.Digest{}
 	for _, file := range files {
-		if file.Type == store.TypeReg {
+		if file.Type == filetable.TypeReg {
 			got[file.Path] = file.Digest
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 )
@@ -139,7 +140,7 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (stor
 	}
 	return h.record(ctx, store.Image{
 		Manifest: index.Digest,
-		Origin:   store.Origin{Format: string(mediatype.FormatIndex), Digest: o.served.Digest, Mapping: convert.MappingVersion},
+		Origin:   filetable.Origin{Format: string(mediatype.FormatIndex), Digest: o.served.Digest, Mapping: convert.MappingVersion},
 	}, o.source())
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -58,7 +59,7 @@ func TestOllamaList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := (store.Origin{Format: tt.format, Digest: ggml.Digest(), Mapping: convert.MappingVersion}); im.Origin != want || im.Manifest != digest.FromBytes(got.body) {
+			if want := (filetable.Origin{Format: tt.format, Digest: ggml.Digest(), Mapping: convert.MappingVersion}); im.Origin != want || im.Manifest != digest.FromBytes(got.body) {
 				t.Errorf("image is %+v, want one made from %+v", im, want)
 			}
 			if diff := cmp.Diff(files(t, f, im), wanted(tt.want.Files)); diff != "" {
@@ -134,7 +135,7 @@ func files(t *testing.T, f *facade, im store.Image) map[string]digest.Digest {
 	}
 	got := map[string]digest.Digest{}
 	for _, file := range all {
-		if file.Type == store.TypeReg {
+		if file.Type == filetable.TypeReg {
 			got[file.Path] = file.Digest
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -43,7 +43,7 @@ func TestOtherMapping(t *testing.T) {
 	u.push("org/model", "v1", b)
 	f := newFacade(t, remote.Options{})
 	f.get(t, u, "org/model", "v1")
-	want := store.Origin{Format: string(b.Format), Digest: b.Digest(), Mapping: convert.MappingVersion}
+	want := filetable.Origin{Format: string(b.Format), Digest: b.Digest(), Mapping: convert.MappingVersion}
 	im, err := f.h.Store.ImageByOrigin(t.Context(), want)
 	if err != nil {
 		t.Fatal(err)

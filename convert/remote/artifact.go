@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -55,7 +56,7 @@ func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit 
 			return err
 		}
 		defer body.Close()
-		p, err = store.ReadVerified(body, desc.Digest, desc.Size, limit)
+		p, err = verify.Read(body, desc.Digest, desc.Size, limit)
 		return err
 	})
 	return p, err
@@ -78,7 +79,7 @@ func (a *Artifact) ReadSmall(ctx context.Context, d digest.Digest, limit int64) 
 		case int64(len(p)) > limit:
 			return fmt.Errorf("blob %s: more than %d bytes: %w", d, limit, errdefs.ErrInvalidArgument)
 		}
-		return store.VerifyBytes(d, p)
+		return verify.Bytes(d, p)
 	})
 	return p, err
 }
@@ -92,7 +93,7 @@ func retry(ctx context.Context, f func() error) error {
 			return err
 		}
 		wait := pause
-		if ra, ok := errors.AsType[*store.RetryAfterError](err); ok {
+		if ra, ok := errors.AsType[*transfer.RetryAfterError](err); ok {
 			if wait = ra.After; wait > readPatience {
 				return err
 			}
@@ -122,7 +123,7 @@ func final(err error) bool {
 // The reader works until ctx is done, and is for one user at a time. It is an io.Closer, which
 // ends the stream earlier.
 func (a *Artifact) BlobAt(ctx context.Context, desc ocispec.Descriptor) (io.ReaderAt, error) {
-	if _, err := store.ParseDigest(desc.Digest.String()); err != nil {
+	if _, err := verify.ParseDigest(desc.Digest.String()); err != nil {
 		return nil, err
 	}
 	if desc.Size < 0 {

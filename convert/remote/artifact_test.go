@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -112,7 +112,7 @@ func TestBlobAt(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.(io.Closer).Close()
-			members, err := store.TarIndex(r, int64(len(tt.blob)))
+			members, err := filetable.TarIndex(r, int64(len(tt.blob)))
 			if err != nil {
 				t.Fatal(err)
 			}

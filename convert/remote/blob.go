@@ -10,13 +10,14 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/contentrange"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-var _ store.Fetcher = (*Repository)(nil)
+var _ transfer.Fetcher = (*Repository)(nil)
 
 // A place is where a blob was found last.
 type place struct {
@@ -83,7 +84,7 @@ func limited(body io.ReadCloser, n int64) io.ReadCloser {
 // Blob returns the answer of the first host that has the blob, as it is and not verified, for
 // a client that verifies. ranges is a Range header, or empty. The caller closes the Body.
 func (r *Repository) Blob(ctx context.Context, d digest.Digest, ranges string) (*http.Response, error) {
-	if _, err := store.ParseDigest(d.String()); err != nil {
+	if _, err := verify.ParseDigest(d.String()); err != nil {
 		return nil, err
 	}
 	var out *http.Response

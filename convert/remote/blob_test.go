@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
 // fetch reads a range whole.
-func fetch(ctx context.Context, r store.Fetcher, d digest.Digest, size, off, n int64) ([]byte, int64, error) {
+func fetch(ctx context.Context, r transfer.Fetcher, d digest.Digest, size, off, n int64) ([]byte, int64, error) {
 	body, start, err := r.Fetch(ctx, d, size, off, n)
 	if err != nil {
 		return nil, 0, err

@@ -11,7 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -47,7 +47,7 @@ func (r *Repository) Resolve(ctx context.Context, ref Ref) (Manifest, error) {
 	if tagErr != nil {
 		return Manifest{}, err
 	}
-	if err := store.VerifyBytes(ref.Digest, m.Bytes); err != nil {
+	if err := verify.Bytes(ref.Digest, m.Bytes); err != nil {
 		return Manifest{}, fmt.Errorf("%s: the tag is another manifest now, and the registry does not serve the digest: %w", ref, err)
 	}
 	return m, nil
@@ -106,10 +106,10 @@ func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manife
 	}
 	want := ref.Digest
 	if want == "" && !signed(p) {
-		want, _ = store.ParseDigest(resp.Header.Get("Docker-Content-Digest")) // can be absent
+		want, _ = verify.ParseDigest(resp.Header.Get("Docker-Content-Digest")) // can be absent
 	}
 	if want != "" {
-		if err := store.VerifyBytes(want, p); err != nil {
+		if err := verify.Bytes(want, p); err != nil {
 			return Manifest{}, fmt.Errorf("%s: %w", e.Host, err)
 		}
 	}

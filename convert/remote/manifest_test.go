@@ -11,7 +11,8 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -90,8 +91,8 @@ func TestManifestOllama(t *testing.T) {
 	}
 	ref.Digest = digest.FromString("another")
 	_, err = r.Resolve(t.Context(), ref)
-	if _, ok := errors.AsType[*store.VerifyError](err); !ok {
-		t.Errorf("a tag that moved: %v, want a VerifyError", err)
+	if _, ok := errors.AsType[*verify.Error](err); !ok {
+		t.Errorf("a tag that moved: %v, want a verify.Error", err)
 	}
 	_, err = r.Manifest(t.Context(), "new")
 	mustRefuse(t, err, errdefs.IsFailedPrecondition, "requires a newer version of Ollama")
@@ -187,7 +188,7 @@ func TestRetryAfter(t *testing.T) {
 			if !errdefs.IsUnavailable(err) {
 				t.Errorf("category of %v", err)
 			}
-			ra, ok := errors.AsType[*store.RetryAfterError](err)
+			ra, ok := errors.AsType[*transfer.RetryAfterError](err)
 			if ok == tt.none {
 				t.Fatalf("%v is a RetryAfterError: %t", err, ok)
 			}

@@ -113,7 +113,7 @@ func uploadLocation(e *endpoint, resp *http.Response) (*url.URL, error) {
 }
 
 // PushBlob uploads a blob in one request. body must give size bytes, and an error instead of the
-// last of them if they are wrong, see store.VerifyReader: the error comes back. It
+// last of them if they are wrong, see verify.NewReader: the error comes back. It
 // returns errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the registry does not let
 // the caller; errdefs.ErrUnavailable is worth another try with a new body.
 func (r *Repository) PushBlob(ctx context.Context, d digest.Digest, size int64, body io.Reader) error {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -152,7 +152,7 @@ func (r Ref) checked() (Ref, error) {
 		return Ref{}, malformed("tag", r.Tag)
 	}
 	if r.Digest != "" {
-		if _, err := store.ParseDigest(r.Digest.String()); err != nil {
+		if _, err := verify.ParseDigest(r.Digest.String()); err != nil {
 			return Ref{}, fmt.Errorf("reference: %w", err)
 		}
 	}

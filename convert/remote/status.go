@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
@@ -44,7 +44,7 @@ func statusError(resp *http.Response, host string, secrets ...string) error {
 	}
 	err := fmt.Errorf("%s: %w", what, category(resp.StatusCode))
 	if after, ok := retryAfter(resp, time.Now()); ok {
-		return &store.RetryAfterError{After: after, Err: err}
+		return &transfer.RetryAfterError{After: after, Err: err}
 	}
 	return err
 }
@@ -88,7 +88,7 @@ func retryAfter(resp *http.Response, now time.Time) (time.Duration, bool) {
 	} else if h == "" && resp.StatusCode == http.StatusServiceUnavailable {
 		return 0, false
 	}
-	return min(max(after, 0), store.MaxRetryAfter), true
+	return min(max(after, 0), transfer.MaxRetryAfter), true
 }
 
 // registryMessage returns what the body of an error says, fit for one line of a log.

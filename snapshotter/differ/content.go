@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/defaults"
@@ -127,7 +127,7 @@ type ContentFetcher struct {
 	Namespace string
 }
 
-var _ store.Fetcher = (*ContentFetcher)(nil)
+var _ transfer.Fetcher = (*ContentFetcher)(nil)
 
 // Fetch implements store.Fetcher. It returns errdefs.ErrNotFound for a blob that the content
 // store does not have whole.

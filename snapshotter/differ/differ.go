@@ -10,6 +10,9 @@ import (
 
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/diff/apply"
@@ -33,7 +36,7 @@ type Options struct {
 
 	// Upstream returns where to fetch the blobs of a table from, in order. sources is what
 	// containerd knows of the table layer; it can be empty.
-	Upstream func(ctx context.Context, table digest.Digest, sources []Source) []store.Fetcher
+	Upstream func(ctx context.Context, table digest.Digest, sources []Source) []transfer.Fetcher
 
 	// Mode says when a model is shown that was got from these repositories. Nil means
 	// Complete.
@@ -46,7 +49,7 @@ type Options struct {
 	// Background brings the rest of a model that is shown already, until it is there or
 	// nothing refers to it any more. It returns at once. fetchers are what Apply would use.
 	// It is needed for modes other than Complete.
-	Background func(table digest.Digest, fetchers []store.Fetcher)
+	Background func(table digest.Digest, fetchers []transfer.Fetcher)
 
 	// Log is where the differ reports; nil discards.
 	Log *slog.Logger
@@ -79,7 +82,7 @@ func New(o Options) *Differ {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Upstream == nil {
-		o.Upstream = func(context.Context, digest.Digest, []Source) []store.Fetcher { return nil }
+		o.Upstream = func(context.Context, digest.Digest, []Source) []transfer.Fetcher { return nil }
 	}
 	return &Differ{o: o, plain: apply.NewFileSystemApplier(o.Content)}
 }
@@ -101,14 +104,14 @@ func (d *Differ) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mo
 	}
 	var f func(context.Context, ocispec.Descriptor, []mount.Mount) (digest.Digest, error)
 	switch desc.MediaType {
-	case store.MediaTypeTableLayer:
+	case filetable.MediaTypeTableLayer:
 		f = d.applyTable
-	case store.MediaTypeBlobLayer:
+	case filetable.MediaTypeBlobLayer:
 		f = d.applyBlob
 	default:
 		return d.applyPlain(ctx, desc, mounts, opts)
 	}
-	if _, err := store.ParseDigest(desc.Digest.String()); err != nil {
+	if _, err := verify.ParseDigest(desc.Digest.String()); err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	var config diff.ApplyConfig
@@ -138,7 +141,7 @@ func (d *Differ) applyBlob(ctx context.Context, desc ocispec.Descriptor, mounts 
 	if err := d.o.Snapshotter.MarkEmpty(ctx, id); err != nil {
 		return "", fmt.Errorf("apply blob layer %s: %w", desc.Digest, err)
 	}
-	return store.BlobDiffID(desc.Digest), nil
+	return filetable.BlobDiffID(desc.Digest), nil
 }
 
 // applyTable makes the model of a table layer complete and shows it.
@@ -161,7 +164,7 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 		return "", err
 	}
 	ns, _ := namespaces.Namespace(ctx)
-	fetchers := append([]store.Fetcher{&ContentFetcher{Provider: d.o.Content, Namespace: ns}}, d.o.Upstream(ctx, table, sources)...)
+	fetchers := append([]transfer.Fetcher{&ContentFetcher{Provider: d.o.Content, Namespace: ns}}, d.o.Upstream(ctx, table, sources)...)
 	early, err := d.expose(ctx, table, sources, fetchers)
 	if err == nil && !early {
 		err = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: fetchers})
@@ -181,7 +184,7 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 }
 
 // expose makes a model readable before it is complete, and says whether that is so.
-func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Source, fetchers []store.Fetcher) (bool, error) {
+func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Source, fetchers []transfer.Fetcher) (bool, error) {
 	mode := Complete
 	if d.o.Mode != nil && d.o.Snapshotter.Lazy() {
 		mode = d.o.Mode(from)
@@ -237,7 +240,7 @@ func (d *Differ) readTable(ctx context.Context, desc ocispec.Descriptor) (digest
 		return "", fmt.Errorf("read from the content store: %w", err)
 	}
 	defer ra.Close()
-	p, err := store.ReadVerified(bufio.NewReaderSize(content.NewReader(ra), contentBuffer), desc.Digest, desc.Size, store.MaxTableSize)
+	p, err := verify.Read(bufio.NewReaderSize(content.NewReader(ra), contentBuffer), desc.Digest, desc.Size, filetable.MaxSize)
 	if err != nil {
 		return "", err
 	}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -28,7 +28,7 @@ func TestApplyTable(t *testing.T) {
 	n := newNode(t)
 	weights, license := random(1, 3<<20), []byte("do as you like")
 	n.upstream = blobs{digest.FromBytes(weights): weights, digest.FromBytes(license): license}
-	desc := n.put(t, store.MediaTypeTableLayer, encode(t, []string{"LICENSE", "weights/w.gguf"}, license, weights), map[string]string{
+	desc := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"LICENSE", "weights/w.gguf"}, license, weights), map[string]string{
 		"containerd.io/distribution.source.registry.example:5000": "team/b,team/a",
 		"containerd.io/distribution.source.mirror.example":        "team/a",
 		"containerd.io/gc.root":                                   "x",
@@ -59,11 +59,11 @@ func TestApplyTable(t *testing.T) {
 func TestApplyLocal(t *testing.T) {
 	n := newNode(t)
 	weights := random(1, 5<<20+7)
-	blob := n.put(t, store.MediaTypeBlobLayer, weights, nil)
-	table := n.put(t, store.MediaTypeTableLayer, encode(t, []string{"w"}, weights), nil)
+	blob := n.put(t, filetable.MediaTypeBlobLayer, weights, nil)
+	table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"w"}, weights), nil)
 
 	got := n.apply(t, "", blob)
-	want := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: store.BlobDiffID(blob.Digest), Size: blob.Size}
+	want := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: filetable.BlobDiffID(blob.Digest), Size: blob.Size}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("blob layer (-got +want):\n%s", diff)
 	}
@@ -82,7 +82,7 @@ func TestApplyLocal(t *testing.T) {
 func TestApplyBlobUnfetched(t *testing.T) {
 	n := newNode(t)
 	d := digest.FromString("never fetched")
-	n.apply(t, "", ocispec.Descriptor{MediaType: store.MediaTypeBlobLayer, Digest: d, Size: 1 << 40})
+	n.apply(t, "", ocispec.Descriptor{MediaType: filetable.MediaTypeBlobLayer, Digest: d, Size: 1 << 40})
 }
 
 // What can not be fetched or is wrong leaves nothing that could become an image, and the
@@ -104,7 +104,7 @@ func TestApplyFails(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			n := newNode(t)
 			n.upstream = test.upstream
-			desc := n.put(t, store.MediaTypeTableLayer, encode(t, []string{"w"}, weights), nil)
+			desc := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"w"}, weights), nil)
 			_, err := n.applier.Apply(n.ctx, desc, n.prepare(t, "key", ""))
 			if !test.is(err) || !strings.Contains(fmt.Sprint(err), d.String()) {
 				t.Errorf("got %v, want an error of its kind that names the blob", err)
@@ -126,7 +126,7 @@ func TestApplyFails(t *testing.T) {
 
 func TestApplyHostileTable(t *testing.T) {
 	n := newNode(t)
-	good := n.put(t, store.MediaTypeTableLayer, encode(t, []string{"w"}, []byte("w")), nil)
+	good := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"w"}, []byte("w")), nil)
 	with := func(f func(*ocispec.Descriptor)) ocispec.Descriptor {
 		d := good
 		f(&d)
@@ -137,11 +137,11 @@ func TestApplyHostileTable(t *testing.T) {
 		desc ocispec.Descriptor
 		is   func(error) bool
 	}{
-		{"not a table", n.put(t, store.MediaTypeTableLayer, []byte("[]"), nil), errdefs.IsInvalidArgument},
-		{"empty", n.put(t, store.MediaTypeTableLayer, []byte("{}"), nil), anyError},
-		{"path leaves", n.put(t, store.MediaTypeTableLayer, hostilePath(t), nil), errdefs.IsInvalidArgument},
+		{"not a table", n.put(t, filetable.MediaTypeTableLayer, []byte("[]"), nil), errdefs.IsInvalidArgument},
+		{"empty", n.put(t, filetable.MediaTypeTableLayer, []byte("{}"), nil), anyError},
+		{"path leaves", n.put(t, filetable.MediaTypeTableLayer, hostilePath(t), nil), errdefs.IsInvalidArgument},
 		{"another size", with(func(d *ocispec.Descriptor) { d.Size-- }), errdefs.IsDataLoss},
-		{"huge", with(func(d *ocispec.Descriptor) { d.Size = store.MaxTableSize + 1 }), errdefs.IsInvalidArgument},
+		{"huge", with(func(d *ocispec.Descriptor) { d.Size = filetable.MaxSize + 1 }), errdefs.IsInvalidArgument},
 		{"negative", with(func(d *ocispec.Descriptor) { d.Size = -1 }), errdefs.IsInvalidArgument},
 		{"not there", with(func(d *ocispec.Descriptor) { d.Digest = digest.FromString("x") }), errdefs.IsNotFound},
 		{"no digest", with(func(d *ocispec.Descriptor) { d.Digest = "sha256:../../x" }), errdefs.IsInvalidArgument},
@@ -166,9 +166,9 @@ func hostilePath(t *testing.T) []byte {
 // Our layers on the snapshots of somebody else would be an empty directory.
 func TestApplyElsewhere(t *testing.T) {
 	n := newNode(t)
-	table := n.put(t, store.MediaTypeTableLayer, encode(t, []string{"w"}, []byte("w")), nil)
+	table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"w"}, []byte("w")), nil)
 	mounts := []mount.Mount{{Type: "bind", Source: t.TempDir(), Options: []string{"rw", "rbind"}}}
-	for _, desc := range []ocispec.Descriptor{table, {MediaType: store.MediaTypeBlobLayer, Digest: digest.FromString("b"), Size: 1}} {
+	for _, desc := range []ocispec.Descriptor{table, {MediaType: filetable.MediaTypeBlobLayer, Digest: digest.FromString("b"), Size: 1}} {
 		_, err := n.applier.Apply(n.ctx, desc, mounts)
 		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "ballast snapshotter") {
 			t.Errorf("%s: got %v, want failed precondition that names the snapshotter", desc.MediaType, err)
@@ -236,7 +236,7 @@ func zstded(t *testing.T, p []byte) []byte {
 // An ordinary image that was built on a model, and changes it.
 func TestApplyPlainOnModel(t *testing.T) {
 	n := newNode(t)
-	table := n.put(t, store.MediaTypeTableLayer, encode(t, []string{"d/a", "d/b", "d/c"}, []byte("a"), []byte("b"), []byte("c")), nil)
+	table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"d/a", "d/b", "d/c"}, []byte("a"), []byte("b"), []byte("c")), nil)
 	n.upstream = blobs{digest.FromString("a"): []byte("a"), digest.FromString("b"): []byte("b"), digest.FromString("c"): []byte("c")}
 	n.apply(t, "", table)
 	layer := n.put(t, ocispec.MediaTypeImageLayer, tarOf(t, [2]string{"d/.wh.a"}, [2]string{"d/b", "other"}, [2]string{"new", "new"}), nil)
@@ -277,7 +277,7 @@ func TestCompare(t *testing.T) {
 // Progress is for callers in the same process.
 func TestApplyProgress(t *testing.T) {
 	n := newNode(t)
-	desc := ocispec.Descriptor{MediaType: store.MediaTypeBlobLayer, Digest: digest.FromString("b"), Size: 77}
+	desc := ocispec.Descriptor{MediaType: filetable.MediaTypeBlobLayer, Digest: digest.FromString("b"), Size: 77}
 	var got []int64
 	_, err := n.differ.Apply(n.ctx, desc, n.prepare(t, "key", ""), diff.WithProgress(func(_ ocispec.Descriptor, done int64) { got = append(got, done) }))
 	if err != nil {
@@ -313,7 +313,7 @@ func TestWithoutData(t *testing.T) {
 func TestCommitContainer(t *testing.T) {
 	n := newNode(t)
 	n.upstream = blobs{digest.FromString("a"): []byte("a"), digest.FromString("b"): []byte("b"), digest.FromString("c"): []byte("c")}
-	table := n.put(t, store.MediaTypeTableLayer, encode(t, []string{"a", "b", "d/c"}, []byte("a"), []byte("b"), []byte("c")), nil)
+	table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"a", "b", "d/c"}, []byte("a"), []byte("b"), []byte("c")), nil)
 	n.apply(t, "", table)
 	mounts := n.prepare(t, "container", table.Digest.String())
 	dir := n.mount(t, mounts)

@@ -19,6 +19,8 @@ import (
 
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	diffapi "github.com/containerd/containerd/api/services/diff/v1"
 	"github.com/containerd/containerd/v2/contrib/diffservice"
@@ -142,11 +144,11 @@ func serve(t *testing.T, socket string, register func(*grpc.Server)) string {
 	return socket
 }
 
-func (n *node) fetchers(_ context.Context, _ digest.Digest, sources []Source) []store.Fetcher {
+func (n *node) fetchers(_ context.Context, _ digest.Digest, sources []Source) []transfer.Fetcher {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asked = sources
-	return []store.Fetcher{n.upstream}
+	return []transfer.Fetcher{n.upstream}
 }
 
 // blobs is a registry.
@@ -237,13 +239,13 @@ func (n *node) mount(t *testing.T, mounts []mount.Mount) string {
 // encode returns a table of files that are blobs of their own, in the order of names.
 func encode(t *testing.T, names []string, contents ...[]byte) []byte {
 	t.Helper()
-	table := store.Table{Version: store.TableVersion, Origin: store.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1}}
+	table := filetable.Table{Version: filetable.Version, Origin: filetable.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1}}
 	for i, p := range contents {
 		d := digest.FromBytes(p)
-		table.Blobs = append(table.Blobs, store.Blob{Digest: d, Size: int64(len(p)), Layer: i})
-		table.Files = append(table.Files, store.File{
-			Path: names[i], Type: store.TypeReg, Mode: 0o644, Size: int64(len(p)), Digest: d,
-			Source: &store.Source{Blob: d, Size: int64(len(p))},
+		table.Blobs = append(table.Blobs, filetable.Blob{Digest: d, Size: int64(len(p)), Layer: i})
+		table.Files = append(table.Files, filetable.File{
+			Path: names[i], Type: filetable.TypeReg, Mode: 0o644, Size: int64(len(p)), Digest: d,
+			Source: &filetable.Source{Blob: d, Size: int64(len(p))},
 		})
 	}
 	p, err := table.Encode()

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -74,7 +74,7 @@ func dirNode(name string) (uint64, bool) {
 
 // fileDigest returns the digest that a name in a directory stands for.
 func fileDigest(dir uint64, name string) (digest.Digest, bool) {
-	d, err := store.ParseDigest(string(digest.SHA256) + ":" + name)
+	d, err := verify.ParseDigest(string(digest.SHA256) + ":" + name)
 	if err != nil {
 		return "", false
 	}

@@ -5,17 +5,17 @@ import (
 	"compress/gzip"
 	"testing"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 )
 
 // chunks cuts p into chunks of the given size in bytes.
-func chunks(p []byte, size int) []store.Chunk {
-	var out []store.Chunk
+func chunks(p []byte, size int) []filetable.Chunk {
+	var out []filetable.Chunk
 	for at := 0; at < len(p); at += size {
 		part := p[at:min(at+size, len(p))]
-		out = append(out, store.Chunk{Offset: int64(at), Size: int64(len(part)), Digest: digest.FromBytes(part)})
+		out = append(out, filetable.Chunk{Offset: int64(at), Size: int64(len(part)), Digest: digest.FromBytes(part)})
 	}
 	return out
 }
@@ -33,7 +33,7 @@ func (b *Builder) TarChunks(t testing.TB, p []byte, size int) *Builder {
 	first := len(b.t.Files)
 	b.Tar(t, p)
 	for i, f := range b.t.Files[first:] {
-		if f.Type != store.TypeReg {
+		if f.Type != filetable.TypeReg {
 			continue
 		}
 		body := p[f.Source.Offset:][:f.Size]
@@ -45,7 +45,7 @@ func (b *Builder) TarChunks(t testing.TB, p []byte, size int) *Builder {
 
 // A Compressed is a blob of chunks that are compressed one by one.
 type Compressed struct {
-	Codec store.Codec
+	Codec filetable.Codec
 	Size  int // of a chunk, in bytes
 	Files []struct {
 		Path  string
@@ -68,7 +68,7 @@ func (b *Builder) Compressed(t testing.TB, c *Compressed) *Builder {
 	t.Helper()
 	var blob bytes.Buffer
 	blob.WriteString("something that is no chunk")
-	files := make([]store.File, len(c.Files))
+	files := make([]filetable.File, len(c.Files))
 	for i, f := range c.Files {
 		cs := chunks(f.Bytes, c.Size)
 		for j := range cs {
@@ -82,11 +82,11 @@ func (b *Builder) Compressed(t testing.TB, c *Compressed) *Builder {
 			cs[j].Len = int64(blob.Len()) - cs[j].At
 		}
 		blob.WriteString("header of the next file")
-		files[i] = store.File{Path: f.Path, Type: store.TypeReg, Mode: 0o644, Size: int64(len(f.Bytes)), Digest: digest.FromBytes(f.Bytes),
-			Source: &store.Source{Codec: c.Codec, Chunks: cs}}
+		files[i] = filetable.File{Path: f.Path, Type: filetable.TypeReg, Mode: 0o644, Size: int64(len(f.Bytes)), Digest: digest.FromBytes(f.Bytes),
+			Source: &filetable.Source{Codec: c.Codec, Chunks: cs}}
 	}
 	c.Blob = blob.Bytes()
-	d := b.blob(c.Blob, store.ArchiveChunks, store.CodecNone)
+	d := b.blob(c.Blob, filetable.ArchiveChunks, filetable.CodecNone)
 	for _, f := range files {
 		f.Source.Blob = d
 		b.File(f)
@@ -94,19 +94,19 @@ func (b *Builder) Compressed(t testing.TB, c *Compressed) *Builder {
 	return b
 }
 
-func compress(t testing.TB, w *bytes.Buffer, p []byte, c store.Codec) {
+func compress(t testing.TB, w *bytes.Buffer, p []byte, c filetable.Codec) {
 	t.Helper()
 	switch c {
-	case store.CodecNone:
+	case filetable.CodecNone:
 		w.Write(p)
-	case store.CodecZstd:
+	case filetable.CodecZstd:
 		e, err := zstd.NewWriter(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer e.Close()
 		w.Write(e.EncodeAll(p, nil))
-	case store.CodecGzip:
+	case filetable.CodecGzip:
 		g := gzip.NewWriter(w)
 		if _, err := g.Write(p); err != nil {
 			t.Fatal(err)

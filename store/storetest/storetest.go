@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -166,49 +167,49 @@ func Tar(t testing.TB, headers []tar.Header, contents [][]byte) []byte {
 }
 
 // A Builder makes tables.
-type Builder struct{ t store.Table }
+type Builder struct{ t filetable.Table }
 
 // NewBuilder returns a Builder of a table whose origin depends on name.
 func NewBuilder(name string) *Builder {
 	sum := sha256.Sum256([]byte(name))
-	return &Builder{store.Table{Version: store.TableVersion, Origin: store.Origin{
+	return &Builder{filetable.Table{Version: filetable.Version, Origin: filetable.Origin{
 		Format: "test", Digest: digest.NewDigestFromBytes(digest.SHA256, sum[:]), Mapping: 1,
 	}}}
 }
 
-func (b *Builder) blob(p []byte, a store.Archive, c store.Codec) digest.Digest {
+func (b *Builder) blob(p []byte, a filetable.Archive, c filetable.Codec) digest.Digest {
 	d := digest.FromBytes(p)
-	if !slices.ContainsFunc(b.t.Blobs, func(o store.Blob) bool { return o.Digest == d }) {
-		b.t.Blobs = append(b.t.Blobs, store.Blob{Digest: d, Size: int64(len(p)), Archive: a, Codec: c, Layer: len(b.t.Blobs)})
+	if !slices.ContainsFunc(b.t.Blobs, func(o filetable.Blob) bool { return o.Digest == d }) {
+		b.t.Blobs = append(b.t.Blobs, filetable.Blob{Digest: d, Size: int64(len(p)), Archive: a, Codec: c, Layer: len(b.t.Blobs)})
 	}
 	return d
 }
 
 // Raw adds a file that is a blob.
 func (b *Builder) Raw(path string, p []byte, mode uint32) *Builder {
-	d := b.blob(p, store.ArchiveNone, store.CodecNone)
-	return b.File(store.File{Path: path, Type: store.TypeReg, Mode: mode, Size: int64(len(p)), Digest: d,
-		Source: &store.Source{Blob: d, Size: int64(len(p))}})
+	d := b.blob(p, filetable.ArchiveNone, filetable.CodecNone)
+	return b.File(filetable.File{Path: path, Type: filetable.TypeReg, Mode: mode, Size: int64(len(p)), Digest: d,
+		Source: &filetable.Source{Blob: d, Size: int64(len(p))}})
 }
 
 // Inline adds a file whose bytes are in the table.
 func (b *Builder) Inline(path string, p []byte, mode uint32) *Builder {
-	return b.File(store.File{Path: path, Type: store.TypeReg, Mode: mode, Size: int64(len(p)), Digest: digest.FromBytes(p),
-		Source: &store.Source{Inline: p}})
+	return b.File(filetable.File{Path: path, Type: filetable.TypeReg, Mode: mode, Size: int64(len(p)), Digest: digest.FromBytes(p),
+		Source: &filetable.Source{Inline: p}})
 }
 
 // Tar adds the members of a plain tar.
 func (b *Builder) Tar(t testing.TB, p []byte) *Builder {
 	t.Helper()
-	d := b.blob(p, store.ArchiveTar, store.CodecNone)
-	members, err := store.TarIndex(bytes.NewReader(p), int64(len(p)))
+	d := b.blob(p, filetable.ArchiveTar, filetable.CodecNone)
+	members, err := filetable.TarIndex(bytes.NewReader(p), int64(len(p)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range members {
-		f := store.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
-		if m.Type == store.TypeReg {
-			f.Source = &store.Source{Blob: d, Offset: m.Offset, Size: m.Size}
+		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		if m.Type == filetable.TypeReg {
+			f.Source = &filetable.Source{Blob: d, Offset: m.Offset, Size: m.Size}
 		}
 		b.File(f)
 	}
@@ -216,8 +217,8 @@ func (b *Builder) Tar(t testing.TB, p []byte) *Builder {
 }
 
 // Unpack adds a compressed tar.
-func (b *Builder) Unpack(p []byte, c store.Codec, as string) *Builder {
-	b.t.Unpacks = append(b.t.Unpacks, store.Unpack{Blob: b.blob(p, store.ArchiveTar, c), As: as})
+func (b *Builder) Unpack(p []byte, c filetable.Codec, as string) *Builder {
+	b.t.Unpacks = append(b.t.Unpacks, filetable.Unpack{Blob: b.blob(p, filetable.ArchiveTar, c), As: as})
 	return b
 }
 
@@ -230,11 +231,11 @@ type Part struct {
 
 // Parts adds a file that is put together.
 func (b *Builder) Parts(path string, mode uint32, parts ...Part) *Builder {
-	f := store.File{Path: path, Type: store.TypeReg, Mode: mode, Source: &store.Source{}}
+	f := filetable.File{Path: path, Type: filetable.TypeReg, Mode: mode, Source: &filetable.Source{}}
 	for _, p := range parts {
-		src := store.Source{Inline: p.Inline}
+		src := filetable.Source{Inline: p.Inline}
 		if p.Blob != nil {
-			src = store.Source{Blob: b.blob(p.Blob, store.ArchiveFragments, store.CodecNone), Offset: int64(p.Off), Size: int64(p.N)}
+			src = filetable.Source{Blob: b.blob(p.Blob, filetable.ArchiveFragments, filetable.CodecNone), Offset: int64(p.Off), Size: int64(p.N)}
 		}
 		f.Size += src.Size + int64(len(src.Inline))
 		f.Source.Parts = append(f.Source.Parts, src)
@@ -243,14 +244,14 @@ func (b *Builder) Parts(path string, mode uint32, parts ...Part) *Builder {
 }
 
 // File adds a line as it is.
-func (b *Builder) File(f store.File) *Builder {
+func (b *Builder) File(f filetable.File) *Builder {
 	b.t.Files = append(b.t.Files, f)
 	return b
 }
 
 // Table returns the table.
-func (b *Builder) Table() *store.Table {
-	slices.SortStableFunc(b.t.Files, func(x, y store.File) int { return cmp.Compare(x.Path, y.Path) })
+func (b *Builder) Table() *filetable.Table {
+	slices.SortStableFunc(b.t.Files, func(x, y filetable.File) int { return cmp.Compare(x.Path, y.Path) })
 	return &b.t
 }
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/test/e2e/node"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -52,10 +52,10 @@ func lyingModel(t *testing.T, n *node.Node, b *converttest.Built, as digest.Dige
 	config := fetched(t, n, "/v2/lazy/lie/blobs/"+m.Config.Digest.String())
 	blobs := map[digest.Digest][]byte{}
 	for i, l := range m.Layers {
-		if l.MediaType != store.MediaTypeTableLayer {
+		if l.MediaType != filetable.MediaTypeTableLayer {
 			continue
 		}
-		table, err := store.DecodeTable(fetched(t, n, "/v2/lazy/lie/blobs/"+l.Digest.String()))
+		table, err := filetable.Decode(fetched(t, n, "/v2/lazy/lie/blobs/"+l.Digest.String()))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,7 +16,10 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -46,7 +49,7 @@ func newRig(t *testing.T) *rig {
 	r.handler = &admin.Handler{
 		Store: s, Version: admin.Version{Version: "1.2.3"},
 		Jobs:     func() []admin.Job { return nil },
-		Fetchers: func(store.Image) []store.Fetcher { return []store.Fetcher{r.fetcher} },
+		Fetchers: func(store.Image) []transfer.Fetcher { return []transfer.Fetcher{r.fetcher} },
 		Repaired: func(_ context.Context, d digest.Digest) error { r.repaired = append(r.repaired, d); return nil },
 		Metrics:  http.NotFoundHandler(),
 	}
@@ -105,7 +108,7 @@ func (r *rig) add(t *testing.T, ref string) store.Image {
 
 func (r *rig) hydrate(t *testing.T) {
 	t.Helper()
-	if err := r.store.Hydrate(t.Context(), r.image.Table, store.HydrateOptions{Fetchers: []store.Fetcher{r.fetcher}}); err != nil {
+	if err := r.store.Hydrate(t.Context(), r.image.Table, store.HydrateOptions{Fetchers: []transfer.Fetcher{r.fetcher}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -263,7 +266,7 @@ func TestIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.PutImage(ctx, store.Image{Manifest: d, Origin: store.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
+	if err := r.store.PutImage(ctx, store.Image{Manifest: d, Origin: filetable.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
 		t.Fatal(err)
 	}
 	all, err := r.client.Images(ctx)
@@ -349,7 +352,7 @@ func TestErrors(t *testing.T) {
 		{errdefs.ErrNotFound, errdefs.ErrNotFound},
 		{errdefs.ErrUnauthenticated, errdefs.ErrUnauthenticated},
 		{errdefs.ErrPermissionDenied, errdefs.ErrPermissionDenied},
-		{&store.VerifyError{Want: "sha256:a", Got: "sha256:b"}, errdefs.ErrDataLoss},
+		{&verify.Error{Want: "sha256:a", Got: "sha256:b"}, errdefs.ErrDataLoss},
 		{errdefs.ErrResourceExhausted, errdefs.ErrResourceExhausted},
 		{&os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}, errdefs.ErrResourceExhausted},
 		{errdefs.ErrNotImplemented, errdefs.ErrNotImplemented},

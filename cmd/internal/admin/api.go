@@ -7,6 +7,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/losses"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -65,10 +66,10 @@ type Detail struct {
 	Image
 
 	// Files are as shown if the image is complete, otherwise as far as known.
-	Files []store.File `json:"files"`
+	Files []filetable.File `json:"files"`
 
 	// Blobs are the blobs of the origin.
-	Blobs []store.Blob `json:"blobs"`
+	Blobs []filetable.Blob `json:"blobs"`
 
 	// ConfigJSON is the config of the converted image.
 	ConfigJSON json.RawMessage `json:"configJSON,omitempty"`

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -40,7 +41,7 @@ func (h *Handler) images(r *http.Request) (any, error) {
 
 // state returns im with its state, and its files if it is complete. An image that can not be
 // shown does not hide the others: it is StateInvalid.
-func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (Image, []store.File) {
+func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (Image, []filetable.File) {
 	if im.Refs == nil {
 		im.Refs = []string{} // as JSON
 	}
@@ -122,7 +123,7 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := Detail{Files: []store.File{}, Blobs: []store.Blob{}}
+	d := Detail{Files: []filetable.File{}, Blobs: []filetable.Blob{}}
 	im, err := h.findShown(ctx, r.FormValue("name"))
 	if err != nil {
 		// An index that can not be read is shown as far as it is known.
@@ -135,7 +136,7 @@ func (h *Handler) image(r *http.Request) (any, error) {
 		}
 		return d, nil
 	}
-	var files []store.File
+	var files []filetable.File
 	d.Image, files = h.state(ctx, im, refs)
 	t, err := h.Store.Table(ctx, im.Table)
 	if err != nil {
@@ -158,7 +159,7 @@ func (h *Handler) image(r *http.Request) (any, error) {
 		d.Files[i].Source = nil // large, and of use to nobody here
 	}
 	if t == nil {
-		t = &store.Table{Origin: im.Origin}
+		t = &filetable.Table{Origin: im.Origin}
 	}
 	h.explain(ctx, &d, t)
 	return d, nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -45,10 +46,10 @@ type LocalModel struct {
 // ImportPlan says what an import would do.
 type ImportPlan struct {
 	LocalModel
-	Manifest digest.Digest `json:"manifest"` // of the converted image
-	Origin   store.Origin  `json:"origin"`
-	Size     int64         `json:"size"` // bytes of the blobs
-	Blobs    []ImportBlob  `json:"blobs"`
+	Manifest digest.Digest    `json:"manifest"` // of the converted image
+	Origin   filetable.Origin `json:"origin"`
+	Size     int64            `json:"size"` // bytes of the blobs
+	Blobs    []ImportBlob     `json:"blobs"`
 }
 
 // ImportBlob is a blob of an ImportPlan.

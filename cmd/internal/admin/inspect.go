@@ -12,7 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/losses"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
@@ -66,7 +66,7 @@ func members(c convert.Config, contextLength int64) []member {
 
 // explain adds to d what the documents of an image and its files say. What can not be read leaves d
 // as it is: the image is shown without.
-func (h *Handler) explain(ctx context.Context, d *Detail, t *store.Table) {
+func (h *Handler) explain(ctx context.Context, d *Detail, t *filetable.Table) {
 	p, err := h.Store.ReadBytes(ctx, d.Config, maxConfig)
 	if err != nil || !json.Valid(p) {
 		return
@@ -88,7 +88,7 @@ func (h *Handler) explain(ctx context.Context, d *Detail, t *store.Table) {
 
 // Explain adds to d what became of the documents of the origin, from the config of the image and
 // its table.
-func (d *Detail) Explain(t *store.Table) {
+func (d *Detail) Explain(t *filetable.Table) {
 	docs, err := image.Documents(d.ConfigJSON, t)
 	if err != nil {
 		return
@@ -98,10 +98,10 @@ func (d *Detail) Explain(t *store.Table) {
 }
 
 // headers reads the headers of the files that are there: objects, which were verified.
-func (h *Handler) headers(ctx context.Context, files []store.File) headers.Report {
+func (h *Handler) headers(ctx context.Context, files []filetable.File) headers.Report {
 	var list []headers.File
 	for _, f := range files {
-		if f.Type != store.TypeReg || f.Digest == "" || !headers.Has(f.Path, f.Size) || len(list) > headers.MaxFiles {
+		if f.Type != filetable.TypeReg || f.Digest == "" || !headers.Has(f.Path, f.Size) || len(list) > headers.MaxFiles {
 			continue
 		}
 		open := func(context.Context) (io.ReadCloser, error) { return h.Store.OpenObject(f.Digest) }

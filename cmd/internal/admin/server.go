@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -43,7 +44,7 @@ type Handler struct {
 	Jobs func() []Job
 
 	// Fetchers returns where the blobs of an image can be fetched from.
-	Fetchers func(store.Image) []store.Fetcher
+	Fetchers func(store.Image) []transfer.Fetcher
 
 	// Repaired is called after the objects of a table were mended; snapshots that show it may
 	// need to be mended too.

@@ -16,7 +16,9 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -30,7 +32,7 @@ func (r *rig) put(t *testing.T, ref string, table digest.Digest) store.Image {
 		t.Fatal(err)
 	}
 	im := store.Image{Manifest: manifest, Config: manifest, Table: table, Refs: []string{ref},
-		Origin: store.Origin{Format: "test", Digest: digest.FromString(ref), Mapping: 1}}
+		Origin: filetable.Origin{Format: "test", Digest: digest.FromString(ref), Mapping: 1}}
 	if err := r.store.PutImage(t.Context(), im); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +102,7 @@ func TestPulling(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- r.store.Hydrate(context.Background(), table, store.HydrateOptions{Fetchers: []store.Fetcher{f}})
+		done <- r.store.Hydrate(context.Background(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
 	}()
 	<-asked
 	got := r.state(t, im.Manifest)
@@ -159,7 +161,7 @@ func TestRemoveIndexPin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.PutImage(ctx, store.Image{Manifest: d, Origin: store.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
+	if err := r.store.PutImage(ctx, store.Image{Manifest: d, Origin: filetable.Origin{Format: "index", Digest: digest.FromString("o"), Mapping: 1}, Refs: []string{ref}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{ref, testRef} {
@@ -200,7 +202,7 @@ func TestRepairGoesOn(t *testing.T) {
 	r.hydrate(t)
 	lost := storetest.Random(9, 1<<20)
 	im := r.put(t, "reg.example/lost:v1", storetest.NewBuilder("lost").Raw("lost.bin", lost, 0o644).Put(t, r.store))
-	if err := r.store.Hydrate(ctx, im.Table, store.HydrateOptions{Fetchers: []store.Fetcher{storetest.NewFetcher(lost)}}); err != nil {
+	if err := r.store.Hydrate(ctx, im.Table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(lost)}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{testRef, im.Refs[0]} {

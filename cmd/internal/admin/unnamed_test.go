@@ -6,7 +6,9 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -18,14 +20,14 @@ func TestUnnamed(t *testing.T) {
 	r := newRig(t)
 	p := storetest.Random(41, 9<<20)
 	f := storetest.NewFetcher(p)
-	table := storetest.NewBuilder("ahead").RawChunks("model.bin", p, 0o644, store.MaxChunk).Put(t, r.store)
+	table := storetest.NewBuilder("ahead").RawChunks("model.bin", p, 0o644, filetable.MaxChunk).Put(t, r.store)
 	if err := r.store.AddRef(t.Context(), "snapshot/1", table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.store.SetSources(t.Context(), table, []string{"reg.example/team/ahead"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []store.Fetcher{f}}); err != nil {
+	if err := r.store.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.store.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 0); err != nil {
@@ -48,7 +50,7 @@ func TestUnnamed(t *testing.T) {
 	if got == nil {
 		t.Fatal("it is not listed")
 	}
-	if got.State != admin.StateLazy || !got.Paused || got.Completed != store.MaxChunk || got.Total != int64(len(p)) || got.Snapshots != 1 ||
+	if got.State != admin.StateLazy || !got.Paused || got.Completed != filetable.MaxChunk || got.Total != int64(len(p)) || got.Snapshots != 1 ||
 		got.ID() != table || !cmp.Equal(got.Sources, []string{"reg.example/team/ahead"}) {
 		t.Errorf("got %+v", got)
 	}

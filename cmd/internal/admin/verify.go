@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -136,7 +137,7 @@ func (h *Handler) repairTable(ctx context.Context, t digest.Digest, event func(V
 		return nil, err
 	}
 	var names []string
-	var fetchers []store.Fetcher
+	var fetchers []transfer.Fetcher
 	for _, im := range images {
 		names = append(names, im.Refs...)
 		fetchers = append(fetchers, h.Fetchers(im)...)

@@ -7,6 +7,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/opencontainers/go-digest"
@@ -23,7 +24,7 @@ type countingApplier struct {
 
 // Apply implements diff.Applier.
 func (a *countingApplier) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
-	if desc.MediaType != store.MediaTypeTableLayer {
+	if desc.MediaType != filetable.MediaTypeTableLayer {
 		return a.Applier.Apply(ctx, desc, mounts, opts...)
 	}
 	active := a.metrics.active.WithLabelValues(byContainerd)

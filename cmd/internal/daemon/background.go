@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -33,7 +34,7 @@ const referredEvery = 5 * time.Second
 //	        waiting, twice as long each time
 type background struct {
 	store    *store.Store
-	fetchers func(ctx context.Context, table digest.Digest, sources []string) []store.Fetcher
+	fetchers func(ctx context.Context, table digest.Digest, sources []string) []transfer.Fetcher
 	options  store.ExposeOptions // but for fetchers
 	log      *slog.Logger
 
@@ -61,7 +62,7 @@ func (b *background) begin(ctx context.Context) (wait func() error) {
 }
 
 // start begins to bring a table. If that goes on already, the next attempt begins at once.
-func (b *background) start(table digest.Digest, fetchers []store.Fetcher) {
+func (b *background) start(table digest.Digest, fetchers []transfer.Fetcher) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ctx == nil || b.ended {
@@ -107,7 +108,7 @@ func (b *background) leave(table digest.Digest, again <-chan struct{}) bool {
 }
 
 // bring fetches until the table is complete or nothing refers to it.
-func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []store.Fetcher, again <-chan struct{}) {
+func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []transfer.Fetcher, again <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
@@ -163,7 +164,7 @@ func (b *background) watch(ctx context.Context, table digest.Digest, cancel func
 
 // renew returns where a table can be fetched from now, for readers too: credentials and places may be
 // other ones by now.
-func (b *background) renew(ctx context.Context, table digest.Digest) []store.Fetcher {
+func (b *background) renew(ctx context.Context, table digest.Digest) []transfer.Fetcher {
 	fetchers, err := b.expose(ctx, table)
 	if err != nil && ctx.Err() == nil {
 		b.log.Error("files of a model can not be read before it is complete", "table", table, "err", err)
@@ -172,7 +173,7 @@ func (b *background) renew(ctx context.Context, table digest.Digest) []store.Fet
 }
 
 // expose makes what is missing of a table readable, from wherever it can be had now.
-func (b *background) expose(ctx context.Context, table digest.Digest) ([]store.Fetcher, error) {
+func (b *background) expose(ctx context.Context, table digest.Digest) ([]transfer.Fetcher, error) {
 	sources, err := b.store.Sources(ctx, table)
 	if err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/errdefs"
 	notify "github.com/coreos/go-systemd/v22/daemon"
@@ -170,8 +171,8 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 // resolved, or, for an image that did not come through the facade, where containerd got the
 // table. The latter is not asked in addition: it is the same place, but containerd does not
 // always know the port.
-func (d *Daemon) sources(ctx context.Context, table digest.Digest, sources []differ.Source) []store.Fetcher {
-	var out []store.Fetcher
+func (d *Daemon) sources(ctx context.Context, table digest.Digest, sources []differ.Source) []transfer.Fetcher {
+	var out []transfer.Fetcher
 	images, err := d.store.ImagesByTable(ctx, table)
 	if err != nil {
 		d.log.Warn("images of a table are not known, asking where containerd got it", "digest", table, "err", err)

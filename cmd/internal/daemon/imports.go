@@ -10,6 +10,8 @@ import (
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -124,7 +126,7 @@ func (d *Daemon) takeOver(ctx context.Context, pl *pull, r admin.ImportRequest) 
 	if err != nil {
 		return store.Image{}, err
 	}
-	err = d.store.Hydrate(ctx, im.Table, store.HydrateOptions{Fetchers: []store.Fetcher{m}, Progress: func(ps []store.Progress) {
+	err = d.store.Hydrate(ctx, im.Table, store.HydrateOptions{Fetchers: []transfer.Fetcher{m}, Progress: func(ps []store.Progress) {
 		for i, s := range ps {
 			if s.State == "present" && shared[s.Blob] == "complete" {
 				ps[i].State = shared[s.Blob] // that it was there when Hydrate came is no news
@@ -166,7 +168,7 @@ func (d *Daemon) importPlan(ctx context.Context, r admin.ImportRequest) (_ admin
 }
 
 // way says how a blob would be taken over.
-func (d *Daemon) way(m *localModel, b store.Blob) (string, error) {
+func (d *Daemon) way(m *localModel, b filetable.Blob) (string, error) {
 	if o, err := d.store.OpenObject(b.Digest); err == nil {
 		return "present", o.Close()
 	}
@@ -175,19 +177,19 @@ func (d *Daemon) way(m *localModel, b store.Blob) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	if b.Archive != store.ArchiveNone || b.Codec != store.CodecNone {
+	if b.Archive != filetable.ArchiveNone || b.Codec != filetable.CodecNone {
 		return store.LinkNone, nil
 	}
 	return d.store.LinkWay(f)
 }
 
 // fileOf returns the path of the first file that has bytes of a blob.
-func fileOf(t *store.Table, d digest.Digest) string {
+func fileOf(t *filetable.Table, d digest.Digest) string {
 	for _, f := range t.Files {
 		if f.Source == nil {
 			continue
 		}
-		for _, src := range append([]store.Source{*f.Source}, f.Source.Parts...) {
+		for _, src := range append([]filetable.Source{*f.Source}, f.Source.Parts...) {
 			if src.Blob == d {
 				return f.Path
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -111,7 +111,7 @@ func (d *Daemon) mode(sources []differ.Source) differ.Mode {
 
 // laterSources returns where to fetch the blobs of a table from that was got from these
 // repositories some time ago.
-func (d *Daemon) laterSources(ctx context.Context, table digest.Digest, repositories []string) []store.Fetcher {
+func (d *Daemon) laterSources(ctx context.Context, table digest.Digest, repositories []string) []transfer.Fetcher {
 	var sources []differ.Source
 	for _, r := range repositories {
 		host, path, _ := strings.Cut(r, "/")

@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -27,7 +28,7 @@ var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errd
 // and whoever asks for the same reference in the same way joins it.
 type pulls struct {
 	convert  func(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error)
-	fetchers func(store.Image) []store.Fetcher
+	fetchers func(store.Image) []transfer.Fetcher
 	store    *store.Store
 	metrics  *metrics
 	log      *slog.Logger

@@ -14,7 +14,9 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -52,9 +54,9 @@ func newPullRig(t *testing.T) *pullRig {
 			if ref.Repository != "team/model" {
 				return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)
 			}
-			return store.Image{Table: r.table, Manifest: "sha256:m", Refs: []string{ref.String()}, Origin: store.Origin{Format: "test"}}, nil
+			return store.Image{Table: r.table, Manifest: "sha256:m", Refs: []string{ref.String()}, Origin: filetable.Origin{Format: "test"}}, nil
 		},
-		fetchers: func(store.Image) []store.Fetcher { return []store.Fetcher{r.fetcher} },
+		fetchers: func(store.Image) []transfer.Fetcher { return []transfer.Fetcher{r.fetcher} },
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})

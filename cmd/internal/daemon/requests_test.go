@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/google/go-cmp/cmp"
@@ -85,7 +85,7 @@ func TestCountingApplier(t *testing.T) {
 		mediaType string
 		fail      bool
 		want      float64 // while it is applied
-	}{{store.MediaTypeTableLayer, false, 1}, {store.MediaTypeTableLayer, true, 1}, {store.MediaTypeBlobLayer, false, 0}, {ocispec.MediaTypeImageLayer, false, 0}} {
+	}{{filetable.MediaTypeTableLayer, false, 1}, {filetable.MediaTypeTableLayer, true, 1}, {filetable.MediaTypeBlobLayer, false, 0}, {ocispec.MediaTypeImageLayer, false, 0}} {
 		failure := errors.New("no")
 		a.Applier = applierFunc(func(ocispec.Descriptor) error {
 			if got := active(); got != tt.want {

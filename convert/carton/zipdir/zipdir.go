@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
@@ -196,9 +196,9 @@ const (
 
 // newEntry checks what can be known of an entry from its central header.
 func newEntry(h header) (Entry, error) {
-	e := Entry{Type: store.TypeReg, Method: h.method, Packed: h.packed, Size: h.size, raw: h}
+	e := Entry{Type: filetable.TypeReg, Method: h.method, Packed: h.packed, Size: h.size, raw: h}
 	name, isDir := strings.CutSuffix(h.name, "/")
-	clean, err := store.CleanPath(name)
+	clean, err := filetable.CleanPath(name)
 	if err != nil {
 		return Entry{}, err
 	}
@@ -206,7 +206,7 @@ func newEntry(h header) (Entry, error) {
 		return Entry{}, invalid("the name is not clean")
 	}
 	if isDir {
-		e.Type = store.TypeDir
+		e.Type = filetable.TypeDir
 	}
 	if h.flags&(flagEncrypted|flagStrong|flagMasked) != 0 {
 		return Entry{}, fmt.Errorf("encrypted: %w", errdefs.ErrNotImplemented)
@@ -219,7 +219,7 @@ func newEntry(h header) (Entry, error) {
 		case t == typeDir && !isDir, t == typeSymlink && isDir, t == typeFile && isDir:
 			return Entry{}, invalid("the mode says something else than the name")
 		case t == typeSymlink:
-			e.Type = store.TypeSymlink
+			e.Type = filetable.TypeSymlink
 		case t != 0 && t != typeDir && t != typeFile:
 			return Entry{}, invalid("neither a file, nor a directory, nor a symbolic link")
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -60,12 +60,12 @@ func oracle(p []byte) (map[string]string, error) {
 	zr.RegisterDecompressor(zipdir.Zstd, zstd.ZipDecompressor())
 	all := map[string]string{}
 	for _, f := range zr.File {
-		typ := store.TypeReg
+		typ := filetable.TypeReg
 		switch {
 		case strings.HasSuffix(f.Name, "/"):
-			typ = store.TypeDir
+			typ = filetable.TypeDir
 		case f.ExternalAttrs>>16&0o170000 == 0o120000:
-			typ = store.TypeSymlink
+			typ = filetable.TypeSymlink
 		}
 		r, err := f.Open()
 		if err != nil {

@@ -9,18 +9,19 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-var _ store.Fetcher = (*Store)(nil)
+var _ transfer.Fetcher = (*Store)(nil)
 
 // Dir returns the absolute directory of the store.
 func (s *Store) Dir() string { return s.dir }
 
 // Fetch reads a range of a blob, which is not verified; see store.Fetcher. A file of another size
-// than the blob is final: it is a *store.VerifyError and errdefs.ErrFailedPrecondition.
+// than the blob is final: it is a *verify.Error and errdefs.ErrFailedPrecondition.
 func (s *Store) Fetch(_ context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
 	f, err := s.OpenBlob(d)
 	if err != nil {
@@ -28,7 +29,7 @@ func (s *Store) Fetch(_ context.Context, d digest.Digest, size, off, n int64) (i
 	}
 	info, err := f.Stat()
 	if err == nil && info.Size() != size {
-		wrong := &store.VerifyError{Want: d, Got: d, WantSize: size, GotSize: info.Size()}
+		wrong := &verify.Error{Want: d, Got: d, WantSize: size, GotSize: info.Size()}
 		err = fmt.Errorf("%w: %w", wrong, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
@@ -59,14 +60,14 @@ func (a *Artifact) ReadSmall(_ context.Context, d digest.Digest, limit int64) ([
 	if err != nil {
 		return nil, err
 	}
-	return store.ReadVerified(f, d, info.Size(), min(limit, convert.MaxManifestSize))
+	return verify.Read(f, d, info.Size(), min(limit, convert.MaxManifestSize))
 }
 
 // Explain says of an error of a model what a person can do about it: which file is damaged or not
 // there, and how Ollama brings it again. Other errors are returned as they are.
 func (s *Store) Explain(n Name, err error) error {
 	again := fmt.Sprintf("%q brings it again, unless the model was made here", "ollama pull "+n.Short())
-	if wrong, ok := errors.AsType[*store.VerifyError](err); ok {
+	if wrong, ok := errors.AsType[*verify.Error](err); ok {
 		if at, pathErr := s.BlobPath(wrong.Want); pathErr == nil {
 			return fmt.Errorf("%s is damaged; remove it, then %s: %w", at, again, err)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -94,7 +94,7 @@ func TestWords(t *testing.T) {
 		}
 	}
 	n, _ := localstore.ParseName("me/x")
-	wrong := &store.VerifyError{Want: digest.FromString("GGUF weights"), Got: digest.FromString("other")}
+	wrong := &verify.Error{Want: digest.FromString("GGUF weights"), Got: digest.FromString("other")}
 	if err := s.Explain(n, wrong); !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "blobs/sha256-"+wrong.Want.Encoded()+" is damaged") ||
 		!strings.Contains(err.Error(), `"ollama pull me/x:latest"`) {
 		t.Errorf("damaged: %v", err)

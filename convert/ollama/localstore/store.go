@@ -14,7 +14,7 @@ import (
 	"syscall"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -159,7 +159,7 @@ func (s *Store) readDir(dir string, top bool) ([]fs.DirEntry, error) {
 // Artifact returns the model with a name, as Ollama users write it. What it returns can be a
 // manifest list. It returns errdefs.ErrNotFound if there is no such model,
 // errdefs.ErrInvalidArgument for a link that leads anywhere but to a blob of the store, and a
-// *store.VerifyError for a manifest that is not the one the link says.
+// *verify.Error for a manifest that is not the one the link says.
 func (s *Store) Artifact(name string) (*Artifact, error) {
 	n, err := ParseName(name)
 	if err != nil {
@@ -211,7 +211,7 @@ func (s *Store) manifest(at string) ([]byte, error) {
 }
 
 // ReadManifest reads a blob that is a manifest, such as a child of a list. It returns a
-// *store.VerifyError if the blob has another digest than its name says.
+// *verify.Error if the blob has another digest than its name says.
 func (s *Store) ReadManifest(d digest.Digest) ([]byte, error) {
 	f, err := s.OpenBlob(d)
 	if err != nil {
@@ -222,7 +222,7 @@ func (s *Store) ReadManifest(d digest.Digest) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("blob %s: %w", d, err)
 	}
-	if err := store.VerifyBytes(d, p); err != nil {
+	if err := verify.Bytes(d, p); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -263,7 +263,7 @@ func (s *Store) open(at string) (*os.File, error) {
 
 // blobPath returns the path of a blob in the store. Early versions of Ollama had a colon in it.
 func (s *Store) blobPath(d digest.Digest) (string, error) {
-	if _, err := store.ParseDigest(d.String()); err != nil {
+	if _, err := verify.ParseDigest(d.String()); err != nil {
 		return "", err
 	}
 	at := path.Join(blobDir, "sha256-"+d.Encoded())
@@ -328,11 +328,11 @@ func (a *Artifact) ReadBlob(_ context.Context, desc ocispec.Descriptor, limit in
 		return nil, err
 	}
 	defer f.Close()
-	return store.ReadVerified(f, desc.Digest, desc.Size, limit)
+	return verify.Read(f, desc.Digest, desc.Size, limit)
 }
 
 // BlobAt returns the file of a blob, which is not verified; see convert.Artifact. It is an
-// io.Closer. It returns a *store.VerifyError for a file of another size.
+// io.Closer. It returns a *verify.Error for a file of another size.
 func (a *Artifact) BlobAt(_ context.Context, desc ocispec.Descriptor) (io.ReaderAt, error) {
 	f, err := a.s.OpenBlob(desc.Digest)
 	if err != nil {
@@ -340,7 +340,7 @@ func (a *Artifact) BlobAt(_ context.Context, desc ocispec.Descriptor) (io.Reader
 	}
 	info, err := f.Stat()
 	if err == nil && info.Size() != desc.Size {
-		err = &store.VerifyError{Want: desc.Digest, Got: desc.Digest, WantSize: desc.Size, GotSize: info.Size()}
+		err = &verify.Error{Want: desc.Digest, Got: desc.Digest, WantSize: desc.Size, GotSize: info.Size()}
 	}
 	if err != nil {
 		f.Close()

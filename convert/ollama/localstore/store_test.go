@@ -14,7 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -95,7 +95,7 @@ func TestAModelInEachLayoutIsTheSameModel(t *testing.T) {
 						t.Fatal(err)
 					}
 					p, err := os.ReadFile(path)
-					if err != nil || store.VerifyBytes(blob.Digest, p) != nil {
+					if err != nil || verify.Bytes(blob.Digest, p) != nil {
 						t.Errorf("%s: %v, or other bytes", path, err)
 					}
 				}

@@ -1,4 +1,4 @@
-package store_test
+package filetable_test
 
 import (
 	"archive/tar"
@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -35,31 +35,9 @@ func TestCleanPath(t *testing.T) {
 		`..\..\x`: "", `a\..\..\x`: "", `\x`: "", "a\nb": "", "a\x7fb": "", "a\xffb": "",
 		strings.Repeat("x", 256): "", strings.Repeat("x/", 64) + "x": "", strings.Repeat("long/", 900): "",
 	} {
-		got, err := store.CleanPath(in)
+		got, err := filetable.CleanPath(in)
 		if got != want || (want == "") != errdefs.IsInvalidArgument(err) {
 			t.Errorf("CleanPath(%.60q) = %q, %v; want %q", in, got, err, want)
-		}
-	}
-}
-
-func TestParseDigest(t *testing.T) {
-	hex := strings.Repeat("0a", 32)
-	for in, want := range map[string]func(error) bool{
-		"sha256:" + hex:                     func(err error) bool { return err == nil },
-		"sha512:" + hex + hex:               errdefs.IsNotImplemented,
-		"md5:" + hex[:32]:                   errdefs.IsNotImplemented,
-		"sha256:" + hex[1:]:                 errdefs.IsInvalidArgument,
-		"sha256:" + hex + "0":               errdefs.IsInvalidArgument,
-		"sha256:" + strings.ToUpper(hex):    errdefs.IsInvalidArgument,
-		"sha256:../../x":                    errdefs.IsInvalidArgument,
-		"sha256-" + hex:                     errdefs.IsInvalidArgument,
-		"":                                  errdefs.IsInvalidArgument,
-		"sha256:" + hex[:62] + "/.":         errdefs.IsInvalidArgument,
-		"sha256:" + hex + "\n":              errdefs.IsInvalidArgument,
-		"sha256:" + strings.Repeat("g", 64): errdefs.IsInvalidArgument,
-	} {
-		if d, err := store.ParseDigest(in); !want(err) || err == nil && d.String() != in {
-			t.Errorf("ParseDigest(%q) = %q, %v", in, d, err)
 		}
 	}
 }
@@ -69,11 +47,11 @@ func FuzzCleanPath(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		got, err := store.CleanPath(s)
+		got, err := filetable.CleanPath(s)
 		if err != nil {
 			return
 		}
-		if again, err := store.CleanPath(got); err != nil || again != got {
+		if again, err := filetable.CleanPath(got); err != nil || again != got {
 			t.Errorf("CleanPath(%q) = %q, and of that %q, %v", s, got, again, err)
 		}
 		if joined := path.Join("/root", got); !strings.HasPrefix(joined, "/root/") {
@@ -99,7 +77,7 @@ func TestTarIndexRefusesWhatAModelMustNotContain(t *testing.T) {
 		"name with NUL through PAX path": {Name: "x\x01", Mode: 0o644},
 	} {
 		p := storetest.Tar(t, []tar.Header{reg, h}, [][]byte{[]byte("x"), nil})
-		if _, err := store.TarIndex(bytes.NewReader(p), int64(len(p))); !errdefs.IsInvalidArgument(err) {
+		if _, err := filetable.TarIndex(bytes.NewReader(p), int64(len(p))); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v, want invalid argument", name, err)
 		}
 	}
@@ -108,7 +86,7 @@ func TestTarIndexRefusesWhatAModelMustNotContain(t *testing.T) {
 		"empty": nil, "gzip": {0x1f, 0x8b, 8, 0, 1, 2, 3, 4}, "GGUF": append([]byte("GGUF"), make([]byte, 600)...),
 		"cut in the content": good[:1000], "cut in the header": good[:300],
 	} {
-		if _, err := store.TarIndex(bytes.NewReader(p), int64(len(p))); !errdefs.IsInvalidArgument(err) {
+		if _, err := filetable.TarIndex(bytes.NewReader(p), int64(len(p))); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v, want invalid argument", name, err)
 		}
 	}
@@ -116,7 +94,7 @@ func TestTarIndexRefusesWhatAModelMustNotContain(t *testing.T) {
 
 func TestTarIndexMasksModes(t *testing.T) {
 	p := storetest.Tar(t, []tar.Header{{Name: "f", Mode: 0o6755}, {Name: "t/", Typeflag: tar.TypeDir, Mode: 0o1777}}, [][]byte{nil, nil})
-	m, err := store.TarIndex(bytes.NewReader(p), int64(len(p)))
+	m, err := filetable.TarIndex(bytes.NewReader(p), int64(len(p)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,10 +104,10 @@ func TestTarIndexMasksModes(t *testing.T) {
 }
 
 func TestPlaceTar(t *testing.T) {
-	one := []store.Member{{Path: "bar.json", Type: store.TypeReg}}
+	one := []filetable.Member{{Path: "bar.json", Type: filetable.TypeReg}}
 	for _, tc := range []struct {
 		name    string
-		members []store.Member
+		members []filetable.Member
 		as      string
 		want    string
 	}{
@@ -137,10 +115,10 @@ func TestPlaceTar(t *testing.T) {
 		{"the same path", one, "bar.json", "bar.json"},
 		{"no path given", one, "", "bar.json"},
 		{"another base name", one, "foo/baz.json", "bar.json"},
-		{"member with a directory", []store.Member{{Path: "x/bar.json", Type: store.TypeReg}}, "foo/bar.json", "x/bar.json"},
-		{"several members", append([]store.Member{{Path: "d", Type: store.TypeDir}}, one...), "foo/bar.json", "d"},
+		{"member with a directory", []filetable.Member{{Path: "x/bar.json", Type: filetable.TypeReg}}, "foo/bar.json", "x/bar.json"},
+		{"several members", append([]filetable.Member{{Path: "d", Type: filetable.TypeDir}}, one...), "foo/bar.json", "d"},
 	} {
-		if got := store.PlaceTar(tc.members, tc.as); got[0].Path != tc.want {
+		if got := filetable.PlaceTar(tc.members, tc.as); got[0].Path != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got[0].Path, tc.want)
 		}
 	}
@@ -164,15 +142,15 @@ func FuzzTarIndex(f *testing.F) {
 	seed([]tar.Header{{Name: strings.Repeat("long/", 30) + "x", Mode: 0o644, Typeflag: tar.TypeReg, Format: tar.FormatPAX}}, [][]byte{bytes.Repeat([]byte("y"), 2000)})
 	seed([]tar.Header{{Name: strings.Repeat("gnu/", 40) + "x", Mode: 0o644, Typeflag: tar.TypeReg, Format: tar.FormatGNU}}, [][]byte{[]byte("z")})
 	f.Fuzz(func(t *testing.T, p []byte) {
-		members, err := store.TarIndex(bytes.NewReader(p), int64(len(p)))
+		members, err := filetable.TarIndex(bytes.NewReader(p), int64(len(p)))
 		if err != nil {
 			return
 		}
 		for _, m := range members {
-			if c, err := store.CleanPath(m.Path); err != nil || c != m.Path {
+			if c, err := filetable.CleanPath(m.Path); err != nil || c != m.Path {
 				t.Errorf("member %q is not clean: %v", m.Path, err)
 			}
-			if m.Type == store.TypeReg && (m.Offset < 0 || m.Size < 0 || m.Offset+m.Size > int64(len(p))) {
+			if m.Type == filetable.TypeReg && (m.Offset < 0 || m.Size < 0 || m.Offset+m.Size > int64(len(p))) {
 				t.Errorf("member %q at %d+%d of %d", m.Path, m.Offset, m.Size, len(p))
 			}
 			if m.Mode&^0o777 != 0 {
@@ -185,10 +163,10 @@ func FuzzTarIndex(f *testing.F) {
 func TestTableValidate(t *testing.T) {
 	blob := []byte("weights")
 	d := digest.FromBytes(blob)
-	good := func() *store.Table {
+	good := func() *filetable.Table {
 		return storetest.NewBuilder("x").Raw("a/w", blob, 0o644).Inline("z", []byte("i"), 0o600).
-			File(store.File{Path: "a", Type: store.TypeDir, Mode: 0o755}).
-			File(store.File{Path: "l", Type: store.TypeSymlink, Target: "a/w"}).Table()
+			File(filetable.File{Path: "a", Type: filetable.TypeDir, Mode: 0o755}).
+			File(filetable.File{Path: "l", Type: filetable.TypeSymlink, Target: "a/w"}).Table()
 	}
 	if err := good().Validate(); err != nil {
 		t.Fatal(err)
@@ -197,42 +175,44 @@ func TestTableValidate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	back, err := store.DecodeTable(p)
+	back, err := filetable.Decode(p)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(back, good()); diff != "" {
 		t.Errorf("round trip (-got +want):\n%s", diff)
 	}
-	for name, change := range map[string]func(*store.Table){
-		"later version":          func(t *store.Table) { t.Version = 2 },
-		"no origin":              func(t *store.Table) { t.Origin = store.Origin{} },
-		"unsafe path":            func(t *store.Table) { t.Files[1].Path = "a/../../w" },
-		"not clean":              func(t *store.Table) { t.Files[1].Path = "a//w" },
-		"not sorted":             func(t *store.Table) { t.Files[0], t.Files[3] = t.Files[3], t.Files[0] },
-		"setuid":                 func(t *store.Table) { t.Files[1].Mode = 0o4755 },
-		"negative size":          func(t *store.Table) { t.Files[1].Size = -1 },
-		"negative blob":          func(t *store.Table) { t.Blobs[0].Size = -1 },
-		"blob twice":             func(t *store.Table) { t.Blobs = append(t.Blobs, t.Blobs[0]) },
-		"digest that climbs":     func(t *store.Table) { t.Blobs[0].Digest = "sha256:../../x" },
-		"sha512":                 func(t *store.Table) { t.Blobs[0].Digest = digest.Digest("sha512:" + strings.Repeat("a", 128)) },
-		"other digest":           func(t *store.Table) { t.Files[1].Digest = digest.FromString("other") },
-		"beyond the blob":        func(t *store.Table) { t.Files[1].Source.Offset = 1 },
-		"unknown blob":           func(t *store.Table) { t.Files[1].Source.Blob = digest.FromString("other") },
-		"inline bytes differ":    func(t *store.Table) { t.Files[3].Source.Inline = []byte("j") },
-		"unknown codec":          func(t *store.Table) { t.Blobs[0].Codec = "lz4" },
-		"unknown archive":        func(t *store.Table) { t.Blobs[0].Archive = "cpio" },
-		"symlink leaves":         func(t *store.Table) { t.Files[2].Target = "../x" },
-		"file and directory":     func(t *store.Table) { t.Files[0].Type, t.Files[0].Target = store.TypeSymlink, "z" },
-		"unknown type":           func(t *store.Table) { t.Files[1].Type = "char" },
-		"no source":              func(t *store.Table) { t.Files[1].Source = nil },
-		"path twice, two things": func(t *store.Table) { t.Files[3].Path = "l" },
-		"chunks with a hole":     func(t *store.Table) { t.Files[1].Source.Chunks = []store.Chunk{{Offset: 1, Size: 6, Digest: d}} },
-		"chunks too short":       func(t *store.Table) { t.Files[1].Source.Chunks = []store.Chunk{{Size: 6, Digest: d}} },
-		"unpack of a raw blob":   func(t *store.Table) { t.Unpacks = []store.Unpack{{Blob: d}} },
-		"diffID of a raw blob":   func(t *store.Table) { t.Blobs[0].DiffID = digest.FromString("other") },
-		"sizes overflow": func(t *store.Table) {
-			t.Blobs = append(t.Blobs, store.Blob{Digest: digest.FromString("o"), Size: 1<<63 - 1})
+	for name, change := range map[string]func(*filetable.Table){
+		"later version":          func(t *filetable.Table) { t.Version = 2 },
+		"no origin":              func(t *filetable.Table) { t.Origin = filetable.Origin{} },
+		"unsafe path":            func(t *filetable.Table) { t.Files[1].Path = "a/../../w" },
+		"not clean":              func(t *filetable.Table) { t.Files[1].Path = "a//w" },
+		"not sorted":             func(t *filetable.Table) { t.Files[0], t.Files[3] = t.Files[3], t.Files[0] },
+		"setuid":                 func(t *filetable.Table) { t.Files[1].Mode = 0o4755 },
+		"negative size":          func(t *filetable.Table) { t.Files[1].Size = -1 },
+		"negative blob":          func(t *filetable.Table) { t.Blobs[0].Size = -1 },
+		"blob twice":             func(t *filetable.Table) { t.Blobs = append(t.Blobs, t.Blobs[0]) },
+		"digest that climbs":     func(t *filetable.Table) { t.Blobs[0].Digest = "sha256:../../x" },
+		"sha512":                 func(t *filetable.Table) { t.Blobs[0].Digest = digest.Digest("sha512:" + strings.Repeat("a", 128)) },
+		"other digest":           func(t *filetable.Table) { t.Files[1].Digest = digest.FromString("other") },
+		"beyond the blob":        func(t *filetable.Table) { t.Files[1].Source.Offset = 1 },
+		"unknown blob":           func(t *filetable.Table) { t.Files[1].Source.Blob = digest.FromString("other") },
+		"inline bytes differ":    func(t *filetable.Table) { t.Files[3].Source.Inline = []byte("j") },
+		"unknown codec":          func(t *filetable.Table) { t.Blobs[0].Codec = "lz4" },
+		"unknown archive":        func(t *filetable.Table) { t.Blobs[0].Archive = "cpio" },
+		"symlink leaves":         func(t *filetable.Table) { t.Files[2].Target = "../x" },
+		"file and directory":     func(t *filetable.Table) { t.Files[0].Type, t.Files[0].Target = filetable.TypeSymlink, "z" },
+		"unknown type":           func(t *filetable.Table) { t.Files[1].Type = "char" },
+		"no source":              func(t *filetable.Table) { t.Files[1].Source = nil },
+		"path twice, two things": func(t *filetable.Table) { t.Files[3].Path = "l" },
+		"chunks with a hole": func(t *filetable.Table) {
+			t.Files[1].Source.Chunks = []filetable.Chunk{{Offset: 1, Size: 6, Digest: d}}
+		},
+		"chunks too short":     func(t *filetable.Table) { t.Files[1].Source.Chunks = []filetable.Chunk{{Size: 6, Digest: d}} },
+		"unpack of a raw blob": func(t *filetable.Table) { t.Unpacks = []filetable.Unpack{{Blob: d}} },
+		"diffID of a raw blob": func(t *filetable.Table) { t.Blobs[0].DiffID = digest.FromString("other") },
+		"sizes overflow": func(t *filetable.Table) {
+			t.Blobs = append(t.Blobs, filetable.Blob{Digest: digest.FromString("o"), Size: 1<<63 - 1})
 		},
 	} {
 		tab := good()
@@ -249,7 +229,7 @@ func TestTableValidate(t *testing.T) {
 func FuzzDecodeTable(f *testing.F) {
 	for i, b := range []*storetest.Builder{
 		storetest.NewBuilder("a").Raw("w", []byte("x"), 0o644),
-		storetest.NewBuilder("b").Inline("i", []byte("y"), 0o644).Unpack([]byte("z"), store.CodecGzip, "as"),
+		storetest.NewBuilder("b").Inline("i", []byte("y"), 0o644).Unpack([]byte("z"), filetable.CodecGzip, "as"),
 	} {
 		p, err := b.Table().Encode()
 		if err != nil {
@@ -258,7 +238,7 @@ func FuzzDecodeTable(f *testing.F) {
 		f.Add(p)
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
-		tab, err := store.DecodeTable(p)
+		tab, err := filetable.Decode(p)
 		if err != nil {
 			return
 		}
@@ -266,7 +246,7 @@ func FuzzDecodeTable(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := store.DecodeTable(q)
+		again, err := filetable.Decode(q)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package store
+package filetable
 
 import "github.com/opencontainers/go-digest"
 

@@ -1,4 +1,4 @@
-package store
+package filetable
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -14,22 +15,22 @@ import (
 // repositories have some thousands.
 const maxFiles = 1_000_000
 
-// maxModel is the largest sum of the sizes of blobs, and of files, in bytes. The largest models
+// MaxModel is the largest sum of the sizes of blobs, and of files, in bytes. The largest models
 // have some terabytes; what is computed from sizes stays far below 1<<63.
-const maxModel = 1 << 50 // 1 PiB
+const MaxModel = 1 << 50 // 1 PiB
 
 // Validate returns errdefs.ErrInvalidArgument, naming the entry, if t breaks a rule: paths
 // that are not clean, not sorted or collide, sizes that are negative or overflow, sources
 // that name no blob or reach beyond it. A table of a later version, or with an archive or
 // codec that is not known, gives errdefs.ErrNotImplemented.
 func (t *Table) Validate() error {
-	if t.Version != TableVersion {
-		return fmt.Errorf("file table has version %d, want %d: a newer ballast made it: %w", t.Version, TableVersion, errdefs.ErrNotImplemented)
+	if t.Version != Version {
+		return fmt.Errorf("file table has version %d, want %d: a newer ballast made it: %w", t.Version, Version, errdefs.ErrNotImplemented)
 	}
 	if t.Origin.Format == "" || t.Origin.Mapping < 1 {
 		return fmt.Errorf("file table: origin without format or mapping version: %w", errdefs.ErrInvalidArgument)
 	}
-	if _, err := ParseDigest(string(t.Origin.Digest)); err != nil {
+	if _, err := verify.ParseDigest(string(t.Origin.Digest)); err != nil {
 		return fmt.Errorf("file table: origin: %w", err)
 	}
 	if n := len(t.Files) + len(t.Blobs) + len(t.Unpacks); n > maxFiles {
@@ -49,7 +50,7 @@ func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
 	blobs := make(map[digest.Digest]Blob, len(t.Blobs))
 	var total int64
 	for _, b := range t.Blobs {
-		if _, err := ParseDigest(string(b.Digest)); err != nil {
+		if _, err := verify.ParseDigest(string(b.Digest)); err != nil {
 			return nil, fmt.Errorf("layer %d: %w", b.Layer, err)
 		}
 		bad := func(format string, args ...any) error {
@@ -58,7 +59,7 @@ func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
 		if _, ok := blobs[b.Digest]; ok {
 			return nil, bad("listed twice")
 		}
-		if b.Size < 0 || b.Size > maxModel-total {
+		if b.Size < 0 || b.Size > MaxModel-total {
 			return nil, bad("size %d", b.Size)
 		}
 		total += b.Size
@@ -69,7 +70,7 @@ func (t *Table) validateBlobs() (map[digest.Digest]Blob, error) {
 			return nil, fmt.Errorf("layer %d (%s): archive %q with codec %q: %w", b.Layer, b.Digest, b.Archive, b.Codec, errdefs.ErrNotImplemented)
 		}
 		if b.DiffID != "" {
-			if _, err := ParseDigest(string(b.DiffID)); err != nil {
+			if _, err := verify.ParseDigest(string(b.DiffID)); err != nil {
 				return nil, fmt.Errorf("layer %d (%s): diffID: %w", b.Layer, b.Digest, err)
 			}
 			if b.Codec == CodecNone && b.DiffID != b.Digest {
@@ -88,8 +89,8 @@ func (t *Table) validateFiles(blobs map[digest.Digest]Blob) error {
 		if err := f.validate(blobs); err != nil {
 			return err
 		}
-		if f.Size > maxModel-total {
-			return fmt.Errorf("file %q: the files have more than %d bytes: %w", f.Path, int64(maxModel), errdefs.ErrInvalidArgument)
+		if f.Size > MaxModel-total {
+			return fmt.Errorf("file %q: the files have more than %d bytes: %w", f.Path, int64(MaxModel), errdefs.ErrInvalidArgument)
 		}
 		total += f.Size
 		if i > 0 {
@@ -97,20 +98,20 @@ func (t *Table) validateFiles(blobs map[digest.Digest]Blob) error {
 				return fmt.Errorf("file %q: files are not sorted: %w", f.Path, errdefs.ErrInvalidArgument)
 			}
 			if t.Files[i-1].Path == f.Path {
-				if err := sameFile(t.Files[i-1], *f); err != nil {
+				if err := SameFile(t.Files[i-1], *f); err != nil {
 					return err
 				}
 			}
 		}
 	}
-	if err := checkParents(t.Files); err != nil {
+	if err := CheckParents(t.Files); err != nil {
 		return err
 	}
-	return checkLinks(t.Files)
+	return CheckLinks(t.Files)
 }
 
-// sameFile returns an error if a and b, which claim the same path, can not be the same file.
-func sameFile(a, b File) error {
+// SameFile returns an error if a and b, which claim the same path, can not be the same file.
+func SameFile(a, b File) error {
 	switch {
 	case a.Type != b.Type, a.Target != b.Target:
 	case a.Type == TypeReg && (a.Size != b.Size || a.Digest != "" && b.Digest != "" && a.Digest != b.Digest):
@@ -175,7 +176,7 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 		return fmt.Errorf("file %q: %s: %w", f.Path, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 	}
 	if f.Digest != "" {
-		if _, err := ParseDigest(string(f.Digest)); err != nil {
+		if _, err := verify.ParseDigest(string(f.Digest)); err != nil {
 			return fmt.Errorf("file %q: %w", f.Path, err)
 		}
 	}
@@ -191,7 +192,7 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 		if f.Digest == "" || int64(len(src.Inline)) != f.Size || src.Offset != 0 || src.Size != 0 || src.Codec != CodecNone || len(src.Chunks) != 0 {
 			return bad("inline source does not match")
 		}
-		return VerifyBytes(f.Digest, src.Inline)
+		return verify.Bytes(f.Digest, src.Inline)
 	case len(src.Inline) != 0:
 		return bad("both inline and from a blob")
 	}
@@ -218,9 +219,9 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 	return f.validateChunks(b)
 }
 
-// maxChunkLen is the most bytes that a chunk has in its blob: what does not compress grows a
+// MaxChunkLen is the most bytes that a chunk has in its blob: what does not compress grows a
 // little.
-const maxChunkLen = MaxChunk + 64<<10
+const MaxChunkLen = MaxChunk + 64<<10
 
 // validateChunks checks the chunks of a file in blob b.
 func (f *File) validateChunks(b Blob) error {
@@ -238,14 +239,14 @@ func (f *File) validateChunks(b Blob) error {
 			return bad(c, "zeros with a digest, or bytes without")
 		}
 		if !zeros {
-			if _, err := ParseDigest(string(c.Digest)); err != nil {
+			if _, err := verify.ParseDigest(string(c.Digest)); err != nil {
 				return fmt.Errorf("file %q: chunk at %d: %w", f.Path, c.Offset, err)
 			}
 		}
 		switch {
 		case b.Archive != ArchiveChunks && (c.At != 0 || c.Len != 0):
 			return bad(c, "has a place of its own in a blob that is not of chunks")
-		case c.At < 0 || c.Len < 0 || c.Len > maxChunkLen || c.Len > b.Size || c.At > b.Size-c.Len:
+		case c.At < 0 || c.Len < 0 || c.Len > MaxChunkLen || c.Len > b.Size || c.At > b.Size-c.Len:
 			return bad(c, "range %d+%d is not within the %d bytes of %s, or too long", c.At, c.Len, b.Size, b.Digest)
 		case f.Source.Codec == CodecNone && c.Len != 0 && c.Len != c.Size:
 			return bad(c, "%d bytes are not compressed, but have %d in the blob", c.Size, c.Len)
@@ -307,6 +308,47 @@ func (t *Table) validateUnpacks(blobs map[digest.Digest]Blob) error {
 			return fmt.Errorf("unpack of %s: listed twice: %w", u.Blob, errdefs.ErrInvalidArgument)
 		}
 		seen[u] = true
+	}
+	return nil
+}
+
+// CheckParents returns an error if a path goes through a file or a symbolic link.
+func CheckParents(files []File) error {
+	types := make(map[string]string, len(files))
+	for _, f := range files {
+		types[f.Path] = f.Type
+	}
+	for _, f := range files {
+		for dir := path.Dir(f.Path); dir != "."; dir = path.Dir(dir) {
+			if typ, ok := types[dir]; ok && typ != TypeDir {
+				return fmt.Errorf("file %q: %q is both a file and a directory: %w", f.Path, dir, errdefs.ErrInvalidArgument)
+			}
+		}
+	}
+	return nil
+}
+
+// CheckLinks returns an error if a symbolic link leads through another one and then up: by name
+// it stays inside the model (File.Target), followed it can leave.
+func CheckLinks(files []File) error {
+	links := map[string]bool{}
+	for _, f := range files {
+		if f.Type == TypeSymlink {
+			links[f.Path] = true
+		}
+	}
+	for _, f := range files {
+		if f.Type != TypeSymlink {
+			continue
+		}
+		at, through := path.Dir(f.Path), false
+		for name := range strings.SplitSeq(f.Target, "/") {
+			if name == ".." && through {
+				return fmt.Errorf("symbolic link %q: target %q goes up after another link: %w", f.Path, f.Target, errdefs.ErrInvalidArgument)
+			}
+			at = path.Join(at, name)
+			through = through || links[at]
+		}
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package store
+package filetable
 
 import (
 	"encoding/json"
@@ -10,11 +10,11 @@ import (
 )
 
 // TableVersion is the version of the file table that this package reads and writes.
-const TableVersion = 1
+const Version = 1
 
 // MaxTableSize is the largest encoded file table read, in bytes. A thousand files
 // with a digest each take about 400 KiB.
-const MaxTableSize = 64 << 20 // 64 MiB
+const MaxSize = 64 << 20 // 64 MiB
 
 // A Table is the file table of one model: every file with its attributes and the
 // place its bytes come from. It is the only thing that is known about a model once
@@ -128,7 +128,7 @@ type Source struct {
 
 // MaxChunk is the largest size of a chunk, in bytes: a reader waits for a whole chunk, and
 // memory holds it.
-const MaxChunk = chunkSize
+const MaxChunk = 4 << 20 // 4 MiB
 
 // Chunk is a range of a file that can be verified by itself.
 type Chunk struct {
@@ -165,9 +165,9 @@ func (t *Table) Encode() ([]byte, error) {
 
 // DecodeTable reads a table and validates it. It returns errdefs.ErrInvalidArgument for a
 // table that breaks a rule and errdefs.ErrNotImplemented for one of a later version.
-func DecodeTable(p []byte) (*Table, error) {
-	if len(p) > MaxTableSize {
-		return nil, fmt.Errorf("file table has %d bytes, more than %d: %w", len(p), MaxTableSize, errdefs.ErrInvalidArgument)
+func Decode(p []byte) (*Table, error) {
+	if len(p) > MaxSize {
+		return nil, fmt.Errorf("file table has %d bytes, more than %d: %w", len(p), MaxSize, errdefs.ErrInvalidArgument)
 	}
 	var t Table
 	if err := json.Unmarshal(p, &t); err != nil {

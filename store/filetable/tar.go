@@ -1,4 +1,4 @@
-package store
+package filetable
 
 import (
 	"archive/tar"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // A Member is one entry of a tar that belongs into a model.
@@ -22,6 +23,9 @@ type Member struct {
 	Size    int64     `json:"size,omitempty"`   // bytes, TypeReg
 	Offset  int64     `json:"offset,omitempty"` // of the content in the uncompressed tar
 	Target  string    `json:"linkName,omitempty"`
+
+	// Digest is that of the content, once that was read.
+	Digest digest.Digest `json:"digest,omitempty"`
 }
 
 // TarIndex lists the members of an uncompressed tar of the given size, reading headers
@@ -32,7 +36,7 @@ type Member struct {
 func TarIndex(r io.ReaderAt, size int64) ([]Member, error) {
 	sr := io.NewSectionReader(r, 0, size)
 	var members []Member
-	err := walkTar(sr, func(m Member, _ io.Reader) error {
+	err := WalkTar(sr, func(m Member, _ io.Reader) error {
 		if m.Type == TypeReg && m.Offset > size-m.Size {
 			return fmt.Errorf("tar member %q: %d bytes at %d reach beyond the end of the archive: %w", m.Path, m.Size, m.Offset, errdefs.ErrInvalidArgument)
 		}
@@ -42,10 +46,10 @@ func TarIndex(r io.ReaderAt, size int64) ([]Member, error) {
 	return members, err
 }
 
-// walkTar calls fn for each member of a tar with a reader of its content, which is nil for
+// WalkTar calls fn for each member of a tar with a reader of its content, which is nil for
 // all but regular files; a hard link comes with a nil reader and the place of its target.
 // Offsets are right only if r reads exactly what is asked, without buffering ahead.
-func walkTar(r io.Reader, fn func(Member, io.Reader) error) error {
+func WalkTar(r io.Reader, fn func(Member, io.Reader) error) error {
 	pos := &position{r: r}
 	var in io.Reader = pos
 	if s, ok := r.(io.Seeker); ok {
@@ -92,7 +96,7 @@ type tarWalk struct {
 // member turns a header into a Member; ok is false for what is no file at all.
 func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err error) {
 	bad := func(why string) (Member, bool, error) {
-		return Member{}, false, fmt.Errorf("tar member %q: %s: %w", clip(hdr.Name), why, errdefs.ErrInvalidArgument)
+		return Member{}, false, fmt.Errorf("tar member %.200q: %s: %w", hdr.Name, why, errdefs.ErrInvalidArgument)
 	}
 	if hdr.Typeflag == tar.TypeXGlobalHeader {
 		return Member{}, false, nil
@@ -144,13 +148,6 @@ func cleanTime(t time.Time) time.Time {
 		return time.Time{}
 	}
 	return t.UTC()
-}
-
-func clip(s string) string {
-	if len(s) > 200 {
-		return s[:200] + "…"
-	}
-	return s
 }
 
 // position counts what was read, and keeps the first bytes for a better message.

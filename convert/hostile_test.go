@@ -18,7 +18,6 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -191,7 +190,7 @@ func bring(t *testing.T, mediaType string, blob []byte) (map[string]string, erro
 		t.Fatal(err)
 	}
 	f := storetest.NewFetcher(slices.Collect(maps.Values(b.Blobs))...)
-	if err := s.Hydrate(ctx, d, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(ctx, d, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		return nil, err
 	}
 	files, err := s.Files(ctx, d)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -29,8 +29,8 @@ func TestShowBeforeComplete(t *testing.T) {
 	if err := n.store.AddRef(t.Context(), "pin/test", table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	fetchers := []transfer.Fetcher{m.blobs}
-	if err := n.store.Expose(t.Context(), table, store.ExposeOptions{Fetchers: fetchers}); err != nil {
+	sources := storetest.From(m.blobs)
+	if err := n.store.Expose(t.Context(), table, store.ExposeOptions{Sources: sources}); err != nil {
 		t.Fatal(err)
 	}
 	mounts, err := n.Prepare(t.Context(), "layer", "")
@@ -78,7 +78,7 @@ func TestShowBeforeComplete(t *testing.T) {
 			t.Errorf("%s: other bytes", key)
 		}
 		unmount()
-		if err := n.store.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: fetchers}); err != nil {
+		if err := n.store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: sources}); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.RemoveAll(lazy); err != nil {

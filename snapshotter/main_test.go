@@ -19,7 +19,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -168,7 +168,7 @@ func (n *node) apply(t *testing.T, key string, m *model) digest.Digest {
 	if err := n.Hold(ctx, id, table); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{m.blobs}}); err != nil {
+	if err := n.store.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(m.blobs)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Show(ctx, id, table); err != nil {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -297,7 +297,7 @@ func TestRefresh(t *testing.T) {
 			if err != nil || len(bad) != 2 {
 				t.Fatalf("check: got %v, %v, want two bad objects", bad, err)
 			}
-			if err := n.store.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{m.blobs}}); err != nil {
+			if err := n.store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(m.blobs)}); err != nil {
 				t.Fatal(err)
 			}
 			if err := n.Refresh(t.Context(), table); err != nil {

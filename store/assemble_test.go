@@ -12,7 +12,6 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -53,7 +52,7 @@ func TestHydratePutsFilesTogether(t *testing.T) {
 			want["c"] = merged(b, "c", "header of a", blobs)
 			table := b.Inline("d", []byte("d"), 0o644).Put(t, s)
 			f := storetest.NewFetcher(blobs...)
-			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 				t.Fatal(err)
 			}
 			got := content(t, s, table)
@@ -88,7 +87,7 @@ func TestFragmentsResume(t *testing.T) {
 	want := merged(b, "w", "header", blobs)
 	table := b.Put(t, s)
 	f := storetest.NewFetcher(blobs[:6]...)
-	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
+	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)})
 	if !errdefs.IsNotFound(err) {
 		t.Fatalf("half of the blobs: %v", err)
 	}
@@ -98,7 +97,7 @@ func TestFragmentsResume(t *testing.T) {
 	s.Close()
 	s = storetest.Open(t, dir, store.Options{})
 	g := storetest.NewFetcher(blobs...)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{g}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(g)}); err != nil {
 		t.Fatal(err)
 	}
 	if content(t, s, table)["w"] != want {
@@ -127,7 +126,7 @@ func TestFragmentWithWrongBytes(t *testing.T) {
 			p[len(p)-1] ^= 1
 		}
 	}
-	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
+	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)})
 	var wrong *verify.Error
 	if !errors.As(err, &wrong) || wrong.Want != digest.FromBytes(blobs[2]) {
 		t.Fatalf("got %v, want a verify.Error of the third blob", err)
@@ -136,7 +135,7 @@ func TestFragmentWithWrongBytes(t *testing.T) {
 		t.Errorf("files: %v", err)
 	}
 	good := storetest.NewFetcher(blobs...)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{good}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(good)}); err != nil {
 		t.Fatal(err)
 	}
 	if content(t, s, table)["w"] != want {
@@ -157,7 +156,7 @@ func TestFileIsNotWhatItsTableSays(t *testing.T) {
 			b.Table().Files[0].Digest = digest.FromString("other")
 		}
 		table := b.Put(t, s)
-		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(blobs...)}})
+		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(blobs...))})
 		if good != (err == nil) || !good && !errdefs.IsDataLoss(err) {
 			t.Errorf("good %v: %v", good, err)
 		}
@@ -176,7 +175,7 @@ func TestFragmentsWhoseFileIsGone(t *testing.T) {
 	want := merged(b, "w", "header", blobs)
 	table := b.Put(t, s)
 	f := storetest.NewFetcher(blobs[:2]...)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err == nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err == nil {
 		t.Fatal("complete without the third blob")
 	}
 	s.Close()
@@ -189,7 +188,7 @@ func TestFragmentsWhoseFileIsGone(t *testing.T) {
 	}
 	s = storetest.Open(t, dir, store.Options{})
 	g := storetest.NewFetcher(blobs...)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{g}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(g)}); err != nil {
 		t.Fatal(err)
 	}
 	if content(t, s, table)["w"] != want {
@@ -213,7 +212,7 @@ func TestCollectLeavesRunningFetchesAlone(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() {
-		done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
+		done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)})
 	}()
 	for f.Calls(last) == 0 {
 		time.Sleep(time.Millisecond)

@@ -17,8 +17,8 @@ const SmallFile = 4 << 20
 
 // ExposeOptions are the settings of one Expose.
 type ExposeOptions struct {
-	// Fetchers are asked in order; the next one after an error.
-	Fetchers []transfer.Fetcher
+	// Sources are asked in order; the next one after an error.
+	Sources []transfer.Source
 
 	// Wait also exposes large files without chunks: who reads one waits until it is
 	// complete.
@@ -52,11 +52,11 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 		return err
 	}
 	if o.Probe {
-		if err := s.probe(ctx, files, o.Fetchers); err != nil {
+		if err := s.probe(ctx, files, o.Sources); err != nil {
 			return err
 		}
 	}
-	if err := s.register(table, files, o.Fetchers); err != nil {
+	if err := s.register(table, files, o.Sources); err != nil {
 		return err
 	}
 	for _, f := range files { // which were completed since we looked
@@ -68,7 +68,7 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 }
 
 // register makes files readable for a table: all, or none.
-func (s *Store) register(table digest.Digest, files []lazyEntry, fetchers []transfer.Fetcher) error {
+func (s *Store) register(table digest.Digest, files []lazyEntry, fetchers []transfer.Source) error {
 	s.exposing.Lock()
 	defer s.exposing.Unlock()
 	s.mu.Lock()
@@ -159,7 +159,7 @@ func (s *Store) putInline(ctx context.Context, t *filetable.Table) error {
 }
 
 // probe fetches a byte of the largest of the files.
-func (s *Store) probe(ctx context.Context, files []lazyEntry, fetchers []transfer.Fetcher) error {
+func (s *Store) probe(ctx context.Context, files []lazyEntry, fetchers []transfer.Source) error {
 	var largest *lazyEntry
 	for i := range files {
 		if f := &files[i]; f.from.Size > 0 && (largest == nil || f.file.Size > largest.file.Size) {
@@ -189,7 +189,7 @@ func (l *lazyFile) same(how *chunked) bool {
 // offer returns the lazy file for f with one more job. Only one way to bring a file is known to
 // readers: if there is another already, what is returned is the caller's alone. Who calls it
 // holds mu.
-func (s *Store) offer(f filetable.File, how *chunked, fetchers []transfer.Fetcher) *lazyFile {
+func (s *Store) offer(f filetable.File, how *chunked, fetchers []transfer.Source) *lazyFile {
 	l := s.lazy[f.Digest]
 	if l != nil && l.same(how) {
 		l.jobs++

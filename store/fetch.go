@@ -32,7 +32,7 @@ type job struct {
 	lazy     *lazyFile // that the job brings by its chunks, or nil
 	pieces   []piece   // where it is staged
 	layout   string    // says what the job does with the blob
-	fetchers []transfer.Fetcher
+	fetchers []transfer.Source
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed at the end
@@ -56,7 +56,7 @@ const parallelUnpacks = 2
 //
 // Another's job is an answer only if it does what ours would, and succeeds: it may stage the
 // blob elsewhere, and its registries may not have what ours have.
-func (s *Store) fetchBlob(ctx context.Context, u unit, fetchers []transfer.Fetcher, started func(*job)) error {
+func (s *Store) fetchBlob(ctx context.Context, u unit, fetchers []transfer.Source, started func(*job)) error {
 	want := fmt.Sprint(u.blob.Archive, u.blob.Codec, u.blob.Size, u.blob.DiffID, layoutOf(u.pieces, nil))
 	if u.lazy != nil {
 		want = u.lazy.how.recipe.String()
@@ -88,7 +88,7 @@ func (s *Store) fetchBlob(ctx context.Context, u unit, fetchers []transfer.Fetch
 }
 
 // join returns the job of a unit with one more waiter, and whether it was started for us.
-func (s *Store) join(u unit, fetchers []transfer.Fetcher, layout string) (j *job, mine bool, err error) {
+func (s *Store) join(u unit, fetchers []transfer.Source, layout string) (j *job, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

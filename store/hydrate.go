@@ -36,8 +36,8 @@ type Progress struct {
 
 // HydrateOptions are the settings of one Hydrate.
 type HydrateOptions struct {
-	// Fetchers are asked in order; the next one after an error.
-	Fetchers []transfer.Fetcher
+	// Sources are asked in order; the next one after an error.
+	Sources []transfer.Source
 
 	// Progress, if not nil, is called about five times a second and once at the end,
 	// from the goroutine of Hydrate, with all blobs of the table.
@@ -134,7 +134,7 @@ func (s *Store) hydration(ctx context.Context, table digest.Digest, o HydrateOpt
 		s.work.Go(func() {
 			defer close(h.done)
 			s.tell(table, nil)
-			h.err = s.bring(hctx, h, t, o.Fetchers)
+			h.err = s.bring(hctx, h, t, o.Sources)
 			cancel()
 			if h.err != nil {
 				s.tell(table, h.err)
@@ -240,7 +240,7 @@ func (h *hydration) settle(i int, state string) {
 }
 
 // bring is the work of a hydration.
-func (s *Store) bring(ctx context.Context, h *hydration, t *filetable.Table, fetchers []transfer.Fetcher) error {
+func (s *Store) bring(ctx context.Context, h *hydration, t *filetable.Table, fetchers []transfer.Source) error {
 	if err := s.putInline(ctx, t); err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *filetable.Table, fet
 
 // missing returns the units that are not there, the smallest first: readers look at headers,
 // configs and tokenizers before they look at weights. It says where each is staged.
-func (s *Store) missing(h *hydration, t *filetable.Table, places map[digest.Digest][]piece, fetchers []transfer.Fetcher) ([]int, error) {
+func (s *Store) missing(h *hydration, t *filetable.Table, places map[digest.Digest][]piece, fetchers []transfer.Source) ([]int, error) {
 	members := membersByBlob(t)
 	var missing []int
 	for i := range h.units {
@@ -311,7 +311,7 @@ func (s *Store) missing(h *hydration, t *filetable.Table, places map[digest.Dige
 }
 
 // offerUnit makes a unit readable that is brought by its chunks.
-func (s *Store) offerUnit(u *unit, fetchers []transfer.Fetcher) {
+func (s *Store) offerUnit(u *unit, fetchers []transfer.Source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if u.file != nil {
@@ -323,7 +323,7 @@ func (s *Store) offerUnit(u *unit, fetchers []transfer.Fetcher) {
 }
 
 // bringUnits fetches units, and hashes the files that are put together of them meanwhile.
-func (s *Store) bringUnits(ctx context.Context, h *hydration, missing []int, assemblies []*assembly, fetchers []transfer.Fetcher) error {
+func (s *Store) bringUnits(ctx context.Context, h *hydration, missing []int, assemblies []*assembly, fetchers []transfer.Source) error {
 	verified := map[digest.Digest]chan struct{}{}
 	for _, i := range missing {
 		verified[h.units[i].blob.Digest] = make(chan struct{})

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -184,7 +183,7 @@ func TestLinkTable(t *testing.T) {
 		t.Errorf("states: %v", states)
 	}
 	f := storetest.NewFetcher(linked, missing, part, nil)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
 	if n := f.Calls(digest.FromBytes(linked)); n != 0 {

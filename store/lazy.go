@@ -47,7 +47,7 @@ type lazyFile struct {
 	writes  sync.RWMutex // held for reading by who writes what is not verified; before mu
 
 	mu       sync.Mutex // guards what follows
-	fetchers []transfer.Fetcher
+	fetchers []transfer.Source
 	stage    *staging // nil: not open
 	flights  map[int]*flight
 	streams  []stream

@@ -16,7 +16,6 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -88,7 +87,7 @@ func TestReadContentTwice(t *testing.T) {
 	p := storetest.Random(60, 3<<20)
 	b, f := twice(t, p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	exposed(t, s, b, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}})
+	exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(f)})
 	if err := ends(t, "read", later(func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -116,7 +115,7 @@ func TestMarksWithoutData(t *testing.T) {
 	d := digest.FromBytes(p)
 	dir := t.TempDir()
 	f := storetest.NewFetcher(p)
-	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}
+	o := store.ExposeOptions{Sources: storetest.From(f)}
 	b := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk)
 	s, err := store.Open(dir, store.Options{Reserve: 1})
 	if err != nil {
@@ -156,7 +155,7 @@ func TestMarksWithoutData(t *testing.T) {
 	if err := readOne(s, p, 5<<20); err != nil {
 		t.Errorf("read: %v", err)
 	}
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources}); err != nil {
 		t.Errorf("hydrate: %v", err)
 	}
 }
@@ -174,13 +173,13 @@ func TestReadBesideFailingJob(t *testing.T) {
 		return errdefs.ErrNotFound
 	})
 	good := storetest.NewFetcher(p)
-	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{good}})
+	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: storetest.From(good)})
 	job := later(func() error {
-		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{worse, bad}, Background: true})
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(worse, bad), Background: true})
 	})
 	<-asked
 	// The job may have told readers of its own sources: theirs are the last that were given.
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{good}}); err != nil {
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(good)}); err != nil {
 		t.Fatal(err)
 	}
 	read := later(func() error { return readOne(s, p, 1<<20) })
@@ -205,7 +204,7 @@ func TestReadWhileCompletedOtherwise(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	slow, asked, goOn := storetest.NewFetcher(p), make(chan struct{}), make(chan struct{})
 	slow.Delay = func(context.Context) { close(asked); <-goOn }
-	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{slow}})
+	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: storetest.From(slow)})
 	read := later(func() error { return readOne(s, p, 5<<20) })
 	<-asked
 	if _, err := s.PutBytes(t.Context(), p); err != nil {
@@ -226,7 +225,7 @@ func TestReadCompleteWhileHydrating(t *testing.T) {
 	if err := s.AddRef(t.Context(), "pin/x", first, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Hydrate(t.Context(), first, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(t.Context(), first, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
 	sent := f.Sent(digest.FromBytes(done))
@@ -234,7 +233,7 @@ func TestReadCompleteWhileHydrating(t *testing.T) {
 	held.Delay = func(context.Context) { asked <- struct{}{}; <-goOn }
 	second := storetest.NewBuilder("y").RawChunks("w", done, 0o644, filetable.MaxChunk).RawChunks("x", missing, 0o644, filetable.MaxChunk).Put(t, s)
 	job := later(func() error {
-		return s.Hydrate(t.Context(), second, store.HydrateOptions{Fetchers: []transfer.Fetcher{held}})
+		return s.Hydrate(t.Context(), second, store.HydrateOptions{Sources: storetest.From(held)})
 	})
 	<-asked
 	if err := readOne(s, done, 1<<20); err != nil {
@@ -280,7 +279,7 @@ func TestOpenFilesAreBounded(t *testing.T) {
 		f.Blobs[digest.FromBytes(p)] = p
 		b.RawChunks(fmt.Sprintf("f%03d", i), p, 0o644, 1000)
 	}
-	exposed(t, s, b, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}})
+	exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(f)})
 	for _, p := range all {
 		if err := readOne(s, p, 10); err != nil {
 			t.Fatal(err)
@@ -298,7 +297,7 @@ func TestWithdrawClosesFiles(t *testing.T) {
 	before := openFiles(t, s.Dir())
 	f, asked, goOn := storetest.NewFetcher(p), make(chan struct{}, 10), make(chan struct{})
 	f.Delay = func(context.Context) { asked <- struct{}{}; <-goOn }
-	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{f}})
+	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: storetest.From(f)})
 	read := later(func() error { // of two chunks
 		_, err := s.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 8<<20), 0)
 		return err
@@ -333,7 +332,7 @@ func TestPlainChunksAfterZeros(t *testing.T) {
 		}}})
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	table := tb.Put(t, s)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(blob)}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(blob))}); err != nil {
 		t.Error(err)
 	}
 }
@@ -343,10 +342,10 @@ func TestRateIsRaised(t *testing.T) {
 	p := storetest.Random(69, 3<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher(p)
-	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{f}})
+	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: storetest.From(f)})
 	s.SetRate(100)
 	job := later(func() error {
-		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}, Background: true})
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f), Background: true})
 	})
 	for f.Sent(digest.FromBytes(p)) == 0 {
 		time.Sleep(time.Millisecond)
@@ -363,8 +362,8 @@ func TestReadBesideDeadRegistry(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	hung := storetest.NewFetcher(dead)
 	hung.Allow = func(int64, int64) bool { return false }
-	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", dead, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{hung}})
-	exposed(t, s, storetest.NewBuilder("y").RawChunks("w", alive, 0o644, filetable.MaxChunk), store.ExposeOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(alive)}})
+	exposed(t, s, storetest.NewBuilder("x").RawChunks("w", dead, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: storetest.From(hung)})
+	exposed(t, s, storetest.NewBuilder("y").RawChunks("w", alive, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(alive))})
 	ctx, cancel := context.WithCancel(t.Context())
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -400,7 +399,7 @@ func TestExposeWhileOthersGo(t *testing.T) {
 	lost := 0
 	for i, end := 0, time.Now().Add(2*time.Second); time.Now().Before(end); i++ {
 		p := storetest.Random(uint64(5000+i), 100)
-		table := exposed(t, s, storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", p, 0o644, 50), store.ExposeOptions{Fetchers: []transfer.Fetcher{f}})
+		table := exposed(t, s, storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", p, 0o644, 50), store.ExposeOptions{Sources: storetest.From(f)})
 		time.Sleep(time.Millisecond)
 		if !s.Exposed(table) {
 			lost++

@@ -15,7 +15,6 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -31,7 +30,7 @@ func TestUnverifiedLateRead(t *testing.T) {
 	wrong, asked, lie := storetest.NewFetcher(p), make(chan struct{}), make(chan struct{})
 	wrong.Delay = func(context.Context) { close(asked); <-lie }
 	wrong.Mangle = func(_ int64, b []byte) { clear(b) }
-	table := exposed(t, s, b, store.ExposeOptions{Fetchers: []transfer.Fetcher{wrong}, Unverified: true})
+	table := exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(wrong), Unverified: true})
 	late := later(func() error {
 		_, err := s.ReadAt(t.Context(), d, make([]byte, 10), 0)
 		return err
@@ -51,9 +50,9 @@ func TestUnverifiedLateRead(t *testing.T) {
 		}
 		return nil
 	}
-	exposed(t, s, b, store.ExposeOptions{Fetchers: []transfer.Fetcher{right}, Unverified: true})
+	exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(right), Unverified: true})
 	job := later(func() error {
-		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{right}})
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(right)})
 	})
 	<-last
 	close(lie)
@@ -80,7 +79,7 @@ func TestHydrateContentTwice(t *testing.T) {
 	b, f := twice(t, p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f.Delay = func(context.Context) { time.Sleep(100 * time.Millisecond) } // both are on their way
-	if err := s.Hydrate(t.Context(), b.Put(t, s), store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(t.Context(), b.Put(t, s), store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Error(err)
 	}
 }
@@ -143,10 +142,10 @@ func TestReadHurriesRunningTransfer(t *testing.T) {
 	p := storetest.Random(82, 8<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := &tug{whole: storetest.NewFetcher(p), asked: make(chan int64, 10), broke: make(chan struct{})}
-	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}
+	o := store.ExposeOptions{Sources: storetest.From(f)}
 	table := exposed(t, s, storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk), o)
 	job := later(func() error {
-		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers, Background: true})
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources, Background: true})
 	})
 	<-f.asked
 	<-f.asked
@@ -170,12 +169,12 @@ func testReadSmallFileWhilePaused(t *testing.T, first int) {
 	p := storetest.Tar(t, []tar.Header{{Name: "a", Mode: 0o644}, {Name: "b", Mode: 0o644}}, files)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher(p)
-	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}
+	o := store.ExposeOptions{Sources: storetest.From(f)}
 	table := exposed(t, s, storetest.NewBuilder("x").TarChunks(t, p, 10_000), o)
 	s.Pause()
 	defer s.Resume()
 	job := later(func() error {
-		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers, Background: true})
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources, Background: true})
 	})
 	for f.Calls(digest.FromBytes(p)) == 0 {
 		time.Sleep(time.Millisecond)

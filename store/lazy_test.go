@@ -71,7 +71,7 @@ func TestReadBeforeComplete(t *testing.T) {
 			f := storetest.NewFetcher(tc.blob)
 			table := tc.table.Put(t, s)
 			hold(t, s, table)
-			if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}, Probe: true}); err != nil {
+			if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Probe: true}); err != nil {
 				t.Fatal(err)
 			}
 			if !s.Exposed(table) {
@@ -93,7 +93,7 @@ func TestReadBeforeComplete(t *testing.T) {
 				}
 			}
 			sent := f.Sent(digest.FromBytes(tc.blob))
-			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}, Background: true}); err != nil {
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f), Background: true}); err != nil {
 				t.Fatal(err)
 			}
 			for name, want := range tc.files {
@@ -141,7 +141,7 @@ func TestReadWhileHydrating(t *testing.T) {
 	f := storetest.NewFetcher(p)
 	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
-	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}
+	o := store.ExposeOptions{Sources: storetest.From(f)}
 	if err := s.Expose(t.Context(), table, o); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestReadWhileHydrating(t *testing.T) {
 		}
 	})
 	g.Go(func() {
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers, Background: true}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources, Background: true}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -186,7 +186,7 @@ func TestReadCorruptChunk(t *testing.T) {
 	hold(t, s, table)
 	expose := func(fs ...transfer.Fetcher) {
 		t.Helper()
-		if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: fs}); err != nil {
+		if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(fs...)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -199,7 +199,7 @@ func TestReadCorruptChunk(t *testing.T) {
 	if _, err := s.ReadAt(t.Context(), d, one, 5<<20); !errors.As(err, &wrong) || !errdefs.IsDataLoss(err) {
 		t.Errorf("got %v, want a verify.Error", err)
 	}
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{bad}}); !errdefs.IsDataLoss(err) {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(bad)}); !errdefs.IsDataLoss(err) {
 		t.Errorf("hydrate: got %v, want data loss", err)
 	}
 	if c := s.Counts(); c.CorruptChunks == 0 || c.FailedReads != 1 {
@@ -219,7 +219,7 @@ func TestTableThatLies(t *testing.T) {
 	b.Table().Files[0].Digest = digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher(p, lie.Blob)
-	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}
+	o := store.ExposeOptions{Sources: storetest.From(f)}
 	honest := storetest.NewBuilder("honest").RawChunks("w", p, 0o644, 1<<20).Put(t, s)
 	liar := b.Put(t, s)
 	hold(t, s, honest)
@@ -229,11 +229,11 @@ func TestTableThatLies(t *testing.T) {
 	if err := s.Expose(t.Context(), liar, o); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("got %v, want failed precondition", err)
 	}
-	if err := s.Hydrate(t.Context(), liar, store.HydrateOptions{Fetchers: o.Fetchers}); !errdefs.IsDataLoss(err) {
+	if err := s.Hydrate(t.Context(), liar, store.HydrateOptions{Sources: o.Sources}); !errdefs.IsDataLoss(err) {
 		t.Errorf("hydrate of the lie: got %v, want data loss", err)
 	}
 	readRandomly(t, s, digest.FromBytes(p), p, 20)
-	if err := s.Hydrate(t.Context(), honest, store.HydrateOptions{Fetchers: o.Fetchers}); err != nil {
+	if err := s.Hydrate(t.Context(), honest, store.HydrateOptions{Sources: o.Sources}); err != nil {
 		t.Error(err)
 	}
 	if got, err := s.ReadBytes(t.Context(), digest.FromBytes(p), 5<<20); err != nil || !bytes.Equal(got, p) {
@@ -255,7 +255,7 @@ func TestReadResumes(t *testing.T) {
 		}
 		table := b.Put(t, s)
 		hold(t, s, table)
-		if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+		if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
 		}
 		one := make([]byte, 1)
@@ -282,7 +282,7 @@ func TestReadWithoutRanges(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
-	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}, Probe: true}
+	o := store.ExposeOptions{Sources: storetest.From(f), Probe: true}
 	if err := s.Expose(t.Context(), table, o); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("got %v, want failed precondition", err)
 	}
@@ -296,7 +296,7 @@ func TestReadWithoutRanges(t *testing.T) {
 		_, err := s.ReadAt(t.Context(), d, one, 8<<20)
 		got <- err
 	}()
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-got; err != nil || one[0] != p[8<<20] {
@@ -315,7 +315,7 @@ func TestReadWaits(t *testing.T) {
 		t.Errorf("got %v, want failed precondition", err)
 	}
 	f := storetest.NewFetcher(p)
-	o := store.ExposeOptions{Fetchers: []transfer.Fetcher{f}, Wait: true}
+	o := store.ExposeOptions{Sources: storetest.From(f), Wait: true}
 	if err := s.Expose(t.Context(), table, o); err != nil {
 		t.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func TestReadWaits(t *testing.T) {
 		t.Errorf("cancelled read: %v", err)
 	}
 	none := storetest.NewFetcher()
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{none}}); !errdefs.IsNotFound(err) {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(none)}); !errdefs.IsNotFound(err) {
 		t.Errorf("hydrate from nowhere: %v", err)
 	}
 	if _, err := s.ReadAt(t.Context(), d, one, 0); !errdefs.IsNotFound(err) {
@@ -334,7 +334,7 @@ func TestReadWaits(t *testing.T) {
 	}
 	f.Delay = func(context.Context) { time.Sleep(50 * time.Millisecond) }
 	done := make(chan error, 1)
-	go func() { done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: o.Fetchers}) }()
+	go func() { done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources}) }()
 	for { // until the next attempt has begun, reads fail
 		if _, err := s.ReadAt(t.Context(), d, one, 5<<20); err == nil {
 			break
@@ -358,11 +358,11 @@ func TestReadUnverified(t *testing.T) {
 	table := storetest.NewBuilder("x").Raw("w", p, 0o644).Put(t, s)
 	hold(t, s, table)
 	f := storetest.NewFetcher(p)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}, Unverified: true}); err != nil {
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Unverified: true}); err != nil {
 		t.Fatal(err)
 	}
 	readRandomly(t, s, d, p, 20)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
 	readRandomly(t, s, d, p, 20)
@@ -381,7 +381,7 @@ func TestChunksAreShared(t *testing.T) {
 	f := storetest.NewFetcher(p, tuned)
 	for _, b := range [][]byte{p, tuned} {
 		table := storetest.NewBuilder(digest.FromBytes(b).String()).RawChunks("w", b, 0o644, 1<<20).Put(t, s)
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.AddRef(t.Context(), fmt.Sprint("pin/", len(b), b[13<<20]), table, time.Time{}); err != nil {
@@ -407,14 +407,14 @@ func TestReadGoesFirst(t *testing.T) {
 	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
 	f := storetest.NewFetcher(p)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
 	s.Pause()
 	var ended atomic.Bool
 	done := make(chan error, 1)
 	go func() {
-		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}, Background: true})
+		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f), Background: true})
 		ended.Store(true)
 		done <- err
 	}()
@@ -438,7 +438,7 @@ func TestWithdraw(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	table := storetest.NewBuilder("x").RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
 	hold(t, s, table)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(p)}}); err != nil {
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
 		t.Fatal(err)
 	}
 	readRandomly(t, s, d, p, 1)
@@ -468,7 +468,7 @@ func TestSmallFilesTogether(t *testing.T) {
 	f := storetest.NewFetcher(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	table := storetest.NewBuilder("x").TarChunks(t, p, filetable.MaxChunk).Put(t, s)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
 	if n := f.Calls(digest.FromBytes(p)); n > 6 {
@@ -498,7 +498,7 @@ func TestChunksShareBlocks(t *testing.T) {
 		free[i] = freeBytes(t, dir)
 		// Chunks that begin anywhere, but at the same places in both.
 		table := storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", b, 0o644, 1_000_003).Put(t, s)
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.AddRef(t.Context(), fmt.Sprint("pin/", i), table, time.Time{}); err != nil {
@@ -539,7 +539,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	table := storetest.NewBuilder("x").RawChunks("chunks", p, 0o644, filetable.MaxChunk).Raw("whole", q, 0o644).Put(t, s)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
 	if most.Load() > 3 {

@@ -7,7 +7,6 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
@@ -42,7 +41,7 @@ func TestPresence(t *testing.T) {
 			}
 			hold(t, s, table)
 			expose := func() {
-				if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+				if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -66,7 +65,7 @@ func TestPresence(t *testing.T) {
 			if begun, err := s.Begun(t.Context(), table); !begun || err != nil {
 				t.Errorf("after a restart: begun %t, %v", begun, err)
 			}
-			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 				t.Fatal(err)
 			}
 			if got, want := presence(t, s, table), (store.Presence{Total: total, Done: total}); got != want {
@@ -83,7 +82,7 @@ func TestUnverified(t *testing.T) {
 	f := storetest.NewFetcher(p)
 	table := storetest.NewBuilder("raw").Raw("model.bin", p, 0o644).Put(t, s)
 	hold(t, s, table)
-	if err := s.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}, Unverified: true}); err != nil {
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Unverified: true}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 5<<20); err != nil {
@@ -92,7 +91,7 @@ func TestUnverified(t *testing.T) {
 	if got := presence(t, s, table); !s.Unverified(table) || got.Done <= 0 || got.Done >= got.Total {
 		t.Errorf("unverified %t, %+v", s.Unverified(table), got)
 	}
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
 	if s.Unverified(table) {
@@ -110,7 +109,7 @@ func TestAwaited(t *testing.T) {
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		ended <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}, Background: true})
+		ended <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f), Background: true})
 	}()
 	for running := false; !running; {
 		_, running = s.Hydrating(table)
@@ -118,7 +117,7 @@ func TestAwaited(t *testing.T) {
 	if s.Awaited(table) {
 		t.Error("work in the background is said to be awaited")
 	}
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err) // in spite of the pause
 	}
 	if err := <-ended; err != nil {
@@ -145,7 +144,7 @@ func TestChunkUse(t *testing.T) {
 	}
 	check("nothing is there", two, 0)
 	for _, table := range []digest.Digest{one, two} {
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
 		}
 		check("another is there", two, 5*mib)

@@ -127,7 +127,7 @@ func TestHydrateEveryKindOfBlob(t *testing.T) {
 				f := storetest.NewFetcher(tc.blob)
 				f.NoRanges = ranges == "no ranges"
 				var last []store.Progress
-				err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}, Progress: func(p []store.Progress) { last = p }})
+				err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f), Progress: func(p []store.Progress) { last = p }})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -184,7 +184,7 @@ func TestSameFileInManyWrappingsIsOneObject(t *testing.T) {
 	} {
 		f := storetest.NewFetcher(weights, one("b.gguf"), gz(t, one("c.gguf")), zst(t, one("d.gguf")))
 		table := b.Put(t, s)
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.AddRef(t.Context(), "pin/"+string(rune('a'+i)), table, time.Time{}); err != nil {
@@ -245,7 +245,7 @@ func TestResumeFetchesOnlyWhatIsMissing(t *testing.T) {
 			f.Allow = func(off, n int64) bool { return off < 20<<20 }
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
-			go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}) }()
+			go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}) }()
 			for f.Sent(d) < 20<<20 {
 				time.Sleep(time.Millisecond)
 			}
@@ -258,7 +258,7 @@ func TestResumeFetchesOnlyWhatIsMissing(t *testing.T) {
 
 			s = storetest.Open(t, dir, store.Options{})
 			g := storetest.NewFetcher(tc.blob)
-			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{g}}); err != nil {
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(g)}); err != nil {
 				t.Fatal(err)
 			}
 			if total := f.Sent(d) + g.Sent(d); total != int64(len(tc.blob)) {
@@ -281,7 +281,7 @@ func TestAfterARebootOnlySyncedChunksCount(t *testing.T) {
 	f.Allow = func(off, n int64) bool { return off < 8<<20 }
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}) }()
+	go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}) }()
 	for f.Sent(d) < 8<<20 {
 		time.Sleep(time.Millisecond)
 	}
@@ -311,7 +311,7 @@ func TestAfterARebootOnlySyncedChunksCount(t *testing.T) {
 	}
 	s = storetest.Open(t, dir, store.Options{})
 	g := storetest.NewFetcher(weights)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{g}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(g)}); err != nil {
 		t.Fatal(err)
 	}
 	if g.Sent(d) != int64(len(weights)) {
@@ -329,7 +329,7 @@ func TestDamagedPartialIsFetchedAnew(t *testing.T) {
 	f.Allow = func(off, n int64) bool { return off < 8<<20 }
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}) }()
+	go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}) }()
 	for f.Sent(d) < 8<<20 {
 		time.Sleep(time.Millisecond)
 	}
@@ -346,7 +346,7 @@ func TestDamagedPartialIsFetchedAnew(t *testing.T) {
 	w.Close()
 	s = storetest.Open(t, dir, store.Options{})
 	g := storetest.NewFetcher(weights)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{g}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(g)}); err != nil {
 		t.Fatal(err)
 	}
 	if got := content(t, s, table)["w"]; got != string(weights) {
@@ -378,7 +378,7 @@ func TestWrongBytesAreNeverReadable(t *testing.T) {
 					p[len(p)/2] ^= 1
 				}
 			}
-			err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
+			err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)})
 			var wrong *verify.Error
 			if !errors.As(err, &wrong) || !errors.Is(err, errdefs.ErrDataLoss) {
 				t.Fatalf("got %v, want a verify.Error", err)
@@ -390,7 +390,7 @@ func TestWrongBytesAreNeverReadable(t *testing.T) {
 				t.Errorf("left over: %v", got)
 			}
 			f.Mangle = nil
-			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 				t.Fatalf("the next try: %v", err)
 			}
 		})
@@ -409,7 +409,7 @@ func TestDiffIDIsChecked(t *testing.T) {
 			tab.Blobs[0].DiffID = digest.FromString("other")
 		}
 		table := b.Put(t, s)
-		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(blob)}})
+		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(blob))})
 		if good != (err == nil) || !good && !strings.Contains(err.Error(), "diffID") {
 			t.Errorf("good %v: %v", good, err)
 		}
@@ -433,7 +433,7 @@ func TestRetriesAndFailover(t *testing.T) {
 	}
 	flaky.Cut = func(off int64) int { return 1 << 20 }
 	elsewhere := storetest.NewFetcher()
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{elsewhere, flaky}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(elsewhere, flaky)}); err != nil {
 		t.Fatal(err)
 	}
 	if got := flaky.Sent(digest.FromBytes(weights)); got != int64(len(weights)) {
@@ -449,15 +449,15 @@ func TestFinalErrorsSayWhich(t *testing.T) {
 	denied.Fail = func(int64) error { return errdefs.ErrUnauthenticated }
 	for _, tc := range []struct {
 		name     string
-		fetchers []transfer.Fetcher
+		fetchers []transfer.Source
 		want     func(error) bool
 	}{
 		{"nobody", nil, errdefs.IsNotFound},
-		{"not there", []transfer.Fetcher{storetest.NewFetcher()}, errdefs.IsNotFound},
-		{"denied beats not there", []transfer.Fetcher{denied, storetest.NewFetcher()}, errdefs.IsUnauthorized},
+		{"not there", storetest.From(storetest.NewFetcher()), errdefs.IsNotFound},
+		{"denied beats not there", storetest.From(denied, storetest.NewFetcher()), errdefs.IsUnauthorized},
 	} {
 		start := time.Now()
-		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: tc.fetchers})
+		err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: tc.fetchers})
 		if !tc.want(err) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
@@ -477,7 +477,7 @@ func TestOneFetchForManyWaitersAndLinger(t *testing.T) {
 	f.Delay = func(ctx context.Context) { <-release }
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error)
-	go func() { gone <- s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}) }()
+	go func() { gone <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}) }()
 	for f.Calls(digest.FromBytes(weights)) == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -488,7 +488,7 @@ func TestOneFetchForManyWaitersAndLinger(t *testing.T) {
 			if i%2 == 0 {
 				d = other
 			}
-			if err := s.Hydrate(t.Context(), d, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+			if err := s.Hydrate(t.Context(), d, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -509,7 +509,7 @@ func TestNoSpaceIsRefusedBeforeTheFirstByte(t *testing.T) {
 	weights := storetest.Random(11, 1<<20)
 	table := storetest.NewBuilder("x").Raw("w", weights, 0o644).Put(t, s)
 	f := storetest.NewFetcher(weights)
-	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
+	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)})
 	if !errdefs.IsResourceExhausted(err) || f.Calls(digest.FromBytes(weights)) > 0 {
 		t.Errorf("got %v after %d calls, want resource exhausted after none", err, f.Calls(digest.FromBytes(weights)))
 	}
@@ -524,7 +524,7 @@ func TestQuota(t *testing.T) {
 		if err := s.AddRef(t.Context(), "pin/"+name, table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
-		return s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(weights)}})
+		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(weights))})
 	}
 	if err := hydrate("a", 20); err != nil {
 		t.Fatal(err)
@@ -559,7 +559,7 @@ func TestDecompressionBombEnds(t *testing.T) {
 	w.Close()
 	zw.Close()
 	table := storetest.NewBuilder("x").Unpack(b.Bytes(), filetable.CodecZstd, "").Put(t, s)
-	err = s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(b.Bytes())}})
+	err = s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(b.Bytes()))})
 	if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "bomb") {
 		t.Errorf("got %v, want a decompression bomb", err)
 	}
@@ -580,7 +580,7 @@ func TestTwoLayersOnePath(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := storetest.Open(t, t.TempDir(), store.Options{})
 			table := storetest.NewBuilder("x").Tar(t, a).Tar(t, tc.two).Put(t, s)
-			err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(a, tc.two)}})
+			err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(a, tc.two))})
 			if err == nil {
 				_, err = s.Files(t.Context(), table)
 			}
@@ -597,7 +597,7 @@ func TestTarHeadersThatChangeAreCaught(t *testing.T) {
 	b := storetest.NewBuilder("x").Tar(t, blob)
 	b.Table().Files[1].Source.Offset -= 10 // as if a header had lied
 	table := b.Put(t, s)
-	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(blob)}})
+	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(blob))})
 	if !errdefs.IsInvalidArgument(err) {
 		t.Errorf("got %v, want invalid argument", err)
 	}
@@ -616,7 +616,7 @@ func TestCollect(t *testing.T) {
 		if err := s.AddRef(t.Context(), name, table, time.Time{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -693,7 +693,7 @@ func TestCheckFindsDamageAndHydrateMendsIt(t *testing.T) {
 				s := storetest.Open(t, dir, store.Options{})
 				table := storetest.NewBuilder("x").Tar(t, plain).Put(t, s)
 				f := storetest.NewFetcher(plain)
-				o := store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}
+				o := store.HydrateOptions{Sources: storetest.From(f)}
 				if err := s.AddRef(t.Context(), "pin/x", table, time.Time{}); err != nil {
 					t.Fatal(err)
 				}
@@ -736,7 +736,7 @@ func TestOpenAdoptsVerifiedFilesAndDropsLies(t *testing.T) {
 	s := storetest.Open(t, dir, store.Options{})
 	weights := storetest.Random(15, 1<<20)
 	table := storetest.NewBuilder("x").Raw("w", weights, 0o644).Put(t, s)
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(weights)}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(weights))}); err != nil {
 		t.Fatal(err)
 	}
 	// A second process does not get in.

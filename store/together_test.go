@@ -34,7 +34,7 @@ func held(f *storetest.Fetcher) (release func()) {
 func hydrateLater(t *testing.T, s *store.Store, table digest.Digest, f transfer.Fetcher) chan error {
 	done := make(chan error, 1)
 	go func() {
-		done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
+		done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)})
 	}()
 	return done
 }
@@ -147,7 +147,7 @@ func TestFetchersOfOthers(t *testing.T) {
 	t.Run("wrong bytes from our first", func(t *testing.T) {
 		s := storetest.Open(t, t.TempDir(), store.Options{})
 		a := storetest.NewBuilder("a").Raw("model", w, 0o644).Put(t, s)
-		if err := s.Hydrate(t.Context(), a, store.HydrateOptions{Fetchers: []transfer.Fetcher{wrong(), storetest.NewFetcher(w)}}); err != nil {
+		if err := s.Hydrate(t.Context(), a, store.HydrateOptions{Sources: storetest.From(wrong(), storetest.NewFetcher(w))}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -167,7 +167,7 @@ func TestFetchersOfOthers(t *testing.T) {
 			}
 			return -1
 		}
-		if err := s.Hydrate(t.Context(), a, store.HydrateOptions{Fetchers: []transfer.Fetcher{f, storetest.NewFetcher()}}); err != nil {
+		if err := s.Hydrate(t.Context(), a, store.HydrateOptions{Sources: storetest.From(f, storetest.NewFetcher())}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -225,7 +225,7 @@ func TestCollectBesideEverything(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatalf("round %d: %v", i, err)
 		}
 		close(stop)
@@ -305,7 +305,7 @@ func TestManyHardLinks(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	table := storetest.NewBuilder("x").Unpack(buf.Bytes(), filetable.CodecZstd, "").Put(t, s)
 	start := time.Now()
-	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(buf.Bytes())}}); err != nil {
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(buf.Bytes()))}); err != nil {
 		t.Fatal(err)
 	}
 	files, err := s.Files(t.Context(), table)

@@ -30,7 +30,7 @@ type xfer struct {
 	s        *Store
 	blob     digest.Digest
 	size     int64 // of the blob, in bytes
-	fetchers []transfer.Fetcher
+	fetchers []transfer.Source
 	received *atomic.Int64 // bytes
 
 	class class

@@ -23,7 +23,7 @@ store/verify          :
 store/filetable       : store/verify
 store/transfer        :
 store                 : store/filetable store/transfer store/verify
-store/storetest       : store store/filetable
+store/storetest       : store store/filetable store/transfer
 convert/mediatype     : store/filetable
 convert/chunked       : convert/mediatype store/filetable store/verify
 convert               : convert/chunked convert/mediatype store/filetable store/verify

@@ -52,7 +52,7 @@ func hydrate(t *testing.T, m *convert.Model, f transfer.Fetcher) (map[string]con
 	if err := s.AddRef(ctx, "pin/test", d, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Hydrate(ctx, d, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := s.Hydrate(ctx, d, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		return nil, err
 	}
 	files, err := s.Files(ctx, d)

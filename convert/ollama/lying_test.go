@@ -12,7 +12,6 @@ import (
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -57,7 +56,7 @@ func TestAMirrorThatLiesInRangesIsFoundOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := storetest.NewFetcher(slices.Collect(maps.Values(m.Blobs))...)
-			err = s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
+			err = s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)})
 			if tt.ok != (err == nil) || !tt.ok && !errdefs.IsDataLoss(err) {
 				t.Errorf("got error %v", err)
 			}

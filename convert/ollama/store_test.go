@@ -11,7 +11,6 @@ import (
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
-	"github.com/ballast-dev/ballast/store/transfer"
 )
 
 // TestTheStorePutsTensorModelsTogether brings models into a store, and reads back what is there.
@@ -54,7 +53,7 @@ func TestTheStorePutsTensorModelsTogether(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := storetest.NewFetcher(slices.Collect(maps.Values(m.Blobs))...)
-			if err := s.Hydrate(ctx, table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+			if err := s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 				t.Fatal(err)
 			}
 			files, err := s.Files(ctx, table)

@@ -163,7 +163,7 @@ func (c *conversion) unpack(ctx context.Context, t *filetable.Table) ([]file, er
 	if err := c.work.store.AddRef(ctx, "pin/convert", d, time.Time{}); err != nil {
 		return nil, err
 	}
-	err = c.work.store.Hydrate(ctx, d, store.HydrateOptions{Fetchers: []transfer.Fetcher{c.src.Fetcher}, Progress: c.o.Progress})
+	err = c.work.store.Hydrate(ctx, d, store.HydrateOptions{Sources: []transfer.Source{{Name: "convert", Fetcher: c.src.Fetcher}}, Progress: c.o.Progress})
 	if err != nil {
 		return nil, fmt.Errorf("unpack: %w", err)
 	}

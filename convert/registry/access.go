@@ -130,10 +130,10 @@ func tagOf(im store.Image, n name) string {
 	return ""
 }
 
-// Fetchers returns where the blobs of an image can be fetched: the repositories that it was
+// Sources returns where the blobs of an image can be fetched: the repositories that it was
 // resolved from, with the credentials that callers gave for them and then without, or the
 // cartons that have them.
-func (h *Handler) Fetchers(im store.Image) []transfer.Fetcher {
+func (h *Handler) Sources(im store.Image) []transfer.Source {
 	var refs []remote.Ref
 	for _, s := range im.Refs {
 		ref, err := remote.ParseRef(s)
@@ -144,7 +144,7 @@ func (h *Handler) Fetchers(im store.Image) []transfer.Fetcher {
 		refs = append(refs, ref)
 	}
 	if im.Origin.Format == string(mediatype.FormatCarton) && !madeAhead(im) {
-		return h.cartonFetchers(im, refs)
+		return h.cartonSources(im, refs)
 	}
 	return h.Repositories(refs)
 }
@@ -153,10 +153,10 @@ func (h *Handler) Fetchers(im store.Image) []transfer.Fetcher {
 // it, if there are any, and then without: these may have expired. The tags and digests of refs do
 // not matter and can be empty. A repository that can not be reached by its hosts.toml is left
 // out and logged.
-func (h *Handler) Repositories(refs []remote.Ref) []transfer.Fetcher {
-	var l []transfer.Fetcher
+func (h *Handler) Repositories(refs []remote.Ref) []transfer.Source {
+	var l []transfer.Source
 	for _, s := range h.sites(refs) {
-		l = append(l, s.repo)
+		l = append(l, s.source(s.repo))
 	}
 	return l
 }
@@ -166,6 +166,15 @@ type site struct {
 	ref  remote.Ref
 	who  caller
 	repo *remote.Repository
+}
+
+// source returns what f brings from the site as a source.
+func (s site) source(f transfer.Fetcher) transfer.Source {
+	out := transfer.Source{Name: s.ref.Name(), Fetcher: f}
+	if s.who.creds != nil {
+		out.Who = "pull secret"
+	}
+	return out
 }
 
 // sites returns what Repositories returns.

@@ -131,9 +131,9 @@ func (h *Handler) layerOpener(s site, artifact remote.Ref) opener {
 	}
 }
 
-// cartonFetchers returns the cartons that have the files of im.
-func (h *Handler) cartonFetchers(im store.Image, refs []remote.Ref) []transfer.Fetcher {
-	var l []transfer.Fetcher
+// cartonSources returns the cartons that have the files of im.
+func (h *Handler) cartonSources(im store.Image, refs []remote.Ref) []transfer.Source {
+	var l []transfer.Source
 	var inRegistries []remote.Ref
 	for _, ref := range refs {
 		address, ok := h.cartonURL(ref)
@@ -141,17 +141,17 @@ func (h *Handler) cartonFetchers(im store.Image, refs []remote.Ref) []transfer.F
 			inRegistries = append(inRegistries, ref)
 			continue
 		}
-		l = append(l, &cartonFetcher{
+		l = append(l, transfer.Source{Name: ref.Name(), Fetcher: &cartonFetcher{
 			h: h, key: cartonKey{place: address}, open: h.urlOpener(address, im.Origin.Digest),
 			fits: func(c *carton.Carton) bool { return c.Hash() == im.Origin.Digest },
-		})
+		}})
 	}
 	for _, s := range h.sites(inRegistries) {
 		artifact := remote.Ref{Host: s.ref.Host, Repository: s.ref.Repository, Tag: tagOf(im, nameOf(s.ref)), Digest: im.Origin.Digest}
-		l = append(l, &cartonFetcher{
+		l = append(l, s.source(&cartonFetcher{
 			h: h, key: cartonKey{place: s.ref.Name() + "@" + im.Origin.Digest.String(), who: s.who.key()},
 			open: h.layerOpener(s, artifact), fits: anyHash,
-		})
+		}))
 	}
 	return l
 }
@@ -222,11 +222,11 @@ func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.I
 	var body io.ReadCloser
 	var off int64
 	err := fmt.Errorf("blob %s: %w", b.Digest, errdefs.ErrNotFound)
-	fetchers := h.Fetchers(im)
+	fetchers := h.Sources(im)
 	if r.Method == http.MethodHead {
 		fetchers, err = nil, nil
 	}
-	var from transfer.Fetcher
+	var from transfer.Source
 	for _, from = range fetchers {
 		if body, off, err = from.Fetch(r.Context(), b.Digest, b.Size, 0, b.Size); err == nil {
 			break

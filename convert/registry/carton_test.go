@@ -191,7 +191,7 @@ func TestCartonChanged(t *testing.T) {
 	}
 	s.put("/a/b.carton", converttest.GoodCarton(weights(2000)).Bytes())
 	f.h.Close() // as a restart does
-	err = f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Fetchers: f.h.Fetchers(im)})
+	err = f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im)})
 	if err == nil || !strings.Contains(err.Error(), "not the one it was") {
 		t.Errorf("fetch: %v", err)
 	}
@@ -275,7 +275,7 @@ func TestCartonMany(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Fetchers: f.h.Fetchers(im)}); err != nil {
+			if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im)}); err != nil {
 				t.Error(err)
 			}
 		})

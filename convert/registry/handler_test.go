@@ -100,7 +100,7 @@ func hydrate(t *testing.T, f *facade, u *upstream, repository string, table dige
 	if diff := cmp.Diff(im.Refs, []string{ref.String()}); diff != "" {
 		t.Errorf("refs (-got +want):\n%s", diff)
 	}
-	if err := f.h.Store.Hydrate(t.Context(), table, store.HydrateOptions{Fetchers: f.h.Fetchers(im)}); err != nil {
+	if err := f.h.Store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: f.h.Sources(im)}); err != nil {
 		t.Fatal(err)
 	}
 	files, err := f.h.Store.Files(t.Context(), table)

@@ -89,7 +89,7 @@ func TestIndex(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if im.Table == "" || len(f.h.Fetchers(im)) != 1 {
+		if im.Table == "" || len(f.h.Sources(im)) != 1 {
 			t.Errorf("Convert(%s) = %+v", ref, im)
 		}
 	}

@@ -126,7 +126,7 @@ func TestOllamaListPrivate(t *testing.T) {
 // files fetches an image and returns the digests of its files, by path.
 func files(t *testing.T, f *facade, im store.Image) map[string]digest.Digest {
 	t.Helper()
-	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Fetchers: f.h.Fetchers(im)}); err != nil {
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im)}); err != nil {
 		t.Fatal(err)
 	}
 	all, err := f.h.Store.Files(t.Context(), im.Table)

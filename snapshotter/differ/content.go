@@ -36,15 +36,15 @@ const contentBuffer = 1 << 20 // 1 MiB
 // maxRedial is the longest pause between two attempts to reach containerd.
 const maxRedial = 3 * time.Second
 
-// A Source is a repository that has a blob.
-type Source struct {
-	Host       string // "registry.example:5000"; the port can be missing
-	Repository string // "team/model"
+// A Repository may have a blob.
+type Repository struct {
+	Host string // "registry.example:5000"; the port can be missing
+	Name string // "team/model"
 }
 
-// sources returns the repositories that containerd got a blob from: that of the image being
+// repositories returns where containerd got a blob from: that of the image being
 // pulled, where containerd says which, then those it recorded with the blob, sorted.
-func (d *Differ) sources(ctx context.Context, desc ocispec.Descriptor) ([]Source, error) {
+func (d *Differ) repositories(ctx context.Context, desc ocispec.Descriptor) ([]Repository, error) {
 	info, err := d.o.Content.Info(ctx, desc.Digest)
 	if err != nil {
 		return nil, fmt.Errorf("content store: %w", err)
@@ -54,19 +54,19 @@ func (d *Differ) sources(ctx context.Context, desc ocispec.Descriptor) ([]Source
 	if err != nil {
 		return recorded, nil // ctr --local, for one, does not say
 	}
-	pulled := Source{Host: reference.Domain(ref), Repository: reference.Path(ref)}
+	pulled := Repository{Host: reference.Domain(ref), Name: reference.Path(ref)}
 	// containerd records hosts without their ports.
 	name, _, _ := strings.Cut(pulled.Host, ":")
-	recorded = slices.DeleteFunc(recorded, func(s Source) bool {
-		return s.Repository == pulled.Repository && (s.Host == pulled.Host || s.Host == name)
+	recorded = slices.DeleteFunc(recorded, func(s Repository) bool {
+		return s.Name == pulled.Name && (s.Host == pulled.Host || s.Host == name)
 	})
-	return append([]Source{pulled}, recorded...), nil
+	return append([]Repository{pulled}, recorded...), nil
 }
 
 // parseSources reads the labels that containerd gives a blob: the key ends in the host, the
 // value has repositories with commas between.
-func parseSources(ls map[string]string) []Source {
-	var out []Source
+func parseSources(ls map[string]string) []Repository {
+	var out []Repository
 	for k, v := range ls {
 		host, ok := strings.CutPrefix(k, labels.LabelDistributionSource+".")
 		if !ok || host == "" {
@@ -74,15 +74,15 @@ func parseSources(ls map[string]string) []Source {
 		}
 		for repo := range strings.SplitSeq(v, ",") {
 			if repo != "" {
-				out = append(out, Source{Host: host, Repository: repo})
+				out = append(out, Repository{Host: host, Name: repo})
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b Source) int {
+	slices.SortFunc(out, func(a, b Repository) int {
 		if c := strings.Compare(a.Host, b.Host); c != 0 {
 			return c
 		}
-		return strings.Compare(a.Repository, b.Repository)
+		return strings.Compare(a.Name, b.Name)
 	})
 	out = slices.Compact(out)
 	return out[:min(len(out), maxSources)]

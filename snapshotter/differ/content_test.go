@@ -93,16 +93,16 @@ func TestParseSources(t *testing.T) {
 	tests := []struct {
 		name   string
 		labels map[string]string
-		want   []Source
+		want   []Repository
 	}{
 		{"none", nil, nil},
 		{"others", map[string]string{"containerd.io/gc.root": "x", "containerd.io/distribution.source": "y", key: "z"}, nil},
-		{"several", map[string]string{key + "b.example": "z,y", key + "a.example:5000": "x"}, []Source{{"a.example:5000", "x"}, {"b.example", "y"}, {"b.example", "z"}}},
-		{"empty and twice", map[string]string{key + "a": ",x,,x,"}, []Source{{"a", "x"}}},
+		{"several", map[string]string{key + "b.example": "z,y", key + "a.example:5000": "x"}, []Repository{{"a.example:5000", "x"}, {"b.example", "y"}, {"b.example", "z"}}},
+		{"empty and twice", map[string]string{key + "a": ",x,,x,"}, []Repository{{"a", "x"}}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(parseSources(test.labels), test.want, cmp.Transformer("len", func(s []Source) string { return fmt.Sprint(s) })); diff != "" {
+			if diff := cmp.Diff(parseSources(test.labels), test.want, cmp.Transformer("len", func(s []Repository) string { return fmt.Sprint(s) })); diff != "" {
 				t.Errorf("(-got +want):\n%s", diff)
 			}
 		})
@@ -116,9 +116,9 @@ func FuzzParseSources(f *testing.F) {
 	f.Add("containerd.io/distribution.source.a", "x,y", "containerd.io/distribution.source.b", "")
 	f.Add("", ",", "containerd.io/distribution.source.", "x")
 	f.Fuzz(func(t *testing.T, k1, v1, k2, v2 string) {
-		seen := map[Source]bool{}
+		seen := map[Repository]bool{}
 		for _, s := range parseSources(map[string]string{k1: v1, k2: v2}) {
-			if s.Host == "" || s.Repository == "" || strings.Contains(s.Repository, ",") || seen[s] {
+			if s.Host == "" || s.Name == "" || strings.Contains(s.Name, ",") || seen[s] {
 				t.Errorf("bad source %q", s)
 			}
 			seen[s] = true

@@ -34,22 +34,22 @@ type Options struct {
 	// Store keeps the bytes of the models.
 	Store *store.Store
 
-	// Upstream returns where to fetch the blobs of a table from, in order. sources is what
+	// Upstream returns where to fetch the blobs of a table from, in order. from is what
 	// containerd knows of the table layer; it can be empty.
-	Upstream func(ctx context.Context, table digest.Digest, sources []Source) []transfer.Fetcher
+	Upstream func(ctx context.Context, table digest.Digest, from []Repository) []transfer.Source
 
 	// Mode says when a model is shown that was got from these repositories. Nil means
 	// Complete.
-	Mode func(sources []Source) Mode
+	Mode func(from []Repository) Mode
 
 	// Unverified lets files be read before any digest over them has matched, if they come
 	// without digests of chunks.
 	Unverified bool
 
 	// Background brings the rest of a model that is shown already, until it is there or
-	// nothing refers to it any more. It returns at once. fetchers are what Apply would use.
+	// nothing refers to it any more. It returns at once. sources are what Apply would use.
 	// It is needed for modes other than Complete.
-	Background func(table digest.Digest, fetchers []transfer.Fetcher)
+	Background func(table digest.Digest, sources []transfer.Source)
 
 	// Log is where the differ reports; nil discards.
 	Log *slog.Logger
@@ -82,7 +82,7 @@ func New(o Options) *Differ {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Upstream == nil {
-		o.Upstream = func(context.Context, digest.Digest, []Source) []transfer.Fetcher { return nil }
+		o.Upstream = func(context.Context, digest.Digest, []Repository) []transfer.Source { return nil }
 	}
 	return &Differ{o: o, plain: apply.NewFileSystemApplier(o.Content)}
 }
@@ -155,7 +155,7 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 	if err != nil {
 		return "", fmt.Errorf("apply table layer %s: %w", desc.Digest, err)
 	}
-	sources, err := d.sources(ctx, desc)
+	from, err := d.repositories(ctx, desc)
 	if err != nil {
 		return "", fmt.Errorf("apply table layer %s: %w", desc.Digest, err)
 	}
@@ -164,10 +164,10 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 		return "", err
 	}
 	ns, _ := namespaces.Namespace(ctx)
-	fetchers := append([]transfer.Fetcher{&ContentFetcher{Provider: d.o.Content, Namespace: ns}}, d.o.Upstream(ctx, table, sources)...)
-	early, err := d.expose(ctx, table, sources, fetchers)
+	sources := append([]transfer.Source{{Name: "containerd", Who: ns, Fetcher: &ContentFetcher{Provider: d.o.Content, Namespace: ns}}}, d.o.Upstream(ctx, table, from)...)
+	early, err := d.expose(ctx, table, from, sources)
 	if err == nil && !early {
-		err = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: fetchers})
+		err = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources})
 	}
 	if err != nil {
 		return "", fmt.Errorf("fetch the model of table %s: %w", table, err)
@@ -184,7 +184,7 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 }
 
 // expose makes a model readable before it is complete, and says whether that is so.
-func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Source, fetchers []transfer.Fetcher) (bool, error) {
+func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Repository, sources []transfer.Source) (bool, error) {
 	mode := Complete
 	if d.o.Mode != nil && d.o.Snapshotter.Lazy() {
 		mode = d.o.Mode(from)
@@ -194,13 +194,13 @@ func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Source,
 	}
 	repositories := make([]string, len(from))
 	for i, s := range from {
-		repositories[i] = s.Host + "/" + s.Repository
+		repositories[i] = s.Host + "/" + s.Name
 	}
 	if err := d.o.Store.SetSources(ctx, table, repositories); err != nil {
 		return false, err
 	}
 	err := d.o.Store.Expose(ctx, table, store.ExposeOptions{
-		Fetchers: fetchers, Wait: mode == Lazy, Unverified: d.o.Unverified, Probe: true,
+		Sources: sources, Wait: mode == Lazy, Unverified: d.o.Unverified, Probe: true,
 	})
 	if errdefs.IsFailedPrecondition(err) {
 		d.o.Log.InfoContext(ctx, "model is shown when it is complete", "table", table, "mode", mode, "reason", err)
@@ -212,7 +212,7 @@ func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Source,
 	if !d.o.Store.Exposed(table) { // it is all there
 		return false, nil
 	}
-	d.o.Background(table, fetchers)
+	d.o.Background(table, sources)
 	if mode == Auto {
 		return true, d.o.Store.AwaitSmall(ctx, table)
 	}

@@ -41,7 +41,7 @@ func TestApplyTable(t *testing.T) {
 	if diff := cmp.Diff(n.files(t, desc.Digest.String()), map[string]string{"LICENSE": string(license), "weights/w.gguf": string(weights)}); diff != "" {
 		t.Errorf("files (-got +want):\n%s", diff)
 	}
-	if diff := cmp.Diff(n.asked, []Source{{"mirror.example", "team/a"}, {"registry.example:5000", "team/a"}, {"registry.example:5000", "team/b"}}); diff != "" {
+	if diff := cmp.Diff(n.asked, []Repository{{"mirror.example", "team/a"}, {"registry.example:5000", "team/a"}, {"registry.example:5000", "team/b"}}); diff != "" {
 		t.Errorf("sources (-got +want):\n%s", diff)
 	}
 	for _, s := range []string{"level=INFO", "model complete", "table=" + desc.Digest.String(), fmt.Sprint("bytes=", 3<<20+len(license)), "dur="} {

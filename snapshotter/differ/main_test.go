@@ -20,6 +20,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/transfer"
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	diffapi "github.com/containerd/containerd/api/services/diff/v1"
@@ -65,7 +66,7 @@ type node struct {
 	log     *bytes.Buffer
 
 	mu       sync.Mutex
-	asked    []Source // what Upstream was told
+	asked    []Repository // what Upstream was told
 	upstream blobs
 }
 
@@ -144,11 +145,11 @@ func serve(t *testing.T, socket string, register func(*grpc.Server)) string {
 	return socket
 }
 
-func (n *node) fetchers(_ context.Context, _ digest.Digest, sources []Source) []transfer.Fetcher {
+func (n *node) fetchers(_ context.Context, _ digest.Digest, sources []Repository) []transfer.Source {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asked = sources
-	return []transfer.Fetcher{n.upstream}
+	return storetest.From(n.upstream)
 }
 
 // blobs is a registry.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -280,4 +281,13 @@ func Open(t testing.TB, dir string, o store.Options) *store.Store {
 	}
 	t.Cleanup(func() { s.Close() })
 	return s
+}
+
+// From returns fetchers as sources, each of its own.
+func From(fetchers ...transfer.Fetcher) []transfer.Source {
+	var out []transfer.Source
+	for _, f := range fetchers {
+		out = append(out, transfer.Source{Name: fmt.Sprintf("test/%p", f), Fetcher: f})
+	}
+	return out
 }

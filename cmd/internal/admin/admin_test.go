@@ -49,7 +49,7 @@ func newRig(t *testing.T) *rig {
 	r.handler = &admin.Handler{
 		Store: s, Version: admin.Version{Version: "1.2.3"},
 		Jobs:     func() []admin.Job { return nil },
-		Fetchers: func(store.Image) []transfer.Fetcher { return []transfer.Fetcher{r.fetcher} },
+		Sources: func(store.Image) []transfer.Source { return storetest.From(r.fetcher) },
 		Repaired: func(_ context.Context, d digest.Digest) error { r.repaired = append(r.repaired, d); return nil },
 		Metrics:  http.NotFoundHandler(),
 	}
@@ -108,7 +108,7 @@ func (r *rig) add(t *testing.T, ref string) store.Image {
 
 func (r *rig) hydrate(t *testing.T) {
 	t.Helper()
-	if err := r.store.Hydrate(t.Context(), r.image.Table, store.HydrateOptions{Fetchers: []transfer.Fetcher{r.fetcher}}); err != nil {
+	if err := r.store.Hydrate(t.Context(), r.image.Table, store.HydrateOptions{Sources: storetest.From(r.fetcher)}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -43,8 +43,8 @@ type Handler struct {
 	// Jobs returns the prefetches, imports and hydrations, those that run first.
 	Jobs func() []Job
 
-	// Fetchers returns where the blobs of an image can be fetched from.
-	Fetchers func(store.Image) []transfer.Fetcher
+	// Sources returns where the blobs of an image can be fetched from.
+	Sources func(store.Image) []transfer.Source
 
 	// Repaired is called after the objects of a table were mended; snapshots that show it may
 	// need to be mended too.

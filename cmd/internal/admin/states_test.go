@@ -18,7 +18,6 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -102,7 +101,7 @@ func TestPulling(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		done <- r.store.Hydrate(context.Background(), table, store.HydrateOptions{Fetchers: []transfer.Fetcher{f}})
+		done <- r.store.Hydrate(context.Background(), table, store.HydrateOptions{Sources: storetest.From(f)})
 	}()
 	<-asked
 	got := r.state(t, im.Manifest)
@@ -202,7 +201,7 @@ func TestRepairGoesOn(t *testing.T) {
 	r.hydrate(t)
 	lost := storetest.Random(9, 1<<20)
 	im := r.put(t, "reg.example/lost:v1", storetest.NewBuilder("lost").Raw("lost.bin", lost, 0o644).Put(t, r.store))
-	if err := r.store.Hydrate(ctx, im.Table, store.HydrateOptions{Fetchers: []transfer.Fetcher{storetest.NewFetcher(lost)}}); err != nil {
+	if err := r.store.Hydrate(ctx, im.Table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(lost))}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{testRef, im.Refs[0]} {

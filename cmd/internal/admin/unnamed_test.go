@@ -8,7 +8,6 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -27,7 +26,7 @@ func TestUnnamed(t *testing.T) {
 	if err := r.store.SetSources(t.Context(), table, []string{"reg.example/team/ahead"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.Expose(t.Context(), table, store.ExposeOptions{Fetchers: []transfer.Fetcher{f}}); err != nil {
+	if err := r.store.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.store.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 0); err != nil {

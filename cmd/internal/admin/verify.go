@@ -137,12 +137,12 @@ func (h *Handler) repairTable(ctx context.Context, t digest.Digest, event func(V
 		return nil, err
 	}
 	var names []string
-	var fetchers []transfer.Fetcher
+	var sources []transfer.Source
 	for _, im := range images {
 		names = append(names, im.Refs...)
-		fetchers = append(fetchers, h.Fetchers(im)...)
+		sources = append(sources, h.Sources(im)...)
 	}
-	err = h.Store.Hydrate(ctx, t, store.HydrateOptions{Fetchers: fetchers, Progress: func(ps []store.Progress) {
+	err = h.Store.Hydrate(ctx, t, store.HydrateOptions{Sources: sources, Progress: func(ps []store.Progress) {
 		e := VerifyEvent{Status: "repairing"}
 		for _, p := range ps {
 			e.Total += p.Total

@@ -34,8 +34,8 @@ const referredEvery = 5 * time.Second
 //	        waiting, twice as long each time
 type background struct {
 	store    *store.Store
-	fetchers func(ctx context.Context, table digest.Digest, sources []string) []transfer.Fetcher
-	options  store.ExposeOptions // but for fetchers
+	sources func(ctx context.Context, table digest.Digest, sources []string) []transfer.Source
+	options  store.ExposeOptions // but for Sources
 	log      *slog.Logger
 
 	work sync.WaitGroup
@@ -62,7 +62,7 @@ func (b *background) begin(ctx context.Context) (wait func() error) {
 }
 
 // start begins to bring a table. If that goes on already, the next attempt begins at once.
-func (b *background) start(table digest.Digest, fetchers []transfer.Fetcher) {
+func (b *background) start(table digest.Digest, sources []transfer.Source) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ctx == nil || b.ended {
@@ -83,11 +83,11 @@ func (b *background) start(table digest.Digest, fetchers []transfer.Fetcher) {
 	ctx := b.ctx
 	b.work.Go(func() {
 		for {
-			b.bring(ctx, table, fetchers, again)
+			b.bring(ctx, table, sources, again)
 			if b.leave(table, again) {
 				return
 			}
-			fetchers = b.renew(ctx, table)
+			sources = b.renew(ctx, table)
 		}
 	})
 }
@@ -108,7 +108,7 @@ func (b *background) leave(table digest.Digest, again <-chan struct{}) bool {
 }
 
 // bring fetches until the table is complete or nothing refers to it.
-func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []transfer.Fetcher, again <-chan struct{}) {
+func (b *background) bring(ctx context.Context, table digest.Digest, sources []transfer.Source, again <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
@@ -121,7 +121,7 @@ func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []
 		}
 	}
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		err := b.store.Hydrate(ctx, table, store.HydrateOptions{Fetchers: fetchers, Background: true})
+		err := b.store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources, Background: true})
 		if err == nil {
 			b.log.Info("model complete", "table", table, "dur", time.Since(start).Round(time.Millisecond))
 			return
@@ -139,7 +139,7 @@ func (b *background) bring(ctx context.Context, table digest.Digest, fetchers []
 		case <-ctx.Done():
 			return
 		}
-		fetchers = b.renew(ctx, table)
+		sources = b.renew(ctx, table)
 	}
 }
 
@@ -164,23 +164,23 @@ func (b *background) watch(ctx context.Context, table digest.Digest, cancel func
 
 // renew returns where a table can be fetched from now, for readers too: credentials and places may be
 // other ones by now.
-func (b *background) renew(ctx context.Context, table digest.Digest) []transfer.Fetcher {
-	fetchers, err := b.expose(ctx, table)
+func (b *background) renew(ctx context.Context, table digest.Digest) []transfer.Source {
+	sources, err := b.expose(ctx, table)
 	if err != nil && ctx.Err() == nil {
 		b.log.Error("files of a model can not be read before it is complete", "table", table, "err", err)
 	}
-	return fetchers
+	return sources
 }
 
 // expose makes what is missing of a table readable, from wherever it can be had now.
-func (b *background) expose(ctx context.Context, table digest.Digest) ([]transfer.Fetcher, error) {
+func (b *background) expose(ctx context.Context, table digest.Digest) ([]transfer.Source, error) {
 	sources, err := b.store.Sources(ctx, table)
 	if err != nil {
 		return nil, err
 	}
 	o := b.options
-	o.Fetchers = b.fetchers(ctx, table, sources)
-	return o.Fetchers, b.store.Expose(ctx, table, o)
+	o.Sources = b.sources(ctx, table, sources)
+	return o.Sources, b.store.Expose(ctx, table, o)
 }
 
 // resume goes on with what was on its way when the daemon ended: models that snapshots show

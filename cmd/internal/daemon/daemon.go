@@ -107,7 +107,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	}
 	d.store.SetRate(int64(c.Lazy.Rate))
 	d.background = &background{
-		store: d.store, fetchers: d.laterSources, log: log,
+		store: d.store, sources: d.laterSources, log: log,
 		options: store.ExposeOptions{Wait: true, Unverified: c.Lazy.Verify == config.VerifyAfter},
 	}
 	d.differ = differ.New(differ.Options{
@@ -117,7 +117,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	})
 	d.metrics = newMetrics(d.store, log)
 	d.metrics.registry.MustRegister(&lazyCollector{store: d.store, mount: d.lazy.Load, unverified: c.Lazy.Verify == config.VerifyAfter})
-	d.pulls = &pulls{convert: d.facade.Convert, fetchers: d.facade.Fetchers, store: d.store, metrics: d.metrics, log: log}
+	d.pulls = &pulls{convert: d.facade.Convert, sources: d.facade.Sources, store: d.store, metrics: d.metrics, log: log}
 	return d, nil
 }
 
@@ -171,23 +171,23 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 // resolved, or, for an image that did not come through the facade, where containerd got the
 // table. The latter is not asked in addition: it is the same place, but containerd does not
 // always know the port.
-func (d *Daemon) sources(ctx context.Context, table digest.Digest, sources []differ.Source) []transfer.Fetcher {
-	var out []transfer.Fetcher
+func (d *Daemon) sources(ctx context.Context, table digest.Digest, sources []differ.Repository) []transfer.Source {
+	var out []transfer.Source
 	images, err := d.store.ImagesByTable(ctx, table)
 	if err != nil {
 		d.log.Warn("images of a table are not known, asking where containerd got it", "digest", table, "err", err)
 	}
 	for _, im := range images {
-		out = append(out, d.facade.Fetchers(im)...)
+		out = append(out, d.facade.Sources(im)...)
 	}
 	if len(out) > 0 {
 		return out
 	}
 	var refs []remote.Ref
 	for _, s := range sources {
-		ref, err := remote.NewRef(s.Host, s.Repository, table.String())
+		ref, err := remote.NewRef(s.Host, s.Name, table.String())
 		if err != nil {
-			d.log.Debug("source is not a repository", "ref", s.Host+"/"+s.Repository, "err", err)
+			d.log.Debug("source is not a repository", "ref", s.Host+"/"+s.Name, "err", err)
 			continue
 		}
 		refs = append(refs, ref)

@@ -43,7 +43,7 @@ func (d *Daemon) rest(ctx context.Context, pl *pull, im store.Image, background 
 	}
 	rates := map[digest.Digest]*rate{}
 	return d.store.Hydrate(ctx, im.Table, store.HydrateOptions{
-		Fetchers: d.laterSources(ctx, im.Table, sources), Background: background,
+		Sources: d.laterSources(ctx, im.Table, sources), Background: background,
 		Progress: func(ps []store.Progress) { d.pulls.progress(pl, ps, rates) },
 	})
 }

@@ -126,7 +126,7 @@ func (d *Daemon) takeOver(ctx context.Context, pl *pull, r admin.ImportRequest) 
 	if err != nil {
 		return store.Image{}, err
 	}
-	err = d.store.Hydrate(ctx, im.Table, store.HydrateOptions{Fetchers: []transfer.Fetcher{m}, Progress: func(ps []store.Progress) {
+	err = d.store.Hydrate(ctx, im.Table, store.HydrateOptions{Sources: []transfer.Source{{Name: "import", Fetcher: m}}, Progress: func(ps []store.Progress) {
 		for i, s := range ps {
 			if s.State == "present" && shared[s.Blob] == "complete" {
 				ps[i].State = shared[s.Blob] // that it was there when Hydrate came is no news

@@ -102,20 +102,20 @@ func (d *Daemon) newHolder() (h lazy.Holder, err error) {
 }
 
 // mode says when a model is shown that was got from these repositories.
-func (d *Daemon) mode(sources []differ.Source) differ.Mode {
+func (d *Daemon) mode(sources []differ.Repository) differ.Mode {
 	if len(sources) == 0 {
 		return differ.Mode(d.config.Lazy.Mode)
 	}
-	return differ.Mode(d.config.Lazy.ModeOf(sources[0].Host + "/" + sources[0].Repository))
+	return differ.Mode(d.config.Lazy.ModeOf(sources[0].Host + "/" + sources[0].Name))
 }
 
 // laterSources returns where to fetch the blobs of a table from that was got from these
 // repositories some time ago.
-func (d *Daemon) laterSources(ctx context.Context, table digest.Digest, repositories []string) []transfer.Fetcher {
-	var sources []differ.Source
+func (d *Daemon) laterSources(ctx context.Context, table digest.Digest, repositories []string) []transfer.Source {
+	var sources []differ.Repository
 	for _, r := range repositories {
 		host, path, _ := strings.Cut(r, "/")
-		sources = append(sources, differ.Source{Host: host, Repository: path})
+		sources = append(sources, differ.Repository{Host: host, Name: path})
 	}
 	return d.sources(ctx, table, sources)
 }

@@ -56,7 +56,7 @@ func newPullRig(t *testing.T) *pullRig {
 			}
 			return store.Image{Table: r.table, Manifest: "sha256:m", Refs: []string{ref.String()}, Origin: filetable.Origin{Format: "test"}}, nil
 		},
-		fetchers: func(store.Image) []transfer.Fetcher { return []transfer.Fetcher{r.fetcher} },
+		sources: func(store.Image) []transfer.Source { return storetest.From(r.fetcher) },
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -12,10 +12,10 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // assemblyPrefix begins the names of the directories that files are put together in.
@@ -58,11 +58,7 @@ func (s *Store) assembled(f filetable.File) (d digest.Digest, err error) {
 	if f.Digest != "" {
 		return f.Digest, nil
 	}
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		rec, err := load[assembledRecord](tx, bucketAssembled, recipeOf(f.Source).String())
-		d = rec.Digest
-		return err
-	})
+	d, err = s.db.Assembled(recipeOf(f.Source))
 	if errdefs.IsNotFound(err) {
 		return "", nil
 	}
@@ -215,9 +211,7 @@ func (a *assembly) complete(ctx context.Context, s *Store, ready func(context.Co
 // publish makes the file an object.
 func (a *assembly) publish(s *Store) error {
 	file := publication{from: filepath.Join(partialDir, a.staged()), d: a.digest, size: a.file.Size}
-	err := s.publish([]publication{file}, func(tx *bbolt.Tx) error {
-		return put(tx, bucketAssembled, a.recipe.String(), assembledRecord{Digest: a.digest})
-	})
+	err := s.publish([]publication{file}, meta.Arrival{Assembled: map[digest.Digest]digest.Digest{a.recipe: a.digest}})
 	if err != nil {
 		return err
 	}

@@ -7,12 +7,10 @@ import (
 	"io/fs"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // ProblemMissing is the problem of an object that is needed and not there.
@@ -33,9 +31,13 @@ type CheckResult struct {
 // A damaged object is remembered as such: it counts as absent from then on, so that a Hydrate
 // of its tables fetches it again, and its file stays until the new one takes its place.
 func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(done, total int64)) ([]CheckResult, error) {
-	objects, total, err := s.objectsOf(table)
+	objects, err := s.db.Objects(table)
 	if err != nil {
 		return nil, err
+	}
+	var total int64
+	for _, o := range objects {
+		total += o.Size
 	}
 	var (
 		bad  []CheckResult
@@ -46,8 +48,7 @@ func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(do
 		switch err := s.checkObject(ctx, o.Digest, o.Size, buf); {
 		case err == nil:
 		case errdefs.IsDataLoss(err), errors.Is(err, syscall.EIO):
-			o.Problem = err.Error()
-			bad = append(bad, o)
+			bad = append(bad, CheckResult{Digest: o.Digest, Size: o.Size, Problem: err.Error()})
 		case errors.Is(err, fs.ErrNotExist):
 			// Collected meanwhile, or reported as missing below.
 		default:
@@ -78,27 +79,7 @@ func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(do
 // Missing returns the objects that a table (all tables with a reference, if it is empty)
 // needs and does not have, or has damaged. It reads no content.
 func (s *Store) Missing(ctx context.Context, table digest.Digest) ([]CheckResult, error) {
-	needed := map[digest.Digest][]digest.Digest{} // tables by object
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		tables := map[digest.Digest]bool{table: table != ""}
-		err := each(tx, bucketRefs, func(_ string, r Ref) error {
-			if table == "" && (r.Expires.IsZero() || r.Expires.After(time.Now())) {
-				tables[r.Table] = true
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return each(tx, bucketTables, func(key string, t tableRecord) error {
-			if tables[digest.Digest(key)] && t.Complete {
-				for _, d := range t.Objects {
-					needed[d] = append(needed[d], digest.Digest(key))
-				}
-			}
-			return nil
-		})
-	})
+	needed, err := s.db.Needed(table)
 	if err != nil {
 		return nil, err
 	}
@@ -110,30 +91,6 @@ func (s *Store) Missing(ctx context.Context, table digest.Digest) ([]CheckResult
 	}
 	slices.SortFunc(out, func(a, b CheckResult) int { return slices.Compare(a.Tables, b.Tables) })
 	return out, nil
-}
-
-func (s *Store) objectsOf(table digest.Digest) (objects []CheckResult, total int64, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		var only map[digest.Digest]bool
-		if table != "" {
-			t, err := load[tableRecord](tx, bucketTables, table.String())
-			if err != nil {
-				return err
-			}
-			only = map[digest.Digest]bool{}
-			for _, d := range t.Objects {
-				only[d] = true
-			}
-		}
-		return each(tx, bucketObjects, func(key string, o objectRecord) error {
-			if d := digest.Digest(key); table == "" || only[d] {
-				objects = append(objects, CheckResult{Digest: d, Size: o.Size})
-				total += o.Size
-			}
-			return nil
-		})
-	})
-	return objects, total, err
 }
 
 func (s *Store) checkObject(ctx context.Context, d digest.Digest, size int64, buf []byte) error {
@@ -165,20 +122,10 @@ func (s *Store) markDamaged(bad []CheckResult) error {
 	if len(bad) == 0 {
 		return nil
 	}
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		for _, b := range bad {
-			o, err := load[objectRecord](tx, bucketObjects, b.Digest.String())
-			if errdefs.IsNotFound(err) {
-				continue
-			} else if err != nil {
-				return err
-			}
-			o.Damaged = true
-			if err := put(tx, bucketObjects, b.Digest.String(), o); err != nil {
-				return err
-			}
-			s.log.Error("object is damaged", "digest", b.Digest, "bytes", b.Size, "err", b.Problem)
-		}
-		return nil
-	})
+	var objects []digest.Digest
+	for _, b := range bad {
+		objects = append(objects, b.Digest)
+		s.log.Error("object is damaged", "digest", b.Digest, "bytes", b.Size, "err", b.Problem)
+	}
+	return s.db.MarkDamaged(objects)
 }

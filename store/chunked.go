@@ -11,6 +11,7 @@ import (
 	"sort"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/gzip"
@@ -201,15 +202,15 @@ func unpackChunk(dst, raw []byte, codec filetable.Codec) error {
 
 // fetch fills buf with group g. Bytes that are wrong are asked for again, from the next fetcher
 // first. It returns which chunks an object had, and where.
-func (c *chunked) fetch(ctx context.Context, t xfer, g int, buf []byte) ([]place, error) {
+func (c *chunked) fetch(ctx context.Context, t xfer, g int, buf []byte) ([]meta.Location, error) {
 	chunks := c.of(g)
 	found := t.s.fromObjects(chunks, buf)
 	for first := 0; first < len(chunks); first++ {
-		if found[first].object != "" {
+		if found[first].Object != "" {
 			continue
 		}
 		end := first + 1
-		for end < len(chunks) && found[end].object == "" {
+		for end < len(chunks) && found[end].Object == "" {
 			end++
 		}
 		run := chunks[first:end]

@@ -76,41 +76,10 @@
 //
 // # On disk
 //
-//	<dir>/store.db                        metadata (bbolt), see below
+//	<dir>/store.db                        metadata (bbolt), drawn in package meta
 //	<dir>/objects/sha256/<2>/<64 hex>     objects; a data-only lower layer of overlayfs
 //	<dir>/partial/sha256-<64 hex>/        head, marks and staged files of one blob
 //	<dir>/partial/assembly-<64 hex>/      data of a file that is being put together
-//
-// # Schema
-//
-// Values are JSON. Keys are digests unless said otherwise. TestSchema compares this drawing
-// with a store.
-//
-//	meta
-//	  version     1
-//	objects
-//	  <digest>    size used damaged
-//	contents
-//	  <blob>      list of: name type mode modtime size offset linkName digest
-//	assembled
-//	  <recipe>    digest
-//	tables
-//	  <digest>    objects logical complete used sources
-//	images
-//	  <manifest>  manifest config table origin refs size privateNames created used
-//	refs
-//	  <name>      name table created expires size inodes
-//	chunks
-//	  <chunk>
-//	shown
-//	  <digest>    identity
-//
-// A recipe is the digest over the JSON of a Source with parts; the value is what the file
-// turned out to be. The chunks bucket says where the bytes of a chunk are: the key is its digest, 32
-// bytes; the value is the digest of an object and the offset in it, 32 and 8 bytes, big endian. An
-// entry may be outdated: bytes that are copied are verified. The shown bucket has the identity under
-// which a file was read before it was complete, once it is known to be the right one (LazyFile). A reference is named snapshot/<id> or pin/<reference>. Each object counts at the oldest
-// reference that needs it, once, so that the sum over snapshots is what is on the disk.
 //
 // # Collecting
 //

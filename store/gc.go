@@ -1,29 +1,21 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/containerd/errdefs"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // partialTTL is how long an unfinished fetch stays that nobody goes on with.
 const partialTTL = 24 * time.Hour
-
-// imageTTL is how long an image without references stays resolvable by its digest. It costs
-// its manifest, config and table only.
-const imageTTL = 7 * 24 * time.Hour
 
 // keepTime is how long an object without a reference stays in any case after it was made or
 // found: whoever made it needs a moment to refer to it.
@@ -46,64 +38,28 @@ func (s *Store) handOver(objects []digest.Digest) {
 	}
 }
 
-// live returns the objects that must stay: those of tables with a reference that has not
-// expired or a running fetch, the documents of images, and what is kept for a moment.
-func (s *Store) live(tx *bbolt.Tx) (map[digest.Digest]bool, error) {
-	live := map[digest.Digest]bool{}
-	tables := map[digest.Digest]bool{}
+// roots returns what must stay beside that which is recorded as needed: what running hydrations
+// bring, and what is kept for a moment. It is taken before the transaction that uses it: what
+// stops being a root meanwhile is recorded as needed by then.
+func (s *Store) roots() meta.Roots {
 	now := time.Now()
-	err := each(tx, bucketRefs, func(_ string, r Ref) error {
-		if r.Expires.IsZero() || r.Expires.After(now) {
-			tables[r.Table] = true
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	var fetching []digest.Digest // blobs
+	var r meta.Roots
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for d, at := range s.kept {
 		if len(s.hydrations) == 0 && now.Sub(at) > keepTime {
 			delete(s.kept, d)
 			continue
 		}
-		live[d] = true
+		r.Objects = append(r.Objects, d)
 	}
 	for d, h := range s.hydrations {
-		tables[d] = true
+		r.Tables = append(r.Tables, d)
 		for _, u := range h.units {
-			fetching = append(fetching, u.blob.Digest)
+			r.Blobs = append(r.Blobs, u.blob.Digest)
 		}
 	}
-	s.mu.Unlock()
-	for _, b := range fetching {
-		live[b] = true
-		contents, err := load[[]filetable.Member](tx, bucketContents, b.String())
-		if err != nil && !errdefs.IsNotFound(err) {
-			return nil, err
-		}
-		for _, c := range contents {
-			live[c.Digest] = true
-		}
-	}
-	for d := range tables {
-		live[d] = true
-		t, err := load[tableRecord](tx, bucketTables, d.String())
-		if errdefs.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		for _, o := range t.Objects {
-			live[o] = true
-		}
-	}
-	err = each(tx, bucketImages, func(_ string, im Image) error {
-		live[im.Manifest], live[im.Config], live[im.Table] = true, true, true
-		return nil
-	})
-	return live, err
+	return r
 }
 
 // GCOptions says what to collect.
@@ -131,7 +87,7 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	s.gcMu.Lock()
 	defer s.gcMu.Unlock()
 	var r GCResult
-	images, err := s.collectRecords(o.DryRun)
+	images, err := s.db.Expire(o.DryRun)
 	if err != nil {
 		return r, err
 	}
@@ -151,7 +107,7 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 func (s *Store) evict(ctx context.Context, want int64) (int64, error) {
 	s.gcMu.Lock()
 	defer s.gcMu.Unlock()
-	if _, err := s.collectRecords(false); err != nil {
+	if _, err := s.db.Expire(false); err != nil {
 		return 0, err
 	}
 	n, bytes, err := s.collectObjects(func(int64) int64 { return want }, false)
@@ -159,89 +115,6 @@ func (s *Store) evict(ctx context.Context, want int64) (int64, error) {
 		s.log.Info("evicted to make room", "objects", n, "bytes", bytes)
 	}
 	return bytes, err
-}
-
-// collectRecords drops expired references, unused images, and what is known of tables and
-// archives whose objects are gone.
-func (s *Store) collectRecords(dryRun bool) (images int, err error) {
-	now := time.Now()
-	update := s.db.Update
-	if dryRun {
-		update = s.db.View
-	}
-	err = update(func(tx *bbolt.Tx) error {
-		used := map[digest.Digest]bool{}
-		var drop []struct{ bucket, key []byte }
-		mark := func(bucket []byte, key string) {
-			drop = append(drop, struct{ bucket, key []byte }{bucket, []byte(key)})
-		}
-		err := each(tx, bucketRefs, func(key string, r Ref) error {
-			if !r.Expires.IsZero() && r.Expires.Before(now) {
-				mark(bucketRefs, key)
-			} else {
-				used[r.Table] = true
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		err = each(tx, bucketImages, func(key string, im Image) error {
-			if !used[im.Table] && now.Sub(im.Used) > imageTTL {
-				mark(bucketImages, key)
-				images++
-			}
-			used[im.Table] = true
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		there := func(d digest.Digest) bool { return tx.Bucket(bucketObjects).Get([]byte(d)) != nil }
-		err = each(tx, bucketContents, func(key string, cs []filetable.Member) error {
-			if !slices.ContainsFunc(cs, func(c filetable.Member) bool { return c.Type == filetable.TypeReg && there(c.Digest) }) {
-				mark(bucketContents, key)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		err = each(tx, bucketAssembled, func(key string, a assembledRecord) error {
-			if !there(a.Digest) {
-				mark(bucketAssembled, key)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		err = each(tx, bucketShown, func(key string, _ shownRecord) error {
-			if !there(digest.Digest(key)) {
-				mark(bucketShown, key)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		err = each(tx, bucketTables, func(key string, _ tableRecord) error {
-			if tx.Bucket(bucketObjects).Get([]byte(key)) == nil && !used[digest.Digest(key)] {
-				mark(bucketTables, key)
-			}
-			return nil
-		})
-		if err != nil || dryRun {
-			return err
-		}
-		for _, d := range drop {
-			if err := tx.Bucket(d.bucket).Delete(d.key); err != nil {
-				return err
-			}
-		}
-		return attribute(tx)
-	})
-	return images, err
 }
 
 // collectPartials removes unfinished fetches that nobody goes on with.
@@ -278,96 +151,23 @@ func (s *Store) collectPartials(dryRun bool) (n int, err error) {
 // them) bytes are freed. The record goes first: a file without a record is adopted again by
 // Open, a record without a file would be a lie.
 func (s *Store) collectObjects(want func(total int64) int64, dryRun bool) (n int, bytes int64, err error) {
-	type candidate struct {
-		d digest.Digest
-		objectRecord
-	}
-	var (
-		all   []candidate
-		total int64
-	)
-	collect := func(tx *bbolt.Tx) error {
-		live, err := s.live(tx)
-		if err != nil {
-			return err
-		}
-		err = each(tx, bucketObjects, func(key string, o objectRecord) error {
-			if d := digest.Digest(key); !live[d] {
-				all = append(all, candidate{d, o})
-				total += o.Size
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(a.Used.Compare(b.Used), cmp.Compare(a.d, b.d)) })
-		left := want(total)
-		for i, c := range all {
-			if left <= 0 {
-				all = all[:i]
-				break
-			}
-			left -= c.Size
-			bytes += c.Size
-		}
-		if dryRun {
-			return nil
-		}
-		return forget(tx, all, func(c candidate) digest.Digest { return c.d })
-	}
-	if dryRun {
-		err := s.db.View(collect)
-		return len(all), bytes, err
-	}
-	if err := s.db.Update(collect); err != nil {
+	gone, err := s.db.Evict(s.roots(), want, dryRun)
+	if err != nil {
 		return 0, 0, err
 	}
-	for _, c := range all {
-		if err := s.root.Remove(objectPath(c.d)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, o := range gone {
+		bytes += o.Size
+	}
+	if dryRun {
+		return len(gone), bytes, nil
+	}
+	for _, o := range gone {
+		if err := s.root.Remove(objectPath(o.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return n, bytes, err
 		}
 		n++
 	}
 	return n, bytes, nil
-}
-
-// forget removes object records, and marks the tables that need them incomplete.
-func forget[T any](tx *bbolt.Tx, gone []T, of func(T) digest.Digest) error {
-	set := make(map[digest.Digest]bool, len(gone))
-	for _, g := range gone {
-		d := of(g)
-		set[d] = true
-		if err := tx.Bucket(bucketObjects).Delete([]byte(d.String())); err != nil {
-			return err
-		}
-	}
-	if err := dropChunks(tx, set); err != nil {
-		return err
-	}
-	var broken []struct {
-		key string
-		tableRecord
-	}
-	err := each(tx, bucketTables, func(key string, t tableRecord) error {
-		if t.Complete && slices.ContainsFunc(t.Objects, func(d digest.Digest) bool { return set[d] }) {
-			t.Complete = false
-			broken = append(broken, struct {
-				key string
-				tableRecord
-			}{key, t})
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, b := range broken {
-		if err := put(tx, bucketTables, b.key, b.tableRecord); err != nil {
-			return err
-		}
-	}
-	return attribute(tx)
 }
 
 // Run evicts when space runs short, until ctx is done.

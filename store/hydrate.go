@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -404,7 +404,7 @@ func (s *Store) hasBlob(b filetable.Blob) (bool, error) {
 		}
 		return true, verify.Compare(b.Digest, b.Digest, b.Size, info.Size())
 	}
-	contents, err := s.contents(b.Digest)
+	contents, err := s.db.Contents(b.Digest)
 	if errdefs.IsNotFound(err) {
 		return false, nil
 	} else if err != nil {
@@ -418,50 +418,13 @@ func (s *Store) hasBlob(b filetable.Blob) (bool, error) {
 	return true, nil
 }
 
-func (s *Store) contents(blob digest.Digest) (c []filetable.Member, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		c, err = load[[]filetable.Member](tx, bucketContents, blob.String())
-		return err
-	})
-	return c, err
-}
-
 // settleTable records what a table needs, now that all of it is known.
 func (s *Store) settleTable(d digest.Digest, t *filetable.Table) error {
 	rec, err := s.resolveRecord(d, t)
 	if err != nil {
 		return err
 	}
-	rec.Complete = true
-	held := false
-	err = s.db.Update(func(tx *bbolt.Tx) error {
-		now := time.Now().UTC()
-		rec.Used = now
-		if old, err := load[tableRecord](tx, bucketTables, d.String()); err == nil {
-			rec.Sources = old.Sources
-		}
-		for _, d := range rec.Objects {
-			o, err := load[objectRecord](tx, bucketObjects, d.String())
-			if err != nil {
-				return err
-			}
-			o.Used = now
-			if err := put(tx, bucketObjects, d.String(), o); err != nil {
-				return err
-			}
-		}
-		if err := put(tx, bucketTables, d.String(), rec); err != nil {
-			return err
-		}
-		err := each(tx, bucketRefs, func(_ string, r Ref) error {
-			held = held || r.Table == d
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return attribute(tx)
-	})
+	held, err := s.db.CompleteTable(d, rec)
 	if err != nil {
 		return err
 	}
@@ -477,8 +440,8 @@ func (s *Store) settleTable(d digest.Digest, t *filetable.Table) error {
 
 // resolveRecord lists the objects that a table needs. With errdefs.ErrUnavailable, when not all
 // of them are known, it still lists those that are.
-func (s *Store) resolveRecord(d digest.Digest, t *filetable.Table) (tableRecord, error) {
-	rec := tableRecord{Objects: []digest.Digest{d}, Used: time.Now().UTC()}
+func (s *Store) resolveRecord(d digest.Digest, t *filetable.Table) (meta.Table, error) {
+	rec := meta.Table{Objects: []digest.Digest{d}, Used: time.Now().UTC()}
 	files, err := s.resolve(t)
 	if err != nil && !errdefs.IsUnavailable(err) {
 		return rec, err

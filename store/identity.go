@@ -2,11 +2,9 @@ package store
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // LazySize returns the size in bytes of a file that can be read, complete or not. It returns
@@ -15,7 +13,7 @@ func (s *Store) LazySize(d digest.Digest) (int64, error) {
 	if l := s.lazyFile(d); l != nil {
 		return l.size, nil
 	}
-	rec, err := s.record(d)
+	rec, err := s.db.Object(d)
 	if err == nil && rec.Damaged {
 		err = fmt.Errorf("object %s is damaged: %w", d, errdefs.ErrNotFound)
 	}
@@ -34,11 +32,7 @@ func (s *Store) LazyFile(d digest.Digest) (size int64, identity digest.Digest, e
 	if size, err = s.LazySize(d); err != nil {
 		return 0, "", err
 	}
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		rec, err := load[shownRecord](tx, bucketShown, d.String())
-		identity = rec.Identity
-		return err
-	})
+	identity, err = s.db.Identity(d)
 	if errdefs.IsNotFound(err) {
 		return size, d, nil
 	}
@@ -57,20 +51,13 @@ func identityOf(d digest.Digest, how *chunked) digest.Digest {
 // putIdentities remembers under which identities files were read that are about to be objects. It
 // comes before they are: a file must not change its identity because the process dies.
 func (s *Store) putIdentities(files []publication) error {
-	if !slices.ContainsFunc(files, func(p publication) bool { return p.how != nil }) {
-		return nil
-	}
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		for _, p := range files {
-			if p.how == nil {
-				continue
-			}
-			if err := put(tx, bucketShown, p.d.String(), shownRecord{identityOf(p.d, p.how)}); err != nil {
-				return err
-			}
+	of := map[digest.Digest]digest.Digest{}
+	for _, p := range files {
+		if p.how != nil {
+			of[p.d] = identityOf(p.d, p.how)
 		}
-		return nil
-	})
+	}
+	return s.db.PutIdentities(of)
 }
 
 // arrived says that a file is an object. If readers see it by chunks that did not make the object, it

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -179,7 +180,7 @@ func (s *Store) linkFile(ctx context.Context, src *os.File, b filetable.Blob, re
 	if err := f.Sync(); err != nil {
 		return "", err
 	}
-	return way, s.publish([]publication{{from: name, d: b.Digest, size: b.Size}}, nil)
+	return way, s.publish([]publication{{from: name, d: b.Digest, size: b.Size}}, meta.Arrival{})
 }
 
 // verifyFile reads a file and returns a *verify.Error if it is not the blob.

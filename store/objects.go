@@ -9,12 +9,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,7 +38,7 @@ func objectPath(d digest.Digest) string { return filepath.Join(objectsDir, Objec
 // OpenObject opens a complete, verified object for reading.
 // It returns errdefs.ErrNotFound if there is none.
 func (s *Store) OpenObject(d digest.Digest) (*os.File, error) {
-	rec, err := s.record(d)
+	rec, err := s.db.Object(d)
 	if err != nil {
 		return nil, err
 	}
@@ -52,18 +52,10 @@ func (s *Store) OpenObject(d digest.Digest) (*os.File, error) {
 	return f, err
 }
 
-func (s *Store) record(d digest.Digest) (rec objectRecord, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		rec, err = load[objectRecord](tx, bucketObjects, d.String())
-		return err
-	})
-	return rec, err
-}
-
 // has says whether an object is recorded, not known to be damaged, and its file has the
 // recorded size.
 func (s *Store) has(d digest.Digest) bool {
-	rec, err := s.record(d)
+	rec, err := s.db.Object(d)
 	if err != nil || rec.Damaged {
 		return false
 	}
@@ -91,7 +83,7 @@ func (s *Store) PutBytes(ctx context.Context, p []byte) (digest.Digest, error) {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = s.publishLocked([]publication{{from: name, d: d, size: int64(len(p))}}, nil)
+		err = s.publishLocked([]publication{{from: name, d: d, size: int64(len(p))}}, meta.Arrival{})
 	}
 	if err != nil {
 		s.root.Remove(name)
@@ -129,16 +121,16 @@ type publication struct {
 }
 
 // publish renames files to their places, makes the directories durable and records the
-// objects, all in this order: a crash leaves a file that Open adopts, or nothing. record,
-// if not nil, runs in the same transaction.
-func (s *Store) publish(files []publication, record func(*bbolt.Tx) error) error {
+// objects, all in this order: a crash leaves a file that Open adopts, or nothing. found is
+// recorded with them.
+func (s *Store) publish(files []publication, found meta.Arrival) error {
 	s.gcMu.RLock()
 	defer s.gcMu.RUnlock()
-	return s.publishLocked(files, record)
+	return s.publishLocked(files, found)
 }
 
 // publishLocked is publish for who holds gcMu.
-func (s *Store) publishLocked(files []publication, record func(*bbolt.Tx) error) error {
+func (s *Store) publishLocked(files []publication, found meta.Arrival) error {
 	if err := s.putIdentities(files); err != nil {
 		return err
 	}
@@ -167,19 +159,14 @@ func (s *Store) publishLocked(files []publication, record func(*bbolt.Tx) error)
 			return err
 		}
 	}
-	now := time.Now().UTC()
-	err := s.db.Update(func(tx *bbolt.Tx) error {
-		for _, p := range files {
-			if err := put(tx, bucketObjects, p.d.String(), objectRecord{Size: p.size, Used: now}); err != nil {
-				return err
-			}
+	found.Chunks = map[digest.Digest][]filetable.Chunk{}
+	for _, p := range files {
+		found.Objects = append(found.Objects, meta.Sized{Digest: p.d, Size: p.size})
+		if p.how != nil && !p.how.unverified {
+			found.Chunks[p.d] = p.how.chunks
 		}
-		if record == nil {
-			return nil
-		}
-		return record(tx)
-	})
-	if err != nil {
+	}
+	if err := s.db.Arrive(found); err != nil {
 		return err
 	}
 	for _, p := range files {
@@ -200,7 +187,7 @@ func (s *Store) syncDir(name string) error {
 // if it was verified, so one without a record gets a record, and a record without a file
 // goes.
 func (s *Store) adopt() error {
-	found := map[string]int64{}
+	found := map[digest.Digest]int64{}
 	err := fs.WalkDir(s.root.FS(), objectsDir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
@@ -214,43 +201,24 @@ func (s *Store) adopt() error {
 		if err != nil {
 			return err
 		}
-		found[d.String()] = info.Size()
+		found[d] = info.Size()
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		var gone []string
-		err := each(tx, bucketObjects, func(key string, rec objectRecord) error {
-			if size, ok := found[key]; !ok || size != rec.Size {
-				gone = append(gone, key)
-			} else {
-				delete(found, key)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
+	gone, err := s.db.Adopt(found)
+	if err != nil {
+		return err
+	}
+	for _, d := range gone {
+		if _, ok := found[d]; ok {
+			s.log.Error("object has another size than recorded", "digest", d)
+		} else {
+			s.log.Error("object is recorded, but its file is gone", "digest", d)
 		}
-		for _, key := range gone {
-			if _, ok := found[key]; ok {
-				s.log.Error("object has another size than recorded", "digest", key)
-				delete(found, key)
-			} else {
-				s.log.Error("object is recorded, but its file is gone", "digest", key)
-			}
-			if err := tx.Bucket(bucketObjects).Delete([]byte(key)); err != nil {
-				return err
-			}
-		}
-		for key, size := range found {
-			if err := put(tx, bucketObjects, key, objectRecord{Size: size, Used: time.Now().UTC()}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // free returns the bytes that an unprivileged writer can still write, and the capacity.

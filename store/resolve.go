@@ -148,7 +148,7 @@ func (r *resolver) file(f filetable.File) error {
 
 // members returns the regular files of a plain tar by offset, or nil if they are not known.
 func (r *resolver) members(blob digest.Digest) (map[int64]filetable.Member, error) {
-	contents, err := r.s.contents(blob)
+	contents, err := r.s.db.Contents(blob)
 	if errdefs.IsNotFound(err) {
 		r.missing = missingBlob(blob)
 		r.archives[blob] = nil
@@ -167,7 +167,7 @@ func (r *resolver) members(blob digest.Digest) (map[int64]filetable.Member, erro
 }
 
 func (r *resolver) unpack(u filetable.Unpack) error {
-	contents, err := r.s.contents(u.Blob)
+	contents, err := r.s.db.Contents(u.Blob)
 	if errdefs.IsNotFound(err) {
 		r.missing = missingBlob(u.Blob)
 		return nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,7 +17,7 @@ const (
 
 // stageGroup stages group g, whose bytes are buf: of chunks that an object was found to have, as many
 // blocks as possible are shared with it.
-func (l *lazyFile) stageGroup(st *staging, g int, buf []byte, found []place) error {
+func (l *lazyFile) stageGroup(st *staging, g int, buf []byte, found []meta.Location) error {
 	if l.how.unverified { // right bytes do no harm, however late they come
 		l.writes.RLock()
 		defer l.writes.RUnlock()
@@ -27,10 +28,10 @@ func (l *lazyFile) stageGroup(st *staging, g int, buf []byte, found []place) err
 	base, _ := st.p.chunk(g)
 	next := base // the first byte that is not staged
 	for i, c := range l.how.of(g) {
-		if found[i].object == "" || l.s.noShare.Load() {
+		if found[i].Object == "" || l.s.noShare.Load() {
 			continue
 		}
-		from, to := sharable(c, found[i].off)
+		from, to := sharable(c, found[i].Off)
 		if to-from < minShared || !l.s.share(st, found[i], c, from, to) {
 			continue
 		}
@@ -59,14 +60,14 @@ func sharable(c filetable.Chunk, off int64) (from, to int64) {
 }
 
 // share makes a range of the file of the blocks of an object, and says whether that worked.
-func (s *Store) share(st *staging, p place, c filetable.Chunk, from, to int64) bool {
-	f, err := s.OpenObject(p.object)
+func (s *Store) share(st *staging, p meta.Location, c filetable.Chunk, from, to int64) bool {
+	f, err := s.OpenObject(p.Object)
 	if err != nil {
 		return false // it was collected since its bytes were read
 	}
 	defer f.Close()
 	err = unix.IoctlFileCloneRange(int(st.data.Fd()), &unix.FileCloneRange{
-		Src_fd: int64(f.Fd()), Src_offset: uint64(p.off + from - c.Offset), Src_length: uint64(to - from), Dest_offset: uint64(from),
+		Src_fd: int64(f.Fd()), Src_offset: uint64(p.Off + from - c.Offset), Src_length: uint64(to - from), Dest_offset: uint64(from),
 	})
 	for _, never := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.ENOSYS, unix.EXDEV} {
 		if errors.Is(err, never) {

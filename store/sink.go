@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -109,12 +109,7 @@ func (r *rawSink) finish() error {
 		return err
 	}
 	file := publication{from: filepath.Join(r.p.dir, "data"), d: r.blob.Digest, size: r.blob.Size, how: r.how}
-	return r.s.publish([]publication{file}, func(tx *bbolt.Tx) error {
-		if r.how == nil || r.how.unverified {
-			return nil
-		}
-		return putChunks(tx, r.blob.Digest, r.how.chunks)
-	})
+	return r.s.publish([]publication{file}, meta.Arrival{})
 }
 
 // fragmentSink verifies a blob whose bytes go straight to the files they are parts of. They
@@ -224,9 +219,7 @@ func (s *Store) publishContents(p *partial, b filetable.Blob, contents []filetab
 		}
 		files = append(files, publication{from: p.path(name), d: c.Digest, size: c.Size})
 	}
-	return s.publishLocked(files, func(tx *bbolt.Tx) error {
-		return put(tx, bucketContents, b.Digest.String(), contents)
-	})
+	return s.publishLocked(files, meta.Arrival{Contents: map[digest.Digest][]filetable.Member{b.Digest: contents}})
 }
 
 // unpackSink unpacks a compressed tar while its bytes go by.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // Presence says how much of what is fetched for a table is on the node, in bytes.
@@ -147,21 +146,21 @@ func (s *Store) ChunkUse(ctx context.Context, table digest.Digest) (ChunkUse, er
 // chunksIndexed takes the chunks from wanted that the index has in an object that is not own, and
 // returns all tables. The index has one place for a chunk, so that is not all.
 func (s *Store) chunksIndexed(wanted map[digest.Digest]int64, own map[digest.Digest]bool, use *ChunkUse) (tables []digest.Digest, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		b, objects := tx.Bucket(bucketChunks), tx.Bucket(bucketObjects)
-		for d, size := range wanted {
-			p, err := decodePlace(b.Get(chunkKey(d)))
-			if err == nil && !own[p.object] && objects.Get([]byte(p.object)) != nil {
-				use.Shared += size
-				delete(wanted, d)
-			}
+	chunks := make([]filetable.Chunk, 0, len(wanted))
+	for d, size := range wanted {
+		chunks = append(chunks, filetable.Chunk{Digest: d, Size: size})
+	}
+	places, err := s.db.Chunks(chunks)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range places {
+		if p.Object != "" && !own[p.Object] {
+			use.Shared += chunks[i].Size
+			delete(wanted, chunks[i].Digest)
 		}
-		return tx.Bucket(bucketTables).ForEach(func(k, _ []byte) error {
-			tables = append(tables, digest.Digest(k))
-			return nil
-		})
-	})
-	return tables, err
+	}
+	return s.db.Tables()
 }
 
 // chunksOf takes the chunks from wanted that complete files of a table have which are not own.

@@ -8,16 +8,15 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // Options are the settings of a Store. The zero value works.
@@ -65,7 +64,7 @@ func (o Options) withDefaults() Options {
 type Store struct {
 	dir  string
 	root *os.Root
-	db   *bbolt.DB
+	db   *meta.DB
 	o    Options
 	log  *slog.Logger
 	boot string // kernel.random.boot_id
@@ -158,7 +157,7 @@ func (s *Store) open() (err error) {
 		return err
 	}
 	s.boot = strings.TrimSpace(string(boot))
-	if s.db, err = openDB(filepath.Join(s.dir, "store.db")); err != nil {
+	if s.db, err = meta.Open(filepath.Join(s.dir, "store.db")); err != nil {
 		return err
 	}
 	if err := s.sweepTemp(); err != nil {
@@ -202,57 +201,20 @@ func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 	if err != nil && !errdefs.IsUnavailable(err) {
 		return "", err
 	}
-	return d, s.db.Update(func(tx *bbolt.Tx) error {
-		old, err := load[tableRecord](tx, bucketTables, d.String())
-		if err != nil && !errdefs.IsNotFound(err) {
-			return err
-		}
-		// What was found out since we looked counts: what a table needs never shrinks.
-		if old.Complete {
-			rec.Complete, rec.Logical = true, old.Logical
-		}
-		rec.Sources = old.Sources
-		rec.Objects = append(rec.Objects, old.Objects...)
-		slices.Sort(rec.Objects)
-		rec.Objects = slices.Compact(rec.Objects)
-		if err := put(tx, bucketTables, d.String(), rec); err != nil {
-			return err
-		}
-		return attribute(tx)
-	})
+	return d, s.db.PutTable(d, rec)
 }
-
-// maxSources is how many repositories are remembered for a table.
-const maxSources = 16
 
 // SetSources remembers the repositories that a table was got from, "host/repository", those asked
 // first in front, for when the rest of the model has to be fetched later. It returns
 // errdefs.ErrNotFound for a table that is not known.
 func (s *Store) SetSources(ctx context.Context, table digest.Digest, sources []string) error {
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		rec, err := load[tableRecord](tx, bucketTables, table.String())
-		if err != nil {
-			return err
-		}
-		all := slices.Clone(sources)
-		for _, old := range rec.Sources {
-			if !slices.Contains(all, old) {
-				all = append(all, old)
-			}
-		}
-		rec.Sources = all[:min(len(all), maxSources)]
-		return put(tx, bucketTables, table.String(), rec)
-	})
+	return s.db.SetSources(table, sources)
 }
 
 // Sources returns what SetSources remembered.
-func (s *Store) Sources(ctx context.Context, table digest.Digest) (sources []string, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		rec, err := load[tableRecord](tx, bucketTables, table.String())
-		sources = rec.Sources
-		return err
-	})
-	return sources, err
+func (s *Store) Sources(ctx context.Context, table digest.Digest) ([]string, error) {
+	rec, err := s.db.Table(table)
+	return rec.Sources, err
 }
 
 // decodedTables is how many tables are kept decoded.

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"syscall"
-
-	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // Usage is the disk use of a store, in bytes.
@@ -24,42 +21,13 @@ type Usage struct {
 
 // Usage returns the disk use.
 func (s *Store) Usage(ctx context.Context) (Usage, error) {
-	var u Usage
-	var shared int64 // objects of complete tables
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		live, err := s.live(tx)
-		if err != nil {
-			return err
-		}
-		needed := map[digest.Digest]bool{}
-		err = each(tx, bucketTables, func(_ string, t tableRecord) error {
-			if t.Complete {
-				u.Logical += t.Logical
-				for _, d := range t.Objects {
-					needed[d] = true
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return each(tx, bucketObjects, func(key string, o objectRecord) error {
-			u.Unique += o.Size
-			u.Objects++
-			if needed[digest.Digest(key)] {
-				shared += o.Size
-			}
-			if !live[digest.Digest(key)] {
-				u.Reclaimable += o.Size
-			}
-			return nil
-		})
-	})
+	r, err := s.db.Usage(s.roots())
 	if err != nil {
-		return u, err
+		return Usage{}, err
 	}
-	u.Saved = max(0, u.Logical-shared)
+	u := Usage{
+		Logical: r.Logical, Unique: r.Unique, Saved: max(0, r.Logical-r.Shared), Reclaimable: r.Reclaimable, Objects: r.Objects,
+	}
 	if u.Partial, err = s.allocated(partialDir); err != nil {
 		return u, err
 	}

@@ -1,10 +1,10 @@
-package store
+package meta
 
 import (
-	"context"
 	"encoding/json"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -48,24 +48,24 @@ func drawing(t *testing.T) map[string][]string {
 }
 
 func TestSchema(t *testing.T) {
-	s, err := Open(t.TempDir(), Options{})
+	db, err := Open(filepath.Join(t.TempDir(), "store.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	defer db.Close()
 	now := time.Now()
 	member := filetable.Member{Digest: digest.FromString("x"), Path: "p", Type: filetable.TypeReg, Mode: 1, ModTime: now, Size: 1, Offset: 1, Target: "t"}
 	values := map[string]any{
-		"objects":   objectRecord{Damaged: true},
+		"objects":   Object{Damaged: true},
 		"contents":  member,
-		"assembled": assembledRecord{},
-		"shown":     shownRecord{},
-		"tables":    tableRecord{Sources: []string{"h/r"}},
+		"assembled": assembled{},
+		"shown":     identity{},
+		"tables":    Table{Sources: []string{"h/r"}},
 		"images":    Image{PrivateNames: []string{"h/r"}},
 		"refs":      Ref{Expires: now},
 	}
 	got := map[string][]string{"meta": {"1"}}
-	err = s.db.View(func(tx *bbolt.Tx) error {
+	err = db.bolt.View(func(tx *bbolt.Tx) error {
 		return tx.ForEach(func(name []byte, _ *bbolt.Bucket) error {
 			if v, ok := values[string(name)]; ok {
 				p, err := json.Marshal(v)
@@ -89,22 +89,13 @@ func TestSchema(t *testing.T) {
 	if diff := cmp.Diff(got, drawing(t)); diff != "" {
 		t.Errorf("store and drawing in doc.go differ (-store +drawing):\n%s", diff)
 	}
-	if v := string(mustMeta(t, s)); v != schemaVersion {
-		t.Errorf("version %q, want %q", v, schemaVersion)
-	}
-	if _, err := s.GC(context.Background(), GCOptions{}); err != nil {
-		t.Error(err)
-	}
-}
-
-func mustMeta(t *testing.T, s *Store) (v []byte) {
-	t.Helper()
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		v = slices.Clone(tx.Bucket(bucketMeta).Get(keyVersion))
+	err = db.bolt.View(func(tx *bbolt.Tx) error {
+		if v := string(tx.Bucket(bucketMeta).Get(keyVersion)); v != schemaVersion {
+			t.Errorf("version %q, want %q", v, schemaVersion)
+		}
 		return nil
 	})
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
-	return v
 }

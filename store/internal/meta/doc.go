@@ -1,0 +1,36 @@
+// Package meta keeps what a store has to remember, in a bbolt database: what objects there are, what
+// tables need, what refers to tables, and where bytes that are known can be found. It knows nothing of
+// files; a value is as true as its maker was.
+//
+// # Schema
+//
+// Values are JSON. Keys are digests unless said otherwise. TestSchema compares this drawing
+// with a database.
+//
+//	meta
+//	  version     1
+//	objects
+//	  <digest>    size used damaged
+//	contents
+//	  <blob>      list of: name type mode modtime size offset linkName digest
+//	assembled
+//	  <recipe>    digest
+//	tables
+//	  <digest>    objects logical complete used sources
+//	images
+//	  <manifest>  manifest config table origin refs size privateNames created used
+//	refs
+//	  <name>      name table created expires size inodes
+//	chunks
+//	  <chunk>
+//	shown
+//	  <digest>    identity
+//
+// A recipe is the digest over the JSON of a Source with parts; the value is what the file turned out
+// to be. The chunks bucket says where the bytes of a chunk are: the key is its digest, 32 bytes; the
+// value is the digest of an object and the offset in it, 32 and 8 bytes, big endian. An entry may be
+// outdated: bytes that are copied are verified. The shown bucket has the identity under which a file
+// was read before it was complete, once it is known to be the right one. A reference is named
+// snapshot/<id> or pin/<reference>. Each object counts at the oldest reference that needs it, once, so
+// that the sum over snapshots is what is on the disk.
+package meta

@@ -1,0 +1,186 @@
+package meta
+
+import (
+	"time"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+)
+
+// Object is what is known of an object.
+type Object struct {
+	Size int64     `json:"size"`
+	Used time.Time `json:"used"`
+
+	// Damaged says that the file was found to have another digest. It counts as absent.
+	Damaged bool `json:"damaged,omitempty"`
+}
+
+// Object returns the record of an object, or errdefs.ErrNotFound.
+func (db *DB) Object(d digest.Digest) (Object, error) { return get[Object](db, bucketObjects, d) }
+
+// Sized is an object and its size in bytes.
+type Sized struct {
+	Digest digest.Digest
+	Size   int64
+}
+
+// Objects returns the objects of a table as far as they are recorded, of all tables if it is
+// empty, by digest. It returns errdefs.ErrNotFound for a table that is not known.
+func (db *DB) Objects(table digest.Digest) (objects []Sized, err error) {
+	err = db.bolt.View(func(tx *bbolt.Tx) error {
+		if table == "" {
+			return each(tx, bucketObjects, func(d digest.Digest, o Object) error {
+				objects = append(objects, Sized{d, o.Size})
+				return nil
+			})
+		}
+		t, err := load[Table](tx, bucketTables, table)
+		if err != nil {
+			return err
+		}
+		for _, d := range t.Objects {
+			o, err := load[Object](tx, bucketObjects, d)
+			if errdefs.IsNotFound(err) {
+				continue
+			} else if err != nil {
+				return err
+			}
+			objects = append(objects, Sized{d, o.Size})
+		}
+		return nil
+	})
+	return objects, err
+}
+
+// Arrival is what is recorded when files have become objects.
+type Arrival struct {
+	Objects   []Sized
+	Chunks    map[digest.Digest][]filetable.Chunk  // of objects that were made of them
+	Contents  map[digest.Digest][]filetable.Member // of archives, by blob
+	Assembled map[digest.Digest]digest.Digest      // of recipes
+}
+
+// Arrive records new objects, undamaged and used now, and what was found out with them.
+func (db *DB) Arrive(a Arrival) error {
+	now := time.Now().UTC()
+	return db.bolt.Update(func(tx *bbolt.Tx) error {
+		for _, o := range a.Objects {
+			if err := put(tx, bucketObjects, o.Digest, Object{Size: o.Size, Used: now}); err != nil {
+				return err
+			}
+		}
+		for d, chunks := range a.Chunks {
+			if err := putChunks(tx, d, chunks); err != nil {
+				return err
+			}
+		}
+		for blob, members := range a.Contents {
+			if err := put(tx, bucketContents, blob, members); err != nil {
+				return err
+			}
+		}
+		for recipe, d := range a.Assembled {
+			if err := put(tx, bucketAssembled, recipe, assembled{d}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// MarkDamaged remembers which objects are not what they should be, as far as they are recorded.
+func (db *DB) MarkDamaged(objects []digest.Digest) error {
+	return db.bolt.Update(func(tx *bbolt.Tx) error {
+		for _, d := range objects {
+			o, err := load[Object](tx, bucketObjects, d)
+			if errdefs.IsNotFound(err) {
+				continue
+			} else if err != nil {
+				return err
+			}
+			o.Damaged = true
+			if err := put(tx, bucketObjects, d, o); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Adopt makes the records agree with the files that were found, digest → size: a file without a
+// record gets one, and a record without a file of its size goes. It returns those that went.
+func (db *DB) Adopt(found map[digest.Digest]int64) (gone []digest.Digest, err error) {
+	return gone, db.bolt.Update(func(tx *bbolt.Tx) error {
+		known := map[digest.Digest]bool{}
+		err := each(tx, bucketObjects, func(d digest.Digest, o Object) error {
+			known[d] = true
+			if size, ok := found[d]; !ok || size != o.Size {
+				gone = append(gone, d)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, d := range gone {
+			if err := tx.Bucket(bucketObjects).Delete([]byte(d)); err != nil {
+				return err
+			}
+		}
+		for d, size := range found {
+			if known[d] {
+				continue
+			}
+			if err := put(tx, bucketObjects, d, Object{Size: size, Used: time.Now().UTC()}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// assembled is a value of the assembled bucket.
+type assembled struct {
+	Digest digest.Digest `json:"digest"`
+}
+
+// Assembled returns what the file of a recipe turned out to be, or errdefs.ErrNotFound.
+func (db *DB) Assembled(recipe digest.Digest) (digest.Digest, error) {
+	a, err := get[assembled](db, bucketAssembled, recipe)
+	return a.Digest, err
+}
+
+// Contents returns what an archive was found to contain, or errdefs.ErrNotFound.
+func (db *DB) Contents(blob digest.Digest) ([]filetable.Member, error) {
+	return get[[]filetable.Member](db, bucketContents, blob)
+}
+
+// identity is a value of the shown bucket.
+type identity struct {
+	Identity digest.Digest `json:"identity"`
+}
+
+// Identity returns the identity under which a file was read before it was complete, or
+// errdefs.ErrNotFound.
+func (db *DB) Identity(file digest.Digest) (digest.Digest, error) {
+	i, err := get[identity](db, bucketShown, file)
+	return i.Identity, err
+}
+
+// PutIdentities remembers under which identities files were read, file → identity.
+func (db *DB) PutIdentities(of map[digest.Digest]digest.Digest) error {
+	if len(of) == 0 {
+		return nil
+	}
+	return db.bolt.Update(func(tx *bbolt.Tx) error {
+		for file, id := range of {
+			if err := put(tx, bucketShown, file, identity{id}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,135 @@
+package meta
+
+import (
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+)
+
+// Table is what is known of a table. It lists what the table needs, so that collecting and
+// counting never open it.
+type Table struct {
+	Objects  []digest.Digest `json:"objects"`  // as far as known, each once
+	Logical  int64           `json:"logical"`  // bytes of the files, each as often as it occurs
+	Complete bool            `json:"complete"` // all objects were there when last looked
+	Used     time.Time       `json:"used"`
+
+	// Sources are the repositories that the table was got from, "host/repository".
+	Sources []string `json:"sources,omitempty"`
+}
+
+// maxSources is how many repositories are remembered for a table.
+const maxSources = 16
+
+// Table returns the record of a table, or errdefs.ErrNotFound.
+func (db *DB) Table(d digest.Digest) (Table, error) { return get[Table](db, bucketTables, d) }
+
+// Tables returns all tables that are known, by digest.
+func (db *DB) Tables() (tables []digest.Digest, err error) {
+	err = db.bolt.View(func(tx *bbolt.Tx) error {
+		return tx.Bucket(bucketTables).ForEach(func(k, _ []byte) error {
+			tables = append(tables, digest.Digest(k))
+			return nil
+		})
+	})
+	return tables, err
+}
+
+// PutTable records a table. What was found out before counts: what a table needs never shrinks,
+// and its sources stay.
+func (db *DB) PutTable(d digest.Digest, t Table) error {
+	return db.bolt.Update(func(tx *bbolt.Tx) error {
+		old, err := load[Table](tx, bucketTables, d)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		if old.Complete {
+			t.Complete, t.Logical = true, old.Logical
+		}
+		t.Sources = old.Sources
+		t.Objects = append(slices.Clone(t.Objects), old.Objects...)
+		slices.Sort(t.Objects)
+		t.Objects = slices.Compact(t.Objects)
+		if err := put(tx, bucketTables, d, t); err != nil {
+			return err
+		}
+		return attribute(tx)
+	})
+}
+
+// CompleteTable records a table whose objects are all there, and that it and they are used now. It
+// returns errdefs.ErrNotFound if one of them is not there. held says whether a reference needs it.
+func (db *DB) CompleteTable(d digest.Digest, t Table) (held bool, err error) {
+	t.Complete, t.Used = true, time.Now().UTC()
+	return held, db.bolt.Update(func(tx *bbolt.Tx) error {
+		if old, err := load[Table](tx, bucketTables, d); err == nil {
+			t.Sources = old.Sources
+		}
+		for _, d := range t.Objects {
+			o, err := load[Object](tx, bucketObjects, d)
+			if err != nil {
+				return err
+			}
+			o.Used = t.Used
+			if err := put(tx, bucketObjects, d, o); err != nil {
+				return err
+			}
+		}
+		if err := put(tx, bucketTables, d, t); err != nil {
+			return err
+		}
+		err := each(tx, bucketRefs, func(_ string, r Ref) error {
+			held = held || r.Table == d
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return attribute(tx)
+	})
+}
+
+// SetSources puts repositories in front of those that are remembered for a table. It returns
+// errdefs.ErrNotFound for a table that is not known.
+func (db *DB) SetSources(table digest.Digest, sources []string) error {
+	return db.bolt.Update(func(tx *bbolt.Tx) error {
+		t, err := load[Table](tx, bucketTables, table)
+		if err != nil {
+			return err
+		}
+		all := slices.Clone(sources)
+		for _, old := range t.Sources {
+			if !slices.Contains(all, old) {
+				all = append(all, old)
+			}
+		}
+		t.Sources = all[:min(len(all), maxSources)]
+		return put(tx, bucketTables, table, t)
+	})
+}
+
+// Needed returns which complete tables need an object, by object: table alone, or all with a
+// reference if it is empty.
+func (db *DB) Needed(table digest.Digest) (map[digest.Digest][]digest.Digest, error) {
+	needed := map[digest.Digest][]digest.Digest{}
+	return needed, db.bolt.View(func(tx *bbolt.Tx) error {
+		tables := map[digest.Digest]bool{table: true}
+		if table == "" {
+			var err error
+			if tables, err = referred(tx, time.Now()); err != nil {
+				return err
+			}
+		}
+		return each(tx, bucketTables, func(d digest.Digest, t Table) error {
+			if tables[d] && t.Complete {
+				for _, o := range t.Objects {
+					needed[o] = append(needed[o], d)
+				}
+			}
+			return nil
+		})
+	})
+}

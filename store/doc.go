@@ -42,10 +42,9 @@
 // copied from there. The file becomes an object when its own digest has matched too: a table that
 // lies can not give a wrong file a name.
 //
-// Only collecting goes back to absent. An object that Check finds damaged counts as absent until
-// a new file takes its place. A crash at any point
-// leaves the old state or the new one: a file without a record was verified and is adopted
-// by Open, and a record is made after its file is durable.
+// Collecting goes back to absent, and so does damage: package object draws it. A crash at any point
+// leaves the old state or the new one, and a file without a record, which is hashed before it is
+// believed.
 //
 // Memory is bounded by the buffers: twice Options.Connections chunks for all jobs that somebody
 // waits for, half of that for the others, 8 for readers. A job takes buffers in the order of its
@@ -77,7 +76,9 @@
 // # On disk
 //
 //	<dir>/store.db                        metadata (bbolt), drawn in package meta
+//	<dir>/store.db.damaged-<time>         one that was damaged; nothing reads it
 //	<dir>/objects/sha256/<2>/<64 hex>     objects; a data-only lower layer of overlayfs
+//	<dir>/damaged/<64 hex>                files that were found to be wrong
 //	<dir>/partial/sha256-<64 hex>/        head, marks and staged files of one blob
 //	<dir>/partial/assembly-<64 hex>/      data of a file that is being put together
 //
@@ -86,11 +87,24 @@
 // An object lives while a reference that has not expired, or a running hydration, needs it.
 // The documents of images (manifest, config, table) live as long as the image. All else is
 // evictable, oldest use first, and goes when space runs short (Run), when a hydration needs
-// room, or when asked (GC).
+// room, or when asked (GC). Nothing goes while it is not known what a reference needs.
+//
+// # Doubt
+//
+// What was damaged or lost outside of a crash is found, set aside, and brought again. Doubts says
+// what there is of it.
+//
+//	store.db lost or damaged     rebuilt from what is whole (package meta); AddRef reads tables
+//	                             that are not recorded from their objects
+//	file without a record        hashed before it is an object (package object)
+//	object wrong, short or gone  set aside, its tables broken: Hydrate, and Check as far as what
+//	                             was set aside is right, mend them
+//	table wrong or gone          its references are unresolved until somebody puts it
+//	partial                      its bytes are verified before they are an object, in any case
 //
 // # Locks
 //
-// gcMu before a bbolt transaction before mu before lazyFile.mu before partial.mu; exposing before a
-// bbolt transaction; lazyFile.opening before gcMu; partial.syncing before partial.mu. No I/O in a
-// bbolt transaction, and none while mu is held.
+// Those of package object before a transaction of package meta before mu before lazyFile.mu before
+// partial.mu; exposing before a transaction; lazyFile.opening before those of package object;
+// partial.syncing before partial.mu. No I/O in a transaction, and none while mu is held.
 package store

@@ -118,8 +118,7 @@ func (s *Store) hydration(ctx context.Context, table digest.Digest, o HydrateOpt
 	}
 	units := unitsOf(t)
 	// A collection that began before has ended: what it left is what we find.
-	s.gcMu.RLock()
-	defer s.gcMu.RUnlock()
+	defer s.objects.Pause()()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -244,6 +243,15 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *filetable.Table, fet
 	if err := s.putInline(ctx, t); err != nil {
 		return err
 	}
+	if !s.has(h.table) { // it is damaged, or was collected; what is in memory is right
+		p, err := t.Encode()
+		if err != nil {
+			return err
+		}
+		if _, err := s.PutBytes(ctx, p); err != nil {
+			return err
+		}
+	}
 	if slices.ContainsFunc(t.Blobs, func(b filetable.Blob) bool { return b.Archive == filetable.ArchiveFragments }) {
 		select {
 		case s.assembling <- struct{}{}:
@@ -299,21 +307,22 @@ func (s *Store) missing(h *hydration, t *filetable.Table, places map[digest.Dige
 			h.settle(i, statePresent)
 			continue
 		}
-		s.offerUnit(u, fetchers)
-		u.pieces, err = piecesOf(u.blob, members[u.blob.Digest], places[u.blob.Digest])
+		pieces, err := piecesOf(u.blob, members[u.blob.Digest], places[u.blob.Digest])
 		if err != nil {
 			return nil, fmt.Errorf("layer %d (%s): %w", u.blob.Layer, u.blob.Digest, err)
 		}
+		s.offerUnit(u, pieces, fetchers)
 		missing = append(missing, i)
 	}
 	slices.SortStableFunc(missing, func(a, b int) int { return cmp.Compare(h.units[a].rank(), h.units[b].rank()) })
 	return missing, nil
 }
 
-// offerUnit makes a unit readable that is brought by its chunks.
-func (s *Store) offerUnit(u *unit, fetchers []transfer.Source) {
+// offerUnit says where a unit is staged, and makes it readable if it is brought by its chunks.
+func (s *Store) offerUnit(u *unit, pieces []piece, fetchers []transfer.Source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	u.pieces = pieces
 	if u.file != nil {
 		u.lazy = s.offer(*u.file, u.how, fetchers)
 	} else if l := s.lazy[u.blob.Digest]; l != nil && l.how != nil && u.blob.Archive == filetable.ArchiveNone {
@@ -398,11 +407,11 @@ func (s *Store) hasBlob(b filetable.Blob) (bool, error) {
 		if !s.has(b.Digest) {
 			return false, nil
 		}
-		info, err := s.root.Lstat(objectPath(b.Digest))
+		size, err := s.objects.Size(b.Digest)
 		if err != nil {
 			return false, err
 		}
-		return true, verify.Compare(b.Digest, b.Digest, b.Size, info.Size())
+		return true, verify.Compare(b.Digest, b.Digest, b.Size, size)
 	}
 	contents, err := s.db.Contents(b.Digest)
 	if errdefs.IsNotFound(err) {
@@ -429,11 +438,9 @@ func (s *Store) settleTable(d digest.Digest, t *filetable.Table) error {
 		return err
 	}
 	if held {
-		s.handOver(rec.Objects)
-		return nil
-	}
-	for _, d := range rec.Objects {
-		s.keep(d)
+		s.objects.HandOver(rec.Objects...)
+	} else {
+		s.objects.Keep(rec.Objects...)
 	}
 	return nil
 }
@@ -446,6 +453,7 @@ func (s *Store) resolveRecord(d digest.Digest, t *filetable.Table) (meta.Table, 
 	if err != nil && !errdefs.IsUnavailable(err) {
 		return rec, err
 	}
+	rec.Partly = err != nil
 	for _, f := range files {
 		if f.Type == filetable.TypeReg {
 			rec.Logical += f.Size

@@ -13,11 +13,7 @@ func (s *Store) LazySize(d digest.Digest) (int64, error) {
 	if l := s.lazyFile(d); l != nil {
 		return l.size, nil
 	}
-	rec, err := s.db.Object(d)
-	if err == nil && rec.Damaged {
-		err = fmt.Errorf("object %s is damaged: %w", d, errdefs.ErrNotFound)
-	}
-	return rec.Size, err
+	return s.objects.Size(d)
 }
 
 // LazyFile returns the size in bytes of a file that can be read, complete or not, and its identity,
@@ -46,18 +42,6 @@ func identityOf(d digest.Digest, how *chunked) digest.Digest {
 		return d
 	}
 	return digest.FromString(d.String() + " " + how.recipe.String())
-}
-
-// putIdentities remembers under which identities files were read that are about to be objects. It
-// comes before they are: a file must not change its identity because the process dies.
-func (s *Store) putIdentities(files []publication) error {
-	of := map[digest.Digest]digest.Digest{}
-	for _, p := range files {
-		if p.how != nil {
-			of[p.d] = identityOf(p.d, p.how)
-		}
-	}
-	return s.db.PutIdentities(of)
 }
 
 // arrived says that a file is an object. If readers see it by chunks that did not make the object, it
@@ -94,5 +78,5 @@ func (s *Store) vouch(l *lazyFile) error {
 			return fmt.Errorf("chunk at %d: %w", c.Offset, errdefs.ErrDataLoss)
 		}
 	}
-	return s.putIdentities([]publication{{d: l.name, how: l.how}})
+	return s.db.PutIdentities(map[digest.Digest]digest.Digest{l.name: identityOf(l.name, l.how)})
 }

@@ -18,7 +18,7 @@ type Image = meta.Image
 // PutImage records an image, or adds the Refs to the one there is. A reference names one
 // image at a time: it is taken from the image that had it.
 func (s *Store) PutImage(ctx context.Context, im Image) error {
-	defer s.handOver([]digest.Digest{im.Manifest, im.Config, im.Table})
+	defer s.objects.HandOver(im.Manifest, im.Config, im.Table)
 	return s.db.PutImage(im)
 }
 

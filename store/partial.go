@@ -139,8 +139,7 @@ func layoutOf(pieces []piece, grid []int64) string {
 
 // openPartial opens what there is in dir of a blob, or begins anew.
 func (s *Store) openPartial(dir string, size int64, pieces []piece, grid []int64) (*partial, error) {
-	s.gcMu.RLock() // a collection may be looking at what is left of an old fetch
-	defer s.gcMu.RUnlock()
+	defer s.objects.Pause()() // a collection may be looking at what is left of an old fetch
 	p := &partial{root: s.root, dir: dir, size: size, pieces: pieces, grid: grid}
 	want := partialHead{Size: size, Chunk: chunkSize, Layout: layoutOf(pieces, grid), Boot: s.boot}
 	have, err := p.readHead()

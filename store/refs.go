@@ -5,20 +5,29 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
 // Ref is a reference that keeps the objects of a table.
 type Ref = meta.Ref
 
-// AddRef makes a reference to a table, which must be known; a name that exists is replaced,
-// keeping its age. A zero expires means never.
+// AddRef makes a reference to a table; a name that exists is replaced, keeping its age. A zero
+// expires means never.
+//
+// If the table is not known, because the database was lost, it is read from its object. If there is
+// none, the reference is made all the same and AddRef returns errdefs.ErrNotFound: nothing is collected
+// until somebody puts the table, or removes the reference.
 func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, expires time.Time) error {
 	needs, err := s.db.AddRef(name, table, expires)
-	if err == nil {
-		s.handOver(needs)
+	if errdefs.IsNotFound(err) {
+		needs, err = s.recoverTable(table)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	s.objects.HandOver(needs...)
+	return nil
 }
 
 // RemoveRef removes a reference; one that does not exist is no error.

@@ -190,8 +190,6 @@ func (t *tarSink) finish() error {
 // publishContents makes the staged members of an archive objects and remembers what the
 // blob contained.
 func (s *Store) publishContents(p *partial, b filetable.Blob, contents []filetable.Member, staged func(filetable.Member) string) error {
-	s.gcMu.RLock()
-	defer s.gcMu.RUnlock()
 	var files []publication
 	seen := map[digest.Digest]bool{}
 	for _, c := range contents {
@@ -199,8 +197,7 @@ func (s *Store) publishContents(p *partial, b filetable.Blob, contents []filetab
 			continue
 		}
 		seen[c.Digest] = true
-		if s.has(c.Digest) {
-			s.keep(c.Digest)
+		if s.objects.Claim(c.Digest) {
 			continue
 		}
 		name := staged(c)
@@ -219,7 +216,7 @@ func (s *Store) publishContents(p *partial, b filetable.Blob, contents []filetab
 		}
 		files = append(files, publication{from: p.path(name), d: c.Digest, size: c.Size})
 	}
-	return s.publishLocked(files, meta.Arrival{Contents: map[digest.Digest][]filetable.Member{b.Digest: contents}})
+	return s.publish(files, meta.Arrival{Contents: map[digest.Digest][]filetable.Member{b.Digest: contents}})
 }
 
 // unpackSink unpacks a compressed tar while its bytes go by.

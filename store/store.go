@@ -15,6 +15,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -62,12 +63,13 @@ func (o Options) withDefaults() Options {
 
 // Store is the node's verified bytes. All methods are safe for concurrent use.
 type Store struct {
-	dir  string
-	root *os.Root
-	db   *meta.DB
-	o    Options
-	log  *slog.Logger
-	boot string // kernel.random.boot_id
+	dir     string
+	root    *os.Root
+	db      *meta.DB
+	objects *object.Objects
+	o       Options
+	log     *slog.Logger
+	boot    string // kernel.random.boot_id
 
 	ctx  context.Context // ends all fetches
 	stop context.CancelFunc
@@ -86,10 +88,6 @@ type Store struct {
 	unpackers    chan struct{} // held by a job from before its first buffer: unpacking takes memory
 	assembling   chan struct{} // held by a hydration that puts files together: they are staged by name
 
-	// gcMu keeps collecting and publishing apart: held for reading while an object gets
-	// its file and its record, for writing while objects go. Before mu.
-	gcMu sync.RWMutex
-
 	// exposing keeps Expose and withdraw apart. Before a bbolt transaction.
 	exposing sync.Mutex
 
@@ -98,7 +96,6 @@ type Store struct {
 	jobs       map[digest.Digest]*job             // by blob
 	hydrations map[digest.Digest]*hydration       // by table
 	decoded    map[digest.Digest]*filetable.Table // of late, see Table
-	kept       map[digest.Digest]time.Time        // see keep
 	lazy       map[digest.Digest]*lazyFile        // by name
 }
 
@@ -131,7 +128,6 @@ func Open(dir string, o Options) (*Store, error) {
 		jobs:         map[digest.Digest]*job{},
 		hydrations:   map[digest.Digest]*hydration{},
 		decoded:      map[digest.Digest]*filetable.Table{},
-		kept:         map[digest.Digest]time.Time{},
 		lazy:         map[digest.Digest]*lazyFile{},
 		unpackers:    make(chan struct{}, parallelUnpacks),
 		assembling:   make(chan struct{}, 1),
@@ -143,28 +139,19 @@ func Open(dir string, o Options) (*Store, error) {
 }
 
 func (s *Store) open() (err error) {
-	// Containers reach objects through overlayfs with the credentials of the mounter;
-	// nobody else has business in here.
-	for name, mode := range map[string]os.FileMode{
-		filepath.Join(objectsDir, digest.SHA256.String()): 0o755, partialDir: 0o700,
-	} {
-		if err := s.root.MkdirAll(name, mode); err != nil {
-			return err
-		}
-	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return err
 	}
 	s.boot = strings.TrimSpace(string(boot))
-	if s.db, err = meta.Open(filepath.Join(s.dir, "store.db")); err != nil {
+	if s.db, err = meta.Open(s.dbPath(), meta.Options{Expected: object.Any(s.root), Log: s.log}); err != nil {
 		return err
 	}
-	if err := s.sweepTemp(); err != nil {
-		return err
-	}
-	return s.adopt()
+	s.objects, err = object.Open(object.Options{Root: s.root, Dir: s.dir, Temp: partialDir, DB: s.db, Log: s.log})
+	return err
 }
+
+func (s *Store) dbPath() string { return filepath.Join(s.dir, "store.db") }
 
 // Close stops all fetches, keeping what they have, and closes the store.
 func (s *Store) Close() error {
@@ -172,6 +159,9 @@ func (s *Store) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	s.stop()
+	if s.objects != nil {
+		s.objects.Close()
+	}
 	s.work.Wait()
 	var err error
 	if s.db != nil {
@@ -185,7 +175,7 @@ func (s *Store) Dir() string { return s.dir }
 
 // ObjectsDir returns the directory that is a data-only lower layer: the object with digest
 // sha256:abcd… is at sha256/ab/abcd… below it, see ObjectName.
-func (s *Store) ObjectsDir() string { return filepath.Join(s.dir, objectsDir) }
+func (s *Store) ObjectsDir() string { return filepath.Join(s.dir, object.Dir) }
 
 // PutTable stores an encoded table after validating it, so that Hydrate can work on it.
 func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {

@@ -21,7 +21,7 @@ type Usage struct {
 
 // Usage returns the disk use.
 func (s *Store) Usage(ctx context.Context) (Usage, error) {
-	r, err := s.db.Usage(s.roots())
+	r, err := s.objects.Usage(collector{s})
 	if err != nil {
 		return Usage{}, err
 	}

@@ -23,7 +23,8 @@ store/verify          :
 store/filetable       : store/verify
 store/transfer        :
 store/internal/meta   : store/filetable
-store                 : store/filetable store/internal/meta store/transfer store/verify
+store/internal/object : store/filetable store/internal/meta store/verify
+store                 : store/filetable store/internal/meta store/internal/object store/transfer store/verify
 store/storetest       : store store/filetable store/transfer
 convert/mediatype     : store/filetable
 convert/chunked       : convert/mediatype store/filetable store/verify
@@ -63,6 +64,7 @@ var foreignRules = []struct{ pkg, banned, why string }{
 	{"store", "github.com/containerd/containerd", "the store knows nothing of its host"},
 	{"store", "net/http", "a Fetcher is the only way out"},
 	{"store", "go.etcd.io/bbolt", "store/internal/meta is the only one to know how records are kept"},
+	{"store/internal/object", "go.etcd.io/bbolt", "store/internal/meta is the only one to know how records are kept"},
 	{"snapshotter", "net/http", "snapshots are made of what the store has"},
 	{"snapshotter/differ", "net/http", "snapshots are made of what the store has"},
 	{"convert/mediatype", "net/http", "it is a table"},

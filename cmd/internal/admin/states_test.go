@@ -243,8 +243,8 @@ func TestRepairGoesOn(t *testing.T) {
 	if p, err := os.ReadFile(path(r.weights)); err != nil || string(p) != string(r.weights) {
 		t.Errorf("the missing object is not back: %v", err)
 	}
-	if p, err := os.ReadFile(path(lost)); err != nil || string(p) != "damage" {
-		t.Errorf("the damaged object is not where it was: %q, %v", p, err)
+	if _, err := os.Stat(path(lost)); !os.IsNotExist(err) {
+		t.Errorf("the damaged object is in service: %v", err)
 	}
 }
 

@@ -108,17 +108,24 @@ func (db *DB) Usage(roots Roots) (u Usage, err error) {
 
 // Evict forgets objects that nothing needs, oldest use first, until want(total of them) bytes are
 // found, and returns them: their files may go. Tables that need one are not complete any more. A
-// dry run only returns them.
+// dry run only returns them. It returns errdefs.ErrFailedPrecondition while a reference is unresolved.
 func (db *DB) Evict(roots Roots, want func(total int64) int64, dryRun bool) (objects []Sized, err error) {
 	run := db.bolt.Update
 	if dryRun {
 		run = db.bolt.View
 	}
 	err = run(func(tx *bbolt.Tx) error {
+		if err := settled(tx); err != nil {
+			return err
+		}
 		if objects, err = evictable(tx, roots, want); err != nil || dryRun {
 			return err
 		}
-		return forget(tx, objects)
+		gone := make([]digest.Digest, len(objects))
+		for i, o := range objects {
+			gone[i] = o.Digest
+		}
+		return forget(tx, gone, false)
 	})
 	if err != nil || dryRun || len(objects) == 0 {
 		return objects, err
@@ -164,19 +171,20 @@ func evictable(tx *bbolt.Tx, roots Roots, want func(total int64) int64) ([]Sized
 	return out, nil
 }
 
-// forget removes object records, and marks the tables that need them incomplete.
-func forget(tx *bbolt.Tx, objects []Sized) error {
+// forget removes object records, and marks the tables that need them incomplete; broken, if the
+// objects were lost.
+func forget(tx *bbolt.Tx, objects []digest.Digest, lost bool) error {
 	gone := map[digest.Digest]bool{}
 	for _, o := range objects {
-		gone[o.Digest] = true
-		if err := tx.Bucket(bucketObjects).Delete([]byte(o.Digest)); err != nil {
+		gone[o] = true
+		if err := tx.Bucket(bucketObjects).Delete([]byte(o)); err != nil {
 			return err
 		}
 	}
 	broken := map[digest.Digest]Table{}
 	err := each(tx, bucketTables, func(d digest.Digest, t Table) error {
 		if t.Complete && slices.ContainsFunc(t.Objects, func(o digest.Digest) bool { return gone[o] }) {
-			t.Complete = false
+			t.Complete, t.Broken = false, lost
 			broken[d] = t
 		}
 		return nil
@@ -192,19 +200,46 @@ func forget(tx *bbolt.Tx, objects []Sized) error {
 	return attribute(tx)
 }
 
-// Expire forgets references that have expired, images that nothing has used for a week, and what
-// is known of tables and archives whose objects are gone. It returns how many images. A dry run
-// only counts them.
-func (db *DB) Expire(dryRun bool) (images int, err error) {
+// Live returns the objects that must stay.
+func (db *DB) Live(roots Roots) (objects map[digest.Digest]bool, err error) {
+	return objects, db.bolt.View(func(tx *bbolt.Tx) error {
+		objects, err = live(tx, roots)
+		return err
+	})
+}
+
+// Expired is what Expire forgot.
+type Expired struct {
+	Refs   int
+	Images int
+}
+
+// Expire forgets references that have expired; and, unless a reference is unresolved, images that
+// nothing has used for a week, and what is known of tables and archives whose objects are gone. A dry
+// run only counts.
+func (db *DB) Expire(dryRun bool) (e Expired, err error) {
 	run := db.bolt.Update
 	if dryRun {
 		run = db.bolt.View
 	}
-	return images, run(func(tx *bbolt.Tx) error {
-		drop, n, err := expired(tx)
-		images = n
-		if err != nil || dryRun || len(drop) == 0 {
+	return e, run(func(tx *bbolt.Tx) error {
+		drop, err := expiredRefs(tx)
+		if err != nil {
 			return err
+		}
+		e = Expired{Refs: len(drop)}
+		if err := settled(tx); err == nil {
+			useless, images, err := useless(tx)
+			if err != nil {
+				return err
+			}
+			drop = append(drop, useless...)
+			e.Images = images
+		} else if !errdefs.IsFailedPrecondition(err) {
+			return err
+		}
+		if dryRun || len(drop) == 0 {
+			return nil
 		}
 		for _, r := range drop {
 			if err := tx.Bucket(r.bucket).Delete(r.key); err != nil {
@@ -218,8 +253,18 @@ func (db *DB) Expire(dryRun bool) (images int, err error) {
 // A record is a key in a bucket.
 type record struct{ bucket, key []byte }
 
-// expired returns the records that are of no use, and how many of them are images.
-func expired(tx *bbolt.Tx) (drop []record, images int, err error) {
+func expiredRefs(tx *bbolt.Tx) (drop []record, err error) {
+	now := time.Now()
+	return drop, each(tx, bucketRefs, func(name string, r Ref) error {
+		if !r.live(now) {
+			drop = append(drop, record{bucketRefs, []byte(name)})
+		}
+		return nil
+	})
+}
+
+// useless returns the records that are of no use, and how many of them are images.
+func useless(tx *bbolt.Tx) (drop []record, images int, err error) {
 	now := time.Now()
 	mark := func(bucket []byte, key string) { drop = append(drop, record{bucket, []byte(key)}) }
 	used, err := referred(tx, now)
@@ -227,12 +272,6 @@ func expired(tx *bbolt.Tx) (drop []record, images int, err error) {
 		return nil, 0, err
 	}
 	err = errors.Join(
-		each(tx, bucketRefs, func(name string, r Ref) error {
-			if !r.live(now) {
-				mark(bucketRefs, name)
-			}
-			return nil
-		}),
 		each(tx, bucketImages, func(key string, im Image) error {
 			if !used[im.Table] && now.Sub(im.Used) > imageTTL {
 				mark(bucketImages, key)

@@ -4,19 +4,20 @@
 //
 // # Schema
 //
-// Values are JSON. Keys are digests unless said otherwise. TestSchema compares this drawing
-// with a database.
+// Values are JSON behind a checksum, but those of chunks. Keys are digests unless said otherwise.
+// TestSchema compares this drawing with a database.
 //
 //	meta
-//	  version     1
+//	  version     2
+//	  rebuilt     time
 //	objects
-//	  <digest>    size used damaged
+//	  <digest>    size used
 //	contents
 //	  <blob>      list of: name type mode modtime size offset linkName digest
 //	assembled
 //	  <recipe>    digest
 //	tables
-//	  <digest>    objects logical complete used sources
+//	  <digest>    objects logical complete used partly broken sources
 //	images
 //	  <manifest>  manifest config table origin refs size privateNames created used
 //	refs
@@ -33,4 +34,20 @@
 // was read before it was complete, once it is known to be the right one. A reference is named
 // snapshot/<id> or pin/<reference>. Each object counts at the oldest reference that needs it, once, so
 // that the sum over snapshots is what is on the disk.
+//
+// # Doubt
+//
+// Open reads the whole file, page by page, before bbolt maps it: a damaged database makes bbolt panic,
+// loop or fault, and a record that was changed can name other objects than those that are needed. The
+// checksum of a value (CRC-32C, 4 bytes, big endian) is over its bucket, its key and its JSON.
+//
+//	sound   ──────────────────────────────────────▶ open
+//	missing, and nothing to know of ──────────────▶ open, empty
+//	missing or empty ──────────▶ rebuilt: empty ──▶ open
+//	damaged ──▶ set aside ─────▶ rebuilt: records whose checksum is right ──▶ open
+//	other schema ─────────────────────────────────▶ errdefs.ErrFailedPrecondition
+//
+// What a rebuilt database does not know is found out by others: which files are objects by hashing
+// them, what a table needs from the table, what is referred to from the snapshots. A reference is
+// unresolved as long as it is not known what its table needs; nothing is collected meanwhile.
 package meta

@@ -36,7 +36,7 @@ type Image struct {
 // PutImage records an image, or adds the Refs to the one there is. A reference names one
 // image at a time: it is taken from the image that had it.
 func (db *DB) PutImage(im Image) error {
-	now := time.Now().UTC()
+	used := now()
 	return db.bolt.Update(func(tx *bbolt.Tx) error {
 		var stale []Image
 		err := each(tx, bucketImages, func(_ string, old Image) error {
@@ -66,9 +66,9 @@ func (db *DB) PutImage(im Image) error {
 		slices.Sort(im.PrivateNames)
 		im.PrivateNames = slices.Compact(im.PrivateNames)
 		if im.Created.IsZero() {
-			im.Created = now
+			im.Created = used
 		}
-		im.Used = now
+		im.Used = used
 		return put(tx, bucketImages, im.Manifest, im)
 	})
 }

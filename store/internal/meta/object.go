@@ -9,13 +9,10 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Object is what is known of an object.
+// Object is what is known of an object: its file is there, and its bytes were right.
 type Object struct {
 	Size int64     `json:"size"`
 	Used time.Time `json:"used"`
-
-	// Damaged says that the file was found to have another digest. It counts as absent.
-	Damaged bool `json:"damaged,omitempty"`
 }
 
 // Object returns the record of an object, or errdefs.ErrNotFound.
@@ -63,12 +60,12 @@ type Arrival struct {
 	Assembled map[digest.Digest]digest.Digest      // of recipes
 }
 
-// Arrive records new objects, undamaged and used now, and what was found out with them.
+// Arrive records objects, used now, and what was found out with them.
 func (db *DB) Arrive(a Arrival) error {
-	now := time.Now().UTC()
+	used := now()
 	return db.bolt.Update(func(tx *bbolt.Tx) error {
 		for _, o := range a.Objects {
-			if err := put(tx, bucketObjects, o.Digest, Object{Size: o.Size, Used: now}); err != nil {
+			if err := put(tx, bucketObjects, o.Digest, Object{Size: o.Size, Used: used}); err != nil {
 				return err
 			}
 		}
@@ -91,55 +88,17 @@ func (db *DB) Arrive(a Arrival) error {
 	})
 }
 
-// MarkDamaged remembers which objects are not what they should be, as far as they are recorded.
-func (db *DB) MarkDamaged(objects []digest.Digest) error {
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
-		for _, d := range objects {
-			o, err := load[Object](tx, bucketObjects, d)
-			if errdefs.IsNotFound(err) {
-				continue
-			} else if err != nil {
-				return err
-			}
-			o.Damaged = true
-			if err := put(tx, bucketObjects, d, o); err != nil {
-				return err
-			}
-		}
+// Lose forgets objects whose files are not there any more, or were wrong. Tables that were complete
+// with them are broken.
+func (db *DB) Lose(objects ...digest.Digest) error {
+	if len(objects) == 0 {
 		return nil
-	})
-}
-
-// Adopt makes the records agree with the files that were found, digest → size: a file without a
-// record gets one, and a record without a file of its size goes. It returns those that went.
-func (db *DB) Adopt(found map[digest.Digest]int64) (gone []digest.Digest, err error) {
-	return gone, db.bolt.Update(func(tx *bbolt.Tx) error {
-		known := map[digest.Digest]bool{}
-		err := each(tx, bucketObjects, func(d digest.Digest, o Object) error {
-			known[d] = true
-			if size, ok := found[d]; !ok || size != o.Size {
-				gone = append(gone, d)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		for _, d := range gone {
-			if err := tx.Bucket(bucketObjects).Delete([]byte(d)); err != nil {
-				return err
-			}
-		}
-		for d, size := range found {
-			if known[d] {
-				continue
-			}
-			if err := put(tx, bucketObjects, d, Object{Size: size, Used: time.Now().UTC()}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	}
+	err := db.bolt.Update(func(tx *bbolt.Tx) error { return forget(tx, objects, true) })
+	if err != nil {
+		return err
+	}
+	return db.dropChunks()
 }
 
 // assembled is a value of the assembled bucket.

@@ -2,6 +2,7 @@ package meta
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -27,18 +28,21 @@ type Ref struct {
 // live says whether the reference keeps anything.
 func (r Ref) live(now time.Time) bool { return r.Expires.IsZero() || r.Expires.After(now) }
 
-// AddRef makes a reference to a table, which must be known; a name that exists is replaced,
-// keeping its age. A zero expires means never. It returns the objects that the table needs.
+// AddRef makes a reference to a table; a name that exists is replaced, keeping its age. A zero
+// expires means never. It returns the objects that the table needs. If the table is not known, the
+// reference is made all the same, and the error is errdefs.ErrNotFound.
 func (db *DB) AddRef(name string, table digest.Digest, expires time.Time) (needs []digest.Digest, err error) {
-	return needs, db.bolt.Update(func(tx *bbolt.Tx) error {
-		t, err := load[Table](tx, bucketTables, table)
-		if err != nil {
-			return err
+	var unknown error
+	err = db.bolt.Update(func(tx *bbolt.Tx) error {
+		var t Table
+		t, unknown = load[Table](tx, bucketTables, table)
+		if unknown != nil && !errdefs.IsNotFound(unknown) {
+			return unknown
 		}
 		needs = t.Objects
 		r, err := load[Ref](tx, bucketRefs, name)
 		if errdefs.IsNotFound(err) {
-			r = Ref{Name: name, Created: time.Now().UTC()}
+			r = Ref{Name: name, Created: now()}
 		} else if err != nil {
 			return err
 		}
@@ -48,6 +52,7 @@ func (db *DB) AddRef(name string, table digest.Digest, expires time.Time) (needs
 		}
 		return attribute(tx)
 	})
+	return needs, cmp.Or(err, unknown)
 }
 
 // RemoveRef removes a reference; one that does not exist is no error.
@@ -75,6 +80,58 @@ func (db *DB) Refs(prefix string) (refs []Ref, err error) {
 
 // Ref returns one reference, or errdefs.ErrNotFound.
 func (db *DB) Ref(name string) (Ref, error) { return get[Ref](db, bucketRefs, name) }
+
+// Unresolved returns the references of which it is not known what they need: while there is one,
+// nothing may go. That is so for a table that has no record; and, since the database was rebuilt, for
+// one whose record has only a part of its objects, which else is the state of a table on its way.
+func (db *DB) Unresolved() (refs []Ref, err error) {
+	return refs, db.bolt.View(func(tx *bbolt.Tx) error {
+		refs, err = unresolved(tx)
+		return err
+	})
+}
+
+func unresolved(tx *bbolt.Tx) (refs []Ref, err error) {
+	rebuilt := exists(tx, bucketMeta, keyRebuilt)
+	return refs, each(tx, bucketRefs, func(_ string, r Ref) error {
+		if !r.live(time.Now()) {
+			return nil
+		}
+		t, err := load[Table](tx, bucketTables, r.Table)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return err
+		}
+		if err != nil || rebuilt && t.Partly {
+			refs = append(refs, r)
+		}
+		return nil
+	})
+}
+
+// Rebuilt returns when the database was rebuilt, or zero. It is forgotten when nothing is unresolved
+// any more and objects may go.
+func (db *DB) Rebuilt() (at time.Time, err error) {
+	at, err = get[time.Time](db, bucketMeta, keyRebuilt)
+	if errdefs.IsNotFound(err) {
+		return at, nil
+	}
+	return at, err
+}
+
+// settled returns errdefs.ErrFailedPrecondition while something is unresolved.
+func settled(tx *bbolt.Tx) error {
+	refs, err := unresolved(tx)
+	if err != nil {
+		return err
+	}
+	if len(refs) > 0 {
+		return fmt.Errorf("nothing is removed while it is not known what %s needs (table %s): %w", refs[0].Name, refs[0].Table, errdefs.ErrFailedPrecondition)
+	}
+	if tx.Writable() {
+		return tx.Bucket(bucketMeta).Delete([]byte(keyRebuilt))
+	}
+	return nil
+}
 
 // referred returns the tables that a reference keeps.
 func referred(tx *bbolt.Tx, now time.Time) (map[digest.Digest]bool, error) {

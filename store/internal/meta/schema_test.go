@@ -2,6 +2,7 @@ package meta
 
 import (
 	"encoding/json"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -48,7 +49,7 @@ func drawing(t *testing.T) map[string][]string {
 }
 
 func TestSchema(t *testing.T) {
-	db, err := Open(filepath.Join(t.TempDir(), "store.db"))
+	db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,15 +57,15 @@ func TestSchema(t *testing.T) {
 	now := time.Now()
 	member := filetable.Member{Digest: digest.FromString("x"), Path: "p", Type: filetable.TypeReg, Mode: 1, ModTime: now, Size: 1, Offset: 1, Target: "t"}
 	values := map[string]any{
-		"objects":   Object{Damaged: true},
+		"objects":   Object{},
 		"contents":  member,
 		"assembled": assembled{},
 		"shown":     identity{},
-		"tables":    Table{Sources: []string{"h/r"}},
+		"tables":    Table{Sources: []string{"h/r"}, Partly: true, Broken: true},
 		"images":    Image{PrivateNames: []string{"h/r"}},
 		"refs":      Ref{Expires: now},
 	}
-	got := map[string][]string{"meta": {"1"}}
+	got := map[string][]string{"meta": {schemaVersion, "time"}}
 	err = db.bolt.View(func(tx *bbolt.Tx) error {
 		return tx.ForEach(func(name []byte, _ *bbolt.Bucket) error {
 			if v, ok := values[string(name)]; ok {
@@ -89,13 +90,7 @@ func TestSchema(t *testing.T) {
 	if diff := cmp.Diff(got, drawing(t)); diff != "" {
 		t.Errorf("store and drawing in doc.go differ (-store +drawing):\n%s", diff)
 	}
-	err = db.bolt.View(func(tx *bbolt.Tx) error {
-		if v := string(tx.Bucket(bucketMeta).Get(keyVersion)); v != schemaVersion {
-			t.Errorf("version %q, want %q", v, schemaVersion)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
+	if v, err := get[string](db, bucketMeta, keyVersion); v != schemaVersion || err != nil {
+		t.Errorf("version %q, %v, want %q", v, err, schemaVersion)
 	}
 }

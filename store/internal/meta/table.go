@@ -17,6 +17,12 @@ type Table struct {
 	Complete bool            `json:"complete"` // all objects were there when last looked
 	Used     time.Time       `json:"used"`
 
+	// Partly says that Objects are not all of them: what an archive contains is not known.
+	Partly bool `json:"partly,omitempty"`
+
+	// Broken says that it was complete, and lost objects since.
+	Broken bool `json:"broken,omitempty"`
+
 	// Sources are the repositories that the table was got from, "host/repository".
 	Sources []string `json:"sources,omitempty"`
 }
@@ -46,9 +52,10 @@ func (db *DB) PutTable(d digest.Digest, t Table) error {
 		if err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
-		if old.Complete {
-			t.Complete, t.Logical = true, old.Logical
+		if old.Complete || old.Broken {
+			t.Complete, t.Broken, t.Logical = old.Complete, old.Broken, old.Logical
 		}
+		t.Partly = t.Partly && (err != nil || old.Partly)
 		t.Sources = old.Sources
 		t.Objects = append(slices.Clone(t.Objects), old.Objects...)
 		slices.Sort(t.Objects)
@@ -63,7 +70,7 @@ func (db *DB) PutTable(d digest.Digest, t Table) error {
 // CompleteTable records a table whose objects are all there, and that it and they are used now. It
 // returns errdefs.ErrNotFound if one of them is not there. held says whether a reference needs it.
 func (db *DB) CompleteTable(d digest.Digest, t Table) (held bool, err error) {
-	t.Complete, t.Used = true, time.Now().UTC()
+	t.Complete, t.Used = true, now()
 	return held, db.bolt.Update(func(tx *bbolt.Tx) error {
 		if old, err := load[Table](tx, bucketTables, d); err == nil {
 			t.Sources = old.Sources
@@ -111,8 +118,8 @@ func (db *DB) SetSources(table digest.Digest, sources []string) error {
 	})
 }
 
-// Needed returns which complete tables need an object, by object: table alone, or all with a
-// reference if it is empty.
+// Needed returns which tables that are complete, or were, need an object, by object: table alone, or
+// all with a reference if it is empty.
 func (db *DB) Needed(table digest.Digest) (map[digest.Digest][]digest.Digest, error) {
 	needed := map[digest.Digest][]digest.Digest{}
 	return needed, db.bolt.View(func(tx *bbolt.Tx) error {
@@ -124,7 +131,7 @@ func (db *DB) Needed(table digest.Digest) (map[digest.Digest][]digest.Digest, er
 			}
 		}
 		return each(tx, bucketTables, func(d digest.Digest, t Table) error {
-			if tables[d] && t.Complete {
+			if tables[d] && (t.Complete || t.Broken) {
 				for _, o := range t.Objects {
 					needed[o] = append(needed[o], d)
 				}

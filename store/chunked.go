@@ -222,6 +222,17 @@ func (c *chunked) fetch(ctx context.Context, t xfer, g int, buf []byte) ([]meta.
 	return found, nil
 }
 
+// right says whether buf, which is group g as it was staged, has the digests of its chunks.
+func (c *chunked) right(g int, buf []byte) bool {
+	chunks := c.of(g)
+	for _, ch := range chunks {
+		if verify.Bytes(ch.Digest, buf[ch.Offset-chunks[0].Offset:][:ch.Size]) != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // errChunk says that sources were asked for a chunk until none was left.
 var errChunk = errors.New("no source has the right bytes")
 

@@ -28,7 +28,6 @@ func (s *Store) recoverTable(d digest.Digest) (needs []digest.Digest, err error)
 	if err != nil && !errdefs.IsUnavailable(err) {
 		return nil, err
 	}
-	rec.Broken = true // until all of it is found to be there
 	if err := s.db.PutTable(d, rec); err != nil {
 		return nil, err
 	}
@@ -73,8 +72,7 @@ type Doubts struct {
 	// SetAside are the paths of databases that were damaged. A new one took their place.
 	SetAside []string `json:"setAside,omitempty"`
 
-	// Rebuilt is when the database was lost or damaged, unless all that is referred to was found
-	// since.
+	// Rebuilt is when the database was last lost or damaged. Pins of that time may be lost.
 	Rebuilt time.Time `json:"rebuilt,omitzero"`
 
 	// Unresolved are the references of which it is not known what they need. Nothing is collected

@@ -110,6 +110,7 @@ type partial struct {
 	mu    sync.Mutex // guards what follows
 	marks *os.File
 	state []byte // the marks
+	doubt []bool // chunks that count as absent until they are read and are right; nil if there are none
 	have  int64  // bytes of chunks that are there
 	dirty []int  // chunks written since the last checkpoint
 }
@@ -236,7 +237,26 @@ func (p *partial) chunk(i int) (off, n int64) {
 func (p *partial) has(i int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.state[i] != markAbsent
+	return p.state[i] != markAbsent && !p.doubtedLocked(i)
+}
+
+func (p *partial) doubtedLocked(i int) bool { return p.doubt != nil && p.doubt[i] }
+
+// doubted says whether chunk i was staged, and has to be verified before it counts.
+func (p *partial) doubted(i int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state[i] != markAbsent && p.doubtedLocked(i)
+}
+
+// setDoubt says whether chunk i has to be verified before it counts.
+func (p *partial) setDoubt(i int, doubt bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.doubt == nil {
+		p.doubt = make([]bool, len(p.state))
+	}
+	p.doubt[i] = doubt
 }
 
 // present returns how many bytes are there.
@@ -289,6 +309,9 @@ func (p *partial) mark(i int) error {
 		p.have += n
 	}
 	p.state[i] = markWritten
+	if p.doubt != nil {
+		p.doubt[i] = false
+	}
 	p.dirty = append(p.dirty, i)
 	full := len(p.dirty) >= checkpointChunks
 	_, err := p.marks.WriteAt([]byte{markWritten}, int64(i))

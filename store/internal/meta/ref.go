@@ -82,8 +82,8 @@ func (db *DB) Refs(prefix string) (refs []Ref, err error) {
 func (db *DB) Ref(name string) (Ref, error) { return get[Ref](db, bucketRefs, name) }
 
 // Unresolved returns the references of which it is not known what they need: while there is one,
-// nothing may go. That is so for a table that has no record; and, since the database was rebuilt, for
-// one whose record has only a part of its objects, which else is the state of a table on its way.
+// nothing may go. That is so for a table that has no record, and for one that was found again and whose
+// record has only a part of its objects. That of a table on its way has too, but it needs no others yet.
 func (db *DB) Unresolved() (refs []Ref, err error) {
 	return refs, db.bolt.View(func(tx *bbolt.Tx) error {
 		refs, err = unresolved(tx)
@@ -92,7 +92,6 @@ func (db *DB) Unresolved() (refs []Ref, err error) {
 }
 
 func unresolved(tx *bbolt.Tx) (refs []Ref, err error) {
-	rebuilt := exists(tx, bucketMeta, keyRebuilt)
 	return refs, each(tx, bucketRefs, func(_ string, r Ref) error {
 		if !r.live(time.Now()) {
 			return nil
@@ -101,15 +100,14 @@ func unresolved(tx *bbolt.Tx) (refs []Ref, err error) {
 		if err != nil && !errdefs.IsNotFound(err) {
 			return err
 		}
-		if err != nil || rebuilt && t.Partly {
+		if err != nil || t.Broken && t.Partly {
 			refs = append(refs, r)
 		}
 		return nil
 	})
 }
 
-// Rebuilt returns when the database was rebuilt, or zero. It is forgotten when nothing is unresolved
-// any more and objects may go.
+// Rebuilt returns when the database was rebuilt, or zero.
 func (db *DB) Rebuilt() (at time.Time, err error) {
 	at, err = get[time.Time](db, bucketMeta, keyRebuilt)
 	if errdefs.IsNotFound(err) {
@@ -126,9 +124,6 @@ func settled(tx *bbolt.Tx) error {
 	}
 	if len(refs) > 0 {
 		return fmt.Errorf("nothing is removed while it is not known what %s needs (table %s): %w", refs[0].Name, refs[0].Table, errdefs.ErrFailedPrecondition)
-	}
-	if tx.Writable() {
-		return tx.Bucket(bucketMeta).Delete([]byte(keyRebuilt))
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ type Table struct {
 	// Partly says that Objects are not all of them: what an archive contains is not known.
 	Partly bool `json:"partly,omitempty"`
 
-	// Broken says that it was complete, and lost objects since.
+	// Broken says that it was complete, and objects or this record were lost since.
 	Broken bool `json:"broken,omitempty"`
 
 	// Sources are the repositories that the table was got from, "host/repository".
@@ -56,6 +56,13 @@ func (db *DB) PutTable(d digest.Digest, t Table) error {
 			t.Complete, t.Broken, t.Logical = old.Complete, old.Broken, old.Logical
 		}
 		t.Partly = t.Partly && (err != nil || old.Partly)
+		if err != nil { // a reference to a table that was not known means that it was forgotten
+			refs, err := referred(tx, time.Now())
+			if err != nil {
+				return err
+			}
+			t.Broken = refs[d]
+		}
 		t.Sources = old.Sources
 		t.Objects = append(slices.Clone(t.Objects), old.Objects...)
 		slices.Sort(t.Objects)

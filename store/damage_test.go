@@ -356,4 +356,3 @@ func (n *node) survive(t *testing.T) {
 		}
 	}
 }
-

@@ -14,7 +14,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [REF|DIGEST]",
 		Short: "read models and compare them with their digests",
-		Long:  "Read all objects, or those of one model, and compare them with their digests. With --repair,\nwhat is damaged or missing is fetched again, and what shows it is mended. What is damaged\nstays where it is until the new file is complete.",
+		Long:  "Read all objects, or those of one model, and compare them with their digests. With --repair,\nwhat is damaged or missing is fetched again, and what shows it is mended. What is damaged\nis set aside at once: it can not be read until it is fetched again, by this, by a pull or\nby reading early.",
 		Args:  cobra.MaximumNArgs(1),
 
 		ValidArgsFunction: a.completes(1, modelRefs),
@@ -46,7 +46,7 @@ func (a *app) verifyCommand() *cobra.Command {
 		case res.Left > 0 && !r.Repair:
 			return fmt.Errorf("%s damaged or missing; \"ballast verify --repair\" fetches again: %w", objects(res.Left), errdefs.ErrDataLoss)
 		case res.Left > 0:
-			return fmt.Errorf("%s still not well; what no model needs goes with \"ballast gc\", documents of an image come back with its next pull: %w", objects(res.Left), errdefs.ErrDataLoss)
+			return fmt.Errorf("%s still not well; what no model needs goes with \"ballast gc\", what a container needs comes with the next pull of its image: %w", objects(res.Left), errdefs.ErrDataLoss)
 		}
 		return nil
 	})

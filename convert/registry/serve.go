@@ -134,6 +134,11 @@ func (h *Handler) ours(ctx context.Context, im store.Image) (answer, error) {
 	if im.Table == "" {
 		a.mediaType = image.IndexMediaType
 	}
+	if h.Pulled != nil {
+		if model, err := h.forHere(ctx, im); err == nil { // an index can have none
+			h.Pulled(ctx, model)
+		}
+	}
 	return a, nil
 }
 

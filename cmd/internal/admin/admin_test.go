@@ -50,6 +50,12 @@ func newRig(t *testing.T) *rig {
 		Store: s, Version: admin.Version{Version: "1.2.3"},
 		Jobs:     func() []admin.Job { return nil },
 		Sources: func(store.Image) []transfer.Source { return storetest.From(r.fetcher) },
+		Resolve: func(_ context.Context, im store.Image) error {
+			if im.Manifest == r.image.Manifest {
+				r.add(t, testRef)
+			}
+			return nil
+		},
 		Repaired: func(_ context.Context, d digest.Digest) error { r.repaired = append(r.repaired, d); return nil },
 		Metrics:  http.NotFoundHandler(),
 	}

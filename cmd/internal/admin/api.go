@@ -204,6 +204,9 @@ type Health struct {
 	ContainerdError   string `json:"containerdError,omitempty"`
 
 	Usage store.Usage `json:"usage"`
+
+	// Doubts are what the store does not believe, or does not know.
+	Doubts store.Doubts `json:"doubts"`
 }
 
 // Dir is a directory with the device it is on.

@@ -46,6 +46,10 @@ type Handler struct {
 	// Sources returns where the blobs of an image can be fetched from.
 	Sources func(store.Image) []transfer.Source
 
+	// Resolve makes the documents of an image again, its table among them, from where it was
+	// resolved.
+	Resolve func(ctx context.Context, im store.Image) error
+
 	// Repaired is called after the objects of a table were mended; snapshots that show it may
 	// need to be mended too.
 	Repaired func(ctx context.Context, table digest.Digest) error

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -65,15 +67,21 @@ func (h *Handler) check(ctx context.Context, req VerifyRequest, event func(Verif
 	return res, err
 }
 
-// repair fetches the tables that need what is bad. It goes on after an error and returns the
-// first.
+// repair makes the documents of images again that are not there, and fetches what tables lack. It
+// goes on after an error and returns the first.
 func (h *Handler) repair(ctx context.Context, only digest.Digest, res *VerifyResult, event func(VerifyEvent)) error {
+	resolved, first := h.resolveAgain(ctx, only)
+	res.Repaired = append(res.Repaired, resolved...)
 	tables, err := h.hurt(ctx, only, res.Bad)
 	if err != nil {
 		return err
 	}
-	var first error
 	for _, t := range tables {
+		if f, err := h.Store.OpenObject(t); err == nil {
+			f.Close()
+		} else if errdefs.IsNotFound(err) && first != nil {
+			continue // nobody knows what it lacks, and why is said already
+		}
 		names, err := h.repairTable(ctx, t, event)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -88,6 +96,7 @@ func (h *Handler) repair(ctx context.Context, only digest.Digest, res *VerifyRes
 		}
 	}
 	slices.Sort(res.Repaired)
+	res.Repaired = slices.Compact(res.Repaired)
 	res.Left = 0
 	for _, b := range res.Bad {
 		f, err := h.Store.OpenObject(b.Digest)
@@ -98,6 +107,48 @@ func (h *Handler) repair(ctx context.Context, only digest.Digest, res *VerifyRes
 		f.Close()
 	}
 	return first
+}
+
+// resolveAgain makes the documents of images again that are not there: of those with the table only,
+// or of all if that is empty. It returns the references of those that it made, and the first error.
+func (h *Handler) resolveAgain(ctx context.Context, only digest.Digest) (names []string, first error) {
+	images, err := h.Store.Images(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, im := range images {
+		if only != "" && im.Table != only || h.documented(im) {
+			continue
+		}
+		err := h.Resolve(ctx, im)
+		if err == nil && !h.documented(im) {
+			err = fmt.Errorf("the names of image %s stand for another one now; pull the model by them, or remove this one with \"ballast rm\": %w", im.Manifest, errdefs.ErrNotFound)
+		}
+		if err == nil {
+			names = append(names, im.Refs...)
+			continue
+		}
+		h.Log.Error("repair", "digest", im.Manifest, "err", err)
+		if first == nil {
+			first = aboutAll(im.Refs, err)
+		}
+	}
+	return names, first
+}
+
+// documented says whether the documents of an image are there.
+func (h *Handler) documented(im store.Image) bool {
+	for _, d := range []digest.Digest{im.Manifest, im.Config, im.Table} {
+		if d == "" { // an index has a manifest only
+			continue
+		}
+		f, err := h.Store.OpenObject(d)
+		if err != nil {
+			return false
+		}
+		f.Close()
+	}
+	return true
 }
 
 // hurt returns the tables that need an object of bad: only, if it is not empty, otherwise those

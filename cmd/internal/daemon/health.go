@@ -23,7 +23,7 @@ func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Jobs: d.pulls.jobs,
 		Hydrate: d.hydrate, Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
-		Sources: d.facade.Sources, Repaired: d.snapshotter.Refresh, Health: d.health, Metrics: d.metrics.handler(), Log: d.log,
+		Sources: d.facade.Sources, Resolve: d.resolve, Repaired: d.snapshotter.Refresh, Health: d.health, Metrics: d.metrics.handler(), Log: d.log,
 	}
 }
 
@@ -60,6 +60,9 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 		return h, err
 	}
 	if h.Usage, err = d.store.Usage(ctx); err != nil {
+		return h, err
+	}
+	if h.Doubts, err = d.store.Doubts(ctx); err != nil {
 		return h, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)

@@ -23,7 +23,7 @@ func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(
 	if err != nil {
 		return nil, err
 	}
-	objects, err := s.DB.Objects(table)
+	objects, err := s.o.DB.Objects(table)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(
 func (s *Objects) reconsider(ctx context.Context, table digest.Digest) (bad []Bad, err error) {
 	var only map[digest.Digest]bool
 	if table != "" {
-		t, err := s.DB.Table(table)
+		t, err := s.o.DB.Table(table)
 		if err != nil {
 			return nil, err
 		}
@@ -90,12 +90,12 @@ func (s *Objects) reconsider(ctx context.Context, table digest.Digest) (bad []Ba
 func (s *Objects) missing(d digest.Digest) error {
 	s.collecting.Lock() // nobody publishes
 	defer s.collecting.Unlock()
-	if _, err := s.Root.Lstat(Path(d)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.o.Root.Lstat(Path(d)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if _, err := s.DB.Object(d); err != nil {
+	if _, err := s.o.DB.Object(d); err != nil {
 		return nil // it was collected
 	}
-	s.Log.Error("object is recorded, but its file is gone", "digest", d)
-	return s.DB.Lose(d)
+	s.o.Log.Error("object is recorded, but its file is gone", "digest", d)
+	return s.o.DB.Lose(d)
 }

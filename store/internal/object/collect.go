@@ -48,15 +48,15 @@ type Collected struct {
 func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) {
 	s.collecting.Lock()
 	defer s.collecting.Unlock()
-	if c.Expired, err = s.DB.Expire(o.DryRun); err != nil {
+	if c.Expired, err = s.o.DB.Expire(o.DryRun); err != nil {
 		return c, err
 	}
 	roots := s.roots(root.Live())
-	gone, err := s.DB.Evict(roots, o.Want, o.DryRun)
+	gone, err := s.o.DB.Evict(roots, o.Want, o.DryRun)
 	if err != nil {
 		return c, err
 	}
-	live, err := s.DB.Live(roots)
+	live, err := s.o.DB.Live(roots)
 	if err != nil {
 		return c, err
 	}
@@ -99,12 +99,12 @@ func (s *Objects) roots(r meta.Roots) meta.Roots {
 }
 
 // Usage adds up what is recorded.
-func (s *Objects) Usage(root Root) (meta.Usage, error) { return s.DB.Usage(s.roots(root.Live())) }
+func (s *Objects) Usage(root Root) (meta.Usage, error) { return s.o.DB.Usage(s.roots(root.Live())) }
 
 // remove removes files of objects that are not recorded. A crash leaves some, which are doubted then.
 func (s *Objects) remove(gone []meta.Sized) error {
 	for _, g := range gone {
-		if err := s.Root.Remove(Path(g.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := s.o.Root.Remove(Path(g.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		s.mu.Lock()
@@ -124,7 +124,7 @@ func (s *Objects) collectDamaged(live map[digest.Digest]bool, all bool) error {
 		if live[f.Digest] && !all {
 			continue
 		}
-		if err := s.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := s.o.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -133,13 +133,13 @@ func (s *Objects) collectDamaged(live map[digest.Digest]bool, all bool) error {
 
 // sweepTemp removes what a crash left of files that were to become objects.
 func (s *Objects) sweepTemp() error {
-	entries, err := fs.ReadDir(s.Root.FS(), s.Temp)
+	entries, err := fs.ReadDir(s.o.Root.FS(), s.o.Temp)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), tempPrefix) {
-			if err := s.Root.Remove(filepath.Join(s.Temp, e.Name())); err != nil {
+			if err := s.o.Root.Remove(filepath.Join(s.o.Temp, e.Name())); err != nil {
 				return fmt.Errorf("remove left-over %s: %w", e.Name(), err)
 			}
 		}

@@ -37,7 +37,7 @@ func (s *Objects) adopt() error {
 	if err != nil {
 		return err
 	}
-	recorded, err := s.DB.Objects("")
+	recorded, err := s.o.DB.Objects("")
 	if err != nil {
 		return err
 	}
@@ -47,17 +47,17 @@ func (s *Objects) adopt() error {
 		delete(files, o.Digest)
 		switch {
 		case !there:
-			s.Log.Error("object is recorded, but its file is gone", "digest", o.Digest)
+			s.o.Log.Error("object is recorded, but its file is gone", "digest", o.Digest)
 			lost = append(lost, o.Digest)
 		case size != o.Size:
-			s.Log.Error("object has another size than recorded; it is set aside", "digest", o.Digest, "bytes", size, "recorded", o.Size, "path", damagedPath(o.Digest))
+			s.o.Log.Error("object has another size than recorded; it is set aside", "digest", o.Digest, "bytes", size, "recorded", o.Size, "path", damagedPath(o.Digest))
 			if err := s.setAside(o.Digest); err != nil {
 				return err
 			}
 			lost, s.again = append(lost, o.Digest), append(s.again, o.Digest)
 		}
 	}
-	if err := s.DB.Lose(lost...); err != nil {
+	if err := s.o.DB.Lose(lost...); err != nil {
 		return err
 	}
 	for d, size := range files {
@@ -67,7 +67,7 @@ func (s *Objects) adopt() error {
 		}
 	}
 	if n := len(s.doubted); n > 0 {
-		s.Log.Warn("there are files that are no objects before they were hashed", "files", n)
+		s.o.Log.Warn("there are files that are no objects before they were hashed", "files", n)
 	}
 	return nil
 }
@@ -75,13 +75,13 @@ func (s *Objects) adopt() error {
 // files returns the files in the places of objects, and their sizes in bytes.
 func (s *Objects) files() (map[digest.Digest]int64, error) {
 	found := map[digest.Digest]int64{}
-	return found, fs.WalkDir(s.Root.FS(), Dir, func(name string, e fs.DirEntry, err error) error {
+	return found, fs.WalkDir(s.o.Root.FS(), Dir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
 		}
 		d, err := verify.ParseDigest("sha256:" + e.Name())
 		if err != nil || Path(d) != name || !e.Type().IsRegular() {
-			s.Log.Warn("file among the objects is none; left alone", "path", name)
+			s.o.Log.Warn("file among the objects is none; left alone", "path", name)
 			return nil
 		}
 		info, err := e.Info()
@@ -112,7 +112,7 @@ func (s *Objects) ProveAll(ctx context.Context) {
 	}
 	for _, d := range s.again {
 		if err := s.restore(ctx, d); err != nil && !isBad(err) && ctx.Err() == nil {
-			s.Log.Error("file that was set aside can not be hashed", "digest", d, "err", err)
+			s.o.Log.Error("file that was set aside can not be hashed", "digest", d, "err", err)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func (s *Objects) prove(ctx context.Context, d digest.Digest) {
 	}
 	if err := s.check(ctx, d, f.size); err != nil && !isBad(err) && !errors.Is(err, fs.ErrNotExist) {
 		if ctx.Err() == nil {
-			s.Log.Error("file is no object before it was hashed", "digest", d, "err", err)
+			s.o.Log.Error("file is no object before it was hashed", "digest", d, "err", err)
 		}
 		return
 	}
@@ -154,7 +154,7 @@ func (s *Objects) prove(ctx context.Context, d digest.Digest) {
 // check hashes the file of an object: it is recorded if it is right, and set aside if it is not, which
 // is the error then (isBad).
 func (s *Objects) check(ctx context.Context, d digest.Digest, size int64) error {
-	f, err := s.Root.Open(Path(d))
+	f, err := s.o.Root.Open(Path(d))
 	if err != nil {
 		return err
 	}
@@ -176,10 +176,10 @@ func (s *Objects) record(d digest.Digest, f *os.File, size int64) error {
 	if !s.isObject(d, f) {
 		return nil
 	}
-	if _, err := s.DB.Object(d); !errdefs.IsNotFound(err) {
+	if _, err := s.o.DB.Object(d); !errdefs.IsNotFound(err) {
 		return err
 	}
-	return s.DB.Arrive(meta.Arrival{Objects: []meta.Sized{{Digest: d, Size: size}}})
+	return s.o.DB.Arrive(meta.Arrival{Objects: []meta.Sized{{Digest: d, Size: size}}})
 }
 
 // isObject says whether f is the file in the place of an object.
@@ -188,7 +188,7 @@ func (s *Objects) isObject(d digest.Digest, f *os.File) bool {
 	if err != nil {
 		return false
 	}
-	there, err := s.Root.Lstat(Path(d))
+	there, err := s.o.Root.Lstat(Path(d))
 	return err == nil && os.SameFile(open, there)
 }
 
@@ -200,7 +200,7 @@ const rereadAfter = 200 * time.Millisecond
 
 // hashAgain compares a file with its digest. What is bad is read once more, from the disk as far as
 // the kernel can be told so: memory, cables and busy disks fail for a moment.
-func hashAgain(ctx context.Context, f *os.File, d digest.Digest, size int64) error {
+func hashAgain(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64) error {
 	err := hash(ctx, f, d, size, nil)
 	if !isBad(err) {
 		return err
@@ -210,8 +210,10 @@ func hashAgain(ctx context.Context, f *os.File, d digest.Digest, size int64) err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	// It drops what is in memory and is on the disk. If it can not, what is read is no worse.
-	_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
+	if file, ok := f.(*os.File); ok {
+		// It drops what is in memory and is on the disk. If it can not, what is read is no worse.
+		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
+	}
 	return hash(ctx, f, d, size, nil)
 }
 
@@ -247,16 +249,16 @@ func (s *Objects) condemn(d digest.Digest, f *os.File, why error) error {
 	if !s.isObject(d, f) {
 		return nil
 	}
-	s.Log.Error("object is damaged; it is set aside", "digest", d, "path", damagedPath(d), "err", why)
+	s.o.Log.Error("object is damaged; it is set aside", "digest", d, "path", damagedPath(d), "err", why)
 	if err := s.setAside(d); err != nil {
 		return err
 	}
-	return s.DB.Lose(d)
+	return s.o.DB.Lose(d)
 }
 
 // setAside moves the file of an object away: first of all, so that nobody reads it.
 func (s *Objects) setAside(d digest.Digest) error {
-	err := s.Root.Rename(Path(d), damagedPath(d))
+	err := s.o.Root.Rename(Path(d), damagedPath(d))
 	if err != nil {
 		return fmt.Errorf("set object %s aside: %w", d, err)
 	}
@@ -265,7 +267,7 @@ func (s *Objects) setAside(d digest.Digest) error {
 
 // Damaged returns the files that were set aside, by digest.
 func (s *Objects) Damaged() (files []meta.Sized, err error) {
-	entries, err := fs.ReadDir(s.Root.FS(), DamagedDir)
+	entries, err := fs.ReadDir(s.o.Root.FS(), DamagedDir)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +288,7 @@ func (s *Objects) Damaged() (files []meta.Sized, err error) {
 }
 
 func (s *Objects) damagedSize(d digest.Digest) (int64, error) {
-	info, err := s.Root.Lstat(damagedPath(d))
+	info, err := s.o.Root.Lstat(damagedPath(d))
 	if err != nil {
 		return 0, err
 	}
@@ -296,7 +298,7 @@ func (s *Objects) damagedSize(d digest.Digest) (int64, error) {
 // restore hashes a file that was set aside, and makes it an object again if it is right. If it is still
 // wrong, that is the error (isBad).
 func (s *Objects) restore(ctx context.Context, d digest.Digest) error {
-	f, err := s.Root.Open(damagedPath(d))
+	f, err := s.o.Root.Open(damagedPath(d))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // another file took its place, or nothing needs it
 	}
@@ -320,7 +322,7 @@ func (s *Objects) restore(ctx context.Context, d digest.Digest) error {
 		return nil
 	}
 	if err == nil {
-		s.Log.Info("file that was set aside is right; it is an object again", "digest", d, "bytes", info.Size())
+		s.o.Log.Info("file that was set aside is right; it is an object again", "digest", d, "bytes", info.Size())
 	}
 	return err
 }

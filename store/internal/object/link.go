@@ -47,7 +47,7 @@ func (s *Objects) Link(ctx context.Context, src *os.File, d digest.Digest, size 
 	}
 	name := s.temp()
 	// It is gone after the rename, but not if the object is the same inode already.
-	defer s.Root.Remove(name)
+	defer s.o.Root.Remove(name)
 	way = LinkClone
 	f, err := s.clone(src, name)
 	if f == nil && err == nil {
@@ -69,12 +69,12 @@ func (s *Objects) Link(ctx context.Context, src *os.File, d digest.Digest, size 
 
 // clone makes a file that shares the blocks of src; nil if the file system can not do that.
 func (s *Objects) clone(src *os.File, name string) (*os.File, error) {
-	f, err := s.Root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, Mode)
+	f, err := s.o.Root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, Mode)
 	if err != nil {
 		return nil, err
 	}
 	if err := unix.IoctlFileClone(int(f.Fd()), int(src.Fd())); err != nil {
-		return nil, errors.Join(f.Close(), s.Root.Remove(name))
+		return nil, errors.Join(f.Close(), s.o.Root.Remove(name))
 	}
 	return f, nil
 }
@@ -84,7 +84,7 @@ func (s *Objects) hardLink(src *os.File, name string) (*os.File, error) {
 	if !s.linkable(src) {
 		return nil, nil
 	}
-	dir, err := s.Root.Open(filepath.Dir(name))
+	dir, err := s.o.Root.Open(filepath.Dir(name))
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (s *Objects) hardLink(src *os.File, name string) (*os.File, error) {
 	if err := unix.Linkat(int(src.Fd()), "", int(dir.Fd()), filepath.Base(name), unix.AT_EMPTY_PATH); err != nil {
 		return nil, nil
 	}
-	return s.Root.Open(name)
+	return s.o.Root.Open(name)
 }
 
 // linkable reports whether a file can be an object under a second name: it belongs to root and has
@@ -103,7 +103,7 @@ func (s *Objects) hardLink(src *os.File, name string) (*os.File, error) {
 // so in any case. An access control list that lets others write shows in the bits of the group.
 func (s *Objects) linkable(f *os.File) bool {
 	var st, own unix.Stat_t
-	if unix.Fstat(int(f.Fd()), &st) != nil || unix.Stat(s.Dir, &own) != nil {
+	if unix.Fstat(int(f.Fd()), &st) != nil || unix.Stat(s.o.Dir, &own) != nil {
 		return false
 	}
 	if st.Uid != 0 || st.Gid != 0 || st.Mode != syscall.S_IFREG|Mode || st.Nlink != 1 || st.Dev != own.Dev {
@@ -125,7 +125,7 @@ func (s *Objects) LinkWay(f *os.File) (string, error) {
 	case err != nil:
 		return "", err
 	case c != nil:
-		return LinkClone, errors.Join(c.Close(), s.Root.Remove(name))
+		return LinkClone, errors.Join(c.Close(), s.o.Root.Remove(name))
 	case s.linkable(f):
 		return LinkHard, nil
 	}

@@ -56,7 +56,7 @@ type Options struct {
 
 // Objects are the objects of a store. All methods are safe for concurrent use.
 type Objects struct {
-	Options
+	o Options
 
 	ctx  context.Context // ends what nobody waits for who could give up
 	stop context.CancelFunc
@@ -83,7 +83,7 @@ func Open(o Options) (*Objects, error) {
 			return nil, err
 		}
 	}
-	s := &Objects{Options: o, grace: map[digest.Digest]time.Time{}, doubted: map[digest.Digest]*doubt{}}
+	s := &Objects{o: o, grace: map[digest.Digest]time.Time{}, doubted: map[digest.Digest]*doubt{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := s.sweepTemp(); err != nil {
 		return nil, err
@@ -112,10 +112,10 @@ func Any(root *os.Root) bool {
 // It returns errdefs.ErrNotFound if there is none.
 func (s *Objects) Open(d digest.Digest) (*os.File, error) {
 	s.prove(s.ctx, d)
-	if _, err := s.DB.Object(d); err != nil {
+	if _, err := s.o.DB.Object(d); err != nil {
 		return nil, err
 	}
-	f, err := s.Root.Open(Path(d))
+	f, err := s.o.Root.Open(Path(d))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("object %s is recorded, but its file is gone: %w", d, errdefs.ErrNotFound)
 	}
@@ -130,18 +130,18 @@ func (s *Objects) Has(d digest.Digest) bool {
 
 // has is Has for who has proved it.
 func (s *Objects) has(d digest.Digest) bool {
-	rec, err := s.DB.Object(d)
+	rec, err := s.o.DB.Object(d)
 	if err != nil {
 		return false
 	}
-	info, err := s.Root.Lstat(Path(d))
+	info, err := s.o.Root.Lstat(Path(d))
 	return err == nil && info.Mode().IsRegular() && info.Size() == rec.Size
 }
 
 // Size returns the size of an object in bytes, or errdefs.ErrNotFound.
 func (s *Objects) Size(d digest.Digest) (int64, error) {
 	s.prove(s.ctx, d)
-	rec, err := s.DB.Object(d)
+	rec, err := s.o.DB.Object(d)
 	return rec.Size, err
 }
 
@@ -191,7 +191,7 @@ func (s *Objects) Put(p []byte) (digest.Digest, error) {
 		return d, nil
 	}
 	name := s.temp()
-	f, err := s.Root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, Mode)
+	f, err := s.o.Root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, Mode)
 	if err != nil {
 		return "", err
 	}
@@ -203,7 +203,7 @@ func (s *Objects) Put(p []byte) (digest.Digest, error) {
 		err = s.Publish([]File{{From: name, Digest: d, Size: int64(len(p))}}, meta.Arrival{})
 	}
 	if err != nil {
-		s.Root.Remove(name)
+		s.o.Root.Remove(name)
 		return "", fmt.Errorf("store object %s: %w", d, err)
 	}
 	return d, nil
@@ -216,7 +216,7 @@ const tempPrefix = "bytes-"
 func (s *Objects) temp() string {
 	var b [8]byte
 	rand.Read(b[:])
-	return filepath.Join(s.Temp, tempPrefix+hex.EncodeToString(b[:]))
+	return filepath.Join(s.o.Temp, tempPrefix+hex.EncodeToString(b[:]))
 }
 
 // Read reads an object of at most limit bytes, verified.
@@ -266,7 +266,7 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 			identities[f.Digest] = f.Identity
 		}
 	}
-	if err := s.DB.PutIdentities(identities); err != nil {
+	if err := s.o.DB.PutIdentities(identities); err != nil {
 		return err
 	}
 	dirs := map[string]bool{}
@@ -274,12 +274,12 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 	for _, f := range files {
 		to := Path(f.Digest)
 		if dir := filepath.Dir(to); !dirs[dir] {
-			if err := s.Root.MkdirAll(dir, 0o755); err != nil {
+			if err := s.o.Root.MkdirAll(dir, 0o755); err != nil {
 				return err
 			}
 			dirs[dir] = true
 		}
-		if err := s.Root.Rename(f.From, to); err != nil {
+		if err := s.o.Root.Rename(f.From, to); err != nil {
 			return err
 		}
 		s.Keep(f.Digest)
@@ -296,7 +296,7 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 			return err
 		}
 	}
-	if err := s.DB.Arrive(found); err != nil {
+	if err := s.o.DB.Arrive(found); err != nil {
 		return err
 	}
 	s.believe(files)
@@ -310,14 +310,14 @@ func (s *Objects) believe(files []File) {
 		delete(s.doubted, f.Digest)
 		s.mu.Unlock()
 		// Nothing is lost with it, and without it only space.
-		if err := s.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			s.Log.Warn("damaged file stays", "path", damagedPath(f.Digest), "err", err)
+		if err := s.o.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.o.Log.Warn("damaged file stays", "path", damagedPath(f.Digest), "err", err)
 		}
 	}
 }
 
 func (s *Objects) syncDir(name string) error {
-	f, err := s.Root.Open(name)
+	f, err := s.o.Root.Open(name)
 	if err != nil {
 		return err
 	}

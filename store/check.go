@@ -7,8 +7,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// ProblemMissing is the problem of an object that is needed and not there.
-const ProblemMissing = "missing"
+// The problems that are about no bytes.
+const (
+	ProblemMissing = "missing"                                   // an object that is needed is not there
+	ProblemPartly  = "what the archives of it hold is not known" // of a table that was lost and found again
+)
 
 // CheckResult is the state of one object that is not well.
 type CheckResult struct {
@@ -49,13 +52,29 @@ func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(do
 }
 
 // Missing returns the objects that a table (all tables with a reference, if it is empty)
-// needs and does not have, or has damaged. It reads no content.
+// needs and does not have, or has damaged; and the table itself, if a reference to it is unresolved. It
+// reads no content.
 func (s *Store) Missing(ctx context.Context, table digest.Digest) ([]CheckResult, error) {
 	needed, err := s.db.Needed(table)
 	if err != nil {
 		return nil, err
 	}
+	unresolved, err := s.db.Unresolved()
+	if err != nil {
+		return nil, err
+	}
 	var out []CheckResult
+	for _, r := range unresolved {
+		if table != "" && r.Table != table || slices.ContainsFunc(out, func(c CheckResult) bool { return c.Digest == r.Table }) {
+			continue
+		}
+		c := CheckResult{Digest: r.Table, Problem: ProblemMissing, Tables: []digest.Digest{r.Table}}
+		if s.has(r.Table) {
+			c.Problem = ProblemPartly
+		}
+		out = append(out, c)
+		delete(needed, r.Table)
+	}
 	for d, tables := range needed {
 		if !s.has(d) {
 			out = append(out, CheckResult{Digest: d, Problem: ProblemMissing, Tables: tables})

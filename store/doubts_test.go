@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"fmt"
 	"os"
@@ -286,6 +287,54 @@ func TestLostDatabaseKeepsModels(t *testing.T) {
 	if n := m.fetcher.Sent(m.digest()) - sent; n > 0 {
 		t.Errorf("%d bytes were fetched", n)
 	}
+}
+
+// TestLostDatabaseOfAnArchive: what an archive holds is known from the database only. Without it nothing of
+// its table is collected, verify says so, and a pull heals it.
+func TestLostDatabaseOfAnArchive(t *testing.T) {
+	m, s := show(t)
+	archive := storetest.Tar(t, []tar.Header{{Name: "w.bin", Mode: 0o644}}, [][]byte{m.weights})
+	m.b, m.fetcher = storetest.NewBuilder("archive").Tar(t, archive), storetest.NewFetcher(archive)
+	m.table = m.b.Put(t, s)
+	m.hold(t, s)
+	m.heal(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(m.dir, "store.db")); err != nil {
+		t.Fatal(err)
+	}
+	s = m.open(t)
+	m.hold(t, s)
+	if _, err := s.GC(t.Context(), store.GCOptions{}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("collected: %v", err)
+	}
+	if _, err := os.Stat(m.path); err != nil {
+		t.Error(err)
+	}
+	for _, table := range []digest.Digest{"", m.table} {
+		if bad, err := s.Missing(t.Context(), table); len(bad) != 1 || bad[0].Digest != m.table || bad[0].Problem != store.ProblemPartly || err != nil {
+			t.Errorf("missing: %+v, %v", bad, err)
+		}
+	}
+	m.heal(t, s)
+	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil {
+		t.Errorf("collected: %v", err)
+	}
+}
+
+// TestReplacedDamageIsForgotten: a crash after a good file took the place of a damaged one, and before the
+// damaged one was removed.
+func TestReplacedDamageIsForgotten(t *testing.T) {
+	m, s := show(t)
+	if err := os.WriteFile(filepath.Join(m.dir, "damaged", m.digest().Encoded()), []byte("damage"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s = m.reopen(t, s)
+	if d, err := s.Doubts(t.Context()); len(d.Damaged) > 0 || err != nil {
+		t.Errorf("doubts: %+v, %v", d, err)
+	}
+	m.heal(t, s)
 }
 
 // TestUnresolvedReferenceKeepsAll: while a reference needs a table that is not there, nothing is

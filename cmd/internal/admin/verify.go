@@ -201,6 +201,9 @@ func (h *Handler) repairTable(ctx context.Context, t digest.Digest, event func(V
 		}
 		event(e)
 	}})
+	if err != nil && len(images) == 0 {
+		err = fmt.Errorf("no image is known that has table %s; pull the image again whose snapshot shows it: %w", t, err)
+	}
 	if err != nil {
 		return nil, aboutAll(names, err)
 	}

@@ -123,7 +123,7 @@ func settled(tx *bbolt.Tx) error {
 		return err
 	}
 	if len(refs) > 0 {
-		return fmt.Errorf("nothing is removed while it is not known what %s needs (table %s): %w", refs[0].Name, refs[0].Table, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("nothing is removed while it is not known what %s needs; pull its image again (table %s): %w", refs[0].Name, refs[0].Table, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -60,6 +60,15 @@ func (s *Objects) adopt() error {
 	if err := s.o.DB.Lose(lost...); err != nil {
 		return err
 	}
+	aside, err := s.Damaged()
+	if err != nil {
+		return err
+	}
+	for _, f := range aside { // another took its place in the moment before the end of the process
+		if s.has(f.Digest) {
+			s.believe([]File{{Digest: f.Digest}})
+		}
+	}
 	for d, size := range files {
 		s.doubted[d] = &doubt{size: size, busy: make(chan struct{}, 1)}
 		if size <= smallFile {

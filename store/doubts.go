@@ -44,6 +44,13 @@ func (s *Store) settleAgain(d digest.Digest, t *filetable.Table) error {
 	return err
 }
 
+// proved tells the readers of files that they are objects after all.
+func (s *Store) proved(objects []digest.Digest) {
+	for _, d := range objects {
+		s.arrived(publication{d: d})
+	}
+}
+
 // settleProved looks which of the tables that are referred to and not complete are complete, now that
 // what was doubted is hashed.
 func (s *Store) settleProved(ctx context.Context) {

@@ -289,6 +289,45 @@ func TestLostDatabaseKeepsModels(t *testing.T) {
 	}
 }
 
+// TestDoubtDoesNotDelay: a large file that has to be hashed keeps neither the store from opening nor a model
+// from being read; who brings the model finds it there.
+func TestDoubtDoesNotDelay(t *testing.T) {
+	p, dir := storetest.Random(9, 5<<20), t.TempDir()
+	b, f := storetest.NewBuilder("doubt").RawChunks("w", p, 0o644, 1<<20), storetest.NewFetcher(p)
+	s := storetest.Open(t, dir, store.Options{})
+	table := b.Put(t, s)
+	hold(t, s, table)
+	o := storetest.From(f)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "store.db")); err != nil {
+		t.Fatal(err)
+	}
+	s = storetest.Open(t, dir, store.Options{})
+	hold(t, s, table)
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: o}); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := s.Doubts(t.Context()); d.Unproved != int64(len(p)) || err != nil {
+		t.Errorf("doubts: %+v, %v", d, err)
+	}
+	sent := f.Sent(digest.FromBytes(p))
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o}); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.Sent(digest.FromBytes(p)) - sent; n > 0 {
+		t.Errorf("%d bytes were fetched", n)
+	}
+	if s.Exposed(table) {
+		t.Error("it is not complete")
+	}
+	readRandomly(t, s, digest.FromBytes(p), p, 5)
+}
+
 // TestLostDatabaseOfAnArchive: what an archive holds is known from the database only. Without it nothing of
 // its table is collected, verify says so, and a pull heals it.
 func TestLostDatabaseOfAnArchive(t *testing.T) {

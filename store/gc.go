@@ -7,6 +7,7 @@ import (
 	"math"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/internal/meta"
@@ -123,8 +124,12 @@ func (s *Store) collect(ctx context.Context, o object.CollectOptions) (object.Co
 
 // Run hashes what is doubted, and evicts when space runs short, until ctx is done.
 func (s *Store) Run(ctx context.Context) error {
-	s.objects.ProveAll(ctx)
-	s.settleProved(ctx)
+	var proving sync.WaitGroup
+	defer proving.Wait()
+	proving.Go(func() { // it can take hours
+		s.proved(s.objects.ProveAll(ctx))
+		s.settleProved(ctx)
+	})
 	tick := time.NewTicker(s.o.Evict.Interval)
 	defer tick.Stop()
 	for {

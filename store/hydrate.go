@@ -243,6 +243,9 @@ func (s *Store) bring(ctx context.Context, h *hydration, t *filetable.Table, fet
 	if err := s.putInline(ctx, t); err != nil {
 		return err
 	}
+	if rec, err := s.db.Table(h.table); err == nil {
+		s.proved(s.objects.Prove(ctx, rec.Objects...))
+	}
 	if !s.has(h.table) { // it is damaged, or was collected; what is in memory is right
 		p, err := t.Encode()
 		if err != nil {

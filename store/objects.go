@@ -24,7 +24,8 @@ func ObjectName(d digest.Digest) string { return object.Name(d) }
 // It returns errdefs.ErrNotFound if there is none.
 func (s *Store) OpenObject(d digest.Digest) (*os.File, error) { return s.objects.Open(d) }
 
-// has says whether an object is recorded and its file has the recorded size.
+// has says whether an object is recorded and its file has the recorded size. What is doubted is not
+// hashed for it.
 func (s *Store) has(d digest.Digest) bool { return s.objects.Has(d) }
 
 // PutBytes stores p as an object and returns its digest. It is durable on return.

@@ -65,7 +65,7 @@ func (s *Objects) adopt() error {
 		return err
 	}
 	for _, f := range aside { // another took its place in the moment before the end of the process
-		if s.has(f.Digest) {
+		if s.Has(f.Digest) {
 			s.believe([]File{{Digest: f.Digest}})
 		}
 	}
@@ -113,51 +113,66 @@ func (s *Objects) Doubted() (files []meta.Sized) {
 	return files
 }
 
-// ProveAll hashes all files that are doubted, and those that were set aside for their size: it may be
-// the record that was wrong.
-func (s *Objects) ProveAll(ctx context.Context) {
+// Prove hashes those of the files that are doubted, and returns which are objects now.
+func (s *Objects) Prove(ctx context.Context, files ...digest.Digest) (objects []digest.Digest) {
+	for _, d := range files {
+		if s.prove(ctx, d) && s.Has(d) {
+			objects = append(objects, d)
+		}
+	}
+	return objects
+}
+
+// ProveAll is Prove for all files that are doubted, and for those that were set aside for their size: it
+// may be the record that was wrong.
+func (s *Objects) ProveAll(ctx context.Context) (objects []digest.Digest) {
 	for _, f := range s.Doubted() {
-		s.prove(ctx, f.Digest)
+		objects = append(objects, s.Prove(ctx, f.Digest)...)
 	}
 	for _, d := range s.again {
 		if err := s.restore(ctx, d); err != nil && !isBad(err) && ctx.Err() == nil {
 			s.o.Log.Error("file that was set aside can not be hashed", "digest", d, "err", err)
 		}
+		if s.Has(d) {
+			objects = append(objects, d)
+		}
 	}
+	return objects
 }
 
-// prove hashes a file that is doubted: it is an object then, or set aside. Without a doubt it does
-// nothing. If ctx ends, the doubt stays.
-func (s *Objects) prove(ctx context.Context, d digest.Digest) {
+// prove hashes a file that is doubted: it is an object then, or set aside. It says whether there was a
+// doubt. If ctx ends, the doubt stays.
+func (s *Objects) prove(ctx context.Context, d digest.Digest) bool {
 	s.mu.Lock()
 	f := s.doubted[d]
 	s.mu.Unlock()
 	if f == nil {
-		return
+		return false
 	}
 	select {
 	case f.busy <- struct{}{}:
 		defer func() { <-f.busy }()
 	case <-ctx.Done():
-		return
+		return true
 	}
 	s.mu.Lock()
 	same := s.doubted[d] == f
 	s.mu.Unlock()
 	if !same {
-		return // somebody was faster
+		return true // somebody was faster
 	}
 	if err := s.check(ctx, d, f.size); err != nil && !isBad(err) && !errors.Is(err, fs.ErrNotExist) {
 		if ctx.Err() == nil {
 			s.o.Log.Error("file is no object before it was hashed", "digest", d, "err", err)
 		}
-		return
+		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.doubted[d] == f {
 		delete(s.doubted, d)
 	}
+	return true
 }
 
 // check hashes the file of an object: it is recorded if it is right, and set aside if it is not, which

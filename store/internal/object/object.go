@@ -108,7 +108,7 @@ func Any(root *os.Root) bool {
 	return found
 }
 
-// Open opens a complete, verified object for reading.
+// Open opens a complete, verified object for reading. What is doubted is hashed first.
 // It returns errdefs.ErrNotFound if there is none.
 func (s *Objects) Open(d digest.Digest) (*os.File, error) {
 	s.prove(s.ctx, d)
@@ -122,14 +122,9 @@ func (s *Objects) Open(d digest.Digest) (*os.File, error) {
 	return f, err
 }
 
-// Has says whether an object is recorded and its file has the recorded size.
+// Has says whether an object is recorded and its file has the recorded size. What is doubted is none
+// (Prove).
 func (s *Objects) Has(d digest.Digest) bool {
-	s.prove(s.ctx, d)
-	return s.has(d)
-}
-
-// has is Has for who has proved it.
-func (s *Objects) has(d digest.Digest) bool {
 	rec, err := s.o.DB.Object(d)
 	if err != nil {
 		return false
@@ -140,17 +135,16 @@ func (s *Objects) has(d digest.Digest) bool {
 
 // Size returns the size of an object in bytes, or errdefs.ErrNotFound.
 func (s *Objects) Size(d digest.Digest) (int64, error) {
-	s.prove(s.ctx, d)
 	rec, err := s.o.DB.Object(d)
 	return rec.Size, err
 }
 
-// Claim is Has, and keeps the object for a moment.
+// Claim is Has, and keeps the object for a moment. What is doubted is hashed first.
 func (s *Objects) Claim(d digest.Digest) bool {
 	s.prove(s.ctx, d) // not while collecting is held: it takes a while
 	s.collecting.RLock()
 	defer s.collecting.RUnlock()
-	if !s.has(d) {
+	if !s.Has(d) {
 		return false
 	}
 	s.Keep(d)
@@ -177,7 +171,7 @@ func (s *Objects) HandOver(objects ...digest.Digest) {
 }
 
 // Pause holds collections off until the result is called. Who was told before that something is
-// there finds it.
+// there finds it. Who holds them off must not open, claim or publish objects.
 func (s *Objects) Pause() (resume func()) {
 	s.collecting.RLock()
 	return s.collecting.RUnlock

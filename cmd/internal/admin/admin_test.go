@@ -48,7 +48,7 @@ func newRig(t *testing.T) *rig {
 	r.fetcher = storetest.NewFetcher(r.weights)
 	r.handler = &admin.Handler{
 		Store: s, Version: admin.Version{Version: "1.2.3"},
-		Jobs:     func() []admin.Job { return nil },
+		Jobs:    func() []admin.Job { return nil },
 		Sources: func(store.Image) []transfer.Source { return storetest.From(r.fetcher) },
 		Resolve: func(_ context.Context, im store.Image) error {
 			if im.Manifest == r.image.Manifest {

@@ -111,6 +111,17 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
+// copy returns a node that can be damaged.
+func (n *node) copy(t *testing.T) *node {
+	t.Helper()
+	c := *n
+	c.dir = filepath.Join(t.TempDir(), "node")
+	if err := os.CopyFS(c.dir, os.DirFS(n.dir)); err != nil {
+		t.Fatal(err)
+	}
+	return &c
+}
+
 // start opens the store and says what the snapshots refer to, as the daemon does.
 func (n *node) start(t *testing.T) *store.Store {
 	t.Helper()
@@ -274,11 +285,12 @@ func TestDamageMatrix(t *testing.T) {
 		"partial head": one("partial/sha256-*/head"), "partial marks": one("partial/sha256-*/marks"), "partial data": one("partial/sha256-*/data"),
 		"chunks head": one("partial/chunked-*/head"), "chunks marks": one("partial/chunked-*/marks"), "chunks data": one("partial/chunked-*/data"),
 	}
+	whole := newNode(t)
 	for kind, path := range kinds {
 		for damage, do := range damages {
 			t.Run(kind+" "+damage, func(t *testing.T) {
 				t.Parallel()
-				n := newNode(t)
+				n := whole.copy(t)
 				if err := do(n, path(t, n)); err != nil {
 					t.Fatal(err)
 				}
@@ -288,7 +300,7 @@ func TestDamageMatrix(t *testing.T) {
 	}
 	t.Run("everything but objects deleted", func(t *testing.T) {
 		t.Parallel()
-		n := newNode(t)
+		n := whole.copy(t)
 		if err := errors.Join(os.RemoveAll(filepath.Join(n.dir, "partial")), os.Remove(filepath.Join(n.dir, "store.db"))); err != nil {
 			t.Fatal(err)
 		}
@@ -296,7 +308,7 @@ func TestDamageMatrix(t *testing.T) {
 	})
 	t.Run("everything but the database deleted", func(t *testing.T) {
 		t.Parallel()
-		n := newNode(t)
+		n := whole.copy(t)
 		if err := errors.Join(os.RemoveAll(filepath.Join(n.dir, "partial")), os.RemoveAll(filepath.Join(n.dir, "objects"))); err != nil {
 			t.Fatal(err)
 		}

@@ -46,14 +46,15 @@ convert/push          : convert convert/chunked convert/gguf convert/headers con
 convert/converttest   : convert convert/mediatype store/filetable store/verify
 snapshotter           : store store/filetable store/verify
 snapshotter/differ    : snapshotter store store/filetable store/transfer store/verify
-snapshotter/lazy      : store/verify
+snapshotter/lazy      : snapshotter/lazy/fdstore store/verify
+snapshotter/lazy/fdstore :
 cmd/internal/config   :
 cmd/internal/snippet  :
 cmd/internal/upstream : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote
 cmd/internal/admin    : convert convert/headers convert/image convert/losses convert/mediatype convert/remote store store/filetable store/transfer
 cmd/internal/doctor   : cmd/internal/admin cmd/internal/config cmd/internal/snippet
 cmd/internal/daemon   : *
-cmd/ballastd          : cmd/internal/admin cmd/internal/config cmd/internal/daemon snapshotter/lazy
+cmd/ballastd          : cmd/internal/admin cmd/internal/config cmd/internal/daemon snapshotter/lazy snapshotter/lazy/fdstore
 cmd/ballast           : *
 `
 
@@ -62,6 +63,7 @@ var foreignRules = []struct{ pkg, banned, why string }{
 	{"store", "github.com/containerd/containerd", "the store knows nothing of its host"},
 	{"store", "net/http", "a Fetcher is the only way out"},
 	{"snapshotter", "net/http", "snapshots are made of what the store has"},
+	{"snapshotter/lazy/fdstore", "github.com/hanwen/go-fuse", "it knows file descriptors, not FUSE"},
 	{"snapshotter/differ", "net/http", "snapshots are made of what the store has"},
 	{"convert/mediatype", "net/http", "it is a table"},
 	{"convert/image", "net/http", "conversion is a pure function"},

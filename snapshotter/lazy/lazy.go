@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
@@ -43,7 +44,7 @@ type Options struct {
 	Source   Source
 	// Holder says who keeps the connection while the daemon does not run. The zero value
 	// means nobody: when the process ends, the mount is dead.
-	Holder Holder
+	Holder fdstore.Options
 	// ReadAhead is in bytes. Zero means DefaultReadAhead.
 	ReadAhead int64
 	// NoPassthrough has even complete files read through the daemon.
@@ -58,7 +59,7 @@ type Mount struct {
 	log    *slog.Logger
 	conn   *connection
 	state  *state
-	keeper *keeper
+	keeper *fdstore.Keeper
 	kept   bool               // by somebody else too
 	cancel context.CancelFunc // ends waiting reads
 	closed sync.Once
@@ -83,14 +84,14 @@ func Start(ctx context.Context, o Options) (*Mount, error) {
 	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("lazy mount: %w", err)
 	}
-	k := newKeeper(o.Holder, o.Log)
+	k := fdstore.New(o.Holder, namePrefix, o.Log)
 	m, err := resume(ctx, dir, o, k)
 	if err != nil {
 		o.Log.Info("no lazy mount is taken over", "dir", dir, "reason", err)
 		m, err = mountNew(ctx, dir, o, k)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lazy mount %s: %w", dir, err), k.close())
+		return nil, errors.Join(fmt.Errorf("lazy mount %s: %w", dir, err), k.Close())
 	}
 	if err := setReadAhead(m.state.rec.Dev, o.ReadAhead); err != nil {
 		o.Log.Warn("read-ahead of the lazy mount is not set, reads of missing parts are slow", "err", err)
@@ -113,11 +114,8 @@ func resolveDir(dir string) (string, error) {
 }
 
 // resume takes over the mount that is described in StateDir. The error says why it can not.
-func resume(ctx context.Context, dir string, o Options, k *keeper) (*Mount, error) {
-	kept, err := k.take(ctx)
-	if err != nil {
-		return nil, err
-	}
+func resume(ctx context.Context, dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
+	kept := k.Take()
 	defer func() {
 		for _, f := range kept {
 			_ = f.Close() // copies
@@ -141,7 +139,7 @@ func resume(ctx context.Context, dir string, o Options, k *keeper) (*Mount, erro
 	}
 	delete(kept, name) // ours now
 	for other := range kept {
-		k.drop(ctx, other) // of mounts that are no more
+		k.Drop(other) // of mounts that are no more
 	}
 	m, err := serve(dir, o, f, st)
 	if err != nil {
@@ -161,11 +159,11 @@ func resume(ctx context.Context, dir string, o Options, k *keeper) (*Mount, erro
 }
 
 // mountNew replaces what is mounted at dir.
-func mountNew(ctx context.Context, dir string, o Options, k *keeper) (*Mount, error) {
+func mountNew(ctx context.Context, dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
 	if err := detach(dir, o.Log); err != nil {
 		return nil, err
 	}
-	k.dropAll(ctx)
+	k.DropAll()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -201,7 +199,7 @@ func (m *Mount) begin(ctx context.Context) {
 	if err := forgetPoll(m.dir); err != nil {
 		m.log.Warn("this process must not open files of the lazy mount itself", "err", err)
 	}
-	err := m.keeper.keep(ctx, m.state.rec.name(), m.conn.raw)
+	err := m.keeper.Keep(m.state.rec.name(), m.conn.raw)
 	if m.kept = err == nil; !m.kept {
 		// Better a mount that dies with the daemon than none.
 		m.log.Error("nobody keeps the lazy mount: it will not outlive this process", "err", err)
@@ -248,7 +246,7 @@ func (m *Mount) Unmount(ctx context.Context) error {
 		if errors.Is(err, unix.EINVAL) { // somebody was faster
 			err = nil
 		}
-		m.keeper.drop(ctx, m.state.rec.name())
+		m.keeper.Drop(m.state.rec.name())
 		return errors.Join(err, removeState(m.state.dir))
 	})
 }
@@ -256,14 +254,14 @@ func (m *Mount) Unmount(ctx context.Context) error {
 // stop ends serving. last runs once nobody serves.
 func (m *Mount) stop(last func() error) (err error) {
 	m.closed.Do(func() {
-		m.keeper.unwatch()
+		m.keeper.Unwatch()
 		m.conn.fs.closing.Store(true)
 		m.cancel()
 		err = m.conn.close()
 		if last != nil {
 			err = errors.Join(err, last())
 		}
-		err = errors.Join(err, m.conn.fs.close(), m.state.close(), m.keeper.close())
+		err = errors.Join(err, m.conn.fs.close(), m.state.close(), m.keeper.Close())
 	})
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -114,7 +115,7 @@ func TestEndFirst(t *testing.T) {
 // TestNobodyKeeps serves in this process, without a holder or with a command that is none:
 // the mount works, and ends with Close.
 func TestNobodyKeeps(t *testing.T) {
-	for name, h := range map[string]Holder{
+	for name, h := range map[string]fdstore.Options{
 		"none":  {},
 		"wrong": {Socket: filepath.Join(t.TempDir(), "holder.sock"), Command: []string{"/bin/sh", "-c", "exit 0"}},
 	} {

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -186,7 +187,7 @@ func serveRole(args []string) error {
 		o.Holder.Command = []string{"/proc/self/exe", "holder"}
 	}
 	var err error
-	if o.Holder.Files, err = ListenFiles(strconv.Itoa(os.Getpid()), *count, *listen); err != nil {
+	if o.Holder.Files, err = fdstore.ListenFiles(strconv.Itoa(os.Getpid()), *count, *listen); err != nil {
 		return err
 	}
 	m, err := Start(context.Background(), o)
@@ -224,7 +225,7 @@ func holderRole(args []string) error {
 	if err := set.Parse(args); err != nil {
 		return err
 	}
-	return RunHolder(context.Background(), os.NewFile(uintptr(*fd), "listener"), *socket, slog.New(slog.DiscardHandler))
+	return fdstore.RunHolder(context.Background(), os.NewFile(uintptr(*fd), "listener"), *socket, slog.New(slog.DiscardHandler))
 }
 
 // readRole reads a file again and again, by pread or mmap, dropping it from the page cache in

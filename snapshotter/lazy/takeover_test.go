@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"golang.org/x/sys/unix"
 )
 
@@ -159,12 +160,11 @@ func TestHolderKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a new holder", func() bool {
-		k := newKeeper(Holder{Socket: p.socket}, slog.New(slog.DiscardHandler))
-		held, err := k.ask(t.Context(), "take", nil)
+		held := fdstore.New(fdstore.Options{Socket: p.socket}, namePrefix, slog.New(slog.DiscardHandler)).Take()
 		for _, f := range held {
 			f.Close()
 		}
-		return err == nil && len(held) == 1
+		return len(held) == 1
 	})
 	d.kill()
 	d = startDaemon(t, p.args()...)

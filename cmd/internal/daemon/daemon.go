@@ -20,6 +20,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/content/proxy"
@@ -58,7 +59,7 @@ type Daemon struct {
 	background  *background
 	lazy        atomic.Pointer[lazy.Mount] // nil if models are shown when they are complete
 	lazyWhy     atomic.Pointer[string]     // why lazy is nil
-	holder      lazy.Holder                // of lazy; set by startLazy
+	holder      fdstore.Options            // of lazy; set by startLazy
 	metrics     *metrics
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
 )
@@ -60,7 +61,7 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 }
 
 // lazyOptions are the settings of the lazy mount.
-func (d *Daemon) lazyOptions(h lazy.Holder) lazy.Options {
+func (d *Daemon) lazyOptions(h fdstore.Options) lazy.Options {
 	dir, state := lazyDirs(d.store.Dir())
 	return lazy.Options{
 		Dir: dir, StateDir: state, Source: d.store, Holder: h,
@@ -80,10 +81,10 @@ func (d *Daemon) noLazy(err error) {
 }
 
 // newHolder says who keeps the mount while the daemon is down. It may be called once.
-func (d *Daemon) newHolder() (h lazy.Holder, err error) {
+func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	c := d.config
 	m := config.Manager()
-	if h.Files, err = lazy.ListenFiles(m.ListenPID, m.ListenFDs, m.ListenNames); err != nil {
+	if h.Files, err = fdstore.ListenFiles(m.ListenPID, m.ListenFDs, m.ListenNames); err != nil {
 		return h, fmt.Errorf("files of the service manager: %w", err)
 	}
 	if c.Lazy.Holder == config.HolderNone {

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
@@ -120,6 +121,6 @@ func Unmount(ctx context.Context, c *config.Config, o lazy.Options) (was bool, e
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	o.Dir, o.StateDir = lazyDirs(s.Dir())
-	o.Holder = lazy.Holder{Socket: filepath.Join(filepath.Dir(c.Address), "holder.sock")}
+	o.Holder = fdstore.Options{Socket: filepath.Join(filepath.Dir(c.Address), "holder.sock")}
 	return lazy.Detach(ctx, o)
 }

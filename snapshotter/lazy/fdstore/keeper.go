@@ -1,10 +1,11 @@
-package lazy
+package fdstore
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -18,14 +19,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Holder says who keeps the connection while the daemon does not run. The service manager is
-// preferred to a process of ours; both may be given, and a connection is taken from whoever
-// has it.
-type Holder struct {
+// Options say who keeps descriptors while the daemon does not run. The service manager is
+// preferred to a process of ours; both may be given, and a descriptor is taken from whoever
+// has it. The zero value means that nobody keeps any.
+type Options struct {
 	// NotifySocket is the address ($NOTIFY_SOCKET) of a service manager that stores files
 	// for this service: $FDSTORE is above 0. Empty means that there is none.
 	NotifySocket string
-	// Files are the files that the service manager had stored; see ListenFiles. Start
+	// Files are the files that the service manager had stored; see ListenFiles. A Keeper
 	// closes those that are its own, and leaves the others alone.
 	Files map[string]*os.File
 	// Socket is the path of the socket of the holder process. Empty means that there is
@@ -36,39 +37,47 @@ type Holder struct {
 	Command []string
 }
 
+// Who keeps descriptors.
+const (
+	ByManager = "service manager"
+	ByProcess = "process"
+	ByNobody  = "none"
+)
+
 // Time for one request to a keeper, and between two attempts to start a holder.
 const (
 	keeperTimeout = 10 * time.Second
 	respawnDelay  = time.Second
 )
 
-// A keeper talks to who keeps the connection.
-type keeper struct {
-	Holder
-	log  *slog.Logger
-	stop context.CancelFunc // ends the watch
-	done sync.WaitGroup     // the watch
-	old  []string           // names that were kept at the start
+// A Keeper talks to who keeps descriptors.
+type Keeper struct {
+	Options
+	prefix string // of the names that are ours
+	log    *slog.Logger
+	stop   context.CancelFunc // ends the watch
+	done   sync.WaitGroup     // the watch
+	old    []string           // names that were kept at the start
 }
 
-func newKeeper(h Holder, log *slog.Logger) *keeper {
-	return &keeper{Holder: h, log: log, stop: func() {}}
+// New returns a Keeper of the descriptors whose names begin with prefix.
+func New(o Options, prefix string, log *slog.Logger) *Keeper {
+	return &Keeper{Options: o, prefix: prefix, log: log, stop: func() {}}
 }
 
-// take returns copies of all connections that are kept, by name. The keepers keep theirs.
-func (k *keeper) take(ctx context.Context) (_ map[string]*os.File, err error) {
+// Take returns copies of all descriptors that are kept, by name; they do not block. Who keeps
+// them goes on to.
+func (k *Keeper) Take() map[string]*os.File {
 	all := map[string]*os.File{}
 	if k.Socket != "" {
-		held, err := k.ask(ctx, "take", nil)
+		held, err := k.ask("take")
 		if err != nil {
 			k.log.Info("no holder answers", "socket", k.Socket, "err", err)
 		}
-		for name, f := range held {
-			all[name] = f
-		}
+		maps.Copy(all, held)
 	}
 	for name, f := range k.Files {
-		if !strings.HasPrefix(name, namePrefix) {
+		if !strings.HasPrefix(name, k.prefix) {
 			continue
 		}
 		if other := all[name]; other != nil {
@@ -79,77 +88,58 @@ func (k *keeper) take(ctx context.Context) (_ map[string]*os.File, err error) {
 	k.Files = nil
 	for name, f := range all {
 		k.old = append(k.old, name)
-		if err := prepare(f); err != nil {
-			k.log.Warn("what was kept is no connection", "name", name, "err", err)
-			_ = f.Close() // not used
-			delete(all, name)
-			continue
-		}
+		var err error
 		if all[name], err = repoll(f); err != nil {
+			k.log.Warn("what was kept can not be used", "name", name, "err", err)
 			delete(all, name)
 		}
 	}
-	return all, err
+	return all
 }
 
-// prepare checks that f is /dev/fuse, and has it not block.
-func prepare(f *os.File) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
-	cerr := raw.Control(func(fd uintptr) {
-		if err = isFuse(int(fd)); err == nil {
-			err = unix.SetNonblock(int(fd), true)
-		}
-	})
-	return errors.Join(cerr, err)
-}
-
-// isFuse returns an error if fd is not /dev/fuse.
-func isFuse(fd int) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229) {
-		return errors.New("not /dev/fuse")
-	}
-	return nil
-}
-
-// repoll returns the file anew, so that the runtime sees that it does not block.
+// repoll returns the file anew, as one that does not block, so that the runtime waits for it.
 func repoll(f *os.File) (*os.File, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
 	copied := -1
-	cerr := raw.Control(func(fd uintptr) { copied, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+	cerr := raw.Control(func(fd uintptr) {
+		if err = unix.SetNonblock(int(fd), true); err == nil {
+			copied, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+		}
+	})
 	if err = errors.Join(cerr, err, f.Close()); err != nil {
 		if copied >= 0 {
 			err = errors.Join(err, unix.Close(copied))
 		}
 		return nil, err
 	}
-	return os.NewFile(uintptr(copied), "/dev/fuse"), nil
+	return os.NewFile(uintptr(copied), f.Name()), nil
 }
 
-// keep hands the connection over, and sees to it that it stays kept.
-func (k *keeper) keep(ctx context.Context, name string, raw syscall.RawConn) error {
+// Dead says whether a descriptor has lost its other end.
+func Dead(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd)}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0 && p[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0
+}
+
+// Keep hands a descriptor over, and sees to it that it stays kept.
+func (k *Keeper) Keep(name string, raw syscall.RawConn) error {
 	switch {
 	case k.NotifySocket != "":
 		var err error
 		cerr := raw.Control(func(fd uintptr) {
 			// FDPOLL=0: the manager would wake up for every request. It does not
-			// remove what is dead then; drop does.
+			// remove what is dead then; Drop does.
 			err = notify(k.NotifySocket, "FDSTORE=1\nFDNAME="+name+"\nFDPOLL=0", int(fd))
 		})
 		return errors.Join(cerr, err)
 	case k.Socket == "":
 		return errors.New("no holder is configured")
 	}
-	c, err := k.hand(ctx, name, raw)
+	c, err := k.hand(name, raw)
 	if err != nil {
 		return err
 	}
@@ -164,7 +154,7 @@ func (k *keeper) keep(ctx context.Context, name string, raw syscall.RawConn) err
 }
 
 // watch replaces a holder that died, until ctx ends.
-func (k *keeper) watch(ctx context.Context, c *net.UnixConn, name string, raw syscall.RawConn) {
+func (k *Keeper) watch(ctx context.Context, c *net.UnixConn, name string, raw syscall.RawConn) {
 	for {
 		wake := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
 		_, _ = c.Read(make([]byte, 1)) // it never says anything by itself
@@ -177,17 +167,32 @@ func (k *keeper) watch(ctx context.Context, c *net.UnixConn, name string, raw sy
 			case <-time.After(respawnDelay):
 			}
 			var err error
-			if c, err = k.hand(ctx, name, raw); err != nil && ctx.Err() == nil {
-				k.log.Error("the holder is gone, and there is no new one: the lazy mount will not outlive this process", "err", err)
+			if c, err = k.hand(name, raw); err != nil && ctx.Err() == nil {
+				k.log.Error("the holder is gone, and there is no new one: files that are served will not outlive this process", "err", err)
 			}
 		}
-		k.log.Warn("the holder was gone; a new one keeps the lazy mount")
+		k.log.Warn("the holder was gone; a new one keeps what it had")
 	}
 }
 
-// hand gives the connection to the holder, and starts one if none answers. The socket that is
+// Answers says who is to keep descriptors, one of the constants above, and whether he is there.
+func (k *Keeper) Answers() (by string, ok bool) {
+	switch {
+	case k.NotifySocket != "":
+		return ByManager, true
+	case k.Socket == "":
+		return ByNobody, false
+	}
+	c, err := k.dial()
+	if err == nil {
+		_ = c.Close() // somebody answers
+	}
+	return ByProcess, err == nil
+}
+
+// hand gives the descriptor to the holder, and starts one if none answers. The socket that is
 // returned ends with the holder.
-func (k *keeper) hand(ctx context.Context, name string, raw syscall.RawConn) (c *net.UnixConn, err error) {
+func (k *Keeper) hand(name string, raw syscall.RawConn) (c *net.UnixConn, err error) {
 	if c, err = k.dial(); err == nil {
 		if err = handOver(c, name, raw); err == nil {
 			return c, nil
@@ -220,22 +225,22 @@ func handOver(c *net.UnixConn, name string, raw syscall.RawConn) (err error) {
 }
 
 // dial connects to the holder.
-func (k *keeper) dial() (*net.UnixConn, error) {
+func (k *Keeper) dial() (*net.UnixConn, error) {
 	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: k.Socket})
 }
 
 // ask makes one request on a connection of its own.
-func (k *keeper) ask(_ context.Context, message string, fds []int) (map[string]*os.File, error) {
+func (k *Keeper) ask(message string) (map[string]*os.File, error) {
 	c, err := k.dial()
 	if err != nil {
 		return nil, err
 	}
-	held, err := exchange(c, message, fds)
+	held, err := exchange(c, message, nil)
 	return held, errors.Join(err, c.Close())
 }
 
 // spawn starts a holder in a session of its own. It outlives this process.
-func (k *keeper) spawn() (*os.Process, error) {
+func (k *Keeper) spawn() (*os.Process, error) {
 	// A command that runs something else, say the daemon, must not start itself without end.
 	if slices.Contains(os.Args, socketFlag) && slices.Contains(os.Args, fdFlag) {
 		return nil, fmt.Errorf("this process was to be a holder itself: command %q is wrong", k.Command)
@@ -260,7 +265,7 @@ func (k *keeper) spawn() (*os.Process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	k.log.Info("holder of the lazy mount is started", "pid", cmd.Process.Pid, "socket", k.Socket)
+	k.log.Info("holder is started", "pid", cmd.Process.Pid, "socket", k.Socket)
 	// It has no owner, on purpose: it lives on. Waiting is for the case that it dies first.
 	go func() { _ = cmd.Wait() }()
 	return cmd.Process, nil
@@ -289,39 +294,40 @@ func listenPacket(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// drop has the keepers let a connection go.
-func (k *keeper) drop(ctx context.Context, name string) {
-	k.unwatch()
+// Drop has them let a descriptor go.
+func (k *Keeper) Drop(name string) {
+	k.Unwatch()
 	if k.NotifySocket != "" {
 		if err := notify(k.NotifySocket, "FDSTOREREMOVE=1\nFDNAME="+name); err != nil {
-			k.log.Warn("the service manager keeps a connection that is no longer needed", "name", name, "err", err)
+			k.log.Warn("the service manager keeps a descriptor that is no longer needed", "name", name, "err", err)
 		}
 	}
 	if k.Socket != "" {
-		if _, err := k.ask(ctx, "drop "+name, nil); err != nil {
-			k.log.Debug("no holder to drop a connection", "name", name, "err", err)
+		if _, err := k.ask("drop " + name); err != nil {
+			k.log.Debug("no holder to drop a descriptor", "name", name, "err", err)
 		}
 	}
 }
 
-// dropAll has them let go what they had at the start.
-func (k *keeper) dropAll(ctx context.Context) {
+// DropAll has them let go what they had at the start.
+func (k *Keeper) DropAll() {
 	for _, name := range k.old {
-		k.drop(ctx, name)
+		k.Drop(name)
 	}
 }
 
-func (k *keeper) unwatch() {
+// Unwatch ends seeing to it that a descriptor stays kept.
+func (k *Keeper) Unwatch() {
 	k.stop()
 	k.done.Wait()
 }
 
-// close ends talking to the keepers. They keep what they have.
-func (k *keeper) close() error {
-	k.unwatch()
+// Close ends talking to them. They keep what they have.
+func (k *Keeper) Close() error {
+	k.Unwatch()
 	var errs []error
 	for name, f := range k.Files {
-		if strings.HasPrefix(name, namePrefix) {
+		if strings.HasPrefix(name, k.prefix) {
 			errs = append(errs, f.Close())
 		}
 	}

@@ -1,4 +1,4 @@
-package lazy
+package fdstore
 
 import (
 	"context"
@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The holder keeps connections for a daemon that is dead. It is a process with one socket,
+// The holder keeps descriptors for a daemon that is dead. It is a process with one socket,
 // of packets; each request and answer is one packet:
 //
-//	keep <name>  with the connection   → ok
+//	keep <name>  with the descriptor   → ok
 //	drop <name>                        → ok
-//	take                               → held <name>, with the connection; …; ok
+//	take                               → held <name>, with the descriptor; …; ok
 //	                                   → error <text>
 //
-// It ends when it keeps nothing, because it was told to drop or because the mounts are gone,
+// It ends when it keeps nothing, because it was told to drop or because what it has is dead,
 // and no daemon is connected.
 
 // Limits of the holder.
@@ -43,7 +43,7 @@ type holder struct {
 	clients int
 }
 
-// RunHolder keeps connections until there is none left to keep, or ctx ends. listener is the
+// RunHolder keeps descriptors until there is none left to keep, or ctx ends. listener is the
 // socket that the daemon made; RunHolder closes it, and removes socket, its path, at the end.
 func RunHolder(ctx context.Context, listener *os.File, socket string, log *slog.Logger) error {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("-999"), 0); err != nil {
@@ -89,7 +89,7 @@ func runHolder(ctx context.Context, listener *os.File, socket string, log *slog.
 		_ = os.Remove(socket) // a stale socket is replaced
 	}
 	for _, fd := range h.held {
-		_ = unix.Close(fd) // the end of a mount that nobody wants
+		_ = unix.Close(fd) // nobody wants it
 	}
 	return nil
 }
@@ -100,8 +100,8 @@ func (h *holder) count(n int) {
 	h.clients += n
 }
 
-// untilIdle returns when there is nothing left to do. It forgets mounts that are gone; it
-// does not wait for their files, which would wake it for every request.
+// untilIdle returns when there is nothing left to do. It forgets descriptors that are dead; it
+// does not wait for them to die, which would wake it for every event of theirs.
 func (h *holder) untilIdle(ctx context.Context) {
 	tick := time.NewTicker(holderCheck)
 	defer tick.Stop()
@@ -114,8 +114,8 @@ func (h *holder) untilIdle(ctx context.Context) {
 		}
 		h.mu.Lock()
 		for name, fd := range h.held {
-			if isDead(fd) {
-				_ = unix.Close(fd) // dead
+			if Dead(fd) {
+				_ = unix.Close(fd) // of no use
 				delete(h.held, name)
 			}
 		}
@@ -160,7 +160,7 @@ func (h *holder) client(ctx context.Context, c *net.UnixConn) {
 // request does what a message says. It owns fds.
 func (h *holder) request(c *net.UnixConn, message string, fds []int) error {
 	verb, name, _ := strings.Cut(message, " ")
-	if verb == "keep" && len(fds) == 1 && strings.HasPrefix(name, namePrefix) && isFuse(fds[0]) == nil {
+	if verb == "keep" && len(fds) == 1 && name != "" {
 		return h.keep(name, fds[0])
 	}
 	closeAll(fds)
@@ -194,7 +194,7 @@ func (h *holder) keep(name string, fd int) error {
 	if old, ok := h.held[name]; ok {
 		_ = unix.Close(old) // another copy
 	} else if len(h.held) >= maxHeld {
-		return errors.Join(errors.New("too many connections are kept"), unix.Close(fd))
+		return errors.Join(errors.New("too many descriptors are kept"), unix.Close(fd))
 	}
 	h.held[name] = fd
 	return nil

@@ -1,4 +1,4 @@
-package lazy
+package fdstore
 
 import (
 	"errors"
@@ -43,8 +43,8 @@ func ListenFiles(pid, fds, names string) (map[string]*os.File, error) {
 		if i < len(list) && list[i] != "" {
 			name = list[i]
 		}
-		if _, twice := all[name]; twice && strings.HasPrefix(name, namePrefix) {
-			_ = unix.Close(fd) // two copies of one connection
+		if all[name] != nil {
+			_ = unix.Close(fd) // two copies of one
 			continue
 		}
 		all[name] = os.NewFile(uintptr(fd), name)

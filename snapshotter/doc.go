@@ -1,7 +1,7 @@
 // Package snapshotter is a containerd snapshotter that shows models.
 //
 // It is containerd's overlay snapshotter, embedded, with three additions: it claims the
-// blob layers of a converted image, so that containerd never downloads them; it shows the
+// blob layers of a converted image as remote snapshots, which containerd never downloads; it shows the
 // files of a table layer without copying their bytes; and it builds the mounts of a chain
 // that holds a model. Everything else, ordinary images above all, is overlay's, unchanged.
 //
@@ -29,7 +29,7 @@
 // objects. It is made before the table is hydrated and removed after the metadata of the
 // snapshot; Reconcile mends what a crash in between left over.
 //
-// # Claiming
+// # Remote snapshots
 //
 // Prepare of a blob layer commits an empty snapshot at once and answers
 // errdefs.ErrAlreadyExists, which tells containerd that the layer needs no bytes. An image
@@ -38,11 +38,9 @@
 // layer can have (store.BlobDiffID) and its chainID follows from that diffID. An empty
 // snapshot can thus never have the name of a layer with content.
 //
-// # Two ways of showing a model
+// # Two backends
 //
-// Stubs: each file is an empty, sparse file of the right name, mode, mtime and size, with
-// the extended attributes trusted.overlay.metacopy and trusted.overlay.redirect, the latter
-// naming the object. The mount has the store's objects as data-only lower layer:
+// Package tree makes the files. As stubs, they have the store's objects as data-only lower layer:
 //
 //	lowerdir=<snapshot>:…::<objects>,metacopy=on
 //
@@ -60,11 +58,9 @@
 // was not is read through the lazy mount; and mounts made after the last file was complete do not
 // have that layer at all, so that nothing needs it any more.
 //
-// Links: each file is a hard link to its object. Works everywhere, but a link has the mode
-// and the mtime of the object: a file whose mode differs is copied if it has at most 1 MiB,
-// otherwise it has the mode of the object. Snapshots and objects must be on one file system.
+// As links, they need nothing more, but have the mode and the mtime of their object.
 //
-// Which way a snapshot was made is in its marker, so that both can be mounted at any time.
+// Which backend a snapshot has is in its marker, so that both can be mounted at any time.
 // Probe finds out what works by trying it.
 //
 // # Mounts

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-var ways = []Way{Stubs, Links}
+var ways = []tree.Backend{tree.Stubs, tree.Links}
 
 // A node is a store and a snapshotter in a directory of their own.
 type node struct {
@@ -47,7 +48,7 @@ type node struct {
 	dir   string
 }
 
-func newNode(t *testing.T, way Way) *node {
+func newNode(t *testing.T, way tree.Backend) *node {
 	t.Helper()
 	dir := t.TempDir()
 	st, err := store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1})
@@ -65,7 +66,7 @@ func newNode(t *testing.T, way Way) *node {
 }
 
 // open opens the snapshotter, as a new daemon does.
-func (n *node) open(t *testing.T, way Way) {
+func (n *node) open(t *testing.T, way tree.Backend) {
 	t.Helper()
 	if n.Snapshotter != nil {
 		if err := n.Snapshotter.Close(); err != nil {

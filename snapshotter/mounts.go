@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
@@ -57,7 +58,7 @@ func (c chain) ours() bool {
 // tables returns the tables that the parents show as stubs.
 func (c chain) tables() (tables []digest.Digest) {
 	for _, m := range c.parents {
-		if m.Show == Stubs {
+		if m.Show == tree.Stubs {
 			tables = append(tables, m.Table)
 		}
 	}
@@ -73,7 +74,7 @@ func (c chain) lowers() (ids []string, stubs bool, err error) {
 		case m.Table != "" && !m.Shown:
 			return nil, false, fmt.Errorf("snapshot %s: model %s is not complete: %w", c.ParentIDs[i], m.Table, errdefs.ErrUnavailable)
 		}
-		stubs = stubs || m.Show == Stubs
+		stubs = stubs || m.Show == tree.Stubs
 		ids = append(ids, c.ParentIDs[i])
 	}
 	return ids, stubs, nil
@@ -142,9 +143,9 @@ func (s *Snapshotter) dataLayers(c chain) ([]string, error) {
 		if lazy == nil {
 			return nil, fmt.Errorf("model %s is not complete, and can not be mounted before: %w", t, errdefs.ErrUnavailable)
 		}
-		return []string{s.objects, *lazy}, nil
+		return []string{s.objects.Dir, *lazy}, nil
 	}
-	return []string{s.objects}, nil
+	return []string{s.objects.Dir}, nil
 }
 
 // lowerList returns the directories of parents, top first.

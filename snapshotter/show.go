@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -56,7 +57,7 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 		return err
 	}
 	filesOf := s.store.Files
-	if s.Lazy() && (m == marker{} || m.Show == Stubs) {
+	if s.Lazy() && (m == marker{} || m.Show == tree.Stubs) {
 		filesOf = s.store.Readable
 	}
 	files, err := filesOf(ctx, table)
@@ -65,30 +66,18 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 	}
 	switch {
 	case m == marker{}:
-		m = marker{Table: table, Show: s.way}
+		m = marker{Table: table, Show: s.backend}
 		if err := writeMarker(dir, m); err != nil {
 			return err
 		}
 	case m.Table != table:
 		return fmt.Errorf("show table %s: snapshot %s is of another layer: %w", table, id, errdefs.ErrFailedPrecondition)
 	}
-	t, err := openTree(s.upperDir(id), s.store, m.Show)
+	u, err := tree.Show(ctx, s.upperDir(id), s.objects, m.Show, files)
 	if err != nil {
-		return err
-	}
-	defer t.close()
-	for _, f := range files {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := t.put(f); err != nil {
-			return fmt.Errorf("snapshot %s: show %q: %w", id, f.Path, err)
-		}
-	}
-	if err := t.finish(ctx); err != nil {
 		return fmt.Errorf("snapshot %s: %w", id, err)
 	}
-	shown := marker{Table: table, Show: m.Show, Shown: true, Size: t.size, Inodes: t.inodes}
+	shown := marker{Table: table, Show: m.Show, Shown: true, Size: u.Size, Inodes: u.Inodes}
 	if shown == m {
 		return nil
 	}

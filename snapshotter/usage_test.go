@@ -122,7 +122,7 @@ func TestRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	at, unmount := mountAll(t, mounts)
-	if diff := m.differences(t, n.Way(), at); diff != "" {
+	if diff := m.differences(t, n.Backend(), at); diff != "" {
 		t.Errorf("after a refused remove (-got +want):\n%s", diff)
 	}
 	unmount()

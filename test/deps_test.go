@@ -44,7 +44,8 @@ convert/remote        : convert convert/contentrange convert/mediatype store/tra
 convert/registry      : convert convert/carton convert/image convert/mediatype convert/ollama convert/remote store store/filetable store/transfer store/verify
 convert/push          : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors store store/filetable store/transfer store/verify
 convert/converttest   : convert convert/mediatype store/filetable store/verify
-snapshotter           : store store/filetable store/verify
+snapshotter           : snapshotter/tree store store/filetable store/verify
+snapshotter/tree      : store/filetable
 snapshotter/differ    : snapshotter store store/filetable store/transfer store/verify
 snapshotter/lazy      : snapshotter/lazy/fdstore store/verify
 snapshotter/lazy/fdstore :
@@ -63,6 +64,7 @@ var foreignRules = []struct{ pkg, banned, why string }{
 	{"store", "github.com/containerd/containerd", "the store knows nothing of its host"},
 	{"store", "net/http", "a Fetcher is the only way out"},
 	{"snapshotter", "net/http", "snapshots are made of what the store has"},
+	{"snapshotter/tree", "github.com/containerd/containerd", "it makes files and knows nothing of snapshots"},
 	{"snapshotter/lazy/fdstore", "github.com/hanwen/go-fuse", "it knows file descriptors, not FUSE"},
 	{"snapshotter/differ", "net/http", "snapshots are made of what the store has"},
 	{"convert/mediatype", "net/http", "it is a table"},

@@ -21,6 +21,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/content/proxy"
@@ -97,7 +98,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
 		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
 	}
-	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{Show: snapshotter.Way(c.Snapshot.Show), Log: log})
+	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{Show: tree.Backend(c.Snapshot.Show), Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +226,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		g.Go(func() error { return d.serveHTTP(ctx, onlyMetrics(d.metrics.handler()), l.metrics) })
 	}
 	d.log.Info("ready", "version", d.version.Version, "dir", d.config.Root, "address", d.config.Address,
-		"admin", d.config.AdminAddress, "facade", d.config.Facade.Listen, "show", d.snapshotter.Way())
+		"admin", d.config.AdminAddress, "facade", d.config.Facade.Listen, "show", d.snapshotter.Backend())
 	if _, err := notify.SdNotify(false, notify.SdNotifyReady); err != nil {
 		d.log.Warn("the service manager does not know that the daemon is ready", "err", err)
 	}

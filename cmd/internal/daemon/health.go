@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/snapshotter"
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -32,7 +33,7 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 	h := admin.Health{
 		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]admin.Dir{},
 		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen,
-		Show: string(d.snapshotter.Way()), Containerd: d.config.Containerd.Address,
+		Show: string(d.snapshotter.Backend()), Containerd: d.config.Containerd.Address,
 	}
 	for _, name := range append([]string{"root"}, rootParts...) {
 		path := filepath.Join(d.store.Dir(), name)
@@ -48,7 +49,7 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 		}
 		h.Dirs[name] = admin.Dir{Path: path, Device: uint64(info.Sys().(*syscall.Stat_t).Dev)}
 	}
-	if d.snapshotter.Way() == snapshotter.Links {
+	if d.snapshotter.Backend() == tree.Links {
 		if err := snapshotter.Probe(d.store.Dir(), d.store.ObjectsDir()).Stubs; err != nil {
 			h.ShowWhy = err.Error()
 		} else {

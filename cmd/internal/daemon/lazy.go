@@ -8,10 +8,10 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
 )
@@ -25,9 +25,9 @@ const (
 // startLazy makes models readable before they are complete: those that snapshots show already,
 // and those to come. A node that can not do that shows models when they are complete.
 func (d *Daemon) startLazy(ctx context.Context) error {
-	if d.snapshotter.Way() != snapshotter.Stubs {
-		d.log.Info("models are shown when they are complete", "show", d.snapshotter.Way())
-		d.noLazy(fmt.Errorf("models are shown as %s", d.snapshotter.Way()))
+	if d.snapshotter.Backend() != tree.Stubs {
+		d.log.Info("models are shown when they are complete", "show", d.snapshotter.Backend())
+		d.noLazy(fmt.Errorf("models are shown as %s", d.snapshotter.Backend()))
 		return nil
 	}
 	tables, err := d.background.resume(ctx)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -179,7 +180,7 @@ func TestClaimHostile(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			n := newNode(t, Links)
+			n := newNode(t, tree.Links)
 			parent := ""
 			if test.parent {
 				parent = "parent"
@@ -256,11 +257,11 @@ func TestMarkEmpty(t *testing.T) {
 
 func TestClaimable(t *testing.T) {
 	blob := digest.FromString("blob")
-	if got, want := claimable(blobLabels(blob), ""), filetable.BlobDiffID(blob).String(); got != want {
+	if got, want := remoteTarget(blobLabels(blob), ""), filetable.BlobDiffID(blob).String(); got != want {
 		t.Errorf("first layer: got %q, want %q", got, want)
 	}
 	below := filetable.BlobDiffID(digest.FromString("below"))
-	if got, want := claimable(blobLabels(blob, below), "parent"), chainID(below, filetable.BlobDiffID(blob)).String(); got != want {
+	if got, want := remoteTarget(blobLabels(blob, below), "parent"), chainID(below, filetable.BlobDiffID(blob)).String(); got != want {
 		t.Errorf("second layer: got %q, want %q", got, want)
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// claim makes the empty snapshot of a blob layer and commits it with the name target. It
+// prepareRemote makes the empty snapshot of a blob layer and commits it with the name target. It
 // returns errdefs.ErrAlreadyExists, which tells containerd that the layer is there, or nil
 // if the name belongs to a snapshot that containerd would not accept for this layer: then
 // the layer goes the ordinary way.
-func (s *Snapshotter) claim(ctx context.Context, target, key, parent string, opts []snapshots.Opt) error {
+func (s *Snapshotter) prepareRemote(ctx context.Context, target, key, parent string, opts []snapshots.Opt) error {
 	there := fmt.Errorf("snapshot %q: %w", target, errdefs.ErrAlreadyExists)
-	found, fits, err := s.claimed(ctx, target, parent)
+	found, fits, err := s.findRemote(ctx, target, parent)
 	switch {
 	case err != nil:
 		return err
@@ -37,7 +37,7 @@ func (s *Snapshotter) claim(ctx context.Context, target, key, parent string, opt
 		return fmt.Errorf("claim %s: %w; remove %q: %w", target, err, key, rerr)
 	}
 	if errdefs.IsAlreadyExists(err) {
-		if _, fits, ferr := s.claimed(ctx, target, parent); ferr != nil || fits {
+		if _, fits, ferr := s.findRemote(ctx, target, parent); ferr != nil || fits {
 			return errOr(ferr, there)
 		}
 		return nil
@@ -45,9 +45,9 @@ func (s *Snapshotter) claim(ctx context.Context, target, key, parent string, opt
 	return fmt.Errorf("claim %s: %w", target, err)
 }
 
-// claimed says whether a snapshot with the name target is there, and whether it is the
+// findRemote says whether a snapshot with the name target is there, and whether it is the
 // empty one that containerd will look for.
-func (s *Snapshotter) claimed(ctx context.Context, target, parent string) (found, fits bool, err error) {
+func (s *Snapshotter) findRemote(ctx context.Context, target, parent string) (found, fits bool, err error) {
 	id, info, err := s.info(ctx, target)
 	if errdefs.IsNotFound(err) {
 		return false, false, nil

@@ -1,4 +1,4 @@
-package snapshotter
+package tree
 
 import (
 	"bytes"
@@ -14,11 +14,33 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
+
+// A Backend is how files get their content.
+type Backend string
+
+// The backends. See the package documentation.
+const (
+	Stubs Backend = "stubs" // metadata over the objects
+	Links Backend = "links" // hard links to the objects
+)
+
+// Objects have the content of files, by digest.
+type Objects struct {
+	Dir  string                               // holds them
+	Name func(d digest.Digest) string         // path of an object below Dir, without a leading slash
+	Size func(d digest.Digest) (int64, error) // in bytes, of one that can be read, complete or not
+}
+
+// Usage is what a tree takes on disk, without the objects.
+type Usage struct {
+	Size   int64 // bytes
+	Inodes int64
+}
 
 const (
 	// The attributes of a stub. overlayfs takes the content of a file with the first from
@@ -45,16 +67,15 @@ const (
 // A tree is the directory of a snapshot while files are shown in it. All access below it
 // goes through os.Root, so that no path of a table leads out.
 type tree struct {
+	Objects
 	root    *os.Root
-	store   *store.Store
 	objects *os.File // directory
-	way     Way
+	backend Backend
 
 	dirs   map[string]dirAttr // of every directory, "." for the top
 	parent *os.File           // the directory last asked of openParent
 	sync   []string           // files whose inodes are not durable yet
-
-	size, inodes int64 // on disk, without objects
+	usage  Usage
 }
 
 type dirAttr struct {
@@ -62,17 +83,40 @@ type dirAttr struct {
 	mtime time.Time
 }
 
-func openTree(dir string, st *store.Store, way Way) (*tree, error) {
+// Show makes dir have the files, in any order, with their content from o. Files that are there
+// and well stay, others are replaced. All is durable on return.
+//
+// It returns errdefs.ErrInvalidArgument for a path that leads out or is two things, and
+// errdefs.ErrDataLoss if an object has another size than its file.
+func Show(ctx context.Context, dir string, o Objects, b Backend, files []filetable.File) (Usage, error) {
+	t, err := open(dir, o, b)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer t.close()
+	for _, f := range files {
+		if err := ctx.Err(); err != nil {
+			return Usage{}, err
+		}
+		if err := t.put(f); err != nil {
+			return Usage{}, fmt.Errorf("show %q: %w", f.Path, err)
+		}
+	}
+	err = t.finish(ctx)
+	return t.usage, err
+}
+
+func open(dir string, o Objects, b Backend) (*tree, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
-	objects, err := os.Open(st.ObjectsDir())
+	objects, err := os.Open(o.Dir)
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
 	epoch := dirAttr{mode: defaultDirMode, mtime: time.Unix(0, 0)}
-	return &tree{root: root, store: st, objects: objects, way: way, dirs: map[string]dirAttr{".": epoch}}, nil
+	return &tree{Objects: o, root: root, objects: objects, backend: b, dirs: map[string]dirAttr{".": epoch}}, nil
 }
 
 func (t *tree) close() error {
@@ -168,7 +212,7 @@ func (t *tree) putReg(f filetable.File) error {
 	if err != nil {
 		return err
 	}
-	if t.way == Stubs {
+	if t.backend == Stubs {
 		return t.putStub(f)
 	}
 	if fs.FileMode(obj.Mode)&fs.ModePerm != permOf(f) && f.Size <= maxCopy {
@@ -185,14 +229,14 @@ func (t *tree) putReg(f filetable.File) error {
 // is not complete. A table that lies about the size of a file would show bytes that are not there.
 func (t *tree) object(f filetable.File) (unix.Stat_t, error) {
 	var st unix.Stat_t
-	if t.way == Stubs {
-		size, err := t.store.LazySize(f.Digest)
+	if t.backend == Stubs {
+		size, err := t.Size(f.Digest)
 		if err == nil && size != f.Size {
 			err = fmt.Errorf("%s has %d bytes, its file %d: %w", f.Digest, size, f.Size, errdefs.ErrDataLoss)
 		}
 		return st, err
 	}
-	if err := unix.Fstatat(int(t.objects.Fd()), store.ObjectName(f.Digest), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.Fstatat(int(t.objects.Fd()), t.Name(f.Digest), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return st, fmt.Errorf("object %s: %w", f.Digest, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != f.Size {
@@ -203,7 +247,7 @@ func (t *tree) object(f filetable.File) (unix.Stat_t, error) {
 
 // putStub makes a file without data that names its object.
 func (t *tree) putStub(f filetable.File) error {
-	redirect := "/" + store.ObjectName(f.Digest)
+	redirect := "/" + t.Name(f.Digest)
 	good := func(fi fs.FileInfo, file *os.File) bool {
 		return fi.Size() == f.Size && xattrIs(file, xattrMetacopy, "") && xattrIs(file, xattrRedirect, redirect)
 	}
@@ -223,10 +267,11 @@ func (t *tree) putStub(f filetable.File) error {
 
 // putCopy makes a file with the bytes of its object.
 func (t *tree) putCopy(f filetable.File) error {
-	obj, err := t.store.OpenObject(f.Digest)
+	fd, err := unix.Openat(int(t.objects.Fd()), t.Name(f.Digest), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return err
+		return fmt.Errorf("open object %s: %w", f.Digest, err)
 	}
+	obj := os.NewFile(uintptr(fd), "object")
 	defer obj.Close()
 	want, err := io.ReadAll(io.LimitReader(obj, maxCopy))
 	if err != nil {
@@ -297,7 +342,7 @@ func (t *tree) putLink(f filetable.File, obj unix.Stat_t) error {
 		if err != nil {
 			return err
 		}
-		if err := unix.Linkat(int(t.objects.Fd()), store.ObjectName(f.Digest), int(dir.Fd()), path.Base(p), 0); err != nil {
+		if err := unix.Linkat(int(t.objects.Fd()), t.Name(f.Digest), int(dir.Fd()), path.Base(p), 0); err != nil {
 			return fmt.Errorf("link object %s: %w", f.Digest, err)
 		}
 		return nil
@@ -346,8 +391,8 @@ func (t *tree) count(path string) error {
 	if err != nil {
 		return err
 	}
-	t.size += fi.Sys().(*syscall.Stat_t).Blocks * statBlock
-	t.inodes++
+	t.usage.Size += fi.Sys().(*syscall.Stat_t).Blocks * statBlock
+	t.usage.Inodes++
 	return nil
 }
 
@@ -357,7 +402,7 @@ func (t *tree) finish(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := syncDir(t.root, p); err != nil {
+		if err := syncPath(t.root, p); err != nil {
 			return err
 		}
 	}
@@ -387,7 +432,7 @@ func (t *tree) finishDir(dir string) error {
 	if err := t.root.Chtimes(dir, a.mtime, a.mtime); err != nil {
 		return err
 	}
-	if err := syncDir(t.root, dir); err != nil {
+	if err := syncPath(t.root, dir); err != nil {
 		return err
 	}
 	return t.count(dir)
@@ -418,4 +463,14 @@ func xattrIs(file *os.File, name, value string) bool {
 	p := make([]byte, len(value)+1)
 	n, err := unix.Fgetxattr(int(file.Fd()), name, p)
 	return err == nil && string(p[:n]) == value
+}
+
+// syncPath makes a file durable, or the entries of a directory.
+func syncPath(root *os.Root, p string) error {
+	f, err := root.Open(p)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
 }

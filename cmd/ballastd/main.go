@@ -125,7 +125,7 @@ func unmount(file *string, stdout, stderr io.Writer) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			was, err := daemon.Unmount(cmd.Context(), cfg, lazy.Options{Log: logger(stderr, cfg.Log)})
+			was, err := daemon.Unmount(cfg, lazy.Options{Log: logger(stderr, cfg.Log)})
 			if err != nil {
 				return &runError{err}
 			}

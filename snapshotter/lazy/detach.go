@@ -1,7 +1,6 @@
 package lazy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,8 +26,7 @@ type Status struct {
 func (m *Mount) Status() (Status, error) {
 	rec := m.state.rec
 	s := Status{Passthrough: rec.Passthrough, Resend: rec.Resend}
-	s.Keeper, s.Kept = m.keeper.Answers()
-	s.Kept = s.Kept && m.kept
+	s.Keeper, s.Kept = m.keeper.Status()
 	mi, ok, err := findMount(m.dir)
 	s.Mounted = ok && mi.fsType == fsType && mi.dev == rec.Dev
 	return s, err
@@ -36,7 +34,7 @@ func (m *Mount) Status() (Status, error) {
 
 // Abandon stops serving a mount that is no longer at its directory, and has the keeper let go.
 // Files that are in use give errors from then on. What is at the directory now stays.
-func (m *Mount) Abandon(ctx context.Context) error {
+func (m *Mount) Abandon() error {
 	return m.stop(func() error {
 		m.keeper.Drop(m.state.rec.name())
 		return nil
@@ -46,7 +44,7 @@ func (m *Mount) Abandon(ctx context.Context) error {
 // Detach unmounts what a process that does not run any more left, tells the holder to let go, which
 // ends it, and removes the state. It says whether something was mounted. Only Dir, StateDir, Holder
 // and Log of the options count; a service manager lets go by itself or has to be told otherwise.
-func Detach(ctx context.Context, o Options) (was bool, err error) {
+func Detach(o Options) (was bool, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

@@ -190,7 +190,7 @@ func serveRole(args []string) error {
 	if o.Holder.Files, err = fdstore.ListenFiles(strconv.Itoa(os.Getpid()), *count, *listen); err != nil {
 		return err
 	}
-	m, err := Start(context.Background(), o)
+	m, err := Start(o)
 	if err != nil {
 		return err
 	}
@@ -205,12 +205,12 @@ func serveRole(args []string) error {
 		case "close":
 			return m.Close()
 		case "unmount":
-			return m.Unmount(context.Background())
+			return m.Unmount()
 		case "again": // in one process
 			if err := m.Close(); err != nil {
 				return err
 			}
-			if m, err = Start(context.Background(), o); err != nil {
+			if m, err = Start(o); err != nil {
 				return err
 			}
 			fmt.Println("again")

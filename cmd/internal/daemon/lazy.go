@@ -40,7 +40,7 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 	}
 	d.holder = holder
 	d.holder.Files = nil // the mount's
-	m, err := lazy.Start(ctx, d.lazyOptions(holder))
+	m, err := lazy.Start(d.lazyOptions(holder))
 	if err != nil {
 		d.log.Error("models are shown when they are complete, those that are not can not be read", "incomplete", len(tables), "err", err)
 		d.noLazy(err)

@@ -14,8 +14,10 @@
 //	https://systemd.io/FILE_DESCRIPTOR_STORE/
 //
 // The holder has a session of its own, so that what ends the daemon does not end it, and ends
-// by itself when it has nothing to keep and no daemon is connected. The daemon stays connected
-// while it runs, and so learns when the holder dies; then it starts another one.
+// by itself when it has nothing to keep and no daemon is connected or waits to be. The daemon
+// connects to the socket before it starts the holder and stays connected while it runs, and so
+// learns when the holder dies; then it starts another one. A descriptor that could not be handed
+// over is tried again for as long as it is served, and once more when serving ends (KeepNow).
 //
 // Nothing here knows what the descriptors are of.
 package fdstore

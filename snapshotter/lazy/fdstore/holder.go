@@ -71,7 +71,7 @@ func runHolder(ctx context.Context, listener *os.File, socket string, log *slog.
 	defer stop()
 	var running sync.WaitGroup
 	running.Go(func() {
-		h.untilIdle(ctx)
+		h.untilIdle(ctx, l)
 		_ = l.Close() // ends accepting
 	})
 	for {
@@ -100,9 +100,8 @@ func (h *holder) count(n int) {
 	h.clients += n
 }
 
-// untilIdle returns when there is nothing left to do. It forgets descriptors that are dead; it
-// does not wait for them to die, which would wake it for every event of theirs.
-func (h *holder) untilIdle(ctx context.Context) {
+// untilIdle returns when there is nothing left to do.
+func (h *holder) untilIdle(ctx context.Context, l *net.UnixListener) {
 	tick := time.NewTicker(holderCheck)
 	defer tick.Stop()
 	for {
@@ -112,19 +111,36 @@ func (h *holder) untilIdle(ctx context.Context) {
 		case <-tick.C:
 		case <-h.left:
 		}
-		h.mu.Lock()
-		for name, fd := range h.held {
-			if Dead(fd) {
-				_ = unix.Close(fd) // of no use
-				delete(h.held, name)
-			}
-		}
-		idle := len(h.held) == 0 && h.clients == 0
-		h.mu.Unlock()
-		if idle {
+		if h.idle(l) {
 			return
 		}
 	}
+}
+
+// idle says whether there is nothing to keep and no daemon, not even one that was not accepted yet.
+// It forgets descriptors that are dead; it does not wait for them to die, which would wake it for
+// every event of theirs.
+func (h *holder) idle(l *net.UnixListener) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, fd := range h.held {
+		if Dead(fd) {
+			_ = unix.Close(fd) // of no use
+			delete(h.held, name)
+		}
+	}
+	return len(h.held) == 0 && h.clients == 0 && !waits(l)
+}
+
+// waits says whether somebody has connected who was not accepted.
+func waits(l *net.UnixListener) bool {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return false
+	}
+	n := 0
+	err = raw.Control(func(fd uintptr) { n, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) })
+	return err == nil && n > 0
 }
 
 // client answers one daemon until it goes.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -44,10 +45,11 @@ const (
 	ByNobody  = "none"
 )
 
-// Time for one request to a keeper, and between two attempts to start a holder.
+// Time for one request to a keeper, and the pauses between two attempts to hand something over.
 const (
 	keeperTimeout = 10 * time.Second
-	respawnDelay  = time.Second
+	firstRetry    = time.Second
+	lastRetry     = time.Minute
 )
 
 // A Keeper talks to who keeps descriptors.
@@ -57,6 +59,7 @@ type Keeper struct {
 	log    *slog.Logger
 	stop   context.CancelFunc // ends the watch
 	done   sync.WaitGroup     // the watch
+	kept   atomic.Bool        // somebody has the descriptor of Keep
 	old    []string           // names that were kept at the start
 }
 
@@ -125,61 +128,72 @@ func Dead(fd int) bool {
 	return err == nil && n > 0 && p[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0
 }
 
-// Keep hands a descriptor over, and sees to it that it stays kept.
+// Keep hands a descriptor over, and sees to it that it stays kept until Unwatch: a holder that
+// died is replaced, and what failed is tried again. The error is that of the first attempt.
 func (k *Keeper) Keep(name string, raw syscall.RawConn) error {
-	switch {
-	case k.NotifySocket != "":
-		var err error
-		cerr := raw.Control(func(fd uintptr) {
-			// FDPOLL=0: the manager would wake up for every request. It does not
-			// remove what is dead then; Drop does.
-			err = notify(k.NotifySocket, "FDSTORE=1\nFDNAME="+name+"\nFDPOLL=0", int(fd))
-		})
-		return errors.Join(cerr, err)
-	case k.Socket == "":
+	if k.NotifySocket == "" && k.Socket == "" {
 		return errors.New("no holder is configured")
 	}
 	c, err := k.hand(name, raw)
-	if err != nil {
-		return err
-	}
-	watch, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(context.Background())
 	k.stop = stop
-	k.done.Add(1)
-	go func() {
-		defer k.done.Done()
-		k.watch(watch, c, name, raw)
-	}()
-	return nil
+	k.done.Go(func() { k.watch(ctx, c, name, raw) })
+	return err
 }
 
-// watch replaces a holder that died, until ctx ends.
+// KeepNow makes a last attempt, after Unwatch, to hand over what nobody keeps, and says whether
+// somebody keeps it.
+func (k *Keeper) KeepNow(name string, raw syscall.RawConn) bool {
+	if !k.kept.Load() && (k.NotifySocket != "" || k.Socket != "") {
+		c, err := k.hand(name, raw)
+		if err != nil {
+			k.log.Error("nobody keeps what is served", "name", name, "err", err)
+		}
+		if c != nil {
+			_ = c.Close() // tells the holder nothing
+		}
+	}
+	return k.kept.Load()
+}
+
+// watch replaces a holder that died, or that could not be reached, until ctx ends. c is the
+// connection to it; nil if there is none.
 func (k *Keeper) watch(ctx context.Context, c *net.UnixConn, name string, raw syscall.RawConn) {
 	for {
-		wake := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
-		_, _ = c.Read(make([]byte, 1)) // it never says anything by itself
-		wake()
-		_ = c.Close() // tells the holder nothing
-		for c = nil; c == nil; {
+		if c != nil {
+			wake := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+			_, _ = c.Read(make([]byte, 1)) // it never says anything by itself
+			wake()
+			_ = c.Close() // tells the holder nothing
+			if ctx.Err() != nil {
+				return
+			}
+			k.kept.Store(false)
+		}
+		for wait := firstRetry; !k.kept.Load(); wait = min(2*wait, lastRetry) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(respawnDelay):
+			case <-time.After(wait):
 			}
 			var err error
 			if c, err = k.hand(name, raw); err != nil && ctx.Err() == nil {
-				k.log.Error("the holder is gone, and there is no new one: files that are served will not outlive this process", "err", err)
+				k.log.Error("nobody keeps what is served: it will not outlive this process; trying again", "wait", wait, "err", err)
+			} else if err == nil {
+				k.log.Warn("nobody kept what is served for a time; now somebody does")
 			}
 		}
-		k.log.Warn("the holder was gone; a new one keeps what it had")
+		if c == nil { // the service manager has it, and does not die
+			return
+		}
 	}
 }
 
-// Answers says who is to keep descriptors, one of the constants above, and whether he is there.
-func (k *Keeper) Answers() (by string, ok bool) {
+// Status says who is to keep the descriptor of Keep, one of the constants above, and whether he does.
+func (k *Keeper) Status() (by string, kept bool) {
 	switch {
 	case k.NotifySocket != "":
-		return ByManager, true
+		return ByManager, k.kept.Load()
 	case k.Socket == "":
 		return ByNobody, false
 	}
@@ -187,12 +201,21 @@ func (k *Keeper) Answers() (by string, ok bool) {
 	if err == nil {
 		_ = c.Close() // somebody answers
 	}
-	return ByProcess, err == nil
+	return ByProcess, err == nil && k.kept.Load()
 }
 
-// hand gives the descriptor to the holder, and starts one if none answers. The socket that is
-// returned ends with the holder.
+// hand gives a descriptor to the service manager, if there is one, or to the holder, starting one
+// if none answers. The socket that is returned ends with the holder.
 func (k *Keeper) hand(name string, raw syscall.RawConn) (c *net.UnixConn, err error) {
+	defer func() { k.kept.Store(err == nil) }()
+	if k.NotifySocket != "" {
+		cerr := raw.Control(func(fd uintptr) {
+			// FDPOLL=0: the manager would wake up for every request. It does not
+			// remove what is dead then; Drop does.
+			err = notify(k.NotifySocket, "FDSTORE=1\nFDNAME="+name+"\nFDPOLL=0", int(fd))
+		})
+		return nil, errors.Join(cerr, err)
+	}
 	if c, err = k.dial(); err == nil {
 		if err = handOver(c, name, raw); err == nil {
 			return c, nil
@@ -202,16 +225,14 @@ func (k *Keeper) hand(name string, raw syscall.RawConn) (c *net.UnixConn, err er
 	if len(k.Command) == 0 {
 		return nil, fmt.Errorf("holder at %s: %w", k.Socket, err)
 	}
-	started, err := k.spawn()
+	c, started, err := k.spawn()
 	if err != nil {
 		return nil, fmt.Errorf("start the holder: %w", err)
 	}
-	if c, err = k.dial(); err == nil {
-		if err = handOver(c, name, raw); err == nil {
-			return c, nil
-		}
-		_ = c.Close() // of no use
+	if err = handOver(c, name, raw); err == nil {
+		return c, nil
 	}
+	_ = c.Close() // of no use
 	// Whatever was started, it is not a holder.
 	if gone := started.Kill(); gone != nil && !errors.Is(gone, os.ErrProcessDone) {
 		err = errors.Join(err, gone)
@@ -239,36 +260,41 @@ func (k *Keeper) ask(message string) (map[string]*os.File, error) {
 	return held, errors.Join(err, c.Close())
 }
 
-// spawn starts a holder in a session of its own. It outlives this process.
-func (k *Keeper) spawn() (*os.Process, error) {
+// spawn starts a holder in a session of its own, which outlives this process, and returns a
+// connection to it. That is made first: the holder ends when nobody waits for it.
+func (k *Keeper) spawn() (*net.UnixConn, *os.Process, error) {
 	// A command that runs something else, say the daemon, must not start itself without end.
 	if slices.Contains(os.Args, socketFlag) && slices.Contains(os.Args, fdFlag) {
-		return nil, fmt.Errorf("this process was to be a holder itself: command %q is wrong", k.Command)
+		return nil, nil, fmt.Errorf("this process was to be a holder itself: command %q is wrong", k.Command)
 	}
 	if err := os.MkdirAll(filepath.Dir(k.Socket), 0o700); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	l, err := listenPacket(k.Socket)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer l.Close() // the holder has it then
 	file, err := l.File()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer file.Close()
+	c, err := k.dial()
+	if err != nil {
+		return nil, nil, err
+	}
 	cmd := exec.Command(k.Command[0], append(k.Command[1:len(k.Command):len(k.Command)], fdFlag, "3", socketFlag, k.Socket)...)
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{file}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		return nil, nil, errors.Join(err, c.Close())
 	}
 	k.log.Info("holder is started", "pid", cmd.Process.Pid, "socket", k.Socket)
 	// It has no owner, on purpose: it lives on. Waiting is for the case that it dies first.
 	go func() { _ = cmd.Wait() }()
-	return cmd.Process, nil
+	return c, cmd.Process, nil
 }
 
 // What is appended to the command of a holder.

@@ -15,6 +15,7 @@
 // # On disk
 //
 //	<root>/metadata.db                    overlay's metadata: names, parents, labels
+//	<root>/metadata.db.damaged-<time>     what was set aside; see Doubt
 //	<root>/hide/sha256                    a whiteout over the store's objects
 //	<root>/snapshots/<id>/fs/             files, or stubs of files
 //	<root>/snapshots/<id>/work/           overlayfs's own
@@ -28,6 +29,25 @@
 // The store has a reference "snapshot/<id>" for every model snapshot, which keeps its
 // objects. It is made before the table is hydrated and removed after the metadata of the
 // snapshot; Reconcile mends what a crash in between left over.
+//
+// # Doubt
+//
+// What the root says is compared before it is believed, because it can be damaged, copied without
+// attributes, or put back from a backup. Three say what a committed snapshot shows: its marker, the
+// label dev.ballast.shows in the metadata, and the reference in the store. If the marker does not
+// say what the label says, the snapshot is not mounted: as an ordinary directory, stubs are zeros.
+//
+//	New        metadata.db is read whole. What is damaged is set aside as
+//	           metadata.db.damaged-<time>, and no id that a directory has is given again.
+//	Reconcile  Directories and references that no snapshot has are removed, but not after the
+//	           metadata was lost, and never what is mounted in any process's namespace. Every
+//	           marker has its reference, also one of a directory that the metadata does not know.
+//	Inspect    Some stubs of every model are compared with its table. A snapshot that is not
+//	           right is marked as not shown, shown again, and only then marked as shown.
+//	serving    Cleanup is Reconcile's first half. Verify compares every file with its table,
+//	           without reading content; Refresh shows again.
+//
+// What can not be mended is refused with the command to run.
 //
 // # Remote snapshots
 //

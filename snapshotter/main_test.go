@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-var ways = []tree.Backend{tree.Stubs, tree.Links}
+var backends = []tree.Backend{tree.Stubs, tree.Links}
 
 // A node is a store and a snapshotter in a directory of their own.
 type node struct {

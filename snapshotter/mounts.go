@@ -29,8 +29,16 @@ type chain struct {
 
 // chain returns the chain of an active snapshot or view.
 func (s *Snapshotter) chain(ctx context.Context, key string) (c chain, err error) {
+	var labels []string // one for each of ParentIDs
 	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
-		c.Snapshot, err = storage.GetSnapshot(ctx, key)
+		if c.Snapshot, err = storage.GetSnapshot(ctx, key); err != nil {
+			return err
+		}
+		_, info, _, err := storage.GetInfo(ctx, key)
+		for err == nil && info.Parent != "" {
+			_, info, _, err = storage.GetInfo(ctx, info.Parent)
+			labels = append(labels, info.Labels[labelShows])
+		}
 		return err
 	})
 	if err != nil {
@@ -38,7 +46,7 @@ func (s *Snapshotter) chain(ctx context.Context, key string) (c chain, err error
 	}
 	c.parents = make([]marker, len(c.ParentIDs))
 	for i, id := range c.ParentIDs {
-		if c.parents[i], err = readMarker(s.snapshotDir(id)); err != nil {
+		if c.parents[i], err = s.trusted(id, labels[i]); err != nil {
 			return chain{}, err
 		}
 	}
@@ -72,7 +80,7 @@ func (c chain) lowers() (ids []string, stubs bool, err error) {
 		case m.Empty:
 			continue
 		case m.Table != "" && !m.Shown:
-			return nil, false, fmt.Errorf("snapshot %s: model %s is not complete: %w", c.ParentIDs[i], m.Table, errdefs.ErrUnavailable)
+			return nil, false, fmt.Errorf("snapshot %s: model %s is not shown whole; %s: %w", c.ParentIDs[i], m.Table, cure, errdefs.ErrUnavailable)
 		}
 		stubs = stubs || m.Show == tree.Stubs
 		ids = append(ids, c.ParentIDs[i])

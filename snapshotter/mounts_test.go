@@ -40,7 +40,7 @@ func (n *node) claimBlobs(t *testing.T, count int) string {
 
 // A model of many blobs is one mount of two directories.
 func TestManyBlobs(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			m := awkward()
@@ -193,7 +193,7 @@ func toSet(list []string) map[string]bool {
 
 // A container that writes to a model gets a copy of its own.
 func TestContainerWrites(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			content := random(1, 1<<20)
@@ -276,7 +276,7 @@ func TestCommitContainer(t *testing.T) {
 
 // Reads need the kernel alone: nothing of ours runs any more.
 func TestReadWithoutDaemon(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			content := random(1, 2<<20)

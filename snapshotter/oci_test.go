@@ -23,7 +23,7 @@ func (c client) SnapshotService(string) snapshots.Snapshotter { return c.s }
 
 // containerd looks for users in the layers of a container without mounting it.
 func TestUsersOfContainer(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			ctx := namespaces.WithNamespace(t.Context(), "default")

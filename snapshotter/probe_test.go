@@ -14,7 +14,7 @@ func TestProbe(t *testing.T) {
 	n := newNode(t, Auto)
 	dir := t.TempDir()
 	if a := Probe(dir, n.store.ObjectsDir()); a.Stubs != nil || a.Links != nil {
-		t.Errorf("got %v, want both ways", a)
+		t.Errorf("got %v, want both backends", a)
 	}
 	if empty, err := emptyDir(dir); err != nil || !empty {
 		t.Errorf("probing left something: %v, %v", empty, err)

@@ -70,10 +70,11 @@ func (s *Snapshotter) commitEmpty(ctx context.Context, name, key string, opts []
 	if err != nil {
 		return err
 	}
-	if err := writeMarker(s.snapshotDir(id), marker{Empty: true}); err != nil {
+	m := marker{Empty: true}
+	if err := writeMarker(s.snapshotDir(id), m); err != nil {
 		return err
 	}
-	return s.overlay.Commit(ctx, name, key, opts...)
+	return s.overlay.Commit(ctx, name, key, withShows(opts, m)...)
 }
 
 // MarkEmpty marks the active snapshot id as that of a blob layer, so that mounts leave it

@@ -70,6 +70,7 @@ func TestClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	labels[labelShows] = showsNothing
 	if diff := cmp.Diff(info.Labels, labels); diff != "" {
 		t.Errorf("labels (-got +want):\n%s", diff)
 	}

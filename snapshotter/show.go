@@ -3,8 +3,6 @@ package snapshotter
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/containerd/errdefs"
@@ -24,29 +22,6 @@ func (s *Snapshotter) Show(ctx context.Context, id string, table digest.Digest) 
 	return s.show(ctx, id, table)
 }
 
-// Refresh mends the snapshots that show a table, after its objects were mended: a file that
-// is not what the table and the store say is replaced. What a container has open stays as
-// it was until it is closed.
-func (s *Snapshotter) Refresh(ctx context.Context, table digest.Digest) error {
-	ids, err := s.ids(ctx)
-	if err != nil {
-		return err
-	}
-	for _, id := range slices.Sorted(maps.Keys(ids)) {
-		m, err := readMarker(s.snapshotDir(id))
-		if err != nil {
-			return err
-		}
-		if m.Table != table || !m.Shown {
-			continue
-		}
-		if err := s.show(ctx, id, table); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // show makes the directory of snapshot id agree with the table.
 //
 // absent → marked → shown; a snapshot that was shown stays so while it is mended.
@@ -64,6 +39,7 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 	if err != nil {
 		return err
 	}
+	again := m != marker{}
 	switch {
 	case m == marker{}:
 		m = marker{Table: table, Show: s.backend}
@@ -72,6 +48,11 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 		}
 	case m.Table != table:
 		return fmt.Errorf("show table %s: snapshot %s is of another layer: %w", table, id, errdefs.ErrFailedPrecondition)
+	}
+	if again { // before directories get their times
+		if err := tree.Prune(s.upperDir(id), files); err != nil {
+			return fmt.Errorf("snapshot %s: %w", id, err)
+		}
 	}
 	u, err := tree.Show(ctx, s.upperDir(id), s.objects, m.Show, files)
 	if err != nil {

@@ -116,7 +116,7 @@ func (m *model) differences(t *testing.T, way tree.Backend, dir string) string {
 }
 
 func TestShow(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			m := awkward()
@@ -154,7 +154,7 @@ func isErrno(err error, want unix.Errno) bool {
 
 // Each of these leaves part of a tree behind; showing again must mend it.
 func TestShowAgain(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			m := awkward()
@@ -253,7 +253,7 @@ func TestCommitIncomplete(t *testing.T) {
 
 // After the store mended an object, links to the bad one are replaced.
 func TestRefresh(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			m := newModel().file("big", 0o644, random(1, 2<<20)).file("small", 0o640, random(2, 3000))

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
@@ -33,15 +32,13 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// lockTimeout is how long the first call waits for another process to close the metadata.
-const lockTimeout = 10 * time.Second
-
 // Snapshotter implements snapshots.Snapshotter and snapshots.Cleaner.
 type Snapshotter struct {
 	snapshots.Snapshotter // overlay, for what is not overridden
 
 	overlay overlaySnapshotter
 	meta    *storage.MetaStore // overlay's, for ids and parents
+	unsure  bool               // meta has forgotten snapshots; set by New
 	store   *store.Store
 	root    string                 // absolute, without symbolic links
 	objects tree.Objects           // of the store; their directory is the data-only lower layer
@@ -78,7 +75,11 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	if err := makeHide(filepath.Join(root, "hide")); err != nil && backend == tree.Stubs {
 		return nil, err
 	}
-	meta, err := storage.NewMetaStore(filepath.Join(root, "metadata.db"), func(o *bbolt.Options) error {
+	unsure, err := prepareMetadata(root, o.Log)
+	if err != nil {
+		return nil, err
+	}
+	meta, err := storage.NewMetaStore(filepath.Join(root, metadataName), func(o *bbolt.Options) error {
 		o.Timeout = lockTimeout
 		return nil
 	})
@@ -94,7 +95,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 		panic("snapshotter: internal error: overlay does not clean up")
 	}
 	return &Snapshotter{
-		Snapshotter: ov, overlay: ov, meta: meta, store: st,
+		Snapshotter: ov, overlay: ov, meta: meta, unsure: unsure, store: st,
 		root: root, backend: backend,
 		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.LazySize}, log: o.Log,
 	}, nil
@@ -210,7 +211,10 @@ func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snap
 	if m.Table != "" && !m.Shown {
 		return fmt.Errorf("commit %q: model %s is not complete: %w", name, m.Table, errdefs.ErrFailedPrecondition)
 	}
-	return s.overlay.Commit(ctx, name, key, opts...)
+	if _, err := s.store.Ref(ctx, refName(id)); err == nil && m.Table == "" {
+		return fmt.Errorf("commit %q: %s of a model is lost: %w", name, markerName, errdefs.ErrFailedPrecondition)
+	}
+	return s.overlay.Commit(ctx, name, key, withShows(opts, m)...)
 }
 
 // Usage returns what a snapshot takes on disk. An object that several snapshots show counts
@@ -262,14 +266,6 @@ func (s *Snapshotter) release(ctx context.Context, id string) {
 	if err != nil {
 		s.log.WarnContext(ctx, "objects of a removed snapshot stay until the next cleanup", "snapshot", id, "err", err)
 	}
-}
-
-// Cleanup removes the directories and references of snapshots that are gone.
-func (s *Snapshotter) Cleanup(ctx context.Context) error {
-	if err := s.overlay.Cleanup(ctx); err != nil {
-		return err
-	}
-	return s.dropRefs(ctx)
 }
 
 // info returns the id of a snapshot and what overlay knows of it.

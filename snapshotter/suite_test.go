@@ -23,7 +23,7 @@ import (
 const overlayName = "overlayfs"
 
 func TestSuite(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way)+"/direct", func(t *testing.T) {
 			testsuite.SnapshotterSuite(t, overlayName, func(_ context.Context, root string) (snapshots.Snapshotter, func() error, error) {
 				s, done, err := openAt(root, way)

@@ -51,8 +51,8 @@ func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) 
 // Nothing is removed while the metadata may have forgotten snapshots: that waits for the next Cleanup.
 func (s *Snapshotter) Reconcile(ctx context.Context) error {
 	if !s.unsure {
-		if err := s.Cleanup(ctx); err != nil {
-			return err
+		if err := s.Cleanup(ctx); err != nil { // nothing is lost by it
+			s.log.WarnContext(ctx, "what is left of snapshots that are gone stays until the next cleanup", "err", err)
 		}
 	}
 	refs, err := s.refs(ctx)

@@ -46,9 +46,11 @@ type Handler struct {
 	// Sources returns where the blobs of an image can be fetched from.
 	Sources func(store.Image) []transfer.Source
 
-	// Repaired is called after the objects of a table were mended; snapshots that show it may
-	// need to be mended too.
+	// Repaired mends the snapshots that show a table, after its objects were mended.
 	Repaired func(ctx context.Context, table digest.Digest) error
+
+	// Snapshots compares what shows a table (all, if it is empty) with it.
+	Snapshots func(ctx context.Context, table digest.Digest) ([]SnapshotProblem, error)
 
 	// Health returns what "ballast doctor" wants to know.
 	Health func(context.Context) (Health, error)

@@ -58,19 +58,35 @@ func (h *Handler) check(ctx context.Context, req VerifyRequest, event func(Verif
 	for _, b := range bad {
 		h.Log.Warn("object is not well", "digest", b.Digest, "problem", b.Problem, "repair", req.Repair)
 	}
-	if !req.Repair || len(bad) == 0 {
+	if res.Snapshots, err = h.Snapshots(ctx, table); err != nil {
+		return nil, err
+	}
+	res.LeftSnapshots = len(res.Snapshots)
+	for _, p := range res.Snapshots {
+		h.Log.Warn("snapshot is not well", "snapshot", p.Snapshot, "table", p.Table, "path", p.Path, "problem", p.Problem, "repair", req.Repair)
+	}
+	if !req.Repair || len(bad)+len(res.Snapshots) == 0 {
 		return res, nil
 	}
 	err = h.repair(ctx, table, res, event)
 	return res, err
 }
 
-// repair fetches the tables that need what is bad. It goes on after an error and returns the
-// first.
+// repair shows again what is shown wrongly, and fetches the tables that need what is bad. It goes on
+// after an error and returns the first.
 func (h *Handler) repair(ctx context.Context, only digest.Digest, res *VerifyResult, event func(VerifyEvent)) error {
-	tables, err := h.hurt(ctx, only, res.Bad)
+	tables, err := h.showAgain(ctx, res)
 	if err != nil {
 		return err
+	}
+	if len(res.Bad) > 0 {
+		hurt, err := h.hurt(ctx, only, res.Bad)
+		if err != nil {
+			return err
+		}
+		tables = append(tables, hurt...)
+		slices.Sort(tables)
+		tables = slices.Compact(tables)
 	}
 	var first error
 	for _, t := range tables {
@@ -88,6 +104,12 @@ func (h *Handler) repair(ctx context.Context, only digest.Digest, res *VerifyRes
 		}
 	}
 	slices.Sort(res.Repaired)
+	res.Repaired = slices.Compact(res.Repaired)
+	left, err := h.Snapshots(ctx, only)
+	if err != nil && first == nil {
+		first = err
+	}
+	res.LeftSnapshots = len(left)
 	res.Left = 0
 	for _, b := range res.Bad {
 		f, err := h.Store.OpenObject(b.Digest)
@@ -98,6 +120,31 @@ func (h *Handler) repair(ctx context.Context, only digest.Digest, res *VerifyRes
 		f.Close()
 	}
 	return first
+}
+
+// showAgain mends the snapshots that are not well with what is there, and returns the tables for which
+// that did not go, because something has to be fetched.
+func (h *Handler) showAgain(ctx context.Context, res *VerifyResult) (lacking []digest.Digest, err error) {
+	done := map[digest.Digest]bool{"": true} // nobody knows what it was
+	for _, p := range res.Snapshots {
+		if done[p.Table] {
+			continue
+		}
+		done[p.Table] = true
+		if err := h.Repaired(ctx, p.Table); err != nil {
+			h.Log.Warn("snapshots of a model can not be mended with what is there", "table", p.Table, "err", err)
+			lacking = append(lacking, p.Table)
+			continue
+		}
+		images, err := h.Store.ImagesByTable(ctx, p.Table)
+		if err != nil {
+			return nil, err
+		}
+		for _, im := range images {
+			res.Repaired = append(res.Repaired, im.Refs...)
+		}
+	}
+	return lacking, nil
 }
 
 // hurt returns the tables that need an object of bad: only, if it is not empty, otherwise those

@@ -208,6 +208,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err := d.startLazy(ctx); err != nil {
 		return err
 	}
+	if err := d.snapshotter.Inspect(ctx); err != nil {
+		return fmt.Errorf("look at snapshots: %w", err)
+	}
 	l, err := d.listen()
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
@@ -24,7 +25,7 @@ func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Jobs: d.pulls.jobs,
 		Hydrate: d.hydrate, Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
-		Sources: d.facade.Sources, Repaired: d.snapshotter.Refresh, Health: d.health, Metrics: d.metrics.handler(), Log: d.log,
+		Sources: d.facade.Sources, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, Health: d.health, Metrics: d.metrics.handler(), Log: d.log,
 	}
 }
 
@@ -56,7 +57,11 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 			h.ShowWhy = "snapshot.show = \"" + d.config.Snapshot.Show + "\""
 		}
 	}
-	var err error
+	doubts, err := d.snapshotter.Doubts(ctx)
+	if err != nil {
+		return h, err
+	}
+	h.Snapshots = admin.SnapshotHealth{Aside: doubts.Aside, Unknown: len(doubts.Unknown), Problems: snapshotProblems(doubts.Problems)}
 	if h.Lazy, err = d.lazyHealth(); err != nil {
 		return h, err
 	}
@@ -71,6 +76,19 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 		h.ContainerdVersion = v.Version
 	}
 	return h, nil
+}
+
+// verifySnapshots compares what snapshots show with their tables.
+func (d *Daemon) verifySnapshots(ctx context.Context, table digest.Digest) ([]admin.SnapshotProblem, error) {
+	problems, err := d.snapshotter.Verify(ctx, table)
+	return snapshotProblems(problems), err
+}
+
+func snapshotProblems(problems []snapshotter.Problem) (out []admin.SnapshotProblem) {
+	for _, p := range problems {
+		out = append(out, admin.SnapshotProblem{Snapshot: p.Snapshot, Table: p.Table, Path: p.Path, Problem: p.What})
+	}
+	return out
 }
 
 // kernelRelease returns what "uname -r" prints.

@@ -64,6 +64,7 @@ func (d *Doctor) Run(ctx context.Context) []Finding {
 	d.root(health)
 	d.kernel(health)
 	d.lazy(health)
+	d.snapshots(health)
 	d.space(health)
 	c := d.containerd(ctx)
 	d.hosts(ctx, c)

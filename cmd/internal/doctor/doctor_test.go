@@ -168,6 +168,13 @@ func TestFaults(t *testing.T) {
 			"daemon", Warn, "ballastd is 1.0.0, this command is 1.2.3", "restart ballastd"},
 		{"daemon at another socket", func(_ *testing.T, n *node) { n.health.Address = "/elsewhere.sock" },
 			"daemon", Fail, "/elsewhere.sock", "restart ballastd"},
+		{"metadata set aside", func(_ *testing.T, n *node) { n.health.Snapshots.Aside = []string{"/r/metadata.db.damaged-1"} },
+			"snapshots", Warn, "set aside", "rm /r/metadata.db.damaged-1"},
+		{"unknown directories", func(_ *testing.T, n *node) { n.health.Snapshots.Unknown = 2 },
+			"snapshots", Warn, "2 directories", "restart or remove"},
+		{"snapshot shows zeros", func(_ *testing.T, n *node) {
+			n.health.Snapshots.Problems = []admin.SnapshotProblem{{Snapshot: "7", Path: "model.gguf", Problem: "reads as zeros"}}
+		}, "snapshots", Fail, "snapshot 7, model.gguf: reads as zeros", "ballast verify --repair"},
 		{"facade elsewhere", func(_ *testing.T, n *node) { n.health.Facade = "127.0.0.1:1" },
 			"daemon", Fail, "facade.listen", "restart ballastd"},
 		{"root other than configured", func(_ *testing.T, n *node) {

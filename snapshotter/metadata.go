@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -153,7 +154,8 @@ func openMetadata(path string) (db *bbolt.DB, damage, err error) {
 	return db, nil, nil
 }
 
-// checkPages looks whether all pages are in the file, which Check of bbolt relies on.
+// checkPages looks whether all pages are in the file, and whether those that are free can be given
+// away: Check of bbolt relies on the first and does not look at the second.
 func checkPages(path string, tx *bbolt.Tx) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -173,6 +175,39 @@ func checkPages(path string, tx *bbolt.Tx) error {
 		overflow := int64(binary.NativeEndian.Uint32(head[12:]))
 		if int64(binary.NativeEndian.Uint64(head[:])) == i && i+overflow >= pages {
 			return fmt.Errorf("page %d goes on for %d pages of %d", i, overflow, pages)
+		}
+		page, err := tx.Page(int(i))
+		if err != nil {
+			return err
+		}
+		if page.Type != "freelist" { // the only one: older ones are free
+			continue
+		}
+		if err := checkFree(io.NewSectionReader(f, i*pageSize+int64(len(head)), (overflow+1)*pageSize-int64(len(head))),
+			uint64(binary.NativeEndian.Uint16(head[10:])), uint64(pages)); err != nil {
+			return fmt.Errorf("page %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// checkFree reads the numbers of free pages: no more than there are pages, and none of the first two.
+func checkFree(r io.Reader, count, pages uint64) error {
+	if count == math.MaxUint16 { // the number itself did not fit
+		if err := binary.Read(r, binary.NativeEndian, &count); err != nil {
+			return err
+		}
+	}
+	if count > pages {
+		return fmt.Errorf("%d of %d pages are free", count, pages)
+	}
+	free := make([]uint64, count)
+	if err := binary.Read(r, binary.NativeEndian, free); err != nil {
+		return err
+	}
+	for _, id := range free {
+		if id < 2 || id >= pages {
+			return fmt.Errorf("page %d can not be free", id)
 		}
 	}
 	return nil
@@ -198,6 +233,9 @@ func touch(tx *bbolt.Tx) error {
 func checkSnapshots(tx *bbolt.Tx) error {
 	b := tx.Bucket(bucketVersion)
 	if b == nil {
+		if k, _ := tx.Cursor().First(); k != nil {
+			return fmt.Errorf("it has %q instead of a bucket %q", k, bucketVersion)
+		}
 		return nil // new
 	}
 	sb, pb := b.Bucket(bucketSnapshots), b.Bucket(bucketParents)

@@ -49,7 +49,8 @@ func (s disk) object(d digest.Digest) string {
 func (s disk) partial(d digest.Digest) string { return filepath.Join(s.dir, "partial", d.Encoded()) }
 
 func (s disk) LazyFile(d digest.Digest) (int64, digest.Digest, error) {
-	for _, path := range []string{s.object(d), s.partial(d)} {
+	// The object again: a file that is completed between two looks is in neither place.
+	for _, path := range []string{s.object(d), s.partial(d), s.object(d)} {
 		info, err := os.Stat(path)
 		if err == nil {
 			return info.Size(), d, nil // its parts do not lie

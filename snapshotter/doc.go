@@ -37,7 +37,8 @@
 // label dev.ballast.shows in the metadata, and the reference in the store. If the marker does not
 // say what the label says, the snapshot is not mounted: as an ordinary directory, stubs are zeros.
 //
-//	New        metadata.db is read whole. What is damaged is set aside as
+//	New        metadata.db is read whole, as bytes, before bbolt maps it: every page is used
+//	           or free once, and no id, parent or time can not be. What is damaged is set aside as
 //	           metadata.db.damaged-<time>, and no id that a directory has is given again.
 //	Reconcile  Directories and references that no snapshot has are removed, but not after the
 //	           metadata was lost, and never what is mounted in any process's namespace. Every

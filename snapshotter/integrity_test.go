@@ -1,12 +1,16 @@
 package snapshotter
 
 import (
-	"encoding/binary"
+	"bytes"
 	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
@@ -69,71 +73,44 @@ func TestImpossibleMetadata(t *testing.T) {
 	}
 }
 
-// Pages that are not in the file are found before anybody reads them: bbolt's own check would touch
-// memory behind the end of the file, or count them one by one.
-func TestPagesThatCanNotBe(t *testing.T) {
-	for says, change := range map[string]func(t *testing.T, path string, size int64){
-		"is shorter than": func(t *testing.T, path string, size int64) {
-			if err := os.Truncate(path, size-1); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"goes on for 1879048192 pages": func(t *testing.T, path string, _ int64) {
-			f, err := os.OpenFile(path, os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			// The overflow of the freelist, the only page that is read before it is checked.
-			for page := int64(2); page < 6; page++ {
-				head := make([]byte, 16)
-				if _, err := f.ReadAt(head, page*int64(os.Getpagesize())); err != nil {
-					return
-				}
-				binary.NativeEndian.PutUint32(head[12:], 0x70000000)
-				if _, err := f.WriteAt(head, page*int64(os.Getpagesize())); err != nil {
-					t.Fatal(err)
-				}
-			}
-		},
-		// One more free page than there is: what comes after the last is zero.
-		"page 0 can not be free": func(t *testing.T, path string, _ int64) {
-			page := freelist(t, path)
-			f, err := os.OpenFile(path, os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			count := make([]byte, 2)
-			if _, err := f.ReadAt(count, page+10); err != nil {
-				t.Fatal(err)
-			}
-			binary.NativeEndian.PutUint16(count, binary.NativeEndian.Uint16(count)+1)
-			if _, err := f.WriteAt(count, page+10); err != nil {
-				t.Fatal(err)
-			}
-		},
-	} {
-		path := filepath.Join(t.TempDir(), metadataName)
-		db, err := bbolt.Open(path, 0o600, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var size int64 // of all pages; the file can be larger
-		err = db.Update(func(tx *bbolt.Tx) error { _, err := raiseSequence(tx, 7); return err })
-		err = errors.Join(err, db.View(func(tx *bbolt.Tx) error { size = tx.Size(); return nil }), db.Close())
-		if err != nil {
-			t.Fatal(err)
-		}
-		change(t, path, size)
-		if db, damage, err := openMetadata(path); db != nil || err != nil || damage == nil || !strings.Contains(damage.Error(), says) {
-			t.Errorf("got %v, %v, want damage that says %q", damage, err, says)
-		}
+// manySnapshots returns the path of a database with enough in it for branches and free pages.
+func manySnapshots(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), metadataName)
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
+	for round := range 3 {
+		err = errors.Join(err, db.Update(func(tx *bbolt.Tx) error {
+			if _, err := raiseSequence(tx, 7); err != nil {
+				return err
+			}
+			v := tx.Bucket(bucketVersion)
+			for i := range 200 {
+				b, err := v.CreateBucketIfNotExists(fmt.Appendf(nil, "bucket %d", i))
+				if err != nil {
+					return err
+				}
+				if err := b.Put([]byte("k"), make([]byte, 100+round)); err != nil {
+					return err
+				}
+			}
+			big, err := v.CreateBucketIfNotExists([]byte("big"))
+			if err != nil {
+				return err
+			}
+			return big.Put([]byte("k"), make([]byte, 20_000)) // a page that goes on
+		}))
+	}
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
-// freelist returns where the list of free pages is in a database.
-func freelist(t *testing.T, path string) (off int64) {
+// pagesOf returns where the pages of a database with these flags are that are in use.
+func pagesOf(t *testing.T, path, kind string) (offs []int64) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, nil)
 	if err != nil {
@@ -143,16 +120,155 @@ func freelist(t *testing.T, path string) (off int64) {
 		for i := 0; ; i++ {
 			page, err := tx.Page(i)
 			if err != nil || page == nil {
-				return errors.Join(errors.New("no freelist"), err)
+				return err
 			}
-			if page.Type == "freelist" {
-				off = int64(i * db.Info().PageSize)
-				return nil
+			if page.Type == kind {
+				offs = append(offs, int64(i*db.Info().PageSize))
 			}
 		}
 	})
-	if err := errors.Join(err, db.Close()); err != nil {
-		t.Fatal(err)
+	if err := errors.Join(err, db.Close()); err != nil || len(offs) == 0 {
+		t.Fatalf("no page of kind %s, %v", kind, err)
 	}
-	return off
+	return offs
+}
+
+// What would make bbolt read behind the end of the file, go round in circles or give away a page
+// that is not free is found before bbolt sees the file.
+func TestPagesThatCanNotBe(t *testing.T) {
+	path := manySnapshots(t)
+	good := []byte(read(t, path))
+	if err := checkBolt(good); err != nil {
+		t.Fatalf("of what is well: %v", err)
+	}
+	branch, free, leaf := pagesOf(t, path, "branch")[0], pagesOf(t, path, "freelist")[0], pagesOf(t, path, "leaf")[0]
+	size := int64(os.Getpagesize())
+	for name, change := range map[string]func(p []byte) []byte{
+		"circle": func(p []byte) []byte {
+			native.PutUint64(p[branch+boltHeader+8:], uint64(branch/size))
+			return p
+		},
+		"page behind the end": func(p []byte) []byte {
+			native.PutUint64(p[branch+boltHeader+8:], 1<<40)
+			return p
+		},
+		"page used twice": func(p []byte) []byte {
+			copy(p[branch+boltHeader+8:][:8], p[branch+boltHeader+boltElement+8:][:8])
+			return p
+		},
+		"endless overflow":  func(p []byte) []byte { native.PutUint32(p[leaf+12:], 0x70000000); return p },
+		"one free too many": func(p []byte) []byte { native.PutUint16(p[free+10:], native.Uint16(p[free+10:])+1); return p },
+		"one free too few":  func(p []byte) []byte { native.PutUint16(p[free+10:], native.Uint16(p[free+10:])-1); return p },
+		"description free":  func(p []byte) []byte { native.PutUint64(p[free+boltHeader:], 1); return p },
+		"used page free":    func(p []byte) []byte { native.PutUint64(p[free+boltHeader:], uint64(leaf/size)); return p },
+		"key behind the page": func(p []byte) []byte {
+			native.PutUint32(p[leaf+boltHeader+8:], 1<<31)
+			return p
+		},
+		"shorter": func(p []byte) []byte { return p[:len(p)/2] },
+		"no description": func(p []byte) []byte {
+			p[boltHeader+20] ^= 1
+			p[size+boltHeader+20] ^= 1
+			return p
+		},
+	} {
+		if err := checkBolt(change(bytes.Clone(good))); err == nil {
+			t.Errorf("%s: not found", name)
+		} else {
+			t.Logf("%s: %v", name, err)
+		}
+	}
+}
+
+// Whatever is in the file, checking it ends, and what it accepts bbolt finds well too.
+func FuzzCheckBolt(f *testing.F) {
+	f.Add(uint32(0), byte(0), uint32(0), byte(0))
+	f.Add(uint32(8200), byte(1), uint32(9000), byte(0x80))
+	var good []byte
+	f.Fuzz(func(t *testing.T, a uint32, x byte, b uint32, y byte) {
+		if good == nil {
+			good = []byte(read(t, manySnapshots(t)))
+		}
+		for _, off := range []int{int(a) % len(good), int(b) % len(good)} {
+			// Nothing but bbolt's Check reads the headers of the two pages that describe the
+			// file, and every commit writes one anew: a file is not given up for them.
+			if off < 2*os.Getpagesize() && off%os.Getpagesize() < boltHeader {
+				return
+			}
+		}
+		p := bytes.Clone(good)
+		p[int(a)%len(p)] ^= x
+		p[int(b)%len(p)] ^= y
+		if checkBolt(p) != nil {
+			return
+		}
+		path := filepath.Join(t.TempDir(), metadataName)
+		write(t, path, string(p))
+		db, err := bbolt.Open(path, 0o600, nil)
+		if err != nil {
+			t.Fatalf("accepted, but bbolt says: %v", err)
+		}
+		defer db.Close()
+		if err := db.View(func(tx *bbolt.Tx) (first error) {
+			for err := range tx.Check() {
+				first = errors.Join(first, err)
+			}
+			return first
+		}); err != nil {
+			t.Errorf("accepted, but bbolt says: %v", err)
+		}
+	})
+}
+
+// writeRole changes a database until it is killed.
+func writeRole(path string) error {
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		return err
+	}
+	for i := 0; ; i++ {
+		err := db.Update(func(tx *bbolt.Tx) error {
+			b, err := tx.CreateBucketIfNotExists(fmt.Appendf(nil, "bucket %d", i%37))
+			if err != nil {
+				return err
+			}
+			if i%5 == 4 {
+				return tx.DeleteBucket(fmt.Appendf(nil, "bucket %d", i%37))
+			}
+			return b.Put(fmt.Appendf(nil, "key %d", i%11), make([]byte, 1+i*577%9000))
+		})
+		if err != nil {
+			return err
+		}
+		if i == 20 {
+			fmt.Println("ready")
+		}
+	}
+}
+
+// What a kill leaves is not damage: it must not be set aside.
+func TestKilledWriterIsWell(t *testing.T) {
+	path := filepath.Join(t.TempDir(), metadataName)
+	for range 40 {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), writeEnv+"="+path)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, 5)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(rand.N(3 * time.Millisecond)) // anywhere in a commit
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // killed
+		if err := checkBolt([]byte(read(t, path))); err != nil {
+			t.Fatalf("after a kill: %v", err)
+		}
+	}
 }

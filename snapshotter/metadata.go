@@ -4,20 +4,16 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strconv"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // metadataName is overlay's database.
@@ -112,120 +108,22 @@ func raiseSequence(tx *bbolt.Tx, largest uint64) (last uint64, err error) {
 	return last, nil
 }
 
-// openMetadata opens the database, or says how it is damaged. Its memory is the file, which can be
-// shorter than its pages say, so reading can fail in the worst way.
+// openMetadata opens the database, or says how it is damaged.
 func openMetadata(path string) (db *bbolt.DB, damage, err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil { // what is open stays so: its locks are not known
-			db, damage = nil, fmt.Errorf("%v", r)
-		}
-	}()
-	db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout})
-	var pathError *fs.PathError
-	switch {
-	case err == nil:
-	case errors.Is(err, bolterrors.ErrTimeout), errors.As(err, &pathError):
+	p, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
-	default:
-		return nil, err, nil
 	}
-	damage = db.View(func(tx *bbolt.Tx) error {
-		if err := checkPages(path, tx); err != nil {
-			return err
-		}
-		if err := touch(tx); err != nil {
-			return err
-		}
-		var first error
-		for err := range tx.Check() { // to its end, or it never ends
-			if first == nil {
-				first = err
-			}
-		}
-		if first != nil {
-			return first
-		}
-		return checkSnapshots(tx)
-	})
-	if damage != nil {
+	if damage := checkBolt(p); damage != nil {
+		return nil, damage, nil
+	}
+	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout}); err != nil {
+		return nil, nil, err
+	}
+	if damage := db.View(checkSnapshots); damage != nil {
 		return nil, damage, db.Close()
 	}
 	return db, nil, nil
-}
-
-// checkPages looks whether all pages are in the file, and whether those that are free can be given
-// away: Check of bbolt relies on the first and does not look at the second.
-func checkPages(path string, tx *bbolt.Tx) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if fi, err := f.Stat(); err != nil || fi.Size() < tx.Size() {
-		return errors.Join(fmt.Errorf("the file is shorter than the %d bytes of its pages", tx.Size()), err)
-	}
-	pageSize := int64(tx.DB().Info().PageSize)
-	pages := tx.Size() / pageSize
-	var head [16]byte // number uint64, flags uint16, count uint16, overflow uint32
-	for i := range pages {
-		if _, err := f.ReadAt(head[:], i*pageSize); err != nil {
-			return err
-		}
-		overflow := int64(binary.NativeEndian.Uint32(head[12:]))
-		if int64(binary.NativeEndian.Uint64(head[:])) == i && i+overflow >= pages {
-			return fmt.Errorf("page %d goes on for %d pages of %d", i, overflow, pages)
-		}
-		page, err := tx.Page(int(i))
-		if err != nil {
-			return err
-		}
-		if page.Type != "freelist" { // the only one: older ones are free
-			continue
-		}
-		if err := checkFree(io.NewSectionReader(f, i*pageSize+int64(len(head)), (overflow+1)*pageSize-int64(len(head))),
-			uint64(binary.NativeEndian.Uint16(head[10:])), uint64(pages)); err != nil {
-			return fmt.Errorf("page %d: %w", i, err)
-		}
-	}
-	return nil
-}
-
-// checkFree reads the numbers of free pages: no more than there are pages, and none of the first two.
-func checkFree(r io.Reader, count, pages uint64) error {
-	if count == math.MaxUint16 { // the number itself did not fit
-		if err := binary.Read(r, binary.NativeEndian, &count); err != nil {
-			return err
-		}
-	}
-	if count > pages {
-		return fmt.Errorf("%d of %d pages are free", count, pages)
-	}
-	free := make([]uint64, count)
-	if err := binary.Read(r, binary.NativeEndian, free); err != nil {
-		return err
-	}
-	for _, id := range free {
-		if id < 2 || id >= pages {
-			return fmt.Errorf("page %d can not be free", id)
-		}
-	}
-	return nil
-}
-
-// touch reads every key and value.
-func touch(tx *bbolt.Tx) error {
-	var walk func(b *bbolt.Bucket) error
-	walk = func(b *bbolt.Bucket) error {
-		return b.ForEach(func(k, v []byte) error {
-			if sub := b.Bucket(k); v == nil && sub != nil {
-				return walk(sub)
-			}
-			_, err := io.Discard.Write(append(append([]byte(nil), k...), v...))
-			return err
-		})
-	}
-	return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error { return walk(b) })
 }
 
 // checkSnapshots looks whether what the database says of the snapshots can be: an id that was

@@ -33,7 +33,8 @@ type fetcher struct {
 }
 
 // Fetcher returns where the bytes of the files are. A blob that is not a file of the carton gives
-// errdefs.ErrNotFound. A file that comes as a stream is answered from its first byte on.
+// errdefs.ErrNotFound. A file that comes as a stream is answered from its first byte on. Bodies
+// are private if the carton is, or if the file is elsewhere at a URL that can be signed.
 func (c *Carton) Fetcher() transfer.Fetcher {
 	return &fetcher{c: c, slots: make(chan struct{}, parallelStreams), data: map[digest.Digest]int64{}, failed: map[digest.Digest]int{}}
 }
@@ -49,20 +50,25 @@ func (f *fetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64
 	if p.entry != nil && p.entry.Size != size {
 		return nil, 0, fmt.Errorf("carton %s: file %s has %d bytes, not %d: %w", f.c.hash, d, p.entry.Size, size, errdefs.ErrFailedPrecondition)
 	}
+	private := f.c.src.Private() || slices.ContainsFunc(p.urls, signed)
 	switch {
 	case n == 0:
 		return io.NopCloser(bytes.NewReader(nil)), off, nil
 	case p.entry == nil:
-		return &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.open(ctx, d, p.urls, size) }}, 0, nil
+		body := &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.open(ctx, d, p.urls, size) }}
+		return transfer.Mark(body, private), 0, nil
 	case p.entry.Method == zipdir.Stored && (off > 0 || n < size || n > small):
 		body, err := f.stored(ctx, d, p.entry, off, n)
-		return body, off, err
+		if err != nil {
+			return nil, 0, err
+		}
+		return transfer.Mark(body, private || f.c.src.Private()), off, nil
 	}
 	body := &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.c.openEntry(ctx, p.entry) }}
 	if p.entry.Method == zipdir.Stored {
 		body.slots = nil
 	}
-	return body, 0, nil
+	return transfer.Mark(body, private), 0, nil
 }
 
 // stored returns a range of a stored member.

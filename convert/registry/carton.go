@@ -184,6 +184,9 @@ type cartonBody struct {
 	release func() // nil: done
 }
 
+// Private implements transfer.Body.
+func (b *cartonBody) Private() bool { return transfer.IsPrivate(b.ReadCloser) }
+
 // Close closes the body.
 func (b *cartonBody) Close() error {
 	err := b.ReadCloser.Close()

@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -251,6 +252,12 @@ func TestCartonRegistry(t *testing.T) {
 	if n := f.ask(t, http.MethodGet, member, u.host()).status; n != 401 {
 		t.Errorf("a file of the carton without credentials: status %d, want 401", n)
 	}
+	first := f.h.Sources(im)[0]
+	body, _, err := first.Fetch(t.Context(), digest.FromBytes(weights(3<<20)), 3<<20, 0, 10)
+	if err != nil || !transfer.IsPrivate(body) {
+		t.Errorf("a file of the carton from %q: private %t, %v", first.Key(), transfer.IsPrivate(body), err)
+	}
+	body.Close()
 	if diff := cmp.Diff(files(t, f, im), wanted(want.Model())); diff != "" {
 		t.Errorf("files (-got +want):\n%s", diff)
 	}

@@ -21,12 +21,13 @@ var _ transfer.Fetcher = (*Repository)(nil)
 
 // A place is where a blob was found last.
 type place struct {
-	e      *endpoint
-	target *url.URL // what e redirected to, or nil
+	e       *endpoint
+	target  *url.URL // what e redirected to, or nil
+	private bool     // e got credentials
 }
 
-// Fetch returns a range of a blob; see store.Fetcher. Hosts are asked in order, first the one
-// that had the blob before.
+// Fetch returns a range of a blob; see transfer.Fetcher. Hosts are asked in order, first the one
+// that had the blob before. The body is a transfer.Body.
 func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
 	if off < 0 || n < 0 || size < 0 || off > size || n > size-off {
 		return nil, 0, fmt.Errorf("blob %s: range of %d bytes at %d of %d: %w", d, n, off, size, errdefs.ErrInvalidArgument)
@@ -75,10 +76,10 @@ func checkRange(resp *http.Response, size, off, n int64, ranged bool) (io.ReadCl
 
 // limited returns body, at most n bytes of it.
 func limited(body io.ReadCloser, n int64) io.ReadCloser {
-	return struct {
+	return transfer.Mark(struct {
 		io.Reader
 		io.Closer
-	}{io.LimitReader(body, n), body}
+	}{io.LimitReader(body, n), body}, transfer.IsPrivate(body))
 }
 
 // Blob returns the answer of the first host that has the blob, as it is and not verified, for
@@ -110,7 +111,7 @@ func (r *Repository) blob(ctx context.Context, d digest.Digest, ranges string, u
 			resp.Body.Close()
 			return fmt.Errorf("%s: %w", e.Host, err)
 		}
-		r.remember(d, place{e, resp.target})
+		r.remember(d, place{e, resp.target, resp.private})
 		return nil
 	}
 	last := r.place(d)
@@ -135,7 +136,8 @@ func (r *Repository) again(ctx context.Context, p place, q request) (*response, 
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = newStallBody(resp.Body, r.client.opts.Stall, ctx, cancel)
+	resp.private = p.private
+	resp.Body = newStallBody(resp.Body, r.client.opts.Stall, ctx, cancel, p.private)
 	return resp, nil
 }
 

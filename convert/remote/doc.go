@@ -37,6 +37,11 @@
 // back. A challenge is only followed to a realm on the same host, in the same registrable
 // domain, on a host the operator allows, or elsewhere on public https.
 //
+// A body tells whether credentials were sent for it (transfer.Body): a password, a token that was
+// got with one, a header of hosts.toml, the certificate of a client. A token that anybody gets is
+// none. What a registry redirects to is as private as what it was asked with: the address may be
+// signed. Headers of hosts.toml count unless it is known that they are harmless.
+//
 // # Addresses
 //
 // The hosts of the reference, of hosts.toml and of Options.AllowHosts may be anywhere. All

@@ -53,7 +53,7 @@ func (c *Client) Do(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = newStallBody(resp.Body, c.opts.Stall, ctx, cancel)
+	resp.Body = newStallBody(resp.Body, c.opts.Stall, ctx, cancel, false)
 	return resp, nil
 }
 

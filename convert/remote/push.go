@@ -275,7 +275,7 @@ func (r *Repository) sendOnce(ctx context.Context, e *endpoint, q upload) (*http
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = newStallBody(resp.Body, r.client.opts.Stall, ctx, cancel)
+	resp.Body = newStallBody(resp.Body, r.client.opts.Stall, ctx, cancel, a.private(e))
 	return resp, nil
 }
 

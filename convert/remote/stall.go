@@ -22,10 +22,11 @@ var errStalled = errors.New("stalled")
 // minProgress bytes in the time it is waited for. The time between reads does not count.
 // Close ends the request.
 type stallBody struct {
-	body   io.ReadCloser
-	limit  time.Duration
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	body    io.ReadCloser
+	limit   time.Duration
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
+	private bool
 
 	stalled atomic.Bool
 	timer   *time.Timer
@@ -33,8 +34,8 @@ type stallBody struct {
 	got     int64         // bytes since left was limit
 }
 
-func newStallBody(body io.ReadCloser, limit time.Duration, ctx context.Context, cancel context.CancelCauseFunc) *stallBody {
-	b := &stallBody{body: body, limit: limit, left: limit, ctx: ctx, cancel: cancel}
+func newStallBody(body io.ReadCloser, limit time.Duration, ctx context.Context, cancel context.CancelCauseFunc, private bool) *stallBody {
+	b := &stallBody{body: body, limit: limit, left: limit, ctx: ctx, cancel: cancel, private: private}
 	b.timer = time.AfterFunc(limit, func() {
 		b.stalled.Store(true)
 		cancel(errStalled)
@@ -62,6 +63,9 @@ func (b *stallBody) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// Private implements transfer.Body.
+func (b *stallBody) Private() bool { return b.private }
 
 // Close ends the request.
 func (b *stallBody) Close() error {

@@ -164,7 +164,7 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 		return "", err
 	}
 	ns, _ := namespaces.Namespace(ctx)
-	sources := append([]transfer.Source{{Name: "containerd", Who: ns, Fetcher: &ContentFetcher{Provider: d.o.Content, Namespace: ns}}}, d.o.Upstream(ctx, table, from)...)
+	sources := append(d.contentSources(ns, from), d.o.Upstream(ctx, table, from)...)
 	early, err := d.expose(ctx, table, from, sources)
 	if err == nil && !early {
 		err = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources})
@@ -194,7 +194,7 @@ func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Reposit
 	}
 	repositories := make([]string, len(from))
 	for i, s := range from {
-		repositories[i] = s.Host + "/" + s.Name
+		repositories[i] = s.String()
 	}
 	if err := d.o.Store.SetSources(ctx, table, repositories); err != nil {
 		return false, err

@@ -49,7 +49,7 @@ func newRig(t *testing.T) *rig {
 	r.handler = &admin.Handler{
 		Store: s, Version: admin.Version{Version: "1.2.3"},
 		Jobs:     func() []admin.Job { return nil },
-		Sources: func(store.Image) []transfer.Source { return storetest.From(r.fetcher) },
+		Sources:  func(store.Image) []transfer.Source { return storetest.From(r.fetcher) },
 		Repaired: func(_ context.Context, d digest.Digest) error { r.repaired = append(r.repaired, d); return nil },
 		Metrics:  http.NotFoundHandler(),
 	}

@@ -33,10 +33,10 @@ const referredEvery = 5 * time.Second
 //	           ▼ │
 //	        waiting, twice as long each time
 type background struct {
-	store    *store.Store
+	store   *store.Store
 	sources func(ctx context.Context, table digest.Digest, sources []string) []transfer.Source
-	options  store.ExposeOptions // but for Sources
-	log      *slog.Logger
+	options store.ExposeOptions // but for Sources
+	log     *slog.Logger
 
 	work sync.WaitGroup
 

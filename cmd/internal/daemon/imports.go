@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert"
@@ -71,6 +72,16 @@ func openLocal(r admin.ImportRequest) (*localModel, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	return m, nil
+}
+
+// Fetch is that of the store of Ollama. What a user of this machine has is nobody else's, even by a
+// name of the public library: models that are made here have such names too.
+func (m *localModel) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	body, start, err := m.Store.Fetch(ctx, d, size, off, n)
+	if err != nil {
+		return nil, 0, err
+	}
+	return transfer.Mark(body, true), start, nil
 }
 
 // explain says what can be done about an error.

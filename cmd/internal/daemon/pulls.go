@@ -27,11 +27,11 @@ var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errd
 // pulls are the prefetches, the imports and the hydrations. They belong to the daemon: who asked for one may go,
 // and whoever asks for the same reference in the same way joins it.
 type pulls struct {
-	convert  func(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error)
+	convert func(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error)
 	sources func(store.Image) []transfer.Source
-	store    *store.Store
-	metrics  *metrics
-	log      *slog.Logger
+	store   *store.Store
+	metrics *metrics
+	log     *slog.Logger
 
 	work sync.WaitGroup
 
@@ -190,7 +190,7 @@ func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image
 	}
 	rates := map[digest.Digest]*rate{}
 	err = p.store.Hydrate(ctx, im.Table, store.HydrateOptions{
-		Sources: p.sources(im),
+		Sources:  p.sources(im),
 		Progress: func(ps []store.Progress) { p.progress(pl, ps, rates) },
 	})
 	if err != nil {

@@ -57,9 +57,6 @@ type tableRecord struct {
 	Logical  int64           `json:"logical"`  // bytes of the files, each as often as it occurs
 	Complete bool            `json:"complete"` // all objects were there when last looked
 	Used     time.Time       `json:"used"`
-
-	// Sources are the repositories that the table was got from, "host/repository".
-	Sources []string `json:"sources,omitempty"`
 }
 
 func openDB(path string) (*bbolt.DB, error) {

@@ -95,11 +95,11 @@
 //	assembled
 //	  <recipe>    digest
 //	tables
-//	  <digest>    objects logical complete used sources
+//	  <digest>    objects logical complete used
 //	images
 //	  <manifest>  manifest config table origin refs size privateNames created used
 //	refs
-//	  <name>      name table created expires size inodes
+//	  <name>      name table created expires sources size inodes
 //	chunks
 //	  <chunk>
 //	shown
@@ -109,7 +109,8 @@
 // turned out to be. The chunks bucket says where the bytes of a chunk are: the key is its digest, 32
 // bytes; the value is the digest of an object and the offset in it, 32 and 8 bytes, big endian. An
 // entry may be outdated: bytes that are copied are verified. The shown bucket has the identity under
-// which a file was read before it was complete, once it is known to be the right one (LazyFile). A reference is named snapshot/<id> or pin/<reference>. Each object counts at the oldest
+// which a file was read before it was complete, once it is known to be the right one (LazyFile). A reference is named snapshot/<id> or pin/<reference>, and
+// has the names of its sources. Each object counts at the oldest
 // reference that needs it, once, so that the sum over snapshots is what is on the disk.
 //
 // # Collecting

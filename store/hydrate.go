@@ -437,9 +437,6 @@ func (s *Store) settleTable(d digest.Digest, t *filetable.Table) error {
 	err = s.db.Update(func(tx *bbolt.Tx) error {
 		now := time.Now().UTC()
 		rec.Used = now
-		if old, err := load[tableRecord](tx, bucketTables, d.String()); err == nil {
-			rec.Sources = old.Sources
-		}
 		for _, d := range rec.Objects {
 			o, err := load[objectRecord](tx, bucketObjects, d.String())
 			if err != nil {

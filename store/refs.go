@@ -19,6 +19,10 @@ type Ref struct {
 	Created time.Time     `json:"created"`
 	Expires time.Time     `json:"expires,omitzero"` // zero: never
 
+	// Sources are the names of what the table is got from for this reference (transfer.Source),
+	// those asked first in front.
+	Sources []string `json:"sources,omitempty"`
+
 	// Size and Inodes are what is attributed to this reference: each object counts at
 	// the oldest reference to it, once.
 	Size   int64 `json:"size"`
@@ -26,7 +30,7 @@ type Ref struct {
 }
 
 // AddRef makes a reference to a table, which must be known; a name that exists is replaced,
-// keeping its age. A zero expires means never.
+// keeping its age and, if it is of the same table, its sources. A zero expires means never.
 func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, expires time.Time) error {
 	var needs []digest.Digest
 	err := s.db.Update(func(tx *bbolt.Tx) error {
@@ -41,6 +45,9 @@ func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, ex
 		} else if err != nil {
 			return err
 		}
+		if r.Table != table {
+			r.Sources = nil
+		}
 		r.Table, r.Expires = table, expires
 		if err := put(tx, bucketRefs, name, r); err != nil {
 			return err
@@ -51,6 +58,22 @@ func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, ex
 		s.handOver(needs)
 	}
 	return err
+}
+
+// maxSources is how many sources are remembered for a reference.
+const maxSources = 16
+
+// SetRefSources remembers what the table of a reference is got from, for when the rest of the
+// model has to be fetched later. It returns errdefs.ErrNotFound if there is no such reference.
+func (s *Store) SetRefSources(ctx context.Context, name string, sources []string) error {
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		r, err := load[Ref](tx, bucketRefs, name)
+		if err != nil {
+			return err
+		}
+		r.Sources = sources[:min(len(sources), maxSources)]
+		return put(tx, bucketRefs, name, r)
+	})
 }
 
 // RemoveRef removes a reference; one that does not exist is no error.

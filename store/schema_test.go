@@ -60,9 +60,9 @@ func TestSchema(t *testing.T) {
 		"contents":  member,
 		"assembled": assembledRecord{},
 		"shown":     shownRecord{},
-		"tables":    tableRecord{Sources: []string{"h/r"}},
+		"tables":    tableRecord{},
 		"images":    Image{PrivateNames: []string{"h/r"}},
-		"refs":      Ref{Expires: now},
+		"refs":      Ref{Expires: now, Sources: []string{"h/r"}},
 	}
 	got := map[string][]string{"meta": {"1"}}
 	err = s.db.View(func(tx *bbolt.Tx) error {

@@ -211,7 +211,6 @@ func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 		if old.Complete {
 			rec.Complete, rec.Logical = true, old.Logical
 		}
-		rec.Sources = old.Sources
 		rec.Objects = append(rec.Objects, old.Objects...)
 		slices.Sort(rec.Objects)
 		rec.Objects = slices.Compact(rec.Objects)
@@ -220,39 +219,6 @@ func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 		}
 		return attribute(tx)
 	})
-}
-
-// maxSources is how many repositories are remembered for a table.
-const maxSources = 16
-
-// SetSources remembers the repositories that a table was got from, "host/repository", those asked
-// first in front, for when the rest of the model has to be fetched later. It returns
-// errdefs.ErrNotFound for a table that is not known.
-func (s *Store) SetSources(ctx context.Context, table digest.Digest, sources []string) error {
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		rec, err := load[tableRecord](tx, bucketTables, table.String())
-		if err != nil {
-			return err
-		}
-		all := slices.Clone(sources)
-		for _, old := range rec.Sources {
-			if !slices.Contains(all, old) {
-				all = append(all, old)
-			}
-		}
-		rec.Sources = all[:min(len(all), maxSources)]
-		return put(tx, bucketTables, table.String(), rec)
-	})
-}
-
-// Sources returns what SetSources remembered.
-func (s *Store) Sources(ctx context.Context, table digest.Digest) (sources []string, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		rec, err := load[tableRecord](tx, bucketTables, table.String())
-		sources = rec.Sources
-		return err
-	})
-	return sources, err
 }
 
 // decodedTables is how many tables are kept decoded.

@@ -214,9 +214,9 @@ func (h *Handler) member(ctx context.Context, im store.Image, d digest.Digest) (
 	return filetable.Blob{}, false
 }
 
-// serveMember answers with a file of a carton: the object, or what the carton has, which is
-// not verified; who asks for a digest does that.
-func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.Image, b filetable.Blob) error {
+// serveMember answers with a file of a carton: the object, or what the carton has by the name that
+// is asked for, which is not verified; who asks for a digest does that.
+func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.Image, ref remote.Ref, b filetable.Blob) error {
 	if f, err := h.Store.OpenObject(b.Digest); err == nil {
 		defer f.Close()
 		serveContent(w, r, octets, b.Digest, f)
@@ -225,7 +225,7 @@ func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.I
 	var body io.ReadCloser
 	var off int64
 	err := fmt.Errorf("blob %s: %w", b.Digest, errdefs.ErrNotFound)
-	fetchers := h.Sources(im)
+	fetchers := h.Sources(im, ref.Name())
 	if r.Method == http.MethodHead {
 		fetchers, err = nil, nil
 	}

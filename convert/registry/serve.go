@@ -178,7 +178,7 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 			continue
 		}
 		if !ours {
-			return h.serveMember(w, r, im, member)
+			return h.serveMember(w, r, im, ref, member)
 		}
 		f, err := h.Store.OpenObject(ref.Digest)
 		if err != nil {

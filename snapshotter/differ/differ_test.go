@@ -51,7 +51,13 @@ func TestApplyTable(t *testing.T) {
 	}
 	refs, err := n.store.Refs(n.ctx, "snapshot/")
 	if err != nil || len(refs) != 1 || refs[0].Table != desc.Digest {
-		t.Errorf("got references %v, %v, want one to the table", refs, err)
+		t.Fatalf("got references %v, %v, want one to the table", refs, err)
+	}
+	if diff := cmp.Diff(refs[0].Sources, []string{n.fetchers(n.ctx, "", nil)[0].Name}); diff != "" {
+		t.Errorf("what it was got from (-got +want):\n%s", diff)
+	}
+	if !n.snap.Shows(refs[0]) {
+		t.Error("the snapshot does not show the table")
 	}
 }
 

@@ -48,8 +48,10 @@ func newRig(t *testing.T) *rig {
 	r.fetcher = storetest.NewFetcher(r.weights)
 	r.handler = &admin.Handler{
 		Store: s, Version: admin.Version{Version: "1.2.3"},
-		Jobs:     func() []admin.Job { return nil },
-		Sources:  func(store.Image) []transfer.Source { return storetest.From(r.fetcher) },
+		Jobs: func() []admin.Job { return nil },
+		Sources: func(context.Context, digest.Digest, string) ([]transfer.Source, error) {
+			return storetest.From(r.fetcher), nil
+		},
 		Repaired: func(_ context.Context, d digest.Digest) error { r.repaired = append(r.repaired, d); return nil },
 		Metrics:  http.NotFoundHandler(),
 	}

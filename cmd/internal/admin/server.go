@@ -43,8 +43,9 @@ type Handler struct {
 	// Jobs returns the prefetches, imports and hydrations, those that run first.
 	Jobs func() []Job
 
-	// Sources returns where the blobs of an image can be fetched from.
-	Sources func(store.Image) []transfer.Source
+	// Sources returns where the blobs of a table can be fetched from for who asks for it by a
+	// reference, or by a digest or nothing.
+	Sources func(ctx context.Context, table digest.Digest, name string) ([]transfer.Source, error)
 
 	// Repaired is called after the objects of a table were mended; snapshots that show it may
 	// need to be mended too.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -61,20 +60,20 @@ func (h *Handler) check(ctx context.Context, req VerifyRequest, event func(Verif
 	if !req.Repair || len(bad) == 0 {
 		return res, nil
 	}
-	err = h.repair(ctx, table, res, event)
+	err = h.repair(ctx, req.Name, table, res, event)
 	return res, err
 }
 
-// repair fetches the tables that need what is bad. It goes on after an error and returns the
-// first.
-func (h *Handler) repair(ctx context.Context, only digest.Digest, res *VerifyResult, event func(VerifyEvent)) error {
+// repair fetches the tables that need what is bad: all, or the one that was asked for by a name. It
+// goes on after an error and returns the first.
+func (h *Handler) repair(ctx context.Context, name string, only digest.Digest, res *VerifyResult, event func(VerifyEvent)) error {
 	tables, err := h.hurt(ctx, only, res.Bad)
 	if err != nil {
 		return err
 	}
 	var first error
 	for _, t := range tables {
-		names, err := h.repairTable(ctx, t, event)
+		names, err := h.repairTable(ctx, name, t, event)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -131,16 +130,18 @@ func (h *Handler) hurt(ctx context.Context, only digest.Digest, bad []store.Chec
 }
 
 // repairTable fetches what a table lacks, and returns the references of its images.
-func (h *Handler) repairTable(ctx context.Context, t digest.Digest, event func(VerifyEvent)) ([]string, error) {
+func (h *Handler) repairTable(ctx context.Context, name string, t digest.Digest, event func(VerifyEvent)) ([]string, error) {
 	images, err := h.Store.ImagesByTable(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
-	var sources []transfer.Source
 	for _, im := range images {
 		names = append(names, im.Refs...)
-		sources = append(sources, h.Sources(im)...)
+	}
+	sources, err := h.Sources(ctx, t, name)
+	if err != nil {
+		return nil, err
 	}
 	err = h.Store.Hydrate(ctx, t, store.HydrateOptions{Sources: sources, Progress: func(ps []store.Progress) {
 		e := VerifyEvent{Status: "repairing"}

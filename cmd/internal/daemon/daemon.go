@@ -21,11 +21,9 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/store"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/errdefs"
 	notify "github.com/coreos/go-systemd/v22/daemon"
-	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -107,12 +105,12 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	}
 	d.store.SetRate(int64(c.Lazy.Rate))
 	d.background = &background{
-		store: d.store, sources: d.laterSources, log: log,
+		store: d.store, sources: d.recorded, log: log,
 		options: store.ExposeOptions{Wait: true, Unverified: c.Lazy.Verify == config.VerifyAfter},
 	}
 	d.differ = differ.New(differ.Options{
 		Content: proxy.NewContentStore(d.containerd), Snapshotter: d.snapshotter, Store: d.store,
-		Upstream: d.sources, Log: log,
+		Upstream: d.pulled, Log: log,
 		Mode: d.mode, Unverified: c.Lazy.Verify == config.VerifyAfter, Background: d.background.start,
 	})
 	d.metrics = newMetrics(d.store, log)
@@ -165,34 +163,6 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 		},
 		Log: log,
 	}
-}
-
-// sources returns where the blobs of a table can be fetched from: where its images were
-// resolved, or, for an image that did not come through the facade, where containerd got the
-// table. The latter is not asked in addition: it is the same place, but containerd does not
-// always know the port.
-func (d *Daemon) sources(ctx context.Context, table digest.Digest, sources []differ.Repository) []transfer.Source {
-	var out []transfer.Source
-	images, err := d.store.ImagesByTable(ctx, table)
-	if err != nil {
-		d.log.Warn("images of a table are not known, asking where containerd got it", "digest", table, "err", err)
-	}
-	for _, im := range images {
-		out = append(out, d.facade.Sources(im)...)
-	}
-	if len(out) > 0 {
-		return out
-	}
-	var refs []remote.Ref
-	for _, s := range sources {
-		ref, err := remote.NewRef(s.Host, s.Name, table.String())
-		if err != nil {
-			d.log.Debug("source is not a repository", "ref", s.Host+"/"+s.Name, "err", err)
-			continue
-		}
-		refs = append(refs, ref)
-	}
-	return d.facade.Repositories(refs)
 }
 
 // Run serves until ctx ends, which is no error, or a part fails.

@@ -149,7 +149,7 @@ func (d *Daemon) takeOver(ctx context.Context, pl *pull, r admin.ImportRequest) 
 		return store.Image{}, err
 	}
 	d.log.Info("model taken over from Ollama", "ref", pl.ref, "dir", m.Dir(), "reflinked", pl.linked.Cloned, "linked", pl.linked.Hard)
-	return im, d.pulls.pinFor(ctx, pl, im)
+	return im, d.pulls.pinFor(ctx, pl, im, m.ref)
 }
 
 // importPlan says what an import would do. It leaves nothing in the store.

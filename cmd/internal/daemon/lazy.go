@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
-	"github.com/ballast-dev/ballast/store/transfer"
-	"github.com/opencontainers/go-digest"
 )
 
 // The directories below the root of the mount of files that are not complete.
@@ -50,11 +47,11 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 		}
 	}
 	for _, t := range tables {
-		sources, err := d.store.Sources(ctx, t)
+		sources, err := d.recorded(ctx, t)
 		if err != nil {
 			return err
 		}
-		d.background.start(t, d.laterSources(ctx, t, sources))
+		d.background.start(t, sources)
 	}
 	return nil
 }
@@ -106,16 +103,5 @@ func (d *Daemon) mode(sources []differ.Repository) differ.Mode {
 	if len(sources) == 0 {
 		return differ.Mode(d.config.Lazy.Mode)
 	}
-	return differ.Mode(d.config.Lazy.ModeOf(sources[0].Host + "/" + sources[0].Name))
-}
-
-// laterSources returns where to fetch the blobs of a table from that was got from these
-// repositories some time ago.
-func (d *Daemon) laterSources(ctx context.Context, table digest.Digest, repositories []string) []transfer.Source {
-	var sources []differ.Repository
-	for _, r := range repositories {
-		host, path, _ := strings.Cut(r, "/")
-		sources = append(sources, differ.Repository{Host: host, Name: path})
-	}
-	return d.sources(ctx, table, sources)
+	return differ.Mode(d.config.Lazy.ModeOf(sources[0].String()))
 }

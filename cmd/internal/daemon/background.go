@@ -36,7 +36,8 @@ const referredEvery = 5 * time.Second
 type background struct {
 	store   *store.Store
 	sources func(ctx context.Context, table digest.Digest) ([]transfer.Source, error)
-	options store.ExposeOptions // but for Sources
+	shown   func(store.Ref) bool // whether a snapshot shows its table
+	options store.ExposeOptions  // but for Sources
 	log     *slog.Logger
 
 	work sync.WaitGroup
@@ -204,27 +205,34 @@ func (b *background) expose(ctx context.Context, table digest.Digest, sources []
 	return b.store.Expose(ctx, table, o)
 }
 
-// resume goes on with what was on its way when the daemon ended: models that snapshots show
-// become readable again.
+// resume goes on with what was on its way when the daemon ended. Models that snapshots show become
+// readable again, in the order in which their pulls began: the first table that brings a file in a
+// way of its own is the one that counts, as before. A pull that had not ended shows nothing, so it
+// has no say in it. It returns the tables that are not complete: the rest is to be brought also of
+// those that could not be made readable.
 func (b *background) resume(ctx context.Context) (tables []digest.Digest, err error) {
 	refs, err := b.store.Refs(ctx, "snapshot/")
 	if err != nil {
 		return nil, err
 	}
+	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
+	done := map[digest.Digest]bool{}
 	for _, r := range refs {
-		if slices.Contains(tables, r.Table) {
+		if done[r.Table] || !b.shown(r) {
 			continue
 		}
+		done[r.Table] = true
 		sources, err := b.sources(ctx, r.Table)
 		if err == nil {
 			err = b.expose(ctx, r.Table, sources)
 		}
-		switch {
-		case errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err): // it never was shown
-			b.log.Debug("model is not readable before it is complete", "table", r.Table, "err", err)
-		case err != nil:
+		if err != nil {
 			b.log.Error("files of a model can not be read before it is complete", "table", r.Table, "err", err)
-		case b.store.Exposed(r.Table):
+		}
+		if errdefs.IsNotFound(err) { // the table itself: nobody can say what to bring
+			continue
+		}
+		if err != nil || b.store.Exposed(r.Table) {
 			tables = append(tables, r.Table)
 		}
 	}

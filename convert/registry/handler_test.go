@@ -380,7 +380,7 @@ func TestUpstreamErrors(t *testing.T) {
 		if challenge := got.header.Get("WWW-Authenticate"); (challenge != "") != (want == 401) {
 			t.Errorf("upstream %d: challenge %q", status, challenge)
 		}
-		if after := got.header.Get("Retry-After"); (after == "7") != (want == 429) {
+		if after := got.header.Get("Retry-After"); (after == "17") != (want == 429) {
 			t.Errorf("upstream %d: Retry-After %q", status, after)
 		}
 	}

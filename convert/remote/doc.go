@@ -12,7 +12,8 @@
 // hosts.toml says http.
 //
 // A manifest is one GET, never a HEAD, and there is no ping: the registry of Ollama knows
-// neither. Its digest is that of the bytes of that answer. The media type is read from the
+// neither. If no host gives it, and one says that it is overloaded or breaks off, all are asked again,
+// four times in a quarter of a minute at most; a registry can ask for a pause of up to ten seconds. Its digest is that of the bytes of that answer. The media type is read from the
 // body, since some registries answer text/plain. A host of Ollama gets the User-Agent of
 // Ollama (it refuses others for some models) and is asked for manifest lists as well.
 //

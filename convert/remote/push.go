@@ -190,7 +190,7 @@ func (r *Repository) PushManifest(ctx context.Context, object, mediaType string,
 	if err != nil {
 		return err
 	}
-	err = retry(ctx, func() error {
+	err = retry(ctx, final, func() error {
 		resp, err := r.send(r.pushScope(ctx), e, upload{
 			method: http.MethodPut, url: e.url(r.ref, "manifests/"+ref.Object()),
 			header: http.Header{"Content-Type": {mediaType}}, body: bytes.NewReader(p), size: int64(len(p)),

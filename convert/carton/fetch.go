@@ -56,19 +56,19 @@ func (f *fetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64
 		return io.NopCloser(bytes.NewReader(nil)), off, nil
 	case p.entry == nil:
 		body := &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.open(ctx, d, p.urls, size) }}
-		return transfer.Mark(body, private), 0, nil
+		return transfer.NewBody(ctx, body, private), 0, nil
 	case p.entry.Method == zipdir.Stored && (off > 0 || n < size || n > small):
 		body, err := f.stored(ctx, d, p.entry, off, n)
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, transfer.Foreign(ctx, err)
 		}
-		return transfer.Mark(body, private || f.c.src.Private()), off, nil
+		return transfer.NewBody(ctx, body, private || f.c.src.Private()), off, nil
 	}
 	body := &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.c.openEntry(ctx, p.entry) }}
 	if p.entry.Method == zipdir.Stored {
 		body.slots = nil
 	}
-	return transfer.Mark(body, private), 0, nil
+	return transfer.NewBody(ctx, body, private), 0, nil
 }
 
 // stored returns a range of a stored member.

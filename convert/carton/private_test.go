@@ -16,9 +16,9 @@ import (
 // gated is a registry whose blobs need credentials.
 type gated struct{ p []byte }
 
-func (g gated) Fetch(_ context.Context, _ digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
-	body, err := at(g.p).Range(context.Background(), off, n)
-	return transfer.Mark(body, true), off, err
+func (g gated) Fetch(ctx context.Context, _ digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
+	body, err := at(g.p).Range(ctx, off, n)
+	return transfer.NewBody(ctx, body, true), off, err
 }
 
 // TestPrivate checks that the files of a carton are as private as the carton, however they are

@@ -168,7 +168,7 @@ type cartonFetcher struct {
 func (f *cartonFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
 	c, err := f.h.cartons.get(ctx, f.key, f.open, f.fits, false)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, transfer.Foreign(ctx, err)
 	}
 	body, start, err := c.fetcher.Fetch(ctx, d, size, off, n)
 	if err != nil {

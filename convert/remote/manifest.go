@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
@@ -69,10 +70,10 @@ func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, err
 	}
 	var m Manifest
 	err = retry(ctx, lasting, func() error {
-		return r.each(ctx, caps, nil, func(e *endpoint) error {
+		return transfer.Foreign(ctx, r.each(ctx, caps, nil, func(e *endpoint) error {
 			m, err = r.manifest(ctx, e, ref)
 			return err
-		})
+		}))
 	})
 	if err != nil {
 		return Manifest{}, fmt.Errorf("manifest %s: %w", ref, err)

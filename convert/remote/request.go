@@ -41,13 +41,13 @@ type response struct {
 // do sends q to e with GET, authenticates where asked to, follows redirects, and returns the
 // answer if it is a success. Its Body ends with errdefs.ErrUnavailable if it stalls.
 func (r *Repository) do(ctx context.Context, e *endpoint, q request) (*response, error) {
-	ctx, cancel := context.WithCancelCause(docker.WithScope(ctx, "repository:"+r.ref.Repository+":pull"))
-	resp, err := r.follow(ctx, e, q)
+	own, cancel := context.WithCancelCause(docker.WithScope(ctx, "repository:"+r.ref.Repository+":pull"))
+	resp, err := r.follow(own, e, q)
 	if err != nil {
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = newStallBody(resp.Body, r.client.opts.Stall, ctx, cancel, resp.private)
+	resp.Body = newStallBody(ctx, resp.Body, r.client.opts.Stall, cancel, resp.private)
 	return resp, nil
 }
 

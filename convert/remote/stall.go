@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 )
 
@@ -22,10 +23,10 @@ var errStalled = errors.New("stalled")
 // minProgress bytes in the time it is waited for. The time between reads does not count.
 // Close ends the request.
 type stallBody struct {
+	ctx     context.Context // of the caller
 	body    io.ReadCloser
 	limit   time.Duration
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
+	cancel  context.CancelCauseFunc // of the request
 	private bool
 
 	stalled atomic.Bool
@@ -34,7 +35,7 @@ type stallBody struct {
 	got     int64         // bytes since left was limit
 }
 
-func newStallBody(body io.ReadCloser, limit time.Duration, ctx context.Context, cancel context.CancelCauseFunc, private bool) *stallBody {
+func newStallBody(ctx context.Context, body io.ReadCloser, limit time.Duration, cancel context.CancelCauseFunc, private bool) *stallBody {
 	b := &stallBody{body: body, limit: limit, left: limit, ctx: ctx, cancel: cancel, private: private}
 	b.timer = time.AfterFunc(limit, func() {
 		b.stalled.Store(true)
@@ -60,6 +61,8 @@ func (b *stallBody) Read(p []byte) (int, error) {
 		err = fmt.Errorf("less than %d bytes in %s: %w", minProgress, b.limit, errdefs.ErrUnavailable)
 	case b.ctx.Err() != nil:
 		err = context.Cause(b.ctx)
+	default:
+		err = transfer.Foreign(b.ctx, err)
 	}
 	return n, err
 }

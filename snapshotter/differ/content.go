@@ -179,16 +179,17 @@ func (f *ContentFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, 
 	case errdefs.IsNotFound(err):
 		return nil, 0, missing
 	case err != nil:
-		return nil, 0, fmt.Errorf("content store: blob %s: %w", d, err)
+		return nil, 0, fmt.Errorf("content store: blob %s: %w", d, transfer.Foreign(ctx, err))
 	case info.Size != size || !f.has(info.Labels):
 		return nil, 0, missing
 	}
 	ra, err := f.Content.ReaderAt(ctx, ocispec.Descriptor{Digest: d, Size: size})
 	if err != nil {
-		return nil, 0, fmt.Errorf("content store: blob %s: %w", d, err)
+		return nil, 0, fmt.Errorf("content store: blob %s: %w", d, transfer.Foreign(ctx, err))
 	}
 	r := bufio.NewReaderSize(io.NewSectionReader(ra, off, n), int(min(n, contentBuffer)))
-	return &section{Reader: r, Closer: ra}, off, nil
+	// Private, as nobody knows what credentials the pull had that brought it.
+	return transfer.NewBody(ctx, section{r, ra}, true), off, nil
 }
 
 // has says whether a blob with these labels is there for f.
@@ -204,6 +205,3 @@ type section struct {
 	io.Reader
 	io.Closer
 }
-
-// Private implements transfer.Body: nobody knows what credentials the pull had that brought it.
-func (section) Private() bool { return true }

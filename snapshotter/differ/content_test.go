@@ -2,6 +2,8 @@ package differ
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -103,6 +105,38 @@ func TestContentFetcherTellsNothing(t *testing.T) {
 		if s != texts[0] || strings.Contains(s, "12345") {
 			t.Errorf("%q differs from %q, or has the size", s, texts[0])
 		}
+	}
+}
+
+// A connection to containerd that is closed is no end of the pull that reads from it.
+func TestContentFetcherClosed(t *testing.T) {
+	n := newNode(t)
+	p := random(1, 3<<20)
+	desc := n.put(t, "application/octet-stream", p, nil)
+	c, err := Dial(n.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &ContentFetcher{Content: c, Namespace: namespace}
+	body, _, err := f.Fetch(t.Context(), desc.Digest, desc.Size, 0, desc.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, readErr := io.ReadAll(body)
+	_, _, fetchErr := f.Fetch(t.Context(), desc.Digest, desc.Size, 0, 1)
+	for what, err := range map[string]error{"read": readErr, "fetch": fetchErr} {
+		if !errdefs.IsUnavailable(err) || errors.Is(err, context.Canceled) {
+			t.Errorf("%s: got %v, want unavailable", what, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := f.Fetch(ctx, desc.Digest, desc.Size, 0, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end of the pull: got %v, want canceled", err)
 	}
 }
 

@@ -81,7 +81,7 @@ func (m *localModel) Fetch(ctx context.Context, d digest.Digest, size, off, n in
 	if err != nil {
 		return nil, 0, err
 	}
-	return transfer.Mark(body, true), start, nil
+	return transfer.NewBody(ctx, body, true), start, nil
 }
 
 // explain says what can be done about an error.

@@ -21,7 +21,7 @@
 //
 // Blobs come over HTTP/1.1 (several connections of it are faster than one of HTTP/2) and are
 // never decompressed: the digest is over the bytes as stored. The place a registry redirects
-// a blob to is remembered until it fails. An answer without a byte for Options.Stall ends.
+// a blob to is remembered until it fails. An answer that brings next to nothing for Options.Stall ends.
 // Nothing read here is trusted; the store compares digests.
 //
 // # URLs

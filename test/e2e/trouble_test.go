@@ -159,10 +159,16 @@ func TestBadBytes(t *testing.T) {
 // TestBadWire lets connections break and servers be poor: pulls succeed nevertheless.
 func TestBadWire(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
+	manifests := func(r *http.Request) bool {
+		return r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/manifests/")
+	}
 	for i, tt := range []struct {
 		name  string
-		fault node.Fault
+		fault node.Fault // of the weights, if it does not say of what
 	}{
+		{"manifest breaks", node.Fault{Match: manifests, CutAfter: 10, Times: 1}},
+		{"manifest is busy", node.Fault{Match: manifests, Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}, Times: 1}},
+		{"manifest is behind a bad gateway", node.Fault{Match: manifests, Status: http.StatusBadGateway, Times: 2}},
 		{"connections break", node.Fault{CutAfter: 300_000, Times: 5}},
 		{"no ranges", node.Fault{NoRange: true}},
 		{"busy", node.Fault{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}, Times: 2}},
@@ -174,7 +180,9 @@ func TestBadWire(t *testing.T) {
 			b := converttest.ModelPackRaw(converttest.Files(w))
 			b.Name += "-" + strings.ReplaceAll(tt.name, " ", "-")
 			ref := push(t, n, b)
-			tt.fault.Match = node.Blob(digest.FromBytes(w))
+			if tt.fault.Match == nil {
+				tt.fault.Match = node.Blob(digest.FromBytes(w))
+			}
 			defer n.Registry.Wire.Add(tt.fault)()
 			mustPull(t, n, "ballast", ref)
 			wantFiles(t, n, ref, states(b))

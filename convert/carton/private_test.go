@@ -62,3 +62,21 @@ func TestPrivate(t *testing.T) {
 		})
 	}
 }
+
+// TestPrivateLinks has the weights at a URL elsewhere, plain or with what can be a signature.
+func TestPrivateLinks(t *testing.T) {
+	weights := storetest.Random(5, 9<<20)
+	s := serve(t, map[string]http.HandlerFunc{"/w": content(weights)})
+	for url, private := range map[string]bool{s.URL + "/w": false, s.URL + "/w?sig=x": true} {
+		c := open(t, at(linked(weights, url).Bytes()), options(t))
+		size := int64(len(weights))
+		body, _, err := c.Fetcher().Fetch(t.Context(), digest.FromBytes(weights), size, 0, size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := transfer.IsPrivate(body); got != private {
+			t.Errorf("%s: private %t, want %t", url, got, private)
+		}
+		body.Close()
+	}
+}

@@ -222,6 +222,9 @@ func (b *background) resume(ctx context.Context) (tables []digest.Digest, err er
 			continue
 		}
 		done[r.Table] = true
+		if _, err := b.store.Files(ctx, r.Table); err == nil {
+			continue // complete
+		}
 		sources, err := b.sources(ctx, r.Table)
 		if err == nil {
 			err = b.expose(ctx, r.Table, sources)

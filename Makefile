@@ -10,7 +10,7 @@ LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/admin.version=$(
 # The race detector is slow on two cores: it runs where goroutines share state.
 RACE := ./store/... ./snapshotter/lazy/... ./convert/registry/... ./convert/remote/...
 
-# For fuzz: the target (all if empty) and the time for each.
+# For fuzz: the target (all if empty). T is the time for each, or for soak.
 F ?= .
 T ?= 20s
 
@@ -67,6 +67,14 @@ fuzz: ## Fuzz the parsers; F=FuzzX for one, T=1m for the time of each
 	while IFS=: read -r file f; do f=$${f#func }; \
 		if [[ $$f =~ $(F) ]]; then echo "== $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(T) "./$$(dirname "$$file")"; fi; \
 	done
+
+.PHONY: crash
+crash: ## Kill the store at every call that changes the disk, and look what is left
+	go test -count=1 -v -timeout 1h -run TestCrashPoints ./store -crash-points 0
+
+.PHONY: soak
+soak: ## Random work on a store, with kills, a full disk and bad registries; T=1h for how long
+	go test -race -count=1 -v -timeout 24h -run TestSoak ./store -soak $(T)
 
 .PHONY: bench
 bench: build tools ## Measure against plain limits and stock containerd, print one table

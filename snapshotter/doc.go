@@ -1,7 +1,7 @@
 // Package snapshotter is a containerd snapshotter that shows models.
 //
 // It is containerd's overlay snapshotter, embedded, with three additions: it claims the
-// blob layers of a converted image, so that containerd never downloads them; it shows the
+// blob layers of a converted image as remote snapshots, which containerd never downloads; it shows the
 // files of a table layer without copying their bytes; and it builds the mounts of a chain
 // that holds a model. Everything else, ordinary images above all, is overlay's, unchanged.
 //
@@ -15,6 +15,7 @@
 // # On disk
 //
 //	<root>/metadata.db                    overlay's metadata: names, parents, labels
+//	<root>/metadata.db.damaged-<time>     what was set aside; see Doubt
 //	<root>/hide/sha256                    a whiteout over the store's objects
 //	<root>/snapshots/<id>/fs/             files, or stubs of files
 //	<root>/snapshots/<id>/work/           overlayfs's own
@@ -29,7 +30,27 @@
 // objects. It is made before the table is hydrated and removed after the metadata of the
 // snapshot; Reconcile mends what a crash in between left over.
 //
-// # Claiming
+// # Doubt
+//
+// What the root says is compared before it is believed, because it can be damaged, copied without
+// attributes, or put back from a backup. Three say what a committed snapshot shows: its marker, the
+// label dev.ballast.shows in the metadata, and the reference in the store. If the marker does not
+// say what the label says, the snapshot is not mounted: as an ordinary directory, stubs are zeros.
+//
+//	New        metadata.db is read whole, as bytes, before bbolt maps it: every page is used
+//	           or free once, and no id, parent or time can not be. What is damaged is set aside as
+//	           metadata.db.damaged-<time>, and no id that a directory has is given again.
+//	Reconcile  Directories and references that no snapshot has are removed, but not after the
+//	           metadata was lost, and never what is mounted in any process's namespace. Every
+//	           marker has its reference, also one of a directory that the metadata does not know.
+//	Inspect    Some stubs of every model are compared with its table. A snapshot that is not
+//	           right is marked as not shown, shown again, and only then marked as shown.
+//	serving    Cleanup is Reconcile's first half. Verify compares every file with its table,
+//	           without reading content; Refresh shows again.
+//
+// What can not be mended is refused with the command to run.
+//
+// # Remote snapshots
 //
 // Prepare of a blob layer commits an empty snapshot at once and answers
 // errdefs.ErrAlreadyExists, which tells containerd that the layer needs no bytes. An image
@@ -38,11 +59,9 @@
 // layer can have (store.BlobDiffID) and its chainID follows from that diffID. An empty
 // snapshot can thus never have the name of a layer with content.
 //
-// # Two ways of showing a model
+// # Two backends
 //
-// Stubs: each file is an empty, sparse file of the right name, mode, mtime and size, with
-// the extended attributes trusted.overlay.metacopy and trusted.overlay.redirect, the latter
-// naming the object. The mount has the store's objects as data-only lower layer:
+// Package tree makes the files. As stubs, they have the store's objects as data-only lower layer:
 //
 //	lowerdir=<snapshot>:…::<objects>,metacopy=on
 //
@@ -60,11 +79,9 @@
 // was not is read through the lazy mount; and mounts made after the last file was complete do not
 // have that layer at all, so that nothing needs it any more.
 //
-// Links: each file is a hard link to its object. Works everywhere, but a link has the mode
-// and the mtime of the object: a file whose mode differs is copied if it has at most 1 MiB,
-// otherwise it has the mode of the object. Snapshots and objects must be on one file system.
+// As links, they need nothing more, but have the mode and the mtime of their object.
 //
-// Which way a snapshot was made is in its marker, so that both can be mounted at any time.
+// Which backend a snapshot has is in its marker, so that both can be mounted at any time.
 // Probe finds out what works by trying it.
 //
 // # Mounts

@@ -24,9 +24,9 @@ const (
 	imageVolumes = "/image-volumes/"
 )
 
-// claimable returns the name of the snapshot to claim for a Prepare with these labels on
+// remoteTarget returns the name of the remote snapshot for a Prepare with these labels on
 // this parent, or "" if they are not those of a blob layer.
-func claimable(labels map[string]string, parent string) string {
+func remoteTarget(labels map[string]string, parent string) string {
 	ref, err := verify.ParseDigest(labels[snapshots.LabelSnapshotRef])
 	if err != nil {
 		return ""

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -17,7 +18,7 @@ import (
 // A model is shown before it is complete, with one more data-only layer; a mount that is made when it
 // is complete does not have it.
 func TestShowBeforeComplete(t *testing.T) {
-	n := newNode(t, Stubs)
+	n := newNode(t, tree.Stubs)
 	p := random(7, 3<<20)
 	m := newModel().file("model.bin", 0o640, p).inline("config.json", 0o644, "{}")
 	for i := range m.table.Files {

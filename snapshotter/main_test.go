@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -29,8 +30,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// writeEnv makes the test binary a writer of the database that it names.
+const writeEnv = "BALLAST_TEST_WRITE"
+
 // Mounts need root. A skipped test would look like a passed one, so there is no skip.
 func TestMain(m *testing.M) {
+	if path := os.Getenv(writeEnv); path != "" {
+		fmt.Fprintln(os.Stderr, writeRole(path))
+		os.Exit(1)
+	}
 	if os.Getuid() != 0 {
 		fmt.Fprintln(os.Stderr, "the tests of the snapshotter mount; run them as root")
 		os.Exit(1)
@@ -38,7 +46,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-var ways = []Way{Stubs, Links}
+var backends = []tree.Backend{tree.Stubs, tree.Links}
 
 // A node is a store and a snapshotter in a directory of their own.
 type node struct {
@@ -47,7 +55,7 @@ type node struct {
 	dir   string
 }
 
-func newNode(t *testing.T, way Way) *node {
+func newNode(t *testing.T, way tree.Backend) *node {
 	t.Helper()
 	dir := t.TempDir()
 	st, err := store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1})
@@ -65,7 +73,7 @@ func newNode(t *testing.T, way Way) *node {
 }
 
 // open opens the snapshotter, as a new daemon does.
-func (n *node) open(t *testing.T, way Way) {
+func (n *node) open(t *testing.T, way tree.Backend) {
 	t.Helper()
 	if n.Snapshotter != nil {
 		if err := n.Snapshotter.Close(); err != nil {

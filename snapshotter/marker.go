@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -28,8 +29,8 @@ type marker struct {
 	// Table is the file table shown in the snapshot.
 	Table digest.Digest `json:"table,omitempty"`
 
-	// Show is the way it is shown: Stubs or Links.
-	Show Way `json:"show,omitempty"`
+	// Show is the backend.
+	Show tree.Backend `json:"show,omitempty"`
 
 	// Shown is true when every file is in place and durable.
 	Shown bool `json:"shown,omitempty"`
@@ -49,7 +50,7 @@ func (m marker) validate() error {
 	if err := m.Table.Validate(); err != nil {
 		return err
 	}
-	if m.Show != Stubs && m.Show != Links {
+	if m.Show != tree.Stubs && m.Show != tree.Links {
 		return fmt.Errorf("shown as %q", m.Show)
 	}
 	if m.Size < 0 || m.Inodes < 0 {
@@ -126,17 +127,12 @@ func writeMarker(dir string, m marker) error {
 	if err != nil {
 		return fmt.Errorf("write %s of snapshot %s: %w", markerName, filepath.Base(dir), err)
 	}
-	return syncDir(root, ".")
-}
-
-// syncDir makes the entries of a directory durable.
-func syncDir(root *os.Root, dir string) error {
-	f, err := root.Open(dir)
+	top, err := root.Open(".")
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	return f.Sync()
+	defer top.Close()
+	return top.Sync()
 }
 
 // emptyDir says whether a directory has no entries.

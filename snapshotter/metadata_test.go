@@ -89,7 +89,7 @@ func TestThroughMetadata(t *testing.T) {
 			t.Fatal(err)
 		}
 		dir, unmount := mountAll(t, mounts)
-		if diff := m.differences(t, n.Way(), dir); diff != "" {
+		if diff := m.differences(t, n.Backend(), dir); diff != "" {
 			t.Errorf("%s: (-got +want):\n%s", ns, diff)
 		}
 		unmount()

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
@@ -28,8 +29,16 @@ type chain struct {
 
 // chain returns the chain of an active snapshot or view.
 func (s *Snapshotter) chain(ctx context.Context, key string) (c chain, err error) {
+	var labels []string // one for each of ParentIDs
 	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
-		c.Snapshot, err = storage.GetSnapshot(ctx, key)
+		if c.Snapshot, err = storage.GetSnapshot(ctx, key); err != nil {
+			return err
+		}
+		_, info, _, err := storage.GetInfo(ctx, key)
+		for err == nil && info.Parent != "" {
+			_, info, _, err = storage.GetInfo(ctx, info.Parent)
+			labels = append(labels, info.Labels[labelShows])
+		}
 		return err
 	})
 	if err != nil {
@@ -37,7 +46,7 @@ func (s *Snapshotter) chain(ctx context.Context, key string) (c chain, err error
 	}
 	c.parents = make([]marker, len(c.ParentIDs))
 	for i, id := range c.ParentIDs {
-		if c.parents[i], err = readMarker(s.snapshotDir(id)); err != nil {
+		if c.parents[i], err = s.trusted(id, labels[i]); err != nil {
 			return chain{}, err
 		}
 	}
@@ -57,7 +66,7 @@ func (c chain) ours() bool {
 // tables returns the tables that the parents show as stubs.
 func (c chain) tables() (tables []digest.Digest) {
 	for _, m := range c.parents {
-		if m.Show == Stubs {
+		if m.Show == tree.Stubs {
 			tables = append(tables, m.Table)
 		}
 	}
@@ -71,9 +80,9 @@ func (c chain) lowers() (ids []string, stubs bool, err error) {
 		case m.Empty:
 			continue
 		case m.Table != "" && !m.Shown:
-			return nil, false, fmt.Errorf("snapshot %s: model %s is not complete: %w", c.ParentIDs[i], m.Table, errdefs.ErrUnavailable)
+			return nil, false, fmt.Errorf("snapshot %s: model %s is not shown whole; %s: %w", c.ParentIDs[i], m.Table, cure, errdefs.ErrUnavailable)
 		}
-		stubs = stubs || m.Show == Stubs
+		stubs = stubs || m.Show == tree.Stubs
 		ids = append(ids, c.ParentIDs[i])
 	}
 	return ids, stubs, nil
@@ -142,9 +151,9 @@ func (s *Snapshotter) dataLayers(c chain) ([]string, error) {
 		if lazy == nil {
 			return nil, fmt.Errorf("model %s is not complete, and can not be mounted before: %w", t, errdefs.ErrUnavailable)
 		}
-		return []string{s.objects, *lazy}, nil
+		return []string{s.objects.Dir, *lazy}, nil
 	}
-	return []string{s.objects}, nil
+	return []string{s.objects.Dir}, nil
 }
 
 // lowerList returns the directories of parents, top first.

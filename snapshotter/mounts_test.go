@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -39,7 +40,7 @@ func (n *node) claimBlobs(t *testing.T, count int) string {
 
 // A model of many blobs is one mount of two directories.
 func TestManyBlobs(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			m := awkward()
@@ -50,7 +51,7 @@ func TestManyBlobs(t *testing.T) {
 				t.Fatal(err)
 			}
 			lower := n.dirOf(t, "model")
-			if way == Stubs {
+			if way == tree.Stubs {
 				lower += "::" + n.store.ObjectsDir()
 			}
 			if got := lowerdir(mounts); got != lower {
@@ -122,8 +123,8 @@ func TestPlainMounts(t *testing.T) {
 // The shapes of chains with something of ours in them.
 func TestMountShapes(t *testing.T) {
 	n := newNode(t, Auto)
-	if n.Way() != Stubs {
-		t.Fatalf("models are shown as %s; the tests need a kernel with data-only layers", n.Way())
+	if n.Backend() != tree.Stubs {
+		t.Fatalf("models are shown as %s; the tests need a kernel with data-only layers", n.Backend())
 	}
 	blobs := n.claimBlobs(t, 3)
 	n.commit(t, "model", blobs, newModel().file("w", 0o644, random(1, 9000)))
@@ -192,7 +193,7 @@ func toSet(list []string) map[string]bool {
 
 // A container that writes to a model gets a copy of its own.
 func TestContainerWrites(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			content := random(1, 1<<20)
@@ -244,7 +245,7 @@ func TestContainerWrites(t *testing.T) {
 
 // A container that changed files of a model, committed as an image of its own.
 func TestCommitContainer(t *testing.T) {
-	n := newNode(t, Stubs)
+	n := newNode(t, tree.Stubs)
 	n.commit(t, "model", "", newModel().file("a", 0o644, random(1, 5000)).file("b", 0o644, random(2, 5000)))
 	mounts, err := n.Prepare(t.Context(), "c", "model")
 	if err != nil {
@@ -275,7 +276,7 @@ func TestCommitContainer(t *testing.T) {
 
 // Reads need the kernel alone: nothing of ours runs any more.
 func TestReadWithoutDaemon(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			content := random(1, 2<<20)
@@ -311,7 +312,7 @@ func TestReadWithoutDaemon(t *testing.T) {
 
 // Linked models have mounts that containerd can shorten, however many layers there are.
 func TestManyLayersOnLinks(t *testing.T) {
-	n := newNode(t, Links)
+	n := newNode(t, tree.Links)
 	n.commit(t, "layer0", n.claimBlobs(t, 2), newModel().file("w", 0o644, random(1, 100)))
 	const layers = 110
 	for i := 1; i <= layers; i++ {
@@ -324,7 +325,7 @@ func TestManyLayersOnLinks(t *testing.T) {
 
 // What does not fit into mount(2) is an error that says so, and leaves no snapshot.
 func TestTooManyLayers(t *testing.T) {
-	n := newNode(t, Stubs)
+	n := newNode(t, tree.Stubs)
 	n.commit(t, "layer0", "", newModel().file("w", 0o644, random(1, 100)))
 	layers := os.Getpagesize()/len(n.dirOf(t, "layer0")) + 2
 	var err error
@@ -373,7 +374,7 @@ func TestImageVolume(t *testing.T) {
 	}
 	m := newModel().file("w", 0o644, random(1, 5000))
 	n.commit(t, "model", "", m)
-	if diff := m.differences(t, n.Way(), n.container(t, key("model"), "model")); diff != "" {
+	if diff := m.differences(t, n.Backend(), n.container(t, key("model"), "model")); diff != "" {
 		t.Errorf("model (-got +want):\n%s", diff)
 	}
 }

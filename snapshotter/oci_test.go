@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -22,7 +23,7 @@ func (c client) SnapshotService(string) snapshots.Snapshotter { return c.s }
 
 // containerd looks for users in the layers of a container without mounting it.
 func TestUsersOfContainer(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			ctx := namespaces.WithNamespace(t.Context(), "default")
@@ -59,7 +60,7 @@ func TestUsersOfContainer(t *testing.T) {
 // A read-only mount that containerd makes of a container shows what the container sees, and
 // nothing of the store.
 func TestReadonlyOfContainer(t *testing.T) {
-	n := newNode(t, Stubs)
+	n := newNode(t, tree.Stubs)
 	n.commit(t, "model", "", newModel().file("w", 0o644, random(1, 5000)).file("d/e", 0o600, random(2, 5000)))
 	n.commit(t, "other", "", newModel().file("secret", 0o644, random(3, 5000)))
 	n.layer(t, "above", "model", func(dir string) { write(t, filepath.Join(dir, "x"), "x") })
@@ -89,7 +90,7 @@ func TestReadonlyOfContainer(t *testing.T) {
 
 // Without the whiteout a read-only mount of containerd's would show all objects.
 func TestHide(t *testing.T) {
-	n := newNode(t, Stubs)
+	n := newNode(t, tree.Stubs)
 	n.commit(t, "model", "", newModel().file("w", 0o644, random(1, 5000)))
 	name := whiteout(n.hideDir())
 	damages := map[string]func() error{
@@ -107,7 +108,7 @@ func TestHide(t *testing.T) {
 		if _, err := n.Prepare(t.Context(), "c", "model"); !errdefs.IsDataLoss(err) {
 			t.Errorf("%s: got %v, want data loss", what, err)
 		}
-		n.open(t, Stubs)
+		n.open(t, tree.Stubs)
 		if _, err := n.Prepare(t.Context(), "c", "model"); err != nil {
 			t.Errorf("%s, after a restart: %v", what, err)
 		}

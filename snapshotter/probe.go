@@ -2,62 +2,66 @@ package snapshotter
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
 
-// Abilities says which ways of showing a model work. A nil error means that it does.
+// Abilities says which backends work. A nil error means that it does.
 type Abilities struct {
 	Stubs error
 	Links error
 }
 
 // Best returns Stubs if that works, otherwise Links, or an error if neither does.
-func (a Abilities) Best() (Way, error) {
+func (a Abilities) Best() (tree.Backend, error) {
 	switch {
 	case a.Stubs == nil:
-		return Stubs, nil
+		return tree.Stubs, nil
 	case a.Links == nil:
-		return Links, nil
+		return tree.Links, nil
 	}
 	return "", fmt.Errorf("models can not be shown: stubs: %w; links: %w", a.Stubs, a.Links)
 }
 
-// Probe tries both ways of showing a model, with a mount of its own that is gone on return.
+// Probe tries both backends, with a mount of its own that is gone on return.
 // dir is a directory on the file system of the snapshots, objects that of the store's
 // objects. Probe writes to temporary directories in dir only.
 func Probe(dir, objects string) Abilities {
 	return Abilities{Stubs: probe(dir, probeStubs), Links: probeLinks(dir, objects)}
 }
 
-// choose returns the way asked for if it works.
-func choose(way Way, dir, objects string, log *slog.Logger) (Way, error) {
-	switch way {
+// choose returns the backend asked for if it works.
+func choose(b tree.Backend, dir, objects string, log *slog.Logger) (tree.Backend, error) {
+	switch b {
 	case "", Auto:
 		a := Probe(dir, objects)
 		best, err := a.Best()
-		if err == nil && best == Links {
+		if err == nil && best == tree.Links {
 			log.Warn("models are shown as hard links: files have the mode and time of their object", "err", a.Stubs)
 		}
 		return best, err
-	case Stubs:
+	case tree.Stubs:
 		if err := probe(dir, probeStubs); err != nil {
 			return "", fmt.Errorf("show models as stubs: %w: %w", err, errdefs.ErrNotImplemented)
 		}
-	case Links:
+	case tree.Links:
 		if err := probeLinks(dir, objects); err != nil {
 			return "", fmt.Errorf("show models as links: %w: %w", err, errdefs.ErrNotImplemented)
 		}
 	default:
-		return "", fmt.Errorf("show models as %q: not one of %s, %s, %s: %w", way, Auto, Stubs, Links, errdefs.ErrInvalidArgument)
+		return "", fmt.Errorf("show models as %q: not one of %s, %s, %s: %w", b, Auto, tree.Stubs, tree.Links, errdefs.ErrInvalidArgument)
 	}
-	return way, nil
+	return b, nil
 }
 
 // probe calls f with a new directory in dir.
@@ -104,18 +108,12 @@ func probeStubs(dir string) (err error) {
 	if err := os.WriteFile(at("data/object"), content, 0o444); err != nil {
 		return err
 	}
-	stub := at("lower/stub")
-	if err := os.WriteFile(stub, nil, 0o644); err != nil {
+	object := tree.Objects{Dir: at("data"),
+		Name: func(digest.Digest) string { return "object" },
+		Size: func(digest.Digest) (int64, error) { return int64(len(content)), nil }}
+	stub := filetable.File{Path: "stub", Type: filetable.TypeReg, Mode: 0o644, Size: int64(len(content)), Digest: digest.FromBytes(content)}
+	if _, err := tree.Show(context.Background(), at("lower"), object, tree.Stubs, []filetable.File{stub}); err != nil {
 		return err
-	}
-	if err := os.Truncate(stub, int64(len(content))); err != nil {
-		return err
-	}
-	if err := unix.Setxattr(stub, xattrRedirect, []byte("/object"), 0); err != nil {
-		return fmt.Errorf("set %s: %w", xattrRedirect, err)
-	}
-	if err := unix.Setxattr(stub, xattrMetacopy, nil, 0); err != nil {
-		return fmt.Errorf("set %s: %w", xattrMetacopy, err)
 	}
 	options := "lowerdir=" + at("lower") + "::" + at("data") + ",metacopy=on,upperdir=" + at("upper") + ",workdir=" + at("work")
 	if err := unix.Mount("overlay", at("mnt"), "overlay", 0, options); err != nil {

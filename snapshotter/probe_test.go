@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
@@ -13,7 +14,7 @@ func TestProbe(t *testing.T) {
 	n := newNode(t, Auto)
 	dir := t.TempDir()
 	if a := Probe(dir, n.store.ObjectsDir()); a.Stubs != nil || a.Links != nil {
-		t.Errorf("got %v, want both ways", a)
+		t.Errorf("got %v, want both backends", a)
 	}
 	if empty, err := emptyDir(dir); err != nil || !empty {
 		t.Errorf("probing left something: %v, %v", empty, err)
@@ -30,7 +31,7 @@ func TestProbe(t *testing.T) {
 	if a := Probe(other, n.store.ObjectsDir()); !errors.Is(a.Links, unix.EXDEV) {
 		t.Errorf("on another file system: got %v, want %v", a.Links, unix.EXDEV)
 	}
-	if _, err := New(filepath.Join(other, "s"), n.store, Options{Show: Links}); !errdefs.IsNotImplemented(err) {
+	if _, err := New(filepath.Join(other, "s"), n.store, Options{Show: tree.Links}); !errdefs.IsNotImplemented(err) {
 		t.Errorf("links on another file system: got %v, want not implemented", err)
 	}
 	if a := Probe(filepath.Join(dir, "missing"), n.store.ObjectsDir()); a.Stubs == nil || a.Links == nil {
@@ -42,7 +43,7 @@ func TestProbe(t *testing.T) {
 	if _, err := (Abilities{Stubs: unix.EPERM, Links: unix.EXDEV}).Best(); !errors.Is(err, unix.EPERM) || !errors.Is(err, unix.EXDEV) {
 		t.Errorf("neither: got %v, want both reasons", err)
 	}
-	if got, err := (Abilities{Stubs: unix.EPERM}).Best(); got != Links || err != nil {
-		t.Errorf("no stubs: got %v, %v, want %v", got, err, Links)
+	if got, err := (Abilities{Stubs: unix.EPERM}).Best(); got != tree.Links || err != nil {
+		t.Errorf("no stubs: got %v, %v, want %v", got, err, tree.Links)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,29 +44,29 @@ func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) 
 	return nil
 }
 
-// Reconcile makes the store's references agree with the snapshots: references of snapshots
-// that are gone are removed, and a model without a reference gets one. Call it once before
-// serving.
+// Reconcile makes the store's references agree with the snapshots: what is left of snapshots that
+// are gone is removed (Cleanup), and every model has a reference, also one that only its directory
+// tells of. Call it once before serving.
+//
+// Nothing is removed while the metadata may have forgotten snapshots: that waits for the next Cleanup.
 func (s *Snapshotter) Reconcile(ctx context.Context) error {
-	if err := s.dropRefs(ctx); err != nil {
-		return err
+	if !s.unsure {
+		if err := s.Cleanup(ctx); err != nil { // nothing is lost by it
+			s.log.WarnContext(ctx, "what is left of snapshots that are gone stays until the next cleanup", "err", err)
+		}
 	}
 	refs, err := s.refs(ctx)
 	if err != nil {
 		return err
 	}
-	ids, err := s.ids(ctx)
+	dirs, err := s.dirs()
 	if err != nil {
 		return err
 	}
-	for _, id := range slices.Sorted(maps.Keys(ids)) {
+	for _, id := range dirs {
 		m, err := readMarker(s.snapshotDir(id))
-		if err != nil {
-			s.log.ErrorContext(ctx, "snapshot can not be mounted; remove its image and pull it again", "snapshot", id, "err", err)
-			continue
-		}
-		if m.Table == "" || refs[id] == m.Table {
-			continue
+		if err != nil || m.Table == "" || refs[id] != "" {
+			continue // Inspect looks at what is damaged, or does not agree
 		}
 		if err := s.store.AddRef(ctx, refName(id), m.Table, time.Time{}); err != nil {
 			s.log.WarnContext(ctx, "model of a snapshot is not in the store; its files can not be read", "snapshot", id, "table", m.Table, "err", err)
@@ -74,19 +75,35 @@ func (s *Snapshotter) Reconcile(ctx context.Context) error {
 	return nil
 }
 
-// dropRefs removes the references of snapshots that are gone. Ids are never used again, so
-// it may run at any time.
-func (s *Snapshotter) dropRefs(ctx context.Context) error {
+// Cleanup removes the directories and references of snapshots that are gone, but for those that
+// are part of a mount somewhere: if the metadata was lost, a container may run in them. They go
+// with the first Cleanup after they were unmounted.
+func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	refs, err := s.refs(ctx) // before ids: what is in refs and not in ids is gone
 	if err != nil {
 		return err
 	}
-	ids, err := s.ids(ctx)
+	gone, err := s.gone(ctx, refs)
+	if err != nil || len(gone) == 0 {
+		return err
+	}
+	mounted, err := s.mounted(gone)
 	if err != nil {
 		return err
 	}
-	for _, id := range slices.Sorted(maps.Keys(refs)) {
-		if _, ok := ids[id]; ok {
+	for _, id := range gone {
+		if mounted[id] {
+			s.log.WarnContext(ctx, "directory of a snapshot that is not known stays while it is mounted", "snapshot", id)
+			continue
+		}
+		// A reference can have any name.
+		if filepath.Base(id) == id && id != "." && id != ".." {
+			if err := os.RemoveAll(s.snapshotDir(id)); err != nil {
+				s.log.WarnContext(ctx, "directory of a snapshot that is gone stays until the next cleanup", "snapshot", id, "err", err)
+				continue
+			}
+		}
+		if _, ok := refs[id]; !ok {
 			continue
 		}
 		if err := s.store.RemoveRef(ctx, refName(id)); err != nil {
@@ -94,6 +111,40 @@ func (s *Snapshotter) dropRefs(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// gone returns the names of directories and references that belong to no snapshot. Ids are never
+// used again, so it stays true.
+func (s *Snapshotter) gone(ctx context.Context, refs map[string]digest.Digest) (gone []string, err error) {
+	// In a transaction that writes, no snapshot is being made.
+	err = s.meta.WithTransaction(ctx, true, func(ctx context.Context) error {
+		ids, err := storage.IDMap(ctx)
+		if err != nil {
+			return err
+		}
+		dirs, err := s.dirs()
+		if err != nil {
+			return err
+		}
+		for _, id := range slices.AppendSeq(dirs, maps.Keys(refs)) {
+			if _, ok := ids[id]; !ok {
+				gone = append(gone, id)
+			}
+		}
+		return nil
+	})
+	slices.Sort(gone)
+	return slices.Compact(gone), err
+}
+
+// dirs returns the names in the directory of the snapshots: ids, and what a crash left.
+func (s *Snapshotter) dirs() ([]string, error) {
+	f, err := os.Open(filepath.Join(s.root, "snapshots"))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(0)
 }
 
 // refs returns the table that the store holds for each snapshot id.

@@ -3,9 +3,8 @@ package snapshotter
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -23,29 +22,6 @@ func (s *Snapshotter) Show(ctx context.Context, id string, table digest.Digest) 
 	return s.show(ctx, id, table)
 }
 
-// Refresh mends the snapshots that show a table, after its objects were mended: a file that
-// is not what the table and the store say is replaced. What a container has open stays as
-// it was until it is closed.
-func (s *Snapshotter) Refresh(ctx context.Context, table digest.Digest) error {
-	ids, err := s.ids(ctx)
-	if err != nil {
-		return err
-	}
-	for _, id := range slices.Sorted(maps.Keys(ids)) {
-		m, err := readMarker(s.snapshotDir(id))
-		if err != nil {
-			return err
-		}
-		if m.Table != table || !m.Shown {
-			continue
-		}
-		if err := s.show(ctx, id, table); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // show makes the directory of snapshot id agree with the table.
 //
 // absent → marked → shown; a snapshot that was shown stays so while it is mended.
@@ -56,39 +32,33 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 		return err
 	}
 	filesOf := s.store.Files
-	if s.Lazy() && (m == marker{} || m.Show == Stubs) {
+	if s.Lazy() && (m == marker{} || m.Show == tree.Stubs) {
 		filesOf = s.store.Readable
 	}
 	files, err := filesOf(ctx, table)
 	if err != nil {
 		return err
 	}
+	again := m != marker{}
 	switch {
 	case m == marker{}:
-		m = marker{Table: table, Show: s.way}
+		m = marker{Table: table, Show: s.backend}
 		if err := writeMarker(dir, m); err != nil {
 			return err
 		}
 	case m.Table != table:
 		return fmt.Errorf("show table %s: snapshot %s is of another layer: %w", table, id, errdefs.ErrFailedPrecondition)
 	}
-	t, err := openTree(s.upperDir(id), s.store, m.Show)
+	if again { // before directories get their times
+		if err := tree.Prune(s.upperDir(id), files); err != nil {
+			return fmt.Errorf("snapshot %s: %w", id, err)
+		}
+	}
+	u, err := tree.Show(ctx, s.upperDir(id), s.objects, m.Show, files)
 	if err != nil {
-		return err
-	}
-	defer t.close()
-	for _, f := range files {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := t.put(f); err != nil {
-			return fmt.Errorf("snapshot %s: show %q: %w", id, f.Path, err)
-		}
-	}
-	if err := t.finish(ctx); err != nil {
 		return fmt.Errorf("snapshot %s: %w", id, err)
 	}
-	shown := marker{Table: table, Show: m.Show, Shown: true, Size: t.size, Inodes: t.inodes}
+	shown := marker{Table: table, Show: m.Show, Shown: true, Size: u.Size, Inodes: u.Inodes}
 	if shown == m {
 		return nil
 	}

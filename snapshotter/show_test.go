@@ -13,12 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,6 +49,10 @@ func awkward() *model {
 	m.add(filetable.File{Path: "dir/up", Type: filetable.TypeSymlink, Mode: 0o777, Target: "../config.json"})
 	return m
 }
+
+// linksCopy is the size in bytes of the largest file that is copied rather than linked when its mode
+// is not that of its object.
+const linksCopy = 1 << 20
 
 // objectMode is the mode that the store gives its objects.
 const objectMode fs.FileMode = 0o644
@@ -88,11 +92,11 @@ func (m *model) want(t *testing.T) map[string]entry {
 
 // differences compares what is seen with the model. Linked files have the mode and time of
 // their object.
-func (m *model) differences(t *testing.T, way Way, dir string) string {
+func (m *model) differences(t *testing.T, way tree.Backend, dir string) string {
 	t.Helper()
 	got, want := list(t, dir), m.want(t)
 	delete(got, ".")
-	if way == Stubs {
+	if way == tree.Stubs {
 		return cmp.Diff(got, want)
 	}
 	for p, w := range want {
@@ -101,7 +105,7 @@ func (m *model) differences(t *testing.T, way Way, dir string) string {
 			continue
 		}
 		switch {
-		case w.Size > maxCopy:
+		case w.Size > linksCopy:
 			w.Mode, w.MTime = g.Mode, g.MTime
 		case w.Mode == objectMode:
 			w.MTime = g.MTime
@@ -112,7 +116,7 @@ func (m *model) differences(t *testing.T, way Way, dir string) string {
 }
 
 func TestShow(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			m := awkward()
@@ -148,37 +152,9 @@ func isErrno(err error, want unix.Errno) bool {
 	return ok && pe.Err == syscall.Errno(want)
 }
 
-// Setuid, setgid and sticky bits of a table are refused by the store; should one come
-// through, it is not shown.
-func TestModeMasked(t *testing.T) {
-	f := filetable.File{Mode: 0o7755}
-	if got, want := permOf(f), fs.FileMode(0o755); got != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
-func TestModTime(t *testing.T) {
-	epoch := time.Unix(0, 0)
-	tests := []struct {
-		name      string
-		got, want time.Time
-	}{
-		{"none", time.Time{}, epoch},
-		{"before 1901", time.Date(1492, 1, 1, 0, 0, 0, 0, time.UTC), epoch},
-		{"after 2261", time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), epoch},
-		{"before the epoch", time.Unix(-5, 0), time.Unix(-5, 0)},
-		{"nanoseconds", time.Unix(5, 7), time.Unix(5, 7)},
-	}
-	for _, test := range tests {
-		if got := mtimeOf(filetable.File{ModTime: test.got}); !got.Equal(test.want) {
-			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
-		}
-	}
-}
-
 // Each of these leaves part of a tree behind; showing again must mend it.
 func TestShowAgain(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			m := awkward()
@@ -267,7 +243,7 @@ func TestCommitIncomplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	table := newModel().inline("f", 0o644, "f").put(t, n)
-	if err := writeMarker(n.snapshotDir(id), marker{Table: table, Show: Stubs}); err != nil {
+	if err := writeMarker(n.snapshotDir(id), marker{Table: table, Show: tree.Stubs}); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Commit(t.Context(), "model", "key"); !errdefs.IsFailedPrecondition(err) {
@@ -277,7 +253,7 @@ func TestCommitIncomplete(t *testing.T) {
 
 // After the store mended an object, links to the bad one are replaced.
 func TestRefresh(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			m := newModel().file("big", 0o644, random(1, 2<<20)).file("small", 0o640, random(2, 3000))
@@ -328,8 +304,8 @@ func damage(path string) error {
 
 // Links: a file has the mode of the table if it was copied for it.
 func TestLinksModes(t *testing.T) {
-	n := newNode(t, Links)
-	small, large := random(1, 1000), random(2, maxCopy+1)
+	n := newNode(t, tree.Links)
+	small, large := random(1, 1000), random(2, linksCopy+1)
 	n.commit(t, "model", "", newModel().file("same", 0o644, small).file("small", 0o755, small).file("large", 0o755, large))
 	dir := n.view(t, "model")
 	inode := func(p string) uint64 {
@@ -359,96 +335,12 @@ func TestLinksModes(t *testing.T) {
 	}
 }
 
-// A table that claims another size than the object has is not shown.
-func TestObjectSize(t *testing.T) {
-	n := newNode(t, Auto)
-	n.commit(t, "model", "", newModel().file("f", 0o644, random(1, 5000)))
-	tr, err := openTree(t.TempDir(), n.store, Stubs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tr.close()
-	f := filetable.File{Path: "f", Type: filetable.TypeReg, Size: 1 << 40, Digest: digestOf(string(random(1, 5000)))}
-	if err := tr.put(f); !errdefs.IsDataLoss(err) {
-		t.Errorf("got %v, want data loss", err)
-	}
-	f.Digest = digestOf("never stored")
-	if err := tr.put(f); err == nil {
-		t.Error("a file without object: got no error")
-	}
-}
-
-// Nothing below the snapshot leads a file out of it, whatever the table says.
-func TestTreeStaysInside(t *testing.T) {
-	n := newNode(t, Auto)
-	outside := t.TempDir()
-	tr, err := openTree(t.TempDir(), n.store, Stubs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tr.close()
-	if err := tr.put(filetable.File{Path: "l", Type: filetable.TypeSymlink, Target: outside}); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range []string{"l/f", "../f", outside + "/f", "d/../../f"} {
-		if err := tr.put(filetable.File{Path: p, Type: filetable.TypeReg}); err == nil {
-			t.Errorf("put %q: got no error", p)
-		}
-	}
-	if got, err := emptyDir(outside); err != nil || !got {
-		t.Errorf("outside: got empty %v, %v", got, err)
-	}
-}
-
-// A file and a directory of one name are an error, not a loss of either.
-func TestTreeConflicts(t *testing.T) {
-	n := newNode(t, Auto)
-	for _, test := range []struct{ name, first, second string }{
-		{"file then directory", "a", "a/b"},
-		{"directory then file", "a/b", "a"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			tr, err := openTree(t.TempDir(), n.store, Stubs)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer tr.close()
-			if err := tr.put(filetable.File{Path: test.first, Type: filetable.TypeReg}); err != nil {
-				t.Fatal(err)
-			}
-			if err := tr.put(filetable.File{Path: test.second, Type: filetable.TypeReg}); !errdefs.IsInvalidArgument(err) {
-				t.Errorf("got %v, want invalid argument", err)
-			}
-		})
-	}
-}
-
-func TestReplaceLeavesNothing(t *testing.T) {
-	n := newNode(t, Auto)
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "f"), "old")
-	write(t, filepath.Join(dir, tempName), "left over")
-	tr, err := openTree(dir, n.store, Stubs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tr.close()
-	if err := tr.put(filetable.File{Path: "f", Type: filetable.TypeReg, Mode: 0o600}); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(list(t, dir), map[string]entry{"f": {Mode: 0o600, Sum: hex.EncodeToString(sha256.New().Sum(nil))}},
-		cmpopts.IgnoreMapEntries(func(p string, _ entry) bool { return p == "." }),
-		cmpopts.IgnoreFields(entry{}, "MTime")); diff != "" {
-		t.Errorf("(-got +want):\n%s", diff)
-	}
-}
-
 func TestMarker(t *testing.T) {
 	dir := t.TempDir()
 	if got, err := readMarker(dir); err != nil || got != (marker{}) {
 		t.Errorf("none: got %v, %v, want the zero marker", got, err)
 	}
-	for _, m := range []marker{{Empty: true}, {Table: digestOf("t"), Show: Links}, {Table: digestOf("t"), Show: Stubs, Shown: true, Size: 1 << 50, Inodes: 1 << 30}} {
+	for _, m := range []marker{{Empty: true}, {Table: digestOf("t"), Show: tree.Links}, {Table: digestOf("t"), Show: tree.Stubs, Shown: true, Size: 1 << 50, Inodes: 1 << 30}} {
 		if err := writeMarker(dir, m); err != nil {
 			t.Fatal(err)
 		}
@@ -492,7 +384,7 @@ func TestShowMany(t *testing.T) {
 		m.inline(fmt.Sprintf("d%02d/f%04d", i%20, i), 0o644, fmt.Sprint("content ", i))
 	}
 	n.commit(t, "model", "", m)
-	if diff := m.differences(t, n.Way(), n.view(t, "model")); diff != "" {
+	if diff := m.differences(t, n.Backend(), n.view(t, "model")); diff != "" {
 		t.Errorf("(-got +want):\n%s", diff)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"time"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -20,27 +20,17 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// A Way is a way of showing a model in a snapshot.
-type Way string
-
-// The ways of showing a model. See the package documentation.
-const (
-	Auto  Way = "auto"  // Stubs if this kernel can, otherwise Links
-	Stubs Way = "stubs" // metadata over the store's objects
-	Links Way = "links" // hard links to the store's objects
-)
+// Auto asks for tree.Stubs if this kernel can, otherwise tree.Links.
+const Auto tree.Backend = "auto"
 
 // Options are the settings of a Snapshotter. The zero value works.
 type Options struct {
 	// Show is how models are shown in new snapshots. Empty means Auto.
-	Show Way
+	Show tree.Backend
 
 	// Log is where the snapshotter reports; nil discards.
 	Log *slog.Logger
 }
-
-// lockTimeout is how long the first call waits for another process to close the metadata.
-const lockTimeout = 10 * time.Second
 
 // Snapshotter implements snapshots.Snapshotter and snapshots.Cleaner.
 type Snapshotter struct {
@@ -48,10 +38,11 @@ type Snapshotter struct {
 
 	overlay overlaySnapshotter
 	meta    *storage.MetaStore // overlay's, for ids and parents
+	unsure  bool               // meta has forgotten snapshots; set by New
 	store   *store.Store
-	root    string // absolute, without symbolic links
-	objects string // the data-only lower layer
-	way     Way
+	root    string                 // absolute, without symbolic links
+	objects tree.Objects           // of the store; their directory is the data-only lower layer
+	backend tree.Backend           // of new snapshots
 	lazy    atomic.Pointer[string] // directory of files that are not complete; see UseLazy
 	log     *slog.Logger
 }
@@ -76,15 +67,19 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	if err := mountable(objects); err != nil {
 		return nil, err
 	}
-	way, err := choose(o.Show, root, objects, o.Log)
+	backend, err := choose(o.Show, root, objects, o.Log)
 	if err != nil {
 		return nil, err
 	}
 	// Snapshots with stubs can be there even if new ones get links.
-	if err := makeHide(filepath.Join(root, "hide")); err != nil && way == Stubs {
+	if err := makeHide(filepath.Join(root, "hide")); err != nil && backend == tree.Stubs {
 		return nil, err
 	}
-	meta, err := storage.NewMetaStore(filepath.Join(root, "metadata.db"), func(o *bbolt.Options) error {
+	unsure, err := prepareMetadata(root, o.Log)
+	if err != nil {
+		return nil, err
+	}
+	meta, err := storage.NewMetaStore(filepath.Join(root, metadataName), func(o *bbolt.Options) error {
 		o.Timeout = lockTimeout
 		return nil
 	})
@@ -100,8 +95,9 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 		panic("snapshotter: internal error: overlay does not clean up")
 	}
 	return &Snapshotter{
-		Snapshotter: ov, overlay: ov, meta: meta, store: st,
-		root: root, objects: objects, way: way, log: o.Log,
+		Snapshotter: ov, overlay: ov, meta: meta, unsure: unsure, store: st,
+		root: root, backend: backend,
+		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.LazySize}, log: o.Log,
 	}, nil
 }
 
@@ -134,8 +130,8 @@ func mountable(dir string) error {
 // be shown before they are complete. It returns errdefs.ErrInvalidArgument if the path can not be
 // part of mount options, and errdefs.ErrNotImplemented if models are not shown as stubs.
 func (s *Snapshotter) UseLazy(dir string) error {
-	if s.way != Stubs {
-		return fmt.Errorf("models are shown as %s: %w", s.way, errdefs.ErrNotImplemented)
+	if s.backend != tree.Stubs {
+		return fmt.Errorf("models are shown as %s: %w", s.backend, errdefs.ErrNotImplemented)
 	}
 	if err := mountable(dir); err != nil {
 		return err
@@ -147,8 +143,8 @@ func (s *Snapshotter) UseLazy(dir string) error {
 // Lazy says whether models can be shown before they are complete.
 func (s *Snapshotter) Lazy() bool { return s.lazy.Load() != nil }
 
-// Way returns how models are shown in new snapshots: Stubs or Links.
-func (s *Snapshotter) Way() Way { return s.way }
+// Backend returns how models are shown in new snapshots: tree.Stubs or tree.Links.
+func (s *Snapshotter) Backend() tree.Backend { return s.backend }
 
 // Prepare makes an active snapshot. For a blob layer it returns errdefs.ErrAlreadyExists
 // after committing its empty snapshot; for an image volume without files it returns
@@ -161,8 +157,8 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 	if err != nil {
 		return nil, err
 	}
-	if target := claimable(labels, parent); target != "" {
-		if err := s.claim(ctx, target, key, parent, opts); err != nil {
+	if target := remoteTarget(labels, parent); target != "" {
+		if err := s.prepareRemote(ctx, target, key, parent, opts); err != nil {
 			return nil, err
 		}
 	}
@@ -215,7 +211,10 @@ func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snap
 	if m.Table != "" && !m.Shown {
 		return fmt.Errorf("commit %q: model %s is not complete: %w", name, m.Table, errdefs.ErrFailedPrecondition)
 	}
-	return s.overlay.Commit(ctx, name, key, opts...)
+	if _, err := s.store.Ref(ctx, refName(id)); err == nil && m.Table == "" {
+		return fmt.Errorf("commit %q: %s of a model is lost: %w", name, markerName, errdefs.ErrFailedPrecondition)
+	}
+	return s.overlay.Commit(ctx, name, key, withShows(opts, m)...)
 }
 
 // Usage returns what a snapshot takes on disk. An object that several snapshots show counts
@@ -267,14 +266,6 @@ func (s *Snapshotter) release(ctx context.Context, id string) {
 	if err != nil {
 		s.log.WarnContext(ctx, "objects of a removed snapshot stay until the next cleanup", "snapshot", id, "err", err)
 	}
-}
-
-// Cleanup removes the directories and references of snapshots that are gone.
-func (s *Snapshotter) Cleanup(ctx context.Context) error {
-	if err := s.overlay.Cleanup(ctx); err != nil {
-		return err
-	}
-	return s.dropRefs(ctx)
 }
 
 // info returns the id of a snapshot and what overlay knows of it.

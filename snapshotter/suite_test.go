@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/contrib/snapshotservice"
@@ -22,7 +23,7 @@ import (
 const overlayName = "overlayfs"
 
 func TestSuite(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way)+"/direct", func(t *testing.T) {
 			testsuite.SnapshotterSuite(t, overlayName, func(_ context.Context, root string) (snapshots.Snapshotter, func() error, error) {
 				s, done, err := openAt(root, way)
@@ -37,7 +38,7 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-func openAt(root string, way Way) (*Snapshotter, func() error, error) {
+func openAt(root string, way tree.Backend) (*Snapshotter, func() error, error) {
 	st, err := store.Open(filepath.Join(root, "store"), store.Options{})
 	if err != nil {
 		return nil, nil, err
@@ -50,7 +51,7 @@ func openAt(root string, way Way) (*Snapshotter, func() error, error) {
 }
 
 // serveAt returns a snapshotter that is reached as containerd does, through a unix socket.
-func serveAt(root string, way Way) (snapshots.Snapshotter, func() error, error) {
+func serveAt(root string, way tree.Backend) (snapshots.Snapshotter, func() error, error) {
 	s, done, err := openAt(root, way)
 	if err != nil {
 		return nil, nil, err

@@ -23,7 +23,7 @@ func (n *node) usage(t *testing.T, key string) snapshots.Usage {
 
 // Two models share an object; it counts once, and moves on when the first goes.
 func TestUsage(t *testing.T) {
-	for _, way := range ways {
+	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			const shared, alone = 8 << 20, 2 << 20
@@ -122,7 +122,7 @@ func TestRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	at, unmount := mountAll(t, mounts)
-	if diff := m.differences(t, n.Way(), at); diff != "" {
+	if diff := m.differences(t, n.Backend(), at); diff != "" {
 		t.Errorf("after a refused remove (-got +want):\n%s", diff)
 	}
 	unmount()

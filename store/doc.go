@@ -1,7 +1,32 @@
 // Package store keeps the node's verified bytes: every file of every model once, by digest.
 //
 // Invariant: a byte leaves the store only after a digest over it has matched. Digests are
-// compared in one function (verify); an object gets its name only after that.
+// compared in one function (verify.Compare); an object gets its name only after that.
+//
+// # Layout
+//
+// Imports go down only; TestLayout compares this picture with the code. The store itself is policy: it
+// joins the parts, and nobody below knows of it.
+//
+//	store      : hydrate chunkfile object meta staging transfer filetable verify
+//	hydrate    : chunkfile meta staging transfer filetable verify
+//	chunkfile  : staging transfer filetable verify
+//	object     : meta filetable verify
+//	meta       : filetable
+//	staging    : filetable
+//	transfer   :
+//	filetable  : verify
+//	verify     :
+//
+//	verify     the one comparison of digests
+//	filetable  what a parser makes of a format: pure data
+//	transfer   where bytes come from, and who may have them brought when
+//	staging    what is on its way, on the disk
+//	meta       what has to be remembered, in a database
+//	object     complete files: made, doubted, removed
+//	chunkfile  files that come chunk by chunk, for readers and for jobs alike
+//	hydrate    bringing what tables lack
+//	store      who may read what, when (Expose), what stays (GC), what fits (reservations)
 //
 // # Words
 //
@@ -10,118 +35,109 @@
 //	table      the file table of a model: what files it has and where their bytes come from
 //	contents   what a tar blob was found to contain, remembered by the digest of the blob
 //	assembly   a file that is put together from parts, ranges of several blobs (fragments)
-//	hydration  bringing all blobs of a table
-//	job        bringing one blob; one at a time for each blob, however many wait
-//	chunk      a range of a file or blob that is fetched, resumed and held in memory by itself, at
-//	           most 4 MiB; in a table, one that has a digest
-//	group      chunks of a table that are fetched together, as one chunk
-//	lazy file  a file that can be read before it is an object
-//	unit       what one job brings: a blob, or a file by its chunks
-//	partial    the chunks of a blob that are there before the blob is complete
+//	source     a repository that bytes come from, with a kind of credentials
+//	group      the repositories that a table is brought from; also: chunks that are fetched together
+//	hydration  bringing all that a table lacks from a group of sources
+//	target     what one fetch brings: a file by its chunks, some small files, an archive
+//	exposure   a file that can be read before it is an object
+//	way        how an exposed file is brought: its chunks and their digests
 //	reference  what keeps the objects of a table: a snapshot or a pin
 //	image      a converted image: its documents, its origin and the names it was resolved by
 //
+// # A pull
+//
+//	Hydrate → Engine.Hydrate → bring → missing, reserve → fetch → attempt
+//	  → Pool.Ordered → fill → Fetch.Range → Source.Fetch            (bytes into a buffer)
+//	  → decode, verify → Partial.Write                              (staged)
+//	  → digest of the file → Objects.Publish → completed            (an object)
+//
+// # A read of what is not complete
+//
+//	ReadAt → exposure → File.ReadAt → want → Pool.Acquire → land → Fetch.Range → decode, verify → Partial.Write
+//
 // # From blob to objects
 //
-// A raw blob is staged as one file and becomes an object by a rename. A plain tar is staged
-// in pieces, each member in a file of its own, so its bytes are written once: the ranges are
-// known from the table, whose makers indexed the headers. They are read again from the
-// verified bytes before anything is published. A compressed tar is staged as it is, for
-// resuming, and unpacked while it arrives; its members are published after the digest of
-// the blob, and its diffID where the origin gives one, have matched. Fragments are staged in
-// the places that their ranges have in a file, which becomes an object when the digests of all
-// of them have matched; its own digest is computed over the verified bytes.
+// A raw blob and a file with digests of chunks are both a chunkfile.File: staged as one file, which
+// becomes an object by a rename. A plain tar is staged in pieces, each member in a file of its own, so
+// its bytes are written once: the ranges are known from the table, whose makers indexed the headers. They
+// are read again from the verified bytes before anything is published. A compressed tar is staged as it
+// is, for resuming, and unpacked while it arrives, or afterwards if no unpacker is free; its members are
+// published after the digest of the blob, and its diffID where the origin gives one, have matched.
+// Fragments are staged in the places that their ranges have in a file, which becomes an object when the
+// digests of all of them have matched; its own digest is computed over the verified bytes.
 //
 //	                     ┌ ranges, many at a time, any order
 //	absent → partial ────┤
 //	                     └ digests, in order, from memory → verified → fsync → rename → fsync
 //	                       directory → record → complete
 //
-// A blob whose files all have chunks with digests is never fetched whole: each file is brought by
-// itself, in groups of chunks, each verified before it is staged. A chunk that an object has is
-// copied from there. The file becomes an object when its own digest has matched too: a table that
-// lies can not give a wrong file a name.
+// A blob whose files all have chunks with digests is never fetched whole. A chunk that an object has is
+// copied from there. The file becomes an object when its own digest has matched too: a table that lies
+// can not give a wrong file a name.
 //
-// Only collecting goes back to absent. An object that Check finds damaged counts as absent until
-// a new file takes its place. A crash at any point
-// leaves the old state or the new one: a file without a record was verified and is adopted
-// by Open, and a record is made after its file is durable.
+// Collecting goes back to absent, and so does damage: package object draws it. A crash at any point
+// leaves the old state or the new one, and a file without a record, which is hashed before it is
+// believed.
 //
-// Memory is bounded by the buffers: twice Options.Connections chunks for all jobs that somebody
-// waits for, half of that for the others, 8 for readers. A job takes buffers in the order of its
-// chunks, so the chunk that its digest waits for always has one, and jobs can not block each other.
+// # Strangers
 //
-// # Reading early
+// Those who share a node do not trust each other, and registries lie, stall and trickle.
 //
-//	                 Expose                        job: file verified
-//	not readable ───────────▶ lazy: ReadAt ──────────────────────────▶ object
-//	                 ▲             │ RemoveRef of the last reference
-//	                 └─────────────┘
+// What is shared fairly: places of requests, buffers, unpackers and readers (transfer.Pool). A source
+// that lets everything hang keeps no more than half of them while another waits.
 //
-// ReadAt of a lazy file returns bytes whose chunk was verified, fetching it if need be; of a file
-// without chunks, it waits for the object. Who reads goes first (gate), in groups that nobody else
-// has on its way (flight); who reads on is read ahead for; jobs that nobody waits for stand still
-// meanwhile, and keep to SetRate and Pause. Who has claimed a group has its buffer and never waits
-// for another's group, so there are no circles.
+// What is not shared: bytes on their way. They belong to the group of sources that brings them, so who
+// asks elsewhere for the same blob brings it himself, and whoever is first makes the object for all. A
+// registry that hangs or lies harms those who asked it. Sources never belong to a digest: they are those
+// of the hydrations and exposures that use a File, and go with them.
 //
-// Only one way to bring a file is known to readers. A table that has other chunks for a digest can
-// not change what readers of the first one see; it is shown when it is complete.
+// What is shared with conditions: objects whose bytes came with credentials. Who has other sources has to
+// prove that they have the bytes too, by a few random ranges of a raw blob, or by bringing the rest; until
+// then the object is not there for him, and neither are its chunks. Public objects are there for all.
+//
+// What never changes: the way in which an exposed file is brought. It is recorded before anybody can read
+// the file, and another one is refused for as long as a table shows it, across restarts and whatever the
+// order of tables. A file keeps the identity under which it was read only if all that was read is right.
 //
 // # Resuming
 //
-// A mark per chunk says absent, written or synced. Written bytes survive the death of the
-// process but maybe not that of the machine, so a partial also names the boot in which its
-// marks were made: after a reboot only synced chunks count. What was there before is hashed
-// again from the disk, and a blob that turns out wrong is fetched once more from scratch.
+// What is staged is found again by who brings the same blob from the same group. Chunks with digests are
+// verified again before a reader gets them, and a blob that turns out wrong is fetched once more from
+// scratch. After an fsync that failed, nothing of the partial is believed.
 //
 // # On disk
 //
-//	<dir>/store.db                        metadata (bbolt), see below
+//	<dir>/store.db                        metadata (bbolt), drawn in package meta
+//	<dir>/store.db.damaged-<time>         one that was damaged; nothing reads it
 //	<dir>/objects/sha256/<2>/<64 hex>     objects; a data-only lower layer of overlayfs
-//	<dir>/partial/sha256-<64 hex>/        head, marks and staged files of one blob
+//	<dir>/damaged/<64 hex>                files that were found to be wrong
+//	<dir>/partial/<64 hex>-<32 hex>/      head, marks and staged files of one blob from one group
 //	<dir>/partial/assembly-<64 hex>/      data of a file that is being put together
-//
-// # Schema
-//
-// Values are JSON. Keys are digests unless said otherwise. TestSchema compares this drawing
-// with a store.
-//
-//	meta
-//	  version     1
-//	objects
-//	  <digest>    size used damaged
-//	contents
-//	  <blob>      list of: name type mode modtime size offset linkName digest
-//	assembled
-//	  <recipe>    digest
-//	tables
-//	  <digest>    objects logical complete used sources
-//	images
-//	  <manifest>  manifest config table origin refs size privateNames created used
-//	refs
-//	  <name>      name table created expires size inodes
-//	chunks
-//	  <chunk>
-//	shown
-//	  <digest>    identity
-//
-// A recipe is the digest over the JSON of a Source with parts; the value is what the file
-// turned out to be. The chunks bucket says where the bytes of a chunk are: the key is its digest, 32
-// bytes; the value is the digest of an object and the offset in it, 32 and 8 bytes, big endian. An
-// entry may be outdated: bytes that are copied are verified. The shown bucket has the identity under
-// which a file was read before it was complete, once it is known to be the right one (LazyFile). A reference is named snapshot/<id> or pin/<reference>. Each object counts at the oldest
-// reference that needs it, once, so that the sum over snapshots is what is on the disk.
 //
 // # Collecting
 //
 // An object lives while a reference that has not expired, or a running hydration, needs it.
 // The documents of images (manifest, config, table) live as long as the image. All else is
 // evictable, oldest use first, and goes when space runs short (Run), when a hydration needs
-// room, or when asked (GC).
+// room, or when asked (GC). Nothing goes while it is not known what a reference needs.
+//
+// # Doubt
+//
+// What was damaged or lost outside of a crash is found, set aside, and brought again. Doubts says
+// what there is of it.
+//
+//	store.db lost or damaged     rebuilt from what is whole (package meta); AddRef reads tables
+//	                             that are not recorded from their objects
+//	file without a record        hashed before it is an object (package object)
+//	object wrong, short or gone  set aside, its tables broken: Hydrate, and Check as far as what
+//	                             was set aside is right, mend them
+//	table wrong or gone          its references are unresolved until somebody puts it
+//	partial                      its bytes are verified before they are an object, in any case
 //
 // # Locks
 //
-// gcMu before a bbolt transaction before mu before lazyFile.mu before partial.mu; exposing before a
-// bbolt transaction; lazyFile.opening before gcMu; partial.syncing before partial.mu. No I/O in a
-// bbolt transaction, and none while mu is held.
+// Each package guards its own state. Across them: those of package object before a transaction of package
+// meta; Store.exposing before a transaction and before Store.mu; hydrate.Engine.mu before its hydrations';
+// chunkfile.Set.mu before File.mu; File.opening before File.mu. The lock of the scheduler, and those of
+// transfer.Sources, are the last. No I/O in a transaction, and none while mu is held.
 package store

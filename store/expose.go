@@ -1,11 +1,16 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"sync"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -28,14 +33,36 @@ type ExposeOptions struct {
 	// verified when all of them are there; a reader may have got wrong ones by then.
 	Unverified bool
 
-	// Probe asks the sources for a byte of the largest file that is missing, so that what
-	// would never arrive is not exposed.
+	// Probe makes sure that what is exposed can arrive: that there is room for it, and that the
+	// sources have a byte of the largest file that is missing.
 	Probe bool
 }
 
+// An exposure is a file that can be read before it is an object, for the tables that show it. What
+// readers see of a digest comes in one way only (meta.Ways).
+type exposure struct {
+	digest digest.Digest
+	size   int64           // bytes
+	path   string          // one of its paths, for messages
+	file   *chunkfile.File // nil: it can be read only when all of it is there
+
+	tables map[digest.Digest]bool // guarded by Store.mu
+	done   chan struct{}          // closed when it is an object
+
+	mu      sync.Mutex    // guards what follows
+	failed  error         // why it could not be brought, until the next attempt
+	waiting chan struct{} // closed when failed is set
+}
+
+// A shownFile is a file of a table that is not an object yet.
+type shownFile struct {
+	file   filetable.File
+	layout *chunkfile.Layout // nil: see exposure.file
+}
+
 // Expose makes the files of a table readable before they are complete (ReadAt), until no
-// reference to the table is left. It fetches small files only; Hydrate brings the rest. It may be
-// called again, with other fetchers.
+// reference to the table is left. It fetches nothing but what Probe asks for; Hydrate brings the rest.
+// It may be called again, with other sources.
 //
 // It returns errdefs.ErrFailedPrecondition, saying why, if the table can be read only when it is
 // complete, and the error of the sources if none has the bytes.
@@ -44,20 +71,24 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 	if err != nil {
 		return err
 	}
-	files, err := s.lazyFiles(t, o)
+	files, err := s.missingFiles(t, o)
 	if err != nil {
 		return err
 	}
-	if err := s.putInline(ctx, t); err != nil {
+	if err := s.engine.PutInline(ctx, t); err != nil {
+		return err
+	}
+	before := s.Exposed(table)
+	if err := s.register(table, files, o.Sources); err != nil {
 		return err
 	}
 	if o.Probe {
-		if err := s.probe(ctx, files, o.Sources); err != nil {
+		if err := s.probe(ctx, files); err != nil {
+			if !before {
+				s.unexpose(table)
+			}
 			return err
 		}
-	}
-	if err := s.register(table, files, o.Sources); err != nil {
-		return err
 	}
 	for _, f := range files { // which were completed since we looked
 		if s.has(f.file.Digest) {
@@ -67,77 +98,46 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 	return nil
 }
 
-// register makes files readable for a table: all, or none.
-func (s *Store) register(table digest.Digest, files []lazyEntry, fetchers []transfer.Source) error {
-	s.exposing.Lock()
-	defer s.exposing.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return errClosed
-	}
-	for _, f := range files {
-		if l := s.lazy[f.file.Digest]; l != nil && !l.same(f.how) {
-			return fmt.Errorf("file %q is on its way for another table, in other chunks: %w", f.file.Path, errdefs.ErrFailedPrecondition)
-		}
-	}
-	for _, f := range files {
-		l := s.offer(f.file, f.how, fetchers)
-		l.jobs-- // the table takes the place of a job
-		l.tables[table] = true
-		l.settle(nil) // somebody asks anew
-	}
-	return nil
-}
-
-// A lazyEntry is a file of a table that is not an object yet.
-type lazyEntry struct {
-	file filetable.File
-	from filetable.Blob
-	how  *chunked
-}
-
-// lazyFiles returns the files of a table that are missing, or errdefs.ErrFailedPrecondition if
+// missingFiles returns the files of a table that are missing, or errdefs.ErrFailedPrecondition if
 // one can not be read before it is complete.
-func (s *Store) lazyFiles(t *filetable.Table, o ExposeOptions) ([]lazyEntry, error) {
+func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, error) {
 	files, err := s.resolve(t)
 	if errdefs.IsUnavailable(err) {
 		return nil, fmt.Errorf("what is in the model is known only when it is complete: %w: %w", err, errdefs.ErrFailedPrecondition)
 	} else if err != nil {
 		return nil, err
 	}
-	blobs := map[digest.Digest]filetable.Blob{}
-	for _, b := range t.Blobs {
-		blobs[b.Digest] = b
+	layouts := map[digest.Digest]*chunkfile.Layout{}
+	for _, target := range hydrate.Plan(t, transfer.GroupKey(o.Sources)) {
+		for _, f := range target.Files {
+			if !f.Layout.Unverified || o.Unverified {
+				layouts[f.File.Digest] = f.Layout
+			}
+		}
 	}
-	inChunks := map[digest.Digest]*chunked{}
-	for _, u := range unitsOf(t) {
-		inChunks[u.blob.Digest] = u.how
-	}
-	var out []lazyEntry
+	var from transfer.Sources
+	from.Set("", o.Sources)
+	var out []shownFile
 	early := false // there is something that can be read early
 	seen := map[digest.Digest]bool{}
 	for _, f := range files {
 		if f.Type != filetable.TypeReg || f.Source == nil || f.Source.Blob == "" && len(f.Source.Parts) == 0 || f.Size == 0 {
 			continue
 		}
-		if f.Digest == "" {
-			return nil, fmt.Errorf("the digest of file %q is known only when it is complete: %w", f.Path, errdefs.ErrFailedPrecondition)
-		}
-		if seen[f.Digest] || s.has(f.Digest) {
-			continue
-		}
-		seen[f.Digest] = true
-		e := lazyEntry{file: f, from: blobs[f.Source.Blob], how: inChunks[f.Digest]}
+		layout := layouts[f.Digest]
 		switch {
-		case e.how != nil:
-		case o.Unverified && e.from.Archive == filetable.ArchiveNone && e.from.Digest != "":
-			e.how = newUnverified(e.from)
-		case !o.Wait && f.Size > SmallFile:
+		case f.Digest == "":
+			return nil, fmt.Errorf("the digest of file %q is known only when it is complete: %w", f.Path, errdefs.ErrFailedPrecondition)
+		case seen[f.Digest] || s.mayHave(f.Digest, &from):
+			continue
+		case s.has(f.Digest):
+			return nil, fmt.Errorf("file %q has to come from its own source first: %w", f.Path, errdefs.ErrFailedPrecondition)
+		case layout == nil && !o.Wait && f.Size > SmallFile:
 			return nil, fmt.Errorf("file %q has no digests of chunks: %w", f.Path, errdefs.ErrFailedPrecondition)
 		}
-		early = early || e.how != nil
-		out = append(out, e)
+		seen[f.Digest] = true
+		early = early || layout != nil
+		out = append(out, shownFile{file: f, layout: layout})
 	}
 	if len(out) > 0 && !early && !o.Wait {
 		return nil, fmt.Errorf("no file has digests of chunks: %w", errdefs.ErrFailedPrecondition)
@@ -145,95 +145,125 @@ func (s *Store) lazyFiles(t *filetable.Table, o ExposeOptions) ([]lazyEntry, err
 	return out, nil
 }
 
-// putInline makes the files that are in the table itself, and empty ones, objects.
-func (s *Store) putInline(ctx context.Context, t *filetable.Table) error {
-	for _, f := range t.Files {
-		if src := f.Source; src == nil || len(src.Parts) > 0 || src.Blob != "" && f.Size > 0 {
-			continue
+// register makes files readable for a table: all, or none. In which way each is brought is recorded
+// before anybody can read it, and stays for as long as a table shows it.
+func (s *Store) register(table digest.Digest, files []shownFile, sources []transfer.Source) error {
+	s.exposing.Lock()
+	defer s.exposing.Unlock()
+	ways := map[digest.Digest]digest.Digest{}
+	for _, f := range files {
+		ways[f.file.Digest] = identityOf(f.file.Digest, f.layout)
+	}
+	if err := s.db.PutWays(table, ways); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	for _, f := range files {
+		if x := s.exposures[f.file.Digest]; x != nil && !x.comesAs(f.layout) {
+			return fmt.Errorf("file %q is on its way for another table, in another way: %w", f.file.Path, errdefs.ErrFailedPrecondition)
 		}
-		if _, err := s.PutBytes(ctx, f.Source.Inline); err != nil {
-			return fmt.Errorf("file %q: %w", f.Path, err)
+	}
+	for _, f := range files {
+		x := s.exposures[f.file.Digest]
+		if x == nil {
+			x = &exposure{
+				digest: f.file.Digest, size: f.file.Size, path: f.file.Path,
+				tables: map[digest.Digest]bool{}, done: make(chan struct{}), waiting: make(chan struct{}),
+			}
+			if f.layout != nil {
+				x.file = s.files.Acquire(x.digest, x.size, x.path, f.layout)
+			}
+			s.exposures[x.digest] = x
 		}
+		x.tables[table] = true
+		if x.file != nil {
+			x.file.Sources.Set(table.String(), sources)
+		}
+		x.settle(nil) // somebody asks anew
 	}
 	return nil
 }
 
-// probe fetches a byte of the largest of the files.
-func (s *Store) probe(ctx context.Context, files []lazyEntry, fetchers []transfer.Source) error {
-	var largest *lazyEntry
+// comesAs says whether the file is brought in the same way from the same sources.
+func (x *exposure) comesAs(l *chunkfile.Layout) bool {
+	if x.file == nil || l == nil {
+		return x.file == nil && l == nil
+	}
+	return x.file.Layout.ID == l.ID && x.file.Layout.Group == l.Group
+}
+
+// probe makes sure that files can arrive: that they have room, and that the sources have a byte of the
+// largest of them.
+func (s *Store) probe(ctx context.Context, files []shownFile) error {
+	var need int64
+	var largest *shownFile
 	for i := range files {
-		if f := &files[i]; f.from.Size > 0 && (largest == nil || f.file.Size > largest.file.Size) {
-			largest = f
+		f := &files[i]
+		need += f.file.Size
+		if f.layout != nil {
+			need -= s.area.Marked(f.layout.Dir(f.file.Digest), f.file.Size, f.layout.Grid())
+			if largest == nil || f.file.Size > largest.file.Size {
+				largest = f
+			}
 		}
 	}
+	release, err := s.reserve(ctx, need, func() int64 { return need })
+	if err != nil {
+		return err
+	}
+	release()
 	if largest == nil {
 		return nil
 	}
+	x := s.exposure(largest.file.Digest)
+	if x == nil || x.file == nil { // it is an object by now
+		return nil
+	}
+	from := largest.layout.From
 	var one [1]byte
-	t := xfer{s: s, blob: largest.from.Digest, size: largest.from.Size, fetchers: fetchers, received: &s.counts.received, class: urgent}
-	err := t.fetchRange(ctx, one[:], largest.from.Size-1)
-	if errors.Is(err, errNoRanges) {
-		return fmt.Errorf("the registry does not serve ranges of %s: %w", largest.from.Digest, errdefs.ErrFailedPrecondition)
+	fetch := transfer.Fetch{
+		Scheduler: s.scheduler, Blob: from.Digest, Size: from.Size, From: &x.file.Sources,
+		Flow: s.scheduler.NewFlow(transfer.Urgent), Received: &s.files.Counts.Received,
+	}
+	_, err = fetch.Range(ctx, nil, one[:], from.Size-1)
+	if errors.Is(err, transfer.ErrNoRanges) {
+		return fmt.Errorf("the registry does not serve ranges of %s: %w", from.Digest, errdefs.ErrFailedPrecondition)
 	}
 	return err
 }
 
-// same says whether the file comes in the same chunks.
-func (l *lazyFile) same(how *chunked) bool {
-	if l.how == nil || how == nil {
-		return l.how == how
-	}
-	return l.how.recipe == how.recipe
-}
-
-// offer returns the lazy file for f with one more job. Only one way to bring a file is known to
-// readers: if there is another already, what is returned is the caller's alone. Who calls it
-// holds mu.
-func (s *Store) offer(f filetable.File, how *chunked, fetchers []transfer.Source) *lazyFile {
-	l := s.lazy[f.Digest]
-	if l != nil && l.same(how) {
-		l.jobs++
-		l.mu.Lock()
-		if len(fetchers) > 0 {
-			l.fetchers = fetchers
+// unexpose ends what Expose began for a table.
+func (s *Store) unexpose(tables ...digest.Digest) {
+	s.exposing.Lock()
+	defer s.exposing.Unlock()
+	s.mu.Lock()
+	for d, x := range s.exposures {
+		for _, t := range tables {
+			if x.tables[t] && x.file != nil {
+				x.file.Sources.Drop(t.String())
+			}
+			delete(x.tables, t)
 		}
-		l.mu.Unlock()
-		return l
+		if len(x.tables) == 0 {
+			delete(s.exposures, d)
+			if x.file != nil {
+				s.files.Release(x.file)
+			}
+		}
 	}
-	mine := &lazyFile{
-		s: s, name: f.Digest, size: f.Size, path: f.Path, how: how, fetchers: fetchers, jobs: 1,
-		tables: map[digest.Digest]bool{}, done: make(chan struct{}), waiting: make(chan struct{}), readers: make(chan struct{}, fileReaders),
+	s.mu.Unlock()
+	if err := s.db.DropWays(tables); err != nil {
+		s.log.Warn("other ways to bring files of a model wait for a restart", "err", err)
 	}
-	if l == nil {
-		s.lazy[f.Digest] = mine
-	}
-	return mine
-}
-
-// dropJob says that a job does not bring a lazy file any more. Who calls it holds mu.
-func (s *Store) dropJob(l *lazyFile) {
-	if l != nil {
-		l.jobs--
-		s.forgetUnused(l)
-	}
-}
-
-// forgetUnused forgets a lazy file that no table shows and no job brings. Who calls it holds mu.
-func (s *Store) forgetUnused(l *lazyFile) {
-	if l.jobs > 0 || len(l.tables) > 0 {
-		return
-	}
-	if s.lazy[l.name] == l {
-		delete(s.lazy, l.name)
-	}
-	l.leave()
 }
 
 // withdraw ends what Expose began, for tables that nothing refers to.
 func (s *Store) withdraw(ctx context.Context) error {
 	// Who exposes a table has referred to it before: it is among refs, or is exposed later.
-	s.exposing.Lock()
-	defer s.exposing.Unlock()
 	refs, err := s.Refs(ctx, "")
 	if err != nil {
 		return err
@@ -242,67 +272,84 @@ func (s *Store) withdraw(ctx context.Context) error {
 	for _, r := range refs {
 		referred[r.Table] = true
 	}
+	var gone []digest.Digest
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.lazy {
-		for t := range l.tables {
+	for _, x := range s.exposures {
+		for t := range x.tables {
 			if !referred[t] {
-				delete(l.tables, t)
+				gone = append(gone, t)
 			}
 		}
-		s.forgetUnused(l)
+	}
+	s.mu.Unlock()
+	if len(gone) > 0 {
+		s.unexpose(gone...)
 	}
 	return nil
 }
 
-// completed says that an object is there.
+// completed says that a file is an object.
 func (s *Store) completed(d digest.Digest) {
+	s.engine.Arrived(d)
 	s.mu.Lock()
-	l := s.lazy[d]
-	delete(s.lazy, d)
+	x := s.exposures[d]
+	delete(s.exposures, d)
 	s.mu.Unlock()
-	if l == nil {
+	if x == nil {
 		return
 	}
-	l.mu.Lock()
-	close(l.done)
-	l.mu.Unlock()
-	l.retire()
-	if l.how != nil {
-		if err := s.root.RemoveAll(chunkedDir(l.name, l.how.recipe)); err != nil {
-			s.log.Warn("what is left of a fetch stays for a day", "digest", d, "err", err)
-		}
+	close(x.done)
+	if x.file == nil {
+		return
 	}
+	if err := x.file.Move(); err != nil {
+		s.log.Warn("what is left of a fetch stays for a day", "digest", d, "err", err)
+	}
+	s.files.Release(x.file)
+}
+
+func (s *Store) exposure(d digest.Digest) *exposure {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.exposures[d]
 }
 
 // shown returns the files of a table that can be read and are not complete, and are as is asks for; nil
 // asks for all.
-func (s *Store) shown(table digest.Digest, is func(*lazyFile) bool) (files []*lazyFile) {
+func (s *Store) shown(table digest.Digest, is func(*exposure) bool) (files []*exposure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.lazy {
-		if l.tables[table] && (is == nil || is(l)) {
-			files = append(files, l)
+	for _, x := range s.exposures {
+		if x.tables[table] && (is == nil || is(x)) {
+			files = append(files, x)
 		}
 	}
 	return files
 }
 
 // whole says whether the file can be read only when it is complete.
-func (l *lazyFile) whole() bool { return l.how == nil }
+func (x *exposure) whole() bool { return x.file == nil }
 
 // Exposed says whether files of a table can be read that are not complete.
 func (s *Store) Exposed(table digest.Digest) bool { return len(s.shown(table, nil)) > 0 }
 
-// Waits says whether files of a table are exposed whose readers wait for all of it.
-func (s *Store) Waits(table digest.Digest) bool { return len(s.shown(table, (*lazyFile).whole)) > 0 }
+// HasUnchunked says whether files of a table are exposed whose readers wait for all of it.
+func (s *Store) HasUnchunked(table digest.Digest) bool {
+	return len(s.shown(table, (*exposure).whole)) > 0
+}
+
+// Unverified says whether files of a table can be read now before any digest over their bytes has
+// matched (ExposeOptions.Unverified).
+func (s *Store) Unverified(table digest.Digest) bool {
+	return len(s.shown(table, func(x *exposure) bool { return x.file != nil && x.file.Layout.Unverified })) > 0
+}
 
 // AwaitSmall waits until the files of a table are complete that can not be read before. Hydrate
 // must be running.
 func (s *Store) AwaitSmall(ctx context.Context, table digest.Digest) error {
-	for _, l := range s.shown(table, (*lazyFile).whole) {
-		if err := l.await(ctx); err != nil {
-			return fmt.Errorf("file %q: %w", l.path, err)
+	for _, x := range s.shown(table, (*exposure).whole) {
+		if err := s.await(ctx, x); err != nil {
+			return fmt.Errorf("file %q: %w", x.path, err)
 		}
 	}
 	return nil
@@ -310,24 +357,107 @@ func (s *Store) AwaitSmall(ctx context.Context, table digest.Digest) error {
 
 // tell says to the readers of a table how an attempt to bring it goes: err is nil when one begins.
 func (s *Store) tell(table digest.Digest, err error) {
-	for _, l := range s.shown(table, nil) {
-		l.settle(err)
+	for _, x := range s.shown(table, nil) {
+		x.settle(err)
 	}
 }
 
-// stagedDirs returns the directories below the root that fetches and readers use. Who calls it
-// holds mu.
-func (s *Store) stagedDirs() map[string]bool {
-	busy := map[string]bool{}
-	for _, l := range s.lazy {
-		if l.how != nil {
-			busy[chunkedDir(l.name, l.how.recipe)] = true
+// ReadAt reads bytes of a file, complete or not, as io.ReaderAt does. It waits until the bytes
+// are there and verified: until their chunk is, or the whole file if it has no chunks.
+//
+// It returns errdefs.ErrNotFound for a file that is neither complete nor exposed, a *verify.Error
+// if no source has the right bytes, and the error of the sources if none of them can be reached.
+func (s *Store) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
+	if x := s.exposure(d); x != nil {
+		n, err := s.readEarly(ctx, x, b, off)
+		// What was on its way when the object came from elsewhere has failed.
+		if err == nil || err == io.EOF || !x.complete() {
+			if err != nil && err != io.EOF && ctx.Err() == nil {
+				s.failed.Add(1)
+				err = fmt.Errorf("file %q (%s): %w", x.path, d, err)
+			}
+			return n, err
 		}
 	}
-	for _, h := range s.hydrations {
-		for _, u := range h.units {
-			busy[u.dir()] = true
+	f, err := s.OpenObject(d)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return f.ReadAt(b, off)
+}
+
+func (s *Store) readEarly(ctx context.Context, x *exposure, b []byte, off int64) (int, error) {
+	if off < 0 || off >= x.size {
+		return 0, io.EOF
+	}
+	if x.file == nil {
+		return 0, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
+	}
+	n, err := x.file.ReadAt(ctx, b, off)
+	if errors.Is(err, transfer.ErrNoRanges) {
+		return 0, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
+	}
+	return n, err
+}
+
+// complete says whether the file is an object.
+func (x *exposure) complete() bool {
+	select {
+	case <-x.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// await returns nil when a file is an object, or why it does not become one for now. What brings it
+// is told that somebody waits.
+func (s *Store) await(ctx context.Context, x *exposure) error {
+	for {
+		x.mu.Lock()
+		failed, waiting := x.failed, x.waiting
+		x.mu.Unlock()
+		switch {
+		case x.complete():
+			return nil
+		case failed != nil:
+			return failed
+		}
+		began := s.engine.Began()
+		s.promote(x)
+		select {
+		case <-x.done:
+		case <-waiting:
+		case <-began:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
-	return busy
+}
+
+// promote makes urgent what brings a file that somebody waits for.
+func (s *Store) promote(x *exposure) {
+	s.mu.Lock()
+	var tables []digest.Digest
+	for t := range x.tables {
+		tables = append(tables, t)
+	}
+	s.mu.Unlock()
+	for _, t := range tables {
+		s.engine.Await(t, x.digest)
+	}
+}
+
+// settle says how an attempt to bring the file went: err is nil when one begins.
+func (x *exposure) settle(err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case err == nil && x.failed != nil:
+		x.failed, x.waiting = nil, make(chan struct{})
+	case err != nil && x.failed == nil:
+		x.failed = err
+		close(x.waiting)
+	}
 }

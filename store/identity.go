@@ -2,24 +2,20 @@ package store
 
 import (
 	"fmt"
-	"slices"
 
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // LazySize returns the size in bytes of a file that can be read, complete or not. It returns
 // errdefs.ErrNotFound for one that can not.
 func (s *Store) LazySize(d digest.Digest) (int64, error) {
-	if l := s.lazyFile(d); l != nil {
-		return l.size, nil
+	if x := s.exposure(d); x != nil {
+		return x.size, nil
 	}
-	rec, err := s.record(d)
-	if err == nil && rec.Damaged {
-		err = fmt.Errorf("object %s is damaged: %w", d, errdefs.ErrNotFound)
-	}
-	return rec.Size, err
+	return s.objects.Size(d)
 }
 
 // LazyFile returns the size in bytes of a file that can be read, complete or not, and its identity,
@@ -28,17 +24,16 @@ func (s *Store) LazySize(d digest.Digest) (int64, error) {
 // keeps its identity when it becomes complete, if it was the right one. It returns errdefs.ErrNotFound
 // for a file that can not be read.
 func (s *Store) LazyFile(d digest.Digest) (size int64, identity digest.Digest, err error) {
-	if l := s.lazyFile(d); l != nil {
-		return l.size, identityOf(d, l.how), nil
+	if x := s.exposure(d); x != nil {
+		if x.file == nil {
+			return x.size, d, nil
+		}
+		return x.size, identityOf(d, x.file.Layout), nil
 	}
 	if size, err = s.LazySize(d); err != nil {
 		return 0, "", err
 	}
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		rec, err := load[shownRecord](tx, bucketShown, d.String())
-		identity = rec.Identity
-		return err
-	})
+	identity, err = s.db.Identity(d)
 	if errdefs.IsNotFound(err) {
 		return size, d, nil
 	}
@@ -47,65 +42,57 @@ func (s *Store) LazyFile(d digest.Digest) (size int64, identity digest.Digest, e
 
 // identityOf returns the identity of a file that is brought in a way. Of one that can be read only as
 // a whole nothing else is ever seen.
-func identityOf(d digest.Digest, how *chunked) digest.Digest {
-	if how == nil {
+func identityOf(d digest.Digest, l *chunkfile.Layout) digest.Digest {
+	if l == nil {
 		return d
 	}
-	return digest.FromString(d.String() + " " + how.recipe.String())
-}
-
-// putIdentities remembers under which identities files were read that are about to be objects. It
-// comes before they are: a file must not change its identity because the process dies.
-func (s *Store) putIdentities(files []publication) error {
-	if !slices.ContainsFunc(files, func(p publication) bool { return p.how != nil }) {
-		return nil
-	}
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		for _, p := range files {
-			if p.how == nil {
-				continue
-			}
-			if err := put(tx, bucketShown, p.d.String(), shownRecord{identityOf(p.d, p.how)}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return digest.FromString(d.String() + " " + l.ID.String())
 }
 
 // arrived says that a file is an object. If readers see it by chunks that did not make the object, it
 // is found out first whether they are the same bytes.
-func (s *Store) arrived(p publication) {
-	l := s.lazyFile(p.d)
-	if l == nil || l.how == nil || p.how != nil && p.how.recipe == l.how.recipe {
-		s.completed(p.d)
+func (s *Store) arrived(p hydrate.Publication) {
+	x := s.exposure(p.Digest)
+	if x == nil || x.file == nil || p.Layout != nil && p.Layout.ID == x.file.Layout.ID {
+		s.completed(p.Digest)
 		return
 	}
 	s.spawn(func() {
-		if err := s.vouch(l); err != nil {
-			s.log.Warn("a file was read in chunks that are not those of its content; who has it open must open it anew", "digest", p.d, "err", err)
+		if err := s.vouch(x.file); err != nil {
+			s.log.Warn("a file was read in chunks that are not those of its content; who has it open must open it anew", "digest", p.Digest, "err", err)
 		}
-		s.completed(p.d)
+		s.completed(p.Digest)
 	})
 }
 
-// vouch compares the chunks of a lazy file with its object, and keeps its identity if they are the
-// same.
-func (s *Store) vouch(l *lazyFile) error {
-	f, err := s.OpenObject(l.name)
+// vouch compares the chunks of a file that is read early with its object, and keeps its identity if they
+// are the same.
+func (s *Store) vouch(file *chunkfile.File) error {
+	if file.Layout.Unverified {
+		return fmt.Errorf("they were not verified: %w", errdefs.ErrDataLoss)
+	}
+	f, err := s.OpenObject(file.Digest)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	buf, err := s.idleBuffers.take(s.ctx)
-	if err != nil {
-		return err
-	}
-	defer s.idleBuffers.give(buf)
-	for _, c := range l.how.chunks {
+	var buf []byte
+	for _, c := range file.Layout.Chunks {
+		if int64(cap(buf)) < c.Size {
+			buf = make([]byte, c.Size)
+		}
 		if c.Digest != "" && !readChunk(f, c.Offset, c, buf[:c.Size]) {
 			return fmt.Errorf("chunk at %d: %w", c.Offset, errdefs.ErrDataLoss)
 		}
 	}
-	return s.putIdentities([]publication{{d: l.name, how: l.how}})
+	return s.db.PutIdentities(map[digest.Digest]digest.Digest{file.Digest: identityOf(file.Digest, file.Layout)})
+}
+
+// spawn runs f until the end of the store, unless that has come.
+func (s *Store) spawn(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.work.Go(f)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -164,6 +165,12 @@ func TestReadSmallFileWhilePaused(t *testing.T) {
 	}
 }
 
+// waiting says whether no blob of a table has begun to be fetched.
+func waiting(s *store.Store, table digest.Digest) bool {
+	ps, ok := s.Hydrating(table)
+	return !ok || slices.ContainsFunc(ps, func(p store.Progress) bool { return p.State == "waiting" })
+}
+
 func testReadSmallFileWhilePaused(t *testing.T, first int) {
 	files := [][]byte{storetest.Random(83, 50_000), storetest.Random(84, 60_000)}
 	p := storetest.Tar(t, []tar.Header{{Name: "a", Mode: 0o644}, {Name: "b", Mode: 0o644}}, files)
@@ -176,10 +183,9 @@ func testReadSmallFileWhilePaused(t *testing.T, first int) {
 	job := later(func() error {
 		return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources, Background: true})
 	})
-	for f.Calls(digest.FromBytes(p)) == 0 {
+	for waiting(s, table) {
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(100 * time.Millisecond) // so that the job has begun with both
 	for i := range 2 {
 		if err := ends(t, "read", later(func() error { return readOne(s, files[(first+i)%2], 40_000) })); err != nil {
 			t.Error(err)

@@ -448,7 +448,7 @@ func TestWithdraw(t *testing.T) {
 	if _, err := s.LazySize(d); !errdefs.IsNotFound(err) {
 		t.Errorf("got %v, want not found", err)
 	}
-	left, err := filepath.Glob(filepath.Join(s.Dir(), "partial", "chunked-*"))
+	left, err := filepath.Glob(filepath.Join(s.Dir(), "partial", "*"))
 	if err != nil || len(left) != 1 {
 		t.Errorf("staged: %v, %v", left, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -15,7 +16,7 @@ import (
 // every regular file with its digest. It returns errdefs.ErrUnavailable if a file is not
 // complete, and errdefs.ErrInvalidArgument if two layers claim a path with different content.
 func (s *Store) Files(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
-	return s.files(ctx, table, func(f filetable.File) error {
+	return s.filesOf(ctx, table, func(f filetable.File) error {
 		if s.has(f.Digest) {
 			return nil
 		}
@@ -26,7 +27,7 @@ func (s *Store) Files(ctx context.Context, table digest.Digest) ([]filetable.Fil
 // Readable is Files, but the files need not be complete: it is enough that they can be read
 // (Expose).
 func (s *Store) Readable(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
-	return s.files(ctx, table, func(f filetable.File) error {
+	return s.filesOf(ctx, table, func(f filetable.File) error {
 		if _, err := s.LazySize(f.Digest); err != nil {
 			return fmt.Errorf("file %q (%s) can not be read: %w: %w", f.Path, f.Digest, err, errdefs.ErrUnavailable)
 		}
@@ -34,8 +35,8 @@ func (s *Store) Readable(ctx context.Context, table digest.Digest) ([]filetable.
 	})
 }
 
-// files returns the files of a table if check has nothing against any regular one.
-func (s *Store) files(ctx context.Context, table digest.Digest, check func(filetable.File) error) ([]filetable.File, error) {
+// filesOf returns the files of a table if check has nothing against any regular one.
+func (s *Store) filesOf(ctx context.Context, table digest.Digest, check func(filetable.File) error) ([]filetable.File, error) {
 	t, err := s.Table(ctx, table)
 	if err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func (s *Store) files(ctx context.Context, table digest.Digest, check func(filet
 // resolve settles what the archives of a table contain. With errdefs.ErrUnavailable, when
 // something is not known yet, it still returns what is.
 func (s *Store) resolve(t *filetable.Table) ([]filetable.File, error) {
-	r := resolver{s: s, blobs: map[digest.Digest]filetable.Blob{}, chunked: chunkedBlobs(t), archives: map[digest.Digest]map[int64]filetable.Member{}}
+	r := resolver{s: s, blobs: map[digest.Digest]filetable.Blob{}, chunked: hydrate.ChunkedBlobs(t), archives: map[digest.Digest]map[int64]filetable.Member{}}
 	for _, b := range t.Blobs {
 		r.blobs[b.Digest] = b
 	}
@@ -148,7 +149,7 @@ func (r *resolver) file(f filetable.File) error {
 
 // members returns the regular files of a plain tar by offset, or nil if they are not known.
 func (r *resolver) members(blob digest.Digest) (map[int64]filetable.Member, error) {
-	contents, err := r.s.contents(blob)
+	contents, err := r.s.db.Contents(blob)
 	if errdefs.IsNotFound(err) {
 		r.missing = missingBlob(blob)
 		r.archives[blob] = nil
@@ -167,7 +168,7 @@ func (r *resolver) members(blob digest.Digest) (map[int64]filetable.Member, erro
 }
 
 func (r *resolver) unpack(u filetable.Unpack) error {
-	contents, err := r.s.contents(u.Blob)
+	contents, err := r.s.db.Contents(u.Blob)
 	if errdefs.IsNotFound(err) {
 		r.missing = missingBlob(u.Blob)
 		return nil

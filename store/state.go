@@ -2,13 +2,9 @@ package store
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"path/filepath"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // Presence says how much of what is fetched for a table is on the node, in bytes.
@@ -25,77 +21,13 @@ func (s *Store) Presence(ctx context.Context, table digest.Digest) (Presence, er
 	if err != nil {
 		return Presence{}, err
 	}
-	_, places, err := s.assemblies(t)
-	if err != nil {
-		return Presence{}, err
-	}
-	var p Presence
-	for _, u := range unitsOf(t) {
-		p.Total += u.blob.Size
-		// An object of another size than the table says is of no use.
-		if ok, err := s.hasUnit(u, places); ok && err == nil {
-			p.Done += u.blob.Size
-			continue
-		}
-		p.Done += s.stagedOf(u)
-	}
-	return p, nil
-}
-
-// stagedOf returns how many bytes of a unit that is not complete are staged.
-func (s *Store) stagedOf(u unit) int64 {
-	var grid []int64
-	if u.how != nil {
-		grid = u.how.grid()
-	}
-	n := s.marked(u.dir(), u.blob.Size, grid)
-	if u.file == nil && u.blob.Archive == filetable.ArchiveNone { // readers stage it elsewhere (ExposeOptions.Unverified)
-		c := newUnverified(u.blob)
-		n = max(n, s.marked(chunkedDir(u.blob.Digest, c.recipe), u.blob.Size, c.grid()))
-	}
-	return n
-}
-
-// marked returns how many bytes the marks of a partial vouch for, without opening it for work: 0 if
-// there is none, or one of something else. Somebody may be writing it.
-func (s *Store) marked(dir string, size int64, grid []int64) (n int64) {
-	p := &partial{root: s.root, dir: dir, size: size, grid: grid}
-	head, err := p.readHead()
-	if err != nil || head.Size != size || head.Chunk != chunkSize {
-		return 0
-	}
-	marks, err := s.root.ReadFile(filepath.Join(dir, "marks"))
-	if err != nil || len(marks) != p.chunks() {
-		return 0
-	}
-	for i, m := range marks {
-		if m == markSynced || m == markWritten && head.Boot == s.boot {
-			_, size := p.chunk(i)
-			n += size
-		}
-	}
-	return n
-}
-
-// Unverified says whether files of a table can be read now before any digest over their bytes has
-// matched (ExposeOptions.Unverified).
-func (s *Store) Unverified(table digest.Digest) bool {
-	return len(s.shown(table, func(l *lazyFile) bool { return l.how != nil && l.how.unverified })) > 0
+	total, done, err := s.engine.Presence(t)
+	return Presence{Total: total, Done: done}, err
 }
 
 // Awaited says whether somebody waits until a table is complete: a Hydrate that is not in the
 // background. Such work does not stop when the store is paused.
-func (s *Store) Awaited(table digest.Digest) bool {
-	s.mu.Lock()
-	h := s.hydrations[table]
-	s.mu.Unlock()
-	if h == nil {
-		return false
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.awaited
-}
+func (s *Store) Awaited(table digest.Digest) bool { return s.engine.Awaited(table) }
 
 // ChunkUse says what the chunks of a table are worth.
 type ChunkUse struct {
@@ -147,21 +79,21 @@ func (s *Store) ChunkUse(ctx context.Context, table digest.Digest) (ChunkUse, er
 // chunksIndexed takes the chunks from wanted that the index has in an object that is not own, and
 // returns all tables. The index has one place for a chunk, so that is not all.
 func (s *Store) chunksIndexed(wanted map[digest.Digest]int64, own map[digest.Digest]bool, use *ChunkUse) (tables []digest.Digest, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		b, objects := tx.Bucket(bucketChunks), tx.Bucket(bucketObjects)
-		for d, size := range wanted {
-			p, err := decodePlace(b.Get(chunkKey(d)))
-			if err == nil && !own[p.object] && objects.Get([]byte(p.object)) != nil {
-				use.Shared += size
-				delete(wanted, d)
-			}
+	chunks := make([]filetable.Chunk, 0, len(wanted))
+	for d, size := range wanted {
+		chunks = append(chunks, filetable.Chunk{Digest: d, Size: size})
+	}
+	places, err := s.db.Chunks(chunks)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range places {
+		if p.Object != "" && !own[p.Object] {
+			use.Shared += chunks[i].Size
+			delete(wanted, chunks[i].Digest)
 		}
-		return tx.Bucket(bucketTables).ForEach(func(k, _ []byte) error {
-			tables = append(tables, digest.Digest(k))
-			return nil
-		})
-	})
-	return tables, err
+	}
+	return s.db.Tables()
 }
 
 // chunksOf takes the chunks from wanted that complete files of a table have which are not own.
@@ -179,9 +111,9 @@ func (s *Store) chunksOf(t *filetable.Table, wanted map[digest.Digest]int64, own
 	}
 }
 
-// Begun says whether anything of a table is on the node: bytes that are staged, or an object that
+// Started says whether anything of a table is on the node: bytes that are staged, or an object that
 // it names.
-func (s *Store) Begun(ctx context.Context, table digest.Digest) (bool, error) {
+func (s *Store) Started(ctx context.Context, table digest.Digest) (bool, error) {
 	p, err := s.Presence(ctx, table)
 	if err != nil || p.Done > 0 {
 		return p.Done > 0, err
@@ -196,8 +128,8 @@ func (s *Store) Begun(ctx context.Context, table digest.Digest) (bool, error) {
 		}
 	}
 	for _, b := range t.Blobs { // its first bytes may be on their way
-		if _, err := s.root.Lstat(partialName(b.Digest)); err == nil || !errors.Is(err, fs.ErrNotExist) {
-			return true, nil
+		if dirs, err := s.area.Dirs(b.Digest); err != nil || len(dirs) > 0 {
+			return true, err
 		}
 	}
 	return false, nil

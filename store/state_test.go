@@ -36,7 +36,7 @@ func TestPresence(t *testing.T) {
 			if got, want := presence(t, s, table), (store.Presence{Total: total}); got != want {
 				t.Errorf("before: got %+v, want %+v", got, want)
 			}
-			if begun, err := s.Begun(t.Context(), table); begun || err != nil {
+			if begun, err := s.Started(t.Context(), table); begun || err != nil {
 				t.Errorf("before: begun %t, %v", begun, err)
 			}
 			hold(t, s, table)
@@ -62,7 +62,7 @@ func TestPresence(t *testing.T) {
 			if got := presence(t, s, table); got != some {
 				t.Errorf("after a restart: got %+v, want %+v", got, some)
 			}
-			if begun, err := s.Begun(t.Context(), table); !begun || err != nil {
+			if begun, err := s.Started(t.Context(), table); !begun || err != nil {
 				t.Errorf("after a restart: begun %t, %v", begun, err)
 			}
 			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {

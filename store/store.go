@@ -8,23 +8,26 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/hydrate"
+	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/internal/object"
+	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // Options are the settings of a Store. The zero value works.
 type Options struct {
 	// Connections is the number of ranges fetched at the same time, over all blobs.
-	// Zero means 8. The store holds at most four times as many chunks of 4 MiB in memory,
-	// and 8 more for readers of files that are not complete.
+	// Zero means 8. The store holds at most twice as many chunks of 4 MiB in memory, and 8 more for
+	// readers of files that are not complete; twice that of what is compressed.
 	Connections int
 
 	// Reserve is the space in bytes that stays free on the file system. A fetch that
@@ -41,6 +44,13 @@ type Options struct {
 	// Log is where the store reports; nil discards.
 	Log *slog.Logger
 }
+
+// readers is how many groups of chunks are in memory for readers that wait, and unpackers how many
+// archives are unpacked at the same time: each can ask for much memory.
+const (
+	readers   = 8
+	unpackers = 2
+)
 
 // EvictOptions say when objects that nothing refers to make room.
 type EvictOptions struct {
@@ -63,44 +73,31 @@ func (o Options) withDefaults() Options {
 
 // Store is the node's verified bytes. All methods are safe for concurrent use.
 type Store struct {
-	dir  string
-	root *os.Root
-	db   *bbolt.DB
-	o    Options
-	log  *slog.Logger
-	boot string // kernel.random.boot_id
+	dir     string
+	root    *os.Root
+	db      *meta.DB
+	objects *object.Objects
+	o       Options
+	log     *slog.Logger
 
-	ctx  context.Context // ends all fetches
+	ctx  context.Context // ends all work
 	stop context.CancelFunc
 	work sync.WaitGroup
 
-	buffers      *buffers // of jobs that somebody waits for
-	aheadBuffers *buffers // for reading ahead
-	idleBuffers  *buffers // of jobs that nobody waits for: they can be told to stand still
-	rawBuffers   *buffers // the same, for what is compressed
-	readBuffers  *buffers // of readers that wait
-	bundles      bundles
-	noShare      atomic.Bool // the file system can not share blocks between files
-	gate         *gate
-	pace         pace
-	counts       counts
-	unpackers    chan struct{} // held by a job from before its first buffer: unpacking takes memory
-	assembling   chan struct{} // held by a hydration that puts files together: they are staged by name
-
-	// gcMu keeps collecting and publishing apart: held for reading while an object gets
-	// its file and its record, for writing while objects go. Before mu.
-	gcMu sync.RWMutex
+	scheduler *transfer.Scheduler
+	area      *staging.Area
+	files     *chunkfile.Set
+	engine    *hydrate.Engine
+	ledger    ledger
+	failed    atomic.Int64 // reads of files that are not complete
 
 	// exposing keeps Expose and withdraw apart. Before a bbolt transaction.
 	exposing sync.Mutex
 
-	mu         sync.Mutex // guards what follows
-	closed     bool
-	jobs       map[digest.Digest]*job             // by blob
-	hydrations map[digest.Digest]*hydration       // by table
-	decoded    map[digest.Digest]*filetable.Table // of late, see Table
-	kept       map[digest.Digest]time.Time        // see keep
-	lazy       map[digest.Digest]*lazyFile        // by name
+	mu        sync.Mutex // guards what follows
+	closed    bool
+	decoded   map[digest.Digest]*filetable.Table // of late, see Table
+	exposures map[digest.Digest]*exposure
 }
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
@@ -123,20 +120,15 @@ func Open(dir string, o Options) (*Store, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
 		dir: dir, root: root, o: o, log: o.Log, ctx: ctx, stop: stop,
-		buffers:      newBuffers(2*o.Connections, chunkSize),
-		idleBuffers:  newBuffers(max(2, o.Connections/2), chunkSize),
-		aheadBuffers: newBuffers(o.Connections, chunkSize),
-		rawBuffers:   newBuffers(o.Connections, filetable.MaxChunkLen),
-		readBuffers:  newBuffers(readBuffers, chunkSize),
-		gate:         newGate(o.Connections),
-		jobs:         map[digest.Digest]*job{},
-		hydrations:   map[digest.Digest]*hydration{},
-		decoded:      map[digest.Digest]*filetable.Table{},
-		kept:         map[digest.Digest]time.Time{},
-		lazy:         map[digest.Digest]*lazyFile{},
-		unpackers:    make(chan struct{}, parallelUnpacks),
-		assembling:   make(chan struct{}, 1),
+		decoded:   map[digest.Digest]*filetable.Table{},
+		exposures: map[digest.Digest]*exposure{},
+		scheduler: transfer.NewScheduler(transfer.Options{
+			Connections: o.Connections, Chunk: filetable.MaxChunkLen, Readers: readers, Unpackers: unpackers,
+		}),
 	}
+	s.files = &chunkfile.Set{Scheduler: s.scheduler, Root: root, Finder: host{s}, Log: o.Log}
+	s.engine = &hydrate.Engine{Scheduler: s.scheduler, Files: s.files, Root: root, Objects: host{s}, Linger: o.Linger, Log: o.Log}
+	s.engine.Begin()
 	if err := s.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("store %s: %w", dir, err), s.Close())
 	}
@@ -144,28 +136,21 @@ func Open(dir string, o Options) (*Store, error) {
 }
 
 func (s *Store) open() (err error) {
-	// Containers reach objects through overlayfs with the credentials of the mounter;
-	// nobody else has business in here.
-	for name, mode := range map[string]os.FileMode{
-		filepath.Join(objectsDir, digest.SHA256.String()): 0o755, partialDir: 0o700,
-	} {
-		if err := s.root.MkdirAll(name, mode); err != nil {
-			return err
-		}
-	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
+	if s.area, err = staging.New(s.root); err != nil {
 		return err
 	}
-	s.boot = strings.TrimSpace(string(boot))
-	if s.db, err = openDB(filepath.Join(s.dir, "store.db")); err != nil {
+	s.files.Area, s.engine.Area = s.area, s.area
+	if s.db, err = meta.Open(s.dbPath(), meta.Options{Expected: object.Any(s.root), Log: s.log}); err != nil {
 		return err
 	}
-	if err := s.sweepTemp(); err != nil {
+	if err := s.db.PruneWays(); err != nil {
 		return err
 	}
-	return s.adopt()
+	s.objects, err = object.Open(object.Options{Root: s.root, Dir: s.dir, Temp: staging.Top, DB: s.db, Log: s.log})
+	return err
 }
+
+func (s *Store) dbPath() string { return filepath.Join(s.dir, "store.db") }
 
 // Close stops all fetches, keeping what they have, and closes the store.
 func (s *Store) Close() error {
@@ -173,6 +158,11 @@ func (s *Store) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	s.stop()
+	s.engine.Close()
+	s.files.Close()
+	if s.objects != nil {
+		s.objects.Close()
+	}
 	s.work.Wait()
 	var err error
 	if s.db != nil {
@@ -186,7 +176,7 @@ func (s *Store) Dir() string { return s.dir }
 
 // ObjectsDir returns the directory that is a data-only lower layer: the object with digest
 // sha256:abcd… is at sha256/ab/abcd… below it, see ObjectName.
-func (s *Store) ObjectsDir() string { return filepath.Join(s.dir, objectsDir) }
+func (s *Store) ObjectsDir() string { return filepath.Join(s.dir, object.Dir) }
 
 // PutTable stores an encoded table after validating it, so that Hydrate can work on it.
 func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
@@ -202,57 +192,7 @@ func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 	if err != nil && !errdefs.IsUnavailable(err) {
 		return "", err
 	}
-	return d, s.db.Update(func(tx *bbolt.Tx) error {
-		old, err := load[tableRecord](tx, bucketTables, d.String())
-		if err != nil && !errdefs.IsNotFound(err) {
-			return err
-		}
-		// What was found out since we looked counts: what a table needs never shrinks.
-		if old.Complete {
-			rec.Complete, rec.Logical = true, old.Logical
-		}
-		rec.Sources = old.Sources
-		rec.Objects = append(rec.Objects, old.Objects...)
-		slices.Sort(rec.Objects)
-		rec.Objects = slices.Compact(rec.Objects)
-		if err := put(tx, bucketTables, d.String(), rec); err != nil {
-			return err
-		}
-		return attribute(tx)
-	})
-}
-
-// maxSources is how many repositories are remembered for a table.
-const maxSources = 16
-
-// SetSources remembers the repositories that a table was got from, "host/repository", those asked
-// first in front, for when the rest of the model has to be fetched later. It returns
-// errdefs.ErrNotFound for a table that is not known.
-func (s *Store) SetSources(ctx context.Context, table digest.Digest, sources []string) error {
-	return s.db.Update(func(tx *bbolt.Tx) error {
-		rec, err := load[tableRecord](tx, bucketTables, table.String())
-		if err != nil {
-			return err
-		}
-		all := slices.Clone(sources)
-		for _, old := range rec.Sources {
-			if !slices.Contains(all, old) {
-				all = append(all, old)
-			}
-		}
-		rec.Sources = all[:min(len(all), maxSources)]
-		return put(tx, bucketTables, table.String(), rec)
-	})
-}
-
-// Sources returns what SetSources remembered.
-func (s *Store) Sources(ctx context.Context, table digest.Digest) (sources []string, err error) {
-	err = s.db.View(func(tx *bbolt.Tx) error {
-		rec, err := load[tableRecord](tx, bucketTables, table.String())
-		sources = rec.Sources
-		return err
-	})
-	return sources, err
+	return d, s.db.PutTable(d, rec)
 }
 
 // decodedTables is how many tables are kept decoded.

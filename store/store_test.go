@@ -25,10 +25,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func gz(t *testing.T, p []byte) []byte {
 	var b bytes.Buffer

@@ -2,12 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"syscall"
-
-	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // Usage is the disk use of a store, in bytes.
@@ -24,77 +18,30 @@ type Usage struct {
 
 // Usage returns the disk use.
 func (s *Store) Usage(ctx context.Context) (Usage, error) {
-	var u Usage
-	var shared int64 // objects of complete tables
-	err := s.db.View(func(tx *bbolt.Tx) error {
-		live, err := s.live(tx)
-		if err != nil {
-			return err
-		}
-		needed := map[digest.Digest]bool{}
-		err = each(tx, bucketTables, func(_ string, t tableRecord) error {
-			if t.Complete {
-				u.Logical += t.Logical
-				for _, d := range t.Objects {
-					needed[d] = true
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return each(tx, bucketObjects, func(key string, o objectRecord) error {
-			u.Unique += o.Size
-			u.Objects++
-			if needed[digest.Digest(key)] {
-				shared += o.Size
-			}
-			if !live[digest.Digest(key)] {
-				u.Reclaimable += o.Size
-			}
-			return nil
-		})
-	})
+	r, err := s.objects.Usage(collector{s})
 	if err != nil {
-		return u, err
+		return Usage{}, err
 	}
-	u.Saved = max(0, u.Logical-shared)
-	if u.Partial, err = s.allocated(partialDir); err != nil {
+	u := Usage{
+		Logical: r.Logical, Unique: r.Unique, Saved: max(0, r.Logical-r.Shared), Reclaimable: r.Reclaimable, Objects: r.Objects,
+	}
+	if u.Partial, err = s.area.Allocated(""); err != nil {
 		return u, err
 	}
 	u.Free, u.Capacity, err = s.free()
 	return u, err
 }
 
-// allocated returns the bytes that the files below a directory take on the disk.
-func (s *Store) allocated(name string) (n int64, err error) {
-	err = fs.WalkDir(s.root.FS(), name, func(_ string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil || e.IsDir() {
-			return err
-		}
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			n += st.Blocks * 512
-		}
-		return nil
-	})
-	return n, err
+// Counts are what happened since the store was opened.
+type Counts struct {
+	ReaderBytes   int64 // fetched because somebody reads a file that is not complete
+	CopiedBytes   int64 // of chunks that were copied from another object, not fetched
+	CorruptChunks int64 // chunks that a source delivered wrong
+	FailedReads   int64 // of files that are not complete
 }
 
-// staged returns the bytes that a directory of unfinished work has on the disk.
-func (s *Store) staged(name string) int64 {
-	n, err := s.allocated(name)
-	if err != nil {
-		return 0
-	}
-	return n
+// Counts returns what happened since the store was opened.
+func (s *Store) Counts() Counts {
+	c := &s.files.Counts
+	return Counts{ReaderBytes: c.Received.Load(), CopiedBytes: c.Copied.Load(), CorruptChunks: c.Corrupt.Load(), FailedReads: s.failed.Load()}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 const module = "github.com/ballast-dev/ballast"
@@ -19,49 +20,62 @@ const module = "github.com/ballast-dev/ballast"
 // cmd → {convert, snapshotter} → store. It is a statement of policy: change it in a commit
 // of its own, with the reason.
 const depsRules = `
-store/verify          :
-store/filetable       : store/verify
-store/transfer        :
-store                 : store/filetable store/transfer store/verify
-store/storetest       : store store/filetable store/transfer
-convert/mediatype     : store/filetable
-convert/chunked       : convert/mediatype store/filetable store/verify
-convert               : convert/chunked convert/mediatype store/filetable store/verify
-convert/modelpack     : convert convert/mediatype store/filetable
-convert/dockerai      : convert convert/mediatype store/filetable
-convert/kitops        : convert convert/mediatype store/filetable store/verify
-convert/contentrange  :
-convert/headers       : convert convert/gguf convert/safetensors
-convert/losses        : convert convert/mediatype
-convert/gguf          : convert
-convert/safetensors   : convert
-convert/ollama        : convert convert/mediatype convert/safetensors store/filetable store/verify
+store/verify              :
+store/filetable           : store/verify
+store/transfer            :
+store/internal/staging    : store/filetable
+store/internal/meta       : store/filetable
+store/internal/object     : store/filetable store/internal/meta store/verify
+store/internal/chunkfile  : store/filetable store/internal/staging store/transfer store/verify
+store/internal/hydrate    : store/filetable store/internal/chunkfile store/internal/meta store/internal/staging store/transfer store/verify
+store                     : store/filetable store/internal/chunkfile store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
+store/storetest           : store store/filetable store/transfer
+convert/mediatype         : store/filetable
+convert/chunked           : convert/mediatype store/filetable store/verify
+convert                   : convert/chunked convert/mediatype store/filetable store/verify
+convert/modelpack         : convert convert/mediatype store/filetable
+convert/dockerai          : convert convert/mediatype store/filetable
+convert/kitops            : convert convert/mediatype store/filetable store/verify
+convert/contentrange      :
+convert/headers           : convert convert/gguf convert/safetensors
+convert/losses            : convert convert/mediatype
+convert/gguf              : convert
+convert/safetensors       : convert
+convert/ollama            : convert convert/mediatype convert/safetensors store/filetable store/verify
 convert/ollama/localstore : convert store/transfer store/verify
-convert/carton        : convert convert/carton/zipdir convert/contentrange convert/mediatype store/filetable store/transfer store/verify
-convert/carton/zipdir : store/filetable
-convert/image         : convert convert/mediatype store/filetable store/verify
-convert/remote        : convert convert/contentrange convert/mediatype store/transfer store/verify
-convert/registry      : convert convert/carton convert/image convert/mediatype convert/ollama convert/remote store store/filetable store/transfer store/verify
-convert/push          : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors store store/filetable store/transfer store/verify
-convert/converttest   : convert convert/mediatype store/filetable store/verify
-snapshotter           : store store/filetable store/verify
-snapshotter/differ    : snapshotter store store/filetable store/transfer store/verify
-snapshotter/lazy      : store/verify
-cmd/internal/config   :
-cmd/internal/snippet  :
-cmd/internal/upstream : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote
-cmd/internal/admin    : convert convert/headers convert/image convert/losses convert/mediatype convert/remote store store/filetable store/transfer
-cmd/internal/doctor   : cmd/internal/admin cmd/internal/config cmd/internal/snippet
-cmd/internal/daemon   : *
-cmd/ballastd          : cmd/internal/admin cmd/internal/config cmd/internal/daemon snapshotter/lazy
-cmd/ballast           : *
+convert/carton            : convert convert/carton/zipdir convert/contentrange convert/mediatype store/filetable store/transfer store/verify
+convert/carton/zipdir     : store/filetable
+convert/image             : convert convert/mediatype store/filetable store/verify
+convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
+convert/registry          : convert convert/carton convert/image convert/mediatype convert/ollama convert/remote store store/filetable store/transfer store/verify
+convert/push              : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors store store/filetable store/transfer store/verify
+convert/converttest       : convert convert/mediatype store/filetable store/verify
+snapshotter               : snapshotter/tree store store/filetable store/verify
+snapshotter/tree          : store/filetable
+snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
+snapshotter/lazy          : snapshotter/lazy/fdstore store/verify
+snapshotter/lazy/fdstore  :
+cmd/internal/config       :
+cmd/internal/snippet      :
+cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote
+cmd/internal/admin        : convert convert/headers convert/image convert/losses convert/mediatype convert/remote store store/filetable store/transfer
+cmd/internal/doctor       : cmd/internal/admin cmd/internal/config cmd/internal/snippet
+cmd/internal/daemon       : *
+cmd/ballastd              : cmd/internal/admin cmd/internal/config cmd/internal/daemon snapshotter/lazy snapshotter/lazy/fdstore
+cmd/ballast               : *
 `
 
 // foreignRules are packages of others that must stay out of ours, with the reason.
 var foreignRules = []struct{ pkg, banned, why string }{
 	{"store", "github.com/containerd/containerd", "the store knows nothing of its host"},
 	{"store", "net/http", "a Fetcher is the only way out"},
+	{"store/transfer", "os", "it knows no disk"},
+	{"store/transfer", "github.com/ballast-dev/ballast/store/filetable", "it knows no table"},
+	{"store", "go.etcd.io/bbolt", "store/internal/meta is the only one to know how records are kept"},
+	{"store/internal/object", "go.etcd.io/bbolt", "store/internal/meta is the only one to know how records are kept"},
 	{"snapshotter", "net/http", "snapshots are made of what the store has"},
+	{"snapshotter/tree", "github.com/containerd/containerd", "it makes files and knows nothing of snapshots"},
+	{"snapshotter/lazy/fdstore", "github.com/hanwen/go-fuse", "it knows file descriptors, not FUSE"},
 	{"snapshotter/differ", "net/http", "snapshots are made of what the store has"},
 	{"convert/mediatype", "net/http", "it is a table"},
 	{"convert/image", "net/http", "conversion is a pure function"},
@@ -79,6 +93,38 @@ func TestDeps(t *testing.T) {
 	}
 	for _, p := range problems {
 		t.Error(p)
+	}
+}
+
+// TestLayout compares the picture in the documentation of the store with the rules.
+func TestLayout(t *testing.T) {
+	doc, err := os.ReadFile("../store/doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, layout, _ := strings.Cut(string(doc), "# Layout")
+	layout, _, _ = strings.Cut(layout, "\n// #")
+	got, want := map[string][]string{}, map[string][]string{}
+	for line := range strings.Lines(layout) {
+		if name, deps, ok := strings.Cut(strings.TrimPrefix(line, "//\t"), " : "); ok || strings.HasSuffix(strings.TrimSpace(line), " :") {
+			name = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(name), ":"))
+			got[name] = slices.Sorted(slices.Values(strings.Fields(deps)))
+		}
+	}
+	for line := range strings.Lines(depsRules) {
+		name, deps, ok := strings.Cut(line, ":")
+		name = strings.TrimSpace(name)
+		if !ok || name != "store" && !strings.HasPrefix(name, "store/") || name == "store/storetest" {
+			continue
+		}
+		var short []string
+		for _, d := range strings.Fields(deps) {
+			short = append(short, filepath.Base(d))
+		}
+		want[filepath.Base(name)] = slices.Sorted(slices.Values(short))
+	}
+	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+		t.Errorf("imports (-rules +picture):\n%s", d)
 	}
 }
 

@@ -5,8 +5,8 @@ set -euo pipefail
 
 # runc runs the containers, busybox-static is what is in them, iproute2 and procps are for
 # looking around in `make dev`, ca-certificates is for the Go module proxy, xfsprogs makes a file
-# system with reflinks, zstd reads what we compress.
-packages=(runc busybox-static iproute2 procps ca-certificates gcc libc6-dev xfsprogs zstd)
+# system with reflinks, e2fsprogs one on a disk that fails, zstd reads what we compress.
+packages=(runc busybox-static iproute2 procps ca-certificates gcc libc6-dev xfsprogs e2fsprogs zstd)
 
 missing=()
 for p in "${packages[@]}"; do

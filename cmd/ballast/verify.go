@@ -14,7 +14,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [REF|DIGEST]",
 		Short: "read models and compare them with their digests",
-		Long:  "Read all objects, or those of one model, and compare them with their digests. With --repair,\nwhat is damaged or missing is fetched again, and what shows it is mended. What is damaged\nstays where it is until the new file is complete.",
+		Long:  "Read all objects, or those of one model, and compare them with their digests, and the files that\nsnapshots show with their models. With --repair,\nwhat is damaged or missing is fetched again, and what shows it is mended. What is damaged\nis set aside at once: it can not be read until it is fetched again, by this, by a pull or\nby reading early.",
 		Args:  cobra.MaximumNArgs(1),
 
 		ValidArgsFunction: a.completes(1, modelRefs),
@@ -34,7 +34,7 @@ func (a *app) verifyCommand() *cobra.Command {
 			p.event(admin.Event{Status: e.Status, Digest: digest.Digest(e.Status), File: e.Status, Total: e.Total, Completed: e.Completed})
 		})
 		p.end()
-		if failed != nil && len(res.Bad) == 0 {
+		if failed != nil && len(res.Bad)+len(res.Snapshots) == 0 {
 			return failed
 		}
 		if err := a.verified(res, *out); err != nil {
@@ -46,18 +46,32 @@ func (a *app) verifyCommand() *cobra.Command {
 		case res.Left > 0 && !r.Repair:
 			return fmt.Errorf("%s damaged or missing; \"ballast verify --repair\" fetches again: %w", objects(res.Left), errdefs.ErrDataLoss)
 		case res.Left > 0:
-			return fmt.Errorf("%s still not well; what no model needs goes with \"ballast gc\", documents of an image come back with its next pull: %w", objects(res.Left), errdefs.ErrDataLoss)
+			return fmt.Errorf("%s still not well; what no model needs goes with \"ballast gc\", what a container needs comes with the next pull of its image: %w", objects(res.Left), errdefs.ErrDataLoss)
+		}
+		if res.LeftSnapshots > 0 {
+			return leftSnapshots(res.LeftSnapshots, r.Repair)
 		}
 		return nil
 	})
 	return c
 }
 
-func objects(n int) string {
-	if n == 1 {
-		return "1 object is"
+// leftSnapshots says what to do about files of snapshots that are not well.
+func leftSnapshots(n int, repaired bool) error {
+	if repaired {
+		return fmt.Errorf("%s of snapshots still not right; remove the images from containerd (\"ctr images rm --sync REF\") and pull them again: %w", count(n, "file"), errdefs.ErrDataLoss)
 	}
-	return fmt.Sprintf("%d objects are", n)
+	return fmt.Errorf("%s of snapshots not right; \"ballast verify --repair\" shows them again: %w", count(n, "file"), errdefs.ErrDataLoss)
+}
+
+func objects(n int) string { return count(n, "object") }
+
+// count returns "1 object is" or "2 objects are".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what + " is"
+	}
+	return fmt.Sprintf("%d %ss are", n, what)
 }
 
 func (a *app) verified(res admin.VerifyResult, out output) error {
@@ -70,10 +84,17 @@ func (a *app) verified(res admin.VerifyResult, out output) error {
 	for _, b := range res.Bad {
 		fmt.Fprintf(a.stdout, "%s  %s  %s\n", b.Digest, size(b.Size), printable(b.Problem))
 	}
+	for _, p := range res.Snapshots {
+		about := p.Path
+		if about == "" {
+			about = p.Table.String()
+		}
+		fmt.Fprintf(a.stdout, "snapshot %s  %s  %s\n", p.Snapshot, printable(about), printable(p.Problem))
+	}
 	for _, ref := range res.Repaired {
 		fmt.Fprintf(a.stdout, "repaired %s\n", printable(ref))
 	}
-	if len(res.Bad) == 0 && !a.quiet {
+	if len(res.Bad)+len(res.Snapshots) == 0 && !a.quiet {
 		fmt.Fprintf(a.stdout, "%s read, all is well\n", size(res.Bytes))
 	}
 	return nil

@@ -30,6 +30,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/containerd/log"
 	"github.com/spf13/cobra"
 )
@@ -124,7 +125,7 @@ func unmount(file *string, stdout, stderr io.Writer) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			was, err := daemon.Unmount(cmd.Context(), cfg, lazy.Options{Log: logger(stderr, cfg.Log)})
+			was, err := daemon.Unmount(cfg, lazy.Options{Log: logger(stderr, cfg.Log)})
 			if err != nil {
 				return &runError{err}
 			}
@@ -146,7 +147,7 @@ func holder(stderr io.Writer) *cobra.Command {
 		Use: "holder", Short: "keep the lazy mount while there is no daemon", Args: cobra.NoArgs, Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(stderr, nil))
-			if err := lazy.RunHolder(cmd.Context(), os.NewFile(uintptr(fd), "listener"), socket, log); err != nil {
+			if err := fdstore.RunHolder(cmd.Context(), os.NewFile(uintptr(fd), "listener"), socket, log); err != nil {
 				return &runError{err}
 			}
 			return nil

@@ -33,7 +33,8 @@ type fetcher struct {
 }
 
 // Fetcher returns where the bytes of the files are. A blob that is not a file of the carton gives
-// errdefs.ErrNotFound. A file that comes as a stream is answered from its first byte on.
+// errdefs.ErrNotFound. A file that comes as a stream is answered from its first byte on. Bodies
+// are private if the carton is, or if the file is elsewhere at a URL that can be signed.
 func (c *Carton) Fetcher() transfer.Fetcher {
 	return &fetcher{c: c, slots: make(chan struct{}, parallelStreams), data: map[digest.Digest]int64{}, failed: map[digest.Digest]int{}}
 }
@@ -49,20 +50,25 @@ func (f *fetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64
 	if p.entry != nil && p.entry.Size != size {
 		return nil, 0, fmt.Errorf("carton %s: file %s has %d bytes, not %d: %w", f.c.hash, d, p.entry.Size, size, errdefs.ErrFailedPrecondition)
 	}
+	private := f.c.src.Private() || slices.ContainsFunc(p.urls, signed)
 	switch {
 	case n == 0:
 		return io.NopCloser(bytes.NewReader(nil)), off, nil
 	case p.entry == nil:
-		return &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.open(ctx, d, p.urls, size) }}, 0, nil
+		body := &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.open(ctx, d, p.urls, size) }}
+		return transfer.NewBody(ctx, body, private), 0, nil
 	case p.entry.Method == zipdir.Stored && (off > 0 || n < size || n > small):
 		body, err := f.stored(ctx, d, p.entry, off, n)
-		return body, off, err
+		if err != nil {
+			return nil, 0, transfer.Foreign(ctx, err)
+		}
+		return transfer.NewBody(ctx, body, private || f.c.src.Private()), off, nil
 	}
 	body := &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.c.openEntry(ctx, p.entry) }}
 	if p.entry.Method == zipdir.Stored {
 		body.slots = nil
 	}
-	return body, 0, nil
+	return transfer.NewBody(ctx, body, private), 0, nil
 }
 
 // stored returns a range of a stored member.
@@ -91,7 +97,7 @@ func (f *fetcher) open(ctx context.Context, d digest.Digest, urls []string, size
 	if err != nil {
 		return nil, err
 	}
-	return &watched{ReadCloser: body, left: size, useless: func() {
+	return &watched{ReadCloser: body, ctx: ctx, left: size, useless: func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.failed[d] = used + 1
@@ -102,6 +108,7 @@ func (f *fetcher) open(ctx context.Context, d digest.Digest, urls []string, size
 // was wrong.
 type watched struct {
 	io.ReadCloser
+	ctx     context.Context // of the Fetch: who gives up has nothing against it
 	left    int64
 	useless func()
 	told    bool
@@ -110,7 +117,7 @@ type watched struct {
 func (w *watched) Read(p []byte) (int, error) {
 	n, err := w.ReadCloser.Read(p)
 	w.left -= int64(n)
-	if (w.left <= 0 || err != nil) && !w.told {
+	if (w.left <= 0 || err != nil && w.ctx.Err() == nil) && !w.told {
 		w.told = true
 		w.useless()
 	}

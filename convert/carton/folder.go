@@ -164,6 +164,9 @@ func (f *Folder) open(name string) (*os.File, error) {
 // Size returns the size of the archive.
 func (f *Folder) Size() int64 { return f.size }
 
+// Private returns false: the files are this machine's.
+func (f *Folder) Private() bool { return false }
+
 // Close closes the directory.
 func (f *Folder) Close() error { return f.root.Close() }
 

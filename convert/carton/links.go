@@ -3,6 +3,7 @@ package carton
 import (
 	"fmt"
 	"net/url"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -47,6 +48,10 @@ func ParseLinks(p []byte) (map[digest.Digest][]string, error) {
 	}
 	return all, *t.err
 }
+
+// signed says whether a URL can have credentials in it: who has it can read what others can not.
+// A signature is a part of the query, among other things that look like one, so any query counts.
+func signed(s string) bool { return strings.Contains(s, "?") }
 
 // checkURL parses a URL from outside. The errors do not hold the whole of it: it can be signed.
 func checkURL(s string, allowHTTP bool) (*url.URL, error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
@@ -21,14 +22,18 @@ type Source interface {
 	// end early. The errors have the categories of store.Fetcher.
 	Range(ctx context.Context, off, n int64) (io.ReadCloser, error)
 
+	// Private says that credentials were needed to read it. It can become known by reading.
+	Private() bool
+
 	// Close frees what the source holds. Readers that are open may fail.
 	Close() error
 }
 
 // File is a carton in a local file.
 type File struct {
-	f    *os.File
-	size int64
+	f       *os.File
+	size    int64
+	private bool
 }
 
 // OpenFile opens a local file. It returns errdefs.ErrInvalidArgument for anything but a regular
@@ -56,7 +61,7 @@ func newFile(f *os.File) (*File, error) {
 		f.Close()
 		return nil, err
 	}
-	return &File{f, st.Size()}, nil
+	return &File{f: f, size: st.Size()}, nil
 }
 
 // Size returns the size of the file when it was opened.
@@ -66,6 +71,10 @@ func (f *File) Size() int64 { return f.size }
 func (f *File) Range(_ context.Context, off, n int64) (io.ReadCloser, error) {
 	return io.NopCloser(io.NewSectionReader(f.f, off, n)), nil
 }
+
+// Private says that the file is the copy of an archive that needed credentials. Who reads other
+// files here has them for himself.
+func (f *File) Private() bool { return f.private }
 
 // Close closes the file.
 func (f *File) Close() error { return f.f.Close() }
@@ -85,24 +94,33 @@ func (a at) Range(_ context.Context, off, n int64) (io.ReadCloser, error) {
 	return io.NopCloser(io.NewSectionReader(a.r, off, n)), nil
 }
 
+func (a at) Private() bool { return false }
+
 func (a at) Close() error { return nil }
 
 // Blob is a carton that is a blob in a registry, or wherever a Fetcher has it from. Its bytes are
 // not compared with its digest, as only parts of it are read.
-func Blob(f transfer.Fetcher, d digest.Digest, size int64) Source { return blob{f, d, size} }
+func Blob(f transfer.Fetcher, d digest.Digest, size int64) Source {
+	return &blob{f: f, d: d, size: size}
+}
 
 type blob struct {
 	f    transfer.Fetcher
 	d    digest.Digest
 	size int64
+
+	private atomic.Bool // some of it was
 }
 
-func (b blob) Size() int64 { return b.size }
+func (b *blob) Size() int64 { return b.size }
 
-func (b blob) Range(ctx context.Context, off, n int64) (io.ReadCloser, error) {
+func (b *blob) Range(ctx context.Context, off, n int64) (io.ReadCloser, error) {
 	body, start, err := b.f.Fetch(ctx, b.d, b.size, off, n)
 	if err != nil {
 		return nil, err
+	}
+	if transfer.IsPrivate(body) {
+		b.private.Store(true)
 	}
 	if start != off {
 		body.Close()
@@ -111,7 +129,9 @@ func (b blob) Range(ctx context.Context, off, n int64) (io.ReadCloser, error) {
 	return body, nil
 }
 
-func (b blob) Close() error { return nil }
+func (b *blob) Private() bool { return b.private.Load() }
+
+func (b *blob) Close() error { return nil }
 
 // readerAt reads a Source for as long as one call goes on.
 type readerAt struct {

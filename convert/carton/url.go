@@ -111,7 +111,12 @@ func (u *URL) copy(resp *http.Response) (Source, error) {
 		f.Close()
 		return nil, err
 	}
-	return newFile(f)
+	file, err := newFile(f)
+	if err != nil {
+		return nil, err
+	}
+	file.private = u.Private()
+	return file, nil
 }
 
 // Size returns the size of the archive.
@@ -160,6 +165,9 @@ func (u *URL) check(resp *http.Response, off, n int64) error {
 	}
 	return nil
 }
+
+// Private says whether the URL is worth something by itself, see signed.
+func (u *URL) Private() bool { return signed(u.url) }
 
 // Close does nothing.
 func (u *URL) Close() error { return nil }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -130,30 +131,62 @@ func tagOf(im store.Image, n name) string {
 	return ""
 }
 
-// Sources returns where the blobs of an image can be fetched: the repositories that it was
-// resolved from, with the credentials that callers gave for them and then without, or the
-// cartons that have them.
-func (h *Handler) Sources(im store.Image) []transfer.Source {
-	var refs []remote.Ref
+// Names returns the names (remote.Ref.Name) that an image was resolved from, by whomever.
+func Names(im store.Image) []string {
+	var names []string
 	for _, s := range im.Refs {
-		ref, err := remote.ParseRef(s)
-		if err != nil {
-			h.log().Warn("reference of an image is not understood", "ref", s, "digest", im.Manifest, "err", err)
-			continue
+		if ref, err := remote.ParseRef(s); err == nil && !slices.Contains(names, ref.Name()) {
+			names = append(names, ref.Name())
 		}
-		refs = append(refs, ref)
 	}
-	if im.Origin.Format == string(mediatype.FormatCarton) && !madeAhead(im) {
-		return h.cartonSources(im, refs)
-	}
-	return h.Repositories(refs)
+	return names
 }
 
-// Repositories returns the repositories of refs, each with the credentials that callers gave for
-// it, if there are any, and then without: these may have expired. The tags and digests of refs do
-// not matter and can be empty. A repository that can not be reached by its hosts.toml is left
-// out and logged.
-func (h *Handler) Repositories(refs []remote.Ref) []transfer.Source {
+// Sources returns where those can fetch the blobs of an image who pull it by names
+// (remote.Ref.Name): the repositories, or the cartons, that these stand for, in that order, and
+// no others that the image was resolved from: anybody can add to those. A repository comes with
+// the credentials that callers gave for it, if there are any, and then without: these may have
+// expired. The image can be the zero value, if it is not known. A name that can not be reached is
+// left out and logged.
+func (h *Handler) Sources(im store.Image, names ...string) []transfer.Source {
+	var out []transfer.Source
+	for _, n := range names {
+		refs, err := refsOf(im, n)
+		switch {
+		case err != nil:
+			h.log().Warn("source left out", "ref", n, "digest", im.Manifest, "err", err)
+		case im.Origin.Format == string(mediatype.FormatCarton) && !madeAhead(im):
+			out = append(out, h.cartonSources(im, refs)...)
+		default:
+			out = append(out, h.repositories(refs)...)
+		}
+	}
+	return out
+}
+
+// refsOf returns the references by which im was resolved from a name, or one that has only the name.
+func refsOf(im store.Image, name string) (refs []remote.Ref, err error) {
+	for _, s := range im.Refs {
+		if ref, err := remote.ParseRef(s); err == nil && ref.Name() == name {
+			refs = append(refs, ref)
+		}
+	}
+	if len(refs) > 0 {
+		return refs, nil
+	}
+	if strings.HasPrefix(name, "carton+") {
+		ref, err := remote.ParseRef(name)
+		return []remote.Ref{ref}, err
+	}
+	host, repository, _ := strings.Cut(name, "/")
+	ref, err := remote.NewRef(host, repository, "latest")
+	ref.Tag = ""
+	return []remote.Ref{ref}, err
+}
+
+// repositories returns the repositories of refs as sources. The tags and digests of refs do not
+// matter and can be empty.
+func (h *Handler) repositories(refs []remote.Ref) []transfer.Source {
 	var l []transfer.Source
 	for _, s := range h.sites(refs) {
 		l = append(l, s.source(s.repo))
@@ -177,7 +210,7 @@ func (s site) source(f transfer.Fetcher) transfer.Source {
 	return out
 }
 
-// sites returns what Repositories returns.
+// sites returns what repositories returns.
 func (h *Handler) sites(refs []remote.Ref) []site {
 	var l []site
 	seen := map[name]bool{}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
@@ -80,7 +81,7 @@ func TestPrivate(t *testing.T) {
 		t.Fatalf("images %+v, %v", ims, err)
 	}
 	// The daemon fetches with what it remembers.
-	if err := f.h.Store.Hydrate(t.Context(), ims[0].Table, store.HydrateOptions{Sources: f.h.Sources(ims[0])}); err != nil {
+	if err := f.h.Store.Hydrate(t.Context(), ims[0].Table, store.HydrateOptions{Sources: f.h.Sources(ims[0], registry.Names(ims[0])...)}); err != nil {
 		t.Errorf("fetch with the credentials of the caller: %v", err)
 	}
 	if c := f.h.Credentials(u.host(), "secret/model"); c == nil || c.Username != "alice" {
@@ -188,10 +189,10 @@ func TestExpiredSecret(t *testing.T) {
 	if err != nil || len(ims) != 1 {
 		t.Fatal(ims, err)
 	}
-	if n := len(f.h.Sources(ims[0])); n != 2 {
+	if n := len(f.h.Sources(ims[0], registry.Names(ims[0])...)); n != 2 {
 		t.Errorf("%d fetchers, want one with the secret and one without", n)
 	}
-	if err := f.h.Store.Hydrate(t.Context(), ims[0].Table, store.HydrateOptions{Sources: f.h.Sources(ims[0])}); err != nil {
+	if err := f.h.Store.Hydrate(t.Context(), ims[0].Table, store.HydrateOptions{Sources: f.h.Sources(ims[0], registry.Names(ims[0])...)}); err != nil {
 		t.Errorf("fetch: %v", err)
 	}
 	// Prefetches go by what is remembered too.
@@ -201,7 +202,7 @@ func TestExpiredSecret(t *testing.T) {
 	if c := f.h.Credentials(u.host(), "org/model"); c != nil {
 		t.Error("the secret that expired is still remembered")
 	}
-	if n := len(f.h.Sources(ims[0])); n != 1 {
+	if n := len(f.h.Sources(ims[0], registry.Names(ims[0])...)); n != 1 {
 		t.Errorf("%d fetchers, want one", n)
 	}
 }

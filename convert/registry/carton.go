@@ -168,7 +168,7 @@ type cartonFetcher struct {
 func (f *cartonFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
 	c, err := f.h.cartons.get(ctx, f.key, f.open, f.fits, false)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, transfer.Foreign(ctx, err)
 	}
 	body, start, err := c.fetcher.Fetch(ctx, d, size, off, n)
 	if err != nil {
@@ -183,6 +183,9 @@ type cartonBody struct {
 	io.ReadCloser
 	release func() // nil: done
 }
+
+// Private implements transfer.Body.
+func (b *cartonBody) Private() bool { return transfer.IsPrivate(b.ReadCloser) }
 
 // Close closes the body.
 func (b *cartonBody) Close() error {
@@ -211,9 +214,9 @@ func (h *Handler) member(ctx context.Context, im store.Image, d digest.Digest) (
 	return filetable.Blob{}, false
 }
 
-// serveMember answers with a file of a carton: the object, or what the carton has, which is
-// not verified; who asks for a digest does that.
-func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.Image, b filetable.Blob) error {
+// serveMember answers with a file of a carton: the object, or what the carton has by the name that
+// is asked for, which is not verified; who asks for a digest does that.
+func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.Image, ref remote.Ref, b filetable.Blob) error {
 	if f, err := h.Store.OpenObject(b.Digest); err == nil {
 		defer f.Close()
 		serveContent(w, r, octets, b.Digest, f)
@@ -222,7 +225,7 @@ func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.I
 	var body io.ReadCloser
 	var off int64
 	err := fmt.Errorf("blob %s: %w", b.Digest, errdefs.ErrNotFound)
-	fetchers := h.Sources(im)
+	fetchers := h.Sources(im, ref.Name())
 	if r.Method == http.MethodHead {
 		fetchers, err = nil, nil
 	}

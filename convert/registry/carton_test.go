@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -191,7 +192,7 @@ func TestCartonChanged(t *testing.T) {
 	}
 	s.put("/a/b.carton", converttest.GoodCarton(weights(2000)).Bytes())
 	f.h.Close() // as a restart does
-	err = f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im)})
+	err = f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)})
 	if err == nil || !strings.Contains(err.Error(), "not the one it was") {
 		t.Errorf("fetch: %v", err)
 	}
@@ -251,6 +252,12 @@ func TestCartonRegistry(t *testing.T) {
 	if n := f.ask(t, http.MethodGet, member, u.host()).status; n != 401 {
 		t.Errorf("a file of the carton without credentials: status %d, want 401", n)
 	}
+	first := f.h.Sources(im, registry.Names(im)...)[0]
+	body, _, err := first.Fetch(t.Context(), digest.FromBytes(weights(3<<20)), 3<<20, 0, 10)
+	if err != nil || !transfer.IsPrivate(body) {
+		t.Errorf("a file of the carton from %q: private %t, %v", first.Key(), transfer.IsPrivate(body), err)
+	}
+	body.Close()
 	if diff := cmp.Diff(files(t, f, im), wanted(want.Model())); diff != "" {
 		t.Errorf("files (-got +want):\n%s", diff)
 	}
@@ -275,7 +282,7 @@ func TestCartonMany(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im)}); err != nil {
+			if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)}); err != nil {
 				t.Error(err)
 			}
 		})

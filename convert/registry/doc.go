@@ -41,6 +41,11 @@
 // themselves. At most 8 cartons stay open, each for ten minutes after its last use; a carton from a
 // server without ranges is a copy on the disk until then.
 //
+// # Sources
+//
+// An image can have been resolved from many names, by whomever. Handler.Sources brings its blobs from
+// those that the caller says it is pulled by, and from no other.
+//
 // # Access
 //
 // The facade has no access rules of its own: who can read an origin can read what was made of

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -31,6 +32,10 @@ type Handler struct {
 
 	// Carton says how cartons are read.
 	Carton carton.Options
+
+	// Pulled is called when somebody asks for the manifest of a model that was made here; nil does
+	// nothing.
+	Pulled func(ctx context.Context, im store.Image)
 
 	// Log is where the facade reports; nil discards.
 	Log *slog.Logger

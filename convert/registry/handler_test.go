@@ -100,7 +100,7 @@ func hydrate(t *testing.T, f *facade, u *upstream, repository string, table dige
 	if diff := cmp.Diff(im.Refs, []string{ref.String()}); diff != "" {
 		t.Errorf("refs (-got +want):\n%s", diff)
 	}
-	if err := f.h.Store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: f.h.Sources(im)}); err != nil {
+	if err := f.h.Store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)}); err != nil {
 		t.Fatal(err)
 	}
 	files, err := f.h.Store.Files(t.Context(), table)
@@ -380,7 +380,7 @@ func TestUpstreamErrors(t *testing.T) {
 		if challenge := got.header.Get("WWW-Authenticate"); (challenge != "") != (want == 401) {
 			t.Errorf("upstream %d: challenge %q", status, challenge)
 		}
-		if after := got.header.Get("Retry-After"); (after == "7") != (want == 429) {
+		if after := got.header.Get("Retry-After"); (after == "17") != (want == 429) {
 			t.Errorf("upstream %d: Retry-After %q", status, after)
 		}
 	}
@@ -454,21 +454,25 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-func TestRepositories(t *testing.T) {
+// TestSources names what an image is pulled by: those are the sources, in that order, and nothing
+// that others resolved it from.
+func TestSources(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	d := digest.FromBytes([]byte("blob"))
 	u.blobs[d] = []byte("blob")
 	f := newFacade(t, remote.Options{Facade: []string{"127.0.0.1:1"}})
-	l := f.h.Repositories([]remote.Ref{
-		{Host: u.host(), Repository: "a"},
-		{Host: u.host(), Repository: "b", Tag: "x"},
-		{Host: u.host(), Repository: "a", Tag: "y"},
-		{Host: "127.0.0.1:1", Repository: "loop"},
-		{Host: "..", Repository: "bad"},
-	})
-	if len(l) != 2 {
-		t.Fatalf("%d repositories, want 2", len(l))
+	im := store.Image{Manifest: d, Refs: []string{"aaa.evil/x:1", u.host() + "/b:1", u.host() + "/b:2"}}
+	l := f.h.Sources(im, u.host()+"/b", u.host()+"/a", "127.0.0.1:1/loop", "../bad", "bad")
+	var got []string
+	for _, s := range l {
+		got = append(got, s.Name)
+	}
+	if diff := cmp.Diff(got, []string{u.host() + "/b", u.host() + "/a"}); diff != "" {
+		t.Fatalf("sources (-got +want):\n%s", diff)
+	}
+	if diff := cmp.Diff(registry.Names(im), []string{"aaa.evil/x", u.host() + "/b"}); diff != "" {
+		t.Errorf("names (-got +want):\n%s", diff)
 	}
 	body, _, err := l[1].Fetch(t.Context(), d, 4, 0, 4)
 	if err != nil {

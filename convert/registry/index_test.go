@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -89,7 +90,7 @@ func TestIndex(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if im.Table == "" || len(f.h.Sources(im)) != 1 {
+		if im.Table == "" || len(f.h.Sources(im, registry.Names(im)...)) != 1 {
 			t.Errorf("Convert(%s) = %+v", ref, im)
 		}
 	}

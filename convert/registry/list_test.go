@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -126,7 +127,7 @@ func TestOllamaListPrivate(t *testing.T) {
 // files fetches an image and returns the digests of its files, by path.
 func files(t *testing.T, f *facade, im store.Image) map[string]digest.Digest {
 	t.Helper()
-	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im)}); err != nil {
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)}); err != nil {
 		t.Fatal(err)
 	}
 	all, err := f.h.Store.Files(t.Context(), im.Table)

@@ -134,6 +134,11 @@ func (h *Handler) ours(ctx context.Context, im store.Image) (answer, error) {
 	if im.Table == "" {
 		a.mediaType = image.IndexMediaType
 	}
+	if h.Pulled != nil {
+		if model, err := h.forHere(ctx, im); err == nil { // an index can have none
+			h.Pulled(ctx, model)
+		}
+	}
 	return a, nil
 }
 
@@ -178,7 +183,7 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 			continue
 		}
 		if !ours {
-			return h.serveMember(w, r, im, member)
+			return h.serveMember(w, r, im, ref, member)
 		}
 		f, err := h.Store.OpenObject(ref.Digest)
 		if err != nil {

@@ -118,7 +118,7 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		repository = strings.TrimSuffix(repository, "/blobs")
 	}
 	if u.status != 0 {
-		w.Header().Set("Retry-After", "7")
+		w.Header().Set("Retry-After", "17")
 		w.WriteHeader(u.status)
 		return
 	}

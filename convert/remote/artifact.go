@@ -16,11 +16,12 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Retries of small reads. The store has its own for large ones.
+// Retries of small reads and of manifests. The store has its own for large reads.
 const (
 	readTries    = 4
 	readPause    = 100 * time.Millisecond // doubles
 	readPatience = 10 * time.Second       // the longest wait that a registry is granted
+	readTime     = 15 * time.Second       // from the first try to the last
 )
 
 // The read-ahead of BlobAt, in bytes. Headers of a tar of large files are far apart, those of
@@ -50,7 +51,7 @@ func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit 
 		return nil, fmt.Errorf("blob %s: size %d is not within 0 to %d: %w", desc.Digest, desc.Size, limit, errdefs.ErrInvalidArgument)
 	}
 	var p []byte
-	err := retry(ctx, func() error {
+	err := retry(ctx, final, func() error {
 		body, _, err := a.r.Fetch(ctx, desc.Digest, desc.Size, 0, desc.Size)
 		if err != nil {
 			return err
@@ -66,7 +67,7 @@ func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit 
 // errdefs.ErrInvalidArgument if it is larger than limit bytes.
 func (a *Artifact) ReadSmall(ctx context.Context, d digest.Digest, limit int64) ([]byte, error) {
 	var p []byte
-	err := retry(ctx, func() error {
+	err := retry(ctx, final, func() error {
 		resp, err := a.r.Blob(ctx, d, "")
 		if err != nil {
 			return err
@@ -85,8 +86,8 @@ func (a *Artifact) ReadSmall(ctx context.Context, d digest.Digest, limit int64) 
 }
 
 // retry calls f until it returns nil, an error that is final, or too many others.
-func retry(ctx context.Context, f func() error) error {
-	pause := readPause
+func retry(ctx context.Context, final func(error) bool, f func() error) error {
+	pause, start := readPause, time.Now()
 	for try := 1; ; try++ {
 		err := f()
 		if err == nil || try == readTries || final(err) || ctx.Err() != nil {
@@ -97,6 +98,9 @@ func retry(ctx context.Context, f func() error) error {
 			if wait = ra.After; wait > readPatience {
 				return err
 			}
+		}
+		if time.Since(start)+wait > readTime {
+			return err
 		}
 		select {
 		case <-time.After(wait):
@@ -190,7 +194,7 @@ func (b *blobReader) load(off, want int64) error {
 	if b.stream != nil {
 		return b.forward(off, n)
 	}
-	return retry(b.ctx, func() error {
+	return retry(b.ctx, final, func() error {
 		body, start, err := b.r.Fetch(b.ctx, b.d, b.size, off, n)
 		if err != nil {
 			return err

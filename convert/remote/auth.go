@@ -7,6 +7,7 @@ import (
 	"net/textproto"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
@@ -16,8 +17,19 @@ import (
 // maxTokenSize is the largest answer of a token server, in bytes.
 const maxTokenSize = 1 << 20
 
+// An authorizer is containerd's, for one endpoint, that knows whether it has credentials.
+type authorizer struct {
+	docker.Authorizer
+
+	// secret says that what it adds to requests was got with credentials, or has them in it.
+	secret atomic.Bool
+}
+
+// private says whether credentials go with the requests to e that a authorizes.
+func (a *authorizer) private(e *endpoint) bool { return e.private || a.secret.Load() }
+
 // authorizer returns the authorizer for e.
-func (r *Repository) authorizer(e *endpoint) docker.Authorizer {
+func (r *Repository) authorizer(e *endpoint) *authorizer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.auths[e] == nil {
@@ -27,7 +39,7 @@ func (r *Repository) authorizer(e *endpoint) docker.Authorizer {
 }
 
 // renew replaces the authorizer of e if it is still used, and returns the one that counts.
-func (r *Repository) renew(e *endpoint, used docker.Authorizer) docker.Authorizer {
+func (r *Repository) renew(e *endpoint, used *authorizer) *authorizer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.auths[e] == used {
@@ -38,8 +50,9 @@ func (r *Repository) renew(e *endpoint, used docker.Authorizer) docker.Authorize
 
 // newAuthorizer returns containerd's authorizer (Basic, Bearer, identity tokens) with a
 // client for token servers that refuses redirects and large answers.
-func (r *Repository) newAuthorizer(e *endpoint) docker.Authorizer {
-	return docker.NewDockerAuthorizer(
+func (r *Repository) newAuthorizer(e *endpoint) *authorizer {
+	a := &authorizer{}
+	a.Authorizer = docker.NewDockerAuthorizer(
 		docker.WithAuthClient(&http.Client{
 			Transport: &realmTransport{e: e},
 			Timeout:   r.client.opts.Stall,
@@ -50,9 +63,13 @@ func (r *Repository) newAuthorizer(e *endpoint) docker.Authorizer {
 			if err != nil {
 				return "", "", fmt.Errorf("%w: %w", errCredentials, err)
 			}
+			if c.Secret != "" { // a name alone is sent nowhere
+				a.secret.Store(true)
+			}
 			return c.Username, c.Secret, nil
 		}),
 	)
+	return a
 }
 
 // credentials returns those of the caller for the registry that the reference names, and
@@ -73,7 +90,7 @@ func (r *Repository) credentials(e *endpoint, host string) (Credentials, error) 
 }
 
 // challenge takes up a 401 of e, and closes it. The next Authorize gets the token.
-func (r *Repository) challenge(e *endpoint, used docker.Authorizer, resp *http.Response) error {
+func (r *Repository) challenge(e *endpoint, used *authorizer, resp *http.Response) error {
 	discard(resp)
 	for _, c := range auth.ParseAuthHeader(resp.Header) {
 		if c.Scheme != auth.BearerAuth {

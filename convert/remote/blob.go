@@ -21,12 +21,13 @@ var _ transfer.Fetcher = (*Repository)(nil)
 
 // A place is where a blob was found last.
 type place struct {
-	e      *endpoint
-	target *url.URL // what e redirected to, or nil
+	e       *endpoint
+	target  *url.URL // what e redirected to, or nil
+	private bool     // e got credentials
 }
 
-// Fetch returns a range of a blob; see store.Fetcher. Hosts are asked in order, first the one
-// that had the blob before.
+// Fetch returns a range of a blob; see transfer.Fetcher. Hosts are asked in order, first the one
+// that had the blob before. The body is a transfer.Body.
 func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
 	if off < 0 || n < 0 || size < 0 || off > size || n > size-off {
 		return nil, 0, fmt.Errorf("blob %s: range of %d bytes at %d of %d: %w", d, n, off, size, errdefs.ErrInvalidArgument)
@@ -45,7 +46,7 @@ func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n in
 		return err
 	})
 	if err != nil {
-		return nil, 0, fmt.Errorf("%s: blob %s: %w", r, d, err)
+		return nil, 0, fmt.Errorf("%s: blob %s: %w", r, d, transfer.Foreign(ctx, err))
 	}
 	return body, start, nil
 }
@@ -75,11 +76,16 @@ func checkRange(resp *http.Response, size, off, n int64, ranged bool) (io.ReadCl
 
 // limited returns body, at most n bytes of it.
 func limited(body io.ReadCloser, n int64) io.ReadCloser {
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(body, n), body}
+	return limitedBody{io.LimitReader(body, n), body}
 }
+
+type limitedBody struct {
+	io.Reader
+	io.Closer
+}
+
+// Private implements transfer.Body.
+func (b limitedBody) Private() bool { return transfer.IsPrivate(b.Closer) }
 
 // Blob returns the answer of the first host that has the blob, as it is and not verified, for
 // a client that verifies. ranges is a Range header, or empty. The caller closes the Body.
@@ -93,7 +99,7 @@ func (r *Repository) Blob(ctx context.Context, d digest.Digest, ranges string) (
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: blob %s: %w", r, d, err)
+		return nil, fmt.Errorf("%s: blob %s: %w", r, d, transfer.Foreign(ctx, err))
 	}
 	return out, nil
 }
@@ -110,7 +116,7 @@ func (r *Repository) blob(ctx context.Context, d digest.Digest, ranges string, u
 			resp.Body.Close()
 			return fmt.Errorf("%s: %w", e.Host, err)
 		}
-		r.remember(d, place{e, resp.target})
+		r.remember(d, place{e, resp.target, resp.private})
 		return nil
 	}
 	last := r.place(d)
@@ -129,13 +135,14 @@ func (r *Repository) blob(ctx context.Context, d digest.Digest, ranges string, u
 
 // again asks the place that a host redirected to before.
 func (r *Repository) again(ctx context.Context, p place, q request) (*response, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	resp, err := r.outside(ctx, p.e, p.target, q, 0)
+	own, cancel := context.WithCancelCause(ctx)
+	resp, err := r.outside(own, p.e, p.target, q, 0)
 	if err != nil {
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = newStallBody(resp.Body, r.client.opts.Stall, ctx, cancel)
+	resp.private = p.private
+	resp.Body = newStallBody(ctx, resp.Body, r.client.opts.Stall, cancel, p.private)
 	return resp, nil
 }
 

@@ -3,6 +3,7 @@ package remote_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -470,6 +471,43 @@ func TestFetchParallel(t *testing.T) {
 	})
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
 		t.Error(errs[i])
+	}
+}
+
+// TestClosedBody reads a body that was closed: that is not the end of who reads.
+func TestClosedBody(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	d := u.putBlob(random(1 << 20))
+	r := u.repository(t, remote.Options{}, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	read := func() error {
+		body, _, err := r.Fetch(ctx, d, 1<<20, 0, 1<<20)
+		if err != nil {
+			return err
+		}
+		if _, err := io.CopyN(io.Discard, body, 10); err != nil {
+			t.Fatal(err)
+		}
+		body.Close()
+		_, err = io.ReadAll(body)
+		return err
+	}
+	if err := read(); err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want another error than canceled", err)
+	}
+	body, _, err := r.Fetch(ctx, d, 1<<20, 0, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	cancel()
+	if _, err := io.ReadAll(body); err != nil && !errors.Is(err, context.Canceled) { // or it was all there
+		t.Errorf("got %v, want canceled", err)
+	}
+	if err := read(); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: got %v, want canceled", err)
 	}
 }
 

@@ -51,7 +51,8 @@ type Options struct {
 	// Connections is the number of connections to a host that are kept. Zero means 16.
 	Connections int
 
-	// Stall is how long an answer may give no byte. Zero means 30 seconds.
+	// Stall is how long an answer may take to begin, and how long it may then bring less than
+	// 1 KiB/s. Zero means 30 seconds.
 	Stall time.Duration
 
 	// Log is where the client reports; nil discards.

@@ -12,7 +12,8 @@
 // hosts.toml says http.
 //
 // A manifest is one GET, never a HEAD, and there is no ping: the registry of Ollama knows
-// neither. Its digest is that of the bytes of that answer. The media type is read from the
+// neither. If no host gives it, and one says that it is overloaded or breaks off, all are asked again,
+// four times in a quarter of a minute at most; a registry can ask for a pause of up to ten seconds. Its digest is that of the bytes of that answer. The media type is read from the
 // body, since some registries answer text/plain. A host of Ollama gets the User-Agent of
 // Ollama (it refuses others for some models) and is asked for manifest lists as well.
 //
@@ -20,7 +21,7 @@
 //
 // Blobs come over HTTP/1.1 (several connections of it are faster than one of HTTP/2) and are
 // never decompressed: the digest is over the bytes as stored. The place a registry redirects
-// a blob to is remembered until it fails. An answer without a byte for Options.Stall ends.
+// a blob to is remembered until it fails. An answer that brings next to nothing for Options.Stall ends.
 // Nothing read here is trusted; the store compares digests.
 //
 // # URLs
@@ -36,6 +37,11 @@
 // changes, Authorization, cookies and the headers of hosts.toml stay behind and do not come
 // back. A challenge is only followed to a realm on the same host, in the same registrable
 // domain, on a host the operator allows, or elsewhere on public https.
+//
+// A body tells whether credentials were sent for it (transfer.Body): a password, a token that was
+// got with one, a header of hosts.toml, the certificate of a client. A token that anybody gets is
+// none. What a registry redirects to is as private as what it was asked with: the address may be
+// signed. Headers of hosts.toml count unless it is known that they are harmless.
 //
 // # Addresses
 //

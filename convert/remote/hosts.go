@@ -35,6 +35,10 @@ type endpoint struct {
 	// server says that this is the registry that the reference names, not a mirror.
 	server bool
 
+	// private says that each request has credentials with it that hosts.toml gives: a header, or
+	// the certificate of a client.
+	private bool
+
 	// direct reaches Host alone. outside reaches the targets of redirects, without client
 	// certificates. realm reaches token servers of the site of Host, foreign all others:
 	// without client certificates, and skip_verify does not count for them.
@@ -196,6 +200,7 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 			e.guard.name(u)
 			e.auth.name(u)
 		}
+		e.private = givesCredentials(h, t)
 		outside, realm, foreign := guarded(t, e.guard), guarded(t, e.auth), guarded(t, e.auth)
 		outside.TLSClientConfig.Certificates = nil
 		foreign.TLSClientConfig.Certificates = nil
@@ -204,6 +209,17 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 		l = append(l, e)
 	}
 	return l, nil
+}
+
+// givesCredentials says whether hosts.toml gives credentials for a host.
+func givesCredentials(h docker.RegistryHost, t *http.Transport) bool {
+	for k := range h.Header {
+		if !harmless(k) {
+			return true
+		}
+	}
+	c := t.TLSClientConfig
+	return h.Scheme == "https" && c != nil && (len(c.Certificates) > 0 || c.GetClientCertificate != nil)
 }
 
 // tune sets up a transport for large blobs: HTTP/1.1, bytes as they are, a big buffer, and

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
@@ -53,8 +54,8 @@ func (r *Repository) Resolve(ctx context.Context, ref Ref) (Manifest, error) {
 	return m, nil
 }
 
-// Manifest returns the manifest with the given tag or digest, by one GET. It is verified if
-// asked for by digest. It returns errdefs.ErrInvalidArgument for a manifest larger than
+// Manifest returns the manifest with the given tag or digest, by one GET, which is sent again a few
+// times while the registry is in trouble. It is verified if asked for by digest. It returns errdefs.ErrInvalidArgument for a manifest larger than
 // convert.MaxManifestSize or an answer that is none; the categories of other errors are
 // those of store.Fetcher, and errdefs.ErrFailedPrecondition if the registry wants a newer
 // client.
@@ -68,15 +69,21 @@ func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, err
 		caps |= docker.HostCapabilityResolve
 	}
 	var m Manifest
-	err = r.each(ctx, caps, nil, func(e *endpoint) error {
-		m, err = r.manifest(ctx, e, ref)
-		return err
+	err = retry(ctx, lasting, func() error {
+		return transfer.Foreign(ctx, r.each(ctx, caps, nil, func(e *endpoint) error {
+			m, err = r.manifest(ctx, e, ref)
+			return err
+		}))
 	})
 	if err != nil {
 		return Manifest{}, fmt.Errorf("manifest %s: %w", ref, err)
 	}
 	return m, nil
 }
+
+// lasting says that asking for a manifest again is of no use: the registry has answered, and what it
+// answered is no sign of trouble that passes.
+func lasting(err error) bool { return !errdefs.IsUnavailable(err) }
 
 // manifest asks one host.
 func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manifest, error) {

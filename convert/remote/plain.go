@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 )
 
@@ -51,9 +52,9 @@ func (c *Client) Do(req *http.Request) (*http.Response, error) {
 	resp, err := c.followPlain(ctx, req)
 	if err != nil {
 		cancel(nil)
-		return nil, err
+		return nil, transfer.Foreign(req.Context(), err)
 	}
-	resp.Body = newStallBody(resp.Body, c.opts.Stall, ctx, cancel)
+	resp.Body = newStallBody(req.Context(), resp.Body, c.opts.Stall, cancel, false)
 	return resp, nil
 }
 

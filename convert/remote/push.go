@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -190,7 +191,7 @@ func (r *Repository) PushManifest(ctx context.Context, object, mediaType string,
 	if err != nil {
 		return err
 	}
-	err = retry(ctx, func() error {
+	err = retry(ctx, final, func() error {
 		resp, err := r.send(r.pushScope(ctx), e, upload{
 			method: http.MethodPut, url: e.url(r.ref, "manifests/"+ref.Object()),
 			header: http.Header{"Content-Type": {mediaType}}, body: bytes.NewReader(p), size: int64(len(p)),
@@ -214,7 +215,7 @@ func (r *Repository) send(ctx context.Context, e *endpoint, q upload) (*http.Res
 	for tries := 1; ; tries++ {
 		resp, err := r.sendOnce(ctx, e, q)
 		if err != nil {
-			return nil, err
+			return nil, transfer.Foreign(ctx, err)
 		}
 		switch code := resp.StatusCode; {
 		case code >= 200 && code < 300:
@@ -238,6 +239,7 @@ func (r *Repository) send(ctx context.Context, e *endpoint, q upload) (*http.Res
 
 // sendOnce sends a request and returns any answer.
 func (r *Repository) sendOnce(ctx context.Context, e *endpoint, q upload) (*http.Response, error) {
+	caller := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	req := r.newRequest(ctx, e, q.url, request{})
 	req.Method = q.method
@@ -275,7 +277,7 @@ func (r *Repository) sendOnce(ctx context.Context, e *endpoint, q upload) (*http
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = newStallBody(resp.Body, r.client.opts.Stall, ctx, cancel)
+	resp.Body = newStallBody(caller, resp.Body, r.client.opts.Stall, cancel, a.private(e))
 	return resp, nil
 }
 

@@ -163,8 +163,18 @@ func malformed(what, s string) error {
 	return fmt.Errorf("reference: %s %.300q is not well-formed: %w", what, s, errdefs.ErrInvalidArgument)
 }
 
-// Name returns "host/repository".
-func (r Ref) Name() string { return r.Host + "/" + r.Repository }
+// Name returns "host/repository", or "carton+" and the URL of a carton, with a digest in the place
+// of its query, which can be a signature.
+func (r Ref) Name() string {
+	if r.URL == "" {
+		return r.Host + "/" + r.Repository
+	}
+	u, query, ok := strings.Cut(r.URL, "?")
+	if ok {
+		u += "?" + digest.FromString(query).Encoded()
+	}
+	return cartonScheme + u
+}
 
 // Object returns the digest if there is one, else the tag.
 func (r Ref) Object() string {

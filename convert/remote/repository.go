@@ -23,8 +23,8 @@ type Repository struct {
 	set    *hostSet
 
 	mu     sync.Mutex
-	auths  map[*endpoint]docker.Authorizer // guarded by mu
-	places map[digest.Digest]place         // guarded by mu
+	auths  map[*endpoint]*authorizer // guarded by mu
+	places map[digest.Digest]place   // guarded by mu
 }
 
 func newRepository(c *Client, ref Ref, creds *Credentials, set *hostSet) *Repository {
@@ -37,7 +37,7 @@ func newRepository(c *Client, ref Ref, creds *Credentials, set *hostSet) *Reposi
 		ref:    ref,
 		creds:  creds,
 		set:    set,
-		auths:  map[*endpoint]docker.Authorizer{},
+		auths:  map[*endpoint]*authorizer{},
 		places: map[digest.Digest]place{},
 	}
 }

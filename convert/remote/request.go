@@ -30,22 +30,24 @@ type request struct {
 }
 
 // A response is an answer with a success. target is where it came from, if the registry
-// redirected to another origin.
+// redirected to another origin. private says that credentials were sent to the registry, which
+// may have put what they are worth into the address of the target.
 type response struct {
 	*http.Response
-	target *url.URL
+	target  *url.URL
+	private bool
 }
 
 // do sends q to e with GET, authenticates where asked to, follows redirects, and returns the
 // answer if it is a success. Its Body ends with errdefs.ErrUnavailable if it stalls.
 func (r *Repository) do(ctx context.Context, e *endpoint, q request) (*response, error) {
-	ctx, cancel := context.WithCancelCause(docker.WithScope(ctx, "repository:"+r.ref.Repository+":pull"))
-	resp, err := r.follow(ctx, e, q)
+	own, cancel := context.WithCancelCause(docker.WithScope(ctx, "repository:"+r.ref.Repository+":pull"))
+	resp, err := r.follow(own, e, q)
 	if err != nil {
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = newStallBody(resp.Body, r.client.opts.Stall, ctx, cancel)
+	resp.Body = newStallBody(ctx, resp.Body, r.client.opts.Stall, cancel, resp.private)
 	return resp, nil
 }
 
@@ -82,11 +84,15 @@ func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*respo
 				return nil, tooManyRedirects(e.Host)
 			}
 			if !sameOrigin(next, resp.Request.URL) {
-				return r.outside(ctx, e, next, q, hops)
+				resp, err := r.outside(ctx, e, next, q, hops)
+				if err == nil {
+					resp.private = used.private(e)
+				}
+				return resp, err
 			}
 			u = next
 		case resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent:
-			return &response{Response: resp}, nil
+			return &response{Response: resp, private: used.private(e)}, nil
 		default:
 			return nil, statusError(resp, e.Host, secretsOf(req)...)
 		}
@@ -95,7 +101,7 @@ func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*respo
 
 // try sends one request to e itself, with the authorization known so far. It returns the
 // authorizer that was used.
-func (r *Repository) try(e *endpoint, req *http.Request) (*http.Response, docker.Authorizer, error) {
+func (r *Repository) try(e *endpoint, req *http.Request) (*http.Response, *authorizer, error) {
 	a := r.authorizer(e)
 	if err := a.Authorize(req.Context(), req); err != nil {
 		r.renew(e, a) // containerd's keeps the outcome of a token request, even an error
@@ -237,13 +243,21 @@ func transportError(ctx context.Context, host string, err error) error {
 	return fmt.Errorf("%s: %w: %w", host, err, errdefs.ErrUnavailable)
 }
 
+// harmless says that a header has no credentials. What others have is not known.
+func harmless(header string) bool {
+	switch textproto.CanonicalMIMEHeaderKey(header) {
+	case "Accept", "Accept-Encoding", "Range", "User-Agent", "Via":
+		return true
+	}
+	return false
+}
+
 // secretsOf returns what must not come back in an error: the values of headers, and what
 // they encode.
 func secretsOf(req *http.Request) []string {
 	var l []string
 	for k, vs := range req.Header {
-		switch k {
-		case "Accept", "Accept-Encoding", "Range", "User-Agent", "Via":
+		if harmless(k) {
 			continue
 		}
 		for _, v := range vs {

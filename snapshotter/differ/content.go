@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -26,7 +27,7 @@ import (
 )
 
 // maxSources is the largest number of repositories of one layer that are tried.
-const maxSources = 64
+const maxSources = 16
 
 // contentBuffer is the size in bytes of one read from the content store. Each is a request
 // of its own, and containerd answers in pieces of this size.
@@ -42,25 +43,33 @@ type Repository struct {
 	Name string // "team/model"
 }
 
-// repositories returns where containerd got a blob from: that of the image being
-// pulled, where containerd says which, then those it recorded with the blob, sorted.
+// String returns "host/name".
+func (r Repository) String() string { return r.Host + "/" + r.Name }
+
+// belongs says whether containerd recorded with a blob that it has it from a repository.
+// containerd records hosts without their ports.
+func (r Repository) belongs(ls map[string]string) bool {
+	host := (&url.URL{Host: r.Host}).Hostname()
+	return slices.Contains(strings.Split(ls[labels.LabelDistributionSource+"."+host], ","), r.Name)
+}
+
+// repositories returns where containerd got a blob from: that of the image being pulled, where
+// containerd says which, otherwise those it recorded with the blob, sorted.
+//
+// What says which image is pulled can be an annotation that a stranger wrote, where the client
+// does not replace it ("ctr images pull --local"): it counts if containerd recorded the same.
 func (d *Differ) repositories(ctx context.Context, desc ocispec.Descriptor) ([]Repository, error) {
 	info, err := d.o.Content.Info(ctx, desc.Digest)
 	if err != nil {
 		return nil, fmt.Errorf("content store: %w", err)
 	}
-	recorded := parseSources(info.Labels)
-	ref, err := reference.ParseNormalizedNamed(desc.Annotations[snapshotters.TargetRefLabel])
-	if err != nil {
-		return recorded, nil // ctr --local, for one, does not say
+	if ref, err := reference.ParseNormalizedNamed(desc.Annotations[snapshotters.TargetRefLabel]); err == nil {
+		pulled := Repository{Host: reference.Domain(ref), Name: reference.Path(ref)}
+		if pulled.belongs(info.Labels) {
+			return []Repository{pulled}, nil
+		}
 	}
-	pulled := Repository{Host: reference.Domain(ref), Name: reference.Path(ref)}
-	// containerd records hosts without their ports.
-	name, _, _ := strings.Cut(pulled.Host, ":")
-	recorded = slices.DeleteFunc(recorded, func(s Repository) bool {
-		return s.Name == pulled.Name && (s.Host == pulled.Host || s.Host == name)
-	})
-	return append([]Repository{pulled}, recorded...), nil
+	return parseSources(info.Labels), nil
 }
 
 // parseSources reads the labels that containerd gives a blob: the key ends in the host, the
@@ -116,21 +125,47 @@ func Dial(address string) (*Content, error) {
 // Close closes the connection.
 func (c *Content) Close() error { return c.conn.Close() }
 
-// A ContentFetcher is a store.Fetcher that reads blobs from containerd's content store,
-// where they are if an image was pulled whole.
+// A ContentFetcher is a transfer.Fetcher that reads blobs from containerd's content store,
+// where they are if an image was pulled whole. The content store is one for all who pull on the
+// node, whatever credentials they had: a blob is there for those alone who pull from a repository
+// that containerd has it from, and its bytes are private.
 type ContentFetcher struct {
-	// Provider is the content store.
-	Provider content.Provider
+	// Content is the content store.
+	Content content.InfoReaderProvider
 
 	// Namespace is the containerd namespace to look in. A fetch can outlive the request it
 	// was made for, and with it the namespace in its context.
 	Namespace string
+
+	// Repository is what is pulled from. The zero value is for what came from none, such as by
+	// "ctr images import": then blobs are there that came from none either.
+	Repository Repository
 }
 
 var _ transfer.Fetcher = (*ContentFetcher)(nil)
 
-// Fetch implements store.Fetcher. It returns errdefs.ErrNotFound for a blob that the content
-// store does not have whole.
+// contentSources returns containerd's content store as those see it who pull from repositories.
+func (d *Differ) contentSources(ns string, from []Repository) []transfer.Source {
+	if len(from) == 0 {
+		from = []Repository{{}}
+	}
+	var l []transfer.Source
+	for _, r := range from {
+		name := "containerd"
+		if r != (Repository{}) {
+			name = r.String()
+		}
+		l = append(l, transfer.Source{
+			Name: name, Who: "content of " + ns,
+			Fetcher: &ContentFetcher{Content: d.o.Content, Namespace: ns, Repository: r},
+		})
+	}
+	return l
+}
+
+// Fetch implements transfer.Fetcher. It returns errdefs.ErrNotFound for a blob that the content
+// store does not have whole, or has from elsewhere; which of them it does not say, nor what size
+// it has.
 func (f *ContentFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
 	if off < 0 || n < 0 || off > size-n {
 		return nil, 0, fmt.Errorf("blob %s: range %d+%d of %d bytes: %w", d, off, n, size, errdefs.ErrInvalidArgument)
@@ -138,18 +173,34 @@ func (f *ContentFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, 
 	if f.Namespace != "" {
 		ctx = namespaces.WithNamespace(ctx, f.Namespace)
 	}
-	ra, err := f.Provider.ReaderAt(ctx, ocispec.Descriptor{Digest: d, Size: size})
-	if err != nil {
-		return nil, 0, fmt.Errorf("content store: blob %s: %w", d, err)
+	missing := fmt.Errorf("content store: blob %s: %w", d, errdefs.ErrNotFound)
+	info, err := f.Content.Info(ctx, d)
+	switch {
+	case errdefs.IsNotFound(err):
+		return nil, 0, missing
+	case err != nil:
+		return nil, 0, fmt.Errorf("content store: blob %s: %w", d, transfer.Foreign(ctx, err))
+	case info.Size != size || !f.has(info.Labels):
+		return nil, 0, missing
 	}
-	if got := ra.Size(); got != size {
-		ra.Close() // only read from
-		return nil, 0, fmt.Errorf("content store: blob %s has %d bytes, not %d: %w", d, got, size, errdefs.ErrNotFound)
+	ra, err := f.Content.ReaderAt(ctx, ocispec.Descriptor{Digest: d, Size: size})
+	if err != nil {
+		return nil, 0, fmt.Errorf("content store: blob %s: %w", d, transfer.Foreign(ctx, err))
 	}
 	r := bufio.NewReaderSize(io.NewSectionReader(ra, off, n), int(min(n, contentBuffer)))
-	return &section{Reader: r, Closer: ra}, off, nil
+	// Private, as nobody knows what credentials the pull had that brought it.
+	return transfer.NewBody(ctx, section{r, ra}, true), off, nil
 }
 
+// has says whether a blob with these labels is there for f.
+func (f *ContentFetcher) has(ls map[string]string) bool {
+	if f.Repository == (Repository{}) {
+		return len(parseSources(ls)) == 0
+	}
+	return f.Repository.belongs(ls)
+}
+
+// A section is a range of a blob of the content store.
 type section struct {
 	io.Reader
 	io.Closer

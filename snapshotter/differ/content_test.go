@@ -2,6 +2,8 @@ package differ
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/transfer"
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins/content/local"
@@ -22,14 +25,17 @@ import (
 func TestContentFetcher(t *testing.T) {
 	n := newNode(t)
 	p := random(1, 3<<20+5)
-	desc := n.put(t, "application/octet-stream", p, nil)
+	desc := n.put(t, "application/octet-stream", p, from("registry.example", "team/a,team/b"))
 	// The namespace is the fetcher's, whatever the context says.
-	f := ContentFetcher{Provider: n.differ.o.Content, Namespace: namespace}
+	f := ContentFetcher{Content: n.differ.o.Content, Namespace: namespace, Repository: Repository{"registry.example:5000", "team/b"}}
 	size := int64(len(p))
 	for _, r := range [][2]int64{{0, size}, {0, 0}, {size, 0}, {size - 1, 1}, {1 << 20, 2<<20 - 3}, {5, 1}} {
 		body, start, err := f.Fetch(t.Context(), desc.Digest, size, r[0], r[1])
 		if err != nil {
 			t.Fatal(err)
+		}
+		if !transfer.IsPrivate(body) {
+			t.Error("the body is not private")
 		}
 		got, err := io.ReadAll(body)
 		if err != nil || start != r[0] || !bytes.Equal(got, p[r[0]:r[0]+r[1]]) {
@@ -50,10 +56,126 @@ func TestContentFetcher(t *testing.T) {
 	if _, _, err := f.Fetch(t.Context(), desc.Digest, size+1, 0, 1); !errdefs.IsNotFound(err) {
 		t.Errorf("another size: got %v, want not found", err)
 	}
-	f.Namespace = "other"
+	ours := f.Repository
+	for _, r := range []Repository{{}, {"registry.example", "team"}, {"registry.example", "team/a,team/b"}, {"other.example", "team/b"}} {
+		f.Repository = r
+		if _, _, err := f.Fetch(t.Context(), desc.Digest, size, 0, 1); !errdefs.IsNotFound(err) {
+			t.Errorf("for who pulls from %q: got %v, want not found", r, err)
+		}
+	}
+	imported := n.put(t, "application/octet-stream", []byte("imported"), nil)
+	for r, there := range map[Repository]bool{{}: true, ours: false} {
+		f.Repository = r
+		body, _, err := f.Fetch(t.Context(), imported.Digest, imported.Size, 0, 1)
+		if there != (err == nil) || !there && !errdefs.IsNotFound(err) {
+			t.Errorf("what came from nowhere, for who pulls from %q: %v", r, err)
+		}
+		if err == nil {
+			body.Close()
+		}
+	}
+	f.Namespace, f.Repository = "other", ours
 	if _, _, err := f.Fetch(n.ctx, desc.Digest, size, 0, 1); !errdefs.IsNotFound(err) {
 		t.Errorf("another namespace: got %v, want not found", err)
 	}
+}
+
+// A blob that is there for others looks like one that is not there: the error says nothing of it.
+func TestContentFetcherTellsNothing(t *testing.T) {
+	n := newNode(t)
+	desc := n.put(t, "application/octet-stream", random(1, 12345), from("private.example", "team/a"))
+	here := &ContentFetcher{Content: n.differ.o.Content, Namespace: namespace, Repository: Repository{"private.example", "team/a"}}
+	elsewhere := &ContentFetcher{Content: n.differ.o.Content, Namespace: namespace, Repository: Repository{"evil.example", "x"}}
+	var texts []string
+	for _, f := range []*ContentFetcher{here, elsewhere} {
+		for _, size := range []int64{7, 12345} {
+			if f == here && size == 12345 {
+				continue
+			}
+			_, _, err := f.Fetch(t.Context(), desc.Digest, size, 0, 1)
+			if !errdefs.IsNotFound(err) {
+				t.Fatalf("got %v, want not found", err)
+			}
+			texts = append(texts, err.Error())
+		}
+	}
+	_, _, err := elsewhere.Fetch(t.Context(), digest.FromString("x"), 7, 0, 1)
+	texts = append(texts, strings.ReplaceAll(err.Error(), digest.FromString("x").String(), desc.Digest.String()))
+	for _, s := range texts {
+		if s != texts[0] || strings.Contains(s, "12345") {
+			t.Errorf("%q differs from %q, or has the size", s, texts[0])
+		}
+	}
+}
+
+// A connection to containerd that is closed is no end of the pull that reads from it.
+func TestContentFetcherClosed(t *testing.T) {
+	n := newNode(t)
+	p := random(1, 3<<20)
+	desc := n.put(t, "application/octet-stream", p, nil)
+	c, err := Dial(n.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &ContentFetcher{Content: c, Namespace: namespace}
+	body, _, err := f.Fetch(t.Context(), desc.Digest, desc.Size, 0, desc.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, readErr := io.ReadAll(body)
+	_, _, fetchErr := f.Fetch(t.Context(), desc.Digest, desc.Size, 0, 1)
+	for what, err := range map[string]error{"read": readErr, "fetch": fetchErr} {
+		if !errdefs.IsUnavailable(err) || errors.Is(err, context.Canceled) {
+			t.Errorf("%s: got %v, want unavailable", what, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := f.Fetch(ctx, desc.Digest, desc.Size, 0, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end of the pull: got %v, want canceled", err)
+	}
+}
+
+// Who is pulled from is what the client says, if containerd recorded the same: a layer can have an
+// annotation that a stranger wrote.
+func TestRepositories(t *testing.T) {
+	n := newNode(t)
+	tests := []struct {
+		name, annotation string
+		want             []Repository
+	}{
+		{"nothing said", "", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
+		{"said", "good.example/team/m:1", []Repository{{"good.example", "team/m"}}},
+		{"said, with a port", "good.example:5000/team/m@" + digest.FromString("x").String(), []Repository{{"good.example:5000", "team/m"}}},
+		{"not recorded", "private.example/team/m:1", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
+		{"another repository", "good.example/team:1", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
+		{"nonsense", "//", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
+	}
+	desc := n.put(t, "application/octet-stream", []byte("table"), map[string]string{
+		"containerd.io/distribution.source.good.example": "team/m",
+		"containerd.io/distribution.source.aaa.evil":     "x",
+	})
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			desc.Annotations = map[string]string{"containerd.io/snapshot/cri.image-ref": test.annotation}
+			got, err := n.differ.repositories(n.ctx, desc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(got, test.want); diff != "" {
+				t.Errorf("(-got +want):\n%s", diff)
+			}
+		})
+	}
+}
+
+// from returns the label by which containerd says that a blob came from repositories of a host.
+func from(host, repositories string) map[string]string {
+	return map[string]string{"containerd.io/distribution.source." + host: repositories}
 }
 
 // The daemon can start before containerd, and outlive it.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,8 +35,8 @@ type Options struct {
 	// Store keeps the bytes of the models.
 	Store *store.Store
 
-	// Upstream returns where to fetch the blobs of a table from, in order. from is what
-	// containerd knows of the table layer; it can be empty.
+	// Upstream returns where to fetch the blobs of a table from that is pulled from
+	// repositories, in order. These can be none. The names are recorded for the snapshot.
 	Upstream func(ctx context.Context, table digest.Digest, from []Repository) []transfer.Source
 
 	// Mode says when a model is shown that was got from these repositories. Nil means
@@ -163,8 +164,12 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 	if err := d.o.Snapshotter.Hold(ctx, id, table); err != nil {
 		return "", err
 	}
+	upstream := d.o.Upstream(ctx, table, from)
+	if err := d.o.Snapshotter.GotFrom(ctx, id, names(upstream, from)); err != nil {
+		return "", err
+	}
 	ns, _ := namespaces.Namespace(ctx)
-	sources := append([]transfer.Source{{Name: "containerd", Who: ns, Fetcher: &ContentFetcher{Provider: d.o.Content, Namespace: ns}}}, d.o.Upstream(ctx, table, from)...)
+	sources := append(d.contentSources(ns, from), upstream...)
 	early, err := d.expose(ctx, table, from, sources)
 	if err == nil && !early {
 		err = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources})
@@ -183,6 +188,22 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 	return table, nil
 }
 
+// names returns the names of sources, each once; if there are none, those of repositories.
+func names(sources []transfer.Source, from []Repository) (l []string) {
+	for _, s := range sources {
+		if !slices.Contains(l, s.Name) {
+			l = append(l, s.Name)
+		}
+	}
+	if len(l) > 0 {
+		return l
+	}
+	for _, r := range from {
+		l = append(l, r.String())
+	}
+	return l
+}
+
 // expose makes a model readable before it is complete, and says whether that is so.
 func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Repository, sources []transfer.Source) (bool, error) {
 	mode := Complete
@@ -191,13 +212,6 @@ func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Reposit
 	}
 	if mode == Complete {
 		return false, nil
-	}
-	repositories := make([]string, len(from))
-	for i, s := range from {
-		repositories[i] = s.Host + "/" + s.Name
-	}
-	if err := d.o.Store.SetSources(ctx, table, repositories); err != nil {
-		return false, err
 	}
 	err := d.o.Store.Expose(ctx, table, store.ExposeOptions{
 		Sources: sources, Wait: mode == Lazy, Unverified: d.o.Unverified, Probe: true,

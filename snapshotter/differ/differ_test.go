@@ -51,7 +51,13 @@ func TestApplyTable(t *testing.T) {
 	}
 	refs, err := n.store.Refs(n.ctx, "snapshot/")
 	if err != nil || len(refs) != 1 || refs[0].Table != desc.Digest {
-		t.Errorf("got references %v, %v, want one to the table", refs, err)
+		t.Fatalf("got references %v, %v, want one to the table", refs, err)
+	}
+	if diff := cmp.Diff(refs[0].Sources, []string{n.fetchers(n.ctx, "", nil)[0].Name}); diff != "" {
+		t.Errorf("what it was got from (-got +want):\n%s", diff)
+	}
+	if !n.snap.Shows(refs[0]) {
+		t.Error("the snapshot does not show the table")
 	}
 }
 
@@ -59,8 +65,9 @@ func TestApplyTable(t *testing.T) {
 func TestApplyLocal(t *testing.T) {
 	n := newNode(t)
 	weights := random(1, 5<<20+7)
-	blob := n.put(t, filetable.MediaTypeBlobLayer, weights, nil)
-	table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"w"}, weights), nil)
+	source := from("registry.example", "team/m")
+	blob := n.put(t, filetable.MediaTypeBlobLayer, weights, source)
+	table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"w"}, weights), source)
 
 	got := n.apply(t, "", blob)
 	want := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: filetable.BlobDiffID(blob.Digest), Size: blob.Size}
@@ -75,6 +82,31 @@ func TestApplyLocal(t *testing.T) {
 	mounts := withoutData(n.prepare(t, "c", table.Digest.String()))
 	if s := fmt.Sprint(mounts); strings.Count(s, "/fs") != 2 {
 		t.Errorf("got %v, want one upper and one lower directory", mounts)
+	}
+}
+
+// A table that names the digest of a layer that others pulled with their credentials gets nothing
+// of it, whatever its annotations say.
+func TestApplyContentOfOthers(t *testing.T) {
+	n := newNode(t)
+	secret := random(1, 1<<20)
+	n.put(t, ocispec.MediaTypeImageLayer, secret, from("private.example", "team/image"))
+	for name, annotation := range map[string]string{"plain": "", "spoofed": "private.example/team/image:1"} {
+		t.Run(name, func(t *testing.T) {
+			table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{name}, secret), from("evil.example", "x"))
+			table.Annotations = map[string]string{"containerd.io/snapshot/cri.image-ref": annotation}
+			_, err := n.applier.Apply(n.ctx, table, n.prepare(t, name, ""))
+			if !errdefs.IsNotFound(err) {
+				t.Errorf("got %v, want not found", err)
+			}
+			if f, err := n.store.OpenObject(digest.FromBytes(secret)); err == nil {
+				f.Close()
+				t.Error("the store has the bytes now")
+			}
+			if diff := cmp.Diff(n.asked, []Repository{{"evil.example", "x"}}); diff != "" {
+				t.Errorf("repositories that were asked (-got +want):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -33,10 +33,16 @@
 // # Where the bytes of a model come from
 //
 // First from containerd's content store, which has them when the image was pulled whole
-// ("ctr images pull --local"), then from what Options.Upstream returns. It is told the
-// repository of the image being pulled, from the annotation that containerd gives layers, and
-// those that containerd recorded for the table layer in the labels
-// "containerd.io/distribution.source.<host>".
+// ("ctr images pull --local"), then from what Options.Upstream returns. Both are told the
+// repository that is pulled from: that of the annotation that containerd gives layers, if
+// containerd recorded the same for the table layer in the labels
+// "containerd.io/distribution.source.<host>", otherwise those that it recorded.
+//
+// The content store has blobs of all who pull on the node. Those are there that containerd has from
+// the repository pulled from, by the same labels; what they are of others looks as if it were not
+// there. Their bytes count as private, as nobody knows with which credentials they came. containerd
+// itself writes the label without asking the registry, when an image names a blob that it has in the
+// same namespace: what it shares in that way between images, it shares here too.
 //
 // # Talking back
 //

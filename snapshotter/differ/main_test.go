@@ -64,6 +64,7 @@ type node struct {
 	differ  *Differ
 	applier diff.Applier // as containerd sees the differ
 	log     *bytes.Buffer
+	socket  string // of the content store
 
 	mu       sync.Mutex
 	asked    []Repository // what Upstream was told
@@ -88,6 +89,7 @@ func newNode(t *testing.T) *node {
 	socket := serve(t, filepath.Join(dir, "containerd.sock"), func(s *grpc.Server) {
 		contentapi.RegisterContentServer(s, contentserver.New(n.content))
 	})
+	n.socket = socket
 	client, err := Dial(socket)
 	if err != nil {
 		t.Fatal(err)

@@ -108,16 +108,18 @@ func (c *connection) start() {
 	}()
 }
 
-// close ends serving: no more requests are taken, and those that were are answered, but for
+// stop ends serving: no more requests are taken, and those that were are answered, but for
 // reads that wait for the Source. Those go to the next process.
-func (c *connection) close() error {
+func (c *connection) stop() error {
 	if err := c.file.SetReadDeadline(time.Unix(1, 0)); err != nil { // wakes the readers
-		return errors.Join(err, c.file.Close()) // they were not woken: do not wait for them
+		return err // they were not woken: do not wait for them
 	}
 	<-c.done
 	c.buffers.close()
-	return c.file.Close()
+	return nil
 }
+
+func (c *connection) close() error { return c.file.Close() }
 
 // loop reads requests until the connection ends.
 func (c *connection) loop() {

@@ -1,18 +1,12 @@
 package lazy
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-)
 
-// Who keeps a connection.
-const (
-	KeptByManager = "service manager"
-	KeptByProcess = "process"
-	KeptByNobody  = "none"
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 )
 
 // Status says how a mount is.
@@ -20,7 +14,7 @@ type Status struct {
 	// Mounted says that the mount is at its directory. If somebody unmounted it there, files
 	// that are read through it can still be, but nobody new finds it.
 	Mounted bool
-	// Keeper is who is to keep the connection, one of the constants above, and Kept says whether
+	// Keeper is who is to keep the connection, a constant of package fdstore, and Kept says whether
 	// he does.
 	Keeper string
 	Kept   bool
@@ -31,17 +25,8 @@ type Status struct {
 // Status looks at the mount, without touching it.
 func (m *Mount) Status() (Status, error) {
 	rec := m.state.rec
-	s := Status{Keeper: KeptByNobody, Kept: m.kept, Passthrough: rec.Passthrough, Resend: rec.Resend}
-	switch k := m.keeper; {
-	case k.NotifySocket != "":
-		s.Keeper = KeptByManager
-	case k.Socket != "":
-		s.Keeper = KeptByProcess
-		c, err := k.dial()
-		if s.Kept = err == nil && m.kept; err == nil {
-			_ = c.Close() // somebody answers
-		}
-	}
+	s := Status{Passthrough: rec.Passthrough, Resend: rec.Resend}
+	s.Keeper, s.Kept = m.keeper.Status()
 	mi, ok, err := findMount(m.dir)
 	s.Mounted = ok && mi.fsType == fsType && mi.dev == rec.Dev
 	return s, err
@@ -49,9 +34,9 @@ func (m *Mount) Status() (Status, error) {
 
 // Abandon stops serving a mount that is no longer at its directory, and has the keeper let go.
 // Files that are in use give errors from then on. What is at the directory now stays.
-func (m *Mount) Abandon(ctx context.Context) error {
+func (m *Mount) Abandon() error {
 	return m.stop(func() error {
-		m.keeper.drop(ctx, m.state.rec.name())
+		m.keeper.Drop(m.state.rec.name())
 		return nil
 	})
 }
@@ -59,7 +44,7 @@ func (m *Mount) Abandon(ctx context.Context) error {
 // Detach unmounts what a process that does not run any more left, tells the holder to let go, which
 // ends it, and removes the state. It says whether something was mounted. Only Dir, StateDir, Holder
 // and Log of the options count; a service manager lets go by itself or has to be told otherwise.
-func Detach(ctx context.Context, o Options) (was bool, err error) {
+func Detach(o Options) (was bool, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -67,23 +52,19 @@ func Detach(ctx context.Context, o Options) (was bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("lazy mount: %w", err)
 	}
-	k := newKeeper(o.Holder, o.Log)
-	kept, err := k.take(ctx)
-	for _, f := range kept {
-		err = errors.Join(err, f.Close()) // copies
-	}
-	if err != nil {
-		return false, errors.Join(fmt.Errorf("lazy mount %s: %w", dir, err), k.close())
+	k := fdstore.New(o.Holder, namePrefix, o.Log)
+	for _, f := range k.Take() {
+		_ = f.Close() // a copy
 	}
 	_, was, err = findMount(dir)
 	if err == nil {
 		err = detach(dir, o.Log)
 	}
 	if err == nil {
-		k.dropAll(ctx)
+		k.DropAll()
 		err = removeState(o.StateDir)
 	}
-	if err = errors.Join(err, k.close()); err != nil {
+	if err = errors.Join(err, k.Close()); err != nil {
 		return was, fmt.Errorf("lazy mount %s: %w", dir, err)
 	}
 	_ = os.Remove(dir) // if it is empty and nobody else is there

@@ -15,8 +15,7 @@
 //	connection   the open /dev/fuse of a mount; requests wait in it while nobody serves
 //	serving      answering the requests of a connection
 //	takeover     going on to serve a connection that another process began
-//	keeper       who has a copy of the connection while the daemon does not run
-//	holder       our keeper, a small process; the service manager can be the keeper too
+//	keeper       who has a copy of the connection while the daemon does not run (package fdstore)
 //	node         a file or directory as the kernel knows it, by a number
 //	handle       one opening of a file, from OPEN to RELEASE
 //	passthrough  the kernel reads the object itself, without asking us

@@ -2,9 +2,6 @@ package lazy
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -52,12 +49,17 @@ func startManager(t *testing.T) *manager {
 
 func (m *manager) run() {
 	for {
-		text, fds, err := receive(m.conn)
-		if errors.Is(err, net.ErrClosed) {
-			return
+		buf, oob := make([]byte, 512), make([]byte, unix.CmsgSpace(4))
+		n, k, _, _, err := m.conn.ReadMsgUnix(buf, oob)
+		if err != nil {
+			return // closed
+		}
+		var fds []int
+		if control, err := unix.ParseSocketControlMessage(oob[:k]); err == nil && len(control) == 1 {
+			fds, _ = unix.ParseUnixRights(&control[0])
 		}
 		vars := map[string]string{}
-		for _, line := range strings.Split(text, "\n") {
+		for _, line := range strings.Split(string(buf[:n]), "\n") {
 			k, v, _ := strings.Cut(line, "=")
 			vars[k] = v
 		}
@@ -78,7 +80,9 @@ func (m *manager) run() {
 				delete(m.stored, name)
 			}
 		default: // a barrier, for one
-			closeAll(fds)
+			for _, fd := range fds {
+				unix.Close(fd)
+			}
 		}
 		m.mu.Unlock()
 	}
@@ -158,92 +162,6 @@ func TestServiceManager(t *testing.T) {
 	d.tell("unmount")
 	if left := m.names(); len(left) != 0 || len(names) != 1 {
 		t.Errorf("still stored: %q", left)
-	}
-}
-
-// TestListenFiles reads what a service manager says.
-func TestListenFiles(t *testing.T) {
-	self := strconv.Itoa(os.Getpid())
-	for name, c := range map[string]struct {
-		pid, fds string
-		ok       bool
-	}{
-		"nothing":   {"", "", true},
-		"for other": {"1", "2", true},
-		"none":      {self, "0", true},
-		"negative":  {self, "-1", false},
-		"huge":      {self, "99999999", false},
-		"text":      {self, "x", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			files, err := ListenFiles(c.pid, c.fds, "a:b")
-			if (err == nil) != c.ok || len(files) != 0 {
-				t.Errorf("got %v, %v", files, err)
-			}
-		})
-	}
-}
-
-// TestHolder asks a holder what it may be asked, and what not.
-func TestHolder(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "holder.sock")
-	l, err := listenPacket(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info, err)
-	}
-	file, err := l.File()
-	if err := errors.Join(err, l.Close()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	ended := make(chan error, 1)
-	go func() { ended <- runHolder(ctx, file, socket, slog.New(slog.DiscardHandler)) }()
-
-	k := newKeeper(Holder{Socket: socket}, slog.New(slog.DiscardHandler))
-	dev, err := os.Open("/dev/fuse")
-	if err != nil {
-		t.Fatal(err)
-	}
-	null := open(t, os.DevNull)
-	c, err := k.dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	fd := func(f *os.File) int { return int(f.Fd()) }
-	for name, r := range map[string]struct {
-		message string
-		fds     []int
-	}{
-		"no file":      {"keep ballast-lazy-x", nil},
-		"two files":    {"keep ballast-lazy-x", []int{fd(dev), fd(dev)}},
-		"other name":   {"keep x", []int{fd(dev)}},
-		"other device": {"keep ballast-lazy-x", []int{fd(null)}},
-		"other word":   {"give", nil},
-		"too long":     {"keep ballast-lazy-" + strings.Repeat("x", maxPacket), []int{fd(dev)}},
-	} {
-		one, err := k.dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := exchange(one, r.message, r.fds); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-		one.Close()
-	}
-	if _, err := exchange(c, "drop ballast-lazy-unknown", nil); err != nil {
-		t.Error(err)
-	}
-	c.Close()
-	dev.Close()
-	if err := <-ended; err != nil { // it has nothing to keep
-		t.Error(err)
-	}
-	if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("socket is left: %v", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
@@ -43,7 +44,7 @@ type Options struct {
 	Source   Source
 	// Holder says who keeps the connection while the daemon does not run. The zero value
 	// means nobody: when the process ends, the mount is dead.
-	Holder Holder
+	Holder fdstore.Options
 	// ReadAhead is in bytes. Zero means DefaultReadAhead.
 	ReadAhead int64
 	// NoPassthrough has even complete files read through the daemon.
@@ -58,8 +59,7 @@ type Mount struct {
 	log    *slog.Logger
 	conn   *connection
 	state  *state
-	keeper *keeper
-	kept   bool               // by somebody else too
+	keeper *fdstore.Keeper
 	cancel context.CancelFunc // ends waiting reads
 	closed sync.Once
 }
@@ -67,9 +67,8 @@ type Mount struct {
 // Start mounts and serves the file system. If the mount of an earlier process is still there
 // and its connection was kept, Start takes it over, and readers that wait go on; a dead mount
 // is replaced. Only one process may serve a mount: the caller sees to it.
-//
-// ctx bounds starting only. The mount is served until Close or Unmount.
-func Start(ctx context.Context, o Options) (*Mount, error) {
+// The mount is served until Close or Unmount.
+func Start(o Options) (*Mount, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -83,14 +82,14 @@ func Start(ctx context.Context, o Options) (*Mount, error) {
 	if err := os.MkdirAll(o.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("lazy mount: %w", err)
 	}
-	k := newKeeper(o.Holder, o.Log)
-	m, err := resume(ctx, dir, o, k)
+	k := fdstore.New(o.Holder, namePrefix, o.Log)
+	m, err := resume(dir, o, k)
 	if err != nil {
 		o.Log.Info("no lazy mount is taken over", "dir", dir, "reason", err)
-		m, err = mountNew(ctx, dir, o, k)
+		m, err = mountNew(dir, o, k)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lazy mount %s: %w", dir, err), k.close())
+		return nil, errors.Join(fmt.Errorf("lazy mount %s: %w", dir, err), k.Close())
 	}
 	if err := setReadAhead(m.state.rec.Dev, o.ReadAhead); err != nil {
 		o.Log.Warn("read-ahead of the lazy mount is not set, reads of missing parts are slow", "err", err)
@@ -113,11 +112,8 @@ func resolveDir(dir string) (string, error) {
 }
 
 // resume takes over the mount that is described in StateDir. The error says why it can not.
-func resume(ctx context.Context, dir string, o Options, k *keeper) (*Mount, error) {
-	kept, err := k.take(ctx)
-	if err != nil {
-		return nil, err
-	}
+func resume(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
+	kept := k.Take()
 	defer func() {
 		for _, f := range kept {
 			_ = f.Close() // copies
@@ -141,7 +137,7 @@ func resume(ctx context.Context, dir string, o Options, k *keeper) (*Mount, erro
 	}
 	delete(kept, name) // ours now
 	for other := range kept {
-		k.drop(ctx, other) // of mounts that are no more
+		k.Drop(other) // of mounts that are no more
 	}
 	m, err := serve(dir, o, f, st)
 	if err != nil {
@@ -155,17 +151,17 @@ func resume(ctx context.Context, dir string, o Options, k *keeper) (*Mount, erro
 		o.Log.Error("the kernel does not send requests again, readers that waited hang until they are killed", "err", err)
 	}
 	nodes := len(m.conn.fs.nodes)
-	m.begin(ctx)
+	m.begin()
 	o.Log.Info("lazy mount is taken over", "dir", dir, "id", rec.ID, "nodes", nodes)
 	return m, nil
 }
 
 // mountNew replaces what is mounted at dir.
-func mountNew(ctx context.Context, dir string, o Options, k *keeper) (*Mount, error) {
+func mountNew(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
 	if err := detach(dir, o.Log); err != nil {
 		return nil, err
 	}
-	k.dropAll(ctx)
+	k.DropAll()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -189,22 +185,21 @@ func mountNew(ctx context.Context, dir string, o Options, k *keeper) (*Mount, er
 		return nil, undo(errors.Join(err, st.close()))
 	}
 	m.keeper = k
-	m.begin(ctx)
+	m.begin()
 	o.Log.Info("lazy mount is new", "dir", dir, "id", rec.ID, "passthrough", rec.Passthrough, "resend", rec.Resend)
 	return m, nil
 }
 
 // begin serves, and hands the connection to the keeper. One that was taken over is kept
 // already, but maybe by a keeper that nobody watches yet.
-func (m *Mount) begin(ctx context.Context) {
+func (m *Mount) begin() {
 	m.conn.start()
 	if err := forgetPoll(m.dir); err != nil {
 		m.log.Warn("this process must not open files of the lazy mount itself", "err", err)
 	}
-	err := m.keeper.keep(ctx, m.state.rec.name(), m.conn.raw)
-	if m.kept = err == nil; !m.kept {
+	if err := m.keeper.Keep(m.state.rec.name(), m.conn.raw); err != nil {
 		// Better a mount that dies with the daemon than none.
-		m.log.Error("nobody keeps the lazy mount: it will not outlive this process", "err", err)
+		m.log.Error("nobody keeps the lazy mount: it will not outlive this process, unless another attempt succeeds", "err", err)
 	}
 }
 
@@ -232,38 +227,37 @@ func (m *Mount) Dir() string { return m.dir }
 func (m *Mount) Done() <-chan struct{} { return m.conn.done }
 
 // Close stops serving and leaves the connection to the keeper: readers block until the next
-// Start. If nobody keeps it, Close does what Unmount does.
+// Start. If nobody keeps it, and nobody can be found who does, Close does what Unmount does.
 func (m *Mount) Close() error {
-	if !m.kept {
-		return m.Unmount(context.Background())
-	}
-	return m.stop(nil)
+	return m.stop(func() error {
+		if m.keeper.KeepNow(m.state.rec.name(), m.conn.raw) {
+			return nil
+		}
+		return m.unmount()
+	})
 }
 
 // Unmount stops serving, unmounts and tells the keeper to let go. Files that are in use give
 // errors from then on.
-func (m *Mount) Unmount(ctx context.Context) error {
-	return m.stop(func() error {
-		err := unix.Unmount(m.dir, unix.MNT_DETACH)
-		if errors.Is(err, unix.EINVAL) { // somebody was faster
-			err = nil
-		}
-		m.keeper.drop(ctx, m.state.rec.name())
-		return errors.Join(err, removeState(m.state.dir))
-	})
+func (m *Mount) Unmount() error { return m.stop(m.unmount) }
+
+func (m *Mount) unmount() error {
+	err := unix.Unmount(m.dir, unix.MNT_DETACH)
+	if errors.Is(err, unix.EINVAL) { // somebody was faster
+		err = nil
+	}
+	m.keeper.Drop(m.state.rec.name())
+	return errors.Join(err, removeState(m.state.dir))
 }
 
-// stop ends serving. last runs once nobody serves.
+// stop ends serving. last runs once nobody serves, with the connection still open.
 func (m *Mount) stop(last func() error) (err error) {
 	m.closed.Do(func() {
-		m.keeper.unwatch()
+		m.keeper.Unwatch()
 		m.conn.fs.closing.Store(true)
 		m.cancel()
-		err = m.conn.close()
-		if last != nil {
-			err = errors.Join(err, last())
-		}
-		err = errors.Join(err, m.conn.fs.close(), m.state.close(), m.keeper.close())
+		err = m.conn.stop()
+		err = errors.Join(err, last(), m.conn.close(), m.conn.fs.close(), m.state.close(), m.keeper.Close())
 	})
 	return err
 }

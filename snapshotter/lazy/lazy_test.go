@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -114,7 +115,7 @@ func TestEndFirst(t *testing.T) {
 // TestNobodyKeeps serves in this process, without a holder or with a command that is none:
 // the mount works, and ends with Close.
 func TestNobodyKeeps(t *testing.T) {
-	for name, h := range map[string]Holder{
+	for name, h := range map[string]fdstore.Options{
 		"none":  {},
 		"wrong": {Socket: filepath.Join(t.TempDir(), "holder.sock"), Command: []string{"/bin/sh", "-c", "exit 0"}},
 	} {
@@ -122,7 +123,7 @@ func TestNobodyKeeps(t *testing.T) {
 			defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 			p := place{disk: disk{filepath.Join(t.TempDir(), "a b")}} // escaped in mountinfo
 			file := p.add(t, 1, 4<<20, 1<<20)
-			m, err := Start(t.Context(), Options{Dir: p.mount(), StateDir: filepath.Join(p.dir, "state"), Source: p, Holder: h, ReadAhead: 128 << 10})
+			m, err := Start(Options{Dir: p.mount(), StateDir: filepath.Join(p.dir, "state"), Source: p, Holder: h, ReadAhead: 128 << 10})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +160,7 @@ func TestUnmounted(t *testing.T) {
 	p := newPlace(t)
 	file := p.add(t, 1, 1<<20, 1<<20)
 	o := Options{Dir: p.mount(), StateDir: filepath.Join(p.dir, "state"), Source: p}
-	m, err := Start(t.Context(), o)
+	m, err := Start(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,16 +171,56 @@ func TestUnmounted(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}
-	if m, err = Start(t.Context(), o); err != nil {
+	if m, err = Start(o); err != nil {
 		t.Fatal(err)
 	}
 	if err := readOnce(p.path(file), 1, false); err != nil {
 		t.Error(err)
 	}
-	if err := m.Unmount(t.Context()); err != nil {
+	if err := m.Unmount(); err != nil {
 		t.Error(err)
 	}
 	if entries, err := os.ReadDir(o.StateDir); err != nil || len(entries) != 0 {
 		t.Errorf("state is left: %v, %v", entries, err)
+	}
+}
+
+// A mount that nobody could keep at first is not lost with Close if somebody can be found then.
+func TestCloseFindsAKeeper(t *testing.T) {
+	p := newPlace(t)
+	file := p.add(t, 1, 1<<20, 1<<20)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ok := filepath.Join(p.dir, "ok")
+	o := Options{Dir: p.mount(), StateDir: filepath.Join(p.dir, "state"), Source: p, Holder: fdstore.Options{
+		Socket: p.socket, Command: []string{"/bin/sh", "-c", `[ -e "$0" ] || exit 1; exec "$@"`, ok, self, "holder"}}}
+	m, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := m.Status(); err != nil || s.Kept {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	f := open(t, p.path(file))
+	if err := os.WriteFile(ok, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if m, err = Start(o); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.Stats().Takeovers; got != 1 {
+		t.Errorf("got %d takeovers, want 1", got)
+	}
+	if err := readAt(f, 1, 0, 1<<20); err != nil {
+		t.Error(err)
+	}
+	f.Close()
+	if err := m.Unmount(); err != nil {
+		t.Error(err)
 	}
 }

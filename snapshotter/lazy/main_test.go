@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -48,7 +49,8 @@ func (s disk) object(d digest.Digest) string {
 func (s disk) partial(d digest.Digest) string { return filepath.Join(s.dir, "partial", d.Encoded()) }
 
 func (s disk) LazyFile(d digest.Digest) (int64, digest.Digest, error) {
-	for _, path := range []string{s.object(d), s.partial(d)} {
+	// The object again: a file that is completed between two looks is in neither place.
+	for _, path := range []string{s.object(d), s.partial(d), s.object(d)} {
 		info, err := os.Stat(path)
 		if err == nil {
 			return info.Size(), d, nil // its parts do not lie
@@ -186,10 +188,10 @@ func serveRole(args []string) error {
 		o.Holder.Command = []string{"/proc/self/exe", "holder"}
 	}
 	var err error
-	if o.Holder.Files, err = ListenFiles(strconv.Itoa(os.Getpid()), *count, *listen); err != nil {
+	if o.Holder.Files, err = fdstore.ListenFiles(strconv.Itoa(os.Getpid()), *count, *listen); err != nil {
 		return err
 	}
-	m, err := Start(context.Background(), o)
+	m, err := Start(o)
 	if err != nil {
 		return err
 	}
@@ -204,12 +206,12 @@ func serveRole(args []string) error {
 		case "close":
 			return m.Close()
 		case "unmount":
-			return m.Unmount(context.Background())
+			return m.Unmount()
 		case "again": // in one process
 			if err := m.Close(); err != nil {
 				return err
 			}
-			if m, err = Start(context.Background(), o); err != nil {
+			if m, err = Start(o); err != nil {
 				return err
 			}
 			fmt.Println("again")
@@ -224,7 +226,7 @@ func holderRole(args []string) error {
 	if err := set.Parse(args); err != nil {
 		return err
 	}
-	return RunHolder(context.Background(), os.NewFile(uintptr(*fd), "listener"), *socket, slog.New(slog.DiscardHandler))
+	return fdstore.RunHolder(context.Background(), os.NewFile(uintptr(*fd), "listener"), *socket, slog.New(slog.DiscardHandler))
 }
 
 // readRole reads a file again and again, by pread or mmap, dropping it from the page cache in

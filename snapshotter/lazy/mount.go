@@ -15,7 +15,9 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -103,45 +105,17 @@ func forgetPoll(dir string) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// A mountPoint is a line of mountinfo.
+// A mountPoint is what is mounted at a directory.
 type mountPoint struct{ dev, fsType string }
 
 // findMount returns what is mounted at dir, the topmost, without touching it.
 func findMount(dir string) (found mountPoint, ok bool, err error) {
-	p, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
+	at, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != dir, false })
+	if err != nil || len(at) == 0 {
 		return found, false, err
 	}
-	for line := range strings.Lines(string(p)) {
-		// id parent major:minor root mount-point options... - type source options
-		f := strings.Fields(line)
-		if len(f) < 7 || unescape(f[4]) != dir {
-			continue
-		}
-		for i, s := range f[6:] {
-			if s == "-" && i+7 < len(f) {
-				found, ok = mountPoint{dev: f[2], fsType: f[6+i+1]}, true
-				break
-			}
-		}
-	}
-	return found, ok, nil
-}
-
-// unescape undoes the octal escapes of mountinfo.
-func unescape(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
+	m := at[len(at)-1]
+	return mountPoint{dev: fmt.Sprintf("%d:%d", m.Major, m.Minor), fsType: m.FSType}, true, nil
 }
 
 // isAlive returns nil if f is the connection of the mount that rec describes, and that is at
@@ -159,13 +133,15 @@ func isAlive(f *os.File, dir string, rec *record) error {
 		return err
 	}
 	var dead bool
+	var wrong error
 	var fdinfo []byte
 	err = raw.Control(func(fd uintptr) {
-		dead = isDead(int(fd))
+		wrong = isFuse(int(fd))
+		dead = fdstore.Dead(int(fd))
 		fdinfo, _ = os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(fd)))
 	})
-	if err != nil {
-		return err
+	if err := errors.Join(err, wrong); err != nil {
+		return fmt.Errorf("what was kept: %w", err)
 	}
 	if dead {
 		return fmt.Errorf("connection of mount %s is aborted", rec.ID)
@@ -180,11 +156,16 @@ func isAlive(f *os.File, dir string, rec *record) error {
 	return nil
 }
 
-// isDead says whether a connection lost its mount.
-func isDead(fd int) bool {
-	p := []unix.PollFd{{Fd: int32(fd)}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0 && p[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0
+// isFuse returns an error if fd is not /dev/fuse.
+func isFuse(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(10, 229) {
+		return errors.New("not /dev/fuse")
+	}
+	return nil
 }
 
 // detach removes our mounts at dir, dead or alive. Something else that is mounted there is an

@@ -7,11 +7,13 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,6 +22,8 @@ type reader struct {
 	cmd      *exec.Cmd
 	in       io.Closer
 	out, log bytes.Buffer
+	ended    chan struct{} // closed when it was waited for; then err is what that gave
+	err      error
 }
 
 func startReader(t testing.TB, path string, seed uint64, mapped bool) *reader {
@@ -41,12 +45,26 @@ func (r *reader) start(t testing.TB, path string, seed uint64, mapped bool, attr
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	r.ended = make(chan struct{})
+	go func() {
+		r.err = r.cmd.Wait()
+		close(r.ended)
+	}()
 	t.Cleanup(func() {
-		if r.cmd.ProcessState == nil {
-			_ = r.cmd.Process.Kill()
-			_ = r.cmd.Wait()
-		}
+		_ = r.cmd.Process.Kill() // if it still runs
+		<-r.ended
 	})
+}
+
+// running says whether the reader has not ended. A process that was not waited for takes signals
+// after its end, so that does not tell.
+func (r *reader) running() bool {
+	select {
+	case <-r.ended:
+		return false
+	default:
+		return true
+	}
 }
 
 // finish ends the reader and returns how often it read the file.
@@ -55,14 +73,23 @@ func (r *reader) finish(t testing.TB) int {
 	if err := r.in.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.cmd.Wait(); err != nil {
-		t.Fatalf("reader: %v\n%s", err, r.log.String())
+	if <-r.ended; r.err != nil {
+		t.Fatalf("reader: %v\n%s", r.err, r.log.String())
 	}
 	n, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(r.out.String(), "rounds ")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// TestReaderThatFails shows that TestKilled would see a reader that got an error.
+func TestReaderThatFails(t *testing.T) {
+	r := startReader(t, filepath.Join(t.TempDir(), "none"), 1, false)
+	eventually(t, "the reader has failed", func() bool { return !r.running() })
+	if r.err == nil {
+		t.Error("no error")
+	}
 }
 
 // TestKilled kills the daemon many times while others read, by pread and mmap, what is
@@ -87,8 +114,8 @@ func TestKilled(t *testing.T) {
 		d.kill()
 		d = startDaemon(t, p.args()...)
 		for _, r := range readers {
-			if err := r.cmd.Process.Signal(unix.Signal(0)); err != nil {
-				t.Fatal("a reader has ended")
+			if !r.running() {
+				t.Fatalf("a reader has ended: %v\n%s", r.err, r.log.String())
 			}
 		}
 	}
@@ -159,12 +186,11 @@ func TestHolderKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a new holder", func() bool {
-		k := newKeeper(Holder{Socket: p.socket}, slog.New(slog.DiscardHandler))
-		held, err := k.ask(t.Context(), "take", nil)
+		held := fdstore.New(fdstore.Options{Socket: p.socket}, namePrefix, slog.New(slog.DiscardHandler)).Take()
 		for _, f := range held {
 			f.Close()
 		}
-		return err == nil && len(held) == 1
+		return len(held) == 1
 	})
 	d.kill()
 	d = startDaemon(t, p.args()...)
@@ -214,16 +240,7 @@ func TestReaderKilled(t *testing.T) {
 			if err := r.cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			ended := make(chan struct{})
-			go func() { _ = r.cmd.Wait(); close(ended) }()
-			eventually(t, "the reader is dead", func() bool {
-				select {
-				case <-ended:
-					return true
-				default:
-					return false
-				}
-			})
+			eventually(t, "the reader is dead", func() bool { return !r.running() })
 			if dead {
 				d = startDaemon(t, p.args()...)
 			}

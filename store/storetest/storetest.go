@@ -283,11 +283,15 @@ func Open(t testing.TB, dir string, o store.Options) *store.Store {
 	return s
 }
 
-// From returns fetchers as sources, each of its own.
+// From returns fetchers as sources of one repository, as different people see it.
 func From(fetchers ...transfer.Fetcher) []transfer.Source {
-	var out []transfer.Source
+	return FromRepository("test/model", fetchers...)
+}
+
+// FromRepository is From for a repository of the given name, "host/repository".
+func FromRepository(name string, fetchers ...transfer.Fetcher) (list []transfer.Source) {
 	for _, f := range fetchers {
-		out = append(out, transfer.Source{Name: fmt.Sprintf("test/%p", f), Fetcher: f})
+		list = append(list, transfer.Source{Name: name, Who: fmt.Sprintf("%p", f), Fetcher: f})
 	}
-	return out
+	return list
 }

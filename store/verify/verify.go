@@ -28,6 +28,9 @@ func (e *Error) Error() string {
 // Unwrap returns errdefs.ErrDataLoss.
 func (e *Error) Unwrap() error { return errdefs.ErrDataLoss }
 
+// Empty is the digest of no bytes.
+var Empty = digest.FromBytes(nil)
+
 // Compare is the one place where digests are compared. It returns an *Error if digests or sizes, in
 // bytes, differ.
 func Compare(want, got digest.Digest, wantSize, gotSize int64) error {

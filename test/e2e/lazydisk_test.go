@@ -74,7 +74,7 @@ func TestLazyDiskFull(t *testing.T) {
 	if err := m.read(4096, 4096); err != nil {
 		t.Errorf("bytes that are there: %v", err)
 	}
-	if !logged(t, n, "level=ERROR", "no space left") {
+	if !logged(t, n, "level=ERROR", "stay in reserve") {
 		t.Error("the log does not say why")
 	}
 	if m.complete() {

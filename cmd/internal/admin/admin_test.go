@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,6 +38,7 @@ type rig struct {
 	fetcher  *storetest.Fetcher
 	weights  []byte
 	repaired []digest.Digest
+	problems []admin.SnapshotProblem // of snapshots, until repaired
 }
 
 const testRef = "reg.example/team/model:v1"
@@ -48,10 +50,23 @@ func newRig(t *testing.T) *rig {
 	r.fetcher = storetest.NewFetcher(r.weights)
 	r.handler = &admin.Handler{
 		Store: s, Version: admin.Version{Version: "1.2.3"},
-		Jobs:     func() []admin.Job { return nil },
-		Sources: func(store.Image) []transfer.Source { return storetest.From(r.fetcher) },
-		Repaired: func(_ context.Context, d digest.Digest) error { r.repaired = append(r.repaired, d); return nil },
-		Metrics:  http.NotFoundHandler(),
+		Jobs: func() []admin.Job { return nil },
+		Sources: func(context.Context, digest.Digest, string) ([]transfer.Source, error) {
+			return storetest.From(r.fetcher), nil
+		},
+		Resolve: func(_ context.Context, im store.Image) error {
+			if im.Manifest == r.image.Manifest {
+				r.add(t, testRef)
+			}
+			return nil
+		},
+		Repaired: func(_ context.Context, d digest.Digest) error {
+			r.repaired = append(r.repaired, d)
+			r.problems = slices.DeleteFunc(r.problems, func(p admin.SnapshotProblem) bool { return p.Table == d })
+			return nil
+		},
+		Snapshots: func(context.Context, digest.Digest) ([]admin.SnapshotProblem, error) { return r.problems, nil },
+		Metrics:   http.NotFoundHandler(),
 	}
 	r.client = serve(t, r.handler.Routes())
 	r.image = r.add(t, testRef)
@@ -337,6 +352,31 @@ func TestVerify(t *testing.T) {
 	}
 	if _, err := r.client.Verify(ctx, admin.VerifyRequest{Name: "reg.example/x:y"}, func(admin.VerifyEvent) {}); !errdefs.IsNotFound(err) {
 		t.Errorf("unknown model: got %v, want ErrNotFound", err)
+	}
+}
+
+// A snapshot that shows a model wrongly is reported, and shown again without fetching anything.
+func TestVerifySnapshots(t *testing.T) {
+	r := newRig(t)
+	r.hydrate(t)
+	sent := r.fetcher.Calls(digest.FromBytes(r.weights))
+	unknown := admin.SnapshotProblem{Snapshot: "8", Problem: "nobody knows what it showed"}
+	r.problems = []admin.SnapshotProblem{{Snapshot: "7", Table: r.image.Table, Path: "model.gguf", Problem: "reads as zeros"}, unknown}
+	for _, repair := range []bool{false, true} {
+		res, err := r.client.Verify(t.Context(), admin.VerifyRequest{Repair: repair}, func(admin.VerifyEvent) {})
+		if err != nil || len(res.Bad) != 0 || len(res.Snapshots) != 2 {
+			t.Fatalf("repair %t: got %+v, %v", repair, res, err)
+		}
+		wantLeft, wantRepaired := 2, []string(nil)
+		if repair {
+			wantLeft, wantRepaired = 1, []string{testRef}
+		}
+		if diff := cmp.Diff(res.Repaired, wantRepaired); diff != "" || res.LeftSnapshots != wantLeft {
+			t.Errorf("repair %t: %d left, want %d; repaired (got, want):\n%s", repair, res.LeftSnapshots, wantLeft, diff)
+		}
+	}
+	if got := r.fetcher.Calls(digest.FromBytes(r.weights)); got != sent {
+		t.Errorf("got %d requests, want none", got-sent)
 	}
 }
 

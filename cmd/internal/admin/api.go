@@ -170,11 +170,35 @@ type VerifyResult struct {
 	Bytes int64               `json:"bytes"` // that were read
 	Bad   []store.CheckResult `json:"bad"`
 
-	// Repaired are the references of the images that were fetched again.
+	// Snapshots is what is wrong with what shows models.
+	Snapshots []SnapshotProblem `json:"snapshots,omitempty"`
+
+	// Repaired are the references of the images that were fetched again, or shown again.
 	Repaired []string `json:"repaired,omitempty"`
 
-	// Left is the number of objects in Bad that were not repaired.
-	Left int `json:"left"`
+	// Left is the number of objects in Bad and of problems in Snapshots that were not repaired.
+	Left          int `json:"left"`
+	LeftSnapshots int `json:"leftSnapshots,omitempty"`
+}
+
+// A SnapshotProblem is a file of a snapshot that is not as the table of its model says.
+type SnapshotProblem struct {
+	Snapshot string        `json:"snapshot"`        // id
+	Table    digest.Digest `json:"table,omitempty"` // empty if it is not known
+	Path     string        `json:"path,omitempty"`  // empty if it is about all of it
+	Problem  string        `json:"problem"`
+}
+
+// SnapshotHealth are facts about what shows models.
+type SnapshotHealth struct {
+	// Aside are files of metadata that was damaged and set aside.
+	Aside []string `json:"aside,omitempty"`
+
+	// Unknown is the number of directories that the metadata does not know.
+	Unknown int `json:"unknown,omitempty"`
+
+	// Problems were found by looking at some files of each model.
+	Problems []SnapshotProblem `json:"problems,omitempty"`
 }
 
 // Health are facts about a running daemon.
@@ -198,12 +222,18 @@ type Health struct {
 	// Lazy is about reading models before they are complete.
 	Lazy LazyHealth `json:"lazy"`
 
+	// Snapshots is about what shows models.
+	Snapshots SnapshotHealth `json:"snapshots"`
+
 	// Containerd is the socket of containerd, and ContainerdError why it does not answer.
 	Containerd        string `json:"containerd"`
 	ContainerdVersion string `json:"containerdVersion,omitempty"`
 	ContainerdError   string `json:"containerdError,omitempty"`
 
 	Usage store.Usage `json:"usage"`
+
+	// Doubts are what the store does not believe, or does not know.
+	Doubts store.Doubts `json:"doubts"`
 }
 
 // Dir is a directory with the device it is on.

@@ -94,7 +94,7 @@ func (h *Handler) progress(ctx context.Context, v *Image) error {
 			v.Completed += p.Done
 		}
 	default:
-		begun, err := h.Store.Begun(ctx, v.Table)
+		begun, err := h.Store.Started(ctx, v.Table)
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -66,7 +67,8 @@ func (h *Handler) pin(r *http.Request) (any, error) {
 		return nil, err
 	}
 	name := PinName(Label(im, req.Name))
-	if err := h.Store.AddRef(ctx, name, im.Table, expiry(req.TTL)); err != nil {
+	ref, _ := ParseRef(req.Name) // or it is a digest
+	if err := AddPin(ctx, h.Store, name, im.Table, expiry(req.TTL), ref); err != nil {
 		return nil, err
 	}
 	p, err := h.Store.Ref(ctx, name)
@@ -74,6 +76,15 @@ func (h *Handler) pin(r *http.Request) (any, error) {
 		return nil, err
 	}
 	return h.sized(ctx, []store.Ref{p})
+}
+
+// AddPin pins a table that was asked for by a reference, from which it is fetched again if need be.
+// With the zero Ref that stays what it was.
+func AddPin(ctx context.Context, s *store.Store, name string, table digest.Digest, expires time.Time, ref remote.Ref) error {
+	if err := s.AddRef(ctx, name, table, expires); err != nil || ref == (remote.Ref{}) {
+		return err
+	}
+	return s.SetRefSources(ctx, name, []string{ref.Name()})
 }
 
 // Label returns the reference under which im is pinned when it was asked for by name: that

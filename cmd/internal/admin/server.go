@@ -43,12 +43,19 @@ type Handler struct {
 	// Jobs returns the prefetches, imports and hydrations, those that run first.
 	Jobs func() []Job
 
-	// Sources returns where the blobs of an image can be fetched from.
-	Sources func(store.Image) []transfer.Source
+	// Sources returns where the blobs of a table can be fetched from for who asks for it by a
+	// reference, or by a digest or nothing.
+	Sources func(ctx context.Context, table digest.Digest, name string) ([]transfer.Source, error)
 
-	// Repaired is called after the objects of a table were mended; snapshots that show it may
-	// need to be mended too.
+	// Resolve makes the documents of an image again, its table among them, from where it was
+	// resolved.
+	Resolve func(ctx context.Context, im store.Image) error
+
+	// Repaired mends the snapshots that show a table, after its objects were mended.
 	Repaired func(ctx context.Context, table digest.Digest) error
+
+	// Snapshots compares what shows a table (all, if it is empty) with it.
+	Snapshots func(ctx context.Context, table digest.Digest) ([]SnapshotProblem, error)
 
 	// Health returns what "ballast doctor" wants to know.
 	Health func(context.Context) (Health, error)

@@ -36,9 +36,7 @@ func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []stor
 			im.Size += f.Size
 		}
 		v, _ := h.state(ctx, im, refs)
-		if v.Sources, err = h.Store.Sources(ctx, r.Table); err != nil {
-			return nil, err
-		}
+		v.Sources = r.Sources
 		out = append(out, v)
 	}
 	return out, nil

@@ -23,7 +23,7 @@ func TestUnnamed(t *testing.T) {
 	if err := r.store.AddRef(t.Context(), "snapshot/1", table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.SetSources(t.Context(), table, []string{"reg.example/team/ahead"}); err != nil {
+	if err := r.store.SetRefSources(t.Context(), "snapshot/1", []string{"reg.example/team/ahead"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.store.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {

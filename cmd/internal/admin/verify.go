@@ -2,13 +2,14 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
-	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -58,23 +59,46 @@ func (h *Handler) check(ctx context.Context, req VerifyRequest, event func(Verif
 	for _, b := range bad {
 		h.Log.Warn("object is not well", "digest", b.Digest, "problem", b.Problem, "repair", req.Repair)
 	}
-	if !req.Repair || len(bad) == 0 {
+	if res.Snapshots, err = h.Snapshots(ctx, table); err != nil {
+		return nil, err
+	}
+	res.LeftSnapshots = len(res.Snapshots)
+	for _, p := range res.Snapshots {
+		h.Log.Warn("snapshot is not well", "snapshot", p.Snapshot, "table", p.Table, "path", p.Path, "problem", p.Problem, "repair", req.Repair)
+	}
+	if !req.Repair || len(bad)+len(res.Snapshots) == 0 {
 		return res, nil
 	}
-	err = h.repair(ctx, table, res, event)
+	err = h.repair(ctx, req.Name, table, res, event)
 	return res, err
 }
 
-// repair fetches the tables that need what is bad. It goes on after an error and returns the
-// first.
-func (h *Handler) repair(ctx context.Context, only digest.Digest, res *VerifyResult, event func(VerifyEvent)) error {
-	tables, err := h.hurt(ctx, only, res.Bad)
+// repair makes the documents of images again that are not there, shows again what is shown wrongly, and
+// fetches what tables lack: all, or the one that was asked for by a name. It goes on after an error and
+// returns the first.
+func (h *Handler) repair(ctx context.Context, name string, only digest.Digest, res *VerifyResult, event func(VerifyEvent)) error {
+	resolved, first := h.resolveAgain(ctx, only)
+	res.Repaired = append(res.Repaired, resolved...)
+	tables, err := h.showAgain(ctx, res)
 	if err != nil {
 		return err
 	}
-	var first error
+	if len(res.Bad) > 0 {
+		hurt, err := h.hurt(ctx, only, res.Bad)
+		if err != nil {
+			return err
+		}
+		tables = append(tables, hurt...)
+		slices.Sort(tables)
+		tables = slices.Compact(tables)
+	}
 	for _, t := range tables {
-		names, err := h.repairTable(ctx, t, event)
+		if f, err := h.Store.OpenObject(t); err == nil {
+			f.Close()
+		} else if errdefs.IsNotFound(err) && first != nil {
+			continue // nobody knows what it lacks, and why is said already
+		}
+		names, err := h.repairTable(ctx, name, t, event)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -88,6 +112,12 @@ func (h *Handler) repair(ctx context.Context, only digest.Digest, res *VerifyRes
 		}
 	}
 	slices.Sort(res.Repaired)
+	res.Repaired = slices.Compact(res.Repaired)
+	left, err := h.Snapshots(ctx, only)
+	if err != nil && first == nil {
+		first = err
+	}
+	res.LeftSnapshots = len(left)
 	res.Left = 0
 	for _, b := range res.Bad {
 		f, err := h.Store.OpenObject(b.Digest)
@@ -98,6 +128,73 @@ func (h *Handler) repair(ctx context.Context, only digest.Digest, res *VerifyRes
 		f.Close()
 	}
 	return first
+}
+
+// resolveAgain makes the documents of images again that are not there: of those with the table only,
+// or of all if that is empty. It returns the references of those that it made, and the first error.
+func (h *Handler) resolveAgain(ctx context.Context, only digest.Digest) (names []string, first error) {
+	images, err := h.Store.Images(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, im := range images {
+		if only != "" && im.Table != only || h.documented(im) {
+			continue
+		}
+		err := h.Resolve(ctx, im)
+		if err == nil && !h.documented(im) {
+			err = fmt.Errorf("the names of image %s stand for another one now; pull the model by them, or remove this one with \"ballast rm\": %w", im.Manifest, errdefs.ErrNotFound)
+		}
+		if err == nil {
+			names = append(names, im.Refs...)
+			continue
+		}
+		h.Log.Error("repair", "digest", im.Manifest, "err", err)
+		if first == nil {
+			first = aboutAll(im.Refs, err)
+		}
+	}
+	return names, first
+}
+
+// documented says whether the documents of an image are there.
+func (h *Handler) documented(im store.Image) bool {
+	for _, d := range []digest.Digest{im.Manifest, im.Config, im.Table} {
+		if d == "" { // an index has a manifest only
+			continue
+		}
+		f, err := h.Store.OpenObject(d)
+		if err != nil {
+			return false
+		}
+		f.Close()
+	}
+	return true
+}
+
+// showAgain mends the snapshots that are not well with what is there, and returns the tables for which
+// that did not go, because something has to be fetched.
+func (h *Handler) showAgain(ctx context.Context, res *VerifyResult) (lacking []digest.Digest, err error) {
+	done := map[digest.Digest]bool{"": true} // nobody knows what it was
+	for _, p := range res.Snapshots {
+		if done[p.Table] {
+			continue
+		}
+		done[p.Table] = true
+		if err := h.Repaired(ctx, p.Table); err != nil {
+			h.Log.Warn("snapshots of a model can not be mended with what is there", "table", p.Table, "err", err)
+			lacking = append(lacking, p.Table)
+			continue
+		}
+		images, err := h.Store.ImagesByTable(ctx, p.Table)
+		if err != nil {
+			return nil, err
+		}
+		for _, im := range images {
+			res.Repaired = append(res.Repaired, im.Refs...)
+		}
+	}
+	return lacking, nil
 }
 
 // hurt returns the tables that need an object of bad: only, if it is not empty, otherwise those
@@ -131,16 +228,18 @@ func (h *Handler) hurt(ctx context.Context, only digest.Digest, bad []store.Chec
 }
 
 // repairTable fetches what a table lacks, and returns the references of its images.
-func (h *Handler) repairTable(ctx context.Context, t digest.Digest, event func(VerifyEvent)) ([]string, error) {
+func (h *Handler) repairTable(ctx context.Context, name string, t digest.Digest, event func(VerifyEvent)) ([]string, error) {
 	images, err := h.Store.ImagesByTable(ctx, t)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
-	var sources []transfer.Source
 	for _, im := range images {
 		names = append(names, im.Refs...)
-		sources = append(sources, h.Sources(im)...)
+	}
+	sources, err := h.Sources(ctx, t, name)
+	if err != nil {
+		return nil, err
 	}
 	err = h.Store.Hydrate(ctx, t, store.HydrateOptions{Sources: sources, Progress: func(ps []store.Progress) {
 		e := VerifyEvent{Status: "repairing"}
@@ -150,6 +249,9 @@ func (h *Handler) repairTable(ctx context.Context, t digest.Digest, event func(V
 		}
 		event(e)
 	}})
+	if err != nil && len(images) == 0 {
+		err = fmt.Errorf("no image is known that has table %s; pull the image again whose snapshot shows it: %w", t, err)
+	}
 	if err != nil {
 		return nil, aboutAll(names, err)
 	}

@@ -58,7 +58,7 @@ type Upstream struct {
 	OllamaHosts  []string `toml:"ollama_hosts" comment:"Registries with the manners of the Ollama registry, besides registry.ollama.ai: no HEAD, no\ndigests in answers, manifests as text/plain."`
 	OllamaRunner string   `toml:"ollama_runner" comment:"Which model is taken of an Ollama list: that for llamacpp, ggml or mlx. Empty: the first of\nthese that there is. A tag that ends so, such as \"27b-mlx\", names one too."`
 	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast and its version."`
-	StallTimeout Duration `toml:"stall_timeout" comment:"A transfer without a byte for this long is given up and tried again."`
+	StallTimeout Duration `toml:"stall_timeout" comment:"A transfer that brings less than 1 KiB a second for this long is given up and tried again."`
 }
 
 // Fetch says how blobs are fetched.

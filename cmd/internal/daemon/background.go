@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,17 +34,33 @@ const referredEvery = 5 * time.Second
 //	           ▼ │
 //	        waiting, twice as long each time
 type background struct {
-	store    *store.Store
-	sources func(ctx context.Context, table digest.Digest, sources []string) []transfer.Source
-	options  store.ExposeOptions // but for Sources
-	log      *slog.Logger
+	store   *store.Store
+	sources func(ctx context.Context, table digest.Digest) ([]transfer.Source, error)
+	shown   func(store.Ref) bool // whether a snapshot shows its table
+	options store.ExposeOptions  // but for Sources
+	log     *slog.Logger
 
 	work sync.WaitGroup
 
-	mu      sync.Mutex                      // guards what follows
-	ctx     context.Context                 // of begin
-	ended   bool                            // nothing starts any more
-	running map[digest.Digest]chan struct{} // by table; sending ends a pause
+	mu      sync.Mutex             // guards what follows
+	ctx     context.Context        // of begin
+	ended   bool                   // nothing starts any more
+	running map[task]chan struct{} // sending ends a pause
+}
+
+// A task is a table to bring, from the sources that somebody has. Whoever comes with others does not
+// wait for these: the store lets both work on the same files.
+type task struct {
+	table   digest.Digest
+	sources string // their keys
+}
+
+func newTask(table digest.Digest, sources []transfer.Source) task {
+	var keys []string
+	for _, s := range sources {
+		keys = append(keys, s.Key())
+	}
+	return task{table, strings.Join(keys, "\n")}
 }
 
 // begin lets work go on until ctx is done, and returns what waits for its end.
@@ -61,14 +78,16 @@ func (b *background) begin(ctx context.Context) (wait func() error) {
 	}
 }
 
-// start begins to bring a table. If that goes on already, the next attempt begins at once.
+// start begins to bring a table. If that goes on already from the same sources, the next attempt
+// begins at once.
 func (b *background) start(table digest.Digest, sources []transfer.Source) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ctx == nil || b.ended {
 		return
 	}
-	if again, ok := b.running[table]; ok {
+	t := newTask(table, sources)
+	if again, ok := b.running[t]; ok {
 		select {
 		case again <- struct{}{}:
 		default: // it knows
@@ -76,24 +95,24 @@ func (b *background) start(table digest.Digest, sources []transfer.Source) {
 		return
 	}
 	if b.running == nil {
-		b.running = map[digest.Digest]chan struct{}{}
+		b.running = map[task]chan struct{}{}
 	}
 	again := make(chan struct{}, 1)
-	b.running[table] = again
+	b.running[t] = again
 	ctx := b.ctx
 	b.work.Go(func() {
 		for {
 			b.bring(ctx, table, sources, again)
-			if b.leave(table, again) {
+			if b.leave(t, again) {
 				return
 			}
-			sources = b.renew(ctx, table)
+			sources = b.renew(ctx, table, sources)
 		}
 	})
 }
 
-// leave says that a table is not brought any more, unless somebody has asked for it again.
-func (b *background) leave(table digest.Digest, again <-chan struct{}) bool {
+// leave says that a task has ended, unless somebody has asked for it again.
+func (b *background) leave(t task, again <-chan struct{}) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
@@ -103,7 +122,7 @@ func (b *background) leave(table digest.Digest, again <-chan struct{}) bool {
 		}
 	default:
 	}
-	delete(b.running, table)
+	delete(b.running, t)
 	return true
 }
 
@@ -113,7 +132,7 @@ func (b *background) bring(ctx context.Context, table digest.Digest, sources []t
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
 	start := time.Now()
-	if !b.store.Waits(table) {
+	if !b.store.HasUnchunked(table) {
 		select {
 		case <-time.After(settleTime):
 		case <-ctx.Done():
@@ -139,7 +158,7 @@ func (b *background) bring(ctx context.Context, table digest.Digest, sources []t
 		case <-ctx.Done():
 			return
 		}
-		sources = b.renew(ctx, table)
+		sources = b.renew(ctx, table, sources)
 	}
 }
 
@@ -163,44 +182,60 @@ func (b *background) watch(ctx context.Context, table digest.Digest, cancel func
 }
 
 // renew returns where a table can be fetched from now, for readers too: credentials and places may be
-// other ones by now.
-func (b *background) renew(ctx context.Context, table digest.Digest) []transfer.Source {
-	sources, err := b.expose(ctx, table)
+// other ones by now than those of before. These count if nothing is known, which is so until the
+// model is shown.
+func (b *background) renew(ctx context.Context, table digest.Digest, before []transfer.Source) []transfer.Source {
+	sources, err := b.sources(ctx, table)
+	if err == nil && len(sources) == 0 {
+		sources = before
+	}
+	if err == nil {
+		err = b.expose(ctx, table, sources)
+	}
 	if err != nil && ctx.Err() == nil {
 		b.log.Error("files of a model can not be read before it is complete", "table", table, "err", err)
 	}
 	return sources
 }
 
-// expose makes what is missing of a table readable, from wherever it can be had now.
-func (b *background) expose(ctx context.Context, table digest.Digest) ([]transfer.Source, error) {
-	sources, err := b.store.Sources(ctx, table)
-	if err != nil {
-		return nil, err
-	}
+// expose makes what is missing of a table readable.
+func (b *background) expose(ctx context.Context, table digest.Digest, sources []transfer.Source) error {
 	o := b.options
-	o.Sources = b.sources(ctx, table, sources)
-	return o.Sources, b.store.Expose(ctx, table, o)
+	o.Sources = sources
+	return b.store.Expose(ctx, table, o)
 }
 
-// resume goes on with what was on its way when the daemon ended: models that snapshots show
-// become readable again.
+// resume goes on with what was on its way when the daemon ended. Models that snapshots show become
+// readable again, in the order in which their pulls began: the first table that brings a file in a
+// way of its own is the one that counts, as before. A pull that had not ended shows nothing, so it
+// has no say in it. It returns the tables that are not complete: the rest is to be brought also of
+// those that could not be made readable.
 func (b *background) resume(ctx context.Context) (tables []digest.Digest, err error) {
 	refs, err := b.store.Refs(ctx, "snapshot/")
 	if err != nil {
 		return nil, err
 	}
+	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
+	done := map[digest.Digest]bool{}
 	for _, r := range refs {
-		if slices.Contains(tables, r.Table) {
+		if done[r.Table] || !b.shown(r) {
 			continue
 		}
-		_, err := b.expose(ctx, r.Table)
-		switch {
-		case errdefs.IsFailedPrecondition(err) || errdefs.IsNotFound(err): // it never was shown
-			b.log.Debug("model is not readable before it is complete", "table", r.Table, "err", err)
-		case err != nil:
+		done[r.Table] = true
+		if _, err := b.store.Files(ctx, r.Table); err == nil {
+			continue // complete
+		}
+		sources, err := b.sources(ctx, r.Table)
+		if err == nil {
+			err = b.expose(ctx, r.Table, sources)
+		}
+		if err != nil {
 			b.log.Error("files of a model can not be read before it is complete", "table", r.Table, "err", err)
-		case b.store.Exposed(r.Table):
+		}
+		if errdefs.IsNotFound(err) { // the table itself: nobody can say what to bring
+			continue
+		}
+		if err != nil || b.store.Exposed(r.Table) {
 			tables = append(tables, r.Table)
 		}
 	}

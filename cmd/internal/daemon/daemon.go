@@ -20,12 +20,12 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/errdefs"
 	notify "github.com/coreos/go-systemd/v22/daemon"
-	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -58,7 +58,7 @@ type Daemon struct {
 	background  *background
 	lazy        atomic.Pointer[lazy.Mount] // nil if models are shown when they are complete
 	lazyWhy     atomic.Pointer[string]     // why lazy is nil
-	holder      lazy.Holder                // of lazy; set by startLazy
+	holder      fdstore.Options            // of lazy; set by startLazy
 	metrics     *metrics
 }
 
@@ -95,8 +95,9 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	d.facade = &registry.Handler{
 		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
 		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
+		Pulled: d.heal,
 	}
-	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{Show: snapshotter.Way(c.Snapshot.Show), Log: log})
+	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{Show: tree.Backend(c.Snapshot.Show), Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -107,12 +108,12 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	}
 	d.store.SetRate(int64(c.Lazy.Rate))
 	d.background = &background{
-		store: d.store, sources: d.laterSources, log: log,
+		store: d.store, sources: d.recorded, shown: d.snapshotter.Shows, log: log,
 		options: store.ExposeOptions{Wait: true, Unverified: c.Lazy.Verify == config.VerifyAfter},
 	}
 	d.differ = differ.New(differ.Options{
 		Content: proxy.NewContentStore(d.containerd), Snapshotter: d.snapshotter, Store: d.store,
-		Upstream: d.sources, Log: log,
+		Upstream: d.pulled, Log: log,
 		Mode: d.mode, Unverified: c.Lazy.Verify == config.VerifyAfter, Background: d.background.start,
 	})
 	d.metrics = newMetrics(d.store, log)
@@ -167,34 +168,6 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 	}
 }
 
-// sources returns where the blobs of a table can be fetched from: where its images were
-// resolved, or, for an image that did not come through the facade, where containerd got the
-// table. The latter is not asked in addition: it is the same place, but containerd does not
-// always know the port.
-func (d *Daemon) sources(ctx context.Context, table digest.Digest, sources []differ.Repository) []transfer.Source {
-	var out []transfer.Source
-	images, err := d.store.ImagesByTable(ctx, table)
-	if err != nil {
-		d.log.Warn("images of a table are not known, asking where containerd got it", "digest", table, "err", err)
-	}
-	for _, im := range images {
-		out = append(out, d.facade.Sources(im)...)
-	}
-	if len(out) > 0 {
-		return out
-	}
-	var refs []remote.Ref
-	for _, s := range sources {
-		ref, err := remote.NewRef(s.Host, s.Name, table.String())
-		if err != nil {
-			d.log.Debug("source is not a repository", "ref", s.Host+"/"+s.Name, "err", err)
-			continue
-		}
-		refs = append(refs, ref)
-	}
-	return d.facade.Repositories(refs)
-}
-
 // Run serves until ctx ends, which is no error, or a part fails.
 func (d *Daemon) Run(ctx context.Context) error {
 	limitMemory(d.config.Fetch.Connections)
@@ -205,6 +178,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	ended := d.background.begin(ctx)
 	if err := d.startLazy(ctx); err != nil {
 		return err
+	}
+	if err := d.snapshotter.Inspect(ctx); err != nil {
+		return fmt.Errorf("look at snapshots: %w", err)
 	}
 	l, err := d.listen()
 	if err != nil {
@@ -224,7 +200,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		g.Go(func() error { return d.serveHTTP(ctx, onlyMetrics(d.metrics.handler()), l.metrics) })
 	}
 	d.log.Info("ready", "version", d.version.Version, "dir", d.config.Root, "address", d.config.Address,
-		"admin", d.config.AdminAddress, "facade", d.config.Facade.Listen, "show", d.snapshotter.Way())
+		"admin", d.config.AdminAddress, "facade", d.config.Facade.Listen, "show", d.snapshotter.Backend())
 	if _, err := notify.SdNotify(false, notify.SdNotifyReady); err != nil {
 		d.log.Warn("the service manager does not know that the daemon is ready", "err", err)
 	}

@@ -14,6 +14,15 @@
 //
 // All that runs runs in one errgroup, started in Run; if one part ends with an error, all end.
 //
+// # Sources
+//
+// A model is fetched from what it is pulled by, and in that order: the repository that containerd
+// pulls from, the reference of a prefetch, a pin, a hydration or a repair. The names are recorded
+// for the snapshot or the pin, and count whenever the rest has to be fetched later. Others who
+// resolved the same image elsewhere are not asked: everybody can have a registry that serves a
+// manifest, and what is behind it may hang or lie. Only for a table that nobody refers to, or of
+// which nothing is recorded, all names that its images were resolved from count.
+//
 // # What can be seen
 //
 // The metrics count models by who wanted them: prefetches, imports, hydrations (of "background" if

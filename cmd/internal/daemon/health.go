@@ -10,7 +10,9 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/snapshotter"
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
@@ -23,7 +25,7 @@ func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Jobs: d.pulls.jobs,
 		Hydrate: d.hydrate, Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
-		Sources: d.facade.Sources, Repaired: d.snapshotter.Refresh, Health: d.health, Metrics: d.metrics.handler(), Log: d.log,
+		Sources: d.wanted, Resolve: d.resolve, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, Health: d.health, Metrics: d.metrics.handler(), Log: d.log,
 	}
 }
 
@@ -32,7 +34,7 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 	h := admin.Health{
 		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]admin.Dir{},
 		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen,
-		Show: string(d.snapshotter.Way()), Containerd: d.config.Containerd.Address,
+		Show: string(d.snapshotter.Backend()), Containerd: d.config.Containerd.Address,
 	}
 	for _, name := range append([]string{"root"}, rootParts...) {
 		path := filepath.Join(d.store.Dir(), name)
@@ -48,18 +50,25 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 		}
 		h.Dirs[name] = admin.Dir{Path: path, Device: uint64(info.Sys().(*syscall.Stat_t).Dev)}
 	}
-	if d.snapshotter.Way() == snapshotter.Links {
+	if d.snapshotter.Backend() == tree.Links {
 		if err := snapshotter.Probe(d.store.Dir(), d.store.ObjectsDir()).Stubs; err != nil {
 			h.ShowWhy = err.Error()
 		} else {
 			h.ShowWhy = "snapshot.show = \"" + d.config.Snapshot.Show + "\""
 		}
 	}
-	var err error
+	doubts, err := d.snapshotter.Doubts(ctx)
+	if err != nil {
+		return h, err
+	}
+	h.Snapshots = admin.SnapshotHealth{Aside: doubts.Aside, Unknown: len(doubts.Unknown), Problems: snapshotProblems(doubts.Problems)}
 	if h.Lazy, err = d.lazyHealth(); err != nil {
 		return h, err
 	}
 	if h.Usage, err = d.store.Usage(ctx); err != nil {
+		return h, err
+	}
+	if h.Doubts, err = d.store.Doubts(ctx); err != nil {
 		return h, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -70,6 +79,19 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 		h.ContainerdVersion = v.Version
 	}
 	return h, nil
+}
+
+// verifySnapshots compares what snapshots show with their tables.
+func (d *Daemon) verifySnapshots(ctx context.Context, table digest.Digest) ([]admin.SnapshotProblem, error) {
+	problems, err := d.snapshotter.Verify(ctx, table)
+	return snapshotProblems(problems), err
+}
+
+func snapshotProblems(problems []snapshotter.Problem) (out []admin.SnapshotProblem) {
+	for _, p := range problems {
+		out = append(out, admin.SnapshotProblem{Snapshot: p.Snapshot, Table: p.Table, Path: p.Path, Problem: p.What})
+	}
+	return out
 }
 
 // kernelRelease returns what "uname -r" prints.

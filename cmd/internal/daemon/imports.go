@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert"
@@ -73,6 +74,16 @@ func openLocal(r admin.ImportRequest) (*localModel, error) {
 	return m, nil
 }
 
+// Fetch is that of the store of Ollama. What a user of this machine has is nobody else's, even by a
+// name of the public library: models that are made here have such names too.
+func (m *localModel) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	body, start, err := m.Store.Fetch(ctx, d, size, off, n)
+	if err != nil {
+		return nil, 0, err
+	}
+	return transfer.NewBody(ctx, body, true), start, nil
+}
+
 // explain says what can be done about an error.
 func (m *localModel) explain(err error) error {
 	if err == nil || errors.Is(err, convert.ErrNotModel) || errdefs.IsCanceled(err) {
@@ -117,7 +128,7 @@ func (d *Daemon) takeOver(ctx context.Context, pl *pull, r admin.ImportRequest) 
 	}
 	rates := map[digest.Digest]*rate{}
 	shared := map[digest.Digest]string{}
-	pl.linked, err = d.store.Link(ctx, im.Table, store.LinkOptions{Open: m.OpenBlob, Progress: func(ps []store.Progress) {
+	pl.linked, err = d.store.Link(ctx, im.Table, store.LinkOptions{Open: m.OpenBlob, Private: m.ref.Name(), Progress: func(ps []store.Progress) {
 		for _, s := range ps {
 			shared[s.Blob] = s.State
 		}
@@ -126,7 +137,7 @@ func (d *Daemon) takeOver(ctx context.Context, pl *pull, r admin.ImportRequest) 
 	if err != nil {
 		return store.Image{}, err
 	}
-	err = d.store.Hydrate(ctx, im.Table, store.HydrateOptions{Sources: []transfer.Source{{Name: "import", Fetcher: m}}, Progress: func(ps []store.Progress) {
+	err = d.store.Hydrate(ctx, im.Table, store.HydrateOptions{Sources: []transfer.Source{{Name: m.ref.Name(), Who: "import", Fetcher: m}}, Progress: func(ps []store.Progress) {
 		for i, s := range ps {
 			if s.State == "present" && shared[s.Blob] == "complete" {
 				ps[i].State = shared[s.Blob] // that it was there when Hydrate came is no news
@@ -138,7 +149,7 @@ func (d *Daemon) takeOver(ctx context.Context, pl *pull, r admin.ImportRequest) 
 		return store.Image{}, err
 	}
 	d.log.Info("model taken over from Ollama", "ref", pl.ref, "dir", m.Dir(), "reflinked", pl.linked.Cloned, "linked", pl.linked.Hard)
-	return im, d.pulls.pinFor(ctx, pl, im)
+	return im, d.pulls.pinFor(ctx, pl, im, m.ref)
 }
 
 // importPlan says what an import would do. It leaves nothing in the store.

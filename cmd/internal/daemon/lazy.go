@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
-	"github.com/ballast-dev/ballast/store/transfer"
-	"github.com/opencontainers/go-digest"
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
+	"github.com/ballast-dev/ballast/snapshotter/tree"
 )
 
 // The directories below the root of the mount of files that are not complete.
@@ -24,9 +22,9 @@ const (
 // startLazy makes models readable before they are complete: those that snapshots show already,
 // and those to come. A node that can not do that shows models when they are complete.
 func (d *Daemon) startLazy(ctx context.Context) error {
-	if d.snapshotter.Way() != snapshotter.Stubs {
-		d.log.Info("models are shown when they are complete", "show", d.snapshotter.Way())
-		d.noLazy(fmt.Errorf("models are shown as %s", d.snapshotter.Way()))
+	if d.snapshotter.Backend() != tree.Stubs {
+		d.log.Info("models are shown when they are complete", "show", d.snapshotter.Backend())
+		d.noLazy(fmt.Errorf("models are shown as %s", d.snapshotter.Backend()))
 		return nil
 	}
 	tables, err := d.background.resume(ctx)
@@ -39,7 +37,7 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 	}
 	d.holder = holder
 	d.holder.Files = nil // the mount's
-	m, err := lazy.Start(ctx, d.lazyOptions(holder))
+	m, err := lazy.Start(d.lazyOptions(holder))
 	if err != nil {
 		d.log.Error("models are shown when they are complete, those that are not can not be read", "incomplete", len(tables), "err", err)
 		d.noLazy(err)
@@ -50,17 +48,17 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 		}
 	}
 	for _, t := range tables {
-		sources, err := d.store.Sources(ctx, t)
+		sources, err := d.recorded(ctx, t)
 		if err != nil {
 			return err
 		}
-		d.background.start(t, d.laterSources(ctx, t, sources))
+		d.background.start(t, sources)
 	}
 	return nil
 }
 
 // lazyOptions are the settings of the lazy mount.
-func (d *Daemon) lazyOptions(h lazy.Holder) lazy.Options {
+func (d *Daemon) lazyOptions(h fdstore.Options) lazy.Options {
 	dir, state := lazyDirs(d.store.Dir())
 	return lazy.Options{
 		Dir: dir, StateDir: state, Source: d.store, Holder: h,
@@ -80,10 +78,10 @@ func (d *Daemon) noLazy(err error) {
 }
 
 // newHolder says who keeps the mount while the daemon is down. It may be called once.
-func (d *Daemon) newHolder() (h lazy.Holder, err error) {
+func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	c := d.config
 	m := config.Manager()
-	if h.Files, err = lazy.ListenFiles(m.ListenPID, m.ListenFDs, m.ListenNames); err != nil {
+	if h.Files, err = fdstore.ListenFiles(m.ListenPID, m.ListenFDs, m.ListenNames); err != nil {
 		return h, fmt.Errorf("files of the service manager: %w", err)
 	}
 	if c.Lazy.Holder == config.HolderNone {
@@ -106,16 +104,5 @@ func (d *Daemon) mode(sources []differ.Repository) differ.Mode {
 	if len(sources) == 0 {
 		return differ.Mode(d.config.Lazy.Mode)
 	}
-	return differ.Mode(d.config.Lazy.ModeOf(sources[0].Host + "/" + sources[0].Name))
-}
-
-// laterSources returns where to fetch the blobs of a table from that was got from these
-// repositories some time ago.
-func (d *Daemon) laterSources(ctx context.Context, table digest.Digest, repositories []string) []transfer.Source {
-	var sources []differ.Repository
-	for _, r := range repositories {
-		host, path, _ := strings.Cut(r, "/")
-		sources = append(sources, differ.Repository{Host: host, Name: path})
-	}
-	return d.sources(ctx, table, sources)
+	return differ.Mode(d.config.Lazy.ModeOf(sources[0].String()))
 }

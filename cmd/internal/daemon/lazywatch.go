@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
@@ -54,7 +55,7 @@ func (d *Daemon) replaceLazy(ctx context.Context, old *lazy.Mount) {
 	d.log.Error("somebody has unmounted the lazy mount; mounting it anew. Containers that were started before keep the old one while it lives, and may have to be started again",
 		"dir", old.Dir())
 	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
-		m, err := lazy.Start(ctx, d.lazyOptions(d.holder))
+		m, err := lazy.Start(d.lazyOptions(d.holder))
 		if err == nil {
 			d.lazy.Store(m)
 			return
@@ -73,7 +74,7 @@ func (d *Daemon) serveOld(ctx context.Context, old *lazy.Mount) {
 	case <-old.Done():
 	case <-ctx.Done():
 	}
-	if err := old.Abandon(context.WithoutCancel(ctx)); err != nil {
+	if err := old.Abandon(); err != nil {
 		d.log.Warn("old lazy mount", "err", err)
 	}
 }
@@ -103,7 +104,7 @@ func (d *Daemon) lazyHealth() (admin.LazyHealth, error) {
 // Unmount takes the lazy mount away that a daemon with this configuration left, and ends the
 // process that keeps it. It says whether there was one. It returns errdefs.ErrUnavailable if a
 // daemon runs.
-func Unmount(ctx context.Context, c *config.Config, o lazy.Options) (was bool, err error) {
+func Unmount(c *config.Config, o lazy.Options) (was bool, err error) {
 	if err := checkRoot(c.Root); err != nil {
 		return false, err
 	}
@@ -120,6 +121,6 @@ func Unmount(ctx context.Context, c *config.Config, o lazy.Options) (was bool, e
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	o.Dir, o.StateDir = lazyDirs(s.Dir())
-	o.Holder = lazy.Holder{Socket: filepath.Join(filepath.Dir(c.Address), "holder.sock")}
-	return lazy.Detach(ctx, o)
+	o.Holder = fdstore.Options{Socket: filepath.Join(filepath.Dir(c.Address), "holder.sock")}
+	return lazy.Detach(o)
 }

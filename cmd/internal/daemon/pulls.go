@@ -27,11 +27,11 @@ var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errd
 // pulls are the prefetches, the imports and the hydrations. They belong to the daemon: who asked for one may go,
 // and whoever asks for the same reference in the same way joins it.
 type pulls struct {
-	convert  func(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error)
-	sources func(store.Image) []transfer.Source
-	store    *store.Store
-	metrics  *metrics
-	log      *slog.Logger
+	convert func(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error)
+	sources func(im store.Image, names ...string) []transfer.Source
+	store   *store.Store
+	metrics *metrics
+	log     *slog.Logger
 
 	work sync.WaitGroup
 
@@ -190,18 +190,18 @@ func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image
 	}
 	rates := map[digest.Digest]*rate{}
 	err = p.store.Hydrate(ctx, im.Table, store.HydrateOptions{
-		Sources: p.sources(im),
+		Sources:  p.sources(im, ref.Name()),
 		Progress: func(ps []store.Progress) { p.progress(pl, ps, rates) },
 	})
 	if err != nil {
 		return store.Image{}, err
 	}
-	return im, p.pinFor(ctx, pl, im)
+	return im, p.pinFor(ctx, pl, im, ref)
 }
 
 // pinFor makes the pin that those who asked want, unless there is one that holds longer. Who
 // joins from here on starts a prefetch anew, which finds everything there.
-func (p *pulls) pinFor(ctx context.Context, pl *pull, im store.Image) error {
+func (p *pulls) pinFor(ctx context.Context, pl *pull, im store.Image, ref remote.Ref) error {
 	p.mu.Lock()
 	delete(p.running, pl.key)
 	pin := pl.pin
@@ -217,7 +217,7 @@ func (p *pulls) pinFor(ctx context.Context, pl *pull, im store.Image) error {
 	case err == nil && old.Table == im.Table && (old.Expires.IsZero() || !pin.expires.IsZero() && old.Expires.After(pin.expires)):
 		return nil
 	}
-	return p.store.AddRef(ctx, name, im.Table, pin.expires)
+	return admin.AddPin(ctx, p.store, name, im.Table, pin.expires, ref)
 }
 
 // progress takes what the store says about a prefetch.

@@ -56,7 +56,7 @@ func newPullRig(t *testing.T) *pullRig {
 			}
 			return store.Image{Table: r.table, Manifest: "sha256:m", Refs: []string{ref.String()}, Origin: filetable.Origin{Format: "test"}}, nil
 		},
-		sources: func(store.Image) []transfer.Source { return storetest.From(r.fetcher) },
+		sources: func(store.Image, ...string) []transfer.Source { return storetest.From(r.fetcher) },
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -137,6 +137,7 @@ func (d *Doctor) loaded(ctx context.Context, c *containerdConfig, snapshotter, d
 	}
 	if good {
 		d.ok(check, "containerd at %s has the plugins loaded", d.Config.Containerd.Address)
+		d.orphans(ctx, snapshotter)
 	}
 }
 

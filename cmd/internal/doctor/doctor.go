@@ -64,6 +64,8 @@ func (d *Doctor) Run(ctx context.Context) []Finding {
 	d.root(health)
 	d.kernel(health)
 	d.lazy(health)
+	d.store(health)
+	d.snapshots(health)
 	d.space(health)
 	c := d.containerd(ctx)
 	d.hosts(ctx, c)

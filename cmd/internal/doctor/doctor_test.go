@@ -168,6 +168,13 @@ func TestFaults(t *testing.T) {
 			"daemon", Warn, "ballastd is 1.0.0, this command is 1.2.3", "restart ballastd"},
 		{"daemon at another socket", func(_ *testing.T, n *node) { n.health.Address = "/elsewhere.sock" },
 			"daemon", Fail, "/elsewhere.sock", "restart ballastd"},
+		{"metadata set aside", func(_ *testing.T, n *node) { n.health.Snapshots.Aside = []string{"/r/metadata.db.damaged-1"} },
+			"snapshots", Warn, "set aside", "rm /r/metadata.db.damaged-1"},
+		{"unknown directories", func(_ *testing.T, n *node) { n.health.Snapshots.Unknown = 2 },
+			"snapshots", Warn, "2 directories", "restart or remove"},
+		{"snapshot shows zeros", func(_ *testing.T, n *node) {
+			n.health.Snapshots.Problems = []admin.SnapshotProblem{{Snapshot: "7", Path: "model.gguf", Problem: "reads as zeros"}}
+		}, "snapshots", Fail, "snapshot 7, model.gguf: reads as zeros", "ballast verify --repair"},
 		{"facade elsewhere", func(_ *testing.T, n *node) { n.health.Facade = "127.0.0.1:1" },
 			"daemon", Fail, "facade.listen", "restart ballastd"},
 		{"root other than configured", func(_ *testing.T, n *node) {
@@ -208,6 +215,17 @@ func TestFaults(t *testing.T) {
 			"lazy", Warn, "is paused", "ballast hydrate --resume"},
 		{"unverified", func(_ *testing.T, n *node) { n.health.Lazy.Unverified = true },
 			"lazy", Warn, "before they were verified", `lazy.verify = "chunk"`},
+		{"table lost", func(_ *testing.T, n *node) { n.health.Doubts.Unresolved = []store.Ref{{Name: "snapshot/7"}} },
+			"store", Fail, "snapshot/7", "ballast verify --repair"},
+		{"damaged files", func(_ *testing.T, n *node) { n.health.Doubts.Damaged = []string{"/root/damaged/ab"} },
+			"store", Fail, "/root/damaged/ab", "ballast verify --repair"},
+		{"database set aside", func(_ *testing.T, n *node) {
+			n.health.Doubts.Rebuilt, n.health.Doubts.SetAside = time.Now(), []string{"/root/store.db.damaged-1"}
+		}, "store", Warn, "/root/store.db.damaged-1", "rm /root/store.db.damaged-1"},
+		{"database lost", func(_ *testing.T, n *node) { n.health.Doubts.Rebuilt = time.Now() },
+			"store", Warn, "the database was lost", "pin again"},
+		{"not hashed yet", func(_ *testing.T, n *node) { n.health.Doubts.Unproved = 1 << 30 },
+			"store", Warn, "1.1 GB", "in the background"},
 		{"no space", func(_ *testing.T, n *node) { n.doctor.Config.Fetch.Reserve = 1 << 62 },
 			"space", Fail, "nothing is fetched", "ballast gc"},
 		{"little space", func(_ *testing.T, n *node) { n.doctor.Config.GC.High = 0 },

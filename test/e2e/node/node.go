@@ -146,8 +146,13 @@ func (n *Node) StartBallastd(t TB) {
 	if n.Containerd == nil || !n.Containerd.Running() {
 		return
 	}
-	// containerd dials again after a pause of up to three seconds.
-	n.Ballastd.WaitReady(t, func() error { return n.Ctr("snapshots", "--snapshotter", "ballast", "ls").Err })
+	// containerd dials again after a pause of up to three seconds. A list does not reach ballastd
+	// when containerd knows no snapshot: a new one does.
+	n.Ballastd.WaitReady(t, func() error {
+		made := n.Ctr("snapshots", "--snapshotter", "ballast", "prepare", "is-ready")
+		gone := n.Ctr("snapshots", "--snapshotter", "ballast", "rm", "is-ready")
+		return errors.Join(made.Err, gone.Err)
+	})
 }
 
 // LaunchBallastd starts ballastd and waits until it answers.

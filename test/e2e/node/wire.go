@@ -27,6 +27,7 @@ type Wire struct {
 	rate      int64 // of the link, in bytes a second
 	roundTrip time.Duration
 	free      time.Time // when what was sent so far has gone over the link
+	answering int       // requests that are not recorded yet
 }
 
 // Request is one request that crossed a wire, with what was answered.
@@ -128,6 +129,19 @@ func (w *Wire) Requests() []Request {
 	return append([]Request(nil), w.requests...)
 }
 
+// Drain waits until all requests that have come are answered or given up, and recorded.
+func (w *Wire) Drain() {
+	for {
+		w.mu.Lock()
+		n := w.answering
+		w.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // Reset forgets the requests.
 func (w *Wire) Reset() {
 	w.mu.Lock()
@@ -164,6 +178,9 @@ func (w *Wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		w.Next.ServeHTTP(rw, r)
 		return
 	}
+	w.mu.Lock()
+	w.answering++
+	w.mu.Unlock()
 	f := w.fault(r)
 	out := &wireWriter{ResponseWriter: rw, wire: w, fault: f, start: time.Now()}
 	// Registered first, so that a broken connection is recorded too. Read the fields now:
@@ -175,6 +192,7 @@ func (w *Wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.requests = append(w.requests, seen)
+		w.answering--
 	}()
 	w.mu.Lock()
 	roundTrip := w.roundTrip

@@ -1,0 +1,144 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// A restart is background of a store in which tables bring one file in different ways: those of
+// honest and other people.
+type restart struct {
+	*background
+	want    []byte
+	sources map[digest.Digest]*storetest.Fetcher
+	pending map[string]bool // references of pulls that have not ended
+}
+
+func newRestart(t *testing.T) *restart {
+	t.Helper()
+	r := &restart{
+		want: storetest.Random(11, 9<<20), pending: map[string]bool{}, sources: map[digest.Digest]*storetest.Fetcher{},
+		background: &background{
+			store: storetest.Open(t, t.TempDir(), store.Options{}), log: slog.New(slog.DiscardHandler),
+			options: store.ExposeOptions{Wait: true},
+		},
+	}
+	r.background.sources = func(_ context.Context, table digest.Digest) ([]transfer.Source, error) {
+		return storetest.From(r.sources[table]), nil
+	}
+	r.shown = func(ref store.Ref) bool { return !r.pending[ref.Name] }
+	return r
+}
+
+// add refers to a table that brings the file in chunks of a size. With lie, the digests of its chunks
+// are those of other bytes, which its registry serves.
+func (r *restart) add(t *testing.T, ref string, chunk int, lie bool) digest.Digest {
+	t.Helper()
+	p := r.want
+	b := storetest.NewBuilder(ref).RawChunks("model.bin", r.want, 0o644, chunk)
+	if lie {
+		p = bytes.Clone(r.want)
+		for i := range p {
+			p[i] ^= 0x5a
+		}
+		src := b.Table().Files[0].Source
+		for i, c := range src.Chunks {
+			src.Chunks[i].Digest = digest.FromBytes(p[c.Offset : c.Offset+c.Size])
+		}
+	}
+	f := storetest.NewFetcher(r.want)
+	if lie {
+		f = &storetest.Fetcher{Blobs: map[digest.Digest][]byte{digest.FromBytes(r.want): p}}
+	}
+	table := b.Put(t, r.store)
+	if err := r.store.AddRef(t.Context(), ref, table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	r.sources[table] = f
+	return table
+}
+
+// A model is read after a restart as before it, whatever other tables say of its files: the pull
+// that came later has another way to bring them, and so has one that has not ended.
+func TestRestartShowsTheSame(t *testing.T) {
+	t.Parallel()
+	r := newRestart(t)
+	r.add(t, "snapshot/1", 2<<20, true)
+	r.pending["snapshot/1"] = true
+	victim := r.add(t, "snapshot/9", filetable.MaxChunk, false)
+	attacker := r.add(t, "snapshot/10", 1<<20, true) // before the other in the order of names
+	tables, err := r.resume(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(tables, []digest.Digest{victim, attacker}); diff != "" {
+		t.Errorf("tables to bring (-got +want):\n%s", diff)
+	}
+	if !r.store.Exposed(victim) || r.store.Exposed(attacker) {
+		t.Errorf("exposed: victim %t, attacker %t", r.store.Exposed(victim), r.store.Exposed(attacker))
+	}
+	p := make([]byte, 1000)
+	for _, off := range []int64{0, 5 << 20, 9<<20 - 1000} {
+		if n, err := r.store.ReadAt(t.Context(), digest.FromBytes(r.want), p, off); err != nil || n != len(p) || !bytes.Equal(p, r.want[off:][:n]) {
+			t.Fatalf("at %d: %d bytes, %v; or they are wrong", off, n, err)
+		}
+	}
+}
+
+// A model that was shown before a restart is completed after it, also if it can not be read early
+// because another table was there first.
+func TestRestartCompletesWhatIsNotReadable(t *testing.T) {
+	t.Parallel()
+	r := newRestart(t)
+	first := r.add(t, "snapshot/1", filetable.MaxChunk, false)
+	second := r.add(t, "snapshot/2", 1<<20, false)
+	tables, err := r.resume(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.store.Exposed(second) {
+		t.Fatal("both can be read early: nothing is tested")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := r.begin(ctx)
+	defer func() {
+		cancel()
+		if err := wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	// The first registry is gone: what the second has must come from its own.
+	delete(r.sources[first].Blobs, digest.FromBytes(r.want))
+	for _, table := range tables {
+		r.start(table, storetest.From(r.sources[table]))
+	}
+	if !slices.Contains(tables, second) {
+		t.Fatal("nobody brings the rest of the model")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if _, err := r.store.Files(ctx, second); err == nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the model is not complete")
+	}
+}

@@ -1,0 +1,60 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+)
+
+// heal begins to bring what a model has lost since it was complete. It is called when containerd asks
+// for a manifest: it has the snapshots already, so that it asks for nothing else.
+func (d *Daemon) heal(ctx context.Context, im store.Image) {
+	missing, err := d.store.Missing(ctx, im.Table)
+	if err != nil {
+		d.log.Error("look what a model lacks", "table", im.Table, "err", err)
+		return
+	}
+	if len(missing) == 0 {
+		return
+	}
+	d.log.Warn("model has lost files since it was complete; they are fetched again", "table", im.Table, "files", len(missing))
+	wish := admin.PrefetchRequest{Ref: cmp.Or(admin.Label(im, ""), im.Table.String()), NoPin: true}
+	_, err = d.pulls.join(ctx, byBackground, wish, func(ctx context.Context, pl *pull) (store.Image, error) {
+		sources, err := d.recorded(ctx, im.Table)
+		if err != nil {
+			return im, err
+		}
+		if d.lazy.Load() != nil {
+			if err := d.background.expose(ctx, im.Table, sources); err != nil && !errdefs.IsFailedPrecondition(err) {
+				return im, err
+			}
+		}
+		if err := d.rest(ctx, pl, im.Table, sources, true); err != nil {
+			return im, err
+		}
+		return im, d.snapshotter.Refresh(ctx, im.Table)
+	})
+	if err != nil {
+		d.log.Error("model stays without files that it has lost", "table", im.Table, "err", err)
+	}
+}
+
+// resolve makes the documents of an image again, by one of its names.
+func (d *Daemon) resolve(ctx context.Context, im store.Image) error {
+	err := fmt.Errorf("image %s has no name: pull its model again: %w", im.Manifest, errdefs.ErrNotFound)
+	for _, name := range im.Refs {
+		ref, perr := admin.ParseRef(name)
+		if perr != nil {
+			err = perr
+			continue
+		}
+		if _, err = d.facade.Convert(ctx, ref, nil); err == nil {
+			return nil
+		}
+	}
+	return err
+}

@@ -1,0 +1,119 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/snapshotter/differ"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/opencontainers/go-digest"
+)
+
+// Sources are ordered by the name that is pulled. That others got the same table elsewhere is no
+// reason to ask there: everybody can make a registry that serves what others have, or only says so.
+
+// pulled returns where the blobs of a table can be fetched that is pulled from repositories.
+func (d *Daemon) pulled(ctx context.Context, table digest.Digest, from []differ.Repository) []transfer.Source {
+	images := d.images(ctx, table)
+	var names []string
+	for _, r := range from {
+		names = append(names, withPort(r, images))
+	}
+	return d.named(images, names)
+}
+
+// withPort returns the name of a repository: containerd does not always know the port of its host,
+// but who resolved the image did.
+func withPort(r differ.Repository, images []store.Image) string {
+	name := r.String()
+	for _, im := range images {
+		all := registry.Names(im)
+		if slices.Contains(all, name) {
+			return name
+		}
+		for _, n := range all {
+			host, path, _ := strings.Cut(n, "/")
+			if h, _, err := net.SplitHostPort(host); err == nil && h == r.Host && path == r.Name {
+				return n
+			}
+		}
+	}
+	return name
+}
+
+// wanted returns where the blobs of a table can be fetched for who asks for it by a reference. If
+// name is something else, such as a digest, it is from where those got it who refer to it.
+func (d *Daemon) wanted(ctx context.Context, table digest.Digest, name string) ([]transfer.Source, error) {
+	if ref, err := admin.ParseRef(name); err == nil {
+		return d.named(d.images(ctx, table), []string{ref.Name()}), nil
+	}
+	return d.recorded(ctx, table)
+}
+
+// recorded returns where the blobs of a table can be fetched by what is recorded for the references
+// to it, oldest first: pins, and snapshots that show it. Of a pull that goes on nobody knows
+// whether its sources have anything; if there is nothing else, there are none. A table that nobody
+// refers to, or without a record, is fetched from wherever images of it were resolved.
+func (d *Daemon) recorded(ctx context.Context, table digest.Digest) ([]transfer.Source, error) {
+	refs, err := d.store.Refs(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
+	var names []string
+	pending := false
+	for _, r := range refs {
+		if r.Table != table {
+			continue
+		}
+		if !strings.HasPrefix(r.Name, admin.PinName("")) && !d.snapshotter.Shows(r) {
+			pending = true
+			continue
+		}
+		for _, n := range r.Sources {
+			if !slices.Contains(names, n) {
+				names = append(names, n)
+			}
+		}
+	}
+	images := d.images(ctx, table)
+	if len(names) == 0 && !pending {
+		for _, im := range images {
+			names = append(names, registry.Names(im)...)
+		}
+	}
+	return d.named(images, names), nil
+}
+
+// images returns the images of a table. None is no error: the image did not come through the facade.
+func (d *Daemon) images(ctx context.Context, table digest.Digest) []store.Image {
+	images, err := d.store.ImagesByTable(ctx, table)
+	if err != nil {
+		d.log.Warn("images of a table are not known", "digest", table, "err", err)
+	}
+	return images
+}
+
+// named returns the sources that names stand for, in their order.
+func (d *Daemon) named(images []store.Image, names []string) []transfer.Source {
+	var out []transfer.Source
+	for _, n := range names {
+		var by store.Image // that was resolved from the name
+		for _, im := range images {
+			if slices.Contains(registry.Names(im), n) {
+				by = im
+				break
+			}
+			if by.Manifest == "" {
+				by = im
+			}
+		}
+		out = append(out, d.facade.Sources(by, n)...)
+	}
+	return out
+}

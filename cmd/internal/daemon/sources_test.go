@@ -1,0 +1,124 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/snapshotter"
+	"github.com/ballast-dev/ballast/snapshotter/differ"
+	"github.com/ballast-dev/ballast/snapshotter/tree"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// newSourcesRig returns the parts of a daemon that know where things come from, and a table.
+func newSourcesRig(t *testing.T) (*Daemon, digest.Digest) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	dir := t.TempDir()
+	s := storetest.Open(t, dir, store.Options{})
+	r, err := remote.New(remote.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	snap, err := snapshotter.New(dir, s, snapshotter.Options{Show: tree.Links})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := snap.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	d := &Daemon{log: log, store: s, snapshotter: snap, remote: r, facade: &registry.Handler{Upstream: r, Store: s}}
+	return d, storetest.NewBuilder("m").Inline("LICENSE", []byte("do as you like"), 0o644).Put(t, s)
+}
+
+// resolved records an image of a table as resolved from references, as the facade does.
+func (d *Daemon) resolved(t *testing.T, table digest.Digest, refs ...string) {
+	t.Helper()
+	err := d.store.PutImage(t.Context(), store.Image{
+		Manifest: digest.FromString("manifest"), Config: digest.FromString("config"), Table: table, Refs: refs,
+		Origin: filetable.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pull makes a snapshot hold a table that it got from names, and show it if the pull has ended.
+func (d *Daemon) pull(t *testing.T, table digest.Digest, ended bool, names ...string) {
+	t.Helper()
+	mounts, err := d.snapshotter.Prepare(t.Context(), fmt.Sprint("key", time.Now().UnixNano()), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := d.snapshotter.Locate(t.Context(), mounts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.snapshotter.Hold(t.Context(), id, table); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.snapshotter.GotFrom(t.Context(), id, names); err != nil {
+		t.Fatal(err)
+	}
+	if !ended {
+		return
+	}
+	if err := d.store.Hydrate(t.Context(), table, store.HydrateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.snapshotter.Show(t.Context(), id, table); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sameNames(t *testing.T, what string, got []transfer.Source, want ...string) {
+	t.Helper()
+	var names []string
+	for _, s := range got {
+		names = append(names, s.Name)
+	}
+	if diff := cmp.Diff(names, want); diff != "" {
+		t.Errorf("%s: sources (-got +want):\n%s", what, diff)
+	}
+}
+
+// TestSourceOrder has a stranger who resolved the model of others from a registry of his own: it is
+// asked by nobody but him.
+func TestSourceOrder(t *testing.T) {
+	d, table := newSourcesRig(t)
+	d.resolved(t, table, "aaa.evil/x:1", "good.example:5000/team/m:1")
+	sameNames(t, "pulled", d.pulled(t.Context(), table, []differ.Repository{{Host: "good.example:5000", Name: "team/m"}}), "good.example:5000/team/m")
+	sameNames(t, "pulled, port not known", d.pulled(t.Context(), table, []differ.Repository{{Host: "good.example", Name: "team/m"}}), "good.example:5000/team/m")
+	sameNames(t, "pulled from elsewhere", d.pulled(t.Context(), table, []differ.Repository{{Host: "good.example", Name: "team/other"}}), "good.example/team/other")
+	sameNames(t, "pulled by the stranger", d.pulled(t.Context(), table, []differ.Repository{{Host: "aaa.evil", Name: "x"}}), "aaa.evil/x")
+
+	wanted := func(name string) []transfer.Source {
+		t.Helper()
+		l, err := d.wanted(t.Context(), table, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	sameNames(t, "wanted by name", wanted("good.example:5000/team/m:1"), "good.example:5000/team/m")
+	sameNames(t, "wanted by digest, nobody has it", wanted(table.Encoded()), "aaa.evil/x", "good.example:5000/team/m")
+
+	d.pull(t, table, false, "aaa.evil/x")
+	sameNames(t, "only a pull that goes on", wanted(""))
+	d.pull(t, table, true, "good.example:5000/team/m", "mirror.example/m")
+	sameNames(t, "a snapshot, and a pull that goes on", wanted(""), "good.example:5000/team/m", "mirror.example/m")
+	d.pull(t, table, true, "other.example/m", "good.example:5000/team/m")
+	sameNames(t, "two snapshots, the older first", wanted(""), "good.example:5000/team/m", "mirror.example/m", "other.example/m")
+}

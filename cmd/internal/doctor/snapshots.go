@@ -1,0 +1,35 @@
+package doctor
+
+import (
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+)
+
+// snapshots looks at what shows models.
+func (d *Doctor) snapshots(h *admin.Health) {
+	const check = "snapshots"
+	if h == nil {
+		return
+	}
+	s := &h.Snapshots
+	if len(s.Aside) > 0 {
+		d.warn(check, "remove the images of this snapshotter (ctr images rm --sync REF) and pull them again; then rm "+strings.Join(s.Aside, " "),
+			"metadata of the snapshots was damaged and set aside: containerd has images whose snapshots are not known any more")
+	}
+	if s.Unknown > 0 {
+		d.warn(check, "restart or remove what runs in them; they go with the next removal of an image",
+			"%d directories belong to no snapshot that is known, and stay while something has them mounted", s.Unknown)
+	}
+	for _, p := range s.Problems {
+		about := p.Path
+		if about == "" {
+			about = p.Table.String()
+		}
+		d.fail(check, "ballast verify --repair; if that does not help, remove the image (ctr images rm --sync REF) and pull it again",
+			"snapshot %s, %s: %s", p.Snapshot, about, p.Problem)
+	}
+	if len(s.Aside)+s.Unknown+len(s.Problems) == 0 {
+		d.ok(check, "snapshots show what their models say")
+	}
+}

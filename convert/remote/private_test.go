@@ -1,0 +1,157 @@
+package remote_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store/transfer"
+)
+
+// basicAuth wants a password for all that it answers.
+func basicAuth(w http.ResponseWriter, r *http.Request) bool {
+	if _, pw, _ := r.BasicAuth(); pw == secret {
+		return false
+	}
+	w.Header().Set("WWW-Authenticate", "Basic")
+	w.WriteHeader(401)
+	return true
+}
+
+// TestPrivateBodies checks that a body says whether credentials were sent for it, in whatever way.
+func TestPrivateBodies(t *testing.T) {
+	t.Parallel()
+	alice := &remote.Credentials{Username: "alice", Secret: secret}
+	anyone := func(*http.Request) bool { return true }
+	known := func(r *http.Request) bool {
+		return r.Form.Get("password") == secret || r.Form.Get("refresh_token") == secret
+	}
+	tests := []struct {
+		name    string
+		setup   func(u *upstream)
+		setting string // of hosts.toml, for the server
+		creds   *remote.Credentials
+		node    *remote.Credentials // of Options
+		private bool
+	}{
+		{name: "open", setup: func(*upstream) {}},
+		{name: "open, and nobody wants the password", setup: func(*upstream) {}, creds: alice, node: alice},
+		{name: "password", setup: func(u *upstream) { u.before = basicAuth }, creds: alice, private: true},
+		{name: "password of the node", setup: func(u *upstream) { u.before = basicAuth }, node: alice, private: true},
+		{name: "token for anybody", setup: func(u *upstream) { u.bearer(u.URL+"/token", anyone) }},
+		{name: "token for a name", setup: func(u *upstream) { u.bearer(u.URL+"/token", anyone) }, creds: &remote.Credentials{Username: "alice"}},
+		{name: "token for a password", setup: func(u *upstream) { u.bearer(u.URL+"/token", known) }, creds: alice, private: true},
+		{name: "token for a password of the node", setup: func(u *upstream) { u.bearer(u.URL+"/token", known) }, node: alice, private: true},
+		{name: "token for an identity token", setup: func(u *upstream) { u.bearer(u.URL+"/token", known) }, creds: &remote.Credentials{Secret: secret}, private: true},
+		{name: "Authorization of hosts.toml", setup: func(*upstream) {}, setting: "[header]\n  authorization = \"Bearer x\"\n", private: true},
+		{name: "cookie of hosts.toml", setup: func(*upstream) {}, setting: "[header]\n  cookie = \"session=x\"\n", private: true},
+		{name: "a header of hosts.toml that is not known", setup: func(*upstream) {}, setting: "[header]\n  x-api-key = \"x\"\n", private: true},
+		{name: "a harmless header of hosts.toml", setup: func(*upstream) {}, setting: "[header]\n  user-agent = \"x\"\n"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u := newUpstream(t)
+			d := u.putBlob(random(1000))
+			tt.setup(u)
+			o := remote.Options{HostsDir: hostsDir(t, "registry.example", "server = \""+u.URL+"\"\n"+tt.setting)}
+			if tt.node != nil {
+				o.Credentials = func(string) (remote.Credentials, error) { return *tt.node, nil }
+			}
+			c, _ := newClient(t, o)
+			r := repositoryOf(t, c, exampleRef(t, "x"), tt.creds)
+			for _, n := range []int64{10, 1000} { // a range, and all
+				body, _, err := r.Fetch(t.Context(), d, 1000, 0, n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := transfer.IsPrivate(body); got != tt.private {
+					t.Errorf("%d bytes: private %t, want %t", n, got, tt.private)
+				}
+				if _, err := io.Copy(io.Discard, body); err != nil {
+					t.Error(err)
+				}
+				body.Close()
+			}
+		})
+	}
+}
+
+// TestPrivateRedirect checks that what a registry redirects to is as private as the registry, also
+// when its place is remembered.
+func TestPrivateRedirect(t *testing.T) {
+	t.Parallel()
+	for _, private := range []bool{false, true} {
+		u, cdn := newUpstream(t), newUpstream(t)
+		d := cdn.putBlob(random(1000))
+		redirecting(u, 307, cdn.URL)
+		redirect := u.before
+		var creds *remote.Credentials
+		if private {
+			creds = &remote.Credentials{Username: "alice", Secret: secret}
+			u.before = func(w http.ResponseWriter, r *http.Request) bool { return basicAuth(w, r) || redirect(w, r) }
+		}
+		r := u.repository(t, remote.Options{AllowHosts: []string{cdn.host()}}, creds)
+		for i := range 3 {
+			body, _, err := r.Fetch(t.Context(), d, 1000, int64(i), 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := transfer.IsPrivate(body); got != private {
+				t.Errorf("fetch %d: private %t, want %t", i, got, private)
+			}
+			body.Close()
+		}
+		asked := len(u.requests())
+		if want := 1; !private && asked != want {
+			t.Errorf("the registry was asked %d times, want %d", asked, want)
+		}
+	}
+}
+
+// TestPrivateCertificate checks that the certificate of a client counts as a credential.
+func TestPrivateCertificate(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	name := filepath.Join(dir, "client.pem")
+	p := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})...)
+	if err := os.WriteFile(name, p, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for setting, private := range map[string]bool{"": false, "client = \"" + name + "\"\n": true} {
+		u := newTLSUpstream(t)
+		d := u.putBlob(random(1000))
+		hosts := hostsDir(t, "registry.example", "server = \""+u.URL+"\"\nskip_verify = true\n"+setting)
+		c, _ := newClient(t, remote.Options{HostsDir: hosts})
+		body, _, err := repositoryOf(t, c, exampleRef(t, "x"), nil).Fetch(t.Context(), d, 1000, 0, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := transfer.IsPrivate(body); got != private {
+			t.Errorf("%q: private %t, want %t", setting, got, private)
+		}
+		body.Close()
+	}
+}

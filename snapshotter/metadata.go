@@ -1,0 +1,193 @@
+package snapshotter
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/metadata/boltutil"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"go.etcd.io/bbolt"
+)
+
+// metadataName is overlay's database.
+const metadataName = "metadata.db"
+
+// lockTimeout is how long is waited for another process to close the metadata.
+const lockTimeout = 10 * time.Second
+
+// asideInfix and asideTime make the name of metadata that was set aside.
+const (
+	asideInfix = ".damaged-"
+	asideTime  = "20060102T150405Z"
+)
+
+// The names that overlay's metadata has in its database.
+// https://github.com/containerd/containerd/blob/v2.4.2/core/snapshots/storage/bolt.go
+var (
+	bucketVersion   = []byte("v1")
+	bucketSnapshots = []byte("snapshots")
+	bucketParents   = []byte("parents")
+	keyID           = []byte("id")
+	keyKind         = []byte("kind")
+	keyParent       = []byte("parent")
+)
+
+// prepareMetadata makes the database fit to be used. One that is damaged is set aside, and an id
+// that a directory has is never given again. unsure says that there may be snapshots that the
+// database has forgotten: it is new or older than their directories.
+func prepareMetadata(root string, log *slog.Logger) (unsure bool, err error) {
+	largest, err := largestID(filepath.Join(root, "snapshots"))
+	if err != nil {
+		return false, err
+	}
+	path := filepath.Join(root, metadataName)
+	db, damage, err := openMetadata(path)
+	if damage != nil {
+		aside := path + asideInfix + time.Now().UTC().Format(asideTime)
+		if err := os.Rename(path, aside); err != nil {
+			return false, err
+		}
+		log.Error("metadata of the snapshots is damaged and was set aside; remove the images of this snapshotter from containerd and pull them again",
+			"path", aside, "err", damage)
+		db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout})
+	}
+	if err != nil {
+		return false, fmt.Errorf("open %s: %w", path, err)
+	}
+	var last uint64
+	err = db.Update(func(tx *bbolt.Tx) error {
+		last, err = raiseSequence(tx, largest)
+		return err
+	})
+	// A snapshot that a crash left half made is one ahead of its metadata.
+	if unsure = largest > last+1; unsure && damage == nil {
+		log.Error("metadata of the snapshots is lost or older than they are; remove the images of this snapshotter from containerd and pull them again",
+			"path", path, "last", last, "largest", largest)
+	}
+	return unsure, errors.Join(err, db.Close())
+}
+
+// largestID returns the largest number among the names in dir.
+func largestID(dir string) (largest uint64, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, err
+	}
+	for _, e := range entries {
+		if id, err := strconv.ParseUint(e.Name(), 10, 64); err == nil {
+			largest = max(largest, id)
+		}
+	}
+	return largest, nil
+}
+
+// raiseSequence has ids be given that are larger than all before, and returns the last one that
+// the database knew of.
+func raiseSequence(tx *bbolt.Tx, largest uint64) (last uint64, err error) {
+	b, err := tx.CreateBucketIfNotExists(bucketVersion)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := b.CreateBucketIfNotExists(bucketParents); err != nil {
+		return 0, err
+	}
+	sb, err := b.CreateBucketIfNotExists(bucketSnapshots)
+	if err != nil {
+		return 0, err
+	}
+	if last = sb.Sequence(); last < largest {
+		return last, sb.SetSequence(largest)
+	}
+	return last, nil
+}
+
+// openMetadata opens the database, or says how it is damaged.
+func openMetadata(path string) (db *bbolt.DB, damage, err error) {
+	p, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err
+	}
+	if damage := checkBolt(p); damage != nil {
+		return nil, damage, nil
+	}
+	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout}); err != nil {
+		return nil, nil, err
+	}
+	if damage := db.View(checkSnapshots); damage != nil {
+		return nil, damage, db.Close()
+	}
+	return db, nil, nil
+}
+
+// checkSnapshots looks whether what the database says of the snapshots can be: an id that was
+// changed would show the files of another image.
+func checkSnapshots(tx *bbolt.Tx) error {
+	b := tx.Bucket(bucketVersion)
+	if b == nil {
+		if k, _ := tx.Cursor().First(); k != nil {
+			return fmt.Errorf("it has %q instead of a bucket %q", k, bucketVersion)
+		}
+		return nil // new
+	}
+	sb, pb := b.Bucket(bucketSnapshots), b.Bucket(bucketParents)
+	if sb == nil || pb == nil {
+		return errors.New("a bucket is missing")
+	}
+	names := map[uint64]string{}
+	children := 0
+	err := sb.ForEachBucket(func(name []byte) error {
+		s := sb.Bucket(name)
+		id, n := binary.Uvarint(s.Get(keyID))
+		if n <= 0 || id == 0 || id > sb.Sequence() {
+			return fmt.Errorf("snapshot %q has no id that was given", name)
+		}
+		if other, ok := names[id]; ok {
+			return fmt.Errorf("snapshots %q and %q have the id %d", name, other, id)
+		}
+		names[id] = string(name)
+		kind := s.Get(keyKind)
+		if len(kind) != 1 || kind[0] < byte(snapshots.KindView) || kind[0] > byte(snapshots.KindCommitted) {
+			return fmt.Errorf("snapshot %q is of kind %v", name, kind)
+		}
+		var created, updated time.Time
+		if err := boltutil.ReadTimestamps(s, &created, &updated); err != nil {
+			return fmt.Errorf("snapshot %q: %w", name, err)
+		}
+		parent := s.Get(keyParent)
+		if len(parent) == 0 {
+			return nil
+		}
+		p := sb.Bucket(parent)
+		if p == nil {
+			return fmt.Errorf("snapshot %q has no parent %q", name, parent)
+		}
+		children++
+		pid, _ := binary.Uvarint(p.Get(keyID))
+		if back := pb.Get(parentKey(pid, id)); string(back) != string(name) {
+			return fmt.Errorf("snapshot %q is not known to its parent, which knows %q", name, back)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return pb.ForEach(func(k, v []byte) error {
+		if children--; children < 0 || sb.Bucket(v) == nil {
+			return fmt.Errorf("a parent knows %q, which is not there or has another", v)
+		}
+		return nil
+	})
+}
+
+// parentKey is what overlay's metadata finds the child of a parent by.
+func parentKey(parent, child uint64) []byte {
+	k := binary.AppendUvarint(nil, parent)
+	return binary.AppendUvarint(append(k, 0), child)
+}

@@ -1,0 +1,101 @@
+package snapshotter
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+)
+
+// prepareRemote makes the empty snapshot of a blob layer and commits it with the name target. It
+// returns errdefs.ErrAlreadyExists, which tells containerd that the layer is there, or nil
+// if the name belongs to a snapshot that containerd would not accept for this layer: then
+// the layer goes the ordinary way.
+func (s *Snapshotter) prepareRemote(ctx context.Context, target, key, parent string, opts []snapshots.Opt) error {
+	there := fmt.Errorf("snapshot %q: %w", target, errdefs.ErrAlreadyExists)
+	found, fits, err := s.findRemote(ctx, target, parent)
+	switch {
+	case err != nil:
+		return err
+	case fits:
+		return there
+	case found:
+		return nil
+	}
+	if _, err := s.overlay.Prepare(ctx, key, parent, opts...); err != nil {
+		return err
+	}
+	err = s.commitEmpty(ctx, target, key, opts)
+	if err == nil {
+		return there
+	}
+	// Nothing half-made may stay. The usual reason is that another namespace claimed the
+	// layer a moment ago.
+	if rerr := s.overlay.Remove(context.WithoutCancel(ctx), key); rerr != nil {
+		return fmt.Errorf("claim %s: %w; remove %q: %w", target, err, key, rerr)
+	}
+	if errdefs.IsAlreadyExists(err) {
+		if _, fits, ferr := s.findRemote(ctx, target, parent); ferr != nil || fits {
+			return errOr(ferr, there)
+		}
+		return nil
+	}
+	return fmt.Errorf("claim %s: %w", target, err)
+}
+
+// findRemote says whether a snapshot with the name target is there, and whether it is the
+// empty one that containerd will look for.
+func (s *Snapshotter) findRemote(ctx context.Context, target, parent string) (found, fits bool, err error) {
+	id, info, err := s.info(ctx, target)
+	if errdefs.IsNotFound(err) {
+		return false, false, nil
+	}
+	if err != nil {
+		return false, false, err
+	}
+	m, err := readMarker(s.snapshotDir(id))
+	if err != nil {
+		return true, false, err
+	}
+	fits = m.Empty && info.Kind == snapshots.KindCommitted && info.Parent == parent &&
+		info.Labels[snapshots.LabelSnapshotRef] == target
+	return true, fits, nil
+}
+
+// commitEmpty marks an active snapshot as empty and commits it.
+func (s *Snapshotter) commitEmpty(ctx context.Context, name, key string, opts []snapshots.Opt) error {
+	id, _, err := s.info(ctx, key)
+	if err != nil {
+		return err
+	}
+	m := marker{Empty: true}
+	if err := writeMarker(s.snapshotDir(id), m); err != nil {
+		return err
+	}
+	return s.overlay.Commit(ctx, name, key, withShows(opts, m)...)
+}
+
+// MarkEmpty marks the active snapshot id as that of a blob layer, so that mounts leave it
+// out. It returns errdefs.ErrFailedPrecondition if there is something in it.
+func (s *Snapshotter) MarkEmpty(ctx context.Context, id string) error {
+	if err := s.active(ctx, id); err != nil {
+		return err
+	}
+	empty, err := emptyDir(filepath.Join(s.snapshotDir(id), "fs"))
+	if err != nil {
+		return err
+	}
+	if !empty {
+		return fmt.Errorf("snapshot %s of a blob layer has files: %w", id, errdefs.ErrFailedPrecondition)
+	}
+	return writeMarker(s.snapshotDir(id), marker{Empty: true})
+}
+
+func errOr(err, otherwise error) error {
+	if err != nil {
+		return err
+	}
+	return otherwise
+}

@@ -1,0 +1,250 @@
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"golang.org/x/sys/unix"
+)
+
+// A Problem is a file that is not as it should be.
+type Problem struct {
+	Path string
+	What string // with Path before it, a sentence
+}
+
+// Compare compares all of dir with what Show would make of it, without reading content.
+func Compare(dir string, o Objects, b Backend, files []filetable.File) ([]Problem, error) {
+	t, err := open(dir, o, b)
+	if err != nil {
+		return nil, err
+	}
+	defer t.close()
+	var problems []Problem
+	want := t.expect(files)
+	for _, f := range files {
+		if f.Type == filetable.TypeDir {
+			continue
+		}
+		if what := t.differs(f); what != "" {
+			problems = append(problems, Problem{f.Path, what})
+		}
+	}
+	for d, a := range t.dirs {
+		if what := t.dirDiffers(d, a); what != "" {
+			problems = append(problems, Problem{d, what})
+		}
+	}
+	err = t.extra(want, func(p string) error {
+		problems = append(problems, Problem{p, "is not of the model"})
+		return nil
+	})
+	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
+	return problems, err
+}
+
+// Sample compares the largest file and one at random, and returns the first that differs.
+func Sample(dir string, o Objects, b Backend, files []filetable.File) ([]Problem, error) {
+	t, err := open(dir, o, b)
+	if err != nil {
+		return nil, err
+	}
+	defer t.close()
+	var large filetable.File
+	var some []filetable.File // with content
+	for _, f := range files {
+		if f.Type == filetable.TypeReg && f.Size > 0 {
+			some = append(some, f)
+			if f.Size > large.Size {
+				large = f
+			}
+		}
+	}
+	if len(some) == 0 {
+		return nil, nil
+	}
+	for _, f := range []filetable.File{large, some[rand.IntN(len(some))]} {
+		if what := t.differs(f); what != "" {
+			return []Problem{{f.Path, what}}, nil
+		}
+	}
+	return nil, nil
+}
+
+// Bare returns the first file below dir, if it is no stub although it has a size: so one can be told
+// without a table whether stubs have lost their attributes.
+func Bare(dir string) (problems []Problem, err error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		file, err := root.Open(p)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		fi, err := file.Stat()
+		if err != nil || fi.Size() == 0 {
+			return err
+		}
+		if _, err := unix.Fgetxattr(int(file.Fd()), xattrRedirect, nil); err != nil || !xattrIs(file, xattrMetacopy, "") {
+			problems = []Problem{{p, "does not name its object and reads as zeros"}}
+		}
+		return fs.SkipAll
+	})
+	return problems, err
+}
+
+// Prune removes what Show would not have made.
+func Prune(dir string, files []filetable.File) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	t := &tree{root: root, dirs: map[string]dirAttr{".": {}}}
+	return t.extra(t.expect(files), root.RemoveAll)
+}
+
+// expect fills dirs as putting the files does, and returns all paths.
+func (t *tree) expect(files []filetable.File) map[string]bool {
+	want := map[string]bool{}
+	for _, f := range files {
+		want[f.Path] = true
+		for d := path.Dir(f.Path); ; d = path.Dir(d) {
+			if _, ok := t.dirs[d]; ok {
+				break
+			}
+			t.dirs[d] = dirAttr{mode: defaultDirMode, mtime: time.Unix(0, 0)}
+		}
+	}
+	for _, f := range files {
+		if f.Type == filetable.TypeDir {
+			t.dirs[f.Path] = dirAttr{mode: permOf(f), mtime: mtimeOf(f)}
+		}
+	}
+	for d := range t.dirs {
+		want[d] = true
+	}
+	return want
+}
+
+// extra calls f for what is there and not wanted, for a directory once.
+func (t *tree) extra(want map[string]bool, f func(p string) error) error {
+	return fs.WalkDir(t.root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if want[p] {
+			return nil
+		}
+		if err := f(p); err != nil || !d.IsDir() {
+			return err
+		}
+		return fs.SkipDir
+	})
+}
+
+// differs says how a file other than a directory is not as it should be, or "".
+func (t *tree) differs(f filetable.File) string {
+	fi, err := t.root.Lstat(f.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "is missing"
+	}
+	if err != nil {
+		return err.Error()
+	}
+	if f.Type == filetable.TypeSymlink {
+		if fi.Mode()&fs.ModeSymlink == 0 {
+			return "is not a symbolic link"
+		}
+		if target, err := t.root.Readlink(f.Path); err != nil || target != f.Target {
+			return fmt.Sprintf("leads to %q instead of %q", target, f.Target)
+		}
+		return attrDiffers(fi, fs.ModePerm, mtimeOf(f))
+	}
+	if !fi.Mode().IsRegular() {
+		return "is not a regular file"
+	}
+	if t.backend == Links && f.Size > 0 {
+		var obj unix.Stat_t
+		err := unix.Fstatat(int(t.objects.Fd()), t.Name(f.Digest), &obj, unix.AT_SYMLINK_NOFOLLOW)
+		switch st := fi.Sys().(*syscall.Stat_t); {
+		case err == nil && st.Ino == obj.Ino && st.Dev == obj.Dev:
+			return ""
+		case err == nil && f.Size > maxCopy:
+			return "is not the object"
+		case err != nil && fi.Size() == f.Size:
+			return "" // there is nothing to compare it with
+		}
+	}
+	if fi.Size() != f.Size {
+		return fmt.Sprintf("has %d bytes instead of %d", fi.Size(), f.Size)
+	}
+	if what := t.contentDiffers(f); what != "" {
+		return what
+	}
+	return attrDiffers(fi, permOf(f), mtimeOf(f))
+}
+
+// contentDiffers says how the content of a regular file is not where it should be.
+func (t *tree) contentDiffers(f filetable.File) string {
+	file, err := t.root.Open(f.Path)
+	if err != nil {
+		return err.Error()
+	}
+	defer file.Close()
+	if t.backend == Stubs && f.Size > 0 {
+		if !xattrIs(file, xattrMetacopy, "") || !xattrIs(file, xattrRedirect, "/"+t.Name(f.Digest)) {
+			return "does not name its object and reads as zeros or as another file"
+		}
+		return ""
+	}
+	if _, err := unix.Fgetxattr(int(file.Fd()), xattrMetacopy, nil); err == nil {
+		return "names an object although it has content"
+	}
+	return ""
+}
+
+func (t *tree) dirDiffers(d string, a dirAttr) string {
+	fi, err := t.root.Lstat(d)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "is missing"
+	case err != nil:
+		return err.Error()
+	case !fi.IsDir():
+		return "is not a directory"
+	}
+	return attrDiffers(fi, a.mode, a.mtime)
+}
+
+// attrDiffers compares the attributes that all files have. A file system can have no more than
+// seconds.
+func attrDiffers(fi fs.FileInfo, mode fs.FileMode, mtime time.Time) string {
+	st := fi.Sys().(*syscall.Stat_t)
+	got := fi.ModTime()
+	switch {
+	case fi.Mode().Perm() != mode:
+		return fmt.Sprintf("has mode %v instead of %v", fi.Mode().Perm(), mode)
+	case !got.Equal(mtime) && !got.Equal(mtime.Truncate(time.Second)):
+		return fmt.Sprintf("has time %v instead of %v", got.UTC(), mtime.UTC())
+	case st.Uid != 0 || st.Gid != 0:
+		return fmt.Sprintf("is of user %d and group %d instead of root", st.Uid, st.Gid)
+	}
+	return ""
+}

@@ -1,0 +1,140 @@
+package tree
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// objects returns objects with the given contents, named by their digests.
+func objects(t *testing.T, contents ...string) Objects {
+	t.Helper()
+	dir := t.TempDir()
+	for _, c := range contents {
+		write(t, filepath.Join(dir, digest.FromString(c).Encoded()), c)
+	}
+	return Objects{Dir: dir, Name: digest.Digest.Encoded, Size: func(d digest.Digest) (int64, error) {
+		fi, err := os.Stat(filepath.Join(dir, d.Encoded()))
+		if err != nil {
+			return 0, err
+		}
+		return fi.Size(), nil
+	}}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// file is a regular file of a table.
+func file(path string, mode uint32, content string) filetable.File {
+	return filetable.File{Path: path, Type: filetable.TypeReg, Mode: mode, ModTime: time.Unix(1_700_000_000, 5).UTC(),
+		Size: int64(len(content)), Digest: digest.FromString(content)}
+}
+
+// show shows files in dir.
+func show(t *testing.T, dir string, o Objects, b Backend, files ...filetable.File) error {
+	t.Helper()
+	_, err := Show(t.Context(), dir, o, b, files)
+	return err
+}
+
+// Setuid, setgid and sticky bits of a table are refused by the store; should one come
+// through, it is not shown.
+func TestModeMasked(t *testing.T) {
+	f := filetable.File{Mode: 0o7755}
+	if got, want := permOf(f), fs.FileMode(0o755); got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestModTime(t *testing.T) {
+	epoch := time.Unix(0, 0)
+	tests := []struct {
+		name      string
+		got, want time.Time
+	}{
+		{"none", time.Time{}, epoch},
+		{"before 1901", time.Date(1492, 1, 1, 0, 0, 0, 0, time.UTC), epoch},
+		{"after 2261", time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), epoch},
+		{"before the epoch", time.Unix(-5, 0), time.Unix(-5, 0)},
+		{"nanoseconds", time.Unix(5, 7), time.Unix(5, 7)},
+	}
+	for _, test := range tests {
+		if got := mtimeOf(filetable.File{ModTime: test.got}); !got.Equal(test.want) {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// A table that claims another size than the object has is not shown.
+func TestObjectSize(t *testing.T) {
+	o := objects(t, "content")
+	for _, b := range []Backend{Stubs, Links} {
+		f := file("f", 0o644, "content")
+		f.Size = 1 << 40
+		if err := show(t, t.TempDir(), o, b, f); !errdefs.IsDataLoss(err) {
+			t.Errorf("%s: got %v, want data loss", b, err)
+		}
+		if err := show(t, t.TempDir(), o, b, file("f", 0o644, "never stored")); err == nil {
+			t.Errorf("%s: a file without object: got no error", b)
+		}
+	}
+}
+
+// Nothing below the directory leads a file out of it, whatever the table says.
+func TestTreeStaysInside(t *testing.T) {
+	o, dir, outside := objects(t), t.TempDir(), t.TempDir()
+	if err := show(t, dir, o, Stubs, filetable.File{Path: "l", Type: filetable.TypeSymlink, Target: outside}); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{"l/f", "../f", outside + "/f", "d/../../f"} {
+		if err := show(t, dir, o, Stubs, filetable.File{Path: p, Type: filetable.TypeReg}); err == nil {
+			t.Errorf("show %q: got no error", p)
+		}
+	}
+	if got, err := os.ReadDir(outside); err != nil || len(got) != 0 {
+		t.Errorf("outside: got %v, %v", got, err)
+	}
+}
+
+// A file and a directory of one name are an error, not a loss of either.
+func TestTreeConflicts(t *testing.T) {
+	for _, test := range []struct{ name, first, second string }{
+		{"file then directory", "a", "a/b"},
+		{"directory then file", "a/b", "a"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := show(t, t.TempDir(), objects(t), Stubs,
+				filetable.File{Path: test.first, Type: filetable.TypeReg}, filetable.File{Path: test.second, Type: filetable.TypeReg})
+			if !errdefs.IsInvalidArgument(err) {
+				t.Errorf("got %v, want invalid argument", err)
+			}
+		})
+	}
+}
+
+func TestReplaceLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "f"), "old")
+	write(t, filepath.Join(dir, tempName), "left over")
+	if err := show(t, dir, objects(t), Stubs, filetable.File{Path: "f", Type: filetable.TypeReg, Mode: 0o600}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadDir(dir)
+	if err != nil || len(got) != 1 || got[0].Name() != "f" {
+		t.Fatalf("got %v, %v, want f alone", got, err)
+	}
+	if fi, err := got[0].Info(); err != nil || fi.Size() != 0 || fi.Mode() != 0o600 {
+		t.Errorf("f: got %v, %v", fi, err)
+	}
+}

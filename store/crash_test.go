@@ -1,0 +1,402 @@
+package store_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// The store is killed at each of its calls that change something on the disk, in turn: a child of the
+// test does one operation, and asks the test before each such call (seccomp's user notification). So the
+// points are those of the real program on a real file system, and are counted, not guessed.
+
+var crashPoints = flag.Int("crash-points", 12, "how many points of each operation to crash at, evenly spread; 0 for all")
+
+// crashEnv names the operation of a child; crashDir its store.
+const (
+	crashEnv = "BALLAST_TEST_CRASH"
+	crashDir = "BALLAST_TEST_CRASH_DIR"
+)
+
+func TestMain(m *testing.M) {
+	if op := os.Getenv(crashEnv); op != "" {
+		run := func(dir string) error { return crashChild(op, dir) }
+		if op == soakOp {
+			run = soakChild
+		}
+		if err := run(os.Getenv(crashDir)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// trapped are the calls that a child asks for.
+var trapped = []uint32{
+	unix.SYS_PWRITE64, unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_SYNC_FILE_RANGE, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2,
+	unix.SYS_UNLINKAT, unix.SYS_MKDIRAT, unix.SYS_FTRUNCATE, unix.SYS_LINKAT,
+}
+
+// trap makes all threads of the process ask before a trapped call, and returns where.
+func trap() (int, error) {
+	const load, jump, ret = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	prog := []unix.SockFilter{{Code: load}} // the number of the call
+	for i, nr := range trapped {
+		prog = append(prog, unix.SockFilter{Code: jump, K: nr, Jt: uint8(len(trapped) - i)})
+	}
+	prog = append(prog, unix.SockFilter{Code: ret, K: 0x7fff0000}, unix.SockFilter{Code: ret, K: unix.SECCOMP_RET_USER_NOTIF}) // allow, ask
+	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return 0, err
+	}
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_TSYNC|unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH, uintptr(unsafe.Pointer(&fprog)))
+	runtime.KeepAlive(prog)
+	if errno != 0 {
+		return 0, fmt.Errorf("seccomp: %w", errno)
+	}
+	return int(fd), nil
+}
+
+// crashChild does an operation. It hands the listener to the test on descriptor 3.
+func crashChild(name, dir string) error {
+	op := crashOps[name]
+	fd, err := trap()
+	if err != nil {
+		return err
+	}
+	if err := unix.Sendmsg(3, []byte{0}, unix.UnixRights(fd), nil, 0); err != nil {
+		return err
+	}
+	unix.Close(fd)
+	return op.run(dir)
+}
+
+// crash runs an operation in a child on the store in dir, kills it before its call number n, and returns
+// how many calls it made; with n 0 it is not killed.
+func crash(t *testing.T, name, dir string, n int) (calls int) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "pair")
+	defer unix.Close(pair[0])
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), crashEnv+"="+name, crashDir+"="+dir)
+	cmd.ExtraFiles = []*os.File{theirs}
+	var out bytes.Buffer
+	cmd.Stderr = &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	theirs.Close()
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, m, _, _, err := unix.Recvmsg(pair[0], make([]byte, 1), oob, 0)
+	if err != nil || m == 0 {
+		t.Fatalf("child: %v, %v\n%s", err, cmd.Wait(), &out)
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:m])
+	if err != nil {
+		t.Fatal(err)
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	killed := false
+	for {
+		p := []unix.PollFd{{Fd: int32(fds[0]), Events: unix.POLLIN}}
+		if _, err := unix.Poll(p, -1); errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if p[0].Revents&unix.POLLIN == 0 {
+			break // it has ended
+		}
+		var asked struct {
+			id    uint64
+			other [72]byte
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fds[0]), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&asked))); errno != 0 {
+			continue
+		}
+		if calls++; calls == n {
+			killed = true
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		answer := struct {
+			id    uint64
+			val   int64
+			errno int32
+			flags uint32
+		}{id: asked.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+		// An error means that it was killed meanwhile.
+		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fds[0]), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&answer)))
+	}
+	if err := cmd.Wait(); err != nil && !killed {
+		t.Fatalf("%s: %v\n%s", name, err, &out)
+	}
+	return calls
+}
+
+// A crashOp is an operation: what there is before it, and what it does.
+type crashOp struct {
+	prepare func(t *testing.T, dir string)
+	run     func(dir string) error
+}
+
+// crashModel is a model of files of all kinds.
+func crashModel() (b *storetest.Builder, f *storetest.Fetcher, files map[string][]byte) {
+	return crashModelOf(true)
+}
+
+// crashModelOf leaves out files that are known only when they are complete, unless all are wanted.
+func crashModelOf(all bool) (b *storetest.Builder, f *storetest.Fetcher, files map[string][]byte) {
+	raw, tarred, zipped, chunked := storetest.Random(1, 300_000), storetest.Random(2, 200_000), storetest.Random(3, 150_000), storetest.Random(4, 400_000)
+	var t testing.T // of builders that do not fail
+	plain := storetest.Tar(&t, []tar.Header{{Name: "tarred", Mode: 0o644}}, [][]byte{tarred})
+	gzip := gzipped(&t, storetest.Tar(&t, []tar.Header{{Name: "zipped", Mode: 0o644}}, [][]byte{zipped}))
+	parts := fragments(3, 50_000)
+	b = storetest.NewBuilder("crash").Raw("raw", raw, 0o644).RawChunks("chunked", chunked, 0o644, 65536).Inline("inline", []byte("inline"), 0o644)
+	if all {
+		b.Tar(&t, plain).Unpack(gzip, filetable.CodecGzip, "")
+		merged(b, "merged", "header", parts)
+	}
+	f = storetest.NewFetcher(append(parts, raw, plain, gzip, chunked)...)
+	return b, f, map[string][]byte{"raw": raw, "tarred": tarred, "zipped": zipped, "chunked": chunked, "inline": []byte("inline")}
+}
+
+// crashStore opens the store, puts the model and refers to it, as a start of the daemon does.
+func crashStore(dir string) (s *store.Store, table digest.Digest, f *storetest.Fetcher, err error) {
+	b, f, _ := crashModel()
+	if s, err = store.Open(dir, store.Options{Reserve: 1}); err != nil {
+		return nil, "", nil, err
+	}
+	p, err := b.Table().Encode()
+	if err == nil {
+		table, err = s.PutTable(context.Background(), p)
+	}
+	if err == nil {
+		err = s.AddRef(context.Background(), "snapshot/1", table, time.Time{})
+	}
+	if err != nil {
+		return nil, "", nil, errors.Join(err, s.Close())
+	}
+	return s, table, f, nil
+}
+
+// with runs f on the store with the model.
+func with(dir string, f func(s *store.Store, table digest.Digest, sources store.HydrateOptions) error) error {
+	s, table, fetcher, err := crashStore(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(s, table, store.HydrateOptions{Sources: storetest.From(fetcher)}), s.Close())
+}
+
+func hydrateModel(s *store.Store, table digest.Digest, o store.HydrateOptions) error {
+	return s.Hydrate(context.Background(), table, o)
+}
+
+var crashOps map[string]crashOp
+
+func init() { // crashChild, which they run in, refers to them
+	ready := func(t *testing.T, dir string) {
+		if err := with(dir, func(*store.Store, digest.Digest, store.HydrateOptions) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	complete := func(t *testing.T, dir string) {
+		if err := with(dir, hydrateModel); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, files := crashModel()
+	rawObject := func(dir string) string {
+		return filepath.Join(dir, "objects", store.ObjectName(digest.FromBytes(files["raw"])))
+	}
+	crashOps = map[string]crashOp{
+		"pull": {ready, func(dir string) error { return with(dir, hydrateModel) }},
+		"early read": {ready, func(dir string) error {
+			return with(dir, func(s *store.Store, table digest.Digest, o store.HydrateOptions) error {
+				b, _, _ := crashModelOf(false)
+				p, err := b.Table().Encode()
+				if err == nil {
+					table, err = s.PutTable(context.Background(), p)
+				}
+				if err == nil {
+					err = s.AddRef(context.Background(), "snapshot/2", table, time.Time{})
+				}
+				if err == nil {
+					err = s.Expose(context.Background(), table, store.ExposeOptions{Sources: o.Sources, Wait: true})
+				}
+				for off := 0; err == nil && off < len(files["chunked"]); off += 50_000 {
+					_, err = s.ReadAt(context.Background(), digest.FromBytes(files["chunked"]), make([]byte, 1), int64(off))
+				}
+				return err
+			})
+		}},
+		"collection": {func(t *testing.T, dir string) {
+			complete(t, dir)
+			if err := with(dir, func(s *store.Store, _ digest.Digest, _ store.HydrateOptions) error {
+				for i := range 10 {
+					if _, err := s.PutBytes(t.Context(), storetest.Random(uint64(100+i), 5000)); err != nil {
+						return err
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}, func(dir string) error {
+			return with(dir, func(s *store.Store, _ digest.Digest, _ store.HydrateOptions) error {
+				r, err := s.GC(context.Background(), store.GCOptions{})
+				if err == nil && r.Objects != 10 {
+					err = fmt.Errorf("collected %+v", r)
+				}
+				return err
+			})
+		}},
+		"import": {func(t *testing.T, dir string) {
+			ready(t, dir)
+			if err := os.WriteFile(filepath.Join(dir, "local"), files["raw"], 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}, func(dir string) error {
+			return with(dir, func(s *store.Store, table digest.Digest, _ store.HydrateOptions) error {
+				_, err := s.Link(context.Background(), table, store.LinkOptions{Open: func(d digest.Digest) (*os.File, error) {
+					if d != digest.FromBytes(files["raw"]) {
+						return nil, errdefs.ErrNotFound
+					}
+					return os.Open(filepath.Join(dir, "local"))
+				}})
+				return err
+			})
+		}},
+		"repair": {func(t *testing.T, dir string) {
+			complete(t, dir)
+			if err := change(rawObject(dir), func(p []byte) []byte { p[0] ^= 1; return p }); err != nil {
+				t.Fatal(err)
+			}
+		}, func(dir string) error {
+			return with(dir, func(s *store.Store, table digest.Digest, o store.HydrateOptions) error {
+				if _, err := s.Check(context.Background(), "", nil); err != nil {
+					return err
+				}
+				return hydrateModel(s, table, o)
+			})
+		}},
+		"rebuild": {func(t *testing.T, dir string) {
+			complete(t, dir)
+			if err := change(filepath.Join(dir, "store.db"), func(p []byte) []byte { return p[:len(p)/2] }); err != nil {
+				t.Fatal(err)
+			}
+		}, func(dir string) error { return with(dir, hydrateModel) }},
+	}
+}
+
+// TestCrashPoints: wherever the store is killed, nothing is lost that was there, nothing can be read that
+// is not right, and the operation can be done again.
+func TestCrashPoints(t *testing.T) {
+	for name, op := range crashOps {
+		t.Run(name, func(t *testing.T) {
+			before := t.TempDir()
+			op.prepare(t, before)
+			dir := filepath.Join(t.TempDir(), "store")
+			fresh := func() {
+				if err := os.RemoveAll(dir); err != nil {
+					t.Fatal(err)
+				}
+				if out, err := exec.Command("cp", "-a", before, dir).CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+			fresh()
+			calls := crash(t, name, dir, 0)
+			step := 1
+			if *crashPoints > 0 {
+				step = max(1, calls / *crashPoints)
+			}
+			tried := 0
+			for n := 1; n <= calls; n += step {
+				fresh()
+				crash(t, name, dir, n)
+				tried++
+				afterCrash(t, fmt.Sprintf("killed at %d of %d", n, calls), dir, before)
+				if t.Failed() {
+					return
+				}
+			}
+			t.Logf("%d calls, killed at %d of them: nothing lost, nothing half visible", calls, tried)
+		})
+	}
+}
+
+// afterCrash looks at a store after its process was killed.
+func afterCrash(t *testing.T, when, dir, before string) {
+	t.Helper()
+	_, _, files := crashModel()
+	complete := map[string]bool{} // files that were objects before the operation
+	for name, p := range files {
+		got, err := os.ReadFile(filepath.Join(before, "objects", store.ObjectName(digest.FromBytes(p))))
+		complete[name] = err == nil && bytes.Equal(got, p)
+	}
+	s, table, f, err := crashStore(dir)
+	if err != nil {
+		t.Errorf("%s: open: %v", when, err)
+		return
+	}
+	defer s.Close()
+	for name, p := range files {
+		got, err := s.ReadBytes(t.Context(), digest.FromBytes(p), 1<<20)
+		if err == nil && !bytes.Equal(got, p) {
+			t.Errorf("%s: %s reads wrong", when, name)
+		}
+	}
+	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil && !strings.Contains(err.Error(), "nothing is removed") {
+		t.Errorf("%s: collect: %v", when, err)
+	}
+	for name, p := range files {
+		if _, err := os.Stat(filepath.Join(dir, "objects", store.ObjectName(digest.FromBytes(p)))); complete[name] && err != nil {
+			t.Errorf("%s: %s was there and is lost: %v", when, name, err)
+		}
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
+		t.Errorf("%s: hydrate: %v", when, err)
+		return
+	}
+	for name, p := range files {
+		if got, err := s.ReadBytes(t.Context(), digest.FromBytes(p), 1<<20); err != nil || !bytes.Equal(got, p) {
+			t.Errorf("%s: %s is not complete: %v", when, name, err)
+		}
+	}
+	if bad, err := s.Check(t.Context(), "", nil); len(bad) > 0 || err != nil {
+		t.Errorf("%s: check: %v, %v", when, bad, err)
+	}
+}

@@ -1,0 +1,75 @@
+package chunkfile
+
+import (
+	"context"
+	"slices"
+
+	"github.com/ballast-dev/ballast/store/transfer"
+)
+
+// maxAhead is how many groups are fetched ahead of a reader, and maxStreams how many readers of a
+// file are followed.
+const (
+	maxAhead   = 12 // 48 MiB
+	maxStreams = 8
+)
+
+// A stream is a reader that goes forward.
+type stream struct {
+	head   int // the last group that was read
+	window int // groups to fetch ahead
+}
+
+// ahead takes note of a read, and fetches what a reader that goes forward will want. Reads of one
+// reader come in any order, as many at a time as the kernel reads ahead.
+func (f *File) ahead(st *stage, first, last int) {
+	f.mu.Lock()
+	i := slices.IndexFunc(f.streams, func(s stream) bool { return first >= s.head-2 && first <= s.head+1 })
+	if i < 0 {
+		f.streams = append(f.streams, stream{head: last})
+		if len(f.streams) > maxStreams {
+			f.streams = slices.Delete(f.streams, 0, 1)
+		}
+		f.mu.Unlock()
+		return
+	}
+	s := f.streams[i]
+	var todo []int
+	if last > s.head {
+		s.head, s.window = last, min(max(2, 2*s.window), maxAhead)
+		for g := last + 1; g <= last+s.window && g < f.Layout.Groups(); g++ {
+			if f.calls[g] == nil && !f.reading[g] && !f.there(st, g) {
+				f.reading[g] = true
+				todo = append(todo, g)
+			}
+		}
+	}
+	f.streams = append(slices.Delete(f.streams, i, i+1), s)
+	f.mu.Unlock()
+	for _, g := range todo {
+		if !f.spawn(func(ctx context.Context) { f.readAhead(ctx, st, g) }, st) {
+			f.read(g)
+		}
+	}
+}
+
+// readAhead makes group g present. An error shows when somebody reads it.
+func (f *File) readAhead(ctx context.Context, st *stage, g int) {
+	defer f.read(g)
+	_ = f.bring(ctx, f.set.Scheduler.NewFlow(transfer.Soon), func(sl *transfer.Slot) error {
+		c, mine := f.claim(st, g, sl.Flow())
+		if !mine {
+			return nil
+		}
+		err := f.land(st, sl, g, c)
+		f.settle(c, g, err)
+		return err
+	})
+}
+
+// read says that group g is not to be read ahead any more.
+func (f *File) read(g int) {
+	f.mu.Lock()
+	delete(f.reading, g)
+	f.mu.Unlock()
+}

@@ -1,0 +1,89 @@
+package chunkfile
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// maxWindow is the largest zstd window of a chunk, in bytes. What a decoder holds is bounded by the size
+// of a chunk all the same.
+const maxWindow = 128 << 20
+
+// decode fills buf with chunks, which lie in raw, the bytes of their span, and verifies each that has a
+// digest.
+func (l *Layout) decode(buf, raw []byte, chunks []filetable.Chunk) error {
+	at, _ := span(chunks)
+	base := chunks[0].Offset
+	for _, ch := range chunks {
+		dst := buf[ch.Offset-base:][:ch.Size]
+		if ch.Len == 0 {
+			clear(dst)
+			continue
+		}
+		err := unpackChunk(dst, raw[ch.At-at:][:ch.Len], l.Codec)
+		if err == nil && !l.Unverified {
+			err = verify.Bytes(ch.Digest, dst)
+		}
+		if err != nil {
+			return fmt.Errorf("chunk at %d: %w", ch.Offset, err)
+		}
+	}
+	return nil
+}
+
+// right says whether buf, which is group g as it was staged, has the digests of its chunks.
+func (l *Layout) right(g int, buf []byte) bool {
+	chunks := l.of(g)
+	for _, ch := range chunks {
+		if ch.Digest != "" && verify.Bytes(ch.Digest, buf[ch.Offset-chunks[0].Offset:][:ch.Size]) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// chunkDecoder decodes zstd frames that are in memory. It refuses what is larger than a chunk.
+var chunkDecoder = func() *zstd.Decoder {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(2*filetable.MaxChunk), zstd.WithDecoderMaxWindow(maxWindow))
+	if err != nil {
+		panic("store: internal error: zstd: " + err.Error())
+	}
+	return d
+}()
+
+// unpackChunk fills dst from the compressed bytes of one chunk. It returns errdefs.ErrDataLoss if
+// they are not that. What comes after the chunk is dropped: stargz has the padding of the file, and
+// the tar headers of those that follow, in the frame of its last chunk.
+func unpackChunk(dst, raw []byte, codec filetable.Codec) error {
+	bad := func(err error) error { return fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss) }
+	switch codec {
+	case filetable.CodecNone:
+		copy(dst, raw)
+		return nil
+	case filetable.CodecZstd:
+		out, err := chunkDecoder.DecodeAll(raw, dst[:0:len(dst)])
+		if len(out) < len(dst) {
+			return bad(cmp.Or(err, fmt.Errorf("%d bytes instead of %d", len(out), len(dst))))
+		}
+		copy(dst, out) // out is elsewhere if it is longer
+		return nil
+	case filetable.CodecGzip:
+		r, err := gzip.NewReader(bytes.NewReader(raw))
+		if err != nil {
+			return bad(err)
+		}
+		if _, err := io.ReadFull(r, dst); err != nil {
+			return bad(err)
+		}
+		return nil
+	}
+	panic("store: internal error: codec " + string(codec))
+}

@@ -1,0 +1,80 @@
+package chunkfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
+)
+
+// ErrChunk says that sources were asked for a chunk until none was left.
+var ErrChunk = errors.New("no source has the right bytes")
+
+// transfer returns how ranges of the blob come from outside.
+func (f *File) transfer(flow *transfer.Flow) transfer.Fetch {
+	return transfer.Fetch{
+		Scheduler: f.set.Scheduler, Blob: f.Layout.From.Digest, Size: f.Layout.From.Size,
+		From: &f.Sources, Flow: flow, Received: &f.set.Counts.Received,
+	}
+}
+
+// fetch fills buf with group g, and returns which of its chunks objects had, and where.
+func (f *File) fetch(sl *transfer.Slot, g int, buf []byte) ([]Location, error) {
+	chunks := f.Layout.of(g)
+	found := f.set.Finder.Find(chunks, buf, &f.Sources)
+	for first := 0; first < len(chunks); first++ {
+		if found[first].Object != "" {
+			f.set.Counts.Copied.Add(chunks[first].Size)
+			continue
+		}
+		end := first + 1
+		for end < len(chunks) && found[end].Object == "" {
+			end++
+		}
+		run := chunks[first:end]
+		if err := f.fetchRun(sl.Context, sl, run, buf[run[0].Offset-chunks[0].Offset:]); err != nil {
+			return nil, err
+		}
+		first = end - 1
+	}
+	return found, nil
+}
+
+// fetchRun fills buf with consecutive chunks. Bytes that are wrong are asked for again, from another
+// source if there is one.
+func (f *File) fetchRun(ctx context.Context, sl *transfer.Slot, run []filetable.Chunk, buf []byte) error {
+	at, length := span(run)
+	raw := buf[:length:length]
+	if f.Layout.Codec != filetable.CodecNone || !inPlace(run) {
+		raw = make([]byte, length)
+	}
+	var err error
+	for range max(2, len(f.Sources.Order())) {
+		var from transfer.Source
+		if length > 0 {
+			if from, err = f.transfer(sl.Flow()).Range(ctx, sl, raw, at); err != nil {
+				return err
+			}
+		}
+		if err = f.Layout.decode(buf, raw, run); err == nil || !errdefs.IsDataLoss(err) {
+			return err
+		}
+		f.Sources.Blame(from)
+		f.set.Counts.Corrupt.Add(1)
+		f.set.Log.Warn("chunk is wrong; asking another source for it", "blob", f.Layout.From.Digest, "source", from.Name, "offset", at, "size", length, "err", err)
+	}
+	return fmt.Errorf("%w: %w", ErrChunk, err)
+}
+
+// inPlace says whether chunks without codec lie in their blob as they do in the file.
+func inPlace(run []filetable.Chunk) bool {
+	for _, ch := range run {
+		if ch.Len == 0 || ch.At-run[0].At != ch.Offset-run[0].Offset {
+			return false
+		}
+	}
+	return true
+}

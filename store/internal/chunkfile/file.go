@@ -1,0 +1,447 @@
+package chunkfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// ErrMoved says that a file has become an object.
+var ErrMoved = errors.New("the file is an object now")
+
+// errGone says that nobody uses a file any more.
+var errGone = fmt.Errorf("nothing refers to it any more: %w", errdefs.ErrNotFound)
+
+// fewGroups is how many groups a file has at most that is opened anew for each read. There can be
+// very many such files.
+const fewGroups = 8
+
+// A File is a file that is brought by its chunks.
+type File struct {
+	set    *Set
+	dir    string
+	Digest digest.Digest
+	Size   int64 // bytes
+	Path   string
+	Layout *Layout
+
+	// Sources are those of all who use it.
+	Sources transfer.Sources
+
+	moved chan struct{} // closed when it is an object
+
+	// What follows is guarded by Set.mu.
+	users   int // who use it
+	working int // calls and reads that run
+	ctx     context.Context
+	cancel  context.CancelFunc
+
+	opening sync.Mutex // held while the stage is opened; before mu
+
+	mu        sync.Mutex // guards what follows
+	stage     *stage     // nil: not open
+	discarded bool       // what was staged, and maybe read, was found to be wrong
+	known     []bool     // groups that this process has seen to be right, of those that are staged
+	calls     map[int]*call
+	age       *age         // of the calls that count
+	reading   map[int]bool // groups that are about to be read ahead
+	streams   []stream
+}
+
+// An age is the time from when a file has users to when it has none. Calls of an age that has ended
+// stage nothing any more: others may have begun anew by then.
+type age struct {
+	before *age
+	writes sync.WaitGroup // to what is staged
+}
+
+// begin begins an age.
+func (f *File) begin() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.age = &age{before: f.age}
+}
+
+// writing says that a call is about to stage something, until done. It returns errGone for a call of an
+// age that has ended.
+func (f *File) writing(c *call) (done func(), err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.age != f.age {
+		return nil, errGone
+	}
+	c.age.writes.Add(1)
+	return c.age.writes.Done, nil
+}
+
+// A call is a group that is on its way, fetched by one for all who want it.
+type call struct {
+	age  *age
+	flow *transfer.Flow
+	done chan struct{} // closed at the end
+	err  error         // valid then
+}
+
+// Moved says whether the file is an object.
+func (f *File) Moved() bool {
+	select {
+	case <-f.moved:
+		return true
+	default:
+		return false
+	}
+}
+
+// Move says that the file is an object: what is staged is not used any more.
+func (f *File) Move() error {
+	f.mu.Lock()
+	if !f.Moved() {
+		close(f.moved)
+	}
+	f.mu.Unlock()
+	f.retire()
+	return f.set.Area.Remove(f.dir)
+}
+
+// Same says whether all that was read of the file is what it turned out to be, now that it was verified
+// as a whole.
+func (f *File) Same() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.Layout.Unverified || !f.discarded
+}
+
+// Present returns how many bytes are there, as far as the file is open.
+func (f *File) Present() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.Moved() {
+		return f.Size
+	}
+	if f.stage == nil {
+		return 0
+	}
+	return f.stage.p.Present()
+}
+
+// Staged returns the path of the staged file, below the root of the store.
+func (f *File) Staged() string { return filepath.Join(staging.Top, f.dir, "data") }
+
+// Sync makes what is staged durable.
+func (f *File) Sync() error {
+	st, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer f.done(st)
+	return st.p.Sync("data")
+}
+
+// claim returns the call of group g, and whether the caller has to make it, as a part of flow; nil if the
+// group is there.
+func (f *File) claim(st *stage, g int, flow *transfer.Flow) (c *call, mine bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.there(st, g) {
+		return nil, false
+	}
+	if c := f.calls[g]; c != nil && c.age == f.age {
+		return c, false
+	}
+	c = &call{age: f.age, flow: flow, done: make(chan struct{})}
+	f.calls[g] = c
+	return c, true
+}
+
+// there says whether group g is staged and, if it can be verified by itself, was seen to be right by this
+// process: readers get it before the digest of the file is compared. Who calls it holds mu.
+func (f *File) there(st *stage, g int) bool {
+	return st.p.Has(g) && (f.Layout.Unverified || f.known != nil && f.known[g])
+}
+
+// know says that group g is staged and right.
+func (f *File) know(g int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.known == nil {
+		f.known = make([]bool, f.Layout.Groups())
+	}
+	f.known[g] = true
+}
+
+// has is there for who does not hold mu.
+func (f *File) has(st *stage, g int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.there(st, g)
+}
+
+// settle ends a call.
+func (f *File) settle(c *call, g int, err error) {
+	f.mu.Lock()
+	if f.calls[g] == c {
+		delete(f.calls, g)
+	}
+	f.mu.Unlock()
+	c.err = err
+	close(c.done)
+}
+
+// Promote makes all that is on its way as urgent as c.
+func (f *File) Promote(c transfer.Class) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, call := range f.calls {
+		call.flow.Promote(c)
+	}
+}
+
+// ReadAt reads bytes as io.ReaderAt does, and waits until they are there: until their groups are, which
+// it fetches. It returns ErrMoved for a file that is an object, transfer.ErrNoRanges if it can be
+// brought only as a whole, and errdefs.ErrNotFound if nobody uses the file any more.
+func (f *File) ReadAt(ctx context.Context, b []byte, off int64) (int, error) {
+	if off < 0 || off >= f.Size {
+		return 0, io.EOF
+	}
+	st, err := f.open()
+	if err != nil {
+		return 0, err
+	}
+	defer f.done(st)
+	short := int64(len(b)) > f.Size-off
+	b = b[:min(int64(len(b)), f.Size-off)]
+	if len(b) == 0 {
+		return 0, nil
+	}
+	first, last := f.Layout.find(off), f.Layout.find(off+int64(len(b))-1)
+	f.ahead(st, first, last)
+	for g := first; g <= last; g++ {
+		if err := f.want(ctx, st, g); err != nil {
+			return 0, err
+		}
+		if !f.has(st, g) { // what is staged was thrown away meanwhile
+			return 0, fmt.Errorf("bytes at %d: %w", off, errdefs.ErrUnavailable)
+		}
+	}
+	n, err := st.data.ReadAt(b, off)
+	if err == nil && short {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// want makes group g present on behalf of a reader. The work goes on when ctx ends: what is on
+// its way is of use to the next one, or to the same reader, whom a signal made ask again.
+func (f *File) want(ctx context.Context, st *stage, g int) error {
+	for try := 0; ; try++ {
+		c, mine := f.claim(st, g, f.set.Scheduler.NewFlow(transfer.Urgent))
+		if c == nil {
+			return nil
+		}
+		if mine && !f.spawn(func(ctx context.Context) {
+			err := f.bring(ctx, c.flow, func(sl *transfer.Slot) error { return f.land(st, sl, g, c) })
+			f.settle(c, g, err)
+		}, st) {
+			f.settle(c, g, errGone)
+		}
+		c.flow.Promote(transfer.Urgent)
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		// What another began can have ended for a reason of his.
+		if c.err != nil && (mine || try > 0) && !errors.Is(c.err, transfer.ErrRevoked) {
+			return c.err
+		}
+	}
+}
+
+// spawn runs work on the file by itself, with a use of the stage, unless nobody uses the file.
+func (f *File) spawn(work func(context.Context), st *stage) bool {
+	ctx, ok := f.set.begin(f)
+	if !ok {
+		return false
+	}
+	f.mu.Lock()
+	st.users++
+	f.mu.Unlock()
+	go func() {
+		defer f.set.end(f)
+		defer f.done(st)
+		work(ctx)
+	}()
+	return true
+}
+
+// bring calls land with a buffer, again when that is revoked.
+func (f *File) bring(ctx context.Context, flow *transfer.Flow, land func(*transfer.Slot) error) error {
+	for {
+		sl, err := f.set.Scheduler.Buffers.Acquire(ctx, flow, f.Sources.Payer())
+		if err != nil {
+			return err
+		}
+		err = land(sl)
+		again := err != nil && ctx.Err() == nil && sl.Revoked()
+		sl.Release()
+		if !again {
+			return err
+		}
+	}
+}
+
+// Fill brings all of the file and hands its groups to use, in order. Others may bring some of it. received
+// counts what is brought.
+func (f *File) Fill(ctx context.Context, flow *transfer.Flow, use func([]byte) error) error {
+	st, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer f.done(st)
+	return f.set.Scheduler.Buffers.Ordered(ctx, flow, f.Sources.Payer, st.p.Chunks(), func(g int, sl *transfer.Slot) error {
+		return f.fill(st, sl, g, func(c *call) error { return f.land(st, sl, g, c) })
+	}, func(g int, sl *transfer.Slot) error {
+		_, n := st.p.Chunk(g)
+		return use(sl.Buf[:n])
+	})
+}
+
+// fill brings group g into a buffer: from the disk, or by land if nobody else has it on its way.
+func (f *File) fill(st *stage, sl *transfer.Slot, g int, land func(*call) error) error {
+	for try := 0; ; try++ {
+		c, mine := f.claim(st, g, sl.Flow())
+		switch {
+		case c == nil:
+			off, n := st.p.Chunk(g)
+			_, err := st.data.ReadAt(sl.Buf[:n], off)
+			return err
+		case mine:
+			err := land(c)
+			f.settle(c, g, err)
+			return err
+		}
+		select {
+		case <-c.done:
+		case <-sl.Context.Done():
+			return context.Cause(sl.Context)
+		}
+		if c.err != nil && try > 0 && !errors.Is(c.err, transfer.ErrRevoked) {
+			return c.err
+		}
+	}
+}
+
+// land fetches group g into a buffer and stages it.
+func (f *File) land(st *stage, sl *transfer.Slot, g int, c *call) error {
+	off, n := st.p.Chunk(g)
+	if st.p.Has(g) { // an earlier process staged it
+		if _, err := st.data.ReadAt(sl.Buf[:n], off); err == nil && f.Layout.right(g, sl.Buf[:n]) {
+			f.know(g)
+			return nil
+		}
+	}
+	if err := f.set.Finder.Room(n); err != nil {
+		return err
+	}
+	found, err := f.fetch(sl, g, sl.Buf[:n])
+	if err != nil {
+		return err
+	}
+	return f.keep(st, sl.Buf[:n], g, c, found)
+}
+
+// keep stages group g, which is right as far as can be known.
+func (f *File) keep(st *stage, buf []byte, g int, c *call, found []Location) error {
+	done, err := f.writing(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := f.put(st, g, buf, found); err != nil {
+		return err
+	}
+	f.know(g)
+	return nil
+}
+
+// FillWhole is Fill for servers without ranges: the blob comes from its first byte to its last.
+func (f *File) FillWhole(ctx context.Context, flow *transfer.Flow, use func([]byte) error) error {
+	st, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer f.done(st)
+	w := transfer.Whole{Fetch: f.transfer(flow)}
+	defer w.Close()
+	for g := range st.p.Chunks() {
+		_, n := st.p.Chunk(g)
+		err := f.bring(ctx, flow, func(sl *transfer.Slot) error {
+			err := f.fill(st, sl, g, func(c *call) error { return f.landWhole(ctx, &w, st, sl, g, c) })
+			if err != nil {
+				return err
+			}
+			return use(sl.Buf[:n])
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// landWhole is land for a server without ranges.
+func (f *File) landWhole(ctx context.Context, w *transfer.Whole, st *stage, sl *transfer.Slot, g int, c *call) error {
+	_, n := st.p.Chunk(g)
+	chunks := f.Layout.of(g)
+	at, length := span(chunks)
+	raw := make([]byte, length)
+	if length > 0 {
+		if err := w.ReadAt(ctx, sl, raw, at); err != nil {
+			return err
+		}
+	}
+	if err := f.Layout.decode(sl.Buf[:n], raw, chunks); err != nil {
+		return err
+	}
+	return f.keep(st, sl.Buf[:n], g, c, make([]Location, len(chunks)))
+}
+
+// Put stages a file of one group from raw, which has the bytes of its Span, verified, and calls use with
+// the bytes of the file. buf is memory for these.
+func (f *File) Put(raw, buf []byte, use func([]byte) error) error {
+	st, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer f.done(st)
+	buf = buf[:f.Size]
+	if f.has(st, 0) {
+		if _, err := st.data.ReadAt(buf, 0); err != nil {
+			return err
+		}
+		return use(buf)
+	}
+	if err := f.Layout.decode(buf, raw, f.Layout.Chunks); err != nil {
+		return err
+	}
+	if err := f.put(st, 0, buf, make([]Location, len(f.Layout.Chunks))); err != nil {
+		return err
+	}
+	f.know(0)
+	return use(buf)
+}
+
+// isZero says whether chunks are zeros, which need not be written.
+func isZero(chunks []filetable.Chunk) bool {
+	_, n := span(chunks)
+	return n == 0
+}

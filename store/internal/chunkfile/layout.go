@@ -1,0 +1,140 @@
+package chunkfile
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sort"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/opencontainers/go-digest"
+)
+
+// maxGap is how many bytes between two chunks are fetched and thrown away rather than asked
+// around.
+const maxGap = 64 << 10
+
+// A Layout says how a file is brought chunk by chunk. It does not change.
+type Layout struct {
+	From   filetable.Blob // the blob that the chunks are ranges of
+	Codec  filetable.Codec
+	Chunks []filetable.Chunk // with At and Len set, but for zeros
+	ID     digest.Digest     // names what readers see: the chunks and, if they are unverified, the group
+	Group  string            // of the sources that bring it
+
+	// Unverified says that the chunks have no digests.
+	Unverified bool
+
+	groups []int // the first chunk of each group
+}
+
+// NewLayout returns how f, which has chunks, comes out of blob b from a group of sources
+// (transfer.GroupKey).
+func NewLayout(f filetable.File, b filetable.Blob, group string) *Layout {
+	l := &Layout{From: b, Group: group, Codec: f.Source.Codec, Chunks: f.Source.Chunks}
+	if b.Archive != filetable.ArchiveChunks {
+		l.Chunks = make([]filetable.Chunk, len(f.Source.Chunks))
+		for i, ch := range f.Source.Chunks {
+			ch.At, ch.Len = f.Source.Offset+ch.Offset, ch.Size
+			l.Chunks[i] = ch
+		}
+	}
+	l.group()
+	return l
+}
+
+// NewRaw returns how a raw blob comes from a group of sources, without digests.
+func NewRaw(b filetable.Blob, group string) *Layout {
+	l := &Layout{From: b, Group: group, Unverified: true}
+	for at := int64(0); at < b.Size; at += staging.ChunkSize {
+		n := min(staging.ChunkSize, b.Size-at)
+		l.Chunks = append(l.Chunks, filetable.Chunk{Offset: at, Size: n, At: at, Len: n})
+	}
+	l.group()
+	return l
+}
+
+func (l *Layout) group() {
+	var size, end, length int64
+	for i, ch := range l.Chunks {
+		gap := ch.At - end
+		far := ch.Len > 0 && length > 0 && (gap < 0 || gap > maxGap || length+gap+ch.Len > filetable.MaxChunkLen)
+		if i == 0 || size+ch.Size > staging.ChunkSize || far {
+			l.groups = append(l.groups, i)
+			size, length, gap = 0, 0, 0
+		}
+		size += ch.Size
+		if ch.Len > 0 {
+			if length > 0 {
+				length += gap
+			}
+			length += ch.Len
+			end = ch.At + ch.Len
+		}
+	}
+	l.ID = l.sum()
+}
+
+func (l *Layout) sum() digest.Digest {
+	h := digest.SHA256.Hash()
+	fmt.Fprintf(h, "%s %q %t\n", l.From.Digest, l.Codec, l.Unverified)
+	if l.Unverified {
+		fmt.Fprintf(h, "%q\n", l.Group)
+	}
+	var line []byte
+	for _, ch := range l.Chunks {
+		line = line[:0]
+		for _, n := range []int64{ch.Offset, ch.Size, ch.At, ch.Len} {
+			line = binary.BigEndian.AppendUint64(line, uint64(n))
+		}
+		h.Write(append(line, ch.Digest...))
+	}
+	return digest.NewDigest(digest.SHA256, h)
+}
+
+// Dir returns the name of the directory where a file with digest d is staged, of staging.Area.
+func (l *Layout) Dir(d digest.Digest) string { return staging.BlobDir(d, l.ID.String(), l.Group) }
+
+// Groups returns how many groups there are.
+func (l *Layout) Groups() int { return len(l.groups) }
+
+// Grid returns where the groups begin in the file.
+func (l *Layout) Grid() []int64 {
+	out := make([]int64, len(l.groups))
+	for g, i := range l.groups {
+		out[g] = l.Chunks[i].Offset
+	}
+	return out
+}
+
+// of returns the chunks of group g.
+func (l *Layout) of(g int) []filetable.Chunk {
+	end := len(l.Chunks)
+	if g+1 < len(l.groups) {
+		end = l.groups[g+1]
+	}
+	return l.Chunks[l.groups[g]:end]
+}
+
+// find returns the group that has the byte at off.
+func (l *Layout) find(off int64) int {
+	return sort.Search(len(l.groups), func(g int) bool { return l.Chunks[l.groups[g]].Offset > off }) - 1
+}
+
+// Span returns the range of the blob that the whole file lies in; length 0 if it is all zeros.
+func (l *Layout) Span() (at, length int64) { return span(l.Chunks) }
+
+// span returns the range of the blob that chunks lie in; length 0 if all are zeros.
+func span(chunks []filetable.Chunk) (at, length int64) {
+	var end int64
+	for _, ch := range chunks {
+		if ch.Len == 0 {
+			continue
+		}
+		if end == 0 {
+			at = ch.At
+		}
+		end = ch.At + ch.Len
+	}
+	return at, end - at
+}

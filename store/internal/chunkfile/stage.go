@@ -1,0 +1,106 @@
+package chunkfile
+
+import (
+	"errors"
+	"os"
+
+	"github.com/ballast-dev/ballast/store/internal/staging"
+)
+
+// A stage is the open partial of a file.
+type stage struct {
+	p     *staging.Partial
+	data  *os.File
+	users int  // guarded by File.mu
+	old   bool // nobody new uses it; guarded by File.mu
+}
+
+// open opens what is staged, until done.
+func (f *File) open() (*stage, error) {
+	f.opening.Lock()
+	defer f.opening.Unlock()
+	f.mu.Lock()
+	before := f.age.before
+	f.age.before = nil
+	f.mu.Unlock()
+	if before != nil {
+		before.writes.Wait() // to the disk
+	}
+	st, err := f.use(nil)
+	if st != nil || err != nil {
+		return st, err
+	}
+	p, err := f.set.Area.Open(f.dir, f.Size, staging.RawPieces(f.Size), f.Layout.Grid())
+	if err != nil {
+		return nil, err
+	}
+	data, err := f.set.Root.OpenFile(p.Path("data"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	if err := data.Truncate(f.Size); err != nil { // zeros are holes
+		return nil, errors.Join(err, data.Close(), p.Close())
+	}
+	return f.use(&stage{p: p, data: data})
+}
+
+// use returns the stage with one more user. It is fresh if there was none.
+func (f *File) use(fresh *stage) (*stage, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.Moved() {
+		if fresh != nil {
+			fresh.old = true
+			fresh.closeUnused()
+		}
+		return nil, ErrMoved
+	}
+	if f.stage != nil && f.stage.p.Lost() != nil {
+		f.stage.old, f.stage, f.known = true, nil, nil
+	}
+	if f.stage == nil {
+		f.stage = fresh
+	}
+	if f.stage != nil {
+		f.stage.users++
+	}
+	return f.stage, nil
+}
+
+func (f *File) done(st *stage) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	st.users--
+	if st.users == 0 && st == f.stage && f.Layout.Groups() <= fewGroups {
+		f.stage, st.old = nil, true
+	}
+	st.closeUnused()
+}
+
+// closeUnused closes what nobody uses. Who calls it holds File.mu.
+func (st *stage) closeUnused() {
+	if st.users == 0 && st.old {
+		// What was written is synced by whoever needs that, through files of its own.
+		_, _ = st.p.Close(), st.data.Close()
+	}
+}
+
+// retire makes the next open begin anew.
+func (f *File) retire() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known = nil
+	if st := f.stage; st != nil {
+		f.stage, st.old = nil, true
+		st.closeUnused()
+	}
+}
+
+// Discard forgets what is staged: it was found to be wrong.
+func (f *File) Discard() error {
+	f.mu.Lock()
+	f.discarded = true
+	f.mu.Unlock()
+	f.retire()
+	return f.set.Area.Remove(f.dir)
+}

@@ -1,0 +1,441 @@
+package hydrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
+)
+
+// The states of a target, as Progress shows them.
+const (
+	StateWaiting     = "waiting"
+	StateDownloading = "downloading"
+	StateVerifying   = "verifying"
+	StateComplete    = "complete"
+	StatePresent     = "present"
+)
+
+// A blobFetch brings one target, verifies it and turns it into objects. There is at most one for a
+// target from one group of sources; whoever needs it waits for it.
+type blobFetch struct {
+	e       *Engine
+	key     string
+	target  Target
+	sources transfer.Sources
+	files   []*chunkfile.File // of target.Files, while it runs
+	flow    *transfer.Flow
+
+	cancel context.CancelFunc
+	done   chan struct{} // closed at the end
+	err    error         // valid when done is closed
+
+	waiters int  // guarded by Engine.mu
+	arrived bool // guarded by Engine.mu: what it brings came from elsewhere
+
+	bytes atomic.Int64 // of an archive, present or fetched
+	state atomic.Value // string
+}
+
+// fetch waits for the fetch of a target, starting it if there is none; who joins adds its sources. When
+// ctx ends, the fetch ends too unless somebody else waits.
+func (e *Engine) fetch(ctx context.Context, h *hydration, t Target, started func(*blobFetch)) error {
+	for {
+		b, mine, err := e.join(h, t)
+		if err != nil {
+			return err
+		}
+		started(b)
+		select {
+		case <-b.done:
+			err = b.err
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		e.mu.Lock()
+		b.sources.Drop(h.key())
+		for _, f := range b.files {
+			f.Sources.Drop(h.key())
+		}
+		if b.waiters--; b.waiters == 0 {
+			b.cancel()
+		}
+		e.mu.Unlock()
+		if err == nil || mine || ctx.Err() != nil || e.ctx.Err() != nil {
+			return err
+		}
+		// What another began failed: our sources get their turn.
+	}
+}
+
+// join returns the fetch of a target with one more waiter, and whether it was started for us.
+func (e *Engine) join(h *hydration, t Target) (b *blobFetch, mine bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, false, errClosed
+	}
+	key := t.key()
+	b, ok := e.fetches[key]
+	if !ok {
+		ctx, cancel := context.WithCancel(e.ctx)
+		b = &blobFetch{e: e, key: key, target: t, cancel: cancel, done: make(chan struct{}), flow: e.Scheduler.NewFlow(transfer.Background)}
+		b.state.Store(StateWaiting)
+		for _, f := range t.Files {
+			b.files = append(b.files, e.Files.Acquire(f.File.Digest, f.File.Size, f.File.Path, f.Layout))
+		}
+		e.fetches[key] = b
+		defer e.work.Go(func() { b.main(ctx) })
+	}
+	b.sources.Set(h.key(), h.list)
+	for _, f := range b.files {
+		f.Sources.Set(h.key(), h.list)
+	}
+	b.waiters++
+	return b, !ok, nil
+}
+
+// await says that somebody waits for the end of the fetch.
+func (b *blobFetch) await() {
+	b.flow.Promote(transfer.Soon)
+	for _, f := range b.files {
+		f.Promote(transfer.Soon)
+	}
+}
+
+// present returns how many bytes are there.
+func (b *blobFetch) present() (n int64) {
+	for _, f := range b.files { // others bring them too
+		n += f.Present()
+	}
+	return n + b.bytes.Load()
+}
+
+func (b *blobFetch) main(ctx context.Context) {
+	err := b.run(ctx)
+	b.e.mu.Lock()
+	delete(b.e.fetches, b.key)
+	if b.arrived {
+		err = nil
+	}
+	b.e.mu.Unlock()
+	for _, f := range b.files {
+		if b.arrived { // what is staged stays for a day if it can not be removed
+			_ = f.Move()
+		}
+		b.e.Files.Release(f)
+	}
+	if err != nil {
+		b.err = fmt.Errorf("layer %d (%s): %w", b.target.Blob.Layer, b.target.Blob.Digest, err)
+	} else {
+		b.state.Store(StateComplete)
+	}
+	b.cancel()
+	close(b.done)
+}
+
+// run brings the target. If it turns out wrong, it is brought once more from its first byte: the
+// bytes that were on the disk before may have been wrong, or a source, so that each gets its
+// turn to be the first that is asked.
+func (b *blobFetch) run(ctx context.Context) error {
+	b.state.Store(StateDownloading)
+	for tries := 0; ; {
+		resumed, err := b.attempt(ctx)
+		var wrong *verify.Error
+		switch {
+		case errors.Is(err, transfer.ErrRevoked) && ctx.Err() == nil:
+			continue // the unpacker
+		case !errors.As(err, &wrong) || errors.Is(err, chunkfile.ErrChunk):
+			return err
+		}
+		if !resumed {
+			if len(b.target.Files) > 0 && !b.target.Files[0].Layout.Unverified {
+				return fmt.Errorf("its chunks are right, but the file is not: the table is wrong: %w", err)
+			}
+			order := b.sources.Order()
+			if tries++; tries >= len(order) {
+				return err
+			}
+			b.blame(order[0])
+		}
+		b.e.Files.Counts.Corrupt.Add(1)
+		b.e.Log.Warn("blob is wrong; fetching it anew", "digest", b.target.Blob.Digest, "err", err)
+	}
+}
+
+func (b *blobFetch) blame(src transfer.Source) {
+	b.sources.Blame(src)
+	for _, f := range b.files {
+		f.Sources.Blame(src)
+	}
+}
+
+// attempt brings the target once. resumed says that some of its bytes were on the disk before.
+func (b *blobFetch) attempt(ctx context.Context) (resumed bool, err error) {
+	switch len(b.files) {
+	case 0:
+		return b.archive(ctx)
+	case 1:
+		return b.file(ctx, b.files[0])
+	default:
+		return false, b.small(ctx)
+	}
+}
+
+// file brings a file by its chunks.
+func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, err error) {
+	resumed = b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid()) > 0
+	hash := verify.NewHash()
+	use := func(p []byte) error { _, err := hash.Write(p); return err }
+	err = f.Fill(ctx, b.flow, use)
+	if errors.Is(err, transfer.ErrNoRanges) {
+		hash = verify.NewHash()
+		b.e.Log.Warn("server does not know ranges: a blob comes from its first byte to its last", "digest", b.target.Blob.Digest)
+		err = f.FillWhole(ctx, b.flow, use)
+	}
+	if err != nil {
+		return resumed, err
+	}
+	b.state.Store(StateVerifying)
+	if err := verify.Compare(f.Digest, hash.Digest(), f.Size, f.Size); err != nil {
+		return resumed, errors.Join(err, f.Discard())
+	}
+	return resumed, b.publish(f)
+}
+
+// publish makes verified files objects.
+func (b *blobFetch) publish(files ...*chunkfile.File) error {
+	var list []Publication
+	for _, f := range files {
+		if err := f.Sync(); err != nil {
+			return err
+		}
+		list = append(list, Publication{Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Layout: f.Layout, Same: f.Same(), From: &f.Sources})
+	}
+	if err := b.e.Objects.Publish(list, meta.Arrival{}); err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := f.Move(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// small brings files that lie next to each other with one request. A file that a reader brings meanwhile
+// is brought twice.
+func (b *blobFetch) small(ctx context.Context) error {
+	for {
+		sl, err := b.e.Scheduler.Buffers.Acquire(ctx, b.flow, b.sources.Payer())
+		if err != nil {
+			return err
+		}
+		err = b.smallOnce(sl)
+		again := err != nil && sl.Revoked() && ctx.Err() == nil
+		sl.Release()
+		if !again {
+			return err
+		}
+	}
+}
+
+func (b *blobFetch) smallOnce(sl *transfer.Slot) error {
+	var err error
+	for range max(2, len(b.sources.Order())) {
+		at, end := b.files[0].Layout.Span()
+		for _, f := range b.files {
+			a, n := f.Layout.Span()
+			at, end = min(at, a), max(end, a+n)
+		}
+		raw := sl.Buf[:end-at]
+		from := b.files[0].Layout.From
+		fetch := transfer.Fetch{Scheduler: b.e.Scheduler, Blob: from.Digest, Size: from.Size, From: &b.sources, Flow: b.flow, Received: &b.bytes}
+		src, rerr := fetch.Range(sl.Context, sl, raw, at)
+		b.bytes.Store(0) // what is there is what the files have
+		if rerr != nil {
+			return b.eachFile(sl.Context, rerr)
+		}
+		if err = b.split(raw, at); !errdefs.IsDataLoss(err) {
+			return err
+		}
+		b.blame(src)
+		b.e.Files.Counts.Corrupt.Add(1)
+	}
+	return fmt.Errorf("%w: %w", chunkfile.ErrChunk, err)
+}
+
+// eachFile brings the files one by one if the server has no ranges.
+func (b *blobFetch) eachFile(ctx context.Context, err error) error {
+	if !errors.Is(err, transfer.ErrNoRanges) {
+		return err
+	}
+	for _, f := range b.files {
+		if f.Moved() {
+			continue
+		}
+		if _, err := b.file(ctx, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// split makes objects of the files in raw, the bytes from offset at of their blob.
+func (b *blobFetch) split(raw []byte, at int64) error {
+	var ready []*chunkfile.File
+	buf := make([]byte, staging.ChunkSize)
+	for _, f := range b.files {
+		if f.Moved() {
+			continue
+		}
+		start, n := f.Layout.Span()
+		err := f.Put(raw[start-at:][:n], buf, func(p []byte) error { return verify.Bytes(f.Digest, p) })
+		switch {
+		case errors.Is(err, chunkfile.ErrMoved):
+			continue
+		case err != nil:
+			return fmt.Errorf("file %q: %w", f.Path, err)
+		}
+		f.Sources.Took(&b.sources)
+		ready = append(ready, f)
+	}
+	return b.publish(ready...)
+}
+
+// archive brings an archive: its bytes to where they are staged, and in order through a sink.
+func (b *blobFetch) archive(ctx context.Context) (resumed bool, err error) {
+	blob := b.target.Blob
+	p, err := b.e.Area.Open(b.target.archiveDir(), blob.Size, b.target.pieces, nil)
+	if err != nil {
+		return false, err
+	}
+	defer p.Close()
+	b.bytes.Store(p.Present())
+	progress := func(int) {}
+	if blob.Codec != filetable.CodecNone {
+		unpacker, err := b.unpacker(ctx, p)
+		if err != nil {
+			return p.Resumed, err
+		}
+		defer unpacker.Release()
+		ctx, progress = unpacker.Context, unpacker.Progress
+	}
+	sink := newSink(b, p)
+	err = b.stream(ctx, p, func(buf []byte) error { progress(len(buf)); return sink.consume(buf) })
+	if errors.Is(err, transfer.ErrNoRanges) {
+		sink.abort()
+		sink = newSink(b, p)
+		b.bytes.Store(p.Present())
+		b.e.Log.Warn("server does not know ranges: a blob comes from its first byte to its last", "digest", blob.Digest)
+		err = b.streamWhole(ctx, p, func(buf []byte) error { progress(len(buf)); return sink.consume(buf) })
+	}
+	if err != nil {
+		sink.abort()
+		return p.Resumed, err
+	}
+	b.state.Store(StateVerifying)
+	if err := sink.finish(); err != nil {
+		if errdefs.IsDataLoss(err) || errdefs.IsInvalidArgument(err) || errdefs.IsNotImplemented(err) {
+			err = errors.Join(err, p.Remove())
+		}
+		return p.Resumed, err // for another reason, such as a full disk, what is there stays
+	}
+	if blob.Archive == filetable.ArchiveFragments {
+		return p.Resumed, nil // it goes when its files are put together
+	}
+	return p.Resumed, p.Remove()
+}
+
+// unpacker returns an unpacker: one that is free, so that the archive is unpacked while it arrives, or
+// else the archive is brought first.
+func (b *blobFetch) unpacker(ctx context.Context, p *staging.Partial) (*transfer.Slot, error) {
+	pool := b.e.Scheduler.Unpackers
+	if sl := pool.Try(ctx, b.flow, b.sources.Payer()); sl != nil {
+		return sl, nil
+	}
+	err := b.stream(ctx, p, func([]byte) error { return nil })
+	if err != nil && !errors.Is(err, transfer.ErrNoRanges) {
+		return nil, err
+	}
+	return pool.Acquire(ctx, b.flow, b.sources.Payer())
+}
+
+func (b *blobFetch) transfer(flow *transfer.Flow) transfer.Fetch {
+	blob := b.target.Blob
+	return transfer.Fetch{Scheduler: b.e.Scheduler, Blob: blob.Digest, Size: blob.Size, From: &b.sources, Flow: flow, Received: &b.bytes}
+}
+
+// stream brings the chunks of an archive, many at a time, and hands them to consume in order.
+func (b *blobFetch) stream(ctx context.Context, p *staging.Partial, consume func([]byte) error) error {
+	return b.e.Scheduler.Buffers.Ordered(ctx, b.flow, b.sources.Payer, p.Chunks(), func(i int, sl *transfer.Slot) error {
+		off, n := p.Chunk(i)
+		buf := sl.Buf[:n]
+		if p.Has(i) {
+			if _, err := p.ReadAt(buf, off); err == nil {
+				return nil
+			}
+			b.bytes.Add(-n) // it is marked, but its file is gone
+		}
+		if err := b.e.Objects.Room(n); err != nil {
+			return err
+		}
+		if _, err := b.transfer(sl.Flow()).Range(sl.Context, sl, buf, off); err != nil {
+			return err
+		}
+		return p.Write(i, buf)
+	}, func(i int, sl *transfer.Slot) error {
+		_, n := p.Chunk(i)
+		return consume(sl.Buf[:n])
+	})
+}
+
+// streamWhole is stream for a server without ranges: one body from the first byte to the
+// last. After an error it begins again, skipping what is staged.
+func (b *blobFetch) streamWhole(ctx context.Context, p *staging.Partial, consume func([]byte) error) error {
+	w := transfer.Whole{Fetch: b.transfer(b.flow)}
+	w.Received = new(atomic.Int64) // what is skipped does not count
+	defer w.Close()
+	one := func(i int, sl *transfer.Slot) error {
+		off, n := p.Chunk(i)
+		chunk := sl.Buf[:n]
+		if p.Has(i) {
+			if _, err := p.ReadAt(chunk, off); err != nil {
+				return err
+			}
+			return consume(chunk)
+		}
+		if err := w.ReadAt(ctx, sl, chunk, off); err != nil {
+			return err
+		}
+		if err := p.Write(i, chunk); err != nil {
+			return err
+		}
+		b.bytes.Add(n)
+		return consume(chunk)
+	}
+	for i := 0; i < p.Chunks(); {
+		sl, err := b.e.Scheduler.Buffers.Acquire(ctx, b.flow, b.sources.Payer())
+		if err != nil {
+			return err
+		}
+		err = one(i, sl)
+		revoked := err != nil && sl.Revoked() && ctx.Err() == nil
+		sl.Release()
+		if err != nil && !revoked {
+			return err
+		}
+		if !revoked {
+			i++
+		}
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package hydrate
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/opencontainers/go-digest"
+)
+
+// Small files that lie next to each other in a blob are one target: those with at most smallSpan bytes
+// there, in ranges of at most a chunk.
+const (
+	smallSpan = 512 << 10
+	maxGap    = 64 << 10
+)
+
+// A Target is what is brought by one fetch: a file by its chunks, several small ones that lie next to
+// each other in a blob, or an archive.
+type Target struct {
+	Blob  filetable.Blob // of a file, that file as if it were a raw blob
+	Name  string         // the path of a file in it, for people
+	Files []ChunkedFile  // none for an archive
+
+	pieces []staging.Piece // where an archive is staged, once that is known
+	group  string
+}
+
+// A ChunkedFile is a file and how it comes out of a blob.
+type ChunkedFile struct {
+	File   filetable.File
+	Layout *chunkfile.Layout
+}
+
+// digests returns the digests of what a target brings, as far as they are known.
+func (t *Target) digests() []digest.Digest {
+	if len(t.Files) == 0 {
+		return []digest.Digest{t.Blob.Digest}
+	}
+	out := make([]digest.Digest, len(t.Files))
+	for i, f := range t.Files {
+		out[i] = f.File.Digest
+	}
+	return out
+}
+
+// Dirs returns where a target is staged, see staging.Area.
+func (t *Target) Dirs() []string {
+	if len(t.Files) == 0 {
+		return []string{t.archiveDir()}
+	}
+	out := make([]string, len(t.Files))
+	for i, f := range t.Files {
+		out[i] = f.Layout.Dir(f.File.Digest)
+	}
+	return out
+}
+
+// archiveDir is where an archive is staged. Until all of it is verified, its bytes are only of those who
+// brought them.
+func (t *Target) archiveDir() string {
+	return staging.BlobDir(t.Blob.Digest, string(t.Blob.Archive)+string(t.Blob.Codec), t.group)
+}
+
+// key tells fetches apart: who needs the same can wait for the same.
+func (t *Target) key() string {
+	key := string(t.Blob.DiffID)
+	if len(t.Files) == 0 {
+		key += staging.LayoutOf(t.pieces, nil)
+	}
+	for _, d := range t.Dirs() {
+		key += " " + d
+	}
+	return key
+}
+
+// Plan returns the targets of a table that comes from a group of sources (transfer.GroupKey), in the
+// order of its blobs.
+func Plan(t *filetable.Table, group string) []Target {
+	files := filesByBlob(t)
+	names := namesOf(t)
+	var targets []Target
+	seen := map[digest.Digest]bool{} // files that come by chunks with digests
+	for _, b := range t.Blobs {
+		if !inChunks(t, b, files[b.Digest]) {
+			continue
+		}
+		var all []ChunkedFile
+		for _, i := range files[b.Digest] {
+			f := t.Files[i]
+			if f.Size == 0 || seen[f.Digest] {
+				continue
+			}
+			seen[f.Digest] = true
+			all = append(all, ChunkedFile{f, chunkfile.NewLayout(f, b, group)})
+		}
+		targets = append(targets, together(all, b)...)
+	}
+	for _, b := range t.Blobs {
+		switch {
+		case inChunks(t, b, files[b.Digest]):
+		case b.Archive != filetable.ArchiveNone || b.Codec != filetable.CodecNone:
+			targets = append(targets, Target{Blob: b, Name: names[b.Digest], group: group})
+		case !seen[b.Digest]: // a content that comes by chunks too comes once
+			f := filetable.File{Path: names[b.Digest], Type: filetable.TypeReg, Size: b.Size, Digest: b.Digest}
+			targets = append(targets, Target{Blob: b, Name: names[b.Digest], Files: []ChunkedFile{{f, chunkfile.NewRaw(b, group)}}})
+		}
+	}
+	return targets
+}
+
+// together makes targets of the files of a blob that come by chunks.
+func together(files []ChunkedFile, b filetable.Blob) (targets []Target) {
+	single := func(f ChunkedFile) {
+		targets = append(targets, Target{
+			Blob: filetable.Blob{Digest: f.File.Digest, Size: f.File.Size, Layer: b.Layer}, Name: f.File.Path, Files: []ChunkedFile{f},
+		})
+	}
+	var small []ChunkedFile
+	for _, f := range files {
+		if _, n := f.Layout.Span(); n > 0 && n <= smallSpan && f.Layout.Groups() == 1 {
+			small = append(small, f)
+		} else {
+			single(f)
+		}
+	}
+	start := func(f ChunkedFile) int64 { at, _ := f.Layout.Span(); return at }
+	slices.SortFunc(small, func(a, b ChunkedFile) int { return cmp.Compare(start(a), start(b)) })
+	for len(small) > 0 {
+		n, end := 0, start(small[0])
+		for _, f := range small {
+			at, length := f.Layout.Span()
+			if at-end > maxGap || at+length-start(small[0]) > staging.ChunkSize {
+				break
+			}
+			end = max(end, at+length)
+			n++
+		}
+		if n == 1 {
+			single(small[0])
+		} else {
+			t := Target{Blob: filetable.Blob{Digest: small[0].File.Digest, Layer: b.Layer}, Name: small[0].File.Path, Files: small[:n]}
+			for _, f := range t.Files {
+				t.Blob.Size += f.File.Size
+			}
+			targets = append(targets, t)
+		}
+		small = small[n:]
+	}
+	return targets
+}
+
+// namesOf returns a path for each blob, for people.
+func namesOf(t *filetable.Table) map[digest.Digest]string {
+	names := map[digest.Digest]string{}
+	for _, f := range t.Files {
+		if f.Source == nil {
+			continue
+		}
+		for _, src := range append(f.Source.Parts, *f.Source) {
+			if src.Blob != "" && names[src.Blob] == "" {
+				names[src.Blob] = f.Path
+			}
+		}
+	}
+	for _, u := range t.Unpacks {
+		names[u.Blob] = u.As
+	}
+	return names
+}
+
+// inChunks says whether the files of a blob, given by their positions, are brought one by one.
+func inChunks(t *filetable.Table, b filetable.Blob, files []int) bool {
+	if b.Archive == filetable.ArchiveChunks {
+		return true
+	}
+	some := false
+	for _, i := range files {
+		f := t.Files[i]
+		if f.Size > 0 && len(f.Source.Chunks) == 0 {
+			return false
+		}
+		some = some || f.Size > 0
+	}
+	return some
+}
+
+// filesByBlob returns the positions of the files of each blob.
+func filesByBlob(t *filetable.Table) map[digest.Digest][]int {
+	files := map[digest.Digest][]int{}
+	for i, f := range t.Files {
+		if f.Source != nil && f.Source.Blob != "" {
+			files[f.Source.Blob] = append(files[f.Source.Blob], i)
+		}
+	}
+	return files
+}
+
+// ChunkedBlobs returns the blobs of a table whose files are brought one by one.
+func ChunkedBlobs(t *filetable.Table) map[digest.Digest]bool {
+	files, out := filesByBlob(t), map[digest.Digest]bool{}
+	for _, b := range t.Blobs {
+		out[b.Digest] = inChunks(t, b, files[b.Digest])
+	}
+	return out
+}

@@ -1,0 +1,369 @@
+package hydrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+)
+
+// Limits of a compressed archive. Weights do not compress by a factor of 100, and gzip can
+// not do more than 1032.
+const (
+	unpackBase  = 1 << 30 // bytes any archive may have when unpacked
+	unpackRatio = 100     // bytes out for each byte in, beyond unpackBase
+	zstdWindow  = 128 << 20
+)
+
+// A sink takes the bytes of a blob in order and turns the blob into objects.
+type sink interface {
+	// consume takes the next bytes. It does not keep them.
+	consume(p []byte) error
+
+	// finish verifies the blob and publishes its objects. Nothing of the blob can be
+	// read before.
+	finish() error
+
+	// abort ends what is going on without a result. finish is not called after it.
+	abort()
+}
+
+func newSink(b *blobFetch, p *staging.Partial) sink {
+	whole := blobHash{blob: b.target.Blob, hash: verify.NewHash()}
+	switch {
+	case whole.blob.Archive == filetable.ArchiveFragments:
+		return &fragmentSink{whole}
+	case whole.blob.Codec == filetable.CodecNone:
+		return &tarSink{blobHash: whole, p: p, b: b, digests: map[string]digest.Digest{}}
+	default:
+		return newUnpackSink(b, p, whole)
+	}
+}
+
+// blobHash is the digest over a blob as transferred.
+type blobHash struct {
+	blob filetable.Blob
+	hash verify.Hash
+	n    int64
+}
+
+func (b *blobHash) Write(p []byte) (int, error) {
+	b.n += int64(len(p))
+	return b.hash.Write(p)
+}
+
+func (b *blobHash) verify() error {
+	return verify.Compare(b.blob.Digest, b.hash.Digest(), b.blob.Size, b.n)
+}
+
+// both hands p to two writers at the same time.
+func both(p []byte, a, b io.Writer) error {
+	var g errgroup.Group
+	g.Go(func() error { _, err := a.Write(p); return err })
+	_, err := b.Write(p)
+	return errors.Join(g.Wait(), err)
+}
+
+// fragmentSink verifies a blob whose bytes go straight to the files they are parts of. They
+// are made durable and readable when a file is complete.
+type fragmentSink struct{ blobHash }
+
+func (f *fragmentSink) consume(p []byte) error { _, err := f.Write(p); return err }
+
+func (f *fragmentSink) abort() {}
+
+func (f *fragmentSink) finish() error { return f.verify() }
+
+// tarSink hashes the members of a plain tar while its bytes go by. They are staged already.
+type tarSink struct {
+	blobHash
+	p       *staging.Partial
+	b       *blobFetch
+	digests map[string]digest.Digest // by staged file
+
+	off int64       // of the next byte
+	cur verify.Hash // of the member that is going by
+}
+
+func (t *tarSink) consume(p []byte) error { return both(p, &t.blobHash, memberHashes{t}) }
+
+func (t *tarSink) abort() {}
+
+// memberHashes is the half of a tarSink that hashes members.
+type memberHashes struct{ t *tarSink }
+
+func (m memberHashes) Write(b []byte) (int, error) {
+	t := m.t
+	err := t.p.Each(t.off, int64(len(b)), func(pc staging.Piece, at, from, to int64) error {
+		if pc.File == "gaps" {
+			return nil
+		}
+		if at == 0 {
+			t.cur = verify.NewHash()
+		}
+		t.cur.Write(b[from:to])
+		if at+to-from == pc.Size {
+			t.digests[pc.File] = t.cur.Digest()
+		}
+		return nil
+	})
+	t.off += int64(len(b))
+	return len(b), err
+}
+
+// finish reads the headers once more, now from verified bytes: the members that the ranges
+// were planned with came from bytes that nobody had verified.
+func (t *tarSink) finish() error {
+	if err := t.verify(); err != nil {
+		return err
+	}
+	members, err := filetable.TarIndex(t.p, t.p.Size)
+	if err != nil {
+		return err
+	}
+	pieces, err := staging.TarPieces(members, t.p.Size)
+	if err != nil {
+		return err
+	}
+	if staging.LayoutOf(pieces, nil) != staging.LayoutOf(t.p.Pieces, nil) {
+		return fmt.Errorf("tar headers differ from those seen when the model was resolved: pull it again: %w", errdefs.ErrInvalidArgument)
+	}
+	for i, m := range members {
+		if m.Type == filetable.TypeReg {
+			members[i].Digest = verify.Empty
+			if m.Size > 0 {
+				members[i].Digest = t.digests[staging.MemberFile(m.Offset)]
+			}
+		}
+	}
+	return t.b.e.publishContents(t.b, t.p, members, func(c filetable.Member) string { return staging.MemberFile(c.Offset) })
+}
+
+// publishContents makes the staged members of an archive objects and remembers what the
+// blob contained.
+func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []filetable.Member, staged func(filetable.Member) string) error {
+	var files []Publication
+	seen := map[digest.Digest]bool{}
+	for _, c := range contents {
+		if c.Type != filetable.TypeReg || seen[c.Digest] {
+			continue
+		}
+		seen[c.Digest] = true
+		name := staged(c)
+		if c.Size == 0 {
+			name = "empty"
+			f, err := p.Create(name)
+			if err != nil {
+				return err
+			}
+			if err := f.Close(); err != nil {
+				return err
+			}
+		}
+		if err := p.Sync(name); err != nil {
+			return err
+		}
+		files = append(files, Publication{Staged: p.Path(name), Digest: c.Digest, Size: c.Size, From: &b.sources})
+	}
+	return e.Objects.Publish(files, meta.Arrival{Contents: map[digest.Digest][]filetable.Member{b.target.Blob.Digest: contents}})
+}
+
+// unpackSink unpacks a compressed tar while its bytes go by.
+//
+// When unpacking fails, the bytes are still taken to their end: only the digest tells
+// whether the archive is bad or the transfer.
+type unpackSink struct {
+	blobHash
+	p    *staging.Partial
+	b    *blobFetch
+	pipe *io.PipeWriter
+	done chan struct{} // closed when unpack has returned
+
+	// What unpack leaves, valid when done is closed.
+	err      error
+	diffID   digest.Digest
+	contents []filetable.Member
+	byOffset map[int64]digest.Digest // of regular files, for hard links
+	staged   map[digest.Digest]string
+}
+
+func newUnpackSink(b *blobFetch, p *staging.Partial, whole blobHash) *unpackSink {
+	r, w := io.Pipe()
+	u := &unpackSink{blobHash: whole, p: p, b: b, pipe: w, done: make(chan struct{}), staged: map[digest.Digest]string{}, byOffset: map[int64]digest.Digest{}}
+	b.e.work.Go(func() {
+		defer close(u.done)
+		u.err = u.unpack(r)
+		r.CloseWithError(errUnpacked)
+	})
+	return u
+}
+
+// errUnpacked is what the pipe answers when unpack has returned.
+var errUnpacked = errors.New("archive is unpacked")
+
+func (u *unpackSink) consume(p []byte) error { return both(p, &u.blobHash, pipeWriter{u.pipe}) }
+
+// pipeWriter drops what nobody reads any more.
+type pipeWriter struct{ w *io.PipeWriter }
+
+func (w pipeWriter) Write(p []byte) (int, error) {
+	if _, err := w.w.Write(p); err != nil && err != errUnpacked {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (u *unpackSink) abort() {
+	u.pipe.CloseWithError(context.Canceled)
+	<-u.done
+	u.drop()
+}
+
+// drop removes what was unpacked. What was fetched stays, for the next try.
+func (u *unpackSink) drop() {
+	for _, name := range u.staged {
+		// It is written anew by the next try; until then it only takes space.
+		_ = u.b.e.Root.Remove(u.p.Path(name))
+	}
+}
+
+func (u *unpackSink) finish() error {
+	u.pipe.Close()
+	<-u.done
+	if err := u.publish(); err != nil {
+		u.drop()
+		return err
+	}
+	return nil
+}
+
+func (u *unpackSink) publish() error {
+	if err := u.verify(); err != nil {
+		return err
+	}
+	if u.err != nil {
+		err := fmt.Errorf("unpack %s archive: %w", u.blob.Codec, u.err)
+		if errors.Is(u.err, io.ErrUnexpectedEOF) { // of bytes that are the right ones
+			err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
+		return err
+	}
+	if u.blob.DiffID != "" {
+		if err := verify.Compare(u.blob.DiffID, u.diffID, 0, 0); err != nil {
+			return fmt.Errorf("uncompressed content does not have the diffID of the config: %w", err)
+		}
+	}
+	return u.b.e.publishContents(u.b, u.p, u.contents, func(c filetable.Member) string { return u.staged[c.Digest] })
+}
+
+func (u *unpackSink) unpack(compressed io.Reader) error {
+	plain, err := decompress(compressed, u.blob.Codec)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	defer plain.Close()
+	limited := &bombGuard{r: plain, room: u.b.e.Objects, left: unpackBase + unpackRatio*u.blob.Size}
+	var (
+		in   io.Reader = limited
+		hash           = verify.NewHash()
+	)
+	if u.blob.DiffID != "" {
+		in = io.TeeReader(limited, hash)
+	}
+	buf := make([]byte, 1<<20)
+	if err := filetable.WalkTar(in, func(m filetable.Member, body io.Reader) error { return u.member(m, body, buf) }); err != nil {
+		return err
+	}
+	// The rest counts: for the diffID, and for the checksum of the codec.
+	if _, err := io.CopyBuffer(io.Discard, struct{ io.Reader }{in}, buf); err != nil {
+		return err
+	}
+	u.diffID = hash.Digest()
+	return nil
+}
+
+func (u *unpackSink) member(m filetable.Member, body io.Reader, buf []byte) error {
+	switch {
+	case m.Type != filetable.TypeReg:
+	case m.Size == 0:
+		m.Digest = verify.Empty
+	case body == nil: // hard link
+		m.Digest = u.byOffset[m.Offset]
+	default:
+		d, err := u.stage(m, body, buf)
+		if err != nil {
+			return fmt.Errorf("tar member %q: %w", m.Path, err)
+		}
+		m.Digest = d
+		u.byOffset[m.Offset] = d
+	}
+	u.contents = append(u.contents, m)
+	return nil
+}
+
+func (u *unpackSink) stage(m filetable.Member, body io.Reader, buf []byte) (digest.Digest, error) {
+	name := staging.MemberFile(m.Offset)
+	f, err := u.p.Create(name)
+	if err != nil {
+		return "", err
+	}
+	hash := verify.NewHash()
+	_, err = io.CopyBuffer(io.MultiWriter(struct{ io.Writer }{f}, hash), body, buf)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", errors.Join(err, u.b.e.Root.Remove(u.p.Path(name)))
+	}
+	d := hash.Digest()
+	u.staged[d] = name
+	return d, nil
+}
+
+// decompress returns the uncompressed bytes of r.
+func decompress(r io.Reader, c filetable.Codec) (io.ReadCloser, error) {
+	switch c {
+	case filetable.CodecGzip:
+		return gzip.NewReader(r)
+	case filetable.CodecZstd:
+		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zstdWindow), zstd.WithDecoderMaxMemory(2*zstdWindow))
+		if err != nil {
+			return nil, err
+		}
+		return d.IOReadCloser(), nil
+	default:
+		panic("store: internal error: codec " + string(c))
+	}
+}
+
+// bombGuard ends an archive that grows without measure.
+type bombGuard struct {
+	r     io.Reader
+	room  Objects
+	left  int64
+	since int64 // bytes since the free space was looked at
+}
+
+func (b *bombGuard) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return n, fmt.Errorf("more than %d times its size: a decompression bomb: %w", unpackRatio, errdefs.ErrInvalidArgument)
+	}
+	if b.since += int64(n); b.since > 64<<20 {
+		b.since = 0
+		if err := b.room.Room(0); err != nil {
+			return n, fmt.Errorf("the unpacked archive does not fit on the disk: %w", err)
+		}
+	}
+	if err != nil && err != io.EOF && !errors.Is(err, io.ErrClosedPipe) && !errors.Is(err, context.Canceled) {
+		err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return n, err
+}

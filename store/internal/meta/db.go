@@ -1,0 +1,183 @@
+package meta
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"go.etcd.io/bbolt"
+)
+
+// schemaVersion is the version of the buckets drawn in doc.go.
+const schemaVersion = "2"
+
+var (
+	bucketMeta      = []byte("meta")
+	bucketObjects   = []byte("objects")
+	bucketContents  = []byte("contents")
+	bucketAssembled = []byte("assembled")
+	bucketTables    = []byte("tables")
+	bucketImages    = []byte("images")
+	bucketRefs      = []byte("refs")
+	bucketChunks    = []byte("chunks")
+	bucketShown     = []byte("shown")
+	bucketWays      = []byte("ways")
+
+	// sealed are the buckets whose values have a checksum.
+	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketShown, bucketWays}
+	buckets = append([][]byte{bucketMeta, bucketChunks}, sealed...)
+)
+
+const (
+	keyVersion = "version"
+	keyRebuilt = "rebuilt"
+)
+
+// DB is an open database. Its methods are safe for concurrent use; each is one transaction, and
+// none of them touches another file.
+type DB struct{ bolt *bbolt.DB }
+
+// prepare makes the buckets, and compares the schema.
+func prepare(tx *bbolt.Tx) error {
+	for _, name := range buckets {
+		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+			return err
+		}
+	}
+	p := tx.Bucket(bucketMeta).Get([]byte(keyVersion))
+	switch v, err := version(p); {
+	case err != nil:
+		return err
+	case v == schemaVersion:
+		return nil
+	case v == "1":
+		if err := upgrade(tx); err != nil {
+			return err
+		}
+	case v != "":
+		return fmt.Errorf("schema version %q, want %q: another ballast made it: %w", v, schemaVersion, errdefs.ErrFailedPrecondition)
+	}
+	return put(tx, bucketMeta, keyVersion, schemaVersion)
+}
+
+// version decodes the version of a schema; empty if there is none. That of version 1 has no checksum.
+func version(p []byte) (string, error) {
+	if len(p) == 0 || string(p) == "1" {
+		return string(p), nil
+	}
+	return decode[string](bucketMeta, []byte(keyVersion), p)
+}
+
+// upgrade makes version 2 of version 1, which has no checksums. Objects that it knows to be damaged
+// are not recorded any more: they are found to be so again.
+func upgrade(tx *bbolt.Tx) error {
+	for _, bucket := range sealed {
+		values := map[string][]byte{}
+		err := tx.Bucket(bucket).ForEach(func(k, v []byte) error {
+			values[string(k)] = append([]byte(nil), v...)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for k, v := range values {
+			var o struct{ Damaged bool }
+			if string(bucket) == string(bucketObjects) && json.Unmarshal(v, &o) == nil && o.Damaged {
+				err = tx.Bucket(bucket).Delete([]byte(k))
+			} else {
+				err = tx.Bucket(bucket).Put([]byte(k), seal(bucket, []byte(k), v))
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Close closes the database, after the transactions that are going on.
+func (db *DB) Close() error { return db.bolt.Close() }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sealLen is the length of a checksum.
+const sealLen = 4
+
+// seal puts a checksum in front of a value. It is over bucket and key too.
+func seal(bucket, key, value []byte) []byte {
+	return append(checksum(bucket, key, value), value...)
+}
+
+func checksum(bucket, key, value []byte) []byte {
+	h := crc32.New(castagnoli)
+	for _, p := range [][]byte{bucket, {0}, key, {0}, value} {
+		h.Write(p)
+	}
+	return h.Sum(make([]byte, 0, sealLen+len(value)))
+}
+
+// unseal returns the value without its checksum, or errdefs.ErrDataLoss if that is wrong.
+func unseal(bucket, key, p []byte) ([]byte, error) {
+	if len(p) < sealLen || string(checksum(bucket, key, p[sealLen:])) != string(p[:sealLen]) {
+		return nil, fmt.Errorf("record %s/%q has a wrong checksum: %w", bucket, key, errdefs.ErrDataLoss)
+	}
+	return p[sealLen:], nil
+}
+
+// put stores v as JSON.
+func put[K ~string](tx *bbolt.Tx, bucket []byte, key K, v any) error {
+	p, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("store %s/%s: %w", bucket, key, err)
+	}
+	return tx.Bucket(bucket).Put([]byte(key), seal(bucket, []byte(key), p))
+}
+
+func decode[T any](bucket, key, p []byte) (v T, err error) {
+	if p, err = unseal(bucket, key, p); err != nil {
+		return v, err
+	}
+	if err := json.Unmarshal(p, &v); err != nil {
+		return v, fmt.Errorf("record %s/%s: %w", bucket, key, err)
+	}
+	return v, nil
+}
+
+// load reads a value stored by put, or returns errdefs.ErrNotFound.
+func load[T any, K ~string](tx *bbolt.Tx, bucket []byte, key K) (v T, err error) {
+	p := tx.Bucket(bucket).Get([]byte(key))
+	if p == nil {
+		return v, fmt.Errorf("%s/%s: %w", bucket, key, errdefs.ErrNotFound)
+	}
+	return decode[T](bucket, []byte(key), p)
+}
+
+// get is load in a transaction of its own.
+func get[T any, K ~string](db *DB, bucket []byte, key K) (v T, err error) {
+	err = db.bolt.View(func(tx *bbolt.Tx) error {
+		v, err = load[T](tx, bucket, key)
+		return err
+	})
+	return v, err
+}
+
+// each calls fn for every value of a bucket, in the order of its keys.
+func each[K ~string, T any](tx *bbolt.Tx, bucket []byte, fn func(key K, v T) error) error {
+	return tx.Bucket(bucket).ForEach(func(k, p []byte) error {
+		v, err := decode[T](bucket, k, p)
+		if err != nil {
+			return err
+		}
+		return fn(K(k), v)
+	})
+}
+
+// exists says whether there is a value.
+func exists[K ~string](tx *bbolt.Tx, bucket []byte, key K) bool {
+	return tx.Bucket(bucket).Get([]byte(key)) != nil
+}
+
+// now is the time as it is recorded.
+func now() time.Time { return time.Now().UTC() }

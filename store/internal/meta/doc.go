@@ -1,0 +1,56 @@
+// Package meta keeps what a store has to remember, in a bbolt database: what objects there are, what
+// tables need, what refers to tables, and where bytes that are known can be found. It knows nothing of
+// files; a value is as true as its maker was.
+//
+// # Schema
+//
+// Values are JSON behind a checksum, but those of chunks. Keys are digests unless said otherwise.
+// TestSchema compares this drawing with a database.
+//
+//	meta
+//	  version     2
+//	  rebuilt     time
+//	objects
+//	  <digest>    size used private
+//	contents
+//	  <blob>      list of: name type mode modtime size offset linkName digest
+//	assembled
+//	  <recipe>    digest
+//	tables
+//	  <digest>    objects logical complete used partly broken
+//	images
+//	  <manifest>  manifest config table origin refs size privateNames created used
+//	refs
+//	  <name>      name table created expires sources size inodes
+//	chunks
+//	  <chunk>
+//	shown
+//	  <digest>    identity
+//	ways
+//	  <digest>    identity tables
+//
+// A recipe is the digest over the JSON of a Source with parts; the value is what the file turned out
+// to be. The chunks bucket says where the bytes of a chunk are: the key is its digest, 32 bytes; the
+// value is the digest of an object and the offset in it, 32 and 8 bytes, big endian. An entry may be
+// outdated: bytes that are copied are verified. The shown bucket has the identity under which a file
+// was read before it was complete, once it is known to be the right one; the ways bucket has that under which a file can be read now, and
+// the tables that show it: there is one at a time. A reference is named
+// snapshot/<id> or pin/<reference>. Each object counts at the oldest reference that needs it, once, so
+// that the sum over snapshots is what is on the disk.
+//
+// # Doubt
+//
+// Open reads the whole file, page by page, before bbolt maps it: a damaged database makes bbolt panic,
+// loop or fault, and a record that was changed can name other objects than those that are needed. The
+// checksum of a value (CRC-32C, 4 bytes, big endian) is over its bucket, its key and its JSON.
+//
+//	sound   ──────────────────────────────────────▶ open
+//	missing, and nothing to know of ──────────────▶ open, empty
+//	missing or empty ──────────▶ rebuilt: empty ──▶ open
+//	damaged ──▶ set aside ─────▶ rebuilt: records whose checksum is right ──▶ open
+//	other schema ─────────────────────────────────▶ errdefs.ErrFailedPrecondition
+//
+// What a rebuilt database does not know is found out by others: which files are objects by hashing
+// them, what a table needs from the table, what is referred to from the snapshots. A reference is
+// unresolved as long as it is not known what its table needs; nothing is collected meanwhile.
+package meta

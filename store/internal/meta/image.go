@@ -1,0 +1,130 @@
+package meta
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+)
+
+// Image is what is known of a converted image. Its manifest, config and table are objects, kept as
+// long as the image is.
+type Image struct {
+	Manifest digest.Digest    `json:"manifest"` // of the converted image; the key
+	Config   digest.Digest    `json:"config"`
+	Table    digest.Digest    `json:"table"`
+	Origin   filetable.Origin `json:"origin"`
+
+	// Refs are the references it was resolved from, "host/repository:tag" or
+	// "host/repository@digest", sorted, each once.
+	Refs []string `json:"refs"`
+
+	// Size is the sum of the sizes of the model's files as far as known, in bytes.
+	Size int64 `json:"size"`
+
+	// PrivateNames are the names ("host/repository") under which the origin could be read
+	// only with credentials of the caller, sorted.
+	PrivateNames []string `json:"privateNames,omitempty"`
+
+	Created time.Time `json:"created"`
+	Used    time.Time `json:"used"`
+}
+
+// PutImage records an image, or adds the Refs to the one there is. A reference names one
+// image at a time: it is taken from the image that had it.
+func (db *DB) PutImage(im Image) error {
+	used := now()
+	return db.bolt.Update(func(tx *bbolt.Tx) error {
+		var stale []Image
+		err := each(tx, bucketImages, func(_ string, old Image) error {
+			n := len(old.Refs)
+			if old.Manifest == im.Manifest {
+				im.Refs = append(im.Refs, old.Refs...)
+				im.PrivateNames = append(im.PrivateNames, old.PrivateNames...)
+				im.Created = old.Created
+				return nil
+			}
+			old.Refs = slices.DeleteFunc(old.Refs, func(r string) bool { return slices.Contains(im.Refs, r) })
+			if len(old.Refs) != n {
+				stale = append(stale, old)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, old := range stale {
+			if err := put(tx, bucketImages, old.Manifest, old); err != nil {
+				return err
+			}
+		}
+		slices.Sort(im.Refs)
+		im.Refs = slices.Compact(im.Refs)
+		slices.Sort(im.PrivateNames)
+		im.PrivateNames = slices.Compact(im.PrivateNames)
+		if im.Created.IsZero() {
+			im.Created = used
+		}
+		im.Used = used
+		return put(tx, bucketImages, im.Manifest, im)
+	})
+}
+
+// Image returns the image with the given manifest, or errdefs.ErrNotFound.
+func (db *DB) Image(manifest digest.Digest) (Image, error) {
+	return get[Image](db, bucketImages, manifest)
+}
+
+// Images returns all images, by first reference.
+func (db *DB) Images() (images []Image, err error) {
+	err = db.bolt.View(func(tx *bbolt.Tx) error {
+		return each(tx, bucketImages, func(_ string, im Image) error {
+			images = append(images, im)
+			return nil
+		})
+	})
+	slices.SortFunc(images, func(a, b Image) int {
+		return cmp.Or(slices.Compare(a.Refs, b.Refs), cmp.Compare(a.Manifest, b.Manifest))
+	})
+	return images, err
+}
+
+// SetPublic takes a name from the private ones of an image, or returns errdefs.ErrNotFound.
+func (db *DB) SetPublic(manifest digest.Digest, name string) error {
+	return db.changeImage(manifest, func(tx *bbolt.Tx, im Image) error {
+		im.PrivateNames = slices.DeleteFunc(im.PrivateNames, func(n string) bool { return n == name })
+		return put(tx, bucketImages, manifest, im)
+	})
+}
+
+// RemoveRefs takes references from an image, and forgets it when the last one is gone. It returns
+// errdefs.ErrNotFound for an image that is not known.
+func (db *DB) RemoveRefs(manifest digest.Digest, refs []string) error {
+	return db.changeImage(manifest, func(tx *bbolt.Tx, im Image) error {
+		im.Refs = slices.DeleteFunc(im.Refs, func(r string) bool { return slices.Contains(refs, r) })
+		if len(im.Refs) == 0 {
+			return tx.Bucket(bucketImages).Delete([]byte(manifest))
+		}
+		return put(tx, bucketImages, manifest, im)
+	})
+}
+
+// RemoveImage forgets an image, or returns errdefs.ErrNotFound.
+func (db *DB) RemoveImage(manifest digest.Digest) error {
+	return db.changeImage(manifest, func(tx *bbolt.Tx, _ Image) error {
+		return tx.Bucket(bucketImages).Delete([]byte(manifest))
+	})
+}
+
+func (db *DB) changeImage(manifest digest.Digest, change func(*bbolt.Tx, Image) error) error {
+	return db.bolt.Update(func(tx *bbolt.Tx) error {
+		im, err := load[Image](tx, bucketImages, manifest)
+		if err != nil {
+			return err
+		}
+		return change(tx, im)
+	})
+}

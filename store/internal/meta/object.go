@@ -1,0 +1,182 @@
+package meta
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+)
+
+// Object is what is known of an object: its file is there, and its bytes were right.
+type Object struct {
+	Size int64     `json:"size"`
+	Used time.Time `json:"used"`
+
+	// Private are the names of the sources that may have it: it came from them with credentials. Of
+	// none, anybody may.
+	Private []string `json:"private,omitempty"`
+}
+
+// Object returns the record of an object, or errdefs.ErrNotFound.
+func (db *DB) Object(d digest.Digest) (Object, error) { return get[Object](db, bucketObjects, d) }
+
+// Sized is an object and its size in bytes.
+type Sized struct {
+	Digest digest.Digest
+	Size   int64
+}
+
+// Objects returns the objects of a table as far as they are recorded, of all tables if it is
+// empty, by digest. It returns errdefs.ErrNotFound for a table that is not known.
+func (db *DB) Objects(table digest.Digest) (objects []Sized, err error) {
+	err = db.bolt.View(func(tx *bbolt.Tx) error {
+		if table == "" {
+			return each(tx, bucketObjects, func(d digest.Digest, o Object) error {
+				objects = append(objects, Sized{d, o.Size})
+				return nil
+			})
+		}
+		t, err := load[Table](tx, bucketTables, table)
+		if err != nil {
+			return err
+		}
+		for _, d := range t.Objects {
+			o, err := load[Object](tx, bucketObjects, d)
+			if errdefs.IsNotFound(err) {
+				continue
+			} else if err != nil {
+				return err
+			}
+			objects = append(objects, Sized{d, o.Size})
+		}
+		return nil
+	})
+	return objects, err
+}
+
+// Arrival is what is recorded when files have become objects.
+type Arrival struct {
+	Objects   []Sized
+	Chunks    map[digest.Digest][]filetable.Chunk  // of objects that were made of them
+	Contents  map[digest.Digest][]filetable.Member // of archives, by blob
+	Assembled map[digest.Digest]digest.Digest      // of recipes
+	Private   map[digest.Digest][]string           // of Objects; see Object.Private
+}
+
+// Arrive records objects, used now, and what was found out with them. They are not read early any more:
+// any way to bring them again will do.
+func (db *DB) Arrive(a Arrival) error {
+	used := now()
+	return db.bolt.Update(func(tx *bbolt.Tx) error {
+		for _, o := range a.Objects {
+			rec := Object{Size: o.Size, Used: used, Private: a.Private[o.Digest]}
+			if old, err := load[Object](tx, bucketObjects, o.Digest); err == nil {
+				rec.Private = merge(old.Private, rec.Private)
+			}
+			if err := put(tx, bucketObjects, o.Digest, rec); err != nil {
+				return err
+			}
+			if err := tx.Bucket(bucketWays).Delete([]byte(o.Digest)); err != nil {
+				return err
+			}
+		}
+		for d, chunks := range a.Chunks {
+			if err := putChunks(tx, d, chunks); err != nil {
+				return err
+			}
+		}
+		for blob, members := range a.Contents {
+			if err := put(tx, bucketContents, blob, members); err != nil {
+				return err
+			}
+		}
+		for recipe, d := range a.Assembled {
+			if err := put(tx, bucketAssembled, recipe, assembled{d}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// merge returns who may have what two groups of sources gave: everybody if one of them gives it to
+// everybody.
+func merge(a, b []string) []string {
+	if len(a) == 0 || len(b) == 0 {
+		return nil
+	}
+	both := append(slices.Clone(a), b...)
+	slices.Sort(both)
+	return slices.Compact(both)
+}
+
+// Share says that more sources may have an object.
+func (db *DB) Share(d digest.Digest, names []string) error {
+	return db.bolt.Update(func(tx *bbolt.Tx) error {
+		o, err := load[Object](tx, bucketObjects, d)
+		if err != nil {
+			return err
+		}
+		o.Private = merge(o.Private, names)
+		return put(tx, bucketObjects, d, o)
+	})
+}
+
+// Lose forgets objects whose files are not there any more, or were wrong. Tables that were complete
+// with them are broken.
+func (db *DB) Lose(objects ...digest.Digest) error {
+	if len(objects) == 0 {
+		return nil
+	}
+	err := db.bolt.Update(func(tx *bbolt.Tx) error { return forget(tx, objects, true) })
+	if err != nil {
+		return err
+	}
+	return db.dropChunks()
+}
+
+// assembled is a value of the assembled bucket.
+type assembled struct {
+	Digest digest.Digest `json:"digest"`
+}
+
+// Assembled returns what the file of a recipe turned out to be, or errdefs.ErrNotFound.
+func (db *DB) Assembled(recipe digest.Digest) (digest.Digest, error) {
+	a, err := get[assembled](db, bucketAssembled, recipe)
+	return a.Digest, err
+}
+
+// Contents returns what an archive was found to contain, or errdefs.ErrNotFound.
+func (db *DB) Contents(blob digest.Digest) ([]filetable.Member, error) {
+	return get[[]filetable.Member](db, bucketContents, blob)
+}
+
+// identity is a value of the shown bucket.
+type identity struct {
+	Identity digest.Digest `json:"identity"`
+}
+
+// Identity returns the identity under which a file was read before it was complete, or
+// errdefs.ErrNotFound.
+func (db *DB) Identity(file digest.Digest) (digest.Digest, error) {
+	i, err := get[identity](db, bucketShown, file)
+	return i.Identity, err
+}
+
+// PutIdentities remembers under which identities files were read, file → identity.
+func (db *DB) PutIdentities(of map[digest.Digest]digest.Digest) error {
+	if len(of) == 0 {
+		return nil
+	}
+	return db.bolt.Update(func(tx *bbolt.Tx) error {
+		for file, id := range of {
+			if err := put(tx, bucketShown, file, identity{id}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,200 @@
+package meta
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
+)
+
+// lockWait is how long another process may have the database open. A daemon that is being replaced
+// needs a moment.
+const lockWait = time.Second
+
+// Options say what a database should be.
+type Options struct {
+	// Expected says that there is what a database would know of: if it is missing or empty, it
+	// was lost.
+	Expected bool
+
+	// Log takes note of a database that is set aside. It is needed.
+	Log *slog.Logger
+}
+
+// Open opens the database at path, and makes it if need be.
+//
+// A damaged one is set aside as <path>.damaged-<time>, and a new one takes its place with those of its
+// records that are whole. Whoever opened it has to find out what is missing (Rebuilt).
+//
+// It returns errdefs.ErrUnavailable if another process has it open, and
+// errdefs.ErrFailedPrecondition if it has another schema.
+func Open(path string, o Options) (*DB, error) {
+	if err := doubt(path, o); err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	db, err := open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	return db, nil
+}
+
+func open(path string) (*DB, error) {
+	bolt, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockWait})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return nil, errLocked
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := bolt.Update(prepare); err != nil {
+		return nil, errors.Join(err, bolt.Close())
+	}
+	return &DB{bolt}, nil
+}
+
+var errLocked = fmt.Errorf("another process has it open: %w", errdefs.ErrUnavailable)
+
+// doubt replaces the database at path if it is lost or damaged.
+func doubt(path string, o Options) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		if o.Expected {
+			o.Log.Error("the database is lost; what it knew is found out again", "path", path)
+			return replace(path, nil)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := lock(f); err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 && !o.Expected {
+		return err
+	}
+	problem := sound(f)
+	if !errdefs.IsDataLoss(problem) {
+		return problem
+	}
+	aside := path + damagedInfix + time.Now().UTC().Format("20060102T150405.000Z")
+	records := salvage(f)
+	o.Log.Error("the database is damaged; it is set aside, and what is missing is found out again", "path", aside, "records", len(records), "err", problem)
+	if err := os.Link(path, aside); err != nil {
+		return err
+	}
+	return replace(path, records)
+}
+
+// damagedInfix is between the name of a database and the time when it was set aside.
+const damagedInfix = ".damaged-"
+
+// SetAside returns the paths of damaged databases that were set aside, oldest first.
+func SetAside(path string) ([]string, error) { return filepath.Glob(path + damagedInfix + "*") }
+
+// lock takes the lock that bbolt takes, without waiting long. Closing the file gives it back.
+func lock(f *os.File) error {
+	for end := time.Now().Add(lockWait); ; time.Sleep(50 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		if time.Now().After(end) {
+			return errLocked
+		}
+	}
+}
+
+// sound returns errdefs.ErrDataLoss if something is wrong with the file, down to the checksums of the
+// records. A database of another schema is sound if its pages are.
+func sound(f *os.File) error {
+	var seen []byte
+	var wrong error
+	err := walk(f, func(bucket, key, value []byte) {
+		switch {
+		case bytes.Equal(bucket, bucketMeta) && string(key) == keyVersion:
+			seen = bytes.Clone(value)
+		case isSealed(bucket):
+			if _, err := unseal(bucket, key, value); err != nil {
+				wrong = err
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	v, err := version(seen)
+	switch {
+	case err != nil:
+		return err
+	case v == "":
+		return fmt.Errorf("no version: %w", errdefs.ErrDataLoss)
+	case v == schemaVersion:
+		return wrong
+	}
+	return nil
+}
+
+func isSealed(bucket []byte) bool {
+	return slices.ContainsFunc(sealed, func(b []byte) bool { return bytes.Equal(b, bucket) })
+}
+
+// A salvaged record has the right checksum.
+type salvaged struct{ bucket, key, value []byte }
+
+// salvage returns the records that are whole. The index of chunks is left out: it only saves fetching.
+func salvage(f *os.File) (records []salvaged) {
+	_ = walk(f, func(bucket, key, value []byte) {
+		if isSealed(bucket) {
+			if _, err := unseal(bucket, key, value); err == nil {
+				records = append(records, salvaged{bytes.Clone(bucket), bytes.Clone(key), bytes.Clone(value)})
+			}
+		}
+	})
+	return records
+}
+
+// replace puts a new database with these records in the place of the one at path, which can be
+// missing. A crash leaves the old one, or the new one with all of them.
+func replace(path string, records []salvaged) error {
+	name := path + ".new"
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	db, err := open(name)
+	if err != nil {
+		return err
+	}
+	err = db.bolt.Update(func(tx *bbolt.Tx) error {
+		for _, r := range records {
+			if err := tx.Bucket(r.bucket).Put(r.key, r.value); err != nil {
+				return err
+			}
+		}
+		return put(tx, bucketMeta, keyRebuilt, now())
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(name, path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,97 @@
+package meta
+
+import (
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+)
+
+// drawing reads the schema from the package doc: bucket → fields of its values.
+func drawing(t *testing.T) map[string][]string {
+	t.Helper()
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, s, _ := strings.Cut(string(doc), "// # Schema")
+	s, _, _ = strings.Cut(s, "// A recipe is")
+	out := map[string][]string{}
+	bucket := ""
+	for line := range strings.Lines(s) {
+		line, ok := strings.CutPrefix(strings.TrimRight(line, "\n"), "//\t")
+		if !ok {
+			continue
+		}
+		if !strings.HasPrefix(line, " ") {
+			bucket = line
+			out[bucket] = nil
+			continue
+		}
+		_, fields, _ := strings.Cut(strings.TrimSpace(line), " ")
+		fields = strings.TrimPrefix(strings.TrimSpace(fields), "list of: ")
+		out[bucket] = append(out[bucket], strings.Fields(fields)...)
+	}
+	for _, f := range out {
+		slices.Sort(f)
+	}
+	return out
+}
+
+func TestSchema(t *testing.T) {
+	db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	now := time.Now()
+	member := filetable.Member{Digest: digest.FromString("x"), Path: "p", Type: filetable.TypeReg, Mode: 1, ModTime: now, Size: 1, Offset: 1, Target: "t"}
+	values := map[string]any{
+		"objects":   Object{Private: []string{"h/r"}},
+		"contents":  member,
+		"assembled": assembled{},
+		"ways":      way{},
+		"shown":     identity{},
+		"tables":    Table{Partly: true, Broken: true},
+		"images":    Image{PrivateNames: []string{"h/r"}},
+		"refs":      Ref{Expires: now, Sources: []string{"h/r"}},
+	}
+	got := map[string][]string{"meta": {schemaVersion, "time"}}
+	err = db.bolt.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(name []byte, _ *bbolt.Bucket) error {
+			if v, ok := values[string(name)]; ok {
+				p, err := json.Marshal(v)
+				if err != nil {
+					return err
+				}
+				var fields map[string]any
+				if err := json.Unmarshal(p, &fields); err != nil {
+					return err
+				}
+				got[string(name)] = slices.Sorted(maps.Keys(fields))
+			} else if string(name) != "meta" {
+				got[string(name)] = nil
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(got, drawing(t)); diff != "" {
+		t.Errorf("store and drawing in doc.go differ (-store +drawing):\n%s", diff)
+	}
+	if v, err := get[string](db, bucketMeta, keyVersion); v != schemaVersion || err != nil {
+		t.Errorf("version %q, %v, want %q", v, err, schemaVersion)
+	}
+}

@@ -1,0 +1,105 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// Bad is an object that is not what it should be.
+type Bad struct {
+	Digest  digest.Digest
+	Size    int64 // as recorded, bytes
+	Problem error
+}
+
+// Check reads the objects of a table, of all tables if it is empty, and compares digests. What is
+// damaged is set aside and no object any more; what was set aside and is right now is one again.
+// progress, if not nil, is called with bytes after each object.
+func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(done, total int64)) ([]Bad, error) {
+	bad, err := s.reconsider(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := s.o.DB.Objects(table)
+	if err != nil {
+		return nil, err
+	}
+	var done, total int64
+	for _, o := range objects {
+		total += o.Size
+	}
+	for _, o := range objects {
+		err := s.check(ctx, o.Digest, o.Size)
+		switch {
+		case isBad(err):
+			bad = append(bad, Bad{o.Digest, o.Size, err})
+		case errors.Is(err, fs.ErrNotExist):
+			err = s.missing(o.Digest)
+		}
+		if err != nil && !isBad(err) {
+			return bad, err
+		}
+		if done += o.Size; progress != nil {
+			progress(done, total)
+		}
+	}
+	return bad, nil
+}
+
+// reconsider hashes what may be objects that a table needs (all, if it is empty): what is doubted, and
+// what was set aside. It returns what is set aside and still wrong.
+func (s *Objects) reconsider(ctx context.Context, table digest.Digest) (bad []Bad, err error) {
+	var only map[digest.Digest]bool
+	if table != "" {
+		t, err := s.o.DB.Table(table)
+		if err != nil {
+			return nil, err
+		}
+		only = map[digest.Digest]bool{}
+		for _, d := range t.Objects {
+			only[d] = true
+		}
+	}
+	for _, f := range s.Doubted() {
+		if table == "" || only[f.Digest] {
+			s.prove(ctx, f.Digest)
+		}
+	}
+	aside, err := s.Damaged()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range aside {
+		if table != "" && !only[f.Digest] {
+			continue
+		}
+		switch err := s.restore(ctx, f.Digest); {
+		case isBad(err) && s.Has(f.Digest): // another file took its place just before a crash
+			if err := s.o.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return bad, err
+			}
+		case isBad(err):
+			bad = append(bad, Bad{f.Digest, f.Size, err})
+		case err != nil:
+			return bad, err
+		}
+	}
+	return bad, ctx.Err()
+}
+
+// missing forgets an object whose file is not there.
+func (s *Objects) missing(d digest.Digest) error {
+	s.collecting.Lock() // nobody publishes
+	defer s.collecting.Unlock()
+	if _, err := s.o.Root.Lstat(Path(d)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if _, err := s.o.DB.Object(d); err != nil {
+		return nil // it was collected
+	}
+	s.o.Log.Error("object is recorded, but its file is gone", "digest", d)
+	return s.o.DB.Lose(d)
+}

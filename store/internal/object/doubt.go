@@ -1,0 +1,352 @@
+package object
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// A doubt is a file in the place of an object that is no object before it was hashed.
+type doubt struct {
+	size int64
+	busy chan struct{} // held by who hashes it
+}
+
+// smallFile is the size in bytes up to which files are hashed when the store is opened: tables and
+// configs, which all else is found by.
+const smallFile = 1 << 20
+
+// adopt makes the records agree with the files below objects: what is there without a record is
+// doubted, what has another size than recorded is set aside, and what is not there is lost.
+func (s *Objects) adopt() error {
+	files, err := s.files()
+	if err != nil {
+		return err
+	}
+	recorded, err := s.o.DB.Objects("")
+	if err != nil {
+		return err
+	}
+	var lost []digest.Digest
+	for _, o := range recorded {
+		size, there := files[o.Digest]
+		delete(files, o.Digest)
+		switch {
+		case !there:
+			s.o.Log.Error("object is recorded, but its file is gone", "digest", o.Digest)
+			lost = append(lost, o.Digest)
+		case size != o.Size:
+			s.o.Log.Error("object has another size than recorded; it is set aside", "digest", o.Digest, "bytes", size, "recorded", o.Size, "path", damagedPath(o.Digest))
+			if err := s.setAside(o.Digest); err != nil {
+				return err
+			}
+			lost, s.again = append(lost, o.Digest), append(s.again, o.Digest)
+		}
+	}
+	if err := s.o.DB.Lose(lost...); err != nil {
+		return err
+	}
+	aside, err := s.Damaged()
+	if err != nil {
+		return err
+	}
+	for _, f := range aside { // another took its place in the moment before the end of the process
+		if s.Has(f.Digest) {
+			s.believe([]File{{Digest: f.Digest}})
+		}
+	}
+	for d, size := range files {
+		s.doubted[d] = &doubt{size: size, busy: make(chan struct{}, 1)}
+		if size <= smallFile {
+			s.prove(s.ctx, d)
+		}
+	}
+	if n := len(s.doubted); n > 0 {
+		s.o.Log.Warn("there are files that are no objects before they were hashed", "files", n)
+	}
+	return nil
+}
+
+// files returns the files in the places of objects, and their sizes in bytes.
+func (s *Objects) files() (map[digest.Digest]int64, error) {
+	found := map[digest.Digest]int64{}
+	return found, fs.WalkDir(s.o.Root.FS(), Dir, func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		d, err := verify.ParseDigest("sha256:" + e.Name())
+		if err != nil || Path(d) != name || !e.Type().IsRegular() {
+			s.o.Log.Warn("file among the objects is none; left alone", "path", name)
+			return nil
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		found[d] = info.Size()
+		return nil
+	})
+}
+
+// Doubted returns the files that were not hashed yet, by digest.
+func (s *Objects) Doubted() (files []meta.Sized) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for d, f := range s.doubted {
+		files = append(files, meta.Sized{Digest: d, Size: f.size})
+	}
+	slices.SortFunc(files, func(a, b meta.Sized) int { return strings.Compare(a.Digest.String(), b.Digest.String()) })
+	return files
+}
+
+// Prove hashes those of the files that are doubted, and returns which are objects now.
+func (s *Objects) Prove(ctx context.Context, files ...digest.Digest) (objects []digest.Digest) {
+	for _, d := range files {
+		if s.prove(ctx, d) && s.Has(d) {
+			objects = append(objects, d)
+		}
+	}
+	return objects
+}
+
+// ProveAll is Prove for all files that are doubted, and for those that were set aside for their size: it
+// may be the record that was wrong.
+func (s *Objects) ProveAll(ctx context.Context) (objects []digest.Digest) {
+	for _, f := range s.Doubted() {
+		objects = append(objects, s.Prove(ctx, f.Digest)...)
+	}
+	for _, d := range s.again {
+		if err := s.restore(ctx, d); err != nil && !isBad(err) && ctx.Err() == nil {
+			s.o.Log.Error("file that was set aside can not be hashed", "digest", d, "err", err)
+		}
+		if s.Has(d) {
+			objects = append(objects, d)
+		}
+	}
+	return objects
+}
+
+// prove hashes a file that is doubted: it is an object then, or set aside. It says whether there was a
+// doubt. If ctx ends, the doubt stays.
+func (s *Objects) prove(ctx context.Context, d digest.Digest) bool {
+	s.mu.Lock()
+	f := s.doubted[d]
+	s.mu.Unlock()
+	if f == nil {
+		return false
+	}
+	select {
+	case f.busy <- struct{}{}:
+		defer func() { <-f.busy }()
+	case <-ctx.Done():
+		return true
+	}
+	s.mu.Lock()
+	same := s.doubted[d] == f
+	s.mu.Unlock()
+	if !same {
+		return true // somebody was faster
+	}
+	if err := s.check(ctx, d, f.size); err != nil && !isBad(err) && !errors.Is(err, fs.ErrNotExist) {
+		if ctx.Err() == nil {
+			s.o.Log.Error("file is no object before it was hashed", "digest", d, "err", err)
+		}
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.doubted[d] == f {
+		delete(s.doubted, d)
+	}
+	return true
+}
+
+// check hashes the file of an object: it is recorded if it is right, and set aside if it is not, which
+// is the error then (isBad).
+func (s *Objects) check(ctx context.Context, d digest.Digest, size int64) error {
+	f, err := s.o.Root.Open(Path(d))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = hashAgain(ctx, f, d, size)
+	switch {
+	case err == nil:
+		return s.record(d, f, size)
+	case isBad(err):
+		return errors.Join(err, s.condemn(d, f, err))
+	}
+	return err
+}
+
+// record records f as the object d, unless another file has taken its place.
+func (s *Objects) record(d digest.Digest, f *os.File, size int64) error {
+	s.collecting.RLock()
+	defer s.collecting.RUnlock()
+	if !s.isObject(d, f) {
+		return nil
+	}
+	if _, err := s.o.DB.Object(d); !errdefs.IsNotFound(err) {
+		return err
+	}
+	return s.o.DB.Arrive(meta.Arrival{Objects: []meta.Sized{{Digest: d, Size: size}}})
+}
+
+// isObject says whether f is the file in the place of an object.
+func (s *Objects) isObject(d digest.Digest, f *os.File) bool {
+	open, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := s.o.Root.Lstat(Path(d))
+	return err == nil && os.SameFile(open, there)
+}
+
+// isBad says whether an error is about the bytes of a file: others may be about anything.
+func isBad(err error) bool { return errdefs.IsDataLoss(err) || errors.Is(err, syscall.EIO) }
+
+// rereadAfter is how long after bytes were wrong or could not be read they are read again.
+const rereadAfter = 200 * time.Millisecond
+
+// hashAgain compares a file with its digest. What is bad is read once more, from the disk as far as
+// the kernel can be told so: memory, cables and busy disks fail for a moment.
+func hashAgain(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64) error {
+	err := hash(ctx, f, d, size, nil)
+	if !isBad(err) {
+		return err
+	}
+	select {
+	case <-time.After(rereadAfter):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if file, ok := f.(*os.File); ok {
+		// It drops what is in memory and is on the disk. If it can not, what is read is no worse.
+		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
+	}
+	return hash(ctx, f, d, size, nil)
+}
+
+// hashBuffer is how much is hashed at once, in bytes.
+const hashBuffer = 1 << 20
+
+// hash compares a file with its digest and size. progress, if not nil, is called with the bytes that
+// were read so far.
+func hash(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64, progress func(n int64)) error {
+	h, buf := verify.NewHash(), make([]byte, hashBuffer)
+	for n := int64(0); ; {
+		m, err := f.ReadAt(buf, n)
+		h.Write(buf[:m])
+		n += int64(m)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == io.EOF || n > size:
+			return verify.Compare(d, h.Digest(), size, n)
+		case err != nil:
+			return err
+		case progress != nil:
+			progress(n)
+		}
+	}
+}
+
+// condemn sets the file f of an object aside, unless another has taken its place, and forgets the
+// object.
+func (s *Objects) condemn(d digest.Digest, f *os.File, why error) error {
+	s.collecting.Lock() // nobody publishes
+	defer s.collecting.Unlock()
+	if !s.isObject(d, f) {
+		return nil
+	}
+	s.o.Log.Error("object is damaged; it is set aside", "digest", d, "path", damagedPath(d), "err", why)
+	if err := s.setAside(d); err != nil {
+		return err
+	}
+	return s.o.DB.Lose(d)
+}
+
+// setAside moves the file of an object away: first of all, so that nobody reads it.
+func (s *Objects) setAside(d digest.Digest) error {
+	err := s.o.Root.Rename(Path(d), damagedPath(d))
+	if err != nil {
+		return fmt.Errorf("set object %s aside: %w", d, err)
+	}
+	return errors.Join(s.syncDir(filepath.Dir(Path(d))), s.syncDir(DamagedDir))
+}
+
+// Damaged returns the files that were set aside, by digest.
+func (s *Objects) Damaged() (files []meta.Sized, err error) {
+	entries, err := fs.ReadDir(s.o.Root.FS(), DamagedDir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		d, err := verify.ParseDigest("sha256:" + e.Name())
+		if err != nil {
+			continue // none of ours
+		}
+		size, err := s.damagedSize(d)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		files = append(files, meta.Sized{Digest: d, Size: size})
+	}
+	return files, nil
+}
+
+func (s *Objects) damagedSize(d digest.Digest) (int64, error) {
+	info, err := s.o.Root.Lstat(damagedPath(d))
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// restore hashes a file that was set aside, and makes it an object again if it is right. If it is still
+// wrong, that is the error (isBad).
+func (s *Objects) restore(ctx context.Context, d digest.Digest) error {
+	f, err := s.o.Root.Open(damagedPath(d))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // another file took its place, or nothing needs it
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	err = hash(ctx, f, d, info.Size(), nil)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return err
+	}
+	err = s.Publish([]File{{From: damagedPath(d), Digest: d, Size: info.Size()}}, meta.Arrival{})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		s.o.Log.Info("file that was set aside is right; it is an object again", "digest", d, "bytes", info.Size())
+	}
+	return err
+}

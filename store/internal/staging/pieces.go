@@ -1,0 +1,69 @@
+package staging
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// A Piece says where the bytes [Off, Off+Size) of a blob are staged: in a file, at an offset.
+// The file is in the directory of the partial, or, if it has a slash, below that of all of them.
+type Piece struct {
+	Off, Size int64
+	File      string
+	At        int64
+}
+
+// RawPieces stages a blob as one file.
+func RawPieces(size int64) []Piece { return []Piece{{Size: size, File: "data"}} }
+
+// TarPieces stages each member of a plain tar as a file of its own, and what is between
+// them (headers and padding) in a sparse file. members may overlap only if they are equal.
+func TarPieces(members []filetable.Member, size int64) ([]Piece, error) {
+	ranges := make([]filetable.Member, 0, len(members))
+	for _, m := range members {
+		if m.Type == filetable.TypeReg && m.Size > 0 {
+			ranges = append(ranges, m)
+		}
+	}
+	sort.Slice(ranges, func(i, j int) bool { return ranges[i].Offset < ranges[j].Offset })
+	ranges = slices.CompactFunc(ranges, func(a, b filetable.Member) bool { return a.Offset == b.Offset && a.Size == b.Size })
+	var (
+		pieces []Piece
+		at     int64
+	)
+	gap := func(to int64) {
+		if to > at {
+			pieces = append(pieces, Piece{Off: at, Size: to - at, File: "gaps", At: at})
+		}
+	}
+	for _, m := range ranges {
+		if m.Offset < at || m.Size > size-m.Offset {
+			return nil, fmt.Errorf("tar member %q: its range overlaps another or the end: %w", m.Path, errdefs.ErrInvalidArgument)
+		}
+		gap(m.Offset)
+		pieces = append(pieces, Piece{Off: m.Offset, Size: m.Size, File: MemberFile(m.Offset)})
+		at = m.Offset + m.Size
+	}
+	gap(size)
+	return pieces, nil
+}
+
+// MemberFile returns the name of the staged file of a tar member with the given offset.
+func MemberFile(off int64) string { return fmt.Sprintf("member-%d", off) }
+
+// LayoutOf tells layouts apart: equal ones stage equal bytes in equal places.
+func LayoutOf(pieces []Piece, grid []int64) string {
+	h := digest.SHA256.Hash()
+	for _, at := range grid {
+		fmt.Fprintln(h, at)
+	}
+	for _, p := range pieces {
+		fmt.Fprintf(h, "%d %d %s %d\n", p.Off, p.Size, p.File, p.At)
+	}
+	return digest.NewDigest(digest.SHA256, h).String()
+}

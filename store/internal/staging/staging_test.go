@@ -1,0 +1,165 @@
+package staging
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func area(t *testing.T, dir string) *Area {
+	t.Helper()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	a, err := New(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// failingDisk mounts ext4 on a file in a small file system, and returns where, and what fills that: then
+// writes to the disk fail.
+func failingDisk(t *testing.T) (dir string, fill func()) {
+	t.Helper()
+	backing, dir := t.TempDir(), t.TempDir()
+	must := func(name string, args ...string) {
+		t.Helper()
+		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%s %v: %v: %s", name, args, err, out)
+		}
+	}
+	must("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", backing)
+	t.Cleanup(func() { must("umount", backing) })
+	image := filepath.Join(backing, "image")
+	must("truncate", "-s", "256m", image)
+	must("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=0,nodiscard", "-m", "0", image)
+	must("mount", "-o", "loop", image, dir)
+	t.Cleanup(func() { _ = exec.Command("umount", "-l", dir).Run() })
+	return dir, func() {
+		f, err := os.Create(filepath.Join(backing, "full"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for err == nil {
+			_, err = f.Write(make([]byte, 1<<16))
+		}
+	}
+}
+
+// TestFailedSync: when what was staged does not reach the disk, nothing of it is believed: the kernel would
+// read it back from memory as if all were well, until it forgets it.
+func TestFailedSync(t *testing.T) {
+	dir, fill := failingDisk(t)
+	a := area(t, dir)
+	const chunks = 8
+	p, err := a.Open("x", chunks*ChunkSize, RawPieces(chunks*ChunkSize), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	fill()
+	for i := range chunks {
+		if err := p.Write(i, bytes.Repeat([]byte{1}, ChunkSize)); err != nil {
+			t.Fatalf("write: %v", err)
+		}
+	}
+	if err := p.Sync("data"); err == nil {
+		t.Fatal("the disk did not fail")
+	}
+	if p.Lost() == nil || p.Has(0) || p.Present() > 0 {
+		t.Errorf("lost: %v, first chunk there: %v, %d bytes", p.Lost(), p.Has(0), p.Present())
+	}
+	if p.Sync("data") == nil || p.Write(0, make([]byte, ChunkSize)) == nil {
+		t.Error("it goes on after that")
+	}
+	if n := a.Marked("x", chunks*ChunkSize, nil); n > 0 {
+		t.Errorf("%d bytes are found again", n)
+	}
+}
+
+// TestCollect: what nobody holds and nobody works on goes, nothing else.
+func TestCollect(t *testing.T) {
+	dir := t.TempDir()
+	a := area(t, dir)
+	old := time.Now().Add(-2 * TTL)
+	for _, name := range []string{"old", "held", "new"} {
+		p, err := a.Open(name, 10, RawPieces(10), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Write(0, []byte("0123456789")); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{"marks", "data"} {
+			if name != "new" {
+				if err := os.Chtimes(filepath.Join(dir, Top, name, file), old, old); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	a.Hold("held")
+	for _, dry := range []bool{true, false} {
+		if n, err := a.Collect(dry); err != nil || n != 1 {
+			t.Errorf("dry %v: %d, %v", dry, n, err)
+		}
+	}
+	if n, err := a.Collect(false); err != nil || n != 0 {
+		t.Errorf("again: %d, %v", n, err)
+	}
+	a.Drop("held")
+	if n, err := a.Collect(false); err != nil || n != 1 {
+		t.Errorf("after it was let go: %d, %v", n, err)
+	}
+	if n := a.Marked("new", 10, nil); n != 10 {
+		t.Errorf("%d bytes of what is new", n)
+	}
+}
+
+// TestResume: chunks that were written are there again in the same boot; after another one only those that
+// were synced.
+func TestResume(t *testing.T) {
+	dir := t.TempDir()
+	a := area(t, dir)
+	const size = 3 * ChunkSize
+	stage := func(chunks ...int) {
+		t.Helper()
+		p, err := a.Open("x", size, RawPieces(size), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range chunks {
+			if err := p.Write(i, make([]byte, ChunkSize)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := a.Open("x", size, RawPieces(size), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(p.Write(0, make([]byte, ChunkSize)), p.checkpoint(), p.Close()); err != nil {
+		t.Fatal(err)
+	}
+	stage(2)
+	for boot, want := range map[string]int64{a.boot: 2 * ChunkSize, "another": ChunkSize} {
+		b := &Area{root: a.root, boot: boot, held: map[string]int{}}
+		if n := b.Marked("x", size, nil); n != want {
+			t.Errorf("boot %s: %d bytes, want %d", boot, n, want)
+		}
+	}
+}

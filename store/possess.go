@@ -1,0 +1,190 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"math/big"
+	"os"
+	"slices"
+	"sync/atomic"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/hydrate"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// A proof is a number of ranges that are read at random places, or the whole of a blob that is hardly
+// larger.
+const (
+	proofRanges = 4
+	proofSize   = 4 << 10  // bytes of a range
+	proofWhole  = 64 << 10 // bytes
+)
+
+// mayHave says whether an object is there that who has these sources may have: one that anybody could
+// get, or that came from one of them.
+func (s *Store) mayHave(d digest.Digest, from *transfer.Sources) bool {
+	if !s.has(d) {
+		return false
+	}
+	o, err := s.db.Object(d)
+	if err != nil {
+		return false
+	}
+	return len(o.Private) == 0 || from != nil && slices.ContainsFunc(from.Order(), func(src transfer.Source) bool {
+		return slices.Contains(o.Private, src.Name)
+	})
+}
+
+// hasBlob says whether a raw blob is there for who has these sources. Who has others than it came from,
+// and it came with credentials, has to show that they have it too: a registry that answers what it is
+// asked for proves nothing by saying so.
+//
+// It returns a *verify.Error if the object has another size than the table says.
+func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) {
+	if !s.has(b.Digest) {
+		return false, nil
+	}
+	if from != nil && !s.mayHave(b.Digest, from) {
+		if err := s.prove(b, from); err != nil {
+			s.log.Info("private file is fetched again for another source", "digest", b.Digest, "reason", err)
+			return false, nil
+		}
+	}
+	size, err := s.objects.Size(b.Digest)
+	if err != nil {
+		return false, err
+	}
+	return true, verify.Compare(b.Digest, b.Digest, b.Size, size)
+}
+
+// prove reads random ranges of a blob from sources and compares them with the object. If they are the
+// same, the sources may have it from then on.
+func (s *Store) prove(b filetable.Blob, from *transfer.Sources) error {
+	f, err := s.OpenObject(b.Digest)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() != b.Size {
+		return fmt.Errorf("another size: %w", errdefs.ErrNotFound)
+	}
+	fetch := transfer.Fetch{
+		Scheduler: s.scheduler, Blob: b.Digest, Size: b.Size, From: from,
+		Flow: s.scheduler.NewFlow(transfer.Soon), Received: new(atomic.Int64),
+	}
+	var names []string
+	size, places := b.Size, []int64{0}
+	if b.Size > proofWhole {
+		size, places = proofSize, nil
+		for range proofRanges {
+			at, err := rand.Int(rand.Reader, big.NewInt(b.Size-proofSize+1))
+			if err != nil {
+				return err
+			}
+			places = append(places, at.Int64())
+		}
+	}
+	for _, at := range places {
+		got, want := make([]byte, size), make([]byte, size)
+		src, err := fetch.Range(s.ctx, nil, got, at)
+		if err != nil {
+			return err
+		}
+		if _, err := f.ReadAt(want, at); err != nil {
+			return err
+		}
+		if !bytes.Equal(got, want) {
+			return fmt.Errorf("%s has other bytes: %w", src.Name, errdefs.ErrNotFound)
+		}
+		names = append(names, src.Name)
+	}
+	slices.Sort(names)
+	return s.db.Share(b.Digest, slices.Compact(names))
+}
+
+// privateTo returns the names of the sources that may have what these sources gave; none if anybody may.
+func privateTo(p hydrate.Publication) []string {
+	if p.From == nil {
+		return nil
+	}
+	gave, private := p.From.Gave(), len(p.From.Gave()) == 0
+	for _, with := range gave {
+		private = private || with
+	}
+	if !private {
+		return nil
+	}
+	var names []string // what was there from before came from the same group
+	for _, src := range p.From.Order() {
+		names = append(names, src.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Find implements chunkfile.Finder.
+func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources) []chunkfile.Location {
+	s := h.Store
+	found := make([]chunkfile.Location, len(chunks))
+	places, err := s.db.Chunks(chunks)
+	if err != nil {
+		s.log.Warn("chunks are fetched that may be there", "err", err)
+		return found
+	}
+	var (
+		f    *os.File
+		open digest.Digest
+	)
+	defer func() {
+		if f != nil {
+			f.Close() // only read from
+		}
+	}()
+	for i, c := range chunks {
+		at := places[i]
+		if at.Object == "" {
+			continue
+		}
+		if at.Object != open {
+			if f != nil {
+				f.Close()
+			}
+			f, open = nil, at.Object
+			if s.mayHave(open, from) {
+				if f, err = s.OpenObject(open); err != nil {
+					f = nil // it was collected, or is damaged
+				}
+			}
+		}
+		if f != nil && readChunk(f, at.Off, c, buf[c.Offset-chunks[0].Offset:][:c.Size]) {
+			found[i] = chunkfile.Location{Object: at.Object, Off: at.Off}
+		}
+	}
+	return found
+}
+
+// Open implements chunkfile.Finder.
+func (h host) Open(d digest.Digest) (*os.File, error) { return h.OpenObject(d) }
+
+// readChunk fills dst with chunk c, which f should have at off, and says whether it has.
+func readChunk(f *os.File, off int64, c filetable.Chunk, dst []byte) bool {
+	_, err := f.ReadAt(dst, off)
+	return err == nil && verify.Bytes(c.Digest, dst) == nil
+}
+
+// Registered implements hydrate.Objects.
+func (h host) Registered(context.Context) {
+	// A collection that began before has ended: what it left is what is found.
+	h.objects.Pause()()
+}

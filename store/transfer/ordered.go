@@ -1,0 +1,131 @@
+package transfer
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Ordered fills n chunks with buffers of the pool, many at a time, and uses them in order.
+//
+// fill brings chunk i into the buffer, and is to end with the slot's context. Each slot has a Flow of
+// its own, which is a part of f. fill may be called
+// again for a chunk whose buffer was revoked before its turn came, and has to be cheap if what it
+// brought is staged. use takes chunk i from the buffer; no two run at a time. payer is the source
+// that pays for the next buffer (Source.Key).
+//
+// The buffer taken last is the first that is revoked, and belongs to the last of the chunks that have
+// one. So the chunk that use waits for has one if any has, and two calls can not block each other.
+func (p *Pool) Ordered(ctx context.Context, f *Flow, payer func() string, n int, fill func(int, *Slot) error, use func(int, *Slot) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	o := &ordered{n: n, changed: make(chan struct{}), fill: fill, use: use}
+	g.Go(func() error {
+		for o.wait(ctx) {
+			sl, err := p.Acquire(ctx, f.Part(), payer())
+			if err != nil {
+				return err
+			}
+			i := o.take()
+			g.Go(func() error {
+				defer sl.Release()
+				return o.bring(ctx, i, sl)
+			})
+		}
+		return context.Cause(ctx)
+	})
+	return g.Wait()
+}
+
+// ordered is the state of one Ordered.
+type ordered struct {
+	n         int
+	fill, use func(int, *Slot) error
+
+	mu      sync.Mutex // guards what follows
+	next    int        // the first chunk that never had a buffer
+	again   []int      // chunks whose buffer was revoked
+	used    int        // chunks that were used; the number of the one whose turn it is
+	changed chan struct{}
+}
+
+// announce wakes all who wait. It needs the mutex.
+func (o *ordered) announce() {
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// wait returns true when a chunk wants a buffer, and false when all were used or ctx is done.
+func (o *ordered) wait(ctx context.Context) bool {
+	for {
+		o.mu.Lock()
+		wanted, done, changed := o.next < o.n || len(o.again) > 0, o.used == o.n, o.changed
+		o.mu.Unlock()
+		if wanted || done || ctx.Err() != nil {
+			return wanted && ctx.Err() == nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// take returns the first chunk that wants a buffer. There is one: only take makes them fewer.
+func (o *ordered) take() (i int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.again) == 0 {
+		o.next++
+		return o.next - 1
+	}
+	first := slices.Index(o.again, slices.Min(o.again))
+	i = o.again[first]
+	o.again = slices.Delete(o.again, first, first+1)
+	return i
+}
+
+// bring fills a chunk and uses it when its turn has come.
+func (o *ordered) bring(ctx context.Context, i int, sl *Slot) error {
+	if err := o.fill(i, sl); err != nil {
+		if ctx.Err() == nil && sl.Revoked() {
+			o.giveBack(i)
+			return nil
+		}
+		return err
+	}
+	sl.flow.rest() // a reader that waited for it has it
+	for {
+		o.mu.Lock()
+		turn, changed := o.used == i, o.changed
+		o.mu.Unlock()
+		if turn {
+			break
+		}
+		select {
+		case <-changed:
+		case <-sl.Context.Done():
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			o.giveBack(i)
+			return nil
+		}
+	}
+	if err := o.use(i, sl); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.used++
+	o.announce()
+	return nil
+}
+
+func (o *ordered) giveBack(i int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.again = append(o.again, i)
+	o.announce()
+}

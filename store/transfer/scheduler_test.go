@@ -1,0 +1,407 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+func schedule() *Scheduler {
+	return NewScheduler(Options{Connections: 8, Chunk: 16, Readers: 8, Unpackers: 2})
+}
+
+// holdAll keeps taking slots for a source and holds each until it is revoked or ctx is done, bringing
+// bytes a second with it.
+func holdAll(ctx context.Context, g *sync.WaitGroup, p *Pool, f *Flow, source string, n int, bytes int) {
+	for range n {
+		g.Go(func() {
+			for ctx.Err() == nil {
+				sl, err := p.Acquire(ctx, f, source)
+				if err != nil {
+					return
+				}
+				for sl.Context.Err() == nil {
+					select {
+					case <-sl.Context.Done():
+					case <-time.After(100 * time.Millisecond):
+						sl.Progress(bytes / 10)
+					}
+				}
+				sl.Release()
+			}
+		})
+	}
+}
+
+func held(p *Pool, source string) (n int) {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	for _, h := range p.held {
+		if h.source == source {
+			n++
+		}
+	}
+	return n
+}
+
+// Of each pool, a source that holds everything keeps half at most when another comes, whether what it
+// holds hangs, trickles or runs well.
+func TestHalfForWhoComesLater(t *testing.T) {
+	for name, bytes := range map[string]int{"hung": 0, "trickling": 2000, "fast": 100 << 20} {
+		for class, pool := range map[string]func(*Scheduler) *Pool{
+			"places": func(s *Scheduler) *Pool { return s.Places }, "buffers": func(s *Scheduler) *Pool { return s.Buffers },
+			"readers": func(s *Scheduler) *Pool { return s.Buffers },
+		} {
+			t.Run(name+" "+class, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := schedule()
+					p, c, n := pool(s), Soon, 16
+					if class == "readers" {
+						c, n = Urgent, 8
+					}
+					var g sync.WaitGroup
+					ctx, cancel := context.WithCancel(t.Context())
+					holdAll(ctx, &g, p, s.NewFlow(c), "attacker", 40, bytes)
+					time.Sleep(time.Minute)
+					if class == "places" {
+						n = 8
+					}
+					if got := held(p, "attacker"); got != n {
+						t.Fatalf("alone it holds %d of %d", got, n)
+					}
+					holdAll(ctx, &g, p, s.NewFlow(c), "victim", 40, 100<<20)
+					time.Sleep(3 * time.Second)
+					if a, v := held(p, "attacker"), held(p, "victim"); v < n/2 || a+v != n {
+						t.Errorf("attacker holds %d, victim %d of %d", a, v, n)
+					}
+					cancel()
+					g.Wait()
+				})
+			})
+		}
+	}
+}
+
+// Sources that let everything hang lose their slots one after the other, however many they are.
+func TestManyHungSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		var g sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range 100 {
+			holdAll(ctx, &g, s.Places, s.NewFlow(Soon), fmt.Sprint("attacker ", i), 1, 0)
+		}
+		time.Sleep(time.Minute)
+		start, f := time.Now(), s.NewFlow(Soon)
+		for range 5 {
+			sl, err := s.Places.Acquire(ctx, f, "victim")
+			if err != nil {
+				t.Fatal(err)
+			}
+			sl.Release()
+		}
+		if d := time.Since(start); d > 20*time.Second {
+			t.Errorf("five places took %v", d)
+		}
+		cancel()
+		g.Wait()
+	})
+}
+
+// An unpacker is lost only by who brings nothing with it, and a source that has none gets one beside
+// those that run.
+func TestUnpackers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		var g sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		holdAll(ctx, &g, s.Unpackers, s.NewFlow(Soon), "busy", 5, 100<<20)
+		time.Sleep(time.Minute)
+		if n := held(s.Unpackers, "busy"); n != 2+1 && n != 2 {
+			t.Errorf("%d unpackers", n)
+		}
+		one, err := s.Unpackers.Acquire(ctx, s.NewFlow(Soon), "other")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if one.Revoked() {
+			t.Error("nobody had less")
+		}
+		one.Release()
+		cancel()
+		g.Wait()
+
+		ctx, cancel = context.WithCancel(t.Context())
+		for i := range 4 {
+			holdAll(ctx, &g, s.Unpackers, s.NewFlow(Soon), fmt.Sprint("hung ", i), 1, 0)
+		}
+		time.Sleep(time.Minute)
+		start := time.Now()
+		if one, err = s.Unpackers.Acquire(ctx, s.NewFlow(Soon), "victim"); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(start); d > 3*time.Second {
+			t.Errorf("waited %v for hung ones", d)
+		}
+		one.Release()
+		cancel()
+		g.Wait()
+	})
+}
+
+// Work in the background stands still while others read, but not for ever, not for readers that get
+// nothing, and not once somebody waits for it.
+func TestBackground(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		var g sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		back := s.NewFlow(Background)
+		holdAll(ctx, &g, s.Places, back, "model", 20, 100<<20)
+		time.Sleep(time.Second)
+		if n := held(s.Places, "model"); n != 8 {
+			t.Errorf("alone: %d", n)
+		}
+		rctx, stop := context.WithCancel(ctx)
+		var readers sync.WaitGroup
+		holdAll(rctx, &readers, s.Places, s.NewFlow(Urgent), "reader", 2, 100<<20)
+		time.Sleep(aging / 4)
+		if n := held(s.Places, "model"); n != 0 {
+			t.Errorf("beside a reader: %d", n)
+		}
+		time.Sleep(3 * time.Second)
+		if n := held(s.Places, "model"); n != 1 {
+			t.Errorf("beside a reader for long: %d", n)
+		}
+		back.Promote(Soon)
+		time.Sleep(time.Millisecond)
+		if n := held(s.Places, "model"); n != 8 {
+			t.Errorf("promoted: %d", n)
+		}
+		stop()
+		readers.Wait()
+		cancel()
+		g.Wait()
+	})
+}
+
+// Paused work does not run until it is resumed or promoted.
+func TestPaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		var g sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		f := s.NewFlow(Background)
+		holdAll(ctx, &g, s.Places, f, "model", 3, 1<<20)
+		time.Sleep(time.Second)
+		s.SetPaused(true)
+		time.Sleep(time.Minute)
+		if n := held(s.Places, "model"); n != 0 {
+			t.Errorf("paused: %d", n)
+		}
+		f.Promote(Soon)
+		time.Sleep(time.Second)
+		if n := held(s.Places, "model"); n != 3 {
+			t.Errorf("promoted: %d", n)
+		}
+		cancel()
+		g.Wait()
+	})
+}
+
+// Ordered uses all chunks in order and once, however often buffers are revoked.
+func TestOrdered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		var g sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		errs := make(chan error, 6)
+		var filled atomic.Int64
+		for i := range 6 {
+			g.Go(func() {
+				next, staged := 0, map[int]bool{}
+				var mu sync.Mutex
+				errs <- s.Buffers.Ordered(ctx, s.NewFlow(Soon), func() string { return fmt.Sprint(i % 3) }, 200, func(c int, sl *Slot) error {
+					filled.Add(1)
+					mu.Lock()
+					there := staged[c]
+					mu.Unlock()
+					if !there {
+						select {
+						case <-time.After(time.Duration(50+c%7*100) * time.Millisecond):
+						case <-sl.Context.Done():
+							return context.Cause(sl.Context)
+						}
+					}
+					mu.Lock()
+					staged[c] = true
+					mu.Unlock()
+					return nil
+				}, func(c int, _ *Slot) error {
+					if c != next {
+						return fmt.Errorf("chunk %d instead of %d", c, next)
+					}
+					next++
+					time.Sleep(time.Millisecond)
+					return nil
+				})
+			})
+			time.Sleep(700 * time.Millisecond) // later ones take from earlier ones
+		}
+		for range 6 {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if n := filled.Load(); n < 6*200 || n > 2*6*200 {
+			t.Errorf("%d fills of %d chunks", n, 6*200)
+		}
+		cancel()
+		g.Wait()
+		if p := s.Buffers; len(p.held) != 0 || len(p.waiting) != 0 {
+			t.Errorf("%d held, %d waiting", len(p.held), len(p.waiting))
+		}
+	})
+}
+
+// A server gives bytes, or hangs.
+type server struct {
+	bytes int           // a read; 0: it hangs
+	every time.Duration // between reads
+	err   error
+	calls atomic.Int64
+}
+
+func (s *server) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	s.calls.Add(1)
+	if s.err != nil {
+		return nil, 0, s.err
+	}
+	return &body{s, ctx, n}, off, nil
+}
+
+type body struct {
+	s    *server
+	ctx  context.Context
+	left int64
+}
+
+func (b *body) Close() error { return nil }
+
+func (b *body) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		return 0, io.EOF
+	}
+	var tick <-chan time.Time
+	if b.s.bytes > 0 {
+		tick = time.After(b.s.every)
+	}
+	select {
+	case <-b.ctx.Done():
+		return 0, b.ctx.Err()
+	case <-tick:
+	}
+	n := min(len(p), b.s.bytes, int(b.left))
+	b.left -= int64(n)
+	return n, nil
+}
+
+// canceled is an error of a source that looks like an end of ours.
+type canceled struct{}
+
+func (canceled) Error() string { return "the client connection is closing" }
+func (canceled) Unwrap() error { return context.Canceled }
+
+// A range goes to another source when the one that is asked hangs, trickles or fails, also to one that
+// joins later; alone, a slow source is waited for.
+func TestRange(t *testing.T) {
+	good := func() *server { return &server{bytes: 1 << 20, every: 10 * time.Millisecond} }
+	for name, tc := range map[string]struct {
+		first *server
+		later *server // joins after 5 s
+		also  *server
+		want  error
+		max   time.Duration
+		calls int64 // of also, at most; 0: as many as it takes
+	}{
+		"good":                             {first: good(), max: time.Second},
+		"hung":                             {first: &server{}, also: good(), max: 2 * time.Second},
+		"trickling":                        {first: &server{bytes: 200, every: time.Second}, also: good(), max: 2 * time.Second},
+		"hung, one joins":                  {first: &server{}, later: good(), max: 8 * time.Second},
+		"slow beside one that has nothing": {first: &server{err: errdefs.ErrNotFound}, also: &server{bytes: 50 << 10, every: time.Second}, max: 90 * time.Second, calls: 1},
+		"slow alone":                       {first: &server{bytes: 50 << 10, every: time.Second}, max: 90 * time.Second},
+		"canceled":                         {first: &server{err: canceled{}}, also: good(), max: time.Second},
+		"canceled alone":                   {first: &server{err: canceled{}}, want: canceled{}, max: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var from Sources
+				var received atomic.Int64
+				list := []Source{{Name: "first/x", Fetcher: tc.first}}
+				if tc.also != nil {
+					list = append(list, Source{Name: "also/x", Fetcher: tc.also})
+				}
+				from.Set("a", list)
+				s := schedule()
+				f := Fetch{Scheduler: s, Size: 8 << 20, From: &from, Flow: s.NewFlow(Soon), Received: &received}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if tc.later != nil {
+					go func() {
+						time.Sleep(5 * time.Second)
+						from.Set("b", []Source{{Name: "later/x", Fetcher: tc.later}})
+					}()
+				}
+				start := time.Now()
+				_, err := f.Range(ctx, nil, make([]byte, 4<<20), 0)
+				d := time.Since(start)
+				if tc.want == nil && err != nil || tc.want != nil && err == nil || errors.Is(err, context.Canceled) {
+					t.Errorf("got %v, want %v", err, tc.want)
+				}
+				if d > tc.max {
+					t.Errorf("it took %v", d)
+				}
+				if tc.want == nil && received.Load() < 4<<20 {
+					t.Errorf("%d bytes", received.Load())
+				}
+				if tc.calls > 0 && tc.also.calls.Load() > tc.calls {
+					t.Errorf("%d requests", tc.also.calls.Load())
+				}
+				if n := len(s.Places.held) + len(s.Places.waiting); n != 0 {
+					t.Errorf("%d places are held", n)
+				}
+			})
+		})
+	}
+}
+
+// The rate bounds what nobody waits for, and nothing else.
+func TestRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		s.SetRate(1 << 20)
+		for class, want := range map[Class][2]time.Duration{Background: {3500 * time.Millisecond, 5 * time.Second}, Soon: {0, time.Second}} {
+			var from Sources
+			var received atomic.Int64
+			from.Set("a", []Source{{Name: "a/b", Fetcher: &server{bytes: 1 << 20, every: time.Millisecond}}, {Name: "c/d", Fetcher: &server{}}})
+			f := Fetch{Scheduler: s, Size: 8 << 20, From: &from, Flow: s.NewFlow(class), Received: &received}
+			start := time.Now()
+			if _, err := f.Range(t.Context(), nil, make([]byte, 4<<20), 0); err != nil {
+				t.Error(err)
+			}
+			if d := time.Since(start); d < want[0] || d > want[1] {
+				t.Errorf("class %d: %v", class, d)
+			}
+		}
+	})
+}

@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// TestLostMetadata loses the metadata of the snapshots while a container runs in them: nothing that
+// the container has goes, doctor says what to do, and doing it helps.
+func TestLostMetadata(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	b := converttest.ModelPackRaw(converttest.Files(weights(71, 8<<20)))
+	ref := push(t, n, b)
+	mustPull(t, n, "ballast", ref)
+	if out := n.Start("ballast", ref, "running"); out.Err != nil {
+		t.Fatalf("%v: %s", out.Err, out.Output())
+	}
+	n.Ballastd.Stop(t)
+	if err := os.Remove(filepath.Join(n.Root(), "metadata.db")); err != nil {
+		t.Fatal(err)
+	}
+	n.StartBallastd(t)
+	if out := n.Ballast("gc"); out.Err != nil {
+		t.Errorf("gc: %v: %s", out.Err, out.Output())
+	}
+	if _, err := os.Stat(object(n, digest.FromBytes(b.Files["model.gguf"].Data))); err != nil {
+		t.Errorf("collected under a container: %v", err)
+	}
+	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
+		t.Fatal(err)
+	}
+	hash := n.Ctr("task", "exec", "--exec-id", "hash", "running", "/.bin/busybox", "sha256sum", "/model.gguf")
+	if want := state(b.Files["model.gguf"]).SHA256; hash.Err != nil || !strings.HasPrefix(hash.Stdout, want) {
+		t.Errorf("running container: got %v %s, want %s", hash.Err, hash.Output(), want)
+	}
+	wantError(t, doctor(n), "images rm --sync "+ref, "directories belong to no snapshot")
+	n.Ctr("tasks", "rm", "-f", "running")
+	n.Ctr("containers", "rm", "running")
+	removeAndPull(t, n, ref, b)
+	if out := doctor(n); out.Err != nil {
+		t.Errorf("doctor: %v\n%s", out.Err, out.Output())
+	}
+}
+
+// TestWipedRoot wipes the root and keeps what containerd knows of it.
+func TestWipedRoot(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	b := converttest.ModelPackRaw(converttest.Files(weights(72, 1<<20)))
+	ref := push(t, n, b)
+	mustPull(t, n, "ballast", ref)
+	n.Ballastd.Stop(t)
+	if err := unix.Unmount(filepath.Join(n.Root(), "lazy"), unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(n.Root()); err != nil {
+		t.Fatal(err)
+	}
+	n.StartBallastd(t)
+	wantError(t, doctor(n), "images rm --sync "+ref)
+	removeAndPull(t, n, ref, b)
+	if out := doctor(n); out.Err != nil {
+		t.Errorf("doctor: %v\n%s", out.Err, out.Output())
+	}
+}
+
+// TestCopiedRoot copies the root to another disk without extended attributes, as rsync -a does.
+func TestCopiedRoot(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	b := converttest.ModelPackRaw(converttest.Files(weights(73, 4<<20)))
+	ref := push(t, n, b)
+	mustPull(t, n, "ballast", ref)
+	n.Ballastd.Stop(t)
+	if err := unix.Unmount(filepath.Join(n.Root(), "lazy"), unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	old := n.Root() + ".old"
+	if err := os.Rename(n.Root(), old); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", "-r", "--preserve=mode,ownership,timestamps,links", old, n.Root()).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n.StartBallastd(t)
+	wantFiles(t, n, ref, states(b))
+	if out := n.Ballast("verify"); out.Err != nil {
+		t.Errorf("verify: %v: %s", out.Err, out.Output())
+	}
+	// One stub alone, while the daemon runs.
+	stubs, err := filepath.Glob(filepath.Join(n.Root(), "snapshots/*/fs/model.gguf"))
+	if err != nil || len(stubs) != 1 {
+		t.Fatalf("stubs: %v, %v", stubs, err)
+	}
+	if err := unix.Removexattr(stubs[0], "trusted.overlay.metacopy"); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, n.Ballast("verify"), "model.gguf", "ballast verify --repair")
+	wantError(t, doctor(n), "model.gguf", "ballast verify --repair")
+	if out := n.Ballast("verify", "--repair"); out.Err != nil {
+		t.Errorf("repair: %v: %s", out.Err, out.Output())
+	}
+	wantFiles(t, n, ref, states(b))
+}
+
+// removeAndPull does what doctor says.
+func removeAndPull(t *testing.T, n *node.Node, ref string, b *converttest.Built) {
+	t.Helper()
+	if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {
+		t.Fatalf("%v: %s", out.Err, out.Output())
+	}
+	mustPull(t, n, "ballast", ref)
+	wantFiles(t, n, ref, states(b))
+}

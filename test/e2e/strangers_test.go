@@ -1,0 +1,305 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// A stranger is a registry of somebody who means no good: it serves one artifact by any name, with
+// whatever bytes under whatever digest.
+type stranger struct {
+	node.Artifact
+
+	// hold is a blob that is not answered before free is closed, but for its last byte, which is
+	// what is asked for before a model is shown.
+	hold digest.Digest
+	free chan struct{}
+
+	mu    sync.Mutex // guards asked
+	asked map[digest.Digest]int
+}
+
+// newStranger starts the registry and names it at the node.
+func newStranger(t *testing.T, n *node.Node, name string, a node.Artifact) *stranger {
+	t.Helper()
+	s := &stranger{Artifact: a, free: make(chan struct{}), asked: map[digest.Digest]int{}}
+	n.Upstream(t, name, node.Serve(t, s))
+	return s
+}
+
+// times returns how often a blob was asked for.
+func (s *stranger) times(d digest.Digest) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[d]
+}
+
+// ServeHTTP implements http.Handler.
+func (s *stranger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	dir, last := path.Split(r.URL.Path)
+	switch {
+	case strings.HasSuffix(dir, "/manifests/"):
+		w.Header().Set("Content-Type", s.MediaType)
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(s.Manifest))
+		return
+	case !strings.HasSuffix(dir, "/blobs/"):
+		http.NotFound(w, r)
+		return
+	}
+	d := digest.Digest(last)
+	s.mu.Lock()
+	s.asked[d]++
+	s.mu.Unlock()
+	p, ok := s.Blobs[d]
+	if !ok {
+		http.NotFound(w, r)
+		return
+	}
+	end := strconv.Itoa(len(p) - 1)
+	if d == s.hold && r.Header.Get("Range") != "bytes="+end+"-"+end {
+		select {
+		case <-s.free:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
+}
+
+// tableImage returns an image that was converted ahead of time, of any table.
+func tableImage(t *testing.T, table *filetable.Table) node.Artifact {
+	t.Helper()
+	p, err := table.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := node.Artifact{MediaType: ocispec.MediaTypeImageManifest, Blobs: map[digest.Digest][]byte{}}
+	put := func(mediaType string, p []byte) ocispec.Descriptor {
+		a.Blobs[digest.FromBytes(p)] = p
+		return ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(p), Size: int64(len(p))}
+	}
+	config, err := json.Marshal(ocispec.Image{
+		Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		RootFS:   ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(p)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Manifest, err = json.Marshal(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: a.MediaType,
+		Config: put(ocispec.MediaTypeImageConfig, config), Layers: []ocispec.Descriptor{put(filetable.MediaTypeTableLayer, p)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// Somebody asks the facade for the manifest of another's model at a registry of his own, which
+// serves it. Nobody else's pull goes there, whatever it is called.
+func TestStrangerIsNotAsked(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	b := converttest.ModelPackRaw(converttest.Files(weights(220, 24<<20)))
+	want := digest.FromBytes(b.Files["model.gguf"].Data)
+	n.Upstream(t, "registry.good", n.Registry.Host)
+	n.Registry.Push(t, "library/model", "1", artifact(b))
+	evil := newStranger(t, n, "aaa.evil", artifact(b))
+	evil.hold = want
+
+	req, err := http.NewRequest(http.MethodHead, "http://"+n.Facade+"/v2/library/model/manifests/1?ns=aaa.evil", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("the stranger's request: %s", resp.Status)
+	}
+	mustPull(t, n, "ballast", "registry.good/library/model:1")
+	wantFiles(t, n, "registry.good/library/model:1", states(b))
+	if asked := evil.times(want); asked > 0 {
+		t.Errorf("the stranger's registry was asked for the weights %d times", asked)
+	}
+	if sent := n.Registry.Wire.BlobBytes()[want]; sent != 24<<20 {
+		t.Errorf("the good registry sent %d bytes of the weights, want all", sent)
+	}
+	// Nor does anything that has to be fetched later.
+	if err := os.Remove(object(n, want)); err != nil {
+		t.Fatal(err)
+	}
+	if out := n.Ballast("verify", "--repair"); out.Err != nil {
+		t.Errorf("repair: %v\n%s", out.Err, out.Output())
+	}
+	if !complete(n, b.Files["model.gguf"].Data) || evil.times(want) > 0 {
+		t.Errorf("after the repair: complete %t; the stranger was asked %d times", complete(n, b.Files["model.gguf"].Data), evil.times(want))
+	}
+}
+
+// A table of a stranger names the digest of a layer of a private image that is on the node. It gets
+// nothing of it, and learns nothing of it.
+func TestStrangerGetsNoContent(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	private := node.StartRegistry(t, t.TempDir())
+	n.Upstream(t, "private.test", private.Host)
+	image := node.Image(t, nil, []node.File{{Path: "secret", Mode: 0o644, Data: weights(221, 1<<20)}})
+	private.Push(t, "a/image", "1", image)
+	private.User, private.Password = "alice", "s3cret"
+	mustPull(t, n, "ballast", "private.test/a/image:1", "--user", "alice:s3cret")
+	var m ocispec.Manifest
+	if err := json.Unmarshal(image.Manifest, &m); err != nil {
+		t.Fatal(err)
+	}
+	layer := m.Layers[0]
+	for name, size := range map[string]int64{"right": layer.Size, "wrong": layer.Size + 1} {
+		table := &filetable.Table{
+			Version: filetable.Version,
+			Origin:  filetable.Origin{Format: "modelpack", Digest: digest.FromString(name), Mapping: 1},
+			Files: []filetable.File{{Path: "stolen", Type: filetable.TypeReg, Mode: 0o644, Size: size, Digest: layer.Digest,
+				Source: &filetable.Source{Blob: layer.Digest, Size: size}}},
+			Blobs: []filetable.Blob{{Digest: layer.Digest, Size: size}},
+		}
+		newStranger(t, n, name+".evil", tableImage(t, table))
+		for _, flags := range [][]string{nil, {"--local"}} {
+			out := n.Pull("ballast", name+".evil/x:1", flags...)
+			if out.Err == nil {
+				t.Errorf("%s size, %v: the pull succeeded", name, flags)
+			}
+			if name == "wrong" && strings.Contains(out.Output(), fmt.Sprint(layer.Size)) {
+				t.Errorf("the error tells the size: %s", out.Output())
+			}
+		}
+	}
+	if _, err := os.Stat(object(n, layer.Digest)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the layer is among the objects: %v", err)
+	}
+}
+
+// A model is read before it is complete, and a stranger's table has other chunks for the same file,
+// whose pull does not end. After the daemon was killed, containers of the model read what the
+// digest says, those that have the file open and those that have not, and the model is completed.
+func TestStrangerAfterRestart(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	b := converttest.ModelPackRaw(converttest.Files(weights(222, 96<<20)))
+	want := b.Files["model.gguf"].Data
+	ref := convertedModel(t, n, b)
+	repository, _, _ := strings.Cut(strings.TrimPrefix(ref, n.Registry.Host+"/"), ":")
+	evil := newStranger(t, n, "evil.test", lyingChunks(t, n, repository, want))
+	evil.hold = digest.FromBytes(want)
+
+	n.Registry.Wire.Link(2<<20, 5*time.Millisecond)
+	mustPull(t, n, "ballast", ref)
+	m := &lazyModel{node: n, ref: ref, want: want, path: filepath.Join(rootOf(t, n, ref), "model.gguf")}
+	if err := m.read(0, 4096); err != nil {
+		t.Fatal(err)
+	}
+	unopened := *m
+	unopened.path = filepath.Join(rootOf(t, n, ref), "model.gguf")
+	// The stranger's snapshot comes after the model's, and before it in the order of names.
+	for i := 0; lastSnapshot(t, n) < 9; i++ {
+		n.Registry.Push(t, "fill", fmt.Sprint(i), node.Image(t, nil, []node.File{{Path: "a", Mode: 0o644, Data: fmt.Append(nil, i)}}))
+		mustPull(t, n, "ballast", n.Registry.Ref("fill", fmt.Sprint(i)))
+	}
+	pulled := make(chan node.Result, 1)
+	go func() { pulled <- n.Pull("ballast", "evil.test/i:1") }()
+	waitFor(t, "the stranger's table to be refused", func() error {
+		if !logged(t, n, "model is shown when it is complete") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	n.Ballastd.Kill()
+	if out := <-pulled; out.Err == nil {
+		t.Error("the stranger's pull succeeded")
+	}
+	close(evil.free)
+	n.StartBallastd(t)
+	for _, at := range []int{64 << 20, 80 << 20, 90 << 20} {
+		if err := unopened.read(at, 4096); err != nil {
+			t.Errorf("file that was not open: %v", err)
+		}
+		if err := m.read(at, 4096); err != nil {
+			t.Errorf("file that was open: %v", err)
+		}
+	}
+	if m.complete() {
+		t.Error("the model was complete too early; the test proves nothing")
+	}
+	m.awaitComplete(t)
+	wantFiles(t, n, ref, states(b))
+}
+
+// lyingChunks returns an image of the table of a converted model in which the chunks of the file want
+// are those of other bytes. It has all blobs, with the other bytes in the place of the file.
+func lyingChunks(t *testing.T, n *node.Node, repository string, want []byte) node.Artifact {
+	t.Helper()
+	blob := func(d digest.Digest) []byte { return fetched(t, n, "/v2/"+repository+"/blobs/"+d.String()) }
+	var m ocispec.Manifest
+	if err := json.Unmarshal(fetched(t, n, "/v2/"+repository+"/manifests/1"), &m); err != nil {
+		t.Fatal(err)
+	}
+	table, err := filetable.Decode(blob(m.Layers[len(m.Layers)-1].Digest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lie := bytes.Clone(want)
+	for i := range lie {
+		lie[i] ^= 0x5a
+	}
+	blobs := map[digest.Digest][]byte{digest.FromBytes(want): lie}
+	lies := 0
+	for _, f := range table.Files {
+		switch {
+		case f.Digest == digest.FromBytes(want):
+			for i, c := range f.Source.Chunks {
+				f.Source.Chunks[i].Digest = digest.FromBytes(lie[c.Offset : c.Offset+c.Size])
+				lies++
+			}
+		case f.Source != nil && f.Source.Blob != "":
+			blobs[f.Source.Blob] = blob(f.Source.Blob)
+		}
+	}
+	if lies == 0 {
+		t.Fatal("the file has no chunks; the test proves nothing")
+	}
+	a := tableImage(t, table)
+	for d, p := range blobs {
+		a.Blobs[d] = p
+	}
+	return a
+}
+
+// lastSnapshot returns the highest id of a snapshot so far.
+func lastSnapshot(t *testing.T, n *node.Node) (last int) {
+	t.Helper()
+	es, err := os.ReadDir(filepath.Join(n.Root(), "snapshots"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range es {
+		if id, err := strconv.Atoi(e.Name()); err == nil {
+			last = max(last, id)
+		}
+	}
+	return last
+}

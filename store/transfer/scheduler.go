@@ -168,8 +168,8 @@ func (f *Flow) rest() {
 // Urgent work has slots of its own. All others are given to the more urgent work first, then to
 // sources that were not seen to be slow, and then to the source that holds fewest. A slot that waits
 // for longer than patience takes one from the source that holds most, if that is at least two more than
-// its own has; if all have their share, from a source whose slot brings less than MinRate. What is
-// taken is revoked: its context ends. So a source never keeps more than half of a pool while another waits, whatever it lets hang.
+// its own has; if all have their share, from a source whose slot brings less than MinRate. Of a source
+// that was seen to be slow it takes one at once. What is taken is revoked: its context ends. So a source never keeps more than half of a pool while another waits, whatever it lets hang.
 //
 // Work in the background gives way at once to whoever waits, and where the pool is quiet to all that
 // runs and brings something; after the time aging it is served all the same, one slot for each source.
@@ -207,6 +207,7 @@ type Slot struct {
 	granted chan struct{} // closed when it is held
 	since   time.Time     // that it waits, or is held
 	aged    bool          // it was served although other work runs
+	took    bool          // it took a slot of a slow source while it waited
 	revoked string        // the source that gets it; empty: not revoked
 	seen    int64         // bytes at the time seenAt
 	seenAt  time.Time
@@ -215,13 +216,7 @@ type Slot struct {
 
 // Acquire waits for a slot for work that source pays for (Source.Key). Its error is that of ctx.
 func (p *Pool) Acquire(ctx context.Context, f *Flow, source string) (*Slot, error) {
-	sl := &Slot{pool: p, flow: f, source: source, granted: make(chan struct{})}
-	sl.Context, sl.cancel = context.WithCancelCause(ctx)
-	p.s.mu.Lock()
-	sl.since = time.Now()
-	p.waiting = append(p.waiting, sl)
-	p.dispatch()
-	p.s.mu.Unlock()
+	sl := p.ask(ctx, f, source)
 	select {
 	case <-sl.granted:
 	case <-ctx.Done():
@@ -232,6 +227,33 @@ func (p *Pool) Acquire(ctx context.Context, f *Flow, source string) (*Slot, erro
 		sl.Buf = p.buffer()
 	}
 	return sl, nil
+}
+
+// ask returns a slot that waits, or is granted already.
+func (p *Pool) ask(ctx context.Context, f *Flow, source string) *Slot {
+	sl := &Slot{pool: p, flow: f, source: source, granted: make(chan struct{}), since: time.Now()}
+	sl.Context, sl.cancel = context.WithCancelCause(ctx)
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	p.waiting = append(p.waiting, sl)
+	p.dispatch()
+	return sl
+}
+
+// With calls f with a slot, again with another one when the slot was revoked meanwhile.
+func (p *Pool) With(ctx context.Context, flow *Flow, payer func() string, f func(*Slot) error) error {
+	for {
+		sl, err := p.Acquire(ctx, flow, payer())
+		if err != nil {
+			return err
+		}
+		err = f(sl)
+		again := err != nil && ctx.Err() == nil && sl.Revoked()
+		sl.Release()
+		if !again {
+			return err
+		}
+	}
 }
 
 // buffer returns memory for a slot that was granted. There is never more of it than slots.
@@ -250,13 +272,7 @@ func (p *Pool) buffer() []byte {
 
 // Try is Acquire for who does not wait: it returns nil if no slot can be had now.
 func (p *Pool) Try(ctx context.Context, f *Flow, source string) *Slot {
-	sl := &Slot{pool: p, flow: f, source: source, granted: make(chan struct{})}
-	sl.Context, sl.cancel = context.WithCancelCause(ctx)
-	p.s.mu.Lock()
-	sl.since = time.Now()
-	p.waiting = append(p.waiting, sl)
-	p.dispatch()
-	p.s.mu.Unlock()
+	sl := p.ask(ctx, f, source)
 	select {
 	case <-sl.granted:
 		return sl
@@ -323,6 +339,11 @@ func (p *Pool) dispatch() {
 	if slices.ContainsFunc(p.waiting, func(w *Slot) bool { return w.flow.now() != Background }) ||
 		p.quiet && slices.ContainsFunc(p.held, func(h *Slot) bool { return h.flow.now() == Urgent && !h.slow }) {
 		p.yield(false)
+	}
+	for _, w := range p.waiting {
+		if !w.took && !p.s.slow[w.source] && (w.flow.now() != Background || !p.s.paused) {
+			w.took = p.take(w, func(h *Slot, n, mine int) bool { return p.s.slow[h.source] && n > mine })
+		}
 	}
 	if len(p.waiting) > 0 && !p.ticking {
 		p.ticking = true
@@ -426,7 +447,7 @@ func (p *Pool) tick() {
 	}
 	for _, w := range p.waiting {
 		if now.Sub(w.since) >= patience && (w.flow.now() != Background || !p.s.paused) {
-			p.take(w)
+			p.take(w, func(h *Slot, n, mine int) bool { return !p.costly && n >= mine+2 || h.slow && n > mine })
 		}
 	}
 	p.dispatch()
@@ -444,8 +465,9 @@ func (s *Scheduler) judge(h *Slot) {
 	}
 }
 
-// take revokes a slot for w, if that is just: the youngest of a flow, see Ordered.
-func (p *Pool) take(w *Slot) {
+// take revokes a slot of another source for w, if there is one that may be taken: of a source with n slots,
+// when that of w has mine. Of a flow the youngest goes, see Ordered.
+func (p *Pool) take(w *Slot, may func(h *Slot, n, mine int) bool) bool {
 	mine := p.share(w)
 	var victim *Slot
 	var most int
@@ -454,14 +476,15 @@ func (p *Pool) take(w *Slot) {
 			continue
 		}
 		n := p.count(w, h.source)
-		if (!p.costly && n >= mine+2 || h.slow && n > mine) && n > most {
+		if n > most && may(h, n, mine) {
 			victim, most = h, n
 		}
 	}
 	for _, h := range slices.Backward(p.held) {
 		if victim != nil && h.flow.whole() == victim.flow.whole() && (h.flow.now() == Urgent) == (w.flow.now() == Urgent) && h.revoked == "" {
 			h.revoke(w.source)
-			return
+			return true
 		}
 	}
+	return false
 }

@@ -159,25 +159,19 @@ func (s *Sources) better(than map[string]bool) bool {
 }
 
 // took notes that bytes of a source are used.
-func (s *Sources) took(src Source, private bool) {
+func (s *Sources) took(key string, private bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gave == nil {
 		s.gave = map[string]bool{}
 	}
-	s.gave[src.Key()] = s.gave[src.Key()] || private
+	s.gave[key] = s.gave[key] || private
 }
 
 // Took notes that bytes of what other brought are used.
 func (s *Sources) Took(other *Sources) {
-	gave := other.Gave()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gave == nil {
-		s.gave = map[string]bool{}
-	}
-	for key, private := range gave {
-		s.gave[key] = s.gave[key] || private
+	for key, private := range other.Gave() {
+		s.took(key, private)
 	}
 }
 

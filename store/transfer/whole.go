@@ -72,7 +72,7 @@ func (w *Whole) try(ctx context.Context, src Source, hold *Slot, buf []byte, off
 	if w.at += n; err != nil {
 		return err
 	}
-	w.From.took(src, IsPrivate(w.body))
+	w.From.took(src.Key(), IsPrivate(w.body))
 	m, err := w.read(hold.Context, w.body, buf, hold)
 	w.at += int64(m)
 	return err

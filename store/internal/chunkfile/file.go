@@ -285,22 +285,10 @@ func (f *File) spawn(work func(context.Context), st *stage) bool {
 
 // bring calls land with a buffer, again when that is revoked.
 func (f *File) bring(ctx context.Context, flow *transfer.Flow, land func(*transfer.Slot) error) error {
-	for {
-		sl, err := f.set.Scheduler.Buffers.Acquire(ctx, flow, f.Sources.Payer())
-		if err != nil {
-			return err
-		}
-		err = land(sl)
-		again := err != nil && ctx.Err() == nil && sl.Revoked()
-		sl.Release()
-		if !again {
-			return err
-		}
-	}
+	return f.set.Scheduler.Buffers.With(ctx, flow, f.Sources.Payer, land)
 }
 
-// Fill brings all of the file and hands its groups to use, in order. Others may bring some of it. received
-// counts what is brought.
+// Fill brings all of the file and hands its groups to use, in order. Others may bring some of it.
 func (f *File) Fill(ctx context.Context, flow *transfer.Flow, use func([]byte) error) error {
 	st, err := f.open()
 	if err != nil {

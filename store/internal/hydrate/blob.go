@@ -234,18 +234,7 @@ func (b *blobFetch) publish(files ...*chunkfile.File) error {
 // small brings files that lie next to each other with one request. A file that a reader brings meanwhile
 // is brought twice.
 func (b *blobFetch) small(ctx context.Context) error {
-	for {
-		sl, err := b.e.Scheduler.Buffers.Acquire(ctx, b.flow, b.sources.Payer())
-		if err != nil {
-			return err
-		}
-		err = b.smallOnce(sl)
-		again := err != nil && sl.Revoked() && ctx.Err() == nil
-		sl.Release()
-		if !again {
-			return err
-		}
-	}
+	return b.e.Scheduler.Buffers.With(ctx, b.flow, b.sources.Payer, b.smallOnce)
 }
 
 func (b *blobFetch) smallOnce(sl *transfer.Slot) error {
@@ -422,19 +411,9 @@ func (b *blobFetch) streamWhole(ctx context.Context, p *staging.Partial, consume
 		b.bytes.Add(n)
 		return consume(chunk)
 	}
-	for i := 0; i < p.Chunks(); {
-		sl, err := b.e.Scheduler.Buffers.Acquire(ctx, b.flow, b.sources.Payer())
-		if err != nil {
+	for i := range p.Chunks() {
+		if err := b.e.Scheduler.Buffers.With(ctx, b.flow, b.sources.Payer, func(sl *transfer.Slot) error { return one(i, sl) }); err != nil {
 			return err
-		}
-		err = one(i, sl)
-		revoked := err != nil && sl.Revoked() && ctx.Err() == nil
-		sl.Release()
-		if err != nil && !revoked {
-			return err
-		}
-		if !revoked {
-			i++
 		}
 	}
 	return nil

@@ -172,7 +172,8 @@ func (f *Flow) rest() {
 // that was seen to be slow it takes one at once. What is taken is revoked: its context ends. So a source never keeps more than half of a pool while another waits, whatever it lets hang.
 //
 // Work in the background gives way at once to whoever waits, and where the pool is quiet to all that
-// runs and brings something; after the time aging it is served all the same, one slot for each source.
+// runs and brings something; after the time aging it is served beside the work of other sources all the
+// same, one slot for each source.
 type Pool struct {
 	s          *Scheduler
 	size       int  // slots of work that is not urgent
@@ -332,7 +333,7 @@ func (p *Pool) dispatch() {
 		}
 		p.waiting = drop(p.waiting, best)
 		p.held = append(p.held, best)
-		best.aged = best.flow.now() == Background && p.busy(now)
+		best.aged = best.flow.now() == Background && p.busy("", now)
 		best.since, best.seenAt = now, now
 		close(best.granted)
 	}
@@ -413,7 +414,7 @@ func (p *Pool) admits(w *Slot, now time.Time) bool {
 		if p.s.paused || held[Background] >= p.background {
 			return false
 		}
-		if p.quiet && p.busy(now) && (now.Sub(w.since) < aging || p.share(w) > 0) {
+		if p.quiet && (p.busy(w.source, now) || p.busy("", now) && (now.Sub(w.since) < aging || p.share(w) > 0)) {
 			return false
 		}
 	}
@@ -421,14 +422,12 @@ func (p *Pool) admits(w *Slot, now time.Time) bool {
 	return n < p.size || n < p.size+p.first && p.share(w) == 0
 }
 
-// busy says whether work that is not in the background runs and brings something, or waits.
-func (p *Pool) busy(now time.Time) bool {
-	for _, h := range p.held {
-		if h.flow.now() != Background && !h.slow {
-			return true
-		}
-	}
-	return slices.ContainsFunc(p.waiting, func(w *Slot) bool { return w.flow.now() != Background && now.Sub(w.since) < aging })
+// busy says whether work of a source, or of any if it is empty, that is not in the background runs and
+// brings something, or waits.
+func (p *Pool) busy(source string, now time.Time) bool {
+	of := func(sl *Slot) bool { return sl.flow.now() != Background && (source == "" || sl.source == source) }
+	return slices.ContainsFunc(p.held, func(h *Slot) bool { return of(h) && !h.slow }) ||
+		slices.ContainsFunc(p.waiting, func(w *Slot) bool { return of(w) && now.Sub(w.since) < aging })
 }
 
 // tick looks after those who wait.

@@ -183,6 +183,15 @@ func TestBackground(t *testing.T) {
 		if n := held(s.Places, "model"); n != 1 {
 			t.Errorf("beside a reader for long: %d", n)
 		}
+		own, ended := context.WithCancel(ctx)
+		var same sync.WaitGroup
+		holdAll(own, &same, s.Places, s.NewFlow(Urgent), "model", 1, 100<<20)
+		time.Sleep(time.Minute)
+		if n := held(s.Places, "model"); n != 1 && n != 2 { // the reader's, and what was served before it came
+			t.Errorf("beside a reader of the same model: %d", n)
+		}
+		ended()
+		same.Wait()
 		back.Promote(Soon)
 		time.Sleep(time.Millisecond)
 		if n := held(s.Places, "model"); n != 8 {

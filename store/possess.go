@@ -118,7 +118,8 @@ func privateTo(p hydrate.Publication) []string {
 	if p.From == nil {
 		return nil
 	}
-	gave, private := p.From.Gave(), len(p.From.Gave()) == 0
+	gave := p.From.Gave()
+	private := len(gave) == 0 // all of it was staged before
 	for _, with := range gave {
 		private = private || with
 	}

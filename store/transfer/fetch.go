@@ -127,12 +127,8 @@ func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
 		if err != nil && ctx.Err() != nil && !final(err) {
 			err = context.Cause(ctx) // rather than what the source makes of it
 		}
-		if errors.Is(err, context.Canceled) && ctx.Err() == nil {
-			err = fmt.Errorf("%w: %s", errdefs.ErrUnavailable, err) // of the source's own
-		}
-		if n > 0 {
-			r.have += n
-		}
+		err = Foreign(ctx, err)
+		r.have += n
 	}()
 	rest, at := r.buf[r.have:], r.off+int64(r.have)
 	body, start, err := src.Fetch(ctx, r.Blob, r.Size, at, int64(len(rest)))

@@ -58,20 +58,15 @@ const (
 // Sources are where a blob can be had. They belong to those who ask for the blob, and more can ask
 // while it is on its way. The zero value has none.
 type Sources struct {
-	mu     sync.Mutex // guards what follows
-	askers []asker    // in the order in which they came
-	health map[string]health
-	gave   map[string]bool // by key, those that bytes came from: whether with credentials
+	mu     sync.Mutex           // guards what follows
+	askers []asker              // in the order in which they came
+	bad    map[string]time.Time // by key: asked after the others before then
+	gave   map[string]bool      // by key, those that bytes came from: whether with credentials
 }
 
 type asker struct {
 	name string
 	list []Source
-}
-
-type health struct {
-	badUntil time.Time // asked last before then
-	slow     bool      // it is only slow
 }
 
 // Set says where somebody has the blob from, in order; what he said before counts no more.
@@ -106,7 +101,7 @@ func (s *Sources) Order() []Source {
 			switch key := src.Key(); {
 			case seen[key]:
 				continue
-			case s.health[key].badUntil.After(now):
+			case s.bad[key].After(now):
 				bad = append(bad, src)
 			default:
 				good = append(good, src)
@@ -115,7 +110,7 @@ func (s *Sources) Order() []Source {
 		}
 	}
 	slices.SortStableFunc(bad, func(a, b Source) int { // the wrong ones last
-		return s.health[a.Key()].badUntil.Compare(s.health[b.Key()].badUntil)
+		return s.bad[a.Key()].Compare(s.bad[b.Key()])
 	})
 	return append(good, bad...)
 }
@@ -129,18 +124,18 @@ func (s *Sources) Payer() string {
 }
 
 // Blame says that a source brought wrong bytes.
-func (s *Sources) Blame(src Source) { s.bad(src, wrongFor, false) }
+func (s *Sources) Blame(src Source) { s.demote(src, wrongFor) }
 
 // slowed says that a source is slow, if another one may be better.
-func (s *Sources) slowed(src Source) { s.bad(src, slowFor, true) }
+func (s *Sources) slowed(src Source) { s.demote(src, slowFor) }
 
-func (s *Sources) bad(src Source, d time.Duration, slow bool) {
+func (s *Sources) demote(src Source, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.health == nil {
-		s.health = map[string]health{}
+	if s.bad == nil {
+		s.bad = map[string]time.Time{}
 	}
-	s.health[src.Key()] = health{badUntil: time.Now().Add(d), slow: slow}
+	s.bad[src.Key()] = time.Now().Add(d)
 }
 
 // better says whether there is a source that nothing bad is known of, other than those.
@@ -150,7 +145,7 @@ func (s *Sources) better(than map[string]bool) bool {
 	now := time.Now()
 	for _, a := range s.askers {
 		for _, other := range a.list {
-			if !than[other.Key()] && !s.health[other.Key()].badUntil.After(now) {
+			if !than[other.Key()] && !s.bad[other.Key()].After(now) {
 				return true
 			}
 		}

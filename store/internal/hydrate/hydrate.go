@@ -272,7 +272,7 @@ func (e *Engine) missing(h *hydration, t *filetable.Table, places map[digest.Dig
 	var missing []int
 	for i := range h.targets {
 		target := &h.targets[i]
-		ok, err := e.HasTarget(target, places, from)
+		ok, err := e.hasTarget(target, places, from)
 		if err != nil {
 			return nil, err
 		}
@@ -298,9 +298,9 @@ func (t *Target) rank() int64 {
 	return t.Blob.Size
 }
 
-// HasTarget says whether what a target brings is there; of fragments, places has those that are
+// hasTarget says whether what a target brings is there; of fragments, places has those that are
 // needed still.
-func (e *Engine) HasTarget(t *Target, places map[digest.Digest][]staging.Piece, from *transfer.Sources) (bool, error) {
+func (e *Engine) hasTarget(t *Target, places map[digest.Digest][]staging.Piece, from *transfer.Sources) (bool, error) {
 	if t.Blob.Archive == filetable.ArchiveFragments {
 		return places[t.Blob.Digest] == nil, nil
 	}

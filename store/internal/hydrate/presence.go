@@ -12,7 +12,7 @@ func (e *Engine) Presence(t *filetable.Table) (total, done int64, err error) {
 	for _, target := range Plan(t, "") {
 		total += target.Blob.Size
 		// An object of another size than the table says is of no use.
-		if ok, err := e.HasTarget(&target, places, nil); ok && err == nil {
+		if ok, err := e.hasTarget(&target, places, nil); ok && err == nil {
 			done += target.Blob.Size
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
+	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -368,7 +369,7 @@ func TestFlippedBits(t *testing.T) {
 					}
 				}
 			}
-			if left, _ := filepath.Glob(metaPath + asideInfix + "*"); len(left) > 0 {
+			if left, _ := boltfile.SetAside(metaPath); len(left) > 0 {
 				aside++
 			}
 			n.stop(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
+	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
@@ -204,7 +205,7 @@ func (s *Snapshotter) Doubts(ctx context.Context) (Doubts, error) {
 		return Doubts{}, err
 	}
 	d := Doubts{Problems: problems(found)}
-	if d.Aside, err = filepath.Glob(filepath.Join(s.root, metadataName+asideInfix+"*")); err != nil {
+	if d.Aside, err = boltfile.SetAside(filepath.Join(s.root, metadataName)); err != nil {
 		return Doubts{}, err
 	}
 	d.Unknown, err = s.gone(ctx, nil)

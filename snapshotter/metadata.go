@@ -1,6 +1,7 @@
 package snapshotter
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/containerd/containerd/v2/core/metadata/boltutil"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"go.etcd.io/bbolt"
@@ -21,12 +23,6 @@ const metadataName = "metadata.db"
 
 // lockTimeout is how long is waited for another process to close the metadata.
 const lockTimeout = 10 * time.Second
-
-// asideInfix and asideTime make the name of metadata that was set aside.
-const (
-	asideInfix = ".damaged-"
-	asideTime  = "20060102T150405Z"
-)
 
 // The names that overlay's metadata has in its database.
 // https://github.com/containerd/containerd/blob/v2.4.2/core/snapshots/storage/bolt.go
@@ -50,7 +46,7 @@ func prepareMetadata(root string, log *slog.Logger) (unsure bool, err error) {
 	path := filepath.Join(root, metadataName)
 	db, damage, err := openMetadata(path)
 	if damage != nil {
-		aside := path + asideInfix + time.Now().UTC().Format(asideTime)
+		aside := boltfile.Aside(path)
 		if err := os.Rename(path, aside); err != nil {
 			return false, err
 		}
@@ -114,7 +110,7 @@ func openMetadata(path string) (db *bbolt.DB, damage, err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
-	if damage := checkBolt(p); damage != nil {
+	if damage := boltfile.Walk(bytes.NewReader(p), int64(len(p)), nil); damage != nil {
 		return nil, damage, nil
 	}
 	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout}); err != nil {

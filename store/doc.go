@@ -8,16 +8,18 @@
 // Imports go down only; TestLayout compares this picture with the code. The store itself is policy: it
 // joins the parts, and nobody below knows of it.
 //
-//	store      : hydrate chunkfile object meta staging transfer filetable verify
+//	store      : hydrate chunkfile object meta staging transfer filetable verify boltfile
 //	hydrate    : chunkfile meta staging transfer filetable verify
 //	chunkfile  : staging transfer filetable verify
 //	object     : meta filetable verify
-//	meta       : filetable
+//	meta       : filetable boltfile
 //	staging    : filetable
 //	transfer   :
 //	filetable  : verify
 //	verify     :
+//	boltfile   :
 //
+//	boltfile   databases that may be damaged, read as bytes
 //	verify     the one comparison of digests
 //	filetable  what a parser makes of a format: pure data
 //	transfer   where bytes come from, and who may have them brought when

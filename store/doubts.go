@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
-	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/internal/object"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -95,7 +95,7 @@ type Doubts struct {
 
 // Doubts returns what the store does not believe.
 func (s *Store) Doubts(ctx context.Context) (d Doubts, err error) {
-	if d.SetAside, err = meta.SetAside(s.dbPath()); err != nil {
+	if d.SetAside, err = boltfile.SetAside(s.dbPath()); err != nil {
 		return d, err
 	}
 	if d.Rebuilt, err = s.db.Rebuilt(); err != nil {

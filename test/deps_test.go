@@ -21,14 +21,15 @@ const module = "github.com/ballast-dev/ballast"
 // of its own, with the reason.
 const depsRules = `
 store/verify              :
+store/boltfile            :
 store/filetable           : store/verify
 store/transfer            :
 store/internal/staging    : store/filetable
-store/internal/meta       : store/filetable
+store/internal/meta       : store/boltfile store/filetable
 store/internal/object     : store/filetable store/internal/meta store/verify
 store/internal/chunkfile  : store/filetable store/internal/staging store/transfer store/verify
 store/internal/hydrate    : store/filetable store/internal/chunkfile store/internal/meta store/internal/staging store/transfer store/verify
-store                     : store/filetable store/internal/chunkfile store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
+store                     : store/boltfile store/filetable store/internal/chunkfile store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
 store/storetest           : store store/filetable store/transfer
 convert/mediatype         : store/filetable
 convert/chunked           : convert/mediatype store/filetable store/verify
@@ -50,7 +51,7 @@ convert/remote            : convert convert/contentrange convert/mediatype store
 convert/registry          : convert convert/carton convert/image convert/mediatype convert/ollama convert/remote store store/filetable store/transfer store/verify
 convert/push              : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
-snapshotter               : snapshotter/tree store store/filetable store/verify
+snapshotter               : snapshotter/tree store store/boltfile store/filetable store/verify
 snapshotter/tree          : store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
 snapshotter/lazy          : snapshotter/lazy/fdstore store/verify

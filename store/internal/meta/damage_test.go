@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -99,7 +100,7 @@ func TestSoundIsBelieved(t *testing.T) {
 		for range 3 {
 			reopen(t, path, true).Close()
 		}
-		if aside, err := SetAside(path); len(aside) > 0 || err != nil {
+		if aside, err := boltfile.SetAside(path); len(aside) > 0 || err != nil {
 			t.Errorf("%d objects: set aside as %v, %v", objects, aside, err)
 		}
 	}
@@ -162,7 +163,7 @@ func TestDamagedIsRebuilt(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				aside, err := SetAside(path)
+				aside, err := boltfile.SetAside(path)
 				if err != nil || at.IsZero() != (len(aside) == 0) {
 					t.Fatalf("try %d: rebuilt %v, set aside %v, %v", i, at, aside, err)
 				}
@@ -262,7 +263,7 @@ func TestOtherSchemaIsRefused(t *testing.T) {
 	if _, err := Open(path, Options{Expected: true, Log: quiet}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("got %v", err)
 	}
-	if aside, _ := SetAside(path); len(aside) > 0 {
+	if aside, _ := boltfile.SetAside(path); len(aside) > 0 {
 		t.Errorf("set aside: %v", aside)
 	}
 }

@@ -40,8 +40,8 @@
 //
 // # Doubt
 //
-// Open reads the whole file, page by page, before bbolt maps it: a damaged database makes bbolt panic,
-// loop or fault, and a record that was changed can name other objects than those that are needed. The
+// Open reads the whole file (package boltfile) before bbolt maps it: a record that was changed can name
+// other objects than those that are needed. The
 // checksum of a value (CRC-32C, 4 bytes, big endian) is over its bucket, its key and its JSON.
 //
 //	sound   ──────────────────────────────────────▶ open

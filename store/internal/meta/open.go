@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/boltfile"
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -86,24 +87,18 @@ func doubt(path string, o Options) error {
 	if err != nil || info.Size() == 0 && !o.Expected {
 		return err
 	}
-	problem := sound(f)
+	problem := sound(f, info.Size())
 	if !errdefs.IsDataLoss(problem) {
 		return problem
 	}
-	aside := path + damagedInfix + time.Now().UTC().Format("20060102T150405.000Z")
-	records := salvage(f)
+	aside := boltfile.Aside(path)
+	records := salvage(f, info.Size())
 	o.Log.Error("the database is damaged; it is set aside, and what is missing is found out again", "path", aside, "records", len(records), "err", problem)
 	if err := os.Link(path, aside); err != nil {
 		return err
 	}
 	return replace(path, records)
 }
-
-// damagedInfix is between the name of a database and the time when it was set aside.
-const damagedInfix = ".damaged-"
-
-// SetAside returns the paths of damaged databases that were set aside, oldest first.
-func SetAside(path string) ([]string, error) { return filepath.Glob(path + damagedInfix + "*") }
 
 // lock takes the lock that bbolt takes, without waiting long. Closing the file gives it back.
 func lock(f *os.File) error {
@@ -120,15 +115,18 @@ func lock(f *os.File) error {
 
 // sound returns errdefs.ErrDataLoss if something is wrong with the file, down to the checksums of the
 // records. A database of another schema is sound if its pages are.
-func sound(f *os.File) error {
+func sound(f *os.File, size int64) error {
 	var seen []byte
 	var wrong error
-	err := walk(f, func(bucket, key, value []byte) {
+	err := boltfile.Walk(f, size, func(path [][]byte, key, value []byte) {
 		switch {
-		case bytes.Equal(bucket, bucketMeta) && string(key) == keyVersion:
+		case len(path) > 1 || (len(path) == 0) != (value == nil): // all buckets are at the top, and nothing else
+			wrong = fmt.Errorf("%q/%q is not of the schema: %w", path, key, errdefs.ErrDataLoss)
+		case len(path) == 0:
+		case bytes.Equal(path[0], bucketMeta) && string(key) == keyVersion:
 			seen = bytes.Clone(value)
-		case isSealed(bucket):
-			if _, err := unseal(bucket, key, value); err != nil {
+		case isSealed(path[0]):
+			if _, err := unseal(path[0], key, value); err != nil {
 				wrong = err
 			}
 		}
@@ -156,11 +154,11 @@ func isSealed(bucket []byte) bool {
 type salvaged struct{ bucket, key, value []byte }
 
 // salvage returns the records that are whole. The index of chunks is left out: it only saves fetching.
-func salvage(f *os.File) (records []salvaged) {
-	_ = walk(f, func(bucket, key, value []byte) {
-		if isSealed(bucket) {
-			if _, err := unseal(bucket, key, value); err == nil {
-				records = append(records, salvaged{bytes.Clone(bucket), bytes.Clone(key), bytes.Clone(value)})
+func salvage(f *os.File, size int64) (records []salvaged) {
+	_ = boltfile.Walk(f, size, func(path [][]byte, key, value []byte) {
+		if len(path) == 1 && isSealed(path[0]) {
+			if _, err := unseal(path[0], key, value); err == nil {
+				records = append(records, salvaged{bytes.Clone(path[0]), bytes.Clone(key), bytes.Clone(value)})
 			}
 		}
 	})

@@ -1,0 +1,277 @@
+package boltfile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"slices"
+
+	"github.com/containerd/errdefs"
+)
+
+const (
+	headerLen  = 16 // bytes, of a page and of a bucket
+	elementLen = 16
+	metaLen    = 64
+
+	metaMagic   = 0xED0CDAED
+	metaVersion = 2
+
+	flagBranch   = 0x01 // of a page
+	flagLeaf     = 0x02
+	flagFreelist = 0x10
+	flagBucket   = 0x01 // of a leaf's element
+
+	noFreelist = 1<<64 - 1 // the freelist is not kept
+	longList   = 1<<16 - 1 // the count did not fit into the header
+
+	minPageSize = 512
+	maxPageSize = 64 << 10
+	maxPage     = 1 << 30 // bytes of a page with its overflow; ours have a few KiB, a large table some MiB
+
+	maxProblems = 10 // that are named
+)
+
+var native = binary.NativeEndian
+
+// Walk reads every page of a file of size bytes that is in use, in its newest state, and calls record,
+// if not nil, for each value of a bucket, and with a nil value for each bucket in another. path has the
+// names of the buckets around it. The bytes are valid until record returns.
+//
+// It returns errdefs.ErrDataLoss, saying what is wrong, unless every page is used or free, once, and
+// what is in the pages that are used is in order. It stops at nothing that can be left out, so that what
+// is whole can be saved. An empty file is that of a new database. Other errors are about reading.
+func Walk(f io.ReaderAt, size int64, record func(path [][]byte, key, value []byte)) error {
+	if size == 0 {
+		return nil
+	}
+	if record == nil {
+		record = func([][]byte, []byte, []byte) {}
+	}
+	w := &walker{f: f, record: record}
+	root, free, err := w.meta()
+	if err != nil {
+		return err
+	}
+	if there := uint64(size) / w.pageSize; w.pages < 2 || w.pages > there {
+		w.bad("it is shorter than its %d pages", w.pages)
+		w.pages = max(2, there)
+	}
+	w.seen = make([]bool, w.pages)
+	w.seen[0], w.seen[1] = true, true
+	w.tree(root, nil, nil, nil)
+	if free != noFreelist {
+		w.freelist(free)
+		if unused := slices.Index(w.seen, false); unused >= 0 && len(w.problems) == 0 {
+			w.bad("page %d is neither used nor free", unused)
+		}
+	}
+	return errors.Join(w.problems...)
+}
+
+// A walker is the state of one Walk.
+type walker struct {
+	f               io.ReaderAt
+	pageSize, pages uint64
+	seen            []bool // pages that are used or free
+	problems        []error
+	record          func(path [][]byte, key, value []byte)
+}
+
+func (w *walker) bad(format string, a ...any) {
+	if len(w.problems) < maxProblems {
+		w.problems = append(w.problems, fmt.Errorf(format+": %w", append(a, errdefs.ErrDataLoss)...))
+	}
+}
+
+// meta finds the valid description of the later transaction, and returns the pages of the bucket of
+// buckets and of the freelist.
+func (w *walker) meta() (root, free uint64, err error) {
+	var latest []byte
+	for at := int64(0); at <= maxPageSize; at = max(minPageSize, 2*at) { // the first, and where the second can be
+		p := make([]byte, headerLen+metaLen)
+		if _, err := w.f.ReadAt(p, at); err == io.EOF {
+			break
+		} else if err != nil {
+			return 0, 0, err
+		}
+		m := p[headerLen:]
+		sum := fnv.New64a()
+		sum.Write(m[:metaLen-8])
+		pageSize := int64(native.Uint32(m[8:]))
+		switch {
+		case native.Uint32(m) != metaMagic || native.Uint32(m[4:]) != metaVersion || native.Uint64(m[metaLen-8:]) != sum.Sum64():
+		case pageSize < minPageSize || pageSize > maxPageSize || at != 0 && at != pageSize:
+		case latest == nil || native.Uint64(m[48:]) > native.Uint64(latest[48:]):
+			latest = m
+		}
+	}
+	if latest == nil {
+		return 0, 0, fmt.Errorf("no page describes the file: %w", errdefs.ErrDataLoss)
+	}
+	w.pageSize, w.pages = uint64(native.Uint32(latest[8:])), native.Uint64(latest[40:])
+	return native.Uint64(latest[16:]), native.Uint64(latest[32:]), nil
+}
+
+// page returns a page with its overflow, which nobody else may have; nil if that can not be.
+func (w *walker) page(id uint64) []byte {
+	if id >= w.pages {
+		w.bad("page %d of %d is not there", id, w.pages)
+		return nil
+	}
+	head := make([]byte, headerLen)
+	if _, err := w.f.ReadAt(head, int64(id*w.pageSize)); err != nil {
+		w.bad("page %d: %v", id, err)
+		return nil
+	}
+	n := uint64(native.Uint32(head[12:])) + 1
+	if native.Uint64(head) != id || n > w.pages-id || n*w.pageSize > maxPage {
+		w.bad("page %d says that it is %d and has %d pages", id, native.Uint64(head), n)
+		return nil
+	}
+	if slices.Contains(w.seen[id:id+n], true) {
+		w.bad("page %d, or one of the %d that belong to it, is used twice", id, n-1)
+		return nil
+	}
+	for i := range n {
+		w.seen[id+i] = true
+	}
+	p := make([]byte, n*w.pageSize)
+	if _, err := w.f.ReadAt(p, int64(id*w.pageSize)); err != nil {
+		w.bad("page %d: %v", id, err)
+		return nil
+	}
+	return p
+}
+
+// tree walks the pages of a bucket from one on. Its keys are from low on and below high, where those
+// are not nil.
+func (w *walker) tree(id uint64, path [][]byte, low, high []byte) {
+	p := w.page(id)
+	if p == nil {
+		return
+	}
+	switch flags := native.Uint16(p[8:]); flags {
+	case flagLeaf:
+		w.leaf(p, path, low, high, false)
+	case flagBranch:
+		w.branch(p, path, low, high)
+	default:
+		w.bad("page %d has flags %#x", id, flags)
+	}
+}
+
+// An element is one of a page.
+type element struct {
+	ordered bool   // its key is where it has to be
+	flags   uint32 // of a leaf
+	page    uint64 // of a branch
+	key     []byte
+	value   []byte // of a leaf
+}
+
+// elements returns the elements that are in a page.
+func (w *walker) elements(p, low, high []byte) (all []element) {
+	branch := native.Uint16(p[8:]) == flagBranch
+	var last []byte
+	for i := range uint64(native.Uint16(p[10:])) {
+		at := headerLen + i*elementLen
+		if at+elementLen > uint64(len(p)) {
+			w.bad("element %d is not in its page", i)
+			break
+		}
+		head := p[at:][:elementLen]
+		var e element
+		var position, key, value uint32
+		if branch {
+			position, key, e.page = native.Uint32(head), native.Uint32(head[4:]), native.Uint64(head[8:])
+		} else {
+			e.flags, position, key, value = native.Uint32(head), native.Uint32(head[4:]), native.Uint32(head[8:]), native.Uint32(head[12:])
+		}
+		from := at + uint64(position)
+		to := from + uint64(key) + uint64(value)
+		if to > uint64(len(p)) {
+			w.bad("element %d ends at %d of %d", i, to, len(p))
+			continue
+		}
+		e.key, e.value = p[from:][:key], p[from+uint64(key):to]
+		e.ordered = string(e.key) >= string(low) && (high == nil || string(e.key) < string(high)) && (last == nil || string(e.key) > string(last))
+		if e.ordered {
+			last = e.key
+		} else {
+			w.bad("key %q is not in order", e.key)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+func (w *walker) branch(p []byte, path [][]byte, low, high []byte) {
+	// What is below a wrong key is in no page that could be trusted.
+	children := slices.DeleteFunc(w.elements(p, low, high), func(e element) bool { return !e.ordered })
+	if len(children) == 0 {
+		w.bad("nothing is below a branch of %q", path)
+	}
+	for i, c := range children {
+		end := high
+		if i+1 < len(children) {
+			end = children[i+1].key
+		}
+		w.tree(c.page, path, c.key, end)
+	}
+}
+
+// leaf walks what is in a page; inline says that it is in a value.
+func (w *walker) leaf(p []byte, path [][]byte, low, high []byte, inline bool) {
+	for _, e := range w.elements(p, low, high) {
+		switch {
+		case e.flags == 0:
+			w.record(path, e.key, e.value)
+		case e.flags != flagBucket || inline || len(e.value) < headerLen:
+			w.bad("element of %q with flags %#x and %d bytes", path, e.flags, len(e.value))
+		default:
+			w.record(path, e.key, nil)
+			w.bucket(append(slices.Clip(path), e.key), e.value)
+		}
+	}
+}
+
+// bucket walks the bucket that a value is the header of.
+func (w *walker) bucket(path [][]byte, value []byte) {
+	if id := native.Uint64(value); id != 0 {
+		w.tree(id, path, nil, nil)
+		return
+	}
+	p := value[headerLen:]
+	if len(p) < headerLen || native.Uint16(p[8:]) != flagLeaf {
+		w.bad("small bucket %q has no leaf", path)
+		return
+	}
+	w.leaf(p, path, nil, nil, true)
+}
+
+// freelist looks whether the pages that are said to be free are.
+func (w *walker) freelist(id uint64) {
+	p := w.page(id)
+	if p == nil {
+		return
+	}
+	list, count := p[headerLen:], uint64(native.Uint16(p[10:]))
+	if count == longList {
+		list, count = list[8:], native.Uint64(list)
+	}
+	if flags := native.Uint16(p[8:]); flags != flagFreelist || count > uint64(len(list))/8 {
+		w.bad("list of free pages with flags %#x, and %d pages in %d bytes", flags, count, len(list))
+		return
+	}
+	for i := range count {
+		free := native.Uint64(list[8*i:])
+		if free >= w.pages || w.seen[free] {
+			w.bad("page %d of %d is free and used, free twice, or is not there", free, w.pages)
+			return
+		}
+		w.seen[free] = true
+	}
+}

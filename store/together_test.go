@@ -174,6 +174,24 @@ func TestFetchersOfOthers(t *testing.T) {
 	})
 }
 
+// A server without ranges that has a chunk wrong is not asked again for the rest: what is right of it
+// counts, and the chunk comes from the other one.
+func TestWholeWithWrongChunk(t *testing.T) {
+	p := storetest.Random(3, 9<<20)
+	d := digest.FromBytes(p)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	table := storetest.NewBuilder("a").RawChunks("model", p, 0o644, filetable.MaxChunk).Put(t, s)
+	wrong, right := storetest.NewFetcher(p), storetest.NewFetcher(p)
+	wrong.NoRanges, right.NoRanges = true, true
+	wrong.Mangle = func(_ int64, body []byte) { body[5<<20] ^= 1 } // in the second chunk
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(wrong, right)}); err != nil {
+		t.Fatal(err)
+	}
+	if w, r := s.Counts().CorruptChunks, right.Calls(d); w != 1 || r != 1 {
+		t.Errorf("%d chunks were wrong, the other was asked %d times, want 1 and 1", w, r)
+	}
+}
+
 // A collection at any moment takes nothing that somebody is about to use.
 func TestCollectBesideEverything(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})

@@ -4,8 +4,8 @@
 //	Fetcher    reads ranges of blobs from somewhere; not trusted
 //	Source     a Fetcher with a name: whose bytes they are
 //	Sources    where a blob can be had, by who asks for it, and how they did
-//	Fetch      brings ranges: asks sources in turn, goes on elsewhere when one is slow
-//	Whole      the same for servers without ranges
+//	Fetch      brings ranges: asks sources in turn, goes on elsewhere when one is slow; or, from servers
+//	           without ranges, blobs from the first byte to the last
 //	Scheduler  shares places, buffers and unpackers between sources
 //	Flow       a piece of work, with its urgency
 //

@@ -61,7 +61,7 @@ func (f *File) readAhead(ctx context.Context, st *stage, g int) {
 		if !mine {
 			return nil
 		}
-		err := f.land(st, sl, g, c)
+		err := f.land(st, sl, g, c, f.transfer(c.flow).Get)
 		f.settle(c, g, err)
 		return err
 	})

@@ -1,7 +1,6 @@
 package chunkfile
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -13,7 +12,7 @@ import (
 // ErrChunk says that sources were asked for a chunk until none was left.
 var ErrChunk = errors.New("no source has the right bytes")
 
-// transfer returns how ranges of the blob come from outside.
+// transfer returns how the blob comes from outside.
 func (f *File) transfer(flow *transfer.Flow) transfer.Fetch {
 	return transfer.Fetch{
 		Scheduler: f.set.Scheduler, Blob: f.Layout.From.Digest, Size: f.Layout.From.Size,
@@ -22,7 +21,7 @@ func (f *File) transfer(flow *transfer.Flow) transfer.Fetch {
 }
 
 // fetch fills buf with group g, and returns which of its chunks objects had, and where.
-func (f *File) fetch(sl *transfer.Slot, g int, buf []byte) ([]Location, error) {
+func (f *File) fetch(sl *transfer.Slot, g int, buf []byte, get transfer.Get) ([]Location, error) {
 	chunks := f.Layout.of(g)
 	found := f.set.Finder.Find(chunks, buf, &f.Sources)
 	for first := 0; first < len(chunks); first++ {
@@ -35,7 +34,7 @@ func (f *File) fetch(sl *transfer.Slot, g int, buf []byte) ([]Location, error) {
 			end++
 		}
 		run := chunks[first:end]
-		if err := f.fetchRun(sl.Context, sl, run, buf[run[0].Offset-chunks[0].Offset:]); err != nil {
+		if err := f.fetchRun(sl, run, buf[run[0].Offset-chunks[0].Offset:], get); err != nil {
 			return nil, err
 		}
 		first = end - 1
@@ -45,7 +44,7 @@ func (f *File) fetch(sl *transfer.Slot, g int, buf []byte) ([]Location, error) {
 
 // fetchRun fills buf with consecutive chunks. Bytes that are wrong are asked for again, from another
 // source if there is one.
-func (f *File) fetchRun(ctx context.Context, sl *transfer.Slot, run []filetable.Chunk, buf []byte) error {
+func (f *File) fetchRun(sl *transfer.Slot, run []filetable.Chunk, buf []byte, get transfer.Get) error {
 	at, length := span(run)
 	raw := buf[:length:length]
 	if f.Layout.Codec != filetable.CodecNone || !inPlace(run) {
@@ -55,7 +54,7 @@ func (f *File) fetchRun(ctx context.Context, sl *transfer.Slot, run []filetable.
 	for range max(2, len(f.Sources.Order())) {
 		var from transfer.Source
 		if length > 0 {
-			if from, err = f.transfer(sl.Flow()).Range(ctx, sl, raw, at); err != nil {
+			if from, err = get(sl, raw, at); err != nil {
 				return err
 			}
 		}

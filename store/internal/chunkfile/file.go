@@ -248,7 +248,7 @@ func (f *File) want(ctx context.Context, st *stage, g int) error {
 			return nil
 		}
 		if mine && !f.spawn(func(ctx context.Context) {
-			err := f.bring(ctx, c.flow, func(sl *transfer.Slot) error { return f.land(st, sl, g, c) })
+			err := f.bring(ctx, c.flow, func(sl *transfer.Slot) error { return f.land(st, sl, g, c, f.transfer(c.flow).Get) })
 			f.settle(c, g, err)
 		}, st) {
 			f.settle(c, g, errGone)
@@ -288,23 +288,24 @@ func (f *File) bring(ctx context.Context, flow *transfer.Flow, land func(*transf
 	return f.set.Scheduler.Buffers.With(ctx, flow, f.Sources.Payer, land)
 }
 
-// Fill brings all of the file and hands its groups to use, in order. Others may bring some of it.
-func (f *File) Fill(ctx context.Context, flow *transfer.Flow, use func([]byte) error) error {
+// Fill brings all of the file and hands its groups to use, in order. Others may bring some of it. From
+// servers without ranges it begins anew, see transfer.Fetch.All.
+func (f *File) Fill(ctx context.Context, flow *transfer.Flow, use func([]byte) error, anew func()) error {
 	st, err := f.open()
 	if err != nil {
 		return err
 	}
 	defer f.done(st)
-	return f.set.Scheduler.Buffers.Ordered(ctx, flow, f.Sources.Payer, st.p.Chunks(), func(g int, sl *transfer.Slot) error {
-		return f.fill(st, sl, g, func(c *call) error { return f.land(st, sl, g, c) })
+	return f.transfer(flow).All(ctx, st.p.Chunks(), func(g int, sl *transfer.Slot, get transfer.Get) error {
+		return f.fill(st, sl, g, get)
 	}, func(g int, sl *transfer.Slot) error {
 		_, n := st.p.Chunk(g)
 		return use(sl.Buf[:n])
-	})
+	}, anew)
 }
 
 // fill brings group g into a buffer: from the disk, or by land if nobody else has it on its way.
-func (f *File) fill(st *stage, sl *transfer.Slot, g int, land func(*call) error) error {
+func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get) error {
 	for try := 0; ; try++ {
 		c, mine := f.claim(st, g, sl.Flow())
 		switch {
@@ -313,7 +314,7 @@ func (f *File) fill(st *stage, sl *transfer.Slot, g int, land func(*call) error)
 			_, err := st.data.ReadAt(sl.Buf[:n], off)
 			return err
 		case mine:
-			err := land(c)
+			err := f.land(st, sl, g, c, get)
 			f.settle(c, g, err)
 			return err
 		}
@@ -329,7 +330,7 @@ func (f *File) fill(st *stage, sl *transfer.Slot, g int, land func(*call) error)
 }
 
 // land fetches group g into a buffer and stages it.
-func (f *File) land(st *stage, sl *transfer.Slot, g int, c *call) error {
+func (f *File) land(st *stage, sl *transfer.Slot, g int, c *call, get transfer.Get) error {
 	off, n := st.p.Chunk(g)
 	if st.p.Has(g) { // an earlier process staged it
 		if _, err := st.data.ReadAt(sl.Buf[:n], off); err == nil && f.Layout.right(g, sl.Buf[:n]) {
@@ -340,67 +341,20 @@ func (f *File) land(st *stage, sl *transfer.Slot, g int, c *call) error {
 	if err := f.set.Finder.Room(n); err != nil {
 		return err
 	}
-	found, err := f.fetch(sl, g, sl.Buf[:n])
+	found, err := f.fetch(sl, g, sl.Buf[:n], get)
 	if err != nil {
 		return err
 	}
-	return f.keep(st, sl.Buf[:n], g, c, found)
-}
-
-// keep stages group g, which is right as far as can be known.
-func (f *File) keep(st *stage, buf []byte, g int, c *call, found []Location) error {
 	done, err := f.writing(c)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if err := f.put(st, g, buf, found); err != nil {
+	if err := f.put(st, g, sl.Buf[:n], found); err != nil {
 		return err
 	}
 	f.know(g)
 	return nil
-}
-
-// FillWhole is Fill for servers without ranges: the blob comes from its first byte to its last.
-func (f *File) FillWhole(ctx context.Context, flow *transfer.Flow, use func([]byte) error) error {
-	st, err := f.open()
-	if err != nil {
-		return err
-	}
-	defer f.done(st)
-	w := transfer.Whole{Fetch: f.transfer(flow)}
-	defer w.Close()
-	for g := range st.p.Chunks() {
-		_, n := st.p.Chunk(g)
-		err := f.bring(ctx, flow, func(sl *transfer.Slot) error {
-			err := f.fill(st, sl, g, func(c *call) error { return f.landWhole(ctx, &w, st, sl, g, c) })
-			if err != nil {
-				return err
-			}
-			return use(sl.Buf[:n])
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// landWhole is land for a server without ranges.
-func (f *File) landWhole(ctx context.Context, w *transfer.Whole, st *stage, sl *transfer.Slot, g int, c *call) error {
-	_, n := st.p.Chunk(g)
-	chunks := f.Layout.of(g)
-	at, length := span(chunks)
-	raw := make([]byte, length)
-	if length > 0 {
-		if err := w.ReadAt(ctx, sl, raw, at); err != nil {
-			return err
-		}
-	}
-	if err := f.Layout.decode(sl.Buf[:n], raw, chunks); err != nil {
-		return err
-	}
-	return f.keep(st, sl.Buf[:n], g, c, make([]Location, len(chunks)))
 }
 
 // Put stages a file of one group from raw, which has the bytes of its Span, verified, and calls use with

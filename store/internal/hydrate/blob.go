@@ -195,12 +195,10 @@ func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, 
 	resumed = b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid()) > 0
 	hash := verify.NewHash()
 	use := func(p []byte) error { _, err := hash.Write(p); return err }
-	err = f.Fill(ctx, b.flow, use)
-	if errors.Is(err, transfer.ErrNoRanges) {
+	err = f.Fill(ctx, b.flow, use, func() {
+		b.noRanges()
 		hash = verify.NewHash()
-		b.e.Log.Warn("server does not know ranges: a blob comes from its first byte to its last", "digest", b.target.Blob.Digest)
-		err = f.FillWhole(ctx, b.flow, use)
-	}
+	})
 	if err != nil {
 		return resumed, err
 	}
@@ -209,6 +207,10 @@ func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, 
 		return resumed, errors.Join(err, f.Discard())
 	}
 	return resumed, b.publish(f)
+}
+
+func (b *blobFetch) noRanges() {
+	b.e.Log.Warn("server does not know ranges: a blob comes from its first byte to its last", "digest", b.target.Blob.Digest)
 }
 
 // publish makes verified files objects.
@@ -246,9 +248,7 @@ func (b *blobFetch) smallOnce(sl *transfer.Slot) error {
 			at, end = min(at, a), max(end, a+n)
 		}
 		raw := sl.Buf[:end-at]
-		from := b.files[0].Layout.From
-		fetch := transfer.Fetch{Scheduler: b.e.Scheduler, Blob: from.Digest, Size: from.Size, From: &b.sources, Flow: b.flow, Received: &b.bytes}
-		src, rerr := fetch.Range(sl.Context, sl, raw, at)
+		src, rerr := b.transfer(b.files[0].Layout.From).Get(sl, raw, at)
 		b.bytes.Store(0) // what is there is what the files have
 		if rerr != nil {
 			return b.eachFile(sl.Context, rerr)
@@ -319,14 +319,10 @@ func (b *blobFetch) archive(ctx context.Context) (resumed bool, err error) {
 		ctx, progress = unpacker.Context, unpacker.Progress
 	}
 	sink := newSink(b, p)
-	err = b.stream(ctx, p, func(buf []byte) error { progress(len(buf)); return sink.consume(buf) })
-	if errors.Is(err, transfer.ErrNoRanges) {
+	err = b.stream(ctx, p, func(buf []byte) error { progress(len(buf)); return sink.consume(buf) }, func() {
 		sink.abort()
 		sink = newSink(b, p)
-		b.bytes.Store(p.Present())
-		b.e.Log.Warn("server does not know ranges: a blob comes from its first byte to its last", "digest", blob.Digest)
-		err = b.streamWhole(ctx, p, func(buf []byte) error { progress(len(buf)); return sink.consume(buf) })
-	}
+	})
 	if err != nil {
 		sink.abort()
 		return p.Resumed, err
@@ -351,21 +347,21 @@ func (b *blobFetch) unpacker(ctx context.Context, p *staging.Partial) (*transfer
 	if sl := pool.Try(ctx, b.flow, b.sources.Payer()); sl != nil {
 		return sl, nil
 	}
-	err := b.stream(ctx, p, func([]byte) error { return nil })
-	if err != nil && !errors.Is(err, transfer.ErrNoRanges) {
+	if err := b.stream(ctx, p, func([]byte) error { return nil }, func() {}); err != nil {
 		return nil, err
 	}
 	return pool.Acquire(ctx, b.flow, b.sources.Payer())
 }
 
-func (b *blobFetch) transfer(flow *transfer.Flow) transfer.Fetch {
-	blob := b.target.Blob
-	return transfer.Fetch{Scheduler: b.e.Scheduler, Blob: blob.Digest, Size: blob.Size, From: &b.sources, Flow: flow, Received: &b.bytes}
+// transfer returns how a blob comes from outside.
+func (b *blobFetch) transfer(blob filetable.Blob) transfer.Fetch {
+	return transfer.Fetch{Scheduler: b.e.Scheduler, Blob: blob.Digest, Size: blob.Size, From: &b.sources, Flow: b.flow, Received: &b.bytes}
 }
 
-// stream brings the chunks of an archive, many at a time, and hands them to consume in order.
-func (b *blobFetch) stream(ctx context.Context, p *staging.Partial, consume func([]byte) error) error {
-	return b.e.Scheduler.Buffers.Ordered(ctx, b.flow, b.sources.Payer, p.Chunks(), func(i int, sl *transfer.Slot) error {
+// stream brings the chunks of an archive and hands them to consume in order. From servers without ranges
+// it begins anew, see transfer.Fetch.All.
+func (b *blobFetch) stream(ctx context.Context, p *staging.Partial, consume func([]byte) error, anew func()) error {
+	return b.transfer(b.target.Blob).All(ctx, p.Chunks(), func(i int, sl *transfer.Slot, get transfer.Get) error {
 		off, n := p.Chunk(i)
 		buf := sl.Buf[:n]
 		if p.Has(i) {
@@ -377,44 +373,16 @@ func (b *blobFetch) stream(ctx context.Context, p *staging.Partial, consume func
 		if err := b.e.Objects.Room(n); err != nil {
 			return err
 		}
-		if _, err := b.transfer(sl.Flow()).Range(sl.Context, sl, buf, off); err != nil {
+		if _, err := get(sl, buf, off); err != nil {
 			return err
 		}
 		return p.Write(i, buf)
 	}, func(i int, sl *transfer.Slot) error {
 		_, n := p.Chunk(i)
 		return consume(sl.Buf[:n])
+	}, func() {
+		b.noRanges()
+		b.bytes.Store(p.Present())
+		anew()
 	})
-}
-
-// streamWhole is stream for a server without ranges: one body from the first byte to the
-// last. After an error it begins again, skipping what is staged.
-func (b *blobFetch) streamWhole(ctx context.Context, p *staging.Partial, consume func([]byte) error) error {
-	w := transfer.Whole{Fetch: b.transfer(b.flow)}
-	w.Received = new(atomic.Int64) // what is skipped does not count
-	defer w.Close()
-	one := func(i int, sl *transfer.Slot) error {
-		off, n := p.Chunk(i)
-		chunk := sl.Buf[:n]
-		if p.Has(i) {
-			if _, err := p.ReadAt(chunk, off); err != nil {
-				return err
-			}
-			return consume(chunk)
-		}
-		if err := w.ReadAt(ctx, sl, chunk, off); err != nil {
-			return err
-		}
-		if err := p.Write(i, chunk); err != nil {
-			return err
-		}
-		b.bytes.Add(n)
-		return consume(chunk)
-	}
-	for i := range p.Chunks() {
-		if err := b.e.Scheduler.Buffers.With(ctx, b.flow, b.sources.Payer, func(sl *transfer.Slot) error { return one(i, sl) }); err != nil {
-			return err
-		}
-	}
-	return nil
 }

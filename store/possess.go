@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/store/filetable"
-	"github.com/ballast-dev/ballast/store/internal/chunkfile"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -135,9 +134,9 @@ func privateTo(p hydrate.Publication) []string {
 }
 
 // Find implements chunkfile.Finder.
-func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources) []chunkfile.Location {
+func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources) []filetable.Location {
 	s := h.Store
-	found := make([]chunkfile.Location, len(chunks))
+	found := make([]filetable.Location, len(chunks))
 	places, err := s.db.Chunks(chunks)
 	if err != nil {
 		s.log.Warn("chunks are fetched that may be there", "err", err)
@@ -169,7 +168,7 @@ func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources)
 			}
 		}
 		if f != nil && readChunk(f, at.Off, c, buf[c.Offset-chunks[0].Offset:][:c.Size]) {
-			found[i] = chunkfile.Location{Object: at.Object, Off: at.Off}
+			found[i] = at
 		}
 	}
 	return found

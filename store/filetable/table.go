@@ -144,6 +144,12 @@ type Chunk struct {
 	Len int64 `json:"compressedSize,omitempty"`
 }
 
+// Location is where the bytes of a chunk are: in an object, at an offset.
+type Location struct {
+	Object digest.Digest // empty: nowhere
+	Off    int64
+}
+
 // Unpack is an archive that is opaque until it is unpacked.
 type Unpack struct {
 	Blob digest.Digest `json:"blob"`

@@ -375,7 +375,7 @@ func (f *File) Put(raw, buf []byte, use func([]byte) error) error {
 	if err := f.Layout.decode(buf, raw, f.Layout.Chunks); err != nil {
 		return err
 	}
-	if err := f.put(st, 0, buf, make([]Location, len(f.Layout.Chunks))); err != nil {
+	if err := f.put(st, 0, buf, make([]filetable.Location, len(f.Layout.Chunks))); err != nil {
 		return err
 	}
 	f.know(0)

@@ -18,19 +18,13 @@ type Finder interface {
 	// Find fills buf with those of the chunks, which follow each other in it, that an object has, and
 	// says where: no object for the others. from are the sources of who asks; bytes that these could
 	// not give are not found.
-	Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources) []Location
+	Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources) []filetable.Location
 
 	// Open opens an object that Find named.
 	Open(d digest.Digest) (*os.File, error)
 
 	// Room returns an error if n bytes more do not fit on the disk.
 	Room(n int64) error
-}
-
-// A Location is where the bytes of a chunk are: in an object, at an offset.
-type Location struct {
-	Object digest.Digest
-	Off    int64
 }
 
 // Counts are what happened since a Set was made.

@@ -16,7 +16,7 @@ const (
 
 // put stages group g, whose bytes are buf: zeros as a hole, and of chunks that an object was found to
 // have, as many blocks as possible are shared with it.
-func (f *File) put(st *stage, g int, buf []byte, found []Location) error {
+func (f *File) put(st *stage, g int, buf []byte, found []filetable.Location) error {
 	if isZero(f.Layout.of(g)) {
 		return st.p.Mark(g)
 	}
@@ -55,7 +55,7 @@ func sharable(c filetable.Chunk, off int64) (from, to int64) {
 }
 
 // share makes a range of the file of the blocks of an object, and says whether that worked.
-func (f *File) share(st *stage, at Location, c filetable.Chunk, from, to int64) bool {
+func (f *File) share(st *stage, at filetable.Location, c filetable.Chunk, from, to int64) bool {
 	object, err := f.set.Finder.Open(at.Object)
 	if err != nil {
 		return false // it was collected since its bytes were read

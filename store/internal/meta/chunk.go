@@ -12,16 +12,10 @@ import (
 // minIndexed is the smallest chunk, in bytes, that is looked for in other objects.
 const minIndexed = 32 << 10
 
-// Location is where the bytes of a chunk may be: an object and an offset in it.
-type Location struct {
-	Object digest.Digest // empty: nowhere
-	Off    int64
-}
-
 // Chunks returns where the chunks may be, each at its index. The objects are recorded, but their
 // bytes have to be compared.
-func (db *DB) Chunks(chunks []filetable.Chunk) ([]Location, error) {
-	out := make([]Location, len(chunks))
+func (db *DB) Chunks(chunks []filetable.Chunk) ([]filetable.Location, error) {
+	out := make([]filetable.Location, len(chunks))
 	return out, db.bolt.View(func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketChunks)
 		for i, c := range chunks {
@@ -46,11 +40,12 @@ func chunkKey(d digest.Digest) []byte {
 }
 
 // decodeLocation reads a value of the chunks bucket.
-func decodeLocation(p []byte) (Location, bool) {
+func decodeLocation(p []byte) (filetable.Location, bool) {
 	if len(p) != 40 {
-		return Location{}, false
+		return filetable.Location{}, false
 	}
-	return Location{digest.NewDigestFromBytes(digest.SHA256, p[:32]), int64(binary.BigEndian.Uint64(p[32:]))}, true
+	object := digest.NewDigestFromBytes(digest.SHA256, p[:32])
+	return filetable.Location{Object: object, Off: int64(binary.BigEndian.Uint64(p[32:]))}, true
 }
 
 // putChunks remembers where the chunks of a complete file are.

@@ -5,8 +5,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -189,6 +193,55 @@ func TestWholeWithWrongChunk(t *testing.T) {
 	}
 	if w, r := s.Counts().CorruptChunks, right.Calls(d); w != 1 || r != 1 {
 		t.Errorf("%d chunks were wrong, the other was asked %d times, want 1 and 1", w, r)
+	}
+}
+
+// After a target has failed nothing of its hydration begins: neither what waited for its turn nor the rest.
+func TestNothingStartsAfterAFailure(t *testing.T) {
+	const parallel, rest = 32, 8 // targets that are brought at the same time, and those that wait
+	dir := t.TempDir()
+	s := storetest.Open(t, dir, store.Options{Connections: 2 * parallel})
+	b, f := storetest.NewBuilder("many"), storetest.NewFetcher()
+	var waits []string // largest last
+	for i := range parallel + rest {
+		p := storetest.Random(uint64(i), 1000+i)
+		b.Raw(fmt.Sprintf("f%02d", i), p, 0o644)
+		f.Blobs[digest.FromBytes(p)] = p
+		if i >= parallel {
+			waits = append(waits, digest.FromBytes(p).Encoded())
+		}
+	}
+	table := b.Put(t, s)
+	var asked atomic.Int64
+	all := make(chan struct{})
+	f.Allow = func(int64, int64) bool {
+		n := asked.Add(1)
+		if n == parallel {
+			close(all)
+		}
+		return n == 1 // the others go on until they are told to end
+	}
+	f.Fail = func(int64) error {
+		<-all
+		return errdefs.ErrNotFound
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); !errdefs.IsNotFound(err) {
+		t.Fatalf("got %v, want not found", err)
+	}
+	if err := s.Close(); err != nil { // all work has ended
+		t.Fatal(err)
+	}
+	staged, err := os.ReadDir(filepath.Join(dir, "partial"))
+	if err != nil || len(staged) == 0 {
+		t.Fatalf("%d targets are staged, %v", len(staged), err)
+	}
+	for _, e := range staged {
+		if d, _, _ := strings.Cut(e.Name(), "-"); slices.Contains(waits, d) {
+			t.Errorf("target %s began after the failure", d)
+		}
+	}
+	if n := asked.Load(); n != parallel {
+		t.Errorf("%d requests, want %d", n, parallel)
 	}
 }
 

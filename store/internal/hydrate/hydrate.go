@@ -368,10 +368,10 @@ func (e *Engine) bringTargets(ctx context.Context, h *hydration, missing []int, 
 		g, ctx := errgroup.WithContext(ctx)
 		g.SetLimit(parallelBlobs)
 		for _, i := range missing {
-			if ctx.Err() != nil {
-				break
-			}
 			g.Go(func() error {
+				if ctx.Err() != nil { // nothing starts after a failure, not even what waited for its turn
+					return ctx.Err()
+				}
 				t := h.targets[i]
 				var sources *transfer.Sources
 				if err := e.fetch(ctx, h, t, func(b *blobFetch) { sources = &b.sources; h.started(i, b) }); err != nil {

@@ -45,15 +45,15 @@ type blobFetch struct {
 	state atomic.Value // string
 }
 
-// fetch waits for the fetch of a target, starting it if there is none; who joins adds its sources. When
+// fetch waits for the fetch of target i, starting it if there is none; who joins adds its sources. When
 // ctx ends, the fetch ends too unless somebody else waits.
-func (e *Engine) fetch(ctx context.Context, h *hydration, t Target, started func(*blobFetch)) error {
+func (e *Engine) fetch(ctx context.Context, h *hydration, i int) (*blobFetch, error) {
 	for {
-		b, mine, err := e.join(h, t)
+		b, mine, err := e.join(h, h.targets[i])
 		if err != nil {
-			return err
+			return nil, err
 		}
-		started(b)
+		h.started(i, b)
 		select {
 		case <-b.done:
 			err = b.err
@@ -61,16 +61,13 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, t Target, started func
 			err = context.Cause(ctx)
 		}
 		e.mu.Lock()
-		b.sources.Drop(h.key())
-		for _, f := range b.files {
-			f.Sources.Drop(h.key())
-		}
+		b.eachSources(func(s *transfer.Sources) { s.Drop(h.key()) })
 		if b.waiters--; b.waiters == 0 {
 			b.cancel()
 		}
 		e.mu.Unlock()
 		if err == nil || mine || ctx.Err() != nil || e.ctx.Err() != nil {
-			return err
+			return b, err
 		}
 		// What another began failed: our sources get their turn.
 	}
@@ -95,10 +92,7 @@ func (e *Engine) join(h *hydration, t Target) (b *blobFetch, mine bool, err erro
 		e.fetches[key] = b
 		defer e.work.Go(func() { b.main(ctx) })
 	}
-	b.sources.Set(h.key(), h.list)
-	for _, f := range b.files {
-		f.Sources.Set(h.key(), h.list)
-	}
+	b.eachSources(func(s *transfer.Sources) { s.Set(h.key(), h.list) })
 	b.waiters++
 	return b, !ok, nil
 }
@@ -172,9 +166,14 @@ func (b *blobFetch) run(ctx context.Context) error {
 }
 
 func (b *blobFetch) blame(src transfer.Source) {
-	b.sources.Blame(src)
+	b.eachSources(func(s *transfer.Sources) { s.Blame(src) })
+}
+
+// eachSources calls do for the sources of the target and of each file.
+func (b *blobFetch) eachSources(do func(*transfer.Sources)) {
+	do(&b.sources)
 	for _, f := range b.files {
-		f.Sources.Blame(src)
+		do(&f.Sources)
 	}
 }
 

@@ -108,7 +108,9 @@ func (e *Engine) Live() (tables, blobs []digest.Digest) {
 	defer e.mu.Unlock()
 	for _, h := range e.hydrations {
 		tables = append(tables, h.table)
-		blobs = append(blobs, h.live...)
+		for i := range h.targets {
+			blobs = append(blobs, h.targets[i].digests()...)
+		}
 	}
 	return tables, blobs
 }

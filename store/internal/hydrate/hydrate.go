@@ -89,8 +89,12 @@ func (e *Engine) follow(ctx context.Context, h *hydration, progress func([]Progr
 func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options, finish func() error) (h *hydration, joined bool, err error) {
 	h = &hydration{table: d, group: transfer.GroupKey(o.Sources), done: make(chan struct{}), list: o.Sources}
 	h.from.Set(h.key(), h.list)
-	h.plan(Plan(t, h.group))
 	e.mu.Lock()
+	if e.hydrations[h.key()] == nil { // a table can be large, and nobody waits for its plan but us
+		e.mu.Unlock()
+		h.plan(Plan(t, h.group))
+		e.mu.Lock()
+	}
 	defer e.mu.Unlock()
 	if e.closed {
 		return nil, false, errClosed
@@ -216,7 +220,7 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) er
 		e.Area.Hold(a.dir())
 		defer e.Area.Drop(a.dir())
 	}
-	missing, err := e.missing(h, t, places, &h.from)
+	missing, err := e.missing(h, t, places)
 	if err != nil {
 		return err
 	}
@@ -234,7 +238,7 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) er
 			return err
 		}
 	}
-	if err := e.bringTargets(ctx, h, missing, assemblies, &h.from); err != nil {
+	if err := e.bringTargets(ctx, h, missing, assemblies); err != nil {
 		return err
 	}
 	for _, a := range assemblies {
@@ -267,12 +271,12 @@ func (e *Engine) PutInline(ctx context.Context, t *filetable.Table) error {
 
 // missing returns the targets that are not there, the smallest first: readers look at headers,
 // configs and tokenizers before they look at weights. It says where each is staged.
-func (e *Engine) missing(h *hydration, t *filetable.Table, places map[digest.Digest][]staging.Piece, from *transfer.Sources) ([]int, error) {
+func (e *Engine) missing(h *hydration, t *filetable.Table, places map[digest.Digest][]staging.Piece) ([]int, error) {
 	members := membersByBlob(t)
 	var missing []int
 	for i := range h.targets {
 		target := &h.targets[i]
-		ok, err := e.hasTarget(target, places, from)
+		ok, err := e.hasTarget(target, places, &h.from)
 		if err != nil {
 			return nil, err
 		}
@@ -344,7 +348,7 @@ func (e *Engine) need(h *hydration, missing []int, assemblies []*assembly) (need
 
 // bringTargets fetches targets, and hashes the files that are put together of them meanwhile. The first
 // error ends it.
-func (e *Engine) bringTargets(ctx context.Context, h *hydration, missing []int, assemblies []*assembly, from *transfer.Sources) error {
+func (e *Engine) bringTargets(ctx context.Context, h *hydration, missing []int, assemblies []*assembly) error {
 	fragments := map[digest.Digest]chan struct{}{} // closed when verified
 	for _, i := range missing {
 		if b := h.targets[i].Blob; b.Archive == filetable.ArchiveFragments {
@@ -372,14 +376,13 @@ func (e *Engine) bringTargets(ctx context.Context, h *hydration, missing []int, 
 				if ctx.Err() != nil { // nothing starts after a failure, not even what waited for its turn
 					return ctx.Err()
 				}
-				t := h.targets[i]
-				var sources *transfer.Sources
-				if err := e.fetch(ctx, h, t, func(b *blobFetch) { sources = &b.sources; h.started(i, b) }); err != nil {
+				b, err := e.fetch(ctx, h, i)
+				if err != nil {
 					return err
 				}
-				from.Took(sources)
+				h.from.Took(&b.sources)
 				h.settle(i, StateComplete)
-				if verified := fragments[t.Blob.Digest]; verified != nil && len(t.Files) == 0 {
+				if verified := fragments[b.target.Blob.Digest]; verified != nil && len(b.files) == 0 {
 					close(verified)
 				}
 				return nil

@@ -15,7 +15,6 @@ type hydration struct {
 	table   digest.Digest
 	group   string
 	targets []Target
-	live    []digest.Digest
 	cancel  context.CancelFunc
 	done    chan struct{}
 	err     error // valid when done is closed
@@ -44,10 +43,7 @@ func (h *hydration) renew(list []transfer.Source) {
 	defer h.mu.Unlock()
 	for _, b := range h.fetches {
 		if b != nil {
-			b.sources.Set(h.key(), list)
-			for _, f := range b.files {
-				f.Sources.Set(h.key(), list)
-			}
+			b.eachSources(func(s *transfer.Sources) { s.Set(h.key(), list) })
 		}
 	}
 }
@@ -57,7 +53,6 @@ func (h *hydration) plan(targets []Target) {
 	h.targets = targets
 	for _, t := range targets {
 		h.blobs = append(h.blobs, Progress{Blob: t.Blob.Digest, Name: t.Name, Total: t.Blob.Size, State: StateWaiting})
-		h.live = append(h.live, t.digests()...)
 	}
 	h.fetches = make([]*blobFetch, len(targets))
 }

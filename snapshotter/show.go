@@ -39,7 +39,6 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 	if err != nil {
 		return err
 	}
-	again := m != marker{}
 	switch {
 	case m == marker{}:
 		m = marker{Table: table, Show: s.backend}
@@ -48,11 +47,6 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 		}
 	case m.Table != table:
 		return fmt.Errorf("show table %s: snapshot %s is of another layer: %w", table, id, errdefs.ErrFailedPrecondition)
-	}
-	if again { // before directories get their times
-		if err := tree.Prune(s.upperDir(id), files); err != nil {
-			return fmt.Errorf("snapshot %s: %w", id, err)
-		}
 	}
 	u, err := tree.Show(ctx, s.upperDir(id), s.objects, m.Show, files)
 	if err != nil {

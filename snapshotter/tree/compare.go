@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,7 +31,10 @@ func Compare(dir string, o Objects, b Backend, files []filetable.File) ([]Proble
 	}
 	defer t.close()
 	var problems []Problem
-	want := t.expect(files)
+	want, err := t.expect(files)
+	if err != nil {
+		return nil, err
+	}
 	for _, f := range files {
 		if f.Type == filetable.TypeDir {
 			continue
@@ -109,27 +113,21 @@ func Bare(dir string) (problems []Problem, err error) {
 	return problems, err
 }
 
-// Prune removes what Show would not have made.
-func Prune(dir string, files []filetable.File) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	t := &tree{root: root, dirs: map[string]dirAttr{".": {}}}
-	return t.extra(t.expect(files), root.RemoveAll)
-}
-
-// expect fills dirs as putting the files does, and returns all paths.
-func (t *tree) expect(files []filetable.File) map[string]bool {
+// expect fills dirs with those of the files, and returns all paths that there are to be. It returns
+// errdefs.ErrInvalidArgument for a path that leads out.
+func (t *tree) expect(files []filetable.File) (map[string]bool, error) {
 	want := map[string]bool{}
+	t.dirs = map[string]dirAttr{".": {mode: defaultDirMode, mtime: time.Unix(0, 0)}}
 	for _, f := range files {
+		if !fs.ValidPath(f.Path) || f.Path == "." {
+			return nil, fmt.Errorf("path %q: %w", f.Path, errdefs.ErrInvalidArgument)
+		}
 		want[f.Path] = true
 		for d := path.Dir(f.Path); ; d = path.Dir(d) {
 			if _, ok := t.dirs[d]; ok {
 				break
 			}
-			t.dirs[d] = dirAttr{mode: defaultDirMode, mtime: time.Unix(0, 0)}
+			t.dirs[d] = t.dirs["."]
 		}
 	}
 	for _, f := range files {
@@ -140,7 +138,7 @@ func (t *tree) expect(files []filetable.File) map[string]bool {
 	for d := range t.dirs {
 		want[d] = true
 	}
-	return want
+	return want, nil
 }
 
 // extra calls f for what is there and not wanted, for a directory once.
@@ -168,23 +166,11 @@ func (t *tree) differs(f filetable.File) string {
 	if err != nil {
 		return err.Error()
 	}
-	if f.Type == filetable.TypeSymlink {
-		if fi.Mode()&fs.ModeSymlink == 0 {
-			return "is not a symbolic link"
-		}
-		if target, err := t.root.Readlink(f.Path); err != nil || target != f.Target {
-			return fmt.Sprintf("leads to %q instead of %q", target, f.Target)
-		}
-		return attrDiffers(fi, fs.ModePerm, mtimeOf(f))
-	}
-	if !fi.Mode().IsRegular() {
-		return "is not a regular file"
-	}
-	if t.backend == Links && f.Size > 0 {
+	if t.backend == Links && fi.Mode().IsRegular() && f.Size > 0 {
 		var obj unix.Stat_t
 		err := unix.Fstatat(int(t.objects.Fd()), t.Name(f.Digest), &obj, unix.AT_SYMLINK_NOFOLLOW)
-		switch st := fi.Sys().(*syscall.Stat_t); {
-		case err == nil && st.Ino == obj.Ino && st.Dev == obj.Dev:
+		switch {
+		case err == nil && isInode(fi, obj):
 			return ""
 		case err == nil && f.Size > maxCopy:
 			return "is not the object"
@@ -192,24 +178,48 @@ func (t *tree) differs(f filetable.File) string {
 			return "" // there is nothing to compare it with
 		}
 	}
-	if fi.Size() != f.Size {
-		return fmt.Sprintf("has %d bytes instead of %d", fi.Size(), f.Size)
-	}
-	if what := t.contentDiffers(f); what != "" {
+	if what := t.wrong(f, fi); what != "" {
 		return what
+	}
+	if f.Type == filetable.TypeSymlink {
+		return attrDiffers(fi, fs.ModePerm, mtimeOf(f))
 	}
 	return attrDiffers(fi, permOf(f), mtimeOf(f))
 }
 
-// contentDiffers says how the content of a regular file is not where it should be.
-func (t *tree) contentDiffers(f filetable.File) string {
+// isRight says whether f is there, as far as that can be said without its attributes and content.
+func (t *tree) isRight(f filetable.File) bool {
+	fi, err := t.root.Lstat(f.Path)
+	return err == nil && t.wrong(f, fi) == ""
+}
+
+// wrong says why fi, what is at the path of f, has to be replaced, or "": it is not what f is, has
+// other names, or does not have its content where it should be.
+func (t *tree) wrong(f filetable.File, fi fs.FileInfo) string {
+	if f.Type == filetable.TypeSymlink {
+		if fi.Mode()&fs.ModeSymlink == 0 {
+			return "is not a symbolic link"
+		}
+		if target, err := t.root.Readlink(f.Path); err != nil || target != f.Target {
+			return fmt.Sprintf("leads to %q instead of %q", target, f.Target)
+		}
+		return ""
+	}
+	switch n := fi.Sys().(*syscall.Stat_t).Nlink; {
+	case !fi.Mode().IsRegular():
+		return "is not a regular file"
+	case fi.Size() != f.Size:
+		return fmt.Sprintf("has %d bytes instead of %d", fi.Size(), f.Size)
+	case n != 1:
+		return fmt.Sprintf("has %d names", n)
+	}
 	file, err := t.root.Open(f.Path)
 	if err != nil {
 		return err.Error()
 	}
 	defer file.Close()
 	if t.backend == Stubs && f.Size > 0 {
-		if !xattrIs(file, xattrMetacopy, "") || !xattrIs(file, xattrRedirect, "/"+t.Name(f.Digest)) {
+		if !xattrIs(file, xattrMetacopy, "") || !xattrIs(file, xattrRedirect, t.redirect(f)) {
 			return "does not name its object and reads as zeros or as another file"
 		}
 		return ""
@@ -218,6 +228,12 @@ func (t *tree) contentDiffers(f filetable.File) string {
 		return "names an object although it has content"
 	}
 	return ""
+}
+
+// isInode says whether fi is the file of an object.
+func isInode(fi fs.FileInfo, obj unix.Stat_t) bool {
+	st := fi.Sys().(*syscall.Stat_t)
+	return st.Ino == obj.Ino && st.Dev == obj.Dev
 }
 
 func (t *tree) dirDiffers(d string, a dirAttr) string {

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -83,8 +83,8 @@ type dirAttr struct {
 	mtime time.Time
 }
 
-// Show makes dir have the files, in any order, with their content from o. Files that are there
-// and well stay, others are replaced. All is durable on return.
+// Show makes dir have the files, in any order, and nothing else, with their content from o. Files that
+// are there and well stay, others are replaced. All is durable on return.
 //
 // It returns errdefs.ErrInvalidArgument for a path that leads out or is two things, and
 // errdefs.ErrDataLoss if an object has another size than its file.
@@ -94,6 +94,19 @@ func Show(ctx context.Context, dir string, o Objects, b Backend, files []filetab
 		return Usage{}, err
 	}
 	defer t.close()
+	want, err := t.expect(files)
+	if err != nil {
+		return Usage{}, err
+	}
+	if err := t.extra(want, t.root.RemoveAll); err != nil { // before directories get their times
+		return Usage{}, err
+	}
+	dirs := slices.Sorted(maps.Keys(t.dirs)) // "a" before "a/b"
+	for _, d := range dirs {
+		if err := t.mkdir(d); err != nil {
+			return Usage{}, err
+		}
+	}
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {
 			return Usage{}, err
@@ -102,7 +115,7 @@ func Show(ctx context.Context, dir string, o Objects, b Backend, files []filetab
 			return Usage{}, fmt.Errorf("show %q: %w", f.Path, err)
 		}
 	}
-	err = t.finish(ctx)
+	err = t.finish(ctx, dirs)
 	return t.usage, err
 }
 
@@ -115,8 +128,7 @@ func open(dir string, o Objects, b Backend) (*tree, error) {
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
-	epoch := dirAttr{mode: defaultDirMode, mtime: time.Unix(0, 0)}
-	return &tree{Objects: o, root: root, objects: objects, backend: b, dirs: map[string]dirAttr{".": epoch}}, nil
+	return &tree{Objects: o, root: root, objects: objects, backend: b}, nil
 }
 
 func (t *tree) close() error {
@@ -127,20 +139,10 @@ func (t *tree) close() error {
 	return err
 }
 
-// put makes the tree have the file f. Files may come in any order.
+// put makes the tree have the file f, whose directory is there.
 func (t *tree) put(f filetable.File) error {
-	if !fs.ValidPath(f.Path) || f.Path == "." {
-		return fmt.Errorf("path %q: %w", f.Path, errdefs.ErrInvalidArgument)
-	}
-	if err := t.mkdirAll(path.Dir(f.Path)); err != nil {
-		return err
-	}
 	switch f.Type {
 	case filetable.TypeDir:
-		if err := t.mkdirAll(f.Path); err != nil {
-			return err
-		}
-		t.dirs[f.Path] = dirAttr{mode: permOf(f), mtime: mtimeOf(f)}
 		return nil
 	case filetable.TypeSymlink:
 		return t.putSymlink(f)
@@ -151,32 +153,21 @@ func (t *tree) put(f filetable.File) error {
 	}
 }
 
-// mkdirAll makes the directory and those above it. Their attributes are set by finish.
-func (t *tree) mkdirAll(dir string) error {
-	if _, ok := t.dirs[dir]; ok {
-		return nil
-	}
-	if err := t.mkdirAll(path.Dir(dir)); err != nil {
+// mkdir makes a directory of which those above it are there. Its attributes are set by finish.
+func (t *tree) mkdir(dir string) error {
+	err := t.root.Mkdir(dir, defaultDirMode)
+	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := t.root.Mkdir(dir, defaultDirMode); err != nil {
-		if !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		fi, err := t.root.Lstat(dir)
-		if err != nil {
-			return err
-		}
-		if !fi.IsDir() {
-			return fmt.Errorf("directory %q is a file as well: %w", dir, errdefs.ErrInvalidArgument)
-		}
+	fi, err := t.root.Lstat(dir)
+	if err == nil && !fi.IsDir() {
+		err = fmt.Errorf("directory %q is a file as well: %w", dir, errdefs.ErrInvalidArgument)
 	}
-	t.dirs[dir] = dirAttr{mode: defaultDirMode, mtime: time.Unix(0, 0)}
-	return nil
+	return err
 }
 
 func (t *tree) putSymlink(f filetable.File) error {
-	if target, err := t.root.Readlink(f.Path); err != nil || target != f.Target {
+	if !t.isRight(f) {
 		err := t.replace(f.Path, func(p string) error { return t.root.Symlink(f.Target, p) })
 		if err != nil {
 			return err
@@ -206,7 +197,7 @@ func (t *tree) setLinkTime(f filetable.File) error {
 
 func (t *tree) putReg(f filetable.File) error {
 	if f.Size == 0 {
-		return t.putOwn(f, isPlain(0), func(*os.File) error { return nil })
+		return t.putOwn(f, t.isRight(f), func(*os.File) error { return nil })
 	}
 	obj, err := t.object(f)
 	if err != nil {
@@ -247,15 +238,11 @@ func (t *tree) object(f filetable.File) (unix.Stat_t, error) {
 
 // putStub makes a file without data that names its object.
 func (t *tree) putStub(f filetable.File) error {
-	redirect := "/" + t.Name(f.Digest)
-	good := func(fi fs.FileInfo, file *os.File) bool {
-		return fi.Size() == f.Size && xattrIs(file, xattrMetacopy, "") && xattrIs(file, xattrRedirect, redirect)
-	}
-	return t.putOwn(f, good, func(file *os.File) error {
+	return t.putOwn(f, t.isRight(f), func(file *os.File) error {
 		if err := file.Truncate(f.Size); err != nil {
 			return err
 		}
-		if err := unix.Fsetxattr(int(file.Fd()), xattrRedirect, []byte(redirect), 0); err != nil {
+		if err := unix.Fsetxattr(int(file.Fd()), xattrRedirect, []byte(t.redirect(f)), 0); err != nil {
 			return fmt.Errorf("set %s: %w", xattrRedirect, err)
 		}
 		if err := unix.Fsetxattr(int(file.Fd()), xattrMetacopy, nil, 0); err != nil {
@@ -277,20 +264,21 @@ func (t *tree) putCopy(f filetable.File) error {
 	if err != nil {
 		return fmt.Errorf("read object %s: %w", f.Digest, err)
 	}
-	good := func(fi fs.FileInfo, file *os.File) bool {
-		got, err := io.ReadAll(io.LimitReader(file, maxCopy+1))
-		return err == nil && bytes.Equal(got, want)
+	right := t.isRight(f)
+	if right {
+		got, err := t.root.ReadFile(f.Path)
+		right = err == nil && bytes.Equal(got, want)
 	}
-	return t.putOwn(f, good, func(file *os.File) error {
+	return t.putOwn(f, right, func(file *os.File) error {
 		_, err := file.Write(want)
 		return err
 	})
 }
 
-// putOwn makes a regular file with an inode of its own: by fill, unless there is one that
-// is good. It sets the attributes in any case.
-func (t *tree) putOwn(f filetable.File, good func(fs.FileInfo, *os.File) bool, fill func(*os.File) error) error {
-	if !t.isOwn(f.Path, good) {
+// putOwn makes a regular file with an inode of its own: by fill, unless the one that is there is
+// right. It sets the attributes in any case.
+func (t *tree) putOwn(f filetable.File, right bool, fill func(*os.File) error) error {
+	if !right {
 		err := t.replace(f.Path, func(p string) error {
 			file, err := t.root.OpenFile(p, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 			if err != nil {
@@ -315,27 +303,11 @@ func (t *tree) putOwn(f filetable.File, good func(fs.FileInfo, *os.File) bool, f
 	return t.count(f.Path)
 }
 
-// isOwn says whether path is a regular file with one name that is good.
-func (t *tree) isOwn(path string, good func(fs.FileInfo, *os.File) bool) bool {
-	fi, err := t.root.Lstat(path)
-	if err != nil || !fi.Mode().IsRegular() || fi.Sys().(*syscall.Stat_t).Nlink != 1 {
-		return false
-	}
-	file, err := t.root.Open(path)
-	if err != nil {
-		return false
-	}
-	defer file.Close()
-	return good(fi, file)
-}
-
 // putLink makes a hard link to the object. The attributes are the object's: a link has none
 // of its own.
 func (t *tree) putLink(f filetable.File, obj unix.Stat_t) error {
-	if fi, err := t.root.Lstat(f.Path); err == nil {
-		if st := fi.Sys().(*syscall.Stat_t); st.Ino == obj.Ino && st.Dev == obj.Dev {
-			return nil
-		}
+	if fi, err := t.root.Lstat(f.Path); err == nil && isInode(fi, obj) {
+		return nil
 	}
 	return t.replace(f.Path, func(p string) error {
 		dir, err := t.openParent(p)
@@ -362,10 +334,7 @@ func (t *tree) replace(p string, create func(p string) error) error {
 	if fi.IsDir() {
 		return fmt.Errorf("file %q is a directory as well: %w", p, errdefs.ErrInvalidArgument)
 	}
-	temp := path.Join(path.Dir(p), tempName)
-	if err := t.root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
+	temp := path.Join(path.Dir(p), tempName) // what a crash left of one is not expected
 	if err := create(temp); err != nil {
 		return err
 	}
@@ -396,8 +365,8 @@ func (t *tree) count(path string) error {
 	return nil
 }
 
-// finish makes all files durable, and then the directories, deepest first.
-func (t *tree) finish(ctx context.Context) error {
+// finish makes all files durable, and then the directories, deepest first. dirs are sorted.
+func (t *tree) finish(ctx context.Context, dirs []string) error {
 	for _, p := range t.sync {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -406,12 +375,7 @@ func (t *tree) finish(ctx context.Context) error {
 			return err
 		}
 	}
-	dirs := make([]string, 0, len(t.dirs))
-	for d := range t.dirs {
-		dirs = append(dirs, d)
-	}
-	slices.SortFunc(dirs, func(a, b string) int { return strings.Compare(b, a) }) // "a/b" before "a"
-	for _, d := range dirs {
+	for _, d := range slices.Backward(dirs) {
 		if d != "." {
 			if err := t.finishDir(d); err != nil {
 				return err
@@ -450,13 +414,8 @@ func mtimeOf(f filetable.File) time.Time {
 	return f.ModTime
 }
 
-// isPlain accepts a file of the given size that is not a stub.
-func isPlain(size int64) func(fs.FileInfo, *os.File) bool {
-	return func(fi fs.FileInfo, file *os.File) bool {
-		_, err := unix.Fgetxattr(int(file.Fd()), xattrMetacopy, nil)
-		return fi.Size() == size && errors.Is(err, unix.ENODATA)
-	}
-}
+// redirect returns what a stub of f names its object by.
+func (t *tree) redirect(f filetable.File) string { return "/" + t.Name(f.Digest) }
 
 // xattrIs says whether an extended attribute is there and has the value.
 func xattrIs(file *os.File, name, value string) bool {

@@ -1,9 +1,11 @@
 package tree
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -136,5 +138,58 @@ func TestReplaceLeavesNothing(t *testing.T) {
 	}
 	if fi, err := got[0].Info(); err != nil || fi.Size() != 0 || fi.Mode() != 0o600 {
 		t.Errorf("f: got %v, %v", fi, err)
+	}
+}
+
+// What Compare finds is what Show mends: whatever happens to a tree, it is as before after showing again.
+func TestShowMendsWhatCompareFinds(t *testing.T) {
+	const text = "some content"
+	link := filetable.File{Path: "d/link", Type: filetable.TypeSymlink, Target: "f", ModTime: time.Unix(1_700_000_000, 0)}
+	files := []filetable.File{file("d/f", 0o640, text), file("empty", 0o644, ""), link, {Path: "e/only", Type: filetable.TypeDir, Mode: 0o700}}
+	at := func(name string, do func(path string) error) func(string) (string, error) {
+		return func(dir string) (string, error) { return name, do(filepath.Join(dir, name)) }
+	}
+	for name, damage := range map[string]func(dir string) (path string, err error){
+		"missing":       at("d/f", os.Remove),
+		"mode":          at("d/f", func(p string) error { return os.Chmod(p, 0o666) }),
+		"time":          at("d/f", func(p string) error { return os.Chtimes(p, time.Now(), time.Now()) }),
+		"owner":         at("d/f", func(p string) error { return os.Chown(p, 7, 7) }),
+		"size":          at("d/f", func(p string) error { return os.Truncate(p, 3) }),
+		"content":       at("empty", func(p string) error { return os.WriteFile(p, []byte("x"), 0o644) }),
+		"no stub":       at("d/f", func(p string) error { return errors.Join(os.Remove(p), os.WriteFile(p, []byte(text)[:3], 0o640)) }),
+		"another file":  at("d/f", func(p string) error { return errors.Join(os.Remove(p), os.Symlink("../empty", p)) }),
+		"leads away":    at("d/link", func(p string) error { return errors.Join(os.Remove(p), os.Symlink("away", p)) }),
+		"no link":       at("d/link", func(p string) error { return errors.Join(os.Remove(p), os.WriteFile(p, nil, 0o644)) }),
+		"directory":     at("e/only", func(p string) error { return os.Chmod(p, 0o755) }),
+		"no directory":  at("e/only", os.Remove),
+		"stranger":      at("e/x", func(p string) error { return os.WriteFile(p, nil, 0o644) }),
+		"second name":   at("empty", func(p string) error { return os.Link(p, filepath.Join(t.TempDir(), "x")) }),
+		"left by crash": at("d/"+tempName, func(p string) error { return os.WriteFile(p, nil, 0o644) }),
+	} {
+		for _, b := range []Backend{Stubs, Links} {
+			t.Run(name+" "+string(b), func(t *testing.T) {
+				o, dir := objects(t, text), t.TempDir()
+				if err := show(t, dir, o, b, files...); err != nil {
+					t.Fatal(err)
+				}
+				if problems, err := Compare(dir, o, b, files); len(problems) > 0 || err != nil {
+					t.Fatalf("before: %v, %v", problems, err)
+				}
+				path, err := damage(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				problems, err := Compare(dir, o, b, files)
+				if err != nil || !slices.ContainsFunc(problems, func(p Problem) bool { return p.Path == path }) {
+					t.Errorf("damaged: %v, %v; want %q among them", problems, err, path)
+				}
+				if err := show(t, dir, o, b, files...); err != nil {
+					t.Fatal(err)
+				}
+				if problems, err := Compare(dir, o, b, files); len(problems) > 0 || err != nil {
+					t.Errorf("shown again: %v, %v", problems, err)
+				}
+			})
+		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/content"
-	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/defaults"
 	"github.com/containerd/containerd/v2/pkg/labels"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -97,33 +96,19 @@ func parseSources(ls map[string]string) []Repository {
 	return out[:min(len(out), maxSources)]
 }
 
-// Content is the content store of a containerd, reached through its socket.
-type Content struct {
-	content.Store
-	conn *grpc.ClientConn
-}
-
-// Dial returns the content store of the containerd that listens at the absolute path
-// address. It connects when it is first used, and again whenever it has to. Contexts of its
-// methods must have a namespace.
-func Dial(address string) (*Content, error) {
+// Dial returns a connection to the containerd that listens at the absolute path address. It connects
+// when it is first used, and again whenever it has to.
+func Dial(address string) (*grpc.ClientConn, error) {
 	again := backoff.DefaultConfig
 	again.MaxDelay = maxRedial
-	conn, err := grpc.NewClient("unix://"+address,
+	return grpc.NewClient("unix://"+address,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a local socket
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again}),
 		grpc.WithDefaultCallOptions(
 			grpc.MaxCallRecvMsgSize(defaults.DefaultMaxRecvMsgSize),
 			grpc.MaxCallSendMsgSize(defaults.DefaultMaxSendMsgSize)),
 	)
-	if err != nil {
-		return nil, fmt.Errorf("containerd at %s: %w", address, err)
-	}
-	return &Content{Store: proxy.NewContentStore(conn), conn: conn}, nil
 }
-
-// Close closes the connection.
-func (c *Content) Close() error { return c.conn.Close() }
 
 // A ContentFetcher is a transfer.Fetcher that reads blobs from containerd's content store,
 // where they are if an image was pulled whole. The content store is one for all who pull on the

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store/transfer"
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/containerd/containerd/v2/plugins/services/content/contentserver"
@@ -113,17 +114,17 @@ func TestContentFetcherClosed(t *testing.T) {
 	n := newNode(t)
 	p := random(1, 3<<20)
 	desc := n.put(t, "application/octet-stream", p, nil)
-	c, err := Dial(n.socket)
+	conn, err := Dial(n.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &ContentFetcher{Content: c, Namespace: namespace}
+	f := &ContentFetcher{Content: proxy.NewContentStore(conn), Namespace: namespace}
 	body, _, err := f.Fetch(t.Context(), desc.Digest, desc.Size, 0, desc.Size)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer body.Close()
-	if err := c.Close(); err != nil {
+	if err := conn.Close(); err != nil {
 		t.Fatal(err)
 	}
 	_, readErr := io.ReadAll(body)
@@ -182,11 +183,12 @@ func from(host, repositories string) map[string]string {
 func TestDialLazy(t *testing.T) {
 	ctx := namespaces.WithNamespace(t.Context(), namespace)
 	socket := filepath.Join(t.TempDir(), "s.sock")
-	c, err := Dial(socket)
+	conn, err := Dial(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	closeAtEnd(t, c)
+	closeAtEnd(t, conn)
+	c := proxy.NewContentStore(conn)
 	d := digest.FromString("x")
 	if _, err = c.Info(ctx, d); !errdefs.IsUnavailable(err) {
 		t.Errorf("before containerd: got %v, want unavailable", err)

@@ -26,6 +26,7 @@ import (
 	diffapi "github.com/containerd/containerd/api/services/diff/v1"
 	"github.com/containerd/containerd/v2/contrib/diffservice"
 	"github.com/containerd/containerd/v2/core/content"
+	contentproxy "github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/diff/proxy"
 	"github.com/containerd/containerd/v2/core/metadata"
@@ -90,11 +91,11 @@ func newNode(t *testing.T) *node {
 		contentapi.RegisterContentServer(s, contentserver.New(n.content))
 	})
 	n.socket = socket
-	client, err := Dial(socket)
+	conn, err := Dial(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	closeAtEnd(t, client)
+	closeAtEnd(t, conn)
 	if n.store, err = store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -104,13 +105,13 @@ func newNode(t *testing.T) *node {
 	}
 	closeAtEnd(t, n.snap)
 	n.differ = New(Options{
-		Content: client, Snapshotter: n.snap, Store: n.store, Upstream: n.fetchers,
+		Content: contentproxy.NewContentStore(conn), Snapshotter: n.snap, Store: n.store, Upstream: n.fetchers,
 		Log: slog.New(slog.NewTextHandler(n.log, nil)),
 	})
 	socket = serve(t, filepath.Join(dir, "diff.sock"), func(s *grpc.Server) {
 		diffapi.RegisterDiffServer(s, diffservice.FromApplierAndComparer(n.differ, n.differ))
 	})
-	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err = grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

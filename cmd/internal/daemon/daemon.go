@@ -28,7 +28,6 @@ import (
 	notify "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 )
 
 // stopTimeout is how long requests that run may take to end when the daemon stops. The kubelet
@@ -101,8 +100,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.containerd, err = grpc.NewClient("unix://"+c.Containerd.Address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+	d.containerd, err = differ.Dial(c.Containerd.Address)
 	if err != nil {
 		return nil, err
 	}

@@ -146,7 +146,7 @@ func (s *Snapshotter) suspects(ctx context.Context, table digest.Digest) ([]susp
 // Inspect looks at some files of each model, and mends the snapshots that are not as their tables
 // say. What can not be mended can not be mounted. Call it once before serving, after UseLazy.
 func (s *Snapshotter) Inspect(ctx context.Context) error {
-	found, err := s.examine(ctx, "", s.sample)
+	found, err := s.examine(ctx, "", tree.Sample)
 	if err != nil {
 		return err
 	}
@@ -175,14 +175,14 @@ func (s *Snapshotter) Inspect(ctx context.Context) error {
 // Verify compares the snapshots of a table (of all, if it is empty) with it, every file, without
 // reading content.
 func (s *Snapshotter) Verify(ctx context.Context, table digest.Digest) ([]Problem, error) {
-	found, err := s.examine(ctx, table, s.compare)
+	found, err := s.examine(ctx, table, tree.Compare)
 	return problems(found), err
 }
 
 // Refresh mends the snapshots that show a table, or were to show it: a file that is not what the
 // table and the store say is replaced. What a container has open stays as it was until it is closed.
 func (s *Snapshotter) Refresh(ctx context.Context, table digest.Digest) error {
-	found, err := s.examine(ctx, table, s.compare)
+	found, err := s.examine(ctx, table, tree.Compare)
 	for _, f := range found {
 		if err == nil {
 			err = s.mend(ctx, f)
@@ -200,7 +200,7 @@ type Doubts struct {
 
 // Doubts returns what is wrong.
 func (s *Snapshotter) Doubts(ctx context.Context) (Doubts, error) {
-	found, err := s.examine(ctx, "", s.sample)
+	found, err := s.examine(ctx, "", tree.Sample)
 	if err != nil {
 		return Doubts{}, err
 	}
@@ -226,16 +226,8 @@ func problems(found []examined) (all []Problem) {
 	return all
 }
 
-// A comparison compares a directory with files.
-type comparison func(dir string, b tree.Backend, files []filetable.File) ([]tree.Problem, error)
-
-func (s *Snapshotter) compare(dir string, b tree.Backend, files []filetable.File) ([]tree.Problem, error) {
-	return tree.Compare(dir, s.objects, b, files)
-}
-
-func (s *Snapshotter) sample(dir string, b tree.Backend, files []filetable.File) ([]tree.Problem, error) {
-	return tree.Sample(dir, s.objects, b, files)
-}
+// A comparison is tree.Compare or tree.Sample.
+type comparison func(dir string, o tree.Objects, b tree.Backend, files []filetable.File) ([]tree.Problem, error)
 
 // examine looks at the snapshots of a table (of all, if it is empty).
 func (s *Snapshotter) examine(ctx context.Context, table digest.Digest, compare comparison) ([]examined, error) {
@@ -291,7 +283,7 @@ func (s *Snapshotter) checkFiles(f *examined, compare comparison, files []fileta
 	var problems []tree.Problem
 	err := ferr
 	if err == nil {
-		problems, err = compare(dir, b, files)
+		problems, err = compare(dir, s.objects, b, files)
 	} else if b == tree.Stubs {
 		var bare error
 		problems, bare = tree.Bare(dir)
@@ -315,11 +307,7 @@ func (s *Snapshotter) checkFiles(f *examined, compare comparison, files []fileta
 func (s *Snapshotter) mend(ctx context.Context, p examined) error {
 	shows, dir := p.shows(), s.snapshotDir(p.id)
 	if shows == showsNothing {
-		empty, err := emptyDir(filepath.Join(dir, "fs"))
-		if err != nil || !empty {
-			return errOr(err, fmt.Errorf("snapshot %s of a blob layer has files: %w", p.id, errdefs.ErrDataLoss))
-		}
-		if err := writeMarker(dir, marker{Empty: true}); err != nil {
+		if err := s.markEmpty(p.id, errdefs.ErrDataLoss); err != nil {
 			return err
 		}
 		return s.label(ctx, p.key, shows)

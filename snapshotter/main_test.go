@@ -23,6 +23,7 @@ import (
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/storage"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
@@ -367,3 +368,12 @@ func blobLabels(d digest.Digest, below ...digest.Digest) map[string]string {
 func chainID(ids ...digest.Digest) digest.Digest { return identity.ChainID(ids) }
 
 func digestOf(s string) digest.Digest { return digest.FromString(s) }
+
+// ids returns the name or key of every snapshot by id.
+func (n *node) ids(ctx context.Context) (ids map[string]string, err error) {
+	err = n.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
+		ids, err = storage.IDMap(ctx)
+		return err
+	})
+	return ids, err
+}

@@ -160,37 +160,24 @@ func (s *Snapshotter) refs(ctx context.Context) (map[string]digest.Digest, error
 	return refs, nil
 }
 
-// ids returns the name or key of every snapshot by id.
-func (s *Snapshotter) ids(ctx context.Context) (ids map[string]string, err error) {
-	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
-		ids, err = storage.IDMap(ctx)
-		return err
-	})
-	if errdefs.IsNotFound(err) {
-		return nil, nil // a new database has no bucket yet
-	}
-	return ids, err
-}
-
 // active returns errdefs.ErrNotFound if there is no snapshot id, and
 // errdefs.ErrFailedPrecondition if it is not active.
 func (s *Snapshotter) active(ctx context.Context, id string) error {
-	ids, err := s.ids(ctx)
-	if err != nil {
+	return s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
+		ids, err := storage.IDMap(ctx)
+		if err != nil {
+			return err
+		}
+		key, ok := ids[id]
+		if !ok {
+			return fmt.Errorf("snapshot %s: %w", id, errdefs.ErrNotFound)
+		}
+		_, info, _, err := storage.GetInfo(ctx, key)
+		if err == nil && info.Kind != snapshots.KindActive {
+			err = fmt.Errorf("snapshot %s is not active: %w", id, errdefs.ErrFailedPrecondition)
+		}
 		return err
-	}
-	key, ok := ids[id]
-	if !ok {
-		return fmt.Errorf("snapshot %s: %w", id, errdefs.ErrNotFound)
-	}
-	_, info, err := s.info(ctx, key)
-	if err != nil {
-		return err
-	}
-	if info.Kind != snapshots.KindActive {
-		return fmt.Errorf("snapshot %s is not active: %w", id, errdefs.ErrFailedPrecondition)
-	}
-	return nil
+	})
 }
 
 // Locate returns the id of the active snapshot that mounts are of. It returns

@@ -1,9 +1,9 @@
 package snapshotter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"path/filepath"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -38,7 +38,7 @@ func (s *Snapshotter) prepareRemote(ctx context.Context, target, key, parent str
 	}
 	if errdefs.IsAlreadyExists(err) {
 		if _, fits, ferr := s.findRemote(ctx, target, parent); ferr != nil || fits {
-			return errOr(ferr, there)
+			return cmp.Or(ferr, there)
 		}
 		return nil
 	}
@@ -83,19 +83,17 @@ func (s *Snapshotter) MarkEmpty(ctx context.Context, id string) error {
 	if err := s.active(ctx, id); err != nil {
 		return err
 	}
-	empty, err := emptyDir(filepath.Join(s.snapshotDir(id), "fs"))
+	return s.markEmpty(id, errdefs.ErrFailedPrecondition)
+}
+
+// markEmpty writes the marker of a blob layer, or returns a category if there is something in it.
+func (s *Snapshotter) markEmpty(id string, otherwise error) error {
+	empty, err := emptyDir(s.upperDir(id))
 	if err != nil {
 		return err
 	}
 	if !empty {
-		return fmt.Errorf("snapshot %s of a blob layer has files: %w", id, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("snapshot %s of a blob layer has files: %w", id, otherwise)
 	}
 	return writeMarker(s.snapshotDir(id), marker{Empty: true})
-}
-
-func errOr(err, otherwise error) error {
-	if err != nil {
-		return err
-	}
-	return otherwise
 }

@@ -320,3 +320,47 @@ func TestLockedIsLeftAlone(t *testing.T) {
 		t.Errorf("it has %q now, %v", p, err)
 	}
 }
+
+// TestSweepHoldsNobodyUp: the chunks of objects that are gone are looked for while somebody else writes:
+// there can be millions. Only what is found is forgotten in a transaction that writes.
+func TestSweepHoldsNobodyUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	fill(t, path, 5000)
+	db := reopen(t, path, true)
+	defer db.Close()
+	chunks := func() (n int) {
+		_ = db.bolt.View(func(tx *bbolt.Tx) error { n = tx.Bucket(bucketChunks).Stats().KeyN; return nil })
+		return n
+	}
+	if err := db.Arrive(Arrival{
+		Objects: []Sized{{number(0), 1}}, Chunks: map[digest.Digest][]filetable.Chunk{number(0): {{Digest: number(-1), Size: minIndexed}}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n := chunks(); n != 1 {
+		t.Fatalf("%d chunks, want 1: those of an object that was lost are gone", n)
+	}
+	writer, err := db.bolt.Begin(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- db.dropChunks() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+		err = writer.Rollback()
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("looking for chunks waits for who writes")
+		_ = writer.Rollback()
+		<-done
+	}
+	if err := db.Lose(number(0)); err != nil || chunks() != 0 {
+		t.Errorf("%d chunks of objects that are gone, %v", chunks(), err)
+	}
+}

@@ -1,0 +1,127 @@
+package chunkfile
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// memory is a transfer.Fetcher of one blob.
+type memory struct {
+	blob []byte
+
+	mu    sync.Mutex
+	asked map[int64]int // how often, by offset
+}
+
+func (m *memory) Fetch(_ context.Context, _ digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked[off]++
+	return io.NopCloser(bytes.NewReader(m.blob[off : off+n])), off, nil
+}
+
+// noObjects is a Finder of a store without objects.
+type noObjects struct{}
+
+func (noObjects) Find(chunks []filetable.Chunk, _ []byte, _ *transfer.Sources) []filetable.Location {
+	return make([]filetable.Location, len(chunks))
+}
+func (noObjects) Open(digest.Digest) (*os.File, error) { return nil, errdefs.ErrNotFound }
+func (noObjects) Room(int64) error                     { return nil }
+
+// newFile returns a file of so many groups, each one chunk of size bytes, with a user.
+func newFile(t *testing.T, groups, size int) (*Set, *File, *memory) {
+	t.Helper()
+	const apart = 2 * maxGap // in the blob
+	m := &memory{blob: make([]byte, groups*apart), asked: map[int64]int{}}
+	file := filetable.File{Size: int64(groups * size), Source: &filetable.Source{}}
+	var all []byte
+	for i := range groups {
+		p := m.blob[i*apart:][:size]
+		copy(p, bytes.Repeat([]byte{byte(i), 1}, size/2))
+		all = append(all, p...)
+		file.Source.Chunks = append(file.Source.Chunks, filetable.Chunk{
+			Offset: int64(i * size), Size: int64(size), Digest: digest.FromBytes(p), At: int64(i * apart), Len: int64(size),
+		})
+	}
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	area, err := staging.New(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Set{
+		Scheduler: transfer.NewScheduler(transfer.Options{Connections: 1, Chunk: filetable.MaxChunkLen, Readers: 2, Unpackers: 1}),
+		Area:      area, Root: root, Finder: noObjects{}, Log: slog.New(slog.DiscardHandler),
+	}
+	t.Cleanup(s.Close)
+	blob := filetable.Blob{Digest: digest.FromBytes(m.blob), Size: int64(len(m.blob)), Archive: filetable.ArchiveChunks}
+	f := s.Acquire(digest.FromBytes(all), file.Size, "f", NewLayout(file, blob, "group"))
+	f.Sources.Set("test", []transfer.Source{{Name: "host/repository", Fetcher: m}})
+	return s, f, m
+}
+
+// TestAheadOnce: what is about to be read ahead, and waits for a buffer, is not read ahead once more with
+// each read.
+func TestAheadOnce(t *testing.T) {
+	const size = 1000
+	s, f, m := newFile(t, 32, size)
+	var busy []*transfer.Slot // all buffers but those of readers
+	for {
+		sl := s.Scheduler.Buffers.Try(t.Context(), s.Scheduler.NewFlow(transfer.Soon), "other")
+		if sl == nil {
+			break
+		}
+		busy = append(busy, sl)
+	}
+	b := make([]byte, size)
+	read := func(g int) error { _, err := f.ReadAt(t.Context(), b, int64(g*size)); return err }
+	for _, g := range []int{0, 1, 2, 3, 2, 3} {
+		if err := read(g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// 2 and 3, then as far as 6, then as far as 11.
+	s.mu.Lock()
+	working := f.working
+	s.mu.Unlock()
+	f.mu.Lock()
+	reading := len(f.reading)
+	f.mu.Unlock()
+	if working != 10 || reading != 10 {
+		t.Errorf("%d are at work for %d groups, want 10 for 10", working, reading)
+	}
+	for _, sl := range busy {
+		sl.Release()
+	}
+	s.work.Wait()
+	if len(f.reading) != 0 || len(m.asked) != 12 {
+		t.Errorf("%d groups are about to be read ahead, %d were asked for; want 0 and 12", len(f.reading), len(m.asked))
+	}
+	for off, n := range m.asked {
+		if n != 1 {
+			t.Errorf("bytes at %d were asked for %d times", off, n)
+		}
+	}
+	s.Release(f)
+	if err := read(4); !errdefs.IsNotFound(err) {
+		t.Errorf("read of a file that nobody uses: %v", err)
+	}
+	if len(f.reading) != 0 {
+		t.Errorf("%d groups are about to be read ahead, and nobody uses the file", len(f.reading))
+	}
+}

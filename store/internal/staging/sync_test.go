@@ -1,0 +1,69 @@
+package staging_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/ballast-dev/ballast/store/internal/staging"
+	"github.com/ballast-dev/ballast/store/storetest"
+)
+
+// TestCheckpointHoldsNobodyUp: while a checkpoint waits for the disk, chunks are written, read and counted.
+func TestCheckpointHoldsNobodyUp(t *testing.T) {
+	disk := storetest.NewSlowDisk(t)
+	root, err := os.OpenRoot(disk.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	area, err := staging.New(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const chunks = 200 // more than are written between checkpoints
+	grid := make([]int64, chunks)
+	for i := range grid {
+		grid[i] = int64(i)
+	}
+	// FUSE itself holds the file that it syncs, so there are two.
+	pieces := []staging.Piece{{Size: chunks / 2, File: "data"}, {Off: chunks / 2, Size: chunks / 2, File: "more"}}
+	p, err := area.Open("x", chunks, pieces, grid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(from, to int) error {
+		for i := from; i < to; i++ {
+			if err := p.Write(i, []byte{1}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	checkpoint := make(chan error, 1)
+	go func() { checkpoint <- write(0, chunks/2) }()
+	if got := <-disk.Syncing; got != "partial/x/data" {
+		t.Fatalf("fsync of %s", got)
+	}
+	storetest.Soon(t, "writing", func() error { return write(chunks/2, chunks) })
+	storetest.Soon(t, "reading", func() error { _, err := p.ReadAt(make([]byte, chunks/2), chunks/2); return err })
+	storetest.Soon(t, "counting", func() error {
+		if n := p.Present(); n <= chunks/2 || !p.Has(chunks-1) {
+			t.Errorf("%d bytes are there, want more than %d", n, chunks/2)
+		}
+		return p.Lost()
+	})
+	storetest.Soon(t, "opening another", func() error {
+		q, err := area.Open("y", chunks, staging.RawPieces(chunks), grid)
+		if err != nil {
+			return err
+		}
+		return q.Close()
+	})
+	disk.Release()
+	if err := <-checkpoint; err != nil {
+		t.Error(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -51,39 +51,52 @@ type Fetch struct {
 // It returns ErrNoRanges for a server without, ErrRevoked if hold is revoked, and otherwise the error
 // of the sources that says most.
 func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64) (from Source, err error) {
-	r := rangeFetch{Fetch: f, hold: hold, buf: buf, off: off, out: map[string]error{}, asked: map[string]bool{}}
+	r := rangeFetch{Fetch: f, hold: hold, buf: buf, off: off, asked: map[string]bool{}}
+	return f.inTurn(ctx, off, func(src Source) (progress bool, err error) {
+		n, err := r.ask(ctx, src)
+		if r.have == len(buf) {
+			err = nil
+		}
+		return n > 0, err
+	})
+}
+
+// inTurn asks sources until one has no error, and returns it. off is for messages.
+func (f Fetch) inTurn(ctx context.Context, off int64, ask func(Source) (progress bool, err error)) (Source, error) {
+	var last error
+	out := map[string]error{} // by source: why it is not asked again
 	for try := 0; try < maxTries; try++ {
 		alive := false
 		order := f.From.Order()
 		for _, src := range order {
-			if r.out[src.Key()] != nil {
+			if out[src.Key()] != nil {
 				continue
 			}
-			n, err := r.ask(ctx, src)
+			progress, err := ask(src)
 			switch {
-			case r.have == len(buf):
+			case err == nil:
 				return src, nil
 			case ctx.Err() != nil:
 				return src, context.Cause(ctx)
 			case errors.Is(err, ErrNoRanges):
 				return src, err
-			case n > 0:
+			case progress:
 				try = 0
 			}
 			if final(err) {
-				r.out[src.Key()] = err
+				out[src.Key()] = err
 			} else {
-				r.last, alive = err, true
+				last, alive = err, true
 			}
 		}
 		if !alive {
-			return Source{}, worst(order, r.out)
+			return Source{}, worst(order, out)
 		}
-		if err := pause(ctx, try, r.last); err != nil {
+		if err := pause(ctx, try, last); err != nil {
 			return Source{}, err
 		}
 	}
-	return Source{}, fmt.Errorf("bytes %d to %d: %w", off+int64(r.have), off+int64(len(buf))-1, r.last)
+	return Source{}, fmt.Errorf("bytes from %d: %w", off, last)
 }
 
 // rangeFetch is the state of one Range.
@@ -93,10 +106,8 @@ type rangeFetch struct {
 	buf  []byte
 	off  int64
 
-	have  int              // bytes
-	out   map[string]error // by source: why it is not asked again
-	asked map[string]bool  // sources that had their turn
-	last  error
+	have  int             // bytes
+	asked map[string]bool // sources that had their turn
 }
 
 // ask gets what it can of the rest from one source, and returns how much that was.
@@ -121,8 +132,7 @@ func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
 	defer place.Release()
 	ctx, cancel := context.WithCancelCause(place.Context)
 	defer cancel(nil)
-	w := r.watch(src, place, cancel)
-	defer w.Stop()
+	go r.watch(ctx, src, place, maps.Clone(r.asked), cancel)
 	defer func() {
 		if err != nil && ctx.Err() != nil && !final(err) {
 			err = context.Cause(ctx) // rather than what the source makes of it
@@ -195,34 +205,27 @@ func (f Fetch) spend(ctx context.Context, n int) error {
 	return nil
 }
 
-// A watch ends a request that is slow, as soon as there is a source that had no turn yet and of which
-// nothing bad is known. A slow link is not made slower by asking in turn those who share it.
-type watch struct{ stop chan struct{} }
-
-func (w watch) Stop() { close(w.stop) }
-
-func (r *rangeFetch) watch(src Source, place *Slot, cancel context.CancelCauseFunc) watch {
-	w, asked := watch{make(chan struct{})}, maps.Clone(r.asked)
-	go func() { // ends with the request
-		tick := time.NewTicker(look)
-		defer tick.Stop()
-		var before int64
-		for {
-			select {
-			case <-w.stop:
-				return
-			case <-tick.C:
-			}
-			now := place.bytes.Load()
-			if now-before < int64(MinRate*look.Seconds()) && !r.paced() && r.From.better(asked) {
-				r.From.slowed(src)
-				cancel(errSlow)
-				return
-			}
-			before = now
+// watch ends a request that is slow, as soon as there is a source that had no turn yet (asked) and of
+// which nothing bad is known. A slow link is not made slower by asking in turn those who share it. It
+// returns when the request has ended.
+func (f Fetch) watch(ctx context.Context, src Source, place *Slot, asked map[string]bool, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	var before int64
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
 		}
-	}()
-	return w
+		now := place.bytes.Load()
+		if now-before < int64(MinRate*look.Seconds()) && !f.paced() && f.From.better(asked) {
+			f.From.slowed(src)
+			cancel(errSlow)
+			return
+		}
+		before = now
+	}
 }
 
 // final says that asking the same source again is of no use.

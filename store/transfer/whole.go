@@ -3,7 +3,6 @@ package transfer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync/atomic"
 )
@@ -32,11 +31,11 @@ func (f Fetch) All(ctx context.Context, n int, fill func(i int, sl *Slot, get Ge
 	w.Received = new(atomic.Int64) // what is brought twice counts once
 	defer w.close()
 	get := func(sl *Slot, buf []byte, off int64) (Source, error) {
-		err := w.readAt(ctx, sl, buf, off)
+		src, err := w.readAt(ctx, sl, buf, off)
 		if err == nil {
 			f.Received.Add(int64(len(buf)))
 		}
-		return w.src, err
+		return src, err
 	}
 	for i := range n {
 		err := buffers.With(ctx, f.Flow, f.From.Payer, func(sl *Slot) error {
@@ -65,40 +64,13 @@ type whole struct {
 // readAt fills buf from offset off, which is best not before the end of the last read: to go back is
 // to begin anew. It asks sources as Range does. A request lives on after a read, so ctx has to as well;
 // it ends when hold is revoked during a read.
-func (w *whole) readAt(ctx context.Context, hold *Slot, buf []byte, off int64) error {
-	var last error
-	out := map[string]error{}
-	for try := range maxTries {
-		if try > 0 {
-			if err := pause(hold.Context, try, last); err != nil {
-				return err
-			}
-		}
-		alive := false
-		order := w.From.Order()
-		for _, src := range order {
-			if out[src.Key()] != nil {
-				continue
-			}
-			err := w.try(ctx, src, hold, buf, off)
-			if err == nil {
-				return nil
-			}
+func (w *whole) readAt(ctx context.Context, hold *Slot, buf []byte, off int64) (Source, error) {
+	return w.inTurn(hold.Context, off, func(src Source) (progress bool, err error) {
+		if err = w.try(ctx, src, hold, buf, off); err != nil {
 			w.close()
-			if hold.Context.Err() != nil {
-				return context.Cause(hold.Context)
-			}
-			if final(err) {
-				out[src.Key()] = err
-			} else {
-				last, alive = err, true
-			}
 		}
-		if !alive {
-			return worst(order, out)
-		}
-	}
-	return fmt.Errorf("bytes from %d, from a server without ranges: %w", off, last)
+		return false, err
+	})
 }
 
 func (w *whole) try(ctx context.Context, src Source, hold *Slot, buf []byte, off int64) error {

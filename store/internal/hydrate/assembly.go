@@ -102,7 +102,7 @@ func (e *Engine) assemblies(t *filetable.Table, group string) ([]*assembly, map[
 		sizes[b.Digest] = b.Size
 	}
 	for d, pieces := range places {
-		places[d] = fillGaps(pieces, sizes[d])
+		places[d] = staging.FillGaps(pieces, sizes[d])
 	}
 	slices.SortFunc(all, func(a, b *assembly) int { return cmp.Compare(a.dir(), b.dir()) })
 	return all, places, nil
@@ -121,25 +121,6 @@ func (a *assembly) place(places map[digest.Digest][]staging.Piece, part filetabl
 	}
 	places[part.Blob] = append(places[part.Blob], staging.Piece{Off: part.Offset, Size: part.Size, File: a.staged(), At: at})
 	return nil
-}
-
-// fillGaps sorts pieces and stages what they leave out.
-func fillGaps(pieces []staging.Piece, size int64) []staging.Piece {
-	slices.SortFunc(pieces, func(a, b staging.Piece) int { return cmp.Compare(a.Off, b.Off) })
-	var out []staging.Piece
-	var at int64
-	gap := func(to int64) {
-		if to > at {
-			out = append(out, staging.Piece{Off: at, Size: to - at, File: "gaps", At: at})
-		}
-	}
-	for _, pc := range pieces {
-		gap(pc.Off)
-		out = append(out, pc)
-		at = pc.Off + pc.Size
-	}
-	gap(size)
-	return out
 }
 
 // begin makes the staged file with its inline parts.

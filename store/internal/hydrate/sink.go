@@ -105,7 +105,7 @@ type memberHashes struct{ t *tarSink }
 func (m memberHashes) Write(b []byte) (int, error) {
 	t := m.t
 	err := t.p.Each(t.off, int64(len(b)), func(pc staging.Piece, at, from, to int64) error {
-		if pc.File == "gaps" {
+		if pc.InGap() {
 			return nil
 		}
 		if at == 0 {

@@ -110,11 +110,7 @@ func (db *DB) Usage(roots Roots) (u Usage, err error) {
 // found, and returns them: their files may go. Tables that need one are not complete any more. A
 // dry run only returns them. It returns errdefs.ErrFailedPrecondition while a reference is unresolved.
 func (db *DB) Evict(roots Roots, want func(total int64) int64, dryRun bool) (objects []Sized, err error) {
-	run := db.bolt.Update
-	if dryRun {
-		run = db.bolt.View
-	}
-	err = run(func(tx *bbolt.Tx) error {
+	err = db.run(dryRun, func(tx *bbolt.Tx) error {
 		if err := settled(tx); err != nil {
 			return err
 		}
@@ -218,11 +214,7 @@ type Expired struct {
 // nothing has used for a week, and what is known of tables and archives whose objects are gone. A dry
 // run only counts.
 func (db *DB) Expire(dryRun bool) (e Expired, err error) {
-	run := db.bolt.Update
-	if dryRun {
-		run = db.bolt.View
-	}
-	return e, run(func(tx *bbolt.Tx) error {
+	return e, db.run(dryRun, func(tx *bbolt.Tx) error {
 		drop, err := expiredRefs(tx)
 		if err != nil {
 			return err

@@ -163,6 +163,18 @@ func get[T any, K ~string](db *DB, bucket []byte, key K) (v T, err error) {
 	return v, err
 }
 
+// change replaces a value by what do makes of it, or returns errdefs.ErrNotFound.
+func change[T any, K ~string](db *DB, bucket []byte, key K, do func(v *T)) error {
+	return db.bolt.Update(func(tx *bbolt.Tx) error {
+		v, err := load[T](tx, bucket, key)
+		if err != nil {
+			return err
+		}
+		do(&v)
+		return put(tx, bucket, key, v)
+	})
+}
+
 // each calls fn for every value of a bucket, in the order of its keys.
 func each[K ~string, T any](tx *bbolt.Tx, bucket []byte, fn func(key K, v T) error) error {
 	return tx.Bucket(bucket).ForEach(func(k, p []byte) error {
@@ -172,6 +184,14 @@ func each[K ~string, T any](tx *bbolt.Tx, bucket []byte, fn func(key K, v T) err
 		}
 		return fn(K(k), v)
 	})
+}
+
+// run runs do in a transaction, which only reads in a dry run.
+func (db *DB) run(dryRun bool, do func(tx *bbolt.Tx) error) error {
+	if dryRun {
+		return db.bolt.View(do)
+	}
+	return db.bolt.Update(do)
 }
 
 // exists says whether there is a value.

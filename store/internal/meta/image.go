@@ -94,9 +94,8 @@ func (db *DB) Images() (images []Image, err error) {
 
 // SetPublic takes a name from the private ones of an image, or returns errdefs.ErrNotFound.
 func (db *DB) SetPublic(manifest digest.Digest, name string) error {
-	return db.changeImage(manifest, func(tx *bbolt.Tx, im Image) error {
+	return change(db, bucketImages, manifest, func(im *Image) {
 		im.PrivateNames = slices.DeleteFunc(im.PrivateNames, func(n string) bool { return n == name })
-		return put(tx, bucketImages, manifest, im)
 	})
 }
 

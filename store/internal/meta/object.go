@@ -115,14 +115,7 @@ func merge(a, b []string) []string {
 
 // Share says that more sources may have an object.
 func (db *DB) Share(d digest.Digest, names []string) error {
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
-		o, err := load[Object](tx, bucketObjects, d)
-		if err != nil {
-			return err
-		}
-		o.Private = merge(o.Private, names)
-		return put(tx, bucketObjects, d, o)
-	})
+	return change(db, bucketObjects, d, func(o *Object) { o.Private = merge(o.Private, names) })
 }
 
 // Lose forgets objects whose files are not there any more, or were wrong. Tables that were complete

@@ -65,14 +65,7 @@ func (db *DB) AddRef(name string, table digest.Digest, expires time.Time) (needs
 // SetRefSources remembers what the table of a reference is got from. It returns errdefs.ErrNotFound if
 // there is no such reference.
 func (db *DB) SetRefSources(name string, sources []string) error {
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
-		r, err := load[Ref](tx, bucketRefs, name)
-		if err != nil {
-			return err
-		}
-		r.Sources = sources
-		return put(tx, bucketRefs, name, r)
-	})
+	return change(db, bucketRefs, name, func(r *Ref) { r.Sources = sources })
 }
 
 // RemoveRef removes a reference; one that does not exist is no error.

@@ -300,23 +300,15 @@ func (s *Objects) Damaged() (files []meta.Sized, err error) {
 		if err != nil {
 			continue // none of ours
 		}
-		size, err := s.damagedSize(d)
+		info, err := e.Info()
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
-		files = append(files, meta.Sized{Digest: d, Size: size})
+		files = append(files, meta.Sized{Digest: d, Size: info.Size()})
 	}
 	return files, nil
-}
-
-func (s *Objects) damagedSize(d digest.Digest) (int64, error) {
-	info, err := s.o.Root.Lstat(damagedPath(d))
-	if err != nil {
-		return 0, err
-	}
-	return info.Size(), nil
 }
 
 // restore hashes a file that was set aside, and makes it an object again if it is right. If it is still

@@ -270,13 +270,13 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 	found.Chunks = map[digest.Digest][]filetable.Chunk{}
 	found.Private = map[digest.Digest][]string{}
 	for _, f := range files {
-		to := Path(f.Digest)
+		s.Keep(f.Digest)
+		found.Objects = append(found.Objects, meta.Sized{Digest: f.Digest, Size: f.Size})
+		found.Private[f.Digest] = f.Private
 		if s.Has(f.Digest) { // somebody was faster; who may have it is recorded with his
-			s.Keep(f.Digest)
-			found.Objects = append(found.Objects, meta.Sized{Digest: f.Digest, Size: f.Size})
-			found.Private[f.Digest] = f.Private
 			continue
 		}
+		to := Path(f.Digest)
 		if dir := filepath.Dir(to); !dirs[dir] {
 			if err := s.o.Root.MkdirAll(dir, 0o755); err != nil {
 				return err
@@ -286,10 +286,7 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 		if err := s.o.Root.Rename(f.From, to); err != nil {
 			return err
 		}
-		s.Keep(f.Digest)
-		found.Objects = append(found.Objects, meta.Sized{Digest: f.Digest, Size: f.Size})
 		found.Chunks[f.Digest] = f.Chunks
-		found.Private[f.Digest] = f.Private
 	}
 	for dir := range dirs {
 		if err := s.syncDir(dir); err != nil {

@@ -1,9 +1,9 @@
 package staging
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
-	"sort"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -30,27 +30,43 @@ func TarPieces(members []filetable.Member, size int64) ([]Piece, error) {
 			ranges = append(ranges, m)
 		}
 	}
-	sort.Slice(ranges, func(i, j int) bool { return ranges[i].Offset < ranges[j].Offset })
+	slices.SortFunc(ranges, func(a, b filetable.Member) int { return cmp.Compare(a.Offset, b.Offset) })
 	ranges = slices.CompactFunc(ranges, func(a, b filetable.Member) bool { return a.Offset == b.Offset && a.Size == b.Size })
-	var (
-		pieces []Piece
-		at     int64
-	)
-	gap := func(to int64) {
-		if to > at {
-			pieces = append(pieces, Piece{Off: at, Size: to - at, File: "gaps", At: at})
-		}
-	}
+	var pieces []Piece
+	var at int64
 	for _, m := range ranges {
 		if m.Offset < at || m.Size > size-m.Offset {
 			return nil, fmt.Errorf("tar member %q: its range overlaps another or the end: %w", m.Path, errdefs.ErrInvalidArgument)
 		}
-		gap(m.Offset)
 		pieces = append(pieces, Piece{Off: m.Offset, Size: m.Size, File: MemberFile(m.Offset)})
 		at = m.Offset + m.Size
 	}
+	return FillGaps(pieces, size), nil
+}
+
+// gaps is the file of what is in no other.
+const gaps = "gaps"
+
+// InGap says whether a piece is of no file.
+func (p Piece) InGap() bool { return p.File == gaps }
+
+// FillGaps sorts the pieces of a blob of size bytes, and stages what they leave out.
+func FillGaps(pieces []Piece, size int64) []Piece {
+	slices.SortFunc(pieces, func(a, b Piece) int { return cmp.Compare(a.Off, b.Off) })
+	var out []Piece
+	var at int64
+	gap := func(to int64) {
+		if to > at {
+			out = append(out, Piece{Off: at, Size: to - at, File: gaps, At: at})
+		}
+	}
+	for _, pc := range pieces {
+		gap(pc.Off)
+		out = append(out, pc)
+		at = pc.Off + pc.Size
+	}
 	gap(size)
-	return pieces, nil
+	return out
 }
 
 // MemberFile returns the name of the staged file of a tar member with the given offset.

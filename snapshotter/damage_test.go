@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store/boltfile"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -136,8 +137,8 @@ func TestLostMetadataKeepsWhatIsMounted(t *testing.T) {
 				n.layer(t, "before", "", func(dir string) { write(t, filepath.Join(dir, "f"), "x") })
 				older := filepath.Join(t.TempDir(), "older")
 				copyFile(t, filepath.Join(n.root, metadataName), older)
-				n.commit(t, "model", n.claimBlobs(t, 2), newModel().file("w", 0o644, random(1, 50_000)))
-				n.commit(t, "unused", "", newModel().file("w", 0o644, random(2, 50_000)))
+				n.commit(t, "model", n.claimBlobs(t, 2), newModel().file("w", 0o644, storetest.Random(1, 50_000)))
+				n.commit(t, "unused", "", newModel().file("w", 0o644, storetest.Random(2, 50_000)))
 				mounts, err := n.Prepare(t.Context(), "c", "model")
 				if err != nil {
 					t.Fatal(err)
@@ -164,7 +165,7 @@ func TestLostMetadataKeepsWhatIsMounted(t *testing.T) {
 				if !n.names(t)[refName(model)] {
 					t.Error("the reference of a mounted model is dropped")
 				}
-				if got := read(t, filepath.Join(j.dir, "w")); got != string(random(1, 50_000)) {
+				if got := read(t, filepath.Join(j.dir, "w")); got != string(storetest.Random(1, 50_000)) {
 					t.Error("the container reads other bytes")
 				}
 				write(t, filepath.Join(j.dir, "new"), "written")
@@ -237,7 +238,7 @@ func copyFile(t *testing.T, from, to string) {
 func newModelNode(t *testing.T, b tree.Backend) (n *node, content []byte, table digest.Digest) {
 	t.Helper()
 	n = newNode(t, b)
-	content = random(1, 50_000)
+	content = storetest.Random(1, 50_000)
 	table = n.commit(t, "model", n.claimBlobs(t, 2), newModel().file("w", 0o644, content).inline("empty", 0o600, ""))
 	return n, content, table
 }

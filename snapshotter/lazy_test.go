@@ -19,18 +19,18 @@ import (
 // is complete does not have it.
 func TestShowBeforeComplete(t *testing.T) {
 	n := newNode(t, tree.Stubs)
-	p := random(7, 3<<20)
+	p := storetest.Random(7, 3<<20)
 	m := newModel().file("model.bin", 0o640, p).inline("config.json", 0o644, "{}")
-	for i := range m.table.Files {
-		if src := m.table.Files[i].Source; src.Blob != "" {
+	for i := range m.Table().Files {
+		if src := m.Table().Files[i].Source; src.Blob != "" {
 			src.Chunks = []filetable.Chunk{{Size: 1 << 20, Digest: digest.FromBytes(p[:1<<20])}, {Offset: 1 << 20, Size: 2 << 20, Digest: digest.FromBytes(p[1<<20:])}}
 		}
 	}
-	table := m.put(t, n)
+	table := m.Put(t, n.store)
 	if err := n.store.AddRef(t.Context(), "pin/test", table, time.Time{}); err != nil {
 		t.Fatal(err)
 	}
-	sources := storetest.From(m.blobs)
+	sources := storetest.From(m.from)
 	if err := n.store.Expose(t.Context(), table, store.ExposeOptions{Sources: sources}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,6 @@
 package snapshotter
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -24,7 +22,6 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	"go.uber.org/goleak"
@@ -86,72 +83,33 @@ func (n *node) open(t *testing.T, way tree.Backend) {
 	n.Snapshotter = s
 }
 
-// blobs is a store.Fetcher of what a test made.
-type blobs map[digest.Digest][]byte
-
-func (b blobs) Fetch(_ context.Context, d digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
-	p, ok := b[d]
-	if !ok {
-		return nil, 0, fmt.Errorf("blob %s: %w", d, errdefs.ErrNotFound)
-	}
-	return io.NopCloser(bytes.NewReader(p[off : off+n])), off, nil
-}
-
-// A model is a table in the making.
+// A model is a table in the making, and what its files come from.
 type model struct {
-	table filetable.Table
-	blobs blobs
+	*storetest.Builder
+	from *storetest.Fetcher
 }
 
-func newModel() *model {
-	return &model{
-		table: filetable.Table{
-			Version: filetable.Version,
-			Origin:  filetable.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1},
-		},
-		blobs: blobs{},
-	}
-}
+func newModel() *model { return &model{storetest.NewBuilder("origin"), storetest.NewFetcher()} }
 
 // file adds a file that is a blob of its own.
 func (m *model) file(path string, mode uint32, content []byte) *model {
-	d := digest.FromBytes(content)
-	if _, ok := m.blobs[d]; !ok {
-		m.blobs[d] = content
-		m.table.Blobs = append(m.table.Blobs, filetable.Blob{Digest: d, Size: int64(len(content)), Layer: len(m.table.Blobs)})
-	}
-	return m.add(filetable.File{
-		Path: path, Type: filetable.TypeReg, Mode: mode, ModTime: time.Unix(1_700_000_000, 123_456_789).UTC(),
-		Size: int64(len(content)), Digest: d, Source: &filetable.Source{Blob: d, Size: int64(len(content))},
-	})
+	m.Raw(path, content, mode)
+	m.from.Blobs[digest.FromBytes(content)] = content
+	files := m.Table().Files
+	i := slices.IndexFunc(files, func(f filetable.File) bool { return f.Path == path })
+	files[i].ModTime = time.Unix(1_700_000_000, 123_456_789).UTC()
+	return m
 }
 
 // inline adds a small file whose bytes are in the table.
 func (m *model) inline(path string, mode uint32, content string) *model {
-	return m.add(filetable.File{
-		Path: path, Type: filetable.TypeReg, Mode: mode, Size: int64(len(content)),
-		Digest: digest.FromString(content), Source: &filetable.Source{Inline: []byte(content)},
-	})
-}
-
-func (m *model) add(f filetable.File) *model {
-	m.table.Files = append(m.table.Files, f)
-	slices.SortFunc(m.table.Files, func(a, b filetable.File) int { return cmp.Compare(a.Path, b.Path) })
+	m.Inline(path, []byte(content), mode)
 	return m
 }
 
-// put stores the table.
-func (m *model) put(t *testing.T, n *node) digest.Digest {
-	t.Helper()
-	p, err := m.table.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := n.store.PutTable(t.Context(), p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
+func (m *model) add(f filetable.File) *model {
+	m.File(f)
+	return m
 }
 
 // apply does what the differ does for the table layer: the snapshot with key shows m.
@@ -166,11 +124,11 @@ func (n *node) apply(t *testing.T, key string, m *model) digest.Digest {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := m.put(t, n)
+	table := m.Put(t, n.store)
 	if err := n.Hold(ctx, id, table); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.store.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(m.blobs)}); err != nil {
+	if err := n.store.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(m.from)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Show(ctx, id, table); err != nil {
@@ -337,16 +295,6 @@ func write(t *testing.T, path, content string) {
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// random returns n bytes that do not compress, the same for the same seed.
-func random(seed uint64, n int) []byte {
-	p := make([]byte, n)
-	r := rand.New(rand.NewPCG(seed, 0))
-	for i := range p {
-		p[i] = byte(r.Uint32())
-	}
-	return p
 }
 
 // blobLabels are the labels of a Prepare of the blob layer of d on the given chain.

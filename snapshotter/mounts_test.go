@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
@@ -127,10 +128,10 @@ func TestMountShapes(t *testing.T) {
 		t.Fatalf("models are shown as %s; the tests need a kernel with data-only layers", n.Backend())
 	}
 	blobs := n.claimBlobs(t, 3)
-	n.commit(t, "model", blobs, newModel().file("w", 0o644, random(1, 9000)))
+	n.commit(t, "model", blobs, newModel().file("w", 0o644, storetest.Random(1, 9000)))
 	n.layer(t, "above", "model", func(dir string) { write(t, filepath.Join(dir, "x"), "x") })
 	n.layer(t, "base", "", func(dir string) { write(t, filepath.Join(dir, "y"), "y") })
-	n.commit(t, "on-base", "base", newModel().file("w", 0o644, random(1, 9000)))
+	n.commit(t, "on-base", "base", newModel().file("w", 0o644, storetest.Random(1, 9000)))
 	objects := "::" + n.store.ObjectsDir()
 	fs := func(names ...string) string {
 		for i := range names {
@@ -196,8 +197,8 @@ func TestContainerWrites(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
-			content := random(1, 1<<20)
-			m := newModel().file("a", 0o644, content).file("b", 0o644, random(2, 5000)).file("c", 0o644, random(3, 5000)).file("d/e", 0o644, random(4, 5000))
+			content := storetest.Random(1, 1<<20)
+			m := newModel().file("a", 0o644, content).file("b", 0o644, storetest.Random(2, 5000)).file("c", 0o644, storetest.Random(3, 5000)).file("d/e", 0o644, storetest.Random(4, 5000))
 			n.commit(t, "model", "", m)
 			before := list(t, n.store.ObjectsDir())
 			one, two := n.container(t, "one", "model"), n.container(t, "two", "model")
@@ -220,7 +221,7 @@ func TestContainerWrites(t *testing.T) {
 			if err := os.Chmod(filepath.Join(one, "b"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if got, want := read(t, filepath.Join(one, "b")), string(random(2, 5000)); got != want {
+			if got, want := read(t, filepath.Join(one, "b")), string(storetest.Random(2, 5000)); got != want {
 				t.Error("content changed with the mode")
 			}
 			if err := os.Remove(filepath.Join(one, "c")); err != nil {
@@ -246,7 +247,7 @@ func TestContainerWrites(t *testing.T) {
 // A container that changed files of a model, committed as an image of its own.
 func TestCommitContainer(t *testing.T) {
 	n := newNode(t, tree.Stubs)
-	n.commit(t, "model", "", newModel().file("a", 0o644, random(1, 5000)).file("b", 0o644, random(2, 5000)))
+	n.commit(t, "model", "", newModel().file("a", 0o644, storetest.Random(1, 5000)).file("b", 0o644, storetest.Random(2, 5000)))
 	mounts, err := n.Prepare(t.Context(), "c", "model")
 	if err != nil {
 		t.Fatal(err)
@@ -266,7 +267,7 @@ func TestCommitContainer(t *testing.T) {
 	if fi, err := os.Stat(filepath.Join(got, "a")); err != nil || fi.Mode() != 0o600 {
 		t.Errorf("got %v, %v, want mode 0600", fi, err)
 	}
-	if read(t, filepath.Join(got, "a")) != string(random(1, 5000)) {
+	if read(t, filepath.Join(got, "a")) != string(storetest.Random(1, 5000)) {
 		t.Error("content is lost")
 	}
 	if _, err := os.Stat(filepath.Join(got, "b")); !errors.Is(err, os.ErrNotExist) {
@@ -279,7 +280,7 @@ func TestReadWithoutDaemon(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
-			content := random(1, 2<<20)
+			content := storetest.Random(1, 2<<20)
 			m := newModel().file("w", 0o644, content)
 			n.commit(t, "model", "", m)
 			view, container := n.view(t, "model"), n.container(t, "c", "model")
@@ -313,7 +314,7 @@ func TestReadWithoutDaemon(t *testing.T) {
 // Linked models have mounts that containerd can shorten, however many layers there are.
 func TestManyLayersOnLinks(t *testing.T) {
 	n := newNode(t, tree.Links)
-	n.commit(t, "layer0", n.claimBlobs(t, 2), newModel().file("w", 0o644, random(1, 100)))
+	n.commit(t, "layer0", n.claimBlobs(t, 2), newModel().file("w", 0o644, storetest.Random(1, 100)))
 	const layers = 110
 	for i := 1; i <= layers; i++ {
 		n.layer(t, fmt.Sprint("layer", i), fmt.Sprint("layer", i-1), func(dir string) { write(t, filepath.Join(dir, fmt.Sprint(i)), "x") })
@@ -326,7 +327,7 @@ func TestManyLayersOnLinks(t *testing.T) {
 // What does not fit into mount(2) is an error that says so, and leaves no snapshot.
 func TestTooManyLayers(t *testing.T) {
 	n := newNode(t, tree.Stubs)
-	n.commit(t, "layer0", "", newModel().file("w", 0o644, random(1, 100)))
+	n.commit(t, "layer0", "", newModel().file("w", 0o644, storetest.Random(1, 100)))
 	layers := os.Getpagesize()/len(n.dirOf(t, "layer0")) + 2
 	var err error
 	made := 0
@@ -372,7 +373,7 @@ func TestImageVolume(t *testing.T) {
 			t.Errorf("snapshot %q was left", k)
 		}
 	}
-	m := newModel().file("w", 0o644, random(1, 5000))
+	m := newModel().file("w", 0o644, storetest.Random(1, 5000))
 	n.commit(t, "model", "", m)
 	if diff := m.differences(t, n.Backend(), n.container(t, key("model"), "model")); diff != "" {
 		t.Errorf("model (-got +want):\n%s", diff)
@@ -463,7 +464,7 @@ func TestLocate(t *testing.T) {
 // A damaged marker must not turn a model into an ordinary, empty-looking image.
 func TestDamagedMarker(t *testing.T) {
 	n := newNode(t, Auto)
-	n.commit(t, "model", "", newModel().file("w", 0o644, random(1, 5000)))
+	n.commit(t, "model", "", newModel().file("w", 0o644, storetest.Random(1, 5000)))
 	write(t, filepath.Join(filepath.Dir(n.dirOf(t, "model")), markerName), "{")
 	if _, err := n.Prepare(t.Context(), "c", "model"); !errdefs.IsDataLoss(err) {
 		t.Errorf("got %v, want data loss", err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -27,7 +28,7 @@ func TestUsersOfContainer(t *testing.T) {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
 			ctx := namespaces.WithNamespace(t.Context(), "default")
-			n.commit(t, "model", n.claimBlobs(t, 2), newModel().file("w", 0o644, random(1, 5000)))
+			n.commit(t, "model", n.claimBlobs(t, 2), newModel().file("w", 0o644, storetest.Random(1, 5000)))
 			n.layer(t, "tool", "model", func(dir string) {
 				if err := os.Mkdir(filepath.Join(dir, "etc"), 0o755); err != nil {
 					t.Fatal(err)
@@ -61,8 +62,8 @@ func TestUsersOfContainer(t *testing.T) {
 // nothing of the store.
 func TestReadonlyOfContainer(t *testing.T) {
 	n := newNode(t, tree.Stubs)
-	n.commit(t, "model", "", newModel().file("w", 0o644, random(1, 5000)).file("d/e", 0o600, random(2, 5000)))
-	n.commit(t, "other", "", newModel().file("secret", 0o644, random(3, 5000)))
+	n.commit(t, "model", "", newModel().file("w", 0o644, storetest.Random(1, 5000)).file("d/e", 0o600, storetest.Random(2, 5000)))
+	n.commit(t, "other", "", newModel().file("secret", 0o644, storetest.Random(3, 5000)))
 	n.layer(t, "above", "model", func(dir string) { write(t, filepath.Join(dir, "x"), "x") })
 	for _, parent := range []string{"model", "above"} {
 		mounts, err := n.Prepare(t.Context(), "c-"+parent, parent)
@@ -91,7 +92,7 @@ func TestReadonlyOfContainer(t *testing.T) {
 // Without the whiteout a read-only mount of containerd's would show all objects.
 func TestHide(t *testing.T) {
 	n := newNode(t, tree.Stubs)
-	n.commit(t, "model", "", newModel().file("w", 0o644, random(1, 5000)))
+	n.commit(t, "model", "", newModel().file("w", 0o644, storetest.Random(1, 5000)))
 	name := whiteout(n.hideDir())
 	damages := map[string]func() error{
 		"missing":   func() error { return nil },

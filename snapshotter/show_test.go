@@ -27,14 +27,14 @@ func awkward() *model {
 	long := strings.Repeat("n", 255)
 	deep := strings.Repeat("d/", 40) + "f"
 	m := newModel().
-		file("weights/model.gguf", 0o644, random(1, 3<<20)).
-		file("weights/part-1.bin", 0o755, random(2, 100_001)).
-		file("twin.gguf", 0o644, random(1, 3<<20)).
+		file("weights/model.gguf", 0o644, storetest.Random(1, 3<<20)).
+		file("weights/part-1.bin", 0o755, storetest.Random(2, 100_001)).
+		file("twin.gguf", 0o644, storetest.Random(1, 3<<20)).
 		file(".wh.foo", 0o644, []byte("not a whiteout")).
 		file("dir/.wh..wh..opq", 0o644, []byte("not opaque")).
 		file("dir/kept", 0o644, []byte("still here")).
-		file("zero-mode", 0, random(3, 4096)).
-		file("all-mode", 0o777, random(4, 4097)).
+		file("zero-mode", 0, storetest.Random(3, 4096)).
+		file("all-mode", 0o777, storetest.Random(4, 4097)).
 		file(long, 0o600, []byte("long name")).
 		file("模型/größe-🙂.txt", 0o640, []byte("not ASCII")).
 		file("a b\\c'\"$;", 0o444, []byte("quoting")).
@@ -62,7 +62,7 @@ const objectMode fs.FileMode = 0o644
 func (m *model) want(t *testing.T) map[string]entry {
 	t.Helper()
 	out := map[string]entry{}
-	for _, f := range m.table.Files {
+	for _, f := range m.Table().Files {
 		e := entry{Mode: fs.FileMode(f.Mode), Size: f.Size, MTime: time.Unix(0, 0).UTC(), Target: f.Target}
 		if !f.ModTime.IsZero() {
 			e.MTime = f.ModTime.UTC()
@@ -75,7 +75,7 @@ func (m *model) want(t *testing.T) map[string]entry {
 		case filetable.TypeReg:
 			p := f.Source.Inline
 			if f.Source.Blob != "" {
-				p = m.blobs[f.Source.Blob]
+				p = m.from.Blobs[f.Source.Blob]
 			}
 			s := sha256.Sum256(p)
 			e.Sum = hex.EncodeToString(s[:])
@@ -207,8 +207,8 @@ func TestShowRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newModel().file("f", 0o644, random(1, 5000))
-	table := m.put(t, n)
+	m := newModel().file("f", 0o644, storetest.Random(1, 5000))
+	table := m.Put(t, n.store)
 	if err := n.Show(ctx, id, table); !errdefs.IsUnavailable(err) {
 		t.Errorf("not hydrated: got %v, want unavailable", err)
 	}
@@ -216,7 +216,7 @@ func TestShowRefused(t *testing.T) {
 		t.Errorf("unknown snapshot: got %v, want not found", err)
 	}
 	n.apply(t, "key", m)
-	other := newModel().inline("g", 0o644, "g").put(t, n)
+	other := newModel().inline("g", 0o644, "g").Put(t, n.store)
 	if err := n.store.Hydrate(ctx, other, store.HydrateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestCommitIncomplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := newModel().inline("f", 0o644, "f").put(t, n)
+	table := newModel().inline("f", 0o644, "f").Put(t, n.store)
 	if err := writeMarker(n.snapshotDir(id), marker{Table: table, Show: tree.Stubs}); err != nil {
 		t.Fatal(err)
 	}
@@ -256,11 +256,11 @@ func TestRefresh(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
 			n := newNode(t, way)
-			m := newModel().file("big", 0o644, random(1, 2<<20)).file("small", 0o640, random(2, 3000))
+			m := newModel().file("big", 0o644, storetest.Random(1, 2<<20)).file("small", 0o640, storetest.Random(2, 3000))
 			table := n.commit(t, "model", "", m)
-			n.commit(t, "other", "", newModel().file("x", 0o644, random(3, 3000)))
+			n.commit(t, "other", "", newModel().file("x", 0o644, storetest.Random(3, 3000)))
 
-			for _, f := range m.table.Files {
+			for _, f := range m.Table().Files {
 				object := filepath.Join(n.store.ObjectsDir(), store.ObjectName(f.Digest))
 				if err := damage(object); err != nil {
 					t.Fatal(err)
@@ -273,7 +273,7 @@ func TestRefresh(t *testing.T) {
 			if err != nil || len(bad) != 2 {
 				t.Fatalf("check: got %v, %v, want two bad objects", bad, err)
 			}
-			if err := n.store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(m.blobs)}); err != nil {
+			if err := n.store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(m.from)}); err != nil {
 				t.Fatal(err)
 			}
 			if err := n.Refresh(t.Context(), table); err != nil {
@@ -305,7 +305,7 @@ func damage(path string) error {
 // Links: a file has the mode of the table if it was copied for it.
 func TestLinksModes(t *testing.T) {
 	n := newNode(t, tree.Links)
-	small, large := random(1, 1000), random(2, linksCopy+1)
+	small, large := storetest.Random(1, 1000), storetest.Random(2, linksCopy+1)
 	n.commit(t, "model", "", newModel().file("same", 0o644, small).file("small", 0o755, small).file("large", 0o755, large))
 	dir := n.view(t, "model")
 	inode := func(p string) uint64 {

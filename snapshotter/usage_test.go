@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -28,8 +29,8 @@ func TestUsage(t *testing.T) {
 			n := newNode(t, way)
 			const shared, alone = 8 << 20, 2 << 20
 			const slack = 256 << 10 // directories, stubs, small copies
-			one := newModel().file("shared", 0o644, random(1, shared))
-			two := newModel().file("again", 0o644, random(1, shared)).file("alone", 0o644, random(2, alone))
+			one := newModel().file("shared", 0o644, storetest.Random(1, shared))
+			two := newModel().file("again", 0o644, storetest.Random(1, shared)).file("alone", 0o644, storetest.Random(2, alone))
 			n.commit(t, "one", "", one)
 			n.commit(t, "two", "", two)
 
@@ -61,7 +62,7 @@ func TestUsage(t *testing.T) {
 
 func TestUsageOthers(t *testing.T) {
 	n := newNode(t, Auto)
-	n.layer(t, "plain", "", func(dir string) { write(t, filepath.Join(dir, "f"), string(random(1, 100_000))) })
+	n.layer(t, "plain", "", func(dir string) { write(t, filepath.Join(dir, "f"), string(storetest.Random(1, 100_000))) })
 	want, err := n.overlay.Usage(t.Context(), "plain")
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +104,7 @@ func (n *node) id(t *testing.T, key string) string {
 // A refused Remove must leave the objects: a container still reads them.
 func TestRemove(t *testing.T) {
 	n := newNode(t, Auto)
-	m := newModel().file("w", 0o644, random(1, 5000))
+	m := newModel().file("w", 0o644, storetest.Random(1, 5000))
 	n.commit(t, "model", n.claimBlobs(t, 2), m)
 	name := refName(n.id(t, "model"))
 	dir := n.dirOf(t, "model")
@@ -142,7 +143,7 @@ func TestRemove(t *testing.T) {
 		t.Errorf("directory after Cleanup: got %v, want not exist", err)
 	}
 	n.gc(t)
-	if _, err := n.store.OpenObject(m.table.Files[0].Digest); !errdefs.IsNotFound(err) {
+	if _, err := n.store.OpenObject(m.Table().Files[0].Digest); !errdefs.IsNotFound(err) {
 		t.Errorf("object after gc: got %v, want not found", err)
 	}
 	if err := n.Remove(t.Context(), "model"); !errdefs.IsNotFound(err) {
@@ -163,7 +164,7 @@ func TestReconcile(t *testing.T) {
 	if err := n.Reconcile(t.Context()); err != nil {
 		t.Fatalf("new node: %v", err)
 	}
-	m := newModel().file("w", 0o644, random(1, 5000))
+	m := newModel().file("w", 0o644, storetest.Random(1, 5000))
 	table := n.commit(t, "kept", "", m)
 	n.commit(t, "forgotten", "", m)
 	n.layer(t, "plain", "", func(string) {})
@@ -194,7 +195,7 @@ func TestHoldRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := n.id(t, "key")
-	table := newModel().inline("f", 0o644, "f").put(t, n)
+	table := newModel().inline("f", 0o644, "f").Put(t, n.store)
 	if err := n.Remove(t.Context(), "key"); err != nil {
 		t.Fatal(err)
 	}

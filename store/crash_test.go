@@ -181,7 +181,7 @@ func crashModelOf(all bool) (b *storetest.Builder, f *storetest.Fetcher, files m
 	raw, tarred, zipped, chunked := storetest.Random(1, 300_000), storetest.Random(2, 200_000), storetest.Random(3, 150_000), storetest.Random(4, 400_000)
 	var t testing.T // of builders that do not fail
 	plain := storetest.Tar(&t, []tar.Header{{Name: "tarred", Mode: 0o644}}, [][]byte{tarred})
-	gzip := gzipped(&t, storetest.Tar(&t, []tar.Header{{Name: "zipped", Mode: 0o644}}, [][]byte{zipped}))
+	gzip := storetest.Compress(&t, storetest.Tar(&t, []tar.Header{{Name: "zipped", Mode: 0o644}}, [][]byte{zipped}), filetable.CodecGzip)
 	parts := fragments(3, 50_000)
 	b = storetest.NewBuilder("crash").Raw("raw", raw, 0o644).RawChunks("chunked", chunked, 0o644, 65536).Inline("inline", []byte("inline"), 0o644)
 	if all {

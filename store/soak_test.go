@@ -47,7 +47,7 @@ func soakModels() (models []*storetest.Builder, blobs [][]byte, files map[digest
 		copy(chunked[i<<20:], storetest.Random(uint64(30+i), 1<<19))
 		file(chunked)
 		small := oneFileTar(&t, uint64(50+i), 300_000)
-		zipped := gzipped(&t, oneFileTar(&t, uint64(70+i), 2<<20))
+		zipped := storetest.Compress(&t, oneFileTar(&t, uint64(70+i), 2<<20), filetable.CodecGzip)
 		parts := fragments(3, 100_000+i)
 		b := storetest.NewBuilder(fmt.Sprint("soak ", i)).Raw("own", own, 0o644).RawChunks("chunked", chunked, 0o644, 1<<20)
 		switch i % 4 {

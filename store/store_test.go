@@ -3,7 +3,6 @@ package store_test
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -26,25 +25,6 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 )
-
-func gz(t *testing.T, p []byte) []byte {
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	w.Write(p)
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-func zst(t *testing.T, p []byte) []byte {
-	w, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	return w.EncodeAll(p, nil)
-}
 
 func modelTar(t *testing.T, weights []byte) []byte {
 	return storetest.Tar(t, []tar.Header{
@@ -112,8 +92,8 @@ func TestHydrateEveryKindOfBlob(t *testing.T) {
 		{"raw", weights, func(b *storetest.Builder, p []byte) { b.Raw("w.bin", p, 0o644) }, map[string]string{"w.bin": string(weights)}},
 		{"raw empty", nil, func(b *storetest.Builder, p []byte) { b.Raw("e", p, 0o644) }, map[string]string{"e": ""}},
 		{"tar", plain, func(b *storetest.Builder, p []byte) { b.Tar(t, p) }, want},
-		{"tar gzip", gz(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecGzip, "") }, want},
-		{"tar zstd", zst(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecZstd, "") }, want},
+		{"tar gzip", storetest.Compress(t, plain, filetable.CodecGzip), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecGzip, "") }, want},
+		{"tar zstd", storetest.Compress(t, plain, filetable.CodecZstd), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecZstd, "") }, want},
 	} {
 		for _, ranges := range []string{"ranges", "no ranges"} {
 			t.Run(tc.name+" "+ranges, func(t *testing.T) {
@@ -176,10 +156,10 @@ func TestSameFileInManyWrappingsIsOneObject(t *testing.T) {
 	for i, b := range []*storetest.Builder{
 		storetest.NewBuilder("a").Raw("model.gguf", weights, 0o644),
 		storetest.NewBuilder("b").Tar(t, one("b.gguf")),
-		storetest.NewBuilder("c").Unpack(gz(t, one("c.gguf")), filetable.CodecGzip, ""),
-		storetest.NewBuilder("d").Unpack(zst(t, one("d.gguf")), filetable.CodecZstd, "sub/d.gguf"),
+		storetest.NewBuilder("c").Unpack(storetest.Compress(t, one("c.gguf"), filetable.CodecGzip), filetable.CodecGzip, ""),
+		storetest.NewBuilder("d").Unpack(storetest.Compress(t, one("d.gguf"), filetable.CodecZstd), filetable.CodecZstd, "sub/d.gguf"),
 	} {
-		f := storetest.NewFetcher(weights, one("b.gguf"), gz(t, one("c.gguf")), zst(t, one("d.gguf")))
+		f := storetest.NewFetcher(weights, one("b.gguf"), storetest.Compress(t, one("c.gguf"), filetable.CodecGzip), storetest.Compress(t, one("d.gguf"), filetable.CodecZstd))
 		table := b.Put(t, s)
 		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
@@ -229,7 +209,7 @@ func TestResumeFetchesOnlyWhatIsMissing(t *testing.T) {
 	}{
 		{"raw", weights, func(b *storetest.Builder, p []byte) { b.Raw("w", p, 0o644) }},
 		{"tar", plain, func(b *storetest.Builder, p []byte) { b.Tar(t, p) }},
-		{"tar gzip", gz(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecGzip, "") }},
+		{"tar gzip", storetest.Compress(t, plain, filetable.CodecGzip), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecGzip, "") }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -361,8 +341,8 @@ func TestWrongBytesAreNeverReadable(t *testing.T) {
 	}{
 		{"raw", weights, func(b *storetest.Builder, p []byte) { b.Raw("w", p, 0o644) }},
 		{"tar", plain, func(b *storetest.Builder, p []byte) { b.Tar(t, p) }},
-		{"tar gzip", gz(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecGzip, "") }},
-		{"tar zstd", zst(t, plain), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecZstd, "") }},
+		{"tar gzip", storetest.Compress(t, plain, filetable.CodecGzip), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecGzip, "") }},
+		{"tar zstd", storetest.Compress(t, plain, filetable.CodecZstd), func(b *storetest.Builder, p []byte) { b.Unpack(p, filetable.CodecZstd, "") }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -398,7 +378,7 @@ func TestDiffIDIsChecked(t *testing.T) {
 	plain := modelTar(t, storetest.Random(7, 1<<20))
 	for _, good := range []bool{true, false} {
 		s := storetest.Open(t, t.TempDir(), store.Options{})
-		blob := gz(t, plain)
+		blob := storetest.Compress(t, plain, filetable.CodecGzip)
 		b := storetest.NewBuilder("x").Unpack(blob, filetable.CodecGzip, "")
 		tab := b.Table()
 		tab.Blobs[0].DiffID = digest.FromBytes(plain)

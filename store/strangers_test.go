@@ -17,7 +17,6 @@ import (
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
-	"github.com/klauspost/compress/gzip"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -61,19 +60,6 @@ func attack(t *testing.T, s *store.Store, b *storetest.Builder, f transfer.Fetch
 	}
 }
 
-func gzipped(t testing.TB, p []byte) []byte {
-	t.Helper()
-	var buf bytes.Buffer
-	w := gzip.NewWriter(&buf)
-	if _, err := w.Write(p); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return buf.Bytes()
-}
-
 func oneFileTar(t testing.TB, seed uint64, size int) []byte {
 	return storetest.Tar(t, []tar.Header{{Name: fmt.Sprint("f", seed), Mode: 0o644}}, [][]byte{storetest.Random(seed, size)})
 }
@@ -85,7 +71,7 @@ func TestHungStranger(t *testing.T) {
 	raw := func(p []byte) *storetest.Builder {
 		return storetest.NewBuilder(digest.FromBytes(p).String()).Raw("w", p, 0o644)
 	}
-	zipped := [][]byte{gzipped(t, oneFileTar(t, 2, 9<<20)), gzipped(t, oneFileTar(t, 3, 9<<20)), gzipped(t, oneFileTar(t, 4, 1<<20))}
+	zipped := [][]byte{storetest.Compress(t, oneFileTar(t, 2, 9<<20), filetable.CodecGzip), storetest.Compress(t, oneFileTar(t, 3, 9<<20), filetable.CodecGzip), storetest.Compress(t, oneFileTar(t, 4, 1<<20), filetable.CodecGzip)}
 	parts, others := fragments(3, 1<<20), fragments(2, 2<<20)
 	for name, tc := range map[string]struct {
 		attack func(t *testing.T, s *store.Store)
@@ -272,7 +258,7 @@ func (f private) Fetch(ctx context.Context, d digest.Digest, size, off, n int64)
 // the rest.
 func TestPrivateBytes(t *testing.T) {
 	p := storetest.Random(10, 9<<20)
-	zipped := gzipped(t, oneFileTar(t, 11, 3<<20))
+	zipped := storetest.Compress(t, oneFileTar(t, 11, 3<<20), filetable.CodecGzip)
 	tuned := bytes.Clone(p)
 	copy(tuned[5<<20:], storetest.Random(12, 1<<20))
 	builders := map[string]func(name string) (*storetest.Builder, []byte){

@@ -263,7 +263,7 @@ func TestCollectBesideEverything(t *testing.T) {
 	shared := []byte(`{"a":1}`)
 	for i := range 40 {
 		w := storetest.Random(uint64(i), 1000)
-		zipped := gz(t, modelTar(t, w))
+		zipped := storetest.Compress(t, modelTar(t, w), filetable.CodecGzip)
 		blobs := fragments(3, 100+i)
 		b := storetest.NewBuilder(fmt.Sprint(i)).Raw("r", w, 0o644).Raw("shared", shared, 0o644).Unpack(zipped, filetable.CodecGzip, "")
 		merged(b, "w", fmt.Sprint("header ", i), blobs)

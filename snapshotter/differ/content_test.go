@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/transfer"
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	"github.com/containerd/containerd/v2/core/content/proxy"
@@ -25,7 +26,7 @@ import (
 
 func TestContentFetcher(t *testing.T) {
 	n := newNode(t)
-	p := random(1, 3<<20+5)
+	p := storetest.Random(1, 3<<20+5)
 	desc := n.put(t, "application/octet-stream", p, from("registry.example", "team/a,team/b"))
 	// The namespace is the fetcher's, whatever the context says.
 	f := ContentFetcher{Content: n.differ.o.Content, Namespace: namespace, Repository: Repository{"registry.example:5000", "team/b"}}
@@ -84,7 +85,7 @@ func TestContentFetcher(t *testing.T) {
 // A blob that is there for others looks like one that is not there: the error says nothing of it.
 func TestContentFetcherTellsNothing(t *testing.T) {
 	n := newNode(t)
-	desc := n.put(t, "application/octet-stream", random(1, 12345), from("private.example", "team/a"))
+	desc := n.put(t, "application/octet-stream", storetest.Random(1, 12345), from("private.example", "team/a"))
 	here := &ContentFetcher{Content: n.differ.o.Content, Namespace: namespace, Repository: Repository{"private.example", "team/a"}}
 	elsewhere := &ContentFetcher{Content: n.differ.o.Content, Namespace: namespace, Repository: Repository{"evil.example", "x"}}
 	var texts []string
@@ -112,7 +113,7 @@ func TestContentFetcherTellsNothing(t *testing.T) {
 // A connection to containerd that is closed is no end of the pull that reads from it.
 func TestContentFetcherClosed(t *testing.T) {
 	n := newNode(t)
-	p := random(1, 3<<20)
+	p := storetest.Random(1, 3<<20)
 	desc := n.put(t, "application/octet-stream", p, nil)
 	conn, err := Dial(n.socket)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -26,8 +27,8 @@ import (
 
 func TestApplyTable(t *testing.T) {
 	n := newNode(t)
-	weights, license := random(1, 3<<20), []byte("do as you like")
-	n.upstream = blobs{digest.FromBytes(weights): weights, digest.FromBytes(license): license}
+	weights, license := storetest.Random(1, 3<<20), []byte("do as you like")
+	n.upstream = storetest.NewFetcher(weights, license)
 	desc := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"LICENSE", "weights/w.gguf"}, license, weights), map[string]string{
 		"containerd.io/distribution.source.registry.example:5000": "team/b,team/a",
 		"containerd.io/distribution.source.mirror.example":        "team/a",
@@ -64,7 +65,7 @@ func TestApplyTable(t *testing.T) {
 // A client that pulled everything, such as "ctr images pull --local", needs no upstream.
 func TestApplyLocal(t *testing.T) {
 	n := newNode(t)
-	weights := random(1, 5<<20+7)
+	weights := storetest.Random(1, 5<<20+7)
 	source := from("registry.example", "team/m")
 	blob := n.put(t, filetable.MediaTypeBlobLayer, weights, source)
 	table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"w"}, weights), source)
@@ -89,7 +90,7 @@ func TestApplyLocal(t *testing.T) {
 // of it, whatever its annotations say.
 func TestApplyContentOfOthers(t *testing.T) {
 	n := newNode(t)
-	secret := random(1, 1<<20)
+	secret := storetest.Random(1, 1<<20)
 	n.put(t, ocispec.MediaTypeImageLayer, secret, from("private.example", "team/image"))
 	for name, annotation := range map[string]string{"plain": "", "spoofed": "private.example/team/image:1"} {
 		t.Run(name, func(t *testing.T) {
@@ -120,17 +121,17 @@ func TestApplyBlobUnfetched(t *testing.T) {
 // What can not be fetched or is wrong leaves nothing that could become an image, and the
 // next try succeeds.
 func TestApplyFails(t *testing.T) {
-	weights := random(1, 1<<20)
+	weights := storetest.Random(1, 1<<20)
 	wrong := bytes.Clone(weights)
 	wrong[77] ^= 1
 	d := digest.FromBytes(weights)
 	tests := []struct {
 		name     string
-		upstream blobs
+		upstream *storetest.Fetcher
 		is       func(error) bool
 	}{
-		{"nowhere", blobs{}, errdefs.IsNotFound},
-		{"wrong bytes", blobs{d: wrong}, errdefs.IsDataLoss},
+		{"nowhere", storetest.NewFetcher(), errdefs.IsNotFound},
+		{"wrong bytes", &storetest.Fetcher{Blobs: map[digest.Digest][]byte{d: wrong}}, errdefs.IsDataLoss},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -147,7 +148,7 @@ func TestApplyFails(t *testing.T) {
 			if refs, err := n.store.Refs(n.ctx, ""); err != nil || len(refs) != 0 {
 				t.Errorf("got references %v, %v, want none", refs, err)
 			}
-			n.upstream = blobs{d: weights}
+			n.upstream = storetest.NewFetcher(weights)
 			n.apply(t, "", desc)
 			if got := n.files(t, desc.Digest.String()); got["w"] != string(weights) {
 				t.Error("second try: other bytes")
@@ -269,7 +270,7 @@ func zstded(t *testing.T, p []byte) []byte {
 func TestApplyPlainOnModel(t *testing.T) {
 	n := newNode(t)
 	table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"d/a", "d/b", "d/c"}, []byte("a"), []byte("b"), []byte("c")), nil)
-	n.upstream = blobs{digest.FromString("a"): []byte("a"), digest.FromString("b"): []byte("b"), digest.FromString("c"): []byte("c")}
+	n.upstream = storetest.NewFetcher([]byte("a"), []byte("b"), []byte("c"))
 	n.apply(t, "", table)
 	layer := n.put(t, ocispec.MediaTypeImageLayer, tarOf(t, [2]string{"d/.wh.a"}, [2]string{"d/b", "other"}, [2]string{"new", "new"}), nil)
 	n.apply(t, table.Digest.String(), layer)
@@ -344,7 +345,7 @@ func TestWithoutData(t *testing.T) {
 // image, by a read-only mount that it makes of our options.
 func TestCommitContainer(t *testing.T) {
 	n := newNode(t)
-	n.upstream = blobs{digest.FromString("a"): []byte("a"), digest.FromString("b"): []byte("b"), digest.FromString("c"): []byte("c")}
+	n.upstream = storetest.NewFetcher([]byte("a"), []byte("b"), []byte("c"))
 	table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"a", "b", "d/c"}, []byte("a"), []byte("b"), []byte("c")), nil)
 	n.apply(t, "", table)
 	mounts := n.prepare(t, "container", table.Digest.String())

@@ -19,7 +19,6 @@ import (
 
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/store"
-	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/transfer"
 	contentapi "github.com/containerd/containerd/api/services/content/v1"
@@ -34,7 +33,6 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/containerd/containerd/v2/plugins/services/content/contentserver"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.etcd.io/bbolt"
@@ -69,13 +67,13 @@ type node struct {
 
 	mu       sync.Mutex
 	asked    []Repository // what Upstream was told
-	upstream blobs
+	upstream *storetest.Fetcher
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
 	dir := t.TempDir()
-	n := &node{ctx: namespaces.WithNamespace(t.Context(), namespace), log: new(bytes.Buffer)}
+	n := &node{ctx: namespaces.WithNamespace(t.Context(), namespace), log: new(bytes.Buffer), upstream: storetest.NewFetcher()}
 	db, err := bbolt.Open(filepath.Join(dir, "meta.db"), 0o600, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -155,17 +153,6 @@ func (n *node) fetchers(_ context.Context, _ digest.Digest, sources []Repository
 	return storetest.From(n.upstream)
 }
 
-// blobs is a registry.
-type blobs map[digest.Digest][]byte
-
-func (b blobs) Fetch(_ context.Context, d digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
-	p, ok := b[d]
-	if !ok {
-		return nil, 0, fmt.Errorf("blob %s: %w", d, errdefs.ErrNotFound)
-	}
-	return io.NopCloser(bytes.NewReader(p[off : off+n])), off, nil
-}
-
 // put writes a blob into containerd's content store.
 func (n *node) put(t *testing.T, mediaType string, p []byte, labels map[string]string) ocispec.Descriptor {
 	t.Helper()
@@ -243,16 +230,11 @@ func (n *node) mount(t *testing.T, mounts []mount.Mount) string {
 // encode returns a table of files that are blobs of their own, in the order of names.
 func encode(t *testing.T, names []string, contents ...[]byte) []byte {
 	t.Helper()
-	table := filetable.Table{Version: filetable.Version, Origin: filetable.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1}}
+	b := storetest.NewBuilder("origin")
 	for i, p := range contents {
-		d := digest.FromBytes(p)
-		table.Blobs = append(table.Blobs, filetable.Blob{Digest: d, Size: int64(len(p)), Layer: i})
-		table.Files = append(table.Files, filetable.File{
-			Path: names[i], Type: filetable.TypeReg, Mode: 0o644, Size: int64(len(p)), Digest: d,
-			Source: &filetable.Source{Blob: d, Size: int64(len(p))},
-		})
+		b.Raw(names[i], p, 0o644)
 	}
-	p, err := table.Encode()
+	p, err := b.Table().Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,13 +262,4 @@ func tarOf(t *testing.T, entries ...[2]string) []byte {
 		t.Fatal(err)
 	}
 	return b.Bytes()
-}
-
-func random(seed uint64, n int) []byte {
-	p := make([]byte, n)
-	r := rand.New(rand.NewPCG(seed, 0))
-	for i := range p {
-		p[i] = byte(r.Uint32())
-	}
-	return p
 }

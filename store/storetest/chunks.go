@@ -78,7 +78,7 @@ func (b *Builder) Compressed(t testing.TB, c *Compressed) *Builder {
 				continue
 			}
 			cs[j].At = int64(blob.Len())
-			compress(t, &blob, part, c.Codec)
+			blob.Write(Compress(t, part, c.Codec))
 			cs[j].Len = int64(blob.Len()) - cs[j].At
 		}
 		blob.WriteString("header of the next file")
@@ -94,25 +94,27 @@ func (b *Builder) Compressed(t testing.TB, c *Compressed) *Builder {
 	return b
 }
 
-func compress(t testing.TB, w *bytes.Buffer, p []byte, c filetable.Codec) {
+// Compress returns p as the codec has it.
+func Compress(t testing.TB, p []byte, c filetable.Codec) []byte {
 	t.Helper()
 	switch c {
-	case filetable.CodecNone:
-		w.Write(p)
 	case filetable.CodecZstd:
 		e, err := zstd.NewWriter(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer e.Close()
-		w.Write(e.EncodeAll(p, nil))
+		return e.EncodeAll(p, nil)
 	case filetable.CodecGzip:
-		g := gzip.NewWriter(w)
+		var b bytes.Buffer
+		g := gzip.NewWriter(&b)
 		if _, err := g.Write(p); err != nil {
 			t.Fatal(err)
 		}
 		if err := g.Close(); err != nil {
 			t.Fatal(err)
 		}
+		return b.Bytes()
 	}
+	return p
 }

@@ -43,7 +43,7 @@ func (noObjects) Room(int64) error                     { return nil }
 // newFile returns a file of so many groups, each one chunk of size bytes, with a user.
 func newFile(t *testing.T, groups, size int) (*Set, *File, *memory) {
 	t.Helper()
-	const apart = 2 * maxGap // in the blob
+	const apart = 2 * MaxGap // in the blob
 	m := &memory{blob: make([]byte, groups*apart), asked: map[int64]int{}}
 	file := filetable.File{Size: int64(groups * size), Source: &filetable.Source{}}
 	var all []byte

@@ -10,9 +10,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxGap is how many bytes between two chunks are fetched and thrown away rather than asked
+// MaxGap is how many bytes between two chunks are fetched and thrown away rather than asked
 // around.
-const maxGap = 64 << 10
+const MaxGap = 64 << 10 // 64 KiB
 
 // A Layout says how a file is brought chunk by chunk. It does not change.
 type Layout struct {
@@ -58,7 +58,7 @@ func (l *Layout) group() {
 	var size, end, length int64
 	for i, ch := range l.Chunks {
 		gap := ch.At - end
-		far := ch.Len > 0 && length > 0 && (gap < 0 || gap > maxGap || length+gap+ch.Len > filetable.MaxChunkLen)
+		far := ch.Len > 0 && length > 0 && (gap < 0 || gap > MaxGap || length+gap+ch.Len > filetable.MaxChunkLen)
 		if i == 0 || size+ch.Size > staging.ChunkSize || far {
 			l.groups = append(l.groups, i)
 			size, length, gap = 0, 0, 0

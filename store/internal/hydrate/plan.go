@@ -10,12 +10,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Small files that lie next to each other in a blob are one target: those with at most smallSpan bytes
-// there, in ranges of at most a chunk.
-const (
-	smallSpan = 512 << 10
-	maxGap    = 64 << 10
-)
+// smallSpan is how many bytes of a blob a small file has there at most. Small files that lie next to each
+// other are one target, in ranges of at most a chunk.
+const smallSpan = 512 << 10 // 512 KiB
 
 // A Target is what is brought by one fetch: a file by its chunks, several small ones that lie next to
 // each other in a blob, or an archive.
@@ -132,7 +129,7 @@ func together(files []ChunkedFile, b filetable.Blob) (targets []Target) {
 		n, end := 0, start(small[0])
 		for _, f := range small {
 			at, length := f.Layout.Span()
-			if at-end > maxGap || at+length-start(small[0]) > staging.ChunkSize {
+			if at-end > chunkfile.MaxGap || at+length-start(small[0]) > staging.ChunkSize {
 				break
 			}
 			end = max(end, at+length)

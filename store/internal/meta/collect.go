@@ -107,14 +107,18 @@ func (db *DB) Usage(roots Roots) (u Usage, err error) {
 }
 
 // Evict forgets objects that nothing needs, oldest use first, until want(total of them) bytes are
-// found, and returns them: their files may go. Tables that need one are not complete any more. A
-// dry run only returns them. It returns errdefs.ErrFailedPrecondition while a reference is unresolved.
-func (db *DB) Evict(roots Roots, want func(total int64) int64, dryRun bool) (objects []Sized, err error) {
+// found, and returns them: their files may go; and what must stay. Tables that need one that goes are not
+// complete any more. A dry run only returns them. It returns errdefs.ErrFailedPrecondition while a
+// reference is unresolved.
+func (db *DB) Evict(roots Roots, want func(total int64) int64, dryRun bool) (objects []Sized, stays map[digest.Digest]bool, err error) {
 	err = db.run(dryRun, func(tx *bbolt.Tx) error {
 		if err := settled(tx); err != nil {
 			return err
 		}
-		if objects, err = evictable(tx, roots, want); err != nil || dryRun {
+		if stays, err = live(tx, roots); err != nil {
+			return err
+		}
+		if objects, err = evictable(tx, stays, want); err != nil || dryRun {
 			return err
 		}
 		gone := make([]digest.Digest, len(objects))
@@ -124,16 +128,12 @@ func (db *DB) Evict(roots Roots, want func(total int64) int64, dryRun bool) (obj
 		return forget(tx, gone, false)
 	})
 	if err != nil || dryRun || len(objects) == 0 {
-		return objects, err
+		return objects, stays, err
 	}
-	return objects, db.dropChunks()
+	return objects, stays, db.dropChunks()
 }
 
-func evictable(tx *bbolt.Tx, roots Roots, want func(total int64) int64) ([]Sized, error) {
-	live, err := live(tx, roots)
-	if err != nil {
-		return nil, err
-	}
+func evictable(tx *bbolt.Tx, live map[digest.Digest]bool, want func(total int64) int64) ([]Sized, error) {
 	type candidate struct {
 		Sized
 		used time.Time
@@ -142,7 +142,7 @@ func evictable(tx *bbolt.Tx, roots Roots, want func(total int64) int64) ([]Sized
 		all   []candidate
 		total int64
 	)
-	err = each(tx, bucketObjects, func(d digest.Digest, o Object) error {
+	err := each(tx, bucketObjects, func(d digest.Digest, o Object) error {
 		if !live[d] {
 			all = append(all, candidate{Sized{d, o.Size}, o.Used})
 			total += o.Size
@@ -194,14 +194,6 @@ func forget(tx *bbolt.Tx, objects []digest.Digest, lost bool) error {
 		}
 	}
 	return attribute(tx)
-}
-
-// Live returns the objects that must stay.
-func (db *DB) Live(roots Roots) (objects map[digest.Digest]bool, err error) {
-	return objects, db.bolt.View(func(tx *bbolt.Tx) error {
-		objects, err = live(tx, roots)
-		return err
-	})
 }
 
 // Expired is what Expire forgot.

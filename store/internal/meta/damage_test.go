@@ -214,7 +214,7 @@ func TestUnresolvedKeepsAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	evict := func() (int, error) {
-		gone, err := db.Evict(Roots{}, func(total int64) int64 { return total }, true)
+		gone, _, err := db.Evict(Roots{}, func(total int64) int64 { return total }, true)
 		return len(gone), err
 	}
 	if _, err := db.AddRef("snapshot/1", number(2), time.Time{}); !errdefs.IsNotFound(err) {

@@ -51,12 +51,7 @@ func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) 
 	if c.Expired, err = s.o.DB.Expire(o.DryRun); err != nil {
 		return c, err
 	}
-	roots := s.roots(root.Live())
-	gone, err := s.o.DB.Evict(roots, o.Want, o.DryRun)
-	if err != nil {
-		return c, err
-	}
-	live, err := s.o.DB.Live(roots)
+	gone, live, err := s.o.DB.Evict(s.roots(root.Live()), o.Want, o.DryRun)
 	if err != nil {
 		return c, err
 	}

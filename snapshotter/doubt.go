@@ -158,15 +158,12 @@ func (s *Snapshotter) Inspect(ctx context.Context) error {
 			continue
 		}
 		log := s.log.With("snapshot", f.id, "table", f.problems[0].Table, "path", f.problems[0].Path, "problem", f.problems[0].What)
-		switch err := error(nil); {
-		case !f.unfit:
+		if !f.unfit {
 			log.WarnContext(ctx, "snapshot of a model can not be compared with its table")
-		default:
-			if err = s.mend(ctx, f); err != nil {
-				log.ErrorContext(ctx, "snapshot of a model is not well and can not be mounted; "+cure, "err", err)
-			} else {
-				log.WarnContext(ctx, "snapshot of a model was not well and is mended")
-			}
+		} else if err := s.mend(ctx, f); err != nil {
+			log.ErrorContext(ctx, "snapshot of a model is not well and can not be mounted; "+cure, "err", err)
+		} else {
+			log.WarnContext(ctx, "snapshot of a model was not well and is mended")
 		}
 	}
 	return err

@@ -115,13 +115,7 @@ func writeMarker(dir string, m marker) error {
 		return err
 	}
 	_, err = f.Write(p)
-	if serr := f.Sync(); err == nil {
-		err = serr
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = root.Rename(temp, markerName)
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package differ
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -87,10 +88,7 @@ func parseSources(ls map[string]string) []Repository {
 		}
 	}
 	slices.SortFunc(out, func(a, b Repository) int {
-		if c := strings.Compare(a.Host, b.Host); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Name, b.Name))
 	})
 	out = slices.Compact(out)
 	return out[:min(len(out), maxSources)]

@@ -41,27 +41,26 @@ func (db *DB) PutWays(table digest.Digest, ways map[digest.Digest]digest.Digest)
 
 // DropWays forgets what PutWays recorded for tables.
 func (db *DB) DropWays(tables []digest.Digest) error {
-	return db.changeWays(func(tx *bbolt.Tx, t digest.Digest) bool { return slices.Contains(tables, t) })
+	return db.changeWays(func(t digest.Digest) bool { return slices.Contains(tables, t) })
 }
 
 // PruneWays forgets what PutWays recorded for tables that nothing refers to.
 func (db *DB) PruneWays() error {
-	var referred map[digest.Digest]bool
-	return db.changeWays(func(tx *bbolt.Tx, t digest.Digest) bool {
-		if referred == nil {
-			referred = map[digest.Digest]bool{}
-			_ = each(tx, bucketRefs, func(_ string, r Ref) error { referred[r.Table] = true; return nil })
-		}
-		return !referred[t]
+	refs, err := db.Refs("")
+	if err != nil {
+		return err
+	}
+	return db.changeWays(func(t digest.Digest) bool {
+		return !slices.ContainsFunc(refs, func(r Ref) bool { return r.Table == t })
 	})
 }
 
-func (db *DB) changeWays(drop func(*bbolt.Tx, digest.Digest) bool) error {
+func (db *DB) changeWays(drop func(table digest.Digest) bool) error {
 	return db.bolt.Update(func(tx *bbolt.Tx) error {
 		changed := map[digest.Digest]way{}
 		err := each(tx, bucketWays, func(file digest.Digest, w way) error {
 			n := len(w.Tables)
-			w.Tables = slices.DeleteFunc(w.Tables, func(t digest.Digest) bool { return drop(tx, t) })
+			w.Tables = slices.DeleteFunc(w.Tables, drop)
 			if len(w.Tables) < n {
 				changed[file] = w
 			}

@@ -139,8 +139,8 @@ func (s *Objects) Size(d digest.Digest) (int64, error) {
 	return rec.Size, err
 }
 
-// Claim is Has, and keeps the object for a moment. What is doubted is hashed first.
-func (s *Objects) Claim(d digest.Digest) bool {
+// claim is Has, and keeps the object for a moment. What is doubted is hashed first.
+func (s *Objects) claim(d digest.Digest) bool {
 	s.prove(s.ctx, d) // not while collecting is held: it takes a while
 	s.collecting.RLock()
 	defer s.collecting.RUnlock()
@@ -181,7 +181,7 @@ func (s *Objects) Pause() (resume func()) {
 // An object without a reference is evictable.
 func (s *Objects) Put(p []byte) (digest.Digest, error) {
 	d := digest.FromBytes(p)
-	if s.Claim(d) {
+	if s.claim(d) {
 		return d, nil
 	}
 	name := s.temp()

@@ -193,28 +193,31 @@ func (p *Partial) Write(i int, b []byte) error {
 
 // Mark says that chunk i was written.
 func (p *Partial) Mark(i int) error {
+	if _, err := p.marks.WriteAt([]byte{markWritten}, int64(i)); err != nil {
+		return err
+	}
+	full, err := p.note(i)
+	if err != nil || !full || !p.syncing.TryLock() {
+		return err
+	}
+	defer p.syncing.Unlock()
+	return p.checkpoint()
+}
+
+// note takes note of a chunk that was written, and says whether it is time for a checkpoint.
+func (p *Partial) note(i int) (full bool, err error) {
 	_, n := p.Chunk(i)
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.lost != nil {
-		p.mu.Unlock()
-		return p.lost
+		return false, p.lost
 	}
 	if p.state[i] == markAbsent {
 		p.have += n
 	}
 	p.state[i] = markWritten
 	p.dirty = append(p.dirty, i)
-	full := len(p.dirty) >= checkpointChunks
-	_, err := p.marks.WriteAt([]byte{markWritten}, int64(i))
-	p.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	if full && p.syncing.TryLock() {
-		defer p.syncing.Unlock()
-		return p.checkpoint()
-	}
-	return nil
+	return len(p.dirty) >= checkpointChunks, nil
 }
 
 // checkpoint makes what was written durable, and only then marks it so.

@@ -199,6 +199,25 @@ func TestSameFileInManyWrappingsIsOneObject(t *testing.T) {
 	}
 }
 
+// interrupted brings the first n bytes of the blob of a table, and closes the store.
+func interrupted(t *testing.T, s *store.Store, table digest.Digest, blob []byte, n int64) *storetest.Fetcher {
+	t.Helper()
+	f := storetest.NewFetcher(blob)
+	f.Allow = func(off, _ int64) bool { return off < n }
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := later(func() error { return s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}) })
+	waitFor(t, "the first part is staged", func() bool { return presence(t, s, table).Done >= n })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 func TestResumeFetchesOnlyWhatIsMissing(t *testing.T) {
 	weights := storetest.Random(3, 40<<20)
 	plain := modelTar(t, weights)
@@ -218,20 +237,7 @@ func TestResumeFetchesOnlyWhatIsMissing(t *testing.T) {
 			tc.build(b, tc.blob)
 			table := b.Put(t, s)
 			d := digest.FromBytes(tc.blob)
-			f := storetest.NewFetcher(tc.blob)
-			f.Allow = func(off, n int64) bool { return off < 20<<20 }
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error)
-			go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}) }()
-			for f.Sent(d) < 20<<20 {
-				time.Sleep(time.Millisecond)
-			}
-			time.Sleep(50 * time.Millisecond) // let the last chunk reach its file
-			cancel()
-			if err := <-done; !errors.Is(err, context.Canceled) {
-				t.Fatal(err)
-			}
-			s.Close()
+			f := interrupted(t, s, table, tc.blob, 20<<20)
 
 			s = storetest.Open(t, dir, store.Options{})
 			g := storetest.NewFetcher(tc.blob)
@@ -254,18 +260,7 @@ func TestAfterARebootOnlySyncedChunksCount(t *testing.T) {
 	s := storetest.Open(t, dir, store.Options{})
 	table := storetest.NewBuilder("x").Raw("w", weights, 0o644).Put(t, s)
 	d := digest.FromBytes(weights)
-	f := storetest.NewFetcher(weights)
-	f.Allow = func(off, n int64) bool { return off < 8<<20 }
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}) }()
-	for f.Sent(d) < 8<<20 {
-		time.Sleep(time.Millisecond)
-	}
-	time.Sleep(50 * time.Millisecond)
-	cancel()
-	<-done
-	s.Close()
+	interrupted(t, s, table, weights, 8<<20)
 	heads, _ := filepath.Glob(filepath.Join(dir, "partial", "*", "head"))
 	if len(heads) != 1 {
 		t.Fatalf("heads: %v", heads)
@@ -301,19 +296,7 @@ func TestDamagedPartialIsFetchedAnew(t *testing.T) {
 	dir := t.TempDir()
 	s := storetest.Open(t, dir, store.Options{})
 	table := storetest.NewBuilder("x").Raw("w", weights, 0o644).Put(t, s)
-	d := digest.FromBytes(weights)
-	f := storetest.NewFetcher(weights)
-	f.Allow = func(off, n int64) bool { return off < 8<<20 }
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f)}) }()
-	for f.Sent(d) < 8<<20 {
-		time.Sleep(time.Millisecond)
-	}
-	time.Sleep(50 * time.Millisecond)
-	cancel()
-	<-done
-	s.Close()
+	interrupted(t, s, table, weights, 8<<20)
 	data, _ := filepath.Glob(filepath.Join(dir, "partial", "*", "data"))
 	w, err := os.OpenFile(data[0], os.O_WRONLY, 0)
 	if err != nil {

@@ -290,7 +290,9 @@ func (s *Store) withdraw(ctx context.Context) error {
 
 // completed says that a file is an object.
 func (s *Store) completed(d digest.Digest) {
-	s.engine.Arrived(d)
+	if o, ok := s.objects.Record(d); ok {
+		s.engine.Arrived(d, func(from *transfer.Sources) bool { return mayHave(o, from) })
+	}
 	s.mu.Lock()
 	x := s.exposures[d]
 	delete(s.exposures, d)

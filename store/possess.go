@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -27,16 +28,15 @@ const (
 	proofWhole  = 64 << 10 // bytes
 )
 
-// mayHave says whether an object is there that who has these sources may have: one that anybody could
-// get, or that came from one of them.
+// mayHave says whether an object is there that who has these sources may have.
 func (s *Store) mayHave(d digest.Digest, from *transfer.Sources) bool {
-	if !s.has(d) {
-		return false
-	}
-	o, err := s.db.Object(d)
-	if err != nil {
-		return false
-	}
+	o, ok := s.objects.Record(d)
+	return ok && mayHave(o, from)
+}
+
+// mayHave says whether who has these sources may have an object: anybody could get it, or it came from
+// one of them.
+func mayHave(o meta.Object, from *transfer.Sources) bool {
 	return len(o.Private) == 0 || from != nil && slices.ContainsFunc(from.Order(), func(src transfer.Source) bool {
 		return slices.Contains(o.Private, src.Name)
 	})
@@ -48,20 +48,17 @@ func (s *Store) mayHave(d digest.Digest, from *transfer.Sources) bool {
 //
 // It returns a *verify.Error if the object has another size than the table says.
 func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) {
-	if !s.has(b.Digest) {
+	o, ok := s.objects.Record(b.Digest)
+	if !ok {
 		return false, nil
 	}
-	if from != nil && !s.mayHave(b.Digest, from) {
+	if from != nil && !mayHave(o, from) {
 		if err := s.prove(b, from); err != nil {
 			s.log.Info("private file is fetched again for another source", "digest", b.Digest, "reason", err)
 			return false, nil
 		}
 	}
-	size, err := s.objects.Size(b.Digest)
-	if err != nil {
-		return false, err
-	}
-	return true, verify.Compare(b.Digest, b.Digest, b.Size, size)
+	return true, verify.Compare(b.Digest, b.Digest, b.Size, o.Size)
 }
 
 // prove reads random ranges of a blob from sources and compares them with the object. If they are the

@@ -113,12 +113,13 @@ func (e *Engine) Live() (tables, blobs []digest.Digest) {
 	return tables, blobs
 }
 
-// Arrived says that a file is an object, whoever brought it: who brings it too need not go on.
-func (e *Engine) Arrived(d digest.Digest) {
+// Arrived says that a file is an object, whoever brought it: who brings it too, and may have it, need not
+// go on.
+func (e *Engine) Arrived(d digest.Digest, may func(from *transfer.Sources) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, b := range e.fetches {
-		if len(b.files) == 1 && b.files[0].Digest == d {
+		if len(b.files) == 1 && b.files[0].Digest == d && may(&b.sources) {
 			b.arrived = true
 			b.cancel()
 		}

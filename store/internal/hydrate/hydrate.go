@@ -203,7 +203,7 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) er
 	if err := e.PutInline(ctx, t); err != nil {
 		return err
 	}
-	assemblies, places, err := e.assemblies(t, h.group)
+	assemblies, places, err := e.assemblies(t, h.group, &h.from)
 	if err != nil {
 		return err
 	}

@@ -125,12 +125,18 @@ func (s *Objects) Open(d digest.Digest) (*os.File, error) {
 // Has says whether an object is recorded and its file has the recorded size. What is doubted is none
 // (Prove).
 func (s *Objects) Has(d digest.Digest) bool {
+	_, ok := s.Record(d)
+	return ok
+}
+
+// Record is Has, and returns what is recorded.
+func (s *Objects) Record(d digest.Digest) (rec meta.Object, ok bool) {
 	rec, err := s.o.DB.Object(d)
 	if err != nil {
-		return false
+		return rec, false
 	}
 	info, err := s.o.Root.Lstat(Path(d))
-	return err == nil && info.Mode().IsRegular() && info.Size() == rec.Size
+	return rec, err == nil && info.Mode().IsRegular() && info.Size() == rec.Size
 }
 
 // Size returns the size of an object in bytes, or errdefs.ErrNotFound.

@@ -1,0 +1,67 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestArrivalProvesNothing: a stranger waits for a private file from a registry that hangs when its owner
+// pulls it. The stranger's pull goes on to wait.
+func TestArrivalProvesNothing(t *testing.T) {
+	p := storetest.Random(30, 9<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	thief := storetest.NewBuilder("thief").Raw("w", p, 0o644).Put(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	theft := later(func() error {
+		return s.Hydrate(ctx, thief, store.HydrateOptions{Sources: evil(hung(p)), Background: true})
+	})
+	for waiting(s, thief) {
+		time.Sleep(time.Millisecond)
+	}
+	own := storetest.NewBuilder("owner").Raw("w", p, 0o644).Put(t, s)
+	hold(t, s, own)
+	if err := s.Hydrate(t.Context(), own, store.HydrateOptions{Sources: good(private{storetest.NewFetcher(p)})}); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := ends(t, "theft", theft); !errors.Is(err, context.Canceled) {
+		t.Errorf("the stranger's pull: %v", err)
+	}
+}
+
+// TestPartsProveNothing: a table that says that a private file is put together of bytes of its own does not
+// get it for that.
+func TestPartsProveNothing(t *testing.T) {
+	parts := fragments(2, 1<<20)
+	for _, digested := range []bool{true, false} {
+		t.Run(fmt.Sprintf("digest in the table %t", digested), func(t *testing.T) {
+			s := storetest.Open(t, t.TempDir(), store.Options{})
+			hydrate := func(name string, sources []transfer.Source) error {
+				b := storetest.NewBuilder(name)
+				want := merged(b, "w", "header", parts)
+				if digested {
+					b.Table().Files[0].Digest = digest.FromString(want)
+				}
+				table := b.Put(t, s)
+				return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: sources})
+			}
+			if err := hydrate("owner", good(private{storetest.NewFetcher(parts...)})); err != nil {
+				t.Fatal(err)
+			}
+			if err := hydrate("thief", evil(storetest.NewFetcher())); err == nil {
+				t.Error("who has nothing got it")
+			}
+			if err := hydrate("friend", storetest.FromRepository("mirror.example/x", storetest.NewFetcher(parts...))); err != nil {
+				t.Errorf("who has it too: %v", err)
+			}
+		})
+	}
+}

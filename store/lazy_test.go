@@ -74,12 +74,12 @@ func TestReadBeforeComplete(t *testing.T) {
 			if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Probe: true}); err != nil {
 				t.Fatal(err)
 			}
-			if !s.Exposed(table) {
+			if !isExposed(s, table) {
 				t.Error("the table is not exposed")
 			}
 			for name, want := range tc.files {
 				d := digest.FromBytes(want)
-				if size, err := s.LazySize(d); err != nil || size != int64(len(want)) {
+				if size, err := s.View("").Size(d); err != nil || size != int64(len(want)) {
 					t.Errorf("%s: size %d, %v", name, size, err)
 				}
 				// The end first: a whole object would have to be fetched for it.
@@ -102,7 +102,7 @@ func TestReadBeforeComplete(t *testing.T) {
 					t.Errorf("%s: object: %v", name, err)
 				}
 			}
-			if s.Exposed(table) {
+			if isExposed(s, table) {
 				t.Error("a complete table is still exposed")
 			}
 			if total := f.Sent(digest.FromBytes(tc.blob)); total > int64(len(tc.blob))+2<<20 {
@@ -445,7 +445,7 @@ func TestWithdraw(t *testing.T) {
 	if err := s.RemoveRef(t.Context(), "snapshot/1"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.LazySize(d); !errdefs.IsNotFound(err) {
+	if _, err := s.View("").Size(d); !errdefs.IsNotFound(err) {
 		t.Errorf("got %v, want not found", err)
 	}
 	left, err := filepath.Glob(filepath.Join(s.Dir(), "partial", "*"))

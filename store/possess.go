@@ -28,18 +28,25 @@ const (
 	proofWhole  = 64 << 10 // bytes
 )
 
-// mayHave says whether an object is there that who has these sources may have.
-func (s *Store) mayHave(d digest.Digest, from *transfer.Sources) bool {
+// mayHave says whether an object is there that who has sources of these names may have.
+func (s *Store) mayHave(d digest.Digest, names []string) bool {
 	o, ok := s.objects.Record(d)
-	return ok && mayHave(o, from)
+	return ok && mayHave(o, names)
 }
 
-// mayHave says whether who has these sources may have an object: anybody could get it, or it came from
-// one of them.
-func mayHave(o meta.Object, from *transfer.Sources) bool {
-	return len(o.Private) == 0 || from != nil && slices.ContainsFunc(from.Order(), func(src transfer.Source) bool {
-		return slices.Contains(o.Private, src.Name)
-	})
+// mayHave says whether who has sources of these names may have an object: anybody could get it, or it came
+// from one of them.
+func mayHave(o meta.Object, names []string) bool {
+	return len(o.Private) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(o.Private, n) })
+}
+
+// namesOf returns the names of sources, sorted, each once.
+func namesOf(sources []transfer.Source) (names []string) {
+	for _, src := range sources {
+		names = append(names, src.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // hasBlob says whether a raw blob is there for who has these sources. Who has others than it came from,
@@ -52,7 +59,7 @@ func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) 
 	if !ok {
 		return false, nil
 	}
-	if from != nil && !mayHave(o, from) {
+	if from != nil && !mayHave(o, namesOf(from.Order())) {
 		if err := s.prove(b, from); err != nil {
 			s.log.Info("private file is fetched again for another source", "digest", b.Digest, "reason", err)
 			return false, nil
@@ -107,7 +114,11 @@ func (s *Store) prove(b filetable.Blob, from *transfer.Sources) error {
 		names = append(names, src.Name)
 	}
 	slices.Sort(names)
-	return s.db.Share(b.Digest, slices.Compact(names))
+	if err := s.db.Share(b.Digest, slices.Compact(names)); err != nil {
+		return err
+	}
+	s.arrived(hydrate.Publication{Digest: b.Digest}) // for them
+	return nil
 }
 
 // privateTo returns the names of the sources that may have what these sources gave; none if anybody may.
@@ -123,18 +134,14 @@ func privateTo(p hydrate.Publication) []string {
 	if !private {
 		return nil
 	}
-	var names []string // what was there from before came from the same group
-	for _, src := range p.From.Order() {
-		names = append(names, src.Name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return namesOf(p.From.Order()) // what was there from before came from the same group
 }
 
 // Find implements chunkfile.Finder.
 func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources) []chunkfile.Location {
 	s := h.Store
 	found := make([]chunkfile.Location, len(chunks))
+	names := namesOf(from.Order())
 	places, err := s.db.Chunks(chunks)
 	if err != nil {
 		s.log.Warn("chunks are fetched that may be there", "err", err)
@@ -159,7 +166,7 @@ func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources)
 				f.Close()
 			}
 			f, open = nil, at.Object
-			if s.mayHave(open, from) {
+			if s.mayHave(open, names) {
 				if f, err = s.OpenObject(open); err != nil {
 					f = nil // it was collected, or is damaged
 				}

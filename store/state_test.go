@@ -54,7 +54,7 @@ func TestPresence(t *testing.T) {
 			if some.Total != total || some.Done <= 0 || some.Done >= total {
 				t.Errorf("after a read: got %+v of %d", some, total)
 			}
-			if s.Unverified(table) {
+			if s.Early(table)[""].Unverified {
 				t.Error("a file with digests of chunks is said to be unverified")
 			}
 			s.Close()
@@ -88,13 +88,13 @@ func TestUnverified(t *testing.T) {
 	if _, err := s.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 5<<20); err != nil {
 		t.Fatal(err)
 	}
-	if got := presence(t, s, table); !s.Unverified(table) || got.Done <= 0 || got.Done >= got.Total {
-		t.Errorf("unverified %t, %+v", s.Unverified(table), got)
+	if got := presence(t, s, table); !s.Early(table)[""].Unverified || got.Done <= 0 || got.Done >= got.Total {
+		t.Errorf("unverified %t, %+v", s.Early(table)[""].Unverified, got)
 	}
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
-	if s.Unverified(table) {
+	if s.Early(table)[""].Unverified {
 		t.Error("still unverified when it is complete")
 	}
 }

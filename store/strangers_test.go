@@ -217,7 +217,7 @@ func TestWayIsDurable(t *testing.T) {
 		t.Fatal(err)
 	}
 	table := exposed(t, s, victim, store.ExposeOptions{Sources: good(storetest.NewFetcher(p))})
-	_, before, err := s.LazyFile(digest.FromBytes(p))
+	_, before, err := s.View("").LazyFile(digest.FromBytes(p))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func TestWayIsDurable(t *testing.T) {
 	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: good(storetest.NewFetcher(p))}); err != nil {
 		t.Fatal(err)
 	}
-	if _, after, err := s.LazyFile(digest.FromBytes(p)); after != before || err != nil {
+	if _, after, err := s.View("").LazyFile(digest.FromBytes(p)); after != before || err != nil {
 		t.Errorf("identity %s, was %s: %v", after, before, err)
 	}
 	readRandomly(t, s, digest.FromBytes(p), p, 10)
@@ -365,7 +365,7 @@ func TestPrivateIsNotShown(t *testing.T) {
 	thief := storetest.NewBuilder("thief").RawChunks("own", own, 0o644, 1<<20).RawChunks("w", p, 0o644, 1<<20).Put(t, s)
 	hold(t, s, thief)
 	err := s.Expose(t.Context(), thief, store.ExposeOptions{Sources: evil(storetest.NewFetcher(own)), Wait: true})
-	if !errdefs.IsFailedPrecondition(err) || s.Exposed(thief) {
+	if !errdefs.IsFailedPrecondition(err) || isExposed(s, thief) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -502,7 +502,7 @@ func TestReaderOfWholeFile(t *testing.T) {
 				_, err := s.ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), 0)
 				return err
 			})
-			soon(t, "wait for small files", func(ctx context.Context) error { return s.AwaitSmall(ctx, table) })
+			soon(t, "wait for small files", func(ctx context.Context) error { return s.AwaitSmall(ctx, "", table) })
 			if err := <-job; err != nil {
 				t.Error(err)
 			}
@@ -526,7 +526,7 @@ func TestIdentityOfUnverified(t *testing.T) {
 				}
 			}
 			table := exposed(t, s, storetest.NewBuilder("x").Raw("w", p, 0o644), store.ExposeOptions{Sources: good(f), Unverified: true})
-			_, before, err := s.LazyFile(d)
+			_, before, err := s.View("").LazyFile(d)
 			if err != nil || before == d {
 				t.Fatalf("identity %s: %v", before, err)
 			}
@@ -538,7 +538,7 @@ func TestIdentityOfUnverified(t *testing.T) {
 			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(f)}); err != nil {
 				t.Fatal(err)
 			}
-			if _, after, err := s.LazyFile(d); err != nil || (after == before) == lies {
+			if _, after, err := s.View("").LazyFile(d); err != nil || (after == before) == lies {
 				t.Errorf("identity %s, was %s: %v", after, before, err)
 			}
 			readRandomly(t, s, d, p, 5)

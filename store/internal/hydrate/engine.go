@@ -25,7 +25,6 @@ type Publication struct {
 	Digest digest.Digest
 	Size   int64             // bytes
 	Layout *chunkfile.Layout // in which it was brought, or nil
-	Same   bool              // all that was read of it in this layout is what it is
 	From   *transfer.Sources // that gave the bytes; nil: they are not from outside
 }
 
@@ -41,6 +40,10 @@ type Objects interface {
 	// Publish makes files objects, and records what was found out with them. It takes their staged
 	// files, but for objects that are there already.
 	Publish(files []Publication, found meta.Arrival) error
+
+	// Wrong is called before what is staged of a file without digests of chunks, and maybe read, is
+	// thrown away, because it is not what the digest of the file says.
+	Wrong(f *chunkfile.File) error
 
 	// PutBytes makes p an object.
 	PutBytes(ctx context.Context, p []byte) (digest.Digest, error)

@@ -47,7 +47,7 @@ func fill(t *testing.T, path string, objects int) {
 	}
 	_, refErr := db.AddRef("pin/unknown", number(-1), time.Time{})
 	errs := []error{
-		db.Arrive(a), db.PutTable(number(5), table), db.PutIdentities(map[digest.Digest]digest.Digest{number(6): number(7)}),
+		db.Arrive(a), db.PutTable(number(5), table), putWay(db, number(6), number(7)),
 		db.PutImage(Image{Manifest: number(8), Refs: []string{"host/name:tag"}}),
 	}
 	_, err = db.AddRef("snapshot/1", number(5), time.Time{})
@@ -318,4 +318,9 @@ func TestLockedIsLeftAlone(t *testing.T) {
 	if p, err := io.ReadAll(f); string(p) != "garbage" || err != nil {
 		t.Errorf("it has %q now, %v", p, err)
 	}
+}
+
+func putWay(db *DB, file, identity digest.Digest) error {
+	_, err := db.PutWays("snapshot/1", number(5), map[digest.Digest]digest.Digest{file: identity})
+	return err
 }

@@ -57,7 +57,7 @@ func (s *Objects) adopt() error {
 			lost, s.again = append(lost, o.Digest), append(s.again, o.Digest)
 		}
 	}
-	if err := s.o.DB.Lose(lost...); err != nil {
+	if err := errors.Join(s.withhold(lost...), s.o.DB.Lose(lost...)); err != nil {
 		return err
 	}
 	aside, err := s.Damaged()
@@ -286,7 +286,7 @@ func (s *Objects) setAside(d digest.Digest) error {
 	if err != nil {
 		return fmt.Errorf("set object %s aside: %w", d, err)
 	}
-	return errors.Join(s.syncDir(filepath.Dir(Path(d))), s.syncDir(DamagedDir))
+	return errors.Join(s.withhold(d), s.syncDir(filepath.Dir(Path(d))), s.syncDir(DamagedDir))
 }
 
 // Damaged returns the files that were set aside, by digest.

@@ -77,7 +77,7 @@ type Objects struct {
 func Open(o Options) (*Objects, error) {
 	for name, mode := range map[string]os.FileMode{
 		// Containers reach objects through overlayfs with the credentials of the mounter.
-		filepath.Join(Dir, digest.SHA256.String()): 0o755, DamagedDir: 0o700, o.Temp: 0o700,
+		filepath.Join(Dir, digest.SHA256.String()): 0o755, DamagedDir: 0o700, o.Temp: 0o700, ViewsDir: 0o755,
 	} {
 		if err := o.Root.MkdirAll(name, mode); err != nil {
 			return nil, err
@@ -246,9 +246,6 @@ type File struct {
 	Digest digest.Digest
 	Size   int64
 
-	// Identity is under which it was read before; empty if it was not.
-	Identity digest.Digest
-
 	// Private are the names of the sources that may have it; none: anybody may.
 	Private []string
 
@@ -258,20 +255,10 @@ type File struct {
 
 // Publish renames files to their places, makes the directories durable and records the
 // objects, all in this order: a crash leaves a file that has to be hashed again, or nothing. found is
-// recorded with them. Identities come before all: a file must not change its identity because the
-// process dies.
+// recorded with them.
 func (s *Objects) Publish(files []File, found meta.Arrival) error {
 	s.collecting.RLock()
 	defer s.collecting.RUnlock()
-	identities := map[digest.Digest]digest.Digest{}
-	for _, f := range files {
-		if f.Identity != "" {
-			identities[f.Digest] = f.Identity
-		}
-	}
-	if err := s.o.DB.PutIdentities(identities); err != nil {
-		return err
-	}
 	dirs := map[string]bool{}
 	found.Chunks = map[digest.Digest][]filetable.Chunk{}
 	found.Private = map[digest.Digest][]string{}

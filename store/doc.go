@@ -138,6 +138,9 @@
 // reference go first, as an object takes its room while it has a name. Links are not synced: who mounts a
 // view puts back what a power cut took (Present).
 //
+// What is exposed has its room reserved, if Expose probes, until it is there or the hydration of its table
+// takes that over.
+//
 // # Doubt
 //
 // What was damaged or lost outside of a crash is found, set aside, and brought again. Doubts says

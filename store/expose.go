@@ -56,6 +56,8 @@ type exposure struct {
 	path string          // one of its paths, for messages
 	file *chunkfile.File // nil: it can be read only when all of it is there
 
+	staged int64 // bytes of it that were there before
+
 	tables   map[digest.Digest]bool // guarded by Store.mu
 	from     transfer.Sources       // of all tables
 	identity atomic.Value           // digest.Digest
@@ -70,6 +72,7 @@ type exposure struct {
 type shownFile struct {
 	file   filetable.File
 	layout *chunkfile.Layout // nil: see exposure.file
+	staged int64             // bytes
 }
 
 // Expose makes the files of a table readable in a view before they are complete (View.ReadAt), until its
@@ -96,7 +99,7 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 		return err
 	}
 	if o.Probe {
-		if err := s.probe(ctx, o.View, files); err != nil {
+		if err := s.probe(ctx, table, files, o); err != nil {
 			if !before {
 				s.unexpose(o.View, table)
 			}
@@ -148,7 +151,11 @@ func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, 
 		}
 		seen[f.Digest] = true
 		early = early || layout != nil
-		out = append(out, shownFile{file: f, layout: layout})
+		var staged int64
+		if layout != nil {
+			staged = s.area.Marked(layout.Dir(f.Digest), f.Size, layout.Grid())
+		}
+		out = append(out, shownFile{file: f, layout: layout, staged: staged})
 	}
 	if len(out) > 0 && !early && !o.Wait {
 		return nil, fmt.Errorf("no file has digests of chunks: %w", errdefs.ErrFailedPrecondition)
@@ -189,7 +196,7 @@ func (s *Store) register(table digest.Digest, files []shownFile, o ExposeOptions
 			}
 			x.identity.Store(shown[key.digest])
 			if f.layout != nil {
-				x.file = s.files.Acquire(x.digest, x.size, x.path, f.layout)
+				x.file, x.staged = s.files.Acquire(x.digest, x.size, x.path, f.layout), f.staged
 			}
 			s.exposures[key] = x
 		}
@@ -213,28 +220,20 @@ func (x *exposure) comesAs(l *chunkfile.Layout) bool {
 
 // probe makes sure that files can arrive: that they have room, and that the sources have a byte of the
 // largest of them.
-func (s *Store) probe(ctx context.Context, view string, files []shownFile) error {
-	var need int64
-	var largest *shownFile
-	for i := range files {
-		f := &files[i]
-		need += f.file.Size
-		if f.layout != nil {
-			need -= s.area.Marked(f.layout.Dir(f.file.Digest), f.file.Size, f.layout.Grid())
-			if largest == nil || f.file.Size > largest.file.Size {
-				largest = f
-			}
-		}
-	}
-	release, err := s.reserve(ctx, need, func() int64 { return need })
-	if err != nil {
+func (s *Store) probe(ctx context.Context, table digest.Digest, files []shownFile, o ExposeOptions) error {
+	if err := s.reserveExposed(ctx, table, transfer.GroupKey(o.Sources)); err != nil {
 		return err
 	}
-	release()
+	var largest *shownFile
+	for i, f := range files {
+		if f.layout != nil && (largest == nil || f.file.Size > largest.file.Size) {
+			largest = &files[i]
+		}
+	}
 	if largest == nil {
 		return nil
 	}
-	x := s.exposure(exposureKey{view, largest.file.Digest})
+	x := s.exposure(exposureKey{o.View, largest.file.Digest})
 	if x == nil || x.file == nil { // it is an object by now
 		return nil
 	}
@@ -244,7 +243,7 @@ func (s *Store) probe(ctx context.Context, view string, files []shownFile) error
 		Scheduler: s.scheduler, Blob: from.Digest, Size: from.Size, From: &x.file.Sources,
 		Flow: s.scheduler.NewFlow(transfer.Urgent), Received: &s.files.Counts.Received,
 	}
-	_, err = fetch.Range(ctx, nil, one[:], from.Size-1)
+	_, err := fetch.Range(ctx, nil, one[:], from.Size-1)
 	if errors.Is(err, transfer.ErrNoRanges) {
 		return fmt.Errorf("the registry does not serve ranges of %s: %w", from.Digest, errdefs.ErrFailedPrecondition)
 	}

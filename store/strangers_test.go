@@ -416,6 +416,66 @@ func TestReservations(t *testing.T) {
 	}
 }
 
+// TestExposedReservations: of two models that are shown at once before they are complete, and do not fit
+// together, one is shown. It is brought into the room that was kept for it; when it is gone, so is what was
+// kept.
+func TestExposedReservations(t *testing.T) {
+	const quota = 40 << 20
+	s := storetest.Open(t, t.TempDir(), store.Options{Evict: store.EvictOptions{Quota: quota}})
+	var tables [2]digest.Digest
+	var sources [2][]transfer.Source
+	expose := func(i int) error {
+		return s.Expose(t.Context(), tables[i], store.ExposeOptions{View: fmt.Sprint("snapshot/", i), Sources: sources[i], Probe: true})
+	}
+	shown := make([]<-chan error, 2)
+	for i := range tables {
+		p := storetest.Random(uint64(50+i), 25<<20)
+		tables[i] = storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
+		sources[i] = storetest.FromRepository(fmt.Sprint("registry.example/", i), storetest.NewFetcher(p))
+		if err := s.AddRef(t.Context(), fmt.Sprint("snapshot/", i), tables[i], time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range tables {
+		shown[i] = later(func() error { return expose(i) })
+	}
+	first := 0
+	for i := range tables {
+		switch err := ends(t, "expose", shown[i]); {
+		case err == nil:
+			first = i
+		case !errdefs.IsResourceExhausted(err):
+			t.Fatal(err)
+		case len(s.Early(tables[i])) > 0:
+			t.Error("what does not fit is shown")
+		}
+	}
+	other := 1 - first
+	if err := expose(first); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	if err := expose(other); !errdefs.IsResourceExhausted(err) {
+		t.Fatalf("both are shown: %v", err)
+	}
+	if err := s.Hydrate(t.Context(), tables[other], store.HydrateOptions{Sources: sources[other]}); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("the other is brought: %v", err)
+	}
+	if err := s.Hydrate(t.Context(), tables[first], store.HydrateOptions{Sources: sources[first]}); err != nil {
+		t.Errorf("the first: %v", err)
+	}
+	for _, i := range []int{first, other} { // one that was brought goes, and one that was not
+		if err := s.RemoveRef(t.Context(), fmt.Sprint("snapshot/", i)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := expose(1 - i); err != nil {
+			t.Errorf("when the other is gone: %v", err)
+		}
+	}
+}
+
 // TestZerosAreHoles: a file of zeros takes no room, however large it says it is.
 func TestZerosAreHoles(t *testing.T) {
 	const size = 1 << 30

@@ -51,9 +51,9 @@ type Objects interface {
 	// Registered is called when Live has the work, before it is found out what is there.
 	Registered(ctx context.Context)
 
-	// Reserve keeps room for need bytes on the disk until release, beside what others have
-	// reserved. left says how many of them are still to be written.
-	Reserve(ctx context.Context, need int64, left func() int64) (release func(), err error)
+	// Reserve keeps room on the disk for need bytes of a table from a group of sources until release,
+	// beside what others have reserved. left says how many of them are still to be written.
+	Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (release func(), err error)
 
 	// Room returns an error if n bytes more would use what stays in reserve.
 	Room(n int64) error

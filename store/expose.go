@@ -58,10 +58,10 @@ type exposure struct {
 
 	staged int64 // bytes of it that were there before
 
-	tables   map[digest.Digest]bool // guarded by Store.mu
-	from     transfer.Sources       // of all tables
-	identity atomic.Value           // digest.Digest
-	done     chan struct{}          // closed when it is an object, and in the view
+	tables   map[digest.Digest]string // the groups of their sources; guarded by Store.mu
+	from     transfer.Sources         // of all tables
+	identity atomic.Value             // digest.Digest
+	done     chan struct{}            // closed when it is an object, and in the view
 
 	mu      sync.Mutex    // guards what follows
 	failed  error         // why it could not be brought, until the next attempt
@@ -192,7 +192,7 @@ func (s *Store) register(table digest.Digest, files []shownFile, o ExposeOptions
 		if x == nil {
 			x = &exposure{
 				exposureKey: key, size: f.file.Size, path: f.file.Path,
-				tables: map[digest.Digest]bool{}, done: make(chan struct{}), waiting: make(chan struct{}),
+				tables: map[digest.Digest]string{}, done: make(chan struct{}), waiting: make(chan struct{}),
 			}
 			x.identity.Store(shown[key.digest])
 			if f.layout != nil {
@@ -200,7 +200,7 @@ func (s *Store) register(table digest.Digest, files []shownFile, o ExposeOptions
 			}
 			s.exposures[key] = x
 		}
-		x.tables[table] = true
+		x.tables[table] = transfer.GroupKey(o.Sources)
 		x.from.Set(table.String(), o.Sources)
 		if x.file != nil {
 			x.file.Sources.Set(o.View+" "+table.String(), o.Sources)

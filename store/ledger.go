@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -85,7 +84,7 @@ func (s *Store) reserveExposed(ctx context.Context, table digest.Digest, group s
 		files := map[digest.Digest]*exposure{}
 		s.mu.Lock()
 		for key, x := range s.exposures {
-			if x.tables[table] && transfer.GroupKey(x.from.Order()) == group {
+			if g, ok := x.tables[table]; ok && g == group {
 				files[key.digest] = x
 			}
 		}

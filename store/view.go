@@ -185,7 +185,7 @@ func (s *Store) Early(table digest.Digest) map[string]Early {
 	defer s.mu.Unlock()
 	var all map[string]Early
 	for key, x := range s.exposures {
-		if !x.tables[table] {
+		if _, ok := x.tables[table]; !ok {
 			continue
 		}
 		if all == nil {
@@ -205,7 +205,7 @@ func (s *Store) AwaitSmall(ctx context.Context, view string, table digest.Digest
 	var whole []*exposure
 	s.mu.Lock()
 	for key, x := range s.exposures {
-		if key.view == view && x.tables[table] && x.file == nil {
+		if _, ok := x.tables[table]; ok && key.view == view && x.file == nil {
 			whole = append(whole, x)
 		}
 	}
@@ -224,7 +224,7 @@ func (s *Store) tell(table digest.Digest, group string, err error) {
 	var told []*exposure
 	s.mu.Lock()
 	for _, x := range s.exposures {
-		if x.tables[table] && transfer.GroupKey(x.from.Order()) == group {
+		if g, ok := x.tables[table]; ok && g == group {
 			told = append(told, x)
 		}
 	}

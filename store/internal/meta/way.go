@@ -62,9 +62,6 @@ func (db *DB) PutWays(view string, table digest.Digest, ways map[digest.Digest]d
 			if len(others) > 0 && w.Identity != identity {
 				return fmt.Errorf("file %s is read in another way for another table: %w", file, errdefs.ErrFailedPrecondition)
 			}
-			if w.Identity != identity {
-				w.Wrong = 0
-			}
 			w.Identity, w.Tables = identity, append(others, table)
 			shown[file] = w.shown()
 			if err := put(tx, bucketWays, wayKey(view, file), w); err != nil {

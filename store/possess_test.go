@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -61,6 +63,58 @@ func TestPartsProveNothing(t *testing.T) {
 			}
 			if err := hydrate("friend", storetest.FromRepository("mirror.example/x", storetest.NewFetcher(parts...))); err != nil {
 				t.Errorf("who has it too: %v", err)
+			}
+		})
+	}
+}
+
+// TestPrivateWithoutDatabase: what came with credentials is still private when the database is lost, and when a
+// file that was set aside is found to be right. Its owner need not fetch it again.
+func TestPrivateWithoutDatabase(t *testing.T) {
+	for name, lose := range map[string]func(t *testing.T, dir string, d digest.Digest){
+		"lost": func(t *testing.T, dir string, _ digest.Digest) {
+			if err := os.Remove(filepath.Join(dir, "store.db")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"set aside": func(t *testing.T, dir string, d digest.Digest) {
+			if err := os.Rename(filepath.Join(dir, "objects", store.ObjectName(d)), filepath.Join(dir, "damaged", d.Encoded())); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, dir := storetest.Random(31, 2<<20), t.TempDir()
+			s, err := store.Open(dir, store.Options{Reserve: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { s.Close() }()
+			hydrate := func(name string, sources []transfer.Source) error {
+				table := storetest.NewBuilder(name).Raw("w", p, 0o644).Put(t, s)
+				return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: sources})
+			}
+			if err := hydrate("owner", good(private{storetest.NewFetcher(p)})); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			lose(t, dir, digest.FromBytes(p))
+			if s, err = store.Open(dir, store.Options{Reserve: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Check(t.Context(), "", nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.OpenObject(digest.FromBytes(p)); err != nil {
+				t.Fatal(err)
+			}
+			if err := hydrate("thief", evil(storetest.NewFetcher())); err == nil {
+				t.Error("who has nothing got it")
+			}
+			if err := hydrate("owner", good(storetest.NewFetcher())); err != nil {
+				t.Errorf("the owner: %v", err)
 			}
 		})
 	}

@@ -16,6 +16,9 @@
 // hashed again by Check, and is an object again if it is right: a disk that fails to read once is no
 // verdict. It goes for good when a new file takes its place, nothing needs it, or room is needed.
 //
+// Who may have an object that came with credentials is in its record, and for when that is lost, in an
+// attribute of its file.
+//
 // A view has second names of some objects (Grant). They go with the object, or with the reference that the
 // view is named after.
 //

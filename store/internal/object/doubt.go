@@ -203,7 +203,9 @@ func (s *Objects) record(d digest.Digest, f *os.File, size int64) error {
 	if _, err := s.o.DB.Object(d); !errdefs.IsNotFound(err) {
 		return err
 	}
-	return s.o.DB.Arrive(meta.Arrival{Objects: []meta.Sized{{Digest: d, Size: size}}})
+	return s.o.DB.Arrive(meta.Arrival{
+		Objects: []meta.Sized{{Digest: d, Size: size}}, Private: map[digest.Digest][]string{d: privateOf(f)},
+	})
 }
 
 // isObject says whether f is the file in the place of an object.
@@ -341,7 +343,7 @@ func (s *Objects) restore(ctx context.Context, d digest.Digest) error {
 	if err != nil {
 		return err
 	}
-	err = s.Publish([]File{{From: damagedPath(d), Digest: d, Size: info.Size()}}, meta.Arrival{})
+	err = s.Publish([]File{{From: damagedPath(d), Digest: d, Size: info.Size(), Private: privateOf(f)}}, meta.Arrival{})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -276,6 +276,9 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 			}
 			dirs[dir] = true
 		}
+		if err := s.markPrivate(f.From, f.Private); err != nil {
+			return err
+		}
 		if err := s.o.Root.Rename(f.From, to); err != nil {
 			return err
 		}

@@ -47,7 +47,7 @@ func TestPresence(t *testing.T) {
 			}
 			expose()
 			big := c.files["model/big.bin"]
-			if _, err := s.ReadAt(t.Context(), digest.FromBytes(big), make([]byte, 100), int64(len(big)-100)); err != nil {
+			if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(big), make([]byte, 100), int64(len(big)-100)); err != nil {
 				t.Fatal(err)
 			}
 			some := presence(t, s, table)
@@ -85,7 +85,7 @@ func TestUnverified(t *testing.T) {
 	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Unverified: true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 5<<20); err != nil {
+	if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 5<<20); err != nil {
 		t.Fatal(err)
 	}
 	if got := presence(t, s, table); !s.Early(table)[""].Unverified || got.Done <= 0 || got.Done >= got.Total {

@@ -165,7 +165,7 @@ func TestHungReaders(t *testing.T) {
 		f := hung(p)
 		exposed(t, s, storetest.NewBuilder(fmt.Sprint(i)).RawChunks("a", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: evil(f)})
 		for j := range 4 {
-			readers.Go(func() { _, _ = s.ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), int64(j)*(8<<20)) })
+			readers.Go(func() { _, _ = s.View("").ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), int64(j)*(8<<20)) })
 		}
 		for f.Calls(digest.FromBytes(p)) == 0 && i < 2 {
 			time.Sleep(time.Millisecond)
@@ -173,7 +173,7 @@ func TestHungReaders(t *testing.T) {
 	}
 	exposed(t, s, storetest.NewBuilder("y").RawChunks("w", alive, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: good(storetest.NewFetcher(alive))})
 	soon(t, "read", func(ctx context.Context) error {
-		_, err := s.ReadAt(ctx, digest.FromBytes(alive), make([]byte, 1), 1<<20)
+		_, err := s.View("").ReadAt(ctx, digest.FromBytes(alive), make([]byte, 1), 1<<20)
 		return err
 	})
 }
@@ -491,7 +491,7 @@ func TestZerosAreHoles(t *testing.T) {
 	d := exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(c.Blob))})
 	buf := make([]byte, 1<<20)
 	for off := int64(0); off < size; off += 64 << 20 {
-		if _, err := s.ReadAt(t.Context(), zeros.Digest, buf, off); err != nil || !bytes.Equal(buf, make([]byte, len(buf))) {
+		if _, err := s.View("").ReadAt(t.Context(), zeros.Digest, buf, off); err != nil || !bytes.Equal(buf, make([]byte, len(buf))) {
 			t.Fatalf("at %d: %v", off, err)
 		}
 	}
@@ -559,7 +559,7 @@ func TestReaderOfWholeFile(t *testing.T) {
 				return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(f), Background: true})
 			})
 			soon(t, "read", func(ctx context.Context) error {
-				_, err := s.ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), 0)
+				_, err := s.View("").ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), 0)
 				return err
 			})
 			soon(t, "wait for small files", func(ctx context.Context) error { return s.AwaitSmall(ctx, "", table) })
@@ -591,7 +591,7 @@ func TestIdentityOfUnverified(t *testing.T) {
 				t.Fatalf("identity %s: %v", before, err)
 			}
 			var one [1]byte
-			if _, err := s.ReadAt(t.Context(), d, one[:], 0); err != nil || (one[0] == p[0]) == lies {
+			if _, err := s.View("").ReadAt(t.Context(), d, one[:], 0); err != nil || (one[0] == p[0]) == lies {
 				t.Fatalf("read %d, it is %d: %v", one[0], p[0], err)
 			}
 			honest.Store(true)

@@ -234,11 +234,6 @@ func (s *Store) tell(table digest.Digest, group string, err error) {
 	}
 }
 
-// ReadAt is View.ReadAt of the common view.
-func (s *Store) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
-	return View{s, ""}.ReadAt(ctx, d, b, off)
-}
-
 // ReadAt reads bytes of a file, complete or not, as io.ReaderAt does. It waits until the bytes
 // are there and verified: until their chunk is, or the whole file if it has no chunks.
 //

@@ -91,7 +91,7 @@ func TestRestartShowsTheSame(t *testing.T) {
 	}
 	p := make([]byte, 1000)
 	for _, off := range []int64{0, 5 << 20, 9<<20 - 1000} {
-		if n, err := r.store.ReadAt(t.Context(), digest.FromBytes(r.want), p, off); err != nil || n != len(p) || !bytes.Equal(p, r.want[off:][:n]) {
+		if n, err := r.store.View("").ReadAt(t.Context(), digest.FromBytes(r.want), p, off); err != nil || n != len(p) || !bytes.Equal(p, r.want[off:][:n]) {
 			t.Fatalf("at %d: %d bytes, %v; or they are wrong", off, n, err)
 		}
 	}

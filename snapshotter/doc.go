@@ -21,7 +21,7 @@
 //	<root>/snapshots/<id>/work/           overlayfs's own
 //	<root>/snapshots/<id>/ballast.json    the marker; only in snapshots that are ours
 //
-// The marker is {"empty":true} or {"table":"sha256:…","show":"stubs","shown":true,…}. It is
+// The marker is {"empty":true} or {"table":"sha256:…","show":"stubs","view":true,"shown":true,…}. It is
 // written before the first file and again, with "shown", after the last; both times it is
 // durable before anything else happens. A model snapshot without "shown" can not be
 // committed, so a crash leaves an active snapshot that containerd removes.
@@ -69,12 +69,13 @@
 // write makes a private copy in the container. Needs Linux 6.5.
 //
 // Stubs can also be shown of files that are not complete but that the store can read (store.Expose),
-// if there is a mount of these files (UseLazy, package lazy). It is a second data-only layer, behind
-// the objects, of the mounts that are made while a file of the chain is not complete:
+// if there is a mount of these files (UseLazy, package lazy). Such a snapshot does not see all objects, as it
+// may name some that it may not have, but its own view in the store (store.View). The mount is a second
+// data-only layer, of the mounts that are made while a file of the chain is not complete:
 //
-//	lowerdir=<snapshot>:…::<objects>::<lazy>,metacopy=on
+//	lowerdir=<snapshot>:…::<view>::<lazy>/<id>,metacopy=on
 //
-// overlayfs looks for the content of a stub when it is first opened, among the objects first. So a
+// overlayfs looks for the content of a stub when it is first opened, in the view first. So a
 // file that was complete by then is read without the daemon for as long as the mount lives; one that
 // was not is read through the lazy mount; and mounts made after the last file was complete do not
 // have that layer at all, so that nothing needs it any more.

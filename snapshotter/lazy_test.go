@@ -1,11 +1,11 @@
 package snapshotter
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
@@ -16,8 +16,15 @@ import (
 )
 
 // A model is shown before it is complete, with one more data-only layer; a mount that is made when it
-// is complete does not have it.
+// is complete does not have it. It sees the view of its snapshot alone; one that earlier versions made, the
+// common one.
 func TestShowBeforeComplete(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		t.Run(fmt.Sprintf("own view %t", own), func(t *testing.T) { testShowBeforeComplete(t, own) })
+	}
+}
+
+func testShowBeforeComplete(t *testing.T, own bool) {
 	n := newNode(t, tree.Stubs)
 	p := storetest.Random(7, 3<<20)
 	m := newModel().file("model.bin", 0o640, p).inline("config.json", 0o644, "{}")
@@ -27,19 +34,22 @@ func TestShowBeforeComplete(t *testing.T) {
 		}
 	}
 	table := m.Put(t, n.store)
-	if err := n.store.AddRef(t.Context(), "pin/test", table, time.Time{}); err != nil {
-		t.Fatal(err)
-	}
-	sources := storetest.From(m.from)
-	if err := n.store.Expose(t.Context(), table, store.ExposeOptions{Sources: sources}); err != nil {
-		t.Fatal(err)
-	}
 	mounts, err := n.Prepare(t.Context(), "layer", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	id, err := n.Locate(t.Context(), mounts)
 	if err != nil {
+		t.Fatal(err)
+	}
+	view, sources, data := "", storetest.From(m.from), n.store.ObjectsDir()
+	if own {
+		view, data = ViewName(id), n.store.View(ViewName(id)).Dir()
+	}
+	if err := n.Hold(t.Context(), id, table); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.store.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: sources}); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Show(t.Context(), id, table); !errdefs.IsUnavailable(err) {
@@ -59,7 +69,11 @@ func TestShowBeforeComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What the lazy mount would show.
-	name := filepath.Join(lazy, store.ObjectName(digest.FromBytes(p)))
+	shows := lazy
+	if own {
+		shows = filepath.Join(lazy, id)
+	}
+	name := filepath.Join(shows, store.ObjectName(digest.FromBytes(p)))
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +85,11 @@ func TestShowBeforeComplete(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if has := strings.Contains(strings.Join(mounts[0].Options, ","), "::"+lazy); has != (key == "early") {
+		options := strings.Join(mounts[0].Options, ",")
+		if !strings.Contains(options, "::"+data) {
+			t.Errorf("%s: no layer %s in %q", key, data, options)
+		}
+		if has := strings.Contains(options, "::"+shows); has != (key == "early") {
 			t.Errorf("%s: lazy layer in %q: %t", key, mounts[0].Options, has)
 		}
 		dir, unmount := mountAll(t, mounts)

@@ -17,7 +17,7 @@ import (
 // markerName is the file beside fs/ that says that a snapshot is ours.
 const markerName = "ballast.json"
 
-// maxMarker is the most read of a marker, in bytes; the longest that is written has 170.
+// maxMarker is the most read of a marker, in bytes; the longest that is written has 182.
 const maxMarker = 4096
 
 // A marker says what a snapshot of ours is. The zero marker is that of a snapshot that is
@@ -31,6 +31,10 @@ type marker struct {
 
 	// Show is the backend.
 	Show tree.Backend `json:"show,omitempty"`
+
+	// View is true if the model was shown before it was complete: its stubs see the view of the
+	// snapshot, and not all objects.
+	View bool `json:"view,omitempty"`
 
 	// Shown is true when every file is in place and durable.
 	Shown bool `json:"shown,omitempty"`

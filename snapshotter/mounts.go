@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
@@ -12,7 +13,6 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 )
 
 // mountReserve is what is left free of the page that mount(2) takes, in bytes: 128 for
@@ -63,16 +63,6 @@ func (c chain) ours() bool {
 	return false
 }
 
-// tables returns the tables that the parents show as stubs.
-func (c chain) tables() (tables []digest.Digest) {
-	for _, m := range c.parents {
-		if m.Show == tree.Stubs {
-			tables = append(tables, m.Table)
-		}
-	}
-	return tables
-}
-
 // lowers returns the ids of the parents that have files, and whether stubs are among them.
 func (c chain) lowers() (ids []string, stubs bool, err error) {
 	for i, m := range c.parents {
@@ -110,7 +100,7 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 	case len(ids) == 1 && view && !stubs:
 		return bind(s.upperDir(ids[0]), "ro"), nil
 	}
-	data, err := s.dataLayers(c)
+	data, err := s.dataLayers(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -136,24 +126,36 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 }
 
 // dataLayers returns the directories that have the content of stubs, none if the chain has no
-// stubs. The files that are not complete are added only while there are any: without their mount,
-// if its daemon is gone, nothing that needs it could be mounted.
-func (s *Snapshotter) dataLayers(c chain) ([]string, error) {
-	tables := c.tables()
-	if len(tables) == 0 {
-		return nil, nil
-	}
-	for _, t := range tables {
-		if !s.store.Exposed(t) {
+// stubs: those of what is complete first. Those of the files that are not complete are added only while
+// there are any: without their mount, if its daemon is gone, nothing that needs it could be mounted.
+func (s *Snapshotter) dataLayers(ctx context.Context, c chain) (layers []string, err error) {
+	var early []string
+	for i, m := range c.parents {
+		if m.Show != tree.Stubs {
+			continue
+		}
+		view, lazyDir := m.view(c.ParentIDs[i]), ""
+		if m.View {
+			lazyDir = c.ParentIDs[i]
+			if err := s.store.Present(ctx, view); err != nil {
+				s.log.WarnContext(ctx, "what has become complete of a model may be read through the daemon, or not at all", "snapshot", lazyDir, "err", err)
+			}
+		}
+		if dir := s.store.View(view).Dir(); !slices.Contains(layers, dir) {
+			layers = append(layers, dir)
+		}
+		if _, ok := s.store.Early(m.Table)[view]; !ok {
 			continue
 		}
 		lazy := s.lazy.Load()
 		if lazy == nil {
-			return nil, fmt.Errorf("model %s is not complete, and can not be mounted before: %w", t, errdefs.ErrUnavailable)
+			return nil, fmt.Errorf("model %s is not complete, and can not be mounted before: %w", m.Table, errdefs.ErrUnavailable)
 		}
-		return []string{s.objects.Dir, *lazy}, nil
+		if dir := filepath.Join(*lazy, lazyDir); !slices.Contains(early, dir) {
+			early = append(early, dir)
+		}
 	}
-	return []string{s.objects.Dir}, nil
+	return append(layers, early...), nil
 }
 
 // lowerList returns the directories of parents, top first.

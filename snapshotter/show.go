@@ -31,28 +31,40 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 	if err != nil {
 		return err
 	}
+	again := m != marker{}
+	if !again {
+		m = marker{Table: table, Show: s.backend}
+		_, m.View = s.store.Early(table)[ViewName(id)]
+	}
+	view := s.store.View(m.view(id))
 	filesOf := s.store.Files
-	if s.Lazy() && (m == marker{} || m.Show == tree.Stubs) {
-		filesOf = s.store.Readable
+	if s.Lazy() && m.Show == tree.Stubs {
+		filesOf = view.Readable
+	}
+	if m.View {
+		if err := s.store.Present(ctx, ViewName(id)); err != nil {
+			return err
+		}
 	}
 	files, err := filesOf(ctx, table)
 	if err != nil {
 		return err
 	}
 	switch {
-	case m == marker{}:
-		m = marker{Table: table, Show: s.backend}
+	case !again:
 		if err := writeMarker(dir, m); err != nil {
 			return err
 		}
 	case m.Table != table:
 		return fmt.Errorf("show table %s: snapshot %s is of another layer: %w", table, id, errdefs.ErrFailedPrecondition)
 	}
-	u, err := tree.Show(ctx, s.upperDir(id), s.objects, m.Show, files)
+	o := s.objects
+	o.Size = view.Size
+	u, err := tree.Show(ctx, s.upperDir(id), o, m.Show, files)
 	if err != nil {
 		return fmt.Errorf("snapshot %s: %w", id, err)
 	}
-	shown := marker{Table: table, Show: m.Show, Shown: true, Size: u.Size, Inodes: u.Inodes}
+	shown := marker{Table: table, Show: m.Show, View: m.View, Shown: true, Size: u.Size, Inodes: u.Inodes}
 	if shown == m {
 		return nil
 	}

@@ -97,7 +97,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	return &Snapshotter{
 		Snapshotter: ov, overlay: ov, meta: meta, unsure: unsure, store: st,
 		root: root, backend: backend,
-		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.LazySize}, log: o.Log,
+		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.View("").Size}, log: o.Log,
 	}, nil
 }
 
@@ -126,8 +126,8 @@ func mountable(dir string) error {
 }
 
 // UseLazy says that the files that the store can read although they are not complete
-// (store.ReadAt) are below dir, a mount that answers to store.ObjectName. From then on models can
-// be shown before they are complete. It returns errdefs.ErrInvalidArgument if the path can not be
+// (store.View) are below dir, a mount that answers to store.ObjectName, those of the view of a snapshot in
+// a directory that is named by its id. From then on models can be shown before they are complete. It returns errdefs.ErrInvalidArgument if the path can not be
 // part of mount options, and errdefs.ErrNotImplemented if models are not shown as stubs.
 func (s *Snapshotter) UseLazy(dir string) error {
 	if s.backend != tree.Stubs {

@@ -42,10 +42,11 @@ func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 			return err
 		}
 	}
-	s.tell(table, nil)
+	group := transfer.GroupKey(o.Sources)
+	s.tell(table, group, nil)
 	err = s.engine.Hydrate(ctx, table, t, o, func() error { return s.settleTable(table, t) })
 	if err != nil && ctx.Err() == nil {
-		s.tell(table, err)
+		s.tell(table, group, err)
 	}
 	return err
 }
@@ -82,8 +83,12 @@ func (h host) Has(b filetable.Blob, from *transfer.Sources) (bool, error) {
 	} else if err != nil {
 		return false, err
 	}
+	var names []string
+	if from != nil {
+		names = namesOf(from.Order())
+	}
 	for _, c := range contents {
-		if c.Type == filetable.TypeReg && !s.mayHave(c.Digest, from) {
+		if c.Type == filetable.TypeReg && !s.mayHave(c.Digest, names) {
 			return false, nil
 		}
 	}

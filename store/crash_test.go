@@ -257,7 +257,7 @@ func init() { // crashChild, which they run in, refers to them
 					err = s.Expose(context.Background(), table, store.ExposeOptions{Sources: o.Sources, Wait: true})
 				}
 				for off := 0; err == nil && off < len(files["chunked"]); off += 50_000 {
-					_, err = s.ReadAt(context.Background(), digest.FromBytes(files["chunked"]), make([]byte, 1), int64(off))
+					_, err = s.View("").ReadAt(context.Background(), digest.FromBytes(files["chunked"]), make([]byte, 1), int64(off))
 				}
 				return err
 			})

@@ -86,7 +86,7 @@ func newNode(t *testing.T) *node {
 		default:
 			err = s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(broken)})
 			if err == nil {
-				_, err = s.ReadAt(t.Context(), digest.FromBytes(lazy), make([]byte, 100), 100)
+				_, err = s.View("").ReadAt(t.Context(), digest.FromBytes(lazy), make([]byte, 100), 100)
 			}
 		}
 		if err != nil {
@@ -218,7 +218,7 @@ func (n *node) readEarly(t *testing.T, s *store.Store) {
 		return // the table is not there
 	}
 	got := make([]byte, len(p))
-	if _, err := s.ReadAt(t.Context(), digest.FromBytes(p), got, 0); err != nil || !bytes.Equal(got, p) {
+	if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(p), got, 0); err != nil || !bytes.Equal(got, p) {
 		t.Errorf("read early: %v, or wrong bytes", err)
 	}
 }

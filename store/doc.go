@@ -41,9 +41,10 @@
 //	group      the repositories that a table is brought from; also: chunks that are fetched together
 //	hydration  bringing all that a table lacks from a group of sources
 //	target     what one fetch brings: a file by its chunks, some small files, an archive
-//	exposure   a file that can be read before it is an object
-//	way        how an exposed file is brought: its chunks and their digests
 //	reference  what keeps the objects of a table: a snapshot or a pin
+//	view       what may be read for one reference, by digest; the common view has all objects
+//	exposure   a file of a view that can be read before it is an object
+//	way        how an exposed file is brought: its chunks and their digests
 //	image      a converted image: its documents, its origin and the names it was resolved by
 //
 // # A pull
@@ -55,7 +56,7 @@
 //
 // # A read of what is not complete
 //
-//	ReadAt → exposure → File.ReadAt → want → Pool.Acquire → land → Fetch.Range → decode, verify → Partial.Write
+//	View.ReadAt → exposure → File.ReadAt → want → Pool.Acquire → land → Fetch.Range → decode, verify → Partial.Write
 //
 // # From blob to objects
 //
@@ -97,9 +98,22 @@
 // prove that they have the bytes too, by a few random ranges of a raw blob, or by bringing the rest; until
 // then the object is not there for him, and neither are its chunks. Public objects are there for all.
 //
-// What never changes: the way in which an exposed file is brought. It is recorded before anybody can read
-// the file, and another one is refused for as long as a table shows it, across restarts and whatever the
-// order of tables. A file keeps the identity under which it was read only if all that was read is right.
+// What is seen by name: a table that is shown when it is complete was had by who shows it, all of it; he sees
+// the directory of objects. One that is shown before names digests that he may know and not have. He sees a
+// view of his own, a directory that has second names (hard links) of the objects that his sources gave, or
+// may have: each is there from when it is, and whatever else arrives is not. So the pages of a file are one
+// copy for all, as before, and nobody can name what is another's.
+//
+//	not in the view ── Expose ──▶ exposed ── object, and may be had: compared, linked ──▶ in the view
+//	       ▲                       │                                                          │
+//	       └── no reference ───────┴──────── no reference and collected, or damaged ◀─────────┘
+//
+// What never changes: the way in which a view brings an exposed file. It is recorded before anybody can read
+// the file, so no restart, no order of tables, no pull of others changes what is shown, and others may
+// bring the same file in other ways meanwhile. A file keeps the identity under which it was read only if all
+// that was read is right; that some was not is recorded before it is thrown away, or the object shown.
+// The common view has exposures too: of what was lost of a table that was complete, and of models that
+// versions without views showed. There one way counts for each digest, that of the table that was first.
 //
 // # Resuming
 //
@@ -112,6 +126,7 @@
 //	<dir>/store.db                        metadata (bbolt), drawn in package meta
 //	<dir>/store.db.damaged-<time>         one that was damaged; nothing reads it
 //	<dir>/objects/sha256/<2>/<64 hex>     objects; a data-only lower layer of overlayfs
+//	<dir>/views/<reference>/sha256/…      links to the objects of a view, as below objects
 //	<dir>/damaged/<64 hex>                files that were found to be wrong
 //	<dir>/partial/<64 hex>-<32 hex>/      head, marks and staged files of one blob from one group
 //	<dir>/partial/assembly-<64 hex>/      data of a file that is being put together
@@ -121,7 +136,12 @@
 // An object lives while a reference that has not expired, or a running hydration, needs it.
 // The documents of images (manifest, config, table) live as long as the image. All else is
 // evictable, oldest use first, and goes when space runs short (Run), when a hydration needs
-// room, or when asked (GC). Nothing goes while it is not known what a reference needs.
+// room, or when asked (GC). Nothing goes while it is not known what a reference needs. Views without a
+// reference go first, as an object takes its room while it has a name. Links are not synced: who mounts a
+// view puts back what a power cut took (Present).
+//
+// What is exposed has its room reserved, if Expose probes, until it is there or the hydration of its table
+// takes that over.
 //
 // # Doubt
 //
@@ -131,7 +151,7 @@
 //	store.db lost or damaged     rebuilt from what is whole (package meta); AddRef reads tables
 //	                             that are not recorded from their objects
 //	file without a record        hashed before it is an object (package object)
-//	object wrong, short or gone  set aside, its tables broken: Hydrate, and Check as far as what
+//	object wrong, short or gone  set aside, out of all views, its tables broken: Hydrate, and Check as far as what
 //	                             was set aside is right, mend them
 //	table wrong or gone          its references are unresolved until somebody puts it
 //	partial                      its bytes are verified before they are an object, in any case

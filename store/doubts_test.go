@@ -322,7 +322,7 @@ func TestDoubtDoesNotDelay(t *testing.T) {
 	if n := f.Sent(digest.FromBytes(p)) - sent; n > 0 {
 		t.Errorf("%d bytes were fetched", n)
 	}
-	for s.Exposed(table) { // until its chunks were compared with what readers were shown
+	for isExposed(s, table) { // until its chunks were compared with what readers were shown
 		time.Sleep(time.Millisecond)
 	}
 	readRandomly(t, s, digest.FromBytes(p), p, 5)
@@ -456,14 +456,14 @@ func TestExpiredPinEndsExposure(t *testing.T) {
 	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(p))}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil || !s.Exposed(table) {
-		t.Errorf("before: exposed %v, %v", s.Exposed(table), err)
+	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil || !isExposed(s, table) {
+		t.Errorf("before: exposed %v, %v", isExposed(s, table), err)
 	}
 	if err := s.AddRef(t.Context(), "pin/x", table, time.Now().Add(-time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil || s.Exposed(table) {
-		t.Errorf("after: exposed %v, %v", s.Exposed(table), err)
+	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil || isExposed(s, table) {
+		t.Errorf("after: exposed %v, %v", isExposed(s, table), err)
 	}
 	if refs, err := s.Refs(t.Context(), ""); len(refs) > 0 || err != nil {
 		t.Errorf("after: %v, %v", refs, err)

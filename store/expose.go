@@ -1,12 +1,13 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/chunkfile"
@@ -22,6 +23,9 @@ const SmallFile = 4 << 20
 
 // ExposeOptions are the settings of one Expose.
 type ExposeOptions struct {
+	// View is the reference that the files are shown for; empty for the common view.
+	View string
+
 	// Sources are asked in order; the next one after an error.
 	Sources []transfer.Source
 
@@ -38,16 +42,26 @@ type ExposeOptions struct {
 	Probe bool
 }
 
-// An exposure is a file that can be read before it is an object, for the tables that show it. What
-// readers see of a digest comes in one way only (meta.Ways).
-type exposure struct {
+// An exposureKey is a file of a view.
+type exposureKey struct {
+	view   string
 	digest digest.Digest
-	size   int64           // bytes
-	path   string          // one of its paths, for messages
-	file   *chunkfile.File // nil: it can be read only when all of it is there
+}
 
-	tables map[digest.Digest]bool // guarded by Store.mu
-	done   chan struct{}          // closed when it is an object
+// An exposure is a file of a view that can be read before it is there as an object, for the tables that
+// show it. What readers of a view see of a digest comes in one way only (meta.PutWays).
+type exposure struct {
+	exposureKey
+	size int64           // bytes
+	path string          // one of its paths, for messages
+	file *chunkfile.File // nil: it can be read only when all of it is there
+
+	staged int64 // bytes of it that were there before
+
+	tables   map[digest.Digest]string // the groups of their sources; guarded by Store.mu
+	from     transfer.Sources         // of all tables
+	identity atomic.Value             // digest.Digest
+	done     chan struct{}            // closed when it is an object, and in the view
 
 	mu      sync.Mutex    // guards what follows
 	failed  error         // why it could not be brought, until the next attempt
@@ -58,11 +72,13 @@ type exposure struct {
 type shownFile struct {
 	file   filetable.File
 	layout *chunkfile.Layout // nil: see exposure.file
+	staged int64             // bytes
 }
 
-// Expose makes the files of a table readable before they are complete (ReadAt), until no
-// reference to the table is left. It fetches nothing but what Probe asks for; Hydrate brings the rest.
-// It may be called again, with other sources.
+// Expose makes the files of a table readable in a view before they are complete (View.ReadAt), until its
+// reference is gone; those of the common view until no reference to the table is left. What is complete,
+// and may be had from the sources, is in the view then. It fetches nothing but what Probe asks for;
+// Hydrate brings the rest. It may be called again, with other sources.
 //
 // It returns errdefs.ErrFailedPrecondition, saying why, if the table can be read only when it is
 // complete, and the error of the sources if none has the bytes.
@@ -78,24 +94,27 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 	if err := s.engine.PutInline(ctx, t); err != nil {
 		return err
 	}
-	before := s.Exposed(table)
-	if err := s.register(table, files, o.Sources); err != nil {
+	_, before := s.Early(table)[o.View]
+	if err := s.register(table, files, o); err != nil {
 		return err
 	}
 	if o.Probe {
-		if err := s.probe(ctx, files); err != nil {
+		if err := s.probe(ctx, table, files, o); err != nil {
 			if !before {
-				s.unexpose(table)
+				s.unexpose(o.View, table)
 			}
 			return err
 		}
 	}
 	for _, f := range files { // which were completed since we looked
 		if s.has(f.file.Digest) {
-			s.completed(f.file.Digest)
+			s.arrived(hydrate.Publication{Digest: f.file.Digest})
 		}
 	}
-	return nil
+	if o.View == "" {
+		return nil
+	}
+	return s.grantTable(o.View, t, o.Sources)
 }
 
 // missingFiles returns the files of a table that are missing, or errdefs.ErrFailedPrecondition if
@@ -107,16 +126,11 @@ func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, 
 	} else if err != nil {
 		return nil, err
 	}
-	layouts := map[digest.Digest]*chunkfile.Layout{}
-	for _, target := range hydrate.Plan(t, transfer.GroupKey(o.Sources)) {
-		for _, f := range target.Files {
-			if !f.Layout.Unverified || o.Unverified {
-				layouts[f.File.Digest] = f.Layout
-			}
-		}
+	layouts := layoutsOf(t, o.Sources)
+	if !o.Unverified {
+		maps.DeleteFunc(layouts, func(_ digest.Digest, l *chunkfile.Layout) bool { return l.Unverified })
 	}
-	var from transfer.Sources
-	from.Set("", o.Sources)
+	from := namesOf(o.Sources)
 	var out []shownFile
 	early := false // there is something that can be read early
 	seen := map[digest.Digest]bool{}
@@ -128,16 +142,20 @@ func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, 
 		switch {
 		case f.Digest == "":
 			return nil, fmt.Errorf("the digest of file %q is known only when it is complete: %w", f.Path, errdefs.ErrFailedPrecondition)
-		case seen[f.Digest] || s.mayHave(f.Digest, &from):
+		case seen[f.Digest] || s.mayHave(f.Digest, from):
 			continue
-		case s.has(f.Digest):
+		case o.View == "" && s.has(f.Digest): // there nobody is told from another
 			return nil, fmt.Errorf("file %q has to come from its own source first: %w", f.Path, errdefs.ErrFailedPrecondition)
 		case layout == nil && !o.Wait && f.Size > SmallFile:
 			return nil, fmt.Errorf("file %q has no digests of chunks: %w", f.Path, errdefs.ErrFailedPrecondition)
 		}
 		seen[f.Digest] = true
 		early = early || layout != nil
-		out = append(out, shownFile{file: f, layout: layout})
+		var staged int64
+		if layout != nil {
+			staged = s.area.Marked(layout.Dir(f.Digest), f.Size, layout.Grid())
+		}
+		out = append(out, shownFile{file: f, layout: layout, staged: staged})
 	}
 	if len(out) > 0 && !early && !o.Wait {
 		return nil, fmt.Errorf("no file has digests of chunks: %w", errdefs.ErrFailedPrecondition)
@@ -146,15 +164,16 @@ func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, 
 }
 
 // register makes files readable for a table: all, or none. In which way each is brought is recorded
-// before anybody can read it, and stays for as long as a table shows it.
-func (s *Store) register(table digest.Digest, files []shownFile, sources []transfer.Source) error {
+// before anybody can read it, and stays for as long as the view shows it.
+func (s *Store) register(table digest.Digest, files []shownFile, o ExposeOptions) error {
 	s.exposing.Lock()
 	defer s.exposing.Unlock()
 	ways := map[digest.Digest]digest.Digest{}
 	for _, f := range files {
 		ways[f.file.Digest] = identityOf(f.file.Digest, f.layout)
 	}
-	if err := s.db.PutWays(table, ways); err != nil {
+	shown, err := s.db.PutWays(o.View, table, ways)
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -163,25 +182,28 @@ func (s *Store) register(table digest.Digest, files []shownFile, sources []trans
 		return errClosed
 	}
 	for _, f := range files {
-		if x := s.exposures[f.file.Digest]; x != nil && !x.comesAs(f.layout) {
-			return fmt.Errorf("file %q is on its way for another table, in another way: %w", f.file.Path, errdefs.ErrFailedPrecondition)
+		if x := s.exposures[exposureKey{o.View, f.file.Digest}]; x != nil && !x.comesAs(f.layout) {
+			return fmt.Errorf("file %q is on its way for another table, or from elsewhere, in another way: %w", f.file.Path, errdefs.ErrFailedPrecondition)
 		}
 	}
 	for _, f := range files {
-		x := s.exposures[f.file.Digest]
+		key := exposureKey{o.View, f.file.Digest}
+		x := s.exposures[key]
 		if x == nil {
 			x = &exposure{
-				digest: f.file.Digest, size: f.file.Size, path: f.file.Path,
-				tables: map[digest.Digest]bool{}, done: make(chan struct{}), waiting: make(chan struct{}),
+				exposureKey: key, size: f.file.Size, path: f.file.Path,
+				tables: map[digest.Digest]string{}, done: make(chan struct{}), waiting: make(chan struct{}),
 			}
+			x.identity.Store(shown[key.digest])
 			if f.layout != nil {
-				x.file = s.files.Acquire(x.digest, x.size, x.path, f.layout)
+				x.file, x.staged = s.files.Acquire(x.digest, x.size, x.path, f.layout), f.staged
 			}
-			s.exposures[x.digest] = x
+			s.exposures[key] = x
 		}
-		x.tables[table] = true
+		x.tables[table] = transfer.GroupKey(o.Sources)
+		x.from.Set(table.String(), o.Sources)
 		if x.file != nil {
-			x.file.Sources.Set(table.String(), sources)
+			x.file.Sources.Set(o.View+" "+table.String(), o.Sources)
 		}
 		x.settle(nil) // somebody asks anew
 	}
@@ -198,28 +220,20 @@ func (x *exposure) comesAs(l *chunkfile.Layout) bool {
 
 // probe makes sure that files can arrive: that they have room, and that the sources have a byte of the
 // largest of them.
-func (s *Store) probe(ctx context.Context, files []shownFile) error {
-	var need int64
-	var largest *shownFile
-	for i := range files {
-		f := &files[i]
-		need += f.file.Size
-		if f.layout != nil {
-			need -= s.area.Marked(f.layout.Dir(f.file.Digest), f.file.Size, f.layout.Grid())
-			if largest == nil || f.file.Size > largest.file.Size {
-				largest = f
-			}
-		}
-	}
-	release, err := s.reserve(ctx, need, func() int64 { return need })
-	if err != nil {
+func (s *Store) probe(ctx context.Context, table digest.Digest, files []shownFile, o ExposeOptions) error {
+	if err := s.reserveExposed(ctx, table, transfer.GroupKey(o.Sources)); err != nil {
 		return err
 	}
-	release()
+	var largest *shownFile
+	for i, f := range files {
+		if f.layout != nil && (largest == nil || f.file.Size > largest.file.Size) {
+			largest = &files[i]
+		}
+	}
 	if largest == nil {
 		return nil
 	}
-	x := s.exposure(largest.file.Digest)
+	x := s.exposure(exposureKey{o.View, largest.file.Digest})
 	if x == nil || x.file == nil { // it is an object by now
 		return nil
 	}
@@ -229,73 +243,110 @@ func (s *Store) probe(ctx context.Context, files []shownFile) error {
 		Scheduler: s.scheduler, Blob: from.Digest, Size: from.Size, From: &x.file.Sources,
 		Flow: s.scheduler.NewFlow(transfer.Urgent), Received: &s.files.Counts.Received,
 	}
-	_, err = fetch.Range(ctx, nil, one[:], from.Size-1)
+	_, err := fetch.Range(ctx, nil, one[:], from.Size-1)
 	if errors.Is(err, transfer.ErrNoRanges) {
 		return fmt.Errorf("the registry does not serve ranges of %s: %w", from.Digest, errdefs.ErrFailedPrecondition)
 	}
 	return err
 }
 
-// unexpose ends what Expose began for a table.
-func (s *Store) unexpose(tables ...digest.Digest) {
+// unexpose ends what Expose began for tables in a view.
+func (s *Store) unexpose(view string, tables ...digest.Digest) {
 	s.exposing.Lock()
 	defer s.exposing.Unlock()
 	s.mu.Lock()
-	for d, x := range s.exposures {
-		for _, t := range tables {
-			if x.tables[t] && x.file != nil {
-				x.file.Sources.Drop(t.String())
+	for key, x := range s.exposures {
+		if key.view != view {
+			continue
+		}
+		for t := range x.tables {
+			if !slices.Contains(tables, t) {
+				continue
+			}
+			x.from.Drop(t.String())
+			if x.file != nil {
+				x.file.Sources.Drop(view + " " + t.String())
 			}
 			delete(x.tables, t)
 		}
 		if len(x.tables) == 0 {
-			delete(s.exposures, d)
+			delete(s.exposures, key)
 			if x.file != nil {
 				s.files.Release(x.file)
 			}
 		}
 	}
 	s.mu.Unlock()
-	if err := s.db.DropWays(tables); err != nil {
-		s.log.Warn("other ways to bring files of a model wait for a restart", "err", err)
-	}
 }
 
-// withdraw ends what Expose began, for tables that nothing refers to.
+// withdraw ends what Expose began, for views and tables that nothing refers to.
 func (s *Store) withdraw(ctx context.Context) error {
 	// Who exposes a table has referred to it before: it is among refs, or is exposed later.
 	refs, err := s.Refs(ctx, "")
 	if err != nil {
 		return err
 	}
-	referred := map[digest.Digest]bool{}
+	tables, views := map[digest.Digest]bool{}, map[string]bool{"": true}
 	for _, r := range refs {
-		referred[r.Table] = true
+		tables[r.Table], views[r.Name] = true, true
 	}
-	var gone []digest.Digest
+	gone := map[string][]digest.Digest{}
 	s.mu.Lock()
-	for _, x := range s.exposures {
+	for key, x := range s.exposures {
 		for t := range x.tables {
-			if !referred[t] {
-				gone = append(gone, t)
+			if !views[key.view] || !tables[t] {
+				gone[key.view] = append(gone[key.view], t)
 			}
 		}
 	}
 	s.mu.Unlock()
-	if len(gone) > 0 {
-		s.unexpose(gone...)
+	for view, tables := range gone {
+		s.unexpose(view, tables...)
 	}
 	return nil
 }
 
-// completed says that a file is an object.
-func (s *Store) completed(d digest.Digest) {
-	s.engine.Arrived(d)
+// Wrong implements hydrate.Objects: who has read the file has pages of what was wrong.
+func (h host) Wrong(f *chunkfile.File) error {
+	for _, x := range h.exposuresOf(f.Digest) {
+		if x.file == f {
+			if err := h.wasWrong(x); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// exposuresOf returns the exposures of a file in all views.
+func (s *Store) exposuresOf(d digest.Digest) (all []*exposure) {
 	s.mu.Lock()
-	x := s.exposures[d]
-	delete(s.exposures, d)
+	defer s.mu.Unlock()
+	for key, x := range s.exposures {
+		if key.digest == d {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// complete ends an exposure whose file is an object that its view may have: from then on the view has the
+// object.
+func (s *Store) complete(x *exposure) {
+	if x.view != "" {
+		if err := s.objects.Grant(x.view, x.digest); err != nil {
+			s.log.Error("complete file can not be read before it is shown again", "file", x.path, "digest", x.digest, "view", x.view, "err", err)
+			x.settle(err)
+			return
+		}
+	}
+	s.mu.Lock()
+	mine := s.exposures[x.exposureKey] == x
+	if mine {
+		delete(s.exposures, x.exposureKey)
+	}
 	s.mu.Unlock()
-	if x == nil {
+	if !mine {
 		return
 	}
 	close(x.done)
@@ -303,161 +354,7 @@ func (s *Store) completed(d digest.Digest) {
 		return
 	}
 	if err := x.file.Move(); err != nil {
-		s.log.Warn("what is left of a fetch stays for a day", "digest", d, "err", err)
+		s.log.Warn("what is left of a fetch stays for a day", "digest", x.digest, "err", err)
 	}
 	s.files.Release(x.file)
-}
-
-func (s *Store) exposure(d digest.Digest) *exposure {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.exposures[d]
-}
-
-// shown returns the files of a table that can be read and are not complete, and are as is asks for; nil
-// asks for all.
-func (s *Store) shown(table digest.Digest, is func(*exposure) bool) (files []*exposure) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, x := range s.exposures {
-		if x.tables[table] && (is == nil || is(x)) {
-			files = append(files, x)
-		}
-	}
-	return files
-}
-
-// whole says whether the file can be read only when it is complete.
-func (x *exposure) whole() bool { return x.file == nil }
-
-// Exposed says whether files of a table can be read that are not complete.
-func (s *Store) Exposed(table digest.Digest) bool { return len(s.shown(table, nil)) > 0 }
-
-// HasUnchunked says whether files of a table are exposed whose readers wait for all of it.
-func (s *Store) HasUnchunked(table digest.Digest) bool {
-	return len(s.shown(table, (*exposure).whole)) > 0
-}
-
-// Unverified says whether files of a table can be read now before any digest over their bytes has
-// matched (ExposeOptions.Unverified).
-func (s *Store) Unverified(table digest.Digest) bool {
-	return len(s.shown(table, func(x *exposure) bool { return x.file != nil && x.file.Layout.Unverified })) > 0
-}
-
-// AwaitSmall waits until the files of a table are complete that can not be read before. Hydrate
-// must be running.
-func (s *Store) AwaitSmall(ctx context.Context, table digest.Digest) error {
-	for _, x := range s.shown(table, (*exposure).whole) {
-		if err := s.await(ctx, x); err != nil {
-			return fmt.Errorf("file %q: %w", x.path, err)
-		}
-	}
-	return nil
-}
-
-// tell says to the readers of a table how an attempt to bring it goes: err is nil when one begins.
-func (s *Store) tell(table digest.Digest, err error) {
-	for _, x := range s.shown(table, nil) {
-		x.settle(err)
-	}
-}
-
-// ReadAt reads bytes of a file, complete or not, as io.ReaderAt does. It waits until the bytes
-// are there and verified: until their chunk is, or the whole file if it has no chunks.
-//
-// It returns errdefs.ErrNotFound for a file that is neither complete nor exposed, a *verify.Error
-// if no source has the right bytes, and the error of the sources if none of them can be reached.
-func (s *Store) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
-	if x := s.exposure(d); x != nil {
-		n, err := s.readEarly(ctx, x, b, off)
-		// What was on its way when the object came from elsewhere has failed.
-		if err == nil || err == io.EOF || !x.complete() {
-			if err != nil && err != io.EOF && ctx.Err() == nil {
-				s.failed.Add(1)
-				err = fmt.Errorf("file %q (%s): %w", x.path, d, err)
-			}
-			return n, err
-		}
-	}
-	f, err := s.OpenObject(d)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	return f.ReadAt(b, off)
-}
-
-func (s *Store) readEarly(ctx context.Context, x *exposure, b []byte, off int64) (int, error) {
-	if off < 0 || off >= x.size {
-		return 0, io.EOF
-	}
-	if x.file == nil {
-		return 0, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
-	}
-	n, err := x.file.ReadAt(ctx, b, off)
-	if errors.Is(err, transfer.ErrNoRanges) {
-		return 0, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
-	}
-	return n, err
-}
-
-// complete says whether the file is an object.
-func (x *exposure) complete() bool {
-	select {
-	case <-x.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// await returns nil when a file is an object, or why it does not become one for now. What brings it
-// is told that somebody waits.
-func (s *Store) await(ctx context.Context, x *exposure) error {
-	for {
-		x.mu.Lock()
-		failed, waiting := x.failed, x.waiting
-		x.mu.Unlock()
-		switch {
-		case x.complete():
-			return nil
-		case failed != nil:
-			return failed
-		}
-		began := s.engine.Began()
-		s.promote(x)
-		select {
-		case <-x.done:
-		case <-waiting:
-		case <-began:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// promote makes urgent what brings a file that somebody waits for.
-func (s *Store) promote(x *exposure) {
-	s.mu.Lock()
-	var tables []digest.Digest
-	for t := range x.tables {
-		tables = append(tables, t)
-	}
-	s.mu.Unlock()
-	for _, t := range tables {
-		s.engine.Await(t, x.digest)
-	}
-}
-
-// settle says how an attempt to bring the file went: err is nil when one begins.
-func (x *exposure) settle(err error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	switch {
-	case err == nil && x.failed != nil:
-		x.failed, x.waiting = nil, make(chan struct{})
-	case err != nil && x.failed == nil:
-		x.failed = err
-		close(x.waiting)
-	}
 }

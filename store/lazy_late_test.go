@@ -33,7 +33,7 @@ func TestUnverifiedLateRead(t *testing.T) {
 	wrong.Mangle = func(_ int64, b []byte) { clear(b) }
 	table := exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(wrong), Unverified: true})
 	late := later(func() error {
-		_, err := s.ReadAt(t.Context(), d, make([]byte, 10), 0)
+		_, err := s.View("").ReadAt(t.Context(), d, make([]byte, 10), 0)
 		return err
 	})
 	<-asked

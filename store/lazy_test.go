@@ -74,17 +74,17 @@ func TestReadBeforeComplete(t *testing.T) {
 			if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Probe: true}); err != nil {
 				t.Fatal(err)
 			}
-			if !s.Exposed(table) {
+			if !isExposed(s, table) {
 				t.Error("the table is not exposed")
 			}
 			for name, want := range tc.files {
 				d := digest.FromBytes(want)
-				if size, err := s.LazySize(d); err != nil || size != int64(len(want)) {
+				if size, err := s.View("").Size(d); err != nil || size != int64(len(want)) {
 					t.Errorf("%s: size %d, %v", name, size, err)
 				}
 				// The end first: a whole object would have to be fetched for it.
 				tail := make([]byte, 1000)
-				if n, err := s.ReadAt(t.Context(), d, tail, int64(len(want))-900); n != 900 || err != io.EOF || !bytes.Equal(tail[:n], want[len(want)-900:]) {
+				if n, err := s.View("").ReadAt(t.Context(), d, tail, int64(len(want))-900); n != 900 || err != io.EOF || !bytes.Equal(tail[:n], want[len(want)-900:]) {
 					t.Errorf("%s: end: %d bytes, %v", name, n, err)
 				}
 				readRandomly(t, s, d, want, 40)
@@ -102,7 +102,7 @@ func TestReadBeforeComplete(t *testing.T) {
 					t.Errorf("%s: object: %v", name, err)
 				}
 			}
-			if s.Exposed(table) {
+			if isExposed(s, table) {
 				t.Error("a complete table is still exposed")
 			}
 			if total := f.Sent(digest.FromBytes(tc.blob)); total > int64(len(tc.blob))+2<<20 {
@@ -128,7 +128,7 @@ func readRandomly(t testing.TB, s *store.Store, d digest.Digest, want []byte, n 
 	for range n {
 		off := rand.IntN(len(want))
 		p := make([]byte, min(1+rand.IntN(300_000), len(want)-off))
-		if n, err := s.ReadAt(t.Context(), d, p, int64(off)); err != nil || !bytes.Equal(p[:n], want[off:off+len(p)]) {
+		if n, err := s.View("").ReadAt(t.Context(), d, p, int64(off)); err != nil || !bytes.Equal(p[:n], want[off:off+len(p)]) {
 			t.Fatalf("%d bytes at %d: %d, %v", len(p), off, n, err)
 		}
 	}
@@ -153,7 +153,7 @@ func TestReadWhileHydrating(t *testing.T) {
 	g.Go(func() {
 		buf := make([]byte, 1<<20)
 		for off := 0; off < len(p); off += len(buf) {
-			n, err := s.ReadAt(t.Context(), d, buf, int64(off))
+			n, err := s.View("").ReadAt(t.Context(), d, buf, int64(off))
 			if err != nil && err != io.EOF || !bytes.Equal(buf[:n], p[off:min(len(p), off+len(buf))]) {
 				t.Errorf("at %d: %d, %v", off, n, err)
 				return
@@ -192,11 +192,11 @@ func TestReadCorruptChunk(t *testing.T) {
 	}
 	expose(bad)
 	one := make([]byte, 10)
-	if _, err := s.ReadAt(t.Context(), d, one, 0); err != nil {
+	if _, err := s.View("").ReadAt(t.Context(), d, one, 0); err != nil {
 		t.Errorf("a chunk that is right: %v", err)
 	}
 	var wrong *verify.Error
-	if _, err := s.ReadAt(t.Context(), d, one, 5<<20); !errors.As(err, &wrong) || !errdefs.IsDataLoss(err) {
+	if _, err := s.View("").ReadAt(t.Context(), d, one, 5<<20); !errors.As(err, &wrong) || !errdefs.IsDataLoss(err) {
 		t.Errorf("got %v, want a verify.Error", err)
 	}
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(bad)}); !errdefs.IsDataLoss(err) {
@@ -260,7 +260,7 @@ func TestReadResumes(t *testing.T) {
 		}
 		one := make([]byte, 1)
 		for _, at := range []int64{0, 20 << 20, 9 << 20}[:i+1] {
-			if _, err := s.ReadAt(t.Context(), d, one, at); err != nil || one[0] != p[at] {
+			if _, err := s.View("").ReadAt(t.Context(), d, one, at); err != nil || one[0] != p[at] {
 				t.Errorf("round %d: at %d: %v", i, at, err)
 			}
 		}
@@ -293,7 +293,7 @@ func TestReadWithoutRanges(t *testing.T) {
 	got := make(chan error, 1)
 	one := make([]byte, 1)
 	go func() {
-		_, err := s.ReadAt(t.Context(), d, one, 8<<20)
+		_, err := s.View("").ReadAt(t.Context(), d, one, 8<<20)
 		got <- err
 	}()
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources}); err != nil {
@@ -322,21 +322,21 @@ func TestReadWaits(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	one := make([]byte, 1)
-	if _, err := s.ReadAt(ctx, d, one, 0); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.View("").ReadAt(ctx, d, one, 0); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("cancelled read: %v", err)
 	}
 	none := storetest.NewFetcher()
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(none)}); !errdefs.IsNotFound(err) {
 		t.Errorf("hydrate from nowhere: %v", err)
 	}
-	if _, err := s.ReadAt(t.Context(), d, one, 0); !errdefs.IsNotFound(err) {
+	if _, err := s.View("").ReadAt(t.Context(), d, one, 0); !errdefs.IsNotFound(err) {
 		t.Errorf("read after the failure: got %v, want not found", err)
 	}
 	f.Delay = func(context.Context) { time.Sleep(50 * time.Millisecond) }
 	done := make(chan error, 1)
 	go func() { done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources}) }()
 	for { // until the next attempt has begun, reads fail
-		if _, err := s.ReadAt(t.Context(), d, one, 5<<20); err == nil {
+		if _, err := s.View("").ReadAt(t.Context(), d, one, 5<<20); err == nil {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -445,7 +445,7 @@ func TestWithdraw(t *testing.T) {
 	if err := s.RemoveRef(t.Context(), "snapshot/1"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.LazySize(d); !errdefs.IsNotFound(err) {
+	if _, err := s.View("").Size(d); !errdefs.IsNotFound(err) {
 		t.Errorf("got %v, want not found", err)
 	}
 	left, err := filepath.Glob(filepath.Join(s.Dir(), "partial", "*"))

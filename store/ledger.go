@@ -3,9 +3,12 @@ package store
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // A ledger has what is reserved on the disk, in bytes, by work that has not written it yet.
@@ -16,74 +19,122 @@ type ledger struct {
 	open map[*reservation]bool
 }
 
-// A reservation is the room that one hydration still needs.
-type reservation struct{ left func() int64 }
-
-// reserved returns the bytes that are still to be written.
-func (l *ledger) reserved() (n int64) {
-	l.mu.Lock()
-	var all []*reservation
-	for r := range l.open {
-		all = append(all, r)
-	}
-	l.mu.Unlock()
-	for _, r := range all {
-		n += r.left()
-	}
-	return n
+// A reservation is the room that a table from a group of sources still needs: that of a hydration, or of
+// files that are exposed before their hydration begins, which takes it over.
+type reservation struct {
+	table digest.Digest
+	group string
+	early bool // of files that are exposed
+	left  func() int64
 }
 
-// add makes a reservation, until release.
-func (l *ledger) add(left func() int64) (release func()) {
-	r := &reservation{left}
+// same says whether two reservations are for the same files.
+func (r *reservation) same(other *reservation) bool {
+	return r.table == other.table && r.group == other.group
+}
+
+// others returns the bytes that are still to be written for others than r, and whether a hydration of the
+// same files has them reserved.
+func (l *ledger) others(r *reservation) (n int64, hydrating bool) {
+	l.mu.Lock()
+	all := slices.Collect(maps.Keys(l.open))
+	l.mu.Unlock()
+	for _, o := range all {
+		left := o.left()
+		switch {
+		case !r.same(o) || !o.early && !r.early:
+			n += left
+		case !o.early:
+			hydrating = true
+		}
+		if o.early && left == 0 { // what was exposed is there, or is not exposed any more
+			l.remove(o)
+		}
+	}
+	return n, hydrating
+}
+
+// add makes a reservation, until it is removed. It takes over that of files that are exposed.
+func (l *ledger) add(r *reservation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	maps.DeleteFunc(l.open, func(o *reservation, _ bool) bool { return o.early && r.same(o) })
 	if l.open == nil {
 		l.open = map[*reservation]bool{}
 	}
 	l.open[r] = true
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.open, r)
-	}
+}
+
+func (l *ledger) remove(r *reservation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, r)
 }
 
 // Reserve implements hydrate.Objects.
-func (h host) Reserve(ctx context.Context, need int64, left func() int64) (release func(), err error) {
-	return h.reserve(ctx, need, left)
+func (h host) Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (release func(), err error) {
+	r := &reservation{table: table, group: group, left: left}
+	return func() { h.ledger.remove(r) }, h.reserve(ctx, need, r)
+}
+
+// reserveExposed keeps room for the files of a table from a group of sources that are exposed, until they are
+// there or not exposed any more, or are hydrated.
+func (s *Store) reserveExposed(ctx context.Context, table digest.Digest, group string) error {
+	left := func() (n int64) {
+		files := map[digest.Digest]*exposure{}
+		s.mu.Lock()
+		for key, x := range s.exposures {
+			if g, ok := x.tables[table]; ok && g == group {
+				files[key.digest] = x
+			}
+		}
+		s.mu.Unlock()
+		for _, x := range files {
+			n += x.size
+			if x.file != nil {
+				n -= max(x.file.Present(), x.staged)
+			}
+		}
+		return n
+	}
+	return s.reserve(ctx, left(), &reservation{table: table, group: group, early: true, left: left})
 }
 
 // reserve makes sure that need bytes fit on the disk and into the quota, beside what others have
 // reserved, evicting if need be.
-func (s *Store) reserve(ctx context.Context, need int64, left func() int64) (release func(), err error) {
-	if need <= 0 {
-		return func() {}, nil
-	}
+func (s *Store) reserve(ctx context.Context, need int64, r *reservation) error {
 	s.ledger.admitting.Lock()
 	defer s.ledger.admitting.Unlock()
 	for evicted := false; ; evicted = true {
+		others, hydrating := s.ledger.others(r)
+		if hydrating {
+			return nil
+		}
+		if need <= 0 {
+			s.ledger.add(r)
+			return nil
+		}
 		u, err := s.Usage(ctx)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		others := s.ledger.reserved()
 		short, over := need+others+s.o.Reserve-u.Free, int64(0)
 		if s.o.Evict.Quota > 0 {
 			over = need + others + u.Unique + u.Partial - s.o.Evict.Quota
 		}
 		switch {
 		case short <= 0 && over <= 0:
-			return s.ledger.add(left), nil
+			s.ledger.add(r)
+			return nil
 		case !evicted:
 			if _, err := s.evict(ctx, max(short, over)); err != nil {
-				return nil, err
+				return err
 			}
 		case short > 0:
-			return nil, fmt.Errorf("the model needs %d more bytes, other fetches %d, and %d stay in reserve, but %s has %d free and nothing more to evict: %w",
+			return fmt.Errorf("the model needs %d more bytes, other fetches %d, and %d stay in reserve, but %s has %d free and nothing more to evict: %w",
 				need, others, s.o.Reserve, s.dir, u.Free, errdefs.ErrResourceExhausted)
 		default:
-			return nil, fmt.Errorf("the model needs %d more bytes, other fetches %d; of the quota of %d there are %d in use and nothing more to evict: %w",
+			return fmt.Errorf("the model needs %d more bytes, other fetches %d; of the quota of %d there are %d in use and nothing more to evict: %w",
 				need, others, s.o.Evict.Quota, u.Unique+u.Partial, errdefs.ErrResourceExhausted)
 		}
 	}

@@ -43,9 +43,6 @@ func (s *Store) publish(files []hydrate.Publication, found meta.Arrival) error {
 	out := make([]object.File, len(files))
 	for i, p := range files {
 		out[i] = object.File{From: p.Staged, Digest: p.Digest, Size: p.Size, Private: privateTo(p)}
-		if p.Same && s.readAs(p) {
-			out[i].Identity = identityOf(p.Digest, p.Layout)
-		}
 		if p.Layout != nil && !p.Layout.Unverified {
 			out[i].Chunks = p.Layout.Chunks
 		}
@@ -57,12 +54,6 @@ func (s *Store) publish(files []hydrate.Publication, found meta.Arrival) error {
 		s.arrived(p)
 	}
 	return nil
-}
-
-// readAs says whether a file may have been read in the layout that it was brought in.
-func (s *Store) readAs(p hydrate.Publication) bool {
-	x := s.exposure(p.Digest)
-	return !p.Layout.Unverified || x != nil && x.file != nil && x.file.Layout.ID == p.Layout.ID
 }
 
 // free returns the bytes that an unprivileged writer can still write, and the capacity.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/hydrate"
+	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -26,19 +27,25 @@ const (
 	proofWhole  = 64 << 10 // bytes
 )
 
-// mayHave says whether an object is there that who has these sources may have: one that anybody could
-// get, or that came from one of them.
-func (s *Store) mayHave(d digest.Digest, from *transfer.Sources) bool {
-	if !s.has(d) {
-		return false
+// mayHave says whether an object is there that who has sources of these names may have.
+func (s *Store) mayHave(d digest.Digest, names []string) bool {
+	o, ok := s.objects.Record(d)
+	return ok && mayHave(o, names)
+}
+
+// mayHave says whether who has sources of these names may have an object: anybody could get it, or it came
+// from one of them.
+func mayHave(o meta.Object, names []string) bool {
+	return len(o.Private) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(o.Private, n) })
+}
+
+// namesOf returns the names of sources, sorted, each once.
+func namesOf(sources []transfer.Source) (names []string) {
+	for _, src := range sources {
+		names = append(names, src.Name)
 	}
-	o, err := s.db.Object(d)
-	if err != nil {
-		return false
-	}
-	return len(o.Private) == 0 || from != nil && slices.ContainsFunc(from.Order(), func(src transfer.Source) bool {
-		return slices.Contains(o.Private, src.Name)
-	})
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // hasBlob says whether a raw blob is there for who has these sources. Who has others than it came from,
@@ -47,20 +54,17 @@ func (s *Store) mayHave(d digest.Digest, from *transfer.Sources) bool {
 //
 // It returns a *verify.Error if the object has another size than the table says.
 func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) {
-	if !s.has(b.Digest) {
+	o, ok := s.objects.Record(b.Digest)
+	if !ok {
 		return false, nil
 	}
-	if from != nil && !s.mayHave(b.Digest, from) {
+	if from != nil && !mayHave(o, namesOf(from.Order())) {
 		if err := s.prove(b, from); err != nil {
 			s.log.Info("private file is fetched again for another source", "digest", b.Digest, "reason", err)
 			return false, nil
 		}
 	}
-	size, err := s.objects.Size(b.Digest)
-	if err != nil {
-		return false, err
-	}
-	return true, verify.Compare(b.Digest, b.Digest, b.Size, size)
+	return true, verify.Compare(b.Digest, b.Digest, b.Size, o.Size)
 }
 
 // prove reads random ranges of a blob from sources and compares them with the object. If they are the
@@ -109,7 +113,11 @@ func (s *Store) prove(b filetable.Blob, from *transfer.Sources) error {
 		names = append(names, src.Name)
 	}
 	slices.Sort(names)
-	return s.db.Share(b.Digest, slices.Compact(names))
+	if err := s.db.Share(b.Digest, slices.Compact(names)); err != nil {
+		return err
+	}
+	s.arrived(hydrate.Publication{Digest: b.Digest}) // for them
+	return nil
 }
 
 // privateTo returns the names of the sources that may have what these sources gave; none if anybody may.
@@ -125,18 +133,14 @@ func privateTo(p hydrate.Publication) []string {
 	if !private {
 		return nil
 	}
-	var names []string // what was there from before came from the same group
-	for _, src := range p.From.Order() {
-		names = append(names, src.Name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return namesOf(p.From.Order()) // what was there from before came from the same group
 }
 
 // Find implements chunkfile.Finder.
 func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources) []filetable.Location {
 	s := h.Store
 	found := make([]filetable.Location, len(chunks))
+	names := namesOf(from.Order())
 	places, err := s.db.Chunks(chunks)
 	if err != nil {
 		s.log.Warn("chunks are fetched that may be there", "err", err)
@@ -161,7 +165,7 @@ func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources)
 				f.Close()
 			}
 			f, open = nil, at.Object
-			if s.mayHave(open, from) {
+			if s.mayHave(open, names) {
 				if f, err = s.OpenObject(open); err != nil {
 					f = nil // it was collected, or is damaged
 				}

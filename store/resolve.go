@@ -24,11 +24,14 @@ func (s *Store) Files(ctx context.Context, table digest.Digest) ([]filetable.Fil
 	})
 }
 
-// Readable is Files, but the files need not be complete: it is enough that they can be read
-// (Expose).
-func (s *Store) Readable(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
-	return s.filesOf(ctx, table, func(f filetable.File) error {
-		if _, err := s.LazySize(f.Digest); err != nil {
+// Readable is Store.Files, but the files need not be complete: it is enough that they can be read in the
+// view (Expose).
+func (v View) Readable(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
+	return v.s.filesOf(ctx, table, func(f filetable.File) error {
+		if f.Size == 0 {
+			return nil
+		}
+		if _, err := v.Size(f.Digest); err != nil {
 			return fmt.Errorf("file %q (%s) can not be read: %w: %w", f.Path, f.Digest, err, errdefs.ErrUnavailable)
 		}
 		return nil

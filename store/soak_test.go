@@ -216,7 +216,7 @@ func readPieces(ctx context.Context, s *store.Store, files map[digest.Digest][]b
 	buf := make([]byte, 100_000)
 	for d, p := range files {
 		off := rand.IntN(len(p))
-		n, err := s.ReadAt(ctx, d, buf, int64(off))
+		n, err := s.View("").ReadAt(ctx, d, buf, int64(off))
 		if err != nil && err != io.EOF {
 			continue // it is not there, or its registry is in a mood
 		}

@@ -47,14 +47,14 @@ func TestPresence(t *testing.T) {
 			}
 			expose()
 			big := c.files["model/big.bin"]
-			if _, err := s.ReadAt(t.Context(), digest.FromBytes(big), make([]byte, 100), int64(len(big)-100)); err != nil {
+			if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(big), make([]byte, 100), int64(len(big)-100)); err != nil {
 				t.Fatal(err)
 			}
 			some := presence(t, s, table)
 			if some.Total != total || some.Done <= 0 || some.Done >= total {
 				t.Errorf("after a read: got %+v of %d", some, total)
 			}
-			if s.Unverified(table) {
+			if s.Early(table)[""].Unverified {
 				t.Error("a file with digests of chunks is said to be unverified")
 			}
 			s.Close()
@@ -85,16 +85,16 @@ func TestUnverified(t *testing.T) {
 	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f), Unverified: true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 5<<20); err != nil {
+	if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 5<<20); err != nil {
 		t.Fatal(err)
 	}
-	if got := presence(t, s, table); !s.Unverified(table) || got.Done <= 0 || got.Done >= got.Total {
-		t.Errorf("unverified %t, %+v", s.Unverified(table), got)
+	if got := presence(t, s, table); !s.Early(table)[""].Unverified || got.Done <= 0 || got.Done >= got.Total {
+		t.Errorf("unverified %t, %+v", s.Early(table)[""].Unverified, got)
 	}
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
-	if s.Unverified(table) {
+	if s.Early(table)[""].Unverified {
 		t.Error("still unverified when it is complete")
 	}
 }

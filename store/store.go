@@ -97,7 +97,7 @@ type Store struct {
 	mu        sync.Mutex // guards what follows
 	closed    bool
 	decoded   map[digest.Digest]*filetable.Table // of late, see Table
-	exposures map[digest.Digest]*exposure
+	exposures map[exposureKey]*exposure
 }
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
@@ -121,7 +121,7 @@ func Open(dir string, o Options) (*Store, error) {
 	s := &Store{
 		dir: dir, root: root, o: o, log: o.Log, ctx: ctx, stop: stop,
 		decoded:   map[digest.Digest]*filetable.Table{},
-		exposures: map[digest.Digest]*exposure{},
+		exposures: map[exposureKey]*exposure{},
 		scheduler: transfer.NewScheduler(transfer.Options{
 			Connections: o.Connections, Chunk: filetable.MaxChunkLen, Readers: readers, Unpackers: unpackers,
 		}),
@@ -141,9 +141,6 @@ func (s *Store) open() (err error) {
 	}
 	s.files.Area, s.engine.Area = s.area, s.area
 	if s.db, err = meta.Open(s.dbPath(), meta.Options{Expected: object.Any(s.root), Log: s.log}); err != nil {
-		return err
-	}
-	if err := s.db.PruneWays(); err != nil {
 		return err
 	}
 	s.objects, err = object.Open(object.Options{Root: s.root, Dir: s.dir, Temp: staging.Top, DB: s.db, Log: s.log})

@@ -151,7 +151,7 @@ func TestHungReaders(t *testing.T) {
 		f := hung(p)
 		exposed(t, s, storetest.NewBuilder(fmt.Sprint(i)).RawChunks("a", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: evil(f)})
 		for j := range 4 {
-			readers.Go(func() { _, _ = s.ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), int64(j)*(8<<20)) })
+			readers.Go(func() { _, _ = s.View("").ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), int64(j)*(8<<20)) })
 		}
 		for f.Calls(digest.FromBytes(p)) == 0 && i < 2 {
 			time.Sleep(time.Millisecond)
@@ -159,7 +159,7 @@ func TestHungReaders(t *testing.T) {
 	}
 	exposed(t, s, storetest.NewBuilder("y").RawChunks("w", alive, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: good(storetest.NewFetcher(alive))})
 	soon(t, "read", func(ctx context.Context) error {
-		_, err := s.ReadAt(ctx, digest.FromBytes(alive), make([]byte, 1), 1<<20)
+		_, err := s.View("").ReadAt(ctx, digest.FromBytes(alive), make([]byte, 1), 1<<20)
 		return err
 	})
 }
@@ -203,7 +203,7 @@ func TestWayIsDurable(t *testing.T) {
 		t.Fatal(err)
 	}
 	table := exposed(t, s, victim, store.ExposeOptions{Sources: good(storetest.NewFetcher(p))})
-	_, before, err := s.LazyFile(digest.FromBytes(p))
+	_, before, err := s.View("").LazyFile(digest.FromBytes(p))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestWayIsDurable(t *testing.T) {
 	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: good(storetest.NewFetcher(p))}); err != nil {
 		t.Fatal(err)
 	}
-	if _, after, err := s.LazyFile(digest.FromBytes(p)); after != before || err != nil {
+	if _, after, err := s.View("").LazyFile(digest.FromBytes(p)); after != before || err != nil {
 		t.Errorf("identity %s, was %s: %v", after, before, err)
 	}
 	readRandomly(t, s, digest.FromBytes(p), p, 10)
@@ -351,7 +351,7 @@ func TestPrivateIsNotShown(t *testing.T) {
 	thief := storetest.NewBuilder("thief").RawChunks("own", own, 0o644, 1<<20).RawChunks("w", p, 0o644, 1<<20).Put(t, s)
 	hold(t, s, thief)
 	err := s.Expose(t.Context(), thief, store.ExposeOptions{Sources: evil(storetest.NewFetcher(own)), Wait: true})
-	if !errdefs.IsFailedPrecondition(err) || s.Exposed(thief) {
+	if !errdefs.IsFailedPrecondition(err) || isExposed(s, thief) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -402,6 +402,66 @@ func TestReservations(t *testing.T) {
 	}
 }
 
+// TestExposedReservations: of two models that are shown at once before they are complete, and do not fit
+// together, one is shown. It is brought into the room that was kept for it; when it is gone, so is what was
+// kept.
+func TestExposedReservations(t *testing.T) {
+	const quota = 40 << 20
+	s := storetest.Open(t, t.TempDir(), store.Options{Evict: store.EvictOptions{Quota: quota}})
+	var tables [2]digest.Digest
+	var sources [2][]transfer.Source
+	expose := func(i int) error {
+		return s.Expose(t.Context(), tables[i], store.ExposeOptions{View: fmt.Sprint("snapshot/", i), Sources: sources[i], Probe: true})
+	}
+	shown := make([]<-chan error, 2)
+	for i := range tables {
+		p := storetest.Random(uint64(50+i), 25<<20)
+		tables[i] = storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", p, 0o644, filetable.MaxChunk).Put(t, s)
+		sources[i] = storetest.FromRepository(fmt.Sprint("registry.example/", i), storetest.NewFetcher(p))
+		if err := s.AddRef(t.Context(), fmt.Sprint("snapshot/", i), tables[i], time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range tables {
+		shown[i] = later(func() error { return expose(i) })
+	}
+	first := 0
+	for i := range tables {
+		switch err := ends(t, "expose", shown[i]); {
+		case err == nil:
+			first = i
+		case !errdefs.IsResourceExhausted(err):
+			t.Fatal(err)
+		case len(s.Early(tables[i])) > 0:
+			t.Error("what does not fit is shown")
+		}
+	}
+	other := 1 - first
+	if err := expose(first); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	if err := expose(other); !errdefs.IsResourceExhausted(err) {
+		t.Fatalf("both are shown: %v", err)
+	}
+	if err := s.Hydrate(t.Context(), tables[other], store.HydrateOptions{Sources: sources[other]}); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("the other is brought: %v", err)
+	}
+	if err := s.Hydrate(t.Context(), tables[first], store.HydrateOptions{Sources: sources[first]}); err != nil {
+		t.Errorf("the first: %v", err)
+	}
+	for _, i := range []int{first, other} { // one that was brought goes, and one that was not
+		if err := s.RemoveRef(t.Context(), fmt.Sprint("snapshot/", i)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := expose(1 - i); err != nil {
+			t.Errorf("when the other is gone: %v", err)
+		}
+	}
+}
+
 // TestZerosAreHoles: a file of zeros takes no room, however large it says it is.
 func TestZerosAreHoles(t *testing.T) {
 	const size = 1 << 30
@@ -417,7 +477,7 @@ func TestZerosAreHoles(t *testing.T) {
 	d := exposed(t, s, b, store.ExposeOptions{Sources: storetest.From(storetest.NewFetcher(c.Blob))})
 	buf := make([]byte, 1<<20)
 	for off := int64(0); off < size; off += 64 << 20 {
-		if _, err := s.ReadAt(t.Context(), zeros.Digest, buf, off); err != nil || !bytes.Equal(buf, make([]byte, len(buf))) {
+		if _, err := s.View("").ReadAt(t.Context(), zeros.Digest, buf, off); err != nil || !bytes.Equal(buf, make([]byte, len(buf))) {
 			t.Fatalf("at %d: %v", off, err)
 		}
 	}
@@ -485,10 +545,10 @@ func TestReaderOfWholeFile(t *testing.T) {
 				return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(f), Background: true})
 			})
 			soon(t, "read", func(ctx context.Context) error {
-				_, err := s.ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), 0)
+				_, err := s.View("").ReadAt(ctx, digest.FromBytes(p), make([]byte, 1), 0)
 				return err
 			})
-			soon(t, "wait for small files", func(ctx context.Context) error { return s.AwaitSmall(ctx, table) })
+			soon(t, "wait for small files", func(ctx context.Context) error { return s.AwaitSmall(ctx, "", table) })
 			if err := <-job; err != nil {
 				t.Error(err)
 			}
@@ -512,19 +572,19 @@ func TestIdentityOfUnverified(t *testing.T) {
 				}
 			}
 			table := exposed(t, s, storetest.NewBuilder("x").Raw("w", p, 0o644), store.ExposeOptions{Sources: good(f), Unverified: true})
-			_, before, err := s.LazyFile(d)
+			_, before, err := s.View("").LazyFile(d)
 			if err != nil || before == d {
 				t.Fatalf("identity %s: %v", before, err)
 			}
 			var one [1]byte
-			if _, err := s.ReadAt(t.Context(), d, one[:], 0); err != nil || (one[0] == p[0]) == lies {
+			if _, err := s.View("").ReadAt(t.Context(), d, one[:], 0); err != nil || (one[0] == p[0]) == lies {
 				t.Fatalf("read %d, it is %d: %v", one[0], p[0], err)
 			}
 			honest.Store(true)
 			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(f)}); err != nil {
 				t.Fatal(err)
 			}
-			if _, after, err := s.LazyFile(d); err != nil || (after == before) == lies {
+			if _, after, err := s.View("").LazyFile(d); err != nil || (after == before) == lies {
 				t.Errorf("identity %s, was %s: %v", after, before, err)
 			}
 			readRandomly(t, s, d, p, 5)

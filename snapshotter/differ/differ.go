@@ -48,9 +48,10 @@ type Options struct {
 	Unverified bool
 
 	// Background brings the rest of a model that is shown already, until it is there or
-	// nothing refers to it any more. It returns at once. sources are what Apply would use.
+	// nothing refers to it any more. It returns at once. view is where it is shown, and sources
+	// are what Apply would use.
 	// It is needed for modes other than Complete.
-	Background func(table digest.Digest, sources []transfer.Source)
+	Background func(view string, table digest.Digest, sources []transfer.Source)
 
 	// Log is where the differ reports; nil discards.
 	Log *slog.Logger
@@ -170,7 +171,7 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 	}
 	ns, _ := namespaces.Namespace(ctx)
 	sources := append(d.contentSources(ns, from), upstream...)
-	early, err := d.expose(ctx, table, from, sources)
+	early, err := d.expose(ctx, snapshotter.ViewName(id), table, from, sources)
 	if err == nil && !early {
 		err = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources})
 	}
@@ -204,8 +205,8 @@ func names(sources []transfer.Source, from []Repository) (l []string) {
 	return l
 }
 
-// expose makes a model readable before it is complete, and says whether that is so.
-func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Repository, sources []transfer.Source) (bool, error) {
+// expose makes a model readable in a view before it is complete, and says whether that is so.
+func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, from []Repository, sources []transfer.Source) (bool, error) {
 	mode := Complete
 	if d.o.Mode != nil && d.o.Snapshotter.Lazy() {
 		mode = d.o.Mode(from)
@@ -214,7 +215,7 @@ func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Reposit
 		return false, nil
 	}
 	err := d.o.Store.Expose(ctx, table, store.ExposeOptions{
-		Sources: sources, Wait: mode == Lazy, Unverified: d.o.Unverified, Probe: true,
+		View: view, Sources: sources, Wait: mode == Lazy, Unverified: d.o.Unverified, Probe: true,
 	})
 	if errdefs.IsFailedPrecondition(err) {
 		d.o.Log.InfoContext(ctx, "model is shown when it is complete", "table", table, "mode", mode, "reason", err)
@@ -223,12 +224,12 @@ func (d *Differ) expose(ctx context.Context, table digest.Digest, from []Reposit
 	if err != nil {
 		return false, err
 	}
-	if !d.o.Store.Exposed(table) { // it is all there
+	if _, ok := d.o.Store.Early(table)[view]; !ok { // it is all there
 		return false, nil
 	}
-	d.o.Background(table, sources)
+	d.o.Background(view, table, sources)
 	if mode == Auto {
-		return true, d.o.Store.AwaitSmall(ctx, table)
+		return true, d.o.Store.AwaitSmall(ctx, view, table)
 	}
 	return true, nil
 }

@@ -2,10 +2,11 @@
 //
 // The file system is a data-only lower layer of overlayfs, behind the store's objects:
 //
-//	lowerdir=<snapshot>::<objects>::<dir>
+//	lowerdir=<snapshot>::<what is complete>::<dir>/<view>
 //
-// It has the tree of the objects, /sha256/<2 hex>/<64 hex>, and shows in it every file whose
-// size the Source knows. Nothing can be written, and nothing is listed: overlayfs only looks
+// Below the directory of each view, whose name is a number, it has the tree of the objects,
+// /sha256/<2 hex>/<64 hex>, and shows in it every file whose size the Source knows in that view. The root
+// itself is the directory of the common view, number 0. Nothing can be written, and nothing is listed: overlayfs only looks
 // up names. A read waits until the Source has the verified bytes; a file that became complete
 // is read from its object, without the Source.
 //
@@ -40,7 +41,7 @@
 // # On disk
 //
 //	<state>/mount.json   the mount: id, directory, device, INIT message, abilities
-//	<state>/nodes        slots of 64 bytes: header; then node, digest, size, checksum
+//	<state>/nodes        slots of 64 bytes: header; then node, digest, size, checksum, view
 //	<state>/handles      slots of 32 bytes: header; then handle, node, request, backing, mode
 //
 // Each slot is written by one write that stays in one page, so a SIGKILL leaves the old slot or
@@ -53,6 +54,7 @@
 //	1                    the root
 //	2                    sha256
 //	256 … 511            sha256/00 … sha256/ff
+//	512 × view + these   the same of a view
 //	1<<63 | 63 bits      files: the first bits of the identity (see Source); if they are taken
 //	                     by another file, one of the next few numbers
 //
@@ -60,7 +62,7 @@
 // of its bytes, be removed, and another one come with the right bytes. So the kernel asks for each
 // name each time it is opened, and another identity is another node, with pages of its own.
 //
-// A number stands for one digest as long as the mount lives, also when it was forgotten by the
+// A number stands for one digest of one view as long as the mount lives, also when it was forgotten by the
 // kernel: nodes holds at most maxNodes files.
 //
 // # Passthrough

@@ -113,19 +113,27 @@ func (fs *fileSystem) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, 
 }
 
 func (fs *fileSystem) find(dir uint64, name string) (id uint64, size int64, _ fuse.Status) {
+	if dir >= fileBit {
+		return 0, 0, fuse.ENOTDIR
+	}
+	view, dir := dir>>viewShift, dir&(1<<viewShift-1)
 	switch {
 	case dir == rootNode && name == "sha256":
-		return sha256Node, 0, fuse.OK
-	case dir == sha256Node:
-		if id, ok := dirNode(name); ok {
+		return view<<viewShift | sha256Node, 0, fuse.OK
+	case dir == rootNode && view == 0:
+		if id, ok := viewNode(name); ok {
 			return id, 0, fuse.OK
 		}
-	case dir >= firstDir && dir <= lastDir:
+	case dir == sha256Node:
+		if id, ok := dirNode(name); ok {
+			return view<<viewShift | id, 0, fuse.OK
+		}
+	case dir >= firstDir:
 		d, ok := fileDigest(dir, name)
 		if !ok {
 			break
 		}
-		size, identity, err := fs.source.LazyFile(d)
+		size, identity, err := fs.source.LazyFile(view, d)
 		if errdefs.IsNotFound(err) {
 			break
 		}
@@ -133,15 +141,13 @@ func (fs *fileSystem) find(dir uint64, name string) (id uint64, size int64, _ fu
 			fs.log.Error("file can not be looked up", "digest", d, "size", size, "err", err)
 			return 0, 0, fuse.EIO
 		}
-		n, err := fs.node(d, identity, size)
+		n, err := fs.node(view, d, identity, size)
 		if err != nil {
 			fs.stats.stateErrors.Add(1)
 			fs.log.Error("file can not be shown", "digest", d, "err", err)
 			return 0, 0, fuse.EIO
 		}
 		return n.id, n.size, fuse.OK
-	case dir >= fileBit:
-		return 0, 0, fuse.ENOTDIR
 	}
 	return 0, 0, fuse.ENOENT
 }
@@ -223,7 +229,7 @@ func (fs *fileSystem) await(cancel <-chan struct{}, n *node, buf []byte, off int
 	defer fs.stats.waiting.Add(-1)
 	ctx := &readContext{Context: fs.ctx, cancel: cancel}
 	defer ctx.end()
-	got, err := fs.source.ReadAt(ctx, n.digest, buf, off)
+	got, err := fs.source.ReadAt(ctx, n.view, n.digest, buf, off)
 	if got == len(buf) && (err == nil || errors.Is(err, io.EOF)) {
 		return nil
 	}
@@ -282,7 +288,7 @@ func (fs *fileSystem) readObject(n *node, buf []byte, off int64) (done bool, err
 
 // openObject returns nil if the file is not complete.
 func (fs *fileSystem) openObject(n *node) (*os.File, error) {
-	f, err := fs.source.OpenObject(n.digest)
+	f, err := fs.source.OpenObject(n.view, n.digest)
 	if errdefs.IsNotFound(err) {
 		return nil, nil
 	}

@@ -214,7 +214,7 @@ func TestState(t *testing.T) {
 	prefix := strings.Repeat("ab", 8)
 	var ids []uint64
 	for i := range maxProbes {
-		n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+strconv.Itoa(i)), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+strconv.Itoa(i)), int64(i))
+		n, err := fs.node(0, digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+strconv.Itoa(i)), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+strconv.Itoa(i)), int64(i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,17 +223,23 @@ func TestState(t *testing.T) {
 		}
 		ids = append(ids, n.id)
 	}
-	if n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), 3); err != nil || n.id != ids[3] {
+	if n, err := fs.node(0, digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), 3); err != nil || n.id != ids[3] {
 		t.Errorf("another number the second time: %v, %v", n, err)
 	}
-	if _, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"9"), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"9"), 9); err == nil {
+	if _, err := fs.node(0, digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"9"), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"9"), 9); err == nil {
 		t.Error("no error when numbers are taken")
 	}
-	if _, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), 4); err == nil {
+	if _, err := fs.node(0, digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), digest.NewDigestFromEncoded(digest.SHA256, prefix+strings.Repeat("0", 47)+"3"), 4); err == nil {
 		t.Error("no error when a file changes its size")
 	}
-	if n, err := fs.node(digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("f", 64)), digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("f", 64)), 1); err != nil || n.id == ^uint64(0) {
+	if n, err := fs.node(0, digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("f", 64)), digest.NewDigestFromEncoded(digest.SHA256, strings.Repeat("f", 64)), 1); err != nil || n.id == ^uint64(0) {
 		t.Errorf("%v, %v", n, err)
+	}
+	d := digest.FromString("of a view")
+	if n, err := fs.node(12, d, d, 5); err != nil {
+		t.Fatal(err)
+	} else if other, err := fs.node(13, d, d, 6); err != nil || other.id == n.id {
+		t.Fatalf("the file of another view: %v, %v", other, err)
 	}
 	if err := st.close(); err != nil {
 		t.Fatal(err)
@@ -246,10 +252,15 @@ func TestState(t *testing.T) {
 	if st, err = openState(dir, got); err != nil {
 		t.Fatal(err)
 	}
-	again := map[uint64]string{}
-	slots, err := st.loadNodes(func(n *node) { again[n.id] = n.digest.Encoded() })
-	if err != nil || slots != maxProbes+1 || len(again) != maxProbes+1 {
-		t.Errorf("%d slots, %d nodes, %v", slots, len(again), err)
+	again, views := map[uint64]string{}, map[uint64]int64{}
+	slots, err := st.loadNodes(func(n *node) {
+		again[n.id] = n.digest.Encoded()
+		if n.digest == d {
+			views[n.view] = n.size
+		}
+	})
+	if err != nil || slots != maxProbes+3 || len(again) != maxProbes+3 || views[12] != 5 || views[13] != 6 {
+		t.Errorf("%d slots, %d nodes, of views %v, %v", slots, len(again), views, err)
 	}
 	for i, id := range ids {
 		if want := prefix + strings.Repeat("0", 47) + strconv.Itoa(i); again[id] != want {

@@ -19,20 +19,21 @@ import (
 // A page fault of a random access reads as much around it, which speaks against more.
 const DefaultReadAhead = 8 << 20 // 8 MiB
 
-// A Source has the bytes.
+// A Source has the bytes. What can be read of a digest depends on the view that it is read in, a number;
+// 0 is the common view.
 type Source interface {
 	// LazyFile returns the size in bytes of a file that can be read: it is complete, or its
 	// parts can be brought. identity says what is shown: the digest of a file that is complete,
 	// and another digest for each other way to bring its parts, whose bytes may turn out not
 	// to be those of d. Pages of one identity are never shown for another. It returns
 	// errdefs.ErrNotFound for any other file, and does not wait.
-	LazyFile(d digest.Digest) (size int64, identity digest.Digest, err error)
+	LazyFile(view uint64, d digest.Digest) (size int64, identity digest.Digest, err error)
 	// ReadAt reads verified bytes, and waits for them until ctx ends. It returns fewer than
 	// len(p) with an error only, and does not touch p after it has returned.
-	ReadAt(ctx context.Context, d digest.Digest, p []byte, off int64) (int, error)
+	ReadAt(ctx context.Context, view uint64, d digest.Digest, p []byte, off int64) (int, error)
 	// OpenObject opens the complete, verified file. It returns errdefs.ErrNotFound if it
-	// is not complete.
-	OpenObject(d digest.Digest) (*os.File, error)
+	// is not complete, or not there for the view.
+	OpenObject(view uint64, d digest.Digest) (*os.File, error)
 }
 
 // Options of a mount. Dir, StateDir and Source are required.

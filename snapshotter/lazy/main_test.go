@@ -48,12 +48,21 @@ func (s disk) object(d digest.Digest) string {
 }
 func (s disk) partial(d digest.Digest) string { return filepath.Join(s.dir, "partial", d.Encoded()) }
 
-func (s disk) LazyFile(d digest.Digest) (int64, digest.Digest, error) {
+// in returns the disk that a view sees: that of the common view is the disk itself.
+func (s disk) in(view uint64) disk {
+	if view == 0 {
+		return s
+	}
+	return disk{filepath.Join(s.dir, fmt.Sprint("view", view))}
+}
+
+func (s disk) LazyFile(view uint64, d digest.Digest) (int64, digest.Digest, error) {
+	s = s.in(view)
 	// The object again: a file that is completed between two looks is in neither place.
 	for _, path := range []string{s.object(d), s.partial(d), s.object(d)} {
 		info, err := os.Stat(path)
 		if err == nil {
-			return info.Size(), d, nil // its parts do not lie
+			return info.Size(), digest.FromString(fmt.Sprint(view, d)), nil // its parts do not lie
 		}
 		if !errors.Is(err, os.ErrNotExist) {
 			return 0, "", err
@@ -62,15 +71,16 @@ func (s disk) LazyFile(d digest.Digest) (int64, digest.Digest, error) {
 	return 0, "", errdefs.ErrNotFound
 }
 
-func (s disk) OpenObject(d digest.Digest) (*os.File, error) {
-	f, err := os.Open(s.object(d))
+func (s disk) OpenObject(view uint64, d digest.Digest) (*os.File, error) {
+	f, err := os.Open(s.in(view).object(d))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
 	}
 	return f, err
 }
 
-func (s disk) ReadAt(ctx context.Context, d digest.Digest, p []byte, off int64) (int, error) {
+func (s disk) ReadAt(ctx context.Context, view uint64, d digest.Digest, p []byte, off int64) (int, error) {
+	s = s.in(view)
 	f, err := os.Open(s.partial(d))
 	if err != nil {
 		return 0, err

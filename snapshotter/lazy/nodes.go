@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -13,12 +14,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Numbers of the nodes that are always there.
+// Numbers of the nodes that are always there, in each view: those of a view have its number above
+// viewShift.
 const (
 	rootNode   = 1
 	sha256Node = 2
 	firstDir   = 256 // sha256/00
-	lastDir    = 511 // sha256/ff
+	viewShift  = 9
+	maxView    = 1<<(63-viewShift) - 1
 	fileBit    = 1 << 63
 )
 
@@ -30,6 +33,7 @@ const maxProbes = 8
 type node struct {
 	looked atomic.Int64 // when there was no object, in Unix nanoseconds
 	id     uint64
+	view   uint64
 	digest digest.Digest
 	size   int64
 	slot   int64
@@ -72,6 +76,15 @@ func dirNode(name string) (uint64, bool) {
 	return firstDir + uint64(b[0]), true
 }
 
+// viewNode returns the number of the directory of a view, by its name.
+func viewNode(name string) (uint64, bool) {
+	view, err := strconv.ParseUint(name, 10, 64)
+	if err != nil || view == 0 || view > maxView || strconv.FormatUint(view, 10) != name {
+		return 0, false
+	}
+	return view<<viewShift | rootNode, true
+}
+
 // fileDigest returns the digest that a name in a directory stands for.
 func fileDigest(dir uint64, name string) (digest.Digest, bool) {
 	d, err := verify.ParseDigest(string(digest.SHA256) + ":" + name)
@@ -85,8 +98,8 @@ func fileDigest(dir uint64, name string) (digest.Digest, bool) {
 // node returns the node of a file, and makes and saves it if it is new.
 // It returns errdefs.ErrDataLoss if the file had another size before, and
 // errdefs.ErrResourceExhausted if there are too many files.
-func (fs *fileSystem) node(d, identity digest.Digest, size int64) (*node, error) {
-	n, err := fs.place(d, identity, size)
+func (fs *fileSystem) node(view uint64, d, identity digest.Digest, size int64) (*node, error) {
+	n, err := fs.place(view, d, identity, size)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +118,7 @@ func (fs *fileSystem) node(d, identity digest.Digest, size int64) (*node, error)
 }
 
 // place finds the node of an identity, or a free number and slot for it.
-func (fs *fileSystem) place(d, identity digest.Digest, size int64) (*node, error) {
+func (fs *fileSystem) place(view uint64, d, identity digest.Digest, size int64) (*node, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	for try := range uint64(maxProbes) {
@@ -115,12 +128,12 @@ func (fs *fileSystem) place(d, identity digest.Digest, size int64) (*node, error
 			if len(fs.nodes) >= maxNodes {
 				return nil, fmt.Errorf("more than %d files were looked up in the lazy mount; restart the node to begin anew: %w", maxNodes, errdefs.ErrResourceExhausted)
 			}
-			n = &node{id: id, digest: d, size: size, slot: fs.nextSlot}
+			n = &node{id: id, view: view, digest: d, size: size, slot: fs.nextSlot}
 			fs.nextSlot++
 			fs.nodes[id] = n
 			return n, nil
 		}
-		if n.digest == d {
+		if n.view == view && n.digest == d {
 			return n, nil
 		}
 	}

@@ -133,7 +133,7 @@ func (fs *fileSystem) register(n *node) (int32, error) {
 		return 0, err
 	}
 	if f == nil {
-		size, _, err := fs.source.LazyFile(n.digest)
+		size, _, err := fs.source.LazyFile(n.view, n.digest)
 		if err == nil && size != n.size {
 			err = fmt.Errorf("file %s has %d bytes, and had %d before: %w", n.digest, size, n.size, errdefs.ErrDataLoss)
 		}

@@ -23,7 +23,7 @@ func (p place) overlay(t *testing.T, name string, files map[string]digest.Digest
 	}
 	for file, d := range files {
 		path := filepath.Join(low, file)
-		size, _, err := p.LazyFile(d)
+		size, _, err := p.LazyFile(0, d)
 		if err != nil {
 			t.Fatal(err)
 		}

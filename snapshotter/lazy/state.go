@@ -188,9 +188,20 @@ func (s *state) saveNode(n *node) error {
 		return err
 	}
 	binary.LittleEndian.PutUint64(p[40:], uint64(n.size))
-	binary.LittleEndian.PutUint32(p[48:], crc32.Checksum(p[:48], castagnoli))
+	binary.LittleEndian.PutUint64(p[52:], n.view)
+	binary.LittleEndian.PutUint32(p[48:], nodeSum(p[:]))
 	_, err := s.nodes.WriteAt(p[:], (n.slot+1)*nodeSlot)
 	return err
+}
+
+// nodeSum returns the checksum of a slot. Slots of earlier versions know of no views, and are of the common
+// one.
+func nodeSum(p []byte) uint32 {
+	sum := crc32.Checksum(p[:48], castagnoli)
+	if view := p[52:60]; binary.LittleEndian.Uint64(view) != 0 {
+		sum = crc32.Update(sum, castagnoli, view)
+	}
+	return sum
 }
 
 // loadNodes calls f for every node in its slot, and returns the number of slots in use.
@@ -203,13 +214,14 @@ func (s *state) loadNodes(f func(*node)) (int64, error) {
 	slots := int64(len(p)) / nodeSlot
 	for i := int64(1); i < slots; i++ {
 		q := p[i*nodeSlot : (i+1)*nodeSlot]
-		if binary.LittleEndian.Uint32(q[48:]) != crc32.Checksum(q[:48], castagnoli) {
+		if binary.LittleEndian.Uint32(q[48:]) != nodeSum(q) {
 			continue
 		}
 		n := &node{
 			id:     binary.LittleEndian.Uint64(q[0:]),
 			digest: digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(q[8:40])),
 			size:   int64(binary.LittleEndian.Uint64(q[40:])),
+			view:   binary.LittleEndian.Uint64(q[52:]),
 			slot:   i - 1,
 		}
 		n.saved.Store(true)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
+	"github.com/ballast-dev/ballast/store"
 	"golang.org/x/sys/unix"
 )
 
@@ -252,4 +253,47 @@ func TestReaderKilled(t *testing.T) {
 		t.Error(err)
 	}
 	d.tell("unmount")
+}
+
+// TestViews: a file is there in the view that has it alone, and stays that for who has it open when another
+// process serves the mount.
+func TestViews(t *testing.T) {
+	const size = 3 << 20
+	p := newPlace(t)
+	d := p.in(7).add(t, 1, size, size)
+	if other := p.in(8).add(t, 1, size, 0); other != d {
+		t.Fatalf("%s is not %s", other, d)
+	}
+	s := startDaemon(t, p.args()...)
+	in := func(view string) string { return filepath.Join(p.mount(), view, store.ObjectName(d)) }
+	for _, view := range []string{"", "9", "07", "0", "-7", "x", "18446744073709551615"} {
+		if _, err := os.Stat(in(view)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("view %q: %v", view, err)
+		}
+	}
+	f, err := os.Open(in("7"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	number := func(path string) uint64 {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Ino
+	}
+	mine, others := number(in("7")), number(in("8"))
+	if mine == others {
+		t.Error("two views have one file")
+	}
+	s.kill()
+	s = startDaemon(t, p.args()...)
+	if err := readAt(f, 1, 1<<20, 4096); err != nil {
+		t.Error(err)
+	}
+	if number(in("7")) != mine || number(in("8")) != others {
+		t.Error("files have other numbers after a takeover")
+	}
+	s.tell("unmount")
 }

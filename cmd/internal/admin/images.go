@@ -79,14 +79,17 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 // progress says how far an image is that is not complete.
 func (h *Handler) progress(ctx context.Context, v *Image) error {
 	ps, pulling := h.Store.Hydrating(v.Table)
+	early := h.Store.Early(v.Table)
 	switch {
-	case h.Store.Exposed(v.Table):
+	case len(early) > 0:
 		p, err := h.Store.Presence(ctx, v.Table)
 		if err != nil {
 			return err
 		}
 		v.State, v.Total, v.Completed = StateLazy, p.Total, p.Done
-		v.Unverified = h.Store.Unverified(v.Table)
+		for _, e := range early {
+			v.Unverified = v.Unverified || e.Unverified
+		}
 	case pulling:
 		v.State = StatePulling
 		for _, p := range ps {

@@ -29,7 +29,7 @@ func TestUnnamed(t *testing.T) {
 	if err := r.store.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.store.ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 0); err != nil {
+	if _, err := r.store.View("").ReadAt(t.Context(), digest.FromBytes(p), make([]byte, 10), 0); err != nil {
 		t.Fatal(err)
 	}
 	r.store.Pause()

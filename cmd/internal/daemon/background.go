@@ -35,9 +35,10 @@ const referredEvery = 5 * time.Second
 //	        waiting, twice as long each time
 type background struct {
 	store   *store.Store
-	sources func(ctx context.Context, table digest.Digest) ([]transfer.Source, error)
-	shown   func(store.Ref) bool // whether a snapshot shows its table
-	options store.ExposeOptions  // but for Sources
+	sources func(ctx context.Context, view string, table digest.Digest) ([]transfer.Source, error)
+	shown   func(store.Ref) bool   // whether a snapshot shows its table
+	view    func(store.Ref) string // in which it does
+	options store.ExposeOptions    // but for Sources
 	log     *slog.Logger
 
 	work sync.WaitGroup
@@ -48,14 +49,20 @@ type background struct {
 	running map[task]chan struct{} // sending ends a pause
 }
 
-// A task is a table to bring, from the sources that somebody has. Whoever comes with others does not
-// wait for these: the store lets both work on the same files.
+// A task is a table to bring for a view, from the sources that somebody has. Whoever comes with others does
+// not wait for these: the store lets both work on the same files.
 type task struct {
-	table   digest.Digest
+	shownTable
 	sources string // their keys
 }
 
-func newTask(table digest.Digest, sources []transfer.Source) task {
+// A shownTable is a table that is shown in a view before it is complete.
+type shownTable struct {
+	view  string
+	table digest.Digest
+}
+
+func newTask(table shownTable, sources []transfer.Source) task {
 	var keys []string
 	for _, s := range sources {
 		keys = append(keys, s.Key())
@@ -80,13 +87,13 @@ func (b *background) begin(ctx context.Context) (wait func() error) {
 
 // start begins to bring a table. If that goes on already from the same sources, the next attempt
 // begins at once.
-func (b *background) start(table digest.Digest, sources []transfer.Source) {
+func (b *background) start(view string, table digest.Digest, sources []transfer.Source) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ctx == nil || b.ended {
 		return
 	}
-	t := newTask(table, sources)
+	t := newTask(shownTable{view, table}, sources)
 	if again, ok := b.running[t]; ok {
 		select {
 		case again <- struct{}{}:
@@ -102,11 +109,11 @@ func (b *background) start(table digest.Digest, sources []transfer.Source) {
 	ctx := b.ctx
 	b.work.Go(func() {
 		for {
-			b.bring(ctx, table, sources, again)
+			b.bring(ctx, t.shownTable, sources, again)
 			if b.leave(t, again) {
 				return
 			}
-			sources = b.renew(ctx, table, sources)
+			sources = b.renew(ctx, t.shownTable, sources)
 		}
 	})
 }
@@ -127,12 +134,13 @@ func (b *background) leave(t task, again <-chan struct{}) bool {
 }
 
 // bring fetches until the table is complete or nothing refers to it.
-func (b *background) bring(ctx context.Context, table digest.Digest, sources []transfer.Source, again <-chan struct{}) {
+func (b *background) bring(ctx context.Context, t shownTable, sources []transfer.Source, again <-chan struct{}) {
+	table := t.table
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
 	start := time.Now()
-	if !b.store.HasUnchunked(table) {
+	if !b.store.Early(table)[t.view].Whole {
 		select {
 		case <-time.After(settleTime):
 		case <-ctx.Done():
@@ -158,7 +166,7 @@ func (b *background) bring(ctx context.Context, table digest.Digest, sources []t
 		case <-ctx.Done():
 			return
 		}
-		sources = b.renew(ctx, table, sources)
+		sources = b.renew(ctx, t, sources)
 	}
 }
 
@@ -184,60 +192,88 @@ func (b *background) watch(ctx context.Context, table digest.Digest, cancel func
 // renew returns where a table can be fetched from now, for readers too: credentials and places may be
 // other ones by now than those of before. These count if nothing is known, which is so until the
 // model is shown.
-func (b *background) renew(ctx context.Context, table digest.Digest, before []transfer.Source) []transfer.Source {
-	sources, err := b.sources(ctx, table)
+func (b *background) renew(ctx context.Context, t shownTable, before []transfer.Source) []transfer.Source {
+	sources, err := b.sources(ctx, t.view, t.table)
 	if err == nil && len(sources) == 0 {
 		sources = before
 	}
 	if err == nil {
-		err = b.expose(ctx, table, sources)
+		err = b.expose(ctx, t, sources)
 	}
 	if err != nil && ctx.Err() == nil {
-		b.log.Error("files of a model can not be read before it is complete", "table", table, "err", err)
+		b.log.Error("files of a model can not be read before it is complete", "table", t.table, "err", err)
 	}
 	return sources
 }
 
 // expose makes what is missing of a table readable.
-func (b *background) expose(ctx context.Context, table digest.Digest, sources []transfer.Source) error {
+func (b *background) expose(ctx context.Context, t shownTable, sources []transfer.Source) error {
 	o := b.options
-	o.Sources = sources
-	return b.store.Expose(ctx, table, o)
+	o.View, o.Sources = t.view, sources
+	return b.store.Expose(ctx, t.table, o)
 }
 
 // resume goes on with what was on its way when the daemon ended. Models that snapshots show become
-// readable again, in the order in which their pulls began: the first table that brings a file in a
-// way of its own is the one that counts, as before. A pull that had not ended shows nothing, so it
+// readable again, in the order in which their pulls began: in the common view the first table that brings
+// a file in a way of its own is the one that counts. A pull that had not ended shows nothing, so it
 // has no say in it. It returns the tables that are not complete: the rest is to be brought also of
 // those that could not be made readable.
-func (b *background) resume(ctx context.Context) (tables []digest.Digest, err error) {
+func (b *background) resume(ctx context.Context) (tables []shownTable, err error) {
 	refs, err := b.store.Refs(ctx, "snapshot/")
 	if err != nil {
 		return nil, err
 	}
 	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
-	done := map[digest.Digest]bool{}
+	done := map[shownTable]bool{}
 	for _, r := range refs {
-		if done[r.Table] || !b.shown(r) {
+		if !b.shown(r) {
 			continue
 		}
-		done[r.Table] = true
-		if _, err := b.store.Files(ctx, r.Table); err == nil {
-			continue // complete
+		t := shownTable{b.view(r), r.Table}
+		if done[t] {
+			continue
 		}
-		sources, err := b.sources(ctx, r.Table)
+		done[t] = true
+		if b.complete(ctx, t) {
+			continue
+		}
+		sources, err := b.sources(ctx, t.view, t.table)
 		if err == nil {
-			err = b.expose(ctx, r.Table, sources)
+			err = b.expose(ctx, t, sources)
 		}
 		if err != nil {
-			b.log.Error("files of a model can not be read before it is complete", "table", r.Table, "err", err)
+			b.log.Error("files of a model can not be read before it is complete", "table", t.table, "err", err)
 		}
 		if errdefs.IsNotFound(err) { // the table itself: nobody can say what to bring
 			continue
 		}
-		if err != nil || b.store.Exposed(r.Table) {
-			tables = append(tables, r.Table)
+		if _, early := b.store.Early(t.table)[t.view]; err != nil || early {
+			tables = append(tables, t)
 		}
 	}
 	return tables, nil
+}
+
+// complete says whether a view has all files of a table.
+func (b *background) complete(ctx context.Context, t shownTable) bool {
+	if t.view == "" {
+		_, err := b.store.Files(ctx, t.table)
+		return err == nil
+	}
+	err := b.store.Present(ctx, t.view)
+	if err == nil {
+		_, err = b.store.View(t.view).Readable(ctx, t.table) // nothing is exposed yet
+	}
+	return err == nil
+}
+
+// shownIn returns where the references to a table show it before it is complete, or showed it.
+func (b *background) shownIn(ctx context.Context, table digest.Digest) (shown []shownTable, err error) {
+	refs, err := b.store.Refs(ctx, "snapshot/")
+	for _, r := range refs {
+		if t := (shownTable{b.view(r), table}); r.Table == table && b.shown(r) && !slices.Contains(shown, t) {
+			shown = append(shown, t)
+		}
+	}
+	return shown, err
 }

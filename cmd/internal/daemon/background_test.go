@@ -34,7 +34,8 @@ func newRestart(t *testing.T) *restart {
 			options: store.ExposeOptions{Wait: true},
 		},
 	}
-	r.background.sources = func(_ context.Context, table digest.Digest) ([]transfer.Source, error) {
+	r.view = func(store.Ref) string { return "" } // all that matters here is in the common one
+	r.background.sources = func(_ context.Context, _ string, table digest.Digest) ([]transfer.Source, error) {
 		return storetest.From(r.sources[table]), nil
 	}
 	r.shown = func(ref store.Ref) bool { return !r.pending[ref.Name] }
@@ -82,15 +83,15 @@ func TestRestartShowsTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(tables, []digest.Digest{victim, attacker}); diff != "" {
+	if diff := cmp.Diff(tables, []shownTable{{table: victim}, {table: attacker}}, cmp.AllowUnexported(shownTable{})); diff != "" {
 		t.Errorf("tables to bring (-got +want):\n%s", diff)
 	}
-	if !r.store.Exposed(victim) || r.store.Exposed(attacker) {
-		t.Errorf("exposed: victim %t, attacker %t", r.store.Exposed(victim), r.store.Exposed(attacker))
+	if v, a := r.store.Early(victim), r.store.Early(attacker); len(v) != 1 || len(a) != 0 {
+		t.Errorf("exposed: victim in %v, attacker in %v", v, a)
 	}
 	p := make([]byte, 1000)
 	for _, off := range []int64{0, 5 << 20, 9<<20 - 1000} {
-		if n, err := r.store.ReadAt(t.Context(), digest.FromBytes(r.want), p, off); err != nil || n != len(p) || !bytes.Equal(p, r.want[off:][:n]) {
+		if n, err := r.store.View("").ReadAt(t.Context(), digest.FromBytes(r.want), p, off); err != nil || n != len(p) || !bytes.Equal(p, r.want[off:][:n]) {
 			t.Fatalf("at %d: %d bytes, %v; or they are wrong", off, n, err)
 		}
 	}
@@ -107,7 +108,7 @@ func TestRestartCompletesWhatIsNotReadable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.store.Exposed(second) {
+	if len(r.store.Early(second)) > 0 {
 		t.Fatal("both can be read early: nothing is tested")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -121,9 +122,9 @@ func TestRestartCompletesWhatIsNotReadable(t *testing.T) {
 	// The first registry is gone: what the second has must come from its own.
 	delete(r.sources[first].Blobs, digest.FromBytes(r.want))
 	for _, table := range tables {
-		r.start(table, storetest.From(r.sources[table]))
+		r.start(table.view, table.table, storetest.From(r.sources[table.table]))
 	}
-	if !slices.Contains(tables, second) {
+	if !slices.Contains(tables, shownTable{table: second}) {
 		t.Fatal("nobody brings the rest of the model")
 	}
 	done := make(chan struct{})

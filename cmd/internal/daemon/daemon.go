@@ -106,7 +106,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	}
 	d.store.SetRate(int64(c.Lazy.Rate))
 	d.background = &background{
-		store: d.store, sources: d.recorded, shown: d.snapshotter.Shows, log: log,
+		store: d.store, sources: d.shownFrom, shown: d.snapshotter.Shows, view: d.snapshotter.ViewOf, log: log,
 		options: store.ExposeOptions{Wait: true, Unverified: c.Lazy.Verify == config.VerifyAfter},
 	}
 	d.differ = differ.New(differ.Options{

@@ -3,11 +3,13 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // heal begins to bring what a model has lost since it was complete. It is called when containerd asks
@@ -29,7 +31,7 @@ func (d *Daemon) heal(ctx context.Context, im store.Image) {
 			return im, err
 		}
 		if d.lazy.Load() != nil {
-			if err := d.background.expose(ctx, im.Table, sources); err != nil && !errdefs.IsFailedPrecondition(err) {
+			if err := d.exposeAgain(ctx, im.Table); err != nil {
 				return im, err
 			}
 		}
@@ -41,6 +43,21 @@ func (d *Daemon) heal(ctx context.Context, im store.Image) {
 	if err != nil {
 		d.log.Error("model stays without files that it has lost", "table", im.Table, "err", err)
 	}
+}
+
+// exposeAgain makes what a model has lost readable where it is shown, if it can be read before it is complete.
+func (d *Daemon) exposeAgain(ctx context.Context, table digest.Digest) error {
+	shown, err := d.background.shownIn(ctx, table)
+	for _, t := range shown {
+		sources, serr := d.shownFrom(ctx, t.view, table)
+		if serr == nil {
+			serr = d.background.expose(ctx, t, sources)
+		}
+		if !errdefs.IsFailedPrecondition(serr) {
+			err = errors.Join(err, serr)
+		}
+	}
+	return err
 }
 
 // resolve makes the documents of an image again, by one of its names.

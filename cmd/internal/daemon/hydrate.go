@@ -17,13 +17,13 @@ func (d *Daemon) hydrate(ctx context.Context, im store.Image, r admin.HydrateReq
 	if err != nil {
 		return err
 	}
-	exposed := d.store.Exposed(im.Table)
-	if exposed {
-		d.background.start(im.Table, sources) // which tries again until it is complete
+	early := d.store.Early(im.Table)
+	for view := range early {
+		d.background.start(view, im.Table, sources) // which tries again until it is complete
 	}
 	by := byHydrate
 	if !r.Wait {
-		if exposed {
+		if len(early) > 0 {
 			return nil
 		}
 		by = byBackground

@@ -7,10 +7,13 @@ import (
 	"path/filepath"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/opencontainers/go-digest"
 )
 
 // The directories below the root of the mount of files that are not complete.
@@ -48,11 +51,11 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 		}
 	}
 	for _, t := range tables {
-		sources, err := d.recorded(ctx, t)
+		sources, err := d.shownFrom(ctx, t.view, t.table)
 		if err != nil {
 			return err
 		}
-		d.background.start(t, sources)
+		d.background.start(t.view, t.table, sources)
 	}
 	return nil
 }
@@ -61,9 +64,27 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 func (d *Daemon) lazyOptions(h fdstore.Options) lazy.Options {
 	dir, state := lazyDirs(d.store.Dir())
 	return lazy.Options{
-		Dir: dir, StateDir: state, Source: d.store, Holder: h,
+		Dir: dir, StateDir: state, Source: views{d.store}, Holder: h,
 		ReadAhead: int64(d.config.Lazy.ReadAhead), NoPassthrough: !d.config.Lazy.Passthrough, Log: d.log,
 	}
+}
+
+// views are the views of a store by the numbers of their directories in the lazy mount.
+type views struct{ *store.Store }
+
+// LazyFile implements lazy.Source.
+func (v views) LazyFile(view uint64, d digest.Digest) (int64, digest.Digest, error) {
+	return v.View(snapshotter.ViewNumber(view)).LazyFile(d)
+}
+
+// ReadAt implements lazy.Source.
+func (v views) ReadAt(ctx context.Context, view uint64, d digest.Digest, p []byte, off int64) (int, error) {
+	return v.View(snapshotter.ViewNumber(view)).ReadAt(ctx, d, p, off)
+}
+
+// OpenObject implements lazy.Source.
+func (v views) OpenObject(view uint64, d digest.Digest) (*os.File, error) {
+	return v.View(snapshotter.ViewNumber(view)).OpenObject(d)
 }
 
 // lazyDirs returns where the lazy mount of a root is, and its state.

@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -88,6 +89,20 @@ func (d *Daemon) recorded(ctx context.Context, table digest.Digest) ([]transfer.
 		}
 	}
 	return d.named(images, names), nil
+}
+
+// shownFrom returns where the blobs of a table can be fetched that is shown in a view: where its snapshot got
+// it, and nowhere that others got it. If that is not known, it is recorded; if the snapshot does not show
+// it yet, nothing is.
+func (d *Daemon) shownFrom(ctx context.Context, view string, table digest.Digest) ([]transfer.Source, error) {
+	r, err := d.store.Ref(ctx, view)
+	switch {
+	case errdefs.IsNotFound(err) || err == nil && len(r.Sources) == 0:
+		return d.recorded(ctx, table)
+	case err != nil || !d.snapshotter.Shows(r):
+		return nil, err
+	}
+	return d.named(d.images(ctx, table), r.Sources), nil
 }
 
 // images returns the images of a table. None is no error: the image did not come through the facade.

@@ -47,14 +47,13 @@ type File struct {
 
 	opening sync.Mutex // held while the stage is opened; before mu
 
-	mu        sync.Mutex // guards what follows
-	stage     *stage     // nil: not open
-	discarded bool       // what was staged, and maybe read, was found to be wrong
-	known     []bool     // groups that this process has seen to be right, of those that are staged
-	calls     map[int]*call
-	age       *age         // of the calls that count
-	reading   map[int]bool // groups that are about to be read ahead
-	streams   []stream
+	mu      sync.Mutex // guards what follows
+	stage   *stage     // nil: not open
+	known   []bool     // groups that this process has seen to be right, of those that are staged
+	calls   map[int]*call
+	age     *age         // of the calls that count
+	reading map[int]bool // groups that are about to be read ahead
+	streams []stream
 }
 
 // An age is the time from when a file has users to when it has none. Calls of an age that has ended
@@ -110,14 +109,6 @@ func (f *File) Move() error {
 	f.mu.Unlock()
 	f.retire()
 	return f.set.Area.Remove(f.dir)
-}
-
-// Same says whether all that was read of the file is what it turned out to be, now that it was verified
-// as a whole.
-func (f *File) Same() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return !f.Layout.Unverified || !f.discarded
 }
 
 // Present returns how many bytes are there, as far as the file is open.

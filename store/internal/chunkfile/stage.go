@@ -98,9 +98,6 @@ func (f *File) retire() {
 
 // Discard forgets what is staged: it was found to be wrong.
 func (f *File) Discard() error {
-	f.mu.Lock()
-	f.discarded = true
-	f.mu.Unlock()
 	f.retire()
 	return f.set.Area.Remove(f.dir)
 }

@@ -58,9 +58,9 @@ func (a *assembly) dir() string {
 
 func (a *assembly) staged() string { return a.dir() + "/data" }
 
-// assemblies returns the files of a table that have to be put together, and where the
-// fragments for them are staged.
-func (e *Engine) assemblies(t *filetable.Table, group string) ([]*assembly, map[digest.Digest][]staging.Piece, error) {
+// assemblies returns the files of a table that have to be put together for who has these sources, and
+// where the fragments for them are staged.
+func (e *Engine) assemblies(t *filetable.Table, group string, from *transfer.Sources) ([]*assembly, map[digest.Digest][]staging.Piece, error) {
 	var all []*assembly
 	places := map[digest.Digest][]staging.Piece{}
 	seen := map[digest.Digest]bool{}
@@ -76,7 +76,7 @@ func (e *Engine) assemblies(t *filetable.Table, group string) ([]*assembly, map[
 		if d, err := e.Objects.Assembled(f); err != nil {
 			return nil, nil, err
 		} else if d != "" {
-			ok, err := e.Objects.Has(filetable.Blob{Digest: d, Size: f.Size}, nil)
+			ok, err := e.Objects.Has(filetable.Blob{Digest: d, Size: f.Size}, from)
 			if err != nil {
 				return nil, nil, err
 			}

@@ -203,6 +203,11 @@ func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, 
 	}
 	b.state.Store(StateVerifying)
 	if err := verify.Compare(f.Digest, hash.Digest(), f.Size, f.Size); err != nil {
+		if f.Layout.Unverified {
+			if werr := b.e.Objects.Wrong(f); werr != nil {
+				return resumed, werr
+			}
+		}
 		return resumed, errors.Join(err, f.Discard())
 	}
 	return resumed, b.publish(f)
@@ -219,7 +224,7 @@ func (b *blobFetch) publish(files ...*chunkfile.File) error {
 		if err := f.Sync(); err != nil {
 			return err
 		}
-		list = append(list, Publication{Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Layout: f.Layout, Same: f.Same(), From: &f.Sources})
+		list = append(list, Publication{Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Layout: f.Layout, From: &f.Sources})
 	}
 	if err := b.e.Objects.Publish(list, meta.Arrival{}); err != nil {
 		return err

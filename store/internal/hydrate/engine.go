@@ -25,7 +25,6 @@ type Publication struct {
 	Digest digest.Digest
 	Size   int64             // bytes
 	Layout *chunkfile.Layout // in which it was brought, or nil
-	Same   bool              // all that was read of it in this layout is what it is
 	From   *transfer.Sources // that gave the bytes; nil: they are not from outside
 }
 
@@ -42,15 +41,19 @@ type Objects interface {
 	// files, but for objects that are there already.
 	Publish(files []Publication, found meta.Arrival) error
 
+	// Wrong is called before what is staged of a file without digests of chunks, and maybe read, is
+	// thrown away, because it is not what the digest of the file says.
+	Wrong(f *chunkfile.File) error
+
 	// PutBytes makes p an object.
 	PutBytes(ctx context.Context, p []byte) (digest.Digest, error)
 
 	// Registered is called when Live has the work, before it is found out what is there.
 	Registered(ctx context.Context)
 
-	// Reserve keeps room for need bytes on the disk until release, beside what others have
-	// reserved. left says how many of them are still to be written.
-	Reserve(ctx context.Context, need int64, left func() int64) (release func(), err error)
+	// Reserve keeps room on the disk for need bytes of a table from a group of sources until release,
+	// beside what others have reserved. left says how many of them are still to be written.
+	Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (release func(), err error)
 
 	// Room returns an error if n bytes more would use what stays in reserve.
 	Room(n int64) error
@@ -115,12 +118,13 @@ func (e *Engine) Live() (tables, blobs []digest.Digest) {
 	return tables, blobs
 }
 
-// Arrived says that a file is an object, whoever brought it: who brings it too need not go on.
-func (e *Engine) Arrived(d digest.Digest) {
+// Arrived says that a file is an object, whoever brought it: who brings it too, and may have it, need not
+// go on.
+func (e *Engine) Arrived(d digest.Digest, may func(from *transfer.Sources) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, b := range e.fetches {
-		if len(b.files) == 1 && b.files[0].Digest == d {
+		if len(b.files) == 1 && b.files[0].Digest == d && may(&b.sources) {
 			b.arrived = true
 			b.cancel()
 		}

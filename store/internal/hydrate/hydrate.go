@@ -207,7 +207,7 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) er
 	if err := e.PutInline(ctx, t); err != nil {
 		return err
 	}
-	assemblies, places, err := e.assemblies(t, h.group)
+	assemblies, places, err := e.assemblies(t, h.group, &h.from)
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) er
 	if err != nil {
 		return err
 	}
-	release, err := e.Objects.Reserve(ctx, need, h.left)
+	release, err := e.Objects.Reserve(ctx, h.table, h.group, need, h.left)
 	if err != nil {
 		return err
 	}
@@ -324,10 +324,7 @@ func (e *Engine) hasTarget(t *Target, places map[digest.Digest][]staging.Piece, 
 func (e *Engine) need(h *hydration, missing []int, assemblies []*assembly) (need int64, err error) {
 	for _, i := range missing {
 		t := &h.targets[i]
-		need += t.Blob.Size
-		if t.Blob.Codec != filetable.CodecNone {
-			need += t.Blob.Size // what it unpacks to, at least
-		}
+		need += t.Blob.Size + t.unpacked()
 		for _, dir := range t.Dirs() {
 			n, err := e.Area.Allocated(dir)
 			if err != nil {
@@ -344,6 +341,14 @@ func (e *Engine) need(h *hydration, missing []int, assemblies []*assembly) (need
 		need -= n
 	}
 	return max(0, need), nil
+}
+
+// unpacked returns how many bytes a target unpacks to, at least.
+func (t *Target) unpacked() int64 {
+	if t.Blob.Codec == filetable.CodecNone {
+		return 0
+	}
+	return t.Blob.Size
 }
 
 // bringTargets fetches targets, and hashes the files that are put together of them meanwhile. The first

@@ -78,11 +78,12 @@ func (h *hydration) progress() []Progress {
 	return out
 }
 
-// left returns how many bytes of the targets that are missing are not there yet.
+// left returns how many bytes the targets that are missing still take. What is unpacked of one counts when
+// all of it is.
 func (h *hydration) left() (n int64) {
-	for _, p := range h.progress() {
+	for i, p := range h.progress() {
 		if p.State != StatePresent && p.State != StateComplete {
-			n += p.Total - p.Done
+			n += p.Total - p.Done + h.targets[i].unpacked()
 		}
 	}
 	return n

@@ -5,7 +5,7 @@ import "github.com/ballast-dev/ballast/store/filetable"
 // Presence returns how many bytes a table takes, and how many of these are there: in objects, or staged,
 // whoever brought them.
 func (e *Engine) Presence(t *filetable.Table) (total, done int64, err error) {
-	_, places, err := e.assemblies(t, "")
+	_, places, err := e.assemblies(t, "", nil)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -284,6 +284,12 @@ func useless(tx *bbolt.Tx) (drop []record, images int, err error) {
 			}
 			return nil
 		}),
+		each(tx, bucketWays, func(key string, w way) error {
+			if w.useless(tx, key, used) {
+				mark(bucketWays, key)
+			}
+			return nil
+		}),
 		each(tx, bucketTables, func(key string, _ Table) error {
 			if !exists(tx, bucketObjects, key) && !used[digest.Digest(key)] {
 				mark(bucketTables, key)

@@ -48,7 +48,7 @@ func fill(t *testing.T, path string, objects int) {
 	}
 	_, refErr := db.AddRef("pin/unknown", number(-1), time.Time{})
 	errs := []error{
-		db.Arrive(a), db.PutTable(number(5), table), db.PutIdentities(map[digest.Digest]digest.Digest{number(6): number(7)}),
+		db.Arrive(a), db.PutTable(number(5), table), putWay(db, number(6), number(7)),
 		db.PutImage(Image{Manifest: number(8), Refs: []string{"host/name:tag"}}),
 	}
 	_, err = db.AddRef("snapshot/1", number(5), time.Time{})
@@ -363,4 +363,9 @@ func TestSweepHoldsNobodyUp(t *testing.T) {
 	if err := db.Lose(number(0)); err != nil || chunks() != 0 {
 		t.Errorf("%d chunks of objects that are gone, %v", chunks(), err)
 	}
+}
+
+func putWay(db *DB, file, identity digest.Digest) error {
+	_, err := db.PutWays("snapshot/1", number(5), map[digest.Digest]digest.Digest{file: identity})
+	return err
 }

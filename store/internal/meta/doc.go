@@ -27,14 +27,15 @@
 //	shown
 //	  <digest>    identity
 //	ways
-//	  <digest>    identity tables
+//	  <file>      identity tables wrong
 //
 // A recipe is the digest over the JSON of a Source with parts; the value is what the file turned out
 // to be. The chunks bucket says where the bytes of a chunk are: the key is its digest, 32 bytes; the
 // value is the digest of an object and the offset in it, 32 and 8 bytes, big endian. An entry may be
-// outdated: bytes that are copied are verified. The shown bucket has the identity under which a file
-// was read before it was complete, once it is known to be the right one; the ways bucket has that under which a file can be read now, and
-// the tables that show it: there is one at a time. A reference is named
+// outdated: bytes that are copied are verified. The ways bucket has the identity under which a file of a
+// view is read before it is complete, and afterwards, the tables that show it so, and how often that was
+// wrong, which makes other identities of it; its key is a digest, with the name of the view and a space
+// before it but for the common view. The shown bucket is that of earlier versions. A reference is named
 // snapshot/<id> or pin/<reference>. Each object counts at the oldest reference that needs it, once, so
 // that the sum over snapshots is what is on the disk.
 //

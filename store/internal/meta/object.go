@@ -66,8 +66,7 @@ type Arrival struct {
 	Private   map[digest.Digest][]string           // of Objects; see Object.Private
 }
 
-// Arrive records objects, used now, and what was found out with them. They are not read early any more:
-// any way to bring them again will do.
+// Arrive records objects, used now, and what was found out with them.
 func (db *DB) Arrive(a Arrival) error {
 	used := now()
 	return db.bolt.Update(func(tx *bbolt.Tx) error {
@@ -77,9 +76,6 @@ func (db *DB) Arrive(a Arrival) error {
 				rec.Private = merge(old.Private, rec.Private)
 			}
 			if err := put(tx, bucketObjects, o.Digest, rec); err != nil {
-				return err
-			}
-			if err := tx.Bucket(bucketWays).Delete([]byte(o.Digest)); err != nil {
 				return err
 			}
 		}
@@ -147,29 +143,7 @@ func (db *DB) Contents(blob digest.Digest) ([]filetable.Member, error) {
 	return get[[]filetable.Member](db, bucketContents, blob)
 }
 
-// identity is a value of the shown bucket.
+// identity is a value of the shown bucket, which earlier versions wrote.
 type identity struct {
 	Identity digest.Digest `json:"identity"`
-}
-
-// Identity returns the identity under which a file was read before it was complete, or
-// errdefs.ErrNotFound.
-func (db *DB) Identity(file digest.Digest) (digest.Digest, error) {
-	i, err := get[identity](db, bucketShown, file)
-	return i.Identity, err
-}
-
-// PutIdentities remembers under which identities files were read, file → identity.
-func (db *DB) PutIdentities(of map[digest.Digest]digest.Digest) error {
-	if len(of) == 0 {
-		return nil
-	}
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
-		for file, id := range of {
-			if err := put(tx, bucketShown, file, identity{id}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }

@@ -60,7 +60,7 @@ func TestSchema(t *testing.T) {
 		"objects":   Object{Private: []string{"h/r"}},
 		"contents":  member,
 		"assembled": assembled{},
-		"ways":      way{},
+		"ways":      way{Wrong: 1},
 		"shown":     identity{},
 		"tables":    Table{Partly: true, Broken: true},
 		"images":    Image{PrivateNames: []string{"h/r"}},

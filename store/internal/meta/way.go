@@ -3,6 +3,8 @@ package meta
 import (
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -12,73 +14,89 @@ import (
 // way is a value of the ways bucket.
 type way struct {
 	Identity digest.Digest   `json:"identity"`
-	Tables   []digest.Digest `json:"tables"` // that show the file in this way
+	Tables   []digest.Digest `json:"tables"`          // that show the file in this way
+	Wrong    int             `json:"wrong,omitempty"` // how often what was read turned out to be wrong
 }
 
-// PutWays records in which ways (identities) files are read for a table before they are complete. It
-// returns errdefs.ErrFailedPrecondition if another table shows one in another way.
-func (db *DB) PutWays(table digest.Digest, ways map[digest.Digest]digest.Digest) error {
+// shown returns the identity of what is read now: what was wrong had others.
+func (w way) shown() digest.Digest {
+	if w.Wrong == 0 {
+		return w.Identity
+	}
+	return digest.FromString(fmt.Sprintf("%s %d", w.Identity, w.Wrong))
+}
+
+// wayKey returns the key of a file in a view. That of the common one is the digest alone.
+func wayKey(view string, file digest.Digest) string {
+	return strings.TrimPrefix(view+" "+file.String(), " ")
+}
+
+// useless says whether nothing shows the file of a key in this way any more: the reference of the view is
+// gone, or in the common view all tables are.
+func (w way) useless(tx *bbolt.Tx, key string, used map[digest.Digest]bool) bool {
+	if i := strings.LastIndexByte(key, ' '); i >= 0 {
+		return !exists(tx, bucketRefs, key[:i])
+	}
+	return !slices.ContainsFunc(w.Tables, func(t digest.Digest) bool { return used[t] })
+}
+
+// PutWays records in which ways (identities) files are read for a table in a view before they are
+// complete, and returns the identities of what is read now. It returns errdefs.ErrFailedPrecondition if
+// another table that is referred to shows one in another way there.
+func (db *DB) PutWays(view string, table digest.Digest, ways map[digest.Digest]digest.Digest) (shown map[digest.Digest]digest.Digest, err error) {
+	shown = map[digest.Digest]digest.Digest{}
 	if len(ways) == 0 {
-		return nil
+		return shown, nil
 	}
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
-		for file, identity := range ways {
-			w, err := load[way](tx, bucketWays, file)
-			if err != nil && !errdefs.IsNotFound(err) {
-				return err
-			}
-			others := slices.DeleteFunc(w.Tables, func(t digest.Digest) bool { return t == table })
-			if len(others) > 0 && w.Identity != identity {
-				return fmt.Errorf("file %s is read in another way for another table: %w", file, errdefs.ErrFailedPrecondition)
-			}
-			if err := put(tx, bucketWays, file, way{Identity: identity, Tables: append(others, table)}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// DropWays forgets what PutWays recorded for tables.
-func (db *DB) DropWays(tables []digest.Digest) error {
-	return db.changeWays(func(t digest.Digest) bool { return slices.Contains(tables, t) })
-}
-
-// PruneWays forgets what PutWays recorded for tables that nothing refers to.
-func (db *DB) PruneWays() error {
-	refs, err := db.Refs("")
-	if err != nil {
-		return err
-	}
-	return db.changeWays(func(t digest.Digest) bool {
-		return !slices.ContainsFunc(refs, func(r Ref) bool { return r.Table == t })
-	})
-}
-
-func (db *DB) changeWays(drop func(table digest.Digest) bool) error {
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
-		changed := map[digest.Digest]way{}
-		err := each(tx, bucketWays, func(file digest.Digest, w way) error {
-			n := len(w.Tables)
-			w.Tables = slices.DeleteFunc(w.Tables, drop)
-			if len(w.Tables) < n {
-				changed[file] = w
-			}
-			return nil
-		})
+	return shown, db.bolt.Update(func(tx *bbolt.Tx) error {
+		used, err := referred(tx, time.Now())
 		if err != nil {
 			return err
 		}
-		for file, w := range changed {
-			if len(w.Tables) == 0 {
-				err = tx.Bucket(bucketWays).Delete([]byte(file))
-			} else {
-				err = put(tx, bucketWays, file, w)
+		for file, identity := range ways {
+			w, err := load[way](tx, bucketWays, wayKey(view, file))
+			if err != nil && !errdefs.IsNotFound(err) {
+				return err
 			}
-			if err != nil {
+			others := slices.DeleteFunc(w.Tables, func(t digest.Digest) bool { return t == table || !used[t] })
+			if len(others) > 0 && w.Identity != identity {
+				return fmt.Errorf("file %s is read in another way for another table: %w", file, errdefs.ErrFailedPrecondition)
+			}
+			w.Identity, w.Tables = identity, append(others, table)
+			shown[file] = w.shown()
+			if err := put(tx, bucketWays, wayKey(view, file), w); err != nil {
 				return err
 			}
 		}
 		return nil
+	})
+}
+
+// WasWrong records that what was read of a file in a view was wrong, and returns the identity of what is
+// read from now on. It returns errdefs.ErrNotFound for a file without a way.
+func (db *DB) WasWrong(view string, file digest.Digest) (shown digest.Digest, err error) {
+	return shown, db.bolt.Update(func(tx *bbolt.Tx) error {
+		w, err := load[way](tx, bucketWays, wayKey(view, file))
+		if err != nil {
+			return err
+		}
+		w.Wrong++
+		shown = w.shown()
+		return put(tx, bucketWays, wayKey(view, file), w)
+	})
+}
+
+// Identity returns the identity under which a file is read in a view, or was before it was complete, or
+// errdefs.ErrNotFound.
+func (db *DB) Identity(view string, file digest.Digest) (shown digest.Digest, err error) {
+	return shown, db.bolt.View(func(tx *bbolt.Tx) error {
+		w, err := load[way](tx, bucketWays, wayKey(view, file))
+		shown = w.shown()
+		if view == "" && errdefs.IsNotFound(err) {
+			var i identity
+			i, err = load[identity](tx, bucketShown, file)
+			shown = i.Identity
+		}
+		return err
 	})
 }

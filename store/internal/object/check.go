@@ -101,5 +101,5 @@ func (s *Objects) missing(d digest.Digest) error {
 		return nil // it was collected
 	}
 	s.o.Log.Error("object is recorded, but its file is gone", "digest", d)
-	return s.o.DB.Lose(d)
+	return errors.Join(s.withhold(d), s.o.DB.Lose(d))
 }

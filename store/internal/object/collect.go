@@ -65,6 +65,10 @@ func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) 
 		c.Objects++
 	}
 	if !o.DryRun {
+		// First: what has a name in a view takes its room still.
+		if err := s.sweepViews(); err != nil {
+			return c, err
+		}
 		if err := s.remove(gone); err != nil {
 			return c, err
 		}
@@ -98,6 +102,7 @@ func (s *Objects) Usage(root Root) (meta.Usage, error) { return s.o.DB.Usage(s.r
 
 // remove removes files of objects that are not recorded. A crash leaves some, which are doubted then.
 func (s *Objects) remove(gone []meta.Sized) error {
+	var digests []digest.Digest
 	for _, g := range gone {
 		if err := s.o.Root.Remove(Path(g.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -105,8 +110,9 @@ func (s *Objects) remove(gone []meta.Sized) error {
 		s.mu.Lock()
 		delete(s.doubted, g.Digest)
 		s.mu.Unlock()
+		digests = append(digests, g.Digest)
 	}
-	return nil
+	return s.withhold(digests...)
 }
 
 // collectDamaged removes files that were set aside and that nothing needs, or all.

@@ -57,7 +57,7 @@ func (s *Objects) adopt() error {
 			lost, s.again = append(lost, o.Digest), append(s.again, o.Digest)
 		}
 	}
-	if err := s.o.DB.Lose(lost...); err != nil {
+	if err := errors.Join(s.withhold(lost...), s.o.DB.Lose(lost...)); err != nil {
 		return err
 	}
 	aside, err := s.Damaged()
@@ -203,7 +203,9 @@ func (s *Objects) record(d digest.Digest, f *os.File, size int64) error {
 	if _, err := s.o.DB.Object(d); !errdefs.IsNotFound(err) {
 		return err
 	}
-	return s.o.DB.Arrive(meta.Arrival{Objects: []meta.Sized{{Digest: d, Size: size}}})
+	return s.o.DB.Arrive(meta.Arrival{
+		Objects: []meta.Sized{{Digest: d, Size: size}}, Private: map[digest.Digest][]string{d: privateOf(f)},
+	})
 }
 
 // isObject says whether f is the file in the place of an object.
@@ -286,7 +288,7 @@ func (s *Objects) setAside(d digest.Digest) error {
 	if err != nil {
 		return fmt.Errorf("set object %s aside: %w", d, err)
 	}
-	return errors.Join(s.syncDir(filepath.Dir(Path(d))), s.syncDir(DamagedDir))
+	return errors.Join(s.withhold(d), s.syncDir(filepath.Dir(Path(d))), s.syncDir(DamagedDir))
 }
 
 // Damaged returns the files that were set aside, by digest.
@@ -333,7 +335,7 @@ func (s *Objects) restore(ctx context.Context, d digest.Digest) error {
 	if err != nil {
 		return err
 	}
-	err = s.Publish([]File{{From: damagedPath(d), Digest: d, Size: info.Size()}}, meta.Arrival{})
+	err = s.Publish([]File{{From: damagedPath(d), Digest: d, Size: info.Size(), Private: privateOf(f)}}, meta.Arrival{})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

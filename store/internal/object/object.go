@@ -77,7 +77,7 @@ type Objects struct {
 func Open(o Options) (*Objects, error) {
 	for name, mode := range map[string]os.FileMode{
 		// Containers reach objects through overlayfs with the credentials of the mounter.
-		filepath.Join(Dir, digest.SHA256.String()): 0o755, DamagedDir: 0o700, o.Temp: 0o700,
+		filepath.Join(Dir, digest.SHA256.String()): 0o755, DamagedDir: 0o700, o.Temp: 0o700, ViewsDir: 0o755,
 	} {
 		if err := o.Root.MkdirAll(name, mode); err != nil {
 			return nil, err
@@ -125,12 +125,18 @@ func (s *Objects) Open(d digest.Digest) (*os.File, error) {
 // Has says whether an object is recorded and its file has the recorded size. What is doubted is none
 // (Prove).
 func (s *Objects) Has(d digest.Digest) bool {
+	_, ok := s.Record(d)
+	return ok
+}
+
+// Record is Has, and returns what is recorded.
+func (s *Objects) Record(d digest.Digest) (rec meta.Object, ok bool) {
 	rec, err := s.o.DB.Object(d)
 	if err != nil {
-		return false
+		return rec, false
 	}
 	info, err := s.o.Root.Lstat(Path(d))
-	return err == nil && info.Mode().IsRegular() && info.Size() == rec.Size
+	return rec, err == nil && info.Mode().IsRegular() && info.Size() == rec.Size
 }
 
 // Size returns the size of an object in bytes, or errdefs.ErrNotFound.
@@ -240,9 +246,6 @@ type File struct {
 	Digest digest.Digest
 	Size   int64
 
-	// Identity is under which it was read before; empty if it was not.
-	Identity digest.Digest
-
 	// Private are the names of the sources that may have it; none: anybody may.
 	Private []string
 
@@ -252,20 +255,10 @@ type File struct {
 
 // Publish renames files to their places, makes the directories durable and records the
 // objects, all in this order: a crash leaves a file that has to be hashed again, or nothing. found is
-// recorded with them. Identities come before all: a file must not change its identity because the
-// process dies.
+// recorded with them.
 func (s *Objects) Publish(files []File, found meta.Arrival) error {
 	s.collecting.RLock()
 	defer s.collecting.RUnlock()
-	identities := map[digest.Digest]digest.Digest{}
-	for _, f := range files {
-		if f.Identity != "" {
-			identities[f.Digest] = f.Identity
-		}
-	}
-	if err := s.o.DB.PutIdentities(identities); err != nil {
-		return err
-	}
 	dirs := map[string]bool{}
 	found.Chunks = map[digest.Digest][]filetable.Chunk{}
 	found.Private = map[digest.Digest][]string{}
@@ -282,6 +275,9 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 				return err
 			}
 			dirs[dir] = true
+		}
+		if err := s.markPrivate(f.From, f.Private); err != nil {
+			return err
 		}
 		if err := s.o.Root.Rename(f.From, to); err != nil {
 			return err

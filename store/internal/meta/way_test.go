@@ -1,0 +1,87 @@
+package meta
+
+import (
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+)
+
+// TestWays: a view has its own way of a file; tables of the common one share a way as long as they are
+// referred to. Identities that earlier versions recorded count there, and nowhere else.
+func TestWays(t *testing.T) {
+	db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	file, one, two := number(1), number(2), number(3)
+	for name, table := range map[string]digest.Digest{"snapshot/1": number(11), "snapshot/2": number(12)} {
+		if _, err := db.AddRef(name, table, time.Time{}); !errdefs.IsNotFound(err) { // the table is not known
+			t.Fatal(err)
+		}
+	}
+	shows := func(view string, want digest.Digest) {
+		t.Helper()
+		if got, err := db.Identity(view, file); got != want || errdefs.IsNotFound(err) != (want == "") {
+			t.Errorf("view %q: %s, %v, want %s", view, got, err, want)
+		}
+	}
+	put := func(view string, table, identity digest.Digest) error {
+		_, err := db.PutWays(view, table, map[digest.Digest]digest.Digest{file: identity})
+		return err
+	}
+	err = db.bolt.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketShown).Put([]byte(file), shown(file, two)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	shows("", two)
+	shows("snapshot/1", "")
+	if err := put("", number(11), one); err != nil {
+		t.Fatal(err)
+	}
+	shows("", one)
+	for _, view := range []string{"snapshot/1", "snapshot/2"} {
+		if err := put(view, number(12), two); err != nil {
+			t.Error(err)
+		}
+		shows(view, two)
+	}
+	if err := put("", number(12), two); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("another way in the common view: %v", err)
+	}
+	if err := db.RemoveRef("snapshot/1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := put("", number(12), two); err != nil {
+		t.Errorf("when nothing refers to the first table: %v", err)
+	}
+
+	// What was wrong has another identity each time, whatever way is recorded between.
+	seen := map[digest.Digest]bool{two: true}
+	for range 3 {
+		id, err := db.WasWrong("snapshot/2", file)
+		if err != nil || seen[id] {
+			t.Errorf("identity %s again: %v", id, err)
+		}
+		seen[id] = true
+		for _, way := range []digest.Digest{one, two} {
+			if err := put("snapshot/2", number(12), way); err != nil {
+				t.Error(err)
+			}
+		}
+		shows("snapshot/2", id)
+	}
+	if _, err := db.WasWrong("snapshot/3", file); !errdefs.IsNotFound(err) {
+		t.Errorf("a file without a way: %v", err)
+	}
+}
+
+// shown is a value of the shown bucket.
+func shown(file, id digest.Digest) []byte {
+	return seal(bucketShown, []byte(file), []byte(`{"identity":"`+id.String()+`"}`))
+}

@@ -1,0 +1,102 @@
+package object
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// ViewsDir has a directory for each view, below that of a store. Its files are second names of objects.
+const ViewsDir = "views"
+
+// ViewPath returns the path of an object in a view, below the root of its store.
+func ViewPath(view string, d digest.Digest) string { return filepath.Join(ViewsDir, view, Name(d)) }
+
+// MakeView makes the directory of a view, if there is none.
+func (s *Objects) MakeView(view string) error {
+	return s.o.Root.MkdirAll(filepath.Join(ViewsDir, view), 0o755)
+}
+
+// Granted says whether an object is in a view.
+func (s *Objects) Granted(view string, d digest.Digest) bool {
+	there, err := s.o.Root.Lstat(ViewPath(view, d))
+	if err != nil {
+		return false
+	}
+	object, err := s.o.Root.Lstat(Path(d))
+	return err == nil && os.SameFile(there, object)
+}
+
+// Grant puts an object into a view. It is not durable: who mounts a view grants first. It returns an error
+// that is fs.ErrNotExist if there is no such object.
+func (s *Objects) Grant(view string, d digest.Digest) error {
+	if s.Granted(view, d) {
+		return nil
+	}
+	s.collecting.RLock() // what is found to be wrong now leaves all views
+	defer s.collecting.RUnlock()
+	to := ViewPath(view, d)
+	if err := s.o.Root.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	name := s.temp()
+	if err := s.o.Root.Link(Path(d), name); err != nil {
+		return err
+	}
+	err := s.o.Root.Rename(name, to)
+	// A rename to another name of the same file does nothing.
+	if rerr := s.o.Root.Remove(name); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+		err = errors.Join(err, rerr)
+	}
+	return err
+}
+
+// withhold takes files that are no objects any more out of all views.
+func (s *Objects) withhold(files ...digest.Digest) error {
+	views, err := s.views()
+	for _, view := range views {
+		for _, d := range files {
+			if rerr := s.o.Root.Remove(ViewPath(view, d)); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+				err = errors.Join(err, rerr)
+			}
+		}
+	}
+	return err
+}
+
+// views returns the names of the views: they are those of references, such as "snapshot/1".
+func (s *Objects) views() (names []string, err error) {
+	paths, err := fs.Glob(s.o.Root.FS(), filepath.Join(ViewsDir, "*", "*"))
+	for _, p := range paths {
+		name, _ := filepath.Rel(ViewsDir, p)
+		names = append(names, name)
+	}
+	return names, err
+}
+
+// sweepViews removes the views that have no reference.
+func (s *Objects) sweepViews() error {
+	views, err := s.views()
+	if err != nil || len(views) == 0 {
+		return err
+	}
+	refs, err := s.o.DB.Refs("")
+	if err != nil {
+		return err
+	}
+	referred := map[string]bool{}
+	for _, r := range refs {
+		referred[r.Name] = true
+	}
+	for _, view := range views {
+		if !referred[view] {
+			if err := s.o.Root.RemoveAll(filepath.Join(ViewsDir, view)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestArrivalProvesNothing: a stranger waits for a private file from a registry that hangs when its owner
+// pulls it. The stranger's pull goes on to wait.
+func TestArrivalProvesNothing(t *testing.T) {
+	p := storetest.Random(30, 9<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	thief := storetest.NewBuilder("thief").Raw("w", p, 0o644).Put(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	theft := later(func() error {
+		return s.Hydrate(ctx, thief, store.HydrateOptions{Sources: evil(hung(p)), Background: true})
+	})
+	for waiting(s, thief) {
+		time.Sleep(time.Millisecond)
+	}
+	own := storetest.NewBuilder("owner").Raw("w", p, 0o644).Put(t, s)
+	hold(t, s, own)
+	if err := s.Hydrate(t.Context(), own, store.HydrateOptions{Sources: good(private{storetest.NewFetcher(p)})}); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := ends(t, "theft", theft); !errors.Is(err, context.Canceled) {
+		t.Errorf("the stranger's pull: %v", err)
+	}
+}
+
+// TestPartsProveNothing: a table that says that a private file is put together of bytes of its own does not
+// get it for that.
+func TestPartsProveNothing(t *testing.T) {
+	parts := fragments(2, 1<<20)
+	for _, digested := range []bool{true, false} {
+		t.Run(fmt.Sprintf("digest in the table %t", digested), func(t *testing.T) {
+			s := storetest.Open(t, t.TempDir(), store.Options{})
+			hydrate := func(name string, sources []transfer.Source) error {
+				b := storetest.NewBuilder(name)
+				want := merged(b, "w", "header", parts)
+				if digested {
+					b.Table().Files[0].Digest = digest.FromString(want)
+				}
+				table := b.Put(t, s)
+				return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: sources})
+			}
+			if err := hydrate("owner", good(private{storetest.NewFetcher(parts...)})); err != nil {
+				t.Fatal(err)
+			}
+			if err := hydrate("thief", evil(storetest.NewFetcher())); err == nil {
+				t.Error("who has nothing got it")
+			}
+			if err := hydrate("friend", storetest.FromRepository("mirror.example/x", storetest.NewFetcher(parts...))); err != nil {
+				t.Errorf("who has it too: %v", err)
+			}
+		})
+	}
+}
+
+// TestPrivateWithoutDatabase: what came with credentials is still private when the database is lost, and when a
+// file that was set aside is found to be right. Its owner need not fetch it again.
+func TestPrivateWithoutDatabase(t *testing.T) {
+	for name, lose := range map[string]func(t *testing.T, dir string, d digest.Digest){
+		"lost": func(t *testing.T, dir string, _ digest.Digest) {
+			if err := os.Remove(filepath.Join(dir, "store.db")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"set aside": func(t *testing.T, dir string, d digest.Digest) {
+			if err := os.Rename(filepath.Join(dir, "objects", store.ObjectName(d)), filepath.Join(dir, "damaged", d.Encoded())); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, dir := storetest.Random(31, 2<<20), t.TempDir()
+			s, err := store.Open(dir, store.Options{Reserve: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { s.Close() }()
+			hydrate := func(name string, sources []transfer.Source) error {
+				table := storetest.NewBuilder(name).Raw("w", p, 0o644).Put(t, s)
+				return s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: sources})
+			}
+			if err := hydrate("owner", good(private{storetest.NewFetcher(p)})); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			lose(t, dir, digest.FromBytes(p))
+			if s, err = store.Open(dir, store.Options{Reserve: 1}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Check(t.Context(), "", nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.OpenObject(digest.FromBytes(p)); err != nil {
+				t.Fatal(err)
+			}
+			if err := hydrate("thief", evil(storetest.NewFetcher())); err == nil {
+				t.Error("who has nothing got it")
+			}
+			if err := hydrate("owner", good(storetest.NewFetcher())); err != nil {
+				t.Errorf("the owner: %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,339 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/chunkfile"
+	"github.com/ballast-dev/ballast/store/internal/hydrate"
+	"github.com/ballast-dev/ballast/store/internal/object"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// A View is what may be read for one reference, by digest. The common view, without a name, has all
+// objects: it is for tables that were complete once, so that who shows them could have all of them.
+type View struct {
+	s    *Store
+	name string
+}
+
+// View returns the view of a reference, or with an empty name the common one.
+func (s *Store) View(name string) View { return View{s, name} }
+
+// Dir returns the directory that is a data-only lower layer: what is complete, and may be read, has the
+// path ObjectName below it.
+func (v View) Dir() string {
+	if v.name == "" {
+		return v.s.ObjectsDir()
+	}
+	return filepath.Join(v.s.dir, object.ViewsDir, v.name)
+}
+
+// has says whether an object is in the view.
+func (v View) has(d digest.Digest) bool {
+	return v.name == "" && v.s.has(d) || v.name != "" && v.s.objects.Granted(v.name, d)
+}
+
+// OpenObject opens a complete, verified object for reading. It returns errdefs.ErrNotFound if there is
+// none in the view.
+func (v View) OpenObject(d digest.Digest) (*os.File, error) {
+	if v.name != "" && !v.has(d) {
+		return nil, fmt.Errorf("object %s in view %s: %w", d, v.name, errdefs.ErrNotFound)
+	}
+	return v.s.OpenObject(d)
+}
+
+// Size returns the size in bytes of a file that can be read, complete or not. It returns
+// errdefs.ErrNotFound for one that can not.
+func (v View) Size(d digest.Digest) (int64, error) {
+	if x := v.s.exposure(exposureKey{v.name, d}); x != nil {
+		return x.size, nil
+	}
+	if v.name != "" && !v.has(d) {
+		return 0, fmt.Errorf("file %s in view %s: %w", d, v.name, errdefs.ErrNotFound)
+	}
+	return v.s.objects.Size(d)
+}
+
+// LazyFile returns the size in bytes of a file that can be read, complete or not, and its identity,
+// which follows from d, the view and the way in which the file is brought: a table can lie about the digest
+// of a file, and be gone before that is found out. What is read of one identity is never another's. A file
+// keeps its identity when it becomes complete, if all that was read was right. It returns
+// errdefs.ErrNotFound for a file that can not be read.
+func (v View) LazyFile(d digest.Digest) (size int64, identity digest.Digest, err error) {
+	if x := v.s.exposure(exposureKey{v.name, d}); x != nil {
+		size, identity = x.size, x.shown()
+	} else {
+		if size, err = v.Size(d); err != nil {
+			return 0, "", err
+		}
+		identity, err = v.s.db.Identity(v.name, d)
+		if errdefs.IsNotFound(err) {
+			identity = d
+		} else if err != nil {
+			return 0, "", err
+		}
+	}
+	if v.name != "" {
+		identity = digest.FromString(v.name + " " + identity.String())
+	}
+	return size, identity, nil
+}
+
+// Present puts into the view of a reference what is complete of its table, and may be had from its
+// sources. It returns errdefs.ErrNotFound if reference or table are not known; there is a directory then
+// all the same.
+func (s *Store) Present(ctx context.Context, view string) error {
+	if err := s.objects.MakeView(view); err != nil {
+		return err
+	}
+	ref, err := s.db.Ref(view)
+	if err != nil {
+		return err
+	}
+	t, err := s.Table(ctx, ref.Table)
+	if err != nil {
+		return err
+	}
+	var sources []transfer.Source
+	for _, name := range ref.Sources {
+		sources = append(sources, transfer.Source{Name: name})
+	}
+	return s.grantTable(view, t, sources)
+}
+
+// grantTable puts into a view what is complete of a table and may be had from sources.
+func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.Source) error {
+	if err := s.objects.MakeView(view); err != nil {
+		return err
+	}
+	files, err := s.resolve(t)
+	if err != nil && !errdefs.IsUnavailable(err) {
+		return err
+	}
+	names := namesOf(sources)
+	var layouts map[digest.Digest]*chunkfile.Layout
+	for _, f := range files {
+		if f.Type != filetable.TypeReg || f.Size == 0 || f.Digest == "" || s.objects.Granted(view, f.Digest) ||
+			s.exposure(exposureKey{view, f.Digest}) != nil { // it ends by itself
+			continue
+		}
+		own := f.Source != nil && len(f.Source.Inline) > 0
+		if !s.has(f.Digest) || !own && !s.mayHave(f.Digest, names) {
+			continue
+		}
+		if layouts == nil {
+			layouts = layoutsOf(t, sources)
+		}
+		if err := s.grantRead(view, f.Digest, layouts[f.Digest]); err != nil {
+			return fmt.Errorf("file %q: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+// grantRead puts an object into a view where it may have been read in a layout before: a process died between,
+// or the object was lost since.
+func (s *Store) grantRead(view string, d digest.Digest, l *chunkfile.Layout) error {
+	identity, err := s.db.Identity(view, d)
+	switch {
+	case errdefs.IsNotFound(err) || err == nil && identity == d: // nothing else was ever seen
+	case err != nil:
+		return err
+	case l == nil || identity != identityOf(d, l) || s.vouch(d, l) != nil:
+		if _, err := s.db.WasWrong(view, d); err != nil {
+			return err
+		}
+	}
+	return s.objects.Grant(view, d)
+}
+
+// layoutsOf returns how the files of a table come from sources that can be read chunk by chunk.
+func layoutsOf(t *filetable.Table, sources []transfer.Source) map[digest.Digest]*chunkfile.Layout {
+	layouts := map[digest.Digest]*chunkfile.Layout{}
+	for _, target := range hydrate.Plan(t, transfer.GroupKey(sources)) {
+		for _, f := range target.Files {
+			layouts[f.File.Digest] = f.Layout
+		}
+	}
+	return layouts
+}
+
+func (s *Store) exposure(key exposureKey) *exposure {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.exposures[key]
+}
+
+// Early says what a view shows of a table that is not complete.
+type Early struct {
+	Whole      bool // files that can be read only when all of them is there
+	Unverified bool // files that can be read before any digest has matched (ExposeOptions.Unverified)
+}
+
+// Early returns the views that show files of a table that are not complete.
+func (s *Store) Early(table digest.Digest) map[string]Early {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all map[string]Early
+	for key, x := range s.exposures {
+		if _, ok := x.tables[table]; !ok {
+			continue
+		}
+		if all == nil {
+			all = map[string]Early{}
+		}
+		e := all[key.view]
+		e.Whole = e.Whole || x.file == nil
+		e.Unverified = e.Unverified || x.file != nil && x.file.Layout.Unverified
+		all[key.view] = e
+	}
+	return all
+}
+
+// AwaitSmall waits until the files that a view shows of a table are complete that can not be read before.
+// Hydrate must be running.
+func (s *Store) AwaitSmall(ctx context.Context, view string, table digest.Digest) error {
+	var whole []*exposure
+	s.mu.Lock()
+	for key, x := range s.exposures {
+		if _, ok := x.tables[table]; ok && key.view == view && x.file == nil {
+			whole = append(whole, x)
+		}
+	}
+	s.mu.Unlock()
+	for _, x := range whole {
+		if err := s.await(ctx, x); err != nil {
+			return fmt.Errorf("file %q: %w", x.path, err)
+		}
+	}
+	return nil
+}
+
+// tell says to the readers of a table from a group of sources how an attempt to bring it goes: err is nil
+// when one begins.
+func (s *Store) tell(table digest.Digest, group string, err error) {
+	var told []*exposure
+	s.mu.Lock()
+	for _, x := range s.exposures {
+		if g, ok := x.tables[table]; ok && g == group {
+			told = append(told, x)
+		}
+	}
+	s.mu.Unlock()
+	for _, x := range told {
+		x.settle(err)
+	}
+}
+
+// ReadAt reads bytes of a file, complete or not, as io.ReaderAt does. It waits until the bytes
+// are there and verified: until their chunk is, or the whole file if it has no chunks.
+//
+// It returns errdefs.ErrNotFound for a file that is neither complete nor exposed, a *verify.Error
+// if no source has the right bytes, and the error of the sources if none of them can be reached.
+func (v View) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
+	s := v.s
+	if x := s.exposure(exposureKey{v.name, d}); x != nil {
+		n, err := s.readEarly(ctx, x, b, off)
+		// What was on its way when the object came from elsewhere has failed.
+		if err == nil || err == io.EOF || !x.complete() {
+			if err != nil && err != io.EOF && ctx.Err() == nil {
+				s.failed.Add(1)
+				err = fmt.Errorf("file %q (%s): %w", x.path, d, err)
+			}
+			return n, err
+		}
+	}
+	f, err := v.OpenObject(d)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	return f.ReadAt(b, off)
+}
+
+func (s *Store) readEarly(ctx context.Context, x *exposure, b []byte, off int64) (int, error) {
+	if off < 0 || off >= x.size {
+		return 0, io.EOF
+	}
+	if x.file == nil {
+		return 0, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
+	}
+	n, err := x.file.ReadAt(ctx, b, off)
+	if errors.Is(err, transfer.ErrNoRanges) || errors.Is(err, chunkfile.ErrMoved) {
+		return 0, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
+	}
+	return n, err
+}
+
+// complete says whether the file is an object.
+func (x *exposure) complete() bool {
+	select {
+	case <-x.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// await returns nil when a file is an object, or why it does not become one for now. What brings it
+// is told that somebody waits.
+func (s *Store) await(ctx context.Context, x *exposure) error {
+	for {
+		x.mu.Lock()
+		failed, waiting := x.failed, x.waiting
+		x.mu.Unlock()
+		switch {
+		case x.complete():
+			return nil
+		case failed != nil:
+			return failed
+		}
+		began := s.engine.Began()
+		s.promote(x)
+		select {
+		case <-x.done:
+		case <-waiting:
+		case <-began:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// promote makes urgent what brings a file that somebody waits for.
+func (s *Store) promote(x *exposure) {
+	s.mu.Lock()
+	var tables []digest.Digest
+	for t := range x.tables {
+		tables = append(tables, t)
+	}
+	s.mu.Unlock()
+	for _, t := range tables {
+		s.engine.Await(t, x.digest)
+	}
+}
+
+// shown returns the identity under which the file is read.
+func (x *exposure) shown() digest.Digest { return x.identity.Load().(digest.Digest) }
+
+// settle says how an attempt to bring the file went: err is nil when one begins.
+func (x *exposure) settle(err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case err == nil && x.failed != nil:
+		x.failed, x.waiting = nil, make(chan struct{})
+	case err != nil && x.failed == nil:
+		x.failed = err
+		close(x.waiting)
+	}
+}

@@ -1,0 +1,317 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// viewed exposes a table in a view of its own, as a pull from sources does.
+func viewed(t *testing.T, s *store.Store, view string, b *storetest.Builder, o store.ExposeOptions) (store.View, digest.Digest) {
+	t.Helper()
+	table := b.Put(t, s)
+	var names []string
+	for _, src := range o.Sources {
+		names = append(names, src.Name)
+	}
+	err := errors.Join(s.AddRef(t.Context(), view, table, time.Time{}), s.SetRefSources(t.Context(), view, names))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.View = view
+	if err := s.Expose(t.Context(), table, o); err != nil {
+		t.Fatal(err)
+	}
+	return s.View(view), table
+}
+
+// inView returns the file of an object in a view, or nil.
+func inView(t *testing.T, v store.View, d digest.Digest) fs.FileInfo {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(v.Dir(), store.ObjectName(d)))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// withheld fails if a view has an object, or lets it be read.
+func withheld(t *testing.T, when string, s *store.Store, v store.View, d digest.Digest) {
+	t.Helper()
+	if inView(t, v, d) != nil {
+		t.Errorf("%s: the file is in the view", when)
+	}
+	if f, err := v.OpenObject(d); !errdefs.IsNotFound(err) {
+		t.Errorf("%s: opened: %v, %v", when, f, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if n, err := v.ReadAt(ctx, d, make([]byte, 10), 0); err == nil {
+		t.Errorf("%s: %d bytes were read", when, n)
+	}
+}
+
+// TestMountedBeforeItIsThere: a stranger names a private file, and shows his model before the file is on the
+// node. When its owner pulls it, the stranger's view does not have it, whatever happens; the owner
+// reads early in a way of his own, and has it.
+func TestMountedBeforeItIsThere(t *testing.T) {
+	p, dir := storetest.Random(40, 9<<20), t.TempDir()
+	d := digest.FromBytes(p)
+	open := func() *store.Store {
+		s, err := store.Open(dir, store.Options{Reserve: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open()
+	defer func() { s.Close() }()
+	thief := storetest.NewBuilder("thief").RawChunks("x", p, 0o644, 1<<20)
+	stolen, theft := viewed(t, s, "snapshot/1", thief, store.ExposeOptions{Sources: evil(hung(p))})
+	withheld(t, "before", s, stolen, d)
+
+	f := storetest.NewFetcher(p)
+	owner := good(private{f})
+	own, table := viewed(t, s, "snapshot/2", storetest.NewBuilder("owner").RawChunks("w", p, 0o644, filetable.MaxChunk), store.ExposeOptions{Sources: owner})
+	got := make([]byte, 1000)
+	if n, err := own.ReadAt(t.Context(), d, got, 5<<20); n != len(got) || err != nil || !bytes.Equal(got, p[5<<20:][:n]) {
+		t.Errorf("the owner reads early: %d bytes, %v; or they are wrong", n, err)
+	}
+	_, before, err := own.LazyFile(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: owner}); err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string) {
+		withheld(t, when, s, stolen, d)
+		object, err := os.Stat(filepath.Join(s.ObjectsDir(), store.ObjectName(d)))
+		if err != nil || !os.SameFile(object, inView(t, own, d)) {
+			t.Errorf("%s: the owner does not have the file itself: %v", when, err)
+		}
+		if _, after, err := own.LazyFile(d); after != before || err != nil {
+			t.Errorf("%s: identity %s, was %s: %v", when, after, before, err)
+		}
+	}
+	check("complete")
+	for range 2 {
+		if err := s.Present(t.Context(), "snapshot/1"); err != nil {
+			t.Fatal(err)
+		}
+		check("shown again")
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = open()
+		stolen, own = s.View("snapshot/1"), s.View("snapshot/2")
+		check("after a restart")
+		if err := s.Expose(t.Context(), theft, store.ExposeOptions{View: "snapshot/1", Sources: evil(hung(p))}); err != nil {
+			t.Fatal(err)
+		}
+		check("exposed again")
+	}
+	// Who has it is believed.
+	if err := s.Hydrate(t.Context(), theft, store.HydrateOptions{Sources: evil(storetest.NewFetcher(p))}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(stuck); inView(t, stolen, d) == nil && time.Now().Before(end); { // its chunks are compared first
+		time.Sleep(time.Millisecond)
+	}
+	if !os.SameFile(inView(t, own, d), inView(t, stolen, d)) {
+		t.Error("who has the file too does not get it")
+	}
+}
+
+// TestViewsGo: with the references that show them, objects go with all their names.
+func TestViewsGo(t *testing.T) {
+	p := storetest.Random(41, 3<<20)
+	d := digest.FromBytes(p)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	sources := good(storetest.NewFetcher(p))
+	var views []store.View
+	for _, name := range []string{"snapshot/1", "snapshot/2"} {
+		v, table := viewed(t, s, name, storetest.NewBuilder(name).RawChunks("w", p, 0o644, 1<<20), store.ExposeOptions{Sources: sources})
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: sources}); err != nil {
+			t.Fatal(err)
+		}
+		views = append(views, v)
+	}
+	if n := inView(t, views[0], d).Sys().(*syscall.Stat_t).Nlink; n != 3 {
+		t.Errorf("the object has %d names, want 3", n)
+	}
+	for i, want := range []bool{true, false} {
+		if err := s.RemoveRef(t.Context(), []string{"snapshot/1", "snapshot/2"}[i]); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if inView(t, views[i], d) != nil || (inView(t, views[1], d) != nil) != want {
+			t.Errorf("%d gone: in views %v, %v", i+1, inView(t, views[0], d), inView(t, views[1], d))
+		}
+	}
+	if _, err := os.Stat(filepath.Join(s.Dir(), "views", "snapshot", "2")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the view: %v", err)
+	}
+}
+
+// TestDamageLeavesViews: an object that is found to be damaged is in no view any more, and when it comes
+// again, in those that had it.
+func TestDamageLeavesViews(t *testing.T) {
+	p := storetest.Random(42, 3<<20)
+	d := digest.FromBytes(p)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	sources := good(private{storetest.NewFetcher(p)})
+	v, table := viewed(t, s, "snapshot/1", storetest.NewBuilder("x").RawChunks("w", p, 0o644, 1<<20), store.ExposeOptions{Sources: sources})
+	bring := func() {
+		t.Helper()
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: sources}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, before, err := v.LazyFile(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := func(when string) {
+		t.Helper()
+		if _, after, err := v.LazyFile(d); after != before || err != nil {
+			t.Errorf("%s: identity %s, was %s: %v", when, after, before, err)
+		}
+	}
+	bring()
+	same("complete")
+	path := filepath.Join(s.ObjectsDir(), store.ObjectName(d))
+	flip(t, path)
+	if bad, err := s.Check(t.Context(), table, nil); len(bad) != 1 || err != nil {
+		t.Fatalf("found %v, %v", bad, err)
+	}
+	if inView(t, v, d) != nil {
+		t.Error("a damaged file is in a view")
+	}
+	if err := s.Expose(t.Context(), table, store.ExposeOptions{View: "snapshot/1", Sources: sources}); err != nil {
+		t.Fatal(err)
+	}
+	bring()
+	if object, err := os.Stat(path); err != nil || !os.SameFile(object, inView(t, v, d)) {
+		t.Errorf("after it was brought again: %v, %v", inView(t, v, d), err)
+	}
+	same("after it was brought again")
+	// What a power cut took is put there again by who mounts.
+	if err := os.RemoveAll(v.Dir()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Present(t.Context(), "snapshot/1"); err != nil || inView(t, v, d) == nil {
+		t.Errorf("after the view was lost: %v", err)
+	}
+	same("after the view was lost")
+}
+
+// TestLieBeforeCrash: a file was read in chunks that are not those of its content, and the process died before
+// that was found out. It does not keep its identity.
+func TestLieBeforeCrash(t *testing.T) {
+	p, lie, dir := storetest.Random(44, 3<<20), storetest.Random(45, 3<<20), t.TempDir()
+	d := digest.FromBytes(p)
+	b := storetest.NewBuilder("liar").RawChunks("w", p, 0o644, 1<<20)
+	for i, c := range b.Table().Files[0].Source.Chunks {
+		b.Table().Files[0].Source.Chunks[i].Digest = digest.FromBytes(lie[c.Offset:][:c.Size])
+	}
+	f := storetest.NewFetcher()
+	f.Blobs[d] = lie
+	s, err := store.Open(dir, store.Options{Reserve: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { s.Close() }()
+	v, _ := viewed(t, s, "snapshot/1", b, store.ExposeOptions{Sources: evil(f)})
+	_, before, err := v.LazyFile(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 10)
+	if _, err := v.ReadAt(t.Context(), d, got, 0); err != nil || !bytes.Equal(got, lie[:10]) {
+		t.Fatalf("read %x, %v", got, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = store.Open(dir, store.Options{Reserve: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.PutBytes(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Present(t.Context(), "snapshot/1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, after, err := s.View("snapshot/1").LazyFile(d); after == before || err != nil {
+		t.Errorf("identity %s, was %s: %v", after, before, err)
+	}
+}
+
+// TestWrongIsRemembered: that a file without digests was read wrong is known after a restart too: it does not
+// keep its identity.
+func TestWrongIsRemembered(t *testing.T) {
+	p, dir := storetest.Random(43, 9<<20), t.TempDir()
+	d := digest.FromBytes(p)
+	s, err := store.Open(dir, store.Options{Reserve: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { s.Close() }()
+	var honest atomic.Bool
+	f := storetest.NewFetcher(p)
+	f.Mangle = func(_ int64, b []byte) {
+		if !honest.Load() {
+			clear(b)
+		}
+	}
+	b := storetest.NewBuilder("x").Raw("w", p, 0o644)
+	o := store.ExposeOptions{Sources: good(f), Unverified: true}
+	v, table := viewed(t, s, "snapshot/1", b, o)
+	_, before, err := v.LazyFile(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 1)
+	if _, err := v.ReadAt(t.Context(), d, got, 0); err != nil || got[0] == p[0] {
+		t.Fatalf("read %d, it is %d: %v", got[0], p[0], err)
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(f)}); err == nil {
+		t.Fatal("wrong bytes became an object")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = store.Open(dir, store.Options{Reserve: 1}); err != nil {
+		t.Fatal(err)
+	}
+	honest.Store(true)
+	o.View, v = "snapshot/1", s.View("snapshot/1")
+	if err := s.Expose(t.Context(), table, o); err != nil {
+		t.Fatal(err)
+	}
+	if _, after, err := v.LazyFile(d); after == before || err != nil {
+		t.Errorf("identity %s after a restart, was %s: %v", after, before, err)
+	}
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(f)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, after, err := v.LazyFile(d); after == before || err != nil {
+		t.Errorf("identity %s when it is complete, was %s: %v", after, before, err)
+	}
+}

@@ -57,6 +57,7 @@ snapshotter/lazy          : snapshotter/lazy/fdstore store/verify
 snapshotter/lazy/fdstore  :
 cmd/internal/config       :
 cmd/internal/facadetls    :
+cmd/internal/portowner    :
 cmd/internal/snippet      :
 cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote
 cmd/internal/admin        : convert convert/headers convert/image convert/losses convert/mediatype convert/remote store store/filetable store/transfer

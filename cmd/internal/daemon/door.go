@@ -196,7 +196,9 @@ func (d *door) greet(s *seat) (*tls.Conn, error) {
 	}
 	t := tls.Server(s, d.config)
 	if err := t.HandshakeContext(context.Background()); err != nil { // the deadline ends it
-		d.refused(refusedHandshake)
+		if !errors.Is(err, net.ErrClosed) { // which is counted already
+			d.refused(refusedHandshake)
+		}
 		return nil, err
 	}
 	return t, s.SetDeadline(time.Time{})

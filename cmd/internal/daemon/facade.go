@@ -119,7 +119,7 @@ func (f *facadePort) listen() (net.Listener, error) {
 
 // run serves until ctx ends. first is a listener that open has returned already, or nil.
 func (f *facadePort) run(ctx context.Context, first net.Listener) error {
-	for l := first; ctx.Err() == nil; l = nil {
+	for l := first; ; l = nil {
 		var err error
 		if l == nil {
 			l, err = f.open()
@@ -128,15 +128,15 @@ func (f *facadePort) run(ctx context.Context, first net.Listener) error {
 			err = f.serve(ctx, l)
 		}
 		if err == nil { // ctx has ended
-			break
+			return nil
 		}
 		f.note(err)
 		select {
 		case <-ctx.Done():
+			return nil
 		case <-time.After(facadeRetry):
 		}
 	}
-	return nil
 }
 
 // serve serves at l until ctx ends, which is no error.

@@ -113,6 +113,10 @@ func (d *Doctor) checkHosts(ctx context.Context, health *admin.Health, dir, regi
 	all, err := hostsconfig.ConfigureHosts(ctx, hostsconfig.HostOptions{
 		HostDir: func(string) (string, error) { return dir, nil },
 	})(name)
+	if errors.Is(err, fs.ErrPermission) {
+		d.warn(check, "run as root", "%s: %v", file, err)
+		return false
+	}
 	if err != nil {
 		d.fail(check, "ballast config hosts "+registry+" --write --force, after ballastd was started", "%s: %v", file, err)
 		return false

@@ -98,18 +98,18 @@ func (k *Keys) Verify(c *tls.ConnectionState) bool {
 	return chain[len(chain)-1].Equal(k.current.Load().ca.cert)
 }
 
-// Run renews until ctx ends.
+// Run renews, at once and then every minute, until ctx ends.
 func (k *Keys) Run(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
+		if err := k.Renew(); err != nil {
+			k.log.Error("keys of the facade can not be renewed; trying again", "wait", lookEvery, "err", err)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if err := k.Renew(); err != nil {
-				k.log.Error("keys of the facade can not be renewed; trying again", "wait", lookEvery, "err", err)
-			}
 		}
 	}
 }
@@ -154,6 +154,8 @@ func (k *Keys) renew(rotate bool) (err error) {
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: poolOf(next.ca), Time: k.now,
 		// One protocol that containerd speaks; blobs gain nothing by frames.
 		NextProtos: []string{"http/1.1"},
+		// Answers are large; small records at their beginning are for pages of browsers.
+		DynamicRecordSizingDisabled: true,
 		// Resuming would go on with what a CA has signed that is not in force any more.
 		SessionTicketsDisabled: true,
 	}

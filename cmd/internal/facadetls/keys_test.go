@@ -2,6 +2,7 @@ package facadetls
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -449,4 +451,33 @@ func BenchmarkConnection(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A daemon that runs makes what is lost within a minute.
+func TestRun(t *testing.T) {
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		k, err := Open(root, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- k.Run(ctx) }()
+		for range 2 {
+			synctest.Wait()
+			if err := os.Remove(ClientFile(root)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(lookEvery)
+		}
+		synctest.Wait()
+		if !exists(ClientFile(root)) {
+			t.Error("the certificate of containerd is not there again")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

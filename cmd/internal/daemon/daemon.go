@@ -221,8 +221,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error {
 		return serveHTTP(ctx, d.log, logged(d.log, "admin request", d.admin().Routes()), l.admin)
 	})
-	if l.metrics != nil {
-		g.Go(func() error { return serveHTTP(ctx, d.log, onlyMetrics(d.metrics.handler()), l.metrics) })
+	if a := d.config.Metrics.Listen; a != "" {
+		g.Go(func() error { return d.serveMetrics(ctx, a) })
 	}
 	d.log.Info("ready", "version", d.version.Version, "dir", d.config.Root, "address", d.config.Address,
 		"admin", d.config.AdminAddress, "facade", d.config.Facade.Listen, "show", d.snapshotter.Backend())

@@ -20,8 +20,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// facadeRetry is the pause between two attempts to listen: what keeps the port may end at any time.
-const facadeRetry = time.Second
+// portRetry is the pause between two attempts to listen: what keeps the port may end at any time.
+const portRetry = time.Second
 
 // facadeSocket is the name of the listening socket that the service manager holds: FileDescriptorName
 // of contrib/systemd/ballastd.socket.
@@ -134,7 +134,7 @@ func (f *facadePort) run(ctx context.Context, first net.Listener) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(facadeRetry):
+		case <-time.After(portRetry):
 		}
 	}
 }

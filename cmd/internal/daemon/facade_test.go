@@ -372,3 +372,39 @@ func TestSocketUnit(t *testing.T) {
 		}
 	}
 }
+
+// A signal says that something was written.
+type signal chan struct{}
+
+func (s signal) Write(p []byte) (int, error) {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
+	return len(p), nil
+}
+
+// A port that somebody else has costs what is served there, and nothing else.
+func TestMetricsPortTaken(t *testing.T) {
+	squatter, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(signal, 1)
+	d := &Daemon{metrics: newMetrics(nil, nil), log: slog.New(slog.NewTextHandler(said, nil))}
+	d.metrics.registry = prometheus.NewRegistry()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- d.serveMetrics(ctx, squatter.Addr().String()) }()
+	<-said
+	squatter.Close()
+	waitFor(t, "metrics", func() bool {
+		status, _, err := get(http.DefaultClient, "http://"+squatter.Addr().String()+"/metrics")
+		return err == nil && status == http.StatusOK
+	})
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -21,8 +21,8 @@ import (
 // cost 150 MiB.
 const (
 	// maxKnown is how many connections of clients that have shown their certificate there are. A pull
-	// of containerd has up to three for each of its layers that come from here; the kubelet pulls few
-	// images at the same time.
+	// of containerd has a few, and lets them be idle for half a minute after it; so from the half on
+	// none stays open after its request, and the others are for pulls at the same time.
 	maxKnown = 512
 
 	// maxStrangers is how many others there are, for handshakeTimeout at the most. When one more comes,
@@ -88,6 +88,9 @@ func (d *door) Accept() (net.Conn, error) {
 		return nil, d.failed
 	}
 }
+
+// crowded reports whether connections should not be kept.
+func (d *door) crowded() bool { return len(d.known) > cap(d.known)/2 }
 
 // Close ends the listener and the connections that were not let in.
 func (d *door) Close() error {

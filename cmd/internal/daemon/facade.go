@@ -150,14 +150,15 @@ func (f *facadePort) serve(ctx context.Context, l net.Listener) error {
 			"address", l.Addr())
 		return serveHTTP(ctx, f.log, g, l)
 	}
-	g.known = keys.Verify
+	d := newDoor(l, keys.Config(), refused, f.log)
+	g.known, g.crowded = keys.Verify, d.crowded
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var renewing sync.WaitGroup
 	defer renewing.Wait()
 	defer cancel()
 	renewing.Go(func() { _ = keys.Run(ctx) })
-	return serveHTTP(ctx, f.log, g, newDoor(l, keys.Config(), refused, f.log))
+	return serveHTTP(ctx, f.log, g, d)
 }
 
 // note takes down why nobody serves, and says it when it is news.

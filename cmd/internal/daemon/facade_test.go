@@ -25,6 +25,9 @@ import (
 type testPort struct {
 	*facadePort
 	stop func()
+
+	hold    chan chan struct{} // has what requests to /hold tell that they have come
+	release chan struct{}      // lets one of them end
 }
 
 func newTestPort(t *testing.T, listen string) *testPort {
@@ -32,10 +35,19 @@ func newTestPort(t *testing.T, listen string) *testPort {
 	c := config.Default()
 	c.Root, c.Facade.Listen = t.TempDir(), listen
 	m := newMetrics(nil, nil)
-	return &testPort{facadePort: &facadePort{
+	p := &testPort{facadePort: &facadePort{
 		config: c, log: slog.New(slog.DiscardHandler), up: m.facadeUp, refused: m.facadeRefused,
-		handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }),
-	}}
+	}, hold: make(chan chan struct{}, 1), release: make(chan struct{})}
+	p.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hold" {
+			held := <-p.hold
+			p.hold <- held
+			held <- struct{}{}
+			<-p.release
+		}
+		fmt.Fprint(w, "hello")
+	})
+	return p
 }
 
 // start serves at l, or tries to listen if that is nil, until the test ends.
@@ -190,49 +202,52 @@ func TestFacadeCrowd(t *testing.T) {
 	})
 }
 
-// Connections of who has the key have a limit too; one more waits until another is closed.
+// Connections of who has the key have a limit too. Idle ones do not use it up, and one request more than
+// that waits for another to end.
 func TestFacadeKnownCrowd(t *testing.T) {
 	p, address := serving(t)
 	_, keys := p.client(t)
-	var first *tls.Conn
-	ask := func(c *tls.Conn) error {
-		if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(c, "GET /v2/ HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
-			return err
-		}
-		_, err := c.Read(make([]byte, 1))
-		return err
+	transport := func() *http.Client {
+		tr := &http.Transport{TLSClientConfig: keys} // as each pull has one
+		t.Cleanup(tr.CloseIdleConnections)
+		return &http.Client{Transport: tr}
 	}
-	for i := range maxKnown {
-		c, err := tls.Dial("tcp", address, keys)
-		if err == nil {
-			err = ask(c)
+	for i := range maxKnown + 10 {
+		if status, _, err := get(transport(), "https://"+address+"/v2/"); err != nil || status != http.StatusOK {
+			t.Fatalf("pull %d: %d, %v", i, status, err)
 		}
-		if err != nil {
-			t.Fatalf("connection %d: %v", i, err)
-		}
-		if i == 0 {
-			first = c
-		}
-		defer c.Close()
 	}
-	over, err := tls.Dial("tcp", address, keys)
-	if err != nil {
-		t.Fatal(err)
+	held, done := make(chan struct{}, maxKnown), make(chan error, maxKnown)
+	const idle = maxKnown / 2
+	p.hold <- held
+	for range maxKnown - idle {
+		go func() {
+			_, _, err := get(transport(), "https://"+address+"/hold")
+			done <- err
+		}()
 	}
-	defer over.Close()
+	for range maxKnown - idle {
+		<-held
+	}
 	answered := make(chan error, 1)
-	go func() { answered <- ask(over) }()
+	go func() {
+		_, _, err := get(transport(), "https://"+address+"/v2/")
+		answered <- err
+	}()
 	select {
 	case err := <-answered:
 		t.Fatalf("one more than the limit is served: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	first.Close()
+	p.release <- struct{}{}
 	if err := <-answered; err != nil {
-		t.Errorf("after one was closed: %v", err)
+		t.Errorf("after one has ended: %v", err)
+	}
+	close(p.release)
+	for range maxKnown - idle {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	}
 }
 

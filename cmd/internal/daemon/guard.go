@@ -17,11 +17,15 @@ type guard struct {
 	next    http.Handler
 	hosts   []string                        // names that the facade goes by
 	known   func(*tls.ConnectionState) bool // nil: all are
+	crowded func() bool                     // there are too many connections to keep this one; nil: never
 	refused func(why string)
 }
 
 // ServeHTTP implements http.Handler.
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if g.crowded != nil && g.crowded() {
+		w.Header().Set("Connection", "close")
+	}
 	switch {
 	case g.known != nil && !g.known(r.TLS):
 		g.refused(refusedStale)

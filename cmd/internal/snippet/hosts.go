@@ -87,7 +87,7 @@ var registryTemplate = template.Must(template.New("registry").Parse(
 # Tags are resolved by the facade of ballastd only, so that a model always arrives converted.
 # While ballastd is stopped, pulls by tag from this registry fail; they never give an
 # unconverted manifest, which containerd would show as an empty directory. Layers come from
-# the registry itself.
+# the registry itself{{if .CA}} if the facade does not have them{{end}}.
 server = "{{.Server}}"
 # Belongs to server: everything but "resolve".
 capabilities = ["pull", "push"]

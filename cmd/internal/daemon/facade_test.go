@@ -327,6 +327,44 @@ func TestFacadeWithoutKeys(t *testing.T) {
 	waitFor(t, "the facade to answer", func() bool { return p.health().Error == "" && p.health().Keys != nil })
 }
 
+// For tests there are no keys; browsers are kept out all the same, and it is said in the log.
+func TestFacadePlain(t *testing.T) {
+	p := newTestPort(t, "127.0.0.1:0")
+	p.config.Facade.InsecurePlainHTTP = true
+	said := make(signal, 1)
+	p.log = slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	l, err := p.open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.start(t, l)
+	<-said
+	for header, want := range map[string]int{"Accept": http.StatusOK, "Origin": http.StatusForbidden} {
+		req, err := http.NewRequest(http.MethodGet, "http://"+l.Addr().String()+"/v2/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set(header, "x")
+		res, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("%s: %s, want %d", header, res.Status, want)
+		}
+	}
+	if h := p.health(); !h.Plain || h.Keys != nil {
+		t.Errorf("health: %+v", h)
+	}
+	if _, err := os.Stat(facadetls.Dir(p.config.Root)); err == nil {
+		t.Error("there are keys")
+	}
+	if p.rotate(t.Context()) == nil {
+		t.Error("rotate: no error")
+	}
+}
+
 // The socket of the service manager is used if it is where the facade is asked.
 func TestFacadePassed(t *testing.T) {
 	held, err := net.Listen("tcp", "127.0.0.1:0")

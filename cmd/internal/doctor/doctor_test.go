@@ -240,6 +240,9 @@ func TestFaults(t *testing.T) {
 			}
 			n.write(t, "certs.d/ghcr.io/hosts.toml", b.String())
 		}, "hosts.toml", Fail, "by plain HTTP", "ballast config hosts --upgrade --hosts-dir "},
+		{"hosts.toml believes everybody", func(t *testing.T, n *node) {
+			n.edit(t, "certs.d/ghcr.io/hosts.toml", "  client =", "  skip_verify = true\n  client =")
+		}, "hosts.toml", Fail, "believes whoever answers", "skip_verify"},
 		{"keys that hosts.toml names are not there", func(t *testing.T, n *node) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", "/tls/ca.pem", "/tls/gone.pem")
 		}, "hosts.toml", Fail, "unable to read CA cert", "ballast config hosts ghcr.io --write --force"},

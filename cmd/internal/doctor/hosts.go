@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,6 +90,10 @@ func (d *Doctor) checkKeys(ctx context.Context, health *admin.Health, facade doc
 	file := filepath.Join(dir, "hosts.toml")
 	if facade.Scheme == "http" && !d.Config.Facade.InsecurePlainHTTP {
 		d.fail(check, "ballast config hosts --upgrade --hosts-dir "+filepath.Dir(dir), "%s asks the facade by plain HTTP, without keys: it gets no answer, and whoever has the port while ballastd is down would give one", file)
+		return false
+	}
+	if t, ok := facade.Client.Transport.(*http.Transport); ok && t.TLSClientConfig.InsecureSkipVerify && facade.Scheme == "https" {
+		d.fail(check, "take skip_verify out of "+file, "%s believes whoever answers in place of the facade (skip_verify)", file)
 		return false
 	}
 	if health == nil || health.FacadeHealth.Error != "" { // said by others

@@ -25,7 +25,7 @@ func TestUnit(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"Type=notify", "EnvironmentFile=-/etc/default/ballastd", "ExecStart=/usr/local/bin/ballastd", "KillMode=process", "RuntimeDirectoryPreserve=restart",
+		"Type=notify", "EnvironmentFile=-/etc/default/ballastd", "ExecStart=/usr/local/bin/ballastd", "KillMode=process", "RuntimeDirectoryPreserve=restart", "LimitCORE=0",
 	} {
 		if !slices.Contains(lines["[Service]"], want) {
 			t.Errorf("no %s in %q", want, lines["[Service]"])

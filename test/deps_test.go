@@ -57,10 +57,12 @@ snapshotter/differ        : snapshotter store store/filetable store/transfer sto
 snapshotter/lazy          : snapshotter/lazy/fdstore store/verify
 snapshotter/lazy/fdstore  :
 cmd/internal/config       :
+cmd/internal/facadetls    :
+cmd/internal/portowner    :
 cmd/internal/snippet      :
 cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote
-cmd/internal/admin        : convert convert/headers convert/image convert/losses convert/mediatype convert/remote store store/filetable store/transfer
-cmd/internal/doctor       : cmd/internal/admin cmd/internal/config cmd/internal/snippet
+cmd/internal/admin        : cmd/internal/facadetls cmd/internal/portowner convert convert/headers convert/image convert/losses convert/mediatype convert/remote store store/filetable store/transfer
+cmd/internal/doctor       : cmd/internal/admin cmd/internal/config cmd/internal/portowner cmd/internal/snippet
 cmd/internal/daemon       : *
 cmd/ballastd              : cmd/internal/admin cmd/internal/config cmd/internal/daemon snapshotter/lazy snapshotter/lazy/fdstore
 cmd/ballast               : *

@@ -2,7 +2,7 @@
 // there and what it takes, and finds out why a node would not show a model.
 //
 // Most commands ask the daemon over its admin socket and need root. "inspect --remote",
-// "convert", "digest", "config", "version" and "completion" work without it.
+// "convert", "digest", "config" (but for "rotate-ca"), "version" and "completion" work without it.
 //
 // Results go to stdout; progress, messages and errors to stderr. With -o json a result is JSON
 // with exact numbers, and progress one JSON object a line.

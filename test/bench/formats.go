@@ -34,7 +34,7 @@ func (b *bench) tensors() {
 	fmt.Fprintln(os.Stderr, "bench: preparing a model of", tensorLayers, "layers")
 	layers, size := b.pushTensors(repository, b.size, 1)
 	b.pushTensorManifest(repository, "v1", layers)
-	b.get(b.facadeURL(repository, "v1")) // its conversion is measured on its own
+	b.ask(repository, "v1") // its conversion is measured on its own
 	one := b.pushModel("bench/one", size, 50)
 	var pull, single, conversion, answer series
 	for i := range b.rounds {
@@ -59,9 +59,11 @@ func (b *bench) tensors() {
 	b.add(fmt.Sprintf("pull of %d tensors, %s", tensorLayers, sizeOf(size)), pull, "one file", single, "≤ 1.15")
 }
 
-// facadeURL is the address of a tag at the facade.
-func (b *bench) facadeURL(repository, tag string) string {
-	return "http://" + b.node.Facade + "/v2/" + repository + "/manifests/" + tag + "?ns=" + b.node.Registry.Host
+// ask returns how long the facade takes to answer a tag, on a new connection, as pulls make one.
+func (b *bench) ask(repository, tag string) time.Duration {
+	client := b.node.FacadeClient(b.t)
+	defer client.CloseIdleConnections()
+	return timed(func() { b.getBy(client, b.node.FacadeURL(b.node.Registry.Host, repository, tag)) })
 }
 
 // tensorBlob returns the blob of a tensor with about size bytes, no two with one seed.
@@ -119,7 +121,7 @@ func (b *bench) tensorConversion(repository, tag string) (own, whole time.Durati
 	const together = 32
 	wire := b.node.Registry.Wire
 	wire.Reset()
-	facade := timed(func() { b.get(b.facadeURL(repository, tag)) })
+	facade := b.ask(repository, tag)
 	requests := wire.Requests()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: together, DisableCompression: true}}
 	defer client.CloseIdleConnections()

@@ -147,17 +147,19 @@ func (b *bench) conversion(layers, run int) time.Duration {
 		}
 		b.get("http://" + b.node.Registry.Host + "/v2/" + repository + "/blobs/" + m.Config.Digest.String())
 	})
-	facade := timed(func() { b.get(b.facadeURL(repository, tag)) })
+	facade := b.ask(repository, tag)
 	return max(0, facade-upstream)
 }
 
-func (b *bench) get(url string) []byte {
+func (b *bench) get(url string) []byte { return b.getBy(http.DefaultClient, url) }
+
+func (b *bench) getBy(client *http.Client, url string) []byte {
 	req, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
 		b.t.Fatalf("%v", err)
 	}
 	req.Header.Set("Accept", ocispec.MediaTypeImageManifest)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client.Do(req)
 	if err != nil {
 		b.t.Fatalf("%v", err)
 	}

@@ -125,11 +125,13 @@ func TestStrangerIsNotAsked(t *testing.T) {
 	evil := newStranger(t, n, "aaa.evil", artifact(b))
 	evil.hold = want
 
-	req, err := http.NewRequest(http.MethodHead, "http://"+n.Facade+"/v2/library/model/manifests/1?ns=aaa.evil", nil)
+	req, err := http.NewRequest(http.MethodHead, n.FacadeURL("aaa.evil", "library/model", "1"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	client := n.FacadeClient(t)
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

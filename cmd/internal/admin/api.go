@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
+	"github.com/ballast-dev/ballast/cmd/internal/portowner"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/losses"
 	"github.com/ballast-dev/ballast/store"
@@ -215,6 +217,9 @@ type Health struct {
 	Admin   string `json:"admin"`
 	Facade  string `json:"facade"`
 
+	// FacadeHealth is about who can ask the facade, and its port.
+	FacadeHealth FacadeHealth `json:"facadeHealth"`
+
 	// Show is how models are shown, "stubs" or "links", and ShowWhy why not with stubs.
 	Show    string `json:"show"`
 	ShowWhy string `json:"showWhy,omitempty"`
@@ -234,6 +239,23 @@ type Health struct {
 
 	// Doubts are what the store does not believe, or does not know.
 	Doubts store.Doubts `json:"doubts"`
+}
+
+// FacadeHealth are facts about the facade.
+type FacadeHealth struct {
+	// Error is why it does not answer, and Owner who has its port, if that is why and is known.
+	Error string           `json:"error,omitempty"`
+	Owner *portowner.Owner `json:"owner,omitempty"`
+
+	// Manager says that a service manager has started the daemon. Held says that it keeps the port
+	// while the daemon is down, and HeldElsewhere the address that it keeps if that is another one.
+	Manager       bool   `json:"manager"`
+	Held          bool   `json:"held"`
+	HeldElsewhere string `json:"heldElsewhere,omitempty"`
+
+	// Plain says that it speaks plain HTTP. Keys are about the keys otherwise; nil if there are none.
+	Plain bool              `json:"plain,omitempty"`
+	Keys  *facadetls.Status `json:"keys,omitempty"`
 }
 
 // Dir is a directory with the device it is on.

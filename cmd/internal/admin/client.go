@@ -48,6 +48,11 @@ func (c *Client) Health(ctx context.Context) (v Health, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/health", nil, &v)
 }
 
+// RotateCA replaces the keys by which containerd and the facade know each other.
+func (c *Client) RotateCA(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, "/v1/facade/rotate", nil, new(struct{}))
+}
+
 // Images returns all images.
 func (c *Client) Images(ctx context.Context) (v []Image, err error) {
 	return v, c.call(ctx, http.MethodGet, "/v1/images", nil, &v)

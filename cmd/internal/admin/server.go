@@ -60,6 +60,9 @@ type Handler struct {
 	// Health returns what "ballast doctor" wants to know.
 	Health func(context.Context) (Health, error)
 
+	// RotateCA replaces the keys by which containerd and the facade know each other.
+	RotateCA func(context.Context) error
+
 	// Metrics answers /metrics.
 	Metrics http.Handler
 
@@ -75,6 +78,7 @@ func (h *Handler) Routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /v1/version", answer(func(*http.Request) (any, error) { return h.Version, nil }))
 	mux.Handle("GET /v1/health", answer(func(r *http.Request) (any, error) { return h.Health(r.Context()) }))
+	mux.Handle("POST /v1/facade/rotate", answer(func(r *http.Request) (any, error) { return struct{}{}, h.RotateCA(r.Context()) }))
 	mux.Handle("GET /v1/images", answer(h.images))
 	mux.Handle("GET /v1/image", answer(h.image))
 	mux.Handle("DELETE /v1/image", answer(h.removeImage))

@@ -47,7 +47,9 @@ type Containerd struct {
 // Facade says where the registry facade listens.
 type Facade struct {
 	Listen      string `toml:"listen" comment:"Where containerd asks for manifests; see \"ballast config hosts\". Empty: no facade, only\nmodels that were converted before they were pushed can be pulled."`
-	AllowRemote bool   `toml:"allow_remote" comment:"Allow listen to be an address that other machines reach. The facade speaks plain HTTP\nand asks nobody who they are."`
+	AllowRemote bool   `toml:"allow_remote" comment:"Allow listen to be an address that other machines reach. They need the files that\nhosts.toml names, which are renewed, and the host of listen is what they have to call it by."`
+
+	InsecurePlainHTTP bool `toml:"insecure_plain_http" comment:"For tests only: speak plain HTTP. Whoever can use the port then gets what the node can\npull, and whoever binds it while ballastd is down gets pull secrets and decides what images are."`
 }
 
 // Upstream says how registries are reached.

@@ -102,6 +102,7 @@ func TestLoadErrors(t *testing.T) {
 		{"long socket", "version = 1\naddress = \"/" + strings.Repeat("x", 107) + "\"\n", "has 108 bytes, more than 103"},
 		{"one socket", "version = 1\naddress = \"/run/ballast/admin.sock\"\n", "same as address"},
 		{"remote facade", "version = 1\n[facade]\nlisten = \"0.0.0.0:5757\"\n", "facade.allow_remote = true"},
+		{"plain remote facade", "version = 1\n[facade]\nlisten = \"10.0.0.1:5757\"\nallow_remote = true\ninsecure_plain_http = true\n", "facade.insecure_plain_http"},
 		{"facade without port", "version = 1\n[facade]\nlisten = \"127.0.0.1\"\n", "facade.listen"},
 		{"level", "version = 1\n[log]\nlevel = \"loud\"\n", "log.level"},
 		{"show", "version = 1\n[snapshot]\nshow = \"fuse\"\n", "snapshot.show"},
@@ -138,7 +139,7 @@ func TestLoadAllowed(t *testing.T) {
 	clearEnvironment(t)
 	for _, file := range []string{
 		"version = 1\n[facade]\nlisten = \"0.0.0.0:5757\"\nallow_remote = true\n",
-		"version = 1\n[facade]\nlisten = \"[::1]:5757\"\n",
+		"version = 1\n[facade]\nlisten = \"[::1]:5757\"\ninsecure_plain_http = true\n",
 		"version = 1\n[upstream]\nollama_runner = \"mlx\"\n[[carton]]\nregistry = \"c.example\"\nurl = \"https://x.example/{repository}/{tag}.carton\"\n[[carton]]\nregistry = \"d.example:5000\"\nurl = \"http://x.example/{repository}/{tag}\"\nallow_http = true\n",
 		"version = 1\n[facade]\nlisten = \"\"\n",
 		"version = 1\n[fetch]\nreserve = 1024\nlinger = \"0\"\n",

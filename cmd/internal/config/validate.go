@@ -136,6 +136,9 @@ func (c *Config) checkListeners() error {
 		if ip := net.ParseIP(host); !c.Facade.AllowRemote && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
 			return invalid("facade.listen", "%s can be reached by other machines; set facade.allow_remote = true if that is wanted", c.Facade.Listen)
 		}
+		if c.Facade.InsecurePlainHTTP && c.Facade.AllowRemote {
+			return invalid("facade.insecure_plain_http", "is for tests on one machine, and facade.allow_remote is set")
+		}
 	}
 	if c.Metrics.Listen != "" {
 		if _, _, err := net.SplitHostPort(c.Metrics.Listen); err != nil {

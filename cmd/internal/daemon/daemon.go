@@ -50,6 +50,8 @@ type Daemon struct {
 	store       *store.Store
 	remote      *remote.Client
 	facade      *registry.Handler
+	port        *facadePort
+	passed      map[string]*os.File // by the service manager, but for the facade's
 	snapshotter *snapshotter.Snapshotter
 	differ      *differ.Differ
 	containerd  *grpc.ClientConn
@@ -116,8 +118,25 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	})
 	d.metrics = newMetrics(d.store, log)
 	d.metrics.registry.MustRegister(&lazyCollector{store: d.store, mount: d.lazy.Load, unverified: c.Lazy.Verify == config.VerifyAfter})
+	if err := d.takePassed(); err != nil {
+		return nil, err
+	}
 	d.pulls = &pulls{convert: d.facade.Convert, sources: d.facade.Sources, store: d.store, metrics: d.metrics, log: log}
 	return d, nil
+}
+
+// takePassed takes what the service manager hands over. It may be called once.
+func (d *Daemon) takePassed() (err error) {
+	m := config.Manager()
+	if d.passed, err = fdstore.ListenFiles(m.ListenPID, m.ListenFDs, m.ListenNames); err != nil {
+		return fmt.Errorf("files of the service manager: %w", err)
+	}
+	d.port = &facadePort{
+		config: d.config, handler: d.facade, log: d.log, passed: d.passed[facadeSocket],
+		up: d.metrics.facadeUp, refused: d.metrics.facadeRefused,
+	}
+	delete(d.passed, facadeSocket)
+	return nil
 }
 
 // checkRoot returns errdefs.ErrFailedPrecondition, and what to do, for a root that can not
@@ -184,18 +203,24 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if d.config.Facade.Listen != "" {
+		first, err := d.port.open()
+		if err != nil {
+			d.port.note(err)
+		}
+		g.Go(func() error { return d.port.run(ctx, first) })
+	}
 	g.Go(ended)
 	g.Go(func() error { return d.watchLazy(ctx) })
 	g.Go(func() error { return d.store.Run(ctx) })
 	g.Go(func() error { return d.pulls.run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })
 	g.Go(func() error { return serveGRPC(ctx, d.grpcServer(), l.grpc) })
-	g.Go(func() error { return d.serveHTTP(ctx, logged(d.log, "admin request", d.admin().Routes()), l.admin) })
-	if l.facade != nil {
-		g.Go(func() error { return d.serveHTTP(ctx, logged(d.log, "facade request", d.facade), l.facade) })
-	}
-	if l.metrics != nil {
-		g.Go(func() error { return d.serveHTTP(ctx, onlyMetrics(d.metrics.handler()), l.metrics) })
+	g.Go(func() error {
+		return serveHTTP(ctx, d.log, logged(d.log, "admin request", d.admin().Routes()), l.admin)
+	})
+	if a := d.config.Metrics.Listen; a != "" {
+		g.Go(func() error { return d.serveMetrics(ctx, a) })
 	}
 	d.log.Info("ready", "version", d.version.Version, "dir", d.config.Root, "address", d.config.Address,
 		"admin", d.config.AdminAddress, "facade", d.config.Facade.Listen, "show", d.snapshotter.Backend())

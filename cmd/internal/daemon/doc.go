@@ -4,7 +4,8 @@
 //
 //	store        verified bytes; its database is the lock against a second daemon
 //	remote       registries
-//	registry     the facade, on loopback HTTP, and conversion
+//	registry     the facade, and conversion
+//	port         who may ask the facade, over TLS on loopback, and its port
 //	snapshotter  } over one gRPC socket, for containerd
 //	differ       }
 //	pulls        prefetches, imports from a local Ollama and hydrations, owned by the daemon
@@ -22,6 +23,17 @@
 // resolved the same image elsewhere are not asked: everybody can have a registry that serves a
 // manifest, and what is behind it may hang or lie. Only for a table that nobody refers to, or of
 // which nothing is recorded, all names that its images were resolved from count.
+//
+// # The facade
+//
+// It gives who asks what the node can pull, and containerd believes what it answers. So both show a key
+// (package facadetls) before anything is asked, and connections of those who have not are few and short
+// (door). Requests that a browser could be made to send are refused as well (guard).
+//
+// The port is that of a socket of the service manager, which holds it while there is no daemon, or the
+// daemon binds it itself. If another process has it, or the keys can not be written, there is no facade
+// until that ends, and everything else works: containers start, models that are shown are read, and
+// prefetches go on.
 //
 // # What can be seen
 //

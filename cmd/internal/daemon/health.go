@@ -25,7 +25,7 @@ func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Jobs: d.pulls.jobs,
 		Hydrate: d.hydrate, Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
-		Sources: d.wanted, Resolve: d.resolve, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, Health: d.health, Metrics: d.metrics.handler(), Log: d.log,
+		Sources: d.wanted, Resolve: d.resolve, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, Health: d.health, RotateCA: d.port.rotate, Metrics: d.metrics.handler(), Log: d.log,
 	}
 }
 
@@ -33,7 +33,7 @@ func (d *Daemon) admin() *admin.Handler {
 func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 	h := admin.Health{
 		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]admin.Dir{},
-		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen,
+		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen, FacadeHealth: d.port.health(),
 		Show: string(d.snapshotter.Backend()), Containerd: d.config.Containerd.Address,
 	}
 	for _, name := range append([]string{"root"}, rootParts...) {

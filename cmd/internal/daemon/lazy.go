@@ -98,13 +98,11 @@ func (d *Daemon) noLazy(err error) {
 	d.lazyWhy.Store(&why)
 }
 
-// newHolder says who keeps the mount while the daemon is down. It may be called once.
+// newHolder says who keeps the mount while the daemon is down.
 func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	c := d.config
 	m := config.Manager()
-	if h.Files, err = fdstore.ListenFiles(m.ListenPID, m.ListenFDs, m.ListenNames); err != nil {
-		return h, fmt.Errorf("files of the service manager: %w", err)
-	}
+	h.Files = d.passed
 	if c.Lazy.Holder == config.HolderNone {
 		return h, nil
 	}

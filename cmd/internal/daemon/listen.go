@@ -30,9 +30,9 @@ const headerTimeout = 10 * time.Second
 // idleTimeout is how long a connection without a request stays.
 const idleTimeout = 2 * time.Minute
 
-// listeners are where the daemon is reached. facade and metrics can be nil.
+// listeners are where the daemon is reached, but for ports, which others can have.
 type listeners struct {
-	grpc, admin, facade, metrics net.Listener
+	grpc, admin net.Listener
 }
 
 // listen opens all listeners or none.
@@ -41,7 +41,7 @@ func (d *Daemon) listen() (l listeners, err error) {
 		if err == nil {
 			return
 		}
-		for _, c := range []net.Listener{l.grpc, l.admin, l.facade, l.metrics} {
+		for _, c := range []net.Listener{l.grpc, l.admin} {
 			if c != nil {
 				err = errors.Join(err, c.Close())
 			}
@@ -52,16 +52,6 @@ func (d *Daemon) listen() (l listeners, err error) {
 	}
 	if l.admin, err = listenUnix(d.config.AdminAddress); err != nil {
 		return l, err
-	}
-	if a := d.config.Facade.Listen; a != "" {
-		if l.facade, err = net.Listen("tcp", a); err != nil {
-			return l, fmt.Errorf("facade: %w", err)
-		}
-	}
-	if a := d.config.Metrics.Listen; a != "" {
-		if l.metrics, err = net.Listen("tcp", a); err != nil {
-			return l, fmt.Errorf("metrics: %w", err)
-		}
 	}
 	return l, nil
 }
@@ -138,10 +128,10 @@ func serveGRPC(ctx context.Context, s *grpc.Server, l net.Listener) error {
 }
 
 // serveHTTP serves until ctx ends.
-func (d *Daemon) serveHTTP(ctx context.Context, h http.Handler, l net.Listener) error {
+func serveHTTP(ctx context.Context, log *slog.Logger, h http.Handler, l net.Listener) error {
 	s := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
-		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn),
+		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -160,6 +150,24 @@ func (d *Daemon) serveHTTP(ctx context.Context, h http.Handler, l net.Listener) 
 		return nil
 	})
 	return g.Wait()
+}
+
+// serveMetrics serves metrics at a port until ctx ends. If somebody else has the port, it is tried again.
+func (d *Daemon) serveMetrics(ctx context.Context, address string) error {
+	for said := false; ; said = true {
+		l, err := net.Listen("tcp", address)
+		if err == nil {
+			return serveHTTP(ctx, d.log, onlyMetrics(d.metrics.handler()), l)
+		}
+		if !said {
+			d.log.Error("metrics are not served, but at the admin socket; trying again", "address", address, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(portRetry):
+		}
+	}
 }
 
 // onlyMetrics answers /metrics and nothing else.

@@ -23,6 +23,9 @@ type metrics struct {
 	pulls    *prometheus.HistogramVec
 	ops      *prometheus.HistogramVec
 	active   *prometheus.GaugeVec
+
+	facadeUp      prometheus.Gauge
+	facadeRefused *prometheus.CounterVec
 }
 
 // Who asked for a model: the values of the label "by".
@@ -48,12 +51,19 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 		active: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ballast_active_pulls", Help: "Models that are being brought, by who asked for them.",
 		}, []string{"by"}),
+		facadeUp: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ballast_facade_up", Help: "1 if the facade answers."}),
+		facadeRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ballast_facade_refused_total", Help: "Connections and requests to the facade that were refused, by reason.",
+		}, []string{"reason"}),
+	}
+	for _, why := range []string{refusedPlain, refusedHandshake, refusedStale, refusedCrowd, refusedHost, refusedBrowser} {
+		m.facadeRefused.WithLabelValues(why)
 	}
 	for _, by := range []string{byPrefetch, byImport, byHydrate, byBackground, byContainerd} {
 		m.active.WithLabelValues(by) // 0 is a value too
 	}
 	m.registry.MustRegister(
-		m.pulls, m.ops, m.active, &storeCollector{store: s, log: log},
+		m.pulls, m.ops, m.active, m.facadeUp, m.facadeRefused, &storeCollector{store: s, log: log},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m

@@ -3,7 +3,8 @@
 // A Doctor looks at four things: the daemon (does it run, what is it, where does it keep its
 // bytes), the kernel (can it show models without copies), containerd (its configuration with
 // all imports, as containerd itself reads it, and the plugins it has loaded), and the hosts.toml
-// files (does every way to a model's tag lead through the facade). Each look gives Findings.
+// files (does every way to a model's tag lead through the facade, and does that answer who asks so).
+// Each look gives Findings.
 //
 // The rules that the findings follow are containerd's: an image volume is unpacked by the
 // diff-service, a pull by unpack_config; disable_snapshot_annotations = false makes CRI leave

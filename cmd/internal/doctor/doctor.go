@@ -61,6 +61,7 @@ func (d *Doctor) Run(ctx context.Context) []Finding {
 		d.fail("config", "mend that file; ballastd does not start with it, and what follows is about the defaults", "%s", admin.Text(d.ConfigError))
 	}
 	health := d.daemon(ctx)
+	d.facade(health)
 	d.root(health)
 	d.kernel(health)
 	d.lazy(health)
@@ -68,7 +69,7 @@ func (d *Doctor) Run(ctx context.Context) []Finding {
 	d.snapshots(health)
 	d.space(health)
 	c := d.containerd(ctx)
-	d.hosts(ctx, c)
+	d.hosts(ctx, health, c)
 	return d.findings
 }
 

@@ -2,8 +2,10 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -14,6 +16,8 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
+	"github.com/ballast-dev/ballast/cmd/internal/portowner"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/ballast-dev/ballast/store"
 	"golang.org/x/sys/unix"
@@ -26,6 +30,7 @@ type node struct {
 	dir    string
 	doctor *Doctor
 	health admin.Health
+	keys   *facadetls.Keys
 	stop   func() // the daemon
 }
 
@@ -53,9 +58,38 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	n.write(t, "conf.d/ballast.toml", b.String())
-	n.hosts(t, snippet.Hosts{Registry: "ghcr.io", Facade: cfg.Facade.Listen})
+	n.serveFacade(t)
+	n.hosts(t, snippet.Hosts{Registry: "ghcr.io"})
 	n.serve(t)
 	return n
+}
+
+// serveFacade answers as the facade of a daemon that runs.
+func (n *node) serveFacade(t *testing.T) {
+	t.Helper()
+	cfg := n.doctor.Config
+	if err := os.Mkdir(cfg.Root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if n.keys, err = facadetls.Open(cfg.Root, facadetls.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Facade.Listen = l.Addr().String()
+	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(tls.NewListener(l, n.keys.Config())) // until the end of the test
+	}()
+	t.Cleanup(func() {
+		server.Close()
+		<-done
+	})
 }
 
 // serve answers as a daemon that runs.
@@ -70,7 +104,8 @@ func (n *node) serve(t *testing.T) {
 	n.health = admin.Health{
 		Version: admin.Version{Version: testVersion}, Started: time.Now(), Dirs: map[string]admin.Dir{},
 		Address: cfg.Address, Facade: cfg.Facade.Listen, Show: "stubs",
-		Lazy: admin.LazyHealth{Mode: "auto", Dir: filepath.Join(dir, "lazy"), Mounted: true, Keeper: "process", Kept: true, Passthrough: true, Resend: true},
+		FacadeHealth: admin.FacadeHealth{Keys: new(facadetls.Status), Manager: true, Held: true},
+		Lazy:         admin.LazyHealth{Mode: "auto", Dir: filepath.Join(dir, "lazy"), Mounted: true, Keeper: "process", Kept: true, Passthrough: true, Resend: true},
 	}
 	for _, name := range append([]string{"."}, rootParts...) {
 		path := filepath.Join(cfg.Root, name)
@@ -116,8 +151,11 @@ func (n *node) write(t *testing.T, name, s string) {
 	}
 }
 
+// hosts writes a hosts.toml, with the facade and its keys.
 func (n *node) hosts(t *testing.T, h snippet.Hosts) {
 	t.Helper()
+	cfg := n.doctor.Config
+	h.Facade, h.CA, h.Client = cfg.Facade.Listen, facadetls.CAFile(cfg.Root), facadetls.ClientFile(cfg.Root)
 	var b strings.Builder
 	if err := h.Write(&b); err != nil {
 		t.Fatal(err)
@@ -177,6 +215,43 @@ func TestFaults(t *testing.T) {
 		}, "snapshots", Fail, "snapshot 7, model.gguf: reads as zeros", "ballast verify --repair"},
 		{"facade elsewhere", func(_ *testing.T, n *node) { n.health.Facade = "127.0.0.1:1" },
 			"daemon", Fail, "facade.listen", "restart ballastd"},
+		{"port of the facade taken", func(_ *testing.T, n *node) {
+			n.health.FacadeHealth.Error = "address already in use"
+			n.health.FacadeHealth.Owner = &portowner.Owner{Address: "127.0.0.1:5757", UID: 65534, PID: 4321, Command: "squat -x"}
+		}, "facade", Fail, "process 4321 (squat -x), uid 65534, at 127.0.0.1:5757 has its port", "ps -fp 4321"},
+		{"facade without keys", func(_ *testing.T, n *node) { n.health.FacadeHealth.Error = "no space left on device" },
+			"facade", Fail, "no space left", "journalctl"},
+		{"port taken, daemon down", func(_ *testing.T, n *node) { n.stop() },
+			"facade", Fail, "uid 0, at 127.0.0.1:", "end it"},
+		{"facade by plain HTTP", func(_ *testing.T, n *node) { n.health.FacadeHealth.Plain = true },
+			"facade", Warn, "every user of this node", "facade.insecure_plain_http"},
+		{"port not held", func(_ *testing.T, n *node) { n.health.FacadeHealth.Held = false },
+			"facade", Warn, "nobody holds the port", "systemctl enable ballastd.socket"},
+		{"other port held", func(_ *testing.T, n *node) {
+			n.health.FacadeHealth.Held, n.health.FacadeHealth.HeldElsewhere = false, "127.0.0.1:1"
+		}, "facade", Warn, "holds 127.0.0.1:1", "ListenStream=127.0.0.1:"},
+		{"CA lost", func(_ *testing.T, n *node) {
+			n.health.FacadeHealth.Keys = &facadetls.Status{Remade: time.Now(), Why: "authority.pem is damaged"}
+		}, "facade", Warn, "authority.pem is damaged", "stay as they are"},
+		{"hosts.toml of a version without keys", func(t *testing.T, n *node) {
+			var b strings.Builder
+			if err := (snippet.Hosts{Registry: "ghcr.io", Facade: n.doctor.Config.Facade.Listen}).Write(&b); err != nil {
+				t.Fatal(err)
+			}
+			n.write(t, "certs.d/ghcr.io/hosts.toml", b.String())
+		}, "hosts.toml", Fail, "by plain HTTP", "ballast config hosts --upgrade --hosts-dir "},
+		{"hosts.toml believes everybody", func(t *testing.T, n *node) {
+			n.edit(t, "certs.d/ghcr.io/hosts.toml", "  client =", "  skip_verify = true\n  client =")
+		}, "hosts.toml", Fail, "believes whoever answers", "skip_verify"},
+		{"keys that hosts.toml names are not there", func(t *testing.T, n *node) {
+			n.edit(t, "certs.d/ghcr.io/hosts.toml", "/tls/ca.pem", "/tls/gone.pem")
+		}, "hosts.toml", Fail, "unable to read CA cert", "ballast config hosts ghcr.io --write --force"},
+		{"keys of another root in hosts.toml", func(t *testing.T, n *node) {
+			if _, err := facadetls.Open(n.dir, facadetls.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			n.edit(t, "certs.d/ghcr.io/hosts.toml", "/root/tls/", "/tls/")
+		}, "hosts.toml", Fail, "unknown authority", "ballast config hosts ghcr.io --write --force"},
 		{"root other than configured", func(_ *testing.T, n *node) {
 			n.health.Dirs["root"] = admin.Dir{Path: n.dir, Device: n.health.Dirs["root"].Device}
 		}, "root", Fail, "its configuration says root", "restart ballastd"},
@@ -308,13 +383,13 @@ func TestFaults(t *testing.T) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `"resolve"]`, `"resolve", "fly"]`)
 		}, "hosts.toml", Fail, "does not ask it for tags", "ballast config hosts ghcr.io > "},
 		{"host with port fails open", func(t *testing.T, n *node) {
-			n.write(t, "certs.d/reg.example_5000_/hosts.toml", "[host.\"http://127.0.0.1:5757\"]\n")
+			n.write(t, "certs.d/reg.example_5000_/hosts.toml", "[host.\"http://"+n.doctor.Config.Facade.Listen+"\"]\n")
 		}, "hosts.toml", Fail, "tags resolve at https://reg.example:5000", `server = "https://reg.example:5000"`},
 		{"plain HTTP registry fails open", func(t *testing.T, n *node) {
-			n.write(t, "certs.d/127.0.0.1:5001/hosts.toml", "server = \"http://127.0.0.1:5001\"\n[host.\"http://127.0.0.1:5757\"]\n")
+			n.write(t, "certs.d/127.0.0.1:5001/hosts.toml", "server = \"http://127.0.0.1:5001\"\n[host.\"http://"+n.doctor.Config.Facade.Listen+"\"]\n")
 		}, "hosts.toml", Fail, "tags resolve at http://127.0.0.1:5001", `server = "http://127.0.0.1:5001"`},
 		{"_default open", func(t *testing.T, n *node) {
-			n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry, Facade: n.doctor.Config.Facade.Listen, Open: true})
+			n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry, Open: true})
 		}, "hosts.toml", Warn, "_default/hosts.toml is open", "ballast config hosts _default > "},
 		{"no hosts.toml", func(t *testing.T, n *node) {
 			if err := os.RemoveAll(filepath.Join(n.dir, "certs.d")); err != nil {
@@ -339,7 +414,7 @@ func TestFaults(t *testing.T) {
 // TestClosedDefault says that the closed form of _default is well.
 func TestClosedDefault(t *testing.T) {
 	n := newNode(t)
-	n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry, Facade: n.doctor.Config.Facade.Listen})
+	n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry})
 	for _, f := range n.doctor.Run(t.Context()) {
 		if f.Check == "hosts.toml" && (f.Status != OK || !strings.Contains(f.Message, "_default")) {
 			t.Errorf("%+v", f)

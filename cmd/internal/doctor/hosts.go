@@ -7,11 +7,13 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	hostsconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
@@ -21,7 +23,7 @@ import (
 const maxHosts = 1 << 20
 
 // hosts checks that every way to a tag that has to do with the facade leads through it.
-func (d *Doctor) hosts(ctx context.Context, c *containerdConfig) {
+func (d *Doctor) hosts(ctx context.Context, h *admin.Health, c *containerdConfig) {
 	const check = "hosts.toml"
 	if d.Config.Facade.Listen == "" {
 		d.ok(check, "facade.listen is empty: only converted models are pulled")
@@ -43,13 +45,13 @@ func (d *Doctor) hosts(ctx context.Context, c *containerdConfig) {
 			continue
 		}
 		for _, e := range entries {
-			registry := dirRegistry(e.Name())
+			registry := snippet.RegistryOf(e.Name())
 			sub := filepath.Join(dir, e.Name())
 			if !d.namesFacade(filepath.Join(sub, "hosts.toml")) {
 				continue
 			}
 			through = append(through, registry)
-			if !d.checkHosts(ctx, sub, registry) {
+			if !d.checkHosts(ctx, h, sub, registry) {
 				bad = true
 			}
 		}
@@ -60,17 +62,6 @@ func (d *Doctor) hosts(ctx context.Context, c *containerdConfig) {
 	case !bad:
 		d.ok(check, "tags resolve only through the facade: %s", strings.Join(through, ", "))
 	}
-}
-
-// dirRegistry returns the registry that a directory of hosts.toml stands for: "host_5000_" is
-// "host:5000".
-func dirRegistry(dir string) string {
-	if rest, ok := strings.CutSuffix(dir, "_"); ok {
-		if i := strings.LastIndexByte(rest, '_'); i > 0 {
-			return rest[:i] + ":" + rest[i+1:]
-		}
-	}
-	return dir
 }
 
 // namesFacade reports whether a file has the address of the facade in it.
@@ -84,19 +75,40 @@ func (d *Doctor) namesFacade(file string) bool {
 	if err != nil {
 		return false
 	}
-	_, port, _ := net.SplitHostPort(d.Config.Facade.Listen)
-	return strings.Contains(string(p), d.Config.Facade.Listen) || strings.Contains(string(p), "localhost:"+port)
+	return slices.ContainsFunc(d.facadeNames(), func(name string) bool { return strings.Contains(string(p), name) })
 }
 
-// isFacade reports whether a host of hosts.toml is the facade.
-func (d *Doctor) isFacade(host string) bool {
+// facadeNames are the addresses that the facade goes by.
+func (d *Doctor) facadeNames() []string {
 	_, port, _ := net.SplitHostPort(d.Config.Facade.Listen)
-	return host == d.Config.Facade.Listen || host == "localhost:"+port
+	return []string{d.Config.Facade.Listen, "127.0.0.1:" + port, "localhost:" + port, "[::1]:" + port}
+}
+
+// checkKeys checks that who asks the facade as a hosts.toml says is known to it, and gets an answer.
+func (d *Doctor) checkKeys(ctx context.Context, health *admin.Health, facade docker.RegistryHost, dir string) bool {
+	const check = "hosts.toml"
+	file := filepath.Join(dir, "hosts.toml")
+	if facade.Scheme == "http" && !d.Config.Facade.InsecurePlainHTTP {
+		d.fail(check, "ballast config hosts --upgrade --hosts-dir "+filepath.Dir(dir), "%s asks the facade by plain HTTP, without keys: it gets no answer, and whoever has the port while ballastd is down would give one", file)
+		return false
+	}
+	if t, ok := facade.Client.Transport.(*http.Transport); ok && t.TLSClientConfig.InsecureSkipVerify && facade.Scheme == "https" {
+		d.fail(check, "take skip_verify out of "+file, "%s believes whoever answers in place of the facade (skip_verify)", file)
+		return false
+	}
+	if health == nil || health.FacadeHealth.Error != "" { // said by others
+		return true
+	}
+	if err := d.ask(ctx, facade); err != nil {
+		d.fail(check, "ballast config hosts "+snippet.RegistryOf(filepath.Base(dir))+" --write --force --hosts-dir "+filepath.Dir(dir), "%s: the facade does not answer who asks by it: %v", file, err)
+		return false
+	}
+	return true
 }
 
 // checkHosts says what containerd makes of one hosts.toml, read by containerd's own code, and
 // reports whether it is closed.
-func (d *Doctor) checkHosts(ctx context.Context, dir, registry string) bool {
+func (d *Doctor) checkHosts(ctx context.Context, health *admin.Health, dir, registry string) bool {
 	const check = "hosts.toml"
 	file := filepath.Join(dir, "hosts.toml")
 	name := registry
@@ -106,15 +118,19 @@ func (d *Doctor) checkHosts(ctx context.Context, dir, registry string) bool {
 	all, err := hostsconfig.ConfigureHosts(ctx, hostsconfig.HostOptions{
 		HostDir: func(string) (string, error) { return dir, nil },
 	})(name)
+	if errors.Is(err, fs.ErrPermission) {
+		d.warn(check, "run as root", "%s: %v", file, err)
+		return false
+	}
 	if err != nil {
-		d.fail(check, "ballast config hosts "+registry, "%s: %v", file, err)
+		d.fail(check, "ballast config hosts "+registry+" --write --force, after ballastd was started", "%s: %v", file, err)
 		return false
 	}
 	facade, others := -1, []string{}
 	for i, h := range all {
 		switch {
 		case !h.Capabilities.Has(docker.HostCapabilityResolve):
-		case d.isFacade(h.Host):
+		case slices.Contains(d.facadeNames(), h.Host):
 			if facade < 0 {
 				facade = i
 			}
@@ -124,6 +140,7 @@ func (d *Doctor) checkHosts(ctx context.Context, dir, registry string) bool {
 	}
 	server := all[len(all)-1] // the registry itself comes last
 	rewrite := fmt.Sprintf("ballast config hosts %s > %s", registry, file)
+	guarded := facade < 0 || d.checkKeys(ctx, health, all[facade], dir)
 	switch {
 	case facade < 0 && len(others) > 0:
 		d.fail(check, rewrite, "%s names the facade, but containerd does not ask it for tags (it can not read the file, or the entry has no \"resolve\"): models of %s arrive unconverted", file, registry)
@@ -136,7 +153,7 @@ func (d *Doctor) checkHosts(ctx context.Context, dir, registry string) bool {
 		d.fail(check, fmt.Sprintf("in %s, above the first table: server = %q and capabilities = [\"pull\", \"push\"]", file, server.Scheme+"://"+server.Host),
 			"%s fails open: while the facade does not answer, tags resolve at %s and models arrive unconverted", file, strings.Join(others, ", "))
 	default:
-		return true
+		return guarded
 	}
 	return false
 }

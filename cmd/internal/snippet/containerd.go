@@ -40,14 +40,22 @@ var handlerRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
 // errdefs.ErrInvalidArgument if a choice can not be written.
 func (c Containerd) Write(w io.Writer) error {
 	for _, p := range []string{c.Address, c.Root, c.HostsDir} {
-		if !filepath.IsAbs(p) || strings.ContainsAny(p, "\"\\\n") {
-			return fmt.Errorf("%q is not an absolute path without quotes and backslashes: %w", p, errdefs.ErrInvalidArgument)
+		if err := checkPath(p); err != nil {
+			return err
 		}
 	}
 	if c.RuntimeHandler != "" && !handlerRE.MatchString(c.RuntimeHandler) {
 		return fmt.Errorf("%q is not the name of a runtime handler: %w", c.RuntimeHandler, errdefs.ErrInvalidArgument)
 	}
 	return containerdTemplate.Execute(w, c)
+}
+
+// checkPath returns errdefs.ErrInvalidArgument for a path that can not stand between quotes.
+func checkPath(p string) error {
+	if !filepath.IsAbs(p) || strings.ContainsAny(p, "\"\\\n") {
+		return fmt.Errorf("%q is not an absolute path without quotes and backslashes: %w", p, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 var containerdTemplate = template.Must(template.New("containerd").Parse(

@@ -17,6 +17,10 @@ type Hosts struct {
 	Registry string // such as "ghcr.io", or DefaultRegistry
 	Facade   string // "host:port" of the facade
 
+	// CA and Client are the files by which containerd knows the facade and is known by it. Without
+	// both the facade is asked by plain HTTP.
+	CA, Client string
+
 	// PlainHTTP says that the registry itself speaks HTTP.
 	PlainHTTP bool
 
@@ -25,8 +29,20 @@ type Hosts struct {
 }
 
 // Write writes the hosts.toml. Of a registry, tags resolve only through the facade. It returns
-// errdefs.ErrInvalidArgument for a registry that is not a host name with an optional port.
+// errdefs.ErrInvalidArgument for a registry that is not a host name with an optional port, and for
+// files that can not be written down.
 func (h Hosts) Write(w io.Writer) error {
+	if (h.CA == "") != (h.Client == "") {
+		return fmt.Errorf("the CA and the key of the client belong together: %w", errdefs.ErrInvalidArgument)
+	}
+	for _, p := range []string{h.CA, h.Client} {
+		if p == "" {
+			continue
+		}
+		if err := checkPath(p); err != nil {
+			return err
+		}
+	}
 	if h.Registry == DefaultRegistry {
 		if h.Open {
 			return defaultOpen.Execute(w, h)
@@ -42,6 +58,14 @@ func (h Hosts) Write(w io.Writer) error {
 	return registryTemplate.Execute(w, h)
 }
 
+// FacadeURL returns the URL of the facade.
+func (h Hosts) FacadeURL() string {
+	if h.CA == "" {
+		return "http://" + h.Facade
+	}
+	return "https://" + h.Facade
+}
+
 // Server returns the URL of the registry itself.
 func (h Hosts) Server() string {
 	switch {
@@ -53,19 +77,28 @@ func (h Hosts) Server() string {
 	return "https://" + h.Registry
 }
 
+// keys is the comment above the files of the keys.
+const keys = `  # The keys that ballastd has made, for root only. Without them nobody can ask the facade, and nobody
+  # can answer in its place, whoever has bound its port. containerd reads them for each pull.`
+
 var registryTemplate = template.Must(template.New("registry").Parse(
 	`# {{.Registry}} through ballast. Written by "ballast config hosts {{.Registry}}".
 #
 # Tags are resolved by the facade of ballastd only, so that a model always arrives converted.
 # While ballastd is stopped, pulls by tag from this registry fail; they never give an
 # unconverted manifest, which containerd would show as an empty directory. Layers come from
-# the registry itself.
+# the registry itself{{if .CA}} if the facade does not have them{{end}}.
 server = "{{.Server}}"
 # Belongs to server: everything but "resolve".
 capabilities = ["pull", "push"]
 
-[host."http://{{.Facade}}"]
+[host."{{.FacadeURL}}"]
   capabilities = ["pull", "resolve"]
+{{- if .CA}}
+` + keys + `
+  ca = "{{.CA}}"
+  client = "{{.Client}}"
+{{- end}}
 `))
 
 var defaultClosed = template.Must(template.New("closed").Parse(
@@ -81,8 +114,13 @@ var defaultClosed = template.Must(template.New("closed").Parse(
 # containerd knows no way between the two for _default: without "server" a host that is not
 # named may do everything, and "capabilities" does not change that. For registries that are
 # known to hold models, a directory each ("ballast config hosts REGISTRY") is better than both.
-server = "http://{{.Facade}}"
+server = "{{.FacadeURL}}"
 capabilities = ["pull", "resolve"]
+{{- if .CA}}
+` + strings.ReplaceAll(keys, "  #", "#") + `
+ca = "{{.CA}}"
+client = "{{.Client}}"
+{{- end}}
 `))
 
 var defaultOpen = template.Must(template.New("open").Parse(
@@ -94,6 +132,11 @@ var defaultOpen = template.Must(template.New("open").Parse(
 # IS PULLED THEN ARRIVES UNCONVERTED: as an image volume it is refused by the snapshotter of
 # ballast, and an empty directory with any other. "ballast doctor" warns of this file.
 # The closed form is what "ballast config hosts _default" prints.
-[host."http://{{.Facade}}"]
+[host."{{.FacadeURL}}"]
   capabilities = ["pull", "resolve"]
+{{- if .CA}}
+` + keys + `
+  ca = "{{.CA}}"
+  client = "{{.Client}}"
+{{- end}}
 `))

@@ -1,11 +1,13 @@
 package snippet
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
 	"github.com/containerd/containerd/v2/cmd/containerd/server/config"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	hosts "github.com/containerd/containerd/v2/core/remotes/docker/config"
@@ -136,7 +138,7 @@ func TestContainerdRefuses(t *testing.T) {
 
 // TestHosts asks containerd's own reader who may resolve the tags of a registry.
 func TestHosts(t *testing.T) {
-	const facadeURL = "http://" + facade
+	const facadeURL = "https://" + facade
 	for _, tt := range []struct {
 		name     string
 		h        Hosts
@@ -159,6 +161,7 @@ func TestHosts(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.h.Facade = facade
 			root := t.TempDir()
+			tt.h.CA, tt.h.Client = keyFiles(t, root)
 			dir := filepath.Join(root, tt.h.Registry)
 			if err := os.Mkdir(dir, 0o755); err != nil {
 				t.Fatal(err)
@@ -196,13 +199,53 @@ func TestHosts(t *testing.T) {
 					t.Errorf("%s (got, want):\n%s", c.name, diff)
 				}
 			}
+			for _, h := range all {
+				shown := h.Client.Transport.(*http.Transport).TLSClientConfig.Certificates
+				if len(shown) > 0 != (h.Host == facade) {
+					t.Errorf("%s is shown %d certificates", h.Host, len(shown))
+				}
+			}
 		})
+	}
+}
+
+// keyFiles makes the keys of a facade and returns the files of containerd.
+func keyFiles(t *testing.T, root string) (ca, client string) {
+	t.Helper()
+	if _, err := facadetls.Open(root, facadetls.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return facadetls.CAFile(root), facadetls.ClientFile(root)
+}
+
+// Without keys a file is what it was before there were any, to the byte: that is how old ones are known.
+func TestHostsBeforeKeys(t *testing.T) {
+	for file, h := range map[string]Hosts{
+		"ghcr.io":         {Registry: "ghcr.io"},
+		"docker.io":       {Registry: "docker.io"},
+		"127.0.0.1_5001_": {Registry: "127.0.0.1:5001", PlainHTTP: true},
+		"_default":        {Registry: DefaultRegistry},
+		"_default-open":   {Registry: DefaultRegistry, Open: true},
+	} {
+		h.Facade = facade
+		var b strings.Builder
+		if err := h.Write(&b); err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(filepath.Join("testdata", "plain", file+".toml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(b.String(), string(want)); diff != "" {
+			t.Errorf("%s (got, want):\n%s", file, diff)
+		}
 	}
 }
 
 func TestHostsRefuses(t *testing.T) {
 	for _, h := range []Hosts{
 		{Registry: ""}, {Registry: "a/b"}, {Registry: "../x"}, {Registry: "a\"b"}, {Registry: "ghcr.io", Open: true},
+		{Registry: "ghcr.io", CA: "/ca"}, {Registry: "ghcr.io", CA: "/c\"a", Client: "/c"}, {Registry: "ghcr.io", CA: "ca", Client: "/c"},
 	} {
 		if err := h.Write(&strings.Builder{}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v: got %v, want ErrInvalidArgument", h, err)

@@ -50,6 +50,9 @@ type Node struct {
 	// Facade is the address of the facade, "127.0.0.1:port".
 	Facade string
 
+	// FacadeSocket listens there, held by the test as by ballastd.socket; nil: ballastd listens itself.
+	FacadeSocket *os.File
+
 	options Options
 	tb      TB
 }
@@ -158,8 +161,13 @@ func (n *Node) StartBallastd(t TB) {
 // LaunchBallastd starts ballastd and waits until it answers.
 func (n *Node) LaunchBallastd(t TB) {
 	t.Helper()
-	n.Ballastd = Start(t, "ballastd", filepath.Join(n.Dir, "ballastd.log"), n.Env(),
-		Binary(t, "ballastd"), "--config", n.ConfigFile())
+	argv, env, files := []string{Binary(t, "ballastd"), "--config", n.ConfigFile()}, n.Env(), []*os.File(nil)
+	if n.FacadeSocket != nil {
+		// As systemd does: the number of the process has to be said, which the shell knows.
+		argv = append([]string{"/bin/sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh"}, argv...)
+		env, files = append(env, "LISTEN_FDS=1", "LISTEN_FDNAMES=facade"), []*os.File{n.FacadeSocket}
+	}
+	n.Ballastd = start(t, "ballastd", filepath.Join(n.Dir, "ballastd.log"), env, files, argv...)
 	n.Ballastd.WaitReady(t, func() error {
 		for _, s := range []string{"ballastd.sock", "admin.sock"} {
 			if err := dial("unix", filepath.Join(n.Dir, s)); err != nil {

@@ -24,6 +24,12 @@ type Process struct {
 // failed. Restarted programs append to the same log.
 func Start(t TB, name, log string, env []string, argv ...string) *Process {
 	t.Helper()
+	return start(t, name, log, env, nil, argv...)
+}
+
+// start is Start with files that the program has from descriptor 3 on.
+func start(t TB, name, log string, env []string, files []*os.File, argv ...string) *Process {
+	t.Helper()
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		t.Fatalf("log of %s: %v", name, err)
@@ -33,6 +39,7 @@ func Start(t TB, name, log string, env []string, argv ...string) *Process {
 	p.cmd = exec.Command(argv[0], argv[1:]...)
 	p.cmd.Stdout, p.cmd.Stderr = f, f
 	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.ExtraFiles = files
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the test, not for it
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)

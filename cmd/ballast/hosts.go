@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
+	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+)
+
+// hostsFlags are the flags of "config hosts".
+type hostsFlags struct {
+	snippet.Hosts
+	root, dir             string
+	write, force, upgrade bool
+}
+
+func (a *app) configHostsCommand() *cobra.Command {
+	var o hostsFlags
+	c := &cobra.Command{
+		Use:   "hosts REGISTRY | --upgrade",
+		Short: "print the hosts.toml that sends a registry's tags through ballast",
+		Long: `Print the hosts.toml that sends a registry's tags through ballast, and through nothing else: while
+ballastd is stopped, a pull by tag fails; it never gives an unconverted model. The file names the keys
+by which containerd and the facade know each other; ballastd makes them when it starts.
+
+REGISTRY is a host as it stands in references, such as ghcr.io or docker.io, or _default for
+every registry without a directory of its own. For _default containerd knows only two forms;
+the file says what each means.
+
+--upgrade rewrites the files below --hosts-dir that this command wrote before there were keys. Others
+that ask the facade by plain HTTP are left alone and named.`,
+		Example: "  ballast config hosts registry.ollama.ai --write\n  ballast config hosts --upgrade",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			switch {
+			case o.upgrade && (len(args) > 0 || o.write || o.force || o.PlainHTTP || o.Open):
+				return usage("--upgrade looks at all files below --hosts-dir and takes neither a registry nor other flags of one")
+			case !o.upgrade && len(args) == 0:
+				return usage("say which registry: a host, or _default")
+			}
+			cfg, err := a.load()
+			if err != nil {
+				return err
+			}
+			if err := o.complete(cfg); err != nil {
+				return err
+			}
+			if o.upgrade {
+				return a.upgradeHosts(&o)
+			}
+			o.Registry = args[0]
+			var b bytes.Buffer
+			if err := o.Write(&b); err != nil {
+				return asUsage(err)
+			}
+			if !o.write {
+				_, err := a.stdout.Write(b.Bytes())
+				return err
+			}
+			return a.writeHosts(filepath.Join(o.dir, o.Registry, "hosts.toml"), b.Bytes(), o.force)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.Facade, "facade", "", "host:port of the facade (default: what the configuration says)")
+	f.StringVar(&o.root, "root", "", "root of ballastd, which has the keys (default: what the configuration says)")
+	f.BoolVar(&o.PlainHTTP, "plain-http", false, "the registry itself speaks HTTP")
+	f.BoolVar(&o.Open, "open", false, "_default: let tags be resolved without ballastd too")
+	f.BoolVar(&o.write, "write", false, "write the file below --hosts-dir")
+	f.BoolVar(&o.upgrade, "upgrade", false, "rewrite what asks the facade by plain HTTP")
+	f.StringVar(&o.dir, "hosts-dir", defaultHostsDir, "directory of hosts.toml files")
+	f.BoolVar(&o.force, "force", false, "replace a file that is different")
+	return c
+}
+
+// complete sets the address and the keys of the facade that the flags do not give.
+func (o *hostsFlags) complete(c *config.Config) error {
+	if o.Facade == "" && c.Facade.Listen == "" {
+		return fmt.Errorf("facade.listen is empty, there is no facade: %w", errdefs.ErrFailedPrecondition)
+	}
+	if o.Facade == "" {
+		host, port, err := net.SplitHostPort(c.Facade.Listen)
+		if err != nil {
+			return err
+		}
+		o.Facade = c.Facade.Listen
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			o.Facade = net.JoinHostPort("127.0.0.1", port) // which is among all addresses
+		}
+	}
+	if o.root == "" {
+		o.root = c.Root
+	}
+	if !c.Facade.InsecurePlainHTTP {
+		o.CA, o.Client = facadetls.CAFile(o.root), facadetls.ClientFile(o.root)
+	}
+	return nil
+}
+
+// writeHosts writes a hosts.toml. One that is different is replaced only by force.
+func (a *app) writeHosts(path string, p []byte, force bool) error {
+	old, err := os.ReadFile(path)
+	switch {
+	case err == nil && bytes.Equal(old, p):
+		fmt.Fprintf(a.stderr, "%s is up to date\n", path)
+		return nil
+	case err == nil && !force:
+		return fmt.Errorf("%s exists and is different; bring them together, or use --force: %w", path, errdefs.ErrAlreadyExists)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := replace(path, p); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.stderr, "wrote %s\n", path)
+	return nil
+}
+
+// replace writes a file that containerd may read at any time. One that a crash left empty would fail
+// open.
+func replace(path string, p []byte) error {
+	fresh := path + ".new"
+	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(p)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(fresh))
+	}
+	return os.Rename(fresh, path)
+}
+
+// upgradeHosts rewrites the files that this command wrote before there were keys.
+func (a *app) upgradeHosts(o *hostsFlags) error {
+	if o.CA == "" {
+		return fmt.Errorf("facade.insecure_plain_http is set: there are no keys: %w", errdefs.ErrFailedPrecondition)
+	}
+	entries, err := os.ReadDir(o.dir)
+	if err != nil {
+		return err
+	}
+	done, left := 0, 0
+	for _, e := range entries {
+		path := filepath.Join(o.dir, e.Name(), "hosts.toml")
+		old, err := os.ReadFile(path)
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				left++
+				fmt.Fprintf(a.stderr, "left alone: %v\n", err)
+			}
+			continue
+		}
+		fresh, err := snippet.Upgrade(string(old), e.Name(), o.Hosts)
+		switch {
+		case err == nil && fresh == "": // not about the facade, or has the keys
+		case err == nil:
+			if err := a.writeHosts(path, []byte(fresh), true); err != nil {
+				return err
+			}
+			done++
+		default:
+			left++
+			fmt.Fprintf(a.stderr, "left alone: %s: %s\n", path, strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error()))
+		}
+	}
+	if left > 0 {
+		return fmt.Errorf("%d files were rewritten, %d were left alone; compare them with what \"ballast config hosts REGISTRY\" prints: %w", done, left, errdefs.ErrFailedPrecondition)
+	}
+	if done == 0 {
+		fmt.Fprintf(a.stderr, "nothing below %s asks the facade by plain HTTP\n", o.dir)
+	}
+	return nil
+}
+
+func (a *app) configRotateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate-ca",
+		Short: "replace the keys by which containerd and the facade know each other",
+		Long: `Replace the keys by which containerd and the facade of this node know each other, because somebody may
+have seen them. They are renewed without this. hosts.toml files stay as they are; a pull that runs can fail
+once, and is tried again by the kubelet.`,
+		Args: cobra.NoArgs,
+		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
+			if err := cl.RotateCA(cmd.Context()); err != nil {
+				return err
+			}
+			fmt.Fprintln(a.stderr, "the keys of the facade are new")
+			return nil
+		}),
+	}
+}

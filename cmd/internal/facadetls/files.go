@@ -1,0 +1,111 @@
+package facadetls
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+)
+
+// The modes of the directory and of the files in it, whatever the umask is.
+const (
+	dirMode    = 0o700
+	secretMode = 0o600
+	publicMode = 0o644
+)
+
+// Dir returns the directory of the keys below the root of the daemon.
+func Dir(root string) string { return filepath.Join(root, "tls") }
+
+// CAFile returns the path of the certificate of the CA: "ca" of hosts.toml.
+func CAFile(root string) string { return filepath.Join(Dir(root), "ca.pem") }
+
+// ClientFile returns the path of the certificate and the key of containerd: "client" of hosts.toml.
+func ClientFile(root string) string { return filepath.Join(Dir(root), "client.pem") }
+
+func authorityFile(root string) string { return filepath.Join(Dir(root), "authority.pem") }
+
+// makeDir makes the directory, or sees to it that nobody else can look into it.
+func makeDir(dir string) error {
+	if err := os.Mkdir(dir, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	switch {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory: %w", dir, errdefs.ErrFailedPrecondition)
+	case !owned(info):
+		return fmt.Errorf("%s belongs to another user: %w", dir, errdefs.ErrFailedPrecondition)
+	}
+	return os.Chmod(dir, dirMode)
+}
+
+func owned(info fs.FileInfo) bool { return int(info.Sys().(*syscall.Stat_t).Uid) == os.Geteuid() }
+
+// An exposedError says that a key can have been read by others.
+type exposedError struct{ path string }
+
+func (e *exposedError) Error() string { return e.path + " can be read or changed by others" }
+
+// readPair reads a certificate with its key. It returns an *exposedError if that is no secret.
+func readPair(path string) (*pair, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a file", path)
+	}
+	if info.Mode().Perm()&^secretMode != 0 || !owned(info) {
+		return nil, &exposedError{path}
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	p, err := parsePair(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s is damaged: %w", path, err)
+	}
+	return p, nil
+}
+
+// writePair writes a certificate with its key.
+func writePair(path string, p *pair) error {
+	b, err := p.pem()
+	if err != nil {
+		return err
+	}
+	return writeFile(path, b, secretMode)
+}
+
+// writeFile replaces a file: who reads it, or finds it after a crash, finds the old or the new content.
+func writeFile(path string, b []byte, mode fs.FileMode) (err error) {
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, secretMode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(fresh, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(fresh))
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

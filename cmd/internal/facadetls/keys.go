@@ -1,0 +1,242 @@
+package facadetls
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// lookEvery is how often the files are looked at.
+const lookEvery = time.Minute
+
+// Options are the settings of Open. The zero value works.
+type Options struct {
+	// Hosts are names and addresses that the facade goes by, besides those of the loopback.
+	Hosts []string
+
+	// Log is where is said what was made and why; nil discards.
+	Log *slog.Logger
+
+	// Now is the clock; nil is that of the machine.
+	Now func() time.Time
+}
+
+// Keys are the certificates of a node. Make them with Open, and let Run renew them.
+type Keys struct {
+	root  string
+	hosts []string
+	log   *slog.Logger
+	now   func() time.Time
+
+	writing sync.Mutex            // lets one at a time change the files and current
+	current atomic.Pointer[state] // never nil after Open
+}
+
+// state is what is in force.
+type state struct {
+	ca, client, server *pair
+	config             *tls.Config
+	status             Status
+}
+
+// Status says what is in force.
+type Status struct {
+	// AuthorityEnds and ClientEnds are when the certificates end. They are renewed before.
+	AuthorityEnds time.Time `json:"authorityEnds"`
+	ClientEnds    time.Time `json:"clientEnds"`
+
+	// Remade is when the CA was made anew because the old one was lost, by this daemon, and Why what
+	// was wrong with it. Zero if it was not.
+	Remade time.Time `json:"remade,omitzero"`
+	Why    string    `json:"why,omitempty"`
+}
+
+// LoopbackHosts are the names that every certificate of a facade has.
+func LoopbackHosts() []string { return []string{"localhost", "127.0.0.1", "::1"} }
+
+// Open reads the keys below the root of a daemon, and makes what is missing, damaged or about to end.
+// The root has to be there.
+func Open(root string, o Options) (*Keys, error) {
+	k := &Keys{root: root, hosts: append(LoopbackHosts(), o.Hosts...), log: o.Log, now: o.Now}
+	if k.log == nil {
+		k.log = slog.New(slog.DiscardHandler)
+	}
+	if k.now == nil {
+		k.now = time.Now
+	}
+	return k, k.Renew()
+}
+
+// Status returns what is in force.
+func (k *Keys) Status() Status { return k.current.Load().status }
+
+// Config returns the settings of the facade: TLS 1.3, only for who has the key of the client. It follows
+// what is renewed.
+func (k *Keys) Config() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return k.current.Load().config, nil },
+	}
+}
+
+// Verify reports whether a connection was made with a certificate of the CA that is in force. A nil
+// argument was not.
+func (k *Keys) Verify(c *tls.ConnectionState) bool {
+	if c == nil || len(c.VerifiedChains) == 0 {
+		return false
+	}
+	chain := c.VerifiedChains[0]
+	return chain[len(chain)-1].Equal(k.current.Load().ca.cert)
+}
+
+// Run renews, at once and then every minute, until ctx ends.
+func (k *Keys) Run(ctx context.Context) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		if err := k.Renew(); err != nil {
+			k.log.Error("keys of the facade can not be renewed; trying again", "wait", lookEvery, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Renew makes what is missing, damaged or about to end. After an error what was in force still is.
+func (k *Keys) Renew() error { return k.renew(false) }
+
+// Rotate makes a new CA, and all that it has to sign.
+func (k *Keys) Rotate() error { return k.renew(true) }
+
+func (k *Keys) renew(rotate bool) (err error) {
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("keys of the facade: %w", err)
+		}
+	}()
+	if err := makeDir(Dir(k.root)); err != nil {
+		return err
+	}
+	next := &state{}
+	old := k.current.Load()
+	if old != nil {
+		next.status.Remade, next.status.Why, next.server = old.status.Remade, old.status.Why, old.server
+	}
+	if next.ca, err = k.authority(rotate, &next.status); err != nil {
+		return err
+	}
+	if next.client, err = k.client(next.ca); err != nil {
+		return err
+	}
+	now := k.now()
+	if next.server == nil || checkLeaf(next.server, next.ca, x509.ExtKeyUsageServerAuth, now) != nil {
+		if next.server, err = newServer(next.ca, now, k.hosts); err != nil {
+			return err
+		}
+	}
+	next.status.AuthorityEnds, next.status.ClientEnds = next.ca.cert.NotAfter, next.client.cert.NotAfter
+	next.config = &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{next.server.tls()},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: poolOf(next.ca), Time: k.now,
+		// One protocol that containerd speaks; blobs gain nothing by frames.
+		NextProtos: []string{"http/1.1"},
+		// Answers are large; small records at their beginning are for pages of browsers.
+		DynamicRecordSizingDisabled: true,
+		// Resuming would go on with what a CA has signed that is not in force any more.
+		SessionTicketsDisabled: true,
+	}
+	k.current.Store(next)
+	return nil
+}
+
+// authority returns the CA of the files, or a new one.
+func (k *Keys) authority(rotate bool, s *Status) (*pair, error) {
+	path := authorityFile(k.root)
+	first := k.current.Load() == nil && !exists(path) && !exists(CAFile(k.root)) && !exists(ClientFile(k.root))
+	ca, bad := readPair(path)
+	if bad == nil {
+		bad = checkAuthority(ca, k.now())
+	}
+	if bad == nil { // who has the key of the client keeps it unless the CA is another
+		if _, err := readPair(ClientFile(k.root)); errors.As(err, new(*exposedError)) {
+			bad = err
+		}
+	}
+	if bad == nil && !rotate {
+		return ca, k.publish(ca)
+	}
+	now := k.now()
+	ca, err := newAuthority(now)
+	if err == nil {
+		err = writePair(path, ca)
+	}
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case rotate:
+		k.log.Info("CA of the facade was made anew, as asked for", "ends", ca.cert.NotAfter)
+	case first:
+		k.log.Info("CA of the facade was made", "path", path, "ends", ca.cert.NotAfter)
+	default:
+		s.Remade, s.Why = now, bad.Error()
+		k.log.Warn("CA of the facade was lost and is made anew; hosts.toml files stay as they are, pulls that run fail once",
+			"path", path, "ends", ca.cert.NotAfter, "err", bad)
+	}
+	return ca, k.publish(ca)
+}
+
+// publish writes the certificate of the CA where containerd reads it.
+func (k *Keys) publish(ca *pair) error {
+	path := CAFile(k.root)
+	want := ca.certPEM()
+	info, err := os.Lstat(path)
+	if err == nil && info.Mode() == publicMode && owned(info) {
+		if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, want) {
+			return nil
+		}
+	}
+	return writeFile(path, want, publicMode)
+}
+
+// client returns the certificate of containerd, or a new one.
+func (k *Keys) client(ca *pair) (*pair, error) {
+	path := ClientFile(k.root)
+	p, bad := readPair(path)
+	if bad == nil {
+		bad = checkLeaf(p, ca, x509.ExtKeyUsageClientAuth, k.now())
+	}
+	if bad == nil {
+		return p, nil
+	}
+	p, err := newClient(ca, k.now())
+	if err == nil {
+		err = writePair(path, p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !errors.Is(bad, fs.ErrNotExist) {
+		k.log.Info("certificate of containerd for the facade was made anew", "path", path, "ends", p.cert.NotAfter, "why", bad)
+	}
+	return p, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}

@@ -132,7 +132,7 @@ func (h *Handler) layerOpener(s site, artifact remote.Ref) opener {
 }
 
 // cartonSources returns the cartons that have the files of im.
-func (h *Handler) cartonSources(im store.Image, refs []remote.Ref) []transfer.Source {
+func (h *Handler) cartonSources(im store.Image, refs []remote.Ref, who func(name) []viewer) []transfer.Source {
 	var l []transfer.Source
 	var inRegistries []remote.Ref
 	for _, ref := range refs {
@@ -146,7 +146,7 @@ func (h *Handler) cartonSources(im store.Image, refs []remote.Ref) []transfer.So
 			fits: func(c *carton.Carton) bool { return c.Hash() == im.Origin.Digest },
 		}})
 	}
-	for _, s := range h.sites(inRegistries) {
+	for _, s := range h.sites(inRegistries, who) {
 		artifact := remote.Ref{Host: s.ref.Host, Repository: s.ref.Repository, Tag: tagOf(im, nameOf(s.ref)), Digest: im.Origin.Digest}
 		l = append(l, s.source(&cartonFetcher{
 			h: h, key: cartonKey{place: s.ref.Name() + "@" + im.Origin.Digest.String(), who: s.who.key()},

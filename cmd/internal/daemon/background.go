@@ -38,13 +38,14 @@ type background struct {
 	sources func(ctx context.Context, table digest.Digest) ([]transfer.Source, error)
 	shown   func(store.Ref) bool // whether a snapshot shows its table
 	options store.ExposeOptions  // but for Sources
+	ended   func()               // called when work on a table has ended; nil does nothing
 	log     *slog.Logger
 
 	work sync.WaitGroup
 
 	mu      sync.Mutex             // guards what follows
 	ctx     context.Context        // of begin
-	ended   bool                   // nothing starts any more
+	over    bool                   // nothing starts any more
 	running map[task]chan struct{} // sending ends a pause
 }
 
@@ -71,7 +72,7 @@ func (b *background) begin(ctx context.Context) (wait func() error) {
 	return func() error {
 		<-ctx.Done()
 		b.mu.Lock()
-		b.ended = true
+		b.over = true
 		b.mu.Unlock()
 		b.work.Wait()
 		return nil
@@ -83,7 +84,7 @@ func (b *background) begin(ctx context.Context) (wait func() error) {
 func (b *background) start(table digest.Digest, sources []transfer.Source) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ctx == nil || b.ended {
+	if b.ctx == nil || b.over {
 		return
 	}
 	t := newTask(table, sources)
@@ -103,6 +104,9 @@ func (b *background) start(table digest.Digest, sources []transfer.Source) {
 	b.work.Go(func() {
 		for {
 			b.bring(ctx, table, sources, again)
+			if b.ended != nil && ctx.Err() == nil {
+				b.ended()
+			}
 			if b.leave(t, again) {
 				return
 			}
@@ -117,7 +121,7 @@ func (b *background) leave(t task, again <-chan struct{}) bool {
 	defer b.mu.Unlock()
 	select {
 	case <-again:
-		if !b.ended {
+		if !b.over {
 			return false
 		}
 	default:

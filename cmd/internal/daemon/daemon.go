@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/snapshotter"
@@ -51,6 +53,8 @@ type Daemon struct {
 	store       *store.Store
 	remote      *remote.Client
 	facade      *registry.Handler
+	secrets     *pullsecret.Secrets
+	settling    sync.Mutex // held by settleSecrets
 	snapshotter *snapshotter.Snapshotter
 	differ      *differ.Differ
 	containerd  *grpc.ClientConn
@@ -92,7 +96,11 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err := os.MkdirAll(cartons.TempDir, 0o700); err != nil {
 		return nil, err
 	}
+	if d.secrets, err = openSecrets(c, log); err != nil {
+		return nil, err
+	}
 	d.facade = &registry.Handler{
+		Secrets:  d.secrets,
 		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
 		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
 		Pulled: d.heal,
@@ -108,7 +116,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	}
 	d.store.SetRate(int64(c.Lazy.Rate))
 	d.background = &background{
-		store: d.store, sources: d.recorded, shown: d.snapshotter.Shows, log: log,
+		store: d.store, sources: d.renewed, shown: d.snapshotter.Shows, log: log,
 		options: store.ExposeOptions{Wait: true, Unverified: c.Lazy.Verify == config.VerifyAfter},
 	}
 	d.differ = differ.New(differ.Options{
@@ -116,9 +124,10 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		Upstream: d.pulled, Log: log,
 		Mode: d.mode, Unverified: c.Lazy.Verify == config.VerifyAfter, Background: d.background.start,
 	})
+	d.background.ended = func() { d.settleSecrets(context.Background()) }
 	d.metrics = newMetrics(d.store, log)
 	d.metrics.registry.MustRegister(&lazyCollector{store: d.store, mount: d.lazy.Load, unverified: c.Lazy.Verify == config.VerifyAfter})
-	d.pulls = &pulls{convert: d.facade.Convert, sources: d.facade.Sources, store: d.store, metrics: d.metrics, log: log}
+	d.pulls = &pulls{convert: d.facade.Convert, sources: d.facade.NodeSources, store: d.store, metrics: d.metrics, log: log}
 	return d, nil
 }
 
@@ -176,6 +185,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	ended := d.background.begin(ctx)
+	d.settleSecrets(ctx)
 	if err := d.startLazy(ctx); err != nil {
 		return err
 	}
@@ -227,6 +237,7 @@ func (d *Daemon) sweep(ctx context.Context) error {
 			if _, err := d.store.GC(ctx, store.GCOptions{Keep: keepAll}); err != nil && ctx.Err() == nil {
 				d.log.Error("collect what has expired", "err", err)
 			}
+			d.settleSecrets(ctx)
 		}
 	}
 }
@@ -252,6 +263,9 @@ func (d *Daemon) Close() error {
 	}
 	if d.containerd != nil {
 		errs = append(errs, d.containerd.Close())
+	}
+	if d.secrets != nil {
+		errs = append(errs, d.secrets.Close())
 	}
 	if d.store != nil {
 		errs = append(errs, d.store.Close())

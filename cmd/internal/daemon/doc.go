@@ -4,6 +4,7 @@
 //
 //	store        verified bytes; its database is the lock against a second daemon
 //	remote       registries
+//	pullsecret   credentials that callers gave
 //	registry     the facade, on loopback HTTP, and conversion
 //	snapshotter  } over one gRPC socket, for containerd
 //	differ       }
@@ -22,6 +23,14 @@
 // resolved the same image elsewhere are not asked: everybody can have a registry that serves a
 // manifest, and what is behind it may hang or lie. Only for a table that nobody refers to, or of
 // which nothing is recorded, all names that its images were resolved from count.
+//
+// # Credentials
+//
+// Those of the node are for what comes over the admin socket and for what is pinned. What containerd
+// pulls, and the rest of it later, is fetched with the pull secrets that its callers gave for the same
+// repository. Those that snapshots need are held for as long, and of models that are not complete sealed
+// on the disk: settleSecrets compares what is kept with what is needed, at the start, after each table
+// that was applied, and when the work on one has ended.
 //
 // # What can be seen
 //

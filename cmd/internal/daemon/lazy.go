@@ -48,7 +48,7 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 		}
 	}
 	for _, t := range tables {
-		sources, err := d.recorded(ctx, t)
+		sources, err := d.recorded(ctx, t, false)
 		if err != nil {
 			return err
 		}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -84,6 +86,9 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err := checkRoot(c.Root); err != nil {
 		return nil, err
 	}
+	if err := closeRoot(c.Root, log); err != nil {
+		return nil, err
+	}
 	d.store, err = store.Open(c.Root, storeOptions(c, log))
 	if err != nil {
 		return nil, err
@@ -158,6 +163,45 @@ func checkRoot(root string) error {
 	}
 	return nil
 }
+
+// closeRoot takes from others what they had of a root: until now its objects were readable for all. What is
+// below the directories at its top can not be reached then.
+func closeRoot(root string, log *slog.Logger) error {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // the store makes it
+	}
+	if err != nil {
+		return fmt.Errorf("root: %w", err)
+	}
+	dirs := []string{root}
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != lazyDir { // which can be a mount that nobody serves
+			dirs = append(dirs, filepath.Join(root, e.Name()))
+		}
+	}
+	var closed []string
+	for _, d := range dirs {
+		info, err := os.Stat(d)
+		if err != nil {
+			return fmt.Errorf("root: %w", err)
+		}
+		if info.Mode().Perm()&^privateMode == 0 {
+			continue
+		}
+		if err := os.Chmod(d, privateMode); err != nil {
+			return fmt.Errorf("root: %w", err)
+		}
+		closed = append(closed, fmt.Sprintf("%s (%04o)", d, info.Mode().Perm()))
+	}
+	if closed != nil {
+		log.Warn("directories that others could enter are closed to them", "dirs", strings.Join(closed, ", "))
+	}
+	return nil
+}
+
+// privateMode is the mode of directories in which others have no business.
+const privateMode fs.FileMode = 0o700
 
 // rootParts are the directories below the root that have to be on one file system.
 var rootParts = []string{"objects", "partial", "snapshots"}

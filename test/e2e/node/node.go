@@ -72,6 +72,9 @@ func StartNode(t TB, o Options) *Node {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
+	if err := os.Chmod(dir, passable); err != nil {
+		t.Fatalf("%v", err)
+	}
 	n := &Node{Dir: dir, Registry: o.Registry, options: o, tb: t}
 	t.Cleanup(func() { n.clean(t) })
 	for _, d := range []string{"certs.d", "conf.d", "cni", "logs", "ballast.d", "registry"} {

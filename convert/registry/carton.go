@@ -38,13 +38,17 @@ func CartonURL(cartons map[string]string, ref remote.Ref) (address string, ok bo
 func (h *Handler) cartonURL(ref remote.Ref) (string, bool) { return CartonURL(h.Cartons, ref) }
 
 // ConvertURL converts the carton at a URL, or returns the image it was converted to before, and
-// records it as "carton+" and the URL. Its origin is the model hash.
+// records it as "carton+" and the URL, but for its query (remote.Ref.Name). Its origin is the model hash.
 func (h *Handler) ConvertURL(ctx context.Context, address string) (store.Image, error) {
 	ref, err := remote.ParseRef("carton+" + address)
 	if err != nil {
 		return store.Image{}, err
 	}
-	return h.convertCarton(ctx, ref.URL, source{ref: ref.String()})
+	h.cartons.remember(ref)
+	if address, err = h.cartons.url(ref); err != nil {
+		return store.Image{}, err
+	}
+	return h.convertCarton(ctx, address, source{ref: ref.Name()})
 }
 
 // convertNamed converts the carton that a reference stands for. There is nothing to find by
@@ -140,6 +144,13 @@ func (h *Handler) cartonSources(im store.Image, refs []remote.Ref, who func(name
 		if !ok {
 			inRegistries = append(inRegistries, ref)
 			continue
+		}
+		if ref.Hidden() {
+			var err error
+			if address, err = h.cartons.url(ref); err != nil {
+				h.log().Warn("carton left out", "ref", ref.Name(), "err", err)
+				continue
+			}
 		}
 		l = append(l, transfer.Source{Name: ref.Name(), Fetcher: &cartonFetcher{
 			h: h, key: cartonKey{place: address}, open: h.urlOpener(address, im.Origin.Digest),

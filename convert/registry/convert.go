@@ -341,6 +341,9 @@ func (h *Handler) record(ctx context.Context, im store.Image, src source) (store
 
 // recordedRef returns a reference in the form of store.Image.Refs.
 func recordedRef(ref remote.Ref) string {
+	if ref.URL != "" {
+		return ref.Name()
+	}
 	if ref.Digest != "" {
 		ref.Tag = ""
 	}

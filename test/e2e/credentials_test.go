@@ -343,3 +343,42 @@ func TestSpoofedReference(t *testing.T) {
 		t.Errorf("the private registry was asked: %s %s", r.Method, r.Path)
 	}
 }
+
+// A carton is prefetched from a signed address. The signature is in no log, on no disk and in nothing that
+// is printed, and the carton is known by its address all the same.
+func TestSignedCarton(t *testing.T) {
+	const signature = "s1gnature-of-the-carton"
+	c := converttest.GoodCarton(weights(235, 2<<20))
+	host := node.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("sig") != signature {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(c.Bytes()))
+	}))
+	node.Belongs(signature, host)
+	n := node.StartNode(t, node.Options{Config: fmt.Sprintf("[upstream]\nallow_hosts = [%q]\n", host)})
+	url := "carton+http://" + host + "/x.carton?sig=" + signature
+	for _, args := range [][]string{{"prefetch", url}, {"inspect", url}, {"unpin", url}, {"pin", url}, {"verify", url}, {"prefetch", url}} {
+		if out := n.Ballast(args...); out.Err != nil {
+			t.Errorf("ballast %v: %v\n%s", args[0], out.Err, out.Output())
+		}
+	}
+	if out := n.Ballast("ls"); !strings.Contains(out.Stdout, "/x.carton?sha256-") {
+		t.Errorf("ls: %s", out.Output())
+	}
+	noSecrets(t, n, signature)
+	n.Ballastd.Stop(t)
+	n.StartBallastd(t)
+	if err := os.Remove(object(n, digest.FromBytes(weights(235, 2<<20)))); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, n.Ballast("verify", "--repair", url))
+	if !logged(t, n, "carton left out", "prefetch the carton again") {
+		t.Error("the log does not say what to do")
+	}
+	if out := n.Ballast("prefetch", url); out.Err != nil {
+		t.Errorf("prefetch again: %v\n%s", out.Err, out.Output())
+	}
+	noSecrets(t, n, signature)
+}

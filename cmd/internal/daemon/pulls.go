@@ -99,6 +99,9 @@ func (p *pulls) prefetch(ctx context.Context, r admin.PrefetchRequest, event fun
 	if err != nil {
 		return store.Image{}, err
 	}
+	if ref.URL != "" {
+		r.Ref = ref.Name() // which goes into logs, pins and the list of jobs
+	}
 	pl, err := p.join(ctx, byPrefetch, r, func(ctx context.Context, pl *pull) (store.Image, error) { return p.pull(ctx, pl, ref) })
 	if err != nil {
 		return store.Image{}, err

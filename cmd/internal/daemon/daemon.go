@@ -101,6 +101,9 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err := os.MkdirAll(cartons.TempDir, 0o700); err != nil {
 		return nil, err
 	}
+	if err := doubtNames(context.Background(), c, d.store); err != nil {
+		return nil, err
+	}
 	if d.secrets, err = openSecrets(c, log); err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -228,5 +229,53 @@ func TestSecretsOfComplete(t *testing.T) {
 	d.settleSecrets(t.Context())
 	if l := d.secrets.Of(name); len(l) != 1 {
 		t.Errorf("in memory: %v", l)
+	}
+}
+
+// TestDoubtNames opens a root of a version that took for public what it read with the credentials of the
+// node. It is doubted once.
+func TestDoubtNames(t *testing.T) {
+	d, table := newSourcesRig(t)
+	d.resolved(t, table, "carton.example/team/m:1", "good.example/team/m:1", "other.example/m:1")
+	c := config.Default()
+	c.Root = d.store.Dir()
+	c.Carton = []config.Carton{{Registry: "carton.example", URL: "https://models.example/{repository}/{tag}"}}
+	private := func() []string {
+		t.Helper()
+		if err := doubtNames(t.Context(), c, d.store); err != nil {
+			t.Fatal(err)
+		}
+		im, err := d.store.Image(t.Context(), digest.FromString("manifest"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return im.PrivateNames
+	}
+	want := []string{"good.example/team/m", "other.example/m"}
+	c.Upstream.DockerConfig = filepath.Join(t.TempDir(), "config.json")
+	if l := private(); l != nil {
+		t.Errorf("a node without credentials: private names %v", l)
+	}
+	if err := os.WriteFile(c.Upstream.DockerConfig, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(private(), want); diff != "" {
+		t.Errorf("private names (-got +want):\n%s", diff)
+	}
+	for _, keep := range []bool{false, true} {
+		c.Upstream.KeepSecrets = keep
+		s, err := openSecrets(c, d.log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.store.SetPublic(t.Context(), digest.FromString("manifest"), "good.example/team/m"); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(private(), want[1:]); diff != "" {
+			t.Errorf("private names, after a name was seen to be public (-got +want):\n%s", diff)
+		}
 	}
 }

@@ -8,7 +8,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/admin.version=$(VERSION)
 
 # The race detector is slow on two cores: it runs where goroutines share state.
-RACE := ./store/... ./snapshotter/lazy/... ./convert/registry/... ./convert/remote/...
+RACE := ./store/... ./snapshotter/lazy/... ./convert/pullsecret/... ./convert/registry/... ./convert/remote/...
 
 # For fuzz: the target (all if empty). T is the time for each, or for soak.
 F ?= .

@@ -26,7 +26,7 @@ func whiteout(hide string) string {
 
 // makeHide makes the hiding layer, or mends it.
 func makeHide(hide string) error {
-	if err := os.Mkdir(hide, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(hide, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	name := whiteout(hide)

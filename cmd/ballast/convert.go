@@ -224,6 +224,7 @@ func (a *app) upstream(name string) (*upstreamClient, error) {
 	}
 	log := a.log()
 	o := upstream.Options(cfg, admin.ThisVersion().Version, log)
+	o.Shared = remote.AnyHost
 	if address, ok := cartonAddress(name); ok {
 		ref, err := remote.ParseRef(cartonScheme + address)
 		if err != nil {

@@ -96,7 +96,9 @@ func (a *app) remoteDetail(ctx context.Context, name string) (admin.Detail, erro
 	if err != nil {
 		return admin.Detail{}, err
 	}
-	client, err := remote.New(upstream.Options(cfg, admin.ThisVersion().Version, a.log()))
+	o := upstream.Options(cfg, admin.ThisVersion().Version, a.log())
+	o.Shared = remote.AnyHost
+	client, err := remote.New(o)
 	if err != nil {
 		return admin.Detail{}, err
 	}

@@ -33,6 +33,7 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/containerd/log"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 func main() {
@@ -160,6 +161,9 @@ func holder(stderr io.Writer) *cobra.Command {
 
 // serve runs the daemon until ctx ends.
 func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) (err error) {
+	// What containers see has to be open to their users, whatever umask the daemon was started with. What
+	// is private says so itself.
+	unix.Umask(0o022)
 	d, err := daemon.New(cfg, log)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -14,76 +15,45 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxCredentials is for how many repositories credentials of callers are kept.
-const maxCredentials = 1024
-
-// Credentials returns the credentials that a caller gave for a repository last, of those that
-// worked; nil if there are none.
-func (h *Handler) Credentials(host, repository string) *remote.Credentials {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	c, ok := h.creds[name{host, repository}]
-	if !ok {
-		return nil
-	}
-	return &c
-}
-
-func (h *Handler) keepCredentials(n name, c remote.Credentials) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.creds == nil {
-		h.creds = map[name]remote.Credentials{}
-	}
-	if len(h.creds) >= maxCredentials {
-		for other := range h.creds {
-			delete(h.creds, other)
-			break
-		}
-	}
-	h.creds[n] = c
-}
-
-// forgetCredentials forgets the credentials of callers for a repository that can be read without.
-func (h *Handler) forgetCredentials(n name) {
-	h.mu.Lock()
-	delete(h.creds, n)
-	h.mu.Unlock()
-	h.closed.drop(n)
-}
-
-// upstream calls f with the repository of ref: first without the credentials of the caller,
+// upstream calls f with the repository of ref: first without the credentials of who asks,
 // and if that fails with them. Where they were needed a moment ago it is the other way round. It
 // reports whether they were needed.
 func (h *Handler) upstream(ctx context.Context, ref remote.Ref, who caller, f func(*remote.Repository) error) (private bool, err error) {
 	n := nameOf(ref)
 	closed, _ := h.closed.get(n)
-	tries := []*remote.Credentials{nil}
+	tries := []caller{{}}
 	switch {
-	case who.creds != nil && closed:
-		tries = []*remote.Credentials{who.creds, nil}
-	case who.creds != nil:
-		tries = []*remote.Credentials{nil, who.creds}
+	case who.anonymous():
+	case closed:
+		tries = []caller{who, {}}
+	default:
+		tries = []caller{{}, who}
 	}
-	for _, creds := range tries {
+	var refused error // of who asks, whatever is said to others
+	for _, as := range tries {
 		var r *remote.Repository
-		if r, err = h.Upstream.Repository(ref, creds); err != nil {
+		if r, err = as.repository(h.Upstream, ref); err != nil {
 			return false, err
 		}
 		err = f(r)
 		switch {
-		case err == nil && creds == nil:
-			h.forgetCredentials(n)
+		case err == nil && as.anonymous():
+			h.secrets().Forget(n.String()) // those that are not needed can have expired
+			h.closed.drop(n)
 			return false, nil
 		case err == nil:
 			h.closed.put(n, true)
-			h.keepCredentials(n, *creds)
+			if as.creds != nil {
+				h.secrets().Keep(n.String(), *as.creds)
+			}
 			return true, nil
-		case ctx.Err() != nil, creds != nil && !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err):
+		case ctx.Err() != nil, !as.anonymous() && !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err):
 			return false, err
+		case !as.anonymous():
+			refused = err
 		}
 	}
-	return false, err
+	return false, cmp.Or(refused, err)
 }
 
 // authorize returns nil if who can read the origin of im by the name of ref, else the error
@@ -149,6 +119,37 @@ func Names(im store.Image) []string {
 // expired. The image can be the zero value, if it is not known. A name that can not be reached is
 // left out and logged.
 func (h *Handler) Sources(im store.Image, names ...string) []transfer.Source {
+	return h.sources(im, names, h.givers)
+}
+
+// NodeSources is Sources for the node itself: with its own credentials in the place of those of callers,
+// where the image was not got without.
+func (h *Handler) NodeSources(im store.Image, names ...string) []transfer.Source {
+	return h.sources(im, names, func(n name) []viewer {
+		if resolvedFrom(im, n) && !slices.Contains(im.PrivateNames, n.String()) {
+			return []viewer{{}}
+		}
+		return []viewer{{caller{node: true}, "node"}, {}}
+	})
+}
+
+// A viewer is a caller as the fetching of blobs knows him.
+type viewer struct {
+	caller
+	label string // of transfer.Source.Who
+}
+
+// givers returns those who gave credentials for a repository, the last one first, and then nobody.
+func (h *Handler) givers(n name) []viewer {
+	var l []viewer
+	for _, s := range h.secrets().Of(n.String()) {
+		l = append(l, viewer{caller{creds: &s.Credentials}, fmt.Sprintf("pull secret %d", s.ID)})
+	}
+	return append(l, viewer{})
+}
+
+// sources returns the sources that names stand for, as those see them that who returns for each repository.
+func (h *Handler) sources(im store.Image, names []string, who func(name) []viewer) []transfer.Source {
 	var out []transfer.Source
 	for _, n := range names {
 		refs, err := refsOf(im, n)
@@ -156,9 +157,11 @@ func (h *Handler) Sources(im store.Image, names ...string) []transfer.Source {
 		case err != nil:
 			h.log().Warn("source left out", "ref", n, "digest", im.Manifest, "err", err)
 		case im.Origin.Format == string(mediatype.FormatCarton) && !madeAhead(im):
-			out = append(out, h.cartonSources(im, refs)...)
+			out = append(out, h.cartonSources(im, refs, who)...)
 		default:
-			out = append(out, h.repositories(refs)...)
+			for _, s := range h.sites(refs, who) {
+				out = append(out, s.source(s.repo))
+			}
 		}
 	}
 	return out
@@ -184,34 +187,20 @@ func refsOf(im store.Image, name string) (refs []remote.Ref, err error) {
 	return []remote.Ref{ref}, err
 }
 
-// repositories returns the repositories of refs as sources. The tags and digests of refs do not
-// matter and can be empty.
-func (h *Handler) repositories(refs []remote.Ref) []transfer.Source {
-	var l []transfer.Source
-	for _, s := range h.sites(refs) {
-		l = append(l, s.source(s.repo))
-	}
-	return l
-}
-
 // A site is a repository as someone sees it.
 type site struct {
 	ref  remote.Ref
-	who  caller
+	who  viewer
 	repo *remote.Repository
 }
 
 // source returns what f brings from the site as a source.
 func (s site) source(f transfer.Fetcher) transfer.Source {
-	out := transfer.Source{Name: s.ref.Name(), Fetcher: f}
-	if s.who.creds != nil {
-		out.Who = "pull secret"
-	}
-	return out
+	return transfer.Source{Name: s.ref.Name(), Who: s.who.label, Fetcher: f}
 }
 
-// sites returns what repositories returns.
-func (h *Handler) sites(refs []remote.Ref) []site {
+// sites returns the repositories of refs, of which the tags and digests do not matter and can be empty.
+func (h *Handler) sites(refs []remote.Ref, who func(name) []viewer) []site {
 	var l []site
 	seen := map[name]bool{}
 	for _, ref := range refs {
@@ -219,12 +208,8 @@ func (h *Handler) sites(refs []remote.Ref) []site {
 			continue
 		}
 		seen[nameOf(ref)] = true
-		callers := []caller{{}}
-		if c := h.Credentials(ref.Host, ref.Repository); c != nil {
-			callers = []caller{{c}, {}}
-		}
-		for _, who := range callers {
-			r, err := h.Upstream.Repository(ref, who.creds)
+		for _, who := range who(nameOf(ref)) {
+			r, err := who.repository(h.Upstream, ref)
 			if err != nil {
 				h.log().Warn("repository left out", "ref", ref.Name(), "err", err)
 				break

@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -84,11 +85,11 @@ func TestPrivate(t *testing.T) {
 	if err := f.h.Store.Hydrate(t.Context(), ims[0].Table, store.HydrateOptions{Sources: f.h.Sources(ims[0], registry.Names(ims[0])...)}); err != nil {
 		t.Errorf("fetch with the credentials of the caller: %v", err)
 	}
-	if c := f.h.Credentials(u.host(), "secret/model"); c == nil || c.Username != "alice" {
-		t.Errorf("credentials of the repository: %v", c)
+	if l := f.h.Secrets.Of(u.host() + "/secret/model"); len(l) != 1 || l[0].Username != "alice" {
+		t.Errorf("credentials of the repository: %v", l)
 	}
-	if c := f.h.Credentials(u.host(), "public/other"); c != nil {
-		t.Errorf("credentials of another repository: %v", c)
+	if l := f.h.Secrets.Of(u.host() + "/public/other"); l != nil {
+		t.Errorf("credentials of another repository: %v", l)
 	}
 	if s := f.logs.String(); strings.Contains(s, "s3cr3t-value") || strings.Contains(s, "guess-value") || strings.Contains(s, alice[1]) {
 		t.Error("the log has credentials")
@@ -129,7 +130,7 @@ func TestPublicWithCredentials(t *testing.T) {
 	if n := u.count(""); n != 0 {
 		t.Errorf("%d requests upstream for a public image by digest", n)
 	}
-	if c := f.h.Credentials(u.host(), "org/model"); c != nil {
+	if l := f.h.Secrets.Of(u.host() + "/org/model"); l != nil {
 		t.Error("credentials that were not needed are kept")
 	}
 }
@@ -177,33 +178,109 @@ func TestExpiredSecret(t *testing.T) {
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
 	u.push("org/model", "v1", b)
 	u.users["org/model"] = "alice:s3cr3t-value"
-	f := newFacade(t, remote.Options{Credentials: func(string) (remote.Credentials, error) {
-		return remote.Credentials{Username: "node", Secret: "secret-of-the-node"}, nil
-	}})
+	f := newFacade(t, remote.Options{})
 	f.get(t, u, "org/model", "v1", basic("alice:s3cr3t-value")...)
-	u.mu.Lock()
-	u.users["org/model"] = "node:secret-of-the-node"
-	u.mu.Unlock()
+	im := onlyImage(t, f)
+	u.setUser("org/model", "")
+	if n := len(f.h.Sources(im, registry.Names(im)...)); n != 2 {
+		t.Errorf("%d sources, want one with the secret and one without", n)
+	}
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)}); err != nil {
+		t.Errorf("fetch: %v", err)
+	}
+	f.get(t, u, "org/model", "v1")
+	if l := f.h.Secrets.Of(u.host() + "/org/model"); l != nil {
+		t.Error("the secret that expired is still remembered")
+	}
+	if n := len(f.h.Sources(im, registry.Names(im)...)); n != 1 {
+		t.Errorf("%d sources, want one", n)
+	}
+}
 
+// onlyImage returns the one image that f knows.
+func onlyImage(t *testing.T, f *facade) store.Image {
+	t.Helper()
 	ims, err := f.h.Store.Images(t.Context())
 	if err != nil || len(ims) != 1 {
 		t.Fatal(ims, err)
 	}
-	if n := len(f.h.Sources(ims[0], registry.Names(ims[0])...)); n != 2 {
-		t.Errorf("%d fetchers, want one with the secret and one without", n)
+	return ims[0]
+}
+
+// nodeSecret gives the node credentials for every host.
+func nodeSecret(string) (remote.Credentials, error) {
+	return remote.Credentials{Username: "node", Secret: "secret-of-the-node"}, nil
+}
+
+// TestNodeCredentials has a model that only the node can read. Who asks the facade gets nothing of it,
+// before and after the node has brought it; nor has the node what a caller can read.
+func TestNodeCredentials(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.push("ops/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(5000))))
+	u.users["ops/model"] = "node:secret-of-the-node"
+	u.push("team/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(6000))))
+	u.users["team/model"] = "alice:s3cr3t-value"
+	image := u.put("ops/image", "v1", ordinary(2), mediatype.OCIManifest)
+	u.users["ops/image"] = "node:secret-of-the-node"
+	f := newFacade(t, remote.Options{Credentials: nodeSecret})
+
+	ask := func(when, path string) {
+		t.Helper()
+		for _, header := range [][]string{nil, basic("eve:guess")} {
+			got := f.ask(t, http.MethodGet, path, u.host(), header...)
+			if got.status != 401 {
+				t.Errorf("%s: %s: status %d, want 401", when, path, got.status)
+			}
+			if s := string(got.body); header == nil && !strings.Contains(s, "imagePullSecrets") {
+				t.Errorf("%s: %s: the answer does not say what to do: %s", when, path, s)
+			}
+		}
 	}
-	if err := f.h.Store.Hydrate(t.Context(), ims[0].Table, store.HydrateOptions{Sources: f.h.Sources(ims[0], registry.Names(ims[0])...)}); err != nil {
+	ask("before", "/v2/ops/model/manifests/v1")
+	im, err := f.h.Convert(t.Context(), u.ref(t, "ops/model", "v1"))
+	if err != nil {
+		t.Fatalf("the node converts what it can read: %v", err)
+	}
+	name := u.host() + "/ops/model"
+	if !slices.Equal(im.PrivateNames, []string{name}) {
+		t.Errorf("private names %v, want %s", im.PrivateNames, name)
+	}
+	ask("after", "/v2/ops/model/manifests/v1")
+	ask("after", "/v2/ops/model/manifests/"+im.Manifest.String())
+	ask("after", "/v2/ops/model/blobs/"+im.Table.String())
+	ask("after", "/v2/ops/image/manifests/v1")
+	ask("after", "/v2/ops/image/blobs/"+image.String())
+
+	// What was brought by the node is fetched by the node, and by nobody else.
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, name)}); !errdefs.IsUnauthorized(err) {
+		t.Errorf("fetched for a caller: %v, want unauthorized", err)
+	}
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.NodeSources(im, name)}); err != nil {
+		t.Errorf("fetched for the node: %v", err)
+	}
+	ask("complete", "/v2/ops/model/manifests/"+im.Manifest.String())
+
+	f.get(t, u, "team/model", "v1", basic("alice:s3cr3t-value")...)
+	if _, err := f.h.Convert(t.Context(), u.ref(t, "team/model", "v1")); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), "docker_config") {
+		t.Errorf("the node, of what a caller can read: %v, want unauthorized", err)
+	}
+	if _, err := f.h.Restore(t.Context(), u.ref(t, "team/model", "v1")); err != nil {
+		t.Errorf("documents that a caller's model has lost: %v", err)
+	}
+}
+
+// TestSharedCredentials has a host for which the node lets everybody use its credentials.
+func TestSharedCredentials(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	u.push("ops/model", "v1", converttest.ModelPackRaw(converttest.Files(weights(5000))))
+	u.users["ops/model"] = "node:secret-of-the-node"
+	f := newFacade(t, remote.Options{Credentials: nodeSecret, Shared: func(host string) bool { return host == u.host() }})
+	f.get(t, u, "ops/model", "v1")
+	im := onlyImage(t, f)
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)}); err != nil {
 		t.Errorf("fetch: %v", err)
-	}
-	// Prefetches go by what is remembered too.
-	if _, err := f.h.Convert(t.Context(), u.ref(t, "org/model", "v1"), nil); err != nil {
-		t.Errorf("convert: %v", err)
-	}
-	if c := f.h.Credentials(u.host(), "org/model"); c != nil {
-		t.Error("the secret that expired is still remembered")
-	}
-	if n := len(f.h.Sources(ims[0], registry.Names(ims[0])...)); n != 1 {
-		t.Errorf("%d fetchers, want one", n)
 	}
 }
 
@@ -268,13 +345,13 @@ func TestStalledRegistry(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := f.h.Convert(ctx, bad, nil)
+		_, err := f.h.Convert(ctx, bad)
 		done <- err
 	}()
 	<-arrived
 	ctx2, cancel2 := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel2()
-	if _, err := f.h.Convert(ctx2, good.ref(t, "org/model", "v1"), nil); err != nil {
+	if _, err := f.h.Convert(ctx2, good.ref(t, "org/model", "v1")); err != nil {
 		t.Errorf("from another registry: %v", err)
 	}
 	cancel()

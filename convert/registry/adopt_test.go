@@ -53,7 +53,7 @@ func TestConvertedAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, err := f.h.Convert(t.Context(), ref, nil)
+	known, err := f.h.Convert(t.Context(), ref)
 	if err != nil || known.Manifest != d || known.Table != im.Table || len(known.Refs) != 1 {
 		t.Errorf("known as %+v, %v", known, err)
 	}

@@ -14,7 +14,7 @@ func BenchmarkConvert(b *testing.B) {
 	u, ref := benchUpstream(b)
 	f := newFacade(b, remote.Options{})
 	for b.Loop() {
-		im, err := f.h.Convert(b.Context(), ref, nil)
+		im, err := f.h.Convert(b.Context(), ref)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -31,11 +31,11 @@ func BenchmarkConvert(b *testing.B) {
 func BenchmarkConvertKnown(b *testing.B) {
 	_, ref := benchUpstream(b)
 	f := newFacade(b, remote.Options{})
-	if _, err := f.h.Convert(b.Context(), ref, nil); err != nil {
+	if _, err := f.h.Convert(b.Context(), ref); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if _, err := f.h.Convert(b.Context(), ref, nil); err != nil {
+		if _, err := f.h.Convert(b.Context(), ref); err != nil {
 			b.Fatal(err)
 		}
 	}

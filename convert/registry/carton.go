@@ -38,13 +38,17 @@ func CartonURL(cartons map[string]string, ref remote.Ref) (address string, ok bo
 func (h *Handler) cartonURL(ref remote.Ref) (string, bool) { return CartonURL(h.Cartons, ref) }
 
 // ConvertURL converts the carton at a URL, or returns the image it was converted to before, and
-// records it as "carton+" and the URL. Its origin is the model hash.
+// records it as "carton+" and the URL, but for its query (remote.Ref.Name). Its origin is the model hash.
 func (h *Handler) ConvertURL(ctx context.Context, address string) (store.Image, error) {
 	ref, err := remote.ParseRef("carton+" + address)
 	if err != nil {
 		return store.Image{}, err
 	}
-	return h.convertCarton(ctx, ref.URL, source{ref: ref.String()})
+	h.cartons.remember(ref)
+	if address, err = h.cartons.url(ref); err != nil {
+		return store.Image{}, err
+	}
+	return h.convertCarton(ctx, address, source{ref: ref.Name()})
 }
 
 // convertNamed converts the carton that a reference stands for. There is nothing to find by
@@ -132,7 +136,7 @@ func (h *Handler) layerOpener(s site, artifact remote.Ref) opener {
 }
 
 // cartonSources returns the cartons that have the files of im.
-func (h *Handler) cartonSources(im store.Image, refs []remote.Ref) []transfer.Source {
+func (h *Handler) cartonSources(im store.Image, refs []remote.Ref, who func(name) []viewer) []transfer.Source {
 	var l []transfer.Source
 	var inRegistries []remote.Ref
 	for _, ref := range refs {
@@ -141,12 +145,19 @@ func (h *Handler) cartonSources(im store.Image, refs []remote.Ref) []transfer.So
 			inRegistries = append(inRegistries, ref)
 			continue
 		}
+		if ref.Hidden() {
+			var err error
+			if address, err = h.cartons.url(ref); err != nil {
+				h.log().Warn("carton left out", "ref", ref.Name(), "err", err)
+				continue
+			}
+		}
 		l = append(l, transfer.Source{Name: ref.Name(), Fetcher: &cartonFetcher{
 			h: h, key: cartonKey{place: address}, open: h.urlOpener(address, im.Origin.Digest),
 			fits: func(c *carton.Carton) bool { return c.Hash() == im.Origin.Digest },
 		}})
 	}
-	for _, s := range h.sites(inRegistries) {
+	for _, s := range h.sites(inRegistries, who) {
 		artifact := remote.Ref{Host: s.ref.Host, Repository: s.ref.Repository, Tag: tagOf(im, nameOf(s.ref)), Digest: im.Origin.Digest}
 		l = append(l, s.source(&cartonFetcher{
 			h: h, key: cartonKey{place: s.ref.Name() + "@" + im.Origin.Digest.String(), who: s.who.key()},

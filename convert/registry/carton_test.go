@@ -18,6 +18,7 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -307,4 +308,55 @@ func TestCartonAddress(t *testing.T) {
 			t.Errorf("%s: %q, %t; want %q", in, got, ok, want)
 		}
 	}
+}
+
+// TestCartonSigned prefetches a carton at a signed URL: it is known by a name that does not have the
+// signature, which is remembered for as long as the daemon runs and is nowhere else.
+func TestCartonSigned(t *testing.T) {
+	t.Parallel()
+	const signature = "sig=s3cr3t-value"
+	s := newWeb(t, true)
+	c := converttest.GoodCarton(weights(2000))
+	s.put("/x.carton", c.Bytes())
+	signed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery != signature {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		s.ServeHTTP(w, r)
+	}))
+	t.Cleanup(signed.Close)
+	f := newCartonFacade(t, s, remote.Options{AllowHosts: []string{strings.TrimPrefix(signed.URL, "http://")}})
+	ref, err := remote.ParseRef("carton+" + signed.URL + "/x.carton?" + signature)
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := f.h.Convert(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(im.Refs, []string{ref.Name()}); diff != "" {
+		t.Errorf("refs (-got +want):\n%s", diff)
+	}
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.NodeSources(im, ref.Name())}); err != nil {
+		t.Error(err)
+	}
+	hidden, err := remote.ParseRef(ref.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := f.h.Convert(t.Context(), hidden); err != nil || again.Manifest != im.Manifest {
+		t.Errorf("by its name: %v, %v", again.Manifest, err)
+	}
+	restarted := &registry.Handler{Upstream: f.h.Upstream, Store: f.h.Store, Parsers: f.h.Parsers, Carton: f.h.Carton}
+	if _, err := restarted.Convert(t.Context(), hidden); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "prefetch the carton again") {
+		t.Errorf("by its name, after a restart: %v", err)
+	}
+	if l := restarted.NodeSources(im, ref.Name()); len(l) != 0 {
+		t.Errorf("%d sources of an address that is not known", len(l))
+	}
+	if strings.Contains(f.logs.String(), "s3cr3t") {
+		t.Error("the log has the signature")
+	}
+	assertNotOnDisk(t, f.h.Store.Dir(), "s3cr3t")
 }

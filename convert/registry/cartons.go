@@ -2,11 +2,14 @@ package registry
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/carton"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -19,12 +22,46 @@ const (
 
 	// cartonFresh is how long what a URL names is not asked again.
 	cartonFresh = time.Minute
+
+	// maxURLs is how many URLs with queries are remembered.
+	maxURLs = 256
 )
 
 // cartons are the open cartons. The zero value works.
 type cartons struct {
 	mu sync.Mutex
 	m  map[cartonKey]*openCarton // guarded by mu
+
+	// urls are the URLs of references whose names do not tell them: with queries, which can be signatures
+	// and are recorded nowhere. Guarded by mu.
+	urls map[string]string
+}
+
+// remember keeps the URL of a reference, if its name does not tell it.
+func (cs *cartons) remember(ref remote.Ref) {
+	if ref.Hidden() || ref.Name() == ref.String() {
+		return
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.urls == nil || len(cs.urls) >= maxURLs {
+		cs.urls = map[string]string{}
+	}
+	cs.urls[ref.Name()] = ref.URL
+}
+
+// url returns the URL of a reference. It returns errdefs.ErrNotFound if ref does not tell it, and nobody
+// has told it since the daemon was started.
+func (cs *cartons) url(ref remote.Ref) (string, error) {
+	if !ref.Hidden() {
+		return ref.URL, nil
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if u := cs.urls[ref.Name()]; u != "" {
+		return u, nil
+	}
+	return "", fmt.Errorf("%s: the query of the URL is not kept; prefetch the carton again by its URL: %w", ref.Name(), errdefs.ErrNotFound)
 }
 
 // A cartonKey says where a carton is and who sees it.

@@ -55,19 +55,32 @@ func (o *origin) source() source {
 	return source{ref: recordedRef(o.ref), name: nameOf(o.ref).String(), private: o.private}
 }
 
-// Convert resolves ref and converts it, or returns the image it was converted to before. With
-// creds nil the credentials that a caller gave for the repository are used. It returns
+// Restore is Convert for an image that is known and whose documents are lost: if the node itself can not
+// read it, with the credentials that callers gave for it.
+func (h *Handler) Restore(ctx context.Context, ref remote.Ref) (store.Image, error) {
+	im, err := h.Convert(ctx, ref)
+	for _, s := range h.secrets().Of(ref.Name()) {
+		if !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err) {
+			break
+		}
+		im, err = h.convertAs(ctx, ref, caller{creds: &s.Credentials})
+	}
+	return im, err
+}
+
+// Convert resolves ref and converts it, or returns the image it was converted to before. It asks as
+// the node itself, with the credentials of the node. It returns
 // ErrNotModel for what is not a model, and otherwise the errors of remote.Repository and of
 // the parsers. Of an index of models it returns the image for this machine. The digest of an
 // image made here gives that image.
-func (h *Handler) Convert(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error) {
+func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (store.Image, error) {
 	if ref.URL != "" {
 		return h.ConvertURL(ctx, ref.URL)
 	}
-	if creds == nil {
-		creds = h.Credentials(ref.Host, ref.Repository)
-	}
-	who := caller{creds}
+	return h.convertAs(ctx, ref, caller{node: true})
+}
+
+func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, who caller) (store.Image, error) {
 	if im, err := h.image(ctx, ref.Digest); err == nil {
 		if err := h.authorize(ctx, im, ref, who); err != nil {
 			return store.Image{}, err
@@ -192,7 +205,10 @@ func (h *Handler) key(o *origin) (filetable.Origin, error) {
 // credentials at the same place. Who asks elsewhere does not wait for a registry that stalls.
 func flightKey(key filetable.Origin, o *origin, who caller) string {
 	s := fmt.Sprintf("%s %s %s", key.Format, key.Digest, nameOf(o.ref))
-	if who.creds != nil {
+	switch {
+	case who.node:
+		s += " node"
+	case who.creds != nil:
 		s += fmt.Sprintf(" %q %q", who.creds.Username, who.creds.Secret)
 	}
 	return s
@@ -325,6 +341,9 @@ func (h *Handler) record(ctx context.Context, im store.Image, src source) (store
 
 // recordedRef returns a reference in the form of store.Image.Refs.
 func recordedRef(ref remote.Ref) string {
+	if ref.URL != "" {
+		return ref.Name()
+	}
 	if ref.Digest != "" {
 		ref.Tag = ""
 	}

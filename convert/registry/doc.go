@@ -51,11 +51,14 @@
 // The facade has no access rules of its own: who can read an origin can read what was made of
 // it. Upstream is asked without credentials of the caller first. If it refuses, so does the
 // facade, with a challenge for Basic, which makes containerd send the pull secret; that is then
-// used for that host and repository only, and kept in memory, never on disk, to fetch blobs
-// later. It is forgotten when the repository can be read without it, and blobs are then asked for
-// without it too: it can have expired.
+// used for that host and repository only, and kept to fetch blobs later (package pullsecret). It is
+// forgotten when the repository can be read without it, unless a snapshot needs it, and blobs are then
+// asked for without it too: it can have expired.
 //
-// Each image has the names (host/repository) by which its origin needed such credentials. By
+// The node's own credentials are for Convert and NodeSources, which nobody reaches by a request here.
+// Where they were needed a name is as private as one that needed a pull secret.
+//
+// Each image has the names (host/repository) by which its origin needed credentials. By
 // these, and by names it was never resolved from, its manifest and blobs by digest are given to
 // those who can read the origin there, which is remembered for a minute. By another name that
 // it was resolved from everybody gets them. So a registry that serves the same bytes to everybody

@@ -6,10 +6,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/carton"
+	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
@@ -33,6 +33,9 @@ type Handler struct {
 	// Carton says how cartons are read.
 	Carton carton.Options
 
+	// Secrets keeps the credentials of callers that worked; nil keeps them in memory.
+	Secrets *pullsecret.Secrets
+
 	// Pulled is called when somebody asks for the manifest of a model that was made here; nil does
 	// nothing.
 	Pulled func(ctx context.Context, im store.Image)
@@ -43,10 +46,9 @@ type Handler struct {
 	flight  singleflight.Group // conversions; see flightKey
 	cartons cartons
 
-	mu    sync.Mutex
-	creds map[name]remote.Credentials // guarded by mu: of callers, known to work
+	own pullsecret.Secrets // if Secrets is nil
 
-	closed   cache[name, bool]                 // repositories that need credentials of the caller
+	closed   cache[name, bool]                 // repositories that need credentials
 	readable cache[verdictKey, bool]           // who can read which origin
 	recent   cache[recentKey, remote.Manifest] // that passed unchanged
 }
@@ -59,22 +61,35 @@ func (n name) String() string { return n.host + "/" + n.repository }
 
 func nameOf(ref remote.Ref) name { return name{ref.Host, ref.Repository} }
 
-// caller is who asks: creds is nil for anonymous.
+// caller is who asks. The zero value has no credentials.
 type caller struct {
 	creds *remote.Credentials
+	node  bool // the node itself, with its own credentials; then creds is nil
+}
+
+// anonymous says whether c has no credentials to give.
+func (c caller) anonymous() bool { return c.creds == nil && !c.node }
+
+// repository returns the repository of ref as c sees it.
+func (c caller) repository(client *remote.Client, ref remote.Ref) (*remote.Repository, error) {
+	if c.node {
+		return client.NodeRepository(ref)
+	}
+	return client.Repository(ref, c.creds)
 }
 
 // key returns c as something that can be compared.
 func (c caller) key() callerKey {
 	if c.creds == nil {
-		return callerKey{}
+		return callerKey{node: c.node}
 	}
-	return callerKey{*c.creds, true}
+	return callerKey{*c.creds, true, false}
 }
 
 type callerKey struct {
 	creds remote.Credentials
 	ok    bool
+	node  bool
 }
 
 type verdictKey struct {
@@ -87,6 +102,13 @@ type recentKey struct {
 	name   name
 	digest digest.Digest
 	who    callerKey
+}
+
+func (h *Handler) secrets() *pullsecret.Secrets {
+	if h.Secrets == nil {
+		return &h.own
+	}
+	return h.Secrets
 }
 
 func (h *Handler) log() *slog.Logger {

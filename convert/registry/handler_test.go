@@ -90,7 +90,7 @@ func hydrate(t *testing.T, f *facade, u *upstream, repository string, table dige
 	if err != nil {
 		t.Fatal(err)
 	}
-	im, err := f.h.Convert(t.Context(), ref, nil)
+	im, err := f.h.Convert(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,10 +165,10 @@ func TestConvertCancel(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := f.h.Convert(ctx, ref, nil); !errors.Is(err, context.Canceled) {
+	if _, err := f.h.Convert(ctx, ref); !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that is done: %v", err)
 	}
-	if _, err := f.h.Convert(t.Context(), ref, nil); err != nil {
+	if _, err := f.h.Convert(t.Context(), ref); err != nil {
 		t.Error(err)
 	}
 }
@@ -206,7 +206,7 @@ func TestPassThrough(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := f.h.Convert(t.Context(), ref, nil); !errors.Is(err, registry.ErrNotModel) {
+			if _, err := f.h.Convert(t.Context(), ref); !errors.Is(err, registry.ErrNotModel) {
 				t.Errorf("Convert: %v, want ErrNotModel", err)
 			}
 		})

@@ -86,7 +86,7 @@ func TestIndex(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		im, err := f.h.Convert(t.Context(), ref, nil)
+		im, err := f.h.Convert(t.Context(), ref)
 		if err != nil {
 			t.Fatal(err)
 		}

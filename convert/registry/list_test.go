@@ -56,7 +56,7 @@ func TestOllamaList(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			im, err := f.h.Convert(t.Context(), ref, nil)
+			im, err := f.h.Convert(t.Context(), ref)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,7 +89,7 @@ func TestOllamaListSuffix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if im, err := f.h.Convert(t.Context(), ref, nil); err != nil || im.Origin.Format != "modelpack" {
+	if im, err := f.h.Convert(t.Context(), ref); err != nil || im.Origin.Format != "modelpack" {
 		t.Errorf("a tag that is there: %+v, %v", im, err)
 	}
 	for _, tag := range []string{"y-mlx", "z-mlx", "x-llamacpp", "x-cuda", "-mlx"} {

@@ -20,6 +20,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/modelpack"
 	"github.com/ballast-dev/ballast/convert/ollama"
+	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
@@ -80,6 +81,13 @@ func (u *upstream) push(repository, tag string, b *converttest.Built) digest.Dig
 		u.blobs[d] = p
 	}
 	return u.put(repository, tag, b.Manifest, b.MediaType)
+}
+
+// setUser says whose credentials ("user:password") a repository needs; none, if it is empty.
+func (u *upstream) setUser(repository, user string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.users[repository] = user
 }
 
 func (u *upstream) put(repository, tag string, p []byte, mediaType string) digest.Digest {
@@ -200,7 +208,7 @@ func newFacade(t testing.TB, o remote.Options) *facade {
 			t.Error(err)
 		}
 	})
-	f := &facade{h: &registry.Handler{Upstream: client, Store: s, Parsers: parsers, Log: log}, logs: logs}
+	f := &facade{h: &registry.Handler{Secrets: &pullsecret.Secrets{}, Upstream: client, Store: s, Parsers: parsers, Log: log}, logs: logs}
 	f.Server = httptest.NewServer(f.h)
 	t.Cleanup(f.Close)
 	return f

@@ -72,21 +72,26 @@ func (r *Repository) newAuthorizer(e *endpoint) *authorizer {
 	return a
 }
 
-// credentials returns those of the caller for the registry that the reference names, and
-// those of the options for all others and if there are none.
+// credentials returns those of the caller for the registry that the reference names, and those of
+// the node for the node, and where they are shared.
 func (r *Repository) credentials(e *endpoint, host string) (Credentials, error) {
-	if e.server && r.creds != nil {
-		return *r.creds, nil
+	o := r.client.opts
+	if e.server && r.who == caller {
+		return r.creds, nil
 	}
-	find := r.client.opts.Credentials
-	if find == nil {
-		return Credentials{}, nil
+	hosts := []string{host}
+	if e.server {
+		hosts = append(hosts, r.ref.Host)
 	}
-	c, err := find(host)
-	if err == nil && c == (Credentials{}) && e.server {
-		return find(r.ref.Host)
+	for _, h := range hosts {
+		if o.Credentials == nil || r.who != node && (o.Shared == nil || !o.Shared(h)) {
+			continue
+		}
+		if c, err := o.Credentials(h); err != nil || c != (Credentials{}) {
+			return c, err
+		}
 	}
-	return c, err
+	return Credentials{}, nil
 }
 
 // challenge takes up a 401 of e, and closes it. The next Authorize gets the token.

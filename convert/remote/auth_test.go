@@ -40,13 +40,23 @@ func TestBasic(t *testing.T) {
 		}
 		return remote.Credentials{}, nil
 	}}
-	if _, err := u.repository(t, o, nil).Manifest(t.Context(), "latest"); err != nil {
-		t.Errorf("with credentials of the options: %v", err)
+	c, _ := newClient(t, o)
+	ofNode, err := c.NodeRepository(u.ref(t, "latest"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	_, err := u.repository(t, remote.Options{}, nil).Manifest(t.Context(), "latest")
-	mustRefuse(t, err, errdefs.IsUnauthorized, "credentials are missing")
+	if _, err := ofNode.Manifest(t.Context(), "latest"); err != nil {
+		t.Errorf("the node, with its own credentials: %v", err)
+	}
+	// Who gave none has not those of the node, unless they are shared.
+	_, err = repositoryOf(t, c, u.ref(t, "latest"), nil).Manifest(t.Context(), "latest")
+	mustRefuse(t, err, errdefs.IsUnauthorized, "imagePullSecrets")
+	o.Shared = func(host string) bool { return host == u.host() }
+	if _, err := u.repository(t, o, nil).Manifest(t.Context(), "latest"); err != nil {
+		t.Errorf("with credentials that are shared: %v", err)
+	}
 
-	_, err = u.repository(t, remote.Options{}, &remote.Credentials{Username: "eve", Secret: secret + "x"}).Manifest(t.Context(), "latest")
+	_, err = u.repository(t, o, &remote.Credentials{Username: "eve", Secret: secret + "x"}).Manifest(t.Context(), "latest")
 	mustRefuse(t, err, errdefs.IsUnauthorized, "UNAUTHORIZED not ***")
 	if s := err.Error(); strings.Contains(s, secret) || strings.Contains(s, base64.StdEncoding.EncodeToString([]byte("eve:"))[:5]) {
 		t.Errorf("error has the credentials: %s", s)

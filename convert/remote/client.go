@@ -24,9 +24,13 @@ type Options struct {
 	// Facade are the "host:port" that this daemon answers at; they are never asked.
 	Facade []string
 
-	// Credentials returns the credentials for a host, or the zero value if there are
-	// none; see DockerCredentials. Nil means none.
+	// Credentials returns the credentials that the node has for a host, or the zero value if there
+	// are none; see DockerCredentials. Nil means none. They are for NodeRepository.
 	Credentials func(host string) (Credentials, error)
+
+	// Shared says for which hosts, as in references, the credentials of the node are those of
+	// everybody. Nil means none.
+	Shared func(host string) bool
 
 	// AllowHosts are hosts ("name", "name:port", an address or a network such as
 	// "10.0.0.0/8") that registries may redirect to, or have their token server at,
@@ -92,9 +96,18 @@ type Client struct {
 
 type repoKey struct {
 	ref   Ref // without tag and digest
+	who   identity
 	creds Credentials
-	anon  bool
 }
+
+// An identity says whose credentials a repository is read with.
+type identity int
+
+const (
+	nobody identity = iota
+	caller          // those that a caller gave
+	node            // those of Options
+)
 
 // New returns a client. It returns errdefs.ErrInvalidArgument if Options.AllowHosts or
 // Options.NamedURLs is wrong.
@@ -148,11 +161,25 @@ func (c *Client) Close() {
 }
 
 // Repository returns access to the repository of ref, of which the tag and the digest do not
-// matter and can be empty. With creds nil, the credentials of Options are used. Repositories with the same
-// name and credentials share their tokens.
+// matter and can be empty, for somebody who gave credentials, or none if they are nil. Those of the node
+// are used only where they are shared. Repositories with the same name and credentials share their tokens.
 // It returns errdefs.ErrInvalidArgument if hosts.toml for the host is not understood, or if
 // the host is the facade.
 func (c *Client) Repository(ref Ref, creds *Credentials) (*Repository, error) {
+	if creds == nil {
+		return c.repository(ref, repoKey{who: nobody})
+	}
+	return c.repository(ref, repoKey{who: caller, creds: *creds})
+}
+
+// NodeRepository is Repository with the credentials of the node. It is for work that the node's
+// administrator asked for, and for nobody else.
+func (c *Client) NodeRepository(ref Ref) (*Repository, error) {
+	return c.repository(ref, repoKey{who: node})
+}
+
+// repository returns the repository of ref for the identity in key.
+func (c *Client) repository(ref Ref, key repoKey) (*Repository, error) {
 	ref, err := ref.named()
 	if err != nil {
 		return nil, err
@@ -160,10 +187,7 @@ func (c *Client) Repository(ref Ref, creds *Credentials) (*Repository, error) {
 	if c.facade[loopbackName(ref.Host)] {
 		return nil, fmt.Errorf("host %s is the facade itself: %w", ref.Host, errdefs.ErrInvalidArgument)
 	}
-	key := repoKey{ref: Ref{Host: ref.Host, Repository: ref.Repository}, anon: creds == nil}
-	if creds != nil {
-		key.creds = *creds
-	}
+	key.ref = Ref{Host: ref.Host, Repository: ref.Repository}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	set, err := c.hostSet(ref.Host)
@@ -173,7 +197,7 @@ func (c *Client) Repository(ref Ref, creds *Credentials) (*Repository, error) {
 	r := c.repos[key]
 	if r == nil || r.set != set {
 		delete(c.used, r)
-		r = newRepository(c, key.ref, creds, set)
+		r = newRepository(c, key, set)
 		c.repos[key] = r
 	}
 	c.used[r] = time.Now()

@@ -35,6 +35,10 @@ func (Credentials) GoString() string { return "***" }
 // LogValue hides the credentials from logs.
 func (Credentials) LogValue() slog.Value { return slog.StringValue("***") }
 
+// AnyHost is for Options.Shared, where all who ask are the owner of the credentials, as in a command
+// that somebody runs for himself.
+func AnyHost(string) bool { return true }
+
 // dockerHubKey is the name of Docker Hub in a docker config.
 // https://github.com/docker/cli/blob/v28.0.0/cli/registry/registry.go
 const dockerHubKey = "https://index.docker.io/v1/"

@@ -33,7 +33,10 @@
 // # Credentials
 //
 // Credentials of a caller go to the registry the reference names (the server of hosts.toml),
-// never to its mirrors; those of the docker config go to the host they are stored for. Redirects are followed by hand: when scheme, host or port
+// never to its mirrors. Those of the node (the docker config and its helpers) go to the host they are
+// stored for, in requests of the node itself (NodeRepository); in those of others only if
+// Options.Shared says so. What hosts.toml gives goes with every request to its host, whoever asks.
+// Redirects are followed by hand: when scheme, host or port
 // changes, Authorization, cookies and the headers of hosts.toml stay behind and do not come
 // back. A challenge is only followed to a realm on the same host, in the same registrable
 // domain, on a host the operator allows, or elsewhere on public https.

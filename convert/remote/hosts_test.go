@@ -95,7 +95,9 @@ func TestMirrorCredentials(t *testing.T) {
 	want(mirror, "nobody")
 	want(server, "alice")
 	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
-	c, _ := newClient(t, remote.Options{HostsDir: dir})
+	c, _ := newClient(t, remote.Options{HostsDir: dir, Credentials: func(string) (remote.Credentials, error) {
+		return remote.Credentials{Username: "node", Secret: secret + " of the node"}, nil
+	}})
 	r := repositoryOf(t, c, exampleRef(t, "x"), &remote.Credentials{Username: "alice", Secret: secret})
 	if _, err := r.Manifest(t.Context(), "latest"); err != nil {
 		t.Fatal(err)

@@ -163,17 +163,30 @@ func malformed(what, s string) error {
 	return fmt.Errorf("reference: %s %.300q is not well-formed: %w", what, s, errdefs.ErrInvalidArgument)
 }
 
+// hiddenQuery is what stands for the query of a URL in a name.
+var hiddenQuery = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
+
 // Name returns "host/repository", or "carton+" and the URL of a carton, with a digest in the place
-// of its query, which can be a signature.
+// of its query, which can be a signature: names are recorded and logged. That of a reference that is such a
+// name is itself.
 func (r Ref) Name() string {
 	if r.URL == "" {
 		return r.Host + "/" + r.Repository
 	}
 	u, query, ok := strings.Cut(r.URL, "?")
+	if ok && !hiddenQuery.MatchString(query) {
+		query = "sha256-" + digest.FromString(query).Encoded()
+	}
 	if ok {
-		u += "?" + digest.FromString(query).Encoded()
+		u += "?" + query
 	}
 	return cartonScheme + u
+}
+
+// Hidden says that r is the name of a carton at a URL whose query it does not tell.
+func (r Ref) Hidden() bool {
+	_, query, _ := strings.Cut(r.URL, "?")
+	return hiddenQuery.MatchString(query)
 }
 
 // Object returns the digest if there is one, else the tag.

@@ -44,6 +44,22 @@ func TestParseRef(t *testing.T) {
 	}
 }
 
+// TestHidden checks that the name of a URL does not have its query, and is its own name.
+func TestHidden(t *testing.T) {
+	ref, err := remote.ParseRef("carton+https://h.example/a/b.carton?sig=s3cr3t-value")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := ref.Name()
+	again, err := remote.ParseRef(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(name, "s3cr3t") || again.Name() != name || again.String() != name || !again.Hidden() || ref.Hidden() {
+		t.Errorf("name %q, again %q, hidden %t and %t", name, again.Name(), ref.Hidden(), again.Hidden())
+	}
+}
+
 var badRefs = []string{
 	"", "/", "a/../b", "host.example/../etc:x", "host.example/a b", "host.example/a:", "host.example//a",
 	"host.example/a@sha256:../../x", "host.example/a@sha256:ABC", "host.example/A/../b:x",

@@ -19,7 +19,8 @@ const maxPlaces = 4096
 type Repository struct {
 	client *Client
 	ref    Ref // without tag and digest
-	creds  *Credentials
+	who    identity
+	creds  Credentials // of the caller
 	set    *hostSet
 
 	mu     sync.Mutex
@@ -27,15 +28,12 @@ type Repository struct {
 	places map[digest.Digest]place   // guarded by mu
 }
 
-func newRepository(c *Client, ref Ref, creds *Credentials, set *hostSet) *Repository {
-	if creds != nil {
-		own := *creds
-		creds = &own
-	}
+func newRepository(c *Client, key repoKey, set *hostSet) *Repository {
 	return &Repository{
 		client: c,
-		ref:    ref,
-		creds:  creds,
+		ref:    key.ref,
+		who:    key.who,
+		creds:  key.creds,
 		set:    set,
 		auths:  map[*endpoint]*authorizer{},
 		places: map[digest.Digest]place{},
@@ -88,7 +86,21 @@ func (r *Repository) each(ctx context.Context, caps docker.HostCapabilities, fir
 	case main == nil:
 		return fmt.Errorf("%s: hosts.toml has no host that may be asked: %w", r.ref.Host, errdefs.ErrNotFound)
 	case len(others) > 0:
-		return fmt.Errorf("%w (others: %s)", main, strings.Join(others, "; "))
+		main = fmt.Errorf("%w (others: %s)", main, strings.Join(others, "; "))
 	}
-	return main
+	return r.advise(main)
+}
+
+// advise says what to do about credentials that are missing or refused.
+func (r *Repository) advise(err error) error {
+	if !errdefs.IsUnauthorized(err) {
+		return err
+	}
+	switch shared := r.client.opts.Shared; {
+	case r.who == caller:
+		return fmt.Errorf("the credentials given for %s are refused: %w", r, err)
+	case r.who == node, shared != nil && shared(r.ref.Host):
+		return fmt.Errorf("there are no credentials for %s in upstream.docker_config, or they are refused: %w", r, err)
+	}
+	return fmt.Errorf("no credentials for %s: the pod needs imagePullSecrets (ctr: --user), or list %s in upstream.share_credentials: %w", r, r.ref.Host, err)
 }

@@ -152,9 +152,10 @@ func (fs *fileSystem) find(dir uint64, name string) (id uint64, size int64, _ fu
 	return 0, 0, fuse.ENOENT
 }
 
-// attributes are the same in every process: fixed times, root's.
+// attributes are the same in every process: fixed times, root's. Containers come here through overlayfs
+// with the credentials of the mounter; nobody else has business here.
 func attributes(a *fuse.Attr, id uint64, size int64) {
-	*a = fuse.Attr{Ino: id, Mode: fuse.S_IFDIR | 0o755, Nlink: 2, Blksize: 4096}
+	*a = fuse.Attr{Ino: id, Mode: fuse.S_IFDIR | 0o700, Nlink: 2, Blksize: 4096}
 	if id >= fileBit {
 		a.Mode, a.Nlink = fuse.S_IFREG|0o644, 1
 		a.Size = uint64(size)

@@ -105,7 +105,7 @@ func resolveDir(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o711); err != nil {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return "", err
 	}
 	parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
@@ -163,7 +163,7 @@ func mountNew(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
 		return nil, err
 	}
 	k.DropAll()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	f, err := mountFuse(dir)

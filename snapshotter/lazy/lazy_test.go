@@ -26,7 +26,7 @@ func TestTree(t *testing.T) {
 		t.Errorf("size %d, mode %v", info.Size(), info.Mode())
 	}
 	for _, name := range []string{"sha256", "sha256/00", "sha256/ff", filepath.Dir(p.path(d)[len(p.mount())+1:])} {
-		if info, err := os.Stat(filepath.Join(p.mount(), name)); err != nil || !info.IsDir() || info.Mode().Perm() != 0o755 {
+		if info, err := os.Stat(filepath.Join(p.mount(), name)); err != nil || !info.IsDir() || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s: %v, %v", name, info, err)
 		}
 	}

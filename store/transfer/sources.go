@@ -14,7 +14,7 @@ type Source struct {
 	// registry can have.
 	Name string
 
-	// Who says with what kind of credentials it is read; empty for those of the node, or none.
+	// Who says with whose credentials it is read; empty for none.
 	Who string
 
 	Fetcher

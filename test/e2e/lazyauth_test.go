@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -88,15 +86,10 @@ func (r *tokenRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // TestLazyCredentials reads a model after its token and its addresses have expired: they are renewed
 // while there are credentials. Without, what is there can be read, and the log says what is wrong.
 func TestLazyCredentials(t *testing.T) {
-	docker := filepath.Join(t.TempDir(), "config.json")
-	n := node.StartNode(t, node.Options{Config: fmt.Sprintf("[upstream]\ndocker_config = %q\n", docker)})
+	n := node.StartNode(t, node.Options{})
 	front := &tokenRegistry{next: n.Registry.Wire, password: "secret"}
 	front.host = node.Serve(t, front)
 	n.Upstream(t, front.host, front.host)
-	auth := base64.StdEncoding.EncodeToString([]byte("user:secret"))
-	if err := os.WriteFile(docker, fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, front.host, auth), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	want := weights(160, 200<<20)
 	ref := convertedModel(t, n, converttest.ModelPackRaw(converttest.Files(want)))
 	ref = strings.Replace(ref, n.Registry.Host, front.host, 1)

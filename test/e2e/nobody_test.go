@@ -31,9 +31,6 @@ import (
 // nobodyArg makes the test program do what a user without rights would do.
 const nobodyArg = "-as-nobody"
 
-// nobody is that user.
-const nobody = 65534
-
 // nobodyCommand runs this program as nobody.
 func nobodyCommand(args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", append([]string{nobodyArg}, args...)...)

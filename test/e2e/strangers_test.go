@@ -87,6 +87,11 @@ func (s *stranger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // tableImage returns an image that was converted ahead of time, of any table.
 func tableImage(t *testing.T, table *filetable.Table) node.Artifact {
+	return annotatedImage(t, table, nil)
+}
+
+// annotatedImage is tableImage with annotations of the table layer.
+func annotatedImage(t *testing.T, table *filetable.Table, annotations map[string]string) node.Artifact {
 	t.Helper()
 	p, err := table.Encode()
 	if err != nil {
@@ -104,9 +109,11 @@ func tableImage(t *testing.T, table *filetable.Table) node.Artifact {
 	if err != nil {
 		t.Fatal(err)
 	}
+	layer := put(filetable.MediaTypeTableLayer, p)
+	layer.Annotations = annotations
 	a.Manifest, err = json.Marshal(ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: a.MediaType,
-		Config: put(ocispec.MediaTypeImageConfig, config), Layers: []ocispec.Descriptor{put(filetable.MediaTypeTableLayer, p)},
+		Config: put(ocispec.MediaTypeImageConfig, config), Layers: []ocispec.Descriptor{layer},
 	})
 	if err != nil {
 		t.Fatal(err)

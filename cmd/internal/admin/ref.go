@@ -49,8 +49,11 @@ func truncate(s string) string {
 }
 
 // stored returns r in the form that store.Image.Refs have: with the digest or the tag, not
-// both.
+// both, and of a URL the name.
 func stored(r remote.Ref) string {
+	if r.URL != "" {
+		return r.Name()
+	}
 	if r.Digest != "" {
 		r.Tag = ""
 	}

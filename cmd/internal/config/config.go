@@ -55,7 +55,9 @@ type Facade struct {
 // Upstream says how registries are reached.
 type Upstream struct {
 	HostsDir     string   `toml:"hosts_dir" comment:"Directory of hosts.toml files for the daemon's own requests (mirrors, certificates), in the\nformat of containerd. Entries that lead back to the facade are left out."`
-	DockerConfig string   `toml:"docker_config" comment:"File with credentials and credential helpers, in the format of Docker. Empty: none."`
+	DockerConfig string   `toml:"docker_config" comment:"File with credentials and credential helpers of the node, in the format of Docker. They are for\nwhat is asked for over the admin socket, such as a prefetch. Empty: none."`
+	Share        []string `toml:"share_credentials" comment:"Hosts, as in references, for which the credentials in docker_config are used for everybody: any\npod then pulls what the node can read there, without a secret of its own."`
+	KeepSecrets  bool     `toml:"keep_secrets" comment:"Keep pull secrets of models that are shown but not complete on the disk, sealed, so that the rest\ncan be fetched after a restart. Otherwise they are in memory only."`
 	AllowHosts   []string `toml:"allow_hosts" comment:"Hosts that registries may redirect to, or have their token server at, although they are not\npublic: names, \"name:port\", addresses, or networks such as \"10.0.0.0/8\"."`
 	OllamaHosts  []string `toml:"ollama_hosts" comment:"Registries with the manners of the Ollama registry, besides registry.ollama.ai: no HEAD, no\ndigests in answers, manifests as text/plain."`
 	OllamaRunner string   `toml:"ollama_runner" comment:"Which model is taken of an Ollama list: that for llamacpp, ggml or mlx. Empty: the first of\nthese that there is. A tag that ends so, such as \"27b-mlx\", names one too."`
@@ -119,6 +121,8 @@ func Default() *Config {
 		Upstream: Upstream{
 			HostsDir:     "/etc/ballast/hosts.d",
 			DockerConfig: "/root/.docker/config.json",
+			Share:        []string{},
+			KeepSecrets:  true,
 			AllowHosts:   []string{},
 			OllamaHosts:  []string{},
 			StallTimeout: Duration{30 * time.Second},

@@ -94,6 +94,7 @@ func TestLoadErrors(t *testing.T) {
 		{"network", "version = 1\n[upstream]\nallow_hosts = [\"10.0.0.0/33\"]\n", `upstream.allow_hosts: "10.0.0.0/33" is not a network`},
 		{"address", "version = 1\n[upstream]\nallow_hosts = [\"10.0.0.300\"]\n", `"10.0.0.300" is not a host`},
 		{"URL", "version = 1\n[upstream]\nallow_hosts = [\"http://x\"]\n", `"http://x" is not a host`},
+		{"not a host of references", "version = 1\n[upstream]\nshare_credentials = [\"https://registry.example\"]\n", `upstream.share_credentials: "https://registry.example" is not a host`},
 		{"share", "version = 1\n[gc]\nhigh = \"120%\"\n", "not within 1%"},
 		{"share as number", "version = 1\n[gc]\nhigh = 500\n", "gc.high: 500% is not within 1%"},
 		{"low above high", "version = 1\n[gc]\nlow = \"90%\"\n", "gc.low: 90% is above gc.high, 85%"},

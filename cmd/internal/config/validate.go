@@ -88,6 +88,11 @@ func (c *Config) checkValues() error {
 			return err
 		}
 	}
+	for _, h := range c.Upstream.Share {
+		if !registryHost.MatchString(h) {
+			return invalid("upstream.share_credentials", "%q is not a host as in a reference, such as \"registry.example\"", h)
+		}
+	}
 	for _, s := range []struct{ key, path string }{
 		{"upstream.hosts_dir", c.Upstream.HostsDir}, {"upstream.docker_config", c.Upstream.DockerConfig},
 		{"containerd.address", c.Containerd.Address},

@@ -20,6 +20,7 @@ type countingApplier struct {
 	diff.Applier
 	store   *store.Store
 	metrics *metrics
+	applied func(context.Context) // called after a table layer was applied
 }
 
 // Apply implements diff.Applier.
@@ -32,6 +33,7 @@ func (a *countingApplier) Apply(ctx context.Context, desc ocispec.Descriptor, mo
 	defer active.Dec()
 	start := time.Now()
 	res, err := a.Applier.Apply(ctx, desc, mounts, opts...)
+	a.applied(context.WithoutCancel(ctx))
 	a.metrics.pulled(byContainerd, a.format(ctx, desc.Digest), time.Since(start), err)
 	return res, err
 }

@@ -39,13 +39,14 @@ type background struct {
 	shown   func(store.Ref) bool   // whether a snapshot shows its table
 	view    func(store.Ref) string // in which it does
 	options store.ExposeOptions    // but for Sources
+	ended   func()                 // called when work on a table has ended; nil does nothing
 	log     *slog.Logger
 
 	work sync.WaitGroup
 
 	mu      sync.Mutex             // guards what follows
 	ctx     context.Context        // of begin
-	ended   bool                   // nothing starts any more
+	over    bool                   // nothing starts any more
 	running map[task]chan struct{} // sending ends a pause
 }
 
@@ -78,7 +79,7 @@ func (b *background) begin(ctx context.Context) (wait func() error) {
 	return func() error {
 		<-ctx.Done()
 		b.mu.Lock()
-		b.ended = true
+		b.over = true
 		b.mu.Unlock()
 		b.work.Wait()
 		return nil
@@ -90,7 +91,7 @@ func (b *background) begin(ctx context.Context) (wait func() error) {
 func (b *background) start(view string, table digest.Digest, sources []transfer.Source) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ctx == nil || b.ended {
+	if b.ctx == nil || b.over {
 		return
 	}
 	t := newTask(shownTable{view, table}, sources)
@@ -110,6 +111,9 @@ func (b *background) start(view string, table digest.Digest, sources []transfer.
 	b.work.Go(func() {
 		for {
 			b.bring(ctx, t.shownTable, sources, again)
+			if b.ended != nil && ctx.Err() == nil {
+				b.ended()
+			}
 			if b.leave(t, again) {
 				return
 			}
@@ -124,7 +128,7 @@ func (b *background) leave(t task, again <-chan struct{}) bool {
 	defer b.mu.Unlock()
 	select {
 	case <-again:
-		if !b.ended {
+		if !b.over {
 			return false
 		}
 	default:

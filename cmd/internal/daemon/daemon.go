@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/snapshotter"
@@ -52,6 +56,8 @@ type Daemon struct {
 	facade      *registry.Handler
 	port        *facadePort
 	passed      map[string]*os.File // by the service manager, but for the facade's
+	secrets     *pullsecret.Secrets
+	settling    sync.Mutex // held by settleSecrets
 	snapshotter *snapshotter.Snapshotter
 	differ      *differ.Differ
 	containerd  *grpc.ClientConn
@@ -81,6 +87,9 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err := checkRoot(c.Root); err != nil {
 		return nil, err
 	}
+	if err := closeRoot(c.Root, log); err != nil {
+		return nil, err
+	}
 	d.store, err = store.Open(c.Root, storeOptions(c, log))
 	if err != nil {
 		return nil, err
@@ -93,7 +102,14 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err := os.MkdirAll(cartons.TempDir, 0o700); err != nil {
 		return nil, err
 	}
+	if err := doubtNames(context.Background(), c, d.store); err != nil {
+		return nil, err
+	}
+	if d.secrets, err = openSecrets(c, log); err != nil {
+		return nil, err
+	}
 	d.facade = &registry.Handler{
+		Secrets:  d.secrets,
 		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
 		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
 		Pulled: d.heal,
@@ -116,12 +132,13 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		Upstream: d.pulled, Log: log,
 		Mode: d.mode, Unverified: c.Lazy.Verify == config.VerifyAfter, Background: d.background.start,
 	})
+	d.background.ended = func() { d.settleSecrets(context.Background()) }
 	d.metrics = newMetrics(d.store, log)
 	d.metrics.registry.MustRegister(&lazyCollector{store: d.store, mount: d.lazy.Load, unverified: c.Lazy.Verify == config.VerifyAfter})
 	if err := d.takePassed(); err != nil {
 		return nil, err
 	}
-	d.pulls = &pulls{convert: d.facade.Convert, sources: d.facade.Sources, store: d.store, metrics: d.metrics, log: log}
+	d.pulls = &pulls{convert: d.facade.Convert, sources: d.facade.NodeSources, store: d.store, metrics: d.metrics, log: log}
 	return d, nil
 }
 
@@ -167,6 +184,45 @@ func checkRoot(root string) error {
 	return nil
 }
 
+// closeRoot takes from others what they had of a root: until now its objects were readable for all. What is
+// below the directories at its top can not be reached then.
+func closeRoot(root string, log *slog.Logger) error {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // the store makes it
+	}
+	if err != nil {
+		return fmt.Errorf("root: %w", err)
+	}
+	dirs := []string{root}
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != lazyDir { // which can be a mount that nobody serves
+			dirs = append(dirs, filepath.Join(root, e.Name()))
+		}
+	}
+	var closed []string
+	for _, d := range dirs {
+		info, err := os.Stat(d)
+		if err != nil {
+			return fmt.Errorf("root: %w", err)
+		}
+		if info.Mode().Perm()&^privateMode == 0 {
+			continue
+		}
+		if err := os.Chmod(d, privateMode); err != nil {
+			return fmt.Errorf("root: %w", err)
+		}
+		closed = append(closed, fmt.Sprintf("%s (%04o)", d, info.Mode().Perm()))
+	}
+	if closed != nil {
+		log.Warn("directories that others could enter are closed to them", "dirs", strings.Join(closed, ", "))
+	}
+	return nil
+}
+
+// privateMode is the mode of directories in which others have no business.
+const privateMode fs.FileMode = 0o700
+
 // rootParts are the directories below the root that have to be on one file system.
 var rootParts = []string{"objects", "partial", "snapshots"}
 
@@ -193,6 +249,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	ended := d.background.begin(ctx)
+	d.settleSecrets(ctx)
 	if err := d.startLazy(ctx); err != nil {
 		return err
 	}
@@ -250,6 +307,7 @@ func (d *Daemon) sweep(ctx context.Context) error {
 			if _, err := d.store.GC(ctx, store.GCOptions{Keep: keepAll}); err != nil && ctx.Err() == nil {
 				d.log.Error("collect what has expired", "err", err)
 			}
+			d.settleSecrets(ctx)
 		}
 	}
 }
@@ -275,6 +333,9 @@ func (d *Daemon) Close() error {
 	}
 	if d.containerd != nil {
 		errs = append(errs, d.containerd.Close())
+	}
+	if d.secrets != nil {
+		errs = append(errs, d.secrets.Close())
 	}
 	if d.store != nil {
 		errs = append(errs, d.store.Close())

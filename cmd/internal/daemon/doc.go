@@ -4,6 +4,7 @@
 //
 //	store        verified bytes; its database is the lock against a second daemon
 //	remote       registries
+//	pullsecret   credentials that callers gave
 //	registry     the facade, and conversion
 //	port         who may ask the facade, over TLS on loopback, and its port
 //	snapshotter  } over one gRPC socket, for containerd
@@ -34,6 +35,14 @@
 // daemon binds it itself. If another process has it, or the keys can not be written, there is no facade
 // until that ends, and everything else works: containers start, models that are shown are read, and
 // prefetches go on.
+//
+// # Credentials
+//
+// Those of the node are for what comes over the admin socket and for what is pinned. What containerd
+// pulls, and the rest of it later, is fetched with the pull secrets that its callers gave for the same
+// repository. Those that snapshots need are held for as long, and of models that are not complete sealed
+// on the disk: settleSecrets compares what is kept with what is needed, at the start, after each table
+// that was applied, and when the work on one has ended.
 //
 // # What can be seen
 //

@@ -26,7 +26,7 @@ func (d *Daemon) heal(ctx context.Context, im store.Image) {
 	d.log.Warn("model has lost files since it was complete; they are fetched again", "table", im.Table, "files", len(missing))
 	wish := admin.PrefetchRequest{Ref: cmp.Or(admin.Label(im, ""), im.Table.String()), NoPin: true}
 	_, err = d.pulls.join(ctx, byBackground, wish, func(ctx context.Context, pl *pull) (store.Image, error) {
-		sources, err := d.recorded(ctx, im.Table)
+		sources, err := d.recorded(ctx, im.Table, false)
 		if err != nil {
 			return im, err
 		}
@@ -69,7 +69,7 @@ func (d *Daemon) resolve(ctx context.Context, im store.Image) error {
 			err = perr
 			continue
 		}
-		if _, err = d.facade.Convert(ctx, ref, nil); err == nil {
+		if _, err = d.facade.Restore(ctx, ref); err == nil {
 			return nil
 		}
 	}

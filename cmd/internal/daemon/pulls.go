@@ -27,7 +27,7 @@ var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errd
 // pulls are the prefetches, the imports and the hydrations. They belong to the daemon: who asked for one may go,
 // and whoever asks for the same reference in the same way joins it.
 type pulls struct {
-	convert func(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error)
+	convert func(ctx context.Context, ref remote.Ref) (store.Image, error)
 	sources func(im store.Image, names ...string) []transfer.Source
 	store   *store.Store
 	metrics *metrics
@@ -98,6 +98,9 @@ func (p *pulls) prefetch(ctx context.Context, r admin.PrefetchRequest, event fun
 	ref, err := admin.ParseRef(r.Ref)
 	if err != nil {
 		return store.Image{}, err
+	}
+	if ref.URL != "" {
+		r.Ref = ref.Name() // which goes into logs, pins and the list of jobs
 	}
 	pl, err := p.join(ctx, byPrefetch, r, func(ctx context.Context, pl *pull) (store.Image, error) { return p.pull(ctx, pl, ref) })
 	if err != nil {
@@ -181,7 +184,7 @@ func (p *pulls) join(ctx context.Context, by string, r admin.PrefetchRequest, br
 
 // pull converts, fetches and pins.
 func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image, error) {
-	im, err := p.convert(ctx, ref, nil)
+	im, err := p.convert(ctx, ref)
 	if errors.Is(err, convert.ErrNotModel) {
 		return store.Image{}, fmt.Errorf("%w; containerd pulls images itself: %w", err, errdefs.ErrNotImplemented)
 	}

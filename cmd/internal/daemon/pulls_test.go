@@ -49,7 +49,7 @@ func newPullRig(t *testing.T) *pullRig {
 	r.table = storetest.NewBuilder("m").Raw("weights.bin", r.weights, 0o644).Put(t, s)
 	r.pulls = &pulls{
 		store: s, log: log, metrics: newMetrics(s, log),
-		convert: func(_ context.Context, ref remote.Ref, _ *remote.Credentials) (store.Image, error) {
+		convert: func(_ context.Context, ref remote.Ref) (store.Image, error) {
 			r.converted.Add(1)
 			if ref.Repository != "team/model" {
 				return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -19,7 +20,7 @@ func logged(log *slog.Logger, msg string, h http.Handler) http.Handler {
 		defer func() { // also if the handler aborts the answer
 			attrs := []any{"method", r.Method, "path", r.URL.Path}
 			for _, key := range []string{"ns", "name"} { // what the path is about
-				if v := r.URL.Query().Get(key); v != "" {
+				if v, _, _ := strings.Cut(r.URL.Query().Get(key), "?"); v != "" { // a URL can be signed
 					attrs = append(attrs, key, v)
 				}
 			}

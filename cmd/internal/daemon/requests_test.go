@@ -80,7 +80,7 @@ func TestCountingApplier(t *testing.T) {
 		t.Fatal("no gauge")
 		return 0
 	}
-	a := &countingApplier{store: r.store, metrics: r.metrics}
+	a := &countingApplier{store: r.store, metrics: r.metrics, applied: func(context.Context) {}}
 	for _, tt := range []struct {
 		mediaType string
 		fail      bool

@@ -17,6 +17,9 @@ import (
 
 // Sources are ordered by the name that is pulled. That others got the same table elsewhere is no
 // reason to ask there: everybody can make a registry that serves what others have, or only says so.
+//
+// Credentials go by who wanted the model. For what containerd pulled they are those that its callers
+// gave, for pins and for who asks over the admin socket those of the node.
 
 // pulled returns where the blobs of a table can be fetched that is pulled from repositories.
 func (d *Daemon) pulled(ctx context.Context, table digest.Digest, from []differ.Repository) []transfer.Source {
@@ -25,7 +28,7 @@ func (d *Daemon) pulled(ctx context.Context, table digest.Digest, from []differ.
 	for _, r := range from {
 		names = append(names, withPort(r, images))
 	}
-	return d.named(images, names)
+	return d.named(images, names, d.facade.Sources)
 }
 
 // withPort returns the name of a repository: containerd does not always know the port of its host,
@@ -50,45 +53,64 @@ func withPort(r differ.Repository, images []store.Image) string {
 // wanted returns where the blobs of a table can be fetched for who asks for it by a reference. If
 // name is something else, such as a digest, it is from where those got it who refer to it.
 func (d *Daemon) wanted(ctx context.Context, table digest.Digest, name string) ([]transfer.Source, error) {
-	if ref, err := admin.ParseRef(name); err == nil {
-		return d.named(d.images(ctx, table), []string{ref.Name()}), nil
+	ref, err := admin.ParseRef(name)
+	if err != nil {
+		return d.recorded(ctx, table, true)
 	}
-	return d.recorded(ctx, table)
+	images, names := d.images(ctx, table), []string{ref.Name()}
+	return distinct(append(d.named(images, names, d.facade.Sources), d.named(images, names, d.facade.NodeSources)...)), nil
 }
 
 // recorded returns where the blobs of a table can be fetched by what is recorded for the references
 // to it, oldest first: pins, and snapshots that show it. Of a pull that goes on nobody knows
 // whether its sources have anything; if there is nothing else, there are none. A table that nobody
-// refers to, or without a record, is fetched from wherever images of it were resolved.
-func (d *Daemon) recorded(ctx context.Context, table digest.Digest) ([]transfer.Source, error) {
+// refers to, or without a record, is fetched from wherever images of it were resolved. With asNode the
+// credentials of the node count for all of that, not only for pins.
+func (d *Daemon) recorded(ctx context.Context, table digest.Digest, asNode bool) ([]transfer.Source, error) {
 	refs, err := d.store.Refs(ctx, "")
 	if err != nil {
 		return nil, err
 	}
 	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
-	var names []string
-	pending := false
+	images := d.images(ctx, table)
+	var out []transfer.Source
+	known, pending := false, false
 	for _, r := range refs {
 		if r.Table != table {
 			continue
 		}
-		if !strings.HasPrefix(r.Name, admin.PinName("")) && !d.snapshotter.Shows(r) {
+		pin := strings.HasPrefix(r.Name, admin.PinName(""))
+		if !pin && !d.snapshotter.Shows(r) {
 			pending = true
 			continue
 		}
-		for _, n := range r.Sources {
-			if !slices.Contains(names, n) {
-				names = append(names, n)
+		known = known || len(r.Sources) > 0
+		if !pin {
+			out = append(out, d.named(images, r.Sources, d.facade.Sources)...)
+		}
+		if pin || asNode {
+			out = append(out, d.named(images, r.Sources, d.facade.NodeSources)...)
+		}
+	}
+	if !known && !pending {
+		for _, im := range images {
+			out = append(out, d.named(images, registry.Names(im), d.facade.Sources)...)
+			if asNode {
+				out = append(out, d.named(images, registry.Names(im), d.facade.NodeSources)...)
 			}
 		}
 	}
-	images := d.images(ctx, table)
-	if len(names) == 0 && !pending {
-		for _, im := range images {
-			names = append(names, registry.Names(im)...)
-		}
-	}
-	return d.named(images, names), nil
+	return distinct(out), nil
+}
+
+// distinct returns sources, each once.
+func distinct(l []transfer.Source) []transfer.Source {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(l, func(s transfer.Source) bool {
+		was := seen[s.Key()]
+		seen[s.Key()] = true
+		return was
+	})
 }
 
 // shownFrom returns where the blobs of a table can be fetched that is shown in a view: where its snapshot got
@@ -98,11 +120,11 @@ func (d *Daemon) shownFrom(ctx context.Context, view string, table digest.Digest
 	r, err := d.store.Ref(ctx, view)
 	switch {
 	case errdefs.IsNotFound(err) || err == nil && len(r.Sources) == 0:
-		return d.recorded(ctx, table)
+		return d.recorded(ctx, table, false)
 	case err != nil || !d.snapshotter.Shows(r):
 		return nil, err
 	}
-	return d.named(d.images(ctx, table), r.Sources), nil
+	return d.named(d.images(ctx, table), r.Sources, d.facade.Sources), nil
 }
 
 // images returns the images of a table. None is no error: the image did not come through the facade.
@@ -114,8 +136,8 @@ func (d *Daemon) images(ctx context.Context, table digest.Digest) []store.Image 
 	return images
 }
 
-// named returns the sources that names stand for, in their order.
-func (d *Daemon) named(images []store.Image, names []string) []transfer.Source {
+// named returns the sources that names stand for, in their order, as facade returns them.
+func (d *Daemon) named(images []store.Image, names []string, facade func(store.Image, ...string) []transfer.Source) []transfer.Source {
 	var out []transfer.Source
 	for _, n := range names {
 		var by store.Image // that was resolved from the name
@@ -128,7 +150,7 @@ func (d *Daemon) named(images []store.Image, names []string) []transfer.Source {
 				by = im
 			}
 		}
-		out = append(out, d.facade.Sources(by, n)...)
+		out = append(out, facade(by, n)...)
 	}
 	return out
 }

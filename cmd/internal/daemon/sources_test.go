@@ -3,9 +3,15 @@ package daemon
 import (
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/snapshotter"
@@ -83,12 +89,14 @@ func (d *Daemon) pull(t *testing.T, table digest.Digest, ended bool, names ...st
 	}
 }
 
+// sameNames compares the places, whoever sees them.
 func sameNames(t *testing.T, what string, got []transfer.Source, want ...string) {
 	t.Helper()
 	var names []string
 	for _, s := range got {
 		names = append(names, s.Name)
 	}
+	names = slices.Compact(names)
 	if diff := cmp.Diff(names, want); diff != "" {
 		t.Errorf("%s: sources (-got +want):\n%s", what, diff)
 	}
@@ -121,4 +129,153 @@ func TestSourceOrder(t *testing.T) {
 	sameNames(t, "a snapshot, and a pull that goes on", wanted(""), "good.example:5000/team/m", "mirror.example/m")
 	d.pull(t, table, true, "other.example/m", "good.example:5000/team/m")
 	sameNames(t, "two snapshots, the older first", wanted(""), "good.example:5000/team/m", "mirror.example/m", "other.example/m")
+}
+
+// sameKeys compares names and identities.
+func sameKeys(t *testing.T, what string, got []transfer.Source, want ...string) {
+	t.Helper()
+	var keys []string
+	for _, s := range got {
+		keys = append(keys, s.Key())
+	}
+	if diff := cmp.Diff(keys, want); diff != "" {
+		t.Errorf("%s: sources (-got +want):\n%s", what, diff)
+	}
+}
+
+// TestSourceIdentity has a private model that a caller pulled and the node pinned: what is fetched for the
+// snapshot is fetched with the caller's credentials, what is fetched for the pin with those of the node.
+func TestSourceIdentity(t *testing.T) {
+	d, table := newSourcesRig(t)
+	d.facade.Secrets = &pullsecret.Secrets{}
+	d.secrets = d.facade.Secrets
+	const name = "good.example/team/m"
+	err := d.store.PutImage(t.Context(), store.Image{
+		Manifest: digest.FromString("manifest"), Config: digest.FromString("config"), Table: table, Refs: []string{name + ":1"},
+		Origin: filetable.Origin{Format: "test", Digest: digest.FromString("origin"), Mapping: 1}, PrivateNames: []string{name},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := []differ.Repository{{Host: "good.example", Name: "team/m"}}
+	sameKeys(t, "pulled without a secret", d.pulled(t.Context(), table, from), name+" ")
+	d.secrets.Keep(name, remote.Credentials{Username: "alice", Secret: "s3cr3t"})
+	sameKeys(t, "pulled", d.pulled(t.Context(), table, from), name+" pull secret 1", name+" ")
+
+	recorded := func(asNode bool) []transfer.Source {
+		t.Helper()
+		l, err := d.recorded(t.Context(), table, asNode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	d.pull(t, table, true, name)
+	sameKeys(t, "the rest, for a snapshot", recorded(false), name+" pull secret 1", name+" ")
+	sameKeys(t, "the rest, as the administrator asks", recorded(true), name+" pull secret 1", name+" ", name+" node")
+	if err := d.store.AddRef(t.Context(), admin.PinName(name+":1"), table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.store.SetRefSources(t.Context(), admin.PinName(name+":1"), []string{name}); err != nil {
+		t.Fatal(err)
+	}
+	sameKeys(t, "the rest, for a snapshot and a pin", recorded(false), name+" pull secret 1", name+" ", name+" node")
+}
+
+// TestSecretsOfComplete has a model that is complete: its pull secret is not on the disk, where it is kept
+// of models that are not, and nothing is there if that is not wanted.
+func TestSecretsOfComplete(t *testing.T) {
+	d, table := newSourcesRig(t)
+	c := config.Default()
+	c.Root = d.store.Dir()
+	left := func() (names []string) {
+		t.Helper()
+		files, err := filepath.Glob(filepath.Join(c.Root, secretsDir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			names = append(names, filepath.Base(f))
+		}
+		return names
+	}
+	open := func() {
+		t.Helper()
+		var err error
+		if d.secrets, err = openSecrets(c, d.log); err != nil {
+			t.Fatal(err)
+		}
+		secrets := d.secrets
+		t.Cleanup(func() {
+			if err := secrets.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	open()
+	const name = "good.example/team/m"
+	d.secrets.Keep(name, remote.Credentials{Username: "alice", Secret: "s3cr3t"})
+	d.pull(t, table, true, name)
+	d.settleSecrets(t.Context())
+	if d := cmp.Diff(left(), []string{"key"}); d != "" {
+		t.Errorf("files (-got +want):\n%s", d)
+	}
+	c.Upstream.KeepSecrets = false
+	open()
+	if got := left(); got != nil {
+		t.Errorf("keep_secrets = false: %v, want nothing", got)
+	}
+	d.secrets.Keep(name, remote.Credentials{Username: "alice", Secret: "s3cr3t"})
+	d.settleSecrets(t.Context())
+	if l := d.secrets.Of(name); len(l) != 1 {
+		t.Errorf("in memory: %v", l)
+	}
+}
+
+// TestDoubtNames opens a root of a version that took for public what it read with the credentials of the
+// node. It is doubted once.
+func TestDoubtNames(t *testing.T) {
+	d, table := newSourcesRig(t)
+	d.resolved(t, table, "carton.example/team/m:1", "good.example/team/m:1", "other.example/m:1")
+	c := config.Default()
+	c.Root = d.store.Dir()
+	c.Carton = []config.Carton{{Registry: "carton.example", URL: "https://models.example/{repository}/{tag}"}}
+	private := func() []string {
+		t.Helper()
+		if err := doubtNames(t.Context(), c, d.store); err != nil {
+			t.Fatal(err)
+		}
+		im, err := d.store.Image(t.Context(), digest.FromString("manifest"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return im.PrivateNames
+	}
+	want := []string{"good.example/team/m", "other.example/m"}
+	c.Upstream.DockerConfig = filepath.Join(t.TempDir(), "config.json")
+	if l := private(); l != nil {
+		t.Errorf("a node without credentials: private names %v", l)
+	}
+	if err := os.WriteFile(c.Upstream.DockerConfig, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(private(), want); diff != "" {
+		t.Errorf("private names (-got +want):\n%s", diff)
+	}
+	for _, keep := range []bool{false, true} {
+		c.Upstream.KeepSecrets = keep
+		s, err := openSecrets(c, d.log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.store.SetPublic(t.Context(), digest.FromString("manifest"), "good.example/team/m"); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(private(), want[1:]); diff != "" {
+			t.Errorf("private names, after a name was seen to be public (-got +want):\n%s", diff)
+		}
+	}
 }

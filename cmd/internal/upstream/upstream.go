@@ -5,6 +5,7 @@ package upstream
 import (
 	"log/slog"
 	"path/filepath"
+	"slices"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/convert"
@@ -78,6 +79,7 @@ func Options(c *config.Config, version string, log *slog.Logger) remote.Options 
 	}
 	if c.Upstream.DockerConfig != "" {
 		o.Credentials = remote.DockerCredentials(c.Upstream.DockerConfig)
+		o.Shared = func(host string) bool { return slices.Contains(c.Upstream.Share, host) }
 	}
 	if c.Facade.Listen != "" {
 		o.Facade = []string{c.Facade.Listen}

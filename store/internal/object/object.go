@@ -75,11 +75,9 @@ type Objects struct {
 // Open makes the directories, removes what a crash left, and compares files and records. It hashes
 // only small files.
 func Open(o Options) (*Objects, error) {
-	for name, mode := range map[string]os.FileMode{
-		// Containers reach objects through overlayfs with the credentials of the mounter.
-		filepath.Join(Dir, digest.SHA256.String()): 0o755, DamagedDir: 0o700, o.Temp: 0o700, ViewsDir: 0o755,
-	} {
-		if err := o.Root.MkdirAll(name, mode); err != nil {
+	// Containers reach objects through overlayfs with the credentials of the mounter, whose root this is.
+	for _, name := range []string{filepath.Join(Dir, digest.SHA256.String()), DamagedDir, o.Temp, ViewsDir} {
+		if err := o.Root.MkdirAll(name, 0o700); err != nil {
 			return nil, err
 		}
 	}
@@ -271,7 +269,7 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 		}
 		to := Path(f.Digest)
 		if dir := filepath.Dir(to); !dirs[dir] {
-			if err := s.o.Root.MkdirAll(dir, 0o755); err != nil {
+			if err := s.o.Root.MkdirAll(dir, 0o700); err != nil {
 				return err
 			}
 			dirs[dir] = true

@@ -17,7 +17,7 @@ func ViewPath(view string, d digest.Digest) string { return filepath.Join(ViewsD
 
 // MakeView makes the directory of a view, if there is none.
 func (s *Objects) MakeView(view string) error {
-	return s.o.Root.MkdirAll(filepath.Join(ViewsDir, view), 0o755)
+	return s.o.Root.MkdirAll(filepath.Join(ViewsDir, view), 0o700)
 }
 
 // Granted says whether an object is in a view.
@@ -39,7 +39,7 @@ func (s *Objects) Grant(view string, d digest.Digest) error {
 	s.collecting.RLock() // what is found to be wrong now leaves all views
 	defer s.collecting.RUnlock()
 	to := ViewPath(view, d)
-	if err := s.o.Root.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+	if err := s.o.Root.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err
 	}
 	name := s.temp()

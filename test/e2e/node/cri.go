@@ -63,6 +63,10 @@ func (c *CRI) Pull(ref, handler string) (string, error) { return c.PullAs(ref, h
 
 // PullAs is Pull with credentials, as from a pull secret.
 func (c *CRI) PullAs(ref, handler string, auth *cri.AuthConfig) (string, error) {
+	if auth != nil {
+		host, _, _ := strings.Cut(ref, "/")
+		Belongs(auth.Password, c.node.addressOf(host))
+	}
 	ctx, cancel := criContext()
 	defer cancel()
 	resp, err := c.Images.PullImage(ctx, &cri.PullImageRequest{

@@ -20,6 +20,12 @@
 // Functions take a [TB] and end the test on errors of the set-up. What a journey is about,
 // such as the outcome of a pull, is returned.
 //
+// # Credentials
+//
+// Every server that is started with [Serve] looks at the credentials that arrive. Those that
+// [Node.Ctr], [CRI.PullAs] and [Node.Login] hand out belong to one address each, and so do tokens that a
+// server gives out; others are declared with [Belongs]. Anything else fails the test.
+//
 // # Binaries
 //
 // containerd, ctr and the runc shim are built by `make tools`, ballast and ballastd by

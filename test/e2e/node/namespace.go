@@ -16,6 +16,10 @@ import (
 // stageVar tells a program that runs itself again which stage it is in.
 const stageVar = "BALLAST_NODE_STAGE"
 
+// passable is the mode of the directories of nodes, as that of /var/lib: what is private below says so
+// itself, and the root of a user namespace gets to the containers of its own.
+const passable = 0o755
+
 // Main returns f() as the exit code, called in namespaces of its own: it runs the program
 // again, twice. The first child is process 1 of a new process namespace; it mounts /proc
 // and /run and reaps orphans, such as containerd's shims. The second child calls f. When
@@ -46,6 +50,10 @@ func outer() int {
 	}
 	if os.Getenv("BALLAST_KEEP") == "" {
 		defer os.RemoveAll(dir)
+	}
+	if err := os.Chmod(dir, passable); err != nil {
+		fmt.Fprintln(os.Stderr, "node:", err)
+		return 1
 	}
 	runtime.LockOSThread() // Pdeathsig goes by the thread that started the child
 	cmd := again("init")

@@ -53,9 +53,14 @@ type Node struct {
 	// FacadeSocket listens there, held by the test as by ballastd.socket; nil: ballastd listens itself.
 	FacadeSocket *os.File
 
-	options Options
-	tb      TB
+	options   Options
+	tb        TB
+	addresses map[string]string            // see Upstream
+	logins    map[string]map[string]string // see Login
 }
+
+// dockerConfig is the file of the node's credentials, which is there after Login.
+const dockerConfig = "docker.json"
 
 // cgroupWarning is what ctr says each time on a machine with version 1 of cgroups.
 var cgroupWarning = regexp.MustCompile(`time=.*The support for cgroup v1 is deprecated.*\n`)
@@ -68,6 +73,9 @@ func StartNode(t TB, o Options) *Node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "b")
 	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	if err := os.Chmod(dir, passable); err != nil {
 		t.Fatalf("%v", err)
 	}
 	n := &Node{Dir: dir, Registry: o.Registry, options: o, tb: t}
@@ -210,11 +218,11 @@ address = %q
 listen = %q
 [upstream]
 hosts_dir = %q
-docker_config = ""
+docker_config = %q
 [fetch]
 reserve = "64MiB"
 `, n.Root(), filepath.Join(n.Dir, "ballastd.sock"), filepath.Join(n.Dir, "admin.sock"),
-		n.Socket(), n.Facade, filepath.Join(n.Dir, "ballast.d")))
+		n.Socket(), n.Facade, filepath.Join(n.Dir, "ballast.d"), filepath.Join(n.Dir, dockerConfig)))
 	if n.options.Config != "" {
 		n.write(t, "conf.d/extra.toml", "version = 1\n"+n.options.Config)
 	}
@@ -246,6 +254,10 @@ func (n *Node) writeContainerdConfig(t TB) {
 // the address of the registry itself.
 func (n *Node) Upstream(t TB, name, address string) {
 	t.Helper()
+	if n.addresses == nil {
+		n.addresses = map[string]string{}
+	}
+	n.addresses[name] = address
 	if n.options.Stock {
 		n.Direct(t, name, address)
 		return
@@ -280,6 +292,7 @@ func (n *Node) write(t TB, name, content string) {
 
 // Ctr runs ctr against the node.
 func (n *Node) Ctr(args ...string) Result {
+	n.declare(args)
 	argv := append([]string{Tool(n.tb, "ctr"), "-a", n.Socket()}, args...)
 	r := Command(context.Background(), nil, argv...)
 	r.Stderr = cgroupWarning.ReplaceAllString(r.Stderr, "")

@@ -95,7 +95,8 @@ var known = []string{
 	"application/vnd.docker.distribution.manifest.v2+json", "application/vnd.docker.distribution.manifest.list.v2+json",
 }
 
-// Serve serves h on a free port of 127.0.0.1 and returns "127.0.0.1:port".
+// Serve serves h on a free port of 127.0.0.1 and returns "127.0.0.1:port". The clean-up fails the test if
+// credentials arrived that do not belong there, see Belongs.
 func Serve(t TB, h http.Handler) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -103,7 +104,8 @@ func Serve(t TB, h http.Handler) string {
 		t.Fatalf("listen: %v", err)
 	}
 	// Aborted connections are what some tests are about; they need no log.
-	s := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}
+	o := &origin{Handler: h, address: l.Addr().String()}
+	s := &http.Server{Handler: o, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}
 	done := make(chan struct{})
 	go func() {
 		_ = s.Serve(l)
@@ -112,6 +114,7 @@ func Serve(t TB, h http.Handler) string {
 	t.Cleanup(func() {
 		_ = s.Close()
 		<-done
+		o.check(t)
 	})
 	return l.Addr().String()
 }

@@ -48,10 +48,16 @@ var containers int
 // RunIn runs a shell script in a new container whose root is the image, with busybox mounted
 // at /.bin and named $B, for images without a shell of their own.
 func (n *Node) RunIn(snapshotter, ref, script string, args ...string) Result {
+	return n.RunAs(nil, snapshotter, ref, script, args...)
+}
+
+// RunAs is RunIn with more flags of `ctr run`, such as those of another user.
+func (n *Node) RunAs(flags []string, snapshotter, ref, script string, args ...string) Result {
 	containers++
 	id := fmt.Sprintf("run%d", containers)
-	argv := []string{"run", "--rm", "--snapshotter", snapshotter, "--mount", BusyboxMount,
-		"--env", "B=/.bin/busybox", ref, id, "/.bin/busybox", "sh", "-c", script, "sh"}
+	argv := append([]string{"run", "--rm", "--snapshotter", snapshotter, "--mount", BusyboxMount,
+		"--env", "B=/.bin/busybox"}, flags...)
+	argv = append(argv, ref, id, "/.bin/busybox", "sh", "-c", script, "sh")
 	return n.Ctr(append(argv, args...)...)
 }
 

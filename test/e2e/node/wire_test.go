@@ -1,9 +1,13 @@
 package node
 
 import (
+	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -126,5 +130,64 @@ func TestOllamaManners(t *testing.T) {
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return stay }}
 	if _, err := client.Get(base + path); !errors.Is(err, stay) {
 		t.Errorf("blob: got %v, want a redirect", err)
+	}
+}
+
+// failures is a TB that keeps what it is told.
+type failures struct {
+	TB
+	said []string
+}
+
+func (f *failures) Errorf(format string, args ...any) {
+	f.said = append(f.said, fmt.Sprintf(format, args...))
+}
+
+// TestAstray checks that a server notices credentials that do not belong to it, however they come.
+func TestAstray(t *testing.T) {
+	home, other := &origin{Handler: http.NotFoundHandler(), address: "127.0.0.1:1"}, &origin{Handler: http.NotFoundHandler(), address: "127.0.0.1:2"}
+	Belongs("pass-word-1", home.address)
+	other.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/token" {
+			fmt.Fprint(w, `{"token":"tok-en-1"}`)
+			return
+		}
+		w.Header().Set("WWW-Authenticate", `Bearer realm="http://127.0.0.1:2/token"`)
+		w.WriteHeader(http.StatusUnauthorized)
+	})
+	send := func(o *origin, method, target, body string, header ...string) []string {
+		r := httptest.NewRequest(method, target, strings.NewReader(body))
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		o.ServeHTTP(httptest.NewRecorder(), r)
+		f := &failures{TB: t}
+		o.check(f)
+		o.problems = nil
+		return f.said
+	}
+	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("user:pass-word-1"))
+	for _, tt := range []struct {
+		name         string
+		o            *origin
+		method, body string
+		target       string
+		header       []string
+		bad          bool
+	}{
+		{"nothing", other, "GET", "", "/", nil, false},
+		{"password at home", home, "GET", "", "/", []string{"Authorization", basic}, false},
+		{"password elsewhere", other, "GET", "", "/", []string{"Authorization", basic}, true},
+		{"in a form", other, "POST", "password=pass-word-1", "/token", []string{"Content-Type", "application/x-www-form-urlencoded"}, true},
+		{"in an address", other, "GET", "", "/x?sig=pass-word-1", nil, true},
+		{"in a header", other, "GET", "", "/x", []string{"X-Any", "x pass-word-1"}, true},
+		{"a cookie", home, "GET", "", "/x", []string{"Cookie", "session=1"}, true},
+		{"unknown", home, "GET", "", "/", []string{"Authorization", "Bearer whatever"}, true},
+		{"token where it is from", other, "GET", "", "/", []string{"Authorization", "Bearer tok-en-1"}, false},
+		{"token elsewhere", home, "GET", "", "/", []string{"Authorization", "Bearer tok-en-1"}, true},
+	} {
+		if got := send(tt.o, tt.method, tt.target, tt.body, tt.header...); (len(got) > 0) != tt.bad {
+			t.Errorf("%s: %q, want something: %t", tt.name, got, tt.bad)
+		}
 	}
 }

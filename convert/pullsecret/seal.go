@@ -1,0 +1,202 @@
+package pullsecret
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// keyFile has the key, keySize bytes for AES-256.
+const (
+	keyFile = "key"
+	keySize = 32
+)
+
+// purpose is sealed with each name, so that a file is good for nothing else.
+const purpose = "ballast pull secrets 1 "
+
+// fresh is at the end of the name of a file that is not complete.
+const fresh = ".new"
+
+// Open returns Secrets that keep those that snapshots need below dir, sealed. A key that can not be used
+// is replaced: what it sealed is lost.
+func Open(dir string, log *slog.Logger) (*Secrets, error) {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
+		return nil, fmt.Errorf("pull secrets: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("pull secrets: %w", err)
+	}
+	s := &Secrets{root: root, log: log, sealed: map[string][]Secret{}}
+	if err := s.openKey(); err != nil {
+		return nil, errors.Join(fmt.Errorf("pull secrets: %w", err), root.Close())
+	}
+	return s, nil
+}
+
+// Remove removes what Open and Need left below dir.
+func Remove(dir string) error { return os.RemoveAll(dir) }
+
+// Close closes the directory. Secrets that were sealed stay.
+func (s *Secrets) Close() error {
+	if s.root == nil {
+		return nil
+	}
+	return s.root.Close()
+}
+
+// openKey reads the key, or makes one.
+func (s *Secrets) openKey() error {
+	key, err := s.root.ReadFile(keyFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(key) != keySize {
+		key = make([]byte, keySize)
+		rand.Read(key) // never fails
+		if err := s.write(keyFile, key); err != nil {
+			return err
+		}
+	}
+	if err := s.root.Chmod(keyFile, 0o600); err != nil {
+		return err
+	}
+	s.seal, err = newSealer(key)
+	return err
+}
+
+// load reads the secrets of a name from the disk. What does not open is removed. It needs s.disk.
+func (s *Secrets) load(name string) error {
+	p, err := s.root.ReadFile(fileOf(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	secrets, err := s.seal.open(name, p)
+	if err != nil {
+		s.log.Warn("sealed pull secrets can not be opened and are removed; what needs them has to be pulled again", "name", name, "err", err)
+		return s.root.Remove(fileOf(name))
+	}
+	for _, c := range slices.Backward(secrets) {
+		s.Keep(name, c)
+	}
+	s.sealed[name] = s.peek(name)
+	return nil
+}
+
+// save writes the secrets of a name to the disk if they changed. It needs s.disk.
+func (s *Secrets) save(name string, secrets []Secret) error {
+	if slices.Equal(secrets, s.sealed[name]) {
+		return nil
+	}
+	if err := s.write(fileOf(name), s.seal.close(name, secrets)); err != nil {
+		return fmt.Errorf("seal pull secrets: %w", err)
+	}
+	s.sealed[name] = secrets
+	return nil
+}
+
+// prune removes the files of all other names. It needs s.disk.
+func (s *Secrets) prune(names []string) error {
+	keep := map[string]bool{keyFile: true}
+	for _, n := range names {
+		keep[fileOf(n)] = true
+	}
+	for n := range s.sealed {
+		if !keep[fileOf(n)] {
+			delete(s.sealed, n)
+		}
+	}
+	files, err := fs.ReadDir(s.root.FS(), ".")
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if !keep[f.Name()] {
+			err = errors.Join(err, s.root.Remove(f.Name()))
+		}
+	}
+	return err
+}
+
+// write replaces a file, durably.
+func (s *Secrets) write(name string, p []byte) error {
+	f, err := s.root.OpenFile(name+fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(p)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := s.root.Rename(name+fresh, name); err != nil {
+		return err
+	}
+	dir, err := s.root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// fileOf returns the name of the file of a name.
+func fileOf(name string) string { return digest.FromString(name).Encoded() }
+
+// A sealer seals and opens secrets.
+type sealer struct{ cipher.AEAD }
+
+func newSealer(key []byte) (*sealer, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	return &sealer{aead}, err
+}
+
+// plain is what is sealed.
+type plain struct {
+	Username string `json:"username"`
+	Secret   string `json:"secret"`
+}
+
+func (s *sealer) close(name string, secrets []Secret) []byte {
+	var l []plain
+	for _, c := range secrets {
+		l = append(l, plain(c.Credentials))
+	}
+	p, err := json.Marshal(l)
+	if err != nil {
+		panic("pullsecret: internal error: " + err.Error()) // strings can be encoded
+	}
+	return s.Seal(nil, nil, p, []byte(purpose+name))
+}
+
+func (s *sealer) open(name string, p []byte) (secrets []remote.Credentials, err error) {
+	p, err = s.Open(nil, nil, p, []byte(purpose+name))
+	if err != nil {
+		return nil, fmt.Errorf("wrong key or name, or damaged: %w", errdefs.ErrDataLoss)
+	}
+	var l []plain
+	if err := json.Unmarshal(p, &l); err != nil {
+		return nil, fmt.Errorf("not what was sealed: %w", errdefs.ErrDataLoss) // without its bytes
+	}
+	for _, c := range l {
+		secrets = append(secrets, remote.Credentials(c))
+	}
+	return secrets, nil
+}

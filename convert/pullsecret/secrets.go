@@ -1,0 +1,221 @@
+package pullsecret
+
+import (
+	"cmp"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"golang.org/x/net/publicsuffix"
+)
+
+// Limits of what is kept. Tokens of the large clouds have up to 4 KiB.
+const (
+	maxNames  = 1024
+	maxOfName = 3        // secrets: those of tenants who share a repository, and one that was replaced
+	maxSecret = 16 << 10 // bytes of a user name and a secret
+	maxTotal  = 4 << 20  // bytes of all that are not held
+	keepFor   = time.Hour
+)
+
+// A Secret is what a caller gave.
+type Secret struct {
+	remote.Credentials
+
+	// ID tells the secrets of a name apart and says nothing of them. It is never used again.
+	ID int
+}
+
+// Secrets are the secrets of callers, by name. The zero value keeps them in memory only. All methods are
+// safe for concurrent use.
+type Secrets struct {
+	root *os.Root // of the sealed ones; nil: none are on the disk
+	seal *sealer
+	log  *slog.Logger
+
+	disk   sync.Mutex          // held while files change; before mu
+	sealed map[string][]Secret // guarded by disk: what the files have
+
+	mu    sync.Mutex // guards what follows
+	names map[string]*entry
+	last  int // ID
+}
+
+// An entry is what there is for a name.
+type entry struct {
+	site    string   // see siteOf
+	secrets []Secret // newest first
+	used    time.Time
+	held    bool
+}
+
+// size returns the bytes of the secrets.
+func (e *entry) size() (n int) {
+	for _, s := range e.secrets {
+		n += len(s.Username) + len(s.Secret)
+	}
+	return n
+}
+
+// Keep remembers credentials that worked for a name. Those that are longer than any real ones are
+// not kept.
+func (s *Secrets) Keep(name string, c remote.Credentials) {
+	if len(c.Username)+len(c.Secret) > maxSecret {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.names[name]
+	if e == nil {
+		if s.names == nil {
+			s.names = map[string]*entry{}
+		}
+		e = &entry{site: siteOf(name)}
+		s.names[name] = e
+	}
+	e.used = time.Now()
+	i := slices.IndexFunc(e.secrets, func(old Secret) bool { return old.Credentials == c })
+	if i >= 0 {
+		known := e.secrets[i]
+		e.secrets = slices.Insert(slices.Delete(e.secrets, i, i+1), 0, known)
+		return
+	}
+	s.last++
+	e.secrets = slices.Insert(e.secrets, 0, Secret{c, s.last})
+	e.secrets = e.secrets[:min(len(e.secrets), maxOfName)]
+	s.evict()
+}
+
+// Of returns the secrets of a name, the newest first; none if there are none.
+func (s *Secrets) Of(name string) []Secret {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.names[name]
+	if e == nil || e.old(time.Now()) {
+		return nil
+	}
+	e.used = time.Now()
+	return slices.Clone(e.secrets)
+}
+
+// Forget forgets the secrets of a name that can be read without, unless a snapshot needs them.
+func (s *Secrets) Forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.names[name]; e != nil && !e.held {
+		delete(s.names, name)
+	}
+}
+
+// old says whether e is to be forgotten.
+func (e *entry) old(now time.Time) bool { return !e.held && now.Sub(e.used) > keepFor }
+
+// evict forgets what is old, and what there is too much of. It needs s.mu.
+func (s *Secrets) evict() {
+	now, total, count := time.Now(), 0, 0
+	for name, e := range s.names {
+		switch {
+		case e.old(now):
+			delete(s.names, name)
+		case !e.held:
+			total += e.size()
+			count++
+		}
+	}
+	if count <= maxNames && total <= maxTotal {
+		return
+	}
+	sites := map[string][]string{}
+	for name, e := range s.names {
+		if !e.held {
+			sites[e.site] = append(sites[e.site], name)
+		}
+	}
+	for ; count > maxNames || total > maxTotal; count-- {
+		victim := s.victim(sites)
+		site := s.names[victim].site
+		total -= s.names[victim].size()
+		delete(s.names, victim)
+		sites[site] = slices.DeleteFunc(sites[site], func(n string) bool { return n == victim })
+	}
+}
+
+// victim returns the name that was used the longest ago of the site with the most names. It needs s.mu.
+func (s *Secrets) victim(sites map[string][]string) (name string) {
+	most := 0
+	for _, names := range sites {
+		oldest := ""
+		for _, n := range names {
+			if oldest == "" || s.names[n].used.Before(s.names[oldest].used) {
+				oldest = n
+			}
+		}
+		if len(names) > most || len(names) == most && most > 0 && s.names[oldest].used.Before(s.names[name].used) {
+			most, name = len(names), oldest
+		}
+	}
+	return name
+}
+
+// siteOf returns what belongs to one owner of the host in a name: the registrable domain, or the host.
+func siteOf(name string) string {
+	host, _, _ := strings.Cut(name, "/")
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if site, err := publicsuffix.EffectiveTLDPlusOne(host); err == nil && net.ParseIP(host) == nil {
+		return site
+	}
+	return host
+}
+
+// Need says which names snapshots need: secrets of those in held are not forgotten, and of these are on
+// the disk as well those of which sealed says so, which is asked for names that there are secrets of.
+// Secrets of needed names that only the disk has are read.
+// It returns the first error of the disk, after all the rest is done.
+func (s *Secrets) Need(held []string, sealed func(name string) bool) error {
+	s.disk.Lock()
+	defer s.disk.Unlock()
+	var first error
+	for _, name := range held {
+		if s.root != nil && len(s.peek(name)) == 0 {
+			first = cmp.Or(first, s.load(name))
+		}
+	}
+	s.mu.Lock()
+	for name, e := range s.names {
+		needed := slices.Contains(held, name)
+		if e.held && !needed {
+			e.used = time.Now()
+		}
+		e.held = needed
+	}
+	s.evict()
+	s.mu.Unlock()
+	if s.root == nil {
+		return first
+	}
+	var keep []string
+	for _, name := range held {
+		if secrets := s.peek(name); len(secrets) > 0 && sealed(name) {
+			keep = append(keep, name)
+			first = cmp.Or(first, s.save(name, secrets))
+		}
+	}
+	return cmp.Or(first, s.prune(keep))
+}
+
+// peek is Of that is no use of the secrets.
+func (s *Secrets) peek(name string) []Secret {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.names[name]; e != nil {
+		return slices.Clone(e.secrets)
+	}
+	return nil
+}

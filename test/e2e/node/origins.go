@@ -1,0 +1,228 @@
+package node
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// maxForm is the most of a form that is looked at, in bytes; requests for tokens have less.
+const maxForm = 64 << 10
+
+// minText is the shortest secret that is looked for in whole requests: shorter ones can be a word there.
+const minText = 8
+
+// A ledger knows every secret and the addresses that it may be sent to. Servers (Serve) look up what
+// arrives, so that each journey asserts that no credentials go astray.
+type ledger struct {
+	mu     sync.Mutex                 // guards what follows
+	owners map[string]map[string]bool // by secret: addresses
+	realms map[string]map[string]bool // by address of a token server: those that name it
+}
+
+// secrets is the ledger of this program.
+var secrets = &ledger{owners: map[string]map[string]bool{}, realms: map[string]map[string]bool{}}
+
+// Belongs says that a secret, a password or token, may be sent to the server at an address.
+func Belongs(secret, address string) { secrets.add(secrets.owners, secret, address) }
+
+func (l *ledger) add(to map[string]map[string]bool, key, address string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if to[key] == nil {
+		to[key] = map[string]bool{}
+	}
+	to[key][address] = true
+}
+
+// issued says that the server at an address gave out a token: it is for itself and for those that send
+// clients there for tokens.
+func (l *ledger) issued(token, address string) {
+	l.mu.Lock()
+	also := make([]string, 0, len(l.realms[address]))
+	for a := range l.realms[address] {
+		also = append(also, a)
+	}
+	l.mu.Unlock()
+	for _, a := range append(also, address) {
+		l.add(l.owners, token, a)
+	}
+}
+
+// astray returns what is wrong with a request that has arrived at an address: it has a secret that does not
+// belong there, or credentials that nobody has spoken of.
+func (l *ledger) astray(address string, r *http.Request) (problems []string) {
+	sent, text := credentialsOf(r)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range sent {
+		if l.owners[s] == nil {
+			problems = append(problems, fmt.Sprintf("credentials that nobody declared (%.3q…, see Belongs)", s))
+		}
+	}
+	for s, owners := range l.owners {
+		if !owners[address] && (slices.Contains(sent, s) || len(s) >= minText && strings.Contains(text, s)) {
+			problems = append(problems, fmt.Sprintf("a secret (%.3q…) of %v", s, slices.Collect(keys(owners))))
+		}
+	}
+	return problems
+}
+
+func keys(m map[string]bool) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// credentialsOf returns the credentials in a request, decoded, and all of it but a body that is no form.
+func credentialsOf(r *http.Request) (sent []string, text string) {
+	if _, password, ok := r.BasicAuth(); ok {
+		sent = append(sent, password)
+	} else if a := r.Header.Get("Authorization"); a != "" {
+		_, token, _ := strings.Cut(a, " ")
+		sent = append(sent, token)
+	}
+	for _, k := range []string{"Proxy-Authorization", "Cookie", "X-Registry-Auth"} {
+		sent = append(sent, r.Header.Values(k)...)
+	}
+	query := r.URL.Query()
+	if r.Header.Get("Content-Type") == "application/x-www-form-urlencoded" && r.ContentLength <= maxForm {
+		p, _ := io.ReadAll(io.LimitReader(r.Body, maxForm)) // the handler sees the error
+		r.Body = io.NopCloser(bytes.NewReader(p))
+		if form, err := url.ParseQuery(string(p)); err == nil {
+			for k, v := range form {
+				query[k] = append(query[k], v...)
+			}
+		}
+	}
+	for _, k := range []string{"password", "refresh_token", "access_token", "token"} {
+		sent = append(sent, query[k]...)
+	}
+	var all strings.Builder
+	all.WriteString(r.URL.Path)
+	for _, m := range []map[string][]string{r.Header, query} {
+		for k, v := range m {
+			fmt.Fprintln(&all, k, v)
+		}
+	}
+	return sent, all.String()
+}
+
+// An origin is a server with its address, which looks at the credentials that arrive.
+type origin struct {
+	http.Handler
+	address string
+
+	mu       sync.Mutex // guards problems
+	problems []string
+}
+
+// realmRE finds the address of a token server in a challenge.
+var realmRE = regexp.MustCompile(`realm="https?://([^/"]+)`)
+
+// ServeHTTP implements http.Handler.
+func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get(pastWire) == "" {
+		for _, p := range secrets.astray(o.address, r) {
+			o.mu.Lock()
+			o.problems = append(o.problems, fmt.Sprintf("%s %s%s got %s", r.Method, o.address, r.URL.Path, p))
+			o.mu.Unlock()
+		}
+	}
+	if strings.HasSuffix(r.URL.Path, "/token") {
+		w = &tokenWriter{ResponseWriter: w, address: o.address}
+	}
+	o.Handler.ServeHTTP(w, r)
+	if m := realmRE.FindStringSubmatch(w.Header().Get("WWW-Authenticate")); m != nil {
+		secrets.add(secrets.realms, m[1], o.address)
+	}
+}
+
+// check fails the test if credentials arrived that do not belong here.
+func (o *origin) check(t TB) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, p := range o.problems {
+		if i == 10 {
+			t.Errorf("and %d more", len(o.problems)-i)
+			return
+		}
+		t.Errorf("credentials astray: %s", p)
+	}
+}
+
+// A tokenWriter notes the token in an answer, before anybody can use it.
+type tokenWriter struct {
+	http.ResponseWriter
+	address string
+}
+
+// Write implements http.ResponseWriter.
+func (w *tokenWriter) Write(p []byte) (int, error) {
+	var answer struct {
+		Token  string `json:"token"`
+		Access string `json:"access_token"`
+	}
+	if json.Unmarshal(p, &answer) == nil {
+		for _, s := range []string{answer.Token, answer.Access} {
+			if s != "" {
+				secrets.issued(s, w.address)
+			}
+		}
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// Login gives ballastd, and the commands of this node, credentials for a host as in references, as
+// `docker login` of root does.
+func (n *Node) Login(t TB, host, user, password string) {
+	t.Helper()
+	Belongs(password, n.addressOf(host))
+	if n.logins == nil {
+		n.logins = map[string]map[string]string{}
+	}
+	n.logins[host] = map[string]string{"username": user, "password": password}
+	n.write(t, dockerConfig, string(encode(t, map[string]any{"auths": n.logins})))
+}
+
+// Logout takes all credentials of Login away.
+func (n *Node) Logout(t TB) {
+	t.Helper()
+	n.logins = nil
+	if err := os.Remove(filepath.Join(n.Dir, dockerConfig)); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// addressOf returns where a host of references is, see Upstream.
+func (n *Node) addressOf(host string) string {
+	if a, ok := n.addresses[host]; ok {
+		return a
+	}
+	return host
+}
+
+// declare notes the credentials in the arguments of ctr: --user USER:PASSWORD is for the host of the
+// reference, which comes last.
+func (n *Node) declare(args []string) {
+	for i, a := range args {
+		if a == "--user" && i+1 < len(args) {
+			_, password, _ := strings.Cut(args[i+1], ":")
+			host, _, _ := strings.Cut(args[len(args)-1], "/")
+			Belongs(password, n.addressOf(host))
+		}
+	}
+}

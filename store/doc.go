@@ -50,7 +50,7 @@
 // # A pull
 //
 //	Hydrate → Engine.Hydrate → bring → missing, reserve → fetch → attempt
-//	  → Pool.Ordered → fill → Fetch.Range → Source.Fetch            (bytes into a buffer)
+//	  → Fetch.All → Pool.Ordered → fill → Fetch.Range → Source.Fetch   (bytes into a buffer)
 //	  → decode, verify → Partial.Write                              (staged)
 //	  → digest of the file → Objects.Publish → completed            (an object)
 //

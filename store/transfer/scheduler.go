@@ -311,10 +311,7 @@ func (sl *Slot) Release() {
 }
 
 func drop(list []*Slot, sl *Slot) []*Slot {
-	if i := slices.Index(list, sl); i >= 0 {
-		return slices.Delete(list, i, i+1)
-	}
-	return list
+	return slices.DeleteFunc(list, func(o *Slot) bool { return o == sl })
 }
 
 // dispatch grants what can be granted, and sees to it that those who wait on are looked after. Who

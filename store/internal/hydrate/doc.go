@@ -6,7 +6,7 @@
 //	           blobFetch (one for a target from a group of sources, however many wait)
 //	             ├ file     chunkfile.File.Fill, hash ──▶ Publish
 //	             ├ small    one range, split ──▶ Publish
-//	             └ archive  Pool.Ordered ──▶ sink (tar, unpack, fragments) ──▶ Publish
+//	             └ archive  transfer.Fetch.All ──▶ sink (tar, unpack, fragments) ──▶ Publish
 //
 // A hydration is awaited, or in the background; so are its fetches, and one of them is awaited alone when
 // a reader waits for it. What is awaited goes on for Engine.Linger after the last who waited has gone.

@@ -57,28 +57,26 @@ type blobHash struct {
 	n    int64
 }
 
-func (b *blobHash) Write(p []byte) (int, error) {
+func (b *blobHash) consume(p []byte) error {
 	b.n += int64(len(p))
-	return b.hash.Write(p)
+	_, err := b.hash.Write(p)
+	return err
 }
 
 func (b *blobHash) verify() error {
 	return verify.Compare(b.blob.Digest, b.hash.Digest(), b.blob.Size, b.n)
 }
 
-// both hands p to two writers at the same time.
-func both(p []byte, a, b io.Writer) error {
+// both hands p to two who take it, at the same time.
+func both(p []byte, a, b func(p []byte) error) error {
 	var g errgroup.Group
-	g.Go(func() error { _, err := a.Write(p); return err })
-	_, err := b.Write(p)
-	return errors.Join(g.Wait(), err)
+	g.Go(func() error { return a(p) })
+	return errors.Join(b(p), g.Wait())
 }
 
 // fragmentSink verifies a blob whose bytes go straight to the files they are parts of. They
 // are made durable and readable when a file is complete.
 type fragmentSink struct{ blobHash }
-
-func (f *fragmentSink) consume(p []byte) error { _, err := f.Write(p); return err }
 
 func (f *fragmentSink) abort() {}
 
@@ -95,15 +93,12 @@ type tarSink struct {
 	cur verify.Hash // of the member that is going by
 }
 
-func (t *tarSink) consume(p []byte) error { return both(p, &t.blobHash, memberHashes{t}) }
+func (t *tarSink) consume(p []byte) error { return both(p, t.blobHash.consume, t.members) }
 
 func (t *tarSink) abort() {}
 
-// memberHashes is the half of a tarSink that hashes members.
-type memberHashes struct{ t *tarSink }
-
-func (m memberHashes) Write(b []byte) (int, error) {
-	t := m.t
+// members hashes the members that are in b.
+func (t *tarSink) members(b []byte) error {
 	err := t.p.Each(t.off, int64(len(b)), func(pc staging.Piece, at, from, to int64) error {
 		if pc.InGap() {
 			return nil
@@ -118,7 +113,7 @@ func (m memberHashes) Write(b []byte) (int, error) {
 		return nil
 	})
 	t.off += int64(len(b))
-	return len(b), err
+	return err
 }
 
 // finish reads the headers once more, now from verified bytes: the members that the ranges
@@ -211,16 +206,14 @@ func newUnpackSink(b *blobFetch, p *staging.Partial, whole blobHash) *unpackSink
 // errUnpacked is what the pipe answers when unpack has returned.
 var errUnpacked = errors.New("archive is unpacked")
 
-func (u *unpackSink) consume(p []byte) error { return both(p, &u.blobHash, pipeWriter{u.pipe}) }
+func (u *unpackSink) consume(p []byte) error { return both(p, u.blobHash.consume, u.feed) }
 
-// pipeWriter drops what nobody reads any more.
-type pipeWriter struct{ w *io.PipeWriter }
-
-func (w pipeWriter) Write(p []byte) (int, error) {
-	if _, err := w.w.Write(p); err != nil && err != errUnpacked {
-		return 0, err
+// feed hands p to unpack, and drops what that reads no more.
+func (u *unpackSink) feed(p []byte) error {
+	if _, err := u.pipe.Write(p); err != errUnpacked {
+		return err
 	}
-	return len(p), nil
+	return nil
 }
 
 func (u *unpackSink) abort() {

@@ -64,6 +64,7 @@ type door struct {
 	failed error         // of Listener, once closed is closed
 	closed chan struct{} // nobody is let in any more
 	work   sync.WaitGroup
+	plain  sync.Once // said that somebody speaks plain HTTP
 
 	mu        sync.Mutex // guards strangers
 	strangers list.List  // of net.Conn, the oldest first
@@ -195,6 +196,9 @@ func (d *door) greet(s *seat) (*tls.Conn, error) {
 	}
 	if first[0] != tlsHandshake {
 		d.refused(refusedPlain)
+		d.plain.Do(func() { // not each time: everybody can do it
+			d.log.Warn("somebody asks the facade by plain HTTP and is refused; if that is containerd, run \"ballast config hosts --upgrade\"")
+		})
 		return nil, errors.Join(errors.New("it does not speak TLS"), answerPlain(s))
 	}
 	t := tls.Server(s, d.config)

@@ -42,6 +42,8 @@ func makeDir(dir string) error {
 		return fmt.Errorf("%s is not a directory: %w", dir, errdefs.ErrFailedPrecondition)
 	case !owned(info):
 		return fmt.Errorf("%s belongs to another user: %w", dir, errdefs.ErrFailedPrecondition)
+	case info.Mode().Perm() == dirMode: // looked at every minute, which is to write nothing
+		return nil
 	}
 	return os.Chmod(dir, dirMode)
 }

@@ -421,38 +421,6 @@ func TestReadersSeePairs(t *testing.T) {
 	<-done
 }
 
-// A handshake with certificates on both sides, and one request: what a pull pays for each connection.
-func BenchmarkConnection(b *testing.B) {
-	k, err := Open(b.TempDir(), Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	s := k.current.Load()
-	for name, c := range map[string]*tls.Config{"plain": nil, "TLS": {RootCAs: poolOf(s.ca), Certificates: []tls.Certificate{s.client.tls()}}} {
-		b.Run(name, func(b *testing.B) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer l.Close()
-			scheme := "http://"
-			if c != nil {
-				l, scheme = tls.NewListener(l, k.Config()), "https://"
-			}
-			go func() { _ = http.Serve(l, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})) }()
-			for b.Loop() {
-				tr := &http.Transport{TLSClientConfig: c}
-				res, err := (&http.Client{Transport: tr}).Get(scheme + l.Addr().String())
-				if err != nil {
-					b.Fatal(err)
-				}
-				res.Body.Close()
-				tr.CloseIdleConnections()
-			}
-		})
-	}
-}
-
 // A daemon that runs makes what is lost within a minute.
 func TestRun(t *testing.T) {
 	root := t.TempDir()
@@ -480,4 +448,36 @@ func TestRun(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A crash while the CA is replaced leaves some files old and some new. Whichever they are, the next start
+// goes on with the CA that is there, and what containerd reads then works.
+func TestCrash(t *testing.T) {
+	n := newNode(t)
+	old := n.read(t)
+	if err := n.Rotate(); err != nil {
+		t.Fatal(err)
+	}
+	fresh := n.read(t)
+	names := []string{"authority.pem", "ca.pem", "client.pem"}
+	for mask := range 1 << len(names) {
+		for i, name := range names {
+			from := old
+			if mask&(1<<i) != 0 {
+				from = fresh
+			}
+			path := filepath.Join(Dir(n.root), name)
+			if err := os.WriteFile(path, []byte(from[name]), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := n.read(t)["authority.pem"]
+		n.open(t)
+		if err := n.ask(t, n.client(t).config, "127.0.0.1"); err != nil {
+			t.Errorf("new files %03b: %v", mask, err)
+		}
+		if got := n.read(t); got["authority.pem"] != want || !n.Status().Remade.IsZero() {
+			t.Errorf("new files %03b: the CA was made anew", mask)
+		}
+	}
 }

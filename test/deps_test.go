@@ -48,6 +48,9 @@ convert/carton/zipdir     : store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
 convert/registry          : convert convert/carton convert/image convert/mediatype convert/ollama convert/remote store store/filetable store/transfer store/verify
+convert/signature/dsse    : convert/mediatype
+convert/signature/oms     : convert/signature/dsse store/filetable store/verify
+convert/signature/cosign  : convert/mediatype convert/signature/dsse store/verify
 convert/push              : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
 snapshotter               : snapshotter/tree store store/filetable store/verify

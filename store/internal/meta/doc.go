@@ -26,6 +26,8 @@
 //	  <chunk>
 //	shown
 //	  <digest>    identity
+//	verdicts
+//	  <digest>    list of: policy signers time
 //	ways
 //	  <digest>    identity tables
 //
@@ -34,7 +36,8 @@
 // value is the digest of an object and the offset in it, 32 and 8 bytes, big endian. An entry may be
 // outdated: bytes that are copied are verified. The shown bucket has the identity under which a file
 // was read before it was complete, once it is known to be the right one; the ways bucket has that under which a file can be read now, and
-// the tables that show it: there is one at a time. A reference is named
+// the tables that show it: there is one at a time. The verdicts bucket says by which policies the model of a
+// table, or what a manifest names, was found to be signed. A reference is named
 // snapshot/<id> or pin/<reference>. Each object counts at the oldest reference that needs it, once, so
 // that the sum over snapshots is what is on the disk.
 //

@@ -47,10 +47,12 @@ convert/carton            : convert convert/carton/zipdir convert/contentrange c
 convert/carton/zipdir     : store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
-convert/registry          : convert convert/carton convert/image convert/mediatype convert/ollama convert/remote store store/filetable store/transfer store/verify
+convert/registry          : convert convert/carton convert/image convert/mediatype convert/ollama convert/remote convert/signature store store/filetable store/transfer store/verify
 convert/signature/dsse    : convert/mediatype
 convert/signature/oms     : convert/signature/dsse store/filetable store/verify
 convert/signature/cosign  : convert/mediatype convert/signature/dsse store/verify
+convert/signature/notation : convert convert/mediatype convert/remote
+convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/notation convert/signature/oms store store/filetable store/verify
 convert/push              : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
 snapshotter               : snapshotter/tree store store/filetable store/verify
@@ -60,8 +62,8 @@ snapshotter/lazy          : snapshotter/lazy/fdstore store/verify
 snapshotter/lazy/fdstore  :
 cmd/internal/config       :
 cmd/internal/snippet      :
-cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote
-cmd/internal/admin        : convert convert/headers convert/image convert/losses convert/mediatype convert/remote store store/filetable store/transfer
+cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote convert/signature
+cmd/internal/admin        : convert convert/headers convert/image convert/losses convert/mediatype convert/remote convert/signature store store/filetable store/transfer
 cmd/internal/doctor       : cmd/internal/admin cmd/internal/config cmd/internal/snippet
 cmd/internal/daemon       : *
 cmd/ballastd              : cmd/internal/admin cmd/internal/config cmd/internal/daemon snapshotter/lazy snapshotter/lazy/fdstore

@@ -57,10 +57,22 @@ func (o *origin) source() source {
 
 // Convert resolves ref and converts it, or returns the image it was converted to before. With
 // creds nil the credentials that a caller gave for the repository are used. It returns
-// ErrNotModel for what is not a model, and otherwise the errors of remote.Repository and of
-// the parsers. Of an index of models it returns the image for this machine. The digest of an
-// image made here gives that image.
+// ErrNotModel for what is not a model, a *signature.Refusal for one that is not signed as it should be,
+// and otherwise the errors of remote.Repository and of the parsers. Of an index of models it returns the
+// image for this machine. The digest of an image made here gives that image.
 func (h *Handler) Convert(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error) {
+	im, err := h.convertRef(ctx, ref, creds)
+	if err != nil {
+		return store.Image{}, err
+	}
+	if err := h.admit(ctx, ref, im); err != nil {
+		return store.Image{}, err
+	}
+	return h.forHere(ctx, im)
+}
+
+// convertRef is Convert without a look at signatures, and returns an index as it is.
+func (h *Handler) convertRef(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error) {
 	if ref.URL != "" {
 		return h.ConvertURL(ctx, ref.URL)
 	}
@@ -69,10 +81,7 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref, creds *remote.Cre
 	}
 	who := caller{creds}
 	if im, err := h.image(ctx, ref.Digest); err == nil {
-		if err := h.authorize(ctx, im, ref, who); err != nil {
-			return store.Image{}, err
-		}
-		return h.forHere(ctx, im)
+		return im, h.authorize(ctx, im, ref, who)
 	}
 	if address, ok := h.cartonURL(ref); ok {
 		return h.convertNamed(ctx, ref, address)
@@ -88,11 +97,7 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref, creds *remote.Cre
 		}
 		return store.Image{}, fmt.Errorf("%s: %w", ref, ErrNotModel)
 	case mediatype.FormatIndex:
-		im, err := h.convertIndex(ctx, o, who)
-		if err != nil {
-			return store.Image{}, err
-		}
-		return h.forHere(ctx, im)
+		return h.convertIndex(ctx, o, who)
 	}
 	return h.convert(ctx, o, who)
 }

@@ -148,6 +148,9 @@ func (d *Daemon) takeOver(ctx context.Context, pl *pull, r admin.ImportRequest) 
 	if err != nil {
 		return store.Image{}, err
 	}
+	if _, err := d.facade.Admit(ctx, im.Table, []string{m.ref.Name()}, true); err != nil {
+		return store.Image{}, err
+	}
 	d.log.Info("model taken over from Ollama", "ref", pl.ref, "dir", m.Dir(), "reflinked", pl.linked.Cloned, "linked", pl.linked.Hard)
 	return im, d.pulls.pinFor(ctx, pl, im, m.ref)
 }

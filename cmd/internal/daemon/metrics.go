@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -23,6 +24,7 @@ type metrics struct {
 	pulls    *prometheus.HistogramVec
 	ops      *prometheus.HistogramVec
 	active   *prometheus.GaugeVec
+	signed   *prometheus.CounterVec
 }
 
 // Who asked for a model: the values of the label "by".
@@ -48,12 +50,18 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 		active: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ballast_active_pulls", Help: "Models that are being brought, by who asked for them.",
 		}, []string{"by"}),
+		signed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ballast_signature_checks_total", Help: "Models that were checked by a rule for signatures, by mode of the rule and result.",
+		}, []string{"mode", "result"}),
+	}
+	for _, r := range []signature.State{signature.Accepted, signature.Refused, signature.Pending, signature.Failed} {
+		m.checked(signature.Enforce, r, 0)
 	}
 	for _, by := range []string{byPrefetch, byImport, byHydrate, byBackground, byContainerd} {
 		m.active.WithLabelValues(by) // 0 is a value too
 	}
 	m.registry.MustRegister(
-		m.pulls, m.ops, m.active, &storeCollector{store: s, log: log},
+		m.pulls, m.ops, m.active, m.signed, &storeCollector{store: s, log: log},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -69,6 +77,11 @@ func (m *metrics) pulled(by, format string, dur time.Duration, err error) {
 		format = "unknown"
 	}
 	m.pulls.WithLabelValues(format, result(err), by).Observe(dur.Seconds())
+}
+
+// checked counts checks of signatures.
+func (m *metrics) checked(mode signature.Mode, result signature.State, n int) {
+	m.signed.WithLabelValues(string(mode), string(result)).Add(float64(n))
 }
 
 // result is "ok" or the category of an error.

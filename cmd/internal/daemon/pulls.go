@@ -29,6 +29,7 @@ var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errd
 type pulls struct {
 	convert func(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error)
 	sources func(im store.Image, names ...string) []transfer.Source
+	admit   func(ctx context.Context, table digest.Digest, names []string, complete bool) (bool, error) // registry.Handler.Admit
 	store   *store.Store
 	metrics *metrics
 	log     *slog.Logger
@@ -194,6 +195,9 @@ func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image
 		Progress: func(ps []store.Progress) { p.progress(pl, ps, rates) },
 	})
 	if err != nil {
+		return store.Image{}, err
+	}
+	if _, err := p.admit(ctx, im.Table, []string{ref.Name()}, true); err != nil {
 		return store.Image{}, err
 	}
 	return im, p.pinFor(ctx, pl, im, ref)

@@ -9,7 +9,10 @@ import (
 	"crypto/rsa"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -130,4 +133,57 @@ func FuzzPayload(f *testing.F) {
 		layer := ocispec.Descriptor{Annotations: map[string]string{mediatype.CosignSignatureKey: sig, mediatype.CosignCertificateKey: cert, mediatype.CosignChainKey: cert}}
 		_, _ = VerifyPayload(layer, blob, &dsse.Trust{}, digest.FromString("x"))
 	})
+}
+
+// TestVectors accepts what cosign made, and refuses it for another manifest or by another key.
+func TestVectors(t *testing.T) {
+	const manifest = digest.Digest("sha256:5cf1132744dbb97e37dcd15414b7aada1a7c1b89f48b480824b39eca866d9446")
+	read := func(name string) []byte {
+		p, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	key, err := dsse.ParseKeys(read("key.pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots, err := dsse.ParseCertificates(read("ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, trust := range map[string]*dsse.Trust{
+		"key": {Keys: key}, "certificate": {Roots: roots, Subject: "release@team.example"},
+	} {
+		b, err := dsse.Parse(read(name + "-bundle.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m ocispec.Manifest
+		if err := json.Unmarshal(read(name+"-manifest.json"), &m); err != nil {
+			t.Fatal(err)
+		}
+		forms := map[string]func(*dsse.Trust, digest.Digest) (string, error){
+			"bundle": func(t *dsse.Trust, d digest.Digest) (string, error) { return Verify(b, t, d) },
+			"payload": func(t *dsse.Trust, d digest.Digest) (string, error) {
+				return VerifyPayload(m.Layers[0], read(name+"-payload.json"), t, d)
+			},
+		}
+		for form, verify := range forms {
+			if who, err := verify(trust, manifest); err != nil {
+				t.Errorf("%s, %s: %v", name, form, err)
+			} else {
+				t.Logf("%s, %s: signed by %s", name, form, who)
+			}
+			if _, err := verify(trust, digest.FromString("other")); !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("%s, %s, another manifest: %v", name, form, err)
+			}
+			for _, other := range []*dsse.Trust{{}, {Keys: []crypto.PublicKey{keys(t)["P-256"].Public()}}, {Roots: roots, Subject: "somebody"}} {
+				if _, err := verify(other, manifest); !errdefs.IsPermissionDenied(err) {
+					t.Errorf("%s, %s, somebody else is trusted: %v", name, form, err)
+				}
+			}
+		}
+	}
 }

@@ -2,7 +2,6 @@ package dsse
 
 import (
 	"crypto"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
@@ -13,13 +12,13 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 )
 
-// Sign returns a bundle with a statement, signed by a key.
+// Sign returns a bundle with a statement, signed by a key: the same for the same.
 func Sign(key crypto.Signer, s Statement) ([]byte, error) {
 	payload, err := json.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("statement: %w", err)
 	}
-	sig, err := signMessage(key, rand.Reader, pae(payload))
+	sig, err := signMessage(key, pae(payload))
 	if err != nil {
 		return nil, fmt.Errorf("sign: %w", err)
 	}

@@ -10,7 +10,6 @@ import (
 	"encoding/hex"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"slices"
 
 	_ "crypto/sha512" // for crypto.SHA384 and crypto.SHA512
@@ -241,17 +240,17 @@ func ParsePrivateKey(p []byte) (crypto.Signer, error) {
 	return nil, fmt.Errorf("private key: a %T signs nothing: %w", key, errdefs.ErrInvalidArgument)
 }
 
-// signMessage signs with the hash of the curve, or SHA-256.
-func signMessage(key crypto.Signer, random io.Reader, message []byte) ([]byte, error) {
+// signMessage signs with the hash of the curve, or SHA-256, always in the same way.
+func signMessage(key crypto.Signer, message []byte) ([]byte, error) {
 	h := crypto.SHA256
 	switch k := key.Public().(type) {
 	case *ecdsa.PublicKey:
 		h = hashes(k)[0]
 	case *rsa.PublicKey:
 	case ed25519.PublicKey:
-		return key.Sign(random, message, crypto.Hash(0))
+		return key.Sign(nil, message, crypto.Hash(0))
 	default:
 		panic("dsse: internal error: a key of a kind that ParsePrivateKey does not return")
 	}
-	return key.Sign(random, sum(h, message), h)
+	return key.Sign(nil, sum(h, message), h) // without random bytes: RFC 6979
 }

@@ -120,8 +120,8 @@ func (h *Handler) Admit(ctx context.Context, table digest.Digest, names []string
 	return pending, err
 }
 
-// Checked checks what a reference names by the rules for it, and returns what they came to: none if no
-// rule is for it.
+// Checked checks what a reference names by the rules for it, again if it was checked before, and returns
+// what they came to: none if no rule is for it.
 func (h *Handler) Checked(ctx context.Context, ref remote.Ref) (store.Image, []signature.Result, error) {
 	im, err := h.convertRef(ctx, ref, nil)
 	if err != nil {
@@ -132,6 +132,6 @@ func (h *Handler) Checked(ctx context.Context, ref remote.Ref) (store.Image, []s
 		return s.Image, nil, err
 	}
 	_, err = h.Store.Files(ctx, s.Image.Table)
-	s.Complete = err == nil
+	s.Complete, s.Again = err == nil, true
 	return s.Image, h.Signatures.Check(ctx, s), nil
 }

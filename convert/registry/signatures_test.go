@@ -159,6 +159,7 @@ func TestSigned(t *testing.T) {
 	}{
 		{"oms, a file", signature.TypeOMS, converttest.ModelPackRaw(signed), nil, ""},
 		{"oms, a file in a tar without digests", signature.TypeOMS, converttest.ModelPackTar(signed), nil, ""},
+		{"oms, a file in a tar of chunks", signature.TypeOMS, converttest.ModelPackChunked(signed, converttest.ZstdChunkedPodman, 64<<10), nil, ""},
 		{"oms, a file, another file more", signature.TypeOMS, converttest.ModelPackRaw(changed), nil, `file \"z.json\" is not signed`},
 		{"oms, a referrer", signature.TypeOMS, model, func(t *testing.T, u *upstream) {
 			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, key, files))
@@ -383,4 +384,77 @@ func TestModes(t *testing.T) {
 			t.Errorf("by digest: status %d: %s", r.status, r.body)
 		}
 	})
+}
+
+// TestImportSigned asks the registry for the signatures of what is taken over from elsewhere.
+func TestImportSigned(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+	b := converttest.Ollama(converttest.Files(weights(1000)), converttest.OllamaConfigNew)
+	ref := u.ref(t, "team/m", "v1")
+	if _, err := f.h.ConvertLocal(t.Context(), ref, converttest.NewArtifact(b), false); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("nobody signed it: %v", err)
+	}
+	u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(b.Digest())))
+	if _, err := f.h.ConvertLocal(t.Context(), ref, converttest.NewArtifact(b), false); err != nil {
+		t.Errorf("signed in the registry: %v", err)
+	}
+}
+
+// TestPrivateSigned finds signatures with the credentials of who pulls.
+func TestPrivateSigned(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("team/m", "v1", b)
+	u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(b.Digest())))
+	u.users["team/m"] = "joe:secret"
+	if r := f.team(t, u, "v1"); r.status != http.StatusUnauthorized {
+		t.Errorf("without credentials: status %d: %s", r.status, r.body)
+	}
+	if r := f.ask(t, http.MethodGet, "/v2/team/m/manifests/v1", u.host(), basic("joe:secret")...); r.status != http.StatusOK {
+		t.Errorf("with credentials: status %d: %s", r.status, r.body)
+	}
+}
+
+// TestIndexSigned takes a signature of an index for the model in it, and one of the model for the index.
+func TestIndexSigned(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	for _, of := range []string{"index", "model", "nothing"} {
+		t.Run(of, func(t *testing.T) {
+			t.Parallel()
+			u, f := newUpstream(t), newFacade(t, remote.Options{})
+			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+			b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+			u.push("team/m", "", b)
+			index := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[{"mediaType":%q,"artifactType":%q,"digest":%q,"size":%d}]}`,
+				mediatype.OCIIndex, mediatype.OCIManifest, mediatype.ModelPackManifest, b.Digest(), len(b.Manifest))
+			d := u.put("team/m", "v1", index, mediatype.OCIIndex)
+			status := http.StatusOK
+			switch of {
+			case "index":
+				u.attach(t, "api", "team/m", d, mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(d)))
+			case "model":
+				u.attach(t, "tag", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(b.Digest())))
+			default:
+				status = http.StatusForbidden
+			}
+			r := f.team(t, u, "v1")
+			if r.status != status {
+				t.Fatalf("status %d: %s, want %d", r.status, r.body, status)
+			}
+			if status != http.StatusOK {
+				return
+			}
+			child := decode[ocispec.Index](t, r).Manifests[0].Digest
+			if r := f.team(t, u, child.String()); r.status != http.StatusOK {
+				t.Errorf("the model by digest, as containerd goes on: status %d: %s", r.status, r.body)
+			}
+		})
+	}
 }

@@ -29,6 +29,8 @@ type Checker struct {
 
 	// Log is where models are reported that are not as a rule wants them; nil discards.
 	Log *slog.Logger
+
+	slots slots
 }
 
 // A Subject is what is checked.
@@ -50,6 +52,18 @@ type Subject struct {
 
 	// Complete says that all files are there: what is not known now will not be known later.
 	Complete bool
+
+	// Again looks for signatures even if some were found before.
+	Again bool
+}
+
+// host is whose registry may make a check slow.
+func (s *Subject) host() string {
+	if len(s.Names) == 0 {
+		return ""
+	}
+	host, _, _ := strings.Cut(s.Names[0], "/")
+	return host
 }
 
 // about is what verdicts are kept under.
@@ -141,7 +155,7 @@ func (c *Checker) Check(ctx context.Context, s Subject) []Result {
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	ev := &evidence{c: c, s: s}
+	ev := &evidence{c: c, s: s, rules: rules}
 	var out []Result
 	for _, r := range rules {
 		out = append(out, c.by(ctx, r, s, ev))
@@ -225,10 +239,15 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 	if err != nil {
 		return fail(err)
 	}
-	if v != nil {
+	if v != nil && !s.Again {
 		res.State, res.Signers, res.Kept = Accepted, v.Signers, v.Time
 		return res
 	}
+	done, err := c.slots.take(ctx, s.host())
+	if err != nil {
+		return fail(err)
+	}
+	defer done()
 	m, err := c.model(ctx, s)
 	if err != nil {
 		return fail(err)

@@ -36,6 +36,9 @@ func code(files []filetable.File) string {
 
 // content returns why what is in a model is not as a rule wants it, or "".
 func (c *Checker) content(ctx context.Context, r *Rule, s Subject, m model) (string, error) {
+	if m.table == nil {
+		return "", nil // no model
+	}
 	if r.o.DenyCode {
 		if p := code(m.files); p != "" {
 			return fmt.Sprintf("file %.200q is code, or runs some when it is loaded", p), nil

@@ -21,7 +21,7 @@ import (
 // Limits of what is read for a Check.
 const (
 	maxSignatures = 32       // of one manifest, and of each kind
-	maxBytes      = 64 << 20 // together
+	maxBytes      = 32 << 20 // together
 	maxManifest   = 1 << 20  // of one manifest with signatures
 	maxReasons    = 4        // that are told
 	maxReason     = 500      // bytes of one
@@ -29,11 +29,13 @@ const (
 
 // evidence is what is found of signatures, once for all rules.
 type evidence struct {
-	c    *Checker
-	s    Subject
-	left int64 // bytes that may still be read
+	c     *Checker
+	s     Subject
+	rules []*Rule
+	left  int64 // bytes that may still be read
 
 	gathered bool
+	unread   bool // model.sig is there, and can not be read before the model is complete
 	bundles  []bundle
 	payloads []payload
 	problems []string // what could not be read, and does not matter if something else is well
@@ -63,7 +65,7 @@ func (e *evidence) find(ctx context.Context, r *Rule, m model) (state State, sig
 		switch {
 		case err == nil:
 			return Accepted, []string{s.about + ": " + who}, nil, nil
-		case errdefs.IsUnavailable(err) && m.pending() && s.kind == TypeOMS:
+		case errdefs.IsUnavailable(err) && m.table != nil && !m.all && s.kind == TypeOMS:
 			pending = true
 		case errdefs.IsUnavailable(err):
 			e.err = err
@@ -109,7 +111,7 @@ func (e *evidence) by(ctx context.Context, s signer, m model) (who string, err e
 				return who, err
 			}
 		}
-		if m.pending() && err == errNone { // it can be in an archive
+		if err == errNone && !m.all && (!m.known || e.unread) { // it can be in an archive
 			err = fmt.Errorf("%w yet: %w", err, errdefs.ErrUnavailable)
 		}
 	case TypeCosign:
@@ -157,10 +159,14 @@ func (e *evidence) gather(ctx context.Context, m model) {
 		return
 	}
 	e.gathered, e.left = true, maxBytes
-	if p, err := e.file(ctx, m); err == nil {
+	p, err := e.file(ctx, m)
+	switch {
+	case err == nil:
 		e.add(p, "", oms.SignatureFile)
-	} else if !errdefs.IsNotFound(err) {
+	case errdefs.IsInvalidArgument(err):
 		e.problems = append(e.problems, err.Error())
+	case !errdefs.IsNotFound(err):
+		e.unread = true
 	}
 	answered := len(e.s.Repositories) == 0
 	for _, repo := range e.s.Repositories {
@@ -200,14 +206,36 @@ func (e *evidence) doubt(err error) {
 	}
 }
 
-// add takes a bundle.
+// add takes a bundle, if somebody signed it who is trusted: no more is kept of what strangers wrote than
+// what is wrong with it.
 func (e *evidence) add(p []byte, of digest.Digest, where string) {
 	b, err := dsse.Parse(p)
+	if err == nil {
+		err = e.trusted(b)
+	}
 	if err != nil {
 		e.problems = append(e.problems, fmt.Sprintf("%s: %v", where, err))
 		return
 	}
 	e.bundles = append(e.bundles, bundle{b, of})
+}
+
+// trusted returns nil if a signer of some rule signed a bundle.
+func (e *evidence) trusted(b *dsse.Bundle) (err error) {
+	for _, r := range e.rules {
+		for _, s := range r.signers {
+			if s.trust == nil {
+				continue
+			}
+			if _, _, err = s.trust.Verify(b); err == nil {
+				return nil
+			}
+		}
+	}
+	if err == nil {
+		err = errNone // by keys or certificates
+	}
+	return err
 }
 
 // referrers reads what refers to a manifest.
@@ -275,23 +303,26 @@ func (e *evidence) manifest(ctx context.Context, repo *remote.Repository, object
 	return nil
 }
 
-// file reads the signature that is a file of the model. It returns errdefs.ErrNotFound if there is none,
-// or none that can be read yet.
+// file reads the signature that is a file of the model. It returns errdefs.ErrNotFound if there is none, and
+// errdefs.ErrUnavailable if it can not be read before the model is complete.
 func (e *evidence) file(ctx context.Context, m model) ([]byte, error) {
 	for _, f := range m.files {
 		if f.Path != oms.SignatureFile || f.Type != filetable.TypeReg {
 			continue
 		}
-		if f.Digest == "" {
-			return nil, errdefs.ErrNotFound
-		}
 		if f.Size > dsse.MaxSize {
 			return nil, fmt.Errorf("%s has %d bytes, more than %d: %w", f.Path, f.Size, dsse.MaxSize, errdefs.ErrInvalidArgument)
+		}
+		if f.Digest == "" {
+			return nil, errdefs.ErrUnavailable
 		}
 		if p, err := e.c.Store.ReadBytes(ctx, f.Digest, dsse.MaxSize); err == nil {
 			return p, nil
 		}
-		return e.fetch(ctx, m, f)
+		if p, err := e.fetch(ctx, m, f); err == nil {
+			return p, nil
+		}
+		return nil, errdefs.ErrUnavailable
 	}
 	return nil, errdefs.ErrNotFound
 }

@@ -98,6 +98,8 @@ func TestLoadErrors(t *testing.T) {
 		{"share as number", "version = 1\n[gc]\nhigh = 500\n", "gc.high: 500% is not within 1%"},
 		{"low above high", "version = 1\n[gc]\nlow = \"90%\"\n", "gc.low: 90% is above gc.high, 85%"},
 		{"rule without match", "version = 1\n[[verify.rule]]\nmode = \"warn\"\n", "verify.rule 1: match is empty"},
+		{"rule for a host in upper case", "version = 1\n[[verify.rule]]\nmatch = \"Registry.example/*\"\nmode = \"off\"\n", "hosts in lower case"},
+		{"rule for another name of docker.io", "version = 1\n[[verify.rule]]\nmatch = \"index.docker.io/ai/*\"\nmode = \"off\"\n", "names have docker.io"},
 		{"rule of another mode", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"on\"\n", "mode \"on\" is none of off, warn, enforce"},
 		{"rule that wants nothing", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\n", "wants nothing"},
 		{"signer of another type", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"gpg\", key = \"k\"}]\n", "any 1: type \"gpg\" is none of oms, cosign, notation"},

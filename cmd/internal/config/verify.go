@@ -80,6 +80,8 @@ func (c *Config) checkVerify() error {
 		switch {
 		case r.Match == "":
 			return invalid(key, "match is empty")
+		case r.unusual() != "":
+			return invalid(key, "match %q stands for nothing: names have %s", r.Match, r.unusual())
 		case !slices.Contains([]string{VerifyOff, VerifyWarn, VerifyEnforce}, r.Mode):
 			return invalid(key, "mode %q is none of off, warn, enforce", r.Mode)
 		case r.Mode != VerifyOff && len(r.Any) == 0 && !r.DenyCode && len(r.Licenses) == 0:
@@ -92,6 +94,21 @@ func (c *Config) checkVerify() error {
 		}
 	}
 	return nil
+}
+
+// unusual returns how the hosts of names are written, if match has one that is written otherwise: a rule
+// that silently matches nothing is none.
+func (r *VerifyRule) unusual() string {
+	host, _, _ := strings.Cut(r.Match, "/")
+	switch {
+	case host != strings.ToLower(host):
+		return "hosts in lower case"
+	case host == "index.docker.io" || host == "registry-1.docker.io":
+		return "docker.io"
+	case strings.Contains(r.Match, "://") && !strings.HasPrefix(r.Match, "carton+") || strings.Contains(r.Match, "@"):
+		return "neither a scheme nor a digest"
+	}
+	return ""
 }
 
 // problem returns what is wrong with a signer, or "".

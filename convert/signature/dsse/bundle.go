@@ -10,8 +10,8 @@ import (
 )
 
 // MaxSize is the largest bundle that is read, in bytes. The statement of a model has about 150 bytes
-// for each of its files, a third more in base64.
-const MaxSize = 16 << 20 // 16 MiB
+// for each of its files, a third more in base64: this is 40,000 files.
+const MaxSize = 8 << 20 // 8 MiB
 
 // maxCertificates is the longest chain in a bundle.
 const maxCertificates = 8

@@ -458,3 +458,43 @@ func TestIndexSigned(t *testing.T) {
 		})
 	}
 }
+
+// TestVectorsSigned answers models that model-signing signed.
+func TestVectorsSigned(t *testing.T) {
+	t.Parallel()
+	const dir = "../signature/oms/testdata"
+	for _, v := range []string{"v0.3.1-certificate", "v0.3.1-elliptic-key", "v1.0.0-certificate", "v1.0.0-elliptic-key", "v1.0.1-certificate", "v1.0.1-elliptic-key", "v1.1.0-certificate", "v1.1.0-elliptic-key"} {
+		t.Run(v, func(t *testing.T) {
+			t.Parallel()
+			entries, err := os.ReadDir(filepath.Join(dir, v))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var files []converttest.File
+			for _, e := range entries {
+				p, err := os.ReadFile(filepath.Join(dir, v, e.Name()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(p) > 0 { // ignore-me is empty, and unknown to signatures before v1.1.0
+					files = append(files, converttest.File{Path: e.Name(), Data: p, Mode: 0o644})
+				}
+			}
+			signer := signature.SignerOptions{Type: signature.TypeOMS, Roots: filepath.Join(dir, "keys/ca-cert.pem")}
+			if strings.HasSuffix(v, "-key") {
+				signer = signature.SignerOptions{Type: signature.TypeOMS, Key: filepath.Join(dir, "keys/signing-key-pub.pem")}
+			}
+			u, f := newUpstream(t), newFacade(t, remote.Options{})
+			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{signer}})
+			u.push("team/m", "v1", converttest.ModelPackRaw(files))
+			if r := f.team(t, u, "v1"); r.status != http.StatusOK {
+				t.Errorf("status %d: %s", r.status, r.body)
+			}
+			files[len(files)-1].Data = append(files[len(files)-1].Data, 0)
+			u.push("team/m", "v1", converttest.ModelPackRaw(files))
+			if r := f.team(t, u, "v1"); r.status != http.StatusForbidden {
+				t.Errorf("changed: status %d: %s", r.status, r.body)
+			}
+		})
+	}
+}

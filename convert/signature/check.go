@@ -235,19 +235,22 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 		res.State, res.err, res.Reasons = Failed, err, []string{err.Error()}
 		return res
 	}
-	v, err := c.kept(ctx, r, s.about())
-	if err != nil {
-		return fail(err)
+	for _, wait := range []bool{true, false} { // who waited may find that another has found it out
+		v, err := c.kept(ctx, r, s.about())
+		switch {
+		case err != nil:
+			return fail(err)
+		case v != nil && !s.Again:
+			res.State, res.Signers, res.Kept = Accepted, v.Signers, v.Time
+			return res
+		case wait:
+			done, err := c.slots.take(ctx, s.host())
+			if err != nil {
+				return fail(err)
+			}
+			defer done()
+		}
 	}
-	if v != nil && !s.Again {
-		res.State, res.Signers, res.Kept = Accepted, v.Signers, v.Time
-		return res
-	}
-	done, err := c.slots.take(ctx, s.host())
-	if err != nil {
-		return fail(err)
-	}
-	defer done()
 	m, err := c.model(ctx, s)
 	if err != nil {
 		return fail(err)

@@ -227,7 +227,7 @@ func (e *evidence) trusted(b *dsse.Bundle) (err error) {
 			if s.trust == nil {
 				continue
 			}
-			if _, _, err = s.trust.Verify(b); err == nil {
+			if _, err = s.trust.Signer(b); err == nil {
 				return nil
 			}
 		}

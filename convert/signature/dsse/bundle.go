@@ -21,6 +21,7 @@ type Bundle struct {
 	payload      []byte
 	signature    []byte
 	certificates [][]byte // DER, that of the signer first
+	predicate    string   // type, as the payload says
 }
 
 // bundleJSON is the JSON form of a bundle, as far as it counts here. It is read from the writings of
@@ -93,20 +94,19 @@ func Parse(p []byte) (*Bundle, error) {
 	if n := len(out.certificates); n > maxCertificates {
 		return nil, fmt.Errorf("bundle: %d certificates, more than %d: %w", n, maxCertificates, errdefs.ErrInvalidArgument)
 	}
+	var s struct {
+		PredicateType string `json:"predicateType"`
+	}
+	if err := json.Unmarshal(out.payload, &s); err != nil {
+		return nil, fmt.Errorf("statement: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	out.predicate = s.PredicateType
 	return out, nil
 }
 
 // PredicateType returns what the statement says that it states. Nobody has verified it: it tells which
 // bundles are worth a look.
-func (b *Bundle) PredicateType() string {
-	var s struct {
-		PredicateType string `json:"predicateType"`
-	}
-	if json.Unmarshal(b.payload, &s) != nil {
-		return ""
-	}
-	return s.PredicateType
-}
+func (b *Bundle) PredicateType() string { return b.predicate }
 
 // A Statement says something about subjects.
 // https://github.com/in-toto/attestation/blob/v1.1.0/spec/v1/statement.md

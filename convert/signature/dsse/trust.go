@@ -84,12 +84,17 @@ func ParseCertificates(p []byte) ([]*x509.Certificate, error) {
 // Verify returns what a bundle states, and who signed it. It returns errdefs.ErrPermissionDenied if
 // nobody did who is trusted.
 func (t *Trust) Verify(b *Bundle) (*Statement, string, error) {
-	signer, err := t.VerifyMessage(pae(b.payload), b.signature, b.certificates)
+	signer, err := t.Signer(b)
 	if err != nil {
 		return nil, "", err
 	}
 	s, err := parseStatement(b.payload)
 	return s, signer, err
+}
+
+// Signer returns who signed a bundle. Its errors are those of Verify.
+func (t *Trust) Signer(b *Bundle) (string, error) {
+	return t.VerifyMessage(pae(b.payload), b.signature, b.certificates)
 }
 
 // VerifyMessage returns who signed a message: the key of certificates (DER, that of the signer first) if

@@ -42,6 +42,7 @@
 //	exposure   a file that can be read before it is an object
 //	way        how an exposed file is brought: its chunks and their digests
 //	reference  what keeps the objects of a table: a snapshot or a pin
+//	verdict    that the model of a table was found to be signed as a policy wants it
 //	image      a converted image: its documents, its origin and the names it was resolved by
 //
 // # A pull

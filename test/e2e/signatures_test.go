@@ -75,6 +75,7 @@ any = [{type = "oms", key = "` + public + `"}, {type = "cosign", key = "` + publ
 		}
 		return ref
 	}
+	cri := n.CRI(t)
 	refused := map[string]string{
 		"unsigned": convert("unsigned", "modelpack"), "unsigned, converted ahead": convert("ahead", "ballast"), "signed by a stranger": convert("stranger", "modelpack", stranger),
 	}
@@ -83,6 +84,9 @@ any = [{type = "oms", key = "` + public + `"}, {type = "cosign", key = "` + publ
 		wantError(t, out, "refused by [[verify.rule]]", "*/team/*", strings.TrimSuffix(ref, ":1"))
 		wantError(t, n.Pull("ballast", ref, "--local"), "refused by [[verify.rule]]")
 		wantError(t, n.Ballast("prefetch", ref), "refused by [[verify.rule]]")
+		if _, err := cri.Pull(ref, ""); err == nil || !strings.Contains(err.Error(), "refused by [[verify.rule]]") {
+			t.Errorf("%s: a pull of the kubelet: %v", name, err)
+		}
 		look := n.Ballast("verify", "--signatures", ref)
 		var code *exec.ExitError
 		if wantError(t, look, "refused"); !errors.As(look.Err, &code) || code.ExitCode() != 5 {

@@ -2,7 +2,7 @@
 // is trusted and how strictly, as it does for the notation command.
 //
 // A policy is a file trustpolicy.json with a directory truststore beside it, the layout of notation's
-// configuration. Plugins are not run: who verifies here is root. Where the policy asks for revocation, the
+// configuration. One whose level is skip or audit lets everything pass. Plugins are not run: who verifies here is root. Where the policy asks for revocation, the
 // library asks the addresses that certificates below a trusted root name, and no others.
 package notation
 

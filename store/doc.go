@@ -45,6 +45,7 @@
 //	view       what may be read for one reference, by digest; the common view has all objects
 //	exposure   a file of a view that can be read before it is an object
 //	way        how an exposed file is brought: its chunks and their digests
+//	verdict    that the model of a table was found to be signed as a policy wants it
 //	image      a converted image: its documents, its origin and the names it was resolved by
 //
 // # A pull

@@ -49,8 +49,13 @@ convert/carton/zipdir     : store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
 convert/pullsecret        : convert/remote
-convert/registry          : convert convert/carton convert/image convert/mediatype convert/ollama convert/pullsecret convert/remote store store/filetable store/transfer store/verify
-convert/push              : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors store store/filetable store/transfer store/verify
+convert/registry          : convert convert/carton convert/image convert/mediatype convert/ollama convert/pullsecret convert/remote convert/signature store store/filetable store/transfer store/verify
+convert/signature/dsse    : convert/mediatype
+convert/signature/oms     : convert/signature/dsse store/filetable store/verify
+convert/signature/cosign  : convert/mediatype convert/signature/dsse store/verify
+convert/signature/notation : convert convert/mediatype convert/remote
+convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/notation convert/signature/oms store store/filetable store/verify
+convert/push              : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
 snapshotter               : snapshotter/tree store store/boltfile store/filetable store/verify
 snapshotter/tree          : store/filetable
@@ -61,8 +66,8 @@ cmd/internal/config       :
 cmd/internal/facadetls    :
 cmd/internal/portowner    :
 cmd/internal/snippet      :
-cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote
-cmd/internal/admin        : cmd/internal/facadetls cmd/internal/portowner convert convert/headers convert/image convert/losses convert/mediatype convert/remote store store/filetable store/transfer
+cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote convert/signature
+cmd/internal/admin        : cmd/internal/facadetls cmd/internal/portowner convert convert/headers convert/image convert/losses convert/mediatype convert/remote convert/signature store store/filetable store/transfer
 cmd/internal/doctor       : cmd/internal/admin cmd/internal/config cmd/internal/portowner cmd/internal/snippet
 cmd/internal/daemon       : *
 cmd/ballastd              : cmd/internal/admin cmd/internal/config cmd/internal/daemon snapshotter/lazy snapshotter/lazy/fdstore

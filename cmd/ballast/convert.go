@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/signature/dsse"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
@@ -26,7 +28,7 @@ import (
 
 func (a *app) convertCommand() *cobra.Command {
 	var o push.Options
-	var form, compress string
+	var form, compress, key string
 	c := &cobra.Command{
 		Use:   "convert SRC DST",
 		Short: "write a model to a registry or an OCI layout, in the form that is wanted",
@@ -58,6 +60,7 @@ Forms (--as):
 	f.BoolVar(&o.Tar, "tar", false, "a tar for each file instead of a raw layer; modelpack and cnai")
 	f.BoolVar(&o.NoChunks, "no-chunks", false, "no digests of chunks: the image is byte for byte what a node makes of SRC; ballast")
 	f.StringVar(&compress, "compress", "", "compress files in chunks: "+strings.Join(push.Compressions(), ", ")+"; ballast")
+	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
 	f.BoolVar(&o.DryRun, "dry-run", false, "only say what would be sent")
 	f.StringVar(&o.TempDir, "temp-dir", "", "where archives are unpacked (default: $TMPDIR)")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
@@ -78,9 +81,28 @@ Forms (--as):
 		if o.NoChunks && o.Form != push.FormBallast {
 			return usage("--no-chunks goes with --as ballast")
 		}
+		if o.Sign, err = signingKey(key); err != nil {
+			return err
+		}
 		return a.convert(cmd.Context(), args[0], args[1], o, *out)
 	}
 	return c
+}
+
+// signingKey reads a private key; nil without a file.
+func signingKey(file string) (crypto.Signer, error) {
+	if file == "" {
+		return nil, nil
+	}
+	p, err := os.ReadFile(file)
+	if err != nil {
+		return nil, usage("--sign: %w", err)
+	}
+	key, err := dsse.ParsePrivateKey(p)
+	if err != nil {
+		return nil, usage("--sign %s: %w", file, err)
+	}
+	return key, nil
 }
 
 // convert converts one model.

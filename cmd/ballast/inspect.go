@@ -193,6 +193,9 @@ func (a *app) detail(d admin.Detail) error {
 	for _, p := range d.Pins {
 		head = append(head, []string{"Pin:", admin.PinnedRef(p) + ", expires " + ago(p.Expires)})
 	}
+	for _, r := range d.Signatures {
+		head = append(head, []string{"Signed:", strings.Join(r.Signers, "; ") + ", as rule " + r.Rule + " wants it"})
+	}
 	head = append(head, descriptionRows(d.Description)...)
 	head = append(head, originRows(d)...)
 	if err := a.table(head); err != nil {

@@ -11,19 +11,27 @@ import (
 
 func (a *app) verifyCommand() *cobra.Command {
 	var r admin.VerifyRequest
+	var signatures bool
 	c := &cobra.Command{
 		Use:   "verify [REF|DIGEST]",
 		Short: "read models and compare them with their digests",
-		Long:  "Read all objects, or those of one model, and compare them with their digests, and the files that\nsnapshots show with their models. With --repair,\nwhat is damaged or missing is fetched again, and what shows it is mended. What is damaged\nis set aside at once: it can not be read until it is fetched again, by this, by a pull or\nby reading early.",
+		Long:  "Read all objects, or those of one model, and compare them with their digests, and the files that\nsnapshots show with their models. With --repair,\nwhat is damaged or missing is fetched again, and what shows it is mended. What is damaged\nis set aside at once: it can not be read until it is fetched again, by this, by a pull or\nby reading early. With --signatures, look instead for the signatures of REF, on this node and in its\nregistry, and say what the rules of the configuration make of them; no weights are read.",
 		Args:  cobra.MaximumNArgs(1),
 
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}
 	out := outputFlag(c)
 	c.Flags().BoolVar(&r.Repair, "repair", false, "fetch again what is wrong")
+	c.Flags().BoolVar(&signatures, "signatures", false, "look who signed REF")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
 		if err := names(args); err != nil {
 			return err
+		}
+		if signatures {
+			if len(args) == 0 || r.Repair {
+				return usage("--signatures needs a reference, and does not go with --repair")
+			}
+			return a.signatures(cmd.Context(), cl, args[0], *out)
 		}
 		about := "all models"
 		if len(args) > 0 {

@@ -3,6 +3,7 @@ package push
 import (
 	"cmp"
 	"context"
+	"crypto"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // A Form is what a model is written as.
@@ -51,6 +53,10 @@ type Options struct {
 	// Compress compresses the files in chunks; FormBallast only.
 	Compress Compression
 
+	// Sign, if not nil, signs what is written: the manifest as cosign does and, where their digests are
+	// known, the files as model-signing does. Both are referrers of the manifest.
+	Sign crypto.Signer
+
 	// DryRun sends nothing, and reads no more than is needed to say what would be sent.
 	DryRun bool
 
@@ -88,6 +94,10 @@ type Target interface {
 
 	// PutManifest writes the manifest, under the name of the target.
 	PutManifest(ctx context.Context, mediaType string, p []byte) error
+
+	// PutReferrer writes a manifest that refers to another, its subject, without a name. The
+	// subject need not be there yet.
+	PutReferrer(ctx context.Context, m ocispec.Manifest) error
 }
 
 // An Opener opens bytes from the first on.

@@ -42,6 +42,13 @@
 //
 // Memory: four streams of four buffers of a mebibyte, and 16 chunks of the temporary store.
 //
+// # Signatures
+//
+// Options.Sign attaches two bundles to the manifest, as referrers: what "cosign sign" makes, over its digest,
+// and what "model_signing sign" makes, over the files. The files are signed where the digest of each is known, which
+// is not so in tars. They are sent before the name, and the same key makes the same bytes, so a
+// registry has them once however often the model is written.
+//
 // # What follows from what
 //
 // The same source gives the same manifest, whatever it was called and wherever it went: files are in

@@ -149,6 +149,9 @@ func (l *Layout) Artifact() (convert.Artifact, error) {
 	var tags []string
 	for _, d := range idx.Manifests {
 		name := d.Annotations[mediatype.AnnotationRefName]
+		if name == "" && d.ArtifactType == mediatype.Bundle {
+			continue // a signature of another
+		}
 		if l.tag == "" || name == l.tag || d.Digest.String() == l.tag {
 			found = append(found, d)
 		}
@@ -324,6 +327,25 @@ func (l *Layout) PutManifest(ctx context.Context, mediaType string, p []byte) er
 		desc.ArtifactType = m.ArtifactType
 	}
 	idx.Manifests = append(idx.Manifests, desc)
+	return l.write(layoutIndex, encode(idx))
+}
+
+// PutReferrer writes a manifest that refers to another, and puts it into the index without a tag.
+func (l *Layout) PutReferrer(ctx context.Context, m ocispec.Manifest) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := encode(m)
+	d := digest.FromBytes(p)
+	if err := l.Put(ctx, d, int64(len(p)), opener(p)); err != nil {
+		return err
+	}
+	idx, err := l.index()
+	if err != nil || slices.ContainsFunc(idx.Manifests, func(o ocispec.Descriptor) bool { return o.Digest == d }) {
+		return err
+	}
+	idx.Manifests = append(idx.Manifests, ocispec.Descriptor{
+		MediaType: m.MediaType, Digest: d, Size: int64(len(p)), ArtifactType: m.ArtifactType, Annotations: m.Annotations,
+	})
 	return l.write(layoutIndex, encode(idx))
 }
 

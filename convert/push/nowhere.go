@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // Nowhere is a target that has nothing and takes nothing: that of a dry run to a layout that does
@@ -33,6 +34,9 @@ func (n Nowhere) PutStream(context.Context, int64, Opener) (digest.Digest, error
 
 // PutManifest returns errdefs.ErrNotImplemented.
 func (n Nowhere) PutManifest(context.Context, string, []byte) error { return n.refuse() }
+
+// PutReferrer returns errdefs.ErrNotImplemented.
+func (n Nowhere) PutReferrer(context.Context, ocispec.Manifest) error { return n.refuse() }
 
 func (n Nowhere) refuse() error {
 	return fmt.Errorf("%s: nothing is written: %w", n, errdefs.ErrNotImplemented)

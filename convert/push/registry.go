@@ -5,6 +5,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 var _ Target = (*Registry)(nil)
@@ -57,4 +58,9 @@ func (r *Registry) PutStream(ctx context.Context, size int64, open Opener) (dige
 // PutManifest uploads the manifest under the tag.
 func (r *Registry) PutManifest(ctx context.Context, mediaType string, p []byte) error {
 	return r.repo.PushManifest(ctx, r.ref.Tag, mediaType, p)
+}
+
+// PutReferrer uploads a manifest that refers to another.
+func (r *Registry) PutReferrer(ctx context.Context, m ocispec.Manifest) error {
+	return r.repo.PushReferrer(ctx, m)
 }

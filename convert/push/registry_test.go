@@ -2,10 +2,12 @@ package push_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // A server is a registry that things can be pulled from and pushed to.
@@ -34,6 +37,8 @@ type server struct {
 	fail    map[string]int // method and end of a path → how many requests get a 503
 	foreign string         // uploads go on there
 	discard bool           // bytes are hashed, not kept
+	subject bool           // it keeps lists of referrers itself
+	lists   map[string][]ocispec.Descriptor
 }
 
 func newServer(t testing.TB) *server {
@@ -118,6 +123,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.Contains(path, "/blobs/"):
 		repository, d, _ := strings.Cut(path, "/blobs/")
 		s.serveBlob(w, r, repository, digest.Digest(d))
+	case strings.Contains(path, "/referrers/") && s.subject:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		json.NewEncoder(w).Encode(ocispec.Index{Manifests: s.lists[path]})
 	default:
 		repository, tag, _ := strings.Cut(path, "/manifests/")
 		s.serveManifest(w, r, repository, tag)
@@ -199,6 +208,16 @@ func (s *server) serveManifest(w http.ResponseWriter, r *http.Request, repositor
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.manifests[repository+":"+tag] = p
+		var m ocispec.Manifest
+		if err := json.Unmarshal(p, &m); err == nil && m.Subject != nil && s.subject {
+			w.Header().Set("OCI-Subject", m.Subject.Digest.String())
+			key := repository + "/referrers/" + m.Subject.Digest.String()
+			desc := ocispec.Descriptor{MediaType: m.MediaType, Digest: digest.FromBytes(p), Size: int64(len(p)), ArtifactType: m.ArtifactType}
+			if s.lists == nil {
+				s.lists = map[string][]ocispec.Descriptor{}
+			}
+			s.lists[key] = append(slices.DeleteFunc(s.lists[key], func(d ocispec.Descriptor) bool { return d.Digest == desc.Digest }), desc)
+		}
 		w.WriteHeader(http.StatusCreated)
 		return
 	}

@@ -141,6 +141,12 @@ func (c *conversion) run(ctx context.Context, p *plan) (*Result, error) {
 			return nil, err
 		}
 	}
+	if c.o.Sign != nil {
+		if err := c.sign(ctx, p, docs); err != nil {
+			return nil, err
+		}
+		res.Losses = c.losses
+	}
 	return res, c.dst.PutManifest(ctx, docs.mediaType, docs.manifest)
 }
 

@@ -125,12 +125,17 @@ func (h *Handler) Sources(im store.Image, names ...string) []transfer.Source {
 // NodeSources is Sources for the node itself: with its own credentials in the place of those of callers,
 // where the image was not got without.
 func (h *Handler) NodeSources(im store.Image, names ...string) []transfer.Source {
-	return h.sources(im, names, func(n name) []viewer {
+	return h.sources(im, names, h.asNode(im))
+}
+
+// asNode returns as whom the node itself sees a repository: as anybody if im was got there so.
+func (h *Handler) asNode(im store.Image) func(name) []viewer {
+	return func(n name) []viewer {
 		if resolvedFrom(im, n) && !slices.Contains(im.PrivateNames, n.String()) {
 			return []viewer{{}}
 		}
 		return []viewer{{caller{node: true}, "node"}, {}}
-	})
+	}
 }
 
 // A viewer is a caller as the fetching of blobs knows him.

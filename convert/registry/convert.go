@@ -56,24 +56,39 @@ func (o *origin) source() source {
 }
 
 // Restore is Convert for an image that is known and whose documents are lost: if the node itself can not
-// read it, with the credentials that callers gave for it.
+// read it, with the credentials that callers gave for it. No signature is looked at.
 func (h *Handler) Restore(ctx context.Context, ref remote.Ref) (store.Image, error) {
-	im, err := h.Convert(ctx, ref)
+	im, err := h.convertRef(ctx, ref)
 	for _, s := range h.secrets().Of(ref.Name()) {
 		if !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err) {
 			break
 		}
 		im, err = h.convertAs(ctx, ref, caller{creds: &s.Credentials})
 	}
-	return im, err
+	if err != nil {
+		return store.Image{}, err
+	}
+	return h.forHere(ctx, im)
 }
 
 // Convert resolves ref and converts it, or returns the image it was converted to before. It asks as
 // the node itself, with the credentials of the node. It returns
-// ErrNotModel for what is not a model, and otherwise the errors of remote.Repository and of
-// the parsers. Of an index of models it returns the image for this machine. The digest of an
-// image made here gives that image.
+// ErrNotModel for what is not a model, a *signature.Refusal for one that is not signed as it should be,
+// and otherwise the errors of remote.Repository and of the parsers. Of an index of models it returns the
+// image for this machine. The digest of an image made here gives that image.
 func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (store.Image, error) {
+	im, err := h.convertRef(ctx, ref)
+	if err != nil {
+		return store.Image{}, err
+	}
+	if err := h.admit(ctx, ref, im, h.asNode(im)); err != nil {
+		return store.Image{}, err
+	}
+	return h.forHere(ctx, im)
+}
+
+// convertRef is Convert without a look at signatures, and returns an index as it is.
+func (h *Handler) convertRef(ctx context.Context, ref remote.Ref) (store.Image, error) {
 	if ref.URL != "" {
 		return h.ConvertURL(ctx, ref.URL)
 	}
@@ -82,10 +97,7 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (store.Image, err
 
 func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, who caller) (store.Image, error) {
 	if im, err := h.image(ctx, ref.Digest); err == nil {
-		if err := h.authorize(ctx, im, ref, who); err != nil {
-			return store.Image{}, err
-		}
-		return h.forHere(ctx, im)
+		return im, h.authorize(ctx, im, ref, who)
 	}
 	if address, ok := h.cartonURL(ref); ok {
 		return h.convertNamed(ctx, ref, address)
@@ -101,11 +113,7 @@ func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, who caller) (st
 		}
 		return store.Image{}, fmt.Errorf("%s: %w", ref, ErrNotModel)
 	case mediatype.FormatIndex:
-		im, err := h.convertIndex(ctx, o, who)
-		if err != nil {
-			return store.Image{}, err
-		}
-		return h.forHere(ctx, im)
+		return h.convertIndex(ctx, o, who)
 	}
 	return h.convert(ctx, o, who)
 }

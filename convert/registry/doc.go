@@ -64,6 +64,13 @@
 // it was resolved from everybody gets them. So a registry that serves the same bytes to everybody
 // makes nothing public but its own name.
 //
+// # Signatures
+//
+// Handler.Signatures, if it is set, is asked before a manifest is answered, and by Convert and
+// ConvertLocal: admit is the one place. What it does not let pass is a 403 that says why. Signatures are
+// looked for in the repository that is pulled from, with the credentials that are known to work there. Admit is
+// for who shows a model: it knows a table, and which images were found here to have it.
+//
 // # Errors
 //
 // Errors have the format of the distribution specification. containerd asks with HEAD first

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -100,7 +101,7 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	}
 	e := refusalOf(err)
 	level := h.log().Debug
-	if e.status >= http.StatusInternalServerError {
+	if _, unsigned := errors.AsType[*signature.Refusal](err); unsigned || e.status >= http.StatusInternalServerError {
 		level = h.log().Warn
 	}
 	level("request refused", "path", r.URL.Path, "ns", r.URL.Query().Get("ns"), "status", e.status, "err", err)

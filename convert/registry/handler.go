@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/singleflight"
@@ -39,6 +40,9 @@ type Handler struct {
 	// Pulled is called when somebody asks for the manifest of a model that was made here; nil does
 	// nothing.
 	Pulled func(ctx context.Context, im store.Image)
+
+	// Signatures says which models are answered, and converted for others; nil: all.
+	Signatures *signature.Checker
 
 	// Log is where the facade reports; nil discards.
 	Log *slog.Logger

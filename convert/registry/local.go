@@ -16,7 +16,7 @@ import (
 
 // ConvertLocal is Convert for an artifact that is on this machine already: the image is that of a
 // pull of ref, if the registry has the same artifact there, and is recorded as resolved from it. No
-// registry is asked. It returns ErrNotModel for what is not a model.
+// registry is asked, but for signatures if a rule wants them. It returns ErrNotModel for what is not a model.
 //
 // With private only those who can read the origin at ref get the image by that name, until the
 // registry has been seen to give it to everybody. What is recorded of a name before stays.
@@ -39,7 +39,10 @@ func (h *Handler) ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Ar
 		return store.Image{}, err
 	}
 	if err == nil && h.whole(im) {
-		return h.used(ctx, im, src)
+		if im, err = h.used(ctx, im, src); err != nil {
+			return store.Image{}, err
+		}
+		return im, h.admit(ctx, ref, im, h.asNode(im))
 	}
 	model, err := h.Parsers.Parse(ctx, a)
 	if err != nil {
@@ -48,7 +51,7 @@ func (h *Handler) ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Ar
 	if im, err = h.make(ctx, model, src); err != nil {
 		return store.Image{}, fmt.Errorf("%s: %w", ref, err)
 	}
-	return im, nil
+	return im, h.admit(ctx, ref, im, h.asNode(im))
 }
 
 // BuildLocal is ConvertLocal without a trace in the store. It returns the model and the digest of

@@ -54,7 +54,7 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, who caller) (answer
 		if err != nil {
 			return answer{}, err
 		}
-		return h.ours(ctx, im)
+		return h.ours(ctx, ref, im)
 	}
 	o, err := h.resolve(ctx, ref, who)
 	if err != nil {
@@ -62,13 +62,16 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, who caller) (answer
 	}
 	im, err := h.convertAny(ctx, o, who)
 	if errors.Is(err, ErrNotModel) {
+		if err := h.admitOther(ctx, o); err != nil {
+			return answer{}, err
+		}
 		h.remember(o, who)
 		return pass(o), nil
 	}
 	if err != nil {
 		return answer{}, err
 	}
-	return h.ours(ctx, im)
+	return h.ours(ctx, ref, im)
 }
 
 // byDigest answers a digest: a manifest made here, or one upstream that is no model.
@@ -78,7 +81,7 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (ans
 		if err := h.authorize(ctx, im, ref, who); err != nil {
 			return answer{}, err
 		}
-		return h.ours(ctx, im)
+		return h.ours(ctx, ref, im)
 	}
 	if !errdefs.IsNotFound(err) {
 		return answer{}, err
@@ -100,6 +103,11 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (ans
 	im, err = h.convertAny(ctx, o, who)
 	switch {
 	case errors.Is(err, ErrNotModel):
+		if o.ahead() { // by digest containerd gets what is no model without us
+			if err := h.admitOther(ctx, o); err != nil {
+				return answer{}, err
+			}
+		}
 		h.remember(o, who)
 		return pass(o), nil
 	case err != nil:
@@ -124,8 +132,11 @@ func (h *Handler) convertAny(ctx context.Context, o *origin, who caller) (store.
 	return h.convert(ctx, o, who)
 }
 
-// ours answers with a manifest made here.
-func (h *Handler) ours(ctx context.Context, im store.Image) (answer, error) {
+// ours answers with a manifest made here, if its signatures are as they should be.
+func (h *Handler) ours(ctx context.Context, ref remote.Ref, im store.Image) (answer, error) {
+	if err := h.admit(ctx, ref, im, h.givers); err != nil {
+		return answer{}, err
+	}
 	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
 	if err != nil {
 		return answer{}, fmt.Errorf("image %s: %w", im.Manifest, err)

@@ -48,6 +48,7 @@ type upstream struct {
 	manifests map[string]served // "repository@digest" and "repository:tag"
 	blobs     map[digest.Digest][]byte
 	users     map[string]string // by repository: "user:password" that is needed
+	referrers map[string][]byte // lists, by "repository@digest"
 	status    int               // if not 0, of every answer
 	requests  []string
 }
@@ -58,7 +59,7 @@ type served struct {
 }
 
 func newUpstream(t testing.TB) *upstream {
-	u := &upstream{manifests: map[string]served{}, blobs: map[digest.Digest][]byte{}, users: map[string]string{}}
+	u := &upstream{manifests: map[string]served{}, blobs: map[digest.Digest][]byte{}, users: map[string]string{}, referrers: map[string][]byte{}}
 	u.Server = httptest.NewServer(u)
 	t.Cleanup(u.Close)
 	return u
@@ -136,6 +137,14 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
+	}
+	if of, isList := strings.CutSuffix(repository, "/referrers"); isList {
+		if u.referrers[of+"@"+rest] == nil {
+			http.NotFound(w, r)
+			return
+		}
+		w.Write(u.referrers[of+"@"+rest])
+		return
 	}
 	if !ok {
 		p, found := u.blobs[digest.Digest(rest)]

@@ -27,6 +27,7 @@ type request struct {
 	path   string // below the repository, such as "manifests/latest"
 	accept string
 	ranges string // value of Range; empty means all
+	query  string // of a page after the first; empty means none
 }
 
 // A response is an answer with a success. target is where it came from, if the registry
@@ -54,6 +55,9 @@ func (r *Repository) do(ctx context.Context, e *endpoint, q request) (*response,
 // follow is do without the care for the body.
 func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*response, error) {
 	u := e.url(r.ref, q.path)
+	if q.query != "" {
+		u.RawQuery = q.query
+	}
 	challenged := false
 	for tries, hops := 0, 0; ; {
 		req := r.newRequest(ctx, e, u, q)

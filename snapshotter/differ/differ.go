@@ -24,7 +24,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Options are what a Differ works with. Only Log and Upstream may be nil.
+// Options are what a Differ works with. Only Check, Log and Upstream may be nil.
 type Options struct {
 	// Content is containerd's content store.
 	Content content.InfoReaderProvider
@@ -38,6 +38,10 @@ type Options struct {
 	// Upstream returns where to fetch the blobs of a table from that is pulled from
 	// repositories, in order. These can be none. The names are recorded for the snapshot.
 	Upstream func(ctx context.Context, table digest.Digest, from []Repository) []transfer.Source
+
+	// Check says whether the model of a table may be shown that was got from repositories; none if
+	// nobody knows. If it is pending, it is asked again when the model is complete. Nil: any may.
+	Check func(ctx context.Context, table digest.Digest, from []Repository, complete bool) (pending bool, err error)
 
 	// Mode says when a model is shown that was got from these repositories. Nil means
 	// Complete.
@@ -82,6 +86,9 @@ var (
 func New(o Options) *Differ {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Check == nil {
+		o.Check = func(context.Context, digest.Digest, []Repository, bool) (bool, error) { return false, nil }
 	}
 	if o.Upstream == nil {
 		o.Upstream = func(context.Context, digest.Digest, []Repository) []transfer.Source { return nil }
@@ -170,13 +177,9 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 		return "", err
 	}
 	ns, _ := namespaces.Namespace(ctx)
-	sources := append(d.contentSources(ns, from), upstream...)
-	early, err := d.expose(ctx, snapshotter.ViewName(id), table, from, sources)
-	if err == nil && !early {
-		err = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources})
-	}
+	early, err := d.bring(ctx, snapshotter.ViewName(id), table, from, append(d.contentSources(ns, from), upstream...))
 	if err != nil {
-		return "", fmt.Errorf("fetch the model of table %s: %w", table, err)
+		return "", err
 	}
 	if err := d.o.Snapshotter.Show(ctx, id, table); err != nil {
 		return "", err
@@ -187,6 +190,30 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 		d.logComplete(ctx, table, time.Since(start))
 	}
 	return table, nil
+}
+
+// bring makes a model complete, or readable in a view before it is, and says which. It is asked before and, if
+// that is not known before, after whether it may be shown at all.
+func (d *Differ) bring(ctx context.Context, view string, table digest.Digest, from []Repository, sources []transfer.Source) (early bool, err error) {
+	pending, err := d.o.Check(ctx, table, from, false)
+	if err != nil {
+		return false, fmt.Errorf("model of table %s: %w", table, err)
+	}
+	if !pending {
+		early, err = d.expose(ctx, view, table, from, sources)
+	}
+	if err == nil && !early {
+		err = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources})
+	}
+	if err != nil {
+		return false, fmt.Errorf("fetch the model of table %s: %w", table, err)
+	}
+	if pending {
+		if _, err = d.o.Check(ctx, table, from, true); err != nil {
+			return false, fmt.Errorf("model of table %s: %w", table, err)
+		}
+	}
+	return early, nil
 }
 
 // names returns the names of sources, each once; if there are none, those of repositories.

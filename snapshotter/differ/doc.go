@@ -30,6 +30,10 @@
 // can not be read early for whatever reason is shown when it is complete, and the log says why.
 // Options.Background brings the rest.
 //
+// Options.Check is asked before the first byte is fetched whether the model may be shown, by its signatures
+// for one. What can only be said of files that are known is asked again when it is complete, in every mode,
+// and before a file of it is shown.
+//
 // # Where the bytes of a model come from
 //
 // First from containerd's content store, which has them when the image was pulled whole

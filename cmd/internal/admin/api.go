@@ -8,6 +8,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/portowner"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/losses"
+	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
@@ -85,6 +86,9 @@ type Detail struct {
 	// Losses are what the origin says and the ModelPack config, files and annotations of the
 	// image do not.
 	Losses []losses.Loss `json:"losses,omitempty"`
+
+	// Signatures are what was found out about who signed it, by the rules for its names.
+	Signatures []signature.Result `json:"signatures,omitempty"`
 
 	// Documents are those of the origin, byte for byte, if the image has them.
 	Documents *convert.Documents `json:"documents,omitempty"`

@@ -141,6 +141,9 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	}
 	var files []filetable.File
 	d.Image, files = h.state(ctx, im, refs)
+	if err := h.signers(ctx, &d, im); err != nil {
+		return nil, err
+	}
 	t, err := h.Store.Table(ctx, im.Table)
 	if err != nil {
 		d.invalid(err)

@@ -11,6 +11,7 @@ import (
 	"net/http/pprof"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
@@ -57,6 +58,12 @@ type Handler struct {
 	// Snapshots compares what shows a table (all, if it is empty) with it.
 	Snapshots func(ctx context.Context, table digest.Digest) ([]SnapshotProblem, error)
 
+	// CheckSignatures looks for the signatures of a reference.
+	CheckSignatures func(ctx context.Context, ref string) (Signatures, error)
+
+	// Signers returns what was found out before about who signed an image.
+	Signers func(ctx context.Context, im store.Image) ([]signature.Result, error)
+
 	// Health returns what "ballast doctor" wants to know.
 	Health func(context.Context) (Health, error)
 
@@ -95,6 +102,7 @@ func (h *Handler) Routes() http.Handler {
 	mux.HandleFunc("POST /v1/hydrate", h.hydrate)
 	mux.Handle("PUT /v1/pause", answer(h.pause))
 	mux.HandleFunc("POST /v1/verify", h.verify)
+	mux.Handle("GET /v1/signatures", answer(h.checkSignatures))
 
 	mux.Handle("GET /metrics", h.Metrics)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)

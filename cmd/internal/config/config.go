@@ -27,6 +27,7 @@ type Config struct {
 	Fetch      Fetch      `toml:"fetch"`
 	Snapshot   Snapshot   `toml:"snapshot"`
 	Lazy       Lazy       `toml:"lazy"`
+	Verify     Verify     `toml:"verify,omitempty"`
 	GC         GC         `toml:"gc"`
 	Metrics    Metrics    `toml:"metrics"`
 
@@ -176,8 +177,11 @@ func (l *Lazy) ModeOf(repository string) string {
 	return l.Mode
 }
 
-func (r *LazyRule) matches(s string) bool {
-	parts := strings.Split(r.Match, "*")
+func (r *LazyRule) matches(s string) bool { return matches(r.Match, s) }
+
+// matches says whether s is as a pattern, in which * stands for any characters.
+func matches(pattern, s string) bool {
+	parts := strings.Split(pattern, "*")
 	s, ok := strings.CutPrefix(s, parts[0])
 	for i, p := range parts[1:] {
 		if !ok {

@@ -98,6 +98,15 @@ func TestLoadErrors(t *testing.T) {
 		{"share", "version = 1\n[gc]\nhigh = \"120%\"\n", "not within 1%"},
 		{"share as number", "version = 1\n[gc]\nhigh = 500\n", "gc.high: 500% is not within 1%"},
 		{"low above high", "version = 1\n[gc]\nlow = \"90%\"\n", "gc.low: 90% is above gc.high, 85%"},
+		{"rule without match", "version = 1\n[[verify.rule]]\nmode = \"warn\"\n", "verify.rule 1: match is empty"},
+		{"rule for a host in upper case", "version = 1\n[[verify.rule]]\nmatch = \"Registry.example/*\"\nmode = \"off\"\n", "hosts in lower case"},
+		{"rule for another name of docker.io", "version = 1\n[[verify.rule]]\nmatch = \"index.docker.io/ai/*\"\nmode = \"off\"\n", "names have docker.io"},
+		{"rule of another mode", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"on\"\n", "mode \"on\" is none of off, warn, enforce"},
+		{"rule that wants nothing", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\n", "wants nothing"},
+		{"signer of another type", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"gpg\", key = \"k\"}]\n", "any 1: type \"gpg\" is none of oms, cosign, notation"},
+		{"signer without key", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\"}, {type = \"cosign\"}]\n", "any 2: a signer of type cosign needs a key or roots"},
+		{"subject without roots", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"k\", subject = \"s\"}]\n", "it needs roots"},
+		{"notation without policy", "version = 1\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"notation\", key = \"k\"}]\n", "needs a policy"},
 		{"relative root", "version = 1\nroot = \"x\"\n", "root: \"x\" is not an absolute path"},
 		{"root with colon", "version = 1\nroot = \"/a:b\"\n", "mount options"},
 		{"long socket", "version = 1\naddress = \"/" + strings.Repeat("x", 107) + "\"\n", "has 108 bytes, more than 103"},
@@ -251,5 +260,51 @@ func write(t *testing.T, path, s string) {
 	}
 	if err := os.WriteFile(path, []byte(s), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestVerifyRules finds files beside the one that names them, and matches hosts without a port.
+func TestVerifyRules(t *testing.T) {
+	clearEnvironment(t)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "config.toml"), `
+version = 1
+[[verify.rule]]
+match = "registry.example:5000/team/*"
+mode = "enforce"
+any = [{type = "oms", key = "team.pub"}, {type = "cosign", roots = "/ca.pem", subject = "release"}, {type = "notation", policy = "n/trustpolicy.json"}]
+deny_code = true
+licenses = ["mit"]
+`)
+	c, err := Load(filepath.Join(dir, "config.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []VerifyRule{{
+		Match: "registry.example:5000/team/*", Mode: VerifyEnforce, DenyCode: true, Licenses: []string{"mit"},
+		Any: []Signer{
+			{Type: SignerOMS, Key: filepath.Join(dir, "team.pub")}, {Type: SignerCosign, Roots: "/ca.pem", Subject: "release"},
+			{Type: SignerNotation, Policy: filepath.Join(dir, "n/trustpolicy.json")},
+		},
+	}}
+	if diff := cmp.Diff(c.Verify.Rule, want); diff != "" {
+		t.Errorf("rules (-got +want):\n%s", diff)
+	}
+	for _, tt := range []struct {
+		match, name string
+		want        bool
+	}{
+		{"registry.example:5000/team/*", "registry.example:5000/team/m", true},
+		{"registry.example:5000/team/*", "registry.example/team/m", true},
+		{"registry.example:5000/team/*", "registry.example:5001/team/m", false},
+		{"registry.example:5000/team/*", "registry.example:5000/other/m", false},
+		{"registry.example", "registry.example/team/m", true},
+		{"registry.example", "registry.example:5000/team/m", false},
+		{"*", "docker.io/ai/smollm2", true},
+		{"*/team/*", "registry.example/team/a/b", true},
+	} {
+		if got := (&VerifyRule{Match: tt.match}).Matches(tt.name); got != tt.want {
+			t.Errorf("%s matches %s: %v", tt.match, tt.name, got)
+		}
 	}
 }

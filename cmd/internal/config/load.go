@@ -95,6 +95,7 @@ func decodeFile(path string, c *Config) error {
 // decode sets in c what p says. name is for messages.
 func decode(name string, p []byte, c *Config) error {
 	c.Version = 0
+	defer func() { c.Verify.beside(filepath.Dir(name)) }()
 	dec := toml.NewDecoder(bytes.NewReader(p)).DisallowUnknownFields()
 	err := dec.Decode(c)
 	var missing *toml.StrictMissingError

@@ -83,6 +83,9 @@ func (c *Config) checkValues() error {
 	if err := c.checkLazy(); err != nil {
 		return err
 	}
+	if err := c.checkVerify(); err != nil {
+		return err
+	}
 	for _, h := range c.Upstream.AllowHosts {
 		if err := checkAllowed(h); err != nil {
 			return err

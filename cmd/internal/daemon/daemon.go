@@ -94,6 +94,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
+	d.metrics = newMetrics(d.store, log)
 	d.remote, err = remote.New(upstream.Options(c, v.Version, log))
 	if err != nil {
 		return nil, err
@@ -114,6 +115,9 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
 		Pulled: d.heal,
 	}
+	if err := d.watchSignatures(); err != nil {
+		return nil, err
+	}
 	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{Show: tree.Backend(c.Snapshot.Show), Log: log})
 	if err != nil {
 		return nil, err
@@ -130,15 +134,14 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	d.differ = differ.New(differ.Options{
 		Content: proxy.NewContentStore(d.containerd), Snapshotter: d.snapshotter, Store: d.store,
 		Upstream: d.pulled, Log: log,
-		Mode: d.mode, Unverified: c.Lazy.Verify == config.VerifyAfter, Background: d.background.start,
+		Check: d.signed, Mode: d.mode, Unverified: c.Lazy.Verify == config.VerifyAfter, Background: d.background.start,
 	})
 	d.background.ended = func() { d.settleSecrets(context.Background()) }
-	d.metrics = newMetrics(d.store, log)
 	d.metrics.registry.MustRegister(&lazyCollector{store: d.store, mount: d.lazy.Load, unverified: c.Lazy.Verify == config.VerifyAfter})
 	if err := d.takePassed(); err != nil {
 		return nil, err
 	}
-	d.pulls = &pulls{convert: d.facade.Convert, sources: d.facade.NodeSources, store: d.store, metrics: d.metrics, log: log}
+	d.pulls = &pulls{convert: d.facade.Convert, sources: d.facade.NodeSources, admit: d.facade.Admit, store: d.store, metrics: d.metrics, log: log}
 	return d, nil
 }
 

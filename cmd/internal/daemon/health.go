@@ -25,7 +25,8 @@ func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Jobs: d.pulls.jobs,
 		Hydrate: d.hydrate, Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
-		Sources: d.wanted, Resolve: d.resolve, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, Health: d.health, RotateCA: d.port.rotate, Metrics: d.metrics.handler(), Log: d.log,
+		Sources: d.wanted, Resolve: d.resolve, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
+		Health: d.health, RotateCA: d.port.rotate, Metrics: d.metrics.handler(), Log: d.log,
 	}
 }
 

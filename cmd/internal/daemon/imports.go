@@ -9,6 +9,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -146,6 +147,9 @@ func (d *Daemon) takeOver(ctx context.Context, pl *pull, r admin.ImportRequest) 
 		d.pulls.progress(pl, ps, rates)
 	}})
 	if err != nil {
+		return store.Image{}, err
+	}
+	if _, err := d.facade.Admit(ctx, registry.Candidate{Table: im.Table, Names: []string{m.ref.Name()}, Complete: true, AsNode: true}); err != nil {
 		return store.Image{}, err
 	}
 	d.log.Info("model taken over from Ollama", "ref", pl.ref, "dir", m.Dir(), "reflinked", pl.linked.Cloned, "linked", pl.linked.Hard)

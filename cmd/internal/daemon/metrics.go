@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -23,6 +24,7 @@ type metrics struct {
 	pulls    *prometheus.HistogramVec
 	ops      *prometheus.HistogramVec
 	active   *prometheus.GaugeVec
+	signed   *prometheus.CounterVec
 
 	facadeUp      prometheus.Gauge
 	facadeRefused *prometheus.CounterVec
@@ -51,6 +53,9 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 		active: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ballast_active_pulls", Help: "Models that are being brought, by who asked for them.",
 		}, []string{"by"}),
+		signed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ballast_signature_checks_total", Help: "Models that were checked by a rule for signatures, by mode of the rule and result.",
+		}, []string{"mode", "result"}),
 		facadeUp: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ballast_facade_up", Help: "1 if the facade answers."}),
 		facadeRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ballast_facade_refused_total", Help: "Connections and requests to the facade that were refused, by reason.",
@@ -59,11 +64,14 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 	for _, why := range []string{refusedPlain, refusedHandshake, refusedStale, refusedCrowd, refusedHost, refusedBrowser} {
 		m.facadeRefused.WithLabelValues(why)
 	}
+	for _, r := range []signature.State{signature.Accepted, signature.Refused, signature.Pending, signature.Failed} {
+		m.checked(signature.Enforce, r, 0)
+	}
 	for _, by := range []string{byPrefetch, byImport, byHydrate, byBackground, byContainerd} {
 		m.active.WithLabelValues(by) // 0 is a value too
 	}
 	m.registry.MustRegister(
-		m.pulls, m.ops, m.active, m.facadeUp, m.facadeRefused, &storeCollector{store: s, log: log},
+		m.pulls, m.ops, m.active, m.signed, m.facadeUp, m.facadeRefused, &storeCollector{store: s, log: log},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -79,6 +87,11 @@ func (m *metrics) pulled(by, format string, dur time.Duration, err error) {
 		format = "unknown"
 	}
 	m.pulls.WithLabelValues(format, result(err), by).Observe(dur.Seconds())
+}
+
+// checked counts checks of signatures.
+func (m *metrics) checked(mode signature.Mode, result signature.State, n int) {
+	m.signed.WithLabelValues(string(mode), string(result)).Add(float64(n))
 }
 
 // result is "ok" or the category of an error.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -29,6 +30,7 @@ var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errd
 type pulls struct {
 	convert func(ctx context.Context, ref remote.Ref) (store.Image, error)
 	sources func(im store.Image, names ...string) []transfer.Source
+	admit   func(ctx context.Context, c registry.Candidate) (pending bool, err error)
 	store   *store.Store
 	metrics *metrics
 	log     *slog.Logger
@@ -197,6 +199,9 @@ func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image
 		Progress: func(ps []store.Progress) { p.progress(pl, ps, rates) },
 	})
 	if err != nil {
+		return store.Image{}, err
+	}
+	if _, err := p.admit(ctx, registry.Candidate{Table: im.Table, Names: []string{ref.Name()}, Complete: true, AsNode: true}); err != nil {
 		return store.Image{}, err
 	}
 	return im, p.pinFor(ctx, pl, im, ref)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -49,6 +50,7 @@ func newPullRig(t *testing.T) *pullRig {
 	r.table = storetest.NewBuilder("m").Raw("weights.bin", r.weights, 0o644).Put(t, s)
 	r.pulls = &pulls{
 		store: s, log: log, metrics: newMetrics(s, log),
+		admit: (&registry.Handler{}).Admit,
 		convert: func(_ context.Context, ref remote.Ref) (store.Image, error) {
 			r.converted.Add(1)
 			if ref.Repository != "team/model" {
@@ -290,7 +292,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 	}
-	if diff := cmp.Diff(got, []string{"ballast_active_pulls", "ballast_facade_refused_total", "ballast_facade_up", "ballast_pull_duration_seconds", "ballast_store_bytes", "ballast_store_objects"}); diff != "" {
+	if diff := cmp.Diff(got, []string{"ballast_active_pulls", "ballast_facade_refused_total", "ballast_facade_up", "ballast_pull_duration_seconds", "ballast_signature_checks_total", "ballast_store_bytes", "ballast_store_objects"}); diff != "" {
 		t.Errorf("metrics (got, want):\n%s", diff)
 	}
 }

@@ -1,5 +1,3 @@
-// Package upstream says how registries are reached and which formats are understood: the same
-// for the daemon and for the parts of the command line that work without it.
 package upstream
 
 import (

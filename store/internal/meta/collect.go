@@ -290,6 +290,12 @@ func useless(tx *bbolt.Tx) (drop []record, images int, err error) {
 			}
 			return nil
 		}),
+		each(tx, bucketVerdicts, func(key string, _ []Verdict) error {
+			if !exists(tx, bucketObjects, key) && !used[digest.Digest(key)] {
+				mark(bucketVerdicts, key)
+			}
+			return nil
+		}),
 		each(tx, bucketTables, func(key string, _ Table) error {
 			if !exists(tx, bucketObjects, key) && !used[digest.Digest(key)] {
 				mark(bucketTables, key)

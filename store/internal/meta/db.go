@@ -24,9 +24,10 @@ var (
 	bucketChunks    = []byte("chunks")
 	bucketShown     = []byte("shown")
 	bucketWays      = []byte("ways")
+	bucketVerdicts  = []byte("verdicts")
 
 	// sealed are the buckets whose values have a checksum.
-	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketShown, bucketWays}
+	sealed  = [][]byte{bucketObjects, bucketContents, bucketAssembled, bucketTables, bucketImages, bucketRefs, bucketShown, bucketWays, bucketVerdicts}
 	buckets = append([][]byte{bucketMeta, bucketChunks}, sealed...)
 )
 

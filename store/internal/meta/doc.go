@@ -26,6 +26,8 @@
 //	  <chunk>
 //	shown
 //	  <digest>    identity
+//	verdicts
+//	  <digest>    list of: policy signers time
 //	ways
 //	  <file>      identity tables wrong
 //
@@ -35,7 +37,9 @@
 // outdated: bytes that are copied are verified. The ways bucket has the identity under which a file of a
 // view is read before it is complete, and afterwards, the tables that show it so, and how often that was
 // wrong, which makes other identities of it; its key is a digest, with the name of the view and a space
-// before it but for the common view. The shown bucket is that of earlier versions. A reference is named
+// before it but for the common view. The shown bucket is that of earlier versions. The
+// verdicts bucket says by which policies the model of a table, or what a manifest names, was found to be
+// signed. A reference is named
 // snapshot/<id> or pin/<reference>. Each object counts at the oldest reference that needs it, once, so
 // that the sum over snapshots is what is on the disk.
 //

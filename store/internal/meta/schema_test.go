@@ -62,6 +62,7 @@ func TestSchema(t *testing.T) {
 		"assembled": assembled{},
 		"ways":      way{Wrong: 1},
 		"shown":     identity{},
+		"verdicts":  Verdict{},
 		"tables":    Table{Partly: true, Broken: true},
 		"images":    Image{PrivateNames: []string{"h/r"}},
 		"refs":      Ref{Expires: now, Sources: []string{"h/r"}},

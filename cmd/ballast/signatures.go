@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/signature"
+	"github.com/containerd/errdefs"
+)
+
+// signatures looks for the signatures of references and prints what the rules make of them. It is an
+// error if one is refused, or no rule is for it.
+func (a *app) signatures(ctx context.Context, cl *admin.Client, ref string, out output) error {
+	if _, err := admin.ParseRef(ref); err != nil {
+		return &usageError{err}
+	}
+	res, err := cl.Signatures(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if out == outJSON {
+		if err := a.printJSON(res); err != nil {
+			return err
+		}
+	} else if err := a.table(signatureRows(res.Results)); err != nil {
+		return err
+	}
+	if len(res.Results) == 0 {
+		return fmt.Errorf("%s: no [[verify.rule]] is for it, so nothing was checked: %w", ref, errdefs.ErrFailedPrecondition)
+	}
+	for _, r := range res.Results {
+		switch r.State {
+		case signature.Refused:
+			return fmt.Errorf("%s: rule %q does not let it pass: %w", ref, r.Rule, errdefs.ErrDataLoss)
+		case signature.Failed:
+			return fmt.Errorf("%s: its signatures can not be looked for: %w", ref, errdefs.ErrUnavailable)
+		}
+	}
+	return nil
+}
+
+// signatureRows are lines of a table about who signed.
+func signatureRows(results []signature.Result) (rows [][]string) {
+	for _, r := range results {
+		about := r.Signers
+		if r.State != signature.Accepted {
+			about = r.Reasons
+		}
+		text := strings.Join(about, "; ")
+		if !r.Kept.IsZero() {
+			text += " (found " + ago(r.Kept) + ")"
+		}
+		rows = append(rows, []string{string(r.State), "rule " + r.Rule + ", " + string(r.Mode), text})
+	}
+	return rows
+}

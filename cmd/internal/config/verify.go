@@ -1,0 +1,137 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Verify says which models may be used, by their signatures and what is in them.
+type Verify struct {
+	Rule []VerifyRule `toml:"rule,omitempty"`
+}
+
+// VerifyRule is what some models have to be.
+type VerifyRule struct {
+	Match    string   `toml:"match" comment:"host, or host/repository; * stands for any characters. The first rule that matches counts."`
+	Mode     string   `toml:"mode" comment:"off; warn: only the log says so; enforce: other models are refused."`
+	Any      []Signer `toml:"any,omitempty" comment:"Those of whom one has to have signed. Files are found beside this one."`
+	DenyCode bool     `toml:"deny_code,omitempty" comment:"Refuse models with files that are programs, or that run some when they are loaded."`
+	Licenses []string `toml:"licenses,omitempty" comment:"Licences that a model may have, as its config names them. Empty: any, or none."`
+}
+
+// Signer is somebody whose signature counts.
+type Signer struct {
+	Type    string `toml:"type"`              // oms, cosign, notation
+	Key     string `toml:"key,omitempty"`     // file of public keys
+	Roots   string `toml:"roots,omitempty"`   // file of certificates
+	Subject string `toml:"subject,omitempty"` // with Roots
+	Policy  string `toml:"policy,omitempty"`  // trustpolicy.json
+}
+
+// The values of VerifyRule.Mode.
+const (
+	VerifyOff     = "off"
+	VerifyWarn    = "warn"
+	VerifyEnforce = "enforce"
+)
+
+// The values of Signer.Type.
+const (
+	SignerOMS      = "oms"
+	SignerCosign   = "cosign"
+	SignerNotation = "notation"
+)
+
+// port is what a host can have at its end.
+var port = regexp.MustCompile(`^([^/]*):[0-9*]+(/|$)`)
+
+// Matches says whether the rule is for a name, "host/path". A host without a port is that with any: what
+// containerd records of where it got something has none.
+func (r *VerifyRule) Matches(name string) bool {
+	pattern := r.Match
+	if host, _, _ := strings.Cut(name, "/"); !strings.Contains(host, ":") {
+		pattern = port.ReplaceAllString(pattern, "$1$2")
+	}
+	host, _, _ := strings.Cut(name, "/")
+	return matches(pattern, host) || matches(pattern, name)
+}
+
+// beside makes the paths of files absolute that are in a directory, unless they are.
+func (v *Verify) beside(dir string) {
+	for i := range v.Rule {
+		for j := range v.Rule[i].Any {
+			s := &v.Rule[i].Any[j]
+			for _, p := range []*string{&s.Key, &s.Roots, &s.Policy} {
+				if *p != "" && !filepath.IsAbs(*p) {
+					*p = filepath.Join(dir, *p)
+				}
+			}
+		}
+	}
+}
+
+// checkVerify checks what can be checked without reading keys.
+func (c *Config) checkVerify() error {
+	for i, r := range c.Verify.Rule {
+		key := fmt.Sprintf("verify.rule %d", i+1)
+		switch {
+		case r.Match == "":
+			return invalid(key, "match is empty")
+		case r.unusual() != "":
+			return invalid(key, "match %q stands for nothing: names have %s", r.Match, r.unusual())
+		case !slices.Contains([]string{VerifyOff, VerifyWarn, VerifyEnforce}, r.Mode):
+			return invalid(key, "mode %q is none of off, warn, enforce", r.Mode)
+		case r.Mode != VerifyOff && len(r.Any) == 0 && !r.DenyCode && len(r.Licenses) == 0:
+			return invalid(key, "wants nothing: neither any, deny_code nor licenses is there")
+		}
+		for j, s := range r.Any {
+			if why := s.problem(); why != "" {
+				return invalid(fmt.Sprintf("%s, any %d", key, j+1), "%s", why)
+			}
+		}
+	}
+	return nil
+}
+
+// unusual returns how the hosts of names are written, if match has one that is written otherwise: a rule
+// that silently matches nothing is none.
+func (r *VerifyRule) unusual() string {
+	host, _, _ := strings.Cut(r.Match, "/")
+	switch {
+	case host != strings.ToLower(host):
+		return "hosts in lower case"
+	case host == "index.docker.io" || host == "registry-1.docker.io":
+		return "docker.io"
+	case strings.Contains(r.Match, "://") && !strings.HasPrefix(r.Match, "carton+") || strings.Contains(r.Match, "@"):
+		return "neither a scheme nor a digest"
+	}
+	return ""
+}
+
+// problem returns what is wrong with a signer, or "".
+func (s *Signer) problem() string {
+	switch s.Type {
+	case SignerNotation:
+		switch {
+		case s.Policy == "":
+			return "a signer of type notation needs a policy"
+		case s.Key != "" || s.Roots != "" || s.Subject != "":
+			return "key, roots and subject are not for type notation: its policy names them"
+		}
+	case SignerOMS, SignerCosign:
+		switch {
+		case s.Policy != "":
+			return fmt.Sprintf("policy is not for type %s", s.Type)
+		case s.Key == "" && s.Roots == "":
+			return fmt.Sprintf("a signer of type %s needs a key or roots; keyless signatures are not verified", s.Type)
+		case s.Subject != "" && s.Roots == "":
+			return "subject is for certificates: it needs roots"
+		}
+	default:
+		return fmt.Sprintf("type %q is none of oms, cosign, notation", s.Type)
+	}
+	return ""
+}

@@ -1,0 +1,3 @@
+// Package upstream says how registries are reached, which formats are understood and whose signatures
+// count: the same for the daemon and for the parts of the command line that work without it.
+package upstream

@@ -1,0 +1,501 @@
+package registry_test
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/signature"
+	"github.com/ballast-dev/ballast/convert/signature/cosign"
+	"github.com/ballast-dev/ballast/convert/signature/dsse"
+	"github.com/ballast-dev/ballast/convert/signature/oms"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// newKey returns a key, and a file with its public half.
+func newKey(t *testing.T) (crypto.Signer, string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "team.pub")
+	if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return key, name
+}
+
+// rule makes f check what is called team/….
+func (f *facade) rule(t *testing.T, o signature.RuleOptions) {
+	t.Helper()
+	o.Name, o.Matches = "*/team/*", func(name string) bool { return strings.Contains(name, "/team/") }
+	r, err := signature.NewRule(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.h.Signatures = &signature.Checker{Rules: []*signature.Rule{r}, Store: f.h.Store, Log: f.h.Log}
+}
+
+// sign returns a bundle with the signature of a model that has files.
+func sign(t *testing.T, key crypto.Signer, files []converttest.File) []byte {
+	t.Helper()
+	var list []filetable.File
+	for _, f := range files {
+		list = append(list, filetable.File{Path: f.Path, Type: filetable.TypeReg, Digest: digest.FromBytes(f.Data)})
+	}
+	s, err := oms.Statement("model", list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bundleOf(t, key, s)
+}
+
+func bundleOf(t *testing.T, key crypto.Signer, s dsse.Statement) []byte {
+	t.Helper()
+	p, err := dsse.Sign(key, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// attach puts a blob with an artifact of some type into a repository, as a referrer of a manifest. Where
+// is "api" or "tag".
+func (u *upstream) attach(t *testing.T, where, repository string, of digest.Digest, artifactType, mediaType string, p []byte) {
+	t.Helper()
+	config := []byte("{}")
+	u.blobs[digest.FromBytes(p)], u.blobs[digest.FromBytes(config)] = p, config
+	m, err := json.Marshal(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest, ArtifactType: artifactType,
+		Config:  ocispec.Descriptor{MediaType: mediatype.OCIEmpty, Digest: digest.FromBytes(config), Size: 2},
+		Layers:  []ocispec.Descriptor{{MediaType: mediaType, Digest: digest.FromBytes(p), Size: int64(len(p))}},
+		Subject: &ocispec.Descriptor{MediaType: mediatype.OCIManifest, Digest: of},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := u.put(repository, "", m, mediatype.OCIManifest)
+	list := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[{"mediaType":%q,"digest":%q,"size":%d,"artifactType":%q}]}`, mediatype.OCIIndex, mediatype.OCIManifest, d, len(m), artifactType)
+	if where == "tag" {
+		u.put(repository, remote.ReferrersTag(of), list, mediatype.OCIIndex)
+		return
+	}
+	u.mu.Lock()
+	u.referrers[repository+"@"+of.String()] = list
+	u.mu.Unlock()
+}
+
+// legacy attaches a signature of cosign from before the bundles.
+func (u *upstream) legacy(t *testing.T, key crypto.Signer, repository string, of digest.Digest) {
+	t.Helper()
+	payload := fmt.Appendf(nil, `{"critical":{"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"}}`, of)
+	sum := sha256.Sum256(payload)
+	sig, err := key.Sign(rand.Reader, sum[:], crypto.SHA256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := []byte(`{"architecture":"","os":""}`)
+	u.blobs[digest.FromBytes(payload)], u.blobs[digest.FromBytes(config)] = payload, config
+	m, err := json.Marshal(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest,
+		Config: ocispec.Descriptor{MediaType: ocispec.MediaTypeImageConfig, Digest: digest.FromBytes(config), Size: int64(len(config))},
+		Layers: []ocispec.Descriptor{{
+			MediaType: mediatype.CosignPayload, Digest: digest.FromBytes(payload), Size: int64(len(payload)),
+			Annotations: map[string]string{mediatype.CosignSignatureKey: base64.StdEncoding.EncodeToString(sig)},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.put(repository, remote.ReferrersTag(of)+".sig", m, mediatype.OCIManifest)
+}
+
+// ask for a tag of team/m.
+func (f *facade) team(t *testing.T, u *upstream, tag string) reply {
+	t.Helper()
+	return f.ask(t, http.MethodGet, "/v2/team/m/manifests/"+tag, u.host())
+}
+
+// TestSigned answers tags of models that are signed, wherever the signature is, and refuses others.
+func TestSigned(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	stranger, _ := newKey(t)
+	files := converttest.Files(weights(1000))
+	signed := append([]converttest.File{{Path: oms.SignatureFile, Data: sign(t, key, files), Mode: 0o644}}, files...)
+	changed := append([]converttest.File{{Path: "z.json", Data: []byte("{}"), Mode: 0o644}}, signed...)
+	model := converttest.ModelPackRaw(files)
+	statement := cosign.Statement(model.Digest())
+	for _, tt := range []struct {
+		name, kind string
+		model      *converttest.Built
+		put        func(t *testing.T, u *upstream)
+		want       string // of the error; empty: answered
+	}{
+		{"oms, a file", signature.TypeOMS, converttest.ModelPackRaw(signed), nil, ""},
+		{"oms, a file in a tar without digests", signature.TypeOMS, converttest.ModelPackTar(signed), nil, ""},
+		{"oms, a file in a tar of chunks", signature.TypeOMS, converttest.ModelPackChunked(signed, converttest.ZstdChunkedPodman, 64<<10), nil, ""},
+		{"oms, a file, another file more", signature.TypeOMS, converttest.ModelPackRaw(changed), nil, `file \"z.json\" is not signed`},
+		{"oms, a referrer", signature.TypeOMS, model, func(t *testing.T, u *upstream) {
+			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, key, files))
+		}, ""},
+		{"oms, a referrer by tag", signature.TypeOMS, model, func(t *testing.T, u *upstream) {
+			u.attach(t, "tag", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, key, files))
+		}, ""},
+		{"oms, a referrer of a stranger", signature.TypeOMS, model, func(t *testing.T, u *upstream) {
+			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, stranger, files))
+		}, "not signed by a key that is trusted"},
+		{"oms, nothing", signature.TypeOMS, model, nil, "no signature was found"},
+		{"cosign, a bundle", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
+			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, statement))
+		}, ""},
+		{"cosign, listed by the type of the config", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
+			u.attach(t, "api", "team/m", model.Digest(), mediatype.OCIEmpty, mediatype.Bundle, bundleOf(t, key, statement))
+		}, ""},
+		{"cosign, a bundle by tag", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
+			u.attach(t, "tag", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, statement))
+		}, ""},
+		{"cosign, legacy", signature.TypeCosign, model, func(t *testing.T, u *upstream) { u.legacy(t, key, "team/m", model.Digest()) }, ""},
+		{"cosign, legacy of a stranger", signature.TypeCosign, model, func(t *testing.T, u *upstream) { u.legacy(t, stranger, "team/m", model.Digest()) }, "not signed by a key that is trusted"},
+		{"cosign, a bundle for another", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
+			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(digest.FromString("x"))))
+		}, "something else"},
+		{"cosign, a bundle of a model", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
+			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, key, files))
+		}, "no signature was found"},
+		{"cosign, rubbish", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
+			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, []byte(`{"mediaType":"x"}`))
+		}, "media type"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u, f := newUpstream(t), newFacade(t, remote.Options{})
+			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: tt.kind, Key: public}}})
+			u.push("team/m", "v1", tt.model)
+			u.push("free/m", "v1", tt.model)
+			if tt.put != nil {
+				tt.put(t, u)
+			}
+			r := f.team(t, u, "v1")
+			_, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
+			if tt.want == "" {
+				if r.status != http.StatusOK || err != nil {
+					t.Fatalf("status %d: %s; prefetch: %v", r.status, r.body, err)
+				}
+				f.kept(t, u, tt.model, strings.Contains(tt.name, "tar"))
+			} else {
+				if r.status != http.StatusForbidden || !strings.Contains(string(r.body), tt.want) ||
+					!strings.Contains(r.errorText(t), `[[verify.rule]] "*/team/*"`) || !strings.Contains(r.errorText(t), "/team/m is refused") {
+					t.Errorf("status %d: %s, want %q", r.status, r.body, tt.want)
+				}
+				if !errdefs.IsFailedPrecondition(err) {
+					t.Errorf("prefetch: %v", err)
+				}
+			}
+			if f.get(t, u, "free/m", "v1"); strings.Contains(f.logs.String(), "not as a rule wants it") {
+				t.Error("a name without a rule was checked")
+			}
+		})
+	}
+}
+
+// kept looks what is known of a model that was accepted.
+func (f *facade) kept(t *testing.T, u *upstream, b *converttest.Built, pending bool) {
+	t.Helper()
+	im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := u.host() + "/team/m"
+	if pending {
+		if again, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: []string{name}}); err != nil || !again {
+			t.Errorf("before it is complete: pending %v, %v", again, err)
+		}
+		if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, name)}); err != nil {
+			t.Fatal(err)
+		}
+		if again, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: []string{name}, Complete: true}); err != nil || again {
+			t.Fatalf("when it is complete: pending %v, %v", again, err)
+		}
+	}
+	known, err := f.h.Signatures.Known(t.Context(), []string{name}, im.Table)
+	if err != nil || len(known) != 1 || len(known[0].Signers) != 1 || known[0].Kept.IsZero() {
+		t.Fatalf("kept: %+v, %v", known, err)
+	}
+	u.Close() // what was found holds without a network
+	if again, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: []string{name}}); err != nil || again {
+		t.Errorf("offline: pending %v, %v", again, err)
+	}
+	f2 := newUpstream(t) // for free/m
+	f2.push("free/m", "v1", b)
+	u.Server = f2.Server
+}
+
+// TestPendingRefused refuses a model whose files are known when it is complete, and are others.
+func TestPendingRefused(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	files := converttest.Files(weights(1000))
+	bad := append([]converttest.File{{Path: "a.json", Data: []byte("{}"), Mode: 0o644}, {Path: oms.SignatureFile, Data: sign(t, key, files), Mode: 0o644}}, files...)
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeOMS, Key: public}}})
+	u.push("team/m", "v1", converttest.ModelPackTarZstd(bad))
+	im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := u.host() + "/team/m"
+	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, name)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.h.Admit(t.Context(), registry.Candidate{Table: im.Table, Names: []string{name}, Complete: true}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), `"a.json" is not signed`) {
+		t.Errorf("error %v", err)
+	}
+	if r := f.team(t, u, "v1"); r.status != http.StatusForbidden {
+		t.Errorf("once it is known: status %d", r.status)
+	}
+}
+
+// TestAheadSigned refuses what a stranger says to come from an origin that is signed.
+func TestAheadSigned(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	files := converttest.Files(weights(1000))
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+	model := converttest.ModelPackRaw(files)
+	u.push("team/m", "v1", model)
+	u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(model.Digest())))
+
+	g := newFacade(t, remote.Options{}) // that of whom converts ahead
+	answer := g.get(t, u, "team/m", "v1")
+	m := decode[ocispec.Manifest](t, answer)
+	for _, d := range append(m.Layers, m.Config) {
+		if file, err := g.h.Store.OpenObject(d.Digest); err == nil {
+			p := make([]byte, d.Size)
+			if _, err := file.Read(p); err != nil {
+				t.Fatal(err)
+			}
+			file.Close()
+			u.blobs[d.Digest] = p
+		}
+	}
+	ahead := u.put("team/m", "ahead", answer.body, mediatype.OCIManifest)
+	if r := f.team(t, u, "ahead"); r.status != http.StatusForbidden {
+		t.Errorf("converted ahead, its origin signed: status %d: %s", r.status, r.body)
+	}
+	if r := f.team(t, u, ahead.String()); r.status != http.StatusForbidden {
+		t.Errorf("the same by digest: status %d: %s", r.status, r.body)
+	}
+	table := m.Layers[len(m.Layers)-1].Digest
+	if _, err := f.h.Admit(t.Context(), registry.Candidate{Table: table, Names: []string{u.host() + "/team/m"}, Complete: true}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("when it is applied: %v", err)
+	}
+	u.attach(t, "api", "team/m", ahead, mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(ahead)))
+	if r := f.team(t, u, "ahead"); r.status != http.StatusOK {
+		t.Errorf("converted ahead, signed itself: status %d: %s", r.status, r.body)
+	}
+	if pending, err := f.h.Admit(t.Context(), registry.Candidate{Table: table}); err != nil || pending {
+		t.Errorf("applied by nobody knows which name: pending %v, %v", pending, err)
+	}
+}
+
+// TestModes has what a rule does besides refusing, and rules on what is in a model.
+func TestModes(t *testing.T) {
+	t.Parallel()
+	_, public := newKey(t)
+	any := []signature.SignerOptions{{Type: signature.TypeOMS, Key: public}, {Type: signature.TypeCosign, Key: public}}
+	files := converttest.Files(weights(1000))
+	var harmless []converttest.File
+	for _, f := range files {
+		if f.Path != "scripts/generate.sh" {
+			harmless = append(harmless, f)
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		rule   signature.RuleOptions
+		model  *converttest.Built
+		status int
+		want   string // in the answer or in the log
+	}{
+		{"off", signature.RuleOptions{Mode: signature.Off, Any: any}, converttest.ModelPackRaw(files), 200, ""},
+		{"warn", signature.RuleOptions{Mode: signature.Warn, Any: any}, converttest.ModelPackRaw(files), 200, "not as a rule wants it"},
+		{"enforce", signature.RuleOptions{Mode: signature.Enforce, Any: any}, converttest.ModelPackRaw(files), 403, "no signature was found"},
+		{"code", signature.RuleOptions{Mode: signature.Enforce, DenyCode: true}, converttest.ModelPackRaw(files), 403, "scripts/generate.sh"},
+		{"no code", signature.RuleOptions{Mode: signature.Enforce, DenyCode: true}, converttest.ModelPackRaw(harmless), 200, ""},
+		{"a licence that is not there", signature.RuleOptions{Mode: signature.Enforce, Licenses: []string{"mit"}}, converttest.DockerAIGGUF(files), 403, "licence"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u, f := newUpstream(t), newFacade(t, remote.Options{})
+			f.rule(t, tt.rule)
+			u.push("team/m", "v1", tt.model)
+			r := f.team(t, u, "v1")
+			if r.status != tt.status || !strings.Contains(string(r.body)+f.logs.String(), tt.want) {
+				t.Errorf("status %d: %.300s, want %d and %q", r.status, r.body, tt.status, tt.want)
+			}
+		})
+	}
+	t.Run("a registry in trouble", func(t *testing.T) {
+		t.Parallel()
+		u, f := newUpstream(t), newFacade(t, remote.Options{})
+		f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: any})
+		u.push("team/m", "v1", converttest.ModelPackRaw(files))
+		u.referrers["team/m@"+converttest.ModelPackRaw(files).Digest().String()] = []byte("<html>")
+		if r := f.team(t, u, "v1"); r.status != http.StatusForbidden {
+			t.Errorf("status %d: %s", r.status, r.body)
+		}
+	})
+	t.Run("an ordinary image", func(t *testing.T) {
+		t.Parallel()
+		u, f := newUpstream(t), newFacade(t, remote.Options{})
+		f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: any})
+		u.put("team/m", "v1", ordinary(1), mediatype.OCIManifest)
+		if r := f.team(t, u, "v1"); r.status != http.StatusForbidden {
+			t.Errorf("status %d: %s", r.status, r.body)
+		}
+		if r := f.team(t, u, digest.FromBytes(ordinary(1)).String()); r.status != http.StatusOK {
+			t.Errorf("by digest: status %d: %s", r.status, r.body)
+		}
+	})
+}
+
+// TestImportSigned asks the registry for the signatures of what is taken over from elsewhere.
+func TestImportSigned(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+	b := converttest.Ollama(converttest.Files(weights(1000)), converttest.OllamaConfigNew)
+	ref := u.ref(t, "team/m", "v1")
+	if _, err := f.h.ConvertLocal(t.Context(), ref, converttest.NewArtifact(b), false); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("nobody signed it: %v", err)
+	}
+	u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(b.Digest())))
+	if _, err := f.h.ConvertLocal(t.Context(), ref, converttest.NewArtifact(b), false); err != nil {
+		t.Errorf("signed in the registry: %v", err)
+	}
+}
+
+// TestPrivateSigned finds signatures with the credentials of who pulls.
+func TestPrivateSigned(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("team/m", "v1", b)
+	u.attach(t, "api", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(b.Digest())))
+	u.users["team/m"] = "joe:secret"
+	if r := f.team(t, u, "v1"); r.status != http.StatusUnauthorized {
+		t.Errorf("without credentials: status %d: %s", r.status, r.body)
+	}
+	if r := f.ask(t, http.MethodGet, "/v2/team/m/manifests/v1", u.host(), basic("joe:secret")...); r.status != http.StatusOK {
+		t.Errorf("with credentials: status %d: %s", r.status, r.body)
+	}
+}
+
+// TestIndexSigned takes a signature of an index for the model in it, and one of the model for the index.
+func TestIndexSigned(t *testing.T) {
+	t.Parallel()
+	key, public := newKey(t)
+	for _, of := range []string{"index", "model", "nothing"} {
+		t.Run(of, func(t *testing.T) {
+			t.Parallel()
+			u, f := newUpstream(t), newFacade(t, remote.Options{})
+			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{{Type: signature.TypeCosign, Key: public}}})
+			b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+			u.push("team/m", "", b)
+			index := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[{"mediaType":%q,"artifactType":%q,"digest":%q,"size":%d}]}`,
+				mediatype.OCIIndex, mediatype.OCIManifest, mediatype.ModelPackManifest, b.Digest(), len(b.Manifest))
+			d := u.put("team/m", "v1", index, mediatype.OCIIndex)
+			status := http.StatusOK
+			switch of {
+			case "index":
+				u.attach(t, "api", "team/m", d, mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(d)))
+			case "model":
+				u.attach(t, "tag", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(b.Digest())))
+			default:
+				status = http.StatusForbidden
+			}
+			r := f.team(t, u, "v1")
+			if r.status != status {
+				t.Fatalf("status %d: %s, want %d", r.status, r.body, status)
+			}
+			if status != http.StatusOK {
+				return
+			}
+			child := decode[ocispec.Index](t, r).Manifests[0].Digest
+			if r := f.team(t, u, child.String()); r.status != http.StatusOK {
+				t.Errorf("the model by digest, as containerd goes on: status %d: %s", r.status, r.body)
+			}
+		})
+	}
+}
+
+// TestVectorsSigned answers models that model-signing signed.
+func TestVectorsSigned(t *testing.T) {
+	t.Parallel()
+	const dir = "../signature/oms/testdata"
+	for _, v := range []string{"v0.3.1-certificate", "v0.3.1-elliptic-key", "v1.0.0-certificate", "v1.0.0-elliptic-key", "v1.0.1-certificate", "v1.0.1-elliptic-key", "v1.1.0-certificate", "v1.1.0-elliptic-key"} {
+		t.Run(v, func(t *testing.T) {
+			t.Parallel()
+			entries, err := os.ReadDir(filepath.Join(dir, v))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var files []converttest.File
+			for _, e := range entries {
+				p, err := os.ReadFile(filepath.Join(dir, v, e.Name()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(p) > 0 { // ignore-me is empty, and unknown to signatures before v1.1.0
+					files = append(files, converttest.File{Path: e.Name(), Data: p, Mode: 0o644})
+				}
+			}
+			signer := signature.SignerOptions{Type: signature.TypeOMS, Roots: filepath.Join(dir, "keys/ca-cert.pem")}
+			if strings.HasSuffix(v, "-key") {
+				signer = signature.SignerOptions{Type: signature.TypeOMS, Key: filepath.Join(dir, "keys/signing-key-pub.pem")}
+			}
+			u, f := newUpstream(t), newFacade(t, remote.Options{})
+			f.rule(t, signature.RuleOptions{Mode: signature.Enforce, Any: []signature.SignerOptions{signer}})
+			u.push("team/m", "v1", converttest.ModelPackRaw(files))
+			if r := f.team(t, u, "v1"); r.status != http.StatusOK {
+				t.Errorf("status %d: %s", r.status, r.body)
+			}
+			files[len(files)-1].Data = append(files[len(files)-1].Data, 0)
+			u.push("team/m", "v1", converttest.ModelPackRaw(files))
+			if r := f.team(t, u, "v1"); r.status != http.StatusForbidden {
+				t.Errorf("changed: status %d: %s", r.status, r.body)
+			}
+		})
+	}
+}

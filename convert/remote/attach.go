@@ -1,0 +1,76 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// PushReferrer uploads a manifest with a subject under its digest. In a registry that does not keep lists
+// of referrers it also adds it to the tag that stands in for that; who adds at the same time can be lost.
+// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#pushing-manifests-with-subject
+func (r *Repository) PushReferrer(ctx context.Context, m ocispec.Manifest) error {
+	p, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	e, err := r.pushEndpoint()
+	if err != nil {
+		return err
+	}
+	d := digest.FromBytes(p)
+	listed := false
+	err = retry(ctx, final, func() error {
+		resp, err := r.send(r.pushScope(ctx), e, upload{
+			method: http.MethodPut, url: e.url(r.ref, "manifests/"+d.String()),
+			header: http.Header{"Content-Type": {m.MediaType}}, body: bytes.NewReader(p), size: int64(len(p)),
+		})
+		if err != nil {
+			return err
+		}
+		listed = resp.Header.Get("OCI-Subject") != ""
+		discard(resp)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("push manifest %s@%s: %w", r, d, err)
+	}
+	if listed {
+		return nil
+	}
+	return r.list(ctx, m.Subject.Digest, ocispec.Descriptor{
+		MediaType: m.MediaType, Digest: d, Size: int64(len(p)), ArtifactType: m.ArtifactType, Annotations: m.Annotations,
+	})
+}
+
+// list adds a referrer to the list that is a tag.
+func (r *Repository) list(ctx context.Context, subject digest.Digest, desc ocispec.Descriptor) error {
+	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIIndex, Manifests: []ocispec.Descriptor{}}
+	had, err := r.Manifest(ctx, ReferrersTag(subject))
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	if err == nil {
+		if err := json.Unmarshal(had.Bytes, &index); err != nil {
+			return fmt.Errorf("%s:%s: %w: %w", r, ReferrersTag(subject), err, errdefs.ErrInvalidArgument)
+		}
+	}
+	if slices.ContainsFunc(index.Manifests, func(m ocispec.Descriptor) bool { return m.Digest == desc.Digest }) {
+		return nil
+	}
+	index.Manifests = append(index.Manifests, desc)
+	p, err := json.Marshal(index)
+	if err != nil {
+		return err
+	}
+	return r.PushManifest(ctx, ReferrersTag(subject), mediatype.OCIIndex, p)
+}

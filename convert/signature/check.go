@@ -1,0 +1,316 @@
+package signature
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// checkTime is how long one Check may take.
+const checkTime = time.Minute
+
+// A Checker checks models. Rules and Store must be set; the rest of a literal can be zero.
+type Checker struct {
+	Rules []*Rule
+	Store *store.Store
+
+	// Count is called with the mode and the state of each Check by a rule that is not off; nil does nothing.
+	Count func(Mode, State)
+
+	// Log is where models are reported that are not as a rule wants them; nil discards.
+	Log *slog.Logger
+
+	slots slots
+}
+
+// A Subject is what is checked.
+type Subject struct {
+	// Names (remote.Ref.Name) are what it is pulled by. Each has its rule, and all of them count. Without
+	// a name, which is when nobody knows, all rules that are enforced count together: one of them has to
+	// be satisfied.
+	Names []string
+
+	// Manifests are the manifests a signature of which counts: the origin, and an index that has it.
+	Manifests []digest.Digest
+
+	// Image is what is known of the model. Without a table it is none, but something else that has a
+	// manifest.
+	Image store.Image
+
+	// Repositories are where signatures can be, in order: those of the names.
+	Repositories []*remote.Repository
+
+	// Complete says that all files are there: what is not known now will not be known later.
+	Complete bool
+
+	// Again looks for signatures even if some were found before.
+	Again bool
+}
+
+// host is whose registry may make a check slow.
+func (s *Subject) host() string {
+	if len(s.Names) == 0 {
+		return ""
+	}
+	host, _, _ := strings.Cut(s.Names[0], "/")
+	return host
+}
+
+// about is what verdicts are kept under.
+func (s *Subject) about() digest.Digest {
+	if s.Image.Table != "" || len(s.Manifests) == 0 {
+		return s.Image.Table
+	}
+	return s.Manifests[0]
+}
+
+func (s *Subject) String() string {
+	if len(s.Names) == 0 {
+		return "model of table " + s.Image.Table.String()
+	}
+	return strings.Join(s.Names, ", ")
+}
+
+// A State is what a Check came to.
+type State string
+
+// The states.
+const (
+	Accepted State = "accepted"
+	Refused  State = "refused"
+	Pending  State = "pending" // to be asked again when the model is complete
+	Failed   State = "failed"  // nobody knows: a registry does not answer, say
+)
+
+// A Result is what a Check by one rule came to.
+type Result struct {
+	Rule    string   `json:"rule"`
+	Mode    Mode     `json:"mode"`
+	State   State    `json:"state"`
+	Signers []string `json:"signers,omitempty"` // who signed, if Accepted
+	Reasons []string `json:"reasons,omitempty"` // why not, otherwise
+
+	// Kept is when it was found out, if that was before.
+	Kept time.Time `json:"kept,omitzero"`
+
+	err error // of Failed
+}
+
+// A Refusal is the error of a model that a rule does not let pass. errors.Is(err,
+// errdefs.ErrFailedPrecondition) holds for it.
+type Refusal struct {
+	Subject string
+	Result  Result
+}
+
+func (e *Refusal) Error() string {
+	return fmt.Sprintf("%s is refused by [[verify.rule]] %q: %s; have it signed, or change the rule (\"ballast verify --signatures REF\" looks again)",
+		e.Subject, e.Result.Rule, strings.Join(e.Result.Reasons, "; "))
+}
+
+// Unwrap returns errdefs.ErrFailedPrecondition.
+func (e *Refusal) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// Allow checks a model, and returns a *Refusal if a rule that is enforced does not let it pass, or the
+// error that kept it from finding out. It says whether the model has to be checked again when it is
+// complete.
+func (c *Checker) Allow(ctx context.Context, s Subject) (pending bool, err error) {
+	if c == nil {
+		return false, nil
+	}
+	for _, r := range c.Check(ctx, s) {
+		if r.Mode != Enforce {
+			if r.State != Accepted && c.Log != nil {
+				c.Log.WarnContext(ctx, "model is not as a rule wants it", "ref", s.String(), "rule", r.Rule, "state", r.State, "reasons", r.Reasons)
+			}
+			continue
+		}
+		switch r.State {
+		case Refused:
+			return false, &Refusal{s.String(), r}
+		case Failed:
+			return false, fmt.Errorf("check the signatures of %s: %w", s.String(), r.err)
+		case Pending:
+			pending = true
+		}
+	}
+	return pending, nil
+}
+
+// Check checks a model by the rules of its names that are not off. No result means that there are none.
+func (c *Checker) Check(ctx context.Context, s Subject) []Result {
+	rules := c.rules(s.Names)
+	if len(rules) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	ev := &evidence{c: c, s: s, rules: rules}
+	var out []Result
+	for _, r := range rules {
+		out = append(out, c.by(ctx, r, s, ev))
+	}
+	if len(s.Names) == 0 {
+		out = one(out)
+	}
+	if c.Count != nil {
+		for _, r := range out {
+			c.Count(r.Mode, r.State)
+		}
+	}
+	return out
+}
+
+// rules returns the rules for some names, each once.
+func (c *Checker) rules(names []string) (out []*Rule) {
+	for _, r := range c.Rules {
+		if len(names) == 0 && r.o.Mode == Enforce {
+			out = append(out, r)
+		}
+	}
+	for _, n := range names {
+		i := slices.IndexFunc(c.Rules, func(r *Rule) bool { return r.o.Matches(n) })
+		if i >= 0 && c.Rules[i].o.Mode != Off && !slices.Contains(out, c.Rules[i]) {
+			out = append(out, c.Rules[i])
+		}
+	}
+	return out
+}
+
+// one returns the best of some results.
+func one(all []Result) []Result {
+	for _, state := range []State{Accepted, Pending, Failed, Refused} {
+		if i := slices.IndexFunc(all, func(r Result) bool { return r.State == state }); i >= 0 {
+			return all[i : i+1]
+		}
+	}
+	return nil
+}
+
+// Known returns the verdicts of the rules for some names that are kept about a table.
+func (c *Checker) Known(ctx context.Context, names []string, table digest.Digest) ([]Result, error) {
+	if c == nil {
+		return nil, nil
+	}
+	var out []Result
+	for _, r := range c.rules(names) {
+		v, err := c.kept(ctx, r, table)
+		if err != nil {
+			return nil, err
+		}
+		if v != nil {
+			out = append(out, Result{Rule: r.o.Name, Mode: r.o.Mode, State: Accepted, Signers: v.Signers, Kept: v.Time})
+		}
+	}
+	return out, nil
+}
+
+// kept returns the verdict of a rule that is kept, or nil.
+func (c *Checker) kept(ctx context.Context, r *Rule, about digest.Digest) (*store.Verdict, error) {
+	all, err := c.Store.Verdicts(ctx, about)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(v store.Verdict) bool { return v.Policy == r.id })
+	if i < 0 {
+		return nil, nil
+	}
+	return &all[i], nil
+}
+
+// by checks a model by one rule.
+func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Result {
+	res := Result{Rule: r.o.Name, Mode: r.o.Mode}
+	fail := func(err error) Result {
+		res.State, res.err, res.Reasons = Failed, err, []string{err.Error()}
+		return res
+	}
+	for _, wait := range []bool{true, false} { // who waited may find that another has found it out
+		v, err := c.kept(ctx, r, s.about())
+		switch {
+		case err != nil:
+			return fail(err)
+		case v != nil && !s.Again:
+			res.State, res.Signers, res.Kept = Accepted, v.Signers, v.Time
+			return res
+		case wait:
+			done, err := c.slots.take(ctx, s.host())
+			if err != nil {
+				return fail(err)
+			}
+			defer done()
+		}
+	}
+	m, err := c.model(ctx, s)
+	if err != nil {
+		return fail(err)
+	}
+	why, err := c.content(ctx, r, s, m)
+	switch {
+	case err != nil:
+		return fail(err)
+	case why != "":
+		res.State, res.Reasons = Refused, []string{why}
+		return res
+	}
+	if len(r.signers) > 0 {
+		res.State, res.Signers, res.Reasons, res.err = ev.find(ctx, r, m)
+	} else {
+		res.State = Accepted
+	}
+	if res.State == Accepted && r.o.DenyCode && m.pending() {
+		res.State, res.Signers, res.Reasons = Pending, nil, []string{"its files are known when it is complete"}
+	}
+	if res.State != Accepted {
+		return res
+	}
+	if err := c.Store.PutVerdict(ctx, s.about(), store.Verdict{Policy: r.id, Signers: res.Signers}); err != nil {
+		return fail(err)
+	}
+	return res
+}
+
+// A model is what is known of the files of a subject.
+type model struct {
+	table *filetable.Table // nil: it is no model
+	files []filetable.File // as shown, as far as known
+	known bool             // files are all, with digests
+	all   bool             // there will be no more
+}
+
+// pending says that more will be known later.
+func (m *model) pending() bool { return m.table != nil && !m.known && !m.all }
+
+// model returns what is known of the files of a subject.
+func (c *Checker) model(ctx context.Context, s Subject) (m model, err error) {
+	if s.Image.Table == "" {
+		return model{}, nil
+	}
+	m.all = s.Complete
+	if m.table, err = c.Store.Table(ctx, s.Image.Table); err != nil {
+		return m, err
+	}
+	m.files, err = c.Store.Listing(ctx, s.Image.Table)
+	switch {
+	case err == nil:
+		m.known = true
+	case errdefs.IsUnavailable(err):
+		m.files = m.table.Files
+	default:
+		return m, err
+	}
+	return m, nil
+}
+
+// errNone says that nothing is there that could be a signature.
+var errNone = errors.New("no signature was found")

@@ -1,0 +1,146 @@
+package dsse
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/containerd/errdefs"
+)
+
+// MaxSize is the largest bundle that is read, in bytes. The statement of a model has about 150 bytes
+// for each of its files, a third more in base64: this is 40,000 files.
+const MaxSize = 8 << 20 // 8 MiB
+
+// maxCertificates is the longest chain in a bundle.
+const maxCertificates = 8
+
+// A Bundle is a signed statement that nobody has verified yet.
+type Bundle struct {
+	payload      []byte
+	signature    []byte
+	certificates [][]byte // DER, that of the signer first
+	predicate    string   // type, as the payload says
+}
+
+// bundleJSON is the JSON form of a bundle, as far as it counts here. It is read from the writings of
+// several generations: a key of model-signing 1.0 has rawBytes, which are not believed anyhow.
+type bundleJSON struct {
+	MediaType            string       `json:"mediaType"`
+	VerificationMaterial material     `json:"verificationMaterial"`
+	Envelope             envelopeJSON `json:"dsseEnvelope"`
+}
+
+type material struct {
+	PublicKey   *publicKey   `json:"publicKey,omitempty"`
+	Certificate *certificate `json:"certificate,omitempty"`
+	Chain       *chain       `json:"x509CertificateChain,omitempty"`
+	TlogEntries []struct{}   `json:"tlogEntries,omitempty"`
+}
+
+type publicKey struct {
+	Hint string `json:"hint,omitempty"`
+}
+
+type certificate struct {
+	RawBytes []byte `json:"rawBytes"`
+}
+
+type chain struct {
+	Certificates []certificate `json:"certificates"`
+}
+
+type envelopeJSON struct {
+	Payload     []byte          `json:"payload"`
+	PayloadType string          `json:"payloadType"`
+	Signatures  []signatureJSON `json:"signatures"`
+}
+
+type signatureJSON struct {
+	Sig []byte `json:"sig"`
+}
+
+// Parse reads a bundle. It returns errdefs.ErrInvalidArgument for what is none, and
+// errdefs.ErrNotImplemented for one that has something else in it than one signed statement.
+func Parse(p []byte) (*Bundle, error) {
+	if len(p) > MaxSize {
+		return nil, fmt.Errorf("bundle has %d bytes, more than %d: %w", len(p), MaxSize, errdefs.ErrInvalidArgument)
+	}
+	var b bundleJSON
+	if err := json.Unmarshal(p, &b); err != nil {
+		return nil, fmt.Errorf("bundle: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if !mediatype.IsBundle(b.MediaType) {
+		return nil, fmt.Errorf("bundle: media type %.100q is not known: %w", b.MediaType, errdefs.ErrNotImplemented)
+	}
+	switch e := b.Envelope; {
+	case e.PayloadType != mediatype.InToto:
+		return nil, fmt.Errorf("bundle: payload type %.100q is not that of a statement: %w", e.PayloadType, errdefs.ErrNotImplemented)
+	case len(e.Signatures) != 1:
+		return nil, fmt.Errorf("bundle: %d signatures where there should be one: %w", len(e.Signatures), errdefs.ErrInvalidArgument)
+	case len(e.Payload) == 0 || len(e.Signatures[0].Sig) == 0:
+		return nil, fmt.Errorf("bundle: no payload or no signature: %w", errdefs.ErrInvalidArgument)
+	}
+	out := &Bundle{payload: b.Envelope.Payload, signature: b.Envelope.Signatures[0].Sig}
+	if c := b.VerificationMaterial.Certificate; c != nil {
+		out.certificates = append(out.certificates, c.RawBytes)
+	}
+	if c := b.VerificationMaterial.Chain; c != nil {
+		for _, x := range c.Certificates {
+			out.certificates = append(out.certificates, x.RawBytes)
+		}
+	}
+	if n := len(out.certificates); n > maxCertificates {
+		return nil, fmt.Errorf("bundle: %d certificates, more than %d: %w", n, maxCertificates, errdefs.ErrInvalidArgument)
+	}
+	var s struct {
+		PredicateType string `json:"predicateType"`
+	}
+	if err := json.Unmarshal(out.payload, &s); err != nil {
+		return nil, fmt.Errorf("statement: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	out.predicate = s.PredicateType
+	return out, nil
+}
+
+// PredicateType returns what the statement says that it states. Nobody has verified it: it tells which
+// bundles are worth a look.
+func (b *Bundle) PredicateType() string { return b.predicate }
+
+// A Statement says something about subjects.
+// https://github.com/in-toto/attestation/blob/v1.1.0/spec/v1/statement.md
+type Statement struct {
+	Type          string          `json:"_type"`
+	Subject       []Subject       `json:"subject"`
+	PredicateType string          `json:"predicateType"`
+	Predicate     json.RawMessage `json:"predicate"`
+}
+
+// A Subject is what a statement is about.
+type Subject struct {
+	Name   string            `json:"name,omitempty"`
+	Digest map[string]string `json:"digest"` // by algorithm, in hexadecimal
+}
+
+// StatementType is the type of the statements that are read and written.
+const StatementType = "https://in-toto.io/Statement/v1"
+
+// parseStatement reads a statement.
+func parseStatement(p []byte) (*Statement, error) {
+	var s Statement
+	if err := json.Unmarshal(p, &s); err != nil {
+		return nil, fmt.Errorf("statement: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if !strings.HasPrefix(s.Type, "https://in-toto.io/Statement/v") {
+		return nil, fmt.Errorf("statement: type %.100q is not known: %w", s.Type, errdefs.ErrNotImplemented)
+	}
+	return &s, nil
+}
+
+// pae is what is signed of a statement.
+// https://github.com/secure-systems-lab/dsse/blob/v1.0.2/protocol.md#signature-definition
+func pae(payload []byte) []byte {
+	head := fmt.Sprintf("DSSEv1 %d %s %d ", len(mediatype.InToto), mediatype.InToto, len(payload))
+	return append([]byte(head), payload...)
+}

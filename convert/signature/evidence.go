@@ -1,0 +1,366 @@
+package signature
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/signature/cosign"
+	"github.com/ballast-dev/ballast/convert/signature/dsse"
+	"github.com/ballast-dev/ballast/convert/signature/oms"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Limits of what is read for a Check.
+const (
+	maxSignatures = 32       // of one manifest, and of each kind
+	maxBytes      = 32 << 20 // together
+	maxManifest   = 1 << 20  // of one manifest with signatures
+	maxReasons    = 4        // that are told
+	maxReason     = 500      // bytes of one
+)
+
+// evidence is what is found of signatures, once for all rules.
+type evidence struct {
+	c     *Checker
+	s     Subject
+	rules []*Rule
+	left  int64 // bytes that may still be read
+
+	gathered bool
+	unread   bool // model.sig is there, and can not be read before the model is complete
+	bundles  []bundle
+	payloads []payload
+	problems []string // what could not be read, and does not matter if something else is well
+	err      error    // what makes it uncertain that all was seen
+}
+
+// A bundle is a signed statement, and the manifest it was found with; none if it is a file of the model.
+type bundle struct {
+	*dsse.Bundle
+	of digest.Digest
+}
+
+// A payload is a signature of cosign from before the bundles.
+type payload struct {
+	layer ocispec.Descriptor
+	blob  []byte
+	of    digest.Digest
+}
+
+// find looks for a signature that a rule wants.
+func (e *evidence) find(ctx context.Context, r *Rule, m model) (state State, signers, reasons []string, err error) {
+	e.gather(ctx, m)
+	reasons = append(reasons, e.problems...)
+	pending := false
+	for _, s := range r.signers {
+		who, err := e.by(ctx, s, m)
+		switch {
+		case err == nil:
+			return Accepted, []string{s.about + ": " + who}, nil, nil
+		case errdefs.IsUnavailable(err) && m.table != nil && !m.all && s.kind == TypeOMS:
+			pending = true
+		case errdefs.IsUnavailable(err):
+			e.err = err
+		}
+		reasons = append(reasons, s.about+": "+err.Error())
+	}
+	switch {
+	case pending:
+		return Pending, nil, tell(reasons), nil
+	case e.err != nil:
+		return Failed, nil, tell([]string{e.err.Error()}), e.err
+	}
+	return Refused, nil, tell(reasons), nil
+}
+
+// tell makes reasons short enough to tell them.
+func tell(reasons []string) (out []string) {
+	for i, s := range reasons {
+		if i == maxReasons {
+			return append(out, fmt.Sprintf("and %d more", len(reasons)-i))
+		}
+		if len(s) > maxReason {
+			s = strings.ToValidUTF8(s[:maxReason], "") + "…"
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// by looks for a signature of one signer.
+func (e *evidence) by(ctx context.Context, s signer, m model) (who string, err error) {
+	err = errNone
+	switch s.kind {
+	case TypeOMS:
+		if m.table == nil {
+			return "", fmt.Errorf("it is no model: %w", errdefs.ErrFailedPrecondition)
+		}
+		for _, b := range e.bundles {
+			if b.PredicateType() != oms.PredicateType {
+				continue
+			}
+			if who, err = covers(b.Bundle, s.trust, m); err == nil || errdefs.IsUnavailable(err) {
+				return who, err
+			}
+		}
+		if err == errNone && !m.all && (!m.known || e.unread) { // it can be in an archive
+			err = fmt.Errorf("%w yet: %w", err, errdefs.ErrUnavailable)
+		}
+	case TypeCosign:
+		for _, b := range e.bundles {
+			if b.of == "" || b.PredicateType() != cosign.PredicateType {
+				continue
+			}
+			if who, err = cosign.Verify(b.Bundle, s.trust, b.of); err == nil {
+				return who, nil
+			}
+		}
+		for _, p := range e.payloads {
+			if who, err = cosign.VerifyPayload(p.layer, p.blob, s.trust, p.of); err == nil {
+				return who, nil
+			}
+		}
+	case TypeNotation:
+		for _, of := range e.s.Manifests {
+			for _, repo := range e.s.Repositories {
+				if who, err = s.notation.Verify(ctx, repo, of); err == nil {
+					return who, nil
+				}
+			}
+		}
+	}
+	return "", err
+}
+
+// covers says who signed a model. With errdefs.ErrUnavailable somebody did who is trusted, and what
+// is compared when the files are known.
+func covers(b *dsse.Bundle, t *dsse.Trust, m model) (string, error) {
+	sig, err := oms.Open(b, t)
+	if err != nil {
+		return "", err
+	}
+	if !m.known && !m.all {
+		return "", fmt.Errorf("%s signed; its files are known when it is complete: %w", sig.Signer(), errdefs.ErrUnavailable)
+	}
+	return sig.Signer(), sig.Covers(m.files)
+}
+
+// gather reads what can be a bundle or a payload.
+func (e *evidence) gather(ctx context.Context, m model) {
+	if e.gathered {
+		return
+	}
+	e.gathered, e.left = true, maxBytes
+	p, err := e.file(ctx, m)
+	switch {
+	case err == nil:
+		e.add(p, "", oms.SignatureFile)
+	case errdefs.IsInvalidArgument(err):
+		e.problems = append(e.problems, err.Error())
+	case !errdefs.IsNotFound(err):
+		e.unread = true
+	}
+	answered := len(e.s.Repositories) == 0
+	for _, repo := range e.s.Repositories {
+		err := e.from(ctx, repo)
+		e.doubt(err)
+		answered = answered || err == nil
+		if len(e.bundles)+len(e.payloads) > 0 {
+			break
+		}
+	}
+	if answered || len(e.bundles)+len(e.payloads) > 0 {
+		e.err = nil // the same repository with other credentials, or without
+	}
+}
+
+// from reads what a repository has.
+func (e *evidence) from(ctx context.Context, repo *remote.Repository) error {
+	for _, of := range e.s.Manifests {
+		if err := e.referrers(ctx, repo, of); err != nil {
+			return err
+		}
+		if err := e.signatures(ctx, repo, of); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// doubt notes an error. If nothing is found, it is one.
+func (e *evidence) doubt(err error) {
+	switch {
+	case err == nil:
+	case errdefs.IsInvalidArgument(err), errdefs.IsNotImplemented(err), errdefs.IsDataLoss(err):
+		e.problems = append(e.problems, err.Error())
+	case e.err == nil:
+		e.err = err
+	}
+}
+
+// add takes a bundle, if somebody signed it who is trusted: no more is kept of what strangers wrote than
+// what is wrong with it.
+func (e *evidence) add(p []byte, of digest.Digest, where string) {
+	b, err := dsse.Parse(p)
+	if err == nil {
+		err = e.trusted(b)
+	}
+	if err != nil {
+		e.problems = append(e.problems, fmt.Sprintf("%s: %v", where, err))
+		return
+	}
+	e.bundles = append(e.bundles, bundle{b, of})
+}
+
+// trusted returns nil if a signer of some rule signed a bundle.
+func (e *evidence) trusted(b *dsse.Bundle) (err error) {
+	for _, r := range e.rules {
+		for _, s := range r.signers {
+			if s.trust == nil {
+				continue
+			}
+			if _, err = s.trust.Signer(b); err == nil {
+				return nil
+			}
+		}
+	}
+	if err == nil {
+		err = errNone // by keys or certificates
+	}
+	return err
+}
+
+// referrers reads what refers to a manifest.
+func (e *evidence) referrers(ctx context.Context, repo *remote.Repository, of digest.Digest) error {
+	// Some registries list the type of the config in the place of the artifactType.
+	list, err := repo.Referrers(ctx, of, maxSignatures, mediatype.Bundle, mediatype.CosignSignature, mediatype.OCIEmpty)
+	if err != nil {
+		return err
+	}
+	for _, d := range list {
+		if d.Size > maxManifest {
+			continue
+		}
+		if err := e.manifest(ctx, repo, d.Digest.String(), of); err != nil {
+			e.doubt(err)
+		}
+	}
+	return nil
+}
+
+// signatures reads what cosign attached to a manifest before it used referrers.
+// https://github.com/sigstore/cosign/blob/v3.0.2/specs/SIGNATURE_SPEC.md#tag-based-discovery
+func (e *evidence) signatures(ctx context.Context, repo *remote.Repository, of digest.Digest) error {
+	err := e.manifest(ctx, repo, remote.ReferrersTag(of)+".sig", of)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// manifest reads the signatures that a manifest has as layers.
+func (e *evidence) manifest(ctx context.Context, repo *remote.Repository, object string, of digest.Digest) error {
+	served, err := repo.Manifest(ctx, object)
+	if err != nil {
+		return err
+	}
+	m, err := convert.ParseManifest(served.Bytes)
+	if err != nil {
+		return fmt.Errorf("signature %s: %w", object, err)
+	}
+	artifact := repo.Artifact(served)
+	for i, l := range m.Layers {
+		limit := int64(dsse.MaxSize)
+		if l.MediaType == mediatype.CosignPayload {
+			limit = cosign.MaxPayload
+		} else if !mediatype.IsBundle(l.MediaType) {
+			continue
+		}
+		if i >= maxSignatures {
+			break
+		}
+		if e.left -= l.Size; e.left < 0 {
+			return fmt.Errorf("the signatures of %s have more than %d bytes: %w", of, maxBytes, errdefs.ErrInvalidArgument)
+		}
+		p, err := artifact.ReadBlob(ctx, l.Descriptor, limit)
+		switch {
+		case err != nil:
+			e.doubt(fmt.Errorf("signature %s: %w", object, err))
+		case l.MediaType == mediatype.CosignPayload:
+			e.payloads = append(e.payloads, payload{l.Descriptor, p, of})
+		default:
+			e.add(p, of, "signature "+object)
+		}
+	}
+	return nil
+}
+
+// file reads the signature that is a file of the model. It returns errdefs.ErrNotFound if there is none, and
+// errdefs.ErrUnavailable if it can not be read before the model is complete.
+func (e *evidence) file(ctx context.Context, m model) ([]byte, error) {
+	for _, f := range m.files {
+		if f.Path != oms.SignatureFile || f.Type != filetable.TypeReg {
+			continue
+		}
+		if f.Size > dsse.MaxSize {
+			return nil, fmt.Errorf("%s has %d bytes, more than %d: %w", f.Path, f.Size, dsse.MaxSize, errdefs.ErrInvalidArgument)
+		}
+		if f.Digest == "" {
+			return nil, errdefs.ErrUnavailable
+		}
+		if p, err := e.c.Store.ReadBytes(ctx, f.Digest, dsse.MaxSize); err == nil {
+			return p, nil
+		}
+		if p, err := e.fetch(ctx, m, f); err == nil {
+			return p, nil
+		}
+		return nil, errdefs.ErrUnavailable
+	}
+	return nil, errdefs.ErrNotFound
+}
+
+// fetch reads a file that is a range of a blob, or in the table.
+func (e *evidence) fetch(ctx context.Context, m model, f filetable.File) (p []byte, err error) {
+	src := f.Source
+	if src == nil || len(src.Parts) > 0 || src.Codec != filetable.CodecNone {
+		return nil, errdefs.ErrNotFound
+	}
+	if src.Blob == "" {
+		return src.Inline, nil
+	}
+	for _, b := range m.table.Blobs {
+		if b.Digest != src.Blob || b.Codec != filetable.CodecNone || b.Archive == filetable.ArchiveChunks {
+			continue
+		}
+		for _, repo := range e.s.Repositories {
+			if p, err = e.read(ctx, repo, b, f); err == nil {
+				return p, nil
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return nil, errdefs.ErrNotFound
+}
+
+// read reads a range of a blob. If the server does not know ranges, it is left for later.
+func (e *evidence) read(ctx context.Context, repo *remote.Repository, b filetable.Blob, f filetable.File) ([]byte, error) {
+	body, start, err := repo.Fetch(ctx, b.Digest, b.Size, f.Source.Offset, f.Size)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Path, err)
+	}
+	defer body.Close()
+	if start != f.Source.Offset {
+		return nil, errdefs.ErrNotFound
+	}
+	return verify.Read(body, f.Digest, f.Size, dsse.MaxSize)
+}

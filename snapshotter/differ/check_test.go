@@ -1,0 +1,70 @@
+package differ
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestCheck asks whether a model may be shown before a byte of it is fetched and, if that is not known
+// then, when all of it is there.
+func TestCheck(t *testing.T) {
+	refused := fmt.Errorf("nobody signed it: %w", errdefs.ErrFailedPrecondition)
+	for _, tt := range []struct {
+		name          string
+		before, after error
+		pending       bool
+		asked         []string
+		shown         bool
+	}{
+		{"allowed", nil, nil, false, []string{"before"}, true},
+		{"refused", refused, nil, false, []string{"before"}, false},
+		{"pending", nil, nil, true, []string{"before", "complete"}, true},
+		{"pending and refused", nil, refused, true, []string{"before", "complete"}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			weights := storetest.Random(1, 1<<20)
+			n.upstream = storetest.NewFetcher(weights)
+			desc := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"w"}, weights), from("registry.example", "team/m"))
+			var asked []string
+			n.differ.o.Check = func(ctx context.Context, table digest.Digest, from []Repository, complete bool) (bool, error) {
+				if diff := cmp.Diff(from, []Repository{{"registry.example", "team/m"}}); diff != "" || table != desc.Digest {
+					t.Errorf("asked about %s, from (-got +want):\n%s", table, diff)
+				}
+				if _, err := n.store.Files(ctx, table); complete != (err == nil) {
+					t.Errorf("complete %v, but %v", complete, err)
+				}
+				if complete {
+					asked = append(asked, "complete")
+					return false, tt.after
+				}
+				asked = append(asked, "before")
+				return tt.pending, tt.before
+			}
+			_, err := n.applier.Apply(n.ctx, desc, n.prepare(t, "a", ""))
+			if tt.shown != (err == nil) || err != nil && (!errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "nobody signed it")) {
+				t.Errorf("apply: %v", err)
+			}
+			if diff := cmp.Diff(asked, tt.asked); diff != "" {
+				t.Errorf("asked (-got +want):\n%s", diff)
+			}
+			refs, err := n.store.Refs(n.ctx, "snapshot/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range refs {
+				if n.snap.Shows(r) != tt.shown {
+					t.Errorf("snapshot shows the model: %v", !tt.shown)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,169 @@
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+)
+
+// keyPair makes a key, and returns the files of both halves.
+func keyPair(t *testing.T, dir, name string) (private, public string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := x509.MarshalPKIXPublicKey(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, kind string, der []byte) string {
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	return write(name+".key", "PRIVATE KEY", secret), write(name+".pub", "PUBLIC KEY", known)
+}
+
+// TestSignatures enforces signatures: what nobody signed, or somebody else did, is refused with a
+// message that says why; what is signed is pulled, in every form, and mounts without a network.
+func TestSignatures(t *testing.T) {
+	dir := t.TempDir()
+	team, public := keyPair(t, dir, "team")
+	stranger, _ := keyPair(t, dir, "stranger")
+	n := node.StartNode(t, node.Options{Config: `
+[[verify.rule]]
+match = "*/team/*"
+mode = "enforce"
+any = [{type = "oms", key = "` + public + `"}, {type = "cosign", key = "` + public + `"}]
+`})
+	b := converttest.ModelPackRaw(converttest.Files(weights(77, 5<<20)))
+	free := push(t, n, b)
+	other := converttest.ModelPackRaw(converttest.Files(weights(78, 5<<20)))
+	nobodys := n.Registry.Ref("nobody/model", "1")
+	n.Registry.Push(t, "nobody/model", "1", artifact(other))
+	convert := func(to, as string, key ...string) string {
+		t.Helper()
+		from, ref := nobodys, n.Registry.Ref("team/"+to, "1")
+		if len(key) > 0 && key[0] == team {
+			from = free
+		}
+		args := []string{"convert", from, ref, "--as", as}
+		if len(key) > 0 {
+			args = append(args, "--sign", key[0])
+		}
+		if out := n.Ballast(args...); out.Err != nil {
+			t.Fatalf("ballast %v: %v\n%s", args, out.Err, out.Output())
+		}
+		return ref
+	}
+	cri := n.CRI(t)
+	refused := map[string]string{
+		"unsigned": convert("unsigned", "modelpack"), "unsigned, converted ahead": convert("ahead", "ballast"), "signed by a stranger": convert("stranger", "modelpack", stranger),
+	}
+	for name, ref := range refused {
+		out := n.Pull("ballast", ref)
+		wantError(t, out, "refused by [[verify.rule]]", "*/team/*", strings.TrimSuffix(ref, ":1"))
+		wantError(t, n.Pull("ballast", ref, "--local"), "refused by [[verify.rule]]")
+		wantError(t, n.Ballast("prefetch", ref), "refused by [[verify.rule]]")
+		if _, err := cri.Pull(ref, ""); err == nil || !strings.Contains(err.Error(), "refused by [[verify.rule]]") {
+			t.Errorf("%s: a pull of the kubelet: %v", name, err)
+		}
+		look := n.Ballast("verify", "--signatures", ref)
+		var code *exec.ExitError
+		if wantError(t, look, "refused"); !errors.As(look.Err, &code) || code.ExitCode() != 5 {
+			t.Errorf("%s: %v, want exit code 5", name, look.Err)
+		}
+	}
+	if !strings.Contains(n.Metrics(), `ballast_signature_checks_total{mode="enforce",result="refused"}`) {
+		t.Error("no metric counts what was refused")
+	}
+	var signed []string
+	for _, as := range []string{"modelpack", "ballast", "cnai"} {
+		ref := convert("signed-"+as, as, team)
+		mustPull(t, n, "ballast", ref)
+		wantFiles(t, n, ref, states(b))
+		if out := n.Ballast("inspect", ref); !strings.Contains(out.Stdout, "Signed:") || !strings.Contains(out.Stdout, "team.pub") {
+			t.Errorf("inspect does not say who signed %s:\n%s", ref, out.Output())
+		}
+		if out := n.Ballast("verify", "--signatures", ref); out.Err != nil || !strings.HasPrefix(out.Stdout, "accepted") {
+			t.Errorf("verify --signatures %s: %v\n%s", ref, out.Err, out.Output())
+		}
+		signed = append(signed, ref)
+	}
+	mustPull(t, n, "ballast", free) // no rule is for it
+
+	t.Run("changed", func(t *testing.T) {
+		n.Registry.Push(t, "team/signed-modelpack", "1", artifact(other))
+		wantError(t, n.Pull("ballast", signed[0]), "refused by [[verify.rule]]")
+	})
+	t.Run("past the facade", func(t *testing.T) { testPastFacade(t, n, refused["unsigned, converted ahead"]) })
+	t.Run("offline", func(t *testing.T) { testOffline(t, n, signed[1], b) })
+}
+
+// testPastFacade pulls an image that was converted ahead as if there were no facade: it is not shown.
+func testPastFacade(t *testing.T, n *node.Node, ref string) {
+	n.Direct(t, n.Registry.Host, n.Registry.Host)
+	wantError(t, n.Pull("ballast", ref), "refused by [[verify.rule]]")
+	wantError(t, n.Pull("ballast", ref, "--local"), "refused by [[verify.rule]]")
+	n.Upstream(t, n.Registry.Host, n.Registry.Host)
+}
+
+// testOffline restarts the daemon while the registry is gone: a model that is unpacked mounts, and one
+// that containerd unpacks anew is shown, because of what was found out before.
+func testOffline(t *testing.T, n *node.Node, ref string, b *converttest.Built) {
+	mustPull(t, n, "ballast", ref, "--local") // so that containerd has all that it needs to unpack it
+	n.Ballastd.Stop(t)
+	defer n.Registry.Wire.Add(node.Fault{Status: http.StatusServiceUnavailable})()
+	n.StartBallastd(t)
+	wantFiles(t, n, ref, states(b))
+
+	manifest := imageDigest(t, n, ref)
+	for {
+		out := n.Ctr("snapshots", "--snapshotter", "ballast", "ls")
+		removed := 0
+		for line := range strings.Lines(out.Stdout) {
+			if key, _, _ := strings.Cut(line, " "); strings.HasPrefix(key, "sha256:") && n.Ctr("snapshots", "--snapshotter", "ballast", "rm", key).Err == nil {
+				removed++
+			}
+		}
+		if removed == 0 {
+			break
+		}
+	}
+	if out := n.Ctr("snapshots", "--snapshotter", "ballast", "unpack", manifest); out.Err != nil {
+		t.Fatalf("unpack again: %v\n%s", out.Err, out.Output())
+	}
+	wantFiles(t, n, ref, states(b))
+}
+
+// TestSignatureRules has what is wrong with rules before the daemon starts.
+func TestSignatureRules(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config.toml")
+	err := os.WriteFile(config, []byte("version = 1\nroot = \""+filepath.Join(t.TempDir(), "r")+"\"\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"none.pub\"}]\n"), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("../../bin/ballastd", "--config", config).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "none.pub") || !strings.Contains(string(out), "verify.rule 1") {
+		t.Errorf("ballastd with a key that is not there: %v\n%s", err, out)
+	}
+}

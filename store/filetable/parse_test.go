@@ -32,7 +32,7 @@ func TestCleanPath(t *testing.T) {
 
 		"../etc/passwd": "", "../../../etc/passwd": "", "text_encoder/../../../etc/passwd": "",
 		"/etc/passwd": "", "": "", ".": "", "..": "", "/": "", "model\x00.safetensors": "",
-		`..\..\x`: "", `a\..\..\x`: "", `\x`: "", "a\nb": "", "a\x7fb": "", "a\xffb": "",
+		`..\..\x`: "", `a\..\..\x`: "", `\x`: "", `./\`: "", `.//\x`: "", `a\..\..\b/../c`: "", "a\nb": "", "a\x7fb": "", "a\xffb": "",
 		strings.Repeat("x", 256): "", strings.Repeat("x/", 64) + "x": "", strings.Repeat("long/", 900): "",
 	} {
 		got, err := filetable.CleanPath(in)

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"fmt"
+	"io"
 	"path"
 	"strings"
 	"testing"
@@ -125,6 +126,28 @@ func TestPlaceTar(t *testing.T) {
 }
 
 // FuzzTarIndex compares the index with what a whole pass over the archive reads.
+// A walked is a member as a stream gives it; content is nil for all but regular files.
+type walked struct {
+	filetable.Member
+	content []byte
+}
+
+// walk reads a tar as one that is unpacked while it arrives.
+func walk(p []byte) (all []walked, err error) {
+	err = filetable.WalkTar(struct{ io.Reader }{bytes.NewReader(p)}, func(m filetable.Member, r io.Reader) error {
+		w := walked{Member: m}
+		if r != nil {
+			if w.content, err = io.ReadAll(r); err != nil {
+				return err
+			}
+		}
+		all = append(all, w)
+		return nil
+	})
+	return all, err
+}
+
+// FuzzTarIndex compares the places of members with what is read from the stream.
 func FuzzTarIndex(f *testing.F) {
 	seed := func(h []tar.Header, c [][]byte) {
 		var buf bytes.Buffer
@@ -143,10 +166,23 @@ func FuzzTarIndex(f *testing.F) {
 	seed([]tar.Header{{Name: strings.Repeat("gnu/", 40) + "x", Mode: 0o644, Typeflag: tar.TypeReg, Format: tar.FormatGNU}}, [][]byte{[]byte("z")})
 	f.Fuzz(func(t *testing.T, p []byte) {
 		members, err := filetable.TarIndex(bytes.NewReader(p), int64(len(p)))
+		walked, walkErr := walk(p)
 		if err != nil {
 			return
 		}
-		for _, m := range members {
+		if walkErr == nil && len(walked) != len(members) {
+			t.Fatalf("%d members by their headers, %d in the stream", len(members), len(walked))
+		}
+		for i, m := range members {
+			if walkErr == nil {
+				w := walked[i]
+				if diff := cmp.Diff(m, w.Member); diff != "" {
+					t.Fatalf("by its header, in the stream:\n%s", diff)
+				}
+				if w.content != nil && !bytes.Equal(w.content, p[m.Offset:][:m.Size]) {
+					t.Fatalf("member %q is %q in the stream, %q at its place", m.Path, w.content, p[m.Offset:][:m.Size])
+				}
+			}
 			if c, err := filetable.CleanPath(m.Path); err != nil || c != m.Path {
 				t.Errorf("member %q is not clean: %v", m.Path, err)
 			}

@@ -68,6 +68,11 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref, creds *remote.Cre
 		creds = h.Credentials(ref.Host, ref.Repository)
 	}
 	who := caller{creds}
+	ctx, done, err := h.admit(ctx, &h.requests, ref.Host)
+	if err != nil {
+		return store.Image{}, err
+	}
+	defer done()
 	if im, err := h.image(ctx, ref.Digest); err == nil {
 		if err := h.authorize(ctx, im, ref, who); err != nil {
 			return store.Image{}, err
@@ -228,6 +233,11 @@ func (h *Handler) convert(ctx context.Context, o *origin, who caller) (store.Ima
 // alone calls f, but once for all who wait with one key. It goes on when they go.
 func (h *Handler) alone(ctx context.Context, key string, f func(context.Context) (store.Image, error)) (store.Image, error) {
 	done := h.flight.DoChan(key, func() (any, error) {
+		free, ok := keep(ctx)
+		if !ok {
+			return store.Image{}, fmt.Errorf("who asked first has gone; ask again: %w", errdefs.ErrUnavailable)
+		}
+		defer free()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), conversionTime)
 		defer cancel()
 		return f(ctx)

@@ -61,6 +61,15 @@
 // it was resolved from everybody gets them. So a registry that serves the same bytes to everybody
 // makes nothing public but its own name.
 //
+// # Limits
+//
+// Requests take memory by the size of their documents, from a budget for each registry and one for all
+// (budget.go), and keep it until the conversion is over that they began. Who has to wait for more gives
+// back what it has, and after two minutes gets 429. So a registry that stalls, or serves the largest
+// manifests there can be, holds up its own. A large manifest has a minute to arrive.
+//
+// A refusal names its limit, and Handler.Refused counts it.
+//
 // # Errors
 //
 // Errors have the format of the distribution specification. containerd asks with HEAD first

@@ -73,7 +73,12 @@ func (h *Handler) models(ctx context.Context, o *origin, who caller) ([]child, b
 				return nil, false, fmt.Errorf("%s: index with more than %d entries that say neither what they are nor for which platform: %w", o.ref, maxUnclear, errdefs.ErrInvalidArgument)
 			}
 			g.Go(func() error {
-				sub, err := h.resolve(gctx, o.child(d), who)
+				ctx, done, err := h.admit(gctx, &h.children, o.ref.Host)
+				if err != nil {
+					return err
+				}
+				defer done()
+				sub, err := h.resolve(ctx, o.child(d), who)
 				if err != nil {
 					return err
 				}
@@ -146,6 +151,11 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (stor
 
 // convertChild converts an entry of an index that is a model.
 func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descriptor, who caller) (*image.Image, error) {
+	ctx, done, err := h.admit(ctx, &h.children, o.ref.Host)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	sub, err := h.resolve(ctx, o.child(d), who)
 	if err != nil {
 		return nil, err

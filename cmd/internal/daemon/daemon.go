@@ -95,7 +95,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	d.facade = &registry.Handler{
 		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
 		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
-		Pulled: d.heal,
+		Pulled: d.heal, Refused: func(limit string) { d.metrics.refused(limit) },
 	}
 	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{Show: tree.Backend(c.Snapshot.Show), Log: log})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -23,7 +24,11 @@ type metrics struct {
 	pulls    *prometheus.HistogramVec
 	ops      *prometheus.HistogramVec
 	active   *prometheus.GaugeVec
+	refusals *prometheus.CounterVec
 }
+
+// limits are the names of all that refuse something because it costs too much.
+var limits = []string{registry.LimitConversions}
 
 // Who asked for a model: the values of the label "by".
 const (
@@ -48,12 +53,18 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 		active: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "ballast_active_pulls", Help: "Models that are being brought, by who asked for them.",
 		}, []string{"by"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ballast_refused_total", Help: "What was refused because it costs too much, by the limit, which the error names too.",
+		}, []string{"limit"}),
+	}
+	for _, limit := range limits {
+		m.refusals.WithLabelValues(limit)
 	}
 	for _, by := range []string{byPrefetch, byImport, byHydrate, byBackground, byContainerd} {
 		m.active.WithLabelValues(by) // 0 is a value too
 	}
 	m.registry.MustRegister(
-		m.pulls, m.ops, m.active, &storeCollector{store: s, log: log},
+		m.pulls, m.ops, m.active, m.refusals, &storeCollector{store: s, log: log},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -62,6 +73,9 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
+
+// refused counts what a limit has refused.
+func (m *metrics) refused(limit string) { m.refusals.WithLabelValues(limit).Inc() }
 
 // pulled counts a model that was awaited.
 func (m *metrics) pulled(by, format string, dur time.Duration, err error) {

@@ -1,0 +1,169 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// A flood is a registry that has a manifest by every tag and by every digest, and blobs.
+type flood struct {
+	manifest func(tag string) []byte
+	blobs    map[digest.Digest][]byte
+	mu       sync.Mutex // guards byDigest
+	byDigest map[string][]byte
+}
+
+// ServeHTTP implements http.Handler.
+func (f *flood) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	dir, last := filepath.Split(r.URL.Path)
+	if strings.HasSuffix(dir, "/blobs/") {
+		p, ok := f.blobs[digest.Digest(last)]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
+		return
+	}
+	f.mu.Lock()
+	p := f.byDigest[last]
+	f.mu.Unlock()
+	if p == nil {
+		p = f.manifest(last)
+	}
+	w.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
+}
+
+// modelConfig is the config of the models of a flood.
+var modelConfig = []byte(`{"descriptor":{},"config":{},"modelfs":{"type":"layers","diffIds":[]}}`)
+
+// largeManifest is a ModelPack of n raw layers, each a blob of its own.
+func largeManifest(seed string, n int) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","artifactType":"application/vnd.cncf.model.manifest.v1+json","config":{"mediaType":"application/vnd.cncf.model.config.v1+json","digest":"%s","size":%d},"layers":[`,
+		digest.FromBytes(modelConfig), len(modelConfig))
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"mediaType":"application/vnd.cncf.model.weight.v1.raw","digest":"%s","size":1,"annotations":{"org.cncf.model.filepath":"%d"}}`,
+			digest.FromString(fmt.Sprint(seed, i)), i)
+	}
+	b.WriteString("]}")
+	return b.Bytes()
+}
+
+// ask sends a request to the facade.
+func ask(t *testing.T, n *node.Node, method, ref, host string) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.Facade+"/v2/"+ref+"?ns="+host, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	p, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(p)
+}
+
+// peak returns the most memory that the daemon ever had, in bytes.
+func peak(t *testing.T, n *node.Node) int64 {
+	t.Helper()
+	p, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.Ballastd.Pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(p), "VmHWM:")
+	var kb int64
+	if _, err := fmt.Sscan(rest, &kb); err != nil {
+		t.Fatal(err)
+	}
+	return kb << 10
+}
+
+// TestManyConversions has the largest manifests of strangers converted, many at once.
+func TestManyConversions(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	const layers, atOnce = 38_000, 24 // of 7.9 MB
+	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
+	evil.manifest = func(tag string) []byte { return largeManifest(tag, layers) }
+	hosts := []string{"one.evil", "other.evil"}
+	for _, host := range hosts {
+		n.Upstream(t, host, node.Serve(t, evil))
+	}
+	good := push(t, n, converttest.ModelPackRaw(converttest.Files([]byte("GGUF"))))
+	var wg sync.WaitGroup
+	var done, refused atomic.Int64
+	for i := range atOnce {
+		wg.Go(func() {
+			switch status, body := ask(t, n, "GET", fmt.Sprintf("m/x/manifests/t%d", i), hosts[i%2]); {
+			case status == http.StatusOK:
+				done.Add(1)
+			case status == http.StatusTooManyRequests && strings.Contains(body, "limit conversion_memory"):
+				refused.Add(1)
+			default:
+				t.Errorf("conversion %d: status %d: %.300s", i, status, body)
+			}
+		})
+	}
+	start := time.Now()
+	mustPull(t, n, "ballast", good)
+	t.Logf("another's pull took %v", time.Since(start))
+	wg.Wait()
+	t.Logf("%d converted, %d refused, in %v; %d MiB", done.Load(), refused.Load(), time.Since(start), peak(t, n)>>20)
+	if done.Load() == 0 {
+		t.Error("none was converted")
+	}
+	if got := peak(t, n); got > 300<<20 {
+		t.Errorf("the daemon had %d MiB, want less than 300", got>>20)
+	}
+	if got, want := refusals(t, n, "conversion_memory"), float64(refused.Load()); got != want {
+		t.Errorf("ballast_refused_total: got %v, want %v", got, want)
+	}
+}
+
+// refusals returns how often a limit has refused something, as the daemon counts.
+func refusals(t *testing.T, n *node.Node, limit string) (count float64) {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.Dir, "admin.sock"))
+	}}}
+	defer c.CloseIdleConnections()
+	resp, err := c.Get("http://admin/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	p, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(p), fmt.Sprintf("ballast_refused_total{limit=%q} ", limit))
+	if _, err := fmt.Sscan(rest, &count); !ok || err != nil {
+		t.Fatalf("no metric of limit %s: %v", limit, err)
+	}
+	return count
+}

@@ -253,6 +253,9 @@ func (h *Handler) alone(ctx context.Context, key string, f func(context.Context)
 // make makes the image of a model.
 func (h *Handler) make(ctx context.Context, model *convert.Model, src source) (store.Image, error) {
 	start := time.Now()
+	if err := h.trim(ctx, src); err != nil {
+		return store.Image{}, err
+	}
 	built, err := image.Build(model)
 	if err != nil {
 		return store.Image{}, err
@@ -280,6 +283,16 @@ func (h *Handler) make(ctx context.Context, model *convert.Model, src source) (s
 	h.log().Info("model converted", "ref", name, "format", im.Origin.Format, "origin", im.Origin.Digest,
 		"digest", im.Manifest, "bytes", im.Size, "dur", time.Since(start))
 	return im, nil
+}
+
+// trim makes room for the documents of an image.
+func (h *Handler) trim(ctx context.Context, src source) error {
+	host, _, _ := strings.Cut(src.ref, "/")
+	err := h.Store.TrimImages(ctx, host)
+	if errdefs.IsResourceExhausted(err) {
+		h.refused(store.LimitIdle)
+	}
+	return err
 }
 
 // parse is h.Parsers.Parse for a manifest that was parsed before, which is a quarter of the

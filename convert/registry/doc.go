@@ -68,6 +68,9 @@
 // back what it has, and after two minutes gets 429. So a registry that stalls, or serves the largest
 // manifests there can be, holds up its own. A large manifest has a minute to arrive.
 //
+// An index has a limit for the manifests of its models together. Images that nobody pulls make room for
+// others of their registry (store.TrimImages); what was resolved just now stays, and a new one is refused.
+//
 // A refusal names its limit, and Handler.Refused counts it.
 //
 // # Errors

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/image"
@@ -18,7 +19,14 @@ import (
 const (
 	maxUnclear = 64
 	maxAtOnce  = 4
+
+	// maxIndexDocuments is for the manifests of all models of an index, in bytes. What is kept of a
+	// manifest is up to three times as large, for a week: 48 MiB for one request.
+	maxIndexDocuments = 16 << 20 // 16 MiB
 )
+
+// LimitIndex is the name of the limit of the manifests of an index.
+const LimitIndex = "index_documents"
 
 // A child is an entry of an index.
 type child struct {
@@ -117,6 +125,7 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (stor
 		return store.Image{}, fmt.Errorf("%s: an index without models: %w", o.ref, ErrNotModel)
 	}
 	built := make([]image.Child, len(children))
+	var documents atomic.Int64
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxAtOnce)
 	for i, c := range children {
@@ -125,7 +134,7 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (stor
 			continue
 		}
 		g.Go(func() (err error) {
-			built[i].Image, err = h.convertChild(gctx, o, c.entry, who)
+			built[i].Image, err = h.convertChild(gctx, o, c.entry, who, &documents)
 			return err
 		})
 	}
@@ -149,8 +158,9 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (stor
 	}, o.source())
 }
 
-// convertChild converts an entry of an index that is a model.
-func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descriptor, who caller) (*image.Image, error) {
+// convertChild converts an entry of an index that is a model. documents are the bytes of all such
+// manifests of the index.
+func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descriptor, who caller, documents *atomic.Int64) (*image.Image, error) {
 	ctx, done, err := h.admit(ctx, &h.children, o.ref.Host)
 	if err != nil {
 		return nil, err
@@ -159,6 +169,10 @@ func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descrip
 	sub, err := h.resolve(ctx, o.child(d), who)
 	if err != nil {
 		return nil, err
+	}
+	if documents.Add(int64(len(sub.served.Bytes))) > maxIndexDocuments {
+		h.refused(LimitIndex)
+		return nil, fmt.Errorf("%s: limit %s: the manifests of its models have more than %d bytes: %w", o.ref, LimitIndex, maxIndexDocuments, errdefs.ErrInvalidArgument)
 	}
 	if sub.format == mediatype.FormatIndex || sub.format == mediatype.FormatImage {
 		return nil, fmt.Errorf("%s: the index says that it is a model, but it is an %s: %w", sub.ref, sub.format, errdefs.ErrInvalidArgument)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,10 +25,8 @@ import (
 
 // A flood is a registry that has a manifest by every tag and by every digest, and blobs.
 type flood struct {
-	manifest func(tag string) []byte
+	manifest func(object string) []byte // by a tag or a digest; nil if there is none
 	blobs    map[digest.Digest][]byte
-	mu       sync.Mutex // guards byDigest
-	byDigest map[string][]byte
 }
 
 // ServeHTTP implements http.Handler.
@@ -41,11 +41,10 @@ func (f *flood) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
 		return
 	}
-	f.mu.Lock()
-	p := f.byDigest[last]
-	f.mu.Unlock()
+	p := f.manifest(last)
 	if p == nil {
-		p = f.manifest(last)
+		http.NotFound(w, r)
+		return
 	}
 	w.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
@@ -102,6 +101,26 @@ func peak(t *testing.T, n *node.Node) int64 {
 		t.Fatal(err)
 	}
 	return kb << 10
+}
+
+// diskUse returns what the files below dir take, in bytes.
+func diskUse(t *testing.T, dir string) (n int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		n += info.Sys().(*syscall.Stat_t).Blocks * 512
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // TestManyConversions has the largest manifests of strangers converted, many at once.
@@ -166,4 +185,62 @@ func refusals(t *testing.T, n *node.Node, limit string) (count float64) {
 		t.Fatalf("no metric of limit %s: %v", limit, err)
 	}
 	return count
+}
+
+// TestIndexFan asks for indexes of many models of a stranger: what is kept of them has bounds.
+func TestIndexFan(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
+	pad := strings.Repeat("x", 7<<20)
+	child := func(name string) []byte {
+		return fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","artifactType":"application/vnd.cncf.model.manifest.v1+json","annotations":{"n":%q,"pad":%q},"config":{"mediaType":"application/vnd.cncf.model.config.v1+json","digest":%q,"size":%d},"layers":[{"mediaType":"application/vnd.cncf.model.weight.v1.raw","digest":%q,"size":1,"annotations":{"org.cncf.model.filepath":"a"}}]}`,
+			name, pad, digest.FromBytes(modelConfig), len(modelConfig), digest.FromString(name))
+	}
+	names := map[string]string{} // by digest
+	index := func(tag string, children int) []byte {
+		var entries []string
+		for i := range children {
+			name := fmt.Sprint(tag, i)
+			c := child(name)
+			d := digest.FromBytes(c)
+			names[d.String()] = name
+			entries = append(entries, fmt.Sprintf(`{"mediaType":"application/vnd.oci.image.manifest.v1+json","artifactType":"application/vnd.cncf.model.manifest.v1+json","digest":%q,"size":%d,"platform":{"os":"linux","architecture":"a%d"}}`, d, len(c), i))
+		}
+		return fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[%s]}`, strings.Join(entries, ","))
+	}
+	indexes := map[string][]byte{"wide": index("wide", 40)}
+	for i := range 8 {
+		tag := fmt.Sprint("narrow", i)
+		indexes[tag] = index(tag, 2)
+	}
+	evil.manifest = func(object string) []byte {
+		if name, ok := names[object]; ok {
+			return child(name)
+		}
+		return indexes[object]
+	}
+	n.Upstream(t, "evil.test", node.Serve(t, evil))
+	before := diskUse(t, n.Root())
+	if status, body := ask(t, n, "GET", "idx/manifests/wide", "evil.test"); status != http.StatusForbidden || !strings.Contains(body, "limit index_documents") {
+		t.Errorf("an index of 280 MiB: status %d: %.300s", status, body)
+	}
+	var last string
+	for i := range 8 {
+		var status int
+		if status, last = ask(t, n, "GET", fmt.Sprint("idx/manifests/narrow", i), "evil.test"); status == http.StatusInsufficientStorage {
+			break
+		}
+	}
+	if !strings.Contains(last, "limit idle_documents") {
+		t.Errorf("many indexes: the last answer is %.300s", last)
+	}
+	if got := diskUse(t, n.Root()) - before; got > 64<<20 {
+		t.Errorf("%d MiB on the disk, want less than 64", got>>20)
+	}
+	mustPull(t, n, "ballast", push(t, n, converttest.ModelPackRaw(converttest.Files([]byte("GGUF")))))
+	for _, limit := range []string{"index_documents", "idle_documents"} {
+		if refusals(t, n, limit) == 0 {
+			t.Errorf("ballast_refused_total of %s is 0", limit)
+		}
+	}
 }

@@ -28,7 +28,7 @@ type metrics struct {
 }
 
 // limits are the names of all that refuse something because it costs too much.
-var limits = []string{registry.LimitConversions}
+var limits = []string{registry.LimitConversions, registry.LimitIndex, store.LimitIdle}
 
 // Who asked for a model: the values of the label "by".
 const (

@@ -109,8 +109,8 @@ func (s *Store) TrimImages(ctx context.Context, host string) error {
 		s.log.Info("images that nothing uses made room", "images", len(drop))
 	}
 	if own > maxIdleSource || all > maxIdle {
-		return fmt.Errorf("limit %s: images that were resolved from %s and never pulled take %d bytes, of all registries %d; pull or remove some, or wait: %w",
-			LimitIdle, host, own, all, errdefs.ErrResourceExhausted)
+		return &filetable.LimitError{Limit: LimitIdle, Err: fmt.Errorf("images that were resolved from %s and not pulled take %d bytes, of all registries %d; pull or remove some, or wait: %w",
+			host, own, all, errdefs.ErrResourceExhausted)}
 	}
 	return nil
 }

@@ -2,11 +2,13 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/semaphore"
@@ -83,7 +85,6 @@ type lease struct {
 	host   string
 	total  *semaphore.Weighted
 	share  *share
-	refuse func(limit string)
 
 	turn  chan struct{} // holds a value while somebody changes what follows
 	held  int64
@@ -93,7 +94,7 @@ type lease struct {
 // admit waits until there is memory for a request about a registry. The context that it returns gives
 // more to what is done in it. done gives all back, once nobody has kept it.
 func (h *Handler) admit(ctx context.Context, b *budget, host string) (_ context.Context, done func(), err error) {
-	l := &lease{budget: b, host: host, turn: make(chan struct{}, 1), users: 1, refuse: h.refused}
+	l := &lease{budget: b, host: host, turn: make(chan struct{}, 1), users: 1}
 	l.total, l.share = b.join(host)
 	if err := l.grow(ctx, requestWeight); err != nil {
 		l.drop()
@@ -155,9 +156,8 @@ func (l *lease) grow(ctx context.Context, n int64) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	l.refuse(LimitConversions)
-	return &transfer.RetryAfterError{After: roomPause, Err: fmt.Errorf("limit %s: others take the memory for manifests of %s, or of all registries, for more than %v; ask again: %w",
-		LimitConversions, l.host, roomTime, errdefs.ErrUnavailable)}
+	return &transfer.RetryAfterError{After: roomPause, Err: &filetable.LimitError{Limit: LimitConversions, Err: fmt.Errorf(
+		"others take the memory for manifests of %s, or of all registries, for more than %v; ask again: %w", l.host, roomTime, errdefs.ErrUnavailable)}}
 }
 
 func (l *lease) giveBack() {
@@ -178,9 +178,9 @@ func (l *lease) drop() {
 	}
 }
 
-// refused reports that a limit has refused something.
-func (h *Handler) refused(limit string) {
-	if h.Refused != nil {
-		h.Refused(limit)
+// count reports an error that comes from a limit.
+func (h *Handler) count(err error) {
+	if e, ok := errors.AsType[*filetable.LimitError](err); ok && h.Refused != nil {
+		h.Refused(e.Limit)
 	}
 }

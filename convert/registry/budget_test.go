@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 )
@@ -15,8 +16,7 @@ import (
 // TestBudget has the requests of one registry wait for each other, and nobody else.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var refused []string
-		h := &Handler{Refused: func(limit string) { refused = append(refused, limit) }}
+		var h Handler
 		large := func(host string) (done func(), err error) {
 			ctx, done, err := h.admit(t.Context(), &h.requests, host)
 			if err != nil {
@@ -41,8 +41,9 @@ func TestBudget(t *testing.T) {
 		}
 		good()
 		_, err = large("evil.example")
-		if _, ok := errors.AsType[*transfer.RetryAfterError](err); !ok || !errdefs.IsUnavailable(err) || len(refused) != 1 || refused[0] != LimitConversions {
-			t.Errorf("the same registry, while it stalls: %v, refused %v", err, refused)
+		limit, ok := errors.AsType[*filetable.LimitError](err)
+		if _, later := errors.AsType[*transfer.RetryAfterError](err); !ok || !later || limit.Limit != LimitConversions || !errdefs.IsUnavailable(err) {
+			t.Errorf("the same registry, while it stalls: %v", err)
 		}
 		stalled()
 

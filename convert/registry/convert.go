@@ -60,7 +60,8 @@ func (o *origin) source() source {
 // ErrNotModel for what is not a model, and otherwise the errors of remote.Repository and of
 // the parsers. Of an index of models it returns the image for this machine. The digest of an
 // image made here gives that image.
-func (h *Handler) Convert(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (store.Image, error) {
+func (h *Handler) Convert(ctx context.Context, ref remote.Ref, creds *remote.Credentials) (im store.Image, err error) {
+	defer func() { h.count(err) }()
 	if ref.URL != "" {
 		return h.ConvertURL(ctx, ref.URL)
 	}
@@ -253,7 +254,8 @@ func (h *Handler) alone(ctx context.Context, key string, f func(context.Context)
 // make makes the image of a model.
 func (h *Handler) make(ctx context.Context, model *convert.Model, src source) (store.Image, error) {
 	start := time.Now()
-	if err := h.trim(ctx, src); err != nil {
+	host, _, _ := strings.Cut(src.ref, "/")
+	if err := h.Store.TrimImages(ctx, host); err != nil {
 		return store.Image{}, err
 	}
 	built, err := image.Build(model)
@@ -283,16 +285,6 @@ func (h *Handler) make(ctx context.Context, model *convert.Model, src source) (s
 	h.log().Info("model converted", "ref", name, "format", im.Origin.Format, "origin", im.Origin.Digest,
 		"digest", im.Manifest, "bytes", im.Size, "dur", time.Since(start))
 	return im, nil
-}
-
-// trim makes room for the documents of an image.
-func (h *Handler) trim(ctx context.Context, src source) error {
-	host, _, _ := strings.Cut(src.ref, "/")
-	err := h.Store.TrimImages(ctx, host)
-	if errdefs.IsResourceExhausted(err) {
-		h.refused(store.LimitIdle)
-	}
-	return err
 }
 
 // parse is h.Parsers.Parse for a manifest that was parsed before, which is a quarter of the

@@ -98,6 +98,7 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	if r.Context().Err() != nil {
 		return // nobody listens
 	}
+	h.count(err)
 	e := refusalOf(err)
 	level := h.log().Debug
 	if e.status >= http.StatusInternalServerError {

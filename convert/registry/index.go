@@ -171,8 +171,8 @@ func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descrip
 		return nil, err
 	}
 	if documents.Add(int64(len(sub.served.Bytes))) > maxIndexDocuments {
-		h.refused(LimitIndex)
-		return nil, fmt.Errorf("%s: limit %s: the manifests of its models have more than %d bytes: %w", o.ref, LimitIndex, maxIndexDocuments, errdefs.ErrInvalidArgument)
+		return nil, &filetable.LimitError{Limit: LimitIndex, Err: fmt.Errorf("%s: the manifests of the models of the index have more than %d bytes: %w",
+			o.ref, maxIndexDocuments, errdefs.ErrInvalidArgument)}
 	}
 	if sub.format == mediatype.FormatIndex || sub.format == mediatype.FormatImage {
 		return nil, fmt.Errorf("%s: the index says that it is a model, but it is an %s: %w", sub.ref, sub.format, errdefs.ErrInvalidArgument)

@@ -3,10 +3,12 @@ package filetable_test
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"path"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -291,4 +293,39 @@ func FuzzDecodeTable(f *testing.F) {
 			t.Error(fmt.Errorf("not canonical: %w", err))
 		}
 	})
+}
+
+// TestLimits checks that what costs too much is refused with the name of the limit.
+func TestLimits(t *testing.T) {
+	want := func(err error, limit string) {
+		t.Helper()
+		if e, ok := errors.AsType[*filetable.LimitError](err); !ok || e.Limit != limit || !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), limit) {
+			t.Errorf("got %v, want limit %s", err, limit)
+		}
+	}
+	deep := func(n, depth int) (files []filetable.File) { // n files, each in depth directories of its own
+		for i := range n {
+			files = append(files, filetable.File{Path: strings.Repeat(fmt.Sprintf("%07d/", i), depth) + "f", Type: filetable.TypeReg, Mode: 0o644, Source: &filetable.Source{}})
+		}
+		return files
+	}
+	if err := filetable.CheckParents(deep(300, 62)); err != nil {
+		t.Errorf("18,600 directories: %v", err)
+	}
+	want(filetable.CheckParents(deep(330, 62)), filetable.LimitDirs)
+	tab := storetest.NewBuilder("a").Inline("i", []byte("y"), 0o644).Table()
+	tab.Files = deep(200_001, 0)
+	want(tab.Validate(), filetable.LimitFiles)
+
+	headers := bytes.Repeat(make([]byte, 512), 100_001)
+	one := storetest.Tar(t, []tar.Header{{Name: "a", Mode: 0o644, Typeflag: tar.TypeReg}}, [][]byte{nil})[:512]
+	for i := range 100_001 {
+		copy(headers[i*512:], one)
+	}
+	_, err := filetable.TarIndex(bytes.NewReader(headers), int64(len(headers)))
+	want(err, filetable.LimitMembers)
+	var n atomic.Int64
+	n.Store(filetable.MaxMembers)
+	_, err = filetable.TarIndexOf(bytes.NewReader(headers), 512, &n)
+	want(err, filetable.LimitMembers)
 }

@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
@@ -10,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,8 +22,10 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/test/e2e/node"
 	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -242,5 +248,100 @@ func TestIndexFan(t *testing.T) {
 		if refusals(t, n, limit) == 0 {
 			t.Errorf("ballast_refused_total of %s is 0", limit)
 		}
+	}
+}
+
+// TestCostlyModels resolves small things of which much would be made.
+func TestCostlyModels(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
+	manifests := map[string][]byte{}
+	evil.manifest = func(object string) []byte { return manifests[object] }
+	n.Upstream(t, "evil.test", node.Serve(t, evil))
+	model := func(tag, mediaType string, annotations map[string]string, layers ...[]byte) {
+		t.Helper()
+		var descs []ocispec.Descriptor
+		for _, p := range layers {
+			d := digest.FromBytes(p)
+			evil.blobs[d] = p
+			descs = append(descs, ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(p)), Annotations: annotations})
+		}
+		var err error
+		manifests[tag], err = json.Marshal(ocispec.Manifest{
+			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.cncf.model.manifest.v1+json",
+			Config: ocispec.Descriptor{MediaType: "application/vnd.cncf.model.config.v1+json", Digest: digest.FromBytes(modelConfig), Size: int64(len(modelConfig))}, Layers: descs,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(tag, limit string) {
+		t.Helper()
+		start := time.Now()
+		if status, body := ask(t, n, "GET", "m/manifests/"+tag, "evil.test"); status != http.StatusForbidden || !strings.Contains(body, "limit "+limit) {
+			t.Errorf("%s: status %d: %.300s", tag, status, body)
+		}
+		t.Logf("%s: %v, %d MiB", tag, time.Since(start), peak(t, n)>>20)
+	}
+
+	model("members", "application/vnd.cncf.model.weight.v1.tar", nil, emptyFiles(t, "a", 60_000), emptyFiles(t, "b", 60_000))
+	refused("members", "tar_members")
+
+	var layers [][]byte
+	var annotations map[string]string
+	for i := range 8 {
+		var p []byte
+		p, annotations = manyChunks(240_000, byte(i))
+		layers = append(layers, p)
+	}
+	model("chunks", "application/vnd.cncf.model.weight.v1.tar+zstd", annotations, layers...)
+	start := time.Now()
+	status, body := ask(t, n, "HEAD", "m/manifests/chunks", "evil.test")
+	t.Logf("chunks: status %d %.300s, %v, %d MiB", status, body, time.Since(start), peak(t, n)>>20)
+	if got := peak(t, n); got > 300<<20 {
+		t.Errorf("the daemon had %d MiB, want less than 300", got>>20)
+	}
+}
+
+// emptyFiles is a tar of n files of no bytes.
+func emptyFiles(t *testing.T, prefix string, n int) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i := range n {
+		if err := w.WriteHeader(&tar.Header{Name: prefix + strconv.Itoa(i), Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// manyChunks is a layer in zstd:chunked of one file of n chunks of a byte, and its annotations, which are
+// the same for each seed.
+func manyChunks(n int, seed byte) ([]byte, map[string]string) {
+	one := digest.FromString("x")
+	var toc bytes.Buffer
+	fmt.Fprintf(&toc, `{"version":1,"entries":[{"type":"reg","name":"a","size":%d,"digest":"%s","offset":0,"endOffset":%d,"chunkSize":1,"chunkDigest":"%s"}`, n, one, n, one)
+	for i := 1; i < n; i++ {
+		fmt.Fprintf(&toc, `,{"type":"chunk","name":"a","offset":%d,"chunkSize":1,"chunkOffset":%d,"chunkDigest":"%s"}`, i, i, one)
+	}
+	toc.WriteString("]}")
+	compressed := converttest.Compress(toc.Bytes(), filetable.CodecZstd)
+	b := make([]byte, n)
+	skippable := func(p []byte) {
+		b = append(b, 0x50, 0x2a, 0x4d, 0x18)
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(p)))
+		b = append(b, p...)
+	}
+	off := len(b) + 8
+	skippable(compressed)
+	skippable(bytes.Repeat([]byte{seed}, 64))
+	return b, map[string]string{
+		"org.cncf.model.filepath":                             "a",
+		"io.github.containers.zstd-chunked.manifest-position": fmt.Sprintf("%d:%d:%d:1", off, len(compressed), toc.Len()),
+		"io.github.containers.zstd-chunked.manifest-checksum": digest.FromBytes(compressed).String(),
 	}
 }

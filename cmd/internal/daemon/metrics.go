@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -28,7 +30,8 @@ type metrics struct {
 }
 
 // limits are the names of all that refuse something because it costs too much.
-var limits = []string{registry.LimitConversions, registry.LimitIndex, store.LimitIdle}
+var limits = []string{registry.LimitConversions, registry.LimitIndex, store.LimitIdle, filetable.LimitFiles, filetable.LimitMembers, filetable.LimitDirs,
+	carton.LimitLinked}
 
 // Who asked for a model: the values of the label "by".
 const (

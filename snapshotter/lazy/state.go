@@ -22,6 +22,12 @@ const (
 	maxHandles = 1 << 18 // × handleSlot = 8 MiB
 )
 
+// The names of limits.
+const (
+	LimitNodes   = "lazy_nodes"
+	LimitHandles = "lazy_handles"
+)
+
 // Sizes of slots in bytes. They divide a page, so that no slot lies in two.
 const (
 	nodeSlot   = 64
@@ -190,6 +196,12 @@ func (s *state) saveNode(n *node) error {
 	binary.LittleEndian.PutUint64(p[40:], uint64(n.size))
 	binary.LittleEndian.PutUint32(p[48:], crc32.Checksum(p[:48], castagnoli))
 	_, err := s.nodes.WriteAt(p[:], (n.slot+1)*nodeSlot)
+	return err
+}
+
+// clearNode makes a slot one that was never written.
+func (s *state) clearNode(slot int64) error {
+	_, err := s.nodes.WriteAt(make([]byte, nodeSlot), (slot+1)*nodeSlot)
 	return err
 }
 

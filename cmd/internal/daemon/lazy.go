@@ -63,6 +63,7 @@ func (d *Daemon) lazyOptions(h fdstore.Options) lazy.Options {
 	return lazy.Options{
 		Dir: dir, StateDir: state, Source: d.store, Holder: h,
 		ReadAhead: int64(d.config.Lazy.ReadAhead), NoPassthrough: !d.config.Lazy.Passthrough, Log: d.log,
+		Refused: d.metrics.refused,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,7 +32,7 @@ type metrics struct {
 
 // limits are the names of all that refuse something because it costs too much.
 var limits = []string{registry.LimitConversions, registry.LimitIndex, store.LimitIdle, filetable.LimitFiles, filetable.LimitMembers, filetable.LimitDirs,
-	carton.LimitLinked}
+	carton.LimitLinked, lazy.LimitNodes, lazy.LimitHandles}
 
 // Who asked for a model: the values of the label "by".
 const (

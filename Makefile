@@ -42,12 +42,16 @@ check: ## gofmt, go vet, staticcheck, import policy
 	cd test && go test . ./demo
 
 .PHONY: test
-test: check test-unit e2e ## Everything that CI runs
+test: check test-unit test-fuzz e2e ## Everything that CI runs
 
 .PHONY: test-unit
 test-unit: tools ## Tests of packages, with the race detector where it matters
 	go test -race $(RACE)
 	go test $$(go list ./... | grep -vxF "$$(go list $(RACE))")
+
+.PHONY: test-fuzz
+test-fuzz: ## A minute of fuzzing in all: tries and not seconds, so that a busy machine fuzzes as much
+	@test/fuzz.sh 1000x
 
 .PHONY: e2e
 e2e: build tools ## Journeys through a real containerd; RUN=TestX for one, BALLAST_KEEP=1 keeps its files
@@ -62,11 +66,8 @@ dev: build tools ## The same environment, left running until Ctrl-C
 	cd test && go build -o ../.cache/demo ./demo && exec ../.cache/demo -dev
 
 .PHONY: fuzz
-fuzz: ## Fuzz the parsers; F=FuzzX for one, T=1m for the time of each
-	@grep -rEo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]+' cmd convert snapshotter store | \
-	while IFS=: read -r file f; do f=$${f#func }; \
-		if [[ $$f =~ $(F) ]]; then echo "== $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(T) "./$$(dirname "$$file")"; fi; \
-	done
+fuzz: ## Fuzz the parsers; F=FuzzX for one, T=10m for the time of each, T=1000x for tries
+	@test/fuzz.sh '$(T)' '$(F)'
 
 .PHONY: crash
 crash: ## Kill the store at every call that changes the disk, and look what is left

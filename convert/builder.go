@@ -172,6 +172,7 @@ func (b *Builder) readTars(ctx context.Context, a Artifact) error {
 	}
 	members := make([][]filetable.Member, len(b.tars))
 	errs := make([]error, len(b.tars))
+	var count atomic.Int64
 	var failed atomic.Int64 // the lowest index that failed; those after it need not be read
 	failed.Store(int64(len(b.tars)))
 	var g errgroup.Group
@@ -185,7 +186,7 @@ func (b *Builder) readTars(ctx context.Context, a Artifact) error {
 			if int64(n) > failed.Load() {
 				return nil
 			}
-			if members[n], errs[n] = readTar(ctx, a, desc); errs[n] == nil {
+			if members[n], errs[n] = readTar(ctx, a, desc, &count); errs[n] == nil {
 				return nil
 			}
 			for low := failed.Load(); int64(n) < low && !failed.CompareAndSwap(low, int64(n)); {
@@ -205,7 +206,7 @@ func (b *Builder) readTars(ctx context.Context, a Artifact) error {
 	return nil
 }
 
-func readTar(ctx context.Context, a Artifact, desc ocispec.Descriptor) ([]filetable.Member, error) {
+func readTar(ctx context.Context, a Artifact, desc ocispec.Descriptor, count *atomic.Int64) ([]filetable.Member, error) {
 	r, err := a.BlobAt(ctx, desc)
 	if err != nil {
 		return nil, err
@@ -213,7 +214,7 @@ func readTar(ctx context.Context, a Artifact, desc ocispec.Descriptor) ([]fileta
 	if c, ok := r.(io.Closer); ok {
 		defer c.Close()
 	}
-	return filetable.TarIndex(r, desc.Size)
+	return filetable.TarIndexOf(r, desc.Size, count)
 }
 
 func (b *Builder) addMembers(t placedTar, d digest.Digest, members []filetable.Member) {

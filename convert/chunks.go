@@ -8,12 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/chunked"
 	"github.com/ballast-dev/ballast/store/filetable"
-	"golang.org/x/sync/errgroup"
 )
-
-// parallelTOCs is the number of tables of contents that are read at a time. Each can take some
-// hundred MiB of memory while it is read.
-const parallelTOCs = 2
 
 // A chunkedLayer is a compressed archive whose table of contents the manifest vouches for.
 type chunkedLayer struct {
@@ -23,25 +18,22 @@ type chunkedLayer struct {
 	files [][]filetable.File // at each of as; nil if the archive is unpacked whole
 }
 
+// maxLooked is the largest number of files and chunks of all tables of contents that are read. It costs
+// seconds to read so many.
+const maxLooked = 2 * chunked.MaxChunks
+
 // readChunks turns compressed archives that can be read in chunks into files with chunks. Any other
 // stays as it is. An archive that would make the file table too large stays as it is too; those
-// before it count.
+// before it count. Tables of contents are read one after the other: each can take some hundred MiB of
+// memory meanwhile.
 func (b *Builder) readChunks(ctx context.Context, a Artifact) error {
-	layers := b.announced()
-	errs := make([]error, len(layers))
-	var g errgroup.Group
-	g.SetLimit(parallelTOCs)
-	for i := range layers {
-		g.Go(func() error {
-			errs[i] = b.readTOC(ctx, a, &layers[i])
+	chunks, entries, looked := 0, 0, 0
+	for _, l := range b.announced() {
+		if looked > maxLooked {
 			return nil
-		})
-	}
-	_ = g.Wait() // the functions return none
-	chunks, entries := 0, 0
-	for i, l := range layers {
-		if errs[i] != nil {
-			return b.layerError(l.layer, errs[i])
+		}
+		if err := b.readTOC(ctx, a, &l); err != nil {
+			return b.layerError(l.layer, err)
 		}
 		c, n := 0, 0
 		for _, files := range l.files {
@@ -51,6 +43,7 @@ func (b *Builder) readChunks(ctx context.Context, a Artifact) error {
 				}
 			}
 		}
+		looked += c + n
 		if l.files == nil || chunks+c > chunked.MaxChunks || entries+n > maxListed {
 			continue
 		}

@@ -206,20 +206,32 @@ func (o *Object) Object(key string) *Object {
 
 // Objects returns the list of objects at key, or nil.
 func (o *Object) Objects(key string) []*Object {
-	var raw []json.RawMessage
-	if !o.get(&raw, key) {
-		return nil
-	}
+	raw := o.list(key)
 	list := make([]*Object, 0, len(raw))
 	for i, r := range raw {
-		sub := &Object{path: fmt.Sprintf("%s%s[%d].", o.path, key, i), err: o.err}
-		if err := json.Unmarshal(r, &sub.fields); err != nil || sub.fields == nil {
-			o.fail(fmt.Sprintf("%s[%d]", key, i), errors.New("not an object"))
+		sub := o.element(key, i, r)
+		if sub == nil {
 			return nil
 		}
 		list = append(list, sub)
 	}
 	return list
+}
+
+// list returns the elements of the list at key, or nil.
+func (o *Object) list(key string) (raw []json.RawMessage) {
+	o.get(&raw, key)
+	return raw
+}
+
+// element returns element i of the list at key, or nil if it is not an object.
+func (o *Object) element(key string, i int, raw json.RawMessage) *Object {
+	sub := &Object{path: fmt.Sprintf("%s%s[%d].", o.path, key, i), err: o.err}
+	if err := json.Unmarshal(raw, &sub.fields); err != nil || sub.fields == nil {
+		o.fail(fmt.Sprintf("%s[%d]", key, i), errors.New("not an object"))
+		return nil
+	}
+	return sub
 }
 
 // Keys returns the keys of the object, in no order.

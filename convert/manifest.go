@@ -142,12 +142,16 @@ func (m *Manifest) parseBody(o *Object) error {
 }
 
 func parseDescriptors(o *Object, key, what string, limit int) ([]Descriptor, error) {
-	list := o.Objects(key)
+	list := o.list(key)
 	if len(list) > limit {
 		return nil, fmt.Errorf("%d %s, more than %d: %w", len(list), key, limit, errdefs.ErrInvalidArgument)
 	}
 	var all []Descriptor
-	for i, d := range list {
+	for i, raw := range list { // one at a time: an Object takes six times its text
+		d := o.element(key, i, raw)
+		if d == nil {
+			return nil, nil // o has the error
+		}
 		desc, err := parseDescriptor(d)
 		if err != nil {
 			return nil, fmt.Errorf("%s %d: %w", what, i, err)

@@ -135,7 +135,8 @@
 // # Collecting
 //
 // An object lives while a reference that has not expired, or a running hydration, needs it.
-// The documents of images (manifest, config, table) live as long as the image. All else is
+// The documents of images (manifest, config, table) live as long as the image: an image that nothing
+// refers to goes after a week, or when those of its registry, or of all, take too much (TrimImages). All else is
 // evictable, oldest use first, and goes when space runs short (Run), when a hydration needs
 // room, or when asked (GC). Nothing goes while it is not known what a reference needs. Views without a
 // reference go first, as an object takes its room while it has a name. Links are not synced: who mounts a

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/meta"
@@ -54,6 +56,64 @@ func (s *Store) ImagesByTable(ctx context.Context, table digest.Digest) ([]Image
 
 // Images returns all images, by first reference.
 func (s *Store) Images(ctx context.Context) ([]Image, error) { return s.db.Images() }
+
+// Limits of the documents of images that nothing refers to: a stranger has as many made as he likes.
+const (
+	// maxIdle is for all of them, in bytes, and maxIdleSource for those that were resolved first from one
+	// registry.
+	maxIdle       = 256 << 20 // 256 MiB
+	maxIdleSource = 32 << 20  // 32 MiB: a model of 100 GB with digests of chunks has 4
+
+	// idleGrace is how long an image stays after its last use, whatever room others need: a pull that
+	// has resolved it has to come to its first snapshot.
+	idleGrace = 2 * time.Minute
+)
+
+// LimitIdle is the name of the limit of documents of images that nothing refers to.
+const LimitIdle = "idle_documents"
+
+// TrimImages makes room for the documents of one more image, resolved from host: images that nothing
+// refers to are forgotten, those first that were used the longest ago, until there are few enough. It
+// returns errdefs.ErrResourceExhausted if all were used just now, and so do their documents, once they
+// are more than the limit.
+func (s *Store) TrimImages(ctx context.Context, host string) error {
+	idle, err := s.db.Idle(collector{s}.Live().Tables)
+	if err != nil {
+		return err
+	}
+	var all, own int64
+	from := func(i meta.Idle) bool {
+		return slices.ContainsFunc(i.Refs, func(r string) bool { return strings.HasPrefix(r, host+"/") })
+	}
+	for _, i := range idle {
+		if all += i.Bytes; from(i) {
+			own += i.Bytes
+		}
+	}
+	var drop []Image
+	for _, i := range idle {
+		if own <= maxIdleSource && all <= maxIdle || time.Since(i.Used) < idleGrace {
+			break
+		}
+		if mine := from(i); mine || all > maxIdle {
+			drop = append(drop, i.Image)
+			if all -= i.Bytes; mine {
+				own -= i.Bytes
+			}
+		}
+	}
+	if len(drop) > 0 {
+		if err := s.objects.ForgetImages(collector{s}, drop); err != nil {
+			return err
+		}
+		s.log.Info("images that nothing uses made room", "images", len(drop))
+	}
+	if own > maxIdleSource || all > maxIdle {
+		return &filetable.LimitError{Limit: LimitIdle, Err: fmt.Errorf("images that were resolved from %s and not pulled take %d bytes, of all registries %d; pull or remove some, or wait: %w",
+			host, own, all, errdefs.ErrResourceExhausted)}
+	}
+	return nil
+}
 
 // RemoveRefs takes references from an image, and forgets it when the last one is gone.
 func (s *Store) RemoveRefs(ctx context.Context, manifest digest.Digest, refs ...string) error {

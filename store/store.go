@@ -89,6 +89,7 @@ type Store struct {
 	files     *chunkfile.Set
 	engine    *hydrate.Engine
 	ledger    ledger
+	decoded   decoded
 	failed    atomic.Int64 // reads of files that are not complete
 
 	// exposing keeps Expose and withdraw apart. Before a bbolt transaction.
@@ -96,7 +97,6 @@ type Store struct {
 
 	mu        sync.Mutex // guards what follows
 	closed    bool
-	decoded   map[digest.Digest]*filetable.Table // of late, see Table
 	exposures map[exposureKey]*exposure
 }
 
@@ -120,7 +120,6 @@ func Open(dir string, o Options) (*Store, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
 		dir: dir, root: root, o: o, log: o.Log, ctx: ctx, stop: stop,
-		decoded:   map[digest.Digest]*filetable.Table{},
 		exposures: map[exposureKey]*exposure{},
 		scheduler: transfer.NewScheduler(transfer.Options{
 			Connections: o.Connections, Chunk: filetable.MaxChunkLen, Readers: readers, Unpackers: unpackers,
@@ -192,30 +191,20 @@ func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 	return d, s.db.PutTable(d, rec)
 }
 
-// decodedTables is how many tables are kept decoded.
-const decodedTables = 8
-
 // Table returns a table stored by PutTable, or errdefs.ErrNotFound. The caller must not
 // change it.
 func (s *Store) Table(ctx context.Context, d digest.Digest) (*filetable.Table, error) {
-	s.mu.Lock()
-	t := s.decoded[d]
-	s.mu.Unlock()
-	if t != nil {
+	if t := s.decoded.table(d); t != nil {
 		return t, nil
 	}
 	p, err := s.ReadBytes(ctx, d, filetable.MaxSize)
 	if err != nil {
 		return nil, err
 	}
-	if t, err = filetable.Decode(p); err != nil {
+	t, err := filetable.Decode(p)
+	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.decoded) >= decodedTables {
-		clear(s.decoded)
-	}
-	s.decoded[d] = t
+	s.decoded.keep(d, t, len(p))
 	return t, nil
 }

@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -39,8 +40,8 @@ type Options struct {
 	// MaxTemp is the largest archive that is copied, in bytes. Zero means 64 GiB.
 	MaxTemp int64
 
-	// MaxLinked is how much of a file of LINKS is read to find its size, where the server
-	// does not tell it, in bytes. Zero means 64 GiB.
+	// MaxLinked is how much of all files of LINKS together is read to find their sizes, where the
+	// servers do not tell them, in bytes. Zero means 1 GiB: it is read while the conversion waits.
 	MaxLinked int64
 
 	// Log is where is said what was left out; nil discards.
@@ -50,7 +51,7 @@ type Options struct {
 // The defaults of Options.
 const (
 	defaultMaxTemp   = 64 << 30
-	defaultMaxLinked = 64 << 30
+	defaultMaxLinked = 1 << 30
 )
 
 // A Carton is an open carton. All methods are safe for concurrent use.
@@ -67,6 +68,8 @@ type Carton struct {
 	info      *Info
 	tensors   map[string]*tensor
 	places    map[digest.Digest]place
+
+	linked atomic.Int64 // bytes read to find sizes
 }
 
 // A place is where the bytes of a file are: in a member of the archive, or at URLs.

@@ -2,6 +2,7 @@ package carton
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -236,7 +238,7 @@ const maxAsked = 4
 // sizeOf finds the size of a file of LINKS: by HEAD, else by the header of a GET, else by reading
 // it. A URL that is dead can answer with a page of another size, so that if URLs differ, the size
 // is the one with which the file can be read, or the largest.
-// It returns errdefs.ErrResourceExhausted for a file larger than Options.MaxLinked.
+// It returns errdefs.ErrResourceExhausted if more than Options.MaxLinked has to be read.
 func (c *Carton) sizeOf(ctx context.Context, d digest.Digest, urls []string) (int64, error) {
 	var sizes []int64
 	var errs []error
@@ -282,16 +284,24 @@ func (c *Carton) sizeAt(ctx context.Context, url string) (int64, error) {
 	if length >= 0 {
 		return length, nil
 	}
-	limit := c.o.MaxLinked
-	if limit == 0 {
-		limit = defaultMaxLinked
+	return io.Copy(io.Discard, &linkedReader{body, c})
+}
+
+// LimitLinked is the name of the limit of Options.MaxLinked.
+const LimitLinked = "carton_links"
+
+// A linkedReader reads a file of LINKS for its size, and counts for the carton.
+type linkedReader struct {
+	io.Reader
+	c *Carton
+}
+
+func (r *linkedReader) Read(p []byte) (int, error) {
+	limit := cmp.Or(r.c.o.MaxLinked, defaultMaxLinked)
+	n, err := r.Reader.Read(p)
+	if r.c.linked.Add(int64(n)) > limit {
+		return n, &filetable.LimitError{Limit: LimitLinked, Err: fmt.Errorf("more than %d bytes of files of %s, whose servers do not tell the sizes: %w",
+			limit, nameLinks, errdefs.ErrResourceExhausted)}
 	}
-	n, err := io.Copy(io.Discard, io.LimitReader(body, limit+1))
-	switch {
-	case err != nil:
-		return 0, err
-	case n > limit:
-		return 0, fmt.Errorf("more than %d bytes: %w", limit, errdefs.ErrResourceExhausted)
-	}
-	return n, nil
+	return n, err
 }

@@ -497,8 +497,25 @@ func TestLinksBomb(t *testing.T) {
 	c := linked([]byte("weights"), s.URL+"/bomb")
 	o := options(t)
 	o.MaxLinked = 10 << 20
-	if _, err := open(t, at(c.Bytes()), o).Model(context.Background()); !errdefs.IsResourceExhausted(err) {
+	if _, err := open(t, at(c.Bytes()), o).Model(context.Background()); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), carton.LimitLinked) {
 		t.Errorf("size: got error %v", err)
+	}
+	// Many files share the limit.
+	unsized := func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead {
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.Write(make([]byte, 6<<20)) // in chunks, without Content-Length
+	}
+	two := serve(t, map[string]http.HandlerFunc{"/a": unsized, "/b": unsized})
+	one := linked([]byte("weights"), two.URL+"/a")
+	if _, err := open(t, at(one.Bytes()), o).Model(context.Background()); err != nil {
+		t.Errorf("one of 6 MiB: %v", err)
+	}
+	both := one.With(file{Path: "model/more.bin", Data: []byte("more"), URLs: []string{two.URL + "/b"}})
+	if _, err := open(t, at(both.Bytes()), o).Model(context.Background()); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("two of 6 MiB: got error %v", err)
 	}
 	// The first URL tells the size, the second is the bomb.
 	x := open(t, at(c.Bytes()), o)

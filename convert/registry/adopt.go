@@ -53,6 +53,9 @@ func (h *Handler) bring(ctx context.Context, o *origin) (store.Image, error) {
 	if slices.ContainsFunc(o.parsed.Layers[i+1:], isTable) {
 		return store.Image{}, fmt.Errorf("it has several file tables: %w", errdefs.ErrNotImplemented)
 	}
+	if err := h.Store.TrimImages(ctx, o.ref.Host); err != nil {
+		return store.Image{}, err
+	}
 	artifact := o.repo.Artifact(o.served)
 	var table, config []byte
 	g, gctx := errgroup.WithContext(ctx)

@@ -76,9 +76,9 @@ func (h *Handler) Restore(ctx context.Context, ref remote.Ref) (store.Image, err
 // ErrNotModel for what is not a model, a *signature.Refusal for one that is not signed as it should be,
 // and otherwise the errors of remote.Repository and of the parsers. Of an index of models it returns the
 // image for this machine. The digest of an image made here gives that image.
-func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (store.Image, error) {
-	im, err := h.convertRef(ctx, ref)
-	if err != nil {
+func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (im store.Image, err error) {
+	defer func() { h.count(err) }()
+	if im, err = h.convertRef(ctx, ref); err != nil {
 		return store.Image{}, err
 	}
 	if err := h.admit(ctx, ref, im, h.asNode(im)); err != nil {
@@ -96,6 +96,11 @@ func (h *Handler) convertRef(ctx context.Context, ref remote.Ref) (store.Image, 
 }
 
 func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, who caller) (store.Image, error) {
+	ctx, done, err := h.room(ctx, &h.requests, ref.Host)
+	if err != nil {
+		return store.Image{}, err
+	}
+	defer done()
 	if im, err := h.image(ctx, ref.Digest); err == nil {
 		return im, h.authorize(ctx, im, ref, who)
 	}
@@ -252,6 +257,11 @@ func (h *Handler) convert(ctx context.Context, o *origin, who caller) (store.Ima
 // alone calls f, but once for all who wait with one key. It goes on when they go.
 func (h *Handler) alone(ctx context.Context, key string, f func(context.Context) (store.Image, error)) (store.Image, error) {
 	done := h.flight.DoChan(key, func() (any, error) {
+		free, ok := keep(ctx)
+		if !ok {
+			return store.Image{}, fmt.Errorf("who asked first has gone; ask again: %w", errdefs.ErrUnavailable)
+		}
+		defer free()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), conversionTime)
 		defer cancel()
 		return f(ctx)
@@ -267,6 +277,10 @@ func (h *Handler) alone(ctx context.Context, key string, f func(context.Context)
 // make makes the image of a model.
 func (h *Handler) make(ctx context.Context, model *convert.Model, src source) (store.Image, error) {
 	start := time.Now()
+	host, _, _ := strings.Cut(src.ref, "/")
+	if err := h.Store.TrimImages(ctx, host); err != nil {
+		return store.Image{}, err
+	}
 	built, err := image.Build(model)
 	if err != nil {
 		return store.Image{}, err

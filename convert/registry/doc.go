@@ -71,6 +71,18 @@
 // looked for in the repository that is pulled from, with the credentials that are known to work there. Admit is
 // for who shows a model: it knows a table, and which images were found here to have it.
 //
+// # Limits
+//
+// Requests take memory by the size of their documents, from a budget for each registry and one for all
+// (budget.go), and keep it until the conversion is over that they began. Who has to wait for more gives
+// back what it has, and after two minutes gets 429. So a registry that stalls, or serves the largest
+// manifests there can be, holds up its own. A large manifest has a minute to arrive.
+//
+// An index has a limit for the manifests of its models together. Images that nobody pulls make room for
+// others of their registry (store.TrimImages); what was resolved just now stays, and a new one is refused.
+//
+// A refusal names its limit, and Handler.Refused counts it.
+//
 // # Errors
 //
 // Errors have the format of the distribution specification. containerd asks with HEAD first

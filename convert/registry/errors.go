@@ -99,6 +99,7 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	if r.Context().Err() != nil {
 		return // nobody listens
 	}
+	h.count(err)
 	e := refusalOf(err)
 	level := h.log().Debug
 	if _, unsigned := errors.AsType[*signature.Refusal](err); unsigned || e.status >= http.StatusInternalServerError {

@@ -44,8 +44,14 @@ type Handler struct {
 	// Signatures says which models are answered, and converted for others; nil: all.
 	Signatures *signature.Checker
 
+	// Refused is called with the name of a limit when it has refused something; nil does nothing.
+	Refused func(limit string)
+
 	// Log is where the facade reports; nil discards.
 	Log *slog.Logger
+
+	requests budget // memory of what is resolved and converted
+	children budget // the same of entries of indexes, whose index holds some of requests
 
 	flight  singleflight.Group // conversions; see flightKey
 	cartons cartons

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/image"
@@ -18,7 +19,14 @@ import (
 const (
 	maxUnclear = 64
 	maxAtOnce  = 4
+
+	// maxIndexDocuments is for the manifests of all models of an index, in bytes. What is kept of a
+	// manifest is up to three times as large, for a week: 48 MiB for one request.
+	maxIndexDocuments = 16 << 20 // 16 MiB
 )
+
+// LimitIndex is the name of the limit of the manifests of an index.
+const LimitIndex = "index_documents"
 
 // A child is an entry of an index.
 type child struct {
@@ -73,7 +81,12 @@ func (h *Handler) models(ctx context.Context, o *origin, who caller) ([]child, b
 				return nil, false, fmt.Errorf("%s: index with more than %d entries that say neither what they are nor for which platform: %w", o.ref, maxUnclear, errdefs.ErrInvalidArgument)
 			}
 			g.Go(func() error {
-				sub, err := h.resolve(gctx, o.child(d), who)
+				ctx, done, err := h.room(gctx, &h.children, o.ref.Host)
+				if err != nil {
+					return err
+				}
+				defer done()
+				sub, err := h.resolve(ctx, o.child(d), who)
 				if err != nil {
 					return err
 				}
@@ -112,6 +125,7 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (stor
 		return store.Image{}, fmt.Errorf("%s: an index without models: %w", o.ref, ErrNotModel)
 	}
 	built := make([]image.Child, len(children))
+	var documents atomic.Int64
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(maxAtOnce)
 	for i, c := range children {
@@ -120,7 +134,7 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (stor
 			continue
 		}
 		g.Go(func() (err error) {
-			built[i].Image, err = h.convertChild(gctx, o, c.entry, who)
+			built[i].Image, err = h.convertChild(gctx, o, c.entry, who, &documents)
 			return err
 		})
 	}
@@ -144,11 +158,21 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (stor
 	}, o.source())
 }
 
-// convertChild converts an entry of an index that is a model.
-func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descriptor, who caller) (*image.Image, error) {
+// convertChild converts an entry of an index that is a model. documents are the bytes of all such
+// manifests of the index.
+func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descriptor, who caller, documents *atomic.Int64) (*image.Image, error) {
+	ctx, done, err := h.room(ctx, &h.children, o.ref.Host)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	sub, err := h.resolve(ctx, o.child(d), who)
 	if err != nil {
 		return nil, err
+	}
+	if documents.Add(int64(len(sub.served.Bytes))) > maxIndexDocuments {
+		return nil, &filetable.LimitError{Limit: LimitIndex, Err: fmt.Errorf("%s: the manifests of the models of the index have more than %d bytes: %w",
+			o.ref, maxIndexDocuments, errdefs.ErrInvalidArgument)}
 	}
 	if sub.format == mediatype.FormatIndex || sub.format == mediatype.FormatImage {
 		return nil, fmt.Errorf("%s: the index says that it is a model, but it is an %s: %w", sub.ref, sub.format, errdefs.ErrInvalidArgument)

@@ -33,12 +33,16 @@ type answer struct {
 }
 
 func (h *Handler) serveManifest(w http.ResponseWriter, r *http.Request, ref remote.Ref, who caller) error {
+	ctx, done, err := h.room(r.Context(), &h.requests, ref.Host)
+	if err != nil {
+		return err
+	}
+	defer done()
 	var a answer
-	var err error
 	if ref.Digest != "" {
-		a, err = h.byDigest(r.Context(), ref, who)
+		a, err = h.byDigest(ctx, ref, who)
 	} else {
-		a, err = h.byTag(r.Context(), ref, who)
+		a, err = h.byTag(ctx, ref, who)
 	}
 	if err != nil {
 		return err

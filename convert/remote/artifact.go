@@ -50,6 +50,9 @@ func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit 
 	if desc.Size < 0 || desc.Size > limit {
 		return nil, fmt.Errorf("blob %s: size %d is not within 0 to %d: %w", desc.Digest, desc.Size, limit, errdefs.ErrInvalidArgument)
 	}
+	if err := convert.MakeRoom(ctx, desc.Size); err != nil {
+		return nil, err
+	}
 	var p []byte
 	err := retry(ctx, final, func() error {
 		body, _, err := a.r.Fetch(ctx, desc.Digest, desc.Size, 0, desc.Size)
@@ -73,6 +76,14 @@ func (a *Artifact) ReadSmall(ctx context.Context, d digest.Digest, limit int64) 
 			return err
 		}
 		defer resp.Body.Close()
+		if size := resp.ContentLength; size < 0 || size > limit {
+			err = convert.MakeRoom(ctx, limit)
+		} else {
+			err = convert.MakeRoom(ctx, size)
+		}
+		if err != nil {
+			return err
+		}
 		p, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
 		switch {
 		case err != nil:

@@ -272,5 +272,10 @@ func understood(dir string, hosts []docker.RegistryHost) error {
 	if len(hosts) < len(file.Hosts)+1 || file.Server != "" && !strings.Contains(file.Server, hosts[len(hosts)-1].Host) {
 		return fmt.Errorf("%s: a setting is not understood: %w", path, errdefs.ErrInvalidArgument)
 	}
+	for _, h := range hosts {
+		if h.Host == "" || h.Scheme != "https" && h.Scheme != "http" {
+			return fmt.Errorf("%s: \"%s://%s\" names no host to ask by http or https: %w", path, h.Scheme, h.Host, errdefs.ErrInvalidArgument)
+		}
+	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -99,9 +100,9 @@ func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manife
 	if resp.StatusCode != http.StatusOK {
 		return Manifest{}, fmt.Errorf("%s answered a part of the manifest: %w", e.Host, errdefs.ErrUnknown)
 	}
-	p, err := io.ReadAll(io.LimitReader(resp.Body, convert.MaxManifestSize+1))
+	p, err := readManifest(ctx, resp)
 	if err != nil {
-		return Manifest{}, fmt.Errorf("%s: %w: %w", e.Host, err, errdefs.ErrUnavailable)
+		return Manifest{}, fmt.Errorf("%s: %w", e.Host, err)
 	}
 	if len(p) > convert.MaxManifestSize {
 		return Manifest{}, fmt.Errorf("%s: more than %d bytes: %w", e.Host, convert.MaxManifestSize, errdefs.ErrInvalidArgument)
@@ -122,6 +123,36 @@ func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manife
 	}
 	return m, nil
 }
+
+// readManifest reads an answer, up to a byte more than a manifest can have. A large one is read when there
+// is memory for it (convert.MakeRoom), and has manifestTime for the rest: it holds that memory.
+func readManifest(ctx context.Context, resp *response) ([]byte, error) {
+	read := func(b *bytes.Buffer, n int64) error {
+		if _, err := io.Copy(b, io.LimitReader(resp.Body, n)); err != nil {
+			return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
+		}
+		return nil
+	}
+	var b bytes.Buffer
+	if err := read(&b, convert.SmallDocument); err != nil || b.Len() < convert.SmallDocument {
+		return b.Bytes(), err
+	}
+	size := resp.ContentLength
+	if size < 0 || size > convert.MaxManifestSize {
+		size = convert.MaxManifestSize
+	}
+	if err := convert.MakeRoom(ctx, size); err != nil {
+		return nil, err
+	}
+	late := time.AfterFunc(manifestTime, func() { resp.Body.Close() })
+	defer late.Stop()
+	b.Grow(int(size) - b.Len() + bytes.MinRead)
+	err := read(&b, convert.MaxManifestSize+1-convert.SmallDocument)
+	return b.Bytes(), err
+}
+
+// manifestTime is how long the rest of a large manifest can take: 8 MiB at 140 KiB/s.
+const manifestTime = time.Minute
 
 // signed reports whether p can be a signed manifest of schema 1, whose digest leaves the
 // signatures out.

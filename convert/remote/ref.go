@@ -29,7 +29,7 @@ type Ref struct {
 // cartonScheme is what is before the URL of a carton in a reference.
 const cartonScheme = "carton+"
 
-// maxURL is the longest URL of a carton, in bytes.
+// maxURL is the longest URL of a carton as it is sent, in bytes.
 const maxURL = 2048
 
 var (
@@ -77,11 +77,14 @@ func ParseRef(s string) (Ref, error) {
 // parseURL parses the URL of a carton. It has no user name, which would be a secret in a name.
 func parseURL(s string) (Ref, error) {
 	u, err := url.Parse(s)
+	if err == nil {
+		s = u.String() // escaped, which can be longer
+	}
 	if err != nil || len(s) > maxURL || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
 		return Ref{}, fmt.Errorf("reference: after %s comes an http or https URL, of at most %d bytes and without user name and fragment: %w",
 			cartonScheme, maxURL, errdefs.ErrInvalidArgument)
 	}
-	return Ref{URL: u.String()}, nil
+	return Ref{URL: s}, nil
 }
 
 // parseUppercase parses a reference with upper case in the repository, which must have a host.

@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 
@@ -67,6 +68,7 @@ var badRefs = []string{
 	"Upper/case", "host.example/" + strings.Repeat("a", 300), "user:pw@host.example/a", "https://host.example/a",
 	"carton+", "carton+x", "carton+file:///etc/passwd", "carton+https://", "carton+https:///x", "carton+https://u:p@h.example/x",
 	"carton+https://h.example/x#y", "carton+ftp://h.example/x", "carton+https://h.example/" + strings.Repeat("a", 3000),
+	"carton+https://h.example/" + strings.Repeat(" ", 1000), // three times as long when it is escaped
 	"host.example:0/a", "host.example:70000/a",
 	"host.example/a:" + strings.Repeat("t", 200), "host.example/A?x", "host.example/A#x", "_default/a/../x",
 }
@@ -104,6 +106,7 @@ func FuzzParseRef(f *testing.F) {
 	}
 	f.Add("registry.ollama.ai/library/gemma:2b")
 	f.Add("hf.co/Org/Model:Q4@" + someDigest)
+	f.Add("carton+http://h.example/a b?signature=x")
 	f.Fuzz(func(t *testing.T, s string) {
 		ref, err := remote.ParseRef(s)
 		if err != nil {
@@ -112,6 +115,13 @@ func FuzzParseRef(f *testing.F) {
 		again, err := remote.ParseRef(ref.String())
 		if err != nil || again != ref {
 			t.Errorf("ParseRef(%q) = %v, which parses to %v, %v", s, ref, again, err)
+		}
+		if ref.URL != "" {
+			u, err := url.Parse(ref.URL)
+			if err != nil || len(ref.URL) > 2048 || u.Hostname() == "" || u.User != nil || u.Fragment != "" || ref != (remote.Ref{URL: ref.URL}) {
+				t.Errorf("ParseRef(%q) = %+v, %v", s, ref, err)
+			}
+			return
 		}
 		for _, bad := range []string{"..", "//", "@@", "?", "#", " ", "\\"} {
 			if strings.Contains(ref.Name(), bad) {

@@ -234,9 +234,14 @@ func (c *connection) answer(in, data []byte) {
 	} else {
 		err = c.write(head[:outHeader], data[:n-outHeader])
 	}
-	if err != nil && opcode(in) == opOpen {
-		// Whoever opened was killed: there will be no RELEASE.
-		c.fs.release(binary.NativeEndian.Uint64(head[outHeader:]))
+	if err == nil || n < outHeader+8 {
+		return
+	}
+	switch first := binary.NativeEndian.Uint64(head[outHeader:]); opcode(in) {
+	case opOpen: // whoever opened was killed: there will be no RELEASE
+		c.fs.release(first)
+	case opLookup:
+		c.fs.Forget(first, 1)
 	}
 }
 

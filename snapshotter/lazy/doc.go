@@ -62,8 +62,15 @@
 // of its bytes, be removed, and another one come with the right bytes. So the kernel asks for each
 // name each time it is opened, and another identity is another node, with pages of its own.
 //
-// A number stands for one digest of one view as long as the mount lives, also when it was forgotten by the
-// kernel: nodes holds at most maxNodes files.
+// A number stands for one digest of one view as long as the kernel knows it: until it has forgotten (FORGET) as many
+// lookups as were answered, and the last handle is closed. Then its slot is free. Lookups are counted
+// in memory: a node that an earlier process left stays as long as the mount.
+//
+// # Strangers
+//
+// Any container can open and look up what is shown in it as often as it likes. It may have 256
+// handles, or the 64th part of those that nobody has; who it is, its control group says. An opening beyond
+// gets ENFILE. The handles of earlier processes count for nobody.
 //
 // # Passthrough
 //

@@ -36,12 +36,17 @@ type fileSystem struct {
 	closing       atomic.Bool
 	noPassthrough atomic.Bool
 
-	mu       sync.Mutex
-	nodes    map[uint64]*node
-	nextSlot int64
-	handles  []handle // by slot
-	free     []uint32 // slots of handles
-	objects  map[*node]struct{}
+	mu        sync.Mutex
+	nodes     map[uint64]*node
+	nextSlot  int64
+	freeNodes []int64  // slots of nodes
+	handles   []handle // by slot
+	free      []uint32 // slots of handles
+	callers   map[string]*caller
+	owners    map[uint32]*caller // of handles, by slot, but of those of earlier processes
+	objects   map[*node]struct{}
+
+	refused func(limit string) // Options.Refused, never nil
 }
 
 // newFileSystem reads what earlier processes told the kernel.
@@ -54,13 +59,28 @@ func newFileSystem(ctx context.Context, o Options, st *state) (*fileSystem, erro
 		log:           o.Log,
 		nodes:         map[uint64]*node{},
 		objects:       map[*node]struct{}{},
+		callers:       map[string]*caller{},
+		owners:        map[uint32]*caller{},
+		refused:       o.Refused,
+	}
+	if fs.refused == nil {
+		fs.refused = func(string) {}
 	}
 	fs.noPassthrough.Store(o.NoPassthrough || !st.rec.Passthrough)
-	slots, err := st.loadNodes(func(n *node) { fs.nodes[n.id] = n })
+	taken := map[int64]bool{}
+	slots, err := st.loadNodes(func(n *node) {
+		n.inherited = true
+		fs.nodes[n.id], taken[n.slot] = n, true
+	})
 	if err != nil {
 		return nil, err
 	}
 	fs.nextSlot = slots
+	for slot := range slots {
+		if !taken[slot] {
+			fs.freeNodes = append(fs.freeNodes, slot)
+		}
+	}
 	if fs.handles, err = st.loadHandles(); err != nil {
 		return nil, err
 	}

@@ -50,6 +50,8 @@ type Options struct {
 	ReadAhead int64
 	// NoPassthrough has even complete files read through the daemon.
 	NoPassthrough bool
+	// Refused is called with the name of a limit when it has refused something; nil does nothing.
+	Refused func(limit string)
 	// Log gets what the mount has to say. Nil means nothing.
 	Log *slog.Logger
 }
@@ -264,4 +266,10 @@ func (m *Mount) stop(last func() error) (err error) {
 }
 
 // Stats returns what was done since Start.
-func (m *Mount) Stats() Stats { return m.conn.fs.stats.snapshot() }
+func (m *Mount) Stats() Stats {
+	s := m.conn.fs.stats.snapshot()
+	m.conn.fs.mu.Lock()
+	defer m.conn.fs.mu.Unlock()
+	s.Nodes = int64(len(m.conn.fs.nodes))
+	return s
+}

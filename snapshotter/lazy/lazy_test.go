@@ -2,12 +2,14 @@ package lazy
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
+	"github.com/opencontainers/go-digest"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -222,5 +224,95 @@ func TestCloseFindsAKeeper(t *testing.T) {
 	f.Close()
 	if err := m.Unmount(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestForget has the kernel forget files: their slots are used again, and files that are open stay.
+func TestForget(t *testing.T) {
+	p := newPlace(t)
+	const many = 200
+	var digests []digest.Digest
+	for i := range uint64(2 * many) {
+		digests = append(digests, p.add(t, i+1, 5000, 5000))
+	}
+	d := startDaemon(t, p.args()...)
+	look := func(digests []digest.Digest) {
+		t.Helper()
+		for _, d := range digests {
+			if _, err := os.Stat(p.path(d)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	shrink := func() { // remounting drops what the kernel does not use
+		t.Helper()
+		if err := unix.Mount("", p.mount(), "", unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held, err := os.Open(p.path(digests[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	look(digests[:many])
+	if got := d.stats().Nodes; got != many {
+		t.Errorf("%d nodes, want %d", got, many)
+	}
+	shrink()
+	eventually(t, "all but the open file to be forgotten", func() bool { return d.stats().Nodes == 1 })
+	look(digests[many:])
+	look(digests[:many])
+	if err := readAt(held, 1, 0, 5000); err != nil {
+		t.Error(err)
+	}
+	shrink()
+	eventually(t, "all but the open file to be forgotten", func() bool { return d.stats().Nodes == 1 })
+	held.Close()
+	shrink()
+	eventually(t, "all to be forgotten", func() bool { return d.stats().Nodes == 0 })
+	info, err := os.Stat(filepath.Join(p.dir, "lazy.state", nodesFile))
+	if err != nil || info.Size() > (2*many+1)*nodeSlot {
+		t.Errorf("the file of nodes: %v, %v", info, err)
+	}
+	look(digests)
+	if err := readOnce(p.path(digests[7]), 8, false); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestShareOfHandles has one container open all that it can.
+func TestShareOfHandles(t *testing.T) {
+	refused := 0
+	fs := &fileSystem{callers: map[string]*caller{}, owners: map[uint32]*caller{}, refused: func(string) { refused++ }}
+	open := func(who string) (n int) {
+		for ; ; n++ {
+			if fs.allot(&handle{mode: modeCached}, who) != nil {
+				return n
+			}
+		}
+	}
+	if got := open("evil"); got > maxHandles/handleShare || got < maxHandles/handleShare/2 {
+		t.Errorf("one opened %d of %d", got, maxHandles)
+	}
+	for i := range 100 {
+		if got := open(fmt.Sprint("other", i)); got < minHandles {
+			t.Fatalf("another could open %d, want at least %d", got, minHandles)
+		}
+	}
+	if got := open("victim"); got < minHandles {
+		t.Errorf("the victim could open %d", got)
+	}
+	if refused != 102 {
+		t.Errorf("%d refusals were counted", refused)
+	}
+	for slot := range fs.handles {
+		fs.disown(uint32(slot))
+	}
+	if len(fs.callers)+len(fs.owners) != 0 {
+		t.Errorf("%d callers, %d owners are left", len(fs.callers), len(fs.owners))
+	}
+	if callerOf(uint32(os.Getpid())) == "" {
+		t.Error("the control group of this process is not known")
 	}
 }

@@ -29,7 +29,7 @@ const (
 // happen by chance, but can be made.
 const maxProbes = 8
 
-// A node is a file that the kernel knows, or once knew.
+// A node is a file that the kernel knows; one that is inherited it may have forgotten.
 type node struct {
 	looked atomic.Int64 // when there was no object, in Unix nanoseconds
 	id     uint64
@@ -41,7 +41,10 @@ type node struct {
 	object atomic.Pointer[os.File]  // while a cached handle is open
 	warned atomic.Pointer[struct{}] // an error was logged
 
+	inherited bool // from an earlier process, which alone knew how often the kernel had looked it up
+
 	// The rest is guarded by fileSystem.mu.
+	lookups     int64 // of the kernel, less what it has forgotten
 	cached      int   // open handles that go through the page cache
 	passthrough int   // open handles that do not
 	backing     int32 // the id of passthrough, 0 if none
@@ -95,7 +98,7 @@ func fileDigest(dir uint64, name string) (digest.Digest, bool) {
 	return d, ok && want == dir
 }
 
-// node returns the node of a file, and makes and saves it if it is new.
+// node returns the node of a file for a lookup, and makes and saves it if it is new.
 // It returns errdefs.ErrDataLoss if the file had another size before, and
 // errdefs.ErrResourceExhausted if there are too many files.
 func (fs *fileSystem) node(view uint64, d, identity digest.Digest, size int64) (*node, error) {
@@ -104,6 +107,7 @@ func (fs *fileSystem) node(view uint64, d, identity digest.Digest, size int64) (
 		return nil, err
 	}
 	if n.size != size {
+		fs.Forget(n.id, 1)
 		return nil, fmt.Errorf("file %s has %d bytes, and had %d before: %w", d, size, n.size, errdefs.ErrDataLoss)
 	}
 	if n.saved.Load() {
@@ -111,6 +115,7 @@ func (fs *fileSystem) node(view uint64, d, identity digest.Digest, size int64) (
 	}
 	// Two may write the same slot: it is the same content.
 	if err := fs.state.saveNode(n); err != nil {
+		fs.Forget(n.id, 1)
 		return nil, err
 	}
 	n.saved.Store(true)
@@ -126,18 +131,61 @@ func (fs *fileSystem) place(view uint64, d, identity digest.Digest, size int64) 
 		n, ok := fs.nodes[id]
 		if !ok {
 			if len(fs.nodes) >= maxNodes {
-				return nil, fmt.Errorf("more than %d files were looked up in the lazy mount; restart the node to begin anew: %w", maxNodes, errdefs.ErrResourceExhausted)
+				fs.refused(LimitNodes)
+				return nil, fmt.Errorf("limit %s: the kernel knows more than %d files of the lazy mount: %w", LimitNodes, maxNodes, errdefs.ErrResourceExhausted)
 			}
-			n = &node{id: id, view: view, digest: d, size: size, slot: fs.nextSlot}
-			fs.nextSlot++
+			n = &node{id: id, view: view, digest: d, size: size, slot: fs.nextSlot, lookups: 1}
+			if k := len(fs.freeNodes); k > 0 {
+				n.slot, fs.freeNodes = fs.freeNodes[k-1], fs.freeNodes[:k-1]
+			} else {
+				fs.nextSlot++
+			}
 			fs.nodes[id] = n
 			return n, nil
 		}
 		if n.view == view && n.digest == d {
+			n.lookups++
 			return n, nil
 		}
 	}
 	return nil, fmt.Errorf("file %s: the numbers it could have are taken: %w", d, errdefs.ErrResourceExhausted)
+}
+
+// Forget is told by the kernel that it has forgotten a node, for so many lookups.
+func (fs *fileSystem) Forget(id, lookups uint64) {
+	fs.mu.Lock()
+	n := fs.nodes[id]
+	if n != nil {
+		n.lookups -= int64(lookups)
+	}
+	unused := fs.drop(n)
+	fs.mu.Unlock()
+	if unused {
+		fs.freeSlot(n)
+	}
+}
+
+// drop takes a node away that neither the kernel nor a handle knows, and says whether it did. It is for
+// who holds fileSystem.mu; freeSlot comes afterwards.
+func (fs *fileSystem) drop(n *node) bool {
+	if n == nil || n.inherited || n.lookups > 0 || n.cached+n.passthrough > 0 || fs.nodes[n.id] != n {
+		return false
+	}
+	delete(fs.nodes, n.id)
+	return true
+}
+
+// freeSlot makes the slot of a node that is gone free for another. If the process ends before it is
+// cleared, the next one inherits the node, which does no harm.
+func (fs *fileSystem) freeSlot(n *node) {
+	if err := fs.state.clearNode(n.slot); err != nil {
+		fs.stats.stateErrors.Add(1)
+		fs.log.Error("a file of the lazy mount can not be forgotten", "digest", n.digest, "err", err)
+		return
+	}
+	fs.mu.Lock()
+	fs.freeNodes = append(fs.freeNodes, n.slot)
+	fs.mu.Unlock()
 }
 
 // known returns a node by its number, or nil.

@@ -2,7 +2,10 @@ package lazy
 
 import (
 	"fmt"
+	"io"
+	"os"
 	"slices"
+	"strconv"
 
 	"github.com/containerd/errdefs"
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -28,7 +31,7 @@ func (fs *fileSystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut
 	}
 	if !ok {
 		var status fuse.Status
-		if h, status = fs.open(n, in.Unique&^resent); !status.Ok() {
+		if h, status = fs.open(n, in.Unique&^resent, callerOf(in.Pid)); !status.Ok() {
 			return status
 		}
 	}
@@ -55,7 +58,7 @@ func (fs *fileSystem) answered(unique uint64) (handle, bool) {
 }
 
 // open makes a handle and saves it.
-func (fs *fileSystem) open(n *node, unique uint64) (handle, fuse.Status) {
+func (fs *fileSystem) open(n *node, unique uint64, who string) (handle, fuse.Status) {
 	h := handle{node: n.id, unique: unique}
 	if !fs.join(n, &h) {
 		backing, err := fs.register(n)
@@ -71,7 +74,7 @@ func (fs *fileSystem) open(n *node, unique uint64) (handle, fuse.Status) {
 			fs.device.unregister(backing)
 		}
 	}
-	err := fs.allot(&h)
+	err := fs.allot(&h, who)
 	if err != nil {
 		fs.leave(n, h)
 	} else if err = fs.state.saveHandle(h); err != nil {
@@ -79,7 +82,9 @@ func (fs *fileSystem) open(n *node, unique uint64) (handle, fuse.Status) {
 	}
 	if err != nil {
 		fs.stats.stateErrors.Add(1)
-		fs.log.Error("opening can not be recorded", "digest", n.digest, "err", err)
+		if n.warned.Swap(&struct{}{}) == nil {
+			fs.log.Error("file can not be opened", "digest", n.digest, "err", err)
+		}
 		return h, fuse.Status(unix.ENFILE)
 	}
 	return h, fuse.OK
@@ -153,22 +158,73 @@ func (fs *fileSystem) register(n *node) (int32, error) {
 	return id, nil
 }
 
+// A caller has files open: the processes of one control group, such as a container.
+type caller struct {
+	name    string
+	handles int // guarded by fileSystem.mu
+}
+
+// A caller may have minHandles files open, and more up to a part of the handles that nobody has: 4096 of
+// them when there are all. So it takes 240 containers to take those of others.
+const (
+	minHandles  = 256
+	handleShare = 64
+)
+
+// maxControlGroup is the longest name of a control group, in bytes.
+const maxControlGroup = 4096
+
+// callerOf returns the control groups of a process that waits for an answer, or "" if they are not known.
+func callerOf(pid uint32) string {
+	f, err := os.Open("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/cgroup")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	p, err := io.ReadAll(io.LimitReader(f, maxControlGroup))
+	if err != nil {
+		return ""
+	}
+	return string(p)
+}
+
 // allot gives a handle its number.
-func (fs *fileSystem) allot(h *handle) error {
+func (fs *fileSystem) allot(h *handle, who string) error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
+	c := fs.callers[who]
+	if c == nil {
+		c = &caller{name: who}
+	}
+	left := maxHandles - len(fs.handles) + len(fs.free)
+	if c.handles >= max(minHandles, left/handleShare) || left == 0 {
+		fs.refused(LimitHandles)
+		return fmt.Errorf("limit %s: %d files are open in one container, %d of the lazy mount are left: %w", LimitHandles, c.handles, left, errdefs.ErrResourceExhausted)
+	}
 	slot := uint64(len(fs.handles))
 	if k := len(fs.free); k > 0 {
 		slot = uint64(fs.free[k-1])
 		fs.free = fs.free[:k-1]
-	} else if slot >= maxHandles {
-		return fmt.Errorf("more than %d files are open: %w", maxHandles, errdefs.ErrResourceExhausted)
 	} else {
 		fs.handles = append(fs.handles, handle{fh: slot})
 	}
 	h.fh = fs.handles[slot].fh + 1<<32
 	fs.handles[slot] = *h
+	fs.owners[uint32(slot)], fs.callers[who] = c, c
+	c.handles++
 	return nil
+}
+
+// disown takes a handle from its caller. It is for who holds fileSystem.mu.
+func (fs *fileSystem) disown(slot uint32) {
+	c := fs.owners[slot]
+	if c == nil {
+		return
+	}
+	delete(fs.owners, slot)
+	if c.handles--; c.handles == 0 {
+		delete(fs.callers, c.name)
+	}
 }
 
 // Release closes a handle. One that is not open is left alone: the request came twice.
@@ -184,6 +240,7 @@ func (fs *fileSystem) release(fh uint64) {
 	h := fs.handles[slot]
 	n := fs.nodes[h.node]
 	fs.handles[slot].mode = modeFree
+	fs.disown(slot)
 	fs.mu.Unlock()
 	// First on disk: a successor may think a handle closed that is open only if the
 	// kernel has closed it, which it has.
@@ -215,7 +272,11 @@ func (fs *fileSystem) leave(n *node, h handle) {
 		n.object.Store(nil)
 		delete(fs.objects, n)
 	}
+	unused := fs.drop(n)
 	fs.mu.Unlock()
+	if unused {
+		fs.freeSlot(n)
+	}
 	if backing != 0 {
 		fs.device.unregister(backing)
 	}

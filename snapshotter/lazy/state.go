@@ -22,6 +22,12 @@ const (
 	maxHandles = 1 << 18 // × handleSlot = 8 MiB
 )
 
+// The names of limits.
+const (
+	LimitNodes   = "lazy_nodes"
+	LimitHandles = "lazy_handles"
+)
+
 // Sizes of slots in bytes. They divide a page, so that no slot lies in two.
 const (
 	nodeSlot   = 64
@@ -202,6 +208,12 @@ func nodeSum(p []byte) uint32 {
 		sum = crc32.Update(sum, castagnoli, view)
 	}
 	return sum
+}
+
+// clearNode makes a slot one that was never written.
+func (s *state) clearNode(slot int64) error {
+	_, err := s.nodes.WriteAt(make([]byte, nodeSlot), (slot+1)*nodeSlot)
+	return err
 }
 
 // loadNodes calls f for every node in its slot, and returns the number of slots in use.

@@ -19,6 +19,8 @@ type Stats struct {
 	StateErrors int64
 	// Takeovers is 1 if the mount was taken over from an earlier process, otherwise 0.
 	Takeovers int64
+	// Nodes is how many files the kernel knows now.
+	Nodes int64
 	// Waiting is how many reads wait for the Source now.
 	Waiting int64
 }

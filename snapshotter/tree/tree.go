@@ -365,11 +365,19 @@ func (t *tree) count(path string) error {
 	return nil
 }
 
+// syncAll is how many files and directories are made durable with the whole file system, at once: one by
+// one each waits for a write of the journal.
+const syncAll = 512
+
 // finish makes all files durable, and then the directories, deepest first. dirs are sorted.
 func (t *tree) finish(ctx context.Context, dirs []string) error {
+	each := len(t.sync)+len(dirs) < syncAll
 	for _, p := range t.sync {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if !each {
+			break
 		}
 		if err := syncPath(t.root, p); err != nil {
 			return err
@@ -377,15 +385,24 @@ func (t *tree) finish(ctx context.Context, dirs []string) error {
 	}
 	for _, d := range slices.Backward(dirs) {
 		if d != "." {
-			if err := t.finishDir(d); err != nil {
+			if err := t.finishDir(d, each); err != nil {
 				return err
 			}
 		}
 	}
-	return t.finishDir(".") // sorts between other names
+	if err := t.finishDir(".", each); err != nil || each { // sorts between other names
+		return err
+	}
+	top, err := t.root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer top.Close()
+	return unix.Syncfs(int(top.Fd()))
 }
 
-func (t *tree) finishDir(dir string) error {
+// finishDir sets the attributes of a directory and makes it durable, if that is not done for all at once.
+func (t *tree) finishDir(dir string, durable bool) error {
 	a := t.dirs[dir]
 	if err := t.root.Chown(dir, 0, 0); err != nil {
 		return err
@@ -396,8 +413,10 @@ func (t *tree) finishDir(dir string) error {
 	if err := t.root.Chtimes(dir, a.mtime, a.mtime); err != nil {
 		return err
 	}
-	if err := syncPath(t.root, dir); err != nil {
-		return err
+	if durable {
+		if err := syncPath(t.root, dir); err != nil {
+			return err
+		}
 	}
 	return t.count(dir)
 }

@@ -2,8 +2,10 @@ package tree
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -89,6 +91,27 @@ func TestObjectSize(t *testing.T) {
 		}
 		if err := show(t, t.TempDir(), o, b, file("f", 0o644, "never stored")); err == nil {
 			t.Errorf("%s: a file without object: got no error", b)
+		}
+	}
+}
+
+// Many files are as durable, and as they should be, as few: they are synced with the file system.
+func TestMany(t *testing.T) {
+	o, dir := objects(t, "content"), t.TempDir()
+	var files []filetable.File
+	for i := range syncAll {
+		f := file(fmt.Sprintf("d%d/f", i), 0o600, "content")
+		f.ModTime = time.Unix(int64(i), 0)
+		files = append(files, f, filetable.File{Path: path.Dir(f.Path), Type: filetable.TypeDir, Mode: 0o700, ModTime: f.ModTime})
+	}
+	u, err := Show(t.Context(), dir, o, Stubs, files)
+	if err != nil || u.Inodes != 2*syncAll+1 {
+		t.Fatalf("got %+v, %v", u, err)
+	}
+	for _, f := range files {
+		fi, err := os.Stat(filepath.Join(dir, f.Path))
+		if err != nil || fi.Mode().Perm() != permOf(f) || !fi.ModTime().Equal(f.ModTime) {
+			t.Errorf("%s: %v, %v", f.Path, fi, err)
 		}
 	}
 }

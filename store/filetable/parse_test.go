@@ -3,9 +3,12 @@ package filetable_test
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"path"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -32,7 +35,7 @@ func TestCleanPath(t *testing.T) {
 
 		"../etc/passwd": "", "../../../etc/passwd": "", "text_encoder/../../../etc/passwd": "",
 		"/etc/passwd": "", "": "", ".": "", "..": "", "/": "", "model\x00.safetensors": "",
-		`..\..\x`: "", `a\..\..\x`: "", `\x`: "", "a\nb": "", "a\x7fb": "", "a\xffb": "",
+		`..\..\x`: "", `a\..\..\x`: "", `\x`: "", `./\`: "", `.//\x`: "", `a\..\..\b/../c`: "", "a\nb": "", "a\x7fb": "", "a\xffb": "",
 		strings.Repeat("x", 256): "", strings.Repeat("x/", 64) + "x": "", strings.Repeat("long/", 900): "",
 	} {
 		got, err := filetable.CleanPath(in)
@@ -125,6 +128,28 @@ func TestPlaceTar(t *testing.T) {
 }
 
 // FuzzTarIndex compares the index with what a whole pass over the archive reads.
+// A walked is a member as a stream gives it; content is nil for all but regular files.
+type walked struct {
+	filetable.Member
+	content []byte
+}
+
+// walk reads a tar as one that is unpacked while it arrives.
+func walk(p []byte) (all []walked, err error) {
+	err = filetable.WalkTar(struct{ io.Reader }{bytes.NewReader(p)}, func(m filetable.Member, r io.Reader) error {
+		w := walked{Member: m}
+		if r != nil {
+			if w.content, err = io.ReadAll(r); err != nil {
+				return err
+			}
+		}
+		all = append(all, w)
+		return nil
+	})
+	return all, err
+}
+
+// FuzzTarIndex compares the places of members with what is read from the stream.
 func FuzzTarIndex(f *testing.F) {
 	seed := func(h []tar.Header, c [][]byte) {
 		var buf bytes.Buffer
@@ -143,10 +168,23 @@ func FuzzTarIndex(f *testing.F) {
 	seed([]tar.Header{{Name: strings.Repeat("gnu/", 40) + "x", Mode: 0o644, Typeflag: tar.TypeReg, Format: tar.FormatGNU}}, [][]byte{[]byte("z")})
 	f.Fuzz(func(t *testing.T, p []byte) {
 		members, err := filetable.TarIndex(bytes.NewReader(p), int64(len(p)))
+		walked, walkErr := walk(p)
 		if err != nil {
 			return
 		}
-		for _, m := range members {
+		if walkErr == nil && len(walked) != len(members) {
+			t.Fatalf("%d members by their headers, %d in the stream", len(members), len(walked))
+		}
+		for i, m := range members {
+			if walkErr == nil {
+				w := walked[i]
+				if diff := cmp.Diff(m, w.Member); diff != "" {
+					t.Fatalf("by its header, in the stream:\n%s", diff)
+				}
+				if w.content != nil && !bytes.Equal(w.content, p[m.Offset:][:m.Size]) {
+					t.Fatalf("member %q is %q in the stream, %q at its place", m.Path, w.content, p[m.Offset:][:m.Size])
+				}
+			}
 			if c, err := filetable.CleanPath(m.Path); err != nil || c != m.Path {
 				t.Errorf("member %q is not clean: %v", m.Path, err)
 			}
@@ -255,4 +293,39 @@ func FuzzDecodeTable(f *testing.F) {
 			t.Error(fmt.Errorf("not canonical: %w", err))
 		}
 	})
+}
+
+// TestLimits checks that what costs too much is refused with the name of the limit.
+func TestLimits(t *testing.T) {
+	want := func(err error, limit string) {
+		t.Helper()
+		if e, ok := errors.AsType[*filetable.LimitError](err); !ok || e.Limit != limit || !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), limit) {
+			t.Errorf("got %v, want limit %s", err, limit)
+		}
+	}
+	deep := func(n, depth int) (files []filetable.File) { // n files, each in depth directories of its own
+		for i := range n {
+			files = append(files, filetable.File{Path: strings.Repeat(fmt.Sprintf("%07d/", i), depth) + "f", Type: filetable.TypeReg, Mode: 0o644, Source: &filetable.Source{}})
+		}
+		return files
+	}
+	if err := filetable.CheckParents(deep(300, 62)); err != nil {
+		t.Errorf("18,600 directories: %v", err)
+	}
+	want(filetable.CheckParents(deep(330, 62)), filetable.LimitDirs)
+	tab := storetest.NewBuilder("a").Inline("i", []byte("y"), 0o644).Table()
+	tab.Files = deep(200_001, 0)
+	want(tab.Validate(), filetable.LimitFiles)
+
+	headers := bytes.Repeat(make([]byte, 512), 100_001)
+	one := storetest.Tar(t, []tar.Header{{Name: "a", Mode: 0o644, Typeflag: tar.TypeReg}}, [][]byte{nil})[:512]
+	for i := range 100_001 {
+		copy(headers[i*512:], one)
+	}
+	_, err := filetable.TarIndex(bytes.NewReader(headers), int64(len(headers)))
+	want(err, filetable.LimitMembers)
+	var n atomic.Int64
+	n.Store(filetable.MaxMembers)
+	_, err = filetable.TarIndexOf(bytes.NewReader(headers), 512, &n)
+	want(err, filetable.LimitMembers)
 }

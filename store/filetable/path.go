@@ -46,8 +46,10 @@ func CleanPath(p string) (string, error) {
 	if c == "." || c == ".." || strings.HasPrefix(c, "../") {
 		return bad("leaves the model or names its root")
 	}
-	if b := path.Clean(strings.ReplaceAll(p, `\`, "/")); b == ".." || strings.HasPrefix(b, "../") || strings.HasPrefix(b, "/") {
-		return bad("leaves the model when backslashes are separators")
+	for _, s := range []string{p, c} { // "./\" is inside as it is given, and "\" is not
+		if b := path.Clean(strings.ReplaceAll(s, `\`, "/")); b == ".." || strings.HasPrefix(b, "../") || strings.HasPrefix(b, "/") {
+			return bad("leaves the model when backslashes are separators")
+		}
 	}
 	parts := strings.Split(c, "/")
 	if len(parts) > maxDepth {

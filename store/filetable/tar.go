@@ -8,6 +8,7 @@ import (
 	"io"
 	"path"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -28,17 +29,34 @@ type Member struct {
 	Digest digest.Digest `json:"digest,omitempty"`
 }
 
+// MaxMembers is the largest number of members of a tar, and of all plain tars of a model together: their
+// headers are read one by one, in memory each is as large as in the tar.
+const MaxMembers = 100_000
+
+// tooManyMembers returns the error for more than MaxMembers.
+func tooManyMembers() error {
+	return &LimitError{LimitMembers, fmt.Errorf("more than %d members in a tar, or in the tars of a model: %w", MaxMembers, errdefs.ErrInvalidArgument)}
+}
+
 // TarIndex lists the members of an uncompressed tar of the given size, reading headers
 // only. Hard links become a second Member with the place of the first. It returns
 // errdefs.ErrInvalidArgument, naming the member, for what a model must not contain:
 // unsafe paths, links that leave the archive, devices, sparse files, and an archive that
 // is not a tar.
 func TarIndex(r io.ReaderAt, size int64) ([]Member, error) {
+	return TarIndexOf(r, size, new(atomic.Int64))
+}
+
+// TarIndexOf is TarIndex for one of several tars, that count their members in n together.
+func TarIndexOf(r io.ReaderAt, size int64, n *atomic.Int64) ([]Member, error) {
 	sr := io.NewSectionReader(r, 0, size)
 	var members []Member
 	err := WalkTar(sr, func(m Member, _ io.Reader) error {
 		if m.Type == TypeReg && m.Offset > size-m.Size {
 			return fmt.Errorf("tar member %q: %d bytes at %d reach beyond the end of the archive: %w", m.Path, m.Size, m.Offset, errdefs.ErrInvalidArgument)
+		}
+		if n.Add(1) > MaxMembers {
+			return tooManyMembers()
 		}
 		members = append(members, m)
 		return nil
@@ -67,8 +85,8 @@ func WalkTar(r io.Reader, fn func(Member, io.Reader) error) error {
 		if err != nil {
 			return pos.notTar(n, err)
 		}
-		if n > maxFiles {
-			return fmt.Errorf("tar has more than %d members: %w", maxFiles, errdefs.ErrInvalidArgument)
+		if n >= MaxMembers {
+			return tooManyMembers()
 		}
 		m, ok, err := w.member(hdr, pos.n)
 		if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxFiles is the largest number of files and of blobs in a table. The largest model
-// repositories have some thousands.
-const maxFiles = 1_000_000
+// maxFiles is the largest number of files, of blobs and of archives in a table together. The largest model
+// repositories have some thousands of files; each takes half a kilobyte of memory in several places.
+const maxFiles = 200_000
 
 // MaxModel is the largest sum of the sizes of blobs, and of files, in bytes. The largest models
 // have some terabytes; what is computed from sizes stays far below 1<<63.
@@ -34,7 +34,7 @@ func (t *Table) Validate() error {
 		return fmt.Errorf("file table: origin: %w", err)
 	}
 	if n := len(t.Files) + len(t.Blobs) + len(t.Unpacks); n > maxFiles {
-		return fmt.Errorf("file table has %d entries, more than %d: %w", n, maxFiles, errdefs.ErrInvalidArgument)
+		return &LimitError{LimitFiles, fmt.Errorf("file table has %d entries, more than %d: %w", n, maxFiles, errdefs.ErrInvalidArgument)}
 	}
 	blobs, err := t.validateBlobs()
 	if err != nil {
@@ -312,9 +312,15 @@ func (t *Table) validateUnpacks(blobs map[digest.Digest]Blob) error {
 	return nil
 }
 
-// CheckParents returns an error if a path goes through a file or a symbolic link.
+// maxDirs is the largest number of directories of a model: each takes a page of the disk, and a few bytes of
+// a table can name 64 of them.
+const maxDirs = 20_000
+
+// CheckParents returns an error if a path goes through a file or a symbolic link, or if there are too
+// many directories.
 func CheckParents(files []File) error {
 	types := make(map[string]string, len(files))
+	dirs := map[string]bool{}
 	for _, f := range files {
 		types[f.Path] = f.Type
 	}
@@ -323,6 +329,16 @@ func CheckParents(files []File) error {
 			if typ, ok := types[dir]; ok && typ != TypeDir {
 				return fmt.Errorf("file %q: %q is both a file and a directory: %w", f.Path, dir, errdefs.ErrInvalidArgument)
 			}
+			if dirs[dir] {
+				break // those above it are known too
+			}
+			dirs[dir] = true
+		}
+		if f.Type == TypeDir {
+			dirs[f.Path] = true
+		}
+		if len(dirs) > maxDirs {
+			return &LimitError{LimitDirs, fmt.Errorf("more than %d directories: %w", maxDirs, errdefs.ErrInvalidArgument)}
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -263,8 +264,9 @@ func TestStrangerEvictsNoSecrets(t *testing.T) {
 	const evilSecret = "secret-of-the-stranger"
 	node.Belongs(evilSecret, evil)
 	r.Wire.Link(256<<10, 5*time.Millisecond)
+	c, login := n.FacadeClient(t), url.UserPassword("u", evilSecret)
 	for i := range 5000 {
-		status := askFacade(t, n, http.MethodHead, fmt.Sprintf("/v2/r%d/manifests/1?ns=evil.test", i), "u", evilSecret)
+		status, _ := askFacadeBy(t, n, c, http.MethodHead, fmt.Sprintf("r%d/manifests/1", i), "evil.test", login)
 		if status != http.StatusOK {
 			t.Fatalf("request %d of the stranger: status %d", i, status)
 		}
@@ -286,25 +288,6 @@ func TestStrangerEvictsNoSecrets(t *testing.T) {
 		t.Errorf("the rest: %v\n%s", out.Err, out.Output())
 	}
 	m.awaitComplete(t)
-}
-
-// askFacade sends a request to the facade as containerd does, and returns the status.
-func askFacade(t *testing.T, n *node.Node, method, path, user, password string) int {
-	t.Helper()
-	req, err := http.NewRequest(method, "http://"+n.Facade+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.SetBasicAuth(user, password)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode
 }
 
 // A stranger's image says in an annotation that it is pulled from another's repository. Nothing is fetched

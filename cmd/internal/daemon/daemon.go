@@ -113,7 +113,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		Secrets:  d.secrets,
 		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
 		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
-		Pulled: d.heal,
+		Pulled: d.heal, Refused: func(limit string) { d.metrics.refused(limit) },
 	}
 	if err := d.watchSignatures(); err != nil {
 		return nil, err

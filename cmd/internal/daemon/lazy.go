@@ -66,6 +66,7 @@ func (d *Daemon) lazyOptions(h fdstore.Options) lazy.Options {
 	return lazy.Options{
 		Dir: dir, StateDir: state, Source: views{d.store}, Holder: h,
 		ReadAhead: int64(d.config.Lazy.ReadAhead), NoPassthrough: !d.config.Lazy.Passthrough, Log: d.log,
+		Refused: d.metrics.refused,
 	}
 }
 

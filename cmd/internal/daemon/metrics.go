@@ -8,8 +8,12 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/carton"
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/signature"
+	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -24,11 +28,16 @@ type metrics struct {
 	pulls    *prometheus.HistogramVec
 	ops      *prometheus.HistogramVec
 	active   *prometheus.GaugeVec
+	refusals *prometheus.CounterVec
 	signed   *prometheus.CounterVec
 
 	facadeUp      prometheus.Gauge
 	facadeRefused *prometheus.CounterVec
 }
+
+// limits are the names of all that refuse something because it costs too much.
+var limits = []string{registry.LimitConversions, registry.LimitIndex, store.LimitIdle, filetable.LimitFiles, filetable.LimitMembers, filetable.LimitDirs,
+	carton.LimitLinked, lazy.LimitNodes, lazy.LimitHandles}
 
 // Who asked for a model: the values of the label "by".
 const (
@@ -60,6 +69,9 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 		facadeRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ballast_facade_refused_total", Help: "Connections and requests to the facade that were refused, by reason.",
 		}, []string{"reason"}),
+		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "ballast_refused_total", Help: "What was refused because it costs too much, by the limit, which the error names too.",
+		}, []string{"limit"}),
 	}
 	for _, why := range []string{refusedPlain, refusedHandshake, refusedStale, refusedCrowd, refusedHost, refusedBrowser} {
 		m.facadeRefused.WithLabelValues(why)
@@ -67,11 +79,14 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 	for _, r := range []signature.State{signature.Accepted, signature.Refused, signature.Pending, signature.Failed} {
 		m.checked(signature.Enforce, r, 0)
 	}
+	for _, limit := range limits {
+		m.refusals.WithLabelValues(limit)
+	}
 	for _, by := range []string{byPrefetch, byImport, byHydrate, byBackground, byContainerd} {
 		m.active.WithLabelValues(by) // 0 is a value too
 	}
 	m.registry.MustRegister(
-		m.pulls, m.ops, m.active, m.signed, m.facadeUp, m.facadeRefused, &storeCollector{store: s, log: log},
+		m.pulls, m.ops, m.active, m.signed, m.refusals, m.facadeUp, m.facadeRefused, &storeCollector{store: s, log: log},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
@@ -80,6 +95,9 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
+
+// refused counts what a limit has refused.
+func (m *metrics) refused(limit string) { m.refusals.WithLabelValues(limit).Inc() }
 
 // pulled counts a model that was awaited.
 func (m *metrics) pulled(by, format string, dur time.Duration, err error) {

@@ -305,3 +305,74 @@ func useless(tx *bbolt.Tx) (drop []record, images int, err error) {
 	)
 	return drop, images, err
 }
+
+// An Idle is an image that no reference needs.
+type Idle struct {
+	Image
+	Bytes int64 // of its documents
+}
+
+// Idle returns the images that no reference and none of the tables needs, oldest use first. Documents
+// that two have count twice.
+func (db *DB) Idle(tables []digest.Digest) (idle []Idle, err error) {
+	err = db.bolt.View(func(tx *bbolt.Tx) error {
+		used, err := referred(tx, time.Now())
+		if err != nil {
+			return err
+		}
+		for _, t := range tables {
+			used[t] = true
+		}
+		return each(tx, bucketImages, func(_ string, im Image) error {
+			if used[im.Table] {
+				return nil
+			}
+			i := Idle{Image: im}
+			for _, d := range im.documents() {
+				o, err := load[Object](tx, bucketObjects, d)
+				if err != nil && !errdefs.IsNotFound(err) {
+					return err
+				}
+				i.Bytes += o.Size
+			}
+			idle = append(idle, i)
+			return nil
+		})
+	})
+	slices.SortFunc(idle, func(a, b Idle) int { return cmp.Or(a.Used.Compare(b.Used), cmp.Compare(a.Manifest, b.Manifest)) })
+	return idle, err
+}
+
+// ForgetImages forgets images, and those of their documents that nothing else needs, which it returns:
+// their files may go. It returns errdefs.ErrFailedPrecondition while a reference is unresolved.
+func (db *DB) ForgetImages(roots Roots, images []Image) (objects []Sized, err error) {
+	return objects, db.bolt.Update(func(tx *bbolt.Tx) error {
+		if err := settled(tx); err != nil {
+			return err
+		}
+		for _, im := range images {
+			if err := tx.Bucket(bucketImages).Delete([]byte(im.Manifest)); err != nil {
+				return err
+			}
+		}
+		needed, err := live(tx, roots)
+		if err != nil {
+			return err
+		}
+		var gone []digest.Digest
+		for _, im := range images {
+			for _, d := range im.documents() {
+				o, err := load[Object](tx, bucketObjects, d)
+				if needed[d] || errdefs.IsNotFound(err) {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				needed[d] = true // once
+				gone, objects = append(gone, d), append(objects, Sized{d, o.Size})
+			}
+		}
+		return forget(tx, gone, false)
+	})
+}

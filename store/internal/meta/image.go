@@ -33,6 +33,11 @@ type Image struct {
 	Used    time.Time `json:"used"`
 }
 
+// documents are the objects of an image itself.
+func (im Image) documents() []digest.Digest {
+	return []digest.Digest{im.Manifest, im.Config, im.Table}
+}
+
 // PutImage records an image, or adds the Refs to the one there is. A reference names one
 // image at a time: it is taken from the image that had it.
 func (db *DB) PutImage(im Image) error {

@@ -82,6 +82,17 @@ func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) 
 	return c, err
 }
 
+// ForgetImages forgets images and removes what nothing else needs of their documents.
+func (s *Objects) ForgetImages(root Root, images []meta.Image) error {
+	s.collecting.Lock()
+	defer s.collecting.Unlock()
+	gone, err := s.o.DB.ForgetImages(s.roots(root.Live()), images)
+	if err != nil {
+		return err
+	}
+	return s.remove(gone)
+}
+
 // roots adds what is kept for a moment. It is taken before the transaction that uses it: what
 // stops being a root meanwhile is recorded as needed by then.
 func (s *Objects) roots(r meta.Roots) meta.Roots {

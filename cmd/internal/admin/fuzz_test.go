@@ -1,0 +1,74 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/opencontainers/go-digest"
+)
+
+// FuzzRequest sends requests to the admin interface of an empty store: whatever they say, the answer is
+// JSON, and what is not understood is the fault of who asked.
+func FuzzRequest(f *testing.F) {
+	dir, err := os.MkdirTemp("", "admin")
+	if err != nil {
+		f.Fatal(err)
+	}
+	s, err := store.Open(dir, store.Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { s.Close(); os.RemoveAll(dir) })
+	h := (&admin.Handler{
+		Store: s, Metrics: http.NotFoundHandler(), Jobs: func() []admin.Job { return nil },
+		Prefetch: func(_ context.Context, r admin.PrefetchRequest, _ func([]admin.Event) error) (store.Image, error) {
+			if _, err := admin.ParseRef(r.Ref); err != nil || r.TTL < 0 {
+				panic("a request that is not valid came through: " + r.Ref)
+			}
+			return store.Image{}, nil
+		},
+		Import: func(context.Context, admin.ImportRequest, func([]admin.Event) error) (store.Image, store.Linked, error) {
+			return store.Image{}, store.Linked{}, nil
+		},
+		ImportPlan:   func(context.Context, admin.ImportRequest) (admin.ImportPlan, error) { return admin.ImportPlan{}, nil },
+		ImportModels: func(context.Context, string) ([]admin.LocalModel, error) { return nil, nil },
+		Hydrate: func(context.Context, store.Image, admin.HydrateRequest, func([]admin.Event) error) error {
+			return nil
+		},
+		Snapshots: func(context.Context, digest.Digest) ([]admin.SnapshotProblem, error) { return nil, nil },
+		Health:    func(context.Context) (admin.Health, error) { return admin.Health{}, nil },
+	}).Routes()
+	endpoints := []string{
+		"GET /v1/image", "DELETE /v1/image", "PUT /v1/pin", "DELETE /v1/pin", "POST /v1/gc", "POST /v1/prefetch", "POST /v1/import",
+		"POST /v1/import/plan", "POST /v1/import/models", "POST /v1/hydrate", "PUT /v1/pause", "POST /v1/verify", "GET /v1/images", "GET /v1/pins", "GET /v1/df",
+	}
+	for i := range endpoints {
+		for _, body := range []string{"", "{}", `{"ref":"ghcr.io/a/b:1","ttl":1}`, `{"ref":"../x"}`, `{"keep":-1}`, `{"name":"x","dir":"/"}`, "[", "null", `{"ttl":-1}`} {
+			f.Add(uint8(i), "ref=ghcr.io/a/b:1&name=sha256:00&remote=1", []byte(body))
+		}
+	}
+	f.Fuzz(func(t *testing.T, i uint8, query string, body []byte) {
+		method, path, _ := bytes.Cut([]byte(endpoints[int(i)%len(endpoints)]), []byte(" "))
+		r := httptest.NewRequest(string(method), string(path), bytes.NewReader(body))
+		r.URL = &url.URL{Path: string(path), RawQuery: query}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code >= 500 && w.Code != http.StatusNotImplemented {
+			t.Fatalf("%s %s: status %d: %s", method, path, w.Code, w.Body)
+		}
+		for dec := json.NewDecoder(w.Body); dec.More(); {
+			var v any
+			if err := dec.Decode(&v); err != nil {
+				t.Fatalf("%s %s: the answer is not JSON: %v", method, path, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,186 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/semaphore"
+)
+
+// Limits of what is resolved and converted at the same time.
+const (
+	// documentWeight is how many bytes of memory a byte of a manifest takes until it is an image: 7.9 MB
+	// of 38,000 layers hold 110 MiB as objects, model, table and config together.
+	documentWeight = 16
+
+	// requestWeight is what a request takes that has read nothing large.
+	requestWeight = documentWeight * convert.SmallDocument // 1 MiB
+
+	// hostMemory is for the requests of one registry: one that stalls holds up its own. It is enough
+	// for the largest manifest, and for 128 that are small.
+	hostMemory = documentWeight * convert.MaxManifestSize // 128 MiB
+
+	// conversionMemory is for all requests together: when a registry has all that it can have, there is
+	// room for manifests of 4 MiB of others. Entries of indexes have as much once more.
+	conversionMemory = hostMemory + hostMemory/2 // 192 MiB
+
+	// roomTime is how long a request waits for memory. containerd asks again.
+	roomTime = 2 * time.Minute
+
+	// roomPause is how long who got no memory is asked to stay away.
+	roomPause = 5 * time.Second
+)
+
+// LimitConversions is the name of the limit of memory for conversions.
+const LimitConversions = "conversion_memory"
+
+// A budget is memory that requests share. The zero value works.
+type budget struct {
+	mu    sync.Mutex
+	total *semaphore.Weighted // guarded by mu
+	hosts map[string]*share   // guarded by mu: of those that have a request
+}
+
+// A share is what the requests of one registry have.
+type share struct {
+	sem   *semaphore.Weighted
+	users int // guarded by budget.mu
+}
+
+// join returns the memory of all and of one registry. The caller leaves.
+func (b *budget) join(host string) (total *semaphore.Weighted, s *share) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.total == nil {
+		b.total, b.hosts = semaphore.NewWeighted(conversionMemory), map[string]*share{}
+	}
+	if b.hosts[host] == nil {
+		b.hosts[host] = &share{sem: semaphore.NewWeighted(hostMemory)}
+	}
+	s = b.hosts[host]
+	s.users++
+	return b.total, s
+}
+
+func (b *budget) leave(host string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s := b.hosts[host]; s.users == 1 {
+		delete(b.hosts, host)
+	} else {
+		s.users--
+	}
+}
+
+// A lease is the memory of one request, and of the conversion that it began.
+type lease struct {
+	budget *budget
+	host   string
+	total  *semaphore.Weighted
+	share  *share
+
+	turn  chan struct{} // holds a value while somebody changes what follows
+	held  int64
+	users int
+}
+
+// room waits until there is memory for a request about a registry. The context that it returns gives
+// more to what is done in it. done gives all back, once nobody has kept it.
+func (h *Handler) room(ctx context.Context, b *budget, host string) (_ context.Context, done func(), err error) {
+	l := &lease{budget: b, host: host, turn: make(chan struct{}, 1), users: 1}
+	l.total, l.share = b.join(host)
+	if err := l.grow(ctx, requestWeight); err != nil {
+		l.drop()
+		return nil, nil, err
+	}
+	ctx = convert.WithRoom(ctx, func(ctx context.Context, n int64) error { return l.grow(ctx, documentWeight*n) })
+	return context.WithValue(ctx, leaseKey{}, l), l.drop, nil
+}
+
+type leaseKey struct{}
+
+// keep lets the memory that a context has stay until the function that it returns is called. It returns
+// false if it was given back already.
+func keep(ctx context.Context) (done func(), ok bool) {
+	l, _ := ctx.Value(leaseKey{}).(*lease)
+	if l == nil {
+		return func() {}, true
+	}
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	if l.users == 0 {
+		return nil, false
+	}
+	l.users++
+	return l.drop, true
+}
+
+// grow takes n bytes more. If they are not there, what is held is given back before it is waited for,
+// so that no two wait for each other. More than a registry can have is all that it can have.
+func (l *lease) grow(ctx context.Context, n int64) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-l.turn }()
+	n = min(n, hostMemory-l.held)
+	if l.share.sem.TryAcquire(n) {
+		if l.total.TryAcquire(n) {
+			l.held += n
+			return nil
+		}
+		l.share.sem.Release(n)
+	}
+	want := l.held + n
+	l.giveBack()
+	waiting, cancel := context.WithTimeout(ctx, roomTime)
+	defer cancel()
+	err := l.share.sem.Acquire(waiting, want)
+	if err == nil {
+		if err = l.total.Acquire(waiting, want); err != nil {
+			l.share.sem.Release(want)
+		}
+	}
+	switch {
+	case err == nil:
+		l.held = want
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return &transfer.RetryAfterError{After: roomPause, Err: &filetable.LimitError{Limit: LimitConversions, Err: fmt.Errorf(
+		"others take the memory for manifests of %s, or of all registries, for more than %v; ask again: %w", l.host, roomTime, errdefs.ErrUnavailable)}}
+}
+
+func (l *lease) giveBack() {
+	if l.held > 0 {
+		l.total.Release(l.held)
+		l.share.sem.Release(l.held)
+		l.held = 0
+	}
+}
+
+// drop gives all back when the last who keeps the lease is gone.
+func (l *lease) drop() {
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	if l.users--; l.users == 0 {
+		l.giveBack()
+		l.budget.leave(l.host)
+	}
+}
+
+// count reports an error that comes from a limit.
+func (h *Handler) count(err error) {
+	if e, ok := errors.AsType[*filetable.LimitError](err); ok && h.Refused != nil {
+		h.Refused(e.Limit)
+	}
+}

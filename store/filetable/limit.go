@@ -1,0 +1,20 @@
+package filetable
+
+// A LimitError says that something costs more than a limit lets it. It has the category of Err.
+type LimitError struct {
+	Limit string // its name, such as "tar_members"; the value of a label of a metric
+	Err   error
+}
+
+// Error returns the name of the limit and the text of Err.
+func (e *LimitError) Error() string { return "limit " + e.Limit + ": " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *LimitError) Unwrap() error { return e.Err }
+
+// The names of the limits of tables and of what they are made from.
+const (
+	LimitFiles   = "model_files"
+	LimitMembers = "tar_members"
+	LimitDirs    = "model_directories"
+)

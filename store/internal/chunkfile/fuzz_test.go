@@ -1,0 +1,65 @@
+package chunkfile
+
+import (
+	"bytes"
+	stdgzip "compress/gzip"
+	"io"
+	"testing"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/klauspost/compress/zstd"
+)
+
+// FuzzUnpackChunk unpacks a chunk into the middle of a buffer, and compares it with what readers of
+// streams make of the same bytes.
+func FuzzUnpackChunk(f *testing.F) {
+	plain := bytes.Repeat([]byte("a chunk "), 100)
+	enc, err := zstd.NewWriter(nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	var z bytes.Buffer
+	w := stdgzip.NewWriter(&z)
+	_, _ = w.Write(plain)
+	w.Close()
+	frame := enc.EncodeAll(plain, nil)
+	for _, size := range []uint16{uint16(len(plain)), 1, 2000} {
+		f.Add(frame, size, false)
+		f.Add(append(bytes.Clone(frame), frame...), size, false)
+		f.Add(z.Bytes(), size, true)
+	}
+	f.Add([]byte{0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0}, uint16(1), false) // a frame to be skipped
+	f.Fuzz(func(t *testing.T, raw []byte, size uint16, gzip bool) {
+		const guard = 16
+		buf := bytes.Repeat([]byte{0xaa}, guard+int(size)+guard)
+		dst, codec := buf[guard:][:size], filetable.CodecZstd
+		if gzip {
+			codec = filetable.CodecGzip
+		}
+		err := unpackChunk(dst, raw, codec)
+		if edge := bytes.Repeat([]byte{0xaa}, guard); !bytes.Equal(buf[:guard], edge) || !bytes.Equal(buf[guard+int(size):], edge) {
+			t.Fatal("wrote outside of the chunk")
+		}
+		if err != nil {
+			if !errdefs.IsDataLoss(err) {
+				t.Fatalf("error without a category: %v", err)
+			}
+			return
+		}
+		want := make([]byte, size)
+		var r io.Reader
+		if gzip {
+			r, err = stdgzip.NewReader(bytes.NewReader(raw))
+		} else {
+			r, err = zstd.NewReader(bytes.NewReader(raw), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A frame that ends in an error can be taken here: the digest of the chunk decides.
+		if _, err := io.ReadFull(r, want); err == nil && !bytes.Equal(dst, want) {
+			t.Fatalf("got %q, want %q", dst, want)
+		}
+	})
+}

@@ -1,0 +1,69 @@
+package store_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/containerd/errdefs"
+)
+
+// TestTrimImages resolves more than there is room for: what nothing uses goes, of who takes the room.
+func TestTrimImages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		s := storetest.Open(t, t.TempDir(), store.Options{})
+		resolve := func(host, name string, size int) store.Image {
+			t.Helper()
+			d, err := s.PutBytes(ctx, storetest.Random(uint64(len(host)*1000+len(name)), size))
+			if err != nil {
+				t.Fatal(err)
+			}
+			im := store.Image{Manifest: d, Table: storetest.NewBuilder(name).Inline("a", []byte(host+name), 0o644).Put(t, s), Refs: []string{host + "/m:" + name}}
+			im.Config = im.Table
+			if err := s.PutImage(ctx, im); err != nil {
+				t.Fatal(err)
+			}
+			return im
+		}
+		there := func(im store.Image) bool {
+			_, err := s.Image(ctx, im.Manifest)
+			_, statErr := os.Stat(filepath.Join(s.ObjectsDir(), store.ObjectName(im.Manifest)))
+			if (err == nil) != (statErr == nil) {
+				t.Errorf("image: %v, its manifest: %v", err, statErr)
+			}
+			return err == nil
+		}
+		victim := resolve("good.example", "victim", 1<<20)
+		used := resolve("evil.example", "used", 20<<20)
+		if err := s.AddRef(ctx, "snapshot/1", used.Table, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		var evil []store.Image
+		for i := range 2 {
+			if err := s.TrimImages(ctx, "evil.example"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			evil = append(evil, resolve("evil.example", fmt.Sprintf("%0*d", i+20, i), 20<<20))
+		}
+		if err := s.TrimImages(ctx, "evil.example"); !errdefs.IsResourceExhausted(err) {
+			t.Errorf("40 MiB that were resolved just now: %v, want a refusal", err)
+		}
+		if err := s.TrimImages(ctx, "good.example"); err != nil {
+			t.Errorf("another registry: %v", err)
+		}
+		time.Sleep(10 * time.Minute)
+		if err := s.TrimImages(ctx, "evil.example"); err != nil {
+			t.Fatal(err)
+		}
+		if !there(victim) || !there(used) || there(evil[0]) || !there(evil[1]) {
+			t.Errorf("there are: the victim's %t, what is used %t, the older %t, the newer %t", there(victim), there(used), there(evil[0]), there(evil[1]))
+		}
+	})
+}

@@ -1,0 +1,360 @@
+package e2e
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// A flood is a registry that has a manifest by every tag and by every digest, and blobs.
+type flood struct {
+	manifest func(object string) []byte // by a tag or a digest; nil if there is none
+	blobs    map[digest.Digest][]byte
+}
+
+// ServeHTTP implements http.Handler.
+func (f *flood) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	dir, last := filepath.Split(r.URL.Path)
+	if strings.HasSuffix(dir, "/blobs/") {
+		p, ok := f.blobs[digest.Digest(last)]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
+		return
+	}
+	p := f.manifest(last)
+	if p == nil {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
+}
+
+// modelConfig is the config of the models of a flood.
+var modelConfig = []byte(`{"descriptor":{},"config":{},"modelfs":{"type":"layers","diffIds":[]}}`)
+
+// largeManifest is a ModelPack of n raw layers, each a blob of its own.
+func largeManifest(seed string, n int) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","artifactType":"application/vnd.cncf.model.manifest.v1+json","config":{"mediaType":"application/vnd.cncf.model.config.v1+json","digest":"%s","size":%d},"layers":[`,
+		digest.FromBytes(modelConfig), len(modelConfig))
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"mediaType":"application/vnd.cncf.model.weight.v1.raw","digest":"%s","size":1,"annotations":{"org.cncf.model.filepath":"%d"}}`,
+			digest.FromString(fmt.Sprint(seed, i)), i)
+	}
+	b.WriteString("]}")
+	return b.Bytes()
+}
+
+// askFacade sends a request to the facade as containerd does: for what a path below /v2/ names at a host,
+// with the credentials of a pull, if there are any.
+func askFacade(t *testing.T, n *node.Node, method, path, host string, login *url.Userinfo) (status int, body string) {
+	t.Helper()
+	return askFacadeBy(t, n, n.FacadeClient(t), method, path, host, login)
+}
+
+// askFacadeBy is askFacade by a client that is kept.
+func askFacadeBy(t *testing.T, n *node.Node, c *http.Client, method, path, host string, login *url.Userinfo) (status int, body string) {
+	t.Helper()
+	u := url.URL{Scheme: "https", Host: n.Facade, Path: "/v2/" + path, RawQuery: url.Values{"ns": {host}}.Encode()}
+	req, err := http.NewRequestWithContext(t.Context(), method, u.String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if login != nil {
+		password, _ := login.Password()
+		req.SetBasicAuth(login.Username(), password)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	p, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(p)
+}
+
+// peak returns the most memory that the daemon ever had, in bytes.
+func peak(t *testing.T, n *node.Node) int64 {
+	t.Helper()
+	p, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.Ballastd.Pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(p), "VmHWM:")
+	var kb int64
+	if _, err := fmt.Sscan(rest, &kb); err != nil {
+		t.Fatal(err)
+	}
+	return kb << 10
+}
+
+// diskUse returns what the files below dir take, in bytes.
+func diskUse(t *testing.T, dir string) (n int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		n += info.Sys().(*syscall.Stat_t).Blocks * 512
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestManyConversions has the largest manifests of strangers converted, many at once.
+func TestManyConversions(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	const layers, atOnce = 38_000, 24 // of 7.9 MB
+	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
+	evil.manifest = func(tag string) []byte { return largeManifest(tag, layers) }
+	hosts := []string{"one.evil", "other.evil"}
+	for _, host := range hosts {
+		n.Upstream(t, host, node.Serve(t, evil))
+	}
+	good := push(t, n, converttest.ModelPackRaw(converttest.Files([]byte("GGUF"))))
+	var wg sync.WaitGroup
+	var done, refused atomic.Int64
+	for i := range atOnce {
+		wg.Go(func() {
+			switch status, body := askFacade(t, n, "GET", fmt.Sprintf("m/x/manifests/t%d", i), hosts[i%2], nil); {
+			case status == http.StatusOK:
+				done.Add(1)
+			case status == http.StatusTooManyRequests && strings.Contains(body, "limit conversion_memory"):
+				refused.Add(1)
+			default:
+				t.Errorf("conversion %d: status %d: %.300s", i, status, body)
+			}
+		})
+	}
+	start := time.Now()
+	mustPull(t, n, "ballast", good)
+	t.Logf("another's pull took %v", time.Since(start))
+	wg.Wait()
+	t.Logf("%d converted, %d refused, in %v; %d MiB", done.Load(), refused.Load(), time.Since(start), peak(t, n)>>20)
+	if done.Load() == 0 {
+		t.Error("none was converted")
+	}
+	if got := peak(t, n); got > 300<<20 {
+		t.Errorf("the daemon had %d MiB, want less than 300", got>>20)
+	}
+	if got, want := refusals(t, n, "conversion_memory"), float64(refused.Load()); got != want {
+		t.Errorf("ballast_refused_total: got %v, want %v", got, want)
+	}
+}
+
+// refusals returns how often a limit has refused something, as the daemon counts.
+func refusals(t *testing.T, n *node.Node, limit string) (count float64) {
+	t.Helper()
+	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.Dir, "admin.sock"))
+	}}}
+	defer c.CloseIdleConnections()
+	resp, err := c.Get("http://admin/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	p, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(p), fmt.Sprintf("ballast_refused_total{limit=%q} ", limit))
+	if _, err := fmt.Sscan(rest, &count); !ok || err != nil {
+		t.Fatalf("no metric of limit %s: %v", limit, err)
+	}
+	return count
+}
+
+// TestIndexFan asks for indexes of many models of a stranger: what is kept of them has bounds.
+func TestIndexFan(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
+	pad := strings.Repeat("x", 7<<20)
+	child := func(name string) []byte {
+		return fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","artifactType":"application/vnd.cncf.model.manifest.v1+json","annotations":{"n":%q,"pad":%q},"config":{"mediaType":"application/vnd.cncf.model.config.v1+json","digest":%q,"size":%d},"layers":[{"mediaType":"application/vnd.cncf.model.weight.v1.raw","digest":%q,"size":1,"annotations":{"org.cncf.model.filepath":"a"}}]}`,
+			name, pad, digest.FromBytes(modelConfig), len(modelConfig), digest.FromString(name))
+	}
+	names := map[string]string{} // by digest
+	index := func(tag string, children int) []byte {
+		var entries []string
+		for i := range children {
+			name := fmt.Sprint(tag, i)
+			c := child(name)
+			d := digest.FromBytes(c)
+			names[d.String()] = name
+			entries = append(entries, fmt.Sprintf(`{"mediaType":"application/vnd.oci.image.manifest.v1+json","artifactType":"application/vnd.cncf.model.manifest.v1+json","digest":%q,"size":%d,"platform":{"os":"linux","architecture":"a%d"}}`, d, len(c), i))
+		}
+		return fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[%s]}`, strings.Join(entries, ","))
+	}
+	indexes := map[string][]byte{"wide": index("wide", 40)}
+	for i := range 8 {
+		tag := fmt.Sprint("narrow", i)
+		indexes[tag] = index(tag, 2)
+	}
+	evil.manifest = func(object string) []byte {
+		if name, ok := names[object]; ok {
+			return child(name)
+		}
+		return indexes[object]
+	}
+	n.Upstream(t, "evil.test", node.Serve(t, evil))
+	before := diskUse(t, n.Root())
+	if status, body := askFacade(t, n, "GET", "idx/manifests/wide", "evil.test", nil); status != http.StatusForbidden || !strings.Contains(body, "limit index_documents") {
+		t.Errorf("an index of 280 MiB: status %d: %.300s", status, body)
+	}
+	var last string
+	for i := range 8 {
+		var status int
+		if status, last = askFacade(t, n, "GET", fmt.Sprint("idx/manifests/narrow", i), "evil.test", nil); status == http.StatusInsufficientStorage {
+			break
+		}
+	}
+	if !strings.Contains(last, "limit idle_documents") {
+		t.Errorf("many indexes: the last answer is %.300s", last)
+	}
+	if got := diskUse(t, n.Root()) - before; got > 64<<20 {
+		t.Errorf("%d MiB on the disk, want less than 64", got>>20)
+	}
+	mustPull(t, n, "ballast", push(t, n, converttest.ModelPackRaw(converttest.Files([]byte("GGUF")))))
+	for _, limit := range []string{"index_documents", "idle_documents"} {
+		if refusals(t, n, limit) == 0 {
+			t.Errorf("ballast_refused_total of %s is 0", limit)
+		}
+	}
+}
+
+// TestCostlyModels resolves small things of which much would be made.
+func TestCostlyModels(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
+	manifests := map[string][]byte{}
+	evil.manifest = func(object string) []byte { return manifests[object] }
+	n.Upstream(t, "evil.test", node.Serve(t, evil))
+	model := func(tag, mediaType string, annotations map[string]string, layers ...[]byte) {
+		t.Helper()
+		var descs []ocispec.Descriptor
+		for _, p := range layers {
+			d := digest.FromBytes(p)
+			evil.blobs[d] = p
+			descs = append(descs, ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(p)), Annotations: annotations})
+		}
+		var err error
+		manifests[tag], err = json.Marshal(ocispec.Manifest{
+			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: "application/vnd.cncf.model.manifest.v1+json",
+			Config: ocispec.Descriptor{MediaType: "application/vnd.cncf.model.config.v1+json", Digest: digest.FromBytes(modelConfig), Size: int64(len(modelConfig))}, Layers: descs,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(tag, limit string) {
+		t.Helper()
+		start := time.Now()
+		if status, body := askFacade(t, n, "GET", "m/manifests/"+tag, "evil.test", nil); status != http.StatusForbidden || !strings.Contains(body, "limit "+limit) {
+			t.Errorf("%s: status %d: %.300s", tag, status, body)
+		}
+		t.Logf("%s: %v, %d MiB", tag, time.Since(start), peak(t, n)>>20)
+	}
+
+	model("members", "application/vnd.cncf.model.weight.v1.tar", nil, emptyFiles(t, "a", 60_000), emptyFiles(t, "b", 60_000))
+	refused("members", "tar_members")
+
+	var layers [][]byte
+	var annotations map[string]string
+	for i := range 8 {
+		var p []byte
+		p, annotations = manyChunks(240_000, byte(i))
+		layers = append(layers, p)
+	}
+	model("chunks", "application/vnd.cncf.model.weight.v1.tar+zstd", annotations, layers...)
+	start := time.Now()
+	status, body := askFacade(t, n, "HEAD", "m/manifests/chunks", "evil.test", nil)
+	t.Logf("chunks: status %d %.300s, %v, %d MiB", status, body, time.Since(start), peak(t, n)>>20)
+	if got := peak(t, n); got > 300<<20 {
+		t.Errorf("the daemon had %d MiB, want less than 300", got>>20)
+	}
+}
+
+// emptyFiles is a tar of n files of no bytes.
+func emptyFiles(t *testing.T, prefix string, n int) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i := range n {
+		if err := w.WriteHeader(&tar.Header{Name: prefix + strconv.Itoa(i), Mode: 0o644}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// manyChunks is a layer in zstd:chunked of one file of n chunks of a byte, and its annotations, which are
+// the same for each seed.
+func manyChunks(n int, seed byte) ([]byte, map[string]string) {
+	one := digest.FromString("x")
+	var toc bytes.Buffer
+	fmt.Fprintf(&toc, `{"version":1,"entries":[{"type":"reg","name":"a","size":%d,"digest":"%s","offset":0,"endOffset":%d,"chunkSize":1,"chunkDigest":"%s"}`, n, one, n, one)
+	for i := 1; i < n; i++ {
+		fmt.Fprintf(&toc, `,{"type":"chunk","name":"a","offset":%d,"chunkSize":1,"chunkOffset":%d,"chunkDigest":"%s"}`, i, i, one)
+	}
+	toc.WriteString("]}")
+	compressed := converttest.Compress(toc.Bytes(), filetable.CodecZstd)
+	b := make([]byte, n)
+	skippable := func(p []byte) {
+		b = append(b, 0x50, 0x2a, 0x4d, 0x18)
+		b = binary.LittleEndian.AppendUint32(b, uint32(len(p)))
+		b = append(b, p...)
+	}
+	off := len(b) + 8
+	skippable(compressed)
+	skippable(bytes.Repeat([]byte{seed}, 64))
+	return b, map[string]string{
+		"org.cncf.model.filepath":                             "a",
+		"io.github.containers.zstd-chunked.manifest-position": fmt.Sprintf("%d:%d:%d:1", off, len(compressed), toc.Len()),
+		"io.github.containers.zstd-chunked.manifest-checksum": digest.FromBytes(compressed).String(),
+	}
+}

@@ -57,31 +57,37 @@ func (d *Daemon) wanted(ctx context.Context, table digest.Digest, name string) (
 }
 
 // recorded returns where the blobs of a table can be fetched by what is recorded for the references
-// to it, oldest first: pins, and snapshots that show it. Of a pull that goes on nobody knows
-// whether its sources have anything; if there is nothing else, there are none. A table that nobody
-// refers to, or without a record, is fetched from wherever images of it were resolved.
+// to it, oldest first: pins, and snapshots that show it and had all of it. What one that shows it before it
+// is complete says may be a stranger's, who is to get what his own sources have: the oldest counts if there
+// is nothing else, alone. Of a pull that goes on nobody knows whether its sources have anything; then there
+// are none. A table that nobody refers to, or without a record, is fetched from wherever images of it were
+// resolved.
 func (d *Daemon) recorded(ctx context.Context, table digest.Digest) ([]transfer.Source, error) {
 	refs, err := d.store.Refs(ctx, "")
 	if err != nil {
 		return nil, err
 	}
 	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
-	var names []string
+	var names, partly []string
 	pending := false
 	for _, r := range refs {
-		if r.Table != table {
-			continue
-		}
-		if !strings.HasPrefix(r.Name, admin.PinName("")) && !d.snapshotter.Shows(r) {
+		pin := strings.HasPrefix(r.Name, admin.PinName(""))
+		switch {
+		case r.Table != table:
+		case !pin && !d.snapshotter.Shows(r):
 			pending = true
-			continue
-		}
-		for _, n := range r.Sources {
-			if !slices.Contains(names, n) {
-				names = append(names, n)
+		case !pin && !d.had(ctx, r):
+			if len(partly) == 0 {
+				partly = r.Sources
 			}
+		default:
+			names = append(names, r.Sources...)
 		}
 	}
+	if len(names) == 0 {
+		names = partly
+	}
+	names = unique(names)
 	images := d.images(ctx, table)
 	if len(names) == 0 && !pending {
 		for _, im := range images {
@@ -89,6 +95,22 @@ func (d *Daemon) recorded(ctx context.Context, table digest.Digest) ([]transfer.
 		}
 	}
 	return d.named(images, names), nil
+}
+
+// had says whether the snapshot of a reference shows a table of which it had all.
+func (d *Daemon) had(ctx context.Context, r store.Ref) bool {
+	view := d.snapshotter.ViewOf(r)
+	return view == "" || complete(ctx, d.store, shownTable{view, r.Table})
+}
+
+// unique returns names in their order, each once.
+func unique(names []string) (out []string) {
+	for _, n := range names {
+		if !slices.Contains(out, n) {
+			out = append(out, n)
+		}
+	}
+	return out
 }
 
 // shownFrom returns where the blobs of a table can be fetched that is shown in a view: where its snapshot got

@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"testing"
 	"time"
@@ -20,7 +22,7 @@ import (
 )
 
 // newSourcesRig returns the parts of a daemon that know where things come from, and a table.
-func newSourcesRig(t *testing.T) (*Daemon, digest.Digest) {
+func newSourcesRig(t *testing.T, show tree.Backend) (*Daemon, digest.Digest) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
@@ -30,7 +32,7 @@ func newSourcesRig(t *testing.T) (*Daemon, digest.Digest) {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	snap, err := snapshotter.New(dir, s, snapshotter.Options{Show: tree.Links})
+	snap, err := snapshotter.New(dir, s, snapshotter.Options{Show: show})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +99,7 @@ func sameNames(t *testing.T, what string, got []transfer.Source, want ...string)
 // TestSourceOrder has a stranger who resolved the model of others from a registry of his own: it is
 // asked by nobody but him.
 func TestSourceOrder(t *testing.T) {
-	d, table := newSourcesRig(t)
+	d, table := newSourcesRig(t, tree.Links)
 	d.resolved(t, table, "aaa.evil/x:1", "good.example:5000/team/m:1")
 	sameNames(t, "pulled", d.pulled(t.Context(), table, []differ.Repository{{Host: "good.example:5000", Name: "team/m"}}), "good.example:5000/team/m")
 	sameNames(t, "pulled, port not known", d.pulled(t.Context(), table, []differ.Repository{{Host: "good.example", Name: "team/m"}}), "good.example:5000/team/m")
@@ -121,4 +123,76 @@ func TestSourceOrder(t *testing.T) {
 	sameNames(t, "a snapshot, and a pull that goes on", wanted(""), "good.example:5000/team/m", "mirror.example/m")
 	d.pull(t, table, true, "other.example/m", "good.example:5000/team/m")
 	sameNames(t, "two snapshots, the older first", wanted(""), "good.example:5000/team/m", "mirror.example/m", "other.example/m")
+}
+
+// TestSourcesOfStrangers has snapshots that show a table before it is complete: each gets the rest from its
+// own sources, and what is asked for by no name does not mix them.
+func TestSourcesOfStrangers(t *testing.T) {
+	d, _ := newSourcesRig(t, tree.Stubs)
+	if err := d.snapshotter.UseLazy(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	p := storetest.Random(1, 3<<20)
+	b := storetest.NewBuilder("early").RawChunks("w", p, 0o644, 1<<20)
+	table := b.Put(t, d.store)
+	early := func(name string) (view string) {
+		t.Helper()
+		mounts, err := d.snapshotter.Prepare(t.Context(), "key of "+name, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := d.snapshotter.Locate(t.Context(), mounts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		view = snapshotter.ViewName(id)
+		for _, err := range []error{
+			d.snapshotter.Hold(t.Context(), id, table),
+			d.snapshotter.GotFrom(t.Context(), id, []string{name}),
+			d.store.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: storetest.FromRepository(name, privately{storetest.NewFetcher(p)})}),
+			d.snapshotter.Show(t.Context(), id, table),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return view
+	}
+	check := func(what string, want ...string) {
+		t.Helper()
+		l, err := d.recorded(t.Context(), table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameNames(t, what, l, want...)
+	}
+	views := map[string]string{}
+	for _, name := range []string{"aaa.evil/x", "good.example/m"} {
+		views[name] = early(name)
+	}
+	for name, view := range views {
+		l, err := d.shownFrom(t.Context(), view, table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameNames(t, "for a view", l, name)
+	}
+	check("nobody had all of it", "aaa.evil/x")
+	err := d.store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.FromRepository("good.example/m", privately{storetest.NewFetcher(p)})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("one had all of it", "good.example/m")
+}
+
+// privately makes the bytes of a fetcher come with credentials.
+type privately struct{ *storetest.Fetcher }
+
+// Fetch implements transfer.Fetcher.
+func (f privately) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	body, at, err := f.Fetcher.Fetch(ctx, d, size, off, n)
+	if err != nil {
+		return nil, 0, err
+	}
+	return transfer.NewBody(ctx, body, true), at, nil
 }

@@ -192,7 +192,7 @@ func crashModelOf(all bool) (b *storetest.Builder, f *storetest.Fetcher, files m
 	return b, f, map[string][]byte{"raw": raw, "tarred": tarred, "zipped": zipped, "chunked": chunked, "inline": []byte("inline")}
 }
 
-// crashStore opens the store, puts the model and refers to it, as a start of the daemon does.
+// crashStore opens the store, refers to the model, as a start of the daemon does, and puts it.
 func crashStore(dir string) (s *store.Store, table digest.Digest, f *storetest.Fetcher, err error) {
 	b, f, _ := crashModel()
 	if s, err = store.Open(dir, store.Options{Reserve: 1}); err != nil {
@@ -200,10 +200,10 @@ func crashStore(dir string) (s *store.Store, table digest.Digest, f *storetest.F
 	}
 	p, err := b.Table().Encode()
 	if err == nil {
-		table, err = s.PutTable(context.Background(), p)
+		err = s.AddRef(context.Background(), "snapshot/1", digest.FromBytes(p), time.Time{})
 	}
-	if err == nil {
-		err = s.AddRef(context.Background(), "snapshot/1", table, time.Time{})
+	if err == nil || errdefs.IsNotFound(err) {
+		table, err = s.PutTable(context.Background(), p)
 	}
 	if err != nil {
 		return nil, "", nil, errors.Join(err, s.Close())
@@ -254,10 +254,13 @@ func init() { // crashChild, which they run in, refers to them
 					err = s.AddRef(context.Background(), "snapshot/2", table, time.Time{})
 				}
 				if err == nil {
-					err = s.Expose(context.Background(), table, store.ExposeOptions{Sources: o.Sources, Wait: true})
+					err = s.Expose(context.Background(), table, store.ExposeOptions{View: "snapshot/2", Sources: o.Sources, Wait: true})
 				}
 				for off := 0; err == nil && off < len(files["chunked"]); off += 50_000 {
-					_, err = s.View("").ReadAt(context.Background(), digest.FromBytes(files["chunked"]), make([]byte, 1), int64(off))
+					_, err = s.View("snapshot/2").ReadAt(context.Background(), digest.FromBytes(files["chunked"]), make([]byte, 1), int64(off))
+				}
+				if err == nil {
+					err = hydrateModel(s, table, o)
 				}
 				return err
 			})

@@ -238,7 +238,7 @@ func (b *background) resume(ctx context.Context) (tables []shownTable, err error
 			continue
 		}
 		done[t] = true
-		if b.complete(ctx, t) {
+		if complete(ctx, b.store, t) {
 			continue
 		}
 		sources, err := b.sources(ctx, t.view, t.table)
@@ -259,15 +259,16 @@ func (b *background) resume(ctx context.Context) (tables []shownTable, err error
 }
 
 // complete says whether a view has all files of a table.
-func (b *background) complete(ctx context.Context, t shownTable) bool {
+func complete(ctx context.Context, s *store.Store, t shownTable) bool {
 	if t.view == "" {
-		_, err := b.store.Files(ctx, t.table)
+		_, err := s.Files(ctx, t.table)
 		return err == nil
 	}
-	err := b.store.Present(ctx, t.view)
-	if err == nil {
-		_, err = b.store.View(t.view).Readable(ctx, t.table) // nothing is exposed yet
+	_, early := s.Early(t.table)[t.view]
+	if early || s.Present(ctx, t.view) != nil {
+		return false
 	}
+	_, err := s.View(t.view).Readable(ctx, t.table)
 	return err == nil
 }
 

@@ -53,6 +53,9 @@ func (d *Daemon) exposeAgain(ctx context.Context, table digest.Digest) error {
 		if serr == nil {
 			serr = d.background.expose(ctx, t, sources)
 		}
+		if serr == nil && t.view != "" { // from its own sources
+			d.background.start(t.view, table, sources)
+		}
 		if !errdefs.IsFailedPrecondition(serr) {
 			err = errors.Join(err, serr)
 		}

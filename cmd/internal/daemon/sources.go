@@ -62,10 +62,11 @@ func (d *Daemon) wanted(ctx context.Context, table digest.Digest, name string) (
 }
 
 // recorded returns where the blobs of a table can be fetched by what is recorded for the references
-// to it, oldest first: pins, and snapshots that show it. Of a pull that goes on nobody knows
-// whether its sources have anything; if there is nothing else, there are none. A table that nobody
-// refers to, or without a record, is fetched from wherever images of it were resolved. With asNode the
-// credentials of the node count for all of that, not only for pins.
+// to it, oldest first: pins, and snapshots that show it and had all of it. What one that shows it before it
+// is complete says may be a stranger's, who is to get what his own sources have: the oldest counts if there
+// is nothing else, alone. Of a pull that goes on nobody knows whether its sources have anything; then there
+// are none. A table that nobody refers to, or without a record, is fetched from wherever images of it were
+// resolved. With asNode the credentials of the node count for all of that, not only for pins.
 func (d *Daemon) recorded(ctx context.Context, table digest.Digest, asNode bool) ([]transfer.Source, error) {
 	refs, err := d.store.Refs(ctx, "")
 	if err != nil {
@@ -73,31 +74,40 @@ func (d *Daemon) recorded(ctx context.Context, table digest.Digest, asNode bool)
 	}
 	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
 	images := d.images(ctx, table)
-	var out []transfer.Source
-	known, pending := false, false
-	for _, r := range refs {
-		if r.Table != table {
-			continue
-		}
-		pin := strings.HasPrefix(r.Name, admin.PinName(""))
-		if !pin && !d.snapshotter.Shows(r) {
-			pending = true
-			continue
-		}
-		known = known || len(r.Sources) > 0
+	from := func(names []string, pin bool) (l []transfer.Source) {
 		if !pin {
-			out = append(out, d.named(images, r.Sources, d.facade.Sources)...)
+			l = d.named(images, names, d.facade.Sources)
 		}
 		if pin || asNode {
-			out = append(out, d.named(images, r.Sources, d.facade.NodeSources)...)
+			l = append(l, d.named(images, names, d.facade.NodeSources)...)
+		}
+		return l
+	}
+	var out []transfer.Source
+	var partly []string
+	known, pending := false, false
+	for _, r := range refs {
+		pin := strings.HasPrefix(r.Name, admin.PinName(""))
+		switch {
+		case r.Table != table:
+		case !pin && !d.snapshotter.Shows(r):
+			pending = true
+		case !pin && !d.had(ctx, r):
+			if len(partly) == 0 {
+				partly = r.Sources
+			}
+		default:
+			known = known || len(r.Sources) > 0
+			out = append(out, from(r.Sources, pin)...)
 		}
 	}
-	if !known && !pending {
+	switch {
+	case known:
+	case len(partly) > 0:
+		out = from(partly, false)
+	case !pending:
 		for _, im := range images {
-			out = append(out, d.named(images, registry.Names(im), d.facade.Sources)...)
-			if asNode {
-				out = append(out, d.named(images, registry.Names(im), d.facade.NodeSources)...)
-			}
+			out = append(out, from(registry.Names(im), false)...)
 		}
 	}
 	return distinct(out), nil
@@ -111,6 +121,12 @@ func distinct(l []transfer.Source) []transfer.Source {
 		seen[s.Key()] = true
 		return was
 	})
+}
+
+// had says whether the snapshot of a reference shows a table of which it had all.
+func (d *Daemon) had(ctx context.Context, r store.Ref) bool {
+	view := d.snapshotter.ViewOf(r)
+	return view == "" || complete(ctx, d.store, shownTable{view, r.Table})
 }
 
 // shownFrom returns where the blobs of a table can be fetched that is shown in a view: where its snapshot got

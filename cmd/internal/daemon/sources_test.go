@@ -1,7 +1,9 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -26,7 +28,7 @@ import (
 )
 
 // newSourcesRig returns the parts of a daemon that know where things come from, and a table.
-func newSourcesRig(t *testing.T) (*Daemon, digest.Digest) {
+func newSourcesRig(t *testing.T, show tree.Backend) (*Daemon, digest.Digest) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
@@ -36,7 +38,7 @@ func newSourcesRig(t *testing.T) (*Daemon, digest.Digest) {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	snap, err := snapshotter.New(dir, s, snapshotter.Options{Show: tree.Links})
+	snap, err := snapshotter.New(dir, s, snapshotter.Options{Show: show})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +107,7 @@ func sameNames(t *testing.T, what string, got []transfer.Source, want ...string)
 // TestSourceOrder has a stranger who resolved the model of others from a registry of his own: it is
 // asked by nobody but him.
 func TestSourceOrder(t *testing.T) {
-	d, table := newSourcesRig(t)
+	d, table := newSourcesRig(t, tree.Links)
 	d.resolved(t, table, "aaa.evil/x:1", "good.example:5000/team/m:1")
 	sameNames(t, "pulled", d.pulled(t.Context(), table, []differ.Repository{{Host: "good.example:5000", Name: "team/m"}}), "good.example:5000/team/m")
 	sameNames(t, "pulled, port not known", d.pulled(t.Context(), table, []differ.Repository{{Host: "good.example", Name: "team/m"}}), "good.example:5000/team/m")
@@ -146,7 +148,7 @@ func sameKeys(t *testing.T, what string, got []transfer.Source, want ...string) 
 // TestSourceIdentity has a private model that a caller pulled and the node pinned: what is fetched for the
 // snapshot is fetched with the caller's credentials, what is fetched for the pin with those of the node.
 func TestSourceIdentity(t *testing.T) {
-	d, table := newSourcesRig(t)
+	d, table := newSourcesRig(t, tree.Links)
 	d.facade.Secrets = &pullsecret.Secrets{}
 	d.secrets = d.facade.Secrets
 	const name = "good.example/team/m"
@@ -185,7 +187,7 @@ func TestSourceIdentity(t *testing.T) {
 // TestSecretsOfComplete has a model that is complete: its pull secret is not on the disk, where it is kept
 // of models that are not, and nothing is there if that is not wanted.
 func TestSecretsOfComplete(t *testing.T) {
-	d, table := newSourcesRig(t)
+	d, table := newSourcesRig(t, tree.Links)
 	c := config.Default()
 	c.Root = d.store.Dir()
 	left := func() (names []string) {
@@ -235,7 +237,7 @@ func TestSecretsOfComplete(t *testing.T) {
 // TestDoubtNames opens a root of a version that took for public what it read with the credentials of the
 // node. It is doubted once.
 func TestDoubtNames(t *testing.T) {
-	d, table := newSourcesRig(t)
+	d, table := newSourcesRig(t, tree.Links)
 	d.resolved(t, table, "carton.example/team/m:1", "good.example/team/m:1", "other.example/m:1")
 	c := config.Default()
 	c.Root = d.store.Dir()
@@ -278,4 +280,76 @@ func TestDoubtNames(t *testing.T) {
 			t.Errorf("private names, after a name was seen to be public (-got +want):\n%s", diff)
 		}
 	}
+}
+
+// TestSourcesOfStrangers has snapshots that show a table before it is complete: each gets the rest from its
+// own sources, and what is asked for by no name does not mix them.
+func TestSourcesOfStrangers(t *testing.T) {
+	d, _ := newSourcesRig(t, tree.Stubs)
+	if err := d.snapshotter.UseLazy(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	p := storetest.Random(1, 3<<20)
+	b := storetest.NewBuilder("early").RawChunks("w", p, 0o644, 1<<20)
+	table := b.Put(t, d.store)
+	early := func(name string) (view string) {
+		t.Helper()
+		mounts, err := d.snapshotter.Prepare(t.Context(), "key of "+name, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := d.snapshotter.Locate(t.Context(), mounts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		view = snapshotter.ViewName(id)
+		for _, err := range []error{
+			d.snapshotter.Hold(t.Context(), id, table),
+			d.snapshotter.GotFrom(t.Context(), id, []string{name}),
+			d.store.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: storetest.FromRepository(name, privately{storetest.NewFetcher(p)})}),
+			d.snapshotter.Show(t.Context(), id, table),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return view
+	}
+	check := func(what string, want ...string) {
+		t.Helper()
+		l, err := d.recorded(t.Context(), table, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameNames(t, what, l, want...)
+	}
+	views := map[string]string{}
+	for _, name := range []string{"aaa.evil/x", "good.example/m"} {
+		views[name] = early(name)
+	}
+	for name, view := range views {
+		l, err := d.shownFrom(t.Context(), view, table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameNames(t, "for a view", l, name)
+	}
+	check("nobody had all of it", "aaa.evil/x")
+	err := d.store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.FromRepository("good.example/m", privately{storetest.NewFetcher(p)})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("one had all of it", "good.example/m")
+}
+
+// privately makes the bytes of a fetcher come with credentials.
+type privately struct{ *storetest.Fetcher }
+
+// Fetch implements transfer.Fetcher.
+func (f privately) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
+	body, at, err := f.Fetcher.Fetch(ctx, d, size, off, n)
+	if err != nil {
+		return nil, 0, err
+	}
+	return transfer.NewBody(ctx, body, true), at, nil
 }

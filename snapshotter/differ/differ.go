@@ -24,7 +24,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Options are what a Differ works with. Only Log and Upstream may be nil.
+// Options are what a Differ works with. Only Mode, Background and Log may be nil.
 type Options struct {
 	// Content is containerd's content store.
 	Content content.InfoReaderProvider
@@ -81,9 +81,6 @@ var (
 func New(o Options) *Differ {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Upstream == nil {
-		o.Upstream = func(context.Context, digest.Digest, []Repository) []transfer.Source { return nil }
 	}
 	return &Differ{o: o, plain: apply.NewFileSystemApplier(o.Content)}
 }

@@ -146,7 +146,7 @@ func (s *Store) open() (err error) {
 	if err := s.db.PruneWays(); err != nil {
 		return err
 	}
-	s.objects, err = object.Open(object.Options{Root: s.root, Dir: s.dir, Temp: staging.Top, DB: s.db, Log: s.log})
+	s.objects, err = object.Open(object.Options{Root: s.root, Temp: staging.Top, DB: s.db, Log: s.log})
 	return err
 }
 

@@ -24,7 +24,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Options are what a Differ works with. Only Check, Log and Upstream may be nil.
+// Options are what a Differ works with. Only Check, Mode, Background and Log may be nil.
 type Options struct {
 	// Content is containerd's content store.
 	Content content.InfoReaderProvider
@@ -89,9 +89,6 @@ func New(o Options) *Differ {
 	}
 	if o.Check == nil {
 		o.Check = func(context.Context, digest.Digest, []Repository, bool) (bool, error) { return false, nil }
-	}
-	if o.Upstream == nil {
-		o.Upstream = func(context.Context, digest.Digest, []Repository) []transfer.Source { return nil }
 	}
 	return &Differ{o: o, plain: apply.NewFileSystemApplier(o.Content)}
 }

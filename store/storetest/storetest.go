@@ -1,4 +1,4 @@
-// Package storetest has fetchers that work, fail, stall and lie, and builders of tables, for
+// Package storetest has fetchers that work, fail, stall and lie, builders of tables, and a slow disk, for
 // tests of the store and of its users.
 package storetest
 

@@ -3,11 +3,13 @@ package chunkfile
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/staging"
@@ -18,7 +20,8 @@ import (
 
 // memory is a transfer.Fetcher of one blob.
 type memory struct {
-	blob []byte
+	blob  []byte
+	whole bool // it knows no ranges
 
 	mu    sync.Mutex
 	asked map[int64]int // how often, by offset
@@ -27,6 +30,9 @@ type memory struct {
 func (m *memory) Fetch(_ context.Context, _ digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.whole {
+		off, n = 0, int64(len(m.blob))
+	}
 	m.asked[off]++
 	return io.NopCloser(bytes.NewReader(m.blob[off : off+n])), off, nil
 }
@@ -95,15 +101,22 @@ func TestAheadOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// 2 and 3, then as far as 6, then as far as 11.
-	s.mu.Lock()
-	working := f.working
-	s.mu.Unlock()
-	f.mu.Lock()
-	reading := len(f.reading)
-	f.mu.Unlock()
-	if working != 10 || reading != 10 {
-		t.Errorf("%d are at work for %d groups, want 10 for 10", working, reading)
+	at := func() (working, reading int) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.working, len(f.reading)
+	}
+	// 2 and 3, then as far as 6, then as far as 11. What the reads themselves began is about to end.
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		working, reading := at()
+		if working == 10 && reading == 10 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d are at work for %d groups, want 10 for 10", working, reading)
+		}
 	}
 	for _, sl := range busy {
 		sl.Release()
@@ -124,4 +137,31 @@ func TestAheadOnce(t *testing.T) {
 	if len(f.reading) != 0 {
 		t.Errorf("%d groups are about to be read ahead, and nobody uses the file", len(f.reading))
 	}
+}
+
+// TestReadersDoNotEndFill: who reads from a server without ranges is told so, again and again. The work that
+// brings the file from its first byte to its last meets what readers began, and goes on.
+func TestReadersDoNotEndFill(t *testing.T) {
+	const size, groups = 1000, 64
+	s, f, m := newFile(t, groups, size)
+	m.whole = true
+	ctx, cancel := context.WithCancel(t.Context())
+	var readers sync.WaitGroup
+	for i := range 8 {
+		readers.Go(func() {
+			b := make([]byte, size)
+			for g := i; ctx.Err() == nil; g += 7 {
+				if _, err := f.ReadAt(ctx, b, int64(g%groups*size)); err != nil && !errors.Is(err, transfer.ErrNoRanges) && ctx.Err() == nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	var n int
+	err := f.Fill(t.Context(), s.Scheduler.NewFlow(transfer.Soon), func(p []byte) error { n += len(p); return nil }, func() { n = 0 })
+	if err != nil || n != groups*size {
+		t.Errorf("%d bytes of %d, %v", n, groups*size, err)
+	}
+	cancel()
+	readers.Wait()
 }

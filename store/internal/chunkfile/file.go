@@ -314,7 +314,8 @@ func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get) error
 		case <-sl.Context.Done():
 			return context.Cause(sl.Context)
 		}
-		if c.err != nil && try > 0 && !errors.Is(c.err, transfer.ErrRevoked) {
+		// A reader who can have no ranges says nothing of who brings the file from its first byte.
+		if c.err != nil && try > 0 && !errors.Is(c.err, transfer.ErrRevoked) && !errors.Is(c.err, transfer.ErrNoRanges) {
 			return c.err
 		}
 	}

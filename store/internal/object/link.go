@@ -102,18 +102,19 @@ func (s *Objects) hardLink(src *os.File, name string) (*os.File, error) {
 // not also a log, say, that root goes on with. That the store's files can be written to by root is
 // so in any case. An access control list that lets others write shows in the bits of the group.
 func (s *Objects) linkable(f *os.File) bool {
-	var st, own unix.Stat_t
-	if unix.Fstat(int(f.Fd()), &st) != nil || unix.Stat(s.o.Dir, &own) != nil {
+	var st unix.Stat_t
+	own, err := s.o.Root.Stat(".")
+	if unix.Fstat(int(f.Fd()), &st) != nil || err != nil {
 		return false
 	}
-	if st.Uid != 0 || st.Gid != 0 || st.Mode != syscall.S_IFREG|Mode || st.Nlink != 1 || st.Dev != own.Dev {
+	if st.Uid != 0 || st.Gid != 0 || st.Mode != syscall.S_IFREG|Mode || st.Nlink != 1 || st.Dev != own.Sys().(*syscall.Stat_t).Dev {
 		return false
 	}
 	// The kernel gives a read lease only on a file that nobody has open for writing.
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
 		return false
 	}
-	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
+	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
 	return err == nil
 }
 

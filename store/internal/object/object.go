@@ -48,7 +48,6 @@ const graceTime = time.Minute
 // Options are what Objects work with. All are needed.
 type Options struct {
 	Root *os.Root // of the store
-	Dir  string   // where Root is
 	Temp string   // a directory below Root for files that are not objects yet
 	DB   *meta.DB
 	Log  *slog.Logger

@@ -182,6 +182,10 @@ func TestSigned(t *testing.T) {
 			u.attach(t, "tag", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, statement))
 		}, ""},
 		{"cosign, legacy", signature.TypeCosign, model, func(t *testing.T, u *upstream) { u.legacy(t, key, "team/m", model.Digest()) }, ""},
+		{"cosign, legacy, where lists are not understood", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
+			u.legacy(t, key, "team/m", model.Digest())
+			u.referrers["team/m@"+model.Digest().String()] = []byte("<html>")
+		}, ""},
 		{"cosign, legacy of a stranger", signature.TypeCosign, model, func(t *testing.T, u *upstream) { u.legacy(t, stranger, "team/m", model.Digest()) }, "not signed by a key that is trusted"},
 		{"cosign, a bundle for another", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
 			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(digest.FromString("x"))))

@@ -170,9 +170,7 @@ func (e *evidence) gather(ctx context.Context, m model) {
 	}
 	answered := len(e.s.Repositories) == 0
 	for _, repo := range e.s.Repositories {
-		err := e.from(ctx, repo)
-		e.doubt(err)
-		answered = answered || err == nil
+		answered = e.from(ctx, repo) || answered
 		if len(e.bundles)+len(e.payloads) > 0 {
 			break
 		}
@@ -182,17 +180,18 @@ func (e *evidence) gather(ctx context.Context, m model) {
 	}
 }
 
-// from reads what a repository has.
-func (e *evidence) from(ctx context.Context, repo *remote.Repository) error {
+// from reads what a repository has, wherever that is, and says whether it has answered to everything.
+func (e *evidence) from(ctx context.Context, repo *remote.Repository) bool {
+	answered := true
 	for _, of := range e.s.Manifests {
-		if err := e.referrers(ctx, repo, of); err != nil {
-			return err
-		}
-		if err := e.signatures(ctx, repo, of); err != nil {
-			return err
+		for _, read := range []func(context.Context, *remote.Repository, digest.Digest) error{e.referrers, e.signatures} {
+			if err := read(ctx, repo, of); err != nil {
+				e.doubt(err)
+				answered = false
+			}
 		}
 	}
-	return nil
+	return answered
 }
 
 // doubt notes an error. If nothing is found, it is one.

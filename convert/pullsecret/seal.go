@@ -92,7 +92,7 @@ func (s *Secrets) load(name string) error {
 		return s.root.Remove(fileOf(name))
 	}
 	for _, c := range slices.Backward(secrets) {
-		s.Keep(name, c)
+		s.keep(name, c)
 	}
 	s.sealed[name] = s.peek(name)
 	return nil

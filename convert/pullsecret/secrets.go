@@ -38,12 +38,14 @@ type Secrets struct {
 	seal *sealer
 	log  *slog.Logger
 
-	disk   sync.Mutex          // held while files change; before mu
-	sealed map[string][]Secret // guarded by disk: what the files have
+	disk   sync.Mutex             // held while files change, and guards what follows; before mu
+	sealed map[string][]Secret    // what the files have
+	wanted func(name string) bool // of Need
 
 	mu    sync.Mutex // guards what follows
 	names map[string]*entry
-	last  int // ID
+	held  map[string]bool // of Need
+	last  int             // ID
 }
 
 // An entry is what there is for a name.
@@ -62,12 +64,24 @@ func (e *entry) size() (n int) {
 	return n
 }
 
-// Keep remembers credentials that worked for a name. Those that are longer than any real ones are
-// not kept.
+// Keep remembers credentials that worked for a name, also on the disk if they are needed there. Those that are
+// longer than any real ones are not kept.
 func (s *Secrets) Keep(name string, c remote.Credentials) {
-	if len(c.Username)+len(c.Secret) > maxSecret {
+	if len(c.Username)+len(c.Secret) > maxSecret || !s.keep(name, c) || s.root == nil {
 		return
 	}
+	s.disk.Lock()
+	defer s.disk.Unlock()
+	if !s.holds(name) || !s.wanted(name) {
+		return
+	}
+	if err := s.save(name, s.peek(name)); err != nil {
+		s.log.Error("a new pull secret is in memory only", "name", name, "err", err)
+	}
+}
+
+// keep is Keep in memory. It says whether there is something new.
+func (s *Secrets) keep(name string, c remote.Credentials) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.names[name]
@@ -75,7 +89,7 @@ func (s *Secrets) Keep(name string, c remote.Credentials) {
 		if s.names == nil {
 			s.names = map[string]*entry{}
 		}
-		e = &entry{site: siteOf(name)}
+		e = &entry{site: siteOf(name), held: s.held[name]}
 		s.names[name] = e
 	}
 	e.used = time.Now()
@@ -83,12 +97,13 @@ func (s *Secrets) Keep(name string, c remote.Credentials) {
 	if i >= 0 {
 		known := e.secrets[i]
 		e.secrets = slices.Insert(slices.Delete(e.secrets, i, i+1), 0, known)
-		return
+		return i > 0
 	}
 	s.last++
 	e.secrets = slices.Insert(e.secrets, 0, Secret{c, s.last})
 	e.secrets = e.secrets[:min(len(e.secrets), maxOfName)]
 	s.evict()
+	return true
 }
 
 // Of returns the secrets of a name, the newest first; none if there are none.
@@ -176,7 +191,8 @@ func siteOf(name string) string {
 
 // Need says which names snapshots need: secrets of those in held are not forgotten, and of these are on
 // the disk as well those of which sealed says so, which is asked for names that there are secrets of.
-// Secrets of needed names that only the disk has are read.
+// Secrets of needed names that only the disk has are read. What is given for them later counts as well; sealed
+// is called until the next Need.
 // It returns the first error of the disk, after all the rest is done.
 func (s *Secrets) Need(held []string, sealed func(name string) bool) error {
 	s.disk.Lock()
@@ -187,19 +203,11 @@ func (s *Secrets) Need(held []string, sealed func(name string) bool) error {
 			first = cmp.Or(first, s.load(name))
 		}
 	}
-	s.mu.Lock()
-	for name, e := range s.names {
-		needed := slices.Contains(held, name)
-		if e.held && !needed {
-			e.used = time.Now()
-		}
-		e.held = needed
-	}
-	s.evict()
-	s.mu.Unlock()
+	s.hold(held)
 	if s.root == nil {
 		return first
 	}
+	s.wanted = sealed
 	var keep []string
 	for _, name := range held {
 		if secrets := s.peek(name); len(secrets) > 0 && sealed(name) {
@@ -208,6 +216,30 @@ func (s *Secrets) Need(held []string, sealed func(name string) bool) error {
 		}
 	}
 	return cmp.Or(first, s.prune(keep))
+}
+
+// hold says which names are held.
+func (s *Secrets) hold(names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = map[string]bool{}
+	for _, n := range names {
+		s.held[n] = true
+	}
+	for name, e := range s.names {
+		if e.held && !s.held[name] {
+			e.used = time.Now()
+		}
+		e.held = s.held[name]
+	}
+	s.evict()
+}
+
+// holds says whether a name is held.
+func (s *Secrets) holds(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[name]
 }
 
 // peek is Of that is no use of the secrets.

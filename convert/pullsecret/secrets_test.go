@@ -189,12 +189,36 @@ func TestSealed(t *testing.T) {
 	if got := append(again.users("registry.example/complete"), again.users("registry.example/given")...); got != nil {
 		t.Errorf("secrets that are not for the disk, of %v", got)
 	}
+	again.Keep(private, creds("carol"))
+	third, _ := open(t, dir)
+	need(t, third, onlyPrivate, private)
+	if d := cmp.Diff(third.users(private), []string{"carol", "bob", "alice"}); d != "" {
+		t.Errorf("after a new one and a crash (-got +want):\n%s", d)
+	}
 	need(t, again, never, private)
 	if d := cmp.Diff(files(t, dir), map[string]fs.FileMode{keyFile: 0o600}); d != "" {
 		t.Errorf("files when nobody needs them (-got +want):\n%s", d)
 	}
-	if got := again.users(private); len(got) != 2 {
+	if got := again.users(private); len(got) != 3 {
 		t.Errorf("in memory: secrets of %v", got)
+	}
+}
+
+// A secret that is given for a name which is needed already, because those before were lost, is as good as
+// one that was there first.
+func TestGivenLater(t *testing.T) {
+	dir := t.TempDir()
+	s, _ := open(t, dir)
+	need(t, s, always, private)
+	s.Keep(private, creds("alice"))
+	s.Keep("registry.example/other", creds("bob"))
+	s.Forget(private)
+	if got := s.users(private); len(got) != 1 {
+		t.Errorf("secrets of %v, want alice", got)
+	}
+	want := map[string]fs.FileMode{keyFile: 0o600, fileOf(private): 0o600}
+	if d := cmp.Diff(files(t, dir), want); d != "" {
+		t.Errorf("files (-got +want):\n%s", d)
 	}
 }
 

@@ -142,7 +142,7 @@ func (s *Store) open() (err error) {
 	if s.db, err = meta.Open(s.dbPath(), meta.Options{Expected: object.Any(s.root), Log: s.log}); err != nil {
 		return err
 	}
-	s.objects, err = object.Open(object.Options{Root: s.root, Dir: s.dir, Temp: staging.Top, DB: s.db, Log: s.log})
+	s.objects, err = object.Open(object.Options{Root: s.root, Temp: staging.Top, DB: s.db, Log: s.log})
 	return err
 }
 

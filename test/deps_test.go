@@ -65,7 +65,7 @@ snapshotter/lazy/fdstore  :
 cmd/internal/config       :
 cmd/internal/facadetls    :
 cmd/internal/portowner    :
-cmd/internal/snippet      :
+cmd/internal/snippet      : convert/registry
 cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote convert/signature
 cmd/internal/admin        : cmd/internal/facadetls cmd/internal/portowner convert convert/headers convert/image convert/losses convert/mediatype convert/remote convert/signature store store/filetable store/transfer
 cmd/internal/doctor       : cmd/internal/admin cmd/internal/config cmd/internal/portowner cmd/internal/snippet

@@ -63,6 +63,10 @@ type Handler struct {
 	recent   cache[recentKey, remote.Manifest] // that passed unchanged
 }
 
+// HeaderNext is a header of who can ask the registry itself next, for the blobs that the facade does not
+// have. So layers of ordinary images take no detour.
+const HeaderNext = "Ballast-Next"
+
 // name is a host and a repository.
 type name struct{ host, repository string }
 

@@ -288,6 +288,16 @@ func TestBlobs(t *testing.T) {
 			t.Errorf("%s: range behind the end: status %d, want 416", name, got.status)
 		}
 	}
+	next := []string{registry.HeaderNext, "registry"}
+	for path, want := range map[string]int{table.Digest.String(): 200, weight.Digest.String(): 404} {
+		if got := f.ask(t, http.MethodGet, "/v2/org/model/blobs/"+path, u.host(), next...); got.status != want {
+			t.Errorf("who can ask the registry gets status %d for %s, want %d", got.status, path, want)
+		}
+	}
+	shared := newFacade(t, remote.Options{Shared: func(string) bool { return true }})
+	if got := shared.ask(t, http.MethodGet, "/v2/org/model/blobs/"+weight.Digest.String(), u.host(), next...); got.status != 200 {
+		t.Errorf("who has no credentials of his own gets status %d", got.status)
+	}
 	got := f.ask(t, http.MethodGet, "/v2/org/model/blobs/"+digest.FromString("none").String(), u.host())
 	if got.status != 404 || !strings.HasPrefix(got.errorText(t), "BLOB_UNKNOWN") {
 		t.Errorf("a blob that is not there: status %d, %s", got.status, got.body)

@@ -214,6 +214,9 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 	if _, ok := h.cartonURL(ref); ok {
 		return &refusal{http.StatusNotFound, codeBlobUnknown, "no carton that was resolved by this name has the blob"}
 	}
+	if r.Header.Get(HeaderNext) != "" && h.Upstream.Direct(ref.Host) {
+		return &refusal{http.StatusNotFound, codeBlobUnknown, "the blob is not made here; " + ref.Host + " has it"}
+	}
 	return h.proxyBlob(w, r, ref, who)
 }
 

@@ -112,6 +112,13 @@ func (c *Client) forgetHost() {
 	delete(c.hosts, oldest)
 }
 
+// Direct says that a host is asked as any client would: it has no dialect and no hosts.toml, and credentials
+// of the node are not shared.
+func (c *Client) Direct(host string) bool {
+	dir, err := c.hostDir(host)
+	return err == nil && dir == "" && !c.ollama[host] && (c.opts.Shared == nil || !c.opts.Shared(host))
+}
+
 // hostDir returns the directory of a host, or "".
 func (c *Client) hostDir(host string) (string, error) {
 	if c.opts.HostsDir == "" {

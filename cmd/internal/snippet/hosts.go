@@ -6,6 +6,7 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/containerd/errdefs"
 )
 
@@ -87,7 +88,7 @@ var registryTemplate = template.Must(template.New("registry").Parse(
 # Tags are resolved by the facade of ballastd only, so that a model always arrives converted.
 # While ballastd is stopped, pulls by tag from this registry fail; they never give an
 # unconverted manifest, which containerd would show as an empty directory. Layers come from
-# the registry itself{{if .CA}} if the facade does not have them{{end}}.
+# the registry itself{{if .CA}}: the facade is told that it can be asked, and leaves them to it{{end}}.
 server = "{{.Server}}"
 # Belongs to server: everything but "resolve".
 capabilities = ["pull", "push"]
@@ -98,6 +99,7 @@ capabilities = ["pull", "push"]
 ` + keys + `
   ca = "{{.CA}}"
   client = "{{.Client}}"
+  header = {` + registry.HeaderNext + ` = "registry"}
 {{- end}}
 `))
 
@@ -138,5 +140,6 @@ var defaultOpen = template.Must(template.New("open").Parse(
 ` + keys + `
   ca = "{{.CA}}"
   client = "{{.Client}}"
+  header = {` + registry.HeaderNext + ` = "registry"}
 {{- end}}
 `))

@@ -97,7 +97,7 @@ type Store struct {
 	mu        sync.Mutex // guards what follows
 	closed    bool
 	decoded   map[digest.Digest]*filetable.Table // of late, see Table
-	exposures map[exposureKey]*exposure
+	exposures exposures
 }
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
@@ -121,7 +121,7 @@ func Open(dir string, o Options) (*Store, error) {
 	s := &Store{
 		dir: dir, root: root, o: o, log: o.Log, ctx: ctx, stop: stop,
 		decoded:   map[digest.Digest]*filetable.Table{},
-		exposures: map[exposureKey]*exposure{},
+		exposures: exposures{},
 		scheduler: transfer.NewScheduler(transfer.Options{
 			Connections: o.Connections, Chunk: filetable.MaxChunkLen, Readers: readers, Unpackers: unpackers,
 		}),

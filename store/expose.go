@@ -167,7 +167,8 @@ func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, 
 			return nil, fmt.Errorf("the digest of file %q is known only when it is complete: %w", f.Path, errdefs.ErrFailedPrecondition)
 		case seen[f.Digest] || s.mayHave(f.Digest, from):
 			continue
-		case o.View == "" && s.has(f.Digest): // there nobody is told from another
+		// In the common view nobody is told from another; and what an archive has is not for who has it not.
+		case (o.View == "" || layout == nil && f.Source.Blob != f.Digest) && s.has(f.Digest):
 			return nil, fmt.Errorf("file %q has to come from its own source first: %w", f.Path, errdefs.ErrFailedPrecondition)
 		case layout == nil && !o.Wait && f.Size > SmallFile:
 			return nil, fmt.Errorf("file %q has no digests of chunks: %w", f.Path, errdefs.ErrFailedPrecondition)

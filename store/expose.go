@@ -42,21 +42,44 @@ type ExposeOptions struct {
 	Probe bool
 }
 
-// An exposureKey is a file of a view.
-type exposureKey struct {
-	view   string
-	digest digest.Digest
+// exposures are all exposures, by digest and view.
+type exposures map[digest.Digest]map[string]*exposure
+
+func (e exposures) put(x *exposure) {
+	if e[x.digest] == nil {
+		e[x.digest] = map[string]*exposure{}
+	}
+	e[x.digest][x.view] = x
+}
+
+func (e exposures) drop(x *exposure) {
+	delete(e[x.digest], x.view)
+	if len(e[x.digest]) == 0 {
+		delete(e, x.digest)
+	}
+}
+
+// of returns the exposures of a table.
+func (e exposures) of(table digest.Digest) (all []*exposure) {
+	for _, views := range e {
+		for _, x := range views {
+			if _, ok := x.tables[table]; ok {
+				all = append(all, x)
+			}
+		}
+	}
+	return all
 }
 
 // An exposure is a file of a view that can be read before it is there as an object, for the tables that
 // show it. What readers of a view see of a digest comes in one way only (meta.PutWays).
 type exposure struct {
-	exposureKey
-	size int64           // bytes
-	path string          // one of its paths, for messages
-	file *chunkfile.File // nil: it can be read only when all of it is there
-
-	staged int64 // bytes of it that were there before
+	view   string
+	digest digest.Digest
+	size   int64           // bytes
+	path   string          // one of its paths, for messages
+	file   *chunkfile.File // nil: it can be read only when all of it is there
+	staged int64           // bytes of it that were there before
 
 	tables   map[digest.Digest]string // the groups of their sources; guarded by Store.mu
 	from     transfer.Sources         // of all tables
@@ -144,7 +167,8 @@ func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, 
 			return nil, fmt.Errorf("the digest of file %q is known only when it is complete: %w", f.Path, errdefs.ErrFailedPrecondition)
 		case seen[f.Digest] || s.mayHave(f.Digest, from):
 			continue
-		case o.View == "" && s.has(f.Digest): // there nobody is told from another
+		// In the common view nobody is told from another; and what an archive has is not for who has it not.
+		case (o.View == "" || layout == nil && f.Source.Blob != f.Digest) && s.has(f.Digest):
 			return nil, fmt.Errorf("file %q has to come from its own source first: %w", f.Path, errdefs.ErrFailedPrecondition)
 		case layout == nil && !o.Wait && f.Size > SmallFile:
 			return nil, fmt.Errorf("file %q has no digests of chunks: %w", f.Path, errdefs.ErrFailedPrecondition)
@@ -182,23 +206,22 @@ func (s *Store) register(table digest.Digest, files []shownFile, o ExposeOptions
 		return errClosed
 	}
 	for _, f := range files {
-		if x := s.exposures[exposureKey{o.View, f.file.Digest}]; x != nil && !x.comesAs(f.layout) {
+		if x := s.exposures[f.file.Digest][o.View]; x != nil && !x.comesAs(f.layout) {
 			return fmt.Errorf("file %q is on its way for another table, or from elsewhere, in another way: %w", f.file.Path, errdefs.ErrFailedPrecondition)
 		}
 	}
 	for _, f := range files {
-		key := exposureKey{o.View, f.file.Digest}
-		x := s.exposures[key]
+		x := s.exposures[f.file.Digest][o.View]
 		if x == nil {
 			x = &exposure{
-				exposureKey: key, size: f.file.Size, path: f.file.Path,
+				view: o.View, digest: f.file.Digest, size: f.file.Size, path: f.file.Path,
 				tables: map[digest.Digest]string{}, done: make(chan struct{}), waiting: make(chan struct{}),
 			}
-			x.identity.Store(shown[key.digest])
+			x.identity.Store(shown[x.digest])
 			if f.layout != nil {
 				x.file, x.staged = s.files.Acquire(x.digest, x.size, x.path, f.layout), f.staged
 			}
-			s.exposures[key] = x
+			s.exposures.put(x)
 		}
 		x.tables[table] = transfer.GroupKey(o.Sources)
 		x.from.Set(table.String(), o.Sources)
@@ -233,7 +256,7 @@ func (s *Store) probe(ctx context.Context, table digest.Digest, files []shownFil
 	if largest == nil {
 		return nil
 	}
-	x := s.exposure(exposureKey{o.View, largest.file.Digest})
+	x := s.exposure(o.View, largest.file.Digest)
 	if x == nil || x.file == nil { // it is an object by now
 		return nil
 	}
@@ -250,33 +273,29 @@ func (s *Store) probe(ctx context.Context, table digest.Digest, files []shownFil
 	return err
 }
 
-// unexpose ends what Expose began for tables in a view.
-func (s *Store) unexpose(view string, tables ...digest.Digest) {
+// unexpose ends what Expose began for a table in a view.
+func (s *Store) unexpose(view string, table digest.Digest) {
 	s.exposing.Lock()
 	defer s.exposing.Unlock()
 	s.mu.Lock()
-	for key, x := range s.exposures {
-		if key.view != view {
+	defer s.mu.Unlock()
+	for _, x := range s.exposures.of(table) {
+		if x.view != view {
 			continue
 		}
-		for t := range x.tables {
-			if !slices.Contains(tables, t) {
-				continue
-			}
-			x.from.Drop(t.String())
-			if x.file != nil {
-				x.file.Sources.Drop(view + " " + t.String())
-			}
-			delete(x.tables, t)
-		}
+		x.from.Drop(table.String())
+		delete(x.tables, table)
 		if len(x.tables) == 0 {
-			delete(s.exposures, key)
-			if x.file != nil {
-				s.files.Release(x.file)
-			}
+			s.exposures.drop(x)
+		}
+		if x.file == nil {
+			continue
+		}
+		x.file.Sources.Drop(view + " " + table.String())
+		if len(x.tables) == 0 {
+			s.files.Release(x.file)
 		}
 	}
-	s.mu.Unlock()
 }
 
 // withdraw ends what Expose began, for views and tables that nothing refers to.
@@ -290,18 +309,26 @@ func (s *Store) withdraw(ctx context.Context) error {
 	for _, r := range refs {
 		tables[r.Table], views[r.Name] = true, true
 	}
-	gone := map[string][]digest.Digest{}
+	gone := map[string]map[digest.Digest]bool{} // by view
 	s.mu.Lock()
-	for key, x := range s.exposures {
-		for t := range x.tables {
-			if !views[key.view] || !tables[t] {
-				gone[key.view] = append(gone[key.view], t)
+	for _, all := range s.exposures {
+		for view, x := range all {
+			for t := range x.tables {
+				if views[view] && tables[t] {
+					continue
+				}
+				if gone[view] == nil {
+					gone[view] = map[digest.Digest]bool{}
+				}
+				gone[view][t] = true
 			}
 		}
 	}
 	s.mu.Unlock()
 	for view, tables := range gone {
-		s.unexpose(view, tables...)
+		for t := range tables {
+			s.unexpose(view, t)
+		}
 	}
 	return nil
 }
@@ -319,15 +346,10 @@ func (h host) Wrong(f *chunkfile.File) error {
 }
 
 // exposuresOf returns the exposures of a file in all views.
-func (s *Store) exposuresOf(d digest.Digest) (all []*exposure) {
+func (s *Store) exposuresOf(d digest.Digest) []*exposure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, x := range s.exposures {
-		if key.digest == d {
-			all = append(all, x)
-		}
-	}
-	return all
+	return slices.Collect(maps.Values(s.exposures[d]))
 }
 
 // complete ends an exposure whose file is an object that its view may have: from then on the view has the
@@ -341,9 +363,9 @@ func (s *Store) complete(x *exposure) {
 		}
 	}
 	s.mu.Lock()
-	mine := s.exposures[x.exposureKey] == x
+	mine := s.exposures[x.digest][x.view] == x
 	if mine {
-		delete(s.exposures, x.exposureKey)
+		s.exposures.drop(x)
 	}
 	s.mu.Unlock()
 	if !mine {

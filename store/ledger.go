@@ -83,9 +83,9 @@ func (s *Store) reserveExposed(ctx context.Context, table digest.Digest, group s
 	left := func() (n int64) {
 		files := map[digest.Digest]*exposure{}
 		s.mu.Lock()
-		for key, x := range s.exposures {
-			if g, ok := x.tables[table]; ok && g == group {
-				files[key.digest] = x
+		for _, x := range s.exposures.of(table) {
+			if x.tables[table] == group {
+				files[x.digest] = x
 			}
 		}
 		s.mu.Unlock()

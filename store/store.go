@@ -97,7 +97,7 @@ type Store struct {
 
 	mu        sync.Mutex // guards what follows
 	closed    bool
-	exposures map[exposureKey]*exposure
+	exposures exposures
 }
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
@@ -120,7 +120,7 @@ func Open(dir string, o Options) (*Store, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
 		dir: dir, root: root, o: o, log: o.Log, ctx: ctx, stop: stop,
-		exposures: map[exposureKey]*exposure{},
+		exposures: exposures{},
 		scheduler: transfer.NewScheduler(transfer.Options{
 			Connections: o.Connections, Chunk: filetable.MaxChunkLen, Readers: readers, Unpackers: unpackers,
 		}),

@@ -356,6 +356,27 @@ func TestPrivateIsNotShown(t *testing.T) {
 	}
 }
 
+// TestPrivateArchiveIsNotListed: what a private archive has is not shown to who knows its digest.
+func TestPrivateArchiveIsNotListed(t *testing.T) {
+	zipped, own := storetest.Compress(t, oneFileTar(t, 21, 1<<20), filetable.CodecGzip), storetest.Random(22, 5<<20)
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	table := storetest.NewBuilder("owner").Unpack(zipped, filetable.CodecGzip, "").Put(t, s)
+	hold(t, s, table)
+	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: good(private{storetest.NewFetcher(zipped)})}); err != nil {
+		t.Fatal(err)
+	}
+	thief := storetest.NewBuilder("thief").RawChunks("own", own, 0o644, 1<<20).Unpack(zipped, filetable.CodecGzip, "").Put(t, s)
+	for _, view := range []string{"", "snapshot/2"} {
+		if err := s.AddRef(t.Context(), "snapshot/2", thief, time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		err := s.Expose(t.Context(), thief, store.ExposeOptions{View: view, Sources: evil(storetest.NewFetcher(own)), Wait: true})
+		if !errdefs.IsFailedPrecondition(err) || isExposed(s, thief) {
+			t.Errorf("view %q: %v", view, err)
+		}
+	}
+}
+
 // TestReservations: two pulls at once do not overrun the quota that each of them keeps.
 func TestReservations(t *testing.T) {
 	const quota = 40 << 20

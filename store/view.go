@@ -54,7 +54,7 @@ func (v View) OpenObject(d digest.Digest) (*os.File, error) {
 // Size returns the size in bytes of a file that can be read, complete or not. It returns
 // errdefs.ErrNotFound for one that can not.
 func (v View) Size(d digest.Digest) (int64, error) {
-	if x := v.s.exposure(exposureKey{v.name, d}); x != nil {
+	if x := v.s.exposure(v.name, d); x != nil {
 		return x.size, nil
 	}
 	if v.name != "" && !v.has(d) {
@@ -69,7 +69,7 @@ func (v View) Size(d digest.Digest) (int64, error) {
 // keeps its identity when it becomes complete, if all that was read was right. It returns
 // errdefs.ErrNotFound for a file that can not be read.
 func (v View) LazyFile(d digest.Digest) (size int64, identity digest.Digest, err error) {
-	if x := v.s.exposure(exposureKey{v.name, d}); x != nil {
+	if x := v.s.exposure(v.name, d); x != nil {
 		size, identity = x.size, x.shown()
 	} else {
 		if size, err = v.Size(d); err != nil {
@@ -123,7 +123,7 @@ func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.S
 	var layouts map[digest.Digest]*chunkfile.Layout
 	for _, f := range files {
 		if f.Type != filetable.TypeReg || f.Size == 0 || f.Digest == "" || s.objects.Granted(view, f.Digest) ||
-			s.exposure(exposureKey{view, f.Digest}) != nil { // it ends by itself
+			s.exposure(view, f.Digest) != nil { // it ends by itself
 			continue
 		}
 		own := f.Source != nil && len(f.Source.Inline) > 0
@@ -167,10 +167,10 @@ func layoutsOf(t *filetable.Table, sources []transfer.Source) map[digest.Digest]
 	return layouts
 }
 
-func (s *Store) exposure(key exposureKey) *exposure {
+func (s *Store) exposure(view string, d digest.Digest) *exposure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.exposures[key]
+	return s.exposures[d][view]
 }
 
 // Early says what a view shows of a table that is not complete.
@@ -183,18 +183,12 @@ type Early struct {
 func (s *Store) Early(table digest.Digest) map[string]Early {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all map[string]Early
-	for key, x := range s.exposures {
-		if _, ok := x.tables[table]; !ok {
-			continue
-		}
-		if all == nil {
-			all = map[string]Early{}
-		}
-		e := all[key.view]
+	all := map[string]Early{}
+	for _, x := range s.exposures.of(table) {
+		e := all[x.view]
 		e.Whole = e.Whole || x.file == nil
 		e.Unverified = e.Unverified || x.file != nil && x.file.Layout.Unverified
-		all[key.view] = e
+		all[x.view] = e
 	}
 	return all
 }
@@ -204,8 +198,8 @@ func (s *Store) Early(table digest.Digest) map[string]Early {
 func (s *Store) AwaitSmall(ctx context.Context, view string, table digest.Digest) error {
 	var whole []*exposure
 	s.mu.Lock()
-	for key, x := range s.exposures {
-		if _, ok := x.tables[table]; ok && key.view == view && x.file == nil {
+	for _, x := range s.exposures.of(table) {
+		if x.view == view && x.file == nil {
 			whole = append(whole, x)
 		}
 	}
@@ -223,8 +217,8 @@ func (s *Store) AwaitSmall(ctx context.Context, view string, table digest.Digest
 func (s *Store) tell(table digest.Digest, group string, err error) {
 	var told []*exposure
 	s.mu.Lock()
-	for _, x := range s.exposures {
-		if g, ok := x.tables[table]; ok && g == group {
+	for _, x := range s.exposures.of(table) {
+		if x.tables[table] == group {
 			told = append(told, x)
 		}
 	}
@@ -241,7 +235,7 @@ func (s *Store) tell(table digest.Digest, group string, err error) {
 // if no source has the right bytes, and the error of the sources if none of them can be reached.
 func (v View) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
 	s := v.s
-	if x := s.exposure(exposureKey{v.name, d}); x != nil {
+	if x := s.exposure(v.name, d); x != nil {
 		n, err := s.readEarly(ctx, x, b, off)
 		// What was on its way when the object came from elsewhere has failed.
 		if err == nil || err == io.EOF || !x.complete() {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -33,6 +34,9 @@ type Options struct {
 
 	// Registry is used if it is not nil; otherwise the node has one of its own.
 	Registry *Registry
+
+	// Wrap is put in front of the command line of ballastd.
+	Wrap []string
 
 	// Verbose says what is started.
 	Verbose bool
@@ -159,7 +163,7 @@ func (n *Node) StartBallastd(t TB) {
 func (n *Node) LaunchBallastd(t TB) {
 	t.Helper()
 	n.Ballastd = Start(t, "ballastd", filepath.Join(n.Dir, "ballastd.log"), n.Env(),
-		Binary(t, "ballastd"), "--config", n.ConfigFile())
+		append(slices.Clip(n.options.Wrap), Binary(t, "ballastd"), "--config", n.ConfigFile())...)
 	n.Ballastd.WaitReady(t, func() error {
 		for _, s := range []string{"ballastd.sock", "admin.sock"} {
 			if err := dial("unix", filepath.Join(n.Dir, s)); err != nil {

@@ -64,6 +64,9 @@ const (
 	maxIdle       = 256 << 20 // 256 MiB
 	maxIdleSource = 32 << 20  // 32 MiB: a model of 100 GB with digests of chunks has 4
 
+	// idleBytes is what an image counts for at least: each makes every request a little slower.
+	idleBytes = 64 << 10 // 64 KiB: 512 images of one registry, 4096 of all
+
 	// idleGrace is how long an image stays after its last use, whatever room others need: a pull that
 	// has resolved it has to come to its first snapshot.
 	idleGrace = 2 * time.Minute
@@ -85,8 +88,10 @@ func (s *Store) TrimImages(ctx context.Context, host string) error {
 	from := func(i meta.Idle) bool {
 		return slices.ContainsFunc(i.Refs, func(r string) bool { return strings.HasPrefix(r, host+"/") })
 	}
-	for _, i := range idle {
-		if all += i.Bytes; from(i) {
+	for n := range idle {
+		i := &idle[n]
+		i.Bytes = max(i.Bytes, idleBytes)
+		if all += i.Bytes; from(*i) {
 			own += i.Bytes
 		}
 	}

@@ -25,10 +25,18 @@ func TestUnit(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"Type=notify", "EnvironmentFile=-/etc/default/ballastd", "ExecStart=/usr/local/bin/ballastd", "KillMode=process", "RuntimeDirectoryPreserve=restart", "LimitCORE=0",
+		"Type=notify", "EnvironmentFile=-/etc/default/ballastd", "ExecStart=/usr/local/bin/ballastd", "KillMode=process", "RuntimeDirectoryPreserve=restart",
+		"NoNewPrivileges=yes", "LimitCORE=0", "MemoryMax=2G", "OOMScoreAdjust=-500",
 	} {
 		if !slices.Contains(lines["[Service]"], want) {
 			t.Errorf("no %s in %q", want, lines["[Service]"])
+		}
+	}
+	for _, line := range lines["[Service]"] {
+		for _, bad := range []string{"Private", "Protect", "ReadOnlyPaths", "InaccessiblePaths", "TemporaryFileSystem", "RootDirectory", "MountFlags", "UMask", "DevicePolicy"} {
+			if strings.HasPrefix(line, bad) {
+				t.Errorf("%s gives the daemon mounts of its own, or takes away what it needs", line)
+			}
 		}
 	}
 }

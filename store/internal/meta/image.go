@@ -3,6 +3,7 @@ package meta
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -38,9 +39,38 @@ func (im Image) documents() []digest.Digest {
 	return []digest.Digest{im.Manifest, im.Config, im.Table}
 }
 
-// PutImage records an image, or adds the Refs to the one there is. A reference names one
-// image at a time: it is taken from the image that had it.
+// maxRefs is how many references of an image are remembered: whoever can name it can name it in many ways,
+// and all are written again with each.
+const maxRefs = 128
+
+// trimRefs takes references away until there are maxRefs, each from the host that has the most, and none of
+// keep.
+func (im *Image) trimRefs(keep []string) {
+	if len(im.Refs) <= maxRefs {
+		return
+	}
+	for len(im.Refs) > maxRefs {
+		count, most, drop := map[string]int{}, 0, -1
+		for i, r := range im.Refs {
+			host, _, _ := strings.Cut(r, "/")
+			if count[host]++; count[host] > most && !slices.Contains(keep, r) {
+				most, drop = count[host], i
+			}
+		}
+		if drop < 0 {
+			return
+		}
+		im.Refs = slices.Delete(im.Refs, drop, drop+1)
+	}
+	im.PrivateNames = slices.DeleteFunc(im.PrivateNames, func(n string) bool {
+		return !slices.ContainsFunc(im.Refs, func(r string) bool { return strings.HasPrefix(r, n+":") || strings.HasPrefix(r, n+"@") })
+	})
+}
+
+// PutImage records an image, or adds the Refs to the one there is, and forgets some if they are too many. A
+// reference names one image at a time: it is taken from the image that had it.
 func (db *DB) PutImage(im Image) error {
+	fresh := slices.Clone(im.Refs)
 	used := now()
 	return db.bolt.Update(func(tx *bbolt.Tx) error {
 		var stale []Image
@@ -70,6 +100,7 @@ func (db *DB) PutImage(im Image) error {
 		im.Refs = slices.Compact(im.Refs)
 		slices.Sort(im.PrivateNames)
 		im.PrivateNames = slices.Compact(im.PrivateNames)
+		im.trimRefs(fresh)
 		if im.Created.IsZero() {
 			im.Created = used
 		}

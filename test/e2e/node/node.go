@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -33,6 +34,9 @@ type Options struct {
 
 	// Registry is used if it is not nil; otherwise the node has one of its own.
 	Registry *Registry
+
+	// Wrap is put in front of the command line of ballastd.
+	Wrap []string
 
 	// Verbose says what is started.
 	Verbose bool
@@ -169,7 +173,7 @@ func (n *Node) StartBallastd(t TB) {
 // LaunchBallastd starts ballastd and waits until it answers.
 func (n *Node) LaunchBallastd(t TB) {
 	t.Helper()
-	argv, env, files := []string{Binary(t, "ballastd"), "--config", n.ConfigFile()}, n.Env(), []*os.File(nil)
+	argv, env, files := append(slices.Clip(n.options.Wrap), Binary(t, "ballastd"), "--config", n.ConfigFile()), n.Env(), []*os.File(nil)
 	if n.FacadeSocket != nil {
 		// As systemd does: the number of the process has to be said, which the shell knows.
 		argv = append([]string{"/bin/sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh"}, argv...)

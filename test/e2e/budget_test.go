@@ -148,20 +148,22 @@ func TestManyConversions(t *testing.T) {
 	const layers, atOnce = 38_000, 24 // of 7.9 MB
 	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
 	evil.manifest = func(tag string) []byte { return largeManifest(tag, layers) }
-	hosts := []string{"one.evil", "other.evil"}
-	for _, host := range hosts {
-		n.Upstream(t, host, node.Serve(t, evil))
+	host := func(i int) string { return fmt.Sprintf("r%d.evil", i/2) } // two of each registry
+	for i := 0; i < atOnce; i += 2 {
+		n.Upstream(t, host(i), node.Serve(t, evil))
 	}
 	good := push(t, n, converttest.ModelPackRaw(converttest.Files([]byte("GGUF"))))
 	var wg sync.WaitGroup
-	var done, refused atomic.Int64
+	var done, refused, idle atomic.Int64
 	for i := range atOnce {
 		wg.Go(func() {
-			switch status, body := askFacade(t, n, "GET", fmt.Sprintf("m/x/manifests/t%d", i), hosts[i%2], nil); {
+			switch status, body := askFacade(t, n, "GET", fmt.Sprintf("m/x/manifests/t%d", i), host(i), nil); {
 			case status == http.StatusOK:
 				done.Add(1)
 			case status == http.StatusTooManyRequests && strings.Contains(body, "limit conversion_memory"):
 				refused.Add(1)
+			case status == http.StatusInsufficientStorage && strings.Contains(body, "limit idle_documents"):
+				idle.Add(1)
 			default:
 				t.Errorf("conversion %d: status %d: %.300s", i, status, body)
 			}
@@ -171,15 +173,17 @@ func TestManyConversions(t *testing.T) {
 	mustPull(t, n, "ballast", good)
 	t.Logf("another's pull took %v", time.Since(start))
 	wg.Wait()
-	t.Logf("%d converted, %d refused, in %v; %d MiB", done.Load(), refused.Load(), time.Since(start), peak(t, n)>>20)
+	t.Logf("%d converted, %d and %d refused, in %v; %d MiB", done.Load(), refused.Load(), idle.Load(), time.Since(start), peak(t, n)>>20)
 	if done.Load() == 0 {
 		t.Error("none was converted")
 	}
 	if got := peak(t, n); got > 300<<20 {
 		t.Errorf("the daemon had %d MiB, want less than 300", got>>20)
 	}
-	if got, want := refusals(t, n, "conversion_memory"), float64(refused.Load()); got != want {
-		t.Errorf("ballast_refused_total: got %v, want %v", got, want)
+	for limit, want := range map[string]int64{"conversion_memory": refused.Load(), "idle_documents": idle.Load()} {
+		if got := refusals(t, n, limit); got != float64(want) {
+			t.Errorf("ballast_refused_total of %s: got %v, want %d", limit, got, want)
+		}
 	}
 }
 

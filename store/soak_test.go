@@ -70,8 +70,8 @@ func soakModels() (models []*storetest.Builder, blobs [][]byte, files map[digest
 func moody(r *rand.Rand, blobs [][]byte) transfer.Fetcher {
 	f := storetest.NewFetcher(blobs...)
 	var mu sync.Mutex
-	dice := func(n int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(n) }
-	mood := r.IntN(6)
+	own, mood := rand.New(rand.NewPCG(r.Uint64(), 0)), r.IntN(6)
+	dice := func(n int) int { mu.Lock(); defer mu.Unlock(); return own.IntN(n) }
 	f.NoRanges = mood == 1
 	f.Fail = func(int64) error {
 		if mood == 2 && dice(4) == 0 {

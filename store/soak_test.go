@@ -35,8 +35,8 @@ const (
 	soakRun  = 10 * time.Second // of a child that is not killed
 )
 
-// soakModels are the models of a soak: files of all kinds, some of them in several models.
-func soakModels() (models []*storetest.Builder, blobs [][]byte, files map[digest.Digest][]byte) {
+// soakModels are the tables of a soak: files of all kinds, some of them in several models.
+func soakModels() (models, blobs [][]byte, files map[digest.Digest][]byte) {
 	files = map[digest.Digest][]byte{}
 	file := func(p []byte) []byte { files[digest.FromBytes(p)] = p; return p }
 	var t testing.T // of builders that do not fail
@@ -60,7 +60,11 @@ func soakModels() (models []*storetest.Builder, blobs [][]byte, files map[digest
 		case 3:
 			merged(b, "merged", fmt.Sprint("header ", i), parts)
 		}
-		models = append(models, b)
+		p, err := b.Table().Encode()
+		if err != nil {
+			panic(err)
+		}
+		models = append(models, p)
 		blobs = append(blobs, append(parts, own, chunked, small, zipped)...)
 	}
 	return models, append(blobs, shared), files
@@ -163,14 +167,10 @@ func descriptorsOpen() int {
 }
 
 // soakStep does one thing. Its error is of what must not be.
-func soakStep(ctx context.Context, s *store.Store, r *rand.Rand, models []*storetest.Builder, blobs [][]byte, files map[digest.Digest][]byte) error {
+func soakStep(ctx context.Context, s *store.Store, r *rand.Rand, models, blobs [][]byte, files map[digest.Digest][]byte) error {
 	i := r.IntN(len(models))
 	name := fmt.Sprint("snapshot/", i)
-	p, err := models[i].Table().Encode()
-	if err != nil {
-		return err
-	}
-	table, err := s.PutTable(ctx, p)
+	table, err := s.PutTable(ctx, models[i])
 	if err != nil {
 		return nil // the disk is full
 	}
@@ -181,12 +181,13 @@ func soakStep(ctx context.Context, s *store.Store, r *rand.Rand, models []*store
 	case 0, 1, 2, 3:
 		_ = s.AddRef(ctx, name, table, time.Time{})
 		if err := s.Hydrate(ctx, table, store.HydrateOptions{Sources: sources, Background: r.IntN(2) == 0}); err == nil {
-			return readPieces(ctx, s, files)
+			return readPieces(ctx, s.View(""), files)
 		}
 	case 4, 5:
 		_ = s.AddRef(ctx, name, table, time.Time{})
-		_ = s.Expose(ctx, table, store.ExposeOptions{Sources: sources, Wait: true, Probe: r.IntN(2) == 0})
-		return readPieces(ctx, s, files)
+		view := []string{"", name}[r.IntN(2)]
+		_ = s.Expose(ctx, table, store.ExposeOptions{View: view, Sources: sources, Wait: true, Probe: r.IntN(2) == 0})
+		return readPieces(ctx, s.View(view), files)
 	case 6:
 		_ = s.RemoveRef(ctx, name)
 	case 7:
@@ -211,12 +212,12 @@ func soakStep(ctx context.Context, s *store.Store, r *rand.Rand, models []*store
 	return nil
 }
 
-// readPieces reads a piece of every file that can be read, and compares it.
-func readPieces(ctx context.Context, s *store.Store, files map[digest.Digest][]byte) error {
+// readPieces reads a piece of every file that can be read in a view, and compares it.
+func readPieces(ctx context.Context, v store.View, files map[digest.Digest][]byte) error {
 	buf := make([]byte, 100_000)
 	for d, p := range files {
 		off := rand.IntN(len(p))
-		n, err := s.View("").ReadAt(ctx, d, buf, int64(off))
+		n, err := v.ReadAt(ctx, d, buf, int64(off))
 		if err != nil && err != io.EOF {
 			continue // it is not there, or its registry is in a mood
 		}
@@ -313,7 +314,7 @@ func soakLook(t *testing.T, dir string, files map[digest.Digest][]byte) {
 	if err != nil {
 		t.Error(err)
 	}
-	if err := readPieces(t.Context(), s, files); err != nil {
+	if err := readPieces(t.Context(), s.View(""), files); err != nil {
 		t.Error(err)
 	}
 	if _, err := s.GC(t.Context(), store.GCOptions{}); err != nil {

@@ -216,7 +216,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return &Error{Code: "permission_denied", Message: err.Error() + "; only root may talk to ballastd"}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("ballastd does not run or has its admin socket elsewhere: %w: %w", err, errdefs.ErrUnavailable)
+		return fmt.Errorf("ballastd does not run (systemctl start ballastd), or its admin socket is elsewhere (--address): %w: %w", err, errdefs.ErrUnavailable)
 	}
 	return fmt.Errorf("ask ballastd at %s: %w: %w", c.address, err, errdefs.ErrUnavailable)
 }

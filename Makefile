@@ -58,7 +58,7 @@ e2e: build tools ## Journeys through a real containerd; RUN=TestX for one, BALLA
 	cd test && go test -count=1 -timeout 20m -run '$(RUN)' ./e2e/...
 
 .PHONY: demo
-demo: build tools ## Pull two models with ctr, list and hash them in a container, show the disk use
+demo: build tools ## Pull models with ctr, read and hash them in a container, show the disk use
 	cd test && go build -o ../.cache/demo ./demo && exec ../.cache/demo
 
 .PHONY: dev

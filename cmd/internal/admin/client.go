@@ -83,7 +83,7 @@ func (c *Client) Pin(ctx context.Context, r PinRequest) (v []Pin, err error) {
 	return v, c.call(ctx, http.MethodPut, "/v1/pin", r, &v)
 }
 
-// Unpin removes the pins of what name stands for and returns them.
+// Unpin removes the pin of a reference, or all pins of a digest, and returns them.
 func (c *Client) Unpin(ctx context.Context, name string) (v []Pin, err error) {
 	return v, c.call(ctx, http.MethodDelete, "/v1/pin?name="+url.QueryEscape(name), nil, &v)
 }

@@ -115,7 +115,7 @@ func (a *app) writeHosts(path string, p []byte, force bool) error {
 		fmt.Fprintf(a.stderr, "%s is up to date\n", path)
 		return nil
 	case err == nil && !force:
-		return fmt.Errorf("%s exists and is different; bring them together, or use --force: %w", path, errdefs.ErrAlreadyExists)
+		return fmt.Errorf("%s exists and is different; compare it with what this command prints without --write, or replace it with --force: %w", path, errdefs.ErrAlreadyExists)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}

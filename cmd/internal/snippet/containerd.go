@@ -66,8 +66,8 @@ var containerdTemplate = template.Must(template.New("containerd").Parse(
 #     imports = ["/etc/containerd/conf.d/*.toml"]
 # Then restart containerd, and run "ballast doctor".
 #
-# Lists replace lists: if your configuration has unpack_config entries or a diff-service order
-# of its own, bring them together in one file.
+# If your configuration has unpack_config entries or a diff-service order of its own, write all
+# of them in one file: the list of one file replaces that of another.
 version = 4
 
 [proxy_plugins.ballast]

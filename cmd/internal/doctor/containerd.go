@@ -132,18 +132,19 @@ func (d *Doctor) proxy(ctx context.Context, c *containerdConfig, kind, usual str
 			"%s is of type %q at %s, ballastd serves at %s", usual, p.Type, p.Address, d.Config.Address)
 		return "", false
 	}
-	d.fail(check, addDropIn(ctx, c), "containerd has no proxy plugin of type %q at %s", kind, d.Config.Address)
+	d.fail(check, addDropIn(ctx, c, usual), "containerd has no proxy plugin of type %q at %s", kind, d.Config.Address)
 	return "", false
 }
 
-// addDropIn returns the line that writes our drop-in and has it read, of which it leaves out what is done
-// already. containerd reads drop-ins only if its main file imports them.
-func addDropIn(ctx context.Context, c *containerdConfig) string {
+// addDropIn returns the line that writes our drop-in, with the plugin that is missing, and has it read. It leaves
+// out what is done already. containerd reads drop-ins only if its main file imports them.
+func addDropIn(ctx context.Context, c *containerdConfig, plugin string) string {
 	dir := filepath.Join(filepath.Dir(c.file), "conf.d")
 	dropin := filepath.Join(dir, "ballast.toml")
 	imports := fmt.Sprintf("imports = [%q]", filepath.Join(dir, "*.toml"))
 	var steps []string
-	if sub, err := loadContainerd(ctx, dropin); err != nil || len(sub.ProxyPlugins) == 0 {
+	sub, err := loadContainerd(ctx, dropin)
+	if err != nil || sub.ProxyPlugins[plugin].Type == "" {
 		steps = append(steps, fmt.Sprintf("mkdir -p %s && ballast config containerd > %s", dir, dropin))
 	}
 	if _, err := os.Stat(c.file); errors.Is(err, fs.ErrNotExist) {

@@ -318,6 +318,10 @@ func TestFaults(t *testing.T) {
 			"proxy_plugins", Fail, `no proxy plugin of type "snapshot"`, `printf 'version = 4\nimports = ["`},
 		{"no drop-in", func(t *testing.T, n *node) { n.write(t, dropin, "version = 4\n") },
 			"proxy_plugins", Fail, `no proxy plugin of type "diff"`, "conf.d && ballast config containerd > "},
+		{"drop-in without the differ", func(t *testing.T, n *node) {
+			n.edit(t, dropin, "[proxy_plugins.ballast-diff]\n  type = \"diff\"", "[proxy_plugins.other]\n  type = \"snapshot\"")
+		},
+			"proxy_plugins", Fail, `no proxy plugin of type "diff"`, "conf.d && ballast config containerd > "},
 		{"plugin at another socket", func(t *testing.T, n *node) { n.edit(t, dropin, "ballastd.sock", "other.sock") },
 			"proxy_plugins", Fail, "other.sock", "[proxy_plugins.ballast] type = \"snapshot\", address = "},
 		{"no exports.root", func(t *testing.T, n *node) { n.edit(t, dropin, "    root = ", "    # root = ") },

@@ -14,7 +14,7 @@ RACE := ./store/... ./snapshotter/lazy/... ./convert/pullsecret/... ./convert/re
 F ?= .
 T ?= 20s
 
-# For e2e: which journeys, as for go test -run.
+# For e2e: which journeys, as for go test -run. Recipes take the value as it was given: to make, "$|" is a variable.
 RUN ?= .
 
 .PHONY: help
@@ -55,10 +55,10 @@ test-fuzz: ## A minute of fuzzing in all: tries and not seconds, so that a busy 
 
 .PHONY: e2e
 e2e: build tools ## Journeys through a real containerd; RUN=TestX for one, BALLAST_KEEP=1 keeps its files
-	cd test && go test -count=1 -timeout 20m -run '$(RUN)' ./e2e/...
+	cd test && go test -count=1 -timeout 20m -run '$(value RUN)' ./e2e/...
 
 .PHONY: demo
-demo: build tools ## Pull two models with ctr, list and hash them in a container, show the disk use
+demo: build tools ## Pull models with ctr, read and hash them in a container, show the disk use
 	cd test && go build -o ../.cache/demo ./demo && exec ../.cache/demo
 
 .PHONY: dev
@@ -67,7 +67,7 @@ dev: build tools ## The same environment, left running until Ctrl-C
 
 .PHONY: fuzz
 fuzz: ## Fuzz the parsers; F=FuzzX for one, T=10m for the time of each, T=1000x for tries
-	@test/fuzz.sh '$(T)' '$(F)'
+	@test/fuzz.sh '$(T)' '$(value F)'
 
 .PHONY: crash
 crash: ## Kill the store at every call that changes the disk, and look what is left

@@ -40,7 +40,7 @@ func descriptionRows(d *admin.Description) [][]string {
 		rows = append(rows, []string{r.label, r.value})
 	}
 	for _, p := range d.Unreadable {
-		rows = append(rows, []string{"Header:", "header not readable: " + p.Path + ": " + p.Text})
+		rows = append(rows, []string{"Header:", "not readable: " + p.Path + ": " + p.Text})
 	}
 	return rows
 }

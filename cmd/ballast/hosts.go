@@ -74,7 +74,7 @@ that ask the facade by plain HTTP are left alone and named.`,
 	f := c.Flags()
 	f.StringVar(&o.Facade, "facade", "", "host:port of the facade (default: what the configuration says)")
 	f.StringVar(&o.root, "root", "", "root of ballastd, which has the keys (default: what the configuration says)")
-	f.BoolVar(&o.PlainHTTP, "plain-http", false, "the registry itself speaks HTTP")
+	f.BoolVar(&o.PlainHTTP, "plain-http", false, "the registry itself speaks HTTP; upstream.hosts_dir has to say so too, unless it is on this machine")
 	f.BoolVar(&o.Open, "open", false, "_default: let tags be resolved without ballastd too")
 	f.BoolVar(&o.write, "write", false, "write the file below --hosts-dir")
 	f.BoolVar(&o.upgrade, "upgrade", false, "rewrite what asks the facade by plain HTTP")
@@ -115,7 +115,7 @@ func (a *app) writeHosts(path string, p []byte, force bool) error {
 		fmt.Fprintf(a.stderr, "%s is up to date\n", path)
 		return nil
 	case err == nil && !force:
-		return fmt.Errorf("%s exists and is different; bring them together, or use --force: %w", path, errdefs.ErrAlreadyExists)
+		return fmt.Errorf("%s exists and is different; compare it with what this command prints without --write, or replace it with --force: %w", path, errdefs.ErrAlreadyExists)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}

@@ -79,7 +79,7 @@ func TestInspectBadHeader(t *testing.T) {
 	if d.State != admin.StateComplete || d.Description == nil || len(d.Description.Unreadable) != 1 || d.Description.Unreadable[0].Path != "model.gguf" {
 		t.Errorf("got %+v", d.Description)
 	}
-	if out := s.ok(t, "inspect", ref); !strings.Contains(out, "header not readable: model.gguf: ") {
+	if out := s.ok(t, "inspect", ref); !strings.Contains(out, "not readable: model.gguf: ") {
 		t.Errorf("inspect:\n%s", out)
 	}
 }

@@ -117,6 +117,7 @@ func (a *app) unpinCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "unpin REF|DIGEST...",
 		Short:             "let the collector take models that nothing else uses",
+		Long:              "Remove the pin of a reference, or with a digest all pins of a model. The collector then takes it when\nspace runs short, unless other pins, images or containers use it.",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completes(0, pinnedRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {

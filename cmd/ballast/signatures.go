@@ -28,7 +28,7 @@ func (a *app) signatures(ctx context.Context, cl *admin.Client, ref string, out 
 		return err
 	}
 	if len(res.Results) == 0 {
-		return fmt.Errorf("%s: no [[verify.rule]] is for it, so nothing was checked: %w", ref, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s: no [[verify.rule]] matches it, so nothing was checked; ballastd reads rules when it starts: %w", ref, errdefs.ErrFailedPrecondition)
 	}
 	for _, r := range res.Results {
 		switch r.State {

@@ -15,8 +15,14 @@ func (a *app) verifyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [REF|DIGEST]",
 		Short: "read models and compare them with their digests",
-		Long:  "Read all objects, or those of one model, and compare them with their digests, and the files that\nsnapshots show with their models. With --repair,\nwhat is damaged or missing is fetched again, and what shows it is mended. What is damaged\nis set aside at once: it can not be read until it is fetched again, by this, by a pull or\nby reading early. With --signatures, look instead for the signatures of REF, on this node and in its\nregistry, and say what the rules of the configuration make of them; no weights are read.",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `Read all objects, or those of one model, and compare them with their digests. Compare also the files
+that snapshots show with their models. What is damaged is set aside at once: it can not be read until
+it is fetched again. --repair fetches what is damaged or missing, and mends the snapshots that show it.
+A pull, or reading a model that is not complete, fetches it too.
+
+With --signatures, look instead for the signatures of REF, on this node and in its registry, and say
+whether the rules of the configuration accept them. No weights are read.`,
+		Args: cobra.MaximumNArgs(1),
 
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}

@@ -112,7 +112,7 @@ func (g *guard) check(u *url.URL) error {
 		return g.checkIP(ip, r)
 	}
 	if r == reachPublic && internalName(host) {
-		return fmt.Errorf("host %.300q is internal; list it in allow_hosts if it is meant: %w", host, errdefs.ErrPermissionDenied)
+		return fmt.Errorf("host %.300q is internal; list it in upstream.allow_hosts if it is meant: %w", host, errdefs.ErrPermissionDenied)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func (g *guard) checkIP(ip netip.Addr, r reach) error {
 	}
 	local := ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified() || within(blockedNets, ip)
 	if local || r < reachPrivate && within(privateNets, ip) {
-		return fmt.Errorf("address %s is not public; list it in allow_hosts if it is meant: %w", ip, errdefs.ErrPermissionDenied)
+		return fmt.Errorf("address %s is not public; list it in upstream.allow_hosts if it is meant: %w", ip, errdefs.ErrPermissionDenied)
 	}
 	return nil
 }

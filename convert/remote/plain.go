@@ -111,7 +111,7 @@ func (c *Client) checkPlain(u *url.URL) error {
 		return refused("its host is not well-formed")
 	}
 	if u.Scheme == "http" && c.named.reach(host, port) != reachAny {
-		return refused(fmt.Sprintf("%.300q is not https; list it in allow_hosts if it is meant", u.Host))
+		return refused(fmt.Sprintf("%.300q is not https; list it in upstream.allow_hosts if it is meant", u.Host))
 	}
 	return c.named.check(u)
 }

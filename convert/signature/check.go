@@ -114,7 +114,7 @@ type Refusal struct {
 }
 
 func (e *Refusal) Error() string {
-	return fmt.Sprintf("%s is refused by [[verify.rule]] %q: %s; have it signed, or change the rule (\"ballast verify --signatures REF\" looks again)",
+	return fmt.Sprintf("%s is refused by [[verify.rule]] %q: %s; sign or change the model, or change the rule (\"ballast verify --signatures REF\" looks again)",
 		e.Subject, e.Result.Rule, strings.Join(e.Result.Reasons, "; "))
 }
 

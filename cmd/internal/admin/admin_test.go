@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -177,6 +178,34 @@ func TestImages(t *testing.T) {
 		if _, err := r.client.Image(ctx, name); !is(err) {
 			t.Errorf("%q: got %v", name, err)
 		}
+	}
+}
+
+// TestUnpinOne pins a model by a name and by that of somebody else, who keeps it when the first is removed twice.
+func TestUnpinOne(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	r.hydrate(t)
+	const other = "registry.example/other:v1"
+	if err := admin.AddPin(ctx, r.store, admin.PinName(other), r.image.Table, time.Time{}, remote.Ref{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.client.Pin(ctx, admin.PinRequest{Name: testRef}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{1, 0} {
+		if pins, err := r.client.Unpin(ctx, testRef); err != nil || len(pins) != want {
+			t.Errorf("unpin: %+v, %v, want %d", pins, err, want)
+		}
+	}
+	if pins, err := r.client.Pins(ctx); err != nil || len(pins) != 1 || admin.PinnedRef(pins[0].Ref) != other {
+		t.Errorf("pins that are left: %+v, %v", pins, err)
+	}
+	if _, err := r.client.Unpin(ctx, "registry.example/nobody:v1"); !errdefs.IsNotFound(err) {
+		t.Errorf("unpin of what is not there: %v", err)
+	}
+	if pins, err := r.client.Unpin(ctx, r.image.Manifest.String()); err != nil || len(pins) != 1 {
+		t.Errorf("unpin by digest: %+v, %v", pins, err)
 	}
 }
 

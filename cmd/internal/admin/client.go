@@ -83,7 +83,7 @@ func (c *Client) Pin(ctx context.Context, r PinRequest) (v []Pin, err error) {
 	return v, c.call(ctx, http.MethodPut, "/v1/pin", r, &v)
 }
 
-// Unpin removes the pins of what name stands for and returns them.
+// Unpin removes the pin of a reference, or all pins of a digest, and returns them.
 func (c *Client) Unpin(ctx context.Context, name string) (v []Pin, err error) {
 	return v, c.call(ctx, http.MethodDelete, "/v1/pin?name="+url.QueryEscape(name), nil, &v)
 }
@@ -216,7 +216,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return &Error{Code: "permission_denied", Message: err.Error() + "; only root may talk to ballastd"}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("ballastd does not run or has its admin socket elsewhere: %w: %w", err, errdefs.ErrUnavailable)
+		return fmt.Errorf("ballastd does not run (systemctl start ballastd), or its admin socket is elsewhere (--address): %w: %w", err, errdefs.ErrUnavailable)
 	}
 	return fmt.Errorf("ask ballastd at %s: %w: %w", c.address, err, errdefs.ErrUnavailable)
 }

@@ -99,18 +99,13 @@ func Label(im store.Image, name string) string {
 	return im.Manifest.String()
 }
 
-// unpin removes the pins of what the name stands for.
+// unpin removes the pin of a reference, or all pins of the models that a digest stands for: who pinned the
+// same model by another name still wants it.
 func (h *Handler) unpin(r *http.Request) (any, error) {
 	ctx := r.Context()
 	name := r.FormValue("name")
 	if ref, err := ParseRef(name); err == nil {
-		if p, err := h.Store.Ref(ctx, PinName(stored(ref))); err == nil {
-			pins, err := h.sized(ctx, []store.Ref{p})
-			if err != nil {
-				return nil, err
-			}
-			return pins, h.Store.RemoveRef(ctx, p.Name)
-		}
+		return h.unpinRef(ctx, ref, name)
 	}
 	found, err := find(ctx, h.Store, name)
 	if err != nil {
@@ -130,6 +125,23 @@ func (h *Handler) unpin(r *http.Request) (any, error) {
 		}
 	}
 	return h.sized(ctx, pins)
+}
+
+// unpinRef removes the pin of a reference, if there is one. A name that nothing is known by is an error.
+func (h *Handler) unpinRef(ctx context.Context, ref remote.Ref, name string) ([]Pin, error) {
+	p, err := h.Store.Ref(ctx, PinName(stored(ref)))
+	if errdefs.IsNotFound(err) {
+		_, err = find(ctx, h.Store, name)
+		return []Pin{}, err
+	}
+	if err != nil {
+		return nil, err
+	}
+	pins, err := h.sized(ctx, []store.Ref{p})
+	if err != nil {
+		return nil, err
+	}
+	return pins, h.Store.RemoveRef(ctx, p.Name)
 }
 
 // expiry returns when something ends that holds for ttl from now; zero means never.

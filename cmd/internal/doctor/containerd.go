@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,9 +24,6 @@ const (
 	pluginRuntime  = "io.containerd.cri.v1.runtime"
 	pluginCRI      = "io.containerd.grpc.v1.cri" // images and runtime, before version 3
 )
-
-// addDropIn is the line that mends most of what is missing.
-const addDropIn = "mkdir -p /etc/containerd/conf.d && ballast config containerd > /etc/containerd/conf.d/ballast.toml && systemctl restart containerd"
 
 // containerdConfig is a loaded configuration of containerd.
 type containerdConfig struct {
@@ -134,18 +132,29 @@ func (d *Doctor) proxy(ctx context.Context, c *containerdConfig, kind, usual str
 			"%s is of type %q at %s, ballastd serves at %s", usual, p.Type, p.Address, d.Config.Address)
 		return "", false
 	}
-	d.fail(check, addDropIn+d.notImported(ctx, c), "containerd has no proxy plugin of type %q at %s", kind, d.Config.Address)
+	d.fail(check, addDropIn(ctx, c, usual), "containerd has no proxy plugin of type %q at %s", kind, d.Config.Address)
 	return "", false
 }
 
-// notImported says so if there is a drop-in of ours that the main file does not import.
-func (d *Doctor) notImported(ctx context.Context, c *containerdConfig) string {
-	dropin := filepath.Join(filepath.Dir(c.file), "conf.d", "ballast.toml")
+// addDropIn returns the line that writes our drop-in, with the plugin that is missing, and has it read. It leaves
+// out what is done already. containerd reads drop-ins only if its main file imports them.
+func addDropIn(ctx context.Context, c *containerdConfig, plugin string) string {
+	dir := filepath.Join(filepath.Dir(c.file), "conf.d")
+	dropin := filepath.Join(dir, "ballast.toml")
+	imports := fmt.Sprintf("imports = [%q]", filepath.Join(dir, "*.toml"))
+	var steps []string
 	sub, err := loadContainerd(ctx, dropin)
-	if err != nil || len(sub.ProxyPlugins) == 0 {
-		return ""
+	if err != nil || sub.ProxyPlugins[plugin].Type == "" {
+		steps = append(steps, fmt.Sprintf("mkdir -p %s && ballast config containerd > %s", dir, dropin))
 	}
-	return fmt.Sprintf("; there is %s, but %s does not import it: imports = [%q]", dropin, c.file, filepath.Join(filepath.Dir(dropin), "*.toml"))
+	if _, err := os.Stat(c.file); errors.Is(err, fs.ErrNotExist) {
+		steps = append(steps, fmt.Sprintf(`printf 'version = %d\n%s\n' > %s`, version.ConfigVersion, imports, c.file))
+	}
+	mend := strings.Join(append(steps, "systemctl restart containerd"), " && ")
+	if len(steps) == 0 {
+		return fmt.Sprintf("write %s at the top of %s, which does not import %s; then %s", imports, c.file, dropin, mend)
+	}
+	return mend
 }
 
 // diffService checks who unpacks for clients, and so for image volumes.

@@ -309,9 +309,19 @@ func TestFaults(t *testing.T) {
 		{"configuration is no TOML", func(t *testing.T, n *node) { n.write(t, "config.toml", "version = \n") },
 			"containerd config", Fail, "config.toml", "containerd config dump"},
 		{"drop-in not imported", func(t *testing.T, n *node) { n.write(t, "config.toml", "version = 4\n") },
-			"proxy_plugins", Fail, `no proxy plugin of type "snapshot"`, "does not import it: imports = ["},
+			"proxy_plugins", Fail, `no proxy plugin of type "snapshot"`, "write imports = ["},
+		{"drop-in and no main file", func(t *testing.T, n *node) {
+			if err := os.Remove(n.doctor.ContainerdConfig); err != nil {
+				t.Fatal(err)
+			}
+		},
+			"proxy_plugins", Fail, `no proxy plugin of type "snapshot"`, `printf 'version = 4\nimports = ["`},
 		{"no drop-in", func(t *testing.T, n *node) { n.write(t, dropin, "version = 4\n") },
-			"proxy_plugins", Fail, `no proxy plugin of type "diff"`, "mkdir -p /etc/containerd/conf.d && ballast config containerd > "},
+			"proxy_plugins", Fail, `no proxy plugin of type "diff"`, "conf.d && ballast config containerd > "},
+		{"drop-in without the differ", func(t *testing.T, n *node) {
+			n.edit(t, dropin, "[proxy_plugins.ballast-diff]\n  type = \"diff\"", "[proxy_plugins.other]\n  type = \"snapshot\"")
+		},
+			"proxy_plugins", Fail, `no proxy plugin of type "diff"`, "conf.d && ballast config containerd > "},
 		{"plugin at another socket", func(t *testing.T, n *node) { n.edit(t, dropin, "ballastd.sock", "other.sock") },
 			"proxy_plugins", Fail, "other.sock", "[proxy_plugins.ballast] type = \"snapshot\", address = "},
 		{"no exports.root", func(t *testing.T, n *node) { n.edit(t, dropin, "    root = ", "    # root = ") },

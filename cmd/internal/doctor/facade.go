@@ -46,7 +46,7 @@ func (d *Doctor) facade(h *admin.Health) {
 		d.warn(check, "nothing: hosts.toml files stay as they are, and the next restart forgets this", "the CA of the facade was made anew at %s, because the old one was lost: %s",
 			f.Keys.Remade.Format(time.DateTime), f.Keys.Why)
 	case f.Keys != nil:
-		d.ok(check, "answers at %s who has the key; CA until %s", address, f.Keys.AuthorityEnds.Format(time.DateOnly))
+		d.ok(check, "answers at %s to who has the key; its CA ends on %s", address, f.Keys.AuthorityEnds.Format(time.DateOnly))
 	}
 }
 

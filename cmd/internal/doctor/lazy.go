@@ -60,7 +60,7 @@ func (d *Doctor) keeper(l *admin.LazyHealth) {
 	const check = "lazy"
 	switch {
 	case l.Kept:
-		d.ok(check, "the mount outlives ballastd: kept by the %s", strings.TrimPrefix(l.Keeper, "the "))
+		d.ok(check, "the mount outlives ballastd: the %s keeps it", strings.TrimPrefix(l.Keeper, "the "))
 	case d.Config.Lazy.Holder == config.HolderNone:
 		d.warn(check, "lazy.holder = \"auto\"", "lazy.holder = \"none\": when ballastd ends, who reads a model that is not complete gets errors")
 	default:

@@ -61,13 +61,13 @@ func checkPath(p string) error {
 var containerdTemplate = template.Must(template.New("containerd").Parse(
 	`# ballast as snapshotter and differ of containerd 2.4. Written by "ballast config containerd".
 #
-# Put this into /etc/containerd/conf.d/ballast.toml, see that /etc/containerd/config.toml, if
-# there is one, has
+# Put this into /etc/containerd/conf.d/ballast.toml. containerd reads it only if
+# /etc/containerd/config.toml has, before its first table,
 #     imports = ["/etc/containerd/conf.d/*.toml"]
-# restart containerd, and run "ballast doctor".
+# Then restart containerd, and run "ballast doctor".
 #
-# Lists replace lists: if your configuration has unpack_config entries or a diff-service order
-# of its own, bring them together in one file.
+# If your configuration has unpack_config entries or a diff-service order of its own, write all
+# of them in one file: the list of one file replaces that of another.
 version = 4
 
 [proxy_plugins.ballast]

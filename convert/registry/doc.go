@@ -68,8 +68,9 @@
 //
 // Handler.Signatures, if it is set, is asked before a manifest is answered, and by Convert and
 // ConvertLocal: admit is the one place. What it does not let pass is a 403 that says why. Signatures are
-// looked for in the repository that is pulled from, with the credentials that are known to work there. Admit is
-// for who shows a model: it knows a table, and which images were found here to have it.
+// looked for in the repository that is pulled from, with the credentials that are known to work there. That a
+// model is signed says nothing of other layers of its image, nor of other entries of its index: such a manifest is
+// checked as well. Admit is for who shows a model: it knows a table, and which images were found here to have it.
 //
 // # Limits
 //

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
@@ -13,16 +16,16 @@ import (
 )
 
 // admit returns a *signature.Refusal if the signatures of an image are not as a rule for ref wants them.
-// Of an index it is the model for this machine that counts, and a signature of either will do.
 func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) error {
 	if h.Signatures == nil {
 		return nil
 	}
-	s, err := h.subject(ctx, ref, im, who)
-	if err != nil {
-		return err
+	_, all, err := h.subjects(ctx, ref, im, who)
+	for _, s := range all {
+		if _, err := h.Signatures.Allow(ctx, s); err != nil {
+			return err
+		}
 	}
-	_, err = h.Signatures.Allow(ctx, s)
 	return err
 }
 
@@ -47,24 +50,62 @@ func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 	return err
 }
 
-// subject returns what is checked of an image that is pulled by ref.
-func (h *Handler) subject(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) (signature.Subject, error) {
-	s := signature.Subject{
-		Names: []string{ref.Name()}, Manifests: []digest.Digest{im.Origin.Digest}, Image: im, Repositories: h.signers([]remote.Ref{ref}, who),
+// subjects returns what is checked of an image that is pulled by ref, which all has to be as the rules want it:
+// its model, and the manifest alone if that names more. Of an index it is the model for this machine that
+// counts, and a signature of either will do. It returns that model as well.
+func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) (model store.Image, all []signature.Subject, err error) {
+	s := signature.Subject{Names: []string{ref.Name()}, Manifests: []digest.Digest{im.Origin.Digest}, Repositories: h.signers([]remote.Ref{ref}, who)}
+	only, err := h.onlyModels(ctx, im)
+	if err != nil {
+		return store.Image{}, nil, err
 	}
-	if im.Table != "" {
-		return s, nil
+	model = im
+	if im.Table == "" {
+		model, err = h.forHere(ctx, im)
+		if err != nil && !errdefs.IsNotFound(err) { // containerd pulls none of its models
+			return store.Image{}, nil, err
+		}
 	}
-	model, err := h.forHere(ctx, im)
-	switch {
-	case errdefs.IsNotFound(err): // containerd pulls none of its models
-		s.Image = store.Image{}
-		return s, nil
-	case err != nil:
-		return s, err
+	if !only || model.Table == "" {
+		all = append(all, s)
 	}
-	s.Image, s.Manifests = model, append(s.Manifests, model.Origin.Digest)
-	return s, nil
+	if model.Table == "" {
+		return model, all, nil
+	}
+	s.Image = model
+	if model.Origin.Digest != im.Origin.Digest {
+		s.Manifests = append(s.Manifests, model.Origin.Digest)
+	}
+	return model, append(all, s), nil
+}
+
+// onlyModels says whether an image has nothing beside its model, or an index nothing for this machine beside
+// models that were converted here. What made it so does not sign the rest.
+func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) {
+	if im.Table != "" && !madeAhead(im) {
+		return true, nil
+	}
+	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
+	if err != nil {
+		return false, err
+	}
+	m, err := convert.ParseManifest(p)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range m.Manifests {
+		if p := d.Platform; p != nil && p.OS != "" && p.OS != "linux" {
+			continue
+		}
+		child, err := h.image(ctx, d.Digest)
+		if errdefs.IsNotFound(err) || err == nil && madeAhead(child) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return !slices.ContainsFunc(m.Layers, func(d convert.Descriptor) bool { return !isTable(d) && d.MediaType != mediatype.BlobLayer }), nil
 }
 
 // signers returns the repositories that can have signatures of what refs name. A carton at a URL
@@ -144,11 +185,15 @@ func (h *Handler) Checked(ctx context.Context, ref remote.Ref) (store.Image, []s
 	if err != nil {
 		return store.Image{}, nil, err
 	}
-	s, err := h.subject(ctx, ref, im, h.asNode(im))
+	model, all, err := h.subjects(ctx, ref, im, h.asNode(im))
 	if err != nil || h.Signatures == nil {
-		return s.Image, nil, err
+		return model, nil, err
 	}
-	_, err = h.Store.Files(ctx, s.Image.Table)
-	s.Complete, s.Again = err == nil, true
-	return s.Image, h.Signatures.Check(ctx, s), nil
+	var results []signature.Result
+	for _, s := range all {
+		_, err = h.Store.Files(ctx, s.Image.Table)
+		s.Complete, s.Again = err == nil, true
+		results = append(results, h.Signatures.Check(ctx, s)...)
+	}
+	return model, results, nil
 }

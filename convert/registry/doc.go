@@ -76,7 +76,8 @@
 //
 // Requests take memory by the size of their documents, from a budget for each registry and one for all
 // (budget.go), and keep it until the conversion is over that they began. Who has to wait for more gives
-// back what it has, and after two minutes gets 429. So a registry that stalls, or serves the largest
+// back what it has, and after two minutes gets 429; at once, if too many wait with documents. Who waits for the
+// conversion of another has neither documents nor memory. So a registry that stalls, or serves the largest
 // manifests there can be, holds up its own. A large manifest has a minute to arrive.
 //
 // An index has a limit for the manifests of its models together. Images that nobody pulls make room for

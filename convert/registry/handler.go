@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/carton"
@@ -14,7 +15,6 @@ import (
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
-	"golang.org/x/sync/singleflight"
 )
 
 // A Handler is the facade. Upstream, Store and Parsers must be set; the rest of a literal can
@@ -53,7 +53,8 @@ type Handler struct {
 	requests budget // memory of what is resolved and converted
 	children budget // the same of entries of indexes, whose index holds some of requests
 
-	flight  singleflight.Group // conversions; see flightKey
+	mu      sync.Mutex
+	flights map[string]*flight // guarded by mu; see flightKey
 	cartons cartons
 
 	own pullsecret.Secrets // if Secrets is nil

@@ -85,7 +85,7 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (im store.Image, 
 	if im, err = h.convertRef(ctx, ref); err != nil {
 		return store.Image{}, err
 	}
-	if err := h.admit(ctx, ref, im, h.asNode(im)); err != nil {
+	if _, err := h.admit(ctx, ref, im, h.asNode(im)); err != nil {
 		return store.Image{}, err
 	}
 	return h.forHere(ctx, im)

@@ -44,6 +44,9 @@ type Handler struct {
 	// Signatures says which models are answered, and converted for others; nil: all.
 	Signatures *signature.Checker
 
+	// Shown says whether a table is shown already, so that containerd may apply none of it again; nil: none is.
+	Shown func(ctx context.Context, table digest.Digest) (bool, error)
+
 	// Refused is called with the name of a limit when it has refused something; nil does nothing.
 	Refused func(limit string)
 

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,22 +16,27 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// admit returns a *signature.Refusal if the signatures of an image are not as a rule for ref wants them.
-func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) error {
+// admit returns a *signature.Refusal if the signatures of an image are not as a rule for ref wants them, and
+// otherwise the table that has to be admitted again when its model is complete; empty: none.
+func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) (pending digest.Digest, err error) {
 	if h.Signatures == nil {
-		return nil
+		return "", nil
 	}
 	_, all, err := h.subjects(ctx, ref, im, who)
 	for _, s := range all {
-		if _, err := h.Signatures.Allow(ctx, s); err != nil {
-			return err
+		again, err := h.Signatures.Allow(ctx, s)
+		if err != nil {
+			return "", err
+		}
+		if again {
+			pending = s.Image.Table
 		}
 	}
-	return err
+	return pending, err
 }
 
-// admitOther is admit for what passes unchanged: an image that was converted ahead of time, or what is
-// no model.
+// admitOther is admit for what passes unchanged to containerd: an image that was converted ahead of time, or
+// what is no model.
 func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 	if h.Signatures == nil {
 		return nil
@@ -38,7 +44,8 @@ func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 	if o.ahead() {
 		im, err := h.Store.Image(ctx, o.served.Digest)
 		if err == nil {
-			return h.admit(ctx, o.ref, im, h.givers)
+			pending, err := h.admit(ctx, o.ref, im, h.givers)
+			return cmp.Or(err, h.notShown(ctx, pending))
 		}
 		if !errdefs.IsNotFound(err) {
 			return err
@@ -48,6 +55,19 @@ func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 		Names: []string{o.ref.Name()}, Manifests: []digest.Digest{o.served.Digest}, Repositories: h.signers([]remote.Ref{o.ref}, h.givers),
 	})
 	return err
+}
+
+// notShown returns errdefs.ErrFailedPrecondition for a table that has to be admitted again and is shown already, by
+// another name: containerd has its snapshot, and applies nothing that would be asked for again.
+func (h *Handler) notShown(ctx context.Context, pending digest.Digest) error {
+	if pending == "" || h.Shown == nil {
+		return nil
+	}
+	shown, err := h.Shown(ctx, pending)
+	if err != nil || !shown {
+		return err
+	}
+	return fmt.Errorf("the model is in use by another name, and whether its files are signed is known when it is complete; pull it again then: %w", errdefs.ErrFailedPrecondition)
 }
 
 // subjects returns what is checked of an image that is pulled by ref, which all has to be as the rules want it:

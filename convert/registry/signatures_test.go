@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -274,6 +275,10 @@ func TestPendingRefused(t *testing.T) {
 	im, err := f.h.Convert(t.Context(), u.ref(t, "team/m", "v1"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	f.h.Shown = func(_ context.Context, table digest.Digest) (bool, error) { return table == im.Table, nil }
+	if r := f.team(t, u, "v1"); r.status != http.StatusForbidden || !strings.Contains(string(r.body), "in use by another name") {
+		t.Errorf("shown by another name, which nobody asks about again: status %d: %s", r.status, r.body)
 	}
 	name := u.host() + "/team/m"
 	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, name)}); err != nil {

@@ -40,7 +40,7 @@ func (h *Handler) adopt(ctx context.Context, o *origin, who caller) (store.Image
 		return store.Image{}, err
 	}
 	key := filetable.Origin{Format: "ahead", Digest: o.served.Digest}
-	im, err = h.alone(ctx, flightKey(key, o, who), func(ctx context.Context) (store.Image, error) { return h.bring(ctx, o) })
+	im, err = h.alone(ctx, flightKey(key, o, who), nil, func(ctx context.Context) (store.Image, error) { return h.bring(ctx, o) })
 	if err != nil {
 		return store.Image{}, fmt.Errorf("%s: %w", o.ref, err)
 	}

@@ -43,15 +43,17 @@ const LimitConversions = "conversion_memory"
 
 // A budget is memory that requests share. The zero value works.
 type budget struct {
-	mu    sync.Mutex
-	total *semaphore.Weighted // guarded by mu
-	hosts map[string]*share   // guarded by mu: of those that have a request
+	mu     sync.Mutex          // guards what follows
+	total  *semaphore.Weighted // guarded by mu
+	hosts  map[string]*share   // of those that have a request
+	parked int64               // bytes of documents of those that wait for memory for more
 }
 
 // A share is what the requests of one registry have.
 type share struct {
-	sem   *semaphore.Weighted
-	users int // guarded by budget.mu
+	sem    *semaphore.Weighted
+	users  int   // guarded by budget.mu
+	parked int64 // guarded by budget.mu: see budget
 }
 
 // join returns the memory of all and of one registry. The caller leaves.
@@ -77,6 +79,23 @@ func (b *budget) leave(host string) {
 	} else {
 		s.users--
 	}
+}
+
+// park counts the documents of a request that has to wait for memory for more, n bytes, and gave back theirs:
+// they stay where they are. Those who wait have no more of it than those who work. It returns what ends that,
+// or false if there is too much already.
+func (b *budget) park(s *share, n int64) (done func(), ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.parked+n > hostMemory || b.parked+n > conversionMemory {
+		return nil, false
+	}
+	s.parked, b.parked = s.parked+n, b.parked+n
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		s.parked, b.parked = s.parked-n, b.parked-n
+	}, true
 }
 
 // A lease is the memory of one request, and of the conversion that it began.
@@ -106,24 +125,34 @@ func (h *Handler) room(ctx context.Context, b *budget, host string) (_ context.C
 
 type leaseKey struct{}
 
-// keep lets the memory that a context has stay until the function that it returns is called. It returns
-// false if it was given back already.
-func keep(ctx context.Context) (done func(), ok bool) {
+// keep lets the memory that a context has stay until the function that it returns is called, too.
+func keep(ctx context.Context) (done func()) {
 	l, _ := ctx.Value(leaseKey{}).(*lease)
 	if l == nil {
-		return func() {}, true
+		return func() {}
 	}
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
-	if l.users == 0 {
-		return nil, false
-	}
 	l.users++
-	return l.drop, true
+	return l.drop
+}
+
+// rest gives back the memory that a context has, for who only waits now and has no documents any more.
+func rest(ctx context.Context) {
+	l, _ := ctx.Value(leaseKey{}).(*lease)
+	if l == nil {
+		return
+	}
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	if l.users == 1 {
+		l.giveBack()
+	}
 }
 
 // grow takes n bytes more. If they are not there, what is held is given back before it is waited for,
-// so that no two wait for each other. More than a registry can have is all that it can have.
+// so that no two wait for each other; who has documents waits only while there are few who do (park). More than
+// a registry can have is all that it can have.
 func (l *lease) grow(ctx context.Context, n int64) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -139,6 +168,11 @@ func (l *lease) grow(ctx context.Context, n int64) error {
 		}
 		l.share.sem.Release(n)
 	}
+	unpark, ok := l.budget.park(l.share, max(0, l.held-requestWeight))
+	if !ok {
+		return l.refusal("")
+	}
+	defer unpark()
 	want := l.held + n
 	l.giveBack()
 	waiting, cancel := context.WithTimeout(ctx, roomTime)
@@ -156,8 +190,13 @@ func (l *lease) grow(ctx context.Context, n int64) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
+	return l.refusal(fmt.Sprintf(", for more than %v", roomTime))
+}
+
+// refusal returns the error of who gets no memory.
+func (l *lease) refusal(after string) error {
 	return &transfer.RetryAfterError{After: roomPause, Err: &filetable.LimitError{Limit: LimitConversions, Err: fmt.Errorf(
-		"others take the memory for manifests of %s, or of all registries, for more than %v; ask again: %w", l.host, roomTime, errdefs.ErrUnavailable)}}
+		"others take the memory for manifests of %s, or of all registries%s; ask again: %w", l.host, after, errdefs.ErrUnavailable)}}
 }
 
 func (l *lease) giveBack() {

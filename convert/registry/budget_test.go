@@ -6,8 +6,10 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
@@ -79,16 +81,93 @@ func TestKeep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	free, ok := keep(ctx)
+	free := keep(ctx)
 	done()
-	if !ok || h.requests.idle() {
-		t.Errorf("kept: %t; the memory was given back before the conversion ended", ok)
+	if h.requests.idle() {
+		t.Error("the memory was given back before the conversion ended")
 	}
 	free()
-	if _, ok := keep(ctx); ok || !h.requests.idle() {
+	if !h.requests.idle() {
 		t.Error("the memory was not given back")
 	}
-	if _, ok := keep(context.Background()); !ok {
-		t.Error("work without a request has no memory to keep")
-	}
+	keep(context.Background())() // work without a request has none
+}
+
+// TestJoinedConversion has many ask for one model whose documents are large: who waits for the conversion of
+// another does not keep the memory that it needs.
+func TestJoinedConversion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h Handler
+		const document = convert.MaxManifestSize / 8
+		var wg sync.WaitGroup
+		start := make(chan struct{})
+		for range 8 {
+			wg.Go(func() {
+				ctx, done, err := h.room(t.Context(), &h.requests, "a.example")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer done()
+				if err := convert.MakeRoom(ctx, document); err != nil { // its manifest
+					t.Error(err)
+				}
+				_, err = h.alone(ctx, "model", func() {}, func(ctx context.Context) (store.Image, error) {
+					<-start                                               // the others wait
+					return store.Image{}, convert.MakeRoom(ctx, document) // its config
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(start)
+		wg.Wait()
+		if !h.requests.idle() {
+			t.Error("memory is still taken")
+		}
+	})
+}
+
+// TestParked has requests wait with documents in memory: only as many as there may be.
+func TestParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h Handler
+		const document = convert.MaxManifestSize / 2
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		waiting, most := 0, 0
+		for range 50 {
+			wg.Go(func() {
+				ctx, done, err := h.room(t.Context(), &h.requests, "evil.example")
+				if err != nil {
+					return
+				}
+				defer done()
+				if err := convert.MakeRoom(ctx, document); err != nil {
+					return
+				}
+				count := func(n int) {
+					mu.Lock()
+					defer mu.Unlock()
+					waiting += n
+					most = max(most, waiting)
+				}
+				count(1) // with a manifest in memory
+				defer count(-1)
+				time.Sleep(time.Second) // of the bubble: its config is slow
+				if err := convert.MakeRoom(ctx, document); err != nil && !errdefs.IsUnavailable(err) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if most > 4 { // two that work, and as many that wait
+			t.Errorf("%d manifests in memory at the same time", most)
+		}
+		if !h.requests.idle() || h.requests.parked != 0 {
+			t.Error("memory is still taken")
+		}
+	})
 }

@@ -71,7 +71,7 @@ func (h *Handler) convertNamed(ctx context.Context, ref remote.Ref, address stri
 
 // convertCarton converts the carton at a URL.
 func (h *Handler) convertCarton(ctx context.Context, address string, src source) (store.Image, error) {
-	im, err := h.alone(ctx, "carton "+address, func(ctx context.Context) (store.Image, error) {
+	im, err := h.alone(ctx, "carton "+address, func() {}, func(ctx context.Context) (store.Image, error) {
 		c, err := h.cartons.get(ctx, cartonKey{place: address}, h.urlOpener(address, ""), anyHash, true)
 		if err != nil {
 			return store.Image{}, err

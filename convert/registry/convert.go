@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -51,6 +52,9 @@ type source struct {
 	private bool   // it needed credentials of the caller
 }
 
+// forget drops the documents. Only the source counts then.
+func (o *origin) forget() { o.served.Bytes, o.parsed, o.list = nil, nil, nil }
+
 func (o *origin) source() source {
 	return source{ref: recordedRef(o.ref), name: nameOf(o.ref).String(), private: o.private}
 }
@@ -81,7 +85,7 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (im store.Image, 
 	if im, err = h.convertRef(ctx, ref); err != nil {
 		return store.Image{}, err
 	}
-	if err := h.admit(ctx, ref, im, h.asNode(im)); err != nil {
+	if _, err := h.admit(ctx, ref, im, h.asNode(im)); err != nil {
 		return store.Image{}, err
 	}
 	return h.forHere(ctx, im)
@@ -241,36 +245,66 @@ func (h *Handler) convert(ctx context.Context, o *origin, who caller) (store.Ima
 	if err != nil && !errdefs.IsNotFound(err) {
 		return store.Image{}, err
 	}
-	im, err = h.alone(ctx, flightKey(key, o, who), func(ctx context.Context) (store.Image, error) {
+	im, err = h.alone(ctx, flightKey(key, o, who), o.forget, func(ctx context.Context) (store.Image, error) {
 		model, err := h.parse(ctx, o)
 		if err != nil {
 			return store.Image{}, err
 		}
 		return h.make(ctx, model, o.source())
 	})
+	if errors.Is(err, ErrNotModel) && o.parsed == nil { // it passes: its documents are needed after all
+		again, rerr := h.resolve(ctx, o.ref, who)
+		if rerr != nil {
+			return store.Image{}, rerr
+		}
+		*o = *again
+	}
 	if err != nil {
 		return store.Image{}, fmt.Errorf("%s: %w", o.ref, err)
 	}
 	return h.used(ctx, im, o.source())
 }
 
-// alone calls f, but once for all who wait with one key. It goes on when they go.
-func (h *Handler) alone(ctx context.Context, key string, f func(context.Context) (store.Image, error)) (store.Image, error) {
-	done := h.flight.DoChan(key, func() (any, error) {
-		free, ok := keep(ctx)
-		if !ok {
-			return store.Image{}, fmt.Errorf("who asked first has gone; ask again: %w", errdefs.ErrUnavailable)
+// A flight is a conversion that several wait for.
+type flight struct {
+	done chan struct{} // closed when it has ended, and what follows is set
+	im   store.Image
+	err  error
+}
+
+// alone calls f, but once for all who wait with one key. It goes on when they go. Who waits for the f of
+// another forgets his documents, and gives back their memory; with a nil forget he keeps both.
+func (h *Handler) alone(ctx context.Context, key string, forget func(), f func(context.Context) (store.Image, error)) (store.Image, error) {
+	h.mu.Lock()
+	fl, joined := h.flights[key]
+	if !joined {
+		if h.flights == nil {
+			h.flights = map[string]*flight{}
 		}
-		defer free()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), conversionTime)
-		defer cancel()
-		return f(ctx)
-	})
+		fl = &flight{done: make(chan struct{})}
+		h.flights[key] = fl
+		free := keep(ctx)
+		go func() {
+			defer free()
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), conversionTime)
+			defer cancel()
+			fl.im, fl.err = f(ctx)
+			h.mu.Lock()
+			delete(h.flights, key)
+			h.mu.Unlock()
+			close(fl.done)
+		}()
+	}
+	h.mu.Unlock()
+	if joined && forget != nil {
+		forget()
+		rest(ctx)
+	}
 	select {
 	case <-ctx.Done():
 		return store.Image{}, ctx.Err()
-	case r := <-done:
-		return r.Val.(store.Image), r.Err
+	case <-fl.done:
+		return fl.im, fl.err
 	}
 }
 

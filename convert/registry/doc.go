@@ -68,14 +68,16 @@
 //
 // Handler.Signatures, if it is set, is asked before a manifest is answered, and by Convert and
 // ConvertLocal: admit is the one place. What it does not let pass is a 403 that says why. Signatures are
-// looked for in the repository that is pulled from, with the credentials that are known to work there. Admit is
-// for who shows a model: it knows a table, and which images were found here to have it.
+// looked for in the repository that is pulled from, with the credentials that are known to work there. That a
+// model is signed says nothing of other layers of its image, nor of other entries of its index: such a manifest is
+// checked as well. Admit is for who shows a model: it knows a table, and which images were found here to have it.
 //
 // # Limits
 //
 // Requests take memory by the size of their documents, from a budget for each registry and one for all
 // (budget.go), and keep it until the conversion is over that they began. Who has to wait for more gives
-// back what it has, and after two minutes gets 429. So a registry that stalls, or serves the largest
+// back what it has, and after two minutes gets 429; at once, if too many wait with documents. Who waits for the
+// conversion of another has neither documents nor memory. So a registry that stalls, or serves the largest
 // manifests there can be, holds up its own. A large manifest has a minute to arrive.
 //
 // An index has a limit for the manifests of its models together. Images that nobody pulls make room for

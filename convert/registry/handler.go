@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/carton"
@@ -14,7 +15,6 @@ import (
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
-	"golang.org/x/sync/singleflight"
 )
 
 // A Handler is the facade. Upstream, Store and Parsers must be set; the rest of a literal can
@@ -44,6 +44,9 @@ type Handler struct {
 	// Signatures says which models are answered, and converted for others; nil: all.
 	Signatures *signature.Checker
 
+	// Shown says whether a table is shown already, so that containerd may apply none of it again; nil: none is.
+	Shown func(ctx context.Context, table digest.Digest) (bool, error)
+
 	// Refused is called with the name of a limit when it has refused something; nil does nothing.
 	Refused func(limit string)
 
@@ -53,7 +56,8 @@ type Handler struct {
 	requests budget // memory of what is resolved and converted
 	children budget // the same of entries of indexes, whose index holds some of requests
 
-	flight  singleflight.Group // conversions; see flightKey
+	mu      sync.Mutex
+	flights map[string]*flight // guarded by mu; see flightKey
 	cartons cartons
 
 	own pullsecret.Secrets // if Secrets is nil

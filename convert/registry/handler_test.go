@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
@@ -214,6 +215,40 @@ func TestPassThrough(t *testing.T) {
 	if ims, err := f.h.Store.Images(t.Context()); err != nil || len(ims) != 0 {
 		t.Errorf("images in the store: %v, %v", ims, err)
 	}
+}
+
+// TestJoinedPasses has many ask at the same time for what turns out to be no model when it is parsed: all get it
+// as it is.
+func TestJoinedPasses(t *testing.T) {
+	t.Parallel()
+	u, f := newUpstream(t), newFacade(t, remote.Options{})
+	config := []byte(`{"architecture":"amd64","os":"linux"}`)
+	u.blobs[digest.FromBytes(config)] = config
+	m := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":%q,"digest":%q,"size":%d},"layers":[]}`,
+		mediatype.DockerManifest, mediatype.DockerConfig, digest.FromBytes(config), len(config))
+	u.put("org/empty", "v1", m, mediatype.DockerManifest)
+	const pulls = 8
+	var asked atomic.Int32
+	all := make(chan struct{})
+	registry := u.Config.Handler
+	u.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			<-all
+		}
+		registry.ServeHTTP(w, r)
+		if strings.Contains(r.URL.Path, "/manifests/") && asked.Add(1) == pulls {
+			close(all)
+		}
+	})
+	var wg sync.WaitGroup
+	for range pulls {
+		wg.Go(func() {
+			if got := f.get(t, u, "org/empty", "v1"); !bytes.Equal(got.body, m) || got.header.Get("Content-Type") != mediatype.DockerManifest {
+				t.Errorf("answer %q, headers %v", got.body, got.header)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // TestDigestOfModel asks for the digest that a model has upstream.

@@ -42,7 +42,8 @@ func (h *Handler) ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Ar
 		if im, err = h.used(ctx, im, src); err != nil {
 			return store.Image{}, err
 		}
-		return im, h.admit(ctx, ref, im, h.asNode(im))
+		_, err = h.admit(ctx, ref, im, h.asNode(im))
+		return im, err
 	}
 	model, err := h.Parsers.Parse(ctx, a)
 	if err != nil {
@@ -51,7 +52,8 @@ func (h *Handler) ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Ar
 	if im, err = h.make(ctx, model, src); err != nil {
 		return store.Image{}, fmt.Errorf("%s: %w", ref, err)
 	}
-	return im, h.admit(ctx, ref, im, h.asNode(im))
+	_, err = h.admit(ctx, ref, im, h.asNode(im))
+	return im, err
 }
 
 // BuildLocal is ConvertLocal without a trace in the store. It returns the model and the digest of

@@ -138,7 +138,16 @@ func (h *Handler) convertAny(ctx context.Context, o *origin, who caller) (store.
 
 // ours answers with a manifest made here, if its signatures are as they should be.
 func (h *Handler) ours(ctx context.Context, ref remote.Ref, im store.Image) (answer, error) {
-	if err := h.admit(ctx, ref, im, h.givers); err != nil {
+	pending, err := h.admit(ctx, ref, im, h.givers)
+	if err != nil {
+		return answer{}, err
+	}
+	if h.Pulled != nil {
+		if model, err := h.forHere(ctx, im); err == nil { // an index can have none
+			h.Pulled(ctx, model)
+		}
+	}
+	if err := h.notShown(ctx, pending); err != nil {
 		return answer{}, err
 	}
 	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
@@ -148,11 +157,6 @@ func (h *Handler) ours(ctx context.Context, ref remote.Ref, im store.Image) (ans
 	a := answer{bytes: p, digest: im.Manifest, mediaType: image.MediaType}
 	if im.Table == "" {
 		a.mediaType = image.IndexMediaType
-	}
-	if h.Pulled != nil {
-		if model, err := h.forHere(ctx, im); err == nil { // an index can have none
-			h.Pulled(ctx, model)
-		}
 	}
 	return a, nil
 }

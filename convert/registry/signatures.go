@@ -1,10 +1,14 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
@@ -12,22 +16,27 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// admit returns a *signature.Refusal if the signatures of an image are not as a rule for ref wants them.
-// Of an index it is the model for this machine that counts, and a signature of either will do.
-func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) error {
+// admit returns a *signature.Refusal if the signatures of an image are not as a rule for ref wants them, and
+// otherwise the table that has to be admitted again when its model is complete; empty: none.
+func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) (pending digest.Digest, err error) {
 	if h.Signatures == nil {
-		return nil
+		return "", nil
 	}
-	s, err := h.subject(ctx, ref, im, who)
-	if err != nil {
-		return err
+	_, all, err := h.subjects(ctx, ref, im, who)
+	for _, s := range all {
+		again, err := h.Signatures.Allow(ctx, s)
+		if err != nil {
+			return "", err
+		}
+		if again {
+			pending = s.Image.Table
+		}
 	}
-	_, err = h.Signatures.Allow(ctx, s)
-	return err
+	return pending, err
 }
 
-// admitOther is admit for what passes unchanged: an image that was converted ahead of time, or what is
-// no model.
+// admitOther is admit for what passes unchanged to containerd: an image that was converted ahead of time, or
+// what is no model.
 func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 	if h.Signatures == nil {
 		return nil
@@ -35,7 +44,8 @@ func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 	if o.ahead() {
 		im, err := h.Store.Image(ctx, o.served.Digest)
 		if err == nil {
-			return h.admit(ctx, o.ref, im, h.givers)
+			pending, err := h.admit(ctx, o.ref, im, h.givers)
+			return cmp.Or(err, h.notShown(ctx, pending))
 		}
 		if !errdefs.IsNotFound(err) {
 			return err
@@ -47,24 +57,75 @@ func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 	return err
 }
 
-// subject returns what is checked of an image that is pulled by ref.
-func (h *Handler) subject(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) (signature.Subject, error) {
-	s := signature.Subject{
-		Names: []string{ref.Name()}, Manifests: []digest.Digest{im.Origin.Digest}, Image: im, Repositories: h.signers([]remote.Ref{ref}, who),
+// notShown returns errdefs.ErrFailedPrecondition for a table that has to be admitted again and is shown already, by
+// another name: containerd has its snapshot, and applies nothing that would be asked for again.
+func (h *Handler) notShown(ctx context.Context, pending digest.Digest) error {
+	if pending == "" || h.Shown == nil {
+		return nil
 	}
-	if im.Table != "" {
-		return s, nil
+	shown, err := h.Shown(ctx, pending)
+	if err != nil || !shown {
+		return err
 	}
-	model, err := h.forHere(ctx, im)
-	switch {
-	case errdefs.IsNotFound(err): // containerd pulls none of its models
-		s.Image = store.Image{}
-		return s, nil
-	case err != nil:
-		return s, err
+	return fmt.Errorf("the model is in use by another name, and whether its files are signed is known when it is complete; pull it again then: %w", errdefs.ErrFailedPrecondition)
+}
+
+// subjects returns what is checked of an image that is pulled by ref, which all has to be as the rules want it:
+// its model, and the manifest alone if that names more. Of an index it is the model for this machine that
+// counts, and a signature of either will do. It returns that model as well.
+func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) (model store.Image, all []signature.Subject, err error) {
+	s := signature.Subject{Names: []string{ref.Name()}, Manifests: []digest.Digest{im.Origin.Digest}, Repositories: h.signers([]remote.Ref{ref}, who)}
+	only, err := h.onlyModels(ctx, im)
+	if err != nil {
+		return store.Image{}, nil, err
 	}
-	s.Image, s.Manifests = model, append(s.Manifests, model.Origin.Digest)
-	return s, nil
+	model = im
+	if im.Table == "" {
+		model, err = h.forHere(ctx, im)
+		if err != nil && !errdefs.IsNotFound(err) { // containerd pulls none of its models
+			return store.Image{}, nil, err
+		}
+	}
+	if !only || model.Table == "" {
+		all = append(all, s)
+	}
+	if model.Table == "" {
+		return model, all, nil
+	}
+	s.Image = model
+	if model.Origin.Digest != im.Origin.Digest {
+		s.Manifests = append(s.Manifests, model.Origin.Digest)
+	}
+	return model, append(all, s), nil
+}
+
+// onlyModels says whether an image has nothing beside its model, or an index nothing for this machine beside
+// models that were converted here. What made it so does not sign the rest.
+func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) {
+	if im.Table != "" && !madeAhead(im) {
+		return true, nil
+	}
+	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
+	if err != nil {
+		return false, err
+	}
+	m, err := convert.ParseManifest(p)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range m.Manifests {
+		if p := d.Platform; p != nil && p.OS != "" && p.OS != "linux" {
+			continue
+		}
+		child, err := h.image(ctx, d.Digest)
+		if errdefs.IsNotFound(err) || err == nil && madeAhead(child) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return !slices.ContainsFunc(m.Layers, func(d convert.Descriptor) bool { return !isTable(d) && d.MediaType != mediatype.BlobLayer }), nil
 }
 
 // signers returns the repositories that can have signatures of what refs name. A carton at a URL
@@ -144,11 +205,15 @@ func (h *Handler) Checked(ctx context.Context, ref remote.Ref) (store.Image, []s
 	if err != nil {
 		return store.Image{}, nil, err
 	}
-	s, err := h.subject(ctx, ref, im, h.asNode(im))
+	model, all, err := h.subjects(ctx, ref, im, h.asNode(im))
 	if err != nil || h.Signatures == nil {
-		return s.Image, nil, err
+		return model, nil, err
 	}
-	_, err = h.Store.Files(ctx, s.Image.Table)
-	s.Complete, s.Again = err == nil, true
-	return s.Image, h.Signatures.Check(ctx, s), nil
+	var results []signature.Result
+	for _, s := range all {
+		_, err = h.Store.Files(ctx, s.Image.Table)
+		s.Complete, s.Again = err == nil, true
+		results = append(results, h.Signatures.Check(ctx, s)...)
+	}
+	return model, results, nil
 }

@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -14,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -274,6 +276,10 @@ func TestPendingRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.h.Shown = func(_ context.Context, table digest.Digest) (bool, error) { return table == im.Table, nil }
+	if r := f.team(t, u, "v1"); r.status != http.StatusForbidden || !strings.Contains(string(r.body), "in use by another name") {
+		t.Errorf("shown by another name, which nobody asks about again: status %d: %s", r.status, r.body)
+	}
 	name := u.host() + "/team/m"
 	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, name)}); err != nil {
 		t.Fatal(err)
@@ -327,6 +333,17 @@ func TestAheadSigned(t *testing.T) {
 	}
 	if pending, err := f.h.Admit(t.Context(), registry.Candidate{Table: table}); err != nil || pending {
 		t.Errorf("applied by nobody knows which name: pending %v, %v", pending, err)
+	}
+	m.Layers = append(m.Layers, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: digest.FromString("layer"), Size: 5})
+	p, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	more := u.put("team/m", "more", p, mediatype.OCIManifest)
+	for _, object := range []string{"more", more.String()} { // it is known by its digest then
+		if r := f.team(t, u, object); r.status != http.StatusForbidden {
+			t.Errorf("the model, signed, with a layer more, %s: status %d: %s", object, r.status, r.body)
+		}
 	}
 }
 
@@ -430,7 +447,7 @@ func TestPrivateSigned(t *testing.T) {
 func TestIndexSigned(t *testing.T) {
 	t.Parallel()
 	key, public := newKey(t)
-	for _, of := range []string{"index", "model", "nothing"} {
+	for _, of := range []string{"index", "model", "nothing", "index with an image", "model beside an image"} {
 		t.Run(of, func(t *testing.T) {
 			t.Parallel()
 			u, f := newUpstream(t), newFacade(t, remote.Options{})
@@ -439,10 +456,19 @@ func TestIndexSigned(t *testing.T) {
 			u.push("team/m", "", b)
 			index := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[{"mediaType":%q,"artifactType":%q,"digest":%q,"size":%d}]}`,
 				mediatype.OCIIndex, mediatype.OCIManifest, mediatype.ModelPackManifest, b.Digest(), len(b.Manifest))
+			if strings.HasSuffix(of, "image") {
+				image := u.put("team/m", "", ordinary(1), mediatype.OCIManifest)
+				index = indexOf(entry(b, mediatype.ModelPackManifest, nil), ocispec.Descriptor{
+					MediaType: mediatype.OCIManifest, Digest: image, Size: int64(len(ordinary(1))), Platform: &ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH},
+				})
+			}
 			d := u.put("team/m", "v1", index, mediatype.OCIIndex)
 			status := http.StatusOK
 			switch of {
-			case "index":
+			case "model beside an image": // which containerd may take
+				u.attach(t, "tag", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(b.Digest())))
+				status = http.StatusForbidden
+			case "index", "index with an image":
 				u.attach(t, "api", "team/m", d, mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(d)))
 			case "model":
 				u.attach(t, "tag", "team/m", b.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(b.Digest())))

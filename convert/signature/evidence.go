@@ -101,7 +101,7 @@ func (e *evidence) by(ctx context.Context, s signer, m model) (who string, err e
 	switch s.kind {
 	case TypeOMS:
 		if m.table == nil {
-			return "", fmt.Errorf("it is no model: %w", errdefs.ErrFailedPrecondition)
+			return "", fmt.Errorf("it is no model, or more than one: %w", errdefs.ErrFailedPrecondition)
 		}
 		for _, b := range e.bundles {
 			if b.PredicateType() != oms.PredicateType {

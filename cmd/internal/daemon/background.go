@@ -194,12 +194,12 @@ func (b *background) watch(ctx context.Context, table digest.Digest, cancel func
 }
 
 // renew returns where a table can be fetched from now, for readers too: credentials and places may be
-// other ones by now than those of before. These count if nothing is known, which is so until the
-// model is shown.
+// other ones by now than those of before. Until the model is shown nothing is known: those of before count
+// then, but for no reader, as they can be those of somebody else who asked for the table.
 func (b *background) renew(ctx context.Context, t shownTable, before []transfer.Source) []transfer.Source {
 	sources, err := b.sources(ctx, t.view, t.table)
 	if err == nil && len(sources) == 0 {
-		sources = before
+		return before
 	}
 	if err == nil {
 		err = b.expose(ctx, t, sources)

@@ -97,6 +97,22 @@ func TestRestartShowsTheSame(t *testing.T) {
 	}
 }
 
+// What is asked for by who may have more is brought for a view that is not shown yet, and not shown there: only
+// its own sources say what can be read in it.
+func TestOthersAreNotShown(t *testing.T) {
+	t.Parallel()
+	r := newRestart(t)
+	table := r.add(t, "snapshot/1", filetable.MaxChunk, false)
+	others := storetest.From(r.sources[table])
+	r.background.sources = func(context.Context, string, digest.Digest) ([]transfer.Source, error) { return nil, nil }
+	if got := r.renew(t.Context(), shownTable{"snapshot/1", table}, others); len(got) != len(others) {
+		t.Errorf("brought from %d sources, want %d", len(got), len(others))
+	}
+	if early := r.store.Early(table); len(early) != 0 {
+		t.Errorf("shown early: %v", early)
+	}
+}
+
 // A model that was shown before a restart is completed after it, also if it can not be read early
 // because another table was there first.
 func TestRestartCompletesWhatIsNotReadable(t *testing.T) {

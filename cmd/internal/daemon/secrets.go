@@ -75,11 +75,7 @@ func (d *Daemon) settleSecrets(ctx context.Context) {
 	slices.Sort(held)
 	err = d.secrets.Need(slices.Compact(held), func(name string) bool {
 		return slices.ContainsFunc(refs, func(r store.Ref) bool {
-			if !slices.Contains(r.Sources, name) || !d.snapshotter.Shows(r) {
-				return false
-			}
-			_, err := d.store.Files(ctx, r.Table)
-			return err != nil
+			return slices.Contains(r.Sources, name) && d.snapshotter.Shows(r) && !d.had(ctx, r)
 		})
 	})
 	if err != nil {

@@ -22,6 +22,10 @@ func (d *Daemon) watchSignatures() error {
 		Rules: rules, Store: d.store, Log: d.log,
 		Count: func(m signature.Mode, s signature.State) { d.metrics.checked(m, s, 1) },
 	}
+	d.facade.Shown = func(ctx context.Context, table digest.Digest) (bool, error) {
+		shown, err := d.background.shownIn(ctx, table)
+		return len(shown) > 0, err
+	}
 	return nil
 }
 

@@ -323,9 +323,21 @@ func TestSourcesOfStrangers(t *testing.T) {
 		}
 		sameNames(t, what, l, want...)
 	}
+	c := config.Default()
+	c.Root = d.store.Dir()
+	var err error
+	if d.secrets, err = openSecrets(c, d.log); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.secrets.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	views := map[string]string{}
 	for _, name := range []string{"aaa.evil/x", "good.example/m"} {
 		views[name] = early(name)
+		d.secrets.Keep(name, remote.Credentials{Username: "of", Secret: name})
 	}
 	for name, view := range views {
 		l, err := d.shownFrom(t.Context(), view, table)
@@ -335,11 +347,19 @@ func TestSourcesOfStrangers(t *testing.T) {
 		sameNames(t, "for a view", l, name)
 	}
 	check("nobody had all of it", "aaa.evil/x")
-	err := d.store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.FromRepository("good.example/m", privately{storetest.NewFetcher(p)})})
+	err = d.store.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.FromRepository("good.example/m", privately{storetest.NewFetcher(p)})})
 	if err != nil {
 		t.Fatal(err)
 	}
 	check("one had all of it", "good.example/m")
+	d.settleSecrets(t.Context())
+	files, err := os.ReadDir(filepath.Join(c.Root, secretsDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) != 2 { // the key, and those of the one who lacks files that others brought
+		t.Errorf("sealed: %v, want the secrets of one name", files)
+	}
 }
 
 // privately makes the bytes of a fetcher come with credentials.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -329,4 +330,50 @@ func knocking(address string) error {
 		}
 	}
 	return errors.New("nobody has connected")
+}
+
+// TestFacadeLeavesLayers has a registry that containerd can ask itself: layers of ordinary images come from
+// there, without ballastd between; models arrive as ever.
+func TestFacadeLeavesLayers(t *testing.T) {
+	for _, args := range [][]string{nil, {"_default", "--open"}} {
+		n := node.StartNode(t, node.Options{})
+		host := n.Registry.Host
+		if err := os.RemoveAll(filepath.Join(n.Dir, "ballast.d", host)); err != nil { // what ballastd knows of it
+			t.Fatal(err)
+		}
+		if args != nil {
+			if err := os.RemoveAll(filepath.Join(n.HostsDir(), host)); err != nil {
+				t.Fatal(err)
+			}
+			out := n.Ballast(append([]string{"config", "hosts", "--write", "--hosts-dir", n.HostsDir()}, args...)...)
+			if out.Err != nil {
+				t.Fatalf("%v\n%s", out.Err, out.Output())
+			}
+		}
+		b := converttest.ModelPackRaw(converttest.Files(weights(231, 1<<20)))
+		model := push(t, n, b)
+		for way, flags := range map[string][]string{"transfer": nil, "local": {"--local"}} {
+			image := node.Busybox(t)
+			n.Registry.Push(t, way+"/image", "1", image)
+			n.Registry.Wire.Reset()
+			mustPull(t, n, "overlayfs", n.Registry.Ref(way+"/image", "1"), flags...)
+			got := 0
+			for _, r := range n.Registry.Wire.Requests() {
+				if !strings.Contains(r.Path, "/blobs/") || r.Method != http.MethodGet {
+					continue
+				}
+				if got++; strings.HasPrefix(r.UserAgent, "ballast") {
+					t.Errorf("%v %s: ballastd got %s", args, way, r.Path)
+				}
+			}
+			if got == 0 {
+				t.Errorf("%v %s: containerd got nothing from the registry", args, way)
+			}
+			if rm := n.Ctr("images", "rm", "--sync", n.Registry.Ref(way+"/image", "1")); rm.Err != nil { // its layers too
+				t.Fatalf("%v\n%s", rm.Err, rm.Output())
+			}
+			mustPull(t, n, "ballast", model, flags...)
+			wantFiles(t, n, model, states(b))
+		}
+	}
 }

@@ -261,11 +261,14 @@ func TestNodeCredentials(t *testing.T) {
 	}
 	ask("complete", "/v2/ops/model/manifests/"+im.Manifest.String())
 
-	f.get(t, u, "team/model", "v1", basic("alice:s3cr3t-value")...)
+	got := f.get(t, u, "team/model", "v1", basic("alice:s3cr3t-value")...)
 	if _, err := f.h.Convert(t.Context(), u.ref(t, "team/model", "v1")); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), "docker_config") {
 		t.Errorf("the node, of what a caller can read: %v, want unauthorized", err)
 	}
-	if _, err := f.h.Restore(t.Context(), u.ref(t, "team/model", "v1")); err != nil {
+	if im, err = f.h.Store.Image(t.Context(), digest.FromBytes(got.body)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.h.Restore(t.Context(), u.ref(t, "team/model", "v1"), im); err != nil {
 		t.Errorf("documents that a caller's model has lost: %v", err)
 	}
 }

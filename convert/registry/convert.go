@@ -59,20 +59,21 @@ func (o *origin) source() source {
 	return source{ref: recordedRef(o.ref), name: nameOf(o.ref).String(), private: o.private}
 }
 
-// Restore is Convert for an image that is known and whose documents are lost: if the node itself can not
-// read it, with the credentials that callers gave for it. No signature is looked at.
-func (h *Handler) Restore(ctx context.Context, ref remote.Ref) (store.Image, error) {
-	im, err := h.convertRef(ctx, ref)
+// Restore makes the documents of an image that is known and has lost them again, by one of its references: if
+// the node itself can not read that, with the credentials that callers gave for it. No signature is looked
+// at. It returns errdefs.ErrNotFound if the reference stands for another image now.
+func (h *Handler) Restore(ctx context.Context, ref remote.Ref, im store.Image) error {
+	_, err := h.convertRef(ctx, ref)
 	for _, s := range h.secrets().Of(ref.Name()) {
 		if !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err) {
 			break
 		}
-		im, err = h.convertAs(ctx, ref, caller{creds: &s.Credentials})
+		_, err = h.convertAs(ctx, ref, caller{creds: &s.Credentials})
 	}
-	if err != nil {
-		return store.Image{}, err
+	if err == nil && !h.whole(im) {
+		err = fmt.Errorf("%s stands for another image than %s now; pull the model by it, or remove this one with \"ballast rm\": %w", ref.Name(), im.Manifest, errdefs.ErrNotFound)
 	}
-	return h.forHere(ctx, im)
+	return err
 }
 
 // Convert resolves ref and converts it, or returns the image it was converted to before. It asks as

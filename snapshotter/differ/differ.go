@@ -99,7 +99,8 @@ func (d *Differ) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.
 }
 
 // Apply applies a layer to the mounts of an active snapshot, and returns a descriptor with
-// its diffID. For a table layer it returns when the model is complete.
+// its diffID. For a table layer it returns when the model is complete, or can be read before (Options.Mode), and
+// may be shown (Options.Check).
 //
 // It returns errdefs.ErrFailedPrecondition for a layer of a model on the mounts of another
 // snapshotter, and errdefs.ErrNotImplemented for an ordinary layer on mounts that only

@@ -142,9 +142,6 @@ func (h *Handler) resolveAgain(ctx context.Context, only digest.Digest) (names [
 			continue
 		}
 		err := h.Resolve(ctx, im)
-		if err == nil && !h.documented(im) {
-			err = fmt.Errorf("the names of image %s stand for another one now; pull the model by them, or remove this one with \"ballast rm\": %w", im.Manifest, errdefs.ErrNotFound)
-		}
 		if err == nil {
 			names = append(names, im.Refs...)
 			continue

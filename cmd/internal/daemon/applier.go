@@ -15,7 +15,7 @@ import (
 )
 
 // A countingApplier counts the models that containerd waits for: a table layer is applied when
-// its model is complete.
+// its model is complete, or can be read before it is.
 type countingApplier struct {
 	diff.Applier
 	store   *store.Store

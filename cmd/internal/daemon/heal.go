@@ -72,7 +72,7 @@ func (d *Daemon) resolve(ctx context.Context, im store.Image) error {
 			err = perr
 			continue
 		}
-		if _, err = d.facade.Restore(ctx, ref); err == nil {
+		if err = d.facade.Restore(ctx, ref, im); err == nil {
 			return nil
 		}
 	}

@@ -3,6 +3,7 @@ package meta
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -255,13 +256,15 @@ func useless(tx *bbolt.Tx) (drop []record, images int, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	known := maps.Clone(used) // the tables of images too
 	err = errors.Join(
 		each(tx, bucketImages, func(key string, im Image) error {
 			if !used[im.Table] && now.Sub(im.Used) > imageTTL {
 				mark(bucketImages, key)
 				images++
+				return nil
 			}
-			used[im.Table] = true
+			known[im.Table] = true
 			return nil
 		}),
 		each(tx, bucketContents, func(key string, members []filetable.Member) error {
@@ -285,19 +288,19 @@ func useless(tx *bbolt.Tx) (drop []record, images int, err error) {
 			return nil
 		}),
 		each(tx, bucketWays, func(key string, w way) error {
-			if w.useless(tx, key, used) {
+			if w.useless(tx, key, known) {
 				mark(bucketWays, key)
 			}
 			return nil
 		}),
 		each(tx, bucketVerdicts, func(key string, _ []Verdict) error {
-			if !exists(tx, bucketObjects, key) && !used[digest.Digest(key)] {
+			if !exists(tx, bucketObjects, key) && !known[digest.Digest(key)] {
 				mark(bucketVerdicts, key)
 			}
 			return nil
 		}),
 		each(tx, bucketTables, func(key string, _ Table) error {
-			if !exists(tx, bucketObjects, key) && !used[digest.Digest(key)] {
+			if !exists(tx, bucketObjects, key) && !known[digest.Digest(key)] {
 				mark(bucketTables, key)
 			}
 			return nil

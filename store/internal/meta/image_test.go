@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // TestRefsFlood has one registry name an image in more ways than are remembered.
@@ -38,4 +40,31 @@ func TestRefsFlood(t *testing.T) {
 	if len(im.Refs) != maxRefs || len(im.PrivateNames) != maxRefs {
 		t.Errorf("got %d references, %d private names, want %d", len(im.Refs), len(im.PrivateNames), maxRefs)
 	}
+}
+
+// TestExpiredIndexes forgets all indexes that nothing has used for a week: they have no table, and one does not
+// keep the others.
+func TestExpiredIndexes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		put := func(n int) {
+			t.Helper()
+			if err := db.PutImage(Image{Manifest: number(n)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n := range 3 {
+			put(n + 1)
+		}
+		time.Sleep(imageTTL + time.Hour) // of the bubble
+		put(4)
+		e, err := db.Expire(false)
+		if err != nil || e.Images != 3 {
+			t.Errorf("forgot %d images, %v, want 3", e.Images, err)
+		}
+	})
 }

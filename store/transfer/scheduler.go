@@ -169,7 +169,9 @@ func (f *Flow) rest() {
 // sources that were not seen to be slow, and then to the source that holds fewest. A slot that waits
 // for longer than patience takes one from the source that holds most, if that is at least two more than
 // its own has; if all have their share, from a source whose slot brings less than MinRate. Of a source
-// that was seen to be slow it takes one at once. What is taken is revoked: its context ends. So a source never keeps more than half of a pool while another waits, whatever it lets hang.
+// that was seen to be slow it takes one at once, and so does who has waited for one of them a moment ago:
+// patience is for one slot, not for each. What is taken is revoked: its context ends. So a source never keeps
+// more than half of a pool while another waits, whatever it lets hang.
 //
 // Work in the background gives way at once to whoever waits, and where the pool is quiet to all that
 // runs and brings something; after the time aging it is served beside the work of other sources all the
@@ -184,10 +186,11 @@ type Pool struct {
 	costly     bool // what is revoked is lost: only who brings nothing loses it
 	chunk      int  // bytes of a buffer; 0: slots have none
 
-	held    []*Slot  // oldest first
-	waiting []*Slot  // oldest first
-	ticking bool     // tick is to come
-	spare   [][]byte // buffers that no slot has
+	held    []*Slot              // oldest first
+	waiting []*Slot              // oldest first
+	ticking bool                 // tick is to come
+	waited  map[string]time.Time // when a source took a slot that it had waited for; at most maxSlow
+	spare   [][]byte             // buffers that no slot has
 }
 
 // A Slot is one of a Pool.
@@ -340,7 +343,8 @@ func (p *Pool) dispatch() {
 	}
 	for _, w := range p.waiting {
 		if !w.took && !p.s.slow[w.source] && (w.flow.now() != Background || !p.s.paused) {
-			w.took = p.take(w, func(h *Slot, n, mine int) bool { return p.s.slow[h.source] && n > mine })
+			has := now.Sub(p.waited[w.source]) < aging
+			w.took = p.take(w, func(h *Slot, n, mine int) bool { return p.s.slow[h.source] && n > mine || has && n >= mine+2 })
 		}
 	}
 	if len(p.waiting) > 0 && !p.ticking {
@@ -443,7 +447,12 @@ func (p *Pool) tick() {
 	}
 	for _, w := range p.waiting {
 		if now.Sub(w.since) >= patience && (w.flow.now() != Background || !p.s.paused) {
-			p.take(w, func(h *Slot, n, mine int) bool { return !p.costly && n >= mine+2 || h.slow && n > mine })
+			if p.take(w, func(h *Slot, n, mine int) bool { return !p.costly && n >= mine+2 || h.slow && n > mine }) && !p.costly {
+				if len(p.waited) >= maxSlow || p.waited == nil {
+					p.waited = map[string]time.Time{}
+				}
+				p.waited[w.source] = now
+			}
 		}
 	}
 	p.dispatch()

@@ -91,6 +91,31 @@ func TestHalfForWhoComesLater(t *testing.T) {
 	}
 }
 
+// Who comes later has its half as soon as it has waited for one slot, also if it asks for one at a time, and
+// nobody knows yet that what others hold hangs.
+func TestHalfAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := schedule()
+		var g sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		holdAll(ctx, &g, s.Buffers, s.NewFlow(Soon), "attacker", 40, 0)
+		synctest.Wait()
+		start, f := time.Now(), s.NewFlow(Soon)
+		for range 8 {
+			sl, err := s.Buffers.Acquire(ctx, f.Part(), "victim")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sl.Release()
+		}
+		if d := time.Since(start); d > 2*patience {
+			t.Errorf("half of the buffers took %v", d)
+		}
+		cancel()
+		g.Wait()
+	})
+}
+
 // Sources that let everything hang lose their slots one after the other, however many they are.
 func TestManyHungSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

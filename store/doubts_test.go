@@ -74,6 +74,16 @@ func (m *shown) heal(t *testing.T, s *store.Store) {
 	}
 }
 
+// healFromHere is heal where nothing is to be fetched.
+func (m *shown) healFromHere(t *testing.T, s *store.Store) {
+	t.Helper()
+	sent := m.fetcher.Sent(m.digest())
+	m.heal(t, s)
+	if n := m.fetcher.Sent(m.digest()) - sent; n > 0 {
+		t.Errorf("%d bytes were fetched", n)
+	}
+}
+
 // gone looks that the object is not in service.
 func (m *shown) gone(t *testing.T, s *store.Store, when string) {
 	t.Helper()
@@ -254,11 +264,7 @@ func TestRightAgainIsAnObjectAgain(t *testing.T) {
 	if bad, err := s.Check(t.Context(), "", nil); len(bad) != 0 || err != nil {
 		t.Errorf("found %+v, %v", bad, err)
 	}
-	sent := m.fetcher.Sent(m.digest())
-	m.heal(t, s)
-	if n := m.fetcher.Sent(m.digest()) - sent; n > 0 {
-		t.Errorf("%d bytes were fetched", n)
-	}
+	m.healFromHere(t, s)
 }
 
 // TestLostDatabaseKeepsModels: with the database gone, what a snapshot shows is found from its table,
@@ -282,11 +288,7 @@ func TestLostDatabaseKeepsModels(t *testing.T) {
 	if d, err := s.Doubts(t.Context()); d.Rebuilt.IsZero() || err != nil {
 		t.Errorf("doubts: %+v, %v", d, err)
 	}
-	sent := m.fetcher.Sent(m.digest())
-	m.heal(t, s)
-	if n := m.fetcher.Sent(m.digest()) - sent; n > 0 {
-		t.Errorf("%d bytes were fetched", n)
-	}
+	m.healFromHere(t, s)
 }
 
 // TestDoubtDoesNotDelay: a large file that has to be hashed keeps neither the store from opening nor a model

@@ -35,11 +35,7 @@ func (d *Daemon) signed(ctx context.Context, table digest.Digest, from []differ.
 	if d.facade.Signatures == nil {
 		return false, nil
 	}
-	images := d.images(ctx, table)
-	var names []string
-	for _, r := range from {
-		names = append(names, withPort(r, images))
-	}
+	names := pulledNames(from, d.images(ctx, table))
 	return d.facade.Admit(ctx, registry.Candidate{Table: table, Names: names, Complete: complete})
 }
 

@@ -24,11 +24,15 @@ import (
 // pulled returns where the blobs of a table can be fetched that is pulled from repositories.
 func (d *Daemon) pulled(ctx context.Context, table digest.Digest, from []differ.Repository) []transfer.Source {
 	images := d.images(ctx, table)
-	var names []string
+	return d.named(images, pulledNames(from, images), d.facade.Sources)
+}
+
+// pulledNames returns the names of repositories that images were pulled from.
+func pulledNames(from []differ.Repository, images []store.Image) (names []string) {
 	for _, r := range from {
 		names = append(names, withPort(r, images))
 	}
-	return d.named(images, names, d.facade.Sources)
+	return names
 }
 
 // withPort returns the name of a repository: containerd does not always know the port of its host,

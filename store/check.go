@@ -55,16 +55,9 @@ func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(do
 // needs and does not have, or has damaged; and the table itself, if a reference to it is unresolved. It
 // reads no content.
 func (s *Store) Missing(ctx context.Context, table digest.Digest) ([]CheckResult, error) {
-	needed, err := s.db.Needed(table)
-	if err != nil {
-		return nil, err
-	}
-	unresolved, err := s.db.Unresolved()
-	if err != nil {
-		return nil, err
-	}
+	needed := s.db.Needed(table)
 	var out []CheckResult
-	for _, r := range unresolved {
+	for _, r := range s.db.Unresolved() {
 		if table != "" && r.Table != table || slices.ContainsFunc(out, func(c CheckResult) bool { return c.Digest == r.Table }) {
 			continue
 		}

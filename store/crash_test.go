@@ -183,7 +183,7 @@ func crashModelOf(all bool) (b *storetest.Builder, f *storetest.Fetcher, files m
 	plain := storetest.Tar(&t, []tar.Header{{Name: "tarred", Mode: 0o644}}, [][]byte{tarred})
 	gzip := storetest.Compress(&t, storetest.Tar(&t, []tar.Header{{Name: "zipped", Mode: 0o644}}, [][]byte{zipped}), filetable.CodecGzip)
 	parts := fragments(3, 50_000)
-	b = storetest.NewBuilder("crash").Raw("raw", raw, 0o644).RawChunks("chunked", chunked, 0o644, 65536).Inline("inline", []byte("inline"), 0o644)
+	b = storetest.NewBuilder("crash").Raw("raw", raw, 0o644).RawChunks("chunked", chunked, 0o644, 65536).Stated(&t, chunked).Inline("inline", []byte("inline"), 0o644)
 	if all {
 		b.Tar(&t, plain).Unpack(gzip, filetable.CodecGzip, "")
 		merged(b, "merged", "header", parts)

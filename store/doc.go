@@ -18,7 +18,9 @@
 //	filetable  : verify
 //	verify     :
 //	boltfile   :
+//	durable    :
 //
+//	durable    small files that are replaced whole, for all that the daemon and the commands keep
 //	boltfile   databases that may be damaged, read as bytes
 //	verify     the one comparison of digests
 //	filetable  what a parser makes of a format: pure data
@@ -77,7 +79,10 @@
 //
 // A blob whose files all have chunks with digests is never fetched whole. A chunk that an object has is
 // copied from there. The file becomes an object when its own digest has matched too: a table that lies
-// can not give a wrong file a name.
+// can not give a wrong file a name. If the table has the states of that digest between the chunks
+// (verify.State), a chunk is right if it leads from one state to the next, and when all do, the digest has
+// matched: each byte is hashed once, in any order, on all cores. Otherwise it is hashed for its chunk, and once
+// more for the file.
 //
 // Collecting goes back to absent, and so does damage: package object draws it. A crash at any point
 // leaves the old state or the new one, and a file without a record, which is hashed before it is

@@ -55,12 +55,7 @@ func (s *Store) proved(objects []digest.Digest) {
 // settleProved looks which of the tables that are referred to and not complete are complete, now that
 // what was doubted is hashed.
 func (s *Store) settleProved(ctx context.Context) {
-	refs, err := s.db.Refs("")
-	if err != nil {
-		s.log.Error("look what is complete", "err", err)
-		return
-	}
-	for _, r := range refs {
+	for _, r := range s.db.Refs("") {
 		rec, err := s.db.Table(r.Table)
 		if err != nil || !rec.Broken {
 			continue
@@ -101,9 +96,7 @@ func (s *Store) Doubts(ctx context.Context) (d Doubts, err error) {
 	if d.Rebuilt, err = s.db.Rebuilt(); err != nil {
 		return d, err
 	}
-	if d.Unresolved, err = s.db.Unresolved(); err != nil {
-		return d, err
-	}
+	d.Unresolved = s.db.Unresolved()
 	for _, f := range s.objects.Doubted() {
 		d.Unproved += f.Size
 	}

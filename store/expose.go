@@ -137,7 +137,8 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 	if o.View == "" {
 		return nil
 	}
-	return s.grantTable(o.View, t, o.Sources)
+	_, err = s.grantTable(o.View, t, o.Sources)
+	return err
 }
 
 // missingFiles returns the files of a table that are missing, or errdefs.ErrFailedPrecondition if
@@ -299,14 +300,16 @@ func (s *Store) unexpose(view string, table digest.Digest) {
 }
 
 // withdraw ends what Expose began, for views and tables that nothing refers to.
-func (s *Store) withdraw(ctx context.Context) error {
-	// Who exposes a table has referred to it before: it is among refs, or is exposed later.
-	refs, err := s.Refs(ctx, "")
-	if err != nil {
-		return err
+func (s *Store) withdraw() {
+	s.mu.Lock()
+	none := len(s.exposures) == 0
+	s.mu.Unlock()
+	if none {
+		return
 	}
+	// Who exposes a table has referred to it before: it is among these, or is exposed later.
 	tables, views := map[digest.Digest]bool{}, map[string]bool{"": true}
-	for _, r := range refs {
+	for _, r := range s.db.Refs("") {
 		tables[r.Table], views[r.Name] = true, true
 	}
 	gone := map[string]map[digest.Digest]bool{} // by view
@@ -330,7 +333,6 @@ func (s *Store) withdraw(ctx context.Context) error {
 			s.unexpose(view, t)
 		}
 	}
-	return nil
 }
 
 // Wrong implements hydrate.Objects: who has read the file has pages of what was wrong.

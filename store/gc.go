@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"math"
 	"sync"
 	"time"
@@ -76,7 +75,7 @@ func (s *Store) evict(ctx context.Context, want int64) (int64, error) {
 func (s *Store) collect(ctx context.Context, o object.CollectOptions) (object.Collected, error) {
 	c, err := s.objects.Collect(collector{s}, o)
 	if c.Refs > 0 && !o.DryRun {
-		err = errors.Join(err, s.withdraw(ctx))
+		s.withdraw()
 	}
 	return c, err
 }
@@ -96,19 +95,29 @@ func (s *Store) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			want, err := s.excess(ctx)
-			if err == nil && want > 0 {
-				_, err = s.evict(ctx, want)
-			}
-			if err != nil {
+			if err := s.MakeRoom(ctx); err != nil {
 				s.log.Error("evicting objects", "err", err)
 			}
 		}
 	}
 }
 
+// MakeRoom evicts objects that nothing needs, if the file system or the quota is fuller than EvictOptions say.
+// Run calls it now and then; who removes references because the disk is full calls it and waits for the room.
+func (s *Store) MakeRoom(ctx context.Context) error {
+	want, err := s.excess(ctx)
+	if err == nil && want > 0 {
+		_, err = s.evict(ctx, want)
+	}
+	return err
+}
+
 // excess returns how many bytes should go.
 func (s *Store) excess(ctx context.Context) (int64, error) {
+	free, capacity, err := s.free()
+	if err != nil || capacity-free <= percent(capacity, s.o.Evict.High) && s.o.Evict.Quota == 0 {
+		return 0, err // without a look at every object
+	}
 	u, err := s.Usage(ctx)
 	if err != nil {
 		return 0, err

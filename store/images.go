@@ -37,25 +37,20 @@ func (s *Store) Image(ctx context.Context, manifest digest.Digest) (Image, error
 
 // ImageByOrigin returns the image made from an origin, or errdefs.ErrNotFound.
 func (s *Store) ImageByOrigin(ctx context.Context, o filetable.Origin) (Image, error) {
-	all, err := s.db.Images()
-	if err != nil {
-		return Image{}, err
-	}
-	i := slices.IndexFunc(all, func(im Image) bool { return im.Origin == o })
-	if i < 0 {
+	made := s.db.ImagesByOrigin(o)
+	if len(made) == 0 {
 		return Image{}, fmt.Errorf("image made from %s: %w", o.Digest, errdefs.ErrNotFound)
 	}
-	return all[i], nil
+	return made[0], nil
 }
 
 // ImagesByTable returns the images that have the table.
 func (s *Store) ImagesByTable(ctx context.Context, table digest.Digest) ([]Image, error) {
-	all, err := s.db.Images()
-	return slices.DeleteFunc(all, func(im Image) bool { return im.Table != table }), err
+	return s.db.ImagesByTable(table), nil
 }
 
 // Images returns all images, by first reference.
-func (s *Store) Images(ctx context.Context) ([]Image, error) { return s.db.Images() }
+func (s *Store) Images(ctx context.Context) ([]Image, error) { return s.db.Images(), nil }
 
 // Limits of the documents of images that nothing refers to: a stranger has as many made as he likes.
 const (
@@ -80,10 +75,7 @@ const LimitIdle = "idle_documents"
 // returns errdefs.ErrResourceExhausted if all were used just now, and so do their documents, once they
 // are more than the limit.
 func (s *Store) TrimImages(ctx context.Context, host string) error {
-	idle, err := s.db.Idle(collector{s}.Live().Tables)
-	if err != nil {
-		return err
-	}
+	idle := s.db.Idle(collector{s}.Live().Tables)
 	var all, own int64
 	from := func(i meta.Idle) bool {
 		return slices.ContainsFunc(i.Refs, func(r string) bool { return strings.HasPrefix(r, host+"/") })

@@ -50,6 +50,8 @@ func lazyCases(t *testing.T) []lazyCase {
 		{"raw", storetest.NewBuilder("raw").RawChunks("model/big.bin", big, 0o644, filetable.MaxChunk), big, map[string][]byte{"model/big.bin": big}},
 		{"raw, odd chunks", storetest.NewBuilder("odd").RawChunks("model/big.bin", big, 0o644, 1_000_003), big, map[string][]byte{"model/big.bin": big}},
 		{"tar", storetest.NewBuilder("tar").TarChunks(t, p, 3<<20), p, files},
+		{"raw, states", storetest.NewBuilder("states").RawChunks("model/big.bin", big, 0o644, 1_000_003).Stated(t, big), big, map[string][]byte{"model/big.bin": big}},
+		{"tar, states", storetest.NewBuilder("tar states").TarChunks(t, p, 3<<20).Stated(t, big, small), p, files},
 	}
 	for _, codec := range []filetable.Codec{filetable.CodecNone, filetable.CodecZstd, filetable.CodecGzip} {
 		c := &storetest.Compressed{Codec: codec, Size: 64 << 10}
@@ -59,6 +61,8 @@ func lazyCases(t *testing.T) []lazyCase {
 		c.Add("model/small.bin", small)
 		b := storetest.NewBuilder("chunks"+string(codec)).Compressed(t, c)
 		cases = append(cases, lazyCase{"chunks " + string(codec), b, c.Blob, files})
+		b = storetest.NewBuilder("states"+string(codec)).Compressed(t, c).Stated(t, big, small)
+		cases = append(cases, lazyCase{"states " + string(codec), b, c.Blob, files})
 	}
 	return cases
 }

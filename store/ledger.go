@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
+	"github.com/dustin/go-humanize"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -131,11 +132,11 @@ func (s *Store) reserve(ctx context.Context, need int64, r *reservation) error {
 				return err
 			}
 		case short > 0:
-			return fmt.Errorf("the model needs %d more bytes, other fetches %d, and %d stay in reserve, but %s has %d free and nothing more to evict: %w",
-				need, others, s.o.Reserve, s.dir, u.Free, errdefs.ErrResourceExhausted)
+			return fmt.Errorf("the model needs %s more, other fetches %s, and %s stay in reserve, but %s has %s free and nothing unused to remove: %w",
+				size(need), size(others), size(s.o.Reserve), s.dir, size(u.Free), errdefs.ErrResourceExhausted)
 		default:
-			return fmt.Errorf("the model needs %d more bytes, other fetches %d; of the quota of %d there are %d in use and nothing more to evict: %w",
-				need, others, s.o.Evict.Quota, u.Unique+u.Partial, errdefs.ErrResourceExhausted)
+			return fmt.Errorf("the model needs %s more, other fetches %s; of the quota of %s there are %s in use and nothing unused to remove: %w",
+				size(need), size(others), size(s.o.Evict.Quota), size(u.Unique+u.Partial), errdefs.ErrResourceExhausted)
 		}
 	}
 }
@@ -147,7 +148,10 @@ func (h host) Room(n int64) error {
 		return err
 	}
 	if free-n < h.o.Reserve {
-		return fmt.Errorf("%d bytes do not fit: %d are free on %s, and %d stay in reserve: %w", n, free, h.dir, h.o.Reserve, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("%s do not fit: %s are free on %s, and %s stay in reserve: %w", size(n), size(free), h.dir, size(h.o.Reserve), errdefs.ErrResourceExhausted)
 	}
 	return nil
 }
+
+// size is n bytes for people.
+func size(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }

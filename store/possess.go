@@ -137,7 +137,7 @@ func privateTo(p hydrate.Publication) []string {
 }
 
 // Find implements chunkfile.Finder.
-func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources) []filetable.Location {
+func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources, right func(filetable.Chunk, []byte) error) []filetable.Location {
 	s := h.Store
 	found := make([]filetable.Location, len(chunks))
 	names := namesOf(from.Order())
@@ -171,7 +171,11 @@ func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources)
 				}
 			}
 		}
-		if f != nil && readChunk(f, at.Off, c, buf[c.Offset-chunks[0].Offset:][:c.Size]) {
+		if f == nil {
+			continue
+		}
+		p := buf[c.Offset-chunks[0].Offset:][:c.Size]
+		if _, err := f.ReadAt(p, at.Off); err == nil && right(c, p) == nil {
 			found[i] = at
 		}
 	}

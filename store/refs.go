@@ -39,16 +39,24 @@ func (s *Store) SetRefSources(ctx context.Context, name string, sources []string
 	return s.db.SetRefSources(name, sources[:min(len(sources), maxSources)])
 }
 
-// RemoveRef removes a reference; one that does not exist is no error.
-func (s *Store) RemoveRef(ctx context.Context, name string) error {
-	if err := s.db.RemoveRef(name); err != nil {
+// RemoveRef removes references, all or none; one that does not exist is no error.
+func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
+	if err := s.db.DropRefs(names...); err != nil {
 		return err
 	}
-	return s.withdraw(ctx)
+	s.mu.Lock()
+	for _, name := range names {
+		delete(s.presented, name)
+	}
+	s.mu.Unlock()
+	s.withdraw()
+	return nil
 }
 
 // Refs returns all references whose name starts with prefix, sorted.
-func (s *Store) Refs(ctx context.Context, prefix string) ([]Ref, error) { return s.db.Refs(prefix) }
+func (s *Store) Refs(ctx context.Context, prefix string) ([]Ref, error) {
+	return s.db.Refs(prefix), nil
+}
 
 // Ref returns one reference, or errdefs.ErrNotFound.
 func (s *Store) Ref(ctx context.Context, name string) (Ref, error) { return s.db.Ref(name) }

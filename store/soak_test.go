@@ -50,6 +50,9 @@ func soakModels() (models, blobs [][]byte, files map[digest.Digest][]byte) {
 		zipped := storetest.Compress(&t, oneFileTar(&t, uint64(70+i), 2<<20), filetable.CodecGzip)
 		parts := fragments(3, 100_000+i)
 		b := storetest.NewBuilder(fmt.Sprint("soak ", i)).Raw("own", own, 0o644).RawChunks("chunked", chunked, 0o644, 1<<20)
+		if i < 4 {
+			b.Stated(&t, chunked)
+		}
 		switch i % 4 {
 		case 0:
 			b.Raw("shared", shared, 0o644)

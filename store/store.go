@@ -98,6 +98,7 @@ type Store struct {
 	mu        sync.Mutex // guards what follows
 	closed    bool
 	exposures exposures
+	presented map[string]presented // by view, those that have all of their table
 }
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
@@ -120,7 +121,7 @@ func Open(dir string, o Options) (*Store, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
 		dir: dir, root: root, o: o, log: o.Log, ctx: ctx, stop: stop,
-		exposures: exposures{},
+		exposures: exposures{}, presented: map[string]presented{},
 		scheduler: transfer.NewScheduler(transfer.Options{
 			Connections: o.Connections, Chunk: filetable.MaxChunkLen, Readers: readers, Unpackers: unpackers,
 		}),

@@ -515,6 +515,7 @@ func (canceled) Unwrap() error { return context.Canceled }
 
 // TestForeignCancellation: a source whose errors look like an end of ours does not make a pull go on for ever.
 func TestForeignCancellation(t *testing.T) {
+	t.Parallel() // it waits between tries
 	p := storetest.Random(16, 1<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher(p)

@@ -88,16 +88,30 @@ func (v View) LazyFile(d digest.Digest) (size int64, identity digest.Digest, err
 	return size, identity, nil
 }
 
+// presented is what a view had all of, as of a number of object.Objects.Withheld.
+type presented struct {
+	table digest.Digest
+	as    int64
+}
+
 // Present puts into the view of a reference what is complete of its table, and may be had from its
 // sources. It returns errdefs.ErrNotFound if reference or table are not known; there is a directory then
 // all the same.
 func (s *Store) Present(ctx context.Context, view string) error {
-	if err := s.objects.MakeView(view); err != nil {
+	there, err := s.objects.MakeView(view)
+	if err != nil {
 		return err
 	}
 	ref, err := s.db.Ref(view)
 	if err != nil {
 		return err
+	}
+	now := presented{ref.Table, s.objects.Withheld()}
+	s.mu.Lock()
+	whole := there && s.presented[view] == now
+	s.mu.Unlock()
+	if whole { // each mount asks, and a model can have many files
+		return nil
 	}
 	t, err := s.Table(ctx, ref.Table)
 	if err != nil {
@@ -107,37 +121,48 @@ func (s *Store) Present(ctx context.Context, view string) error {
 	for _, name := range ref.Sources {
 		sources = append(sources, transfer.Source{Name: name})
 	}
-	return s.grantTable(view, t, sources)
+	whole, err = s.grantTable(view, t, sources)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if whole {
+		s.presented[view] = now
+	} else {
+		delete(s.presented, view)
+	}
+	return err
 }
 
-// grantTable puts into a view what is complete of a table and may be had from sources.
-func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.Source) error {
-	if err := s.objects.MakeView(view); err != nil {
-		return err
+// grantTable puts into a view what is complete of a table and may be had from sources, and says whether it has
+// all of the table.
+func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.Source) (whole bool, err error) {
+	if _, err := s.objects.MakeView(view); err != nil {
+		return false, err
 	}
 	files, err := s.resolve(t)
 	if err != nil && !errdefs.IsUnavailable(err) {
-		return err
+		return false, err
 	}
+	whole = err == nil
 	names := namesOf(sources)
 	var layouts map[digest.Digest]*chunkfile.Layout
 	for _, f := range files {
-		if f.Type != filetable.TypeReg || f.Size == 0 || f.Digest == "" || s.objects.Granted(view, f.Digest) ||
-			s.exposure(view, f.Digest) != nil { // it ends by itself
+		if f.Type != filetable.TypeReg || f.Size == 0 || f.Digest != "" && s.objects.Granted(view, f.Digest) {
 			continue
 		}
 		own := f.Source != nil && len(f.Source.Inline) > 0
-		if !s.has(f.Digest) || !own && !s.mayHave(f.Digest, names) {
+		if f.Digest == "" || s.exposure(view, f.Digest) != nil || // it ends by itself
+			!s.has(f.Digest) || !own && !s.mayHave(f.Digest, names) {
+			whole = false
 			continue
 		}
 		if layouts == nil {
 			layouts = layoutsOf(t, sources)
 		}
 		if err := s.grantRead(view, f.Digest, layouts[f.Digest]); err != nil {
-			return fmt.Errorf("file %q: %w", f.Path, err)
+			return false, fmt.Errorf("file %q: %w", f.Path, err)
 		}
 	}
-	return nil
+	return whole, nil
 }
 
 // grantRead puts an object into a view where it may have been read in a layout before: a process died between,

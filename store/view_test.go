@@ -221,6 +221,52 @@ func TestDamageLeavesViews(t *testing.T) {
 	same("after the view was lost")
 }
 
+// TestPresentAgain: a view that had all of its model is looked at again when something was taken from it: an object
+// that was damaged and is there again, and one that others had collected.
+func TestPresentAgain(t *testing.T) {
+	s, err := store.Open(t.TempDir(), store.Options{Reserve: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p, q := storetest.Random(46, 2<<20), storetest.Random(47, 1<<20)
+	f := storetest.NewFetcher(p, q)
+	b := storetest.NewBuilder("x").RawChunks("w", p, 0o644, 1<<20).RawChunks("v", q, 0o644, 1<<20)
+	o := store.ExposeOptions{Sources: good(f)}
+	v, table := viewed(t, s, "snapshot/1", b, o)
+	if err := s.SetRefSources(t.Context(), "snapshot/1", []string{o.Sources[0].Name}); err != nil {
+		t.Fatal(err)
+	}
+	bring := func() {
+		t.Helper()
+		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bring()
+	for round := range 3 {
+		for range 2 {
+			if err := s.Present(t.Context(), "snapshot/1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, d := range []digest.Digest{digest.FromBytes(p), digest.FromBytes(q)} {
+			object, err := os.Stat(filepath.Join(s.ObjectsDir(), store.ObjectName(d)))
+			if err != nil || !os.SameFile(object, inView(t, v, d)) {
+				t.Fatalf("round %d: %s is not in the view: %v", round, d, err)
+			}
+		}
+		flip(t, filepath.Join(s.ObjectsDir(), store.ObjectName(digest.FromBytes(p))))
+		if bad, err := s.Check(t.Context(), table, nil); len(bad) != 1 || err != nil {
+			t.Fatalf("found %v, %v", bad, err)
+		}
+		if inView(t, v, digest.FromBytes(p)) != nil {
+			t.Error("a damaged file is in the view")
+		}
+		bring()
+	}
+}
+
 // TestLieBeforeCrash: a file was read in chunks that are not those of its content, and the process died before
 // that was found out. It does not keep its identity.
 func TestLieBeforeCrash(t *testing.T) {

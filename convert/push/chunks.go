@@ -5,10 +5,13 @@ import (
 	"hash"
 	"math/bits"
 	"slices"
+	"sync"
 
 	"github.com/ballast-dev/ballast/convert/gguf"
+	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/convert/safetensors"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -118,12 +121,14 @@ func (c *cutter) next(off int64) int64 {
 	return min(end, c.size)
 }
 
-// A chunker cuts a file, whose bytes are written to it, into chunks, and computes their digests.
+// A chunker cuts a file, whose bytes are written to it, into chunks, and computes their digests, and that of
+// the file with its states between them.
 type chunker struct {
 	cutter *cutter
 	chunks []filetable.Chunk
-	hash   hash.Hash
-	off, n int64 // of the chunk that passes by
+	hash   hash.Hash   // of the chunk that passes by
+	whole  verify.Hash // of what has passed by
+	off, n int64       // of the chunk that passes by
 
 	// emit, if not nil, gets each chunk and its bytes, and returns what is noted of it.
 	emit func(filetable.Chunk, []byte) (filetable.Chunk, error)
@@ -131,7 +136,7 @@ type chunker struct {
 }
 
 func newChunker(size int64) *chunker {
-	return &chunker{cutter: newCutter(size), hash: digest.SHA256.Hash()}
+	return &chunker{cutter: newCutter(size), hash: digest.SHA256.Hash(), whole: verify.NewHash()}
 }
 
 // Write takes the next bytes of the file. Its errors are those of emit. What is beyond the size of
@@ -145,7 +150,7 @@ func (c *chunker) Write(p []byte) (int, error) {
 		if k <= 0 {
 			break
 		}
-		c.hash.Write(p[:k])
+		c.sum(p[:k])
 		if c.emit != nil {
 			c.buf = append(c.buf, p[:k]...)
 		}
@@ -158,9 +163,30 @@ func (c *chunker) Write(p []byte) (int, error) {
 	return written, nil
 }
 
+// minParallel is how many bytes are worth being hashed on two cores.
+const minParallel = 64 << 10
+
+// sum hashes bytes for the chunk and for the file.
+func (c *chunker) sum(p []byte) {
+	if len(p) < minParallel {
+		c.hash.Write(p)
+		c.whole.Write(p)
+		return
+	}
+	var chunk sync.WaitGroup
+	chunk.Go(func() { c.hash.Write(p) })
+	c.whole.Write(p)
+	chunk.Wait()
+}
+
 // cut ends a chunk.
 func (c *chunker) cut() (err error) {
 	k := filetable.Chunk{Offset: c.off, Size: c.n, Digest: digest.NewDigest(digest.SHA256, c.hash)}
+	if c.off+c.n < c.cutter.size {
+		if k.State, err = c.whole.State(); err != nil {
+			return err
+		}
+	}
 	if c.emit != nil {
 		if k, err = c.emit(k, c.buf); err != nil {
 			return err
@@ -175,16 +201,16 @@ func (c *chunker) cut() (err error) {
 
 // A passage computes digests of the files that are ranges of a blob, while the blob passes by.
 type passage struct {
-	files []*passing // by offset, none in another
-	whole bool       // the blob is a file, and its digest is known
-	off   int64
+	files   []*passing // by offset, none in another
+	whole   bool       // the blob is a file
+	off     int64
+	sniffer *headers.Sniffer // of the blob, or nil
 }
 
 // A passing is a range of a blob.
 type passing struct {
 	off, size int64
 	chunker   *chunker
-	hash      hash.Hash // of the whole
 }
 
 // newPassage returns a passage of the files of a blob that is a file, or a tar without codec; nil if there
@@ -221,28 +247,40 @@ func filePassage(size int64) *passage {
 func (p *passage) restart() {
 	p.off = 0
 	for _, f := range p.files {
-		f.chunker, f.hash = nil, nil
+		f.chunker = nil
 	}
 }
 
 // Write takes the next bytes of the blob. It returns len(b) and nil.
 func (p *passage) Write(b []byte) (int, error) {
+	if p.sniffer != nil {
+		_, _ = p.sniffer.Write(b) // fails never
+	}
 	end := p.off + int64(len(b))
 	i, _ := slices.BinarySearchFunc(p.files, p.off, func(f *passing, off int64) int { return cmp.Compare(f.off+f.size, off+1) })
 	for ; i < len(p.files) && p.files[i].off < end; i++ {
 		f := p.files[i]
 		if f.chunker == nil {
-			f.chunker, f.hash = newChunker(f.size), digest.SHA256.Hash()
+			f.chunker = newChunker(f.size)
 		}
 		from, to := max(f.off, p.off), min(f.off+f.size, end)
 		part := b[from-p.off : to-p.off]
 		_, _ = f.chunker.Write(part) // nothing is emitted
-		if !p.whole {
-			f.hash.Write(part)
-		}
 	}
 	p.off = end
 	return len(b), nil
+}
+
+// verify returns a *verify.Error if all of a blob has passed that is a file, and it is wrong.
+func (p *passage) verify(d digest.Digest, size int64) error {
+	if !p.whole || p.off < size {
+		return nil
+	}
+	got := verify.Empty
+	if c := p.files[0].chunker; c != nil {
+		got = c.whole.Digest()
+	}
+	return verify.Compare(d, got, size, p.off)
 }
 
 // note adds to a file of the blob what has passed of it.
@@ -256,7 +294,7 @@ func (p *passage) note(f *filetable.File) {
 	}
 	x := p.files[i]
 	if !p.whole {
-		f.Digest = digest.NewDigest(digest.SHA256, x.hash)
+		f.Digest = x.chunker.whole.Digest()
 	}
 	src := *f.Source
 	src.Chunks = x.chunker.chunks

@@ -32,6 +32,7 @@ func cutAll(t testing.TB, p []byte, piece int) []filetable.Chunk {
 		}
 	}
 	var at int64
+	var before verify.State
 	for _, k := range c.chunks {
 		if k.Offset != at || k.Size < 1 || k.Size > filetable.MaxChunk {
 			t.Fatalf("chunk %+v, want one at %d", k, at)
@@ -39,7 +40,11 @@ func cutAll(t testing.TB, p []byte, piece int) []filetable.Chunk {
 		if err := verify.Bytes(k.Digest, p[k.Offset:k.Offset+k.Size]); err != nil {
 			t.Fatal(err)
 		}
-		at += k.Size
+		step := verify.Step{Off: k.Offset, Before: before, After: k.State, Whole: digest.FromBytes(p)}
+		if err := step.Verify(p[k.Offset : k.Offset+k.Size]); err != nil {
+			t.Fatalf("chunk at %d is no step of the file: %v", k.Offset, err)
+		}
+		at, before = at+k.Size, k.State
 	}
 	if at != int64(len(p)) {
 		t.Fatalf("chunks of %d bytes, of %d", at, len(p))

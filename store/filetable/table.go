@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -126,6 +127,11 @@ type Source struct {
 	Parts []Source `json:"parts,omitempty"`
 }
 
+// Stated says whether each chunk can be verified as a part of the file, see Chunk.State.
+func (s *Source) Stated() bool {
+	return len(s.Chunks) == 1 || len(s.Chunks) > 1 && s.Chunks[0].State != nil
+}
+
 // MaxChunk is the largest size of a chunk, in bytes: a reader waits for a whole chunk, and
 // memory holds it.
 const MaxChunk = 4 << 20 // 4 MiB
@@ -135,6 +141,11 @@ type Chunk struct {
 	Offset int64         `json:"chunkOffset"` // in the file
 	Size   int64         `json:"chunkSize"`   // from 1 to MaxChunk
 	Digest digest.Digest `json:"chunkDigest,omitempty"`
+
+	// State is that of the file's digest after the chunk (verify.State), where the table has such: after each
+	// chunk but the last, zeros too. With them a chunk is verified by itself, and when all are right the
+	// file has its digest; Digest only says which chunks are equal.
+	State verify.State `json:"chunkState,omitempty"`
 
 	// At and Len say where the chunk is in a blob with ArchiveChunks: the range [At, At+Len)
 	// is one unit of the codec of the source (a zstd frame or several, a gzip member), which begins

@@ -229,11 +229,15 @@ func (f *File) validateChunks(b Blob) error {
 		return fmt.Errorf("file %q: chunk at %d: %s: %w", f.Path, c.Offset, fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
 	}
 	var at int64
+	stated := f.Source.Stated()
 	for _, c := range f.Source.Chunks {
 		if c.Offset != at || c.Size <= 0 || c.Size > MaxChunk || c.Size > f.Size-at {
 			return bad(c, "%d bytes do not follow %d, or are more than %d or than the file has", c.Size, at, MaxChunk)
 		}
 		at += c.Size
+		if stated != c.State.Valid(at) && (at < f.Size || c.State != nil) {
+			return bad(c, "state of %d bytes after %d: all chunks but the last have one, or none has", len(c.State), at)
+		}
 		zeros := b.Archive == ArchiveChunks && c.Len == 0
 		if zeros != (c.Digest == "") {
 			return bad(c, "zeros with a digest, or bytes without")

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 )
@@ -39,6 +40,28 @@ func (b *Builder) TarChunks(t testing.TB, p []byte, size int) *Builder {
 		body := p[f.Source.Offset:][:f.Size]
 		b.t.Files[first+i].Digest = digest.FromBytes(body)
 		b.t.Files[first+i].Source.Chunks = chunks(body, size)
+	}
+	return b
+}
+
+// Stated adds the states of their digests to the chunks of the files that have these contents.
+func (b *Builder) Stated(t testing.TB, contents ...[]byte) *Builder {
+	t.Helper()
+	for _, p := range contents {
+		d := digest.FromBytes(p)
+		for _, f := range b.t.Files {
+			if f.Digest != d {
+				continue
+			}
+			h := verify.NewHash()
+			for i, c := range f.Source.Chunks[:len(f.Source.Chunks)-1] {
+				h.Write(p[c.Offset:][:c.Size])
+				var err error
+				if f.Source.Chunks[i].State, err = h.State(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
 	}
 	return b
 }

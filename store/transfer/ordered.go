@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Ordered fills n chunks with buffers of the pool, many at a time, and uses them in order.
+// Ordered fills n chunks with buffers of the pool, many at a time, and uses them in order, unless use is nil.
 //
 // fill brings chunk i into the buffer, and is to end with the slot's context. Each slot has a Flow of
 // its own, which is a part of f. fill may be called
@@ -46,7 +46,7 @@ type ordered struct {
 	mu      sync.Mutex // guards what follows
 	next    int        // the first chunk that never had a buffer
 	again   []int      // chunks whose buffer was revoked
-	used    int        // chunks that were used; the number of the one whose turn it is
+	used    int        // chunks that are done with; if they are used, the number of the one whose turn it is
 	changed chan struct{}
 }
 
@@ -96,7 +96,7 @@ func (o *ordered) bring(ctx context.Context, i int, sl *Slot) error {
 		return err
 	}
 	sl.flow.rest() // a reader that waited for it has it
-	for {
+	for o.use != nil {
 		o.mu.Lock()
 		turn, changed := o.used == i, o.changed
 		o.mu.Unlock()
@@ -113,8 +113,10 @@ func (o *ordered) bring(ctx context.Context, i int, sl *Slot) error {
 			return nil
 		}
 	}
-	if err := o.use(i, sl); err != nil {
-		return err
+	if o.use != nil {
+		if err := o.use(i, sl); err != nil {
+			return err
+		}
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

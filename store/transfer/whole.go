@@ -17,7 +17,7 @@ func (f Fetch) Get(sl *Slot, buf []byte, off int64) (from Source, err error) {
 	return f.Range(sl.Context, sl, buf, off)
 }
 
-// All fills n chunks and uses them in order (Pool.Ordered); fill is told how to get bytes of the blob.
+// All fills n chunks and uses them in order, unless use is nil (Pool.Ordered); fill is told how to get bytes of the blob.
 // From servers without ranges they come one after the other, so that the blob comes from its first byte
 // to its last: anew is called before that, and then all chunks are filled and used again.
 func (f Fetch) All(ctx context.Context, n int, fill func(i int, sl *Slot, get Get) error, use func(int, *Slot) error, anew func()) error {
@@ -39,7 +39,7 @@ func (f Fetch) All(ctx context.Context, n int, fill func(i int, sl *Slot, get Ge
 	}
 	for i := range n {
 		err := buffers.With(ctx, f.Flow, f.From.Payer, func(sl *Slot) error {
-			if err := fill(i, sl, get); err != nil {
+			if err := fill(i, sl, get); err != nil || use == nil {
 				return err
 			}
 			return use(i, sl)

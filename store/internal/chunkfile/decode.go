@@ -17,8 +17,7 @@ import (
 // of a chunk all the same.
 const maxWindow = 128 << 20
 
-// decode fills buf with chunks, which lie in raw, the bytes of their span, and verifies each that has a
-// digest.
+// decode fills buf with chunks, which lie in raw, the bytes of their span, and verifies each.
 func (l *Layout) decode(buf, raw []byte, chunks []filetable.Chunk) error {
 	at, _ := span(chunks)
 	base := chunks[0].Offset
@@ -26,13 +25,10 @@ func (l *Layout) decode(buf, raw []byte, chunks []filetable.Chunk) error {
 		dst := buf[ch.Offset-base:][:ch.Size]
 		if ch.Len == 0 {
 			clear(dst)
-			continue
+		} else if err := unpackChunk(dst, raw[ch.At-at:][:ch.Len], l.Codec); err != nil {
+			return fmt.Errorf("chunk at %d: %w", ch.Offset, err)
 		}
-		err := unpackChunk(dst, raw[ch.At-at:][:ch.Len], l.Codec)
-		if err == nil && !l.Unverified {
-			err = verify.Bytes(ch.Digest, dst)
-		}
-		if err != nil {
+		if err := l.verify(ch, dst); err != nil {
 			return fmt.Errorf("chunk at %d: %w", ch.Offset, err)
 		}
 	}
@@ -43,11 +39,26 @@ func (l *Layout) decode(buf, raw []byte, chunks []filetable.Chunk) error {
 func (l *Layout) right(g int, buf []byte) bool {
 	chunks := l.of(g)
 	for _, ch := range chunks {
-		if ch.Digest != "" && verify.Bytes(ch.Digest, buf[ch.Offset-chunks[0].Offset:][:ch.Size]) != nil {
+		if l.verify(ch, buf[ch.Offset-chunks[0].Offset:][:ch.Size]) != nil {
 			return false
 		}
 	}
 	return true
+}
+
+// verify returns an error of errdefs.ErrDataLoss if p are not the bytes of a chunk, as far as can be said.
+func (l *Layout) verify(ch filetable.Chunk, p []byte) error {
+	switch {
+	case l.Stated:
+		step := verify.Step{Off: ch.Offset, After: ch.State, Whole: l.file}
+		if i := l.index(ch.Offset); i > 0 {
+			step.Before = l.Chunks[i-1].State
+		}
+		return step.Verify(p)
+	case ch.Digest != "":
+		return verify.Bytes(ch.Digest, p)
+	}
+	return nil
 }
 
 // chunkDecoder decodes zstd frames that are in memory. It refuses what is larger than a chunk.

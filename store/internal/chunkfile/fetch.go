@@ -23,7 +23,7 @@ func (f *File) transfer(flow *transfer.Flow) transfer.Fetch {
 // fetch fills buf with group g, and returns which of its chunks objects had, and where.
 func (f *File) fetch(sl *transfer.Slot, g int, buf []byte, get transfer.Get) ([]filetable.Location, error) {
 	chunks := f.Layout.of(g)
-	found := f.set.Finder.Find(chunks, buf, &f.Sources)
+	found := f.set.Finder.Find(chunks, buf, &f.Sources, f.Layout.verify)
 	for first := 0; first < len(chunks); first++ {
 		if found[first].Object != "" {
 			f.set.Counts.Copied.Add(chunks[first].Size)

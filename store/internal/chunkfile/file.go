@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/staging"
 	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -279,20 +280,42 @@ func (f *File) bring(ctx context.Context, flow *transfer.Flow, land func(*transf
 	return f.set.Scheduler.Buffers.With(ctx, flow, f.Sources.Payer, land)
 }
 
-// Fill brings all of the file and hands its groups to use, in order. Others may bring some of it. From
-// servers without ranges it begins anew, see transfer.Fetch.All.
-func (f *File) Fill(ctx context.Context, flow *transfer.Flow, use func([]byte) error, anew func()) error {
+// Fill brings all of the file and verifies it. Others may bring some of it. If its chunks are not verified as
+// parts of it (Layout.Stated), its bytes are hashed in order, which can end in a *verify.Error. From servers
+// without ranges it begins anew, see transfer.Fetch.All.
+func (f *File) Fill(ctx context.Context, flow *transfer.Flow, anew func()) error {
 	st, err := f.open()
 	if err != nil {
 		return err
 	}
 	defer f.done(st)
-	return f.transfer(flow).All(ctx, st.p.Chunks(), func(g int, sl *transfer.Slot, get transfer.Get) error {
+	var use func(int, *transfer.Slot) error
+	hash := verify.NewHash()
+	if !f.Layout.Stated {
+		use = func(g int, sl *transfer.Slot) error {
+			_, n := st.p.Chunk(g)
+			_, err := hash.Write(sl.Buf[:n])
+			return err
+		}
+	}
+	err = f.transfer(flow).All(ctx, st.p.Chunks(), func(g int, sl *transfer.Slot, get transfer.Get) error {
 		return f.fill(st, sl, g, get)
-	}, func(g int, sl *transfer.Slot) error {
-		_, n := st.p.Chunk(g)
-		return use(sl.Buf[:n])
-	}, anew)
+	}, use, func() {
+		hash = verify.NewHash()
+		anew()
+	})
+	switch {
+	case err != nil:
+		return err
+	case !f.Layout.Stated:
+		return verify.Compare(f.Digest, hash.Digest(), f.Size, f.Size)
+	}
+	for g := range st.p.Chunks() {
+		if !f.has(st, g) { // what is staged was thrown away meanwhile
+			return fmt.Errorf("group %d of %d: %w", g, st.p.Chunks(), errdefs.ErrUnavailable)
+		}
+	}
+	return nil
 }
 
 // fill brings group g into a buffer: from the disk, or by land if nobody else has it on its way.
@@ -300,6 +323,8 @@ func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get) error
 	for try := 0; ; try++ {
 		c, mine := f.claim(st, g, sl.Flow())
 		switch {
+		case c == nil && f.Layout.Stated:
+			return nil
 		case c == nil:
 			off, n := st.p.Chunk(g)
 			_, err := st.data.ReadAt(sl.Buf[:n], off)
@@ -349,29 +374,34 @@ func (f *File) land(st *stage, sl *transfer.Slot, g int, c *call, get transfer.G
 	return nil
 }
 
-// Put stages a file of one group from raw, which has the bytes of its Span, verified, and calls use with
-// the bytes of the file. buf is memory for these.
-func (f *File) Put(raw, buf []byte, use func([]byte) error) error {
+// Put stages a file of one group from raw, which has the bytes of its Span, and verifies it. buf is memory for
+// its bytes.
+func (f *File) Put(raw, buf []byte) error {
 	st, err := f.open()
 	if err != nil {
 		return err
 	}
 	defer f.done(st)
 	buf = buf[:f.Size]
-	if f.has(st, 0) {
-		if _, err := st.data.ReadAt(buf, 0); err != nil {
-			return err
+	staged := f.has(st, 0)
+	switch {
+	case staged && f.Layout.Stated:
+		return nil
+	case staged:
+		_, err = st.data.ReadAt(buf, 0)
+	default:
+		if err = f.Layout.decode(buf, raw, f.Layout.Chunks); err == nil {
+			err = f.put(st, 0, buf, make([]filetable.Location, len(f.Layout.Chunks)))
 		}
-		return use(buf)
 	}
-	if err := f.Layout.decode(buf, raw, f.Layout.Chunks); err != nil {
-		return err
-	}
-	if err := f.put(st, 0, buf, make([]filetable.Location, len(f.Layout.Chunks))); err != nil {
+	if err != nil {
 		return err
 	}
 	f.know(0)
-	return use(buf)
+	if f.Layout.Stated {
+		return nil
+	}
+	return verify.Bytes(f.Digest, buf)
 }
 
 // isZero says whether chunks are zeros, which need not be written.

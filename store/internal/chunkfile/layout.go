@@ -25,13 +25,17 @@ type Layout struct {
 	// Unverified says that the chunks have no digests.
 	Unverified bool
 
+	// Stated says that chunks are verified as parts of the file: if all are right, so is the file.
+	Stated bool
+
+	file   digest.Digest
 	groups []int // the first chunk of each group
 }
 
 // NewLayout returns how f, which has chunks, comes out of blob b from a group of sources
 // (transfer.GroupKey).
 func NewLayout(f filetable.File, b filetable.Blob, group string) *Layout {
-	l := &Layout{From: b, Group: group, Codec: f.Source.Codec, Chunks: f.Source.Chunks}
+	l := &Layout{From: b, Group: group, Codec: f.Source.Codec, Chunks: f.Source.Chunks, Stated: f.Source.Stated(), file: f.Digest}
 	if b.Archive != filetable.ArchiveChunks {
 		l.Chunks = make([]filetable.Chunk, len(f.Source.Chunks))
 		for i, ch := range f.Source.Chunks {
@@ -88,6 +92,7 @@ func (l *Layout) sum() digest.Digest {
 			line = binary.BigEndian.AppendUint64(line, uint64(n))
 		}
 		h.Write(append(line, ch.Digest...))
+		h.Write(ch.State)
 	}
 	return digest.NewDigest(digest.SHA256, h)
 }
@@ -137,4 +142,9 @@ func span(chunks []filetable.Chunk) (at, length int64) {
 		end = ch.At + ch.Len
 	}
 	return at, end - at
+}
+
+// index returns the chunk that has a byte of the file.
+func (l *Layout) index(off int64) int {
+	return sort.Search(len(l.Chunks), func(i int) bool { return l.Chunks[i].Offset > off }) - 1
 }

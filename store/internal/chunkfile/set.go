@@ -15,10 +15,10 @@ import (
 
 // A Finder has chunks that objects have.
 type Finder interface {
-	// Find fills buf with those of the chunks, which follow each other in it, that an object has, and
-	// says where: no object for the others. from are the sources of who asks; bytes that these could
-	// not give are not found.
-	Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources) []filetable.Location
+	// Find fills buf with those of the chunks, which follow each other in it, that an object has and
+	// that are right, and says where: no object for the others. from are the sources of who asks; bytes that
+	// these could not give are not found.
+	Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources, right func(c filetable.Chunk, p []byte) error) []filetable.Location
 
 	// Open opens an object that Find named.
 	Open(d digest.Digest) (*os.File, error)

@@ -128,7 +128,7 @@ func (b *blobFetch) main(ctx context.Context) {
 		b.e.Files.Release(f)
 	}
 	if err != nil {
-		b.err = fmt.Errorf("layer %d (%s): %w", b.target.Blob.Layer, b.target.Blob.Digest, err)
+		b.err = b.target.wrap(err)
 	} else {
 		b.state.Store(StateComplete)
 	}
@@ -192,17 +192,9 @@ func (b *blobFetch) attempt(ctx context.Context) (resumed bool, err error) {
 // file brings a file by its chunks.
 func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, err error) {
 	resumed = b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid()) > 0
-	hash := verify.NewHash()
-	use := func(p []byte) error { _, err := hash.Write(p); return err }
-	err = f.Fill(ctx, b.flow, use, func() {
-		b.noRanges()
-		hash = verify.NewHash()
-	})
-	if err != nil {
-		return resumed, err
-	}
-	b.state.Store(StateVerifying)
-	if err := verify.Compare(f.Digest, hash.Digest(), f.Size, f.Size); err != nil {
+	err = f.Fill(ctx, b.flow, b.noRanges)
+	var wrong *verify.Error
+	if errors.As(err, &wrong) && !errors.Is(err, chunkfile.ErrChunk) {
 		if f.Layout.Unverified {
 			if werr := b.e.Objects.Wrong(f); werr != nil {
 				return resumed, werr
@@ -210,6 +202,10 @@ func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, 
 		}
 		return resumed, errors.Join(err, f.Discard())
 	}
+	if err != nil {
+		return resumed, err
+	}
+	b.state.Store(StateVerifying)
 	return resumed, b.publish(f)
 }
 
@@ -291,7 +287,7 @@ func (b *blobFetch) split(raw []byte, at int64) error {
 			continue
 		}
 		start, n := f.Layout.Span()
-		err := f.Put(raw[start-at:][:n], buf, func(p []byte) error { return verify.Bytes(f.Digest, p) })
+		err := f.Put(raw[start-at:][:n], buf)
 		switch {
 		case errors.Is(err, chunkfile.ErrMoved):
 			continue

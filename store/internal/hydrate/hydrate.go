@@ -123,9 +123,6 @@ func (e *Engine) start(h *hydration, t *filetable.Table, finish func() error) {
 	e.hydrations[h.key()] = h
 	close(e.began)
 	e.began = make(chan struct{})
-	for _, dir := range h.dirs() {
-		e.Area.Hold(dir)
-	}
 	e.work.Go(func() {
 		defer close(h.done)
 		h.err = e.bring(ctx, h, t)
@@ -139,9 +136,6 @@ func (e *Engine) start(h *hydration, t *filetable.Table, finish func() error) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		delete(e.hydrations, h.key())
-		for _, dir := range h.dirs() {
-			e.Area.Drop(dir)
-		}
 		if h.linger != nil {
 			h.linger.Stop()
 		}
@@ -224,6 +218,12 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) er
 	if err != nil {
 		return err
 	}
+	for _, i := range missing {
+		for _, dir := range h.targets[i].Dirs() {
+			e.Area.Hold(dir)
+			defer e.Area.Drop(dir)
+		}
+	}
 	need, err := e.need(h, missing, assemblies)
 	if err != nil {
 		return err
@@ -286,7 +286,7 @@ func (e *Engine) missing(h *hydration, t *filetable.Table, places map[digest.Dig
 		}
 		target.pieces, err = piecesOf(target.Blob, members[target.Blob.Digest], places[target.Blob.Digest])
 		if err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", target.Blob.Layer, target.Blob.Digest, err)
+			return nil, target.wrap(err)
 		}
 		missing = append(missing, i)
 	}

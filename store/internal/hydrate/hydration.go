@@ -57,14 +57,6 @@ func (h *hydration) plan(targets []Target) {
 	h.fetches = make([]*blobFetch, len(targets))
 }
 
-// dirs returns where the targets are staged.
-func (h *hydration) dirs() (dirs []string) {
-	for i := range h.targets {
-		dirs = append(dirs, h.targets[i].Dirs()...)
-	}
-	return dirs
-}
-
 func (h *hydration) progress() []Progress {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -2,6 +2,7 @@ package hydrate
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -31,6 +32,14 @@ type ChunkedFile struct {
 	Layout *chunkfile.Layout
 }
 
+// wrap says for people of which file of the model an error is.
+func (t *Target) wrap(err error) error {
+	if t.Name == "" {
+		return fmt.Errorf("layer %d (%s): %w", t.Blob.Layer, t.Blob.Digest, err)
+	}
+	return fmt.Errorf("layer %d (%q): %w", t.Blob.Layer, t.Name, err)
+}
+
 // digests returns the digests of what a target brings, as far as they are known.
 func (t *Target) digests() []digest.Digest {
 	if len(t.Files) == 0 {
@@ -43,7 +52,7 @@ func (t *Target) digests() []digest.Digest {
 	return out
 }
 
-// Dirs returns where a target is staged, see staging.Area.
+// Dirs returns where a target is staged, see staging.Area. Of an archive that is known when its pieces are.
 func (t *Target) Dirs() []string {
 	if len(t.Files) == 0 {
 		return []string{t.archiveDir()}
@@ -56,17 +65,15 @@ func (t *Target) Dirs() []string {
 }
 
 // archiveDir is where an archive is staged. Until all of it is verified, its bytes are only of those who
-// brought them.
+// brought them. Fragments of one blob go to different places for different files: each has its own.
 func (t *Target) archiveDir() string {
-	return staging.BlobDir(t.Blob.Digest, string(t.Blob.Archive)+string(t.Blob.Codec), t.group)
+	layout := string(t.Blob.Archive) + string(t.Blob.Codec) + staging.LayoutOf(t.pieces, nil)
+	return staging.BlobDir(t.Blob.Digest, layout, t.group)
 }
 
 // key tells fetches apart: who needs the same can wait for the same.
 func (t *Target) key() string {
 	key := string(t.Blob.DiffID)
-	if len(t.Files) == 0 {
-		key += staging.LayoutOf(t.pieces, nil)
-	}
 	for _, d := range t.Dirs() {
 		key += " " + d
 	}

@@ -2,12 +2,13 @@ package meta
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
+
+// keepChunks is how many objects there are for each that is gone and whose chunks stay.
+const keepChunks = 8
 
 // minIndexed is the smallest chunk, in bytes, that is looked for in other objects.
 const minIndexed = 32 << 10
@@ -16,7 +17,7 @@ const minIndexed = 32 << 10
 // bytes have to be compared.
 func (db *DB) Chunks(chunks []filetable.Chunk) ([]filetable.Location, error) {
 	out := make([]filetable.Location, len(chunks))
-	return out, db.bolt.View(func(tx *bbolt.Tx) error {
+	return out, db.view(func(tx *txn) error {
 		b := tx.Bucket(bucketChunks)
 		for i, c := range chunks {
 			if c.Digest == "" || c.Size < minIndexed {
@@ -32,11 +33,8 @@ func (db *DB) Chunks(chunks []filetable.Chunk) ([]filetable.Location, error) {
 
 // chunkKey returns the key of a chunk, the 32 bytes of its digest.
 func chunkKey(d digest.Digest) []byte {
-	key, err := hex.DecodeString(d.Encoded())
-	if err != nil {
-		panic("meta: internal error: digest " + d.String())
-	}
-	return key
+	k := keyOf(d)
+	return k[:]
 }
 
 // decodeLocation reads a value of the chunks bucket.
@@ -49,7 +47,7 @@ func decodeLocation(p []byte) (filetable.Location, bool) {
 }
 
 // putChunks remembers where the chunks of a complete file are.
-func putChunks(tx *bbolt.Tx, object digest.Digest, chunks []filetable.Chunk) error {
+func putChunks(tx *txn, object digest.Digest, chunks []filetable.Chunk) error {
 	b := tx.Bucket(bucketChunks)
 	head := chunkKey(object)
 	for _, c := range chunks {
@@ -63,15 +61,31 @@ func putChunks(tx *bbolt.Tx, object digest.Digest, chunks []filetable.Chunk) err
 	return nil
 }
 
+// chunksGone says that the chunks of n more objects are those of objects that are gone. They are forgotten
+// when many are: there can be millions to look through, and they only take room.
+func (db *DB) chunksGone(n int) error {
+	db.mu.Lock()
+	db.gone += n
+	many := db.gone > int(db.index.usage(nil).Objects)/keepChunks
+	if many {
+		db.gone = 0
+	}
+	db.mu.Unlock()
+	if !many {
+		return nil
+	}
+	return db.dropChunks()
+}
+
 // dropChunks forgets the chunks of objects that are not recorded. It looks for them in a
 // transaction that nobody waits for: there can be millions.
 func (db *DB) dropChunks() error {
 	var keys [][]byte
-	stale := func(tx *bbolt.Tx, v []byte) bool {
+	stale := func(tx *txn, v []byte) bool {
 		at, ok := decodeLocation(v)
 		return !ok || !exists(tx, bucketObjects, at.Object)
 	}
-	err := db.bolt.View(func(tx *bbolt.Tx) error {
+	err := db.view(func(tx *txn) error {
 		return tx.Bucket(bucketChunks).ForEach(func(k, v []byte) error {
 			if stale(tx, v) {
 				keys = append(keys, append([]byte(nil), k...))
@@ -82,7 +96,7 @@ func (db *DB) dropChunks() error {
 	if err != nil || len(keys) == 0 {
 		return err
 	}
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
+	return db.update(func(tx *txn) error {
 		b := tx.Bucket(bucketChunks)
 		for _, k := range keys {
 			if v := b.Get(k); v != nil && stale(tx, v) {

@@ -3,14 +3,12 @@ package meta
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // imageTTL is how long an image without references stays resolvable by its digest. It costs
@@ -24,44 +22,35 @@ type Roots struct {
 	Objects []digest.Digest
 }
 
-// live returns the objects that must stay: those of the roots and of tables with a reference that
-// has not expired, and the documents of images.
-func live(tx *bbolt.Tx, roots Roots) (map[digest.Digest]bool, error) {
-	live := map[digest.Digest]bool{}
-	tables, err := referred(tx, time.Now())
-	if err != nil {
-		return nil, err
-	}
-	for _, d := range roots.Tables {
-		tables[d] = true
-	}
+// stays returns the objects of the roots.
+func (tx *txn) stays(roots Roots) (map[key]bool, error) {
+	stays := map[key]bool{}
 	for _, d := range roots.Objects {
-		live[d] = true
+		stays[keyOf(d)] = true
 	}
 	for _, b := range roots.Blobs {
-		live[b] = true
+		stays[keyOf(b)] = true
 		members, err := load[[]filetable.Member](tx, bucketContents, b)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return nil, err
 		}
 		for _, m := range members {
-			live[m.Digest] = true
+			if m.Digest != "" {
+				stays[keyOf(m.Digest)] = true
+			}
 		}
 	}
-	for d := range tables {
-		live[d] = true
+	for _, d := range roots.Tables {
+		stays[keyOf(d)] = true
 		t, err := load[Table](tx, bucketTables, d)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return nil, err
 		}
 		for _, o := range t.Objects {
-			live[o] = true
+			stays[keyOf(o)] = true
 		}
 	}
-	return live, each(tx, bucketImages, func(_ string, im Image) error {
-		live[im.Manifest], live[im.Config], live[im.Table] = true, true, true
-		return nil
-	})
+	return stays, nil
 }
 
 // Usage is what is recorded, in bytes.
@@ -75,51 +64,28 @@ type Usage struct {
 
 // Usage adds up what is recorded.
 func (db *DB) Usage(roots Roots) (u Usage, err error) {
-	return u, db.bolt.View(func(tx *bbolt.Tx) error {
-		live, err := live(tx, roots)
-		if err != nil {
-			return err
-		}
-		needed := map[digest.Digest]bool{}
-		err = each(tx, bucketTables, func(_ string, t Table) error {
-			if t.Complete {
-				u.Logical += t.Logical
-				for _, d := range t.Objects {
-					needed[d] = true
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return each(tx, bucketObjects, func(d digest.Digest, o Object) error {
-			u.Unique += o.Size
-			u.Objects++
-			if needed[d] {
-				u.Shared += o.Size
-			}
-			if !live[d] {
-				u.Reclaimable += o.Size
-			}
-			return nil
-		})
+	return u, db.view(func(tx *txn) error {
+		stays, err := tx.stays(roots)
+		u = tx.index.usage(stays)
+		return err
 	})
 }
 
 // Evict forgets objects that nothing needs, oldest use first, until want(total of them) bytes are
-// found, and returns them: their files may go; and what must stay. Tables that need one that goes are not
-// complete any more. A dry run only returns them. It returns errdefs.ErrFailedPrecondition while a
+// found, and returns them: their files may go; and which others must stay. Tables that need one that goes are
+// not complete any more. A dry run only returns them. It returns errdefs.ErrFailedPrecondition while a
 // reference is unresolved.
-func (db *DB) Evict(roots Roots, want func(total int64) int64, dryRun bool) (objects []Sized, stays map[digest.Digest]bool, err error) {
-	err = db.run(dryRun, func(tx *bbolt.Tx) error {
-		if err := settled(tx); err != nil {
+func (db *DB) Evict(roots Roots, want func(total int64) int64, dryRun bool) (objects []Sized, needed func(digest.Digest) bool, err error) {
+	err = db.run(dryRun, func(tx *txn) error {
+		if err := tx.settled(); err != nil {
 			return err
 		}
-		if stays, err = live(tx, roots); err != nil {
+		stays, err := tx.stays(roots)
+		if err != nil {
 			return err
 		}
-		if objects, err = evictable(tx, stays, want); err != nil || dryRun {
+		needed = func(d digest.Digest) bool { return stays[keyOf(d)] || tx.index.needed(d) }
+		if objects, err = tx.evictable(stays, want); err != nil || dryRun {
 			return err
 		}
 		gone := make([]digest.Digest, len(objects))
@@ -129,12 +95,12 @@ func (db *DB) Evict(roots Roots, want func(total int64) int64, dryRun bool) (obj
 		return forget(tx, gone, false)
 	})
 	if err != nil || dryRun || len(objects) == 0 {
-		return objects, stays, err
+		return objects, needed, err
 	}
-	return objects, stays, db.dropChunks()
+	return objects, needed, db.chunksGone(len(objects))
 }
 
-func evictable(tx *bbolt.Tx, live map[digest.Digest]bool, want func(total int64) int64) ([]Sized, error) {
+func (tx *txn) evictable(stays map[key]bool, want func(total int64) int64) (out []Sized, err error) {
 	type candidate struct {
 		Sized
 		used time.Time
@@ -143,20 +109,17 @@ func evictable(tx *bbolt.Tx, live map[digest.Digest]bool, want func(total int64)
 		all   []candidate
 		total int64
 	)
-	err := each(tx, bucketObjects, func(d digest.Digest, o Object) error {
-		if !live[d] {
-			all = append(all, candidate{Sized{d, o.Size}, o.Used})
-			total += o.Size
+	for _, s := range tx.index.unneeded(stays) {
+		o, err := load[Object](tx, bucketObjects, s.Digest)
+		if err != nil {
+			return nil, err
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
+		all = append(all, candidate{s, o.Used})
+		total += s.Size
 	}
 	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.Digest, b.Digest))
 	})
-	var out []Sized
 	left := want(total)
 	for _, c := range all {
 		if left <= 0 {
@@ -170,31 +133,29 @@ func evictable(tx *bbolt.Tx, live map[digest.Digest]bool, want func(total int64)
 
 // forget removes object records, and marks the tables that need them incomplete; broken, if the
 // objects were lost.
-func forget(tx *bbolt.Tx, objects []digest.Digest, lost bool) error {
-	gone := map[digest.Digest]bool{}
+func forget(tx *txn, objects []digest.Digest, lost bool) error {
+	broken := map[digest.Digest]bool{}
 	for _, o := range objects {
-		gone[o] = true
-		if err := tx.Bucket(bucketObjects).Delete([]byte(o)); err != nil {
+		for _, t := range tx.index.tablesOf(o) {
+			broken[t] = true
+		}
+		if err := remove(tx, bucketObjects, o); err != nil {
 			return err
 		}
 	}
-	broken := map[digest.Digest]Table{}
-	err := each(tx, bucketTables, func(d digest.Digest, t Table) error {
-		if t.Complete && slices.ContainsFunc(t.Objects, func(o digest.Digest) bool { return gone[o] }) {
+	for d := range broken {
+		t, err := load[Table](tx, bucketTables, d)
+		if err != nil {
+			return err
+		}
+		if t.Complete {
 			t.Complete, t.Broken = false, lost
-			broken[d] = t
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for d, t := range broken {
-		if err := put(tx, bucketTables, d, t); err != nil {
-			return err
+			if err := put(tx, bucketTables, d, t); err != nil {
+				return err
+			}
 		}
 	}
-	return attribute(tx)
+	return nil
 }
 
 // Expired is what Expire forgot.
@@ -207,66 +168,51 @@ type Expired struct {
 // nothing has used for a week, and what is known of tables and archives whose objects are gone. A dry
 // run only counts.
 func (db *DB) Expire(dryRun bool) (e Expired, err error) {
-	return e, db.run(dryRun, func(tx *bbolt.Tx) error {
-		drop, err := expiredRefs(tx)
-		if err != nil {
-			return err
-		}
-		e = Expired{Refs: len(drop)}
-		if err := settled(tx); err == nil {
-			useless, images, err := useless(tx)
+	return e, db.run(dryRun, func(tx *txn) error {
+		drop := tx.index.expired(time.Now())
+		e.Refs = len(drop)
+		if err := tx.settled(); err == nil {
+			images := tx.index.outdated(time.Now())
+			e.Images = len(images)
+			drop = append(drop, images...)
+			useless, err := useless(tx, images)
 			if err != nil {
 				return err
 			}
 			drop = append(drop, useless...)
-			e.Images = images
-		} else if !errdefs.IsFailedPrecondition(err) {
-			return err
 		}
-		if dryRun || len(drop) == 0 {
+		if dryRun {
 			return nil
 		}
+		tx.index.swept()
 		for _, r := range drop {
-			if err := tx.Bucket(r.bucket).Delete(r.key); err != nil {
+			if err := remove(tx, r.bucket, r.key); err != nil {
 				return err
 			}
-		}
-		return attribute(tx)
-	})
-}
-
-// A record is a key in a bucket.
-type record struct{ bucket, key []byte }
-
-func expiredRefs(tx *bbolt.Tx) (drop []record, err error) {
-	now := time.Now()
-	return drop, each(tx, bucketRefs, func(name string, r Ref) error {
-		if !r.live(now) {
-			drop = append(drop, record{bucketRefs, []byte(name)})
 		}
 		return nil
 	})
 }
 
-// useless returns the records that are of no use, and how many of them are images.
-func useless(tx *bbolt.Tx) (drop []record, images int, err error) {
-	now := time.Now()
-	mark := func(bucket []byte, key string) { drop = append(drop, record{bucket, []byte(key)}) }
-	used, err := referred(tx, now)
-	if err != nil {
-		return nil, 0, err
+// A record is a key in a bucket.
+type record struct {
+	bucket []byte
+	key    string
+}
+
+// useless returns the records that are of no use when images are gone.
+func useless(tx *txn, images []record) (drop []record, err error) {
+	if !tx.index.hasGarbage() && len(images) == 0 {
+		return nil, nil
 	}
-	known := maps.Clone(used) // the tables of images too
+	gone := map[string]bool{}
+	for _, im := range images {
+		gone[im.key] = true
+	}
+	mark := func(bucket []byte, key string) { drop = append(drop, record{bucket, key}) }
+	known := func(d digest.Digest) bool { return tx.index.inUse(d, gone) }
+	lost := func(key string) bool { return !exists(tx, bucketObjects, key) && !known(digest.Digest(key)) }
 	err = errors.Join(
-		each(tx, bucketImages, func(key string, im Image) error {
-			if !used[im.Table] && now.Sub(im.Used) > imageTTL {
-				mark(bucketImages, key)
-				images++
-				return nil
-			}
-			known[im.Table] = true
-			return nil
-		}),
 		each(tx, bucketContents, func(key string, members []filetable.Member) error {
 			if !slices.ContainsFunc(members, func(m filetable.Member) bool {
 				return m.Type == filetable.TypeReg && exists(tx, bucketObjects, m.Digest)
@@ -281,7 +227,7 @@ func useless(tx *bbolt.Tx) (drop []record, images int, err error) {
 			}
 			return nil
 		}),
-		each(tx, bucketShown, func(key string, _ identity) error {
+		keys(tx, bucketShown, func(key string) error {
 			if !exists(tx, bucketObjects, key) {
 				mark(bucketShown, key)
 			}
@@ -293,20 +239,20 @@ func useless(tx *bbolt.Tx) (drop []record, images int, err error) {
 			}
 			return nil
 		}),
-		each(tx, bucketVerdicts, func(key string, _ []Verdict) error {
-			if !exists(tx, bucketObjects, key) && !known[digest.Digest(key)] {
+		keys(tx, bucketVerdicts, func(key string) error {
+			if lost(key) {
 				mark(bucketVerdicts, key)
 			}
 			return nil
 		}),
-		each(tx, bucketTables, func(key string, _ Table) error {
-			if !exists(tx, bucketObjects, key) && !known[digest.Digest(key)] {
+		keys(tx, bucketTables, func(key string) error {
+			if lost(key) {
 				mark(bucketTables, key)
 			}
 			return nil
 		}),
 	)
-	return drop, images, err
+	return drop, err
 }
 
 // An Idle is an image that no reference needs.
@@ -317,48 +263,25 @@ type Idle struct {
 
 // Idle returns the images that no reference and none of the tables needs, oldest use first. Documents
 // that two have count twice.
-func (db *DB) Idle(tables []digest.Digest) (idle []Idle, err error) {
-	err = db.bolt.View(func(tx *bbolt.Tx) error {
-		used, err := referred(tx, time.Now())
-		if err != nil {
-			return err
-		}
-		for _, t := range tables {
-			used[t] = true
-		}
-		return each(tx, bucketImages, func(_ string, im Image) error {
-			if used[im.Table] {
-				return nil
-			}
-			i := Idle{Image: im}
-			for _, d := range im.documents() {
-				o, err := load[Object](tx, bucketObjects, d)
-				if err != nil && !errdefs.IsNotFound(err) {
-					return err
-				}
-				i.Bytes += o.Size
-			}
-			idle = append(idle, i)
-			return nil
-		})
-	})
+func (db *DB) Idle(tables []digest.Digest) []Idle {
+	idle := db.index.unusedImages(tables)
 	slices.SortFunc(idle, func(a, b Idle) int { return cmp.Or(a.Used.Compare(b.Used), cmp.Compare(a.Manifest, b.Manifest)) })
-	return idle, err
+	return idle
 }
 
 // ForgetImages forgets images, and those of their documents that nothing else needs, which it returns:
 // their files may go. It returns errdefs.ErrFailedPrecondition while a reference is unresolved.
 func (db *DB) ForgetImages(roots Roots, images []Image) (objects []Sized, err error) {
-	return objects, db.bolt.Update(func(tx *bbolt.Tx) error {
-		if err := settled(tx); err != nil {
+	return objects, db.update(func(tx *txn) error {
+		if err := tx.settled(); err != nil {
 			return err
 		}
 		for _, im := range images {
-			if err := tx.Bucket(bucketImages).Delete([]byte(im.Manifest)); err != nil {
+			if err := remove(tx, bucketImages, im.Manifest); err != nil {
 				return err
 			}
 		}
-		needed, err := live(tx, roots)
+		stays, err := tx.stays(roots)
 		if err != nil {
 			return err
 		}
@@ -366,13 +289,13 @@ func (db *DB) ForgetImages(roots Roots, images []Image) (objects []Sized, err er
 		for _, im := range images {
 			for _, d := range im.documents() {
 				o, err := load[Object](tx, bucketObjects, d)
-				if needed[d] || errdefs.IsNotFound(err) {
+				if stays[keyOf(d)] || tx.index.needed(d) || errdefs.IsNotFound(err) {
 					continue
 				}
 				if err != nil {
 					return err
 				}
-				needed[d] = true // once
+				stays[keyOf(d)] = true // once
 				gone, objects = append(gone, d), append(objects, Sized{d, o.Size})
 			}
 		}

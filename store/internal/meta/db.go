@@ -2,8 +2,10 @@ package meta
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -38,10 +40,41 @@ const (
 
 // DB is an open database. Its methods are safe for concurrent use; each is one transaction, and
 // none of them touches another file.
-type DB struct{ bolt *bbolt.DB }
+type DB struct {
+	bolt  *bbolt.DB
+	index *index
+
+	mu   sync.Mutex // guards gone
+	gone int        // objects whose chunks stay
+}
+
+// A txn is a transaction. The index knows at once what it changes.
+type txn struct {
+	*bbolt.Tx
+	index   *index
+	changed bool // the index
+}
+
+// update runs do in a transaction that may change something. If it fails, the index is made again.
+func (db *DB) update(do func(tx *txn) error) error {
+	t := &txn{index: db.index}
+	err := db.bolt.Update(func(tx *bbolt.Tx) error {
+		t.Tx = tx
+		return do(t)
+	})
+	if err != nil && t.changed {
+		return errors.Join(err, db.load())
+	}
+	return err
+}
+
+// view runs do in a transaction that only reads.
+func (db *DB) view(do func(tx *txn) error) error {
+	return db.bolt.View(func(tx *bbolt.Tx) error { return do(&txn{Tx: tx, index: db.index}) })
+}
 
 // prepare makes the buckets, and compares the schema.
-func prepare(tx *bbolt.Tx) error {
+func prepare(tx *txn) error {
 	for _, name := range buckets {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
@@ -73,7 +106,7 @@ func version(p []byte) (string, error) {
 
 // upgrade makes version 2 of version 1, which has no checksums. Objects that it knows to be damaged
 // are not recorded any more: they are found to be so again.
-func upgrade(tx *bbolt.Tx) error {
+func upgrade(tx *txn) error {
 	for _, bucket := range sealed {
 		values := map[string][]byte{}
 		err := tx.Bucket(bucket).ForEach(func(k, v []byte) error {
@@ -128,12 +161,25 @@ func unseal(bucket, key, p []byte) ([]byte, error) {
 }
 
 // put stores v as JSON.
-func put[K ~string](tx *bbolt.Tx, bucket []byte, key K, v any) error {
+func put[K ~string](tx *txn, bucket []byte, key K, v any) error {
 	p, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("store %s/%s: %w", bucket, key, err)
 	}
-	return tx.Bucket(bucket).Put([]byte(key), seal(bucket, []byte(key), p))
+	if err := tx.Bucket(bucket).Put([]byte(key), seal(bucket, []byte(key), p)); err != nil {
+		return err
+	}
+	tx.changed = tx.index.put(string(key), v) || tx.changed
+	return nil
+}
+
+// remove removes a value; one that does not exist is no error.
+func remove[K ~string](tx *txn, bucket []byte, key K) error {
+	if err := tx.Bucket(bucket).Delete([]byte(key)); err != nil {
+		return err
+	}
+	tx.changed = tx.index.remove(bucket, string(key)) || tx.changed
+	return nil
 }
 
 func decode[T any](bucket, key, p []byte) (v T, err error) {
@@ -147,7 +193,7 @@ func decode[T any](bucket, key, p []byte) (v T, err error) {
 }
 
 // load reads a value stored by put, or returns errdefs.ErrNotFound.
-func load[T any, K ~string](tx *bbolt.Tx, bucket []byte, key K) (v T, err error) {
+func load[T any, K ~string](tx *txn, bucket []byte, key K) (v T, err error) {
 	p := tx.Bucket(bucket).Get([]byte(key))
 	if p == nil {
 		return v, fmt.Errorf("%s/%s: %w", bucket, key, errdefs.ErrNotFound)
@@ -157,7 +203,7 @@ func load[T any, K ~string](tx *bbolt.Tx, bucket []byte, key K) (v T, err error)
 
 // get is load in a transaction of its own.
 func get[T any, K ~string](db *DB, bucket []byte, key K) (v T, err error) {
-	err = db.bolt.View(func(tx *bbolt.Tx) error {
+	err = db.view(func(tx *txn) error {
 		v, err = load[T](tx, bucket, key)
 		return err
 	})
@@ -166,7 +212,7 @@ func get[T any, K ~string](db *DB, bucket []byte, key K) (v T, err error) {
 
 // change replaces a value by what do makes of it, or returns errdefs.ErrNotFound.
 func change[T any, K ~string](db *DB, bucket []byte, key K, do func(v *T)) error {
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
+	return db.update(func(tx *txn) error {
 		v, err := load[T](tx, bucket, key)
 		if err != nil {
 			return err
@@ -177,7 +223,7 @@ func change[T any, K ~string](db *DB, bucket []byte, key K, do func(v *T)) error
 }
 
 // each calls fn for every value of a bucket, in the order of its keys.
-func each[K ~string, T any](tx *bbolt.Tx, bucket []byte, fn func(key K, v T) error) error {
+func each[K ~string, T any](tx *txn, bucket []byte, fn func(key K, v T) error) error {
 	return tx.Bucket(bucket).ForEach(func(k, p []byte) error {
 		v, err := decode[T](bucket, k, p)
 		if err != nil {
@@ -187,16 +233,21 @@ func each[K ~string, T any](tx *bbolt.Tx, bucket []byte, fn func(key K, v T) err
 	})
 }
 
+// keys calls fn for every key of a bucket, in their order.
+func keys(tx *txn, bucket []byte, fn func(key string) error) error {
+	return tx.Bucket(bucket).ForEach(func(k, _ []byte) error { return fn(string(k)) })
+}
+
 // run runs do in a transaction, which only reads in a dry run.
-func (db *DB) run(dryRun bool, do func(tx *bbolt.Tx) error) error {
+func (db *DB) run(dryRun bool, do func(tx *txn) error) error {
 	if dryRun {
-		return db.bolt.View(do)
+		return db.view(do)
 	}
-	return db.bolt.Update(do)
+	return db.update(do)
 }
 
 // exists says whether there is a value.
-func exists[K ~string](tx *bbolt.Tx, bucket []byte, key K) bool {
+func exists[K ~string](tx *txn, bucket []byte, key K) bool {
 	return tx.Bucket(bucket).Get([]byte(key)) != nil
 }
 

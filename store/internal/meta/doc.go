@@ -21,7 +21,7 @@
 //	images
 //	  <manifest>  manifest config table origin refs size privateNames created used
 //	refs
-//	  <name>      name table created expires sources size inodes
+//	  <name>      name table created expires sources
 //	chunks
 //	  <chunk>
 //	shown
@@ -40,8 +40,12 @@
 // before it but for the common view. The shown bucket is that of earlier versions. The
 // verdicts bucket says by which policies the model of a table, or what a manifest names, was found to be
 // signed. A reference is named
-// snapshot/<id> or pin/<reference>. Each object counts at the oldest reference that needs it, once, so
-// that the sum over snapshots is what is on the disk.
+// snapshot/<id> or pin/<reference>. Each object counts at one of the references that need it, so that
+// the sum over snapshots is what is on the disk.
+//
+// What is needed by what follows from the records of objects, tables, references and images. It is kept in
+// memory (the index), made when the database is opened, and changes with the records: a request costs the same
+// however much there is.
 //
 // # Doubt
 //

@@ -1,14 +1,13 @@
 package meta
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // Image is what is known of a converted image. Its manifest, config and table are objects, kept as
@@ -72,29 +71,24 @@ func (im *Image) trimRefs(keep []string) {
 func (db *DB) PutImage(im Image) error {
 	fresh := slices.Clone(im.Refs)
 	used := now()
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
-		var stale []Image
-		err := each(tx, bucketImages, func(_ string, old Image) error {
-			n := len(old.Refs)
+	return db.update(func(tx *txn) error {
+		for _, old := range tx.index.imagesOf(im.Refs) {
 			if old.Manifest == im.Manifest {
-				im.Refs = append(im.Refs, old.Refs...)
-				im.PrivateNames = append(im.PrivateNames, old.PrivateNames...)
-				im.Created = old.Created
-				return nil
+				continue
 			}
 			old.Refs = slices.DeleteFunc(old.Refs, func(r string) bool { return slices.Contains(im.Refs, r) })
-			if len(old.Refs) != n {
-				stale = append(stale, old)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		for _, old := range stale {
 			if err := put(tx, bucketImages, old.Manifest, old); err != nil {
 				return err
 			}
+		}
+		old, err := load[Image](tx, bucketImages, im.Manifest)
+		switch {
+		case err == nil:
+			im.Refs = append(im.Refs, old.Refs...)
+			im.PrivateNames = append(im.PrivateNames, old.PrivateNames...)
+			im.Created = old.Created
+		case !errdefs.IsNotFound(err):
+			return err
 		}
 		slices.Sort(im.Refs)
 		im.Refs = slices.Compact(im.Refs)
@@ -109,25 +103,6 @@ func (db *DB) PutImage(im Image) error {
 	})
 }
 
-// Image returns the image with the given manifest, or errdefs.ErrNotFound.
-func (db *DB) Image(manifest digest.Digest) (Image, error) {
-	return get[Image](db, bucketImages, manifest)
-}
-
-// Images returns all images, by first reference.
-func (db *DB) Images() (images []Image, err error) {
-	err = db.bolt.View(func(tx *bbolt.Tx) error {
-		return each(tx, bucketImages, func(_ string, im Image) error {
-			images = append(images, im)
-			return nil
-		})
-	})
-	slices.SortFunc(images, func(a, b Image) int {
-		return cmp.Or(slices.Compare(a.Refs, b.Refs), cmp.Compare(a.Manifest, b.Manifest))
-	})
-	return images, err
-}
-
 // SetPublic takes a name from the private ones of an image, or returns errdefs.ErrNotFound.
 func (db *DB) SetPublic(manifest digest.Digest, name string) error {
 	return change(db, bucketImages, manifest, func(im *Image) {
@@ -138,10 +113,10 @@ func (db *DB) SetPublic(manifest digest.Digest, name string) error {
 // RemoveRefs takes references from an image, and forgets it when the last one is gone. It returns
 // errdefs.ErrNotFound for an image that is not known.
 func (db *DB) RemoveRefs(manifest digest.Digest, refs []string) error {
-	return db.changeImage(manifest, func(tx *bbolt.Tx, im Image) error {
+	return db.changeImage(manifest, func(tx *txn, im Image) error {
 		im.Refs = slices.DeleteFunc(im.Refs, func(r string) bool { return slices.Contains(refs, r) })
 		if len(im.Refs) == 0 {
-			return tx.Bucket(bucketImages).Delete([]byte(manifest))
+			return remove(tx, bucketImages, manifest)
 		}
 		return put(tx, bucketImages, manifest, im)
 	})
@@ -149,13 +124,13 @@ func (db *DB) RemoveRefs(manifest digest.Digest, refs []string) error {
 
 // RemoveImage forgets an image, or returns errdefs.ErrNotFound.
 func (db *DB) RemoveImage(manifest digest.Digest) error {
-	return db.changeImage(manifest, func(tx *bbolt.Tx, _ Image) error {
-		return tx.Bucket(bucketImages).Delete([]byte(manifest))
+	return db.changeImage(manifest, func(tx *txn, _ Image) error {
+		return remove(tx, bucketImages, manifest)
 	})
 }
 
-func (db *DB) changeImage(manifest digest.Digest, change func(*bbolt.Tx, Image) error) error {
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
+func (db *DB) changeImage(manifest digest.Digest, change func(*txn, Image) error) error {
+	return db.update(func(tx *txn) error {
 		im, err := load[Image](tx, bucketImages, manifest)
 		if err != nil {
 			return err

@@ -7,7 +7,6 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // Object is what is known of an object: its file is there, and its bytes were right.
@@ -29,16 +28,13 @@ type Sized struct {
 	Size   int64
 }
 
-// Objects returns the objects of a table as far as they are recorded, of all tables if it is
-// empty, by digest. It returns errdefs.ErrNotFound for a table that is not known.
+// Objects returns the objects of a table as far as they are recorded, of all tables, in no order, if it is
+// empty. It returns errdefs.ErrNotFound for a table that is not known.
 func (db *DB) Objects(table digest.Digest) (objects []Sized, err error) {
-	err = db.bolt.View(func(tx *bbolt.Tx) error {
-		if table == "" {
-			return each(tx, bucketObjects, func(d digest.Digest, o Object) error {
-				objects = append(objects, Sized{d, o.Size})
-				return nil
-			})
-		}
+	if table == "" {
+		return db.index.recorded(), nil
+	}
+	err = db.view(func(tx *txn) error {
 		t, err := load[Table](tx, bucketTables, table)
 		if err != nil {
 			return err
@@ -69,7 +65,7 @@ type Arrival struct {
 // Arrive records objects, used now, and what was found out with them.
 func (db *DB) Arrive(a Arrival) error {
 	used := now()
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
+	return db.update(func(tx *txn) error {
 		for _, o := range a.Objects {
 			rec := Object{Size: o.Size, Used: used, Private: a.Private[o.Digest]}
 			if old, err := load[Object](tx, bucketObjects, o.Digest); err == nil {
@@ -120,11 +116,11 @@ func (db *DB) Lose(objects ...digest.Digest) error {
 	if len(objects) == 0 {
 		return nil
 	}
-	err := db.bolt.Update(func(tx *bbolt.Tx) error { return forget(tx, objects, true) })
+	err := db.update(func(tx *txn) error { return forget(tx, objects, true) })
 	if err != nil {
 		return err
 	}
-	return db.dropChunks()
+	return db.chunksGone(len(objects))
 }
 
 // assembled is a value of the assembled bucket.

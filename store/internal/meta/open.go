@@ -58,10 +58,11 @@ func open(path string) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := bolt.Update(prepare); err != nil {
+	db := &DB{bolt: bolt, index: newIndex()}
+	if err := errors.Join(db.update(prepare), db.load()); err != nil {
 		return nil, errors.Join(err, bolt.Close())
 	}
-	return &DB{bolt}, nil
+	return db, nil
 }
 
 var errLocked = fmt.Errorf("another process has it open: %w", errdefs.ErrUnavailable)
@@ -176,7 +177,7 @@ func replace(path string, records []salvaged) error {
 	if err != nil {
 		return err
 	}
-	err = db.bolt.Update(func(tx *bbolt.Tx) error {
+	err = db.update(func(tx *txn) error {
 		for _, r := range records {
 			if err := tx.Bucket(r.bucket).Put(r.key, r.value); err != nil {
 				return err

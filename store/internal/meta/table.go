@@ -6,7 +6,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // Table is what is known of a table. It lists what the table needs, so that collecting and
@@ -29,9 +28,9 @@ func (db *DB) Table(d digest.Digest) (Table, error) { return get[Table](db, buck
 
 // Tables returns all tables that are known, by digest.
 func (db *DB) Tables() (tables []digest.Digest, err error) {
-	err = db.bolt.View(func(tx *bbolt.Tx) error {
-		return tx.Bucket(bucketTables).ForEach(func(k, _ []byte) error {
-			tables = append(tables, digest.Digest(k))
+	err = db.view(func(tx *txn) error {
+		return keys(tx, bucketTables, func(key string) error {
+			tables = append(tables, digest.Digest(key))
 			return nil
 		})
 	})
@@ -41,7 +40,7 @@ func (db *DB) Tables() (tables []digest.Digest, err error) {
 // PutTable records a table. What was found out before counts: what a table needs never shrinks,
 // and its sources stay.
 func (db *DB) PutTable(d digest.Digest, t Table) error {
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
+	return db.update(func(tx *txn) error {
 		old, err := load[Table](tx, bucketTables, d)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return err
@@ -51,19 +50,12 @@ func (db *DB) PutTable(d digest.Digest, t Table) error {
 		}
 		t.Partly = t.Partly && (err != nil || old.Partly)
 		if err != nil { // a reference to a table that was not known means that it was forgotten
-			refs, err := referred(tx, time.Now())
-			if err != nil {
-				return err
-			}
-			t.Broken = refs[d]
+			t.Broken = tx.index.referred(d)
 		}
 		t.Objects = append(slices.Clone(t.Objects), old.Objects...)
 		slices.Sort(t.Objects)
 		t.Objects = slices.Compact(t.Objects)
-		if err := put(tx, bucketTables, d, t); err != nil {
-			return err
-		}
-		return attribute(tx)
+		return put(tx, bucketTables, d, t)
 	})
 }
 
@@ -71,7 +63,7 @@ func (db *DB) PutTable(d digest.Digest, t Table) error {
 // returns errdefs.ErrNotFound if one of them is not there. held says whether a reference needs it.
 func (db *DB) CompleteTable(d digest.Digest, t Table) (held bool, err error) {
 	t.Complete, t.Used = true, now()
-	return held, db.bolt.Update(func(tx *bbolt.Tx) error {
+	return held, db.update(func(tx *txn) error {
 		for _, d := range t.Objects {
 			o, err := load[Object](tx, bucketObjects, d)
 			if err != nil {
@@ -82,39 +74,13 @@ func (db *DB) CompleteTable(d digest.Digest, t Table) (held bool, err error) {
 				return err
 			}
 		}
-		if err := put(tx, bucketTables, d, t); err != nil {
-			return err
-		}
-		err := each(tx, bucketRefs, func(_ string, r Ref) error {
-			held = held || r.Table == d
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		return attribute(tx)
+		held = tx.index.referred(d)
+		return put(tx, bucketTables, d, t)
 	})
 }
 
 // Needed returns which tables that are complete, or were, need an object, by object: table alone, or
 // all with a reference if it is empty.
-func (db *DB) Needed(table digest.Digest) (map[digest.Digest][]digest.Digest, error) {
-	needed := map[digest.Digest][]digest.Digest{}
-	return needed, db.bolt.View(func(tx *bbolt.Tx) error {
-		tables := map[digest.Digest]bool{table: true}
-		if table == "" {
-			var err error
-			if tables, err = referred(tx, time.Now()); err != nil {
-				return err
-			}
-		}
-		return each(tx, bucketTables, func(d digest.Digest, t Table) error {
-			if tables[d] && (t.Complete || t.Broken) {
-				for _, o := range t.Objects {
-					needed[o] = append(needed[o], d)
-				}
-			}
-			return nil
-		})
-	})
+func (db *DB) Needed(table digest.Digest) map[digest.Digest][]digest.Digest {
+	return db.index.neededBy(table)
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // maxVerdicts is how many verdicts are kept about one thing: policies change, and old ones do not come
@@ -23,7 +22,7 @@ type Verdict struct {
 // PutVerdict records a verdict about what has a digest, in the place of one by the same policy.
 func (db *DB) PutVerdict(about digest.Digest, v Verdict) error {
 	v.Time = now()
-	return db.bolt.Update(func(tx *bbolt.Tx) error {
+	return db.update(func(tx *txn) error {
 		all, err := load[[]Verdict](tx, bucketVerdicts, about)
 		if err != nil && !errdefs.IsNotFound(err) {
 			return err

@@ -4,11 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // way is a value of the ways bucket.
@@ -33,11 +31,11 @@ func wayKey(view string, file digest.Digest) string {
 
 // useless says whether nothing shows the file of a key in this way any more: the reference of the view is
 // gone, or in the common view all tables are.
-func (w way) useless(tx *bbolt.Tx, key string, used map[digest.Digest]bool) bool {
+func (w way) useless(tx *txn, key string, used func(table digest.Digest) bool) bool {
 	if i := strings.LastIndexByte(key, ' '); i >= 0 {
 		return !exists(tx, bucketRefs, key[:i])
 	}
-	return !slices.ContainsFunc(w.Tables, func(t digest.Digest) bool { return used[t] })
+	return !slices.ContainsFunc(w.Tables, used)
 }
 
 // PutWays records in which ways (identities) files are read for a table in a view before they are
@@ -48,17 +46,13 @@ func (db *DB) PutWays(view string, table digest.Digest, ways map[digest.Digest]d
 	if len(ways) == 0 {
 		return shown, nil
 	}
-	return shown, db.bolt.Update(func(tx *bbolt.Tx) error {
-		used, err := referred(tx, time.Now())
-		if err != nil {
-			return err
-		}
+	return shown, db.update(func(tx *txn) error {
 		for file, identity := range ways {
 			w, err := load[way](tx, bucketWays, wayKey(view, file))
 			if err != nil && !errdefs.IsNotFound(err) {
 				return err
 			}
-			others := slices.DeleteFunc(w.Tables, func(t digest.Digest) bool { return t == table || !used[t] })
+			others := slices.DeleteFunc(w.Tables, func(t digest.Digest) bool { return t == table || !tx.index.referred(t) })
 			if len(others) > 0 && w.Identity != identity {
 				return fmt.Errorf("file %s is read in another way for another table: %w", file, errdefs.ErrFailedPrecondition)
 			}
@@ -75,7 +69,7 @@ func (db *DB) PutWays(view string, table digest.Digest, ways map[digest.Digest]d
 // WasWrong records that what was read of a file in a view was wrong, and returns the identity of what is
 // read from now on. It returns errdefs.ErrNotFound for a file without a way.
 func (db *DB) WasWrong(view string, file digest.Digest) (shown digest.Digest, err error) {
-	return shown, db.bolt.Update(func(tx *bbolt.Tx) error {
+	return shown, db.update(func(tx *txn) error {
 		w, err := load[way](tx, bucketWays, wayKey(view, file))
 		if err != nil {
 			return err
@@ -89,7 +83,7 @@ func (db *DB) WasWrong(view string, file digest.Digest) (shown digest.Digest, er
 // Identity returns the identity under which a file is read in a view, or was before it was complete, or
 // errdefs.ErrNotFound.
 func (db *DB) Identity(view string, file digest.Digest) (shown digest.Digest, err error) {
-	return shown, db.bolt.View(func(tx *bbolt.Tx) error {
+	return shown, db.view(func(tx *txn) error {
 		w, err := load[way](tx, bucketWays, wayKey(view, file))
 		shown = w.shown()
 		if view == "" && errdefs.IsNotFound(err) {

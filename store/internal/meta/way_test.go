@@ -54,7 +54,7 @@ func TestWays(t *testing.T) {
 	if err := put("", number(12), two); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("another way in the common view: %v", err)
 	}
-	if err := db.RemoveRef("snapshot/1"); err != nil {
+	if err := db.DropRefs("snapshot/1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := put("", number(12), two); err != nil {

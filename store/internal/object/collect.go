@@ -51,12 +51,12 @@ func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) 
 	if c.Expired, err = s.o.DB.Expire(o.DryRun); err != nil {
 		return c, err
 	}
-	gone, live, err := s.o.DB.Evict(s.roots(root.Live()), o.Want, o.DryRun)
+	gone, needed, err := s.o.DB.Evict(s.roots(root.Live()), o.Want, o.DryRun)
 	if err != nil {
 		return c, err
 	}
 	for _, f := range s.Doubted() {
-		if !live[f.Digest] {
+		if !needed(f.Digest) {
 			gone = append(gone, f)
 		}
 	}
@@ -72,7 +72,7 @@ func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) 
 		if err := s.remove(gone); err != nil {
 			return c, err
 		}
-		if err := s.collectDamaged(live, o.Room); err != nil {
+		if err := s.collectDamaged(needed, o.Room); err != nil {
 			return c, err
 		}
 	}
@@ -127,13 +127,13 @@ func (s *Objects) remove(gone []meta.Sized) error {
 }
 
 // collectDamaged removes files that were set aside and that nothing needs, or all.
-func (s *Objects) collectDamaged(live map[digest.Digest]bool, all bool) error {
+func (s *Objects) collectDamaged(needed func(digest.Digest) bool, all bool) error {
 	aside, err := s.Damaged()
 	if err != nil {
 		return err
 	}
 	for _, f := range aside {
-		if live[f.Digest] && !all {
+		if needed(f.Digest) && !all {
 			continue
 		}
 		if err := s.o.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {

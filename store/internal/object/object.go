@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -65,6 +66,8 @@ type Objects struct {
 	collecting sync.RWMutex
 
 	again []digest.Digest // were set aside by Open for their size; not changed after it
+
+	withheld atomic.Int64 // see Withheld
 
 	mu      sync.Mutex // guards what follows
 	grace   map[digest.Digest]time.Time

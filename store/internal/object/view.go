@@ -15,10 +15,17 @@ const ViewsDir = "views"
 // ViewPath returns the path of an object in a view, below the root of its store.
 func ViewPath(view string, d digest.Digest) string { return filepath.Join(ViewsDir, view, Name(d)) }
 
-// MakeView makes the directory of a view, if there is none.
-func (s *Objects) MakeView(view string) error {
-	return s.o.Root.MkdirAll(filepath.Join(ViewsDir, view), 0o700)
+// MakeView makes the directory of a view, if there is none, and says whether there was one.
+func (s *Objects) MakeView(view string) (there bool, err error) {
+	dir := filepath.Join(ViewsDir, view)
+	if _, err := s.o.Root.Lstat(dir); err == nil {
+		return true, nil
+	}
+	return false, s.o.Root.MkdirAll(dir, 0o700)
 }
+
+// Withheld is a number that grows after something was taken out of views.
+func (s *Objects) Withheld() int64 { return s.withheld.Load() }
 
 // Granted says whether an object is in a view.
 func (s *Objects) Granted(view string, d digest.Digest) bool {
@@ -56,6 +63,7 @@ func (s *Objects) Grant(view string, d digest.Digest) error {
 
 // withhold takes files that are no objects any more out of all views.
 func (s *Objects) withhold(files ...digest.Digest) error {
+	defer s.withheld.Add(1)
 	views, err := s.views()
 	for _, view := range views {
 		for _, d := range files {
@@ -79,16 +87,13 @@ func (s *Objects) views() (names []string, err error) {
 
 // sweepViews removes the views that have no reference.
 func (s *Objects) sweepViews() error {
+	defer s.withheld.Add(1)
 	views, err := s.views()
 	if err != nil || len(views) == 0 {
 		return err
 	}
-	refs, err := s.o.DB.Refs("")
-	if err != nil {
-		return err
-	}
 	referred := map[string]bool{}
-	for _, r := range refs {
+	for _, r := range s.o.DB.Refs("") {
 		referred[r.Name] = true
 	}
 	for _, view := range views {

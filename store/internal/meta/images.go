@@ -1,0 +1,107 @@
+package meta
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/opencontainers/go-digest"
+)
+
+// images are found by what is in them.
+type images struct {
+	all      map[digest.Digest]Image // by manifest
+	byRef    map[string]manifests
+	byOrigin map[filetable.Origin]manifests
+	byTable  map[digest.Digest]manifests
+}
+
+type manifests map[digest.Digest]bool
+
+func newImages() images {
+	return images{
+		all: map[digest.Digest]Image{}, byRef: map[string]manifests{},
+		byOrigin: map[filetable.Origin]manifests{}, byTable: map[digest.Digest]manifests{},
+	}
+}
+
+func (s *images) add(im Image) {
+	s.all[im.Manifest] = im
+	for _, r := range im.Refs {
+		enter(s.byRef, r, im.Manifest)
+	}
+	enter(s.byOrigin, im.Origin, im.Manifest)
+	enter(s.byTable, im.Table, im.Manifest)
+}
+
+func (s *images) remove(im Image) {
+	delete(s.all, im.Manifest)
+	for _, r := range im.Refs {
+		leave(s.byRef, r, im.Manifest)
+	}
+	leave(s.byOrigin, im.Origin, im.Manifest)
+	leave(s.byTable, im.Table, im.Manifest)
+}
+
+func enter[K comparable](m map[K]manifests, k K, d digest.Digest) {
+	if m[k] == nil {
+		m[k] = manifests{}
+	}
+	m[k][d] = true
+}
+
+func leave[K comparable](m map[K]manifests, k K, d digest.Digest) {
+	if delete(m[k], d); len(m[k]) == 0 {
+		delete(m, k)
+	}
+}
+
+// pick returns images of these manifests, by first reference. They are the caller's.
+func (s *images) pick(which manifests) []Image {
+	list := make([]Image, 0, len(which))
+	for d := range which {
+		list = append(list, s.all[d].clone())
+	}
+	slices.SortFunc(list, func(a, b Image) int {
+		return cmp.Or(slices.Compare(a.Refs, b.Refs), cmp.Compare(a.Manifest, b.Manifest))
+	})
+	return list
+}
+
+func (im Image) clone() Image {
+	im.Refs, im.PrivateNames = slices.Clone(im.Refs), slices.Clone(im.PrivateNames)
+	return im
+}
+
+// Image returns the image with the given manifest, or errdefs.ErrNotFound.
+func (db *DB) Image(manifest digest.Digest) (Image, error) {
+	return get[Image](db, bucketImages, manifest)
+}
+
+// Images returns all images, by first reference.
+func (db *DB) Images() []Image {
+	return db.pick(func(s *images) manifests {
+		all := manifests{}
+		for d := range maps.Keys(s.all) {
+			all[d] = true
+		}
+		return all
+	})
+}
+
+// ImagesByOrigin returns the images that were made from an origin, by first reference.
+func (db *DB) ImagesByOrigin(o filetable.Origin) []Image {
+	return db.pick(func(s *images) manifests { return s.byOrigin[o] })
+}
+
+// ImagesByTable returns the images that have a table, by first reference.
+func (db *DB) ImagesByTable(table digest.Digest) []Image {
+	return db.pick(func(s *images) manifests { return s.byTable[table] })
+}
+
+func (db *DB) pick(which func(*images) manifests) []Image {
+	db.index.mu.RLock()
+	defer db.index.mu.RUnlock()
+	return db.index.images.pick(which(&db.index.images))
+}

@@ -1,0 +1,262 @@
+package meta
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
+)
+
+// answers are what the index says, in a form that does not depend on the order of what happened.
+type answers struct {
+	Usage      Usage
+	Unneeded   map[digest.Digest]int64
+	Attributed Sized // the sum over the references
+	Unresolved []string
+	Tables     map[digest.Digest][]digest.Digest // that need each object
+	Images     []Image
+}
+
+func ask(t *testing.T, db *DB, universe []digest.Digest) (a answers) {
+	t.Helper()
+	var err error
+	if a.Usage, err = db.Usage(Roots{}); err != nil {
+		t.Fatal(err)
+	}
+	a.Unneeded = map[digest.Digest]int64{}
+	for _, o := range db.index.unneeded(nil) {
+		a.Unneeded[o.Digest] = o.Size
+	}
+	first := map[digest.Digest]string{}
+	for _, r := range db.Refs("") {
+		a.Attributed.Size += r.Size
+		if r.Size > 0 && first[r.Table] != "" {
+			t.Errorf("two references to %s have a size: %s and %s", r.Table, first[r.Table], r.Name)
+		}
+		if r.Size > 0 {
+			first[r.Table] = r.Name
+		}
+	}
+	for _, r := range db.Unresolved() {
+		a.Unresolved = append(a.Unresolved, r.Name)
+	}
+	a.Tables = map[digest.Digest][]digest.Digest{}
+	for _, d := range universe {
+		if tables := db.index.tablesOf(d); len(tables) > 0 {
+			a.Tables[d] = tables
+		}
+	}
+	a.Images = db.Images()
+	return a
+}
+
+// count is ask by looking at all records.
+func count(t *testing.T, db *DB) (a answers) {
+	t.Helper()
+	needed, shared, counts := map[digest.Digest]bool{}, map[digest.Digest]bool{}, map[digest.Digest]bool{}
+	known := map[digest.Digest]Table{}
+	a.Unneeded, a.Tables = map[digest.Digest]int64{}, map[digest.Digest][]digest.Digest{}
+	err := db.view(func(tx *txn) error {
+		return errors.Join(
+			each(tx, bucketTables, func(d digest.Digest, rec Table) error {
+				known[d] = rec
+				own := false
+				for _, o := range rec.Objects {
+					a.Tables[o] = append(a.Tables[o], d)
+					own = own || o == d
+				}
+				if !own {
+					rec.Objects = append(rec.Objects, d)
+					a.Tables[d] = append(a.Tables[d], d)
+				}
+				if rec.Complete {
+					a.Usage.Logical += rec.Logical
+					for _, o := range rec.Objects {
+						shared[o] = true
+					}
+				}
+				return nil
+			}),
+			each(tx, bucketImages, func(_ string, im Image) error {
+				for _, d := range im.documents() {
+					needed[d] = true
+				}
+				return nil
+			}),
+			each(tx, bucketRefs, func(name string, r Ref) error {
+				rec, ok := known[r.Table]
+				if !ok || rec.Broken && rec.Partly {
+					a.Unresolved = append(a.Unresolved, name)
+				}
+				for _, o := range append(rec.Objects, r.Table) {
+					needed[o], counts[o] = true, true
+				}
+				return nil
+			}),
+			each(tx, bucketObjects, func(d digest.Digest, o Object) error {
+				a.Usage.Objects++
+				a.Usage.Unique += o.Size
+				if shared[d] {
+					a.Usage.Shared += o.Size
+				}
+				if counts[d] {
+					a.Attributed.Size += o.Size
+				}
+				if !needed[d] {
+					a.Usage.Reclaimable += o.Size
+					a.Unneeded[d] = o.Size
+				}
+				return nil
+			}),
+		)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// TestIndex: after any operations the index says what the records say, and what a new one says.
+func TestIndex(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			db.bolt.NoSync = true
+			w := world{rand.New(rand.NewPCG(seed, 1)), db}
+			for i := range 200 {
+				what, err := w.step()
+				if err != nil {
+					t.Fatalf("step %d, %s: %v", i, what, err)
+				}
+				w.compare(t, fmt.Sprintf("step %d, %s", i, what))
+			}
+			if err := db.load(); err != nil {
+				t.Fatal(err)
+			}
+			w.compare(t, "made again")
+		})
+	}
+}
+
+// A world makes random changes.
+type world struct {
+	*rand.Rand
+	db *DB
+}
+
+const worldSize = 12
+
+func (w world) digest() digest.Digest { return number(w.IntN(worldSize)) }
+
+func (w world) name() string { return fmt.Sprint("pin/", w.IntN(6)) }
+
+func (w world) table() Table {
+	t := Table{Logical: int64(w.IntN(100)), Partly: w.IntN(4) == 0}
+	for range w.IntN(5) {
+		t.Objects = append(t.Objects, w.digest())
+	}
+	return t
+}
+
+func (w world) step() (what string, err error) {
+	db := w.db
+	switch w.IntN(12) {
+	case 0, 1:
+		d := w.digest()
+		return "Arrive", db.Arrive(Arrival{Objects: []Sized{{d, int64(d.Encoded()[0])}}})
+	case 2, 3:
+		_, err := db.AddRef(w.name(), w.digest(), time.Time{})
+		return "AddRef", ignore(err)
+	case 4, 5:
+		return "DropRefs", db.DropRefs(w.name(), w.name())
+	case 6:
+		return "PutTable", db.PutTable(w.digest(), w.table())
+	case 7, 8:
+		_, err := db.CompleteTable(w.digest(), w.table())
+		return "CompleteTable", ignore(err)
+	case 9:
+		return "Lose", db.Lose(w.digest(), w.digest())
+	case 10:
+		if w.IntN(2) == 0 {
+			return "RemoveImage", ignore(db.RemoveImage(w.digest()))
+		}
+		return "PutImage", db.PutImage(Image{
+			Manifest: w.digest(), Config: w.digest(), Table: w.digest(), Refs: []string{w.name()}, Origin: filetable.Origin{Digest: w.digest()},
+		})
+	default:
+		if _, err := db.Expire(false); err != nil {
+			return "Expire", err
+		}
+		_, _, err := db.Evict(Roots{}, func(total int64) int64 { return total / 2 }, false)
+		return "Evict", ignore(err)
+	}
+}
+
+// ignore is for errors that an operation is documented to return.
+func ignore(err error) error {
+	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
+		return nil
+	}
+	return err
+}
+
+func (w world) compare(t *testing.T, when string) {
+	t.Helper()
+	var all []digest.Digest
+	for i := range worldSize {
+		all = append(all, number(i))
+	}
+	got, want := ask(t, w.db, all), count(t, w.db)
+	want.Images = got.Images
+	sorted := cmp.Transformer("sort", func(in []digest.Digest) map[digest.Digest]bool {
+		out := map[digest.Digest]bool{}
+		for _, d := range in {
+			out[d] = true
+		}
+		return out
+	})
+	if diff := cmp.Diff(want, got, sorted); diff != "" {
+		t.Fatalf("%s: index and records differ (-records +index):\n%s", when, diff)
+	}
+}
+
+// TestIndexAfterFailure: a transaction that fails leaves nothing in the index.
+func TestIndexAfterFailure(t *testing.T) {
+	db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	failed := errors.New("failed")
+	err = db.update(func(tx *txn) error {
+		return errors.Join(put(tx, bucketObjects, number(1), Object{Size: 7}), failed)
+	})
+	if !errors.Is(err, failed) {
+		t.Fatalf("got %v", err)
+	}
+	if u, err := db.Usage(Roots{}); u != (Usage{}) || err != nil {
+		t.Errorf("usage %+v, %v", u, err)
+	}
+	var there bool
+	_ = db.bolt.View(func(tx *bbolt.Tx) error {
+		there = tx.Bucket(bucketObjects).Get([]byte(number(1))) != nil
+		return nil
+	})
+	if there {
+		t.Error("the record is there")
+	}
+}

@@ -54,10 +54,25 @@
 //
 // Prepare of a blob layer commits an empty snapshot at once and answers
 // errdefs.ErrAlreadyExists, which tells containerd that the layer needs no bytes. An image
-// can put any label with the prefix "containerd.io/snapshot/" on its layers, so the labels
-// prove nothing alone: a layer is claimed only if its diffID is the one that only a blob
-// layer can have (store.BlobDiffID) and its chainID follows from that diffID. An empty
-// snapshot can thus never have the name of a layer with content.
+// can put any label with the prefix "containerd.io/snapshot/" on its layers, and a pod on its sandbox, so
+// the labels prove nothing alone: a layer is claimed only if the name that is asked for is the chainID of
+// the layers below, which ends the name of the parent, and of the diffID that only a blob layer
+// can have (filetable.BlobDiffID). An empty snapshot can thus never have the name of a layer with content.
+//
+// # Unpacking in parallel
+//
+// A containerd that unpacks several layers of an image at a time (max_concurrent_unpacks, with the
+// capability "rebase" of the snapshotter) prepares them all without a parent and names it at the
+// commit, in the order of the layers. What it says of the layer in labels tells that from a first
+// layer: a chainID that follows from the diffID and the chainID below. Then
+//
+//	blob layer      an empty active snapshot, with a read-only mount: containerd 2.4 knows by this that
+//	                the layer is there already ("staged"), and commits it. An older one fetches and applies it.
+//	ordinary layer  an overlay mount with an upper directory alone, so that whiteouts are made as such
+//	table layer     the same
+//
+// ErrAlreadyExists would have containerd take the committed snapshot as it is, and cut off all that is
+// below it without an error. Commit refuses any of these without the parent that its labels name.
 //
 // # Two backends
 //
@@ -106,6 +121,29 @@
 // and <hide> has a whiteout over their directory. (In such a mount, and only there, a file
 // named "sha256" at the top of an image is not seen.)
 //
-// An image volume of an image without layers would be an empty directory. It is refused:
-// that is what an unconverted model artifact looks like from here.
+// # User namespaces
+//
+// A snapshot with the labels of a mapping of users is mounted with the options uidmap and gidmap. They are for
+// containerd, which id-maps the lower layers: the directory that all of its list are below, with what is mounted
+// there. It hands the kernel that list, last, so there too the objects are an ordinary layer; an image with a file that
+// <hide> would hide is refused. What is written belongs to the users of the host.
+//
+// Everything that is in the list must be below one directory that has little else in it, and must be a file
+// system that can be id-mapped. FUSE can be from Linux 6.12 on: then the lazy mount is below the root, beside the
+// snapshots and the objects. Otherwise it is elsewhere, so that what is complete can be mounted, and a snapshot that
+// needs it is refused with errdefs.ErrUnavailable until its model is complete (UseLazy).
+//
+// A mapping comes with the snapshot of a container, or of an image volume, never with a layer of an image: labels of layers
+// are made of annotations. A containerd that has not been told that users are mapped here gives a copy
+// of all files to them first. Such a parent is no layer of an image, and its root belongs to root of the mapping: then nothing
+// is mapped once more.
+//
+// # Models without layers
+//
+// A model that was pulled by the digest of its registry has no layers for containerd. An image volume of it is a
+// snapshot without a parent, whose key ends in the digest of the manifest. Options.Volume shows the model in
+// that snapshot itself, which stays active and is mounted as a view of itself, read-only. It is marked, labelled and
+// inspected as a committed one is. What Options.Volume does not show is refused, also under keys that do not look as
+// they are known, since it would be an empty directory; and so is any other snapshot without a parent that nothing
+// is unpacked into, if Options.Bare says so.
 package snapshotter

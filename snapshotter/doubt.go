@@ -19,9 +19,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// labelShows says in overlay's metadata what the marker of a committed snapshot says: the table of
-// a model, or showsNothing for a blob layer. An image can not set it: containerd hands on labels
-// that begin with "containerd.io/snapshot/".
+// labelShows says in overlay's metadata what the marker of a committed snapshot, or of an image volume that
+// shows a model itself, says: the table of a model, or showsNothing for a blob layer. An image can not set
+// it: containerd hands on labels that begin with "containerd.io/snapshot/".
 const (
 	labelShows   = "dev.ballast.shows"
 	showsNothing = "nothing"
@@ -93,7 +93,7 @@ func (s *Snapshotter) trusted(id, label string) (marker, error) {
 	return m, nil
 }
 
-// A suspect is a committed snapshot of ours with all that says what it shows.
+// A suspect is a snapshot of ours, committed or an image volume, with all that says what it shows.
 type suspect struct {
 	id, key string
 	label   string
@@ -112,7 +112,7 @@ func (p suspect) shows() string {
 	return cmp.Or(p.label, ref, m)
 }
 
-// suspects returns the committed snapshots of ours that show a table; all, if it is empty.
+// suspects returns the snapshots of ours, committed or image volumes, that show a table; all, if it is empty.
 func (s *Snapshotter) suspects(ctx context.Context, table digest.Digest) ([]suspect, error) {
 	refs, err := s.refs(ctx)
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *Snapshotter) suspects(ctx context.Context, table digest.Digest) ([]susp
 	var all []suspect
 	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
 		return storage.WalkInfo(ctx, func(ctx context.Context, info snapshots.Info) error {
-			if info.Kind != snapshots.KindCommitted {
+			if info.Kind != snapshots.KindCommitted && info.Labels[labelShows] == "" {
 				return nil
 			}
 			id, _, _, err := storage.GetInfo(ctx, info.Name)

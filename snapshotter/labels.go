@@ -1,6 +1,8 @@
 package snapshotter
 
 import (
+	"strings"
+
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -12,20 +14,11 @@ const (
 	// labelBlob has the digest of the blob of a blob layer. containerd makes it of the
 	// annotation of the layer with the same key.
 	labelBlob = "containerd.io/snapshot/ballast.blob"
-
-	// labelParentChainID has the chainID of the layer below, and is missing on the first.
-	// It is a private constant of containerd's unpacker.
-	// https://github.com/containerd/containerd/blob/v2.4.2/core/unpack/unpacker.go
-	labelParentChainID = "containerd.io/snapshot/parent-chain-id"
-
-	// imageVolumes is part of the key of every snapshot that the CRI plugin makes for an
-	// image volume.
-	// https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/server/helpers.go
-	imageVolumes = "/image-volumes/"
 )
 
 // remoteTarget returns the name of the remote snapshot for a Prepare with these labels on
-// this parent, or "" if they are not those of a blob layer.
+// this parent, or "" if they are not those of a blob layer. Of containerd's labels only the name is
+// looked at, as versions before 2.3 give no other. The chainID below is how the parent's name ends.
 func remoteTarget(labels map[string]string, parent string) string {
 	ref, err := verify.ParseDigest(labels[snapshots.LabelSnapshotRef])
 	if err != nil {
@@ -35,21 +28,13 @@ func remoteTarget(labels map[string]string, parent string) string {
 	if err != nil {
 		return ""
 	}
-	diffID := filetable.BlobDiffID(blob)
-	if labels[snapshots.LabelSnapshotDiffID] != diffID.String() {
-		return ""
-	}
-	chain := []digest.Digest{diffID}
-	below, ok := labels[labelParentChainID]
-	if ok != (parent != "") {
-		return ""
-	}
-	if ok {
-		p, err := verify.ParseDigest(below)
+	chain := []digest.Digest{filetable.BlobDiffID(blob)}
+	if parent != "" {
+		below, err := verify.ParseDigest(parent[strings.LastIndexByte(parent, '/')+1:])
 		if err != nil {
 			return ""
 		}
-		chain = []digest.Digest{p, diffID}
+		chain = []digest.Digest{below, chain[0]}
 	}
 	if ref != identity.ChainID(chain) {
 		return ""

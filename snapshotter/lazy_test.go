@@ -56,10 +56,10 @@ func testShowBeforeComplete(t *testing.T, own bool) {
 		t.Errorf("show without a lazy mount: got %v, want unavailable", err)
 	}
 	lazy := filepath.Join(t.TempDir(), "lazy")
-	if err := n.UseLazy(lazy + ":x"); !errdefs.IsInvalidArgument(err) {
+	if err := n.UseLazy(lazy+":x", nil); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a directory that can not be in mount options: %v", err)
 	}
-	if err := n.UseLazy(lazy); err != nil {
+	if err := n.UseLazy(lazy, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Show(t.Context(), id, table); err != nil {

@@ -48,8 +48,12 @@ type node struct {
 
 func newNode(t *testing.T, way tree.Backend) *node {
 	t.Helper()
-	dir := t.TempDir()
-	st, err := store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1})
+	return newNodeIn(t, t.TempDir(), way, store.Options{Reserve: 1})
+}
+
+func newNodeIn(t *testing.T, dir string, way tree.Backend, o store.Options) *node {
+	t.Helper()
+	st, err := store.Open(filepath.Join(dir, "store"), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +310,6 @@ func blobLabels(d digest.Digest, below ...digest.Digest) map[string]string {
 	}
 	ref := diffID
 	if len(below) > 0 {
-		labels[labelParentChainID] = below[0].String()
 		ref = chainID(below[0], diffID)
 	}
 	labels[snapshots.LabelSnapshotRef] = ref.String()

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -113,24 +114,10 @@ func writeMarker(dir string, m marker) error {
 		return err
 	}
 	defer root.Close()
-	const temp = markerName + ".tmp"
-	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(p)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = root.Rename(temp, markerName)
-	}
-	if err != nil {
+	if err := durable.Write(root, markerName, p, 0o600); err != nil {
 		return fmt.Errorf("write %s of snapshot %s: %w", markerName, filepath.Base(dir), err)
 	}
-	top, err := root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer top.Close()
-	return top.Sync()
+	return nil
 }
 
 // emptyDir says whether a directory has no entries.

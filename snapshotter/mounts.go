@@ -24,10 +24,13 @@ const mountReserve = 512 + 128
 // A chain is an active snapshot or a view, with the markers of its parents.
 type chain struct {
 	storage.Snapshot
-	parents []marker // one for each of ParentIDs
+	parent  string            // the name of the first of ParentIDs
+	labels  map[string]string // of the snapshot itself
+	parents []marker          // one for each of ParentIDs
 }
 
-// chain returns the chain of an active snapshot or view.
+// chain returns the chain of an active snapshot or view. An image volume that shows a model itself is a view of
+// that.
 func (s *Snapshotter) chain(ctx context.Context, key string) (c chain, err error) {
 	var labels []string // one for each of ParentIDs
 	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
@@ -35,6 +38,7 @@ func (s *Snapshotter) chain(ctx context.Context, key string) (c chain, err error
 			return err
 		}
 		_, info, _, err := storage.GetInfo(ctx, key)
+		c.parent, c.labels = info.Parent, info.Labels
 		for err == nil && info.Parent != "" {
 			_, info, _, err = storage.GetInfo(ctx, info.Parent)
 			labels = append(labels, info.Labels[labelShows])
@@ -43,6 +47,10 @@ func (s *Snapshotter) chain(ctx context.Context, key string) (c chain, err error
 	})
 	if err != nil {
 		return chain{}, err
+	}
+	if len(c.ParentIDs) == 0 && isVolume(key) {
+		err = s.asVolume(&c, key)
+		return c, err
 	}
 	c.parents = make([]marker, len(c.ParentIDs))
 	for i, id := range c.ParentIDs {
@@ -81,6 +89,13 @@ func (c chain) lowers() (ids []string, stubs bool, err error) {
 // mounts returns the mounts of the snapshot with key. plain are those that overlay gives.
 func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Mount) ([]mount.Mount, error) {
 	c, err := s.chain(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if c.Kind == snapshots.KindActive && laterParent(c.labels, c.parent) != "" {
+		return s.apart(c.ID)
+	}
+	plain, err = s.mapped(ctx, c.parent, c.labels, plain)
 	if err != nil || !c.ours() {
 		return plain, err
 	}
@@ -88,23 +103,29 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 	if err != nil {
 		return nil, err
 	}
-	if len(ids) == 0 && strings.Contains(key, imageVolumes) {
+	if len(ids) == 0 && isVolume(key) {
 		return nil, errEmptyVolume(key)
 	}
-	view := c.Kind == snapshots.KindView
+	view, users := c.Kind == snapshots.KindView, mapping(plain)
 	switch {
 	case len(ids) == 0 && view:
-		return bind(s.upperDir(c.ID), "ro"), nil
+		return bind(s.upperDir(c.ID), users, "ro"), nil
 	case len(ids) == 0:
-		return bind(s.upperDir(c.ID), "rw"), nil
+		return bind(s.upperDir(c.ID), users, "rw"), nil
 	case len(ids) == 1 && view && !stubs:
-		return bind(s.upperDir(ids[0]), "ro"), nil
+		return bind(s.upperDir(ids[0]), users, "ro"), nil
 	}
-	data, err := s.dataLayers(ctx, c)
+	data, err := s.dataLayers(ctx, c, len(users) > 0)
 	if err != nil {
 		return nil, err
 	}
+	if stubs && len(users) > 0 {
+		if err := s.checkMapped(ids); err != nil {
+			return nil, err
+		}
+	}
 	options := append(s.lowerOptions(ids, data), ownOptions(plain)...)
+	options = append(options, users...)
 	access := "ro"
 	if !view {
 		options = append(options, "upperdir="+s.upperDir(c.ID))
@@ -128,7 +149,8 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 // dataLayers returns the directories that have the content of stubs, none if the chain has no
 // stubs: those of what is complete first. Those of the files that are not complete are added only while
 // there are any: without their mount, if its daemon is gone, nothing that needs it could be mounted.
-func (s *Snapshotter) dataLayers(ctx context.Context, c chain) (layers []string, err error) {
+// mapped says that users are mapped.
+func (s *Snapshotter) dataLayers(ctx context.Context, c chain, mapped bool) (layers []string, err error) {
 	var early []string
 	for i, m := range c.parents {
 		if m.Show != tree.Stubs {
@@ -151,7 +173,13 @@ func (s *Snapshotter) dataLayers(ctx context.Context, c chain) (layers []string,
 		if lazy == nil {
 			return nil, fmt.Errorf("model %s is not complete, and can not be mounted before: %w", m.Table, errdefs.ErrUnavailable)
 		}
-		if dir := filepath.Join(*lazy, lazyDir); !slices.Contains(early, dir) {
+		if mapped && lazy.users != nil {
+			if err := lazy.users(ctx); err != nil {
+				return nil, fmt.Errorf("model %s is not complete, and can not be shown to a user namespace before: %w; the rest of it is fetched, \"ballast ls\" says how far: %w",
+					m.Table, err, errdefs.ErrUnavailable)
+			}
+		}
+		if dir := filepath.Join(lazy.dir, lazyDir); !slices.Contains(early, dir) {
 			early = append(early, dir)
 		}
 	}
@@ -183,7 +211,7 @@ func (s *Snapshotter) lowerOptions(ids, data []string) []string {
 	return []string{"lowerdir=" + s.hideDir() + ":" + s.lowerList(ids) + ":" + strings.Join(data, ":"), "metacopy=on"}
 }
 
-// ownOptions returns the options of overlay's that do not name a directory, such as
+// ownOptions returns the options of overlay's that name no directory and no users, such as
 // index=off. A bind mount has none: they are needed for a mount with an upper layer only.
 func ownOptions(plain []mount.Mount) []string {
 	var options []string
@@ -192,7 +220,7 @@ func ownOptions(plain []mount.Mount) []string {
 			continue
 		}
 		for _, o := range m.Options {
-			if k, _, _ := strings.Cut(o, "="); k != "lowerdir" && k != "upperdir" && k != "workdir" {
+			if k, _, _ := strings.Cut(o, "="); !slices.Contains([]string{"lowerdir", "upperdir", "workdir", "uidmap", "gidmap"}, k) {
 				options = append(options, o)
 			}
 		}
@@ -212,12 +240,6 @@ func fitsMount(options []string, layers int) error {
 		layers, n, limit, errdefs.ErrResourceExhausted)
 }
 
-func bind(dir, access string) []mount.Mount {
-	return []mount.Mount{{Type: "bind", Source: dir, Options: []string{access, "rbind"}}}
-}
-
-func errEmptyVolume(key string) error {
-	return fmt.Errorf("image volume %q: the image has no files to mount; a model must be pulled by tag through the ballast facade, "+
-		"a reference pinned to the digest of the upstream artifact can not be mounted (pin the digest of the converted image): %w",
-		filepath.Base(key), errdefs.ErrFailedPrecondition)
+func bind(dir string, users []string, access string) []mount.Mount {
+	return []mount.Mount{{Type: "bind", Source: dir, Options: append(users, access, "rbind")}}
 }

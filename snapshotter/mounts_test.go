@@ -322,6 +322,7 @@ func TestManyLayersOnLinks(t *testing.T) {
 	if got := len(list(t, n.view(t, fmt.Sprint("layer", layers)))); got != layers+2 {
 		t.Errorf("got %d entries, want %d, the model's and the root", got, layers)
 	}
+	n.mapUsers(t, fmt.Sprint("layer", layers))
 }
 
 // What does not fit into mount(2) is an error that says so, and leaves no snapshot.
@@ -342,6 +343,7 @@ func TestTooManyLayers(t *testing.T) {
 		}
 		_, unmount := mountAll(t, mounts) // all that is not refused can be mounted
 		unmount()
+		n.mapUsers(t, parent)
 		if err := n.Commit(t.Context(), fmt.Sprint("layer", i), key); err != nil {
 			t.Fatal(err)
 		}
@@ -427,7 +429,7 @@ func TestLocate(t *testing.T) {
 	if err := os.Symlink(elsewhere, filepath.Join(dir, "link")); err != nil {
 		t.Fatal(err)
 	}
-	bind := func(dir string) []mount.Mount { return bind(dir, "rw") }
+	bind := func(dir string) []mount.Mount { return bind(dir, nil, "rw") }
 	tests := []struct {
 		name   string
 		mounts []mount.Mount
@@ -437,7 +439,8 @@ func TestLocate(t *testing.T) {
 		{name: "overlay", mounts: []mount.Mount{{Type: "overlay", Options: []string{"lowerdir=/x", "upperdir=" + dir}}}, ok: true},
 		{name: "none"},
 		{name: "two", mounts: append(bind(dir), bind(dir)...)},
-		{name: "read-only", mounts: []mount.Mount{{Type: "bind", Source: dir, Options: []string{"ro"}}}},
+		{name: "staged", mounts: []mount.Mount{{Type: "bind", Source: dir, Options: []string{"ro"}}}, ok: true},
+		{name: "read-only", mounts: []mount.Mount{{Type: "bind", Source: done, Options: []string{"ro"}}}},
 		{name: "view", mounts: []mount.Mount{{Type: "overlay", Options: []string{"lowerdir=" + dir}}}},
 		{name: "another type", mounts: []mount.Mount{{Type: "erofs", Source: dir}}},
 		{name: "elsewhere", mounts: bind(elsewhere)},

@@ -95,7 +95,7 @@ func probeLinks(dir, objects string) error {
 
 // probeStubs shows one stub through an overlay mount and reads it.
 func probeStubs(dir string) (err error) {
-	if err := mountable(dir); err != nil {
+	if err := Mountable(dir); err != nil {
 		return err
 	}
 	at := func(name string) string { return filepath.Join(dir, name) }

@@ -78,6 +78,9 @@ func (s *Snapshotter) Reconcile(ctx context.Context) error {
 // Cleanup removes the directories and references of snapshots that are gone, but for those that
 // are part of a mount somewhere: if the metadata was lost, a container may run in them. They go
 // with the first Cleanup after they were unmounted.
+//
+// Then it makes room, if the disk is full: the kubelet measures the disk right after containerd has removed
+// images, and evicts pods if that was of no use.
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	refs, err := s.refs(ctx) // before ids: what is in refs and not in ids is gone
 	if err != nil {
@@ -91,6 +94,7 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var drop []string
 	for _, id := range gone {
 		if mounted[id] {
 			s.log.WarnContext(ctx, "directory of a snapshot that is not known stays while it is mounted", "snapshot", id)
@@ -103,12 +107,17 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 				continue
 			}
 		}
-		if _, ok := refs[id]; !ok {
-			continue
+		if _, ok := refs[id]; ok {
+			drop = append(drop, refName(id))
 		}
-		if err := s.store.RemoveRef(ctx, refName(id)); err != nil {
-			return fmt.Errorf("remove reference of snapshot %s: %w", id, err)
+	}
+	if len(drop) > 0 {
+		if err := s.store.RemoveRef(ctx, drop...); err != nil {
+			return fmt.Errorf("remove references of %d snapshots: %w", len(drop), err)
 		}
+	}
+	if err := s.store.MakeRoom(ctx); err != nil {
+		s.log.WarnContext(ctx, "objects that nothing needs stay until the next look", "err", err)
 	}
 	return nil
 }
@@ -189,9 +198,9 @@ func (s *Snapshotter) Locate(ctx context.Context, mounts []mount.Mount) (string,
 	if len(mounts) != 1 {
 		return bad(fmt.Sprintf("%d mounts", len(mounts)))
 	}
-	dir := writable(mounts[0])
+	dir := topOf(mounts[0])
 	if dir == "" {
-		return bad("no writable directory")
+		return bad("no directory of its own")
 	}
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -208,13 +217,11 @@ func (s *Snapshotter) Locate(ctx context.Context, mounts []mount.Mount) (string,
 	return id, s.active(ctx, id)
 }
 
-// writable returns the directory that writes to a mount go to, or "".
-func writable(m mount.Mount) string {
+// topOf returns the directory of a mount's own, or "".
+func topOf(m mount.Mount) string {
 	switch m.Type {
-	case "bind":
-		if !m.ReadOnly() {
-			return m.Source
-		}
+	case "bind": // read-only if it is staged
+		return m.Source
 	case "overlay":
 		for _, o := range m.Options {
 			if dir, ok := strings.CutPrefix(o, "upperdir="); ok {

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
-	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -161,33 +160,35 @@ func TestClaimHostile(t *testing.T) {
 	tests := []struct {
 		name   string
 		labels map[string]string
-		parent bool
+		parent string
 	}{
 		{name: "blob label on an ordinary layer", labels: with(blobLabels(blob),
 			snapshots.LabelSnapshotDiffID, popular.String(), snapshots.LabelSnapshotRef, popular.String())},
 		{name: "diffID is the blob's digest", labels: with(blobLabels(blob),
 			snapshots.LabelSnapshotDiffID, blob.String(), snapshots.LabelSnapshotRef, blob.String())},
+		{name: "diffID is not said", labels: with(blobLabels(blob),
+			snapshots.LabelSnapshotDiffID, "", snapshots.LabelSnapshotRef, popular.String())},
 		{name: "name of another chain", labels: with(blobLabels(blob), snapshots.LabelSnapshotRef, popular.String())},
 		{name: "no blob", labels: with(blobLabels(blob), labelBlob, "")},
-		{name: "no diffID", labels: with(blobLabels(blob), snapshots.LabelSnapshotDiffID, "")},
 		{name: "no name", labels: with(blobLabels(blob), snapshots.LabelSnapshotRef, "")},
 		{name: "another blob", labels: with(blobLabels(blob), labelBlob, popular.String())},
 		{name: "blob is no digest", labels: with(blobLabels(blob), labelBlob, "sha256:../../x")},
 		{name: "blob in upper case", labels: with(blobLabels(blob), labelBlob, strings.ToUpper(blob.String()))},
-		{name: "parent chain on the first layer", labels: blobLabels(blob, below)},
-		{name: "no parent chain on the second", labels: blobLabels(blob), parent: true},
-		{name: "another parent chain", labels: with(blobLabels(blob, below), labelParentChainID, popular.String()), parent: true},
-		{name: "parent chain is no digest", labels: with(blobLabels(blob, below), labelParentChainID, "x"), parent: true},
+		{name: "second layer without a parent", labels: blobLabels(blob, below)},
+		{name: "first layer on a parent", labels: blobLabels(blob), parent: "ns/1/" + below.String()},
+		{name: "another parent", labels: blobLabels(blob, below), parent: "ns/1/" + popular.String()},
+		{name: "another parent than a label says", labels: with(blobLabels(blob, below),
+			labelParentChainID, below.String()), parent: popular.String()},
+		{name: "parent without a chainID", labels: blobLabels(blob, below), parent: "ns/1/" + below.String() + "/x"},
+		{name: "chainID of the parent is no digest", labels: blobLabels(blob, below), parent: "x" + below.String()},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			n := newNode(t, tree.Links)
-			parent := ""
-			if test.parent {
-				parent = "parent"
-				n.layer(t, parent, "", func(string) {})
+			if test.parent != "" {
+				n.layer(t, test.parent, "", func(string) {})
 			}
-			mounts, err := n.Prepare(t.Context(), "key", parent, snapshots.WithLabels(test.labels))
+			mounts, err := n.Prepare(t.Context(), "key", test.parent, snapshots.WithLabels(test.labels))
 			if err != nil || len(mounts) != 1 {
 				t.Fatalf("got %v, %v, want an ordinary active snapshot", mounts, err)
 			}
@@ -196,7 +197,7 @@ func TestClaimHostile(t *testing.T) {
 				t.Errorf("got %v, %v, want an active snapshot", info, err)
 			}
 			for k := range n.keys(t) {
-				if k != "key" && k != parent {
+				if k != "key" && k != test.parent {
 					t.Errorf("snapshot %q was made", k)
 				}
 			}
@@ -256,13 +257,26 @@ func TestMarkEmpty(t *testing.T) {
 	}
 }
 
+// A layer is known by its name alone: versions of containerd before 2.3 give neither its diffID nor the chainID
+// below. The parent has the name that a client gave it, or that of a claim.
 func TestClaimable(t *testing.T) {
-	blob := digest.FromString("blob")
-	if got, want := remoteTarget(blobLabels(blob), ""), filetable.BlobDiffID(blob).String(); got != want {
-		t.Errorf("first layer: got %q, want %q", got, want)
-	}
-	below := filetable.BlobDiffID(digest.FromString("below"))
-	if got, want := remoteTarget(blobLabels(blob, below), "parent"), chainID(below, filetable.BlobDiffID(blob)).String(); got != want {
-		t.Errorf("second layer: got %q, want %q", got, want)
+	blob, below := digest.FromString("blob"), digest.FromString("below")
+	for _, tt := range []struct {
+		name   string
+		labels map[string]string
+		parent string
+	}{
+		{"first layer", blobLabels(blob), ""},
+		{"on an ordinary layer", blobLabels(blob, below), "k8s.io/17/" + below.String()},
+		{"on a blob layer", blobLabels(blob, below), below.String()},
+	} {
+		want := tt.labels[snapshots.LabelSnapshotRef]
+		if got := remoteTarget(tt.labels, tt.parent); got != want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, want)
+		}
+		delete(tt.labels, snapshots.LabelSnapshotDiffID)
+		if got := remoteTarget(tt.labels, tt.parent); got != want {
+			t.Errorf("%s, without a diffID: got %q, want %q", tt.name, got, want)
+		}
 	}
 }

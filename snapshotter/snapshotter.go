@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
 	"github.com/containerd/containerd/v2/plugins/snapshots/overlay"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
 )
 
@@ -27,6 +28,14 @@ const Auto tree.Backend = "auto"
 type Options struct {
 	// Show is how models are shown in new snapshots. Empty means Auto.
 	Show tree.Backend
+
+	// Volume shows (Hold, Show) in the active snapshot id the model that an image volume is to have of an image
+	// without layers, whose target has the digest. Its error is what the pod's owner reads. Nil: there are
+	// none.
+	Volume func(ctx context.Context, target digest.Digest, id string) error
+
+	// Bare says why a snapshot without parent must not be made, that nothing is unpacked into; nil: it may.
+	Bare func(ctx context.Context) error
 
 	// Log is where the snapshotter reports; nil discards.
 	Log *slog.Logger
@@ -40,11 +49,19 @@ type Snapshotter struct {
 	meta    *storage.MetaStore // overlay's, for ids and parents
 	unsure  bool               // meta has forgotten snapshots; set by New
 	store   *store.Store
-	root    string                 // absolute, without symbolic links
-	objects tree.Objects           // of the store; their directory is the data-only lower layer
-	backend tree.Backend           // of new snapshots
-	lazy    atomic.Pointer[string] // directory of files that are not complete; see UseLazy
+	root    string       // absolute, without symbolic links
+	objects tree.Objects // of the store; their directory is the data-only lower layer
+	backend tree.Backend // of new snapshots
+	lazy    atomic.Pointer[lazyMount]
+	volume  func(ctx context.Context, target digest.Digest, id string) error
+	bare    func(ctx context.Context) error
 	log     *slog.Logger
+}
+
+// A lazyMount shows files that are not complete; see UseLazy.
+type lazyMount struct {
+	dir   string
+	users func(context.Context) error // why they can not be mapped; can be nil
 }
 
 type overlaySnapshotter interface {
@@ -64,7 +81,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 		return nil, err
 	}
 	objects := st.ObjectsDir()
-	if err := mountable(objects); err != nil {
+	if err := Mountable(objects); err != nil {
 		return nil, err
 	}
 	backend, err := choose(o.Show, root, objects, o.Log)
@@ -86,7 +103,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	if err != nil {
 		return nil, err
 	}
-	inner, err := overlay.NewSnapshotter(root, overlay.WithMetaStore(meta), overlay.AsynchronousRemove)
+	inner, err := overlay.NewSnapshotter(root, overlay.WithMetaStore(meta), overlay.AsynchronousRemove, overlay.WithRemapIDs)
 	if err != nil {
 		return nil, errors.Join(err, meta.Close())
 	}
@@ -96,7 +113,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	}
 	return &Snapshotter{
 		Snapshotter: ov, overlay: ov, meta: meta, unsure: unsure, store: st,
-		root: root, backend: backend,
+		root: root, backend: backend, volume: o.Volume, bare: o.Bare,
 		objects: tree.Objects{Dir: objects, Name: store.ObjectName, Size: st.View("").Size}, log: o.Log,
 	}, nil
 }
@@ -113,12 +130,12 @@ func makeRoot(root string) (string, error) {
 	if root, err = filepath.EvalSymlinks(root); err != nil {
 		return "", err
 	}
-	return root, mountable(root)
+	return root, Mountable(root)
 }
 
-// mountable returns errdefs.ErrInvalidArgument for a directory that overlayfs would read as
+// Mountable returns errdefs.ErrInvalidArgument for a directory that overlayfs would read as
 // more than one, or as another.
-func mountable(dir string) error {
+func Mountable(dir string) error {
 	if strings.ContainsAny(dir, ":,\\\n") {
 		return fmt.Errorf("directory %q: a colon, comma, backslash or line break can not be part of mount options: %w", dir, errdefs.ErrInvalidArgument)
 	}
@@ -127,16 +144,18 @@ func mountable(dir string) error {
 
 // UseLazy says that the files that the store can read although they are not complete
 // (store.View) are below dir, a mount that answers to store.ObjectName, those of the view of a snapshot in
-// a directory that is named by its id. From then on models can be shown before they are complete. It returns errdefs.ErrInvalidArgument if the path can not be
-// part of mount options, and errdefs.ErrNotImplemented if models are not shown as stubs.
-func (s *Snapshotter) UseLazy(dir string) error {
+// a directory that is named by its id. users says why mounts with it can not be made for user namespaces: these do
+// not get models that are not complete then. Nil means that they can. From then on models can be shown before they are complete. It returns
+// errdefs.ErrInvalidArgument if the path can not be part of mount options, and errdefs.ErrNotImplemented if models
+// are not shown as stubs.
+func (s *Snapshotter) UseLazy(dir string, users func(context.Context) error) error {
 	if s.backend != tree.Stubs {
 		return fmt.Errorf("models are shown as %s: %w", s.backend, errdefs.ErrNotImplemented)
 	}
-	if err := mountable(dir); err != nil {
+	if err := Mountable(dir); err != nil {
 		return err
 	}
-	s.lazy.Store(&dir)
+	s.lazy.Store(&lazyMount{dir, users})
 	return nil
 }
 
@@ -147,15 +166,22 @@ func (s *Snapshotter) Lazy() bool { return s.lazy.Load() != nil }
 func (s *Snapshotter) Backend() tree.Backend { return s.backend }
 
 // Prepare makes an active snapshot. For a blob layer it returns errdefs.ErrAlreadyExists
-// after committing its empty snapshot; for an image volume without files it returns
-// errdefs.ErrFailedPrecondition.
+// after committing its empty snapshot, or a read-only mount if the parent comes later; for an image volume
+// without files that Options.Volume does not show either it returns errdefs.ErrFailedPrecondition.
 func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
-	if parent == "" && strings.Contains(key, imageVolumes) {
-		return nil, errEmptyVolume(key)
+	if parent == "" && isVolume(key) {
+		return s.prepareVolume(ctx, key, opts)
+	}
+	if err := s.checkBare(ctx, key, parent); err != nil {
+		return nil, err
 	}
 	labels, err := labelsOf(opts)
 	if err != nil {
 		return nil, err
+	}
+	opts = asLayer(labels, opts)
+	if needsNoBytes(labels, parent) {
+		return s.stage(ctx, key, opts)
 	}
 	if target := remoteTarget(labels, parent); target != "" {
 		if err := s.prepareRemote(ctx, target, key, parent, opts); err != nil {
@@ -167,7 +193,14 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 
 // View makes a read-only snapshot. It is always exactly one mount.
 func (s *Snapshotter) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
-	return s.create(ctx, s.overlay.View, key, parent, opts)
+	if err := s.checkBare(ctx, key, parent); err != nil {
+		return nil, err
+	}
+	labels, err := labelsOf(opts)
+	if err != nil {
+		return nil, err
+	}
+	return s.create(ctx, s.overlay.View, key, parent, asLayer(labels, opts))
 }
 
 type createFunc func(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error)
@@ -198,10 +231,13 @@ func (s *Snapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, er
 }
 
 // Commit commits an active snapshot. It returns errdefs.ErrFailedPrecondition for a model
-// that is not shown whole.
+// that is not shown whole, and for a layer without those that are below.
 func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
-	id, _, err := s.info(ctx, key)
+	id, info, err := s.info(ctx, key)
 	if err != nil {
+		return err
+	}
+	if err := checkParent(info, name, opts); err != nil {
 		return err
 	}
 	m, err := readMarker(s.snapshotDir(id))

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -52,7 +53,7 @@ func (a *app) root() *cobra.Command {
 		a.prefetchCommand(), a.importCommand(), a.hydrateCommand(), a.lsCommand(), a.inspectCommand(), a.dfCommand(), a.rmCommand(),
 		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(),
 		a.convertCommand(), a.digestCommand(),
-		a.doctorCommand(), a.configCommand(), a.versionCommand(),
+		a.setupCommand(), a.doctorCommand(), a.configCommand(), a.nodeCommand(), a.versionCommand(),
 	)
 	c.SetHelpCommand(helpCommand(c))
 	return c
@@ -167,11 +168,28 @@ func (o *output) Type() string { return "table|json" }
 func outputFlag(c *cobra.Command) *output {
 	o := outTable
 	c.Flags().VarP(&o, "output", "o", "form of the result")
-	values := cobra.FixedCompletions([]string{string(outTable), string(outJSON)}, cobra.ShellCompDirectiveNoFileComp)
-	if err := c.RegisterFlagCompletionFunc("output", values); err != nil {
+	flagValues(c, "output", string(outTable), string(outJSON))
+	return &o
+}
+
+// flagValues says what a flag can be, so that shells complete it.
+func flagValues(c *cobra.Command, flag string, values ...string) {
+	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic("ballast: internal error: " + err.Error()) // the flag is there
 	}
-	return &o
+}
+
+// modelArgs says what is wrong with the number of models; most is 0 for any number.
+func modelArgs(least, most int) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return errors.New("no model given")
+		case most > 0 && len(args) > most:
+			return fmt.Errorf("one model is taken, and not %d: %.300q", len(args), args)
+		}
+		return nil
+	}
 }
 
 // names checks references and digests of the command line.

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
@@ -19,7 +21,7 @@ func (a *app) cartonDetail(ctx context.Context, cfg *config.Config, client *remo
 	o.TempDir = os.TempDir()
 	src, err := carton.OpenURL(ctx, address, o)
 	if err != nil {
-		return admin.Detail{}, err
+		return admin.Detail{}, mapped(ref, address, err)
 	}
 	c, err := carton.Open(ctx, src, o)
 	if err != nil {
@@ -31,4 +33,14 @@ func (a *app) cartonDetail(ctx context.Context, cfg *config.Config, client *remo
 		return admin.Detail{}, err
 	}
 	return describe(ref, model)
+}
+
+// mapped adds to an error of the carton at a URL the reference that the configuration maps to it. The
+// query is left out: it can be a secret.
+func mapped(ref remote.Ref, address string, err error) error {
+	if err == nil || ref.URL != "" {
+		return err
+	}
+	address, _, _ = strings.Cut(address, "?")
+	return fmt.Errorf("%s, which is %s here: %w", ref, address, err)
 }

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"fmt"
+
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/setup"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/platforms"
@@ -9,7 +13,7 @@ import (
 )
 
 // defaultHostsDir is where CRI looks for hosts.toml files when we have set it up.
-const defaultHostsDir = "/etc/containerd/certs.d"
+const defaultHostsDir = snippet.DefaultHostsDir
 
 func (a *app) configCommand() *cobra.Command {
 	c := &cobra.Command{
@@ -28,17 +32,20 @@ func (a *app) configCommand() *cobra.Command {
 
 func (a *app) configContainerdCommand() *cobra.Command {
 	var s snippet.Containerd
+	var version, main string
 	c := &cobra.Command{
 		Use:   "containerd",
 		Short: "print the drop-in for containerd's configuration",
-		Long: `Print the drop-in for containerd's configuration, version 4 (containerd 2.4).
+		Long: `Print the drop-in for containerd's configuration. What it looks like depends on the version of the containerd that
+runs (containerd.address), or of the program that is installed; --containerd-version says otherwise. It has the format of
+the main configuration file where these must not differ.
 
 By default all pods use ballast; ordinary images are handled as overlayfs does. With
 --runtime-handler only pods of a runtimeClass with that handler do. With --snapshotter-only
 nothing is set for Kubernetes: ctr and nerdctl take "--snapshotter ballast".`,
 		Example: "  ballast config containerd > /etc/containerd/conf.d/ballast.toml",
 		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.load()
 			if err != nil {
 				return err
@@ -55,7 +62,21 @@ nothing is set for Kubernetes: ctr and nerdctl take "--snapshotter ballast".`,
 			if s.Root == "" {
 				s.Root = cfg.Root
 			}
-			return asUsage(s.Write(a.stdout))
+			s.Version, err = containerdversion.Find(cmd.Context(), version, cfg.Containerd.Address)
+			unknown := errdefs.IsNotFound(err)
+			if err != nil && !unknown {
+				return asUsage(err)
+			}
+			if s.Main, err = containerdversion.ReadFile(main); err != nil {
+				return err
+			}
+			if err := s.Write(a.stdout); err != nil {
+				return asUsage(err)
+			}
+			if unknown {
+				fmt.Fprintf(a.stderr, "no containerd was found, so this is for %s; otherwise say --containerd-version\n", containerdversion.Newest)
+			}
+			return nil
 		},
 	}
 	f := c.Flags()
@@ -65,6 +86,8 @@ nothing is set for Kubernetes: ctr and nerdctl take "--snapshotter ballast".`,
 	f.StringVar(&s.HostsDir, "hosts-dir", defaultHostsDir, "directory of hosts.toml files")
 	f.StringVar(&s.RuntimeHandler, "runtime-handler", "", "let only pods of this handler use ballast")
 	f.BoolVar(&s.SystemdCgroup, "systemd-cgroup", false, "set SystemdCgroup for that handler")
+	f.StringVar(&version, "containerd-version", "", "version of containerd, such as 2.3 (default: that of this node)")
+	f.StringVar(&main, "containerd-config", setup.ContainerdConfig("/"), "configuration file of containerd, which will import the drop-in")
 	f.BoolVar(&s.NoCRI, "snapshotter-only", false, "set nothing for Kubernetes")
 	return c
 }

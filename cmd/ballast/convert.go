@@ -30,7 +30,7 @@ func (a *app) convertCommand() *cobra.Command {
 	var o push.Options
 	var form, compress, key string
 	c := &cobra.Command{
-		Use:   "convert SRC DST",
+		Use:   "convert SRC [DST]",
 		Short: "write a model to a registry or an OCI layout, in the form that is wanted",
 		Long: `Write a model to a registry or an OCI layout, in the form that is wanted. It works without
 ballastd. What the target has is not sent again, and a target is named only when all is there.
@@ -43,26 +43,50 @@ SRC  ghcr.io/team/model:v1      a registry reference
      ollama:[DIR:]MODEL         a model of a local Ollama; DIR begins with / or . and can be left out
 DST  ghcr.io/team/model:v2, oci:DIR[:TAG]
 
+With --referrer, what a node makes of SRC goes into the repository of SRC, as a referrer of its
+manifest: REF@DIGEST works everywhere then, also where no node has seen the tag, and can be signed.
+DST can be left out, or is another tag there.
+
+Of a directory, symbolic links are followed, files that somebody may execute get mode 0755 and all
+others 0644, and owners are not kept.
+
 Forms (--as):
   ballast    what a node makes of a model by itself, with digests of chunks: of tensors, and of
              4 MiB of all else (default). With --compress the files are compressed in chunks, as
-             zstd-seekable (a blob for each file) or zstd-chunked (tars that Podman reads too)
-  modelpack  a ModelPack artifact, a raw layer for each file, or with --tar a tar
+             zstd-seekable (a blob for each file) or zstd-chunked (tars)
+  modelpack  a ModelPack artifact, a raw layer for each file, or with --tar a tar. "oras pull"
+             writes the files too
   cnai       the same as CNAI, which ModelPack was called before
-  image      an ordinary image of tars, for any runtime`,
+  image      an ordinary image of tars, for any runtime. With --compress zstd-chunked the tars are
+             compressed in chunks, which Podman fetches one by one, and others as ordinary zstd`,
 		Example: "  ballast convert registry.ollama.ai/library/llama3.2:1b ghcr.io/team/llama:1b --as modelpack\n" +
+			"  ballast convert ghcr.io/team/model:v1 --referrer --sign team.key\n" +
 			"  ballast convert ./my-model oci:/tmp/layout:v1 --as image",
-		Args: cobra.ExactArgs(2),
+		Args: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return errors.New("no model given: SRC and DST are needed")
+			case len(args) == 1 && !o.Referrer:
+				return errors.New("no target given: write for example ghcr.io/team/model:v1 or oci:DIR after SRC")
+			case len(args) > 2:
+				return fmt.Errorf("one SRC and one DST are taken, and not %d names: %.300q", len(args), args)
+			}
+			return nil
+		},
 	}
 	out := outputFlag(c)
 	f := c.Flags()
 	f.StringVar(&form, "as", string(push.FormBallast), "form: "+strings.Join(push.Forms(), ", "))
 	f.BoolVar(&o.Tar, "tar", false, "a tar for each file instead of a raw layer; modelpack and cnai")
 	f.BoolVar(&o.NoChunks, "no-chunks", false, "no digests of chunks: the image is byte for byte what a node makes of SRC; ballast")
-	f.StringVar(&compress, "compress", "", "compress files in chunks: "+strings.Join(push.Compressions(), ", ")+"; ballast")
+	f.StringVar(&compress, "compress", "", "compress files in chunks: "+strings.Join(push.Compressions(), ", ")+"; ballast, image")
+	f.BoolVar(&o.Referrer, "referrer", false, "write what a node makes of SRC beside it, as a referrer of its manifest; ballast")
 	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
 	f.BoolVar(&o.DryRun, "dry-run", false, "only say what would be sent")
 	f.StringVar(&o.TempDir, "temp-dir", "", "where archives are unpacked (default: $TMPDIR)")
+	for name, values := range map[string][]string{"as": push.Forms(), "compress": push.Compressions()} {
+		flagValues(c, name, values...)
+	}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		var err error
 		if o.Form, err = push.ParseForm(form); err != nil {
@@ -71,8 +95,9 @@ Forms (--as):
 		if o.Compress, err = push.ParseCompression(compress); err != nil {
 			return &usageError{err}
 		}
-		if o.Compress != push.CompressNone && (o.Form != push.FormBallast || o.NoChunks) {
-			return usage("--compress goes with --as ballast, and not with --no-chunks")
+		chunkedImage := o.Form == push.FormImage && o.Compress == push.CompressChunked
+		if o.Compress != push.CompressNone && (o.Form != push.FormBallast || o.NoChunks) && !chunkedImage {
+			return usage("--compress goes with --as ballast, or zstd-chunked with --as image, and not with --no-chunks")
 		}
 		packed := o.Form == push.FormModelPack || o.Form == push.FormCNAI
 		if o.Tar && !packed {
@@ -83,6 +108,16 @@ Forms (--as):
 		}
 		if o.Sign, err = signingKey(key); err != nil {
 			return err
+		}
+		if o.Referrer {
+			if o.Form != push.FormBallast || o.Compress != push.CompressNone {
+				return usage("--referrer goes with --as ballast, and not with --compress: it is what a node makes")
+			}
+			o.NoChunks = true
+			return a.refer(cmd.Context(), args, o, *out)
+		}
+		if len(args) < 2 {
+			return usage("no target given")
 		}
 		return a.convert(cmd.Context(), args[0], args[1], o, *out)
 	}
@@ -105,8 +140,35 @@ func signingKey(file string) (crypto.Signer, error) {
 	return key, nil
 }
 
+// refer writes what a node makes of a model beside it. args are its reference, and a tag for it if there is to
+// be one.
+func (a *app) refer(ctx context.Context, args []string, o push.Options, out output) error {
+	from, err := admin.ParseRef(args[0])
+	if err != nil || from.URL != "" {
+		return usage("%s: --referrer is for a model in a registry", args[0])
+	}
+	to := target{ref: remote.Ref{Host: from.Host, Repository: from.Repository}}
+	if len(args) > 1 {
+		if to, err = parseTarget(args[1]); err != nil {
+			return err
+		}
+		if to.ref.Name() != from.Name() {
+			return usage("%s: --referrer writes into the repository of the model, %s", args[1], from.Name())
+		}
+	}
+	return a.convertTo(ctx, args[0], to, o, out)
+}
+
 // convert converts one model.
 func (a *app) convert(ctx context.Context, from, to string, o push.Options, out output) (err error) {
+	t, err := parseTarget(to)
+	if err != nil {
+		return err
+	}
+	return a.convertTo(ctx, from, t, o, out)
+}
+
+func (a *app) convertTo(ctx context.Context, from string, t target, o push.Options, out output) (err error) {
 	start := time.Now()
 	u, err := a.upstream(from)
 	if err != nil {
@@ -115,10 +177,6 @@ func (a *app) convert(ctx context.Context, from, to string, o push.Options, out 
 	defer u.client.Close()
 	if o.TempDir != "" {
 		u.cartons.TempDir = o.TempDir
-	}
-	t, err := parseTarget(to)
-	if err != nil {
-		return err
 	}
 	src, err := u.source(ctx, from)
 	if err != nil {
@@ -132,7 +190,7 @@ func (a *app) convert(ctx context.Context, from, to string, o push.Options, out 
 		return err
 	}
 	defer func() { err = errors.Join(err, closeDst()) }()
-	p := a.progress(to, out)
+	p := a.progress(dst.String(), out)
 	if o.DryRun {
 		p = noProgress{}
 	}
@@ -159,7 +217,7 @@ type conversion struct {
 }
 
 // converted writes the result.
-func (a *app) converted(c conversion, out output, took time.Duration) error {
+func (a *app) converted(c conversion, out output, elapsed time.Duration) error {
 	res := c.Result
 	switch {
 	case out == outJSON && c.DryRun:
@@ -174,9 +232,20 @@ func (a *app) converted(c conversion, out output, took time.Duration) error {
 	case c.DryRun:
 		return a.planned(c.Target, res)
 	}
-	_, err := fmt.Fprintf(a.stdout, "%s  %s  %s  (%s sent, %s there, %s mounted)  %s\n", c.Target, res.Digest,
-		size(res.Size), size(res.Sent), size(res.Present), size(res.Mounted), took.Round(time.Millisecond))
+	_, err := fmt.Fprintf(a.stdout, "%s  %s  (%s)  %s\n%s\n", c.Target, size(res.Size), sentText(res), took(elapsed), res.Digest)
 	return err
+}
+
+// sentText says how the bytes of a model came to the target.
+func sentText(res *push.Result) string {
+	text := size(res.Sent) + " sent"
+	if res.Present > 0 {
+		text += ", " + size(res.Present) + " there already"
+	}
+	if res.Mounted > 0 {
+		text += ", " + size(res.Mounted) + " taken over by the registry from the repository of SRC"
+	}
+	return text
 }
 
 // planned writes what would be sent.

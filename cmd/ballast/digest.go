@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
@@ -24,23 +26,31 @@ import (
 )
 
 func (a *app) digestCommand() *cobra.Command {
+	var all bool
 	c := &cobra.Command{
 		Use:   "digest REF",
 		Short: "print the digest that nodes will see for a reference",
 		Long: `Print the digest that nodes will see for a reference: that of the converted image for a
 model, that of the registry for anything else. It works without ballastd and downloads no weights.
+With --all, the digest of the origin as well, whether its registry has the converted image
+("ballast convert REF --referrer"), and where each of the two digests works.
+
 REF is as a node pulls it, also a name that the configuration maps to a carton, a tag with the name
 of an Ollama runner at its end, or carton+https://HOST/FILE.carton.`,
-		Args: cobra.ExactArgs(1),
+		Args: modelArgs(1, 1),
 	}
 	out := outputFlag(c)
+	c.Flags().BoolVar(&all, "all", false, "all digests of the model, and where they work")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		res, err := a.digest(cmd.Context(), args[0])
+		res, err := a.digest(cmd.Context(), args[0], all)
 		if err != nil {
 			return err
 		}
 		if *out == outJSON {
 			return a.printJSON(res)
+		}
+		if all {
+			return a.printDigests(res)
 		}
 		_, err = fmt.Fprintln(a.stdout, res.Digest)
 		return err
@@ -54,10 +64,20 @@ type seen struct {
 	Digest digest.Digest    `json:"digest"`
 	Origin digest.Digest    `json:"origin"` // of the registry; the same if nothing is converted
 	Format mediatype.Format `json:"format"`
+
+	// With --all, of a model in a registry.
+	Registry *inRegistry        `json:"registry,omitempty"`
+	Mounts   registry.Mountable `json:"mounts,omitempty"` // what containerd makes of the origin
+}
+
+// An inRegistry says what the registry has of a converted image.
+type inRegistry struct {
+	Converted bool          `json:"converted"`
+	Referrer  digest.Digest `json:"referrer,omitempty"` // the index that refers to the origin
 }
 
 // digest converts a reference in this process.
-func (a *app) digest(ctx context.Context, name string) (*seen, error) {
+func (a *app) digest(ctx context.Context, name string, all bool) (*seen, error) {
 	ref, err := admin.ParseRef(name)
 	if err != nil {
 		return nil, &usageError{err}
@@ -94,7 +114,69 @@ func (a *app) digest(ctx context.Context, name string) (*seen, error) {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
 	res.Digest = im.Digest
-	return res, nil
+	if all {
+		err = res.look(ctx, repo, model)
+	}
+	return res, err
+}
+
+// look finds out what the registry has, and where the digests work.
+func (s *seen) look(ctx context.Context, repo *remote.Repository, model *convert.Model) error {
+	s.Registry = &inRegistry{}
+	_, err := repo.Manifest(ctx, s.Digest.String())
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
+	s.Registry.Converted = err == nil
+	list, err := repo.Referrers(ctx, s.Origin, maxReferrers, mediatype.Converted)
+	if err != nil {
+		return err
+	}
+	for _, d := range list {
+		m, err := repo.Manifest(ctx, d.Digest.String())
+		if err != nil {
+			return err
+		}
+		index, err := convert.ParseManifest(m.Bytes)
+		if err == nil && slices.ContainsFunc(index.Manifests, func(e convert.Descriptor) bool { return e.Digest == s.Digest }) {
+			s.Registry.Referrer = d.Digest
+		}
+	}
+	if s.Format == mediatype.FormatOllamaList {
+		return nil
+	}
+	s.Mounts, err = registry.MountableOf(model.Documents.Manifest, []byte(cmp.Or(string(model.Documents.Config), "{}")))
+	return err
+}
+
+// maxReferrers is how many referrers of an origin are looked at.
+const maxReferrers = 16
+
+// printDigests writes the digests of a reference, and where they work.
+func (a *app) printDigests(s *seen) error {
+	name, _, _ := strings.Cut(s.Ref, "@")
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+		name = name[:i]
+	}
+	if s.Digest == s.Origin {
+		_, err := fmt.Fprintf(a.stdout, "%s@%s  nothing is converted\n", name, s.Digest)
+		return err
+	}
+	pods := map[registry.Mountable]string{
+		registry.Bare: "public: pods only; private: refused", registry.Layered: "containerd unpacks it itself",
+	}
+	where := "nodes that have seen the tag or can find it; not in the registry"
+	if r := s.Registry; r != nil && r.Converted {
+		where = "everywhere; the registry has it"
+		if r.Referrer != "" {
+			where += ", as referrer " + r.Referrer.String()
+		}
+	}
+	return a.table([][]string{
+		{"DIGEST", "REFERENCE", "WORKS"},
+		{"converted", name + "@" + s.Digest.String(), where},
+		{"origin", name + "@" + s.Origin.String(), cmp.Or(pods[s.Mounts], "refused")},
+	})
 }
 
 // cartonDigest converts the carton at a URL. Its origin is the model hash.
@@ -104,7 +186,7 @@ func (u *upstreamClient) cartonDigest(ctx context.Context, ref remote.Ref, addre
 	}
 	src, err := u.fromURL(ctx, address)
 	if err != nil {
-		return nil, err
+		return nil, mapped(ref, address, err)
 	}
 	defer func() { err = errors.Join(err, src.Close()) }()
 	im, err := image.Build(src.Model)

@@ -5,15 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
+	"github.com/ballast-dev/ballast/cmd/internal/setup"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )
@@ -85,25 +85,22 @@ that ask the facade by plain HTTP are left alone and named.`,
 
 // complete sets the address and the keys of the facade that the flags do not give.
 func (o *hostsFlags) complete(c *config.Config) error {
-	if o.Facade == "" && c.Facade.Listen == "" {
-		return fmt.Errorf("facade.listen is empty, there is no facade: %w", errdefs.ErrFailedPrecondition)
+	if o.Facade != "" && c.Facade.Listen == "" {
+		with := *c
+		with.Facade.Listen, c = o.Facade, &with
+	}
+	if o.root != "" {
+		with := *c
+		with.Root, c = o.root, &with
+	}
+	hosts, err := setup.HostsOf(c)
+	if err != nil {
+		return err
 	}
 	if o.Facade == "" {
-		host, port, err := net.SplitHostPort(c.Facade.Listen)
-		if err != nil {
-			return err
-		}
-		o.Facade = c.Facade.Listen
-		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-			o.Facade = net.JoinHostPort("127.0.0.1", port) // which is among all addresses
-		}
+		o.Facade = hosts.Facade
 	}
-	if o.root == "" {
-		o.root = c.Root
-	}
-	if !c.Facade.InsecurePlainHTTP {
-		o.CA, o.Client = facadetls.CAFile(o.root), facadetls.ClientFile(o.root)
-	}
+	o.CA, o.Client = hosts.CA, hosts.Client
 	return nil
 }
 
@@ -122,26 +119,12 @@ func (a *app) writeHosts(path string, p []byte, force bool) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := replace(path, p); err != nil {
+	// containerd may read it at any time; one that a crash left empty would fail open.
+	if err := durable.WriteFile(path, p, 0o644); err != nil {
 		return err
 	}
 	fmt.Fprintf(a.stderr, "wrote %s\n", path)
 	return nil
-}
-
-// replace writes a file that containerd may read at any time. One that a crash left empty would fail
-// open.
-func replace(path string, p []byte) error {
-	fresh := path + ".new"
-	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(p)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(fresh))
-	}
-	return os.Rename(fresh, path)
 }
 
 // upgradeHosts rewrites the files that this command wrote before there were keys.

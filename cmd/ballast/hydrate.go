@@ -111,7 +111,7 @@ func (a *app) hydrate(ctx context.Context, cl *admin.Client, name string, h hydr
 	case last.Status == admin.StatusPaused:
 		fmt.Fprintf(a.stdout, "%s  %s  begins after \"ballast hydrate --resume\"\n", printable(last.Ref), known(last))
 	default:
-		fmt.Fprintf(a.stdout, "%s  %s  %s  %s\n", printable(last.Ref), known(last), size(last.Image.Size), time.Since(start).Round(time.Millisecond))
+		fmt.Fprintf(a.stdout, "%s  %s  %s  %s\n", printable(last.Ref), shortDigest(known(last).String()), size(last.Image.Size), took(time.Since(start)))
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ ballastd does the work and goes on if this command is interrupted.`,
 
 // importOllama imports one model after the other. It goes on after an error and returns the first.
 func (a *app) importOllama(ctx context.Context, cl *admin.Client, i importing) (err error) {
-	if i.r.Dir, err = config.OllamaModels(i.dir); err != nil {
+	if i.r.Dir, err = config.OllamaModels(i.dir, "--dir"); err != nil {
 		return err
 	}
 	if len(i.models) == 0 {
@@ -140,7 +140,7 @@ func (a *app) importModel(ctx context.Context, cl *admin.Client, i importing) er
 	case a.quiet:
 		_, err = fmt.Fprintln(a.stdout, im.Manifest)
 	default:
-		_, err = fmt.Fprintf(a.stdout, "%s  %s  %s%s  %s\n", ref, im.Manifest, size(im.Size), sharedText(linked), time.Since(start).Round(time.Millisecond))
+		_, err = fmt.Fprintf(a.stdout, "%s  %s  %s%s  %s\n", ref, shortDigest(im.Manifest.String()), size(im.Size), sharedText(linked), took(time.Since(start)))
 	}
 	return err
 }

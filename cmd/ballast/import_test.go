@@ -165,7 +165,7 @@ func TestImportAll(t *testing.T) {
 			t.Errorf("no %q in\n%s", w, out)
 		}
 	}
-	if out := s.ok(t, "import", "ollama", "--no-pin"); strings.Count(out, "sha256:") != 3 || !strings.Contains(out, " linked)") {
+	if out := s.ok(t, "import", "ollama", "--no-pin"); strings.Count(out, "\n") != 3 || strings.Count(out, " linked)") != 3 {
 		t.Errorf("got\n%s", out)
 	}
 	if pins := parse[[]store.Ref](t, s.ok(t, "pin", "-o", "json")); len(pins) != 0 {
@@ -255,8 +255,11 @@ func TestImportFails(t *testing.T) {
 	}
 	t.Setenv("OLLAMA_MODELS", "")
 	t.Setenv("HOME", t.TempDir())
-	if code, _, stderr := s.ballast(t.Context(), "import", "ollama"); code != exitNotFound || !strings.Contains(stderr, "OLLAMA_MODELS") {
+	if code, _, stderr := s.ballast(t.Context(), "import", "ollama"); code != exitNotFound || !strings.Contains(stderr, "with --dir or $OLLAMA_MODELS") {
 		t.Errorf("nothing there: code %d, %q", code, stderr)
+	}
+	if code, _, stderr := s.ballast(t.Context(), "convert", "ollama:nosuch", "oci:"+t.TempDir()); code != exitNotFound || !strings.Contains(stderr, "with ollama:DIR:nosuch or $OLLAMA_MODELS") {
+		t.Errorf("convert: code %d, stderr %q", code, stderr)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,7 +28,12 @@ func (a *app) inspectCommand() *cobra.Command {
 		Use:   "inspect REF|DIGEST",
 		Short: "show the format, files, config and origin of a model",
 		Long:  "Show the format, files and origin of a model of this node, what is known of it, from the origin or from the\nheaders of its files, and what of the origin has no place in ModelPack. With --remote, ask the registry: works\nwithout ballastd and downloads no weights.",
-		Args:  cobra.ExactArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if i := slices.IndexFunc(args, isDocument); len(args) == 2 && i >= 0 && cmd.Flags().Changed("origin") {
+				return fmt.Errorf("write --origin=%s: the document is part of the flag", args[i])
+			}
+			return modelArgs(1, 1)(cmd, args)
+		},
 	}
 	out := outputFlag(c)
 	c.Flags().BoolVar(&fromRegistry, "remote", false, "ask the registry")
@@ -59,6 +65,9 @@ func (a *app) inspectCommand() *cobra.Command {
 	}
 	return c
 }
+
+// isDocument says that a word is one of those that --origin takes.
+func isDocument(s string) bool { return slices.Contains([]string{"manifest", "config", "child"}, s) }
 
 func (a *app) localDetail(ctx context.Context, name string) (admin.Detail, error) {
 	cl, err := a.client()
@@ -175,15 +184,19 @@ func (a *app) detail(d admin.Detail) error {
 	if converted == "" {
 		converted = "elsewhere; table " + d.Table.String()
 	}
-	head := [][]string{
-		{"Reference:", strings.Join(orNone(d.Image), " ")},
+	head := [][]string{}
+	refs := orNone(d.Image)
+	for _, ref := range refs {
+		head = append(head, []string{"Reference:", ref})
+	}
+	head = append(head, [][]string{
 		{"Format:", d.Origin.Format},
 		{"Origin:", d.Origin.Digest.String()},
 		{"Mapping:", "version " + strconv.Itoa(d.Origin.Mapping)},
 		{"Converted:", converted},
 		{"Size:", size(d.Size) + " (" + strconv.FormatInt(d.Size, 10) + " bytes)"},
-		{"State:", state(d.Image)},
-	}
+		{"State:", state(d.Image, refs[0])},
+	}...)
 	if c := d.Chunks; c != nil {
 		head = append(head, []string{"Chunks:", fmt.Sprintf("%d, %s of %s are in other objects of this node too", c.Chunks, size(c.Shared), size(c.Bytes))})
 	}

@@ -15,7 +15,7 @@ func (a *app) rmCommand() *cobra.Command {
 		Use:               "rm REF|DIGEST...",
 		Short:             "forget models and their pins",
 		Long:              "Forget models and their pins. What containers or images of containerd use stays until they are\ngone; the disk is given back by the collector, or at once by \"ballast gc\".",
-		Args:              cobra.MinimumNArgs(1),
+		Args:              modelArgs(1, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
 			if err := names(args); err != nil {
@@ -58,6 +58,9 @@ func (a *app) pinCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pin [REF|DIGEST...]",
 		Short: "keep models from the collector; without arguments, list pins",
+		Long: `Keep models from the collector; without arguments, list pins. A pin keeps the model that its name
+stands for when it is made: if the tag moves, the list says so, and "ballast prefetch REF" or
+"ballast pin REF" moves the pin after it.`,
 
 		ValidArgsFunction: a.completes(0, modelRefs),
 	}
@@ -106,9 +109,13 @@ func (a *app) pins(pins []admin.Pin, out output) error {
 		}
 		return nil
 	}
-	rows := [][]string{{"PIN", "SIZE", "EXPIRES"}}
+	rows := [][]string{{"PIN", "DIGEST", "SIZE", "EXPIRES"}}
 	for _, p := range pins {
-		rows = append(rows, []string{admin.PinnedRef(p.Ref), size(p.ModelSize), ago(p.Expires)})
+		d := shortDigest(p.Digest.String())
+		if p.Moved != "" {
+			d += " (moved: the name is " + shortDigest(p.Moved.String()) + " now)"
+		}
+		rows = append(rows, []string{admin.PinnedRef(p.Ref), d, size(p.ModelSize), ago(p.Expires)})
 	}
 	return a.table(rows)
 }
@@ -118,7 +125,7 @@ func (a *app) unpinCommand() *cobra.Command {
 		Use:               "unpin REF|DIGEST...",
 		Short:             "let the collector take models that nothing else uses",
 		Long:              "Remove the pin of a reference, or with a digest all pins of a model. The collector then takes it when\nspace runs short, unless other pins, images or containers use it.",
-		Args:              cobra.MinimumNArgs(1),
+		Args:              modelArgs(1, 0),
 		ValidArgsFunction: a.completes(0, pinnedRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
 			if err := names(args); err != nil {
@@ -147,7 +154,7 @@ func (a *app) gcCommand() *cobra.Command {
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "only say what would be removed")
 	c.Flags().StringVar(&keep, "keep", "0", "bytes of it that may stay, such as 50GB; the longest unused go first")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
-		n, err := config.ParseSize(keep)
+		n, err := config.ParseUnitSize(keep)
 		if err != nil {
 			return usage("--keep: %w", err)
 		}

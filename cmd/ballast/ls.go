@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
@@ -32,7 +33,7 @@ func (a *app) lsCommand() *cobra.Command {
 				continue
 			}
 			for _, ref := range orNone(im) {
-				rows = append(rows, []string{ref, shortDigest(im.ID().String()), im.Origin.Format, size(im.Size), state(im), ago(im.Used)})
+				rows = append(rows, []string{ref, shortDigest(im.ID().String()), im.Origin.Format, size(im.Size), state(im, ref), ago(im.Used)})
 			}
 		}
 		if a.quiet {
@@ -62,8 +63,8 @@ func orNone(im admin.Image) []string {
 	return []string{"<none>"}
 }
 
-// state says how a model is, and what keeps it.
-func state(im admin.Image) string {
+// state says how a model is, and what keeps it, seen from one of its references.
+func state(im admin.Image, ref string) string {
 	words := []string{im.State}
 	if im.State == admin.StatePulling || im.State == admin.StateLazy {
 		words[0] += fmt.Sprintf(" %d%%", percent(admin.Event{Total: im.Total, Completed: im.Completed}))
@@ -75,12 +76,30 @@ func state(im admin.Image) string {
 		words = append(words, "unverified")
 	}
 	if len(im.Pins) > 0 {
-		words = append(words, "pinned")
+		words = append(words, pinned(im, ref))
 	}
 	if im.Snapshots > 0 {
 		words = append(words, "in use")
 	}
 	return strings.Join(words, ", ")
+}
+
+// pinned says that a model is pinned, and as what, if that is not the reference: a pin keeps what
+// its name stood for.
+func pinned(im admin.Image, ref string) string {
+	other := ""
+	for _, p := range im.Pins {
+		switch name := admin.PinnedRef(p); {
+		case name == ref:
+			return "pinned"
+		case !slices.Contains(im.Refs, name):
+			other = name
+		}
+	}
+	if other == "" {
+		return "pinned"
+	}
+	return "pinned as " + other
 }
 
 func (a *app) dfCommand() *cobra.Command {
@@ -106,9 +125,10 @@ func (a *app) dfCommand() *cobra.Command {
 func usageRows(u store.Usage) [][]string {
 	return [][]string{
 		{"LOGICAL", size(u.Logical), "all files of all models"},
-		{"UNIQUE", size(u.Unique), fmt.Sprintf("%d objects on the disk", u.Objects)},
 		{"SAVED", size(u.Saved), "by storing the same file once"},
-		{"RECLAIMABLE", size(u.Reclaimable), "of UNIQUE: nothing refers to it; ballast gc"},
+		{"UNIQUE", size(u.Logical - u.Saved), "what is left: the files of models on the disk"},
+		{"OTHER", size(u.Unique - (u.Logical - u.Saved)), "manifests and file tables, and files of models that are not complete, or gone"},
+		{"RECLAIMABLE", size(u.Reclaimable), fmt.Sprintf("of the %d objects of UNIQUE and OTHER: nothing refers to it; ballast gc", u.Objects)},
 		{"PARTIAL", size(u.Partial), "fetches that are not finished"},
 		{"FREE", size(u.Free), "of " + size(u.Capacity)},
 	}

@@ -39,7 +39,8 @@ func TestUsageErrors(t *testing.T) {
 		{"prefetch", "ghcr.io/a/b:v1", "--ttl", "-1s"}, {"prefetch", "ghcr.io/a/b:v1", "--ttl", "soon"},
 		{"inspect"}, {"inspect", "--remote", "llama3.2"}, {"rm"}, {"unpin"}, {"pin", "x", "--ttl", "-1s"},
 		{"gc", "--keep", "5x"}, {"config", "fly"}, {"config", "hosts"}, {"config", "hosts", "a/b"}, {"config", "hosts", "--upgrade", "ghcr.io"}, {"config", "hosts", "--upgrade", "--write"},
-		{"config", "hosts", "ghcr.io", "--open"}, {"config", "containerd", "--root", "x"},
+		{"config", "hosts", "ghcr.io", "--open"}, {"config", "containerd", "--root", "x"}, {"config", "containerd", "--containerd-version", "two"},
+		{"config", "containerd", "--containerd-version", "1.6"}, {"doctor", "--containerd-version", "two"},
 		{"config", "containerd", "--runtime-handler", "A B"}, {"config", "containerd", "--runtime-handler", "m", "--snapshotter-only"},
 	} {
 		code, stdout, stderr := ballast(t, args...)

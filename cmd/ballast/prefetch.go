@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
 )
 
 func (a *app) prefetchCommand() *cobra.Command {
 	var list string
+	var refer bool
 	var r admin.PrefetchRequest
 	c := &cobra.Command{
 		Use:   "prefetch REF...",
@@ -33,6 +35,7 @@ A list has one reference a line; empty lines and lines that begin with # do not 
 	c.Flags().StringVarP(&list, "file", "f", "", "read references from a file, - for stdin")
 	c.Flags().DurationVar(&r.TTL, "ttl", 0, "how long the pin holds (default: until it is removed)")
 	c.Flags().BoolVar(&r.NoPin, "no-pin", false, "leave the models without a pin; they go when space runs short")
+	c.Flags().BoolVar(&refer, "referrer", false, "then write what the node made of each model beside it, as \"ballast convert REF --referrer\" does")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
 		refs, err := a.references(cmd, args, list)
 		if err != nil {
@@ -41,7 +44,16 @@ A list has one reference a line; empty lines and lines that begin with # do not 
 		if r.TTL < 0 {
 			return usage("--ttl %v is negative", r.TTL)
 		}
-		return a.prefetch(cmd.Context(), cl, refs, r, *out)
+		if err := a.prefetch(cmd.Context(), cl, refs, r, *out); err != nil || !refer {
+			return err
+		}
+		for _, ref := range refs {
+			o := push.Options{Form: push.FormBallast, NoChunks: true, Referrer: true}
+			if err := a.refer(cmd.Context(), []string{ref}, o, *out); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	return c
 }
@@ -64,7 +76,7 @@ func (a *app) references(cmd *cobra.Command, args []string, list string) ([]stri
 		refs = append(refs, listed...)
 	}
 	if len(refs) == 0 {
-		return nil, usage("no reference given")
+		return nil, usage("no model given")
 	}
 	return refs, nil
 }
@@ -135,19 +147,19 @@ func (a *app) prefetch(ctx context.Context, cl *admin.Client, refs []string, r a
 		case a.quiet:
 			fmt.Fprintln(a.stdout, im.Manifest)
 		default:
-			fmt.Fprintf(a.stdout, "%s  %s  %s  %s\n", ref, im.Manifest, size(im.Size), time.Since(start).Round(time.Millisecond))
+			fmt.Fprintf(a.stdout, "%s  %s  %s  %s\n", ref, shortDigest(im.Manifest.String()), size(im.Size), took(time.Since(start)))
 		}
 	}
 	return first
 }
 
-// noteOrigin says so if ref has the digest of a model as its registry has it. The model is on
-// the node now, but containerd has to ask for the image that it was converted to.
+// noteOrigin says so if ref has the digest of a model as its registry has it: the model is on the node now, but
+// only pods can use that digest, and not of every model.
 func (a *app) noteOrigin(ref string, im store.Image) {
 	name, d, ok := strings.Cut(ref, "@")
 	if !ok || d != im.Origin.Digest.String() || d == im.Manifest.String() {
 		return
 	}
-	fmt.Fprintf(a.stderr, "ballast: containerd can not use the digest in %s, it is that of the model as its registry has it; use the converted one: %s@%s\n",
+	fmt.Fprintf(a.stderr, "ballast: the digest in %s is that of the model as its registry has it, which works in pods only, if at all; the converted one always does: %s@%s\n",
 		ref, name, im.Manifest)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -40,7 +41,7 @@ func (a *app) progress(ref string, out output) progress {
 			})
 		}
 	}
-	return &plainProgress{w: a.stderr, ref: ref, now: time.Now, last: map[digest.Digest]shown{}}
+	return newPlainProgress(a.stderr, ref, time.Now)
 }
 
 type noProgress struct{}
@@ -55,12 +56,17 @@ func (p *jsonProgress) event(e admin.Event) { _ = p.enc.Encode(e) }
 func (p *jsonProgress) end()                {}
 
 // A plainProgress writes a line about a file when its status changes, and every plainEvery
-// while it grows.
+// while it grows. Files that were there before have one line, the last.
 type plainProgress struct {
-	w    io.Writer
-	ref  string
-	now  func() time.Time
-	last map[digest.Digest]shown
+	w       io.Writer
+	ref     string
+	now     func() time.Time
+	last    map[digest.Digest]shown
+	present presence
+}
+
+func newPlainProgress(w io.Writer, ref string, now func() time.Time) *plainProgress {
+	return &plainProgress{w: w, ref: ref, now: now, last: map[digest.Digest]shown{}, present: presence{}}
 }
 
 // shown is what was last said of a file.
@@ -75,6 +81,10 @@ func (p *plainProgress) event(e admin.Event) {
 		fmt.Fprintf(p.w, "%s: %s\n", p.ref, e.Status)
 		return
 	}
+	if e.Status == statusPresent {
+		p.present[e.Digest] = e
+		return
+	}
 	now, last := p.now(), p.last[e.Digest]
 	if e.Status == last.status && (e.Completed == last.done || now.Sub(last.at) < plainEvery) || e.Status == "waiting" {
 		return
@@ -83,7 +93,28 @@ func (p *plainProgress) event(e admin.Event) {
 	fmt.Fprintf(p.w, "%s: %s\n", p.ref, strings.Join(columns(e), "  "))
 }
 
-func (p *plainProgress) end() {}
+func (p *plainProgress) end() {
+	if e, ok := p.present.all(); ok {
+		fmt.Fprintf(p.w, "%s: %s\n", p.ref, strings.Join(columns(e), "  "))
+	}
+}
+
+// statusPresent is the status of a file that was there before anything was fetched.
+const statusPresent = "present"
+
+// A presence is what was there before.
+type presence map[digest.Digest]admin.Event
+
+// all returns one event about all of it; false if there is none.
+func (p presence) all() (all admin.Event, ok bool) {
+	for _, e := range p {
+		all = admin.Event{Status: e.Status, File: e.File, Digest: e.Digest, Total: all.Total + e.Total}
+	}
+	if len(p) > 1 {
+		all.File = fmt.Sprintf("%d files", len(p))
+	}
+	return all, len(p) > 0
+}
 
 // columns returns what is said of a file: name, status, and its amounts. What has no name but
 // its status is said once.
@@ -126,7 +157,7 @@ func fileName(e admin.Event) string {
 	return printable(e.File)
 }
 
-func finished(e admin.Event) bool { return e.Status == "complete" || e.Status == "present" }
+func finished(e admin.Event) bool { return e.Status == "complete" || e.Status == statusPresent }
 
 func percent(e admin.Event) int64 {
 	if e.Total <= 0 {
@@ -136,25 +167,32 @@ func percent(e admin.Event) int64 {
 }
 
 // A terminalProgress keeps a line for each file that is on its way, below those of the files
-// that are done.
+// that are done, and one for all of them together.
 type terminalProgress struct {
 	w     io.Writer
 	ref   string
 	size  func() (columns, rows int)
-	drawn int // lines that are rewritten
+	drawn []int // lengths of the lines that are rewritten, in characters
 
-	order []digest.Digest
-	files map[digest.Digest]admin.Event
-	said  map[digest.Digest]bool // its last line is written
+	order   []digest.Digest
+	files   map[digest.Digest]admin.Event
+	said    map[digest.Digest]bool // its last line is written
+	present presence
 }
 
 func newTerminalProgress(w io.Writer, ref string, size func() (int, int)) *terminalProgress {
-	return &terminalProgress{w: w, ref: ref, size: size, files: map[digest.Digest]admin.Event{}, said: map[digest.Digest]bool{}}
+	return &terminalProgress{w: w, ref: ref, size: size, files: map[digest.Digest]admin.Event{}, said: map[digest.Digest]bool{}, present: presence{}}
 }
 
 func (p *terminalProgress) event(e admin.Event) {
 	if e.Digest == "" {
 		p.draw([]string{p.ref + ": " + e.Status})
+		return
+	}
+	if e.Status == statusPresent {
+		p.present[e.Digest] = e
+		delete(p.files, e.Digest) // what is found on a target was waiting before
+		p.redraw()
 		return
 	}
 	if _, ok := p.files[e.Digest]; !ok {
@@ -166,47 +204,79 @@ func (p *terminalProgress) event(e admin.Event) {
 
 func (p *terminalProgress) end() {
 	p.redraw()
-	p.drawn = 0
+	p.drawn = nil
 }
 
 // redraw writes the lines of files that have come to their end for good, and then those of
-// the others.
+// the others, and of all.
 func (p *terminalProgress) redraw() {
 	var active []string
 	for _, d := range p.order {
-		e := p.files[d]
+		e, ok := p.files[d]
 		switch {
-		case p.said[d]:
+		case !ok || p.said[d]:
 		case finished(e):
 			p.said[d] = true
 			p.draw([]string{p.line(e)})
-			p.drawn = 0
+			p.drawn = nil
 		case e.Status != "waiting":
 			active = append(active, p.line(e))
 		}
 	}
-	if _, rows := p.size(); rows > 2 && len(active) > rows-2 {
-		more := len(active) - (rows - 3)
-		active = append(active[:rows-3], fmt.Sprintf("… and %d more", more))
+	var all []string // lines that are always there
+	if e, ok := p.total(); ok {
+		all = append(all, p.line(e))
 	}
-	p.draw(active)
+	if e, ok := p.present.all(); ok {
+		all = append(all, p.line(e))
+	}
+	if _, rows := p.size(); rows > 2+len(all) && len(active) > rows-2-len(all) {
+		most := rows - 3 - len(all)
+		active = append(active[:most], fmt.Sprintf("… and %d more", len(active)-most))
+	}
+	p.draw(append(active, all...))
 }
 
-// draw replaces the lines that were drawn last.
+// total returns an event about all files that are fetched; false if there is at most one, or if
+// they are all done.
+func (p *terminalProgress) total() (admin.Event, bool) {
+	all, done := admin.Event{File: "total", Status: "downloading"}, true
+	for _, e := range p.files {
+		all.Total += e.Total
+		all.Completed += e.Completed
+		if e.Status == all.Status {
+			all.Rate += e.Rate
+		}
+		done = done && finished(e)
+	}
+	return all, len(p.files) > 1 && !done
+}
+
+// draw replaces the lines that were drawn last. Those that were wider than the window is now take
+// several rows.
 func (p *terminalProgress) draw(lines []string) {
 	var b strings.Builder
-	if p.drawn > 0 {
-		fmt.Fprintf(&b, "\x1b[%dA", p.drawn)
+	width, _ := p.size()
+	up := 0
+	for _, n := range p.drawn {
+		up++
+		if width > 0 && n > width {
+			up += (n - 1) / width
+		}
+	}
+	if up > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA", up)
 	}
 	b.WriteString("\r\x1b[J")
-	width, _ := p.size()
+	p.drawn = p.drawn[:0]
 	for _, l := range lines {
-		if r := []rune(l); width > 1 && len(r) > width-1 {
-			l = string(r[:width-1])
+		r := []rune(l)
+		if width > 1 && len(r) > width-1 {
+			r = r[:width-1]
 		}
-		b.WriteString(l + "\n")
+		p.drawn = append(p.drawn, len(r))
+		b.WriteString(string(r) + "\n")
 	}
-	p.drawn = len(lines)
 	_, _ = io.WriteString(p.w, b.String())
 }
 
@@ -230,14 +300,47 @@ func (p *terminalProgress) line(e admin.Event) string {
 	if columns > 0 {
 		width = max(minNameWidth, min(width, columns-1-restWidth))
 	}
-	name := []rune(fileName(e))
-	if len(name) > width {
-		name = append([]rune("…"), name[len(name)-width+1:]...)
-	}
+	name := shorten(fileName(e), width)
 	if finished(e) {
-		return fmt.Sprintf("%-*s  %-11s  %s", width, string(name), e.Status, size(e.Total))
+		return fmt.Sprintf("%-*s  %-11s  %s", width, name, e.Status, size(e.Total))
 	}
 	full := int(percent(e)) * barWidth / 100
 	bar := strings.Repeat("█", full) + strings.Repeat(" ", barWidth-full)
-	return fmt.Sprintf("%-*s  %4s ▕%s▏ %s", width, string(name), fmt.Sprintf("%d%%", percent(e)), bar, strings.Join(amounts(e), "  "))
+	return fmt.Sprintf("%-*s  %4s ▕%s▏ %s", width, name, fmt.Sprintf("%d%%", percent(e)), bar, strings.Join(amounts(e), "  "))
+}
+
+// shard is the number in the name of one of several files that are one model.
+var shard = regexp.MustCompile(`(\d+)-of-\d+`)
+
+// shorten cuts the middle of a name that is longer than width characters, but not the number by
+// which files of one model differ: model-00001…safetensors.
+func shorten(name string, width int) string {
+	r := []rune(name)
+	if len(r) <= width {
+		return name
+	}
+	head := (width - 1) * 2 / 3
+	tail := width - 1 - head
+	if m := shard.FindStringSubmatchIndex(name); m != nil {
+		number := []rune(name[m[2]:m[3]])
+		end := len([]rune(name[:m[3]]))
+		if rest := width - 2 - len(number); end > head && rest >= 0 {
+			head, tail = rest/2, rest-rest/2
+			return string(r[:head]) + "…" + string(number) + "…" + string(r[len(r)-tail:])
+		}
+	}
+	return string(r[:head]) + "…" + string(r[len(r)-tail:])
+}
+
+// took returns a time for people: three digits are enough.
+func took(d time.Duration) string {
+	switch {
+	case d >= 10*time.Second:
+		d = d.Round(time.Second)
+	case d >= time.Second:
+		d = d.Round(100 * time.Millisecond)
+	default:
+		d = d.Round(time.Millisecond)
+	}
+	return d.String()
 }

@@ -31,23 +31,23 @@ func TestPlainProgress(t *testing.T) {
 		want string
 	}{
 		{"fast", time.Second, `r: resolving
-r: dir/b.json  present  120 B
 r: a.gguf  downloading  42%  3.1 GB/7.3 GB  98 MB/s  43s
 r: a.gguf  verifying  100%  7.3 GB/7.3 GB
 r: a.gguf  complete  7.3 GB
+r: dir/b.json  present  120 B
 `},
 		{"slow", plainEvery, `r: resolving
-r: dir/b.json  present  120 B
 r: a.gguf  downloading  42%  3.1 GB/7.3 GB  98 MB/s  43s
 r: a.gguf  downloading  54%  4.0 GB/7.3 GB  98 MB/s  34s
 r: a.gguf  verifying  100%  7.3 GB/7.3 GB
 r: a.gguf  complete  7.3 GB
+r: dir/b.json  present  120 B
 `},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var b strings.Builder
 			now := time.Unix(0, 0)
-			p := &plainProgress{w: &b, ref: "r", now: func() time.Time { return now }, last: map[digest.Digest]shown{}}
+			p := newPlainProgress(&b, "r", func() time.Time { return now })
 			for _, e := range events() {
 				p.event(e)
 				now = now.Add(tt.step)
@@ -72,11 +72,11 @@ func TestTerminalProgress(t *testing.T) {
 		}
 	}
 	p.end()
-	done := fmt.Sprintf("%-36s  present      120 B\n", "dir/b.json")
-	if diff := cmp.Diff(mid, done+fmt.Sprintf("%-36s   42%% ▕██████          ▏ 3.1 GB/7.3 GB  98 MB/s  43s\n", "a.gguf")); diff != "" {
+	there := fmt.Sprintf("%-36s  present      120 B\n", "dir/b.json")
+	if diff := cmp.Diff(mid, fmt.Sprintf("%-36s   42%% ▕██████          ▏ 3.1 GB/7.3 GB  98 MB/s  43s\n", "a.gguf")+there); diff != "" {
 		t.Errorf("in the middle (got, want):\n%s", diff)
 	}
-	if diff := cmp.Diff(screen(t, b.String()), done+fmt.Sprintf("%-36s  complete     7.3 GB\n", "a.gguf")); diff != "" {
+	if diff := cmp.Diff(screen(t, b.String()), fmt.Sprintf("%-36s  complete     7.3 GB\n", "a.gguf")+there); diff != "" {
 		t.Errorf("at the end (got, want):\n%s", diff)
 	}
 }
@@ -89,8 +89,8 @@ func TestTerminalSize(t *testing.T) {
 		p.event(admin.Event{Status: "downloading", Digest: digest.FromString(fmt.Sprint(i)), File: strings.Repeat("x", 50), Total: 10, Completed: 1})
 	}
 	lines := strings.Split(strings.TrimSuffix(screen(t, b.String()), "\n"), "\n")
-	if len(lines) != 4 || lines[3] != "… and 17 more" {
-		t.Errorf("got %q, want 3 files and the number of the others", lines)
+	if len(lines) != 4 || lines[2] != "… and 18 more" || !strings.HasPrefix(lines[3], "total ") {
+		t.Errorf("got %q, want 2 files, the number of the others, and the total", lines)
 	}
 	for _, l := range lines {
 		if n := len([]rune(l)); n > 29 {
@@ -106,8 +106,8 @@ func TestNarrowTerminal(t *testing.T) {
 	p.event(admin.Event{Status: "downloading", Digest: digest.FromString("a"), File: "model-00001-of-00003-with-a-long-name.safetensors",
 		Total: 999_000_000_000, Completed: 111_000_000_000, Rate: 2_500_000})
 	got := screen(t, b.String())
-	if want := "…with-a-long-name.safetensors"; !strings.Contains(got, "…") || strings.Contains(got, want) {
-		t.Errorf("the name is not shortened: %q", got)
+	if want := "model-00001-…ensors "; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q at its beginning", got, want)
 	}
 	if want := "111 GB/999 GB  2.5 MB/s  98h40m1s\n"; !strings.HasSuffix(got, want) {
 		t.Errorf("got %q, want %q at its end", got, want)
@@ -117,7 +117,7 @@ func TestNarrowTerminal(t *testing.T) {
 // TestVerifyProgress says that what has no name but its status is said once.
 func TestVerifyProgress(t *testing.T) {
 	var b strings.Builder
-	p := &plainProgress{w: &b, ref: "all models", now: time.Now, last: map[digest.Digest]shown{}}
+	p := newPlainProgress(&b, "all models", time.Now)
 	p.event(admin.Event{Status: "verifying", Digest: "verifying", File: "verifying", Total: 200, Completed: 100})
 	if got, want := b.String(), "all models: verifying  50%  100 B/200 B\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -172,6 +172,79 @@ func TestTimeLeft(t *testing.T) {
 	}{{10, 1, "11s"}, {0, 1, "1s"}, {1 << 62, 1, "> 99h"}, {7200, 1, "2h0m1s"}} {
 		if got := timeLeft(tt.n, tt.rate); got != tt.want {
 			t.Errorf("timeLeft(%d, %d): got %s, want %s", tt.n, tt.rate, got, tt.want)
+		}
+	}
+}
+
+// TestShorten says that names of files of one model differ still when they are shortened.
+func TestShorten(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		width int
+		want  string
+	}{
+		{"model.gguf", 10, "model.gguf"},
+		{"model-00001-of-00003.safetensors", 19, "model-00001-…ensors"},
+		{"model-00001-of-00003.safetensors", 8, "…00001…s"},
+		{"transformer/diffusion_pytorch_model-00012-of-00030.safetensors", 19, "transf…00012…ensors"},
+		{"größe/ein-sehr-langer-name.safetensors", 12, "größe/e…sors"},
+	} {
+		got := shorten(tt.name, tt.width)
+		if got != tt.want || len([]rune(got)) > tt.width {
+			t.Errorf("shorten(%q, %d): got %q, want %q", tt.name, tt.width, got, tt.want)
+		}
+	}
+}
+
+// TestTotal says that there is a line for all files that are fetched as long as one of them is, and one
+// for all that were there.
+func TestTotal(t *testing.T) {
+	var b strings.Builder
+	p := newTerminalProgress(&b, "r", func() (int, int) { return 100, 24 })
+	send := func(name, status string, total, done, rate int64) {
+		p.event(admin.Event{Status: status, Digest: digest.FromString(name), File: name, Total: total, Completed: done, Rate: rate})
+	}
+	send("x", "waiting", 300, 0, 0)
+	send("x", "present", 300, 300, 0)
+	send("y", "present", 200, 200, 0)
+	send("a", "downloading", 1000, 500, 30)
+	send("b", "waiting", 1000, 0, 0)
+	there := fmt.Sprintf("%-36s  present      500 B\n", "2 files")
+	want := fmt.Sprintf("%-36s   50%% ▕████████        ▏ 500 B/1.0 kB  30 B/s  17s\n", "a") +
+		fmt.Sprintf("%-36s   25%% ▕████            ▏ 500 B/2.0 kB  30 B/s  51s\n", "total") + there
+	if diff := cmp.Diff(screen(t, b.String()), want); diff != "" {
+		t.Errorf("in the middle (got, want):\n%s", diff)
+	}
+	send("a", "complete", 1000, 1000, 0)
+	send("b", "complete", 1000, 1000, 0)
+	p.end()
+	want = fmt.Sprintf("%-36s  complete     1.0 kB\n%-36s  complete     1.0 kB\n", "a", "b") + there
+	if diff := cmp.Diff(screen(t, b.String()), want); diff != "" {
+		t.Errorf("at the end (got, want):\n%s", diff)
+	}
+}
+
+// TestNarrowed says that lines which a narrower window has broken are drawn over.
+func TestNarrowed(t *testing.T) {
+	var b strings.Builder
+	columns := 100
+	p := newTerminalProgress(&b, "r", func() (int, int) { return columns, 24 })
+	e := admin.Event{Status: "downloading", Digest: digest.FromString("a"), File: "a", Total: 7_300_000_000, Completed: 3_100_000_000, Rate: 98_000_000}
+	p.event(e) // a line of 85 characters
+	b.Reset()
+	columns = 40
+	p.event(e)
+	if got, want := b.String(), "\x1b[3A\r\x1b[J"; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q at its beginning", got, want)
+	}
+}
+
+func TestTook(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		22682 * time.Millisecond: "23s", 1234567 * time.Microsecond: "1.2s", 12345 * time.Microsecond: "12ms", 83 * time.Second: "1m23s",
+	} {
+		if got := took(d); got != want {
+			t.Errorf("took(%v): got %s, want %s", d, got, want)
 		}
 	}
 }

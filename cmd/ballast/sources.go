@@ -158,7 +158,7 @@ func openOllama(ctx context.Context, u *upstreamClient, name string) (*push.Sour
 	if _, err := localstore.ParseName(model); err != nil {
 		return nil, &usageError{err}
 	}
-	dir, err := config.OllamaModels(dir)
+	dir, err := config.OllamaModels(dir, "ollama:DIR:"+model)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,8 @@ func openReference(ctx context.Context, u *upstreamClient, name string) (*push.S
 		return nil, &usageError{err}
 	}
 	if address, ok := registry.CartonURL(upstream.Cartons(u.cfg), ref); ok {
-		return u.fromURL(ctx, address)
+		src, err := u.fromURL(ctx, address)
+		return src, mapped(ref, address, err)
 	}
 	repo, served, m, runner, err := u.resolve(ctx, ref)
 	if err != nil {

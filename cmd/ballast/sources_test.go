@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -260,6 +262,13 @@ func TestConvertConfig(t *testing.T) {
 		}
 		return s
 	}
+	for _, args := range [][]string{{"digest", "carton.example/team/none:v2"}, {"inspect", "--remote", "carton.example/team/none:v2"},
+		{"convert", "carton.example/team/none:v2", "oci:" + dir + "/none"}} {
+		want := "carton.example/team/none:v2, which is " + host.URL + "/models/team/none/v2.carton here: "
+		if code, _, stderr := ballast(t, append(args, "--config", config)...); code != exitNotFound || !strings.Contains(stderr, want) {
+			t.Errorf("%q: code %d, %q; want %q in it", args, code, stderr, want)
+		}
+	}
 	if s := seenOf("carton.example/team/tiny:v1"); s.Origin != c.Hash() || s.Digest != seenOf("carton+"+host.URL+"/models/team/tiny/v1.carton").Digest {
 		t.Errorf("digest of a carton: %+v", s)
 	}
@@ -285,5 +294,18 @@ func TestSplitOllama(t *testing.T) {
 		if d, m := splitOllama(in); d != want[0] || m != want[1] {
 			t.Errorf("%s: got %q, %q", in, d, m)
 		}
+	}
+}
+
+// TestUntrustedCarton names the host of a carton once, and does not say that it is worth another try.
+func TestUntrustedCarton(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	host := strings.TrimPrefix(server.URL, "https://")
+	code, _, stderr := ballast(t, "convert", server.URL+"/a.carton", "oci:"+t.TempDir())
+	if code != exitError || strings.Count(stderr, host+": ") != 1 || !strings.Contains(stderr, "certificate signed by unknown authority") {
+		t.Errorf("code %d, %q", code, stderr)
 	}
 }

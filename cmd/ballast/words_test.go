@@ -23,6 +23,19 @@ func TestUsageLine(t *testing.T) {
 		args []string
 		want []string
 	}{
+		{[]string{"rm"}, []string{"no model given", "usage: ballast rm REF|DIGEST..."}},
+		{[]string{"unpin"}, []string{"no model given"}},
+		{[]string{"prefetch"}, []string{"no model given"}},
+		{[]string{"inspect"}, []string{"no model given"}},
+		{[]string{"digest", "a.b/c", "a.b/d"}, []string{"one model is taken, and not 2"}},
+		{[]string{"inspect", "--origin", "config", "ghcr.io/a/b"}, []string{"write --origin=config"}},
+		{[]string{"convert"}, []string{"no model given", "usage: ballast convert SRC [DST]"}},
+		{[]string{"convert", "ghcr.io/a/b:v1"}, []string{"no target given"}},
+		{[]string{"gc", "--keep", "5"}, []string{`size "5" has no unit: 5GB?`}},
+		{[]string{"inspect", "sha256:abc"}, []string{`"sha256:abc" is not a digest: after sha256: come 6 to 64 digits`}},
+		{[]string{"inspect", "Bad Ref"}, []string{`"Bad Ref" is not a reference: REGISTRY/REPOSITORY[:TAG][@DIGEST], in lower case`}},
+		{[]string{"prefetch", "llama3.2"}, []string{"write for example registry.ollama.ai/library/llama3.2 or docker.io/ai/llama3.2"}},
+		{[]string{"prefetch", "ai/smollm2:360M"}, []string{"write for example docker.io/ai/smollm2:360M or ghcr.io/ai/smollm2:360M"}},
 		{[]string{"rm", "llama"}, []string{`"llama" does not name a registry`, "usage: ballast rm REF|DIGEST... [flags]\n"}},
 		{[]string{"inspect", "llama"}, []string{"usage: ballast inspect REF|DIGEST"}},
 		{[]string{"unpin", "llama"}, []string{"usage: ballast unpin "}},
@@ -144,6 +157,8 @@ func TestWords(t *testing.T) {
 		{[]string{"rm", one, ""}, []string{two}},
 		{[]string{"unpin", ""}, []string{one}},
 		{[]string{"ls", "-o", ""}, []string{"table", "json"}},
+		{[]string{"convert", "--as", ""}, []string{"ballast", "modelpack", "cnai", "image"}},
+		{[]string{"convert", "--compress", ""}, []string{"zstd-seekable", "zstd-chunked"}},
 	} {
 		got := s.complete(t, tt.args...)
 		if len(got) == 0 {
@@ -163,7 +178,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestOriginDigest says that a digest that containerd can not use is not passed over.
+// TestOriginDigest says that a digest that does not work everywhere is not passed over.
 func TestOriginDigest(t *testing.T) {
 	s := newSite(t)
 	s.add("team/model", 23, 1<<20)
@@ -181,12 +196,54 @@ func TestOriginDigest(t *testing.T) {
 	s.setSpoil(spoil)
 	code, stdout, stderr := s.ballast(t.Context(), "prefetch", origin)
 	converted := parse[[]admin.Image](t, s.ok(t, "ls", "-o", "json"))[0].Manifest
-	if code != 0 || !strings.Contains(stdout, converted.String()) || !strings.Contains(stderr, "containerd can not use the digest in "+origin) ||
+	if code != 0 || !strings.Contains(stdout, shortDigest(converted.String())) || !strings.Contains(stderr, "the digest in "+origin+" is that of the model as its registry has it") ||
 		!strings.Contains(stderr, name+converted.String()) {
 		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
-	if _, _, stderr := s.ballast(t.Context(), "prefetch", s.host+"/team/model:v1"); strings.Contains(stderr, "can not use") {
+	if _, _, stderr := s.ballast(t.Context(), "prefetch", s.host+"/team/model:v1"); strings.Contains(stderr, "as its registry has it") {
 		t.Errorf("by tag: %q", stderr)
+	}
+}
+
+// TestMovedPin moves a tag after it was pinned: the pin keeps what it kept, and that is to be seen.
+func TestMovedPin(t *testing.T) {
+	s := newSite(t)
+	ref, other := s.add("team/model", 41, 1<<20), s.add("team/other", 42, 2<<20)
+	s.ok(t, "prefetch", ref, other)
+	s.ok(t, "unpin", other)
+	old := parse[[]admin.Pin](t, s.ok(t, "pin", "-o", "json"))
+	s.models["team/model"] = s.models["team/other"]
+	s.ok(t, "prefetch", "--no-pin", ref)
+	pins := parse[[]admin.Pin](t, s.ok(t, "pin", "-o", "json"))
+	if len(pins) != 1 || pins[0].Digest != old[0].Digest || old[0].Moved != "" || pins[0].Moved == "" || pins[0].Moved == pins[0].Digest {
+		t.Fatalf("pins %+v, before %+v", pins, old)
+	}
+	before, now := shortDigest(pins[0].Digest.String()), shortDigest(pins[0].Moved.String())
+	if got, want := s.ok(t, "pin"), before+" (moved: the name is "+now+" now)"; !strings.Contains(got, want) {
+		t.Errorf("got %q, want %q in it", got, want)
+	}
+	for line := range strings.Lines(s.ok(t, "ls")) {
+		if want := "pinned as " + ref; strings.Contains(line, before) != strings.Contains(line, want) || strings.Contains(line, now) && strings.Contains(line, "pinned") {
+			t.Errorf("of %s %q, of %s nothing is pinned: %q", before, want, now, line)
+		}
+	}
+	if got, want := s.ok(t, "inspect", now), "Reference:      "+ref+"\nReference:"; !strings.HasPrefix(got, "Reference:") || strings.Count(got, "Reference:") != 2 {
+		t.Errorf("got\n%s\nwant lines like %q", got, want)
+	}
+	if s.ok(t, "prefetch", ref); strings.Contains(s.ok(t, "pin"), "moved") {
+		t.Error("a prefetch did not move the pin after its name")
+	}
+}
+
+// TestUsageRows says that what is saved is what the files of models would take more.
+func TestUsageRows(t *testing.T) {
+	rows := usageRows(store.Usage{Logical: 5e9, Unique: 3_100_000_000, Saved: 2e9, Objects: 7})
+	var got []string
+	for _, r := range rows[:4] {
+		got = append(got, r[0]+" "+r[1])
+	}
+	if want := []string{"LOGICAL 5.0 GB", "SAVED 2.0 GB", "UNIQUE 3.0 GB", "OTHER 100 MB"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

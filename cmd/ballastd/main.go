@@ -7,9 +7,10 @@
 //	ballastd version
 //	ballastd unmount                  take the lazy mount away that a daemon left, to uninstall
 //	ballastd holder --fd N --socket PATH
+//	ballastd holder --stay --socket PATH
 //
-// The last is started by the daemon itself: a process that keeps the lazy mount alive while
-// there is no daemon.
+// The holder is a process that keeps the lazy mount alive while there is no daemon. The daemon starts it itself. In
+// a container its children end with it; there a container beside it runs the last line.
 //
 // It ends with 0 after a signal, 2 if the command line or the configuration is wrong, and 1 for
 // any other error.
@@ -144,10 +145,17 @@ func unmount(file *string, stdout, stderr io.Writer) *cobra.Command {
 func holder(stderr io.Writer) *cobra.Command {
 	var fd int
 	var socket string
+	var stay bool
 	c := &cobra.Command{
 		Use: "holder", Short: "keep the lazy mount while there is no daemon", Args: cobra.NoArgs, Hidden: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(stderr, nil))
+			if stay {
+				if err := fdstore.StayHolder(cmd.Context(), socket, log); err != nil {
+					return &runError{err}
+				}
+				return nil
+			}
 			if err := fdstore.RunHolder(cmd.Context(), os.NewFile(uintptr(fd), "listener"), socket, log); err != nil {
 				return &runError{err}
 			}
@@ -156,6 +164,7 @@ func holder(stderr io.Writer) *cobra.Command {
 	}
 	c.Flags().IntVar(&fd, "fd", 3, "file descriptor of the listening socket")
 	c.Flags().StringVar(&socket, "socket", "", "path of the socket")
+	c.Flags().BoolVar(&stay, "stay", false, "make the socket, and stay until SIGTERM; in a container beside that of the daemon")
 	return c
 }
 

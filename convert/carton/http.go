@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/contentrange"
@@ -35,11 +36,11 @@ func (o *Options) request(ctx context.Context, method, rawURL string, header htt
 		if err == nil {
 			resp.Body.Close()
 		}
-		return nil, fmt.Errorf("%s: %w", u.Host, context.Cause(ctx))
-	case errdefs.IsPermissionDenied(err), errdefs.IsUnauthorized(err), errdefs.IsNotFound(err):
-		return nil, fmt.Errorf("%s: %w", u.Host, bare(err))
+		return nil, about(u.Host, context.Cause(ctx))
+	case errdefs.IsPermissionDenied(err), errdefs.IsUnauthorized(err), errdefs.IsNotFound(err), errdefs.IsFailedPrecondition(err):
+		return nil, about(u.Host, bare(err))
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w: %w", u.Host, bare(err), errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("%w: %w", about(u.Host, bare(err)), errdefs.ErrUnavailable)
 	}
 	if f := resp.Request; f != nil && f.URL != nil && f.URL.Scheme != "https" && !o.AllowHTTP {
 		resp.Body.Close()
@@ -51,6 +52,14 @@ func (o *Options) request(ctx context.Context, method, rawURL string, header htt
 	io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // only for the connection
 	resp.Body.Close()
 	return nil, statusError(u.Host, resp)
+}
+
+// about adds the host to an error, unless it begins with it.
+func about(host string, err error) error {
+	if strings.HasPrefix(err.Error(), host+": ") {
+		return err
+	}
+	return fmt.Errorf("%s: %w", host, err)
 }
 
 // bare returns an error of an http.Client without the URL, which can be signed.

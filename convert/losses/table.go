@@ -125,7 +125,7 @@ var formats = map[mediatype.Format]rules{
 		always: []Loss{
 			{"shapes, names and types of inputs and outputs beyond text and other", "file carton.toml"},
 			{"platforms, repository, runner with its version and options, self-tests, examples", "file carton.toml"},
-			{"addresses of files that are elsewhere (LINKS)", ""},
+			{"LINKS, if the carton has it: addresses of files that are elsewhere", ""},
 			{"order, compression, times and links of the members of the archive", ""},
 		},
 	},

@@ -2,6 +2,7 @@ package mediatype
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -243,6 +244,34 @@ func Layer(f Format, k Kind, a filetable.Archive, c filetable.Codec) string {
 		}
 	}
 	panic(fmt.Sprintf("mediatype: internal error: no layer type for %q %q %q", k, a, c))
+}
+
+// RunnerOf returns the runner in the format of an origin that is one of an Ollama list, "" for any other.
+func RunnerOf(format string) string {
+	runner, _ := strings.CutPrefix(format, string(FormatOllamaList)+"/")
+	if runner == format {
+		return ""
+	}
+	return runner
+}
+
+// OwnLayers returns the types of layers of ModelPack, CNAI and KitOps, sorted: formats whose configs name no
+// layers in the way of images.
+func OwnLayers() []string {
+	var l []string
+	for packing := range packings {
+		for name := range kinds {
+			l = append(l, prefixCNAI+name+".v1."+packing)
+			if name != "layer" && name != "config" {
+				l = append(l, prefixModelPack+name+".v1."+packing)
+			}
+		}
+		for name := range kitKinds {
+			l = append(l, KitOpsLayer(name, packing))
+		}
+	}
+	slices.Sort(l)
+	return l
 }
 
 // FormatOf returns the model format a media type belongs to by its prefix, whether or not

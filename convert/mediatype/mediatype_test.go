@@ -3,6 +3,7 @@ package mediatype_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -234,4 +235,21 @@ func FuzzMediaType(f *testing.F) {
 			t.Fatalf("FormatOf(%q) = %q, Parse says %q", s, f, got.Format)
 		}
 	})
+}
+
+// TestOwnLayers parses what containerd is told not to fetch: all are layers of models, and none is one of images.
+func TestOwnLayers(t *testing.T) {
+	t.Parallel()
+	l := mediatype.OwnLayers()
+	for _, s := range l {
+		got, err := mediatype.Parse(s)
+		if err != nil || got.Role != mediatype.RoleLayer || got.Format == mediatype.FormatImage {
+			t.Errorf("%s: got %+v, %v", s, got, err)
+		}
+	}
+	for _, s := range []string{"application/vnd.cncf.model.weight.v1.raw", "application/vnd.cnai.model.doc.v1.tar+zstd", "application/vnd.kitops.modelkit.model.v1.tar"} {
+		if !slices.Contains(l, s) {
+			t.Errorf("%s is missing", s)
+		}
+	}
 }

@@ -40,6 +40,13 @@ const (
 	TableLayer = filetable.MediaTypeTableLayer
 )
 
+// Converted is the artifactType of an index by which a converted image refers to its origin.
+const Converted = "application/vnd.ballast.converted.v1+json"
+
+// UseInstead is what the Content-Type of a refused digest begins with; the digest to use follows. containerd before
+// 2.3 shows that of the whole answer alone.
+const UseInstead = "application/vnd.ballast.use-instead@"
+
 // ModelPack and CNAI types.
 // https://github.com/modelpack/model-spec/blob/v0.0.7/docs/spec.md
 const (

@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -25,9 +26,6 @@ const (
 
 // purpose is sealed with each name, so that a file is good for nothing else.
 const purpose = "ballast pull secrets 1 "
-
-// fresh is at the end of the name of a file that is not complete.
-const fresh = ".new"
 
 // Open returns Secrets that keep those that snapshots need below dir, sealed. A key that can not be used
 // is replaced: what it sealed is lost.
@@ -66,7 +64,7 @@ func (s *Secrets) openKey() error {
 	if len(key) != keySize {
 		key = make([]byte, keySize)
 		rand.Read(key) // never fails
-		if err := s.write(keyFile, key); err != nil {
+		if err := durable.Write(s.root, keyFile, key, 0o600); err != nil {
 			return err
 		}
 	}
@@ -103,7 +101,7 @@ func (s *Secrets) save(name string, secrets []Secret) error {
 	if slices.Equal(secrets, s.sealed[name]) {
 		return nil
 	}
-	if err := s.write(fileOf(name), s.seal.close(name, secrets)); err != nil {
+	if err := durable.Write(s.root, fileOf(name), s.seal.close(name, secrets), 0o600); err != nil {
 		return fmt.Errorf("seal pull secrets: %w", err)
 	}
 	s.sealed[name] = secrets
@@ -131,26 +129,6 @@ func (s *Secrets) prune(names []string) error {
 		}
 	}
 	return err
-}
-
-// write replaces a file, durably.
-func (s *Secrets) write(name string, p []byte) error {
-	f, err := s.root.OpenFile(name+fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(p)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := s.root.Rename(name+fresh, name); err != nil {
-		return err
-	}
-	dir, err := s.root.Open(".")
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // fileOf returns the name of the file of a name.

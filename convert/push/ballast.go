@@ -24,7 +24,7 @@ const maxImageBlobs = 256
 // planBallast plans the image of convert/image.
 func (c *conversion) planBallast(ctx context.Context) (*plan, error) {
 	model := *c.src.Model
-	if len(model.Table.Blobs) > maxImageBlobs {
+	if len(model.Table.Blobs) > maxImageBlobs && !c.o.Referrer { // the origin keeps them there
 		return c.planMerged(ctx)
 	}
 	p := &plan{}
@@ -35,7 +35,7 @@ func (c *conversion) planBallast(ctx context.Context) (*plan, error) {
 			name: names[b.Digest], fromBlob: true,
 			desc: ocispec.Descriptor{MediaType: model.Layers[i].MediaType, Digest: b.Digest, Size: b.Size},
 		}
-		var also func() io.Writer
+		var also func() *passage
 		if l.chunks = newPassage(&model.Table, b); l.chunks != nil && !c.o.NoChunks {
 			l.sniffer = sniffers[b.Digest]
 			also = l.restart
@@ -65,13 +65,13 @@ func snifferOf(t *filetable.Table) map[digest.Digest]*headers.Sniffer {
 }
 
 // restart begins the chunks and the header of a layer anew.
-func (l *layer) restart() io.Writer {
+func (l *layer) restart() *passage {
 	l.chunks.restart()
-	if l.sniffer == nil {
-		return l.chunks
+	if l.sniffer != nil {
+		l.sniffer.Restart()
+		l.chunks.sniffer = l.sniffer
 	}
-	l.sniffer.Restart()
-	return io.MultiWriter(l.chunks, l.sniffer)
+	return l.chunks
 }
 
 // ballastDocuments returns the converted image of a model, with the chunks of its layers, and with

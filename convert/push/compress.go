@@ -16,7 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A Compression is how the blobs of FormBallast are compressed, so that their chunks can be read one
+// A Compression is how the blobs of FormBallast, or the layers of FormImage, are compressed, so that their chunks can be read one
 // by one.
 type Compression string
 
@@ -24,7 +24,7 @@ type Compression string
 const (
 	CompressNone     Compression = ""
 	CompressSeekable Compression = "zstd-seekable" // each file a blob in the zstd seekable format
-	CompressChunked  Compression = "zstd-chunked"  // tars in zstd:chunked, as Podman reads them
+	CompressChunked  Compression = "zstd-chunked"  // tars in zstd:chunked; those of FormImage are read by Podman too
 )
 
 // Compressions are all of them but none.
@@ -151,6 +151,9 @@ func (c *conversion) compress(ctx context.Context, k *pack) (err error) {
 		}
 	}
 	k.done.Store(0)
+	if c.o.Form == FormImage {
+		w.plain = digest.SHA256.Hash()
+	}
 	annotations := map[string]string(nil)
 	if c.o.Compress == CompressSeekable {
 		k.members, err = w.writeSeekable(ctx, files[0])
@@ -164,6 +167,9 @@ func (c *conversion) compress(ctx context.Context, k *pack) (err error) {
 		k.desc.Digest = ""
 		w.Close() // err is why
 		return err
+	}
+	if w.plain != nil {
+		k.diffID = digest.NewDigest(digest.SHA256, w.plain)
 	}
 	k.desc.Size, k.desc.Annotations, k.release = w.off, annotations, w.Close
 	return nil
@@ -188,7 +194,7 @@ func addPacks(m *convert.Model, files []file, packs []*pack) {
 			src := &filetable.Source{Blob: k.desc.Digest, Codec: filetable.CodecZstd}
 			for _, c := range member.Chunks {
 				if c.Zeros { // needs no bytes
-					c.Chunk = filetable.Chunk{Offset: c.Offset, Size: c.Size}
+					c.Digest, c.At, c.Len = "", 0, 0
 				}
 				src.Chunks = append(src.Chunks, c.Chunk)
 			}

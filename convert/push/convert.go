@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -50,12 +51,16 @@ type Options struct {
 	// NoChunks leaves the digests of chunks away; FormBallast only.
 	NoChunks bool
 
-	// Compress compresses the files in chunks; FormBallast only.
+	// Compress compresses the files in chunks; FormBallast, and with CompressChunked FormImage.
 	Compress Compression
 
 	// Sign, if not nil, signs what is written: the manifest as cosign does and, where their digests are
 	// known, the files as model-signing does. Both are referrers of the manifest.
 	Sign crypto.Signer
+
+	// Referrer writes what a node makes of the model into the repository that the model is in, as a referrer
+	// of its manifest; FormBallast with NoChunks only. All blobs of the model have to be in the target.
+	Referrer bool
 
 	// DryRun sends nothing, and reads no more than is needed to say what would be sent.
 	DryRun bool
@@ -95,9 +100,9 @@ type Target interface {
 	// PutManifest writes the manifest, under the name of the target.
 	PutManifest(ctx context.Context, mediaType string, p []byte) error
 
-	// PutReferrer writes a manifest that refers to another, its subject, without a name. The
-	// subject need not be there yet.
-	PutReferrer(ctx context.Context, m ocispec.Manifest) error
+	// PutReferrer writes a manifest or index that refers to another, its subject, without a name. The
+	// subject need not be there yet. The digest and size of desc follow from the bytes.
+	PutReferrer(ctx context.Context, subject digest.Digest, desc ocispec.Descriptor, p []byte) error
 }
 
 // An Opener opens bytes from the first on.
@@ -109,6 +114,7 @@ type Result struct {
 	Manifest  []byte        `json:"-"`
 	MediaType string        `json:"mediaType,omitempty"`
 	Digest    digest.Digest `json:"digest,omitempty"` // of Manifest; empty if it is not known yet
+	Referrer  digest.Digest `json:"referrer,omitempty"`
 	Layers    []Layer       `json:"layers"`
 	Size      int64         `json:"size"` // bytes of all layers, each once
 	Sent      int64         `json:"sent"` // bytes of layers that the target did not have
@@ -162,8 +168,11 @@ func Convert(ctx context.Context, src *Source, dst Target, o Options) (res *Resu
 	if o.Tar && o.Form != FormModelPack && o.Form != FormCNAI {
 		return nil, fmt.Errorf("tars are for %s and %s: %w", FormModelPack, FormCNAI, errdefs.ErrInvalidArgument)
 	}
-	if o.Compress != CompressNone && (o.Form != FormBallast || o.NoChunks) {
-		return nil, fmt.Errorf("%s is for %s, with digests of chunks: %w", o.Compress, FormBallast, errdefs.ErrInvalidArgument)
+	if o.Referrer && (o.Form != FormBallast || !o.NoChunks || verify.Bytes(src.Model.Table.Origin.Digest, src.Manifest) != nil) {
+		return nil, fmt.Errorf("only what a node makes of a manifest can refer to that: %w", errdefs.ErrInvalidArgument)
+	}
+	if err := o.checkCompress(); err != nil {
+		return nil, err
 	}
 	c := &conversion{src: src, dst: dst, o: o, losses: src.Losses}
 	defer func() {
@@ -176,6 +185,15 @@ func Convert(ctx context.Context, src *Source, dst Target, o Options) (res *Resu
 		return nil, fmt.Errorf("%s: %w", src.Name, err)
 	}
 	return c.run(ctx, p)
+}
+
+// checkCompress returns errdefs.ErrInvalidArgument for a compression that the form does not have.
+func (o *Options) checkCompress() error {
+	switch {
+	case o.Compress == CompressNone, o.Form == FormBallast && !o.NoChunks, o.Form == FormImage && o.Compress == CompressChunked:
+		return nil
+	}
+	return fmt.Errorf("%s is for %s with digests of chunks, and %s for %s: %w", o.Compress, FormBallast, CompressChunked, FormImage, errdefs.ErrInvalidArgument)
 }
 
 // A plan is what is written: layers, and documents that follow from them.

@@ -163,7 +163,7 @@ func (c *conversion) unpack(ctx context.Context, t *filetable.Table) ([]file, er
 	if err := c.work.store.AddRef(ctx, "pin/convert", d, time.Time{}); err != nil {
 		return nil, err
 	}
-	err = c.work.store.Hydrate(ctx, d, store.HydrateOptions{Sources: []transfer.Source{{Name: "convert", Fetcher: c.src.Fetcher}}, Progress: c.o.Progress})
+	err = c.work.store.Hydrate(ctx, d, store.HydrateOptions{Sources: []transfer.Source{{Name: "convert", Fetcher: c.src.Fetcher}}, Progress: unpacking(c.o.Progress)})
 	if err != nil {
 		return nil, fmt.Errorf("unpack: %w", err)
 	}
@@ -179,6 +179,20 @@ func (c *conversion) unpack(ctx context.Context, t *filetable.Table) ([]file, er
 		}
 	}
 	return all, nil
+}
+
+// unpacking returns show for what is read to be unpacked: an archive and its file can have one name.
+func unpacking(show func([]store.Progress)) func([]store.Progress) {
+	if show == nil {
+		return nil
+	}
+	return func(all []store.Progress) {
+		named := slices.Clone(all)
+		for i := range named {
+			named[i].Name += " (to unpack)"
+		}
+		show(named)
+	}
 }
 
 // kind returns the kind of a file: that of its layer, if it is alone there.
@@ -208,14 +222,14 @@ func opener(p []byte) func(context.Context) (io.ReadCloser, error) {
 	return func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil }
 }
 
-// blob returns a function that opens a blob of the source, and writes what is read to also().
-func (c *conversion) blob(d digest.Digest, size int64, also func() io.Writer) func(context.Context) (io.ReadCloser, error) {
+// blob returns a function that opens a blob of the source, which passes by also().
+func (c *conversion) blob(d digest.Digest, size int64, also func() *passage) func(context.Context) (io.ReadCloser, error) {
 	return func(ctx context.Context) (io.ReadCloser, error) {
-		var w io.Writer
+		var p *passage
 		if also != nil {
-			w = also()
+			p = also()
 		}
-		return openBlob(ctx, c.src.Fetcher, d, size, w), nil
+		return openBlob(ctx, c.src.Fetcher, d, size, p), nil
 	}
 }
 

@@ -30,6 +30,8 @@ type frameWriter struct {
 	enc  *zstd.Encoder
 	buf  []byte
 	off  int64 // bytes written
+
+	plain hash.Hash // if not nil, of what is in the frames
 }
 
 func newFrameWriter(dir string) (*frameWriter, error) {
@@ -59,6 +61,9 @@ func (w *frameWriter) raw(p []byte) error {
 // frame writes bytes as a frame, and returns where it is.
 func (w *frameWriter) frame(p []byte) (at, n int64, err error) {
 	at = w.off
+	if w.plain != nil {
+		w.plain.Write(p) // a hash takes all
+	}
 	w.buf = w.enc.EncodeAll(p, w.buf[:0])
 	return at, int64(len(w.buf)), w.raw(w.buf)
 }

@@ -33,6 +33,24 @@ func (c *conversion) planImage(ctx context.Context) (*plan, error) {
 	if c.hidden(p) {
 		return p, nil
 	}
+	if p.layers, err = c.imageLayers(files); err != nil {
+		return nil, err
+	}
+	c.lose("what is known of the model but its files (its config, and the kinds of its files), which an image has no place for")
+	p.documents = func() (documents, error) { return c.imageDocuments(p.layers), nil }
+	return p, nil
+}
+
+// imageLayers returns the layers of files.
+func (c *conversion) imageLayers(files []file) (layers []*layer, err error) {
+	if c.o.Compress == CompressChunked {
+		for _, k := range packFiles(files, c.o.Compress) {
+			k.prepare = func(ctx context.Context) error { return c.compress(ctx, k) }
+			k.desc.MediaType = mediatype.OCILayerZstd
+			layers = append(layers, k.layer)
+		}
+		return layers, nil
+	}
 	dirs := map[string]file{}
 	for _, f := range files {
 		if f.Type == filetable.TypeDir {
@@ -55,11 +73,9 @@ func (c *conversion) planImage(ctx context.Context) (*plan, error) {
 		if l.name = g[0].Path; len(g) > 1 {
 			l.name = fmt.Sprintf("%d small files", len(g))
 		}
-		p.layers = append(p.layers, l)
+		layers = append(layers, l)
 	}
-	c.lose("what is known of the model but its files (its config, and the kinds of its files), which an image has no place for")
-	p.documents = func() (documents, error) { return c.imageDocuments(p.layers), nil }
-	return p, nil
+	return layers, nil
 }
 
 // group parts the files that have layers of their own from those that share one, both by path.
@@ -116,7 +132,7 @@ func (c *conversion) imageDocuments(layers []*layer) documents {
 	}
 	for _, l := range layers {
 		m.Layers = append(m.Layers, l.desc)
-		cfg.RootFS.DiffIDs = append(cfg.RootFS.DiffIDs, l.desc.Digest)
+		cfg.RootFS.DiffIDs = append(cfg.RootFS.DiffIDs, cmp.Or(l.diffID, l.desc.Digest))
 	}
 	p := encode(cfg)
 	m.Config = ocispec.Descriptor{MediaType: mediatype.OCIConfig, Digest: digest.FromBytes(p), Size: int64(len(p))}

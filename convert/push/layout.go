@@ -331,10 +331,9 @@ func (l *Layout) PutManifest(ctx context.Context, mediaType string, p []byte) er
 }
 
 // PutReferrer writes a manifest that refers to another, and puts it into the index without a tag.
-func (l *Layout) PutReferrer(ctx context.Context, m ocispec.Manifest) error {
+func (l *Layout) PutReferrer(ctx context.Context, _ digest.Digest, desc ocispec.Descriptor, p []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := encode(m)
 	d := digest.FromBytes(p)
 	if err := l.Put(ctx, d, int64(len(p)), opener(p)); err != nil {
 		return err
@@ -343,9 +342,8 @@ func (l *Layout) PutReferrer(ctx context.Context, m ocispec.Manifest) error {
 	if err != nil || slices.ContainsFunc(idx.Manifests, func(o ocispec.Descriptor) bool { return o.Digest == d }) {
 		return err
 	}
-	idx.Manifests = append(idx.Manifests, ocispec.Descriptor{
-		MediaType: m.MediaType, Digest: d, Size: int64(len(p)), ArtifactType: m.ArtifactType, Annotations: m.Annotations,
-	})
+	desc.Digest, desc.Size = d, int64(len(p))
+	idx.Manifests = append(idx.Manifests, desc)
 	return l.write(layoutIndex, encode(idx))
 }
 

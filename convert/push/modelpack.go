@@ -95,7 +95,11 @@ func (c *conversion) fileLayer(d dialect, f file) (*layer, error) {
 			MediaType: mediatype.Layer(d.format, kind, filetable.ArchiveNone, filetable.CodecNone), Digest: f.Digest, Size: f.Size}}
 	}
 	l.name = f.Path
-	l.desc.Annotations = map[string]string{d.filepath: f.Path, d.metadata: string(encode(metadataOf(f)))}
+	title := f.Path // by which tools that know no models name the file that they write
+	if c.o.Tar || f.Type != filetable.TypeReg {
+		title += ".tar"
+	}
+	l.desc.Annotations = map[string]string{d.filepath: f.Path, d.metadata: string(encode(metadataOf(f))), mediatype.AnnotationTitle: title}
 	return l, nil
 }
 

@@ -36,7 +36,9 @@ func (n Nowhere) PutStream(context.Context, int64, Opener) (digest.Digest, error
 func (n Nowhere) PutManifest(context.Context, string, []byte) error { return n.refuse() }
 
 // PutReferrer returns errdefs.ErrNotImplemented.
-func (n Nowhere) PutReferrer(context.Context, ocispec.Manifest) error { return n.refuse() }
+func (n Nowhere) PutReferrer(context.Context, digest.Digest, ocispec.Descriptor, []byte) error {
+	return n.refuse()
+}
 
 func (n Nowhere) refuse() error {
 	return fmt.Errorf("%s: nothing is written: %w", n, errdefs.ErrNotImplemented)

@@ -29,9 +29,12 @@ import (
 	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.uber.org/goleak"
@@ -66,6 +69,7 @@ var forms = []struct {
 	{"cnai", push.Options{Form: push.FormCNAI}},
 	{"cnai-tar", push.Options{Form: push.FormCNAI, Tar: true}},
 	{"image", push.Options{Form: push.FormImage}},
+	{"image-chunked", push.Options{Form: push.FormImage, Compress: push.CompressChunked}},
 }
 
 // models are small models of all formats. The weights span chunks.
@@ -179,16 +183,32 @@ func sums(files map[string]converttest.File) map[string]string {
 	return out
 }
 
+// tarOf returns the tar that a layer of an image is.
+func tarOf(t testing.TB, dir string, l ocispec.Descriptor) []byte {
+	t.Helper()
+	p, err := os.ReadFile(filepath.Join(dir, "blobs/sha256", l.Digest.Encoded()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.MediaType != ocispec.MediaTypeImageLayerZstd {
+		return p
+	}
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if p, err = d.DecodeAll(p, nil); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 func untar(t testing.TB, dir string, m ocispec.Manifest) map[string]converttest.File {
 	t.Helper()
 	files := map[string]converttest.File{}
 	for _, l := range m.Layers {
-		f, err := os.Open(filepath.Join(dir, "blobs/sha256", l.Digest.Encoded()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		r := tar.NewReader(f)
+		r := tar.NewReader(bytes.NewReader(tarOf(t, dir, l)))
 		for {
 			h, err := r.Next()
 			if err == io.EOF {
@@ -278,6 +298,12 @@ func checkForm(t *testing.T, o push.Options, src *push.Source, res *push.Result,
 		if err := push.Validate(res.Manifest, cfg); err != nil {
 			t.Error(err)
 		}
+		for _, l := range m.Layers { // by which "oras pull" writes the file
+			path, title := l.Annotations["org.cncf.model.filepath"], l.Annotations[ocispec.AnnotationTitle]
+			if !o.Tar && title != path || o.Tar && title != path+".tar" {
+				t.Errorf("%s: title %q", path, title)
+			}
+		}
 	case push.FormCNAI:
 		if m.ArtifactType != "application/vnd.cnai.model.manifest.v1+json" || !bytes.Contains(cfg, []byte(`"diff_ids"`)) || bytes.Contains(res.Manifest, []byte("cncf")) {
 			t.Errorf("not the spelling of CNAI: %s %s", res.Manifest, cfg)
@@ -288,7 +314,8 @@ func checkForm(t *testing.T, o push.Options, src *push.Source, res *push.Result,
 			t.Errorf("config %s: %v", cfg, err)
 		}
 		for i, l := range m.Layers {
-			if l.MediaType != ocispec.MediaTypeImageLayer || im.RootFS.DiffIDs[i] != l.Digest {
+			chunked := l.MediaType == ocispec.MediaTypeImageLayerZstd && l.Annotations["io.github.containers.zstd-chunked.manifest-checksum"] != ""
+			if chunked != (o.Compress != "") || !chunked && l.MediaType != ocispec.MediaTypeImageLayer || im.RootFS.DiffIDs[i] != digest.FromBytes(tarOf(t, dir, l)) {
 				t.Errorf("layer %d: %+v, diffID %s", i, l, im.RootFS.DiffIDs[i])
 			}
 		}
@@ -324,9 +351,17 @@ func TestChunks(t *testing.T) {
 		}
 	}
 	var want []filetable.Chunk
+	whole := verify.NewHash()
 	for off := 0; off < len(w); off += 4 << 20 {
 		p := w[off:min(len(w), off+4<<20)]
-		want = append(want, filetable.Chunk{Offset: int64(off), Size: int64(len(p)), Digest: digest.FromBytes(p)})
+		k := filetable.Chunk{Offset: int64(off), Size: int64(len(p)), Digest: digest.FromBytes(p)}
+		whole.Write(p)
+		if off+len(p) < len(w) {
+			if k.State, err = whole.State(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want = append(want, k)
 	}
 	if diff := cmp.Diff(want, chunks); diff != "" {
 		t.Errorf("chunks (-want +got):\n%s", diff)
@@ -672,5 +707,23 @@ func testMemory(t *testing.T, o push.Options) {
 	}
 	if got := e.opens.Load(); got < 6 {
 		t.Errorf("opened %d times, so nothing broke off", got)
+	}
+}
+
+// TestUnpackNames says which progress is that of an archive: its file can have the same name.
+func TestUnpackNames(t *testing.T) {
+	s, c := newServer(t), client(t, remote.Credentials{})
+	src := fromServer(t, s, c, s.add("m", "1", converttest.ModelPackTarGzip(converttest.Files(weights(1<<20)))))
+	names := map[string]bool{}
+	o := push.Options{Form: push.FormModelPack, Progress: func(all []store.Progress) {
+		for _, p := range all {
+			names[p.Name] = true
+		}
+	}}
+	if _, err := push.Convert(t.Context(), src, toLayout(t, t.TempDir(), "1"), o); err != nil {
+		t.Fatal(err)
+	}
+	if !names["model.gguf"] || !names["model.gguf (to unpack)"] {
+		t.Errorf("got %v", slices.Sorted(maps.Keys(names)))
 	}
 }

@@ -1,6 +1,7 @@
 package push
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -10,13 +11,13 @@ import (
 
 var _ Target = (*Registry)(nil)
 
-// A Registry is a tag of a repository as a Target.
+// A Registry is a repository as a Target, with a tag if the manifest is to have one.
 type Registry struct {
 	repo *remote.Repository
 	ref  remote.Ref
 }
 
-// NewRegistry returns the target for a reference with a tag in repo.
+// NewRegistry returns the target for a reference in repo. Without a tag, the manifest has its digest only.
 func NewRegistry(repo *remote.Repository, ref remote.Ref) *Registry { return &Registry{repo, ref} }
 
 // String returns the reference.
@@ -55,12 +56,12 @@ func (r *Registry) PutStream(ctx context.Context, size int64, open Opener) (dige
 	return r.repo.PushStream(ctx, size, body)
 }
 
-// PutManifest uploads the manifest under the tag.
+// PutManifest uploads the manifest under the tag, or under its digest if the reference has none.
 func (r *Registry) PutManifest(ctx context.Context, mediaType string, p []byte) error {
-	return r.repo.PushManifest(ctx, r.ref.Tag, mediaType, p)
+	return r.repo.PushManifest(ctx, cmp.Or(r.ref.Tag, digest.FromBytes(p).String()), mediaType, p)
 }
 
 // PutReferrer uploads a manifest that refers to another.
-func (r *Registry) PutReferrer(ctx context.Context, m ocispec.Manifest) error {
-	return r.repo.PushReferrer(ctx, m)
+func (r *Registry) PutReferrer(ctx context.Context, subject digest.Digest, desc ocispec.Descriptor, p []byte) error {
+	return r.repo.PushReferrer(ctx, subject, desc, p)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/headers"
+	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -28,6 +29,9 @@ type layer struct {
 	name string
 	desc ocispec.Descriptor // without a digest, if that is not known; size -1 likewise
 	open Opener
+
+	// diffID is the digest of the tar that desc is compressed from. Empty: it is not compressed.
+	diffID digest.Digest
 
 	fromBlob bool             // a blob of the source, which can be mounted
 	chunks   *passage         // of the last read, if they are wanted
@@ -147,7 +151,21 @@ func (c *conversion) run(ctx context.Context, p *plan) (*Result, error) {
 		}
 		res.Losses = c.losses
 	}
-	return res, c.dst.PutManifest(ctx, docs.mediaType, docs.manifest)
+	if err := c.dst.PutManifest(ctx, docs.mediaType, docs.manifest); err != nil || !c.o.Referrer {
+		return res, err
+	}
+	res.Referrer, err = c.refer(ctx, docs)
+	return res, err
+}
+
+// refer writes the index by which the converted image refers to its origin. The image itself stays what nodes
+// make of it, byte for byte.
+func (c *conversion) refer(ctx context.Context, docs documents) (digest.Digest, error) {
+	desc, p, err := image.Referrer(c.src.Model.Table.Origin, c.src.Manifest, docs.manifest)
+	if err != nil {
+		return "", err
+	}
+	return desc.Digest, c.dst.PutReferrer(ctx, c.src.Model.Table.Origin.Digest, desc, p)
 }
 
 // look finds out which layers the target has.

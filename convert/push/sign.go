@@ -57,13 +57,14 @@ func (c *conversion) attach(ctx context.Context, subject ocispec.Descriptor, s d
 			return err
 		}
 	}
-	return c.dst.PutReferrer(ctx, ocispec.Manifest{
+	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest, ArtifactType: mediatype.Bundle,
 		Config:      ocispec.Descriptor{MediaType: mediatype.OCIEmpty, Digest: digest.FromBytes(emptyConfig), Size: int64(len(emptyConfig))},
 		Layers:      []ocispec.Descriptor{{MediaType: mediatype.Bundle, Digest: digest.FromBytes(bundle), Size: int64(len(bundle))}},
 		Subject:     &subject,
 		Annotations: map[string]string{mediatype.BundleContentKey: "dsse-envelope", mediatype.BundlePredicateKey: s.PredicateType},
-	})
+	}
+	return c.dst.PutReferrer(ctx, subject.Digest, ocispec.Descriptor{MediaType: m.MediaType, ArtifactType: m.ArtifactType, Annotations: m.Annotations}, encode(m))
 }
 
 // signed returns the files that somebody sees who pulls what is written, sorted, all with digests.

@@ -27,15 +27,18 @@ const (
 )
 
 // openBlob returns a blob of a source, verified: Read gives a *verify.Error instead of the last
-// bytes if they are wrong. What is read goes to also too, if that is not nil, before it is
-// verified.
-func openBlob(ctx context.Context, f transfer.Fetcher, d digest.Digest, size int64, also io.Writer) io.ReadCloser {
+// bytes if they are wrong. What is read passes by also too, if that is not nil, before it is
+// verified: there, if it has to compute the digest anyway.
+func openBlob(ctx context.Context, f transfer.Fetcher, d digest.Digest, size int64, also *passage) io.ReadCloser {
 	ctx, cancel := context.WithCancel(ctx)
 	a := &ahead{
 		cancel: cancel, free: make(chan []byte, buffers), full: make(chan piece, buffers),
 		stream: &blobStream{ctx: ctx, f: f, d: d, size: size},
 	}
-	a.verified = verify.NewReader(a.stream, d, size)
+	a.source = a.stream
+	if also == nil || !also.whole {
+		a.source = verify.NewReader(a.stream, d, size)
+	}
 	for range buffers {
 		a.free <- nil // made when they are needed
 	}
@@ -62,7 +65,7 @@ type piece struct {
 type ahead struct {
 	cancel     context.CancelFunc
 	stream     *blobStream
-	verified   io.Reader // of stream
+	source     io.Reader // stream, verified if nobody else does it
 	free       chan []byte
 	full       chan piece
 	done       sync.WaitGroup
@@ -85,7 +88,7 @@ func (a *ahead) produce(ctx context.Context, read chan<- piece) {
 		if buf == nil {
 			buf = make([]byte, min(bufferSize, max(a.stream.size-a.stream.off, 1)))
 		}
-		n, err := io.ReadFull(a.verified, buf[:cap(buf)])
+		n, err := io.ReadFull(a.source, buf[:cap(buf)])
 		if err == io.ErrUnexpectedEOF {
 			err = io.EOF
 		}
@@ -97,10 +100,13 @@ func (a *ahead) produce(ctx context.Context, read chan<- piece) {
 }
 
 // hash hands on what was read, hashed.
-func (a *ahead) hash(read <-chan piece, also io.Writer) {
+func (a *ahead) hash(read <-chan piece, also *passage) {
 	defer close(a.full)
 	for p := range read {
 		_, _ = also.Write(p.p) // a hash has no errors
+		if err := also.verify(a.stream.d, a.stream.size); err != nil {
+			p = piece{err: err}
+		}
 		a.full <- p
 	}
 }

@@ -63,7 +63,7 @@ func (h *Handler) convertNamed(ctx context.Context, ref remote.Ref, address stri
 	}
 	for _, im := range images {
 		if im.Origin.Digest == ref.Digest && resolvedFrom(im, nameOf(ref)) {
-			return store.Image{}, &PinError{Name: ref.Name(), Origin: ref.Digest, Converted: im.Manifest}
+			return store.Image{}, &PinError{Name: ref.Name(), Origin: ref.Digest, Converted: im.Manifest, Reason: "it is the carton at a URL"}
 		}
 	}
 	return store.Image{}, fmt.Errorf("%s: cartons at URLs have tags, and digests only once they were converted: %w", ref, errdefs.ErrNotFound)

@@ -113,6 +113,9 @@ func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, who caller) (st
 		return h.convertNamed(ctx, ref, address)
 	}
 	o, err := h.resolve(ctx, ref, who)
+	if ref.Digest != "" && errdefs.IsNotFound(err) {
+		return h.find(ctx, ref, who)
+	}
 	if err != nil {
 		return store.Image{}, err
 	}
@@ -192,14 +195,14 @@ func manifest(ctx context.Context, r *remote.Repository, ref remote.Ref) (m remo
 func (o *origin) detect() error {
 	var err error
 	if o.parsed, err = convert.ParseManifest(o.served.Bytes); err != nil {
-		return fmt.Errorf("%s: %w", o.ref, err)
+		return fmt.Errorf("%s: %w", o.ref, artifactError{err})
 	}
 	if o.ahead() {
 		o.format = mediatype.FormatImage // converted ahead of time
 		return nil
 	}
 	if o.format, err = convert.Detect(o.parsed); err != nil {
-		return fmt.Errorf("%s: %w", o.ref, err)
+		return fmt.Errorf("%s: %w", o.ref, artifactError{err})
 	}
 	return nil
 }
@@ -237,7 +240,7 @@ func flightKey(key filetable.Origin, o *origin, who caller) string {
 func (h *Handler) convert(ctx context.Context, o *origin, who caller) (store.Image, error) {
 	key, err := h.key(o)
 	if err != nil {
-		return store.Image{}, fmt.Errorf("%s: %w", o.ref, err)
+		return store.Image{}, fmt.Errorf("%s: %w", o.ref, artifactError{err})
 	}
 	im, err := h.Store.ImageByOrigin(ctx, key)
 	if err == nil && h.whole(im) {
@@ -249,7 +252,7 @@ func (h *Handler) convert(ctx context.Context, o *origin, who caller) (store.Ima
 	im, err = h.alone(ctx, flightKey(key, o, who), o.forget, func(ctx context.Context) (store.Image, error) {
 		model, err := h.parse(ctx, o)
 		if err != nil {
-			return store.Image{}, err
+			return store.Image{}, artifactError{err}
 		}
 		return h.make(ctx, model, o.source())
 	})

@@ -3,7 +3,7 @@
 //
 //	GET  /v2/                                     200
 //	GET  /v2/<repository>/manifests/<tag>         resolved upstream, converted if it is a model
-//	GET  /v2/<repository>/manifests/<digest>      ours, or upstream's if it is no model
+//	GET  /v2/<repository>/manifests/<digest>      ours, or upstream's if containerd can mount it
 //	GET  /v2/<repository>/blobs/<digest>          ours, or upstream's as it is
 //
 // HEAD answers the same without a body. The upstream host is in the query parameter ns, as
@@ -19,9 +19,16 @@
 // an index are looked at by what their descriptors say; only those with neither a type of
 // artifact nor a platform are read. An index in an index is refused.
 //
-// By digest there are the manifests made here, and those upstream that are not models. The
-// digest of a model upstream is refused with the digest to pin instead: containerd would
-// compare the digest of our answer, and without us it would mount an empty directory.
+// By digest there are the manifests made here, those upstream that are not models, and of models upstream those
+// that can be mounted as they are (asItIs): containerd compares the digest of our answer. Of a bare model it unpacks
+// nothing, and the snapshotter shows it; then Origin says by which names it may be shown to who has no
+// credentials to show. Any other is refused with the digest to pin instead. That ends the pull: HEAD is
+// answered without a length, after which containerd sends GET, and does not go on to another host if that is refused.
+//
+// A digest that neither this node nor upstream knows may be what another node made of a model (find). Handler.Hints
+// says of which; otherwise the tags of the repository are looked through, a bounded number, and not more than
+// once a minute for each who asks. Either way the origin is read with the credentials of who asks, and converted
+// here: as that is a pure function, nobody has to be believed.
 //
 // # Lists of Ollama
 //
@@ -88,8 +95,9 @@
 // # Errors
 //
 // Errors have the format of the distribution specification. containerd asks with HEAD first
-// and shows the text of an answer only for status 403, so whatever a person must read (a format
-// that is not supported, a digest to pin) is a 403.
+// and shows the text of an answer only for status 403. So all errors of manifests that are asked for through
+// hosts.toml are a 403, with the cause in words and what helps, but for 401, 404, and the 429 of our own
+// limit: containerd acts upon them. Who asks otherwise gets the status that it is.
 //
 // A request that a client of ours has sent is refused with 508.
 package registry

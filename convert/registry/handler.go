@@ -31,6 +31,13 @@ type Handler struct {
 	// {repository} and {tag} in it.
 	Cartons map[string]string
 
+	// Origins lets models be pulled by the digest that their registry gives them, where they can be shown
+	// nevertheless; see Origin.
+	Origins bool
+
+	// Hints returns what other nodes made an image of; nil: nobody is asked.
+	Hints func(ctx context.Context, converted digest.Digest) []Hint
+
 	// Carton says how cartons are read.
 	Carton carton.Options
 
@@ -65,6 +72,8 @@ type Handler struct {
 	closed   cache[name, bool]                 // repositories that need credentials
 	readable cache[verdictKey, bool]           // who can read which origin
 	recent   cache[recentKey, remote.Manifest] // that passed unchanged
+	missing  cache[recentKey, bool]            // digests that were not found
+	walked   cache[recentKey, bool]            // repositories whose tags were looked through; without a digest
 }
 
 // HeaderNext is a header of who can ask the registry itself next, for the blobs that the facade does not
@@ -171,7 +180,11 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	if t.blob {
 		return h.serveBlob(w, r, t.ref, who)
 	}
-	return h.serveManifest(w, r, t.ref, who)
+	err = h.serveManifest(w, r, t.ref, who)
+	if err != nil && r.URL.Query().Has("ns") {
+		return manifestError{err}
+	}
+	return err
 }
 
 // A target is what a request asks for.

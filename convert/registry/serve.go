@@ -40,7 +40,9 @@ func (h *Handler) serveManifest(w http.ResponseWriter, r *http.Request, ref remo
 	defer done()
 	var a answer
 	if ref.Digest != "" {
-		a, err = h.byDigest(ctx, ref, who)
+		if a, err = h.byDigest(ctx, ref, who); err != nil && isFinal(err) {
+			err = &finalError{err}
+		}
 	} else {
 		a, err = h.byTag(ctx, ref, who)
 	}
@@ -78,7 +80,8 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, who caller) (answer
 	return h.ours(ctx, ref, im)
 }
 
-// byDigest answers a digest: a manifest made here, or one upstream that is no model.
+// byDigest answers a digest: a manifest made here, or one upstream that is no model, or a model that can be
+// mounted as it is.
 func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (answer, error) {
 	im, err := h.image(ctx, ref.Digest)
 	if err == nil {
@@ -101,6 +104,11 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (ans
 		}
 	}
 	o, err := h.resolve(ctx, ref, who)
+	if errdefs.IsNotFound(err) {
+		if im, err = h.find(ctx, ref, who); err == nil {
+			return h.ours(ctx, ref, im)
+		}
+	}
 	if err != nil {
 		return answer{}, err
 	}
@@ -117,7 +125,7 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (ans
 	case err != nil:
 		return answer{}, err
 	}
-	return answer{}, &PinError{Name: ref.Name(), Origin: ref.Digest, Converted: im.Manifest}
+	return h.asItIs(ctx, o, im, who)
 }
 
 // convertAny converts a model or an index of models.

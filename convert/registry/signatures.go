@@ -74,7 +74,7 @@ func (h *Handler) notShown(ctx context.Context, pending digest.Digest) error {
 // its model, and the manifest alone if that names more. Of an index it is the model for this machine that
 // counts, and a signature of either will do. It returns that model as well.
 func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) (model store.Image, all []signature.Subject, err error) {
-	s := signature.Subject{Names: []string{ref.Name()}, Manifests: []digest.Digest{im.Origin.Digest}, Repositories: h.signers([]remote.Ref{ref}, who)}
+	s := signature.Subject{Names: []string{ref.Name()}, Manifests: signable(im), Repositories: h.signers([]remote.Ref{ref}, who)}
 	only, err := h.onlyModels(ctx, im)
 	if err != nil {
 		return store.Image{}, nil, err
@@ -94,9 +94,15 @@ func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, 
 	}
 	s.Image = model
 	if model.Origin.Digest != im.Origin.Digest {
-		s.Manifests = append(s.Manifests, model.Origin.Digest)
+		s.Manifests = append(s.Manifests, signable(model)...)
 	}
 	return model, append(all, s), nil
+}
+
+// signable returns the manifests a signature of which counts for an image: its origin, and itself, as it follows
+// from the origin.
+func signable(im store.Image) []digest.Digest {
+	return slices.Compact([]digest.Digest{im.Origin.Digest, im.Manifest})
 }
 
 // onlyModels says whether an image has nothing beside its model, or an index nothing for this machine beside
@@ -178,7 +184,7 @@ func (h *Handler) Admit(ctx context.Context, c Candidate) (pending bool, err err
 			break
 		}
 		s.Image = im
-		s.Manifests = append(s.Manifests, im.Origin.Digest)
+		s.Manifests = append(s.Manifests, signable(im)...)
 	}
 	var refs []remote.Ref
 	for _, n := range c.Names {

@@ -49,6 +49,7 @@ type upstream struct {
 	blobs     map[digest.Digest][]byte
 	users     map[string]string // by repository: "user:password" that is needed
 	referrers map[string][]byte // lists, by "repository@digest"
+	tags      []string          // listed of every repository; nil: there is no such list
 	status    int               // if not 0, of every answer
 	requests  []string
 }
@@ -137,6 +138,10 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
+	}
+	if u.tags != nil && strings.HasSuffix(repository, "/tags") {
+		json.NewEncoder(w).Encode(map[string]any{"tags": u.tags})
+		return
 	}
 	if of, isList := strings.CutSuffix(repository, "/referrers"); isList {
 		if u.referrers[of+"@"+rest] == nil {

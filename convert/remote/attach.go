@@ -15,24 +15,21 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// PushReferrer uploads a manifest with a subject under its digest. In a registry that does not keep lists
-// of referrers it also adds it to the tag that stands in for that; who adds at the same time can be lost.
+// PushReferrer uploads a manifest or index, whose bytes name subject, under its digest. desc describes it in the
+// list of referrers; its digest and size follow from the bytes. In a registry that does not keep such lists it
+// also adds it to the tag that stands in for them; who adds at the same time can be lost.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#pushing-manifests-with-subject
-func (r *Repository) PushReferrer(ctx context.Context, m ocispec.Manifest) error {
-	p, err := json.Marshal(m)
-	if err != nil {
-		return err
-	}
+func (r *Repository) PushReferrer(ctx context.Context, subject digest.Digest, desc ocispec.Descriptor, p []byte) error {
 	e, err := r.pushEndpoint()
 	if err != nil {
 		return err
 	}
-	d := digest.FromBytes(p)
+	desc.Digest, desc.Size = digest.FromBytes(p), int64(len(p))
 	listed := false
 	err = retry(ctx, final, func() error {
 		resp, err := r.send(r.pushScope(ctx), e, upload{
-			method: http.MethodPut, url: e.url(r.ref, "manifests/"+d.String()),
-			header: http.Header{"Content-Type": {m.MediaType}}, body: bytes.NewReader(p), size: int64(len(p)),
+			method: http.MethodPut, url: e.url(r.ref, "manifests/"+desc.Digest.String()),
+			header: http.Header{"Content-Type": {desc.MediaType}}, body: bytes.NewReader(p), size: desc.Size,
 		})
 		if err != nil {
 			return err
@@ -42,14 +39,12 @@ func (r *Repository) PushReferrer(ctx context.Context, m ocispec.Manifest) error
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("push manifest %s@%s: %w", r, d, err)
+		return fmt.Errorf("push manifest %s@%s: %w", r, desc.Digest, err)
 	}
 	if listed {
 		return nil
 	}
-	return r.list(ctx, m.Subject.Digest, ocispec.Descriptor{
-		MediaType: m.MediaType, Digest: d, Size: int64(len(p)), ArtifactType: m.ArtifactType, Annotations: m.Annotations,
-	})
+	return r.list(ctx, subject, desc)
 }
 
 // list adds a referrer to the list that is a tag.

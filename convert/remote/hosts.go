@@ -40,11 +40,13 @@ type endpoint struct {
 	private bool
 
 	// direct reaches Host alone. outside reaches the targets of redirects, without client
-	// certificates. realm reaches token servers of the site of Host, foreign all others:
+	// certificates, and plain what plain URLs name: ca counts for it, and nothing else of hosts.toml.
+	// realm reaches token servers of the site of Host, foreign all others:
 	// without client certificates, and skip_verify does not count for them.
 	direct  http.RoundTripper
 	upload  http.RoundTripper // as direct, with more patience
 	outside http.RoundTripper
+	plain   http.RoundTripper
 	realm   http.RoundTripper
 	foreign http.RoundTripper
 	guard   *guard // of outside
@@ -61,7 +63,7 @@ type hostSet struct {
 
 func (s *hostSet) closeIdle() {
 	for _, e := range s.endpoints {
-		for _, t := range []http.RoundTripper{e.direct, e.upload, e.outside, e.realm, e.foreign} {
+		for _, t := range []http.RoundTripper{e.direct, e.upload, e.outside, e.plain, e.realm, e.foreign} {
 			if c, ok := t.(interface{ CloseIdleConnections() }); ok {
 				c.CloseIdleConnections()
 			}
@@ -208,11 +210,14 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 			e.auth.name(u)
 		}
 		e.private = givesCredentials(h, t)
-		outside, realm, foreign := guarded(t, e.guard), guarded(t, e.auth), guarded(t, e.auth)
-		outside.TLSClientConfig.Certificates = nil
-		foreign.TLSClientConfig.Certificates = nil
-		foreign.TLSClientConfig.InsecureSkipVerify = false
-		e.outside, e.realm, e.foreign = outside, realm, foreign
+		outside, plain, realm, foreign := guarded(t, e.guard), guarded(t, c.named), guarded(t, e.auth), guarded(t, e.auth)
+		for _, t := range []*http.Transport{outside, plain, foreign} {
+			t.TLSClientConfig.Certificates = nil
+		}
+		for _, t := range []*http.Transport{plain, foreign} {
+			t.TLSClientConfig.InsecureSkipVerify = false
+		}
+		e.outside, e.plain, e.realm, e.foreign = outside, plain, realm, foreign
 		l = append(l, e)
 	}
 	return l, nil

@@ -43,7 +43,7 @@ func (c *Client) makePlain() error {
 // the encoding of the body is left alone. Redirects are followed, at most ten, but not from
 // https to http. An http URL, or an address that is not public, gives
 // errdefs.ErrPermissionDenied unless its host is in Options.AllowHosts or Options.NamedURLs. A
-// body that stalls ends with errdefs.ErrUnavailable.
+// body that stalls ends with errdefs.ErrUnavailable. Of hosts.toml ca counts, and nothing else.
 func (c *Client) Do(req *http.Request) (*http.Response, error) {
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		return nil, fmt.Errorf("method %.20q: %w", req.Method, errdefs.ErrInvalidArgument)
@@ -78,7 +78,11 @@ func (c *Client) followPlain(ctx context.Context, req *http.Request) (*http.Resp
 			return nil, err
 		}
 		r := (&http.Request{Method: req.Method, URL: u, Host: u.Host, Header: header.Clone()}).WithContext(ctx)
-		resp, err := c.plain.RoundTrip(r)
+		transport, err := c.plainFor(u)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := transport.RoundTrip(r)
 		if err != nil {
 			return nil, transportError(ctx, u.Host, err)
 		}
@@ -89,6 +93,26 @@ func (c *Client) followPlain(ctx context.Context, req *http.Request) (*http.Resp
 			return nil, fmt.Errorf("%.300q: %w", r.URL.Host, err)
 		}
 	}
+}
+
+// plainFor returns what reaches the host of a plain URL, which has the ca of its hosts.toml.
+func (c *Client) plainFor(u *url.URL) (http.RoundTripper, error) {
+	dir, err := c.hostDir(u.Host)
+	if err != nil || dir == "" {
+		return c.plain, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	set, err := c.hostSet(u.Host)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range set.endpoints {
+		if e.Host == u.Host && e.Scheme == u.Scheme {
+			return e.plain, nil
+		}
+	}
+	return c.plain, nil
 }
 
 // checkPlain refuses a plain URL by its scheme and the name of its host.

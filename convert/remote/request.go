@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -236,13 +237,20 @@ func discard(resp *http.Response) {
 }
 
 // transportError adds the host to an error of a transport, and tells a stall from the end of
-// the caller.
+// the caller. What asking again does not mend is errdefs.ErrFailedPrecondition: a certificate that is
+// not trusted, a server without TLS.
 func transportError(ctx context.Context, host string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", host, context.Cause(ctx))
 	}
 	if errdefs.IsPermissionDenied(err) || errors.Is(err, context.Canceled) {
 		return fmt.Errorf("%s: %w", host, err)
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return fmt.Errorf("%s: %w; if it is to be trusted, set ca in its hosts.toml: %w", host, err, errdefs.ErrFailedPrecondition)
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return fmt.Errorf("%s: %w; if that is wanted, set server = \"http://%s\" in its hosts.toml: %w", host, err, host, errdefs.ErrFailedPrecondition)
 	}
 	return fmt.Errorf("%s: %w: %w", host, err, errdefs.ErrUnavailable)
 }

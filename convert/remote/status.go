@@ -42,6 +42,9 @@ func statusError(resp *http.Response, host string, secrets ...string) error {
 	if msg != "" {
 		what += ": " + msg
 	}
+	if resp.StatusCode == http.StatusForbidden {
+		what += "; ask the registry's owner for access, or use other credentials"
+	}
 	err := fmt.Errorf("%s: %w", what, category(resp.StatusCode))
 	if after, ok := retryAfter(resp, time.Now()); ok {
 		return &transfer.RetryAfterError{After: after, Err: err}

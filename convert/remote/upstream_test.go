@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 // An upstream is a registry over real HTTP that a test can bend.
 type upstream struct {
 	*httptest.Server
+	connections atomic.Int64
 
 	mu        sync.Mutex
 	manifests map[string][]byte
@@ -39,14 +42,13 @@ type seen struct {
 
 func newUpstream(t testing.TB) *upstream {
 	u := bare()
-	u.Server = httptest.NewServer(u)
+	u.Start()
 	t.Cleanup(u.Close)
 	return u
 }
 
 func newTLSUpstream(t testing.TB) *upstream {
 	u := bare()
-	u.Server = httptest.NewUnstartedServer(u)
 	u.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	u.StartTLS()
 	t.Cleanup(u.Close)
@@ -54,7 +56,14 @@ func newTLSUpstream(t testing.TB) *upstream {
 }
 
 func bare() *upstream {
-	return &upstream{manifests: map[string][]byte{}, blobs: map[string][]byte{}}
+	u := &upstream{manifests: map[string][]byte{}, blobs: map[string][]byte{}}
+	u.Server = httptest.NewUnstartedServer(u)
+	u.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			u.connections.Add(1)
+		}
+	}
+	return u
 }
 
 // host returns "127.0.0.1:port".

@@ -40,7 +40,8 @@ type Subject struct {
 	// be satisfied.
 	Names []string
 
-	// Manifests are the manifests a signature of which counts: the origin, and an index that has it.
+	// Manifests are the manifests a signature of which counts: the origin, what it was converted to, and an
+	// index that has it.
 	Manifests []digest.Digest
 
 	// Image is what is known of the model. Without a table it is none, but something else that has a

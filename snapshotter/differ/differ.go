@@ -3,6 +3,8 @@ package differ
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -16,7 +18,6 @@ import (
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/diff"
-	"github.com/containerd/containerd/v2/core/diff/apply"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
@@ -28,6 +29,9 @@ import (
 type Options struct {
 	// Content is containerd's content store.
 	Content content.InfoReaderProvider
+
+	// Plain is containerd's diff service, which applies ordinary layers.
+	Plain diff.Applier
 
 	// Snapshotter made the snapshots that models are shown in.
 	Snapshotter *snapshotter.Snapshotter
@@ -74,7 +78,7 @@ const (
 // Differ implements diff.Applier and diff.Comparer.
 type Differ struct {
 	o     Options
-	plain diff.Applier
+	again string // value of annotationAgain: ours alone
 }
 
 var (
@@ -90,7 +94,7 @@ func New(o Options) *Differ {
 	if o.Check == nil {
 		o.Check = func(context.Context, digest.Digest, []Repository, bool) (bool, error) { return false, nil }
 	}
-	return &Differ{o: o, plain: apply.NewFileSystemApplier(o.Content)}
+	return &Differ{o: o, again: rand.Text()}
 }
 
 // Compare returns errdefs.ErrNotImplemented: containerd's own differ does it.
@@ -104,7 +108,7 @@ func (d *Differ) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.
 //
 // It returns errdefs.ErrFailedPrecondition for a layer of a model on the mounts of another
 // snapshotter, and errdefs.ErrNotImplemented for an ordinary layer on mounts that only
-// containerd's mount manager understands.
+// containerd's mount manager understands, or that comes from here (see applyPlain).
 func (d *Differ) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
 	if ns, ok := namespaces.Namespace(ctx); ok {
 		ctx = namespaces.WithNamespace(ctx, ns)
@@ -153,7 +157,6 @@ func (d *Differ) applyBlob(ctx context.Context, desc ocispec.Descriptor, mounts 
 
 // applyTable makes the model of a table layer complete and shows it.
 func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount) (digest.Digest, error) {
-	start := time.Now()
 	id, err := d.o.Snapshotter.Locate(ctx, mounts)
 	if err != nil {
 		return "", fmt.Errorf("apply table layer %s: %w", desc.Digest, err)
@@ -166,28 +169,44 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 	if err != nil {
 		return "", fmt.Errorf("apply table layer %s: %w", desc.Digest, err)
 	}
+	ns, _ := namespaces.Namespace(ctx)
+	if err := d.show(ctx, id, table, from, d.contentSources(ns, from), d.o.Upstream(ctx, table, from)); err != nil {
+		return "", err
+	}
+	return table, nil
+}
+
+// Show shows the model of a table, which the store must have, in the active snapshot id, as Apply of its table
+// layer does: it returns when the model is complete, or can be read before, and may be shown. The model was
+// pulled from repositories, and upstream is where its blobs are fetched. containerd's content store is not
+// asked: it tells of blobs that their repository has them if an image there only names them.
+func (d *Differ) Show(ctx context.Context, id string, table digest.Digest, from []Repository, upstream []transfer.Source) error {
+	return d.show(ctx, id, table, from, nil, upstream)
+}
+
+// show is Show with what is asked before upstream.
+func (d *Differ) show(ctx context.Context, id string, table digest.Digest, from []Repository, first, upstream []transfer.Source) error {
+	start := time.Now()
 	// Held before the first byte is fetched, so that no collection takes it away.
 	if err := d.o.Snapshotter.Hold(ctx, id, table); err != nil {
-		return "", err
+		return err
 	}
-	upstream := d.o.Upstream(ctx, table, from)
 	if err := d.o.Snapshotter.GotFrom(ctx, id, names(upstream, from)); err != nil {
-		return "", err
+		return err
 	}
-	ns, _ := namespaces.Namespace(ctx)
-	early, err := d.bring(ctx, snapshotter.ViewName(id), table, from, append(d.contentSources(ns, from), upstream...))
+	early, err := d.bring(ctx, snapshotter.ViewName(id), table, from, append(first, upstream...))
 	if err != nil {
-		return "", err
+		return err
 	}
 	if err := d.o.Snapshotter.Show(ctx, id, table); err != nil {
-		return "", err
+		return err
 	}
 	if early {
 		d.o.Log.InfoContext(ctx, "model can be read, the rest is on its way", "table", table, "dur", time.Since(start))
 	} else {
 		d.logComplete(ctx, table, time.Since(start))
 	}
-	return table, nil
+	return nil
 }
 
 // bring makes a model complete, or readable in a view before it is, and says which. It is asked before and, if
@@ -204,7 +223,7 @@ func (d *Differ) bring(ctx context.Context, view string, table digest.Digest, fr
 		err = d.o.Store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources})
 	}
 	if err != nil {
-		return false, fmt.Errorf("fetch the model of table %s: %w", table, err)
+		return false, advise(fmt.Errorf("fetch %s: %w", nameOf(table, from), err))
 	}
 	if pending {
 		if _, err = d.o.Check(ctx, table, from, true); err != nil {
@@ -212,6 +231,38 @@ func (d *Differ) bring(ctx context.Context, view string, table digest.Digest, fr
 		}
 	}
 	return early, nil
+}
+
+// nameOf names a model for people.
+func nameOf(table digest.Digest, from []Repository) string {
+	if len(from) == 0 {
+		return "the model of table " + table.String()
+	}
+	return "model " + from[0].String()
+}
+
+// advised is an error with what helps against it, which the owners of pods read.
+type advised struct {
+	error
+	text string
+}
+
+func (e advised) Error() string { return e.text }
+
+// Unwrap returns the error.
+func (e advised) Unwrap() error { return e.error }
+
+// advise adds what helps against an error in place of its category, if somebody can do something.
+func advise(err error) error {
+	for category, help := range map[error]string{
+		errdefs.ErrResourceExhausted: "make room on the node, or run the pod on another one",
+		errdefs.ErrDataLoss:          "the registry's copy is damaged, push the model again",
+	} {
+		if errors.Is(err, category) {
+			return advised{err, strings.TrimSuffix(err.Error(), ": "+category.Error()) + "; " + help}
+		}
+	}
+	return err
 }
 
 // names returns the names of sources, each once; if there are none, those of repositories.
@@ -230,6 +281,16 @@ func names(sources []transfer.Source, from []Repository) (l []string) {
 	return l
 }
 
+// reason returns what err says, without the categories at its end: that a model is not shown early is
+// no failure.
+func reason(err error) string {
+	text := err.Error()
+	for _, c := range []error{errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable} {
+		text = strings.TrimSuffix(text, ": "+c.Error())
+	}
+	return text
+}
+
 // expose makes a model readable in a view before it is complete, and says whether that is so.
 func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, from []Repository, sources []transfer.Source) (bool, error) {
 	mode := Complete
@@ -243,7 +304,7 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 		View: view, Sources: sources, Wait: mode == Lazy, Unverified: d.o.Unverified, Probe: true,
 	})
 	if errdefs.IsFailedPrecondition(err) {
-		d.o.Log.InfoContext(ctx, "model is shown when it is complete", "table", table, "mode", mode, "reason", err)
+		d.o.Log.InfoContext(ctx, "model is shown when it is complete", "table", table, "mode", mode, "reason", reason(err))
 		return false, nil
 	}
 	if err != nil {
@@ -285,44 +346,4 @@ func (d *Differ) readTable(ctx context.Context, desc ocispec.Descriptor) (digest
 		return "", err
 	}
 	return d.o.Store.PutTable(ctx, p)
-}
-
-// applyPlain applies an ordinary layer as containerd does.
-func (d *Differ) applyPlain(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts []diff.ApplyOpt) (ocispec.Descriptor, error) {
-	for _, m := range mounts {
-		if m.Type != "bind" && m.Type != "overlay" {
-			return ocispec.Descriptor{}, fmt.Errorf("apply layer %s on a mount of type %q: %w", desc.Digest, m.Type, errdefs.ErrNotImplemented)
-		}
-	}
-	res, err := d.plain.Apply(ctx, desc, withoutData(mounts), opts...)
-	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("apply layer %s: %w", desc.Digest, err)
-	}
-	return res, nil
-}
-
-// withoutData returns the mounts without the layers that only serve to find the content of
-// models. containerd writes to the upper directory of an overlay without mounting it and
-// takes the lower directories for those to look attributes up in.
-// https://github.com/containerd/containerd/blob/v2.4.2/core/diff/apply/apply_linux.go
-func withoutData(mounts []mount.Mount) []mount.Mount {
-	if len(mounts) != 1 || mounts[0].Type != "overlay" {
-		return mounts
-	}
-	// As for the kernel, an option is what is between commas, and the last list counts.
-	lower := ""
-	var options []string
-	for o := range strings.SplitSeq(strings.Join(mounts[0].Options, ","), ",") {
-		if strings.HasPrefix(o, "lowerdir=") {
-			lower, _, _ = strings.Cut(o, "::")
-			continue
-		}
-		options = append(options, o)
-	}
-	if lower != "" {
-		options = append(options, lower)
-	}
-	m := mounts[0]
-	m.Options = options
-	return []mount.Mount{m}
 }

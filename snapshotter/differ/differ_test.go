@@ -266,6 +266,58 @@ func zstded(t *testing.T, p []byte) []byte {
 	return w.EncodeAll(p, nil)
 }
 
+// containerd applies ordinary layers itself: their content does not come here, whatever is asked first, the
+// differ or the diff service that has it in its order.
+func TestApplyPlainByContainerd(t *testing.T) {
+	n := newNode(t)
+	layer := n.put(t, ocispec.MediaTypeImageLayerGzip, gzipped(t, tarOf(t, [2]string{"a", "a"})), nil)
+	for name, a := range map[string]diff.Applier{"differ": n.applier, "diff service": n} {
+		dir := t.TempDir()
+		got, err := a.Apply(n.ctx, layer, []mount.Mount{{Type: "bind", Source: dir, Options: []string{"rw", "rbind"}}})
+		if want := digest.FromBytes(tarOf(t, [2]string{"a", "a"})); err != nil || got.Digest != want {
+			t.Errorf("%s: got %v, %v, want %s", name, got, err, want)
+		}
+		if p, err := os.ReadFile(filepath.Join(dir, "a")); string(p) != "a" {
+			t.Errorf("%s: got %q, %v, want a file", name, p, err)
+		}
+	}
+	if got := n.reads.Load(); got != 0 {
+		t.Errorf("content was asked for %d times, want 0", got)
+	}
+	n.upstream = storetest.NewFetcher([]byte("a"))
+	n.apply(t, "", n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"a"}, []byte("a")), nil))
+	if got := n.reads.Load(); got == 0 {
+		t.Error("no content was asked for of a table layer: it is not counted")
+	}
+}
+
+// An image can not say that its layers were here before.
+func TestApplyPlainHostileAnnotation(t *testing.T) {
+	n := newNode(t)
+	layer := n.put(t, ocispec.MediaTypeImageLayer, tarOf(t, [2]string{"a", "a"}), nil)
+	for _, v := range []string{"", "true", "again"} {
+		layer.Annotations = map[string]string{annotationAgain: v}
+		dir := t.TempDir()
+		if _, err := n.applier.Apply(n.ctx, layer, []mount.Mount{{Type: "bind", Source: dir, Options: []string{"rw", "rbind"}}}); err != nil {
+			t.Errorf("%q: %v", v, err)
+		}
+	}
+	if len(layer.Annotations) != 1 {
+		t.Error("the annotations of the caller were changed")
+	}
+}
+
+// Without another differ in its order, containerd can not apply ordinary layers. That ends, and says why.
+func TestApplyPlainNobody(t *testing.T) {
+	n := newNode(t)
+	n.differs = n.differs[:1]
+	layer := n.put(t, ocispec.MediaTypeImageLayer, tarOf(t, [2]string{"a", "a"}), nil)
+	_, err := n.applier.Apply(n.ctx, layer, n.prepare(t, "key", ""))
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "diff-service") {
+		t.Errorf("got %v, want failed precondition that names the setting", err)
+	}
+}
+
 // An ordinary image that was built on a model, and changes it.
 func TestApplyPlainOnModel(t *testing.T) {
 	n := newNode(t)
@@ -383,5 +435,13 @@ func TestCommitContainer(t *testing.T) {
 	}
 	if diff := cmp.Diff(got, map[string]string{"a": "changed", ".wh.b": "", "new": "new"}); diff != "" {
 		t.Errorf("layer (-got +want):\n%s", diff)
+	}
+}
+
+// TestReason says that what is logged of a model that is not shown early does not read like a failure.
+func TestReason(t *testing.T) {
+	err := fmt.Errorf("its files are known later: %w: %w", errdefs.ErrUnavailable, errdefs.ErrFailedPrecondition)
+	if got, want := reason(err), "its files are known later"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

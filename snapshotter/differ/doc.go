@@ -12,8 +12,9 @@
 //     that unpacks without saying what it unpacks asks nevertheless. Apply needs no bytes
 //     of it: if the blob is in containerd's content store, applying the table layer will
 //     find it there. Its diffID is store.BlobDiffID.
-//   - Any other layer is applied as containerd itself does, on the mounts of whatever
-//     snapshotter.
+//   - Any other layer is applied by containerd itself, on the mounts of whatever snapshotter:
+//     Apply asks its diff service, whose order has another differ after this one. So its content
+//     does not leave containerd, and is not unpacked by a second program in another way.
 //
 // A layer of a model on the mounts of another snapshotter is an error: it would be an empty
 // directory there. Compare is left to containerd's own differ.

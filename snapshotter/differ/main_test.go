@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,12 +28,13 @@ import (
 	"github.com/containerd/containerd/v2/core/content"
 	contentproxy "github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/containerd/v2/core/diff"
-	"github.com/containerd/containerd/v2/core/diff/proxy"
+	"github.com/containerd/containerd/v2/core/diff/apply"
 	"github.com/containerd/containerd/v2/core/metadata"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/plugins/content/local"
 	"github.com/containerd/containerd/v2/plugins/services/content/contentserver"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.etcd.io/bbolt"
@@ -65,6 +67,9 @@ type node struct {
 	log     *bytes.Buffer
 	socket  string // of the content store
 
+	reads   atomic.Int64   // requests for content
+	differs []diff.Applier // in the order of containerd's diff service
+
 	mu       sync.Mutex
 	asked    []Repository // what Upstream was told
 	upstream *storetest.Fetcher
@@ -85,9 +90,16 @@ func newNode(t *testing.T) *node {
 	}
 	n.content = metadata.NewDB(db, cs, nil).ContentStore()
 
+	counted := grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		if info.FullMethod == "/containerd.services.content.v1.Content/Read" {
+			n.reads.Add(1)
+		}
+		return handle(srv, s)
+	})
 	socket := serve(t, filepath.Join(dir, "containerd.sock"), func(s *grpc.Server) {
 		contentapi.RegisterContentServer(s, contentserver.New(n.content))
-	})
+		diffapi.RegisterDiffServer(s, diffservice.FromApplierAndComparer(n, nil))
+	}, counted)
 	n.socket = socket
 	conn, err := Dial(socket)
 	if err != nil {
@@ -103,7 +115,7 @@ func newNode(t *testing.T) *node {
 	}
 	closeAtEnd(t, n.snap)
 	n.differ = New(Options{
-		Content: contentproxy.NewContentStore(conn), Snapshotter: n.snap, Store: n.store, Upstream: n.fetchers,
+		Content: contentproxy.NewContentStore(conn), Plain: DiffService(conn), Snapshotter: n.snap, Store: n.store, Upstream: n.fetchers,
 		Log: slog.New(slog.NewTextHandler(n.log, nil)),
 	})
 	socket = serve(t, filepath.Join(dir, "diff.sock"), func(s *grpc.Server) {
@@ -114,8 +126,22 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	closeAtEnd(t, conn)
-	n.applier = proxy.NewDiffApplier(diffapi.NewDiffClient(conn)).(diff.Applier)
+	n.applier = DiffService(conn)
+	n.differs = []diff.Applier{n.applier, apply.NewFileSystemApplier(n.content)} // as the differ "walking"
 	return n
+}
+
+// Apply is what containerd's diff service does: it asks the differs of its configuration in order.
+// https://github.com/containerd/containerd/blob/v2.4.2/plugins/services/diff/local.go
+func (n *node) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (res ocispec.Descriptor, err error) {
+	ns, _ := namespaces.Namespace(ctx)
+	for _, d := range n.differs {
+		res, err = d.Apply(namespaces.WithNamespace(ctx, ns), desc, mounts, opts...)
+		if !errdefs.IsNotImplemented(err) {
+			break
+		}
+	}
+	return res, err
 }
 
 func closeAtEnd(t *testing.T, c io.Closer) {
@@ -127,13 +153,13 @@ func closeAtEnd(t *testing.T, c io.Closer) {
 }
 
 // serve serves on a unix socket until the test ends.
-func serve(t *testing.T, socket string, register func(*grpc.Server)) string {
+func serve(t *testing.T, socket string, register func(*grpc.Server), o ...grpc.ServerOption) string {
 	t.Helper()
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer()
+	s := grpc.NewServer(o...)
 	register(s)
 	var g errgroup.Group
 	g.Go(func() error { return s.Serve(l) })

@@ -42,13 +42,13 @@ func (m *Mount) Abandon() error {
 }
 
 // Detach unmounts what a process that does not run any more left, tells the holder to let go, which
-// ends it, and removes the state. It says whether something was mounted. Only Dir, StateDir, Holder
+// ends it, and removes the state. It says whether something was mounted. Only Dir, Apart, StateDir, Holder
 // and Log of the options count; a service manager lets go by itself or has to be told otherwise.
 func Detach(o Options) (was bool, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	dir, err := resolveDir(o.Dir)
+	at, err := o.places()
 	if err != nil {
 		return false, fmt.Errorf("lazy mount: %w", err)
 	}
@@ -56,17 +56,23 @@ func Detach(o Options) (was bool, err error) {
 	for _, f := range k.Take() {
 		_ = f.Close() // a copy
 	}
-	_, was, err = findMount(dir)
+	dirs := at.all(o.StateDir)
+	for _, dir := range dirs {
+		_, ok, ferr := findMount(dir)
+		was, err = was || ok, errors.Join(err, ferr)
+	}
 	if err == nil {
-		err = detach(dir, o.Log)
+		err = detachAll(dirs, o.Log)
 	}
 	if err == nil {
 		k.DropAll()
 		err = removeState(o.StateDir)
 	}
 	if err = errors.Join(err, k.Close()); err != nil {
-		return was, fmt.Errorf("lazy mount %s: %w", dir, err)
+		return was, fmt.Errorf("lazy mount: %w", err)
 	}
-	_ = os.Remove(dir) // if it is empty and nobody else is there
+	for _, dir := range dirs {
+		_ = os.Remove(dir) // if it is empty and nobody else is there
+	}
 	return was, nil
 }

@@ -38,6 +38,13 @@
 // Everything that an earlier process told the kernel must hold for its successor, so numbers
 // of nodes follow from digests, and the rest is on disk before the kernel gets the answer.
 //
+// # Where it is
+//
+// Other layers that are mounted together with it are id-mapped by their common parent, with all that is mounted below.
+// So it is at Dir, beside them, if the kernel can id-map it, and otherwise at Apart, where it is in nobody's
+// way. Start moves it, under those who use it, if it is at the wrong place: it mounts the same file system at the right
+// one, records that, and unmounts the other. A new mount is made at Dir, because only its INIT message tells.
+//
 // # On disk
 //
 //	<state>/mount.json   the mount: id, directory, device, INIT message, abilities

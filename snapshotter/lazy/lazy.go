@@ -40,6 +40,11 @@ type Source interface {
 type Options struct {
 	// Dir is where the file system is mounted. It is made if it is not there.
 	Dir string
+	// Apart is where it is mounted instead if the kernel can not id-map it (Linux before 6.12). For a
+	// container with users of its own, containerd id-maps a directory that all layers are below, with all
+	// that is mounted there, or fails. So a mount that can be is beside the other layers, and one that can
+	// not is elsewhere, in nobody's way. Empty means Dir.
+	Apart string
 	// StateDir is where the state is that outlives the daemon; nothing else may be in it.
 	StateDir string
 	Source   Source
@@ -50,6 +55,8 @@ type Options struct {
 	ReadAhead int64
 	// NoPassthrough has even complete files read through the daemon.
 	NoPassthrough bool
+	// NoIDMap makes a new mount as older kernels do, which can not id-map it.
+	NoIDMap bool
 	// Refused is called with the name of a limit when it has refused something; nil does nothing.
 	Refused func(limit string)
 	// Log gets what the mount has to say. Nil means nothing.
@@ -69,7 +76,8 @@ type Mount struct {
 
 // Start mounts and serves the file system. If the mount of an earlier process is still there
 // and its connection was kept, Start takes it over, and readers that wait go on; a dead mount
-// is replaced. Only one process may serve a mount: the caller sees to it.
+// is replaced. One that is not where it belongs, such as one of an earlier version, is moved under those who
+// use it. Only one process may serve a mount: the caller sees to it.
 // The mount is served until Close or Unmount.
 func Start(o Options) (*Mount, error) {
 	if o.Log == nil {
@@ -78,7 +86,7 @@ func Start(o Options) (*Mount, error) {
 	if o.ReadAhead == 0 {
 		o.ReadAhead = DefaultReadAhead
 	}
-	dir, err := resolveDir(o.Dir)
+	at, err := o.places()
 	if err != nil {
 		return nil, fmt.Errorf("lazy mount: %w", err)
 	}
@@ -86,13 +94,18 @@ func Start(o Options) (*Mount, error) {
 		return nil, fmt.Errorf("lazy mount: %w", err)
 	}
 	k := fdstore.New(o.Holder, namePrefix, o.Log)
-	m, err := resume(dir, o, k)
+	m, err := resume(at, o, k)
 	if err != nil {
-		o.Log.Info("no lazy mount is taken over", "dir", dir, "reason", err)
-		m, err = mountNew(dir, o, k)
+		o.Log.Info("no lazy mount is taken over", "dir", at.dir, "reason", err)
+		if err = detachAll(at.all(o.StateDir), o.Log); err == nil {
+			m, err = mountNew(at.dir, o, k)
+		}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lazy mount %s: %w", dir, err), k.Close())
+		return nil, errors.Join(fmt.Errorf("lazy mount %s: %w", at.dir, err), k.Close())
+	}
+	if err := m.settle(at); err != nil {
+		o.Log.Error("lazy mount is not where it belongs: pods with user namespaces may not start", "dir", m.dir, "err", err)
 	}
 	if err := setReadAhead(m.state.rec.Dev, o.ReadAhead); err != nil {
 		o.Log.Warn("read-ahead of the lazy mount is not set, reads of missing parts are slow", "err", err)
@@ -115,7 +128,7 @@ func resolveDir(dir string) (string, error) {
 }
 
 // resume takes over the mount that is described in StateDir. The error says why it can not.
-func resume(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
+func resume(at places, o Options, k *fdstore.Keeper) (*Mount, error) {
 	kept := k.Take()
 	defer func() {
 		for _, f := range kept {
@@ -126,12 +139,15 @@ func resume(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !at.owns(rec) {
+		return nil, fmt.Errorf("mount %s is of another root", rec.ID)
+	}
 	name := rec.name()
 	f := kept[name]
 	if f == nil {
 		return nil, fmt.Errorf("nobody kept the connection of mount %s", rec.ID)
 	}
-	if err := isAlive(f, dir, rec); err != nil {
+	if err := isAlive(f, rec); err != nil {
 		return nil, err
 	}
 	st, err := openState(o.StateDir, rec)
@@ -142,7 +158,7 @@ func resume(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
 	for other := range kept {
 		k.Drop(other) // of mounts that are no more
 	}
-	m, err := serve(dir, o, f, st)
+	m, err := serve(rec.Dir, o, f, st)
 	if err != nil {
 		return nil, errors.Join(err, st.close())
 	}
@@ -155,15 +171,12 @@ func resume(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
 	}
 	nodes := len(m.conn.fs.nodes)
 	m.begin()
-	o.Log.Info("lazy mount is taken over", "dir", dir, "id", rec.ID, "nodes", nodes)
+	o.Log.Info("lazy mount is taken over", "dir", rec.Dir, "id", rec.ID, "nodes", nodes)
 	return m, nil
 }
 
-// mountNew replaces what is mounted at dir.
+// mountNew mounts at dir, where nothing is.
 func mountNew(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
-	if err := detach(dir, o.Log); err != nil {
-		return nil, err
-	}
 	k.DropAll()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -224,6 +237,9 @@ func serve(dir string, o Options, f *os.File, st *state) (*Mount, error) {
 
 // Dir returns where the file system is mounted, without symbolic links.
 func (m *Mount) Dir() string { return m.dir }
+
+// IDMap says whether the kernel can id-map mounts of it.
+func (m *Mount) IDMap() bool { return m.state.rec.idMappable() }
 
 // Done returns a channel that is closed when the mount is no longer served: after Close, or
 // because somebody unmounted it.

@@ -187,6 +187,8 @@ func serveRole(args []string) error {
 	listen := set.String("listen", "", "LISTEN_FDNAMES")
 	count := set.String("count", "0", "LISTEN_FDS")
 	set.BoolVar(&o.NoPassthrough, "no-passthrough", false, "")
+	set.BoolVar(&o.NoIDMap, "no-idmap", false, "")
+	set.StringVar(&o.Apart, "apart", "", "")
 	set.Int64Var(&o.ReadAhead, "read-ahead", 0, "")
 	set.BoolVar(&stats, "stats", false, "")
 	if err := set.Parse(args); err != nil {
@@ -381,7 +383,7 @@ func newPlace(t testing.TB) place {
 	root := t.TempDir()
 	p := place{disk{root}, filepath.Join(root, "holder.sock")}
 	t.Cleanup(func() {
-		if err := detach(p.mount(), slog.New(slog.DiscardHandler)); err != nil {
+		if err := detachAll([]string{p.mount(), p.apart()}, slog.New(slog.DiscardHandler)); err != nil {
 			t.Error(err)
 		}
 		eventually(t, "the holder is gone", func() bool { return holderPid(p.socket) == 0 })
@@ -390,6 +392,9 @@ func newPlace(t testing.TB) place {
 }
 
 func (p place) mount() string { return filepath.Join(p.dir, "lazy") }
+
+// apart is outside of the root.
+func (p place) apart() string { return filepath.Join(p.dir+".run", "lazy") }
 
 func (p place) args(more ...string) []string {
 	return append([]string{"--root", p.dir, "--socket", p.socket}, more...)

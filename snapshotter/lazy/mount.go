@@ -63,6 +63,7 @@ func handshake(dir string, o Options, f *os.File) (*record, error) {
 		return nil, fmt.Errorf("first message of the kernel is not INIT but %d", opcode(buf))
 	}
 	po := protocolOptions(o.Log)
+	po.IDMappedMount = !o.NoIDMap
 	if o.NoPassthrough {
 		po.DisabledCapabilities |= fuse.CAP_PASSTHROUGH
 	}
@@ -86,6 +87,7 @@ func handshake(dir string, o Options, f *os.File) (*record, error) {
 	return &record{
 		Version: recordVersion, ID: hex.EncodeToString(id), Dir: dir, Dev: mi.dev, Init: in,
 		Passthrough: agreed&fuse.CAP_PASSTHROUGH != 0,
+		NoIDMap:     agreed&fuse.CAP_ALLOW_IDMAP == 0,
 		Resend:      resend(raw) == nil, // nothing is to be sent again yet
 	}, nil
 }
@@ -118,15 +120,15 @@ func findMount(dir string) (found mountPoint, ok bool, err error) {
 	return mountPoint{dev: fmt.Sprintf("%d:%d", m.Major, m.Minor), fsType: m.FSType}, true, nil
 }
 
-// isAlive returns nil if f is the connection of the mount that rec describes, and that is at
-// dir and not aborted.
-func isAlive(f *os.File, dir string, rec *record) error {
-	mi, ok, err := findMount(dir)
+// isAlive returns nil if f is the connection of the mount that rec describes, and that is where rec
+// says and not aborted.
+func isAlive(f *os.File, rec *record) error {
+	mi, ok, err := findMount(rec.Dir)
 	if err != nil {
 		return err
 	}
-	if rec.Dir != dir || !ok || mi.fsType != fsType || mi.dev != rec.Dev {
-		return fmt.Errorf("mount %s is no longer at %s", rec.ID, dir)
+	if !ok || mi.fsType != fsType || mi.dev != rec.Dev {
+		return fmt.Errorf("mount %s is no longer at %s", rec.ID, rec.Dir)
 	}
 	raw, err := f.SyscallConn()
 	if err != nil {

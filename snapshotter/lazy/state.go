@@ -50,14 +50,16 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // A record describes a mount to the processes that serve it one after the other.
 type record struct {
-	Version int    `json:"version"` // recordVersion
-	ID      string `json:"id"`      // 16 hex digits, at random
-	Dir     string `json:"dir"`
-	Dev     string `json:"dev"`  // major:minor, as in mountinfo
-	Init    []byte `json:"init"` // the INIT message of the kernel
+	Version int    `json:"version"`        // recordVersion
+	ID      string `json:"id"`             // 16 hex digits, at random
+	Dir     string `json:"dir"`            // where it is
+	Home    string `json:"home,omitempty"` // Options.Dir, if it is elsewhere; a copy of the state has another
+	Dev     string `json:"dev"`            // major:minor, as in mountinfo
+	Init    []byte `json:"init"`           // the INIT message of the kernel
 	// What the kernel and the first process agreed on.
 	Passthrough bool `json:"passthrough"`
 	Resend      bool `json:"resend"`
+	NoIDMap     bool `json:"noIDMap,omitempty"` // although the kernel offered it
 }
 
 const recordVersion = 1
@@ -121,15 +123,20 @@ func createState(dir string, rec *record) (_ *state, err error) {
 	if _, err = s.handles.WriteAt(header(rec, handleSlot), 0); err != nil {
 		return nil, err
 	}
-	p, err := json.Marshal(rec)
+	return s, rec.save(dir)
+}
+
+// save writes the record, which replaces an earlier one.
+func (r *record) save(dir string) error {
+	p, err := json.Marshal(r)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	path := filepath.Join(dir, recordFile)
 	if err := os.WriteFile(path+".new", p, 0o600); err != nil {
-		return nil, err
+		return err
 	}
-	return s, os.Rename(path+".new", path)
+	return os.Rename(path+".new", path)
 }
 
 // openState opens the files of the mount that rec describes.

@@ -143,6 +143,11 @@ type Job struct {
 type Pin struct {
 	store.Ref
 
+	// Digest is that by which the model is known: of its manifest, or of its table. Moved is that of
+	// the model which the name of the pin stands for now, if that is another.
+	Digest digest.Digest `json:"digest"`
+	Moved  digest.Digest `json:"moved,omitempty"`
+
 	// ModelSize is the sum of the sizes of the model's files as far as known, in bytes.
 	ModelSize int64 `json:"modelSize"`
 }
@@ -234,10 +239,12 @@ type Health struct {
 	// Snapshots is about what shows models.
 	Snapshots SnapshotHealth `json:"snapshots"`
 
-	// Containerd is the socket of containerd, and ContainerdError why it does not answer.
+	// Containerd is the socket of containerd, and ContainerdError why it does not answer. ContainerdLoaded says
+	// that it has a snapshotter at Address: it has read its configuration.
 	Containerd        string `json:"containerd"`
 	ContainerdVersion string `json:"containerdVersion,omitempty"`
 	ContainerdError   string `json:"containerdError,omitempty"`
+	ContainerdLoaded  bool   `json:"containerdLoaded"`
 
 	Usage store.Usage `json:"usage"`
 
@@ -291,6 +298,9 @@ type LazyHealth struct {
 	// Passthrough and Resend are what the kernel can do; Linux 6.9 has both.
 	Passthrough bool `json:"passthrough"`
 	Resend      bool `json:"resend"`
+
+	// Users is why user namespaces do not get models that are not complete. Empty: they do.
+	Users string `json:"users,omitempty"`
 
 	// Paused says that what nobody waits for is paused.
 	Paused bool `json:"paused"`

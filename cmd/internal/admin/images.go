@@ -19,6 +19,11 @@ const maxConfig = 8 << 20 // 8 MiB
 // snapshotPrefix is what the names of references that are snapshots start with.
 const snapshotPrefix = "snapshot/"
 
+// isContainerds says whether a reference is of containerd: a snapshot, or an image whose model a pod mounts.
+func isContainerds(r store.Ref) bool {
+	return strings.HasPrefix(r.Name, snapshotPrefix) || strings.HasPrefix(r.Name, originPrefix)
+}
+
 // images lists all images with their state.
 func (h *Handler) images(r *http.Request) (any, error) {
 	ctx := r.Context()
@@ -58,7 +63,7 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 		case ref.Table != im.Table:
 		case strings.HasPrefix(ref.Name, pinPrefix):
 			v.Pins = append(v.Pins, ref)
-		case strings.HasPrefix(ref.Name, snapshotPrefix):
+		case isContainerds(ref):
 			v.Snapshots++
 		}
 	}
@@ -176,7 +181,7 @@ type Removed struct {
 	Manifests []digest.Digest `json:"manifests"`          // of images that are forgotten
 	Untagged  []string        `json:"untagged,omitempty"` // references of images that have others
 
-	// InUse are those of Manifests whose files stay: snapshots of containerd show them.
+	// InUse are those of Manifests whose files stay: snapshots or images of containerd need them.
 	InUse []digest.Digest `json:"inUse,omitempty"`
 }
 
@@ -192,7 +197,7 @@ func (h *Handler) removeImage(r *http.Request) (any, error) {
 	if r, err := ParseRef(name); err == nil {
 		ref = stored(r)
 	}
-	snapshots, err := h.Store.Refs(ctx, snapshotPrefix)
+	refs, err := h.Store.Refs(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +223,7 @@ func (h *Handler) removeImage(r *http.Request) (any, error) {
 				return nil, err
 			}
 			out.Manifests = append(out.Manifests, im.Manifest)
-			if slices.ContainsFunc(snapshots, func(r store.Ref) bool { return !isIndex(im) && r.Table == im.Table }) {
+			if slices.ContainsFunc(refs, func(r store.Ref) bool { return !isIndex(im) && r.Table == im.Table && isContainerds(r) }) {
 				out.InUse = append(out.InUse, im.Manifest)
 			}
 		}

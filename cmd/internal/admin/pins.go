@@ -31,23 +31,32 @@ func (h *Handler) pins(r *http.Request) (any, error) {
 	return h.sized(r.Context(), pins)
 }
 
-// sized returns pins with the sizes of their models.
+// sized returns pins with what is known of their models.
 func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]Pin, error) {
 	images, err := h.Store.Images(ctx)
 	if err != nil {
 		return nil, err
 	}
-	sizes := map[digest.Digest]int64{}
+	byTable, byRef := map[digest.Digest]store.Image{}, map[string]store.Image{}
 	for _, im := range images {
-		sizes[im.Table] = im.Size
+		if isIndex(im) {
+			continue // a pin of one of its models has its name
+		}
+		byTable[im.Table] = im
+		for _, ref := range im.Refs {
+			byRef[ref] = im
+		}
 	}
 	out := []Pin{}
 	for _, p := range pins {
-		size, ok := sizes[p.Table]
-		if !ok {
-			size = p.Size // the image was collected
+		pin := Pin{Ref: p, ModelSize: p.Size, Digest: p.Table}
+		if im, ok := byTable[p.Table]; ok { // else the image was collected
+			pin.ModelSize, pin.Digest = im.Size, (&Image{Image: im}).ID()
 		}
-		out = append(out, Pin{Ref: p, ModelSize: size})
+		if now, ok := byRef[PinnedRef(p)]; ok && now.Table != p.Table {
+			pin.Moved = (&Image{Image: now}).ID()
+		}
+		out = append(out, pin)
 	}
 	return out, nil
 }

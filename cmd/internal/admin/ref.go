@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -17,12 +18,24 @@ func ParseRef(s string) (remote.Ref, error) {
 	}
 	name := strings.TrimPrefix(s, "oci://")
 	host, _, ok := strings.Cut(name, "/")
-	if !ok || !strings.ContainsAny(host, ".:") && host != "localhost" {
-		return remote.Ref{}, fmt.Errorf("reference %.300q does not name a registry; write for example docker.io/%[2]s or registry.ollama.ai/library/%[2]s: %w",
-			s, truncate(name), errdefs.ErrInvalidArgument)
+	if ok && (strings.ContainsAny(host, ".:") || host == "localhost") {
+		return remote.ParseRef(name)
 	}
-	return remote.ParseRef(name)
+	if !ok && strings.HasPrefix(name, digestAlgorithm) || !plausible.MatchString(name) {
+		return remote.Ref{}, fmt.Errorf("%.300q is not a reference: REGISTRY/REPOSITORY[:TAG][@DIGEST], in lower case: %w", s, errdefs.ErrInvalidArgument)
+	}
+	if ok {
+		return remote.Ref{}, fmt.Errorf("reference %.300q does not name a registry; write for example docker.io/%[2]s or ghcr.io/%[2]s: %[3]w", s, truncate(name), errdefs.ErrInvalidArgument)
+	}
+	return remote.Ref{}, fmt.Errorf("reference %.300q does not name a registry; write for example registry.ollama.ai/library/%[2]s or docker.io/ai/%[2]s: %[3]w",
+		s, truncate(name), errdefs.ErrInvalidArgument)
 }
+
+// digestAlgorithm is what digests begin with.
+const digestAlgorithm = "sha256:"
+
+// plausible matches what would be a reference if a registry were before it.
+var plausible = regexp.MustCompile(`^[a-z0-9][a-z0-9._/-]*(:[A-Za-z0-9._-]+)?(@[a-z0-9]+:[0-9a-f]+)?$`)
 
 // CheckName returns errdefs.ErrInvalidArgument for what is neither a reference nor a digest, nor
 // the beginning of one that is long enough.
@@ -30,13 +43,17 @@ func CheckName(s string) error {
 	if _, ok := digestPrefix(s); ok {
 		return nil
 	}
+	if hex, ok := strings.CutPrefix(s, digestAlgorithm); ok {
+		return fmt.Errorf("%.300q is not a digest: after %s come %d to 64 digits of 0-9 and a-f, not %d characters: %w",
+			s, digestAlgorithm, minShortDigest, len(hex), errdefs.ErrInvalidArgument)
+	}
 	_, err := ParseRef(s)
 	return err
 }
 
 // digestPrefix returns the hex digits of a digest or of the beginning of one.
 func digestPrefix(s string) (hex string, ok bool) {
-	hex = strings.TrimPrefix(s, "sha256:")
+	hex = strings.TrimPrefix(s, digestAlgorithm)
 	return hex, len(hex) >= minShortDigest && len(hex) <= 64 && strings.Trim(hex, "0123456789abcdef") == ""
 }
 

@@ -22,6 +22,13 @@ const pinPrefix = "pin/"
 // PinName returns the name of the store's reference that is the pin of ref.
 func PinName(ref string) string { return pinPrefix + ref }
 
+// originPrefix is what the names of references start with that keep models for images which containerd has as
+// their registries have them.
+const originPrefix = "origin/"
+
+// OriginName returns the name of the store's reference for the image with the manifest d.
+func OriginName(d digest.Digest) string { return originPrefix + d.String() }
+
 // find returns the images that name stands for, which are several if it is the digest of an
 // index or of an origin that was converted by different rules. name is a reference, or the
 // digest of the converted or the origin manifest or of the file table, or the beginning of one.

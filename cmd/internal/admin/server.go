@@ -55,6 +55,9 @@ type Handler struct {
 	// Repaired mends the snapshots that show a table, after its objects were mended.
 	Repaired func(ctx context.Context, table digest.Digest) error
 
+	// Settle lets go of what is kept for images that containerd does not have any more; before a GC.
+	Settle func(ctx context.Context) error
+
 	// Snapshots compares what shows a table (all, if it is empty) with it.
 	Snapshots func(ctx context.Context, table digest.Digest) ([]SnapshotProblem, error)
 
@@ -197,6 +200,11 @@ func (h *Handler) gc(r *http.Request) (any, error) {
 	}
 	if o.Keep < 0 {
 		return nil, fmt.Errorf("keep %d is negative: %w", o.Keep, errdefs.ErrInvalidArgument)
+	}
+	if h.Settle != nil {
+		if err := h.Settle(r.Context()); err != nil {
+			h.Log.Warn("models of images that containerd may not have any more stay", "err", err)
+		}
 	}
 	return h.Store.GC(r.Context(), o)
 }

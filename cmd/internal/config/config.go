@@ -23,6 +23,7 @@ type Config struct {
 	Log        Log        `toml:"log"`
 	Containerd Containerd `toml:"containerd"`
 	Facade     Facade     `toml:"facade"`
+	Fleet      Fleet      `toml:"fleet"`
 	Upstream   Upstream   `toml:"upstream"`
 	Fetch      Fetch      `toml:"fetch"`
 	Snapshot   Snapshot   `toml:"snapshot"`
@@ -50,7 +51,19 @@ type Facade struct {
 	Listen      string `toml:"listen" comment:"Where containerd asks for manifests; see \"ballast config hosts\". Empty: no facade, only\nmodels that were converted before they were pushed can be pulled."`
 	AllowRemote bool   `toml:"allow_remote" comment:"Allow listen to be an address that other machines reach. They need the files that\nhosts.toml names, which are renewed, and the host of listen is what they have to call it by."`
 
+	OriginDigests bool `toml:"origin_digests" comment:"Let pods mount a public model by the digest that its registry gives it, where that is safe. Without,\nas where it is not, the pull fails with the digest of the converted image, which always works."`
+
 	InsecurePlainHTTP bool `toml:"insecure_plain_http" comment:"For tests only: speak plain HTTP. Whoever can use the port then gets what the node can\npull, and whoever binds it while ballastd is down gets pull secrets and decides what images are."`
+}
+
+// Fleet says which nodes ask each other what they made a converted image of, so that its digest can be pulled on a
+// node that never saw the tag.
+type Fleet struct {
+	Listen string   `toml:"listen" comment:"Address at which other nodes ask this one, such as \"0.0.0.0:5758\". Empty: they can not."`
+	Nodes  []string `toml:"nodes" comment:"\"host:port\" of other nodes, or of a name that has the addresses of many. Their certificates\nhave to be for the host."`
+	CA     string   `toml:"ca" comment:"PEM files by which nodes know each other: the CA of all, and the certificate and key of this one."`
+	Cert   string   `toml:"cert"`
+	Key    string   `toml:"key"`
 }
 
 // Upstream says how registries are reached.
@@ -85,7 +98,8 @@ type Lazy struct {
 	ReadAhead   Size       `toml:"read_ahead" comment:"What the kernel reads ahead of a reader of a file that is not complete, and around a random\naccess to a mapping of it."`
 	Rate        Size       `toml:"rate" comment:"Bytes a second for what nobody waits for. 0: as fast as it goes; readers always go first."`
 	Passthrough bool       `toml:"passthrough" comment:"Let the kernel read complete files itself in mounts that were made before they were (Linux 6.9)."`
-	Holder      string     `toml:"holder" comment:"What keeps the mount of files that are not complete while the daemon is down. auto: the service\nmanager if it can, otherwise a process of our own; process: that; none: such files can not be\nread while the daemon is down, and open ones have to be opened again."`
+	IDMap       bool       `toml:"idmap" comment:"Let pods in user namespaces read models that are not complete (Linux 6.12). false: they get\nmodels when they are complete, as on older kernels. Counts when the mount is made anew."`
+	Holder      string     `toml:"holder" comment:"What keeps the mount of files that are not complete while the daemon is down. auto: the service\nmanager if it can, otherwise a process of our own; process: that; outside: one that is started beside the\ndaemon, \"ballastd holder --stay\", as in a container; none: such files can not be read while the\ndaemon is down, and open ones have to be opened again."`
 	Rule        []LazyRule `toml:"rule,omitempty"`
 }
 
@@ -118,7 +132,8 @@ func Default() *Config {
 		AdminAddress: "/run/ballast/admin.sock",
 		Log:          Log{Level: "info", Format: "text"},
 		Containerd:   Containerd{Address: "/run/containerd/containerd.sock"},
-		Facade:       Facade{Listen: "127.0.0.1:5757"},
+		Facade:       Facade{Listen: "127.0.0.1:5757", OriginDigests: true},
+		Fleet:        Fleet{Nodes: []string{}},
 		Upstream: Upstream{
 			HostsDir:     "/etc/ballast/hosts.d",
 			DockerConfig: "/root/.docker/config.json",
@@ -134,7 +149,7 @@ func Default() *Config {
 			Linger:      Duration{5 * time.Minute},
 		},
 		Snapshot: Snapshot{Show: ShowAuto},
-		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, ReadAhead: 8 << 20, Passthrough: true, Holder: HolderAuto},
+		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, ReadAhead: 8 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
 		GC:       GC{Interval: Duration{5 * time.Minute}, High: 85, Low: 80},
 	}
 }
@@ -163,6 +178,7 @@ const (
 const (
 	HolderAuto    = "auto"
 	HolderProcess = "process"
+	HolderOutside = "outside"
 	HolderNone    = "none"
 )
 

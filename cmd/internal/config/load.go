@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -36,7 +38,20 @@ func LoadFiles(path string) (*Config, []string, error) {
 	}
 	c := Default()
 	fromEnvironment(c)
+	return load(c, path, must, nil)
+}
 
+// LoadHost reads the configuration of a host whose DefaultPath this process sees at path. The file may be
+// missing, and the environment, which is that of another, does not count. Drop-ins of the names in instead
+// are read as they are given there.
+func LoadHost(path string, instead map[string]string) (*Config, error) {
+	c, _, err := load(Default(), path, false, instead)
+	return c, err
+}
+
+// load reads a file, which must be there or not, and its drop-ins into c. Those of the names in instead are read
+// as they are given there.
+func load(c *Config, path string, must bool, instead map[string]string) (*Config, []string, error) {
 	var read []string
 	err := decodeFile(path, c)
 	switch {
@@ -50,8 +65,17 @@ func LoadFiles(path string) (*Config, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, p := range dropins {
-		if err := decodeFile(p, c); err != nil {
+	for name := range instead {
+		dropins = append(dropins, filepath.Join(filepath.Dir(path), "conf.d", name))
+	}
+	slices.Sort(dropins)
+	for _, p := range slices.Compact(dropins) {
+		if text, ok := instead[filepath.Base(p)]; ok {
+			err = decode(p, []byte(text), c)
+		} else {
+			err = decodeFile(p, c)
+		}
+		if err != nil {
 			return nil, nil, err
 		}
 		read = append(read, p)
@@ -82,6 +106,16 @@ func AdminAddress(flag string, c *Config) string {
 		return s
 	}
 	return c.AdminAddress
+}
+
+// KubernetesService returns the address "host:port" of the API server that the kubelet tells containers, or
+// "" outside of a cluster.
+func KubernetesService() string {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return ""
+	}
+	return net.JoinHostPort(host, port)
 }
 
 func decodeFile(path string, c *Config) error {

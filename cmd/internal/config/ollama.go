@@ -15,8 +15,8 @@ const ollamaService = "/usr/share/ollama/.ollama/models"
 
 // OllamaModels returns the absolute directory of Ollama's models: flag if not empty, then
 // $OLLAMA_MODELS, then that of the user, then that of the service. It returns
-// errdefs.ErrNotFound if none of the last two is there.
-func OllamaModels(flag string) (string, error) {
+// errdefs.ErrNotFound if none of the last two is there, and says to use how, or $OLLAMA_MODELS.
+func OllamaModels(flag, how string) (string, error) {
 	if flag != "" {
 		return filepath.Abs(flag)
 	}
@@ -33,5 +33,5 @@ func OllamaModels(flag string) (string, error) {
 			return filepath.Abs(dir)
 		}
 	}
-	return "", fmt.Errorf("no models of Ollama in %s; say where they are with --dir or $OLLAMA_MODELS: %w", strings.Join(places, " or "), errdefs.ErrNotFound)
+	return "", fmt.Errorf("no models of Ollama in %s; say where they are with %s or $OLLAMA_MODELS: %w", strings.Join(places, " or "), how, errdefs.ErrNotFound)
 }

@@ -117,8 +117,8 @@ func (c *Config) checkLazy() error {
 		return invalid("lazy.mode", "%q is none of auto, lazy, complete", l.Mode)
 	case !slices.Contains([]string{VerifyChunk, VerifyAfter}, l.Verify):
 		return invalid("lazy.verify", "%q is neither chunk nor after", l.Verify)
-	case !slices.Contains([]string{HolderAuto, HolderProcess, HolderNone}, l.Holder):
-		return invalid("lazy.holder", "%q is none of auto, process, none", l.Holder)
+	case !slices.Contains([]string{HolderAuto, HolderProcess, HolderOutside, HolderNone}, l.Holder):
+		return invalid("lazy.holder", "%q is none of auto, process, outside, none", l.Holder)
 	case l.ReadAhead < 128<<10 || l.ReadAhead > maxReadAhead:
 		return invalid("lazy.read_ahead", "%v is not within 128KiB to 64MiB", l.ReadAhead)
 	case l.Rate < 0:
@@ -148,9 +148,35 @@ func (c *Config) checkListeners() error {
 			return invalid("facade.insecure_plain_http", "is for tests on one machine, and facade.allow_remote is set")
 		}
 	}
+	if err := c.checkFleet(); err != nil {
+		return err
+	}
 	if c.Metrics.Listen != "" {
 		if _, _, err := net.SplitHostPort(c.Metrics.Listen); err != nil {
 			return invalid("metrics.listen", "%v", err)
+		}
+	}
+	return nil
+}
+
+func (c *Config) checkFleet() error {
+	f := c.Fleet
+	if f.Listen != "" {
+		if _, _, err := net.SplitHostPort(f.Listen); err != nil {
+			return invalid("fleet.listen", "%v", err)
+		}
+	}
+	for _, n := range f.Nodes {
+		if host, _, err := net.SplitHostPort(n); err != nil || host == "" {
+			return invalid("fleet.nodes", "%q is not \"host:port\"", n)
+		}
+	}
+	if f.Listen == "" && len(f.Nodes) == 0 {
+		return nil
+	}
+	for _, s := range []struct{ key, path string }{{"fleet.ca", f.CA}, {"fleet.cert", f.Cert}, {"fleet.key", f.Key}} {
+		if !filepath.IsAbs(s.path) {
+			return invalid(s.key, "%q is not an absolute path; nodes know each other by certificates", s.path)
 		}
 	}
 	return nil

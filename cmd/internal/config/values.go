@@ -48,6 +48,15 @@ func ParseSize(s string) (Size, error) {
 	return Size(f * float64(unit)), nil
 }
 
+// ParseUnitSize is ParseSize for a size that a person types: only 0 can be without a unit.
+func ParseUnitSize(s string) (Size, error) {
+	n, err := ParseSize(s)
+	if err == nil && n != 0 && strings.Trim(s, "0123456789. ") == "" {
+		return 0, fmt.Errorf("size %q has no unit: %sGB?", s, strings.TrimSpace(s))
+	}
+	return n, err
+}
+
 func cutSuffixFold(s, suffix string) (string, bool) {
 	n := len(s) - len(suffix)
 	if n < 0 || !strings.EqualFold(s[n:], suffix) {

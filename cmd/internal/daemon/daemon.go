@@ -17,6 +17,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/fleet"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
@@ -27,7 +28,6 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
-	"github.com/containerd/containerd/v2/core/content/proxy"
 	"github.com/containerd/errdefs"
 	notify "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
@@ -63,6 +63,7 @@ type Daemon struct {
 	containerd  *grpc.ClientConn
 	pulls       *pulls
 	background  *background
+	origins     *origins
 	lazy        atomic.Pointer[lazy.Mount] // nil if models are shown when they are complete
 	lazyWhy     atomic.Pointer[string]     // why lazy is nil
 	holder      fdstore.Options            // of lazy; set by startLazy
@@ -113,16 +114,22 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		Secrets:  d.secrets,
 		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
 		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
-		Pulled: d.heal, Refused: func(limit string) { d.metrics.refused(limit) },
+		Pulled: d.heal, Refused: func(limit string) { d.metrics.refused(limit) }, Origins: c.Facade.OriginDigests,
+	}
+	if len(c.Fleet.Nodes) > 0 {
+		d.facade.Hints = (&fleet.Client{Keys: fleetKeys(c), Nodes: c.Fleet.Nodes, Log: log}).Hints
 	}
 	if err := d.watchSignatures(); err != nil {
 		return nil, err
 	}
-	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{Show: tree.Backend(c.Snapshot.Show), Log: log})
+	d.containerd, err = differ.Dial(c.Containerd.Address)
 	if err != nil {
 		return nil, err
 	}
-	d.containerd, err = differ.Dial(c.Containerd.Address)
+	d.origins = newOrigins(d)
+	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{
+		Show: tree.Backend(c.Snapshot.Show), Volume: d.origins.volume, Bare: d.origins.bareSnapshot, Log: log,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +139,8 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		options: store.ExposeOptions{Wait: true, Unverified: c.Lazy.Verify == config.VerifyAfter},
 	}
 	d.differ = differ.New(differ.Options{
-		Content: proxy.NewContentStore(d.containerd), Snapshotter: d.snapshotter, Store: d.store,
+		Content: d.origins.content, Plain: differ.DiffService(d.containerd),
+		Snapshotter: d.snapshotter, Store: d.store,
 		Upstream: d.pulled, Log: log,
 		Check: d.signed, Mode: d.mode, Unverified: c.Lazy.Verify == config.VerifyAfter, Background: d.background.start,
 	})
@@ -275,10 +283,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.store.Run(ctx) })
 	g.Go(func() error { return d.pulls.run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })
+	g.Go(func() error { return d.origins.run(ctx) })
 	g.Go(func() error { return serveGRPC(ctx, d.grpcServer(), l.grpc) })
 	g.Go(func() error {
 		return serveHTTP(ctx, d.log, logged(d.log, "admin request", d.admin().Routes()), l.admin)
 	})
+	if d.config.Fleet.Listen != "" {
+		g.Go(func() error { return d.serveFleet(ctx) })
+	}
 	if a := d.config.Metrics.Listen; a != "" {
 		g.Go(func() error { return d.serveMetrics(ctx, a) })
 	}
@@ -300,17 +312,24 @@ func (d *Daemon) Run(ctx context.Context) error {
 // sweep collects what has expired (pins, unfinished fetches that nobody goes on with) until
 // ctx ends. Objects make room when it is needed, which is the store's.
 func (d *Daemon) sweep(ctx context.Context) error {
-	tick := time.NewTicker(sweepEvery)
+	return every(ctx, sweepEvery, func() {
+		if _, err := d.store.GC(ctx, store.GCOptions{Keep: keepAll}); err != nil && ctx.Err() == nil {
+			d.log.Error("collect what has expired", "err", err)
+		}
+		d.settleSecrets(ctx)
+	})
+}
+
+// every calls do again and again, the first time after a while, until ctx ends. It returns nil.
+func every(ctx context.Context, while time.Duration, do func()) error {
+	tick := time.NewTicker(while)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if _, err := d.store.GC(ctx, store.GCOptions{Keep: keepAll}); err != nil && ctx.Err() == nil {
-				d.log.Error("collect what has expired", "err", err)
-			}
-			d.settleSecrets(ctx)
+			do()
 		}
 	}
 }

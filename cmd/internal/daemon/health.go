@@ -5,12 +5,15 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
+	introspection "github.com/containerd/containerd/api/services/introspection/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -25,7 +28,7 @@ func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Jobs: d.pulls.jobs,
 		Hydrate: d.hydrate, Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
-		Sources: d.wanted, Resolve: d.resolve, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
+		Sources: d.wanted, Resolve: d.resolve, Settle: d.origins.settle, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
 		Health: d.health, RotateCA: d.port.rotate, Metrics: d.metrics.handler(), Log: d.log,
 	}
 }
@@ -63,7 +66,7 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 		return h, err
 	}
 	h.Snapshots = admin.SnapshotHealth{Aside: doubts.Aside, Unknown: len(doubts.Unknown), Problems: snapshotProblems(doubts.Problems)}
-	if h.Lazy, err = d.lazyHealth(); err != nil {
+	if h.Lazy, err = d.lazyHealth(ctx); err != nil {
 		return h, err
 	}
 	if h.Usage, err = d.store.Usage(ctx); err != nil {
@@ -72,14 +75,28 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 	if h.Doubts, err = d.store.Doubts(ctx); err != nil {
 		return h, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	if v, err := versionapi.NewVersionClient(d.containerd).Version(ctx, &emptypb.Empty{}); err != nil {
+	if h.ContainerdVersion, err = d.containerdVersion(ctx); err != nil {
 		h.ContainerdError = err.Error()
 	} else {
-		h.ContainerdVersion = v.Version
+		h.ContainerdLoaded = d.loaded(ctx)
 	}
 	return h, nil
+}
+
+// containerdVersion asks containerd for its version.
+func (d *Daemon) containerdVersion(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	v, err := versionapi.NewVersionClient(d.containerd).Version(ctx, &emptypb.Empty{})
+	return v.GetVersion(), err
+}
+
+// loaded reports whether containerd has us as a snapshotter.
+func (d *Daemon) loaded(ctx context.Context) bool {
+	all, err := introspection.NewIntrospectionClient(d.containerd).Plugins(ctx, &introspection.PluginsRequest{Filters: []string{"type==io.containerd.snapshotter.v1"}})
+	return err == nil && slices.ContainsFunc(all.Plugins, func(p *introspection.Plugin) bool {
+		return p.InitErr == nil && strings.TrimPrefix(p.Exports["address"], "unix://") == d.config.Address
+	})
 }
 
 // verifySnapshots compares what snapshots show with their tables.

@@ -2,11 +2,13 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
@@ -16,7 +18,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// The directories below the root of the mount of files that are not complete.
+// The directories of the mount of files that are not complete: below the root, or the first one beside the
+// sockets, see lazy.Options.
 const (
 	lazyDir   = "lazy"
 	lazyState = "lazy-state"
@@ -45,8 +48,7 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 		d.log.Error("models are shown when they are complete, those that are not can not be read", "incomplete", len(tables), "err", err)
 		d.noLazy(err)
 	} else {
-		d.lazy.Store(m)
-		if err := d.snapshotter.UseLazy(m.Dir()); err != nil {
+		if err := d.useLazy(m); err != nil {
 			return err
 		}
 	}
@@ -60,14 +62,33 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 	return nil
 }
 
+// useLazy has models shown through a mount.
+func (d *Daemon) useLazy(m *lazy.Mount) error {
+	d.lazy.Store(m)
+	return d.snapshotter.UseLazy(m.Dir(), func(ctx context.Context) error { return d.lazyUsers(ctx, m) })
+}
+
+// lazyUsers returns why containerd can not map the users of mounts that a lazy mount is a layer of.
+func (d *Daemon) lazyUsers(ctx context.Context, m *lazy.Mount) error {
+	if !m.IDMap() {
+		return errors.New("this kernel can not id-map FUSE (Linux 6.12)")
+	}
+	version, err := d.containerdVersion(ctx)
+	if err != nil {
+		return nil // it calls, so it is there; it may have a version that can
+	}
+	if v, err := containerdversion.Parse(version); err == nil && !v.MapsBelow() {
+		return fmt.Errorf("containerd %s can not id-map what is mounted beside its layers (2.3)", version)
+	}
+	return nil
+}
+
 // lazyOptions are the settings of the lazy mount.
 func (d *Daemon) lazyOptions(h fdstore.Options) lazy.Options {
-	dir, state := lazyDirs(d.store.Dir())
-	return lazy.Options{
-		Dir: dir, StateDir: state, Source: views{d.store}, Holder: h,
-		ReadAhead: int64(d.config.Lazy.ReadAhead), NoPassthrough: !d.config.Lazy.Passthrough, Log: d.log,
-		Refused: d.metrics.refused,
-	}
+	o := lazyPlaces(d.store.Dir(), d.config)
+	o.Source, o.Holder, o.Log, o.Refused = views{d.store}, h, d.log, d.metrics.refused
+	o.ReadAhead, o.NoPassthrough, o.NoIDMap = int64(d.config.Lazy.ReadAhead), !d.config.Lazy.Passthrough, !d.config.Lazy.IDMap
+	return o
 }
 
 // views are the views of a store by the numbers of their directories in the lazy mount.
@@ -88,9 +109,13 @@ func (v views) OpenObject(view uint64, d digest.Digest) (*os.File, error) {
 	return v.View(snapshotter.ViewNumber(view)).OpenObject(d)
 }
 
-// lazyDirs returns where the lazy mount of a root is, and its state.
-func lazyDirs(root string) (dir, state string) {
-	return filepath.Join(root, lazyDir), filepath.Join(root, lazyState)
+// lazyPlaces returns where the lazy mount of a root can be, and its state.
+func lazyPlaces(root string, c *config.Config) lazy.Options {
+	o := lazy.Options{Dir: filepath.Join(root, lazyDir), StateDir: filepath.Join(root, lazyState)}
+	if dir := filepath.Dir(c.Address); snapshotter.Mountable(dir) == nil {
+		o.Apart = filepath.Join(dir, lazyDir)
+	}
+	return o
 }
 
 // noLazy takes note of why there is no lazy mount.
@@ -110,11 +135,14 @@ func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	if c.Lazy.Holder == config.HolderAuto && m.Stores {
 		h.NotifySocket = m.NotifySocket // and the process below, which may be there from before
 	}
+	h.Socket = filepath.Join(filepath.Dir(c.Address), "holder.sock")
+	if c.Lazy.Holder == config.HolderOutside {
+		return h, nil // none of ours: it would end with us
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return h, err
 	}
-	h.Socket = filepath.Join(filepath.Dir(c.Address), "holder.sock")
 	h.Command = []string{self, "holder"}
 	return h, nil
 }

@@ -57,7 +57,9 @@ func (d *Daemon) replaceLazy(ctx context.Context, old *lazy.Mount) {
 	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
 		m, err := lazy.Start(d.lazyOptions(d.holder))
 		if err == nil {
-			d.lazy.Store(m)
+			if err := d.useLazy(m); err != nil {
+				d.log.Error("models that are not complete can not be shown", "err", err)
+			}
 			return
 		}
 		d.log.Error("no lazy mount: files that are not complete can not be read; trying again", "wait", wait, "err", err)
@@ -80,7 +82,7 @@ func (d *Daemon) serveOld(ctx context.Context, old *lazy.Mount) {
 }
 
 // lazyHealth returns facts about the lazy mount.
-func (d *Daemon) lazyHealth() (admin.LazyHealth, error) {
+func (d *Daemon) lazyHealth(ctx context.Context) (admin.LazyHealth, error) {
 	h := admin.LazyHealth{
 		Mode: d.config.Lazy.Mode, Paused: d.store.Paused(), Unverified: d.config.Lazy.Verify == config.VerifyAfter,
 	}
@@ -98,6 +100,9 @@ func (d *Daemon) lazyHealth() (admin.LazyHealth, error) {
 	st := m.Stats()
 	h.Dir, h.Mounted, h.Takeover, h.Waiting = m.Dir(), s.Mounted, st.Takeovers > 0, st.Waiting
 	h.Keeper, h.Kept, h.Passthrough, h.Resend = s.Keeper, s.Kept, s.Passthrough, s.Resend
+	if err := d.lazyUsers(ctx, m); err != nil {
+		h.Users = err.Error()
+	}
 	return h, nil
 }
 
@@ -120,7 +125,8 @@ func Unmount(c *config.Config, o lazy.Options) (was bool, err error) {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	o.Dir, o.StateDir = lazyDirs(s.Dir())
+	p := lazyPlaces(s.Dir(), c)
+	o.Dir, o.Apart, o.StateDir = p.Dir, p.Apart, p.StateDir
 	o.Holder = fdstore.Options{Socket: filepath.Join(filepath.Dir(c.Address), "holder.sock")}
 	return lazy.Detach(o)
 }

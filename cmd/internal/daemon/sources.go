@@ -92,8 +92,12 @@ func (d *Daemon) recorded(ctx context.Context, table digest.Digest, asNode bool)
 	known, pending := false, false
 	for _, r := range refs {
 		pin := strings.HasPrefix(r.Name, admin.PinName(""))
+		origin := strings.HasPrefix(r.Name, admin.OriginName(""))
 		switch {
 		case r.Table != table:
+		case origin:
+			known = known || len(r.Sources) > 0
+			out = append(out, from(r.Sources, false)...)
 		case !pin && !d.snapshotter.Shows(r):
 			pending = true
 		case !pin && !d.had(ctx, r):

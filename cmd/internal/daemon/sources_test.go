@@ -286,7 +286,7 @@ func TestDoubtNames(t *testing.T) {
 // own sources, and what is asked for by no name does not mix them.
 func TestSourcesOfStrangers(t *testing.T) {
 	d, _ := newSourcesRig(t, tree.Stubs)
-	if err := d.snapshotter.UseLazy(t.TempDir()); err != nil {
+	if err := d.snapshotter.UseLazy(t.TempDir(), nil); err != nil {
 		t.Fatal(err)
 	}
 	p := storetest.Random(1, 3<<20)

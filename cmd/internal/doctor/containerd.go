@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	srvconfig "github.com/containerd/containerd/v2/cmd/containerd/server/config"
 	"github.com/containerd/containerd/v2/defaults"
@@ -28,7 +29,8 @@ const (
 // containerdConfig is a loaded configuration of containerd.
 type containerdConfig struct {
 	*srvconfig.Config
-	file string
+	file    string
+	version containerdversion.Version // of the containerd that reads it
 }
 
 // containerd checks the configuration of containerd and the plugins it has loaded. It returns
@@ -40,7 +42,9 @@ func (d *Doctor) containerd(ctx context.Context) *containerdConfig {
 		d.fail(check, "containerd config dump", "%s: %v", d.ContainerdConfig, err)
 		return nil
 	}
+	c.version = d.version(ctx)
 	before := len(d.findings)
+	d.formats(ctx, c)
 	snapshotter := d.proxySnapshotter(ctx, c)
 	differ := d.proxyDiffer(ctx, c)
 	if snapshotter != "" && differ != "" {
@@ -87,9 +91,6 @@ func (d *Doctor) proxySnapshotter(ctx context.Context, c *containerdConfig) stri
 	}
 	if p.Exports["enable_remote_snapshot_annotations"] != "true" {
 		d.warn(check, section+` enable_remote_snapshot_annotations = "true"`, "%s has no enable_remote_snapshot_annotations = \"true\" (a string): pulls do not say which image a layer is of", name)
-	}
-	if slices.Contains(p.Capabilities, "rebase") {
-		d.fail(check, fmt.Sprintf("[proxy_plugins.%s] capabilities = []", name), "%s claims the capability \"rebase\", which ballast does not have: layers would lose their parents", name)
 	}
 	return name
 }
@@ -148,7 +149,7 @@ func addDropIn(ctx context.Context, c *containerdConfig, plugin string) string {
 		steps = append(steps, fmt.Sprintf("mkdir -p %s && ballast config containerd > %s", dir, dropin))
 	}
 	if _, err := os.Stat(c.file); errors.Is(err, fs.ErrNotExist) {
-		steps = append(steps, fmt.Sprintf(`printf 'version = %d\n%s\n' > %s`, version.ConfigVersion, imports, c.file))
+		steps = append(steps, fmt.Sprintf(`printf 'version = %d\n%s\n' > %s`, c.version.DropIn(containerdversion.File{}).Format, imports, c.file))
 	}
 	mend := strings.Join(append(steps, "systemctl restart containerd"), " && ")
 	if len(steps) == 0 {
@@ -171,6 +172,8 @@ func (d *Doctor) diffService(c *containerdConfig, differ string) {
 		d.fail(check, mend, "default = %q does not have %s: image volumes of models can not be unpacked", order, differ)
 	case walking >= 0 && walking < ours:
 		d.fail(check, mend, "default = %q asks walking before %s, and walking refuses models", order, differ)
+	case ours == len(order)-1:
+		d.fail(check, mend, "default = %q has nobody after %s, which leaves ordinary images to the next: they can not be unpacked", order, differ)
 	}
 }
 

@@ -2,12 +2,16 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	introspection "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/platforms"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 )
@@ -34,7 +38,7 @@ func (c *containerdConfig) criRegistry(key string) any {
 // hostsDirs returns the directories of hosts.toml files that CRI uses.
 func (c *containerdConfig) hostsDirs() []string {
 	v, _ := c.criRegistry("config_path").(string)
-	if v == "" {
+	if v == "" && c.version.ConfigPathIsList() {
 		// https://github.com/containerd/containerd/blob/v2.4.2/plugins/cri/images/plugin.go
 		v = "/etc/containerd/certs.d:/etc/docker/certs.d"
 	}
@@ -44,36 +48,38 @@ func (c *containerdConfig) hostsDirs() []string {
 // cri checks what the kubelet's pulls and volumes depend on.
 func (d *Doctor) cri(c *containerdConfig, snapshotter string) {
 	const check = "cri"
-	section := fmt.Sprintf("[plugins.%q]", pluginImages)
-	if v, ok := c.criSetting("disable_snapshot_annotations").(bool); ok && !v {
-		d.fail(check, section+" disable_snapshot_annotations = true", "disable_snapshot_annotations = false makes CRI pull without the transfer service, so unpack_config is not used; ballast does not need it")
+	images, _ := c.tables()
+	if m, ok := c.criRegistry("mirrors").(map[string]any); ok && len(m) > 0 {
+		d.fail(check, "hosts.toml files instead; see config_path", "registry.mirrors is set: CRI reads no hosts.toml, models arrive unconverted; with config_path it does not start at all")
 	}
-	for key, fallback := range map[string]any{"discard_unpacked_layers": false, "image_pull_with_sync_fs": false, "max_concurrent_downloads": int64(3)} {
-		if v := c.criSetting(key); v != nil && v != fallback {
-			d.warn(check, fmt.Sprintf("%s %s = %v", section, key, fallback), "%s = %v makes CRI pull without the transfer service: blobs of models are downloaded by containerd as well", key, v)
-		}
-	}
-	for _, key := range []string{"mirrors", "configs", "auths"} {
-		if m, ok := c.criRegistry(key).(map[string]any); ok && len(m) > 0 {
-			d.warn(check, "hosts.toml files instead; see config_path", "registry.%s makes CRI pull without the transfer service: blobs of models are downloaded by containerd as well", key)
-		}
-	}
-	if c.criSnapshotter() == snapshotter || len(c.handlers(snapshotter)) > 0 {
+	if c.criSnapshotter() == snapshotter {
 		d.configPath(c)
 		return
 	}
-	d.warn(check, fmt.Sprintf("%s snapshotter = %q, or a handler: ballast config containerd --runtime-handler NAME", section, snapshotter),
+	if len(c.handlers(snapshotter)) > 0 {
+		d.configPath(c)
+		d.runtimeHandlers(c, snapshotter)
+		return
+	}
+	d.warn(check, fmt.Sprintf("%s snapshotter = %q, or a handler: ballast config containerd --runtime-handler NAME", images, snapshotter),
 		"no pod uses %s; only ctr and nerdctl do, when they are told to", snapshotter)
 }
 
 // configPath checks where CRI's pulls look for hosts.toml: the transfer service takes the whole
-// of config_path as one directory, also if it is a list, as it is by default.
+// of config_path as one directory, also if it is a list, as it is by default since 2.2.
 // https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/server/images/image_pull.go
 func (d *Doctor) configPath(c *containerdConfig) {
-	if dirs := c.hostsDirs(); len(dirs) > 1 && d.Config.Facade.Listen != "" {
-		d.fail("cri", fmt.Sprintf("[plugins.%q.registry] config_path = %q", pluginImages, dirs[0]),
-			"config_path is the list %q, or is not set, which means a list: CRI's pulls take it for one directory and find no hosts.toml, models arrive unconverted", dirs)
+	dirs, dir := c.hostsDirs(), "/etc/containerd/certs.d"
+	if d.Config.Facade.Listen == "" || len(dirs) == 1 || len(dirs) > 1 && c.pullsLocally() {
+		return
 	}
+	_, registry := c.tables()
+	if len(dirs) == 0 {
+		d.fail("cri", fmt.Sprintf("%s config_path = %q", registry, dir), "config_path is not set: CRI's pulls read no hosts.toml, models arrive unconverted")
+		return
+	}
+	d.fail("cri", fmt.Sprintf("%s config_path = %q", registry, dirs[0]),
+		"config_path is the list %q, or is not set, which means a list: CRI's pulls take it for one directory and find no hosts.toml, models arrive unconverted", dirs)
 }
 
 // criSnapshotter returns the snapshotter of pods that no handler says otherwise for.
@@ -105,7 +111,11 @@ func (d *Doctor) loaded(ctx context.Context, c *containerdConfig, snapshotter, d
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	plugins, err := askPlugins(ctx, d.Config.Containerd.Address)
-	if err != nil {
+	switch {
+	case err != nil && errors.Is(unix.Access(d.Config.Containerd.Address, unix.W_OK), unix.EACCES):
+		d.warn(check, "run as root", "%s can not be asked: permission denied", d.Config.Containerd.Address)
+		return
+	case err != nil:
 		d.warn(check, "systemctl start containerd; or containerd.address in "+"ballast's configuration", "%s does not answer: %v", d.Config.Containerd.Address, err)
 		return
 	}
@@ -135,6 +145,12 @@ func (d *Doctor) loaded(ctx context.Context, c *containerdConfig, snapshotter, d
 			d.fail(check, "systemctl restart containerd", "the plugin %s leads to %s", want.id, p.Exports["address"])
 		}
 	}
+	if p := state["io.containerd.snapshotter.v1."+snapshotter]; p != nil && slices.Contains(p.Capabilities, "rebase") {
+		if v, err := containerdversion.Running(ctx, d.Config.Containerd.Address); err != nil || !v.StagesLayers() {
+			good = false
+			d.fail(check, "ballast config containerd", "containerd %s was told that %s has the capability \"rebase\", which needs 2.4: layers that are unpacked in parallel would be wrong", v, snapshotter)
+		}
+	}
 	if good {
 		d.ok(check, "containerd at %s has the plugins loaded", d.Config.Containerd.Address)
 		d.orphans(ctx, snapshotter)
@@ -143,7 +159,7 @@ func (d *Doctor) loaded(ctx context.Context, c *containerdConfig, snapshotter, d
 
 // askPlugins asks containerd at a socket for its plugins.
 func askPlugins(ctx context.Context, address string) ([]*introspection.Plugin, error) {
-	conn, err := grpc.NewClient("unix://"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := dialContainerd(address)
 	if err != nil {
 		return nil, err
 	}
@@ -153,4 +169,9 @@ func askPlugins(ctx context.Context, address string) ([]*introspection.Plugin, e
 		return nil, err
 	}
 	return res.Plugins, nil
+}
+
+// dialContainerd returns a connection to containerd at a socket.
+func dialContainerd(address string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix://"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 )
 
 // Status is how well a thing is.
@@ -40,6 +41,9 @@ type Doctor struct {
 	// Version is that of the program which asks.
 	Version string
 
+	// ContainerdVersion finds out the version of the node's containerd.
+	ContainerdVersion func(context.Context) (containerdversion.Version, error)
+
 	// ContainerdConfig is the main configuration file of containerd.
 	ContainerdConfig string
 
@@ -49,6 +53,9 @@ type Doctor struct {
 
 	// Probe says whether the kernel can show models by stubs below a directory.
 	Probe func(dir string) error
+
+	// ProbeUsers says whether mounts of a directory can be id-mapped.
+	ProbeUsers func(dir string) error
 
 	findings []Finding
 }
@@ -69,7 +76,9 @@ func (d *Doctor) Run(ctx context.Context) []Finding {
 	d.snapshots(health)
 	d.space(health)
 	c := d.containerd(ctx)
+	d.users(ctx, health, c)
 	d.hosts(ctx, health, c)
+	d.healing(ctx)
 	return d.findings
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
 	"github.com/ballast-dev/ballast/cmd/internal/portowner"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
@@ -48,7 +49,9 @@ func newNode(t *testing.T) *node {
 		Config: cfg, Version: testVersion, Client: admin.NewClient(cfg.AdminAddress),
 		ContainerdConfig: filepath.Join(dir, "config.toml"),
 		Probe:            func(string) error { return nil },
+		ProbeUsers:       func(string) error { return nil },
 	}}
+	n.doctor.ContainerdVersion = func(context.Context) (containerdversion.Version, error) { return containerdversion.Newest, nil }
 	t.Cleanup(n.doctor.Client.Close)
 	n.write(t, "config.toml", "version = 4\nimports = [\"conf.d/*.toml\"]\n")
 	var b strings.Builder
@@ -191,6 +194,24 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
+// TestLocalPull sets what makes CRI pull without the transfer service, as nodes of production have it: models are
+// claimed there as well.
+func TestLocalPull(t *testing.T) {
+	n := newNode(t)
+	n.write(t, "conf.d/zz.toml", `version = 3
+[plugins."io.containerd.cri.v1.images"]
+  use_local_image_pull = true
+  discard_unpacked_layers = true
+  disable_snapshot_annotations = false
+  max_concurrent_downloads = 8
+`)
+	for _, f := range n.doctor.Run(t.Context()) {
+		if f.Status != OK && f.Check != "containerd" {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
 func TestFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -286,6 +307,20 @@ func TestFaults(t *testing.T) {
 			"lazy", Warn, "hang until their reader is killed", "Linux 6.9"},
 		{"kernel without passthrough", func(_ *testing.T, n *node) { n.health.Lazy.Passthrough = false },
 			"lazy", Warn, "by way of ballastd", "Linux 6.9"},
+		{"kernel that can not map users", func(_ *testing.T, n *node) {
+			n.doctor.ProbeUsers = func(string) error { return errors.New("invalid argument") }
+		}, "user namespaces", Warn, "do not start: invalid argument", "Linux 6.3"},
+		{"lazy mount that can not be mapped", func(_ *testing.T, n *node) { n.health.Lazy.Users = "this kernel" },
+			"user namespaces", Warn, "when their model is complete, not before: this kernel", "Linux 6.12"},
+		{"lazy mount that shall not be mapped", func(_ *testing.T, n *node) {
+			n.health.Lazy.Users, n.doctor.Config.Lazy.IDMap = "this kernel", false
+		}, "user namespaces", Warn, "when their model is complete", "lazy.idmap = true"},
+		{"containerd that does not map users", func(_ *testing.T, n *node) { n.health.ContainerdVersion = "1.7.35" },
+			"user namespaces", Warn, "1.7.35 can not map users", "containerd 2.0"},
+		{"containerd that does not map volumes", func(_ *testing.T, n *node) { n.health.ContainerdVersion = "v2.1.6" },
+			"user namespaces", Warn, "belong to nobody", "containerd 2.1.7"},
+		{"drop-in of an earlier version", func(t *testing.T, n *node) { n.edit(t, dropin, `capabilities = ["remap-ids"]`, "") },
+			"user namespaces", Warn, "makes a copy", `capabilities = ["remap-ids"]`},
 		{"paused", func(_ *testing.T, n *node) { n.health.Lazy.Paused = true },
 			"lazy", Warn, "is paused", "ballast hydrate --resume"},
 		{"unverified", func(_ *testing.T, n *node) { n.health.Lazy.Unverified = true },
@@ -315,7 +350,7 @@ func TestFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-			"proxy_plugins", Fail, `no proxy plugin of type "snapshot"`, `printf 'version = 4\nimports = ["`},
+			"proxy_plugins", Fail, `no proxy plugin of type "snapshot"`, `printf 'version = 3\nimports = ["`},
 		{"no drop-in", func(t *testing.T, n *node) { n.write(t, dropin, "version = 4\n") },
 			"proxy_plugins", Fail, `no proxy plugin of type "diff"`, "conf.d && ballast config containerd > "},
 		{"drop-in without the differ", func(t *testing.T, n *node) {
@@ -335,15 +370,15 @@ func TestFaults(t *testing.T) {
 		}, "proxy_plugins", Fail, "on another file system", "[proxy_plugins.ballast.exports] root = "},
 		{"no annotations", func(t *testing.T, n *node) { n.edit(t, dropin, "    enable_remote", "    # enable_remote") },
 			"proxy_plugins", Warn, "enable_remote_snapshot_annotations", `= "true"`},
-		{"rebase", func(t *testing.T, n *node) {
-			n.edit(t, dropin, "[proxy_plugins.ballast]", "[proxy_plugins.ballast]\n  capabilities = [\"rebase\"]")
-		}, "proxy_plugins", Fail, "lose their parents", "capabilities = []"},
 		{"differ missing from diff-service", func(t *testing.T, n *node) {
 			n.edit(t, dropin, `default = ["ballast-diff", "walking"]`, `default = ["walking"]`)
 		}, "diff-service", Fail, "image volumes", `default = ["ballast-diff", "walking"]`},
 		{"no diff-service order", func(t *testing.T, n *node) {
 			n.edit(t, dropin, `default = ["ballast-diff", "walking"]`, ``)
 		}, "diff-service", Fail, "image volumes", `default = ["ballast-diff", "walking"]`},
+		{"nobody after us", func(t *testing.T, n *node) {
+			n.edit(t, dropin, `["ballast-diff", "walking"]`, `["ballast-diff"]`)
+		}, "diff-service", Fail, "ordinary images", `default = ["ballast-diff", "walking"]`},
 		{"walking first", func(t *testing.T, n *node) {
 			n.edit(t, dropin, `["ballast-diff", "walking"]`, `["walking", "ballast-diff"]`)
 		}, "diff-service", Fail, "walking before", `default = ["ballast-diff", "walking"]`},
@@ -358,15 +393,6 @@ func TestFaults(t *testing.T) {
 			"unpack_config", Fail, `differ = "walking"`, `differ = "ballast-diff"`},
 		{"overlayfs lost", func(t *testing.T, n *node) { n.edit(t, dropin, `snapshotter = "overlayfs"`, `snapshotter = "native"`) },
 			"unpack_config", Warn, "no entry for overlayfs", `snapshotter = "overlayfs"`},
-		{"annotations enabled", func(t *testing.T, n *node) {
-			n.write(t, "conf.d/zz.toml", "version = 4\n[plugins.\"io.containerd.cri.v1.images\"]\ndisable_snapshot_annotations = false\n")
-		}, "cri", Fail, "disable_snapshot_annotations = false", "disable_snapshot_annotations = true"},
-		{"annotations enabled, version 2", func(t *testing.T, n *node) {
-			n.write(t, "conf.d/zz.toml", "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndisable_snapshot_annotations = false\n")
-		}, "cri", Fail, "disable_snapshot_annotations = false", "disable_snapshot_annotations = true"},
-		{"layers discarded", func(t *testing.T, n *node) {
-			n.write(t, "conf.d/zz.toml", "version = 4\n[plugins.\"io.containerd.cri.v1.images\"]\ndiscard_unpacked_layers = true\n")
-		}, "cri", Warn, "discard_unpacked_layers = true", "discard_unpacked_layers = false"},
 		{"no pod uses it", func(t *testing.T, n *node) {
 			n.edit(t, dropin, "cri.v1.images\"]\n  snapshotter = \"ballast\"", "cri.v1.images\"]\n  snapshotter = \"overlayfs\"")
 		}, "cri", Warn, "no pod uses ballast", "--runtime-handler"},
@@ -376,7 +402,7 @@ func TestFaults(t *testing.T) {
 			"cri", Fail, "find no hosts.toml", "/certs.d"},
 		{"mirrors", func(t *testing.T, n *node) {
 			n.write(t, "conf.d/zz.toml", "version = 4\n[plugins.\"io.containerd.cri.v1.images\".registry.mirrors.\"docker.io\"]\nendpoint = [\"https://m\"]\n")
-		}, "cri", Warn, "registry.mirrors", "hosts.toml"},
+		}, "cri", Fail, "registry.mirrors", "hosts.toml"},
 		{"containerd down", func(*testing.T, *node) {},
 			"containerd", Warn, "does not answer", "systemctl start containerd"},
 
@@ -405,7 +431,8 @@ func TestFaults(t *testing.T) {
 			if err := os.RemoveAll(filepath.Join(n.dir, "certs.d")); err != nil {
 				t.Fatal(err)
 			}
-		}, "hosts.toml", Warn, "no registry in", "ballast config hosts REGISTRY --write"},
+			n.doctor.HostsDirs = []string{"/nowhere/certs.d", filepath.Join(n.dir, "certs.d")} // containerd names the last too
+		}, "hosts.toml", Warn, "certs.d, /nowhere/certs.d goes through the facade", "ballast config hosts REGISTRY --write --hosts-dir "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/setup"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	hostsconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
@@ -36,7 +37,8 @@ func (d *Doctor) hosts(ctx context.Context, h *admin.Health, c *containerdConfig
 	dirs = append(dirs, d.HostsDirs...)
 	var through []string // registries
 	bad := false
-	for _, dir := range slices.Compact(dirs) {
+	dirs = distinct(dirs)
+	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
@@ -58,10 +60,36 @@ func (d *Doctor) hosts(ctx context.Context, h *admin.Health, c *containerdConfig
 	}
 	switch {
 	case len(through) == 0:
-		d.warn(check, "ballast config hosts REGISTRY --write", "no registry in %s goes through the facade at %s; models of any registry arrive unconverted", strings.Join(dirs, ", "), d.Config.Facade.Listen)
+		mend := "ballast config hosts REGISTRY --write"
+		if len(dirs) > 0 && !slices.Contains(dirs, snippet.DefaultHostsDir) {
+			mend += " --hosts-dir " + dirs[0]
+		}
+		d.warn(check, mend, "no registry in %s goes through the facade at %s; models of any registry arrive unconverted", strings.Join(dirs, ", "), d.Config.Facade.Listen)
 	case !bad:
 		d.ok(check, "tags resolve only through the facade: %s", strings.Join(through, ", "))
 	}
+}
+
+// healing looks whether what the node needs to come back could be pulled while ballastd is stopped.
+func (d *Doctor) healing(ctx context.Context) {
+	stuck, err := setup.Unreachable(ctx, "/")
+	if err != nil {
+		d.warn("healing", "", "%v", err)
+	}
+	for _, s := range stuck {
+		d.warn("healing", "pull it (crictl pull) and have it pinned, name it by digest, or leave its registry open: ballast setup --open HOST", "%s", s)
+	}
+}
+
+// distinct returns all strings once, in their order, but the empty one.
+func distinct(all []string) []string {
+	var out []string
+	for _, s := range all {
+		if s != "" && !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // namesFacade reports whether a file has the address of the facade in it.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/containerd/errdefs"
 	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +19,11 @@ import (
 func (d *Doctor) daemon(ctx context.Context) *admin.Health {
 	const check = "daemon"
 	h, err := d.Client.Health(ctx)
-	if err != nil {
+	switch {
+	case errdefs.IsPermissionDenied(err):
+		d.fail(check, "run as root", "%s", admin.Text(err))
+		return nil
+	case err != nil:
 		d.fail(check, "systemctl enable --now ballastd", "%s", admin.Text(err))
 		return nil
 	}

@@ -2,14 +2,10 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"slices"
 	"strings"
 
-	contentapi "github.com/containerd/containerd/api/services/content/v1"
-	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	"github.com/ballast-dev/ballast/cmd/internal/unpacked"
 	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -17,14 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-)
-
-// Labels of containerd that lead from one document of an image to the next, and from its
-// configuration to the snapshot of its last layer.
-// https://github.com/containerd/containerd/blob/v2.4.2/docs/garbage-collection.md
-const (
-	labelContent  = "containerd.io/gc.ref.content"
-	labelSnapshot = "containerd.io/gc.ref.snapshot."
 )
 
 // orphans looks for images that containerd has unpacked into snapshots that ballastd does not know:
@@ -66,57 +54,11 @@ func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 
 // orphansOf returns the names of such images in the namespace of ctx.
 func orphansOf(ctx context.Context, conn *grpc.ClientConn, snapshotter string) ([]string, error) {
-	stream, err := contentapi.NewContentClient(conn).List(ctx, &contentapi.ListContentRequest{})
-	if err != nil {
-		return nil, err
-	}
-	above := map[string][]string{} // documents that refer to one
-	lost := map[string]bool{}      // documents of images without snapshots
-	var next []string
-	for {
-		res, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			break
+	return unpacked.Images(ctx, conn, snapshotter, func(ctx context.Context, snapshot string) (bool, error) {
+		_, err := snapshotsapi.NewSnapshotsClient(conn).Stat(ctx, &snapshotsapi.StatSnapshotRequest{Snapshotter: snapshotter, Key: snapshot})
+		if status.Code(err) == codes.NotFound {
+			return true, nil
 		}
-		if err != nil {
-			return nil, err
-		}
-		for _, info := range res.Info {
-			for k, v := range info.Labels {
-				if strings.HasPrefix(k, labelContent) {
-					above[v] = append(above[v], info.Digest)
-				}
-			}
-			key := info.Labels[labelSnapshot+snapshotter]
-			if key == "" {
-				continue
-			}
-			_, err := snapshotsapi.NewSnapshotsClient(conn).Stat(ctx, &snapshotsapi.StatSnapshotRequest{Snapshotter: snapshotter, Key: key})
-			switch {
-			case status.Code(err) == codes.NotFound:
-				next = append(next, info.Digest)
-			case err != nil:
-				return nil, err
-			}
-		}
-	}
-	for len(next) > 0 {
-		d := next[0]
-		if next = next[1:]; !lost[d] {
-			lost[d] = true
-			next = append(next, above[d]...)
-		}
-	}
-	images, err := imagesapi.NewImagesClient(conn).List(ctx, &imagesapi.ListImagesRequest{})
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, im := range images.Images {
-		if lost[im.Target.Digest] {
-			names = append(names, im.Name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
+		return false, err
+	})
 }

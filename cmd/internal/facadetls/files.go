@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/containerd/errdefs"
 )
 
@@ -84,30 +85,5 @@ func writePair(path string, p *pair) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(path, b, secretMode)
-}
-
-// writeFile replaces a file: who reads it, or finds it after a crash, finds the old or the new content.
-func writeFile(path string, b []byte, mode fs.FileMode) (err error) {
-	fresh := path + ".new"
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, secretMode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(fresh, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(fresh))
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return durable.WriteFile(path, b, secretMode)
 }

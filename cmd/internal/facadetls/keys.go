@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/ballast-dev/ballast/store/durable"
 )
 
 // lookEvery is how often the files are looked at.
@@ -210,7 +212,7 @@ func (k *Keys) publish(ca *pair) error {
 			return nil
 		}
 	}
-	return writeFile(path, want, publicMode)
+	return durable.WriteFile(path, want, publicMode)
 }
 
 // client returns the certificate of containerd, or a new one.

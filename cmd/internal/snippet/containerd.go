@@ -5,9 +5,12 @@ import (
 	"io"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"text/template"
 
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/containerd/errdefs"
 )
 
@@ -24,6 +27,18 @@ type Containerd struct {
 	Platform string // of this node, such as "linux/amd64"
 	HostsDir string // where hosts.toml files are
 
+	// Version is that of the containerd; zero: it is not known, and the drop-in has nothing that a version could
+	// not do.
+	Version containerdversion.Version
+
+	// Main is the file that will import the drop-in; zero: there is none.
+	Main containerdversion.File
+
+	// Unpack are the entries of unpack_config that the node has of its own, and Differs those of its diff-service: a list
+	// of the drop-in replaces that of the main file. Without an entry for overlayfs there is one.
+	Unpack  []Unpack
+	Differs []string
+
 	// RuntimeHandler is the handler (runtimeClass) whose pods use ballast. Empty: all pods.
 	RuntimeHandler string
 
@@ -32,12 +47,57 @@ type Containerd struct {
 
 	// NoCRI leaves out what is for Kubernetes only.
 	NoCRI bool
+
+	capabilities []string // of the snapshotter; set by Write
+}
+
+// Capabilities is what the snapshotter can do with this version, as a list in TOML, or "".
+func (c Containerd) Capabilities() string {
+	if len(c.capabilities) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(`["%s"]`, strings.Join(c.capabilities, `", "`))
+}
+
+// LayerTypes returns the types of layers that containerd is not to fetch, where it can be told so and has image
+// volumes.
+func (c Containerd) LayerTypes() []string {
+	if !c.Version.ImageVolumes() {
+		return nil
+	}
+	return mediatype.OwnLayers()
+}
+
+// Unpack says who unpacks layers for a snapshotter.
+type Unpack struct{ Platform, Snapshotter, Differ string }
+
+// Own reports whether the node has an entry for a snapshotter.
+func (c Containerd) Own(snapshotter string) bool {
+	return slices.ContainsFunc(c.Unpack, func(u Unpack) bool { return u.Snapshotter == snapshotter })
+}
+
+// plainRE is a name that can stand between quotes.
+var plainRE = regexp.MustCompile(`^[-\w./]*$`)
+
+// checkOwn checks what the node has of its own.
+func (c Containerd) checkOwn() error {
+	names := slices.Clone(c.Differs)
+	for _, u := range c.Unpack {
+		names = append(names, u.Platform, u.Snapshotter, u.Differ)
+	}
+	for _, n := range names {
+		if !plainRE.MatchString(n) {
+			return fmt.Errorf("%q is no name of a plugin: %w", n, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
 }
 
 var handlerRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
 
-// Write writes the drop-in, a file in containerd's format version 4. It returns
-// errdefs.ErrInvalidArgument if a choice can not be written.
+// Write writes the drop-in in the format that the version of containerd reads. For 1.7, what is for Kubernetes is a
+// comment: in a drop-in it would replace the rest of CRI's table. It returns errdefs.ErrInvalidArgument if
+// a choice can not be written, and for versions that ballast does not work with.
 func (c Containerd) Write(w io.Writer) error {
 	for _, p := range []string{c.Address, c.Root, c.HostsDir} {
 		if err := checkPath(p); err != nil {
@@ -47,8 +107,48 @@ func (c Containerd) Write(w io.Writer) error {
 	if c.RuntimeHandler != "" && !handlerRE.MatchString(c.RuntimeHandler) {
 		return fmt.Errorf("%q is not the name of a runtime handler: %w", c.RuntimeHandler, errdefs.ErrInvalidArgument)
 	}
-	return containerdTemplate.Execute(w, c)
+	if err := c.checkOwn(); err != nil {
+		return err
+	}
+	rebase := c.Version.StagesLayers()
+	if c.Version == (containerdversion.Version{}) {
+		c.Version = containerdversion.Newest
+	}
+	if c.Version.MapsUsers() {
+		c.capabilities = append(c.capabilities, "remap-ids")
+	}
+	if rebase {
+		c.capabilities = append(c.capabilities, "rebase")
+	}
+	if c.Version.Before(containerdversion.Oldest) {
+		return fmt.Errorf("containerd %s is too old for ballast, which needs %s: %w", c.Version, containerdversion.Oldest, errdefs.ErrInvalidArgument)
+	}
+	kubernetes := kubernetesTemplate
+	if c.form().OldTables {
+		kubernetes = kubernetesTemplate2
+		if c.RuntimeHandler != "" && c.Version.RuntimePlatforms() {
+			return fmt.Errorf("containerd %s can not be told the snapshotter of a handler in a configuration with the tables of version 2; run \"containerd config migrate\": %w", c.Version, errdefs.ErrInvalidArgument)
+		}
+	}
+	if err := containerdTemplate.Execute(w, c); err != nil || c.NoCRI {
+		return err
+	}
+	var b strings.Builder
+	if err := kubernetes.Execute(&b, c); err != nil {
+		return err
+	}
+	text := b.String()
+	if c.Version.ReplacesTables() {
+		text = mergeByHand + "#     " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n#     ") + "\n"
+	}
+	_, err := io.WriteString(w, "\n"+text)
+	return err
 }
+
+func (c Containerd) form() containerdversion.File { return c.Version.DropIn(c.Main) }
+
+// Format is that of the drop-in, as in "version = 3".
+func (c Containerd) Format() int { return c.form().Format }
 
 // checkPath returns errdefs.ErrInvalidArgument for a path that can not stand between quotes.
 func checkPath(p string) error {
@@ -59,7 +159,7 @@ func checkPath(p string) error {
 }
 
 var containerdTemplate = template.Must(template.New("containerd").Parse(
-	`# ballast as snapshotter and differ of containerd 2.4. Written by "ballast config containerd".
+	`# ballast as snapshotter and differ of containerd {{.Version}}. Written by "ballast config containerd".
 #
 # Put this into /etc/containerd/conf.d/ballast.toml. containerd reads it only if
 # /etc/containerd/config.toml has, before its first table,
@@ -68,12 +168,21 @@ var containerdTemplate = template.Must(template.New("containerd").Parse(
 #
 # If your configuration has unpack_config entries or a diff-service order of its own, write all
 # of them in one file: the list of one file replaces that of another.
-version = 4
+{{- if not .Version.ImageVolumes}}
+#
+# This version has no image volumes: models can only be the root of a container.
+{{- end}}
+version = {{.Format}}
 
 [proxy_plugins.ballast]
   type = "snapshot"
   address = "{{.Address}}"
   platform = "{{.Platform}}"
+{{- with .Capabilities}}
+  # remap-ids: pods in user namespaces see files as their own, without a copy. rebase: layers are unpacked in
+  # parallel, where max_concurrent_unpacks of the transfer service says so.
+  capabilities = {{.}}
+{{- end}}
   [proxy_plugins.ballast.exports]
     # The kubelet measures disk use here; it must be the root of ballastd.
     root = "{{.Root}}"
@@ -85,21 +194,43 @@ version = 4
   address = "{{.Address}}"
   platform = "{{.Platform}}"
 
-# Unpacking by clients: "ctr images pull --local", and every image volume of a pod.
+# Unpacking by clients, by pulls of CRI in local mode, and for every image volume of a pod.
 [plugins."io.containerd.service.v1.diff-service"]
-  default = ["ballast-diff", "walking"]
+  default = ["ballast-diff", {{range .Differs}}"{{.}}", {{end}}"walking"]
 
-# Unpacking by pulls. Without "differ", containerd takes "walking".
+# Unpacking by pulls of the transfer service. Without "differ", containerd takes "walking".
+{{- if not (.Own "overlayfs")}}
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "{{.Platform}}"
   snapshotter = "overlayfs"
   differ = "walking"
+{{- end}}
+{{- range .Unpack}}
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "{{.Platform}}"
+  snapshotter = "{{.Snapshotter}}"
+{{- with .Differ}}
+  differ = "{{.}}"
+{{- end}}
+{{- end}}
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "{{.Platform}}"
   snapshotter = "ballast"
   differ = "ballast-diff"
-{{if not .NoCRI}}
-# Kubernetes. Leave disable_snapshot_annotations alone: false turns the settings above off.
+{{- with .LayerTypes}}
+  # Of models that are pulled by the digest of their registry, containerd fetches none of these layers, and ballast
+  # shows them in pods.
+  layer_types = [
+{{- range .}}
+    "{{.}}",
+{{- end}}
+  ]
+{{- end}}
+`))
+
+// kubernetesTemplate is what CRI needs, in the tables of format 3.
+var kubernetesTemplate = template.Must(template.New("kubernetes").Parse(
+	`# Kubernetes.
 [plugins."io.containerd.cri.v1.images"]
 {{- if not .RuntimeHandler}}
   snapshotter = "ballast"
@@ -116,5 +247,37 @@ version = 4
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes."{{.}}".options]
     SystemdCgroup = true
 {{- end}}
+{{- if $.Version.RuntimePlatforms}}
+# And for pulls:
+[plugins."io.containerd.cri.v1.images".runtime_platforms."{{.}}"]
+  platform = "{{$.Platform}}"
+  snapshotter = "ballast"
 {{- end}}
-{{end}}`))
+{{- end}}
+`))
+
+// kubernetesTemplate2 is the same in the tables of format 2.
+var kubernetesTemplate2 = template.Must(template.New("kubernetes2").Parse(
+	`{{if not .RuntimeHandler}}[plugins."io.containerd.grpc.v1.cri".containerd]
+  snapshotter = "ballast"
+{{end -}}
+[plugins."io.containerd.grpc.v1.cri".registry]
+  config_path = "{{.HostsDir}}"
+{{- with .RuntimeHandler}}
+# Pods with a runtimeClass of handler {{.}} use ballast.
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes."{{.}}"]
+  runtime_type = "io.containerd.runc.v2"
+  snapshotter = "ballast"
+{{- if $.SystemdCgroup}}
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes."{{.}}".options]
+    SystemdCgroup = true
+{{- end}}
+{{- end}}
+`))
+
+// mergeByHand is the comment above what can not be in a drop-in.
+const mergeByHand = `# Kubernetes. This version takes a table of a drop-in for the whole table of the plugin, so these lines
+# can not be here: everything else that CRI is told would be lost. Write them into the tables of
+# /etc/containerd/config.toml, which has "version = 2":
+#
+`

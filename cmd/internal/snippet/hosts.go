@@ -13,6 +13,9 @@ import (
 // DefaultRegistry is the name of the directory that stands for every registry without one.
 const DefaultRegistry = "_default"
 
+// DefaultHostsDir is where CRI looks for hosts.toml files when we have set it up.
+const DefaultHostsDir = "/etc/containerd/certs.d"
+
 // Hosts are the choices of a hosts.toml.
 type Hosts struct {
 	Registry string // such as "ghcr.io", or DefaultRegistry

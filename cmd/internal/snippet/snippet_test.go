@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
+	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/containerd/containerd/v2/cmd/containerd/server/config"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	hosts "github.com/containerd/containerd/v2/core/remotes/docker/config"
@@ -49,7 +51,7 @@ func TestContainerd(t *testing.T) {
 			got := load(t, c)
 
 			wantProxies := map[string]config.ProxyPlugin{
-				Snapshotter: {Type: "snapshot", Address: "/run/b.sock", Platform: "linux/amd64", Exports: map[string]string{
+				Snapshotter: {Type: "snapshot", Address: "/run/b.sock", Platform: "linux/amd64", Capabilities: []string{"remap-ids"}, Exports: map[string]string{
 					"root": "/data/ballast", "enable_remote_snapshot_annotations": "true",
 				}},
 				Differ: {Type: "diff", Address: "/run/b.sock", Platform: "linux/amd64"},
@@ -60,7 +62,7 @@ func TestContainerd(t *testing.T) {
 			tt.want["io.containerd.service.v1.diff-service/default"] = []any{Differ, "walking"}
 			tt.want["io.containerd.transfer.v1.local/unpack_config"] = []any{
 				map[string]any{"platform": "linux/amd64", "snapshotter": "overlayfs", "differ": "walking"},
-				map[string]any{"platform": "linux/amd64", "snapshotter": Snapshotter, "differ": Differ},
+				map[string]any{"platform": "linux/amd64", "snapshotter": Snapshotter, "differ": Differ, "layer_types": anys(mediatype.OwnLayers())},
 			}
 			tt.want["io.containerd.cri.v1.runtime/containerd/runtimes/runc/runtime_type"] = "io.containerd.runc.v2"
 			for key, want := range tt.want {
@@ -70,6 +72,25 @@ func TestContainerd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Layers are unpacked in parallel by versions that are known to do it right, and not before.
+func TestContainerdCapabilities(t *testing.T) {
+	for v, want := range map[containerdversion.Version][]string{
+		{}: {"remap-ids"}, {Major: 1, Minor: 7}: nil, {Major: 2, Minor: 3}: {"remap-ids"}, {Major: 2, Minor: 4}: {"remap-ids", "rebase"},
+	} {
+		c := Containerd{Address: "/run/b.sock", Root: "/data/ballast", Platform: "linux/amd64", HostsDir: "/etc/containerd/certs.d", Version: v}
+		if diff := cmp.Diff(load(t, c).ProxyPlugins[Snapshotter].Capabilities, want); diff != "" {
+			t.Errorf("%v (got, want):\n%s", v, diff)
+		}
+	}
+}
+
+func anys(l []string) (out []any) {
+	for _, s := range l {
+		out = append(out, s)
+	}
+	return out
 }
 
 // load writes the drop-in next to a main file and loads both.
@@ -119,13 +140,88 @@ func lookup(m map[string]any, key string) any {
 	return v
 }
 
+// TestVersions reads the drop-ins for versions that this test can not load. The journeys run with them.
+func TestVersions(t *testing.T) {
+	const old, images = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images"
+	for _, tt := range []struct {
+		name string
+		c    Containerd
+		want map[string]any // by key; nil: must not be there
+	}{
+		{"1.7", Containerd{Version: containerdversion.Version{Major: 1, Minor: 7}}, map[string]any{
+			"version": int64(2), "plugins/" + old: nil, "plugins/" + images: nil,
+			"plugins/io.containerd.service.v1.diff-service/default": []any{Differ, "walking"},
+		}},
+		{"2.2", Containerd{Version: containerdversion.Version{Major: 2, Minor: 2}}, map[string]any{
+			"version": int64(3), "plugins/" + images + "/snapshotter": Snapshotter,
+		}},
+		{"2.2, handler", Containerd{Version: containerdversion.Version{Major: 2, Minor: 2}, RuntimeHandler: "m"}, map[string]any{
+			"plugins/" + images + "/runtime_platforms/m/snapshotter": Snapshotter, "plugins/" + images + "/snapshotter": nil,
+		}},
+		{"2.3, handler", Containerd{Version: containerdversion.Version{Major: 2, Minor: 3}, RuntimeHandler: "m"}, map[string]any{
+			"plugins/" + images + "/runtime_platforms": nil,
+		}},
+		{"2.2 on format 2", Containerd{Version: containerdversion.Version{Major: 2, Minor: 2}, Main: containerdversion.File{Format: 2, OldTables: true}}, map[string]any{
+			"version": int64(2), "plugins/" + images: nil,
+			"plugins/" + old + "/containerd/snapshotter": Snapshotter, "plugins/" + old + "/registry/config_path": "/h",
+		}},
+		{"2.2 on format 2 with new tables", Containerd{Version: containerdversion.Version{Major: 2, Minor: 2}, Main: containerdversion.File{Format: 2}}, map[string]any{
+			"version": int64(2), "plugins/" + old: nil, "plugins/" + images + "/snapshotter": Snapshotter,
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.c.Address, tt.c.Root, tt.c.Platform, tt.c.HostsDir = "/a", "/r", "linux/amd64", "/h"
+			var b strings.Builder
+			if err := tt.c.Write(&b); err != nil {
+				t.Fatal(err)
+			}
+			var got map[string]any
+			if err := toml.Unmarshal([]byte(b.String()), &got); err != nil {
+				t.Fatalf("%v in:\n%s", err, b.String())
+			}
+			for key, want := range tt.want {
+				if diff := cmp.Diff(lookup(got, key), want); diff != "" {
+					t.Errorf("%s (got, want):\n%s", key, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestMergeByHand uncomments what a drop-in for 1.7 says is to be written into the main file.
+func TestMergeByHand(t *testing.T) {
+	var b strings.Builder
+	c := Containerd{Address: "/a", Root: "/r", Platform: "linux/amd64", HostsDir: "/h", Version: containerdversion.Version{Major: 1, Minor: 7}, RuntimeHandler: "m", SystemdCgroup: true}
+	if err := c.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	_, merge, _ := strings.Cut(b.String(), mergeByHand)
+	var got map[string]any
+	if err := toml.Unmarshal([]byte(strings.ReplaceAll("\n"+merge, "\n#", "\n")), &got); err != nil {
+		t.Fatalf("%v in:\n%s", err, merge)
+	}
+	want := map[string]any{"plugins": map[string]any{"io.containerd.grpc.v1.cri": map[string]any{
+		"registry": map[string]any{"config_path": "/h"},
+		"containerd": map[string]any{"runtimes": map[string]any{"m": map[string]any{
+			"runtime_type": "io.containerd.runc.v2", "snapshotter": Snapshotter, "options": map[string]any{"SystemdCgroup": true},
+		}}},
+	}}}
+	if diff := cmp.Diff(got, want); diff != "" {
+		t.Errorf("(got, want):\n%s", diff)
+	}
+}
+
 func TestContainerdRefuses(t *testing.T) {
 	good := Containerd{Address: "/a", Root: "/r", HostsDir: "/h", Platform: "linux/amd64"}
 	for name, change := range map[string]func(*Containerd){
-		"relative root":  func(c *Containerd) { c.Root = "r" },
-		"quote in path":  func(c *Containerd) { c.Address = "/a\"b" },
-		"line in path":   func(c *Containerd) { c.HostsDir = "/h\n[x]" },
-		"handler":        func(c *Containerd) { c.RuntimeHandler = "a]\n[b" },
+		"relative root": func(c *Containerd) { c.Root = "r" },
+		"quote in path": func(c *Containerd) { c.Address = "/a\"b" },
+		"line in path":  func(c *Containerd) { c.HostsDir = "/h\n[x]" },
+		"handler":       func(c *Containerd) { c.RuntimeHandler = "a]\n[b" },
+		"too old":       func(c *Containerd) { c.Version = containerdversion.Version{Major: 1, Minor: 6} },
+		"handler in old tables": func(c *Containerd) {
+			c.Version, c.Main, c.RuntimeHandler = containerdversion.Version{Major: 2, Minor: 2}, containerdversion.File{Format: 2, OldTables: true}, "m"
+		},
 		"handler quotes": func(c *Containerd) { c.RuntimeHandler = `a"` },
 	} {
 		c := good

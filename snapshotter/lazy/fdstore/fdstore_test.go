@@ -211,3 +211,25 @@ func TestKeepIsTriedAgain(t *testing.T) {
 		r.Close()
 	}
 }
+
+// TestFirstStart says that a start without a holder before it is no news.
+func TestFirstStart(t *testing.T) {
+	var said strings.Builder
+	log := slog.New(slog.NewTextHandler(&said, nil)) // from info on
+	dir := t.TempDir()
+	New(Options{Socket: filepath.Join(dir, "none.sock")}, "x", log).Take()
+	if said.Len() > 0 {
+		t.Errorf("said at the first start: %s", &said)
+	}
+	dead := filepath.Join(dir, "dead.sock")
+	l, err := listenPacket(dead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if New(Options{Socket: dead}, "x", log).Take(); !strings.Contains(said.String(), "no holder answers") {
+		t.Errorf("said of a holder that is gone: %q", &said)
+	}
+}

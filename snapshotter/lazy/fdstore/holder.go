@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -50,6 +51,30 @@ func RunHolder(ctx context.Context, listener *os.File, socket string, log *slog.
 		log.Warn("the holder can be killed when memory runs short", "err", err)
 	}
 	return runHolder(ctx, listener, socket, log)
+}
+
+// StayHolder is RunHolder for a holder that nobody starts when it is needed: it makes the socket itself, replacing
+// what is there, and stays until ctx ends. For a daemon whose children end with it, as in a container.
+func StayHolder(ctx context.Context, socket string, log *slog.Logger) error {
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return err
+	}
+	l, err := listenPacket(socket)
+	if err != nil {
+		return err
+	}
+	defer l.Close() // the holder has a copy
+	file, err := l.File()
+	if err != nil {
+		return err
+	}
+	// With a client, if only this one, it is never idle.
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: socket})
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	defer c.Close()
+	return RunHolder(ctx, file, socket, log)
 }
 
 // runHolder is RunHolder without what concerns the process.

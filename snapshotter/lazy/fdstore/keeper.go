@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net"
@@ -74,7 +75,10 @@ func (k *Keeper) Take() map[string]*os.File {
 	all := map[string]*os.File{}
 	if k.Socket != "" {
 		held, err := k.ask("take")
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // the first start
+			k.log.Debug("there is no holder yet", "socket", k.Socket)
+		case err != nil:
 			k.log.Info("no holder answers", "socket", k.Socket, "err", err)
 		}
 		maps.Copy(all, held)

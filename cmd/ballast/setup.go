@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/setup"
+	"github.com/containerd/errdefs"
+	"github.com/spf13/cobra"
+)
+
+// setupFlags are the flags of "setup".
+type setupFlags struct {
+	setup.Options
+	open             []string
+	settings         string
+	withDaemon       bool
+	remove, rollback bool
+	dryRun           bool
+}
+
+func (a *app) setupCommand() *cobra.Command {
+	var o setupFlags
+	c := &cobra.Command{
+		Use:   "setup",
+		Short: "install ballast on this node, upgrade it, or take it away",
+		Long: `Install this version of ballast on a node, or upgrade the one that is there: the programs, the unit of
+ballastd, the drop-in for containerd and its import, and the hosts.toml files of registries that hold
+models. What is right already stays as it is: a second run changes nothing. containerd is restarted only if
+something that it reads has changed, ballastd only if something of it has; containers run on.
+
+A crash at any point leaves a node that pulls ordinary images, and another run goes on from there. What was
+there before is kept below /var/lib/ballast-setup, for --rollback and --remove. Choices are remembered: flags
+that are not given are those of the last run.
+
+--registry closes a registry: while ballastd is stopped, its tags can not be pulled. setup refuses to close
+that of an image which the node needs to come back: the sandbox image of containerd's configuration, and those
+of --image. An image that is named by digest, or is on the node and pinned, does not stand in the way. --open
+asks a registry without ballast again, which needs neither ballastd nor a restart.
+
+With --host the node is another root, as a pod sees that of its machine; its systemctl is run in that root.
+Without a systemd that ballastd can run under, --no-service leaves the daemon to others, such as a pod.`,
+		Example: "  ballast setup --registry registry.ollama.ai --dry-run\n  ballast setup --host /host --no-service --runtime-handler ballast --image registry.example/ballast:1\n  ballast setup --remove",
+		Args:    cobra.NoArgs,
+	}
+	out := outputFlag(c)
+	f := c.Flags()
+	f.StringVar(&o.Host, "host", "/", "root of the node's file system")
+	f.StringVar(&o.Distro, "distro", setup.Auto, "what the node is: "+strings.Join(setup.Distros(), ", "))
+	f.StringSliceVar(&o.Registries, "registry", nil, "send the tags of a registry through ballast, of _default those of all others; \"\" for none")
+	f.StringVar(&o.RuntimeHandler, "runtime-handler", "", "let only pods of this handler use ballast (default: all pods)")
+	f.BoolVar(&o.SnapshotterOnly, "snapshotter-only", false, "set nothing for Kubernetes")
+	f.StringSliceVar(&o.Images, "image", nil, "images that the node needs to come back, such as that of ballastd's pod and those of the network")
+	f.StringVar(&o.BinDir, "bin-dir", setup.DefaultBinDir, "where the programs go")
+	f.StringVar(&o.settings, "settings", "", "directory with settings of ballastd, *.toml, for /etc/ballast/conf.d of the node")
+	f.StringVar(&o.ContainerdVersion, "containerd-version", "", "version of the node's containerd, such as 2.3 (default: it is asked)")
+	f.BoolVar(&o.NoService, "no-service", false, "install no unit: the daemon runs elsewhere")
+	f.BoolVar(&o.NoRestart, "no-restart", false, "restart nothing, and say what has to be restarted")
+	f.BoolVar(&o.Force, "force", false, "replace hosts.toml files of others; close a registry that the node needs; remove although containers use ballast")
+	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be done")
+	f.BoolVar(&o.remove, "remove", false, "take ballast away, with all models and all images that were unpacked into it")
+	f.BoolVar(&o.withDaemon, "with-daemon", false, "with --remove: run the ballastd beside this program until the images are removed; where it was in a pod")
+	f.BoolVar(&o.rollback, "rollback", false, "put the version back that the last upgrade replaced")
+	f.StringSliceVar(&o.open, "open", nil, "ask registries without ballast again")
+	c.MarkFlagsMutuallyExclusive("remove", "rollback", "open", "registry")
+	values := cobra.FixedCompletions(setup.Distros(), cobra.ShellCompDirectiveNoFileComp)
+	if err := c.RegisterFlagCompletionFunc("distro", values); err != nil {
+		panic("ballast: internal error: " + err.Error()) // the flag is there
+	}
+	c.RunE = func(cmd *cobra.Command, _ []string) error { return a.setup(cmd, &o, *out) }
+	return c
+}
+
+// setup makes a plan and carries it out.
+func (a *app) setup(cmd *cobra.Command, o *setupFlags, out output) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("setup changes the system: run it as root: %w", errdefs.ErrPermissionDenied)
+	}
+	if o.withDaemon && !o.remove {
+		return usage("--with-daemon is for --remove")
+	}
+	return locked(cmd.Context(), o.Host, func() error {
+		if o.withDaemon {
+			if err := o.recall(cmd); err != nil {
+				return err
+			}
+			return a.removeWithDaemon(cmd.Context(), o, out)
+		}
+		plan, err := o.plan(cmd.Context(), cmd)
+		if err != nil {
+			return asUsage(err)
+		}
+		return a.applyPlan(cmd.Context(), plan, o.dryRun, out)
+	})
+}
+
+// locked calls f while no other set-up of a host runs.
+func locked(ctx context.Context, root string, f func() error) error {
+	release, err := setup.Lock(ctx, root)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(), release())
+}
+
+// plan returns what is to be done.
+func (o *setupFlags) plan(ctx context.Context, cmd *cobra.Command) (*setup.Plan, error) {
+	if err := o.recall(cmd); err != nil {
+		return nil, err
+	}
+	switch {
+	case o.remove:
+		return setup.NewRemoval(ctx, o.Options)
+	case o.rollback:
+		return setup.NewRollback(ctx, o.Options)
+	case len(o.open) > 0:
+		return setup.NewOpen(ctx, o.Options, o.open)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	if self, err = filepath.EvalSymlinks(self); err != nil {
+		return nil, err
+	}
+	return setup.New(ctx, o.Options, filepath.Dir(self))
+}
+
+// recall takes the choices of the last run where none is made.
+func (o *setupFlags) recall(cmd *cobra.Command) error {
+	last, err := setup.Recorded(o.Host)
+	if err != nil {
+		return err
+	}
+	given := cmd.Flags().Changed
+	if !given("distro") && last.Distro != "" {
+		o.Distro = last.Distro
+	}
+	if !given("registry") {
+		o.Registries = last.Registries
+	}
+	if !given("runtime-handler") {
+		o.RuntimeHandler = last.RuntimeHandler
+	}
+	if !given("snapshotter-only") {
+		o.SnapshotterOnly = last.SnapshotterOnly
+	}
+	if !given("containerd-version") {
+		o.ContainerdVersion = last.ContainerdVersion
+	}
+	if !given("image") {
+		o.Images = last.Images
+	}
+	if !given("settings") {
+		o.Settings = last.Settings
+	} else if o.Settings, err = setup.ReadSettings(o.settings); err != nil {
+		return err
+	}
+	if !given("bin-dir") && last.BinDir != "" {
+		o.BinDir = last.BinDir
+	}
+	if !given("no-service") {
+		o.NoService = last.NoService
+	}
+	return nil
+}
+
+// applyPlan says what a plan is, and carries it out unless it is only asked for.
+func (a *app) applyPlan(ctx context.Context, plan *setup.Plan, dryRun bool, out output) error {
+	say := func(s setup.Step) {
+		if out != outJSON && !a.quiet {
+			fmt.Fprintf(a.stdout, "%-8s %s: %s\n", s.Action, printable(s.Target), printable(s.Why))
+		}
+	}
+	if dryRun {
+		for _, s := range plan.Steps {
+			say(s)
+		}
+	} else if err := plan.Apply(ctx, say); err != nil {
+		return err
+	}
+	if out == outJSON {
+		return a.printJSON(plan)
+	}
+	for _, n := range plan.Notes {
+		fmt.Fprintf(a.stderr, "note: %s\n", n)
+	}
+	switch {
+	case !plan.Changes():
+		fmt.Fprintln(a.stderr, "nothing has to be changed")
+	case dryRun:
+		fmt.Fprintln(a.stderr, "nothing was changed")
+	}
+	return nil
+}

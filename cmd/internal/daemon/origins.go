@@ -1,0 +1,400 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/snapshotter/differ"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/verify"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/content/proxy"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/platforms"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Limits of what is read of containerd's images.
+const (
+	maxEntries = 1000    // of an index, and of those in it
+	maxNames   = 16      // repositories of one model that are asked
+	maxTargets = 4 << 10 // images that are remembered
+)
+
+// settleOriginsEvery is how often is looked whether containerd still has the images whose models are kept.
+const settleOriginsEvery = time.Minute
+
+// origins shows models that were pulled by the digest that their registry gives them, as image volumes of pods.
+//
+// containerd has nothing of such an image but its manifest and config, and makes an empty snapshot for the volume,
+// whose key has the digest of the manifest. It does not say by which name the pod wants it, nor with which
+// credentials it was pulled, and takes images with the same config for one. So a model is shown only if
+//
+//   - a repository by which containerd has the image gives the model to everybody: its bytes are fetched from
+//     such repositories, as anybody, and by the rules that the store has for strangers,
+//   - every repository by which containerd has it does so, if there are rules for signatures,
+//   - no other image that containerd has there has the same config: a pod that wants one would get the other.
+//
+// All else is refused with the digest to use instead. What clients mount that are not CRI has a key that says
+// nothing; it is refused where there are such images.
+//
+// A reference "origin/<digest>" keeps the model of an image, once it was shown, for as long as containerd has it.
+type origins struct {
+	images     imagesapi.ImagesClient
+	namespaces namespacesapi.NamespacesClient
+	content    content.InfoReaderProvider
+	facade     *registry.Handler
+	show       func(ctx context.Context, id string, im store.Image, public []string) error
+	store      *store.Store
+	on         bool // facade.origin_digests
+	log        *slog.Logger
+
+	mu      sync.Mutex
+	targets map[targetKey]target // guarded by mu
+}
+
+// A targetKey is what containerd reads an image by: bytes can be read as either type.
+type targetKey struct {
+	digest    digest.Digest
+	mediaType string
+}
+
+// A target is what an image of containerd stands for.
+type target struct {
+	configs []digest.Digest // of the manifest, or of the entries of an index for this machine
+	model   bool            // it is a model as its registry has it, of which containerd mounts an empty directory
+	partly  bool            // something of it is not there, and can come
+}
+
+// An entry is an image of containerd, by one of its names.
+type entry struct {
+	name    string
+	target  ocispec.Descriptor
+	created time.Time
+}
+
+// newOrigins returns the origins of d, which has its facade, store and connection to containerd already.
+func newOrigins(d *Daemon) *origins {
+	return &origins{
+		images: imagesapi.NewImagesClient(d.containerd), namespaces: namespacesapi.NewNamespacesClient(d.containerd),
+		content: proxy.NewContentStore(d.containerd), facade: d.facade, show: d.showOrigin, store: d.store,
+		on: d.config.Facade.OriginDigests, log: d.log,
+	}
+}
+
+// list returns the images of a namespace, oldest first.
+func (o *origins) list(ctx context.Context, namespace string) ([]entry, error) {
+	resp, err := o.images.List(namespaces.WithNamespace(ctx, namespace), &imagesapi.ListImagesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("images of containerd: %w", errgrpc.ToNative(err))
+	}
+	var l []entry
+	for _, im := range resp.GetImages() {
+		t := im.GetTarget()
+		l = append(l, entry{im.GetName(), ocispec.Descriptor{MediaType: t.GetMediaType(), Digest: digest.Digest(t.GetDigest()), Size: t.GetSize()}, im.GetCreatedAt().AsTime()})
+	}
+	slices.SortStableFunc(l, func(a, b entry) int { return a.created.Compare(b.created) })
+	return l, nil
+}
+
+// volume shows in snapshot id the model of the image whose manifest has digest d: see snapshotter.Options.Volume.
+func (o *origins) volume(ctx context.Context, d digest.Digest, id string) error {
+	ns, err := namespaces.NamespaceRequired(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := o.list(ctx, ns)
+	if err != nil {
+		return err
+	}
+	names := namesOf(all, d)
+	var im store.Image
+	refuse := func(why string) error { return o.refuse(ctx, d, names, im, why) }
+	switch {
+	case !o.on:
+		return refuse("facade.origin_digests is off")
+	case len(names) == 0:
+		return refuse("containerd does not say where it is from")
+	}
+	why, err := o.unfit(ctx, ns, all, d)
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		return refuse(why)
+	}
+	im, public, err := o.facade.Origin(ctx, d, names, o.facade.Signatures != nil)
+	switch {
+	case errdefs.IsUnauthorized(err), errdefs.IsPermissionDenied(err):
+		return refuse("it is private, and an image volume does not say who may read it")
+	case err != nil:
+		return refuse(err.Error())
+	case o.facade.Signatures != nil && len(public) != len(names):
+		return refuse("there are rules for signatures, and it was pulled from several repositories, not all of which give it to everybody")
+	}
+	if err := o.show(ctx, id, im, public); err != nil {
+		return fmt.Errorf("model %s: %w", pinned(names[0], d), err)
+	}
+	return o.keep(ctx, d, im, public)
+}
+
+// namesOf returns the repositories by which containerd has images with a target, each once, oldest first.
+func namesOf(all []entry, d digest.Digest) (names []string) {
+	for _, e := range all {
+		if e.target.Digest != d {
+			continue
+		}
+		ref, err := admin.ParseRef(e.name)
+		if err == nil && ref.URL == "" && !slices.Contains(names, ref.Name()) && len(names) < maxNames {
+			names = append(names, ref.Name())
+		}
+	}
+	return names
+}
+
+func pinned(name string, d digest.Digest) string { return name + "@" + d.String() }
+
+// refuse returns why the model of an image is not shown, with the digest to use instead if it is known.
+func (o *origins) refuse(ctx context.Context, d digest.Digest, names []string, im store.Image, why string) error {
+	name := "image"
+	if len(names) > 0 {
+		name = names[0]
+	}
+	if im.Manifest == "" {
+		all, err := o.store.Images(ctx)
+		if i := slices.IndexFunc(all, func(im store.Image) bool { return im.Origin.Digest == d && im.Manifest != d }); err == nil && i >= 0 {
+			im = all[i]
+		}
+	}
+	if im.Manifest != "" {
+		return &registry.PinError{Name: name, Origin: d, Converted: im.Manifest, Reason: why}
+	}
+	return fmt.Errorf("%s has no files that can be mounted (%s); pull a model by tag through the ballast facade, or by the digest of the converted image, which \"ballast digest REF\" prints: %w",
+		pinned(name, d), why, errdefs.ErrFailedPrecondition)
+}
+
+// unfit says why a volume of the image with digest d can not show its model, "" if it can.
+func (o *origins) unfit(ctx context.Context, ns string, all []entry, d digest.Digest) (string, error) {
+	var own target
+	for _, e := range all {
+		if e.target.Digest == d {
+			var err error
+			if own, err = o.target(ctx, ns, e.target); err != nil {
+				return "", err
+			}
+		}
+	}
+	if !own.model || len(own.configs) != 1 {
+		return "it is not the manifest of a model that containerd mounts as an empty directory", nil
+	}
+	for _, e := range all {
+		if e.target.Digest == d {
+			continue
+		}
+		other, err := o.target(ctx, ns, e.target)
+		if err != nil {
+			return "", err
+		}
+		if slices.Contains(other.configs, own.configs[0]) {
+			return fmt.Sprintf("containerd takes it and %s for one image, since they have the same config", e.name), nil
+		}
+	}
+	return "", nil
+}
+
+// target returns what containerd has of an image. What is not in its content store can not be mounted.
+func (o *origins) target(ctx context.Context, ns string, desc ocispec.Descriptor) (target, error) {
+	key := targetKey{desc.Digest, desc.MediaType}
+	o.mu.Lock()
+	t, ok := o.targets[key]
+	o.mu.Unlock()
+	if ok {
+		return t, nil
+	}
+	entries := maxEntries
+	t, err := o.read(namespaces.WithNamespace(ctx, ns), desc, &entries)
+	if errdefs.IsNotFound(err) {
+		return target{}, nil
+	}
+	if err != nil {
+		return target{}, fmt.Errorf("image %s: %w", desc.Digest, err)
+	}
+	if t.partly {
+		return t, nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.targets == nil || len(o.targets) >= maxTargets {
+		o.targets = map[targetKey]target{}
+	}
+	o.targets[key] = t
+	return t, nil
+}
+
+// read reads a manifest or an index as containerd does, whatever else of it would be refused here. left is how
+// many more entries of indexes may be looked at.
+func (o *origins) read(ctx context.Context, desc ocispec.Descriptor, left *int) (target, error) {
+	p, err := o.blob(ctx, desc, convert.MaxManifestSize)
+	if err != nil {
+		return target{}, err
+	}
+	if images.IsIndexType(desc.MediaType) {
+		var index ocispec.Index
+		if err := json.Unmarshal(p, &index); err != nil {
+			return target{}, nil // containerd can not read it either
+		}
+		var t target
+		for _, d := range index.Manifests {
+			if d.Platform != nil && !platforms.Default().Match(*d.Platform) {
+				continue
+			}
+			if *left--; *left < 0 {
+				return target{}, fmt.Errorf("more than %d entries: %w", maxEntries, errdefs.ErrResourceExhausted)
+			}
+			child, err := o.read(ctx, d, left)
+			if err != nil && !errdefs.IsNotFound(err) {
+				return target{}, err
+			}
+			t.configs = append(t.configs, child.configs...)
+			t.model, t.partly = t.model || child.model, t.partly || child.partly || err != nil
+		}
+		return t, nil
+	}
+	var m ocispec.Manifest
+	if json.Unmarshal(p, &m) != nil || m.Config.Digest == "" {
+		return target{}, nil
+	}
+	t := target{configs: []digest.Digest{m.Config.Digest}}
+	if parsed, err := convert.ParseManifest(p); err == nil {
+		format, err := convert.Detect(parsed)
+		if err == nil && format == mediatype.FormatImage {
+			return t, nil
+		}
+	}
+	config, err := o.blob(ctx, m.Config, convert.MaxConfigSize)
+	if err != nil {
+		return target{}, err
+	}
+	kind, err := registry.MountableOf(p, config)
+	t.model = err == nil && kind == registry.Bare
+	return t, nil
+}
+
+// blob reads a blob of containerd's content store.
+func (o *origins) blob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
+	info, err := o.content.Info(ctx, desc.Digest)
+	if err != nil {
+		return nil, err
+	}
+	desc.Size = info.Size
+	ra, err := o.content.ReaderAt(ctx, desc)
+	if err != nil {
+		return nil, err
+	}
+	defer ra.Close()
+	return verify.Read(content.NewReader(ra), desc.Digest, desc.Size, limit)
+}
+
+// keep has the store keep a model for as long as containerd has its image.
+func (o *origins) keep(ctx context.Context, d digest.Digest, im store.Image, public []string) error {
+	name := admin.OriginName(d)
+	if r, err := o.store.Ref(ctx, name); err == nil && r.Table == im.Table {
+		return nil
+	}
+	if err := o.store.AddRef(ctx, name, im.Table, time.Time{}); err != nil {
+		return err
+	}
+	return o.store.SetRefSources(ctx, name, public)
+}
+
+// bareSnapshot returns errdefs.ErrFailedPrecondition if there is an image in the namespace whose mount would be
+// an empty directory in the place of a model: see snapshotter.Options.Bare.
+func (o *origins) bareSnapshot(ctx context.Context) error {
+	ns, err := namespaces.NamespaceRequired(ctx)
+	if err != nil {
+		return nil // nobody's image is mounted
+	}
+	all, err := o.list(ctx, ns)
+	if err != nil {
+		return err
+	}
+	for _, e := range all {
+		t, err := o.target(ctx, ns, e.target)
+		if err != nil {
+			return err
+		}
+		if t.model {
+			names := namesOf(all, e.target.Digest)
+			return fmt.Errorf("a snapshot without layers is refused, because it would be an empty directory in the place of a model: %w (then remove the image %s)",
+				o.refuse(ctx, e.target.Digest, names, store.Image{}, "only image volumes of pods show it"), e.name)
+		}
+	}
+	return nil
+}
+
+// settle lets go of the models of images that containerd does not have any more.
+func (o *origins) settle(ctx context.Context) error {
+	refs, err := o.store.Refs(ctx, admin.OriginName(""))
+	if err != nil || len(refs) == 0 {
+		return err
+	}
+	resp, err := o.namespaces.List(ctx, &namespacesapi.ListNamespacesRequest{})
+	if err != nil {
+		return fmt.Errorf("namespaces of containerd: %w", errgrpc.ToNative(err))
+	}
+	there := map[string]bool{}
+	for _, ns := range resp.GetNamespaces() {
+		all, err := o.list(ctx, ns.GetName())
+		if err != nil {
+			return err
+		}
+		for _, e := range all {
+			there[admin.OriginName(e.target.Digest)] = true
+		}
+	}
+	var errs []error
+	for _, r := range refs {
+		if there[r.Name] {
+			continue
+		}
+		o.log.InfoContext(ctx, "containerd has the image of a model no longer", "origin", strings.TrimPrefix(r.Name, admin.OriginName("")), "table", r.Table)
+		errs = append(errs, o.store.RemoveRef(ctx, r.Name))
+	}
+	return errors.Join(errs...)
+}
+
+// run settles until ctx ends.
+func (o *origins) run(ctx context.Context) error {
+	return every(ctx, settleOriginsEvery, func() {
+		if err := o.settle(ctx); err != nil && ctx.Err() == nil {
+			o.log.Warn("models of images that containerd may not have any more stay", "err", err)
+		}
+	})
+}
+
+// showOrigin shows a model in an image volume as the differ does.
+func (d *Daemon) showOrigin(ctx context.Context, id string, im store.Image, public []string) error {
+	var from []differ.Repository
+	for _, n := range public {
+		host, path, _ := strings.Cut(n, "/")
+		from = append(from, differ.Repository{Host: host, Name: path})
+	}
+	return d.differ.Show(ctx, id, im.Table, from, d.facade.PublicSources(im, public...))
+}

@@ -1,0 +1,50 @@
+package doctor
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+)
+
+// TestNobody runs the doctor as a user who may ask nobody: he is told so, and not to start what runs.
+func TestNobody(t *testing.T) {
+	const nobody = 65534
+	if os.Geteuid() == nobody {
+		socket := os.Getenv("ADMIN") // in place of containerd's too
+		d := &Doctor{Config: &config.Config{Containerd: config.Containerd{Address: socket}}, Client: admin.NewClient(socket)}
+		d.daemon(t.Context())
+		d.loaded(t.Context(), nil, "", "")
+		if err := json.NewEncoder(os.Stdout).Encode(d.findings); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	n := newNode(t)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestNobody$")
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "ADMIN="+n.doctor.Config.AdminAddress)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var findings []Finding
+	if err := json.NewDecoder(strings.NewReader(string(out))).Decode(&findings); err != nil {
+		t.Fatalf("%v in %q", err, out)
+	}
+	told := map[string]bool{}
+	for _, f := range findings {
+		if f.Status != OK && strings.Contains(f.Message, "permission denied") {
+			told[f.Check] = f.Mend == "run as root"
+		}
+	}
+	if !told["daemon"] || !told["containerd"] {
+		t.Errorf("daemon and containerd are not for him, and he is not told to be root: %+v", findings)
+	}
+}

@@ -1,0 +1,155 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	introspection "github.com/containerd/containerd/api/services/introspection/v1"
+	"github.com/containerd/containerd/api/types"
+	"github.com/opencontainers/runtime-spec/specs-go/features"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// remapIDs is the capability of a snapshotter that maps users, and costs what it costs if containerd knows of none.
+const (
+	remapIDs = "remap-ids"
+	costs    = "containerd makes a copy of the root file system of each pod with hostUsers: false"
+)
+
+// users looks at what pods with hostUsers: false need. All others do without, so nothing here is a Fail.
+func (d *Doctor) users(ctx context.Context, h *admin.Health, c *containerdConfig) {
+	const check = "user namespaces"
+	dir := d.Config.Root
+	if h != nil {
+		dir = h.Dirs["root"].Path
+	}
+	if _, err := os.Stat(dir); err != nil {
+		dir = os.TempDir()
+	}
+	before := len(d.findings)
+	if err := d.ProbeUsers(dir); err != nil && os.Geteuid() != 0 {
+		d.warn(check, "run as root", "mounts can not be tried: %v", err)
+	} else if err != nil {
+		d.warn(check, "Linux 6.3 or later, and ext4, xfs or btrfs at the root", "users can not be mapped here, pods with hostUsers: false do not start: %v", err)
+	}
+	if h != nil {
+		if v, err := containerdversion.Parse(h.ContainerdVersion); err == nil && !v.MapsUsers() {
+			d.warn(check, "containerd 2.0 or later", "containerd %s can not map users: "+costs, h.ContainerdVersion)
+			return
+		}
+	}
+	ours, runtime := d.capability(ctx, c), d.runtime(ctx)
+	if h != nil && !mapsVolumes(h.ContainerdVersion) {
+		d.warn(check, "containerd 2.1.7, 2.2.2, or 2.3 and later", "containerd %s does not map the users of image volumes: in pods with hostUsers: false their files belong to nobody (65534)", h.ContainerdVersion)
+	}
+	if h != nil && h.Lazy.Users != "" {
+		mend := "Linux 6.12 and containerd 2.3, or later"
+		if !d.Config.Lazy.IDMap {
+			mend = "lazy.idmap = true, then drain the node and restart it"
+		}
+		d.warn(check, mend, "pods with hostUsers: false start when their model is complete, not before: %s", h.Lazy.Users)
+	}
+	if len(d.findings) == before && ours {
+		d.ok(check, "pods with hostUsers: false own the files that they see%s", runtime)
+	}
+}
+
+// capability looks whether containerd knows what the snapshotter can do. It reports whether it knows the snapshotter.
+func (d *Doctor) capability(ctx context.Context, c *containerdConfig) (ours bool) {
+	const check = "user namespaces"
+	if c == nil {
+		return false
+	}
+	for name, p := range c.ProxyPlugins {
+		if p.Type != "snapshot" || !samePath(strings.TrimPrefix(p.Address, "unix://"), d.Config.Address) {
+			continue
+		}
+		ours = true
+		if !slices.Contains(p.Capabilities, remapIDs) {
+			d.warn(check, fmt.Sprintf("[proxy_plugins.%s] capabilities = [\"%s\"], then systemctl restart containerd", name, strings.Join(append([]string{remapIDs}, p.Capabilities...), `", "`)), "%s does not claim the capability %q: "+costs, name, remapIDs)
+			continue
+		}
+		for _, l := range d.plugins(ctx) {
+			if l.Type == "io.containerd.snapshotter.v1" && l.ID == name && !slices.Contains(l.Capabilities, remapIDs) {
+				d.warn(check, "systemctl restart containerd", "containerd was started before %s claimed the capability %q: "+costs, name, remapIDs)
+			}
+		}
+	}
+	return ours
+}
+
+// plugins returns those that containerd has loaded, none if it does not answer: that has been said.
+func (d *Doctor) plugins(ctx context.Context) []*introspection.Plugin {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	plugins, err := askPlugins(ctx, d.Config.Containerd.Address)
+	if err != nil {
+		return nil
+	}
+	return plugins
+}
+
+// runtime asks containerd whether its default runtime can map the users of mounts, and returns what to add if it can.
+func (d *Doctor) runtime(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	f, err := askRuntime(ctx, d.Config.Containerd.Address)
+	switch {
+	case err != nil || f == nil: // containerd before 2.0, or it does not answer; the kubelet asks too
+		return ""
+	case mapsUsers(f):
+		return "; the container runtime maps users too"
+	}
+	d.warn("user namespaces", "runc 1.2 or later, or crun 1.9", "the container runtime can not map users of mounts: the kubelet refuses pods with hostUsers: false")
+	return ""
+}
+
+// mapsVolumes says whether a version of containerd maps the users of image volumes, if it has them.
+// https://github.com/containerd/containerd/blob/v2.2.2/internal/cri/server/container_image_mount.go
+func mapsVolumes(version string) bool {
+	var major, minor, patch int
+	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d.%d", &major, &minor, &patch); n != 3 || major != 2 {
+		return true // not known, or without image volumes
+	}
+	return minor != 1 && minor != 2 || minor == 1 && patch >= 7 || minor == 2 && patch >= 2
+}
+
+// mapsUsers says whether a runtime can map the users of mounts.
+func mapsUsers(f *features.Features) bool {
+	if f.Linux == nil || f.Linux.MountExtensions == nil || f.Linux.MountExtensions.IDMap == nil {
+		return false
+	}
+	enabled := f.Linux.MountExtensions.IDMap.Enabled
+	return enabled != nil && *enabled
+}
+
+// askRuntime returns what the default runtime of containerd at a socket says that it can do; nil if it says nothing.
+func askRuntime(ctx context.Context, address string) (*features.Features, error) {
+	conn, err := dialContainerd(address)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	options, err := anypb.New(&types.RuntimeRequest{RuntimePath: "io.containerd.runc.v2"})
+	if err != nil {
+		return nil, err
+	}
+	res, err := introspection.NewIntrospectionClient(conn).PluginInfo(ctx, &introspection.PluginInfoRequest{
+		Type: "io.containerd.runtime.v2", ID: "task", Options: options,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var info types.RuntimeInfo
+	if err := res.Extra.UnmarshalTo(&info); err != nil || info.Features == nil {
+		return nil, err
+	}
+	var f features.Features
+	return &f, json.Unmarshal(info.Features.Value, &f)
+}

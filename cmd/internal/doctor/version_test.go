@@ -1,0 +1,158 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/containerd/errdefs"
+)
+
+// The main files of nodes, without what ballast needs of them.
+const (
+	format2 = "version = 2\nimports = [\"conf.d/*.toml\"]\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n"
+	format3 = "version = 3\nimports = [\"conf.d/*.toml\"]\n"
+	merged  = format2 + "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"ballast\"\n" +
+		"[plugins.\"io.containerd.grpc.v1.cri\".registry]\nconfig_path = \"@/certs.d\"\n"
+)
+
+// has gives the node a version of containerd, a main file, in which "@" is the node's directory, and the drop-in for both.
+func (n *node) has(t *testing.T, version, main string, handler string) {
+	t.Helper()
+	v, err := containerdversion.Parse(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.doctor.ContainerdVersion = func(context.Context) (containerdversion.Version, error) { return v, nil }
+	n.write(t, "config.toml", strings.ReplaceAll(main, "@", n.dir))
+	f, err := containerdversion.ReadFile(n.doctor.ContainerdConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := n.doctor.Config
+	var b strings.Builder
+	s := snippet.Containerd{Address: cfg.Address, Root: cfg.Root, Platform: hostPlatform(), HostsDir: filepath.Join(n.dir, "certs.d"), Version: v, Main: f, RuntimeHandler: handler}
+	if err := s.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	n.write(t, dropin, b.String())
+}
+
+// aboutVersions are the checks that depend on the version of containerd.
+var aboutVersions = []string{"containerd version", "containerd config", "cri", "proxy_plugins", "diff-service", "unpack_config", "hosts.toml"}
+
+// TestVersions says that a node of each version, set up as we say, is well.
+func TestVersions(t *testing.T) {
+	for _, tt := range []struct {
+		version, main string
+		warn          string // what the version lacks
+	}{
+		{"1.7", merged, "has no image volumes"},
+		{"2.0", format3, "has no image volumes"},
+		{"2.1", format3, ""},
+		{"2.1", format2, ""},
+		{"2.2", format3, ""},
+		{"2.2", format2, ""},
+		{"2.2", "version = 2\nimports = [\"conf.d/*.toml\"]\n[plugins.\"io.containerd.cri.v1.images\".registry.headers]\nx = [\"y\"]\n", ""},
+		{"2.3", format2, ""},
+		{"2.3", format3, ""},
+		{"2.4", "version = 4\nimports = [\"conf.d/*.toml\"]\n", ""},
+		{"2.9", format3, "newer than ballast is tested with"},
+	} {
+		t.Run(fmt.Sprintf("%s/%.11s", tt.version, tt.main), func(t *testing.T) {
+			n := newNode(t)
+			n.has(t, tt.version, tt.main, "")
+			warned := false
+			for _, f := range n.doctor.Run(t.Context()) {
+				if tt.warn != "" && f.Check == "containerd version" && f.Status == Warn && strings.Contains(f.Message, tt.warn) {
+					warned = true
+				} else if f.Status != OK && slices.Contains(aboutVersions, f.Check) {
+					t.Errorf("%+v", f)
+				}
+			}
+			if warned != (tt.warn != "") {
+				t.Errorf("warned: got %v, want %q", warned, tt.warn)
+			}
+		})
+	}
+}
+
+func TestVersionFaults(t *testing.T) {
+	dropIn := func(version int, tables string) func(*testing.T, *node) {
+		return func(t *testing.T, n *node) {
+			n.write(t, "conf.d/zz.toml", fmt.Sprintf("version = %d\n%s", version, tables))
+		}
+	}
+	for _, tt := range []struct {
+		name, version, main, handler string
+		spoil                        func(*testing.T, *node)
+		status                       Status
+		says, mend                   string
+	}{
+		{"too old", "1.7", merged, "", func(_ *testing.T, n *node) {
+			n.doctor.ContainerdVersion = func(context.Context) (containerdversion.Version, error) { return containerdversion.Parse("1.6.20") }
+		}, Fail, "containerd 1.6 is too old", "install containerd 2.4"},
+		{"not known", "2.4", format3, "", func(_ *testing.T, n *node) {
+			n.doctor.ContainerdVersion = func(context.Context) (containerdversion.Version, error) {
+				return containerdversion.Version{}, errdefs.ErrNotFound
+			}
+		}, Warn, "version of containerd is not known", "--containerd-version"},
+		{"drop-in in format 4", "2.2", format3, "", func(t *testing.T, n *node) { n.edit(t, dropin, "version = 3", "version = 4") },
+			Fail, "reads at most 3 and does not start", "ballast config containerd --containerd-config "},
+		{"our drop-in in another format", "2.1", format2, "", func(t *testing.T, n *node) { n.edit(t, dropin, "version = 2", "version = 3") },
+			Fail, "takes one of them for both", "ballast config containerd --containerd-config "},
+		{"a drop-in of others in another format", "2.0", format3, "", dropIn(2, ""), Fail, "zz.toml has version = 2", "write "},
+		{"CRI in a drop-in", "1.7", merged, "", dropIn(2, "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"ballast\"\n"),
+			Fail, "takes them for all that there are", "write these settings into"},
+		{"not merged", "1.7", strings.Split(merged, "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n")[0], "", func(*testing.T, *node) {},
+			Warn, "no pod uses ballast", `[plugins."io.containerd.grpc.v1.cri".containerd] snapshotter = "ballast"`},
+		{"no config_path", "1.7", strings.ReplaceAll(merged, "config_path", "# config_path"), "", func(*testing.T, *node) {},
+			Fail, "config_path is not set", `[plugins."io.containerd.grpc.v1.cri".registry] config_path = `},
+		{"no config_path, new tables", "2.1", format3, "", func(t *testing.T, n *node) { n.edit(t, dropin, "    config_path", "    # config_path") },
+			Fail, "config_path is not set", `[plugins."io.containerd.cri.v1.images".registry] config_path = `},
+		{"handler without runtime_platforms", "2.2", format3, "m", func(t *testing.T, n *node) { n.edit(t, dropin, `images".runtime_platforms`, `images".other`) },
+			Fail, "the snapshotter of the handler m for pulls too", `runtime_platforms."m"] platform`},
+		{"handler by annotation", "2.1", format3, "m", func(*testing.T, *node) {},
+			Warn, "learns the handler m of a pod from an annotation only", "io.containerd.cri.runtime-handler: m"},
+		{"drop-in missing", "1.7", merged, "", func(t *testing.T, n *node) {
+			n.write(t, dropin, "")
+			n.write(t, "config.toml", "version = 2\n")
+		}, Fail, `no proxy plugin of type "snapshot"`, "ballast config containerd > "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t)
+			n.has(t, tt.version, tt.main, tt.handler)
+			tt.spoil(t, n)
+			findings := n.doctor.Run(t.Context())
+			for _, f := range findings {
+				if f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Mend, tt.mend) {
+					return
+				}
+			}
+			t.Errorf("no finding %s with %q, mended by %q, in:\n%+v", tt.status, tt.says, tt.mend, findings)
+		})
+	}
+}
+
+// TestListOfDirectories says that config_path can be a list where pulls are local: there it is split.
+func TestListOfDirectories(t *testing.T) {
+	for version, list := range map[string]string{"1.7": "", "2.0": "", "2.4": "use_local_image_pull = true"} {
+		n := newNode(t)
+		n.has(t, version, map[bool]string{true: merged, false: format3}[version == "1.7"], "")
+		file := map[bool]string{true: "config.toml", false: dropin}[version == "1.7"]
+		n.edit(t, file, `certs.d"`, `certs.d:/etc/docker/certs.d"`)
+		if list != "" {
+			n.write(t, "conf.d/zz.toml", "version = 3\n[plugins.\"io.containerd.cri.v1.images\"]\n"+list+"\n")
+		}
+		for _, f := range n.doctor.Run(t.Context()) {
+			if f.Check == "cri" && f.Status != OK {
+				t.Errorf("%s: %+v", version, f)
+			}
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// tries is how often a change is made anew because somebody else changed the node.
+const tries = 5
+
+// Node is what is known of a node.
+type Node struct {
+	Metadata struct {
+		Labels map[string]string `json:"labels"`
+	} `json:"metadata"`
+	Spec struct {
+		Taints []Taint `json:"taints"`
+	} `json:"spec"`
+}
+
+// Taint is a taint of a node.
+type Taint struct {
+	Key string `json:"key"`
+}
+
+// Marks are what a node has when ballast is there, and what it has not. Both can be empty: then nothing is done.
+type Marks struct {
+	Label string // key; its value is "true"
+	Taint string // key, with any effect
+}
+
+// Node returns a node.
+func (c *Client) Node(ctx context.Context, name string) (n Node, err error) {
+	return n, c.call(ctx, http.MethodGet, "", nil, &n, "api/v1/nodes", name)
+}
+
+// Join labels a node and removes the taint. It reports whether anything was changed.
+func (c *Client) Join(ctx context.Context, name string, m Marks) (bool, error) {
+	return c.change(ctx, name, func(n Node) []operation { return join(n, m) })
+}
+
+// Leave removes the label of a node. The taint, which whoever made the node has set, does not come back.
+func (c *Client) Leave(ctx context.Context, name string, m Marks) (bool, error) {
+	return c.change(ctx, name, func(n Node) []operation { return leave(n, m) })
+}
+
+// change patches a node until it is what edit wants, which returns nothing then.
+func (c *Client) change(ctx context.Context, name string, edit func(Node) []operation) (bool, error) {
+	var last error
+	for range tries {
+		n, err := c.Node(ctx, name)
+		if err != nil {
+			return false, err
+		}
+		ops := edit(n)
+		if len(ops) == 0 {
+			return false, nil
+		}
+		body, err := json.Marshal(ops)
+		if err != nil {
+			return false, err
+		}
+		last = c.call(ctx, http.MethodPatch, "application/json-patch+json", body, new(Node), "api/v1/nodes", name)
+		if last == nil || !errdefs.IsConflict(last) {
+			return last == nil, last
+		}
+	}
+	return false, fmt.Errorf("somebody else changes the node all the time: %w", last)
+}
+
+// An operation is one of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value string `json:"value,omitempty"`
+}
+
+// join returns what makes a node one with ballast.
+func join(n Node, m Marks) []operation {
+	var ops []operation
+	if m.Label != "" && n.Metadata.Labels[m.Label] != "true" {
+		ops = append(ops, operation{"add", labelPath(m.Label), "true"})
+	}
+	if m.Taint == "" {
+		return ops
+	}
+	for i := len(n.Spec.Taints) - 1; i >= 0; i-- { // the last first: the others keep their places
+		if n.Spec.Taints[i].Key == m.Taint {
+			path := fmt.Sprintf("/spec/taints/%d", i)
+			ops = append(ops, operation{"test", path + "/key", m.Taint}, operation{"remove", path, ""})
+		}
+	}
+	return ops
+}
+
+// leave returns what takes our label from a node.
+func leave(n Node, m Marks) []operation {
+	if _, ok := n.Metadata.Labels[m.Label]; m.Label == "" || !ok {
+		return nil
+	}
+	return []operation{{"remove", labelPath(m.Label), ""}}
+}
+
+// labelPath returns the JSON pointer (RFC 6901) of a label.
+func labelPath(key string) string {
+	return "/metadata/labels/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+}
+
+// DaemonSet is how far the pods of a DaemonSet are.
+type DaemonSet struct {
+	Desired int // nodes that are to have a pod
+	Ready   int // nodes whose pod is ready, of the newest template
+	Known   bool
+}
+
+// DaemonSet returns how far the pods of a DaemonSet are. Known is false as long as its controller has not seen it.
+func (c *Client) DaemonSet(ctx context.Context, namespace, name string) (DaemonSet, error) {
+	var v struct {
+		Metadata struct {
+			Generation int64 `json:"generation"`
+		} `json:"metadata"`
+		Status struct {
+			ObservedGeneration int64 `json:"observedGeneration"`
+			Desired            int   `json:"desiredNumberScheduled"`
+			Updated            int   `json:"updatedNumberScheduled"`
+			Ready              int   `json:"numberReady"`
+		} `json:"status"`
+	}
+	if err := c.call(ctx, http.MethodGet, "", nil, &v, "apis/apps/v1/namespaces", namespace, "daemonsets", name); err != nil {
+		return DaemonSet{}, err
+	}
+	s := v.Status
+	return DaemonSet{s.Desired, min(s.Ready, s.Updated), s.ObservedGeneration >= v.Metadata.Generation}, nil
+}

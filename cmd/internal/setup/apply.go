@@ -1,0 +1,211 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/containerd/errdefs"
+)
+
+// Changes reports whether there is something to do.
+func (p *Plan) Changes() bool { return len(p.Steps) > 0 }
+
+// Apply carries a plan out, and calls said after each step. What was done stays if it returns an error: the
+// next plan goes on from there. If containerd does not come back with a new configuration it gets the old one.
+func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
+	if !p.Changes() {
+		return p.remember(&p.done)
+	}
+	if err := p.begin(); err != nil {
+		return err
+	}
+	undo := map[string]saved{}
+	for _, s := range p.Steps {
+		if s.group == containerdGroup && !p.host.isDir(s.Target) {
+			var err error
+			if undo[s.Target], err = p.save(s.Target); err != nil {
+				return err
+			}
+		}
+		if s.Action == Restart {
+			err := p.restart(ctx)
+			switch {
+			case ctx.Err() != nil: // it may come yet
+				return ctx.Err()
+			case err != nil:
+				return p.back(ctx, undo, err)
+			}
+		} else if err := p.do(ctx, s); err != nil {
+			return fmt.Errorf("%s %s: %w", s.Action, s.Target, err)
+		}
+		said(s)
+	}
+	return p.end()
+}
+
+// remember records what is in force, if that is something else.
+func (p *Plan) remember(r *record) error {
+	if r.Version == 0 { // of a plan that changes nothing by itself
+		return nil
+	}
+	return p.host.writeRecord(r)
+}
+
+// begin makes what a crash leaves known.
+func (p *Plan) begin() error {
+	if p.next.Version != 0 {
+		if err := p.host.mkdir(stateDir, 0o700); err != nil { // before what is below it
+			return err
+		}
+	}
+	if p.next.Upgrading || p.next.RollingBack {
+		if err := p.keepPrevious(); err != nil {
+			return fmt.Errorf("keep the version before: %w", err)
+		}
+	}
+	for _, s := range p.Steps {
+		if s.keep == "" {
+			continue
+		}
+		if err := p.host.keepAs(s.Target, s.keep); err != nil {
+			return fmt.Errorf("keep %s: %w", s.Target, err)
+		}
+	}
+	return p.remember(&p.next)
+}
+
+func (p *Plan) end() error {
+	p.done.Previous = p.next.Previous
+	if p.next.RollingBack {
+		if err := p.host.swapPrevious(); err != nil {
+			return err
+		}
+	}
+	return p.remember(&p.done)
+}
+
+// do carries out one step.
+func (p *Plan) do(ctx context.Context, s Step) error {
+	h := p.host
+	switch s.Action {
+	case Copy:
+		return h.copy(s.from, s.Target, s.mode)
+	case Write, Restore:
+		return h.write(s.Target, s.data, s.mode)
+	case Remove:
+		return h.remove(s.Target)
+	case Chmod:
+		return h.chmod(s.Target, s.mode)
+	case Purge:
+		return h.purge(s.Target)
+	case Images:
+		return p.images(ctx)
+	case Wait:
+		return p.wait(ctx)
+	case Enable, Disable, Start, Unmount:
+		return p.service(ctx, s)
+	}
+	panic("setup: internal error: unknown action " + string(s.Action))
+}
+
+// readyTimeout is how long a daemon may take until it answers.
+const readyTimeout = time.Minute
+
+// until calls ready until it returns nil, for readyTimeout.
+func until(ctx context.Context, ready func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	for {
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// wait waits until the daemon answers and has made its keys.
+func (p *Plan) wait(ctx context.Context) error {
+	err := until(ctx, func(ctx context.Context) error {
+		socket, err := p.host.follow(p.socket)
+		if err != nil {
+			return err
+		}
+		c := admin.NewClient(socket)
+		defer c.Close()
+		h, err := c.Health(ctx)
+		if err != nil {
+			return err
+		}
+		if h.FacadeHealth.Error != "" { // who is sent to it would get nothing
+			return fmt.Errorf("its facade does not answer: %s: %w", h.FacadeHealth.Error, errdefs.ErrUnavailable)
+		}
+		for _, k := range p.keys {
+			if !p.host.exists(k) {
+				return fmt.Errorf("it has not made %s: %w", k, errdefs.ErrUnavailable)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("ballastd is not ready; journalctl -u ballastd says why, then run this again: %w", err)
+	}
+	return nil
+}
+
+// restart restarts containerd, and waits until it answers.
+func (p *Plan) restart(ctx context.Context) error {
+	if err := p.systemctl(ctx, "restart", p.unit); err != nil {
+		return err
+	}
+	return until(ctx, func(ctx context.Context) error {
+		v := &view{host: p.host, distro: p.distro}
+		return v.containerdAnswers(ctx)
+	})
+}
+
+// saved is what was at a path.
+type saved struct {
+	data    []byte
+	mode    fs.FileMode
+	missing bool
+}
+
+func (p *Plan) save(path string) (saved, error) {
+	b, mode, err := p.host.read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return saved{missing: true}, nil
+	}
+	return saved{data: b, mode: mode}, err
+}
+
+// back gives containerd its old configuration, because it does not come back with the new one.
+func (p *Plan) back(ctx context.Context, undo map[string]saved, cause error) error {
+	cause = fmt.Errorf("containerd does not come back (%w)", cause)
+	if len(undo) == 0 {
+		return fmt.Errorf("%w; journalctl -u %s says why", cause, p.unit)
+	}
+	var err error
+	for path, was := range undo {
+		if was.missing {
+			err = errors.Join(err, p.host.remove(path))
+		} else {
+			err = errors.Join(err, p.host.write(path, was.data, was.mode))
+		}
+	}
+	if err == nil {
+		err = p.restart(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%w, nor with its old configuration: %w; journalctl -u %s says why", cause, err, p.unit)
+	}
+	return fmt.Errorf("%w with the configuration of ballast, and has its old one again; journalctl -u %s says why: %w", cause, p.unit, errdefs.ErrFailedPrecondition)
+}

@@ -1,0 +1,115 @@
+package setup
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/pelletier/go-toml/v2"
+)
+
+// NewFix returns what of a set-up can be mended without a choice: files of ours that are missing or are those of
+// an older version, the import, units that are not enabled, a daemon that does not run, containerd that has not
+// read its configuration, permissions that let strangers in. Programs stay as they are, and so does what
+// somebody has changed. No registry is opened or closed.
+//
+// It returns errdefs.ErrNotFound if ballast is not set up on the host.
+func NewFix(ctx context.Context, o Options) (*Plan, error) {
+	o.complete()
+	v, err := look(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	r, err := v.discover()
+	if err != nil {
+		return nil, err
+	}
+	if r.Removing {
+		return nil, fmt.Errorf("a removal has begun and did not end: ballast setup --remove goes on with it: %w", errdefs.ErrFailedPrecondition)
+	}
+	if len(r.Files) == 0 {
+		return nil, fmt.Errorf("ballast is not set up on this node: ballast setup: %w", errdefs.ErrNotFound)
+	}
+	want := r.Options
+	want.Host, want.NoRestart = o.Host, o.NoRestart
+	want.complete()
+	if v.record == nil {
+		if err := v.guess(&want, r); err != nil {
+			return nil, err
+		}
+	}
+	b := v.builder(&want, "")
+	b.old, b.fixing = r.Files, true
+	if b.plan, err = b.build(); err != nil {
+		return nil, err
+	}
+	return b.plan, b.modes()
+}
+
+// guess sets the choices that a drop-in shows which was written by hand.
+func (v *view) guess(o *Options, r *record) error {
+	for p := range r.Files {
+		if filepath.Base(p) != dropInName {
+			continue
+		}
+		text, err := v.text(p)
+		if err != nil {
+			return err
+		}
+		drop := view{}
+		if err := toml.Unmarshal([]byte(text), &drop.parsed); err != nil {
+			return fmt.Errorf("%s: %w: %w", p, err, errdefs.ErrFailedPrecondition)
+		}
+		runtimes, _ := drop.setting("plugins", pluginRuntime, "containerd", "runtimes").(map[string]any)
+		for name := range runtimes {
+			o.RuntimeHandler = name
+		}
+		all, _ := drop.setting("plugins", pluginImages, "snapshotter").(string)
+		o.SnapshotterOnly = all == "" && o.RuntimeHandler == ""
+	}
+	return nil
+}
+
+// private are the places that are for root alone.
+func (b *builder) private() []string {
+	return []string{b.config.Root, filepath.Dir(b.config.Address), stateDir}
+}
+
+// modes adds what takes permissions from strangers.
+func (b *builder) modes() error {
+	for _, p := range b.private() {
+		name, err := b.follow(p)
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(name)
+		if err != nil || !info.IsDir() || slices.Contains([]fs.FileMode{0o700, 0o711}, info.Mode().Perm()) {
+			continue // it is not there, or right
+		}
+		b.plan.Steps = append(b.plan.Steps, Step{Action: Chmod, Target: p, Why: fmt.Sprintf("others could look into it: mode %o", info.Mode().Perm()), mode: 0o700})
+	}
+	for _, p := range []string{configFile, b.config.Upstream.DockerConfig} {
+		name, err := b.follow(p)
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			continue // it is not there
+		}
+		if mode := info.Mode().Perm(); mode&0o022 != 0 || p != configFile && mode&0o077 != 0 {
+			b.plan.Steps = append(b.plan.Steps, Step{Action: Chmod, Target: p, Why: fmt.Sprintf("others could read or change it: mode %o", mode), mode: mode &^ 0o077})
+		}
+	}
+	return nil
+}
+
+// openForm reports whether a hosts.toml asks the facade first and the registry if that does not answer.
+func openForm(text string) bool {
+	return !strings.HasPrefix(text, "server") && !strings.Contains(text, "\nserver")
+}

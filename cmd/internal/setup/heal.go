@@ -1,0 +1,98 @@
+package setup
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/distribution/reference"
+)
+
+// A need is an image without which ballastd, or pods at all, do not come back.
+type need struct {
+	ref  string
+	what string
+	host string // of its registry
+	tag  bool   // it is named by a tag, which has to be resolved
+}
+
+// needs returns the images that a node needs to heal.
+func (v *view) needs(o *Options) ([]need, error) {
+	var all []need
+	for i, ref := range append([]string{v.sandbox()}, o.Images...) {
+		named, err := reference.ParseNormalizedNamed(ref)
+		if err != nil {
+			return nil, fmt.Errorf("image %q: %w", ref, err)
+		}
+		_, digested := named.(reference.Digested)
+		n := need{ref: reference.TagNameOnly(named).String(), what: "an image that the node needs", host: reference.Domain(named), tag: !digested}
+		if i == 0 {
+			n.what = "the sandbox image of all pods"
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
+// heal says what of a node could not be pulled while ballastd is stopped, if these registries are closed.
+//
+// containerd knows hosts.toml files by registry and no finer. A registry with a closed file of its own still
+// answers for what is named by digest. With a closed "_default" nothing comes without ballastd from a
+// registry that has no file of its own, so those of needed images get an open one.
+//
+//	                       by tag       by digest    on the node and pinned
+//	no file, or an open one  comes        comes        is there
+//	closed by its own file   stands       comes        is there
+//	closed by _default       gets an open file of its own
+func (v *view) heal(o *Options, closed []string) (refuse, notes, open []string, err error) {
+	needs, err := v.needs(o)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	for _, n := range needs {
+		switch {
+		case slices.Contains(closed, n.host):
+			switch {
+			case !n.tag:
+			case v.running.pinned[n.ref]:
+				notes = append(notes, fmt.Sprintf("%s, %s, is of %s, which is closed while ballastd is stopped; it is on the node and pinned, do not remove it", n.ref, n.what, n.host))
+			default:
+				refuse = append(refuse, fmt.Sprintf("%s, %s, is of %s: it can not be pulled while ballastd is stopped", n.ref, n.what, n.host))
+			}
+		case slices.Contains(closed, snippet.DefaultRegistry) && !v.hasHosts(n.host):
+			open = append(open, n.host)
+		}
+	}
+	for _, ref := range v.running.used {
+		named, err := reference.ParseNormalizedNamed(ref)
+		if err != nil {
+			continue // an ID
+		}
+		if _, digested := named.(reference.Digested); digested || !slices.Contains(closed, reference.Domain(named)) || slices.ContainsFunc(needs, func(n need) bool { return n.ref == ref }) {
+			continue
+		}
+		notes = append(notes, fmt.Sprintf("%s, which a pod uses, is of %s: while ballastd is stopped it can not be pulled by its tag; if the network or ballastd itself needs it, name it by digest", ref, reference.Domain(named)))
+	}
+	return refuse, notes, sorted(open), nil
+}
+
+// hasHosts reports whether a registry has a hosts.toml that is not of setup.
+func (v *view) hasHosts(registry string) bool {
+	p := v.hostsFile(registry)
+	if v.record != nil {
+		if _, ours := v.record.Files[p]; ours {
+			return false
+		}
+	}
+	return v.exists(p)
+}
+
+// openHosts is the hosts.toml of a registry that is asked without ballastd.
+func openHosts(registry string) string {
+	server := snippet.Hosts{Registry: registry, PlainHTTP: local(registry)}.Server()
+	return fmt.Sprintf(`# %s without ballast: containerd asks it itself, although _default is closed. Written by "ballast setup":
+# what the node needs to get ballastd back is of this registry, or "ballast setup --open" was asked for.
+# Models of it arrive unconverted.
+server = %q
+`, registry, server)
+}

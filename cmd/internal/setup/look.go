@@ -1,0 +1,196 @@
+package setup
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
+	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/containerd/errdefs"
+	"github.com/pelletier/go-toml/v2"
+)
+
+// A view is what is found on a host before anything is changed.
+type view struct {
+	host
+	distro  distro
+	record  *record // nil: nothing was set up
+	config  *config.Config
+	systemd bool // it is the host's init
+
+	main   string         // containerd's configuration file, "" if there is none
+	parsed map[string]any // of main
+
+	running *running
+}
+
+// look reads a host.
+func look(ctx context.Context, o *Options) (*view, error) {
+	h := host{o.Host}
+	d, err := h.distroOf(o.Distro)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{host: h, distro: d, systemd: h.isDir("/run/systemd/system")}
+	if v.record, err = h.readRecord(); err != nil {
+		return nil, err
+	}
+	o.Settings = v.record.settled(o.Settings)
+	if v.config, err = h.config(o.Settings); err != nil {
+		return nil, err
+	}
+	if a := v.config.Containerd.Address; a != config.Default().Containerd.Address {
+		v.distro.socket = a // as the operator has it, or we have written
+	}
+	if v.main, err = h.text(d.config); err != nil {
+		return nil, err
+	}
+	if err := toml.Unmarshal([]byte(v.main), &v.parsed); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", d.config, err, errdefs.ErrFailedPrecondition)
+	}
+	v.running = v.ask(ctx)
+	return v, nil
+}
+
+// config returns the configuration of ballast on the host, with these files of settings.
+func (h host) config(settings map[string]string) (*config.Config, error) {
+	p, err := h.follow(configFile)
+	if err != nil {
+		return nil, err
+	}
+	return config.LoadHost(p, settings)
+}
+
+// HostsOf returns what a hosts.toml says of the facade that a configuration describes. It returns
+// errdefs.ErrFailedPrecondition if there is none.
+func HostsOf(c *config.Config) (snippet.Hosts, error) {
+	if c.Facade.Listen == "" {
+		return snippet.Hosts{}, fmt.Errorf("facade.listen is empty, there is no facade: %w", errdefs.ErrFailedPrecondition)
+	}
+	ip, port, err := net.SplitHostPort(c.Facade.Listen)
+	if err != nil {
+		return snippet.Hosts{}, err
+	}
+	hosts := snippet.Hosts{Facade: c.Facade.Listen}
+	if a := net.ParseIP(ip); ip == "" || a != nil && a.IsUnspecified() {
+		hosts.Facade = net.JoinHostPort("127.0.0.1", port) // which is among all addresses
+	}
+	if !c.Facade.InsecurePlainHTTP {
+		hosts.CA, hosts.Client = facadetls.CAFile(c.Root), facadetls.ClientFile(c.Root)
+	}
+	return hosts, nil
+}
+
+// keys are the files that hosts.toml names, which ballastd makes.
+func (v *view) keys() []string {
+	if v.config.Facade.Listen == "" || v.config.Facade.InsecurePlainHTTP {
+		return nil
+	}
+	return []string{facadetls.CAFile(v.config.Root), facadetls.ClientFile(v.config.Root)}
+}
+
+// haveKeys reports whether ballastd has made its keys.
+func (v *view) haveKeys() bool {
+	for _, k := range v.keys() {
+		if !v.exists(k) {
+			return false
+		}
+	}
+	return true
+}
+
+// setting returns a value of containerd's main file, or nil.
+func (v *view) setting(keys ...string) any {
+	var x any = v.parsed
+	for _, k := range keys {
+		m, ok := x.(map[string]any)
+		if !ok {
+			return nil
+		}
+		x = m[k]
+	}
+	return x
+}
+
+// The parts of containerd's configuration that are about Kubernetes, from version 3 on and before.
+const (
+	pluginImages  = "io.containerd.cri.v1.images"
+	pluginRuntime = "io.containerd.cri.v1.runtime"
+	pluginCRI     = "io.containerd.grpc.v1.cri"
+)
+
+// systemdCgroup reports whether runc's containers are in cgroups of systemd.
+func (v *view) systemdCgroup() bool {
+	for _, plugin := range []string{pluginRuntime, pluginCRI} {
+		runtimes, _ := v.setting("plugins", plugin, "containerd", "runtimes").(map[string]any)
+		for _, r := range runtimes {
+			r, _ := r.(map[string]any)
+			o, _ := r["options"].(map[string]any)
+			if yes, _ := o["SystemdCgroup"].(bool); yes {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// defaultSandbox is the image of pods' sandboxes unless the configuration says otherwise.
+// https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/config/config.go
+const defaultSandbox = "registry.k8s.io/pause:3.10.2"
+
+// sandbox returns the image of pods' sandboxes.
+func (v *view) sandbox() string {
+	for _, s := range []any{
+		v.setting("plugins", pluginImages, "pinned_images", "sandbox"),
+		v.setting("plugins", pluginCRI, "sandbox_image"),
+	} {
+		if s, ok := s.(string); ok && s != "" {
+			return s
+		}
+	}
+	return defaultSandbox
+}
+
+// closed returns the registries whose hosts.toml leaves tags to the facade alone, in the directory where
+// containerd looks.
+func (v *view) closed() ([]string, error) {
+	all, err := v.named()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(name string) bool {
+		text, err := v.text(v.hostsFile(name))
+		return err == nil && name == snippet.DefaultRegistry && openForm(text)
+	}), nil
+}
+
+// named returns the registries whose hosts.toml has the facade in it.
+func (v *view) named() ([]string, error) {
+	hosts, err := HostsOf(v.config)
+	if errdefs.IsFailedPrecondition(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	names, err := v.list(v.distro.hostsDir)
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, n := range names {
+		text, err := v.text(filepath.Join(v.distro.hostsDir, n, "hosts.toml"))
+		if err != nil {
+			return nil, err
+		}
+		if strings.Contains(text, hosts.Facade) {
+			found = append(found, snippet.RegistryOf(n))
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,60 @@
+package setup
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/ballast-dev/ballast/cmd/internal/snippet"
+	"github.com/containerd/errdefs"
+)
+
+// NewOpen returns what has to be done so that containerd asks registries themselves again, and not ballastd:
+// to get images while ballastd can not be brought back. Models of them arrive unconverted, which the
+// snapshotter refuses. It needs no restart, and a later set-up with Options.Registries closes them again.
+func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error) {
+	o.complete()
+	v, err := look(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	if v.distro.readOnly {
+		return nil, fmt.Errorf("take the hosts.toml files of %v out of the machine configuration: %w", registries, errdefs.ErrFailedPrecondition)
+	}
+	r, err := v.discover()
+	if err != nil {
+		return nil, err
+	}
+	closed, err := v.closed()
+	if err != nil {
+		return nil, err
+	}
+	b := v.builder(&o, "")
+	b.old, b.files = r.Files, maps.Clone(r.Files)
+	for _, name := range sorted(registries) {
+		p := v.hostsFile(name)
+		delete(b.files, p)
+		left := slices.DeleteFunc(slices.Clone(closed), func(s string) bool { return s == name })
+		if name != snippet.DefaultRegistry && slices.Contains(left, snippet.DefaultRegistry) { // or that would count
+			if err := b.want(p, []byte(openHosts(name)), 0o644, noGroup, name+" is asked without ballast"); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if !slices.Contains(closed, name) {
+			b.note("%s is open already", name)
+			continue
+		}
+		if err := b.undoAll([]string{p}, noGroup, name+" is asked without ballast"); err != nil {
+			return nil, err
+		}
+		b.note("models of %s arrive unconverted until it is closed again: ballast setup --registry %s", name, name)
+	}
+	if v.record != nil {
+		b.plan.next, b.plan.done = *r, *r
+		b.plan.done.Files = b.files
+		b.plan.done.Options.Registries = slices.DeleteFunc(slices.Clone(r.Options.Registries), func(s string) bool { return slices.Contains(registries, s) })
+	}
+	return b.plan, nil
+}

@@ -1,0 +1,168 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/containerd/errdefs"
+)
+
+// freshPrevious is where the next generation is kept until it is whole.
+const freshPrevious = previous + ".new"
+
+// keepPrevious keeps all that belongs to the version that is there.
+func (p *Plan) keepPrevious() error {
+	old, err := p.host.readRecord()
+	if err != nil || old == nil { // nothing before
+		return err
+	}
+	if old.Upgrading || old.RollingBack { // it was kept before a crash
+		p.next.Previous = old.Previous
+		return nil
+	}
+	g := &generation{Ballast: old.Ballast, Files: map[string]fs.FileMode{}}
+	if err := p.host.purge(freshPrevious); err != nil {
+		return err
+	}
+	if err := p.host.mkdir(freshPrevious, 0o700); err != nil {
+		return err
+	}
+	for _, path := range slices.Sorted(maps.Keys(p.next.Files)) {
+		if f := p.next.Files[path]; f.Import != "" || f.Block { // mostly of others, and the same for all versions
+			continue
+		}
+		from, err := p.host.follow(path)
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(from)
+		if errors.Is(err, fs.ErrNotExist) {
+			g.Missing = append(g.Missing, path)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		mode := info.Mode().Perm()
+		if err := p.host.copy(from, filepath.Join(freshPrevious, path), mode); err != nil {
+			return err
+		}
+		g.Files[path] = mode
+	}
+	p.next.Previous = g
+	if p.next.RollingBack { // what is there is still needed
+		return nil
+	}
+	return p.host.swapPrevious()
+}
+
+// swapPrevious makes what was kept the version before.
+func (h host) swapPrevious() error {
+	if !h.exists(freshPrevious) { // a crash was after it
+		return nil
+	}
+	if err := h.purge(previous); err != nil {
+		return err
+	}
+	return h.rename(freshPrevious, previous)
+}
+
+// NewRollback returns what has to be done to put the version back that the last upgrade replaced: programs,
+// units, drop-in and hosts.toml files as they were. Doing it again comes back.
+//
+// It returns errdefs.ErrNotFound if there was no upgrade.
+func NewRollback(ctx context.Context, o Options) (*Plan, error) {
+	o.complete()
+	v, err := look(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	if v.record == nil || v.record.Previous == nil {
+		return nil, fmt.Errorf("there is no version before this one: nothing was upgraded by setup: %w", errdefs.ErrNotFound)
+	}
+	r := v.record
+	o.BinDir, o.NoService = r.Options.BinDir, r.Options.NoService
+	o.complete()
+	b := v.builder(&o, "")
+	b.old, b.files = r.Files, maps.Clone(r.Files)
+	if err := b.rollback(r.Previous); err != nil {
+		return nil, err
+	}
+	next, done := *r, *r
+	next.Files, done.Files = b.files, b.files
+	next.RollingBack, next.Upgrading = true, false
+	next.Pending = sorted(append(slices.Clone(r.Pending), pendingDaemon, pendingContainerd))
+	done.Ballast, done.RollingBack, done.Upgrading, done.Pending = r.Previous.Ballast, false, false, b.plan.Pending
+	b.plan.next, b.plan.done = next, done
+	b.note("ballast %s is put back, %s is kept: another --rollback comes back to it", r.Previous.Ballast, admin.ThisVersion().Version)
+	return b.plan, nil
+}
+
+// rollback adds all steps, in the order of setting up.
+func (b *builder) rollback(g *generation) error {
+	paths := append(slices.Collect(maps.Keys(g.Files)), g.Missing...)
+	slices.Sort(paths)
+	for _, want := range []group{daemonGroup, containerdGroup, noGroup} {
+		for _, p := range paths {
+			if b.groupOf(p) != want {
+				continue
+			}
+			if err := b.putBack(g, p, want); err != nil {
+				return err
+			}
+		}
+		switch {
+		case want == daemonGroup && !b.o.NoService:
+			b.startDaemon()
+		case want == containerdGroup && (b.dirty[want] || b.pending(pendingContainerd)):
+			b.restartContainerd("its configuration has changed; containers go on meanwhile")
+		}
+	}
+	return nil
+}
+
+// putBack adds what makes a file what it was.
+func (b *builder) putBack(g *generation, p string, to group) error {
+	const why = "as it was before the upgrade"
+	mode, was := g.Files[p]
+	if !was {
+		if b.exists(p) {
+			b.plan.Steps = append(b.plan.Steps, Step{Action: Remove, Target: p, Why: why, group: to})
+			b.dirty[to] = true
+		}
+		return nil
+	}
+	from, err := b.follow(filepath.Join(previous, p))
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(from); err != nil {
+		return fmt.Errorf("the version before is not whole: %w", err)
+	}
+	is, err := b.follow(p)
+	if err != nil {
+		return err
+	}
+	a, err := digestOf(from)
+	if err != nil {
+		return err
+	}
+	if z, err := digestOf(is); err == nil && a == z {
+		return nil
+	}
+	f := b.files[p]
+	if f.Digest != "" {
+		f.Digest, f.Before = a, f.Digest
+		b.files[p] = f
+	}
+	b.plan.Steps = append(b.plan.Steps, Step{Action: Copy, Target: p, Why: why, from: from, mode: mode, group: to})
+	b.dirty[to] = true
+	return nil
+}

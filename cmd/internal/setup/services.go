@@ -1,0 +1,110 @@
+package setup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	introspection "github.com/containerd/containerd/api/services/introspection/v1"
+	"github.com/containerd/errdefs"
+)
+
+// run runs a program of the host, as root of it. The environment is not that of this process.
+//
+// In another root, systemctl would take itself for something in a chroot that is not to reach the manager;
+// the variable tells it otherwise, and the manager's socket below /run is the host's.
+func (h host) run(ctx context.Context, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Dir = "/"
+	cmd.Env = []string{"PATH=" + strings.Join(programDirs, ":"), "LC_ALL=C", "SYSTEMD_IGNORE_CHROOT=1", "SYSTEMD_PAGER="}
+	name := argv[0]
+	for _, dir := range programDirs {
+		if strings.Contains(name, "/") {
+			break
+		}
+		if full := dir + "/" + argv[0]; h.exists(full) {
+			name = full
+		}
+	}
+	if !strings.Contains(name, "/") {
+		return "", fmt.Errorf("%s is not on the host: %w", argv[0], errdefs.ErrNotFound)
+	}
+	cmd.Path, cmd.Err = name, nil
+	if h.root != "/" {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: h.root}
+	}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	text := strings.TrimSpace(out.String())
+	if err != nil {
+		if text != "" {
+			err = fmt.Errorf("%w: %s", err, text)
+		}
+		return text, fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
+	}
+	return text, nil
+}
+
+// programDirs are where programs of the host are, as in root's PATH.
+var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+func (p *Plan) systemctl(ctx context.Context, args ...string) error {
+	_, err := p.host.run(ctx, append([]string{"systemctl"}, args...)...)
+	return err
+}
+
+// service carries out a step that is about units or the daemon.
+func (p *Plan) service(ctx context.Context, s Step) error {
+	units := strings.Fields(s.Target)
+	switch s.Action {
+	case Enable:
+		return errors.Join(p.systemctl(ctx, "daemon-reload"), p.systemctl(ctx, append([]string{"enable"}, units...)...))
+	case Start:
+		return p.start(ctx)
+	case Unmount:
+		_, err := p.host.run(ctx, s.Target, "unmount")
+		return err
+	}
+	for _, u := range units { // the socket first: it would start the service again
+		if err := p.systemctl(ctx, "disable", "--now", u); err != nil {
+			return err
+		}
+	}
+	// What systemd keeps for the daemon; old versions keep nothing and do not know the word.
+	_ = p.systemctl(ctx, "clean", "--what=fdstore", serviceName)
+	return nil
+}
+
+// start starts the daemon, anew if it runs. A daemon that has bound the port itself leaves it to the socket.
+func (p *Plan) start(ctx context.Context) error {
+	if err := p.systemctl(ctx, "daemon-reload"); err != nil {
+		return err
+	}
+	if p.host.exists(unitDir+"/"+socketName) && p.systemctl(ctx, "is-active", "--quiet", socketName) != nil {
+		if err := p.systemctl(ctx, "stop", serviceName); err != nil {
+			return err
+		}
+		if err := p.systemctl(ctx, "start", socketName); err != nil {
+			return err
+		}
+	}
+	return p.systemctl(ctx, "restart", serviceName)
+}
+
+// containerdAnswers returns why containerd does not.
+func (v *view) containerdAnswers(ctx context.Context) error {
+	conn, err := v.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	_, err = introspection.NewIntrospectionClient(conn).Plugins(ctx, &introspection.PluginsRequest{})
+	return err
+}

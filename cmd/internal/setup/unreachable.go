@@ -1,0 +1,29 @@
+package setup
+
+import "context"
+
+// Unreachable says which images that the node needs could not be pulled while ballastd is stopped, of a host that
+// was set up; none if it was not.
+func Unreachable(ctx context.Context, root string) ([]string, error) {
+	o, err := Recorded(root)
+	if err != nil {
+		return nil, err
+	}
+	o.Host = root
+	o.complete()
+	v, err := look(ctx, &o)
+	if err != nil || v.record == nil {
+		return nil, err
+	}
+	closed, err := v.closed()
+	if err != nil {
+		return nil, err
+	}
+	stuck, _, open, err := v.heal(&o, closed)
+	for _, registry := range open {
+		if !v.exists(v.hostsFile(registry)) {
+			stuck = append(stuck, "an image that the node needs is of "+registry+", and _default is closed")
+		}
+	}
+	return stuck, err
+}

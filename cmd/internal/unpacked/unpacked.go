@@ -1,0 +1,80 @@
+// Package unpacked finds the images that containerd has unpacked into a snapshotter.
+package unpacked
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+
+	contentapi "github.com/containerd/containerd/api/services/content/v1"
+	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	"google.golang.org/grpc"
+)
+
+// Labels of containerd that lead from one document of an image to the next, and from its
+// configuration to the snapshot of its last layer.
+// https://github.com/containerd/containerd/blob/v2.4.2/docs/garbage-collection.md
+const (
+	labelContent  = "containerd.io/gc.ref.content"
+	labelSnapshot = "containerd.io/gc.ref.snapshot."
+)
+
+// Images returns the names, sorted, of the images in the namespace of ctx that were unpacked into a snapshotter and of
+// whose last snapshot this is true.
+func Images(ctx context.Context, conn *grpc.ClientConn, snapshotter string, is func(ctx context.Context, snapshot string) (bool, error)) ([]string, error) {
+	stream, err := contentapi.NewContentClient(conn).List(ctx, &contentapi.ListContentRequest{})
+	if err != nil {
+		return nil, err
+	}
+	above := map[string][]string{} // documents that refer to one
+	var next []string
+	for {
+		res, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, info := range res.Info {
+			for k, v := range info.Labels {
+				if strings.HasPrefix(k, labelContent) {
+					above[v] = append(above[v], info.Digest)
+				}
+			}
+			key := info.Labels[labelSnapshot+snapshotter]
+			if key == "" {
+				continue
+			}
+			yes, err := is(ctx, key)
+			if err != nil {
+				return nil, err
+			}
+			if yes {
+				next = append(next, info.Digest)
+			}
+		}
+	}
+	of := map[string]bool{} // documents of such images
+	for len(next) > 0 {
+		d := next[0]
+		if next = next[1:]; !of[d] {
+			of[d] = true
+			next = append(next, above[d]...)
+		}
+	}
+	images, err := imagesapi.NewImagesClient(conn).List(ctx, &imagesapi.ListImagesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, im := range images.Images {
+		if of[im.Target.Digest] {
+			names = append(names, im.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}

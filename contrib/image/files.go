@@ -1,0 +1,96 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+// A file is a file of the image, or a directory if it has no data.
+type file struct {
+	path string // relative to the root
+	mode fs.FileMode
+	data []byte
+}
+
+// Where files of the image are.
+const (
+	binDir   = "usr/local/bin"
+	certFile = "etc/ssl/certs/ca-certificates.crt" // where Go looks first
+)
+
+// common returns the files that are the same for all architectures, directories before what is in them.
+func (s *settings) common() ([]file, error) {
+	licence, err := os.ReadFile(filepath.Join(s.source, "LICENSE"))
+	if err != nil {
+		return nil, err
+	}
+	dir := fs.FileMode(0o755)
+	return []file{
+		{"etc", dir, nil}, {"etc/ssl", dir, nil}, {"etc/ssl/certs", dir, nil}, {certFile, 0o644, certificates()},
+		{"tmp", 0o777 | fs.ModeSticky, nil},
+		{"usr", dir, nil}, {"usr/share", dir, nil}, {"usr/share/doc", dir, nil}, {"usr/share/doc/ballast", dir, nil},
+		{"usr/share/doc/ballast/LICENSE", 0o644, licence},
+	}, nil
+}
+
+// programs builds the programs for an architecture.
+func (s *settings) programs(arch string) (_ []file, err error) {
+	dir, err := os.MkdirTemp("", "ballast-image-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := s.build(arch, dir); err != nil {
+		return nil, err
+	}
+	files := []file{{"usr", 0o755, nil}, {"usr/local", 0o755, nil}, {binDir, 0o755, nil}}
+	for _, name := range []string{"ballast", "ballastd"} {
+		p, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{filepath.Join(binDir, name), 0o755, p})
+	}
+	return files, nil
+}
+
+// certificates returns the roots that are trusted without conditions, as PEM.
+func certificates() []byte {
+	var b bytes.Buffer
+	for root := range bundle.Roots() {
+		if root.Constraint == nil {
+			b.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}))
+		}
+	}
+	return b.Bytes()
+}
+
+// archive returns files as a tar in which everything is root's and has the same time.
+func archive(files []file, at time.Time) ([]byte, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, f := range files {
+		h := &tar.Header{Name: f.path, Typeflag: tar.TypeReg, Mode: int64(f.mode.Perm()), Size: int64(len(f.data)), ModTime: at}
+		if f.data == nil {
+			h.Name, h.Typeflag = f.path+"/", tar.TypeDir
+		}
+		if f.mode&fs.ModeSticky != 0 {
+			h.Mode |= 0o1000 // as in tar
+		}
+		if err := w.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.data); err != nil {
+			return nil, err
+		}
+	}
+	return b.Bytes(), w.Close()
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+)
+
+// TestReproducible builds an image twice, and writes the files of the Dockerfile: all have the same.
+func TestReproducible(t *testing.T) {
+	dir := t.TempDir()
+	var digests [2]string
+	for i := range digests {
+		out := filepath.Join(dir, string(rune('a'+i)))
+		if err := run([]string{"-source", "../..", "-o", out, "-arch", "amd64", "-version", "v1", "-epoch", "1700000000"}); err != nil {
+			t.Fatal(err)
+		}
+		index, err := layout.ImageIndexFromPath(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := index.IndexManifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		digests[i] = m.Manifests[0].Digest.String()
+	}
+	if digests[0] != digests[1] {
+		t.Errorf("two builds: %q", digests)
+	}
+
+	root := filepath.Join(dir, "root")
+	if err := run([]string{"-source", "../..", "-root", root, "-arch", "amd64", "-version", "v1"}); err != nil {
+		t.Fatal(err)
+	}
+	s := settings{source: "../..", archs: []string{"amd64"}, version: "v1", epoch: time.Unix(1700000000, 0)}
+	common, err := s.common()
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs, err := s.programs("amd64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range append(common, programs...) {
+		info, err := os.Stat(filepath.Join(root, f.path))
+		if err != nil || info.Mode()&(fs.ModePerm|fs.ModeSticky) != f.mode || info.IsDir() != (f.data == nil) {
+			t.Errorf("%s: %v, %v", f.path, info, err)
+			continue
+		}
+		if got, err := os.ReadFile(filepath.Join(root, f.path)); f.data != nil && (err != nil || string(got) != string(f.data)) {
+			t.Errorf("%s: %d bytes, want %d, %v", f.path, len(got), len(f.data), err)
+		}
+	}
+}
+
+// TestCertificates reads them as Go does.
+func TestCertificates(t *testing.T) {
+	n := 0
+	for rest := certificates(); len(rest) > 0; n++ {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			t.Fatalf("%d bytes after certificate %d are none", len(rest), n)
+		}
+		if c, err := x509.ParseCertificate(block.Bytes); err != nil || !c.IsCA {
+			t.Errorf("certificate %d: %v", n, err)
+		}
+	}
+	if n < 50 {
+		t.Errorf("%d certificates", n)
+	}
+}
+
+// TestCommandLine refuses what can not be meant.
+func TestCommandLine(t *testing.T) {
+	for _, args := range [][]string{{}, {"-o", "a", "-root", "b"}, {"-root", "a"}, {"-o", "a", "b"}, {"-x"}} {
+		if err := run(args); err == nil {
+			t.Errorf("%q: no error", args)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// refName is the annotation by which `ctr images import` names an image.
+const refName = "io.containerd.image.name"
+
+// writeLayout writes an OCI layout whose one entry is an index of the images.
+func (s *settings) writeLayout() error {
+	files, err := s.common()
+	if err != nil {
+		return err
+	}
+	common, err := s.layer(files)
+	if err != nil {
+		return err
+	}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, arch := range s.archs {
+		img, err := s.image(arch, common)
+		if err != nil {
+			return err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add:        img,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: arch}},
+		})
+	}
+	index = mutate.Annotations(index, s.annotations()).(v1.ImageIndex)
+	to, err := layout.Write(s.layout, empty.Index)
+	if err != nil {
+		return err
+	}
+	if err := to.AppendIndex(index, layout.WithAnnotations(map[string]string{refName: "ghcr.io/ballast-dev/ballast:" + s.version})); err != nil {
+		return err
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Println(digest)
+	return err
+}
+
+// image returns the image for an architecture.
+func (s *settings) image(arch string, common v1.Layer) (v1.Image, error) {
+	files, err := s.programs(arch)
+	if err != nil {
+		return nil, err
+	}
+	programs, err := s.layer(files)
+	if err != nil {
+		return nil, err
+	}
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	if img, err = mutate.Append(img, s.addendum(common, "certificates and licence"), s.addendum(programs, "ballast and ballastd")); err != nil {
+		return nil, err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.Created = "linux", arch, v1.Time{Time: s.epoch}
+	// As in the Dockerfile.
+	config.Config = v1.Config{Env: []string{"PATH=/" + binDir}, Cmd: []string{"ballastd"}, WorkingDir: "/", Labels: s.annotations()}
+	if img, err = mutate.ConfigFile(img, config); err != nil {
+		return nil, err
+	}
+	return mutate.Annotations(img, s.annotations()).(v1.Image), nil
+}
+
+// layer returns files as a layer.
+func (s *settings) layer(files []file) (v1.Layer, error) {
+	p, err := archive(files, s.epoch)
+	if err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil },
+		tarball.WithMediaType(types.OCILayer))
+}
+
+func (s *settings) addendum(l v1.Layer, what string) mutate.Addendum {
+	return mutate.Addendum{Layer: l, History: v1.History{Created: v1.Time{Time: s.epoch}, CreatedBy: "make image", Comment: what}}
+}
+
+// annotations say what the image is.
+// https://github.com/opencontainers/image-spec/blob/v1.1.1/annotations.md
+func (s *settings) annotations() map[string]string {
+	return map[string]string{
+		"org.opencontainers.image.title":       "ballast",
+		"org.opencontainers.image.description": "AI models as images of containerd",
+		"org.opencontainers.image.source":      "https://" + module,
+		"org.opencontainers.image.licenses":    "Apache-2.0",
+		"org.opencontainers.image.version":     s.version,
+		"org.opencontainers.image.created":     s.epoch.Format(time.RFC3339),
+	}
+}

@@ -1,0 +1,111 @@
+package registry_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestFind asks a node for digests that another one has made: it finds them by tags, or by what other nodes say,
+// which is not believed.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	models := map[string]*converttest.Built{}
+	for i, tag := range []string{"v1", "v2", "v3"} {
+		models[tag] = converttest.ModelPackRaw(converttest.Files(weights(1010 + i)))
+		u.push("org/model", tag, models[tag])
+	}
+	old := converttest.KitOps(converttest.Files(weights(1020)))
+	u.push("org/model", "gone", old)
+	other := newFacade(t, remote.Options{})
+	v2 := digest.FromBytes(other.get(t, u, "org/model", "v2").body)
+	gone := digest.FromBytes(other.get(t, u, "org/model", "gone").body)
+	u.tags = []string{"v1", "v2", "v3", "sha256-" + gone.Encoded(), "not a tag"}
+	u.count("")
+
+	f := newFacade(t, remote.Options{})
+	ask := func(d digest.Digest, header ...string) int {
+		t.Helper()
+		return f.ask(t, http.MethodGet, "/v2/org/model/manifests/"+d.String(), u.host(), header...).status
+	}
+	if got := ask(v2); got != http.StatusOK {
+		t.Errorf("by its tag: status %d", got)
+	}
+	// Digests that nobody has cost one look in a minute.
+	for i := range 5 {
+		if got := ask(digest.FromString(string(rune('a' + i)))); got != http.StatusNotFound {
+			t.Errorf("unknown digest: status %d", got)
+		}
+	}
+	if n := u.count("/tags/list"); n != 1 {
+		t.Errorf("the tags were listed %d times", n)
+	}
+
+	// Of a repository of images few are looked at: some registries count requests.
+	var tags []string
+	for i := range 20 {
+		tags = append(tags, fmt.Sprintf("t%d", i))
+		u.put("org/image", tags[i], []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"`+v2.String()+`","size":2},"layers":[]}`), "")
+	}
+	u.tags, tags = tags, u.tags
+	u.count("")
+	if got := f.ask(t, http.MethodGet, "/v2/org/image/manifests/"+gone.String(), u.host()).status; got != http.StatusNotFound {
+		t.Errorf("images: status %d", got)
+	}
+	if n := u.count("/manifests/t"); n != 4 {
+		t.Errorf("%d tags were read", n)
+	}
+	u.tags = tags
+
+	// No tag stands for it any more; another node says what it is of. First one that lies.
+	if got := ask(gone); got != http.StatusNotFound {
+		t.Errorf("without a tag: status %d", got)
+	}
+	g := newFacade(t, remote.Options{})
+	hints := []registry.Hint{{Origin: models["v1"].Digest()}, {Origin: digest.FromString("nothing")}}
+	g.h.Hints = func(_ context.Context, d digest.Digest) []registry.Hint {
+		if d != gone {
+			t.Errorf("asked for %s", d)
+		}
+		return hints
+	}
+	path := "/v2/org/model/manifests/" + gone.String()
+	if got := g.ask(t, http.MethodGet, path, u.host()).status; got != http.StatusNotFound {
+		t.Errorf("by lies: status %d", got)
+	}
+	g = newFacade(t, remote.Options{})
+	hints = append(hints, registry.Hint{Origin: old.Digest()})
+	g.h.Hints = func(context.Context, digest.Digest) []registry.Hint { return hints }
+	if got := g.ask(t, http.MethodGet, path, u.host()); got.status != http.StatusOK || digest.FromBytes(got.body) != gone {
+		t.Errorf("by a hint: %d %s", got.status, got.body)
+	}
+	im, err := g.h.Convert(t.Context(), remote.Ref{Host: u.host(), Repository: "org/model", Digest: gone})
+	if err != nil || im.Manifest != gone {
+		t.Errorf("convert: got %v, %v", im.Manifest, err)
+	}
+
+	// A private repository: only who may read the origin finds it.
+	u.setUser("org/model", "alice:s3cret")
+	p := newFacade(t, remote.Options{})
+	p.h.Hints = func(context.Context, digest.Digest) []registry.Hint { return hints }
+	if got := p.ask(t, http.MethodGet, path, u.host()).status; got != http.StatusUnauthorized {
+		t.Errorf("without credentials: status %d", got)
+	}
+	if got := p.ask(t, http.MethodGet, path, u.host(), basic("alice:s3cret")...).status; got != http.StatusOK {
+		t.Errorf("with credentials: status %d", got)
+	}
+	if got := p.ask(t, http.MethodGet, path, u.host()).status; got != http.StatusUnauthorized {
+		t.Errorf("without credentials, after others had it: status %d", got)
+	}
+	if _, err := f.h.Convert(t.Context(), remote.Ref{Host: u.host(), Repository: "org/model", Digest: digest.FromString("none")}); !errdefs.IsUnauthorized(err) && !errdefs.IsNotFound(err) {
+		t.Errorf("got %v", err)
+	}
+}

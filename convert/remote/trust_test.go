@@ -1,0 +1,83 @@
+package remote_test
+
+import (
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
+)
+
+// TestLasting says that what asking again does not mend is no trouble that passes: it is tried once, and
+// the error names the host once, and what to do.
+func TestLasting(t *testing.T) {
+	t.Parallel()
+	untrusted, plain := newTLSUpstream(t), newUpstream(t)
+	for name, tt := range map[string]struct {
+		u    *upstream
+		want string
+	}{
+		"certificate": {untrusted, "set ca in its hosts.toml"},
+		"no TLS":      {plain, "set server = \"http://" + plain.host() + "\" in its hosts.toml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := hostsDir(t, "registry.example", fmt.Sprintf("server = \"https://%s\"\n", tt.u.host()))
+			_, err := manifestVia(t, remote.Options{HostsDir: dir}, "latest")
+			if !errdefs.IsFailedPrecondition(err) || errdefs.IsUnavailable(err) {
+				t.Errorf("got %v, want ErrFailedPrecondition alone", err)
+			}
+			if n := strings.Count(err.Error(), tt.u.host()+": "); n != 1 || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %q, want the host once, and %q", err, tt.want)
+			}
+			if n := tt.u.connections.Load(); n != 1 {
+				t.Errorf("%d connections, want 1", n)
+			}
+		})
+	}
+}
+
+// TestPlainCA says that a plain URL of a host whose ca is in hosts.toml is trusted, and that nothing else
+// of that file counts for it.
+func TestPlainCA(t *testing.T) {
+	t.Parallel()
+	u := newTLSUpstream(t)
+	u.before = func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(http.StatusTeapot)
+		return true
+	}
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: u.Certificate().Raw})
+	if err := os.WriteFile(file, block, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, text string
+		trusted    bool
+	}{
+		{"ca", fmt.Sprintf("ca = %q\n[header]\nx-key = %q\n", file, secret), true},
+		{"ca of a mirror", fmt.Sprintf("[host.\"https://mirror.example\"]\nca = %q\n", file), false},
+		{"skip_verify", "skip_verify = true\n", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, _ := newClient(t, remote.Options{HostsDir: hostsDir(t, u.host(), tt.text), NamedURLs: []string{u.URL + "/{repository}"}})
+			resp, err := c.Do(plainRequest(t, "GET", u.URL+"/a.carton"))
+			if !tt.trusted {
+				mustRefuse(t, err, errdefs.IsFailedPrecondition, "certificate")
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if got := u.requests()[0].header.Get("X-Key"); got != "" {
+				t.Errorf("the header of hosts.toml was sent: %q", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,220 @@
+package lazy
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+)
+
+// idmap does what containerd does before it mounts layers below the root for a user namespace.
+func (p place) idmap(t *testing.T) error {
+	t.Helper()
+	users, err := mount.GetUsernsFD("0:100000:65536", "0:100000:65536")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer users.Close()
+	dir := t.TempDir()
+	if err := mount.IDMapMountWithAttrs(p.dir, dir, int(users.Fd()), unix.MOUNT_ATTR_RDONLY, 0); err != nil {
+		return err
+	}
+	return mount.UnmountRecursive(dir, 0)
+}
+
+// wantAt checks where the mount is: once.
+func (p place) wantAt(t *testing.T, dir string) {
+	t.Helper()
+	for _, d := range []string{p.mount(), p.apart()} {
+		if _, ok, err := findMount(d); err != nil || ok != (d == dir) {
+			t.Errorf("mounted at %s: %t, %v", d, ok, err)
+		}
+	}
+}
+
+// at returns where a file is in a mount.
+func at(dir string, d digest.Digest) string { return filepath.Join(dir, store.ObjectName(d)) }
+
+// TestPlaces mounts below the root what can be id-mapped, as containerd wants it, and apart what can not, where
+// it does not stop containerd from mapping the rest.
+func TestPlaces(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		want func(place) string
+	}{
+		"id-mapped":     {nil, place.mount},
+		"not id-mapped": {[]string{"--no-idmap"}, place.apart},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			file := p.add(t, 1, 1<<20, 1<<20)
+			args := p.args(append(test.args, "--apart", p.apart())...)
+			d := startDaemon(t, args...)
+			for takeovers := range int64(2) {
+				p.wantAt(t, test.want(p))
+				if err := readOnce(at(test.want(p), file), 1, false); err != nil {
+					t.Error(err)
+				}
+				if err := p.idmap(t); err != nil {
+					t.Errorf("the root can not be id-mapped: %v", err)
+				}
+				if s := d.stats(); s.Takeovers != takeovers {
+					t.Errorf("%d takeovers, want %d\n%s", s.Takeovers, takeovers, d.log)
+				}
+				d.kill()
+				d = startDaemon(t, args...)
+			}
+			d.kill()
+			was, err := Detach(Options{Dir: p.mount(), Apart: p.apart(), StateDir: filepath.Join(p.dir, "lazy.state"), Holder: fdstore.Options{Socket: p.socket}})
+			if err != nil || !was {
+				t.Errorf("detach: %t, %v", was, err)
+			}
+			p.wantAt(t, "")
+		})
+	}
+}
+
+// TestMoved takes over a mount that an earlier version made below the root, and moves it from under its readers.
+func TestMoved(t *testing.T) {
+	const size = 6 << 20
+	p := newPlace(t)
+	file := p.add(t, 1, size, size)
+	d := startDaemon(t, p.args("--no-idmap")...)
+	p.wantAt(t, p.mount())
+	if err := p.idmap(t); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("id-map the root: got %v, want an invalid argument: this test proves nothing", err)
+	}
+	pod := "../" + filepath.Base(p.dir) + ".pod" // outside of the root, as containerd mounts
+	stub := filepath.Join(p.overlay(t, pod, map[string]digest.Digest{"f": file}), "f")
+	readers := []*reader{startReader(t, stub, 1, false), startReader(t, stub, 1, true)}
+	open := open(t, p.path(file))
+	eventually(t, "reads", func() bool { return d.stats().Reads > 10 })
+	for range 2 {
+		d.kill()
+		d = startDaemon(t, p.args("--no-idmap", "--apart", p.apart())...)
+		p.wantAt(t, p.apart())
+		eventually(t, "reads", func() bool { return d.stats().Reads > 10 })
+		if err := readAt(open, 1, 4096, 1<<20); err != nil {
+			t.Errorf("a file that was open: %v", err)
+		}
+		if err := readOnce(at(p.apart(), file), 1, false); err != nil {
+			t.Error(err)
+		}
+		if err := p.idmap(t); err != nil {
+			t.Errorf("the root can not be id-mapped: %v", err)
+		}
+		if s := d.stats(); s.Takeovers != 1 || s.ReadErrors != 0 {
+			t.Errorf("%+v\n%s", s, d.log)
+		}
+	}
+	for _, r := range readers {
+		if r.finish(t) == 0 {
+			t.Error("a reader has not read the file once")
+		}
+	}
+}
+
+// TestMoveInterrupted finds what a process left that died while it moved the mount.
+func TestMoveInterrupted(t *testing.T) {
+	for name, left := range map[string]struct {
+		apart bool // the first process has moved it
+		bind  func(p place) (from, to string)
+	}{
+		"before the record": {false, func(p place) (string, string) { return p.mount(), p.apart() }},
+		"after the record":  {true, func(p place) (string, string) { return p.apart(), p.mount() }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			file := p.add(t, 1, 1<<20, 1<<20)
+			moves := p.args("--no-idmap", "--apart", p.apart())
+			first := p.args("--no-idmap")
+			if left.apart {
+				first = moves
+			}
+			startDaemon(t, first...).kill()
+			from, to := left.bind(p)
+			if err := os.MkdirAll(to, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
+				t.Fatal(err)
+			}
+			d := startDaemon(t, moves...)
+			p.wantAt(t, p.apart())
+			if err := readOnce(at(p.apart(), file), 1, false); err != nil {
+				t.Error(err)
+			}
+			if s := d.stats(); s.Takeovers != 1 {
+				t.Errorf("%+v\n%s", s, d.log)
+			}
+		})
+	}
+}
+
+// TestDeadIsReplacedApart has nobody keep the mount of an earlier version: the new one is apart, and the dead one
+// gone.
+func TestDeadIsReplacedApart(t *testing.T) {
+	p := newPlace(t)
+	file := p.add(t, 1, 1<<20, 1<<20)
+	startDaemon(t, "--root", p.dir, "--no-idmap").kill()
+	p.wantAt(t, p.mount())
+	startDaemon(t, p.args("--no-idmap", "--apart", p.apart())...)
+	p.wantAt(t, p.apart())
+	if err := readOnce(at(p.apart(), file), 1, false); err != nil {
+		t.Error(err)
+	}
+	if err := p.idmap(t); err != nil {
+		t.Errorf("the root can not be id-mapped: %v", err)
+	}
+}
+
+// TestIDMapOffered reads the offer of the kernel, for records of versions that did not say what was agreed on.
+func TestIDMapOffered(t *testing.T) {
+	init := func(flags2 uint32) []byte {
+		p := make([]byte, inHeader+64)
+		binary.NativeEndian.PutUint32(p[inHeader+16:], flags2)
+		return p
+	}
+	const allow = 1 << 8 // FUSE_ALLOW_IDMAP, 1 << 40
+	for name, test := range map[string]struct {
+		rec  record
+		want bool
+	}{
+		"offered":         {record{Init: init(allow)}, true},
+		"not offered":     {record{Init: init(^uint32(allow))}, false},
+		"not agreed on":   {record{Init: init(allow), NoIDMap: true}, false},
+		"an old protocol": {record{Init: make([]byte, inHeader+16)}, false},
+	} {
+		if got := test.rec.idMappable(); got != test.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}
+
+// TestStateOfAnotherRoot has a copy of a root, with the state of a mount. It is neither taken over nor touched.
+func TestStateOfAnotherRoot(t *testing.T) {
+	p, q := newPlace(t), newPlace(t)
+	file := p.add(t, 1, 1<<20, 1<<20)
+	d := startDaemon(t, p.args("--no-idmap", "--apart", p.apart())...)
+	if err := os.CopyFS(filepath.Join(q.dir, "lazy.state"), os.DirFS(filepath.Join(p.dir, "lazy.state"))); err != nil {
+		t.Fatal(err)
+	}
+	other := startDaemon(t, q.args()...)
+	if s := other.stats(); s.Takeovers != 0 {
+		t.Errorf("taken over: %+v\n%s", s, other.log)
+	}
+	p.wantAt(t, p.apart())
+	if err := readOnce(at(p.apart(), file), 1, false); err != nil {
+		t.Error(err)
+	}
+	if s := d.stats(); s.Reads == 0 {
+		t.Error("nobody asked the first daemon")
+	}
+}

@@ -1,0 +1,108 @@
+package snapshotter
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// imageVolumes is part of the key of every snapshot that the CRI plugin makes for an image volume.
+// https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/server/helpers.go
+const imageVolumes = "/image-volumes/"
+
+// volumeKey is how such a key ends, from containerd 2.1.0 to 2.4.2: the id of the sandbox and the digest of
+// the image's target.
+var volumeKey = regexp.MustCompile(`/io\.containerd\.grpc\.v1\.cri` + imageVolumes + `[0-9a-f]{64}/([0-9a-f]{64})$`)
+
+// volumeOf returns the digest of the image whose volume a key is for. What does not look as it is known is
+// none.
+func volumeOf(key string) (digest.Digest, bool) {
+	m := volumeKey.FindStringSubmatch(key)
+	if m == nil {
+		return "", false
+	}
+	return digest.NewDigestFromEncoded(digest.SHA256, m[1]), true
+}
+
+// isVolume says whether a key is that of an image volume, in whatever version.
+func isVolume(key string) bool { return strings.Contains(key, imageVolumes) }
+
+// clientKey returns the key that a client of containerd chose: <namespace>/<number>/<key> is what we see.
+func clientKey(key string) string {
+	parts := strings.SplitN(key, "/", 3)
+	return parts[len(parts)-1]
+}
+
+// prepareVolume makes the snapshot of an image volume of an image that containerd has no layers of: a model as
+// its registry has it, if Options.Volume knows it. It shows the model itself, read-only, and has no parent.
+func (s *Snapshotter) prepareVolume(ctx context.Context, key string, opts []snapshots.Opt) ([]mount.Mount, error) {
+	manifest, ok := volumeOf(key)
+	if !ok || s.volume == nil {
+		return nil, errEmptyVolume(key)
+	}
+	plain, err := s.overlay.Prepare(ctx, key, "", opts...)
+	if err != nil {
+		return nil, err
+	}
+	mounts, err := s.showVolume(ctx, key, manifest, plain)
+	if err == nil {
+		return mounts, nil
+	}
+	if rerr := s.Remove(context.WithoutCancel(ctx), key); rerr != nil {
+		return nil, fmt.Errorf("%w; remove %q: %w", err, key, rerr)
+	}
+	return nil, fmt.Errorf("image volume: %w", err)
+}
+
+func (s *Snapshotter) showVolume(ctx context.Context, key string, manifest digest.Digest, plain []mount.Mount) ([]mount.Mount, error) {
+	id, _, err := s.info(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.volume(ctx, manifest, id); err != nil {
+		return nil, err
+	}
+	m, err := readMarker(s.snapshotDir(id))
+	if err != nil {
+		return nil, err
+	}
+	if err := s.label(ctx, key, m.shows()); err != nil {
+		return nil, err
+	}
+	return s.mounts(ctx, key, plain)
+}
+
+// asVolume makes of the chain of an image volume without parents one of a view of the volume itself. It
+// returns errdefs.ErrFailedPrecondition if it shows no model: such a volume would be an empty directory.
+func (s *Snapshotter) asVolume(c *chain, key string) error {
+	own, err := s.trusted(c.ID, c.labels[labelShows])
+	if err != nil {
+		return err
+	}
+	if own.Table == "" {
+		return errEmptyVolume(key)
+	}
+	c.Kind, c.ParentIDs, c.parents = snapshots.KindView, []string{c.ID}, []marker{own}
+	return nil
+}
+
+// checkBare asks Options.Bare about a snapshot without parent that nothing is unpacked into: it is what a
+// client makes to mount an image without layers.
+func (s *Snapshotter) checkBare(ctx context.Context, key, parent string) error {
+	if s.bare == nil || parent != "" || strings.HasPrefix(clientKey(key), snapshots.UnpackKeyPrefix+"-") {
+		return nil
+	}
+	return s.bare(ctx)
+}
+
+func errEmptyVolume(key string) error {
+	return fmt.Errorf("image volume %q: the image has no files to mount; a model must be pulled by tag through the ballast facade, "+
+		"or by the digest of the converted image (\"ballast digest REF\"): %w", filepath.Base(key), errdefs.ErrFailedPrecondition)
+}

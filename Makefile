@@ -14,7 +14,7 @@ RACE := ./store/... ./snapshotter/lazy/... ./convert/pullsecret/... ./convert/re
 F ?= .
 T ?= 20s
 
-# For e2e: which journeys, as for go test -run. Recipes take the value as it was given: to make, "$|" is a variable.
+# For e2e and kubelet: which journeys, as for go test -run. Recipes take the value as it was given: to make, "$|" is a variable.
 RUN ?= .
 
 .PHONY: help
@@ -25,37 +25,71 @@ help: ## List the targets
 build: ## Build bin/ballast and bin/ballastd (the default)
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/ballast ./cmd/ballastd
 
+.PHONY: image
+image: ## Build the container image for amd64 and arm64: bin/image (an OCI layout) and bin/image.tar
+	contrib/image/build.sh bin/image '$(VERSION)'
+
+.PHONY: test-images
+test-images: # What the tests of the chart need: two versions of the image, the chart rendered, a kubelet
+	@test/kubelet/build.sh
+	@contrib/image/build.sh bin/test/one v0.1.0-one
+	@contrib/image/build.sh bin/test/two v0.1.0-two amd64
+	cd test/chart && go build -o ../../bin/test/render ./render
+
+.PHONY: chart
+chart: ## Write contrib/kustomize from the Helm chart
+	cd test/chart && go test -count=1 -run TestKustomizeBases . -update
+
 .PHONY: tools
-tools: ## Install runc and busybox, build containerd, ctr and the shim for tests
+tools: ## Install busybox, build containerd, ctr, the shim and runc for tests
 	@test/install.sh
 	@test/tools.sh
 
+.PHONY: tools-all
+tools-all: tools ## The same for each version of containerd that ballast works with
+	@test/tools.sh --all
+
 .PHONY: check
 check: ## gofmt, go vet, staticcheck, import policy
-	@files=$$(gofmt -l cmd convert snapshotter store test); \
+	@files=$$(gofmt -l cmd contrib convert snapshotter store test); \
 	if [ -n "$$files" ]; then echo "gofmt -w is needed:"; echo "$$files"; exit 1; fi
 	go vet ./...
 	cd test && go vet ./...
 	cd test && go build -o ../.cache/staticcheck honnef.co/go/tools/cmd/staticcheck
 	.cache/staticcheck ./...
 	cd test && ../.cache/staticcheck ./...
+	cd contrib/image && go vet ./... && ../../.cache/staticcheck ./...
+	cd test/chart && go vet ./... && ../../.cache/staticcheck ./...
 	cd test && go test . ./demo
+	cd test/chart && go test ./...
 
 .PHONY: test
-test: check test-unit test-fuzz e2e ## Everything that CI runs
+test: check test-unit test-fuzz e2e kubelet ## Everything that CI runs
 
 .PHONY: test-unit
 test-unit: tools ## Tests of packages, with the race detector where it matters
 	go test -race $(RACE)
 	go test $$(go list ./... | grep -vxF "$$(go list $(RACE))")
+	cd contrib/image && go test ./...
 
 .PHONY: test-fuzz
 test-fuzz: ## A minute of fuzzing in all: tries and not seconds, so that a busy machine fuzzes as much
 	@test/fuzz.sh 1000x
 
 .PHONY: e2e
-e2e: build tools ## Journeys through a real containerd; RUN=TestX for one, BALLAST_KEEP=1 keeps its files
-	cd test && go test -count=1 -timeout 20m -run '$(value RUN)' ./e2e/...
+e2e: build tools-all test-images ## Journeys through a real containerd; RUN=TestX for one, BALLAST_KEEP=1 keeps its files
+	cd test && go test -count=1 -timeout 30m -run '$(value RUN)' ./e2e/...
+
+.PHONY: kubelet
+kubelet: build tools ## Journeys of pods with a real kubelet, which is built first; RUN and BALLAST_KEEP as for e2e
+	@test/kubelet/build.sh
+	cd test && go test -count=1 -timeout 20m -parallel 10 -run '$(value RUN)' ./kubelet
+
+.PHONY: clients
+clients: build tools ## Journeys with the clients of others, which it builds or installs; RUN=TestX for one
+	@test/install.sh skopeo podman
+	@nice test/clients.sh
+	cd test && go test -count=1 -timeout 20m -run '$(value RUN)' ./clients
 
 .PHONY: demo
 demo: build tools ## Pull models with ctr, read and hash them in a container, show the disk use

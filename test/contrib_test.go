@@ -25,7 +25,7 @@ func TestUnit(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"Type=notify", "EnvironmentFile=-/etc/default/ballastd", "ExecStart=/usr/local/bin/ballastd", "KillMode=process", "RuntimeDirectoryPreserve=restart",
+		"Type=notify", "EnvironmentFile=-/etc/default/ballastd", "ExecStart=/usr/local/bin/ballastd", "KillMode=process", "RuntimeDirectoryPreserve=yes",
 		"NoNewPrivileges=yes", "LimitCORE=0", "MemoryMax=2G", "OOMScoreAdjust=-500",
 	} {
 		if !slices.Contains(lines["[Service]"], want) {

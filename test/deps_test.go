@@ -22,6 +22,7 @@ const module = "github.com/ballast-dev/ballast"
 const depsRules = `
 store/verify              :
 store/boltfile            :
+store/durable             :
 store/filetable           : store/verify
 store/transfer            :
 store/internal/staging    : store/filetable
@@ -30,7 +31,7 @@ store/internal/object     : store/filetable store/internal/meta store/verify
 store/internal/chunkfile  : store/filetable store/internal/staging store/transfer store/verify
 store/internal/hydrate    : store/filetable store/internal/chunkfile store/internal/meta store/internal/staging store/transfer store/verify
 store                     : store/boltfile store/filetable store/internal/chunkfile store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
-store/storetest           : store store/filetable store/transfer
+store/storetest           : store store/filetable store/transfer store/verify
 convert/mediatype         : store/filetable
 convert/chunked           : convert/mediatype store/filetable store/verify
 convert                   : convert/chunked convert/mediatype store/filetable store/verify
@@ -48,7 +49,7 @@ convert/carton            : convert convert/carton/zipdir convert/contentrange c
 convert/carton/zipdir     : store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
-convert/pullsecret        : convert/remote
+convert/pullsecret        : convert/remote store/durable
 convert/registry          : convert convert/carton convert/image convert/mediatype convert/ollama convert/pullsecret convert/remote convert/signature store store/filetable store/transfer store/verify
 convert/signature/dsse    : convert/mediatype
 convert/signature/oms     : convert/signature/dsse store/filetable store/verify
@@ -57,18 +58,24 @@ convert/signature/notation : convert convert/mediatype convert/remote
 convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/notation convert/signature/oms store store/filetable store/verify
 convert/push              : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
-snapshotter               : snapshotter/tree store store/boltfile store/filetable store/verify
+snapshotter               : snapshotter/tree store store/boltfile store/durable store/filetable store/verify
 snapshotter/tree          : store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
 snapshotter/lazy          : snapshotter/lazy/fdstore store/verify
 snapshotter/lazy/fdstore  :
 cmd/internal/config       :
-cmd/internal/facadetls    :
+cmd/internal/facadetls    : store/durable
+cmd/internal/kube         :
 cmd/internal/portowner    :
-cmd/internal/snippet      : convert/registry
+cmd/internal/containerdversion :
+cmd/internal/fleet        : convert/mediatype convert/registry store store/verify
+cmd/internal/snippet      : cmd/internal/containerdversion convert/mediatype convert/registry
 cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote convert/signature
 cmd/internal/admin        : cmd/internal/facadetls cmd/internal/portowner convert convert/headers convert/image convert/losses convert/mediatype convert/remote convert/signature store store/filetable store/transfer
-cmd/internal/doctor       : cmd/internal/admin cmd/internal/config cmd/internal/portowner cmd/internal/snippet
+cmd/internal/setup        : cmd/internal/admin cmd/internal/config cmd/internal/containerdversion cmd/internal/facadetls cmd/internal/snippet cmd/internal/unpacked contrib/systemd store/durable store/verify
+cmd/internal/unpacked     :
+contrib/systemd           :
+cmd/internal/doctor       : cmd/internal/admin cmd/internal/config cmd/internal/containerdversion cmd/internal/portowner cmd/internal/setup cmd/internal/snippet cmd/internal/unpacked
 cmd/internal/daemon       : *
 cmd/ballastd              : cmd/internal/admin cmd/internal/config cmd/internal/daemon snapshotter/lazy snapshotter/lazy/fdstore
 cmd/ballast               : *

@@ -14,9 +14,9 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z][A-Za-z0-9]*)\(`)
 )
 
-// TestPromises compares the tests that the security model names with those that there are, and wants one
-// for each promise.
-func TestPromises(t *testing.T) {
+// testNames returns the tests that there are.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
 	there := map[string]bool{}
 	err := filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -37,6 +37,27 @@ func TestPromises(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return there
+}
+
+// TestNamedTests looks for the tests that the page about pods names.
+func TestNamedTests(t *testing.T) {
+	there := testNames(t)
+	names := testName.FindAllString(read(t, "../contrib/docs/kubernetes.md"), -1)
+	if len(names) == 0 {
+		t.Error("the page names no tests")
+	}
+	for _, n := range names {
+		if !there[n] {
+			t.Errorf("%s: there is no such test", n)
+		}
+	}
+}
+
+// TestPromises compares the tests that the security model names with those that there are, and wants one
+// for each promise.
+func TestPromises(t *testing.T) {
+	there := testNames(t)
 	_, rest, _ := strings.Cut(read(t, "../contrib/docs/security.md"), "## Promises\n")
 	promises, _, ok := strings.Cut(rest, "\n## ")
 	if !ok {

@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests need and that are not there yet. It does
-# nothing, and needs no network, when all of them are installed.
+# Installs the Debian packages that the tests need and that are not there yet, and those that
+# are named as arguments. It does nothing, and needs no network, when all of them are installed.
 set -euo pipefail
 
-# runc runs the containers, busybox-static is what is in them, iproute2 and procps are for
-# looking around in `make dev`, ca-certificates is for the Go module proxy, xfsprogs makes a file
-# system with reflinks, e2fsprogs one on a disk that fails, zstd reads what we compress.
-packages=(runc busybox-static iproute2 procps ca-certificates gcc libc6-dev xfsprogs e2fsprogs zstd)
+# busybox-static is what is in the containers, iproute2 and procps are for looking around in
+# `make dev`, ca-certificates is for the Go module proxy, gcc and libc6-dev build runc and the race
+# detector, libseccomp-dev and pkg-config are for runc too, xfsprogs makes a file system with
+# reflinks, e2fsprogs one on a disk that fails, zstd reads
+# what we compress.
+packages=(busybox-static iproute2 procps ca-certificates gcc libc6-dev libseccomp-dev pkg-config xfsprogs e2fsprogs zstd)
+
+packages+=("$@")
 
 missing=()
 for p in "${packages[@]}"; do

@@ -1,27 +1,44 @@
 #!/usr/bin/env bash
-# Builds containerd, ctr and the runc shim from the modules in test/go.mod into
-# .cache/tools/<version>/ and points .cache/tools/current at it. The build is skipped when
-# the binaries are there and were built from the same modules with the same flags.
+# Builds containerd, ctr and the runc shim into .cache/tools/<version>/, each version of the module in containerd.txt with the
+# dependencies of its own go.mod: what its release has. With --all every version, otherwise the newest. Points
+# .cache/tools/current at the newest. Builds runc from the module in e2e/runc into .cache/tools/runc/. What was built from
+# the same source in the same way is not built again.
 set -euo pipefail
 cd "$(dirname "$0")"
+. ./build.sh
 
-module=github.com/containerd/containerd/v2
-commands=("$module/cmd/containerd" "$module/cmd/ctr" "$module/cmd/containerd-shim-runc-v2")
-version=$(go list -m -f '{{.Version}}' "$module")
-version=${version#v}
-tools=../.cache/tools
-ldflags="-s -w -X $module/version.Version=$version"
+tools=$(realpath -m ../.cache/tools)
+go=$(go version)
 export CGO_ENABLED=0
 
-# Not all of go.mod: a new test dependency is no reason to build containerd again.
-modules=$(go list -deps -f '{{with .Module}}{{.Path}} {{.Version}}{{end}}' "${commands[@]}" | sort -u)
-stamp=$(printf '%s\n' "$modules" "$(go version)" "$ldflags" | sha256sum | cut -d' ' -f1)
+build() { # module version checksum flag…
+	echo "tools.sh: building containerd, ctr and the shim, version $2" >&2
+	local out=$tools/$2 dir
+	dir=$(module_dir "$1" "v$2" "$3")
+	shift 3
+	go build -C "$dir" "$@" -o "$out/" ./cmd/containerd ./cmd/ctr ./cmd/containerd-shim-runc-v2
+}
 
-if [ "$(cat "$tools/$version/stamp" 2>/dev/null || true)" != "$stamp" ]; then
-	echo "tools.sh: building containerd, ctr and the shim, version $version" >&2
-	mkdir -p "$tools/$version"
-	rm -f "$tools/$version/stamp"
-	go build -trimpath -ldflags "$ldflags" -o "$tools/$version/" "${commands[@]}"
-	echo "$stamp" >"$tools/$version/stamp"
+versions=$(grep -v '^#' containerd.txt)
+if [ "${1:-}" != --all ]; then
+	versions=$(tail -n 1 <<<"$versions")
 fi
-ln -sfn "$version" "$tools/current"
+while read -r module version sum; do
+	flags=(-mod=readonly -trimpath -ldflags "-s -w -X $module/version.Version=$version")
+	stamped "$tools/$version/stamp" "$go $module $version $sum ${flags[*]}" build "$module" "$version" "$sum" "${flags[@]}"
+done <<<"$versions"
+ln -sfn "$(awk 'END {print $2}' containerd.txt)" "$tools/current"
+
+build_runc() { # module version ldflags
+	echo "tools.sh: building runc, version $2" >&2
+	CGO_ENABLED=1 go build -trimpath -tags netgo,osusergo,seccomp -ldflags "$3" -o "$tools/runc/" "$1"
+}
+
+# Distributions have versions of runc that know no user namespaces with mapped users, which need 1.2. It is
+# C in part, with seccomp, which the kubelet and nerdctl ask for.
+cd e2e/runc
+module=github.com/opencontainers/runc
+version=$(go list -m -f '{{.Version}}' "$module")
+ldflags="-s -w -extldflags -static -X main.version=${version#v}"
+stamp=$(printf '%s\n' "$(cat go.sum)" "$go" "$ldflags" seccomp | sha256sum | cut -d' ' -f1)
+stamped "$tools/runc/stamp" "$stamp" build_runc "$module" "$version" "$ldflags"

@@ -7,6 +7,7 @@
 //	ballast  containerd pulling the model through the facade, resident and verified
 //	native   the same file on the bare file system
 //	download 8 ranged HTTP streams alone, or with hashing and writing
+//	overlayfs  containerd pulling, unpacking and mounting ordinary images without ballast
 //	stargz   the stargz snapshotter, with the same layers (only "make bench-peers")
 //
 // Links are the loopback device of a network namespace, which the kernel slows down; round trips are

@@ -103,6 +103,8 @@ func (b *bench) run(names []string) {
 		{"lazy-random", func() { b.lazyRandom(m) }},
 		{"lazy-shared", b.lazyShared},
 		{"lazy-memory", b.lazyMemory},
+		{"ordinary", b.ordinaryImages},
+		{"volumes", b.volumes},
 		{"peers", b.peers},
 	}
 	for _, name := range names {

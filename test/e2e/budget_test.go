@@ -162,7 +162,7 @@ func TestManyConversions(t *testing.T) {
 				done.Add(1)
 			case status == http.StatusTooManyRequests && strings.Contains(body, "limit conversion_memory"):
 				refused.Add(1)
-			case status == http.StatusInsufficientStorage && strings.Contains(body, "limit idle_documents"):
+			case status == http.StatusForbidden && strings.Contains(body, "limit idle_documents"):
 				idle.Add(1)
 			default:
 				t.Errorf("conversion %d: status %d: %.300s", i, status, body)
@@ -250,7 +250,7 @@ func TestIndexFan(t *testing.T) {
 	var last string
 	for i := range 8 {
 		var status int
-		if status, last = askFacade(t, n, "GET", fmt.Sprint("idx/manifests/narrow", i), "evil.test", nil); status == http.StatusInsufficientStorage {
+		if status, last = askFacade(t, n, "GET", fmt.Sprint("idx/manifests/narrow", i), "evil.test", nil); status == http.StatusForbidden {
 			break
 		}
 	}

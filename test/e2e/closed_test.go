@@ -44,7 +44,7 @@ func TestClosed(t *testing.T) {
 	})
 
 	t.Run("not converted", func(t *testing.T) {
-		n := node.StartNode(t, node.Options{})
+		n := node.StartNode(t, node.Options{Config: "[facade]\norigin_digests = false\n"})
 		n.Registry.Push(t, "busybox", "1", node.Busybox(t))
 		ref := push(t, n, b)
 		cri := n.CRI(t)

@@ -18,7 +18,7 @@ func TestContrib(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := map[string][]string{
-		"containerd/ballast.toml": {"config", "containerd", "--platform", "linux/amd64"},
+		"containerd/ballast.toml": {"config", "containerd", "--platform", "linux/amd64", "--containerd-version", "2.3", "--containerd-config", empty + ".none"},
 	}
 	dirs, err := os.ReadDir(filepath.Join(contrib, "hosts"))
 	if err != nil {

@@ -19,13 +19,7 @@ const plainHandler = `
 
 // TestVolumes mounts models of every format as image volumes of one pod.
 func TestVolumes(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
-	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
-	cri := n.CRI(t)
-	busybox, err := cri.Pull(n.Registry.Ref("busybox", "1"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	n, cri, busybox := startPods(t, node.Options{})
 	models := converttest.All(converttest.Files(weights(11, 1<<20+1)))
 	var mounts []node.ImageMount
 	for _, b := range models {
@@ -60,13 +54,7 @@ func TestVolumeShared(t *testing.T) {
 }
 
 func testVolumeShared(t *testing.T, show string) {
-	n := node.StartNode(t, node.Options{Config: showAs(show)})
-	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
-	cri := n.CRI(t)
-	busybox, err := cri.Pull(n.Registry.Ref("busybox", "1"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	n, cri, busybox := startPods(t, node.Options{Config: showAs(show)})
 	b := converttest.ModelPackTarGzip(converttest.Files(weights(12, 2<<20)))
 	model, err := cri.Pull(push(t, n, b), "")
 	if err != nil {

@@ -51,8 +51,8 @@ func TestPullRefused(t *testing.T) {
 	}
 }
 
-// TestPullByDigest pulls a model by the digest of its origin: the converted image has another
-// one, so there is an error that names it, and pulling by that digest works.
+// TestPullByDigest pulls a model by the digest of its origin, which no container can have as its root, and by
+// that of the converted image.
 func TestPullByDigest(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(71, 1<<20)))

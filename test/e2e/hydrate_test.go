@@ -116,7 +116,16 @@ func TestLazyStateUnverified(t *testing.T) {
 
 // TestBallastdUnmount takes away what a daemon leaves for the next one.
 func TestBallastdUnmount(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
+	for place, config := range lazyPlaces {
+		t.Run(place, func(t *testing.T) { testBallastdUnmount(t, config) })
+	}
+}
+
+// lazyPlaces are the places of the lazy mount, with the configuration that puts it there.
+var lazyPlaces = map[string]string{"below the root": "", "beside the sockets": "[lazy]\nidmap = false\n"}
+
+func testBallastdUnmount(t *testing.T, config string) {
+	n := node.StartNode(t, node.Options{Config: config})
 	ballast(t, n, "hydrate", "--pause")
 	m := mountLazy(t, n, 24<<20, 40<<20)
 	unmount := func() node.Result {
@@ -127,14 +136,14 @@ func TestBallastdUnmount(t *testing.T) {
 		t.Errorf("after an unmount that was refused: %v", err)
 	}
 	n.Ballastd.Stop(t)
-	if !lazyMounted(t, n) {
+	if lazyDir(t, n) == "" {
 		t.Fatal("the daemon unmounted it itself")
 	}
 	if out := unmount(); out.Err != nil || out.Stdout != "unmounted\n" {
 		t.Errorf("%v\n%s", out.Err, out.Output())
 	}
-	if lazyMounted(t, n) {
-		t.Error("it is still mounted")
+	if dir := lazyDir(t, n); dir != "" {
+		t.Errorf("%s is still mounted", dir)
 	}
 	waitFor(t, "the holder to end", func() error {
 		if _, err := os.Stat(filepath.Join(n.Dir, "holder.sock")); err == nil {
@@ -155,31 +164,43 @@ func TestBallastdUnmount(t *testing.T) {
 	})
 }
 
-// lazyMounted says whether the lazy mount of a node is there.
-func lazyMounted(t *testing.T, n *node.Node) bool {
+// lazyDir returns where the lazy mount of a node is, "" if it is nowhere.
+func lazyDir(t *testing.T, n *node.Node) string {
 	t.Helper()
 	p, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.Contains(string(p), " "+filepath.Join(n.Root(), "lazy")+" ")
+	for _, dir := range []string{filepath.Join(n.Root(), "lazy"), n.LazyApart()} {
+		if strings.Contains(string(p), " "+dir+" ") {
+			return dir
+		}
+	}
+	return ""
 }
 
 // TestLazyRemounted takes the mount away under a container that reads: it goes on with the old one, and
 // others find a new one.
 func TestLazyRemounted(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
+	for place, config := range lazyPlaces {
+		t.Run(place, func(t *testing.T) { testLazyRemounted(t, config) })
+	}
+}
+
+func testLazyRemounted(t *testing.T, config string) {
+	n := node.StartNode(t, node.Options{Config: config})
 	ballast(t, n, "hydrate", "--pause")
 	m := mountLazy(t, n, 64<<20, 40<<20)
 	if err := m.read(0, 4096); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Unmount(filepath.Join(n.Root(), "lazy"), unix.MNT_DETACH); err != nil {
+	dir := lazyDir(t, n)
+	if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "a new mount", func() error {
-		if !lazyMounted(t, n) {
-			return fmt.Errorf("there is none")
+		if got := lazyDir(t, n); got != dir {
+			return fmt.Errorf("it is at %q", got)
 		}
 		return nil
 	})

@@ -42,7 +42,7 @@ func TestImportOllama(t *testing.T) {
 				t.Fatal(err)
 			}
 			front.Wire.Add(node.Fault{Match: node.AnyBlob, Status: 404})
-			if out := n.Ballast("import", "ollama", "--dir", dir); out.Err != nil || strings.Count(out.Stdout, "sha256:") != 2 {
+			if out := n.Ballast("import", "ollama", "--dir", dir); out.Err != nil || strings.Count(out.Stdout, ":1b  ") != 2 {
 				t.Fatalf("ballast import: %v\n%s", out.Err, out.Output())
 			}
 			if len(front.Wire.Requests()) != 0 {

@@ -91,13 +91,7 @@ func TestLazyDiskFull(t *testing.T) {
 // A pod with a model as a volume reads it before it is complete, while the daemon is restarted, and
 // after.
 func TestLazyVolume(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
-	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
-	cri := n.CRI(t)
-	busybox, err := cri.Pull(n.Registry.Ref("busybox", "1"), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	n, cri, busybox := startPods(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(161, 96<<20)))
 	m := &lazyModel{node: n, want: b.Files["model.gguf"].Data, ref: convertedModel(t, n, b)}
 	n.Registry.Wire.Link(6<<20, 5*time.Millisecond)

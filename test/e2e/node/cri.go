@@ -17,6 +17,9 @@ type CRI struct {
 	Runtime cri.RuntimeServiceClient
 	Images  cri.ImageServiceClient
 
+	// Annotations are those of every pod.
+	Annotations map[string]string
+
 	node *Node
 	pods int
 }
@@ -29,7 +32,7 @@ func (n *Node) CRI(t TB) *CRI {
 		t.Fatalf("connect to CRI: %v", err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return &CRI{cri.NewRuntimeServiceClient(conn), cri.NewImageServiceClient(conn), n, 0}
+	return &CRI{Runtime: cri.NewRuntimeServiceClient(conn), Images: cri.NewImageServiceClient(conn), node: n}
 }
 
 func criContext() (context.Context, context.CancelFunc) {
@@ -51,6 +54,7 @@ func (c *CRI) PodConfig() *cri.PodSandboxConfig {
 	return &cri.PodSandboxConfig{
 		Metadata:     &cri.PodSandboxMetadata{Name: name, Uid: name, Namespace: "default"},
 		LogDirectory: filepath.Join(c.node.Dir, "logs", name),
+		Annotations:  c.Annotations,
 		Linux: &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{
 			NamespaceOptions: &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER},
 		}},
@@ -80,9 +84,14 @@ func (c *CRI) PullAs(ref, handler string, auth *cri.AuthConfig) (string, error) 
 // RunPod starts a pod; the clean-up removes it.
 func (c *CRI) RunPod(t TB, handler string) *Pod {
 	t.Helper()
+	return c.runPod(t, c.PodConfig(), handler)
+}
+
+func (c *CRI) runPod(t TB, config *cri.PodSandboxConfig, handler string) *Pod {
+	t.Helper()
 	ctx, cancel := criContext()
 	defer cancel()
-	p := &Pod{config: c.PodConfig(), cri: c}
+	p := &Pod{config: config, cri: c}
 	resp, err := c.Runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: p.config, RuntimeHandler: handler})
 	if err != nil {
 		t.Fatalf("run pod: %v", err)
@@ -137,6 +146,7 @@ func (p *Pod) Run(image string, mounts ...ImageMount) (string, error) {
 			Image: &cri.ImageSpec{Image: m.Image}, ImageSubPath: m.SubPath,
 		})
 	}
+	p.mapUsers(config)
 	c, err := p.cri.Runtime.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.ID, Config: config, SandboxConfig: p.config})
 	if err != nil {
 		return "", fmt.Errorf("create container: %w", err)

@@ -28,6 +28,6 @@
 //
 // # Binaries
 //
-// containerd, ctr and the runc shim are built by `make tools`, ballast and ballastd by
-// `make build`; runc and busybox are Debian's.
+// containerd, ctr, the runc shim and runc are built by `make tools` and, of other versions, by
+// `make tools-all`, ballast and ballastd by `make build`; busybox is Debian's.
 package node

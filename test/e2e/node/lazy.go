@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// LazyApart is where files that are not complete are mounted if users can not be mapped there.
+func (n *Node) LazyApart() string { return filepath.Join(n.Dir, "lazy") }
+
 // KillHolder kills the process that keeps the mount of files that are not complete.
 func (n *Node) KillHolder(t TB) {
 	t.Helper()

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"net"
@@ -28,6 +27,13 @@ type Options struct {
 	// Containerd is more of containerd's configuration, as a drop-in of its own that is read
 	// after that of ballast.
 	Containerd string
+
+	// Version is that of containerd, one of Versions; empty: the newest.
+	Version string
+
+	// Base is a configuration file of containerd as others ship it, to start from. Empty: one with nothing but what
+	// makes the node private. Not for 1.7, which would replace its tables.
+	Base string
 
 	// Edit changes what `ballast config containerd` printed, to do it wrong.
 	Edit func(string) string
@@ -58,6 +64,7 @@ type Node struct {
 	FacadeSocket *os.File
 
 	options   Options
+	version   string // of containerd
 	tb        TB
 	addresses map[string]string            // see Upstream
 	logins    map[string]map[string]string // see Login
@@ -69,9 +76,6 @@ const dockerConfig = "docker.json"
 // cgroupWarning is what ctr says each time on a machine with version 1 of cgroups.
 var cgroupWarning = regexp.MustCompile(`time=.*The support for cgroup v1 is deprecated.*\n`)
 
-//go:embed containerd.toml
-var containerdConfig string
-
 // Start starts a node. Its clean-up stops it, and fails the test if a mount stays.
 func StartNode(t TB, o Options) *Node {
 	t.Helper()
@@ -82,7 +86,10 @@ func StartNode(t TB, o Options) *Node {
 	if err := os.Chmod(dir, passable); err != nil {
 		t.Fatalf("%v", err)
 	}
-	n := &Node{Dir: dir, Registry: o.Registry, options: o, tb: t}
+	n := &Node{Dir: dir, Registry: o.Registry, options: o, version: o.Version, tb: t}
+	if versions := Versions(t); n.version == "" {
+		n.version = versions[len(versions)-1]
+	}
 	t.Cleanup(func() { n.clean(t) })
 	for _, d := range []string{"certs.d", "conf.d", "cni", "logs", "ballast.d", "registry"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
@@ -97,7 +104,7 @@ func StartNode(t TB, o Options) *Node {
 		n.writeBallastConfig(t)
 	}
 	n.Upstream(t, n.Registry.Host, n.Registry.Host)
-	n.writeContainerdConfig(t)
+	n.ConfigureContainerd(t)
 	if !o.Stock {
 		n.StartBallastd(t)
 	}
@@ -123,7 +130,7 @@ func (n *Node) ContainerdConfigFile() string { return filepath.Join(n.Dir, "cont
 // Env is what `make dev` prints: the environment in which ballast and ctr find this node.
 func (n *Node) Env() []string {
 	return []string{
-		"PATH=" + filepath.Dir(Tool(n.tb, "ctr")) + ":" + filepath.Dir(Binary(n.tb, "ballast")) + ":" + os.Getenv("PATH"),
+		"PATH=" + filepath.Dir(n.Tool("ctr")) + ":" + filepath.Dir(Binary(n.tb, "ballast")) + ":" + os.Getenv("PATH"),
 		"BALLAST_CONFIG=" + n.ConfigFile(),
 		"CONTAINERD_ADDRESS=" + n.Socket(),
 	}
@@ -132,9 +139,9 @@ func (n *Node) Env() []string {
 // StartContainerd starts containerd, again if it was stopped, and waits until it answers.
 func (n *Node) StartContainerd(t TB) {
 	t.Helper()
-	env := []string{"PATH=" + filepath.Dir(Tool(t, "containerd")) + ":" + os.Getenv("PATH")}
+	env := []string{"PATH=" + filepath.Dir(n.Tool("containerd")) + ":" + filepath.Dir(Runc(t)) + ":" + os.Getenv("PATH")}
 	n.Containerd = Start(t, "containerd", filepath.Join(n.Dir, "containerd.log"), env,
-		Tool(t, "containerd"), "-c", n.ContainerdConfigFile())
+		n.Tool("containerd"), "-c", n.ContainerdConfigFile())
 	n.Containerd.WaitReady(t, func() error {
 		if err := dial("unix", n.Socket()); err != nil {
 			return err
@@ -146,6 +153,9 @@ func (n *Node) StartContainerd(t TB) {
 
 // stopContainers ends containers that are left, so that no shim and no cgroup stays.
 func (n *Node) stopContainers() {
+	if !n.Containerd.Running() {
+		return // an earlier one did; ctr of old versions waits for 10 seconds
+	}
 	for _, ns := range []string{"default", "k8s.io"} {
 		for _, id := range strings.Fields(n.Ctr("-n", ns, "tasks", "ls", "-q").Stdout) {
 			n.Ctr("-n", ns, "tasks", "rm", "-f", id)
@@ -232,27 +242,6 @@ reserve = "64MiB"
 	}
 }
 
-func (n *Node) writeContainerdConfig(t TB) {
-	t.Helper()
-	r := strings.NewReplacer("@DIR@", n.Dir, "@SANDBOX@", n.Registry.Ref("busybox", "1"))
-	n.write(t, "containerd.toml", r.Replace(containerdConfig))
-	if n.options.Stock {
-		return
-	}
-	out := n.Ballast("config", "containerd", "--hosts-dir", n.HostsDir())
-	if out.Err != nil {
-		t.Fatalf("ballast config containerd: %v\n%s", out.Err, out.Output())
-	}
-	snippet := out.Stdout
-	if n.options.Edit != nil {
-		snippet = n.options.Edit(snippet)
-	}
-	n.write(t, "containerd.d/10-ballast.toml", snippet)
-	if n.options.Containerd != "" {
-		n.write(t, "containerd.d/20-extra.toml", "version = 4\n"+n.options.Containerd)
-	}
-}
-
 // Upstream tells containerd and ballastd that the registry called name in references is at
 // address, plain HTTP. containerd's file is what `ballast config hosts` prints, except for
 // the address of the registry itself.
@@ -297,7 +286,7 @@ func (n *Node) write(t TB, name, content string) {
 // Ctr runs ctr against the node.
 func (n *Node) Ctr(args ...string) Result {
 	n.declare(args)
-	argv := append([]string{Tool(n.tb, "ctr"), "-a", n.Socket()}, args...)
+	argv := append([]string{n.Tool("ctr"), "-a", n.Socket()}, args...)
 	r := Command(context.Background(), nil, argv...)
 	r.Stderr = cgroupWarning.ReplaceAllString(r.Stderr, "")
 	return r
@@ -319,9 +308,10 @@ func (n *Node) Pull(snapshotter, ref string, flags ...string) Result {
 func (n *Node) clean(t TB) {
 	// A daemon leaves the mount of files that are not complete to the next one. Without it, the
 	// process that keeps it ends too.
-	lazy := filepath.Join(n.Root(), "lazy")
-	if err := unix.Unmount(lazy, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		t.Errorf("unmount %s: %v", lazy, err)
+	for _, lazy := range []string{filepath.Join(n.Root(), "lazy"), n.LazyApart()} {
+		if err := unix.Unmount(lazy, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			t.Errorf("unmount %s: %v", lazy, err)
+		}
 	}
 	mounts, err := n.Mounts()
 	if err != nil {

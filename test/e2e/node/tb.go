@@ -101,10 +101,21 @@ func Binary(t TB, name string) string {
 	return built(t, filepath.Join("bin", name), "make build")
 }
 
-// Tool returns the path of containerd, ctr or the shim, as built by make tools.
+// Tool returns the path of containerd, ctr or the shim of the node's version, as built by make tools-all.
+func (n *Node) Tool(name string) string { return toolOf(n.tb, n.version, name) }
+
+// Tool is Node.Tool of the newest version.
 func Tool(t TB, name string) string {
-	return built(t, filepath.Join(".cache/tools/current", name), "make tools")
+	versions := Versions(t)
+	return toolOf(t, versions[len(versions)-1], name)
 }
+
+func toolOf(t TB, version, name string) string {
+	return built(t, filepath.Join(".cache/tools", version, name), "make tools-all")
+}
+
+// Runc returns the path of runc, as built by make tools.
+func Runc(t TB) string { return built(t, ".cache/tools/runc/runc", "make tools") }
 
 func built(t TB, name, how string) string {
 	t.Helper()

@@ -1,0 +1,25 @@
+# Functions of the scripts that build the programs of others from their modules. To be sourced.
+
+# module_dir MODULE VERSION CHECKSUM prints the directory of the source of a module, after its checksum was compared.
+module_dir() {
+	local got
+	got=$(cd / && go mod download -json "$1@$2") # not in this module, whose go.sum is not to have it
+	if ! grep -qF "\"Sum\": \"$3\"" <<<"$got"; then
+		echo "${0##*/}: $1@$2 does not have the checksum $3: $got" >&2
+		return 1
+	fi
+	sed -n 's/^\t"Dir": "\(.*\)",$/\1/p' <<<"$got"
+}
+
+# stamped FILE STAMP COMMAND… runs a command unless its last good run wrote the same stamp to the file.
+stamped() {
+	local file=$1 stamp=$2
+	shift 2
+	if [ "$(cat "$file" 2>/dev/null || true)" = "$stamp" ]; then
+		return
+	fi
+	mkdir -p "$(dirname "$file")"
+	rm -f "$file"
+	"$@"
+	echo "$stamp" >"$file"
+}

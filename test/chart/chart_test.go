@@ -1,0 +1,209 @@
+package chart
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+)
+
+// mustRender returns the objects of the chart.
+func mustRender(t *testing.T, values map[string]any) map[string]Object {
+	t.Helper()
+	docs, err := Render(Dir, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]Object{}
+	for name, d := range docs {
+		objects, err := Objects(d)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, o := range objects {
+			if _, twice := all[o.ID()]; twice {
+				t.Errorf("%s is there twice", o.ID())
+			}
+			all[o.ID()] = o
+		}
+	}
+	return all
+}
+
+// cases are values of the chart that say different things; each is rendered for each distribution too.
+var cases = map[string]map[string]any{
+	"defaults":   {},
+	"all pods":   {"runtimeHandler": ""},
+	"no marks":   {"node": map[string]any{"mark": false}},
+	"no remove":  {"remove": map[string]any{"enabled": false}},
+	"by digest":  {"image": map[string]any{"registry": "registry.example:5000", "digest": "sha256:" + strings.Repeat("a", 64)}},
+	"nothing":    {"registries": []any{}, "nodeImages": []any{}},
+	"no restart": {"restartContainerd": false},
+	"all": {
+		"registries": []any{"registry.ollama.ai", "docker.io"}, "nodeImages": []any{"quay.io/calico/node:v3"},
+		"config": "[gc]\nquota = \"1GiB\"\n", "prefetch": map[string]any{"models": []any{"registry.ollama.ai/library/a:1"}},
+		"metrics":          map[string]any{"enabled": true, "podMonitor": map[string]any{"enabled": true, "labels": map[string]any{"release": "prometheus"}}},
+		"imagePullSecrets": []any{map[string]any{"name": "pull"}}, "podLabels": map[string]any{"team": "ml"}, "podAnnotations": map[string]any{"a": "b"},
+		"remove": map[string]any{"force": true}, "affinity": map[string]any{"nodeAffinity": map[string]any{}},
+	},
+}
+
+// TestRender decodes everything that the chart can be, strictly, and looks at what all pods have to keep.
+func TestRender(t *testing.T) {
+	for name, values := range cases {
+		for _, distro := range []string{"auto", "plain", "kubeadm", "k3s", "rke2", "kind", "eks", "talos"} {
+			for _, daemon := range []string{"service", "pod"} {
+				v := maps.Clone(values)
+				v["distro"], v["daemon"] = distro, daemon
+				if distro == "talos" && daemon == "service" || daemon == "pod" && name == "all pods" {
+					continue // refused, see TestRefused
+				}
+				t.Run(fmt.Sprintf("%s/%s/%s", name, distro, daemon), func(t *testing.T) {
+					for _, o := range mustRender(t, v) {
+						checkObject(t, o)
+					}
+				})
+			}
+		}
+	}
+}
+
+// checkObject holds what no values may change.
+func checkObject(t *testing.T, o Object) {
+	t.Helper()
+	set, ok := o.Typed.(*apps.DaemonSet)
+	if !ok {
+		return
+	}
+	pod := set.Spec.Template.Spec
+	for k, v := range set.Spec.Selector.MatchLabels {
+		if set.Spec.Template.Labels[k] != v {
+			t.Errorf("%s: the selector is not for its pods", o.ID())
+		}
+	}
+	if !pod.HostNetwork || pod.DNSPolicy != core.DNSDefault {
+		t.Errorf("%s: it needs a network that needs other pods", o.ID())
+	}
+	if len(pod.Tolerations) != 1 || pod.Tolerations[0].Operator != core.TolerationOpExists || pod.Tolerations[0].Key != "" {
+		t.Errorf("%s: tolerations %+v", o.ID(), pod.Tolerations)
+	}
+	if pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
+		t.Errorf("%s: every container has a token", o.ID())
+	}
+	if pod.RuntimeClassName != nil {
+		t.Errorf("%s: it is shown by what it brings", o.ID())
+	}
+	checkContainers(t, o.ID(), pod)
+}
+
+// checkContainers looks at volumes and rights: which containers are privileged is a decision that is made here.
+func checkContainers(t *testing.T, id string, pod core.PodSpec) {
+	t.Helper()
+	volumes := map[string]bool{}
+	for _, v := range pod.Volumes {
+		volumes[v.Name] = false
+	}
+	privileged := map[string]bool{"DaemonSet/ballast ballastd": true, "DaemonSet/ballast-remove remove": true}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		sc := c.SecurityContext
+		if sc == nil || sc.ReadOnlyRootFilesystem == nil || !*sc.ReadOnlyRootFilesystem {
+			t.Errorf("%s %s: its root can be written", id, c.Name)
+			continue
+		}
+		if got := sc.Privileged != nil && *sc.Privileged; got != privileged[id+" "+c.Name] {
+			t.Errorf("%s %s: privileged %t", id, c.Name, got)
+		} else if !got && (sc.Capabilities == nil || !slices.Equal(sc.Capabilities.Drop, []core.Capability{"ALL"}) || *sc.AllowPrivilegeEscalation) {
+			t.Errorf("%s %s: it keeps capabilities", id, c.Name)
+		}
+		for _, m := range c.VolumeMounts {
+			if _, ok := volumes[m.Name]; !ok {
+				t.Errorf("%s %s mounts %s, which is no volume", id, c.Name, m.Name)
+			}
+			volumes[m.Name] = true
+			if m.Name == "account" && c.Name != "node" {
+				t.Errorf("%s %s has the token", id, c.Name)
+			}
+			if m.MountPropagation != nil && *m.MountPropagation == core.MountPropagationBidirectional && !privileged[id+" "+c.Name] {
+				t.Errorf("%s %s: the API server refuses this propagation", id, c.Name)
+			}
+		}
+	}
+	for name, used := range volumes {
+		if !used {
+			t.Errorf("%s: nobody mounts %s", id, name)
+		}
+	}
+}
+
+// TestSetupArgs compares what a node is told with the values.
+func TestSetupArgs(t *testing.T) {
+	for name, tt := range map[string]struct {
+		values map[string]any
+		want   []string
+	}{
+		"defaults": {nil, []string{
+			"--distro=auto", "--runtime-handler=ballast", "--no-service=false", "--no-restart=false", "--settings=/settings",
+			"--registry=registry.ollama.ai", "--image=ghcr.io/ballast-dev/ballast:v0.1.0",
+		}},
+		"all": {map[string]any{
+			"distro": "k3s", "daemon": "pod", "runtimeHandler": "models", "restartContainerd": false, "registries": []any{"a.example", "b.example:5000"},
+			"nodeImages": []any{"c.example/cni:1"}, "image": map[string]any{"registry": "d.example", "repository": "x", "tag": "y"},
+		}, []string{
+			"--distro=k3s", "--runtime-handler=models", "--no-service=true", "--no-restart=true", "--settings=/settings",
+			"--registry=a.example", "--registry=b.example:5000", "--image=d.example/x:y", "--image=c.example/cni:1",
+		}},
+		"nothing": {map[string]any{"registries": []any{}, "runtimeHandler": ""}, []string{
+			"--distro=auto", "--runtime-handler=", "--no-service=false", "--no-restart=false", "--settings=/settings",
+			"--registry=", "--image=ghcr.io/ballast-dev/ballast:v0.1.0",
+		}},
+	} {
+		set := mustRender(t, tt.values)["DaemonSet/ballast"].Typed.(*apps.DaemonSet)
+		for _, c := range set.Spec.Template.Spec.InitContainers {
+			if c.Name != "ballastd" && !slices.Equal(c.Args, tt.want) {
+				t.Errorf("%s, %s: got %q, want %q", name, c.Name, c.Args, tt.want)
+			}
+		}
+	}
+}
+
+// TestRefused wants values that can not work to be refused before anything is installed, and to say why.
+func TestRefused(t *testing.T) {
+	for want, values := range map[string]map[string]any{
+		"could not pull the image that brings it back": {"registries": []any{"ghcr.io"}},
+		"leave docker.io out of registries":            {"registries": []any{"docker.io"}, "image": map[string]any{"registry": "index.docker.io"}},
+		"could not start without itself":               {"daemon": "pod", "runtimeHandler": ""},
+		"it needs daemon: pod":                         {"distro": "talos"},
+		"/distro":                                      {"distro": "bottlerocket"},
+		"/daemon":                                      {"daemon": "sidecar"},
+		"/registries/0":                                {"registries": []any{"a/b"}},
+		"/registries":                                  {"registries": "ghcr.io"},
+		"/config":                                      {"config": "version = 1\n"},
+		"/image/digest":                                {"image": map[string]any{"digest": "latest"}},
+		"/image/registry":                              {"image": map[string]any{"registry": "--host"}},
+		"/runtimeHandler":                              {"runtimeHandler": "a b"},
+		"/node/label":                                  {"node": map[string]any{"label": "\" || true"}},
+		"/metrics/port":                                {"metrics": map[string]any{"port": 80}},
+		"additional properties":                        {"registry": "ghcr.io"},
+	} {
+		_, err := Render(Dir, values)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: got %v, want %q", values, err, want)
+		}
+	}
+}
+
+// TestDecodeStrict shows that what is spelled wrongly is found.
+func TestDecodeStrict(t *testing.T) {
+	for _, doc := range []string{
+		"apiVersion: v1\nkind: Pod\nspec: {restartpolicies: Never}", "apiVersion: v1\nkind: Pod\nkind: Pod", "apiVersion: v1\nkind: Pods",
+		"apiVersion: v1\nkind: Pod\nspec: {hostNetwork: maybe}",
+	} {
+		if _, err := Decode(doc); err == nil {
+			t.Errorf("%q: no error", doc)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package chart
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	admission "k8s.io/api/admissionregistration/v1"
+	apps "k8s.io/api/apps/v1"
+	batch "k8s.io/api/batch/v1"
+	core "k8s.io/api/core/v1"
+	nodeapi "k8s.io/api/node/v1"
+	rbac "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// An Object is a rendered one.
+type Object struct {
+	Kind, Name, Namespace string
+	Annotations           map[string]string
+	JSON                  []byte // in the order of the API's types, without what is empty
+	Typed                 any    // a pointer to the type of the API
+}
+
+// typeOf returns a new object of the API, or nil for what is no part of Kubernetes itself.
+func typeOf(apiVersion, kind string) any {
+	switch apiVersion + "/" + kind {
+	case "v1/ConfigMap":
+		return &core.ConfigMap{}
+	case "v1/ServiceAccount":
+		return &core.ServiceAccount{}
+	case "v1/Namespace":
+		return &core.Namespace{}
+	case "v1/Pod":
+		return &core.Pod{}
+	case "apps/v1/DaemonSet":
+		return &apps.DaemonSet{}
+	case "batch/v1/Job":
+		return &batch.Job{}
+	case "node.k8s.io/v1/RuntimeClass":
+		return &nodeapi.RuntimeClass{}
+	case "rbac.authorization.k8s.io/v1/ClusterRole":
+		return &rbac.ClusterRole{}
+	case "rbac.authorization.k8s.io/v1/ClusterRoleBinding":
+		return &rbac.ClusterRoleBinding{}
+	case "rbac.authorization.k8s.io/v1/Role":
+		return &rbac.Role{}
+	case "rbac.authorization.k8s.io/v1/RoleBinding":
+		return &rbac.RoleBinding{}
+	case "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy":
+		return &admission.ValidatingAdmissionPolicy{}
+	case "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicyBinding":
+		return &admission.ValidatingAdmissionPolicyBinding{}
+	}
+	return nil
+}
+
+// Decode decodes a document strictly: a field that the type does not have, or that is there twice, is an error.
+func Decode(doc string) (Object, error) {
+	p, err := yaml.YAMLToJSONStrict([]byte(doc))
+	if err != nil {
+		return Object{}, fmt.Errorf("%w in\n%s", err, doc)
+	}
+	var head struct {
+		APIVersion, Kind string
+		Metadata         struct {
+			Name, Namespace string
+			Annotations     map[string]string
+		}
+	}
+	if err := json.Unmarshal(p, &head); err != nil {
+		return Object{}, err
+	}
+	o := Object{Kind: head.Kind, Name: head.Metadata.Name, Namespace: head.Metadata.Namespace, Annotations: head.Metadata.Annotations}
+	if o.Typed = typeOf(head.APIVersion, head.Kind); o.Typed == nil {
+		if head.Kind != "PodMonitor" {
+			return o, fmt.Errorf("%s %s is not known", head.APIVersion, head.Kind)
+		}
+		o.Typed = &map[string]any{}
+	}
+	dec := json.NewDecoder(bytes.NewReader(p))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(o.Typed); err != nil {
+		return o, fmt.Errorf("%s %s: %w", o.Kind, o.Name, err)
+	}
+	o.JSON, err = json.MarshalIndent(o.Typed, "", "  ")
+	return o, err
+}
+
+// Objects decodes all documents, sorted by kind and name. Those without anything but comments are left out.
+func Objects(docs []string) ([]Object, error) {
+	var all []Object
+	for _, d := range docs {
+		if isEmpty(d) {
+			continue
+		}
+		o, err := Decode(d)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, o)
+	}
+	slices.SortFunc(all, func(a, b Object) int { return strings.Compare(a.ID(), b.ID()) })
+	return all, nil
+}
+
+// ID is the kind and the name.
+func (o Object) ID() string { return o.Kind + "/" + o.Name }
+
+// Hook says whether Helm makes it only for a moment of the release.
+func (o Object) Hook() bool { return o.Annotations["helm.sh/hook"] != "" }
+
+func isEmpty(doc string) bool {
+	for line := range strings.Lines(doc) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			return false
+		}
+	}
+	return true
+}

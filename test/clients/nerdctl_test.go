@@ -1,0 +1,150 @@
+package clients
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+)
+
+// A nerdctl is nerdctl on a node.
+type nerdctl struct {
+	t     *testing.T
+	n     *node.Node
+	flags []string
+}
+
+func newNerdctl(t *testing.T, n *node.Node, snapshotter string) *nerdctl {
+	return &nerdctl{t, n, []string{tool(t, "nerdctl"), "--address", n.Socket(), "--snapshotter", snapshotter, "--hosts-dir", n.HostsDir(),
+		"--data-root", filepath.Join(n.Dir, "nerdctl"), "--cni-path", filepath.Join(n.Dir, "cni"), "--cni-netconfpath", filepath.Join(n.Dir, "nerdctl-cni"),
+		"--cgroup-manager", "cgroupfs"}}
+}
+
+// run runs nerdctl, which has to succeed.
+func (c *nerdctl) run(args ...string) string {
+	c.t.Helper()
+	return run(c.t, c.n.Env(), append(append([]string{}, c.flags...), args...)...)
+}
+
+// container runs a container without a network.
+func (c *nerdctl) container(args ...string) string {
+	c.t.Helper()
+	return c.run(append([]string{"run", "--net", "none"}, args...)...)
+}
+
+// files are the digests of the files of a container whose root is a model, which has no shell of its own.
+func (c *nerdctl) files(ref string) map[string]string {
+	c.t.Helper()
+	const shell = "/.bin/busybox"
+	out := c.container("--rm", "--volume", node.BusyboxPath+":"+shell+":ro", "--env", "B="+shell, "--entrypoint", shell, ref,
+		"sh", "-c", `$B find / \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /etc -o -path /.bin \) -prune -o -type f -print | $B xargs $B sha256sum`)
+	return listed(out, "")
+}
+
+// TestNerdctlModels pulls models of all formats and reads them in containers.
+func TestNerdctlModels(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	c := newNerdctl(t, n, "ballast")
+	for _, b := range models() {
+		ref := push(t, n, b)
+		c.run("pull", "--quiet", ref)
+		same(t, b.Name, c.files(ref), sums(b))
+	}
+	// All are there, and go.
+	images := c.run("images", "--quiet", "--no-trunc")
+	if got, want := len(strings.Fields(images)), len(models()); got != want {
+		t.Errorf("%d images, want %d:\n%s", got, want, images)
+	}
+	for _, b := range models() {
+		c.run("rmi", n.Registry.Ref("models/"+b.Name, "1"))
+	}
+	if got := c.run("images", "--quiet"); got != "" {
+		t.Errorf("images that are left: %q", got)
+	}
+}
+
+// TestNerdctlImages does with an ordinary image what people do, with overlayfs and with ballast.
+func TestNerdctlImages(t *testing.T) {
+	both(t, func(t *testing.T, n *node.Node, snapshotter string) {
+		c := newNerdctl(t, n, snapshotter)
+		busybox := n.Registry.Ref("busybox", "1")
+		c.run("pull", "--quiet", busybox)
+		c.container("--detach", "--name", "one", busybox)
+		c.run("exec", "one", "sh", "-c", "echo new > /data/file && rm /data/kept")
+		mine := n.Registry.Ref("mine", "1")
+		c.run("commit", "one", mine)
+		c.run("rm", "--force", "one")
+		check := func(what, ref string) {
+			t.Helper()
+			got := c.container("--rm", ref, "sh", "-c", "cat /data/file; ls /data")
+			if want := "new\nchanged\ndir\nfile\n"; got != want {
+				t.Errorf("%s: got %q, want %q", what, got, want)
+			}
+		}
+		check("committed", mine)
+		file := filepath.Join(n.Dir, "mine.tar")
+		c.run("save", "--output", file, mine)
+		c.run("push", "--quiet", mine)
+		c.run("rmi", mine)
+		c.run("load", "--input", file)
+		check("saved and loaded", mine)
+		c.run("rmi", mine)
+		c.run("pull", "--quiet", mine)
+		check("pushed and pulled", mine)
+		c.run("rmi", mine, busybox)
+		if got := c.run("images", "--all", "--names"); strings.Contains(got, n.Registry.Host) {
+			t.Errorf("images that are left:\n%s", got)
+		}
+	})
+}
+
+// TestNerdctlSaveModel saves a model, whose blobs nerdctl fetches for that, and loads it.
+func TestNerdctlSaveModel(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	c := newNerdctl(t, n, "ballast")
+	b := models()[0]
+	ref, file := push(t, n, b), filepath.Join(n.Dir, "model.tar")
+	c.run("pull", "--quiet", ref)
+	c.run("save", "--output", file, ref)
+	c.run("rmi", ref)
+	c.run("load", "--input", file)
+	same(t, "saved and loaded", c.files(ref), sums(b))
+}
+
+// TestExport says what "ctr images export" makes of a model whose blobs containerd does not have: an error
+// that names what is missing, and the model after "ctr content fetch".
+func TestExport(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	b := models()[0]
+	ref, file := push(t, n, b), filepath.Join(n.Dir, "model.tar")
+	if out := n.Pull("ballast", ref); out.Err != nil {
+		t.Fatalf("%v\n%s", out.Err, out.Output())
+	}
+	if out := n.Ctr("images", "export", file, ref); out.Err == nil || !strings.Contains(out.Output(), "not found") {
+		t.Errorf("export: got %v, want what is not found: %s", out.Err, out.Output())
+	}
+	for _, args := range [][]string{{"content", "fetch", "--hosts-dir", n.HostsDir(), ref}, {"images", "export", file, ref}} {
+		if out := n.Ctr(args...); out.Err != nil {
+			t.Fatalf("ctr %s: %v\n%s", strings.Join(args, " "), out.Err, out.Output())
+		}
+	}
+}
+
+// TestNerdctlConvert compresses the layers of a model anew, and with them the file table: what comes of it
+// is no model for a node that does not know it already, which is an error and never an empty directory.
+func TestNerdctlConvert(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	c := newNerdctl(t, n, "ballast")
+	ref, other := push(t, n, models()[0]), n.Registry.Ref("models/zstd", "1")
+	c.run("pull", "--quiet", ref)
+	if out := n.Ctr("content", "fetch", "--hosts-dir", n.HostsDir(), ref); out.Err != nil {
+		t.Fatalf("ctr content fetch: %v\n%s", out.Err, out.Output())
+	}
+	c.run("image", "convert", "--zstd", "--oci", ref, other)
+	c.run("push", "--quiet", other)
+	second := node.StartNode(t, node.Options{Registry: n.Registry})
+	if out := second.Pull("ballast", other); out.Err == nil || !strings.Contains(out.Output(), "failed to extract layer") {
+		t.Errorf("pull on another node: got %v, want a layer that can not be extracted\n%s", out.Err, out.Output())
+	}
+}

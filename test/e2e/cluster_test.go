@@ -1,0 +1,486 @@
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
+)
+
+// A clusterNode is a machine with a kubelet, which runs the pods of the chart as static pods: as the chart renders
+// them, but without what only an API server has (the service account, the ConfigMap by its name).
+type clusterNode struct {
+	*machine
+	dir      string         // of the kubelet, no part of the machine
+	own      *node.Registry // of ballast's image
+	kubelet  *node.Process
+	address  string
+	launches int
+	client   http.Client
+}
+
+// remoteSystemctlArg makes the test program a systemctl that asks the one of the machine: in a pod, what that
+// starts would end with the pod.
+const remoteSystemctlArg = "systemctl-of-the-machine"
+
+const systemctlSocket = stateOf + "/private"
+
+// remoteSystemctl carries out a command line, from wherever it was called.
+func remoteSystemctl(args []string) error {
+	c, err := net.Dial("unix", systemctlSocket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := json.NewEncoder(c).Encode(args); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(c)
+	if err == nil && len(answer) > 0 {
+		err = errors.New(string(answer))
+	}
+	return err
+}
+
+// startClusterNode makes a machine with a kubelet.
+func startClusterNode(t *testing.T) *clusterNode {
+	t.Helper()
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil { // as systemd has it
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			t.Error(err)
+		}
+	})
+	hideSysctls(t)
+	c := &clusterNode{machine: startMachine(t, plainConfig), address: freeAddress(t)}
+	var err error
+	c.dir, err = os.MkdirTemp("", "k")
+	c.ok(err)
+	t.Cleanup(func() { c.ok(os.RemoveAll(c.dir)) })
+	c.serveSystemctl()
+	c.own = node.StartRegistry(t, filepath.Join(c.dir, "registry"))
+	c.registry.Push(t, "busybox", "1", node.Busybox(t))
+	c.own.Push(t, "pause", "1", node.Busybox(t))
+	for _, args := range [][]string{
+		{"pull", "--plain-http", c.own.Ref("pause", "1")},
+		{"tag", c.own.Ref("pause", "1"), "registry.k8s.io/pause:3.10.2"}, // as a node has it before any pod
+	} {
+		c.k8s(append([]string{"images"}, args...)...)
+	}
+	for _, tag := range []string{"one", "two"} {
+		c.pushImage(tag)
+	}
+	c.startKubelet()
+	return c
+}
+
+// k8s runs ctr in the namespace of Kubernetes, which has to go well.
+func (c *clusterNode) k8s(args ...string) string {
+	c.t.Helper()
+	out := c.ctr(append([]string{"-n", "k8s.io"}, args...)...)
+	if out.Err != nil {
+		c.t.Fatalf("ctr %v: %v\n%s", args, out.Err, out.Output())
+	}
+	return out.Stdout
+}
+
+// pushImage puts an image that was built into the registry of this cluster.
+func (c *clusterNode) pushImage(tag string) {
+	c.t.Helper()
+	dir := builtImage(c.t, tag)
+	c.own.Push(c.t, "ballast", tag, imageFor(c.t, dir, "amd64"))
+}
+
+// builtImage is the OCI layout of an image as built by make.
+func builtImage(t *testing.T, name string) string {
+	t.Helper()
+	p, err := filepath.Abs(filepath.Join("../../bin/test", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(p); err != nil {
+		t.Fatalf("the image is not built; run `make test-images`: %v", err)
+	}
+	return p
+}
+
+// imageFor reads the image for an architecture from an OCI layout, whose one entry is an index.
+func imageFor(t *testing.T, layout, arch string) node.Artifact {
+	t.Helper()
+	a := node.Artifact{MediaType: ocispec.MediaTypeImageManifest, Blobs: map[digest.Digest][]byte{}}
+	blob := func(d digest.Digest) []byte {
+		p, err := os.ReadFile(filepath.Join(layout, "blobs", d.Algorithm().String(), d.Encoded()))
+		if err != nil || digest.FromBytes(p) != d {
+			t.Fatalf("blob %s: %v", d, err)
+		}
+		return p
+	}
+	decode := func(p []byte, v any) {
+		if err := json.Unmarshal(p, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	top, err := os.ReadFile(filepath.Join(layout, "index.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var index, images ocispec.Index
+	decode(top, &index)
+	decode(blob(index.Manifests[0].Digest), &images)
+	for _, d := range images.Manifests {
+		if d.Platform != nil && d.Platform.Architecture == arch {
+			a.Manifest = blob(d.Digest)
+			var m ocispec.Manifest
+			decode(a.Manifest, &m)
+			for _, l := range append(m.Layers, m.Config) {
+				a.Blobs[l.Digest] = blob(l.Digest)
+			}
+			return a
+		}
+	}
+	t.Fatalf("no image for %s in %+v", arch, images.Manifests)
+	return a
+}
+
+// serveSystemctl puts the systemctl in place that pods can call.
+func (c *clusterNode) serveSystemctl() {
+	c.t.Helper()
+	self, err := os.Executable()
+	c.ok(err)
+	c.write("/usr/local/sbin/systemctl", fmt.Sprintf("#!/bin/sh\nexec %s %s \"$@\"\n", self, remoteSystemctlArg), 0o755)
+	l, err := net.Listen("unix", systemctlSocket)
+	c.ok(err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			var args []string
+			if err = json.NewDecoder(conn).Decode(&args); err == nil {
+				err = systemctl(args)
+			}
+			if err != nil {
+				_, _ = io.WriteString(conn, err.Error()) // its caller then fails without a reason
+			}
+			conn.Close()
+		}
+	}()
+	c.t.Cleanup(func() {
+		l.Close()
+		<-done
+	})
+}
+
+// hideSysctls shows the kubelet the settings of the kernel that it wants, instead of letting it set them.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/cm/container_manager_linux.go
+func hideSysctls(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, value := range map[string]string{
+		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
+		"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
+	} {
+		p, at := filepath.Join(dir, filepath.Base(name)), filepath.Join("/proc/sys", name)
+		if err := errors.Join(os.WriteFile(p, []byte(value+"\n"), 0o644), unix.Mount(p, at, "", unix.MS_BIND, "")); err != nil {
+			t.Fatalf("hide %s: %v", name, err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// startKubelet starts the kubelet and waits until it answers.
+func (c *clusterNode) startKubelet() {
+	c.t.Helper()
+	host, port, err := net.SplitHostPort(c.address)
+	c.ok(err)
+	number, err := strconv.Atoi(port)
+	c.ok(err)
+	for _, d := range []string{"pods", "plugins", "logs", "root"} {
+		c.ok(os.Mkdir(filepath.Join(c.dir, d), 0o755))
+	}
+	config, err := json.Marshal(map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"address": host, "port": number, "healthzPort": 0, "readOnlyPort": 0,
+		"authentication":           map[string]any{"anonymous": map[string]any{"enabled": true}, "webhook": map[string]any{"enabled": false}},
+		"authorization":            map[string]any{"mode": "AlwaysAllow"},
+		"containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock", "registerNode": false,
+		"staticPodPath": filepath.Join(c.dir, "pods"), "fileCheckFrequency": "1s",
+		"podLogsDir": filepath.Join(c.dir, "logs"), "volumePluginDir": filepath.Join(c.dir, "plugins"),
+		"cgroupDriver": "cgroupfs", "cgroupsPerQOS": false, "enforceNodeAllocatable": []string{},
+		"failCgroupV1": false, "failSwapOn": false, "protectKernelDefaults": true, "makeIPTablesUtilChains": false,
+		"localStorageCapacityIsolation": false, "evictionHard": map[string]string{"memory.available": "1Mi"},
+		"imageGCHighThresholdPercent": 100,
+	})
+	c.ok(err)
+	file := filepath.Join(c.dir, "config.json")
+	c.ok(os.WriteFile(file, config, 0o600))
+	program, err := filepath.Abs("../../.cache/tools/kubelet/kubelet")
+	c.ok(err)
+	c.client = http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // it makes its key itself
+	}}
+	root := filepath.Join(c.dir, "root")
+	c.t.Cleanup(func() {
+		// The kubelet mounts its directory over itself, to share what is mounted below.
+		if err := unix.Unmount(root, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			c.t.Error(err)
+		}
+	})
+	c.kubelet = node.Start(c.t, "kubelet", filepath.Join(c.dir, "kubelet.log"), nil, program,
+		"--config", file, "--root-dir", root, "--cert-dir", filepath.Join(c.dir, "pki"), "--hostname-override", "node")
+	c.kubelet.WaitReady(c.t, func() error { _, err := c.pods(); return err })
+	c.t.Cleanup(c.removePods)
+}
+
+// A podStatus is what the kubelet knows of a pod.
+type podStatus struct {
+	Metadata struct{ Name, UID string }
+	Status   struct {
+		Phase                                    string
+		Conditions                               []struct{ Type, Status string }
+		InitContainerStatuses, ContainerStatuses []containerStatus
+	}
+}
+
+type containerStatus struct {
+	Name         string
+	Ready        bool
+	RestartCount int
+	ContainerID  string
+	State        map[string]struct {
+		Reason, Message string
+		ExitCode        int
+	}
+}
+
+func (c *clusterNode) pods() ([]podStatus, error) {
+	resp, err := c.client.Get("https://" + c.address + "/pods")
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	var list struct{ Items []podStatus }
+	return list.Items, json.NewDecoder(resp.Body).Decode(&list)
+}
+
+// pod returns the pod of a name, or nil.
+func (c *clusterNode) pod(name string) *podStatus {
+	c.t.Helper()
+	all, err := c.pods()
+	c.ok(err)
+	for i := range all {
+		if all[i].Metadata.Name == name+"-node" {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+func (p *podStatus) ready() bool {
+	for _, condition := range p.Status.Conditions {
+		if condition.Type == "Ready" {
+			return condition.Status == "True"
+		}
+	}
+	return false
+}
+
+// apply runs the pod of a rendered DaemonSet, in the place of what ran by this name, and waits until it is ready.
+func (c *clusterNode) apply(name string, values map[string]any) {
+	c.t.Helper()
+	c.launch(name, values)
+	c.awaitReady(name)
+}
+
+func (c *clusterNode) awaitReady(name string) {
+	c.t.Helper()
+	c.await("pod "+name+" to be ready", func() error {
+		p := c.pod(name)
+		if p == nil || !p.ready() {
+			return fmt.Errorf("%s", c.tell(p))
+		}
+		return nil
+	})
+}
+
+// tell says what is the matter with a pod.
+func (c *clusterNode) tell(p *podStatus) string {
+	if p == nil {
+		return "no pod"
+	}
+	var b strings.Builder
+	for _, s := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
+		fmt.Fprintf(&b, "%s: ready %t, %d restarts, %+v\n", s.Name, s.Ready, s.RestartCount, s.State)
+	}
+	return b.String()
+}
+
+// launch is apply without waiting for more than the end of what ran.
+func (c *clusterNode) launch(name string, values map[string]any) {
+	c.t.Helper()
+	c.stopPod(name)
+	c.launches++
+	p, err := json.Marshal(c.static(name, values))
+	c.ok(err)
+	c.ok(os.WriteFile(c.manifest(name), p, 0o600))
+}
+
+func (c *clusterNode) manifest(name string) string { return filepath.Join(c.dir, "pods", name+".json") }
+
+// stopPod takes a pod away, and waits until it is gone.
+func (c *clusterNode) stopPod(name string) {
+	c.t.Helper()
+	if err := os.Remove(c.manifest(name)); errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	c.await("pod "+name+" to be gone", func() error {
+		if p := c.pod(name); p != nil {
+			return errors.New("it is there")
+		}
+		ids := strings.Fields(c.k8s("containers", "ls", "-q", fmt.Sprintf("labels.\"io.kubernetes.pod.name\"==%s-node", name)))
+		for _, id := range strings.Fields(c.k8s("tasks", "ls", "-q")) {
+			if slices.Contains(ids, id) {
+				return fmt.Errorf("container %s runs", id)
+			}
+		}
+		return nil
+	})
+}
+
+// removePods ends what is left when a test ends.
+func (c *clusterNode) removePods() {
+	files, err := filepath.Glob(c.manifest("*"))
+	c.ok(err)
+	for _, f := range files {
+		c.stopPod(strings.TrimSuffix(filepath.Base(f), ".json"))
+	}
+	c.kubelet.Stop(c.t)
+	for _, id := range strings.Fields(c.ctr("-n", "k8s.io", "tasks", "ls", "-q").Stdout) {
+		c.ctr("-n", "k8s.io", "tasks", "rm", "-f", id) // sandboxes
+	}
+}
+
+// await waits up to two minutes.
+func (c *clusterNode) await(what string, done func() error) {
+	c.t.Helper()
+	begin := time.Now()
+	defer func() { c.t.Logf("waited %v for %s", time.Since(begin).Round(100*time.Millisecond), what) }()
+	var err error
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if err = done(); err == nil {
+			return
+		}
+	}
+	c.t.Fatalf("waiting for %s: %v\n%s", what, err, c.logs())
+}
+
+// logs returns the ends of the logs of all containers.
+func (c *clusterNode) logs() string {
+	files, _ := filepath.Glob(filepath.Join(c.dir, "logs", "*", "*", "*.log"))
+	var b strings.Builder
+	for _, f := range files {
+		p, err := os.ReadFile(f)
+		if err == nil {
+			fmt.Fprintf(&b, "---- %s\n%s\n", strings.TrimPrefix(f, c.dir), p[max(0, len(p)-3000):])
+		}
+	}
+	return b.String()
+}
+
+// rendered returns the objects of the chart by kind and name.
+func (c *clusterNode) rendered(values map[string]any) map[string]map[string]any {
+	c.t.Helper()
+	all := map[string]any{
+		"image":  map[string]any{"registry": c.own.Host, "repository": "ballast", "tag": "one"},
+		"node":   map[string]any{"mark": false}, // there is no API server
+		"distro": "plain", "registries": []string{c.registry.Host, "docker.io"},
+	}
+	maps.Copy(all, values)
+	p, err := json.Marshal(all)
+	c.ok(err)
+	out := node.Command(context.Background(), nil, "../../bin/test/render", "../../contrib/helm/ballast", string(p))
+	if out.Err != nil {
+		c.t.Fatalf("render (run `make test-images`): %v\n%s", out.Err, out.Output())
+	}
+	objects := map[string]map[string]any{}
+	dec := yaml.NewDecoder(strings.NewReader(out.Stdout))
+	for {
+		var o map[string]any
+		err := dec.Decode(&o)
+		if errors.Is(err, io.EOF) {
+			return objects
+		}
+		c.ok(err)
+		if o != nil {
+			objects[fmt.Sprintf("%v/%v", o["kind"], o["metadata"].(map[string]any)["name"])] = o
+		}
+	}
+}
+
+// static returns the pod of a DaemonSet of the chart for a kubelet without an API server.
+func (c *clusterNode) static(name string, values map[string]any) map[string]any {
+	c.t.Helper()
+	objects := c.rendered(values)
+	set := objects["DaemonSet/"+name]
+	if set == nil {
+		c.t.Fatalf("there is no DaemonSet %s among %v", name, slices.Sorted(maps.Keys(objects)))
+	}
+	template := set["spec"].(map[string]any)["template"].(map[string]any)
+	spec := template["spec"].(map[string]any)
+	delete(spec, "serviceAccountName")
+	delete(spec, "priorityClassName")
+	for _, v := range spec["volumes"].([]any) {
+		v := v.(map[string]any)
+		if v["name"] == "settings" { // as the kubelet would write it
+			delete(v, "configMap")
+			dir := filepath.Join(c.dir, fmt.Sprintf("settings%d", c.launches))
+			c.ok(os.Mkdir(dir, 0o755))
+			for file, text := range objects["ConfigMap/ballast"]["data"].(map[string]any) {
+				c.ok(os.WriteFile(filepath.Join(dir, file), []byte(text.(string)), 0o644))
+			}
+			v["hostPath"] = map[string]any{"path": dir, "type": "Directory"}
+		}
+	}
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Pod", "spec": spec,
+		"metadata": map[string]any{"name": name, "namespace": "ballast-system", "annotations": map[string]any{"launch": strconv.Itoa(c.launches)}},
+	}
+}

@@ -1,0 +1,273 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"golang.org/x/sys/unix"
+)
+
+// A machine is what "ballast setup" finds: the usual places, as if just installed, with a containerd that runs
+// as a service. /etc and /usr/local are copies for this test, /var/lib is empty; the service manager is
+// emulated, see systemctlArg.
+type machine struct {
+	t        *testing.T
+	dir      string // what was downloaded: ballast and ballastd
+	registry *node.Registry
+	facade   string // its address, as others on this machine may have the usual one
+}
+
+const (
+	machineConfig   = "/etc/containerd/config.toml"
+	machineHosts    = "/etc/containerd/certs.d"
+	machineSettings = "/etc/ballast/config.toml"
+)
+
+// containerdUnit starts containerd as packages do, with our build of it.
+const containerdUnit = `[Unit]
+Description=containerd container runtime
+[Service]
+ExecStart=%s
+Environment=PATH=%s
+Type=notify
+KillMode=process
+[Install]
+WantedBy=multi-user.target
+`
+
+// startMachine makes a machine with a configuration of containerd; "" is none.
+func startMachine(t *testing.T, config string) *machine {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, dir: filepath.Join(dir, "download")}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, p := range []string{"/etc", "/usr/local"} {
+		m.cover(dir, p)
+	}
+	m.empty(dir, "/var/lib")
+	for _, d := range []string{m.dir, managerDir, filepath.Dir(machineConfig)} {
+		m.ok(os.MkdirAll(d, 0o755))
+	}
+	t.Cleanup(func() { m.ok(os.RemoveAll("/run/systemd")) })
+	m.ok(os.Chmod(dir, 0o755))
+	for _, b := range []string{"ballast", "ballastd"} {
+		m.copy(node.Binary(t, b), filepath.Join(m.dir, b), 0o755, "")
+	}
+	self, err := os.Executable()
+	m.ok(err)
+	m.write("/usr/local/sbin/systemctl", fmt.Sprintf("#!/bin/sh\nexec %s %s \"$@\"\n", self, systemctlArg), 0o755)
+	tool := node.Tool(t, "containerd")
+	m.write(filepath.Join(unitsDir, "containerd.service"), fmt.Sprintf(containerdUnit, tool, filepath.Dir(tool)+":"+os.Getenv("PATH")), 0o644)
+	if config != "" {
+		m.write(machineConfig, config, 0o644)
+	}
+	m.registry = node.StartRegistry(t, filepath.Join(dir, "registry"))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	m.ok(err)
+	m.facade = l.Addr().String()
+	m.ok(l.Close())
+	t.Cleanup(m.stop)
+	m.systemctl("enable", "containerd")
+	m.systemctl("start", "containerd")
+	return m
+}
+
+// cover puts a copy that can be changed over a directory.
+func (m *machine) cover(dir, p string) {
+	m.t.Helper()
+	upper, work := filepath.Join(dir, p, "upper"), filepath.Join(dir, p, "work")
+	m.ok(os.MkdirAll(upper, 0o755))
+	m.ok(os.MkdirAll(work, 0o755))
+	m.ok(unix.Mount("overlay", p, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", p, upper, work)))
+	m.t.Cleanup(func() { m.ok(unix.Unmount(p, unix.MNT_DETACH)) })
+}
+
+// empty puts an empty directory over a directory.
+func (m *machine) empty(dir, p string) {
+	m.t.Helper()
+	fresh := filepath.Join(dir, p)
+	m.ok(os.MkdirAll(fresh, 0o755))
+	m.ok(unix.Mount(fresh, p, "", unix.MS_BIND, ""))
+	m.t.Cleanup(func() { m.ok(unix.Unmount(p, unix.MNT_DETACH)) })
+}
+
+func (m *machine) ok(err error) {
+	m.t.Helper()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+func (m *machine) write(p, text string, mode os.FileMode) {
+	m.t.Helper()
+	m.ok(os.MkdirAll(filepath.Dir(p), 0o755))
+	m.ok(os.WriteFile(p, []byte(text), mode))
+}
+
+// copy copies a program; more is put behind its end, which makes another version of it that does the same.
+func (m *machine) copy(from, to string, mode os.FileMode, more string) {
+	m.t.Helper()
+	b, err := os.ReadFile(from)
+	m.ok(err)
+	m.ok(os.WriteFile(to+".new", append(b, more...), mode))
+	m.ok(os.Rename(to+".new", to))
+}
+
+func (m *machine) systemctl(args ...string) {
+	m.t.Helper()
+	out := node.Command(context.Background(), nil, append([]string{"/usr/local/sbin/systemctl"}, args...)...)
+	if out.Err != nil {
+		m.t.Fatalf("systemctl %v: %v\n%s", args, out.Err, out.Output())
+	}
+}
+
+// stop ends everything that runs on the machine.
+func (m *machine) stop() {
+	for _, id := range strings.Fields(m.ctr("tasks", "ls", "-q").Stdout) {
+		m.ctr("tasks", "rm", "-f", id)
+	}
+	for _, u := range []string{"ballastd.service", "containerd.service"} {
+		if m.t.Failed() {
+			if p, err := os.ReadFile(filepath.Join(stateOf, u+".log")); err == nil {
+				lines := strings.Split(string(p), "\n")
+				m.t.Logf("---- end of the log of %s ----\n%s", u, strings.Join(lines[max(0, len(lines)-15):], "\n"))
+			}
+		}
+		if err := stopUnit(u); err != nil {
+			m.t.Errorf("stop %s: %v", u, err)
+		}
+	}
+	for _, dir := range []string{"/run/ballast", "/run/containerd"} {
+		for _, p := range m.mountsBelow(dir) {
+			m.ok(unix.Unmount(p, unix.MNT_DETACH))
+		}
+		m.ok(os.RemoveAll(dir))
+	}
+	for _, p := range m.mountsBelow("/var/lib") {
+		m.ok(unix.Unmount(p, unix.MNT_DETACH))
+	}
+}
+
+// mountsBelow returns the mount points below a directory, the innermost first.
+func (m *machine) mountsBelow(dir string) []string {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	m.ok(err)
+	var found []string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); strings.HasPrefix(f[4], dir+"/") {
+			found = append(found, f[4])
+		}
+	}
+	sort.Sort(sort.Reverse(sort.StringSlice(found)))
+	return found
+}
+
+func (m *machine) ctr(args ...string) node.Result {
+	return node.Command(context.Background(), nil, append([]string{node.Tool(m.t, "ctr")}, args...)...)
+}
+
+// ballast and ballastd run what was downloaded.
+func (m *machine) ballast(args ...string) node.Result {
+	return node.Command(context.Background(), nil, append([]string{filepath.Join(m.dir, "ballast")}, args...)...)
+}
+
+func (m *machine) ballastd(args ...string) node.Result {
+	return node.Command(context.Background(), nil, append([]string{filepath.Join(m.dir, "ballastd")}, args...)...)
+}
+
+// settings are the one thing that an operator has set before a set-up: the address of the facade.
+func (m *machine) settings(args []string) {
+	m.t.Helper()
+	if !slices.Contains(args, "--remove") {
+		m.write(machineSettings, fmt.Sprintf("version = 1\n[facade]\nlisten = %q\n", m.facade), 0o644)
+	}
+}
+
+// setup runs what was downloaded.
+func (m *machine) setup(args ...string) node.Result {
+	m.settings(args)
+	return node.Command(context.Background(), nil, append([]string{filepath.Join(m.dir, "ballast"), "setup"}, args...)...)
+}
+
+// mustSetup is setup, which has to go well.
+func (m *machine) mustSetup(args ...string) string {
+	m.t.Helper()
+	out := m.setup(args...)
+	if out.Err != nil {
+		m.t.Fatalf("ballast setup %v: %v\n%s", args, out.Err, out.Output())
+	}
+	return out.Output()
+}
+
+// pull pulls with the hosts.toml files of the machine.
+func (m *machine) pull(snapshotter, ref string) node.Result {
+	return m.ctr("images", "pull", "--snapshotter", snapshotter, "--hosts-dir", machineHosts, ref)
+}
+
+// calls returns what was asked of systemctl since the last time.
+func (m *machine) calls() []string {
+	m.t.Helper()
+	p := filepath.Join(stateOf, "calls")
+	b, err := os.ReadFile(p)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	m.ok(err)
+	m.ok(os.Remove(p))
+	return strings.Split(strings.TrimSpace(string(b)), "\n")
+}
+
+// tree returns the files below the places that a set-up touches, with their modes and the content of small
+// ones. What containerd itself writes is left out.
+func (m *machine) tree() map[string]string {
+	m.t.Helper()
+	found := map[string]string{}
+	for _, top := range []string{"/etc", "/usr/local/bin", "/usr/local/lib", "/var/lib", "/run"} {
+		err := filepath.WalkDir(top, func(p string, d os.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			if p == filepath.Dir(machineSettings) || p == machineSettings { // of the test
+				return nil
+			}
+			if p == "/var/lib/containerd" || p == "/run/containerd" || p == "/run/systemd" {
+				return filepath.SkipDir
+			}
+			info, err := d.Info()
+			if err != nil {
+				return err
+			}
+			text := info.Mode().String()
+			if p == "/var/lib/ballast" { // models come and go
+				found[p] = text
+				return filepath.SkipDir
+			}
+			if info.Mode().IsRegular() && info.Size() < 1<<20 {
+				b, err := os.ReadFile(p)
+				if err != nil {
+					return err
+				}
+				text += " " + string(b)
+			}
+			found[p] = text
+			return nil
+		})
+		m.ok(err)
+	}
+	return found
+}

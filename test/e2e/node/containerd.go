@@ -1,0 +1,136 @@
+package node
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"text/template"
+)
+
+// Versions are the versions of containerd that `make tools-all` builds, the oldest first. The last is the one of
+// a node that does not say otherwise.
+func Versions(t TB) []string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(repository(), "test", "containerd.txt"))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	var versions []string
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] != "#" {
+			versions = append(versions, f[1])
+		}
+	}
+	return versions
+}
+
+// Minor is the minor release of a version: "2.3" of "2.3.7".
+func Minor(version string) string { return version[:strings.LastIndexByte(version, '.')] }
+
+// format is the newest format of a configuration file that a version reads.
+func format(version string) int {
+	switch Minor(version) {
+	case "1.7":
+		return 2
+	case "2.0", "2.1", "2.2":
+		return 3
+	}
+	return 4
+}
+
+//go:embed containerd.toml
+var containerdConfig string
+
+var containerdTemplate = template.Must(template.New("containerd").Parse(containerdConfig))
+
+// What is looked for in Options.Base: its format, what it imports, and the tables of format 3, which a file of format 2 can have too.
+var (
+	baseFormat  = regexp.MustCompile(`(?m)^version = ([0-9])$`)
+	baseImports = regexp.MustCompile(`(?m)^imports = .*\n`)
+	newTables   = regexp.MustCompile(`io\.containerd\.cri\.v1\.`)
+)
+
+// ConfigureContainerd writes the main file, what makes the node private (into the main file, or beside one that is given),
+// the drop-in of ballast and what the test adds. The flags are for ballast config containerd. It counts from the next start of
+// containerd.
+func (n *Node) ConfigureContainerd(t TB, flags ...string) {
+	t.Helper()
+	base := n.options.Base
+	main := struct {
+		Dir, Sandbox             string
+		Format                   int
+		NewTables, BinDirs, Main bool
+	}{Dir: n.Dir, Sandbox: n.Registry.Ref("busybox", "1"), Format: format(n.version), Main: base == ""}
+	if m := baseFormat.FindStringSubmatch(base); m != nil {
+		main.Format, _ = strconv.Atoi(m[1]) // one digit
+	}
+	main.NewTables = main.Format > 2 || newTables.MatchString(base)
+	main.BinDirs = main.NewTables && Minor(n.version) != "2.0"
+	var b strings.Builder
+	if err := containerdTemplate.Execute(&b, main); err != nil {
+		t.Fatalf("%v", err)
+	}
+	n.writeNetwork(t)
+	if main.Main {
+		n.write(t, "containerd.toml", b.String())
+	} else {
+		imports := fmt.Sprintf("imports = [%q]\n", filepath.Join(n.Dir, "containerd.d", "*.toml"))
+		n.write(t, "containerd.toml", imports+baseImports.ReplaceAllString(base, ""))
+		n.write(t, "containerd.d/90-node.toml", b.String())
+	}
+	if !n.options.Stock {
+		n.writeDropIn(t, flags)
+	}
+	if n.options.Containerd != "" {
+		n.write(t, "containerd.d/20-extra.toml", fmt.Sprintf("version = %d\n%s", main.Format, n.options.Containerd))
+	}
+}
+
+// MoreContainerd sets Options.Containerd for the next ConfigureContainerd.
+func (n *Node) MoreContainerd(tables string) { n.options.Containerd = tables }
+
+// DefaultConfig is what `containerd config default` of a version prints, as people start their file with.
+func DefaultConfig(t TB, version string) string {
+	t.Helper()
+	out := Command(context.Background(), nil, toolOf(t, version, "containerd"), "config", "default")
+	if out.Err != nil {
+		t.Fatalf("containerd config default: %v\n%s", out.Err, out.Output())
+	}
+	return out.Stdout
+}
+
+// writeDropIn writes what `ballast config containerd` prints. What it says is to be merged by hand is added to the main file, which
+// has none of these tables.
+func (n *Node) writeDropIn(t TB, flags []string) {
+	t.Helper()
+	args := []string{"config", "containerd", "--hosts-dir", n.HostsDir(), "--containerd-config", n.ContainerdConfigFile()}
+	out := n.Ballast(append(args, flags...)...)
+	if out.Err != nil {
+		t.Fatalf("ballast config containerd: %v\n%s", out.Err, out.Output())
+	}
+	snippet := out.Stdout
+	if n.options.Edit != nil {
+		snippet = n.options.Edit(snippet)
+	}
+	n.write(t, "containerd.d/10-ballast.toml", snippet)
+	const merge = "#     "
+	for line := range strings.Lines(snippet[strings.Index(snippet, "\nversion ="):]) {
+		if strings.HasPrefix(line, merge) {
+			n.append(t, "containerd.toml", strings.TrimPrefix(line, merge))
+		}
+	}
+}
+
+func (n *Node) append(t TB, name, content string) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(n.Dir, name))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	n.write(t, name, string(b)+content)
+}

@@ -1,0 +1,15 @@
+package node
+
+import (
+	"fmt"
+	"strings"
+)
+
+// UnpackAtOnce is an Options.Edit that has pulls unpack so many layers at a time.
+func UnpackAtOnce(layers int) func(string) string {
+	const list = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]`
+	return func(dropIn string) string {
+		before, after, _ := strings.Cut(dropIn, list)
+		return fmt.Sprintf("%s[plugins.\"io.containerd.transfer.v1.local\"]\n  max_concurrent_unpacks = %d\n%s%s", before, layers, list, after)
+	}
+}

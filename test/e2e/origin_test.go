@@ -1,0 +1,426 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// atOrigin returns the reference of a model by the digest that its registry gives it.
+func atOrigin(n *node.Node, b *converttest.Built) string {
+	return fmt.Sprintf("%s/models/%s@%s", n.Registry.Host, b.Name, b.Digest())
+}
+
+// convertedDigest is the digest that nodes see for a reference.
+func convertedDigest(t *testing.T, n *node.Node, ref string) string {
+	t.Helper()
+	out := n.Ballast("digest", "-q", ref)
+	if out.Err != nil {
+		t.Fatalf("ballast digest %s: %v\n%s", ref, out.Err, out.Output())
+	}
+	return strings.TrimSpace(out.Stdout)
+}
+
+// What containerd makes of a model as its registry has it: it unpacks nothing, all layers, or refuses to mount it.
+const bare, layered, rejected = "bare", "layered", "rejected"
+
+// mountable says which of these a model is.
+func mountable(t *testing.T, b *converttest.Built) string {
+	t.Helper()
+	var m ocispec.Manifest
+	if err := json.Unmarshal(b.Manifest, &m); err != nil {
+		t.Fatal(err)
+	}
+	var config ocispec.Image
+	if err := json.Unmarshal(b.Blobs[m.Config.Digest], &config); err != nil {
+		t.Fatal(err)
+	}
+	layers := 0
+	for _, l := range m.Layers {
+		if strings.HasPrefix(l.MediaType, "application/vnd.oci.image.layer.") {
+			layers++
+		}
+	}
+	switch {
+	case layers != len(config.RootFS.DiffIDs), strings.HasPrefix(m.MediaType, "application/vnd.cnai."):
+		return rejected
+	case layers == 0:
+		return bare
+	}
+	return layered
+}
+
+// startPods starts a node with the image of busybox, and returns it with its CRI and the ID of the image.
+func startPods(t *testing.T, o node.Options) (*node.Node, *node.CRI, string) {
+	t.Helper()
+	n := node.StartNode(t, o)
+	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
+	cri := n.CRI(t)
+	busybox, err := cri.Pull(n.Registry.Ref("busybox", "1"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, cri, busybox
+}
+
+// TestOriginDigests mounts models of every format by the digests that their registries give them: what a node
+// can not show is refused at the pull with the digest to use instead.
+func TestOriginDigests(t *testing.T) {
+	n, cri, busybox := startPods(t, node.Options{})
+	kinds := map[string]int{}
+	for _, b := range converttest.All(converttest.Files(weights(70, 1<<20+1))) {
+		tag := push(t, n, b)
+		kind := mountable(t, b)
+		kinds[kind]++
+		id, err := cri.Pull(atOrigin(n, b), "")
+		if kind == rejected {
+			want := convertedDigest(t, n, tag)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want a refusal with %s", b.Name, err, want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("pull %s: %v", b.Name, err)
+			continue
+		}
+		pod := cri.RunPod(t, "")
+		c, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model"})
+		if err != nil {
+			t.Errorf("%s: %v", b.Name, err)
+			continue
+		}
+		if kind == bare {
+			wantVolume(t, cri, c, "/model", states(b))
+		} else if got, err := cri.List(c, "/model"); err != nil || len(got) == 0 {
+			t.Errorf("%s: got %v, %v, want files", b.Name, got, err)
+		}
+		if _, err := cri.Exec(c, "/bin/busybox", "sh", "-c", "echo x > /model/README.md"); err == nil {
+			t.Errorf("%s: the volume can be written to", b.Name)
+		}
+		// Some of them have the same config, so that containerd would take them for one image.
+		if err := pod.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		removeImage(t, cri, id)
+	}
+	if kinds[bare] == 0 || kinds[rejected] == 0 || kinds[layered] == 0 {
+		t.Errorf("the formats are not of every kind: %v", kinds)
+	}
+}
+
+func removeImage(t *testing.T, cri *node.CRI, id string) {
+	t.Helper()
+	if _, err := cri.Images.RemoveImage(t.Context(), &criapi.RemoveImageRequest{Image: &criapi.ImageSpec{Image: id}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOriginLocalPull has CRI pull by itself, as many nodes do: it fetches all layers, and the volume is the same.
+func TestOriginLocalPull(t *testing.T) {
+	n, cri, busybox := startPods(t, node.Options{Containerd: "[plugins.\"io.containerd.cri.v1.images\"]\n  use_local_image_pull = true\n"})
+	b := converttest.ModelPackRaw(converttest.Files(weights(78, 1<<20)))
+	push(t, n, b)
+	id, err := cri.Pull(atOrigin(n, b), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cri.RunPod(t, "").Run(busybox, node.ImageMount{Image: id, Path: "/model"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantVolume(t, cri, c, "/model", states(b))
+	rejects := converttest.DockerAIGGUF(converttest.Files(weights(79, 1<<20)))
+	want := convertedDigest(t, n, push(t, n, rejects))
+	if _, err := cri.Pull(atOrigin(n, rejects), ""); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want a refusal with %s", err, want)
+	}
+}
+
+// TestOriginLazy shows a model before all of it is there, with the rest after a restart.
+func TestOriginLazy(t *testing.T) {
+	n, cri, busybox := startPods(t, node.Options{Config: "[lazy]\nmode = \"lazy\"\n"})
+	b := converttest.ModelPackRaw(converttest.Files(weights(69, 24<<20)))
+	push(t, n, b)
+	id, err := cri.Pull(atOrigin(n, b), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := digest.FromBytes(b.Files["model.gguf"].Data)
+	remove := n.Registry.Wire.Add(node.Fault{Match: node.Blob(large), Rate: 4 << 20})
+	pod := cri.RunPod(t, "")
+	c, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(object(n, large)); err == nil {
+		t.Error("the weights were there before the container was; the test proves nothing")
+	}
+	n.Ballastd.Kill()
+	n.StartBallastd(t)
+	remove()
+	wantVolume(t, cri, c, "/model", states(b))
+	if err := pod.Remove(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOriginStays restarts everything between the pull and the mount, and under the pod, and removes the image.
+func TestOriginStays(t *testing.T) {
+	for _, show := range ways {
+		t.Run(show, func(t *testing.T) { testOriginStays(t, show) })
+	}
+}
+
+func testOriginStays(t *testing.T, show string) {
+	n, cri, busybox := startPods(t, node.Options{Config: showAs(show)})
+	b := converttest.ModelPackRaw(converttest.Files(weights(71, 2<<20)))
+	push(t, n, b)
+	ref := atOrigin(n, b)
+	id, err := cri.Pull(ref, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights := digest.FromBytes(b.Files["model.gguf"].Data)
+	if n := n.Registry.Wire.BlobBytes()[weights]; n > 0 {
+		t.Errorf("containerd has fetched %d bytes of the weights", n)
+	}
+	// The daemon forgets all that it knew of the model.
+	n.Ballastd.Kill()
+	n.StartBallastd(t)
+	if out := n.Ballast("rm", ref); out.Err != nil {
+		t.Fatalf("%v\n%s", out.Err, out.Output())
+	}
+	pod := cri.RunPod(t, "")
+	first, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantVolume(t, cri, first, "/model", states(b))
+	n.Ballastd.Kill()
+	n.StartBallastd(t)
+	wantVolume(t, cri, first, "/model", states(b))
+
+	// A second container and a second pod, while the registry is gone.
+	remove := n.Registry.Wire.Add(node.Fault{Status: 503})
+	second, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model", SubPath: "scripts"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := cri.List(second, "/model"); err != nil || len(got) == 0 {
+		t.Errorf("directory of a volume: got %v, %v", got, err)
+	}
+	other := cri.RunPod(t, "")
+	third, err := other.Run(busybox, node.ImageMount{Image: id, Path: "/model"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantVolume(t, cri, third, "/model", states(b))
+	remove()
+	if out := n.Ballast("verify"); out.Err != nil {
+		t.Errorf("verify: %v\n%s", out.Err, out.Output())
+	}
+
+	// The pods go; the image keeps the files, and nothing does when it is gone.
+	for _, p := range []*node.Pod{pod, other} {
+		if err := p.Remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, keeps := range []bool{true, false} {
+		if !keeps {
+			removeImage(t, cri, id)
+		}
+		if out := n.Ballast("gc"); out.Err != nil {
+			t.Fatalf("%v\n%s", out.Err, out.Output())
+		}
+		if _, err := os.Stat(object(n, weights)); (err == nil) != keeps {
+			t.Errorf("with the image %v: %v", keeps, err)
+		}
+		if out := n.Ballast("ls"); strings.Contains(out.Stdout, "in use") != keeps {
+			t.Errorf("with the image %v:\n%s", keeps, out.Output())
+		}
+	}
+}
+
+// TestOriginOfOthers mounts what other clients of containerd pulled: there is an error, never an empty directory.
+func TestOriginOfOthers(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	b := converttest.ModelPackRaw(converttest.Files(weights(72, 1<<20)))
+	tag := push(t, n, b)
+	want := convertedDigest(t, n, tag)
+	for _, flags := range [][]string{nil, {"--local"}} {
+		if out := n.Pull("ballast", atOrigin(n, b), flags...); out.Err != nil {
+			t.Fatalf("%v\n%s", out.Err, out.Output())
+		}
+		for _, rw := range [][]string{nil, {"--rw"}} {
+			args := append([]string{"images", "mount", "--snapshotter", "ballast"}, rw...)
+			dir := t.TempDir()
+			wantError(t, n.Ctr(append(args, atOrigin(n, b), dir)...), "only image volumes of pods", want)
+		}
+		wantError(t, n.Ctr("snapshots", "--snapshotter", "ballast", "view", "some-key"), want)
+	}
+	// Ordinary images, and the converted model, are none of its business.
+	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
+	busybox := n.Registry.Ref("busybox", "1")
+	mustPull(t, n, "ballast", busybox)
+	if out := n.RunIn("ballast", busybox, "echo well"); out.Err != nil {
+		t.Errorf("%v\n%s", out.Err, out.Output())
+	}
+	mustPull(t, n, "ballast", tag)
+	wantFiles(t, n, tag, states(b))
+	if out := n.Ctr("images", "rm", "--sync", atOrigin(n, b)); out.Err != nil {
+		t.Fatalf("%v\n%s", out.Err, out.Output())
+	}
+	if out := n.Ctr("snapshots", "--snapshotter", "ballast", "prepare", "some-key"); out.Err != nil {
+		t.Errorf("a snapshot without layers, when no model is in the way: %v\n%s", out.Err, out.Output())
+	}
+}
+
+// TestOriginOff asks for origins where the operator does not want them, of private models, and of an index.
+func TestOriginOff(t *testing.T) {
+	n, cri, busybox := startPods(t, node.Options{Config: "[facade]\norigin_digests = false\n"})
+	b := converttest.ModelPackRaw(converttest.Files(weights(73, 1<<20)))
+	want := convertedDigest(t, n, push(t, n, b))
+	if _, err := cri.Pull(atOrigin(n, b), ""); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want a refusal with %s", err, want)
+	}
+	for _, flags := range [][]string{nil, {"--local"}} {
+		wantError(t, n.Pull("ballast", atOrigin(n, b), flags...), want)
+	}
+	// Around the facade: the volume is refused, with the digest too.
+	n.Direct(t, n.Registry.Host, n.Registry.Host)
+	id, err := cri.Pull(atOrigin(n, b), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := cri.RunPod(t, "")
+	if _, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model"}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want a refusal with %s", err, want)
+	}
+}
+
+// TestOriginOfStrangers asks for models of others by their digests, in ways that a registry of one's own allows.
+func TestOriginOfStrangers(t *testing.T) {
+	n, cri, busybox := startPods(t, node.Options{})
+	wantRefused := func(what, id string, words ...string) {
+		t.Helper()
+		pod := cri.RunPod(t, "")
+		_, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model"})
+		for _, w := range append(words, "can not be mounted here") {
+			if err == nil || !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: got %v, want a refusal with %q", what, err, w)
+			}
+		}
+		if err := pod.Remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// A private model: refused at the pull, with and without the secret.
+	private := node.StartRegistry(t, t.TempDir())
+	n.Upstream(t, "private.test", private.Host)
+	secret := converttest.ModelPackRaw(converttest.Files(weights(74, 1<<20)))
+	private.Push(t, "team/model", "1", artifact(secret))
+	private.User, private.Password = "alice", "s3cret"
+	alice := &criapi.AuthConfig{Username: "alice", Password: "s3cret"}
+	byDigest := "private.test/team/model@" + secret.Digest().String()
+	if _, err := cri.Pull(byDigest, ""); err == nil {
+		t.Error("a private model was pulled without its secret")
+	}
+	_, err := cri.PullAs(byDigest, "", alice)
+	if err == nil || !strings.Contains(err.Error(), "private") || !strings.Contains(err.Error(), "team/model@sha256:") {
+		t.Errorf("got %v, want a refusal with the digest to use", err)
+	}
+	// Pulled around the facade it is in containerd, and a stranger gives it a name in a registry of his, which
+	// says that it has the manifest; containerd has its blobs, and asks for none.
+	n.Direct(t, "private.test", private.Host)
+	owned, err := cri.PullAs(byDigest, "", alice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRefused("the owner's", owned, "private")
+	stranger := node.StartRegistry(t, t.TempDir())
+	n.Upstream(t, "stranger.test", stranger.Host)
+	n.Direct(t, "stranger.test", stranger.Host)
+	lie := artifact(secret)
+	stranger.Push(t, "x/y", "1", lie)
+	stranger.Wire.Add(node.Fault{Match: node.AnyBlob, Status: 404})
+	if _, err := cri.Pull("stranger.test/x/y@"+secret.Digest().String(), ""); err != nil {
+		t.Logf("pull of the stranger: %v", err)
+	}
+	pod := cri.RunPod(t, "")
+	if c, err := pod.Run(busybox, node.ImageMount{Image: owned, Path: "/model"}); err == nil {
+		got, _ := cri.List(c, "/model")
+		t.Errorf("the stranger sees %v", got)
+	}
+	removeImage(t, cri, owned)
+
+	// Another image with the same config: containerd mounts the one whose name comes first.
+	good := converttest.ModelPackRaw(converttest.Files(weights(75, 1<<20)))
+	push(t, n, good)
+	id, err := cri.Pull(atOrigin(n, good), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := converttest.ModelPackTar(converttest.Files(weights(76, 1<<20)))
+	aaa := node.StartRegistry(t, t.TempDir())
+	n.Upstream(t, "aaa.test", aaa.Host)
+	aaa.Push(t, "models/bad", "1", withConfigOf(t, bad, good))
+	a := withConfigOf(t, bad, good)
+	if same, err := cri.Pull("aaa.test/models/bad@"+digest.FromBytes(a.Manifest).String(), ""); err != nil || same != id {
+		t.Fatalf("got %s, %v, want the same image %s", same, err, id)
+	}
+	wantRefused("same config", id, "the same config", "@sha256:")
+}
+
+// withConfigOf returns a model with the config of another.
+func withConfigOf(t *testing.T, b, other *converttest.Built) node.Artifact {
+	t.Helper()
+	var m, from ocispec.Manifest
+	for _, p := range []struct {
+		in  []byte
+		out *ocispec.Manifest
+	}{{b.Manifest, &m}, {other.Manifest, &from}} {
+		if err := json.Unmarshal(p.in, p.out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Config = from.Config
+	p, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blobs := map[digest.Digest][]byte{from.Config.Digest: other.Blobs[from.Config.Digest]}
+	for d, p := range b.Blobs {
+		blobs[d] = p
+	}
+	return node.Artifact{Manifest: p, MediaType: b.MediaType, Blobs: blobs}
+}
+
+// TestOriginSigned has a rule for signatures: it holds at the pull, and for what was pulled around the facade.
+func TestOriginSigned(t *testing.T) {
+	n, cri, busybox := startPods(t, node.Options{Config: "[[verify.rule]]\nmatch = \"*/models/*\"\nmode = \"enforce\"\nlicenses = [\"MIT\"]\nany = []\n"})
+	b := converttest.ModelPackRaw(converttest.Files(weights(77, 1<<20)))
+	push(t, n, b)
+	if _, err := cri.Pull(atOrigin(n, b), ""); err == nil || !strings.Contains(err.Error(), "verify.rule") {
+		t.Errorf("got %v, want a refusal by the rule", err)
+	}
+	n.Direct(t, n.Registry.Host, n.Registry.Host)
+	id, err := cri.Pull(atOrigin(n, b), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := cri.RunPod(t, "")
+	if _, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model"}); err == nil || !strings.Contains(err.Error(), "verify.rule") {
+		t.Errorf("got %v, want a refusal by the rule", err)
+	}
+}

@@ -1,0 +1,422 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// plainConfig is a configuration that says something, and imports nothing.
+const plainConfig = `# of this machine
+version = 3
+disabled_plugins = ["io.containerd.nri.v1.nri"]
+
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true # for machines without CAP_SYS_RESOURCE
+  disable_apparmor = true
+`
+
+// TestSetup takes a machine from nothing to models, through an upgrade and back under a running container, and to
+// nothing again, by "ballast setup" alone.
+func TestSetup(t *testing.T) {
+	m := startMachine(t, plainConfig)
+	b := converttest.ModelPackRaw(converttest.Files(weights(7, 3<<20)))
+	m.registry.Push(t, "team/model", "v1", artifact(b))
+	m.registry.Push(t, "busybox", "1", node.Busybox(t))
+	model, image := m.registry.Ref("team/model", "v1"), m.registry.Ref("busybox", "1")
+	if out := m.ctr("images", "pull", "--plain-http", image); out.Err != nil {
+		t.Fatalf("before: %v\n%s", out.Err, out.Output())
+	}
+	before := m.tree()
+	m.calls()
+
+	dry := m.mustSetup("--registry", m.registry.Host, "--dry-run")
+	if d := cmp.Diff(before, m.tree()); d != "" || m.calls() != nil {
+		t.Fatalf("a dry run changed something (-before +after):\n%s", d)
+	}
+	if got := m.mustSetup("--registry", m.registry.Host); strings.ReplaceAll(dry, "nothing was changed\n", "") != got {
+		t.Errorf("said %q, did %q", dry, got)
+	}
+	m.checkSet(model, b)
+	m.checkIdle()
+
+	// An upgrade, and back, under a container that has the model as its root.
+	if out := m.ctr("run", "-d", "--snapshotter", "ballast", "--mount", node.BusyboxMount, model, "reader", "/.bin/busybox", "sleep", "100000"); out.Err != nil {
+		t.Fatalf("%v\n%s", out.Err, out.Output())
+	}
+	containerd, old := pidOf("containerd.service"), m.program("ballastd")
+	for _, p := range []string{"ballast", "ballastd"} {
+		m.copy(node.Binary(t, p), m.dir+"/"+p, 0o755, "another version")
+	}
+	m.mustSetup()
+	if bytes.Equal(m.program("ballastd"), old) || pidOf("containerd.service") != containerd {
+		t.Error("the upgrade did not replace the daemon, or restarted containerd")
+	}
+	m.checkReader()
+	m.checkIdle()
+	m.mustSetup("--rollback")
+	if !bytes.Equal(m.program("ballastd"), old) || pidOf("containerd.service") != containerd {
+		t.Error("the version before is not back, or containerd was restarted")
+	}
+	m.checkReader()
+	m.mustSetup("--rollback")
+	if bytes.Equal(m.program("ballastd"), old) {
+		t.Error("going back twice does not come back")
+	}
+
+	// Away again.
+	wantError(t, m.setup("--remove"), "default/reader", "--force")
+	m.checkReader()
+	if out := m.ctr("tasks", "rm", "-f", "reader"); out.Err != nil {
+		t.Fatal(out.Output())
+	}
+	if out := m.ctr("containers", "rm", "reader"); out.Err != nil {
+		t.Fatal(out.Output())
+	}
+	m.mustSetup("--remove")
+	m.checkGone(before, image)
+}
+
+// TestSetupCrash kills a set-up after each of its steps, and a removal too: ordinary images can be pulled then,
+// and another run does the rest.
+func TestSetupCrash(t *testing.T) {
+	m := startMachine(t, plainConfig)
+	m.registry.Push(t, "busybox", "1", node.Busybox(t))
+	image := m.registry.Ref("busybox", "1")
+	before := m.tree()
+	steps := m.lines("--registry", "models.example", "--dry-run")
+	if steps < 8 {
+		t.Fatalf("a set-up has %d steps", steps)
+	}
+	for k := range steps {
+		m.killAfter(k, "--registry", "models.example")
+		m.checkPulls(image)
+		m.mustSetup("--registry", "models.example")
+		m.checkIdle()
+		m.checkPulls(image)
+		m.mustSetup("--remove")
+		if d := cmp.Diff(before, m.tree()); d != "" {
+			t.Fatalf("killed after step %d, set up, removed; left (-before +after):\n%s", k, d)
+		}
+	}
+	m.mustSetup("--registry", "models.example")
+	steps = m.lines("--remove", "--dry-run")
+	for k := range steps {
+		m.killAfter(k, "--remove")
+		m.checkPulls(image)
+		if k%2 == 0 && k > 0 && k < steps-2 { // it has begun and is not over
+			wantError(t, m.setup(), "--remove")
+		}
+		m.mustSetup("--remove")
+		if d := cmp.Diff(before, m.tree()); d != "" {
+			t.Fatalf("killed after step %d of removing, removed; left (-before +after):\n%s", k, d)
+		}
+		m.mustSetup("--registry", "models.example")
+	}
+}
+
+// TestSetupHost sets up a machine whose root it sees elsewhere, as a pod does: the daemon runs elsewhere too, so
+// its registry is closed when it has made its keys.
+func TestSetupHost(t *testing.T) {
+	m := startMachine(t, plainConfig)
+	b := converttest.ModelPackRaw(converttest.Files(weights(9, 1<<20)))
+	m.registry.Push(t, "team/model", "v1", artifact(b))
+	m.registry.Push(t, "busybox", "1", node.Busybox(t))
+	model, image := m.registry.Ref("team/model", "v1"), m.registry.Ref("busybox", "1")
+	before := m.tree()
+	host := t.TempDir()
+	m.ok(unix.Mount("/", host, "", unix.MS_BIND|unix.MS_REC, ""))
+	t.Cleanup(func() { m.ok(unix.Unmount(host, unix.MNT_DETACH)) })
+	args := []string{"--host", host, "--no-service", "--runtime-handler", "ballast", "--registry", m.registry.Host}
+	m.settings(nil)
+	m.ok(os.MkdirAll("/run/ballast", 0o700))
+	if out := m.mustSetup(args...); !strings.Contains(out, "run this again when it runs") {
+		t.Errorf("without keys: %s", out)
+	}
+	if _, err := os.Stat("/usr/local/bin/ballastd"); !os.IsNotExist(err) {
+		t.Errorf("the daemon was installed: %v", err)
+	}
+	daemon := node.Start(t, "ballastd", filepath.Join(m.dir, "log"), nil, filepath.Join(m.dir, "ballastd"))
+	daemon.WaitReady(t, func() error { return m.ballast("ls").Err })
+	if out := m.mustSetup(args...); !strings.Contains(out, "go through the facade") {
+		t.Errorf("with keys: %s", out)
+	}
+	m.checkSet(model, b)
+	if out := m.mustSetup("--host", host); !strings.Contains(out, "nothing has to be changed") {
+		t.Errorf("a run after that: %s", out)
+	}
+	if out := m.mustSetup("--host", host, "--remove"); !strings.Contains(out, "end it, and run this again") {
+		t.Errorf("with a daemon that runs: %s", out)
+	}
+	m.checkPulls(image)
+	daemon.Stop(t)
+	m.ok(m.ballastd("unmount").Err)
+	m.mustSetup("--host", host, "--remove")
+	m.checkGone(before, image)
+}
+
+// TestDoctorFix breaks what can be mended without a choice, and wants it mended; what somebody has changed stays.
+func TestDoctorFix(t *testing.T) {
+	m := startMachine(t, plainConfig)
+	b := converttest.ModelPackRaw(converttest.Files(weights(8, 1<<20)))
+	m.registry.Push(t, "team/model", "v1", artifact(b))
+	model := m.registry.Ref("team/model", "v1")
+	doctor := func(args ...string) node.Result {
+		return node.Command(t.Context(), nil, append([]string{filepath.Join(m.dir, "ballast"), "doctor"}, args...)...)
+	}
+	wantError(t, doctor("--fix"), "ballast setup")
+	m.mustSetup("--registry", m.registry.Host)
+	m.checkSet(model, b)
+	right := m.tree()
+	hosts := filepath.Join(machineHosts, m.registry.Host, "hosts.toml")
+
+	m.ok(os.Remove(hosts))
+	m.write("/etc/containerd/conf.d/ballast.toml", "version = 3\n# Written by \"ballast config containerd\" of a version that did less.\n", 0o644)
+	m.write(machineConfig, plainConfig, 0o644)
+	m.systemctl("disable", "ballastd.socket", "ballastd.service")
+	m.systemctl("stop", "ballastd.service")
+	m.systemctl("restart", "containerd")
+	m.ok(os.Chmod("/var/lib/ballast", 0o755))
+	m.ok(os.Chmod("/run/ballast", 0o755))
+	if out := doctor(); out.Err == nil {
+		t.Fatalf("the doctor sees nothing:\n%s", out.Output())
+	}
+	broken := m.tree()
+	if out := doctor("--fix", "--dry-run"); out.Err != nil || !strings.Contains(out.Output(), hosts) {
+		t.Errorf("%v\n%s", out.Err, out.Output())
+	}
+	if d := cmp.Diff(broken, m.tree()); d != "" {
+		t.Errorf("a dry run changed (-before +after):\n%s", d)
+	}
+	// The drop-in is not as it was written, so it stays until it is forced.
+	out := doctor("--fix")
+	if !strings.Contains(out.Output(), "conf.d/ballast.toml is not as setup wrote it") {
+		t.Errorf("%v\n%s", out.Err, out.Output())
+	}
+	m.ok(os.Remove("/etc/containerd/conf.d/ballast.toml"))
+	if out := doctor("--fix"); out.Err != nil {
+		t.Errorf("not mended: %v\n%s", out.Err, out.Output())
+	}
+	if d := cmp.Diff(right, m.tree()); d != "" {
+		t.Errorf("mended (-right +mended):\n%s", d)
+	}
+	m.checkSet(model, b)
+	if out := doctor("--fix"); out.Err != nil || !strings.Contains(out.Output(), "nothing has to be changed") {
+		t.Errorf("again: %v\n%s", out.Err, out.Output())
+	}
+}
+
+// TestSetupHeals stops ballastd with a registry closed. What is named by digest comes, what is named by a tag
+// does when the registry is opened; a set-up that would close what the node needs is refused.
+func TestSetupHeals(t *testing.T) {
+	m := startMachine(t, plainConfig)
+	d := m.registry.Push(t, "busybox", "1", node.Busybox(t))
+	tag := m.registry.Ref("busybox", "1")
+	pinned := m.registry.Host + "/busybox@" + d.String()
+	wantError(t, m.setup("--registry", m.registry.Host, "--image", tag), tag, "by digest")
+	wantError(t, node.Command(t.Context(), nil, "setpriv", "--reuid", "65534", "--clear-groups", filepath.Join(m.dir, "ballast"), "setup"), "as root")
+	m.mustSetup("--registry", m.registry.Host, "--image", pinned, "--runtime-handler", "ballast")
+	doctor := func() string {
+		return node.Command(t.Context(), nil, filepath.Join(m.dir, "ballast"), "doctor").Output()
+	}
+	if got := doctor(); strings.Contains(got, "healing") {
+		t.Errorf("named by digest: %s", got)
+	}
+	m.mustSetup("--image", tag, "--force")
+	if got := doctor(); !strings.Contains(got, "WARN  healing: "+tag) {
+		t.Errorf("named by tag: %s", got)
+	}
+	m.systemctl("stop", "ballastd.service")
+	wantError(t, m.pull("overlayfs", tag), "127.0.0.1")
+	if out := m.pull("overlayfs", pinned); out.Err != nil {
+		t.Errorf("by digest: %v\n%s", out.Err, out.Output())
+	}
+	m.mustSetup("--open", m.registry.Host)
+	if out := m.pull("overlayfs", tag); out.Err != nil {
+		t.Errorf("opened: %v\n%s", out.Err, out.Output())
+	}
+	m.mustSetup("--registry", m.registry.Host, "--image", pinned)
+	if !active("ballastd.service") {
+		t.Error("a set-up does not start the daemon")
+	}
+	if out := m.pull("overlayfs", tag); out.Err != nil {
+		t.Errorf("closed again, with ballastd: %v\n%s", out.Err, out.Output())
+	}
+}
+
+// TestSetupOldContainerd has a containerd that does not start with the drop-in: it gets its old configuration
+// again, and pulls on.
+func TestSetupOldContainerd(t *testing.T) {
+	m := startMachine(t, plainConfig)
+	m.registry.Push(t, "busybox", "1", node.Busybox(t))
+	image := m.registry.Ref("busybox", "1")
+	const wrapper = "/usr/local/sbin/old-containerd"
+	tool := node.Tool(t, "containerd")
+	m.write(wrapper, "#!/bin/sh\n[ ! -e /etc/containerd/conf.d/ballast.toml ] || exit 1\nexec "+tool+"\n", 0o755)
+	unit, err := os.ReadFile(filepath.Join(unitsDir, "containerd.service"))
+	m.ok(err)
+	m.write(filepath.Join(unitsDir, "containerd.service"), strings.Replace(string(unit), "ExecStart="+tool, "ExecStart="+wrapper, 1), 0o644)
+	wantError(t, m.setup("--registry", m.registry.Host), "containerd does not come back", "has its old one again")
+	if b, err := os.ReadFile(machineConfig); err != nil || string(b) != plainConfig {
+		t.Errorf("its configuration is %q, %v", b, err)
+	}
+	if _, err := os.Stat(filepath.Join(machineHosts, m.registry.Host)); !os.IsNotExist(err) {
+		t.Errorf("its registry is closed: %v", err)
+	}
+	m.checkPulls(image)
+	m.write(wrapper, "#!/bin/sh\nexec "+tool+"\n", 0o755) // an upgrade
+	m.mustSetup("--registry", m.registry.Host)
+	m.checkIdle()
+	m.checkPulls(image)
+}
+
+// lines returns how many steps a command line has.
+func (m *machine) lines(args ...string) int {
+	m.t.Helper()
+	out := m.setup(args...)
+	if out.Err != nil {
+		m.t.Fatalf("%v\n%s", out.Err, out.Output())
+	}
+	return strings.Count(out.Stdout, "\n")
+}
+
+// killAfter runs a set-up and kills it when it has said k lines.
+func (m *machine) killAfter(k int, args ...string) {
+	m.t.Helper()
+	m.settings(args)
+	cmd := exec.Command(filepath.Join(m.dir, "ballast"), append([]string{"setup"}, args...)...)
+	out, err := cmd.StdoutPipe()
+	m.ok(err)
+	m.ok(cmd.Start())
+	lines := bufio.NewScanner(out)
+	for range k {
+		lines.Scan()
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait() // killed
+}
+
+// checkPulls wants ordinary images to be pulled as pods do, with whatever containerd has for them.
+func (m *machine) checkPulls(image string) {
+	m.t.Helper()
+	if !active("containerd.service") { // killed between its end and its start: a boot does that
+		m.systemctl("start", "containerd")
+	}
+	snapshotter := "overlayfs"
+	if out := m.ctr("plugins", "ls"); strings.Contains(out.Stdout, "ballast-diff") {
+		snapshotter = "ballast"
+	}
+	if out := m.pull(snapshotter, image); out.Err != nil {
+		m.t.Errorf("an ordinary image with %s: %v\n%s", snapshotter, out.Err, out.Output())
+	}
+	m.ctr("images", "rm", "--sync", image)
+}
+
+// program returns what is installed.
+func (m *machine) program(name string) []byte {
+	m.t.Helper()
+	b, err := os.ReadFile("/usr/local/bin/" + name)
+	m.ok(err)
+	return b
+}
+
+// checkSet wants the machine to show models.
+func (m *machine) checkSet(model string, b *converttest.Built) {
+	m.t.Helper()
+	if out := m.pull("ballast", model); out.Err != nil {
+		m.t.Fatalf("pull %s: %v\n%s", model, out.Err, out.Output())
+	}
+	mnt := m.t.TempDir()
+	if out := m.ctr("images", "mount", "--snapshotter", "ballast", model, mnt); out.Err != nil {
+		m.t.Fatalf("mount: %v\n%s", out.Err, out.Output())
+	}
+	defer func() {
+		if out := m.ctr("images", "unmount", "--snapshotter", "ballast", "--rm", mnt); out.Err != nil {
+			m.t.Errorf("unmount: %v\n%s", out.Err, out.Output())
+		}
+		for range 300 { // containerd's collector takes its own mount away, when it comes to it
+			if len(m.mountsBelow("/run/containerd/io.containerd.mount-manager.v1.bolt")) == 0 {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		m.t.Error("containerd keeps the model mounted")
+	}()
+	for p, f := range b.Files {
+		got, err := os.ReadFile(mnt + "/" + p)
+		if err != nil || !bytes.Equal(got, f.Data) {
+			m.t.Errorf("%s: %d bytes, %v", f.Path, len(got), err)
+		}
+	}
+	out := m.ballast("doctor")
+	if out.Err != nil {
+		m.t.Errorf("doctor: %v\n%s", out.Err, out.Output())
+	}
+}
+
+// checkIdle wants a second run to change nothing, and to ask nothing of the service manager.
+func (m *machine) checkIdle() {
+	m.t.Helper()
+	before := m.tree()
+	m.calls()
+	if out := m.mustSetup(); !strings.Contains(out, "nothing has to be changed") {
+		m.t.Errorf("a second run: %s", out)
+	}
+	if d := cmp.Diff(before, m.tree()); d != "" {
+		m.t.Errorf("a second run changed (-before +after):\n%s", d)
+	}
+	if calls := m.calls(); calls != nil {
+		m.t.Errorf("a second run asked for %q", calls)
+	}
+}
+
+// checkReader wants the container that runs to see its model.
+func (m *machine) checkReader() {
+	m.t.Helper()
+	out := m.ctr("tasks", "exec", "--exec-id", "look", "reader", "/.bin/busybox", "find", "/", "-xdev", "-name", "*.gguf", "-size", "+2000k")
+	if out.Err != nil || strings.TrimSpace(out.Stdout) == "" {
+		m.t.Errorf("the container that runs: %v\n%s", out.Err, out.Output())
+	}
+}
+
+// checkGone wants the machine to be as it was, with ordinary images.
+func (m *machine) checkGone(before map[string]string, image string) {
+	m.t.Helper()
+	if d := cmp.Diff(before, m.tree()); d != "" {
+		m.t.Errorf("left (-before +after):\n%s", d)
+	}
+	if _, err := os.Stat(filepath.Dir(machineSettings)); !os.IsNotExist(err) {
+		m.t.Errorf("the settings stay: %v", err)
+	}
+	if active("ballastd.service") || !active("containerd.service") {
+		m.t.Error("ballastd runs on, or containerd does not")
+	}
+	if out := m.ctr("plugins", "ls"); out.Err != nil || strings.Contains(out.Stdout, "ballast") {
+		m.t.Errorf("containerd's plugins: %v\n%s", out.Err, out.Stdout)
+	}
+	m.checkOrdinary(image)
+	if out := m.mustSetup("--remove"); !strings.Contains(out, "nothing has to be changed") {
+		m.t.Errorf("removed twice: %s", out)
+	}
+	slices.Sort(m.calls())
+}
+
+// checkOrdinary wants ordinary images to be pulled anew.
+func (m *machine) checkOrdinary(image string) {
+	m.t.Helper()
+	m.ctr("images", "rm", "--sync", image)
+	if out := m.ctr("images", "pull", "--plain-http", image); out.Err != nil {
+		m.t.Errorf("an ordinary image: %v\n%s", out.Err, out.Output())
+	}
+}

@@ -1,0 +1,238 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// systemctlArg makes the test program a systemctl without a systemd: what "ballast setup" asks of one, done to
+// real programs by their real units. Emulated are start, stop and restart (ExecStart, Type=notify, KillMode=process),
+// is-active, enable and disable (the links), daemon-reload and clean. A socket unit is only marked as active:
+// nobody holds its port, the daemon binds it itself. Nothing starts a program again that has ended.
+const systemctlArg = "systemctl-without-systemd"
+
+const (
+	unitsDir   = "/etc/systemd/system"
+	managerDir = "/run/systemd/system" // its being there says that there is a systemd
+	stateOf    = "/run/systemd/emulated"
+)
+
+// systemctl carries out a command line.
+func systemctl(args []string) error {
+	if err := os.MkdirAll(stateOf, 0o755); err != nil {
+		return err
+	}
+	if err := logCall(args); err != nil {
+		return err
+	}
+	verb, units, now := args[0], args[1:], false
+	units = slices.DeleteFunc(units, func(s string) bool {
+		now = now || s == "--now"
+		return strings.HasPrefix(s, "--")
+	})
+	for _, u := range units {
+		if !strings.Contains(u, ".") {
+			u += ".service"
+		}
+		if err := oneUnit(verb, u, now); err != nil {
+			return fmt.Errorf("%s %s: %w", verb, u, err)
+		}
+	}
+	return nil
+}
+
+// logCall adds a line to what a test reads.
+func logCall(args []string) error {
+	f, err := os.OpenFile(filepath.Join(stateOf, "calls"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(f, strings.Join(args, " "))
+	return errors.Join(err, f.Close())
+}
+
+func oneUnit(verb, u string, now bool) error {
+	switch verb {
+	case "start":
+		return startUnit(u)
+	case "stop":
+		return stopUnit(u)
+	case "restart":
+		return errors.Join(stopUnit(u), startUnit(u))
+	case "is-active":
+		if !active(u) {
+			return errors.New("inactive")
+		}
+		return nil
+	case "clean":
+		return nil
+	case "enable":
+		target, err := setting(u, "WantedBy")
+		if err != nil {
+			return err
+		}
+		dir := filepath.Join(unitsDir, target+".wants")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		err = os.Symlink(filepath.Join(unitsDir, u), filepath.Join(dir, u))
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	case "disable":
+		links, err := filepath.Glob(filepath.Join(unitsDir, "*.wants", u))
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			if err := os.Remove(l); err != nil {
+				return err
+			}
+			_ = os.Remove(filepath.Dir(l)) // if it is empty
+		}
+		if now {
+			return stopUnit(u)
+		}
+		return nil
+	}
+	return errors.New("not emulated")
+}
+
+// setting returns what a unit says.
+func setting(u, key string) (string, error) {
+	p, err := os.ReadFile(filepath.Join(unitsDir, u))
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(p)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), key+"="); ok {
+			return v, nil
+		}
+	}
+	return "", fmt.Errorf("no %s in %s", key, u)
+}
+
+func pidFile(u string) string { return filepath.Join(stateOf, u+".pid") }
+
+// pidOf returns the process of a unit, or 0.
+func pidOf(u string) int {
+	p, err := os.ReadFile(pidFile(u))
+	if err != nil {
+		return 0
+	}
+	pid, err := strconv.Atoi(string(p))
+	if err != nil {
+		return 0
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil || strings.Contains(string(stat), ") Z ") {
+		return 0
+	}
+	return pid
+}
+
+func active(u string) bool {
+	if strings.HasSuffix(u, ".socket") {
+		_, err := os.Stat(pidFile(u))
+		return err == nil
+	}
+	return pidOf(u) != 0
+}
+
+func stopUnit(u string) error {
+	pid := pidOf(u)
+	if pid == 0 {
+		err := os.Remove(pidFile(u))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		return err
+	}
+	for range 200 {
+		if pidOf(u) == 0 {
+			return os.Remove(pidFile(u))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return errors.New("it does not end")
+}
+
+func startUnit(u string) error {
+	if active(u) {
+		return nil
+	}
+	if strings.HasSuffix(u, ".socket") {
+		return os.WriteFile(pidFile(u), nil, 0o644)
+	}
+	line, err := setting(u, "ExecStart")
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(filepath.Join(stateOf, u+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	notify := filepath.Join(stateOf, u+".notify")
+	_ = os.Remove(notify) // of the start before
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notify, Net: "unixgram"})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	argv := strings.Fields(line)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "NOTIFY_SOCKET=" + notify}
+	if tools, err := setting(u, "Environment"); err == nil {
+		cmd.Env = append(cmd.Env, tools)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	// Who asks may be in another root; a manager starts programs in its own.
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true, Chroot: "/proc/1/root"}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if err := os.WriteFile(pidFile(u), []byte(strconv.Itoa(cmd.Process.Pid)), 0o644); err != nil {
+		return err
+	}
+	return started(cmd, conn)
+}
+
+// started waits until a program says that it is ready.
+func started(cmd *exec.Cmd, conn *net.UnixConn) error {
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	ready := make(chan error, 1)
+	go func() {
+		p := make([]byte, 4096)
+		for {
+			n, err := conn.Read(p)
+			if err != nil || strings.Contains(string(p[:n]), "READY=1") {
+				ready <- err
+				return
+			}
+		}
+	}()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("it ended: %v", err)
+	case err := <-ready:
+		return err
+	case <-time.After(30 * time.Second):
+		return errors.New("it does not say that it is ready")
+	}
+}

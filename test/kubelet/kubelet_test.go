@@ -1,0 +1,212 @@
+package kubelet
+
+import (
+	"bufio"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"golang.org/x/sys/unix"
+)
+
+// nodeName is part of the names of the pods.
+const nodeName = "node"
+
+// A kubelet is one that runs on a node, without an API server.
+type kubelet struct {
+	node *node.Node
+	cri  *node.CRI
+
+	process *node.Process
+	dir     string // what it keeps
+	address string
+	config  map[string]any
+	flags   []string
+	client  *http.Client
+
+	cleanOnce sync.Once
+}
+
+// startNode starts a node and a kubelet on it, whose clean-up removes all pods. config is added to that of
+// the kubelet. Before it starts, prepare is called.
+func startNode(t *testing.T, o node.Options, config map[string]any, prepare ...func(*testing.T, *kubelet)) *kubelet {
+	t.Helper()
+	n := node.StartNode(t, o)
+	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
+	k := &kubelet{node: n, cri: n.CRI(t), dir: filepath.Join(n.Dir, "kubelet"), address: freeAddress(t)}
+	k.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // it makes its key itself
+	}}
+	for _, dir := range []string{k.dir, k.podsDir(), filepath.Join(k.dir, "plugins")} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.config = k.defaults(t)
+	maps.Copy(k.config, config)
+	for _, f := range prepare {
+		f(t, k)
+	}
+	t.Cleanup(func() {
+		// The kubelet mounts its directory over itself, to share what is mounted below.
+		if err := unix.Unmount(k.dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			t.Errorf("unmount %s: %v", k.dir, err)
+		}
+	})
+	k.start(t)
+	return k
+}
+
+// podsDir is the directory of the pods.
+func (k *kubelet) podsDir() string { return filepath.Join(k.dir, "manifests") }
+
+// defaults is the configuration of a kubelet that is alone on its machine, and may not change it.
+// https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
+func (k *kubelet) defaults(t *testing.T) map[string]any {
+	host, port, err := net.SplitHostPort(k.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"address": host, "port": number, "healthzPort": 0, "readOnlyPort": 0,
+		"authentication":           map[string]any{"anonymous": map[string]any{"enabled": true}, "webhook": map[string]any{"enabled": false}},
+		"authorization":            map[string]any{"mode": "AlwaysAllow"},
+		"registerNode":             false,
+		"containerRuntimeEndpoint": "unix://" + k.node.Socket(),
+		"staticPodPath":            k.podsDir(), "fileCheckFrequency": "1s",
+		"podLogsDir": filepath.Join(k.node.Dir, "logs"), "volumePluginDir": filepath.Join(k.dir, "plugins"),
+		"cgroupDriver": "cgroupfs", "cgroupsPerQOS": false, "enforceNodeAllocatable": []string{},
+		"failCgroupV1": false, "failSwapOn": false,
+		"protectKernelDefaults": true, "makeIPTablesUtilChains": false,
+		"evictionHard": map[string]string{"memory.available": "1Mi"}, "imageGCHighThresholdPercent": 100,
+		"serializeImagePulls": false, "registryPullQPS": 0, "eventRecordQPS": 0,
+		// Events are in the log from this verbosity on.
+		"logging": map[string]any{"format": "json", "verbosity": 3},
+	}
+}
+
+// start starts the kubelet, again if it was stopped, and waits until it answers.
+func (k *kubelet) start(t *testing.T) {
+	t.Helper()
+	p, err := json.Marshal(k.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(k.dir, "config.yaml")
+	if err := os.WriteFile(file, p, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	argv := append([]string{tool(t), "--config", file, "--root-dir", k.dir, "--cert-dir", filepath.Join(k.dir, "pki"),
+		"--hostname-override", nodeName}, k.flags...)
+	k.process = node.Start(t, "kubelet", k.log(), nil, argv...)
+	k.process.WaitReady(t, func() error {
+		var ignored json.RawMessage
+		return k.get("/pods", &ignored)
+	})
+	k.cleanLater(t)
+}
+
+// startContainerd starts containerd again.
+func (k *kubelet) startContainerd(t *testing.T) {
+	t.Helper()
+	k.node.StartContainerd(t)
+	k.cleanLater(t)
+}
+
+// startBallastd starts ballastd again.
+func (k *kubelet) startBallastd(t *testing.T) {
+	t.Helper()
+	k.node.LaunchBallastd(t)
+	k.cleanLater(t)
+}
+
+// cleanLater registers the clean-up after a daemon was started: it has to come before that of the daemon. Only
+// the first that is called does something.
+func (k *kubelet) cleanLater(t *testing.T) {
+	t.Cleanup(func() { k.cleanOnce.Do(func() { k.clean(t) }) })
+}
+
+func (k *kubelet) log() string { return filepath.Join(k.node.Dir, "kubelet.log") }
+
+// tool is the kubelet as built by make.
+func tool(t *testing.T) string {
+	t.Helper()
+	p, err := filepath.Abs("../../.cache/tools/kubelet/kubelet")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(p); err != nil {
+		t.Fatalf("the kubelet is not built; run `make kubelet`: %v", err)
+	}
+	return p
+}
+
+// get decodes an answer of the kubelet's API.
+func (k *kubelet) get(path string, v any) error {
+	resp, err := k.client.Get("https://" + k.address + path)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("kubelet: GET %s: %s", path, resp.Status)
+	}
+	return json.NewDecoder(resp.Body).Decode(v)
+}
+
+// An event is what the kubelet says of a pod.
+type event struct {
+	Type, Reason, Message string
+}
+
+// events returns what the kubelet has said of a pod, the oldest first.
+func (k *kubelet) events(t *testing.T, pod string) (all []event) {
+	t.Helper()
+	f, err := os.Open(k.log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var line struct {
+			Msg    string
+			Object struct{ Name string }
+			event
+		}
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "Event occurred" && line.Object.Name == podName(pod) {
+			all = append(all, line.event)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

@@ -1,0 +1,78 @@
+package kubelet
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+)
+
+// The registry is slow. A model with digests of chunks is read in pods long before it is complete. The pod of one
+// without starts when it is complete, however long that takes: no deadline of the runtime ends it, and a restart of
+// the kubelet begins nothing anew.
+func TestSlowRegistry(t *testing.T) {
+	const size, rate = 8 << 20, 1 << 20 // bytes, bytes a second of each connection
+	k := startNode(t, node.Options{
+		// Two connections, of which the pull takes several times the deadline.
+		Config:     "[fetch]\nconnections = 2\n",
+		Containerd: "[plugins.\"io.containerd.cri.v1.images\"]\n  image_pull_progress_timeout = \"1s\"\n",
+	}, nil)
+	whole, early := converttest.ModelPackRaw(converttest.Files(weights(70, size))), converttest.ModelPackRaw(converttest.Files(weights(71, 8*size)))
+	early.Name = "early"
+	ref := k.convert(t, push(t, k, early), "early")
+	slow := k.node.Registry.Wire.Add(node.Fault{Match: node.AnyBlob, Rate: rate})
+
+	p := k.pod("complete", push(t, k, whole), "IfNotPresent")
+	k.apply(t, p)
+	k.awaitPulling(t, whole.Name)
+	k.process.Kill()
+	k.start(t)
+	k.awaitRunning(t, p)
+	k.wantFiles(t, "complete", "main", "/model", states(whole))
+	if n := k.node.Registry.Wire.BlobBytes()[digest.FromBytes(whole.Files["model.gguf"].Data)]; n > size*3/2 {
+		t.Errorf("%d bytes were sent of a file of %d", n, size)
+	}
+
+	for i, name := range []string{"early", "second"} {
+		k.run(t, k.pod(name, ref, "Always"))
+		k.wantRead(t, name, early, (7-i)*size)
+		if k.complete(early) {
+			t.Errorf("pod %s: the model was complete before it was read; the test proves little", name)
+		}
+	}
+	slow()
+	eventually(t, "complete model", func() error {
+		if !k.complete(early) {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	for _, name := range []string{"early", "second"} {
+		k.wantFiles(t, name, "main", "/model", states(early))
+	}
+}
+
+// awaitPulling waits until the node fetches a model, by a part of its name.
+func (k *kubelet) awaitPulling(t *testing.T, name string) {
+	t.Helper()
+	eventually(t, "pull of "+name, func() error {
+		out := k.node.Ballast("ls")
+		for line := range strings.Lines(out.Stdout) {
+			if strings.Contains(line, name) && strings.Contains(line, "pulling") {
+				return nil
+			}
+		}
+		return fmt.Errorf("it has not begun: %s", out.Output())
+	})
+}
+
+// complete says whether the weights of a model are an object of the store.
+func (k *kubelet) complete(b *converttest.Built) bool {
+	_, err := os.Stat(k.object(b, "model.gguf"))
+	return err == nil
+}

@@ -1,0 +1,82 @@
+package kubelet
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == providerName {
+		if err := provide(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(node.Main(func() int {
+		if err := isolate(); err != nil {
+			fmt.Fprintln(os.Stderr, "kubelet:", err)
+			return 1
+		}
+		return m.Run()
+	}))
+}
+
+// diskSize is the size of the file system that everything is on, in bytes.
+const diskSize = 2 << 30 // 2 GiB, of which only what is used is taken
+
+// sysctls are the settings of the kernel that the kubelet wants.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/cm/container_manager_linux.go
+var sysctls = map[string]string{
+	"vm/overcommit_memory":      "1",
+	"vm/panic_on_oom":           "0",
+	"kernel/panic":              "10",
+	"kernel/panic_on_oops":      "1",
+	"kernel/keys/root_maxkeys":  "1000000",
+	"kernel/keys/root_maxbytes": "25000000",
+}
+
+// isolate hides from the kubelet, in the mount namespace of the test, what is the machine's, and makes the
+// file system for temporary files.
+func isolate() error {
+	outer := os.TempDir()
+	for name, value := range sysctls {
+		p := filepath.Join(outer, filepath.Base(name))
+		if err := os.WriteFile(p, []byte(value+"\n"), 0o644); err != nil {
+			return err
+		}
+		if err := unix.Mount(p, filepath.Join("/proc/sys", name), "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("hide %s: %w", name, err)
+		}
+	}
+	for _, dir := range []string{"/var/lib", "/var/log"} { // has directories that no option of the kubelet moves
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+			return fmt.Errorf("hide %s: %w", dir, err)
+		}
+	}
+	disk, dir := filepath.Join(outer, "disk.img"), filepath.Join(outer, "d")
+	if err := os.WriteFile(disk, nil, 0o600); err != nil {
+		return err
+	}
+	if err := os.Truncate(disk, diskSize); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for _, argv := range [][]string{
+		{"mkfs.ext4", "-q", "-F", "-m", "0", disk},
+		{"mount", "-o", "loop", disk, dir},
+	} {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%v: %w: %s", argv, err, out)
+		}
+	}
+	return os.Setenv("TMPDIR", dir)
+}

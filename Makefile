@@ -68,7 +68,7 @@ test: check test-unit test-fuzz e2e kubelet ## Everything that CI runs
 
 .PHONY: test-unit
 test-unit: tools ## Tests of packages, with the race detector where it matters
-	go test -race $(RACE)
+	go test -race -timeout 30m $(RACE)
 	go test $$(go list ./... | grep -vxF "$$(go list $(RACE))")
 	cd contrib/image && go test ./...
 

@@ -62,6 +62,12 @@ nothing is set for Kubernetes: ctr and nerdctl take "--snapshotter ballast".`,
 			if s.Root == "" {
 				s.Root = cfg.Root
 			}
+			if s.Platform == "" {
+				s.Platform = platforms.Format(platforms.DefaultSpec())
+			}
+			if main == "" {
+				main = setup.ContainerdConfig("/")
+			}
 			s.Version, err = containerdversion.Find(cmd.Context(), version, cfg.Containerd.Address)
 			unknown := errdefs.IsNotFound(err)
 			if err != nil && !unknown {
@@ -82,12 +88,12 @@ nothing is set for Kubernetes: ctr and nerdctl take "--snapshotter ballast".`,
 	f := c.Flags()
 	f.StringVar(&s.Address, "socket", "", "gRPC socket of ballastd (default: what the configuration says)")
 	f.StringVar(&s.Root, "root", "", "root of ballastd (default: what the configuration says)")
-	f.StringVar(&s.Platform, "platform", platforms.Format(platforms.DefaultSpec()), "platform of this node")
+	f.StringVar(&s.Platform, "platform", "", "platform of the node, such as linux/amd64 (default: this one)")
 	f.StringVar(&s.HostsDir, "hosts-dir", defaultHostsDir, "directory of hosts.toml files")
 	f.StringVar(&s.RuntimeHandler, "runtime-handler", "", "let only pods of this handler use ballast")
 	f.BoolVar(&s.SystemdCgroup, "systemd-cgroup", false, "set SystemdCgroup for that handler")
 	f.StringVar(&version, "containerd-version", "", "version of containerd, such as 2.3 (default: that of this node)")
-	f.StringVar(&main, "containerd-config", setup.ContainerdConfig("/"), "configuration file of containerd, which will import the drop-in")
+	f.StringVar(&main, "containerd-config", "", "configuration file of containerd, which imports the drop-in (default: that of this node)")
 	f.BoolVar(&s.NoCRI, "snapshotter-only", false, "set nothing for Kubernetes")
 	return c
 }

@@ -28,7 +28,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	out := outputFlag(c)
-	c.Flags().StringVar(&containerd, "containerd-config", setup.ContainerdConfig("/"), "configuration file of containerd")
+	c.Flags().StringVar(&containerd, "containerd-config", "", "configuration file of containerd (default: that of this node)")
 	c.Flags().StringVar(&version, "containerd-version", "", "version of containerd, such as 2.3 (default: that of this node)")
 	c.Flags().StringSliceVar(&hostsDirs, "hosts-dir", nil, "more directories of hosts.toml files, as given to ctr and nerdctl")
 	c.Flags().BoolVar(&fix, "fix", false, "mend what is safe to mend before looking")
@@ -36,6 +36,9 @@ func (a *app) doctorCommand() *cobra.Command {
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if dryRun && !fix {
 			return usage("--dry-run is for --fix")
+		}
+		if containerd == "" {
+			containerd = setup.ContainerdConfig("/")
 		}
 		if fix {
 			err := a.fix(cmd.Context(), dryRun, *out)

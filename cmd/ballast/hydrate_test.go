@@ -62,7 +62,7 @@ func TestHydrate(t *testing.T) {
 	if out := s.ok(t, "hydrate", "--pause"); !strings.Contains(out, "paused") {
 		t.Errorf("--pause: %q", out)
 	}
-	if _, out, _ := s.ballast(t.Context(), "doctor", "--containerd-config", "/nowhere/c.toml"); !strings.Contains(out, "mend: ballast hydrate --resume") {
+	if _, out, _ := s.ballast(t.Context(), "doctor", "--containerd-config", "/nowhere/c.toml"); !strings.Contains(out, "fix: ballast hydrate --resume") {
 		t.Errorf("doctor:\n%s", out)
 	}
 	sent := s.bytes()

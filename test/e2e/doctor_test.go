@@ -92,7 +92,7 @@ func TestDoctor(t *testing.T) {
 				tt.break_(t, n)
 			}
 			out := doctor(n)
-			wantError(t, out, append(tt.words, "mend:")...)
+			wantError(t, out, append(tt.words, "fix:")...)
 			t.Logf("%s", out.Stdout)
 		})
 	}

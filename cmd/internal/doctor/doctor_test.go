@@ -439,7 +439,7 @@ func TestFaults(t *testing.T) {
 			tt.spoil(t, n)
 			findings := n.doctor.Run(t.Context())
 			for _, f := range findings {
-				if f.Check == tt.check && f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Mend, tt.mend) {
+				if f.Check == tt.check && f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.mend) {
 					return
 				}
 			}

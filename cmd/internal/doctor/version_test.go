@@ -130,7 +130,7 @@ func TestVersionFaults(t *testing.T) {
 			tt.spoil(t, n)
 			findings := n.doctor.Run(t.Context())
 			for _, f := range findings {
-				if f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Mend, tt.mend) {
+				if f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.mend) {
 					return
 				}
 			}

@@ -65,7 +65,7 @@ type Doctor struct {
 func (d *Doctor) Run(ctx context.Context) []Finding {
 	d.findings = nil
 	if d.ConfigError != nil {
-		d.fail("config", "mend that file; ballastd does not start with it, and what follows is about the defaults", "%s", admin.Text(d.ConfigError))
+		d.fail("config", "correct that file; ballastd does not start with it. The other checks use the defaults", "%s", admin.Text(d.ConfigError))
 	}
 	health := d.daemon(ctx)
 	d.facade(health)

@@ -40,6 +40,15 @@ test-images: # What the tests of the chart need: two versions of the image, the 
 chart: ## Write contrib/kustomize from the Helm chart
 	cd test/chart && go test -count=1 -run TestKustomizeBases . -update
 
+.PHONY: docs
+docs: ## Write contrib/docs/commands.md and configuration.md from the code
+	go test -count=1 -run 'TestManual|TestReference' ./cmd/ballast ./cmd/ballastd ./cmd/internal/config -update
+
+.PHONY: man
+man: ## Write the man pages: bin/man/ballast.8 and ballastd.8
+	@mkdir -p bin/man
+	go test -count=1 -run TestManual -ldflags '$(LDFLAGS)' ./cmd/ballast ./cmd/ballastd -man '$(CURDIR)/bin/man'
+
 .PHONY: tools
 tools: ## Install busybox, build containerd, ctr, the shim and runc for tests
 	@test/install.sh

@@ -66,6 +66,7 @@ snapshotter/lazy/fdstore  :
 cmd/internal/config       :
 cmd/internal/facadetls    : store/durable
 cmd/internal/kube         :
+cmd/internal/manual       :
 cmd/internal/portowner    :
 cmd/internal/containerdversion :
 cmd/internal/fleet        : convert/mediatype convert/registry store store/verify

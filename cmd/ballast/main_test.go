@@ -152,7 +152,7 @@ func TestConfigHostsWrite(t *testing.T) {
 
 func TestDoctorJSON(t *testing.T) {
 	code, stdout, _ := ballast(t, "doctor", "-o", "json", "--containerd-config", filepath.Join(t.TempDir(), "none.toml"))
-	var findings []struct{ Check, Status, Message, Mend string }
+	var findings []struct{ Check, Status, Message, Fix string }
 	if err := json.Unmarshal([]byte(stdout), &findings); err != nil {
 		t.Fatalf("%v in %q", err, stdout)
 	}
@@ -212,7 +212,7 @@ func TestConfigHostsUpgrade(t *testing.T) {
 	}
 
 	code, _, stderr := ballast(t, "config", "hosts", "--upgrade", "--root", dir, "--hosts-dir", dir)
-	if code != 1 || !strings.Contains(stderr, "left alone: "+path("edited.example")) || !strings.Contains(stderr, "4 files were rewritten, 1 were left alone") {
+	if code != 1 || !strings.Contains(stderr, "not changed: "+path("edited.example")) || !strings.Contains(stderr, "4 files were rewritten, 1 were not changed") {
 		t.Errorf("code %d, stderr:\n%s", code, stderr)
 	}
 	if code, _, stderr := ballast(t, "config", "hosts", "--upgrade", "--root", dir, "--hosts-dir", filepath.Join(dir, "open")); code != 0 {
@@ -233,7 +233,7 @@ func TestConfigHostsUpgrade(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, "edited.example")); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr := ballast(t, "config", "hosts", "--upgrade", "--root", dir, "--hosts-dir", dir); code != 0 || !strings.Contains(stderr, "nothing below") {
+	if code, _, stderr := ballast(t, "config", "hosts", "--upgrade", "--root", dir, "--hosts-dir", dir); code != 0 || !strings.Contains(stderr, "no file in "+dir+" uses plain HTTP") {
 		t.Errorf("again: code %d, stderr:\n%s", code, stderr)
 	}
 }

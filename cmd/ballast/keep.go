@@ -14,7 +14,7 @@ func (a *app) rmCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "rm REF|DIGEST...",
 		Short:             "forget models and their pins",
-		Long:              "Forget models and their pins. What containers or images of containerd use stays until they are\ngone; the disk is given back by the collector, or at once by \"ballast gc\".",
+		Long:              "Forget models and their pins. What containers, images of containerd or mounts use stays until they\nare gone; the disk is given back by the collector, or at once by \"ballast gc\".",
 		Args:              modelArgs(1, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
@@ -30,7 +30,7 @@ func (a *app) rmCommand() *cobra.Command {
 					fmt.Fprintln(a.stdout, printable(ref))
 				}
 				for _, m := range r.InUse {
-					fmt.Fprintf(a.stderr, "ballast: %s is in use; its files stay until the containers and images of containerd that show it are gone\n", m)
+					fmt.Fprintf(a.stderr, "ballast: %s is in use; its files stay until the containers, images of containerd and mounts (\"ballast mount\") that show it are gone\n", m)
 				}
 				return err
 			})

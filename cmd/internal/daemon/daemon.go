@@ -64,6 +64,7 @@ type Daemon struct {
 	pulls       *pulls
 	background  *background
 	origins     *origins
+	mounts      *hostMounts
 	lazy        atomic.Pointer[lazy.Mount] // nil if models are shown when they are complete
 	lazyWhy     atomic.Pointer[string]     // why lazy is nil
 	holder      fdstore.Options            // of lazy; set by startLazy
@@ -126,7 +127,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.origins = newOrigins(d)
+	d.origins, d.mounts = newOrigins(d), newHostMounts(d)
 	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{
 		Show: tree.Backend(c.Snapshot.Show), Volume: d.origins.volume, Bare: d.origins.bareSnapshot, Log: log,
 	})
@@ -284,6 +285,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.pulls.run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })
 	g.Go(func() error { return d.origins.run(ctx) })
+	g.Go(func() error { return d.mounts.run(ctx) })
 	g.Go(func() error { return serveGRPC(ctx, d.grpcServer(), l.grpc) })
 	g.Go(func() error {
 		return serveHTTP(ctx, d.log, logged(d.log, "admin request", d.admin().Routes()), l.admin)

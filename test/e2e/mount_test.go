@@ -41,7 +41,7 @@ func wantHostFiles(t *testing.T, dir string, b *converttest.Built) {
 }
 
 // TestHostMount reads a model by its file names with no container: through a kill of the daemon, after the model has
-// lost its pin, and while containerd collects. After the unmount it goes.
+// lost its name and its pin. After the unmount it goes.
 func TestHostMount(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	w := weights(90, 12<<20)
@@ -76,11 +76,6 @@ func TestHostMount(t *testing.T) {
 	}
 	n.StartBallastd(t)
 	ballast(t, n, "gc")
-	other := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(91, 1<<20))))
-	mustPull(t, n, "ballast", other)
-	if out := n.Ctr("images", "rm", "--sync", other); out.Err != nil {
-		t.Fatalf("%v: %s", out.Err, out.Output())
-	}
 	if err := unix.Unmount(own, 0); err != nil { // which ballastd is not told of
 		t.Fatal(err)
 	}
@@ -88,6 +83,7 @@ func TestHostMount(t *testing.T) {
 		t.Errorf("list of mounts:\n%s", out)
 	}
 	ballast(t, n, "unmount", own)
+	ballast(t, n, "gc")
 	wantHostFiles(t, dir, b)
 	if _, err := os.Stat(object(n, digest.FromBytes(w))); err != nil {
 		t.Errorf("the model was collected while it was mounted: %v", err)
@@ -98,6 +94,27 @@ func TestHostMount(t *testing.T) {
 	if _, err := os.Stat(object(n, digest.FromBytes(w))); err == nil {
 		t.Error("the model is there after the unmount")
 	}
+}
+
+// TestHostMountCollected has containerd collect what it has not made, which is not what is mounted on the host.
+func TestHostMountCollected(t *testing.T) {
+	n := node.StartNode(t, node.Options{})
+	b := converttest.ModelPackRaw(converttest.Files(weights(94, 1<<20)))
+	ref := push(t, n, b)
+	ballast(t, n, "prefetch", "--no-pin", ref)
+	dir := t.TempDir()
+	ballast(t, n, "mount", ref, dir)
+	other := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(91, 1<<20))))
+	mustPull(t, n, "ballast", other)
+	if out := n.Ctr("images", "rm", "--sync", other); out.Err != nil {
+		t.Fatalf("%v: %s", out.Err, out.Output())
+	}
+	ballast(t, n, "gc")
+	if out := ballast(t, n, "mount", "-q"); out != dir+"\n" {
+		t.Errorf("mounts: %q", out)
+	}
+	wantHostFiles(t, dir, b)
+	ballast(t, n, "unmount", dir)
 }
 
 // TestHostMountRefused mounts nothing where something else is, and nothing that can not be read yet.

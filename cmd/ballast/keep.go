@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -38,16 +40,20 @@ func (a *app) rmCommand() *cobra.Command {
 	}
 }
 
-// each calls f with all names, goes on after an error, and returns the first.
+// each calls f with all names, goes on after an error, which it prints, and returns the first.
 func (a *app) each(names []string, f func(string) error) error {
 	var first error
 	for _, n := range names {
-		switch err := f(n); {
-		case err == nil:
-		case first == nil:
-			first = err
-		default:
-			a.complain(err)
+		err := f(n)
+		if errors.Is(err, context.Canceled) { // who pressed Ctrl-C means all
+			return err
+		}
+		if err == nil {
+			continue
+		}
+		a.complain(err)
+		if first == nil {
+			first = &saidError{err}
 		}
 	}
 	return first

@@ -51,7 +51,7 @@ func (a *app) root() *cobra.Command {
 	f.BoolVar(&a.debug, "debug", false, "log details")
 	c.AddCommand(
 		a.prefetchCommand(), a.importCommand(), a.hydrateCommand(), a.lsCommand(), a.inspectCommand(), a.dfCommand(), a.rmCommand(),
-		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(),
+		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(), a.pathCommand(), a.mountCommand(), a.unmountCommand(),
 		a.convertCommand(), a.digestCommand(),
 		a.setupCommand(), a.doctorCommand(), a.configCommand(), a.nodeCommand(), a.versionCommand(),
 	)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -14,7 +16,7 @@ func (a *app) rmCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "rm REF|DIGEST...",
 		Short:             "remove models and their pins",
-		Long:              "Remove models and their pins. Files that containers or images of containerd use stay until these are gone.\nGarbage collection frees the disk space later, \"ballast gc\" at once.",
+		Long:              "Remove models and their pins. Files that containers, images of containerd or mounts use stay until these are gone.\nGarbage collection frees the disk space later, \"ballast gc\" at once.",
 		Args:              modelArgs(1, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
@@ -30,7 +32,7 @@ func (a *app) rmCommand() *cobra.Command {
 					fmt.Fprintln(a.stdout, printable(ref))
 				}
 				for _, m := range r.InUse {
-					fmt.Fprintf(a.stderr, "ballast: %s is in use; its files stay until the containers and images of containerd that use it are gone\n", m)
+					fmt.Fprintf(a.stderr, "ballast: %s is in use; its files stay until the containers, images of containerd and mounts (\"ballast mount\") that use it are gone\n", m)
 				}
 				return err
 			})
@@ -38,16 +40,20 @@ func (a *app) rmCommand() *cobra.Command {
 	}
 }
 
-// each calls f with all names, goes on after an error, and returns the first.
+// each calls f with all names, goes on after an error, which it prints, and returns the first.
 func (a *app) each(names []string, f func(string) error) error {
 	var first error
 	for _, n := range names {
-		switch err := f(n); {
-		case err == nil:
-		case first == nil:
-			first = err
-		default:
-			a.complain(err)
+		err := f(n)
+		if errors.Is(err, context.Canceled) { // who pressed Ctrl-C means all
+			return err
+		}
+		if err == nil {
+			continue
+		}
+		a.complain(err)
+		if first == nil {
+			first = &saidError{err}
 		}
 	}
 	return first

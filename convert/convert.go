@@ -12,7 +12,7 @@ import (
 // MappingVersion is the version of the rules that turn an origin into a file table and an
 // image. The same origin and the same version give the same bytes on every node, so any
 // change of those bytes needs a new version.
-const MappingVersion = 2
+const MappingVersion = 3
 
 // An Artifact is one upstream artifact: its manifest, and access to its blobs. Its methods are
 // safe for concurrent use.

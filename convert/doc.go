@@ -36,7 +36,8 @@
 // up, one digest has one size. Bytes inside a descriptor are taken only if they are the blob;
 // URLs in a descriptor are never followed. Paths are clean and stay inside the model
 // (store.CleanPath), whatever they come from. Unknown media types are errors that name the
-// layer: a layer is never skipped in silence.
+// layer: a layer is never skipped in silence. What the specification of a format has ignored, as Ollama's, is named
+// by package losses.
 //
 // # How layers become files
 //

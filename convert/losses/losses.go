@@ -3,6 +3,7 @@ package losses
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -196,10 +197,21 @@ func layersText(n int) string {
 // unused adds the layers of an Ollama model that are no files.
 func (x *finder) unused(m *convert.Manifest) {
 	count := map[mediatype.Part]int{}
+	ignored, templates := map[string]int{}, map[string]int{}
 	for _, l := range m.Layers {
-		if t, err := mediatype.Parse(l.MediaType); err == nil && t.Format == mediatype.FormatOllama {
-			count[t.Part]++
+		t, err := mediatype.Parse(l.MediaType)
+		if err != nil || t.Format != mediatype.FormatOllama {
+			ignored[mediatype.Base(l.MediaType)]++
+			continue
 		}
+		count[t.Part]++
+		if params, err := mediatype.Params(l.MediaType); err == nil && t.Part == mediatype.PartTemplate {
+			templates[params["name"]]++
+		}
+	}
+	count[mediatype.PartTemplate] -= max(len(templates)-1, 0) // each name has a last one
+	for _, base := range slices.Sorted(maps.Keys(ignored)) {
+		x.add(Loss{What: fmt.Sprintf("content of %s of type %s, which Ollama ignores", layersText(ignored[base]), cut(base))})
 	}
 	if n := count[mediatype.PartEmbed]; n > 0 {
 		x.add(Loss{What: "content of " + layersText(n) + " of embeddings, which Ollama does not use"})

@@ -15,5 +15,6 @@
 // one exception: an archive with one file whose name is the base name of the annotation is
 // placed at the annotation, because writers before March 2025 dropped the directory.
 //
-// Layers are not whiteouts of each other: a name that starts with .wh. is a name.
+// The layers of early CNAI are those of an image: later ones win, and whiteouts count
+// (convert.Builder.Stack). In the later formats they are not: a name that starts with .wh. is a name.
 package modelpack

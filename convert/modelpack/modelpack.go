@@ -61,6 +61,9 @@ func build(ctx context.Context, a convert.Artifact, m *convert.Manifest, f media
 		return nil, err
 	}
 	b := convert.NewBuilder(m, f)
+	if f == mediatype.FormatCNAIEarly {
+		b.Stack()
+	}
 	b.KeepConfig(p)
 	for i, l := range m.Layers {
 		p, err := place(l)
@@ -86,6 +89,9 @@ func place(l convert.Descriptor) (convert.Place, error) {
 	if t.Role != mediatype.RoleLayer || !isModelLayer(t) {
 		return convert.Place{}, fmt.Errorf("media type %q is no layer of a model: %w", t.Base, errdefs.ErrNotImplemented)
 	}
+	if err := checkArtifactType(l, t); err != nil {
+		return convert.Place{}, err
+	}
 	p := convert.Place{
 		Kind:    t.Kind,
 		Archive: t.Archive,
@@ -109,6 +115,22 @@ func place(l convert.Descriptor) (convert.Place, error) {
 	}
 	p.Mode, p.ModTime = md.Mode, md.ModTime
 	return p, nil
+}
+
+// checkArtifactType returns an error if the type of the artifact of a layer, if it has one, says that its
+// bytes are laid out in another way than its media type.
+func checkArtifactType(l convert.Descriptor, t mediatype.Type) error {
+	if l.ArtifactType == "" {
+		return nil
+	}
+	is, err := mediatype.Parse(l.ArtifactType)
+	if err != nil {
+		return err
+	}
+	if is.Archive != t.Archive || is.Codec != t.Codec {
+		return fmt.Errorf("media type %q and artifactType %q are not consistent: %w", t.Base, is.Base, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // isModelLayer reports whether a layer belongs to any generation: early CNAI has image layers.

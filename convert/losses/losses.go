@@ -158,7 +158,7 @@ func (x *finder) layers(p []byte, m *convert.Manifest) {
 	if json.Unmarshal(p, &doc) != nil {
 		return
 	}
-	count := map[string]int{}
+	count, archives := map[string]int{}, 0
 	for _, l := range doc.Layers {
 		for k, v := range l {
 			if k == "annotations" || empty(v) || slices.Contains(layerKeys, k) {
@@ -168,6 +168,9 @@ func (x *finder) layers(p []byte, m *convert.Manifest) {
 		}
 	}
 	for _, l := range m.Layers {
+		if t, err := mediatype.Parse(l.MediaType); err == nil && t.Archive != "" {
+			archives++
+		}
 		for k := range l.Annotations {
 			if !slices.Contains(layerAnnotations, k) {
 				count["annotation "+k]++
@@ -184,6 +187,9 @@ func (x *finder) layers(p []byte, m *convert.Manifest) {
 	slices.Sort(keys)
 	for _, k := range keys {
 		x.add(Loss{fmt.Sprintf("%s of %s", cut(k), layersText(count[k])), x.manifest})
+	}
+	if archives > 0 {
+		x.add(Loss{What: fmt.Sprintf("owners (uid, gid) of the files in %s that are archives", layersText(archives))})
 	}
 }
 

@@ -109,6 +109,10 @@ func TestWhatIsGone(t *testing.T) {
 		}
 		return list
 	}
+	tars := converttest.Make(converttest.Spec{Layers: []converttest.Layer{{MediaType: "application/vnd.cnai.model.weight.v1.tar", Data: "x"}, {MediaType: "application/vnd.cnai.model.doc.v1.tar+gzip", Data: "y"}}})
+	if got := gone(mediatype.FormatCNAI, tars.Manifest); len(got) != 1 || got[0] != "owners (uid, gid) of the files in 2 layers that are archives" {
+		t.Errorf("archives: got %q", got)
+	}
 	if got := gone(mediatype.FormatCarton, converttest.GoodCarton([]byte("x")).ManifestBytes()); len(got) != 2 || !strings.Contains(got[0], "LINKS") {
 		t.Errorf("carton: got %q", got)
 	}

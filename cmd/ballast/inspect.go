@@ -165,6 +165,7 @@ func describe(ref remote.Ref, model *convert.Model) (admin.Detail, error) {
 		d.Files[i].Source = nil
 	}
 	d.Description = admin.Describe(model.Config, model.ContextLength, headers.Report{})
+	d.Description.Runner = model.Runner
 	d.Explain(&model.Table)
 	return d, nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -75,6 +76,7 @@ func (c *conversion) planModelPack(ctx context.Context) (*plan, error) {
 	}
 	said := describe(ctx, files)
 	cfg := c.config(said)
+	image.Annotate(annotations, c.src.Model.Runner)
 	contextLength(annotations, cmp.Or(c.src.Model.ContextLength, said.ContextLength))
 	c.archivesLost()
 	p.documents = func() (documents, error) { return modelPackDocuments(d, cfg, p.layers, annotations) }

@@ -157,6 +157,9 @@ func (s *Store) Close() error {
 	s.stop()
 	s.engine.Close()
 	s.files.Close()
+	if s.area != nil {
+		s.area.Close()
+	}
 	if s.objects != nil {
 		s.objects.Close()
 	}

@@ -22,10 +22,6 @@ var ErrMoved = errors.New("the file is an object now")
 // errGone says that nobody uses a file any more.
 var errGone = fmt.Errorf("nothing refers to it any more: %w", errdefs.ErrNotFound)
 
-// fewGroups is how many groups a file has at most that is opened anew for each read. There can be
-// very many such files.
-const fewGroups = 8
-
 // A File is a file that is brought by its chunks.
 type File struct {
 	set    *Set
@@ -177,6 +173,15 @@ func (f *File) has(st *stage, g int) bool {
 	return f.there(st, g)
 }
 
+// still returns errdefs.ErrUnavailable unless group g is there, which it was: what is staged can be thrown away
+// meanwhile.
+func (f *File) still(st *stage, g int) error {
+	if f.has(st, g) {
+		return nil
+	}
+	return fmt.Errorf("group %d of %d: %w", g, st.p.Chunks(), errdefs.ErrUnavailable)
+}
+
 // settle ends a call.
 func (f *File) settle(c *call, g int, err error) {
 	f.mu.Lock()
@@ -220,8 +225,8 @@ func (f *File) ReadAt(ctx context.Context, b []byte, off int64) (int, error) {
 		if err := f.want(ctx, st, g); err != nil {
 			return 0, err
 		}
-		if !f.has(st, g) { // what is staged was thrown away meanwhile
-			return 0, fmt.Errorf("bytes at %d: %w", off, errdefs.ErrUnavailable)
+		if err := f.still(st, g); err != nil {
+			return 0, err
 		}
 	}
 	n, err := st.data.ReadAt(b, off)
@@ -246,6 +251,7 @@ func (f *File) want(ctx context.Context, st *stage, g int) error {
 			f.settle(c, g, errGone)
 		}
 		c.flow.Promote(transfer.Urgent)
+		f.set.loads()
 		select {
 		case <-c.done:
 		case <-ctx.Done():
@@ -281,7 +287,8 @@ func (f *File) bring(ctx context.Context, flow *transfer.Flow, land func(*transf
 }
 
 // Fill brings all of the file and verifies it. Others may bring some of it. If its chunks are not verified as
-// parts of it (Layout.Stated), its bytes are hashed in order, which can end in a *verify.Error. From servers
+// parts of it (Layout.Stated), its bytes are hashed in order, which can end in a *verify.Error: while they
+// arrive, or afterwards if readers wait meanwhile and nobody waits for the end of flow. From servers
 // without ranges it begins anew, see transfer.Fetch.All.
 func (f *File) Fill(ctx context.Context, flow *transfer.Flow, anew func()) error {
 	st, err := f.open()
@@ -289,41 +296,29 @@ func (f *File) Fill(ctx context.Context, flow *transfer.Flow, anew func()) error
 		return err
 	}
 	defer f.done(st)
+	w := newWhole(f, st, flow)
 	var use func(int, *transfer.Slot) error
-	hash := verify.NewHash()
 	if !f.Layout.Stated {
-		use = func(g int, sl *transfer.Slot) error {
-			_, n := st.p.Chunk(g)
-			_, err := hash.Write(sl.Buf[:n])
-			return err
-		}
+		use = func(g int, sl *transfer.Slot) error { return w.use(g, sl) }
 	}
 	err = f.transfer(flow).All(ctx, st.p.Chunks(), func(g int, sl *transfer.Slot, get transfer.Get) error {
-		return f.fill(st, sl, g, get)
+		return f.fill(st, sl, g, get, w)
 	}, use, func() {
-		hash = verify.NewHash()
+		w = newWhole(f, st, flow)
 		anew()
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case !f.Layout.Stated:
-		return verify.Compare(f.Digest, hash.Digest(), f.Size, f.Size)
 	}
-	for g := range st.p.Chunks() {
-		if !f.has(st, g) { // what is staged was thrown away meanwhile
-			return fmt.Errorf("group %d of %d: %w", g, st.p.Chunks(), errdefs.ErrUnavailable)
-		}
-	}
-	return nil
+	return w.finish(ctx)
 }
 
-// fill brings group g into a buffer: from the disk, or by land if nobody else has it on its way.
-func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get) error {
+// fill brings group g into a buffer: from the disk, if w wants that, or by land if nobody else has it on its way.
+func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get, w *whole) error {
 	for try := 0; ; try++ {
 		c, mine := f.claim(st, g, sl.Flow())
 		switch {
-		case c == nil && f.Layout.Stated:
+		case c == nil && w.late():
 			return nil
 		case c == nil:
 			off, n := st.p.Chunk(g)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -202,38 +203,36 @@ func (f *File) Promote(c transfer.Class) {
 	}
 }
 
-// ReadAt reads bytes as io.ReaderAt does, and waits until they are there: until their groups are, which
-// it fetches. It returns ErrMoved for a file that is an object, transfer.ErrNoRanges if it can be
-// brought only as a whole, and errdefs.ErrNotFound if nobody uses the file any more.
-func (f *File) ReadAt(ctx context.Context, b []byte, off int64) (int, error) {
-	if off < 0 || off >= f.Size {
-		return 0, io.EOF
+// Await waits until n bytes of the file from off on, as far as it goes, are there: until their groups are, which
+// it fetches. It returns an open file that has them at the same place, and beyond them bytes that nobody has
+// verified; done is to be called when they were read. The errors are io.EOF for no bytes, ErrMoved for a file
+// that is an object, transfer.ErrNoRanges if it can be brought only as a whole, and errdefs.ErrNotFound if
+// nobody uses the file any more.
+func (f *File) Await(ctx context.Context, off int64, n int) (_ *os.File, done func(), err error) {
+	n = int(min(int64(n), f.Size-off))
+	if off < 0 || n <= 0 {
+		return nil, nil, io.EOF
 	}
 	st, err := f.open()
 	if err != nil {
-		return 0, err
+		return nil, nil, err
 	}
-	defer f.done(st)
-	short := int64(len(b)) > f.Size-off
-	b = b[:min(int64(len(b)), f.Size-off)]
-	if len(b) == 0 {
-		return 0, nil
-	}
-	first, last := f.Layout.find(off), f.Layout.find(off+int64(len(b))-1)
+	defer func() {
+		if err != nil {
+			f.done(st)
+		}
+	}()
+	first, last := f.Layout.find(off), f.Layout.find(off+int64(n)-1)
 	f.ahead(st, first, last)
 	for g := first; g <= last; g++ {
 		if err := f.want(ctx, st, g); err != nil {
-			return 0, err
+			return nil, nil, err
 		}
 		if err := f.still(st, g); err != nil {
-			return 0, err
+			return nil, nil, err
 		}
 	}
-	n, err := st.data.ReadAt(b, off)
-	if err == nil && short {
-		err = io.EOF
-	}
-	return n, err
+	return st.data, func() { f.done(st) }, nil
 }
 
 // want makes group g present on behalf of a reader. The work goes on when ctx ends: what is on

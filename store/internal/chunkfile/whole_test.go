@@ -34,7 +34,7 @@ func TestReadersBeforeHash(t *testing.T) {
 				}
 			}
 			b := make([]byte, size) // chunks have digests of their own
-			if _, err := f.ReadAt(t.Context(), b, 3*size); err != nil || digest.FromBytes(b) != f.Layout.Chunks[3].Digest {
+			if _, err := readAt(t.Context(), f, b, 3*size); err != nil || digest.FromBytes(b) != f.Layout.Chunks[3].Digest {
 				t.Errorf("read before the file is hashed: %v", err)
 			}
 			select {
@@ -80,7 +80,7 @@ func TestSmallFilesStayOpen(t *testing.T) {
 	s, f, _ := newFile(t, 2, 1000)
 	read := func(f *File) {
 		t.Helper()
-		if _, err := f.ReadAt(t.Context(), make([]byte, 1), 0); err != nil {
+		if _, err := readAt(t.Context(), f, make([]byte, 1), 0); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -255,7 +255,7 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 
 // Run serves until ctx ends, which is no error, or a part fails.
 func (d *Daemon) Run(ctx context.Context) error {
-	limitMemory(d.config.Fetch.Connections)
+	limitMemory()
 	if err := d.snapshotter.Reconcile(ctx); err != nil {
 		return fmt.Errorf("reconcile snapshots: %w", err)
 	}
@@ -341,11 +341,15 @@ func every(ctx context.Context, while time.Duration, do func()) error {
 	}
 }
 
-// limitMemory makes the garbage collector work harder before the process grows beyond what
-// the store's chunks and the rest need.
-func limitMemory(connections int) {
-	const rest, chunk = 56 << 20, 4 << 20
-	debug.SetMemoryLimit(rest + 3*int64(connections)*chunk)
+// goMemory is how many bytes the Go heap and stacks may have before the garbage collector works harder. The chunks of
+// the store (store.Options.Connections) and the answers of the lazy mount (lazy.MaxBuffers) come on top of it.
+const goMemory = 64 << 20
+
+// limitMemory sets goMemory, unless who started the process set another limit.
+func limitMemory() {
+	if !config.MemoryLimited() {
+		debug.SetMemoryLimit(goMemory)
+	}
 }
 
 // Close closes what New opened. Fetches stop and keep what they have.

@@ -141,8 +141,8 @@ bench-peers: peers ## Beside other snapshotters and clients, which are built for
 	cd test && go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama $(BENCH) peers
 
 .PHONY: performance
-performance: peers ## All measurements and those beside others: the tables of contrib/docs/performance.md
-	cd test && go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama $(BENCH)
+performance: peers ## All measurements, also beside others; prints the tables and puts them into contrib/docs/performance.md
+	cd test && go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama -page ../contrib/docs/performance.md $(BENCH)
 
 .PHONY: clean
 clean: ## Remove what was built

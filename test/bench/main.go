@@ -25,6 +25,7 @@ func main() {
 	dir := flag.String("dir", "", "directory on the disk to measure; default a temporary one")
 	stargz := flag.String("stargz", "", "the program of the directory stargz, for the measurement peers")
 	ollama := flag.String("ollama", "", "the program of Ollama, for the measurement peers; without, it is left out")
+	page := flag.String("page", "", "Markdown file whose part below the heading Figures the tables replace, which are printed too")
 	task := flag.String("task", "", "run one task as a process of its own (internal)")
 	flag.Usage = usage
 	flag.Parse()
@@ -50,6 +51,10 @@ func main() {
 		return node.Run(func(t node.TB) {
 			b := &bench{t: t, rounds: *rounds, size: size, load: load(), stargz: *stargz, ollama: *ollama}
 			b.run(flag.Args())
+			b.print(os.Stdout)
+			if *page != "" {
+				b.writePage(*page)
+			}
 		})
 	}))
 }
@@ -185,7 +190,6 @@ func (b *bench) run(names []string) {
 			m.run(b)
 		}
 	}
-	b.print(os.Stdout)
 }
 
 // model returns a model of one file, which all measurements may pull and have to remove.

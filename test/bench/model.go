@@ -193,5 +193,5 @@ func (b *bench) settle(size int64, blobs ...digest.Digest) {
 			b.t.Fatalf("%v", err)
 		}
 	}
-	b.touch(max(3*size, 6<<30))
+	b.touch(3*size + (1 << 30))
 }

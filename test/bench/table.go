@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -32,21 +34,22 @@ func (s series) spread(print func(time.Duration) string) string {
 	if len(s) == 1 {
 		return print(s[0])
 	}
-	return fmt.Sprintf("%s (%s–%s)", print(s.median()), number(print(slices.Min(s))), number(print(slices.Max(s))))
+	least, _, _ := strings.Cut(print(slices.Min(s)), " ") // without the unit
+	most, _, _ := strings.Cut(print(slices.Max(s)), " ")
+	a, _ := strconv.ParseFloat(least, 64)
+	z, _ := strconv.ParseFloat(most, 64)
+	if a > z { // a rate
+		least, most = most, least
+	}
+	return fmt.Sprintf("%s (%s–%s)", print(s.median()), least, most)
 }
 
-// number is what is before the unit.
-func number(s string) string {
-	n, _, _ := strings.Cut(s, " ")
-	return n
-}
-
-// ratio compares pairs of one run each: the median of their ratios, and these with the smallest and the largest.
-// Otherwise, a control of one value is that of all.
+// ratio compares pairs, of one round each: the median of their ratios, also with the smallest and the largest. One
+// value alone is the other of all pairs.
 func ratio(a, b series) (median float64, text string) {
 	var rs []float64
-	for i := range a {
-		rs = append(rs, a[i].Seconds()/max(b[i%len(b)].Seconds(), 1e-9))
+	for i := range max(len(a), len(b)) {
+		rs = append(rs, a[i%len(a)].Seconds()/max(b[i%len(b)].Seconds(), 1e-9))
 	}
 	slices.Sort(rs)
 	median = (rs[(len(rs)-1)/2] + rs[len(rs)/2]) / 2
@@ -156,6 +159,25 @@ func (b *bench) print(w io.Writer) {
 	for _, l := range b.tables {
 		fmt.Fprintf(w, "\n%s\n\n", l.title)
 		printTable(w, l.rows)
+	}
+}
+
+// writePage puts what print prints into a page, below its last heading.
+func (b *bench) writePage(name string) {
+	const heading = "\n## Figures\n\n"
+	p, err := os.ReadFile(name)
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	before, _, ok := strings.Cut(string(p), heading)
+	if !ok {
+		b.t.Fatalf("%s has no heading Figures", name)
+	}
+	var page strings.Builder
+	page.WriteString(before + heading)
+	b.print(&page)
+	if err := os.WriteFile(name, []byte(page.String()), 0o644); err != nil {
+		b.t.Fatalf("%v", err)
 	}
 }
 

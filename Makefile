@@ -120,17 +120,29 @@ crash: ## Kill the store at every call that changes the disk, and look what is l
 soak: ## Random work on a store, with kills, a full disk and bad registries; T=1h for how long
 	go test -race -count=1 -v -timeout 24h -run TestSoak ./store -soak $(T)
 
+# What bench is told besides the names of measurements, such as '-size 1GiB -rounds 5'; "make bench BENCH=-h" lists all.
+BENCH ?=
+
 .PHONY: bench
-bench: build tools ## Measure against plain limits and stock containerd, print one table
-	cd test && go run ./bench
+bench: build tools ## Measure against plain limits and stock containerd, print tables in Markdown; BENCH for flags
+	cd test && go run ./bench $(BENCH)
 
 bench-%: build tools ## One of the measurements, or a group of them such as lazy
-	cd test && go run ./bench $*
+	cd test && go run ./bench $(BENCH) $*
+
+.PHONY: peers
+peers: build tools # The programs of others that bench-peers and performance need
+	@test/install.sh erofs-utils
+	cd test/bench/stargz && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../../.cache/tools/stargz .
+	@rm -f .cache/tools/ollama; timeout 20m test/bench/ollama/build.sh .cache/tools/ollama || echo "Ollama can not be built; it is left out"
 
 .PHONY: bench-peers
-bench-peers: build tools ## Beside the stargz snapshotter, which is built for it
-	cd test/bench/stargz && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../../.cache/tools/stargz .
-	cd test && go run ./bench -stargz ../.cache/tools/stargz peers
+bench-peers: peers ## Beside other snapshotters and clients, which are built for it
+	cd test && go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama $(BENCH) peers
+
+.PHONY: performance
+performance: peers ## All measurements, also beside others; prints the tables and puts them into contrib/docs/performance.md
+	cd test && go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama -page ../contrib/docs/performance.md $(BENCH)
 
 .PHONY: clean
 clean: ## Remove what was built

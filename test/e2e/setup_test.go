@@ -141,7 +141,7 @@ func TestSetupHost(t *testing.T) {
 	args := []string{"--host", host, "--no-service", "--runtime-handler", "ballast", "--registry", m.registry.Host}
 	m.settings(nil)
 	m.ok(os.MkdirAll("/run/ballast", 0o700))
-	if out := m.mustSetup(args...); !strings.Contains(out, "run this again when it runs") {
+	if out := m.mustSetup(args...); !strings.Contains(out, "run this command again when ballastd is running") {
 		t.Errorf("without keys: %s", out)
 	}
 	if _, err := os.Stat("/usr/local/bin/ballastd"); !os.IsNotExist(err) {
@@ -156,7 +156,7 @@ func TestSetupHost(t *testing.T) {
 	if out := m.mustSetup("--host", host); !strings.Contains(out, "nothing to change") {
 		t.Errorf("a run after that: %s", out)
 	}
-	if out := m.mustSetup("--host", host, "--remove"); !strings.Contains(out, "end it, and run this again") {
+	if out := m.mustSetup("--host", host, "--remove"); !strings.Contains(out, "stop it, and run this command again") {
 		t.Errorf("with a daemon that runs: %s", out)
 	}
 	m.checkPulls(image)

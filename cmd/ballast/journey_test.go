@@ -400,7 +400,7 @@ func TestDetach(t *testing.T) {
 		interrupt()
 	}()
 	code, _, stderr := s.ballast(ctx, "prefetch", ref)
-	if code != exitInterrupted || !strings.Contains(stderr, "ballastd goes on") || strings.Contains(stderr, "context canceled") {
+	if code != exitInterrupted || !strings.Contains(stderr, "ballastd continues") || strings.Contains(stderr, "context canceled") {
 		t.Errorf("interrupted: code %d, stderr %q", code, stderr)
 	}
 	close(open)

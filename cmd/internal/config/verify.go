@@ -81,11 +81,11 @@ func (c *Config) checkVerify() error {
 		case r.Match == "":
 			return invalid(key, "match is empty")
 		case r.unusual() != "":
-			return invalid(key, "match %q stands for nothing: names have %s", r.Match, r.unusual())
+			return invalid(key, "match %q matches nothing: names have %s", r.Match, r.unusual())
 		case !slices.Contains([]string{VerifyOff, VerifyWarn, VerifyEnforce}, r.Mode):
-			return invalid(key, "mode %q is none of off, warn, enforce", r.Mode)
+			return invalid(key, "mode %q is not one of off, warn, enforce", r.Mode)
 		case r.Mode != VerifyOff && len(r.Any) == 0 && !r.DenyCode && len(r.Licenses) == 0:
-			return invalid(key, "wants nothing: neither any, deny_code nor licenses is there")
+			return invalid(key, "requires nothing: set any, deny_code or licenses")
 		}
 		for j, s := range r.Any {
 			if why := s.problem(); why != "" {
@@ -126,12 +126,12 @@ func (s *Signer) problem() string {
 		case s.Policy != "":
 			return fmt.Sprintf("policy is not for type %s", s.Type)
 		case s.Key == "" && s.Roots == "":
-			return fmt.Sprintf("a signer of type %s needs a key or roots; keyless signatures are not verified", s.Type)
+			return fmt.Sprintf("a signer of type %s needs a key or roots; keyless signatures are not supported", s.Type)
 		case s.Subject != "" && s.Roots == "":
 			return "subject is for certificates: it needs roots"
 		}
 	default:
-		return fmt.Sprintf("type %q is none of oms, cosign, notation", s.Type)
+		return fmt.Sprintf("type %q is not one of oms, cosign, notation", s.Type)
 	}
 	return ""
 }

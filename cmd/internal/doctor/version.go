@@ -16,7 +16,7 @@ func (d *Doctor) version(ctx context.Context) containerdversion.Version {
 	oldest, newest := containerdversion.Oldest, containerdversion.Newest
 	switch {
 	case err != nil:
-		d.warn(check, "ballast doctor --containerd-version", "the version of containerd is unknown, so the other checks assume %s: %v", newest, err)
+		d.warn(check, "ballast doctor --containerd-version VERSION", "the version of containerd is unknown, so the other checks assume %s: %v", newest, err)
 		return newest
 	case v.Before(oldest):
 		d.fail(check, fmt.Sprintf("install containerd %s", newest), "containerd %s is too old: ballast works with %s to %s", v, oldest, newest)

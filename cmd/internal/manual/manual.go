@@ -28,12 +28,12 @@ func description(c *cobra.Command) string {
 	if c.Long != "" {
 		return strings.TrimSpace(c.Long)
 	}
-	return c.Short
+	return strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."
 }
 
 // useLine returns the form of a command line.
 func useLine(c *cobra.Command) string {
-	if !c.Runnable() {
+	if !c.Runnable() || c.HasParent() && c.HasAvailableSubCommands() { // the latter print their help
 		return c.CommandPath() + " COMMAND [flags]"
 	}
 	return c.UseLine()

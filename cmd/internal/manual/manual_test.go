@@ -30,7 +30,7 @@ func TestMarkdown(t *testing.T) {
 tool COMMAND [flags]
 '''
 
-do things
+Do things.
 
 '''text
       --debug   log more

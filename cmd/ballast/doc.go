@@ -19,5 +19,6 @@
 //	  7  network, or the daemon does not answer; worth another try
 //	  8  a format that is not supported
 //	  9  interrupted by the daemon's end; the next try goes on from there
+//	 10  the model is not as it must be: somebody has to push another
 //	130  interrupted by SIGINT; the daemon goes on
 package main

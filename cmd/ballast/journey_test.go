@@ -40,6 +40,8 @@ type site struct {
 
 	dir     string
 	config  string
+	more    string // of the configuration
+	allow   string // a host that URLs may lead to
 	address string
 	stop    func()
 }
@@ -52,6 +54,7 @@ func newSite(t *testing.T) *site {
 	s.host = strings.TrimPrefix(s.registry.URL, "http://")
 	s.config = filepath.Join(s.dir, "config.toml")
 	s.address = filepath.Join(s.dir, "admin.sock")
+	s.allow = s.host
 	s.start(t, 1)
 	return s
 }
@@ -77,11 +80,12 @@ listen = %q
 hosts_dir = ""
 docker_config = ""
 stall_timeout = "2s"
+allow_hosts = [%q]
 [fetch]
 reserve = %d
 [lazy]
 holder = "none" # a holder is a copy of this program, which is the test
-`, s.dir+"/root", s.dir+"/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, reserve)
+%s`, s.dir+"/root", s.dir+"/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, s.allow, reserve, s.more)
 	if err := os.WriteFile(s.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -38,16 +39,14 @@ func (a *app) rmCommand() *cobra.Command {
 	}
 }
 
-// each calls f with all names, goes on after an error, and returns the first.
+// each calls f with all names, and goes on after an error. Errors are printed in their order, and the first
+// is returned.
 func (a *app) each(names []string, f func(string) error) error {
 	var first error
 	for _, n := range names {
-		switch err := f(n); {
-		case err == nil:
-		case first == nil:
-			first = err
-		default:
+		if err := f(n); err != nil {
 			a.complain(err)
+			first = cmp.Or(first, error(&saidError{err}))
 		}
 	}
 	return first

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )
@@ -39,10 +40,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // say prints the error that a command ended with, if it has not been said yet.
 func (a *app) say(ctx context.Context, cmd *cobra.Command, err error) {
 	var wrong *usageError
+	var name *resolve.NameError
 	var said *saidError
 	switch {
 	case err == nil, errors.Is(err, errSilent), errors.As(err, &said):
-	case errors.As(err, &wrong):
+	case errors.As(err, &wrong), errors.As(err, &name):
 		a.complain(err)
 		fmt.Fprintf(a.stderr, "usage: %s\n", cmd.UseLine())
 	case ctx.Err() != nil && errors.Is(err, context.Canceled): // who pressed Ctrl-C knows
@@ -95,6 +97,7 @@ const (
 	exitNetwork      = 7
 	exitUnsupported  = 8
 	exitResumable    = 9
+	exitInvalid      = 10
 	exitInterrupted  = 128 + int(syscall.SIGINT)
 )
 
@@ -102,10 +105,11 @@ const (
 func exitCode(ctx context.Context, err error) int {
 	var u *usageError
 	var c *configError
+	var name *resolve.NameError
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &u), errors.As(err, &c):
+	case errors.As(err, &u), errors.As(err, &c), errors.As(err, &name):
 		return exitUsage
 	case ctx.Err() != nil:
 		return exitInterrupted
@@ -121,6 +125,8 @@ func exitCode(ctx context.Context, err error) int {
 		return exitUnsupported
 	case errdefs.IsAborted(err):
 		return exitResumable
+	case errors.Is(err, resolve.ErrInvalidModel):
+		return exitInvalid
 	case errdefs.IsUnavailable(err), errdefs.IsDeadlineExceeded(err):
 		return exitNetwork
 	}

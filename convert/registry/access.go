@@ -9,6 +9,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
@@ -64,7 +65,7 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	if known && !slices.Contains(im.PrivateNames, n.String()) {
 		return nil
 	}
-	if _, ok := h.cartonURL(ref); ok {
+	if _, ok := h.CartonURL(ref); ok {
 		return fmt.Errorf("%s: no such image was resolved by this name: %w", n, errdefs.ErrNotFound)
 	}
 	key := verdictKey{n, im.Origin.Digest, who.key()}
@@ -73,7 +74,7 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	}
 	ask := remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: tagOf(im, n), Digest: im.Origin.Digest}
 	_, err := h.upstream(ctx, ref, who, func(r *remote.Repository) error {
-		_, _, err := manifest(ctx, r, ask)
+		_, _, err := resolve.Tag(ctx, r, ask)
 		return err
 	})
 	if err != nil {

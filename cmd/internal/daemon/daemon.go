@@ -100,8 +100,8 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cartons := upstream.CartonOptions(c, d.remote, log)
-	if err := os.MkdirAll(cartons.TempDir, 0o700); err != nil {
+	resolver := upstream.Resolver(c, d.remote, log)
+	if err := os.MkdirAll(resolver.Carton.TempDir, 0o700); err != nil {
 		return nil, err
 	}
 	if err := doubtNames(context.Background(), c, d.store); err != nil {
@@ -111,9 +111,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		return nil, err
 	}
 	d.facade = &registry.Handler{
-		Secrets:  d.secrets,
-		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
-		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
+		Resolver: resolver, Store: d.store, Secrets: d.secrets, Log: log,
 		Pulled: d.heal, Refused: func(limit string) { d.metrics.refused(limit) }, Origins: c.Facade.OriginDigests,
 	}
 	if len(c.Fleet.Nodes) > 0 {

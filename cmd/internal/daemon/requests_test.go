@@ -104,6 +104,10 @@ func TestCountingApplier(t *testing.T) {
 	if got := active(); got != 0 {
 		t.Errorf("at the end: %v active", got)
 	}
+	// What a stranger's image says, whoever asks for it, is not a value of a label; what is made here is.
+	for _, format := range []string{"stranger 1", "ollama-list/mlx", "files", ""} {
+		r.metrics.pulled(byPrefetch, format, 0, nil)
+	}
 	families, err := r.metrics.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +126,10 @@ func TestCountingApplier(t *testing.T) {
 		}
 	}
 	// The format in the table is the word of who made it, and not one of ours.
-	want := map[string]uint64{"by=containerd format=other result=ok": 1, "by=containerd format=other result=unknown": 1}
+	want := map[string]uint64{
+		"by=containerd format=other result=ok": 1, "by=containerd format=other result=unknown": 1, "by=prefetch format=other result=ok": 1,
+		"by=prefetch format=ollama-list result=ok": 1, "by=prefetch format=files result=ok": 1, "by=prefetch format=unknown result=ok": 1,
+	}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("counts (got, want):\n%s", diff)
 	}

@@ -363,6 +363,9 @@ func TestMount(t *testing.T) {
 		if noMount != (res.Mounted == 0) || noMount == (res.Sent == 0) {
 			t.Errorf("noMount %v: %d mounted, %d sent", noMount, res.Mounted, res.Sent)
 		}
+		if n := s.unfinished(); n != 0 {
+			t.Errorf("noMount %v: %d uploads were begun and left", noMount, n)
+		}
 	}
 }
 

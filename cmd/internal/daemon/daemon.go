@@ -257,7 +257,17 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return fmt.Errorf("reconcile snapshots: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	ended := d.background.begin(ctx)
+	g.Go(d.background.begin(ctx))
+	if err := d.serve(ctx, g); err != nil {
+		g.Go(func() error { return err }) // ends what runs already: it uses the store, which is closed next
+	}
+	err := g.Wait()
+	d.log.Info("stopped", "dur", time.Since(d.started).Round(time.Second))
+	return err
+}
+
+// serve starts all parts in g. An error says that one could not be started.
+func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	d.settleSecrets(ctx)
 	if err := d.startLazy(ctx); err != nil {
 		return err
@@ -276,7 +286,6 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 		g.Go(func() error { return d.port.run(ctx, first) })
 	}
-	g.Go(ended)
 	g.Go(func() error { return d.watchLazy(ctx) })
 	g.Go(func() error { return d.store.Run(ctx) })
 	g.Go(func() error { return d.pulls.run(ctx) })
@@ -302,9 +311,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		_, err := notify.SdNotify(false, notify.SdNotifyStopping)
 		return err
 	})
-	err = g.Wait()
-	d.log.Info("stopped", "dur", time.Since(d.started).Round(time.Second))
-	return err
+	return nil
 }
 
 // sweep collects what has expired (pins, unfinished fetches that nobody goes on with) until

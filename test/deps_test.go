@@ -50,6 +50,7 @@ convert/carton/zipdir     : store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
 convert/layout            : convert convert/mediatype store/durable store/transfer store/verify
+convert/huggingface       : convert convert/mediatype convert/remote store/filetable store/verify
 convert/resolve           : convert convert/carton convert/dockerai convert/headers convert/image convert/kitops convert/layout convert/mediatype convert/modelpack convert/ollama convert/ollama/localstore convert/remote store/filetable store/transfer store/verify
 convert/pullsecret        : convert/remote store/durable
 convert/registry          : convert convert/carton convert/image convert/mediatype convert/pullsecret convert/remote convert/resolve convert/signature store store/filetable store/transfer store/verify
@@ -72,7 +73,7 @@ cmd/internal/portowner    :
 cmd/internal/containerdversion :
 cmd/internal/fleet        : convert/mediatype convert/registry store store/verify
 cmd/internal/snippet      : cmd/internal/containerdversion convert/mediatype convert/registry
-cmd/internal/upstream     : cmd/internal/config convert/carton convert/remote convert/resolve convert/signature
+cmd/internal/upstream     : cmd/internal/config convert/carton convert/huggingface convert/remote convert/resolve convert/signature
 cmd/internal/admin        : cmd/internal/facadetls cmd/internal/portowner convert convert/headers convert/image convert/losses convert/mediatype convert/remote convert/resolve convert/signature store store/filetable store/transfer
 cmd/internal/setup        : cmd/internal/admin cmd/internal/config cmd/internal/containerdversion cmd/internal/facadetls cmd/internal/snippet cmd/internal/unpacked contrib/systemd store/durable store/verify
 cmd/internal/unpacked     :

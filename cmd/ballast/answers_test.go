@@ -124,6 +124,7 @@ func readLayout(t *testing.T, dir string) *converttest.Built {
 type kindOfSource struct {
 	name, src string
 	local     bool   // only this process sees it
+	private   bool   // only the node itself can read it
 	model     string // of an Ollama, to import
 }
 
@@ -181,7 +182,23 @@ func sources(t *testing.T, s *site) []kindOfSource {
 	all = append(all, kindOfSource{name: "converted ahead", src: s.host + "/a/ahead:v1"}, kindOfSource{name: "layout of one converted ahead", src: "oci:" + ahead + ":v1", local: true})
 	s.stop()
 	s.more = "[[carton]]\nregistry = \"carton.example\"\nurl = \"" + web.URL + "/models/{repository}/{tag}.carton\"\nallow_http = true\n"
-	s.allow = strings.TrimPrefix(web.URL, "http://")
+	hub := converttest.NewHub(t)
+	t.Setenv("HF_ENDPOINT", hub.URL)
+	t.Setenv("HF_TOKEN", "hf_secret")
+	hub.Protect("Org/Private", "hf_secret")
+	for _, name := range []string{"Org/Model", "Org/Private"} {
+		hub.Push(name, "main", map[string]converttest.HubFile{
+			"m-Q4_K_M.gguf": {Data: weights, LFS: true}, "m-Q8_0.gguf": {Data: storetest.Random(85, 1000), LFS: true}, "README.md": {Data: []byte(name)},
+		})
+	}
+	all = append(all, kindOfSource{name: "repository of the Hub", src: "hf.co/Org/Model:main"}, kindOfSource{name: "quantisation", src: "hf.co/Org/Model:Q4_K_M"},
+		kindOfSource{name: "scheme of the Hub", src: "hf:Org/Model@main"}, kindOfSource{name: "private repository of the Hub", src: "hf:Org/Private", private: true})
+	t.Cleanup(func() {
+		if l := hub.Leaked(); len(l) > 0 {
+			t.Errorf("the token went to another host: %q", l)
+		}
+	})
+	s.allow = []string{strings.TrimPrefix(web.URL, "http://"), strings.TrimPrefix(hub.CDN.URL, "http://")}
 	s.start(t, 1)
 	return all
 }
@@ -204,7 +221,7 @@ func TestOneAnswer(t *testing.T) {
 				got["prefetch"] = digest.Digest(strings.TrimSpace(s.ok(t, "prefetch", "-q", k.src)))
 				got["inspect"] = parse[seen](t, s.ok(t, "inspect", "-o", "json", k.src)).Manifest
 			}
-			if !k.local && !strings.HasPrefix(k.src, "carton+") { // containerd can not name a URL
+			if !k.local && !k.private && !strings.HasPrefix(k.src, "carton+") { // containerd can not name a URL
 				got["facade"] = facade(t, k.src)
 			}
 			if k.model != "" {

@@ -34,6 +34,8 @@ func (a *app) convertCommand() *cobra.Command {
 ballastd. What the target has is not sent again, and a target is named only when all is there.
 
 SRC  ghcr.io/team/model:v1      a registry reference
+     hf:ORG/REPO[@REVISION]     a repository of the Hub of Hugging Face; hf.co/ORG/REPO:Q4_K_M is a
+                                quantisation of it
      oci:DIR[:TAG]              an OCI layout, or its directory alone
      ./DIR, ./FILE              a directory of model files (also a snapshot of a hub's cache), or a file
      ./FILE.carton              a carton, or the directory that one was unpacked to

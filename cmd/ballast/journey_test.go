@@ -40,8 +40,8 @@ type site struct {
 
 	dir     string
 	config  string
-	more    string // of the configuration
-	allow   string // a host that URLs may lead to
+	more    string   // of the configuration
+	allow   []string // hosts that URLs may lead to
 	address string
 	stop    func()
 }
@@ -54,7 +54,6 @@ func newSite(t *testing.T) *site {
 	s.host = strings.TrimPrefix(s.registry.URL, "http://")
 	s.config = filepath.Join(s.dir, "config.toml")
 	s.address = filepath.Join(s.dir, "admin.sock")
-	s.allow = s.host
 	s.start(t, 1)
 	return s
 }
@@ -80,12 +79,12 @@ listen = %q
 hosts_dir = ""
 docker_config = ""
 stall_timeout = "2s"
-allow_hosts = [%q]
+allow_hosts = %s
 [fetch]
 reserve = %d
 [lazy]
 holder = "none" # a holder is a copy of this program, which is the test
-%s`, s.dir+"/root", s.dir+"/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, s.allow, reserve, s.more)
+%s`, s.dir+"/root", s.dir+"/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, strings.ReplaceAll(fmt.Sprintf("%q", s.allow), " ", ", "), reserve, s.more)
 	if err := os.WriteFile(s.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

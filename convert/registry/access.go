@@ -165,12 +165,27 @@ func (h *Handler) sources(im store.Image, names []string, who func(name) []viewe
 		case im.Origin.Format == string(mediatype.FormatCarton) && !madeAhead(im):
 			out = append(out, h.cartonSources(im, refs, who)...)
 		default:
+			if err := h.remind(im, refs[0]); err != nil {
+				h.log().Warn("where the files of a model are is not known", "ref", n, "digest", im.Manifest, "err", err)
+			}
 			for _, s := range h.sites(refs, who) {
 				out = append(out, s.source(s.repo))
 			}
 		}
 	}
 	return out
+}
+
+// remind tells a host that is no registry, and keeps nothing, which files an image has.
+func (h *Handler) remind(im store.Image, ref remote.Ref) error {
+	if im.Table == "" || madeAhead(im) {
+		return nil
+	}
+	_, err := h.Upstream.Remind(ref, func() ([]byte, error) {
+		docs, err := h.documents(context.Background(), im)
+		return docs.Manifest, err
+	})
+	return err
 }
 
 // refsOf returns the references by which im was resolved from a name, or one that has only the name.

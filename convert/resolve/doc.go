@@ -8,6 +8,7 @@
 // # Names
 //
 //	ghcr.io/team/model:v1      a reference; ParseRef
+//	hf:ORG/REPO[@REVISION]     a reference too, hf.co/ORG/REPO:REVISION
 //	oci:DIR[:TAG]              an OCI layout, or its directory alone
 //	./DIR, ./FILE              a directory of model files (also a snapshot of a hub's cache), or a file
 //	./FILE.carton              a carton, or the directory that one was unpacked to

@@ -9,12 +9,23 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// ParseRef parses a reference that a person wrote. The scheme "oci://" is allowed. A name
+// hubScheme is what is before a repository of the Hub of Hugging Face.
+const hubScheme = "hf:"
+
+// ParseRef parses a reference that a person wrote. The scheme "oci://" is allowed, and "hf:ORG/REPO[@REVISION]" is
+// a repository of the Hub of Hugging Face. A name
 // without a registry is refused with errdefs.ErrInvalidArgument: "llama3.2" is one thing to
 // Docker and another to Ollama. The URL of a carton is "carton+https://…".
 func ParseRef(s string) (remote.Ref, error) {
 	if strings.HasPrefix(s, "carton+") {
 		return remote.ParseRef(s)
+	}
+	if rest, ok := strings.CutPrefix(s, hubScheme); ok {
+		repository, revision, pinned := strings.Cut(rest, "@")
+		if !pinned {
+			revision = "main"
+		}
+		return remote.NewRef("hf.co", repository, revision)
 	}
 	name := strings.TrimPrefix(s, "oci://")
 	host, _, ok := strings.Cut(name, "/")

@@ -46,8 +46,9 @@ func Options(c *config.Config, version string, log *slog.Logger) remote.Options 
 	}
 	if c.Upstream.DockerConfig != "" {
 		o.Credentials = remote.DockerCredentials(c.Upstream.DockerConfig)
-		o.Shared = func(host string) bool { return slices.Contains(c.Upstream.Share, host) }
 	}
+	withHub(&o, log)
+	o.Shared = func(host string) bool { return slices.Contains(c.Upstream.Share, host) }
 	if c.Facade.Listen != "" {
 		o.Facade = []string{c.Facade.Listen}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/push"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
 )
@@ -62,7 +63,7 @@ per line; empty lines and lines that start with # are ignored.`,
 func (a *app) references(cmd *cobra.Command, args []string, list string) ([]string, error) {
 	var refs []string
 	for _, s := range args {
-		ref, err := admin.ParseRef(s)
+		ref, err := resolve.ParseRef(s)
 		if err != nil {
 			return nil, &usageError{err}
 		}
@@ -103,7 +104,7 @@ func readList(stdin io.Reader, name string) ([]string, error) {
 		if s == "" || strings.HasPrefix(s, "#") {
 			continue
 		}
-		ref, err := admin.ParseRef(s)
+		ref, err := resolve.ParseRef(s)
 		if err != nil {
 			return nil, usage("%s:%d: %w", name, n, err)
 		}

@@ -140,10 +140,13 @@ func (s *Store) open() (err error) {
 		return err
 	}
 	s.files.Area, s.engine.Area = s.area, s.area
+	files := object.Look(s.ctx, s.root, s.log)
 	if s.db, err = meta.Open(s.dbPath(), meta.Options{Expected: object.Any(s.root), Log: s.log}); err != nil {
+		s.stop()
+		_ = files.Wait() // the root is closed next
 		return err
 	}
-	s.objects, err = object.Open(object.Options{Root: s.root, Temp: staging.Top, DB: s.db, Log: s.log})
+	s.objects, err = object.Open(object.Options{Root: s.root, Temp: staging.Top, DB: s.db, Files: files, Log: s.log})
 	return err
 }
 

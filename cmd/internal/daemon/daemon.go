@@ -254,7 +254,7 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 
 // Run serves until ctx ends, which is no error, or a part fails.
 func (d *Daemon) Run(ctx context.Context) error {
-	limitMemory(d.config.Fetch.Connections)
+	d.limitMemory()
 	if err := d.snapshotter.Reconcile(ctx); err != nil {
 		return fmt.Errorf("reconcile snapshots: %w", err)
 	}
@@ -317,6 +317,7 @@ func (d *Daemon) sweep(ctx context.Context) error {
 			d.log.Error("collect what has expired", "err", err)
 		}
 		d.settleSecrets(ctx)
+		d.limitMemory() // there can be more objects
 	})
 }
 
@@ -335,10 +336,10 @@ func every(ctx context.Context, while time.Duration, do func()) error {
 }
 
 // limitMemory makes the garbage collector work harder before the process grows beyond what
-// the store's chunks and the rest need.
-func limitMemory(connections int) {
+// the store's chunks, what it knows of its objects, and the rest need.
+func (d *Daemon) limitMemory() {
 	const rest, chunk = 56 << 20, 4 << 20
-	debug.SetMemoryLimit(rest + 3*int64(connections)*chunk)
+	debug.SetMemoryLimit(rest + 3*int64(d.config.Fetch.Connections)*chunk + d.store.Memory())
 }
 
 // Close closes what New opened. Fetches stop and keep what they have.

@@ -46,9 +46,6 @@ type DB struct {
 	index *index
 
 	writing sync.Mutex // held until the index has what a transaction has changed
-
-	mu   sync.Mutex // guards gone
-	gone int        // objects whose chunks stay
 }
 
 // A txn is a transaction. The index knows at once what it changes.

@@ -124,7 +124,9 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 	if o.Probe {
 		if err := s.probe(ctx, table, files, o); err != nil {
 			if !before {
+				s.exposing.Lock()
 				s.unexpose(o.View, table)
+				s.exposing.Unlock()
 			}
 			return err
 		}
@@ -274,10 +276,8 @@ func (s *Store) probe(ctx context.Context, table digest.Digest, files []shownFil
 	return err
 }
 
-// unexpose ends what Expose began for a table in a view.
+// unexpose ends what Expose began for a table in a view. exposing is held.
 func (s *Store) unexpose(view string, table digest.Digest) {
-	s.exposing.Lock()
-	defer s.exposing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, x := range s.exposures.of(table) {
@@ -301,38 +301,37 @@ func (s *Store) unexpose(view string, table digest.Digest) {
 
 // withdraw ends what Expose began, for views and tables that nothing refers to.
 func (s *Store) withdraw() {
-	s.mu.Lock()
-	none := len(s.exposures) == 0
-	s.mu.Unlock()
-	if none {
-		return
+	s.exposing.Lock() // who exposes a table has referred to it before
+	defer s.exposing.Unlock()
+	type shown struct {
+		view  string
+		table digest.Digest
 	}
-	// Who exposes a table has referred to it before: it is among these, or is exposed later.
-	tables, views := map[digest.Digest]bool{}, map[string]bool{"": true}
-	for _, r := range s.db.Refs("") {
-		tables[r.Table], views[r.Name] = true, true
-	}
-	gone := map[string]map[digest.Digest]bool{} // by view
+	all := map[shown]bool{}
 	s.mu.Lock()
-	for _, all := range s.exposures {
-		for view, x := range all {
+	for _, views := range s.exposures {
+		for view, x := range views {
 			for t := range x.tables {
-				if views[view] && tables[t] {
-					continue
-				}
-				if gone[view] == nil {
-					gone[view] = map[digest.Digest]bool{}
-				}
-				gone[view][t] = true
+				all[shown{view, t}] = true
 			}
 		}
 	}
 	s.mu.Unlock()
-	for view, tables := range gone {
-		for t := range tables {
-			s.unexpose(view, t)
+	for e := range all {
+		if !s.referred(e.view, e.table) {
+			s.unexpose(e.view, e.table)
 		}
 	}
+}
+
+// referred says whether there are a reference to a table, and that of a view.
+func (s *Store) referred(view string, table digest.Digest) bool {
+	if view != "" {
+		if _, err := s.db.Ref(view); err != nil {
+			return false
+		}
+	}
+	return len(s.db.RefsOf(table)) > 0
 }
 
 // Wrong implements hydrate.Objects: who has read the file has pages of what was wrong.

@@ -14,6 +14,9 @@
 // waited for in the registry. Figures of two processors are bound by them: they are the registry, the
 // reader and the daemon at once.
 //
+// The measurement scale fills the node step by step with the records and names of up to a million objects
+// (-objects), and has one row for each thing with the figures of all steps.
+//
 // Before each run caches are dropped, the blob at the registry is read once, and memory is
 // touched and freed: on small virtual machines the first touch of memory costs more than
 // what is measured. Candidate and control alternate.

@@ -17,6 +17,7 @@ func main() {
 	rounds := flag.Int("rounds", 3, "runs of each")
 	size := flag.Int64("size", 2<<30, "bytes of the model")
 	dir := flag.String("dir", "", "directory on the disk to measure; default a temporary one")
+	objects := flag.Int("objects", 1_000_000, "objects of the largest node of the measurement scale")
 	stargz := flag.String("stargz", "", "the program of the directory stargz, for the measurement peers")
 	task := flag.String("task", "", "run one task as a process of its own (internal)")
 	flag.Parse()
@@ -36,7 +37,7 @@ func main() {
 	}
 	os.Exit(node.Main(func() int {
 		return node.Run(func(t node.TB) {
-			b := &bench{t: t, rounds: *rounds, size: *size, load: load(), stargz: *stargz}
+			b := &bench{t: t, rounds: *rounds, size: *size, objects: *objects, load: load(), stargz: *stargz}
 			b.run(flag.Args())
 		})
 	}))
@@ -44,12 +45,13 @@ func main() {
 
 // bench is one run of everything.
 type bench struct {
-	t      node.TB
-	rounds int
-	size   int64
-	node   *node.Node
-	rows   []row
-	load   string // of the machine, at the start
+	t       node.TB
+	rounds  int
+	size    int64
+	objects int
+	node    *node.Node
+	rows    []row
+	load    string // of the machine, at the start
 
 	stargz, stargzSocket string // the program, and where it answers
 }
@@ -106,6 +108,7 @@ func (b *bench) run(names []string) {
 		{"ordinary", b.ordinaryImages},
 		{"volumes", b.volumes},
 		{"peers", b.peers},
+		{"scale", b.scale}, // last: what it makes stays
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(all, func(x measurement) bool { return x.called(name) }) {

@@ -31,9 +31,9 @@ func (a *app) convertCommand() *cobra.Command {
 	var form, compress, key string
 	c := &cobra.Command{
 		Use:   "convert SRC [DST]",
-		Short: "write a model to a registry or an OCI layout, in the form that is wanted",
-		Long: `Write a model to a registry or an OCI layout, in the form that is wanted. It works without
-ballastd. What the target has is not sent again, and a target is named only when all is there.
+		Short: "write a model to a registry or an OCI layout, in one of several forms",
+		Long: `Write a model to a registry or an OCI layout, in one of several forms. It works without ballastd. Blobs
+that the target already has are not sent again. The tag is written last, when everything else is there.
 
 SRC  ghcr.io/team/model:v1      a registry reference
      oci:DIR[:TAG]              an OCI layout, or its directory alone
@@ -43,22 +43,22 @@ SRC  ghcr.io/team/model:v1      a registry reference
      ollama:[DIR:]MODEL         a model of a local Ollama; DIR begins with / or . and can be left out
 DST  ghcr.io/team/model:v2, oci:DIR[:TAG]
 
-With --referrer, what a node makes of SRC goes into the repository of SRC, as a referrer of its
-manifest: REF@DIGEST works everywhere then, also where no node has seen the tag, and can be signed.
-DST can be left out, or is another tag there.
+With --referrer, the image that nodes make of SRC is written into the repository of SRC, as a referrer of
+its manifest. REF@DIGEST then works on every node, also where the tag was never seen, and can be signed.
+Omit DST, or use another tag of the same repository.
 
-Of a directory, symbolic links are followed, files that somebody may execute get mode 0755 and all
-others 0644, and owners are not kept.
+In a directory, symbolic links are followed. Executable files get mode 0755, others 0644. Owners are not
+kept.
 
 Forms (--as):
-  ballast    what a node makes of a model by itself, with digests of chunks: of tensors, and of
-             4 MiB of all else (default). With --compress the files are compressed in chunks, as
-             zstd-seekable (a blob for each file) or zstd-chunked (tars)
-  modelpack  a ModelPack artifact, a raw layer for each file, or with --tar a tar. "oras pull"
-             writes the files too
-  cnai       the same as CNAI, which ModelPack was called before
-  image      an ordinary image of tars, for any runtime. With --compress zstd-chunked the tars are
-             compressed in chunks, which Podman fetches one by one, and others as ordinary zstd`,
+  ballast    the image that nodes make of a model, with chunk digests: for each tensor, and for each
+             4 MiB of other files (default). --compress zstd-seekable (a blob for each file) or
+             zstd-chunked (tars) compresses the files in chunks
+  modelpack  a ModelPack artifact with a raw layer for each file, or a tar with --tar. "oras pull"
+             writes the files
+  cnai       the same as CNAI, the former name of ModelPack
+  image      an ordinary image of tars, for any runtime. With --compress zstd-chunked, Podman downloads
+             single chunks, and other runtimes read ordinary zstd`,
 		Example: "  ballast convert registry.ollama.ai/library/llama3.2:1b ghcr.io/team/llama:1b --as modelpack\n" +
 			"  ballast convert ghcr.io/team/model:v1 --referrer --sign team.key\n" +
 			"  ballast convert ./my-model oci:/tmp/layout:v1 --as image",
@@ -77,13 +77,13 @@ Forms (--as):
 	out := outputFlag(c)
 	f := c.Flags()
 	f.StringVar(&form, "as", string(push.FormBallast), "form: "+strings.Join(push.Forms(), ", "))
-	f.BoolVar(&o.Tar, "tar", false, "a tar for each file instead of a raw layer; modelpack and cnai")
-	f.BoolVar(&o.NoChunks, "no-chunks", false, "no digests of chunks: the image is byte for byte what a node makes of SRC; ballast")
-	f.StringVar(&compress, "compress", "", "compress files in chunks: "+strings.Join(push.Compressions(), ", ")+"; ballast, image")
-	f.BoolVar(&o.Referrer, "referrer", false, "write what a node makes of SRC beside it, as a referrer of its manifest; ballast")
+	f.BoolVar(&o.Tar, "tar", false, "for modelpack and cnai: a tar for each file instead of a raw layer")
+	f.BoolVar(&o.NoChunks, "no-chunks", false, "for ballast: no chunk digests; the image is byte for byte what nodes make of SRC")
+	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(push.Compressions(), ", "))
+	f.BoolVar(&o.Referrer, "referrer", false, "for ballast: write the image that nodes make of SRC beside it, as a referrer of its manifest")
 	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
-	f.BoolVar(&o.DryRun, "dry-run", false, "only say what would be sent")
-	f.StringVar(&o.TempDir, "temp-dir", "", "where archives are unpacked (default: $TMPDIR)")
+	f.BoolVar(&o.DryRun, "dry-run", false, "show what would be sent")
+	f.StringVar(&o.TempDir, "temp-dir", "", "directory for unpacking archives (default: $TMPDIR)")
 	for name, values := range map[string][]string{"as": push.Forms(), "compress": push.Compressions()} {
 		flagValues(c, name, values...)
 	}

@@ -29,18 +29,18 @@ func (a *app) digestCommand() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use:   "digest REF",
-		Short: "print the digest that nodes will see for a reference",
-		Long: `Print the digest that nodes will see for a reference: that of the converted image for a
-model, that of the registry for anything else. It works without ballastd and downloads no weights.
-With --all, the digest of the origin as well, whether its registry has the converted image
-("ballast convert REF --referrer"), and where each of the two digests works.
+		Short: "print the digest that nodes see for a reference",
+		Long: `Print the digest that nodes see for a reference: for a model that of the converted image, for anything else
+that of the registry. It works without ballastd and downloads no weights. With --all, also print the digest of
+the origin, whether its registry has the converted image ("ballast convert REF --referrer"), and where each of
+the two digests works.
 
 REF is as a node pulls it, also a name that the configuration maps to a carton, a tag with the name
 of an Ollama runner at its end, or carton+https://HOST/FILE.carton.`,
 		Args: modelArgs(1, 1),
 	}
 	out := outputFlag(c)
-	c.Flags().BoolVar(&all, "all", false, "all digests of the model, and where they work")
+	c.Flags().BoolVar(&all, "all", false, "print all digests of the model, and where they work")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		res, err := a.digest(cmd.Context(), args[0], all)
 		if err != nil {

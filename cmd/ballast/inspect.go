@@ -27,7 +27,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect REF|DIGEST",
 		Short: "show the format, files, config and origin of a model",
-		Long:  "Show the format, files and origin of a model of this node, what is known of it, from the origin or from the\nheaders of its files, and what of the origin has no place in ModelPack. With --remote, ask the registry: works\nwithout ballastd and downloads no weights.",
+		Long:  "Show the format, files and origin of a model of this node, its properties from the origin or the headers of its\nfiles, and what of the origin has no place in ModelPack. With --remote, ask the registry: this works without\nballastd and downloads no weights.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if i := slices.IndexFunc(args, isDocument); len(args) == 2 && i >= 0 && cmd.Flags().Changed("origin") {
 				return fmt.Errorf("write --origin=%s: the document is part of the flag", args[i])
@@ -36,7 +36,7 @@ func (a *app) inspectCommand() *cobra.Command {
 		},
 	}
 	out := outputFlag(c)
-	c.Flags().BoolVar(&fromRegistry, "remote", false, "ask the registry")
+	c.Flags().BoolVar(&fromRegistry, "remote", false, "ask the registry instead of ballastd")
 	c.Flags().StringVar(&origin, "origin", "", "print the `document` of the origin byte for byte: manifest, config, or child of a list")
 	c.Flags().Lookup("origin").NoOptDefVal = "manifest"
 	c.ValidArgsFunction = a.completes(1, modelRefs)
@@ -158,13 +158,14 @@ func describe(ref remote.Ref, model *convert.Model) (admin.Detail, error) {
 		Image: admin.Image{State: "remote", Image: store.Image{
 			Origin: model.Table.Origin, Refs: []string{ref.String()}, Manifest: im.Digest,
 		}},
-		Files: append([]filetable.File{}, model.Table.Files...), Blobs: append([]filetable.Blob{}, model.Table.Blobs...), ConfigJSON: im.Config,
+		Files: append([]filetable.File{}, model.Table.Seen()...), Blobs: append([]filetable.Blob{}, model.Table.Blobs...), ConfigJSON: im.Config,
 	}
 	for i, f := range d.Files {
 		d.Size += f.Size
 		d.Files[i].Source = nil
 	}
 	d.Description = admin.Describe(model.Config, model.ContextLength, headers.Report{})
+	d.Description.Runner = model.Runner
 	d.Explain(&model.Table)
 	return d, nil
 }

@@ -198,11 +198,8 @@ func (b *bench) committed(snapshotter string) string {
 // manyLayers measures the conversion of a model with very many layers.
 func (b *bench) manyLayers() {
 	const layers = 5000
-	var s series
-	for i := range b.rounds {
-		s.add(b.conversion(layers, i))
-	}
-	b.figure(fmt.Sprintf("conversion of a tag, %d layers, less upstream", layers), s.median().Seconds()*1000, "%.0f ms", "", atMost(500, " ms"))
+	took := b.conversion(layers, 0) // once: pushing the layers takes most of the time
+	b.figure(fmt.Sprintf("conversion of a tag, %d layers, less upstream", layers), took.Seconds()*1000, "%.0f ms", "", atMost(500, " ms"))
 }
 
 // writeSmall writes a tar of files of 4 KiB, no two of which are the same.

@@ -116,11 +116,7 @@ func (db *DB) Lose(objects ...digest.Digest) error {
 	if len(objects) == 0 {
 		return nil
 	}
-	err := db.update(func(tx *txn) error { return forget(tx, objects, true) })
-	if err != nil {
-		return err
-	}
-	return db.chunksGone(len(objects))
+	return db.update(func(tx *txn) error { return forget(tx, objects, true) })
 }
 
 // assembled is a value of the assembled bucket.

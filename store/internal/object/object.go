@@ -48,10 +48,11 @@ const graceTime = time.Minute
 
 // Options are what Objects work with. All are needed.
 type Options struct {
-	Root *os.Root // of the store
-	Temp string   // a directory below Root for files that are not objects yet
-	DB   *meta.DB
-	Log  *slog.Logger
+	Root  *os.Root // of the store
+	Temp  string   // a directory below Root for files that are not objects yet
+	DB    *meta.DB
+	Files *Files // of Root, since when nobody has changed them
+	Log   *slog.Logger
 }
 
 // Objects are the objects of a store. All methods are safe for concurrent use.

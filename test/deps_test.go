@@ -23,8 +23,9 @@ const depsRules = `
 store/verify              :
 store/boltfile            :
 store/durable             :
+store/offheap             :
 store/filetable           : store/verify
-store/transfer            :
+store/transfer            : store/offheap
 store/internal/staging    : store/filetable
 store/internal/meta       : store/boltfile store/filetable
 store/internal/object     : store/filetable store/internal/meta store/verify
@@ -61,11 +62,12 @@ convert/converttest       : convert convert/mediatype store/filetable store/veri
 snapshotter               : snapshotter/tree store store/boltfile store/durable store/filetable store/verify
 snapshotter/tree          : store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
-snapshotter/lazy          : snapshotter/lazy/fdstore store/verify
+snapshotter/lazy          : snapshotter/lazy/fdstore store/offheap store/verify
 snapshotter/lazy/fdstore  :
 cmd/internal/config       :
 cmd/internal/facadetls    : store/durable
 cmd/internal/kube         :
+cmd/internal/manual       :
 cmd/internal/portowner    :
 cmd/internal/containerdversion :
 cmd/internal/fleet        : convert/mediatype convert/registry store store/verify

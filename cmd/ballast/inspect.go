@@ -158,13 +158,14 @@ func describe(ref remote.Ref, model *convert.Model) (admin.Detail, error) {
 		Image: admin.Image{State: "remote", Image: store.Image{
 			Origin: model.Table.Origin, Refs: []string{ref.String()}, Manifest: im.Digest,
 		}},
-		Files: append([]filetable.File{}, model.Table.Files...), Blobs: append([]filetable.Blob{}, model.Table.Blobs...), ConfigJSON: im.Config,
+		Files: append([]filetable.File{}, model.Table.Seen()...), Blobs: append([]filetable.Blob{}, model.Table.Blobs...), ConfigJSON: im.Config,
 	}
 	for i, f := range d.Files {
 		d.Size += f.Size
 		d.Files[i].Source = nil
 	}
 	d.Description = admin.Describe(model.Config, model.ContextLength, headers.Report{})
+	d.Description.Runner = model.Runner
 	d.Explain(&model.Table)
 	return d, nil
 }

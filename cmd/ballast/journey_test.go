@@ -336,6 +336,10 @@ func TestPrefetchFails(t *testing.T) {
 			s.models["team/model"].Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",` +
 				`"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)
 		}},
+		{name: "invalid", want: exitInvalid, setup: func(_ *testing.T, s *site) {
+			m := s.models["team/model"]
+			m.Manifest = bytes.ReplaceAll(m.Manifest, []byte(`"digest":"sha256:`), []byte(`"digest":"sha256:x`))
+		}},
 		{name: "format of others", want: exitUnsupported, setup: func(_ *testing.T, s *site) {
 			s.models["team/model"].Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",` +
 				`"config":{"mediaType":"application/vnd.kitops.modelkit.config.v2+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)

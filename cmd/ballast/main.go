@@ -11,7 +11,6 @@ import (
 	"syscall"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )
 
@@ -95,8 +94,27 @@ const (
 	exitNetwork      = 7
 	exitUnsupported  = 8
 	exitResumable    = 9
+	exitInvalid      = 10
+	exitState        = 11
+	exitExists       = 12
 	exitInterrupted  = 128 + int(syscall.SIGINT)
 )
+
+// exits are the exit codes of the categories that admin.Error.Code names; of any other it is exitError.
+var exits = map[string]int{
+	"data_loss":           exitVerify,
+	"resource_exhausted":  exitSpace,
+	"unauthenticated":     exitUnauthorised,
+	"permission_denied":   exitUnauthorised,
+	"not_found":           exitNotFound,
+	"not_implemented":     exitUnsupported,
+	"already_exists":      exitExists,
+	"failed_precondition": exitState,
+	"aborted":             exitResumable,
+	"deadline_exceeded":   exitNetwork,
+	"unavailable":         exitNetwork,
+	"invalid_argument":    exitInvalid,
+}
 
 // exitCode returns the exit code of an error.
 func exitCode(ctx context.Context, err error) int {
@@ -109,20 +127,9 @@ func exitCode(ctx context.Context, err error) int {
 		return exitUsage
 	case ctx.Err() != nil:
 		return exitInterrupted
-	case errdefs.IsDataLoss(err):
-		return exitVerify
-	case errdefs.IsResourceExhausted(err):
-		return exitSpace
-	case errdefs.IsUnauthorized(err), errdefs.IsPermissionDenied(err):
-		return exitUnauthorised
-	case errdefs.IsNotFound(err):
-		return exitNotFound
-	case errdefs.IsNotImplemented(err):
-		return exitUnsupported
-	case errdefs.IsAborted(err):
-		return exitResumable
-	case errdefs.IsUnavailable(err), errdefs.IsDeadlineExceeded(err):
-		return exitNetwork
+	}
+	if code, ok := exits[admin.Wrap(err).Code]; ok {
+		return code
 	}
 	return exitError
 }

@@ -212,7 +212,7 @@ func TestConvertCarton(t *testing.T) {
 	if err := os.WriteFile(file, []byte("no zip"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr := ballast(t, "convert", file, layout); code != exitError || !strings.Contains(stderr, "carton") {
+	if code, _, stderr := ballast(t, "convert", file, layout); code != exitInvalid || !strings.Contains(stderr, "carton") {
 		t.Errorf("not a carton: code %d, %q", code, stderr)
 	}
 }
@@ -305,7 +305,7 @@ func TestUntrustedCarton(t *testing.T) {
 	t.Cleanup(server.Close)
 	host := strings.TrimPrefix(server.URL, "https://")
 	code, _, stderr := ballast(t, "convert", server.URL+"/a.carton", "oci:"+t.TempDir())
-	if code != exitError || strings.Count(stderr, host+": ") != 1 || !strings.Contains(stderr, "certificate signed by unknown authority") {
+	if code != exitState || strings.Count(stderr, host+": ") != 1 || !strings.Contains(stderr, "certificate signed by unknown authority") {
 		t.Errorf("code %d, %q", code, stderr)
 	}
 }

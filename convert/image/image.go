@@ -128,6 +128,7 @@ func annotations(m *convert.Model) map[string]string {
 	if m.ContextLength > 0 {
 		a[mediatype.AnnotationContextLength] = strconv.FormatInt(m.ContextLength, 10)
 	}
+	Annotate(a, m.Runner)
 	return a
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -106,7 +107,7 @@ func TestImageIsWhatContainerdTakes(t *testing.T) {
 			if man.MediaType != "application/vnd.oci.image.manifest.v1+json" || man.ArtifactType != "application/vnd.cncf.model.manifest.v1+json" {
 				t.Errorf("got types %s and %s", man.MediaType, man.ArtifactType)
 			}
-			want := map[string]string{"dev.ballast.origin.format": string(b.Format), "dev.ballast.origin.digest": b.Digest().String(), "dev.ballast.mapping.version": "3"}
+			want := map[string]string{"dev.ballast.origin.format": string(b.Format), "dev.ballast.origin.digest": b.Digest().String(), "dev.ballast.mapping.version": strconv.Itoa(convert.MappingVersion)}
 			if diff := cmp.Diff(want, man.Annotations); diff != "" {
 				t.Errorf("annotations (-want +got):\n%s", diff)
 			}

@@ -12,7 +12,8 @@
 //	           table also has digests of the chunks of raw files and of those in plain tars, so its
 //	           digest is another than that of the facade's; without chunks it is the same
 //	modelpack  a ModelPack artifact: a raw layer, or a tar, for each file
-//	cnai       the same in the spellings of CNAI before ModelPack
+//	cnai       the same in the spellings of CNAI before ModelPack, whose specification has raw layers
+//	           for weights only: each other file is in a tar
 //	image      an OCI image of plain tars that any runtime unpacks
 //
 // # Chunks

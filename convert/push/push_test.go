@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -283,6 +284,9 @@ func (s *server) missing(t testing.TB, repository string, manifest []byte) (out 
 }
 
 // checkForm checks what the form promises.
+// cnaiLayers are the types of layers that CNAI lists.
+var cnaiLayers = regexp.MustCompile(`^application/vnd\.cnai\.model\.(weight\.v1|(weight|weight\.config|doc|code|dataset)\.v1\.tar(\+gzip|\+zstd)?)$`)
+
 func checkForm(t *testing.T, o push.Options, src *push.Source, res *push.Result, dir string) {
 	t.Helper()
 	var m ocispec.Manifest
@@ -307,6 +311,11 @@ func checkForm(t *testing.T, o push.Options, src *push.Source, res *push.Result,
 	case push.FormCNAI:
 		if m.ArtifactType != "application/vnd.cnai.model.manifest.v1+json" || !bytes.Contains(cfg, []byte(`"diff_ids"`)) || bytes.Contains(res.Manifest, []byte("cncf")) {
 			t.Errorf("not the spelling of CNAI: %s %s", res.Manifest, cfg)
+		}
+		for _, l := range m.Layers { // the specification lists no others
+			if !cnaiLayers.MatchString(l.MediaType) || o.Tar && l.MediaType == mediatype.CNAIWeight {
+				t.Errorf("a layer of type %s", l.MediaType)
+			}
 		}
 	case push.FormImage:
 		var im ocispec.Image

@@ -99,7 +99,7 @@ func readConverted(ctx context.Context, a convert.Artifact, m *convert.Manifest,
 	if model.Documents, err = image.Documents(cfg, t); err != nil && !errdefs.IsNotFound(err) {
 		return nil, err
 	}
-	model.ContextLength = image.ContextLength(m.Annotations)
+	model.ContextLength, model.Runner = image.ContextLength(m.Annotations), image.RunnerOf(m.Annotations)
 	for _, b := range t.Blobs {
 		l, was := convert.Layer{Kind: kindOfBlob(t, b)}, mediatype.Type{}
 		l.Desc.Digest, l.Desc.Size = b.Digest, b.Size

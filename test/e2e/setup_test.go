@@ -45,7 +45,7 @@ func TestSetup(t *testing.T) {
 	if d := cmp.Diff(before, m.tree()); d != "" || m.calls() != nil {
 		t.Fatalf("a dry run changed something (-before +after):\n%s", d)
 	}
-	if got := m.mustSetup("--registry", m.registry.Host); strings.ReplaceAll(dry, "nothing was changed\n", "") != got {
+	if got := m.mustSetup("--registry", m.registry.Host); strings.ReplaceAll(dry, "dry run: nothing was changed\n", "") != got {
 		t.Errorf("said %q, did %q", dry, got)
 	}
 	m.checkSet(model, b)
@@ -153,7 +153,7 @@ func TestSetupHost(t *testing.T) {
 		t.Errorf("with keys: %s", out)
 	}
 	m.checkSet(model, b)
-	if out := m.mustSetup("--host", host); !strings.Contains(out, "nothing has to be changed") {
+	if out := m.mustSetup("--host", host); !strings.Contains(out, "nothing to change") {
 		t.Errorf("a run after that: %s", out)
 	}
 	if out := m.mustSetup("--host", host, "--remove"); !strings.Contains(out, "end it, and run this again") {
@@ -212,7 +212,7 @@ func TestDoctorFix(t *testing.T) {
 		t.Errorf("mended (-right +mended):\n%s", d)
 	}
 	m.checkSet(model, b)
-	if out := doctor("--fix"); out.Err != nil || !strings.Contains(out.Output(), "nothing has to be changed") {
+	if out := doctor("--fix"); out.Err != nil || !strings.Contains(out.Output(), "nothing to change") {
 		t.Errorf("again: %v\n%s", out.Err, out.Output())
 	}
 }
@@ -370,7 +370,7 @@ func (m *machine) checkIdle() {
 	m.t.Helper()
 	before := m.tree()
 	m.calls()
-	if out := m.mustSetup(); !strings.Contains(out, "nothing has to be changed") {
+	if out := m.mustSetup(); !strings.Contains(out, "nothing to change") {
 		m.t.Errorf("a second run: %s", out)
 	}
 	if d := cmp.Diff(before, m.tree()); d != "" {
@@ -406,7 +406,7 @@ func (m *machine) checkGone(before map[string]string, image string) {
 		m.t.Errorf("containerd's plugins: %v\n%s", out.Err, out.Stdout)
 	}
 	m.checkOrdinary(image)
-	if out := m.mustSetup("--remove"); !strings.Contains(out, "nothing has to be changed") {
+	if out := m.mustSetup("--remove"); !strings.Contains(out, "nothing to change") {
 		m.t.Errorf("removed twice: %s", out)
 	}
 	slices.Sort(m.calls())

@@ -155,7 +155,7 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	} else {
 		d.Blobs = append(d.Blobs, t.Blobs...)
 		if files == nil {
-			files = t.Files
+			files = t.Seen()
 		}
 		use, err := h.Store.ChunkUse(ctx, im.Table)
 		if err != nil {

@@ -11,9 +11,9 @@ import (
 // Carton maps a registry, which need not exist, to URLs of cartons. There can be several tables
 // [[carton]]; those of a file take the place of those of the files before it.
 type Carton struct {
-	Registry  string `toml:"registry" comment:"Host of the references, such as \"carton.example\"."`
-	URL       string `toml:"url" comment:"URL of the carton, with {repository} and {tag} once each in its path."`
-	AllowHTTP bool   `toml:"allow_http" comment:"Allow url to be http: who is in between can send another carton."`
+	Registry  string `toml:"registry" comment:"Registry host in references, such as \"carton.example\". It needs no registry, but a hosts.toml."`
+	URL       string `toml:"url" comment:"URL of the carton. Its path must have {repository} and {tag} once each."`
+	AllowHTTP bool   `toml:"allow_http" comment:"Allow a url with http: anybody on the network path can then replace the carton."`
 }
 
 // registryHost is a host as it is in references, in lower case.

@@ -118,6 +118,9 @@ func KubernetesService() string {
 	return net.JoinHostPort(host, port)
 }
 
+// MemoryLimited says whether the memory of the process has a limit already, $GOMEMLIMIT.
+func MemoryLimited() bool { return os.Getenv("GOMEMLIMIT") != "" }
+
 func decodeFile(path string, c *Config) error {
 	p, err := os.ReadFile(path)
 	if err != nil {

@@ -64,6 +64,7 @@ type Daemon struct {
 	pulls       *pulls
 	background  *background
 	origins     *origins
+	mounts      *hostMounts
 	lazy        atomic.Pointer[lazy.Mount] // nil if models are shown when they are complete
 	lazyWhy     atomic.Pointer[string]     // why lazy is nil
 	holder      fdstore.Options            // of lazy; set by startLazy
@@ -126,7 +127,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.origins = newOrigins(d)
+	d.origins, d.mounts = newOrigins(d), newHostMounts(d)
 	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{
 		Show: tree.Backend(c.Snapshot.Show), Volume: d.origins.volume, Bare: d.origins.bareSnapshot, Log: log,
 	})
@@ -254,22 +255,16 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 
 // Run serves until ctx ends, which is no error, or a part fails.
 func (d *Daemon) Run(ctx context.Context) error {
-	limitMemory(d.config.Fetch.Connections)
+	limitMemory()
 	if err := d.snapshotter.Reconcile(ctx); err != nil {
 		return fmt.Errorf("reconcile snapshots: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	ended := d.background.begin(ctx)
-	d.settleSecrets(ctx)
-	if err := d.startLazy(ctx); err != nil {
-		return err
-	}
-	if err := d.snapshotter.Inspect(ctx); err != nil {
-		return fmt.Errorf("look at snapshots: %w", err)
-	}
-	l, err := d.listen()
+	g.Go(d.background.begin(ctx))
+	l, err := d.start(ctx)
 	if err != nil {
-		return err
+		g.Go(func() error { return err }) // ends ctx: nothing uses the store when it is closed
+		return g.Wait()
 	}
 	if d.config.Facade.Listen != "" {
 		first, err := d.port.open()
@@ -278,12 +273,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 		g.Go(func() error { return d.port.run(ctx, first) })
 	}
-	g.Go(ended)
 	g.Go(func() error { return d.watchLazy(ctx) })
 	g.Go(func() error { return d.store.Run(ctx) })
 	g.Go(func() error { return d.pulls.run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })
 	g.Go(func() error { return d.origins.run(ctx) })
+	g.Go(func() error { return d.mounts.run(ctx) })
 	g.Go(func() error { return serveGRPC(ctx, d.grpcServer(), l.grpc) })
 	g.Go(func() error {
 		return serveHTTP(ctx, d.log, logged(d.log, "admin request", d.admin().Routes()), l.admin)
@@ -307,6 +302,18 @@ func (d *Daemon) Run(ctx context.Context) error {
 	err = g.Wait()
 	d.log.Info("stopped", "dur", time.Since(d.started).Round(time.Second))
 	return err
+}
+
+// start shows what was shown before, and opens the listeners.
+func (d *Daemon) start(ctx context.Context) (listeners, error) {
+	d.settleSecrets(ctx)
+	if err := d.startLazy(ctx); err != nil {
+		return listeners{}, err
+	}
+	if err := d.snapshotter.Inspect(ctx); err != nil {
+		return listeners{}, fmt.Errorf("look at snapshots: %w", err)
+	}
+	return d.listen()
 }
 
 // sweep collects what has expired (pins, unfinished fetches that nobody goes on with) until
@@ -334,11 +341,15 @@ func every(ctx context.Context, while time.Duration, do func()) error {
 	}
 }
 
-// limitMemory makes the garbage collector work harder before the process grows beyond what
-// the store's chunks and the rest need.
-func limitMemory(connections int) {
-	const rest, chunk = 56 << 20, 4 << 20
-	debug.SetMemoryLimit(rest + 3*int64(connections)*chunk)
+// goMemory is how many bytes the Go heap and stacks may have before the garbage collector works harder. The chunks of
+// the store (store.Options.Connections) and the answers of the lazy mount (lazy.MaxBuffers) come on top of it.
+const goMemory = 64 << 20
+
+// limitMemory sets goMemory, unless who started the process set another limit.
+func limitMemory() {
+	if !config.MemoryLimited() {
+		debug.SetMemoryLimit(goMemory)
+	}
 }
 
 // Close closes what New opened. Fetches stop and keep what they have.

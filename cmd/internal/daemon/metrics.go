@@ -3,12 +3,17 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/http"
 	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert/carton"
+	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
@@ -101,10 +106,24 @@ func (m *metrics) refused(limit string) { m.refusals.WithLabelValues(limit).Inc(
 
 // pulled counts a model that was awaited.
 func (m *metrics) pulled(by, format string, dur time.Duration, err error) {
+	m.pulls.WithLabelValues(formatLabel(format), result(err), by).Observe(dur.Seconds())
+}
+
+// formats are the values of the label "format", but for those of formatLabel.
+var formats = append(slices.Collect(maps.Keys(upstream.Parsers())), mediatype.FormatFiles)
+
+// formatLabel returns the value of the label "format" for the format of an origin, "unknown" if that is empty. The table
+// of an image that others converted may say anything: what we do not make is "other". Of an Ollama list the runner is
+// left out.
+func formatLabel(format string) string {
 	if format == "" {
-		format = "unknown"
+		return "unknown"
 	}
-	m.pulls.WithLabelValues(format, result(err), by).Observe(dur.Seconds())
+	name, _, _ := strings.Cut(format, "/")
+	if !slices.Contains(formats, mediatype.Format(name)) {
+		return "other"
+	}
+	return name
 }
 
 // checked counts checks of signatures.

@@ -391,10 +391,14 @@ func (o *origins) run(ctx context.Context) error {
 
 // showOrigin shows a model in an image volume as the differ does.
 func (d *Daemon) showOrigin(ctx context.Context, id string, im store.Image, public []string) error {
-	var from []differ.Repository
-	for _, n := range public {
+	return d.differ.Show(ctx, id, im.Table, repositories(public), d.facade.PublicSources(im, public...))
+}
+
+// repositories returns those that are called names.
+func repositories(names []string) (l []differ.Repository) {
+	for _, n := range names {
 		host, path, _ := strings.Cut(n, "/")
-		from = append(from, differ.Repository{Host: host, Name: path})
+		l = append(l, differ.Repository{Host: host, Name: path})
 	}
-	return d.differ.Show(ctx, id, im.Table, from, d.facade.PublicSources(im, public...))
+	return l
 }

@@ -186,10 +186,7 @@ func (p *pulls) join(ctx context.Context, by string, r admin.PrefetchRequest, br
 
 // pull converts, fetches and pins.
 func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image, error) {
-	im, err := p.convert(ctx, ref)
-	if errors.Is(err, convert.ErrNotModel) {
-		return store.Image{}, fmt.Errorf("%w; containerd pulls images itself: %w", err, errdefs.ErrNotImplemented)
-	}
+	im, err := p.resolve(ctx, ref)
 	if err != nil {
 		return store.Image{}, err
 	}
@@ -205,6 +202,15 @@ func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image
 		return store.Image{}, err
 	}
 	return im, p.pinFor(ctx, pl, im, ref)
+}
+
+// resolve finds out what image a reference stands for.
+func (p *pulls) resolve(ctx context.Context, ref remote.Ref) (store.Image, error) {
+	im, err := p.convert(ctx, ref)
+	if errors.Is(err, convert.ErrNotModel) {
+		err = fmt.Errorf("%w; containerd pulls images itself: %w", err, errdefs.ErrNotImplemented)
+	}
+	return im, err
 }
 
 // pinFor makes the pin that those who asked want, unless there is one that holds longer. Who

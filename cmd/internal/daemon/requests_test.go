@@ -3,17 +3,20 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // TestLogged says what the log has of a request at level debug, and that it has nothing above.
@@ -125,5 +128,26 @@ func TestCountingApplier(t *testing.T) {
 	want := map[string]uint64{"by=containerd format=other result=ok": 1, "by=containerd format=other result=unknown": 1}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("counts (got, want):\n%s", diff)
+	}
+}
+
+// TestFormatLabel has a bounded number of formats, whatever an image says that others converted and a prefetch adopts.
+func TestFormatLabel(t *testing.T) {
+	for format, want := range map[string]string{
+		"": "unknown", "modelpack": "modelpack", "files": "files", "carton": "carton",
+		"ollama-list": "ollama-list", "ollama-list/mlx": "ollama-list", "stranger-5f2a": "other", "image": "other", "a/b": "other",
+	} {
+		if got := formatLabel(format); got != want {
+			t.Errorf("format %q: got %q, want %q", format, got, want)
+		}
+	}
+	m := newMetrics(nil, nil)
+	for i := range 100 {
+		m.pulled(byPrefetch, fmt.Sprint("stranger", i), time.Second, nil)
+	}
+	series := make(chan prometheus.Metric, 200)
+	m.pulls.Collect(series)
+	if len(series) != 1 {
+		t.Errorf("%d series of 100 formats of strangers, want 1", len(series))
 	}
 }

@@ -143,22 +143,33 @@ func (e *Engine) start(h *hydration, t *filetable.Table, finish func() error) {
 	close(e.began)
 	e.began = make(chan struct{})
 	e.work.Go(func() {
-		defer close(h.done)
-		h.err = e.bring(ctx, h, t)
-		if h.err == nil {
-			h.err = finish()
+		left, err := e.bring(ctx, h, t)
+		if err == nil {
+			err = finish()
 		}
-		if errors.Is(h.err, context.Canceled) && e.ctx.Err() != nil {
-			h.err = errClosed
+		if errors.Is(err, context.Canceled) && e.ctx.Err() != nil {
+			err = errClosed
 		}
 		cancel()
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		delete(e.hydrations, h.key())
-		if h.linger != nil {
-			h.linger.Stop()
+		e.end(h, err)
+		for _, dir := range left { // which nobody waits for; what stays is collected
+			if err := e.Area.Tidy(dir); err != nil {
+				e.Log.Warn("staged files that are not needed any more stay", "directory", dir, "err", err)
+			}
 		}
 	})
+}
+
+// end tells who waits that a hydration has ended.
+func (e *Engine) end(h *hydration, err error) {
+	defer close(h.done)
+	h.err = err
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.hydrations, h.key())
+	if h.linger != nil {
+		h.linger.Stop()
+	}
 }
 
 // Running returns the state of the targets of a table that is being hydrated, and whether it is.
@@ -214,20 +225,20 @@ func (e *Engine) leave(h *hydration) {
 	h.linger = time.AfterFunc(e.Linger, h.cancel)
 }
 
-// bring is the work of a hydration.
-func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) error {
+// bring is the work of a hydration. left are directories of the area that it has no more use for.
+func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) (left []string, err error) {
 	e.Objects.Registered(ctx)
 	if err := e.PutInline(ctx, t); err != nil {
-		return err
+		return nil, err
 	}
 	assemblies, places, err := e.assemblies(t, h.group, &h.from)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, a := range assemblies { // in the order of their directories: no two wait for each other
 		release, err := e.exclusive(ctx, a.dir())
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer release()
 		e.Area.Hold(a.dir())
@@ -235,7 +246,7 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) er
 	}
 	missing, err := e.missing(h, t, places)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, i := range missing {
 		for _, dir := range h.targets[i].Dirs() {
@@ -245,34 +256,32 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) er
 	}
 	need, err := e.need(h, missing, assemblies)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	release, err := e.Objects.Reserve(ctx, h.table, h.group, need, h.left)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer release()
 	for _, a := range assemblies {
 		if err := a.begin(e); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := e.bringTargets(ctx, h, missing, assemblies); err != nil {
-		return err
+		return nil, err
 	}
 	for _, a := range assemblies {
 		if err := a.publish(e, &h.from); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for i := range h.targets {
 		if places[h.targets[i].Blob.Digest] != nil {
-			if err := e.Area.Remove(h.targets[i].archiveDir()); err != nil {
-				return err
-			}
+			left = append(left, h.targets[i].archiveDir())
 		}
 	}
-	return nil
+	return left, nil
 }
 
 // PutInline makes the files that are in the table itself, and empty ones, objects.

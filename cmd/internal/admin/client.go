@@ -68,9 +68,9 @@ func (c *Client) RemoveImage(ctx context.Context, name string) (v Removed, err e
 	return v, c.call(ctx, http.MethodDelete, "/v1/image?name="+url.QueryEscape(name), nil, &v)
 }
 
-// Jobs returns the prefetches.
-func (c *Client) Jobs(ctx context.Context) (v []Job, err error) {
-	return v, c.call(ctx, http.MethodGet, "/v1/jobs", nil, &v)
+// Status returns what the daemon does.
+func (c *Client) Status(ctx context.Context) (v Status, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/status", nil, &v)
 }
 
 // Pins returns all pins.

@@ -23,9 +23,9 @@ const watchEvery = time.Second
 func (a *app) statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "say what ballastd does: pulls, prefetches, imports, verifications, and what failed last",
-		Long: `Say what ballastd does, who waits for it, how fast it is, and what failed last. Kinds of work are prefetch, import,
-hydrate, containerd (a pull), background (the rest of a model, for which nobody waits) and verify.`,
+		Short: "show what ballastd is doing: pulls, prefetches, imports, verifications, and what failed last",
+		Long: `Show what ballastd is doing, who waits for it, how fast it is, and what failed last. Kinds of work are prefetch,
+import, hydrate, containerd (a pull), background (the rest of a mounted model) and verify.`,
 		Args: cobra.NoArgs,
 	}
 	out := outputFlag(c)

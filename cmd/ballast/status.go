@@ -116,7 +116,7 @@ func orAll(ref string) string {
 
 // watchFlag adds --watch to a command.
 func watchFlag(c *cobra.Command) *bool {
-	return c.Flags().BoolP("watch", "w", false, "print it anew each second, until Ctrl-C")
+	return c.Flags().BoolP("watch", "w", false, "print it again each second, until Ctrl-C")
 }
 
 // watching calls show, with on again and again until ctx ends, which is no error. On a terminal each time takes the

@@ -156,7 +156,7 @@ func (p *prefetching) run(ctx context.Context, refs []string) error {
 	_ = g.Wait() // errs has them
 	p.shown.end()
 	if ctx.Err() != nil {
-		fmt.Fprintf(p.stderr, "ballast: detached from %s; ballastd goes on with what it has begun. The same command follows it again.\n", strings.Join(refs, " "))
+		fmt.Fprintf(p.stderr, "ballast: detached from %s; ballastd continues what it has started. Run the command again to follow the progress.\n", strings.Join(refs, " "))
 		return ctx.Err()
 	}
 	return cmp.Or(errs...)

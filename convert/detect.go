@@ -60,6 +60,30 @@ func Detect(m *Manifest) (mediatype.Format, error) {
 	return mediatype.FormatImage, nil
 }
 
+// DetectTitled is Detect, but returns FormatTitled for an artifact that is mounted by the titles of its
+// layers if somebody wants that.
+func DetectTitled(m *Manifest) (mediatype.Format, error) {
+	f, err := Detect(m)
+	if f == mediatype.FormatImage && IsTitled(m) {
+		f = mediatype.FormatTitled
+	}
+	return f, err
+}
+
+// IsTitled reports whether m is an artifact whose layers all have titles. What has the config of an image, or
+// none at all, is none, nor is what has layers of images and does not say that it is an artifact: "oras
+// push" gives files the type of such layers.
+func IsTitled(m *Manifest) bool {
+	isArtifact := m.ArtifactType != "" || mediatype.Base(m.Config.MediaType) == mediatype.OrasConfig
+	for _, l := range m.Layers {
+		if l.Annotations[mediatype.AnnotationTitle] == "" || mediatype.IsImageLayer(l.MediaType) && !isArtifact {
+			return false
+		}
+	}
+	return !m.IsIndex && len(m.Layers) > 0 && mediatype.Base(m.MediaType) != mediatype.DockerManifest &&
+		m.Config.Digest != "" && !mediatype.IsImageConfig(m.Config.MediaType)
+}
+
 // cartonExtension is the extension of a carton.
 const cartonExtension = ".carton"
 
@@ -107,7 +131,7 @@ func (m *Manifest) early(f mediatype.Format) mediatype.Format {
 	return f
 }
 
-// Parse detects the format of an artifact and parses it. It returns ErrNotModel for what is
+// Parse detects the format of an artifact, FormatTitled if there is a Parser for it, and parses it. It returns ErrNotModel for what is
 // not a model, errdefs.ErrNotImplemented, naming the format, for a model that is not
 // supported, and errdefs.ErrInvalidArgument for one that breaks a rule.
 func (ps Parsers) Parse(ctx context.Context, a Artifact) (*Model, error) {
@@ -115,7 +139,11 @@ func (ps Parsers) Parse(ctx context.Context, a Artifact) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := Detect(m)
+	detect := Detect
+	if ps[mediatype.FormatTitled] != nil {
+		detect = DetectTitled
+	}
+	f, err := detect(m)
 	if err != nil {
 		return nil, err
 	}

@@ -17,6 +17,8 @@
 //	}
 //	model, err := parsers.Parse(ctx, artifact)
 //
+// Artifacts that are no model, but files with titles, are mounted only if somebody wants that (DetectTitled).
+//
 // An error that is ErrNotModel says that the artifact passes unchanged. A model in a format
 // without a Parser gives errdefs.ErrNotImplemented with the name of the format.
 //

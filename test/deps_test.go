@@ -37,6 +37,7 @@ convert/chunked           : convert/mediatype store/filetable store/verify
 convert                   : convert/chunked convert/mediatype store/filetable store/verify
 convert/modelpack         : convert convert/mediatype store/filetable
 convert/dockerai          : convert convert/mediatype store/filetable
+convert/titled            : convert convert/mediatype store/filetable store/verify
 convert/kitops            : convert convert/mediatype store/filetable store/verify
 convert/contentrange      :
 convert/headers           : convert convert/gguf convert/safetensors
@@ -70,7 +71,7 @@ cmd/internal/portowner    :
 cmd/internal/containerdversion :
 cmd/internal/fleet        : convert/mediatype convert/registry store store/verify
 cmd/internal/snippet      : cmd/internal/containerdversion convert/mediatype convert/registry
-cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote convert/signature
+cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote convert/signature convert/titled
 cmd/internal/admin        : cmd/internal/facadetls cmd/internal/portowner convert convert/headers convert/image convert/losses convert/mediatype convert/remote convert/signature store store/filetable store/transfer
 cmd/internal/setup        : cmd/internal/admin cmd/internal/config cmd/internal/containerdversion cmd/internal/facadetls cmd/internal/snippet cmd/internal/unpacked contrib/systemd store/durable store/verify
 cmd/internal/unpacked     :

@@ -98,6 +98,9 @@ func (a *app) digest(ctx context.Context, name string, all bool) (*seen, error) 
 	if res.Format, err = convert.Detect(m); err != nil {
 		return nil, fmt.Errorf("%s: %w", ref, err)
 	}
+	if res.Format == mediatype.FormatImage && convert.IsTitled(m) && u.cfg.Upstream.MountsTitled(ref.Name()) {
+		res.Format = mediatype.FormatTitled
+	}
 	switch res.Format {
 	case mediatype.FormatImage:
 		return res, nil

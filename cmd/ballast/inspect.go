@@ -127,7 +127,7 @@ func (a *app) remoteDetail(ctx context.Context, name string) (admin.Detail, erro
 	if err != nil {
 		return admin.Detail{}, err
 	}
-	format, err := convert.Detect(m)
+	format, err := convert.DetectTitled(m)
 	if err != nil {
 		return admin.Detail{}, err
 	}

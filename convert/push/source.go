@@ -58,7 +58,7 @@ func FromArtifact(ctx context.Context, parsers convert.Parsers, a convert.Artifa
 		}
 		return s, nil
 	}
-	format, err := convert.Detect(m)
+	format, err := convert.DetectTitled(m)
 	if err != nil {
 		return nil, err
 	}

@@ -169,7 +169,23 @@ func (h *Handler) resolve(ctx context.Context, ref remote.Ref, who caller) (*ori
 	if err != nil {
 		return nil, err
 	}
-	return o, o.detect()
+	if err := o.detect(); err != nil {
+		return nil, err
+	}
+	if o.format == mediatype.FormatImage && !o.ahead() && convert.IsTitled(o.parsed) && h.wantsTitled(ctx, o, who) {
+		o.format = mediatype.FormatTitled
+	}
+	return o, nil
+}
+
+// wantsTitled says whether an artifact is mounted by the titles of its layers: if the node itself asks, as for
+// a prefetch, if it was made here before because of that, or if that is the rule for its repository.
+func (h *Handler) wantsTitled(ctx context.Context, o *origin, who caller) bool {
+	if who.node || h.Titled != nil && h.Titled(o.ref.Name()) {
+		return true
+	}
+	_, err := h.Store.ImageByOrigin(ctx, filetable.Origin{Format: string(mediatype.FormatTitled), Digest: o.served.Digest, Mapping: convert.MappingVersion})
+	return err == nil
 }
 
 // manifest returns what ref names. A tag that is not there and has the name of an Ollama runner at

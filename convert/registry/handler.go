@@ -31,6 +31,10 @@ type Handler struct {
 	// {repository} and {tag} in it.
 	Cartons map[string]string
 
+	// Titled says of which repositories, "host/path", artifacts that are no models are mounted by the titles of
+	// their layers; nil: of none, but for those that the node itself asks for (Convert).
+	Titled func(repository string) bool
+
 	// Origins lets models be pulled by the digest that their registry gives them, where they can be shown
 	// nevertheless; see Origin.
 	Origins bool

@@ -23,6 +23,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/titled"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -35,6 +36,7 @@ var parsers = convert.Parsers{
 	mediatype.FormatDockerAI:  dockerai.Parse,
 	mediatype.FormatOllama:    ollama.Parse,
 	mediatype.FormatKitOps:    kitops.Parse,
+	mediatype.FormatTitled:    titled.Parse,
 }
 
 // An upstream is a registry over real HTTP.

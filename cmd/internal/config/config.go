@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -75,6 +76,7 @@ type Upstream struct {
 	AllowHosts   []string `toml:"allow_hosts" comment:"Hosts that registries may redirect to, or have their token server at, although they are not\npublic: names, \"name:port\", addresses, or networks such as \"10.0.0.0/8\"."`
 	OllamaHosts  []string `toml:"ollama_hosts" comment:"Registries with the manners of the Ollama registry, besides registry.ollama.ai: no HEAD, no\ndigests in answers, manifests as text/plain."`
 	OllamaRunner string   `toml:"ollama_runner" comment:"Which model is taken of an Ollama list: that for llamacpp, ggml or mlx. Empty: the first of\nthese that there is. A tag that ends so, such as \"27b-mlx\", names one too."`
+	Artifacts    []string `toml:"artifacts" comment:"Repositories whose artifacts are mounted by the titles of their layers, as \"oras push\" writes\nthem, although they are no models: host, or host/repository; * stands for any characters."`
 	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast and its version."`
 	StallTimeout Duration `toml:"stall_timeout" comment:"A transfer that brings less than 1 KiB a second for this long is given up and tried again."`
 }
@@ -141,6 +143,7 @@ func Default() *Config {
 			KeepSecrets:  true,
 			AllowHosts:   []string{},
 			OllamaHosts:  []string{},
+			Artifacts:    []string{},
 			StallTimeout: Duration{30 * time.Second},
 		},
 		Fetch: Fetch{
@@ -191,6 +194,11 @@ func (l *Lazy) ModeOf(repository string) string {
 		}
 	}
 	return l.Mode
+}
+
+// MountsTitled says whether artifacts of a repository, "host/path", are mounted by the titles of their layers.
+func (u *Upstream) MountsTitled(repository string) bool {
+	return slices.ContainsFunc(u.Artifacts, func(p string) bool { return (&VerifyRule{Match: p}).Matches(repository) })
 }
 
 func (r *LazyRule) matches(s string) bool { return matches(r.Match, s) }

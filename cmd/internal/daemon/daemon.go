@@ -115,6 +115,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
 		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
 		Pulled: d.heal, Refused: func(limit string) { d.metrics.refused(limit) }, Origins: c.Facade.OriginDigests,
+		Titled: c.Upstream.MountsTitled,
 	}
 	if len(c.Fleet.Nodes) > 0 {
 		d.facade.Hints = (&fleet.Client{Keys: fleetKeys(c), Nodes: c.Fleet.Nodes, Log: log}).Hints

@@ -14,6 +14,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/modelpack"
 	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/titled"
 )
 
 // Parsers returns the formats that are understood. Any other is refused by name. Cartons with
@@ -38,6 +39,7 @@ func ParsersFor(o carton.Options, runner string) convert.Parsers {
 
 		mediatype.FormatOllamaList: ollama.ListParser(runner),
 		mediatype.FormatCarton:     carton.Parser(o),
+		mediatype.FormatTitled:     titled.Parse,
 	}
 }
 

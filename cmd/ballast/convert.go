@@ -26,13 +26,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (a *app) convertCommand() *cobra.Command {
-	var o push.Options
-	var form, compress, key string
-	c := &cobra.Command{
-		Use:   "convert SRC [DST]",
-		Short: "write a model to a registry or an OCI layout, in the form that is wanted",
-		Long: `Write a model to a registry or an OCI layout, in the form that is wanted. It works without
+// convertHelp is what "ballast convert --help" says.
+const convertHelp = `Write a model to a registry or an OCI layout, in the form that is wanted. It works without
 ballastd. What the target has is not sent again, and a target is named only when all is there.
 
 SRC  ghcr.io/team/model:v1      a registry reference
@@ -41,7 +36,7 @@ SRC  ghcr.io/team/model:v1      a registry reference
      ./FILE.carton              a carton, or the directory that one was unpacked to
      https://HOST/FILE.carton   a carton at a URL
      ollama:[DIR:]MODEL         a model of a local Ollama; DIR begins with / or . and can be left out
-DST  ghcr.io/team/model:v2, oci:DIR[:TAG]
+DST  ghcr.io/team/model:v2, oci:DIR[:TAG], FILE.carton with --as carton
 
 With --referrer, what a node makes of SRC goes into the repository of SRC, as a referrer of its
 manifest: REF@DIGEST works everywhere then, also where no node has seen the tag, and can be signed.
@@ -58,7 +53,20 @@ Forms (--as):
              writes the files too
   cnai       the same as CNAI, which ModelPack was called before
   image      an ordinary image of tars, for any runtime. With --compress zstd-chunked the tars are
-             compressed in chunks, which Podman fetches one by one, and others as ordinary zstd`,
+             compressed in chunks, which Podman fetches one by one, and others as ordinary zstd
+  carton     a packed carton, a file. A carton stays what it was; any other model is what its
+             runner loads, which --runner and --runner-framework name
+
+With these two flags a directory of files is a carton for all forms: one that was never packed.`
+
+func (a *app) convertCommand() *cobra.Command {
+	var o push.Options
+	var form, compress, key string
+	var facts carton.Facts
+	c := &cobra.Command{
+		Use:   "convert SRC [DST]",
+		Short: "write a model to a registry or an OCI layout, in the form that is wanted",
+		Long:  convertHelp,
 		Example: "  ballast convert registry.ollama.ai/library/llama3.2:1b ghcr.io/team/llama:1b --as modelpack\n" +
 			"  ballast convert ghcr.io/team/model:v1 --referrer --sign team.key\n" +
 			"  ballast convert ./my-model oci:/tmp/layout:v1 --as image",
@@ -76,7 +84,10 @@ Forms (--as):
 	}
 	out := outputFlag(c)
 	f := c.Flags()
-	f.StringVar(&form, "as", string(push.FormBallast), "form: "+strings.Join(push.Forms(), ", "))
+	forms := append(push.Forms(), formCarton)
+	f.StringVar(&form, "as", string(push.FormBallast), "form: "+strings.Join(forms, ", "))
+	f.StringVar(&facts.Runner, "runner", "", "SRC is what the carton runner of this `name` loads")
+	f.StringVar(&facts.Framework, "runner-framework", "", "version of its framework that the runner has to have, such as =1.12.1")
 	f.BoolVar(&o.Tar, "tar", false, "a tar for each file instead of a raw layer; modelpack and cnai")
 	f.BoolVar(&o.NoChunks, "no-chunks", false, "no digests of chunks: the image is byte for byte what a node makes of SRC; ballast")
 	f.StringVar(&compress, "compress", "", "compress files in chunks: "+strings.Join(push.Compressions(), ", ")+"; ballast, image")
@@ -84,10 +95,19 @@ Forms (--as):
 	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
 	f.BoolVar(&o.DryRun, "dry-run", false, "only say what would be sent")
 	f.StringVar(&o.TempDir, "temp-dir", "", "where archives are unpacked (default: $TMPDIR)")
-	for name, values := range map[string][]string{"as": push.Forms(), "compress": push.Compressions()} {
+	for name, values := range map[string][]string{"as": forms, "compress": push.Compressions()} {
 		flagValues(c, name, values...)
 	}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if (facts.Runner == "") != (facts.Framework == "") {
+			return usage("--runner and --runner-framework go together")
+		}
+		if form == formCarton {
+			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || len(args) < 2 {
+				return usage("--as carton writes FILE.carton, and takes --runner, --runner-framework and --temp-dir only")
+			}
+			return a.pack(cmd.Context(), args[0], args[1], o, facts, *out)
+		}
 		var err error
 		if o.Form, err = push.ParseForm(form); err != nil {
 			return &usageError{err}
@@ -110,7 +130,7 @@ Forms (--as):
 			return err
 		}
 		if o.Referrer {
-			if o.Form != push.FormBallast || o.Compress != push.CompressNone {
+			if o.Form != push.FormBallast || o.Compress != push.CompressNone || facts != (carton.Facts{}) {
 				return usage("--referrer goes with --as ballast, and not with --compress: it is what a node makes")
 			}
 			o.NoChunks = true
@@ -119,7 +139,7 @@ Forms (--as):
 		if len(args) < 2 {
 			return usage("no target given")
 		}
-		return a.convert(cmd.Context(), args[0], args[1], o, *out)
+		return a.convert(cmd.Context(), args[0], args[1], o, facts, *out)
 	}
 	return c
 }
@@ -156,19 +176,19 @@ func (a *app) refer(ctx context.Context, args []string, o push.Options, out outp
 			return usage("%s: --referrer writes into the repository of the model, %s", args[1], from.Name())
 		}
 	}
-	return a.convertTo(ctx, args[0], to, o, out)
+	return a.convertTo(ctx, args[0], to, o, carton.Facts{}, out)
 }
 
 // convert converts one model.
-func (a *app) convert(ctx context.Context, from, to string, o push.Options, out output) (err error) {
+func (a *app) convert(ctx context.Context, from, to string, o push.Options, facts carton.Facts, out output) (err error) {
 	t, err := parseTarget(to)
 	if err != nil {
 		return err
 	}
-	return a.convertTo(ctx, from, t, o, out)
+	return a.convertTo(ctx, from, t, o, facts, out)
 }
 
-func (a *app) convertTo(ctx context.Context, from string, t target, o push.Options, out output) (err error) {
+func (a *app) convertTo(ctx context.Context, from string, t target, o push.Options, facts carton.Facts, out output) (err error) {
 	start := time.Now()
 	u, err := a.upstream(from)
 	if err != nil {
@@ -184,6 +204,11 @@ func (a *app) convertTo(ctx context.Context, from string, t target, o push.Optio
 	}
 	if src.Close != nil {
 		defer func() { err = errors.Join(err, src.Close()) }()
+	}
+	if facts != (carton.Facts{}) {
+		if err := unpackedCarton(src, from, facts); err != nil {
+			return err
+		}
 	}
 	dst, closeDst, err := u.open(t, o.DryRun)
 	if err != nil {

@@ -230,7 +230,7 @@ func TestOrasFiles(t *testing.T) {
 	same(t, "mounted after a prefetch", mounted(t, n, "ballast", ref), want)
 
 	from := n.Registry.Ref("other/files", "1")
-	if out := n.Ballast("digest", from); out.Err != nil || strings.TrimSpace(out.Stdout) != run(t, nil, oras, "resolve", "--plain-http", from) {
+	if out := n.Ballast("digest", from); out.Err != nil || strings.TrimSpace(out.Stdout) != strings.TrimSpace(run(t, nil, oras, "resolve", "--plain-http", from)) {
 		t.Errorf("what nobody has asked for does not stay what it is: %v %s", out.Err, out.Output())
 	}
 	ref = convert(t, n, from, "from-files", "--as", "modelpack")

@@ -11,7 +11,11 @@ import (
 
 // MappingVersion is the version of the rules that turn an origin into a file table and an
 // image. The same origin and the same version give the same bytes on every node, so any
-// change of those bytes needs a new version.
+// change of those bytes needs a new version. Images of earlier versions are read as those of this one.
+//
+//	2  the documents of the origin are in the image
+//	3  of more than 256 blobs, 32 are layers and not 256; the layers of early CNAI are stacked, named
+//	   templates of Ollama are not the default, weights without a path have names
 const MappingVersion = 3
 
 // An Artifact is one upstream artifact: its manifest, and access to its blobs. Its methods are

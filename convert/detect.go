@@ -60,16 +60,6 @@ func Detect(m *Manifest) (mediatype.Format, error) {
 	return mediatype.FormatImage, nil
 }
 
-// DetectTitled is Detect, but returns FormatTitled for an artifact that is mounted by the titles of its
-// layers if somebody wants that.
-func DetectTitled(m *Manifest) (mediatype.Format, error) {
-	f, err := Detect(m)
-	if f == mediatype.FormatImage && IsTitled(m) {
-		f = mediatype.FormatTitled
-	}
-	return f, err
-}
-
 // IsTitled reports whether m is an artifact whose layers all have titles. What has the config of an image, or
 // none at all, is none, nor is what has layers of images and does not say that it is an artifact: "oras
 // push" gives files the type of such layers.
@@ -131,7 +121,7 @@ func (m *Manifest) early(f mediatype.Format) mediatype.Format {
 	return f
 }
 
-// Parse detects the format of an artifact, FormatTitled if there is a Parser for it, and parses it. It returns ErrNotModel for what is
+// Parse detects the format of an artifact and parses it. It returns ErrNotModel for what is
 // not a model, errdefs.ErrNotImplemented, naming the format, for a model that is not
 // supported, and errdefs.ErrInvalidArgument for one that breaks a rule.
 func (ps Parsers) Parse(ctx context.Context, a Artifact) (*Model, error) {
@@ -139,17 +129,18 @@ func (ps Parsers) Parse(ctx context.Context, a Artifact) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	detect := Detect
-	if ps[mediatype.FormatTitled] != nil {
-		detect = DetectTitled
-	}
-	f, err := detect(m)
+	f, err := Detect(m)
 	if err != nil {
 		return nil, err
 	}
 	if f == mediatype.FormatImage || f == mediatype.FormatIndex {
 		return nil, fmt.Errorf("manifest %s: %s: %w", m.Digest, f, ErrNotModel)
 	}
+	return ps.ParseAs(ctx, f, a, m)
+}
+
+// ParseAs is Parse for who has parsed the manifest, m, and knows its format.
+func (ps Parsers) ParseAs(ctx context.Context, f mediatype.Format, a Artifact, m *Manifest) (*Model, error) {
 	parse, ok := ps[f]
 	if !ok {
 		return nil, fmt.Errorf("models of format %q are not supported: %w", f, errdefs.ErrNotImplemented)

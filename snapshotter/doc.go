@@ -146,4 +146,11 @@
 // inspected as a committed one is. What Options.Volume does not show is refused, also under keys that do not look as
 // they are known, since it would be an empty directory; and so is any other snapshot without a parent that nothing
 // is unpacked into, if Options.Bare says so.
+//
+// # Models on the host
+//
+// A model for processes of the host, which are in no container, is shown in the same way, in a snapshot whose key is
+// that of no containerd: "host:" and the directory where it will be mounted. It is nobody's but ours: Walk hides it, as
+// containerd's collector would remove it. Who asked for it makes the mount. It is looked for in all mount namespaces
+// before the snapshot is removed (RemoveHost).
 package snapshotter

@@ -48,7 +48,7 @@ func (s *Snapshotter) chain(ctx context.Context, key string) (c chain, err error
 	if err != nil {
 		return chain{}, err
 	}
-	if len(c.ParentIDs) == 0 && isVolume(key) {
+	if len(c.ParentIDs) == 0 && (isVolume(key) || isHost(key)) {
 		err = s.asVolume(&c, key)
 		return c, err
 	}

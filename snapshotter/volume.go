@@ -47,26 +47,35 @@ func (s *Snapshotter) prepareVolume(ctx context.Context, key string, opts []snap
 	if !ok || s.volume == nil {
 		return nil, errEmptyVolume(key)
 	}
+	mounts, err := s.prepareAlone(ctx, key, opts, func(ctx context.Context, id string) error { return s.volume(ctx, manifest, id) })
+	if err != nil {
+		return nil, fmt.Errorf("image volume: %w", err)
+	}
+	return mounts, nil
+}
+
+// prepareAlone makes an active snapshot without parent that shows a model itself, read-only, or nothing.
+func (s *Snapshotter) prepareAlone(ctx context.Context, key string, opts []snapshots.Opt, show func(ctx context.Context, id string) error) ([]mount.Mount, error) {
 	plain, err := s.overlay.Prepare(ctx, key, "", opts...)
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := s.showVolume(ctx, key, manifest, plain)
+	mounts, err := s.showAlone(ctx, key, plain, show)
 	if err == nil {
 		return mounts, nil
 	}
 	if rerr := s.Remove(context.WithoutCancel(ctx), key); rerr != nil {
 		return nil, fmt.Errorf("%w; remove %q: %w", err, key, rerr)
 	}
-	return nil, fmt.Errorf("image volume: %w", err)
+	return nil, err
 }
 
-func (s *Snapshotter) showVolume(ctx context.Context, key string, manifest digest.Digest, plain []mount.Mount) ([]mount.Mount, error) {
+func (s *Snapshotter) showAlone(ctx context.Context, key string, plain []mount.Mount, show func(ctx context.Context, id string) error) ([]mount.Mount, error) {
 	id, _, err := s.info(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.volume(ctx, manifest, id); err != nil {
+	if err := show(ctx, id); err != nil {
 		return nil, err
 	}
 	m, err := readMarker(s.snapshotDir(id))
@@ -79,8 +88,8 @@ func (s *Snapshotter) showVolume(ctx context.Context, key string, manifest diges
 	return s.mounts(ctx, key, plain)
 }
 
-// asVolume makes of the chain of an image volume without parents one of a view of the volume itself. It
-// returns errdefs.ErrFailedPrecondition if it shows no model: such a volume would be an empty directory.
+// asVolume makes of the chain of an image volume without parents, or of what is mounted on the host, one of a view of
+// the snapshot itself. It returns errdefs.ErrFailedPrecondition if it shows no model: it would be an empty directory.
 func (s *Snapshotter) asVolume(c *chain, key string) error {
 	own, err := s.trusted(c.ID, c.labels[labelShows])
 	if err != nil {

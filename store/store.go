@@ -27,7 +27,7 @@ import (
 type Options struct {
 	// Connections is the number of ranges fetched at the same time, over all blobs.
 	// Zero means 8. The store holds at most twice as many chunks of 4 MiB in memory, and 8 more for
-	// readers of files that are not complete; twice that of what is compressed.
+	// readers of files that are not complete; twice that of what is compressed. They are not on the Go heap.
 	Connections int
 
 	// Reserve is the space in bytes that stays free on the file system. A fetch that
@@ -157,6 +157,9 @@ func (s *Store) Close() error {
 	s.stop()
 	s.engine.Close()
 	s.files.Close()
+	if s.area != nil {
+		s.area.Close()
+	}
 	if s.objects != nil {
 		s.objects.Close()
 	}

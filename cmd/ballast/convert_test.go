@@ -106,7 +106,7 @@ func TestConvertOutput(t *testing.T) {
 		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 	// Three manifests, so one has to be named.
-	if code, _, stderr := ballast(t, "convert", layout, "oci:"+layout+":v3"); code != exitError || !strings.Contains(stderr, "v2") {
+	if code, _, stderr := ballast(t, "convert", layout, "oci:"+layout+":v3"); code != exitState || !strings.Contains(stderr, "v2") {
 		t.Errorf("code %d, stderr %q", code, stderr)
 	}
 	if code, _, stderr := ballast(t, "convert", "oci:"+layout+":image", "oci:"+layout+":v3"); code != exitUnsupported || !strings.Contains(stderr, "not a model") {

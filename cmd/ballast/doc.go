@@ -15,9 +15,14 @@
 //	  3  not found
 //	  4  not logged in, or not allowed
 //	  5  bytes are not what their digest says, or are missing
-//	  6  no space
+//	  6  no space, or a limit is reached
 //	  7  network, or the daemon does not answer; worth another try
 //	  8  a format that is not supported
 //	  9  interrupted by the daemon's end; the next try goes on from there
+//	 10  the model is invalid: a manifest, a config or a file breaks the rules of its format
+//	 11  the state of the node or of the model does not allow it, or a rule does not
+//	 12  something else is there already
 //	130  interrupted by SIGINT; the daemon goes on
+//
+// A command that is given several names goes on after an error, prints each, and ends with the code of the first.
 package main

@@ -40,6 +40,8 @@ type site struct {
 
 	dir     string
 	config  string
+	more    string   // of the configuration
+	allow   []string // hosts that URLs may lead to
 	address string
 	stop    func()
 }
@@ -77,11 +79,12 @@ listen = %q
 hosts_dir = ""
 docker_config = ""
 stall_timeout = "2s"
+allow_hosts = %s
 [fetch]
 reserve = %d
 [lazy]
 holder = "none" # a holder is a copy of this program, which is the test
-`, s.dir+"/root", s.dir+"/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, reserve)
+%s`, s.dir+"/root", s.dir+"/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, strings.ReplaceAll(fmt.Sprintf("%q", s.allow), " ", ", "), reserve, s.more)
 	if err := os.WriteFile(s.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -336,6 +339,10 @@ func TestPrefetchFails(t *testing.T) {
 			s.models["team/model"].Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",` +
 				`"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)
 		}},
+		{name: "invalid", want: exitInvalid, setup: func(_ *testing.T, s *site) {
+			m := s.models["team/model"]
+			m.Manifest = bytes.ReplaceAll(m.Manifest, []byte(`"digest":"sha256:`), []byte(`"digest":"sha256:x`))
+		}},
 		{name: "format of others", want: exitUnsupported, setup: func(_ *testing.T, s *site) {
 			s.models["team/model"].Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",` +
 				`"config":{"mediaType":"application/vnd.kitops.modelkit.config.v2+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)
@@ -396,7 +403,7 @@ func TestDetach(t *testing.T) {
 		interrupt()
 	}()
 	code, _, stderr := s.ballast(ctx, "prefetch", ref)
-	if code != exitInterrupted || !strings.Contains(stderr, "ballastd goes on") || strings.Contains(stderr, "context canceled") {
+	if code != exitInterrupted || !strings.Contains(stderr, "ballastd continues") || strings.Contains(stderr, "context canceled") {
 		t.Errorf("interrupted: code %d, stderr %q", code, stderr)
 	}
 	close(open)

@@ -105,7 +105,7 @@ func pinned(im admin.Image, ref string) string {
 func (a *app) dfCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "df",
-		Short: "say what models take on the disk, and what sharing saves",
+		Short: "show what models take on the disk, and what sharing saves",
 		Args:  cobra.NoArgs,
 	}
 	out := outputFlag(c)
@@ -126,10 +126,10 @@ func usageRows(u store.Usage) [][]string {
 	return [][]string{
 		{"LOGICAL", size(u.Logical), "all files of all models"},
 		{"SAVED", size(u.Saved), "by storing the same file once"},
-		{"UNIQUE", size(u.Logical - u.Saved), "what is left: the files of models on the disk"},
-		{"OTHER", size(u.Unique - (u.Logical - u.Saved)), "manifests and file tables, and files of models that are not complete, or gone"},
-		{"RECLAIMABLE", size(u.Reclaimable), fmt.Sprintf("of the %d objects of UNIQUE and OTHER: nothing refers to it; ballast gc", u.Objects)},
-		{"PARTIAL", size(u.Partial), "fetches that are not finished"},
+		{"UNIQUE", size(u.Logical - u.Saved), "LOGICAL less SAVED: the files of models on the disk"},
+		{"OTHER", size(u.Unique - (u.Logical - u.Saved)), "manifests, file tables, and files of models that are incomplete or removed"},
+		{"RECLAIMABLE", size(u.Reclaimable), fmt.Sprintf("unused part of the %d objects in UNIQUE and OTHER; ballast gc removes it", u.Objects)},
+		{"PARTIAL", size(u.Partial), "unfinished downloads"},
 		{"FREE", size(u.Free), "of " + size(u.Capacity)},
 	}
 }

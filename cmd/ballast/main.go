@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/containerd/errdefs"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/spf13/cobra"
 )
 
@@ -39,10 +39,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // say prints the error that a command ended with, if it has not been said yet.
 func (a *app) say(ctx context.Context, cmd *cobra.Command, err error) {
 	var wrong *usageError
+	var name *resolve.NameError
 	var said *saidError
 	switch {
 	case err == nil, errors.Is(err, errSilent), errors.As(err, &said):
-	case errors.As(err, &wrong):
+	case errors.As(err, &wrong), errors.As(err, &name):
 		a.complain(err)
 		fmt.Fprintf(a.stderr, "usage: %s\n", cmd.UseLine())
 	case ctx.Err() != nil && errors.Is(err, context.Canceled): // who pressed Ctrl-C knows
@@ -95,34 +96,44 @@ const (
 	exitNetwork      = 7
 	exitUnsupported  = 8
 	exitResumable    = 9
+	exitInvalid      = 10
+	exitState        = 11
+	exitExists       = 12
 	exitInterrupted  = 128 + int(syscall.SIGINT)
 )
+
+// exits are the exit codes of the categories that admin.Error.Code names; of any other it is exitError.
+var exits = map[string]int{
+	"data_loss":           exitVerify,
+	"resource_exhausted":  exitSpace,
+	"unauthenticated":     exitUnauthorised,
+	"permission_denied":   exitUnauthorised,
+	"not_found":           exitNotFound,
+	"not_implemented":     exitUnsupported,
+	"already_exists":      exitExists,
+	"failed_precondition": exitState,
+	"aborted":             exitResumable,
+	"deadline_exceeded":   exitNetwork,
+	"unavailable":         exitNetwork,
+	"invalid_argument":    exitInvalid,
+	"invalid_model":       exitInvalid,
+}
 
 // exitCode returns the exit code of an error.
 func exitCode(ctx context.Context, err error) int {
 	var u *usageError
 	var c *configError
+	var name *resolve.NameError
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &u), errors.As(err, &c):
+	case errors.As(err, &u), errors.As(err, &c), errors.As(err, &name):
 		return exitUsage
 	case ctx.Err() != nil:
 		return exitInterrupted
-	case errdefs.IsDataLoss(err):
-		return exitVerify
-	case errdefs.IsResourceExhausted(err):
-		return exitSpace
-	case errdefs.IsUnauthorized(err), errdefs.IsPermissionDenied(err):
-		return exitUnauthorised
-	case errdefs.IsNotFound(err):
-		return exitNotFound
-	case errdefs.IsNotImplemented(err):
-		return exitUnsupported
-	case errdefs.IsAborted(err):
-		return exitResumable
-	case errdefs.IsUnavailable(err), errdefs.IsDeadlineExceeded(err):
-		return exitNetwork
+	}
+	if code, ok := exits[admin.Wrap(err).Code]; ok {
+		return code
 	}
 	return exitError
 }

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,6 +88,9 @@ func TestExitCodes(t *testing.T) {
 		{context.DeadlineExceeded, t.Context(), 7},
 		{errdefs.ErrNotImplemented, t.Context(), 8},
 		{errdefs.ErrAborted, t.Context(), 9},
+		{errdefs.ErrInvalidArgument, t.Context(), 10},
+		{errdefs.ErrFailedPrecondition, t.Context(), 11},
+		{errdefs.ErrAlreadyExists, t.Context(), 12},
 		{context.Canceled, stopped, 130},
 	} {
 		err := tt.err
@@ -101,6 +106,47 @@ func TestExitCodes(t *testing.T) {
 		if got := exitCode(tt.ctx, admin.Wrap(err)); got != tt.want {
 			t.Errorf("%v over the socket: got %d, want %d", tt.err, got, tt.want)
 		}
+	}
+}
+
+// TestExitCodesDocumented finds every code in the package documentation and in the reference of the commands.
+func TestExitCodesDocumented(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../contrib/docs/commands.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, codes, _ := strings.Cut(string(page), "## Exit codes")
+	for _, code := range append(slices.Collect(maps.Values(exits)), 0, exitError, exitUsage, exitInterrupted) {
+		if !strings.Contains(string(doc), fmt.Sprintf("\n//\t%3d  ", code)) {
+			t.Errorf("doc.go does not say what %d is", code)
+		}
+		if !strings.Contains(codes, fmt.Sprintf("\n| %d |", code)) {
+			t.Errorf("commands.md does not say what %d is", code)
+		}
+	}
+}
+
+// TestEach prints the errors in the order of the names, and ends with the code of the first.
+func TestEach(t *testing.T) {
+	var out strings.Builder
+	a := &app{stderr: &out}
+	fails := map[string]error{"b": errdefs.ErrNotFound, "c": errdefs.ErrDataLoss}
+	err := a.each([]string{"a", "b", "c"}, func(name string) error {
+		if fails[name] == nil {
+			return nil
+		}
+		return fmt.Errorf("model %s: %w", name, fails[name])
+	})
+	a.say(t.Context(), nil, err)
+	if got, want := out.String(), "ballast: model b: not found\nballast: model c\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if code := exitCode(t.Context(), err); code != exitNotFound {
+		t.Errorf("code %d, want %d", code, exitNotFound)
 	}
 }
 
@@ -136,7 +182,7 @@ func TestConfigHostsWrite(t *testing.T) {
 	if err := os.WriteFile(path, []byte("server = \"https://mine\"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr := ballast(t, args...); code != 1 || !strings.Contains(stderr, "--force") {
+	if code, _, stderr := ballast(t, args...); code != exitExists || !strings.Contains(stderr, "--force") {
 		t.Errorf("a file that is different: code %d, stderr %q", code, stderr)
 	}
 	if got, _ := os.ReadFile(path); string(got) != "server = \"https://mine\"\n" {
@@ -152,7 +198,7 @@ func TestConfigHostsWrite(t *testing.T) {
 
 func TestDoctorJSON(t *testing.T) {
 	code, stdout, _ := ballast(t, "doctor", "-o", "json", "--containerd-config", filepath.Join(t.TempDir(), "none.toml"))
-	var findings []struct{ Check, Status, Message, Mend string }
+	var findings []struct{ Check, Status, Message, Fix string }
 	if err := json.Unmarshal([]byte(stdout), &findings); err != nil {
 		t.Fatalf("%v in %q", err, stdout)
 	}
@@ -212,7 +258,7 @@ func TestConfigHostsUpgrade(t *testing.T) {
 	}
 
 	code, _, stderr := ballast(t, "config", "hosts", "--upgrade", "--root", dir, "--hosts-dir", dir)
-	if code != 1 || !strings.Contains(stderr, "left alone: "+path("edited.example")) || !strings.Contains(stderr, "4 files were rewritten, 1 were left alone") {
+	if code != exitState || !strings.Contains(stderr, "not changed: "+path("edited.example")) || !strings.Contains(stderr, "4 files were rewritten, 1 were not changed") {
 		t.Errorf("code %d, stderr:\n%s", code, stderr)
 	}
 	if code, _, stderr := ballast(t, "config", "hosts", "--upgrade", "--root", dir, "--hosts-dir", filepath.Join(dir, "open")); code != 0 {
@@ -233,7 +279,7 @@ func TestConfigHostsUpgrade(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, "edited.example")); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr := ballast(t, "config", "hosts", "--upgrade", "--root", dir, "--hosts-dir", dir); code != 0 || !strings.Contains(stderr, "nothing below") {
+	if code, _, stderr := ballast(t, "config", "hosts", "--upgrade", "--root", dir, "--hosts-dir", dir); code != 0 || !strings.Contains(stderr, "no file in "+dir+" uses plain HTTP") {
 		t.Errorf("again: code %d, stderr:\n%s", code, stderr)
 	}
 }

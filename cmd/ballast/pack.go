@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/push"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -19,12 +20,12 @@ import (
 const formCarton = "carton"
 
 // isCarton reports whether a source is a carton already.
-func isCarton(src *push.Source) bool {
+func isCarton(src *resolve.Source) bool {
 	return src.Model.Table.Origin.Format == string(mediatype.FormatCarton)
 }
 
 // unpackedCarton makes the files of src those of a carton that was never packed.
-func unpackedCarton(src *push.Source, name string, facts carton.Facts) error {
+func unpackedCarton(src *resolve.Source, name string, facts carton.Facts) error {
 	if src.Model.Table.Origin.Format != string(mediatype.FormatFiles) {
 		return usage("%s: --runner and --runner-framework are for a directory that is no carton, or for --as carton", name)
 	}
@@ -42,20 +43,22 @@ func (a *app) pack(ctx context.Context, from, to string, o push.Options, facts c
 		return usage("%s: --as carton writes a file, whose name ends in .carton", to)
 	}
 	start := time.Now()
-	u, err := a.upstream(from)
+	r, err := a.resolver(from)
 	if err != nil {
 		return err
 	}
-	defer u.client.Close()
+	defer r.Upstream.Close()
 	if o.TempDir != "" {
-		u.cartons.TempDir = o.TempDir
+		r.Carton.TempDir = o.TempDir
 	}
-	src, err := u.source(ctx, from)
+	r.Titled = anyRepository
+	src, err := r.Open(ctx, from)
 	if err != nil {
 		return err
 	}
-	if src.Close != nil {
-		defer func() { err = errors.Join(err, src.Close()) }()
+	defer func() { err = errors.Join(err, src.Close()) }()
+	if err := src.NotModel(); err != nil {
+		return err
 	}
 	switch stated := facts != (carton.Facts{}); {
 	case isCarton(src) && stated:
@@ -64,7 +67,7 @@ func (a *app) pack(ctx context.Context, from, to string, o push.Options, facts c
 		return usage("%s: it is no carton: name what loads it with --runner and --runner-framework", from)
 	}
 	p := a.progress(to, out)
-	o.Log, o.Progress = u.log, follow(p)
+	o.Log, o.Progress = a.log(), follow(p)
 	res := &push.Result{Form: formCarton}
 	res.Losses, err = push.Files(ctx, src, o, func(files []push.File) (err error) {
 		var members []carton.Member

@@ -389,8 +389,8 @@ func TestATensorModelBecomesAnImageOfFewLayers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := len(manifest.Layers); got != 257 {
-		t.Errorf("got %d layers, want 256 and the table", got)
+	if got := len(manifest.Layers); got != 33 {
+		t.Errorf("got %d layers, want 32 and the table", got)
 	}
 	table, err := filetable.Decode(im.Table)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
@@ -22,7 +23,7 @@ type File struct {
 // Files calls fn with the files of a model, sorted by path: symbolic links are files with the content of their
 // targets. What is in archives is unpacked before, and gone afterwards. It returns what is left out, and the
 // errors of Convert and fn.
-func Files(ctx context.Context, src *Source, o Options, fn func([]File) error) (losses []string, err error) {
+func Files(ctx context.Context, src *resolve.Source, o Options, fn func([]File) error) (losses []string, err error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Progress == nil {
 		o.Progress = func([]store.Progress) {}

@@ -4,6 +4,6 @@
 // A layer is a file at the path that its title is, whatever its media type; or, with the annotation
 // io.deis.oras.content.unpack, the tar and gzip of a directory, whose members have their paths in it.
 //
-// Nothing says that such an artifact is to be mounted, so it is not for Detect: convert.DetectTitled has it
-// for who means it. An image can never be one (convert.IsTitled).
+// Nothing says that such an artifact is to be mounted, so convert.Detect does not have
+// it: it is for who means it. An image can never be one (convert.IsTitled).
 package titled

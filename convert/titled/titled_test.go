@@ -24,7 +24,14 @@ const (
 	ociImage = "application/vnd.oci.image.config.v1+json"
 )
 
-var parsers = convert.Parsers{mediatype.FormatTitled: titled.Parse}
+// parse parses an artifact.
+func parse(b *converttest.Built) (*convert.Model, error) {
+	m, err := convert.ParseManifest(b.Manifest)
+	if err != nil {
+		return nil, err
+	}
+	return titled.Parse(context.Background(), converttest.NewArtifact(b), m)
+}
 
 func layer(mediaType, title, data string) converttest.Layer {
 	return converttest.Layer{MediaType: mediaType, Data: data, Annotations: map[string]string{"org.opencontainers.image.title": title}}
@@ -68,7 +75,7 @@ func TestTitledLayersAreFiles(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			b := converttest.Make(tt.spec)
-			m, err := parsers.Parse(context.Background(), converttest.NewArtifact(b))
+			m, err := parse(b)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +122,7 @@ func TestWhatIsNoneStaysWhatItIs(t *testing.T) {
 		if name == "no config" {
 			b.Manifest = bytes.Replace(b.Manifest, []byte(`"config":{"mediaType":"","digest":"","size":0}`), []byte(`"config":{"digest":""}`), 1)
 		}
-		if _, err := parsers.Parse(context.Background(), converttest.NewArtifact(b)); !errors.Is(err, convert.ErrNotModel) {
+		if _, err := parse(b); !errors.Is(err, convert.ErrNotModel) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -134,7 +141,7 @@ func TestTitlesAreHostilePaths(t *testing.T) {
 		}
 		for _, l := range layers {
 			b := converttest.Make(artifact(layer(ociLayer, "good", "x"), l))
-			m, err := parsers.Parse(context.Background(), converttest.NewArtifact(b))
+			m, err := parse(b)
 			if err == nil { // an archive is looked into when it is unpacked
 				_, err = converttest.Extract(m, b.Blobs)
 			}
@@ -148,7 +155,7 @@ func TestTitlesAreHostilePaths(t *testing.T) {
 	two := []converttest.Layer{layer(ociLayer, "a", "1"), layer(ociLayer, "a", "2")}
 	for name, layers := range map[string][]converttest.Layer{"a digest that is none": {wrong}, "one title twice": two, "a file and a directory": {two[0], layer(ociLayer, "a/b", "2")}} {
 		b := converttest.Make(artifact(layers...))
-		if _, err := parsers.Parse(context.Background(), converttest.NewArtifact(b)); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "layer") {
+		if _, err := parse(b); !errors.Is(err, errdefs.ErrInvalidArgument) || !strings.Contains(err.Error(), "layer") {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -165,7 +172,7 @@ func FuzzTitled(f *testing.F) {
 			s.Layers[1].Annotations["io.deis.oras.content.unpack"] = "true"
 		}
 		b := converttest.Make(s)
-		m, err := parsers.Parse(context.Background(), converttest.NewArtifact(b))
+		m, err := parse(b)
 		if err != nil {
 			return
 		}

@@ -170,7 +170,11 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 		return "", fmt.Errorf("apply table layer %s: %w", desc.Digest, err)
 	}
 	ns, _ := namespaces.Namespace(ctx)
-	if err := d.show(ctx, id, table, from, d.contentSources(ns, from), d.o.Upstream(ctx, table, from)); err != nil {
+	first, upstream := d.contentSources(ns, from), d.o.Upstream(ctx, table, from)
+	err = d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
+		return d.bring(ctx, snapshotter.ViewName(id), table, from, append(first, upstream...))
+	})
+	if err != nil {
 		return "", err
 	}
 	return table, nil
@@ -181,20 +185,40 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 // pulled from repositories, and upstream is where its blobs are fetched. containerd's content store is not
 // asked: it tells of blobs that their repository has them if an image there only names them.
 func (d *Differ) Show(ctx context.Context, id string, table digest.Digest, from []Repository, upstream []transfer.Source) error {
-	return d.show(ctx, id, table, from, nil, upstream)
+	return d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
+		return d.bring(ctx, snapshotter.ViewName(id), table, from, upstream)
+	})
 }
 
-// show is Show with what is asked before upstream.
-func (d *Differ) show(ctx context.Context, id string, table digest.Digest, from []Repository, first, upstream []transfer.Source) error {
+// ShowReady is Show for who does not wait, and has made sure that the model may be shown. It returns
+// errdefs.ErrFailedPrecondition for a model that is not complete and can not be read before it is.
+func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, from []Repository, upstream []transfer.Source) error {
+	return d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
+		early, err := d.expose(ctx, snapshotter.ViewName(id), table, from, upstream)
+		if err != nil || early {
+			return early, err
+		}
+		if _, err := d.o.Store.Files(ctx, table); errdefs.IsUnavailable(err) {
+			return false, fmt.Errorf("%s is not complete, and can not be read before: %w", nameOf(table, from), errdefs.ErrFailedPrecondition)
+		} else if err != nil {
+			return false, err
+		}
+		return false, nil
+	})
+}
+
+// show shows a model that bring makes complete, or readable before it is, which it says. The names of what it is got
+// from are recorded.
+func (d *Differ) show(ctx context.Context, id string, table digest.Digest, names []string, bring func() (early bool, err error)) error {
 	start := time.Now()
 	// Held before the first byte is fetched, so that no collection takes it away.
 	if err := d.o.Snapshotter.Hold(ctx, id, table); err != nil {
 		return err
 	}
-	if err := d.o.Snapshotter.GotFrom(ctx, id, names(upstream, from)); err != nil {
+	if err := d.o.Snapshotter.GotFrom(ctx, id, names); err != nil {
 		return err
 	}
-	early, err := d.bring(ctx, snapshotter.ViewName(id), table, from, append(first, upstream...))
+	early, err := bring()
 	if err != nil {
 		return err
 	}

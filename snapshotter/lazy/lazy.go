@@ -28,9 +28,10 @@ type Source interface {
 	// to be those of d. Pages of one identity are never shown for another. It returns
 	// errdefs.ErrNotFound for any other file, and does not wait.
 	LazyFile(view uint64, d digest.Digest) (size int64, identity digest.Digest, err error)
-	// ReadAt reads verified bytes, and waits for them until ctx ends. It returns fewer than
-	// len(p) with an error only, and does not touch p after it has returned.
-	ReadAt(ctx context.Context, view uint64, d digest.Digest, p []byte, off int64) (int, error)
+	// Await waits until n bytes of a file from off on can be read, all of which it has, or until ctx ends. It
+	// returns an open file that has these bytes at the same place, verified, and others that may not be;
+	// done is to be called when they were read.
+	Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (f *os.File, done func(), err error)
 	// OpenObject opens the complete, verified file. It returns errdefs.ErrNotFound if it
 	// is not complete, or not there for the view.
 	OpenObject(view uint64, d digest.Digest) (*os.File, error)

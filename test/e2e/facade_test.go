@@ -225,7 +225,7 @@ func TestFacadeKeysChange(t *testing.T) {
 	if !logged(t, n, "level=WARN", "CA of the facade was lost and is made anew") {
 		t.Error("the log does not say that the CA was lost")
 	}
-	if out := doctor(n); out.Err != nil || !strings.Contains(out.Stdout, "the CA of the facade was made anew") {
+	if out := doctor(n); out.Err != nil || !strings.Contains(out.Stdout, "the CA of the facade was created again") {
 		t.Errorf("doctor: %v\n%s", out.Err, out.Output())
 	}
 }

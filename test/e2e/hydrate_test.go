@@ -61,7 +61,7 @@ func TestHydrate(t *testing.T) {
 	if out := ballast(t, n, "inspect", s.Table); !strings.Contains(out, "%, paused, in use") {
 		t.Errorf("inspect in the pause:\n%s", out)
 	}
-	if out := doctor(n); !strings.Contains(out.Stdout, "mend: ballast hydrate --resume") {
+	if out := doctor(n); !strings.Contains(out.Stdout, "fix: ballast hydrate --resume") {
 		t.Errorf("doctor in the pause:\n%s", out.Output())
 	}
 	ballast(t, n, "hydrate", s.Table) // begins nothing that is not paused

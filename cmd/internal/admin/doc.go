@@ -17,6 +17,9 @@
 //	GET    /v1/pins               all pins, with the sizes of their models
 //	PUT    /v1/pin                PinRequest
 //	DELETE /v1/pin?name=N
+//	GET    /v1/mounts             models that are mounted on the host
+//	POST   /v1/mount              MountRequest → Mount, which the client is to make
+//	DELETE /v1/mount?dir=D        the mount at D is gone
 //	POST   /v1/gc                 store.GCOptions → store.GCResult
 //	POST   /v1/verify             VerifyRequest → a stream of VerifyEvent
 //	GET    /v1/df                 store.Usage

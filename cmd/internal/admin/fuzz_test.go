@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 )
@@ -30,7 +31,7 @@ func FuzzRequest(f *testing.F) {
 	h := (&admin.Handler{
 		Store: s, Metrics: http.NotFoundHandler(), Jobs: func() []admin.Job { return nil },
 		Prefetch: func(_ context.Context, r admin.PrefetchRequest, _ func([]admin.Event) error) (store.Image, error) {
-			if _, err := admin.ParseRef(r.Ref); err != nil || r.TTL < 0 {
+			if _, err := resolve.ParseRef(r.Ref); err != nil || r.TTL < 0 {
 				panic("a request that is not valid came through: " + r.Ref)
 			}
 			return store.Image{}, nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -194,7 +195,7 @@ func (h *Handler) removeImage(r *http.Request) (any, error) {
 		return nil, err
 	}
 	ref := ""
-	if r, err := ParseRef(name); err == nil {
+	if r, err := resolve.ParseRef(name); err == nil {
 		ref = stored(r)
 	}
 	refs, err := h.Store.Refs(ctx, "")

@@ -11,6 +11,7 @@ import (
 	"net/http/pprof"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -41,6 +42,15 @@ type Handler struct {
 	// nobody waits, it returns at once.
 	Hydrate func(ctx context.Context, im store.Image, r HydrateRequest, event func([]Event) error) error
 
+	// Convert finds out what image a reference stands for, without fetching its model.
+	Convert func(ctx context.Context, ref remote.Ref) (store.Image, error)
+
+	// Mount prepares the mount of a model on the host and returns what to mount; Mounts returns all mounts, and
+	// Unmounted lets go of the model whose mount at a directory is gone.
+	Mount     func(ctx context.Context, im store.Image, r MountRequest) (Mount, error)
+	Mounts    func(ctx context.Context) ([]Mount, error)
+	Unmounted func(ctx context.Context, dir string) error
+
 	// Jobs returns the prefetches, imports and hydrations, those that run first.
 	Jobs func() []Job
 
@@ -55,7 +65,8 @@ type Handler struct {
 	// Repaired mends the snapshots that show a table, after its objects were mended.
 	Repaired func(ctx context.Context, table digest.Digest) error
 
-	// Settle lets go of what is kept for images that containerd does not have any more; before a GC.
+	// Settle lets go of what is kept for images that containerd does not have any more, and for mounts that are
+	// gone; before a GC.
 	Settle func(ctx context.Context) error
 
 	// Snapshots compares what shows a table (all, if it is empty) with it.
@@ -96,6 +107,11 @@ func (h *Handler) Routes() http.Handler {
 	mux.Handle("GET /v1/pins", answer(h.pins))
 	mux.Handle("PUT /v1/pin", answer(h.pin))
 	mux.Handle("DELETE /v1/pin", answer(h.unpin))
+	mux.Handle("GET /v1/mounts", answer(func(r *http.Request) (any, error) { return h.Mounts(r.Context()) }))
+	mux.Handle("POST /v1/mount", answer(h.mount))
+	mux.Handle("DELETE /v1/mount", answer(func(r *http.Request) (any, error) {
+		return struct{}{}, h.Unmounted(r.Context(), r.FormValue("dir"))
+	}))
 	mux.Handle("POST /v1/gc", answer(h.gc))
 	mux.Handle("GET /v1/df", answer(func(r *http.Request) (any, error) { return h.Store.Usage(r.Context()) }))
 	mux.HandleFunc("POST /v1/prefetch", h.prefetch)
@@ -174,7 +190,7 @@ func (h *Handler) prefetch(w http.ResponseWriter, r *http.Request) {
 	err := decodeBody(r, &req)
 	if err == nil {
 		var ref remote.Ref
-		if ref, err = ParseRef(req.Ref); err == nil {
+		if ref, err = resolve.ParseRef(req.Ref); err == nil {
 			req.Ref = ref.String()
 		}
 	}

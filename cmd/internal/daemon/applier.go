@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/upstream"
-	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/diff"
@@ -38,15 +36,11 @@ func (a *countingApplier) Apply(ctx context.Context, desc ocispec.Descriptor, mo
 	return res, err
 }
 
-// format returns what a table was made from. The table of an image that others converted may
-// say anything; what we do not make is "other", so that the values of a label have a bound.
+// format returns what a table says that it was made from; empty if it is not here.
 func (a *countingApplier) format(ctx context.Context, table digest.Digest) string {
 	t, err := a.store.Table(ctx, table)
 	if err != nil {
 		return ""
-	}
-	if _, ok := upstream.Parsers()[mediatype.Format(t.Origin.Format)]; !ok {
-		return "other"
 	}
 	return t.Origin.Format
 }

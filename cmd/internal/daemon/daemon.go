@@ -64,6 +64,7 @@ type Daemon struct {
 	pulls       *pulls
 	background  *background
 	origins     *origins
+	mounts      *hostMounts
 	lazy        atomic.Pointer[lazy.Mount] // nil if models are shown when they are complete
 	lazyWhy     atomic.Pointer[string]     // why lazy is nil
 	holder      fdstore.Options            // of lazy; set by startLazy
@@ -100,8 +101,8 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cartons := upstream.CartonOptions(c, d.remote, log)
-	if err := os.MkdirAll(cartons.TempDir, 0o700); err != nil {
+	resolver := upstream.Resolver(c, d.remote, log)
+	if err := os.MkdirAll(resolver.Carton.TempDir, 0o700); err != nil {
 		return nil, err
 	}
 	if err := doubtNames(context.Background(), c, d.store); err != nil {
@@ -111,11 +112,8 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		return nil, err
 	}
 	d.facade = &registry.Handler{
-		Secrets:  d.secrets,
-		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
-		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
+		Resolver: resolver, Store: d.store, Secrets: d.secrets, Log: log,
 		Pulled: d.heal, Refused: func(limit string) { d.metrics.refused(limit) }, Origins: c.Facade.OriginDigests,
-		Titled: c.Upstream.MountsTitled,
 	}
 	if len(c.Fleet.Nodes) > 0 {
 		d.facade.Hints = (&fleet.Client{Keys: fleetKeys(c), Nodes: c.Fleet.Nodes, Log: log}).Hints
@@ -127,7 +125,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	d.origins = newOrigins(d)
+	d.origins, d.mounts = newOrigins(d), newHostMounts(d)
 	d.snapshotter, err = snapshotter.New(c.Root, d.store, snapshotter.Options{
 		Show: tree.Backend(c.Snapshot.Show), Volume: d.origins.volume, Bare: d.origins.bareSnapshot, Log: log,
 	})
@@ -255,12 +253,22 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 
 // Run serves until ctx ends, which is no error, or a part fails.
 func (d *Daemon) Run(ctx context.Context) error {
-	limitMemory(d.config.Fetch.Connections)
+	limitMemory()
 	if err := d.snapshotter.Reconcile(ctx); err != nil {
 		return fmt.Errorf("reconcile snapshots: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	ended := d.background.begin(ctx)
+	g.Go(d.background.begin(ctx))
+	if err := d.serve(ctx, g); err != nil {
+		g.Go(func() error { return err }) // ends what runs already: it uses the store, which is closed next
+	}
+	err := g.Wait()
+	d.log.Info("stopped", "dur", time.Since(d.started).Round(time.Second))
+	return err
+}
+
+// serve starts all parts in g. An error says that one could not be started.
+func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
 	d.settleSecrets(ctx)
 	if err := d.startLazy(ctx); err != nil {
 		return err
@@ -279,12 +287,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 		g.Go(func() error { return d.port.run(ctx, first) })
 	}
-	g.Go(ended)
 	g.Go(func() error { return d.watchLazy(ctx) })
 	g.Go(func() error { return d.store.Run(ctx) })
 	g.Go(func() error { return d.pulls.run(ctx) })
 	g.Go(func() error { return d.sweep(ctx) })
 	g.Go(func() error { return d.origins.run(ctx) })
+	g.Go(func() error { return d.mounts.run(ctx) })
 	g.Go(func() error { return serveGRPC(ctx, d.grpcServer(), l.grpc) })
 	g.Go(func() error {
 		return serveHTTP(ctx, d.log, logged(d.log, "admin request", d.admin().Routes()), l.admin)
@@ -305,9 +313,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		_, err := notify.SdNotify(false, notify.SdNotifyStopping)
 		return err
 	})
-	err = g.Wait()
-	d.log.Info("stopped", "dur", time.Since(d.started).Round(time.Second))
-	return err
+	return nil
 }
 
 // sweep collects what has expired (pins, unfinished fetches that nobody goes on with) until
@@ -335,11 +341,15 @@ func every(ctx context.Context, while time.Duration, do func()) error {
 	}
 }
 
-// limitMemory makes the garbage collector work harder before the process grows beyond what
-// the store's chunks and the rest need.
-func limitMemory(connections int) {
-	const rest, chunk = 56 << 20, 4 << 20
-	debug.SetMemoryLimit(rest + 3*int64(connections)*chunk)
+// goMemory is how many bytes the Go heap and stacks may have before the garbage collector works harder. The chunks of
+// the store (store.Options.Connections) and the answers of the lazy mount (lazy.MaxBuffers) come on top of it.
+const goMemory = 64 << 20
+
+// limitMemory sets goMemory, unless who started the process set another limit.
+func limitMemory() {
+	if !config.MemoryLimited() {
+		debug.SetMemoryLimit(goMemory)
+	}
 }
 
 // Close closes what New opened. Fetches stop and keep what they have.

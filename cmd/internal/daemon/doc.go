@@ -12,6 +12,7 @@
 //	pulls        prefetches, imports from a local Ollama and hydrations, owned by the daemon
 //	background   the rest of models that are shown already
 //	origins      models that were pulled by the digest of their registry, in image volumes
+//	mounts       models that processes of the host read, without containerd
 //	fleet        what other nodes ask, and are asked, about digests
 //	lazy         the mount of files that are not complete; mounted anew if somebody unmounts it
 //	admin        HTTP over the admin socket, for the command line

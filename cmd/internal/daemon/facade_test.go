@@ -119,8 +119,10 @@ func value(t *testing.T, c prometheus.Collector) float64 {
 	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 }
 
+// wantRefused waits until so many were refused: who was may know it before it is counted.
 func (p *testPort) wantRefused(t *testing.T, why string, want float64) {
 	t.Helper()
+	waitFor(t, "refused because of "+why, func() bool { return value(t, p.refused.WithLabelValues(why)) >= want })
 	if got := value(t, p.refused.WithLabelValues(why)); got != want {
 		t.Errorf("refused because of %s: %v, want %v", why, got, want)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -67,7 +68,7 @@ func (d *Daemon) exposeAgain(ctx context.Context, table digest.Digest) error {
 func (d *Daemon) resolve(ctx context.Context, im store.Image) error {
 	err := fmt.Errorf("image %s has no name: pull its model again: %w", im.Manifest, errdefs.ErrNotFound)
 	for _, name := range im.Refs {
-		ref, perr := admin.ParseRef(name)
+		ref, perr := resolve.ParseRef(name)
 		if perr != nil {
 			err = perr
 			continue

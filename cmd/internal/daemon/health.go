@@ -28,7 +28,8 @@ func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
 		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Jobs: d.pulls.jobs,
 		Hydrate: d.hydrate, Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
-		Sources: d.wanted, Resolve: d.resolve, Settle: d.origins.settle, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
+		Convert: d.pulls.resolve, Mount: d.mounts.prepare, Mounts: d.mounts.list, Unmounted: d.mounts.release,
+		Sources: d.wanted, Resolve: d.resolve, Settle: d.settle, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
 		Health: d.health, RotateCA: d.port.rotate, Metrics: d.metrics.handler(), Log: d.log,
 	}
 }

@@ -99,9 +99,9 @@ func (v views) LazyFile(view uint64, d digest.Digest) (int64, digest.Digest, err
 	return v.View(snapshotter.ViewNumber(view)).LazyFile(d)
 }
 
-// ReadAt implements lazy.Source.
-func (v views) ReadAt(ctx context.Context, view uint64, d digest.Digest, p []byte, off int64) (int, error) {
-	return v.View(snapshotter.ViewNumber(view)).ReadAt(ctx, d, p, off)
+// Await implements lazy.Source.
+func (v views) Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (*os.File, func(), error) {
+	return v.View(snapshotter.ViewNumber(view)).Await(ctx, d, off, n)
 }
 
 // OpenObject implements lazy.Source.

@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/store"
@@ -99,12 +100,17 @@ func (m *metrics) handler() http.Handler {
 // refused counts what a limit has refused.
 func (m *metrics) refused(limit string) { m.refusals.WithLabelValues(limit).Inc() }
 
-// pulled counts a model that was awaited.
+// pulled counts a model that was awaited. The table of an image that others converted may say anything of its
+// format: what we do not make is "other", so that the values of the label have a bound.
 func (m *metrics) pulled(by, format string, dur time.Duration, err error) {
-	if format == "" {
-		format = "unknown"
+	f, ok := resolve.FormatOf(format)
+	switch {
+	case format == "":
+		f = "unknown"
+	case !ok:
+		f = "other"
 	}
-	m.pulls.WithLabelValues(format, result(err), by).Observe(dur.Seconds())
+	m.pulls.WithLabelValues(string(f), result(err), by).Observe(dur.Seconds())
 }
 
 // checked counts checks of signatures.

@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -161,7 +162,7 @@ func namesOf(all []entry, d digest.Digest) (names []string) {
 		if e.target.Digest != d {
 			continue
 		}
-		ref, err := admin.ParseRef(e.name)
+		ref, err := resolve.ParseRef(e.name)
 		if err == nil && ref.URL == "" && !slices.Contains(names, ref.Name()) && len(names) < maxNames {
 			names = append(names, ref.Name())
 		}
@@ -391,10 +392,14 @@ func (o *origins) run(ctx context.Context) error {
 
 // showOrigin shows a model in an image volume as the differ does.
 func (d *Daemon) showOrigin(ctx context.Context, id string, im store.Image, public []string) error {
-	var from []differ.Repository
-	for _, n := range public {
+	return d.differ.Show(ctx, id, im.Table, repositories(public), d.facade.PublicSources(im, public...))
+}
+
+// repositories returns those that are called names.
+func repositories(names []string) (l []differ.Repository) {
+	for _, n := range names {
 		host, path, _ := strings.Cut(n, "/")
-		from = append(from, differ.Repository{Host: host, Name: path})
+		l = append(l, differ.Repository{Host: host, Name: path})
 	}
-	return d.differ.Show(ctx, id, im.Table, from, d.facade.PublicSources(im, public...))
+	return l
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
@@ -97,7 +98,7 @@ func (p *pulls) run(ctx context.Context) error {
 // prefetch fetches a model, or joins who does, and calls event with what has changed until
 // it is done, ctx ends or event returns an error. The work goes on in any case.
 func (p *pulls) prefetch(ctx context.Context, r admin.PrefetchRequest, event func([]admin.Event) error) (store.Image, error) {
-	ref, err := admin.ParseRef(r.Ref)
+	ref, err := resolve.ParseRef(r.Ref)
 	if err != nil {
 		return store.Image{}, err
 	}
@@ -186,10 +187,7 @@ func (p *pulls) join(ctx context.Context, by string, r admin.PrefetchRequest, br
 
 // pull converts, fetches and pins.
 func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image, error) {
-	im, err := p.convert(ctx, ref)
-	if errors.Is(err, convert.ErrNotModel) {
-		return store.Image{}, fmt.Errorf("%w; containerd pulls images itself: %w", err, errdefs.ErrNotImplemented)
-	}
+	im, err := p.resolve(ctx, ref)
 	if err != nil {
 		return store.Image{}, err
 	}
@@ -205,6 +203,15 @@ func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image
 		return store.Image{}, err
 	}
 	return im, p.pinFor(ctx, pl, im, ref)
+}
+
+// resolve finds out what image a reference stands for.
+func (p *pulls) resolve(ctx context.Context, ref remote.Ref) (store.Image, error) {
+	im, err := p.convert(ctx, ref)
+	if errors.Is(err, convert.ErrNotModel) {
+		err = fmt.Errorf("%w; containerd pulls images itself: %w", err, errdefs.ErrNotImplemented)
+	}
+	return im, err
 }
 
 // pinFor makes the pin that those who asked want, unless there is one that holds longer. Who

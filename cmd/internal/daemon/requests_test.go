@@ -3,17 +3,20 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/containerd/v2/core/diff"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // TestLogged says what the log has of a request at level debug, and that it has nothing above.
@@ -104,6 +107,10 @@ func TestCountingApplier(t *testing.T) {
 	if got := active(); got != 0 {
 		t.Errorf("at the end: %v active", got)
 	}
+	// What a stranger's image says, whoever asks for it, is not a value of a label; what is made here is.
+	for _, format := range []string{"stranger 1", "ollama-list/mlx", "files", ""} {
+		r.metrics.pulled(byPrefetch, format, 0, nil)
+	}
 	families, err := r.metrics.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -122,8 +129,24 @@ func TestCountingApplier(t *testing.T) {
 		}
 	}
 	// The format in the table is the word of who made it, and not one of ours.
-	want := map[string]uint64{"by=containerd format=other result=ok": 1, "by=containerd format=other result=unknown": 1}
+	want := map[string]uint64{
+		"by=containerd format=other result=ok": 1, "by=containerd format=other result=unknown": 1, "by=prefetch format=other result=ok": 1,
+		"by=prefetch format=ollama-list result=ok": 1, "by=prefetch format=files result=ok": 1, "by=prefetch format=unknown result=ok": 1,
+	}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("counts (got, want):\n%s", diff)
+	}
+}
+
+// TestFormatLabel has a bounded number of formats, whatever an image says that others converted and a prefetch adopts.
+func TestFormatLabel(t *testing.T) {
+	m := newMetrics(nil, nil)
+	for i := range 100 {
+		m.pulled(byPrefetch, fmt.Sprint("stranger", i), time.Second, nil)
+	}
+	series := make(chan prometheus.Metric, 200)
+	m.pulls.Collect(series)
+	if len(series) != 1 {
+		t.Errorf("%d series of 100 formats of strangers, want 1", len(series))
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -19,7 +20,7 @@ import (
 // reason to ask there: everybody can make a registry that serves what others have, or only says so.
 //
 // Credentials go by who wanted the model. For what containerd pulled they are those that its callers
-// gave, for pins and for who asks over the admin socket those of the node.
+// gave, for pins, mounts on the host and for who asks over the admin socket those of the node.
 
 // pulled returns where the blobs of a table can be fetched that is pulled from repositories.
 func (d *Daemon) pulled(ctx context.Context, table digest.Digest, from []differ.Repository) []transfer.Source {
@@ -57,7 +58,7 @@ func withPort(r differ.Repository, images []store.Image) string {
 // wanted returns where the blobs of a table can be fetched for who asks for it by a reference. If
 // name is something else, such as a digest, it is from where those got it who refer to it.
 func (d *Daemon) wanted(ctx context.Context, table digest.Digest, name string) ([]transfer.Source, error) {
-	ref, err := admin.ParseRef(name)
+	ref, err := resolve.ParseRef(name)
 	if err != nil {
 		return d.recorded(ctx, table, true)
 	}
@@ -66,11 +67,11 @@ func (d *Daemon) wanted(ctx context.Context, table digest.Digest, name string) (
 }
 
 // recorded returns where the blobs of a table can be fetched by what is recorded for the references
-// to it, oldest first: pins, and snapshots that show it and had all of it. What one that shows it before it
+// to it, oldest first: pins and mounts on the host, and snapshots that show it and had all of it. What one that shows it before it
 // is complete says may be a stranger's, who is to get what his own sources have: the oldest counts if there
 // is nothing else, alone. Of a pull that goes on nobody knows whether its sources have anything; then there
 // are none. A table that nobody refers to, or without a record, is fetched from wherever images of it were
-// resolved. With asNode the credentials of the node count for all of that, not only for pins.
+// resolved. With asNode the credentials of the node count for all of that, not only for pins and mounts on the host.
 func (d *Daemon) recorded(ctx context.Context, table digest.Digest, asNode bool) ([]transfer.Source, error) {
 	refs, err := d.store.Refs(ctx, "")
 	if err != nil {
@@ -78,6 +79,10 @@ func (d *Daemon) recorded(ctx context.Context, table digest.Digest, asNode bool)
 	}
 	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
 	images := d.images(ctx, table)
+	host, err := d.snapshotter.HostRefs(ctx)
+	if err != nil {
+		return nil, err
+	}
 	from := func(names []string, pin bool) (l []transfer.Source) {
 		if !pin {
 			l = d.named(images, names, d.facade.Sources)
@@ -91,7 +96,7 @@ func (d *Daemon) recorded(ctx context.Context, table digest.Digest, asNode bool)
 	var partly []string
 	known, pending := false, false
 	for _, r := range refs {
-		pin := strings.HasPrefix(r.Name, admin.PinName(""))
+		pin := strings.HasPrefix(r.Name, admin.PinName("")) || host[r.Name]
 		origin := strings.HasPrefix(r.Name, admin.OriginName(""))
 		switch {
 		case r.Table != table:
@@ -148,7 +153,14 @@ func (d *Daemon) shownFrom(ctx context.Context, view string, table digest.Digest
 	case err != nil || !d.snapshotter.Shows(r):
 		return nil, err
 	}
-	return d.named(d.images(ctx, table), r.Sources, d.facade.Sources), nil
+	images := d.images(ctx, table)
+	l := d.named(images, r.Sources, d.facade.Sources)
+	if host, err := d.snapshotter.HostRefs(ctx); err != nil {
+		return nil, err
+	} else if host[view] {
+		l = append(l, d.named(images, r.Sources, d.facade.NodeSources)...)
+	}
+	return distinct(l), nil
 }
 
 // images returns the images of a table. None is no error: the image did not come through the facade.

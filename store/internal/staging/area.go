@@ -22,7 +22,8 @@ const TTL = 24 * time.Hour
 // An Area is the directory of all partials. Its methods are safe for concurrent use.
 type Area struct {
 	root *os.Root
-	boot string // kernel.random.boot_id
+	boot string         // kernel.random.boot_id
+	work sync.WaitGroup // checkpoints
 
 	mu   sync.Mutex // guards what follows; held while a partial is made or collected
 	held map[string]int
@@ -40,6 +41,9 @@ func New(root *os.Root) (*Area, error) {
 	a := &Area{root: root, boot: strings.TrimSpace(string(boot)), held: map[string]int{}}
 	return a, nil
 }
+
+// Close waits for the end of checkpoints. Nobody writes any more.
+func (a *Area) Close() { a.work.Wait() }
 
 // BlobDir returns the name of the directory in which a blob is staged in one layout. What is on its way
 // belongs to the group of sources that brings it (transfer.GroupKey): nobody else gets bytes that he might

@@ -1,6 +1,7 @@
 package staging
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,14 +54,15 @@ type Partial struct {
 	// Resumed says that some chunks were there already.
 	Resumed bool
 
-	syncing sync.Mutex // held during a checkpoint; before mu
-
-	mu    sync.Mutex // guards what follows
-	marks *os.File
-	state []byte // the marks
-	have  int64  // bytes of chunks that are there
-	dirty []int  // chunks written since the last checkpoint
-	lost  error  // of an fsync that failed: what was written since may be gone, whatever reads say
+	mu      sync.Mutex // guards what follows
+	marks   *os.File
+	state   []byte // the marks
+	have    int64  // bytes of chunks that are there
+	dirty   []int  // chunks written since the last checkpoint
+	syncing bool   // a checkpoint runs
+	closed  bool   // Close was called: who comes last closes marks
+	failed  error  // of the last checkpoint; who writes next gets it
+	lost    error  // of an fsync that failed: what was written since may be gone, whatever reads say
 }
 
 // partialHead is the content of a head file.
@@ -191,41 +193,40 @@ func (p *Partial) Write(i int, b []byte) error {
 	return p.Mark(i)
 }
 
-// Mark says that chunk i was written.
+// Mark says that chunk i was written. From time to time that begins a checkpoint, which nobody waits for.
 func (p *Partial) Mark(i int) error {
 	if _, err := p.marks.WriteAt([]byte{markWritten}, int64(i)); err != nil {
 		return err
 	}
-	full, err := p.note(i)
-	if err != nil || !full || !p.syncing.TryLock() {
-		return err
+	due, err := p.note(i)
+	if due != nil {
+		p.area.work.Go(func() { p.checked(p.checkpoint(due)) })
 	}
-	defer p.syncing.Unlock()
-	return p.checkpoint()
+	return err
 }
 
-// note takes note of a chunk that was written, and says whether it is time for a checkpoint.
-func (p *Partial) note(i int) (full bool, err error) {
+// note takes note of a chunk that was written, and returns the chunks of a checkpoint if it is time for one.
+func (p *Partial) note(i int) (due []int, err error) {
 	_, n := p.Chunk(i)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lost != nil {
-		return false, p.lost
+	if err := cmp.Or(p.lost, p.failed); err != nil {
+		p.failed = nil
+		return nil, err
 	}
 	if p.state[i] == markAbsent {
 		p.have += n
 	}
 	p.state[i] = markWritten
 	p.dirty = append(p.dirty, i)
-	return len(p.dirty) >= checkpointChunks, nil
+	if len(p.dirty) >= checkpointChunks && !p.syncing {
+		due, p.dirty, p.syncing = p.dirty, nil, true
+	}
+	return due, nil
 }
 
-// checkpoint makes what was written durable, and only then marks it so.
-func (p *Partial) checkpoint() error {
-	p.mu.Lock()
-	dirty := p.dirty
-	p.dirty = nil
-	p.mu.Unlock()
+// checkpoint makes chunks that were written durable, and only then marks them so.
+func (p *Partial) checkpoint(dirty []int) error {
 	if err := p.syncChunks(dirty); err != nil {
 		return err
 	}
@@ -235,6 +236,16 @@ func (p *Partial) checkpoint() error {
 		}
 	}
 	return unix.Fdatasync(int(p.marks.Fd()))
+}
+
+// checked ends a checkpoint.
+func (p *Partial) checked(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.syncing, p.failed = false, err
+	if p.closed {
+		_ = p.marks.Close() // what it says is on the disk, or was only written, as before a checkpoint
+	}
 }
 
 func (p *Partial) syncChunks(chunks []int) error {
@@ -314,6 +325,12 @@ func (p *Partial) Create(name string) (*os.File, error) {
 // Close ends the work on it. What was staged stays.
 func (p *Partial) Close() error {
 	p.area.Drop(p.name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.syncing {
+		return nil
+	}
 	return p.marks.Close()
 }
 

@@ -152,7 +152,7 @@ func TestResume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(p.Write(0, make([]byte, ChunkSize)), p.checkpoint(), p.Close()); err != nil {
+	if err := errors.Join(p.Write(0, make([]byte, ChunkSize)), p.checkpoint([]int{0}), p.Close()); err != nil {
 		t.Fatal(err)
 	}
 	stage(2)

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/moby/sys/mountinfo"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+func (a *app) mountCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "mount [REF|DIGEST DIR]",
+		Short: "make the files of a model readable for processes of this machine; without arguments, list mounts",
+		Long: `Mount the files of a model at an empty directory, read-only, for processes of this machine that are in no
+container: vLLM, llama.cpp, LocalAI. A model that is not complete can be mounted if its mode (lazy.mode) lets
+containers read it before it is; who reads what is not there waits for it.
+
+The model is kept while it is mounted. The mount outlives ballastd: what is complete is read without it. It ends
+with "ballast unmount", or with the machine; it is not made again after a start of the machine. Who may enter
+the directory may read the files.`,
+		Example: "  ballast mount docker.io/ai/smollm2 /srv/models/smollm2\n  ballast unmount /srv/models/smollm2",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 0 && len(args) != 2 {
+				return errors.New("a model and a directory are needed, or nothing for a list")
+			}
+			return names(args[:min(1, len(args))])
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return nil, cobra.ShellCompDirectiveFilterDirs
+			}
+			return a.completes(1, modelRefs)(cmd, args, word)
+		},
+	}
+	out := outputFlag(c)
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+		if len(args) == 0 {
+			return a.listMounts(cmd.Context(), cl, *out)
+		}
+		dir, err := mountPoint(args[1])
+		if err != nil {
+			return err
+		}
+		m, err := mountModel(cmd.Context(), cl, admin.MountRequest{Name: args[0], Dir: dir})
+		if err != nil {
+			return err
+		}
+		return a.printMount(m, *out)
+	})
+	return c
+}
+
+func (a *app) pathCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "path REF|DIGEST",
+		Short: "print a directory with the files of a model, for processes of this machine",
+		Long: `Print a directory that has the files of a model under their own names. The store keeps files by digest,
+so the directory is a mount, as "ballast mount" makes it: the first call makes it, below the directory of the
+sockets, where only root can enter. The model is kept for as long; "ballast unmount $(ballast path REF)" ends that.`,
+		Example:           "  llama-server -m \"$(ballast path docker.io/ai/smollm2)/model.gguf\"",
+		Args:              modelArgs(1, 1),
+		ValidArgsFunction: a.completes(1, modelRefs),
+	}
+	out := outputFlag(c)
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+		if err := names(args); err != nil {
+			return err
+		}
+		m, err := mountModel(cmd.Context(), cl, admin.MountRequest{Name: args[0]})
+		if err != nil {
+			return err
+		}
+		return a.printMount(m, *out)
+	})
+	return c
+}
+
+func (a *app) unmountCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "unmount DIR...",
+		Aliases: []string{"umount"},
+		Short:   "end mounts that \"mount\" and \"path\" made",
+		Long: `End mounts that "ballast mount" and "ballast path" made, and let go of their models. A mount that a process
+uses stays (errors say "device or resource busy"). ballastd notices within a minute if a mount is gone for another
+reason.`,
+		Args: cobra.MinimumNArgs(1),
+		ValidArgsFunction: a.completes(0, func(ctx context.Context, cl *admin.Client) (dirs []string) {
+			mounts, _ := cl.Mounts(ctx)
+			for _, m := range mounts {
+				dirs = append(dirs, m.Dir)
+			}
+			return dirs
+		}),
+		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+			return a.each(args, func(dir string) error { return unmountModel(cmd.Context(), cl, dir) })
+		}),
+	}
+}
+
+// mountPoint returns the real path of a directory, which must be there and be empty, unless something is mounted at
+// it already.
+func mountPoint(dir string) (string, error) {
+	dir, err := realPath(dir)
+	if err != nil {
+		return "", usage("%w", err)
+	}
+	if at, err := mountedAt(dir); err != nil || at != nil {
+		return dir, err
+	}
+	entries, err := os.ReadDir(dir)
+	switch {
+	case err != nil:
+		return "", usage("%w", err)
+	case len(entries) > 0:
+		return "", usage("%s is not empty", dir)
+	}
+	return dir, nil
+}
+
+// realPath returns the absolute path of what is there, without symbolic links.
+func realPath(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path)
+}
+
+// mountedAt returns what is mounted at a directory, nil if nothing is.
+func mountedAt(dir string) (*mountinfo.Info, error) {
+	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(dir))
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	return found[len(found)-1], nil
+}
+
+// mountModel has the daemon prepare a mount and makes it, if it is not there.
+func mountModel(ctx context.Context, cl *admin.Client, r admin.MountRequest) (admin.Mount, error) {
+	m, err := cl.Mount(ctx, r)
+	if err != nil {
+		return m, err
+	}
+	unlock, err := lockDir(m.Dir)
+	if err != nil {
+		return m, err
+	}
+	defer unlock()
+	at, err := mountedAt(m.Dir)
+	switch {
+	case err != nil:
+		return m, err
+	case at != nil && shows(at, m):
+		m.Mounted = true
+		return m, nil
+	case at != nil:
+		return m, fmt.Errorf("something else is mounted at %s: %w", m.Dir, errdefs.ErrAlreadyExists)
+	}
+	made := mount.Mount{Type: m.Type, Source: m.Source, Options: m.Options}
+	if err := made.Mount(m.Dir); err != nil {
+		return m, fmt.Errorf("mount at %s: %w", m.Dir, err)
+	}
+	// A daemon that was not asked to keep it for long does not keep it.
+	all, err := cl.Mounts(ctx)
+	if err == nil && !slices.ContainsFunc(all, func(o admin.Mount) bool { return o.Snapshot == m.Snapshot }) {
+		err = fmt.Errorf("ballastd has let go of the model meanwhile, try again: %w", errdefs.ErrUnavailable)
+	}
+	if errdefs.IsUnavailable(err) {
+		return m, errors.Join(err, unix.Unmount(m.Dir, 0))
+	}
+	m.Mounted = true
+	return m, err
+}
+
+// lockDir lets one command at a time mount at a directory. Who comes when it is mounted locks the top of that, and
+// finds it mounted.
+func lockDir(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// shows says whether what is mounted is made of the snapshot of m.
+func shows(at *mountinfo.Info, m admin.Mount) bool {
+	if m.Type == "overlay" {
+		return at.FSType == m.Type && at.Source == m.Source
+	}
+	return strings.HasSuffix(at.Root, "/snapshots/"+m.Snapshot+"/fs")
+}
+
+// unmountModel unmounts what is at a directory and tells the daemon.
+func unmountModel(ctx context.Context, cl *admin.Client, dir string) error {
+	real, err := realPath(dir)
+	if err != nil {
+		real = filepath.Clean(dir) // a mount that nobody serves, or a directory that is gone
+	}
+	all, err := cl.Mounts(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(m admin.Mount) bool { return m.Dir == real }) {
+		return fmt.Errorf("no model is mounted at %s: %w", real, errdefs.ErrNotFound)
+	}
+	if err := unix.Unmount(real, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount %s: %w", real, err)
+	}
+	return cl.Unmounted(ctx, real)
+}
+
+func (a *app) printMount(m admin.Mount, out output) error {
+	if out == outJSON {
+		return a.printJSON(m)
+	}
+	_, err := fmt.Fprintln(a.stdout, m.Dir)
+	return err
+}
+
+// listMounts prints all mounts.
+func (a *app) listMounts(ctx context.Context, cl *admin.Client, out output) error {
+	all, err := cl.Mounts(ctx)
+	if err != nil {
+		return err
+	}
+	if out == outJSON {
+		return a.printJSON(all)
+	}
+	rows := [][]string{{"DIRECTORY", "MODEL", "MADE", "STATE"}}
+	for _, m := range all {
+		if a.quiet {
+			fmt.Fprintln(a.stdout, printable(m.Dir))
+			continue
+		}
+		state := "mounted"
+		if !m.Mounted {
+			state = "gone, or not made yet"
+		}
+		rows = append(rows, []string{m.Dir, m.Name, ago(m.Created), state})
+	}
+	if a.quiet {
+		return nil
+	}
+	return a.table(rows)
+}

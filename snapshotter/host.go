@@ -1,0 +1,154 @@
+package snapshotter
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/storage"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// hostPrefix begins the keys of snapshots for processes of the host; the directory where the model is mounted
+// follows. Keys of containerd begin with a namespace, which has no colon.
+const hostPrefix = "host:"
+
+// labelName has the name by which a model was asked for that is mounted on the host.
+const labelName = "dev.ballast.name"
+
+// A HostMount is a model for processes of the host, in a snapshot of its own, which keeps its objects.
+type HostMount struct {
+	Dir     string        // where it is to be mounted
+	Name    string        // by which it was asked for
+	Table   digest.Digest // empty if it is not shown yet
+	ID      string        // of the snapshot
+	Created time.Time
+
+	// Mounted says that the files of the snapshot are part of a mount, in whatever namespace and at whatever
+	// directory.
+	Mounted bool
+}
+
+func isHost(key string) bool { return strings.HasPrefix(key, hostPrefix) }
+
+// PrepareHost makes the snapshot of m, which show fills (Hold, Show), and returns the one read-only mount that is
+// to be made at m.Dir. If there is one that shows the same table, it is that. Only one call at a time may be about
+// a directory.
+//
+// It returns errdefs.ErrAlreadyExists if another model is mounted from the snapshot of m.Dir.
+func (s *Snapshotter) PrepareHost(ctx context.Context, m HostMount, show func(ctx context.Context, id string) error) (HostMount, mount.Mount, error) {
+	old, err := s.hostMount(ctx, m.Dir)
+	switch {
+	case err == nil && old.Table == m.Table:
+		plain, err := s.Mounts(ctx, hostPrefix+m.Dir)
+		if err != nil {
+			return old, mount.Mount{}, err
+		}
+		return old, plain[0], nil
+	case err == nil && old.Mounted:
+		return old, mount.Mount{}, fmt.Errorf("%s is mounted at %s: %w", old.Name, m.Dir, errdefs.ErrAlreadyExists)
+	case err == nil:
+		err = s.Remove(ctx, hostPrefix+m.Dir)
+	case errdefs.IsNotFound(err):
+		err = nil
+	}
+	if err != nil {
+		return old, mount.Mount{}, err
+	}
+	mounts, err := s.prepareAlone(ctx, hostPrefix+m.Dir, []snapshots.Opt{snapshots.WithLabels(map[string]string{labelName: m.Name})}, show)
+	if err != nil {
+		return m, mount.Mount{}, err
+	}
+	m, err = s.hostMount(ctx, m.Dir)
+	return m, mounts[0], err
+}
+
+// HostMounts returns the models that are mounted on the host, or are about to be, by directory.
+func (s *Snapshotter) HostMounts(ctx context.Context) ([]HostMount, error) {
+	var all []HostMount
+	err := s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
+		return storage.WalkInfo(ctx, func(ctx context.Context, info snapshots.Info) error {
+			dir, ok := strings.CutPrefix(info.Name, hostPrefix)
+			if !ok {
+				return nil
+			}
+			id, _, _, err := storage.GetInfo(ctx, info.Name)
+			all = append(all, HostMount{
+				Dir: dir, Name: info.Labels[labelName], Table: digest.Digest(info.Labels[labelShows]), ID: id, Created: info.Created,
+			})
+			return err
+		})
+	})
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	var ids []string
+	for _, m := range all {
+		ids = append(ids, m.ID)
+	}
+	mounted, err := s.mounted(ids)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		all[i].Mounted = mounted[all[i].ID]
+	}
+	slices.SortFunc(all, func(a, b HostMount) int { return cmp.Compare(a.Dir, b.Dir) })
+	return all, nil
+}
+
+// hostMount returns the model of a directory, or errdefs.ErrNotFound.
+func (s *Snapshotter) hostMount(ctx context.Context, dir string) (HostMount, error) {
+	all, err := s.HostMounts(ctx)
+	if err != nil {
+		return HostMount{}, err
+	}
+	if i := slices.IndexFunc(all, func(m HostMount) bool { return m.Dir == dir }); i >= 0 {
+		return all[i], nil
+	}
+	return HostMount{}, fmt.Errorf("no model is mounted at %s: %w", dir, errdefs.ErrNotFound)
+}
+
+// RemoveHost removes the snapshot of a directory, after its mount. It returns errdefs.ErrNotFound if there is none,
+// and errdefs.ErrFailedPrecondition while its files are part of a mount.
+func (s *Snapshotter) RemoveHost(ctx context.Context, dir string) error {
+	m, err := s.hostMount(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if m.Mounted {
+		return fmt.Errorf("%s is mounted still, at %s or in another mount namespace: %w", m.Name, dir, errdefs.ErrFailedPrecondition)
+	}
+	return s.Remove(ctx, hostPrefix+dir)
+}
+
+// HostRefs returns the names of the references of snapshots for processes of the host.
+func (s *Snapshotter) HostRefs(ctx context.Context) (map[string]bool, error) {
+	refs := map[string]bool{}
+	return refs, s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
+		ids, err := storage.IDMap(ctx)
+		for id, key := range ids {
+			if isHost(key) {
+				refs[refName(id)] = true
+			}
+		}
+		return err
+	})
+}
+
+// Walk calls f with the snapshots of containerd. It does not get to know the others: its collector would remove
+// what it has not made.
+func (s *Snapshotter) Walk(ctx context.Context, f snapshots.WalkFunc, filters ...string) error {
+	return s.overlay.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
+		if isHost(info.Name) {
+			return nil
+		}
+		return f(ctx, info)
+	}, filters...)
+}

@@ -191,23 +191,11 @@ func (a *app) convert(ctx context.Context, from, to string, o push.Options, fact
 
 func (a *app) convertTo(ctx context.Context, from string, t target, o push.Options, facts carton.Facts, out output) (err error) {
 	start := time.Now()
-	r, err := a.resolver(from)
+	r, src, closeSrc, err := a.source(ctx, from, o.TempDir)
 	if err != nil {
 		return err
 	}
-	defer r.Upstream.Close()
-	if o.TempDir != "" {
-		r.Carton.TempDir = o.TempDir
-	}
-	r.Titled = anyRepository
-	src, err := r.Open(ctx, from)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, src.Close()) }()
-	if err := src.NotModel(); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, closeSrc()) }()
 	if facts != (carton.Facts{}) {
 		if err := unpackedCarton(src, from, facts); err != nil {
 			return err
@@ -350,6 +338,30 @@ func (a *app) resolver(name string) (*resolve.Resolver, error) {
 	r.Carton.TempDir = os.TempDir() // that of the daemon is for root
 	r.OllamaModels = config.OllamaModels
 	return &r, nil
+}
+
+// source opens SRC, which has to be a model. tempDir is where archives are copied to, if not empty. The caller
+// closes it.
+func (a *app) source(ctx context.Context, from, tempDir string) (r *resolve.Resolver, src *resolve.Source, closeSrc func() error, err error) {
+	if r, err = a.resolver(from); err != nil {
+		return nil, nil, nil, err
+	}
+	if tempDir != "" {
+		r.Carton.TempDir = tempDir
+	}
+	r.Titled = anyRepository
+	if src, err = r.Open(ctx, from); err != nil {
+		r.Upstream.Close()
+		return nil, nil, nil, err
+	}
+	closeSrc = func() error {
+		defer r.Upstream.Close()
+		return src.Close()
+	}
+	if err := src.NotModel(); err != nil {
+		return nil, nil, nil, errors.Join(err, closeSrc())
+	}
+	return r, src, closeSrc, nil
 }
 
 // anyRepository is Titled of a resolver for who means the artifact that he names.

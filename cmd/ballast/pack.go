@@ -43,23 +43,11 @@ func (a *app) pack(ctx context.Context, from, to string, o push.Options, facts c
 		return usage("%s: --as carton writes a file, whose name ends in .carton", to)
 	}
 	start := time.Now()
-	r, err := a.resolver(from)
+	_, src, closeSrc, err := a.source(ctx, from, o.TempDir)
 	if err != nil {
 		return err
 	}
-	defer r.Upstream.Close()
-	if o.TempDir != "" {
-		r.Carton.TempDir = o.TempDir
-	}
-	r.Titled = anyRepository
-	src, err := r.Open(ctx, from)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, src.Close()) }()
-	if err := src.NotModel(); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, closeSrc()) }()
 	switch stated := facts != (carton.Facts{}); {
 	case isCarton(src) && stated:
 		return usage("%s: it is a carton, which says itself what its runner is", from)

@@ -60,6 +60,20 @@ func Detect(m *Manifest) (mediatype.Format, error) {
 	return mediatype.FormatImage, nil
 }
 
+// IsTitled reports whether m is an artifact whose layers all have titles. What has the config of an image, or
+// none at all, is none, nor is what has layers of images and does not say that it is an artifact: "oras
+// push" gives files the type of such layers.
+func IsTitled(m *Manifest) bool {
+	isArtifact := m.ArtifactType != "" || mediatype.Base(m.Config.MediaType) == mediatype.OrasConfig
+	for _, l := range m.Layers {
+		if l.Annotations[mediatype.AnnotationTitle] == "" || mediatype.IsImageLayer(l.MediaType) && !isArtifact {
+			return false
+		}
+	}
+	return !m.IsIndex && len(m.Layers) > 0 && mediatype.Base(m.MediaType) != mediatype.DockerManifest &&
+		m.Config.Digest != "" && !mediatype.IsImageConfig(m.Config.MediaType)
+}
+
 // cartonExtension is the extension of a carton.
 const cartonExtension = ".carton"
 

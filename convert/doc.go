@@ -7,6 +7,8 @@
 //
 // Package resolve does the whole of it, from a name on, with all parsers that there are.
 //
+// Artifacts that are no model, but files with titles, are mounted only if somebody wants that (IsTitled).
+//
 // An error that is ErrNotModel says that the artifact passes unchanged. A model in a format
 // without a Parser gives errdefs.ErrNotImplemented with the name of the format.
 //

@@ -38,6 +38,7 @@ convert/chunked           : convert/mediatype store/filetable store/verify
 convert                   : convert/chunked convert/mediatype store/filetable store/verify
 convert/modelpack         : convert convert/mediatype store/filetable
 convert/dockerai          : convert convert/mediatype store/filetable
+convert/titled            : convert convert/mediatype store/filetable store/verify
 convert/kitops            : convert convert/mediatype store/filetable store/verify
 convert/contentrange      :
 convert/headers           : convert convert/gguf convert/safetensors
@@ -52,7 +53,7 @@ convert/image             : convert convert/mediatype store/filetable store/veri
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
 convert/layout            : convert convert/mediatype store/durable store/transfer store/verify
 convert/huggingface       : convert convert/mediatype convert/remote store/filetable store/verify
-convert/resolve           : convert convert/carton convert/dockerai convert/headers convert/image convert/kitops convert/layout convert/mediatype convert/modelpack convert/ollama convert/ollama/localstore convert/remote store/filetable store/transfer store/verify
+convert/resolve           : convert convert/carton convert/dockerai convert/headers convert/image convert/kitops convert/layout convert/mediatype convert/modelpack convert/ollama convert/ollama/localstore convert/remote convert/titled store/filetable store/transfer store/verify
 convert/pullsecret        : convert/remote store/durable
 convert/registry          : convert convert/carton convert/image convert/mediatype convert/pullsecret convert/remote convert/resolve convert/signature store store/filetable store/transfer store/verify
 convert/signature/dsse    : convert/mediatype

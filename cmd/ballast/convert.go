@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -24,13 +25,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func (a *app) convertCommand() *cobra.Command {
-	var o push.Options
-	var form, compress, key string
-	c := &cobra.Command{
-		Use:   "convert SRC [DST]",
-		Short: "write a model to a registry or an OCI layout, in one of several forms",
-		Long: `Write a model to a registry or an OCI layout, in one of several forms. It works without ballastd. Blobs
+// convertHelp is what "ballast convert --help" says.
+const convertHelp = `Write a model to a registry or an OCI layout, in one of several forms. It works without ballastd. Blobs
 that the target already has are not sent again. The tag is written last, when everything else is there.
 
 SRC  ghcr.io/team/model:v1      a registry reference
@@ -41,7 +37,7 @@ SRC  ghcr.io/team/model:v1      a registry reference
      ./FILE.carton              a carton, or the directory that one was unpacked to
      https://HOST/FILE.carton   a carton at a URL
      ollama:[DIR:]MODEL         a model of a local Ollama; DIR begins with / or . and can be left out
-DST  ghcr.io/team/model:v2, oci:DIR[:TAG]
+DST  ghcr.io/team/model:v2, oci:DIR[:TAG], FILE.carton with --as carton
 
 With --referrer, the image that nodes make of SRC is written into the repository of SRC, as a referrer of
 its manifest. REF@DIGEST then works on every node, also where the tag was never seen, and can be signed.
@@ -58,7 +54,20 @@ Forms (--as):
              writes the files
   cnai       the same as CNAI, the former name of ModelPack
   image      an ordinary image of tars, for any runtime. With --compress zstd-chunked, Podman downloads
-             single chunks, and other runtimes read ordinary zstd`,
+             single chunks, and other runtimes read ordinary zstd
+  carton     a packed carton, a file. A carton is written as it was; of any other model, --runner and
+             --runner-framework name the carton runner that loads its files
+
+With these two flags, a directory that was never packed is a carton for the other forms too.`
+
+func (a *app) convertCommand() *cobra.Command {
+	var o push.Options
+	var form, compress, key string
+	var facts carton.Facts
+	c := &cobra.Command{
+		Use:   "convert SRC [DST]",
+		Short: "write a model to a registry or an OCI layout, in one of several forms",
+		Long:  convertHelp,
 		Example: "  ballast convert registry.ollama.ai/library/llama3.2:1b ghcr.io/team/llama:1b --as modelpack\n" +
 			"  ballast convert ghcr.io/team/model:v1 --referrer --sign team.key\n" +
 			"  ballast convert ./my-model oci:/tmp/layout:v1 --as image",
@@ -76,7 +85,10 @@ Forms (--as):
 	}
 	out := outputFlag(c)
 	f := c.Flags()
-	f.StringVar(&form, "as", string(push.FormBallast), "form: "+strings.Join(push.Forms(), ", "))
+	forms := append(push.Forms(), formCarton)
+	f.StringVar(&form, "as", string(push.FormBallast), "form: "+strings.Join(forms, ", "))
+	f.StringVar(&facts.Runner, "runner", "", "`name` of the carton runner that loads the files of SRC")
+	f.StringVar(&facts.Framework, "runner-framework", "", "`version` of the framework that this runner needs, such as =1.12.1")
 	f.BoolVar(&o.Tar, "tar", false, "for modelpack and cnai: a tar for each file instead of a raw layer")
 	f.BoolVar(&o.NoChunks, "no-chunks", false, "for ballast: no chunk digests; the image is byte for byte what nodes make of SRC")
 	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(push.Compressions(), ", "))
@@ -84,10 +96,19 @@ Forms (--as):
 	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
 	f.BoolVar(&o.DryRun, "dry-run", false, "show what would be sent")
 	f.StringVar(&o.TempDir, "temp-dir", "", "directory for unpacking archives (default: $TMPDIR)")
-	for name, values := range map[string][]string{"as": push.Forms(), "compress": push.Compressions()} {
+	for name, values := range map[string][]string{"as": forms, "compress": push.Compressions()} {
 		flagValues(c, name, values...)
 	}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if (facts.Runner == "") != (facts.Framework == "") {
+			return usage("--runner and --runner-framework go together")
+		}
+		if form == formCarton {
+			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || len(args) < 2 {
+				return usage("--as carton writes FILE.carton, and takes --runner, --runner-framework and --temp-dir only")
+			}
+			return a.pack(cmd.Context(), args[0], args[1], o, facts, *out)
+		}
 		var err error
 		if o.Form, err = push.ParseForm(form); err != nil {
 			return &usageError{err}
@@ -110,7 +131,7 @@ Forms (--as):
 			return err
 		}
 		if o.Referrer {
-			if o.Form != push.FormBallast || o.Compress != push.CompressNone {
+			if o.Form != push.FormBallast || o.Compress != push.CompressNone || facts != (carton.Facts{}) {
 				return usage("--referrer goes with --as ballast, and not with --compress: it is what a node makes")
 			}
 			o.NoChunks = true
@@ -119,7 +140,7 @@ Forms (--as):
 		if len(args) < 2 {
 			return usage("no target given")
 		}
-		return a.convert(cmd.Context(), args[0], args[1], o, *out)
+		return a.convert(cmd.Context(), args[0], args[1], o, facts, *out)
 	}
 	return c
 }
@@ -156,35 +177,29 @@ func (a *app) refer(ctx context.Context, args []string, o push.Options, out outp
 			return usage("%s: --referrer writes into the repository of the model, %s", args[1], from.Name())
 		}
 	}
-	return a.convertTo(ctx, args[0], to, o, out)
+	return a.convertTo(ctx, args[0], to, o, carton.Facts{}, out)
 }
 
 // convert converts one model.
-func (a *app) convert(ctx context.Context, from, to string, o push.Options, out output) (err error) {
+func (a *app) convert(ctx context.Context, from, to string, o push.Options, facts carton.Facts, out output) (err error) {
 	t, err := parseTarget(to)
 	if err != nil {
 		return err
 	}
-	return a.convertTo(ctx, from, t, o, out)
+	return a.convertTo(ctx, from, t, o, facts, out)
 }
 
-func (a *app) convertTo(ctx context.Context, from string, t target, o push.Options, out output) (err error) {
+func (a *app) convertTo(ctx context.Context, from string, t target, o push.Options, facts carton.Facts, out output) (err error) {
 	start := time.Now()
-	r, err := a.resolver(from)
+	r, src, closeSrc, err := a.source(ctx, from, o.TempDir)
 	if err != nil {
 		return err
 	}
-	defer r.Upstream.Close()
-	if o.TempDir != "" {
-		r.Carton.TempDir = o.TempDir
-	}
-	src, err := r.Open(ctx, from)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, src.Close()) }()
-	if err := src.NotModel(); err != nil {
-		return err
+	defer func() { err = errors.Join(err, closeSrc()) }()
+	if facts != (carton.Facts{}) {
+		if err := unpackedCarton(src, from, facts); err != nil {
+			return err
+		}
 	}
 	dst, closeDst, err := t.open(r.Upstream, o.DryRun)
 	if err != nil {
@@ -324,6 +339,33 @@ func (a *app) resolver(name string) (*resolve.Resolver, error) {
 	r.OllamaModels = config.OllamaModels
 	return &r, nil
 }
+
+// source opens SRC, which has to be a model. tempDir is where archives are copied to, if not empty. The caller
+// closes it.
+func (a *app) source(ctx context.Context, from, tempDir string) (r *resolve.Resolver, src *resolve.Source, closeSrc func() error, err error) {
+	if r, err = a.resolver(from); err != nil {
+		return nil, nil, nil, err
+	}
+	if tempDir != "" {
+		r.Carton.TempDir = tempDir
+	}
+	r.Titled = anyRepository
+	if src, err = r.Open(ctx, from); err != nil {
+		r.Upstream.Close()
+		return nil, nil, nil, err
+	}
+	closeSrc = func() error {
+		defer r.Upstream.Close()
+		return src.Close()
+	}
+	if err := src.NotModel(); err != nil {
+		return nil, nil, nil, errors.Join(err, closeSrc())
+	}
+	return r, src, closeSrc, nil
+}
+
+// anyRepository is Titled of a resolver for who means the artifact that he names.
+func anyRepository(string) bool { return true }
 
 // A target is a DST: a directory and a tag, or a reference.
 type target struct {

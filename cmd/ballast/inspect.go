@@ -94,6 +94,7 @@ func (a *app) remoteDetail(ctx context.Context, name string) (_ admin.Detail, er
 		return admin.Detail{}, err
 	}
 	defer r.Upstream.Close()
+	r.Titled = anyRepository
 	src, err := r.Open(ctx, name)
 	if err != nil {
 		return admin.Detail{}, err

@@ -157,7 +157,7 @@ func TestWords(t *testing.T) {
 		{[]string{"rm", one, ""}, []string{two}},
 		{[]string{"unpin", ""}, []string{one}},
 		{[]string{"ls", "-o", ""}, []string{"table", "json"}},
-		{[]string{"convert", "--as", ""}, []string{"ballast", "modelpack", "cnai", "image"}},
+		{[]string{"convert", "--as", ""}, []string{"ballast", "modelpack", "cnai", "image", "carton"}},
 		{[]string{"convert", "--compress", ""}, []string{"zstd-seekable", "zstd-chunked"}},
 	} {
 		got := s.complete(t, tt.args...)

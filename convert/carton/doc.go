@@ -32,6 +32,11 @@
 // to a temporary file, which has no name and goes away with the Carton. A directory that a carton
 // was unpacked to (Folder) is read as an archive of its files, with all checks that one gets.
 //
+// # Writing
+//
+// Pack writes an archive, of a carton as it was or of the files of another model; FromFiles is the model of the
+// latter without the archive. A carton.toml needs no more than the two Facts of its runner.
+//
 // # Identity
 //
 // The digest of MANIFEST is the model hash, and the digest of the origin, unless the carton is a

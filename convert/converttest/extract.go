@@ -6,9 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert"
@@ -28,7 +26,9 @@ func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File,
 		return nil, err
 	}
 	if m.Table.Stacked {
-		all = stack(all)
+		if all, err = stack(all); err != nil {
+			return nil, err
+		}
 	}
 	files := map[string]File{}
 	for _, e := range all {
@@ -90,32 +90,18 @@ func entries(m *convert.Model, blobs map[digest.Digest][]byte) ([]entry, error) 
 	return all, nil
 }
 
-// stack puts layers on each other from the lowest on, as an image is unpacked.
-func stack(all []entry) []entry {
-	slices.SortStableFunc(all, func(a, b entry) int { return a.layer - b.layer })
-	var tree []entry
-	remove := func(layer int, match func(p string) bool) {
-		tree = slices.DeleteFunc(tree, func(e entry) bool { return e.layer < layer && match(e.Path) })
+// stack returns the entries that are seen.
+func stack(all []entry) ([]entry, error) {
+	var files []filetable.File
+	for i, e := range all {
+		files = append(files, filetable.File{Path: e.Path, Type: e.typ, Layer: e.layer, Size: int64(i)}) // by which it is found again
 	}
-	for _, e := range all {
-		dir, name := path.Split(e.Path)
-		switch {
-		case strings.Contains(dir, "/.wh.") || strings.HasPrefix(dir, ".wh."):
-		case name == ".wh..wh..opq":
-			remove(e.layer, func(p string) bool { return strings.HasPrefix(p, dir) })
-		case strings.HasPrefix(name, ".wh..wh."):
-		case strings.HasPrefix(name, ".wh."):
-			gone := dir + strings.TrimPrefix(name, ".wh.")
-			remove(e.layer, func(p string) bool { return p == gone || strings.HasPrefix(p, gone+"/") })
-		default:
-			tree = slices.DeleteFunc(tree, func(have entry) bool { return have.Path == e.Path })
-			if e.typ != filetable.TypeDir {
-				remove(e.layer, func(p string) bool { return strings.HasPrefix(p, e.Path+"/") })
-			}
-			tree = append(tree, e)
-		}
+	files, err := filetable.Stack(files)
+	var seen []entry
+	for _, f := range files {
+		seen = append(seen, all[f.Size])
 	}
-	return tree
+	return seen, err
 }
 
 // source returns the bytes of a source, which can have parts.

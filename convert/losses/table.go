@@ -37,6 +37,7 @@ var manifestKeys = []string{"schemaVersion", "mediaType", "artifactType", "confi
 var layerKeys = []string{"mediaType", "digest", "size", "artifactType"}
 
 var layerAnnotations = []string{
+	mediatype.OrasUnpack, mediatype.OrasDigest,
 	mediatype.AnnotationFilepath, mediatype.AnnotationMetadata, mediatype.CNAIFilepath, mediatype.CNAIMetadata,
 	mediatype.CNAIMetadataOld, mediatype.AnnotationTitle, mediatype.AnnotationUntested,
 	mediatype.EarlyIsReadme, mediatype.EarlyIsLicense, mediatype.EarlyIsConfig, mediatype.EarlyIsModel,
@@ -114,6 +115,7 @@ var formats = map[mediatype.Format]rules{
 		manifest: "file ollama/manifest.json",
 		config:   "file ollama/config.json",
 	},
+	mediatype.FormatTitled: {annotations: places("annotations.", mediatype.AnnotationCreated, mediatype.AnnotationTitle, mediatype.AnnotationDescription, mediatype.AnnotationLicenses)},
 	mediatype.FormatKitOps: {
 		keys: union(
 			places("package.", "name", "version", "description", "license", "authors"),

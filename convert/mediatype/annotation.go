@@ -17,6 +17,16 @@ const (
 	// AnnotationTitle is the file name of a layer of any OCI artifact.
 	// https://github.com/opencontainers/image-spec/blob/v1.1.1/annotations.md
 	AnnotationTitle = "org.opencontainers.image.title"
+
+	AnnotationCreated     = "org.opencontainers.image.created"
+	AnnotationDescription = "org.opencontainers.image.description"
+	AnnotationLicenses    = "org.opencontainers.image.licenses"
+
+	// OrasUnpack is "true" of a layer that is the tar and gzip of a directory, OrasDigest the digest
+	// of that tar.
+	// https://github.com/oras-project/oras-go/blob/v2.6.0/content/file/utils.go
+	OrasUnpack = "io.deis.oras.content.unpack"
+	OrasDigest = "io.deis.oras.content.digest"
 )
 
 // Keys of the manifest of early CNAI, which had its metadata in annotations.

@@ -23,6 +23,9 @@ const (
 	FormatOllamaList Format = "ollama-list" // one model in a variant for each runner
 	FormatCarton     Format = "carton"
 	FormatKitOps     Format = "kitops" // a ModelKit
+
+	// FormatTitled is an artifact whose layers are files with titles, and are to be mounted by them.
+	FormatTitled Format = "artifact"
 )
 
 // What is not a model and passes unchanged.
@@ -290,6 +293,12 @@ func FormatOf(s string) Format {
 func IsImageLayer(s string) bool {
 	t, ok := table[Base(s)]
 	return ok && t.Format == FormatImage && t.Role == RoleLayer
+}
+
+// IsImageConfig reports whether s is the type of the config of an OCI or Docker image.
+func IsImageConfig(s string) bool {
+	b := Base(s)
+	return b == OCIConfig || b == DockerConfig
 }
 
 // IsCarton reports whether s is a type of a carton. There is no registered one, so any whose

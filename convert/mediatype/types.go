@@ -13,6 +13,7 @@ const (
 	OCIIndex       = "application/vnd.oci.image.index.v1+json"
 	OCIConfig      = "application/vnd.oci.image.config.v1+json"
 	OCIEmpty       = "application/vnd.oci.empty.v1+json"
+	OrasConfig     = "application/vnd.unknown.config.v1+json" // of artifacts without a type, until oras 1.0
 	OCILayer       = "application/vnd.oci.image.layer.v1.tar"
 	OCILayerGzip   = "application/vnd.oci.image.layer.v1.tar+gzip"
 	OCILayerZstd   = "application/vnd.oci.image.layer.v1.tar+zstd"

@@ -71,6 +71,9 @@ func (h *Handler) asItIs(ctx context.Context, o *origin, im store.Image, who cal
 	if im.Table == "" || im.Origin.Digest != o.Ref.Digest || im.Origin.Format == string(mediatype.FormatOllamaList) {
 		return refuse("it is an index")
 	}
+	if im.Origin.Format == string(mediatype.FormatTitled) {
+		return refuse("it is an artifact that containerd does not know as a model")
+	}
 	docs, err := h.documents(ctx, im)
 	if err != nil {
 		return refuse(err.Error())

@@ -150,7 +150,23 @@ func (h *Handler) resolve(ctx context.Context, ref remote.Ref, who caller) (*ori
 		o.Origin, err = resolve.Read(ctx, r, ref)
 		return err
 	})
+	if err == nil && h.wantsTitled(ctx, &o, who) {
+		o.AsFiles()
+	}
 	return &o, err
+}
+
+// wantsTitled says whether an artifact is mounted by the titles of its layers: if the node itself asks, as for
+// a prefetch, if it was made here before because of that, or if that is the rule for its repository.
+func (h *Handler) wantsTitled(ctx context.Context, o *origin, who caller) bool {
+	switch {
+	case o.Format != mediatype.FormatImage || !convert.IsTitled(o.Manifest):
+		return false
+	case who.node, h.WantsTitled(o.Origin):
+		return true
+	}
+	_, err := h.Store.ImageByOrigin(ctx, filetable.Origin{Format: string(mediatype.FormatTitled), Digest: o.Served.Digest, Mapping: convert.MappingVersion})
+	return err == nil
 }
 
 // flightKey is the key of a conversion that several wait for: they ask for the same with the same

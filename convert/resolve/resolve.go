@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/modelpack"
 	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/titled"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -35,6 +36,10 @@ type Resolver struct {
 	// Carton says how cartons are read.
 	Carton carton.Options
 
+	// Titled says of which repositories, "host/path", artifacts that are no models are mounted by the titles of
+	// their layers (convert.IsTitled); nil: of none.
+	Titled func(repository string) bool
+
 	// OllamaModels returns the directory of Ollama's models, dir if that is not empty. how is what a message
 	// says to write to name another.
 	OllamaModels func(dir, how string) (string, error)
@@ -50,6 +55,7 @@ func (r *Resolver) parsers() convert.Parsers {
 		mediatype.FormatOllama:    ollama.Parse,
 		mediatype.FormatKitOps:    kitops.Parse,
 		mediatype.FormatCarton:    carton.Parser(r.Carton),
+		mediatype.FormatTitled:    titled.Parse,
 	}
 }
 
@@ -147,6 +153,16 @@ func (o *Origin) Ahead() bool { return slices.ContainsFunc(o.Manifest.Layers, Is
 func (o *Origin) IsModel() bool {
 	return o.Format != mediatype.FormatImage && o.Format != mediatype.FormatIndex
 }
+
+// AsFiles takes o for an artifact that is mounted by the titles of its layers, if it can be one.
+func (o *Origin) AsFiles() {
+	if o.Format == mediatype.FormatImage && !o.Ahead() && convert.IsTitled(o.Manifest) {
+		o.Format = mediatype.FormatTitled
+	}
+}
+
+// WantsTitled says whether Titled has the repository of o.
+func (r *Resolver) WantsTitled(o *Origin) bool { return r.Titled != nil && r.Titled(o.Ref.Name()) }
 
 // Choose takes the model for a runner, if o is a list of Ollama; before Key.
 func (o *Origin) Choose(runner string) { o.runner = cmp.Or(runner, o.runner) }

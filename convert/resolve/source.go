@@ -167,6 +167,9 @@ func (r *Resolver) OpenArtifact(ctx context.Context, name string, a convert.Arti
 // open makes s a source of o, whose blobs f reads. Files of a carton that is a layer are read from that.
 func (r *Resolver) open(ctx context.Context, s *Source, o *Origin, f transfer.Fetcher) (err error) {
 	s.Origin, s.Fetcher = o, f
+	if r.WantsTitled(o) {
+		o.AsFiles()
+	}
 	switch {
 	case o.Ahead():
 		if s.ahead, err = o.Preconverted(ctx); err == nil {

@@ -53,7 +53,7 @@ var forms = []struct {
 	{"ballast-chunked", []string{"--compress", "zstd-chunked"}, false, false},
 	{"modelpack", []string{"--as", "modelpack"}, false, true},
 	{"modelpack-tar", []string{"--as", "modelpack", "--tar"}, false, false},
-	{"cnai", []string{"--as", "cnai"}, false, true},
+	{"cnai", []string{"--as", "cnai"}, false, false},
 	{"image", []string{"--as", "image"}, true, false},
 	{"image-chunked", []string{"--as", "image", "--compress", "zstd-chunked"}, true, false},
 }
@@ -195,6 +195,48 @@ func TestOrasPush(t *testing.T) {
 	back := t.TempDir()
 	run(t, nil, oras, "pull", "--plain-http", "--output", back, ref)
 	same(t, "pulled by oras", onDisk(t, back), want)
+}
+
+// TestOrasFiles pushes files and a directory with oras as anybody does, who says nothing of models. What is
+// mounted, by a name in the configuration and after a prefetch, is what oras itself pulls; what "ballast convert"
+// makes of it, oras pulls too.
+func TestOrasFiles(t *testing.T) {
+	n := node.StartNode(t, node.Options{Config: "[upstream]\nartifacts = [\"*/wanted/*\"]\n"})
+	dir, oras := t.TempDir(), tool(t, "oras")
+	want := map[string]string{}
+	for p, data := range map[string][]byte{"model.gguf": weights(2<<20 + 1), "tokenizer/vocab.json": []byte("{}\n"), "tokenizer/deep/er.txt": []byte("x\n")} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, p)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, p), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		want[p] = digest.FromBytes(data).Encoded()
+	}
+	t.Chdir(dir)
+	for _, name := range []string{"wanted/files", "other/files", "prefetched/files"} {
+		run(t, nil, oras, "push", "--plain-http", n.Registry.Ref(name, "1"), "model.gguf", "tokenizer")
+	}
+	ref := n.Registry.Ref("wanted/files", "1")
+	back := t.TempDir()
+	run(t, nil, oras, "pull", "--plain-http", "--output", back, ref)
+	same(t, "pulled by oras", onDisk(t, back), want)
+	same(t, "mounted, since the configuration names it", mounted(t, n, "ballast", ref), want)
+
+	ref = n.Registry.Ref("prefetched/files", "1")
+	if out := n.Ballast("prefetch", ref); out.Err != nil {
+		t.Fatalf("ballast prefetch: %v\n%s", out.Err, out.Output())
+	}
+	same(t, "mounted after a prefetch", mounted(t, n, "ballast", ref), want)
+
+	from := n.Registry.Ref("other/files", "1")
+	if out := n.Ballast("digest", from); out.Err != nil || strings.TrimSpace(out.Stdout) != strings.TrimSpace(run(t, nil, oras, "resolve", "--plain-http", from)) {
+		t.Errorf("what nobody has asked for does not stay what it is: %v %s", out.Err, out.Output())
+	}
+	ref = convert(t, n, from, "from-files", "--as", "modelpack")
+	back = t.TempDir()
+	run(t, nil, oras, "pull", "--plain-http", "--output", back, ref)
+	same(t, "converted, and pulled by oras", withoutOrigin(onDisk(t, back)), want)
 }
 
 // TestPodman reads an image in zstd:chunked as Podman stores it.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -75,6 +76,7 @@ type Upstream struct {
 	AllowHosts   []string `toml:"allow_hosts" comment:"Private addresses to which registries may redirect, or at which they may have a token server: host\nnames, \"host:port\", addresses, or networks such as \"10.0.0.0/8\"."`
 	OllamaHosts  []string `toml:"ollama_hosts" comment:"Registries that behave as registry.ollama.ai does: no HEAD requests, no digests in responses, manifests\nas text/plain."`
 	OllamaRunner string   `toml:"ollama_runner" comment:"Which model of an Ollama list to use: llamacpp, ggml or mlx. Empty: the first that exists, in this\norder. A tag with such a suffix, as in \"27b-mlx\", overrides this."`
+	Artifacts    []string `toml:"artifacts" comment:"Repositories whose artifacts of files, as \"oras push\" writes them, are mounted by the titles of their\nlayers: host, or host/repository; * stands for any characters."`
 	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast and its version."`
 	StallTimeout Duration `toml:"stall_timeout" comment:"Retry a transfer that receives less than 1 KiB per second for this long."`
 }
@@ -141,6 +143,7 @@ func Default() *Config {
 			KeepSecrets:  true,
 			AllowHosts:   []string{},
 			OllamaHosts:  []string{},
+			Artifacts:    []string{},
 			StallTimeout: Duration{30 * time.Second},
 		},
 		Fetch: Fetch{
@@ -191,6 +194,11 @@ func (l *Lazy) ModeOf(repository string) string {
 		}
 	}
 	return l.Mode
+}
+
+// MountsTitled says whether artifacts of a repository, "host/path", are mounted by the titles of their layers.
+func (u *Upstream) MountsTitled(repository string) bool {
+	return slices.ContainsFunc(u.Artifacts, func(p string) bool { return (&VerifyRule{Match: p}).Matches(repository) })
 }
 
 func (r *LazyRule) matches(s string) bool { return matches(r.Match, s) }

@@ -83,6 +83,15 @@ func (c *Config) checkValues() error {
 	if err := c.checkLazy(); err != nil {
 		return err
 	}
+	for i, p := range c.Upstream.Artifacts {
+		key, rule := fmt.Sprintf("upstream.artifacts %d", i+1), VerifyRule{Match: p}
+		if p == "" {
+			return invalid(key, "is empty")
+		}
+		if why := rule.unusual(); why != "" {
+			return invalid(key, "%q stands for nothing: names have %s", p, why)
+		}
+	}
 	if err := c.checkVerify(); err != nil {
 		return err
 	}

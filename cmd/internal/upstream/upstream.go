@@ -18,7 +18,7 @@ func Resolver(c *config.Config, client *remote.Client, log *slog.Logger) resolve
 		cartons[m.Registry] = m.URL
 	}
 	return resolve.Resolver{
-		Upstream: client, OllamaRunner: c.Upstream.OllamaRunner, Cartons: cartons,
+		Upstream: client, OllamaRunner: c.Upstream.OllamaRunner, Cartons: cartons, Titled: c.Upstream.MountsTitled,
 		// The client decides what may be fetched.
 		Carton: carton.Options{HTTP: client.Do, AllowHTTP: true, TempDir: filepath.Join(c.Root, CartonDir), Log: log},
 	}

@@ -1,0 +1,223 @@
+package carton
+
+import (
+	"archive/zip"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Facts are what makes a carton of a model that is none: all else in carton.toml is optional. The zero value
+// stands for no facts.
+type Facts struct {
+	Runner    string // its name
+	Framework string // a requirement on a semantic version
+}
+
+// written is a carton.toml as it is written.
+type written struct {
+	SpecVersion int           `toml:"spec_version"`
+	Name        string        `toml:"model_name,omitempty"`
+	Description string        `toml:"model_description,omitempty"`
+	License     string        `toml:"license,omitempty"`
+	Repository  string        `toml:"repository,omitempty"`
+	Homepage    string        `toml:"homepage,omitempty"`
+	Runner      writtenRunner `toml:"runner"`
+}
+
+type writtenRunner struct {
+	Name      string `toml:"runner_name"`
+	Framework string `toml:"required_framework_version"`
+	Compat    int64  `toml:"runner_compat_version"`
+}
+
+// describe returns the carton.toml of a model, and checks it.
+func describe(cfg convert.Config, f Facts) ([]byte, *Info, error) {
+	d := cfg.Descriptor
+	p, err := toml.Marshal(written{
+		SpecVersion: specVersion, Name: d.Name, Description: d.Description, License: strings.Join(d.Licenses, " AND "),
+		Repository: d.SourceURL, Homepage: d.DocURL, Runner: writtenRunner{f.Runner, f.Framework, 1},
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode %s: %w", nameInfo, err)
+	}
+	info, err := ParseInfo(p)
+	return p, info, err
+}
+
+// encodeManifest returns MANIFEST, sorted by path.
+func encodeManifest(entries []Entry) []byte {
+	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
+	var b strings.Builder
+	for _, e := range entries {
+		fmt.Fprintf(&b, "%s=%s\n", e.Path, e.Digest.Encoded())
+	}
+	return []byte(b.String())
+}
+
+// FromFiles returns the carton of a model whose files are blobs: they are below model/. The bytes are at the
+// same blobs, so whoever has those of the model has those of the carton. It returns errdefs.ErrInvalidArgument for
+// facts that carton.toml can not have, or a file that is no blob.
+func FromFiles(m *convert.Model, f Facts) (*convert.Model, error) {
+	text, info, err := describe(m.Config, f)
+	if err != nil {
+		return nil, err
+	}
+	out := &convert.Model{ContextLength: m.ContextLength}
+	entries := []Entry{{nameInfo, digest.FromBytes(text)}}
+	files := []filetable.File{inline(nameInfo, text)}
+	seen := map[digest.Digest]bool{}
+	for _, file := range m.Table.Files {
+		if file.Type == filetable.TypeDir {
+			continue
+		}
+		if file.Type != filetable.TypeReg || file.Digest == "" || file.Source.Blob != file.Digest {
+			return nil, invalid("%q is no blob", file.Path)
+		}
+		file.Path, file.Mode, file.ModTime = dirModel+file.Path, fileMode, time.Time{}
+		entries = append(entries, Entry{file.Path, file.Digest})
+		if file.Size == 0 {
+			file = inline(file.Path, nil)
+		}
+		files = append(files, file)
+		if seen[file.Digest] || file.Size == 0 {
+			continue
+		}
+		seen[file.Digest] = true
+		k := kind(file.Path)
+		out.Table.Blobs = append(out.Table.Blobs, filetable.Blob{Digest: file.Digest, Size: file.Size, Layer: len(out.Table.Blobs)})
+		out.Layers = append(out.Layers, convert.Layer{
+			Desc: ocispec.Descriptor{Digest: file.Digest, Size: file.Size}, Kind: k, Path: file.Path,
+			MediaType: mediatype.Layer(mediatype.FormatModelPack, k, filetable.ArchiveNone, filetable.CodecNone),
+		})
+	}
+	c := &Carton{info: info, manifest: encodeManifest(entries)}
+	c.hash = digest.FromBytes(c.manifest)
+	out.Table.Version = filetable.Version
+	out.Table.Origin = filetable.Origin{Format: string(mediatype.FormatCarton), Digest: c.hash, Mapping: convert.MappingVersion}
+	out.Table.Files = append(files, inline(nameManifest, c.manifest))
+	slices.SortFunc(out.Table.Files, func(a, b filetable.File) int { return strings.Compare(a.Path, b.Path) })
+	out.Config, out.Runner = convert.MergeConfig(c.config(), m.Config), c.runner()
+	for _, b := range out.Table.Blobs {
+		out.Config.ModelFS.DiffIDs = append(out.Config.ModelFS.DiffIDs, b.Digest)
+	}
+	return out, out.Table.Validate()
+}
+
+// A Member is a file that is packed.
+type Member struct {
+	Path   string
+	Size   int64 // in bytes
+	Digest digest.Digest
+	Open   func(ctx context.Context) (io.ReadCloser, error)
+}
+
+func bytesMember(name string, p []byte) Member {
+	return Member{name, int64(len(p)), digest.FromBytes(p), func(context.Context) (io.ReadCloser, error) {
+		return io.NopCloser(strings.NewReader(string(p))), nil
+	}}
+}
+
+// Pack writes the archive of a carton, with its files as they are, and returns its hash. With facts, files are
+// those of the model and go below model/; without, they are those of a carton, of which MANIFEST says what
+// belongs to it. It returns errdefs.ErrInvalidArgument for files that are no carton, and *verify.Error for one
+// with other bytes than its digest says.
+func Pack(ctx context.Context, w io.Writer, files []Member, cfg convert.Config, f Facts) (digest.Digest, error) {
+	files, err := members(ctx, files, cfg, f)
+	if err != nil {
+		return "", fmt.Errorf("carton: %w", err)
+	}
+	z := zip.NewWriter(w)
+	for _, file := range files {
+		if err := packMember(ctx, z, file); err != nil {
+			return "", fmt.Errorf("carton: %q: %w", file.Path, err)
+		}
+	}
+	return files[len(files)-1].Digest, z.Close()
+}
+
+// members returns the files of the archive, the last of which is MANIFEST.
+func members(ctx context.Context, files []Member, cfg convert.Config, f Facts) ([]Member, error) {
+	if f == (Facts{}) {
+		return listed(ctx, files)
+	}
+	text, _, err := describe(cfg, f)
+	if err != nil {
+		return nil, err
+	}
+	out := []Member{bytesMember(nameInfo, text)}
+	for _, file := range files {
+		file.Path = dirModel + file.Path
+		out = append(out, file)
+	}
+	if len(out) == 1 {
+		return nil, invalid("a model without files")
+	}
+	slices.SortFunc(out, func(a, b Member) int { return strings.Compare(a.Path, b.Path) })
+	var entries []Entry
+	for _, file := range out {
+		entries = append(entries, Entry{file.Path, file.Digest})
+	}
+	return append(out, bytesMember(nameManifest, encodeManifest(entries))), nil
+}
+
+// listed returns the files that MANIFEST lists, and MANIFEST.
+func listed(ctx context.Context, files []Member) ([]Member, error) {
+	at := map[string]Member{}
+	for _, file := range files {
+		at[file.Path] = file
+	}
+	m, ok := at[nameManifest]
+	if !ok {
+		return nil, invalid("no %s: the model is no carton", nameManifest)
+	}
+	r, err := m.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	p, err := verify.Read(r, m.Digest, m.Size, MaxManifestSize)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", nameManifest, err)
+	}
+	entries, err := ParseManifest(p)
+	if err != nil {
+		return nil, err
+	}
+	var out []Member
+	for _, e := range entries {
+		if at[e.Path].Digest != e.Digest {
+			return nil, invalid("%q is not what %s lists", e.Path, nameManifest)
+		}
+		out = append(out, at[e.Path])
+	}
+	return append(out, bytesMember(nameManifest, p)), nil
+}
+
+// packMember writes one file, stored: so it is read by ranges.
+func packMember(ctx context.Context, z *zip.Writer, file Member) error {
+	r, err := file.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w, err := z.CreateHeader(&zip.FileHeader{Name: file.Path, Method: zip.Store})
+	if err != nil {
+		return err
+	}
+	h := verify.NewHash()
+	n, err := io.Copy(io.MultiWriter(w, h), r)
+	return cmp.Or(err, verify.Compare(file.Digest, h.Digest(), file.Size, n))
+}

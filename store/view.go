@@ -195,7 +195,7 @@ func layoutsOf(t *filetable.Table, sources []transfer.Source) map[digest.Digest]
 func (s *Store) exposure(view string, d digest.Digest) *exposure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.exposures[d][view]
+	return s.exposures.at(d, view)
 }
 
 // Early says what a view shows of a table that is not complete.

@@ -170,7 +170,7 @@ func (h *Handler) asAnybody(ctx context.Context, name string, d digest.Digest) (
 
 // made returns the image that the rules of today make of an origin, the zero value if it is not here.
 func (h *Handler) made(ctx context.Context, d digest.Digest) (store.Image, error) {
-	all, err := h.Store.Images(ctx)
+	all, err := h.Store.ImagesByOrigin(ctx, d)
 	if err != nil {
 		return store.Image{}, err
 	}

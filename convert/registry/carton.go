@@ -42,12 +42,12 @@ func (h *Handler) convertNamed(ctx context.Context, ref remote.Ref, address stri
 	if ref.Digest == "" {
 		return h.convertCarton(ctx, address, source{ref: recordedRef(ref), name: nameOf(ref).String()})
 	}
-	images, err := h.Store.Images(ctx)
+	images, err := h.Store.ImagesByOrigin(ctx, ref.Digest)
 	if err != nil {
 		return store.Image{}, err
 	}
 	for _, im := range images {
-		if im.Origin.Digest == ref.Digest && resolvedFrom(im, nameOf(ref)) {
+		if resolvedFrom(im, nameOf(ref)) {
 			return store.Image{}, &PinError{Name: ref.Name(), Origin: ref.Digest, Converted: im.Manifest, Reason: "it is the carton at a URL"}
 		}
 	}

@@ -198,7 +198,7 @@ func (h *Handler) remember(o *resolve.Origin, who caller) {
 
 func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.Ref, who caller) error {
 	ctx := r.Context()
-	images, err := h.Store.Images(ctx)
+	images, err := h.Store.ImagesWith(ctx, ref.Digest)
 	if err != nil {
 		return err
 	}

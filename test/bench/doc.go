@@ -23,6 +23,11 @@
 // waited for in the registry. Figures of two processors are bound by them: they are the registry, the
 // reader and the daemon at once. CPU-seconds depend less on other load of the machine than times.
 //
+// # Scale
+//
+// The measurement scale fills the node step by step with the records and names of up to a million objects
+// (-objects), and prints a table with a column for each step.
+//
 // # Ledger
 //
 // ballastd has a profile endpoint on its admin socket, and the control profiles itself. Samples are assigned to kinds of

@@ -23,6 +23,7 @@ func main() {
 		return err
 	})
 	dir := flag.String("dir", "", "directory on the disk to measure; default a temporary one")
+	objects := flag.Int("objects", 1_000_000, "objects of the largest node of the measurement scale")
 	stargz := flag.String("stargz", "", "the program of the directory stargz, for the measurement peers")
 	ollama := flag.String("ollama", "", "the program of Ollama, for the measurement peers; without, it is left out")
 	page := flag.String("page", "", "Markdown file whose part below the heading Figures the tables replace, which are printed too")
@@ -49,7 +50,7 @@ func main() {
 	}
 	os.Exit(node.Main(func() int {
 		return node.Run(func(t node.TB) {
-			b := &bench{t: t, rounds: *rounds, size: size, load: load(), stargz: *stargz, ollama: *ollama}
+			b := &bench{t: t, rounds: *rounds, size: size, objects: *objects, load: load(), stargz: *stargz, ollama: *ollama}
 			b.run(flag.Args())
 			b.print(os.Stdout)
 			if *page != "" {
@@ -87,7 +88,7 @@ func usage() {
 	fmt.Fprint(w, `usage: bench [flags] [MEASUREMENT…]
 
 Measures ballast beside controls in the same run and prints tables in Markdown on standard output. Without a name all
-measurements are made, the last one only with -stargz; a name stands for its group too: lazy for lazy-read and so on. It
+measurements are made, peers only with -stargz; a name stands for its group too: lazy for lazy-read and so on. It
 needs root, and the programs of "make build tools".
 
 `)
@@ -100,14 +101,15 @@ needs root, and the programs of "make build tools".
 
 // bench is one run of everything.
 type bench struct {
-	t      node.TB
-	rounds int
-	size   int64
-	node   *node.Node
-	rows   []row
-	tables []table
-	load   string // of the machine, at the start
-	one    model  // see model
+	t       node.TB
+	rounds  int
+	size    int64
+	objects int
+	node    *node.Node
+	rows    []row
+	tables  []table
+	load    string // of the machine, at the start
+	one     model  // see model
 
 	stargz, stargzSocket string // the program, and where it answers
 	ollama               string // the program
@@ -142,6 +144,7 @@ var measurements = []measurement{
 	{"ordinary", "images that are no models, beside overlayfs", (*bench).ordinaryImages},
 	{"volumes", "pods and mounts of complete models", (*bench).volumes},
 	{peersName, "other snapshotters and clients with the same bytes (make bench-peers)", (*bench).peers},
+	{"scale", "a node of many objects, snapshots, layers and files", (*bench).scale}, // last: what it makes stays
 }
 
 // called says whether name is that of the measurement, or of the group that it belongs to.

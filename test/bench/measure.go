@@ -81,6 +81,8 @@ func runTask(name string, args []string) error {
 		"copyHead": {3, func(a []string) error { return copyHead(a[0], a[1], a[2]) }},
 		"random":   {3, func(a []string) error { return random(a[0], a[1], a[2]) }},
 		"readers":  {2, func(a []string) error { return readAll(a[0], a[1]) }},
+		"grow":     {3, func(a []string) error { return growStore(a[0], a[1], a[2]) }},
+		"store":    {2, func(a []string) error { return measureStore(a[0], a[1]) }},
 		"convert":  {5, func(a []string) error { return convertModel(a[0], a[1], a[2], a[3], a[4]) }},
 	}
 	task, ok := tasks[name]

@@ -39,6 +39,7 @@ type rig struct {
 	weights  []byte
 	repaired []digest.Digest
 	problems []admin.SnapshotProblem // of snapshots, until repaired
+	status   admin.Status
 }
 
 const testRef = "reg.example/team/model:v1"
@@ -50,7 +51,8 @@ func newRig(t *testing.T) *rig {
 	r.fetcher = storetest.NewFetcher(r.weights)
 	r.handler = &admin.Handler{
 		Store: s, Version: admin.Version{Version: "1.2.3"},
-		Jobs: func() []admin.Job { return nil },
+		Status:    func(context.Context) admin.Status { return r.status },
+		Verifying: func(string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
 		Sources: func(context.Context, digest.Digest, string) ([]transfer.Source, error) {
 			return storetest.From(r.fetcher), nil
 		},

@@ -18,6 +18,7 @@ type countingApplier struct {
 	diff.Applier
 	store   *store.Store
 	metrics *metrics
+	jobs    *pulls
 	applied func(context.Context) // called after a table layer was applied
 }
 
@@ -29,8 +30,10 @@ func (a *countingApplier) Apply(ctx context.Context, desc ocispec.Descriptor, mo
 	active := a.metrics.active.WithLabelValues(byContainerd)
 	active.Inc()
 	defer active.Dec()
+	end := a.jobs.containerd(ctx, desc.Digest)
 	start := time.Now()
 	res, err := a.Applier.Apply(ctx, desc, mounts, opts...)
+	end(err)
 	a.applied(context.WithoutCancel(ctx))
 	a.metrics.pulled(byContainerd, a.format(ctx, desc.Digest), time.Since(start), err)
 	return res, err

@@ -253,7 +253,7 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 
 // Run serves until ctx ends, which is no error, or a part fails.
 func (d *Daemon) Run(ctx context.Context) error {
-	limitMemory()
+	limitMemory(d.store.Memory())
 	if err := d.snapshotter.Reconcile(ctx); err != nil {
 		return fmt.Errorf("reconcile snapshots: %w", err)
 	}
@@ -324,6 +324,7 @@ func (d *Daemon) sweep(ctx context.Context) error {
 			d.log.Error("collect what has expired", "err", err)
 		}
 		d.settleSecrets(ctx)
+		limitMemory(d.store.Memory()) // there can be more objects
 	})
 }
 
@@ -342,13 +343,14 @@ func every(ctx context.Context, while time.Duration, do func()) error {
 }
 
 // goMemory is how many bytes the Go heap and stacks may have before the garbage collector works harder. The chunks of
-// the store (store.Options.Connections) and the answers of the lazy mount (lazy.MaxBuffers) come on top of it.
+// the store (store.Options.Connections) and the answers of the lazy mount (lazy.MaxBuffers) come on top of it, and what the store knows of its objects (store.Memory).
 const goMemory = 64 << 20
 
-// limitMemory sets goMemory, unless who started the process set another limit.
-func limitMemory() {
+// limitMemory sets goMemory and the bytes that the store has in it, unless who started the process set another
+// limit.
+func limitMemory(store int64) {
 	if !config.MemoryLimited() {
-		debug.SetMemoryLimit(goMemory)
+		debug.SetMemoryLimit(goMemory + store)
 	}
 }
 

@@ -24,7 +24,7 @@ func (d *Daemon) heal(ctx context.Context, im store.Image) {
 	if len(missing) == 0 {
 		return
 	}
-	d.log.Warn("model has lost files since it was complete; they are fetched again", "table", im.Table, "files", len(missing))
+	d.log.Warn("files of a complete model are missing or damaged; downloading them again", "table", im.Table, "files", len(missing))
 	wish := admin.PrefetchRequest{Ref: cmp.Or(admin.Label(im, ""), im.Table.String()), NoPin: true}
 	_, err = d.pulls.join(ctx, byBackground, wish, func(ctx context.Context, pl *pull) (store.Image, error) {
 		sources, err := d.recorded(ctx, im.Table, false)
@@ -42,7 +42,7 @@ func (d *Daemon) heal(ctx context.Context, im store.Image) {
 		return im, d.snapshotter.Refresh(ctx, im.Table)
 	})
 	if err != nil {
-		d.log.Error("model stays without files that it has lost", "table", im.Table, "err", err)
+		d.log.Error("missing files of a model can not be downloaded", "table", im.Table, "err", err)
 	}
 }
 

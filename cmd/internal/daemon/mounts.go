@@ -75,10 +75,7 @@ func (h *hostMounts) prepare(ctx context.Context, im store.Image, r admin.MountR
 	d.log.Info("model can be mounted on the host", "dir", r.Dir, "ref", r.Name, "table", im.Table, "snapshot", m.ID)
 	h.hand(r.Dir, time.Now())
 	out := asMount(m)
-	out.Type, out.Source, out.Options = made.Type, made.Source, append(made.Options, "nosuid", "nodev")
-	if out.Type == "overlay" { // which takes any name for its source
-		out.Source = "ballast-" + m.ID
-	}
+	out.Type, out.Source, out.Options = made.Type, made.Source, made.Options
 	return out, nil
 }
 

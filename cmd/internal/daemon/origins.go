@@ -179,9 +179,9 @@ func (o *origins) refuse(ctx context.Context, d digest.Digest, names []string, i
 		name = names[0]
 	}
 	if im.Manifest == "" {
-		all, err := o.store.Images(ctx)
-		if i := slices.IndexFunc(all, func(im store.Image) bool { return im.Origin.Digest == d && im.Manifest != d }); err == nil && i >= 0 {
-			im = all[i]
+		made, err := o.store.ImagesByOrigin(ctx, d)
+		if i := slices.IndexFunc(made, func(im store.Image) bool { return im.Manifest != d }); err == nil && i >= 0 {
+			im = made[i]
 		}
 	}
 	if im.Manifest != "" {

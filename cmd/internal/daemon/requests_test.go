@@ -83,7 +83,7 @@ func TestCountingApplier(t *testing.T) {
 		t.Fatal("no gauge")
 		return 0
 	}
-	a := &countingApplier{store: r.store, metrics: r.metrics, applied: func(context.Context) {}}
+	a := &countingApplier{store: r.store, metrics: r.metrics, jobs: r.pulls, applied: func(context.Context) {}}
 	for _, tt := range []struct {
 		mediaType string
 		fail      bool

@@ -224,6 +224,11 @@ func TestOneAnswer(t *testing.T) {
 			if !k.local && !k.private && !strings.HasPrefix(k.src, "carton+") { // containerd can not name a URL
 				got["facade"] = facade(t, k.src)
 			}
+			if strings.HasPrefix(k.src, "hf") { // the registry of the site has no digests
+				if out := s.ok(t, "digest", "--all", k.src); !strings.Contains(out, string(got["digest"])) {
+					t.Errorf("digest --all:\n%s", out)
+				}
+			}
 			if k.model != "" {
 				dir := strings.TrimSuffix(strings.TrimPrefix(k.src, "ollama:"), ":"+k.model)
 				var plans []struct{ Manifest digest.Digest }

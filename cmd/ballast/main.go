@@ -116,7 +116,6 @@ var exits = map[string]int{
 	"deadline_exceeded":   exitNetwork,
 	"unavailable":         exitNetwork,
 	"invalid_argument":    exitInvalid,
-	"invalid_model":       exitInvalid,
 }
 
 // exitCode returns the exit code of an error.

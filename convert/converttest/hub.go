@@ -66,7 +66,7 @@ func (h *Hub) Push(repo, revision string, files map[string]HubFile) (commit stri
 	return commit
 }
 
-// Close a repository to those without a token. An empty one opens it.
+// Protect closes a repository to those without a token. An empty one opens it.
 func (h *Hub) Protect(repo, token string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

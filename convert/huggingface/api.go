@@ -1,6 +1,7 @@
 package huggingface
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
@@ -14,6 +15,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -26,7 +28,7 @@ import (
 const (
 	maxFiles     = 10_000
 	maxPages     = 100
-	maxPage      = 16 << 20  // bytes of one answer of the API
+	maxPage      = 8 << 20   // bytes of one answer of the API
 	maxSmall     = 16 << 20  // bytes of a file that is not in LFS; the Hub takes no larger ones
 	maxAllSmall  = 256 << 20 // bytes of all of these
 	maxSmalls    = 2000      // of these
@@ -183,17 +185,35 @@ func (c *call) page(ctx context.Context, u *url.URL, v any) (next string, err er
 	if resp.StatusCode != http.StatusOK {
 		return "", fmt.Errorf("the API of the Hub answered %d: %w", resp.StatusCode, errdefs.ErrUnavailable)
 	}
-	p, err := io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
-	switch {
-	case err != nil:
+	p, err := readPage(ctx, resp.Body)
+	if err != nil {
 		return "", err
-	case len(p) > maxPage:
-		return "", fmt.Errorf("the Hub answered with more than %d bytes: %w", maxPage, errdefs.ErrInvalidArgument)
 	}
 	if err := json.Unmarshal(p, v); err != nil {
 		return "", fmt.Errorf("the answer of the Hub: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	return nextLink(resp.Header.Values("Link")), nil
+}
+
+// readPage reads an answer. Memory for what is not small is asked for before it is read.
+func readPage(ctx context.Context, body io.Reader) ([]byte, error) {
+	var b bytes.Buffer
+	for _, limit := range []int64{convert.SmallDocument, maxPage / 8, maxPage} {
+		left := limit - int64(b.Len())
+		if b.Len() > 0 {
+			if err := convert.MakeRoom(ctx, left); err != nil {
+				return nil, err
+			}
+		}
+		n, err := io.Copy(&b, io.LimitReader(body, left))
+		if err != nil {
+			return nil, fmt.Errorf("the answer of the Hub: %w: %w", err, errdefs.ErrUnavailable)
+		}
+		if n < left {
+			return b.Bytes(), nil
+		}
+	}
+	return nil, fmt.Errorf("the Hub answered with more than %d bytes: %w", maxPage, errdefs.ErrInvalidArgument)
 }
 
 var linkRE = regexp.MustCompile(`<([^<>]*)>\s*;[^,]*\brel="?next"?`)

@@ -28,8 +28,11 @@ const DefaultEndpoint = "https://huggingface.co"
 // TokenUser is the user name that goes with a token, which has none.
 const TokenUser = "hf"
 
-// maxSnapshots is how many manifests a Hub remembers. One has at most convert.MaxManifestSize bytes.
-const maxSnapshots = 64
+// What a Hub remembers: so many manifests, of so many bytes together. One has at most convert.MaxManifestSize.
+const (
+	maxSnapshots = 64
+	maxKept      = 32 << 20
+)
 
 var _ remote.Dialect = (*Hub)(nil)
 
@@ -118,15 +121,19 @@ func (h *Hub) find(repo string, fits func(*snapshot) bool) *snapshot {
 
 func (h *Hub) keep(s *snapshot) {
 	if h.find(s.repo, func(k *snapshot) bool {
-		return bytes.Equal(k.manifest, s.manifest) && (k.selection != "" || s.selection == "")
+		return k.digest == s.digest && (k.selection == s.selection || s.selection == "")
 	}) != nil {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.snapshots = append(h.snapshots, s)
-	if len(h.snapshots) > maxSnapshots {
-		h.snapshots = slices.Delete(h.snapshots, 0, 1)
+	kept := 0
+	for i, s := range slices.Backward(h.snapshots) {
+		if kept += len(s.manifest); kept > maxKept && i < len(h.snapshots)-1 || len(h.snapshots)-i > maxSnapshots {
+			h.snapshots = slices.Delete(h.snapshots, 0, i+1)
+			break
+		}
 	}
 }
 
@@ -142,7 +149,7 @@ func (c *call) manifest(ctx context.Context, repo, object string) (*http.Respons
 // resolve returns what a tag or the digest of a manifest stands for, if the one who asks may read it.
 func (c *call) resolve(ctx context.Context, repo, object string) (*snapshot, error) {
 	if d := digest.Digest(object); strings.Contains(object, ":") {
-		s := c.hub.find(repo, func(s *snapshot) bool { return s.digest() == d })
+		s := c.hub.find(repo, func(s *snapshot) bool { return s.digest == d })
 		if s == nil {
 			return nil, &refusal{status: http.StatusNotFound, code: "MANIFEST_UNKNOWN", message: "the Hub has no digests of manifests; name a commit instead"}
 		}
@@ -187,7 +194,7 @@ func (c *call) resolve(ctx context.Context, repo, object string) (*snapshot, err
 // blob answers a request for a file, or for the config that was made here: with what the Hub answers, which
 // can be a redirect to elsewhere.
 func (c *call) blob(ctx context.Context, repo string, d digest.Digest) (*http.Response, error) {
-	s := c.hub.find(repo, func(s *snapshot) bool { return s.paths[d] != "" || s.configDigest() == d })
+	s := c.hub.find(repo, func(s *snapshot) bool { return s.paths[d] != "" || s.configDigest == d })
 	if s == nil {
 		return nil, &refusal{status: http.StatusNotFound, code: "BLOB_UNKNOWN", message: "no manifest that is known names it"}
 	}

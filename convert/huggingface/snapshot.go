@@ -23,11 +23,9 @@ type snapshot struct {
 	manifest  []byte
 	config    []byte
 	paths     map[digest.Digest]string // of one file with each digest
+
+	digest, configDigest digest.Digest
 }
-
-func (s *snapshot) digest() digest.Digest { return digest.FromBytes(s.manifest) }
-
-func (s *snapshot) configDigest() digest.Digest { return digest.FromBytes(s.config) }
 
 // newSnapshot makes the manifest of files, which all have digests. It is a pure function of the commit and the files.
 func newSnapshot(repo, commit string, files []file) (*snapshot, error) {
@@ -54,10 +52,12 @@ func newSnapshot(repo, commit string, files []file) (*snapshot, error) {
 	if s.config, err = json.Marshal(cfg); err != nil {
 		return nil, err
 	}
-	m.Config = ocispec.Descriptor{MediaType: mediatype.ModelPackConfig, Digest: s.configDigest(), Size: int64(len(s.config)), Data: s.config}
+	s.configDigest = digest.FromBytes(s.config)
+	m.Config = ocispec.Descriptor{MediaType: mediatype.ModelPackConfig, Digest: s.configDigest, Size: int64(len(s.config)), Data: s.config}
 	if s.manifest, err = json.Marshal(m); err != nil {
 		return nil, err
 	}
+	s.digest = digest.FromBytes(s.manifest)
 	if len(s.manifest) > convert.MaxManifestSize {
 		return nil, fmt.Errorf("%s has too many files: its manifest has %d bytes, more than %d: %w", repo, len(s.manifest), convert.MaxManifestSize, errdefs.ErrInvalidArgument)
 	}
@@ -70,7 +70,10 @@ func parseSnapshot(repo string, p []byte) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &snapshot{repo: repo, commit: m.Annotations[ocispec.AnnotationRevision], manifest: p, config: m.Config.Data, paths: map[digest.Digest]string{}}
+	s := &snapshot{
+		repo: repo, commit: m.Annotations[ocispec.AnnotationRevision], manifest: p, config: m.Config.Data, paths: map[digest.Digest]string{},
+		digest: m.Digest, configDigest: m.Config.Digest,
+	}
 	if !commitRE.MatchString(s.commit) || s.config == nil {
 		return nil, fmt.Errorf("manifest %s is none of the Hub: %w", m.Digest, errdefs.ErrInvalidArgument)
 	}

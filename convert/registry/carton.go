@@ -13,6 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -98,24 +99,36 @@ func (h *Handler) urlOpener(address string, hash digest.Digest) opener {
 	}
 }
 
+// model parses a model. A carton stays open for who fetches its files next, from where it was parsed.
+func (h *Handler) model(ctx context.Context, o *origin, who caller) (*convert.Model, error) {
+	if o.Format != mediatype.FormatCarton {
+		return h.Model(ctx, o.Origin)
+	}
+	if !o.private {
+		who = caller{}
+	}
+	open := func(ctx context.Context) (*carton.Carton, error) { return h.Layer(ctx, o.Origin, o.Repo) }
+	c, err := h.cartons.get(ctx, layerKey(o.Ref, o.Served.Digest, who), open, anyHash, false)
+	if err != nil {
+		return nil, err
+	}
+	defer h.cartons.release(c)
+	return o.LayerModel(ctx, c.carton)
+}
+
+// layerKey is the key of the carton that is a layer of an artifact.
+func layerKey(ref remote.Ref, d digest.Digest, who caller) cartonKey {
+	return cartonKey{place: ref.Name() + "@" + d.String(), who: who.key()}
+}
+
 // layerOpener returns a function that opens the carton that is a layer of an artifact.
 func (h *Handler) layerOpener(s site, artifact remote.Ref) opener {
 	return func(ctx context.Context) (*carton.Carton, error) {
-		served, err := s.repo.Resolve(ctx, artifact)
+		o, err := resolve.Read(ctx, s.repo, artifact)
 		if err != nil {
 			return nil, err
 		}
-		m, err := convert.ParseManifest(served.Bytes)
-		if err != nil {
-			return nil, err
-		}
-		i, ok := m.CartonLayer()
-		if !ok {
-			return nil, fmt.Errorf("manifest %s has no carton: %w", m.Digest, errdefs.ErrNotFound)
-		}
-		o := h.Carton
-		o.Hash = ""
-		return carton.Open(ctx, carton.Blob(s.repo, m.Layers[i].Digest, m.Layers[i].Size), o)
+		return h.Layer(ctx, o, s.repo)
 	}
 }
 
@@ -144,7 +157,7 @@ func (h *Handler) cartonSources(im store.Image, refs []remote.Ref, who func(name
 	for _, s := range h.sites(inRegistries, who) {
 		artifact := remote.Ref{Host: s.ref.Host, Repository: s.ref.Repository, Tag: tagOf(im, nameOf(s.ref)), Digest: im.Origin.Digest}
 		l = append(l, s.source(&cartonFetcher{
-			h: h, key: cartonKey{place: s.ref.Name() + "@" + im.Origin.Digest.String(), who: s.who.key()},
+			h: h, key: layerKey(s.ref, im.Origin.Digest, s.who.caller),
 			open: h.layerOpener(s, artifact), fits: anyHash,
 		}))
 	}

@@ -244,6 +244,15 @@ func TestCartonRegistry(t *testing.T) {
 	if want := (filetable.Origin{Format: "carton", Digest: b.Digest(), Mapping: convert.MappingVersion}); im.Origin != want {
 		t.Errorf("origin is %+v, want %+v", im.Origin, want)
 	}
+	u.count("")
+	once, _, err := f.h.Sources(im, registry.Names(im)...)[0].Fetch(t.Context(), digest.FromBytes(weights(3<<20)), 3<<20, 0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	once.Close()
+	if n := u.count(""); n != 2 { // where the file starts, and the file: the carton is still open
+		t.Errorf("%d requests for a file of a carton that was just converted", n)
+	}
 	member := "/v2/secret/model/blobs/" + digest.FromBytes(weights(3<<20)).String()
 	if got := f.ask(t, http.MethodGet, member, u.host(), alice...); got.status != 200 || !bytes.Equal(got.body, weights(3<<20)) {
 		t.Errorf("a file of the carton: status %d, %d bytes", got.status, len(got.body))

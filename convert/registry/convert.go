@@ -190,7 +190,7 @@ func (h *Handler) convert(ctx context.Context, o *origin, who caller) (store.Ima
 		return im, err
 	}
 	im, err = h.shared(ctx, o, key, who, func(ctx context.Context) (store.Image, error) {
-		model, err := h.Model(ctx, o.Origin)
+		model, err := h.model(ctx, o, who)
 		if err != nil {
 			return store.Image{}, err
 		}

@@ -47,7 +47,7 @@
 // are those of the archive at hand, so an image is not looked up by the model hash.
 //
 // Files of cartons are blobs of the image that no registry has: they are fetched from the carton,
-// which is opened again when it is needed, and answered here to clients that fetch blobs by
+// which stays open after the conversion and is opened again when it is needed, and answered here to clients that fetch blobs by
 // themselves. At most 8 cartons stay open, each for ten minutes after its last use; a carton from a
 // server without ranges is a copy on the disk until then.
 //

@@ -94,6 +94,18 @@ func TestIndex(t *testing.T) {
 			t.Errorf("Convert(%s) = %+v", ref, im)
 		}
 	}
+	// The same without a facade.
+	src, err := f.h.Open(t.Context(), u.ref(t, "org/model", "v1").String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	if alone, err := f.h.Index(t.Context(), src.Origin); err != nil || alone.Digest != digest.FromBytes(got.body) {
+		t.Errorf("without a facade: %v, %v", alone, err)
+	}
+	if err := src.NotModel(); err == nil || !strings.Contains(err.Error(), two.Digest().String()) {
+		t.Errorf("an index as a model: %v", err)
+	}
 	// The same on another node.
 	if second := newFacade(t, remote.Options{}).get(t, u, "org/model", "v1"); string(second.body) != string(got.body) {
 		t.Error("another node makes another index")

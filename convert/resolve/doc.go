@@ -33,6 +33,6 @@
 //
 // # Errors
 //
-// An error of looking at an artifact is an *ArtifactError; if the artifact is not as it must be,
-// errors.Is(err, ErrInvalidModel) holds, which is told from a registry or a network in trouble.
+// An error of looking at an artifact is an *ArtifactError, which is told from a registry or a network in trouble; if
+// the artifact is not as it must be, errdefs.IsInvalidArgument holds. What is no name is a *NameError.
 package resolve

@@ -186,22 +186,37 @@ func (r *Resolver) open(ctx context.Context, s *Source, o *Origin, f transfer.Fe
 
 // openLayer makes s a source of a carton that is a layer of o, which is opened once.
 func (r *Resolver) openLayer(ctx context.Context, s *Source, o *Origin, f transfer.Fetcher) error {
+	c, err := r.Layer(ctx, o, f)
+	if err != nil {
+		return err
+	}
+	s.Fetcher, s.close = c.Fetcher(), append(s.close, c.Close)
+	s.Model, err = o.LayerModel(ctx, c)
+	return err
+}
+
+// Layer opens the carton that is a layer of o, whose blobs f reads. The caller closes it.
+func (r *Resolver) Layer(ctx context.Context, o *Origin, f transfer.Fetcher) (*carton.Carton, error) {
 	i, ok := o.Manifest.CartonLayer()
 	if !ok {
-		_, err := r.Model(ctx, o) // has the error
-		return err
+		return nil, o.about(&ArtifactError{fmt.Errorf("manifest %s: no layer, or more than one, that is a carton: %w", o.Manifest.Digest, errdefs.ErrInvalidArgument)})
 	}
 	options, l := r.Carton, o.Manifest.Layers[i]
 	options.Hash = ""
 	c, err := carton.Open(ctx, carton.Blob(f, l.Digest, l.Size), options)
-	if err == nil {
-		s.Fetcher, s.close = c.Fetcher(), append(s.close, c.Close)
-		s.Model, err = c.LayerModel(ctx, o.artifact, o.Manifest)
-	}
 	if err != nil {
-		return o.about(&ArtifactError{fmt.Errorf("%s model: layer %d (%s): %w", o.Format, i, l.Digest, err)})
+		return nil, o.about(&ArtifactError{fmt.Errorf("%s model: layer %d (%s): %w", o.Format, i, l.Digest, err)})
 	}
-	return nil
+	return c, nil
+}
+
+// LayerModel is Resolver.Model for who has opened the carton that is a layer of o.
+func (o *Origin) LayerModel(ctx context.Context, c *carton.Carton) (*convert.Model, error) {
+	m, err := c.LayerModel(ctx, o.artifact, o.Manifest)
+	if err != nil {
+		return nil, o.about(&ArtifactError{fmt.Errorf("%s model: %w", o.Format, err)})
+	}
+	return m, nil
 }
 
 func (r *Resolver) openLayout(ctx context.Context, s *Source) error {

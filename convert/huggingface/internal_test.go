@@ -1,6 +1,7 @@
 package huggingface
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -52,4 +53,24 @@ func FuzzNames(f *testing.F) {
 			t.Errorf("%q leads to %q", link, next)
 		}
 	})
+}
+
+// TestBounded remembers no more than it may, and the last ones.
+func TestBounded(t *testing.T) {
+	h, err := New(DefaultEndpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 * maxSnapshots {
+		h.keep(&snapshot{repo: "a/b", selection: fmt.Sprint(i), digest: digest.FromString(fmt.Sprint(i))})
+	}
+	if n := len(h.snapshots); n != maxSnapshots || h.snapshots[n-1].selection != fmt.Sprint(3*maxSnapshots-1) {
+		t.Errorf("%d, the last is %s", n, h.snapshots[n-1].selection)
+	}
+	for i := range 10 {
+		h.keep(&snapshot{repo: "a/b", selection: fmt.Sprint(i), digest: digest.FromString(fmt.Sprint("large", i)), manifest: make([]byte, maxKept/4)})
+	}
+	if n := len(h.snapshots); n != 4 {
+		t.Errorf("%d of a quarter of all bytes each", n)
+	}
 }

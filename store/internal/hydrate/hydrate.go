@@ -348,12 +348,11 @@ func fragmentOrder(t *filetable.Table) map[digest.Digest]int64 {
 // order in which their file is hashed while they arrive.
 func (t *Target) rank(order map[digest.Digest]int64) int64 {
 	const fragments = 1 << 20 // bytes of a file that comes before them
-	at, ok := order[t.Blob.Digest]
 	switch {
 	case len(t.Files) > 1:
 		return -1
-	case ok && t.Blob.Archive == filetable.ArchiveFragments:
-		return fragments + at
+	case t.Blob.Archive == filetable.ArchiveFragments:
+		return fragments + order[t.Blob.Digest]
 	case t.Blob.Size > fragments:
 		return t.Blob.Size + int64(len(order))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,6 +77,30 @@ func TestHydratePutsFilesTogether(t *testing.T) {
 				t.Errorf("check: %v %v", bad, err)
 			}
 		})
+	}
+}
+
+// TestFragmentsComeInOrder: what is hashed first of a file is fetched first, whatever is smaller.
+func TestFragmentsComeInOrder(t *testing.T) {
+	const n, together = 300, 96 // targets that are brought at the same time
+	var blobs [][]byte
+	for i := range n {
+		blobs = append(blobs, storetest.Random(uint64(i), 5000-10*i))
+	}
+	s := storetest.Open(t, t.TempDir(), store.Options{})
+	b := storetest.NewBuilder("x")
+	merged(b, "w", "header", blobs)
+	f := storetest.NewFetcher(blobs...)
+	var first atomic.Int64 // size of what was asked for first
+	f.Allow = func(_, n int64) bool {
+		first.CompareAndSwap(0, n)
+		return true
+	}
+	if err := s.Hydrate(t.Context(), b.Put(t, s), store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
+		t.Fatal(err)
+	}
+	if at := (5000 - first.Load()) / 10; at >= together {
+		t.Errorf("fragment %d of %d was fetched first", at, n)
 	}
 }
 

@@ -67,13 +67,18 @@ func content(t *testing.T, s *store.Store, table digest.Digest) map[string]strin
 // leftovers lists what is below partial.
 func leftovers(t *testing.T, s *store.Store) (out []string) {
 	t.Helper()
-	filepath.WalkDir(filepath.Join(s.Dir(), "partial"), func(p string, e fs.DirEntry, err error) error {
-		if err == nil && !e.IsDir() {
-			out = append(out, p)
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // it goes after who waits was told
+		out = nil
+		filepath.WalkDir(filepath.Join(s.Dir(), "partial"), func(p string, e fs.DirEntry, err error) error {
+			if err == nil && !e.IsDir() {
+				out = append(out, p)
+			}
+			return nil
+		})
+		if len(out) == 0 || time.Now().After(end) {
+			return out
 		}
-		return nil
-	})
-	return out
+	}
 }
 
 func TestHydrateEveryKindOfBlob(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -365,34 +366,44 @@ func (t *tree) count(path string) error {
 	return nil
 }
 
-// syncAll is how many files and directories are made durable with the whole file system, at once: one by
-// one each waits for a write of the journal.
-const syncAll = 512
+// Files and directories are made durable at the same time, syncTogether of them: one after the other each waits
+// for a write of the journal, which they share like that. From syncAll on the whole file system is made durable
+// at once, which is faster still, but waits for what others write.
+const (
+	syncTogether = 32
+	syncAll      = 512
+)
 
-// finish makes all files durable, and then the directories, deepest first. dirs are sorted.
+// finish sets the attributes of directories, deepest first, and makes them and all files durable. dirs are sorted.
 func (t *tree) finish(ctx context.Context, dirs []string) error {
-	each := len(t.sync)+len(dirs) < syncAll
-	for _, p := range t.sync {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if !each {
-			break
-		}
-		if err := syncPath(t.root, p); err != nil {
-			return err
-		}
-	}
 	for _, d := range slices.Backward(dirs) {
-		if d != "." {
-			if err := t.finishDir(d, each); err != nil {
+		if d != "." { // sorts between other names
+			if err := t.finishDir(d); err != nil {
 				return err
 			}
 		}
 	}
-	if err := t.finishDir(".", each); err != nil || each { // sorts between other names
+	if err := t.finishDir("."); err != nil {
 		return err
 	}
+	all := append(t.sync, dirs...)
+	if len(all) >= syncAll {
+		return t.syncfs()
+	}
+	var g errgroup.Group
+	g.SetLimit(syncTogether)
+	for _, p := range all {
+		g.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return syncPath(t.root, p)
+		})
+	}
+	return g.Wait()
+}
+
+func (t *tree) syncfs() error {
 	top, err := t.root.Open(".")
 	if err != nil {
 		return err
@@ -401,8 +412,8 @@ func (t *tree) finish(ctx context.Context, dirs []string) error {
 	return unix.Syncfs(int(top.Fd()))
 }
 
-// finishDir sets the attributes of a directory and makes it durable, if that is not done for all at once.
-func (t *tree) finishDir(dir string, durable bool) error {
+// finishDir sets the attributes of a directory.
+func (t *tree) finishDir(dir string) error {
 	a := t.dirs[dir]
 	if err := t.root.Chown(dir, 0, 0); err != nil {
 		return err
@@ -412,11 +423,6 @@ func (t *tree) finishDir(dir string, durable bool) error {
 	}
 	if err := t.root.Chtimes(dir, a.mtime, a.mtime); err != nil {
 		return err
-	}
-	if durable {
-		if err := syncPath(t.root, dir); err != nil {
-			return err
-		}
 	}
 	return t.count(dir)
 }

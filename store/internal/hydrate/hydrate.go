@@ -321,14 +321,40 @@ func (e *Engine) missing(h *hydration, t *filetable.Table, places map[digest.Dig
 		}
 		missing = append(missing, i)
 	}
-	slices.SortStableFunc(missing, func(a, b int) int { return cmp.Compare(h.targets[a].rank(), h.targets[b].rank()) })
+	order := fragmentOrder(t)
+	slices.SortStableFunc(missing, func(a, b int) int {
+		return cmp.Compare(h.targets[a].rank(order), h.targets[b].rank(order))
+	})
 	return missing, nil
 }
 
-// rank says when a target is brought: the lower, the earlier. Small files come first.
-func (t *Target) rank() int64 {
-	if len(t.Files) > 1 {
+// fragmentOrder returns the fragments of a table by their places in its files.
+func fragmentOrder(t *filetable.Table) map[digest.Digest]int64 {
+	order := map[digest.Digest]int64{}
+	for _, f := range t.Files {
+		if f.Source == nil {
+			continue
+		}
+		for _, part := range f.Source.Parts {
+			if _, ok := order[part.Blob]; !ok && part.Blob != "" {
+				order[part.Blob] = int64(len(order))
+			}
+		}
+	}
+	return order
+}
+
+// rank says when a target is brought: the lower, the earlier. Small files come first; then fragments, in the
+// order in which their file is hashed while they arrive.
+func (t *Target) rank(order map[digest.Digest]int64) int64 {
+	const fragments = 1 << 20 // bytes of a file that comes before them
+	switch {
+	case len(t.Files) > 1:
 		return -1
+	case t.Blob.Archive == filetable.ArchiveFragments:
+		return fragments + order[t.Blob.Digest]
+	case t.Blob.Size > fragments:
+		return t.Blob.Size + int64(len(order))
 	}
 	return t.Blob.Size
 }

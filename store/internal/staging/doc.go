@@ -4,7 +4,8 @@
 //	absent → written → synced
 //
 // Written bytes survive the death of the process but maybe not that of the machine, so a partial also
-// names the boot in which its marks were made: after a reboot only synced chunks count. After an fsync
+// names the boot in which its marks were made: after a reboot only synced chunks count. A blob of one chunk has no
+// marks: it names the boot when the chunk was written, and is absent after another one. After an fsync
 // that failed nothing is believed that was written since the last one: the kernel may have dropped the
 // bytes and report them as read well.
 //

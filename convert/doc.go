@@ -5,17 +5,7 @@
 //	                                                                        │
 //	                                            convert/image.Build ◀───────┘
 //
-// A caller does the whole of it with Parsers.Parse:
-//
-//	parsers := convert.Parsers{
-//		mediatype.FormatModelPack: modelpack.Parse,
-//		mediatype.FormatCNAI:      modelpack.Parse,
-//		mediatype.FormatCNAIEarly: modelpack.ParseEarly,
-//		mediatype.FormatDockerAI:  dockerai.Parse,
-//		mediatype.FormatOllama:    ollama.Parse,
-//		mediatype.FormatKitOps:    kitops.Parse,
-//	}
-//	model, err := parsers.Parse(ctx, artifact)
+// Package resolve does the whole of it, from a name on, with all parsers that there are.
 //
 // An error that is ErrNotModel says that the artifact passes unchanged. A model in a format
 // without a Parser gives errdefs.ErrNotImplemented with the name of the format.

@@ -35,6 +35,9 @@ type HostMount struct {
 	Mounted bool
 }
 
+// hostSource is the source of an overlay mount of a snapshot for the host, for who reads the table of mounts.
+func hostSource(id string) string { return "ballast-" + id }
+
 func isHost(key string) bool { return strings.HasPrefix(key, hostPrefix) }
 
 // PrepareHost makes the snapshot of m, which show fills (Hold, Show), and returns the one read-only mount that is
@@ -46,11 +49,11 @@ func (s *Snapshotter) PrepareHost(ctx context.Context, m HostMount, show func(ct
 	old, err := s.hostMount(ctx, m.Dir)
 	switch {
 	case err == nil && old.Table == m.Table:
-		plain, err := s.Mounts(ctx, hostPrefix+m.Dir)
+		mounts, err := s.Mounts(ctx, hostPrefix+m.Dir)
 		if err != nil {
 			return old, mount.Mount{}, err
 		}
-		return old, plain[0], nil
+		return old, hostMountOf(old, mounts), nil
 	case err == nil && old.Mounted:
 		return old, mount.Mount{}, fmt.Errorf("%s is mounted at %s: %w", old.Name, m.Dir, errdefs.ErrAlreadyExists)
 	case err == nil:
@@ -66,7 +69,17 @@ func (s *Snapshotter) PrepareHost(ctx context.Context, m HostMount, show func(ct
 		return m, mount.Mount{}, err
 	}
 	m, err = s.hostMount(ctx, m.Dir)
-	return m, mounts[0], err
+	return m, hostMountOf(m, mounts), err
+}
+
+// hostMountOf returns the one mount of m.
+func hostMountOf(m HostMount, mounts []mount.Mount) mount.Mount {
+	made := mounts[0]
+	if made.Type == "overlay" {
+		made.Source = hostSource(m.ID)
+	}
+	made.Options = append(made.Options, "nosuid", "nodev")
+	return made
 }
 
 // HostMounts returns the models that are mounted on the host, or are about to be, by directory.
@@ -92,7 +105,7 @@ func (s *Snapshotter) HostMounts(ctx context.Context) ([]HostMount, error) {
 	for _, m := range all {
 		ids = append(ids, m.ID)
 	}
-	mounted, err := s.mounted(ids)
+	mounted, err := s.mounted(ids, true)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package snapshotter
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -151,5 +152,34 @@ func TestHostMountAgain(t *testing.T) {
 	}
 	if all, err := n.HostMounts(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("mounts: %+v, %v", all, err)
+	}
+}
+
+// TestHostMountOfOthers finds nothing mounted from a snapshot whose id is in the relative paths of another overlay, as
+// containerd writes long lists.
+func TestHostMountOfOthers(t *testing.T) {
+	n := newNode(t, backends[0])
+	dir := t.TempDir()
+	prepared, _, err := n.prepareHost(t, dir, newModel().file("model.bin", 0o644, storetest.Random(36, 1<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := t.TempDir()
+	for _, d := range []string{prepared.ID + "/fs", "x/fs", "merged"} {
+		if err := os.MkdirAll(filepath.Join(other, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(other)
+	if err := unix.Mount("overlay", "merged", "overlay", unix.MS_RDONLY, "lowerdir="+prepared.ID+"/fs:x/fs"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount("merged", 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := n.RemoveHost(t.Context(), dir); err != nil {
+		t.Error(err)
 	}
 }

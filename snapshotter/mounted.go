@@ -16,12 +16,15 @@ import (
 // mounted returns which of the snapshots ids are part of a mount, in the mount namespace of any
 // process: containers have mounts that nobody else sees. A mount that no process has in its
 // table (it was detached, or its namespace is kept by a file) is not found.
-func (s *Snapshotter) mounted(ids []string) (map[string]bool, error) {
+//
+// host says that they are of models on the host, whose mounts have a source of their own: others' do not count if it
+// is not known what their paths are.
+func (s *Snapshotter) mounted(ids []string, host bool) (map[string]bool, error) {
 	self, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
-	finder := &mountFinder{dir: filepath.Join(s.root, "snapshots"), ids: map[string]bool{}, found: map[string]bool{}}
+	finder := &mountFinder{dir: filepath.Join(s.root, "snapshots"), host: host, ids: map[string]bool{}, found: map[string]bool{}}
 	for _, id := range ids {
 		finder.ids[id] = true
 	}
@@ -51,6 +54,7 @@ func (s *Snapshotter) mounted(ids []string) (map[string]bool, error) {
 // A mountFinder looks for snapshots in tables of mounts.
 type mountFinder struct {
 	dir          string // of the snapshots
+	host         bool   // see mounted
 	ids          map[string]bool
 	found        map[string]bool
 	major, minor int    // of the file system that dir is on
@@ -77,7 +81,7 @@ func (f *mountFinder) read(table string) error {
 	defer file.Close()
 	_, err = mountinfo.GetMountsFromReader(file, func(m *mountinfo.Info) (skip, stop bool) {
 		if m.FSType == "overlay" {
-			f.overlay(m.VFSOptions)
+			f.overlay(m.Source, m.VFSOptions)
 		} else if rel, err := filepath.Rel(f.inside, m.Root); err == nil && m.Major == f.major && m.Minor == f.minor {
 			f.take(rel)
 		}
@@ -92,7 +96,7 @@ var snapshotPath = regexp.MustCompile(`^(?:.*/snapshots/)?([0-9]+)/(?:fs|work)$`
 
 // overlay looks for snapshots in the options of an overlay mount. A path that leads to something
 // else is something else's; one that leads nowhere could be ours.
-func (f *mountFinder) overlay(options string) {
+func (f *mountFinder) overlay(source, options string) {
 	for o := range strings.SplitSeq(options, ",") {
 		key, list, _ := strings.Cut(o, "=")
 		switch strings.TrimSuffix(key, "+") {
@@ -105,7 +109,7 @@ func (f *mountFinder) overlay(options string) {
 			rel, err := filepath.Rel(f.dir, dir)
 			if err == nil && filepath.IsLocal(rel) {
 				f.take(rel)
-			} else if id := snapshotPath.FindStringSubmatch(dir); id != nil {
+			} else if id := snapshotPath.FindStringSubmatch(dir); id != nil && (!f.host || source == hostSource(id[1])) {
 				if _, err := os.Lstat(dir); err != nil || !filepath.IsAbs(dir) {
 					f.take(id[1])
 				}

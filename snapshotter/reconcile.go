@@ -90,7 +90,7 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	if err != nil || len(gone) == 0 {
 		return err
 	}
-	mounted, err := s.mounted(gone)
+	mounted, err := s.mounted(gone, false)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/store"
@@ -15,41 +16,96 @@ func (a *app) lsCommand() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "list the models of this node",
+		Long: `List the models of this node. The state says how much of a model is there that is being fetched, and how long the
+rest takes; what keeps it, and until when.
+
+Filters, all of which have to be met: state=STATE (complete, lazy, pulling, partial, absent, invalid, index),
+format=FORMAT, ref=PART of a reference, pinned=true|false, used=true|false (by containers, images of containerd or
+mounts).`,
+		Example: "  ballast ls --filter state=lazy --watch\n  ballast ls -q --filter pinned=false --filter used=false",
 		Args:    cobra.NoArgs,
 	}
 	out := outputFlag(c)
+	watch := watchFlag(c)
+	filters := c.Flags().StringArrayP("filter", "f", nil, "only models with KEY=VALUE; can be given several times")
+	flagValues(c, "filter", "state=", "format=", "ref=", "pinned=", "used=")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
-		images, err := cl.Images(cmd.Context())
+		keep, err := parseFilters(*filters)
 		if err != nil {
 			return err
 		}
-		if *out == outJSON {
-			return a.printJSON(images)
-		}
-		rows := [][]string{{"REFERENCE", "DIGEST", "FORMAT", "SIZE", "STATE", "USED"}}
-		for _, im := range images {
-			if a.quiet {
-				fmt.Fprintln(a.stdout, im.ID())
-				continue
+		return a.watching(cmd.Context(), *watch, func() error {
+			images, err := cl.Images(cmd.Context())
+			if err != nil {
+				return err
 			}
-			for _, ref := range orNone(im) {
-				rows = append(rows, []string{ref, shortDigest(im.ID().String()), im.Origin.Format, size(im.Size), state(im, ref), ago(im.Used)})
-			}
-		}
-		if a.quiet {
-			return nil
-		}
-		if err := a.table(rows); err != nil {
-			return err
-		}
-		for _, im := range images {
-			if im.Error != nil {
-				fmt.Fprintf(a.stdout, "\n%s is invalid: %s\n", shortDigest(im.ID().String()), printable(im.Error.Message))
-			}
-		}
-		return nil
+			return a.list(slices.DeleteFunc(images, func(im admin.Image) bool { return !keep(im) }), *out)
+		})
 	})
 	return c
+}
+
+// list prints models.
+func (a *app) list(images []admin.Image, out output) error {
+	if out == outJSON {
+		return a.printJSON(images)
+	}
+	rows := [][]string{{"REFERENCE", "DIGEST", "FORMAT", "SIZE", "STATE", "USED"}}
+	for _, im := range images {
+		if a.quiet {
+			fmt.Fprintln(a.stdout, im.ID())
+			continue
+		}
+		for _, ref := range orNone(im) {
+			rows = append(rows, []string{ref, shortDigest(im.ID().String()), im.Origin.Format, size(im.Size), state(im, ref), ago(im.Used)})
+		}
+	}
+	if a.quiet {
+		return nil
+	}
+	if err := a.table(rows); err != nil {
+		return err
+	}
+	for _, im := range images {
+		if im.Error != nil {
+			fmt.Fprintf(a.stdout, "\n%s is invalid: %s\n", shortDigest(im.ID().String()), printable(im.Error.Message))
+		}
+	}
+	return nil
+}
+
+// parseFilters returns what a list of KEY=VALUE lets through.
+func parseFilters(filters []string) (func(admin.Image) bool, error) {
+	var all []func(admin.Image) bool
+	for _, f := range filters {
+		key, value, ok := strings.Cut(f, "=")
+		if !ok || value == "" {
+			return nil, usage("--filter %q is not KEY=VALUE", f)
+		}
+		yes := value == "true"
+		if (key == "pinned" || key == "used") && !yes && value != "false" {
+			return nil, usage("--filter %s is true or false, and not %q", key, value)
+		}
+		switch key {
+		case "state":
+			all = append(all, func(im admin.Image) bool { return im.State == value })
+		case "format":
+			all = append(all, func(im admin.Image) bool { return im.Origin.Format == value })
+		case "ref":
+			all = append(all, func(im admin.Image) bool {
+				return slices.ContainsFunc(orNone(im), func(ref string) bool { return strings.Contains(ref, value) })
+			})
+		case "pinned":
+			all = append(all, func(im admin.Image) bool { return (len(im.Pins) > 0) == yes })
+		case "used":
+			all = append(all, func(im admin.Image) bool { return (im.Snapshots > 0) == yes })
+		default:
+			return nil, usage("--filter has no key %q: state, format, ref, pinned, used", key)
+		}
+	}
+	return func(im admin.Image) bool {
+		return !slices.ContainsFunc(all, func(f func(admin.Image) bool) bool { return !f(im) })
+	}, nil
 }
 
 // orNone returns the references of an image, or what is known instead.
@@ -68,6 +124,9 @@ func state(im admin.Image, ref string) string {
 	words := []string{im.State}
 	if im.State == admin.StatePulling || im.State == admin.StateLazy {
 		words[0] += fmt.Sprintf(" %d%%", percent(admin.Event{Total: im.Total, Completed: im.Completed}))
+		if left := im.Total - im.Completed; im.Rate > 0 && left > 0 {
+			words[0] += " (" + timeLeft(left, im.Rate) + " left)"
+		}
 	}
 	if im.Paused {
 		words = append(words, "paused")
@@ -84,22 +143,30 @@ func state(im admin.Image, ref string) string {
 	return strings.Join(words, ", ")
 }
 
-// pinned says that a model is pinned, and as what, if that is not the reference: a pin keeps what
+// pinned says that a model is pinned, until when, and as what, if that is not the reference: a pin keeps what
 // its name stood for.
 func pinned(im admin.Image, ref string) string {
-	other := ""
-	for _, p := range im.Pins {
+	var other *store.Ref
+	for i, p := range im.Pins {
 		switch name := admin.PinnedRef(p); {
 		case name == ref:
-			return "pinned"
+			return "pinned" + until(p.Expires)
 		case !slices.Contains(im.Refs, name):
-			other = name
+			other = &im.Pins[i]
 		}
 	}
-	if other == "" {
+	if other == nil {
 		return "pinned"
 	}
-	return "pinned as " + other
+	return "pinned as " + admin.PinnedRef(*other) + until(other.Expires)
+}
+
+// until says how long a pin holds still.
+func until(expires time.Time) string {
+	if expires.IsZero() {
+		return ""
+	}
+	return " (" + strings.TrimSuffix(ago(expires), " from now") + " left)"
 }
 
 func (a *app) dfCommand() *cobra.Command {

@@ -57,12 +57,12 @@ func TestNoDaemon(t *testing.T) {
 		{"ls"}, {"df"}, {"gc"}, {"verify"}, {"pin"}, {"rm", "ghcr.io/a/b:v1"}, {"inspect", "ghcr.io/a/b:v1"}, {"prefetch", "ghcr.io/a/b:v1"},
 	} {
 		code, _, stderr := ballast(t, args...)
-		if code != exitNetwork || !strings.Contains(stderr, "ballastd does not run") {
+		if code != exitNetwork || !strings.Contains(stderr, "ballastd is not running") {
 			t.Errorf("%q: code %d, stderr %q", args, code, stderr)
 		}
 	}
 	code, stdout, _ := ballast(t, "version")
-	if code != 0 || !strings.Contains(stdout, "ballastd does not run") {
+	if code != 0 || !strings.Contains(stdout, "ballastd is not running") {
 		t.Errorf("version: code %d, stdout %q", code, stdout)
 	}
 }

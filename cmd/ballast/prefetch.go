@@ -2,7 +2,9 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,13 +13,15 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/push"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 )
 
 func (a *app) prefetchCommand() *cobra.Command {
 	var list string
-	var refer bool
+	var refer, detach bool
 	var r admin.PrefetchRequest
 	c := &cobra.Command{
 		Use:   "prefetch REF...",
@@ -25,7 +29,8 @@ func (a *app) prefetchCommand() *cobra.Command {
 		Long: `Download models ahead of their use, verify and pin them. A model that is already complete is only pinned, and
 an unfinished download is resumed.
 
-ballastd does the work, and continues if you interrupt this command. References name their registry:
+ballastd does the work, downloads several models at the same time, and continues if you interrupt this command;
+with --detach, the command returns at once. References name their registry:
 registry.ollama.ai/library/llama3.2:1b, docker.io/ai/smollm2, ghcr.io/team/model:v1. A list has one reference
 per line; empty lines and lines that start with # are ignored.`,
 		Example: "  ballast prefetch registry.ollama.ai/library/llama3.2:1b\n  ballast prefetch -f models.txt --ttl 24h",
@@ -35,6 +40,7 @@ per line; empty lines and lines that start with # are ignored.`,
 	c.Flags().StringVarP(&list, "file", "f", "", "read references from a file, - for stdin")
 	c.Flags().DurationVar(&r.TTL, "ttl", 0, "remove the pin after this time (default: keep it)")
 	c.Flags().BoolVar(&r.NoPin, "no-pin", false, "do not pin the models; they are removed when space is needed")
+	c.Flags().BoolVarP(&detach, "detach", "d", false, "return as soon as ballastd has started; \"ballast status\" shows the progress")
 	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
 		refs, err := a.references(cmd, args, list)
@@ -44,7 +50,11 @@ per line; empty lines and lines that start with # are ignored.`,
 		if r.TTL < 0 {
 			return usage("--ttl %v is negative", r.TTL)
 		}
-		if err := a.prefetch(cmd.Context(), cl, refs, r, *out); err != nil || !refer {
+		if detach && refer {
+			return usage("--referrer needs the models, and --detach does not wait for them")
+		}
+		p := &prefetching{app: a, client: cl, r: r, out: *out, detach: detach}
+		if err := p.run(cmd.Context(), refs); err != nil || !refer {
 			return err
 		}
 		for _, ref := range refs {
@@ -62,7 +72,7 @@ per line; empty lines and lines that start with # are ignored.`,
 func (a *app) references(cmd *cobra.Command, args []string, list string) ([]string, error) {
 	var refs []string
 	for _, s := range args {
-		ref, err := admin.ParseRef(s)
+		ref, err := resolve.ParseRef(s)
 		if err != nil {
 			return nil, &usageError{err}
 		}
@@ -103,7 +113,7 @@ func readList(stdin io.Reader, name string) ([]string, error) {
 		if s == "" || strings.HasPrefix(s, "#") {
 			continue
 		}
-		ref, err := admin.ParseRef(s)
+		ref, err := resolve.ParseRef(s)
 		if err != nil {
 			return nil, usage("%s:%d: %w", name, n, err)
 		}
@@ -115,42 +125,100 @@ func readList(stdin io.Reader, name string) ([]string, error) {
 	return refs, nil
 }
 
-// prefetch fetches one model after the other; each has all connections to itself. It goes on
-// after an error and returns the first.
-func (a *app) prefetch(ctx context.Context, cl *admin.Client, refs []string, r admin.PrefetchRequest, out output) error {
-	var first error
-	for _, ref := range refs {
-		r.Ref = ref
-		p := a.progress(ref, out)
-		start := time.Now()
-		im, err := cl.Prefetch(ctx, r, p.event)
-		p.end()
-		if ctx.Err() != nil {
-			fmt.Fprintf(a.stderr, "ballast: detached from %s; ballastd continues. Run the command again to follow the progress.\n", ref)
-			return ctx.Err()
-		}
-		if err != nil {
-			err = admin.About(ref, err)
-			a.complain(err)
-			if first == nil {
-				first = &saidError{err}
+// maxPrefetches is how many models are followed at the same time; the daemon shares its connections among them.
+const maxPrefetches = 4
+
+// A prefetching is one run of "prefetch".
+type prefetching struct {
+	*app
+	client *admin.Client
+	r      admin.PrefetchRequest // but for Ref
+	out    output
+	detach bool
+	shown  *sharedProgress
+}
+
+// run fetches models, several at the same time. It goes on after an error and returns that of the first model
+// that has one.
+func (p *prefetching) run(ctx context.Context, refs []string) error {
+	p.shown = p.shareProgress(refs, p.out)
+	errs := make([]error, len(refs))
+	var g errgroup.Group
+	g.SetLimit(maxPrefetches)
+	for i, ref := range refs {
+		g.Go(func() error {
+			if ctx.Err() == nil {
+				errs[i] = p.one(ctx, ref)
 			}
-			if out == outJSON {
-				p.event(admin.Event{Status: admin.StatusError, Ref: ref, Error: admin.Wrap(err)})
-			}
-			continue
-		}
-		a.noteOrigin(ref, im)
-		switch {
-		case out == outJSON:
-			p.event(admin.Event{Status: admin.StatusSuccess, Ref: ref, Image: &im})
-		case a.quiet:
-			fmt.Fprintln(a.stdout, im.Manifest)
-		default:
-			fmt.Fprintf(a.stdout, "%s  %s  %s  %s\n", ref, shortDigest(im.Manifest.String()), size(im.Size), took(time.Since(start)))
-		}
+			return nil
+		})
 	}
-	return first
+	_ = g.Wait() // errs has them
+	p.shown.end()
+	if ctx.Err() != nil {
+		fmt.Fprintf(p.stderr, "ballast: detached from %s; ballastd goes on with what it has begun. The same command follows it again.\n", strings.Join(refs, " "))
+		return ctx.Err()
+	}
+	return cmp.Or(errs...)
+}
+
+// one fetches a model. It prints the outcome.
+func (p *prefetching) one(ctx context.Context, ref string) error {
+	following, leave := context.WithCancel(ctx)
+	defer leave()
+	r := p.r
+	r.Ref = ref
+	start := time.Now()
+	im, err := p.client.Prefetch(following, r, func(e admin.Event) {
+		e.Ref = ref
+		if p.detach { // it has begun
+			leave()
+			return
+		}
+		p.shown.event(e)
+	})
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return ctx.Err()
+	case p.detach && errors.Is(err, context.Canceled):
+		p.shown.done(ref, func() { p.begun(ref) })
+		return nil
+	case err != nil:
+		err = admin.About(ref, err)
+		p.shown.done(ref, func() {
+			p.complain(err)
+			if p.out == outJSON {
+				p.shown.progress.event(admin.Event{Status: admin.StatusError, Ref: ref, Error: admin.Wrap(err)})
+			}
+		})
+		return &saidError{err}
+	}
+	p.shown.done(ref, func() { p.fetched(ref, im, time.Since(start)) })
+	return nil
+}
+
+// begun says that the daemon fetches a model that nobody waits for here.
+func (p *prefetching) begun(ref string) {
+	switch {
+	case p.out == outJSON:
+		p.shown.progress.event(admin.Event{Status: admin.StatusStarted, Ref: ref})
+	case p.quiet:
+	default:
+		fmt.Fprintf(p.stdout, "%s  started; \"ballast status\" says how far it is, and whether it failed\n", ref)
+	}
+}
+
+// fetched says that a model is there.
+func (p *prefetching) fetched(ref string, im store.Image, dur time.Duration) {
+	p.noteOrigin(ref, im)
+	switch {
+	case p.out == outJSON:
+		p.shown.progress.event(admin.Event{Status: admin.StatusSuccess, Ref: ref, Image: &im})
+	case p.quiet:
+		fmt.Fprintln(p.stdout, im.Manifest)
+	default:
+		fmt.Fprintf(p.stdout, "%s  %s  %s  %s\n", ref, shortDigest(im.Manifest.String()), size(im.Size), took(dur))
+	}
 }
 
 // noteOrigin says so if ref has the digest of a model as its registry has it: the model is on the node now, but

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
@@ -17,10 +20,38 @@ import (
 // plainEvery is the time between two lines about one file where lines can not be rewritten.
 const plainEvery = 10 * time.Second
 
-// A progress shows how one prefetch goes on.
+// A progress shows how prefetches go on.
 type progress interface {
 	event(admin.Event)
-	end() // no more events of files
+	done(ref string, say func()) // no more events of a reference; say prints something about it
+	end()                        // no more events of files
+}
+
+// A sharedProgress is one of several prefetches.
+type sharedProgress struct {
+	mu sync.Mutex
+	progress
+}
+
+// shareProgress returns how to show prefetches together.
+func (a *app) shareProgress(refs []string, out output) *sharedProgress {
+	p := &sharedProgress{progress: a.progress(refs[0], out)}
+	if t, ok := p.progress.(*terminalProgress); ok {
+		t.many = len(refs) > 1
+	}
+	return p
+}
+
+func (p *sharedProgress) event(e admin.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.progress.event(e)
+}
+
+func (p *sharedProgress) done(ref string, say func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.progress.done(ref, say)
 }
 
 // progress returns how to show a prefetch.
@@ -46,27 +77,31 @@ func (a *app) progress(ref string, out output) progress {
 
 type noProgress struct{}
 
-func (noProgress) event(admin.Event) {}
-func (noProgress) end()              {}
+func (noProgress) event(admin.Event)       {}
+func (noProgress) done(_ string, f func()) { f() }
+func (noProgress) end()                    {}
 
 // A jsonProgress writes one object a line.
 type jsonProgress struct{ enc *json.Encoder }
 
-func (p *jsonProgress) event(e admin.Event) { _ = p.enc.Encode(e) }
-func (p *jsonProgress) end()                {}
+func (p *jsonProgress) event(e admin.Event)     { _ = p.enc.Encode(e) }
+func (p *jsonProgress) done(_ string, f func()) { f() }
+func (p *jsonProgress) end()                    {}
 
 // A plainProgress writes a line about a file when its status changes, and every plainEvery
-// while it grows. Files that were there before have one line, the last.
+// while it grows, and then one about all of them. Files that were there before have one line, the last.
 type plainProgress struct {
 	w       io.Writer
-	ref     string
+	ref     string // if events do not say
 	now     func() time.Time
 	last    map[digest.Digest]shown
+	total   time.Time // when all were said last
+	files   fileEvents
 	present presence
 }
 
 func newPlainProgress(w io.Writer, ref string, now func() time.Time) *plainProgress {
-	return &plainProgress{w: w, ref: ref, now: now, last: map[digest.Digest]shown{}, present: presence{}}
+	return &plainProgress{w: w, ref: ref, now: now, last: map[digest.Digest]shown{}, total: now(), files: fileEvents{}, present: presence{}}
 }
 
 // shown is what was last said of a file.
@@ -77,21 +112,35 @@ type shown struct {
 }
 
 func (p *plainProgress) event(e admin.Event) {
+	ref := cmp.Or(e.Ref, p.ref)
 	if e.Digest == "" {
-		fmt.Fprintf(p.w, "%s: %s\n", p.ref, e.Status)
+		fmt.Fprintf(p.w, "%s: %s\n", ref, e.Status)
 		return
 	}
 	if e.Status == statusPresent {
 		p.present[e.Digest] = e
+		delete(p.files, e.Digest)
 		return
 	}
+	p.files[e.Digest] = e
+	defer p.sayTotal()
 	now, last := p.now(), p.last[e.Digest]
 	if e.Status == last.status && (e.Completed == last.done || now.Sub(last.at) < plainEvery) || e.Status == "waiting" {
 		return
 	}
 	p.last[e.Digest] = shown{now, e.Status, e.Completed}
-	fmt.Fprintf(p.w, "%s: %s\n", p.ref, strings.Join(columns(e), "  "))
+	fmt.Fprintf(p.w, "%s: %s\n", ref, strings.Join(columns(e), "  "))
 }
+
+// sayTotal writes a line about all files, every plainEvery.
+func (p *plainProgress) sayTotal() {
+	if all, ok := p.files.all(); ok && p.now().Sub(p.total) >= plainEvery {
+		p.total = p.now()
+		fmt.Fprintln(p.w, strings.Join(columns(all), "  "))
+	}
+}
+
+func (p *plainProgress) done(_ string, f func()) { f() }
 
 func (p *plainProgress) end() {
 	if e, ok := p.present.all(); ok {
@@ -171,23 +220,31 @@ func percent(e admin.Event) int64 {
 type terminalProgress struct {
 	w     io.Writer
 	ref   string
+	many  bool // several references, so names of files say of which they are
 	size  func() (columns, rows int)
 	drawn []int // lengths of the lines that are rewritten, in characters
 
 	order   []digest.Digest
-	files   map[digest.Digest]admin.Event
+	files   fileEvents
+	begun   []string               // references of which no file is known yet
 	said    map[digest.Digest]bool // its last line is written
 	present presence
 }
 
 func newTerminalProgress(w io.Writer, ref string, size func() (int, int)) *terminalProgress {
-	return &terminalProgress{w: w, ref: ref, size: size, files: map[digest.Digest]admin.Event{}, said: map[digest.Digest]bool{}, present: presence{}}
+	return &terminalProgress{w: w, ref: ref, size: size, files: fileEvents{}, said: map[digest.Digest]bool{}, present: presence{}}
 }
 
 func (p *terminalProgress) event(e admin.Event) {
+	ref := cmp.Or(e.Ref, p.ref)
 	if e.Digest == "" {
-		p.draw([]string{p.ref + ": " + e.Status})
+		p.begun = append(p.begun, ref)
+		p.redraw()
 		return
+	}
+	p.begun = slices.DeleteFunc(p.begun, func(b string) bool { return b == ref })
+	if p.many {
+		e.File = modelOf(ref) + "/" + fileName(e)
 	}
 	if e.Status == statusPresent {
 		p.present[e.Digest] = e
@@ -202,6 +259,21 @@ func (p *terminalProgress) event(e admin.Event) {
 	p.redraw()
 }
 
+// done takes the lines away that are rewritten while something else is printed.
+func (p *terminalProgress) done(ref string, say func()) {
+	p.begun = slices.DeleteFunc(p.begun, func(b string) bool { return b == ref })
+	p.draw(nil)
+	say()
+	p.redraw()
+}
+
+// modelOf returns the last part of the name of a repository.
+func modelOf(ref string) string {
+	name, _, _ := strings.Cut(ref[strings.LastIndexByte(ref, '/')+1:], "@")
+	name, _, _ = strings.Cut(name, ":")
+	return name
+}
+
 func (p *terminalProgress) end() {
 	p.redraw()
 	p.drawn = nil
@@ -211,6 +283,9 @@ func (p *terminalProgress) end() {
 // the others, and of all.
 func (p *terminalProgress) redraw() {
 	var active []string
+	for _, ref := range p.begun {
+		active = append(active, ref+": "+admin.StatusResolving)
+	}
 	for _, d := range p.order {
 		e, ok := p.files[d]
 		switch {
@@ -224,7 +299,7 @@ func (p *terminalProgress) redraw() {
 		}
 	}
 	var all []string // lines that are always there
-	if e, ok := p.total(); ok {
+	if e, ok := p.files.all(); ok {
 		all = append(all, p.line(e))
 	}
 	if e, ok := p.present.all(); ok {
@@ -237,11 +312,13 @@ func (p *terminalProgress) redraw() {
 	p.draw(append(active, all...))
 }
 
-// total returns an event about all files that are fetched; false if there is at most one, or if
-// they are all done.
-func (p *terminalProgress) total() (admin.Event, bool) {
+// fileEvents are the last events of files that are fetched.
+type fileEvents map[digest.Digest]admin.Event
+
+// all returns one event about all of them; false if there is at most one, or if they are all done.
+func (f fileEvents) all() (admin.Event, bool) {
 	all, done := admin.Event{File: "total", Status: "downloading"}, true
-	for _, e := range p.files {
+	for _, e := range f {
 		all.Total += e.Total
 		all.Completed += e.Completed
 		if e.Status == all.Status {
@@ -249,7 +326,7 @@ func (p *terminalProgress) total() (admin.Event, bool) {
 		}
 		done = done && finished(e)
 	}
-	return all, len(p.files) > 1 && !done
+	return all, len(f) > 1 && !done
 }
 
 // draw replaces the lines that were drawn last. Those that were wider than the window is now take
@@ -280,11 +357,14 @@ func (p *terminalProgress) draw(lines []string) {
 	_, _ = io.WriteString(p.w, b.String())
 }
 
-// Widths in characters: of the bar, and of the name, which makes room for the rest of the line.
+// Widths in characters: of the bar, which is left out where it would be short, and of the name. Both make room for the
+// rest of the line, of which amounts, rate and time left are seen from 60 columns on.
 const (
-	barWidth     = 16
-	maxNameWidth = 36
-	minNameWidth = 8
+	barWidth      = 16
+	minBarWidth   = 4
+	maxNameWidth  = 36
+	goodNameWidth = 14
+	minNameWidth  = 8
 
 	// restWidth is what the rest of a line takes at most: "  100% ▕", the bar, "▏ ", and
 	// "999 MB/999 MB  999 MB/s  99h59m59s".
@@ -295,18 +375,33 @@ const (
 //
 //	model-00001-of-00003.safetensors      42% ▕███████         ▏ 3.1 GB/7.3 GB  98 MB/s  42s
 func (p *terminalProgress) line(e admin.Event) string {
-	columns, _ := p.size()
-	width := maxNameWidth
-	if columns > 0 {
-		width = max(minNameWidth, min(width, columns-1-restWidth))
-	}
+	width, cells := p.widths()
 	name := shorten(fileName(e), width)
 	if finished(e) {
 		return fmt.Sprintf("%-*s  %-11s  %s", width, name, e.Status, size(e.Total))
 	}
-	full := int(percent(e)) * barWidth / 100
-	bar := strings.Repeat("█", full) + strings.Repeat(" ", barWidth-full)
-	return fmt.Sprintf("%-*s  %4s ▕%s▏ %s", width, name, fmt.Sprintf("%d%%", percent(e)), bar, strings.Join(amounts(e), "  "))
+	full := int(percent(e)) * cells / 100
+	bar := ""
+	if cells > 0 {
+		bar = "▕" + strings.Repeat("█", full) + strings.Repeat(" ", cells-full) + "▏ "
+	}
+	return fmt.Sprintf("%-*s  %4s %s%s", width, name, fmt.Sprintf("%d%%", percent(e)), bar, strings.Join(amounts(e), "  "))
+}
+
+// widths returns how wide names and bars are. They follow from the width of the terminal alone, so that nothing jumps.
+func (p *terminalProgress) widths() (name, bar int) {
+	columns, _ := p.size()
+	if columns == 0 {
+		return maxNameWidth, barWidth
+	}
+	name, bar = columns-1-restWidth, barWidth
+	if less := goodNameWidth - name; less > 0 {
+		name, bar = goodNameWidth, barWidth-less
+	}
+	if bar < minBarWidth {
+		name, bar = columns-1-(restWidth-barWidth-3), 0 // without its frame
+	}
+	return max(minNameWidth, min(maxNameWidth, name)), bar
 }
 
 // shard is the number in the name of one of several files that are one model.

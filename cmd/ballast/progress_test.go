@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -246,5 +247,61 @@ func TestTook(t *testing.T) {
 		if got := took(d); got != want {
 			t.Errorf("took(%v): got %s, want %s", d, got, want)
 		}
+	}
+}
+
+// TestSixtyColumns has amounts, rate and time left of all files in a terminal of 60 columns, whose lines keep their
+// shape while the numbers grow.
+func TestSixtyColumns(t *testing.T) {
+	p := newTerminalProgress(io.Discard, "r", func() (int, int) { return 60, 24 })
+	for _, tt := range []struct {
+		done, rate int64
+		want       string
+	}{
+		{1_000_000, 900_000, "model-with-…ensors    0% 1.0 MB/999 GB  900 kB/s  > 99h"},
+		{998_000_000_000, 110_000_000, "model-with-…ensors   99% 998 GB/999 GB  110 MB/s  10s"},
+	} {
+		line := p.line(admin.Event{Status: "downloading", File: "model-with-a-long-name.safetensors", Total: 999_000_000_000, Completed: tt.done, Rate: tt.rate})
+		if line != tt.want || len([]rune(line)) > 59 {
+			t.Errorf("got %q, want %q", line, tt.want)
+		}
+	}
+}
+
+// TestSeveral shows two models at the same time: a model that fails is said above, and the files say of which they are.
+func TestSeveral(t *testing.T) {
+	var b strings.Builder
+	p := newTerminalProgress(&b, "r", func() (int, int) { return 100, 24 })
+	p.many = true
+	file := func(ref, digestOf string, done int64) {
+		p.event(admin.Event{Ref: ref, Status: "downloading", Digest: digest.FromString(digestOf), File: "model.gguf", Total: 1000, Completed: done, Rate: 10})
+	}
+	for _, ref := range []string{"a.b/one:1", "a.b/two@sha256:00", "a.b/none:1"} {
+		p.event(admin.Event{Ref: ref, Status: "resolving"})
+	}
+	file("a.b/one:1", "x", 500)
+	file("a.b/two@sha256:00", "y", 0)
+	p.done("a.b/none:1", func() { b.WriteString("a.b/none:1: not found\n") })
+	row := "%-36s  %4s ▕%-16s▏ %s\n"
+	want := "a.b/none:1: not found\n" +
+		fmt.Sprintf(row, "one/model.gguf", "50%", "████████", "500 B/1.0 kB  10 B/s  51s") +
+		fmt.Sprintf(row, "two/model.gguf", "0%", "", "0 B/1.0 kB  10 B/s  1m41s") +
+		fmt.Sprintf(row, "total", "25%", "████", "500 B/2.0 kB  20 B/s  1m16s")
+	if diff := cmp.Diff(screen(t, b.String()), want); diff != "" {
+		t.Errorf("got, want:\n%s", diff)
+	}
+}
+
+// TestPlainTotal says every while how far all files are.
+func TestPlainTotal(t *testing.T) {
+	var b strings.Builder
+	now := time.Unix(0, 0)
+	p := newPlainProgress(&b, "r", func() time.Time { return now })
+	for i, name := range []string{"a", "b", "a"} {
+		p.event(admin.Event{Status: "downloading", Digest: digest.FromString(name), File: name, Total: 1000, Completed: int64(i) * 100, Rate: 10})
+		now = now.Add(plainEvery / 2)
+	}
+	if !strings.HasSuffix(b.String(), "\ntotal  downloading  15%  300 B/2.0 kB  20 B/s  1m26s\n") || strings.Count(b.String(), "total") != 1 {
+		t.Errorf("got:\n%s", b.String())
 	}
 }

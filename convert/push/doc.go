@@ -2,9 +2,8 @@
 // layout, in one of several forms.
 //
 //	Source ── Model, Fetcher ──▶ plan: layers ──▶ Target ──▶ manifest, last
-//	registry, OCI layout,         one of four     registry or
-//	directory, or what            forms           OCI layout
-//	another package makes
+//	of package resolve            one of four     registry or
+//	                              forms           OCI layout
 //
 // # Forms
 //

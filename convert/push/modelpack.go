@@ -145,8 +145,8 @@ func (c *conversion) keepOrigin(files []file, annotations map[string]string) []f
 		p         []byte
 		key, name string
 	}{
-		{c.src.Manifest, mediatype.AnnotationOriginManifest, "manifest.json"},
-		{c.src.Config, mediatype.AnnotationOriginConfig, "config.json"},
+		{c.src.Model.Documents.Manifest, mediatype.AnnotationOriginManifest, "manifest.json"},
+		{c.src.Model.Documents.Config, mediatype.AnnotationOriginConfig, "config.json"},
 	} {
 		d := digest.FromBytes(doc.p)
 		switch {

@@ -29,7 +29,7 @@ func TestChangesets(t *testing.T) {
 		for _, form := range forms {
 			t.Run(name+"/"+form.name, func(t *testing.T) {
 				dir := t.TempDir()
-				if _, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toLayout(t, dir, "v1"), form.o); err != nil {
+				if _, err := push.Convert(t.Context(), fromServer(t, c, ref), toLayout(t, dir, "v1"), form.o); err != nil {
 					t.Fatal(err)
 				}
 				if diff := cmp.Diff(sums(want), sums(read(t, dir, "v1"))); diff != "" {

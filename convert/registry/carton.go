@@ -21,22 +21,6 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// CartonURL returns the URL of the carton that a reference stands for: one that is a URL, or of
-// one of the hosts of cartons, which are those of Handler.Cartons.
-func CartonURL(cartons map[string]string, ref remote.Ref) (address string, ok bool) {
-	if ref.URL != "" {
-		return ref.URL, true
-	}
-	template, ok := cartons[ref.Host]
-	if !ok {
-		return "", false
-	}
-	// Neither can have a character that means something in a URL, or go up.
-	return strings.NewReplacer("{repository}", ref.Repository, "{tag}", ref.Tag).Replace(template), true
-}
-
-func (h *Handler) cartonURL(ref remote.Ref) (string, bool) { return CartonURL(h.Cartons, ref) }
-
 // ConvertURL converts the carton at a URL, or returns the image it was converted to before, and
 // records it as "carton+" and the URL, but for its query (remote.Ref.Name). Its origin is the model hash.
 func (h *Handler) ConvertURL(ctx context.Context, address string) (store.Image, error) {
@@ -140,7 +124,7 @@ func (h *Handler) cartonSources(im store.Image, refs []remote.Ref, who func(name
 	var l []transfer.Source
 	var inRegistries []remote.Ref
 	for _, ref := range refs {
-		address, ok := h.cartonURL(ref)
+		address, ok := h.CartonURL(ref)
 		if !ok {
 			inRegistries = append(inRegistries, ref)
 			continue

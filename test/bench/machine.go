@@ -120,12 +120,15 @@ func sync(dir string) {
 
 // touch makes the machine find n bytes of memory, if it has as many, that programs then get quickly.
 func (b *bench) touch(n int64) {
-	b.task("touch", fmt.Sprint(min(n, memory("MemAvailable:")-2<<30)))
+	const left = 2 << 30 // for all else
+	if n = min(n, memory("MemAvailable:")-left); n > 0 {
+		b.task("touch", fmt.Sprint(n))
+	}
 }
 
 func touchMemory(length string) error {
 	n, err := strconv.ParseInt(length, 10, 64)
-	if err != nil || n <= 0 {
+	if err != nil {
 		return err
 	}
 	p, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)

@@ -26,12 +26,14 @@ func (b *bench) ollamaPeer(m model) *peer {
 		return p
 	}
 	b.pushOllama("peers/ollama", m)
+	// It wants to be redirected to a host of another name for the blobs.
+	front := strings.Replace(node.StartOllama(b.t, b.node.Registry).Host, "127.0.0.1", "localhost", 1)
 	dir := filepath.Join(b.node.Dir, "ollama")
 	blob := filepath.Join(dir, "blobs", strings.Replace(m.digest.String(), ":", "-", 1))
 	address := freeAddress(b.t)
 	p.run = func() (first, all, cpu time.Duration) {
 		// It reads what it has when it starts, and nothing is asked of it twice.
-		server := node.Start(b.t, "ollama", filepath.Join(b.node.Dir, "ollama.log"), []string{"OLLAMA_MODELS=" + dir, "HOME=" + b.node.Dir}, b.ollama, address)
+		server := node.Start(b.t, "ollama", filepath.Join(b.node.Dir, "ollama.log"), []string{"OLLAMA_MODELS=" + dir, "HOME=" + b.node.Dir, "GIN_MODE=release"}, b.ollama, address)
 		server.WaitReady(b.t, func() error {
 			c, err := net.Dial("tcp", address)
 			if err != nil {
@@ -40,7 +42,7 @@ func (b *bench) ollamaPeer(m model) *peer {
 			return c.Close()
 		})
 		start := time.Now()
-		if err := ollamaPull("http://"+address, "http://"+b.node.Registry.Ref("peers/ollama", "v1")); err != nil {
+		if err := ollamaPull("http://"+address, "http://"+front+"/peers/ollama:v1"); err != nil {
 			b.t.Fatalf("Ollama: %v\n%s", err, server.Tail(20))
 		}
 		b.readOnce(blob, m.size/2)

@@ -155,10 +155,12 @@ func (b *bench) print(w io.Writer) {
 	for _, r := range b.rows {
 		rows = append(rows, []string{r.what, r.value, r.control, r.ratio, r.result()})
 	}
-	printTable(w, rows)
-	for _, l := range b.tables {
-		fmt.Fprintf(w, "\n%s\n\n", l.title)
-		printTable(w, l.rows)
+	if len(b.rows) > 0 {
+		printTable(w, rows)
+	}
+	for _, t := range b.tables {
+		fmt.Fprintf(w, "\n%s\n\n", t.title)
+		printTable(w, t.rows)
 	}
 }
 

@@ -37,6 +37,9 @@ type Image struct {
 	Total     int64 `json:"total,omitempty"`
 	Completed int64 `json:"completed,omitempty"`
 
+	// Rate is how fast Completed grows, in bytes a second, if that is known.
+	Rate int64 `json:"rate,omitempty"`
+
 	// Paused says that nobody waits for the rest of it, and that such work is paused.
 	Paused bool `json:"paused,omitempty"`
 
@@ -128,14 +131,35 @@ const (
 	StatusError     = "error"
 )
 
-// Job is a prefetch, an import or a hydration.
+// Status says what the daemon does.
+type Status struct {
+	// Jobs are those that run, the oldest first, and then the last that ended, the newest first.
+	Jobs []Job `json:"jobs"`
+
+	// Paused says that what nobody waits for stands still.
+	Paused bool `json:"paused"`
+
+	// WaitingReads is the number of reads of files that are not complete that wait for bytes.
+	WaitingReads int64 `json:"waitingReads"`
+}
+
+// Job is work on a model.
 type Job struct {
-	Ref       string    `json:"ref"`
-	Started   time.Time `json:"started"`
-	Ended     time.Time `json:"ended,omitzero"` // zero: is running
-	Total     int64     `json:"total"`          // bytes
-	Completed int64     `json:"completed"`      // bytes
-	Error     *Error    `json:"error,omitempty"`
+	// Kind is "prefetch", "import", "hydrate", "background" (the rest of a model, for which nobody waits),
+	// "containerd" (a pull) or "verify".
+	Kind string `json:"kind"`
+
+	Ref       string        `json:"ref"`             // a reference or a digest; empty: all models
+	Table     digest.Digest `json:"table,omitempty"` // empty if it is not known
+	Started   time.Time     `json:"started"`
+	Ended     time.Time     `json:"ended,omitzero"`    // zero: is running
+	Total     int64         `json:"total"`             // bytes
+	Completed int64         `json:"completed"`         // bytes
+	Rate      int64         `json:"rate,omitempty"`    // bytes a second
+	Waiting   int           `json:"waiting,omitempty"` // how many wait for it, but for readers
+
+	// Error is why it failed. Of one that is running: why the last attempt did, before the next.
+	Error *Error `json:"error,omitempty"`
 }
 
 // Pin is a pin with what it keeps. Its Size and Inodes are what is attributed to it: an object

@@ -13,7 +13,7 @@
 //	POST   /v1/import/models      ImportRequest → all LocalModel of a directory
 //	POST   /v1/hydrate            HydrateRequest → a stream of Event
 //	PUT    /v1/pause              PauseRequest → PauseRequest
-//	GET    /v1/jobs               prefetches, imports and hydrations that are running, and the last that ended
+//	GET    /v1/status             what is running, and what ended last
 //	GET    /v1/pins               all pins, with the sizes of their models
 //	PUT    /v1/pin                PinRequest
 //	DELETE /v1/pin?name=N

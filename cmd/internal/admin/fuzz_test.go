@@ -4,14 +4,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -28,9 +33,9 @@ func FuzzRequest(f *testing.F) {
 	}
 	f.Cleanup(func() { s.Close(); os.RemoveAll(dir) })
 	h := (&admin.Handler{
-		Store: s, Metrics: http.NotFoundHandler(), Jobs: func() []admin.Job { return nil },
+		Store: s, Metrics: http.NotFoundHandler(), Status: func(context.Context) admin.Status { return admin.Status{} },
 		Prefetch: func(_ context.Context, r admin.PrefetchRequest, _ func([]admin.Event) error) (store.Image, error) {
-			if _, err := admin.ParseRef(r.Ref); err != nil || r.TTL < 0 {
+			if _, err := resolve.ParseRef(r.Ref); err != nil || r.TTL < 0 {
 				panic("a request that is not valid came through: " + r.Ref)
 			}
 			return store.Image{}, nil
@@ -44,11 +49,22 @@ func FuzzRequest(f *testing.F) {
 			return nil
 		},
 		Snapshots: func(context.Context, digest.Digest) ([]admin.SnapshotProblem, error) { return nil, nil },
-		Health:    func(context.Context) (admin.Health, error) { return admin.Health{}, nil },
+		Verifying: func(string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
+		Convert: func(_ context.Context, ref remote.Ref) (store.Image, error) {
+			return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)
+		},
+		Mount: func(_ context.Context, _ store.Image, r admin.MountRequest) (admin.Mount, error) {
+			if r.Dir != "" && !filepath.IsAbs(r.Dir) {
+				panic("a directory that is not valid came through: " + r.Dir)
+			}
+			return admin.Mount{}, nil
+		},
+		Health: func(context.Context) (admin.Health, error) { return admin.Health{}, nil },
 	}).Routes()
 	endpoints := []string{
 		"GET /v1/image", "DELETE /v1/image", "PUT /v1/pin", "DELETE /v1/pin", "POST /v1/gc", "POST /v1/prefetch", "POST /v1/import",
 		"POST /v1/import/plan", "POST /v1/import/models", "POST /v1/hydrate", "PUT /v1/pause", "POST /v1/verify", "GET /v1/images", "GET /v1/pins", "GET /v1/df",
+		"POST /v1/mount",
 	}
 	for i := range endpoints {
 		for _, body := range []string{"", "{}", `{"ref":"ghcr.io/a/b:1","ttl":1}`, `{"ref":"../x"}`, `{"keep":-1}`, `{"name":"x","dir":"/"}`, "[", "null", `{"ttl":-1}`} {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -41,7 +42,24 @@ func (h *Handler) images(r *http.Request) (any, error) {
 		out = append(out, v)
 	}
 	rest, err := h.unnamed(ctx, all, refs)
-	return append(out, rest...), err
+	out = append(out, rest...)
+	h.rates(ctx, out)
+	return out, err
+}
+
+// rates says of images that are being fetched how fast that goes: as the fastest of the jobs does that wait for it.
+func (h *Handler) rates(ctx context.Context, images []Image) {
+	rates := map[digest.Digest]int64{}
+	for _, j := range h.Status(ctx).Jobs {
+		if j.Ended.IsZero() && j.Table != "" {
+			rates[j.Table] = max(rates[j.Table], j.Rate)
+		}
+	}
+	for i := range images {
+		if im := &images[i]; im.State == StatePulling || im.State == StateLazy {
+			im.Rate = rates[im.Table]
+		}
+	}
 }
 
 // state returns im with its state, and its files if it is complete. An image that can not be
@@ -194,7 +212,7 @@ func (h *Handler) removeImage(r *http.Request) (any, error) {
 		return nil, err
 	}
 	ref := ""
-	if r, err := ParseRef(name); err == nil {
+	if r, err := resolve.ParseRef(name); err == nil {
 		ref = stored(r)
 	}
 	refs, err := h.Store.Refs(ctx, "")

@@ -11,6 +11,7 @@ import (
 	"net/http/pprof"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -50,8 +51,12 @@ type Handler struct {
 	Mounts    func(ctx context.Context) ([]Mount, error)
 	Unmounted func(ctx context.Context, dir string) error
 
-	// Jobs returns the prefetches, imports and hydrations, those that run first.
-	Jobs func() []Job
+	// Status returns what the daemon does.
+	Status func(context.Context) Status
+
+	// Verifying takes note of a comparison of the model that name stands for, of all if it is empty. The caller
+	// says how far it is, and how it ended.
+	Verifying func(name string) (progress func(done, total int64), end func(error))
 
 	// Sources returns where the blobs of a table can be fetched from for who asks for it by a
 	// reference, or by a digest or nothing.
@@ -102,7 +107,7 @@ func (h *Handler) Routes() http.Handler {
 	mux.Handle("GET /v1/images", answer(h.images))
 	mux.Handle("GET /v1/image", answer(h.image))
 	mux.Handle("DELETE /v1/image", answer(h.removeImage))
-	mux.Handle("GET /v1/jobs", answer(func(*http.Request) (any, error) { return h.Jobs(), nil }))
+	mux.Handle("GET /v1/status", answer(func(r *http.Request) (any, error) { return h.Status(r.Context()), nil }))
 	mux.Handle("GET /v1/pins", answer(h.pins))
 	mux.Handle("PUT /v1/pin", answer(h.pin))
 	mux.Handle("DELETE /v1/pin", answer(h.unpin))
@@ -189,7 +194,7 @@ func (h *Handler) prefetch(w http.ResponseWriter, r *http.Request) {
 	err := decodeBody(r, &req)
 	if err == nil {
 		var ref remote.Ref
-		if ref, err = ParseRef(req.Ref); err == nil {
+		if ref, err = resolve.ParseRef(req.Ref); err == nil {
 			req.Ref = ref.String()
 		}
 	}

@@ -290,7 +290,7 @@ func TestRepairDocuments(t *testing.T) {
 // TestEmptyLists says that a list without entries is [] and not null.
 func TestEmptyLists(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	h := &admin.Handler{Store: s, Jobs: func() []admin.Job { return []admin.Job{} }, Metrics: http.NotFoundHandler()}
+	h := &admin.Handler{Store: s, Status: func(context.Context) admin.Status { return admin.Status{} }, Metrics: http.NotFoundHandler()}
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -303,7 +303,7 @@ func TestEmptyLists(t *testing.T) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}}
-	for _, p := range []string{"/v1/images", "/v1/pins", "/v1/jobs"} {
+	for _, p := range []string{"/v1/images", "/v1/pins"} {
 		res, err := client.Get("http://ballastd" + p)
 		if err != nil {
 			t.Fatal(err)

@@ -22,7 +22,12 @@ func (h *Handler) verify(w http.ResponseWriter, r *http.Request) {
 	err := decodeBody(r, &req)
 	var res *VerifyResult
 	if err == nil {
-		res, err = h.check(r.Context(), req, func(e VerifyEvent) { _ = out.send(e) })
+		progress, end := h.Verifying(req.Name)
+		res, err = h.check(r.Context(), req, func(e VerifyEvent) {
+			progress(e.Completed, e.Total)
+			_ = out.send(e)
+		})
+		end(err)
 	}
 	if err != nil {
 		_ = out.send(VerifyEvent{Status: StatusError, Result: res, Error: Wrap(err)})

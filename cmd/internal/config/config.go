@@ -149,7 +149,7 @@ func Default() *Config {
 			Linger:      Duration{5 * time.Minute},
 		},
 		Snapshot: Snapshot{Show: ShowAuto},
-		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, ReadAhead: 8 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
+		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, ReadAhead: 2 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
 		GC:       GC{Interval: Duration{5 * time.Minute}, High: 85, Low: 80},
 	}
 }

@@ -1,8 +1,12 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -102,4 +106,34 @@ func kind(t reflect.Type) string {
 		return "integer"
 	}
 	return "string"
+}
+
+var tomlBlock = regexp.MustCompile("(?ms)^```toml\n(.*?)^```$")
+
+// TestDocumentedSettings reads the settings that the documentation shows.
+func TestDocumentedSettings(t *testing.T) {
+	pages, err := filepath.Glob("../../../contrib/docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, page := range pages {
+		p, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range tomlBlock.FindAllStringSubmatch(string(p), -1) {
+			n++
+			text, c := m[1], Default()
+			if !strings.Contains(text, "version = ") {
+				text = "version = 1\n" + text
+			}
+			if err := errors.Join(decode(page, []byte(text), c), c.validate()); err != nil {
+				t.Errorf("%v, in:\n%s", err, m[1])
+			}
+		}
+	}
+	if n < 5 {
+		t.Errorf("the documentation has %d settings", n)
+	}
 }

@@ -18,6 +18,7 @@ type countingApplier struct {
 	diff.Applier
 	store   *store.Store
 	metrics *metrics
+	jobs    *pulls
 	applied func(context.Context) // called after a table layer was applied
 }
 
@@ -29,14 +30,16 @@ func (a *countingApplier) Apply(ctx context.Context, desc ocispec.Descriptor, mo
 	active := a.metrics.active.WithLabelValues(byContainerd)
 	active.Inc()
 	defer active.Dec()
+	end := a.jobs.containerd(ctx, desc.Digest)
 	start := time.Now()
 	res, err := a.Applier.Apply(ctx, desc, mounts, opts...)
+	end(err)
 	a.applied(context.WithoutCancel(ctx))
 	a.metrics.pulled(byContainerd, a.format(ctx, desc.Digest), time.Since(start), err)
 	return res, err
 }
 
-// format returns what a table says that it was made from, "" if it is not known.
+// format returns what a table says that it was made from; empty if it is not here.
 func (a *countingApplier) format(ctx context.Context, table digest.Digest) string {
 	t, err := a.store.Table(ctx, table)
 	if err != nil {

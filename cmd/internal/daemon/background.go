@@ -44,10 +44,18 @@ type background struct {
 
 	work sync.WaitGroup
 
-	mu      sync.Mutex             // guards what follows
-	ctx     context.Context        // of begin
-	over    bool                   // nothing starts any more
-	running map[task]chan struct{} // sending ends a pause
+	mu      sync.Mutex      // guards what follows
+	ctx     context.Context // of begin
+	over    bool            // nothing starts any more
+	running map[task]*bringing
+}
+
+// bringing is the work on a task.
+type bringing struct {
+	again   chan struct{} // sending ends a pause
+	started time.Time
+	first   int64 // bytes that were there then
+	failed  error // of the last attempt; nil if that goes on
 }
 
 // A task is a table to bring for a view, from the sources that somebody has. Whoever comes with others does
@@ -95,26 +103,26 @@ func (b *background) start(view string, table digest.Digest, sources []transfer.
 		return
 	}
 	t := newTask(shownTable{view, table}, sources)
-	if again, ok := b.running[t]; ok {
+	if w, ok := b.running[t]; ok {
 		select {
-		case again <- struct{}{}:
+		case w.again <- struct{}{}:
 		default: // it knows
 		}
 		return
 	}
 	if b.running == nil {
-		b.running = map[task]chan struct{}{}
+		b.running = map[task]*bringing{}
 	}
-	again := make(chan struct{}, 1)
-	b.running[t] = again
+	w := &bringing{again: make(chan struct{}, 1), started: time.Now()}
+	b.running[t] = w
 	ctx := b.ctx
 	b.work.Go(func() {
 		for {
-			b.bring(ctx, t.shownTable, sources, again)
+			b.bring(ctx, t.shownTable, sources, w)
 			if b.ended != nil && ctx.Err() == nil {
 				b.ended()
 			}
-			if b.leave(t, again) {
+			if b.leave(t, w.again) {
 				return
 			}
 			sources = b.renew(ctx, t.shownTable, sources)
@@ -138,11 +146,12 @@ func (b *background) leave(t task, again <-chan struct{}) bool {
 }
 
 // bring fetches until the table is complete or nothing refers to it.
-func (b *background) bring(ctx context.Context, t shownTable, sources []transfer.Source, again <-chan struct{}) {
+func (b *background) bring(ctx context.Context, t shownTable, sources []transfer.Source, w *bringing) {
 	table := t.table
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
+	b.found(ctx, w, table)
 	start := time.Now()
 	if !b.store.Early(table)[t.view].Whole {
 		select {
@@ -152,6 +161,7 @@ func (b *background) bring(ctx context.Context, t shownTable, sources []transfer
 		}
 	}
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		b.attempted(w, nil)
 		err := b.store.Hydrate(ctx, table, store.HydrateOptions{Sources: sources, Background: true})
 		if err == nil {
 			b.log.Info("model complete", "table", table, "dur", time.Since(start).Round(time.Millisecond))
@@ -163,10 +173,11 @@ func (b *background) bring(ctx context.Context, t shownTable, sources []transfer
 		if errdefs.IsDataLoss(err) || errdefs.IsInvalidArgument(err) {
 			wait = lastRetry // it would cost as much each time
 		}
+		b.attempted(w, err)
 		b.log.Error("the rest of a model that is in use can not be fetched; trying again", "table", table, "wait", wait, "err", err)
 		select {
 		case <-time.After(wait):
-		case <-again:
+		case <-w.again:
 		case <-ctx.Done():
 			return
 		}

@@ -101,8 +101,8 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cartons := upstream.CartonOptions(c, d.remote, log)
-	if err := os.MkdirAll(cartons.TempDir, 0o700); err != nil {
+	resolver := upstream.Resolver(c, d.remote, log)
+	if err := os.MkdirAll(resolver.Carton.TempDir, 0o700); err != nil {
 		return nil, err
 	}
 	if err := doubtNames(context.Background(), c, d.store); err != nil {
@@ -112,9 +112,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		return nil, err
 	}
 	d.facade = &registry.Handler{
-		Secrets:  d.secrets,
-		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
-		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
+		Resolver: resolver, Store: d.store, Secrets: d.secrets, Log: log,
 		Pulled: d.heal, Refused: func(limit string) { d.metrics.refused(limit) }, Origins: c.Facade.OriginDigests,
 	}
 	if len(c.Fleet.Nodes) > 0 {
@@ -261,10 +259,26 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(d.background.begin(ctx))
-	l, err := d.start(ctx)
+	if err := d.serve(ctx, g); err != nil {
+		g.Go(func() error { return err }) // ends what runs already: it uses the store, which is closed next
+	}
+	err := g.Wait()
+	d.log.Info("stopped", "dur", time.Since(d.started).Round(time.Second))
+	return err
+}
+
+// serve starts all parts in g. An error says that one could not be started.
+func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
+	d.settleSecrets(ctx)
+	if err := d.startLazy(ctx); err != nil {
+		return err
+	}
+	if err := d.snapshotter.Inspect(ctx); err != nil {
+		return fmt.Errorf("look at snapshots: %w", err)
+	}
+	l, err := d.listen()
 	if err != nil {
-		g.Go(func() error { return err }) // ends ctx: nothing uses the store when it is closed
-		return g.Wait()
+		return err
 	}
 	if d.config.Facade.Listen != "" {
 		first, err := d.port.open()
@@ -299,21 +313,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		_, err := notify.SdNotify(false, notify.SdNotifyStopping)
 		return err
 	})
-	err = g.Wait()
-	d.log.Info("stopped", "dur", time.Since(d.started).Round(time.Second))
-	return err
-}
-
-// start shows what was shown before, and opens the listeners.
-func (d *Daemon) start(ctx context.Context) (listeners, error) {
-	d.settleSecrets(ctx)
-	if err := d.startLazy(ctx); err != nil {
-		return listeners{}, err
-	}
-	if err := d.snapshotter.Inspect(ctx); err != nil {
-		return listeners{}, fmt.Errorf("look at snapshots: %w", err)
-	}
-	return d.listen()
+	return nil
 }
 
 // sweep collects what has expired (pins, unfinished fetches that nobody goes on with) until

@@ -26,7 +26,7 @@ const askTimeout = 2 * time.Second
 // admin returns the handler of the admin interface.
 func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
-		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Jobs: d.pulls.jobs,
+		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Status: d.status, Verifying: d.pulls.verifying,
 		Hydrate: d.hydrate, Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
 		Convert: d.pulls.resolve, Mount: d.mounts.prepare, Mounts: d.mounts.list, Unmounted: d.mounts.release,
 		Sources: d.wanted, Resolve: d.resolve, Settle: d.settle, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,

@@ -42,6 +42,7 @@ func (d *Daemon) hydrate(ctx context.Context, im store.Image, r admin.HydrateReq
 
 // rest is the work of a hydration.
 func (d *Daemon) rest(ctx context.Context, pl *pull, table digest.Digest, sources []transfer.Source, background bool) error {
+	d.pulls.about(pl, table)
 	rates := map[digest.Digest]*rate{}
 	return d.store.Hydrate(ctx, table, store.HydrateOptions{
 		Sources: sources, Background: background,

@@ -104,7 +104,7 @@ func (d *Daemon) grpcServer() *grpc.Server {
 		grpc.UnaryInterceptor(d.metrics.observe),
 	)
 	snapshotsapi.RegisterSnapshotsServer(s, snapshotservice.FromSnapshotter(d.snapshotter))
-	diffapi.RegisterDiffServer(s, diffservice.FromApplierAndComparer(&countingApplier{d.differ, d.store, d.metrics, d.settleSecrets}, d.differ))
+	diffapi.RegisterDiffServer(s, diffservice.FromApplierAndComparer(&countingApplier{d.differ, d.store, d.metrics, d.pulls, d.settleSecrets}, d.differ))
 	return s
 }
 

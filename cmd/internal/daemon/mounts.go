@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -55,7 +56,7 @@ func (h *hostMounts) prepare(ctx context.Context, im store.Image, r admin.MountR
 	}
 	defer h.end(r.Dir)
 	names := registry.Names(im)
-	if ref, err := admin.ParseRef(r.Name); err == nil {
+	if ref, err := resolve.ParseRef(r.Name); err == nil {
 		names = []string{ref.Name()}
 	}
 	if err := d.admitHere(ctx, im, names); err != nil {
@@ -74,10 +75,7 @@ func (h *hostMounts) prepare(ctx context.Context, im store.Image, r admin.MountR
 	d.log.Info("model can be mounted on the host", "dir", r.Dir, "ref", r.Name, "table", im.Table, "snapshot", m.ID)
 	h.hand(r.Dir, time.Now())
 	out := asMount(m)
-	out.Type, out.Source, out.Options = made.Type, made.Source, append(made.Options, "nosuid", "nodev")
-	if out.Type == "overlay" { // which takes any name for its source
-		out.Source = "ballast-" + m.ID
-	}
+	out.Type, out.Source, out.Options = made.Type, made.Source, made.Options
 	return out, nil
 }
 

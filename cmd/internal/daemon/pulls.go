@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
@@ -40,7 +40,8 @@ type pulls struct {
 	mu       sync.Mutex // guards what follows
 	stopping bool
 	running  map[string]*pull // by key
-	ended    []admin.Job      // oldest first
+	watched  map[*watched]bool
+	ended    []admin.Job // oldest first
 }
 
 // A pull is one prefetch, import or hydration. The mutex of pulls guards it.
@@ -97,7 +98,7 @@ func (p *pulls) run(ctx context.Context) error {
 // prefetch fetches a model, or joins who does, and calls event with what has changed until
 // it is done, ctx ends or event returns an error. The work goes on in any case.
 func (p *pulls) prefetch(ctx context.Context, r admin.PrefetchRequest, event func([]admin.Event) error) (store.Image, error) {
-	ref, err := admin.ParseRef(r.Ref)
+	ref, err := resolve.ParseRef(r.Ref)
 	if err != nil {
 		return store.Image{}, err
 	}
@@ -113,6 +114,8 @@ func (p *pulls) prefetch(ctx context.Context, r admin.PrefetchRequest, event fun
 
 // follow calls event with what has changed in a pull.
 func (p *pulls) follow(ctx context.Context, pl *pull, event func([]admin.Event) error) (store.Image, error) {
+	p.wait(pl, 1)
+	defer p.wait(pl, -1)
 	sent := map[digest.Digest]admin.Event{}
 	if err := event([]admin.Event{{Status: admin.StatusResolving, Ref: pl.ref}}); err != nil {
 		return store.Image{}, err
@@ -164,7 +167,7 @@ func (p *pulls) join(ctx context.Context, by string, r admin.PrefetchRequest, br
 	}
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	pl := &pull{
-		key: key, by: by, ref: r.Ref, cancel: cancel, job: admin.Job{Ref: r.Ref, Started: now},
+		key: key, by: by, ref: r.Ref, cancel: cancel, job: admin.Job{Kind: by, Ref: r.Ref, Started: now},
 		events: map[digest.Digest]admin.Event{}, changed: make(chan struct{}),
 	}
 	pl.pin.add(r, now)
@@ -190,6 +193,7 @@ func (p *pulls) pull(ctx context.Context, pl *pull, ref remote.Ref) (store.Image
 	if err != nil {
 		return store.Image{}, err
 	}
+	p.about(pl, im.Table)
 	rates := map[digest.Digest]*rate{}
 	err = p.store.Hydrate(ctx, im.Table, store.HydrateOptions{
 		Sources:  p.sources(im, ref.Name()),
@@ -239,7 +243,7 @@ func (p *pulls) progress(pl *pull, ps []store.Progress, rates map[digest.Digest]
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	pl.job.Total, pl.job.Completed = 0, 0
+	pl.job.Total, pl.job.Completed, pl.job.Rate = 0, 0, 0
 	for _, s := range ps {
 		r := rates[s.Blob]
 		if r == nil {
@@ -252,6 +256,9 @@ func (p *pulls) progress(pl *pull, ps []store.Progress, rates map[digest.Digest]
 		}
 		pl.job.Total += s.Total
 		pl.job.Completed += s.Done
+		if s.State == "downloading" {
+			pl.job.Rate += pl.events[s.Blob].Rate
+		}
 	}
 	pl.announce()
 }
@@ -275,10 +282,7 @@ func (p *pulls) end(pl *pull, im store.Image, err error) {
 	if err != nil {
 		pl.job.Error = admin.Wrap(err)
 	}
-	p.ended = append(p.ended, pl.job)
-	if len(p.ended) > keepEnded {
-		p.ended = slices.Delete(p.ended, 0, len(p.ended)-keepEnded)
-	}
+	p.keep(pl.job)
 	pl.announce()
 	p.metrics.active.WithLabelValues(pl.by).Dec()
 	p.metrics.pulled(pl.by, im.Origin.Format, dur, err)
@@ -290,21 +294,6 @@ func (p *pulls) end(pl *pull, im store.Image, err error) {
 	default:
 		p.log.Error("model was not brought", "by", pl.by, "ref", pl.ref, "dur", dur.Round(time.Millisecond), "err", err)
 	}
-}
-
-// jobs returns the prefetches: those that run, then those that ended, newest first.
-func (p *pulls) jobs() []admin.Job {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	out := make([]admin.Job, 0, len(p.running)+len(p.ended))
-	for _, pl := range p.running {
-		out = append(out, pl.job)
-	}
-	slices.SortFunc(out, func(a, b admin.Job) int { return a.Started.Compare(b.Started) })
-	for _, j := range slices.Backward(p.ended) {
-		out = append(out, j)
-	}
-	return out
 }
 
 // rateOver is the time that a rate is taken over.

@@ -116,7 +116,7 @@ func TestClientGoes(t *testing.T) {
 	if err := first(); !errors.Is(err, context.Canceled) {
 		t.Errorf("who left: got %v", err)
 	}
-	if jobs := r.jobs(); len(jobs) != 1 || !jobs[0].Ended.IsZero() || jobs[0].Total != int64(len(r.weights)) {
+	if jobs, ended := r.jobs(); len(jobs) != 1 || len(ended) != 0 || jobs[0].Waiting != 1 || jobs[0].Kind != byPrefetch || jobs[0].Total != int64(len(r.weights)) {
 		t.Errorf("jobs: %+v", jobs)
 	}
 	close(r.gate)
@@ -133,7 +133,7 @@ func TestClientGoes(t *testing.T) {
 	if err != nil || len(pins) != 1 || pins[0].Name != "pin/"+pullRef || !pins[0].Expires.IsZero() {
 		t.Errorf("the pin that the first asked for: %+v, %v", pins, err)
 	}
-	if jobs := r.jobs(); len(jobs) != 1 || jobs[0].Ended.IsZero() || jobs[0].Completed != int64(len(r.weights)) || jobs[0].Error != nil {
+	if running, jobs := r.jobs(); len(running) != 0 || len(jobs) != 1 || jobs[0].Ended.IsZero() || jobs[0].Waiting != 0 || jobs[0].Completed != int64(len(r.weights)) || jobs[0].Error != nil {
 		t.Errorf("jobs after the end: %+v", jobs)
 	}
 }
@@ -187,7 +187,7 @@ func TestPullFails(t *testing.T) {
 	if !errdefs.IsNotFound(err) {
 		t.Errorf("got %v, want ErrNotFound", err)
 	}
-	if jobs := r.jobs(); len(jobs) != 1 || jobs[0].Error == nil || jobs[0].Error.Code != "not_found" {
+	if _, jobs := r.jobs(); len(jobs) != 1 || jobs[0].Error == nil || jobs[0].Error.Code != "not_found" {
 		t.Errorf("jobs: %+v", jobs)
 	}
 }

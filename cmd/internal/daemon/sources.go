@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -57,7 +58,7 @@ func withPort(r differ.Repository, images []store.Image) string {
 // wanted returns where the blobs of a table can be fetched for who asks for it by a reference. If
 // name is something else, such as a digest, it is from where those got it who refer to it.
 func (d *Daemon) wanted(ctx context.Context, table digest.Digest, name string) ([]transfer.Source, error) {
-	ref, err := admin.ParseRef(name)
+	ref, err := resolve.ParseRef(name)
 	if err != nil {
 		return d.recorded(ctx, table, true)
 	}

@@ -222,7 +222,7 @@ func TestFaults(t *testing.T) {
 		mend   string // in the line that mends it
 	}{
 		{"daemon down", func(_ *testing.T, n *node) { n.stop() },
-			"daemon", Fail, "does not run", "systemctl enable --now ballastd"},
+			"daemon", Fail, "is not running", "systemctl enable --now ballastd"},
 		{"daemon of another version", func(_ *testing.T, n *node) { n.health.Version.Version = "1.0.0" },
 			"daemon", Warn, "ballastd is 1.0.0, this command is 1.2.3", "restart ballastd"},
 		{"daemon at another socket", func(_ *testing.T, n *node) { n.health.Address = "/elsewhere.sock" },

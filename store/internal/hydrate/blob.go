@@ -216,10 +216,10 @@ func (b *blobFetch) noRanges() {
 // publish makes verified files objects.
 func (b *blobFetch) publish(files ...*chunkfile.File) error {
 	var list []Publication
+	if err := together(files, (*chunkfile.File).Sync); err != nil {
+		return err
+	}
 	for _, f := range files {
-		if err := f.Sync(); err != nil {
-			return err
-		}
 		list = append(list, Publication{Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Layout: f.Layout, From: &f.Sources})
 	}
 	if err := b.e.Objects.Publish(list, meta.Arrival{}); err != nil {

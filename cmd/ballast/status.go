@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// maxErrors is how many errors "status" prints.
+const maxErrors = 5
+
+// watchEvery is the time between two looks of --watch.
+const watchEvery = time.Second
+
+func (a *app) statusCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "say what ballastd does: pulls, prefetches, imports, verifications, and what failed last",
+		Long: `Say what ballastd does, who waits for it, how fast it is, and what failed last. Kinds of work are prefetch, import,
+hydrate, containerd (a pull), background (the rest of a model, for which nobody waits) and verify.`,
+		Args: cobra.NoArgs,
+	}
+	out := outputFlag(c)
+	watch := watchFlag(c)
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
+		return a.watching(cmd.Context(), *watch, func() error {
+			s, err := cl.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if *out == outJSON {
+				return a.printJSON(s)
+			}
+			return a.status(s)
+		})
+	})
+	return c
+}
+
+// status prints what the daemon does; with --quiet what runs.
+func (a *app) status(s admin.Status) error {
+	rows := [][]string{{"KIND", "MODEL", "DONE", "RATE", "LEFT", "WAITING", "SINCE"}}
+	var failed []admin.Job
+	for _, j := range s.Jobs {
+		if j.Error != nil && len(failed) < maxErrors {
+			failed = append(failed, j)
+		}
+		if !j.Ended.IsZero() {
+			continue
+		}
+		if a.quiet {
+			fmt.Fprintln(a.stdout, printable(j.Ref))
+			continue
+		}
+		rows = append(rows, jobRow(j))
+	}
+	if a.quiet {
+		return nil
+	}
+	if len(rows) == 1 {
+		rows = [][]string{{"nothing is being fetched or verified"}}
+	}
+	if err := a.table(rows); err != nil {
+		return err
+	}
+	if s.WaitingReads > 0 {
+		fmt.Fprintf(a.stdout, "\n%d reads of models that are not complete wait for bytes\n", s.WaitingReads)
+	}
+	if s.Paused {
+		fmt.Fprintln(a.stdout, "\nwhat nobody waits for is paused; \"ballast hydrate --resume\" ends that")
+	}
+	for i, j := range failed {
+		if i == 0 {
+			fmt.Fprintln(a.stdout, "\nlast errors:")
+		}
+		when := "trying again"
+		if !j.Ended.IsZero() {
+			when = ago(j.Ended)
+		}
+		fmt.Fprintf(a.stdout, "  %s: %s %s: %s\n", when, j.Kind, printable(orAll(j.Ref)), printable(j.Error.Message))
+	}
+	return nil
+}
+
+// jobRow returns the cells of work that is running.
+func jobRow(j admin.Job) []string {
+	row := []string{j.Kind, orAll(j.Ref), "starting", "", "", "", took(time.Since(j.Started))}
+	if j.Total > 0 {
+		row[2] = fmt.Sprintf("%d%% of %s", percent(admin.Event{Total: j.Total, Completed: j.Completed}), size(j.Total))
+	}
+	if j.Rate > 0 {
+		row[3] = size(j.Rate) + "/s"
+		row[4] = timeLeft(max(0, j.Total-j.Completed), j.Rate)
+	}
+	if j.Waiting > 0 {
+		row[5] = fmt.Sprint(j.Waiting)
+	}
+	return row
+}
+
+// orAll names what a job is about.
+func orAll(ref string) string {
+	if ref == "" {
+		return "all models"
+	}
+	return ref
+}
+
+// watchFlag adds --watch to a command.
+func watchFlag(c *cobra.Command) *bool {
+	return c.Flags().BoolP("watch", "w", false, "print it anew each second, until Ctrl-C")
+}
+
+// watching calls show, with on again and again until ctx ends, which is no error. On a terminal each time takes the
+// place of the last, and lines are cut to its width.
+func (a *app) watching(ctx context.Context, on bool, show func() error) error {
+	if !on {
+		return show()
+	}
+	stdout := a.stdout
+	defer func() { a.stdout = stdout }()
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		var b bytes.Buffer
+		a.stdout = &b
+		if err := show(); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		if _, err := io.WriteString(stdout, screenful(stdout, b.String())); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// screenful returns what to write so that text is all there is on the screen, if w is one; otherwise the text.
+func screenful(w io.Writer, text string) string {
+	f, ok := w.(*os.File)
+	if !ok {
+		return text
+	}
+	ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return text
+	}
+	return fitScreen(text, int(ws.Col), int(ws.Row))
+}
+
+// fitScreen cuts a text to the size of a terminal, and goes to the top of that before and clears the rest of each line.
+func fitScreen(text string, columns, rows int) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if rows > 1 && len(lines) > rows-1 {
+		lines = append(lines[:rows-2], fmt.Sprintf("… and %d more lines", len(lines)-rows+2))
+	}
+	var b strings.Builder
+	b.WriteString("\x1b[H")
+	for _, l := range lines {
+		if r := []rune(l); columns > 1 && len(r) > columns-1 {
+			l = string(r[:columns-1])
+		}
+		b.WriteString(l + "\x1b[K\n")
+	}
+	b.WriteString("\x1b[J")
+	return b.String()
+}

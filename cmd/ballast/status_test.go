@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestStatusTable says what runs, how long it takes, and what failed last.
+func TestStatusTable(t *testing.T) {
+	var out strings.Builder
+	a := &app{stdout: &out}
+	now := time.Now()
+	err := a.status(admin.Status{Paused: true, WaitingReads: 3, Jobs: []admin.Job{
+		{Kind: "prefetch", Ref: "a.b/c:1", Started: now.Add(-20 * time.Second), Total: 1e9, Completed: 25e7, Rate: 5e7, Waiting: 2},
+		{Kind: "background", Ref: "a.b/d:1", Started: now.Add(-time.Minute), Total: 100, Completed: 10, Error: &admin.Error{Message: "registry down"}},
+		{Kind: "verify", Started: now.Add(-time.Second)},
+		{Kind: "import", Ref: "a.b/e:1", Started: now.Add(-time.Hour), Ended: now.Add(-2 * time.Minute), Error: admin.Wrap(errdefs.ErrNotFound)},
+		{Kind: "prefetch", Ref: "a.b/f:1", Started: now.Add(-time.Hour), Ended: now},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `KIND        MODEL       DONE           RATE     LEFT  WAITING  SINCE
+prefetch    a.b/c:1     25% of 1.0 GB  50 MB/s  16s   2        20s
+background  a.b/d:1     10% of 100 B                           1m0s
+verify      all models  starting                               1s
+
+3 reads of models that are not complete wait for bytes
+
+what nobody waits for is paused; "ballast hydrate --resume" ends that
+
+last errors:
+  trying again: background a.b/d:1: registry down
+  2 minutes ago: import a.b/e:1: not found
+`
+	if diff := cmp.Diff(out.String(), want); diff != "" {
+		t.Errorf("got, want:\n%s", diff)
+	}
+}
+
+// TestFitScreen has each picture take the place of the last, cut to the terminal.
+func TestFitScreen(t *testing.T) {
+	got := fitScreen("a line that is long\nb\nc\nd\ne\n", 10, 5)
+	if want := "\x1b[Ha line th\x1b[K\nb\x1b[K\nc\x1b[K\n… and 2 m\x1b[K\n\x1b[J"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestWatching shows again and again until Ctrl-C, or an error.
+func TestWatching(t *testing.T) {
+	var out strings.Builder
+	a := &app{stdout: &out}
+	ctx, stop := context.WithCancel(t.Context())
+	n := 0
+	err := a.watching(ctx, true, func() error {
+		if n++; n == 2 {
+			stop()
+		}
+		_, err := a.stdout.Write([]byte("x\n"))
+		return err
+	})
+	if err != nil || out.String() != "x\nx\n" {
+		t.Errorf("got %q, %v", out.String(), err)
+	}
+	broken := errors.New("broken")
+	if err := a.watching(t.Context(), true, func() error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestFilters lets those models through that meet all filters.
+func TestFilters(t *testing.T) {
+	im := admin.Image{Image: store.Image{Refs: []string{"ghcr.io/team/model:v1"}}, State: admin.StateLazy, Snapshots: 1}
+	im.Origin.Format = "modelpack"
+	for _, tt := range []struct {
+		filters []string
+		want    bool
+	}{
+		{nil, true},
+		{[]string{"state=lazy", "format=modelpack", "ref=team/", "pinned=false", "used=true"}, true},
+		{[]string{"state=complete"}, false},
+		{[]string{"state=lazy", "pinned=true"}, false},
+		{[]string{"ref=other"}, false},
+		{[]string{"format=ollama"}, false},
+	} {
+		keep, err := parseFilters(tt.filters)
+		if err != nil || keep(im) != tt.want {
+			t.Errorf("%q: %v, want %t", tt.filters, err, tt.want)
+		}
+	}
+	for _, wrong := range []string{"state", "state=", "colour=red", "pinned=yes"} {
+		if code, _, stderr := ballast(t, "ls", "--filter", wrong); code != exitUsage || !strings.Contains(stderr, "--filter") {
+			t.Errorf("%q: code %d, %q", wrong, code, stderr)
+		}
+	}
+}
+
+// TestState says how long the rest takes, and how long a pin holds.
+func TestState(t *testing.T) {
+	const ref = "ghcr.io/team/model:v1"
+	im := admin.Image{
+		Image: store.Image{Refs: []string{ref}}, State: admin.StatePulling, Total: 1000, Completed: 250, Rate: 10,
+		Pins: []store.Ref{{Name: admin.PinName(ref), Expires: time.Now().Add(3*time.Hour + time.Minute)}},
+	}
+	if got, want := state(im, ref), "pulling 25% (1m16s left), pinned (3 hours left)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

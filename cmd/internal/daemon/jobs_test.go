@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestStatus lists what runs, the oldest first, with who waits, and then what ended, with its error.
+func TestStatus(t *testing.T) {
+	r := newPullRig(t)
+	b := &background{store: r.store, log: r.log, running: map[task]*bringing{
+		{shownTable: shownTable{"snapshot/1", r.table}}:               {started: time.Now().Add(-time.Hour), failed: errdefs.ErrUnavailable},
+		{shownTable: shownTable{"snapshot/2", r.table}, sources: "x"}: {started: time.Now()},
+	}}
+	d := &Daemon{store: r.store, pulls: r.pulls, background: b, log: r.log}
+	_, err := r.prefetch(t.Context(), admin.PrefetchRequest{Ref: "reg.example/none:v1"}, func([]admin.Event) error { return nil })
+	if !errdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	end := r.follow(t, t.Context(), admin.PrefetchRequest{})
+	progress, verified := r.verifying("")
+	progress(5, 10)
+	applied := r.containerd(t.Context(), r.table)
+	got := d.status(t.Context())
+	want := []string{
+		"background " + r.table.String() + " waiting 0 running unavailable",
+		"prefetch " + pullRef + " waiting 1 running",
+		"verify  waiting 1 running",
+		"containerd " + r.table.String() + " waiting 1 running",
+		"prefetch reg.example/none:v1 waiting 0 ended not_found",
+	}
+	if diff := diffJobs(got.Jobs, want); diff != "" {
+		t.Error(diff)
+	}
+	if j := got.Jobs[3]; j.Total != int64(len(r.weights)) || j.Completed != 0 {
+		t.Errorf("a pull of containerd: %+v", j)
+	}
+	verified(errors.New("x"))
+	applied(nil)
+	close(r.gate)
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	want = []string{
+		"background " + r.table.String() + " waiting 0 running unavailable",
+		"prefetch " + pullRef + " waiting 0 ended",
+		"containerd " + r.table.String() + " waiting 0 ended",
+		"verify  waiting 0 ended unknown",
+		"prefetch reg.example/none:v1 waiting 0 ended not_found",
+	}
+	if diff := diffJobs(d.status(t.Context()).Jobs, want); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func diffJobs(jobs []admin.Job, want []string) string {
+	var got []string
+	for _, j := range jobs {
+		s := fmt.Sprintf("%s %s waiting %d", j.Kind, j.Ref, j.Waiting)
+		if j.Ended.IsZero() {
+			s += " running"
+		} else {
+			s += " ended"
+		}
+		if j.Error != nil {
+			s += " " + j.Error.Code
+		}
+		got = append(got, s)
+	}
+	return cmp.Diff(got, want)
+}
+
+// TestBackgroundFails says in the status why the last attempt at the rest of a model failed, until the next begins.
+func TestBackgroundFails(t *testing.T) {
+	r := newPullRig(t)
+	close(r.gate)
+	lacking := storetest.NewFetcher()
+	b := &background{store: r.store, log: r.log, sources: func(context.Context, string, digest.Digest) ([]transfer.Source, error) { return nil, nil }}
+	ctx, stop := context.WithCancel(t.Context())
+	wait := b.begin(ctx)
+	if err := r.store.AddRef(t.Context(), "snapshot/1", r.table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	b.start("snapshot/1", r.table, storetest.From(lacking))
+	waitFor(t, "the error of the first attempt", func() bool {
+		jobs := b.jobs(t.Context())
+		return len(jobs) == 1 && jobs[0].Error != nil && jobs[0].Total == int64(len(r.weights))
+	})
+	stop()
+	if err := wait(); err != nil {
+		t.Error(err)
+	}
+	if jobs := b.jobs(t.Context()); len(jobs) != 0 {
+		t.Errorf("after the end: %+v", jobs)
+	}
+}

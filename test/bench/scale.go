@@ -107,14 +107,16 @@ func measureStore(dir, tables string) error {
 	if err := s.Close(); err != nil {
 		return err
 	}
-	before := heap()
+	s = nil
+	memory, cpu := heap(), ownCPU()
 	warm := timed(open)
 	if err != nil {
 		return err
 	}
 	say("open, cold", seconds(cold))
 	say("open, warm", seconds(warm))
-	say("memory", fmt.Sprintf("%d MiB", (heap()-before)>>20))
+	say("open, warm, CPU", seconds(ownCPU()-cpu))
+	say("memory", fmt.Sprintf("%d MiB", (heap()-memory)>>20))
 	return errors.Join(measureRequests(s, n, say), s.Close())
 }
 

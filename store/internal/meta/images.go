@@ -15,6 +15,7 @@ type images struct {
 	byOrigin map[digest.Digest]manifests
 	byConfig map[digest.Digest]manifests
 	byTable  map[digest.Digest]manifests
+	unused   manifests // whose table has no reference
 }
 
 type manifests map[digest.Digest]bool
@@ -23,6 +24,7 @@ func newImages() images {
 	return images{
 		all: map[digest.Digest]Image{}, byRef: map[string]manifests{},
 		byOrigin: map[digest.Digest]manifests{}, byConfig: map[digest.Digest]manifests{}, byTable: map[digest.Digest]manifests{},
+		unused: manifests{},
 	}
 }
 
@@ -38,12 +40,24 @@ func (s *images) add(im Image) {
 
 func (s *images) remove(im Image) {
 	delete(s.all, im.Manifest)
+	delete(s.unused, im.Manifest)
 	for _, r := range im.Refs {
 		leave(s.byRef, r, im.Manifest)
 	}
 	leave(s.byOrigin, im.Origin.Digest, im.Manifest)
 	leave(s.byConfig, im.Config, im.Manifest)
 	leave(s.byTable, im.Table, im.Manifest)
+}
+
+// use says whether a table has references.
+func (s *images) use(table digest.Digest, referred bool) {
+	for d := range s.byTable[table] {
+		if referred {
+			delete(s.unused, d)
+		} else {
+			s.unused[d] = true
+		}
+	}
 }
 
 func enter[K comparable](m map[K]manifests, k K, d digest.Digest) {

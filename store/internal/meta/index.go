@@ -21,8 +21,9 @@ type books struct {
 	objects objects
 	tables  map[tableID]*table
 	byKey   map[key]*table
-	last    tableID        // that was given
-	refs    map[string]Ref // Size and Inodes are those of their tables
+	last    tableID         // that was given
+	refs    map[string]Ref  // Size and Inodes are those of their tables
+	expires map[string]bool // the references that do
 	images  images
 
 	totals Usage // Reclaimable: of the objects that are idle
@@ -47,7 +48,7 @@ type table struct {
 func newIndex() *index {
 	return &index{books: books{
 		objects: newObjects(), tables: map[tableID]*table{}, byKey: map[key]*table{}, refs: map[string]Ref{},
-		images: newImages(), garbage: true,
+		expires: map[string]bool{}, images: newImages(), garbage: true,
 	}}
 }
 
@@ -262,9 +263,11 @@ func (x *books) setRef(r Ref) {
 	old, ok := x.refs[r.Name]
 	if ok && old.Table == r.Table && old.Created.Equal(r.Created) {
 		x.refs[r.Name] = r
+		x.setExpires(r)
 		return
 	}
 	x.dropRef(r.Name)
+	x.setExpires(r)
 	t := x.table(keyOf(r.Table))
 	at, _ := slices.BinarySearchFunc(t.refs, r, func(name string, r Ref) int { return byAge(x.refs[name], r) })
 	x.refs[r.Name] = r
@@ -272,12 +275,21 @@ func (x *books) setRef(r Ref) {
 	if len(t.refs) > 1 {
 		return
 	}
+	x.images.use(r.Table, true)
 	for _, id := range t.all {
 		x.change(id, func(o *object) {
 			if o.owner == 0 {
 				o.owner = t.id
 			}
 		})
+	}
+}
+
+func (x *books) setExpires(r Ref) {
+	if r.Expires.IsZero() {
+		delete(x.expires, r.Name)
+	} else {
+		x.expires[r.Name] = true
 	}
 }
 
@@ -289,9 +301,11 @@ func (x *books) dropRef(name string) {
 	t := x.table(keyOf(r.Table))
 	t.refs = slices.DeleteFunc(t.refs, func(n string) bool { return n == name })
 	delete(x.refs, name)
+	delete(x.expires, name)
 	if len(t.refs) > 0 {
 		return
 	}
+	x.images.use(r.Table, false)
 	for _, id := range t.all {
 		x.change(id, func(o *object) { x.disown(id, o, t) })
 	}
@@ -302,6 +316,9 @@ func (x *books) dropRef(name string) {
 func (x *books) setImage(im Image) {
 	x.dropImage(im.Manifest)
 	x.images.add(im)
+	if t := x.byKey[keyOf(im.Table)]; t == nil || len(t.refs) == 0 {
+		x.images.unused[im.Manifest] = true
+	}
 	for _, d := range im.documents() {
 		id := x.objects.id(keyOf(d))
 		x.change(id, func(*object) { x.objects.document(id, 1) })

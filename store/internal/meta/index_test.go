@@ -96,7 +96,7 @@ func count(t *testing.T, db *DB) (a answers) {
 			}),
 			each(tx, bucketRefs, func(name string, r Ref) error {
 				rec, ok := known[r.Table]
-				if !ok || rec.Broken && rec.Partly {
+				if r.live(time.Now()) && (!ok || rec.Broken && rec.Partly) {
 					a.Unresolved = append(a.Unresolved, name)
 				}
 				for _, o := range append(rec.Objects, r.Table) {
@@ -181,7 +181,11 @@ func (w world) step() (what string, err error) {
 		d := w.digest()
 		return "Arrive", db.Arrive(Arrival{Objects: []Sized{{d, int64(d.Encoded()[0])}}})
 	case 2, 3:
-		_, err := db.AddRef(w.name(), w.digest(), time.Time{})
+		var expires time.Time
+		if w.IntN(4) == 0 {
+			expires = time.Now().Add(time.Duration(w.IntN(3)-1) * time.Hour)
+		}
+		_, err := db.AddRef(w.name(), w.digest(), expires)
 		return "AddRef", ignore(err)
 	case 4, 5:
 		return "DropRefs", db.DropRefs(w.name(), w.name())
@@ -241,6 +245,21 @@ func (w world) compare(t *testing.T, when string) {
 func lookUp(t *testing.T, db *DB, universe []digest.Digest) {
 	t.Helper()
 	images, refs := db.Images(), db.Refs("")
+	var idle []digest.Digest
+	for _, im := range images {
+		if !slices.ContainsFunc(refs, func(r Ref) bool { return r.Table == im.Table && r.live(time.Now()) }) {
+			idle = append(idle, im.Manifest)
+		}
+	}
+	var got []digest.Digest
+	for _, i := range db.Idle(nil) {
+		got = append(got, i.Manifest)
+	}
+	slices.Sort(idle)
+	slices.Sort(got)
+	if !slices.Equal(idle, got) {
+		t.Errorf("images that nothing refers to: %s, want %s", got, idle)
+	}
 	for _, d := range universe {
 		tables := append(db.index.tablesOf(d), d)
 		var with, made []Image

@@ -1,6 +1,7 @@
 package meta
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -190,18 +191,33 @@ func (x *index) imagesOf(refs []string) []Image {
 
 // expired returns the references that do not keep anything any more.
 func (x *index) expired(now time.Time) (drop []record) {
-	for _, r := range x.list(func(_ string, r Ref) bool { return !r.live(now) }) {
-		drop = append(drop, record{bucketRefs, r.Name})
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for name := range x.expires {
+		if !x.refs[name].live(now) {
+			drop = append(drop, record{bucketRefs, name})
+		}
 	}
 	return drop
+}
+
+// unused returns the images that no reference needs.
+func (x *books) unused(now time.Time) manifests {
+	unused := maps.Clone(x.images.unused)
+	for name := range x.expires {
+		if table := x.refs[name].Table; !x.kept(x.byKey[keyOf(table)], now) {
+			maps.Copy(unused, x.images.byTable[table])
+		}
+	}
+	return unused
 }
 
 // outdated returns the images that no reference needs and that were not used for long.
 func (x *index) outdated(now time.Time) (drop []record) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	for d, im := range x.images.all {
-		if now.Sub(im.Used) > imageTTL && !x.kept(x.byKey[keyOf(im.Table)], now) {
+	for d := range x.unused(now) {
+		if now.Sub(x.images.all[d].Used) > imageTTL {
 			drop = append(drop, record{bucketImages, d.String()})
 		}
 	}
@@ -237,9 +253,9 @@ func (x *index) swept() {
 func (x *index) unusedImages(tables []digest.Digest) (idle []Idle) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	now := time.Now()
-	for _, im := range x.images.all {
-		if x.kept(x.byKey[keyOf(im.Table)], now) || slices.Contains(tables, im.Table) {
+	for d := range x.unused(time.Now()) {
+		im := x.images.all[d]
+		if slices.Contains(tables, im.Table) {
 			continue
 		}
 		i := Idle{Image: im.clone()}

@@ -61,7 +61,8 @@
 //
 // # A read of what is not complete
 //
-//	View.ReadAt → exposure → File.ReadAt → want → Pool.Acquire → land → Fetch.Range → decode, verify → Partial.Write
+//	View.Await → exposure → File.Await → want → Pool.Acquire → land → Fetch.Range → decode, verify → Partial.Write
+//	  → an open file that has the bytes
 //
 // # From blob to objects
 //
@@ -84,7 +85,7 @@
 // can not give a wrong file a name. If the table has the states of that digest between the chunks
 // (verify.State), a chunk is right if it leads from one state to the next, and when all do, the digest has
 // matched: each byte is hashed once, in any order, on all cores. Otherwise it is hashed for its chunk, and once
-// more for the file.
+// more for the file: when nobody reads, unless somebody waits for the file to be complete.
 //
 // Collecting goes back to absent, and so does damage: package object draws it. A crash at any point
 // leaves the old state or the new one, and a file without a record, which is hashed before it is
@@ -169,6 +170,6 @@
 //
 // Each package guards its own state. Across them: those of package object before a transaction of package
 // meta; Store.exposing before a transaction and before Store.mu; hydrate.Engine.mu before its hydrations';
-// chunkfile.Set.mu before File.mu; File.opening before File.mu. The lock of the scheduler, and those of
-// transfer.Sources, are the last. No I/O in a transaction, and none while mu is held.
+// chunkfile.Set.mu before File.mu; File.opening before File.mu. The lock of the scheduler, those of
+// transfer.Sources and offheap.Pool, and chunkfile.Set.resting are the last. No I/O in a transaction, and none while mu is held.
 package store

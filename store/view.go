@@ -282,8 +282,10 @@ func (v View) Await(ctx context.Context, d digest.Digest, off int64, n int) (f *
 			return f, done, err
 		}
 	}
-	f, err = v.OpenObject(d)
-	return f, func() { f.Close() }, err
+	if f, err = v.OpenObject(d); err != nil {
+		return nil, nil, err
+	}
+	return f, func() { f.Close() }, nil
 }
 
 func (s *Store) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (f *os.File, done func(), err error) {

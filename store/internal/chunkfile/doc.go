@@ -13,7 +13,7 @@
 //
 // # One read
 //
-//	ReadAt → Want(group) → call ──(a buffer)──▶ bring: Finder, or transfer.Range → decode, verify → stage
+//	Await → want(group) → call ──(a buffer)──▶ bring: Finder, or transfer.Range → decode, verify → stage
 //
 // A call is a group that is on its way, for all who want it. A reader that waits makes the call first
 // and then waits for a buffer of those that only readers have; all other work has its buffer before it

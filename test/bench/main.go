@@ -60,7 +60,7 @@ func main() {
 }
 
 // minSize is that of the smallest model with which all measurements make sense.
-const minSize = 128 << 20 // 128 MiB: 32 chunks
+const minSize = 256 << 20 // 256 MiB: 64 chunks, of which lazy-random reads some that are far from each other
 
 // parseSize reads a number with a unit, MiB or GiB.
 func parseSize(s string) (n int64, err error) {

@@ -117,6 +117,9 @@ func (d *delivery) mount(dir string) (mnt string, unmount func() error, err erro
 	if err != nil {
 		return "", nil, err
 	}
+	for fd := 3; fd < 64; fd++ {
+		unix.CloseOnExec(fd) // with a copy of the connection, the reader would wait for itself if this process dies
+	}
 	unmount = func() error { return errors.Join(server.Unmount(), os.Remove(mnt)) }
 	var st unix.Stat_t
 	if err = unix.Stat(mnt, &st); err == nil {

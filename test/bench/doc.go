@@ -16,8 +16,7 @@
 // A control does the work that the candidate has to do, on the same machine in the same run; candidate and control
 // alternate. What reads is a process of its own, and counts its CPU-seconds apart. Before each run caches are dropped,
 // the blob at the registry is read once, and as the last thing memory is touched and freed: on small virtual machines
-// the first touch of memory costs more than what is measured, and what is free for some time can be taken back. The
-// program begins with a touch of all memory.
+// the first touch of memory costs more than what is measured, and what is free for some time can be taken back.
 //
 // Links are the loopback device of a network namespace, which the kernel slows down; round trips are
 // waited for in the registry. Figures of two processors are bound by them: they are the registry, the

@@ -131,6 +131,10 @@ func touchMemory(length string) error {
 	if err != nil {
 		return err
 	}
+	// If there is less than it seemed, this program is the one to go.
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0); err != nil {
+		return err
+	}
 	p, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
 	if err != nil {
 		return err

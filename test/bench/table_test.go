@@ -74,12 +74,12 @@ func TestKindOf(t *testing.T) {
 }
 
 func TestParseSize(t *testing.T) {
-	for s, want := range map[string]int64{"128MiB": 128 << 20, "2GiB": 2 << 30} {
+	for s, want := range map[string]int64{"256MiB": 256 << 20, "2GiB": 2 << 30} {
 		if got, err := parseSize(s); got != want || err != nil {
 			t.Errorf("%s: %d, %v", s, got, err)
 		}
 	}
-	for _, s := range []string{"", "5", "1KiB", "1TiB", "-1GiB", "127MiB"} {
+	for _, s := range []string{"", "5", "1KiB", "1TiB", "-1GiB", "255MiB"} {
 		if got, err := parseSize(s); err == nil {
 			t.Errorf("%q: %d, no error", s, got)
 		}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
@@ -74,7 +72,7 @@ nothing is set for Kubernetes: ctr and nerdctl take "--snapshotter ballast".`,
 				return asUsage(err)
 			}
 			if unknown {
-				fmt.Fprintf(a.stderr, "no containerd was found, so this is for %s; otherwise say --containerd-version\n", containerdversion.Newest)
+				a.warn("no containerd was found, so this is for %s; otherwise say --containerd-version", containerdversion.Newest)
 			}
 			return nil
 		},

@@ -143,7 +143,7 @@ func (a *app) upgradeHosts(o *hostsFlags) error {
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
 				left++
-				fmt.Fprintf(a.stderr, "left alone: %v\n", err)
+				a.warn("left alone: %v", err)
 			}
 			continue
 		}
@@ -157,7 +157,7 @@ func (a *app) upgradeHosts(o *hostsFlags) error {
 			done++
 		default:
 			left++
-			fmt.Fprintf(a.stderr, "left alone: %s: %s\n", path, strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error()))
+			a.warn("left alone: %s: %s", path, strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error()))
 		}
 	}
 	if left > 0 {

@@ -155,7 +155,7 @@ func (p *prefetching) run(ctx context.Context, refs []string) error {
 	_ = g.Wait() // errs has them
 	p.shown.end()
 	if ctx.Err() != nil {
-		fmt.Fprintf(p.stderr, "ballast: detached from %s; ballastd goes on with what it has begun. The same command follows it again.\n", strings.Join(refs, " "))
+		p.detached(refs...)
 		return ctx.Err()
 	}
 	return cmp.Or(errs...)
@@ -227,6 +227,6 @@ func (a *app) noteOrigin(ref string, im store.Image) {
 	if !ok || d != im.Origin.Digest.String() || d == im.Manifest.String() {
 		return
 	}
-	fmt.Fprintf(a.stderr, "ballast: the digest in %s is that of the model as its registry has it, which works in pods only, if at all; the converted one always does: %s@%s\n",
+	a.warn("the digest in %s is that of the model as its registry has it, which works in pods only, if at all; the converted one always does: %s@%s",
 		ref, name, im.Manifest)
 }

@@ -40,6 +40,15 @@ test-images: # What the tests of the chart need: two versions of the image, the 
 chart: ## Write contrib/kustomize from the Helm chart
 	cd test/chart && go test -count=1 -run TestKustomizeBases . -update
 
+.PHONY: docs
+docs: ## Write contrib/docs/commands.md and configuration.md from the code
+	go test -count=1 -run 'TestManual|TestReference' ./cmd/ballast ./cmd/ballastd ./cmd/internal/config -update
+
+.PHONY: man
+man: ## Write the man pages: bin/man/ballast.8 and ballastd.8
+	@mkdir -p bin/man
+	go test -count=1 -run TestManual -ldflags '$(LDFLAGS)' ./cmd/ballast ./cmd/ballastd -man '$(CURDIR)/bin/man'
+
 .PHONY: tools
 tools: ## Install busybox, build containerd, ctr, the shim and runc for tests
 	@test/install.sh
@@ -68,7 +77,7 @@ test: check test-unit test-fuzz e2e kubelet ## Everything that CI runs
 
 .PHONY: test-unit
 test-unit: tools ## Tests of packages, with the race detector where it matters
-	go test -race $(RACE)
+	go test -race -timeout 30m $(RACE)
 	go test $$(go list ./... | grep -vxF "$$(go list $(RACE))")
 	cd contrib/image && go test ./...
 
@@ -111,17 +120,29 @@ crash: ## Kill the store at every call that changes the disk, and look what is l
 soak: ## Random work on a store, with kills, a full disk and bad registries; T=1h for how long
 	go test -race -count=1 -v -timeout 24h -run TestSoak ./store -soak $(T)
 
+# What bench is told besides the names of measurements, such as '-size 1GiB -rounds 5'; "make bench BENCH=-h" lists all.
+BENCH ?=
+
 .PHONY: bench
-bench: build tools ## Measure against plain limits and stock containerd, print one table
-	cd test && go run ./bench
+bench: build tools ## Measure against plain limits and stock containerd, print tables in Markdown; BENCH for flags
+	cd test && go run ./bench $(BENCH)
 
 bench-%: build tools ## One of the measurements, or a group of them such as lazy
-	cd test && go run ./bench $*
+	cd test && go run ./bench $(BENCH) $*
+
+.PHONY: peers
+peers: build tools # The programs of others that bench-peers and performance need
+	@test/install.sh erofs-utils
+	cd test/bench/stargz && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../../.cache/tools/stargz .
+	@rm -f .cache/tools/ollama; timeout 20m test/bench/ollama/build.sh .cache/tools/ollama || echo "Ollama can not be built; it is left out"
 
 .PHONY: bench-peers
-bench-peers: build tools ## Beside the stargz snapshotter, which is built for it
-	cd test/bench/stargz && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../../.cache/tools/stargz .
-	cd test && go run ./bench -stargz ../.cache/tools/stargz peers
+bench-peers: peers ## Beside other snapshotters and clients, which are built for it
+	cd test && go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama $(BENCH) peers
+
+.PHONY: performance
+performance: peers ## All measurements, also beside others; prints the tables and puts them into contrib/docs/performance.md
+	cd test && go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama -page ../contrib/docs/performance.md $(BENCH)
 
 .PHONY: clean
 clean: ## Remove what was built

@@ -34,6 +34,7 @@ type Builder struct {
 	unpacks []filetable.Unpack
 	inlines []placed
 	config  []byte
+	stacked bool
 }
 
 // placedTar is an archive without codec, whose headers are to be read.
@@ -112,6 +113,9 @@ func (b *Builder) add(i int, p Place) error {
 		b.tars = append(b.tars, placedTar{i, p.Path})
 	default:
 		u := filetable.Unpack{Blob: b.manifest.Layers[i].Digest, As: p.Path}
+		if b.stacked {
+			u.Layer = i
+		}
 		if !slices.Contains(b.unpacks, u) {
 			b.unpacks = append(b.unpacks, u)
 		}
@@ -243,6 +247,20 @@ func (b *Builder) Generate(p string, content []byte) {
 // KeepConfig says what the config of the origin is, byte for byte, so that it is kept.
 func (b *Builder) KeepConfig(p []byte) { b.config = p }
 
+// Stack says that the layers are those of an image: later ones win, and whiteouts count. It is called
+// before Add.
+func (b *Builder) Stack() { b.stacked = true }
+
+// isStacked reports whether it makes a difference that layers are those of an image, or can make one.
+func (b *Builder) isStacked() bool {
+	if !b.stacked || len(b.unpacks) > 0 {
+		return b.stacked
+	}
+	return slices.ContainsFunc(b.files, func(f placed) bool { return filetable.IsWhiteout(f.Path) }) ||
+		len(slices.CompactFunc(slices.Clone(b.files), func(x, y placed) bool { return x.Path == y.Path })) < len(b.files) ||
+		checkParents(b.files) != nil
+}
+
 // Model returns the model, with the given config. Two layers that claim one path with different
 // content are an error, as is a path that is a file and a directory; a path with the
 // same content is there once. The headers of archives without codec are read from a, and the tables
@@ -260,13 +278,16 @@ func (b *Builder) Model(ctx context.Context, a Artifact, cfg Config) (*Model, er
 	slices.SortStableFunc(b.files, func(x, y placed) int {
 		return cmp.Or(cmp.Compare(x.Path, y.Path), cmp.Compare(x.layer, y.layer))
 	})
-	files, err := b.merge()
-	if err != nil {
-		return nil, err
+	files, stacked := b.files, b.isStacked()
+	if !stacked {
+		var err error
+		if files, err = b.merge(); err != nil {
+			return nil, err
+		}
 	}
 	docs := b.documents(a)
 	files = b.addGenerated(files)
-	if err := checkParents(files); err != nil {
+	if err := checkParents(files); err != nil && !stacked {
 		return nil, err
 	}
 	m := &Model{
@@ -280,7 +301,15 @@ func (b *Builder) Model(ctx context.Context, a Artifact, cfg Config) (*Model, er
 		Layers:    b.layers,
 		Documents: docs,
 	}
+	if stacked {
+		m.Table.Version, m.Table.Stacked = filetable.StackedVersion, true
+	}
 	for _, f := range files {
+		if stacked && f.layer >= 0 {
+			f.Layer = f.layer
+		} else if stacked {
+			f.Layer = len(b.manifest.Layers) // ours is on top
+		}
 		m.Table.Files = append(m.Table.Files, f.File)
 	}
 	m.Config.ModelFS = ModelFS{Type: "layers"}

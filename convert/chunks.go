@@ -14,6 +14,7 @@ import (
 type chunkedLayer struct {
 	layer int // the first with the blob
 	as    []string
+	again bool // the blob is several layers of a stack
 
 	files [][]filetable.File // at each of as; nil if the archive is unpacked whole
 }
@@ -64,13 +65,14 @@ func (b *Builder) announced() []chunkedLayer {
 		blob := b.blobs[b.at[u.Blob]]
 		if i := slices.IndexFunc(layers, func(l chunkedLayer) bool { return l.layer == blob.Layer }); i >= 0 {
 			layers[i].as = append(layers[i].as, u.As)
+			layers[i].again = layers[i].again || b.stacked
 			continue
 		}
 		if chunked.Announced(b.chunkedLayer(blob)) {
 			layers = append(layers, chunkedLayer{layer: blob.Layer, as: []string{u.As}})
 		}
 	}
-	return layers
+	return slices.DeleteFunc(layers, func(l chunkedLayer) bool { return l.again })
 }
 
 func (b *Builder) chunkedLayer(blob filetable.Blob) chunked.Layer {

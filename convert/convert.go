@@ -11,8 +11,12 @@ import (
 
 // MappingVersion is the version of the rules that turn an origin into a file table and an
 // image. The same origin and the same version give the same bytes on every node, so any
-// change of those bytes needs a new version.
-const MappingVersion = 2
+// change of those bytes needs a new version. Images of earlier versions are read as those of this one.
+//
+//	2  the documents of the origin are in the image
+//	3  of more than 256 blobs, 32 are layers and not 256; the layers of early CNAI are stacked, named
+//	   templates of Ollama are not the default, weights without a path have names
+const MappingVersion = 3
 
 // An Artifact is one upstream artifact: its manifest, and access to its blobs. Its methods are
 // safe for concurrent use.
@@ -50,7 +54,16 @@ type Model struct {
 	// does not say it.
 	ContextLength int64
 
+	Runner Runner
+
 	Documents Documents
+}
+
+// A Runner is what runs a model, as its origin says; zero if it does not. ModelPack has no place for it.
+type Runner struct {
+	Name             string   `json:"name,omitempty"`
+	FrameworkVersion string   `json:"frameworkVersion,omitempty"` // a requirement on a semantic version
+	Platforms        []string `json:"platforms,omitempty"`        // target triples; none means any
 }
 
 // Documents are the documents of an origin, byte for byte. What of them has no place in a

@@ -122,6 +122,11 @@ func (ps Parsers) Parse(ctx context.Context, a Artifact) (*Model, error) {
 	if f == mediatype.FormatImage || f == mediatype.FormatIndex {
 		return nil, fmt.Errorf("manifest %s: %s: %w", m.Digest, f, ErrNotModel)
 	}
+	return ps.ParseAs(ctx, f, a, m)
+}
+
+// ParseAs is Parse for who has parsed the manifest, m, and knows its format.
+func (ps Parsers) ParseAs(ctx context.Context, f mediatype.Format, a Artifact, m *Manifest) (*Model, error) {
 	parse, ok := ps[f]
 	if !ok {
 		return nil, fmt.Errorf("models of format %q are not supported: %w", f, errdefs.ErrNotImplemented)

@@ -5,17 +5,7 @@
 //	                                                                        │
 //	                                            convert/image.Build ◀───────┘
 //
-// A caller does the whole of it with Parsers.Parse:
-//
-//	parsers := convert.Parsers{
-//		mediatype.FormatModelPack: modelpack.Parse,
-//		mediatype.FormatCNAI:      modelpack.Parse,
-//		mediatype.FormatCNAIEarly: modelpack.ParseEarly,
-//		mediatype.FormatDockerAI:  dockerai.Parse,
-//		mediatype.FormatOllama:    ollama.Parse,
-//		mediatype.FormatKitOps:    kitops.Parse,
-//	}
-//	model, err := parsers.Parse(ctx, artifact)
+// Package resolve does the whole of it, from a name on, with all parsers that there are.
 //
 // An error that is ErrNotModel says that the artifact passes unchanged. A model in a format
 // without a Parser gives errdefs.ErrNotImplemented with the name of the format.
@@ -36,12 +26,14 @@
 // up, one digest has one size. Bytes inside a descriptor are taken only if they are the blob;
 // URLs in a descriptor are never followed. Paths are clean and stay inside the model
 // (store.CleanPath), whatever they come from. Unknown media types are errors that name the
-// layer: a layer is never skipped in silence.
+// layer: a layer is never skipped in silence. What the specification of a format has ignored, as Ollama's, is named
+// by package losses.
 //
 // # How layers become files
 //
-// A Builder puts layers together, whatever their format. Layers are not stacked as those of an
-// image: there are no whiteouts, and no layer wins over another. Two layers that claim one path
+// A Builder puts layers together, whatever their format. Only those of early CNAI are stacked as those of
+// an image (Builder.Stack); the table says so where that makes a difference (filetable.Table.Stacked). Else
+// there are no whiteouts, and no layer wins over another. Two layers that claim one path
 // must have the same content there, or the model is refused. Where a digest is not known yet,
 // as for the member of a tar, both stay in the table and the store compares them once it has
 // read them. A path is not a file and a directory at once. A generated file makes way for a file

@@ -189,7 +189,13 @@ func crashModelOf(all bool) (b *storetest.Builder, f *storetest.Fetcher, files m
 		merged(b, "merged", "header", parts)
 	}
 	f = storetest.NewFetcher(append(parts, raw, plain, gzip, chunked)...)
-	return b, f, map[string][]byte{"raw": raw, "tarred": tarred, "zipped": zipped, "chunked": chunked, "inline": []byte("inline")}
+	files = map[string][]byte{"raw": raw, "tarred": tarred, "zipped": zipped, "chunked": chunked, "inline": []byte("inline")}
+	for i := range 8 { // which are published together
+		name, p := fmt.Sprintf("small-%d", i), storetest.Random(uint64(10+i), 1000+i)
+		b.Raw(name, p, 0o644)
+		f.Blobs[digest.FromBytes(p)], files[name] = p, p
+	}
+	return b, f, files
 }
 
 // crashStore opens the store, refers to the model, as a start of the daemon does, and puts it.

@@ -14,13 +14,15 @@
 //	object     : meta filetable verify
 //	meta       : filetable boltfile
 //	staging    : filetable
-//	transfer   :
+//	transfer   : offheap
 //	filetable  : verify
 //	verify     :
 //	boltfile   :
 //	durable    :
+//	offheap    :
 //
 //	durable    small files that are replaced whole, for all that the daemon and the commands keep
+//	offheap    memory of buffers
 //	boltfile   databases that may be damaged, read as bytes
 //	verify     the one comparison of digests
 //	filetable  what a parser makes of a format: pure data

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -40,35 +39,6 @@ type ExposeOptions struct {
 	// Probe makes sure that what is exposed can arrive: that there is room for it, and that the
 	// sources have a byte of the largest file that is missing.
 	Probe bool
-}
-
-// exposures are all exposures, by digest and view.
-type exposures map[digest.Digest]map[string]*exposure
-
-func (e exposures) put(x *exposure) {
-	if e[x.digest] == nil {
-		e[x.digest] = map[string]*exposure{}
-	}
-	e[x.digest][x.view] = x
-}
-
-func (e exposures) drop(x *exposure) {
-	delete(e[x.digest], x.view)
-	if len(e[x.digest]) == 0 {
-		delete(e, x.digest)
-	}
-}
-
-// of returns the exposures of a table.
-func (e exposures) of(table digest.Digest) (all []*exposure) {
-	for _, views := range e {
-		for _, x := range views {
-			if _, ok := x.tables[table]; ok {
-				all = append(all, x)
-			}
-		}
-	}
-	return all
 }
 
 // An exposure is a file of a view that can be read before it is there as an object, for the tables that
@@ -124,7 +94,9 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 	if o.Probe {
 		if err := s.probe(ctx, table, files, o); err != nil {
 			if !before {
+				s.exposing.Lock()
 				s.unexpose(o.View, table)
+				s.exposing.Unlock()
 			}
 			return err
 		}
@@ -207,12 +179,12 @@ func (s *Store) register(table digest.Digest, files []shownFile, o ExposeOptions
 		return errClosed
 	}
 	for _, f := range files {
-		if x := s.exposures[f.file.Digest][o.View]; x != nil && !x.comesAs(f.layout) {
+		if x := s.exposures.at(f.file.Digest, o.View); x != nil && !x.comesAs(f.layout) {
 			return fmt.Errorf("file %q is on its way for another table, or from elsewhere, in another way: %w", f.file.Path, errdefs.ErrFailedPrecondition)
 		}
 	}
 	for _, f := range files {
-		x := s.exposures[f.file.Digest][o.View]
+		x := s.exposures.at(f.file.Digest, o.View)
 		if x == nil {
 			x = &exposure{
 				view: o.View, digest: f.file.Digest, size: f.file.Size, path: f.file.Path,
@@ -222,9 +194,8 @@ func (s *Store) register(table digest.Digest, files []shownFile, o ExposeOptions
 			if f.layout != nil {
 				x.file, x.staged = s.files.Acquire(x.digest, x.size, x.path, f.layout), f.staged
 			}
-			s.exposures.put(x)
 		}
-		x.tables[table] = transfer.GroupKey(o.Sources)
+		s.exposures.show(x, table, transfer.GroupKey(o.Sources))
 		x.from.Set(table.String(), o.Sources)
 		if x.file != nil {
 			x.file.Sources.Set(o.View+" "+table.String(), o.Sources)
@@ -274,10 +245,8 @@ func (s *Store) probe(ctx context.Context, table digest.Digest, files []shownFil
 	return err
 }
 
-// unexpose ends what Expose began for a table in a view.
+// unexpose ends what Expose began for a table in a view. exposing is held.
 func (s *Store) unexpose(view string, table digest.Digest) {
-	s.exposing.Lock()
-	defer s.exposing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, x := range s.exposures.of(table) {
@@ -285,15 +254,12 @@ func (s *Store) unexpose(view string, table digest.Digest) {
 			continue
 		}
 		x.from.Drop(table.String())
-		delete(x.tables, table)
-		if len(x.tables) == 0 {
-			s.exposures.drop(x)
-		}
+		gone := s.exposures.hide(x, table)
 		if x.file == nil {
 			continue
 		}
 		x.file.Sources.Drop(view + " " + table.String())
-		if len(x.tables) == 0 {
+		if gone {
 			s.files.Release(x.file)
 		}
 	}
@@ -301,38 +267,35 @@ func (s *Store) unexpose(view string, table digest.Digest) {
 
 // withdraw ends what Expose began, for views and tables that nothing refers to.
 func (s *Store) withdraw() {
-	s.mu.Lock()
-	none := len(s.exposures) == 0
-	s.mu.Unlock()
-	if none {
-		return
+	s.exposing.Lock() // who exposes a table has referred to it before
+	defer s.exposing.Unlock()
+	type shown struct {
+		view  string
+		table digest.Digest
 	}
-	// Who exposes a table has referred to it before: it is among these, or is exposed later.
-	tables, views := map[digest.Digest]bool{}, map[string]bool{"": true}
-	for _, r := range s.db.Refs("") {
-		tables[r.Table], views[r.Name] = true, true
-	}
-	gone := map[string]map[digest.Digest]bool{} // by view
+	all := map[shown]bool{}
 	s.mu.Lock()
-	for _, all := range s.exposures {
-		for view, x := range all {
-			for t := range x.tables {
-				if views[view] && tables[t] {
-					continue
-				}
-				if gone[view] == nil {
-					gone[view] = map[digest.Digest]bool{}
-				}
-				gone[view][t] = true
-			}
+	for table, files := range s.exposures.tables {
+		for x := range files {
+			all[shown{x.view, table}] = true
 		}
 	}
 	s.mu.Unlock()
-	for view, tables := range gone {
-		for t := range tables {
-			s.unexpose(view, t)
+	for e := range all {
+		if !s.referred(e.view, e.table) {
+			s.unexpose(e.view, e.table)
 		}
 	}
+}
+
+// referred says whether there are a reference to a table, and that of a view.
+func (s *Store) referred(view string, table digest.Digest) bool {
+	if view != "" {
+		if _, err := s.db.Ref(view); err != nil {
+			return false
+		}
+	}
+	return len(s.db.RefsOf(table)) > 0
 }
 
 // Wrong implements hydrate.Objects: who has read the file has pages of what was wrong.
@@ -351,7 +314,7 @@ func (h host) Wrong(f *chunkfile.File) error {
 func (s *Store) exposuresOf(d digest.Digest) []*exposure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.exposures[d]))
+	return s.exposures.in(d)
 }
 
 // complete ends an exposure whose file is an object that its view may have: from then on the view has the
@@ -365,7 +328,7 @@ func (s *Store) complete(x *exposure) {
 		}
 	}
 	s.mu.Lock()
-	mine := s.exposures[x.digest][x.view] == x
+	mine := s.exposures.at(x.digest, x.view) == x
 	if mine {
 		s.exposures.drop(x)
 	}

@@ -37,11 +37,23 @@ func (s *Store) Image(ctx context.Context, manifest digest.Digest) (Image, error
 
 // ImageByOrigin returns the image made from an origin, or errdefs.ErrNotFound.
 func (s *Store) ImageByOrigin(ctx context.Context, o filetable.Origin) (Image, error) {
-	made := s.db.ImagesByOrigin(o)
-	if len(made) == 0 {
+	made := s.db.ImagesByOrigin(o.Digest)
+	i := slices.IndexFunc(made, func(im Image) bool { return im.Origin == o })
+	if i < 0 {
 		return Image{}, fmt.Errorf("image made from %s: %w", o.Digest, errdefs.ErrNotFound)
 	}
-	return made[0], nil
+	return made[i], nil
+}
+
+// ImagesByOrigin returns the images made from the origin with a digest, in whatever format and by whatever
+// rules.
+func (s *Store) ImagesByOrigin(ctx context.Context, d digest.Digest) ([]Image, error) {
+	return s.db.ImagesByOrigin(d), nil
+}
+
+// ImagesWith returns the images that have d as their config or their table, and those whose table needs it.
+func (s *Store) ImagesWith(ctx context.Context, d digest.Digest) ([]Image, error) {
+	return s.db.ImagesWith(d), nil
 }
 
 // ImagesByTable returns the images that have the table.

@@ -58,5 +58,10 @@ func (s *Store) Refs(ctx context.Context, prefix string) ([]Ref, error) {
 	return s.db.Refs(prefix), nil
 }
 
+// RefsOf returns the references to a table, oldest first.
+func (s *Store) RefsOf(ctx context.Context, table digest.Digest) ([]Ref, error) {
+	return s.db.RefsOf(table), nil
+}
+
 // Ref returns one reference, or errdefs.ErrNotFound.
 func (s *Store) Ref(ctx context.Context, name string) (Ref, error) { return s.db.Ref(name) }

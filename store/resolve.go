@@ -76,6 +76,12 @@ func (s *Store) resolve(t *filetable.Table) ([]filetable.File, error) {
 			return nil, err
 		}
 	}
+	if t.Stacked {
+		var err error
+		if r.files, err = filetable.Stack(r.files); err != nil {
+			return nil, err
+		}
+	}
 	slices.SortStableFunc(r.files, func(a, b filetable.File) int { return cmp.Compare(a.Path, b.Path) })
 	out := r.files[:0]
 	for _, f := range r.files {
@@ -179,7 +185,7 @@ func (r *resolver) unpack(u filetable.Unpack) error {
 		return err
 	}
 	for _, m := range filetable.PlaceTar(contents, u.As) {
-		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target}
+		f := filetable.File{Path: m.Path, Type: m.Type, Mode: m.Mode, ModTime: m.ModTime, Size: m.Size, Target: m.Target, Layer: u.Layer}
 		if m.Type == filetable.TypeReg {
 			f.Digest = m.Digest
 			f.Source = &filetable.Source{Blob: u.Blob}

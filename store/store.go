@@ -27,7 +27,7 @@ import (
 type Options struct {
 	// Connections is the number of ranges fetched at the same time, over all blobs.
 	// Zero means 8. The store holds at most twice as many chunks of 4 MiB in memory, and 8 more for
-	// readers of files that are not complete; twice that of what is compressed.
+	// readers of files that are not complete; twice that of what is compressed. They are not on the Go heap.
 	Connections int
 
 	// Reserve is the space in bytes that stays free on the file system. A fetch that
@@ -121,7 +121,7 @@ func Open(dir string, o Options) (*Store, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
 		dir: dir, root: root, o: o, log: o.Log, ctx: ctx, stop: stop,
-		exposures: exposures{}, presented: map[string]presented{},
+		exposures: newExposures(), presented: map[string]presented{},
 		scheduler: transfer.NewScheduler(transfer.Options{
 			Connections: o.Connections, Chunk: filetable.MaxChunkLen, Readers: readers, Unpackers: unpackers,
 		}),
@@ -140,10 +140,13 @@ func (s *Store) open() (err error) {
 		return err
 	}
 	s.files.Area, s.engine.Area = s.area, s.area
+	files := object.Look(s.ctx, s.root, s.log)
 	if s.db, err = meta.Open(s.dbPath(), meta.Options{Expected: object.Any(s.root), Log: s.log}); err != nil {
+		s.stop()
+		_ = files.Wait() // the root is closed next
 		return err
 	}
-	s.objects, err = object.Open(object.Options{Root: s.root, Temp: staging.Top, DB: s.db, Log: s.log})
+	s.objects, err = object.Open(object.Options{Root: s.root, Temp: staging.Top, DB: s.db, Files: files, Log: s.log})
 	return err
 }
 
@@ -157,6 +160,9 @@ func (s *Store) Close() error {
 	s.stop()
 	s.engine.Close()
 	s.files.Close()
+	if s.area != nil {
+		s.area.Close()
+	}
 	if s.objects != nil {
 		s.objects.Close()
 	}

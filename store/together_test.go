@@ -198,7 +198,7 @@ func TestWholeWithWrongChunk(t *testing.T) {
 
 // After a target has failed nothing of its hydration begins: neither what waited for its turn nor the rest.
 func TestNothingStartsAfterAFailure(t *testing.T) {
-	const parallel, rest = 32, 8 // targets that are brought at the same time, and those that wait
+	const parallel, rest = 96, 8 // targets that are brought at the same time, and those that wait
 	dir := t.TempDir()
 	s := storetest.Open(t, dir, store.Options{Connections: 2 * parallel})
 	b, f := storetest.NewBuilder("many"), storetest.NewFetcher()

@@ -45,3 +45,6 @@ func (s *Store) Counts() Counts {
 	c := &s.files.Counts
 	return Counts{ReaderBytes: c.Received.Load(), CopiedBytes: c.Copied.Load(), CorruptChunks: c.Corrupt.Load(), FailedReads: s.failed.Load()}
 }
+
+// Memory returns what the store keeps in memory for the objects that there are, in bytes.
+func (s *Store) Memory() int64 { return s.db.Memory() }

@@ -195,7 +195,7 @@ func layoutsOf(t *filetable.Table, sources []transfer.Source) map[digest.Digest]
 func (s *Store) exposure(view string, d digest.Digest) *exposure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.exposures[d][view]
+	return s.exposures.at(d, view)
 }
 
 // Early says what a view shows of a table that is not complete.
@@ -253,44 +253,51 @@ func (s *Store) tell(table digest.Digest, group string, err error) {
 	}
 }
 
-// ReadAt reads bytes of a file, complete or not, as io.ReaderAt does. It waits until the bytes
-// are there and verified: until their chunk is, or the whole file if it has no chunks.
+// ReadAt reads bytes of a file, complete or not, as io.ReaderAt does. It waits for them, and has errors, as Await.
+func (v View) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
+	f, done, err := v.Await(ctx, d, off, len(b))
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	return f.ReadAt(b, off)
+}
+
+// Await waits until n bytes of a file from off on, as far as it goes, are there and verified: until their chunks
+// are, or the whole file if it has no chunks. It returns an open file that has them at the same place, and
+// others that may not be verified; done is to be called when they were read.
 //
 // It returns errdefs.ErrNotFound for a file that is neither complete nor exposed, a *verify.Error
-// if no source has the right bytes, and the error of the sources if none of them can be reached.
-func (v View) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
+// if no source has the right bytes, the error of the sources if none of them can be reached, and io.EOF for no bytes.
+func (v View) Await(ctx context.Context, d digest.Digest, off int64, n int) (f *os.File, done func(), err error) {
 	s := v.s
 	if x := s.exposure(v.name, d); x != nil {
-		n, err := s.readEarly(ctx, x, b, off)
+		f, done, err := s.awaitEarly(ctx, x, off, n)
 		// What was on its way when the object came from elsewhere has failed.
 		if err == nil || err == io.EOF || !x.complete() {
 			if err != nil && err != io.EOF && ctx.Err() == nil {
 				s.failed.Add(1)
 				err = fmt.Errorf("file %q (%s): %w", x.path, d, err)
 			}
-			return n, err
+			return f, done, err
 		}
 	}
-	f, err := v.OpenObject(d)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	return f.ReadAt(b, off)
+	f, err = v.OpenObject(d)
+	return f, func() { f.Close() }, err
 }
 
-func (s *Store) readEarly(ctx context.Context, x *exposure, b []byte, off int64) (int, error) {
+func (s *Store) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (f *os.File, done func(), err error) {
 	if off < 0 || off >= x.size {
-		return 0, io.EOF
+		return nil, nil, io.EOF
 	}
 	if x.file == nil {
-		return 0, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
+		return nil, nil, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
 	}
-	n, err := x.file.ReadAt(ctx, b, off)
+	f, done, err = x.file.Await(ctx, off, n)
 	if errors.Is(err, transfer.ErrNoRanges) || errors.Is(err, chunkfile.ErrMoved) {
-		return 0, cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
+		err = cmp.Or(s.await(ctx, x), chunkfile.ErrMoved)
 	}
-	return n, err
+	return f, done, err
 }
 
 // complete says whether the file is an object.

@@ -23,15 +23,16 @@ const depsRules = `
 store/verify              :
 store/boltfile            :
 store/durable             :
+store/offheap             :
 store/filetable           : store/verify
-store/transfer            :
+store/transfer            : store/offheap
 store/internal/staging    : store/filetable
 store/internal/meta       : store/boltfile store/filetable
 store/internal/object     : store/filetable store/internal/meta store/verify
 store/internal/chunkfile  : store/filetable store/internal/staging store/transfer store/verify
 store/internal/hydrate    : store/filetable store/internal/chunkfile store/internal/meta store/internal/staging store/transfer store/verify
 store                     : store/boltfile store/filetable store/internal/chunkfile store/internal/hydrate store/internal/meta store/internal/object store/internal/staging store/transfer store/verify
-store/storetest           : store store/filetable store/transfer store/verify
+store/storetest           : store store/filetable store/internal/meta store/internal/object store/transfer store/verify
 convert/mediatype         : store/filetable
 convert/chunked           : convert/mediatype store/filetable store/verify
 convert                   : convert/chunked convert/mediatype store/filetable store/verify
@@ -49,29 +50,33 @@ convert/carton            : convert convert/carton/zipdir convert/contentrange c
 convert/carton/zipdir     : store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
+convert/layout            : convert convert/mediatype store/durable store/transfer store/verify
+convert/huggingface       : convert convert/mediatype convert/remote store/filetable store/verify
+convert/resolve           : convert convert/carton convert/dockerai convert/headers convert/image convert/kitops convert/layout convert/mediatype convert/modelpack convert/ollama convert/ollama/localstore convert/remote store/filetable store/transfer store/verify
 convert/pullsecret        : convert/remote store/durable
-convert/registry          : convert convert/carton convert/image convert/mediatype convert/ollama convert/pullsecret convert/remote convert/signature store store/filetable store/transfer store/verify
+convert/registry          : convert convert/carton convert/image convert/mediatype convert/pullsecret convert/remote convert/resolve convert/signature store store/filetable store/transfer store/verify
 convert/signature/dsse    : convert/mediatype
 convert/signature/oms     : convert/signature/dsse store/filetable store/verify
 convert/signature/cosign  : convert/mediatype convert/signature/dsse store/verify
 convert/signature/notation : convert convert/mediatype convert/remote
 convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/notation convert/signature/oms store store/filetable store/verify
-convert/push              : convert convert/chunked convert/gguf convert/headers convert/image convert/mediatype convert/remote convert/safetensors convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/transfer store/verify
+convert/push              : convert convert/chunked convert/gguf convert/headers convert/image convert/layout convert/mediatype convert/remote convert/resolve convert/safetensors convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
 snapshotter               : snapshotter/tree store store/boltfile store/durable store/filetable store/verify
 snapshotter/tree          : store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
-snapshotter/lazy          : snapshotter/lazy/fdstore store/verify
+snapshotter/lazy          : snapshotter/lazy/fdstore store/offheap store/verify
 snapshotter/lazy/fdstore  :
 cmd/internal/config       :
 cmd/internal/facadetls    : store/durable
 cmd/internal/kube         :
+cmd/internal/manual       :
 cmd/internal/portowner    :
 cmd/internal/containerdversion :
 cmd/internal/fleet        : convert/mediatype convert/registry store store/verify
 cmd/internal/snippet      : cmd/internal/containerdversion convert/mediatype convert/registry
-cmd/internal/upstream     : cmd/internal/config convert convert/carton convert/dockerai convert/kitops convert/mediatype convert/modelpack convert/ollama convert/remote convert/signature
-cmd/internal/admin        : cmd/internal/facadetls cmd/internal/portowner convert convert/headers convert/image convert/losses convert/mediatype convert/remote convert/signature store store/filetable store/transfer
+cmd/internal/upstream     : cmd/internal/config convert/carton convert/huggingface convert/remote convert/resolve convert/signature
+cmd/internal/admin        : cmd/internal/facadetls cmd/internal/portowner convert convert/headers convert/image convert/losses convert/mediatype convert/remote convert/resolve convert/signature store store/filetable store/transfer
 cmd/internal/setup        : cmd/internal/admin cmd/internal/config cmd/internal/containerdversion cmd/internal/facadetls cmd/internal/snippet cmd/internal/unpacked contrib/systemd store/durable store/verify
 cmd/internal/unpacked     :
 contrib/systemd           :
@@ -95,6 +100,7 @@ var foreignRules = []struct{ pkg, banned, why string }{
 	{"snapshotter/differ", "net/http", "snapshots are made of what the store has"},
 	{"convert/mediatype", "net/http", "it is a table"},
 	{"convert/image", "net/http", "conversion is a pure function"},
+	{"convert/resolve", "net/http", "a remote.Client is the only way out"},
 	{"convert/image", "time", "conversion is a pure function"},
 	{"convert/image", "os", "conversion is a pure function"},
 	{"convert/modelpack", "os", "parsers read an Artifact and nothing else"},

@@ -1,11 +1,16 @@
 package test
 
 import (
+	"errors"
+	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -40,17 +45,18 @@ func testNames(t *testing.T) map[string]bool {
 	return there
 }
 
-// TestNamedTests looks for the tests that the page about pods names.
+// TestNamedTests looks for the tests that pages name.
 func TestNamedTests(t *testing.T) {
 	there := testNames(t)
-	names := testName.FindAllString(read(t, "../contrib/docs/kubernetes.md"), -1)
-	if len(names) == 0 {
-		t.Error("the page names no tests")
-	}
-	for _, n := range names {
-		if !there[n] {
-			t.Errorf("%s: there is no such test", n)
+	for _, page := range pages(t) {
+		for _, n := range testName.FindAllString(read(t, page), -1) {
+			if !there[n] && n != "TestX" && n != "FuzzX" {
+				t.Errorf("%s: %s: there is no such test", page, n)
+			}
 		}
+	}
+	if !testName.MatchString(read(t, "../contrib/docs/kubernetes.md")) {
+		t.Error("the page about pods names no tests")
 	}
 }
 
@@ -85,45 +91,153 @@ func TestPromises(t *testing.T) {
 }
 
 var (
-	mdLink    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	mdLink    = regexp.MustCompile(`(?:\]\(|\b(?:src|srcset|href)=")([^)"\s]+)[)"]`)
 	mdHeading = regexp.MustCompile(`(?m)^#+ (.*)$`)
-	notAnchor = regexp.MustCompile(`[^a-z0-9 _-]`)
+	mdCode    = regexp.MustCompile("(?ms)^```.*?^```$|`[^`\n]*`")
+	mdFence   = regexp.MustCompile("(?ms)^```.*?^```$")
+	notAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// TestLinks follows the links between pages of the repository, to headings too.
-func TestLinks(t *testing.T) {
+// pages returns the pages for users and developers.
+func pages(t *testing.T) []string {
+	t.Helper()
 	pages, err := filepath.Glob("../contrib/docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	pages = append(pages, "../README.md", "../SECURITY.md", "../contrib/README.md", "../contrib/STYLE.md")
-	for _, page := range pages {
-		for _, m := range mdLink.FindAllStringSubmatch(read(t, page), -1) {
-			path, anchor, _ := strings.Cut(m[1], "#")
-			if strings.Contains(path, "://") {
-				continue
-			}
-			to := page
-			if path != "" {
-				to = filepath.Join(filepath.Dir(page), path)
-			}
-			if _, err := os.Stat(to); err != nil {
-				t.Errorf("%s: link %s: %v", page, m[1], err)
-			} else if anchor != "" && !hasHeading(read(t, to), anchor) {
-				t.Errorf("%s: link %s: there is no such heading", page, m[1])
+	return append(pages, "../README.md", "../SECURITY.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../contrib/README.md", "../contrib/STYLE.md")
+}
+
+// links returns where a page links to.
+func links(page string) []string {
+	var to []string
+	for _, m := range mdLink.FindAllStringSubmatch(mdCode.ReplaceAllString(page, ""), -1) {
+		to = append(to, m[1])
+	}
+	return to
+}
+
+// TestLinks follows the links between pages of the repository, to headings too. Of links elsewhere it
+// only checks the form.
+func TestLinks(t *testing.T) {
+	for _, page := range pages(t) {
+		for _, link := range links(read(t, page)) {
+			if err := checkLink(page, link); err != nil {
+				t.Errorf("%s: link %s: %v", page, link, err)
 			}
 		}
 	}
 }
 
-func hasHeading(page, anchor string) bool {
-	for _, m := range mdHeading.FindAllStringSubmatch(page, -1) {
-		id := notAnchor.ReplaceAllString(strings.ToLower(m[1]), "")
-		if strings.ReplaceAll(id, " ", "-") == anchor {
-			return true
+func checkLink(page, link string) error {
+	u, err := url.Parse(link)
+	switch {
+	case err != nil:
+		return err
+	case u.Scheme == "https" && u.Host != "" && u.User == nil:
+		return nil
+	case u.Scheme != "" || u.Host != "" || strings.HasPrefix(u.Path, "/"):
+		return errors.New("neither https nor a relative path")
+	}
+	to := page
+	if u.Path != "" {
+		to = filepath.Join(filepath.Dir(page), u.Path)
+	}
+	p, err := os.ReadFile(to)
+	if errors.Is(err, syscall.EISDIR) && u.Fragment == "" {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if u.Fragment != "" && !slices.Contains(anchors(string(p)), u.Fragment) {
+		return errors.New("there is no such heading")
+	}
+	return nil
+}
+
+// anchors returns the names that a page's headings have in links.
+func anchors(page string) []string {
+	var ids []string
+	seen := map[string]int{}
+	for _, m := range mdHeading.FindAllStringSubmatch(mdFence.ReplaceAllString(page, ""), -1) {
+		id := strings.ReplaceAll(notAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")
+		if n := seen[id]; n > 0 {
+			ids = append(ids, fmt.Sprintf("%s-%d", id, n))
+		} else {
+			ids = append(ids, id)
+		}
+		seen[id]++
+	}
+	return ids
+}
+
+// TestLinksPlanted shows that TestLinks finds what it is for.
+func TestLinksPlanted(t *testing.T) {
+	dir := plant(t, map[string]string{"a.md": "# A b\n## `x` *y*\n## A b\n```sh\n# no heading\n```\n", "d/c.md": ""})
+	page := filepath.Join(dir, "a.md")
+	for link, ok := range map[string]bool{
+		"a.md": true, "#a-b": true, "#x-y": true, "#a-b-1": true, "d/c.md": true, "d": true, "https://example.org/x#y": true,
+		"b.md": false, "#no-heading": false, "#a-b-2": false, "d/c.md#x": false, "http://example.org": false, "https://": false, "/etc": false,
+	} {
+		if err := checkLink(page, link); (err == nil) != ok {
+			t.Errorf("%s: %v", link, err)
 		}
 	}
-	return false
+	got := links("[a](b.md#c) `[d](e)` <img src=\"f.svg\" alt=\"g\">\n```md\n[h](i)\n```\n[j]\n(k) [l](m)")
+	if want := []string{"b.md#c", "f.svg", "m"}; !slices.Equal(got, want) {
+		t.Errorf("links %q, want %q", got, want)
+	}
+}
+
+// TestPagesAreLinked wants every page to be in the list of the README.
+func TestPagesAreLinked(t *testing.T) {
+	there := links(read(t, "../README.md"))
+	for _, page := range pages(t) {
+		rel, err := filepath.Rel("..", page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rel != "README.md" && rel != "contrib/README.md" && !slices.Contains(there, rel) {
+			t.Errorf("the README does not link to %s", rel)
+		}
+	}
+}
+
+var (
+	metricName  = regexp.MustCompile(`"(ballast_[a-z_]+)"`)
+	doctorCheck = regexp.MustCompile(`(?:const check = |d\.(?:ok|warn|fail)\()"([a-z_. -]+)"`)
+)
+
+// TestNamesInPages wants the pages to have all metrics, and all checks of the doctor.
+func TestNamesInPages(t *testing.T) {
+	for _, tt := range []struct {
+		code, page string
+		name       *regexp.Regexp
+	}{
+		{"../cmd/internal/daemon/*.go", "../contrib/docs/monitoring.md", metricName},
+		{"../cmd/internal/doctor/*.go", "../contrib/docs/troubleshooting.md", doctorCheck},
+	} {
+		files, err := filepath.Glob(tt.code)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, found := read(t, tt.page), false
+		for _, f := range files {
+			if strings.HasSuffix(f, "_test.go") {
+				continue
+			}
+			for _, m := range tt.name.FindAllStringSubmatch(read(t, f), -1) {
+				found = true
+				if !strings.Contains(page, "`"+m[1]+"`") {
+					t.Errorf("%s does not explain %q of %s", tt.page, m[1], f)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("%s has no names", tt.code)
+		}
+	}
 }
 
 func read(t *testing.T, path string) string {

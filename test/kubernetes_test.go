@@ -182,7 +182,7 @@ func TestKubernetesJob(t *testing.T) {
 			got = append(got, r.OnExitCodes.Values...)
 		}
 	}
-	if d := cmp.Diff(got, []int{2, 3, 4, 8}); d != "" {
+	if d := cmp.Diff(got, []int{2, 3, 4, 8, 10}); d != "" {
 		t.Errorf("exit codes that fail the Job (got, want):\n%s", d)
 	}
 }

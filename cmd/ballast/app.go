@@ -35,7 +35,7 @@ func (a *app) root() *cobra.Command {
 	c := &cobra.Command{
 		Use:           "ballast",
 		Short:         "AI models as images of containerd",
-		Long:          "ballast fetches AI models ahead of their use, says what is on this node, and finds out\nwhy a node would not show a model. The daemon ballastd does the work.",
+		Long:          "ballast installs ballast on a node, downloads AI models ahead of their use, shows what is on the node, and\nchecks it. The daemon ballastd does the work.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       admin.ThisVersion().Version,
@@ -45,10 +45,10 @@ func (a *app) root() *cobra.Command {
 		},
 	}
 	f := c.PersistentFlags()
-	f.StringVarP(&a.address, "address", "a", "", "admin socket of ballastd (default: $BALLAST_ADMIN, then what the configuration says)")
+	f.StringVarP(&a.address, "address", "a", "", "admin socket of ballastd (default: $BALLAST_ADMIN, then the configuration)")
 	f.StringVar(&a.configFile, "config", "", "configuration file (default: $BALLAST_CONFIG, then "+config.DefaultPath+")")
-	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress, and digests only where a table would be")
-	f.BoolVar(&a.debug, "debug", false, "say more about what is done")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "no progress; digests instead of tables")
+	f.BoolVar(&a.debug, "debug", false, "log details")
 	c.AddCommand(
 		a.prefetchCommand(), a.importCommand(), a.hydrateCommand(), a.lsCommand(), a.statusCommand(), a.inspectCommand(), a.dfCommand(), a.rmCommand(),
 		a.pinCommand(), a.unpinCommand(), a.gcCommand(), a.verifyCommand(), a.pathCommand(), a.mountCommand(), a.unmountCommand(),
@@ -167,7 +167,7 @@ func (o *output) Type() string { return "table|json" }
 // outputFlag adds -o to a command.
 func outputFlag(c *cobra.Command) *output {
 	o := outTable
-	c.Flags().VarP(&o, "output", "o", "form of the result")
+	c.Flags().VarP(&o, "output", "o", "output format")
 	flagValues(c, "output", string(outTable), string(outJSON))
 	return &o
 }
@@ -186,7 +186,7 @@ func modelArgs(least, most int) cobra.PositionalArgs {
 		case len(args) < least:
 			return errors.New("no model given")
 		case most > 0 && len(args) > most:
-			return fmt.Errorf("one model is taken, and not %d: %.300q", len(args), args)
+			return fmt.Errorf("one model expected, got %d: %.300q", len(args), args)
 		}
 		return nil
 	}

@@ -34,13 +34,13 @@ func (a *app) configContainerdCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "containerd",
 		Short: "print the drop-in for containerd's configuration",
-		Long: `Print the drop-in for containerd's configuration. What it looks like depends on the version of the containerd that
-runs (containerd.address), or of the program that is installed; --containerd-version says otherwise. It has the format of
-the main configuration file where these must not differ.
+		Long: `Print the drop-in for containerd's configuration. It depends on the version of the running containerd
+(containerd.address), or of the installed program; --containerd-version overrides it. It has the format of
+the main configuration file where the two must not differ.
 
-By default all pods use ballast; ordinary images are handled as overlayfs does. With
---runtime-handler only pods of a runtimeClass with that handler do. With --snapshotter-only
-nothing is set for Kubernetes: ctr and nerdctl take "--snapshotter ballast".`,
+By default all pods use ballast; ordinary images behave as with overlayfs. With --runtime-handler, only
+pods with a RuntimeClass of that handler use it. With --snapshotter-only, nothing is configured for
+Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 		Example: "  ballast config containerd > /etc/containerd/conf.d/ballast.toml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,16 +49,22 @@ nothing is set for Kubernetes: ctr and nerdctl take "--snapshotter ballast".`,
 				return err
 			}
 			if s.NoCRI && s.RuntimeHandler != "" {
-				return usage("--snapshotter-only and --runtime-handler exclude each other")
+				return usage("--snapshotter-only and --runtime-handler can not be used together")
 			}
 			if s.SystemdCgroup && s.RuntimeHandler == "" {
-				return usage("--systemd-cgroup is a setting of a handler: say which with --runtime-handler")
+				return usage("--systemd-cgroup needs --runtime-handler")
 			}
 			if s.Address == "" {
 				s.Address = cfg.Address
 			}
 			if s.Root == "" {
 				s.Root = cfg.Root
+			}
+			if s.Platform == "" {
+				s.Platform = platforms.Format(platforms.DefaultSpec())
+			}
+			if main == "" {
+				main = setup.ContainerdConfig("/")
 			}
 			s.Version, err = containerdversion.Find(cmd.Context(), version, cfg.Containerd.Address)
 			unknown := errdefs.IsNotFound(err)
@@ -72,21 +78,21 @@ nothing is set for Kubernetes: ctr and nerdctl take "--snapshotter ballast".`,
 				return asUsage(err)
 			}
 			if unknown {
-				a.warn("no containerd was found, so this is for %s; otherwise say --containerd-version", containerdversion.Newest)
+				a.warn("no containerd was found, so this is for version %s; use --containerd-version for another one", containerdversion.Newest)
 			}
 			return nil
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&s.Address, "socket", "", "gRPC socket of ballastd (default: what the configuration says)")
-	f.StringVar(&s.Root, "root", "", "root of ballastd (default: what the configuration says)")
-	f.StringVar(&s.Platform, "platform", platforms.Format(platforms.DefaultSpec()), "platform of this node")
+	f.StringVar(&s.Address, "socket", "", "gRPC socket of ballastd (default: from the configuration)")
+	f.StringVar(&s.Root, "root", "", "root of ballastd (default: from the configuration)")
+	f.StringVar(&s.Platform, "platform", "", "platform of the node, such as linux/amd64 (default: this one)")
 	f.StringVar(&s.HostsDir, "hosts-dir", defaultHostsDir, "directory of hosts.toml files")
-	f.StringVar(&s.RuntimeHandler, "runtime-handler", "", "let only pods of this handler use ballast")
-	f.BoolVar(&s.SystemdCgroup, "systemd-cgroup", false, "set SystemdCgroup for that handler")
+	f.StringVar(&s.RuntimeHandler, "runtime-handler", "", "use ballast only for pods of this runtime handler")
+	f.BoolVar(&s.SystemdCgroup, "systemd-cgroup", false, "set SystemdCgroup for the handler")
 	f.StringVar(&version, "containerd-version", "", "version of containerd, such as 2.3 (default: that of this node)")
-	f.StringVar(&main, "containerd-config", setup.ContainerdConfig("/"), "configuration file of containerd, which will import the drop-in")
-	f.BoolVar(&s.NoCRI, "snapshotter-only", false, "set nothing for Kubernetes")
+	f.StringVar(&main, "containerd-config", "", "configuration file of containerd, which imports the drop-in (default: that of this node)")
+	f.BoolVar(&s.NoCRI, "snapshotter-only", false, "configure nothing for Kubernetes")
 	return c
 }
 

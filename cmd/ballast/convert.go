@@ -1,13 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -15,10 +13,10 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
-	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/carton"
+	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -31,11 +29,13 @@ func (a *app) convertCommand() *cobra.Command {
 	var form, compress, key string
 	c := &cobra.Command{
 		Use:   "convert SRC [DST]",
-		Short: "write a model to a registry or an OCI layout, in the form that is wanted",
-		Long: `Write a model to a registry or an OCI layout, in the form that is wanted. It works without
-ballastd. What the target has is not sent again, and a target is named only when all is there.
+		Short: "write a model to a registry or an OCI layout, in one of several forms",
+		Long: `Write a model to a registry or an OCI layout, in one of several forms. It works without ballastd. Blobs
+that the target already has are not sent again. The tag is written last, when everything else is there.
 
 SRC  ghcr.io/team/model:v1      a registry reference
+     hf:ORG/REPO[@REVISION]     a repository of the Hub of Hugging Face; hf.co/ORG/REPO:Q4_K_M is a
+                                quantisation of it
      oci:DIR[:TAG]              an OCI layout, or its directory alone
      ./DIR, ./FILE              a directory of model files (also a snapshot of a hub's cache), or a file
      ./FILE.carton              a carton, or the directory that one was unpacked to
@@ -43,22 +43,22 @@ SRC  ghcr.io/team/model:v1      a registry reference
      ollama:[DIR:]MODEL         a model of a local Ollama; DIR begins with / or . and can be left out
 DST  ghcr.io/team/model:v2, oci:DIR[:TAG]
 
-With --referrer, what a node makes of SRC goes into the repository of SRC, as a referrer of its
-manifest: REF@DIGEST works everywhere then, also where no node has seen the tag, and can be signed.
-DST can be left out, or is another tag there.
+With --referrer, the image that nodes make of SRC is written into the repository of SRC, as a referrer of
+its manifest. REF@DIGEST then works on every node, also where the tag was never seen, and can be signed.
+Omit DST, or use another tag of the same repository.
 
-Of a directory, symbolic links are followed, files that somebody may execute get mode 0755 and all
-others 0644, and owners are not kept.
+In a directory, symbolic links are followed. Executable files get mode 0755, others 0644. Owners are not
+kept.
 
 Forms (--as):
-  ballast    what a node makes of a model by itself, with digests of chunks: of tensors, and of
-             4 MiB of all else (default). With --compress the files are compressed in chunks, as
-             zstd-seekable (a blob for each file) or zstd-chunked (tars)
-  modelpack  a ModelPack artifact, a raw layer for each file, or with --tar a tar. "oras pull"
-             writes the files too
-  cnai       the same as CNAI, which ModelPack was called before
-  image      an ordinary image of tars, for any runtime. With --compress zstd-chunked the tars are
-             compressed in chunks, which Podman fetches one by one, and others as ordinary zstd`,
+  ballast    the image that nodes make of a model, with chunk digests: for each tensor, and for each
+             4 MiB of other files (default). --compress zstd-seekable (a blob for each file) or
+             zstd-chunked (tars) compresses the files in chunks
+  modelpack  a ModelPack artifact with a raw layer for each file, or a tar with --tar. "oras pull"
+             writes the files
+  cnai       the same as CNAI, the former name of ModelPack
+  image      an ordinary image of tars, for any runtime. With --compress zstd-chunked, Podman downloads
+             single chunks, and other runtimes read ordinary zstd`,
 		Example: "  ballast convert registry.ollama.ai/library/llama3.2:1b ghcr.io/team/llama:1b --as modelpack\n" +
 			"  ballast convert ghcr.io/team/model:v1 --referrer --sign team.key\n" +
 			"  ballast convert ./my-model oci:/tmp/layout:v1 --as image",
@@ -77,13 +77,13 @@ Forms (--as):
 	out := outputFlag(c)
 	f := c.Flags()
 	f.StringVar(&form, "as", string(push.FormBallast), "form: "+strings.Join(push.Forms(), ", "))
-	f.BoolVar(&o.Tar, "tar", false, "a tar for each file instead of a raw layer; modelpack and cnai")
-	f.BoolVar(&o.NoChunks, "no-chunks", false, "no digests of chunks: the image is byte for byte what a node makes of SRC; ballast")
-	f.StringVar(&compress, "compress", "", "compress files in chunks: "+strings.Join(push.Compressions(), ", ")+"; ballast, image")
-	f.BoolVar(&o.Referrer, "referrer", false, "write what a node makes of SRC beside it, as a referrer of its manifest; ballast")
+	f.BoolVar(&o.Tar, "tar", false, "for modelpack and cnai: a tar for each file instead of a raw layer")
+	f.BoolVar(&o.NoChunks, "no-chunks", false, "for ballast: no chunk digests; the image is byte for byte what nodes make of SRC")
+	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(push.Compressions(), ", "))
+	f.BoolVar(&o.Referrer, "referrer", false, "for ballast: write the image that nodes make of SRC beside it, as a referrer of its manifest")
 	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
-	f.BoolVar(&o.DryRun, "dry-run", false, "only say what would be sent")
-	f.StringVar(&o.TempDir, "temp-dir", "", "where archives are unpacked (default: $TMPDIR)")
+	f.BoolVar(&o.DryRun, "dry-run", false, "show what would be sent")
+	f.StringVar(&o.TempDir, "temp-dir", "", "directory for unpacking archives (default: $TMPDIR)")
 	for name, values := range map[string][]string{"as": push.Forms(), "compress": push.Compressions()} {
 		flagValues(c, name, values...)
 	}
@@ -143,7 +143,7 @@ func signingKey(file string) (crypto.Signer, error) {
 // refer writes what a node makes of a model beside it. args are its reference, and a tag for it if there is to
 // be one.
 func (a *app) refer(ctx context.Context, args []string, o push.Options, out output) error {
-	from, err := admin.ParseRef(args[0])
+	from, err := resolve.ParseRef(args[0])
 	if err != nil || from.URL != "" {
 		return usage("%s: --referrer is for a model in a registry", args[0])
 	}
@@ -170,22 +170,23 @@ func (a *app) convert(ctx context.Context, from, to string, o push.Options, out 
 
 func (a *app) convertTo(ctx context.Context, from string, t target, o push.Options, out output) (err error) {
 	start := time.Now()
-	u, err := a.upstream(from)
+	r, err := a.resolver(from)
 	if err != nil {
 		return err
 	}
-	defer u.client.Close()
+	defer r.Upstream.Close()
 	if o.TempDir != "" {
-		u.cartons.TempDir = o.TempDir
+		r.Carton.TempDir = o.TempDir
 	}
-	src, err := u.source(ctx, from)
+	src, err := r.Open(ctx, from)
 	if err != nil {
 		return err
 	}
-	if src.Close != nil {
-		defer func() { err = errors.Join(err, src.Close()) }()
+	defer func() { err = errors.Join(err, src.Close()) }()
+	if err := src.NotModel(); err != nil {
+		return err
 	}
-	dst, closeDst, err := u.open(t, o.DryRun)
+	dst, closeDst, err := t.open(r.Upstream, o.DryRun)
 	if err != nil {
 		return err
 	}
@@ -194,7 +195,7 @@ func (a *app) convertTo(ctx context.Context, from string, t target, o push.Optio
 	if o.DryRun {
 		p = noProgress{}
 	}
-	o.Log, o.Progress = u.log, follow(p)
+	o.Log, o.Progress = a.log(), follow(p)
 	res, err := push.Convert(ctx, src, dst, o)
 	p.end()
 	if err != nil {
@@ -298,26 +299,17 @@ func follow(p progress) func([]store.Progress) {
 	}
 }
 
-// An upstreamClient reaches registries from this process.
-type upstreamClient struct {
-	client  *remote.Client
-	cfg     *config.Config
-	cartons carton.Options
-	log     *slog.Logger
-}
-
-// upstream returns a client with the settings of the daemon. If name is the URL of a carton, its
-// host may be anywhere: the person who wrote it means it.
-func (a *app) upstream(name string) (*upstreamClient, error) {
+// resolver returns how names are resolved in this process, with the settings of the daemon. If name is the URL of
+// a carton, its host may be anywhere: the person who wrote it means it. The caller closes Upstream.
+func (a *app) resolver(name string) (*resolve.Resolver, error) {
 	cfg, err := a.load()
 	if err != nil {
 		return nil, err
 	}
-	log := a.log()
-	o := upstream.Options(cfg, admin.ThisVersion().Version, log)
+	o := upstream.Options(cfg, admin.ThisVersion().Version, a.log())
 	o.Shared = remote.AnyHost
-	if address, ok := cartonAddress(name); ok {
-		ref, err := remote.ParseRef(cartonScheme + address)
+	if address, ok := resolve.CartonAddress(name); ok {
+		ref, err := remote.ParseRef("carton+" + address)
 		if err != nil {
 			return nil, &usageError{err}
 		}
@@ -327,15 +319,10 @@ func (a *app) upstream(name string) (*upstreamClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	u := &upstreamClient{client: client, cfg: cfg, cartons: upstream.CartonOptions(cfg, client, log), log: log}
-	u.cartons.TempDir = os.TempDir() // that of the daemon is for root
-	return u, nil
-}
-
-// parsers returns the formats that are understood, with the model for a runner of Ollama lists, or
-// for that of the settings if it is empty.
-func (u *upstreamClient) parsers(runner string) convert.Parsers {
-	return upstream.ParsersFor(u.cartons, cmp.Or(runner, u.cfg.Upstream.OllamaRunner))
+	r := upstream.Resolver(cfg, client, a.log())
+	r.Carton.TempDir = os.TempDir() // that of the daemon is for root
+	r.OllamaModels = config.OllamaModels
+	return &r, nil
 }
 
 // A target is a DST: a directory and a tag, or a reference.
@@ -346,17 +333,17 @@ type target struct {
 
 // parseTarget parses DST.
 func parseTarget(name string) (target, error) {
-	if rest, ok := strings.CutPrefix(name, layoutScheme); ok && !strings.HasPrefix(rest, "//") {
-		dir, tag := splitLayout(rest)
+	if rest, ok := strings.CutPrefix(name, resolve.LayoutScheme); ok && !strings.HasPrefix(rest, "//") {
+		dir, tag := resolve.SplitLayout(rest)
 		if dir == "" {
 			return target{}, usage("%s: no directory", name)
 		}
 		return target{dir: dir, tag: tag}, nil
 	}
-	if isPath(name) {
+	if _, isURL := resolve.CartonAddress(name); isURL || resolve.IsPath(name) {
 		return target{}, usage("%s: a target is a reference or oci:DIR", name)
 	}
-	ref, err := admin.ParseRef(name)
+	ref, err := resolve.ParseRef(name)
 	if err != nil {
 		return target{}, &usageError{err}
 	}
@@ -367,15 +354,15 @@ func parseTarget(name string) (target, error) {
 }
 
 // open opens a target, and makes a layout that is not there, but not for a dry run.
-func (u *upstreamClient) open(t target, dryRun bool) (dst push.Target, closeDst func() error, err error) {
+func (t target) open(client *remote.Client, dryRun bool) (dst push.Target, closeDst func() error, err error) {
 	if t.dir == "" {
-		repo, err := u.client.Repository(t.ref, nil)
+		repo, err := client.Repository(t.ref, nil)
 		return push.NewRegistry(repo, t.ref), func() error { return nil }, err
 	}
-	if dryRun && !push.IsLayout(t.dir) {
-		return push.Nowhere(layoutScheme + t.dir), func() error { return nil }, nil
+	if dryRun && !layout.Is(t.dir) {
+		return push.Nowhere(resolve.LayoutScheme + t.dir), func() error { return nil }, nil
 	}
-	l, err := push.CreateLayout(t.dir, t.tag)
+	l, err := layout.Create(t.dir, t.tag)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -29,6 +29,8 @@ func descriptionRows(d *admin.Description) [][]string {
 		{"Quantization:", "quantization", d.Config.Quantization},
 		{"Capabilities:", "capabilities", capabilities(d.Config.Capabilities)},
 		{"Context:", "contextLength", tokens(d.ContextLength)},
+		{"Runner:", "runner", runnerText(d.Runner)},
+		{"Source:", "sourceURL", d.Descriptor.SourceURL},
 		{"Licenses:", "licenses", strings.Join(d.Descriptor.Licenses, ", ")},
 	} {
 		if r.value == "" {
@@ -43,6 +45,18 @@ func descriptionRows(d *admin.Description) [][]string {
 		rows = append(rows, []string{"Header:", "not readable: " + p.Path + ": " + p.Text})
 	}
 	return rows
+}
+
+// runnerText puts what runs a model in words.
+func runnerText(r convert.Runner) string {
+	s := r.Name
+	if r.FrameworkVersion != "" {
+		s += ", framework " + r.FrameworkVersion
+	}
+	if len(r.Platforms) > 0 {
+		s += ", for " + strings.Join(r.Platforms, ", ")
+	}
+	return strings.TrimPrefix(s, ", ")
 }
 
 func tokens(n int64) string {

@@ -23,19 +23,22 @@ func (a *app) doctorCommand() *cobra.Command {
 	var fix, dryRun, unfixed bool
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "find out why this node would not show models, and how to mend it",
-		Long:  "Look at the daemon, the kernel, containerd's configuration and hosts.toml files, and say what is\nwrong and the line that mends it. Ends with 1 if something fails.\n\n--fix first mends what is safe to mend: files of \"ballast setup\" that are missing or of an older version, the\nimport of the drop-in, a unit that is not enabled, a daemon that does not run, containerd that has not read its\nconfiguration, permissions that let others in. What somebody has changed stays, and so do programs and which\nregistries are closed.",
+		Short: "check this node and print how to fix each problem",
+		Long:  "Check the daemon, the kernel, containerd's configuration and hosts.toml files, and print the command or\nsetting that fixes each problem. The exit code is 1 if a check fails.\n\n--fix first fixes what needs no decision: files of \"ballast setup\" that are missing or from an older version,\nthe import of the drop-in, a unit that is not enabled, a daemon that is not running, a containerd that has\nnot read its configuration, permissions that are too open. It does not change files that somebody has edited,\nthe programs, or which registries are closed.",
 		Args:  cobra.NoArgs,
 	}
 	out := outputFlag(c)
-	c.Flags().StringVar(&containerd, "containerd-config", setup.ContainerdConfig("/"), "configuration file of containerd")
+	c.Flags().StringVar(&containerd, "containerd-config", "", "configuration file of containerd (default: that of this node)")
 	c.Flags().StringVar(&version, "containerd-version", "", "version of containerd, such as 2.3 (default: that of this node)")
-	c.Flags().StringSliceVar(&hostsDirs, "hosts-dir", nil, "more directories of hosts.toml files, as given to ctr and nerdctl")
-	c.Flags().BoolVar(&fix, "fix", false, "mend what is safe to mend before looking")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "with --fix: only say what would be mended")
+	c.Flags().StringSliceVar(&hostsDirs, "hosts-dir", nil, "more directories of hosts.toml files, as used with ctr and nerdctl")
+	c.Flags().BoolVar(&fix, "fix", false, "fix what needs no decision, then check")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "with --fix: show what would be fixed")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if dryRun && !fix {
-			return usage("--dry-run is for --fix")
+			return usage("--dry-run needs --fix")
+		}
+		if containerd == "" {
+			containerd = setup.ContainerdConfig("/")
 		}
 		if fix {
 			err := a.fix(cmd.Context(), dryRun, *out)
@@ -86,7 +89,7 @@ func (a *app) doctorCommand() *cobra.Command {
 // fix mends what is safe to mend. What it did goes where notes go if the findings are for a program.
 func (a *app) fix(ctx context.Context, dryRun bool, out output) error {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("--fix changes the system: run it as root: %w", errdefs.ErrPermissionDenied)
+		return fmt.Errorf("--fix changes the system; run it as root: %w", errdefs.ErrPermissionDenied)
 	}
 	return locked(ctx, "/", func() error {
 		plan, err := setup.NewFix(ctx, setup.Options{})
@@ -107,8 +110,8 @@ func (a *app) findings(fs []doctor.Finding) {
 			continue
 		}
 		fmt.Fprintf(a.stdout, "%-4s  %s: %s\n", strings.ToUpper(string(f.Status)), f.Check, printable(f.Message))
-		if f.Mend != "" {
-			fmt.Fprintf(a.stdout, "      mend: %s\n", printable(f.Mend))
+		if f.Fix != "" {
+			fmt.Fprintf(a.stdout, "      fix: %s\n", printable(f.Fix))
 		}
 	}
 }

@@ -29,17 +29,16 @@ func (a *app) configHostsCommand() *cobra.Command {
 	var o hostsFlags
 	c := &cobra.Command{
 		Use:   "hosts REGISTRY | --upgrade",
-		Short: "print the hosts.toml that sends a registry's tags through ballast",
-		Long: `Print the hosts.toml that sends a registry's tags through ballast, and through nothing else: while
-ballastd is stopped, a pull by tag fails; it never gives an unconverted model. The file names the keys
-by which containerd and the facade know each other; ballastd makes them when it starts.
+		Short: "print the hosts.toml that closes a registry: its tags go through ballast",
+		Long: `Print the hosts.toml that sends the tags of a registry through ballast only: while ballastd is stopped,
+a pull by tag fails; it never gives an unconverted model. The file names the keys with which containerd
+and the facade authenticate each other; ballastd creates them at its start.
 
-REGISTRY is a host as it stands in references, such as ghcr.io or docker.io, or _default for
-every registry without a directory of its own. For _default containerd knows only two forms;
-the file says what each means.
+REGISTRY is a host as in references, such as ghcr.io or docker.io, or _default for every registry
+without a directory of its own. containerd supports only two forms of _default; the file explains them.
 
---upgrade rewrites the files below --hosts-dir that this command wrote before there were keys. Others
-that ask the facade by plain HTTP are left alone and named.`,
+--upgrade rewrites the files in --hosts-dir that this command wrote before there were keys. It prints the
+names of other files that use plain HTTP to the facade, and does not change them.`,
 		Example: "  ballast config hosts registry.ollama.ai --write\n  ballast config hosts --upgrade",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -72,14 +71,14 @@ that ask the facade by plain HTTP are left alone and named.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.Facade, "facade", "", "host:port of the facade (default: what the configuration says)")
-	f.StringVar(&o.root, "root", "", "root of ballastd, which has the keys (default: what the configuration says)")
-	f.BoolVar(&o.PlainHTTP, "plain-http", false, "the registry itself speaks HTTP; upstream.hosts_dir has to say so too, unless it is on this machine")
-	f.BoolVar(&o.Open, "open", false, "_default: let tags be resolved without ballastd too")
-	f.BoolVar(&o.write, "write", false, "write the file below --hosts-dir")
-	f.BoolVar(&o.upgrade, "upgrade", false, "rewrite what asks the facade by plain HTTP")
+	f.StringVar(&o.Facade, "facade", "", "host:port of the facade (default: from the configuration)")
+	f.StringVar(&o.root, "root", "", "root of ballastd, which has the keys (default: from the configuration)")
+	f.BoolVar(&o.PlainHTTP, "plain-http", false, "the registry itself uses plain HTTP; upstream.hosts_dir must say so too, unless it is on this machine")
+	f.BoolVar(&o.Open, "open", false, "for _default: tags can also be resolved without ballastd")
+	f.BoolVar(&o.write, "write", false, "write the file into --hosts-dir")
+	f.BoolVar(&o.upgrade, "upgrade", false, "rewrite files that use plain HTTP to the facade")
 	f.StringVar(&o.dir, "hosts-dir", defaultHostsDir, "directory of hosts.toml files")
-	f.BoolVar(&o.force, "force", false, "replace a file that is different")
+	f.BoolVar(&o.force, "force", false, "replace an existing file that differs")
 	return c
 }
 
@@ -112,7 +111,7 @@ func (a *app) writeHosts(path string, p []byte, force bool) error {
 		fmt.Fprintf(a.stderr, "%s is up to date\n", path)
 		return nil
 	case err == nil && !force:
-		return fmt.Errorf("%s exists and is different; compare it with what this command prints without --write, or replace it with --force: %w", path, errdefs.ErrAlreadyExists)
+		return fmt.Errorf("%s exists and differs; compare it with the output of this command without --write, or replace it with --force: %w", path, errdefs.ErrAlreadyExists)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
@@ -143,7 +142,7 @@ func (a *app) upgradeHosts(o *hostsFlags) error {
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
 				left++
-				a.warn("left alone: %v", err)
+				a.warn("not changed: %v", err)
 			}
 			continue
 		}
@@ -157,14 +156,14 @@ func (a *app) upgradeHosts(o *hostsFlags) error {
 			done++
 		default:
 			left++
-			a.warn("left alone: %s: %s", path, strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error()))
+			a.warn("not changed: %s: %s", path, strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error()))
 		}
 	}
 	if left > 0 {
-		return fmt.Errorf("%d files were rewritten, %d were left alone; compare them with what \"ballast config hosts REGISTRY\" prints: %w", done, left, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%d files were rewritten, %d were not changed; compare them with the output of \"ballast config hosts REGISTRY\": %w", done, left, errdefs.ErrFailedPrecondition)
 	}
 	if done == 0 {
-		fmt.Fprintf(a.stderr, "nothing below %s asks the facade by plain HTTP\n", o.dir)
+		fmt.Fprintf(a.stderr, "no file in %s uses plain HTTP to the facade\n", o.dir)
 	}
 	return nil
 }
@@ -172,16 +171,16 @@ func (a *app) upgradeHosts(o *hostsFlags) error {
 func (a *app) configRotateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "rotate-ca",
-		Short: "replace the keys by which containerd and the facade know each other",
-		Long: `Replace the keys by which containerd and the facade of this node know each other, because somebody may
-have seen them. They are renewed without this. hosts.toml files stay as they are; a pull that runs can fail
-once, and is tried again by the kubelet.`,
+		Short: "replace the keys with which containerd and the facade authenticate each other",
+		Long: `Replace the keys with which containerd and the facade of this node authenticate each other, because they
+may have leaked. Normal renewal needs no command. hosts.toml files stay as they are. A running pull can
+fail once; the kubelet tries it again.`,
 		Args: cobra.NoArgs,
 		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
 			if err := cl.RotateCA(cmd.Context()); err != nil {
 				return err
 			}
-			fmt.Fprintln(a.stderr, "the keys of the facade are new")
+			fmt.Fprintln(a.stderr, "the keys of the facade were replaced")
 			return nil
 		}),
 	}

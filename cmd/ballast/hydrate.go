@@ -22,21 +22,21 @@ func (a *app) hydrateCommand() *cobra.Command {
 	var h hydration
 	c := &cobra.Command{
 		Use:   "hydrate REF|DIGEST...",
-		Short: "bring the rest of models that can be read before they are complete",
-		Long: `Bring the rest of models that are known to this node and not complete: those that are shown
-already, and those of which something is missing. Without --wait that only begins; it gives way to
-readers and to all that somebody waits for. Nothing is pinned.
+		Short: "download the rest of models that are not complete",
+		Long: `Download the rest of models that this node knows and that are not complete: mounted models, and models of
+which something is missing. Without --wait, the download runs in the background: reads and other work that
+somebody waits for go first. Nothing is pinned.
 
-With --pause, what nobody waits for stands still, for all models, until --resume or the next start
-of ballastd. Who reads a model goes on to get what he reads, and prefetches and pulls go on.`,
+--pause stops background downloads of all models until --resume or the next start of ballastd. Reads,
+prefetches and pulls continue.`,
 		Example:           "  ballast hydrate registry.ollama.ai/library/llama3.2:1b --wait\n  ballast hydrate --pause",
 		ValidArgsFunction: a.completes(0, modelRefs),
 	}
 	out := outputFlag(c)
 	f := c.Flags()
-	f.BoolVar(&h.wait, "wait", false, "wait until the models are complete, with progress")
-	f.BoolVar(&h.pause, "pause", false, "let what nobody waits for stand still")
-	f.BoolVar(&h.resume, "resume", false, "let it go on")
+	f.BoolVar(&h.wait, "wait", false, "wait until the models are complete, and show progress")
+	f.BoolVar(&h.pause, "pause", false, "pause background downloads")
+	f.BoolVar(&h.resume, "resume", false, "resume background downloads")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
 		h.names, h.out = args, *out
 		if err := h.check(); err != nil {
@@ -54,11 +54,11 @@ of ballastd. Who reads a model goes on to get what he reads, and prefetches and 
 func (h *hydration) check() error {
 	switch turn := h.pause || h.resume; {
 	case h.pause && h.resume:
-		return usage("--pause and --resume are opposites")
+		return usage("--pause and --resume can not be used together")
 	case turn && h.wait:
-		return usage("--wait goes with models, and not with --pause and --resume")
+		return usage("--wait needs models, and can not be used with --pause or --resume")
 	case turn && len(h.names) > 0:
-		return usage("--pause and --resume are for all models, name none")
+		return usage("--pause and --resume apply to all models; do not name any")
 	case !turn && len(h.names) == 0:
 		return usage("no model given")
 	}
@@ -75,7 +75,7 @@ func (a *app) pause(ctx context.Context, cl *admin.Client, h hydration) error {
 		return a.printJSON(admin.PauseRequest{Paused: paused})
 	case a.quiet:
 	case paused:
-		fmt.Fprintln(a.stdout, "paused: what nobody waits for stands still; readers go on")
+		fmt.Fprintln(a.stdout, "paused: no background downloads; reads continue")
 	default:
 		fmt.Fprintln(a.stdout, "resumed")
 	}
@@ -107,9 +107,9 @@ func (a *app) hydrate(ctx context.Context, cl *admin.Client, name string, h hydr
 	case a.quiet:
 		fmt.Fprintln(a.stdout, known(last))
 	case last.Status == admin.StatusStarted:
-		fmt.Fprintf(a.stdout, "%s  %s  started; \"ballast ls\" says how far it is\n", printable(last.Ref), known(last))
+		fmt.Fprintf(a.stdout, "%s  %s  started; \"ballast ls\" shows the progress\n", printable(last.Ref), known(last))
 	case last.Status == admin.StatusPaused:
-		fmt.Fprintf(a.stdout, "%s  %s  begins after \"ballast hydrate --resume\"\n", printable(last.Ref), known(last))
+		fmt.Fprintf(a.stdout, "%s  %s  paused; starts after \"ballast hydrate --resume\"\n", printable(last.Ref), known(last))
 	default:
 		fmt.Fprintf(a.stdout, "%s  %s  %s  %s\n", printable(last.Ref), shortDigest(known(last).String()), size(last.Image.Size), took(time.Since(start)))
 	}

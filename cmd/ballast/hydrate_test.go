@@ -20,9 +20,9 @@ func TestHydrateUsage(t *testing.T) {
 	}{
 		{[]string{}, "no model given"},
 		{[]string{"llama"}, "does not name a registry"},
-		{[]string{"--pause", "--resume"}, "are opposites"},
-		{[]string{"--pause", ref}, "name none"},
-		{[]string{"--resume", "--wait"}, "--wait goes with models"},
+		{[]string{"--pause", "--resume"}, "can not be used together"},
+		{[]string{"--pause", ref}, "do not name any"},
+		{[]string{"--resume", "--wait"}, "--wait needs models"},
 	} {
 		code, stdout, stderr := ballast(t, append([]string{"hydrate"}, tt.args...)...)
 		if code != exitUsage || stdout != "" || !strings.Contains(stderr, tt.want) || !strings.Contains(stderr, "usage: ballast hydrate REF|DIGEST...") {
@@ -62,11 +62,11 @@ func TestHydrate(t *testing.T) {
 	if out := s.ok(t, "hydrate", "--pause"); !strings.Contains(out, "paused") {
 		t.Errorf("--pause: %q", out)
 	}
-	if _, out, _ := s.ballast(t.Context(), "doctor", "--containerd-config", "/nowhere/c.toml"); !strings.Contains(out, "mend: ballast hydrate --resume") {
+	if _, out, _ := s.ballast(t.Context(), "doctor", "--containerd-config", "/nowhere/c.toml"); !strings.Contains(out, "fix: ballast hydrate --resume") {
 		t.Errorf("doctor:\n%s", out)
 	}
 	sent := s.bytes()
-	if out := s.ok(t, "hydrate", ref); !strings.Contains(out, "begins after \"ballast hydrate --resume\"") {
+	if out := s.ok(t, "hydrate", ref); !strings.Contains(out, "starts after \"ballast hydrate --resume\"") {
 		t.Errorf("in the pause: %q", out)
 	}
 	s.awaitState(t, "pulling 0%, paused")

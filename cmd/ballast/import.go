@@ -20,7 +20,7 @@ import (
 func (a *app) importCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import",
-		Short: "take over models that are on this machine already",
+		Short: "import models that are on this machine already",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usage("unknown command %q for \"ballast import\"", args[0])
@@ -45,23 +45,23 @@ func (a *app) importOllamaCommand() *cobra.Command {
 	var i importing
 	c := &cobra.Command{
 		Use:   "ollama [MODEL...]",
-		Short: "take over models of a local Ollama, verify and pin them",
-		Long: `Take over models of a local Ollama, verify and pin them. Without MODEL it is all of them. A pull
-by the name that they have at their registry then needs none of their bytes from there.
+		Short: "import models of a local Ollama, verify and pin them",
+		Long: `Import models of a local Ollama, verify and pin them. Without MODEL, all models are imported. A later pull by
+their name in the registry downloads no weights.
 
-Ollama's files are only read. The model shares its space with them where the file system can
-(reflink), or where nobody but root can write to them (a hard link: owner root, mode 0644);
-otherwise the bytes are copied. Either way every file is compared with its digest first.
+Ollama's files are only read. A model shares its space with them if the file system supports reflinks, or
+if only root can write to them (hard link: owner root, mode 0644); otherwise the bytes are copied. Every
+file is compared with its digest first.
 
-ballastd does the work and goes on if this command is interrupted.`,
+ballastd does the work, and continues if you interrupt this command.`,
 		Example: "  ballast import ollama\n  ballast import ollama llama3.2:1b --dir /usr/share/ollama/.ollama/models --dry-run",
 	}
 	out := outputFlag(c)
 	f := c.Flags()
 	f.StringVar(&i.dir, "dir", "", "directory of Ollama's models (default: $OLLAMA_MODELS, ~/.ollama/models, that of the service)")
-	f.BoolVar(&i.dryRun, "dry-run", false, "only say what would be done")
-	f.DurationVar(&i.r.TTL, "ttl", 0, "how long the pins hold (default: until they are removed)")
-	f.BoolVar(&i.r.NoPin, "no-pin", false, "leave the models without a pin; they go when space runs short")
+	f.BoolVar(&i.dryRun, "dry-run", false, "show what would be done")
+	f.DurationVar(&i.r.TTL, "ttl", 0, "remove the pins after this time (default: keep them)")
+	f.BoolVar(&i.r.NoPin, "no-pin", false, "do not pin the models; they are removed when space is needed")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
 		for _, s := range args {
 			if _, err := localstore.ParseName(s); err != nil {

@@ -281,7 +281,7 @@ func TestImportUsage(t *testing.T) {
 			t.Errorf("%q: code %d, stdout %q, stderr %q", args, code, stdout, stderr)
 		}
 	}
-	if code, _, stderr := ballast(t, "import", "ollama", "--dir", t.TempDir()); code != exitNetwork || !strings.Contains(stderr, "ballastd does not run") {
+	if code, _, stderr := ballast(t, "import", "ollama", "--dir", t.TempDir()); code != exitNetwork || !strings.Contains(stderr, "ballastd is not running") {
 		t.Errorf("no daemon: code %d, %q", code, stderr)
 	}
 }

@@ -2,19 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/cmd/internal/upstream"
-	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/headers"
-	"github.com/ballast-dev/ballast/convert/image"
-	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/registry"
-	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -27,7 +22,7 @@ func (a *app) inspectCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "inspect REF|DIGEST",
 		Short: "show the format, files, config and origin of a model",
-		Long:  "Show the format, files and origin of a model of this node, what is known of it, from the origin or from the\nheaders of its files, and what of the origin has no place in ModelPack. With --remote, ask the registry: works\nwithout ballastd and downloads no weights.",
+		Long:  "Show the format, files and origin of a model of this node, its properties from the origin or the headers of its\nfiles, and what of the origin has no place in ModelPack. With --remote, ask the registry, or read any other SRC of\n\"ballast convert\": this works without ballastd and downloads no weights.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if i := slices.IndexFunc(args, isDocument); len(args) == 2 && i >= 0 && cmd.Flags().Changed("origin") {
 				return fmt.Errorf("write --origin=%s: the document is part of the flag", args[i])
@@ -36,19 +31,16 @@ func (a *app) inspectCommand() *cobra.Command {
 		},
 	}
 	out := outputFlag(c)
-	c.Flags().BoolVar(&fromRegistry, "remote", false, "ask the registry")
+	c.Flags().BoolVar(&fromRegistry, "remote", false, "ask the registry instead of ballastd")
 	c.Flags().StringVar(&origin, "origin", "", "print the `document` of the origin byte for byte: manifest, config, or child of a list")
 	c.Flags().Lookup("origin").NoOptDefVal = "manifest"
 	c.ValidArgsFunction = a.completes(1, modelRefs)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := names(args); err != nil {
-			return err
-		}
 		var d admin.Detail
 		var err error
 		if fromRegistry {
 			d, err = a.remoteDetail(cmd.Context(), args[0])
-		} else {
+		} else if err = names(args); err == nil {
 			d, err = a.localDetail(cmd.Context(), args[0])
 		}
 		if err != nil {
@@ -95,87 +87,40 @@ func (a *app) originDocument(d admin.Detail, which string) error {
 	return err
 }
 
-// remoteDetail converts a model in this process.
-func (a *app) remoteDetail(ctx context.Context, name string) (admin.Detail, error) {
-	ref, err := admin.ParseRef(name)
-	if err != nil {
-		return admin.Detail{}, &usageError{err}
-	}
-	cfg, err := a.load()
+// remoteDetail converts a model in this process, and says of it what the daemon would say.
+func (a *app) remoteDetail(ctx context.Context, name string) (_ admin.Detail, err error) {
+	r, err := a.resolver(name)
 	if err != nil {
 		return admin.Detail{}, err
 	}
-	o := upstream.Options(cfg, admin.ThisVersion().Version, a.log())
-	o.Shared = remote.AnyHost
-	client, err := remote.New(o)
+	defer r.Upstream.Close()
+	src, err := r.Open(ctx, name)
 	if err != nil {
 		return admin.Detail{}, err
 	}
-	defer client.Close()
-	if address, ok := registry.CartonURL(upstream.Cartons(cfg), ref); ok {
-		return a.cartonDetail(ctx, cfg, client, ref, address)
+	defer func() { err = errors.Join(err, src.Close()) }()
+	if err := src.NotModel(); err != nil {
+		return admin.Detail{}, err
 	}
-	repo, err := client.Repository(ref, nil)
+	im, err := src.Image()
 	if err != nil {
 		return admin.Detail{}, err
 	}
-	served, err := repo.Resolve(ctx, ref)
-	if err != nil {
-		return admin.Detail{}, err
-	}
-	m, err := convert.ParseManifest(served.Bytes)
-	if err != nil {
-		return admin.Detail{}, err
-	}
-	format, err := convert.Detect(m)
-	if err != nil {
-		return admin.Detail{}, err
-	}
-	if format == mediatype.FormatIndex {
-		return admin.Detail{}, indexError(ref, m)
-	}
-	if format == mediatype.FormatImage {
-		return admin.Detail{}, fmt.Errorf("%s is an image, not a model: %w", ref, errdefs.ErrNotImplemented)
-	}
-	parse, ok := upstream.ParsersWith(cfg, client, a.log())[format]
-	if !ok {
-		return admin.Detail{}, fmt.Errorf("%s: format %s is not supported: %w", ref, format, errdefs.ErrNotImplemented)
-	}
-	model, err := parse(ctx, repo.Artifact(served), m)
-	if err != nil {
-		return admin.Detail{}, err
-	}
-	return describe(ref, model)
-}
-
-// describe says of a converted model what the daemon would say.
-func describe(ref remote.Ref, model *convert.Model) (admin.Detail, error) {
-	im, err := image.Build(model)
-	if err != nil {
-		return admin.Detail{}, err
-	}
+	model := src.Model
 	d := admin.Detail{
 		Image: admin.Image{State: "remote", Image: store.Image{
-			Origin: model.Table.Origin, Refs: []string{ref.String()}, Manifest: im.Digest,
+			Origin: model.Table.Origin, Refs: []string{src.Name}, Manifest: im.Digest,
 		}},
-		Files: append([]filetable.File{}, model.Table.Files...), Blobs: append([]filetable.Blob{}, model.Table.Blobs...), ConfigJSON: im.Config,
+		Files: append([]filetable.File{}, model.Table.Seen()...), Blobs: append([]filetable.Blob{}, model.Table.Blobs...), ConfigJSON: im.Config,
 	}
 	for i, f := range d.Files {
 		d.Size += f.Size
 		d.Files[i].Source = nil
 	}
 	d.Description = admin.Describe(model.Config, model.ContextLength, headers.Report{})
+	d.Description.Runner = model.Runner
 	d.Explain(&model.Table)
 	return d, nil
-}
-
-// indexError says what can be inspected instead of an index.
-func indexError(ref remote.Ref, m *convert.Manifest) error {
-	var names []string
-	for _, e := range m.Manifests {
-		names = append(names, ref.Name()+"@"+e.Digest.String())
-	}
-	return fmt.Errorf("%s is an index; inspect one of its entries:\n  %s: %w", ref, strings.Join(names, "\n  "), errdefs.ErrFailedPrecondition)
 }
 
 // detail writes d for people.

@@ -40,6 +40,8 @@ type site struct {
 
 	dir     string
 	config  string
+	more    string   // of the configuration
+	allow   []string // hosts that URLs may lead to
 	address string
 	stop    func()
 }
@@ -77,11 +79,12 @@ listen = %q
 hosts_dir = ""
 docker_config = ""
 stall_timeout = "2s"
+allow_hosts = %s
 [fetch]
 reserve = %d
 [lazy]
 holder = "none" # a holder is a copy of this program, which is the test
-`, s.dir+"/root", s.dir+"/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, reserve)
+%s`, s.dir+"/root", s.dir+"/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, strings.ReplaceAll(fmt.Sprintf("%q", s.allow), " ", ", "), reserve, s.more)
 	if err := os.WriteFile(s.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -400,7 +403,7 @@ func TestDetach(t *testing.T) {
 		interrupt()
 	}()
 	code, _, stderr := s.ballast(ctx, "prefetch", ref)
-	if code != exitInterrupted || !strings.Contains(stderr, "ballastd goes on") || strings.Contains(stderr, "context canceled") {
+	if code != exitInterrupted || !strings.Contains(stderr, "ballastd continues") || strings.Contains(stderr, "context canceled") {
 		t.Errorf("interrupted: code %d, stderr %q", code, stderr)
 	}
 	close(open)

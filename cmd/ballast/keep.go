@@ -15,8 +15,8 @@ import (
 func (a *app) rmCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "rm REF|DIGEST...",
-		Short:             "forget models and their pins",
-		Long:              "Forget models and their pins. What containers, images of containerd or mounts use stays until they\nare gone; the disk is given back by the collector, or at once by \"ballast gc\".",
+		Short:             "remove models and their pins",
+		Long:              "Remove models and their pins. Files that containers, images of containerd or mounts use stay until these are gone.\nGarbage collection frees the disk space later, \"ballast gc\" at once.",
 		Args:              modelArgs(1, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
@@ -32,7 +32,7 @@ func (a *app) rmCommand() *cobra.Command {
 					fmt.Fprintln(a.stdout, printable(ref))
 				}
 				for _, m := range r.InUse {
-					a.note("%s is in use; its files stay until the containers, images of containerd and mounts (\"ballast mount\") that show it are gone", m)
+					a.note("%s is in use; its files stay until the containers, images of containerd and mounts (\"ballast mount\") that use it are gone", m)
 				}
 				return err
 			})
@@ -63,21 +63,21 @@ func (a *app) pinCommand() *cobra.Command {
 	var ttl time.Duration
 	c := &cobra.Command{
 		Use:   "pin [REF|DIGEST...]",
-		Short: "keep models from the collector; without arguments, list pins",
-		Long: `Keep models from the collector; without arguments, list pins. A pin keeps the model that its name
-stands for when it is made: if the tag moves, the list says so, and "ballast prefetch REF" or
-"ballast pin REF" moves the pin after it.`,
+		Short: "protect models from garbage collection; without arguments, list pins",
+		Long: `Protect models from garbage collection; without arguments, list pins. A pin belongs to the model that its
+reference stands for when the pin is made. If the tag moves, the list says so, and "ballast prefetch REF"
+or "ballast pin REF" moves the pin.`,
 
 		ValidArgsFunction: a.completes(0, modelRefs),
 	}
 	out := outputFlag(c)
-	c.Flags().DurationVar(&ttl, "ttl", 0, "how long the pin holds (default: until it is removed)")
+	c.Flags().DurationVar(&ttl, "ttl", 0, "remove the pin after this time (default: keep it)")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
 		switch {
 		case ttl < 0:
 			return usage("--ttl %v is negative", ttl)
 		case len(args) == 0 && cmd.Flags().Changed("ttl"):
-			return usage("--ttl needs the models to pin")
+			return usage("--ttl needs models to pin")
 		}
 		if err := names(args); err != nil {
 			return err
@@ -119,7 +119,7 @@ func (a *app) pins(pins []admin.Pin, out output) error {
 	for _, p := range pins {
 		d := shortDigest(p.Digest.String())
 		if p.Moved != "" {
-			d += " (moved: the name is " + shortDigest(p.Moved.String()) + " now)"
+			d += " (moved: the name now is " + shortDigest(p.Moved.String()) + ")"
 		}
 		rows = append(rows, []string{admin.PinnedRef(p.Ref), d, size(p.ModelSize), ago(p.Expires)})
 	}
@@ -129,8 +129,8 @@ func (a *app) pins(pins []admin.Pin, out output) error {
 func (a *app) unpinCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "unpin REF|DIGEST...",
-		Short:             "let the collector take models that nothing else uses",
-		Long:              "Remove the pin of a reference, or with a digest all pins of a model. The collector then takes it when\nspace runs short, unless other pins, images or containers use it.",
+		Short:             "remove pins, so that garbage collection can remove the models",
+		Long:              "Remove the pin of a reference, or with a digest all pins of a model. The model is then removed when space is\nneeded, unless other pins, images or containers use it.",
 		Args:              modelArgs(1, 0),
 		ValidArgsFunction: a.completes(0, pinnedRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
@@ -153,12 +153,12 @@ func (a *app) gcCommand() *cobra.Command {
 	var keep string
 	c := &cobra.Command{
 		Use:   "gc",
-		Short: "remove what nothing refers to",
+		Short: "remove everything that is unused",
 		Args:  cobra.NoArgs,
 	}
 	out := outputFlag(c)
-	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "only say what would be removed")
-	c.Flags().StringVar(&keep, "keep", "0", "bytes of it that may stay, such as 50GB; the longest unused go first")
+	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "show what would be removed")
+	c.Flags().StringVar(&keep, "keep", "0", "keep this much of it, such as 50GB; the least recently used goes first")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
 		n, err := config.ParseUnitSize(keep)
 		if err != nil {

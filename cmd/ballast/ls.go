@@ -16,18 +16,18 @@ func (a *app) lsCommand() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "list the models of this node",
-		Long: `List the models of this node. The state says how much of a model is there that is being fetched, and how long the
-rest takes; what keeps it, and until when.
+		Long: `List the models of this node. The state shows the progress and the remaining time of a download, and what
+keeps a model and for how long.
 
-Filters, all of which have to be met: state=STATE (complete, lazy, pulling, partial, absent, invalid, index),
-format=FORMAT, ref=PART of a reference, pinned=true|false, used=true|false (by containers, images of containerd or
-mounts).`,
+Filters, which must all match: state=STATE (complete, lazy, pulling, partial, absent, invalid, index),
+format=FORMAT, ref=PART of a reference, pinned=true|false, used=true|false (by containers, images of
+containerd or mounts).`,
 		Example: "  ballast ls --filter state=lazy --watch\n  ballast ls -q --filter pinned=false --filter used=false",
 		Args:    cobra.NoArgs,
 	}
 	out := outputFlag(c)
 	watch := watchFlag(c)
-	filters := c.Flags().StringArrayP("filter", "f", nil, "only models with KEY=VALUE; can be given several times")
+	filters := c.Flags().StringArrayP("filter", "f", nil, "show only models with KEY=VALUE; can be repeated")
 	flagValues(c, "filter", "state=", "format=", "ref=", "pinned=", "used=")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
 		keep, err := parseFilters(*filters)
@@ -172,7 +172,7 @@ func until(expires time.Time) string {
 func (a *app) dfCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "df",
-		Short: "say what models take on the disk, and what sharing saves",
+		Short: "show what models take on the disk, and what sharing saves",
 		Args:  cobra.NoArgs,
 	}
 	out := outputFlag(c)
@@ -193,10 +193,10 @@ func usageRows(u store.Usage) [][]string {
 	return [][]string{
 		{"LOGICAL", size(u.Logical), "all files of all models"},
 		{"SAVED", size(u.Saved), "by storing the same file once"},
-		{"UNIQUE", size(u.Logical - u.Saved), "what is left: the files of models on the disk"},
-		{"OTHER", size(u.Unique - (u.Logical - u.Saved)), "manifests and file tables, and files of models that are not complete, or gone"},
-		{"RECLAIMABLE", size(u.Reclaimable), fmt.Sprintf("of the %d objects of UNIQUE and OTHER: nothing refers to it; ballast gc", u.Objects)},
-		{"PARTIAL", size(u.Partial), "fetches that are not finished"},
+		{"UNIQUE", size(u.Logical - u.Saved), "LOGICAL less SAVED: the files of models on the disk"},
+		{"OTHER", size(u.Unique - (u.Logical - u.Saved)), "manifests, file tables, and files of models that are incomplete or removed"},
+		{"RECLAIMABLE", size(u.Reclaimable), fmt.Sprintf("unused part of the %d objects in UNIQUE and OTHER; ballast gc removes it", u.Objects)},
+		{"PARTIAL", size(u.Partial), "unfinished downloads"},
 		{"FREE", size(u.Free), "of " + size(u.Capacity)},
 	}
 }

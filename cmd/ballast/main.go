@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/spf13/cobra"
 )
 
@@ -38,10 +39,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // say prints the error that a command ended with, if it has not been said yet.
 func (a *app) say(ctx context.Context, cmd *cobra.Command, err error) {
 	var wrong *usageError
+	var name *resolve.NameError
 	var said *saidError
 	switch {
 	case err == nil, errors.Is(err, errSilent), errors.As(err, &said):
-	case errors.As(err, &wrong):
+	case errors.As(err, &wrong), errors.As(err, &name):
 		a.complain(err)
 		fmt.Fprintf(a.stderr, "usage: %s\n", cmd.UseLine())
 	case ctx.Err() != nil && errors.Is(err, context.Canceled): // who pressed Ctrl-C knows
@@ -71,7 +73,7 @@ func (a *app) remark(kind, format string, args []any) {
 
 // detached says that who pressed Ctrl-C has only stopped to look.
 func (a *app) detached(names ...string) {
-	a.note("detached from %s; ballastd goes on with what it has begun, the same command follows it again", strings.Join(names, " "))
+	a.note("detached from %s; ballastd continues; run the command again to follow the progress", strings.Join(names, " "))
 }
 
 // A configError says that the configuration can not be read.
@@ -129,16 +131,18 @@ var exits = map[string]int{
 	"deadline_exceeded":   exitNetwork,
 	"unavailable":         exitNetwork,
 	"invalid_argument":    exitInvalid,
+	"invalid_model":       exitInvalid,
 }
 
 // exitCode returns the exit code of an error.
 func exitCode(ctx context.Context, err error) int {
 	var u *usageError
 	var c *configError
+	var name *resolve.NameError
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &u), errors.As(err, &c):
+	case errors.As(err, &u), errors.As(err, &c), errors.As(err, &name):
 		return exitUsage
 	case ctx.Err() != nil:
 		return exitInterrupted

@@ -20,18 +20,18 @@ import (
 func (a *app) mountCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "mount [REF|DIGEST DIR]",
-		Short: "make the files of a model readable for processes of this machine; without arguments, list mounts",
-		Long: `Mount the files of a model at an empty directory, read-only, for processes of this machine that are in no
-container: vLLM, llama.cpp, LocalAI. A model that is not complete can be mounted if its mode (lazy.mode) lets
-containers read it before it is; who reads what is not there waits for it.
+		Short: "mount a model for processes outside of containers; without arguments, list mounts",
+		Long: `Mount the files of a model read-only at an empty directory, for processes outside of containers: vLLM, llama.cpp,
+LocalAI. A model that is not complete can be mounted if lazy.mode lets containers read it; reads of missing
+bytes wait for them.
 
-The model is kept while it is mounted. The mount outlives ballastd: what is complete is read without it. It ends
-with "ballast unmount", or with the machine; it is not made again after a start of the machine. Who may enter
-the directory may read the files.`,
+A mounted model is not removed from the node. The mount stays when ballastd stops, and complete models are read
+without it. The mount ends with "ballast unmount" or a restart of the machine, which does not restore it. Every
+user who can enter the directory can read the files.`,
 		Example: "  ballast mount docker.io/ai/smollm2 /srv/models/smollm2\n  ballast unmount /srv/models/smollm2",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 0 && len(args) != 2 {
-				return errors.New("a model and a directory are needed, or nothing for a list")
+				return errors.New("use a model and a directory, or no arguments for a list")
 			}
 			return names(args[:min(1, len(args))])
 		},
@@ -63,10 +63,10 @@ the directory may read the files.`,
 func (a *app) pathCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "path REF|DIGEST",
-		Short: "print a directory with the files of a model, for processes of this machine",
-		Long: `Print a directory that has the files of a model under their own names. The store keeps files by digest,
-so the directory is a mount, as "ballast mount" makes it: the first call makes it, below the directory of the
-sockets, where only root can enter. The model is kept for as long; "ballast unmount $(ballast path REF)" ends that.`,
+		Short: "print a directory with the files of a model, for processes outside of containers",
+		Long: `Print a directory that has the files of a model under their own names. The first call mounts it, as "ballast
+mount" does, in the directory of the sockets, which only root can enter. The model is not removed from the node
+until "ballast unmount $(ballast path REF)".`,
 		Example:           "  llama-server -m \"$(ballast path docker.io/ai/smollm2)/model.gguf\"",
 		Args:              modelArgs(1, 1),
 		ValidArgsFunction: a.completes(1, modelRefs),
@@ -89,10 +89,10 @@ func (a *app) unmountCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "unmount DIR...",
 		Aliases: []string{"umount"},
-		Short:   "end mounts that \"mount\" and \"path\" made",
-		Long: `End mounts that "ballast mount" and "ballast path" made, and let go of their models. A mount that a process
-uses stays (errors say "device or resource busy"). ballastd notices within a minute if a mount is gone for another
-reason.`,
+		Short:   "unmount directories of \"mount\" and \"path\"",
+		Long: `Unmount directories of "ballast mount" and "ballast path", and release their models. A mount that a process
+uses stays: the error is "device or resource busy". If a mount ends in another way, ballastd notices within a
+minute.`,
 		Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: a.completes(0, func(ctx context.Context, cl *admin.Client) (dirs []string) {
 			mounts, _ := cl.Mounts(ctx)
@@ -173,7 +173,7 @@ func mountModel(ctx context.Context, cl *admin.Client, r admin.MountRequest) (ad
 	// A daemon that was not asked to keep it for long does not keep it.
 	all, err := cl.Mounts(ctx)
 	if err == nil && !slices.ContainsFunc(all, func(o admin.Mount) bool { return o.Snapshot == m.Snapshot }) {
-		err = fmt.Errorf("ballastd has let go of the model meanwhile, try again: %w", errdefs.ErrUnavailable)
+		err = fmt.Errorf("ballastd has released the model meanwhile, try again: %w", errdefs.ErrUnavailable)
 	}
 	if errdefs.IsUnavailable(err) {
 		return m, errors.Join(err, unix.Unmount(m.Dir, 0))
@@ -247,7 +247,7 @@ func (a *app) listMounts(ctx context.Context, cl *admin.Client, out output) erro
 		}
 		state := "mounted"
 		if !m.Mounted {
-			state = "gone, or not made yet"
+			state = "not mounted"
 		}
 		rows = append(rows, []string{m.Dir, m.Name, ago(m.Created), state})
 	}

@@ -30,7 +30,7 @@ type cluster struct {
 func (a *app) nodeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "node",
-		Short: "tell Kubernetes that this node has ballast; for the pods of the chart",
+		Short: "label this node in Kubernetes; for the pods of the chart",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -40,16 +40,16 @@ func (a *app) nodeCommand() *cobra.Command {
 
 func (c *cluster) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&c.server, "server", "", "address of the API server, host:port (default: what the kubelet tells containers)")
+	f.StringVar(&c.server, "server", "", "address of the API server, host:port (default: from the environment of the container)")
 	f.StringVar(&c.account, "account", kube.DefaultAccount, "directory with the files of the service account")
 }
 
 func (c *cluster) nodeFlags(cmd *cobra.Command) {
 	c.flags(cmd)
 	f := cmd.Flags()
-	f.StringVar(&c.node, "name", "", "name of the node; empty: nothing is told to the API server")
-	f.StringVar(&c.marks.Label, "label", "", "key of the label that a node with ballast has")
-	f.StringVar(&c.marks.Taint, "taint", "", "key of the taint that a node has until ballast is ready")
+	f.StringVar(&c.node, "name", "", "name of the node; empty: do not change the node")
+	f.StringVar(&c.marks.Label, "label", "", "key of the label for nodes with ballast")
+	f.StringVar(&c.marks.Taint, "taint", "", "key of the taint for nodes until ballast is ready")
 }
 
 // client returns a client of the API server.
@@ -59,7 +59,7 @@ func (c *cluster) client() (*kube.Client, error) {
 		server = config.KubernetesService()
 	}
 	if server == "" {
-		return nil, usage("this is no container of Kubernetes: --server is needed")
+		return nil, usage("this is not a container of Kubernetes: use --server")
 	}
 	return kube.NewClient(server, c.account)
 }
@@ -70,7 +70,7 @@ func (c *cluster) idle() bool { return c.node == "" || c.marks == kube.Marks{} }
 func (a *app) nodeReadyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ready",
-		Short: "say whether the daemon of this version serves models; for probes",
+		Short: "check that the daemon of this version serves models; for probes",
 		Args:  cobra.NoArgs,
 		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
 			return daemonReady(cmd.Context(), cl)
@@ -100,9 +100,10 @@ func (a *app) nodeWatchCommand() *cobra.Command {
 	var cl cluster
 	c := &cobra.Command{
 		Use:   "watch",
-		Short: "label the node and remove its startup taint once the daemon is ready; runs until SIGTERM",
-		Long: `Label the node and remove its startup taint once the daemon is ready, and say when it is no longer. The label
-stays while the daemon is restarted: models that are complete need no daemon. "node leave" removes it.`,
+		Short: "label the node and remove its startup taint when the daemon is ready; runs until SIGTERM",
+		Long: `Label the node and remove its startup taint when the daemon is ready, and report when it is not ready any
+more. The label stays while the daemon restarts, because complete models need no daemon. "node leave" removes
+the label.`,
 		Args: cobra.NoArgs,
 	}
 	cl.nodeFlags(c)
@@ -186,7 +187,7 @@ func (a *app) nodeLeaveCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	cl.nodeFlags(c)
-	c.Flags().BoolVar(&stay, "stay", false, "then wait for SIGTERM: the container of a DaemonSet must not end")
+	c.Flags().BoolVar(&stay, "stay", false, "then wait for SIGTERM, because a container of a DaemonSet must not end")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !cl.idle() {
 			api, err := cl.client()
@@ -198,7 +199,7 @@ func (a *app) nodeLeaveCommand() *cobra.Command {
 				return err
 			}
 		}
-		a.tell("ballast is removed from this node")
+		a.tell("ballast was removed from this node")
 		if stay {
 			<-cmd.Context().Done()
 		}
@@ -220,7 +221,7 @@ func (a *app) nodeGoneCommand() *cobra.Command {
 	c.Flags().StringVar(&name, "daemonset", "", "name of the DaemonSet")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if namespace == "" || name == "" {
-			return usage("--namespace and --daemonset are needed")
+			return usage("use --namespace and --daemonset")
 		}
 		api, err := cl.client()
 		if err != nil {
@@ -247,9 +248,9 @@ func (a *app) waitGone(ctx context.Context, api *kube.Client, namespace, name st
 			a.tell(fmt.Sprintf("removed from all %d nodes", s.Desired))
 			return nil
 		case s.Known:
-			state = fmt.Sprintf("removed from %d of %d nodes; kubectl -n %s get pods says from which it is not, their logs why", s.Ready, s.Desired, namespace)
+			state = fmt.Sprintf("removed from %d of %d nodes; kubectl -n %s get pods shows the other nodes, the logs of their pods why", s.Ready, s.Desired, namespace)
 		default:
-			state = "the DaemonSet is not seen yet"
+			state = "waiting for the DaemonSet"
 		}
 		if state != said {
 			a.tell(state)

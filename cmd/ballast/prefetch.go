@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/push"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -24,23 +25,23 @@ func (a *app) prefetchCommand() *cobra.Command {
 	var r admin.PrefetchRequest
 	c := &cobra.Command{
 		Use:   "prefetch REF...",
-		Short: "fetch models ahead of their use, verify and pin them",
-		Long: `Fetch models ahead of their use, verify and pin them. A model that is there already is
-pinned and nothing else; what was begun is gone on with.
+		Short: "download models ahead of their use, verify and pin them",
+		Long: `Download models ahead of their use, verify and pin them. A model that is already complete is only pinned, and
+an unfinished download is resumed.
 
-ballastd does the work, of several models at the same time, and goes on if this command is
-interrupted; with --detach it is not waited for. References name their
-registry: registry.ollama.ai/library/llama3.2:1b, docker.io/ai/smollm2, ghcr.io/team/model:v1.
-A list has one reference a line; empty lines and lines that begin with # do not count.`,
+ballastd does the work, of several models at the same time, and continues if you interrupt this command; with
+--detach, the command does not wait. References name their registry:
+registry.ollama.ai/library/llama3.2:1b, docker.io/ai/smollm2, ghcr.io/team/model:v1. A list has one reference
+per line; empty lines and lines that start with # are ignored.`,
 		Example: "  ballast prefetch registry.ollama.ai/library/llama3.2:1b\n  ballast prefetch -f models.txt --ttl 24h",
 	}
 	c.ValidArgsFunction = a.completes(0, modelRefs)
 	out := outputFlag(c)
 	c.Flags().StringVarP(&list, "file", "f", "", "read references from a file, - for stdin")
-	c.Flags().DurationVar(&r.TTL, "ttl", 0, "how long the pin holds (default: until it is removed)")
-	c.Flags().BoolVar(&r.NoPin, "no-pin", false, "leave the models without a pin; they go when space runs short")
-	c.Flags().BoolVarP(&detach, "detach", "d", false, "return as soon as ballastd has begun; \"ballast status\" says how it goes")
-	c.Flags().BoolVar(&refer, "referrer", false, "then write what the node made of each model beside it, as \"ballast convert REF --referrer\" does")
+	c.Flags().DurationVar(&r.TTL, "ttl", 0, "remove the pin after this time (default: keep it)")
+	c.Flags().BoolVar(&r.NoPin, "no-pin", false, "do not pin the models; they are removed when space is needed")
+	c.Flags().BoolVarP(&detach, "detach", "d", false, "return when the downloads have started; \"ballast status\" shows them")
+	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
 		refs, err := a.references(cmd, args, list)
 		if err != nil {
@@ -71,7 +72,7 @@ A list has one reference a line; empty lines and lines that begin with # do not 
 func (a *app) references(cmd *cobra.Command, args []string, list string) ([]string, error) {
 	var refs []string
 	for _, s := range args {
-		ref, err := admin.ParseRef(s)
+		ref, err := resolve.ParseRef(s)
 		if err != nil {
 			return nil, &usageError{err}
 		}
@@ -112,7 +113,7 @@ func readList(stdin io.Reader, name string) ([]string, error) {
 		if s == "" || strings.HasPrefix(s, "#") {
 			continue
 		}
-		ref, err := admin.ParseRef(s)
+		ref, err := resolve.ParseRef(s)
 		if err != nil {
 			return nil, usage("%s:%d: %w", name, n, err)
 		}
@@ -203,7 +204,7 @@ func (p *prefetching) begun(ref string) {
 		p.shown.progress.event(admin.Event{Status: admin.StatusStarted, Ref: ref})
 	case p.quiet:
 	default:
-		fmt.Fprintf(p.stdout, "%s  started; \"ballast status\" says how far it is, and whether it failed\n", ref)
+		fmt.Fprintf(p.stdout, "%s  started; \"ballast status\" shows its progress\n", ref)
 	}
 }
 

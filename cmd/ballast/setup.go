@@ -27,45 +27,45 @@ func (a *app) setupCommand() *cobra.Command {
 	var o setupFlags
 	c := &cobra.Command{
 		Use:   "setup",
-		Short: "install ballast on this node, upgrade it, or take it away",
-		Long: `Install this version of ballast on a node, or upgrade the one that is there: the programs, the unit of
-ballastd, the drop-in for containerd and its import, and the hosts.toml files of registries that hold
-models. What is right already stays as it is: a second run changes nothing. containerd is restarted only if
-something that it reads has changed, ballastd only if something of it has; containers run on.
+		Short: "install, upgrade or remove ballast on this node",
+		Long: `Install this version of ballast on a node, or upgrade the installed one: the programs, the unit of ballastd,
+the drop-in for containerd and its import, and the hosts.toml files of registries that have models. What is
+right stays as it is, so a second run changes nothing. containerd is restarted only if its configuration has
+changed, ballastd only if it has changed itself; containers continue.
 
-A crash at any point leaves a node that pulls ordinary images, and another run goes on from there. What was
-there before is kept below /var/lib/ballast-setup, for --rollback and --remove. Choices are remembered: flags
-that are not given are those of the last run.
+A crash at any point leaves a node that can pull ordinary images, and another run completes the setup. Files
+that were replaced are kept in /var/lib/ballast-setup, for --rollback and --remove. setup remembers its flags:
+a flag that is not given has its value from the last run.
 
 --registry closes a registry: while ballastd is stopped, its tags can not be pulled. setup refuses to close
-that of an image which the node needs to come back: the sandbox image of containerd's configuration, and those
-of --image. An image that is named by digest, or is on the node and pinned, does not stand in the way. --open
-asks a registry without ballast again, which needs neither ballastd nor a restart.
+the registry of an image that the node needs to recover: the sandbox image in containerd's configuration, and
+those in --image, unless the image is named by digest, or is on the node and pinned. --open asks a registry
+directly again; it needs neither ballastd nor a restart.
 
-With --host the node is another root, as a pod sees that of its machine; its systemctl is run in that root.
-Without a systemd that ballastd can run under, --no-service leaves the daemon to others, such as a pod.`,
+With --host, the node is another root directory, as in a pod that mounts that of its machine; systemctl runs
+in that root. Without systemd, --no-service leaves it to you to run ballastd, for example in a pod.`,
 		Example: "  ballast setup --registry registry.ollama.ai --dry-run\n  ballast setup --host /host --no-service --runtime-handler ballast --image registry.example/ballast:1\n  ballast setup --remove",
 		Args:    cobra.NoArgs,
 	}
 	out := outputFlag(c)
 	f := c.Flags()
 	f.StringVar(&o.Host, "host", "/", "root of the node's file system")
-	f.StringVar(&o.Distro, "distro", setup.Auto, "what the node is: "+strings.Join(setup.Distros(), ", "))
-	f.StringSliceVar(&o.Registries, "registry", nil, "send the tags of a registry through ballast, of _default those of all others; \"\" for none")
-	f.StringVar(&o.RuntimeHandler, "runtime-handler", "", "let only pods of this handler use ballast (default: all pods)")
-	f.BoolVar(&o.SnapshotterOnly, "snapshotter-only", false, "set nothing for Kubernetes")
-	f.StringSliceVar(&o.Images, "image", nil, "images that the node needs to come back, such as that of ballastd's pod and those of the network")
-	f.StringVar(&o.BinDir, "bin-dir", setup.DefaultBinDir, "where the programs go")
-	f.StringVar(&o.settings, "settings", "", "directory with settings of ballastd, *.toml, for /etc/ballast/conf.d of the node")
-	f.StringVar(&o.ContainerdVersion, "containerd-version", "", "version of the node's containerd, such as 2.3 (default: it is asked)")
-	f.BoolVar(&o.NoService, "no-service", false, "install no unit: the daemon runs elsewhere")
-	f.BoolVar(&o.NoRestart, "no-restart", false, "restart nothing, and say what has to be restarted")
-	f.BoolVar(&o.Force, "force", false, "replace hosts.toml files of others; close a registry that the node needs; remove although containers use ballast")
-	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be done")
-	f.BoolVar(&o.remove, "remove", false, "take ballast away, with all models and all images that were unpacked into it")
-	f.BoolVar(&o.withDaemon, "with-daemon", false, "with --remove: run the ballastd beside this program until the images are removed; where it was in a pod")
-	f.BoolVar(&o.rollback, "rollback", false, "put the version back that the last upgrade replaced")
-	f.StringSliceVar(&o.open, "open", nil, "ask registries without ballast again")
+	f.StringVar(&o.Distro, "distro", setup.Auto, "distribution of the node: "+strings.Join(setup.Distros(), ", "))
+	f.StringSliceVar(&o.Registries, "registry", nil, "close a registry: its tags go through ballast. _default: all other registries; \"\": none")
+	f.StringVar(&o.RuntimeHandler, "runtime-handler", "", "use ballast only for pods of this runtime handler (default: for all pods)")
+	f.BoolVar(&o.SnapshotterOnly, "snapshotter-only", false, "configure nothing for Kubernetes")
+	f.StringSliceVar(&o.Images, "image", nil, "images that the node needs to recover, such as those of ballastd's pod and of the network")
+	f.StringVar(&o.BinDir, "bin-dir", setup.DefaultBinDir, "directory for the programs")
+	f.StringVar(&o.settings, "settings", "", "directory with *.toml files to copy to /etc/ballast/conf.d of the node")
+	f.StringVar(&o.ContainerdVersion, "containerd-version", "", "version of the node's containerd, such as 2.3 (default: ask containerd)")
+	f.BoolVar(&o.NoService, "no-service", false, "install no unit: ballastd runs elsewhere")
+	f.BoolVar(&o.NoRestart, "no-restart", false, "restart nothing, and print what to restart")
+	f.BoolVar(&o.Force, "force", false, "replace changed files; close a registry that the node needs; remove while containers use ballast")
+	f.BoolVar(&o.dryRun, "dry-run", false, "show what would be done")
+	f.BoolVar(&o.remove, "remove", false, "uninstall ballast, with all models and all images that were unpacked into it")
+	f.BoolVar(&o.withDaemon, "with-daemon", false, "with --remove, where ballastd was in a pod: run the ballastd beside this program until the images are removed")
+	f.BoolVar(&o.rollback, "rollback", false, "restore the version that the last upgrade replaced")
+	f.StringSliceVar(&o.open, "open", nil, "ask these registries directly again, without ballast")
 	c.MarkFlagsMutuallyExclusive("remove", "rollback", "open", "registry")
 	values := cobra.FixedCompletions(setup.Distros(), cobra.ShellCompDirectiveNoFileComp)
 	if err := c.RegisterFlagCompletionFunc("distro", values); err != nil {
@@ -78,7 +78,7 @@ Without a systemd that ballastd can run under, --no-service leaves the daemon to
 // setup makes a plan and carries it out.
 func (a *app) setup(cmd *cobra.Command, o *setupFlags, out output) error {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("setup changes the system: run it as root: %w", errdefs.ErrPermissionDenied)
+		return fmt.Errorf("setup changes the system; run it as root: %w", errdefs.ErrPermissionDenied)
 	}
 	if o.withDaemon && !o.remove {
 		return usage("--with-daemon is for --remove")
@@ -191,9 +191,9 @@ func (a *app) applyPlan(ctx context.Context, plan *setup.Plan, dryRun bool, out 
 	}
 	switch {
 	case !plan.Changes():
-		fmt.Fprintln(a.stderr, "nothing has to be changed")
+		fmt.Fprintln(a.stderr, "nothing to change")
 	case dryRun:
-		fmt.Fprintln(a.stderr, "nothing was changed")
+		fmt.Fprintln(a.stderr, "dry run: nothing was changed")
 	}
 	return nil
 }

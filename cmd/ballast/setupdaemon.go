@@ -51,7 +51,7 @@ func (a *app) startLast(ctx context.Context) (*lastDaemon, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("%s does not answer; its log is above: %w", d.program, ctx.Err()), d.stop())
+			return nil, errors.Join(fmt.Errorf("%s does not answer; see its log above: %w", d.program, ctx.Err()), d.stop())
 		case <-time.After(time.Second):
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/containerd/errdefs"
 )
@@ -13,7 +14,7 @@ import (
 // signatures looks for the signatures of references and prints what the rules make of them. It is an
 // error if one is refused, or no rule is for it.
 func (a *app) signatures(ctx context.Context, cl *admin.Client, ref string, out output) error {
-	if _, err := admin.ParseRef(ref); err != nil {
+	if _, err := resolve.ParseRef(ref); err != nil {
 		return &usageError{err}
 	}
 	res, err := cl.Signatures(ctx, ref)

@@ -14,9 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/push"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -42,7 +43,7 @@ func packed(t *testing.T, src string, flags ...string) map[string]digest.Digest 
 	if code, _, stderr := ballast(t, args...); code != 0 {
 		t.Fatalf("%q: code %d, stderr %q", args, code, stderr)
 	}
-	l, err := push.OpenLayout(dir, "v1")
+	l, err := layout.Open(dir, "v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func packed(t *testing.T, src string, flags ...string) map[string]digest.Digest 
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := push.FromArtifact(t.Context(), upstream.Parsers(), a, l)
+	m, err := new(resolve.Resolver).OpenArtifact(t.Context(), l.String(), a, l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestConvertOllamaFails(t *testing.T) {
 	if code, _, stderr := ballast(t, "convert", "ollama:"+dir+":x:1b", "oci:"+out+":v1", "--as", "modelpack"); code != exitVerify {
 		t.Errorf("damaged: code %d, stderr %q", code, stderr)
 	}
-	l, err := push.OpenLayout(out, "v1")
+	l, err := layout.Open(out, "v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,6 +194,10 @@ func TestConvertCarton(t *testing.T) {
 	} {
 		if diff := cmp.Diff(want, packed(t, src)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", src, diff)
+		}
+		// Its host is meant, wherever it is.
+		if code, _, stderr := ballast(t, "inspect", "--remote", src); code != 0 {
+			t.Errorf("inspect --remote %s: code %d, %q", src, code, stderr)
 		}
 	}
 	for _, form := range push.Forms() {
@@ -274,26 +279,6 @@ func TestConvertConfig(t *testing.T) {
 	}
 	if a, b, m := seenOf(ref), seenOf(ref+"-ggml"), seenOf(ref+"-mlx"); a.Digest != m.Digest || a.Digest == b.Digest {
 		t.Errorf("digests: %s, of ggml %s, of mlx %s", a.Digest, b.Digest, m.Digest)
-	}
-}
-
-func TestSplitOllama(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "a:b")
-	if err := os.MkdirAll(filepath.Join(dir, "blobs"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for in, want := range map[string][2]string{
-		"x:1b":                         {"", "x:1b"},
-		"localhost:5000/me/x:1b":       {"", "localhost:5000/me/x:1b"},
-		"/none:x:1b":                   {"/none", "x:1b"},
-		dir + ":x:1b":                  {dir, "x:1b"},
-		dir + ":localhost:5000/me/x:1": {dir, "localhost:5000/me/x:1"},
-		"./models:x":                   {"./models", "x"},
-		"/none":                        {"/none", ""},
-	} {
-		if d, m := splitOllama(in); d != want[0] || m != want[1] {
-			t.Errorf("%s: got %q, %q", in, d, m)
-		}
 	}
 }
 

@@ -14,28 +14,28 @@ func (a *app) verifyCommand() *cobra.Command {
 	var signatures bool
 	c := &cobra.Command{
 		Use:   "verify [REF|DIGEST]",
-		Short: "read models and compare them with their digests",
-		Long: `Read all objects, or those of one model, and compare them with their digests. Compare also the files
-that snapshots show with their models. What is damaged is set aside at once: it can not be read until
-it is fetched again. --repair fetches what is damaged or missing, and mends the snapshots that show it.
-A pull, or reading a model that is not complete, fetches it too.
+		Short: "compare models with their digests, and repair them",
+		Long: `Read all files, or those of one model, and compare them with their digests. Also compare the files in
+snapshots with their models. Damaged files are moved away at once and can not be read until they are
+downloaded again: by --repair, which also repairs the snapshots, by a pull, or by reading a model that is
+not complete. Containers that have a damaged file open keep it until they close it.
 
-With --signatures, look instead for the signatures of REF, on this node and in its registry, and say
-whether the rules of the configuration accept them. No weights are read.`,
+With --signatures, find the signatures of REF on this node and in its registry instead, and show whether
+the rules of the configuration accept them. No weights are read.`,
 		Args: cobra.MaximumNArgs(1),
 
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}
 	out := outputFlag(c)
-	c.Flags().BoolVar(&r.Repair, "repair", false, "fetch again what is wrong")
-	c.Flags().BoolVar(&signatures, "signatures", false, "look who signed REF")
+	c.Flags().BoolVar(&r.Repair, "repair", false, "download damaged and missing files again")
+	c.Flags().BoolVar(&signatures, "signatures", false, "check the signatures of REF")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
 		if err := names(args); err != nil {
 			return err
 		}
 		if signatures {
 			if len(args) == 0 || r.Repair {
-				return usage("--signatures needs a reference, and does not go with --repair")
+				return usage("--signatures needs a reference, and can not be used with --repair")
 			}
 			return a.signatures(cmd.Context(), cl, args[0], *out)
 		}
@@ -58,9 +58,9 @@ whether the rules of the configuration accept them. No weights are read.`,
 		case failed != nil:
 			return failed
 		case res.Left > 0 && !r.Repair:
-			return fmt.Errorf("%s damaged or missing; \"ballast verify --repair\" fetches again: %w", objects(res.Left), errdefs.ErrDataLoss)
+			return fmt.Errorf("%s damaged or missing; \"ballast verify --repair\" downloads them again: %w", objects(res.Left), errdefs.ErrDataLoss)
 		case res.Left > 0:
-			return fmt.Errorf("%s still not well; what no model needs goes with \"ballast gc\", what a container needs comes with the next pull of its image: %w", objects(res.Left), errdefs.ErrDataLoss)
+			return fmt.Errorf("%s still damaged or missing; \"ballast gc\" removes those that no model needs, the next pull of an image restores those that its containers need: %w", objects(res.Left), errdefs.ErrDataLoss)
 		}
 		if res.LeftSnapshots > 0 {
 			return leftSnapshots(res.LeftSnapshots, r.Repair)
@@ -73,9 +73,9 @@ whether the rules of the configuration accept them. No weights are read.`,
 // leftSnapshots says what to do about files of snapshots that are not well.
 func leftSnapshots(n int, repaired bool) error {
 	if repaired {
-		return fmt.Errorf("%s of snapshots still not right; remove the images from containerd (\"ctr images rm --sync REF\") and pull them again: %w", count(n, "file"), errdefs.ErrDataLoss)
+		return fmt.Errorf("%s of snapshots still wrong; remove the images from containerd (\"ctr images rm --sync REF\") and pull them again: %w", count(n, "file"), errdefs.ErrDataLoss)
 	}
-	return fmt.Errorf("%s of snapshots not right; \"ballast verify --repair\" shows them again: %w", count(n, "file"), errdefs.ErrDataLoss)
+	return fmt.Errorf("%s of snapshots wrong; \"ballast verify --repair\" restores them: %w", count(n, "file"), errdefs.ErrDataLoss)
 }
 
 func objects(n int) string { return count(n, "object") }
@@ -90,7 +90,7 @@ func count(n int, what string) string {
 
 func (a *app) verified(res admin.VerifyResult, out output) error {
 	if len(res.Repaired) > 0 {
-		a.warn("containers that have files of repaired models open read the old ones until they are restarted")
+		a.warn("containers that have files of repaired models open keep the old files until they are restarted")
 	}
 	if out == outJSON {
 		return a.printJSON(res)
@@ -109,7 +109,7 @@ func (a *app) verified(res admin.VerifyResult, out output) error {
 		fmt.Fprintf(a.stdout, "repaired %s\n", printable(ref))
 	}
 	if len(res.Bad)+len(res.Snapshots) == 0 && !a.quiet {
-		fmt.Fprintf(a.stdout, "%s read, all is well\n", size(res.Bytes))
+		fmt.Fprintf(a.stdout, "%s read, no damage found\n", size(res.Bytes))
 	}
 	return nil
 }

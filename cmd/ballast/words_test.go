@@ -27,7 +27,7 @@ func TestUsageLine(t *testing.T) {
 		{[]string{"unpin"}, []string{"no model given"}},
 		{[]string{"prefetch"}, []string{"no model given"}},
 		{[]string{"inspect"}, []string{"no model given"}},
-		{[]string{"digest", "a.b/c", "a.b/d"}, []string{"one model is taken, and not 2"}},
+		{[]string{"digest", "a.b/c", "a.b/d"}, []string{"one model expected, got 2"}},
 		{[]string{"inspect", "--origin", "config", "ghcr.io/a/b"}, []string{"write --origin=config"}},
 		{[]string{"convert"}, []string{"no model given", "usage: ballast convert SRC [DST]"}},
 		{[]string{"convert", "ghcr.io/a/b:v1"}, []string{"no target given"}},
@@ -41,7 +41,7 @@ func TestUsageLine(t *testing.T) {
 		{[]string{"unpin", "llama"}, []string{"usage: ballast unpin "}},
 		{[]string{"pin", "llama"}, []string{"usage: ballast pin "}},
 		{[]string{"verify", "llama"}, []string{"usage: ballast verify "}},
-		{[]string{"pin", "--ttl", "1h"}, []string{"--ttl needs the models to pin", "usage: ballast pin "}},
+		{[]string{"pin", "--ttl", "1h"}, []string{"--ttl needs models to pin", "usage: ballast pin "}},
 		{[]string{"ls", "-o", "yaml"}, []string{"usage: ballast ls [flags]\n"}},
 		{[]string{"config", "hosts", "a/b"}, []string{"usage: ballast config hosts REGISTRY"}},
 		{[]string{"config", "containerd", "--systemd-cgroup"}, []string{"--runtime-handler"}},
@@ -230,7 +230,7 @@ func TestMovedPin(t *testing.T) {
 		t.Fatalf("pins %+v, before %+v", pins, old)
 	}
 	before, now := shortDigest(pins[0].Digest.String()), shortDigest(pins[0].Moved.String())
-	if got, want := s.ok(t, "pin"), before+" (moved: the name is "+now+" now)"; !strings.Contains(got, want) {
+	if got, want := s.ok(t, "pin"), before+" (moved: the name now is "+now+")"; !strings.Contains(got, want) {
 		t.Errorf("got %q, want %q in it", got, want)
 	}
 	for line := range strings.Lines(s.ok(t, "ls")) {

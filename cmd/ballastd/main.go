@@ -5,7 +5,7 @@
 //	ballastd config dump              print the configuration in effect
 //	ballastd config default           print the default configuration
 //	ballastd version
-//	ballastd unmount                  take the lazy mount away that a daemon left, to uninstall
+//	ballastd unmount                  unmount the lazy mount that a daemon has left; for uninstalling
 //	ballastd holder --fd N --socket PATH
 //	ballastd holder --stay --socket PATH
 //
@@ -70,7 +70,7 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:           "ballastd",
-		Short:         "show AI models as images of containerd",
+		Short:         "the daemon of ballast: AI models as images of containerd",
 		Version:       daemon.Version(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
@@ -95,7 +95,7 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 
 	conf := &cobra.Command{Use: "config", Short: "print the configuration", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	conf.AddCommand(
-		&cobra.Command{Use: "dump", Short: "print the configuration in effect, of all files and the environment", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+		&cobra.Command{Use: "dump", Short: "print the configuration in effect, from all files and the environment", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
 			cfg, files, err := config.LoadFiles(file)
 			if err != nil {
 				return err
@@ -120,8 +120,8 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 // unmount returns the command that takes the lazy mount away.
 func unmount(file *string, stdout, stderr io.Writer) *cobra.Command {
 	return &cobra.Command{
-		Use: "unmount", Short: "unmount what a daemon that was stopped left for the next one, to uninstall", Args: cobra.NoArgs,
-		Long: "Unmount the files that are not complete, which a daemon that was stopped left for the next one, and end\nthe process that keeps the mount. Containers that have such files open get errors. For uninstalling.",
+		Use: "unmount", Short: "unmount what a stopped daemon has left for the next one; for uninstalling", Args: cobra.NoArgs,
+		Long: "Unmount the lazy mount, which a stopped daemon has left for the next one, and end the process that keeps\nit. Containers that have incomplete files open get errors. For uninstalling.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(*file)
 			if err != nil {

@@ -244,13 +244,15 @@ func (c *Carton) find(ctx context.Context) error {
 	return nil
 }
 
-// checkMembers looks for members that MANIFEST does not list.
+// checkMembers looks for members that MANIFEST does not list, and for the folder of the model.
 func (c *Carton) checkMembers() error {
+	hasModel := slices.ContainsFunc(c.entries, func(e Entry) bool { return strings.HasPrefix(e.Path, dirModel) })
 	extra := 0
 	first := ""
 	for i := range c.dir.Entries {
 		e := &c.dir.Entries[i]
 		_, listed := c.files[e.Name]
+		hasModel = hasModel || e.Type == filetable.TypeDir && e.Name+"/" == dirModel
 		switch {
 		case e.Type == filetable.TypeDir && listed:
 			return invalid("%s lists %q, which is a directory", nameManifest, e.Name)
@@ -262,6 +264,9 @@ func (c *Carton) checkMembers() error {
 				first = e.Name
 			}
 		}
+	}
+	if !hasModel {
+		return invalid("no folder %s", dirModel)
 	}
 	if extra > 0 {
 		c.o.Log.Warn("carton has members that MANIFEST does not list; they are left out", "digest", c.hash, "members", extra, "path", first)

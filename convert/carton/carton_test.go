@@ -153,7 +153,7 @@ func TestModel(t *testing.T) {
 	wantConfig := convert.Config{
 		Descriptor: convert.ModelDescriptor{
 			Name: "a_model", Title: "It answers every question.", Description: "It is shown in ![an image](@misc/input.png).\n",
-			DocURL: "https://example.com/", Revision: want.Hash().Encoded(), Licenses: []string{"Apache-2.0"},
+			SourceURL: "https://example.com/packing", DocURL: "https://example.com/", Revision: want.Hash().Encoded(), Licenses: []string{"Apache-2.0"},
 		},
 		Config: convert.ModelConfig{
 			Format:       "pt",
@@ -163,8 +163,17 @@ func TestModel(t *testing.T) {
 	if d := cmp.Diff(wantConfig, m.Config); d != "" {
 		t.Errorf("config (-want +got):\n%s", d)
 	}
-	if _, err := image.Build(m); err != nil {
-		t.Error(err)
+	im, err := image.Build(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	man, err := convert.ParseManifest(im.Manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRunner := convert.Runner{Name: "torchscript", FrameworkVersion: "=1.12.1", Platforms: []string{"x86_64-unknown-linux-gnu", "aarch64-apple-darwin"}}
+	if d := cmp.Diff(wantRunner, image.RunnerOf(man.Annotations)); d != "" {
+		t.Errorf("what the image says of the runner (-want +got):\n%s", d)
 	}
 }
 

@@ -43,10 +43,11 @@
 // # What is refused
 //
 // An archive that can be read in two ways (see zipdir). A MANIFEST with a line that is no path
-// and digest, a path twice, MANIFEST or LINKS in it, or without carton.toml. A file that neither
+// and digest, a path twice, lines that are not in the order of their bytes, MANIFEST or LINKS in it, or
+// without carton.toml. A carton without the folder model. A file that neither
 // the archive nor LINKS has. Two sizes for one digest. A carton.toml with a missing or
 // wrong field of the specification, or with a reference to a tensor or file that is not there; fields that are
-// not known are ignored. Tensors whose size is not that of their shape. Symbolic links outside of
+// not known, and what the options of a runner are, are not looked at. Tensors whose size is not that of their shape. Symbolic links outside of
 // model/, or that leave it. Members that MANIFEST does not list are left out, with a warning.
 //
 // # Modes and links

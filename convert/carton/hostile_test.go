@@ -80,7 +80,9 @@ func hostileManifests() map[string]hostileCase {
 		"empty path":              {manifest(appended("=" + hash + "\n")), "empty"},
 		"no carton.toml":          {manifest(func(p []byte) []byte { _, rest, _ := bytes.Cut(p, []byte("\n")); return rest }), "does not list carton.toml"},
 		"byte order mark":         {manifest(func(p []byte) []byte { return append([]byte("\ufeff"), p...) }), "does not list carton.toml"},
-		"file that is nowhere":    {manifest(appended("model/x=" + strings.Repeat("0", 64) + "\n")), "neither in the archive"},
+		"file that is nowhere":    {manifest(appended("zzz=" + strings.Repeat("0", 64) + "\n")), "neither in the archive"},
+		"unsorted":                {manifest(func(p []byte) []byte { i := bytes.IndexByte(p, '\n') + 1; return append(bytes.Clone(p[i:]), p[:i]...) }), "alphabetical order"},
+		"no folder of the model":  {converttest.Carton{Files: []file{{Path: "carton.toml", Data: []byte(noop)}, {Path: "misc/x", Data: []byte("x")}}}, "no folder model/"},
 		"file and directory":      {manifest(appended("model=" + hash + "\n")), "model"},
 		"a million lines":         {manifest(appended(strings.Repeat("=\n", 1_000_000))), "MANIFEST"},
 		"larger than the limit":   {manifest(appended(strings.Repeat("x", carton.MaxManifestSize))), "more than"},
@@ -130,7 +132,7 @@ func hostileInfos() map[string]hostileCase {
 		"name is a number":                 {info(`model_name = "a_model"`, "model_name = 1"), "model_name: is not a string"},
 		"description is a list":            {info(`short_description = "It answers every question."`, "short_description = []"), "short_description"},
 		"license is a table":               {info(`license = "Apache-2.0"`, "license = {}"), "license"},
-		"bad triple":                       {info("aarch64-apple-darwin", "aninvalidplatform"), "target triple"},
+		"bad triple":                       {info("aarch64-apple-darwin", "An invalid platform"), "target triple"},
 		"triple of six parts":              {info("aarch64-apple-darwin", "aarch64-a-b-c-d-e"), "target triple"},
 		"triple with a space":              {info("aarch64-apple-darwin", "aarch64-a b"), "target triple"},
 		"platforms are a number":           {info(`required_platforms = ["x86_64-unknown-linux-gnu", "aarch64-apple-darwin"]`, "required_platforms = 1"), "required_platforms"},
@@ -168,8 +170,6 @@ func hostileInfos() map[string]hostileCase {
 		"bad framework version":            {info("=1.12.1", "latest"), "version requirement"},
 		"negative compat version":          {info("runner_compat_version = 2", "runner_compat_version = -2"), "negative"},
 		"opts are a list":                  {info("[runner.opts]", "[[runner.opts]]"), "opts"},
-		"option is a list":                 {info("num_threads = 4", "num_threads = [4]"), "opts"},
-		"option is a time":                 {info("num_threads = 4", "num_threads = 1979-05-27"), "opts"},
 		"examples without inputs":          {with(file{Path: "carton.toml", Data: []byte("spec_version = 1\n[[self_test]]\ninputs = {}\n[runner]\nrunner_name=\"a\"\nrequired_framework_version=\"1\"\n")}), "input: is missing"},
 		"not UTF-8":                        {info("a_model", "\xff"), "carton.toml"},
 		"larger than the limit":            {info("a_model", strings.Repeat("x", carton.MaxInfoSize)), "more than"},
@@ -280,17 +280,28 @@ func TestNewer(t *testing.T) {
 	}
 }
 
+// noop is the shortest carton.toml.
+const noop = "spec_version = 1\n[runner]\nrunner_name = \"noop\"\nrequired_framework_version = \"*\"\n"
+
 // TestTolerated has what is odd, but has one meaning.
 func TestTolerated(t *testing.T) {
 	good := converttest.GoodCarton([]byte("weights"))
 	for name, c := range map[string]converttest.Carton{
-		"CRLF":                    manifest(func(p []byte) []byte { return bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n")) }),
-		"no newline at the end":   manifest(func(p []byte) []byte { return bytes.TrimSuffix(p, []byte("\n")) }),
-		"unsorted":                manifest(func(p []byte) []byte { i := bytes.IndexByte(p, '\n') + 1; return append(bytes.Clone(p[i:]), p[:i]...) }),
+		"CRLF":                  manifest(func(p []byte) []byte { return bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n")) }),
+		"no newline at the end": manifest(func(p []byte) []byte { return bytes.TrimSuffix(p, []byte("\n")) }),
+		"sorted by lines":       {Files: []file{{Path: "carton.toml", Data: []byte(noop)}, {Path: "model/a", Data: []byte("1")}, {Path: "model/a0", Data: []byte("2")}}},
+		"sorted by paths": {Files: []file{{Path: "carton.toml", Data: []byte(noop)}, {Path: "model/a", Data: []byte("1")}, {Path: "model/a0", Data: []byte("2")}}, Manifest: func(p []byte) []byte {
+			l := strings.SplitAfter(string(p), "\n")
+			return []byte(l[0] + l[2] + l[1])
+		}},
+		"option is a list":        info("num_threads = 4", "num_threads = [4, [\"x\"]]"),
+		"option is a time":        info("num_threads = 4", "num_threads = 1979-05-27"),
+		"option is a table":       info("num_threads = 4", "num_threads = {a = 1}"),
+		"triple of a new machine": info("aarch64-apple-darwin", "aarch65-acme-quantumos"),
 		"hashes in upper case":    manifest(func(p []byte) []byte { return bytes.Replace(p, []byte(hash), []byte(strings.ToUpper(hash)), 1) }),
 		"no runner_compat":        info("runner_compat_version = 2\n", ""),
 		"long short_description":  info("It answers every question.", strings.Repeat("x", 200)),
-		"minimal":                 {Files: []file{{Path: "carton.toml", Data: []byte("spec_version = 1\n[runner]\nrunner_name = \"noop\"\nrequired_framework_version = \"*\"\n")}}},
+		"minimal":                 {Files: []file{{Path: "carton.toml", Data: []byte(noop)}, {Path: "model/x", Data: nil}}},
 		"index without tensors":   good.With(file{Path: "carton.toml", Data: []byte("spec_version = 1\n[runner]\nrunner_name = \"noop\"\nrequired_framework_version = \"~1.2, <2\"\n")}, file{Path: "tensor_data/index.toml", Data: nil}),
 		"LINKS that are not used": zippedLinks(good),
 		"modes and setuid":        zipped(func(z *converttest.Zip) { z.Entries[0].Mode = 0o104777; z.Entries[1].Mode = 0o100000 }),

@@ -3,6 +3,7 @@ package carton
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
@@ -63,7 +64,23 @@ func ParseManifest(p []byte) ([]Entry, error) {
 	if !seen[nameInfo] {
 		return nil, invalid("MANIFEST does not list %s", nameInfo)
 	}
-	return all, nil
+	return all, checkOrder(all)
+}
+
+// checkOrder returns an error unless paths are in alphabetical order. Some writers sort the lines, where
+// the equals sign counts.
+func checkOrder(all []Entry) error {
+	byPath := func(a, b Entry) int { return strings.Compare(a.Path, b.Path) }
+	byLine := func(a, b Entry) int { return strings.Compare(a.Path+"=", b.Path+"=") }
+	if slices.IsSortedFunc(all, byPath) || slices.IsSortedFunc(all, byLine) {
+		return nil
+	}
+	for i, e := range all[1:] {
+		if byPath(all[i], e) > 0 && byLine(all[i], e) > 0 {
+			return invalid("MANIFEST line %d: %q is not in alphabetical order", i+2, e.Path)
+		}
+	}
+	return invalid("MANIFEST is not in alphabetical order")
 }
 
 func parseLine(line string) (Entry, error) {

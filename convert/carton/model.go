@@ -37,6 +37,7 @@ func (c *Carton) Model(ctx context.Context) (*convert.Model, error) {
 			Origin:  filetable.Origin{Format: string(mediatype.FormatCarton), Digest: c.hash, Mapping: convert.MappingVersion},
 		},
 		Config: c.config(),
+		Runner: c.runner(),
 	}
 	seen := map[digest.Digest]bool{}
 	for i, e := range c.entries {
@@ -148,6 +149,7 @@ func (c *Carton) config() convert.Config {
 			Title:       info.ShortDescription,
 			Description: info.Description,
 			DocURL:      info.Homepage,
+			SourceURL:   info.Repository,
 			Revision:    c.hash.Encoded(),
 		},
 		ModelFS: convert.ModelFS{Type: "layers"},
@@ -164,6 +166,24 @@ func (c *Carton) config() convert.Config {
 		cfg.Config.Capabilities = &convert.Capabilities{InputTypes: in, OutputTypes: out}
 	}
 	return cfg
+}
+
+// maxFact is the most bytes of what carton.toml says of a runner that are an annotation of an image.
+const maxFact = 1024
+
+// runner returns what carton.toml says of the runner, but for what is too long.
+func (c *Carton) runner() convert.Runner {
+	r, info := convert.Runner{}, c.info
+	if len(info.Runner.Name) <= maxFact {
+		r.Name = info.Runner.Name
+	}
+	if len(info.Runner.FrameworkVersion) <= maxFact {
+		r.FrameworkVersion = info.Runner.FrameworkVersion
+	}
+	if len(strings.Join(info.Platforms, ",")) <= maxFact {
+		r.Platforms = info.Platforms
+	}
+	return r
 }
 
 // modalities returns what goes in or comes out: text for strings, else something other.

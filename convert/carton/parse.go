@@ -34,14 +34,23 @@ func Parser(o Options) convert.Parser {
 		if err != nil {
 			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
 		}
-		model, err := c.Model(ctx)
+		model, err := c.LayerModel(ctx, a, m)
 		if err != nil {
 			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
 		}
-		model.Table.Origin = filetable.Origin{Format: string(mediatype.FormatCarton), Digest: m.Digest, Mapping: convert.MappingVersion}
-		if model.Documents, err = convert.ReadDocuments(ctx, a, m); err != nil {
-			return nil, fmt.Errorf("manifest %s: %w", m.Digest, err)
-		}
 		return model, nil
 	}
+}
+
+// LayerModel is Model for a carton that is the layer of an artifact with the manifest m.
+func (c *Carton) LayerModel(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+	model, err := c.Model(ctx)
+	if err != nil {
+		return nil, err
+	}
+	model.Table.Origin = filetable.Origin{Format: string(mediatype.FormatCarton), Digest: m.Digest, Mapping: convert.MappingVersion}
+	if model.Documents, err = convert.ReadDocuments(ctx, a, m); err != nil {
+		return nil, fmt.Errorf("manifest %s: %w", m.Digest, err)
+	}
+	return model, nil
 }

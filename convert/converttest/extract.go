@@ -6,7 +6,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"path"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert"
@@ -21,24 +23,50 @@ import (
 // Extract returns the regular files of a model, with the bytes that the blobs have where the
 // table says. It is a second reading of a file table, independent of the store.
 func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File, error) {
+	all, err := entries(m, blobs)
+	if err != nil {
+		return nil, err
+	}
+	if m.Table.Stacked {
+		all = stack(all)
+	}
 	files := map[string]File{}
-	for _, f := range m.Table.Files {
-		if f.Type != filetable.TypeReg {
+	for _, e := range all {
+		if e.typ != filetable.TypeReg {
 			continue
 		}
-		p, err := source(*f.Source, blobs)
-		if err != nil {
-			return nil, fmt.Errorf("file %q: %w", f.Path, err)
+		if have, ok := files[e.Path]; ok && !bytes.Equal(have.Data, e.Data) {
+			return nil, fmt.Errorf("file %q: different content", e.Path)
 		}
-		if f.Digest != "" {
-			if err := verify.Bytes(f.Digest, p); err != nil {
+		files[e.Path] = e.File
+	}
+	return files, nil
+}
+
+// An entry is a file, link or directory of a layer.
+type entry struct {
+	File
+	typ   string
+	layer int
+}
+
+// entries returns all that is in a table and in its archives.
+func entries(m *convert.Model, blobs map[digest.Digest][]byte) ([]entry, error) {
+	var all []entry
+	for _, f := range m.Table.Files {
+		e := entry{File{Path: f.Path, Mode: f.Mode}, f.Type, f.Layer}
+		if f.Type == filetable.TypeReg {
+			var err error
+			if e.Data, err = source(*f.Source, blobs); err != nil {
 				return nil, fmt.Errorf("file %q: %w", f.Path, err)
 			}
+			if f.Digest != "" {
+				if err := verify.Bytes(f.Digest, e.Data); err != nil {
+					return nil, fmt.Errorf("file %q: %w", f.Path, err)
+				}
+			}
 		}
-		if have, ok := files[f.Path]; ok && !bytes.Equal(have.Data, p) {
-			return nil, fmt.Errorf("file %q: different content", f.Path)
-		}
-		files[f.Path] = File{Path: f.Path, Data: p, Mode: f.Mode}
+		all = append(all, e)
 	}
 	for _, u := range m.Table.Unpacks {
 		i := slices.IndexFunc(m.Table.Blobs, func(b filetable.Blob) bool { return b.Digest == u.Blob })
@@ -56,10 +84,38 @@ func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File,
 			return nil, fmt.Errorf("blob %s: %w", u.Blob, err)
 		}
 		for _, m := range filetable.PlaceTar(members, u.As) {
-			files[m.Path] = File{Path: m.Path, Data: p[m.Offset : m.Offset+m.Size], Mode: m.Mode}
+			all = append(all, entry{File{Path: m.Path, Data: p[m.Offset : m.Offset+m.Size], Mode: m.Mode}, m.Type, u.Layer})
 		}
 	}
-	return files, nil
+	return all, nil
+}
+
+// stack puts layers on each other from the lowest on, as an image is unpacked.
+func stack(all []entry) []entry {
+	slices.SortStableFunc(all, func(a, b entry) int { return a.layer - b.layer })
+	var tree []entry
+	remove := func(layer int, match func(p string) bool) {
+		tree = slices.DeleteFunc(tree, func(e entry) bool { return e.layer < layer && match(e.Path) })
+	}
+	for _, e := range all {
+		dir, name := path.Split(e.Path)
+		switch {
+		case strings.Contains(dir, "/.wh.") || strings.HasPrefix(dir, ".wh."):
+		case name == ".wh..wh..opq":
+			remove(e.layer, func(p string) bool { return strings.HasPrefix(p, dir) })
+		case strings.HasPrefix(name, ".wh..wh."):
+		case strings.HasPrefix(name, ".wh."):
+			gone := dir + strings.TrimPrefix(name, ".wh.")
+			remove(e.layer, func(p string) bool { return p == gone || strings.HasPrefix(p, gone+"/") })
+		default:
+			tree = slices.DeleteFunc(tree, func(have entry) bool { return have.Path == e.Path })
+			if e.typ != filetable.TypeDir {
+				remove(e.layer, func(p string) bool { return strings.HasPrefix(p, e.Path+"/") })
+			}
+			tree = append(tree, e)
+		}
+	}
+	return tree
 }
 
 // source returns the bytes of a source, which can have parts.

@@ -14,8 +14,8 @@
 // Blob layers are never downloaded as layers: containerd asks the snapshotter for each, and
 // ours says that it is there. They make sizes, copies and collection of the image honest. The
 // diffID of one is store.BlobDiffID of its digest, and that of the table layer is its digest.
-// Above 256 blobs the smallest are left out of the manifest, as are empty blobs, which containerd
-// refuses; but never out of the table.
+// Of more than 256 blobs only the 32 largest are in the manifest, and no empty blobs, which containerd
+// refuses; all are in the table.
 //
 // # The origin
 //

@@ -16,9 +16,13 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// maxBlobLayers is the largest number of blob layers. containerd keeps a snapshot for each,
-// and puts the digests of all of them into labels.
-const maxBlobLayers = 256
+// containerd keeps a snapshot for each blob layer, which takes it milliseconds, and puts the digests of
+// all of them into labels. So not every blob of a model can have one; and once some have none, the sizes
+// and copies that need them all are lost, and only the largest are worth their time.
+const (
+	maxBlobLayers = 256 // of a model whose blobs all have one
+	fewBlobLayers = 32  // of others
+)
 
 // maxLabel is the size in bytes that key and value of an annotation can have together if it
 // can become a label.
@@ -124,6 +128,7 @@ func annotations(m *convert.Model) map[string]string {
 	if m.ContextLength > 0 {
 		a[mediatype.AnnotationContextLength] = strconv.FormatInt(m.ContextLength, 10)
 	}
+	Annotate(a, m.Runner)
 	return a
 }
 
@@ -142,8 +147,8 @@ type blobLayer struct {
 	diffID digest.Digest // in the terms of ModelPack; the digest of the blob where not known
 }
 
-// blobLayers returns the blob layers in the order of the origin; the largest, if there are too
-// many. There is none for an empty blob, which containerd would refuse.
+// blobLayers returns the blob layers in the order of the origin; a few of the largest, if there would be
+// too many. There is none for an empty blob, which containerd would refuse.
 func blobLayers(m *convert.Model) []blobLayer {
 	keep := make([]int, 0, len(m.Layers))
 	for i, l := range m.Layers {
@@ -153,7 +158,7 @@ func blobLayers(m *convert.Model) []blobLayer {
 	}
 	if len(keep) > maxBlobLayers {
 		slices.SortStableFunc(keep, func(a, b int) int { return cmp.Compare(m.Layers[b].Desc.Size, m.Layers[a].Desc.Size) })
-		keep = keep[:maxBlobLayers]
+		keep = keep[:fewBlobLayers]
 		slices.Sort(keep)
 	}
 	layers := make([]blobLayer, 0, len(keep))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -90,4 +91,25 @@ func ContextLength(annotations map[string]string) int64 {
 		return 0
 	}
 	return n
+}
+
+// Annotate adds what is known of the runner of a model to the annotations of a manifest.
+func Annotate(annotations map[string]string, r convert.Runner) {
+	for key, value := range map[string]string{
+		mediatype.AnnotationRunner: r.Name, mediatype.AnnotationFramework: r.FrameworkVersion,
+		mediatype.AnnotationPlatforms: strings.Join(r.Platforms, ","),
+	} {
+		if value != "" {
+			annotations[key] = value
+		}
+	}
+}
+
+// RunnerOf returns what annotations of a manifest say of Model.Runner.
+func RunnerOf(annotations map[string]string) convert.Runner {
+	r := convert.Runner{Name: annotations[mediatype.AnnotationRunner], FrameworkVersion: annotations[mediatype.AnnotationFramework]}
+	if s := annotations[mediatype.AnnotationPlatforms]; s != "" {
+		r.Platforms = strings.Split(s, ",")
+	}
+	return r
 }

@@ -3,6 +3,7 @@ package losses
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -157,7 +158,7 @@ func (x *finder) layers(p []byte, m *convert.Manifest) {
 	if json.Unmarshal(p, &doc) != nil {
 		return
 	}
-	count := map[string]int{}
+	count, archives := map[string]int{}, 0
 	for _, l := range doc.Layers {
 		for k, v := range l {
 			if k == "annotations" || empty(v) || slices.Contains(layerKeys, k) {
@@ -167,6 +168,9 @@ func (x *finder) layers(p []byte, m *convert.Manifest) {
 		}
 	}
 	for _, l := range m.Layers {
+		if t, err := mediatype.Parse(l.MediaType); err == nil && t.Archive != "" {
+			archives++
+		}
 		for k := range l.Annotations {
 			if !slices.Contains(layerAnnotations, k) {
 				count["annotation "+k]++
@@ -184,6 +188,9 @@ func (x *finder) layers(p []byte, m *convert.Manifest) {
 	for _, k := range keys {
 		x.add(Loss{fmt.Sprintf("%s of %s", cut(k), layersText(count[k])), x.manifest})
 	}
+	if archives > 0 {
+		x.add(Loss{What: fmt.Sprintf("owners (uid, gid) of the files in %s that are archives", layersText(archives))})
+	}
 }
 
 func layersText(n int) string {
@@ -196,10 +203,21 @@ func layersText(n int) string {
 // unused adds the layers of an Ollama model that are no files.
 func (x *finder) unused(m *convert.Manifest) {
 	count := map[mediatype.Part]int{}
+	ignored, templates := map[string]int{}, map[string]int{}
 	for _, l := range m.Layers {
-		if t, err := mediatype.Parse(l.MediaType); err == nil && t.Format == mediatype.FormatOllama {
-			count[t.Part]++
+		t, err := mediatype.Parse(l.MediaType)
+		if err != nil || t.Format != mediatype.FormatOllama {
+			ignored[mediatype.Base(l.MediaType)]++
+			continue
 		}
+		count[t.Part]++
+		if params, err := mediatype.Params(l.MediaType); err == nil && t.Part == mediatype.PartTemplate {
+			templates[params["name"]]++
+		}
+	}
+	count[mediatype.PartTemplate] -= max(len(templates)-1, 0) // each name has a last one
+	for _, base := range slices.Sorted(maps.Keys(ignored)) {
+		x.add(Loss{What: fmt.Sprintf("content of %s of type %s, which Ollama ignores", layersText(ignored[base]), cut(base))})
 	}
 	if n := count[mediatype.PartEmbed]; n > 0 {
 		x.add(Loss{What: "content of " + layersText(n) + " of embeddings, which Ollama does not use"})

@@ -109,15 +109,22 @@ func TestWhatIsGone(t *testing.T) {
 		}
 		return list
 	}
+	tars := converttest.Make(converttest.Spec{Layers: []converttest.Layer{{MediaType: "application/vnd.cnai.model.weight.v1.tar", Data: "x"}, {MediaType: "application/vnd.cnai.model.doc.v1.tar+gzip", Data: "y"}}})
+	if got := gone(mediatype.FormatCNAI, tars.Manifest); len(got) != 1 || got[0] != "owners (uid, gid) of the files in 2 layers that are archives" {
+		t.Errorf("archives: got %q", got)
+	}
 	if got := gone(mediatype.FormatCarton, converttest.GoodCarton([]byte("x")).ManifestBytes()); len(got) != 2 || !strings.Contains(got[0], "LINKS") {
 		t.Errorf("carton: got %q", got)
 	}
 	var layers []converttest.Layer
-	for _, part := range []string{"model", "embed", "template", "template", "system"} {
+	for _, part := range []string{"model", "embed", "template", "template", "template; name=a", "template; name=b", "template; name=b", "system", "hologram"} {
 		layers = append(layers, converttest.Layer{MediaType: "application/vnd.ollama.image." + part, Data: part + fmt.Sprint(len(layers))})
 	}
 	b := converttest.Make(converttest.Spec{Layers: layers, ConfigType: mediatype.DockerConfig, Config: "{}"})
-	want := []string{"content of 1 layer of embeddings, which Ollama does not use", "content of 1 layer of template, of which Ollama uses the last only"}
+	want := []string{
+		"content of 1 layer of type application/vnd.ollama.image.hologram, which Ollama ignores",
+		"content of 1 layer of embeddings, which Ollama does not use", "content of 2 layers of template, of which Ollama uses the last only",
+	}
 	if diff := cmp.Diff(want, gone(mediatype.FormatOllama+"-list/ggml", b.Manifest)); diff != "" {
 		t.Errorf("ollama (-want +got):\n%s", diff)
 	}

@@ -124,7 +124,7 @@ var formats = map[mediatype.Format]rules{
 	mediatype.FormatCarton: {
 		always: []Loss{
 			{"shapes, names and types of inputs and outputs beyond text and other", "file carton.toml"},
-			{"platforms, repository, runner with its version and options, self-tests, examples", "file carton.toml"},
+			{"options and compat version of the runner, self-tests, examples", "file carton.toml"},
 			{"LINKS, if the carton has it: addresses of files that are elsewhere", ""},
 			{"order, compression, times and links of the members of the archive", ""},
 		},

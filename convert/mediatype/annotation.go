@@ -64,6 +64,13 @@ const (
 	// manifests. ModelPack has no place for it.
 	AnnotationContextLength = "dev.ballast.model.context.length"
 
+	// AnnotationRunner, AnnotationFramework and AnnotationPlatforms say what runs a model: the name
+	// of a runner, a requirement on the version of its framework, and target triples with commas
+	// between them; on manifests.
+	AnnotationRunner    = "dev.ballast.model.runner.name"
+	AnnotationFramework = "dev.ballast.model.runner.framework.version"
+	AnnotationPlatforms = "dev.ballast.model.runner.platforms"
+
 	// AnnotationLayerType is the ModelPack media type of a blob; on blob layers.
 	AnnotationLayerType = "dev.ballast.layer.mediatype"
 

@@ -16,6 +16,6 @@
 //
 // # Comparing
 //
-// A media type is compared by its base: without parameters, in lower case. Parameters are not
-// interpreted; Ollama writes some that no strict parser accepts.
+// A media type is compared by its base: without parameters, in lower case. Params reads the
+// parameters; Ollama writes some that no strict parser accepts.
 package mediatype

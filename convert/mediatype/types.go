@@ -58,7 +58,7 @@ const (
 	CNAIManifest      = prefixCNAI + "manifest.v1+json"
 	CNAIConfig        = prefixCNAI + "config.v1+json"
 
-	// CNAIWeight is a raw weight in drafts of the specification.
+	// CNAIWeight is a raw weight, as the specification has it.
 	CNAIWeight = prefixCNAI + "weight.v1"
 
 	// Artifact types of early CNAI, on descriptors of ordinary image layers.

@@ -61,9 +61,13 @@ func build(ctx context.Context, a convert.Artifact, m *convert.Manifest, f media
 		return nil, err
 	}
 	b := convert.NewBuilder(m, f)
+	if f == mediatype.FormatCNAIEarly {
+		b.Stack()
+	}
 	b.KeepConfig(p)
+	names := newNamer(m, cfg)
 	for i, l := range m.Layers {
-		p, err := place(l)
+		p, err := names.place(l)
 		if err != nil {
 			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
 		}
@@ -77,14 +81,57 @@ func build(ctx context.Context, a convert.Artifact, m *convert.Manifest, f media
 	return b.Model(ctx, a, cfg)
 }
 
+// A namer gives raw weights without a path the names that they would have in Docker AI: annotations are
+// optional.
+type namer struct {
+	format   string
+	seen, of int
+}
+
+// extensions are formats that are the extension of a name, too.
+var extensions = []string{"gguf", "safetensors", "ggml", "onnx", "pt", "pth", "h5", "dduf"}
+
+func newNamer(m *convert.Manifest, cfg convert.Config) *namer {
+	n := &namer{format: strings.ToLower(cfg.Config.Format)}
+	for _, l := range m.Layers {
+		if t, err := mediatype.Parse(l.MediaType); err == nil && isNameless(t, l) {
+			n.of++
+		}
+	}
+	return n
+}
+
+// isNameless reports whether a layer is a raw weight without a path.
+func isNameless(t mediatype.Type, l convert.Descriptor) bool {
+	return t.Role == mediatype.RoleLayer && t.Kind == mediatype.KindWeight && t.Archive == filetable.ArchiveNone && mediatype.Filepath(l.Annotations) == ""
+}
+
+// next returns the next name; the media type can say the format.
+func (n *namer) next(t mediatype.Type) string {
+	n.seen++
+	ext := "bin"
+	for _, e := range extensions {
+		if n.format == e || strings.HasSuffix(t.Base, "."+e) {
+			ext = e
+		}
+	}
+	if n.of == 1 {
+		return "model." + ext
+	}
+	return fmt.Sprintf("model-%05d-of-%05d.%s", n.seen, n.of, ext)
+}
+
 // place says what a layer is, from its media type and annotations.
-func place(l convert.Descriptor) (convert.Place, error) {
+func (n *namer) place(l convert.Descriptor) (convert.Place, error) {
 	t, err := mediatype.Parse(l.MediaType)
 	if err != nil {
 		return convert.Place{}, err
 	}
 	if t.Role != mediatype.RoleLayer || !isModelLayer(t) {
 		return convert.Place{}, fmt.Errorf("media type %q is no layer of a model: %w", t.Base, errdefs.ErrNotImplemented)
+	}
+	if err := checkArtifactType(l, t); err != nil {
+		return convert.Place{}, err
 	}
 	p := convert.Place{
 		Kind:    t.Kind,
@@ -100,6 +147,9 @@ func place(l convert.Descriptor) (convert.Place, error) {
 	if p.Archive != filetable.ArchiveNone {
 		return p, nil
 	}
+	if isNameless(t, l) {
+		p.Path = n.next(t)
+	}
 	if p.Path == "" {
 		return convert.Place{}, fmt.Errorf("a raw layer without the annotation %s: %w", mediatype.AnnotationFilepath, errdefs.ErrInvalidArgument)
 	}
@@ -109,6 +159,22 @@ func place(l convert.Descriptor) (convert.Place, error) {
 	}
 	p.Mode, p.ModTime = md.Mode, md.ModTime
 	return p, nil
+}
+
+// checkArtifactType returns an error if the type of the artifact of a layer, if it has one, says that its
+// bytes are laid out in another way than its media type.
+func checkArtifactType(l convert.Descriptor, t mediatype.Type) error {
+	if l.ArtifactType == "" {
+		return nil
+	}
+	is, err := mediatype.Parse(l.ArtifactType)
+	if err != nil {
+		return err
+	}
+	if is.Archive != t.Archive || is.Codec != t.Codec {
+		return fmt.Errorf("media type %q and artifactType %q are not consistent: %w", t.Base, is.Base, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // isModelLayer reports whether a layer belongs to any generation: early CNAI has image layers.

@@ -225,7 +225,7 @@ func TestRefuses(t *testing.T) {
 		text         string
 	}{
 		{"no layers", "{}", nil, errdefs.ErrInvalidArgument, "no layers"},
-		{"raw without a path", "{}", []converttest.Layer{good, {MediaType: raw, Data: "y"}}, errdefs.ErrInvalidArgument, "layer 1"},
+		{"raw without a path", "{}", []converttest.Layer{good, {MediaType: docRaw, Data: "y"}}, errdefs.ErrInvalidArgument, "layer 1"},
 		{"unknown model layer type", "{}", []converttest.Layer{good, {MediaType: "application/vnd.cncf.model.weight.v1.exe", Data: "y", Annotations: at("b")}}, errdefs.ErrNotImplemented, "layer 1"},
 		{"layer of version 2", "{}", []converttest.Layer{{MediaType: "application/vnd.cncf.model.weight.v2.raw", Data: "y", Annotations: at("b")}}, errdefs.ErrNotImplemented, "unknown version v2"},
 		{"a layer that is a manifest", "{}", []converttest.Layer{{MediaType: modelPackType, Data: "y", Annotations: at("b")}}, errdefs.ErrNotImplemented, "no layer of a model"},

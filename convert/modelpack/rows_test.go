@@ -110,6 +110,9 @@ func TestKindsOfEarlyCNAI(t *testing.T) {
 					p = converttest.Compress(p, codec)
 				}
 				l := converttest.Layer{MediaType: ociTar + suffix, Data: string(p), Annotations: map[string]string{}, ArtifactType: tt.artifactType}
+				if l.ArtifactType != "" {
+					l.ArtifactType += suffix
+				}
 				if tt.path != "" {
 					l.Annotations["org.cnai.model.filepath"] = tt.path
 				}

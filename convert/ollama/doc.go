@@ -8,20 +8,25 @@
 //	projector         mmproj.gguf, mmproj-2.gguf …
 //	adapter           adapter.gguf, adapter-2.gguf …
 //	draft             draft.gguf
-//	template          template
+//	template          template; one with a name: template-<name>
 //	system            system
 //	params            params.json; several are merged, later keys win
 //	messages          messages.json
 //	license           LICENSE, LICENSE-2 …
 //	tensor            model.safetensors, <component>/model.safetensors, draft/model.safetensors
 //	json              the name in the manifest
-//	config            config.json
+//	config            config.json, for safetensors or of no type; else config-<type>
 //	tokenizer         tokenizer.json
 //	tokenizer.config  tokenizer_config.json
 //
 // Of draft, template, system and messages Ollama uses the last layer, and so does this
-// package; embed layers are not used by Ollama any more and are left out, as are layers that are
-// manifests, by which Ollama keeps them.
+// package. The template of the model is the one without a name: one with a name is never taken for it.
+// Names and types that can be no part of a file name are written with percent signs. There can be one
+// config layer.
+//
+// Embed layers are not used by Ollama any more and are left out, as is, by the specification, what is no
+// known type of layer: other prefixes, unknown types below Ollama's own, and the manifests that it keeps
+// alive by naming them. Package losses says what was left out.
 //
 // Beside the layers there are ollama/manifest.json and ollama/config.json, byte for byte as
 // the registry served them, and a Modelfile from which "ollama create" makes the model again.
@@ -51,6 +56,10 @@
 // ollama/headers.bin has the headers of the blobs, one after the other, as ranges of them;
 // ollama/headers.json says for each blob where its header and its data are, so each can
 // be made again byte for byte.
+//
+// The config that is a layer says in whose terms tensors are: only those of safetensors are put together.
+// Those of a model with a config for GGUF are refused, since shapes are the other way round there, as is a
+// dtype that safetensors does not define.
 //
 // # Lists
 //

@@ -26,10 +26,7 @@ func parse(ctx context.Context, a convert.Artifact, m *convert.Manifest, list *L
 	if err := p.readConfig(ctx); err != nil {
 		return nil, err
 	}
-	layers, err := p.sort()
-	if err != nil {
-		return nil, err
-	}
+	layers := p.sort()
 	if p.config.String("remote_host") != "" && len(layers[mediatype.PartModel])+len(layers[mediatype.PartTensor]) == 0 {
 		return nil, fmt.Errorf("a cloud model that runs on %q: it has no weights to mount: %w", p.config.String("remote_host"), errdefs.ErrNotImplemented)
 	}
@@ -68,6 +65,7 @@ type parser struct {
 	builder     *convert.Builder
 	config      *convert.Object
 	configBytes []byte // nil if there is none
+	configType  string // of the config layer, empty if it does not say
 	summaries   []safetensors.Summary
 }
 
@@ -88,23 +86,16 @@ func (p *parser) readConfig(ctx context.Context) error {
 	return nil
 }
 
-// sort returns the indexes of the layers by part, in the order of the manifest.
-func (p *parser) sort() (map[mediatype.Part][]int, error) {
+// sort returns the indexes of the layers by part, in the order of the manifest. What is no known layer of
+// Ollama is ignored, as Ollama does: other prefixes, and manifests, by which it keeps them alive.
+func (p *parser) sort() map[mediatype.Part][]int {
 	layers := map[mediatype.Part][]int{}
 	for i, l := range p.manifest.Layers {
-		t, err := mediatype.Parse(l.MediaType)
-		if err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
+		if t, err := mediatype.Parse(l.MediaType); err == nil && t.Format == mediatype.FormatOllama {
+			layers[t.Part] = append(layers[t.Part], i)
 		}
-		if t.Format == mediatype.FormatOllamaList || t.Base == mediatype.DockerManifest {
-			continue // Ollama keeps manifests alive this way
-		}
-		if t.Format != mediatype.FormatOllama {
-			return nil, fmt.Errorf("layer %d (%s): media type %q is no layer of an Ollama model: %w", i, l.Digest, t.Base, errdefs.ErrNotImplemented)
-		}
-		layers[t.Part] = append(layers[t.Part], i)
 	}
-	return layers, nil
+	return layers
 }
 
 func (p *parser) layerError(i int, err error) error {
@@ -126,22 +117,22 @@ func (p *parser) addLayers(ctx context.Context, layers map[mediatype.Part][]int)
 		}
 		return nil
 	}
-	for _, part := range []mediatype.Part{mediatype.PartDraft, mediatype.PartTemplate, mediatype.PartSystem, mediatype.PartMessages} {
+	for _, part := range []mediatype.Part{mediatype.PartDraft, mediatype.PartSystem, mediatype.PartMessages} {
 		if n := len(layers[part]); n > 1 {
 			layers[part] = layers[part][n-1:]
 		}
 	}
 	steps := []func() error{
 		func() error { return files("FROM", mediatype.PartModel, modelName) },
+		func() error { return p.addConfig(layers[mediatype.PartConfig]) },
 		func() error { return p.addTensors(ctx, mf, layers) },
-		func() error { return files("", mediatype.PartConfig, always("config.json")) },
 		func() error { return files("", mediatype.PartTokenizer, always("tokenizer.json")) },
 		func() error { return files("", mediatype.PartTokenizerConfig, always("tokenizer_config.json")) },
 		func() error { return p.addByName(layers[mediatype.PartJSON]) },
 		func() error { return files("ADAPTER", mediatype.PartAdapter, numbered("adapter", ".gguf")) },
 		func() error { return files("DRAFT", mediatype.PartDraft, numbered("draft", ".gguf")) },
 		func() error { return files("FROM", mediatype.PartProjector, numbered("mmproj", ".gguf")) },
-		func() error { return p.addText(ctx, mf, "TEMPLATE", "template", layers[mediatype.PartTemplate]) },
+		func() error { return p.addTemplates(ctx, mf, layers[mediatype.PartTemplate]) },
 		func() error { return p.addText(ctx, mf, "SYSTEM", "system", layers[mediatype.PartSystem]) },
 		func() error { mf.text("RENDERER", "ollama/config.json", p.config.String("renderer")); return nil },
 		func() error { mf.text("PARSER", "ollama/config.json", p.config.String("parser")); return nil },

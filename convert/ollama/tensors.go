@@ -67,6 +67,9 @@ func (p *parser) addTensors(ctx context.Context, mf *modelfile, layers map[media
 	if len(list) == 0 {
 		return nil
 	}
+	if kind := p.configType; kind != "" && !isSafetensors(kind) {
+		return p.layerError(list[0], fmt.Errorf("a tensor of a model whose config is of type %.100q, which is not put together to a file: %w", kind, errdefs.ErrNotImplemented))
+	}
 	if len(layers[mediatype.PartModel]) == 0 {
 		mf.line("FROM", ".")
 	}
@@ -101,7 +104,7 @@ func (ts *tensors) bareTensors(layers []int) (map[int]*safetensors.Header, error
 	kind := map[digest.Digest]bool{}
 	for _, i := range layers {
 		l := ts.manifest.Layers[i]
-		params, err := parseParams(l.MediaType)
+		params, err := mediatype.Params(l.MediaType)
 		if err != nil {
 			return nil, ts.layerError(i, err)
 		}

@@ -188,8 +188,9 @@ func TestTensorFiles(t *testing.T) {
 		{"data is a name in the manifest", "", func(b *converttest.OllamaBuilder) {
 			b.Layer(tensorType, st(entries("data"), "aaaa"), "data")
 		}, files{"model.safetensors": {"data=aaaa"}}, nil},
-		{"an unknown type of elements", "", func(b *converttest.OllamaBuilder) {
-			b.Layer(tensorType, st(`{"a":{"dtype":"Q3_X","shape":[1000],"data_offsets":[0,4]}}`, "aaaa"), "a")
+		{"a config for safetensors, as the text of the specification spells it", "", func(b *converttest.OllamaBuilder) {
+			b.Layer(prefix+"config; type=safetensor", []byte("{}"), "")
+			b.Layer(tensorType+"; name=a; dtype=F32; shape=1", []byte("aaaa"), "")
 		}, files{"model.safetensors": {"a=aaaa"}}, nil},
 		{"an unknown quant_type is kept, and said of the file if none says otherwise", "", func(b *converttest.OllamaBuilder) {
 			b.Layer(tensorType, st(`{"__metadata__":{"quant_type":"martian9"},`+entries("a", "a.scale")[1:], "aaaassss"), "a")
@@ -270,6 +271,9 @@ func TestTensorRefuses(t *testing.T) {
 		{"a parameter without value", bare("; [name=x]; dtype; shape=1", "abcd"), "no value"},
 		{"another charset", bare("; name*=latin1''%e9; dtype=F32; shape=1", "abcd"), "UTF-8"},
 		{"a name that is not UTF-8", bare("; name*=utf-8''%ff; dtype=F32; shape=1", "abcd"), "UTF-8"},
+
+		{"a dtype that safetensors does not define, in the media type", bare("; name=x; dtype=Q4_K; shape=256", strings.Repeat("x", 144)), "layer 0"},
+		{"a dtype that safetensors does not define, in the header", blob(`{"a":{"dtype":"Q3_X","shape":[1000],"data_offsets":[0,4]}}`, "aaaa"), "dtype"},
 
 		{"too short", raw("abc"), "layer 0"},
 		{"a header beyond the blob", raw("\x10\x00\x00\x00\x00\x00\x00\x00{}"), "layer 0"},
@@ -385,8 +389,8 @@ func TestATensorModelBecomesAnImageOfFewLayers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := len(manifest.Layers); got != 257 {
-		t.Errorf("got %d layers, want 256 and the table", got)
+	if got := len(manifest.Layers); got != 33 {
+		t.Errorf("got %d layers, want 32 and the table", got)
 	}
 	table, err := filetable.Decode(im.Table)
 	if err != nil {
@@ -437,5 +441,20 @@ func TestTensorsWithOtherLayers(t *testing.T) {
 	}
 	if diff := cmp.Diff([]digest.Digest{m.Layers[0].Desc.Digest}, m.Config.ModelFS.DiffIDs[:1]); diff != "" {
 		t.Errorf("diffIDs (-want +got):\n%s", diff)
+	}
+}
+
+// TestTensorsOfAConfigForGGUFAreNoSafetensors has tensors that the config says are in the terms of GGUF,
+// whose shapes are the other way round.
+func TestTensorsOfAConfigForGGUFAreNoSafetensors(t *testing.T) {
+	t.Parallel()
+	for _, dtype := range []string{"F32", "Q4_K"} {
+		_, _, err := build("", func(b *converttest.OllamaBuilder) {
+			b.Layer(prefix+"config; type=gguf", []byte("{}"), "")
+			b.Layer(tensorType+"; name=a; dtype="+dtype+"; shape=1", []byte("aaaa"), "")
+		})
+		if !errors.Is(err, errdefs.ErrNotImplemented) || !strings.Contains(err.Error(), `"gguf"`) {
+			t.Errorf("%s: got %v", dtype, err)
+		}
 	}
 }

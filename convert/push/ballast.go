@@ -112,7 +112,7 @@ func (c *conversion) planMerged(ctx context.Context) (*plan, error) {
 	}
 	c.lose("the %d blobs of the origin: they are put together to files", len(c.src.Model.Table.Blobs))
 	from := c.src.Model
-	model := &convert.Model{Config: from.Config, ContextLength: from.ContextLength, Documents: from.Documents}
+	model := &convert.Model{Config: from.Config, ContextLength: from.ContextLength, Runner: from.Runner, Documents: from.Documents}
 	p, layers := &plan{}, map[digest.Digest]*layer{}
 	for _, f := range files {
 		if f.Type != filetable.TypeReg || layers[f.Digest] != nil && f.Digest != "" {

@@ -80,7 +80,7 @@ func (c *conversion) planCompressed(ctx context.Context) (*plan, error) {
 		from := c.src.Model
 		model := &convert.Model{
 			Config: convert.MergeConfig(from.Config, said.Config), Documents: from.Documents,
-			ContextLength: cmp.Or(from.ContextLength, said.ContextLength),
+			ContextLength: cmp.Or(from.ContextLength, said.ContextLength), Runner: from.Runner,
 		}
 		model.Table = filetable.Table{Version: filetable.Version, Origin: from.Table.Origin}
 		addPacks(model, files, packs)

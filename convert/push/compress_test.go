@@ -13,9 +13,11 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/chunked"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -65,7 +67,7 @@ func modelDir(t testing.TB) (dir string, files map[string][]byte) {
 func compressed(t testing.TB, how push.Compression) (m ocispec.Manifest, table *filetable.Table, layout string, files map[string][]byte) {
 	t.Helper()
 	dir, files := modelDir(t)
-	src, err := push.OpenFiles(t.Context(), dir)
+	src, err := resolve.OpenFiles(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,9 +214,9 @@ func TestZstdChunked(t *testing.T) {
 
 // TestCompressAgain converts what was converted, and into a form without compression.
 func TestCompressAgain(t *testing.T) {
-	_, _, layout, files := compressed(t, push.CompressChunked)
+	_, _, dir, files := compressed(t, push.CompressChunked)
 	for _, o := range []push.Options{{Compress: push.CompressSeekable}, {}, {Form: push.FormModelPack}} {
-		l, err := push.OpenLayout(layout, "1")
+		l, err := layout.Open(dir, "1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,7 +224,7 @@ func TestCompressAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		src, err := push.FromArtifact(t.Context(), parsers, a, l)
+		src, err := new(resolve.Resolver).OpenArtifact(t.Context(), l.String(), a, l)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -242,7 +244,7 @@ func TestCompressAgain(t *testing.T) {
 
 func TestCompressIsForBallast(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
-	src := fromServer(t, s, c, s.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(100)))))
+	src := fromServer(t, c, s.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(100)))))
 	for _, o := range []push.Options{
 		{Compress: push.CompressSeekable, Form: push.FormImage}, {Compress: push.CompressSeekable, NoChunks: true},
 	} {
@@ -262,7 +264,7 @@ func TestChunkedSources(t *testing.T) {
 		b := converttest.ModelPackChunked(converttest.Files(weights(300<<10)), format, 64<<10)
 		ref := s.add("m", fmt.Sprint(i), b)
 		for _, o := range []push.Options{{}, {Form: push.FormModelPack}, {Compress: push.CompressChunked}} {
-			src := fromServer(t, s, c, ref)
+			src := fromServer(t, c, ref)
 			for _, blob := range src.Model.Table.Blobs {
 				if blob.Archive != filetable.ArchiveChunks {
 					t.Errorf("%s: blob %+v is not of chunks", b.Name, blob)

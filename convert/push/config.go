@@ -2,6 +2,8 @@ package push
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -128,4 +130,13 @@ func encodeCNAI(cfg convert.Config) []byte {
 		out.Config.Capabilities = &cnaiCapabilities{k.InputTypes, k.OutputTypes, k.KnowledgeCutoff, k.Reasoning, k.ToolUsage}
 	}
 	return encode(out)
+}
+
+// encode returns the JSON of what can not fail to be encoded.
+func encode(v any) []byte {
+	p, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("push: internal error: %v", err))
+	}
+	return p
 }

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/ballast-dev/ballast/convert/layout"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -105,8 +107,10 @@ type Target interface {
 	PutReferrer(ctx context.Context, subject digest.Digest, desc ocispec.Descriptor, p []byte) error
 }
 
+var _ Target = (*layout.Layout)(nil)
+
 // An Opener opens bytes from the first on.
-type Opener func(ctx context.Context) (io.ReadCloser, error)
+type Opener = func(ctx context.Context) (io.ReadCloser, error)
 
 // A Result says what Convert did, or would do.
 type Result struct {
@@ -146,7 +150,7 @@ const (
 
 // A conversion is one run of Convert.
 type conversion struct {
-	src  *Source
+	src  *resolve.Source
 	dst  Target
 	o    Options
 	work *workspace // nil until it is needed
@@ -158,7 +162,7 @@ type conversion struct {
 // has the name of the target. It returns *verify.Error if the source has wrong bytes,
 // errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if one of the two sides refuses,
 // and errdefs.ErrResourceExhausted if there is no space for what has to be unpacked.
-func Convert(ctx context.Context, src *Source, dst Target, o Options) (res *Result, err error) {
+func Convert(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *Result, err error) {
 	o.Form = cmp.Or(o.Form, FormBallast)
 	o.Parallel = cmp.Or(o.Parallel, 4)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
@@ -168,7 +172,7 @@ func Convert(ctx context.Context, src *Source, dst Target, o Options) (res *Resu
 	if o.Tar && o.Form != FormModelPack && o.Form != FormCNAI {
 		return nil, fmt.Errorf("tars are for %s and %s: %w", FormModelPack, FormCNAI, errdefs.ErrInvalidArgument)
 	}
-	if o.Referrer && (o.Form != FormBallast || !o.NoChunks || verify.Bytes(src.Model.Table.Origin.Digest, src.Manifest) != nil) {
+	if o.Referrer && (o.Form != FormBallast || !o.NoChunks || verify.Bytes(src.Model.Table.Origin.Digest, src.Model.Documents.Manifest) != nil) {
 		return nil, fmt.Errorf("only what a node makes of a manifest can refer to that: %w", errdefs.ErrInvalidArgument)
 	}
 	if err := o.checkCompress(); err != nil {

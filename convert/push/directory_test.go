@@ -9,6 +9,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -64,7 +65,7 @@ func TestDirectory(t *testing.T) {
 	for _, form := range forms {
 		var first digest.Digest
 		for _, dir := range []string{plain, filepath.Join(cache, "snapshots/r")} {
-			src, err := push.OpenFiles(t.Context(), dir)
+			src, err := resolve.OpenFiles(t.Context(), dir)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +96,7 @@ func TestDirectory(t *testing.T) {
 func TestOneFile(t *testing.T) {
 	dir, out := t.TempDir(), t.TempDir()
 	write(t, dir, map[string]string{"a.gguf": string(converttest.GGUF(converttest.SmallGGUF()))})
-	src, err := push.OpenFiles(t.Context(), filepath.Join(dir, "a.gguf"))
+	src, err := resolve.OpenFiles(t.Context(), filepath.Join(dir, "a.gguf"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,11 +129,11 @@ func TestHostileDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, dir, tt.files)
-		if _, err := push.OpenFiles(t.Context(), dir); !tt.is(err) {
+		if _, err := resolve.OpenFiles(t.Context(), dir); !tt.is(err) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if _, err := push.OpenFiles(t.Context(), elsewhere+"/none"); !errdefs.IsNotFound(err) {
+	if _, err := resolve.OpenFiles(t.Context(), elsewhere+"/none"); !errdefs.IsNotFound(err) {
 		t.Errorf("nothing there: got %v", err)
 	}
 }
@@ -142,7 +143,7 @@ func TestWrongHubBlob(t *testing.T) {
 	cache, out := t.TempDir(), t.TempDir()
 	hex := digest.FromString("right").Encoded()
 	write(t, cache, map[string]string{"blobs/" + hex: "wrong", "snapshots/r/w.bin": "→../../blobs/" + hex})
-	src, err := push.OpenFiles(t.Context(), filepath.Join(cache, "snapshots/r"))
+	src, err := resolve.OpenFiles(t.Context(), filepath.Join(cache, "snapshots/r"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +158,7 @@ func TestWrongHubBlob(t *testing.T) {
 func TestNames(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"a/.wh.b": "x", "long/" + strings.Repeat("n", 200) + "/" + strings.Repeat("ü", 100): "y"})
-	src, err := push.OpenFiles(t.Context(), dir)
+	src, err := resolve.OpenFiles(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +186,7 @@ func TestLinks(t *testing.T) {
 	ref := s.add("m", "1", b)
 	for _, form := range forms {
 		out := t.TempDir()
-		res, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toLayout(t, out, "1"), form.o)
+		res, err := push.Convert(t.Context(), fromServer(t, c, ref), toLayout(t, out, "1"), form.o)
 		if err != nil {
 			t.Errorf("%s: %v", form.name, err)
 			continue

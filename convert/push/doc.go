@@ -2,9 +2,8 @@
 // layout, in one of several forms.
 //
 //	Source ── Model, Fetcher ──▶ plan: layers ──▶ Target ──▶ manifest, last
-//	registry, OCI layout,         one of four     registry or
-//	directory, or what            forms           OCI layout
-//	another package makes
+//	of package resolve            one of four     registry or
+//	                              forms           OCI layout
 //
 // # Forms
 //
@@ -12,7 +11,8 @@
 //	           table also has digests of the chunks of raw files and of those in plain tars, so its
 //	           digest is another than that of the facade's; without chunks it is the same
 //	modelpack  a ModelPack artifact: a raw layer, or a tar, for each file
-//	cnai       the same in the spellings of CNAI before ModelPack
+//	cnai       the same in the spellings of CNAI before ModelPack, whose specification has raw layers
+//	           for weights only: each other file is in a tar
 //	image      an OCI image of plain tars that any runtime unpacks
 //
 // # Chunks

@@ -78,16 +78,18 @@ func isFile(b filetable.Blob) bool {
 // is left out.
 func (c *conversion) files(ctx context.Context) ([]file, error) {
 	t := &c.src.Model.Table
-	rest, all := filetable.Table{Version: t.Version, Origin: t.Origin, Unpacks: t.Unpacks}, []file{}
+	rest, all := filetable.Table{Version: t.Version, Origin: t.Origin, Unpacks: t.Unpacks, Stacked: t.Stacked}, []file{}
 	blobs := map[digest.Digest]filetable.Blob{}
 	for _, b := range t.Blobs {
 		blobs[b.Digest] = b
-		if !isFile(b) {
+		if !isFile(b) || t.Stacked {
 			rest.Blobs = append(rest.Blobs, b)
 		}
 	}
 	for _, f := range t.Files {
 		switch {
+		case t.Stacked:
+			rest.Files = append(rest.Files, f) // one can hide another
 		case f.Source == nil:
 			all = append(all, file{File: f})
 		case len(f.Source.Parts) == 0 && f.Source.Blob == "":
@@ -141,7 +143,7 @@ func (c *conversion) unpack(ctx context.Context, t *filetable.Table) ([]file, er
 		return nil, nil
 	}
 	if c.o.DryRun {
-		for _, f := range t.Files {
+		for _, f := range t.Seen() {
 			all = append(all, file{File: f, kind: convert.KindByPath(f.Path)})
 		}
 		return all, nil
@@ -250,10 +252,8 @@ func (c *conversion) object(d digest.Digest, size int64) func(context.Context) (
 // checkWhiteouts returns an error for a name that would take away files in an image.
 func checkWhiteouts(files []file) error {
 	for _, f := range files {
-		for part := range strings.SplitSeq(f.Path, "/") {
-			if strings.HasPrefix(part, ".wh.") {
-				return fmt.Errorf("file %q: the name means a deletion in an image: %w", f.Path, errdefs.ErrNotImplemented)
-			}
+		if filetable.IsWhiteout(f.Path) {
+			return fmt.Errorf("file %q: the name means a deletion in an image: %w", f.Path, errdefs.ErrNotImplemented)
 		}
 	}
 	return nil

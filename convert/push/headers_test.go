@@ -10,12 +10,13 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // result converts a model and returns its config and manifest.
-func result(t *testing.T, s *server, c *remote.Client, src *push.Source, repository string, o push.Options) (convert.Config, ocispec.Manifest) {
+func result(t *testing.T, s *server, c *remote.Client, src *resolve.Source, repository string, o push.Options) (convert.Config, ocispec.Manifest) {
 	t.Helper()
 	res, err := push.Convert(t.Context(), src, toServer(t, c, s.host()+"/"+repository+":1"), o)
 	if err != nil {
@@ -43,7 +44,7 @@ func TestHeaders(t *testing.T) {
 	} {
 		ref := s.add("from/"+b.Name, "1", b)
 		for _, o := range []push.Options{{}, {NoChunks: true}, {Form: push.FormModelPack}, {Form: push.FormCNAI}} {
-			from := fromServer(t, s, c, ref)
+			from := fromServer(t, c, ref)
 			known := from.Model.Config
 			cfg, m := result(t, s, c, from, "to/"+b.Name, o)
 			filled := !o.NoChunks
@@ -71,14 +72,14 @@ func TestHeaders(t *testing.T) {
 func TestOriginAgain(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	for _, b := range models() {
-		first := fromServer(t, s, c, s.add("from/"+b.Name, "1", b))
+		first := fromServer(t, c, s.add("from/"+b.Name, "1", b))
 		res, err := push.Convert(t.Context(), first, toServer(t, c, s.host()+"/to/"+b.Name+":1"), push.Options{NoChunks: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		src := fromServer(t, s, c, s.host()+"/to/"+b.Name+":1")
-		if !bytes.Equal(src.Manifest, b.Manifest) || !bytes.Equal(src.Config, first.Config) || len(src.Losses) != 0 {
-			t.Errorf("%s: manifest %.200q, config %.200q, losses %v", b.Name, src.Manifest, src.Config, src.Losses)
+		src := fromServer(t, c, s.host()+"/to/"+b.Name+":1")
+		if !bytes.Equal(src.Model.Documents.Manifest, b.Manifest) || !bytes.Equal(src.Model.Documents.Config, first.Model.Documents.Config) || len(src.Losses) != 0 {
+			t.Errorf("%s: manifest %.200q, config %.200q, losses %v", b.Name, src.Model.Documents.Manifest, src.Model.Documents.Config, src.Losses)
 		}
 		again, err := push.Convert(t.Context(), src, push.Nowhere("x"), push.Options{NoChunks: true, DryRun: true})
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -75,6 +76,7 @@ func (c *conversion) planModelPack(ctx context.Context) (*plan, error) {
 	}
 	said := describe(ctx, files)
 	cfg := c.config(said)
+	image.Annotate(annotations, c.src.Model.Runner)
 	contextLength(annotations, cmp.Or(c.src.Model.ContextLength, said.ContextLength))
 	c.archivesLost()
 	p.documents = func() (documents, error) { return modelPackDocuments(d, cfg, p.layers, annotations) }
@@ -84,8 +86,10 @@ func (c *conversion) planModelPack(ctx context.Context) (*plan, error) {
 // fileLayer returns the layer of one file.
 func (c *conversion) fileLayer(d dialect, f file) (*layer, error) {
 	kind := cmp.Or(f.kind, convert.KindByPath(f.Path))
+	// CNAI has a type for raw weights, and none for other raw files.
+	archived := c.o.Tar || f.Type != filetable.TypeReg || d.format == mediatype.FormatCNAI && kind != mediatype.KindWeight
 	var l *layer
-	if c.o.Tar || f.Type != filetable.TypeReg {
+	if archived {
 		var err error
 		if l, err = tarLayer([]file{f}, mediatype.Layer(d.format, kind, filetable.ArchiveTar, filetable.CodecNone)); err != nil {
 			return nil, err
@@ -93,10 +97,13 @@ func (c *conversion) fileLayer(d dialect, f file) (*layer, error) {
 	} else {
 		l = &layer{open: f.open, fromBlob: f.fromBlob, desc: ocispec.Descriptor{
 			MediaType: mediatype.Layer(d.format, kind, filetable.ArchiveNone, filetable.CodecNone), Digest: f.Digest, Size: f.Size}}
+		if d.format == mediatype.FormatCNAI {
+			l.desc.MediaType = mediatype.CNAIWeight
+		}
 	}
 	l.name = f.Path
 	title := f.Path // by which tools that know no models name the file that they write
-	if c.o.Tar || f.Type != filetable.TypeReg {
+	if archived {
 		title += ".tar"
 	}
 	l.desc.Annotations = map[string]string{d.filepath: f.Path, d.metadata: string(encode(metadataOf(f))), mediatype.AnnotationTitle: title}
@@ -138,8 +145,8 @@ func (c *conversion) keepOrigin(files []file, annotations map[string]string) []f
 		p         []byte
 		key, name string
 	}{
-		{c.src.Manifest, mediatype.AnnotationOriginManifest, "manifest.json"},
-		{c.src.Config, mediatype.AnnotationOriginConfig, "config.json"},
+		{c.src.Model.Documents.Manifest, mediatype.AnnotationOriginManifest, "manifest.json"},
+		{c.src.Model.Documents.Config, mediatype.AnnotationOriginConfig, "config.json"},
 	} {
 		d := digest.FromBytes(doc.p)
 		switch {

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,14 +22,12 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/dockerai"
 	"github.com/ballast-dev/ballast/convert/image"
-	"github.com/ballast-dev/ballast/convert/kitops"
+	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/modelpack"
-	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -45,15 +44,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-var parsers = convert.Parsers{
-	mediatype.FormatModelPack: modelpack.Parse,
-	mediatype.FormatCNAI:      modelpack.Parse,
-	mediatype.FormatCNAIEarly: modelpack.ParseEarly,
-	mediatype.FormatDockerAI:  dockerai.Parse,
-	mediatype.FormatOllama:    ollama.Parse,
-	mediatype.FormatKitOps:    kitops.Parse,
-}
 
 // forms are all that can be asked for.
 var forms = []struct {
@@ -87,25 +77,12 @@ func weights(n int) []byte {
 }
 
 // fromServer returns the source of a reference.
-func fromServer(t testing.TB, s *server, c *remote.Client, name string) *push.Source {
+func fromServer(t testing.TB, c *remote.Client, name string) *resolve.Source {
 	t.Helper()
-	ref, err := remote.ParseRef(name)
+	src, err := (&resolve.Resolver{Upstream: c}).Open(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	repo, err := c.Repository(ref, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	served, err := repo.Resolve(t.Context(), ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	src, err := push.FromArtifact(t.Context(), parsers, repo.Artifact(served), repo)
-	if err != nil {
-		t.Fatal(err)
-	}
-	src.Name, src.Host, src.Repository = name, ref.Host, ref.Repository
 	return src
 }
 
@@ -123,9 +100,9 @@ func toServer(t testing.TB, c *remote.Client, name string) push.Target {
 	return push.NewRegistry(repo, ref)
 }
 
-func toLayout(t testing.TB, dir, tag string) *push.Layout {
+func toLayout(t testing.TB, dir, tag string) *layout.Layout {
 	t.Helper()
-	l, err := push.CreateLayout(dir, tag)
+	l, err := layout.Create(dir, tag)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +113,7 @@ func toLayout(t testing.TB, dir, tag string) *push.Layout {
 // read reads what was written to a layout again, as a model or as an image.
 func read(t testing.TB, dir, tag string) map[string]converttest.File {
 	t.Helper()
-	l, err := push.OpenLayout(dir, tag)
+	l, err := layout.Open(dir, tag)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +140,7 @@ func read(t testing.TB, dir, tag string) map[string]converttest.File {
 		}
 		blobs[d.Digest] = p
 	}
-	src, err := push.FromArtifact(t.Context(), parsers, a, l)
+	src, err := new(resolve.Resolver).OpenArtifact(t.Context(), l.String(), a, l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +213,7 @@ func TestEveryFormHasAllFiles(t *testing.T) {
 		ref := s.add("models/"+b.Name, "1", b)
 		for _, form := range forms {
 			t.Run(b.Name+"/"+form.name, func(t *testing.T) {
-				src := fromServer(t, s, c, ref)
+				src := fromServer(t, c, ref)
 				dir := t.TempDir()
 				res, err := push.Convert(t.Context(), src, toLayout(t, dir, "v1"), form.o)
 				if err != nil {
@@ -250,7 +227,7 @@ func TestEveryFormHasAllFiles(t *testing.T) {
 				checkForm(t, form.o, src, res, dir)
 				// To a registry, it is the same.
 				name := "out/" + b.Name + "-" + form.name
-				again, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toServer(t, c, s.host()+"/"+name+":v1"), form.o)
+				again, err := push.Convert(t.Context(), fromServer(t, c, ref), toServer(t, c, s.host()+"/"+name+":v1"), form.o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -282,8 +259,11 @@ func (s *server) missing(t testing.TB, repository string, manifest []byte) (out 
 	return out
 }
 
+// cnaiLayers are the types of layers that CNAI lists.
+var cnaiLayers = regexp.MustCompile(`^application/vnd\.cnai\.model\.(weight\.v1|(weight|weight\.config|doc|code|dataset)\.v1\.tar(\+gzip|\+zstd)?)$`)
+
 // checkForm checks what the form promises.
-func checkForm(t *testing.T, o push.Options, src *push.Source, res *push.Result, dir string) {
+func checkForm(t *testing.T, o push.Options, src *resolve.Source, res *push.Result, dir string) {
 	t.Helper()
 	var m ocispec.Manifest
 	if err := json.Unmarshal(res.Manifest, &m); err != nil {
@@ -307,6 +287,11 @@ func checkForm(t *testing.T, o push.Options, src *push.Source, res *push.Result,
 	case push.FormCNAI:
 		if m.ArtifactType != "application/vnd.cnai.model.manifest.v1+json" || !bytes.Contains(cfg, []byte(`"diff_ids"`)) || bytes.Contains(res.Manifest, []byte("cncf")) {
 			t.Errorf("not the spelling of CNAI: %s %s", res.Manifest, cfg)
+		}
+		for _, l := range m.Layers { // the specification lists no others
+			if !cnaiLayers.MatchString(l.MediaType) || o.Tar && l.MediaType == mediatype.CNAIWeight {
+				t.Errorf("a layer of type %s", l.MediaType)
+			}
 		}
 	case push.FormImage:
 		var im ocispec.Image
@@ -336,11 +321,11 @@ func TestChunks(t *testing.T) {
 	w := weights(9<<20 + 17)
 	ref := s.add("m", "1", converttest.ModelPackRaw(converttest.Files(w)))
 	dst := toServer(t, c, s.host()+"/out:1")
-	res, err := push.Convert(t.Context(), fromServer(t, s, c, ref), dst, push.Options{})
+	res, err := push.Convert(t.Context(), fromServer(t, c, ref), dst, push.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := fromServer(t, s, c, s.host()+"/out:1")
+	again := fromServer(t, c, s.host()+"/out:1")
 	var chunks []filetable.Chunk
 	for _, f := range again.Model.Table.Files {
 		if len(f.Source.Chunks) == 0 && f.Size > 0 {
@@ -368,7 +353,7 @@ func TestChunks(t *testing.T) {
 	}
 	// The second time nothing is sent, and the digest is the same nevertheless.
 	s.forget()
-	second, err := push.Convert(t.Context(), fromServer(t, s, c, ref), dst, push.Options{})
+	second, err := push.Convert(t.Context(), fromServer(t, c, ref), dst, push.Options{})
 	if err != nil || second.Digest != res.Digest || second.Sent != 0 || s.requests("POST") != 0 {
 		t.Errorf("second: %v, %+v, %d uploads", err, second, s.requests("POST"))
 	}
@@ -380,12 +365,15 @@ func TestMount(t *testing.T) {
 		s, c := newServer(t), client(t, remote.Credentials{})
 		s.noMount = noMount
 		ref := s.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20))))
-		res, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toServer(t, c, s.host()+"/out:1"), push.Options{Form: push.FormModelPack})
+		res, err := push.Convert(t.Context(), fromServer(t, c, ref), toServer(t, c, s.host()+"/out:1"), push.Options{Form: push.FormModelPack})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if noMount != (res.Mounted == 0) || noMount == (res.Sent == 0) {
 			t.Errorf("noMount %v: %d mounted, %d sent", noMount, res.Mounted, res.Sent)
+		}
+		if n := s.unfinished(); n != 0 {
+			t.Errorf("noMount %v: %d uploads were begun and left", noMount, n)
 		}
 	}
 }
@@ -399,7 +387,7 @@ func TestWrongBytes(t *testing.T) {
 		for _, form := range forms {
 			t.Run(b.Name+"/"+form.name, func(t *testing.T) {
 				from, to, c := newServer(t), newServer(t), client(t, remote.Credentials{})
-				src := fromServer(t, from, c, from.add("m", "1", b))
+				src := fromServer(t, c, from.add("m", "1", b))
 				var m ocispec.Manifest
 				if err := json.Unmarshal(b.Manifest, &m); err != nil {
 					t.Fatal(err)
@@ -435,7 +423,7 @@ func TestWrongBytes(t *testing.T) {
 // TestRefused checks the errors of targets that do not let us.
 func TestRefused(t *testing.T) {
 	from, c := newServer(t), client(t, remote.Credentials{Username: "u", Secret: "s"})
-	src := fromServer(t, from, c, from.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
+	src := fromServer(t, c, from.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
 	for _, tt := range []struct {
 		name string
 		set  func(*server)
@@ -468,7 +456,7 @@ func TestRefused(t *testing.T) {
 // TestRetries has a target that fails sometimes.
 func TestRetries(t *testing.T) {
 	from, to, c := newServer(t), newServer(t), client(t, remote.Credentials{})
-	src := fromServer(t, from, c, from.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
+	src := fromServer(t, c, from.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
 	to.fail = map[string]int{"POST /uploads/": 2, "PUT /uploads/": 1, "HEAD /blobs/": 1, "PATCH /uploads/": 1, "PUT /manifests/": 1}
 	for _, form := range forms {
 		if _, err := push.Convert(t.Context(), src, toServer(t, c, to.host()+"/"+form.name+":1"), form.o); err != nil {
@@ -486,7 +474,7 @@ func TestOrigin(t *testing.T) {
 		many = append(many, converttest.File{Path: fmt.Sprintf("docs/%02d.md", i), Data: []byte{byte(i)}, Mode: 0o644})
 	}
 	for _, b := range append(converttest.All(files), converttest.ModelPackRaw(many)) {
-		src := fromServer(t, s, c, s.add("m", "1", b))
+		src := fromServer(t, c, s.add("m", "1", b))
 		dir := t.TempDir()
 		res, err := push.Convert(t.Context(), src, toLayout(t, dir, "1"), push.Options{Form: push.FormModelPack})
 		if err != nil {
@@ -541,11 +529,11 @@ func TestSameSource(t *testing.T) {
 	for _, form := range forms {
 		var digests []digest.Digest
 		for range 2 {
-			local, err := push.FromArtifact(t.Context(), parsers, a, l)
+			local, err := new(resolve.Resolver).OpenArtifact(t.Context(), l.String(), a, l)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, src := range []*push.Source{fromServer(t, s, c, ref), local} {
+			for _, src := range []*resolve.Source{fromServer(t, c, ref), local} {
 				res, err := push.Convert(t.Context(), src, toLayout(t, t.TempDir(), ""), form.o)
 				if err != nil {
 					t.Fatal(err)
@@ -558,11 +546,11 @@ func TestSameSource(t *testing.T) {
 		}
 	}
 	// A converted image is a source too.
-	if _, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toServer(t, c, s.host()+"/converted:1"), push.Options{}); err != nil {
+	if _, err := push.Convert(t.Context(), fromServer(t, c, ref), toServer(t, c, s.host()+"/converted:1"), push.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	out := t.TempDir()
-	if _, err := push.Convert(t.Context(), fromServer(t, s, c, s.host()+"/converted:1"), toLayout(t, out, "1"), push.Options{Form: push.FormModelPack}); err != nil {
+	if _, err := push.Convert(t.Context(), fromServer(t, c, s.host()+"/converted:1"), toLayout(t, out, "1"), push.Options{Form: push.FormModelPack}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(sums(b.Files), sums(read(t, out, "1"))); diff != "" {
@@ -595,7 +583,7 @@ func TestDryRun(t *testing.T) {
 		o := tt.o
 		o.DryRun = true
 		s.forget()
-		dry, err := push.Convert(t.Context(), fromServer(t, s, c, ref), dst, o)
+		dry, err := push.Convert(t.Context(), fromServer(t, c, ref), dst, o)
 		if err != nil {
 			t.Fatalf("%s %+v: %v", tt.b.Name, tt.o, err)
 		}
@@ -605,7 +593,7 @@ func TestDryRun(t *testing.T) {
 		if tt.known != (dry.Digest != "") {
 			t.Errorf("%s %+v: digest %q", tt.b.Name, tt.o, dry.Digest)
 		}
-		res, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toLayout(t, t.TempDir(), ""), tt.o)
+		res, err := push.Convert(t.Context(), fromServer(t, c, ref), toLayout(t, t.TempDir(), ""), tt.o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -621,7 +609,7 @@ func TestOras(t *testing.T) {
 	ref := s.add("m", "1", converttest.Ollama(converttest.Files(weights(5<<20)), converttest.OllamaConfigNew))
 	for _, form := range forms {
 		dir := t.TempDir()
-		res, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toLayout(t, dir, "v1"), form.o)
+		res, err := push.Convert(t.Context(), fromServer(t, c, ref), toLayout(t, dir, "v1"), form.o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -696,7 +684,7 @@ func testMemory(t *testing.T, o push.Options) {
 			}
 		}
 	}()
-	_, err := push.Convert(t.Context(), &push.Source{Model: model, Fetcher: e}, toServer(t, c, to.host()+"/out:1"), o)
+	_, err := push.Convert(t.Context(), &resolve.Source{Model: model, Fetcher: e}, toServer(t, c, to.host()+"/out:1"), o)
 	close(stop)
 	<-stopped
 	if err != nil {
@@ -713,7 +701,7 @@ func testMemory(t *testing.T, o push.Options) {
 // TestUnpackNames says which progress is that of an archive: its file can have the same name.
 func TestUnpackNames(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
-	src := fromServer(t, s, c, s.add("m", "1", converttest.ModelPackTarGzip(converttest.Files(weights(1<<20)))))
+	src := fromServer(t, c, s.add("m", "1", converttest.ModelPackTarGzip(converttest.Files(weights(1<<20)))))
 	names := map[string]bool{}
 	o := push.Options{Form: push.FormModelPack, Progress: func(all []store.Progress) {
 		for _, p := range all {

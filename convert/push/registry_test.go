@@ -80,6 +80,13 @@ func (s *server) requests(prefix string) (n int) {
 	return n
 }
 
+// unfinished returns how many uploads were begun and did not end.
+func (s *server) unfinished() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.uploads)
+}
+
 func (s *server) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

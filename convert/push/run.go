@@ -161,7 +161,7 @@ func (c *conversion) run(ctx context.Context, p *plan) (*Result, error) {
 // refer writes the index by which the converted image refers to its origin. The image itself stays what nodes
 // make of it, byte for byte.
 func (c *conversion) refer(ctx context.Context, docs documents) (digest.Digest, error) {
-	desc, p, err := image.Referrer(c.src.Model.Table.Origin, c.src.Manifest, docs.manifest)
+	desc, p, err := image.Referrer(c.src.Model.Table.Origin, c.src.Model.Documents.Manifest, docs.manifest)
 	if err != nil {
 		return "", err
 	}

@@ -78,8 +78,8 @@ func (c *conversion) signed(p *plan, docs documents) ([]filetable.File, error) {
 		if len(t.Unpacks) > 0 {
 			return nil, fmt.Errorf("files of archives have no digests before they are unpacked; --as %s has them", FormModelPack)
 		}
-		return slices.CompactFunc(t.Files, func(a, b filetable.File) bool { return a.Path == b.Path }), nil
-	case c.o.Form == FormImage || c.o.Tar:
+		return slices.CompactFunc(slices.Clone(t.Seen()), func(a, b filetable.File) bool { return a.Path == b.Path }), nil
+	case c.o.Form == FormImage || c.o.Form == FormCNAI || c.o.Tar:
 		return nil, fmt.Errorf("files in tars have no digests")
 	}
 	key := dialectOf(c.o.Form).filepath

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -45,7 +46,7 @@ func TestSign(t *testing.T) {
 		{"ballast, compressed", raw, push.Options{Compress: push.CompressSeekable}, true, true},
 		{"modelpack", raw, push.Options{Form: push.FormModelPack}, true, true},
 		{"modelpack of an archive", packed, push.Options{Form: push.FormModelPack}, false, true},
-		{"cnai", raw, push.Options{Form: push.FormCNAI}, true, true},
+		{"cnai, which has its small files in tars", raw, push.Options{Form: push.FormCNAI}, true, false},
 		{"ballast of an archive", packed, push.Options{}, true, false},
 		{"tars", raw, push.Options{Form: push.FormModelPack, Tar: true}, true, false},
 		{"image", raw, push.Options{Form: push.FormImage}, false, false},
@@ -53,7 +54,7 @@ func TestSign(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s, c := newServer(t), client(t, remote.Credentials{})
 			s.subject = tt.subject
-			src := fromServer(t, s, c, s.add("from/model", "v1", tt.source))
+			src := fromServer(t, c, s.add("from/model", "v1", tt.source))
 			tt.o.Sign, tt.o.TempDir = key, t.TempDir()
 			ref := s.host() + "/signed/model:v1"
 			var res *push.Result
@@ -127,7 +128,7 @@ func TestSignLayout(t *testing.T) {
 	}
 	s, c, dir := newServer(t), client(t, remote.Credentials{}), t.TempDir()
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
-	src := fromServer(t, s, c, s.add("from/model", "v1", b))
+	src := fromServer(t, c, s.add("from/model", "v1", b))
 	for range 2 {
 		if _, err := push.Convert(t.Context(), src, toLayout(t, dir, "v1"), push.Options{Sign: key}); err != nil {
 			t.Fatal(err)
@@ -141,7 +142,7 @@ func TestSignLayout(t *testing.T) {
 	if err := json.Unmarshal(p, &idx); err != nil || len(idx.Manifests) != 3 {
 		t.Fatalf("index %s, %v", p, err)
 	}
-	l, err := push.OpenLayout(dir, "")
+	l, err := layout.Open(dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
 )
 
@@ -21,7 +22,7 @@ func TestTensors(t *testing.T) {
 		ref := s.add(fmt.Sprintf("tensors/%d", n), "1", m.Built)
 		for _, form := range forms {
 			dir := t.TempDir()
-			res, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toLayout(t, dir, "1"), form.o)
+			res, err := push.Convert(t.Context(), fromServer(t, c, ref), toLayout(t, dir, "1"), form.o)
 			if err != nil {
 				t.Fatalf("%d, %s: %v", n, form.name, err)
 			}
@@ -50,7 +51,7 @@ func TestTooManyFiles(t *testing.T) {
 	}
 	write(t, dir, files)
 	for _, form := range forms {
-		src, err := push.OpenFiles(t.Context(), dir)
+		src, err := resolve.OpenFiles(t.Context(), dir)
 		if err != nil {
 			t.Fatal(err)
 		}

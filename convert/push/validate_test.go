@@ -49,7 +49,7 @@ func good(t testing.TB) (manifest, config []byte) {
 	t.Helper()
 	s, c := newServer(t), client(t, remote.Credentials{})
 	ref := s.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<10))))
-	if _, err := push.Convert(t.Context(), fromServer(t, s, c, ref), toServer(t, c, s.host()+"/out:1"), push.Options{Form: push.FormModelPack}); err != nil {
+	if _, err := push.Convert(t.Context(), fromServer(t, c, ref), toServer(t, c, s.host()+"/out:1"), push.Options{Form: push.FormModelPack}); err != nil {
 		t.Fatal(err)
 	}
 	manifest = s.manifest("out:1")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
@@ -64,7 +65,7 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	if known && !slices.Contains(im.PrivateNames, n.String()) {
 		return nil
 	}
-	if _, ok := h.cartonURL(ref); ok {
+	if _, ok := h.CartonURL(ref); ok {
 		return fmt.Errorf("%s: no such image was resolved by this name: %w", n, errdefs.ErrNotFound)
 	}
 	key := verdictKey{n, im.Origin.Digest, who.key()}
@@ -73,7 +74,7 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	}
 	ask := remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: tagOf(im, n), Digest: im.Origin.Digest}
 	_, err := h.upstream(ctx, ref, who, func(r *remote.Repository) error {
-		_, _, err := manifest(ctx, r, ask)
+		_, _, err := resolve.Tag(ctx, r, ask)
 		return err
 	})
 	if err != nil {
@@ -164,12 +165,27 @@ func (h *Handler) sources(im store.Image, names []string, who func(name) []viewe
 		case im.Origin.Format == string(mediatype.FormatCarton) && !madeAhead(im):
 			out = append(out, h.cartonSources(im, refs, who)...)
 		default:
+			if err := h.remind(im, refs[0]); err != nil {
+				h.log().Warn("where the files of a model are is not known", "ref", n, "digest", im.Manifest, "err", err)
+			}
 			for _, s := range h.sites(refs, who) {
 				out = append(out, s.source(s.repo))
 			}
 		}
 	}
 	return out
+}
+
+// remind tells a host that is no registry, and keeps nothing, which files an image has.
+func (h *Handler) remind(im store.Image, ref remote.Ref) error {
+	if im.Table == "" || madeAhead(im) {
+		return nil
+	}
+	_, err := h.Upstream.Remind(ref, func() ([]byte, error) {
+		docs, err := h.documents(context.Background(), im)
+		return docs.Manifest, err
+	})
+	return err
 }
 
 // refsOf returns the references by which im was resolved from a name, or one that has only the name.

@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -65,9 +66,9 @@ func MountableOf(manifest, config []byte) (Mountable, error) {
 // says with which credentials then, so it has to be there for everybody.
 func (h *Handler) asItIs(ctx context.Context, o *origin, im store.Image, who caller) (answer, error) {
 	refuse := func(why string) (answer, error) {
-		return answer{}, &PinError{Name: o.ref.Name(), Origin: o.ref.Digest, Converted: im.Manifest, Reason: why}
+		return answer{}, &PinError{Name: o.Ref.Name(), Origin: o.Ref.Digest, Converted: im.Manifest, Reason: why}
 	}
-	if im.Table == "" || im.Origin.Digest != o.ref.Digest || im.Origin.Format == string(mediatype.FormatOllamaList) {
+	if im.Table == "" || im.Origin.Digest != o.Ref.Digest || im.Origin.Format == string(mediatype.FormatOllamaList) {
 		return refuse("it is an index")
 	}
 	docs, err := h.documents(ctx, im)
@@ -82,14 +83,14 @@ func (h *Handler) asItIs(ctx context.Context, o *origin, im store.Image, who cal
 		return refuse("containerd reads its layers in another way")
 	case kind == Bare && !h.Origins:
 		return refuse("facade.origin_digests is off")
-	case kind == Bare && slices.Contains(im.PrivateNames, o.ref.Name()):
+	case kind == Bare && slices.Contains(im.PrivateNames, o.Ref.Name()):
 		return refuse("it is private, and an image volume does not say who may read it")
 	}
-	if _, err := h.admit(ctx, o.ref, im, h.givers); err != nil {
+	if _, err := h.admit(ctx, o.Ref, im, h.givers); err != nil {
 		return answer{}, err
 	}
-	same := &origin{ref: o.ref, served: remote.Manifest{Bytes: docs.Manifest, Digest: o.ref.Digest, ContentType: o.served.ContentType}}
-	if err := same.detect(); err != nil {
+	same, err := resolve.Of(o.Ref, remote.Manifest{Bytes: docs.Manifest, Digest: o.Ref.Digest, ContentType: o.Served.ContentType})
+	if err != nil {
 		return answer{}, err
 	}
 	h.remember(same, who)
@@ -98,7 +99,7 @@ func (h *Handler) asItIs(ctx context.Context, o *origin, im store.Image, who cal
 
 // documents returns the documents of the origin of an image that was made here.
 func (h *Handler) documents(ctx context.Context, im store.Image) (convert.Documents, error) {
-	config, err := h.Store.ReadBytes(ctx, im.Config, maxImageConfig)
+	config, err := h.Store.ReadBytes(ctx, im.Config, resolve.MaxImageConfig)
 	if err != nil {
 		return convert.Documents{}, err
 	}
@@ -162,14 +163,14 @@ func (h *Handler) asAnybody(ctx context.Context, name string, d digest.Digest) (
 	ref.Digest = d
 	im, err := h.convertAs(ctx, ref, caller{})
 	if err == nil && (im.Table == "" || madeAhead(im)) {
-		err = fmt.Errorf("%s is none that is made into an image: %w", d, ErrNotModel)
+		err = fmt.Errorf("%s is none that is made into an image: %w", d, convert.ErrNotModel)
 	}
 	return im, err
 }
 
 // made returns the image that the rules of today make of an origin, the zero value if it is not here.
 func (h *Handler) made(ctx context.Context, d digest.Digest) (store.Image, error) {
-	all, err := h.Store.Images(ctx)
+	all, err := h.Store.ImagesByOrigin(ctx, d)
 	if err != nil {
 		return store.Image{}, err
 	}

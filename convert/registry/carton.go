@@ -21,22 +21,6 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// CartonURL returns the URL of the carton that a reference stands for: one that is a URL, or of
-// one of the hosts of cartons, which are those of Handler.Cartons.
-func CartonURL(cartons map[string]string, ref remote.Ref) (address string, ok bool) {
-	if ref.URL != "" {
-		return ref.URL, true
-	}
-	template, ok := cartons[ref.Host]
-	if !ok {
-		return "", false
-	}
-	// Neither can have a character that means something in a URL, or go up.
-	return strings.NewReplacer("{repository}", ref.Repository, "{tag}", ref.Tag).Replace(template), true
-}
-
-func (h *Handler) cartonURL(ref remote.Ref) (string, bool) { return CartonURL(h.Cartons, ref) }
-
 // ConvertURL converts the carton at a URL, or returns the image it was converted to before, and
 // records it as "carton+" and the URL, but for its query (remote.Ref.Name). Its origin is the model hash.
 func (h *Handler) ConvertURL(ctx context.Context, address string) (store.Image, error) {
@@ -57,12 +41,12 @@ func (h *Handler) convertNamed(ctx context.Context, ref remote.Ref, address stri
 	if ref.Digest == "" {
 		return h.convertCarton(ctx, address, source{ref: recordedRef(ref), name: nameOf(ref).String()})
 	}
-	images, err := h.Store.Images(ctx)
+	images, err := h.Store.ImagesByOrigin(ctx, ref.Digest)
 	if err != nil {
 		return store.Image{}, err
 	}
 	for _, im := range images {
-		if im.Origin.Digest == ref.Digest && resolvedFrom(im, nameOf(ref)) {
+		if resolvedFrom(im, nameOf(ref)) {
 			return store.Image{}, &PinError{Name: ref.Name(), Origin: ref.Digest, Converted: im.Manifest, Reason: "it is the carton at a URL"}
 		}
 	}
@@ -140,7 +124,7 @@ func (h *Handler) cartonSources(im store.Image, refs []remote.Ref, who func(name
 	var l []transfer.Source
 	var inRegistries []remote.Ref
 	for _, ref := range refs {
-		address, ok := h.cartonURL(ref)
+		address, ok := h.CartonURL(ref)
 		if !ok {
 			inRegistries = append(inRegistries, ref)
 			continue

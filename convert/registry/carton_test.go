@@ -12,7 +12,6 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
@@ -80,7 +79,6 @@ func newCartonFacade(t *testing.T, s *web, o remote.Options) *facade {
 	f := newFacade(t, o)
 	f.h.Cartons = map[string]string{"carton.example": template}
 	f.h.Carton = carton.Options{HTTP: f.h.Upstream.Do, AllowHTTP: true, TempDir: t.TempDir(), Log: f.h.Log}
-	f.h.Parsers = convert.Parsers{mediatype.FormatCarton: carton.Parser(f.h.Carton)}
 	t.Cleanup(func() { f.h.Close() })
 	return f
 }
@@ -291,25 +289,6 @@ func TestCartonMany(t *testing.T) {
 	wg.Wait()
 }
 
-func TestCartonAddress(t *testing.T) {
-	t.Parallel()
-	hosts := map[string]string{"carton.example": "https://models.example/{repository}/x/{tag}.carton"}
-	for in, want := range map[string]string{
-		"carton.example/a/b:v1":            "https://models.example/a/b/x/v1.carton",
-		"carton.example/a":                 "https://models.example/a/x/latest.carton",
-		"other.example/a":                  "",
-		"carton+https://h.example/y?z=%20": "https://h.example/y?z=%20",
-	} {
-		ref, err := remote.ParseRef(in)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, ok := registry.CartonURL(hosts, ref); got != want || ok != (want != "") {
-			t.Errorf("%s: %q, %t; want %q", in, got, ok, want)
-		}
-	}
-}
-
 // TestCartonSigned prefetches a carton at a signed URL: it is known by a name that does not have the
 // signature, which is remembered for as long as the daemon runs and is nowhere else.
 func TestCartonSigned(t *testing.T) {
@@ -348,7 +327,7 @@ func TestCartonSigned(t *testing.T) {
 	if again, err := f.h.Convert(t.Context(), hidden); err != nil || again.Manifest != im.Manifest {
 		t.Errorf("by its name: %v, %v", again.Manifest, err)
 	}
-	restarted := &registry.Handler{Upstream: f.h.Upstream, Store: f.h.Store, Parsers: f.h.Parsers, Carton: f.h.Carton}
+	restarted := &registry.Handler{Resolver: f.h.Resolver, Store: f.h.Store}
 	if _, err := restarted.Convert(t.Context(), hidden); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "prefetch the carton again") {
 		t.Errorf("by its name, after a restart: %v", err)
 	}

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,16 +12,13 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
-
-// ErrNotModel is convert.ErrNotModel.
-var ErrNotModel = convert.ErrNotModel
 
 // conversionTime is how long a conversion can take. It reads small blobs and the headers of
 // archives; from a server without ranges it reads archives whole.
@@ -33,16 +29,8 @@ const usedTime = time.Minute
 
 // An origin is a manifest upstream, and how it was found.
 type origin struct {
-	ref     remote.Ref
-	repo    *remote.Repository
-	served  remote.Manifest
-	parsed  *convert.Manifest
-	format  mediatype.Format
-	private bool
-
-	runner string // that the tag names, of an Ollama list
-	list   *ollama.List
-	chosen ollama.Child
+	*resolve.Origin
+	private bool // it needed credentials of the caller
 }
 
 // A source is what an image was resolved from.
@@ -52,11 +40,8 @@ type source struct {
 	private bool   // it needed credentials of the caller
 }
 
-// forget drops the documents. Only the source counts then.
-func (o *origin) forget() { o.served.Bytes, o.parsed, o.list = nil, nil, nil }
-
 func (o *origin) source() source {
-	return source{ref: recordedRef(o.ref), name: nameOf(o.ref).String(), private: o.private}
+	return source{ref: recordedRef(o.Ref), name: nameOf(o.Ref).String(), private: o.private}
 }
 
 // Restore makes the documents of an image that is known and has lost them again, by one of its references: if
@@ -78,7 +63,7 @@ func (h *Handler) Restore(ctx context.Context, ref remote.Ref, im store.Image) e
 
 // Convert resolves ref and converts it, or returns the image it was converted to before. It asks as
 // the node itself, with the credentials of the node. It returns
-// ErrNotModel for what is not a model, a *signature.Refusal for one that is not signed as it should be,
+// convert.ErrNotModel for what is not a model, a *signature.Refusal for one that is not signed as it should be,
 // and otherwise the errors of remote.Repository and of the parsers. Of an index of models it returns the
 // image for this machine. The digest of an image made here gives that image.
 func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (im store.Image, err error) {
@@ -109,7 +94,7 @@ func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, who caller) (st
 	if im, err := h.image(ctx, ref.Digest); err == nil {
 		return im, h.authorize(ctx, im, ref, who)
 	}
-	if address, ok := h.cartonURL(ref); ok {
+	if address, ok := h.CartonURL(ref); ok {
 		return h.convertNamed(ctx, ref, address)
 	}
 	o, err := h.resolve(ctx, ref, who)
@@ -119,12 +104,12 @@ func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, who caller) (st
 	if err != nil {
 		return store.Image{}, err
 	}
-	switch o.format {
+	switch o.Format {
 	case mediatype.FormatImage:
-		if o.ahead() {
+		if o.Ahead() {
 			return h.adopt(ctx, o, who)
 		}
-		return store.Image{}, fmt.Errorf("%s: %w", ref, ErrNotModel)
+		return store.Image{}, fmt.Errorf("%s: %w", ref, convert.ErrNotModel)
 	case mediatype.FormatIndex:
 		return h.convertIndex(ctx, o, who)
 	}
@@ -136,7 +121,7 @@ func (h *Handler) forHere(ctx context.Context, im store.Image) (store.Image, err
 	if im.Table != "" {
 		return im, nil
 	}
-	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
+	p, err := h.manifest(ctx, im)
 	if err != nil {
 		return store.Image{}, err
 	}
@@ -159,73 +144,19 @@ func (h *Handler) forHere(ctx context.Context, im store.Image) (store.Image, err
 
 // resolve gets what ref names from upstream and says what it is.
 func (h *Handler) resolve(ctx context.Context, ref remote.Ref, who caller) (*origin, error) {
-	o := &origin{ref: ref}
+	var o origin
 	var err error
 	o.private, err = h.upstream(ctx, ref, who, func(r *remote.Repository) error {
-		o.repo = r
-		o.served, o.runner, err = manifest(ctx, r, ref)
+		o.Origin, err = resolve.Read(ctx, r, ref)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return o, o.detect()
-}
-
-// manifest returns what ref names. A tag that is not there and has the name of an Ollama runner at
-// its end stands for the model of that runner in the list that the tag without it names.
-func manifest(ctx context.Context, r *remote.Repository, ref remote.Ref) (m remote.Manifest, runner string, err error) {
-	m, err = r.Resolve(ctx, ref)
-	tag, runner := ollama.CutRunner(ref.Tag)
-	if runner == "" || !errdefs.IsNotFound(err) {
-		return m, "", err
-	}
-	ref.Tag = tag
-	m, listErr := r.Resolve(ctx, ref)
-	if listErr != nil {
-		return remote.Manifest{}, "", err
-	}
-	if parsed, parseErr := convert.ParseManifest(m.Bytes); parseErr != nil || !ollama.IsList(parsed) {
-		return remote.Manifest{}, "", err
-	}
-	return m, runner, nil
-}
-
-// detect sets what o is.
-func (o *origin) detect() error {
-	var err error
-	if o.parsed, err = convert.ParseManifest(o.served.Bytes); err != nil {
-		return fmt.Errorf("%s: %w", o.ref, artifactError{err})
-	}
-	if o.ahead() {
-		o.format = mediatype.FormatImage // converted ahead of time
-		return nil
-	}
-	if o.format, err = convert.Detect(o.parsed); err != nil {
-		return fmt.Errorf("%s: %w", o.ref, artifactError{err})
-	}
-	return nil
-}
-
-// key returns what the image is made from. Of a list it chooses the child.
-func (h *Handler) key(o *origin) (filetable.Origin, error) {
-	if o.format != mediatype.FormatOllamaList {
-		return filetable.Origin{Format: string(o.format), Digest: o.served.Digest, Mapping: convert.MappingVersion}, nil
-	}
-	var err error
-	if o.list, err = ollama.ParseList(o.served.Bytes); err != nil {
-		return filetable.Origin{}, err
-	}
-	if o.chosen, err = ollama.Choose(o.list, cmp.Or(o.runner, h.OllamaRunner)); err != nil {
-		return filetable.Origin{}, err
-	}
-	return ollama.Origin(o.list, o.chosen), nil
+	return &o, err
 }
 
 // flightKey is the key of a conversion that several wait for: they ask for the same with the same
 // credentials at the same place. Who asks elsewhere does not wait for a registry that stalls.
 func flightKey(key filetable.Origin, o *origin, who caller) string {
-	s := fmt.Sprintf("%s %s %s", key.Format, key.Digest, nameOf(o.ref))
+	s := fmt.Sprintf("%s %s %s", key.Format, key.Digest, nameOf(o.Ref))
 	switch {
 	case who.node:
 		s += " node"
@@ -238,35 +169,51 @@ func flightKey(key filetable.Origin, o *origin, who caller) string {
 // convert returns the image that a model was converted to, converting it if it was not yet. A
 // conversion does not end with the caller.
 func (h *Handler) convert(ctx context.Context, o *origin, who caller) (store.Image, error) {
-	key, err := h.key(o)
-	if err != nil {
-		return store.Image{}, fmt.Errorf("%s: %w", o.ref, artifactError{err})
+	im, key, err := h.known(ctx, o)
+	if err == nil || !errdefs.IsNotFound(err) {
+		return im, err
 	}
-	im, err := h.Store.ImageByOrigin(ctx, key)
-	if err == nil && h.whole(im) {
-		return h.used(ctx, im, o.source())
-	}
-	if err != nil && !errdefs.IsNotFound(err) {
-		return store.Image{}, err
-	}
-	im, err = h.alone(ctx, flightKey(key, o, who), o.forget, func(ctx context.Context) (store.Image, error) {
-		model, err := h.parse(ctx, o)
+	im, err = h.shared(ctx, o, key, who, func(ctx context.Context) (store.Image, error) {
+		model, err := h.Model(ctx, o.Origin)
 		if err != nil {
-			return store.Image{}, artifactError{err}
+			return store.Image{}, err
 		}
 		return h.make(ctx, model, o.source())
 	})
-	if errors.Is(err, ErrNotModel) && o.parsed == nil { // it passes: its documents are needed after all
-		again, rerr := h.resolve(ctx, o.ref, who)
+	if err != nil {
+		return store.Image{}, err
+	}
+	return h.used(ctx, im, o.source())
+}
+
+// known returns the image that a model was converted to before. It returns errdefs.ErrNotFound if it was not.
+func (h *Handler) known(ctx context.Context, o *origin) (store.Image, filetable.Origin, error) {
+	key, err := h.Key(o.Origin)
+	if err != nil {
+		return store.Image{}, key, err
+	}
+	im, err := h.Store.ImageByOrigin(ctx, key)
+	if err == nil && !h.whole(im) {
+		err = errdefs.ErrNotFound
+	}
+	if err != nil {
+		return store.Image{}, key, err
+	}
+	im, err = h.used(ctx, im, o.source())
+	return im, key, err
+}
+
+// shared is alone for an origin. What passes unchanged needs its documents after all, and gets them again.
+func (h *Handler) shared(ctx context.Context, o *origin, key filetable.Origin, who caller, f func(context.Context) (store.Image, error)) (store.Image, error) {
+	im, err := h.alone(ctx, flightKey(key, o, who), o.Forget, f)
+	if o.Manifest == nil && (errors.Is(err, convert.ErrNotModel) || err == nil && madeAhead(im)) {
+		again, rerr := h.resolve(ctx, o.Ref, who)
 		if rerr != nil {
 			return store.Image{}, rerr
 		}
 		*o = *again
 	}
-	if err != nil {
-		return store.Image{}, fmt.Errorf("%s: %w", o.ref, err)
-	}
-	return h.used(ctx, im, o.source())
+	return im, err
 }
 
 // A flight is a conversion that several wait for.
@@ -329,7 +276,7 @@ func (h *Handler) make(ctx context.Context, model *convert.Model, src source) (s
 	if _, err := h.Store.PutTable(ctx, built.Table); err != nil {
 		return store.Image{}, err
 	}
-	if _, err := h.Store.PutBytes(ctx, built.Manifest); err != nil {
+	if err := h.putManifest(ctx, built.Manifest, built.Digest); err != nil {
 		return store.Image{}, err
 	}
 	im, err := h.record(ctx, store.Image{
@@ -348,26 +295,27 @@ func (h *Handler) make(ctx context.Context, model *convert.Model, src source) (s
 	return im, nil
 }
 
-// parse is h.Parsers.Parse for a manifest that was parsed before, which is a quarter of the
-// time of a conversion.
-func (h *Handler) parse(ctx context.Context, o *origin) (*convert.Model, error) {
-	artifact := o.repo.Artifact(o.served)
-	if o.format == mediatype.FormatOllamaList {
-		p, err := ollama.ReadChild(ctx, artifact, o.chosen)
-		if err != nil {
-			return nil, fmt.Errorf("manifest list %s: %w", o.list.Digest, err)
-		}
-		return ollama.ParseChild(ctx, artifact, o.list, o.chosen, p)
+// putManifest stores a manifest, and keeps it at hand: it is asked for next.
+func (h *Handler) putManifest(ctx context.Context, p []byte, d digest.Digest) error {
+	if _, err := h.Store.PutBytes(ctx, p); err != nil {
+		return err
 	}
-	parse, ok := h.Parsers[o.format]
-	if !ok {
-		return h.Parsers.Parse(ctx, artifact) // has the error
+	if len(p) <= maxRecent {
+		h.built.put(d, p)
 	}
-	model, err := parse(ctx, artifact, o.parsed)
+	return nil
+}
+
+// manifest returns the manifest of an image.
+func (h *Handler) manifest(ctx context.Context, im store.Image) ([]byte, error) {
+	if p, ok := h.built.get(im.Manifest); ok {
+		return p, nil
+	}
+	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
 	if err != nil {
-		return nil, fmt.Errorf("%s model: %w", o.format, err)
+		return nil, fmt.Errorf("image %s: %w", im.Manifest, err)
 	}
-	return model, nil
+	return p, nil
 }
 
 // used records that im was resolved from src.

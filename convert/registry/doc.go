@@ -13,11 +13,14 @@
 //
 // A tag is one GET upstream. What is no model passes byte for byte. A model is parsed, built
 // into an image, and kept in the store by the digest of its origin, so that the next request
-// for it converts nothing. Those who ask for an origin at the same place with the same
+// for it converts nothing. What a reference stands for, and what is made of it, is package resolve's; here are
+// who may have it, what is kept, and HTTP. Those who ask for an origin at the same place with the same
 // credentials wait for one conversion, which goes on when the one who asked goes away; a registry
-// that stalls holds up nobody else. An index of models becomes an index of converted images. Entries of
+// that stalls holds up nobody else. An index of models becomes an index of converted images, which is kept as well: it answers as
+// long as its models are here and were read by the same name. Entries of
 // an index are looked at by what their descriptors say; only those with neither a type of
-// artifact nor a platform are read. An index in an index is refused.
+// artifact nor a platform are read. Those that were converted ahead of time stay as they are, and so does an
+// index of them. An index in an index is refused.
 //
 // By digest there are the manifests made here, those upstream that are not models, and of models upstream those
 // that can be mounted as they are (asItIs): containerd compares the digest of our answer. Of a bare model it unpacks

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -139,15 +140,9 @@ func (e manifestError) answer() *refusal {
 	return &r
 }
 
-// An artifactError is one of looking at an artifact, which may be as it must not be.
-type artifactError struct{ error }
-
-// Unwrap returns the error.
-func (e artifactError) Unwrap() error { return e.error }
-
 // adviceOf says what helps against an error that has no advice; empty if nobody knows.
 func adviceOf(err error) string {
-	_, artifact := errors.AsType[artifactError](err)
+	_, artifact := errors.AsType[*resolve.ArtifactError](err)
 	_, limit := errors.AsType[*filetable.LimitError](err)
 	switch {
 	case !artifact || limit:

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -56,7 +58,7 @@ func (h *Handler) find(ctx context.Context, ref remote.Ref, who caller) (store.I
 	}
 	repository := recentKey{nameOf(ref), "", who.key()}
 	if walked, _ := h.walked.get(repository); !walked {
-		key := flightKey(filetable.Origin{Format: "tags"}, &origin{ref: ref}, who)
+		key := flightKey(filetable.Origin{Format: "tags"}, &origin{Origin: &resolve.Origin{Ref: ref}}, who)
 		if _, err := h.alone(ctx, key, func() {}, func(ctx context.Context) (store.Image, error) {
 			if err := h.walk(ctx, ref, who); err != nil {
 				h.log().DebugContext(ctx, "tags are not looked through", "ref", ref.String(), "err", err)
@@ -103,7 +105,7 @@ func (h *Handler) walk(ctx context.Context, ref remote.Ref, who caller) error {
 			return nil
 		case err == nil:
 			images = -maxWalked // it has models
-		case errors.Is(err, ErrNotModel):
+		case errors.Is(err, convert.ErrNotModel):
 			images++
 		}
 	}
@@ -126,8 +128,6 @@ func (h *Handler) candidate(ctx context.Context, ref remote.Ref, runner string, 
 	if err != nil {
 		return store.Image{}, err
 	}
-	if runner != "" {
-		o.runner = runner
-	}
+	o.Choose(runner)
 	return h.convertAny(ctx, o, who)
 }

@@ -8,28 +8,19 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 )
 
-// A Handler is the facade. Upstream, Store and Parsers must be set; the rest of a literal can
+// A Handler is the facade. Upstream and Store must be set; the rest of a literal can
 // be zero. It must not be copied after first use.
 type Handler struct {
-	Upstream *remote.Client
-	Store    *store.Store
-	Parsers  convert.Parsers
-
-	// OllamaRunner is the runner whose model is taken of an Ollama list; see ollama.Choose.
-	OllamaRunner string
-
-	// Cartons are the hosts whose references name cartons at URLs: by host the URL, with
-	// {repository} and {tag} in it.
-	Cartons map[string]string
+	resolve.Resolver
+	Store *store.Store
 
 	// Origins lets models be pulled by the digest that their registry gives them, where they can be shown
 	// nevertheless; see Origin.
@@ -37,9 +28,6 @@ type Handler struct {
 
 	// Hints returns what other nodes made an image of; nil: nobody is asked.
 	Hints func(ctx context.Context, converted digest.Digest) []Hint
-
-	// Carton says how cartons are read.
-	Carton carton.Options
 
 	// Secrets keeps the credentials of callers that worked; nil keeps them in memory.
 	Secrets *pullsecret.Secrets
@@ -71,6 +59,7 @@ type Handler struct {
 
 	closed   cache[name, bool]                 // repositories that need credentials
 	readable cache[verdictKey, bool]           // who can read which origin
+	built    cache[digest.Digest, []byte]      // manifests that were made here
 	recent   cache[recentKey, remote.Manifest] // that passed unchanged
 	missing  cache[recentKey, bool]            // digests that were not found
 	walked   cache[recentKey, bool]            // repositories whose tags were looked through; without a digest

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/registry"
@@ -207,7 +208,7 @@ func TestPassThrough(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := f.h.Convert(t.Context(), ref); !errors.Is(err, registry.ErrNotModel) {
+			if _, err := f.h.Convert(t.Context(), ref); !errors.Is(err, convert.ErrNotModel) {
 				t.Errorf("Convert: %v, want ErrNotModel", err)
 			}
 		})

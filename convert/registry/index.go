@@ -3,187 +3,139 @@ package registry
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
-	"golang.org/x/sync/errgroup"
+	"github.com/opencontainers/go-digest"
 )
 
-// Limits of the entries of an index that must be read to know what they are, or converted.
-const (
-	maxUnclear = 64
-	maxAtOnce  = 4
-
-	// maxIndexDocuments is for the manifests of all models of an index, in bytes. What is kept of a
-	// manifest is up to three times as large, for a week: 48 MiB for one request.
-	maxIndexDocuments = 16 << 20 // 16 MiB
-)
+// maxIndexDocuments is for the manifests of all models of an index, in bytes. What is kept of a
+// manifest is up to three times as large, for a week: 48 MiB for one request.
+const maxIndexDocuments = 16 << 20 // 16 MiB
 
 // LimitIndex is the name of the limit of the manifests of an index.
 const LimitIndex = "index_documents"
 
-// A child is an entry of an index.
-type child struct {
-	entry convert.Descriptor
-	model bool
-}
-
-// clarity says what a descriptor tells of an entry.
-type clarity int
-
-const (
-	unclear clarity = iota
-	ordinary
-	model
-	nested
-)
-
-// tell returns what the descriptor of an entry says of it.
-func tell(d convert.Descriptor) clarity {
-	switch {
-	case mediatype.IsIndex(d.MediaType), mediatype.FormatOf(d.MediaType) == mediatype.FormatOllamaList:
-		return nested
-	case mediatype.FormatOf(d.ArtifactType) != "", mediatype.FormatOf(d.MediaType) != "", mediatype.IsCarton(d.ArtifactType):
-		return model
-	case d.ArtifactType != "":
-		return ordinary
-	case d.Platform != nil && d.Platform.OS != "" && d.Platform.Architecture != "":
-		return ordinary
-	case !mediatype.IsManifest(d.MediaType):
-		return ordinary
-	}
-	return unclear
-}
-
-// models returns the entries of an index, with those that are models marked. Entries whose
-// descriptors do not say what they are, are read. It returns errdefs.ErrNotImplemented for an
-// index in an index.
-func (h *Handler) models(ctx context.Context, o *origin, who caller) ([]child, bool, error) {
-	children := make([]child, len(o.parsed.Manifests))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(maxAtOnce)
-	reads := 0
-	for i, d := range o.parsed.Manifests {
-		children[i].entry = d
-		switch tell(d) {
-		case nested:
-			return nil, false, fmt.Errorf("%s: entry %d of the index (%s) is an index: %w", o.ref, i, d.Digest, errdefs.ErrNotImplemented)
-		case model:
-			children[i].model = true
-		case unclear:
-			if reads++; reads > maxUnclear {
-				return nil, false, fmt.Errorf("%s: index with more than %d entries that say neither what they are nor for which platform: %w", o.ref, maxUnclear, errdefs.ErrInvalidArgument)
-			}
-			g.Go(func() error {
-				ctx, done, err := h.room(gctx, &h.children, o.ref.Host)
-				if err != nil {
-					return err
-				}
-				defer done()
-				sub, err := h.resolve(ctx, o.child(d), who)
-				if err != nil {
-					return err
-				}
-				children[i].model = sub.format != mediatype.FormatImage
-				return nil
-			})
-		}
-	}
-	if err := g.Wait(); err != nil {
-		return nil, false, err
-	}
-	for _, c := range children {
-		if c.model {
-			return children, true, nil
-		}
-	}
-	return children, false, nil
-}
-
-// child returns the reference of an entry.
-func (o *origin) child(d convert.Descriptor) remote.Ref {
-	return remote.Ref{Host: o.ref.Host, Repository: o.ref.Repository, Digest: d.Digest}
-}
-
-// convertIndex converts the models of an index, and returns the index of what became of them.
-// It returns ErrNotModel if there are none.
+// convertIndex returns the index of what became of the models of an index, converting them if they were not
+// yet. It returns convert.ErrNotModel if there are none; the index itself if all were converted before (madeAhead).
 //
 // The index is recorded as an image without config and table, so that it can be served by
 // digest.
 func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (store.Image, error) {
-	children, any, err := h.models(ctx, o, who)
-	if err != nil {
-		return store.Image{}, err
+	im, key, err := h.knownIndex(ctx, o)
+	if err == nil || !errdefs.IsNotFound(err) {
+		return im, err
 	}
-	if !any {
-		return store.Image{}, fmt.Errorf("%s: an index without models: %w", o.ref, ErrNotModel)
-	}
-	built := make([]image.Child, len(children))
-	var documents atomic.Int64
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(maxAtOnce)
-	for i, c := range children {
-		built[i].Desc = c.entry.Descriptor
-		if !c.model {
-			continue
-		}
-		g.Go(func() (err error) {
-			built[i].Image, err = h.convertChild(gctx, o, c.entry, who, &documents)
-			return err
+	im, err = h.shared(ctx, o, key, who, func(ctx context.Context) (store.Image, error) {
+		var documents atomic.Int64
+		index, err := resolve.Index(ctx, o.Origin, func(ctx context.Context, d convert.Descriptor) (*image.Image, error) {
+			return h.convertChild(ctx, o, d, who, &documents)
 		})
-	}
-	if err := g.Wait(); err != nil {
-		return store.Image{}, err
-	}
-	index, err := image.BuildIndex(o.served.Digest, built)
+		if err != nil {
+			return store.Image{}, err
+		}
+		if err := h.putManifest(ctx, index.Manifest, index.Digest); err != nil {
+			return store.Image{}, err
+		}
+		return h.record(ctx, store.Image{Manifest: index.Digest, Origin: key}, o.source())
+	})
 	if err != nil {
 		return store.Image{}, err
 	}
-	im, err := h.image(ctx, index.Digest)
-	if err == nil {
-		return h.used(ctx, im, o.source())
-	}
-	if _, err := h.Store.PutBytes(ctx, index.Manifest); err != nil {
-		return store.Image{}, err
-	}
-	return h.record(ctx, store.Image{
-		Manifest: index.Digest,
-		Origin:   filetable.Origin{Format: string(mediatype.FormatIndex), Digest: o.served.Digest, Mapping: convert.MappingVersion},
-	}, o.source())
+	return h.used(ctx, im, o.source())
 }
 
-// convertChild converts an entry of an index that is a model. documents are the bytes of all such
-// manifests of the index.
+// knownIndex returns what an index was converted to before, if its models are all here still and were read by the
+// same name: that an index names a model does not say that it can be read there. It returns
+// errdefs.ErrNotFound otherwise.
+func (h *Handler) knownIndex(ctx context.Context, o *origin) (store.Image, filetable.Origin, error) {
+	key, err := h.Key(o.Origin)
+	if err != nil {
+		return store.Image{}, key, err
+	}
+	im, err := h.Store.ImageByOrigin(ctx, key)
+	if err != nil {
+		return store.Image{}, key, err
+	}
+	p, err := h.manifest(ctx, im)
+	if err != nil {
+		return store.Image{}, key, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound) // damaged; it is made again
+	}
+	index, err := convert.ParseManifest(p)
+	if err != nil {
+		return store.Image{}, key, err
+	}
+	checked := map[digest.Digest]bool{}
+	for _, d := range index.Manifests {
+		ours := d.Annotations[mediatype.AnnotationOriginDigest] != "" || madeAhead(im) && mediatype.FormatOf(d.ArtifactType) != ""
+		if !ours || checked[d.Digest] {
+			continue
+		}
+		checked[d.Digest] = true
+		if err := h.knownChild(ctx, o, d.Digest); err != nil {
+			return store.Image{}, key, err
+		}
+	}
+	if len(checked) == 0 {
+		return store.Image{}, key, errdefs.ErrNotFound
+	}
+	im, err = h.used(ctx, im, o.source())
+	return im, key, err
+}
+
+// knownChild records the use of an image in an index. It returns errdefs.ErrNotFound if it is not here, or was not
+// read by the name of the index.
+func (h *Handler) knownChild(ctx context.Context, o *origin, d digest.Digest) error {
+	child, err := h.image(ctx, d)
+	n := nameOf(o.Ref)
+	if err == nil && !resolvedFrom(child, n) {
+		err = errdefs.ErrNotFound
+	}
+	if err != nil {
+		return err
+	}
+	_, err = h.used(ctx, child, source{
+		ref: recordedRef(o.Child(child.Origin.Digest)), name: n.String(), private: slices.Contains(child.PrivateNames, n.String()),
+	})
+	return err
+}
+
+// convertChild converts an entry of an index. documents are the bytes of all manifests of its models.
 func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descriptor, who caller, documents *atomic.Int64) (*image.Image, error) {
-	ctx, done, err := h.room(ctx, &h.children, o.ref.Host)
+	ctx, done, err := h.room(ctx, &h.children, o.Ref.Host)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	sub, err := h.resolve(ctx, o.child(d), who)
+	sub, err := h.resolve(ctx, o.Child(d.Digest), who)
 	if err != nil {
 		return nil, err
 	}
-	if documents.Add(int64(len(sub.served.Bytes))) > maxIndexDocuments {
+	if documents.Add(int64(len(sub.Served.Bytes))) > maxIndexDocuments {
 		return nil, &filetable.LimitError{Limit: LimitIndex, Err: fmt.Errorf("%s: the manifests of the models of the index have more than %d bytes: %w",
-			o.ref, maxIndexDocuments, errdefs.ErrInvalidArgument)}
+			o.Ref, maxIndexDocuments, errdefs.ErrInvalidArgument)}
 	}
-	if sub.format == mediatype.FormatIndex || sub.format == mediatype.FormatImage {
-		return nil, fmt.Errorf("%s: the index says that it is a model, but it is an %s: %w", sub.ref, sub.format, errdefs.ErrInvalidArgument)
+	var im store.Image
+	switch {
+	case sub.Ahead():
+		im, err = h.adopt(ctx, sub, who)
+	case sub.Format == mediatype.FormatIndex:
+		err = fmt.Errorf("%s: an index in an index: %w", sub.Ref, errdefs.ErrNotImplemented)
+	case !sub.IsModel():
+		err = convert.ErrNotModel
+	default:
+		im, err = h.convert(ctx, sub, who)
 	}
-	im, err := h.convert(ctx, sub, who)
 	if err != nil {
 		return nil, err
 	}
-	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
-	if err != nil {
-		return nil, err
-	}
-	return &image.Image{Manifest: p, Digest: im.Manifest}, nil
+	p, err := h.manifest(ctx, im)
+	return &image.Image{Manifest: p, Digest: im.Manifest}, err
 }

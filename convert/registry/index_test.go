@@ -134,3 +134,69 @@ func TestIndexRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestMirroredIndex pushes an index that was made here elsewhere, with the images in it, and pulls it from there
+// through a facade: it stays as it is, and its model can be prefetched.
+func TestMirroredIndex(t *testing.T) {
+	t.Parallel()
+	u, mirror := newUpstream(t), newUpstream(t)
+	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("org/model", "", b)
+	u.put("org/model", "v1", indexOf(entry(b, mediatype.ModelPackManifest, nil)), mediatype.OCIIndex)
+	first := newFacade(t, remote.Options{})
+	index := first.get(t, u, "org/model", "v1")
+	mirror.put("org/copy", "v1", index.body, mediatype.OCIIndex)
+	im := first.get(t, u, "org/model", decode[ocispec.Index](t, index).Manifests[0].Digest.String())
+	mirror.put("org/copy", "", im.body, mediatype.OCIManifest)
+	m := decode[ocispec.Manifest](t, im)
+	for _, d := range append(m.Layers, m.Config) {
+		if d.MediaType == mediatype.BlobLayer {
+			mirror.blobs[d.Digest] = b.Blobs[d.Digest]
+		} else {
+			mirror.blobs[d.Digest] = first.ask(t, http.MethodGet, "/v2/org/model/blobs/"+d.Digest.String(), u.host()).body
+		}
+	}
+
+	second := newFacade(t, remote.Options{})
+	for range 2 {
+		if got := second.get(t, mirror, "org/copy", "v1"); string(got.body) != string(index.body) {
+			t.Errorf("the mirrored index became %s", got.body)
+		}
+	}
+	if got := second.get(t, mirror, "org/copy", digest.FromBytes(index.body).String()); string(got.body) != string(index.body) {
+		t.Error("the mirrored index by digest differs")
+	}
+	converted, err := second.h.Convert(t.Context(), mirror.ref(t, "org/copy", "v1"))
+	if err != nil || converted.Manifest != digest.FromBytes(im.body) {
+		t.Fatalf("Convert: %s, %v; want %s", converted.Manifest, err, digest.FromBytes(im.body))
+	}
+	if diff := cmp.Diff(files(t, second, converted), wanted(b.Files)); diff != "" {
+		t.Errorf("files (-got +want):\n%s", diff)
+	}
+}
+
+// TestIndexOnce asks for an index again, and several at once: its entries are read once, also those that do not
+// say what they are.
+func TestIndexOnce(t *testing.T) {
+	t.Parallel()
+	u := newUpstream(t)
+	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
+	u.push("org/model", "", b)
+	u.put("org/model", "v1", indexOf(entry(b, "", nil)), mediatype.OCIIndex)
+	f := newFacade(t, remote.Options{})
+	want := f.get(t, u, "org/model", "v1")
+	if n := u.count("/manifests/sha256:"); n != 1 {
+		t.Errorf("its one entry was read %d times", n)
+	}
+	if got := f.get(t, u, "org/model", "v1"); string(got.body) != string(want.body) {
+		t.Error("another index")
+	}
+	if n := u.count("/manifests/sha256:"); n != 0 {
+		t.Errorf("entries of an index that is known were read %d times", n)
+	}
+	// By another name the entries have to be there too.
+	u.put("evil/copy", "v1", indexOf(entry(b, "", nil)), mediatype.OCIIndex)
+	if got := f.ask(t, http.MethodGet, "/v2/evil/copy/manifests/v1", u.host()); got.status != http.StatusNotFound {
+		t.Errorf("an index of entries that its repository does not have: status %d", got.status)
+	}
+}

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/opencontainers/go-digest"
 )
@@ -64,7 +64,7 @@ func TestConvertLocal(t *testing.T) {
 	}
 	image := *own
 	image.Manifest = []byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"` + string(digest.FromString("c")) + `","size":2},"layers":[]}`)
-	if _, err := f.h.ConvertLocal(t.Context(), ref, converttest.NewArtifact(&image), false); !errors.Is(err, registry.ErrNotModel) {
+	if _, err := f.h.ConvertLocal(t.Context(), ref, converttest.NewArtifact(&image), false); !errors.Is(err, convert.ErrNotModel) {
 		t.Errorf("an image: %v", err)
 	}
 }

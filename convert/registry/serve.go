@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -55,7 +55,7 @@ func (h *Handler) serveManifest(w http.ResponseWriter, r *http.Request, ref remo
 
 // byTag answers a tag: a model converted, everything else as it is.
 func (h *Handler) byTag(ctx context.Context, ref remote.Ref, who caller) (answer, error) {
-	if address, ok := h.cartonURL(ref); ok {
+	if address, ok := h.CartonURL(ref); ok {
 		im, err := h.convertNamed(ctx, ref, address)
 		if err != nil {
 			return answer{}, err
@@ -67,12 +67,12 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, who caller) (answer
 		return answer{}, err
 	}
 	im, err := h.convertAny(ctx, o, who)
-	if errors.Is(err, ErrNotModel) {
+	if errors.Is(err, convert.ErrNotModel) {
 		if err := h.admitOther(ctx, o); err != nil {
 			return answer{}, err
 		}
-		h.remember(o, who)
-		return pass(o), nil
+		h.remember(o.Origin, who)
+		return pass(o.Origin), nil
 	}
 	if err != nil {
 		return answer{}, err
@@ -93,13 +93,12 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (ans
 	if !errdefs.IsNotFound(err) {
 		return answer{}, err
 	}
-	if address, ok := h.cartonURL(ref); ok {
+	if address, ok := h.CartonURL(ref); ok {
 		_, err := h.convertNamed(ctx, ref, address)
 		return answer{}, err
 	}
 	if m, ok := h.recent.get(recentKey{nameOf(ref), ref.Digest, who.key()}); ok {
-		o := &origin{ref: ref, served: m}
-		if err := o.detect(); err == nil {
+		if o, err := resolve.Of(ref, m); err == nil {
 			return pass(o), nil
 		}
 	}
@@ -114,14 +113,14 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (ans
 	}
 	im, err = h.convertAny(ctx, o, who)
 	switch {
-	case errors.Is(err, ErrNotModel):
-		if o.ahead() { // by digest containerd gets what is no model without us
+	case errors.Is(err, convert.ErrNotModel):
+		if o.Ahead() { // by digest containerd gets what is no model without us
 			if err := h.admitOther(ctx, o); err != nil {
 				return answer{}, err
 			}
 		}
-		h.remember(o, who)
-		return pass(o), nil
+		h.remember(o.Origin, who)
+		return pass(o.Origin), nil
 	case err != nil:
 		return answer{}, err
 	}
@@ -130,16 +129,20 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (ans
 
 // convertAny converts a model or an index of models.
 func (h *Handler) convertAny(ctx context.Context, o *origin, who caller) (store.Image, error) {
-	switch o.format {
+	switch o.Format {
 	case mediatype.FormatImage:
-		if o.ahead() { // containerd gets it as it is; it is known here from then on
+		if o.Ahead() { // containerd gets it as it is; it is known here from then on
 			if _, err := h.adopt(ctx, o, who); err != nil {
-				h.log().WarnContext(ctx, "image that was converted ahead of time is not listed", "ref", o.ref.String(), "err", err)
+				h.log().WarnContext(ctx, "image that was converted ahead of time is not listed", "ref", o.Ref.String(), "err", err)
 			}
 		}
-		return store.Image{}, ErrNotModel
+		return store.Image{}, convert.ErrNotModel
 	case mediatype.FormatIndex:
-		return h.convertIndex(ctx, o, who)
+		im, err := h.convertIndex(ctx, o, who)
+		if err == nil && madeAhead(im) {
+			err = convert.ErrNotModel
+		}
+		return im, err
 	}
 	return h.convert(ctx, o, who)
 }
@@ -158,9 +161,9 @@ func (h *Handler) ours(ctx context.Context, ref remote.Ref, im store.Image) (ans
 	if err := h.notShown(ctx, pending); err != nil {
 		return answer{}, err
 	}
-	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
+	p, err := h.manifest(ctx, im)
 	if err != nil {
-		return answer{}, fmt.Errorf("image %s: %w", im.Manifest, err)
+		return answer{}, err
 	}
 	a := answer{bytes: p, digest: im.Manifest, mediaType: image.MediaType}
 	if im.Table == "" {
@@ -170,15 +173,15 @@ func (h *Handler) ours(ctx context.Context, ref remote.Ref, im store.Image) (ans
 }
 
 // pass answers with a manifest of upstream, byte for byte.
-func pass(o *origin) answer {
-	a := answer{bytes: o.served.Bytes, digest: o.served.Digest, mediaType: o.parsed.MediaType}
+func pass(o *resolve.Origin) answer {
+	a := answer{bytes: o.Served.Bytes, digest: o.Served.Digest, mediaType: o.Manifest.MediaType}
 	switch {
 	case a.mediaType != "":
-	case mediatype.IsIndex(o.served.ContentType) == o.parsed.IsIndex && (mediatype.IsIndex(o.served.ContentType) || mediatype.IsManifest(o.served.ContentType)):
-		a.mediaType = o.served.ContentType
-	case o.parsed.IsIndex:
+	case mediatype.IsIndex(o.Served.ContentType) == o.Manifest.IsIndex && (mediatype.IsIndex(o.Served.ContentType) || mediatype.IsManifest(o.Served.ContentType)):
+		a.mediaType = o.Served.ContentType
+	case o.Manifest.IsIndex:
 		a.mediaType = mediatype.OCIIndex
-	case mediatype.Base(o.parsed.Config.MediaType) == mediatype.DockerConfig:
+	case mediatype.Base(o.Manifest.Config.MediaType) == mediatype.DockerConfig:
 		a.mediaType = mediatype.DockerManifest
 	default:
 		a.mediaType = mediatype.OCIManifest
@@ -187,15 +190,15 @@ func pass(o *origin) answer {
 }
 
 // remember keeps a manifest that passed: containerd asks for it again, by digest.
-func (h *Handler) remember(o *origin, who caller) {
-	if len(o.served.Bytes) <= maxRecent {
-		h.recent.put(recentKey{nameOf(o.ref), o.served.Digest, who.key()}, o.served)
+func (h *Handler) remember(o *resolve.Origin, who caller) {
+	if len(o.Served.Bytes) <= maxRecent {
+		h.recent.put(recentKey{nameOf(o.Ref), o.Served.Digest, who.key()}, o.Served)
 	}
 }
 
 func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.Ref, who caller) error {
 	ctx := r.Context()
-	images, err := h.Store.Images(ctx)
+	images, err := h.Store.ImagesWith(ctx, ref.Digest)
 	if err != nil {
 		return err
 	}
@@ -223,7 +226,7 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 	if denied != nil {
 		return denied
 	}
-	if _, ok := h.cartonURL(ref); ok {
+	if _, ok := h.CartonURL(ref); ok {
 		return &refusal{http.StatusNotFound, codeBlobUnknown, "no carton that was resolved by this name has the blob"}
 	}
 	if r.Header.Get(HeaderNext) != "" && h.Upstream.Direct(ref.Host) {

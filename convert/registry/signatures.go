@@ -10,6 +10,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -41,10 +42,10 @@ func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 	if h.Signatures == nil {
 		return nil
 	}
-	if o.ahead() {
-		im, err := h.Store.Image(ctx, o.served.Digest)
+	if o.Ahead() {
+		im, err := h.Store.Image(ctx, o.Served.Digest)
 		if err == nil {
-			pending, err := h.admit(ctx, o.ref, im, h.givers)
+			pending, err := h.admit(ctx, o.Ref, im, h.givers)
 			return cmp.Or(err, h.notShown(ctx, pending))
 		}
 		if !errdefs.IsNotFound(err) {
@@ -52,7 +53,7 @@ func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 		}
 	}
 	_, err := h.Signatures.Allow(ctx, signature.Subject{
-		Names: []string{o.ref.Name()}, Manifests: []digest.Digest{o.served.Digest}, Repositories: h.signers([]remote.Ref{o.ref}, h.givers),
+		Names: []string{o.Ref.Name()}, Manifests: []digest.Digest{o.Served.Digest}, Repositories: h.signers([]remote.Ref{o.Ref}, h.givers),
 	})
 	return err
 }
@@ -111,7 +112,7 @@ func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) 
 	if im.Table != "" && !madeAhead(im) {
 		return true, nil
 	}
-	p, err := h.Store.ReadBytes(ctx, im.Manifest, convert.MaxManifestSize)
+	p, err := h.manifest(ctx, im)
 	if err != nil {
 		return false, err
 	}
@@ -131,7 +132,7 @@ func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) 
 			return false, err
 		}
 	}
-	return !slices.ContainsFunc(m.Layers, func(d convert.Descriptor) bool { return !isTable(d) && d.MediaType != mediatype.BlobLayer }), nil
+	return !slices.ContainsFunc(m.Layers, func(d convert.Descriptor) bool { return !resolve.IsTable(d) && d.MediaType != mediatype.BlobLayer }), nil
 }
 
 // signers returns the repositories that can have signatures of what refs name. A carton at a URL
@@ -139,7 +140,7 @@ func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) 
 func (h *Handler) signers(refs []remote.Ref, who func(name) []viewer) (repos []*remote.Repository) {
 	var named []remote.Ref
 	for _, ref := range refs {
-		if _, ok := h.cartonURL(ref); !ok && ref.URL == "" {
+		if _, ok := h.CartonURL(ref); !ok && ref.URL == "" {
 			named = append(named, ref)
 		}
 	}

@@ -13,29 +13,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/dockerai"
-	"github.com/ballast-dev/ballast/convert/kitops"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/modelpack"
-	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
-
-var parsers = convert.Parsers{
-	mediatype.FormatModelPack: modelpack.Parse,
-	mediatype.FormatCNAI:      modelpack.Parse,
-	mediatype.FormatCNAIEarly: modelpack.ParseEarly,
-	mediatype.FormatDockerAI:  dockerai.Parse,
-	mediatype.FormatOllama:    ollama.Parse,
-	mediatype.FormatKitOps:    kitops.Parse,
-}
 
 // An upstream is a registry over real HTTP.
 type upstream struct {
@@ -222,7 +209,7 @@ func newFacade(t testing.TB, o remote.Options) *facade {
 			t.Error(err)
 		}
 	})
-	f := &facade{h: &registry.Handler{Secrets: &pullsecret.Secrets{}, Upstream: client, Store: s, Parsers: parsers, Log: log}, logs: logs}
+	f := &facade{h: &registry.Handler{Secrets: &pullsecret.Secrets{}, Resolver: resolve.Resolver{Upstream: client}, Store: s, Log: log}, logs: logs}
 	f.Server = httptest.NewServer(f.h)
 	t.Cleanup(f.Close)
 	return f

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -96,7 +97,8 @@ func (r *Repository) credentials(e *endpoint, host string) (Credentials, error) 
 
 // challenge takes up a 401 of e, and closes it. The next Authorize gets the token.
 func (r *Repository) challenge(e *endpoint, used *authorizer, resp *http.Response) error {
-	discard(resp)
+	p, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // only for a message
+	resp.Body.Close()
 	for _, c := range auth.ParseAuthHeader(resp.Header) {
 		if c.Scheme != auth.BearerAuth {
 			continue
@@ -107,7 +109,11 @@ func (r *Repository) challenge(e *endpoint, used *authorizer, resp *http.Respons
 	}
 	a := r.renew(e, used)
 	if err := a.AddResponses(resp.Request.Context(), []*http.Response{resp}); err != nil {
-		return authError(e.Host, err)
+		err = authError(e.Host, err)
+		if msg := registryMessage(p); msg != "" && errdefs.IsUnauthorized(err) {
+			err = fmt.Errorf("%s says: %s: %w", e.Host, msg, err)
+		}
+		return err
 	}
 	return nil
 }

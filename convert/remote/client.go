@@ -52,6 +52,9 @@ type Options struct {
 	// Empty means "ollama/0.40.0".
 	OllamaUserAgent string
 
+	// Dialects translate for hosts, as in references, that are no registries. Nil means none.
+	Dialects map[string]Dialect
+
 	// Connections is the number of connections to a host that are kept. Zero means 16.
 	Connections int
 
@@ -61,6 +64,54 @@ type Options struct {
 
 	// Log is where the client reports; nil discards.
 	Log *slog.Logger
+}
+
+// A Dialect answers requests of the distribution API for a host that speaks another one. Its methods are safe for
+// concurrent use.
+type Dialect interface {
+	// RoundTrip answers a request to the host. What it needs itself it gets by ways. A redirect that it answers
+	// is followed as one of a registry, without credentials.
+	RoundTrip(req *http.Request, ways Ways) (*http.Response, error)
+
+	// Remind tells of a manifest that it answered for a repository some time, maybe in another process.
+	Remind(repository string, manifest []byte)
+}
+
+// Ways are transports, neither of which follows redirects.
+type Ways struct {
+	Host    http.RoundTripper // to where the operator wants the host to be asked
+	Outside http.RoundTripper // to what that redirects to: only where a registry may lead
+}
+
+// A dialectTransport is a Dialect as an http.RoundTripper.
+type dialectTransport struct {
+	Dialect
+	ways Ways
+}
+
+// RoundTrip answers a request.
+func (t *dialectTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	return t.Dialect.RoundTrip(req, t.ways)
+}
+
+// CloseIdleConnections closes those of the host.
+func (t *dialectTransport) CloseIdleConnections() {
+	if c, ok := t.ways.Host.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// Remind tells the dialect of the host of ref of a manifest that was read from there before. ok is false if it has none.
+func (c *Client) Remind(ref Ref, manifest func() ([]byte, error)) (ok bool, err error) {
+	d := c.opts.Dialects[ref.Host]
+	if d == nil {
+		return false, nil
+	}
+	p, err := manifest()
+	if err == nil {
+		d.Remind(ref.Repository, p)
+	}
+	return true, err
 }
 
 // The defaults of Options.

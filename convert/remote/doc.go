@@ -24,6 +24,11 @@
 // a blob to is remembered until it fails. An answer that brings next to nothing for Options.Stall ends.
 // Nothing read here is trusted; the store compares digests.
 //
+// # Dialects
+//
+// Options.Dialects are hosts that are no registries, and what answers for them. All that is said here of
+// credentials, redirects and addresses holds for them as well: a Dialect stands where the registry would.
+//
 // # URLs
 //
 // Client.Do gets a plain URL, such as that of a file that is not in a registry, without

@@ -118,7 +118,7 @@ func (c *Client) forgetHost() {
 // of the node are not shared.
 func (c *Client) Direct(host string) bool {
 	dir, err := c.hostDir(host)
-	return err == nil && dir == "" && !c.ollama[host] && (c.opts.Shared == nil || !c.opts.Shared(host))
+	return err == nil && dir == "" && !c.ollama[host] && c.opts.Dialects[host] == nil && (c.opts.Shared == nil || !c.opts.Shared(host))
 }
 
 // hostDir returns the directory of a host, or "".
@@ -218,9 +218,25 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 			t.TLSClientConfig.InsecureSkipVerify = false
 		}
 		e.outside, e.plain, e.realm, e.foreign = outside, plain, realm, foreign
+		if d := c.opts.Dialects[host]; d != nil && e.server {
+			e.direct = &dialectTransport{d, Ways{Host: e.direct, Outside: &outsideTransport{e}}}
+			e.upload = e.direct
+		}
 		l = append(l, e)
 	}
 	return l, nil
+}
+
+// An outsideTransport reaches what an endpoint redirects to.
+type outsideTransport struct{ e *endpoint }
+
+// RoundTrip sends one request, without credentials.
+func (t *outsideTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if err := t.e.guard.check(req.URL); err != nil {
+		return nil, err
+	}
+	req.Header.Del("Authorization")
+	return t.e.outside.RoundTrip(req)
 }
 
 // givesCredentials says whether hosts.toml gives credentials for a host.

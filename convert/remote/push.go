@@ -67,7 +67,7 @@ func (r *Repository) HasBlob(ctx context.Context, d digest.Digest) (bool, error)
 }
 
 // MountBlob asks the registry to take a blob over from another of its repositories. It returns
-// false if the registry does not: then the blob has to be pushed.
+// false if the registry does not: then the blob has to be pushed, into the upload that the registry began.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#mounting-a-blob-from-another-repository
 func (r *Repository) MountBlob(ctx context.Context, d digest.Digest, from string) (bool, error) {
 	e, err := r.pushEndpoint()
@@ -85,8 +85,27 @@ func (r *Repository) MountBlob(ctx context.Context, d digest.Digest, from string
 	if err != nil {
 		return false, fmt.Errorf("%s: mount blob %s: %w", r, d, err)
 	}
-	discard(resp)
-	return resp.StatusCode == http.StatusCreated, nil
+	if resp.StatusCode == http.StatusCreated {
+		discard(resp)
+		return true, nil
+	}
+	begun, err := uploadLocation(e, resp)
+	if err != nil {
+		return false, nil // PushBlob begins another, and says what is wrong if that is so again
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.uploads[d] = begun
+	return false, nil
+}
+
+// takeUpload returns the upload that a registry began for a blob that it did not mount, once; nil if there is none.
+func (r *Repository) takeUpload(d digest.Digest) *url.URL {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	u := r.uploads[d]
+	delete(r.uploads, d)
+	return u
 }
 
 // begin starts an upload and returns where it goes on.
@@ -123,9 +142,16 @@ func (r *Repository) PushBlob(ctx context.Context, d digest.Digest, size int64, 
 		return err
 	}
 	ctx = r.pushScope(ctx)
-	u, err := r.begin(ctx, e)
+	u := r.takeUpload(d)
+	begun := u != nil
+	if !begun {
+		u, err = r.begin(ctx, e)
+	}
 	if err == nil {
 		err = r.commit(ctx, e, u, d, body, size)
+	}
+	if begun && errdefs.IsNotFound(err) { // it was too long ago; the next try begins another
+		err = fmt.Errorf("%v: %w", err, errdefs.ErrUnavailable)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: push blob %s: %w", r, d, err)
@@ -328,7 +354,7 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the watch.
+// Close does nothing: a transport calls it whenever it likes, and end tells when the request is over.
 func (b *watchedBody) Close() error { return nil }
 
 // end says that nothing more will be read, and returns the error that reading ended with.

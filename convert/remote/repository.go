@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 
@@ -23,20 +24,22 @@ type Repository struct {
 	creds  Credentials // of the caller
 	set    *hostSet
 
-	mu     sync.Mutex
-	auths  map[*endpoint]*authorizer // guarded by mu
-	places map[digest.Digest]place   // guarded by mu
+	mu      sync.Mutex
+	auths   map[*endpoint]*authorizer  // guarded by mu
+	places  map[digest.Digest]place    // guarded by mu
+	uploads map[digest.Digest]*url.URL // guarded by mu: begun by mounts that were none
 }
 
 func newRepository(c *Client, key repoKey, set *hostSet) *Repository {
 	return &Repository{
-		client: c,
-		ref:    key.ref,
-		who:    key.who,
-		creds:  key.creds,
-		set:    set,
-		auths:  map[*endpoint]*authorizer{},
-		places: map[digest.Digest]place{},
+		client:  c,
+		ref:     key.ref,
+		who:     key.who,
+		creds:   key.creds,
+		set:     set,
+		auths:   map[*endpoint]*authorizer{},
+		places:  map[digest.Digest]place{},
+		uploads: map[digest.Digest]*url.URL{},
 	}
 }
 

@@ -14,8 +14,8 @@
 //
 // Nothing. A header is accepted only if the reference accepts it: UTF-8, JSON without a
 // key twice, offsets that are whole numbers and cover the data from the first byte to the last, each
-// once, and the size that dtype and shape say. A dtype that is not known is taken as it is, and
-// its size is not checked. Beyond the reference there are limits: a rank of 64, a million tensors,
+// once, and the size that dtype and shape say. A dtype that is not known is read as it is, and
+// its size is not checked; it is never written. Beyond the reference there are limits: a rank of 64, a million tensors,
 // and a name of 64 KiB. Memory is bounded by the bytes that really came, never by the
 // size that the file claims.
 //

@@ -1,70 +1,39 @@
 package lazy
 
-import (
-	"sync"
-
-	"golang.org/x/sys/unix"
-)
+import "github.com/ballast-dev/ballast/store/offheap"
 
 // smallRead is up to what size a read uses ordinary memory.
 const smallRead = 64 << 10 // 64 KiB
 
-// maxIdle is how many large buffers are kept for the next reads.
-const maxIdle = 8 // × 1 MiB
+// MaxBuffers is how many bytes of memory off the Go heap a mount has at most, for answers that are on their way to
+// the kernel.
+const MaxBuffers = largeAnswers * maxRead
 
-// buffers hands out memory for answers. Large buffers are mapped: one that waits for its
-// bytes has no memory behind it.
+// largeAnswers is how many answers of more than smallRead are made at the same time. Who makes one waits for nothing
+// but a disk.
+const largeAnswers = 16
+
+// buffers has memory for answers.
 type buffers struct {
-	mu   sync.Mutex
-	idle [][]byte
+	large *offheap.Pool
+	free  chan struct{} // takes one for each large buffer that is in use
 }
 
-// take returns a buffer of at least size bytes, of any content.
-func (b *buffers) take(size int) ([]byte, error) {
+func newBuffers() *buffers {
+	return &buffers{large: offheap.New(maxRead), free: make(chan struct{}, largeAnswers)}
+}
+
+// with calls fill with memory for an answer of size bytes, and waits for it if need be.
+func (b *buffers) with(size int, fill func([]byte) error) error {
 	if size <= smallRead {
-		return make([]byte, max(size, 1)), nil
+		return fill(make([]byte, size))
 	}
-	b.mu.Lock()
-	if k := len(b.idle); k > 0 {
-		buf := b.idle[k-1]
-		b.idle = b.idle[:k-1]
-		b.mu.Unlock()
-		return buf, nil
+	b.free <- struct{}{}
+	defer func() { <-b.free }()
+	buf, err := b.large.Take()
+	if err != nil {
+		return err
 	}
-	b.mu.Unlock()
-	return unix.Mmap(-1, 0, maxRead, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-}
-
-// put takes a buffer back.
-func (b *buffers) put(buf []byte) {
-	if len(buf) < maxRead {
-		return
-	}
-	b.mu.Lock()
-	if len(b.idle) < maxIdle {
-		b.idle = append(b.idle, buf)
-		buf = nil
-	}
-	b.mu.Unlock()
-	unmap(buf)
-}
-
-// close unmaps what is idle.
-func (b *buffers) close() {
-	b.mu.Lock()
-	idle := b.idle
-	b.idle = nil
-	b.mu.Unlock()
-	for _, buf := range idle {
-		unmap(buf)
-	}
-}
-
-func unmap(buf []byte) {
-	if buf == nil {
-		return
-	}
-	if err := unix.Munmap(buf); err != nil {
-		panic("lazy: internal error: munmap of a buffer: " + err.Error())
-	}
+	defer b.large.Put(buf)
+	return fill(buf[:size])
 }

@@ -91,8 +91,8 @@
 // # Memory
 //
 // The kernel has at most maxBackground read-ahead requests on the way, of 1 MiB each; other
-// reads are of one page. A waiting read has address space but no memory: its buffer is
-// mapped and not touched before the bytes are there.
+// reads are of one page. A waiting read has no memory for its answer. When the bytes are there it
+// takes one of the few large buffers, for as long as it takes to copy them.
 //
 // # Locks
 //

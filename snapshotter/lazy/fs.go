@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -26,12 +25,13 @@ const resent = 1 << 63
 // not implemented.
 type fileSystem struct {
 	fuse.RawFileSystem
-	ctx    context.Context // of the Mount: ends waiting reads
-	source Source
-	state  *state
-	log    *slog.Logger
-	stats  counters
-	device *device // set before serving
+	ctx     context.Context // of the Mount: ends waiting reads
+	source  Source
+	state   *state
+	log     *slog.Logger
+	stats   counters
+	device  *device // set before serving
+	buffers *buffers
 
 	closing       atomic.Bool
 	noPassthrough atomic.Bool
@@ -57,6 +57,7 @@ func newFileSystem(ctx context.Context, o Options, st *state) (*fileSystem, erro
 		source:        o.Source,
 		state:         st,
 		log:           o.Log,
+		buffers:       newBuffers(),
 		nodes:         map[uint64]*node{},
 		objects:       map[*node]struct{}{},
 		callers:       map[string]*caller{},
@@ -199,22 +200,31 @@ func (fs *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.A
 }
 
 // Read answers with all bytes up to the end of the file, or with an error: the kernel would
-// take less for zeros.
+// take less for zeros. Bytes are sent here, and not put into buf.
 func (fs *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	n := fs.known(in.NodeId)
 	if n == nil {
 		return nil, fuse.Status(staleHandle)
 	}
-	if off := int64(in.Offset); off < 0 || off >= n.size {
+	off := int64(in.Offset)
+	if off < 0 || off >= n.size || len(buf) == 0 {
 		return fuse.ReadResultData(nil), fuse.OK
 	}
-	buf = buf[:min(int64(len(buf)), n.size-int64(in.Offset))]
-	err := fs.read(cancel, n, buf, int64(in.Offset))
+	size := int(min(int64(len(buf)), n.size-off))
+	err := fs.read(cancel, n, off, size, func(f *os.File) error {
+		return fs.buffers.with(size, func(p []byte) error {
+			if _, err := f.ReadAt(p, off); err != nil {
+				return err
+			}
+			_ = fs.device.send(in.Unique, p) // nobody waits any more if it fails
+			return nil
+		})
+	})
 	switch {
 	case err == nil:
 		fs.stats.reads.Add(1)
-		fs.stats.readBytes.Add(int64(len(buf)))
-		return inPlace(len(buf)), fuse.OK
+		fs.stats.readBytes.Add(int64(size))
+		return sent(size), fuse.OK
 	case errors.Is(err, context.Canceled) && (fs.closing.Load() || isClosed(cancel)):
 		fs.stats.interrupted.Add(1)
 		return nil, fuse.EINTR
@@ -226,38 +236,36 @@ func (fs *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) 
 	return nil, fuse.EIO
 }
 
-// read fills buf, from the object if the file is complete.
-func (fs *fileSystem) read(cancel <-chan struct{}, n *node, buf []byte, off int64) error {
+// read calls send with a file that has the bytes: the object if it is complete.
+func (fs *fileSystem) read(cancel <-chan struct{}, n *node, off int64, size int, send func(*os.File) error) error {
 	if n.object.Load() != nil || n.lookAgain() {
-		if done, err := fs.readObject(n, buf, off); done || err != nil {
+		if done, err := fs.readObject(n, send); done || err != nil {
 			return err
 		}
 	}
 	var err error
-	if err = fs.await(cancel, n, buf, off); err == nil || isClosed(cancel) || fs.closing.Load() {
+	if err = fs.await(cancel, n, off, size, send); err == nil || isClosed(cancel) || fs.closing.Load() {
 		return err
 	}
 	// It may have become complete while it was asked for.
-	if done, again := fs.readObject(n, buf, off); done && again == nil {
+	if done, again := fs.readObject(n, send); done && again == nil {
 		return nil
 	}
 	return err
 }
 
 // await reads from the Source.
-func (fs *fileSystem) await(cancel <-chan struct{}, n *node, buf []byte, off int64) error {
+func (fs *fileSystem) await(cancel <-chan struct{}, n *node, off int64, size int, send func(*os.File) error) error {
 	fs.stats.waiting.Add(1)
-	defer fs.stats.waiting.Add(-1)
 	ctx := &readContext{Context: fs.ctx, cancel: cancel}
-	defer ctx.end()
-	got, err := fs.source.ReadAt(ctx, n.view, n.digest, buf, off)
-	if got == len(buf) && (err == nil || errors.Is(err, io.EOF)) {
-		return nil
+	f, done, err := fs.source.Await(ctx, n.view, n.digest, off, size)
+	ctx.end()
+	fs.stats.waiting.Add(-1)
+	if err != nil {
+		return err
 	}
-	if err == nil || errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return err
+	defer done()
+	return send(f)
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -269,18 +277,18 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// inPlace is the result of a read into the buffer that is sent.
-type inPlace int
+// sent is the result of a read that is answered.
+type sent int
 
-// Readv is what the protocol code asks for; the bytes are where they belong.
-func (p inPlace) Readv([][]byte) (int, fuse.Status) { return int(p), fuse.OK }
+// Readv is what the protocol code asks for.
+func (n sent) Readv([][]byte) (int, fuse.Status) { return int(n), fuse.OK }
 
-func (p inPlace) Size() int                              { return int(p) }
-func (p inPlace) Done()                                  {}
-func (p inPlace) Bytes(buf []byte) ([]byte, fuse.Status) { return buf[:p], fuse.OK }
+func (n sent) Size() int                              { return int(n) }
+func (n sent) Done()                                  {}
+func (n sent) Bytes(buf []byte) ([]byte, fuse.Status) { return buf[:n], fuse.OK }
 
-// readObject reads from the object. done says that it is there.
-func (fs *fileSystem) readObject(n *node, buf []byte, off int64) (done bool, err error) {
+// readObject calls send with the object. done says that it is there.
+func (fs *fileSystem) readObject(n *node, send func(*os.File) error) (done bool, err error) {
 	for {
 		f := n.object.Load()
 		own := f == nil
@@ -295,7 +303,7 @@ func (fs *fileSystem) readObject(n *node, buf []byte, off int64) (done bool, err
 				own = false
 			}
 		}
-		_, err = f.ReadAt(buf, off)
+		err = send(f)
 		if own {
 			_ = f.Close() // only read from
 		}

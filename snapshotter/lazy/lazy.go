@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultReadAhead is how many bytes the kernel reads ahead. It hides the latency of a
-// registry: with 10 ms for each request of 1 MiB, 128 KiB gives 25 MB/s and 16 MiB 1.2 GB/s.
-// A page fault of a random access reads as much around it, which speaks against more.
-const DefaultReadAhead = 8 << 20 // 8 MiB
+// DefaultReadAhead is how many bytes the kernel reads ahead: two requests, so that there is one to answer while the
+// bytes of the other are used. It need not hide the latency of a registry: the Source brings what lies ahead
+// itself. A page fault of a random access reads as much around it, which speaks against more.
+const DefaultReadAhead = 2 << 20 // 2 MiB
 
 // A Source has the bytes. What can be read of a digest depends on the view that it is read in, a number;
 // 0 is the common view.
@@ -28,9 +28,10 @@ type Source interface {
 	// to be those of d. Pages of one identity are never shown for another. It returns
 	// errdefs.ErrNotFound for any other file, and does not wait.
 	LazyFile(view uint64, d digest.Digest) (size int64, identity digest.Digest, err error)
-	// ReadAt reads verified bytes, and waits for them until ctx ends. It returns fewer than
-	// len(p) with an error only, and does not touch p after it has returned.
-	ReadAt(ctx context.Context, view uint64, d digest.Digest, p []byte, off int64) (int, error)
+	// Await waits until n bytes of a file from off on can be read, all of which it has, or until ctx ends. It
+	// returns an open file that has these bytes at the same place, verified, and others that may not be;
+	// done is to be called when they were read.
+	Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (f *os.File, done func(), err error)
 	// OpenObject opens the complete, verified file. It returns errdefs.ErrNotFound if it
 	// is not complete, or not there for the view.
 	OpenObject(view uint64, d digest.Digest) (*os.File, error)

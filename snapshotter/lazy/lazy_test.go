@@ -114,6 +114,37 @@ func TestEndFirst(t *testing.T) {
 	}
 }
 
+// TestWaitingTakesNoMemory: reads that wait have no memory for their answers, however many there are.
+func TestWaitingTakesNoMemory(t *testing.T) {
+	p := place{disk: disk{t.TempDir()}}
+	const size, readers, step = 64 << 20, 2 * largeAnswers, 1 << 20
+	file := p.add(t, 1, size, 0)
+	m, err := Start(Options{Dir: p.mount(), StateDir: filepath.Join(p.dir, "state"), Source: p, ReadAhead: step})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Unmount()
+	f, err := os.Open(p.path(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	done := make(chan error, readers)
+	for i := range readers {
+		go func() { done <- readAt(f, 1, int64(i)*(size/readers), step/2) }()
+	}
+	eventually(t, "all reads wait", func() bool { return m.Stats().Waiting >= readers })
+	if n := len(m.conn.fs.buffers.free); n != 0 {
+		t.Errorf("%d buffers are taken while nothing is there", n)
+	}
+	p.set(t, file, ".have", size)
+	for range readers {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestNobodyKeeps serves in this process, without a holder or with a command that is none:
 // the mount works, and ends with Close.
 func TestNobodyKeeps(t *testing.T) {

@@ -79,24 +79,23 @@ func (s disk) OpenObject(view uint64, d digest.Digest) (*os.File, error) {
 	return f, err
 }
 
-func (s disk) ReadAt(ctx context.Context, view uint64, d digest.Digest, p []byte, off int64) (int, error) {
+func (s disk) Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (*os.File, func(), error) {
 	s = s.in(view)
 	f, err := os.Open(s.partial(d))
 	if err != nil {
-		return 0, err
+		return nil, nil, err
 	}
-	defer f.Close()
 	if _, err := os.Stat(s.partial(d) + ".bad"); err == nil {
-		return 0, errdefs.ErrDataLoss
+		return nil, nil, errors.Join(errdefs.ErrDataLoss, f.Close())
 	}
-	for !s.has(d, off, off+int64(len(p))) {
+	for !s.has(d, off, off+int64(n)) {
 		select {
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return nil, nil, errors.Join(ctx.Err(), f.Close())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	return f.ReadAt(p, off)
+	return f, func() { f.Close() }, nil
 }
 
 func (s disk) has(d digest.Digest, from, to int64) bool {

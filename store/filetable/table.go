@@ -10,8 +10,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TableVersion is the version of the file table that this package reads and writes.
-const Version = 1
+// Version is the version of a file table, StackedVersion that of one that is Stacked.
+const (
+	Version        = 1
+	StackedVersion = 2
+)
 
 // MaxTableSize is the largest encoded file table read, in bytes. A thousand files
 // with a digest each take about 400 KiB.
@@ -37,6 +40,10 @@ type Table struct {
 
 	// Unpacks are the archives whose files are known only once they were unpacked.
 	Unpacks []Unpack `json:"unpacks,omitempty"`
+
+	// Stacked says that files and archives are layers of an image, by their Layer: the files that are seen
+	// are those that Stack returns. A path can occur with different content then.
+	Stacked bool `json:"stacked,omitempty"`
 }
 
 // Origin says what a table was made from.
@@ -104,6 +111,9 @@ type File struct {
 	Digest  digest.Digest `json:"digest,omitempty"`   // of the content, where known before it is fetched
 	Target  string        `json:"linkName,omitempty"` // TypeSymlink
 	Source  *Source       `json:"source,omitempty"`   // TypeReg
+
+	// Layer is the position in a table that is Stacked, from 0, the lowest.
+	Layer int `json:"layer,omitempty"`
 }
 
 // Source says where the bytes of a regular file come from: a range of a blob, inline bytes,
@@ -170,6 +180,9 @@ type Unpack struct {
 	// placed at As (writers before 2025 dropped the directory); any other archive keeps
 	// its own paths.
 	As string `json:"as,omitempty"`
+
+	// Layer is the position of its files in a table that is Stacked.
+	Layer int `json:"layer,omitempty"`
 }
 
 // Encode returns the canonical JSON of t: equal tables give equal bytes.
@@ -180,7 +193,7 @@ func (t *Table) Encode() ([]byte, error) {
 	return json.Marshal(t)
 }
 
-// DecodeTable reads a table and validates it. It returns errdefs.ErrInvalidArgument for a
+// Decode reads a table and validates it. It returns errdefs.ErrInvalidArgument for a
 // table that breaks a rule and errdefs.ErrNotImplemented for one of a later version.
 func Decode(p []byte) (*Table, error) {
 	if len(p) > MaxSize {

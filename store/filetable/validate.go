@@ -24,8 +24,12 @@ const MaxModel = 1 << 50 // 1 PiB
 // that name no blob or reach beyond it. A table of a later version, or with an archive or
 // codec that is not known, gives errdefs.ErrNotImplemented.
 func (t *Table) Validate() error {
-	if t.Version != Version {
-		return fmt.Errorf("file table has version %d, want %d: a newer ballast made it: %w", t.Version, Version, errdefs.ErrNotImplemented)
+	want := Version
+	if t.Stacked {
+		want = StackedVersion
+	}
+	if t.Version != want {
+		return fmt.Errorf("file table has version %d, want %d: a newer ballast made it: %w", t.Version, want, errdefs.ErrNotImplemented)
 	}
 	if t.Origin.Format == "" || t.Origin.Mapping < 1 {
 		return fmt.Errorf("file table: origin without format or mapping version: %w", errdefs.ErrInvalidArgument)
@@ -93,21 +97,37 @@ func (t *Table) validateFiles(blobs map[digest.Digest]Blob) error {
 			return fmt.Errorf("file %q: the files have more than %d bytes: %w", f.Path, int64(MaxModel), errdefs.ErrInvalidArgument)
 		}
 		total += f.Size
+		if f.Layer < 0 || f.Layer > 0 && !t.Stacked {
+			return fmt.Errorf("file %q: layer %d: %w", f.Path, f.Layer, errdefs.ErrInvalidArgument)
+		}
 		if i > 0 {
 			if cmp.Compare(t.Files[i-1].Path, f.Path) > 0 {
 				return fmt.Errorf("file %q: files are not sorted: %w", f.Path, errdefs.ErrInvalidArgument)
 			}
-			if t.Files[i-1].Path == f.Path {
+			if t.Files[i-1].Path == f.Path && !t.Stacked {
 				if err := SameFile(t.Files[i-1], *f); err != nil {
 					return err
 				}
 			}
 		}
 	}
-	if err := CheckParents(t.Files); err != nil {
+	return t.validateTree()
+}
+
+// validateTree checks the files that are seen together. Of a table that is stacked they are known if there
+// are no archives to unpack.
+func (t *Table) validateTree() error {
+	files := t.Files
+	if t.Stacked {
+		var err error
+		if files, err = Stack(files); err != nil || len(t.Unpacks) > 0 {
+			return err
+		}
+	}
+	if err := CheckParents(files); err != nil {
 		return err
 	}
-	return CheckLinks(t.Files)
+	return CheckLinks(files)
 }
 
 // SameFile returns an error if a and b, which claim the same path, can not be the same file.
@@ -307,6 +327,9 @@ func (t *Table) validateUnpacks(blobs map[digest.Digest]Blob) error {
 			if p, err := CleanPath(u.As); err != nil || p != u.As {
 				return fmt.Errorf("layer %d (%s): path %q is not clean: %w", b.Layer, b.Digest, u.As, errdefs.ErrInvalidArgument)
 			}
+		}
+		if u.Layer < 0 || u.Layer > 0 && !t.Stacked {
+			return fmt.Errorf("unpack of %s: layer %d: %w", u.Blob, u.Layer, errdefs.ErrInvalidArgument)
 		}
 		if seen[u] {
 			return fmt.Errorf("unpack of %s: listed twice: %w", u.Blob, errdefs.ErrInvalidArgument)

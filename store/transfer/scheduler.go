@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ballast-dev/ballast/store/offheap"
 	"golang.org/x/time/rate"
 )
 
@@ -68,7 +69,7 @@ type Options struct {
 func NewScheduler(o Options) *Scheduler {
 	s := &Scheduler{limit: rate.NewLimiter(rate.Inf, 0)}
 	s.Places = &Pool{s: s, size: o.Connections, urgent: o.Connections, background: o.Connections, quiet: true}
-	s.Buffers = &Pool{s: s, size: 2 * o.Connections, urgent: o.Readers, background: max(2, o.Connections/2), chunk: o.Chunk}
+	s.Buffers = &Pool{s: s, size: 2 * o.Connections, urgent: o.Readers, background: max(2, o.Connections/2), memory: offheap.New(o.Chunk)}
 	s.Unpackers = &Pool{s: s, size: o.Unpackers, urgent: o.Unpackers, background: o.Unpackers, first: o.Unpackers, costly: true}
 	return s
 }
@@ -184,13 +185,13 @@ type Pool struct {
 	first      int  // slots beyond size, for sources that have none
 	quiet      bool // background work waits while other work runs
 	costly     bool // what is revoked is lost: only who brings nothing loses it
-	chunk      int  // bytes of a buffer; 0: slots have none
+
+	memory *offheap.Pool // of buffers; nil: slots have none
 
 	held    []*Slot              // oldest first
 	waiting []*Slot              // oldest first
 	ticking bool                 // tick is to come
 	waited  map[string]time.Time // when a source took a slot that it had waited for; at most maxSlow
-	spare   [][]byte             // buffers that no slot has
 }
 
 // A Slot is one of a Pool.
@@ -198,8 +199,9 @@ type Slot struct {
 	// Context ends with the context that the slot was asked with, or when the slot is revoked.
 	Context context.Context
 
-	// Buf is a buffer, for slots of Scheduler.Buffers.
-	Buf []byte
+	// Buf is a buffer, for slots of Scheduler.Buffers. Nothing of it may be kept beyond Release.
+	Buf     []byte
+	scratch []byte
 
 	pool   *Pool
 	flow   *Flow
@@ -219,16 +221,19 @@ type Slot struct {
 }
 
 // Acquire waits for a slot for work that source pays for (Source.Key). Its error is that of ctx.
-func (p *Pool) Acquire(ctx context.Context, f *Flow, source string) (*Slot, error) {
-	sl := p.ask(ctx, f, source)
+func (p *Pool) Acquire(ctx context.Context, f *Flow, source string) (sl *Slot, err error) {
+	sl = p.ask(ctx, f, source)
 	select {
 	case <-sl.granted:
 	case <-ctx.Done():
 		sl.Release()
 		return nil, context.Cause(ctx)
 	}
-	if p.chunk > 0 {
-		sl.Buf = p.buffer()
+	if p.memory != nil {
+		if sl.Buf, err = p.memory.Take(); err != nil {
+			sl.Release()
+			return nil, err
+		}
 	}
 	return sl, nil
 }
@@ -260,18 +265,12 @@ func (p *Pool) With(ctx context.Context, flow *Flow, payer func() string, f func
 	}
 }
 
-// buffer returns memory for a slot that was granted. There is never more of it than slots.
-func (p *Pool) buffer() []byte {
-	p.s.mu.Lock()
-	n := len(p.spare)
-	if n == 0 {
-		p.s.mu.Unlock()
-		return make([]byte, p.chunk)
+// Scratch returns a second buffer, for who has one.
+func (sl *Slot) Scratch() (_ []byte, err error) {
+	if sl.scratch == nil {
+		sl.scratch, err = sl.pool.memory.Take()
 	}
-	defer p.s.mu.Unlock()
-	b := p.spare[n-1]
-	p.spare = p.spare[:n-1]
-	return b
+	return sl.scratch, err
 }
 
 // Try is Acquire for who does not wait: it returns nil if no slot can be had now.
@@ -303,12 +302,11 @@ func (sl *Slot) Release() {
 	sl.cancel(nil)
 	p.waiting = drop(p.waiting, sl)
 	p.held = drop(p.held, sl)
-	if sl.Buf != nil {
-		p.spare = append(p.spare, sl.Buf)
-		sl.Buf = nil
-	}
-	if len(p.held) == 0 {
-		p.spare = nil // the last one out
+	for _, b := range []*[]byte{&sl.Buf, &sl.scratch} {
+		if *b != nil {
+			p.memory.Put(*b)
+			*b = nil
+		}
 	}
 	p.dispatch()
 }

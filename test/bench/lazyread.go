@@ -18,7 +18,8 @@ import (
 
 // lazyDone measures reading a file that was read before it was complete: through the mount of that
 // time, opened again, and through a new one.
-func (b *bench) lazyDone(m model) {
+func (b *bench) lazyDone() {
+	m := b.model()
 	l := b.prepareLazy("done", m)
 	b.configure(standStill)
 	b.must(b.node.Pull("ballast", l.ref))
@@ -36,27 +37,20 @@ func (b *bench) lazyDone(m model) {
 	b.awaitComplete(l.digest)
 	opens := b.metric("ballast_lazy_passthrough_opens_total")
 	dir, unmountNew := b.mount("ballast", l.ref)
-	native := filepath.Join(b.node.Dir, "native")
-	b.task("copy", filepath.Join(dir, modelFile), native)
+	fresh := filepath.Join(dir, modelFile)
+	native := b.nativeCopy(fresh)
 	for _, temperature := range []string{"cold", "warm"} {
 		var oldMount, newMount, control series
 		for range b.rounds {
-			for _, f := range []struct {
-				path string
-				to   *series
-			}{{old, &oldMount}, {filepath.Join(dir, modelFile), &newMount}, {native, &control}} {
-				touch(b, m.size+2<<30)
-				drop()
-				if temperature == "warm" {
-					b.task("read", f.path)
-				}
-				f.to.add(b.task("read", f.path))
-			}
+			oldMount.add(b.loadAt(temperature, loaders[0].name, old, m.size).wall)
+			newMount.add(b.loadAt(temperature, loaders[0].name, fresh, m.size).wall)
+			control.add(b.loadAt(temperature, loaders[0].name, native, m.size).wall)
 		}
-		b.addRate("lazy: completed file, new mount, "+temperature, m.size, newMount, "native", control, "≥ 0.97")
-		b.addRate("lazy: completed file, old mount, "+temperature, m.size, oldMount, "native", control, "≥ 0.9")
+		b.rates("lazy: completed file, new mount, "+temperature, m.size, newMount, "native", control, atLeast(0.97, ""))
+		b.rates("lazy: completed file, old mount, "+temperature, m.size, oldMount, "native", control, atLeast(0.9, ""))
 	}
-	b.rows = append(b.rows, row{"openings of the old mount by passthrough", fmt.Sprint(b.metric("ballast_lazy_passthrough_opens_total") - opens), "", "", "all"})
+	opened := b.metric("ballast_lazy_passthrough_opens_total") - opens
+	b.figure("openings of the old mount by passthrough, of those measured", float64(opened)/float64(2*b.rounds), "%.1f", "", atLeast(1, ""))
 	unix.Close(kept)
 	unmountNew()
 	unmount()
@@ -77,7 +71,8 @@ func (b *bench) metric(name string) int64 {
 }
 
 // lazyRandom measures small reads of a file that is not complete: where it is, and where it is not.
-func (b *bench) lazyRandom(m model) {
+func (b *bench) lazyRandom() {
+	m := b.model()
 	l := b.prepareLazy("random", m)
 	resident := m.size / 4
 	b.configure(standStill)
@@ -96,8 +91,8 @@ func (b *bench) lazyRandom(m model) {
 				path string
 				to   *[2]series
 			}{{path, &ours}, {native, &control}} {
-				touch(b, m.size)
 				drop()
+				b.touch(m.size)
 				_, said := b.taskSays("random", f.path, fmt.Sprint(resident), how)
 				for i, s := range strings.Fields(said) {
 					d, err := time.ParseDuration(s)
@@ -109,17 +104,19 @@ func (b *bench) lazyRandom(m model) {
 			}
 		}
 		for i, which := range []string{"median", "p99"} {
-			target := map[string]string{"p99": "< 100µs"}[which]
+			t := target{}
+			if which == "p99" {
+				t = atMost(1.3, "")
+			}
 			what := "lazy: 4 KiB of what is there, " + map[string]string{"cold": "all cold", "warm": "daemon's warm"}[how] + ", " + which
-			b.rows = append(b.rows, row{what, ours[i].median().String(), "native " + control[i].median().String(),
-				fmt.Sprintf("%.2f", ours[i].median().Seconds()/control[i].median().Seconds()), target})
+			b.compare(what, ours[i], "native", control[i], micros, t)
 		}
 	}
 	first := resident + 64<<20 // what was read ahead is there too
 	half := first + (m.size-first)/2
-	b.lazyAbsent(l, path, first, half, row{what: "lazy: 4 KiB of an absent chunk", target: "≤ 1.3"})
+	b.lazyAbsent(l, path, first, half, "lazy: 4 KiB of an absent chunk", atMost(1.3, ""))
 	b.configure("")
-	b.lazyAbsent(l, path, half, m.size, row{what: "the same, with the rest on its way"})
+	b.lazyAbsent(l, path, half, m.size, "the same, with the rest on its way", target{})
 	b.link(0, 0)
 	b.awaitComplete(l.digest)
 	unmount()
@@ -132,7 +129,7 @@ const absentReads = 15
 
 // lazyAbsent measures reads of chunks between two offsets that are not there, beside requests for the
 // same ranges.
-func (b *bench) lazyAbsent(l lazyModel, path string, from, to int64, r row) {
+func (b *bench) lazyAbsent(l lazyModel, path string, from, to int64, what string, t target) {
 	const chunk, apart = 4 << 20, 5 // chunks, so that nobody seems to read on
 	b.link(200<<20, farLink)
 	f, err := os.Open(path)
@@ -156,9 +153,7 @@ func (b *bench) lazyAbsent(l lazyModel, path string, from, to int64, r row) {
 			b.t.Fatalf("%v", err)
 		}
 	}
-	r.value, r.control = millis(ours.median()), "range request "+millis(control.median())
-	r.ratio = fmt.Sprintf("%.2f", ours.median().Seconds()/control.median().Seconds())
-	b.rows = append(b.rows, r)
+	b.compare(what, ours, "range request", control, millis, t)
 }
 
 // safetensorsTensors is the number of tensors of a model whose tensors are shared.
@@ -192,11 +187,11 @@ func safetensors(size int64, seed uint64, tuned bool) io.Reader {
 	return io.MultiReader(append([]io.Reader{bytes.NewReader(front), &head}, parts...)...)
 }
 
-// pushSafetensors pushes a ModelPack of one such file, and returns its digest.
-func (b *bench) pushSafetensors(repository string, size int64, seed uint64, tuned bool) digest.Digest {
+// pushSafetensors pushes a ModelPack of one such file.
+func (b *bench) pushSafetensors(repository string, size int64, seed uint64, tuned bool) model {
 	l := b.pushFile(repository, modelFile, func() io.Reader { return safetensors(size, seed, tuned) })
 	b.pushModelPack(repository, "v1", []ocispec.Descriptor{l}, nil)
-	return l.Digest
+	return model{size: l.Size, seed: seed, digest: l.Digest, repository: repository}
 }
 
 // pushFile pushes a file as a raw layer of a ModelPack.
@@ -212,6 +207,12 @@ func (b *bench) pushFile(repository, name string, open func() io.Reader) ocispec
 
 // pushFiles makes a model of many files, together of a size, and converts it ahead of time.
 func (b *bench) pushFiles(name string, size int64, n int, seed uint64) (ref string, files []digest.Digest) {
+	_, files = b.pushRaw(name, size, n, seed)
+	return b.convertTo("lazy/"+name, model{repository: "bench/" + name}), files
+}
+
+// pushRaw makes a model of many files, together of a size.
+func (b *bench) pushRaw(name string, size int64, n int, seed uint64) (ref string, files []digest.Digest) {
 	fmt.Fprintf(os.Stderr, "bench: preparing %s of %s\n", name, sizeOf(size))
 	var layers []ocispec.Descriptor
 	for i := range n {
@@ -219,6 +220,5 @@ func (b *bench) pushFiles(name string, size int64, n int, seed uint64) (ref stri
 		layers = append(layers, b.pushFile("bench/"+name, fmt.Sprintf("model-%05d.safetensors", i), part.bytes))
 	}
 	b.pushModelPack("bench/"+name, "v1", layers, nil)
-	l := b.prepareLazy(name, model{repository: "bench/" + name})
-	return l.ref, digestsOf(layers)
+	return b.node.Registry.Ref("bench/"+name, "v1"), digestsOf(layers)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"time"
 
@@ -22,42 +20,39 @@ func newClient(streams int) *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: streams, DisableCompression: true}}
 }
 
-// download fetches ranges over 8 connections. With a directory it also hashes each and writes it to a
-// file there, which is not synced.
-func download(url, length, dir string) error {
-	const chunk, streams = 4 << 20, 8
+// rangeSize is the size of the ranges in which a file is fetched.
+const rangeSize = 4 << 20
+
+// fetchRanges fetches ranges over 8 connections and gives each to keep, which several call at a time.
+func fetchRanges(url string, size int64, keep func(p []byte, off int64) error) error {
+	const streams = 8
+	client := newClient(streams)
+	buffers := make(chan []byte, streams)
+	for range streams {
+		buffers <- make([]byte, rangeSize)
+	}
+	g, ctx := errgroup.WithContext(context.Background())
+	for off := int64(0); off < size && ctx.Err() == nil; off += rangeSize {
+		buf := <-buffers
+		g.Go(func() error {
+			defer func() { buffers <- buf }()
+			p := buf[:min(rangeSize, size-off)]
+			if err := getRange(client, url, p, off); err != nil {
+				return err
+			}
+			return keep(p, off)
+		})
+	}
+	return g.Wait()
+}
+
+// download fetches a file to nowhere.
+func download(url, length string) error {
 	size, err := strconv.ParseInt(length, 10, 64)
 	if err != nil {
 		return err
 	}
-	var f *os.File
-	if dir != "" {
-		if f, err = os.Create(filepath.Join(dir, "download")); err != nil {
-			return err
-		}
-		defer os.Remove(f.Name())
-		defer f.Close()
-	}
-	client := newClient(streams)
-	buffers := make(chan []byte, streams)
-	for range streams {
-		buffers <- make([]byte, chunk)
-	}
-	g, _ := errgroup.WithContext(context.Background())
-	for off := int64(0); off < size; off += chunk {
-		buf := <-buffers
-		g.Go(func() error {
-			defer func() { buffers <- buf }()
-			p := buf[:min(chunk, size-off)]
-			if err := getRange(client, url, p, off); err != nil || f == nil {
-				return err
-			}
-			sha256.Sum256(p)
-			_, err := f.WriteAt(p, off)
-			return err
-		})
-	}
-	return g.Wait()
+	return fetchRanges(url, size, func([]byte, int64) error { return nil })
 }
 
 // readHead reads the first bytes of a file.
@@ -124,8 +119,7 @@ func random(name, length, how string) error {
 		}
 		times.add(time.Since(start))
 	}
-	slices.Sort(times)
-	fmt.Println(times[len(times)/2], times[len(times)*99/100])
+	fmt.Println(times.percentile(50), times.percentile(99))
 	return nil
 }
 

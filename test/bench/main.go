@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -14,11 +16,19 @@ import (
 )
 
 func main() {
-	rounds := flag.Int("rounds", 3, "runs of each")
-	size := flag.Int64("size", 2<<30, "bytes of the model")
+	rounds := flag.Int("rounds", 3, "how often each thing is measured; candidate and control alternate")
+	size := int64(2 << 30)
+	flag.Func("size", "of the model, such as 512MiB or 2GiB, the default; about 20 times that is needed on the disk, 3 times in memory", func(s string) (err error) {
+		size, err = parseSize(s)
+		return err
+	})
 	dir := flag.String("dir", "", "directory on the disk to measure; default a temporary one")
+	objects := flag.Int("objects", 1_000_000, "objects of the largest node of the measurement scale")
 	stargz := flag.String("stargz", "", "the program of the directory stargz, for the measurement peers")
+	ollama := flag.String("ollama", "", "the program of Ollama, for the measurement peers; without, it is left out")
+	page := flag.String("page", "", "Markdown file whose part below the heading Figures the tables replace, which are printed too")
 	task := flag.String("task", "", "run one task as a process of its own (internal)")
+	flag.Usage = usage
 	flag.Parse()
 	if *task != "" {
 		if err := runTask(*task, flag.Args()); err != nil {
@@ -26,6 +36,10 @@ func main() {
 			os.Exit(1)
 		}
 		return
+	}
+	if err := known(flag.Args()); err != nil || *rounds < 1 {
+		fmt.Fprintln(os.Stderr, "bench:", cmp.Or(err, errors.New("-rounds has to be 1 or more")))
+		os.Exit(2)
 	}
 	if *dir != "" {
 		os.Setenv("TMPDIR", *dir)
@@ -36,28 +50,101 @@ func main() {
 	}
 	os.Exit(node.Main(func() int {
 		return node.Run(func(t node.TB) {
-			b := &bench{t: t, rounds: *rounds, size: *size, load: load(), stargz: *stargz}
+			b := &bench{t: t, rounds: *rounds, size: size, objects: *objects, load: load(), stargz: *stargz, ollama: *ollama}
 			b.run(flag.Args())
+			b.print(os.Stdout)
+			if *page != "" {
+				b.writePage(*page)
+			}
 		})
 	}))
 }
 
-// bench is one run of everything.
-type bench struct {
-	t      node.TB
-	rounds int
-	size   int64
-	node   *node.Node
-	rows   []row
-	load   string // of the machine, at the start
+// minSize is that of the smallest model with which all measurements make sense.
+const minSize = 128 << 20 // 128 MiB: 32 chunks
 
-	stargz, stargzSocket string // the program, and where it answers
+// parseSize reads a number with a unit, MiB or GiB.
+func parseSize(s string) (n int64, err error) {
+	var unit string
+	if _, err := fmt.Sscanf(s, "%d%s", &n, &unit); err != nil {
+		return 0, fmt.Errorf("a size is a number and MiB or GiB: %w", err)
+	}
+	switch unit {
+	case "MiB":
+		n <<= 20
+	case "GiB":
+		n <<= 30
+	default:
+		return 0, fmt.Errorf("unit %q is not MiB or GiB", unit)
+	}
+	if n < minSize {
+		return 0, fmt.Errorf("less than %s", sizeOf(minSize))
+	}
+	return n, nil
 }
 
-// A measurement adds rows.
+func usage() {
+	w := flag.CommandLine.Output()
+	fmt.Fprint(w, `usage: bench [flags] [MEASUREMENT…]
+
+Measures ballast beside controls in the same run and prints tables in Markdown on standard output. Without a name all
+measurements are made, peers only with -stargz; a name stands for its group too: lazy for lazy-read and so on. It
+needs root, and the programs of "make build tools".
+
+`)
+	for _, m := range measurements {
+		fmt.Fprintf(w, "  %-12s %s\n", m.name, m.what)
+	}
+	fmt.Fprintln(w)
+	flag.PrintDefaults()
+}
+
+// bench is one run of everything.
+type bench struct {
+	t       node.TB
+	rounds  int
+	size    int64
+	objects int
+	node    *node.Node
+	rows    []row
+	tables  []table
+	load    string // of the machine, at the start
+	one     model  // see model
+
+	stargz, stargzSocket string // the program, and where it answers
+	ollama               string // the program
+}
+
+// A measurement adds rows and tables.
 type measurement struct {
-	name string
-	run  func()
+	name, what string
+	run        func(*bench)
+}
+
+// peersName is the measurement that needs other programs.
+const peersName = "peers"
+
+var measurements = []measurement{
+	{"pull", "a pull to resident and verified, beside its limit and stock containerd", (*bench).pull},
+	{"read", "a model that is there, beside a native file", (*bench).read},
+	{"conversion", "the first answer of the facade for a tag", (*bench).conversions},
+	{"tensors", "a model with a layer for each of 1,209 tensors", (*bench).tensors},
+	{"small", "a model of 1,209 small files", (*bench).small},
+	{"carton", "a carton, beside a raw blob", (*bench).carton},
+	{"convert", "ballast convert", (*bench).convert},
+	{"memory", "the daemon's memory over a pull", (*bench).memory},
+	{"lazy-start", "from a pull to the first byte", (*bench).lazyStart},
+	{"lazy-read", "one reader of what is not there, beside a program that does the same work", (*bench).lazyRead},
+	{"lazy-done", "what was mounted before it was complete", (*bench).lazyDone},
+	{"lazy-random", "small reads, there and not there", (*bench).lazyRandom},
+	{"lazy-shared", "a fine-tuned model whose base is there", (*bench).lazyShared},
+	{"lazy-memory", "the daemon's memory with 64 readers", (*bench).lazyMemory},
+	{"loaded", "from a pull until a loader has read all, lazily and after the pull", (*bench).loaded},
+	{"ledger", "CPU-seconds for each GiB by what they are for", (*bench).ledger},
+	{"ordinary", "images that are no models, beside overlayfs", (*bench).ordinaryImages},
+	{"volumes", "pods and mounts of complete models", (*bench).volumes},
+	{peersName, "other snapshotters and clients with the same bytes (make bench-peers)", (*bench).peers},
+	{"scale", "a node of many objects, snapshots, layers and files", (*bench).scale}, // last: what it makes stays
 }
 
 // called says whether name is that of the measurement, or of the group that it belongs to.
@@ -65,13 +152,21 @@ func (m measurement) called(name string) bool {
 	return name == m.name || strings.HasPrefix(m.name, name+"-")
 }
 
-// A row is a line of the table.
-type row struct{ what, value, control, ratio, target string }
+// known returns an error for a name of no measurement.
+func known(names []string) error {
+	for _, name := range names {
+		if !slices.ContainsFunc(measurements, func(m measurement) bool { return m.called(name) }) {
+			return fmt.Errorf("there is no measurement %q; see bench -h", name)
+		}
+	}
+	return nil
+}
 
-// options returns what the node is to be like. Other snapshotters are there only if they are asked for.
-func (b *bench) options(names []string) node.Options {
-	if !slices.Contains(names, "peers") {
-		return node.Options{}
+// options returns what the node is to be like. Other snapshotters are there only if they are measured.
+func (b *bench) options(peers bool) node.Options {
+	o := node.Options{Config: nodeConfig}
+	if !peers {
+		return o
 	}
 	if b.stargz == "" {
 		b.t.Fatalf("peers: -stargz is not given; run `make bench-peers`")
@@ -82,57 +177,49 @@ func (b *bench) options(names []string) node.Options {
 	}
 	b.t.Cleanup(func() { os.RemoveAll(dir) })
 	b.stargzSocket = filepath.Join(dir, "sock")
-	return withPeers(b.stargzSocket)
+	o.Containerd = withPeers(b.stargzSocket)
+	return o
 }
 
 func (b *bench) run(names []string) {
-	b.node = node.StartNode(b.t, b.options(names))
-	fmt.Fprintln(os.Stderr, "bench: preparing models of", sizeOf(b.size))
-	m := b.pushModel("bench/model", b.size, 1)
-	all := []measurement{
-		{"pull", func() { b.pull(m) }},
-		{"read", func() { b.read(m) }},
-		{"conversion", b.conversions},
-		{"tensors", b.tensors},
-		{"carton", b.carton},
-		{"convert", func() { b.convert(m) }},
-		{"memory", b.memory},
-		{"lazy-start", func() { b.lazyStart(m) }},
-		{"lazy-read", func() { b.lazyRead(m) }},
-		{"lazy-done", func() { b.lazyDone(m) }},
-		{"lazy-random", func() { b.lazyRandom(m) }},
-		{"lazy-shared", b.lazyShared},
-		{"lazy-memory", b.lazyMemory},
-		{"ordinary", b.ordinaryImages},
-		{"volumes", b.volumes},
-		{"peers", b.peers},
+	wanted := func(m measurement) bool {
+		return slices.ContainsFunc(names, m.called) || len(names) == 0 && (m.name != peersName || b.stargz != "")
 	}
-	for _, name := range names {
-		if !slices.ContainsFunc(all, func(x measurement) bool { return x.called(name) }) {
-			b.t.Fatalf("there is no measurement %q", name)
+	b.node = node.StartNode(b.t, b.options(slices.ContainsFunc(measurements, func(m measurement) bool { return m.name == peersName && wanted(m) })))
+	b.touch(memory("MemTotal:")) // the first time is the slowest
+	for _, m := range measurements {
+		if wanted(m) {
+			fmt.Fprintf(os.Stderr, "bench: %s: %s\n", m.name, m.what)
+			m.run(b)
 		}
 	}
-	for _, x := range all {
-		if len(names) == 0 && x.name != "peers" || slices.ContainsFunc(names, x.called) {
-			x.run()
-		}
+}
+
+// model returns a model of one file, which all measurements may pull and have to remove.
+func (b *bench) model() model {
+	if b.one.size == 0 {
+		fmt.Fprintln(os.Stderr, "bench: preparing a model of", sizeOf(b.size))
+		b.one = b.pushModel("bench/model", b.size, 1)
 	}
-	b.print()
+	return b.one
 }
 
 // pull measures a pull to fully resident and verified, and what it writes.
-func (b *bench) pull(m model) {
-	var limit, ballast, stock series
+func (b *bench) pull() {
+	m := b.model()
+	var limit, ballast, stock, cpu, limitCPU series
 	var written float64
 	tarDigest := b.pushTar("bench/tar", m)
 	modelRef := b.node.Registry.Ref("bench/model", "v1")
 	tarRef := b.node.Registry.Ref("bench/tar", "v1")
 	for range b.rounds {
-		b.settle(m.size, m.digest)
-		limit.add(b.task("limit", "http://"+b.node.Registry.Host+"/v2/bench/model/blobs/"+m.digest.String(), fmt.Sprint(m.size), b.node.Dir))
+		took := b.limit(m)
+		limit.add(took.wall)
+		limitCPU.add(took.cpu)
 
-		before := b.written()
+		before, busy := b.written(), b.cpu(b.node)
 		ballast.add(b.pullOnce(modelRef, m.size, m.digest))
+		cpu.add(b.cpu(b.node) - busy)
 		written = float64(b.written()-before) / float64(m.size)
 		b.forget(modelRef)
 
@@ -143,10 +230,37 @@ func (b *bench) pull(m model) {
 		stock.add(time.Since(start))
 		b.must(b.node.Ctr("images", "rm", "--sync", tarRef))
 	}
-	b.add("pull to resident and verified", ballast, "limit", limit, "≤ 1.25")
-	b.rows = append(b.rows, row{"the same", seconds(ballast.median()), "stock " + seconds(stock.median()),
-		fmt.Sprintf("%.2f × faster", stock.median().Seconds()/ballast.median().Seconds()), "≥ 1.5 ×"})
-	b.rows = append(b.rows, row{"bytes written per model byte", fmt.Sprintf("%.3f", written), "", "", "≤ 1.02"})
+	b.times("pull to resident and verified", ballast, "limit", limit, atMost(1.25, ""))
+	b.compare("the same, CPU", cpu, "limit", limitCPU, perGiB(m.size), target{})
+	b.times("the same, beside stock containerd", ballast, "stock", stock, atMost(0.67, ""))
+	b.figure("bytes written for each byte of the model", written, "%.3f", "", atMost(1.02, ""))
+	b.pullStates()
+}
+
+// pullStates measures a pull of a larger model whose image has digests and states of chunks.
+func (b *bench) pullStates() {
+	m := b.pushModel("bench/states", 2*b.size, 3)
+	ref := b.prepareComplete("states", m)
+	var ballast, limit, cpu, limitCPU series
+	for range b.rounds {
+		took := b.limit(m)
+		limit.add(took.wall)
+		limitCPU.add(took.cpu)
+		before := b.cpu(b.node)
+		ballast.add(b.pullOnce(ref, m.size, m.digest))
+		cpu.add(b.cpu(b.node) - before)
+		b.forget(ref)
+	}
+	what := "pull of " + sizeOf(m.size) + " with states"
+	b.times(what, ballast, "limit", limit, atMost(0.80, ""))
+	b.compare("the same, CPU", cpu, "limit", limitCPU, perGiB(m.size), target{})
+}
+
+// limit is what the plain way costs.
+func (b *bench) limit(m model) cost {
+	b.settle(m.size, m.digest)
+	took, _ := b.taskSays("limit", b.node.Registry.BlobURL(m.repository, m.digest), fmt.Sprint(m.size), b.node.Dir)
+	return took
 }
 
 // pullOnce measures a pull of a model that the node does not have, whose blobs are of size together.
@@ -164,41 +278,44 @@ func (b *bench) forget(ref string) {
 }
 
 // read measures the mounted file beside a native copy.
-func (b *bench) read(m model) {
+func (b *bench) read() {
+	m := b.model()
 	ref := b.node.Registry.Ref("bench/model", "v1")
 	b.must(b.node.Pull("ballast", ref))
-	mnt := filepath.Join(b.node.Dir, "mnt")
-	if err := os.Mkdir(mnt, 0o755); err != nil {
-		b.t.Fatalf("%v", err)
-	}
-	b.must(b.node.Ctr("images", "mount", "--snapshotter", "ballast", ref, mnt))
-	mounted := filepath.Join(mnt, modelFile)
-	native := filepath.Join(b.node.Dir, "native")
-	b.task("copy", mounted, native)
-	for _, how := range []string{"read", "mmap"} {
+	dir, unmount := b.mount("ballast", ref)
+	mounted := filepath.Join(dir, modelFile)
+	native := b.nativeCopy(mounted)
+	for _, how := range []struct{ loader, what string }{{"read", "sequential read"}, {"mmap", "mmap read"}} {
 		for _, temperature := range []string{"cold", "warm"} {
-			var a, c series
+			var ours, control series
 			for range b.rounds {
-				for _, f := range []struct {
-					path string
-					to   *series
-				}{{mounted, &a}, {native, &c}} {
-					touch(b, m.size+2<<30)
-					drop()
-					if temperature == "warm" {
-						b.task(how, f.path)
-					}
-					f.to.add(b.task(how, f.path))
-				}
+				ours.add(b.loadAt(temperature, how.loader, mounted, m.size).wall)
+				control.add(b.loadAt(temperature, how.loader, native, m.size).wall)
 			}
-			what := map[string]string{"read": "sequential read", "mmap": "mmap read"}[how] + ", " + temperature
-			b.rows = append(b.rows, row{what, rate(m.size, a.median()), "native " + rate(m.size, c.median()),
-				fmt.Sprintf("%.2f", c.median().Seconds()/a.median().Seconds()), "≥ 0.97"})
+			b.rates(how.what+", "+temperature, m.size, ours, "native", control, atLeast(0.97, ""))
 		}
 	}
-	b.must(b.node.Ctr("images", "unmount", "--snapshotter", "ballast", "--rm", mnt))
+	unmount()
 	b.forget(ref)
 	os.Remove(native)
+}
+
+// nativeCopy copies a file to where it is no business of ballast.
+func (b *bench) nativeCopy(file string) string {
+	native := filepath.Join(b.node.Dir, "native")
+	b.task("copy", file, native)
+	return native
+}
+
+// loadAt reads a file of a size that the kernel has in its cache, if it is to be warm, or has not.
+func (b *bench) loadAt(temperature, loader, file string, size int64) cost {
+	drop()
+	b.touch(size + 2<<30)
+	if temperature == "warm" {
+		b.task("load", loader, file)
+	}
+	c, _ := b.taskSays("load", loader, file)
+	return c
 }
 
 // conversions measures the facade's own part of the first answer for a tag.
@@ -207,7 +324,7 @@ func (b *bench) conversions() {
 	for i := range 5 {
 		s.add(b.conversion(256, i))
 	}
-	b.rows = append(b.rows, row{"conversion of a tag, 256 layers, less upstream", s.median().Round(100 * time.Microsecond).String(), "", "", "< 50ms"})
+	b.figure("conversion of a tag, 256 layers, less upstream", s.median().Seconds()*1000, "%.1f ms", "", atMost(50, " ms"))
 }
 
 // memory measures the largest resident size of a fresh daemon over a pull.
@@ -219,7 +336,7 @@ func (b *bench) memory() {
 		b.node.StartBallastd(b.t)
 		ref := b.node.Registry.Ref(name, "v1")
 		b.must(b.node.Pull("ballast", ref))
-		b.rows = append(b.rows, row{"daemon memory, peak, " + sizeOf(size) + " model", fmt.Sprintf("%d MiB", b.peak()>>20), "", "", "< 150 MiB"})
+		b.figure("daemon memory, peak, "+sizeOf(size)+" model", float64(b.peak())/(1<<20), "%.0f MiB", "", atMost(100, " MiB"))
 		b.forget(ref)
 	}
 }

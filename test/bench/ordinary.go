@@ -13,8 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/test/e2e/node"
@@ -79,40 +77,8 @@ func (b *bench) ordinaryPulls(n *node.Node, what string, im image) {
 			run()
 		}
 	}
-	b.addSpread("ordinary: "+what, "", ours.wall, "overlayfs", stock.wall, "≤ 1.05")
-	b.addSpread("the same, CPU", " CPU", ours.cpu, "overlayfs", stock.cpu, "≤ 1.05")
-}
-
-// addSpread adds a row of medians with the smallest and largest of each.
-func (b *bench) addSpread(what, unit string, s series, control string, c series, target string) {
-	b.rows = append(b.rows, row{what, s.spread() + unit, control + " " + c.spread() + unit,
-		fmt.Sprintf("%.2f", s.median().Seconds()/c.median().Seconds()), target})
-}
-
-func (s series) spread() string {
-	return fmt.Sprintf("%s (%.2f to %.2f)", seconds(s.median()), slices.Min(s).Seconds(), slices.Max(s).Seconds())
-}
-
-// cpu returns the time that containerd and ballastd have had of the processors, with the programs that they
-// have started and waited for, such as a decompressor.
-func (b *bench) cpu(n *node.Node) (sum time.Duration) {
-	const tick = time.Second / 100 // USER_HZ, the same on all architectures that Go knows
-	for _, p := range []*node.Process{n.Containerd, n.Ballastd} {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid()))
-		if err != nil {
-			b.t.Fatalf("%v", err)
-		}
-		// The name, in parentheses, can have spaces. utime, stime, cutime and cstime are the fields 14 to 17.
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		for _, f := range fields[11:15] {
-			ticks, err := strconv.ParseInt(f, 10, 64)
-			if err != nil {
-				b.t.Fatalf("stat of %d: %v", p.Pid(), err)
-			}
-			sum += time.Duration(ticks) * tick
-		}
-	}
-	return sum
+	b.times("ordinary: "+what, ours.wall, "overlayfs", stock.wall, atMost(1.05, ""))
+	b.times("the same, CPU", ours.cpu, "overlayfs", stock.cpu, atMost(1.05, ""))
 }
 
 // pushOrdinary pushes an ordinary image whose gzip layers are of ordinaryBytes together.

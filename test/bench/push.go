@@ -22,7 +22,8 @@ import (
 
 // convert measures `ballast convert` from one registry to another, beside a program that reads,
 // hashes and sends the same bytes once.
-func (b *bench) convert(m model) {
+func (b *bench) convert() {
+	m := b.model()
 	dir := filepath.Join(b.node.Dir, "target")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		b.t.Fatalf("%v", err)
@@ -33,7 +34,7 @@ func (b *bench) convert(m model) {
 	var peak int64
 	for i := range b.rounds {
 		b.settle(m.size, m.digest)
-		control.add(b.task("send", "http://"+b.node.Registry.Host+"/v2/bench/model/blobs/"+m.digest.String(),
+		control.add(b.task("send", b.node.Registry.BlobURL(m.repository, m.digest),
 			"http://"+to.Host, fmt.Sprintf("bench/sent%d@%s", i, m.digest)))
 		for _, c := range []struct {
 			as string
@@ -41,18 +42,18 @@ func (b *bench) convert(m model) {
 		}{{"modelpack", &plain}, {"ballast", &chunks}} {
 			b.settle(m.size, m.digest)
 			dst := to.Ref(fmt.Sprintf("bench/%s%d", c.as, i), "v1")
-			d, said := b.taskSays("convert", node.Binary(b.t, "ballast"), b.node.ConfigFile(), src, dst, c.as)
+			took, said := b.taskSays("convert", node.Binary(b.t, "ballast"), b.node.ConfigFile(), src, dst, c.as)
 			kilobytes, err := strconv.ParseInt(said, 10, 64)
 			if err != nil {
 				b.t.Fatalf("convert: %v", err)
 			}
-			c.to.add(d)
+			c.to.add(took.wall)
 			peak = max(peak, kilobytes<<10)
 		}
 	}
-	b.add("convert, as modelpack", plain, "read, hash, send", control, "")
-	b.add("convert, with digests of chunks", chunks, "read, hash, send", control, "≤ 1.3")
-	b.rows = append(b.rows, row{"convert memory, peak", fmt.Sprintf("%d MiB", peak>>20), "", "", "< 150 MiB"})
+	b.times("convert, as modelpack", plain, "read, hash, send", control, target{})
+	b.times("convert, with digests of chunks", chunks, "read, hash, send", control, atMost(1.3, ""))
+	b.figure("convert memory, peak", float64(peak)/(1<<20), "%.0f MiB", "", atMost(150, " MiB"))
 }
 
 // convertModel runs `ballast convert` and prints its largest resident size in KiB.

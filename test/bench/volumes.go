@@ -70,9 +70,10 @@ func (b *bench) volumeOfPod(m model) {
 			f()
 		}
 	}
-	more := (with.median() - without.median()).Milliseconds()
-	b.rows = append(b.rows, row{"pod with a model of " + sizeOf(m.size) + " as volume", with.spread(), "without " + without.spread(), fmt.Sprintf("%+d ms", more), "≤ +50 ms"})
-	b.addSpread("the same, CPU", " CPU", cpuWith, "without", cpuWithout, "")
+	more := (with.median() - without.median()).Seconds() * 1000
+	b.rows = append(b.rows, row{"pod with a model of " + sizeOf(m.size) + " as volume", with.spread(millis),
+		"without " + without.spread(millis), fmt.Sprintf("%+.0f ms", more), more, atMost(50, " ms more")})
+	b.times("the same, CPU", cpuWith, "without", cpuWithout, target{})
 }
 
 // manyVolumes measures mounts of one model that are there at the same time.
@@ -113,25 +114,15 @@ func (b *bench) manyVolumes(m model) {
 		part := m.size / int64(len(dirs)-1)
 		others += b.readFromDisk(dir, int64(i)*part, part)
 	}
-	for _, p := range []struct {
-		name string
-		of   int
-		want string
-	}{{"median", 50, ""}, {"p99", 99, "< 50ms"}} {
-		b.rows = append(b.rows, row{fmt.Sprintf("%d mounts of one model, ctr and all, %s", volumeMounts, p.name),
-			ours.percentile(p.of).Round(time.Millisecond).String(), "overlayfs " + stock.percentile(p.of).Round(time.Millisecond).String(),
-			fmt.Sprintf("%.2f", ours.percentile(p.of).Seconds()/stock.percentile(p.of).Seconds()), p.want})
-	}
+	what := fmt.Sprintf("%d mounts of one model, ctr and all", volumeMounts)
+	b.compare(what, ours, "overlayfs", stock, millis, target{})
+	p99 := ours.percentile(99)
 	b.rows = append(b.rows,
-		row{"all of them, CPU", seconds(ourCPU) + " CPU", "overlayfs " + seconds(stockCPU) + " CPU", fmt.Sprintf("%.2f", ourCPU.Seconds()/stockCPU.Seconds()), ""},
-		row{fmt.Sprintf("disk for %d volumes, beyond the model", volumeMounts), sizeOf(disk), "", "", "no copy"},
-		row{"read from the disk: all through one, and again through the others", sizeOf(first) + ", " + sizeOf(others), "model " + sizeOf(m.size), "", "once"})
-}
-
-// percentile returns the value that so many per cent are not above.
-func (s series) percentile(n int) time.Duration {
-	sorted := slices.Sorted(slices.Values(s))
-	return sorted[(len(sorted)-1)*n/100]
+		row{"the same, p99", millis(p99), "overlayfs " + millis(stock.percentile(99)), "", p99.Seconds() * 1000, atMost(50, " ms")},
+		row{"all of them, CPU", seconds(ourCPU), "overlayfs " + seconds(stockCPU), fmt.Sprintf("%.2f", ourCPU.Seconds()/stockCPU.Seconds()), 0, target{}},
+		row{fmt.Sprintf("disk for %d volumes, beyond the model", volumeMounts), sizeOf(disk), "", "", float64(disk) / (1 << 20), atMost(4, " MiB")},
+		row{"read from the disk: all through one, and again through the others", sizeOf(first) + ", " + sizeOf(others), "model " + sizeOf(m.size), "",
+			float64(first+others) / float64(m.size), atMost(1.02, " of the model")})
 }
 
 // diskOf returns what a directory takes on the disk, in bytes; a file with several names once.

@@ -20,7 +20,7 @@ func TestDoctor(t *testing.T) {
 	t.Run("well", func(t *testing.T) {
 		if out := doctor(node.StartNode(t, node.Options{})); out.Err != nil {
 			t.Errorf("%v\n%s", out.Err, out.Output())
-		} else if want := "own the files that they see; the container runtime maps users too"; !strings.Contains(out.Stdout, want) {
+		} else if want := "own their files; the container runtime supports id-mapped mounts"; !strings.Contains(out.Stdout, want) {
 			t.Errorf("no %q in\n%s", want, out.Stdout)
 		}
 	})
@@ -77,7 +77,7 @@ func TestDoctor(t *testing.T) {
 				})
 				n.StartBallastd(t)
 			},
-			words: []string{"overlayfs has no data-only lower layers", "hard links", "Linux 6.5"},
+			words: []string{"overlayfs does not support data-only lower layers", "hard links", "Linux 6.5"},
 		},
 		{
 			name:    "daemon down",
@@ -92,7 +92,7 @@ func TestDoctor(t *testing.T) {
 				tt.break_(t, n)
 			}
 			out := doctor(n)
-			wantError(t, out, append(tt.words, "mend:")...)
+			wantError(t, out, append(tt.words, "fix:")...)
 			t.Logf("%s", out.Stdout)
 		})
 	}

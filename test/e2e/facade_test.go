@@ -222,10 +222,10 @@ func TestFacadeKeysChange(t *testing.T) {
 	}
 	restart()
 	pull("loss of the CA")
-	if !logged(t, n, "level=WARN", "CA of the facade was lost and is made anew") {
+	if !logged(t, n, "level=WARN", "CA of the facade was lost and is created again") {
 		t.Error("the log does not say that the CA was lost")
 	}
-	if out := doctor(n); out.Err != nil || !strings.Contains(out.Stdout, "the CA of the facade was made anew") {
+	if out := doctor(n); out.Err != nil || !strings.Contains(out.Stdout, "the CA of the facade was created again") {
 		t.Errorf("doctor: %v\n%s", out.Err, out.Output())
 	}
 }

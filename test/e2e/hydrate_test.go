@@ -61,7 +61,7 @@ func TestHydrate(t *testing.T) {
 	if out := ballast(t, n, "inspect", s.Table); !strings.Contains(out, "%, paused, in use") {
 		t.Errorf("inspect in the pause:\n%s", out)
 	}
-	if out := doctor(n); !strings.Contains(out.Stdout, "mend: ballast hydrate --resume") {
+	if out := doctor(n); !strings.Contains(out.Stdout, "fix: ballast hydrate --resume") {
 		t.Errorf("doctor in the pause:\n%s", out.Output())
 	}
 	ballast(t, n, "hydrate", s.Table) // begins nothing that is not paused
@@ -131,7 +131,7 @@ func testBallastdUnmount(t *testing.T, config string) {
 	unmount := func() node.Result {
 		return node.Command(t.Context(), n.Env(), node.Binary(t, "ballastd"), "--config", n.ConfigFile(), "unmount")
 	}
-	wantError(t, unmount(), "ballastd runs, stop it first")
+	wantError(t, unmount(), "ballastd is running, stop it first")
 	if err := m.read(0, 4096); err != nil {
 		t.Errorf("after an unmount that was refused: %v", err)
 	}
@@ -204,7 +204,7 @@ func testLazyRemounted(t *testing.T, config string) {
 		}
 		return nil
 	})
-	if !logged(t, n, "level=ERROR", "somebody has unmounted the lazy mount") {
+	if !logged(t, n, "level=ERROR", "the lazy mount was unmounted") {
 		t.Error("the log does not say so")
 	}
 	if err := m.read(60<<20, 4096); err != nil {

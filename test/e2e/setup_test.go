@@ -45,7 +45,7 @@ func TestSetup(t *testing.T) {
 	if d := cmp.Diff(before, m.tree()); d != "" || m.calls() != nil {
 		t.Fatalf("a dry run changed something (-before +after):\n%s", d)
 	}
-	if got := m.mustSetup("--registry", m.registry.Host); strings.ReplaceAll(dry, "nothing was changed\n", "") != got {
+	if got := m.mustSetup("--registry", m.registry.Host); strings.ReplaceAll(dry, "dry run: nothing was changed\n", "") != got {
 		t.Errorf("said %q, did %q", dry, got)
 	}
 	m.checkSet(model, b)
@@ -141,7 +141,7 @@ func TestSetupHost(t *testing.T) {
 	args := []string{"--host", host, "--no-service", "--runtime-handler", "ballast", "--registry", m.registry.Host}
 	m.settings(nil)
 	m.ok(os.MkdirAll("/run/ballast", 0o700))
-	if out := m.mustSetup(args...); !strings.Contains(out, "run this again when it runs") {
+	if out := m.mustSetup(args...); !strings.Contains(out, "run this command again when ballastd is running") {
 		t.Errorf("without keys: %s", out)
 	}
 	if _, err := os.Stat("/usr/local/bin/ballastd"); !os.IsNotExist(err) {
@@ -153,10 +153,10 @@ func TestSetupHost(t *testing.T) {
 		t.Errorf("with keys: %s", out)
 	}
 	m.checkSet(model, b)
-	if out := m.mustSetup("--host", host); !strings.Contains(out, "nothing has to be changed") {
+	if out := m.mustSetup("--host", host); !strings.Contains(out, "nothing to change") {
 		t.Errorf("a run after that: %s", out)
 	}
-	if out := m.mustSetup("--host", host, "--remove"); !strings.Contains(out, "end it, and run this again") {
+	if out := m.mustSetup("--host", host, "--remove"); !strings.Contains(out, "stop it, and run this command again") {
 		t.Errorf("with a daemon that runs: %s", out)
 	}
 	m.checkPulls(image)
@@ -201,7 +201,7 @@ func TestDoctorFix(t *testing.T) {
 	}
 	// The drop-in is not as it was written, so it stays until it is forced.
 	out := doctor("--fix")
-	if !strings.Contains(out.Output(), "conf.d/ballast.toml is not as setup wrote it") {
+	if !strings.Contains(out.Output(), "conf.d/ballast.toml was changed after setup wrote it") {
 		t.Errorf("%v\n%s", out.Err, out.Output())
 	}
 	m.ok(os.Remove("/etc/containerd/conf.d/ballast.toml"))
@@ -212,7 +212,7 @@ func TestDoctorFix(t *testing.T) {
 		t.Errorf("mended (-right +mended):\n%s", d)
 	}
 	m.checkSet(model, b)
-	if out := doctor("--fix"); out.Err != nil || !strings.Contains(out.Output(), "nothing has to be changed") {
+	if out := doctor("--fix"); out.Err != nil || !strings.Contains(out.Output(), "nothing to change") {
 		t.Errorf("again: %v\n%s", out.Err, out.Output())
 	}
 }
@@ -267,7 +267,7 @@ func TestSetupOldContainerd(t *testing.T) {
 	unit, err := os.ReadFile(filepath.Join(unitsDir, "containerd.service"))
 	m.ok(err)
 	m.write(filepath.Join(unitsDir, "containerd.service"), strings.Replace(string(unit), "ExecStart="+tool, "ExecStart="+wrapper, 1), 0o644)
-	wantError(t, m.setup("--registry", m.registry.Host), "containerd does not come back", "has its old one again")
+	wantError(t, m.setup("--registry", m.registry.Host), "containerd does not start", "its old configuration was restored")
 	if b, err := os.ReadFile(machineConfig); err != nil || string(b) != plainConfig {
 		t.Errorf("its configuration is %q, %v", b, err)
 	}
@@ -370,7 +370,7 @@ func (m *machine) checkIdle() {
 	m.t.Helper()
 	before := m.tree()
 	m.calls()
-	if out := m.mustSetup(); !strings.Contains(out, "nothing has to be changed") {
+	if out := m.mustSetup(); !strings.Contains(out, "nothing to change") {
 		m.t.Errorf("a second run: %s", out)
 	}
 	if d := cmp.Diff(before, m.tree()); d != "" {
@@ -406,7 +406,7 @@ func (m *machine) checkGone(before map[string]string, image string) {
 		m.t.Errorf("containerd's plugins: %v\n%s", out.Err, out.Stdout)
 	}
 	m.checkOrdinary(image)
-	if out := m.mustSetup("--remove"); !strings.Contains(out, "nothing has to be changed") {
+	if out := m.mustSetup("--remove"); !strings.Contains(out, "nothing to change") {
 		m.t.Errorf("removed twice: %s", out)
 	}
 	slices.Sort(m.calls())

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -505,43 +504,4 @@ func TestUnknownPath(t *testing.T) {
 	if _, err := c.Version(t.Context()); !errdefs.IsNotImplemented(err) {
 		t.Errorf("got %v, want ErrNotImplemented", err)
 	}
-}
-
-func TestParseRef(t *testing.T) {
-	const d = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-	for in, want := range map[string]string{
-		"ghcr.io/a/b":                            "ghcr.io/a/b:latest",
-		"oci://ghcr.io/a/b:v1":                   "ghcr.io/a/b:v1",
-		"localhost/a:v1":                         "localhost/a:v1",
-		"127.0.0.1:5000/a/b":                     "127.0.0.1:5000/a/b:latest",
-		"registry.ollama.ai/library/llama3.2:1b": "registry.ollama.ai/library/llama3.2:1b",
-		"carton+https://h.example/a.carton":      "carton+https://h.example/a.carton",
-		"ghcr.io/a/b@" + d:                       "ghcr.io/a/b@" + d,
-	} {
-		got, err := admin.ParseRef(in)
-		if err != nil || got.String() != want {
-			t.Errorf("ParseRef(%q): got %q, %v, want %q", in, got, err, want)
-		}
-	}
-	for _, in := range []string{"", "llama3.2", "ai/smollm2", "library/x:y", "ghcr.io/", "ghcr.io/a b", "http://ghcr.io/a", "ghcr.io/a:", "ghcr.io/a@sha256:x", strings.Repeat("a.", 500) + "/x"} {
-		if got, err := admin.ParseRef(in); !errdefs.IsInvalidArgument(err) {
-			t.Errorf("ParseRef(%q): got %q, %v, want ErrInvalidArgument", in, got, err)
-		}
-	}
-}
-
-func FuzzParseRef(f *testing.F) {
-	for _, s := range []string{"ghcr.io/a/b:v1", "oci://localhost/x", "llama3.2", "a.b/c@sha256:00", "[::1]:5000/x"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		ref, err := admin.ParseRef(s)
-		if err != nil {
-			return
-		}
-		back, err := admin.ParseRef(ref.String())
-		if err != nil || back != ref {
-			t.Fatalf("%q is %q, read back as %q, %v", s, ref, back, err)
-		}
-	})
 }

@@ -156,7 +156,7 @@ func readStream[T any](ctx context.Context, c *Client, path string, in any, each
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return fmt.Errorf("ballastd went away in the middle, what it fetched is kept: %w: %w", err, errdefs.ErrAborted)
+			return fmt.Errorf("the connection to ballastd was lost, what it downloaded is kept: %w: %w", err, errdefs.ErrAborted)
 		}
 		if last, err := each(v); last || err != nil {
 			return err
@@ -199,7 +199,7 @@ func (c *Client) do(ctx context.Context, method, path string, in any) (io.ReadCl
 	defer res.Body.Close()
 	var e Error
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxRequest)).Decode(&e); err != nil || e.Message == "" {
-		return nil, fmt.Errorf("ballastd answers %s to %s %s; is it of the same version?: %w", res.Status, method, path, errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("ballastd answers %s to %s %s; does it have the same version?: %w", res.Status, method, path, errdefs.ErrNotImplemented)
 	}
 	return nil, &e
 }
@@ -214,9 +214,9 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, fs.ErrPermission):
-		return &Error{Code: "permission_denied", Message: err.Error() + "; only root may talk to ballastd"}
+		return &Error{Code: "permission_denied", Message: err.Error() + "; only root can use the admin socket"}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("ballastd does not run (systemctl start ballastd), or its admin socket is elsewhere (--address): %w: %w", err, errdefs.ErrUnavailable)
+		return fmt.Errorf("ballastd is not running (systemctl start ballastd), or it has another admin socket (--address): %w: %w", err, errdefs.ErrUnavailable)
 	}
 	return fmt.Errorf("ask ballastd at %s: %w: %w", c.address, err, errdefs.ErrUnavailable)
 }

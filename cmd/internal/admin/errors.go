@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
 )
 
@@ -48,6 +49,7 @@ var categories = []struct {
 	{"aborted", errdefs.ErrAborted, http.StatusConflict},
 	{"deadline_exceeded", context.DeadlineExceeded, http.StatusGatewayTimeout},
 	{"canceled", context.Canceled, 499}, // no name in net/http: the client closed the request
+	{"invalid_model", resolve.ErrInvalidModel, http.StatusUnprocessableEntity},
 	{"invalid_argument", errdefs.ErrInvalidArgument, http.StatusBadRequest},
 	{"unavailable", errdefs.ErrUnavailable, http.StatusServiceUnavailable},
 	{"unknown", errdefs.ErrUnknown, http.StatusInternalServerError},

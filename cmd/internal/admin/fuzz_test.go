@@ -14,6 +14,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -34,7 +35,7 @@ func FuzzRequest(f *testing.F) {
 	h := (&admin.Handler{
 		Store: s, Metrics: http.NotFoundHandler(), Status: func(context.Context) admin.Status { return admin.Status{} },
 		Prefetch: func(_ context.Context, r admin.PrefetchRequest, _ func([]admin.Event) error) (store.Image, error) {
-			if _, err := admin.ParseRef(r.Ref); err != nil || r.TTL < 0 {
+			if _, err := resolve.ParseRef(r.Ref); err != nil || r.TTL < 0 {
 				panic("a request that is not valid came through: " + r.Ref)
 			}
 			return store.Image{}, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
@@ -47,7 +48,7 @@ func (h *Handler) hydrate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	last := Event{Status: StatusSuccess, Ref: req.Name, Image: &im}
-	if ref, err := ParseRef(req.Name); err == nil {
+	if ref, err := resolve.ParseRef(req.Name); err == nil {
 		last.Ref = stored(ref)
 	}
 	if _, err := h.Store.Files(r.Context(), im.Table); err != nil { // not complete

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -172,7 +173,7 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	} else {
 		d.Blobs = append(d.Blobs, t.Blobs...)
 		if files == nil {
-			files = t.Files
+			files = t.Seen()
 		}
 		use, err := h.Store.ChunkUse(ctx, im.Table)
 		if err != nil {
@@ -211,7 +212,7 @@ func (h *Handler) removeImage(r *http.Request) (any, error) {
 		return nil, err
 	}
 	ref := ""
-	if r, err := ParseRef(name); err == nil {
+	if r, err := resolve.ParseRef(name); err == nil {
 		ref = stored(r)
 	}
 	refs, err := h.Store.Refs(ctx, "")

@@ -23,6 +23,7 @@ type Description struct {
 	Descriptor    convert.ModelDescriptor `json:"descriptor"`
 	Config        convert.ModelConfig     `json:"config"`
 	ContextLength int64                   `json:"contextLength,omitempty"` // tokens
+	Runner        convert.Runner          `json:"runner,omitzero"`
 
 	// FromHeaders are the names of the members that come from the headers of files.
 	FromHeaders []string `json:"fromHeaders,omitempty"`
@@ -77,12 +78,14 @@ func (h *Handler) explain(ctx context.Context, d *Detail, t *filetable.Table) {
 		return
 	}
 	var contextLength int64
+	var runner convert.Runner
 	if p, err := h.Store.ReadBytes(ctx, d.Manifest, convert.MaxManifestSize); err == nil {
 		if m, err := convert.ParseManifest(p); err == nil {
-			contextLength = image.ContextLength(m.Annotations)
+			contextLength, runner = image.ContextLength(m.Annotations), image.RunnerOf(m.Annotations)
 		}
 	}
 	d.Description = Describe(origin, contextLength, h.headers(ctx, d.Files))
+	d.Description.Runner = runner
 	d.Explain(t)
 }
 

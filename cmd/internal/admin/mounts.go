@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -48,7 +49,7 @@ func (h *Handler) mount(r *http.Request) (any, error) {
 		return nil, fmt.Errorf("directory %q is not an absolute path in its shortest form: %w", req.Dir, errdefs.ErrInvalidArgument)
 	}
 	im, err := h.findShown(r.Context(), req.Name)
-	if ref, refErr := ParseRef(req.Name); errdefs.IsNotFound(err) && refErr == nil {
+	if ref, refErr := resolve.ParseRef(req.Name); errdefs.IsNotFound(err) && refErr == nil {
 		im, err = h.Convert(r.Context(), ref)
 	}
 	if err != nil {

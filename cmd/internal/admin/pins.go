@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -76,7 +77,7 @@ func (h *Handler) pin(r *http.Request) (any, error) {
 		return nil, err
 	}
 	name := PinName(Label(im, req.Name))
-	ref, _ := ParseRef(req.Name) // or it is a digest
+	ref, _ := resolve.ParseRef(req.Name) // or it is a digest
 	if err := AddPin(ctx, h.Store, name, im.Table, expiry(req.TTL), ref); err != nil {
 		return nil, err
 	}
@@ -99,7 +100,7 @@ func AddPin(ctx context.Context, s *store.Store, name string, table digest.Diges
 // Label returns the reference under which im is pinned when it was asked for by name: that
 // itself, or one of im's if it is a digest.
 func Label(im store.Image, name string) string {
-	if ref, err := ParseRef(name); err == nil {
+	if ref, err := resolve.ParseRef(name); err == nil {
 		return stored(ref)
 	}
 	if len(im.Refs) > 0 {
@@ -113,7 +114,7 @@ func Label(im store.Image, name string) string {
 func (h *Handler) unpin(r *http.Request) (any, error) {
 	ctx := r.Context()
 	name := r.FormValue("name")
-	if ref, err := ParseRef(name); err == nil {
+	if ref, err := resolve.ParseRef(name); err == nil {
 		return h.unpinRef(ctx, ref, name)
 	}
 	found, err := find(ctx, h.Store, name)

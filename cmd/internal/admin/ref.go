@@ -2,40 +2,15 @@ package admin
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/containerd/errdefs"
 )
 
-// ParseRef parses a reference that a person wrote. The scheme "oci://" is allowed. A name
-// without a registry is refused with errdefs.ErrInvalidArgument: "llama3.2" is one thing to
-// Docker and another to Ollama. The URL of a carton is "carton+https://…".
-func ParseRef(s string) (remote.Ref, error) {
-	if strings.HasPrefix(s, "carton+") {
-		return remote.ParseRef(s)
-	}
-	name := strings.TrimPrefix(s, "oci://")
-	host, _, ok := strings.Cut(name, "/")
-	if ok && (strings.ContainsAny(host, ".:") || host == "localhost") {
-		return remote.ParseRef(name)
-	}
-	if !ok && strings.HasPrefix(name, digestAlgorithm) || !plausible.MatchString(name) {
-		return remote.Ref{}, fmt.Errorf("%.300q is not a reference: REGISTRY/REPOSITORY[:TAG][@DIGEST], in lower case: %w", s, errdefs.ErrInvalidArgument)
-	}
-	if ok {
-		return remote.Ref{}, fmt.Errorf("reference %.300q does not name a registry; write for example docker.io/%[2]s or ghcr.io/%[2]s: %[3]w", s, truncate(name), errdefs.ErrInvalidArgument)
-	}
-	return remote.Ref{}, fmt.Errorf("reference %.300q does not name a registry; write for example registry.ollama.ai/library/%[2]s or docker.io/ai/%[2]s: %[3]w",
-		s, truncate(name), errdefs.ErrInvalidArgument)
-}
-
 // digestAlgorithm is what digests begin with.
 const digestAlgorithm = "sha256:"
-
-// plausible matches what would be a reference if a registry were before it.
-var plausible = regexp.MustCompile(`^[a-z0-9][a-z0-9._/-]*(:[A-Za-z0-9._-]+)?(@[a-z0-9]+:[0-9a-f]+)?$`)
 
 // CheckName returns errdefs.ErrInvalidArgument for what is neither a reference nor a digest, nor
 // the beginning of one that is long enough.
@@ -47,7 +22,7 @@ func CheckName(s string) error {
 		return fmt.Errorf("%.300q is not a digest: after %s come %d to 64 digits of 0-9 and a-f, not %d characters: %w",
 			s, digestAlgorithm, minShortDigest, len(hex), errdefs.ErrInvalidArgument)
 	}
-	_, err := ParseRef(s)
+	_, err := resolve.ParseRef(s)
 	return err
 }
 
@@ -55,14 +30,6 @@ func CheckName(s string) error {
 func digestPrefix(s string) (hex string, ok bool) {
 	hex = strings.TrimPrefix(s, digestAlgorithm)
 	return hex, len(hex) >= minShortDigest && len(hex) <= 64 && strings.Trim(hex, "0123456789abcdef") == ""
-}
-
-// truncate cuts what is too long to be a name in a message.
-func truncate(s string) string {
-	if len(s) > 300 {
-		return s[:300] + "…"
-	}
-	return s
 }
 
 // stored returns r in the form that store.Image.Refs have: with the digest or the tag, not

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -38,7 +39,7 @@ func find(ctx context.Context, s *store.Store, name string) ([]store.Image, erro
 		return nil, err
 	}
 	hex, isDigest := digestPrefix(name)
-	ref, refErr := ParseRef(name)
+	ref, refErr := resolve.ParseRef(name)
 	full := stored(ref)
 	var found []store.Image
 	for _, im := range all {

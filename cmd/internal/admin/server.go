@@ -11,6 +11,7 @@ import (
 	"net/http/pprof"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -193,7 +194,7 @@ func (h *Handler) prefetch(w http.ResponseWriter, r *http.Request) {
 	err := decodeBody(r, &req)
 	if err == nil {
 		var ref remote.Ref
-		if ref, err = ParseRef(req.Ref); err == nil {
+		if ref, err = resolve.ParseRef(req.Ref); err == nil {
 			req.Ref = ref.String()
 		}
 	}

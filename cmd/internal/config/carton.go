@@ -11,9 +11,9 @@ import (
 // Carton maps a registry, which need not exist, to URLs of cartons. There can be several tables
 // [[carton]]; those of a file take the place of those of the files before it.
 type Carton struct {
-	Registry  string `toml:"registry" comment:"Host of the references, such as \"carton.example\"."`
-	URL       string `toml:"url" comment:"URL of the carton, with {repository} and {tag} once each in its path."`
-	AllowHTTP bool   `toml:"allow_http" comment:"Allow url to be http: who is in between can send another carton."`
+	Registry  string `toml:"registry" comment:"Registry host in references, such as \"carton.example\". It needs no registry, but a hosts.toml."`
+	URL       string `toml:"url" comment:"URL of the carton. Its path must have {repository} and {tag} once each."`
+	AllowHTTP bool   `toml:"allow_http" comment:"Allow a url with http: anybody on the network path can then replace the carton."`
 }
 
 // registryHost is a host as it is in references, in lower case.
@@ -29,7 +29,7 @@ func (c *Config) checkCartons() error {
 		case !registryHost.MatchString(m.Registry) || !strings.ContainsAny(m.Registry, ".:") && m.Registry != "localhost":
 			return invalid(key+"registry", "%q is not a host as in a reference, such as \"carton.example\"", m.Registry)
 		case seen[m.Registry]:
-			return invalid(key+"registry", "%q is there twice", m.Registry)
+			return invalid(key+"registry", "%q occurs twice", m.Registry)
 		}
 		seen[m.Registry] = true
 		u, err := url.Parse(m.URL)
@@ -37,9 +37,9 @@ func (c *Config) checkCartons() error {
 		case err != nil || u.Hostname() == "" || u.User != nil || u.Fragment != "":
 			return invalid(key+"url", "%q is not a URL with a host and without user name and fragment", m.URL)
 		case u.Scheme != "https" && u.Scheme != "http":
-			return invalid(key+"url", "%q is neither https nor http", m.URL)
+			return invalid(key+"url", "%q is not https or http", m.URL)
 		case u.Scheme == "http" && !m.AllowHTTP:
-			return invalid(key+"url", "%q is not https; set allow_http = true if that is wanted", m.URL)
+			return invalid(key+"url", "%q is not https; set allow_http = true if you want that", m.URL)
 		case !hasPlaceholders(m.URL) || !hasPlaceholders(u.Path):
 			return invalid(key+"url", "%q does not have {repository} and {tag} once each in its path, and no others", m.URL)
 		}

@@ -14,25 +14,25 @@ const DefaultPath = "/etc/ballast/config.toml"
 // Config is the configuration of the daemon, and of the command line where it needs to know
 // what the daemon does.
 type Config struct {
-	Version int `toml:"version" comment:"Version of this file."`
+	Version int `toml:"version" comment:"Version of the file format. Every file needs this line."`
 
-	Root         string `toml:"root" comment:"Everything that ballast keeps. One file system must hold all of it: the objects are\nlower layers of overlay mounts, and files move between directories by rename."`
-	Address      string `toml:"address" comment:"Socket of the snapshotter and the differ, for containerd's proxy_plugins."`
-	AdminAddress string `toml:"admin_address" comment:"Socket of the admin interface, for the ballast command. Only root can open it."`
+	Root         string `toml:"root" comment:"Directory for everything that ballast stores. It must be on one file system: files in it are\nlower layers of overlay mounts and are renamed between directories."`
+	Address      string `toml:"address" comment:"Socket for containerd, as named in its proxy_plugins."`
+	AdminAddress string `toml:"admin_address" comment:"Socket for the ballast command. Only root can open it."`
 
-	Log        Log        `toml:"log"`
-	Containerd Containerd `toml:"containerd"`
-	Facade     Facade     `toml:"facade"`
-	Fleet      Fleet      `toml:"fleet"`
-	Upstream   Upstream   `toml:"upstream"`
-	Fetch      Fetch      `toml:"fetch"`
-	Snapshot   Snapshot   `toml:"snapshot"`
-	Lazy       Lazy       `toml:"lazy"`
+	Log        Log        `toml:"log" comment:"Log messages, on stderr."`
+	Containerd Containerd `toml:"containerd" comment:"The containerd that ballastd works with."`
+	Facade     Facade     `toml:"facade" comment:"The registry facade, which answers containerd's requests for tags with converted images."`
+	Fleet      Fleet      `toml:"fleet" comment:"Nodes that ask each other for the origin of a converted digest, so that the digest can be pulled\non a node that has never seen the tag."`
+	Upstream   Upstream   `toml:"upstream" comment:"Requests of ballastd to registries."`
+	Fetch      Fetch      `toml:"fetch" comment:"Downloads."`
+	Snapshot   Snapshot   `toml:"snapshot" comment:"How the files of a model appear in a mount."`
+	Lazy       Lazy       `toml:"lazy" comment:"Reading models before they are complete."`
 	Verify     Verify     `toml:"verify,omitempty"`
-	GC         GC         `toml:"gc"`
-	Metrics    Metrics    `toml:"metrics"`
+	GC         GC         `toml:"gc" comment:"Garbage collection. Files that no snapshot, pin or download needs stay on the disk until space is\nneeded, so that a model that comes back is available at once."`
+	Metrics    Metrics    `toml:"metrics" comment:"Prometheus metrics."`
 
-	Carton []Carton `toml:"carton,omitempty"`
+	Carton []Carton `toml:"carton,omitempty" comment:"A registry host whose references stand for cartons at URLs. Tables in a later file replace all of those in\nearlier files."`
 }
 
 // Log says what the daemon writes to stderr.
@@ -43,84 +43,84 @@ type Log struct {
 
 // Containerd says where containerd is.
 type Containerd struct {
-	Address string `toml:"address" comment:"Socket of containerd. The differ reads layers from its content store."`
+	Address string `toml:"address" comment:"Socket of containerd."`
 }
 
 // Facade says where the registry facade listens.
 type Facade struct {
-	Listen      string `toml:"listen" comment:"Where containerd asks for manifests; see \"ballast config hosts\". Empty: no facade, only\nmodels that were converted before they were pushed can be pulled."`
-	AllowRemote bool   `toml:"allow_remote" comment:"Allow listen to be an address that other machines reach. They need the files that\nhosts.toml names, which are renewed, and the host of listen is what they have to call it by."`
+	Listen      string `toml:"listen" comment:"Address of the facade; ballastd.socket must name the same one. Empty: no facade, and only images\nfrom \"ballast convert\" can be pulled."`
+	AllowRemote bool   `toml:"allow_remote" comment:"Allow an address in listen that other machines can reach. Their hosts.toml must use the host in\nlisten, and they need the key files that hosts.toml names, which ballastd renews."`
 
-	OriginDigests bool `toml:"origin_digests" comment:"Let pods mount a public model by the digest that its registry gives it, where that is safe. Without,\nas where it is not, the pull fails with the digest of the converted image, which always works."`
+	OriginDigests bool `toml:"origin_digests" comment:"Let pods mount a public model by the digest that its registry shows, where that is safe. If false, or\nwhere it is not safe, the pull fails and the error names the converted digest, which always works."`
 
-	InsecurePlainHTTP bool `toml:"insecure_plain_http" comment:"For tests only: speak plain HTTP. Whoever can use the port then gets what the node can\npull, and whoever binds it while ballastd is down gets pull secrets and decides what images are."`
+	InsecurePlainHTTP bool `toml:"insecure_plain_http" comment:"For tests only: use plain HTTP without keys. Every user of the node can then pull what the node can\npull. A process that binds the port while ballastd is down receives pull secrets and can replace images."`
 }
 
 // Fleet says which nodes ask each other what they made a converted image of, so that its digest can be pulled on a
 // node that never saw the tag.
 type Fleet struct {
-	Listen string   `toml:"listen" comment:"Address at which other nodes ask this one, such as \"0.0.0.0:5758\". Empty: they can not."`
-	Nodes  []string `toml:"nodes" comment:"\"host:port\" of other nodes, or of a name that has the addresses of many. Their certificates\nhave to be for the host."`
-	CA     string   `toml:"ca" comment:"PEM files by which nodes know each other: the CA of all, and the certificate and key of this one."`
-	Cert   string   `toml:"cert"`
-	Key    string   `toml:"key"`
+	Listen string   `toml:"listen" comment:"Address for requests of other nodes, such as \"0.0.0.0:5758\". Empty: do not answer other nodes."`
+	Nodes  []string `toml:"nodes" comment:"Nodes to ask, as \"host:port\". A host name may have the addresses of many nodes; the certificate of\neach node must be valid for that name."`
+	CA     string   `toml:"ca" comment:"PEM file with the CA certificate of all nodes."`
+	Cert   string   `toml:"cert" comment:"PEM file with the certificate of this node."`
+	Key    string   `toml:"key" comment:"PEM file with the private key of this node."`
 }
 
 // Upstream says how registries are reached.
 type Upstream struct {
-	HostsDir     string   `toml:"hosts_dir" comment:"Directory of hosts.toml files for the daemon's own requests (mirrors, certificates), in the\nformat of containerd. Entries that lead back to the facade are left out."`
-	DockerConfig string   `toml:"docker_config" comment:"File with credentials and credential helpers of the node, in the format of Docker. They are for\nwhat is asked for over the admin socket, such as a prefetch. Empty: none."`
-	Share        []string `toml:"share_credentials" comment:"Hosts, as in references, for which the credentials in docker_config are used for everybody: any\npod then pulls what the node can read there, without a secret of its own."`
-	KeepSecrets  bool     `toml:"keep_secrets" comment:"Keep pull secrets of models that are shown but not complete on the disk, sealed, so that the rest\ncan be fetched after a restart. Otherwise they are in memory only."`
-	AllowHosts   []string `toml:"allow_hosts" comment:"Hosts that registries may redirect to, or have their token server at, although they are not\npublic: names, \"name:port\", addresses, or networks such as \"10.0.0.0/8\"."`
-	OllamaHosts  []string `toml:"ollama_hosts" comment:"Registries with the manners of the Ollama registry, besides registry.ollama.ai: no HEAD, no\ndigests in answers, manifests as text/plain."`
-	OllamaRunner string   `toml:"ollama_runner" comment:"Which model is taken of an Ollama list: that for llamacpp, ggml or mlx. Empty: the first of\nthese that there is. A tag that ends so, such as \"27b-mlx\", names one too."`
+	HostsDir     string   `toml:"hosts_dir" comment:"Directory with REGISTRY/hosts.toml files for requests of ballastd: mirrors, plain HTTP, override_path,\ncertificates, headers. The format is that of containerd. Entries that point to the facade are\nignored. For URLs of cartons, only ca is used."`
+	DockerConfig string   `toml:"docker_config" comment:"File with credentials and credential helpers of the node, in the format of Docker. They are used for\nwork of the operator, such as \"ballast prefetch\", and not for pods. Empty: none."`
+	Share        []string `toml:"share_credentials" comment:"Registry hosts for which everybody on the node may use the credentials in docker_config: any pod can\nthen pull what the node can read there, without a pull secret."`
+	KeepSecrets  bool     `toml:"keep_secrets" comment:"Keep the pull secrets of models that are mounted and not complete on the disk, encrypted, so that the\ndownload can continue after a restart. If false, they are in memory only."`
+	AllowHosts   []string `toml:"allow_hosts" comment:"Private addresses to which registries may redirect, or at which they may have a token server: host\nnames, \"host:port\", addresses, or networks such as \"10.0.0.0/8\"."`
+	OllamaHosts  []string `toml:"ollama_hosts" comment:"Registries that behave as registry.ollama.ai does: no HEAD requests, no digests in responses, manifests\nas text/plain."`
+	OllamaRunner string   `toml:"ollama_runner" comment:"Which model of an Ollama list to use: llamacpp, ggml or mlx. Empty: the first that exists, in this\norder. A tag with such a suffix, as in \"27b-mlx\", overrides this."`
 	UserAgent    string   `toml:"user_agent" comment:"User-Agent of requests. Empty: ballast and its version."`
-	StallTimeout Duration `toml:"stall_timeout" comment:"A transfer that brings less than 1 KiB a second for this long is given up and tried again."`
+	StallTimeout Duration `toml:"stall_timeout" comment:"Retry a transfer that receives less than 1 KiB per second for this long."`
 }
 
 // Fetch says how blobs are fetched.
 type Fetch struct {
-	Connections int      `toml:"connections" comment:"Ranges fetched at the same time, over all blobs. Far registries may want more."`
-	Reserve     Size     `toml:"reserve" comment:"Space that stays free on the file system. A fetch that would go below it is refused before\nits first byte."`
-	Linger      Duration `toml:"linger" comment:"How long a fetch goes on after the last one who waited for it has gone. A kubelet that gives\nup and asks again then finds the work done."`
+	Connections int      `toml:"connections" comment:"Number of ranges that are downloaded at the same time, for all models together. Distant registries can\nneed more. ballastd holds up to twice as many chunks of 4 MiB in memory."`
+	Reserve     Size     `toml:"reserve" comment:"Free space that downloads leave on the file system. A model that does not fit is refused before its\ndownload starts."`
+	Linger      Duration `toml:"linger" comment:"How long a download continues after the last client that waited for it has gone. A kubelet that times\nout and tries again then finds the model complete."`
 }
 
 // Snapshot says how models are shown.
 type Snapshot struct {
-	Show string `toml:"show" comment:"stubs: files without data over data-only lower layers (Linux 6.5); links: hard links to the\nobjects (any kernel); auto: stubs where the kernel can."`
+	Show string `toml:"show" comment:"stubs: metadata files over data-only lower layers (Linux 6.5); links: hard links to the stored files\n(any kernel); auto: stubs if the kernel supports them, otherwise links."`
 }
 
 // Lazy says when models are shown that are not complete, and how the rest comes.
 type Lazy struct {
-	Mode        string     `toml:"mode" comment:"When a model is shown. auto: at once if its large files have digests of chunks, otherwise when\nit is complete; lazy: at once whenever the digests of its files are known, readers of a file\nwithout chunks wait for all of it; complete: when all of it is there. Needs stubs and FUSE."`
-	Verify      string     `toml:"verify" comment:"chunk: no byte is read before a digest over it has matched. after: files without digests of\nchunks are read at once too, and verified when they are complete; until then a wrong registry\nor a broken transfer can show wrong bytes."`
-	ReadAhead   Size       `toml:"read_ahead" comment:"What the kernel reads ahead of a reader of a file that is not complete, and around a random\naccess to a mapping of it."`
-	Rate        Size       `toml:"rate" comment:"Bytes a second for what nobody waits for. 0: as fast as it goes; readers always go first."`
-	Passthrough bool       `toml:"passthrough" comment:"Let the kernel read complete files itself in mounts that were made before they were (Linux 6.9)."`
-	IDMap       bool       `toml:"idmap" comment:"Let pods in user namespaces read models that are not complete (Linux 6.12). false: they get\nmodels when they are complete, as on older kernels. Counts when the mount is made anew."`
-	Holder      string     `toml:"holder" comment:"What keeps the mount of files that are not complete while the daemon is down. auto: the service\nmanager if it can, otherwise a process of our own; process: that; outside: one that is started beside the\ndaemon, \"ballastd holder --stay\", as in a container; none: such files can not be read while the\ndaemon is down, and open ones have to be opened again."`
-	Rule        []LazyRule `toml:"rule,omitempty"`
+	Mode        string     `toml:"mode" comment:"When containers can start. auto: at once if the large files have chunk digests, otherwise when the model\nis complete; lazy: at once if the digests of the files are known, and a read of a file without chunk\ndigests waits for the whole file; complete: when the model is complete. Needs stubs and FUSE."`
+	Verify      string     `toml:"verify" comment:"chunk: verify each chunk before it can be read. after: also let files without chunk digests be read at\nonce, and verify them when they are complete; until then, a faulty registry or transfer can cause wrong\nbytes to be read."`
+	ReadAhead   Size       `toml:"read_ahead" comment:"Kernel read-ahead for files that are not complete, and around random accesses to their mappings."`
+	Rate        Size       `toml:"rate" comment:"Limit for background downloads, in bytes per second. 0: no limit. Reads are never limited."`
+	Passthrough bool       `toml:"passthrough" comment:"Let the kernel read complete files directly, also in mounts that were made before the files were\ncomplete (Linux 6.9)."`
+	IDMap       bool       `toml:"idmap" comment:"Let pods in user namespaces read models that are not complete (Linux 6.12). If false, such pods start\nwhen the model is complete. A change takes effect when the lazy mount is made again."`
+	Holder      string     `toml:"holder" comment:"What keeps the lazy mount while ballastd is down. auto: the service manager if it can, otherwise a\nseparate process; process: a separate process; outside: \"ballastd holder --stay\", started by somebody\nelse, as in a container; none: reads of incomplete files fail while ballastd is down."`
+	Rule        []LazyRule `toml:"rule,omitempty" comment:"A mode for some models."`
 }
 
 // LazyRule is a mode for some models.
 type LazyRule struct {
-	Match string `toml:"match" comment:"host, or host/repository; * stands for any characters. The first rule that matches counts."`
-	Mode  string `toml:"mode"`
+	Match string `toml:"match" comment:"host, or host/repository; * matches any characters. The first rule that matches applies."`
+	Mode  string `toml:"mode" comment:"auto, lazy or complete, as lazy.mode."`
 }
 
 // GC says when objects that nothing refers to are removed. Until then they stay, so that a
 // model that comes back is there at once.
 type GC struct {
-	Interval Duration `toml:"interval" comment:"Time between two looks at the file system."`
-	High     Percent  `toml:"high" comment:"Use of the file system above which objects without a reference are removed, the longest\nunused first, until it is at low. 85% and 80% are what the kubelet takes for images."`
-	Low      Percent  `toml:"low"`
-	Quota    Size     `toml:"quota" comment:"Most that objects and unfinished fetches together may take; as high and low, but in bytes.\n0: no quota. What is referred to is never removed."`
+	Interval Duration `toml:"interval" comment:"How often disk usage is checked."`
+	High     Percent  `toml:"high" comment:"Disk usage above which unused files are removed, least recently used first. The default is that of\nthe kubelet for images."`
+	Low      Percent  `toml:"low" comment:"Disk usage at which removal stops."`
+	Quota    Size     `toml:"quota" comment:"Limit for stored files and unfinished downloads together: as high and low, in bytes. 0: no limit.\nFiles in use are never removed."`
 }
 
 // Metrics says where metrics are served besides the admin socket.
 type Metrics struct {
-	Listen string `toml:"listen" comment:"Address of an HTTP server with /metrics, such as \"127.0.0.1:9757\". Empty: none; the admin\nsocket has /metrics always."`
+	Listen string `toml:"listen" comment:"Address of an HTTP server with /metrics, such as \"127.0.0.1:9757\". Empty: none. The admin socket\nalways has /metrics."`
 }
 
 // Default returns the configuration of an empty file.
@@ -149,7 +149,7 @@ func Default() *Config {
 			Linger:      Duration{5 * time.Minute},
 		},
 		Snapshot: Snapshot{Show: ShowAuto},
-		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, ReadAhead: 8 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
+		Lazy:     Lazy{Mode: ModeAuto, Verify: VerifyChunk, ReadAhead: 2 << 20, Passthrough: true, IDMap: true, Holder: HolderAuto},
 		GC:       GC{Interval: Duration{5 * time.Minute}, High: 85, Low: 80},
 	}
 }

@@ -118,6 +118,9 @@ func KubernetesService() string {
 	return net.JoinHostPort(host, port)
 }
 
+// MemoryLimited says whether the memory of the process has a limit already, $GOMEMLIMIT.
+func MemoryLimited() bool { return os.Getenv("GOMEMLIMIT") != "" }
+
 func decodeFile(path string, c *Config) error {
 	p, err := os.ReadFile(path)
 	if err != nil {
@@ -157,7 +160,7 @@ func decode(name string, p []byte, c *Config) error {
 	case 0:
 		return fmt.Errorf("%s has no \"version = %d\" line; write it at the top: %w", name, Version, errdefs.ErrInvalidArgument)
 	}
-	return fmt.Errorf("%s: version is %d, this ballast reads %d: %w", name, c.Version, Version, errdefs.ErrInvalidArgument)
+	return fmt.Errorf("%s: version is %d, this ballast supports %d: %w", name, c.Version, Version, errdefs.ErrInvalidArgument)
 }
 
 // bareDuration returns the key of a duration that p gives as a number, with a colon, or "". The

@@ -33,5 +33,5 @@ func OllamaModels(flag, how string) (string, error) {
 			return filepath.Abs(dir)
 		}
 	}
-	return "", fmt.Errorf("no models of Ollama in %s; say where they are with %s or $OLLAMA_MODELS: %w", strings.Join(places, " or "), how, errdefs.ErrNotFound)
+	return "", fmt.Errorf("no models of Ollama in %s; name the directory with %s or $OLLAMA_MODELS: %w", strings.Join(places, " or "), how, errdefs.ErrNotFound)
 }

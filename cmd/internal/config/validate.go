@@ -58,25 +58,25 @@ func (c *Config) checkValues() error {
 	var level slog.Level
 	switch {
 	case level.UnmarshalText([]byte(c.Log.Level)) != nil:
-		return invalid("log.level", "%q is none of debug, info, warn, error", c.Log.Level)
+		return invalid("log.level", "%q is not one of debug, info, warn, error", c.Log.Level)
 	case !slices.Contains([]string{"text", "json"}, c.Log.Format):
-		return invalid("log.format", "%q is neither text nor json", c.Log.Format)
+		return invalid("log.format", "%q is not text or json", c.Log.Format)
 	case !slices.Contains([]string{ShowAuto, ShowStubs, ShowLinks}, c.Snapshot.Show):
-		return invalid("snapshot.show", "%q is none of auto, stubs, links", c.Snapshot.Show)
+		return invalid("snapshot.show", "%q is not one of auto, stubs, links", c.Snapshot.Show)
 	case c.Fetch.Connections < 1 || c.Fetch.Connections > 256:
-		return invalid("fetch.connections", "%d is not within 1 to 256", c.Fetch.Connections)
+		return invalid("fetch.connections", "%d is not in the range 1 to 256", c.Fetch.Connections)
 	case c.Fetch.Linger.Duration < 0:
 		return invalid("fetch.linger", "is negative")
 	case !slices.Contains([]string{"", "llamacpp", "ggml", "mlx"}, c.Upstream.OllamaRunner):
-		return invalid("upstream.ollama_runner", "%q is none of llamacpp, ggml, mlx", c.Upstream.OllamaRunner)
+		return invalid("upstream.ollama_runner", "%q is not one of llamacpp, ggml, mlx", c.Upstream.OllamaRunner)
 	case c.Upstream.StallTimeout.Duration <= 0:
-		return invalid("upstream.stall_timeout", "has to be above 0")
+		return invalid("upstream.stall_timeout", "must be above 0")
 	case c.GC.Interval.Duration <= 0:
-		return invalid("gc.interval", "has to be above 0")
+		return invalid("gc.interval", "must be above 0")
 	case !c.GC.High.valid(): // a number without a percent sign passes unchecked
-		return invalid("gc.high", "%v is not within 1%% to 100%%", c.GC.High)
+		return invalid("gc.high", "%v is not in the range 1%% to 100%%", c.GC.High)
 	case !c.GC.Low.valid():
-		return invalid("gc.low", "%v is not within 1%% to 100%%", c.GC.Low)
+		return invalid("gc.low", "%v is not in the range 1%% to 100%%", c.GC.Low)
 	case c.GC.Low > c.GC.High:
 		return invalid("gc.low", "%v is above gc.high, %v", c.GC.Low, c.GC.High)
 	}
@@ -114,13 +114,13 @@ func (c *Config) checkLazy() error {
 	modes := []string{ModeAuto, ModeLazy, ModeComplete}
 	switch l := c.Lazy; {
 	case !slices.Contains(modes, l.Mode):
-		return invalid("lazy.mode", "%q is none of auto, lazy, complete", l.Mode)
+		return invalid("lazy.mode", "%q is not one of auto, lazy, complete", l.Mode)
 	case !slices.Contains([]string{VerifyChunk, VerifyAfter}, l.Verify):
-		return invalid("lazy.verify", "%q is neither chunk nor after", l.Verify)
+		return invalid("lazy.verify", "%q is not chunk or after", l.Verify)
 	case !slices.Contains([]string{HolderAuto, HolderProcess, HolderOutside, HolderNone}, l.Holder):
-		return invalid("lazy.holder", "%q is none of auto, process, outside, none", l.Holder)
+		return invalid("lazy.holder", "%q is not one of auto, process, outside, none", l.Holder)
 	case l.ReadAhead < 128<<10 || l.ReadAhead > maxReadAhead:
-		return invalid("lazy.read_ahead", "%v is not within 128KiB to 64MiB", l.ReadAhead)
+		return invalid("lazy.read_ahead", "%v is not in the range 128KiB to 64MiB", l.ReadAhead)
 	case l.Rate < 0:
 		return invalid("lazy.rate", "is negative")
 	}
@@ -129,7 +129,7 @@ func (c *Config) checkLazy() error {
 		case r.Match == "":
 			return invalid(fmt.Sprintf("lazy.rule %d", i+1), "match is empty")
 		case !slices.Contains(modes, r.Mode):
-			return invalid(fmt.Sprintf("lazy.rule %d", i+1), "mode %q is none of auto, lazy, complete", r.Mode)
+			return invalid(fmt.Sprintf("lazy.rule %d", i+1), "mode %q is not one of auto, lazy, complete", r.Mode)
 		}
 	}
 	return nil
@@ -142,7 +142,7 @@ func (c *Config) checkListeners() error {
 			return invalid("facade.listen", "%v", err)
 		}
 		if ip := net.ParseIP(host); !c.Facade.AllowRemote && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return invalid("facade.listen", "%s can be reached by other machines; set facade.allow_remote = true if that is wanted", c.Facade.Listen)
+			return invalid("facade.listen", "%s can be reached by other machines; set facade.allow_remote = true if you want that", c.Facade.Listen)
 		}
 		if c.Facade.InsecurePlainHTTP && c.Facade.AllowRemote {
 			return invalid("facade.insecure_plain_http", "is for tests on one machine, and facade.allow_remote is set")
@@ -176,7 +176,7 @@ func (c *Config) checkFleet() error {
 	}
 	for _, s := range []struct{ key, path string }{{"fleet.ca", f.CA}, {"fleet.cert", f.Cert}, {"fleet.key", f.Key}} {
 		if !filepath.IsAbs(s.path) {
-			return invalid(s.key, "%q is not an absolute path; nodes know each other by certificates", s.path)
+			return invalid(s.key, "%q is not an absolute path; nodes authenticate each other by certificates", s.path)
 		}
 	}
 	return nil

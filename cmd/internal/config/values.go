@@ -128,7 +128,7 @@ func (p *Percent) UnmarshalText(b []byte) error {
 	num, ok := strings.CutSuffix(strings.TrimSpace(string(b)), "%")
 	v, err := strconv.Atoi(num)
 	if !ok || err != nil || !Percent(v).valid() {
-		return fmt.Errorf("share %q is not within 1%% to 100%%", b)
+		return fmt.Errorf("percentage %q is not in the range 1%% to 100%%", b)
 	}
 	*p = Percent(v)
 	return nil

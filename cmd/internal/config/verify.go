@@ -10,25 +10,25 @@ import (
 
 // Verify says which models may be used, by their signatures and what is in them.
 type Verify struct {
-	Rule []VerifyRule `toml:"rule,omitempty"`
+	Rule []VerifyRule `toml:"rule,omitempty" comment:"Which models may be used, by signature, code and licence."`
 }
 
 // VerifyRule is what some models have to be.
 type VerifyRule struct {
-	Match    string   `toml:"match" comment:"host, or host/repository; * stands for any characters. The first rule that matches counts."`
-	Mode     string   `toml:"mode" comment:"off; warn: only the log says so; enforce: other models are refused."`
-	Any      []Signer `toml:"any,omitempty" comment:"Those of whom one has to have signed. Files are found beside this one."`
-	DenyCode bool     `toml:"deny_code,omitempty" comment:"Refuse models with files that are programs, or that run some when they are loaded."`
-	Licenses []string `toml:"licenses,omitempty" comment:"Licences that a model may have, as its config names them. Empty: any, or none."`
+	Match    string   `toml:"match" comment:"host, or host/repository; * matches any characters. The first rule that matches applies."`
+	Mode     string   `toml:"mode" comment:"off: do not check; warn: log models that the rule does not accept; enforce: refuse them."`
+	Any      []Signer `toml:"any,omitempty" comment:"An accepted signer; one of those of a rule must have signed the model. Relative paths start at the\ndirectory of this file."`
+	DenyCode bool     `toml:"deny_code,omitempty" comment:"Refuse models with programs, or with files that run code when they are loaded (pickles)."`
+	Licenses []string `toml:"licenses,omitempty" comment:"Accepted licences, as in the config of the model. Empty: any licence, or none."`
 }
 
 // Signer is somebody whose signature counts.
 type Signer struct {
-	Type    string `toml:"type"`              // oms, cosign, notation
-	Key     string `toml:"key,omitempty"`     // file of public keys
-	Roots   string `toml:"roots,omitempty"`   // file of certificates
-	Subject string `toml:"subject,omitempty"` // with Roots
-	Policy  string `toml:"policy,omitempty"`  // trustpolicy.json
+	Type    string `toml:"type" comment:"oms, cosign or notation."`
+	Key     string `toml:"key,omitempty" comment:"File with public keys (PEM). For oms and cosign."`
+	Roots   string `toml:"roots,omitempty" comment:"File with CA certificates (PEM). For oms and cosign."`
+	Subject string `toml:"subject,omitempty" comment:"Subject that the certificate of the signer must name. Needs roots."`
+	Policy  string `toml:"policy,omitempty" comment:"File trustpolicy.json, beside a directory truststore. For notation."`
 }
 
 // The values of VerifyRule.Mode.
@@ -81,11 +81,11 @@ func (c *Config) checkVerify() error {
 		case r.Match == "":
 			return invalid(key, "match is empty")
 		case r.unusual() != "":
-			return invalid(key, "match %q stands for nothing: names have %s", r.Match, r.unusual())
+			return invalid(key, "match %q matches nothing: names have %s", r.Match, r.unusual())
 		case !slices.Contains([]string{VerifyOff, VerifyWarn, VerifyEnforce}, r.Mode):
-			return invalid(key, "mode %q is none of off, warn, enforce", r.Mode)
+			return invalid(key, "mode %q is not one of off, warn, enforce", r.Mode)
 		case r.Mode != VerifyOff && len(r.Any) == 0 && !r.DenyCode && len(r.Licenses) == 0:
-			return invalid(key, "wants nothing: neither any, deny_code nor licenses is there")
+			return invalid(key, "requires nothing: set any, deny_code or licenses")
 		}
 		for j, s := range r.Any {
 			if why := s.problem(); why != "" {
@@ -126,12 +126,12 @@ func (s *Signer) problem() string {
 		case s.Policy != "":
 			return fmt.Sprintf("policy is not for type %s", s.Type)
 		case s.Key == "" && s.Roots == "":
-			return fmt.Sprintf("a signer of type %s needs a key or roots; keyless signatures are not verified", s.Type)
+			return fmt.Sprintf("a signer of type %s needs a key or roots; keyless signatures are not supported", s.Type)
 		case s.Subject != "" && s.Roots == "":
 			return "subject is for certificates: it needs roots"
 		}
 	default:
-		return fmt.Sprintf("type %q is none of oms, cosign, notation", s.Type)
+		return fmt.Sprintf("type %q is not one of oms, cosign, notation", s.Type)
 	}
 	return ""
 }

@@ -39,7 +39,7 @@ func (a *countingApplier) Apply(ctx context.Context, desc ocispec.Descriptor, mo
 	return res, err
 }
 
-// format returns what a table says that it was made from, "" if it is not known.
+// format returns what a table says that it was made from; empty if it is not here.
 func (a *countingApplier) format(ctx context.Context, table digest.Digest) string {
 	t, err := a.store.Table(ctx, table)
 	if err != nil {

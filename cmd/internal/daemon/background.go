@@ -195,8 +195,7 @@ func (b *background) watch(ctx context.Context, table digest.Digest, cancel func
 			return
 		case <-tick.C:
 		}
-		refs, err := b.store.Refs(ctx, "")
-		if err == nil && !slices.ContainsFunc(refs, func(r store.Ref) bool { return r.Table == table }) {
+		if refs, err := b.store.RefsOf(ctx, table); err == nil && len(refs) == 0 {
 			b.log.Info("model is not needed any more, the rest is not fetched", "table", table)
 			cancel()
 			return
@@ -285,9 +284,9 @@ func complete(ctx context.Context, s *store.Store, t shownTable) bool {
 
 // shownIn returns where the references to a table show it before it is complete, or showed it.
 func (b *background) shownIn(ctx context.Context, table digest.Digest) (shown []shownTable, err error) {
-	refs, err := b.store.Refs(ctx, "snapshot/")
+	refs, err := b.store.RefsOf(ctx, table)
 	for _, r := range refs {
-		if t := (shownTable{b.view(r), table}); r.Table == table && b.shown(r) && !slices.Contains(shown, t) {
+		if t := (shownTable{b.view(r), table}); strings.HasPrefix(r.Name, "snapshot/") && b.shown(r) && !slices.Contains(shown, t) {
 			shown = append(shown, t)
 		}
 	}

@@ -101,8 +101,8 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cartons := upstream.CartonOptions(c, d.remote, log)
-	if err := os.MkdirAll(cartons.TempDir, 0o700); err != nil {
+	resolver := upstream.Resolver(c, d.remote, log)
+	if err := os.MkdirAll(resolver.Carton.TempDir, 0o700); err != nil {
 		return nil, err
 	}
 	if err := doubtNames(context.Background(), c, d.store); err != nil {
@@ -112,9 +112,7 @@ func New(c *config.Config, log *slog.Logger) (_ *Daemon, err error) {
 		return nil, err
 	}
 	d.facade = &registry.Handler{
-		Secrets:  d.secrets,
-		Upstream: d.remote, Store: d.store, Parsers: upstream.ParsersWith(c, d.remote, log),
-		OllamaRunner: c.Upstream.OllamaRunner, Cartons: upstream.Cartons(c), Carton: cartons, Log: log,
+		Resolver: resolver, Store: d.store, Secrets: d.secrets, Log: log,
 		Pulled: d.heal, Refused: func(limit string) { d.metrics.refused(limit) }, Origins: c.Facade.OriginDigests,
 	}
 	if len(c.Fleet.Nodes) > 0 {
@@ -255,16 +253,32 @@ func storeOptions(c *config.Config, log *slog.Logger) store.Options {
 
 // Run serves until ctx ends, which is no error, or a part fails.
 func (d *Daemon) Run(ctx context.Context) error {
-	limitMemory(d.config.Fetch.Connections)
+	limitMemory(d.store.Memory())
 	if err := d.snapshotter.Reconcile(ctx); err != nil {
 		return fmt.Errorf("reconcile snapshots: %w", err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(d.background.begin(ctx))
-	l, err := d.start(ctx)
+	if err := d.serve(ctx, g); err != nil {
+		g.Go(func() error { return err }) // ends what runs already: it uses the store, which is closed next
+	}
+	err := g.Wait()
+	d.log.Info("stopped", "dur", time.Since(d.started).Round(time.Second))
+	return err
+}
+
+// serve starts all parts in g. An error says that one could not be started.
+func (d *Daemon) serve(ctx context.Context, g *errgroup.Group) error {
+	d.settleSecrets(ctx)
+	if err := d.startLazy(ctx); err != nil {
+		return err
+	}
+	if err := d.snapshotter.Inspect(ctx); err != nil {
+		return fmt.Errorf("look at snapshots: %w", err)
+	}
+	l, err := d.listen()
 	if err != nil {
-		g.Go(func() error { return err }) // ends ctx: nothing uses the store when it is closed
-		return g.Wait()
+		return err
 	}
 	if d.config.Facade.Listen != "" {
 		first, err := d.port.open()
@@ -299,21 +313,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		_, err := notify.SdNotify(false, notify.SdNotifyStopping)
 		return err
 	})
-	err = g.Wait()
-	d.log.Info("stopped", "dur", time.Since(d.started).Round(time.Second))
-	return err
-}
-
-// start shows what was shown before, and opens the listeners.
-func (d *Daemon) start(ctx context.Context) (listeners, error) {
-	d.settleSecrets(ctx)
-	if err := d.startLazy(ctx); err != nil {
-		return listeners{}, err
-	}
-	if err := d.snapshotter.Inspect(ctx); err != nil {
-		return listeners{}, fmt.Errorf("look at snapshots: %w", err)
-	}
-	return d.listen()
+	return nil
 }
 
 // sweep collects what has expired (pins, unfinished fetches that nobody goes on with) until
@@ -324,6 +324,7 @@ func (d *Daemon) sweep(ctx context.Context) error {
 			d.log.Error("collect what has expired", "err", err)
 		}
 		d.settleSecrets(ctx)
+		limitMemory(d.store.Memory()) // there can be more objects
 	})
 }
 
@@ -341,11 +342,16 @@ func every(ctx context.Context, while time.Duration, do func()) error {
 	}
 }
 
-// limitMemory makes the garbage collector work harder before the process grows beyond what
-// the store's chunks and the rest need.
-func limitMemory(connections int) {
-	const rest, chunk = 56 << 20, 4 << 20
-	debug.SetMemoryLimit(rest + 3*int64(connections)*chunk)
+// goMemory is how many bytes the Go heap and stacks may have before the garbage collector works harder. The chunks of
+// the store (store.Options.Connections) and the answers of the lazy mount (lazy.MaxBuffers) come on top of it, and what the store knows of its objects (store.Memory).
+const goMemory = 64 << 20
+
+// limitMemory sets goMemory and the bytes that the store has in it, unless who started the process set another
+// limit.
+func limitMemory(store int64) {
+	if !config.MemoryLimited() {
+		debug.SetMemoryLimit(goMemory + store)
+	}
 }
 
 // Close closes what New opened. Fetches stop and keep what they have.

@@ -197,7 +197,7 @@ func (d *door) greet(s *seat) (*tls.Conn, error) {
 	if first[0] != tlsHandshake {
 		d.refused(refusedPlain)
 		d.plain.Do(func() { // not each time: everybody can do it
-			d.log.Warn("somebody asks the facade by plain HTTP and is refused; if that is containerd, run \"ballast config hosts --upgrade\"")
+			d.log.Warn("a plain HTTP request to the facade was refused; if it came from containerd, run \"ballast config hosts --upgrade\"")
 		})
 		return nil, errors.Join(errors.New("it does not speak TLS"), answerPlain(s))
 	}

@@ -106,7 +106,7 @@ func (f *facadePort) listen() (net.Listener, error) {
 	if ok && have.Port == want.Port && (have.IP.Equal(want.IP) || have.IP.IsUnspecified() && (want.IP == nil || want.IP.IsUnspecified())) {
 		return l, nil
 	}
-	f.log.Warn("the service manager holds another port than that of the facade; make ballastd.socket say the same as facade.listen",
+	f.log.Warn("ballastd.socket holds another port than facade.listen; change one of them",
 		"held", l.Addr(), "facade", address)
 	f.mu.Lock()
 	f.passed, f.elsewhere = nil, l.Addr().String()
@@ -146,7 +146,7 @@ func (f *facadePort) serve(ctx context.Context, l net.Listener) error {
 	g := &guard{next: logged(f.log, "facade request", f.handler), hosts: facadeHosts(f.config.Facade.Listen), refused: refused}
 	keys := f.openedKeys()
 	if keys == nil {
-		f.log.Warn("THE FACADE SPEAKS PLAIN HTTP (facade.insecure_plain_http): every user of this machine can use it, and whoever binds its port first decides what images are; for tests only",
+		f.log.Warn("THE FACADE USES PLAIN HTTP (facade.insecure_plain_http): every user of this machine can use it, and a process that binds its port can replace images; for tests only",
 			"address", l.Addr())
 		return serveHTTP(ctx, f.log, g, l)
 	}
@@ -197,7 +197,7 @@ func (f *facadePort) owner(err error) (portowner.Owner, error) {
 func (f *facadePort) rotate(context.Context) error {
 	keys := f.openedKeys()
 	if keys == nil {
-		return fmt.Errorf("there are no keys: the facade is off, speaks plain HTTP or can not start: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("there are no keys: the facade is disabled, uses plain HTTP or can not start: %w", errdefs.ErrFailedPrecondition)
 	}
 	return keys.Rotate()
 }

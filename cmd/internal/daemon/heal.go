@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -23,7 +24,7 @@ func (d *Daemon) heal(ctx context.Context, im store.Image) {
 	if len(missing) == 0 {
 		return
 	}
-	d.log.Warn("model has lost files since it was complete; they are fetched again", "table", im.Table, "files", len(missing))
+	d.log.Warn("files of a complete model are missing or damaged; downloading them again", "table", im.Table, "files", len(missing))
 	wish := admin.PrefetchRequest{Ref: cmp.Or(admin.Label(im, ""), im.Table.String()), NoPin: true}
 	_, err = d.pulls.join(ctx, byBackground, wish, func(ctx context.Context, pl *pull) (store.Image, error) {
 		sources, err := d.recorded(ctx, im.Table, false)
@@ -41,7 +42,7 @@ func (d *Daemon) heal(ctx context.Context, im store.Image) {
 		return im, d.snapshotter.Refresh(ctx, im.Table)
 	})
 	if err != nil {
-		d.log.Error("model stays without files that it has lost", "table", im.Table, "err", err)
+		d.log.Error("missing files of a model can not be downloaded", "table", im.Table, "err", err)
 	}
 }
 
@@ -67,7 +68,7 @@ func (d *Daemon) exposeAgain(ctx context.Context, table digest.Digest) error {
 func (d *Daemon) resolve(ctx context.Context, im store.Image) error {
 	err := fmt.Errorf("image %s has no name: pull its model again: %w", im.Manifest, errdefs.ErrNotFound)
 	for _, name := range im.Refs {
-		ref, perr := admin.ParseRef(name)
+		ref, perr := resolve.ParseRef(name)
 		if perr != nil {
 			err = perr
 			continue

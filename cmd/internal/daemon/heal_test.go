@@ -8,11 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/modelpack"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
@@ -22,7 +20,6 @@ import (
 // another image now.
 func TestResolveMovedName(t *testing.T) {
 	d, _ := newSourcesRig(t, tree.Links)
-	d.facade.Parsers = convert.Parsers{mediatype.FormatModelPack: modelpack.Parse}
 	good := converttest.ModelPackRaw(converttest.Files([]byte("weights")))
 	moved := converttest.ModelPackRaw(converttest.Files([]byte("others")))
 	manifests := map[string][]byte{"aaa/x": good.Manifest, "team/m": good.Manifest}
@@ -46,7 +43,7 @@ func TestResolveMovedName(t *testing.T) {
 	host := strings.TrimPrefix(u.URL, "http://")
 	resolve := func(repository string) digest.Digest {
 		t.Helper()
-		ref, err := admin.ParseRef(host + "/" + repository + ":1")
+		ref, err := resolve.ParseRef(host + "/" + repository + ":1")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -22,7 +23,7 @@ import (
 func refOf(n localstore.Name) (remote.Ref, error) {
 	ref, err := remote.NewRef(n.Host, n.Namespace+"/"+n.Model, n.Tag)
 	if err == nil {
-		ref, err = admin.ParseRef(ref.String())
+		ref, err = resolve.ParseRef(ref.String())
 	}
 	if err != nil {
 		return remote.Ref{}, fmt.Errorf("no reference of containerd can name it: %w", err)

@@ -35,7 +35,7 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 	}
 	tables, err := d.background.resume(ctx)
 	if err != nil {
-		return fmt.Errorf("go on with models that are not complete: %w", err)
+		return fmt.Errorf("resume models that are not complete: %w", err)
 	}
 	holder, err := d.newHolder()
 	if err != nil {
@@ -45,7 +45,7 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 	d.holder.Files = nil // the mount's
 	m, err := lazy.Start(d.lazyOptions(holder))
 	if err != nil {
-		d.log.Error("models are shown when they are complete, those that are not can not be read", "incomplete", len(tables), "err", err)
+		d.log.Error("models are shown only when they are complete; incomplete ones can not be read", "incomplete", len(tables), "err", err)
 		d.noLazy(err)
 	} else {
 		if err := d.useLazy(m); err != nil {
@@ -71,14 +71,14 @@ func (d *Daemon) useLazy(m *lazy.Mount) error {
 // lazyUsers returns why containerd can not map the users of mounts that a lazy mount is a layer of.
 func (d *Daemon) lazyUsers(ctx context.Context, m *lazy.Mount) error {
 	if !m.IDMap() {
-		return errors.New("this kernel can not id-map FUSE (Linux 6.12)")
+		return errors.New("this kernel can not id-map FUSE mounts (needs Linux 6.12)")
 	}
 	version, err := d.containerdVersion(ctx)
 	if err != nil {
 		return nil // it calls, so it is there; it may have a version that can
 	}
 	if v, err := containerdversion.Parse(version); err == nil && !v.MapsBelow() {
-		return fmt.Errorf("containerd %s can not id-map what is mounted beside its layers (2.3)", version)
+		return fmt.Errorf("containerd %s can not id-map mounts beside its layers (needs 2.3)", version)
 	}
 	return nil
 }
@@ -99,9 +99,9 @@ func (v views) LazyFile(view uint64, d digest.Digest) (int64, digest.Digest, err
 	return v.View(snapshotter.ViewNumber(view)).LazyFile(d)
 }
 
-// ReadAt implements lazy.Source.
-func (v views) ReadAt(ctx context.Context, view uint64, d digest.Digest, p []byte, off int64) (int, error) {
-	return v.View(snapshotter.ViewNumber(view)).ReadAt(ctx, d, p, off)
+// Await implements lazy.Source.
+func (v views) Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (*os.File, func(), error) {
+	return v.View(snapshotter.ViewNumber(view)).Await(ctx, d, off, n)
 }
 
 // OpenObject implements lazy.Source.

@@ -36,7 +36,7 @@ func (d *Daemon) watchLazy(ctx context.Context) error {
 		case <-tick.C:
 			s, err := m.Status()
 			if err != nil {
-				d.log.Warn("it is not known whether the lazy mount is still there", "dir", m.Dir(), "err", err)
+				d.log.Warn("can not check the lazy mount", "dir", m.Dir(), "err", err)
 			}
 			if err != nil || s.Mounted {
 				continue
@@ -52,7 +52,7 @@ func (d *Daemon) watchLazy(ctx context.Context) error {
 
 // replaceLazy mounts anew, trying until ctx ends.
 func (d *Daemon) replaceLazy(ctx context.Context, old *lazy.Mount) {
-	d.log.Error("somebody has unmounted the lazy mount; mounting it anew. Containers that were started before keep the old one while it lives, and may have to be started again",
+	d.log.Error("the lazy mount was unmounted; mounting it again. Containers that were started before may have to be restarted",
 		"dir", old.Dir())
 	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
 		m, err := lazy.Start(d.lazyOptions(d.holder))
@@ -119,7 +119,7 @@ func Unmount(c *config.Config, o lazy.Options) (was bool, err error) {
 	// Whoever has the database is the daemon of this root.
 	s, err := store.Open(c.Root, store.Options{Log: o.Log})
 	if errdefs.IsUnavailable(err) {
-		err = fmt.Errorf("ballastd runs, stop it first: %w", err)
+		err = fmt.Errorf("ballastd is running, stop it first: %w", err)
 	}
 	if err != nil {
 		return false, err

@@ -3,18 +3,14 @@ package daemon
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"net/http"
 	"path"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert/carton"
-	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/store"
@@ -104,26 +100,17 @@ func (m *metrics) handler() http.Handler {
 // refused counts what a limit has refused.
 func (m *metrics) refused(limit string) { m.refusals.WithLabelValues(limit).Inc() }
 
-// pulled counts a model that was awaited.
+// pulled counts a model that was awaited. The table of an image that others converted may say anything of its
+// format: what we do not make is "other", so that the values of the label have a bound.
 func (m *metrics) pulled(by, format string, dur time.Duration, err error) {
-	m.pulls.WithLabelValues(formatLabel(format), result(err), by).Observe(dur.Seconds())
-}
-
-// formats are the values of the label "format", but for those of formatLabel.
-var formats = append(slices.Collect(maps.Keys(upstream.Parsers())), mediatype.FormatFiles)
-
-// formatLabel returns the value of the label "format" for the format of an origin, "unknown" if that is empty. The table
-// of an image that others converted may say anything: what we do not make is "other". Of an Ollama list the runner is
-// left out.
-func formatLabel(format string) string {
-	if format == "" {
-		return "unknown"
+	f, ok := resolve.FormatOf(format)
+	switch {
+	case format == "":
+		f = "unknown"
+	case !ok:
+		f = "other"
 	}
-	name, _, _ := strings.Cut(format, "/")
-	if !slices.Contains(formats, mediatype.Format(name)) {
-		return "other"
-	}
-	return name
+	m.pulls.WithLabelValues(string(f), result(err), by).Observe(dur.Seconds())
 }
 
 // checked counts checks of signatures.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
@@ -55,7 +56,7 @@ func (h *hostMounts) prepare(ctx context.Context, im store.Image, r admin.MountR
 	}
 	defer h.end(r.Dir)
 	names := registry.Names(im)
-	if ref, err := admin.ParseRef(r.Name); err == nil {
+	if ref, err := resolve.ParseRef(r.Name); err == nil {
 		names = []string{ref.Name()}
 	}
 	if err := d.admitHere(ctx, im, names); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -161,7 +162,7 @@ func namesOf(all []entry, d digest.Digest) (names []string) {
 		if e.target.Digest != d {
 			continue
 		}
-		ref, err := admin.ParseRef(e.name)
+		ref, err := resolve.ParseRef(e.name)
 		if err == nil && ref.URL == "" && !slices.Contains(names, ref.Name()) && len(names) < maxNames {
 			names = append(names, ref.Name())
 		}
@@ -178,9 +179,9 @@ func (o *origins) refuse(ctx context.Context, d digest.Digest, names []string, i
 		name = names[0]
 	}
 	if im.Manifest == "" {
-		all, err := o.store.Images(ctx)
-		if i := slices.IndexFunc(all, func(im store.Image) bool { return im.Origin.Digest == d && im.Manifest != d }); err == nil && i >= 0 {
-			im = all[i]
+		made, err := o.store.ImagesByOrigin(ctx, d)
+		if i := slices.IndexFunc(made, func(im store.Image) bool { return im.Manifest != d }); err == nil && i >= 0 {
+			im = made[i]
 		}
 	}
 	if im.Manifest != "" {

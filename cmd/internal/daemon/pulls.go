@@ -12,6 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
@@ -97,7 +98,7 @@ func (p *pulls) run(ctx context.Context) error {
 // prefetch fetches a model, or joins who does, and calls event with what has changed until
 // it is done, ctx ends or event returns an error. The work goes on in any case.
 func (p *pulls) prefetch(ctx context.Context, r admin.PrefetchRequest, event func([]admin.Event) error) (store.Image, error) {
-	ref, err := admin.ParseRef(r.Ref)
+	ref, err := resolve.ParseRef(r.Ref)
 	if err != nil {
 		return store.Image{}, err
 	}

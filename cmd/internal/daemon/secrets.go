@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/store"
@@ -41,7 +40,6 @@ func doubtNames(ctx context.Context, c *config.Config, s *store.Store) error {
 	if _, err := os.Stat(c.Upstream.DockerConfig); errors.Is(err, fs.ErrNotExist) {
 		return nil // there were none
 	}
-	cartons := upstream.Cartons(c)
 	images, err := s.Images(ctx)
 	if err != nil {
 		return err
@@ -49,7 +47,7 @@ func doubtNames(ctx context.Context, c *config.Config, s *store.Store) error {
 	for _, im := range images {
 		im.PrivateNames = slices.DeleteFunc(registry.Names(im), func(name string) bool {
 			host, _, _ := strings.Cut(name, "/")
-			return cartons[host] != "" // which are fetched without any
+			return slices.ContainsFunc(c.Carton, func(m config.Carton) bool { return m.Registry == host }) // fetched without any
 		})
 		if err := s.PutImage(ctx, im); err != nil {
 			return err

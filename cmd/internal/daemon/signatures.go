@@ -6,6 +6,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/store"
@@ -41,7 +42,7 @@ func (d *Daemon) signed(ctx context.Context, table digest.Digest, from []differ.
 
 // checkSignatures checks what a reference names, for who wants to know.
 func (d *Daemon) checkSignatures(ctx context.Context, name string) (admin.Signatures, error) {
-	ref, err := admin.ParseRef(name)
+	ref, err := resolve.ParseRef(name)
 	if err != nil {
 		return admin.Signatures{}, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -57,7 +58,7 @@ func withPort(r differ.Repository, images []store.Image) string {
 // wanted returns where the blobs of a table can be fetched for who asks for it by a reference. If
 // name is something else, such as a digest, it is from where those got it who refer to it.
 func (d *Daemon) wanted(ctx context.Context, table digest.Digest, name string) ([]transfer.Source, error) {
-	ref, err := admin.ParseRef(name)
+	ref, err := resolve.ParseRef(name)
 	if err != nil {
 		return d.recorded(ctx, table, true)
 	}
@@ -72,11 +73,10 @@ func (d *Daemon) wanted(ctx context.Context, table digest.Digest, name string) (
 // are none. A table that nobody refers to, or without a record, is fetched from wherever images of it were
 // resolved. With asNode the credentials of the node count for all of that, not only for pins and mounts on the host.
 func (d *Daemon) recorded(ctx context.Context, table digest.Digest, asNode bool) ([]transfer.Source, error) {
-	refs, err := d.store.Refs(ctx, "")
+	refs, err := d.store.RefsOf(ctx, table)
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(refs, func(a, b store.Ref) int { return a.Created.Compare(b.Created) })
 	images := d.images(ctx, table)
 	host, err := d.snapshotter.HostRefs(ctx)
 	if err != nil {
@@ -98,7 +98,6 @@ func (d *Daemon) recorded(ctx context.Context, table digest.Digest, asNode bool)
 		pin := strings.HasPrefix(r.Name, admin.PinName("")) || host[r.Name]
 		origin := strings.HasPrefix(r.Name, admin.OriginName(""))
 		switch {
-		case r.Table != table:
 		case origin:
 			known = known || len(r.Sources) > 0
 			out = append(out, from(r.Sources, false)...)

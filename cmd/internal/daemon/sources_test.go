@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
@@ -47,7 +48,7 @@ func newSourcesRig(t *testing.T, show tree.Backend) (*Daemon, digest.Digest) {
 			t.Error(err)
 		}
 	})
-	d := &Daemon{log: log, store: s, snapshotter: snap, remote: r, facade: &registry.Handler{Upstream: r, Store: s}}
+	d := &Daemon{log: log, store: s, snapshotter: snap, remote: r, facade: &registry.Handler{Resolver: resolve.Resolver{Upstream: r}, Store: s}}
 	return d, storetest.NewBuilder("m").Inline("LICENSE", []byte("do as you like"), 0o644).Put(t, s)
 }
 

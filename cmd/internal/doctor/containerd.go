@@ -53,7 +53,7 @@ func (d *Doctor) containerd(ctx context.Context) *containerdConfig {
 		d.cri(c, snapshotter)
 	}
 	if len(d.findings) == before {
-		d.ok(check, "%s: snapshotter %s and differ %s are set up", c.file, snapshotter, differ)
+		d.ok(check, "%s: snapshotter %s and differ %s are configured", c.file, snapshotter, differ)
 	}
 	d.loaded(ctx, c, snapshotter, differ)
 	return c
@@ -85,12 +85,12 @@ func (d *Doctor) proxySnapshotter(ctx context.Context, c *containerdConfig) stri
 	section := fmt.Sprintf("[proxy_plugins.%s.exports]", name)
 	switch root := p.Exports["root"]; {
 	case root == "":
-		d.fail(check, fmt.Sprintf("%s root = %q", section, d.Config.Root), "%s has no exports.root: the kubelet does not see the disk that models are on", name)
+		d.fail(check, fmt.Sprintf("%s root = %q", section, d.Config.Root), "%s has no exports.root, so the kubelet does not monitor the disk of the models", name)
 	case !samePath(root, d.Config.Root):
-		d.fail(check, fmt.Sprintf("%s root = %q", section, d.Config.Root), "%s has exports.root = %q%s, ballastd has root = %q", name, root, otherDevice(root, d.Config.Root), d.Config.Root)
+		d.fail(check, fmt.Sprintf("%s root = %q", section, d.Config.Root), "%s has exports.root = %q%s, but ballastd has root = %q", name, root, otherDevice(root, d.Config.Root), d.Config.Root)
 	}
 	if p.Exports["enable_remote_snapshot_annotations"] != "true" {
-		d.warn(check, section+` enable_remote_snapshot_annotations = "true"`, "%s has no enable_remote_snapshot_annotations = \"true\" (a string): pulls do not say which image a layer is of", name)
+		d.warn(check, section+` enable_remote_snapshot_annotations = "true"`, "%s has no enable_remote_snapshot_annotations = \"true\" (a string), so pulls do not say which image a layer belongs to", name)
 	}
 	return name
 }
@@ -130,7 +130,7 @@ func (d *Doctor) proxy(ctx context.Context, c *containerdConfig, kind, usual str
 	}
 	if p, ok := c.ProxyPlugins[usual]; ok {
 		d.fail(check, fmt.Sprintf("[proxy_plugins.%s] type = %q, address = %q", usual, kind, d.Config.Address),
-			"%s is of type %q at %s, ballastd serves at %s", usual, p.Type, p.Address, d.Config.Address)
+			"%s is of type %q at %s, but ballastd serves at %s", usual, p.Type, p.Address, d.Config.Address)
 		return "", false
 	}
 	d.fail(check, addDropIn(ctx, c, usual), "containerd has no proxy plugin of type %q at %s", kind, d.Config.Address)
@@ -169,11 +169,11 @@ func (d *Doctor) diffService(c *containerdConfig, differ string) {
 	ours, walking := slices.Index(order, differ), slices.Index(order, defaults.DefaultDiffer)
 	switch {
 	case ours < 0:
-		d.fail(check, mend, "default = %q does not have %s: image volumes of models can not be unpacked", order, differ)
+		d.fail(check, mend, "default = %q does not name %s: image volumes of models can not be unpacked", order, differ)
 	case walking >= 0 && walking < ours:
-		d.fail(check, mend, "default = %q asks walking before %s, and walking refuses models", order, differ)
+		d.fail(check, mend, "default = %q has walking before %s, and walking refuses models", order, differ)
 	case ours == len(order)-1:
-		d.fail(check, mend, "default = %q has nobody after %s, which leaves ordinary images to the next: they can not be unpacked", order, differ)
+		d.fail(check, mend, "default = %q has no differ after %s for the layers of ordinary images: they can not be unpacked", order, differ)
 	}
 }
 
@@ -183,7 +183,7 @@ func (d *Doctor) unpackConfig(c *containerdConfig, snapshotter, differ string) {
 	mend := fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", pluginTransfer, hostPlatform(), snapshotter, differ)
 	entries, ok := lookup(c.Plugins, pluginTransfer, "unpack_config").([]any)
 	if !ok {
-		d.fail(check, mend, "there is no entry for %s: \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
+		d.fail(check, mend, "there is no entry for %s, so \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
 		return
 	}
 	inEntry := fmt.Sprintf("in that entry of [[plugins.%q.unpack_config]]: differ = %q", pluginTransfer, differ)
@@ -198,15 +198,15 @@ func (d *Doctor) unpackConfig(c *containerdConfig, snapshotter, differ string) {
 	}
 	switch got, ok := seen[snapshotter]; {
 	case !ok:
-		d.fail(check, mend, "there is no entry for %s: \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
+		d.fail(check, mend, "there is no entry for %s, so \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
 	case got == "":
-		d.fail(check, inEntry, "the entry for %s has no differ: containerd takes walking, which refuses models", snapshotter)
+		d.fail(check, inEntry, "the entry for %s has no differ: containerd uses walking, which refuses models", snapshotter)
 	case got != differ:
 		d.fail(check, inEntry, "the first entry for %s has differ = %q, which refuses models", snapshotter, got)
 	}
 	if _, ok := seen[defaults.DefaultSnapshotter]; !ok {
 		d.warn(check, fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", pluginTransfer, hostPlatform(), defaults.DefaultSnapshotter, defaults.DefaultDiffer),
-			"there is no entry for %s any more: pulls with it are refused", defaults.DefaultSnapshotter)
+			"there is no entry for %s any more, so pulls with it are refused", defaults.DefaultSnapshotter)
 	}
 }
 

@@ -50,7 +50,7 @@ func (d *Doctor) cri(c *containerdConfig, snapshotter string) {
 	const check = "cri"
 	images, _ := c.tables()
 	if m, ok := c.criRegistry("mirrors").(map[string]any); ok && len(m) > 0 {
-		d.fail(check, "hosts.toml files instead; see config_path", "registry.mirrors is set: CRI reads no hosts.toml, models arrive unconverted; with config_path it does not start at all")
+		d.fail(check, "use hosts.toml files and config_path instead", "registry.mirrors is set, so CRI reads no hosts.toml and models arrive unconverted; with config_path as well, CRI does not start")
 	}
 	if c.criSnapshotter() == snapshotter {
 		d.configPath(c)
@@ -62,7 +62,7 @@ func (d *Doctor) cri(c *containerdConfig, snapshotter string) {
 		return
 	}
 	d.warn(check, fmt.Sprintf("%s snapshotter = %q, or a handler: ballast config containerd --runtime-handler NAME", images, snapshotter),
-		"no pod uses %s; only ctr and nerdctl do, when they are told to", snapshotter)
+		"no pod uses %s, only ctr and nerdctl with --snapshotter", snapshotter)
 }
 
 // configPath checks where CRI's pulls look for hosts.toml: the transfer service takes the whole
@@ -75,11 +75,11 @@ func (d *Doctor) configPath(c *containerdConfig) {
 	}
 	_, registry := c.tables()
 	if len(dirs) == 0 {
-		d.fail("cri", fmt.Sprintf("%s config_path = %q", registry, dir), "config_path is not set: CRI's pulls read no hosts.toml, models arrive unconverted")
+		d.fail("cri", fmt.Sprintf("%s config_path = %q", registry, dir), "config_path is not set: pulls by CRI read no hosts.toml, so models arrive unconverted")
 		return
 	}
 	d.fail("cri", fmt.Sprintf("%s config_path = %q", registry, dirs[0]),
-		"config_path is the list %q, or is not set, which means a list: CRI's pulls take it for one directory and find no hosts.toml, models arrive unconverted", dirs)
+		"config_path is the list %q, or is not set, which means a list: pulls by CRI treat it as one directory and find no hosts.toml, so models arrive unconverted", dirs)
 }
 
 // criSnapshotter returns the snapshotter of pods that no handler says otherwise for.
@@ -113,7 +113,7 @@ func (d *Doctor) loaded(ctx context.Context, c *containerdConfig, snapshotter, d
 	plugins, err := askPlugins(ctx, d.Config.Containerd.Address)
 	switch {
 	case err != nil && errors.Is(unix.Access(d.Config.Containerd.Address, unix.W_OK), unix.EACCES):
-		d.warn(check, "run as root", "%s can not be asked: permission denied", d.Config.Containerd.Address)
+		d.warn(check, "run as root", "can not connect to %s: permission denied", d.Config.Containerd.Address)
 		return
 	case err != nil:
 		d.warn(check, "systemctl start containerd; or containerd.address in "+"ballast's configuration", "%s does not answer: %v", d.Config.Containerd.Address, err)
@@ -136,23 +136,23 @@ func (d *Doctor) loaded(ctx context.Context, c *containerdConfig, snapshotter, d
 		switch {
 		case !ok:
 			good = false
-			d.fail(check, "systemctl restart containerd", "the plugin %s of %s is not loaded; the configuration has changed since containerd was started", want.id, c.file)
+			d.fail(check, "systemctl restart containerd", "the plugin %s of %s is not loaded: the configuration was changed after containerd was started", want.id, c.file)
 		case p.InitErr != nil:
 			good = false
 			d.fail(check, "journalctl -u containerd", "the plugin %s did not start: %s", want.id, p.InitErr.Message)
 		case p.Exports["address"] != "" && !samePath(p.Exports["address"], d.Config.Address):
 			good = false
-			d.fail(check, "systemctl restart containerd", "the plugin %s leads to %s", want.id, p.Exports["address"])
+			d.fail(check, "systemctl restart containerd", "the plugin %s uses the socket %s", want.id, p.Exports["address"])
 		}
 	}
 	if p := state["io.containerd.snapshotter.v1."+snapshotter]; p != nil && slices.Contains(p.Capabilities, "rebase") {
 		if v, err := containerdversion.Running(ctx, d.Config.Containerd.Address); err != nil || !v.StagesLayers() {
 			good = false
-			d.fail(check, "ballast config containerd", "containerd %s was told that %s has the capability \"rebase\", which needs 2.4: layers that are unpacked in parallel would be wrong", v, snapshotter)
+			d.fail(check, "ballast config containerd", "the configuration of containerd %s gives %s the capability \"rebase\", which needs containerd 2.4: layers that are unpacked in parallel would be wrong", v, snapshotter)
 		}
 	}
 	if good {
-		d.ok(check, "containerd at %s has the plugins loaded", d.Config.Containerd.Address)
+		d.ok(check, "containerd at %s has loaded the plugins", d.Config.Containerd.Address)
 		d.orphans(ctx, snapshotter)
 	}
 }

@@ -24,7 +24,7 @@ type Finding struct {
 	Check   string `json:"check"`
 	Status  Status `json:"status"`
 	Message string `json:"message"`
-	Mend    string `json:"mend,omitempty"` // what to write or to run
+	Fix     string `json:"fix,omitempty"` // what to write or to run
 }
 
 // A Doctor examines a node. All fields are needed unless said otherwise.
@@ -65,7 +65,7 @@ type Doctor struct {
 func (d *Doctor) Run(ctx context.Context) []Finding {
 	d.findings = nil
 	if d.ConfigError != nil {
-		d.fail("config", "mend that file; ballastd does not start with it, and what follows is about the defaults", "%s", admin.Text(d.ConfigError))
+		d.fail("config", "correct that file; ballastd does not start with it. The other checks use the defaults", "%s", admin.Text(d.ConfigError))
 	}
 	health := d.daemon(ctx)
 	d.facade(health)
@@ -97,9 +97,9 @@ func (d *Doctor) ok(check, format string, a ...any) {
 }
 
 func (d *Doctor) warn(check, mend, format string, a ...any) {
-	d.findings = append(d.findings, Finding{Check: check, Status: Warn, Mend: mend, Message: fmt.Sprintf(format, a...)})
+	d.findings = append(d.findings, Finding{Check: check, Status: Warn, Fix: mend, Message: fmt.Sprintf(format, a...)})
 }
 
 func (d *Doctor) fail(check, mend, format string, a ...any) {
-	d.findings = append(d.findings, Finding{Check: check, Status: Fail, Mend: mend, Message: fmt.Sprintf(format, a...)})
+	d.findings = append(d.findings, Finding{Check: check, Status: Fail, Fix: mend, Message: fmt.Sprintf(format, a...)})
 }

@@ -222,13 +222,13 @@ func TestFaults(t *testing.T) {
 		mend   string // in the line that mends it
 	}{
 		{"daemon down", func(_ *testing.T, n *node) { n.stop() },
-			"daemon", Fail, "does not run", "systemctl enable --now ballastd"},
+			"daemon", Fail, "is not running", "systemctl enable --now ballastd"},
 		{"daemon of another version", func(_ *testing.T, n *node) { n.health.Version.Version = "1.0.0" },
 			"daemon", Warn, "ballastd is 1.0.0, this command is 1.2.3", "restart ballastd"},
 		{"daemon at another socket", func(_ *testing.T, n *node) { n.health.Address = "/elsewhere.sock" },
 			"daemon", Fail, "/elsewhere.sock", "restart ballastd"},
 		{"metadata set aside", func(_ *testing.T, n *node) { n.health.Snapshots.Aside = []string{"/r/metadata.db.damaged-1"} },
-			"snapshots", Warn, "set aside", "rm /r/metadata.db.damaged-1"},
+			"snapshots", Warn, "was renamed", "rm /r/metadata.db.damaged-1"},
 		{"unknown directories", func(_ *testing.T, n *node) { n.health.Snapshots.Unknown = 2 },
 			"snapshots", Warn, "2 directories", "restart or remove"},
 		{"snapshot shows zeros", func(_ *testing.T, n *node) {
@@ -239,7 +239,7 @@ func TestFaults(t *testing.T) {
 		{"port of the facade taken", func(_ *testing.T, n *node) {
 			n.health.FacadeHealth.Error = "address already in use"
 			n.health.FacadeHealth.Owner = &portowner.Owner{Address: "127.0.0.1:5757", UID: 65534, PID: 4321, Command: "squat -x"}
-		}, "facade", Fail, "process 4321 (squat -x), uid 65534, at 127.0.0.1:5757 has its port", "ps -fp 4321"},
+		}, "facade", Fail, "process 4321 (squat -x), uid 65534, at 127.0.0.1:5757 uses its port", "ps -fp 4321"},
 		{"facade without keys", func(_ *testing.T, n *node) { n.health.FacadeHealth.Error = "no space left on device" },
 			"facade", Fail, "no space left", "journalctl"},
 		{"port taken, daemon down", func(_ *testing.T, n *node) { n.stop() },
@@ -247,10 +247,10 @@ func TestFaults(t *testing.T) {
 		{"facade by plain HTTP", func(_ *testing.T, n *node) { n.health.FacadeHealth.Plain = true },
 			"facade", Warn, "every user of this node", "facade.insecure_plain_http"},
 		{"port not held", func(_ *testing.T, n *node) { n.health.FacadeHealth.Held = false },
-			"facade", Warn, "nobody holds the port", "systemctl enable ballastd.socket"},
+			"facade", Warn, "is not reserved", "systemctl enable ballastd.socket"},
 		{"other port held", func(_ *testing.T, n *node) {
 			n.health.FacadeHealth.Held, n.health.FacadeHealth.HeldElsewhere = false, "127.0.0.1:1"
-		}, "facade", Warn, "holds 127.0.0.1:1", "ListenStream=127.0.0.1:"},
+		}, "facade", Warn, "reserves 127.0.0.1:1", "ListenStream=127.0.0.1:"},
 		{"CA lost", func(_ *testing.T, n *node) {
 			n.health.FacadeHealth.Keys = &facadetls.Status{Remade: time.Now(), Why: "authority.pem is damaged"}
 		}, "facade", Warn, "authority.pem is damaged", "stay as they are"},
@@ -260,10 +260,10 @@ func TestFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.write(t, "certs.d/ghcr.io/hosts.toml", b.String())
-		}, "hosts.toml", Fail, "by plain HTTP", "ballast config hosts --upgrade --hosts-dir "},
+		}, "hosts.toml", Fail, "uses plain HTTP", "ballast config hosts --upgrade --hosts-dir "},
 		{"hosts.toml believes everybody", func(t *testing.T, n *node) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", "  client =", "  skip_verify = true\n  client =")
-		}, "hosts.toml", Fail, "believes whoever answers", "skip_verify"},
+		}, "hosts.toml", Fail, "accepts any process", "skip_verify"},
 		{"keys that hosts.toml names are not there", func(t *testing.T, n *node) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", "/tls/ca.pem", "/tls/gone.pem")
 		}, "hosts.toml", Fail, "unable to read CA cert", "ballast config hosts ghcr.io --write --force"},
@@ -275,13 +275,13 @@ func TestFaults(t *testing.T) {
 		}, "hosts.toml", Fail, "unknown authority", "ballast config hosts ghcr.io --write --force"},
 		{"root other than configured", func(_ *testing.T, n *node) {
 			n.health.Dirs["root"] = admin.Dir{Path: n.dir, Device: n.health.Dirs["root"].Device}
-		}, "root", Fail, "its configuration says root", "restart ballastd"},
+		}, "root", Fail, "its configuration has root", "restart ballastd"},
 		{"objects on another file system", func(t *testing.T, n *node) {
 			n.stop() // as it would not start
 			mountTmpfs(t, filepath.Join(n.doctor.Config.Root, "objects"))
 		}, "root", Fail, "is on another file system than the root", "one file system"},
 		{"file system mounted over the root", func(t *testing.T, n *node) { mountTmpfs(t, n.doctor.Config.Root) },
-			"root", Fail, "mounted over", "umount"},
+			"root", Fail, "mounted over", "unmount"},
 		{"kernel without data-only layers", func(_ *testing.T, n *node) {
 			n.doctor.Probe = func(string) error { return errors.New("invalid argument") }
 		}, "kernel", Warn, "hard links: invalid argument", "Linux 6.5"},
@@ -296,7 +296,7 @@ func TestFaults(t *testing.T) {
 		},
 			"lazy", Warn, "open /dev/fuse: no such file", "modprobe fuse"},
 		{"lazy mount gone", func(_ *testing.T, n *node) { n.health.Lazy.Mounted = false },
-			"lazy", Fail, "was unmounted by somebody", "restart ballastd"},
+			"lazy", Fail, "was unmounted", "restart ballastd"},
 		{"holder dead", func(_ *testing.T, n *node) { n.health.Lazy.Kept = false },
 			"lazy", Warn, "process does not answer", "restart ballastd"},
 		{"no holder wanted", func(_ *testing.T, n *node) {
@@ -304,9 +304,9 @@ func TestFaults(t *testing.T) {
 			n.doctor.Config.Lazy.Holder = config.HolderNone
 		}, "lazy", Warn, `lazy.holder = "none"`, `lazy.holder = "auto"`},
 		{"kernel without resend", func(_ *testing.T, n *node) { n.health.Lazy.Resend = false },
-			"lazy", Warn, "hang until their reader is killed", "Linux 6.9"},
+			"lazy", Warn, "hang until the reader is killed", "Linux 6.9"},
 		{"kernel without passthrough", func(_ *testing.T, n *node) { n.health.Lazy.Passthrough = false },
-			"lazy", Warn, "by way of ballastd", "Linux 6.9"},
+			"lazy", Warn, "through ballastd", "Linux 6.9"},
 		{"kernel that can not map users", func(_ *testing.T, n *node) {
 			n.doctor.ProbeUsers = func(string) error { return errors.New("invalid argument") }
 		}, "user namespaces", Warn, "do not start: invalid argument", "Linux 6.3"},
@@ -316,15 +316,15 @@ func TestFaults(t *testing.T) {
 			n.health.Lazy.Users, n.doctor.Config.Lazy.IDMap = "this kernel", false
 		}, "user namespaces", Warn, "when their model is complete", "lazy.idmap = true"},
 		{"containerd that does not map users", func(_ *testing.T, n *node) { n.health.ContainerdVersion = "1.7.35" },
-			"user namespaces", Warn, "1.7.35 can not map users", "containerd 2.0"},
+			"user namespaces", Warn, "1.7.35 can not id-map mounts", "containerd 2.0"},
 		{"containerd that does not map volumes", func(_ *testing.T, n *node) { n.health.ContainerdVersion = "v2.1.6" },
 			"user namespaces", Warn, "belong to nobody", "containerd 2.1.7"},
 		{"drop-in of an earlier version", func(t *testing.T, n *node) { n.edit(t, dropin, `capabilities = ["remap-ids"]`, "") },
-			"user namespaces", Warn, "makes a copy", `capabilities = ["remap-ids"]`},
+			"user namespaces", Warn, "copies the root file system", `capabilities = ["remap-ids"]`},
 		{"paused", func(_ *testing.T, n *node) { n.health.Lazy.Paused = true },
-			"lazy", Warn, "is paused", "ballast hydrate --resume"},
+			"lazy", Warn, "are paused", "ballast hydrate --resume"},
 		{"unverified", func(_ *testing.T, n *node) { n.health.Lazy.Unverified = true },
-			"lazy", Warn, "before they were verified", `lazy.verify = "chunk"`},
+			"lazy", Warn, "before they are verified", `lazy.verify = "chunk"`},
 		{"table lost", func(_ *testing.T, n *node) { n.health.Doubts.Unresolved = []store.Ref{{Name: "snapshot/7"}} },
 			"store", Fail, "snapshot/7", "ballast verify --repair"},
 		{"damaged files", func(_ *testing.T, n *node) { n.health.Doubts.Damaged = []string{"/root/damaged/ab"} },
@@ -337,7 +337,7 @@ func TestFaults(t *testing.T) {
 		{"not hashed yet", func(_ *testing.T, n *node) { n.health.Doubts.Unproved = 1 << 30 },
 			"store", Warn, "1.1 GB", "in the background"},
 		{"no space", func(_ *testing.T, n *node) { n.doctor.Config.Fetch.Reserve = 1 << 62 },
-			"space", Fail, "nothing is fetched", "ballast gc"},
+			"space", Fail, "nothing is downloaded", "ballast gc"},
 		{"little space", func(_ *testing.T, n *node) { n.doctor.Config.GC.High = 0 },
 			"space", Warn, "gc.high", "ballast gc"},
 
@@ -414,10 +414,10 @@ func TestFaults(t *testing.T) {
 		}, "hosts.toml", Fail, "tags resolve at https://mirror.example", `capabilities`},
 		{"facade may not resolve", func(t *testing.T, n *node) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `["pull", "resolve"]`, `["pull"]`)
-		}, "hosts.toml", Fail, "no host may resolve", "ballast config hosts ghcr.io > "},
+		}, "hosts.toml", Fail, "no host has the capability", "ballast config hosts ghcr.io > "},
 		{"hosts.toml can not be read", func(t *testing.T, n *node) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `"resolve"]`, `"resolve", "fly"]`)
-		}, "hosts.toml", Fail, "does not ask it for tags", "ballast config hosts ghcr.io > "},
+		}, "hosts.toml", Fail, "does not use it for tags", "ballast config hosts ghcr.io > "},
 		{"host with port fails open", func(t *testing.T, n *node) {
 			n.write(t, "certs.d/reg.example_5000_/hosts.toml", "[host.\"http://"+n.doctor.Config.Facade.Listen+"\"]\n")
 		}, "hosts.toml", Fail, "tags resolve at https://reg.example:5000", `server = "https://reg.example:5000"`},
@@ -432,14 +432,14 @@ func TestFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.doctor.HostsDirs = []string{"/nowhere/certs.d", filepath.Join(n.dir, "certs.d")} // containerd names the last too
-		}, "hosts.toml", Warn, "certs.d, /nowhere/certs.d goes through the facade", "ballast config hosts REGISTRY --write --hosts-dir "},
+		}, "hosts.toml", Warn, "certs.d, /nowhere/certs.d uses the facade", "ballast config hosts REGISTRY --write --hosts-dir "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
 			tt.spoil(t, n)
 			findings := n.doctor.Run(t.Context())
 			for _, f := range findings {
-				if f.Check == tt.check && f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Mend, tt.mend) {
+				if f.Check == tt.check && f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.mend) {
 					return
 				}
 			}

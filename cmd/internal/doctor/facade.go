@@ -24,38 +24,38 @@ func (d *Doctor) facade(h *admin.Health) {
 		return
 	case h == nil:
 		if o, err := portowner.Of(address); err == nil && o.PID != 1 { // of the service manager
-			d.fail(check, endOf(o), "ballastd does not answer, and %s has the port of its facade", o)
+			d.fail(check, endOf(o), "ballastd does not answer, and %s uses the port of its facade", o)
 		}
 		return
 	}
 	f := h.FacadeHealth
 	switch {
 	case f.Error != "" && f.Owner != nil:
-		d.fail(check, endOf(*f.Owner)+"; systemctl enable --now ballastd.socket keeps the port after that", "no tags can be pulled through the facade: %s has its port: %s", f.Owner, f.Error)
+		d.fail(check, endOf(*f.Owner)+"; then systemctl enable --now ballastd.socket reserves the port", "no tags can be pulled through the facade: %s uses its port: %s", f.Owner, f.Error)
 	case f.Error != "":
-		d.fail(check, "journalctl -u ballastd says more", "no tags can be pulled through the facade: %s", f.Error)
+		d.fail(check, "see journalctl -u ballastd", "no tags can be pulled through the facade: %s", f.Error)
 	case f.Plain:
-		d.warn(check, "take facade.insecure_plain_http out of the configuration; systemctl restart ballastd; ballast config hosts --upgrade",
-			"it speaks plain HTTP: every user of this node gets what the node can pull, and whoever binds %s while ballastd is down gets pull secrets and decides what images are", address)
+		d.warn(check, "remove facade.insecure_plain_http from the configuration; systemctl restart ballastd; ballast config hosts --upgrade",
+			"it uses plain HTTP: every user of this node can pull what the node can pull, and a process that binds %s while ballastd is down receives pull secrets and can replace images", address)
 	case f.HeldElsewhere != "":
-		d.warn(check, "systemctl edit ballastd.socket: ListenStream="+address, "ballastd.socket holds %s, the facade is at %s: nobody holds that while ballastd is down", f.HeldElsewhere, address)
+		d.warn(check, "systemctl edit ballastd.socket: ListenStream="+address, "ballastd.socket reserves %s, but the facade is at %s: that port is not reserved while ballastd is down", f.HeldElsewhere, address)
 	case f.Manager && !f.Held:
 		d.warn(check, "systemctl enable ballastd.socket; systemctl stop ballastd; systemctl start ballastd.socket ballastd",
-			"nobody holds the port %s while ballastd is down: another process can bind it, and pulls fail until that ends", address)
+			"the port %s is not reserved while ballastd is down: another process can bind it, and pulls then fail until it ends", address)
 	case f.Keys != nil && !f.Keys.Remade.IsZero():
-		d.warn(check, "nothing: hosts.toml files stay as they are, and the next restart forgets this", "the CA of the facade was made anew at %s, because the old one was lost: %s",
+		d.warn(check, "nothing to do: hosts.toml files stay as they are, and this warning ends with the next restart", "the CA of the facade was created again at %s, because the old one was lost: %s",
 			f.Keys.Remade.Format(time.DateTime), f.Keys.Why)
 	case f.Keys != nil:
-		d.ok(check, "answers at %s to who has the key; its CA ends on %s", address, f.Keys.AuthorityEnds.Format(time.DateOnly))
+		d.ok(check, "answers at %s to callers with the key; its CA is valid until %s", address, f.Keys.AuthorityEnds.Format(time.DateOnly))
 	}
 }
 
 // endOf says how to get rid of who has the port.
 func endOf(o portowner.Owner) string {
 	if o.PID == 0 {
-		return "ss -ltnp in each container: end the process"
+		return "find the process with ss -ltnp in each container, and end it"
 	}
-	return "find out what it is (ps -fp " + strconv.Itoa(o.PID) + ") and end it"
+	return "look at the process (ps -fp " + strconv.Itoa(o.PID) + ") and end it"
 }
 
 // ask asks the facade as containerd does, with the keys that a hosts.toml names, and returns why it can

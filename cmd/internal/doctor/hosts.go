@@ -27,7 +27,7 @@ const maxHosts = 1 << 20
 func (d *Doctor) hosts(ctx context.Context, h *admin.Health, c *containerdConfig) {
 	const check = "hosts.toml"
 	if d.Config.Facade.Listen == "" {
-		d.ok(check, "facade.listen is empty: only converted models are pulled")
+		d.ok(check, "facade.listen is empty: only converted models can be pulled")
 		return
 	}
 	var dirs []string
@@ -64,7 +64,7 @@ func (d *Doctor) hosts(ctx context.Context, h *admin.Health, c *containerdConfig
 		if len(dirs) > 0 && !slices.Contains(dirs, snippet.DefaultHostsDir) {
 			mend += " --hosts-dir " + dirs[0]
 		}
-		d.warn(check, mend, "no registry in %s goes through the facade at %s; models of any registry arrive unconverted", strings.Join(dirs, ", "), d.Config.Facade.Listen)
+		d.warn(check, mend, "no hosts.toml in %s uses the facade at %s, so models of all registries arrive unconverted", strings.Join(dirs, ", "), d.Config.Facade.Listen)
 	case !bad:
 		d.ok(check, "tags resolve only through the facade: %s", strings.Join(through, ", "))
 	}
@@ -77,7 +77,7 @@ func (d *Doctor) healing(ctx context.Context) {
 		d.warn("healing", "", "%v", err)
 	}
 	for _, s := range stuck {
-		d.warn("healing", "pull it (crictl pull) and have it pinned, name it by digest, or leave its registry open: ballast setup --open HOST", "%s", s)
+		d.warn("healing", "pull and pin the image (crictl pull), name it by digest, or open its registry: ballast setup --open HOST", "%s", s)
 	}
 }
 
@@ -117,18 +117,18 @@ func (d *Doctor) checkKeys(ctx context.Context, health *admin.Health, facade doc
 	const check = "hosts.toml"
 	file := filepath.Join(dir, "hosts.toml")
 	if facade.Scheme == "http" && !d.Config.Facade.InsecurePlainHTTP {
-		d.fail(check, "ballast config hosts --upgrade --hosts-dir "+filepath.Dir(dir), "%s asks the facade by plain HTTP, without keys: it gets no answer, and whoever has the port while ballastd is down would give one", file)
+		d.fail(check, "ballast config hosts --upgrade --hosts-dir "+filepath.Dir(dir), "%s uses plain HTTP to the facade, without keys: it gets no answer, and any process that has the port while ballastd is down could give one", file)
 		return false
 	}
 	if t, ok := facade.Client.Transport.(*http.Transport); ok && t.TLSClientConfig.InsecureSkipVerify && facade.Scheme == "https" {
-		d.fail(check, "take skip_verify out of "+file, "%s believes whoever answers in place of the facade (skip_verify)", file)
+		d.fail(check, "remove skip_verify from "+file, "%s accepts any process in place of the facade (skip_verify)", file)
 		return false
 	}
 	if health == nil || health.FacadeHealth.Error != "" { // said by others
 		return true
 	}
 	if err := d.ask(ctx, facade); err != nil {
-		d.fail(check, "ballast config hosts "+snippet.RegistryOf(filepath.Base(dir))+" --write --force --hosts-dir "+filepath.Dir(dir), "%s: the facade does not answer who asks by it: %v", file, err)
+		d.fail(check, "ballast config hosts "+snippet.RegistryOf(filepath.Base(dir))+" --write --force --hosts-dir "+filepath.Dir(dir), "%s: the facade does not answer requests with the keys of this file: %v", file, err)
 		return false
 	}
 	return true
@@ -151,7 +151,7 @@ func (d *Doctor) checkHosts(ctx context.Context, health *admin.Health, dir, regi
 		return false
 	}
 	if err != nil {
-		d.fail(check, "ballast config hosts "+registry+" --write --force, after ballastd was started", "%s: %v", file, err)
+		d.fail(check, "ballast config hosts "+registry+" --write --force, after ballastd has started", "%s: %v", file, err)
 		return false
 	}
 	facade, others := -1, []string{}
@@ -171,12 +171,12 @@ func (d *Doctor) checkHosts(ctx context.Context, health *admin.Health, dir, regi
 	guarded := facade < 0 || d.checkKeys(ctx, health, all[facade], dir)
 	switch {
 	case facade < 0 && len(others) > 0:
-		d.fail(check, rewrite, "%s names the facade, but containerd does not ask it for tags (it can not read the file, or the entry has no \"resolve\"): models of %s arrive unconverted", file, registry)
+		d.fail(check, rewrite, "%s names the facade, but containerd does not use it for tags (it can not read the file, or the entry has no \"resolve\"), so models of %s arrive unconverted", file, registry)
 	case facade < 0:
-		d.fail(check, rewrite, "%s: no host may resolve tags", file)
+		d.fail(check, rewrite, "%s: no host has the capability \"resolve\"", file)
 	case len(others) > 0 && registry == snippet.DefaultRegistry:
 		d.warn(check, "ballast config hosts _default > "+file+", or a directory for each registry with models",
-			"%s is open: while the facade does not answer, tags resolve at the registry itself and models arrive unconverted", file)
+			"%s is open: while the facade does not answer, tags resolve at the registry and models arrive unconverted", file)
 	case len(others) > 0:
 		d.fail(check, fmt.Sprintf("in %s, above the first table: server = %q and capabilities = [\"pull\", \"push\"]", file, server.Scheme+"://"+server.Host),
 			"%s fails open: while the facade does not answer, tags resolve at %s and models arrive unconverted", file, strings.Join(others, ", "))

@@ -23,7 +23,7 @@ const mendFuse = "modprobe fuse; systemctl restart ballastd"
 func (d *Doctor) lazy(h *admin.Health) {
 	const check = "lazy"
 	if d.Config.Snapshot.Show == config.ShowLinks || h != nil && h.Show == config.ShowLinks {
-		d.ok(check, "models are shown when they are complete, as hard links have to be")
+		d.ok(check, "models are mounted when they are complete, because they are shown as hard links")
 		return
 	}
 	if h == nil {
@@ -41,17 +41,17 @@ func (d *Doctor) lazy(h *admin.Health) {
 		}
 		return
 	case !l.Mounted:
-		d.fail(check, "systemctl restart ballastd", "%s was unmounted by somebody: models that are not complete can not be read; ballastd mounts it anew, see its log", l.Dir)
+		d.fail(check, "systemctl restart ballastd", "%s was unmounted: incomplete models can not be read until ballastd mounts it again; see its log", l.Dir)
 		return
 	}
 	d.ok(check, "%s is mounted; lazy.mode = %q", l.Dir, l.Mode)
 	d.keeper(l)
 	d.abilities(l)
 	if l.Paused {
-		d.warn(check, "ballast hydrate --resume", "what nobody waits for is paused: models that are shown are not completed")
+		d.warn(check, "ballast hydrate --resume", "background downloads are paused: mounted models are not completed")
 	}
 	if l.Unverified {
-		d.warn(check, "lazy.verify = \"chunk\"", "lazy.verify = \"after\": bytes of models without digests of chunks can be read before they were verified")
+		d.warn(check, "lazy.verify = \"chunk\"", "lazy.verify = \"after\": files without chunk digests can be read before they are verified")
 	}
 }
 
@@ -60,11 +60,11 @@ func (d *Doctor) keeper(l *admin.LazyHealth) {
 	const check = "lazy"
 	switch {
 	case l.Kept:
-		d.ok(check, "the mount outlives ballastd: the %s keeps it", strings.TrimPrefix(l.Keeper, "the "))
+		d.ok(check, "the %s keeps the mount while ballastd is down", strings.TrimPrefix(l.Keeper, "the "))
 	case d.Config.Lazy.Holder == config.HolderNone:
-		d.warn(check, "lazy.holder = \"auto\"", "lazy.holder = \"none\": when ballastd ends, who reads a model that is not complete gets errors")
+		d.warn(check, "lazy.holder = \"auto\"", "lazy.holder = \"none\": reads of incomplete models fail when ballastd stops")
 	default:
-		d.warn(check, "systemctl restart ballastd; its log says why", "nobody keeps the mount (%s does not answer): when ballastd ends, who reads a model that is not complete gets errors", l.Keeper)
+		d.warn(check, "systemctl restart ballastd; see its log", "nothing keeps the mount (%s does not answer): reads of incomplete models fail when ballastd stops", l.Keeper)
 	}
 }
 
@@ -73,10 +73,10 @@ func (d *Doctor) abilities(l *admin.LazyHealth) {
 	const check = "lazy"
 	var lacks []string
 	if !l.Resend {
-		lacks = append(lacks, "reads that are under way when ballastd dies hang until their reader is killed")
+		lacks = append(lacks, "reads that are under way when ballastd is killed hang until the reader is killed")
 	}
 	if !l.Passthrough && d.Config.Lazy.Passthrough {
-		lacks = append(lacks, "files that were opened when they were not complete are read by way of ballastd until they are opened again, even if they are complete")
+		lacks = append(lacks, "files that were opened before they were complete are read through ballastd until they are opened again")
 	}
 	if len(lacks) > 0 {
 		d.warn(check, "Linux 6.9 or later", "this kernel: %s", strings.Join(lacks, "; "))
@@ -93,12 +93,12 @@ func (d *Doctor) fuse() {
 	known, kerr := os.ReadFile("/proc/filesystems")
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		d.warn(check, "run as root", "%s can not be tried: %v", fuseDevice, err)
+		d.warn(check, "run as root", "can not test %s: %v", fuseDevice, err)
 	case err != nil:
-		d.warn(check, mendFuse, "%s: %v; models are shown when they are complete", fuseDevice, err)
+		d.warn(check, mendFuse, "%s: %v; models are mounted when they are complete", fuseDevice, err)
 	case kerr == nil && !slices.Contains(strings.Fields(string(known)), "fuse"):
-		d.warn(check, mendFuse, "the kernel has no FUSE; models are shown when they are complete")
+		d.warn(check, mendFuse, "the kernel has no FUSE; models are mounted when they are complete")
 	default:
-		d.ok(check, "%s is there; models can be read before they are complete", fuseDevice)
+		d.ok(check, "%s exists; models can be read before they are complete", fuseDevice)
 	}
 }

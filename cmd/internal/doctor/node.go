@@ -30,13 +30,13 @@ func (d *Doctor) daemon(ctx context.Context) *admin.Health {
 	if h.Version.Version != d.Version {
 		d.warn(check, "systemctl restart ballastd", "ballastd is %s, this command is %s", h.Version.Version, d.Version)
 	} else {
-		d.ok(check, "ballastd %s runs since %s", h.Version.Version, h.Started.Format("2006-01-02 15:04:05"))
+		d.ok(check, "ballastd %s is running since %s", h.Version.Version, h.Started.Format("2006-01-02 15:04:05"))
 	}
 	if h.Address != d.Config.Address {
-		d.fail(check, "systemctl restart ballastd", "ballastd serves containerd at %s, its configuration says address = %q", h.Address, d.Config.Address)
+		d.fail(check, "systemctl restart ballastd", "ballastd serves containerd at %s, but its configuration has address = %q", h.Address, d.Config.Address)
 	}
 	if h.Facade != d.Config.Facade.Listen {
-		d.fail(check, "systemctl restart ballastd", "the facade listens at %q, the configuration says facade.listen = %q", h.Facade, d.Config.Facade.Listen)
+		d.fail(check, "systemctl restart ballastd", "the facade listens at %q, but the configuration has facade.listen = %q", h.Facade, d.Config.Facade.Listen)
 	}
 	return &h
 }
@@ -56,7 +56,7 @@ func (d *Doctor) root(h *admin.Health) {
 		}
 	}
 	if got := dirs["root"].Path; !samePath(got, d.Config.Root) {
-		d.fail(check, "systemctl restart ballastd", "ballastd keeps its bytes in %s, its configuration says root = %q", got, d.Config.Root)
+		d.fail(check, "systemctl restart ballastd", "ballastd uses %s, but its configuration has root = %q", got, d.Config.Root)
 	}
 	// Looked at anew: a file system that was mounted over a directory after the daemon had
 	// opened it is a fault too.
@@ -72,8 +72,8 @@ func (d *Doctor) root(h *admin.Health) {
 		}
 		now[name] = dev
 		if dir.Device != 0 && dir.Device != dev {
-			d.fail(check, "umount what hides it, or systemctl restart ballastd",
-				"another file system has been mounted over %s since ballastd was started", dir.Path)
+			d.fail(check, "unmount it, or systemctl restart ballastd",
+				"another file system was mounted over %s after ballastd was started", dir.Path)
 			return
 		}
 	}
@@ -84,8 +84,8 @@ func (d *Doctor) root(h *admin.Health) {
 	}
 	for _, p := range rootParts {
 		if dev, ok := now[p]; ok && dev != base {
-			d.fail(check, "keep all of "+d.Config.Root+" on one file system: mount at the root, not below it",
-				"%s is on another file system than the root; files move between them by rename", dirs[p].Path)
+			d.fail(check, "put all of "+d.Config.Root+" on one file system: mount at the root, not below it",
+				"%s is on another file system than the root, so files can not be renamed between them", dirs[p].Path)
 			return
 		}
 	}
@@ -97,7 +97,7 @@ func (d *Doctor) kernel(h *admin.Health) {
 	const check = "kernel"
 	show := d.Config.Snapshot.Show
 	if show == config.ShowLinks {
-		d.ok(check, "snapshot.show = \"links\": models are shown as hard links, nothing is asked of the kernel")
+		d.ok(check, "snapshot.show = \"links\": models are shown as hard links, which every kernel supports")
 		return
 	}
 	dir := d.Config.Root
@@ -110,15 +110,15 @@ func (d *Doctor) kernel(h *admin.Health) {
 	err := d.Probe(dir)
 	switch {
 	case err == nil && h != nil && h.Show == config.ShowLinks:
-		d.warn(check, "systemctl restart ballastd", "this kernel has data-only lower layers, but ballastd shows models as hard links: %s", h.ShowWhy)
+		d.warn(check, "systemctl restart ballastd", "the kernel supports data-only lower layers, but ballastd shows models as hard links: %s", h.ShowWhy)
 	case err == nil:
-		d.ok(check, "overlayfs has data-only lower layers; models are shown as stubs")
+		d.ok(check, "overlayfs supports data-only lower layers; models are shown as stubs")
 	case os.Geteuid() != 0:
-		d.warn(check, "run as root", "mounts can not be tried: %v", err)
+		d.warn(check, "run as root", "can not test mounts: %v", err)
 	case show == config.ShowStubs:
-		d.fail(check, "Linux 6.5 or later, or snapshot.show = \"auto\"", "overlayfs has no data-only lower layers here, and snapshot.show = \"stubs\" needs them: %v", err)
+		d.fail(check, "Linux 6.5 or later, or snapshot.show = \"auto\"", "overlayfs does not support data-only lower layers here, and snapshot.show = \"stubs\" needs them: %v", err)
 	default:
-		d.warn(check, "Linux 6.5 or later", "overlayfs has no data-only lower layers here; models are shown as hard links: %v", err)
+		d.warn(check, "Linux 6.5 or later", "overlayfs does not support data-only lower layers here; models are shown as hard links: %v", err)
 	}
 }
 
@@ -135,12 +135,12 @@ func (d *Doctor) space(h *admin.Health) {
 	}
 	free := int64(st.Bavail) * st.Bsize
 	total := int64(st.Blocks) * st.Bsize
-	const mend = "ballast gc; ballast df says what takes the space"
+	const mend = "ballast gc; ballast df shows what takes the space"
 	switch {
 	case free <= int64(d.Config.Fetch.Reserve):
-		d.fail(check, mend, "%s free of %s, no more than fetch.reserve = %s: nothing is fetched", bytes(free), bytes(total), bytes(int64(d.Config.Fetch.Reserve)))
+		d.fail(check, mend, "%s free of %s, not more than fetch.reserve = %s: nothing is downloaded", bytes(free), bytes(total), bytes(int64(d.Config.Fetch.Reserve)))
 	case total-free > d.Config.GC.High.Of(total):
-		d.warn(check, mend, "%s free of %s: above gc.high = %v, models that nobody uses are removed", bytes(free), bytes(total), d.Config.GC.High)
+		d.warn(check, mend, "%s free of %s: usage is above gc.high = %v, so unused models are removed", bytes(free), bytes(total), d.Config.GC.High)
 	default:
 		d.ok(check, "%s free of %s", bytes(free), bytes(total))
 	}

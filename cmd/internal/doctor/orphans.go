@@ -44,11 +44,11 @@ func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 		}
 	}
 	if len(lost) == 0 {
-		d.ok(check, "all images that containerd has unpacked with %s have their snapshots", snapshotter)
+		d.ok(check, "all images that containerd unpacked with %s have their snapshots", snapshotter)
 		return
 	}
 	d.fail(check, strings.Join(mend, "; ")+"; then pull them again",
-		"containerd has unpacked %d images into snapshots that ballastd does not have, because its root was wiped or its metadata lost: %s. Pulls that share a layer with them fail with \"already exists\" or \"not found\"",
+		"ballastd does not have the snapshots of %d images that containerd unpacked, because its root was wiped or its metadata was lost: %s. Pulls that share a layer with them fail with \"already exists\" or \"not found\"",
 		len(lost), strings.Join(lost, " "))
 }
 

@@ -15,11 +15,11 @@ func (d *Doctor) snapshots(h *admin.Health) {
 	s := &h.Snapshots
 	if len(s.Aside) > 0 {
 		d.warn(check, "remove the images of this snapshotter (ctr images rm --sync REF) and pull them again; then rm "+strings.Join(s.Aside, " "),
-			"metadata of the snapshots was damaged and set aside: containerd has images whose snapshots are not known any more")
+			"the metadata of the snapshots was damaged and was renamed: containerd has images whose snapshots are unknown")
 	}
 	if s.Unknown > 0 {
-		d.warn(check, "restart or remove what runs in them; they go with the next removal of an image",
-			"%d directories belong to no snapshot that is known, and stay while something has them mounted", s.Unknown)
+		d.warn(check, "restart or remove the containers in them; they are removed with the next image",
+			"%d directories belong to no known snapshot, and stay while they are mounted", s.Unknown)
 	}
 	for _, p := range s.Problems {
 		about := p.Path
@@ -30,6 +30,6 @@ func (d *Doctor) snapshots(h *admin.Health) {
 			"snapshot %s, %s: %s", p.Snapshot, about, p.Problem)
 	}
 	if len(s.Aside)+s.Unknown+len(s.Problems) == 0 {
-		d.ok(check, "snapshots show what their models say")
+		d.ok(check, "the files of snapshots match their models")
 	}
 }

@@ -19,7 +19,7 @@ import (
 // remapIDs is the capability of a snapshotter that maps users, and costs what it costs if containerd knows of none.
 const (
 	remapIDs = "remap-ids"
-	costs    = "containerd makes a copy of the root file system of each pod with hostUsers: false"
+	costs    = "containerd copies the root file system of each pod with hostUsers: false"
 )
 
 // users looks at what pods with hostUsers: false need. All others do without, so nothing here is a Fail.
@@ -34,19 +34,19 @@ func (d *Doctor) users(ctx context.Context, h *admin.Health, c *containerdConfig
 	}
 	before := len(d.findings)
 	if err := d.ProbeUsers(dir); err != nil && os.Geteuid() != 0 {
-		d.warn(check, "run as root", "mounts can not be tried: %v", err)
+		d.warn(check, "run as root", "can not test mounts: %v", err)
 	} else if err != nil {
-		d.warn(check, "Linux 6.3 or later, and ext4, xfs or btrfs at the root", "users can not be mapped here, pods with hostUsers: false do not start: %v", err)
+		d.warn(check, "Linux 6.3 or later, and ext4, xfs or btrfs at the root", "mounts can not be id-mapped here, so pods with hostUsers: false do not start: %v", err)
 	}
 	if h != nil {
 		if v, err := containerdversion.Parse(h.ContainerdVersion); err == nil && !v.MapsUsers() {
-			d.warn(check, "containerd 2.0 or later", "containerd %s can not map users: "+costs, h.ContainerdVersion)
+			d.warn(check, "containerd 2.0 or later", "containerd %s can not id-map mounts: "+costs, h.ContainerdVersion)
 			return
 		}
 	}
 	ours, runtime := d.capability(ctx, c), d.runtime(ctx)
 	if h != nil && !mapsVolumes(h.ContainerdVersion) {
-		d.warn(check, "containerd 2.1.7, 2.2.2, or 2.3 and later", "containerd %s does not map the users of image volumes: in pods with hostUsers: false their files belong to nobody (65534)", h.ContainerdVersion)
+		d.warn(check, "containerd 2.1.7, 2.2.2, or 2.3 and later", "containerd %s does not id-map image volumes: in pods with hostUsers: false their files belong to nobody (65534)", h.ContainerdVersion)
 	}
 	if h != nil && h.Lazy.Users != "" {
 		mend := "Linux 6.12 and containerd 2.3, or later"
@@ -56,7 +56,7 @@ func (d *Doctor) users(ctx context.Context, h *admin.Health, c *containerdConfig
 		d.warn(check, mend, "pods with hostUsers: false start when their model is complete, not before: %s", h.Lazy.Users)
 	}
 	if len(d.findings) == before && ours {
-		d.ok(check, "pods with hostUsers: false own the files that they see%s", runtime)
+		d.ok(check, "pods with hostUsers: false own their files%s", runtime)
 	}
 }
 
@@ -72,12 +72,12 @@ func (d *Doctor) capability(ctx context.Context, c *containerdConfig) (ours bool
 		}
 		ours = true
 		if !slices.Contains(p.Capabilities, remapIDs) {
-			d.warn(check, fmt.Sprintf("[proxy_plugins.%s] capabilities = [\"%s\"], then systemctl restart containerd", name, strings.Join(append([]string{remapIDs}, p.Capabilities...), `", "`)), "%s does not claim the capability %q: "+costs, name, remapIDs)
+			d.warn(check, fmt.Sprintf("[proxy_plugins.%s] capabilities = [\"%s\"], then systemctl restart containerd", name, strings.Join(append([]string{remapIDs}, p.Capabilities...), `", "`)), "%s does not have the capability %q: "+costs, name, remapIDs)
 			continue
 		}
 		for _, l := range d.plugins(ctx) {
 			if l.Type == "io.containerd.snapshotter.v1" && l.ID == name && !slices.Contains(l.Capabilities, remapIDs) {
-				d.warn(check, "systemctl restart containerd", "containerd was started before %s claimed the capability %q: "+costs, name, remapIDs)
+				d.warn(check, "systemctl restart containerd", "containerd was started before %s got the capability %q: "+costs, name, remapIDs)
 			}
 		}
 	}
@@ -104,9 +104,9 @@ func (d *Doctor) runtime(ctx context.Context) string {
 	case err != nil || f == nil: // containerd before 2.0, or it does not answer; the kubelet asks too
 		return ""
 	case mapsUsers(f):
-		return "; the container runtime maps users too"
+		return "; the container runtime supports id-mapped mounts"
 	}
-	d.warn("user namespaces", "runc 1.2 or later, or crun 1.9", "the container runtime can not map users of mounts: the kubelet refuses pods with hostUsers: false")
+	d.warn("user namespaces", "runc 1.2 or later, or crun 1.9", "the container runtime does not support id-mapped mounts, so the kubelet refuses pods with hostUsers: false")
 	return ""
 }
 

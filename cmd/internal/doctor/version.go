@@ -16,16 +16,16 @@ func (d *Doctor) version(ctx context.Context) containerdversion.Version {
 	oldest, newest := containerdversion.Oldest, containerdversion.Newest
 	switch {
 	case err != nil:
-		d.warn(check, "ballast doctor --containerd-version", "the version of containerd is not known, so what follows is for %s: %v", newest, err)
+		d.warn(check, "ballast doctor --containerd-version VERSION", "the version of containerd is unknown, so the other checks assume %s: %v", newest, err)
 		return newest
 	case v.Before(oldest):
 		d.fail(check, fmt.Sprintf("install containerd %s", newest), "containerd %s is too old: ballast works with %s to %s", v, oldest, newest)
 	case newest.Before(v):
-		d.warn(check, "", "containerd %s is newer than ballast is tested with, %s", v, newest)
+		d.warn(check, "", "containerd %s is newer than the newest tested version, %s", v, newest)
 	case !v.ImageVolumes():
-		d.warn(check, "containerd 2.1 or later", "containerd %s has no image volumes: a model can only be the root of a container", v)
+		d.warn(check, "containerd 2.1 or later", "containerd %s has no image volumes: a model can only be the root file system of a container", v)
 	case !v.SubPaths():
-		d.ok(check, "%s; of an image volume with subPath, pods see the whole model: that needs 2.2", v)
+		d.ok(check, "%s; pods see the whole model in an image volume with subPath, which needs 2.2", v)
 	default:
 		d.ok(check, "%s", v)
 	}
@@ -60,7 +60,7 @@ func (d *Doctor) formats(ctx context.Context, c *containerdConfig) {
 			d.fail(check, "", "%v", err)
 			continue
 		}
-		mend := "write " + file + " anew in that format; containerd config migrate helps"
+		mend := "convert " + file + " to that format; see containerd config migrate"
 		if sub, err := loadContainerd(ctx, file); err == nil && len(sub.ProxyPlugins) > 0 && file != c.file {
 			mend = fmt.Sprintf("ballast config containerd --containerd-config %s > %s && systemctl restart containerd", c.file, file)
 		}
@@ -68,9 +68,9 @@ func (d *Doctor) formats(ctx context.Context, c *containerdConfig) {
 		case f.Format > c.version.MaxFormat():
 			d.fail(check, mend, "%s has version = %d: containerd %s reads at most %d and does not start", file, f.Format, c.version, c.version.MaxFormat())
 		case f.Format != 0 && f.Format != main.Format && !c.version.MixesFormats():
-			d.fail(check, mend, "%s has version = %d and %s has %d: containerd %s takes one of them for both, so settings are lost", file, f.Format, c.file, main.Format, c.version)
+			d.fail(check, mend, "%s has version = %d and %s has %d: containerd %s uses one of them for both, so settings are lost", file, f.Format, c.file, main.Format, c.version)
 		case file != c.file && f.OldTables && c.version.ReplacesTables():
-			d.fail(check, fmt.Sprintf("write these settings into %s", c.file), "%s has settings of CRI: containerd %s takes them for all that there are, those of %s are lost", file, c.version, c.file)
+			d.fail(check, fmt.Sprintf("write these settings into %s", c.file), "%s has settings of CRI: containerd %s uses only these, so those of %s are lost", file, c.version, c.file)
 		}
 	}
 }
@@ -81,11 +81,11 @@ func (d *Doctor) runtimeHandlers(c *containerdConfig, snapshotter string) {
 	for _, h := range c.handlers(snapshotter) {
 		if got, _ := lookup(c.Plugins, pluginImages, "runtime_platforms", h, "snapshotter").(string); c.version.RuntimePlatforms() && got != snapshotter {
 			d.fail(check, fmt.Sprintf("[plugins.%q.runtime_platforms.%q] platform = %q, snapshotter = %q", pluginImages, h, hostPlatform(), snapshotter),
-				"containerd %s has to be told the snapshotter of the handler %s for pulls too: models are unpacked elsewhere and refused", c.version, h)
+				"containerd %s needs the snapshotter of the handler %s for pulls too: without it, models are unpacked elsewhere and refused", c.version, h)
 		}
 		if !c.version.HandlerInRequest() {
 			d.warn(check, fmt.Sprintf("annotations: {%s: %s}", containerdversion.HandlerAnnotation, h),
-				"containerd %s learns the handler %s of a pod from an annotation only; without it, pulls of models for these pods are refused", c.version, h)
+				"containerd %s knows the handler %s of a pod from an annotation only; without it, pulls of models for these pods are refused", c.version, h)
 		}
 	}
 }

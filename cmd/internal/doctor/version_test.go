@@ -62,7 +62,7 @@ func TestVersions(t *testing.T) {
 		{"2.3", format2, ""},
 		{"2.3", format3, ""},
 		{"2.4", "version = 4\nimports = [\"conf.d/*.toml\"]\n", ""},
-		{"2.9", format3, "newer than ballast is tested with"},
+		{"2.9", format3, "newer than the newest tested version"},
 	} {
 		t.Run(fmt.Sprintf("%s/%.11s", tt.version, tt.main), func(t *testing.T) {
 			n := newNode(t)
@@ -101,14 +101,14 @@ func TestVersionFaults(t *testing.T) {
 			n.doctor.ContainerdVersion = func(context.Context) (containerdversion.Version, error) {
 				return containerdversion.Version{}, errdefs.ErrNotFound
 			}
-		}, Warn, "version of containerd is not known", "--containerd-version"},
+		}, Warn, "version of containerd is unknown", "--containerd-version"},
 		{"drop-in in format 4", "2.2", format3, "", func(t *testing.T, n *node) { n.edit(t, dropin, "version = 3", "version = 4") },
 			Fail, "reads at most 3 and does not start", "ballast config containerd --containerd-config "},
 		{"our drop-in in another format", "2.1", format2, "", func(t *testing.T, n *node) { n.edit(t, dropin, "version = 2", "version = 3") },
-			Fail, "takes one of them for both", "ballast config containerd --containerd-config "},
-		{"a drop-in of others in another format", "2.0", format3, "", dropIn(2, ""), Fail, "zz.toml has version = 2", "write "},
+			Fail, "uses one of them for both", "ballast config containerd --containerd-config "},
+		{"a drop-in of others in another format", "2.0", format3, "", dropIn(2, ""), Fail, "zz.toml has version = 2", "convert "},
 		{"CRI in a drop-in", "1.7", merged, "", dropIn(2, "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"ballast\"\n"),
-			Fail, "takes them for all that there are", "write these settings into"},
+			Fail, "uses only these", "write these settings into"},
 		{"not merged", "1.7", strings.Split(merged, "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n")[0], "", func(*testing.T, *node) {},
 			Warn, "no pod uses ballast", `[plugins."io.containerd.grpc.v1.cri".containerd] snapshotter = "ballast"`},
 		{"no config_path", "1.7", strings.ReplaceAll(merged, "config_path", "# config_path"), "", func(*testing.T, *node) {},
@@ -118,7 +118,7 @@ func TestVersionFaults(t *testing.T) {
 		{"handler without runtime_platforms", "2.2", format3, "m", func(t *testing.T, n *node) { n.edit(t, dropin, `images".runtime_platforms`, `images".other`) },
 			Fail, "the snapshotter of the handler m for pulls too", `runtime_platforms."m"] platform`},
 		{"handler by annotation", "2.1", format3, "m", func(*testing.T, *node) {},
-			Warn, "learns the handler m of a pod from an annotation only", "io.containerd.cri.runtime-handler: m"},
+			Warn, "knows the handler m of a pod from an annotation only", "io.containerd.cri.runtime-handler: m"},
 		{"drop-in missing", "1.7", merged, "", func(t *testing.T, n *node) {
 			n.write(t, dropin, "")
 			n.write(t, "config.toml", "version = 2\n")
@@ -130,7 +130,7 @@ func TestVersionFaults(t *testing.T) {
 			tt.spoil(t, n)
 			findings := n.doctor.Run(t.Context())
 			for _, f := range findings {
-				if f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Mend, tt.mend) {
+				if f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.mend) {
 					return
 				}
 			}

@@ -191,12 +191,12 @@ func (k *Keys) authority(rotate bool, s *Status) (*pair, error) {
 	}
 	switch {
 	case rotate:
-		k.log.Info("CA of the facade was made anew, as asked for", "ends", ca.cert.NotAfter)
+		k.log.Info("CA of the facade was replaced, as requested", "ends", ca.cert.NotAfter)
 	case first:
-		k.log.Info("CA of the facade was made", "path", path, "ends", ca.cert.NotAfter)
+		k.log.Info("CA of the facade was created", "path", path, "ends", ca.cert.NotAfter)
 	default:
 		s.Remade, s.Why = now, bad.Error()
-		k.log.Warn("CA of the facade was lost and is made anew; hosts.toml files stay as they are, pulls that run fail once",
+		k.log.Warn("CA of the facade was lost and is created again; hosts.toml files stay as they are, running pulls fail once",
 			"path", path, "ends", ca.cert.NotAfter, "err", bad)
 	}
 	return ca, k.publish(ca)
@@ -233,7 +233,7 @@ func (k *Keys) client(ca *pair) (*pair, error) {
 		return nil, err
 	}
 	if !errors.Is(bad, fs.ErrNotExist) {
-		k.log.Info("certificate of containerd for the facade was made anew", "path", path, "ends", p.cert.NotAfter, "why", bad)
+		k.log.Info("certificate of containerd for the facade was renewed", "path", path, "ends", p.cert.NotAfter, "why", bad)
 	}
 	return p, nil
 }

@@ -70,7 +70,7 @@ func (c *Client) change(ctx context.Context, name string, edit func(Node) []oper
 			return last == nil, last
 		}
 	}
-	return false, fmt.Errorf("somebody else changes the node all the time: %w", last)
+	return false, fmt.Errorf("the node was changed by others at each attempt: %w", last)
 }
 
 // An operation is one of a JSON patch.

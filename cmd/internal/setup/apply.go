@@ -64,7 +64,7 @@ func (p *Plan) begin() error {
 	}
 	if p.next.Upgrading || p.next.RollingBack {
 		if err := p.keepPrevious(); err != nil {
-			return fmt.Errorf("keep the version before: %w", err)
+			return fmt.Errorf("keep the previous version: %w", err)
 		}
 	}
 	for _, s := range p.Steps {
@@ -150,13 +150,13 @@ func (p *Plan) wait(ctx context.Context) error {
 		}
 		for _, k := range p.keys {
 			if !p.host.exists(k) {
-				return fmt.Errorf("it has not made %s: %w", k, errdefs.ErrUnavailable)
+				return fmt.Errorf("it has not created %s: %w", k, errdefs.ErrUnavailable)
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("ballastd is not ready; journalctl -u ballastd says why, then run this again: %w", err)
+		return fmt.Errorf("ballastd is not ready; see journalctl -u ballastd, then run this command again: %w", err)
 	}
 	return nil
 }
@@ -189,9 +189,9 @@ func (p *Plan) save(path string) (saved, error) {
 
 // back gives containerd its old configuration, because it does not come back with the new one.
 func (p *Plan) back(ctx context.Context, undo map[string]saved, cause error) error {
-	cause = fmt.Errorf("containerd does not come back (%w)", cause)
+	cause = fmt.Errorf("containerd does not start (%w)", cause)
 	if len(undo) == 0 {
-		return fmt.Errorf("%w; journalctl -u %s says why", cause, p.unit)
+		return fmt.Errorf("%w; see journalctl -u %s", cause, p.unit)
 	}
 	var err error
 	for path, was := range undo {
@@ -205,7 +205,7 @@ func (p *Plan) back(ctx context.Context, undo map[string]saved, cause error) err
 		err = p.restart(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("%w, nor with its old configuration: %w; journalctl -u %s says why", cause, err, p.unit)
+		return fmt.Errorf("%w, also not with its old configuration: %w; see journalctl -u %s", cause, err, p.unit)
 	}
-	return fmt.Errorf("%w with the configuration of ballast, and has its old one again; journalctl -u %s says why: %w", cause, p.unit, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("%w with the configuration of ballast; its old configuration was restored; see journalctl -u %s: %w", cause, p.unit, errdefs.ErrFailedPrecondition)
 }

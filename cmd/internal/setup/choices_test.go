@@ -286,7 +286,7 @@ func TestVersions(t *testing.T) {
 				t.Errorf("%q: %s says %s", version, f, got)
 			}
 		}
-		if old := strings.HasPrefix(version, "1"); old != strings.Contains(strings.Join(p.Notes, "\n"), "takes nothing of a drop-in for Kubernetes") {
+		if old := strings.HasPrefix(version, "1"); old != strings.Contains(strings.Join(p.Notes, "\n"), "ignores drop-ins for Kubernetes") {
 			t.Errorf("%q: notes %q", version, p.Notes)
 		}
 	}
@@ -309,7 +309,7 @@ func TestNoKeys(t *testing.T) {
 	if steps := r.apply(p); slices.ContainsFunc(steps, func(s string) bool { return strings.HasSuffix(s, "hosts.toml") }) {
 		t.Errorf("closed without keys: %q", steps)
 	}
-	if !slices.Contains(p.Pending, "hosts.toml") || !strings.Contains(strings.Join(p.Notes, "\n"), "run this again") {
+	if !slices.Contains(p.Pending, "hosts.toml") || !strings.Contains(strings.Join(p.Notes, "\n"), "run this command again") {
 		t.Errorf("pending %q, notes %q", p.Pending, p.Notes)
 	}
 	r.keys()
@@ -411,7 +411,7 @@ func TestRollbackKeepsEdits(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	_, err = NewRollback(t.Context(), Options{Host: newRoot(t, "plain").dir})
-	wantError(t, err, errdefs.IsNotFound, "no version before")
+	wantError(t, err, errdefs.IsNotFound, "no previous version")
 }
 
 // TestBusy refuses to remove what is mounted, whether containerd runs or not.

@@ -38,7 +38,7 @@ func (b *builder) containerdVersion() (containerdversion.Version, error) {
 	}
 	v, err := containerdversion.Parse(b.version)
 	if err != nil {
-		return v, fmt.Errorf("%w; say which it is with --containerd-version", err)
+		return v, fmt.Errorf("%w; use --containerd-version", err)
 	}
 	b.version = v.String()
 	return v, nil
@@ -51,7 +51,7 @@ func (b *builder) dropIn() (string, error) {
 		return "", err
 	}
 	if version.ReplacesTables() && version.Major > 0 && !b.o.SnapshotterOnly {
-		b.note("containerd %s takes nothing of a drop-in for Kubernetes: write the lines that are a comment at the end of %s into the tables of %s, and restart it", version, dropInName, b.distro.config)
+		b.note("containerd %s ignores drop-ins for Kubernetes: copy the commented lines at the end of %s into the tables of %s, and restart it", version, dropInName, b.distro.config)
 	}
 	format, _ := b.setting("version").(int64)
 	s := snippet.Containerd{
@@ -80,7 +80,7 @@ func (b *builder) own() (unpack []snippet.Unpack, differs []string, err error) {
 			delete(m, k)
 		}
 		if len(m) > 0 && u.Snapshotter != snippet.Snapshotter && !b.o.Force {
-			return nil, nil, fmt.Errorf("an entry of unpack_config in %s has more than a platform, a snapshotter and a differ, which the drop-in would lose: set containerd up by hand, or use --force: %w", b.distro.config, errdefs.ErrFailedPrecondition)
+			return nil, nil, fmt.Errorf("an entry of unpack_config in %s has more keys than platform, snapshotter and differ, which the drop-in would lose: configure containerd by hand, or use --force: %w", b.distro.config, errdefs.ErrFailedPrecondition)
 		}
 		if u.Snapshotter != snippet.Snapshotter {
 			unpack = append(unpack, u)
@@ -115,7 +115,7 @@ func (b *builder) containerd() error {
 		return err
 	}
 	restart := b.dirty[containerdGroup] || b.pending(pendingContainerd)
-	why := "its configuration has changed; containers go on meanwhile"
+	why := "its configuration has changed; containers continue"
 	if b.running.containerd && !b.running.loaded && !restart {
 		restart, why = true, "it has not read its configuration"
 	}
@@ -135,7 +135,7 @@ func (b *builder) restartContainerd(why string) {
 		return
 	}
 	b.plan.Pending = append(b.plan.Pending, pendingContainerd)
-	b.note("containerd has to be restarted: systemctl restart %s", b.plan.unit)
+	b.note("restart containerd: systemctl restart %s", b.plan.unit)
 }
 
 // imports adds the drop-in, and its import by containerd's main file unless that has one which fits.
@@ -201,7 +201,7 @@ const (
 func (b *builder) generated(text string) error {
 	dir := filepath.Dir(b.distro.config)
 	if b.main == "" {
-		return fmt.Errorf("%s is not there yet: start %s once: %w", b.distro.config, b.plan.unit, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s does not exist yet: start %s once: %w", b.distro.config, b.plan.unit, errdefs.ErrFailedPrecondition)
 	}
 	at, err := findImports(b.main)
 	if err != nil {
@@ -277,10 +277,10 @@ func (b *builder) talos() (*Plan, error) {
 		}
 		fmt.Fprintf(&hosts, "    - path: %s\n      op: create\n      permissions: 0o644\n      content: |\n%s", b.hostsFile(r), indent(one.String(), 8))
 	}
-	b.say("the system of Talos is read-only and has no service for ballastd: run it by the chart's DaemonSet, and patch the machine configuration with this; before Talos 1.14 put the content into /etc/cri/conf.d/20-customization.part of machine.files instead:\n\n" +
+	b.say("the system of Talos is read-only and has no service for ballastd: run it with the DaemonSet of the chart, and patch the machine configuration with this; before Talos 1.14 put the content into /etc/cri/conf.d/20-customization.part of machine.files instead:\n\n" +
 		"apiVersion: v1alpha1\nkind: CRICustomizationConfig\nname: ballast\ncontent: |\n" + indent(text, 2))
 	if hosts.Len() > 0 {
-		b.say("and the hosts.toml files. Mirrors of the machine configuration do not count any more, because registry.config_path above leads here:\n\nmachine:\n  files:\n" + hosts.String())
+		b.say("and the hosts.toml files. Mirrors in the machine configuration have no effect any more, because registry.config_path above replaces them:\n\nmachine:\n  files:\n" + hosts.String())
 	}
 	return b.plan, nil
 }

@@ -30,10 +30,10 @@ func NewFix(ctx context.Context, o Options) (*Plan, error) {
 		return nil, err
 	}
 	if r.Removing {
-		return nil, fmt.Errorf("a removal has begun and did not end: ballast setup --remove goes on with it: %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("a removal was not completed: run ballast setup --remove to complete it: %w", errdefs.ErrFailedPrecondition)
 	}
 	if len(r.Files) == 0 {
-		return nil, fmt.Errorf("ballast is not set up on this node: ballast setup: %w", errdefs.ErrNotFound)
+		return nil, fmt.Errorf("ballast is not set up on this node; run ballast setup: %w", errdefs.ErrNotFound)
 	}
 	want := r.Options
 	want.Host, want.NoRestart = o.Host, o.NoRestart
@@ -91,7 +91,7 @@ func (b *builder) modes() error {
 		if err != nil || !info.IsDir() || slices.Contains([]fs.FileMode{0o700, 0o711}, info.Mode().Perm()) {
 			continue // it is not there, or right
 		}
-		b.plan.Steps = append(b.plan.Steps, Step{Action: Chmod, Target: p, Why: fmt.Sprintf("others could look into it: mode %o", info.Mode().Perm()), mode: 0o700})
+		b.plan.Steps = append(b.plan.Steps, Step{Action: Chmod, Target: p, Why: fmt.Sprintf("other users can list it: mode %o", info.Mode().Perm()), mode: 0o700})
 	}
 	for _, p := range []string{configFile, b.config.Upstream.DockerConfig} {
 		name, err := b.follow(p)
@@ -103,7 +103,7 @@ func (b *builder) modes() error {
 			continue // it is not there
 		}
 		if mode := info.Mode().Perm(); mode&0o022 != 0 || p != configFile && mode&0o077 != 0 {
-			b.plan.Steps = append(b.plan.Steps, Step{Action: Chmod, Target: p, Why: fmt.Sprintf("others could read or change it: mode %o", mode), mode: mode &^ 0o077})
+			b.plan.Steps = append(b.plan.Steps, Step{Action: Chmod, Target: p, Why: fmt.Sprintf("other users can read or change it: mode %o", mode), mode: mode &^ 0o077})
 		}
 	}
 	return nil

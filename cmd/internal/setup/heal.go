@@ -55,9 +55,9 @@ func (v *view) heal(o *Options, closed []string) (refuse, notes, open []string, 
 			switch {
 			case !n.tag:
 			case v.running.pinned[n.ref]:
-				notes = append(notes, fmt.Sprintf("%s, %s, is of %s, which is closed while ballastd is stopped; it is on the node and pinned, do not remove it", n.ref, n.what, n.host))
+				notes = append(notes, fmt.Sprintf("%s, %s, comes from %s, which is closed while ballastd is stopped; it is on the node and pinned, do not remove it", n.ref, n.what, n.host))
 			default:
-				refuse = append(refuse, fmt.Sprintf("%s, %s, is of %s: it can not be pulled while ballastd is stopped", n.ref, n.what, n.host))
+				refuse = append(refuse, fmt.Sprintf("%s, %s, comes from %s: it can not be pulled while ballastd is stopped", n.ref, n.what, n.host))
 			}
 		case slices.Contains(closed, snippet.DefaultRegistry) && !v.hasHosts(n.host):
 			open = append(open, n.host)
@@ -71,7 +71,7 @@ func (v *view) heal(o *Options, closed []string) (refuse, notes, open []string, 
 		if _, digested := named.(reference.Digested); digested || !slices.Contains(closed, reference.Domain(named)) || slices.ContainsFunc(needs, func(n need) bool { return n.ref == ref }) {
 			continue
 		}
-		notes = append(notes, fmt.Sprintf("%s, which a pod uses, is of %s: while ballastd is stopped it can not be pulled by its tag; if the network or ballastd itself needs it, name it by digest", ref, reference.Domain(named)))
+		notes = append(notes, fmt.Sprintf("%s, which a pod uses, comes from %s: while ballastd is stopped it can not be pulled by its tag; if the network or ballastd needs it, name it by digest", ref, reference.Domain(named)))
 	}
 	return refuse, notes, sorted(open), nil
 }

@@ -70,7 +70,7 @@ func (h host) config(settings map[string]string) (*config.Config, error) {
 // errdefs.ErrFailedPrecondition if there is none.
 func HostsOf(c *config.Config) (snippet.Hosts, error) {
 	if c.Facade.Listen == "" {
-		return snippet.Hosts{}, fmt.Errorf("facade.listen is empty, there is no facade: %w", errdefs.ErrFailedPrecondition)
+		return snippet.Hosts{}, fmt.Errorf("facade.listen is empty, so there is no facade: %w", errdefs.ErrFailedPrecondition)
 	}
 	ip, port, err := net.SplitHostPort(c.Facade.Listen)
 	if err != nil {

@@ -20,7 +20,7 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 		return nil, err
 	}
 	if v.distro.readOnly {
-		return nil, fmt.Errorf("take the hosts.toml files of %v out of the machine configuration: %w", registries, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("remove the hosts.toml files of %v from the machine configuration: %w", registries, errdefs.ErrFailedPrecondition)
 	}
 	r, err := v.discover()
 	if err != nil {
@@ -37,7 +37,7 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 		delete(b.files, p)
 		left := slices.DeleteFunc(slices.Clone(closed), func(s string) bool { return s == name })
 		if name != snippet.DefaultRegistry && slices.Contains(left, snippet.DefaultRegistry) { // or that would count
-			if err := b.want(p, []byte(openHosts(name)), 0o644, noGroup, name+" is asked without ballast"); err != nil {
+			if err := b.want(p, []byte(openHosts(name)), 0o644, noGroup, name+" is asked directly"); err != nil {
 				return nil, err
 			}
 			continue
@@ -46,10 +46,10 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 			b.note("%s is open already", name)
 			continue
 		}
-		if err := b.undoAll([]string{p}, noGroup, name+" is asked without ballast"); err != nil {
+		if err := b.undoAll([]string{p}, noGroup, name+" is asked directly"); err != nil {
 			return nil, err
 		}
-		b.note("models of %s arrive unconverted until it is closed again: ballast setup --registry %s", name, name)
+		b.note("models of %s arrive unconverted until you close it again: ballast setup --registry %s", name, name)
 	}
 	if v.record != nil {
 		b.plan.next, b.plan.done = *r, *r

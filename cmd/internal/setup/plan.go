@@ -49,7 +49,7 @@ func New(ctx context.Context, o Options, programs string) (*Plan, error) {
 // planOf is New for a host that was looked at.
 func planOf(v *view, o *Options, programs string) (*Plan, error) {
 	if v.record != nil && v.record.Removing {
-		return nil, fmt.Errorf("a removal has begun and did not end: ballast setup --remove goes on with it: %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("a removal was not completed: run ballast setup --remove to complete it: %w", errdefs.ErrFailedPrecondition)
 	}
 	b := v.builder(o, programs)
 	if v.record != nil {
@@ -102,13 +102,13 @@ type builder struct {
 func (b *builder) check() error {
 	switch {
 	case b.o.SnapshotterOnly && b.o.RuntimeHandler != "":
-		return fmt.Errorf("a runtime handler is for Kubernetes, for which nothing is to be set: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("--runtime-handler and --snapshotter-only can not be used together: %w", errdefs.ErrInvalidArgument)
 	case !b.o.NoService && !b.systemd:
 		return fmt.Errorf("%s has no systemd: run ballastd yourself, and use --no-service: %w", b.o.Host, errdefs.ErrFailedPrecondition)
 	case b.o.NoService && b.o.RuntimeHandler == "" && !b.o.SnapshotterOnly && !b.o.Force:
 		return fmt.Errorf("without --runtime-handler all pods use ballast, and without a service ballastd is one of them: it could not start without itself. Use --runtime-handler ballast: %w", errdefs.ErrFailedPrecondition)
 	case b.o.NoService && !b.systemd && !b.o.NoRestart:
-		return fmt.Errorf("%s has no systemd to restart containerd with: use --no-restart, and restart it yourself: %w", b.o.Host, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s has no systemd to restart containerd: use --no-restart, and restart it yourself: %w", b.o.Host, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
@@ -133,14 +133,14 @@ func (b *builder) want(p string, data []byte, mode fs.FileMode, g group, why str
 		}
 		kept := filepath.Join(originals, p) + ".replaced"
 		b.plan.Steps[len(b.plan.Steps)-1].keep = kept
-		b.note("%s was different; what it was is kept as %s", p, kept)
+		b.note("%s was different; the old content is kept as %s", p, kept)
 		return nil
 	case b.fixing:
 		b.files[p] = was
-		b.note("%s is not as setup wrote it, and stays: ballast setup --force writes it anew", p)
+		b.note("%s was changed after setup wrote it, and is not replaced: use ballast setup --force", p)
 		return nil
 	}
-	return fmt.Errorf("%s is not as setup wrote it. Put what was added into a file of its own, or replace it with --force: %w", p, errdefs.ErrAlreadyExists)
+	return fmt.Errorf("%s was changed after setup wrote it. Move the additions to another file, or replace it with --force: %w", p, errdefs.ErrAlreadyExists)
 }
 
 // put adds what has to be done so that a file has a content.
@@ -213,7 +213,7 @@ func (b *builder) program(name string) error {
 func (b *builder) sameFile(from, p string) (bool, error) {
 	info, err := os.Stat(from)
 	if err != nil {
-		return false, fmt.Errorf("both programs have to be in one directory: %w", err)
+		return false, fmt.Errorf("ballast and ballastd must be in one directory: %w", err)
 	}
 	name, err := b.follow(p)
 	if err != nil {
@@ -284,7 +284,7 @@ func (b *builder) daemon() error {
 		return err
 	}
 	if !b.enabled(units) {
-		b.step(Enable, strings.Join(units, " "), "it starts with the machine")
+		b.step(Enable, strings.Join(units, " "), "start it at boot")
 	}
 	b.startDaemon()
 	return nil
@@ -292,21 +292,21 @@ func (b *builder) daemon() error {
 
 // startDaemon adds the start of the daemon, anew if something of it has changed.
 func (b *builder) startDaemon() {
-	why := "it is new; containers go on meanwhile"
+	why := "it has changed; containers continue"
 	switch {
 	case b.dirty[daemonGroup], b.pending(pendingDaemon):
 	case !b.running.daemon:
-		why = "it does not run"
+		why = "it is not running"
 	default:
 		return
 	}
 	if b.o.NoRestart {
 		b.plan.Pending = append(b.plan.Pending, pendingDaemon)
-		b.note("ballastd has to be started anew: systemctl restart ballastd.socket ballastd")
+		b.note("restart ballastd: systemctl restart ballastd.socket ballastd")
 		return
 	}
 	b.step(Start, serviceName, why)
-	b.step(Wait, b.config.AdminAddress, "the daemon answers and has made its keys")
+	b.step(Wait, b.config.AdminAddress, "the daemon answers and has created its keys")
 }
 
 // units returns the texts of the units for this host; there is no socket without a facade.
@@ -369,7 +369,7 @@ func (b *builder) registries() error {
 		return err
 	}
 	if len(refuse) > 0 && !b.o.Force && !b.fixing {
-		return fmt.Errorf("%s. Pull it now (crictl pull), if it is pinned then; or name it by digest; or take it from another registry; or leave that registry open; --force sets up all the same: %w", strings.Join(refuse, "; "), errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s. Pull it now (crictl pull), if it is then pinned; or name it by digest; or use another registry; or leave that registry open; --force ignores this: %w", strings.Join(refuse, "; "), errdefs.ErrFailedPrecondition)
 	}
 	b.plan.Notes = append(b.plan.Notes, append(refuse, notes...)...)
 	if len(closed) == 0 {
@@ -382,10 +382,10 @@ func (b *builder) registries() error {
 	later := !b.haveKeys() && (b.o.NoService || b.o.NoRestart)
 	if later {
 		b.plan.Pending = append(b.plan.Pending, "hosts.toml")
-		b.note("the hosts.toml files of %s follow when ballastd has made its keys: run this again when it runs", strings.Join(closed, ", "))
+		b.note("the hosts.toml files of %s can be written when ballastd has created its keys: run this command again when ballastd is running", strings.Join(closed, ", "))
 	}
 	for _, r := range open { // before _default is closed
-		if err := b.want(b.hostsFile(r), []byte(openHosts(r)), 0o644, noGroup, "what the node needs is of "+r+", and _default is closed"); err != nil {
+		if err := b.want(b.hostsFile(r), []byte(openHosts(r)), 0o644, noGroup, "the node needs images of "+r+", and _default is closed"); err != nil {
 			return err
 		}
 	}
@@ -455,7 +455,7 @@ func (b *builder) stale(g group) error {
 			paths = append(paths, p)
 		}
 	}
-	return b.undoAll(paths, g, "it is not wanted any more")
+	return b.undoAll(paths, g, "it is no longer needed")
 }
 
 // finish sets what is recorded while and after the plan is carried out.

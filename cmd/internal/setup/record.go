@@ -86,7 +86,7 @@ func (h host) readRecord() (*record, error) {
 		return nil, fmt.Errorf("%s: %w: %w", stateFile, err, errdefs.ErrFailedPrecondition)
 	}
 	if r.Version != recordVersion {
-		return nil, fmt.Errorf("%s is of version %d, this ballast knows %d: use that which has written it: %w", stateFile, r.Version, recordVersion, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("%s has version %d, this ballast supports %d: use the ballast that has written it: %w", stateFile, r.Version, recordVersion, errdefs.ErrFailedPrecondition)
 	}
 	return &r, nil
 }

@@ -29,7 +29,7 @@ func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 		return nil, err
 	}
 	if v.distro.readOnly {
-		return &Plan{Distro: v.distro.name, Notes: []string{"take what was added out of the machine configuration; nothing can be removed from inside"}}, nil
+		return &Plan{Distro: v.distro.name, Notes: []string{"remove the additions from the machine configuration; they can not be removed on the node"}}, nil
 	}
 	found, err := v.discover()
 	if err != nil {
@@ -65,14 +65,14 @@ func (b *builder) busy(ctx context.Context) ([]string, error) {
 		defer conn.Close()
 		named, err := users(ctx, conn)
 		if err != nil {
-			return nil, fmt.Errorf("who uses ballast: %w", err)
+			return nil, fmt.Errorf("list the containers that use ballast: %w", err)
 		}
 		if len(named) > 0 { // names say more than mounts
 			list = named
 		}
 	}
 	if len(list) > 0 && !b.o.Force {
-		return nil, fmt.Errorf("these use ballast; end them first (kubectl drain), or leave their files with --force:\n  %s: %w", strings.Join(list, "\n  "), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("these containers use ballast; end them first (kubectl drain), or leave their files with --force:\n  %s: %w", strings.Join(list, "\n  "), errdefs.ErrFailedPrecondition)
 	}
 	return list, nil
 }
@@ -121,33 +121,33 @@ func (b *builder) remove(found *record, busy []string) error {
 			containerd = append(containerd, p)
 		}
 	}
-	if err := b.undoAll(hosts, noGroup, "its registry is asked without ballast"); err != nil {
+	if err := b.undoAll(hosts, noGroup, "the registry is asked directly"); err != nil {
 		return err
 	}
 	if b.running.containerd && b.running.loaded && b.running.daemon {
-		b.step(Images, "images", "what was unpacked into ballast; they can be pulled again")
+		b.step(Images, "images", "those that were unpacked into ballast; they can be pulled again")
 	}
 	slices.Reverse(containerd) // the drop-in goes before what imports it or not: neither matters
-	if err := b.undoAll(containerd, containerdGroup, "containerd goes without ballast"); err != nil {
+	if err := b.undoAll(containerd, containerdGroup, "containerd works without ballast"); err != nil {
 		return err
 	}
 	if b.dirty[containerdGroup] || found.Removing && slices.Contains(found.Pending, pendingContainerd) || b.running.loaded {
 		switch {
 		case b.o.NoRestart:
-			b.note("containerd has to be restarted: systemctl restart %s", b.plan.unit)
+			b.note("restart containerd: systemctl restart %s", b.plan.unit)
 		case b.systemd:
-			b.step(Restart, b.plan.unit, "it forgets ballast; containers go on meanwhile")
+			b.step(Restart, b.plan.unit, "it unloads ballast; containers continue")
 		}
 	}
 	if b.o.NoService && b.running.daemon {
-		b.note("ballastd runs elsewhere, and what it keeps stays while it does: end it, and run this again")
+		b.note("ballastd runs elsewhere, and its files stay while it does: stop it, and run this command again")
 		return nil
 	}
 	if len(units) > 0 && b.systemd {
-		b.step(Disable, socketName+" "+serviceName, "it is not needed any more")
+		b.step(Disable, socketName+" "+serviceName, "it is no longer needed")
 	}
 	if d := filepath.Join(b.o.BinDir, "ballastd"); b.exists(d) {
-		b.step(Unmount, d, "files that are not complete, and who keeps them")
+		b.step(Unmount, d, "the lazy mount")
 	}
 	if err := b.undoAll(units, noGroup, "the unit of ballastd"); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (b *builder) remove(found *record, busy []string) error {
 		return err
 	}
 	if len(b.plan.Steps) > 0 || b.exists(stateDir) {
-		b.step(Purge, stateDir, "what setup knew")
+		b.step(Purge, stateDir, "the records of setup")
 	}
 	return nil
 }
@@ -165,7 +165,7 @@ func (b *builder) remove(found *record, busy []string) error {
 // leave adds the removal of what the daemon keeps, unless somebody has it mounted.
 func (b *builder) leave(busy []string) {
 	if len(busy) > 0 {
-		b.note("%s stays, because containers have it mounted: rm -rf it when they have ended: %s", b.config.Root, strings.Join(busy, ", "))
+		b.note("%s stays, because containers have it mounted; remove it (rm -rf) when they have ended: %s", b.config.Root, strings.Join(busy, ", "))
 	} else {
 		b.purgeStep(b.config.Root, "models")
 	}

@@ -85,7 +85,7 @@ func NewRollback(ctx context.Context, o Options) (*Plan, error) {
 		return nil, err
 	}
 	if v.record == nil || v.record.Previous == nil {
-		return nil, fmt.Errorf("there is no version before this one: nothing was upgraded by setup: %w", errdefs.ErrNotFound)
+		return nil, fmt.Errorf("there is no previous version: setup has not upgraded anything: %w", errdefs.ErrNotFound)
 	}
 	r := v.record
 	o.BinDir, o.NoService = r.Options.BinDir, r.Options.NoService
@@ -101,7 +101,7 @@ func NewRollback(ctx context.Context, o Options) (*Plan, error) {
 	next.Pending = sorted(append(slices.Clone(r.Pending), pendingDaemon, pendingContainerd))
 	done.Ballast, done.RollingBack, done.Upgrading, done.Pending = r.Previous.Ballast, false, false, b.plan.Pending
 	b.plan.next, b.plan.done = next, done
-	b.note("ballast %s is put back, %s is kept: another --rollback comes back to it", r.Previous.Ballast, admin.ThisVersion().Version)
+	b.note("ballast %s is restored, %s is kept: another --rollback returns to it", r.Previous.Ballast, admin.ThisVersion().Version)
 	return b.plan, nil
 }
 
@@ -122,7 +122,7 @@ func (b *builder) rollback(g *generation) error {
 		case want == daemonGroup && !b.o.NoService:
 			b.startDaemon()
 		case want == containerdGroup && (b.dirty[want] || b.pending(pendingContainerd)):
-			b.restartContainerd("its configuration has changed; containers go on meanwhile")
+			b.restartContainerd("its configuration has changed; containers continue")
 		}
 	}
 	return nil
@@ -144,7 +144,7 @@ func (b *builder) putBack(g *generation, p string, to group) error {
 		return err
 	}
 	if _, err := os.Stat(from); err != nil {
-		return fmt.Errorf("the version before is not whole: %w", err)
+		return fmt.Errorf("the previous version is incomplete: %w", err)
 	}
 	is, err := b.follow(p)
 	if err != nil {

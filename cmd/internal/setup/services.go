@@ -31,7 +31,7 @@ func (h host) run(ctx context.Context, argv ...string) (string, error) {
 		}
 	}
 	if !strings.Contains(name, "/") {
-		return "", fmt.Errorf("%s is not on the host: %w", argv[0], errdefs.ErrNotFound)
+		return "", fmt.Errorf("%s does not exist on the host: %w", argv[0], errdefs.ErrNotFound)
 	}
 	cmd.Path, cmd.Err = name, nil
 	if h.root != "/" {

@@ -1,3 +1,3 @@
-// Package upstream says how registries are reached, which formats are understood and whose signatures
+// Package upstream says how registries are reached, how names are resolved and whose signatures
 // count: the same for the daemon and for the parts of the command line that work without it.
 package upstream

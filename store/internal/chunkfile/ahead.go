@@ -36,6 +36,7 @@ func (f *File) ahead(st *stage, first, last int) {
 	s := f.streams[i]
 	var todo []int
 	if last > s.head {
+		f.set.loads()
 		s.head, s.window = last, min(max(2, 2*s.window), maxAhead)
 		for g := last + 1; g <= last+s.window && g < f.Layout.Groups(); g++ {
 			if f.calls[g] == nil && !f.reading[g] && !f.there(st, g) {

@@ -81,6 +81,16 @@ func newFile(t *testing.T, groups, size int) (*Set, *File, *memory) {
 	return s, f, m
 }
 
+// readAt waits for bytes and reads them.
+func readAt(ctx context.Context, f *File, b []byte, off int64) (int, error) {
+	data, done, err := f.Await(ctx, off, len(b))
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	return data.ReadAt(b, off)
+}
+
 // TestAheadOnce: what is about to be read ahead, and waits for a buffer, is not read ahead once more with
 // each read.
 func TestAheadOnce(t *testing.T) {
@@ -95,7 +105,7 @@ func TestAheadOnce(t *testing.T) {
 		busy = append(busy, sl)
 	}
 	b := make([]byte, size)
-	read := func(g int) error { _, err := f.ReadAt(t.Context(), b, int64(g*size)); return err }
+	read := func(g int) error { _, err := readAt(t.Context(), f, b, int64(g*size)); return err }
 	for _, g := range []int{0, 1, 2, 3, 2, 3} {
 		if err := read(g); err != nil {
 			t.Fatal(err)
@@ -151,7 +161,7 @@ func TestReadersDoNotEndFill(t *testing.T) {
 		readers.Go(func() {
 			b := make([]byte, size)
 			for g := i; ctx.Err() == nil; g += 7 {
-				if _, err := f.ReadAt(ctx, b, int64(g%groups*size)); err != nil && !errors.Is(err, transfer.ErrNoRanges) && ctx.Err() == nil {
+				if _, err := readAt(ctx, f, b, int64(g%groups*size)); err != nil && !errors.Is(err, transfer.ErrNoRanges) && ctx.Err() == nil {
 					t.Error(err)
 				}
 			}

@@ -44,13 +44,15 @@ func (f *File) fetch(sl *transfer.Slot, g int, buf []byte, get transfer.Get) ([]
 
 // fetchRun fills buf with consecutive chunks. Bytes that are wrong are asked for again, from another
 // source if there is one.
-func (f *File) fetchRun(sl *transfer.Slot, run []filetable.Chunk, buf []byte, get transfer.Get) error {
+func (f *File) fetchRun(sl *transfer.Slot, run []filetable.Chunk, buf []byte, get transfer.Get) (err error) {
 	at, length := span(run)
 	raw := buf[:length:length]
 	if f.Layout.Codec != filetable.CodecNone || !inPlace(run) {
-		raw = make([]byte, length)
+		if raw, err = sl.Scratch(); err != nil {
+			return err
+		}
+		raw = raw[:length:length]
 	}
-	var err error
 	for range max(2, len(f.Sources.Order())) {
 		var from transfer.Source
 		if length > 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -21,10 +22,6 @@ var ErrMoved = errors.New("the file is an object now")
 
 // errGone says that nobody uses a file any more.
 var errGone = fmt.Errorf("nothing refers to it any more: %w", errdefs.ErrNotFound)
-
-// fewGroups is how many groups a file has at most that is opened anew for each read. There can be
-// very many such files.
-const fewGroups = 8
 
 // A File is a file that is brought by its chunks.
 type File struct {
@@ -177,6 +174,15 @@ func (f *File) has(st *stage, g int) bool {
 	return f.there(st, g)
 }
 
+// still returns errdefs.ErrUnavailable unless group g is there, which it was: what is staged can be thrown away
+// meanwhile.
+func (f *File) still(st *stage, g int) error {
+	if f.has(st, g) {
+		return nil
+	}
+	return fmt.Errorf("group %d of %d: %w", g, st.p.Chunks(), errdefs.ErrUnavailable)
+}
+
 // settle ends a call.
 func (f *File) settle(c *call, g int, err error) {
 	f.mu.Lock()
@@ -197,38 +203,36 @@ func (f *File) Promote(c transfer.Class) {
 	}
 }
 
-// ReadAt reads bytes as io.ReaderAt does, and waits until they are there: until their groups are, which
-// it fetches. It returns ErrMoved for a file that is an object, transfer.ErrNoRanges if it can be
-// brought only as a whole, and errdefs.ErrNotFound if nobody uses the file any more.
-func (f *File) ReadAt(ctx context.Context, b []byte, off int64) (int, error) {
-	if off < 0 || off >= f.Size {
-		return 0, io.EOF
+// Await waits until n bytes of the file from off on, as far as it goes, are there: until their groups are, which
+// it fetches. It returns an open file that has them at the same place, and beyond them bytes that nobody has
+// verified; done is to be called when they were read. The errors are io.EOF for no bytes, ErrMoved for a file
+// that is an object, transfer.ErrNoRanges if it can be brought only as a whole, and errdefs.ErrNotFound if
+// nobody uses the file any more.
+func (f *File) Await(ctx context.Context, off int64, n int) (_ *os.File, done func(), err error) {
+	n = int(min(int64(n), f.Size-off))
+	if off < 0 || n <= 0 {
+		return nil, nil, io.EOF
 	}
 	st, err := f.open()
 	if err != nil {
-		return 0, err
+		return nil, nil, err
 	}
-	defer f.done(st)
-	short := int64(len(b)) > f.Size-off
-	b = b[:min(int64(len(b)), f.Size-off)]
-	if len(b) == 0 {
-		return 0, nil
-	}
-	first, last := f.Layout.find(off), f.Layout.find(off+int64(len(b))-1)
+	defer func() {
+		if err != nil {
+			f.done(st)
+		}
+	}()
+	first, last := f.Layout.find(off), f.Layout.find(off+int64(n)-1)
 	f.ahead(st, first, last)
 	for g := first; g <= last; g++ {
 		if err := f.want(ctx, st, g); err != nil {
-			return 0, err
+			return nil, nil, err
 		}
-		if !f.has(st, g) { // what is staged was thrown away meanwhile
-			return 0, fmt.Errorf("bytes at %d: %w", off, errdefs.ErrUnavailable)
+		if err := f.still(st, g); err != nil {
+			return nil, nil, err
 		}
 	}
-	n, err := st.data.ReadAt(b, off)
-	if err == nil && short {
-		err = io.EOF
-	}
-	return n, err
+	return st.data, func() { f.done(st) }, nil
 }
 
 // want makes group g present on behalf of a reader. The work goes on when ctx ends: what is on
@@ -246,6 +250,7 @@ func (f *File) want(ctx context.Context, st *stage, g int) error {
 			f.settle(c, g, errGone)
 		}
 		c.flow.Promote(transfer.Urgent)
+		f.set.loads()
 		select {
 		case <-c.done:
 		case <-ctx.Done():
@@ -281,7 +286,8 @@ func (f *File) bring(ctx context.Context, flow *transfer.Flow, land func(*transf
 }
 
 // Fill brings all of the file and verifies it. Others may bring some of it. If its chunks are not verified as
-// parts of it (Layout.Stated), its bytes are hashed in order, which can end in a *verify.Error. From servers
+// parts of it (Layout.Stated), its bytes are hashed in order, which can end in a *verify.Error: while they
+// arrive, or afterwards if readers wait meanwhile and nobody waits for the end of flow. From servers
 // without ranges it begins anew, see transfer.Fetch.All.
 func (f *File) Fill(ctx context.Context, flow *transfer.Flow, anew func()) error {
 	st, err := f.open()
@@ -289,41 +295,29 @@ func (f *File) Fill(ctx context.Context, flow *transfer.Flow, anew func()) error
 		return err
 	}
 	defer f.done(st)
+	w := newWhole(f, st, flow)
 	var use func(int, *transfer.Slot) error
-	hash := verify.NewHash()
 	if !f.Layout.Stated {
-		use = func(g int, sl *transfer.Slot) error {
-			_, n := st.p.Chunk(g)
-			_, err := hash.Write(sl.Buf[:n])
-			return err
-		}
+		use = func(g int, sl *transfer.Slot) error { return w.use(g, sl) }
 	}
 	err = f.transfer(flow).All(ctx, st.p.Chunks(), func(g int, sl *transfer.Slot, get transfer.Get) error {
-		return f.fill(st, sl, g, get)
+		return f.fill(st, sl, g, get, w)
 	}, use, func() {
-		hash = verify.NewHash()
+		w = newWhole(f, st, flow)
 		anew()
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case !f.Layout.Stated:
-		return verify.Compare(f.Digest, hash.Digest(), f.Size, f.Size)
 	}
-	for g := range st.p.Chunks() {
-		if !f.has(st, g) { // what is staged was thrown away meanwhile
-			return fmt.Errorf("group %d of %d: %w", g, st.p.Chunks(), errdefs.ErrUnavailable)
-		}
-	}
-	return nil
+	return w.finish(ctx)
 }
 
-// fill brings group g into a buffer: from the disk, or by land if nobody else has it on its way.
-func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get) error {
+// fill brings group g into a buffer: from the disk, if w wants that, or by land if nobody else has it on its way.
+func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get, w *whole) error {
 	for try := 0; ; try++ {
 		c, mine := f.claim(st, g, sl.Flow())
 		switch {
-		case c == nil && f.Layout.Stated:
+		case c == nil && w.late():
 			return nil
 		case c == nil:
 			off, n := st.p.Chunk(g)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/staging"
@@ -43,13 +45,24 @@ type Set struct {
 	Log       *slog.Logger
 	Counts    Counts
 
-	noShare atomic.Bool // the file system can not share blocks between files
+	noShare atomic.Bool  // the file system can not share blocks between files
+	loading atomic.Int64 // when a reader last got on, or had to wait for bytes, in ns since 1970
+
+	resting sync.Mutex // guards idle; nothing else is locked while it is held
+	idle    []*File    // of few groups, open, and not read now; the one that was read last is the last
 
 	mu     sync.Mutex // guards what follows; before File.mu
 	closed bool
 	work   sync.WaitGroup
 	files  map[string]*File // by directory
 }
+
+// There can be very many files of at most fewGroups groups, so no more than maxIdle of them stay open when nobody
+// reads them. To open one anew for each read takes longer than to read a page.
+const (
+	fewGroups = 8
+	maxIdle   = 128
+)
 
 // Acquire returns the file with digest d that comes as the layout says, with one more user. path is one
 // of its paths, for messages.
@@ -94,6 +107,25 @@ func (s *Set) forget(f *File) {
 	delete(s.files, f.dir)
 	s.Area.Drop(f.dir)
 	f.retire()
+}
+
+// loads says that a reader gets on, or waits for bytes.
+func (s *Set) loads() { s.loading.Store(time.Now().UnixNano()) }
+
+// rest takes note of a file that is open and not read now, and closes the one that has rested longest if there
+// are more than maxIdle.
+func (s *Set) rest(f *File) {
+	s.resting.Lock()
+	s.idle = append(slices.DeleteFunc(s.idle, func(o *File) bool { return o == f }), f)
+	var old *File
+	if len(s.idle) > maxIdle {
+		old = s.idle[0]
+		s.idle = slices.Delete(s.idle, 0, 1)
+	}
+	s.resting.Unlock()
+	if old != nil {
+		old.sleep()
+	}
 }
 
 // begin says that something works on a file, until end. It returns the context that the work ends

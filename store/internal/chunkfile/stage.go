@@ -69,12 +69,23 @@ func (f *File) use(fresh *stage) (*stage, error) {
 
 func (f *File) done(st *stage) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	st.users--
-	if st.users == 0 && st == f.stage && f.Layout.Groups() <= fewGroups {
-		f.stage, st.old = nil, true
-	}
+	rests := st.users == 0 && st == f.stage && f.Layout.Groups() <= fewGroups
 	st.closeUnused()
+	f.mu.Unlock()
+	if rests {
+		f.set.rest(f)
+	}
+}
+
+// sleep closes what is staged unless somebody uses it.
+func (f *File) sleep() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if st := f.stage; st != nil && st.users == 0 {
+		f.stage, st.old = nil, true
+		st.closeUnused()
+	}
 }
 
 // closeUnused closes what nobody uses. Who calls it holds File.mu.

@@ -216,10 +216,10 @@ func (b *blobFetch) noRanges() {
 // publish makes verified files objects.
 func (b *blobFetch) publish(files ...*chunkfile.File) error {
 	var list []Publication
+	if err := together(files, (*chunkfile.File).Sync); err != nil {
+		return err
+	}
 	for _, f := range files {
-		if err := f.Sync(); err != nil {
-			return err
-		}
 		list = append(list, Publication{Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Layout: f.Layout, From: &f.Sources})
 	}
 	if err := b.e.Objects.Publish(list, meta.Arrival{}); err != nil {
@@ -253,7 +253,7 @@ func (b *blobFetch) smallOnce(sl *transfer.Slot) error {
 		if rerr != nil {
 			return b.eachFile(sl.Context, rerr)
 		}
-		if err = b.split(raw, at); !errdefs.IsDataLoss(err) {
+		if err = b.split(sl, raw, at); !errdefs.IsDataLoss(err) {
 			return err
 		}
 		b.blame(src)
@@ -279,9 +279,12 @@ func (b *blobFetch) eachFile(ctx context.Context, err error) error {
 }
 
 // split makes objects of the files in raw, the bytes from offset at of their blob.
-func (b *blobFetch) split(raw []byte, at int64) error {
+func (b *blobFetch) split(sl *transfer.Slot, raw []byte, at int64) error {
 	var ready []*chunkfile.File
-	buf := make([]byte, staging.ChunkSize)
+	buf, err := sl.Scratch()
+	if err != nil {
+		return err
+	}
 	for _, f := range b.files {
 		if f.Moved() {
 			continue

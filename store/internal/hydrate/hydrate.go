@@ -19,6 +19,25 @@ import (
 // bound what crosses the wire; this only has to keep them busy when blobs are small.
 const parallelBlobs = 32
 
+// parallelSmall is how many of them have no more than a chunk, beside those. They wait for the disk rather
+// than for the wire, and the disk takes as long for many as for one.
+const parallelSmall = 96
+
+// parallelSyncs is how many files are made durable at the same time. One after the other each waits for a
+// write of the file system's journal; at the same time they share it: 1,216 files in groups of 32 take 0.2
+// of the time on ext4, as little as one syncfs for each group, which waits for what others write too.
+const parallelSyncs = 32
+
+// together does what waits for the disk for many, and returns the first error.
+func together[T any](all []T, do func(T) error) error {
+	var g errgroup.Group
+	g.SetLimit(parallelSyncs)
+	for _, one := range all {
+		g.Go(func() error { return do(one) })
+	}
+	return g.Wait()
+}
+
 // ProgressEvery is how often Progress is reported.
 const ProgressEvery = 200 * time.Millisecond
 
@@ -124,22 +143,33 @@ func (e *Engine) start(h *hydration, t *filetable.Table, finish func() error) {
 	close(e.began)
 	e.began = make(chan struct{})
 	e.work.Go(func() {
-		defer close(h.done)
-		h.err = e.bring(ctx, h, t)
-		if h.err == nil {
-			h.err = finish()
+		left, err := e.bring(ctx, h, t)
+		if err == nil {
+			err = finish()
 		}
-		if errors.Is(h.err, context.Canceled) && e.ctx.Err() != nil {
-			h.err = errClosed
+		if errors.Is(err, context.Canceled) && e.ctx.Err() != nil {
+			err = errClosed
 		}
 		cancel()
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		delete(e.hydrations, h.key())
-		if h.linger != nil {
-			h.linger.Stop()
+		e.end(h, err)
+		for _, dir := range left { // which nobody waits for; what stays is collected
+			if err := e.Area.Tidy(dir); err != nil {
+				e.Log.Warn("staged files that are not needed any more stay", "directory", dir, "err", err)
+			}
 		}
 	})
+}
+
+// end tells who waits that a hydration has ended.
+func (e *Engine) end(h *hydration, err error) {
+	defer close(h.done)
+	h.err = err
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.hydrations, h.key())
+	if h.linger != nil {
+		h.linger.Stop()
+	}
 }
 
 // Running returns the state of the targets of a table that is being hydrated, and whether it is.
@@ -195,20 +225,20 @@ func (e *Engine) leave(h *hydration) {
 	h.linger = time.AfterFunc(e.Linger, h.cancel)
 }
 
-// bring is the work of a hydration.
-func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) error {
+// bring is the work of a hydration. left are directories of the area that it has no more use for.
+func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) (left []string, err error) {
 	e.Objects.Registered(ctx)
 	if err := e.PutInline(ctx, t); err != nil {
-		return err
+		return nil, err
 	}
 	assemblies, places, err := e.assemblies(t, h.group, &h.from)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, a := range assemblies { // in the order of their directories: no two wait for each other
 		release, err := e.exclusive(ctx, a.dir())
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer release()
 		e.Area.Hold(a.dir())
@@ -216,7 +246,7 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) er
 	}
 	missing, err := e.missing(h, t, places)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, i := range missing {
 		for _, dir := range h.targets[i].Dirs() {
@@ -226,47 +256,48 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) er
 	}
 	need, err := e.need(h, missing, assemblies)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	release, err := e.Objects.Reserve(ctx, h.table, h.group, need, h.left)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer release()
 	for _, a := range assemblies {
 		if err := a.begin(e); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := e.bringTargets(ctx, h, missing, assemblies); err != nil {
-		return err
+		return nil, err
 	}
 	for _, a := range assemblies {
 		if err := a.publish(e, &h.from); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for i := range h.targets {
 		if places[h.targets[i].Blob.Digest] != nil {
-			if err := e.Area.Remove(h.targets[i].archiveDir()); err != nil {
-				return err
-			}
+			left = append(left, h.targets[i].archiveDir())
 		}
 	}
-	return nil
+	return left, nil
 }
 
 // PutInline makes the files that are in the table itself, and empty ones, objects.
 func (e *Engine) PutInline(ctx context.Context, t *filetable.Table) error {
+	var files []filetable.File
 	for _, f := range t.Files {
-		if src := f.Source; src == nil || len(src.Parts) > 0 || src.Blob != "" && f.Size > 0 {
-			continue
+		if src := f.Source; src != nil && len(src.Parts) == 0 && (src.Blob == "" || f.Size == 0) {
+			files = append(files, f)
 		}
+	}
+	return together(files, func(f filetable.File) error {
 		if _, err := e.Objects.PutBytes(ctx, f.Source.Inline); err != nil {
 			return fmt.Errorf("file %q: %w", f.Path, err)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // missing returns the targets that are not there, the smallest first: readers look at headers,
@@ -375,9 +406,15 @@ func (e *Engine) bringTargets(ctx context.Context, h *hydration, missing []int, 
 	}
 	all.Go(func() error {
 		g, ctx := errgroup.WithContext(ctx)
-		g.SetLimit(parallelBlobs)
+		small, large := make(chan struct{}, parallelSmall), make(chan struct{}, parallelBlobs)
 		for _, i := range missing {
+			turns := large
+			if h.targets[i].Blob.Size <= staging.ChunkSize {
+				turns = small
+			}
+			turns <- struct{}{}
 			g.Go(func() error {
+				defer func() { <-turns }()
 				if ctx.Err() != nil { // nothing starts after a failure, not even what waited for its turn
 					return ctx.Err()
 				}

@@ -100,7 +100,7 @@ func Plan(t *filetable.Table, group string) []Target {
 			seen[f.Digest] = true
 			all = append(all, ChunkedFile{f, chunkfile.NewLayout(f, b, group)})
 		}
-		targets = append(targets, together(all, b)...)
+		targets = append(targets, join(all, b)...)
 	}
 	for _, b := range t.Blobs {
 		switch {
@@ -115,8 +115,8 @@ func Plan(t *filetable.Table, group string) []Target {
 	return targets
 }
 
-// together makes targets of the files of a blob that come by chunks.
-func together(files []ChunkedFile, b filetable.Blob) (targets []Target) {
+// join makes targets of the files of a blob that come by chunks.
+func join(files []ChunkedFile, b filetable.Blob) (targets []Target) {
 	single := func(f ChunkedFile) {
 		targets = append(targets, Target{
 			Blob: filetable.Blob{Digest: f.File.Digest, Size: f.File.Size, Layer: b.Layer}, Name: f.File.Path, Files: []ChunkedFile{f},

@@ -148,6 +148,7 @@ func (t *tarSink) finish() error {
 // blob contained.
 func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []filetable.Member, staged func(filetable.Member) string) error {
 	var files []Publication
+	var names []string
 	seen := map[digest.Digest]bool{}
 	for _, c := range contents {
 		if c.Type != filetable.TypeReg || seen[c.Digest] {
@@ -165,10 +166,11 @@ func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []fi
 				return err
 			}
 		}
-		if err := p.Sync(name); err != nil {
-			return err
-		}
+		names = append(names, name)
 		files = append(files, Publication{Staged: p.Path(name), Digest: c.Digest, Size: c.Size, From: &b.sources})
+	}
+	if err := together(names, p.Sync); err != nil {
+		return err
 	}
 	return e.Objects.Publish(files, meta.Arrival{Contents: map[digest.Digest][]filetable.Member{b.target.Blob.Digest: contents}})
 }

@@ -1,14 +1,13 @@
 package meta
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
+	"go.etcd.io/bbolt"
 )
-
-// keepChunks is how many objects there are for each that is gone and whose chunks stay.
-const keepChunks = 8
 
 // minIndexed is the smallest chunk, in bytes, that is looked for in other objects.
 const minIndexed = 32 << 10
@@ -46,7 +45,12 @@ func decodeLocation(p []byte) (filetable.Location, bool) {
 	return filetable.Location{Object: object, Off: int64(binary.BigEndian.Uint64(p[32:]))}, true
 }
 
-// putChunks remembers where the chunks of a complete file are.
+// neighbours is how many entries are looked at for each that is made.
+const neighbours = 4
+
+// putChunks remembers where the chunks of a complete file are. An entry stays when its object goes: there
+// can be millions, and nobody looks through them. Instead those next to each new one are looked at. Digests
+// are spread evenly, so no more than about one in neighbours is outdated for long.
 func putChunks(tx *txn, object digest.Digest, chunks []filetable.Chunk) error {
 	b := tx.Bucket(bucketChunks)
 	head := chunkKey(object)
@@ -54,57 +58,35 @@ func putChunks(tx *txn, object digest.Digest, chunks []filetable.Chunk) error {
 		if c.Digest == "" || c.Size < minIndexed {
 			continue
 		}
-		if err := b.Put(chunkKey(c.Digest), binary.BigEndian.AppendUint64(head[:32:32], uint64(c.Offset))); err != nil {
+		k := chunkKey(c.Digest)
+		if err := b.Put(k, binary.BigEndian.AppendUint64(head[:32:32], uint64(c.Offset))); err != nil {
+			return err
+		}
+		if err := dropOutdated(tx, b, k); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// chunksGone says that the chunks of n more objects are those of objects that are gone. They are forgotten
-// when many are: there can be millions to look through, and they only take room.
-func (db *DB) chunksGone(n int) error {
-	db.mu.Lock()
-	db.gone += n
-	many := db.gone > int(db.index.usage(nil).Objects)/keepChunks
-	if many {
-		db.gone = 0
-	}
-	db.mu.Unlock()
-	if !many {
-		return nil
-	}
-	return db.dropChunks()
-}
-
-// dropChunks forgets the chunks of objects that are not recorded. It looks for them in a
-// transaction that nobody waits for: there can be millions.
-func (db *DB) dropChunks() error {
-	var keys [][]byte
-	stale := func(tx *txn, v []byte) bool {
-		at, ok := decodeLocation(v)
-		return !ok || !exists(tx, bucketObjects, at.Object)
-	}
-	err := db.view(func(tx *txn) error {
-		return tx.Bucket(bucketChunks).ForEach(func(k, v []byte) error {
-			if stale(tx, v) {
-				keys = append(keys, append([]byte(nil), k...))
-			}
-			return nil
-		})
-	})
-	if err != nil || len(keys) == 0 {
-		return err
-	}
-	return db.update(func(tx *txn) error {
-		b := tx.Bucket(bucketChunks)
-		for _, k := range keys {
-			if v := b.Get(k); v != nil && stale(tx, v) {
-				if err := b.Delete(k); err != nil {
-					return err
-				}
-			}
+// dropOutdated forgets those of the entries behind a key whose objects are gone.
+func dropOutdated(tx *txn, b *bbolt.Bucket, key []byte) error {
+	var outdated [][]byte
+	c := b.Cursor()
+	c.Seek(key)
+	for range neighbours {
+		k, v := c.Next()
+		if k == nil {
+			break
 		}
-		return nil
-	})
+		if at, ok := decodeLocation(v); !ok || !exists(tx, bucketObjects, at.Object) {
+			outdated = append(outdated, bytes.Clone(k))
+		}
+	}
+	for _, k := range outdated {
+		if err := b.Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -94,10 +94,7 @@ func (db *DB) Evict(roots Roots, want func(total int64) int64, dryRun bool) (obj
 		}
 		return forget(tx, gone, false)
 	})
-	if err != nil || dryRun || len(objects) == 0 {
-		return objects, needed, err
-	}
-	return objects, needed, db.chunksGone(len(objects))
+	return objects, needed, err
 }
 
 func (tx *txn) evictable(stays map[key]bool, want func(total int64) int64) (out []Sized, err error) {

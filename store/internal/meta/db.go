@@ -1,6 +1,7 @@
 package meta
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,8 +45,7 @@ type DB struct {
 	bolt  *bbolt.DB
 	index *index
 
-	mu   sync.Mutex // guards gone
-	gone int        // objects whose chunks stay
+	writing sync.Mutex // held until the index has what a transaction has changed
 }
 
 // A txn is a transaction. The index knows at once what it changes.
@@ -57,6 +57,8 @@ type txn struct {
 
 // update runs do in a transaction that may change something. If it fails, the index is made again.
 func (db *DB) update(do func(tx *txn) error) error {
+	db.writing.Lock()
+	defer db.writing.Unlock()
 	t := &txn{index: db.index}
 	err := db.bolt.Update(func(tx *bbolt.Tx) error {
 		t.Tx = tx
@@ -131,6 +133,9 @@ func upgrade(tx *txn) error {
 	return nil
 }
 
+// Memory returns what the index takes, in bytes.
+func (db *DB) Memory() int64 { return db.index.memory() }
+
 // Close closes the database, after the transactions that are going on.
 func (db *DB) Close() error { return db.bolt.Close() }
 
@@ -141,20 +146,19 @@ const sealLen = 4
 
 // seal puts a checksum in front of a value. It is over bucket and key too.
 func seal(bucket, key, value []byte) []byte {
-	return append(checksum(bucket, key, value), value...)
+	return append(binary.BigEndian.AppendUint32(make([]byte, 0, sealLen+len(value)), checksum(bucket, key, value)), value...)
 }
 
-func checksum(bucket, key, value []byte) []byte {
-	h := crc32.New(castagnoli)
-	for _, p := range [][]byte{bucket, {0}, key, {0}, value} {
-		h.Write(p)
+func checksum(bucket, key, value []byte) (sum uint32) {
+	for _, p := range [...][]byte{bucket, {0}, key, {0}, value} {
+		sum = crc32.Update(sum, castagnoli, p)
 	}
-	return h.Sum(make([]byte, 0, sealLen+len(value)))
+	return sum
 }
 
 // unseal returns the value without its checksum, or errdefs.ErrDataLoss if that is wrong.
 func unseal(bucket, key, p []byte) ([]byte, error) {
-	if len(p) < sealLen || string(checksum(bucket, key, p[sealLen:])) != string(p[:sealLen]) {
+	if len(p) < sealLen || checksum(bucket, key, p[sealLen:]) != binary.BigEndian.Uint32(p) {
 		return nil, fmt.Errorf("record %s/%q has a wrong checksum: %w", bucket, key, errdefs.ErrDataLoss)
 	}
 	return p[sealLen:], nil
@@ -186,6 +190,11 @@ func decode[T any](bucket, key, p []byte) (v T, err error) {
 	if p, err = unseal(bucket, key, p); err != nil {
 		return v, err
 	}
+	return parse[T](bucket, key, p)
+}
+
+// parse is decode of a value without its checksum.
+func parse[T any](bucket, key, p []byte) (v T, err error) {
 	if err := json.Unmarshal(p, &v); err != nil {
 		return v, fmt.Errorf("record %s/%s: %w", bucket, key, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -13,7 +12,8 @@ import (
 type images struct {
 	all      map[digest.Digest]Image // by manifest
 	byRef    map[string]manifests
-	byOrigin map[filetable.Origin]manifests
+	byOrigin map[digest.Digest]manifests
+	byConfig map[digest.Digest]manifests
 	byTable  map[digest.Digest]manifests
 }
 
@@ -22,7 +22,7 @@ type manifests map[digest.Digest]bool
 func newImages() images {
 	return images{
 		all: map[digest.Digest]Image{}, byRef: map[string]manifests{},
-		byOrigin: map[filetable.Origin]manifests{}, byTable: map[digest.Digest]manifests{},
+		byOrigin: map[digest.Digest]manifests{}, byConfig: map[digest.Digest]manifests{}, byTable: map[digest.Digest]manifests{},
 	}
 }
 
@@ -31,7 +31,8 @@ func (s *images) add(im Image) {
 	for _, r := range im.Refs {
 		enter(s.byRef, r, im.Manifest)
 	}
-	enter(s.byOrigin, im.Origin, im.Manifest)
+	enter(s.byOrigin, im.Origin.Digest, im.Manifest)
+	enter(s.byConfig, im.Config, im.Manifest)
 	enter(s.byTable, im.Table, im.Manifest)
 }
 
@@ -40,7 +41,8 @@ func (s *images) remove(im Image) {
 	for _, r := range im.Refs {
 		leave(s.byRef, r, im.Manifest)
 	}
-	leave(s.byOrigin, im.Origin, im.Manifest)
+	leave(s.byOrigin, im.Origin.Digest, im.Manifest)
+	leave(s.byConfig, im.Config, im.Manifest)
 	leave(s.byTable, im.Table, im.Manifest)
 }
 
@@ -90,9 +92,24 @@ func (db *DB) Images() []Image {
 	})
 }
 
-// ImagesByOrigin returns the images that were made from an origin, by first reference.
-func (db *DB) ImagesByOrigin(o filetable.Origin) []Image {
-	return db.pick(func(s *images) manifests { return s.byOrigin[o] })
+// ImagesByOrigin returns the images that were made from the origin with a digest, whatever by, by first
+// reference.
+func (db *DB) ImagesByOrigin(d digest.Digest) []Image {
+	return db.pick(func(s *images) manifests { return s.byOrigin[d] })
+}
+
+// ImagesWith returns the images that have d as their config or their table, and those whose table needs it,
+// by first reference.
+func (db *DB) ImagesWith(d digest.Digest) []Image {
+	tables := append(db.index.tablesOf(d), d)
+	return db.pick(func(s *images) manifests {
+		with := manifests{}
+		maps.Copy(with, s.byConfig[d])
+		for _, t := range tables {
+			maps.Copy(with, s.byTable[t])
+		}
+		return with
+	})
 }
 
 // ImagesByTable returns the images that have a table, by first reference.

@@ -1,8 +1,8 @@
 package meta
 
 import (
+	"bytes"
 	"cmp"
-	"errors"
 	"slices"
 	"sync"
 
@@ -11,7 +11,7 @@ import (
 
 // An index answers what is needed by what, and how much that is. It follows from the records of objects,
 // tables, references and images, and changes with them: what a request costs depends on what it names and
-// not on how much there is. It takes about 90 bytes for an object.
+// not on how much there is.
 type index struct {
 	mu    sync.RWMutex
 	books // guarded by mu
@@ -25,8 +25,7 @@ type books struct {
 	refs    map[string]Ref // Size and Inodes are those of their tables
 	images  images
 
-	idle   map[objectID]bool // objects that are there and that nothing needs
-	totals Usage             // Reclaimable: of idle
+	totals Usage // Reclaimable: of the objects that are idle
 
 	garbage bool // something is gone since records of no use were looked for
 }
@@ -48,33 +47,8 @@ type table struct {
 func newIndex() *index {
 	return &index{books: books{
 		objects: newObjects(), tables: map[tableID]*table{}, byKey: map[key]*table{}, refs: map[string]Ref{},
-		images: newImages(), idle: map[objectID]bool{}, garbage: true,
+		images: newImages(), garbage: true,
 	}}
-}
-
-// load makes the index from the records.
-func (db *DB) load() error {
-	x := newIndex()
-	err := db.view(func(tx *txn) error {
-		var refs []Ref
-		err := errors.Join(
-			each(tx, bucketTables, func(d digest.Digest, t Table) error { x.setTable(d, t); return nil }),
-			each(tx, bucketImages, func(_ string, im Image) error { x.setImage(im); return nil }),
-			each(tx, bucketRefs, func(_ string, r Ref) error { refs = append(refs, r); return nil }),
-		)
-		slices.SortFunc(refs, byAge) // what two need counts at the oldest
-		for _, r := range refs {
-			x.setRef(r)
-		}
-		// Last: each counts where it belongs at once.
-		return errors.Join(err, each(tx, bucketObjects, func(d digest.Digest, o Object) error { x.setObject(d, o.Size); return nil }))
-	})
-	if err == nil {
-		db.index.mu.Lock()
-		db.index.books = x.books
-		db.index.mu.Unlock()
-	}
-	return err
 }
 
 // put records a value, and says whether anything follows from such.
@@ -83,9 +57,9 @@ func (x *index) put(key string, v any) bool {
 	defer x.mu.Unlock()
 	switch v := v.(type) {
 	case Object:
-		x.setObject(digest.Digest(key), v.Size)
+		x.setObject(counted{keyOf(key), v.Size})
 	case Table:
-		x.setTable(digest.Digest(key), v)
+		x.setTable(newNeeding(digest.Digest(key), v))
 	case Ref:
 		x.setRef(v)
 	case Image:
@@ -102,9 +76,9 @@ func (x *index) remove(bucket []byte, key string) bool {
 	defer x.mu.Unlock()
 	switch string(bucket) {
 	case string(bucketObjects):
-		x.dropObject(digest.Digest(key))
+		x.dropObject(keyOf(key))
 	case string(bucketTables):
-		x.dropTable(digest.Digest(key))
+		x.dropTable(keyOf(key))
 	case string(bucketRefs):
 		x.dropRef(key)
 	case string(bucketImages):
@@ -127,7 +101,7 @@ func (x *books) change(id objectID, do func(o *object)) {
 
 // count adds an object to the totals, or takes it away.
 func (x *books) count(id objectID, o *object, sign int64) {
-	if !o.there {
+	if !o.there() {
 		return
 	}
 	size := sign * o.size
@@ -141,47 +115,48 @@ func (x *books) count(id objectID, o *object, sign int64) {
 		t := x.tables[o.owner]
 		t.size += size
 		t.count += sign
-	case o.documents > 0:
-	case sign > 0:
-		x.idle[id] = true
-		x.totals.Reclaimable += size
-	default:
-		delete(x.idle, id)
+	case !x.objects.needed(id):
+		x.objects.idle.set(id, sign > 0)
 		x.totals.Reclaimable += size
 	}
 }
 
 // setObject records that an object is there.
-func (x *books) setObject(d digest.Digest, size int64) {
-	x.change(x.objects.id(keyOf(d)), func(o *object) { o.there, o.size = true, size })
+func (x *books) setObject(c counted) {
+	x.change(x.objects.id(c.key), func(o *object) { o.size = max(0, c.size) })
 }
 
-func (x *books) dropObject(d digest.Digest) {
-	x.change(x.objects.id(keyOf(d)), func(o *object) { o.there = false })
+// addObject is setObject for an object that is new.
+func (x *books) addObject(c counted) {
+	x.change(x.objects.fresh(c.key), func(o *object) { o.size = max(0, c.size) })
+}
+
+func (x *books) dropObject(k key) {
+	x.change(x.objects.id(k), func(o *object) { o.size = absent })
 }
 
 // table returns the table with a digest, which is new if need be.
-func (x *books) table(d digest.Digest) *table {
-	k := keyOf(d)
+func (x *books) table(k key) *table {
 	if t := x.byKey[k]; t != nil {
 		return t
 	}
 	x.last++
 	t := &table{id: x.last, key: k}
 	x.tables[t.id], x.byKey[k] = t, t
-	x.need(t, []digest.Digest{d})
+	x.need(t, []key{k})
 	return t
 }
 
 // need makes all the objects of a table, which has itself among them.
-func (x *books) need(t *table, all []digest.Digest) {
+func (x *books) need(t *table, all []key) {
 	had := map[objectID]bool{}
 	for _, id := range t.all {
 		had[id] = true
 	}
 	now := make([]objectID, 0, len(all))
-	for _, d := range all {
-		id := x.objects.id(keyOf(d))
+	x.objects.fetch(all)
+	for _, k := range all {
+		id := x.objects.id(k)
 		now = append(now, id)
 		if had[id] {
 			delete(had, id)
@@ -232,13 +207,12 @@ func byAge(a, b Ref) int {
 }
 
 // setTable records a table.
-func (x *books) setTable(d digest.Digest, rec Table) {
-	t := x.table(d)
-	x.setComplete(t, rec.Complete, rec.Logical)
-	all := append([]digest.Digest{d}, rec.Objects...)
-	slices.Sort(all)
-	rec.Objects = nil
-	t.Table, t.known = rec, true
+func (x *books) setTable(n needing) {
+	t := x.table(n.key)
+	x.setComplete(t, n.Complete, n.Logical)
+	all := append(n.objects, n.key)
+	slices.SortFunc(all, func(a, b key) int { return bytes.Compare(a[:], b[:]) })
+	t.Table, t.known = n.Table, true
 	x.need(t, slices.Compact(all))
 }
 
@@ -265,11 +239,11 @@ func (x *books) setComplete(t *table, complete bool, logical int64) {
 	}
 }
 
-func (x *books) dropTable(d digest.Digest) {
-	t := x.table(d)
+func (x *books) dropTable(k key) {
+	t := x.table(k)
 	x.setComplete(t, false, 0)
 	t.Table, t.known = Table{}, false
-	x.need(t, []digest.Digest{d})
+	x.need(t, []key{k})
 	x.forget(t)
 }
 
@@ -291,7 +265,7 @@ func (x *books) setRef(r Ref) {
 		return
 	}
 	x.dropRef(r.Name)
-	t := x.table(r.Table)
+	t := x.table(keyOf(r.Table))
 	at, _ := slices.BinarySearchFunc(t.refs, r, func(name string, r Ref) int { return byAge(x.refs[name], r) })
 	x.refs[r.Name] = r
 	t.refs = slices.Insert(t.refs, at, r.Name)
@@ -312,7 +286,7 @@ func (x *books) dropRef(name string) {
 	if !ok {
 		return
 	}
-	t := x.table(r.Table)
+	t := x.table(keyOf(r.Table))
 	t.refs = slices.DeleteFunc(t.refs, func(n string) bool { return n == name })
 	delete(x.refs, name)
 	if len(t.refs) > 0 {
@@ -329,7 +303,8 @@ func (x *books) setImage(im Image) {
 	x.dropImage(im.Manifest)
 	x.images.add(im)
 	for _, d := range im.documents() {
-		x.change(x.objects.id(keyOf(d)), func(o *object) { o.documents++ })
+		id := x.objects.id(keyOf(d))
+		x.change(id, func(*object) { x.objects.document(id, 1) })
 	}
 }
 
@@ -340,6 +315,7 @@ func (x *books) dropImage(manifest digest.Digest) {
 	}
 	x.images.remove(im)
 	for _, d := range im.documents() {
-		x.change(x.objects.id(keyOf(d)), func(o *object) { o.documents-- })
+		id := x.objects.id(keyOf(d))
+		x.change(id, func(*object) { x.objects.document(id, -1) })
 	}
 }

@@ -6,12 +6,14 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
 )
@@ -220,6 +222,7 @@ func (w world) compare(t *testing.T, when string) {
 	for i := range worldSize {
 		all = append(all, number(i))
 	}
+	lookUp(t, w.db, all)
 	got, want := ask(t, w.db, all), count(t, w.db)
 	want.Images = got.Images
 	sorted := cmp.Transformer("sort", func(in []digest.Digest) map[digest.Digest]bool {
@@ -231,6 +234,46 @@ func (w world) compare(t *testing.T, when string) {
 	})
 	if diff := cmp.Diff(want, got, sorted); diff != "" {
 		t.Fatalf("%s: index and records differ (-records +index):\n%s", when, diff)
+	}
+}
+
+// lookUp compares what is found by a digest with what a look at everything finds.
+func lookUp(t *testing.T, db *DB, universe []digest.Digest) {
+	t.Helper()
+	images, refs := db.Images(), db.Refs("")
+	for _, d := range universe {
+		tables := append(db.index.tablesOf(d), d)
+		var with, made []Image
+		for _, im := range images {
+			if im.Config == d || slices.Contains(tables, im.Table) {
+				with = append(with, im)
+			}
+			if im.Origin.Digest == d {
+				made = append(made, im)
+			}
+		}
+		var of []Ref
+		for _, r := range refs {
+			if r.Table == d {
+				of = append(of, r)
+			}
+		}
+		slices.SortFunc(of, byAge)
+		none := cmpopts.EquateEmpty()
+		if diff := cmp.Diff(with, db.ImagesWith(d), none); diff != "" {
+			t.Errorf("images with %s (-all +index):\n%s", d, diff)
+		}
+		if diff := cmp.Diff(made, db.ImagesByOrigin(d), none); diff != "" {
+			t.Errorf("images made from %s (-all +index):\n%s", d, diff)
+		}
+		if diff := cmp.Diff(of, db.RefsOf(d), none); diff != "" {
+			t.Errorf("references to %s (-all +index):\n%s", d, diff)
+		}
+	}
+	for _, want := range refs {
+		if got, err := db.Ref(want.Name); err != nil || !cmp.Equal(got, want) {
+			t.Errorf("reference %s: %+v, %v, want %+v", want.Name, got, err, want)
+		}
 	}
 }
 

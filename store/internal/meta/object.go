@@ -63,35 +63,44 @@ type Arrival struct {
 }
 
 // Arrive records objects, used now, and what was found out with them.
-func (db *DB) Arrive(a Arrival) error {
+func (db *DB) Arrive(all ...Arrival) error {
 	used := now()
 	return db.update(func(tx *txn) error {
-		for _, o := range a.Objects {
-			rec := Object{Size: o.Size, Used: used, Private: a.Private[o.Digest]}
-			if old, err := load[Object](tx, bucketObjects, o.Digest); err == nil {
-				rec.Private = merge(old.Private, rec.Private)
-			}
-			if err := put(tx, bucketObjects, o.Digest, rec); err != nil {
-				return err
-			}
-		}
-		for d, chunks := range a.Chunks {
-			if err := putChunks(tx, d, chunks); err != nil {
-				return err
-			}
-		}
-		for blob, members := range a.Contents {
-			if err := put(tx, bucketContents, blob, members); err != nil {
-				return err
-			}
-		}
-		for recipe, d := range a.Assembled {
-			if err := put(tx, bucketAssembled, recipe, assembled{d}); err != nil {
+		for _, a := range all {
+			if err := arrive(tx, a, used); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+func arrive(tx *txn, a Arrival, used time.Time) error {
+	for _, o := range a.Objects {
+		rec := Object{Size: o.Size, Used: used, Private: a.Private[o.Digest]}
+		if old, err := load[Object](tx, bucketObjects, o.Digest); err == nil {
+			rec.Private = merge(old.Private, rec.Private)
+		}
+		if err := put(tx, bucketObjects, o.Digest, rec); err != nil {
+			return err
+		}
+	}
+	for d, chunks := range a.Chunks {
+		if err := putChunks(tx, d, chunks); err != nil {
+			return err
+		}
+	}
+	for blob, members := range a.Contents {
+		if err := put(tx, bucketContents, blob, members); err != nil {
+			return err
+		}
+	}
+	for recipe, d := range a.Assembled {
+		if err := put(tx, bucketAssembled, recipe, assembled{d}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // merge returns who may have what two groups of sources gave: everybody if one of them gives it to
@@ -116,11 +125,7 @@ func (db *DB) Lose(objects ...digest.Digest) error {
 	if len(objects) == 0 {
 		return nil
 	}
-	err := db.update(func(tx *txn) error { return forget(tx, objects, true) })
-	if err != nil {
-		return err
-	}
-	return db.chunksGone(len(objects))
+	return db.update(func(tx *txn) error { return forget(tx, objects, true) })
 }
 
 // assembled is a value of the assembled bucket.

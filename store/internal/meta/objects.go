@@ -2,10 +2,11 @@ package meta
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
+	"hash/maphash"
+	"iter"
+	mathbits "math/bits"
 	"slices"
-	"strings"
 
 	"github.com/opencontainers/go-digest"
 )
@@ -13,10 +14,14 @@ import (
 // A key is the bytes of a digest; of what is none, which no object is named by, a digest of it.
 type key [sha256.Size]byte
 
-func keyOf(d digest.Digest) (k key) {
-	if _, in, ok := strings.Cut(string(d), ":"); !ok || len(in) != hex.EncodedLen(len(k)) {
+func keyOf[T ~string | ~[]byte](d T) (k key) {
+	const prefix = "sha256:"
+	var in [2 * len(k)]byte
+	if len(d) != len(prefix)+len(in) || string(d[:len(prefix)]) != prefix {
 		return sha256.Sum256([]byte(d))
-	} else if _, err := hex.Decode(k[:], []byte(in)); err != nil {
+	}
+	copy(in[:], d[len(prefix):])
+	if _, err := hex.Decode(k[:], in[:]); err != nil {
 		return sha256.Sum256([]byte(d))
 	}
 	return k
@@ -26,43 +31,82 @@ func (k key) digest() digest.Digest { return digest.NewDigestFromBytes(digest.SH
 
 type objectID uint32
 
-// An object is one that is there, or that is needed.
+// The sizes of what has none.
+const (
+	absent = -1 // an object that is not there
+	vacant = -2 // a place of none
+)
+
+// An object is one that is there, or that is needed. There can be millions: a field more is room that the
+// daemon needs.
 type object struct {
-	key       key
-	size      int64    // bytes
-	next      objectID // of those with the same first bytes; 0 is none
-	owner     tableID  // that is referred to, where it counts; 0 is none
-	need      tableID  // that needs it; others are in objects.more
-	documents uint32   // how many images have it as a document
-	complete  uint32   // how many complete tables need it
-	there     bool
+	key      key
+	size     int64    // bytes; negative: absent, vacant
+	next     objectID // of those with the same head; 0 is none
+	owner    tableID  // that is referred to, where it counts; 0 is none
+	need     tableID  // that needs it; others are in objects.more
+	complete uint32   // how many complete tables need it
 }
 
-func (o *object) needed() bool { return o.owner != 0 || o.documents > 0 }
+func (o *object) there() bool { return o.size >= 0 }
 
 // objects are found by their digests.
 type objects struct {
-	first  map[uint64]objectID // by the first bytes of their keys
-	all    []object            // by id; 0 is none
-	unused []objectID
-	more   map[objectID][]tableID
+	seed      maphash.Seed // nobody can choose digests that have the same head
+	heads     []objectID   // by the hash of a key; a power of two of them
+	pages     [][]object   // by id, pageLen each; 0 is none
+	last      objectID
+	unused    []objectID
+	more      map[objectID][]tableID
+	documents map[objectID]int // how many images have it as a document
+	idle      bits             // those that are there and that nothing needs
 }
+
+// pageLen is how many objects are in a page: what there is stays where it is when more come.
+const pageLen = 1 << 12
 
 func newObjects() objects {
-	return objects{first: map[uint64]objectID{}, all: make([]object, 1), more: map[objectID][]tableID{}}
+	s := objects{
+		seed: maphash.MakeSeed(), heads: make([]objectID, 1), pages: [][]object{make([]object, pageLen)},
+		more: map[objectID][]tableID{}, documents: map[objectID]int{},
+	}
+	s.at(0).size = vacant
+	return s
 }
 
-func (s *objects) at(id objectID) *object { return &s.all[id] }
+func (s *objects) at(id objectID) *object { return &s.pages[id/pageLen][id%pageLen] }
 
-func head(k key) uint64 { return binary.BigEndian.Uint64(k[:]) }
+func (s *objects) head(k *key) *objectID {
+	return &s.heads[maphash.Bytes(s.seed, k[:])&uint64(len(s.heads)-1)]
+}
 
 // find returns an object; false if there is none.
 func (s *objects) find(k key) (objectID, bool) {
-	id := s.first[head(k)]
-	for id != 0 && s.all[id].key != k {
-		id = s.all[id].next
+	for id := *s.head(&k); id != 0; {
+		o := s.at(id)
+		if o.key == k {
+			return id, true
+		}
+		id = o.next
 	}
-	return id, id != 0
+	return 0, false
+}
+
+// fetch reads what id will look at for some keys: the memory brings it all at once, and not one after
+// another. The result means nothing.
+func (s *objects) fetch(keys []key) (size int64) {
+	var first [64]objectID
+	for len(keys) > 0 {
+		some := keys[:min(len(first), len(keys))]
+		keys = keys[len(some):]
+		for i := range some {
+			first[i] = *s.head(&some[i])
+		}
+		for i := range some {
+			size |= s.at(first[i]).size
+		}
+	}
+	return size
 }
 
 // id returns an object, which is new if need be.
@@ -70,50 +114,75 @@ func (s *objects) id(k key) objectID {
 	if id, ok := s.find(k); ok {
 		return id
 	}
-	if n := len(s.unused); n == 0 {
-		s.all = append(s.all, object{})
-		s.unused = append(s.unused, objectID(len(s.all)-1))
+	return s.fresh(k)
+}
+
+// fresh returns a new object.
+func (s *objects) fresh(k key) (id objectID) {
+	if n := len(s.unused); n > 0 {
+		id, s.unused = s.unused[n-1], s.unused[:n-1]
+	} else {
+		s.last++
+		if id = s.last; int(id/pageLen) == len(s.pages) {
+			s.pages = append(s.pages, make([]object, pageLen))
+		}
 	}
-	id := s.unused[len(s.unused)-1]
-	s.unused = s.unused[:len(s.unused)-1]
-	s.all[id] = object{key: k, next: s.first[head(k)]}
-	s.first[head(k)] = id
+	*s.at(id) = object{key: k, size: absent}
+	if int(s.last) > len(s.heads) {
+		s.grow()
+	} else {
+		s.enter(id)
+	}
 	return id
+}
+
+// enter lets an object be found.
+func (s *objects) enter(id objectID) {
+	o := s.at(id)
+	head := s.head(&o.key)
+	o.next, *head = *head, id
+}
+
+// grow doubles the heads.
+func (s *objects) grow() {
+	s.heads = make([]objectID, 2*len(s.heads))
+	for id := objectID(1); id <= s.last; id++ {
+		if s.at(id).size != vacant {
+			s.enter(id)
+		}
+	}
 }
 
 // release forgets an object that is neither there nor needed.
 func (s *objects) release(id objectID) {
-	o := &s.all[id]
-	if o.there || o.need != 0 || o.documents > 0 {
+	o := s.at(id)
+	if o.there() || o.need != 0 || s.documents[id] > 0 {
 		return
 	}
-	h := head(o.key)
-	if s.first[h] != id {
-		before := s.first[h]
-		for s.all[before].next != id {
-			before = s.all[before].next
-		}
-		s.all[before].next = o.next
-	} else if o.next != 0 {
-		s.first[h] = o.next
-	} else {
-		delete(s.first, h)
+	before := s.head(&o.key)
+	for *before != id {
+		before = &s.at(*before).next
 	}
-	*o = object{}
+	*before = o.next
+	*o = object{size: vacant}
 	s.unused = append(s.unused, id)
 }
 
+// needed says whether anything needs an object.
+func (s *objects) needed(id objectID) bool { return s.at(id).owner != 0 || s.documents[id] > 0 }
+
 // needs returns the tables that need an object.
 func (s *objects) needs(id objectID) []tableID {
-	if s.all[id].need == 0 {
+	o := s.at(id)
+	if o.need == 0 {
 		return nil
 	}
-	return append([]tableID{s.all[id].need}, s.more[id]...)
+	return append([]tableID{o.need}, s.more[id]...)
 }
 
 // add says that a table needs an object.
 func (s *objects) add(id objectID, t tableID) {
-	if o := &s.all[id]; o.need == 0 {
+	if o := s.at(id); o.need == 0 {
 		o.need = t
 	} else {
 		s.more[id] = append(s.more[id], t)
@@ -124,11 +193,49 @@ func (s *objects) add(id objectID, t tableID) {
 func (s *objects) remove(id objectID, t tableID) {
 	left := slices.DeleteFunc(s.needs(id), func(other tableID) bool { return other == t })
 	delete(s.more, id)
-	s.all[id].need = 0
+	o := s.at(id)
+	o.need = 0
 	if len(left) > 0 {
-		s.all[id].need = left[0]
+		o.need = left[0]
 	}
 	if len(left) > 1 {
 		s.more[id] = left[1:]
+	}
+}
+
+// document counts the images that have an object as a document.
+func (s *objects) document(id objectID, more int) {
+	if s.documents[id] += more; s.documents[id] == 0 {
+		delete(s.documents, id)
+	}
+}
+
+// bits are a set of objects.
+type bits []uint64
+
+func (b *bits) set(id objectID, in bool) {
+	at, bit := int(id/64), uint64(1)<<(id%64)
+	switch {
+	case !in && at < len(*b):
+		(*b)[at] &^= bit
+	case in:
+		if at >= len(*b) {
+			*b = append(*b, make([]uint64, at+1-len(*b))...)
+		}
+		(*b)[at] |= bit
+	}
+}
+
+func (b bits) has(id objectID) bool { return int(id/64) < len(b) && b[id/64]>>(id%64)&1 != 0 }
+
+func (b bits) all() iter.Seq[objectID] {
+	return func(yield func(objectID) bool) {
+		for at, word := range b {
+			for ; word != 0; word &= word - 1 {
+				if !yield(objectID(at*64 + mathbits.TrailingZeros64(word))) {
+					return
+				}
+			}
+		}
 	}
 }

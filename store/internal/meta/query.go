@@ -31,6 +31,29 @@ func (x *index) list(which func(name string, r Ref) bool) (refs []Ref) {
 	return refs
 }
 
+// named returns the reference of a name; false if there is none.
+func (x *index) named(name string) (Ref, bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	r, ok := x.refs[name]
+	if ok {
+		r = x.ref(r)
+	}
+	return r, ok
+}
+
+// refsOf returns the references to a table, oldest first.
+func (x *index) refsOf(d digest.Digest) (refs []Ref) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if t := x.byKey[keyOf(d)]; t != nil {
+		for _, name := range t.refs {
+			refs = append(refs, x.ref(x.refs[name]))
+		}
+	}
+	return refs
+}
+
 // unresolved returns the references of which it is not known what they need, by name.
 func (x *index) unresolved() []Ref {
 	now := time.Now()
@@ -101,11 +124,22 @@ func (x *index) usage(stays map[key]bool) Usage {
 	defer x.mu.RUnlock()
 	u := x.totals
 	for k := range stays {
-		if id, _ := x.objects.find(k); x.idle[id] {
+		if id, _ := x.objects.find(k); x.objects.idle.has(id) {
 			u.Reclaimable -= x.objects.at(id).size
 		}
 	}
 	return u
+}
+
+// perObject is what the index takes for each object, in bytes: the object, where it is found and that a table
+// needs it.
+const perObject = 64
+
+// memory returns what the index takes, in bytes.
+func (x *index) memory() int64 {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return perObject * int64(x.objects.last)
 }
 
 // recorded returns the objects that are there.
@@ -113,8 +147,8 @@ func (x *index) recorded() []Sized {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	out := make([]Sized, 0, x.totals.Objects)
-	for id := range x.objects.all {
-		if o := x.objects.at(objectID(id)); o.there {
+	for id := range x.objects.last {
+		if o := x.objects.at(id + 1); o.there() {
 			out = append(out, Sized{o.key.digest(), o.size})
 		}
 	}
@@ -126,14 +160,14 @@ func (x *index) needed(d digest.Digest) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	id, _ := x.objects.find(keyOf(d))
-	return x.objects.at(id).needed()
+	return x.objects.needed(id)
 }
 
 // unneeded returns the objects that nothing needs and that are not in stays.
 func (x *index) unneeded(stays map[key]bool) (out []Sized) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	for id := range x.idle {
+	for id := range x.objects.idle.all() {
 		if o := x.objects.at(id); !stays[o.key] {
 			out = append(out, Sized{o.key.digest(), o.size})
 		}
@@ -211,7 +245,7 @@ func (x *index) unusedImages(tables []digest.Digest) (idle []Idle) {
 		i := Idle{Image: im.clone()}
 		for _, d := range im.documents() {
 			id, _ := x.objects.find(keyOf(d))
-			if o := x.objects.at(id); o.there {
+			if o := x.objects.at(id); o.there() {
 				i.Bytes += o.size
 			}
 		}

@@ -80,13 +80,15 @@ func (db *DB) Refs(prefix string) []Ref {
 	return db.index.list(func(name string, _ Ref) bool { return strings.HasPrefix(name, prefix) })
 }
 
+// RefsOf returns the references to a table, oldest first.
+func (db *DB) RefsOf(table digest.Digest) []Ref { return db.index.refsOf(table) }
+
 // Ref returns one reference, or errdefs.ErrNotFound.
 func (db *DB) Ref(name string) (Ref, error) {
-	refs := db.index.list(func(n string, _ Ref) bool { return n == name })
-	if len(refs) == 0 {
-		return Ref{}, fmt.Errorf("reference %s: %w", name, errdefs.ErrNotFound)
+	if r, ok := db.index.named(name); ok {
+		return r, nil
 	}
-	return refs[0], nil
+	return Ref{}, fmt.Errorf("reference %s: %w", name, errdefs.ErrNotFound)
 }
 
 // Unresolved returns the references of which it is not known what they need: while there is one,

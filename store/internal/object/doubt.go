@@ -33,29 +33,21 @@ const smallFile = 1 << 20
 // adopt makes the records agree with the files below objects: what is there without a record is
 // doubted, what has another size than recorded is set aside, and what is not there is lost.
 func (s *Objects) adopt() error {
-	files, err := s.files()
-	if err != nil {
+	if err := s.o.Files.Wait(); err != nil {
 		return err
 	}
-	recorded, err := s.o.DB.Objects("")
-	if err != nil {
-		return err
+	files := s.o.Files.compare(s.o.DB)
+	s.o.Files = nil
+	lost := files.lost
+	for _, d := range lost {
+		s.o.Log.Error("object is recorded, but its file is gone", "digest", d)
 	}
-	var lost []digest.Digest
-	for _, o := range recorded {
-		size, there := files[o.Digest]
-		delete(files, o.Digest)
-		switch {
-		case !there:
-			s.o.Log.Error("object is recorded, but its file is gone", "digest", o.Digest)
-			lost = append(lost, o.Digest)
-		case size != o.Size:
-			s.o.Log.Error("object has another size than recorded; it is set aside", "digest", o.Digest, "bytes", size, "recorded", o.Size, "path", damagedPath(o.Digest))
-			if err := s.setAside(o.Digest); err != nil {
-				return err
-			}
-			lost, s.again = append(lost, o.Digest), append(s.again, o.Digest)
+	for _, f := range files.resized {
+		s.o.Log.Error("object has another size than recorded; it is set aside", "digest", f.Digest, "bytes", f.Size, "path", damagedPath(f.Digest))
+		if err := s.setAside(f.Digest); err != nil {
+			return err
 		}
+		lost, s.again = append(lost, f.Digest), append(s.again, f.Digest)
 	}
 	if err := errors.Join(s.withhold(lost...), s.o.DB.Lose(lost...)); err != nil {
 		return err
@@ -69,37 +61,16 @@ func (s *Objects) adopt() error {
 			s.believe([]File{{Digest: f.Digest}})
 		}
 	}
-	for d, size := range files {
-		s.doubted[d] = &doubt{size: size, busy: make(chan struct{}, 1)}
-		if size <= smallFile {
-			s.prove(s.ctx, d)
+	for _, f := range files.unknown {
+		s.doubted[f.Digest] = &doubt{size: f.Size, busy: make(chan struct{}, 1)}
+		if f.Size <= smallFile {
+			s.prove(s.ctx, f.Digest)
 		}
 	}
 	if n := len(s.doubted); n > 0 {
 		s.o.Log.Warn("there are files that are no objects before they were hashed", "files", n)
 	}
 	return nil
-}
-
-// files returns the files in the places of objects, and their sizes in bytes.
-func (s *Objects) files() (map[digest.Digest]int64, error) {
-	found := map[digest.Digest]int64{}
-	return found, fs.WalkDir(s.o.Root.FS(), Dir, func(name string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		d, err := verify.ParseDigest("sha256:" + e.Name())
-		if err != nil || Path(d) != name || !e.Type().IsRegular() {
-			s.o.Log.Warn("file among the objects is none; left alone", "path", name)
-			return nil
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		found[d] = info.Size()
-		return nil
-	})
 }
 
 // Doubted returns the files that were not hashed yet, by digest.

@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/internal/meta"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -48,10 +47,11 @@ const graceTime = time.Minute
 
 // Options are what Objects work with. All are needed.
 type Options struct {
-	Root *os.Root // of the store
-	Temp string   // a directory below Root for files that are not objects yet
-	DB   *meta.DB
-	Log  *slog.Logger
+	Root  *os.Root // of the store
+	Temp  string   // a directory below Root for files that are not objects yet
+	DB    *meta.DB
+	Files *Files // of Root, since when nobody has changed them
+	Log   *slog.Logger
 }
 
 // Objects are the objects of a store. All methods are safe for concurrent use.
@@ -69,9 +69,11 @@ type Objects struct {
 
 	withheld atomic.Int64 // see Withheld
 
-	mu      sync.Mutex // guards what follows
-	grace   map[digest.Digest]time.Time
-	doubted map[digest.Digest]*doubt
+	mu         sync.Mutex // guards what follows
+	publishing bool       // somebody does
+	waiting    []*publication
+	grace      map[digest.Digest]time.Time
+	doubted    map[digest.Digest]*doubt
 }
 
 // Open makes the directories, removes what a crash left, and compares files and records. It hashes
@@ -238,86 +240,4 @@ func (s *Objects) Read(d digest.Digest, limit int64) ([]byte, error) {
 		}
 	}
 	return p, err
-}
-
-// A File is finished, fsynced and verified, and becomes an object.
-type File struct {
-	From   string // path below the root
-	Digest digest.Digest
-	Size   int64
-
-	// Private are the names of the sources that may have it; none: anybody may.
-	Private []string
-
-	// Chunks are those it was made of and verified by, if it was.
-	Chunks []filetable.Chunk
-}
-
-// Publish renames files to their places, makes the directories durable and records the
-// objects, all in this order: a crash leaves a file that has to be hashed again, or nothing. found is
-// recorded with them.
-func (s *Objects) Publish(files []File, found meta.Arrival) error {
-	s.collecting.RLock()
-	defer s.collecting.RUnlock()
-	dirs := map[string]bool{}
-	found.Chunks = map[digest.Digest][]filetable.Chunk{}
-	found.Private = map[digest.Digest][]string{}
-	for _, f := range files {
-		s.Keep(f.Digest)
-		found.Objects = append(found.Objects, meta.Sized{Digest: f.Digest, Size: f.Size})
-		found.Private[f.Digest] = f.Private
-		if s.Has(f.Digest) { // somebody was faster; who may have it is recorded with his
-			continue
-		}
-		to := Path(f.Digest)
-		if dir := filepath.Dir(to); !dirs[dir] {
-			if err := s.o.Root.MkdirAll(dir, 0o700); err != nil {
-				return err
-			}
-			dirs[dir] = true
-		}
-		if err := s.markPrivate(f.From, f.Private); err != nil {
-			return err
-		}
-		if err := s.o.Root.Rename(f.From, to); err != nil {
-			return err
-		}
-		found.Chunks[f.Digest] = f.Chunks
-	}
-	for dir := range dirs {
-		if err := s.syncDir(dir); err != nil {
-			return err
-		}
-	}
-	if len(dirs) > 0 {
-		if err := s.syncDir(filepath.Join(Dir, digest.SHA256.String())); err != nil {
-			return err
-		}
-	}
-	if err := s.o.DB.Arrive(found); err != nil {
-		return err
-	}
-	s.believe(files)
-	return nil
-}
-
-// believe ends the doubts about files that were replaced by verified ones.
-func (s *Objects) believe(files []File) {
-	for _, f := range files {
-		s.mu.Lock()
-		delete(s.doubted, f.Digest)
-		s.mu.Unlock()
-		// Nothing is lost with it, and without it only space.
-		if err := s.o.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			s.o.Log.Warn("damaged file stays", "path", damagedPath(f.Digest), "err", err)
-		}
-	}
-}
-
-func (s *Objects) syncDir(name string) error {
-	f, err := s.o.Root.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

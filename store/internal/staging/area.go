@@ -22,7 +22,8 @@ const TTL = 24 * time.Hour
 // An Area is the directory of all partials. Its methods are safe for concurrent use.
 type Area struct {
 	root *os.Root
-	boot string // kernel.random.boot_id
+	boot string         // kernel.random.boot_id
+	work sync.WaitGroup // checkpoints
 
 	mu   sync.Mutex // guards what follows; held while a partial is made or collected
 	held map[string]int
@@ -40,6 +41,9 @@ func New(root *os.Root) (*Area, error) {
 	a := &Area{root: root, boot: strings.TrimSpace(string(boot)), held: map[string]int{}}
 	return a, nil
 }
+
+// Close waits for the end of checkpoints. Nobody writes any more.
+func (a *Area) Close() { a.work.Wait() }
 
 // BlobDir returns the name of the directory in which a blob is staged in one layout. What is on its way
 // belongs to the group of sources that brings it (transfer.GroupKey): nobody else gets bytes that he might
@@ -84,6 +88,16 @@ func (a *Area) Remove(name string) error {
 	return err
 }
 
+// Tidy is Remove unless somebody holds the directory.
+func (a *Area) Tidy(name string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.held[name] > 0 {
+		return nil
+	}
+	return a.Remove(name)
+}
+
 // Collect removes the directories that nobody holds and nobody went on with for TTL. It returns how
 // many these are; with dryRun it only counts.
 func (a *Area) Collect(dryRun bool) (n int, err error) {
@@ -109,7 +123,7 @@ func (a *Area) Collect(dryRun bool) (n int, err error) {
 
 // recent says whether somebody worked on a directory of late.
 func (a *Area) recent(name string) bool {
-	for _, file := range []string{"marks", "data"} {
+	for _, file := range []string{"marks", "single", "data"} {
 		if info, err := a.root.Lstat(filepath.Join(Top, name, file)); err == nil && time.Since(info.ModTime()) < TTL {
 			return true
 		}
@@ -123,9 +137,11 @@ func (a *Area) Open(name string, size int64, pieces []Piece, grid []int64) (*Par
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := &Partial{area: a, name: name, root: a.root, Dir: filepath.Join(Top, name), Size: size, Pieces: pieces, grid: grid}
-	want := partialHead{Size: size, Chunk: ChunkSize, Layout: LayoutOf(pieces, grid), Boot: a.boot}
+	p.head = partialHead{Size: size, Chunk: ChunkSize, Layout: LayoutOf(pieces, grid), Boot: a.boot}
 	have, err := p.readHead()
-	same := err == nil && have.Size == want.Size && have.Chunk == want.Chunk && have.Layout == want.Layout
+	sameBoot := have.Boot == a.boot
+	have.Boot = a.boot
+	same := err == nil && have == p.head && (sameBoot || !p.single())
 	if _, err := p.root.Lstat(p.Path("data")); grid != nil && err != nil {
 		same = false // it became an object in the moment before the end of the process
 	}
@@ -137,17 +153,13 @@ func (a *Area) Open(name string, size int64, pieces []Piece, grid []int64) (*Par
 			return nil, err
 		}
 	}
-	p.marks, err = p.root.OpenFile(filepath.Join(p.Dir, "marks"), os.O_CREATE|os.O_RDWR, 0o600)
+	if p.single() {
+		err = p.openSingle(same)
+	} else {
+		err = p.openMarks(same, sameBoot)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if err := p.readMarks(same && have.Boot == want.Boot); err != nil {
-		return nil, errors.Join(err, p.marks.Close())
-	}
-	if !same || have.Boot != want.Boot {
-		if err := p.writeHead(want); err != nil {
-			return nil, errors.Join(err, p.marks.Close())
-		}
 	}
 	a.held[name]++
 	return p, nil
@@ -158,7 +170,12 @@ func (a *Area) Open(name string, size int64, pieces []Piece, grid []int64) (*Par
 func (a *Area) Marked(name string, size int64, grid []int64) (n int64) {
 	p := &Partial{root: a.root, Dir: filepath.Join(Top, name), Size: size, grid: grid}
 	head, err := p.readHead()
-	if err != nil || head.Size != size || head.Chunk != ChunkSize {
+	switch {
+	case err != nil || head.Size != size || head.Chunk != ChunkSize:
+		return 0
+	case p.single() && head.Boot == a.boot:
+		return size
+	case p.single():
 		return 0
 	}
 	marks, err := a.root.ReadFile(filepath.Join(p.Dir, "marks"))

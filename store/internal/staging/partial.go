@@ -1,6 +1,7 @@
 package staging
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,6 +39,7 @@ const (
 //
 //	head    what is staged, and the boot in which marks were made (JSON)
 //	marks   one byte a chunk
+//	single  instead of both, when the one chunk of a blob was written: the head
 //	data    the bytes of a raw blob or of a compressed archive, sparse
 //	member-<offset>, gaps
 //	        the bytes of a plain tar, in pieces; of a fragment only what no file has
@@ -49,18 +51,21 @@ type Partial struct {
 	Size   int64  // bytes
 	Pieces []Piece
 	grid   []int64 // where chunks begin; nil if they all have ChunkSize
+	head   partialHead
+	dir    *os.Root // Dir, whatever is there by now; nil unless single
 
 	// Resumed says that some chunks were there already.
 	Resumed bool
 
-	syncing sync.Mutex // held during a checkpoint; before mu
-
-	mu    sync.Mutex // guards what follows
-	marks *os.File
-	state []byte // the marks
-	have  int64  // bytes of chunks that are there
-	dirty []int  // chunks written since the last checkpoint
-	lost  error  // of an fsync that failed: what was written since may be gone, whatever reads say
+	mu      sync.Mutex // guards what follows
+	marks   *os.File   // nil if single
+	state   []byte     // the marks
+	have    int64      // bytes of chunks that are there
+	dirty   []int      // chunks written since the last checkpoint
+	syncing bool       // a checkpoint runs
+	closed  bool       // Close was called: who comes last closes marks
+	failed  error      // of the last checkpoint; who writes next gets it
+	lost    error      // of an fsync that failed: what was written since may be gone, whatever reads say
 }
 
 // partialHead is the content of a head file.
@@ -79,24 +84,63 @@ func (p *Partial) Path(file string) string {
 	return filepath.Join(p.Dir, file)
 }
 
+// single says that there is one chunk: it is there or not, and needs no marks.
+func (p *Partial) single() bool { return p.Chunks() == 1 }
+
+// headPath returns where the head is. What an earlier version left of a single chunk has none there.
+func (p *Partial) headPath() string {
+	if p.single() {
+		return filepath.Join(p.Dir, "single")
+	}
+	return filepath.Join(p.Dir, "head")
+}
+
 func (p *Partial) readHead() (h partialHead, err error) {
-	b, err := p.root.ReadFile(filepath.Join(p.Dir, "head"))
+	b, err := p.root.ReadFile(p.headPath())
 	if err != nil {
 		return h, err
 	}
 	return h, json.Unmarshal(b, &h)
 }
 
-func (p *Partial) writeHead(h partialHead) error {
-	b, err := json.Marshal(h)
+func (p *Partial) writeHead() error {
+	b, err := json.Marshal(p.head)
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(p.Dir, "head.tmp")
+	if p.single() { // half of it says nothing
+		return p.dir.WriteFile(filepath.Base(p.headPath()), b, 0o600)
+	}
+	tmp := p.headPath() + ".tmp"
 	if err := p.root.WriteFile(tmp, b, 0o600); err != nil {
 		return err
 	}
-	return p.root.Rename(tmp, filepath.Join(p.Dir, "head"))
+	return p.root.Rename(tmp, p.headPath())
+}
+
+// openSingle is openMarks for a single chunk.
+func (p *Partial) openSingle(there bool) (err error) {
+	if p.state = []byte{markAbsent}; there {
+		p.state[0], p.have, p.Resumed = markWritten, p.Size, true
+	}
+	p.dir, err = p.root.OpenRoot(p.Dir)
+	return err
+}
+
+// openMarks opens the marks, of which some may be of an earlier process, and of an earlier boot.
+func (p *Partial) openMarks(same, sameBoot bool) (err error) {
+	p.marks, err = p.root.OpenFile(filepath.Join(p.Dir, "marks"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	err = p.readMarks(same && sameBoot)
+	if err == nil && !(same && sameBoot) {
+		err = p.writeHead()
+	}
+	if err != nil {
+		return errors.Join(err, p.marks.Close())
+	}
+	return nil
 }
 
 // readMarks loads the marks. After a reboot only synced chunks count.
@@ -191,41 +235,46 @@ func (p *Partial) Write(i int, b []byte) error {
 	return p.Mark(i)
 }
 
-// Mark says that chunk i was written.
+// Mark says that chunk i was written. From time to time that begins a checkpoint, which nobody waits for.
 func (p *Partial) Mark(i int) error {
-	if _, err := p.marks.WriteAt([]byte{markWritten}, int64(i)); err != nil {
+	var err error
+	if p.single() {
+		err = p.writeHead()
+	} else {
+		_, err = p.marks.WriteAt([]byte{markWritten}, int64(i))
+	}
+	if err != nil {
 		return err
 	}
-	full, err := p.note(i)
-	if err != nil || !full || !p.syncing.TryLock() {
-		return err
+	due, err := p.note(i)
+	if due != nil {
+		p.area.work.Go(func() { p.checked(p.checkpoint(due)) })
 	}
-	defer p.syncing.Unlock()
-	return p.checkpoint()
+	return err
 }
 
-// note takes note of a chunk that was written, and says whether it is time for a checkpoint.
-func (p *Partial) note(i int) (full bool, err error) {
+// note takes note of a chunk that was written, and returns the chunks of a checkpoint if it is time for one.
+func (p *Partial) note(i int) (due []int, err error) {
 	_, n := p.Chunk(i)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lost != nil {
-		return false, p.lost
+	if err := cmp.Or(p.lost, p.failed); err != nil {
+		p.failed = nil
+		return nil, err
 	}
 	if p.state[i] == markAbsent {
 		p.have += n
 	}
 	p.state[i] = markWritten
 	p.dirty = append(p.dirty, i)
-	return len(p.dirty) >= checkpointChunks, nil
+	if len(p.dirty) >= checkpointChunks && !p.syncing && !p.single() {
+		due, p.dirty, p.syncing = p.dirty, nil, true
+	}
+	return due, nil
 }
 
-// checkpoint makes what was written durable, and only then marks it so.
-func (p *Partial) checkpoint() error {
-	p.mu.Lock()
-	dirty := p.dirty
-	p.dirty = nil
-	p.mu.Unlock()
+// checkpoint makes chunks that were written durable, and only then marks them so.
+func (p *Partial) checkpoint(dirty []int) error {
 	if err := p.syncChunks(dirty); err != nil {
 		return err
 	}
@@ -235,6 +284,16 @@ func (p *Partial) checkpoint() error {
 		}
 	}
 	return unix.Fdatasync(int(p.marks.Fd()))
+}
+
+// checked ends a checkpoint.
+func (p *Partial) checked(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.syncing, p.failed = false, err
+	if p.closed {
+		_ = p.marks.Close() // what it says is on the disk, or was only written, as before a checkpoint
+	}
 }
 
 func (p *Partial) syncChunks(chunks []int) error {
@@ -314,6 +373,15 @@ func (p *Partial) Create(name string) (*os.File, error) {
 // Close ends the work on it. What was staged stays.
 func (p *Partial) Close() error {
 	p.area.Drop(p.name)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	if p.single() {
+		return p.dir.Close()
+	}
+	if p.syncing {
+		return nil
+	}
 	return p.marks.Close()
 }
 

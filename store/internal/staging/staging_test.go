@@ -101,7 +101,7 @@ func TestCollect(t *testing.T) {
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range []string{"marks", "data"} {
+		for _, file := range []string{"single", "data"} {
 			if name != "new" {
 				if err := os.Chtimes(filepath.Join(dir, Top, name, file), old, old); err != nil {
 					t.Fatal(err)
@@ -124,6 +124,16 @@ func TestCollect(t *testing.T) {
 	}
 	if n := a.Marked("new", 10, nil); n != 10 {
 		t.Errorf("%d bytes of what is new", n)
+	}
+	a.Hold("new")
+	for _, want := range []int64{10, 0} {
+		if err := a.Tidy("new"); err != nil {
+			t.Fatal(err)
+		}
+		if n := a.Marked("new", 10, nil); n != want {
+			t.Errorf("tidied: %d bytes, want %d", n, want)
+		}
+		a.Drop("new")
 	}
 }
 
@@ -152,10 +162,28 @@ func TestResume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(p.Write(0, make([]byte, ChunkSize)), p.checkpoint(), p.Close()); err != nil {
+	if err := errors.Join(p.Write(0, make([]byte, ChunkSize)), p.checkpoint([]int{0}), p.Close()); err != nil {
 		t.Fatal(err)
 	}
 	stage(2)
+	for _, write := range []bool{false, true} { // a single chunk
+		p, err := a.Open("one", 10, RawPieces(10), nil)
+		if err != nil || p.Resumed || a.Marked("one", 10, nil) != 0 {
+			t.Fatalf("%v, what was not written is there: %t", err, p.Resumed)
+		}
+		if write {
+			err = p.Write(0, make([]byte, 10))
+		}
+		if err := errors.Join(err, p.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for boot, want := range map[string]int64{"another": 0, a.boot: 10} {
+		b := &Area{root: a.root, boot: boot, held: map[string]int{}}
+		if n := b.Marked("one", 10, nil); n != want {
+			t.Errorf("single, boot %s: %d bytes, want %d", boot, n, want)
+		}
+	}
 	for boot, want := range map[string]int64{a.boot: 2 * ChunkSize, "another": ChunkSize} {
 		b := &Area{root: a.root, boot: boot, held: map[string]int{}}
 		if n := b.Marked("x", size, nil); n != want {

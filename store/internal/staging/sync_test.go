@@ -1,6 +1,7 @@
 package staging_test
 
 import (
+	"bytes"
 	"os"
 	"testing"
 
@@ -8,7 +9,8 @@ import (
 	"github.com/ballast-dev/ballast/store/storetest"
 )
 
-// TestCheckpointHoldsNobodyUp: while a checkpoint waits for the disk, chunks are written, read and counted.
+// TestCheckpointHoldsNobodyUp: while a checkpoint waits for the disk, chunks are written, read and counted, even by
+// who wrote the chunk that it began with.
 func TestCheckpointHoldsNobodyUp(t *testing.T) {
 	disk := storetest.NewSlowDisk(t)
 	root, err := os.OpenRoot(disk.Dir)
@@ -39,16 +41,16 @@ func TestCheckpointHoldsNobodyUp(t *testing.T) {
 		}
 		return nil
 	}
-	checkpoint := make(chan error, 1)
-	go func() { checkpoint <- write(0, chunks/2) }()
+	// Exactly as many as a checkpoint has: what is written to the file beyond waits for the disk.
+	storetest.Soon(t, "writing what a checkpoint begins with", func() error { return write(0, 64) })
 	if got := <-disk.Syncing; got != "partial/x/data" {
 		t.Fatalf("fsync of %s", got)
 	}
 	storetest.Soon(t, "writing", func() error { return write(chunks/2, chunks) })
 	storetest.Soon(t, "reading", func() error { _, err := p.ReadAt(make([]byte, chunks/2), chunks/2); return err })
 	storetest.Soon(t, "counting", func() error {
-		if n := p.Present(); n <= chunks/2 || !p.Has(chunks-1) {
-			t.Errorf("%d bytes are there, want more than %d", n, chunks/2)
+		if n := p.Present(); n != 64+chunks/2 || !p.Has(chunks-1) {
+			t.Errorf("%d bytes are there, want %d", n, 64+chunks/2)
 		}
 		return p.Lost()
 	})
@@ -59,11 +61,13 @@ func TestCheckpointHoldsNobodyUp(t *testing.T) {
 		}
 		return q.Close()
 	})
-	disk.Release()
-	if err := <-checkpoint; err != nil {
-		t.Error(err)
-	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
+	}
+	disk.Release()
+	area.Close()
+	marks, err := root.ReadFile("partial/x/marks")
+	if n := bytes.Count(marks, []byte{2}); err != nil || n != 64 {
+		t.Errorf("%d chunks are marked synced, %v; want 64", n, err)
 	}
 }

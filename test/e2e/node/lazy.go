@@ -44,16 +44,20 @@ func (n *Node) KillHolder(t TB) {
 	t.Fatalf("no process holds the mount of %s", n.Dir)
 }
 
-// Metrics returns what ballastd's metrics are, as text.
-func (n *Node) Metrics() string {
-	c := http.Client{Transport: &http.Transport{
+// AdminClient asks ballastd over its admin socket, whatever the host of a URL.
+func (n *Node) AdminClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", filepath.Join(n.Dir, "admin.sock"))
 		},
 	}}
-	resp, err := c.Get("http://admin/metrics")
+}
+
+// Metrics returns what ballastd's metrics are, as text.
+func (n *Node) Metrics() string {
+	resp, err := n.AdminClient().Get("http://admin/metrics")
 	if err != nil {
 		return err.Error()
 	}

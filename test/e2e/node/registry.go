@@ -124,6 +124,11 @@ func (r *Registry) Ref(repository, tag string) string {
 	return fmt.Sprintf("%s/%s:%s", r.Host, repository, tag)
 }
 
+// BlobURL is where a repository of this registry has a blob.
+func (r *Registry) BlobURL(repository string, d digest.Digest) string {
+	return fmt.Sprintf("http://%s/v2/%s/blobs/%s", r.Host, repository, d)
+}
+
 // Push uploads an artifact as a client would and returns the manifest's digest. The wire
 // does not see it.
 func (r *Registry) Push(t TB, repository, tag string, a Artifact) digest.Digest {

@@ -1,27 +1,27 @@
-package ollama
+package mediatype
 
 import (
 	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 )
 
-// maxParams is the longest media type with parameters, in bytes: room for the longest name of
-// a tensor, each byte of it written as three.
-const maxParams = 4*maxTensorName + 1<<10
+// maxParams is the longest media type with parameters, in bytes: room for the name of a tensor of 4096
+// bytes, each of them written as three.
+const maxParams = 4*4096 + 1<<10
 
-// parseParams returns the parameters of a media type, by keys in lower case.
+// Params returns the parameters of a media type, by keys in lower case. It returns
+// errdefs.ErrInvalidArgument for what can not be read.
 //
-// It takes what mime.ParseMediaType takes, and what the specification of the manifest has and
+// It takes what mime.ParseMediaType takes, and what the specification of Ollama's manifest has and
 // that function refuses: values with separators and without quotes, as in "shape=1,2,3". A value
 // ends at the semicolon. A parameter that occurs twice is an error, as is one that is not
 // closed.
 // https://github.com/ollama/ollama/blob/v0.6.8/server/internal/manifest/manifest.go
-func parseParams(mediaType string) (map[string]string, error) {
+func Params(mediaType string) (map[string]string, error) {
 	if len(mediaType) > maxParams {
 		return nil, fmt.Errorf("media type of %d bytes, more than %d: %w", len(mediaType), maxParams, errdefs.ErrInvalidArgument)
 	}
@@ -94,30 +94,4 @@ func decodeExtended(s string) (string, error) {
 		return "", fmt.Errorf("%.100q is not UTF-8 in percent-encoding", s)
 	}
 	return url.PathUnescape(value)
-}
-
-// maxDims is the largest number of dimensions of a tensor whose layer has no header.
-const maxDims = 64
-
-// parseShape parses a shape: integers and commas, with or without brackets; nothing between
-// them is the shape of a single element.
-func parseShape(s string) ([]uint64, error) {
-	bad := fmt.Errorf("shape %.100q is no list of integers: %w", s, errdefs.ErrInvalidArgument)
-	inner, open := strings.CutPrefix(strings.TrimSpace(s), "[")
-	inner, closed := strings.CutSuffix(inner, "]")
-	if open != closed {
-		return nil, bad
-	}
-	shape := []uint64{}
-	if strings.TrimSpace(inner) == "" {
-		return shape, nil
-	}
-	for text := range strings.SplitSeq(inner, ",") {
-		n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
-		if err != nil || len(shape) == maxDims {
-			return nil, bad
-		}
-		shape = append(shape, n)
-	}
-	return shape, nil
 }

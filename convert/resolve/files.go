@@ -1,8 +1,9 @@
-package push
+package resolve
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,16 +15,22 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/headers"
+	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 )
 
-// parallelHashes is how many files are hashed at the same time.
-const parallelHashes = 4
+// How many files are hashed at the same time, and how much of each is read at once, in bytes.
+const (
+	parallelHashes = 4
+	hashBuffer     = 1 << 20
+)
 
 // leftOut are directories that tools keep their own things in.
 var leftOut = []string{".git", ".cache", ".huggingface"}
@@ -40,6 +47,18 @@ type localFile struct {
 	mode uint32
 	size int64
 	d    digest.Digest
+}
+
+// verified opens a file; what is read is compared with its digest at its end.
+func (f *localFile) verified(context.Context) (io.ReadCloser, error) {
+	r, err := os.Open(f.real)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{verify.NewReader(r, f.d, f.size), r}, nil
 }
 
 // OpenFiles makes a Source of a directory of model files, or of one file. The digests of files are
@@ -76,14 +95,15 @@ func OpenFiles(ctx context.Context, name string) (*Source, error) {
 	for _, f := range files {
 		fetcher[f.d] = f.real
 	}
-	s.Model, s.Fetcher = localModel(files), fetcher
-	var open []file
-	for _, f := range s.Model.Table.Files {
-		open = append(open, file{File: f, open: func(ctx context.Context) (io.ReadCloser, error) {
-			return openBlob(ctx, fetcher, f.Digest, f.Size, nil), nil
-		}})
+	if s.Model, err = localModel(files); err != nil {
+		return nil, err
 	}
-	said := describe(ctx, open)
+	s.Fetcher = fetcher
+	var list []headers.File
+	for _, f := range files {
+		list = append(list, headers.File{Path: f.path, Size: f.size, Open: f.verified})
+	}
+	said := headers.Read(ctx, list)
 	s.Model.Config, s.Model.ContextLength = said.Config, said.ContextLength
 	return s, nil
 }
@@ -204,7 +224,7 @@ func hashFile(ctx context.Context, name string, size int64) (digest.Digest, erro
 	}
 	defer f.Close()
 	h := digest.SHA256.Hash()
-	buf := make([]byte, min(bufferSize, size+1))
+	buf := make([]byte, min(hashBuffer, size+1))
 	for n := int64(0); ; {
 		k, err := f.Read(buf)
 		h.Write(buf[:k])
@@ -235,12 +255,12 @@ func (l localFiles) Fetch(_ context.Context, d digest.Digest, _, off, n int64) (
 	if err != nil {
 		return nil, 0, err
 	}
-	return section(f, off, n), off, nil
+	return layout.Section(f, off, n), off, nil
 }
 
 // localModel returns the model of files. Its origin is the digest of what they are called and what
 // is in them.
-func localModel(files []localFile) *convert.Model {
+func localModel(files []localFile) (*convert.Model, error) {
 	t := filetable.Table{Version: filetable.Version}
 	m := &convert.Model{}
 	seen := map[digest.Digest]bool{}
@@ -257,7 +277,11 @@ func localModel(files []localFile) *convert.Model {
 		m.Layers = append(m.Layers, convert.Layer{Desc: desc, Kind: kind, Path: f.path, MediaType: mediaType})
 		t.Blobs = append(t.Blobs, filetable.Blob{Digest: f.d, Size: f.size, Layer: len(t.Blobs)})
 	}
-	t.Origin = filetable.Origin{Format: string(mediatype.FormatFiles), Digest: digest.FromBytes(encode(t.Files)), Mapping: convert.MappingVersion}
+	p, err := json.Marshal(t.Files)
+	if err != nil {
+		return nil, err
+	}
+	t.Origin = filetable.Origin{Format: string(mediatype.FormatFiles), Digest: digest.FromBytes(p), Mapping: convert.MappingVersion}
 	m.Table = t
-	return m
+	return m, nil
 }

@@ -1,4 +1,6 @@
-package push
+// Package layout reads and writes models in OCI layouts, which are directories.
+// https://github.com/opencontainers/image-spec/blob/v1.1.1/image-layout.md
+package layout
 
 import (
 	"bytes"
@@ -17,6 +19,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
@@ -26,7 +29,6 @@ import (
 )
 
 // The files of an OCI layout.
-// https://github.com/opencontainers/image-spec/blob/v1.1.1/image-layout.md
 const (
 	layoutFile    = "oci-layout"
 	layoutIndex   = "index.json"
@@ -34,15 +36,15 @@ const (
 	layoutVersion = "1.0.0"
 )
 
+// bufferSize is that of the buffer through which a blob is written, in bytes.
+const bufferSize = 1 << 20
+
 // maxIndex is the largest index.json read, in bytes.
 const maxIndex = 16 << 20
 
 var layoutTag = regexp.MustCompile(`^[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*)*$`)
 
-var (
-	_ Target           = (*Layout)(nil)
-	_ transfer.Fetcher = (*Layout)(nil)
-)
+var _ transfer.Fetcher = (*Layout)(nil)
 
 // A Layout is an OCI layout, a directory with blobs and an index, with the tag that is read or
 // written. All files are reached through an os.Root, so nothing outside of the directory is.
@@ -51,43 +53,44 @@ type Layout struct {
 	tag  string
 	root *os.Root
 
-	mu sync.Mutex // guards index.json against ourselves
+	mu   sync.Mutex                            // guards index.json against ourselves
+	sync func(root *os.Root, dir string) error // durable.Sync, but in tests
 }
 
-// IsLayout reports whether a directory is an OCI layout.
-func IsLayout(dir string) bool {
+// Is reports whether a directory is an OCI layout.
+func Is(dir string) bool {
 	info, err := os.Stat(path.Join(dir, layoutFile))
 	return err == nil && info.Mode().IsRegular()
 }
 
-// OpenLayout opens a layout to read the manifest with a tag; without a tag, the only one there is.
-func OpenLayout(dir, tag string) (*Layout, error) {
-	if !IsLayout(dir) {
+// Open opens a layout to read the manifest with a tag; without a tag, the only one there is.
+func Open(dir, tag string) (*Layout, error) {
+	if !Is(dir) {
 		return nil, fmt.Errorf("%s is not an OCI layout: it has no file %s: %w", dir, layoutFile, errdefs.ErrNotFound)
 	}
-	return openLayout(dir, tag)
+	return openDir(dir, tag)
 }
 
-// CreateLayout opens a layout to write, and makes it if need be. An empty tag is "latest".
-func CreateLayout(dir, tag string) (*Layout, error) {
+// Create opens a layout to write, and makes it if need be. An empty tag is "latest".
+func Create(dir, tag string) (*Layout, error) {
 	if tag == "" {
 		tag = "latest"
 	}
 	if !layoutTag.MatchString(tag) {
 		return nil, fmt.Errorf("tag %q: %w", tag, errdefs.ErrInvalidArgument)
 	}
-	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 && !IsLayout(dir) {
+	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 && !Is(dir) {
 		return nil, fmt.Errorf("directory %s is not empty and not an OCI layout: %w", dir, errdefs.ErrFailedPrecondition)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	l, err := openLayout(dir, tag)
+	l, err := openDir(dir, tag)
 	if err != nil {
 		return nil, err
 	}
 	err = l.root.MkdirAll(layoutBlobs, 0o755)
-	if err == nil && !IsLayout(dir) {
+	if err == nil && !Is(dir) {
 		err = l.write(layoutFile, encode(ocispec.ImageLayout{Version: layoutVersion}))
 	}
 	if err != nil {
@@ -96,12 +99,12 @@ func CreateLayout(dir, tag string) (*Layout, error) {
 	return l, nil
 }
 
-func openLayout(dir, tag string) (*Layout, error) {
+func openDir(dir, tag string) (*Layout, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
-	return &Layout{dir: dir, tag: tag, root: root}, nil
+	return &Layout{dir: dir, tag: tag, root: root, sync: durable.Sync}, nil
 }
 
 // Close closes the directory.
@@ -229,11 +232,11 @@ func (l *Layout) Fetch(_ context.Context, d digest.Digest, size, off, n int64) (
 	if err != nil {
 		return nil, 0, err
 	}
-	return section(f, off, n), off, nil
+	return Section(f, off, n), off, nil
 }
 
-// section returns a range of a file, and closes the file with it.
-func section(f *os.File, off, n int64) io.ReadCloser {
+// Section returns a range of a file, and closes the file with it.
+func Section(f *os.File, off, n int64) io.ReadCloser {
 	return struct {
 		io.Reader
 		io.Closer
@@ -255,7 +258,7 @@ func (l *Layout) Mount(context.Context, digest.Digest, string, string) (bool, er
 }
 
 // Put writes a blob.
-func (l *Layout) Put(ctx context.Context, d digest.Digest, size int64, open Opener) error {
+func (l *Layout) Put(ctx context.Context, d digest.Digest, size int64, open func(context.Context) (io.ReadCloser, error)) error {
 	return l.ingest(ctx, open, func(f *os.File, body io.Reader) (digest.Digest, error) {
 		_, err := io.CopyBuffer(onlyWriter{f}, verify.NewReader(body, d, size), make([]byte, bufferSize))
 		return d, err
@@ -263,7 +266,7 @@ func (l *Layout) Put(ctx context.Context, d digest.Digest, size int64, open Open
 }
 
 // PutStream writes a blob whose digest is not known.
-func (l *Layout) PutStream(ctx context.Context, size int64, open Opener) (d digest.Digest, err error) {
+func (l *Layout) PutStream(ctx context.Context, size int64, open func(context.Context) (io.ReadCloser, error)) (d digest.Digest, err error) {
 	err = l.ingest(ctx, open, func(f *os.File, body io.Reader) (digest.Digest, error) {
 		hash := digest.SHA256.Hash()
 		n, err := io.CopyBuffer(onlyWriter{f}, io.TeeReader(body, hash), make([]byte, bufferSize))
@@ -276,11 +279,25 @@ func (l *Layout) PutStream(ctx context.Context, size int64, open Opener) (d dige
 	return d, err
 }
 
+// inMemory returns a function that opens bytes.
+func inMemory(p []byte) func(context.Context) (io.ReadCloser, error) {
+	return func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil }
+}
+
+// encode returns the JSON of what can not fail to be encoded.
+func encode(v any) []byte {
+	p, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("layout: internal error: %v", err))
+	}
+	return p
+}
+
 // onlyWriter hides that a file can read from others by itself, with buffers of its own.
 type onlyWriter struct{ io.Writer }
 
 // ingest writes a file and gives it the name of its digest.
-func (l *Layout) ingest(ctx context.Context, open Opener, fill func(*os.File, io.Reader) (digest.Digest, error)) error {
+func (l *Layout) ingest(ctx context.Context, open func(context.Context) (io.ReadCloser, error), fill func(*os.File, io.Reader) (digest.Digest, error)) error {
 	body, err := open(ctx)
 	if err != nil {
 		return err
@@ -309,7 +326,7 @@ func (l *Layout) PutManifest(ctx context.Context, mediaType string, p []byte) er
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d := digest.FromBytes(p)
-	if err := l.Put(ctx, d, int64(len(p)), opener(p)); err != nil {
+	if err := l.Put(ctx, d, int64(len(p)), inMemory(p)); err != nil {
 		return err
 	}
 	idx, err := l.index()
@@ -327,7 +344,7 @@ func (l *Layout) PutManifest(ctx context.Context, mediaType string, p []byte) er
 		desc.ArtifactType = m.ArtifactType
 	}
 	idx.Manifests = append(idx.Manifests, desc)
-	return l.write(layoutIndex, encode(idx))
+	return l.writeIndex(idx)
 }
 
 // PutReferrer writes a manifest that refers to another, and puts it into the index without a tag.
@@ -335,7 +352,7 @@ func (l *Layout) PutReferrer(ctx context.Context, _ digest.Digest, desc ocispec.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d := digest.FromBytes(p)
-	if err := l.Put(ctx, d, int64(len(p)), opener(p)); err != nil {
+	if err := l.Put(ctx, d, int64(len(p)), inMemory(p)); err != nil {
 		return err
 	}
 	idx, err := l.index()
@@ -344,17 +361,27 @@ func (l *Layout) PutReferrer(ctx context.Context, _ digest.Digest, desc ocispec.
 	}
 	desc.Digest, desc.Size = d, int64(len(p))
 	idx.Manifests = append(idx.Manifests, desc)
+	return l.writeIndex(idx)
+}
+
+// writeIndex replaces index.json, after the blobs that it names are there to stay.
+func (l *Layout) writeIndex(idx ocispec.Index) error {
+	for _, dir := range []string{layoutBlobs, path.Dir(layoutBlobs)} {
+		if err := l.sync(l.root, dir); err != nil {
+			return err
+		}
+	}
 	return l.write(layoutIndex, encode(idx))
 }
 
-// write replaces a file.
+// write replaces a file. Others may write the same layout, so the new content has a name of its own before.
 func (l *Layout) write(name string, p []byte) error {
 	temp := name + "." + rand.Text()
 	f, err := l.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, bytes.NewReader(p))
+	_, err = f.Write(p)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -365,9 +392,5 @@ func (l *Layout) write(name string, p []byte) error {
 		l.root.Remove(temp)
 		return err
 	}
-	d, err := l.root.Open(".")
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.Sync(l.root, ".")
 }

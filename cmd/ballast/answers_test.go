@@ -1,0 +1,277 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/upstream"
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/layout"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/opencontainers/go-digest"
+)
+
+// facadeOf returns what the facade answers for a reference, with a configuration: the digest of a manifest.
+func facadeOf(t *testing.T, file string) func(t *testing.T, name string) digest.Digest {
+	t.Helper()
+	cfg, err := config.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := remote.New(upstream.Options(cfg, "test", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	s, err := store.Open(t.TempDir(), store.Options{Reserve: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &registry.Handler{Resolver: upstream.Resolver(cfg, client, nil), Store: s}
+	t.Cleanup(func() {
+		if err := errors.Join(h.Close(), s.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return func(t *testing.T, name string) digest.Digest {
+		ref, err := resolve.ParseRef(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v2/"+ref.Repository+"/manifests/"+ref.Object()+"?ns="+ref.Host, nil))
+		if w.Code != http.StatusOK {
+			t.Errorf("facade: %d: %s", w.Code, w.Body)
+		}
+		return digest.FromBytes(w.Body.Bytes())
+	}
+}
+
+// put writes a file below a directory.
+func put(t *testing.T, dir, name string, p []byte) string {
+	t.Helper()
+	at := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at, p, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// writeLayout writes an artifact to an OCI layout.
+func writeLayout(t *testing.T, dir string, b *converttest.Built) string {
+	t.Helper()
+	l, err := layout.Create(dir, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for d, p := range b.Blobs {
+		put(t, dir, "blobs/sha256/"+d.Encoded(), p)
+	}
+	if err := l.PutManifest(t.Context(), b.MediaType, b.Manifest); err != nil {
+		t.Fatal(err)
+	}
+	return "oci:" + dir + ":v1"
+}
+
+// readLayout reads an artifact from an OCI layout.
+func readLayout(t *testing.T, dir string) *converttest.Built {
+	t.Helper()
+	l, err := layout.Open(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a, err := l.Artifact()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := convert.ParseManifest(a.Manifest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &converttest.Built{Manifest: a.Manifest(), MediaType: m.MediaType, Blobs: map[digest.Digest][]byte{}}
+	files, err := os.ReadDir(filepath.Join(dir, "blobs", "sha256"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		p, err := os.ReadFile(filepath.Join(dir, "blobs", "sha256", f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Blobs[digest.FromBytes(p)] = p
+	}
+	return b
+}
+
+// A kindOfSource is a row of TestOneAnswer.
+type kindOfSource struct {
+	name, src string
+	local     bool   // only this process sees it
+	private   bool   // only the node itself can read it
+	model     string // of an Ollama, to import
+}
+
+// sources makes sources of all kinds, and the configuration that they need.
+func sources(t *testing.T, s *site) []kindOfSource {
+	t.Helper()
+	weights := converttest.GGUF(converttest.SmallGGUF())
+	files := converttest.Files(weights)
+	c := converttest.GoodCarton(storetest.Random(81, 1<<20))
+	web := cartonHost(t, c, true)
+	other := converttest.Ollama(converttest.Files(storetest.Random(82, 1000)), converttest.OllamaConfigOld)
+	list := converttest.OllamaList(1, converttest.ListEntry{Built: gguf(83), Runner: "ggml"}, converttest.ListEntry{Built: other, Runner: "mlx"})
+	s.models["a/list"], s.models["a/carton"] = list, converttest.CartonArtifact(c)
+	s.setSpoil(func(w http.ResponseWriter, r *http.Request) bool { // a tag that is not there
+		if strings.HasSuffix(r.URL.Path, "-mlx") {
+			http.NotFound(w, r)
+			return true
+		}
+		return false
+	})
+	all := []kindOfSource{
+		{name: "list", src: s.host + "/a/list:27b"},
+		{name: "runner of a list", src: s.host + "/a/list:27b-mlx"},
+		{name: "carton in a registry", src: s.host + "/a/carton:v1"},
+		{name: "carton at a private URL", src: "carton+" + web.URL + "/models/team/tiny/v1.carton"},
+		{name: "carton that a name is mapped to", src: "carton.example/team/tiny:v1"},
+	}
+	for _, b := range []*converttest.Built{
+		converttest.ModelPackRaw(files), converttest.ModelPackTarGzip(files), converttest.CNAI(files), converttest.CNAIEarly(files, converttest.EarlyConfigFull),
+		converttest.DockerAIGGUF(files), converttest.Ollama(files, converttest.OllamaConfigNew), converttest.KitOps(files),
+	} {
+		s.models["a/"+b.Name] = b
+		all = append(all, kindOfSource{name: b.Name, src: s.host + "/a/" + b.Name + ":v1"})
+	}
+	dir := t.TempDir()
+	layoutDir := filepath.Join(dir, "layout")
+	all = append(all, kindOfSource{name: "layout", src: writeLayout(t, layoutDir, converttest.ModelPackRaw(files)), local: true},
+		kindOfSource{name: "carton file", src: put(t, dir, "tiny.carton", c.Bytes()), local: true},
+		kindOfSource{name: "file", src: put(t, dir, "files/w.gguf", weights), local: true})
+	put(t, dir, "files/README.md", []byte("read me"))
+	all = append(all, kindOfSource{name: "directory", src: filepath.Join(dir, "files"), local: true})
+
+	ollama := filepath.Join(dir, "ollama")
+	if err := converttest.WriteOllamaStore(ollama, converttest.StoreV2Link, "ollama.com/library/x/1b", gguf(84)); err != nil {
+		t.Fatal(err)
+	}
+	all = append(all, kindOfSource{name: "Ollama's store", src: "ollama:" + ollama + ":x:1b", local: true, model: "x:1b"})
+
+	ahead := filepath.Join(dir, "ahead")
+	s.ok(t, "convert", s.host+"/a/"+converttest.DockerAIGGUF(files).Name+":v1", "oci:"+ahead+":v1", "--no-chunks")
+	for _, b := range converttest.DockerAIGGUF(files).Blobs { // a dry image has no blobs that are layers of the origin
+		put(t, ahead, "blobs/sha256/"+digest.FromBytes(b).Encoded(), b)
+	}
+	s.models["a/ahead"] = readLayout(t, ahead)
+	all = append(all, kindOfSource{name: "converted ahead", src: s.host + "/a/ahead:v1"}, kindOfSource{name: "layout of one converted ahead", src: "oci:" + ahead + ":v1", local: true})
+	s.stop()
+	s.more = "[[carton]]\nregistry = \"carton.example\"\nurl = \"" + web.URL + "/models/{repository}/{tag}.carton\"\nallow_http = true\n"
+	hub := converttest.NewHub(t)
+	t.Setenv("HF_ENDPOINT", hub.URL)
+	t.Setenv("HF_TOKEN", "hf_secret")
+	hub.Protect("Org/Private", "hf_secret")
+	for _, name := range []string{"Org/Model", "Org/Private"} {
+		hub.Push(name, "main", map[string]converttest.HubFile{
+			"m-Q4_K_M.gguf": {Data: weights, LFS: true}, "m-Q8_0.gguf": {Data: storetest.Random(85, 1000), LFS: true}, "README.md": {Data: []byte(name)},
+		})
+	}
+	all = append(all, kindOfSource{name: "repository of the Hub", src: "hf.co/Org/Model:main"}, kindOfSource{name: "quantisation", src: "hf.co/Org/Model:Q4_K_M"},
+		kindOfSource{name: "scheme of the Hub", src: "hf:Org/Model@main"}, kindOfSource{name: "private repository of the Hub", src: "hf:Org/Private", private: true})
+	t.Cleanup(func() {
+		if l := hub.Leaked(); len(l) > 0 {
+			t.Errorf("the token went to another host: %q", l)
+		}
+	})
+	s.allow = []string{strings.TrimPrefix(web.URL, "http://"), strings.TrimPrefix(hub.CDN.URL, "http://")}
+	s.start(t, 1)
+	return all
+}
+
+// TestOneAnswer asks for the same source in all ways that there are: each gives the same image.
+func TestOneAnswer(t *testing.T) {
+	s := newSite(t)
+	all := sources(t, s)
+	facade := facadeOf(t, s.config)
+	for _, k := range all {
+		t.Run(k.name, func(t *testing.T) {
+			type seen struct{ Digest, Manifest digest.Digest }
+			got := map[string]digest.Digest{
+				"digest":           parse[seen](t, s.ok(t, "digest", "-o", "json", k.src)).Digest,
+				"inspect --remote": parse[seen](t, s.ok(t, "inspect", "--remote", "-o", "json", k.src)).Manifest,
+			}
+			out := s.ok(t, "convert", k.src, "oci:"+filepath.Join(t.TempDir(), "out")+":v1", "--no-chunks", "-q")
+			got["convert"] = digest.Digest(strings.TrimSpace(out))
+			if !k.local {
+				got["prefetch"] = digest.Digest(strings.TrimSpace(s.ok(t, "prefetch", "-q", k.src)))
+				got["inspect"] = parse[seen](t, s.ok(t, "inspect", "-o", "json", k.src)).Manifest
+			}
+			if !k.local && !k.private && !strings.HasPrefix(k.src, "carton+") { // containerd can not name a URL
+				got["facade"] = facade(t, k.src)
+			}
+			if k.model != "" {
+				dir := strings.TrimSuffix(strings.TrimPrefix(k.src, "ollama:"), ":"+k.model)
+				var plans []struct{ Manifest digest.Digest }
+				if err := json.Unmarshal([]byte(s.ok(t, "import", "ollama", k.model, "--dir", dir, "--dry-run", "-o", "json")), &plans); err != nil || len(plans) != 1 {
+					t.Fatalf("%v, %v", plans, err)
+				}
+				got["import --dry-run"] = plans[0].Manifest
+				got["import"] = digest.Digest(strings.TrimSpace(s.ok(t, "import", "ollama", k.model, "--dir", dir, "-q")))
+			}
+			for how, d := range got {
+				if d != got["digest"] || d == "" {
+					t.Errorf("%s gives %s, digest %s", how, d, got["digest"])
+				}
+			}
+		})
+	}
+}
+
+// TestModelThatIsNone has a model that is not as it must be: that has an exit code of its own, whoever finds it.
+func TestModelThatIsNone(t *testing.T) {
+	s := newSite(t)
+	b := converttest.ModelPackRaw(converttest.Files([]byte("weights")))
+	s.models["a/bad"] = &converttest.Built{MediaType: b.MediaType, Blobs: b.Blobs, Manifest: []byte(strings.Replace(string(b.Manifest), `"model.gguf"`, `"../model.gguf"`, 1))}
+	s.models["a/worse"] = &converttest.Built{MediaType: b.MediaType, Manifest: []byte(`{"schemaVersion":2,"layers":3}`)}
+	out := "oci:" + filepath.Join(t.TempDir(), "out")
+	for _, name := range []string{s.host + "/a/bad:v1", s.host + "/a/worse:v1"} {
+		for _, args := range [][]string{{"digest", name}, {"inspect", "--remote", name}, {"convert", name, out}, {"prefetch", name}} {
+			if code, _, stderr := s.ballast(t.Context(), args...); code != exitInvalid || strings.Contains(stderr, "usage:") {
+				t.Errorf("%q: code %d, %s", args, code, stderr)
+			}
+		}
+	}
+}
+
+// TestConvertToURL says of a target that is no place to write to what a target is.
+func TestConvertToURL(t *testing.T) {
+	for _, dst := range []string{"carton+https://h.example/x.carton", "https://h.example/x"} {
+		if code, _, stderr := ballast(t, "convert", modelDir(t), dst); code != exitUsage || !strings.Contains(stderr, "a target is a reference or oci:DIR") {
+			t.Errorf("%s: code %d, %s", dst, code, stderr)
+		}
+	}
+}
+
+// TestErrorsInOrder prints the errors of several names in their order.
+func TestErrorsInOrder(t *testing.T) {
+	s := newSite(t)
+	_, _, stderr := s.ballast(t.Context(), "rm", "h.example/first:1", "h.example/second:1")
+	if i, j := strings.Index(stderr, "first"), strings.Index(stderr, "second"); i < 0 || j < i || strings.Count(stderr, "first") != 1 {
+		t.Errorf("got %q", stderr)
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/manual"
+)
+
+var (
+	update = flag.Bool("update", false, "write the command reference in contrib/docs")
+	manDir = flag.String("man", "", "write the man page to this directory")
+)
+
+// TestManual compares the command reference with the texts of --help; -update writes it.
+func TestManual(t *testing.T) {
+	root := (&app{stdout: io.Discard, stderr: io.Discard}).root()
+	if err := manual.Update("../../contrib/docs/commands.md", "ballast", manual.Markdown(root), *update); err != nil {
+		t.Error(err)
+	}
+	if *manDir == "" {
+		return
+	}
+	page := manual.Man(root, 8, admin.ThisVersion().Version)
+	if err := os.WriteFile(filepath.Join(*manDir, "ballast.8"), []byte(page), 0o644); err != nil {
+		t.Error(err)
+	}
+}
+
+var (
+	shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+	codeSpan   = regexp.MustCompile("`((?:bin/)?ballastd? [^`]*)`")
+	comment    = regexp.MustCompile(`(^|\s)#.*`)
+	separator  = regexp.MustCompile(`&&|\|\||[;|]`)
+)
+
+// commandLines returns the command lines of our programs that a page has, in blocks and in sentences.
+func commandLines(page string) []string {
+	var lines []string
+	for _, m := range shellBlock.FindAllStringSubmatch(page, -1) {
+		for line := range strings.Lines(strings.ReplaceAll(m[1], "\\\n", " ")) {
+			lines = append(lines, separator.Split(comment.ReplaceAllString(strings.TrimSpace(line), ""), -1)...)
+		}
+	}
+	for _, m := range codeSpan.FindAllStringSubmatch(page, -1) {
+		lines = append(lines, strings.ReplaceAll(m[1], "\n", " "))
+	}
+	return lines
+}
+
+// TestDocumentedCommands looks for the commands and flags that the documentation uses.
+func TestDocumentedCommands(t *testing.T) {
+	pages, err := filepath.Glob("../../contrib/docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, page := range append(pages, "../../README.md", "../../CONTRIBUTING.md") {
+		p, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range commandLines(string(p)) {
+			words := strings.Fields(line)
+			i := slices.IndexFunc(words, func(w string) bool { return filepath.Base(w) == "ballast" })
+			if i < 0 || i > 0 && words[0] != "sudo" && (words[0] != "docker" || words[1] != "exec") {
+				continue
+			}
+			n++
+			if err := checkCommandLine(words[i+1:]); err != nil {
+				t.Errorf("%s: %q: %v", page, line, err)
+			}
+		}
+	}
+	if n < 50 {
+		t.Errorf("the documentation has %d command lines", n)
+	}
+}
+
+func checkCommandLine(words []string) error {
+	root := (&app{stdout: io.Discard, stderr: io.Discard}).root()
+	root.InitDefaultCompletionCmd(words...)
+	c, rest, err := root.Find(words)
+	if err != nil {
+		return err
+	}
+	if c.HasAvailableSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+		return fmt.Errorf("there is no command %q", rest[0])
+	}
+	c.InitDefaultHelpFlag()
+	for _, w := range rest {
+		name, _, _ := strings.Cut(w, "=")
+		switch long, isLong := strings.CutPrefix(name, "--"); {
+		case isLong && c.Flag(long) == nil:
+			return fmt.Errorf("there is no flag %s", name)
+		case !isLong && len(name) == 2 && name[0] == '-' && c.Flags().ShorthandLookup(name[1:]) == nil && c.InheritedFlags().ShorthandLookup(name[1:]) == nil:
+			return fmt.Errorf("there is no flag %s", name)
+		}
+	}
+	return nil
+}
+
+var documentedCode = regexp.MustCompile(`(?m)^// +([0-9]+)  `)
+
+// TestDocumentedExitCodes compares the exit codes of the package documentation with those of the page.
+func TestDocumentedExitCodes(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../contrib/docs/commands.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes := documentedCode.FindAllStringSubmatch(strings.ReplaceAll(string(doc), "\t", " "), -1)
+	for _, m := range codes {
+		if !strings.Contains(string(page), "\n| "+m[1]+" | ") {
+			t.Errorf("the page does not have exit code %s", m[1])
+		}
+	}
+	if len(codes) < 10 {
+		t.Errorf("%d exit codes", len(codes))
+	}
+}

@@ -1,0 +1,139 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/internal/manual"
+)
+
+// TestReference compares the configuration reference with the fields of Config; -update writes it.
+func TestReference(t *testing.T) {
+	var b strings.Builder
+	writeTable(&b, "Top level", "", reflect.TypeFor[Config](), reflect.ValueOf(*Default()))
+	if err := manual.Update("../../../contrib/docs/configuration.md", "configuration", strings.TrimPrefix(b.String(), "\n"), *update); err != nil {
+		t.Error(err)
+	}
+}
+
+// writeTable writes a section with the keys of a table, called "log." in a file, and those of the tables
+// in it. defaults is not valid for tables that the default configuration does not have.
+func writeTable(b *strings.Builder, heading, prefix string, of reflect.Type, defaults reflect.Value) {
+	var tables []reflect.StructField
+	for f := range of.Fields() {
+		if isTable(f.Type) {
+			tables = append(tables, f)
+			continue
+		}
+		if heading != "" {
+			fmt.Fprintf(b, "\n## %s\n\n| key | type | default | meaning |\n|---|---|---|---|\n", heading)
+			heading = ""
+		}
+		value := ""
+		if defaults.IsValid() {
+			value = "`" + literal(defaults.FieldByIndex(f.Index)) + "`"
+		}
+		fmt.Fprintf(b, "| `%s%s` | %s | %s | %s |\n", prefix, tomlName(f), kind(f.Type), value, inline(f.Tag.Get("comment")))
+	}
+	for _, f := range tables {
+		name := prefix + tomlName(f)
+		comment := ""
+		if c := f.Tag.Get("comment"); c != "" {
+			comment = "\n\n" + inline(c)
+		}
+		if f.Type.Kind() == reflect.Slice {
+			writeTable(b, "[["+name+"]]"+comment, name+".", f.Type.Elem(), reflect.Value{})
+		} else {
+			writeTable(b, "["+name+"]"+comment, name+".", f.Type, defaults.FieldByIndex(f.Index))
+		}
+	}
+}
+
+func isTable(t reflect.Type) bool {
+	if t.Kind() == reflect.Slice {
+		t = t.Elem()
+	}
+	return t.Kind() == reflect.Struct && t != reflect.TypeFor[Duration]()
+}
+
+func tomlName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("toml"), ",")
+	return name
+}
+
+// inline returns a comment as the cell of a table.
+func inline(comment string) string {
+	return strings.NewReplacer("\n", " ", "|", `\|`, "*", `\*`, "_", `\_`, "{", `\{`).Replace(comment)
+}
+
+// literal returns a value as a file would have it.
+func literal(v reflect.Value) string {
+	switch x := v.Interface().(type) {
+	case string:
+		return strconv.Quote(x)
+	case []string:
+		return "[]"
+	case Size, Duration, Percent:
+		return strconv.Quote(fmt.Sprint(x))
+	default:
+		return fmt.Sprint(x)
+	}
+}
+
+// kind returns what a file can have for a field.
+func kind(t reflect.Type) string {
+	switch t {
+	case reflect.TypeFor[Size]():
+		return "size"
+	case reflect.TypeFor[Duration]():
+		return "duration"
+	case reflect.TypeFor[Percent]():
+		return "percentage"
+	case reflect.TypeFor[[]string]():
+		return "list of strings"
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "boolean"
+	case reflect.Int:
+		return "integer"
+	}
+	return "string"
+}
+
+var tomlBlock = regexp.MustCompile("(?ms)^```toml\n(.*?)^```$")
+
+// TestDocumentedSettings reads the settings that the documentation shows.
+func TestDocumentedSettings(t *testing.T) {
+	pages, err := filepath.Glob("../../../contrib/docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, page := range pages {
+		p, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range tomlBlock.FindAllStringSubmatch(string(p), -1) {
+			n++
+			text, c := m[1], Default()
+			if !strings.Contains(text, "version = ") {
+				text = "version = 1\n" + text
+			}
+			if err := errors.Join(decode(page, []byte(text), c), c.validate()); err != nil {
+				t.Errorf("%v, in:\n%s", err, m[1])
+			}
+		}
+	}
+	if n < 5 {
+		t.Errorf("the documentation has %d settings", n)
+	}
+}

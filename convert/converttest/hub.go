@@ -1,0 +1,226 @@
+package converttest
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// A HubFile is a file of a repository of the Hub.
+type HubFile struct {
+	Data []byte
+	LFS  bool
+}
+
+// A Hub speaks the API of the Hub of Hugging Face, as far as models are read by it. Files in LFS are at another
+// host, which takes no credentials.
+type Hub struct {
+	*httptest.Server
+	CDN *httptest.Server
+
+	mu       sync.Mutex
+	commits  map[string]map[string]HubFile // by "ORG/REPO@commit"
+	branches map[string]string             // the commit, by "ORG/REPO@revision"
+	tokens   map[string]string             // that is needed, by repository
+	gated    map[string]bool               // repositories whose conditions nobody has accepted
+	requests []string
+	leaked   []string // requests to the other host that had a token
+}
+
+// hubPage is how many entries of a tree one answer has.
+const hubPage = 2
+
+// NewHub starts a Hub without repositories.
+func NewHub(t testing.TB) *Hub {
+	h := &Hub{commits: map[string]map[string]HubFile{}, branches: map[string]string{}, tokens: map[string]string{}, gated: map[string]bool{}}
+	h.CDN = httptest.NewServer(http.HandlerFunc(h.serveCDN))
+	h.Server = httptest.NewServer(h)
+	t.Cleanup(h.CDN.Close)
+	t.Cleanup(h.Server.Close)
+	return h
+}
+
+// Push makes a commit of files the one of a revision, and returns it.
+func (h *Hub) Push(repo, revision string, files map[string]HubFile) (commit string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	sum := sha1.New()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(sum, "%s %s\n", name, gitOID(files[name].Data))
+	}
+	commit = hex.EncodeToString(sum.Sum(nil))
+	h.commits[repo+"@"+commit], h.branches[repo+"@"+revision], h.branches[repo+"@"+commit] = files, commit, commit
+	return commit
+}
+
+// Close a repository to those without a token. An empty one opens it.
+func (h *Hub) Protect(repo, token string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tokens[repo] = token
+}
+
+// Gate refuses a repository to all.
+func (h *Hub) Gate(repo string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gated[repo] = true
+}
+
+// Count returns how many requests had s in them, and forgets all.
+func (h *Hub) Count(s string) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.requests {
+		if strings.Contains(r, s) {
+			n++
+		}
+	}
+	h.requests = nil
+	return n
+}
+
+// Leaked returns the requests to the other host that had credentials.
+func (h *Hub) Leaked() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.leaked
+}
+
+// gitOID returns what git calls a file.
+func gitOID(p []byte) string {
+	sum := sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(p)), p...))
+	return hex.EncodeToString(sum[:])
+}
+
+func (h *Hub) serveCDN(w http.ResponseWriter, r *http.Request) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.requests = append(h.requests, "CDN "+r.URL.Path)
+	if r.Header.Get("Authorization") != "" {
+		h.leaked = append(h.leaked, r.URL.Path)
+	}
+	for _, files := range h.commits {
+		for _, f := range files {
+			if f.LFS && r.URL.Path == "/"+digest.FromBytes(f.Data).Encoded() {
+				http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.Data))
+				return
+			}
+		}
+	}
+	http.NotFound(w, r)
+}
+
+// ServeHTTP is the Hub itself.
+func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.requests = append(h.requests, r.Method+" "+r.URL.RequestURI())
+	rest, api := strings.CutPrefix(r.URL.Path, "/api/models/")
+	parts := strings.SplitN(strings.TrimPrefix(rest, "/"), "/", 5)
+	if len(parts) < 4 {
+		hubError(w, http.StatusNotFound, "RepoNotFound")
+		return
+	}
+	repo := parts[0] + "/" + parts[1]
+	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	switch {
+	case h.gated[repo] && token == "":
+		hubError(w, http.StatusUnauthorized, "GatedRepo")
+		return
+	case h.gated[repo]:
+		hubError(w, http.StatusForbidden, "GatedRepo")
+		return
+	case h.tokens[repo] != "" && token != h.tokens[repo]:
+		hubError(w, http.StatusUnauthorized, "RepoNotFound")
+		return
+	}
+	commit := h.branches[repo+"@"+parts[3]]
+	files := h.commits[repo+"@"+commit]
+	switch {
+	case commit == "":
+		hubError(w, http.StatusNotFound, "RevisionNotFound")
+	case api && parts[2] == "revision":
+		json.NewEncoder(w).Encode(map[string]any{"id": repo, "sha": commit, "private": h.tokens[repo] != ""})
+	case api && parts[2] == "tree":
+		h.tree(w, r, files)
+	case !api && parts[2] == "resolve" && len(parts) == 5:
+		h.resolve(w, r, commit, files, parts[4])
+	default:
+		hubError(w, http.StatusNotFound, "EntryNotFound")
+	}
+}
+
+func hubError(w http.ResponseWriter, status int, code string) {
+	w.Header().Set("X-Error-Code", code)
+	w.Header().Set("X-Error-Message", "no "+code)
+	w.WriteHeader(status)
+}
+
+// tree answers with a page of a tree.
+func (h *Hub) tree(w http.ResponseWriter, r *http.Request, files map[string]HubFile) {
+	type lfs struct {
+		OID         string `json:"oid"`
+		Size        int    `json:"size"`
+		PointerSize int    `json:"pointerSize"`
+	}
+	type entry struct {
+		Type string `json:"type"`
+		OID  string `json:"oid"`
+		Size int    `json:"size"`
+		Path string `json:"path"`
+		LFS  *lfs   `json:"lfs,omitempty"`
+	}
+	all := []entry{}
+	dirs := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		f := files[name]
+		if dir, _, ok := strings.Cut(name, "/"); ok && !dirs[dir] {
+			dirs[dir] = true
+			all = append(all, entry{Type: "directory", OID: gitOID(nil), Path: dir})
+		}
+		e := entry{Type: "file", OID: gitOID(f.Data), Size: len(f.Data), Path: name}
+		if f.LFS {
+			e.LFS = &lfs{digest.FromBytes(f.Data).Encoded(), len(f.Data), 134}
+			e.OID = gitOID([]byte(e.LFS.OID))
+		}
+		all = append(all, e)
+	}
+	from, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
+	if to := from + hubPage; to < len(all) {
+		w.Header().Set("Link", fmt.Sprintf(`<%s%s?recursive=true&cursor=%d>; rel="next"`, h.URL, r.URL.EscapedPath(), to))
+		all = all[:to]
+	}
+	json.NewEncoder(w).Encode(all[from:])
+}
+
+// resolve answers with a file, or where it is.
+func (h *Hub) resolve(w http.ResponseWriter, r *http.Request, commit string, files map[string]HubFile, name string) {
+	f, ok := files[name]
+	if !ok {
+		hubError(w, http.StatusNotFound, "EntryNotFound")
+		return
+	}
+	w.Header().Set("X-Repo-Commit", commit)
+	if !f.LFS {
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.Data))
+		return
+	}
+	sum := digest.FromBytes(f.Data).Encoded()
+	w.Header().Set("X-Linked-Etag", `"`+sum+`"`)
+	w.Header().Set("X-Linked-Size", strconv.Itoa(len(f.Data)))
+	http.Redirect(w, r, h.CDN.URL+"/"+sum, http.StatusFound)
+}

@@ -1,0 +1,350 @@
+package huggingface
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/errgroup"
+)
+
+// Limits of what is read of a repository.
+const (
+	maxFiles     = 10_000
+	maxPages     = 100
+	maxPage      = 16 << 20  // bytes of one answer of the API
+	maxSmall     = 16 << 20  // bytes of a file that is not in LFS; the Hub takes no larger ones
+	maxAllSmall  = 256 << 20 // bytes of all of these
+	maxSmalls    = 2000      // of these
+	smallAtOnce  = 4
+	maxRedirects = 5
+)
+
+// A file is one of a tree.
+type file struct {
+	path   string
+	size   int64
+	oid    string        // what git calls it
+	digest digest.Digest // empty if it is not known yet
+}
+
+// A call is one request to a Hub, and what is asked to answer it.
+type call struct {
+	hub   *Hub
+	ways  remote.Ways
+	from  *http.Request
+	token string // of who asks; can be empty
+}
+
+// A refusal is an answer that says no.
+type refusal struct {
+	status  int
+	code    string
+	message string
+	after   string // Retry-After; can be empty
+}
+
+func (e *refusal) Error() string { return e.message }
+
+func (e *refusal) answer(req *http.Request) *http.Response {
+	resp := answer(req, e.status, e.code, e.message)
+	if e.after != "" {
+		resp.Header.Set("Retry-After", e.after)
+	}
+	return resp
+}
+
+// noRevision is the code of a refusal of a revision that a repository does not have.
+const noRevision = "MANIFEST_UNKNOWN"
+
+func isNoRevision(err error) bool {
+	e, ok := errors.AsType[*refusal](err)
+	return ok && e.code == noRevision
+}
+
+// at returns an address below the endpoint. The parts are single elements of its path.
+func (h *Hub) at(parts ...string) *url.URL {
+	u := *h.endpoint
+	escaped := strings.TrimSuffix(u.EscapedPath(), "/")
+	for _, p := range parts {
+		escaped += "/" + url.PathEscape(p)
+	}
+	u.RawPath = escaped
+	u.Path, _ = url.PathUnescape(escaped) // it was escaped here
+	return &u
+}
+
+// file returns the address of a file.
+func (c *call) file(repo, commit, name string) *url.URL {
+	parts := append(strings.Split(repo, "/"), "resolve", commit)
+	return c.hub.at(append(parts, strings.Split(name, "/")...)...)
+}
+
+// api returns the address of what the API has of a repository.
+func (c *call) api(repo string, below ...string) *url.URL {
+	return c.hub.at(append(append([]string{"api", "models"}, strings.Split(repo, "/")...), below...)...)
+}
+
+// get asks the Hub, and follows it to itself. The answer is a success, or a redirect to elsewhere.
+func (c *call) get(ctx context.Context, u *url.URL, ranges string) (*http.Response, error) {
+	for range maxRedirects {
+		h := http.Header{"Accept-Encoding": {"identity"}, "User-Agent": c.from.Header["User-Agent"]}
+		if ranges != "" {
+			h.Set("Range", ranges)
+		}
+		if c.token != "" {
+			h.Set("Authorization", "Bearer "+c.token)
+		}
+		req := (&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: h}).WithContext(ctx)
+		resp, err := c.ways.Host.RoundTrip(req)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case resp.StatusCode == http.StatusOK, resp.StatusCode == http.StatusPartialContent:
+			return resp, nil
+		case resp.StatusCode < 300 || resp.StatusCode >= 400:
+			return nil, c.refused(resp)
+		}
+		next, err := u.Parse(resp.Header.Get("Location"))
+		if err != nil || resp.Header.Get("Location") == "" {
+			resp.Body.Close()
+			return nil, fmt.Errorf("the Hub redirects to no address: %w", errdefs.ErrUnavailable)
+		}
+		if next.Scheme != u.Scheme || next.Host != u.Host {
+			resp.Header.Set("Location", next.String())
+			return resp, nil // without the token: who asked follows it by his rules
+		}
+		resp.Body.Close()
+		u = next
+	}
+	return nil, fmt.Errorf("the Hub redirects more than %d times: %w", maxRedirects, errdefs.ErrUnavailable)
+}
+
+// refused closes an answer that is no success, and says what it means.
+// https://github.com/huggingface/huggingface_hub/blob/v1.2.0/src/huggingface_hub/utils/_http.py
+func (c *call) refused(resp *http.Response) error {
+	defer resp.Body.Close()
+	repo := c.repository()
+	e := &refusal{resp.StatusCode, "UNKNOWN", fmt.Sprintf("the Hub answered %d", resp.StatusCode), resp.Header.Get("Retry-After")}
+	if m := resp.Header.Get("X-Error-Message"); m != "" {
+		e.message += ": " + m[:min(len(m), 300)]
+	}
+	switch code := resp.Header.Get("X-Error-Code"); {
+	case code == "GatedRepo":
+		e.code = "DENIED"
+		e.message = fmt.Sprintf("%s is gated: accept its conditions at %s with the account of the token", repo, c.hub.at(strings.Split(repo, "/")...))
+		if c.token == "" {
+			e.message += ", and give the token, as HF_TOKEN of the node or as the password of a pull secret"
+		} else {
+			e.status = http.StatusForbidden // another challenge would bring the same token
+		}
+	case resp.StatusCode == http.StatusUnauthorized && c.token == "":
+		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or private: a token is needed, as HF_TOKEN of the node or as the password of a pull secret"
+	case resp.StatusCode == http.StatusUnauthorized:
+		e.code, e.message = "UNAUTHORIZED", repo+" is not there, or the token may not read it"
+	case code == "RevisionNotFound":
+		e.code, e.message = noRevision, repo+" has no such branch, tag, commit or quantisation"
+	case resp.StatusCode == http.StatusNotFound:
+		e.code, e.message = "NAME_UNKNOWN", "the Hub does not have it: "+repo
+	}
+	return e
+}
+
+// repository returns the repository that is asked for.
+func (c *call) repository() string {
+	rest, _ := strings.CutPrefix(c.from.URL.Path, "/v2/")
+	org, rest, _ := strings.Cut(rest, "/")
+	name, _, _ := strings.Cut(rest, "/")
+	return org + "/" + name
+}
+
+// page asks the API, decodes the answer into v, and returns where the next page is; empty: there is none.
+func (c *call) page(ctx context.Context, u *url.URL, v any) (next string, err error) {
+	resp, err := c.get(ctx, u, "")
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("the API of the Hub answered %d: %w", resp.StatusCode, errdefs.ErrUnavailable)
+	}
+	p, err := io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
+	switch {
+	case err != nil:
+		return "", err
+	case len(p) > maxPage:
+		return "", fmt.Errorf("the Hub answered with more than %d bytes: %w", maxPage, errdefs.ErrInvalidArgument)
+	}
+	if err := json.Unmarshal(p, v); err != nil {
+		return "", fmt.Errorf("the answer of the Hub: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	return nextLink(resp.Header.Values("Link")), nil
+}
+
+var linkRE = regexp.MustCompile(`<([^<>]*)>\s*;[^,]*\brel="?next"?`)
+
+// nextLink returns the address of the next page.
+// https://www.rfc-editor.org/rfc/rfc8288#section-3
+func nextLink(values []string) string {
+	if m := linkRE.FindStringSubmatch(strings.Join(values, ", ")); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+var commitRE = regexp.MustCompile(`^[0-9a-f]{40}$`)
+
+// revision returns the commit of a revision.
+func (c *call) revision(ctx context.Context, repo, revision string) (commit string, err error) {
+	var info struct {
+		SHA string `json:"sha"`
+	}
+	if _, err := c.page(ctx, c.api(repo, "revision", revision), &info); err != nil {
+		return "", err
+	}
+	if !commitRE.MatchString(info.SHA) || commitRE.MatchString(revision) && revision != info.SHA {
+		return "", fmt.Errorf("the Hub says that %.100q is the commit %.100q: %w", revision, info.SHA, errdefs.ErrUnavailable)
+	}
+	return info.SHA, nil
+}
+
+// tree returns the files of a commit, but for those of git.
+func (c *call) tree(ctx context.Context, repo, commit string) ([]file, error) {
+	var all []file
+	u := c.api(repo, "tree", commit)
+	u.RawQuery = "recursive=true"
+	for range maxPages {
+		var entries []struct {
+			Type string
+			Path string
+			Size int64
+			OID  string
+			LFS  *struct {
+				OID  string
+				Size int64
+			}
+		}
+		next, err := c.page(ctx, u, &entries)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if e.Type == "directory" || strings.HasPrefix(path.Base(e.Path), ".git") {
+				continue
+			}
+			f := file{path: e.Path, size: e.Size, oid: e.OID}
+			if p, err := filetable.CleanPath(e.Path); err != nil || p != e.Path || e.Type != "file" {
+				return nil, fmt.Errorf("%.300q is a %.100q, or has no path of a file: %w", e.Path, e.Type, errdefs.ErrInvalidArgument)
+			}
+			if e.LFS != nil {
+				f.size = e.LFS.Size
+				if f.digest, err = verify.ParseDigest("sha256:" + e.LFS.OID); err != nil {
+					return nil, fmt.Errorf("%q: %w", e.Path, err)
+				}
+			}
+			all = append(all, f)
+		}
+		if len(all) > maxFiles {
+			return nil, fmt.Errorf("%s has more than %d files: %w", repo, maxFiles, errdefs.ErrInvalidArgument)
+		}
+		if next == "" {
+			return all, nil
+		}
+		to, err := u.Parse(next)
+		if err != nil || to.Scheme != u.Scheme || to.Host != u.Host {
+			return nil, fmt.Errorf("the next page of the tree is elsewhere: %w", errdefs.ErrPermissionDenied)
+		}
+		u = to
+	}
+	return nil, fmt.Errorf("the tree of %s has more than %d pages: %w", repo, maxPages, errdefs.ErrInvalidArgument)
+}
+
+// hash reads the files whose digests are not known, and sets them.
+func (c *call) hash(ctx context.Context, repo, commit string, files []file) error {
+	var sum int64
+	n := 0
+	for _, f := range files {
+		if f.digest == "" {
+			sum, n = sum+f.size, n+1
+		}
+		if f.size < 0 || f.digest == "" && f.size > maxSmall || sum > maxAllSmall || n > maxSmalls {
+			return fmt.Errorf("%s: %q, of %d bytes, is too much to be read before it is asked for: files that are not in LFS have at most %d bytes, and %d together, in %d files: %w",
+				repo, f.path, f.size, maxSmall, maxAllSmall, maxSmalls, errdefs.ErrInvalidArgument)
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(smallAtOnce)
+	for i := range files {
+		f := &files[i]
+		if f.digest != "" {
+			continue
+		}
+		g.Go(func() (err error) {
+			f.digest, err = c.hashFile(ctx, c.file(repo, commit, f.path), *f)
+			if err != nil && !isRefusal(err) {
+				err = fmt.Errorf("%q: %w", f.path, err)
+			}
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+func isRefusal(err error) bool {
+	_, ok := errors.AsType[*refusal](err)
+	return ok
+}
+
+// hashFile returns the digest of a file, which must be the one that git has under its name.
+func (c *call) hashFile(ctx context.Context, u *url.URL, f file) (digest.Digest, error) {
+	resp, err := c.get(ctx, u, "")
+	if err == nil && resp.StatusCode >= 300 {
+		to := resp.Header.Get("Location")
+		resp.Body.Close()
+		resp, err = c.elsewhere(ctx, to)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	git, sum := sha1.New(), digest.SHA256.Hash()
+	fmt.Fprintf(git, "blob %d\x00", f.size)
+	n, err := io.Copy(io.MultiWriter(git, sum), io.LimitReader(resp.Body, f.size+1))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
+	case n != f.size || hex.EncodeToString(git.Sum(nil)) != f.oid:
+		return "", fmt.Errorf("the Hub gave %d bytes that are not those of the commit: %w", n, errdefs.ErrDataLoss)
+	}
+	return digest.NewDigest(digest.SHA256, sum), nil
+}
+
+// elsewhere gets what the Hub redirects to, without the token.
+func (c *call) elsewhere(ctx context.Context, address string) (*http.Response, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, fmt.Errorf("the Hub redirects to no address: %w", errdefs.ErrUnavailable)
+	}
+	h := http.Header{"Accept-Encoding": {"identity"}, "User-Agent": c.from.Header["User-Agent"]}
+	resp, err := c.ways.Outside.RoundTrip((&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: h}).WithContext(ctx))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		resp.Body.Close()
+		return nil, fmt.Errorf("%.300q, where the Hub redirects to, answered %d: %w", u.Host, resp.StatusCode, errdefs.ErrUnavailable)
+	}
+	return resp, err
+}

@@ -1,0 +1,55 @@
+package huggingface
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// FuzzSnapshot reads manifests that anybody may have written, and those that are made here.
+func FuzzSnapshot(f *testing.F) {
+	s, err := newSnapshot("a/b", strings.Repeat("0", 40), []file{{path: "w.gguf", size: 4, digest: digest.FromString("GGUF")}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(s.manifest)
+	f.Add([]byte(`{"schemaVersion":2,"config":{"data":"e30="}}`))
+	f.Fuzz(func(t *testing.T, p []byte) {
+		s, err := parseSnapshot("a/b", p)
+		if err != nil {
+			return
+		}
+		if !commitRE.MatchString(s.commit) {
+			t.Errorf("commit %q", s.commit)
+		}
+		for d, name := range s.paths {
+			if u := (&call{hub: &Hub{endpoint: mustEndpoint(t)}}).file("a/b", s.commit, name); !strings.HasPrefix(u.EscapedPath(), "/a/b/resolve/"+s.commit+"/") {
+				t.Errorf("%s: %q is at %s", d, name, u)
+			}
+		}
+	})
+}
+
+func mustEndpoint(t *testing.T) *url.URL {
+	h, err := New(DefaultEndpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h.endpoint
+}
+
+// FuzzNames reads what a Hub says of names.
+func FuzzNames(f *testing.F) {
+	f.Add("m-UD-Q4_K_XL-00001-of-00002.gguf", `<https://h/x>; rel="next"`)
+	f.Add("BF16/m.gguf", `</x>; rel=prev, </y>; rel=next`)
+	f.Fuzz(func(t *testing.T, name, link string) {
+		if q := quantisationOf(name); q != "" && !isQuantisation(q) {
+			t.Errorf("%q has the quantisation %q", name, q)
+		}
+		if next := nextLink([]string{link}); strings.ContainsAny(next, "<>") {
+			t.Errorf("%q leads to %q", link, next)
+		}
+	})
+}

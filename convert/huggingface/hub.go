@@ -1,0 +1,236 @@
+package huggingface
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// Hosts are those whose references name repositories of the Hub.
+var Hosts = []string{"hf.co", "huggingface.co"}
+
+// DefaultEndpoint is where the Hub is.
+const DefaultEndpoint = "https://huggingface.co"
+
+// TokenUser is the user name that goes with a token, which has none.
+const TokenUser = "hf"
+
+// maxSnapshots is how many manifests a Hub remembers. One has at most convert.MaxManifestSize bytes.
+const maxSnapshots = 64
+
+var _ remote.Dialect = (*Hub)(nil)
+
+// A Hub answers requests of the distribution API from the API of the Hub. All methods are safe for
+// concurrent use.
+type Hub struct {
+	endpoint *url.URL
+
+	mu        sync.Mutex
+	snapshots []*snapshot // guarded by mu; the last one used last
+}
+
+// New returns the Hub at an endpoint, such as DefaultEndpoint. It returns errdefs.ErrInvalidArgument if that is no
+// http or https URL.
+func New(endpoint string) (*Hub, error) {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Scheme != "https" && u.Scheme != "http" {
+		return nil, fmt.Errorf("%.300q is no URL of a Hub: %w", endpoint, errdefs.ErrInvalidArgument)
+	}
+	return &Hub{endpoint: u}, nil
+}
+
+// Credentials returns a token as it goes with requests; the zero value for an empty one.
+func Credentials(token string) remote.Credentials {
+	if token == "" {
+		return remote.Credentials{}
+	}
+	return remote.Credentials{Username: TokenUser, Secret: token}
+}
+
+// RoundTrip answers one request; see remote.Dialect.
+func (h *Hub) RoundTrip(req *http.Request, ways remote.Ways) (*http.Response, error) {
+	if req.Method != http.MethodGet {
+		return answer(req, http.StatusMethodNotAllowed, "UNSUPPORTED", "nothing can be pushed to the Hub"), nil
+	}
+	c := &call{hub: h, ways: ways, from: req}
+	if _, secret, ok := req.BasicAuth(); ok {
+		c.token = secret
+	}
+	rest, _ := strings.CutPrefix(req.URL.Path, "/v2/")
+	repo, object, manifest := strings.Cut(rest, "/manifests/")
+	if !manifest {
+		var ok bool
+		if repo, object, ok = strings.Cut(rest, "/blobs/"); !ok {
+			return answer(req, http.StatusNotFound, "UNSUPPORTED", "the Hub has manifests and blobs"), nil
+		}
+	}
+	if strings.Count(repo, "/") != 1 {
+		return answer(req, http.StatusNotFound, "NAME_UNKNOWN", "a repository of the Hub is ORG/REPO"), nil
+	}
+	var resp *http.Response
+	var err error
+	if manifest {
+		resp, err = c.manifest(req.Context(), repo, object)
+	} else {
+		resp, err = c.blob(req.Context(), repo, digest.Digest(object))
+	}
+	if e, ok := errors.AsType[*refusal](err); ok {
+		return e.answer(req), nil
+	}
+	if errdefs.IsInvalidArgument(err) { // which asking again does not mend
+		return answer(req, http.StatusPreconditionFailed, "UNSUPPORTED", err.Error()), nil
+	}
+	return resp, err
+}
+
+// Remind tells of a manifest that was made here before, of a repository.
+func (h *Hub) Remind(repository string, manifest []byte) {
+	if s, err := parseSnapshot(repository, manifest); err == nil {
+		h.keep(s)
+	}
+}
+
+// find returns the last snapshot of a repository that fits, or nil.
+func (h *Hub) find(repo string, fits func(*snapshot) bool) *snapshot {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, s := range slices.Backward(h.snapshots) {
+		if strings.EqualFold(s.repo, repo) && fits(s) {
+			h.snapshots = append(slices.Delete(h.snapshots, i, i+1), s)
+			return s
+		}
+	}
+	return nil
+}
+
+func (h *Hub) keep(s *snapshot) {
+	if h.find(s.repo, func(k *snapshot) bool {
+		return bytes.Equal(k.manifest, s.manifest) && (k.selection != "" || s.selection == "")
+	}) != nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.snapshots = append(h.snapshots, s)
+	if len(h.snapshots) > maxSnapshots {
+		h.snapshots = slices.Delete(h.snapshots, 0, 1)
+	}
+}
+
+// manifest answers a request for a manifest.
+func (c *call) manifest(ctx context.Context, repo, object string) (*http.Response, error) {
+	s, err := c.resolve(ctx, repo, object)
+	if err != nil {
+		return nil, err
+	}
+	return content(c.from, mediatype.OCIManifest, s.manifest), nil
+}
+
+// resolve returns what a tag or the digest of a manifest stands for, if the one who asks may read it.
+func (c *call) resolve(ctx context.Context, repo, object string) (*snapshot, error) {
+	if d := digest.Digest(object); strings.Contains(object, ":") {
+		s := c.hub.find(repo, func(s *snapshot) bool { return s.digest() == d })
+		if s == nil {
+			return nil, &refusal{status: http.StatusNotFound, code: "MANIFEST_UNKNOWN", message: "the Hub has no digests of manifests; name a commit instead"}
+		}
+		_, err := c.revision(ctx, repo, s.commit)
+		return s, err
+	}
+	revision, quantisation := object, ""
+	if object == tagLatest {
+		revision, quantisation = mainBranch, anyQuantisation
+	}
+	commit, err := c.revision(ctx, repo, revision)
+	if isNoRevision(err) && isQuantisation(object) {
+		quantisation = object
+		commit, err = c.revision(ctx, repo, mainBranch)
+	}
+	if err != nil {
+		return nil, err
+	}
+	selection := commit + " " + quantisation
+	if s := c.hub.find(repo, func(s *snapshot) bool { return s.selection == selection }); s != nil {
+		return s, nil
+	}
+	files, err := c.tree(ctx, repo, commit)
+	if err == nil {
+		files, err = choose(files, quantisation)
+	}
+	if err == nil {
+		err = c.hash(ctx, repo, commit, files)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSnapshot(repo, commit, files)
+	if err != nil {
+		return nil, err
+	}
+	s.selection = selection
+	c.hub.keep(s)
+	return s, nil
+}
+
+// blob answers a request for a file, or for the config that was made here: with what the Hub answers, which
+// can be a redirect to elsewhere.
+func (c *call) blob(ctx context.Context, repo string, d digest.Digest) (*http.Response, error) {
+	s := c.hub.find(repo, func(s *snapshot) bool { return s.paths[d] != "" || s.configDigest() == d })
+	if s == nil {
+		return nil, &refusal{status: http.StatusNotFound, code: "BLOB_UNKNOWN", message: "no manifest that is known names it"}
+	}
+	if s.paths[d] == "" {
+		if _, err := c.revision(ctx, repo, s.commit); err != nil {
+			return nil, err
+		}
+		return content(c.from, mediatype.ModelPackConfig, s.config), nil
+	}
+	resp, err := c.get(ctx, c.file(repo, s.commit, s.paths[d]), c.from.Header.Get("Range"))
+	if err != nil {
+		return nil, err
+	}
+	if at := resp.Header.Get("X-Repo-Commit"); at != "" && at != s.commit {
+		resp.Body.Close()
+		return nil, fmt.Errorf("the Hub answered with commit %.40q, not %s: %w", at, s.commit, errdefs.ErrUnavailable)
+	}
+	return resp, nil
+}
+
+// content answers with bytes.
+func content(req *http.Request, mediaType string, p []byte) *http.Response {
+	h := http.Header{"Content-Type": {mediaType}}
+	return &http.Response{
+		StatusCode: http.StatusOK, Status: "200 OK", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: h,
+		Body: io.NopCloser(bytes.NewReader(p)), ContentLength: int64(len(p)), Request: req,
+	}
+}
+
+// answer answers with an error in the format of the distribution specification.
+func answer(req *http.Request, status int, code, message string) *http.Response {
+	type item struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	}
+	p, err := json.Marshal(map[string][]item{"errors": {{code, message}}})
+	if err != nil {
+		panic("huggingface: internal error: " + err.Error()) // strings can be encoded
+	}
+	resp := content(req, "application/json", p)
+	resp.StatusCode, resp.Status = status, fmt.Sprintf("%d %s", status, http.StatusText(status))
+	if status == http.StatusUnauthorized {
+		resp.Header.Set("WWW-Authenticate", `Basic realm="huggingface"`)
+	}
+	return resp
+}

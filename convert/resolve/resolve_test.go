@@ -1,0 +1,27 @@
+package resolve_test
+
+import (
+	"testing"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
+)
+
+func TestCartonAddress(t *testing.T) {
+	t.Parallel()
+	hosts := map[string]string{"carton.example": "https://models.example/{repository}/x/{tag}.carton"}
+	for in, want := range map[string]string{
+		"carton.example/a/b:v1":            "https://models.example/a/b/x/v1.carton",
+		"carton.example/a":                 "https://models.example/a/x/latest.carton",
+		"other.example/a":                  "",
+		"carton+https://h.example/y?z=%20": "https://h.example/y?z=%20",
+	} {
+		ref, err := remote.ParseRef(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := (&resolve.Resolver{Cartons: hosts}).CartonURL(ref); got != want || ok != (want != "") {
+			t.Errorf("%s: %q, %t; want %q", in, got, ok, want)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package store
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// exposures are all exposures. Guarded by Store.mu.
+type exposures struct {
+	files  map[digest.Digest]map[string]*exposure // by view
+	tables map[digest.Digest]map[*exposure]bool   // that show them
+}
+
+func newExposures() exposures {
+	return exposures{files: map[digest.Digest]map[string]*exposure{}, tables: map[digest.Digest]map[*exposure]bool{}}
+}
+
+// at returns the exposure of a file in a view, nil if there is none.
+func (e exposures) at(d digest.Digest, view string) *exposure { return e.files[d][view] }
+
+// in returns the exposures of a file in all views.
+func (e exposures) in(d digest.Digest) []*exposure { return slices.Collect(maps.Values(e.files[d])) }
+
+// of returns the exposures of a table.
+func (e exposures) of(table digest.Digest) []*exposure {
+	return slices.Collect(maps.Keys(e.tables[table]))
+}
+
+// show says that a table shows a file, from a group of sources.
+func (e exposures) show(x *exposure, table digest.Digest, group string) {
+	if e.files[x.digest] == nil {
+		e.files[x.digest] = map[string]*exposure{}
+	}
+	e.files[x.digest][x.view] = x
+	if e.tables[table] == nil {
+		e.tables[table] = map[*exposure]bool{}
+	}
+	e.tables[table][x] = true
+	x.tables[table] = group
+}
+
+// hide says that a table does not show a file any more, and whether none does.
+func (e exposures) hide(x *exposure, table digest.Digest) (gone bool) {
+	delete(x.tables, table)
+	if delete(e.tables[table], x); len(e.tables[table]) == 0 {
+		delete(e.tables, table)
+	}
+	if len(x.tables) > 0 {
+		return false
+	}
+	if delete(e.files[x.digest], x.view); len(e.files[x.digest]) == 0 {
+		delete(e.files, x.digest)
+	}
+	return true
+}
+
+// drop hides a file that all tables show.
+func (e exposures) drop(x *exposure) {
+	for table := range x.tables {
+		e.hide(x, table)
+	}
+}

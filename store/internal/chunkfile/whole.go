@@ -1,0 +1,99 @@
+package chunkfile
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
+)
+
+// A hash over a whole file takes a processor from those who bring chunks to readers. So work that nobody waits
+// for hashes only when no reader has got on for the time quiet, or after it has waited for the time patience.
+const (
+	quiet    = 300 * time.Millisecond
+	patience = 5 * time.Minute
+)
+
+// A whole is the digest of a file on its way, taken over its groups in order. Where they come too early
+// for it, the rest of it is taken from the disk at the end.
+type whole struct {
+	f     *File
+	st    *stage
+	flow  *transfer.Flow
+	hash  verify.Hash
+	next  int         // the first group that is not in hash
+	after atomic.Bool // what comes now is hashed at the end
+}
+
+func newWhole(f *File, st *stage, flow *transfer.Flow) *whole {
+	return &whole{f: f, st: st, flow: flow, hash: verify.NewHash()}
+}
+
+// late says that what comes now is not hashed now, or not at all.
+func (w *whole) late() bool {
+	if w.f.Layout.Stated || w.after.Load() {
+		return true
+	}
+	if w.gives() > 0 {
+		w.after.Store(true)
+	}
+	return w.after.Load()
+}
+
+// gives returns for how long the work gives way to readers.
+func (w *whole) gives() time.Duration {
+	if w.flow.Class() != transfer.Background {
+		return 0
+	}
+	return min(quiet, quiet-time.Duration(time.Now().UnixNano()-w.f.set.loading.Load()))
+}
+
+// use takes group g from a buffer. It is called for one after the other.
+func (w *whole) use(g int, sl *transfer.Slot) error {
+	if w.late() {
+		return nil
+	}
+	return w.take(g, sl)
+}
+
+func (w *whole) take(g int, sl *transfer.Slot) error {
+	_, n := w.st.p.Chunk(g)
+	_, err := w.hash.Write(sl.Buf[:n])
+	w.next = g + 1
+	return err
+}
+
+// finish returns nil if all groups are there and the file is right.
+func (w *whole) finish(ctx context.Context) error {
+	f, until := w.f, time.Now().Add(patience)
+	for g := range w.st.p.Chunks() {
+		if err := f.still(w.st, g); err != nil {
+			return err
+		}
+		if f.Layout.Stated || g < w.next {
+			continue
+		}
+		for d := w.gives(); d > 0 && time.Now().Before(until); d = w.gives() {
+			select {
+			case <-time.After(d):
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		if err := f.bring(ctx, w.flow, func(sl *transfer.Slot) error {
+			off, n := w.st.p.Chunk(g)
+			if _, err := w.st.data.ReadAt(sl.Buf[:n], off); err != nil {
+				return err
+			}
+			return w.take(g, sl)
+		}); err != nil {
+			return err
+		}
+	}
+	if f.Layout.Stated {
+		return nil
+	}
+	return verify.Compare(f.Digest, w.hash.Digest(), f.Size, f.Size)
+}

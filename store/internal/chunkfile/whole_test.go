@@ -1,0 +1,114 @@
+package chunkfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/ballast-dev/ballast/store/verify"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestReadersBeforeHash: work that nobody waits for brings a file and does not hash it while readers get
+// on, and hashes it when somebody waits for the end.
+func TestReadersBeforeHash(t *testing.T) {
+	for _, wrong := range []bool{false, true} {
+		t.Run(fmt.Sprint("wrong=", wrong), func(t *testing.T) {
+			const size, groups = 1000, 20
+			s, f, m := newFile(t, groups, size)
+			if wrong {
+				f.Digest = digest.FromString("another file")
+			}
+			s.loading.Store(time.Now().Add(time.Hour).UnixNano()) // whoever reads now
+			flow := s.Scheduler.NewFlow(transfer.Background)
+			filled := make(chan error, 1)
+			go func() { filled <- f.Fill(t.Context(), flow, func() {}) }()
+			for f.Present() < groups*size {
+				select {
+				case err := <-filled:
+					t.Fatalf("%d bytes are there, and it ended: %v", f.Present(), err)
+				case <-time.After(time.Millisecond):
+				}
+			}
+			b := make([]byte, size) // chunks have digests of their own
+			if _, err := readAt(t.Context(), f, b, 3*size); err != nil || digest.FromBytes(b) != f.Layout.Chunks[3].Digest {
+				t.Errorf("read before the file is hashed: %v", err)
+			}
+			select {
+			case err := <-filled:
+				t.Errorf("ended while readers get on: %v", err)
+			default:
+			}
+			flow.Promote(transfer.Soon)
+			err := <-filled
+			var not *verify.Error
+			if errors.As(err, &not) != wrong || err != nil && !wrong {
+				t.Errorf("hashed at the end: %v", err)
+			}
+			for off, n := range m.asked {
+				if n != 1 {
+					t.Errorf("bytes at %d were asked for %d times", off, n)
+				}
+			}
+		})
+	}
+}
+
+// TestHashEndsWithContext: work that waits for readers ends when it is to.
+func TestHashEndsWithContext(t *testing.T) {
+	const size, groups = 1000, 20
+	s, f, _ := newFile(t, groups, size)
+	s.loading.Store(time.Now().Add(time.Hour).UnixNano())
+	ctx, cancel := context.WithCancel(t.Context())
+	filled := make(chan error, 1)
+	go func() { filled <- f.Fill(ctx, s.Scheduler.NewFlow(transfer.Background), func() {}) }()
+	for f.Present() < groups*size {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-filled; !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// TestSmallFilesStayOpen: what is staged of a file of few groups stays open between reads, unless it is one of
+// too many.
+func TestSmallFilesStayOpen(t *testing.T) {
+	s, f, _ := newFile(t, 2, 1000)
+	read := func(f *File) {
+		t.Helper()
+		if _, err := readAt(t.Context(), f, make([]byte, 1), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func(f *File) bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.stage != nil
+	}
+	read(f)
+	s.work.Wait() // what was read ahead uses it too
+	if !open(f) {
+		t.Error("a file that was read is closed")
+	}
+	var others []*File
+	for i := range maxIdle {
+		l := *f.Layout
+		l.Group = fmt.Sprint(i)
+		o := s.Acquire(f.Digest, f.Size, "o", &l)
+		o.Sources.Set("test", f.Sources.Order())
+		read(o)
+		others = append(others, o)
+	}
+	s.work.Wait()
+	if open(f) {
+		t.Errorf("a file is open after %d others were read", len(others))
+	}
+	if !open(others[len(others)-1]) || !open(others[1]) {
+		t.Error("files that were read are closed")
+	}
+	read(f)
+}

@@ -1,0 +1,173 @@
+package meta
+
+import (
+	"encoding/hex"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// What the index needs of a record is read here as put writes it: there can be millions when a database is
+// opened, and reading any JSON would take most of that time. What is written in another way is decoded as
+// any other value, with the same result.
+
+// counted is what the index needs of an object.
+type counted struct {
+	key  key
+	size int64 // bytes
+}
+
+func decodeCounted(k, p []byte) (counted, error) {
+	p, err := unseal(bucketObjects, k, p)
+	if err != nil {
+		return counted{}, err
+	}
+	if size, ok := plainSize(p); ok {
+		return counted{keyOf(k), size}, nil
+	}
+	o, err := parse[Object](bucketObjects, k, p)
+	return counted{keyOf(k), o.Size}, err
+}
+
+// needing is a table and the keys of its objects. Table.Objects is nil.
+type needing struct {
+	Table
+	key     key
+	objects []key
+}
+
+func newNeeding(d digest.Digest, t Table) needing {
+	n := needing{t, keyOf(d), make([]key, 0, len(t.Objects)+1)}
+	for _, o := range t.Objects {
+		n.objects = append(n.objects, keyOf(o))
+	}
+	n.Objects = nil
+	return n
+}
+
+func decodeNeeding(k, p []byte) (needing, error) {
+	p, err := unseal(bucketTables, k, p)
+	if err != nil {
+		return needing{}, err
+	}
+	if t, objects, ok := plainTable(p); ok {
+		return needing{t, keyOf(k), objects}, nil
+	}
+	t, err := parse[Table](bucketTables, k, p)
+	return newNeeding(digest.Digest(k), t), err
+}
+
+// plainSize returns Object.Size of a record.
+func plainSize(p []byte) (size int64, ok bool) {
+	s := plain{p, true}
+	s.want(`{"size":`)
+	size = s.number()
+	s.want(`,"used":`)
+	s.time()
+	if s.skip(`,"private":[`) {
+		for s.text(); s.skip(`,`); s.text() {
+		}
+		s.want(`]`)
+	}
+	s.want(`}`)
+	return size, s.ends()
+}
+
+// plainTable returns a table without Objects, and the keys of these.
+func plainTable(p []byte) (t Table, objects []key, ok bool) {
+	s := plain{p, true}
+	s.want(`{"objects":[`)
+	const each = len(`"sha256:",`) + 2*len(key{})
+	objects = make([]key, 0, len(p)/each+1) // and one more: itself
+	for objects = append(objects, s.digest()); s.skip(`,`); {
+		objects = append(objects, s.digest())
+	}
+	s.want(`],"logical":`)
+	t.Logical = s.number()
+	s.want(`,"complete":`)
+	if t.Complete = s.skip(`true`); !t.Complete {
+		s.want(`false`)
+	}
+	s.want(`,"used":`)
+	t.Used = s.time()
+	t.Partly = s.skip(`,"partly":true`)
+	t.Broken = s.skip(`,"broken":true`)
+	s.want(`}`)
+	return t, objects, s.ends()
+}
+
+// plain is what is left of a JSON text without spaces, and whether it was as it should be so far.
+type plain struct {
+	p  []byte
+	ok bool
+}
+
+// ends says whether all was as it should be.
+func (s *plain) ends() bool { return s.ok && len(s.p) == 0 }
+
+// skip skips a literal, if it is next.
+func (s *plain) skip(literal string) bool {
+	if !s.ok || len(s.p) < len(literal) || string(s.p[:len(literal)]) != literal {
+		return false
+	}
+	s.p = s.p[len(literal):]
+	return true
+}
+
+// want skips a literal that has to be next.
+func (s *plain) want(literal string) { s.ok = s.skip(literal) }
+
+// number returns a natural number.
+func (s *plain) number() (n int64) {
+	const most = 18 // digits, which fit
+	i := 0
+	for ; i < len(s.p) && s.p[i] >= '0' && s.p[i] <= '9'; i++ {
+		if i == most || i == 1 && n == 0 {
+			s.ok = false
+			return 0
+		}
+		n = 10*n + int64(s.p[i]-'0')
+	}
+	s.ok = s.ok && i > 0
+	s.p = s.p[i:]
+	return n
+}
+
+// text returns a string of ASCII in which nothing is escaped.
+func (s *plain) text() []byte {
+	s.want(`"`)
+	for i, c := range s.p {
+		switch {
+		case c == '"':
+			in := s.p[:i]
+			s.p = s.p[i+1:]
+			return in
+		case c < ' ' || c > '~' || c == '\\':
+			s.ok = false
+			return nil
+		}
+	}
+	s.ok = false
+	return nil
+}
+
+func (s *plain) time() (t time.Time) {
+	if err := t.UnmarshalText(s.text()); err != nil {
+		s.ok = false
+	}
+	return t
+}
+
+func (s *plain) digest() (k key) {
+	s.want(`"sha256:`)
+	if !s.ok || len(s.p) < 2*len(k) {
+		s.ok = false
+		return k
+	}
+	if _, err := hex.Decode(k[:], s.p[:2*len(k)]); err != nil {
+		s.ok = false
+	}
+	s.p = s.p[2*len(k):]
+	s.want(`"`)
+	return k
+}

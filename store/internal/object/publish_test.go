@@ -1,0 +1,96 @@
+package object_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/internal/object"
+	"github.com/opencontainers/go-digest"
+)
+
+// waits is an object.Root that is asked until it is released: nothing is published meanwhile.
+type waits struct {
+	nothing
+	asked, release chan struct{}
+}
+
+func (w waits) Live() meta.Roots {
+	close(w.asked)
+	<-w.release
+	return meta.Roots{}
+}
+
+// TestPublishTogether publishes many files while a collection holds all of them up. One that can not be
+// published leaves the others alone, and who brought one file from two sources may have it from both.
+func TestPublishTogether(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	log := slog.New(slog.DiscardHandler)
+	db, err := meta.Open(filepath.Join(dir, "store.db"), meta.Options{Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+
+	const n = 50
+	file := func(i int) object.File {
+		p := fmt.Appendf(nil, "file %d", max(i, 1)) // the first two are the same
+		f := object.File{From: fmt.Sprintf("partial/%d", i), Digest: digest.FromBytes(p), Size: int64(len(p))}
+		if i < 2 {
+			f.Private = []string{fmt.Sprintf("source %d", i)}
+		}
+		if i == n-1 { // it is not there
+			return f
+		}
+		if err := root.WriteFile(f.From, p, object.Mode); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	w := waits{asked: make(chan struct{}), release: make(chan struct{})}
+	var all sync.WaitGroup
+	all.Go(func() {
+		if _, err := s.Collect(w, object.CollectOptions{Want: func(int64) int64 { return 0 }}); err != nil {
+			t.Error(err)
+		}
+	})
+	<-w.asked
+	files, errs := make([]object.File, n), make([]error, n)
+	for i := range n {
+		files[i] = file(i)
+		all.Go(func() { errs[i] = s.Publish(files[i:i+1], meta.Arrival{}) })
+	}
+	close(w.release)
+	all.Wait()
+	for i, f := range files {
+		switch there := s.Has(f.Digest); {
+		case i == n-1:
+			if !errors.Is(errs[i], fs.ErrNotExist) || there {
+				t.Errorf("a file that is not there: %v, object %t", errs[i], there)
+			}
+		case errs[i] != nil || !there:
+			t.Errorf("file %d: %v, object %t", i, errs[i], there)
+		}
+	}
+	rec, _ := s.Record(files[0].Digest)
+	if want := []string{"source 0", "source 1"}; !slices.Equal(rec.Private, want) {
+		t.Errorf("got %q, want %q", rec.Private, want)
+	}
+}

@@ -1,0 +1,103 @@
+package storetest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/internal/meta"
+	"github.com/ballast-dev/ballast/store/internal/object"
+	"github.com/opencontainers/go-digest"
+)
+
+// PerTable is how many objects each table of Grow needs, and ObjectSize the size of one, in bytes. It has no
+// block on the disk.
+const (
+	PerTable   = 1000
+	ObjectSize = 4 << 10
+)
+
+// GrownTable returns the digest of a table of Grow. The name of its reference is GrownRef.
+func GrownTable(i int) digest.Digest { return numbered("table", i) }
+
+// GrownRef returns the name of the reference to a table of Grow.
+func GrownRef(i int) string { return fmt.Sprintf("pin/grown-%06d", i) }
+
+func numbered(what string, i int) digest.Digest {
+	return digest.FromBytes(binary.BigEndian.AppendUint64([]byte(what), uint64(i)))
+}
+
+// Grow makes a store below dir, which nobody may have open, one of a node that has been in use for long: with
+// as many tables as the first to the last of these numbers, which is not one of them, and PerTable
+// objects for each. It makes records and names of files, at a small part of what bringing them would cost. The
+// bytes are not those of the digests, so the objects can be listed and counted, but not read.
+func Grow(dir string, first, last int) error {
+	s, err := store.Open(dir, store.Options{})
+	if err != nil {
+		return err
+	}
+	if err := s.Close(); err != nil {
+		return err
+	}
+	db, err := meta.Open(filepath.Join(dir, "store.db"), meta.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	for i := first; i < last && err == nil; i += tablesAtOnce {
+		err = grow(db, s.ObjectsDir(), i, min(i+tablesAtOnce, last))
+	}
+	return errors.Join(err, db.Close())
+}
+
+// tablesAtOnce is how many tables have their objects recorded in one transaction.
+const tablesAtOnce = 50
+
+func grow(db *meta.DB, dir string, first, last int) error {
+	var all []meta.Sized
+	for i := first; i < last; i++ {
+		all = append(all, meta.Sized{Digest: GrownTable(i), Size: ObjectSize})
+		for j := range PerTable {
+			all = append(all, meta.Sized{Digest: numbered("object", i*PerTable+j), Size: ObjectSize})
+		}
+	}
+	if err := errors.Join(makeFiles(dir, all), db.Arrive(meta.Arrival{Objects: all})); err != nil {
+		return err
+	}
+	for i := first; i < last; i++ {
+		t := meta.Table{Logical: PerTable * ObjectSize}
+		for _, o := range all[(i-first)*(PerTable+1):][:PerTable+1] {
+			t.Objects = append(t.Objects, o.Digest)
+		}
+		slices.Sort(t.Objects)
+		if _, err := db.CompleteTable(GrownTable(i), t); err != nil {
+			return err
+		}
+		if _, err := db.AddRef(GrownRef(i), GrownTable(i), time.Time{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func makeFiles(dir string, all []meta.Sized) error {
+	for _, o := range all {
+		name := filepath.Join(dir, object.Name(o.Digest))
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			return err
+		}
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, object.Mode)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.Truncate(o.Size), f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

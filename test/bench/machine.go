@@ -1,0 +1,170 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"golang.org/x/sys/unix"
+)
+
+// machine says what the figures were made on.
+func machine() string {
+	var u unix.Utsname
+	_ = unix.Uname(&u) // empty names, at worst
+	model := "unknown processor"
+	info, _ := os.ReadFile("/proc/cpuinfo") // as above
+	for line := range strings.Lines(string(info)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+			model = strings.TrimSpace(value)
+			break
+		}
+	}
+	return fmt.Sprintf("%s; %d × %s, %s, Linux %s", time.Now().Format(time.DateOnly), runtime.NumCPU(), model,
+		sizeOf(memory("MemTotal:")), unix.ByteSliceToString(u.Release[:]))
+}
+
+// memory returns a value of /proc/meminfo, in bytes; 0 if there is none.
+func memory(name string) int64 {
+	info, _ := os.ReadFile("/proc/meminfo")
+	for line := range strings.Lines(string(info)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name {
+			n, _ := strconv.ParseInt(f[1], 10, 64)
+			return n << 10
+		}
+	}
+	return 0
+}
+
+// load returns the load of the machine over the last minute.
+func load() string {
+	p, _ := os.ReadFile("/proc/loadavg") // nothing but the heading depends on it
+	first, _, _ := strings.Cut(string(p), " ")
+	return first
+}
+
+// tick is the unit of /proc/PID/stat: 1/USER_HZ, the same on all architectures that Go knows.
+const tick = time.Second / 100
+
+// cpuOf returns the time that a process has had of the processors. With children, also what the programs had that
+// it has started and waited for, such as a decompressor.
+func (b *bench) cpuOf(pid int, children bool) (sum time.Duration) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	// The name, in parentheses, can have spaces. utime, stime, cutime and cstime are the fields 14 to 17.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))[11:15]
+	if !children {
+		fields = fields[:2]
+	}
+	for _, f := range fields {
+		ticks, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			b.t.Fatalf("stat of %d: %v", pid, err)
+		}
+		sum += time.Duration(ticks) * tick
+	}
+	return sum
+}
+
+// cpu returns the time that containerd and ballastd have had of the processors, with the programs that they started.
+func (b *bench) cpu(n *node.Node) time.Duration {
+	return b.cpuOf(n.Containerd.Pid(), true) + b.cpuOf(n.Ballastd.Pid(), true)
+}
+
+// ownCPU returns the time that this program has had of the processors, without other programs.
+func ownCPU() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0 // it does not fail for oneself
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// busy returns the time that all processors together have worked.
+func (b *bench) busy() (sum time.Duration) {
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	// cpu user nice system idle iowait irq softirq …
+	f := strings.Fields(string(stat))
+	for _, i := range []int{1, 2, 3, 6, 7} {
+		ticks, err := strconv.ParseInt(f[i], 10, 64)
+		if err != nil {
+			b.t.Fatalf("/proc/stat: %v", err)
+		}
+		sum += time.Duration(ticks) * tick
+	}
+	return sum
+}
+
+func drop() {
+	unix.Sync()
+	_ = os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0)
+}
+
+func sync(dir string) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	_ = unix.Syncfs(int(f.Fd()))
+}
+
+// touch makes the machine find n bytes of memory, if it has as many, that programs then get quickly.
+func (b *bench) touch(n int64) {
+	const left = 2 << 30 // for all else
+	if n = min(n, memory("MemAvailable:")-left); n > 0 {
+		b.task("touch", fmt.Sprint(n))
+	}
+}
+
+func touchMemory(length string) error {
+	n, err := strconv.ParseInt(length, 10, 64)
+	if err != nil {
+		return err
+	}
+	p, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
+	if err != nil {
+		return err
+	}
+	return unix.Munmap(p)
+}
+
+// written returns the bytes that ballastd and containerd have written to disks.
+func (b *bench) written() (n int64) {
+	for _, p := range []*node.Process{b.node.Ballastd, b.node.Containerd} {
+		n += b.field(fmt.Sprintf("/proc/%d/io", p.Pid()), "write_bytes:")
+	}
+	return n
+}
+
+// peak returns the largest resident size of ballastd so far, in bytes.
+func (b *bench) peak() int64 {
+	return b.field(fmt.Sprintf("/proc/%d/status", b.node.Ballastd.Pid()), "VmHWM:") << 10
+}
+
+func (b *bench) field(file, name string) int64 {
+	p, err := os.ReadFile(file)
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	for line := range strings.Lines(string(p)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				b.t.Fatalf("%s: %v", file, err)
+			}
+			return n
+		}
+	}
+	b.t.Fatalf("%s: no %s", file, name)
+	return 0
+}

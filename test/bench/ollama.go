@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/test/e2e/node"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// ollamaPeer is the pull of a model by the server of Ollama, and a read of the blob that it keeps.
+func (b *bench) ollamaPeer(m model) *peer {
+	p := &peer{what: "Ollama's server, its own format", blob: m.digest}
+	if _, err := os.Stat(b.ollama); err != nil {
+		p.missing = errors.New("it is not built")
+		return p
+	}
+	b.pushOllama("peers/ollama", m)
+	// It wants to be redirected to a host of another name for the blobs.
+	front := strings.Replace(node.StartOllama(b.t, b.node.Registry).Host, "127.0.0.1", "localhost", 1)
+	dir := filepath.Join(b.node.Dir, "ollama")
+	blob := filepath.Join(dir, "blobs", strings.Replace(m.digest.String(), ":", "-", 1))
+	address := freeAddress(b.t)
+	p.run = func() (first, all, cpu time.Duration) {
+		// It reads what it has when it starts, and nothing is asked of it twice.
+		server := node.Start(b.t, "ollama", filepath.Join(b.node.Dir, "ollama.log"), []string{"OLLAMA_MODELS=" + dir, "HOME=" + b.node.Dir, "GIN_MODE=release"}, b.ollama, address)
+		server.WaitReady(b.t, func() error {
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				return err
+			}
+			return c.Close()
+		})
+		start := time.Now()
+		if err := ollamaPull("http://"+address, "http://"+front+"/peers/ollama:v1"); err != nil {
+			b.t.Fatalf("Ollama: %v\n%s", err, server.Tail(20))
+		}
+		b.readOnce(blob, m.size/2)
+		first = time.Since(start)
+		b.task("load", loaders[0].name, blob)
+		all, cpu = time.Since(start), b.cpuOf(server.Pid(), true)
+		server.Stop(b.t)
+		if err := os.RemoveAll(dir); err != nil {
+			b.t.Fatalf("%v", err)
+		}
+		return first, all, cpu
+	}
+	return p
+}
+
+// ollamaPull asks the server for a pull and waits for its end.
+func ollamaPull(server, model string) error {
+	request, err := json.Marshal(map[string]any{"model": model, "insecure": true, "stream": false})
+	if err != nil {
+		return err
+	}
+	resp, err := http.Post(server+"/api/pull", "application/json", bytes.NewReader(request))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	said, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	var result struct{ Status string }
+	if err := json.Unmarshal(said, &result); err != nil || result.Status != "success" {
+		return fmt.Errorf("%s: %s", resp.Status, said)
+	}
+	return nil
+}
+
+// pushOllama pushes the file of a model as Ollama has it.
+func (b *bench) pushOllama(repository string, m model) {
+	b.node.Registry.PushBlob(b.t, repository, m.digest, m.size, m.bytes())
+	config := []byte(`{"model_format":"gguf","model_family":"llama","model_type":"1B","file_type":"F16"}`)
+	configDigest := digest.FromBytes(config)
+	p, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": dockerManifest,
+		"config": ocispec.Descriptor{MediaType: "application/vnd.docker.container.image.v1+json", Digest: configDigest, Size: int64(len(config))},
+		"layers": []ocispec.Descriptor{{MediaType: ollamaPrefix + "model", Digest: m.digest, Size: m.size}}})
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	b.node.Registry.Push(b.t, repository, "v1", node.Artifact{Manifest: p, MediaType: dockerManifest,
+		Blobs: map[digest.Digest][]byte{configDigest: config}})
+}
+
+// freeAddress is one of the loopback device where nobody listens.
+func freeAddress(t node.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/storetest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// scales are how many objects a node has.
+var scales = []int{10_000, 100_000, 1_000_000}
+
+// scale measures what a node costs that has been in use for long: nothing may grow with what is on it, but
+// the start.
+func (b *bench) scale() {
+	b.nodes()
+	b.manySnapshots()
+	b.manyLayers()
+	b.manyFiles()
+}
+
+// nodes adds a table with a column for each size of a node.
+func (b *bench) nodes() {
+	t := table{"A node of many objects, all of them needed by tables of a thousand", [][]string{{"what"}}}
+	at := map[string]int{}
+	add := func(what, value string) {
+		if at[what] == 0 {
+			at[what] = len(t.rows)
+			t.rows = append(t.rows, append([]string{what}, make([]string, len(t.rows[0])-2)...))
+		}
+		t.rows[at[what]] = append(t.rows[at[what]], value)
+	}
+	l := b.pushLazy("scale", 64<<20, 300)
+	column := func(objects int) {
+		t.rows[0] = append(t.rows[0], fmt.Sprintf("%d objects", objects))
+		var s series
+		for range b.rounds {
+			s.add(b.early(l))
+		}
+		add("pull to first byte, "+sizeOf(l.size), s.spread(millis))
+	}
+	column(0)
+	made := 0
+	for _, n := range scales {
+		if n > b.objects {
+			break
+		}
+		fmt.Fprintln(os.Stderr, "bench: preparing a node of", n, "objects")
+		b.node.Ballastd.Stop(b.t)
+		tables := strconv.Itoa(n / storetest.PerTable)
+		b.task("grow", b.node.Root(), strconv.Itoa(made/storetest.PerTable), tables)
+		made = n
+		_, said := b.taskSays("store", b.node.Root(), tables)
+		ready := timed(func() { b.node.StartBallastd(b.t) })
+		column(n)
+		for line := range strings.Lines(said) {
+			what, value, _ := strings.Cut(strings.TrimSpace(line), "\t")
+			add("store: "+what, value)
+		}
+		add("ballastd: start until containerd reaches it", seconds(ready))
+		add("ballastd: memory, peak", sizeOf(b.peak()))
+	}
+	b.tables = append(b.tables, t)
+}
+
+// growStore is the task that prepares a store.
+func growStore(dir, first, last string) error {
+	from, err := strconv.Atoi(first)
+	if err != nil {
+		return err
+	}
+	to, err := strconv.Atoi(last)
+	if err != nil {
+		return err
+	}
+	return storetest.Grow(dir, from, to)
+}
+
+// measureStore is the task that measures a store with so many tables. It prints a line for each: what, and how much.
+func measureStore(dir, tables string) error {
+	n, err := strconv.Atoi(tables)
+	if err != nil {
+		return err
+	}
+	say := func(what, value string) { fmt.Printf("%s\t%s\n", what, value) }
+	var s *store.Store
+	open := func() {
+		if err == nil {
+			s, err = store.Open(dir, store.Options{})
+		}
+	}
+	drop()
+	cold := timed(open)
+	if err != nil {
+		return err
+	}
+	if err := s.Close(); err != nil {
+		return err
+	}
+	before := heap()
+	warm := timed(open)
+	if err != nil {
+		return err
+	}
+	say("open, cold", seconds(cold))
+	say("open, warm", seconds(warm))
+	say("memory", fmt.Sprintf("%d MiB", (heap()-before)>>20))
+	return errors.Join(measureRequests(s, n, say), s.Close())
+}
+
+// heap returns what is in use of it, in bytes.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// measureRequests measures what each request costs.
+func measureRequests(s *store.Store, tables int, say func(what, value string)) (err error) {
+	const times, many = 100, 1000
+	ctx := context.Background()
+	name := func(i int) string { return fmt.Sprintf("pin/bench-%d", i) }
+	median := func(times int, do func(i int) error) string {
+		var all series
+		for i := range times {
+			all.add(timed(func() { err = errors.Join(err, do(i)) }))
+		}
+		return all.median().Round(100 * time.Nanosecond).String()
+	}
+	add := func(i int) error {
+		return s.AddRef(ctx, name(i), storetest.GrownTable(i%tables), time.Time{})
+	}
+	collect := func(int) error {
+		_, err := s.GC(ctx, store.GCOptions{})
+		return err
+	}
+	err = collect(0) // what the last one left
+	say("AddRef", median(times, add))
+	say("RemoveRef", median(times, func(i int) error { return s.RemoveRef(ctx, name(i)) }))
+	say("Usage", median(times, func(int) error { _, err := s.Usage(ctx); return err }))
+	say("collection with nothing to collect", median(5, collect))
+	var names []string
+	for i := range many {
+		err = errors.Join(err, add(i))
+		names = append(names, name(i))
+	}
+	say(fmt.Sprintf("RemoveRef of %d", many), median(1, func(int) error { return s.RemoveRef(ctx, names...) }))
+	return err
+}
+
+// manySnapshots measures views of a model on a node that has many.
+func (b *bench) manySnapshots() {
+	const snapshots, timesEach = 1000, 100
+	l, page := b.pushLazy("snapshots", 64<<10, 302), b.node.Registry.Ref("bench/page-scale", "v1")
+	b.pushTar("bench/page-scale", model{size: 4 << 10, seed: 301})
+	var ours, stock series
+	for _, s := range []struct {
+		snapshotter, ref string
+		snapshots        int
+		to               *series
+	}{{"ballast", l.ref, snapshots, &ours}, {"overlayfs", page, timesEach, &stock}} {
+		b.must(b.node.Pull(s.snapshotter, s.ref))
+		parent := b.committed(s.snapshotter)
+		for i := range s.snapshots {
+			s.to.add(timed(func() {
+				b.must(b.node.Ctr("snapshots", "--snapshotter", s.snapshotter, "view", fmt.Sprintf("bench-%d", i), parent))
+			}))
+		}
+	}
+	p99 := func(s series) series { return series{s[len(s)-timesEach:].percentile(99)} }
+	b.compare(fmt.Sprintf("view beside %d others, with a process of ctr, p99", snapshots-timesEach), p99(ours), "overlayfs", p99(stock), millis, target{})
+}
+
+// committed returns the name of a committed snapshot.
+func (b *bench) committed(snapshotter string) string {
+	list := b.node.Ctr("snapshots", "--snapshotter", snapshotter, "ls")
+	b.must(list)
+	for line := range strings.Lines(list.Output()) {
+		if f := strings.Fields(line); len(f) > 1 && f[len(f)-1] == "Committed" {
+			return f[0]
+		}
+	}
+	b.t.Fatalf("%s has no committed snapshot:\n%s", snapshotter, list.Output())
+	return ""
+}
+
+// manyLayers measures the conversion of a model with very many layers.
+func (b *bench) manyLayers() {
+	const layers = 5000
+	took := b.conversion(layers, 0) // once: pushing the layers takes most of the time
+	b.figure(fmt.Sprintf("conversion of a tag, %d layers, less upstream", layers), took.Seconds()*1000, "%.0f ms", "", atMost(500, " ms"))
+}
+
+// writeSmall writes a tar of files of 4 KiB, no two of which are the same.
+func writeSmall(w io.Writer, files int) error {
+	tw := tar.NewWriter(w)
+	for i := range files {
+		m := model{size: 4 << 10, seed: uint64(1000 + i)}
+		h := &tar.Header{Name: fmt.Sprintf("data/%05d.bin", i), Mode: 0o644, Size: m.size, Typeflag: tar.TypeReg, ModTime: time.Unix(1_700_000_000, 0)}
+		if err := tw.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := io.Copy(tw, m.bytes()); err != nil {
+			return err
+		}
+	}
+	return tw.Close()
+}
+
+// manyFiles measures the pull of a model of very many files.
+func (b *bench) manyFiles() {
+	const files = 10_000
+	stream := func() io.Reader {
+		r, w := io.Pipe()
+		go func() { w.CloseWithError(writeSmall(w, files)) }()
+		return r
+	}
+	d, n, err := hashOf(stream())
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	b.node.Registry.PushBlob(b.t, "bench/files", d, n, stream())
+	b.pushModelPack("bench/files", "v1", []ocispec.Descriptor{{MediaType: modelPack + "weight.v1.tar", Digest: d, Size: n}}, nil)
+	var s series
+	for range b.rounds {
+		ref := b.node.Registry.Ref("bench/files", "v1")
+		s.add(b.pullOnce(ref, n, d))
+		b.forget(ref)
+	}
+	b.figure(fmt.Sprintf("pull of %d files of 4 KiB in one layer", files), s.median().Seconds(), "%.2f s", "", target{})
+}

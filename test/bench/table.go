@@ -1,0 +1,204 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+)
+
+// series are the times of one thing, or ratios.
+type series []time.Duration
+
+func (s *series) add(d time.Duration) { *s = append(*s, d) }
+
+// percentile returns the value that so many per cent are not above.
+func (s series) percentile(n int) time.Duration {
+	sorted := slices.Sorted(slices.Values(s))
+	return sorted[(len(sorted)-1)*n/100]
+}
+
+// median is the mean of the two in the middle if their number is even.
+func (s series) median() time.Duration {
+	sorted := slices.Sorted(slices.Values(s))
+	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
+}
+
+// spread is the median with the smallest and the largest.
+func (s series) spread(print func(time.Duration) string) string {
+	if len(s) == 1 {
+		return print(s[0])
+	}
+	least, _, _ := strings.Cut(print(slices.Min(s)), " ") // without the unit
+	most, _, _ := strings.Cut(print(slices.Max(s)), " ")
+	a, _ := strconv.ParseFloat(least, 64)
+	z, _ := strconv.ParseFloat(most, 64)
+	if a > z { // a rate
+		least, most = most, least
+	}
+	return fmt.Sprintf("%s (%s–%s)", print(s.median()), least, most)
+}
+
+// ratio compares pairs, of one round each: the median of their ratios, also with the smallest and the largest. One
+// value alone is the other of all pairs.
+func ratio(a, b series) (median float64, text string) {
+	var rs []float64
+	for i := range max(len(a), len(b)) {
+		rs = append(rs, a[i%len(a)].Seconds()/max(b[i%len(b)].Seconds(), 1e-9))
+	}
+	slices.Sort(rs)
+	median = (rs[(len(rs)-1)/2] + rs[len(rs)/2]) / 2
+	if len(rs) == 1 {
+		return median, fmt.Sprintf("%.2f", median)
+	}
+	return median, fmt.Sprintf("%.2f (%.2f–%.2f)", median, rs[0], rs[len(rs)-1])
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.2f s", d.Seconds()) }
+
+func millis(d time.Duration) string { return fmt.Sprintf("%.1f ms", d.Seconds()*1000) }
+
+func micros(d time.Duration) string { return fmt.Sprintf("%.0f µs", d.Seconds()*1e6) }
+
+// rateOf prints times for n bytes as a rate.
+func rateOf(n int64) func(time.Duration) string {
+	return func(d time.Duration) string { return fmt.Sprintf("%.2f GB/s", float64(n)/d.Seconds()/1e9) }
+}
+
+// perGiB prints times for n bytes as times for a GiB.
+func perGiB(n int64) func(time.Duration) string {
+	return func(d time.Duration) string { return fmt.Sprintf("%.2f s/GiB", d.Seconds()*(1<<30)/float64(n)) }
+}
+
+func sizeOf(n int64) string {
+	if n >= 1<<30 {
+		return fmt.Sprintf("%.3g GiB", float64(n)/(1<<30))
+	}
+	if n < 1<<20 {
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d MiB", n>>20)
+}
+
+// A target is what the figure of a row has to be. The zero value is none.
+type target struct {
+	limit float64
+	sign  string // "≤" or "≥"
+	unit  string // with a space before it, as it is printed
+}
+
+func atMost(limit float64, unit string) target  { return target{limit, "≤", unit} }
+func atLeast(limit float64, unit string) target { return target{limit, "≥", unit} }
+
+// met says whether a figure is what the target wants.
+func (t target) met(figure float64) bool {
+	if t.sign == "≥" {
+		return figure >= t.limit
+	}
+	return figure <= t.limit
+}
+
+// A row is a line of the table.
+type row struct {
+	what    string
+	value   string // of ballast
+	control string // what is measured beside it
+	ratio   string
+	figure  float64 // what the target is for: the ratio, or the value in the unit of the target
+	target  target
+}
+
+// result is what is printed of the target.
+func (r row) result() string {
+	switch {
+	case r.target == target{}:
+		return ""
+	case r.target.met(r.figure):
+		return fmt.Sprintf("%s %g%s: met", r.target.sign, r.target.limit, r.target.unit)
+	}
+	return fmt.Sprintf("%s %g%s: **missed**", r.target.sign, r.target.limit, r.target.unit)
+}
+
+// compare adds a row of ours beside a control, printed in some way, with the ratio of the times.
+func (b *bench) compare(what string, ours series, control string, c series, print func(time.Duration) string, t target) {
+	figure, text := ratio(ours, c)
+	b.rows = append(b.rows, row{what, ours.spread(print), control + " " + c.spread(print), text, figure, t})
+}
+
+// times is compare with seconds.
+func (b *bench) times(what string, ours series, control string, c series, t target) {
+	b.compare(what, ours, control, c, seconds, t)
+}
+
+// rates is compare with bytes a second, with the ratio of the rates: more is better.
+func (b *bench) rates(what string, n int64, ours series, control string, c series, t target) {
+	figure, text := ratio(c, ours)
+	print := rateOf(n)
+	b.rows = append(b.rows, row{what, ours.spread(print), control + " " + c.spread(print), text, figure, t})
+}
+
+// figure adds a row of a figure with its unit, which is that of the target, and what is said beside it.
+func (b *bench) figure(what string, figure float64, format, beside string, t target) {
+	b.rows = append(b.rows, row{what, fmt.Sprintf(format, figure), beside, "", figure, t})
+}
+
+// print writes the table in Markdown.
+func (b *bench) print(w io.Writer) {
+	fmt.Fprintf(w, "%s; a model of %s, %d rounds; medians (smallest–largest); load of the machine %s before and %s after\n\n",
+		machine(), sizeOf(b.size), b.rounds, b.load, load())
+	rows := [][]string{{"what", "ballast", "beside it", "ratio", "target"}}
+	for _, r := range b.rows {
+		rows = append(rows, []string{r.what, r.value, r.control, r.ratio, r.result()})
+	}
+	if len(b.rows) > 0 {
+		printTable(w, rows)
+	}
+	for _, t := range b.tables {
+		fmt.Fprintf(w, "\n%s\n\n", t.title)
+		printTable(w, t.rows)
+	}
+}
+
+// writePage puts what print prints into a page, below its last heading.
+func (b *bench) writePage(name string) {
+	const heading = "\n## Figures\n\n"
+	p, err := os.ReadFile(name)
+	if err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	before, _, ok := strings.Cut(string(p), heading)
+	if !ok {
+		b.t.Fatalf("%s has no heading Figures", name)
+	}
+	var page strings.Builder
+	page.WriteString(before + heading)
+	b.print(&page)
+	if err := os.WriteFile(name, []byte(page.String()), 0o644); err != nil {
+		b.t.Fatalf("%v", err)
+	}
+}
+
+// printTable writes rows, the first of which is the heading, in columns.
+func printTable(w io.Writer, rows [][]string) {
+	tw := tabwriter.NewWriter(w, 0, 0, 0, ' ', 0)
+	line := func(cells []string) { fmt.Fprintln(tw, "| "+strings.Join(cells, "\t | ")+"\t |") }
+	line(rows[0])
+	rule := make([]string, len(rows[0]))
+	for i := range rule {
+		width := 0
+		for _, r := range rows {
+			width = max(width, utf8.RuneCountInString(r[i]))
+		}
+		rule[i] = strings.Repeat("-", max(3, width))
+	}
+	line(rule)
+	for _, r := range rows[1:] {
+		line(r)
+	}
+	tw.Flush()
+}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
@@ -80,7 +78,7 @@ Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 				return asUsage(err)
 			}
 			if unknown {
-				fmt.Fprintf(a.stderr, "no containerd was found, so this is for version %s; use --containerd-version for another one\n", containerdversion.Newest)
+				a.warn("no containerd was found, so this is for version %s; use --containerd-version for another one", containerdversion.Newest)
 			}
 			return nil
 		},

@@ -217,7 +217,7 @@ func (a *app) convertTo(ctx context.Context, from string, t target, o push.Optio
 		return fmt.Errorf("convert %s: %w", from, err)
 	}
 	for _, l := range res.Losses {
-		fmt.Fprintf(a.stderr, "ballast: not kept: %s\n", printable(l))
+		a.warn("not kept: %s", l)
 	}
 	return a.converted(conversion{Source: from, Target: dst.String(), Origin: src.Model.Table.Origin, DryRun: o.DryRun, Result: res}, out, time.Since(start))
 }

@@ -5,7 +5,8 @@
 // "convert", "digest", "config" (but for "rotate-ca"), "version" and "completion" work without it.
 //
 // Results go to stdout; progress, messages and errors to stderr. With -o json a result is JSON
-// with exact numbers, and progress one JSON object a line.
+// with exact numbers, and progress one JSON object a line. Errors begin with "ballast: ", what went well but is not as
+// somebody could expect with "ballast: warning: ", what is good to know with "ballast: note: ".
 //
 // # Exit codes
 //

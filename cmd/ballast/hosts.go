@@ -142,7 +142,7 @@ func (a *app) upgradeHosts(o *hostsFlags) error {
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
 				left++
-				fmt.Fprintf(a.stderr, "not changed: %v\n", err)
+				a.warn("not changed: %v", err)
 			}
 			continue
 		}
@@ -156,7 +156,7 @@ func (a *app) upgradeHosts(o *hostsFlags) error {
 			done++
 		default:
 			left++
-			fmt.Fprintf(a.stderr, "not changed: %s: %s\n", path, strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error()))
+			a.warn("not changed: %s: %s", path, strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error()))
 		}
 	}
 	if left > 0 {

@@ -92,7 +92,7 @@ func (a *app) hydrate(ctx context.Context, cl *admin.Client, name string, h hydr
 	last, err := cl.Hydrate(ctx, admin.HydrateRequest{Name: name, Wait: h.wait}, p.event)
 	p.end()
 	if ctx.Err() != nil {
-		fmt.Fprintf(a.stderr, "ballast: detached from %s; ballastd continues. Run the command again to follow the progress.\n", name)
+		a.detached(name)
 		return ctx.Err()
 	}
 	if err != nil {

@@ -121,7 +121,7 @@ func (a *app) importModel(ctx context.Context, cl *admin.Client, i importing) er
 	})
 	p.end()
 	if ctx.Err() != nil {
-		fmt.Fprintf(a.stderr, "ballast: detached from %s; ballastd continues. Run the command again to follow the progress.\n", model)
+		a.detached(model)
 		return ctx.Err()
 	}
 	if err != nil {

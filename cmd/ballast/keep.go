@@ -32,7 +32,7 @@ func (a *app) rmCommand() *cobra.Command {
 					fmt.Fprintln(a.stdout, printable(ref))
 				}
 				for _, m := range r.InUse {
-					fmt.Fprintf(a.stderr, "ballast: %s is in use; its files stay until the containers, images of containerd and mounts (\"ballast mount\") that use it are gone\n", m)
+					a.note("%s is in use; its files stay until the containers, images of containerd and mounts (\"ballast mount\") that use it are gone", m)
 				}
 				return err
 			})

@@ -16,18 +16,18 @@ func (a *app) lsCommand() *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "list the models of this node",
-		Long: `List the models of this node. The state says how much of a model is there that is being fetched, and how long the
-rest takes; what keeps it, and until when.
+		Long: `List the models of this node. The state shows the progress and the remaining time of a download, and what
+keeps a model and for how long.
 
-Filters, all of which have to be met: state=STATE (complete, lazy, pulling, partial, absent, invalid, index),
-format=FORMAT, ref=PART of a reference, pinned=true|false, used=true|false (by containers, images of containerd or
-mounts).`,
+Filters, which must all match: state=STATE (complete, lazy, pulling, partial, absent, invalid, index),
+format=FORMAT, ref=PART of a reference, pinned=true|false, used=true|false (by containers, images of
+containerd or mounts).`,
 		Example: "  ballast ls --filter state=lazy --watch\n  ballast ls -q --filter pinned=false --filter used=false",
 		Args:    cobra.NoArgs,
 	}
 	out := outputFlag(c)
 	watch := watchFlag(c)
-	filters := c.Flags().StringArrayP("filter", "f", nil, "only models with KEY=VALUE; can be given several times")
+	filters := c.Flags().StringArrayP("filter", "f", nil, "show only models with KEY=VALUE; can be repeated")
 	flagValues(c, "filter", "state=", "format=", "ref=", "pinned=", "used=")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
 		keep, err := parseFilters(*filters)

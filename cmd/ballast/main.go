@@ -61,6 +61,21 @@ func (a *app) complain(err error) {
 	fmt.Fprintf(a.stderr, "ballast: %s\n", strings.Join(lines, "\n"))
 }
 
+// warn prints what went well, but is not as somebody could expect.
+func (a *app) warn(format string, args ...any) { a.remark("warning", format, args) }
+
+// note prints what is good to know.
+func (a *app) note(format string, args ...any) { a.remark("note", format, args) }
+
+func (a *app) remark(kind, format string, args []any) {
+	fmt.Fprintf(a.stderr, "ballast: %s: %s\n", kind, printable(fmt.Sprintf(format, args...)))
+}
+
+// detached says that who pressed Ctrl-C has only stopped to look.
+func (a *app) detached(names ...string) {
+	a.note("detached from %s; ballastd continues; run the command again to follow the progress", strings.Join(names, " "))
+}
+
 // A configError says that the configuration can not be read.
 type configError struct{ err error }
 

@@ -205,21 +205,21 @@ func shows(at *mountinfo.Info, m admin.Mount) bool {
 
 // unmountModel unmounts what is at a directory and tells the daemon.
 func unmountModel(ctx context.Context, cl *admin.Client, dir string) error {
-	real, err := realPath(dir)
+	path, err := realPath(dir)
 	if err != nil {
-		real = filepath.Clean(dir) // a mount that nobody serves, or a directory that is gone
+		path = filepath.Clean(dir) // a mount that nobody serves, or a directory that is gone
 	}
 	all, err := cl.Mounts(ctx)
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(all, func(m admin.Mount) bool { return m.Dir == real }) {
-		return fmt.Errorf("no model is mounted at %s: %w", real, errdefs.ErrNotFound)
+	if !slices.ContainsFunc(all, func(m admin.Mount) bool { return m.Dir == path }) {
+		return fmt.Errorf("no model is mounted at %s: %w", path, errdefs.ErrNotFound)
 	}
-	if err := unix.Unmount(real, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmount %s: %w", real, err)
+	if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount %s: %w", path, err)
 	}
-	return cl.Unmounted(ctx, real)
+	return cl.Unmounted(ctx, path)
 }
 
 func (a *app) printMount(m admin.Mount, out output) error {

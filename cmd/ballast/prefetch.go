@@ -156,7 +156,7 @@ func (p *prefetching) run(ctx context.Context, refs []string) error {
 	_ = g.Wait() // errs has them
 	p.shown.end()
 	if ctx.Err() != nil {
-		fmt.Fprintf(p.stderr, "ballast: detached from %s; ballastd continues what it has started. Run the command again to follow the progress.\n", strings.Join(refs, " "))
+		p.detached(refs...)
 		return ctx.Err()
 	}
 	return cmp.Or(errs...)
@@ -204,7 +204,7 @@ func (p *prefetching) begun(ref string) {
 		p.shown.progress.event(admin.Event{Status: admin.StatusStarted, Ref: ref})
 	case p.quiet:
 	default:
-		fmt.Fprintf(p.stdout, "%s  started; \"ballast status\" says how far it is, and whether it failed\n", ref)
+		fmt.Fprintf(p.stdout, "%s  started; \"ballast status\" shows its progress\n", ref)
 	}
 }
 
@@ -228,6 +228,6 @@ func (a *app) noteOrigin(ref string, im store.Image) {
 	if !ok || d != im.Origin.Digest.String() || d == im.Manifest.String() {
 		return
 	}
-	fmt.Fprintf(a.stderr, "ballast: the digest in %s is that of the model as its registry has it, which works in pods only, if at all; the converted one always does: %s@%s\n",
+	a.warn("the digest in %s is that of the model as its registry has it, which works in pods only, if at all; the converted one always does: %s@%s",
 		ref, name, im.Manifest)
 }

@@ -187,7 +187,7 @@ func (a *app) applyPlan(ctx context.Context, plan *setup.Plan, dryRun bool, out 
 		return a.printJSON(plan)
 	}
 	for _, n := range plan.Notes {
-		fmt.Fprintf(a.stderr, "note: %s\n", n)
+		a.note("%s", n)
 	}
 	switch {
 	case !plan.Changes():

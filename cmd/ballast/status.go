@@ -66,7 +66,7 @@ func (a *app) status(s admin.Status) error {
 		return nil
 	}
 	if len(rows) == 1 {
-		rows = [][]string{{"nothing is being fetched or verified"}}
+		rows = [][]string{{"nothing is being downloaded or verified"}}
 	}
 	if err := a.table(rows); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (a *app) status(s admin.Status) error {
 		fmt.Fprintf(a.stdout, "\n%d reads of models that are not complete wait for bytes\n", s.WaitingReads)
 	}
 	if s.Paused {
-		fmt.Fprintln(a.stdout, "\nwhat nobody waits for is paused; \"ballast hydrate --resume\" ends that")
+		fmt.Fprintln(a.stdout, "\nbackground downloads are paused; \"ballast hydrate --resume\" resumes them")
 	}
 	for i, j := range failed {
 		if i == 0 {
@@ -116,7 +116,7 @@ func orAll(ref string) string {
 
 // watchFlag adds --watch to a command.
 func watchFlag(c *cobra.Command) *bool {
-	return c.Flags().BoolP("watch", "w", false, "print it again each second, until Ctrl-C")
+	return c.Flags().BoolP("watch", "w", false, "print it again every second, until Ctrl-C")
 }
 
 // watching calls show, with on again and again until ctx ends, which is no error. On a terminal each time takes the

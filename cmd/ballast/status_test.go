@@ -35,7 +35,7 @@ verify      all models  starting                               1s
 
 3 reads of models that are not complete wait for bytes
 
-what nobody waits for is paused; "ballast hydrate --resume" ends that
+background downloads are paused; "ballast hydrate --resume" resumes them
 
 last errors:
   trying again: background a.b/d:1: registry down

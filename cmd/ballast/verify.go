@@ -90,7 +90,7 @@ func count(n int, what string) string {
 
 func (a *app) verified(res admin.VerifyResult, out output) error {
 	if len(res.Repaired) > 0 {
-		fmt.Fprintln(a.stderr, "ballast: containers that have files of repaired models open keep the old files until they are restarted")
+		a.warn("containers that have files of repaired models open keep the old files until they are restarted")
 	}
 	if out == outJSON {
 		return a.printJSON(res)

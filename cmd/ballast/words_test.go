@@ -65,6 +65,17 @@ func TestUsageLine(t *testing.T) {
 	}
 }
 
+// TestRemarks says that warnings and notes begin alike, and command no terminal.
+func TestRemarks(t *testing.T) {
+	var out strings.Builder
+	a := &app{stderr: &out}
+	a.warn("left alone: %s", "a\x1b[2J")
+	a.note("it is %d", 1)
+	if got, want := out.String(), "ballast: warning: left alone: a\ufffd[2J\nballast: note: it is 1\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestHelpAndVersion(t *testing.T) {
 	for _, tt := range []struct {
 		args []string

@@ -79,7 +79,7 @@ func TestHostMount(t *testing.T) {
 	if err := unix.Unmount(own, 0); err != nil { // which ballastd is not told of
 		t.Fatal(err)
 	}
-	if out := ballast(t, n, "mount"); !strings.Contains(out, "gone") || !strings.Contains(out, "mounted\n") {
+	if out := ballast(t, n, "mount"); !strings.Contains(out, "not mounted\n") || !strings.Contains(out, "  mounted\n") {
 		t.Errorf("list of mounts:\n%s", out)
 	}
 	ballast(t, n, "unmount", own)

@@ -176,8 +176,9 @@ func (b *background) jobs(ctx context.Context) (out []admin.Job) {
 // status says what the daemon does.
 func (d *Daemon) status(ctx context.Context) admin.Status {
 	running, ended := d.pulls.jobs()
-	s := admin.Status{Jobs: append(append(running, d.background.jobs(ctx)...), ended...), Paused: d.store.Paused()}
-	slices.SortStableFunc(s.Jobs[:len(s.Jobs)-len(ended)], func(a, b admin.Job) int { return a.Started.Compare(b.Started) })
+	running = append(running, d.background.jobs(ctx)...)
+	s := admin.Status{Jobs: append(append([]admin.Job{}, running...), ended...), Paused: d.store.Paused()}
+	slices.SortStableFunc(s.Jobs[:len(running)], func(a, b admin.Job) int { return a.Started.Compare(b.Started) })
 	for i, j := range s.Jobs {
 		if j.Ref != "" || j.Table == "" {
 			continue

@@ -22,7 +22,11 @@ func TestStatus(t *testing.T) {
 		{shownTable: shownTable{"snapshot/1", r.table}}:               {started: time.Now().Add(-time.Hour), failed: errdefs.ErrUnavailable},
 		{shownTable: shownTable{"snapshot/2", r.table}, sources: "x"}: {started: time.Now()},
 	}}
-	d := &Daemon{store: r.store, pulls: r.pulls, background: b, log: r.log}
+	d := &Daemon{store: r.store, pulls: r.pulls, background: &background{}, log: r.log}
+	if s := d.status(t.Context()); s.Jobs == nil || len(s.Jobs) > 0 {
+		t.Errorf("nothing to do: %#v", s.Jobs)
+	}
+	d.background = b
 	_, err := r.prefetch(t.Context(), admin.PrefetchRequest{Ref: "reg.example/none:v1"}, func([]admin.Event) error { return nil })
 	if !errdefs.IsNotFound(err) {
 		t.Fatal(err)

@@ -72,7 +72,7 @@ func (b *builder) busy(ctx context.Context) ([]string, error) {
 		}
 	}
 	if len(list) > 0 && !b.o.Force {
-		return nil, fmt.Errorf("these containers use ballast; end them first (kubectl drain), or leave their files with --force:\n  %s: %w", strings.Join(list, "\n  "), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("these containers or mounts use ballast; end them first (kubectl drain, ballast unmount), or leave their files with --force:\n  %s: %w", strings.Join(list, "\n  "), errdefs.ErrFailedPrecondition)
 	}
 	return list, nil
 }

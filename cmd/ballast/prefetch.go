@@ -29,8 +29,8 @@ func (a *app) prefetchCommand() *cobra.Command {
 		Long: `Download models ahead of their use, verify and pin them. A model that is already complete is only pinned, and
 an unfinished download is resumed.
 
-ballastd does the work, of several models at the same time, and continues if you interrupt this command; with
---detach, the command does not wait. References name their registry:
+ballastd does the work, downloads several models at the same time, and continues if you interrupt this command;
+with --detach, the command returns at once. References name their registry:
 registry.ollama.ai/library/llama3.2:1b, docker.io/ai/smollm2, ghcr.io/team/model:v1. A list has one reference
 per line; empty lines and lines that start with # are ignored.`,
 		Example: "  ballast prefetch registry.ollama.ai/library/llama3.2:1b\n  ballast prefetch -f models.txt --ttl 24h",
@@ -40,7 +40,7 @@ per line; empty lines and lines that start with # are ignored.`,
 	c.Flags().StringVarP(&list, "file", "f", "", "read references from a file, - for stdin")
 	c.Flags().DurationVar(&r.TTL, "ttl", 0, "remove the pin after this time (default: keep it)")
 	c.Flags().BoolVar(&r.NoPin, "no-pin", false, "do not pin the models; they are removed when space is needed")
-	c.Flags().BoolVarP(&detach, "detach", "d", false, "return when the downloads have started; \"ballast status\" shows them")
+	c.Flags().BoolVarP(&detach, "detach", "d", false, "return as soon as ballastd has started; \"ballast status\" shows the progress")
 	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
 		refs, err := a.references(cmd, args, list)

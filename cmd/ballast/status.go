@@ -23,9 +23,9 @@ const watchEvery = time.Second
 func (a *app) statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "show what ballastd does: pulls, prefetches, imports, verifications, and the last errors",
-		Long: `Show what ballastd does, how fast, who waits for it, and the last errors. Kinds of work are prefetch, import,
-hydrate, containerd (a pull), background (the rest of a model, for which nobody waits) and verify.`,
+		Short: "show what ballastd is doing: pulls, prefetches, imports, verifications, and what failed last",
+		Long: `Show what ballastd is doing, who waits for it, how fast it is, and what failed last. Kinds of work are prefetch,
+import, hydrate, containerd (a pull), background (the rest of a mounted model) and verify.`,
 		Args: cobra.NoArgs,
 	}
 	out := outputFlag(c)
@@ -116,7 +116,7 @@ func orAll(ref string) string {
 
 // watchFlag adds --watch to a command.
 func watchFlag(c *cobra.Command) *bool {
-	return c.Flags().BoolP("watch", "w", false, "print it again every second, until Ctrl-C")
+	return c.Flags().BoolP("watch", "w", false, "print it again each second, until Ctrl-C")
 }
 
 // watching calls show, with on again and again until ctx ends, which is no error. On a terminal each time takes the

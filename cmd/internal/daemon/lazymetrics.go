@@ -25,29 +25,29 @@ func lazyCounter(name, help string, value func(store.Counts, lazy.Stats) int64) 
 }
 
 var lazyMetrics = []lazyMetric{
-	lazyCounter("ballast_lazy_fetched_bytes_total", "Bytes fetched because somebody reads a file that is not complete.",
+	lazyCounter("ballast_lazy_fetched_bytes_total", "Bytes downloaded because a container read a file that is not complete.",
 		func(c store.Counts, _ lazy.Stats) int64 { return c.ReaderBytes }),
-	lazyCounter("ballast_chunks_copied_bytes_total", "Bytes of chunks that were copied from another object and not fetched.",
+	lazyCounter("ballast_chunks_copied_bytes_total", "Bytes of chunks that were copied from another object and not downloaded.",
 		func(c store.Counts, _ lazy.Stats) int64 { return c.CopiedBytes }),
-	lazyCounter("ballast_chunks_corrupt_total", "Chunks that a source delivered with wrong bytes.",
+	lazyCounter("ballast_chunks_corrupt_total", "Chunks whose digest did not match.",
 		func(c store.Counts, _ lazy.Stats) int64 { return c.CorruptChunks }),
-	lazyCounter("ballast_lazy_failed_reads_total", "Reads of files that are not complete that ended with an error.",
+	lazyCounter("ballast_lazy_failed_reads_total", "Reads of incomplete files that returned an error.",
 		func(c store.Counts, s lazy.Stats) int64 { return max(c.FailedReads, s.ReadErrors) }),
-	lazyCounter("ballast_lazy_reads_total", "Reads that the kernel asked the lazy mount for.",
+	lazyCounter("ballast_lazy_reads_total", "Reads through the lazy mount.",
 		func(_ store.Counts, s lazy.Stats) int64 { return s.Reads }),
-	lazyCounter("ballast_lazy_read_bytes_total", "Bytes that the kernel asked the lazy mount for.",
+	lazyCounter("ballast_lazy_read_bytes_total", "Bytes requested by reads through the lazy mount.",
 		func(_ store.Counts, s lazy.Stats) int64 { return s.ReadBytes }),
-	lazyCounter("ballast_lazy_passthrough_opens_total", "Openings of complete files by way of the lazy mount that the kernel reads itself.",
+	lazyCounter("ballast_lazy_passthrough_opens_total", "Files opened through the lazy mount so that the kernel reads them without the daemon.",
 		func(_ store.Counts, s lazy.Stats) int64 { return s.PassthroughOpens }),
-	lazyCounter("ballast_lazy_takeovers_total", "1 if the lazy mount is that of an earlier daemon.",
+	lazyCounter("ballast_lazy_takeovers_total", "1 if the lazy mount was taken over from an earlier daemon.",
 		func(_ store.Counts, s lazy.Stats) int64 { return s.Takeovers }),
-	{prometheus.NewDesc("ballast_lazy_waiting_reads", "Reads of the lazy mount that wait for bytes.", nil, nil), prometheus.GaugeValue,
+	{prometheus.NewDesc("ballast_lazy_waiting_reads", "Reads that wait for bytes.", nil, nil), prometheus.GaugeValue,
 		func(_ store.Counts, s lazy.Stats) int64 { return s.Waiting }},
 }
 
-var lazyPaused = prometheus.NewDesc("ballast_lazy_paused", "1 if what nobody waits for is paused.", nil, nil)
+var lazyPaused = prometheus.NewDesc("ballast_lazy_paused", "1 if background downloads are paused.", nil, nil)
 
-var lazyUnverified = prometheus.NewDesc("ballast_lazy_unverified", "1 if files can be read before a digest over them has matched (lazy.verify).", nil, nil)
+var lazyUnverified = prometheus.NewDesc("ballast_lazy_unverified", "1 if lazy.verify = \"after\" lets unverified bytes be read.", nil, nil)
 
 func (c *lazyCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range lazyMetrics {

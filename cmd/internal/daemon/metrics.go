@@ -53,25 +53,25 @@ func newMetrics(s *store.Store, log *slog.Logger) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		pulls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "ballast_pull_duration_seconds", Help: "Time until a model was complete, by format, result and who asked for it.",
+			Name: "ballast_pull_duration_seconds", Help: "Time until a model was complete, by format, result and requester.",
 			Buckets: prometheus.ExponentialBuckets(0.1, 4, 9), // 0.1 s to 109 min
 		}, []string{"format", "result", "by"}),
 		ops: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "ballast_snapshot_op_seconds", Help: "Time that requests of containerd took, by operation and gRPC code.",
+			Name: "ballast_snapshot_op_seconds", Help: "Duration of requests of containerd, by operation and gRPC code.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 11), // 0.5 ms to 9 min
 		}, []string{"op", "code"}),
 		active: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "ballast_active_pulls", Help: "Models that are being brought, by who asked for them.",
+			Name: "ballast_active_pulls", Help: "Downloads that are running, by requester.",
 		}, []string{"by"}),
 		signed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "ballast_signature_checks_total", Help: "Models that were checked by a rule for signatures, by mode of the rule and result.",
+			Name: "ballast_signature_checks_total", Help: "Signature checks, by mode of the rule and result.",
 		}, []string{"mode", "result"}),
 		facadeUp: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ballast_facade_up", Help: "1 if the facade answers."}),
 		facadeRefused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "ballast_facade_refused_total", Help: "Connections and requests to the facade that were refused, by reason.",
+			Name: "ballast_facade_refused_total", Help: "Connections and requests that the facade refused, by reason.",
 		}, []string{"reason"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "ballast_refused_total", Help: "What was refused because it costs too much, by the limit, which the error names too.",
+			Name: "ballast_refused_total", Help: "Requests that exceeded a limit, by limit.",
 		}, []string{"limit"}),
 	}
 	for _, why := range []string{refusedPlain, refusedHandshake, refusedStale, refusedCrowd, refusedHost, refusedBrowser} {

@@ -124,7 +124,7 @@ func state(im admin.Image, ref string) string {
 	words := []string{im.State}
 	if im.State == admin.StatePulling || im.State == admin.StateLazy {
 		words[0] += fmt.Sprintf(" %d%%", percent(admin.Event{Total: im.Total, Completed: im.Completed}))
-		if left := im.Total - im.Completed; im.Rate > 0 && left > 0 {
+		if left := im.Total - im.Completed; im.Rate > 0 && left > 0 && !im.Paused {
 			words[0] += " (" + timeLeft(left, im.Rate) + " left)"
 		}
 	}

@@ -107,26 +107,3 @@ func checkCommandLine(words []string) error {
 	}
 	return nil
 }
-
-var documentedCode = regexp.MustCompile(`(?m)^// +([0-9]+)  `)
-
-// TestDocumentedExitCodes compares the exit codes of the package documentation with those of the page.
-func TestDocumentedExitCodes(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile("../../contrib/docs/commands.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	codes := documentedCode.FindAllStringSubmatch(strings.ReplaceAll(string(doc), "\t", " "), -1)
-	for _, m := range codes {
-		if !strings.Contains(string(page), "\n| "+m[1]+" | ") {
-			t.Errorf("the page does not have exit code %s", m[1])
-		}
-	}
-	if len(codes) < 10 {
-		t.Errorf("%d exit codes", len(codes))
-	}
-}

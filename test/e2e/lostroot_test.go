@@ -41,7 +41,7 @@ func TestLostMetadata(t *testing.T) {
 	if want := state(b.Files["model.gguf"]).SHA256; hash.Err != nil || !strings.HasPrefix(hash.Stdout, want) {
 		t.Errorf("running container: got %v %s, want %s", hash.Err, hash.Output(), want)
 	}
-	wantError(t, doctor(n), "images rm --sync "+ref, "directories belong to no snapshot")
+	wantError(t, doctor(n), "images rm --sync "+ref, "directories belong to no known snapshot")
 	n.Ctr("tasks", "rm", "-f", "running")
 	n.Ctr("containers", "rm", "running")
 	removeAndPull(t, n, ref, b)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -12,9 +13,12 @@ type FileState struct {
 	SHA256 string // hex, of the content as read
 }
 
-// listScript prints "mode size sha256 path" for every regular file below its argument.
+// listScript prints "mode size sha256 path" for every regular file below its argument, and listEnd.
 const listScript = `cd "$1" && $B find . \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./run -o -path ./.bin \) -prune -o -type f -exec $B sh -c '
-for f; do s=$($B sha256sum < "$f") && echo "$($B stat -c "%a %s" "$f") ${s%% *} ${f#./}" || exit 1; done' sh {} +`
+for f; do s=$($B sha256sum < "$f") && echo "$($B stat -c "%a %s" "$f") ${s%% *} ${f#./}" || exit 1; done' sh {} + && echo ` + listEnd
+
+// listEnd is the last line of a listing. On a busy machine ctr ends before it has copied all that a container wrote.
+const listEnd = "-- end --"
 
 // parseListing reads the output of listScript.
 func parseListing(out string) (map[string]FileState, error) {
@@ -64,11 +68,16 @@ func (n *Node) RunAs(flags []string, snapshotter, ref, script string, args ...st
 // List runs a container whose root is the image and returns the regular files it sees below
 // dir, by path relative to dir.
 func (n *Node) List(snapshotter, ref, dir string) (map[string]FileState, error) {
-	out := n.RunIn(snapshotter, ref, listScript, dir)
-	if out.Err != nil {
-		return nil, fmt.Errorf("%w: %s", out.Err, out.Output())
+	for range 5 {
+		out := n.RunIn(snapshotter, ref, listScript, dir)
+		if out.Err != nil {
+			return nil, fmt.Errorf("%w: %s", out.Err, out.Output())
+		}
+		if list, whole := strings.CutSuffix(out.Stdout, listEnd+"\n"); whole {
+			return parseListing(list)
+		}
 	}
-	return parseListing(out.Stdout)
+	return nil, errors.New("no container printed its list to the end")
 }
 
 // List returns the regular files that a container of the Busybox image sees below dir, by

@@ -273,6 +273,9 @@ func TestDamageMatrix(t *testing.T) {
 	}{
 		"marker of a model": {func(n *node) string { return filepath.Join(n.dirOf(t, "model"), "..", markerName) }, true},
 		"marker of a blob layer": {func(n *node) string {
+			if err := writeMarker(n.snapshotDir("1"), marker{Empty: true}); err != nil { // as one that was applied has
+				t.Fatal(err)
+			}
 			return filepath.Join(n.snapshotDir("1"), markerName)
 		}, true},
 		"stub":     {func(n *node) string { return filepath.Join(n.dirOf(t, "model"), "w") }, true},

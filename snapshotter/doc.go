@@ -19,7 +19,8 @@
 //	<root>/hide/sha256                    a whiteout over the store's objects
 //	<root>/snapshots/<id>/fs/             files, or stubs of files
 //	<root>/snapshots/<id>/work/           overlayfs's own
-//	<root>/snapshots/<id>/ballast.json    the marker; only in snapshots that are ours
+//	<root>/snapshots/<id>/ballast.json    the marker; only in snapshots that are ours. A blob layer that
+//	                                      was claimed has none: the label says what it is
 //
 // The marker is {"empty":true} or {"table":"sha256:…","show":"stubs","view":true,"shown":true,…}. It is
 // written before the first file and again, with "shown", after the last; both times it is

@@ -81,16 +81,23 @@ func (s *Snapshotter) Update(ctx context.Context, info snapshots.Info, fieldpath
 // trusted returns the marker of a committed snapshot. It returns errdefs.ErrDataLoss if the marker
 // is not what the metadata says: mounted as an ordinary directory, stubs would read as zeros.
 func (s *Snapshotter) trusted(id, label string) (marker, error) {
-	m, err := readMarker(s.snapshotDir(id))
+	m, err := s.readMarker(id, label)
 	switch {
 	case err != nil:
 		return marker{}, fmt.Errorf("%w; %s", err, cure)
-	case label == showsNothing && m == marker{}:
-		return marker{Empty: true}, nil
 	case label != "" && m.shows() != label:
 		return marker{}, fmt.Errorf("snapshot %s is to show %s, but its %s is lost or says otherwise; %s: %w", id, label, markerName, cure, errdefs.ErrDataLoss)
 	}
 	return m, nil
+}
+
+// readMarker returns the marker of a committed snapshot. That of a blob layer needs no file.
+func (s *Snapshotter) readMarker(id, label string) (marker, error) {
+	m, err := readMarker(s.snapshotDir(id))
+	if label == showsNothing && m == (marker{}) && err == nil {
+		m.Empty = true
+	}
+	return m, err
 }
 
 // A suspect is a snapshot of ours, committed or an image volume, with all that says what it shows.
@@ -134,7 +141,7 @@ func (s *Snapshotter) suspects(ctx context.Context, table digest.Digest) ([]susp
 	}
 	ours := all[:0]
 	for _, p := range all {
-		p.marker, p.damage = readMarker(s.snapshotDir(p.id))
+		p.marker, p.damage = s.readMarker(p.id, p.label)
 		if shows := p.shows(); (shows != "" || p.damage != nil) && (table == "" || shows == table.String()) {
 			ours = append(ours, p)
 		}

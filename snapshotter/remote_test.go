@@ -89,23 +89,31 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// A claim that was cut off between commit and answer, or that lost a race, finds the name taken.
+// A claim that was cut off before its answer finds the snapshot, with the marker that versions before wrote or
+// without one, and leaves nothing else.
 func TestClaimCommitted(t *testing.T) {
 	n := newNode(t, Auto)
 	labels := blobLabels(digest.FromString("blob"))
 	ref := labels[snapshots.LabelSnapshotRef]
-	if _, err := n.overlay.Prepare(t.Context(), "other", "", snapshots.WithLabels(labels)); err != nil {
-		t.Fatal(err)
+	for _, key := range []string{"first", "without marker", "with marker"} {
+		if _, err := n.Prepare(t.Context(), key, "", snapshots.WithLabels(labels)); !errdefs.IsAlreadyExists(err) {
+			t.Errorf("%s: got %v, want already exists", key, err)
+		}
+		if got := n.keys(t); len(got) != 1 || !got[ref] {
+			t.Errorf("%s: got snapshots %v", key, got)
+		}
+		if key == "without marker" {
+			id, _, err := n.info(t.Context(), ref)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := writeMarker(n.snapshotDir(id), marker{Empty: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
-	if err := n.commitEmpty(t.Context(), ref, "other", []snapshots.Opt{snapshots.WithLabels(labels)}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.overlay.Prepare(t.Context(), "key", "", snapshots.WithLabels(labels)); err != nil {
-		t.Fatal(err)
-	}
-	err := n.commitEmpty(t.Context(), ref, "key", []snapshots.Opt{snapshots.WithLabels(labels)})
-	if !errdefs.IsAlreadyExists(err) {
-		t.Errorf("commit of a taken name: got %v, want already exists", err)
+	if problems, err := n.Verify(t.Context(), ""); err != nil || len(problems) > 0 {
+		t.Errorf("verify: %v, %v", problems, err)
 	}
 }
 

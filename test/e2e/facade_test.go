@@ -257,7 +257,7 @@ capabilities = ["pull", "push"]
 	if _, err := n.CRI(t).Pull(ref, ""); err == nil || !strings.Contains(err.Error(), "ballast config hosts --upgrade") {
 		t.Errorf("CRI: %v", err)
 	}
-	if !logged(t, n, "level=WARN", "by plain HTTP", "ballast config hosts --upgrade") {
+	if !logged(t, n, "level=WARN", "plain HTTP", "ballast config hosts --upgrade") {
 		t.Error("the log does not say what to do")
 	}
 	wantError(t, doctor(n), file, "plain HTTP", "ballast config hosts --upgrade --hosts-dir "+n.HostsDir())

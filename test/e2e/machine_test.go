@@ -72,7 +72,7 @@ func startMachine(t *testing.T, config string) *machine {
 	m.ok(err)
 	m.write("/usr/local/sbin/systemctl", fmt.Sprintf("#!/bin/sh\nexec %s %s \"$@\"\n", self, systemctlArg), 0o755)
 	tool := node.Tool(t, "containerd")
-	m.write(filepath.Join(unitsDir, "containerd.service"), fmt.Sprintf(containerdUnit, tool, filepath.Dir(tool)+":"+os.Getenv("PATH")), 0o644)
+	m.write(filepath.Join(unitsDir, "containerd.service"), fmt.Sprintf(containerdUnit, tool, filepath.Dir(tool)+":"+filepath.Dir(node.Runc(t))+":"+os.Getenv("PATH")), 0o644)
 	if config != "" {
 		m.write(machineConfig, config, 0o644)
 	}

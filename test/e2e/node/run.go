@@ -20,8 +20,14 @@ for f; do s=$($B sha256sum < "$f") && echo "$($B stat -c "%a %s" "$f") ${s%% *} 
 // listEnd is the last line of a listing. On a busy machine ctr ends before it has copied all that a container wrote.
 const listEnd = "-- end --"
 
+var errCut = errors.New("the listing is not complete")
+
 // parseListing reads the output of listScript.
 func parseListing(out string) (map[string]FileState, error) {
+	out, whole := strings.CutSuffix(out, listEnd+"\n")
+	if !whole {
+		return nil, errCut
+	}
 	files := map[string]FileState{}
 	for line := range strings.Lines(out) {
 		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 4)
@@ -68,16 +74,15 @@ func (n *Node) RunAs(flags []string, snapshotter, ref, script string, args ...st
 // List runs a container whose root is the image and returns the regular files it sees below
 // dir, by path relative to dir.
 func (n *Node) List(snapshotter, ref, dir string) (map[string]FileState, error) {
-	for range 5 {
+	for tries := 0; ; tries++ {
 		out := n.RunIn(snapshotter, ref, listScript, dir)
 		if out.Err != nil {
 			return nil, fmt.Errorf("%w: %s", out.Err, out.Output())
 		}
-		if list, whole := strings.CutSuffix(out.Stdout, listEnd+"\n"); whole {
-			return parseListing(list)
+		if files, err := parseListing(out.Stdout); err != errCut || tries == 4 {
+			return files, err
 		}
 	}
-	return nil, errors.New("no container printed its list to the end")
 }
 
 // List returns the regular files that a container of the Busybox image sees below dir, by

@@ -85,7 +85,7 @@ func (k *kubelet) oddArtifacts(t *testing.T) (list []refusal) {
 			[]string{"CreateContainerError"}, []string{"ImageVolumeMountFailed"}},
 		{"later", modelConfig, "application/vnd.cncf.model.weight.v2.raw", `{"org.cncf.model.filepath":"m"}`, "; this version of ballast can not show it",
 			nil, []string{"unsupported: " + k.node.Registry.Ref("odd/later", "1") + ": ", "unknown version v2"}},
-		{"nameless", modelConfig, "application/vnd.cncf.model.weight.v1.raw", "{}", broken,
+		{"nameless", modelConfig, "application/vnd.cncf.model.doc.v1.raw", "{}", broken,
 			nil, []string{k.node.Registry.Ref("odd/nameless", "1") + ": modelpack model: ", "without the annotation org.cncf.model.filepath"}},
 		{"leaves", modelConfig, "application/vnd.cncf.model.weight.v1.raw", `{"org.cncf.model.filepath":"../../etc/passwd"}`, broken,
 			nil, []string{`path "../../etc/passwd": leaves the model`}},

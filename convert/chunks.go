@@ -10,23 +10,23 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 )
 
-// A chunkedLayer is a compressed archive whose table of contents the manifest vouches for.
+// A chunkedLayer is a compressed archive whose table of contents the manifest announces.
 type chunkedLayer struct {
-	layer int // the first with the blob
+	layer int // the first layer with the blob
 	as    []string
 	again bool // the blob is several layers of a stack
 
-	files [][]filetable.File // at each of as; nil if the archive is unpacked whole
+	files [][]filetable.File // for each path in as; nil if the archive is unpacked as a whole
 }
 
-// maxLooked is the largest number of files and chunks of all tables of contents that are read. It costs
-// seconds to read so many.
+// maxLooked limits the files and chunks in all tables of contents that are read. Reading that many
+// takes seconds.
 const maxLooked = 2 * chunked.MaxChunks
 
-// readChunks turns compressed archives that can be read in chunks into files with chunks. Any other
-// stays as it is. An archive that would make the file table too large stays as it is too; those
-// before it count. Tables of contents are read one after the other: each can take some hundred MiB of
-// memory meanwhile.
+// readChunks turns compressed archives with a usable table of contents into files with chunks.
+// Other archives stay as they are, as does an archive that would make the file table too large.
+// Tables of contents are read one after the other, because each can take several hundred MiB of
+// memory.
 func (b *Builder) readChunks(ctx context.Context, a Artifact) error {
 	chunks, entries, looked := 0, 0, 0
 	for _, l := range b.announced() {
@@ -54,11 +54,11 @@ func (b *Builder) readChunks(ctx context.Context, a Artifact) error {
 	return nil
 }
 
-// maxListed is the largest number of files of all chunked archives: they are in the file table,
-// which those of other compressed archives are not.
+// maxListed limits the files of all chunked archives: unlike those of other compressed archives
+// they are in the file table.
 const maxListed = 100_000
 
-// announced returns the archives whose table of contents is worth a look.
+// announced returns the archives whose table of contents should be read.
 func (b *Builder) announced() []chunkedLayer {
 	var layers []chunkedLayer
 	for _, u := range b.unpacks {
@@ -97,7 +97,7 @@ func (b *Builder) readTOC(ctx context.Context, a Artifact, l *chunkedLayer) erro
 	return err
 }
 
-// addChunked makes the files of a layer those of the model.
+// addChunked adds the files of a layer to the model.
 func (b *Builder) addChunked(l chunkedLayer) {
 	d := b.manifest.Layers[l.layer].Digest
 	blob := &b.blobs[b.at[d]]

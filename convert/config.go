@@ -13,8 +13,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Config is the ModelPack config of a model: what is known of it beside its files. It is
-// written in the current spelling, whatever spelling it was read in.
+// Config is the ModelPack config of a model: its metadata. It is written in the current spelling,
+// whatever spelling it was read in.
 // https://github.com/modelpack/model-spec/blob/v0.0.7/docs/config.md
 type Config struct {
 	Descriptor ModelDescriptor `json:"descriptor"`
@@ -22,7 +22,7 @@ type Config struct {
 	Config     ModelConfig     `json:"config"`
 }
 
-// ModelDescriptor says where a model comes from.
+// ModelDescriptor describes the provenance of a model.
 type ModelDescriptor struct {
 	CreatedAt   string   `json:"createdAt,omitempty"` // RFC 3339
 	Authors     []string `json:"authors,omitempty"`
@@ -45,7 +45,7 @@ type ModelFS struct {
 	DiffIDs []digest.Digest `json:"diffIds"`
 }
 
-// ModelConfig says what a model is.
+// ModelConfig describes the model itself.
 type ModelConfig struct {
 	Architecture string        `json:"architecture,omitempty"`
 	Format       string        `json:"format,omitempty"`
@@ -55,7 +55,7 @@ type ModelConfig struct {
 	Capabilities *Capabilities `json:"capabilities,omitempty"`
 }
 
-// Capabilities say what a model can do.
+// Capabilities describe the abilities of a model.
 type Capabilities struct {
 	InputTypes      []string `json:"inputTypes,omitempty"`
 	OutputTypes     []string `json:"outputTypes,omitempty"`
@@ -66,8 +66,8 @@ type Capabilities struct {
 	Languages       []string `json:"languages,omitempty"`
 }
 
-// ParseConfig parses a ModelPack or CNAI config of any generation. Metadata that has another
-// type than the specification says is left out; diffIDs that are no digests are an error.
+// ParseConfig parses a ModelPack or CNAI config of any generation. Metadata of an unexpected type
+// is ignored; an invalid diffID is an error.
 func ParseConfig(p []byte) (Config, error) {
 	o, err := ParseObject(p)
 	if err != nil {
@@ -137,8 +137,8 @@ func optional(v, ok bool) *bool {
 	return &v
 }
 
-// ParseDiffIDs returns the diffIDs that a config lists in the given member, "modelfs" or
-// "rootfs"; nil if it lists none.
+// ParseDiffIDs returns the diffIDs in the member "modelfs" or "rootfs" of a config, nil if there
+// are none.
 func ParseDiffIDs(p []byte, member string) ([]digest.Digest, error) {
 	o, err := ParseObject(p)
 	if err != nil {
@@ -159,8 +159,8 @@ func ParseDiffIDs(p []byte, member string) ([]digest.Digest, error) {
 	return ids, nil
 }
 
-// CheckDiffIDs returns errdefs.ErrInvalidArgument unless a config lists as many diffIDs as
-// there are layers, or none.
+// CheckDiffIDs returns errdefs.ErrInvalidArgument unless a config lists one diffID for each layer,
+// or none.
 func CheckDiffIDs(ids []digest.Digest, layers int) error {
 	if len(ids) != 0 && len(ids) != layers {
 		return fmt.Errorf("config lists %d diffIDs for %d layers: %w", len(ids), layers, errdefs.ErrInvalidArgument)
@@ -168,7 +168,7 @@ func CheckDiffIDs(ids []digest.Digest, layers int) error {
 	return nil
 }
 
-// RFC3339 returns s if it is a time in RFC 3339, else "".
+// RFC3339 returns s if it is a time in RFC 3339, otherwise "".
 func RFC3339(s string) string {
 	if _, err := time.Parse(time.RFC3339, s); err != nil {
 		return ""
@@ -178,9 +178,8 @@ func RFC3339(s string) string {
 
 var paramText = regexp.MustCompile(`^([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([KMBTQkmbtq])$`)
 
-// ParamSize returns the number of parameters that a source gives as text, such as "361.82M"
-// or "1.10 B", in the form of ModelPack: one decimal at most and a unit. It returns "" for text
-// that can not be put so.
+// ParamSize converts a number of parameters in text, such as "361.82M" or "1.10 B", to the form of
+// ModelPack: at most one decimal and a unit. It returns "" for other text.
 func ParamSize(s string) string {
 	m := paramText.FindStringSubmatch(strings.TrimSpace(s))
 	if m == nil {
@@ -193,7 +192,7 @@ func ParamSize(s string) string {
 	return strings.TrimSuffix(strconv.FormatFloat(f, 'f', 1, 64), ".0") + strings.ToUpper(m[2])
 }
 
-// countParams returns a count of parameters, a number in JSON, in the form of ModelPack.
+// countParams converts a number of parameters, a JSON number, to the form of ModelPack.
 func countParams(number string) string {
 	n, err := strconv.ParseFloat(number, 64)
 	if err != nil {

@@ -1,59 +1,53 @@
-// Package convert turns any supported model artifact into a Model: a file table, a ModelPack
-// config, and what is known of the layers.
+// Package convert converts every supported model artifact to a Model: a file table, a ModelPack config,
+// and the layers of the origin.
 //
-//	manifest bytes ── ParseManifest ──▶ Manifest ── Detect ──▶ format ── Parsers ──▶ Model
-//	                                                                        │
-//	                                            convert/image.Build ◀───────┘
+//	manifest bytes ── ParseManifest ──▶ Manifest ── format.List.Detect ──▶ Format ── Parse ──▶ Model
+//	                                                                                  │
+//	                                                      convert/image.Build ◀───────┘
 //
-// Package resolve does the whole of it, from a name on, with all parsers that there are.
+// Each format has its own package, based on package format; package formats lists them. Package resolve
+// runs the whole conversion, starting with a name.
 //
-// Artifacts that are no model, but files with titles, are mounted only if somebody wants that (IsTitled).
-//
-// An error that is ErrNotModel says that the artifact passes unchanged. A model in a format
-// without a Parser gives errdefs.ErrNotImplemented with the name of the format.
+// ErrNotModel means that the artifact passes unchanged.
 //
 // # What is read
 //
-// An Artifact is asked for the manifest, the config, small text layers, and the headers of
-// archives that are not compressed. Weights are never read, and an archive that is compressed
-// is not opened: its files are known when it is unpacked (store.Unpack). Only if the manifest vouches
-// for a table of contents in it is that read (chunked.Announced), and the archive becomes files with
-// chunks; if the table can not be used, the archive is unpacked like any other.
+// Parsers read the manifest, the config, small text layers, and the headers of uncompressed archives,
+// never weights. Compressed archives are not opened: their files are known after unpacking
+// (filetable.Unpack). The exception is an archive whose manifest announces a table of contents
+// (chunked.Announced), which becomes files with chunks; if the table is unusable, the archive is
+// unpacked like any other.
 //
-// # What is trusted
+// # Untrusted input
 //
-// Nothing. A manifest has at most 8 MiB and a config 4; JSON is bounded in depth and size,
-// keys are compared with their case, and a key that occurs twice is an error (Object). The body of
-// a manifest says what it is; its Content-Type does not. Digests are sha256, sizes can be added
-// up, one digest has one size. Bytes inside a descriptor are taken only if they are the blob;
-// URLs in a descriptor are never followed. Paths are clean and stay inside the model
-// (store.CleanPath), whatever they come from. Unknown media types are errors that name the
-// layer: a layer is never skipped in silence. What the specification of a format has ignored, as Ollama's, is named
-// by package losses.
+// All input is untrusted. A manifest has at most 8 MiB and a config 4 MiB. JSON is limited in depth and
+// size, keys are case-sensitive, and duplicate keys are an error (Object). The type of a manifest
+// follows from its body, not from its Content-Type. Digests are sha256, each digest has one size, and the
+// sum of sizes does not overflow. Data in a descriptor is used only if it matches the digest; URLs in a
+// descriptor are never followed. All paths are cleaned and stay inside the model (filetable.CleanPath).
+// An unknown media type is an error that names the layer: a layer is never skipped silently. Content that
+// the specification of a format ignores, such as Ollama's, is reported by package losses.
 //
-// # How layers become files
+// # From layers to files
 //
-// A Builder puts layers together, whatever their format. Only those of early CNAI are stacked as those of
-// an image (Builder.Stack); the table says so where that makes a difference (filetable.Table.Stacked). Else
-// there are no whiteouts, and no layer wins over another. Two layers that claim one path
-// must have the same content there, or the model is refused. Where a digest is not known yet,
-// as for the member of a tar, both stay in the table and the store compares them once it has
-// read them. A path is not a file and a directory at once. A generated file makes way for a file
-// of the model.
+// A Builder combines layers of all formats. The layers of early CNAI are stacked like those of an image
+// (Builder.Stack); the table records that if it makes a difference (filetable.Table.Stacked). In all other
+// formats there are no whiteouts, and no layer overrides another: two layers with the same path must have
+// the same content, otherwise the model is refused. If a digest is not yet known, as for a member of a
+// tar, both entries stay in the table, and the store compares them after reading. A path is never both a
+// file and a directory. A generated file is renamed if it conflicts with a file of the model.
 //
-// Modes are permission bits; owners are not taken over; a file without a mode has 0644.
+// Modes are permission bits, owners are ignored, and a file without a mode gets 0644.
 //
-// # What is kept
+// # Documents
 //
-// The documents of the origin go with the model (Documents): what they say and ModelPack has no
-// place for is not lost. One of more than 1 MiB becomes a file below origin/; the images of
-// package convert/image hold smaller ones.
+// The documents of the origin are kept with the model (Documents), including what has no place in
+// ModelPack. A document of more than 1 MiB becomes a file below origin/; images of package convert/image
+// contain smaller ones.
 //
 // # Purity
 //
-// The headers of weights say more than most origins, but come later than the config: what
-// they say is read where the bytes are (convert/headers), and never a part of a Model.
-//
-// A Model follows from the bytes of the origin and MappingVersion alone: not from its name, the
-// time, or the node. A change to what the same origin gives is a new MappingVersion.
+// A Model depends only on the bytes of the origin and on MappingVersion, not on its name, the time, or the
+// node. Any change of the result for an origin needs a new MappingVersion. The headers of weights
+// (convert/headers), which are read after the config, are never part of a Model.
 package convert

@@ -11,27 +11,26 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Limits of a JSON document from outside. A manifest of 8 MiB has fewer than a million values.
+// Limits of untrusted JSON documents. A manifest of 8 MiB has fewer than a million values.
 const (
 	maxJSONDepth  = 64
 	maxJSONTokens = 1 << 20
 )
 
-// An Object is a JSON object from outside, read key by key.
+// An Object is an untrusted JSON object, read key by key.
 //
-// Keys are compared as they are: encoding/json would take "DIGEST" for "digest", and would
-// let the last of two equal keys win, so that two readers of one signed document could see two
-// things. A key that is not asked for is ignored. A value of another type than asked for
-// reads as absent, and Err returns the first such value; null is absent too.
+// Keys are compared exactly: encoding/json would accept "DIGEST" for "digest" and use the last of
+// two equal keys, so two readers could interpret one signed document differently. Unused keys are
+// ignored. A value of another type than requested reads as absent, and Err reports the first such
+// value; null is absent too.
 type Object struct {
 	path   string
 	fields map[string]json.RawMessage
 	err    *error
 }
 
-// ParseObject parses a JSON object. It returns errdefs.ErrInvalidArgument for bytes that are
-// no JSON object, have a key twice in one object, are nested deeper than 64 levels, or go on
-// after the object.
+// ParseObject parses a JSON object. It returns errdefs.ErrInvalidArgument if p is not a JSON
+// object, has a duplicate key, more than 64 levels of nesting, or data after the object.
 func ParseObject(p []byte) (*Object, error) {
 	if err := checkJSON(p); err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
@@ -43,7 +42,7 @@ func ParseObject(p []byte) (*Object, error) {
 	return o, nil
 }
 
-// checkJSON checks the whole of p, so that what is decoded from it is bounded and unambiguous.
+// checkJSON checks all of p, so that decoding it is bounded and unambiguous.
 func checkJSON(p []byte) error {
 	if !utf8.Valid(p) {
 		return errors.New("not UTF-8")
@@ -100,17 +99,17 @@ func eof(err error) error {
 	return err
 }
 
-// Err returns an error for the first value that had another type than asked for, of o and of
-// all objects read from it.
+// Err returns an error for the first value of an unexpected type, in o and all objects read from
+// it.
 func (o *Object) Err() error { return *o.err }
 
-// Has reports whether the object has the key, with a value other than null.
+// Has reports whether the object has the key with a value other than null.
 func (o *Object) Has(key string) bool {
 	v, ok := o.fields[key]
 	return ok && string(v) != "null"
 }
 
-// get decodes the first of keys that is there into v and reports whether it could.
+// get decodes the first present value of keys into v and reports whether it did.
 func (o *Object) get(v any, keys ...string) bool {
 	for _, k := range keys {
 		if !o.Has(k) {
@@ -131,7 +130,7 @@ func (o *Object) fail(key string, err error) {
 	}
 }
 
-// String returns the string at the first of keys that is there, or "".
+// String returns the string at the first present key, or "".
 func (o *Object) String(keys ...string) string {
 	var s string
 	if !o.get(&s, keys...) {
@@ -140,7 +139,7 @@ func (o *Object) String(keys ...string) string {
 	return s
 }
 
-// Strings returns the list of strings at the first of keys that is there, or nil.
+// Strings returns the list of strings at the first present key, or nil.
 func (o *Object) Strings(keys ...string) []string {
 	var s []string
 	if !o.get(&s, keys...) {
@@ -149,7 +148,7 @@ func (o *Object) Strings(keys ...string) []string {
 	return s
 }
 
-// Map returns the object of strings at the first of keys that is there, or nil.
+// Map returns the object of strings at the first present key, or nil.
 func (o *Object) Map(keys ...string) map[string]string {
 	var m map[string]string
 	if !o.get(&m, keys...) {
@@ -158,7 +157,7 @@ func (o *Object) Map(keys ...string) map[string]string {
 	return m
 }
 
-// Bytes returns what the base64 string at key encodes, or nil.
+// Bytes returns the decoded base64 string at key, or nil.
 func (o *Object) Bytes(key string) []byte {
 	var b []byte
 	if !o.get(&b, key) {
@@ -167,7 +166,7 @@ func (o *Object) Bytes(key string) []byte {
 	return b
 }
 
-// Bool returns the boolean at the first of keys that is there, and whether there is one.
+// Bool returns the boolean at the first present key, and whether there is one.
 func (o *Object) Bool(keys ...string) (v, ok bool) {
 	ok = o.get(&v, keys...)
 	return v, ok
@@ -197,7 +196,7 @@ func (o *Object) Raw(key string) json.RawMessage {
 	return o.fields[key]
 }
 
-// Object returns the object at key; an empty one if there is none.
+// Object returns the object at key, or an empty one.
 func (o *Object) Object(key string) *Object {
 	sub := &Object{path: o.path + key + ".", err: o.err}
 	o.get(&sub.fields, key)
@@ -234,7 +233,7 @@ func (o *Object) element(key string, i int, raw json.RawMessage) *Object {
 	return sub
 }
 
-// Keys returns the keys of the object, in no order.
+// Keys returns the keys of the object in random order.
 func (o *Object) Keys() []string {
 	keys := make([]string, 0, len(o.fields))
 	for k := range o.fields {

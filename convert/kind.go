@@ -8,7 +8,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 )
 
-// Names of files by kind, in lower case.
+// Suffixes and prefixes of file names by kind, in lower case.
 var (
 	weightSuffixes = []string{".safetensors", ".gguf", ".ggml", ".bin", ".pt", ".pth", ".onnx", ".h5", ".dduf", ".msgpack", ".tflite", ".ckpt", ".npz"}
 	docSuffixes    = []string{".md", ".rst", ".pdf"}
@@ -16,8 +16,8 @@ var (
 	docPrefixes    = []string{"license", "licence", "copying", "notice", "readme", "use_policy", "changelog"}
 )
 
-// KindByPath returns the kind of a file whose origin does not say it, by its name. A name that
-// says nothing is a weight config: those are what most small files of a model are.
+// KindByPath returns the kind of a file by its name, for origins without kinds. The default is
+// weight config, which most small files of a model are.
 func KindByPath(p string) mediatype.Kind {
 	name := strings.ToLower(path.Base(p))
 	has := func(suffix string) bool { return strings.HasSuffix(name, suffix) }

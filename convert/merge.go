@@ -5,12 +5,12 @@ import (
 	"strconv"
 )
 
-// ParamCount returns a number of parameters in the form of ModelPack, such as "1.2B". It returns ""
-// for fewer than a thousand, which the form has no unit for.
+// ParamCount converts a number of parameters to the form of ModelPack, such as "1.2B". It returns
+// "" for fewer than a thousand, for which there is no unit.
 func ParamCount(n uint64) string { return countParams(strconv.FormatUint(n, 10)) }
 
-// MergeConfig fills what origin leaves open from what the headers of the files say: what the
-// origin says wins. ModelFS is that of origin.
+// MergeConfig returns origin with its empty fields set from header, the metadata in the headers of
+// files. ModelFS is that of origin.
 func MergeConfig(origin, header Config) Config {
 	d, h := origin.Descriptor, header.Descriptor
 	c, k := origin.Config, header.Config

@@ -8,24 +8,23 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// maxMetadata is the largest file metadata in an annotation, in bytes.
+// maxMetadata limits the file metadata in an annotation, in bytes.
 const maxMetadata = 64 << 10 // 64 KiB
 
-// typeDir is the type flag of a directory in file metadata. Writers put the numbers 0, 2 and
-// 5 there, not the characters of a tar header.
+// typeDir is the type flag of a directory in file metadata. Writers use the numbers 0, 2 and 5, not
+// the characters of a tar header.
 const typeDir = 5
 
-// FileMetadata is what an annotation says of the file of a raw layer. Owners are not taken
-// over; they are those of the machine that packed the model.
+// FileMetadata is the metadata of a raw layer's file, from an annotation. Owners are ignored: they
+// are those of the machine that packed the model.
 // https://github.com/modelpack/model-spec/blob/v0.0.7/docs/annotations.md
 type FileMetadata struct {
-	Mode    uint32 // permission bits; zero if not given
+	Mode    uint32 // permission bits; zero if unknown
 	ModTime time.Time
 }
 
-// ParseFileMetadata returns the file metadata of a raw layer. It returns
-// errdefs.ErrInvalidArgument for metadata that can not be read, or that is of another size than
-// the layer.
+// ParseFileMetadata returns the file metadata of a raw layer. It returns errdefs.ErrInvalidArgument
+// for metadata that is invalid or has another size than the layer.
 func ParseFileMetadata(d Descriptor) (FileMetadata, error) {
 	text := mediatype.Metadata(d.Annotations)
 	if text == "" {

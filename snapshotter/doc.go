@@ -1,114 +1,112 @@
-// Package snapshotter is a containerd snapshotter that shows models.
+// Package snapshotter is a containerd snapshotter that mounts models.
 //
-// It is containerd's overlay snapshotter, embedded, with three additions: it claims the
-// blob layers of a converted image as remote snapshots, which containerd never downloads; it shows the
-// files of a table layer without copying their bytes; and it builds the mounts of a chain
-// that holds a model. Everything else, ordinary images above all, is overlay's, unchanged.
+// It embeds containerd's overlay snapshotter and adds three things: it commits the blob layers of a
+// converted image as remote snapshots, which containerd never downloads; it shows the files of a
+// table layer without copying their bytes; and it builds the mounts of a chain that contains a
+// model. Everything else, ordinary images above all, is handled by overlay, unchanged.
 //
-// # Words
+// # Terms
 //
-// A snapshot has a key while it is active and a name once it is committed; its id is a
-// number that is never used again. The directory of a snapshot is <root>/snapshots/<id>,
-// with what it shows below fs/. A model snapshot is one that a file table was shown in; an
-// empty snapshot is one of a blob layer. A chain is a snapshot with all its parents.
+// A snapshot has a key while it is active and a name once it is committed. Its id is a number that
+// is never reused. A model snapshot shows the files of a file table; an empty snapshot belongs to a
+// blob layer. A chain is a snapshot with all its parents. A view is a directory in the store with
+// the objects that one snapshot may read (store.View).
 //
-// # On disk
+// # Files
 //
 //	<root>/metadata.db                    overlay's metadata: names, parents, labels
-//	<root>/metadata.db.damaged-<time>     what was set aside; see Doubt
-//	<root>/hide/sha256                    a whiteout over the store's objects
+//	<root>/metadata.db.damaged-<time>     damaged metadata that was set aside; see Integrity
+//	<root>/hide/sha256                    a whiteout over the objects of the store; see Mounts
 //	<root>/snapshots/<id>/fs/             files, or stubs of files
-//	<root>/snapshots/<id>/work/           overlayfs's own
-//	<root>/snapshots/<id>/ballast.json    the marker; only in snapshots that are ours. A blob layer that
-//	                                      was claimed has none: the label says what it is
+//	<root>/snapshots/<id>/work/           overlayfs's work directory
+//	<root>/snapshots/<id>/ballast.json    the marker of a model snapshot
 //
-// The marker is {"empty":true} or {"table":"sha256:…","show":"stubs","view":true,"shown":true,…}. It is
-// written before the first file and again, with "shown", after the last; both times it is
-// durable before anything else happens. A model snapshot without "shown" can not be
-// committed, so a crash leaves an active snapshot that containerd removes.
+// The marker is {"empty":true} or {"table":"sha256:…","show":"stubs","view":true,"shown":true,…}.
+// It is written before the first file, and again with "shown" after the last. Both writes are
+// durable before anything else happens. A model snapshot without "shown" cannot be committed, so
+// after a crash containerd removes the active snapshot. The empty snapshot of a blob layer that was
+// committed by Prepare has no marker: its label is enough.
 //
-// The store has a reference "snapshot/<id>" for every model snapshot, which keeps its
-// objects. It is made before the table is hydrated and removed after the metadata of the
-// snapshot; Reconcile mends what a crash in between left over.
+// The store has a reference "snapshot/<id>" for every model snapshot, which keeps its objects. The
+// reference is added before the table is hydrated and removed after the metadata of the snapshot.
+// Reconcile removes what a crash in between leaves.
 //
-// # Doubt
+// # Integrity
 //
-// What the root says is compared before it is believed, because it can be damaged, copied without
-// attributes, or put back from a backup. Three say what a committed snapshot shows: its marker, the
-// label dev.ballast.shows in the metadata, and the reference in the store. If the marker does not
-// say what the label says, the snapshot is not mounted: as an ordinary directory, stubs are zeros.
+// The root can be damaged, copied without extended attributes, or restored from a backup. Three
+// records say what a committed snapshot shows: its marker, the label dev.ballast.shows in the
+// metadata, and the reference in the store. A snapshot whose marker contradicts its label is not
+// mounted: as an ordinary directory, its stubs would read as zeros.
 //
-//	New        metadata.db is read whole, as bytes, before bbolt maps it: every page is used
-//	           or free once, and no id, parent or time can not be. What is damaged is set aside as
-//	           metadata.db.damaged-<time>, and no id that a directory has is given again.
-//	Reconcile  Directories and references that no snapshot has are removed, but not after the
-//	           metadata was lost, and never what is mounted in any process's namespace. Every
-//	           marker has its reference, also one of a directory that the metadata does not know.
-//	Inspect    Some stubs of every model are compared with its table. A snapshot that is not
-//	           right is marked as not shown, shown again, and only then marked as shown.
-//	serving    Cleanup is Reconcile's first half. Verify compares every file with its table,
-//	           without reading content; Refresh shows again.
+//	New        checks the pages and records of metadata.db before bbolt maps the file. Damaged
+//	           metadata is set aside as metadata.db.damaged-<time>, and ids of existing directories
+//	           are not assigned again.
+//	Reconcile  removes directories and references without a snapshot, except after metadata was
+//	           lost, and except directories that are mounted in any mount namespace. It adds the
+//	           missing reference of every marker, also of a directory unknown to the metadata.
+//	Inspect    compares some stubs of every model with its table. A damaged snapshot is marked as
+//	           not shown, shown again, and only then marked as shown.
 //
-// What can not be mended is refused with the command to run.
+// While containerd is served, Cleanup is the removing half of Reconcile, Verify compares every file
+// with its table without reading content, and Refresh repairs. What cannot be repaired is refused
+// with the command to run.
 //
 // # Remote snapshots
 //
-// Prepare of a blob layer commits an empty snapshot at once and answers
-// errdefs.ErrAlreadyExists, which tells containerd that the layer needs no bytes. An image
-// can put any label with the prefix "containerd.io/snapshot/" on its layers, and a pod on its sandbox, so
-// the labels prove nothing alone: a layer is claimed only if the name that is asked for is the chainID of
-// the layers below, which ends the name of the parent, and of the diffID that only a blob layer
-// can have (filetable.BlobDiffID). An empty snapshot can thus never have the name of a layer with content.
+// Prepare of a blob layer commits an empty snapshot and returns errdefs.ErrAlreadyExists, which
+// tells containerd that the layer needs no bytes. Images and pods can set any label with the prefix
+// "containerd.io/snapshot/", so labels alone prove nothing: a layer is accepted only if the
+// requested name is the chainID of the layers below (the end of the parent's name) and of the diffID
+// that only this blob layer can have (filetable.BlobDiffID). An empty snapshot can therefore never
+// take the name of a layer with content.
 //
-// # Unpacking in parallel
+// # Parallel unpacking
 //
-// A containerd that unpacks several layers of an image at a time (max_concurrent_unpacks, with the
-// capability "rebase" of the snapshotter) prepares them all without a parent and names it at the
-// commit, in the order of the layers. What it says of the layer in labels tells that from a first
-// layer: a chainID that follows from the diffID and the chainID below. Then
+// If containerd unpacks several layers of an image at a time (max_concurrent_unpacks, with the
+// snapshotter's capability "rebase"), it prepares all of them without a parent and names the parent
+// at the commit. Such a layer differs from a first layer by a label: a chainID that follows from its
+// diffID and the chainID of the layer below. Prepare then makes
 //
-//	blob layer      an empty active snapshot, with a read-only mount: containerd 2.4 knows by this that
-//	                the layer is there already ("staged"), and commits it. An older one fetches and applies it.
-//	ordinary layer  an overlay mount with an upper directory alone, so that whiteouts are made as such
-//	table layer     the same
+//	blob layer      an empty active snapshot with a read-only mount. containerd 2.4 takes this as
+//	                "the layer is staged" and commits it; older versions fetch and apply the layer.
+//	other layers    an overlay mount with an upper directory only, so that whiteouts are kept
 //
-// ErrAlreadyExists would have containerd take the committed snapshot as it is, and cut off all that is
-// below it without an error. Commit refuses any of these without the parent that its labels name.
+// and does not return ErrAlreadyExists: containerd would use the committed snapshot as it is and
+// silently drop the layers below. Commit refuses these snapshots without the parent in their labels.
 //
-// # Two backends
+// # Backends
 //
-// Package tree makes the files. As stubs, they have the store's objects as data-only lower layer:
+// Package tree makes the files. Stubs get their content from the objects of the store, which are a
+// data-only lower layer (Linux 6.5):
 //
 //	lowerdir=<snapshot>:…::<objects>,metacopy=on
 //
-// Reads go to the object without any daemon, all containers share its page cache, and a
-// write makes a private copy in the container. Needs Linux 6.5.
+// Reads go to the object without a daemon, all containers share its page cache, and a write makes a
+// private copy in the container.
 //
-// Stubs can also be shown of files that are not complete but that the store can read (store.Expose),
-// if there is a mount of these files (UseLazy, package lazy). Such a snapshot does not see all objects, as it
-// may name some that it may not have, but its own view in the store (store.View). The mount is a second
-// data-only layer, of the mounts that are made while a file of the chain is not complete:
+// With a lazy mount (UseLazy, package lazy), stubs also work for files that are incomplete but
+// exposed by the store (store.Expose). Such a snapshot uses its own view, not all objects, because
+// its table may name objects that it must not read. The lazy mount is a second data-only layer, and
+// only of mounts made while a file of the chain is incomplete:
 //
 //	lowerdir=<snapshot>:…::<view>::<lazy>/<id>,metacopy=on
 //
-// overlayfs looks for the content of a stub when it is first opened, in the view first. So a
-// file that was complete by then is read without the daemon for as long as the mount lives; one that
-// was not is read through the lazy mount; and mounts made after the last file was complete do not
-// have that layer at all, so that nothing needs it any more.
+// overlayfs looks up the content of a stub when the stub is first opened, in the view first. A file
+// that is complete by then is read without the daemon for as long as the mount lives; any other is
+// read through the lazy mount.
 //
-// As links, they need nothing more, but have the mode and the mtime of their object.
-//
-// Which backend a snapshot has is in its marker, so that both can be mounted at any time.
-// Probe finds out what works by trying it.
+// Hard links, the other backend, need nothing more, but have the mode and mtime of their object. The
+// marker names the backend of a snapshot, so snapshots of both can be mounted at any time. Probe
+// tries which backends work.
 //
 // # Mounts
 //
-// A mount of a chain with a model leaves out the empty snapshots: mount(2) takes one page
-// of options. A chain with stubs whose options would not fit, as with about forty ordinary
-// layers above a model, is refused. A View is always exactly one read-only mount. The mounts
-// of a chain with nothing of ours are exactly overlay's.
+// Mounts leave out empty snapshots, because mount(2) takes one page of options. A chain with stubs
+// whose options do not fit, as with about forty ordinary layers above a model, is refused. A view
+// snapshot is always exactly one read-only mount. The mounts of a chain without model or empty
+// snapshots are exactly overlay's.
 //
-// containerd reads mount options too, and does not know the "::" of data-only layers. So the
+// containerd also parses mount options and does not know the "::" of data-only layers, so the
 // options of a model have two lists of lower directories:
 //
 //	lowerdir=<hide>:<snapshot>:…:<objects>
@@ -116,42 +114,38 @@
 //	upperdir=<container>
 //	workdir=<container>,lowerdir=<snapshot>:…::<objects>
 //
-// The kernel takes the last one. containerd takes the first, to look into the directories,
-// and to make a read-only mount of a container, for which it drops the last two lines and
-// puts the upper directory in front of the list. There the objects are an ordinary layer,
-// and <hide> has a whiteout over their directory. (In such a mount, and only there, a file
-// named "sha256" at the top of an image is not seen.)
+// The kernel uses the last list. containerd uses the first one to look into the directories, and for
+// a read-only mount of a container, for which it drops the last two options and puts the upper
+// directory in front of the list. There the objects are an ordinary layer, and <hide> has a whiteout
+// over their directory. In such a mount only, a file "sha256" at the top of an image is hidden.
 //
 // # User namespaces
 //
-// A snapshot with the labels of a mapping of users is mounted with the options uidmap and gidmap. They are for
-// containerd, which id-maps the lower layers: the directory that all of its list are below, with what is mounted
-// there. It hands the kernel that list, last, so there too the objects are an ordinary layer; an image with a file that
-// <hide> would hide is refused. What is written belongs to the users of the host.
+// The mounts of a snapshot with ID mapping labels have the options uidmap and gidmap. containerd
+// id-maps the directory above all lower layers, including the mounts in it, and gives the kernel the
+// first list of lower directories; an image with a top-level file that <hide> would hide is refused.
 //
-// Everything that is in the list must be below one directory that has little else in it, and must be a file
-// system that can be id-mapped. FUSE can be from Linux 6.12 on: then the lazy mount is below the root, beside the
-// snapshots and the objects. Otherwise it is elsewhere, so that what is complete can be mounted, and a snapshot that
-// needs it is refused with errdefs.ErrUnavailable until its model is complete (UseLazy).
+// All listed directories must be below one directory with little else in it, on file systems that
+// can be id-mapped. FUSE can be from Linux 6.12 on; the lazy mount is then below the root. Before
+// that it is elsewhere, so that complete models can be mounted, and a snapshot that needs it is
+// refused with errdefs.ErrUnavailable until its model is complete.
 //
-// A mapping comes with the snapshot of a container, or of an image volume, never with a layer of an image: labels of layers
-// are made of annotations. A containerd that has not been told that users are mapped here gives a copy
-// of all files to them first. Such a parent is no layer of an image, and its root belongs to root of the mapping: then nothing
-// is mapped once more.
+// A mapping is accepted for containers and image volumes only, not for image layers, whose labels
+// come from annotations. A containerd without the capability "remap-ids" copies all files with new
+// owners first; such a parent is recognized by its owner and is not mapped again.
 //
 // # Models without layers
 //
-// A model that was pulled by the digest of its registry has no layers for containerd. An image volume of it is a
-// snapshot without a parent, whose key ends in the digest of the manifest. Options.Volume shows the model in
-// that snapshot itself, which stays active and is mounted as a view of itself, read-only. It is marked, labelled and
-// inspected as a committed one is. What Options.Volume does not show is refused, also under keys that do not look as
-// they are known, since it would be an empty directory; and so is any other snapshot without a parent that nothing
-// is unpacked into, if Options.Bare says so.
+// A model pulled by the digest of its original manifest has no layers for containerd. Its image
+// volume is a snapshot without a parent, whose key ends in the digest of the manifest.
+// Options.Volume shows the model in that snapshot, which stays active and is mounted as a read-only
+// view of itself. It has a marker and a label and is inspected like a committed one. Image volumes
+// that Options.Volume does not show, and keys in an unknown form, are refused: they would be empty
+// directories. Options.Bare can refuse other snapshots without a parent that are not for unpacking.
 //
 // # Models on the host
 //
-// A model for processes of the host, which are in no container, is shown in the same way, in a snapshot whose key is
-// that of no containerd: "host:" and the directory where it will be mounted. It is nobody's but ours: Walk hides it, as
-// containerd's collector would remove it. Who asked for it makes the mount. It is looked for in all mount namespaces
-// before the snapshot is removed (RemoveHost).
+// A model for processes on the host is shown in the same way, in a snapshot with the key "host:"
+// and the mount point. Walk hides it, since containerd's garbage collector would remove it. The
+// caller of PrepareHost makes the mount. RemoveHost checks all mount namespaces first.
 package snapshotter

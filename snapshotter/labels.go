@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// labelBlob has the digest of the blob of a blob layer. containerd makes it of the
-	// annotation of the layer with the same key.
+	// labelBlob has the digest of the blob of a blob layer. containerd copies it from the layer
+	// annotation with the same key.
 	labelBlob = "containerd.io/snapshot/ballast.blob"
 )
 
-// remoteTarget returns the name of the remote snapshot for a Prepare with these labels on
-// this parent, or "" if they are not those of a blob layer. Of containerd's labels only the name is
-// looked at, as versions before 2.3 give no other. The chainID below is how the parent's name ends.
+// remoteTarget returns the name of the remote snapshot for a Prepare with these labels and this
+// parent, or "" if the layer is not a blob layer. The chainID below is the end of the parent's
+// name. Only the label with the name is used: containerd before 2.3 sets no other.
 func remoteTarget(labels map[string]string, parent string) string {
 	ref, err := verify.ParseDigest(labels[snapshots.LabelSnapshotRef])
 	if err != nil {
@@ -42,7 +42,7 @@ func remoteTarget(labels map[string]string, parent string) string {
 	return ref.String()
 }
 
-// labelsOf returns the labels that opts give a snapshot.
+// labelsOf returns the labels set by opts.
 func labelsOf(opts []snapshots.Opt) (map[string]string, error) {
 	var info snapshots.Info
 	for _, o := range opts {

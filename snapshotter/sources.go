@@ -8,18 +8,18 @@ import (
 	"github.com/ballast-dev/ballast/store"
 )
 
-// GotFrom records what the model of snapshot id is got from, by the names of sources, for when
-// the rest of it has to be fetched later. The snapshot must hold its table (Hold).
+// GotFrom records the names of the sources of a snapshot's model, for downloading the rest of it
+// later. The table of the snapshot must be kept (Hold).
 func (s *Snapshotter) GotFrom(ctx context.Context, id string, sources []string) error {
 	return s.store.SetRefSources(ctx, refName(id), sources)
 }
 
-// ViewName returns the name of the view of snapshot id in the store. A model that is exposed there when it is
-// shown sees that view alone.
+// ViewName returns the name of the view of snapshot id in the store. A model that is exposed there
+// sees that view only.
 func ViewName(id string) string { return refName(id) }
 
-// ViewNumber returns the name of the view whose directory in the lazy mount (UseLazy) has a number; 0 is
-// that of the common view.
+// ViewNumber returns the name of the view with directory n in the lazy mount (UseLazy); 0 is the
+// common view.
 func ViewNumber(n uint64) string {
 	if n == 0 {
 		return ""
@@ -40,13 +40,13 @@ func (s *Snapshotter) ViewOf(r store.Ref) string {
 	id := strings.TrimPrefix(r.Name, refPrefix)
 	m, err := readMarker(s.snapshotDir(id))
 	if err != nil {
-		return r.Name // where nothing is seen that it may not have
+		return r.Name // a view without objects that it must not read
 	}
 	return m.view(id)
 }
 
-// Shows says whether a reference is that of a snapshot which shows its table: every file of it
-// was in place once. Of a pull that goes on, or was broken off, it says no.
+// Shows reports whether a reference belongs to a snapshot that shows its table, with every file in
+// place. During a pull, and after an interrupted one, it is false.
 func (s *Snapshotter) Shows(r store.Ref) bool {
 	id, ok := strings.CutPrefix(r.Name, refPrefix)
 	if !ok {

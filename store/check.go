@@ -7,26 +7,26 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// The problems that are about no bytes.
+// Problems without damaged bytes.
 const (
-	ProblemMissing = "missing"                                   // an object that is needed is not there
-	ProblemPartly  = "what the archives of it hold is not known" // of a table that was lost and found again
+	ProblemMissing = "missing"                                   // a needed object is missing
+	ProblemPartly  = "what the archives of it hold is not known" // of a table that was lost and recovered
 )
 
-// CheckResult is the state of one object that is not well.
+// CheckResult describes a damaged or missing object.
 type CheckResult struct {
 	Digest  digest.Digest   `json:"digest"`
-	Size    int64           `json:"size"` // as recorded, bytes; 0 if missing
+	Size    int64           `json:"size"` // as recorded, in bytes; 0 if missing
 	Problem string          `json:"problem"`
-	Tables  []digest.Digest `json:"tables,omitempty"` // that need it
+	Tables  []digest.Digest `json:"tables,omitempty"` // tables that need it
 }
 
-// Check reads every object of the table (of all, if table is empty) and compares digests. It
-// also reports objects that tables with a reference need and do not have. progress, if not
-// nil, is called with bytes after each object.
+// Check reads every object of a table, or of all tables if table is empty, and compares digests. It
+// also reports missing objects of tables with a reference. progress, if not nil, is called with
+// bytes after each object.
 //
-// A damaged object is set aside and no object any more: a Hydrate of its tables fetches it again. What
-// was set aside and has the right digest now is an object again.
+// A damaged object is set aside, and Hydrate of its tables fetches it again. A file that was set
+// aside but has the right digest now becomes an object again.
 func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(done, total int64)) ([]CheckResult, error) {
 	found, err := s.objects.Check(ctx, table, progress)
 	var bad []CheckResult
@@ -51,9 +51,8 @@ func (s *Store) Check(ctx context.Context, table digest.Digest, progress func(do
 	return bad, nil
 }
 
-// Missing returns the objects that a table (all tables with a reference, if it is empty)
-// needs and does not have, or has damaged; and the table itself, if a reference to it is unresolved. It
-// reads no content.
+// Missing returns the missing and damaged objects of a table, or of all tables with a reference if
+// table is empty, and the table itself if a reference to it is unresolved. It reads no content.
 func (s *Store) Missing(ctx context.Context, table digest.Digest) ([]CheckResult, error) {
 	needed := s.db.Needed(table)
 	var out []CheckResult

@@ -7,15 +7,15 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxDecoded is how many bytes of encoded tables are kept decoded, which takes about twice as much. One
-// table is kept whatever its size: a pull asks for it again and again.
+// maxDecoded limits the tables kept decoded, by their encoded size in bytes; decoded they take
+// about twice as much. One table is kept whatever its size, because a pull uses it repeatedly.
 const maxDecoded = 24 << 20 // 24 MiB
 
-// decoded are the tables that were used of late. The zero value works.
+// decoded are the recently used tables. The zero value works.
 type decoded struct {
 	mu     sync.Mutex
 	tables map[digest.Digest]decodedTable // guarded by mu
-	bytes  int                            // guarded by mu: of tables, encoded
+	bytes  int                            // guarded by mu: encoded size of tables
 }
 
 type decodedTable struct {
@@ -30,7 +30,7 @@ func (c *decoded) table(d digest.Digest) *filetable.Table {
 	return c.tables[d].Table
 }
 
-// keep keeps a table that has a number of bytes encoded; others make room.
+// keep keeps a table with an encoded size in bytes, and drops others if needed.
 func (c *decoded) keep(d digest.Digest, t *filetable.Table, bytes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

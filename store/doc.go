@@ -1,12 +1,12 @@
-// Package store keeps the node's verified bytes: every file of every model once, by digest.
+// Package store keeps the verified bytes of a node: every file of every model once, by digest.
 //
-// Invariant: a byte leaves the store only after a digest over it has matched. Digests are
-// compared in one function (verify.Compare); an object gets its name only after that.
+// Invariant: a byte leaves the store only after a digest over it has matched. Digests are compared in one
+// function (verify.Compare), and an object gets its name only after that.
 //
 // # Layout
 //
-// Imports go down only; TestLayout compares this picture with the code. The store itself is policy: it
-// joins the parts, and nobody below knows of it.
+// Imports go down only; TestLayout compares this picture with the code. The store combines the packages
+// below it, which do not know it, and decides on policy.
 //
 //	store      : hydrate chunkfile object meta staging transfer filetable verify boltfile
 //	hydrate    : chunkfile meta staging transfer filetable verify
@@ -21,155 +21,149 @@
 //	durable    :
 //	offheap    :
 //
-//	durable    small files that are replaced whole, for all that the daemon and the commands keep
-//	offheap    memory of buffers
-//	boltfile   databases that may be damaged, read as bytes
-//	verify     the one comparison of digests
-//	filetable  what a parser makes of a format: pure data
-//	transfer   where bytes come from, and who may have them brought when
-//	staging    what is on its way, on the disk
-//	meta       what has to be remembered, in a database
-//	object     complete files: made, doubted, removed
-//	chunkfile  files that come chunk by chunk, for readers and for jobs alike
-//	hydrate    bringing what tables lack
-//	store      who may read what, when (Expose), what stays (GC), what fits (reservations)
+//	durable    small files that are replaced atomically
+//	offheap    memory for buffers
+//	boltfile   checks of databases that may be damaged
+//	verify     the comparison of digests
+//	filetable  the file table, the result of all parsers
+//	transfer   sources of bytes, and the scheduling of requests
+//	staging    incomplete files on disk
+//	meta       records in a database
+//	object     complete files: publish, check, remove
+//	chunkfile  files fetched by chunks, for readers and hydrations
+//	hydrate    fetching what tables lack
+//	store      reading (Expose), garbage collection (GC), space (reservations)
 //
-// # Words
+// # Terms
 //
 //	object     a complete, verified file, named by the digest of its content
 //	blob       a unit of transfer at the registry: a raw file, or an archive of files
-//	table      the file table of a model: what files it has and where their bytes come from
-//	contents   what a tar blob was found to contain, remembered by the digest of the blob
-//	assembly   a file that is put together from parts, ranges of several blobs (fragments)
-//	source     a repository that bytes come from, with a kind of credentials
-//	group      the repositories that a table is brought from; also: chunks that are fetched together
-//	hydration  bringing all that a table lacks from a group of sources
-//	target     what one fetch brings: a file by its chunks, some small files, an archive
-//	reference  what keeps the objects of a table: a snapshot or a pin
-//	view       what may be read for one reference, by digest; the common view has all objects
+//	table      the file table of a model: its files and the sources of their bytes
+//	contents   the members of a tar blob, recorded by the digest of the blob
+//	assembly   a file made of parts, which are ranges of several blobs (fragments)
+//	source     a repository, with a kind of credentials, that provides bytes
+//	group      the sources of a table; also: chunks that are fetched together
+//	hydration  fetching everything that a table lacks from a group of sources
+//	target     the unit of a hydration: a file with chunks, some small files, or an archive
+//	reference  keeps the objects of a table: a snapshot or a pin
+//	view       the objects that one reference may read; the common view has all objects
 //	exposure   a file of a view that can be read before it is an object
-//	way        how an exposed file is brought: its chunks and their digests
-//	verdict    that the model of a table was found to be signed as a policy wants it
-//	image      a converted image: its documents, its origin and the names it was resolved by
+//	way        how an exposed file is fetched: its chunks and their digests
+//	verdict    the result of a signature check of a table
+//	image      a converted image: its documents, its origin and the names that resolved to it
 //
-// # A pull
+// # Call paths
 //
-//	Hydrate → Engine.Hydrate → bring → missing, reserve → fetch → attempt
+// Hydrating a table:
+//
+//	Hydrate → Engine.Hydrate → run → missing, reserve → fetch → attempt
 //	  → Fetch.All → Pool.Ordered → fill → Fetch.Range → Source.Fetch   (bytes into a buffer)
 //	  → decode, verify → Partial.Write                              (staged)
 //	  → digest of the file → Objects.Publish → completed            (an object)
 //
-// # A read of what is not complete
+// Reading an incomplete file:
 //
 //	View.Await → exposure → File.Await → want → Pool.Acquire → land → Fetch.Range → decode, verify → Partial.Write
-//	  → an open file that has the bytes
+//	  → an open file with the bytes
 //
 // # From blob to objects
 //
-// A raw blob and a file with digests of chunks are both a chunkfile.File: staged as one file, which
-// becomes an object by a rename. A plain tar is staged in pieces, each member in a file of its own, so
-// its bytes are written once: the ranges are known from the table, whose makers indexed the headers. They
-// are read again from the verified bytes before anything is published. A compressed tar is staged as it
-// is, for resuming, and unpacked while it arrives, or afterwards if no unpacker is free; its members are
-// published after the digest of the blob, and its diffID where the origin gives one, have matched.
-// Fragments are staged in the places that their ranges have in a file, which becomes an object when the
-// digests of all of them have matched; its own digest is computed over the verified bytes.
-//
-//	                     ┌ ranges, many at a time, any order
+//	                     ┌ ranges, concurrently, in any order
 //	absent → partial ────┤
 //	                     └ digests, in order, from memory → verified → fsync → rename → fsync
 //	                       directory → record → complete
 //
-// A blob whose files all have chunks with digests is never fetched whole. A chunk that an object has is
-// copied from there. The file becomes an object when its own digest has matched too: a table that lies
-// can not give a wrong file a name. If the table has the states of that digest between the chunks
-// (verify.State), a chunk is right if it leads from one state to the next, and when all do, the digest has
-// matched: each byte is hashed once, in any order, on all cores. Otherwise it is hashed for its chunk, and once
-// more for the file: when nobody reads, unless somebody waits for the file to be complete.
+//	raw blob, file with chunks  a chunkfile.File: staged as one file, which is renamed to the object
+//	uncompressed tar            staged as one file for each member, by the ranges in the table; the
+//	                            headers are read again from verified bytes before publishing
+//	compressed tar              staged as it is, and unpacked while it arrives or afterwards; members
+//	                            are published when the digest of the blob and the diffID match
+//	fragments                   staged at their offsets in the assembled file, which is published when
+//	                            the digests of all fragments match
 //
-// Collecting goes back to absent, and so does damage: package object draws it. A crash at any point
-// leaves the old state or the new one, and a file without a record, which is hashed before it is
-// believed.
+// A blob whose files all have chunks with digests is never fetched whole, and a chunk in an existing object
+// is copied. The file becomes an object only when its own digest matches, so a wrong table cannot give a
+// file a wrong name. If the table has the states of that digest between the chunks (verify.State), chunks
+// are verified by these states, in any order and on all cores, which also verifies the file. Otherwise the
+// bytes are hashed for the chunk and again for the file.
 //
-// # Strangers
+// Garbage collection and damage lead back to absent (package object). A crash at any point leaves the old
+// or the new state, or a file without a record, which is hashed before it is used.
 //
-// Those who share a node do not trust each other, and registries lie, stall and trickle.
+// # Isolation of tenants
 //
-// What is shared fairly: places of requests, buffers, unpackers and readers (transfer.Pool). A source
-// that lets everything hang keeps no more than half of them while another waits.
+// Users of a node do not trust each other, and registries may lie, stall or be slow.
 //
-// What is not shared: bytes on their way. They belong to the group of sources that brings them, so who
-// asks elsewhere for the same blob brings it himself, and whoever is first makes the object for all. A
-// registry that hangs or lies harms those who asked it. Sources never belong to a digest: they are those
-// of the hydrations and exposures that use a File, and go with them.
+// Request slots, buffers, unpackers and readers are shared fairly (transfer.Pool): a source that hangs keeps
+// at most half of them while another source waits.
 //
-// What is shared with conditions: objects whose bytes came with credentials. Who has other sources has to
-// prove that they have the bytes too, by a few random ranges of a raw blob, or by bringing the rest; until
-// then the object is not there for him, and neither are its chunks. Public objects are there for all.
+// Staged bytes are not shared. They belong to the group of sources that fetches them. Fetching the same blob
+// from other sources is a separate transfer, and the first to finish makes the object. Sources belong to
+// hydrations and exposures, never to a digest.
 //
-// What is seen by name: a table that is shown when it is complete was had by who shows it, all of it; he sees
-// the directory of objects. One that is shown before names digests that he may know and not have. He sees a
-// view of his own, a directory that has second names (hard links) of the objects that his sources gave, or
-// may have: each is there from when it is, and whatever else arrives is not. So the pages of a file are one
-// copy for all, as before, and nobody can name what is another's.
+// Objects fetched with credentials are private to their sources. Other sources must prove that they have the
+// bytes, by random ranges of a raw blob or by providing all bytes; until then object and chunks do not exist
+// for them.
 //
-//	not in the view ── Expose ──▶ exposed ── object, and may be had: compared, linked ──▶ in the view
+// A table shown when complete uses the directory of all objects, since its sources provided all of it. A
+// table shown earlier may name digests that it must not read, so it uses a view: a directory of hard links
+// to the objects that its sources provided or may have. Pages are still cached once.
+//
+//	not in the view ── Expose ──▶ exposed ── object, and allowed: compared, linked ──▶ in the view
 //	       ▲                       │                                                          │
 //	       └── no reference ───────┴──────── no reference and collected, or damaged ◀─────────┘
 //
-// What never changes: the way in which a view brings an exposed file. It is recorded before anybody can read
-// the file, so no restart, no order of tables, no pull of others changes what is shown, and others may
-// bring the same file in other ways meanwhile. A file keeps the identity under which it was read only if all
-// that was read is right; that some was not is recorded before it is thrown away, or the object shown.
-// The common view has exposures too: of what was lost of a table that was complete, and of models that
-// versions without views showed. There one way counts for each digest, that of the table that was first.
+// The way in which a view fetches an exposed file is recorded before the file can be read, and never changes,
+// whatever restarts or other pulls do. A file keeps its identity when it becomes an object only if all bytes
+// that were read are right; a mismatch is recorded before the wrong bytes are dropped. The common view also
+// has exposures, of lost files of complete tables and of models shown by versions without views; there the
+// way of the first table counts for each digest.
 //
 // # Resuming
 //
-// What is staged is found again by who brings the same blob from the same group. Chunks with digests are
-// verified again before a reader gets them, and a blob that turns out wrong is fetched once more from
-// scratch. After an fsync that failed, nothing of the partial is believed.
+// A fetch of the same blob from the same group reuses staged bytes. Chunks with digests are verified again
+// before they are read, and a blob that turns out to be wrong is fetched once more from scratch. After a
+// failed fsync the whole partial is dropped.
 //
-// # On disk
+// # Files
 //
-//	<dir>/store.db                        metadata (bbolt), drawn in package meta
-//	<dir>/store.db.damaged-<time>         one that was damaged; nothing reads it
+//	<dir>/store.db                        metadata (bbolt); schema in package meta
+//	<dir>/store.db.damaged-<time>         a damaged database that was replaced; not read
 //	<dir>/objects/sha256/<2>/<64 hex>     objects; a data-only lower layer of overlayfs
-//	<dir>/views/<reference>/sha256/…      links to the objects of a view, as below objects
-//	<dir>/damaged/<64 hex>                files that were found to be wrong
-//	<dir>/partial/<64 hex>-<32 hex>/      head, marks and staged files of one blob from one group
-//	<dir>/partial/assembly-<64 hex>/      data of a file that is being put together
+//	<dir>/views/<reference>/sha256/…      links to the objects of a view
+//	<dir>/damaged/<64 hex>                damaged objects
+//	<dir>/partial/<64 hex>-<32 hex>/      head, marks and staged files of a blob from a group; for a
+//	                                      file of one chunk, the file itself
+//	<dir>/partial/assembly-<64 hex>/      data of an assembly
 //
-// # Collecting
+// # Garbage collection
 //
-// An object lives while a reference that has not expired, or a running hydration, needs it.
-// The documents of images (manifest, config, table) live as long as the image: an image that nothing
-// refers to goes after a week, or when those of its registry, or of all, take too much (TrimImages). All else is
-// evictable, oldest use first, and goes when space runs short (Run), when a hydration needs
-// room, or when asked (GC). Nothing goes while it is not known what a reference needs. Views without a
-// reference go first, as an object takes its room while it has a name. Links are not synced: who mounts a
-// view puts back what a power cut took (Present).
+// An object lives while an unexpired reference or a running hydration needs it. The documents of an image
+// (manifest, config, table) live as long as the image: an unreferenced image is removed after a week, or to
+// meet the limits of TrimImages. All other objects are evicted, least recently used first, when space is
+// short (Run), when a hydration needs space, or on request (GC). Nothing is removed while the needs of a
+// reference are unknown. Views without a reference are removed first, because links keep the space of an
+// object. Links are not synced; Present restores them before a mount.
 //
-// What is exposed has its room reserved, if Expose probes, until it is there or the hydration of its table
-// takes that over.
+// Space for exposed files is reserved, if Expose probes, until they are complete or hydrated.
 //
-// # Doubt
+// # Repair
 //
-// What was damaged or lost outside of a crash is found, set aside, and brought again. Doubts says
-// what there is of it.
+// Doubts reports damage and loss that are not due to a crash.
 //
-//	store.db lost or damaged     rebuilt from what is whole (package meta); AddRef reads tables
-//	                             that are not recorded from their objects
+//	store.db lost or damaged     rebuilt from intact records (package meta); AddRef reads unrecorded
+//	                             tables from their objects
 //	file without a record        hashed before it is an object (package object)
-//	object wrong, short or gone  set aside, out of all views, its tables broken: Hydrate, and Check as far as what
-//	                             was set aside is right, mend them
-//	table wrong or gone          its references are unresolved until somebody puts it
-//	partial                      its bytes are verified before they are an object, in any case
+//	object wrong, short, missing set aside and removed from all views; its tables are broken until
+//	                             Hydrate, or Check of files set aside, repairs them
+//	table wrong or missing       its references are unresolved until the table is stored again
+//	partial                      verified before it becomes an object, as always
 //
 // # Locks
 //
-// Each package guards its own state. Across them: those of package object before a transaction of package
-// meta; Store.exposing before a transaction and before Store.mu; hydrate.Engine.mu before its hydrations';
-// chunkfile.Set.mu before File.mu; File.opening before File.mu. The lock of the scheduler, those of
-// transfer.Sources and offheap.Pool, and chunkfile.Set.resting are the last. No I/O in a transaction, and none while mu is held.
+// Each package guards its own state. Order across packages: locks of package object before a transaction of
+// package meta; Store.exposing before a transaction and before Store.mu; hydrate.Engine.mu before the locks
+// of its hydrations; chunkfile.Set.mu before File.mu; File.opening before File.mu. The locks of the scheduler,
+// transfer.Sources, offheap.Pool and chunkfile.Set.resting come last. No I/O in a transaction or while
+// Store.mu is held.
 package store

@@ -10,14 +10,14 @@ import (
 // exposures are all exposures. Guarded by Store.mu.
 type exposures struct {
 	files  map[digest.Digest]map[string]*exposure // by view
-	tables map[digest.Digest]map[*exposure]bool   // that show them
+	tables map[digest.Digest]map[*exposure]bool   // by table that shows them
 }
 
 func newExposures() exposures {
 	return exposures{files: map[digest.Digest]map[string]*exposure{}, tables: map[digest.Digest]map[*exposure]bool{}}
 }
 
-// at returns the exposure of a file in a view, nil if there is none.
+// at returns the exposure of a file in a view, or nil.
 func (e exposures) at(d digest.Digest, view string) *exposure { return e.files[d][view] }
 
 // in returns the exposures of a file in all views.
@@ -28,7 +28,7 @@ func (e exposures) of(table digest.Digest) []*exposure {
 	return slices.Collect(maps.Keys(e.tables[table]))
 }
 
-// show says that a table shows a file, from a group of sources.
+// show records that a table shows a file, from a group of sources.
 func (e exposures) show(x *exposure, table digest.Digest, group string) {
 	if e.files[x.digest] == nil {
 		e.files[x.digest] = map[string]*exposure{}
@@ -41,7 +41,7 @@ func (e exposures) show(x *exposure, table digest.Digest, group string) {
 	x.tables[table] = group
 }
 
-// hide says that a table does not show a file any more, and whether none does.
+// hide records that a table no longer shows a file, and reports whether no table does.
 func (e exposures) hide(x *exposure, table digest.Digest) (gone bool) {
 	delete(x.tables, table)
 	if delete(e.tables[table], x); len(e.tables[table]) == 0 {
@@ -56,7 +56,7 @@ func (e exposures) hide(x *exposure, table digest.Digest) (gone bool) {
 	return true
 }
 
-// drop hides a file that all tables show.
+// drop hides a file for all tables.
 func (e exposures) drop(x *exposure) {
 	for table := range x.tables {
 		e.hide(x, table)

@@ -13,40 +13,39 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// The ways in which a file of somebody else becomes an object.
+// Ways to make a local file an object.
 const (
-	LinkClone = object.LinkClone // shares the blocks of the file: what is written to one is not seen in the other
-	LinkHard  = object.LinkHard  // a second name of a file that nobody but root can write to
-	LinkNone  = object.LinkNone  // the bytes have to be copied, which is for Hydrate
+	LinkClone = object.LinkClone // shares the blocks of the file; later writes to one are not seen in the other
+	LinkHard  = object.LinkHard  // a hard link to a file that only root can write to
+	LinkNone  = object.LinkNone  // the bytes must be copied, by Hydrate
 )
 
-// LinkOptions say where the files are.
+// LinkOptions configure Link.
 type LinkOptions struct {
-	// Open opens the file that should have the bytes of a blob. It is not trusted. An error
-	// that is errdefs.ErrNotFound leaves the blob to Hydrate.
+	// Open opens the file that should have the bytes of a blob. It is not trusted. If it returns
+	// errdefs.ErrNotFound, the blob is left to Hydrate.
 	Open func(digest.Digest) (*os.File, error)
 
-	// Private is the name of the source (transfer.Source) that alone may have the files, besides who
-	// proves that he has them. Empty: anybody may.
+	// Private is the name of the only source (transfer.Source) that may have the files, besides
+	// sources that prove that they have them. Empty means that the files are public.
 	Private string
 
-	// Progress is that of HydrateOptions. Blobs that are not linked stay "waiting".
+	// Progress is called as HydrateOptions.Progress. Blobs that are not linked stay "waiting".
 	Progress func([]Progress)
 }
 
-// Linked says what Link did, in bytes.
+// Linked reports the bytes that Link made objects.
 type Linked struct {
 	Cloned int64 `json:"cloned"` // LinkClone
 	Hard   int64 `json:"linked"` // LinkHard
 }
 
-// Link makes objects of local files, for those blobs of a table that are files as they are and
-// not there yet, as far as that takes no copy. What it leaves out is for Hydrate, with a Fetcher
-// that reads the files. The files are not changed; they get a second name at most.
+// Link makes local files objects for the missing raw blobs of a table, as far as that is possible
+// without copying. Other blobs are left to Hydrate with a Fetcher that reads the files. The files
+// are not changed, but may get a second hard link.
 //
-// The digest is computed over the object-to-be, after it has come to share the bytes: what was
-// in the file before does not count. Link returns a *verify.Error for a file with other bytes or
-// another size than the blob.
+// The digest is computed over the new file after it shares the bytes, so earlier content does not
+// count. Link returns a *verify.Error for a file with other bytes or another size than the blob.
 func (s *Store) Link(ctx context.Context, table digest.Digest, o LinkOptions) (Linked, error) {
 	t, err := s.Table(ctx, table)
 	if err != nil {
@@ -84,7 +83,8 @@ type linking struct {
 	reported time.Time
 }
 
-// report calls Progress, if it is time, and protects what is done from the collector.
+// report calls Progress, at most every hydrate.ProgressEvery unless now, and protects new objects
+// from garbage collection.
 func (l *linking) report(now bool) {
 	if !now && time.Since(l.reported) < hydrate.ProgressEvery {
 		return
@@ -137,7 +137,7 @@ func (l *linking) blob(ctx context.Context, i int, b filetable.Blob) error {
 	return nil
 }
 
-// link makes a file the object of a raw blob, and says how.
+// link makes a file the object of a raw blob, and returns the way it used.
 func (l *linking) link(ctx context.Context, f *os.File, b filetable.Blob, progress func(n int64)) (way string, err error) {
 	var private []string
 	if l.o.Private != "" {
@@ -150,5 +150,5 @@ func (l *linking) link(ctx context.Context, f *os.File, b filetable.Blob, progre
 	return way, err
 }
 
-// LinkWay says how Link would make an object of a file, without doing it.
+// LinkWay returns the way in which Link would make a file an object.
 func (s *Store) LinkWay(f *os.File) (string, error) { return s.objects.LinkWay(f) }

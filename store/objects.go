@@ -19,12 +19,12 @@ func ObjectName(d digest.Digest) string { return object.Name(d) }
 // It returns errdefs.ErrNotFound if there is none.
 func (s *Store) OpenObject(d digest.Digest) (*os.File, error) { return s.objects.Open(d) }
 
-// has says whether an object is recorded and its file has the recorded size. What is doubted is not
-// hashed for it.
+// has reports whether an object is recorded and its file has the recorded size. It does not hash
+// files without a record.
 func (s *Store) has(d digest.Digest) bool { return s.objects.Has(d) }
 
-// PutBytes stores p as an object and returns its digest. It is durable on return.
-// It is for manifests, configs and tables; an object without a reference is evictable.
+// PutBytes durably stores p as an object and returns its digest. It is for manifests, configs and
+// tables; an object without a reference is evictable.
 func (s *Store) PutBytes(ctx context.Context, p []byte) (digest.Digest, error) {
 	d, err := s.objects.Put(p)
 	if err == nil {
@@ -33,12 +33,12 @@ func (s *Store) PutBytes(ctx context.Context, p []byte) (digest.Digest, error) {
 	return d, err
 }
 
-// ReadBytes reads an object of at most limit bytes, verified.
+// ReadBytes reads and verifies an object of at most limit bytes.
 func (s *Store) ReadBytes(ctx context.Context, d digest.Digest, limit int64) ([]byte, error) {
 	return s.objects.Read(d, limit)
 }
 
-// publish makes files objects, and tells their readers. found is recorded with them.
+// publish makes files objects, records found with them, and informs their readers.
 func (s *Store) publish(files []hydrate.Publication, found meta.Arrival) error {
 	out := make([]object.File, len(files))
 	for i, p := range files {

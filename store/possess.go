@@ -19,27 +19,26 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A proof is a number of ranges that are read at random places, or the whole of a blob that is hardly
-// larger.
+// A proof compares ranges at random offsets, or the whole of a small blob.
 const (
 	proofRanges = 4
 	proofSize   = 4 << 10  // bytes of a range
-	proofWhole  = 64 << 10 // bytes
+	proofWhole  = 64 << 10 // bytes of a blob that is compared as a whole
 )
 
-// mayHave says whether an object is there that who has sources of these names may have.
+// mayHave reports whether an object exists and sources with these names may have it.
 func (s *Store) mayHave(d digest.Digest, names []string) bool {
 	o, ok := s.objects.Record(d)
 	return ok && mayHave(o, names)
 }
 
-// mayHave says whether who has sources of these names may have an object: anybody could get it, or it came
-// from one of them.
+// mayHave reports whether sources with these names may have an object: it is public, or came from
+// one of them.
 func mayHave(o meta.Object, names []string) bool {
 	return len(o.Private) == 0 || slices.ContainsFunc(names, func(n string) bool { return slices.Contains(o.Private, n) })
 }
 
-// namesOf returns the names of sources, sorted, each once.
+// namesOf returns the names of sources, sorted and without duplicates.
 func namesOf(sources []transfer.Source) (names []string) {
 	for _, src := range sources {
 		names = append(names, src.Name)
@@ -48,11 +47,11 @@ func namesOf(sources []transfer.Source) (names []string) {
 	return slices.Compact(names)
 }
 
-// hasBlob says whether a raw blob is there for who has these sources. Who has others than it came from,
-// and it came with credentials, has to show that they have it too: a registry that answers what it is
-// asked for proves nothing by saying so.
+// hasBlob reports whether a raw blob is present for these sources. If it came from other sources,
+// with credentials, these sources must prove that they have it too: a claim of a registry is not
+// enough.
 //
-// It returns a *verify.Error if the object has another size than the table says.
+// It returns a *verify.Error if the object and the table differ in size.
 func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) {
 	o, ok := s.objects.Record(b.Digest)
 	if !ok {
@@ -67,8 +66,8 @@ func (s *Store) hasBlob(b filetable.Blob, from *transfer.Sources) (bool, error) 
 	return true, verify.Compare(b.Digest, b.Digest, b.Size, o.Size)
 }
 
-// prove reads random ranges of a blob from sources and compares them with the object. If they are the
-// same, the sources may have it from then on.
+// prove reads random ranges of a blob from sources and compares them with the object. If they
+// match, the sources may have the object from then on.
 func (s *Store) prove(b filetable.Blob, from *transfer.Sources) error {
 	f, err := s.OpenObject(b.Digest)
 	if err != nil {
@@ -116,11 +115,12 @@ func (s *Store) prove(b filetable.Blob, from *transfer.Sources) error {
 	if err := s.db.Share(b.Digest, slices.Compact(names)); err != nil {
 		return err
 	}
-	s.arrived(hydrate.Publication{Digest: b.Digest}) // for them
+	s.arrived(hydrate.Publication{Digest: b.Digest}) // for these sources
 	return nil
 }
 
-// privateTo returns the names of the sources that may have what these sources gave; none if anybody may.
+// privateTo returns the names of the sources that may have what these sources gave; none if it is
+// public.
 func privateTo(p hydrate.Publication) []string {
 	if p.From == nil {
 		return nil
@@ -133,7 +133,7 @@ func privateTo(p hydrate.Publication) []string {
 	if !private {
 		return nil
 	}
-	return namesOf(p.From.Order()) // what was there from before came from the same group
+	return namesOf(p.From.Order()) // staged bytes came from the same group
 }
 
 // Find implements chunkfile.Finder.
@@ -152,7 +152,7 @@ func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources,
 	)
 	defer func() {
 		if f != nil {
-			f.Close() // only read from
+			f.Close() // opened for reading
 		}
 	}()
 	for i, c := range chunks {
@@ -167,7 +167,7 @@ func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources,
 			f, open = nil, at.Object
 			if s.mayHave(open, names) {
 				if f, err = s.OpenObject(open); err != nil {
-					f = nil // it was collected, or is damaged
+					f = nil // collected or damaged
 				}
 			}
 		}
@@ -185,7 +185,7 @@ func (h host) Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources,
 // Open implements chunkfile.Finder.
 func (h host) Open(d digest.Digest) (*os.File, error) { return h.OpenObject(d) }
 
-// readChunk fills dst with chunk c, which f should have at off, and says whether it has.
+// readChunk reads chunk c at off into dst and reports whether it is right.
 func readChunk(f *os.File, off int64, c filetable.Chunk, dst []byte) bool {
 	_, err := f.ReadAt(dst, off)
 	return err == nil && verify.Bytes(c.Digest, dst) == nil
@@ -193,6 +193,6 @@ func readChunk(f *os.File, off int64, c filetable.Chunk, dst []byte) bool {
 
 // Registered implements hydrate.Objects.
 func (h host) Registered(context.Context) {
-	// A collection that began before has ended: what it left is what is found.
+	// A garbage collection that started before must end first, so that what it left can be found.
 	h.objects.Pause()()
 }

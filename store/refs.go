@@ -12,12 +12,12 @@ import (
 // Ref is a reference that keeps the objects of a table.
 type Ref = meta.Ref
 
-// AddRef makes a reference to a table; a name that exists is replaced, keeping its age and, if
-// it is of the same table, its sources. A zero expires means never.
+// AddRef adds a reference to a table. An existing reference with the name is replaced, but keeps
+// its creation time and, if it is to the same table, its sources. A zero expires means never.
 //
-// If the table is not known, because the database was lost, it is read from its object. If there is
-// none, the reference is made all the same and AddRef returns errdefs.ErrNotFound: nothing is collected
-// until somebody puts the table, or removes the reference.
+// If the table is unknown, because the database was lost, it is read from its object. If that is
+// missing, AddRef adds the reference and returns errdefs.ErrNotFound: garbage collection stops
+// until the table is stored again or the reference is removed.
 func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, expires time.Time) error {
 	needs, err := s.db.AddRef(name, table, expires)
 	if errdefs.IsNotFound(err) {
@@ -30,16 +30,16 @@ func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, ex
 	return nil
 }
 
-// maxSources is how many sources are remembered for a reference.
+// maxSources limits the sources recorded for a reference.
 const maxSources = 16
 
-// SetRefSources remembers what the table of a reference is got from, for when the rest of the
-// model has to be fetched later. It returns errdefs.ErrNotFound if there is no such reference.
+// SetRefSources records the sources of a reference's table, for downloading the rest of the model
+// later. It returns errdefs.ErrNotFound if there is no such reference.
 func (s *Store) SetRefSources(ctx context.Context, name string, sources []string) error {
 	return s.db.SetRefSources(name, sources[:min(len(sources), maxSources)])
 }
 
-// RemoveRef removes references, all or none; one that does not exist is no error.
+// RemoveRef removes references, all or none. Names without a reference are ignored.
 func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
 	if err := s.db.DropRefs(names...); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (s *Store) RemoveRef(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Refs returns all references whose name starts with prefix, sorted.
+// Refs returns the references whose name starts with prefix, sorted.
 func (s *Store) Refs(ctx context.Context, prefix string) ([]Ref, error) {
 	return s.db.Refs(prefix), nil
 }
@@ -63,5 +63,5 @@ func (s *Store) RefsOf(ctx context.Context, table digest.Digest) ([]Ref, error) 
 	return s.db.RefsOf(table), nil
 }
 
-// Ref returns one reference, or errdefs.ErrNotFound.
+// Ref returns a reference, or errdefs.ErrNotFound.
 func (s *Store) Ref(ctx context.Context, name string) (Ref, error) { return s.db.Ref(name) }

@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// settleTable records what a table needs, now that all of it is known.
+// settleTable records the objects of a table whose files are all known.
 func (s *Store) settleTable(d digest.Digest, t *filetable.Table) error {
 	rec, err := s.resolveRecord(d, t)
 	if err != nil {
@@ -28,8 +28,8 @@ func (s *Store) settleTable(d digest.Digest, t *filetable.Table) error {
 	return nil
 }
 
-// resolveRecord lists the objects that a table needs. With errdefs.ErrUnavailable, when not all
-// of them are known, it still lists those that are.
+// resolveRecord lists the objects that a table needs. With errdefs.ErrUnavailable, if some are
+// unknown, it lists the known ones.
 func (s *Store) resolveRecord(d digest.Digest, t *filetable.Table) (meta.Table, error) {
 	rec := meta.Table{Objects: []digest.Digest{d}, Used: time.Now().UTC()}
 	files, err := s.resolve(t)

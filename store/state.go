@@ -7,15 +7,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Presence says how much of what is fetched for a table is on the node, in bytes.
+// Presence reports how much of a table is on the node, in bytes.
 type Presence struct {
-	Total int64 // all of it
-	Done  int64 // that is complete, or staged
+	Total int64 // of the whole table
+	Done  int64 // complete or staged
 }
 
-// Presence returns how much of a table is on the node, whether it is being fetched or not. It
-// returns errdefs.ErrNotFound for a table that is not known. What an archive has left of which
-// files have been collected does not count.
+// Presence returns how much of a table is on the node. It returns errdefs.ErrNotFound for an
+// unknown table. Remaining files of an archive of which others were collected do not count.
 func (s *Store) Presence(ctx context.Context, table digest.Digest) (Presence, error) {
 	t, err := s.Table(ctx, table)
 	if err != nil {
@@ -25,19 +24,19 @@ func (s *Store) Presence(ctx context.Context, table digest.Digest) (Presence, er
 	return Presence{Total: total, Done: done}, err
 }
 
-// Awaited says whether somebody waits until a table is complete: a Hydrate that is not in the
-// background. Such work does not stop when the store is paused.
+// Awaited reports whether a Hydrate that is not in the background waits for a table. Such work does
+// not stop when the store is paused.
 func (s *Store) Awaited(table digest.Digest) bool { return s.engine.Awaited(table) }
 
-// ChunkUse says what the chunks of a table are worth.
+// ChunkUse reports how many chunks of a table are shared.
 type ChunkUse struct {
-	Chunks int   `json:"chunks"` // with a digest, each once
-	Bytes  int64 `json:"bytes"`  // in them
-	Shared int64 `json:"shared"` // bytes of them that other objects of the node have too
+	Chunks int   `json:"chunks"` // chunks with a digest, without duplicates
+	Bytes  int64 `json:"bytes"`  // their size
+	Shared int64 `json:"shared"` // size of those that other objects on the node contain
 }
 
-// ChunkUse looks for the chunks of a table in the objects of others. It returns errdefs.ErrNotFound
-// for a table that is not known.
+// ChunkUse looks for the chunks of a table in other objects. It returns errdefs.ErrNotFound for an
+// unknown table.
 func (s *Store) ChunkUse(ctx context.Context, table digest.Digest) (ChunkUse, error) {
 	t, err := s.Table(ctx, table)
 	if err != nil {
@@ -69,15 +68,15 @@ func (s *Store) ChunkUse(ctx context.Context, table digest.Digest) (ChunkUse, er
 		if err := ctx.Err(); err != nil {
 			return use, err
 		}
-		if other, err := s.Table(ctx, d); err == nil && d != table { // one that is gone has no chunks that we know
+		if other, err := s.Table(ctx, d); err == nil && d != table { // a missing table has no known chunks
 			s.chunksOf(other, wanted, own, &use)
 		}
 	}
 	return use, nil
 }
 
-// chunksIndexed takes the chunks from wanted that the index has in an object that is not own, and
-// returns all tables. The index has one place for a chunk, so that is not all.
+// chunksIndexed removes from wanted the chunks that the index has in an object not in own, and
+// returns all tables. The index has one location for a chunk, so others may share more.
 func (s *Store) chunksIndexed(wanted map[digest.Digest]int64, own map[digest.Digest]bool, use *ChunkUse) (tables []digest.Digest, err error) {
 	chunks := make([]filetable.Chunk, 0, len(wanted))
 	for d, size := range wanted {
@@ -96,7 +95,7 @@ func (s *Store) chunksIndexed(wanted map[digest.Digest]int64, own map[digest.Dig
 	return s.db.Tables()
 }
 
-// chunksOf takes the chunks from wanted that complete files of a table have which are not own.
+// chunksOf removes from wanted the chunks in complete files of a table that are not in own.
 func (s *Store) chunksOf(t *filetable.Table, wanted map[digest.Digest]int64, own map[digest.Digest]bool, use *ChunkUse) {
 	for _, f := range t.Files {
 		if f.Source == nil || len(f.Source.Chunks) == 0 || own[f.Digest] || !s.has(f.Digest) {
@@ -111,8 +110,8 @@ func (s *Store) chunksOf(t *filetable.Table, wanted map[digest.Digest]int64, own
 	}
 }
 
-// Started says whether anything of a table is on the node: bytes that are staged, or an object that
-// it names.
+// Started reports whether anything of a table is on the node: staged bytes, or an object that it
+// names.
 func (s *Store) Started(ctx context.Context, table digest.Digest) (bool, error) {
 	p, err := s.Presence(ctx, table)
 	if err != nil || p.Done > 0 {
@@ -127,7 +126,7 @@ func (s *Store) Started(ctx context.Context, table digest.Digest) (bool, error) 
 			return true, nil
 		}
 	}
-	for _, b := range t.Blobs { // its first bytes may be on their way
+	for _, b := range t.Blobs { // its first bytes may be in flight
 		if dirs, err := s.area.Dirs(b.Digest); err != nil || len(dirs) > 0 {
 			return true, err
 		}

@@ -25,38 +25,37 @@ import (
 
 // Options are the settings of a Store. The zero value works.
 type Options struct {
-	// Connections is the number of ranges fetched at the same time, over all blobs.
-	// Zero means 8. The store holds at most twice as many chunks of 4 MiB in memory, and 8 more for
-	// readers of files that are not complete; twice that of what is compressed. They are not on the Go heap.
+	// Connections is the number of ranges fetched concurrently, over all blobs. Zero means 8. The
+	// store has at most twice as many chunks of 4 MiB in memory, and 8 more for readers of
+	// incomplete files; twice that for compressed chunks. This memory is not on the Go heap.
 	Connections int
 
-	// Reserve is the space in bytes that stays free on the file system. A fetch that
-	// would go below it is refused before its first byte. Zero means 1 GiB.
+	// Reserve is the space in bytes that stays free on the file system. A fetch that would use it
+	// is refused before its first byte. Zero means 1 GiB.
 	Reserve int64
 
-	// Linger is how long a fetch goes on after the last caller that waited for it has
-	// gone. Zero means 5 minutes.
+	// Linger is how long a fetch continues after its last caller has gone. Zero means 5 minutes.
 	Linger time.Duration
 
-	// Evict says when Run collects.
+	// Evict configures when Run evicts objects.
 	Evict EvictOptions
 
-	// Log is where the store reports; nil discards.
+	// Log is the logger; nil discards.
 	Log *slog.Logger
 }
 
-// readers is how many groups of chunks are in memory for readers that wait, and unpackers how many
-// archives are unpacked at the same time: each can ask for much memory.
+// readers limits the groups of chunks in memory for waiting readers, and unpackers the archives
+// that are unpacked concurrently, because each can need much memory.
 const (
 	readers   = 8
 	unpackers = 2
 )
 
-// EvictOptions say when objects that nothing refers to make room.
+// EvictOptions configure when unreferenced objects are evicted.
 type EvictOptions struct {
-	Interval time.Duration // between looks; zero means 1 minute
-	High     int           // percent of the file system in use that starts it; zero means 85
-	Low      int           // percent that ends it; zero means 75
+	Interval time.Duration // between checks; zero means 1 minute
+	High     int           // percent of the file system in use that starts eviction; zero means 85
+	Low      int           // percent that ends eviction; zero means 75
 	Quota    int64         // bytes of objects; zero means no quota
 }
 
@@ -71,7 +70,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store is the node's verified bytes. All methods are safe for concurrent use.
+// Store keeps the verified bytes of a node. All methods are safe for concurrent use.
 type Store struct {
 	dir     string
 	root    *os.Root
@@ -80,7 +79,7 @@ type Store struct {
 	o       Options
 	log     *slog.Logger
 
-	ctx  context.Context // ends all work
+	ctx  context.Context // cancels all work
 	stop context.CancelFunc
 	work sync.WaitGroup
 
@@ -90,21 +89,21 @@ type Store struct {
 	engine    *hydrate.Engine
 	ledger    ledger
 	decoded   decoded
-	failed    atomic.Int64 // reads of files that are not complete
+	failed    atomic.Int64 // reads of incomplete files
 
-	// exposing keeps Expose and withdraw apart. Before a bbolt transaction.
+	// exposing serialises Expose and withdraw. Locked before a bbolt transaction.
 	exposing sync.Mutex
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the following
 	closed    bool
 	exposures exposures
-	presented map[string]presented // by view, those that have all of their table
+	presented map[string]presented // by view that has all of its table
 }
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
 
-// Open opens the store below dir, and makes it if need be. It returns
-// errdefs.ErrUnavailable if another process has it open.
+// Open opens the store below dir, which is created if needed. It returns errdefs.ErrUnavailable if
+// another process has it open.
 func Open(dir string, o Options) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -152,7 +151,7 @@ func (s *Store) open() (err error) {
 
 func (s *Store) dbPath() string { return filepath.Join(s.dir, "store.db") }
 
-// Close stops all fetches, keeping what they have, and closes the store.
+// Close stops all fetches, keeping their staged bytes, and closes the store.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -177,11 +176,11 @@ func (s *Store) Close() error {
 // Dir returns the absolute directory of the store.
 func (s *Store) Dir() string { return s.dir }
 
-// ObjectsDir returns the directory that is a data-only lower layer: the object with digest
+// ObjectsDir returns the directory that serves as data-only lower layer: the object with digest
 // sha256:abcd… is at sha256/ab/abcd… below it, see ObjectName.
 func (s *Store) ObjectsDir() string { return filepath.Join(s.dir, object.Dir) }
 
-// PutTable stores an encoded table after validating it, so that Hydrate can work on it.
+// PutTable validates and stores an encoded table.
 func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 	t, err := filetable.Decode(p)
 	if err != nil {
@@ -198,8 +197,7 @@ func (s *Store) PutTable(ctx context.Context, p []byte) (digest.Digest, error) {
 	return d, s.db.PutTable(d, rec)
 }
 
-// Table returns a table stored by PutTable, or errdefs.ErrNotFound. The caller must not
-// change it.
+// Table returns a table stored by PutTable, or errdefs.ErrNotFound. The caller must not change it.
 func (s *Store) Table(ctx context.Context, d digest.Digest) (*filetable.Table, error) {
 	if t := s.decoded.table(d); t != nil {
 		return t, nil

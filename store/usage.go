@@ -4,13 +4,13 @@ import (
 	"context"
 )
 
-// Usage is the disk use of a store, in bytes.
+// Usage is the disk usage of a store, in bytes.
 type Usage struct {
-	Logical     int64 `json:"logical"`     // files of all complete tables, each as often as it occurs
+	Logical     int64 `json:"logical"`     // files of all complete tables, with duplicates
 	Unique      int64 `json:"unique"`      // objects on disk
-	Saved       int64 `json:"saved"`       // what Logical would take more without sharing
+	Saved       int64 `json:"saved"`       // additional size of Logical without sharing
 	Reclaimable int64 `json:"reclaimable"` // objects without a reference
-	Partial     int64 `json:"partial"`     // unfinished fetches, as allocated
+	Partial     int64 `json:"partial"`     // staged files, as allocated
 	Objects     int64 `json:"objects"`     // count
 	Free        int64 `json:"free"`        // on the file system
 	Capacity    int64 `json:"capacity"`    // of the file system
@@ -32,19 +32,19 @@ func (s *Store) Usage(ctx context.Context) (Usage, error) {
 	return u, err
 }
 
-// Counts are what happened since the store was opened.
+// Counts are counters since the store was opened.
 type Counts struct {
-	ReaderBytes   int64 // fetched because somebody reads a file that is not complete
-	CopiedBytes   int64 // of chunks that were copied from another object, not fetched
-	CorruptChunks int64 // chunks that a source delivered wrong
-	FailedReads   int64 // of files that are not complete
+	ReaderBytes   int64 // fetched for reads of incomplete files
+	CopiedBytes   int64 // of chunks copied from another object
+	CorruptChunks int64 // wrong chunks from a source
+	FailedReads   int64 // of incomplete files
 }
 
-// Counts returns what happened since the store was opened.
+// Counts returns the counters since the store was opened.
 func (s *Store) Counts() Counts {
 	c := &s.files.Counts
 	return Counts{ReaderBytes: c.Received.Load(), CopiedBytes: c.Copied.Load(), CorruptChunks: c.Corrupt.Load(), FailedReads: s.failed.Load()}
 }
 
-// Memory returns what the store keeps in memory for the objects that there are, in bytes.
+// Memory returns the memory used for the records of objects, in bytes.
 func (s *Store) Memory() int64 { return s.db.Memory() }

@@ -7,12 +7,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A Verdict says that a model was found to be signed as a policy wants it.
+// A Verdict records that the signatures of a model satisfy a policy.
 type Verdict = meta.Verdict
 
-// PutVerdict records a verdict about the model of a table, or about what a manifest names, in the place of
-// one by the same policy. It is durable on return, so that who starts without a network knows it, and
-// goes when nothing knows the digest any more.
+// PutVerdict durably records a verdict about the model of a table, or about a manifest, replacing
+// one by the same policy. It is removed with the last record of the digest.
 func (s *Store) PutVerdict(ctx context.Context, about digest.Digest, v Verdict) error {
 	return s.db.PutVerdict(about, v)
 }

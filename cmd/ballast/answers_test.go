@@ -23,7 +23,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// facadeOf returns what the facade answers for a reference, with a configuration: the digest of a manifest.
+// facadeOf returns a function that requests a reference from a facade with a configuration, and
+// returns the digest of the manifest.
 func facadeOf(t *testing.T, file string) func(t *testing.T, name string) digest.Digest {
 	t.Helper()
 	cfg, err := config.Load(file)
@@ -123,12 +124,12 @@ func readLayout(t *testing.T, dir string) *converttest.Built {
 // A kindOfSource is a row of TestOneAnswer.
 type kindOfSource struct {
 	name, src string
-	local     bool   // only this process sees it
-	private   bool   // only the node itself can read it
-	model     string // of an Ollama, to import
+	local     bool   // only visible to this process
+	private   bool   // only readable by the node itself
+	model     string // in an Ollama store, for import
 }
 
-// sources makes sources of all kinds, and the configuration that they need.
+// sources creates sources of all kinds, and the configuration that they need.
 func sources(t *testing.T, s *site) []kindOfSource {
 	t.Helper()
 	weights := converttest.GGUF(converttest.SmallGGUF())
@@ -138,7 +139,7 @@ func sources(t *testing.T, s *site) []kindOfSource {
 	other := converttest.Ollama(converttest.Files(storetest.Random(82, 1000)), converttest.OllamaConfigOld)
 	list := converttest.OllamaList(1, converttest.ListEntry{Built: gguf(83), Runner: "ggml"}, converttest.ListEntry{Built: other, Runner: "mlx"})
 	s.models["a/list"], s.models["a/carton"] = list, converttest.CartonArtifact(c)
-	s.setSpoil(func(w http.ResponseWriter, r *http.Request) bool { // a tag that is not there
+	s.setSpoil(func(w http.ResponseWriter, r *http.Request) bool { // a tag that does not exist
 		if strings.HasSuffix(r.URL.Path, "-mlx") {
 			http.NotFound(w, r)
 			return true
@@ -175,7 +176,7 @@ func sources(t *testing.T, s *site) []kindOfSource {
 
 	ahead := filepath.Join(dir, "ahead")
 	s.ok(t, "convert", s.host+"/a/"+converttest.DockerAIGGUF(files).Name+":v1", "oci:"+ahead+":v1", "--no-chunks")
-	for _, b := range converttest.DockerAIGGUF(files).Blobs { // a dry image has no blobs that are layers of the origin
+	for _, b := range converttest.DockerAIGGUF(files).Blobs { // the layout lacks blobs that are layers of the origin
 		put(t, ahead, "blobs/sha256/"+digest.FromBytes(b).Encoded(), b)
 	}
 	s.models["a/ahead"] = readLayout(t, ahead)
@@ -203,7 +204,7 @@ func sources(t *testing.T, s *site) []kindOfSource {
 	return all
 }
 
-// TestOneAnswer asks for the same source in all ways that there are: each gives the same image.
+// TestOneAnswer converts the same source in all possible ways: each gives the same image.
 func TestOneAnswer(t *testing.T) {
 	s := newSite(t)
 	all := sources(t, s)
@@ -221,7 +222,7 @@ func TestOneAnswer(t *testing.T) {
 				got["prefetch"] = digest.Digest(strings.TrimSpace(s.ok(t, "prefetch", "-q", k.src)))
 				got["inspect"] = parse[seen](t, s.ok(t, "inspect", "-o", "json", k.src)).Manifest
 			}
-			if !k.local && !k.private && !strings.HasPrefix(k.src, "carton+") { // containerd can not name a URL
+			if !k.local && !k.private && !strings.HasPrefix(k.src, "carton+") { // containerd cannot name a URL
 				got["facade"] = facade(t, k.src)
 			}
 			if strings.HasPrefix(k.src, "hf") { // the registry of the site has no digests
@@ -247,7 +248,7 @@ func TestOneAnswer(t *testing.T) {
 	}
 }
 
-// TestModelThatIsNone has a model that is not as it must be: that has an exit code of its own, whoever finds it.
+// An invalid model has an exit code of its own, whichever command finds it.
 func TestModelThatIsNone(t *testing.T) {
 	s := newSite(t)
 	b := converttest.ModelPackRaw(converttest.Files([]byte("weights")))
@@ -263,7 +264,7 @@ func TestModelThatIsNone(t *testing.T) {
 	}
 }
 
-// TestConvertToURL says of a target that is no place to write to what a target is.
+// The error for a target that is not one says what a target is.
 func TestConvertToURL(t *testing.T) {
 	for _, dst := range []string{"carton+https://h.example/x.carton", "https://h.example/x"} {
 		if code, _, stderr := ballast(t, "convert", modelDir(t), dst); code != exitUsage || !strings.Contains(stderr, "a target is a reference or oci:DIR") {

@@ -15,7 +15,7 @@ import (
 
 var facts = []string{"--runner", "torchscript", "--runner-framework", "=1.12.1"}
 
-// converted runs "ballast convert" and returns what its result says.
+// converted runs "ballast convert" and returns its result.
 func converted(t *testing.T, args ...string) conversion {
 	t.Helper()
 	code, stdout, stderr := ballast(t, append([]string{"convert", "-o", "json"}, args...)...)
@@ -30,7 +30,7 @@ func converted(t *testing.T, args ...string) conversion {
 	return c
 }
 
-// unzipped returns what unzip makes of an archive: path → content.
+// unzipped returns the result of unzip for an archive: path → content.
 func unzipped(t *testing.T, file string) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,8 +68,8 @@ func openCarton(t *testing.T, file string) *carton.Carton {
 	return c
 }
 
-// TestPackedCarton writes a directory as a carton, which unzip and our reader read, and which is the carton
-// that the directory is with the same facts.
+// TestPackedCarton writes a directory as a carton, which unzip and our reader can read, and which
+// equals the conversion of the directory with the same facts.
 func TestPackedCarton(t *testing.T) {
 	if _, err := exec.LookPath("unzip"); err != nil {
 		t.Skip("there is no unzip")
@@ -101,7 +101,7 @@ func TestPackedCarton(t *testing.T) {
 	}
 }
 
-// TestPackedFromOthers packs a carton with all that it has, and a model of a registry with archives.
+// TestPackedFromOthers packs a carton with all its facts, and a model of a registry with archives.
 func TestPackedFromOthers(t *testing.T) {
 	dir := t.TempDir()
 	good := converttest.GoodCarton([]byte("weights"))

@@ -8,13 +8,14 @@ import (
 	"github.com/ballast-dev/ballast/store"
 )
 
-// TestPrefetchDetached begins with two models and waits for neither; one that can not be had is found in the status.
+// TestPrefetchDetached starts two prefetches and waits for neither; the one that fails is found in
+// the status.
 func TestPrefetchDetached(t *testing.T) {
 	s := newSite(t)
 	one, two := s.add("team/one", 8, 9<<20), s.add("team/two", 9, 9<<20)
 	spoil, _, open := stalled(1 << 20)
 	s.setSpoil(spoil)
-	// That it can not be had is said if it is found out at once.
+	// The failure is printed if it is known at once.
 	code, out, stderr := s.ballast(t.Context(), "prefetch", "--detach", one, two, s.host+"/team/none:1")
 	if strings.Count(out, "started")+strings.Count(stderr, "none:1") != 3 || code != 0 && code != exitNotFound {
 		t.Errorf("code %d, %q, %q", code, out, stderr)

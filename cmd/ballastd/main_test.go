@@ -14,7 +14,7 @@ func ballastd(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	t.Setenv("BALLAST_CONFIG", "")
 	ctx, stop := context.WithCancel(t.Context())
-	stop() // nothing here is to run
+	stop() // the daemon stops at once
 	var out, err strings.Builder
 	code = run(ctx, args, &out, &err)
 	return code, out.String(), err.String()
@@ -39,7 +39,7 @@ func TestConfigDefault(t *testing.T) {
 	}
 }
 
-// TestConfigDump prints what is in effect, in a form that reads back.
+// TestConfigDump prints the configuration in effect, in a form that can be read back.
 func TestConfigDump(t *testing.T) {
 	path := write(t, "version = 1\n[fetch]\nconnections = 3\n")
 	code, stdout, stderr := ballastd(t, "config", "dump", "--config", path)

@@ -15,13 +15,13 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// acceptEncoding are the codings that decode knows.
+// acceptEncoding are the supported codings.
 const acceptEncoding = "zstd, gzip, br, deflate"
 
-// maxCodings is how many codings can be put on one another.
+// maxCodings limits the nested codings.
 const maxCodings = 3
 
-// codings returns the codings of a Content-Encoding in the order they were applied.
+// codings returns the codings of a Content-Encoding in the order in which they were applied.
 // https://www.rfc-editor.org/rfc/rfc9110#name-content-encoding
 func codings(header []string) ([]string, error) {
 	var all []string
@@ -83,8 +83,8 @@ func (d *decoded) add(coding string) error {
 	return nil
 }
 
-// addDeflate adds what HTTP calls deflate: the format of zlib. Some servers send it without
-// zlib's header.
+// addDeflate adds the coding that HTTP calls deflate: the zlib format. Some servers send it without
+// the zlib header.
 // https://www.rfc-editor.org/rfc/rfc9110#name-deflate-coding
 func (d *decoded) addDeflate() error {
 	b := bufio.NewReader(d.Reader)

@@ -11,8 +11,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// FuzzContentEncoding decodes an answer with the codings that its header says, and reads what is
-// gzip with the standard library as well.
+// FuzzContentEncoding decodes a response with the codings in its header, and also reads gzip with
+// the standard library.
 func FuzzContentEncoding(f *testing.F) {
 	var z bytes.Buffer
 	w := stdgzip.NewWriter(&z)
@@ -63,7 +63,7 @@ func decodeAll(p []byte, list []string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, maxFuzz))
 }
 
-// FuzzAnswer checks the bounds of what the headers of an answer can say.
+// FuzzAnswer checks the bounds of values in the headers of a response.
 func FuzzAnswer(f *testing.F) {
 	f.Add("5", "bytes 0-9/10")
 	f.Add("Fri, 31 Dec 9999 23:59:59 GMT", "bytes 0-9/*")

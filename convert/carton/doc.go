@@ -1,71 +1,71 @@
 // Package carton reads models in the Carton format, version 1: a zip archive with a MANIFEST of
-// digests, a description, and files that can also be elsewhere.
+// digests, a description, and files, which can also be outside of the archive.
 // https://github.com/VivekPanyam/carton/blob/03180cb35999a2e73ecade3a38452fb6a2aa939b/docs/specification/format.md
 //
-//	Source ─ Open ─▶ Carton ─┬─ Model ──▶ convert.Model   nothing but small files is read
-//	                         └─ Fetcher ▶ store.Fetcher   where the bytes are
+//	Source ─ Open ─▶ Carton ─┬─ Model ──▶ convert.Model   reads only small files
+//	                         └─ Fetcher ▶ store.Fetcher   the source of the bytes
 //
-// # One blob a file
+// # One blob per file
 //
-// The file table of a carton has a raw blob for each file that MANIFEST lists: its digest is in
-// MANIFEST, its size in the directory of the archive. So the digests of all layers are known
-// before a byte of weights is read, and equal files of other models, of whatever format, are the
-// same blob. MANIFEST and empty files are in the table itself. LINKS is not: the model hash does not
-// cover it, and who has the model needs no URLs.
+// The file table of a carton has a raw blob for each file in MANIFEST: its digest is in MANIFEST,
+// its size in the directory of the archive. So the digests of all layers are known before a byte of
+// weights is read, and equal files of other models, in any format, are the same blob. MANIFEST and
+// empty files are in the table itself. LINKS is not: the model hash does not cover it, and a stored
+// model needs no URLs.
 //
-// A blob is brought by the Fetcher of the carton:
+// The Fetcher of the carton reads blobs:
 //
 //	stored members        ranges of the archive
 //	deflate and zstd      decompressed from the first byte; the store gets one stream
 //	files only in LINKS   from the first URL that has the file, decoded; one stream
 //
-// The Fetcher depends on the archive alone and can be made again at any time by Open.
+// The Fetcher depends only on the archive, and Open can create it again at any time.
 //
-// # What is read
+// # Reading
 //
-// Open reads the end of the archive, its directory, MANIFEST, LINKS, carton.toml,
-// tensor_data/index.toml, string tensors up to a limit, and the symbolic links. Each but MANIFEST
-// and LINKS is compared with its digest in MANIFEST. Model asks for the size of files that are
-// only in LINKS.
+// Open reads the end of the archive, its directory, MANIFEST, LINKS, carton.toml and the symbolic
+// links. Each except MANIFEST and LINKS is compared with its digest in MANIFEST. Model requests the
+// sizes of files that are only in LINKS.
 //
-// An archive at a URL is read by ranges. From a server that does not know them it is copied
-// to a temporary file, which has no name and goes away with the Carton. A directory that a carton
-// was unpacked to (Folder) is read as an archive of its files, with all checks that one gets.
+// An archive at a URL is read by ranges. From a server without range requests it is copied to an
+// unnamed temporary file, which is removed with the Carton. A directory with an unpacked carton
+// (Folder) is read as an archive of its files, with the same checks.
 //
 // # Writing
 //
-// Pack writes an archive, of a carton as it was or of the files of another model; FromFiles is the model of the
-// latter without the archive. A carton.toml needs no more than the two Facts of its runner.
+// Pack writes an archive, from the files of a carton or of another model; FromFiles returns the
+// model of the latter without writing an archive. A carton.toml needs only the two Facts of its
+// runner.
 //
 // # Identity
 //
-// The digest of MANIFEST is the model hash, and the digest of the origin, unless the carton is a
-// layer in a registry: then that is the digest of the manifest there. The hash does not cover the
-// layout of the archive or LINKS. MANIFEST is believed as it comes, over https or from the
-// registry, as no digest of the whole archive is computed; with Options.Hash it is believed only if
-// it is the one that is meant. Bytes of files are compared with MANIFEST by the store.
+// The digest of MANIFEST is the model hash. It is also the digest of the origin, unless the carton
+// is a layer in a registry: then that is the digest of the manifest in the registry. The hash does
+// not cover the layout of the archive or LINKS. MANIFEST is trusted as received, over https or from
+// the registry, as no digest of the whole archive is computed; with Options.Hash it must match the
+// hash. The store compares the bytes of files with MANIFEST.
 //
-// # What is refused
+// # Refused cartons
 //
-// An archive that can be read in two ways (see zipdir). A MANIFEST with a line that is no path
-// and digest, a path twice, lines that are not in the order of their bytes, MANIFEST or LINKS in it, or
-// without carton.toml. A carton without the folder model. A file that neither
-// the archive nor LINKS has. Two sizes for one digest. A carton.toml with a missing or
-// wrong field of the specification, or with a reference to a tensor or file that is not there; fields that are
-// not known, and what the options of a runner are, are not looked at. Tensors whose size is not that of their shape. Symbolic links outside of
-// model/, or that leave it. Members that MANIFEST does not list are left out, with a warning.
+// The following is refused: an ambiguous archive (see zipdir); a MANIFEST with a line that is not a
+// path and a digest, with a duplicate path, with lines that are not in byte order, with MANIFEST or
+// LINKS in it, or without carton.toml; a carton without the directory model; a file that is neither
+// in the archive nor in LINKS; two sizes for one digest; a carton.toml in which a field that is
+// read here is missing or invalid; symbolic links outside of model/, or that lead out of it. Other
+// fields of carton.toml, and the tensors of self-tests and examples, are not checked, because only
+// the runner of the model uses them. Members that are not in MANIFEST are left out, with a warning.
 //
 // # Modes and links
 //
 // Files have mode 0644 and no time: writers set neither. A symbolic link in model/ is a file with
-// the content of its target, which is what its digest in MANIFEST is made of.
+// the content of its target, which its digest in MANIFEST covers.
 //
 // # Network
 //
-// URLs of LINKS are a stranger's. They are followed over https (http only if allowed), never
-// with a user name in them, and by the function the caller gives, which decides what addresses
-// may be dialled. Transfers are decoded (zstd, gzip, br, deflate) up to the size of the file.
-// Whatever goes wrong with a URL, the next one is tried: for a small file also wrong
-// bytes; for a large one these are found at its end, and the next fetch of the same Fetcher begins
-// with the next URL. Where URLs tell different sizes, see sizeOf.
+// URLs of LINKS are not trusted. They are followed over https (http only if allowed), never with a
+// user name in them, and by the function of the caller, which decides which addresses may be
+// dialled. Transfers are decoded (zstd, gzip, br, deflate) up to the size of the file. After any
+// error of a URL, the next one is tried. For a small file, wrong bytes are such an error; for a
+// large one they are detected at its end, and the next fetch of the same Fetcher starts with the
+// next URL. If URLs report different sizes, see sizeOf.
 package carton

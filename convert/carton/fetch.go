@@ -17,11 +17,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// parallelStreams is how many files are decompressed, or come from LINKS, at the same time. Each
-// can need a window of zipdir.MaxWindow.
+// parallelStreams limits the files that are decompressed, or downloaded from LINKS, at the same
+// time. Each can need a window of zipdir.MaxWindow.
 const parallelStreams = 4
 
-// small is the size in bytes up to which a file is read whole, in one request.
+// small is the maximal size in bytes of a file that is read as a whole, in one request.
 const small = 4 << 20 // 4 MiB
 
 // fetcher is the store.Fetcher of a carton.
@@ -29,14 +29,14 @@ type fetcher struct {
 	c     *Carton
 	slots chan struct{} // one for each stream that may be open
 
-	mu     sync.Mutex              // guards what follows
+	mu     sync.Mutex              // guards the fields below
 	data   map[digest.Digest]int64 // where the data of a stored member starts
-	failed map[digest.Digest]int   // streams of a file of LINKS that were of no use
+	failed map[digest.Digest]int   // number of failed streams of a file of LINKS
 }
 
-// Fetcher returns where the bytes of the files are. A blob that is not a file of the carton gives
-// errdefs.ErrNotFound. A file that comes as a stream is answered from its first byte on. Bodies
-// are private if the carton is, or if the file is elsewhere at a URL that can be signed.
+// Fetcher returns the fetcher of the files. A blob that is not a file of the carton returns
+// errdefs.ErrNotFound. A file that is a stream is sent from its first byte on. Bodies are private
+// if the carton is, or if the URL of the file can be signed.
 func (c *Carton) Fetcher() transfer.Fetcher {
 	return &fetcher{c: c, slots: make(chan struct{}, parallelStreams), data: map[digest.Digest]int64{}, failed: map[digest.Digest]int{}}
 }
@@ -90,7 +90,7 @@ func (f *fetcher) stored(ctx context.Context, d digest.Digest, e *zipdir.Entry, 
 	return f.c.src.Range(ctx, data+off, n)
 }
 
-// open opens a file of LINKS, by the next of its URLs if the last was of no use.
+// open opens a file of LINKS, by the next of its URLs if the last one failed.
 func (f *fetcher) open(ctx context.Context, d digest.Digest, urls []string, size int64) (io.ReadCloser, error) {
 	f.mu.Lock()
 	skip := f.failed[d]
@@ -106,11 +106,11 @@ func (f *fetcher) open(ctx context.Context, d digest.Digest, urls []string, size
 	}}, nil
 }
 
-// watched tells when a body broke off, or was read to its end: if it is asked for once more, it
-// was wrong.
+// watched records when a body broke off, or was read to its end: if it is requested again, it was
+// wrong.
 type watched struct {
 	io.ReadCloser
-	ctx     context.Context // of the Fetch: who gives up has nothing against it
+	ctx     context.Context // of the Fetch: a cancelled one does not count as a failure
 	left    int64
 	useless func()
 	told    bool
@@ -126,11 +126,11 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A stream is a body that is opened by its first read, so that a request for the middle of a
-// file that comes as a stream costs nothing.
+// A stream is a body that is opened by its first read, so that a request for the middle of a file
+// that is a stream costs nothing.
 type stream struct {
 	ctx   context.Context // of the Fetch
-	slots chan struct{}   // nil: it needs none
+	slots chan struct{}   // nil if it needs none
 	open  func(context.Context) (io.ReadCloser, error)
 	body  io.ReadCloser
 	err   error
@@ -180,8 +180,8 @@ func (s *stream) Close() error {
 	return err
 }
 
-// openLink opens the file d of the given size by the first of its URLs that has it, beginning
-// after the first skip of them, and returns which.
+// openLink opens the file d of the given size by the first of its URLs that has it, starting after
+// the first skip of them, and returns its index.
 func (c *Carton) openLink(ctx context.Context, d digest.Digest, urls []string, skip int, size int64) (body io.ReadCloser, used int, err error) {
 	urls = urls[:min(len(urls), maxURLs)]
 	var errs []error
@@ -198,7 +198,7 @@ func (c *Carton) openLink(ctx context.Context, d digest.Digest, urls []string, s
 	return nil, 0, fmt.Errorf("carton %s: file %s by %s: %w", c.hash, d, nameLinks, hopeful(errs))
 }
 
-// hopeful returns the error after which it makes the most sense to try again.
+// hopeful returns the error after which a retry is most likely to succeed.
 func hopeful(errs []error) error {
 	if len(errs) == 0 {
 		return fmt.Errorf("no URL: %w", errdefs.ErrNotFound)
@@ -232,13 +232,13 @@ func (c *Carton) openURL(ctx context.Context, d digest.Digest, url string, size 
 	return io.NopCloser(bytes.NewReader(p)), nil
 }
 
-// maxAsked is how many of the URLs of a file are asked for its size.
+// maxAsked limits the URLs of a file that are asked for its size.
 const maxAsked = 4
 
-// sizeOf finds the size of a file of LINKS: by HEAD, else by the header of a GET, else by reading
-// it. A URL that is dead can answer with a page of another size, so that if URLs differ, the size
-// is the one with which the file can be read, or the largest.
-// It returns errdefs.ErrResourceExhausted if more than Options.MaxLinked has to be read.
+// sizeOf determines the size of a file of LINKS: by HEAD, otherwise by the header of a GET,
+// otherwise by reading it. A dead URL can return a page of another size, so that if URLs differ,
+// the size is the one with which the file can be read, or the largest. It returns
+// errdefs.ErrResourceExhausted if more than Options.MaxLinked has to be read.
 func (c *Carton) sizeOf(ctx context.Context, d digest.Digest, urls []string) (int64, error) {
 	var sizes []int64
 	var errs []error
@@ -287,10 +287,10 @@ func (c *Carton) sizeAt(ctx context.Context, url string) (int64, error) {
 	return io.Copy(io.Discard, &linkedReader{body, c})
 }
 
-// LimitLinked is the name of the limit of Options.MaxLinked.
+// LimitLinked is the name of the limit Options.MaxLinked.
 const LimitLinked = "carton_links"
 
-// A linkedReader reads a file of LINKS for its size, and counts for the carton.
+// A linkedReader reads a file of LINKS for its size, and counts towards the limit of the carton.
 type linkedReader struct {
 	io.Reader
 	c *Carton

@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Names of files of a carton that have a meaning.
+// Names of special files of a carton.
 const (
 	nameManifest = "MANIFEST"
 	nameLinks    = "LINKS"
@@ -25,7 +25,7 @@ const (
 	dirMisc    = "misc/"
 )
 
-// MaxManifestSize is the largest MANIFEST read, in bytes.
+// MaxManifestSize limits MANIFEST, in bytes.
 const MaxManifestSize = 16 << 20 // 16 MiB
 
 func invalid(format string, args ...any) error {
@@ -38,8 +38,8 @@ type Entry struct {
 	Digest digest.Digest
 }
 
-// ParseManifest parses a MANIFEST. Lines can end with CRLF, the last one without. It returns
-// errdefs.ErrInvalidArgument, naming the line, for what breaks a rule.
+// ParseManifest parses a MANIFEST. Lines can end in CRLF; the last one needs no line end. It
+// returns errdefs.ErrInvalidArgument, naming the line, for an invalid file.
 func ParseManifest(p []byte) ([]Entry, error) {
 	if len(p) > MaxManifestSize {
 		return nil, invalid("MANIFEST of %d bytes, more than %d", len(p), MaxManifestSize)
@@ -67,8 +67,8 @@ func ParseManifest(p []byte) ([]Entry, error) {
 	return all, checkOrder(all)
 }
 
-// checkOrder returns an error unless paths are in alphabetical order. Some writers sort the lines, where
-// the equals sign counts.
+// checkOrder returns an error unless paths are in alphabetical order. Some writers sort whole
+// lines, including the equals sign.
 func checkOrder(all []Entry) error {
 	byPath := func(a, b Entry) int { return strings.Compare(a.Path, b.Path) }
 	byLine := func(a, b Entry) int { return strings.Compare(a.Path+"=", b.Path+"=") }
@@ -84,7 +84,7 @@ func checkOrder(all []Entry) error {
 }
 
 func parseLine(line string) (Entry, error) {
-	i := strings.LastIndexByte(line, '=') // a path can have one too
+	i := strings.LastIndexByte(line, '=') // a path can also contain one
 	if i < 0 {
 		return Entry{}, invalid("%.100q is not of the form path=sha256", line)
 	}

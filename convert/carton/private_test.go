@@ -21,8 +21,8 @@ func (g gated) Fetch(ctx context.Context, _ digest.Digest, _, off, n int64) (io.
 	return transfer.NewBody(ctx, body, true), off, err
 }
 
-// TestPrivate checks that the files of a carton are as private as the carton, however they are
-// stored, and that a URL that can be signed makes it private.
+// The files of a carton are as private as the carton, however they are stored, and a URL that can
+// be signed makes it private.
 func TestPrivate(t *testing.T) {
 	want := converttest.GoodCarton(storetest.Random(4, 5<<20))
 	p := want.Bytes()
@@ -63,7 +63,7 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// TestPrivateLinks has the weights at a URL elsewhere, plain or with what can be a signature.
+// TestPrivateLinks has the weights at another URL, plain or possibly signed.
 func TestPrivateLinks(t *testing.T) {
 	weights := storetest.Random(5, 9<<20)
 	s := serve(t, map[string]http.HandlerFunc{"/w": content(weights)})

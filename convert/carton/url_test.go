@@ -25,7 +25,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A server is a web server that counts what it sends.
+// A server is a web server that counts the bytes it sends.
 type server struct {
 	*httptest.Server
 
@@ -83,7 +83,7 @@ func content(p []byte) http.HandlerFunc {
 	}
 }
 
-// noRanges answers every request with all.
+// noRanges answers every request with the whole content.
 func noRanges(p []byte, length bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if length {
@@ -109,7 +109,7 @@ func openURL(t *testing.T, url string, o carton.Options) carton.Source {
 }
 
 // TestURL reads a carton by ranges, and counts: the model is known before weights are read, and
-// stored weights come as ranges, once.
+// stored weights are requested as ranges, once.
 func TestURL(t *testing.T) {
 	weights := storetest.Random(4, 20<<20)
 	want := converttest.GoodCarton(weights)
@@ -131,7 +131,7 @@ func TestURL(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare(t, want, files)
-	// The stored copy once; of the compressed one the first chunk twice.
+	// The stored copy once; the first chunk of the compressed one twice.
 	if got, most := s.bytes("/m.carton")-before, int64(2*len(weights)+10<<20); got > most {
 		t.Errorf("%d bytes were read for the files, more than %d", got, most)
 	}
@@ -163,7 +163,7 @@ func TestURLWithoutRanges(t *testing.T) {
 	}
 }
 
-// TestURLNoSuffix has a server that knows no ranges from the end.
+// TestURLNoSuffix has a server that does not support ranges from the end.
 func TestURLNoSuffix(t *testing.T) {
 	want := converttest.GoodCarton([]byte("weights"))
 	p := want.Bytes()
@@ -308,7 +308,7 @@ func coded(header string, p []byte) http.HandlerFunc {
 	}
 }
 
-// linked is a small carton whose weights are only at URLs.
+// linked returns a small carton whose weights are only at URLs.
 func linked(weights []byte, urls ...string) converttest.Carton {
 	return converttest.Carton{Files: []file{
 		{Path: "carton.toml", Data: []byte("spec_version = 1\n[runner]\nrunner_name = \"noop\"\nrequired_framework_version = \"1\"\n")},
@@ -363,7 +363,7 @@ func TestLinksSmallFiles(t *testing.T) {
 	compare(t, c, pull(t, at(c.Bytes()), options(t)))
 }
 
-// TestLinksFailover has URLs that are of no use before one that is.
+// TestLinksFailover has URLs that fail before one that works.
 func TestLinksFailover(t *testing.T) {
 	for _, size := range []int{100, 9 << 20} {
 		weights := storetest.Random(8, size)
@@ -400,7 +400,7 @@ func TestLinksFailover(t *testing.T) {
 				f := o.Fetcher()
 				files, err := hydrate(t, m, f)
 				if errdefs.IsDataLoss(err) && size > 4<<20 {
-					files, err = hydrate(t, m, f) // the next attempt begins with the next URL
+					files, err = hydrate(t, m, f) // the next attempt starts with the next URL
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -419,7 +419,7 @@ func cut(p []byte, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestLinksErrors has only URLs that are of no use. Nothing of them may become a file.
+// TestLinksErrors has only URLs that fail. Nothing of them may become a file.
 func TestLinksErrors(t *testing.T) {
 	weights := storetest.Random(10, 100_000)
 	s := serve(t, map[string]http.HandlerFunc{
@@ -481,7 +481,7 @@ func indexOf(blobs []filetable.Blob, d digest.Digest) int {
 	return -1
 }
 
-// TestLinksBomb has little that becomes very much.
+// TestLinksBomb has a short transfer with a large content.
 func TestLinksBomb(t *testing.T) {
 	var b bytes.Buffer
 	w := brotli.NewWriterLevel(&b, 1)
@@ -517,7 +517,7 @@ func TestLinksBomb(t *testing.T) {
 	if _, err := open(t, at(both.Bytes()), o).Model(context.Background()); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("two of 6 MiB: got error %v", err)
 	}
-	// The first URL tells the size, the second is the bomb.
+	// The first URL reports the size, the second is the bomb.
 	x := open(t, at(c.Bytes()), o)
 	body, _, err := x.Fetcher().Fetch(context.Background(), digest.FromString("weights"), 7, 0, 7)
 	if err != nil {
@@ -529,7 +529,7 @@ func TestLinksBomb(t *testing.T) {
 	}
 }
 
-// TestFetch looks at the Fetcher without a store.
+// TestFetch uses the Fetcher without a store.
 func TestFetch(t *testing.T) {
 	weights := storetest.Random(12, 100_000)
 	c := converttest.GoodCarton(weights)

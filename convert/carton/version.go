@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// triple is the form of a target triple: architecture, vendor, system, environment, format. Which of
-// them there are, a runner knows.
+// triple matches the form of a target triple: architecture, vendor, system, environment, format.
+// Their values are not checked, because only a runner uses them.
 var triple = regexp.MustCompile(`^[a-z0-9_.+]{1,32}(-[a-z0-9_.+]{1,32}){0,4}$`)
 
 const (
@@ -16,13 +16,13 @@ const (
 	versionWord   = `[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*`
 )
 
-// comparator is one comparator of a version requirement.
+// comparator matches one comparator of a version requirement.
 // https://docs.rs/semver/1.0.16/semver/struct.VersionReq.html
 var comparator = regexp.MustCompile(`^(?:=|>=?|<=?|~|\^)? *` + versionNumber +
 	`(?:\.` + versionAny + `(?:\.` + versionAny + `)?` +
 	`|\.` + versionNumber + `(?:\.` + versionAny + `|\.` + versionNumber + `(?:-` + versionWord + `)?(?:\+` + versionWord + `)?)?)?$`)
 
-// maxComparators is how many comparators a requirement can have.
+// maxComparators limits the comparators of a requirement.
 const maxComparators = 32
 
 // isVersionReq reports whether s is a requirement on a semantic version.

@@ -12,30 +12,30 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// ErrOpaque says that a layer can not be used in chunks, and has to be unpacked whole.
+// ErrOpaque means that a layer cannot be used in chunks, and must be unpacked as a whole.
 var ErrOpaque = errors.New("not usable in chunks")
 
 func opaque(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", fmt.Errorf(format, args...), ErrOpaque)
 }
 
-// Limits of a table of contents, in bytes and in entries. The largest tables that Podman
-// reads have 50 MiB.
+// Limits of a table of contents, in bytes and in entries. The largest tables that Podman reads have
+// 50 MiB.
 const (
 	maxCompressed = 16 << 20 // 16 MiB
 	maxTOC        = 64 << 20 // 64 MiB
 	maxEntries    = 300_000
 
-	// MaxChunks is the largest number of chunks in a layer, and a good limit for all layers of a
-	// model: a chunk takes some 200 bytes of a file table, of store.MaxTableSize.
+	// MaxChunks limits the chunks of a layer, and is a suitable limit for all layers of a model: a
+	// chunk takes about 200 bytes of a file table, of store.MaxTableSize.
 	MaxChunks = 250_000
 )
 
-// tailSize is how much of the end of a layer is read for its footer, in bytes: most tables are in
-// front of it and come with it.
+// tailSize is the number of bytes at the end of a layer that are read for its footer: most tables
+// precede it and are included.
 const tailSize = 256 << 10 // 256 KiB
 
-// A Layer is what a manifest says of a layer.
+// A Layer is the entry of a layer in a manifest.
 type Layer struct {
 	Digest      digest.Digest
 	Size        int64 // bytes
@@ -43,23 +43,23 @@ type Layer struct {
 	Annotations map[string]string
 }
 
-// Announced reports whether the manifest vouches for the table of contents of a layer.
+// Announced reports whether the manifest has the digest of the table of contents of a layer.
 func Announced(l Layer) bool {
 	_, err := find(l)
 	return err == nil
 }
 
-// A toc is what is known of the table of contents before it is read.
+// A toc has the facts about the table of contents that are known before it is read.
 type toc struct {
 	codec filetable.Codec
 
-	off, size int64         // of the compressed table in the blob; size is 0 if the footer has to be asked
-	plainSize int64         // bytes uncompressed; 0 if it is not known
+	off, size int64         // of the compressed table in the blob; size is 0 if it is only in the footer
+	plainSize int64         // bytes uncompressed; 0 if unknown
 	checksum  digest.Digest // of the compressed table, or ""
 	digest    digest.Digest // of the uncompressed table, or ""
 }
 
-// find returns what the annotations of a layer say.
+// find returns the facts in the annotations of a layer.
 func find(l Layer) (toc, error) {
 	t := toc{codec: l.Codec}
 	a := l.Annotations
@@ -93,7 +93,7 @@ func find(l Layer) (toc, error) {
 	return t, nil
 }
 
-// place takes the values of annotations.
+// place sets the values of annotations.
 func (t *toc) place(position, checksum string, size int64) (err error) {
 	if checksum != "" {
 		if t.checksum, err = verify.ParseDigest(checksum); err != nil {
@@ -107,7 +107,7 @@ func (t *toc) place(position, checksum string, size int64) (err error) {
 	return t.set(p, size)
 }
 
-// set takes a place in a blob of the given size.
+// set sets a place in a blob of the given size.
 func (t *toc) set(p position, size int64) error {
 	switch {
 	case p.kind != tocType:
@@ -121,12 +121,13 @@ func (t *toc) set(p position, size int64) error {
 	return nil
 }
 
-// Files returns the files of a layer, of which r reads the blob, without verification, at the paths
-// of the model that store.PlaceTar gives for each of as. Their chunks are in a blob with
+// Files returns the files of a layer, whose blob r reads without verification, at the paths of the
+// model that store.PlaceTar gives for each of as. Their chunks are in a blob with
 // store.ArchiveChunks.
 //
-// It returns an error that is ErrOpaque if the layer has to be unpacked whole, and
-// errdefs.ErrInvalidArgument if it has what a model must not contain, or the error of r.
+// It returns an error that is ErrOpaque if the layer must be unpacked as a whole, and
+// errdefs.ErrInvalidArgument if it contains something that a model must not contain, or the error
+// of r.
 func Files(r io.ReaderAt, l Layer, as ...string) ([][]filetable.File, error) {
 	t, err := find(l)
 	if err != nil {
@@ -135,7 +136,7 @@ func Files(r io.ReaderAt, l Layer, as ...string) ([][]filetable.File, error) {
 	src := &blob{r: r, size: l.Size}
 	entries, err := t.read(src)
 	switch {
-	case src.err != nil && !errdefs.IsNotImplemented(src.err): // a server without ranges can not serve chunks
+	case src.err != nil && !errdefs.IsNotImplemented(src.err): // a server without ranges cannot serve chunks
 		return nil, fmt.Errorf("table of contents: %w", src.err)
 	case err != nil:
 		return nil, fmt.Errorf("table of contents: %w", err)
@@ -154,7 +155,7 @@ func Files(r io.ReaderAt, l Layer, as ...string) ([][]filetable.File, error) {
 	return out, nil
 }
 
-// A blob reads ranges of a layer and remembers why it could not.
+// A blob reads ranges of a layer and records errors.
 type blob struct {
 	r    io.ReaderAt
 	size int64
@@ -162,7 +163,7 @@ type blob struct {
 	tail []byte // the end, once it was read
 }
 
-// read returns n bytes at off. The caller has checked that they are in the blob.
+// read returns n bytes at off. The caller has checked that the range is in the blob.
 func (b *blob) read(off, n int64) ([]byte, error) {
 	if start := b.size - int64(len(b.tail)); off >= start {
 		return b.tail[off-start : off-start+n], nil

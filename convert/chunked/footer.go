@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// tocType says that a table of contents is JSON of the format of CRFS; there is no other.
+	// tocType is the type of a table of contents in JSON, in the format of CRFS; there is no other.
 	tocType = 1
 
 	// skippableHeader is the size of magic and length of a skippable frame, in bytes.
@@ -28,15 +28,15 @@ var (
 	podmanMagic = []byte("GNUlInUx")
 )
 
-// gzipBefore and gzipAfter are what is around the 16 hexadecimal digits in the footer of eStargz: an
-// empty gzip member with an extra field. The operating system, after it, is left out.
+// gzipBefore and gzipAfter surround the 16 hexadecimal digits in the footer of eStargz: an empty
+// gzip member with an extra field. The operating system field, which follows, is left out.
 var (
 	gzipBefore = []byte{0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0}
 	gzipExtra  = []byte{26, 0, 'S', 'G', 22, 0}
 	gzipAfter  = []byte("STARGZ\x01\x00\x00\xff\xff\x00\x00\x00\x00\x00\x00\x00\x00")
 )
 
-// A position is where a table of contents is.
+// A position is the place of a table of contents.
 type position struct {
 	off, size int64 // of the compressed table
 	plainSize int64 // bytes
@@ -60,7 +60,7 @@ func parsePosition(s string) (position, error) {
 	return p, nil
 }
 
-// ask takes the place of the table of contents from the footer of the layer.
+// ask reads the place of the table of contents from the footer of the layer.
 func (t *toc) ask(b *blob) error {
 	p, err := b.end()
 	if err != nil {
@@ -107,8 +107,8 @@ func parseZstdFooter(p []byte) (position, error) {
 	return position{off: n[0], size: n[1], plainSize: n[2], kind: n[3]}, nil
 }
 
-// parseGzipFooter returns the offset of the table of contents that the footer of eStargz at the end
-// of p gives.
+// parseGzipFooter returns the offset of the table of contents in the footer of eStargz at the end
+// of p.
 func parseGzipFooter(p []byte) (int64, error) {
 	if len(p) < gzipFooter {
 		return 0, opaque("no footer")

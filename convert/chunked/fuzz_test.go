@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// fits checks that what Files returns is one of the errors it may return, or what a table can have.
+// fits checks that Files returns one of its documented errors, or files that are valid in a table.
 func fits(t *testing.T, blob []byte, l chunked.Layer) {
 	t.Helper()
 	placed, err := chunked.Files(bytes.NewReader(blob), l, "", "a/b")
@@ -28,7 +28,7 @@ func fits(t *testing.T, blob []byte, l chunked.Layer) {
 	}
 }
 
-// FuzzTOC reads tables of contents, with digests that are right.
+// FuzzTOC reads tables of contents with correct digests.
 func FuzzTOC(f *testing.F) {
 	for name, toc := range opaqueTables {
 		if len(toc) < 10<<10 {
@@ -61,7 +61,7 @@ func FuzzPosition(f *testing.F) {
 	})
 }
 
-// FuzzFooter reads the end of layers whose digest of the table is that of a small one.
+// FuzzFooter reads the end of layers whose table digest is that of a small table.
 func FuzzFooter(f *testing.F) {
 	toc := table(file(""))
 	vouched := map[string]string{mediatype.AnnotationTOCDigest: digest.FromString(toc).String()}

@@ -19,7 +19,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// hello is the content of the one chunk of a handmade layer, which is at offset 0.
+// hello is the content of the only chunk of a handmade layer, at offset 0.
 const hello = "hello, world"
 
 var helloDigest = digest.FromString(hello)
@@ -49,10 +49,10 @@ func handmadeFrom(toc, compressed []byte) ([]byte, map[string]string) {
 	}
 }
 
-// table is a table of contents with entries, without their brackets.
+// table returns a table of contents with entries, given without their brackets.
 func table(entries string) string { return `{"version":1,"entries":[` + entries + `]}` }
 
-// file is an entry of a file of hello, with more.
+// file returns an entry of a file of hello, with additional fields.
 func file(more string) string {
 	return fmt.Sprintf(`{"type":"reg","name":"a","size":%d,"digest":"%s","offset":0,"endOffset":25%s}`, len(hello), helloDigest, more)
 }
@@ -119,7 +119,7 @@ var opaqueTables = map[string]string{
 		`{"type":"hardlink","name":"b","linkName":"a"},{"type":"hardlink","name":"c","linkName":"a"}`),
 }
 
-// refusedTables are those with what a model must not contain.
+// refusedTables have something that a model must not contain.
 var refusedTables = map[string]string{
 	"device":         table(`{"type":"char","name":"null"}`),
 	"fifo":           table(`{"type":"fifo","name":"a"}`),
@@ -153,14 +153,14 @@ func TestHostileTables(t *testing.T) {
 	}
 }
 
-// TestUnvouched shows that a table without a digest in the manifest is not used.
+// A table without a digest in the manifest is not used.
 func TestUnvouched(t *testing.T) {
 	blob, annotations := handmade(table(file("")))
 	position, checksum := annotations[mediatype.PodmanTOCPosition], annotations[mediatype.PodmanTOCChecksum]
 	for name, a := range map[string]map[string]string{
 		"nothing":          nil,
 		"a place":          {mediatype.PodmanTOCPosition: position},
-		"a checksum alone": {mediatype.PodmanTOCChecksum: checksum}, // without a place it says nothing
+		"a checksum alone": {mediatype.PodmanTOCChecksum: checksum}, // without a place it is of no use
 		"no digest":        {mediatype.PodmanTOCPosition: position, mediatype.PodmanTOCChecksum: "yes"},
 		"sha512":           {mediatype.PodmanTOCPosition: position, mediatype.PodmanTOCChecksum: "sha512:" + strings.Repeat("0", 128)},
 		"empty digest":     {mediatype.AnnotationTOCDigest: ""},
@@ -176,7 +176,7 @@ func TestUnvouched(t *testing.T) {
 	}
 }
 
-// failing is a server that is not there.
+// failing is a server that does not answer.
 type failing struct{}
 
 func (failing) ReadAt([]byte, int64) (int, error) { return 0, errUnplugged }
@@ -195,7 +195,7 @@ func TestHostilePlaces(t *testing.T) {
 		fmt.Sprintf("%d:%d:%d:2", off, size, plain),      // another type
 		fmt.Sprintf("%d:%d:%d:1", off+1, size, plain),    // another place
 		fmt.Sprintf("%d:%d:%d:1", off, size-1, plain),    // cut off
-		fmt.Sprintf("%d:%d:%d:1", off, size, plain-1),    // shorter than it is
+		fmt.Sprintf("%d:%d:%d:1", off, size, plain-1),    // shorter than in fact
 		fmt.Sprintf("%d:%d:%d:1", off, 17<<20, plain),    // too large
 		fmt.Sprintf("%d:%d:%d:1", off, size, 65<<20),     // too large
 		fmt.Sprintf("%d:%d:%d:1", off, len(blob), plain), // beyond the end
@@ -209,7 +209,7 @@ func TestHostilePlaces(t *testing.T) {
 	}
 }
 
-// TestLies changes what annotations and bytes say of each other.
+// TestLies changes annotations and bytes so that they contradict each other.
 func TestLies(t *testing.T) {
 	plain := aTar(t)
 	other := digest.FromString("another").String()
@@ -232,7 +232,7 @@ func TestLies(t *testing.T) {
 		if _, err := chunked.Files(bytes.NewReader(blob[:100]), l, ""); err == nil {
 			t.Errorf("%s: read from a blob that is cut off", format)
 		}
-		// Any byte that is wrong in what is read is found.
+		// Any wrong byte in what is read is detected.
 		for at := len(blob) - 200; at > len(blob)-2000 && at > 0; at -= 97 {
 			bad := bytes.Clone(blob)
 			bad[at] ^= 0x40
@@ -245,7 +245,7 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// TestBomb gives tables that are large once they are uncompressed.
+// TestBomb has tables that are large when uncompressed.
 func TestBomb(t *testing.T) {
 	toc := []byte(table(strings.Repeat(" ", 65<<20)))
 	compressed := converttest.Compress(toc, filetable.CodecZstd)
@@ -263,7 +263,7 @@ func TestBomb(t *testing.T) {
 	}
 }
 
-// TestWithoutRanges gives a server that can not serve chunks.
+// TestWithoutRanges has a server that cannot serve chunks.
 func TestWithoutRanges(t *testing.T) {
 	blob, annotations := handmade(table(file("")))
 	r := refusing{bytes.NewReader(blob)}

@@ -14,15 +14,13 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// indexName is the file of an eStargz layer that has the table of contents. The table does not list
-// it.
+// indexName is the file of an eStargz layer with the table of contents. The table does not list it.
 const indexName = "stargz.index.json"
 
-// landmarks are files of one byte that stargz adds to a layer for itself.
+// landmarks are files of one byte that stargz adds to a layer for its own use.
 var landmarks = []string{".prefetch.landmark", ".no.prefetch.landmark"}
 
-// An entry is an entry of a table of contents, of all formats together. What is not used of it is
-// not decoded.
+// An entry is an entry of a table of contents, of all formats. Unused fields are not decoded.
 type entry struct {
 	Name    string `json:"name"`
 	Type    string `json:"type"`
@@ -34,8 +32,8 @@ type entry struct {
 
 	Offset      int64  `json:"offset"`      // of the chunk in the blob
 	EndOffset   int64  `json:"endOffset"`   // of the file in the blob; Podman
-	InnerOffset int64  `json:"innerOffset"` // of the chunk in what is at Offset, uncompressed; stargz
-	ChunkSize   int64  `json:"chunkSize"`   // zero: to the end of the file
+	InnerOffset int64  `json:"innerOffset"` // of the chunk in the uncompressed data at Offset; stargz
+	ChunkSize   int64  `json:"chunkSize"`   // zero means to the end of the file
 	ChunkOffset int64  `json:"chunkOffset"` // in the file
 	ChunkDigest string `json:"chunkDigest"`
 	ChunkType   string `json:"chunkType"` // Podman
@@ -102,7 +100,7 @@ func (t *toc) readGzip(p []byte) ([]entry, error) {
 	return decode(verify.NewReader(tr, t.digest, hdr.Size))
 }
 
-// decode decodes the JSON of a table of contents, which has nothing after it.
+// decode decodes the JSON of a table of contents, which nothing may follow.
 func decode(r io.Reader) ([]entry, error) {
 	d := json.NewDecoder(r)
 	entries, err := decodeObject(d)

@@ -17,12 +17,12 @@ import (
 // A Chunk is a chunk of a file that was written to a layer.
 type Chunk struct {
 	filetable.Chunk      // with its place and its digest
-	Zeros           bool // whether it is nothing else
+	Zeros           bool // the chunk has only zeros
 }
 
 // A Member is a member of a tar that was written to a layer of zstd:chunked.
 type Member struct {
-	File    filetable.File // with a digest, if it is not empty; its source does not count
+	File    filetable.File // with a digest, if it is not empty; its source is not used
 	Chunks  []Chunk
 	Header  []byte // the tar header, byte for byte
 	Padding int    // bytes of zeros after the content
@@ -80,9 +80,9 @@ func (m *Member) entries() []written {
 	return list
 }
 
-// AppendTOC appends to b what ends a layer of zstd:chunked as Podman reads it: the table of contents
-// of members, what puts the tar together again, whose end are the bytes of end, and the footer. Off
-// is where b will start in the layer. It returns the annotations that the layer has to have.
+// AppendTOC appends to b the end of a layer of zstd:chunked as Podman reads it: the table of
+// contents of members, the data for restoring the tar, which ends with the bytes of end, and the
+// footer. off is the offset of b in the layer. It returns the required annotations of the layer.
 func AppendTOC(b []byte, off int64, members []Member, end []byte) ([]byte, map[string]string, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
 	if err != nil {
@@ -106,7 +106,7 @@ func AppendTOC(b []byte, off int64, members []Member, end []byte) ([]byte, map[s
 	compressed := enc.EncodeAll(plain, nil)
 
 	start := len(b)
-	at := func() int64 { return off + int64(len(b)-start) + skippableHeader } // of what is appended next
+	at := func() int64 { return off + int64(len(b)-start) + skippableHeader } // of the next appended byte
 	footer := make([]byte, 0, podmanFooter)
 	tocAt := at()
 	b = appendSkippable(b, compressed)
@@ -126,7 +126,7 @@ func AppendTOC(b []byte, off int64, members []Member, end []byte) ([]byte, map[s
 	}, nil
 }
 
-// skippableMagic begins a frame that decoders step over.
+// skippableMagic begins a frame that decoders skip.
 const skippableMagic = 0x184D2A50
 
 func appendSkippable(b, p []byte) []byte {
@@ -142,8 +142,8 @@ const (
 	splitSegment = 2
 )
 
-// tarSplit returns what puts a tar together again from its files: a line for everything between them
-// and for each file.
+// tarSplit returns the data for restoring a tar from its files: a line for each file and for the
+// bytes between files.
 func tarSplit(members []Member, end []byte) []byte {
 	var out bytes.Buffer
 	n := 0

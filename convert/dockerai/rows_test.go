@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestConfigFieldByField says what becomes of each field of a config.
+// TestConfigFieldByField checks where each field of a config goes.
 func TestConfigFieldByField(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, config, at, want string }{
@@ -40,7 +40,7 @@ func TestConfigFieldByField(t *testing.T) {
 	}
 }
 
-// TestLayerByLayer says what becomes of each type of layer, and that the bytes of a raw one are its
+// TestLayerByLayer checks where each type of layer goes, and that the digest of a raw one is its
 // diffID.
 func TestLayerByLayer(t *testing.T) {
 	t.Parallel()
@@ -78,7 +78,7 @@ func TestLayerByLayer(t *testing.T) {
 	}
 }
 
-// TestHostilePaths gives files paths that leave the model.
+// TestHostilePaths has files with paths that lead out of the model.
 func TestHostilePaths(t *testing.T) {
 	t.Parallel()
 	for name, path := range map[string]string{
@@ -95,7 +95,7 @@ func TestHostilePaths(t *testing.T) {
 			}
 		})
 		if strings.Contains(path, "\x00") || path == "." || path == "/" {
-			continue // no name in a tar, or that of its root
+			continue // not a name in a tar, or that of its root
 		}
 		t.Run(name+" in an archive", func(t *testing.T) {
 			t.Parallel()

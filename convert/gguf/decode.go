@@ -10,7 +10,7 @@ import (
 )
 
 // A decoder reads a header from pieces of any size. It has a state for each kind of field, which
-// gets exactly the bytes it asked for, and says with want or after what comes next:
+// receives exactly the requested bytes, and requests the next field with want or after:
 //
 //	magic → version → counts → key* → tensor* → done
 //	key:    keyLength → keyName → value
@@ -20,32 +20,32 @@ type decoder struct {
 	h     *Header
 	order binary.ByteOrder
 	size  int64  // of the file, zero if not known
-	limit uint64 // bytes the header can have
-	pos   uint64 // end of the field that was asked for, in bytes from the start of the file
+	limit uint64 // maximal size of the header in bytes
+	pos   uint64 // end of the requested field, in bytes from the start of the file
 
-	next state  // nil: the header is over
-	drop uint64 // bytes that come before the field and are not needed
-	need int    // bytes of the field
+	next state  // nil after the end of the header
+	drop uint64 // bytes to skip before the field
+	need int    // size of the field in bytes
 	buf  []byte // start of a field that comes in more than one piece
 
 	keysLeft    uint64
 	tensorsLeft uint64
 
-	key    key             // where the value goes that is read
-	seen   map[string]bool // names of keys that have their value
+	key    key             // the destination of the value being read
+	seen   map[string]bool // names of keys that already have a value
 	arch   map[string]uint64
 	room   int // bytes of text that can still be kept
 	kind   uint32
-	arrays []array // those that are open, the innermost last
+	arrays []array // open arrays, the innermost last
 
 	rank   uint32
 	sums   sums
-	tensor func(off int64) // can be nil
+	tensor func(off int64) // may be nil
 }
 
 type state func(d *decoder, field []byte) error
 
-// An array is an array with items that are still to be read.
+// An array is an array with remaining items.
 type array struct {
 	kind uint32
 	left uint64
@@ -74,7 +74,7 @@ func newDecoder(o Options) *decoder {
 	return d
 }
 
-// write takes the next bytes of the file.
+// write receives the next bytes of the file.
 func (d *decoder) write(p []byte) error {
 	for d.next != nil {
 		n := min(d.drop, uint64(len(p)))
@@ -103,10 +103,10 @@ func (d *decoder) write(p []byte) error {
 	return nil
 }
 
-// want asks for a field of n bytes.
+// want requests a field of n bytes.
 func (d *decoder) want(n uint64, next state) error { return d.after(0, n, next) }
 
-// after asks for a field of n bytes that comes after drop bytes that are not needed.
+// after requests a field of n bytes after skipping drop bytes.
 func (d *decoder) after(drop, n uint64, next state) error {
 	if left := d.left(); drop > left || n > left-drop {
 		return invalid("goes on after %d bytes", d.limit)
@@ -116,7 +116,7 @@ func (d *decoder) after(drop, n uint64, next state) error {
 	return nil
 }
 
-// left returns how many bytes the header can still have.
+// left returns the remaining size of the header.
 func (d *decoder) left() uint64 { return d.limit - d.pos }
 
 // lengthSize returns the size of counts and lengths.
@@ -145,8 +145,8 @@ func (d *decoder) magic(p []byte) error {
 	return d.want(4, (*decoder).version)
 }
 
-// version reads the version. It is the only sign of the byte order: big endian came with
-// version 3.
+// version reads the version. It is the only indication of the byte order: big endian was introduced
+// with version 3.
 func (d *decoder) version(p []byte) error {
 	v := d.order.Uint32(p)
 	if v == 3<<24 {
@@ -194,7 +194,7 @@ func (d *decoder) keyName(p []byte) error {
 	return d.value(d.order.Uint32(p[n:]))
 }
 
-// value asks for a value of the given type.
+// value requests a value of the given type.
 func (d *decoder) value(kind uint32) error {
 	d.kind = kind
 	switch {
@@ -208,7 +208,7 @@ func (d *decoder) value(kind uint32) error {
 	return d.want(valueSizes[kind], (*decoder).scalar)
 }
 
-// nextValue goes on after a value: with the next item of the open array, or the next key.
+// nextValue continues after a value: with the next item of the open array, or the next key.
 func (d *decoder) nextValue() error {
 	for len(d.arrays) > 0 {
 		a := &d.arrays[len(d.arrays)-1]
@@ -233,7 +233,7 @@ func (d *decoder) scalar(p []byte) error {
 	return d.nextValue()
 }
 
-// integer returns an integer that is not negative, whatever its size.
+// integer returns a non-negative integer of any size.
 func (d *decoder) integer(p []byte) (uint64, bool) {
 	var v uint64
 	switch len(p) {
@@ -319,7 +319,7 @@ func (d *decoder) arrayHead(p []byte) error {
 	return d.nextValue()
 }
 
-// setNumber takes the value of the key that is read.
+// setNumber sets the value of the current key.
 func (d *decoder) setNumber(v uint64) error {
 	switch {
 	case d.key.number != nil:
@@ -394,7 +394,7 @@ func (d *decoder) tensorInfo(p []byte) error {
 	return d.nextTensor()
 }
 
-// finish checks that the file has room for the tensors, and none of it for two.
+// finish checks that the tensors fit into the file without overlaps.
 func (d *decoder) finish() error {
 	d.next, d.buf = nil, nil
 	align := uint64(d.h.Alignment)

@@ -9,10 +9,10 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 )
 
-// Describe says what is known of a model from the headers of its files, in the terms of ModelPack.
-// Files that are parts of one model are put together. If there are several models, say one in two
-// quantisations, only what they have in common is said. Adapters, projectors and
-// vocabularies are left out where there is a model beside them.
+// Describe returns the facts about a model from the headers of its files, in ModelPack's terms.
+// Files that are parts of one model are combined. If there are several models, for example one in
+// two quantisations, only the facts that they have in common are returned. Adapters, projectors and
+// vocabularies are left out if there is a model beside them.
 func Describe(files ...*Header) convert.Config {
 	var all []convert.Config
 	for _, m := range group(files) {
@@ -24,8 +24,8 @@ func Describe(files ...*Header) convert.Config {
 	return common(all)
 }
 
-// ContextLength returns the number of tokens that a model can have in mind, of the headers of
-// its files; zero if they do not say it, or not the same.
+// ContextLength returns the context length of a model in tokens, from the headers of its files;
+// zero if they do not have it, or have different ones.
 func ContextLength(files ...*Header) uint64 {
 	var n uint64
 	for i, m := range group(files) {
@@ -40,7 +40,7 @@ func ContextLength(files ...*Header) uint64 {
 // A model is the headers of the files of one model.
 type model []*Header
 
-// group returns the models that files are of.
+// group returns the models of files.
 func group(files []*Header) []model {
 	var models, others []model
 	split := map[uint64]int{} // index in models by the number of files
@@ -63,7 +63,7 @@ func group(files []*Header) []model {
 	return models
 }
 
-// first returns the header that has the metadata: the other parts often have none.
+// first returns the header with the metadata: the other parts often have none.
 func (m model) first() *Header {
 	for _, h := range m {
 		if h.SplitNo == 0 {
@@ -73,7 +73,7 @@ func (m model) first() *Header {
 	return m[0]
 }
 
-// parameters returns the number of parameters, zero if it is not known or parts are missing.
+// parameters returns the number of parameters, zero if it is unknown or parts are missing.
 func (m model) parameters() uint64 {
 	var sum uint64
 	seen := map[uint64]bool{}
@@ -126,8 +126,8 @@ func (m model) describe() convert.Config {
 	return c
 }
 
-// storage returns the precision of a model that is not quantised, or else the name of the
-// quantisation. It is what most bytes are of, if the file does not say it.
+// storage returns the precision of a model that is not quantised, or otherwise the name of the
+// quantisation. If the file does not have it, it is that of most bytes.
 func (h *Header) storage() (precision, quantization string) {
 	name := h.FileType
 	if name == "" && len(h.Types) > 0 {
@@ -141,7 +141,7 @@ func (h *Header) storage() (precision, quantization string) {
 
 var language = regexp.MustCompile(`^[a-z]{2}$`)
 
-// languages returns the codes that ModelPack allows, each once.
+// languages returns the codes that ModelPack allows, without duplicates.
 func languages(list []string) []string {
 	var out []string
 	seen := map[string]bool{}
@@ -154,7 +154,7 @@ func languages(list []string) []string {
 	return out
 }
 
-// webURL returns s if it is the address of a page, else "".
+// webURL returns s if it is the address of a page, otherwise "".
 func webURL(s string) string {
 	u, err := url.Parse(s)
 	if err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && u.Scheme != "http" {
@@ -163,7 +163,7 @@ func webURL(s string) string {
 	return s
 }
 
-// common returns what all configs say.
+// common returns the facts that all configs have.
 func common(all []convert.Config) convert.Config {
 	c := all[0]
 	for _, o := range all[1:] {

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// small is what SmallGGUF has.
+// small returns the header of SmallGGUF.
 func small() *Header {
 	return &Header{
 		Version: 3, Alignment: 32,
@@ -83,7 +83,7 @@ func TestReadKeysOfEveryKind(t *testing.T) {
 		{Name: "qwen3.block_count", Value: []int32{1, 2}},     // of another type
 		{Name: "qwen3.embedding_length", Value: float32(12)},  // of another type
 		{Name: "general.architecture", Value: uint32(1)},      // of another type
-		{Name: "general.architecture", Value: "qwen3"},        // the first that is right
+		{Name: "general.architecture", Value: "qwen3"},        // the first valid one
 		{Name: "general.architecture", Value: "llama"},        // a second one
 		{Name: "general.name", Value: "a\x00b"},               // no text
 		{Name: "general.name", Value: "\xff"},                 // no text

@@ -3,33 +3,33 @@ package gguf
 import "cmp"
 
 const (
-	// MaxHeader is the largest header read, in bytes. The largest known have some ten MiB,
-	// nearly all of it the vocabulary of the tokenizer.
+	// MaxHeader limits the header, in bytes. The largest known headers have some ten MiB, nearly
+	// all of it the vocabulary of the tokenizer.
 	MaxHeader = 64 << 20 // 64 MiB
 
-	maxKeys    = 1 << 16 // metadata entries; models have some fifty
+	maxKeys    = 1 << 16 // metadata entries; models have about fifty
 	maxTensors = 1_000_000
 	maxKey     = 1<<16 - 1 // bytes in a key; the limit of the specification
 	maxText    = 64 << 10  // bytes in all texts kept together
-	maxList    = 256       // texts kept of one list
+	maxList    = 256       // kept texts of one list
 	maxNesting = 4         // arrays in arrays
 	maxRank    = 4         // dimensions of a tensor; the limit of ggml
-	maxArch    = 64        // keys kept that belong to an architecture
+	maxArch    = 64        // kept keys that belong to an architecture
 	maxArchKey = 256       // bytes in such a key
 
-	// defaultAlignment is used if the file gives none, in bytes.
+	// defaultAlignment is used if the file has none, in bytes.
 	defaultAlignment = 32
 	maxAlignment     = 1 << 16
 )
 
-// A Header is what is kept of the header of a file. A text that the file does not give is empty, a
-// number is zero.
+// A Header has the facts from the header of a file. A missing text is empty, a missing number is
+// zero.
 type Header struct {
 	Version   int  // 1, 2 or 3
 	BigEndian bool // byte order of the header and the data
 	Alignment int64
 
-	Type         string // "model", "adapter", "mmproj" or "vocab"; often not given
+	Type         string // "model", "adapter", "mmproj" or "vocab"; often missing
 	Architecture string // such as "llama"
 	Name         string
 	Basename     string
@@ -51,7 +51,7 @@ type Header struct {
 	Languages    []string
 	Datasets     []string
 
-	// FileType is the name of what most tensors are, such as "Q4_K_M"; empty if the file gives
+	// FileType is the name of the type of most tensors, such as "Q4_K_M"; empty if the file has
 	// none or a number without a name.
 	FileType            string
 	QuantizationVersion uint64
@@ -61,7 +61,7 @@ type Header struct {
 	BlockCount      uint64
 	ExpertCount     uint64
 
-	// ChatTemplate reports whether there is one.
+	// ChatTemplate reports whether the file has one.
 	ChatTemplate bool
 
 	SplitNo      uint64 // index of this file among SplitCount, from zero
@@ -71,22 +71,22 @@ type Header struct {
 	Keys    int64 // number of metadata entries
 	Tensors int64 // number of tensors in this file
 
-	// Types says what the tensors are, those with most bytes first.
+	// Types are the types of the tensors, those with most bytes first.
 	Types []TypeUse
 
-	// Parameters is the number of elements in all tensors of this file, zero if it is not known.
+	// Parameters is the number of elements in all tensors of this file, zero if unknown.
 	Parameters uint64
 
-	DataOffset int64 // where the data starts, in bytes from the start of the file
-	DataSize   int64 // end of the last tensor in bytes from DataOffset, without types not known
+	DataOffset int64 // start of the data, in bytes from the start of the file
+	DataSize   int64 // end of the last tensor in bytes from DataOffset, without unknown types
 }
 
-// A TypeUse sums up the tensors of one type.
+// A TypeUse is the sum of the tensors of one type.
 type TypeUse struct {
-	Type     string // such as "Q4_K"; empty for all types that have no name here
+	Type     string // such as "Q4_K"; empty for all types without a name here
 	Tensors  int64
 	Elements uint64
-	Bytes    uint64 // zero for types that have no name here
+	Bytes    uint64 // zero for types without a name here
 }
 
 func compareUse(x, y TypeUse) int {

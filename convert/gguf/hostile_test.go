@@ -37,20 +37,20 @@ func le(values ...any) []byte {
 
 const u64max = ^uint64(0)
 
-// file starts a file of version 3 with so many tensors and keys.
+// file returns the start of a file of version 3 with numbers of tensors and keys.
 func file(tensors, keys uint64, rest ...any) []byte {
 	return append(le("GGUF", uint32(3), tensors, keys), le(rest...)...)
 }
 
-// name is a text with its length.
+// name returns a text with its length.
 func name(s string) []byte { return le(uint64(len(s)), s) }
 
-// tensor is a tensor with its shape.
+// tensor returns a tensor with its shape.
 func tensor(kind uint32, off uint64, shape ...uint64) []byte {
 	return le(name("t"), uint32(len(shape)), shape, kind, off)
 }
 
-// nested is a key with arrays in arrays.
+// nested returns a key with arrays in arrays.
 func nested(depth int) []byte {
 	p := le(name("k"), uint32(valueArray))
 	for range depth - 1 {
@@ -61,7 +61,7 @@ func nested(depth int) []byte {
 
 func aligned(p []byte) []byte { return append(p, make([]byte, (32-len(p)%32)%32)...) }
 
-// zeros is room for so many bytes.
+// zeros returns n bytes of zeros.
 func zeros(n int) []byte { return make([]byte, n) }
 
 var hostile = []struct {
@@ -140,7 +140,7 @@ func TestHeaderBeyondItsLimitIsInvalid(t *testing.T) {
 	if _, err := Read(bytes.NewReader(p), Options{Limit: 200}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("got %v, want %v", err, errdefs.ErrInvalidArgument)
 	}
-	// Arrays that together need more than MaxHeader, none of them alone.
+	// Arrays that together need more than MaxHeader, but none of them alone.
 	rest := le(name("a"), uint32(valueArray), uint32(valueU8), uint64(MaxHeader-1000))
 	r := io.MultiReader(bytes.NewReader(file(0, 2, rest)), io.LimitReader(zeroReader{}, MaxHeader-1000), bytes.NewReader(rest))
 	if _, err := Read(r, Options{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("array of %d values", MaxHeader-1000)) {
@@ -148,7 +148,7 @@ func TestHeaderBeyondItsLimitIsInvalid(t *testing.T) {
 	}
 }
 
-// zeroReader reads zeros for ever.
+// zeroReader reads zeros without end.
 type zeroReader struct{}
 
 func (zeroReader) Read(p []byte) (int, error) {
@@ -192,8 +192,8 @@ func TestOddHeaderIsValid(t *testing.T) {
 	}
 }
 
-// vocabulary is a header as large as it can be, nearly all of it empty texts: the most work and the
-// most to be dropped.
+// vocabulary returns a header of the maximal size, nearly all of it empty texts: the maximal work
+// and the most bytes to drop.
 func vocabulary() []byte {
 	n := uint64(MaxHeader-200) / 8
 	return slices.Concat(file(0, 2, name("general.tags"), uint32(valueArray), uint32(valueString), n),

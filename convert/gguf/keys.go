@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A key says where the value of a metadata key goes. One of its fields is set.
+// A key is the destination of the value of a metadata key. One of its fields is set.
 type key struct {
 	name   string
 	text   func(*Header) *string
@@ -16,7 +16,7 @@ type key struct {
 	set    func(*decoder, uint64) error
 }
 
-// keys are the metadata keys that are kept, beside those that start with an architecture.
+// keys are the metadata keys that are kept, besides those that start with an architecture.
 var keys = index([]key{
 	{name: "general.type", text: func(h *Header) *string { return &h.Type }},
 	{name: "general.architecture", text: func(h *Header) *string { return &h.Architecture }},
@@ -48,7 +48,7 @@ var keys = index([]key{
 	{name: "tokenizer.chat_template", flag: func(h *Header) *bool { return &h.ChatTemplate }},
 })
 
-// archKeys are the ends of keys that start with the architecture of the model. It may be given
+// archKeys are the suffixes of keys that start with the architecture of the model, which may follow
 // only after them.
 var archKeys = []key{
 	{name: ".context_length", number: func(h *Header) *uint64 { return &h.ContextLength }},
@@ -65,7 +65,7 @@ func index(list []key) map[string]key {
 	return m
 }
 
-// findKey returns where the value of a key goes; the zero key if it is not kept.
+// findKey returns the destination of the value of a key; the zero key if it is not kept.
 func (d *decoder) findKey(name []byte) key {
 	k, ok := keys[string(name)]
 	if !ok && slices.ContainsFunc(archKeys, func(a key) bool { return bytes.HasSuffix(name, []byte(a.name)) }) {
@@ -84,14 +84,14 @@ func (d *decoder) findKey(name []byte) key {
 	return k
 }
 
-// resolveArch takes over the numbers that belong to the architecture of the model.
+// resolveArch keeps the numbers that belong to the architecture of the model.
 func (d *decoder) resolveArch() {
 	for _, k := range archKeys {
 		*k.number(d.h) = d.arch[d.h.Architecture+k.name]
 	}
 }
 
-// clean returns a text of the file as it is kept, and whether it can be.
+// clean returns a text of the file in the form in which it is kept, and whether it can be kept.
 func (d *decoder) clean(p []byte) (string, bool) {
 	if len(p) > d.room || !validText(p) {
 		return "", false

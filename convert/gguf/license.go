@@ -2,9 +2,8 @@ package gguf
 
 import "strings"
 
-// spdxIDs are licences that models have, by their SPDX identifier in lower case: that is how
-// they are often written. Names that SPDX does not know, such as "llama3.1" or "other", are
-// not here.
+// spdxIDs are licences of models, by their SPDX identifier in lower case, which is a frequent
+// spelling. Names unknown to SPDX, such as "llama3.1" or "other", are not included.
 // https://github.com/spdx/license-list-data/tree/v3.27.0
 var spdxIDs = func() map[string]string {
 	m := map[string]string{}
@@ -24,8 +23,8 @@ var spdxIDs = func() map[string]string {
 	return m
 }()
 
-// spdx returns a licence as an SPDX expression, "" if it is none of known identifiers with AND and
-// OR between them.
+// spdx returns a licence as an SPDX expression, "" unless it consists of known identifiers with AND
+// and OR between them.
 func spdx(s string) string {
 	words := strings.Fields(s)
 	if len(words)%2 == 0 {

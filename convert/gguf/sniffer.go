@@ -5,24 +5,22 @@ import (
 	"io"
 )
 
-// Options say what is known of a file. The zero value says nothing and takes the limits of this
-// package.
+// Options configure reading a header. The zero value uses the limits of this package.
 type Options struct {
-	// Size is the size of the file in bytes, zero if it is not known. If it is, tensors have to
-	// fit into it.
+	// Size is the size of the file in bytes, zero if unknown. If it is known, tensors must fit into
+	// it.
 	Size int64
 
-	// Limit is the size in bytes that a header can have, zero for MaxHeader, which is also the
-	// most.
+	// Limit is the maximal size of a header in bytes, zero for MaxHeader, which it cannot exceed.
 	Limit int64
 
-	// Tensor, if not nil, is called for each tensor of the header, also of one that turns out wrong,
-	// with where its data starts, in bytes from DataOffset.
+	// Tensor, if not nil, is called for each tensor of the header, even of one that turns out
+	// invalid, with the start of its data in bytes from DataOffset.
 	Tensor func(off int64)
 }
 
-// A Sniffer reads the header of a file whose bytes are written to it, from the first on. It is for
-// one goroutine at a time.
+// A Sniffer reads the header of a file whose bytes are written to it in order. It is not safe for
+// concurrent use.
 type Sniffer struct {
 	d   *decoder // nil when it is done
 	h   *Header
@@ -32,8 +30,8 @@ type Sniffer struct {
 // NewSniffer returns a Sniffer for one file.
 func NewSniffer(o Options) *Sniffer { return &Sniffer{d: newDecoder(o)} }
 
-// Write takes the next bytes of the file. It returns len(p) and nil, whatever they are: those who
-// copy a file must not stop for its header.
+// Write receives the next bytes of the file. It returns len(p) and nil for any bytes: an invalid
+// header must not stop a copy of the file.
 func (s *Sniffer) Write(p []byte) (int, error) {
 	if s.d == nil {
 		return len(p), nil
@@ -46,12 +44,11 @@ func (s *Sniffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Done reports whether nothing that is still to come can change Header: the header is complete, or
-// it is wrong, or too large.
+// Done reports whether Header is final: the header is complete, invalid or too large.
 func (s *Sniffer) Done() bool { return s.d == nil }
 
-// Header returns the header. It returns errdefs.ErrInvalidArgument if the file has none that is
-// right, and io.ErrUnexpectedEOF as long as it is not complete.
+// Header returns the header. It returns errdefs.ErrInvalidArgument if the file has no valid one,
+// and io.ErrUnexpectedEOF as long as it is incomplete.
 func (s *Sniffer) Header() (*Header, error) {
 	if s.d != nil {
 		return nil, fmt.Errorf("GGUF header: %w", io.ErrUnexpectedEOF)
@@ -59,18 +56,18 @@ func (s *Sniffer) Header() (*Header, error) {
 	return s.h, s.err
 }
 
-// pieceSize is how much of a file is read at a time, in bytes: r may be far away.
+// pieceSize is the number of bytes read at a time: r may be remote.
 const pieceSize = 256 << 10 // 256 KiB
 
 // Read reads the header of a file from r, and up to 256 KiB beyond it. It returns
-// errdefs.ErrInvalidArgument for a header that is wrong or too large, io.ErrUnexpectedEOF if r ends
-// in it, and the errors of r.
+// errdefs.ErrInvalidArgument for a header that is invalid or too large, io.ErrUnexpectedEOF if r
+// ends in it, and the errors of r.
 func Read(r io.Reader, o Options) (*Header, error) {
 	s := NewSniffer(o)
 	p := make([]byte, min(s.d.limit, pieceSize))
 	for !s.Done() {
 		n, err := r.Read(p)
-		_, _ = s.Write(p[:n]) // fails never
+		_, _ = s.Write(p[:n]) // never fails
 		if err == io.EOF {
 			break
 		}

@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// sums is what is known of the tensors read so far.
+// sums are the sums of the tensors read so far.
 type sums struct {
 	types    map[string]*TypeUse
 	elements uint64
-	overflow bool   // elements is not known
-	bytes    uint64 // of all tensors whose size is known
+	overflow bool   // elements is unknown
+	bytes    uint64 // of all tensors of known size
 	end      uint64 // of the tensor that ends last
 }
 
-// add adds a tensor that starts at off. The zero type is one that is not known.
+// add adds a tensor that starts at off. The zero type is an unknown one.
 func (s *sums) add(shape []uint64, t tensorType, off uint64) error {
 	use := s.types[t.name]
 	if use == nil {
@@ -63,7 +63,7 @@ func (s *sums) count(use *TypeUse, elements, size uint64) {
 	use.Bytes += size        // not more than s.bytes
 }
 
-// into writes the sums into a header.
+// into sets the sums in a header.
 func (s *sums) into(h *Header) {
 	for _, use := range s.types {
 		h.Types = append(h.Types, *use)
@@ -75,7 +75,7 @@ func (s *sums) into(h *Header) {
 	}
 }
 
-// product returns the number of elements of a tensor, and whether it is one.
+// product returns the number of elements of a tensor, and whether it is valid.
 func product(shape []uint64) (uint64, bool) {
 	n := uint64(1)
 	for _, dim := range shape {

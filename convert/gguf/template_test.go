@@ -9,8 +9,8 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 )
 
-// TestTemplatesAreData has a chat template that would run code where templates are run: it is in
-// no field of the config.
+// TestTemplatesAreData has a chat template that would run code if it were executed: no field of the
+// config has it.
 func TestTemplatesAreData(t *testing.T) {
 	t.Parallel()
 	const attack = `{{ cycler.__init__.__globals__.os.popen('id').read() }}`
@@ -30,8 +30,8 @@ func TestTemplatesAreData(t *testing.T) {
 	}
 }
 
-// TestHeaderCutByItsWindow has the start of a file of which not all of the header was fetched: it
-// costs the facts, and no more.
+// TestHeaderCutByItsWindow has the start of a file with an incomplete header: only its facts are
+// lost.
 func TestHeaderCutByItsWindow(t *testing.T) {
 	t.Parallel()
 	p := converttest.GGUF(converttest.SmallGGUF())
@@ -39,7 +39,7 @@ func TestHeaderCutByItsWindow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n := range int(whole.DataOffset - whole.Alignment) { // what follows can be padding
+	for n := range int(whole.DataOffset - whole.Alignment) { // the rest can be padding
 		h, err := Read(bytes.NewReader(p[:n]), Options{Size: int64(len(p))})
 		if err == nil || h != nil {
 			t.Fatalf("%d bytes: got %+v, %v", n, h, err)

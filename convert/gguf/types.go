@@ -17,21 +17,21 @@ const (
 	valueF64
 )
 
-// valueSizes are the sizes of values in bytes, zero for those that have none of their own.
+// valueSizes are the sizes of values in bytes, zero for those of variable size.
 var valueSizes = [...]uint64{
 	valueU8: 1, valueI8: 1, valueU16: 2, valueI16: 2, valueU32: 4, valueI32: 4, valueF32: 4, valueBool: 1,
 	valueString: 0, valueArray: 0, valueU64: 8, valueI64: 8, valueF64: 8,
 }
 
-// A tensorType says how elements are stored: in blocks of so many elements and bytes.
+// A tensorType describes the storage of elements: in blocks of a number of elements and bytes.
 type tensorType struct {
 	name  string
 	block uint64 // elements
 	size  uint64 // bytes
 }
 
-// tensorTypes by number. Those that are not here were removed, or are newer. Those from 40 on came
-// after the version in the link.
+// tensorTypes by number. Missing numbers were removed, or are newer. Those from 40 were added after
+// the version in the link.
 // https://github.com/ggml-org/ggml/blob/v0.9.4/include/ggml.h
 var tensorTypes = map[uint32]tensorType{
 	0:  {"F32", 1, 4},
@@ -70,8 +70,8 @@ var tensorTypes = map[uint32]tensorType{
 	41: {"Q1_0", 128, 2 + 16},
 }
 
-// fileTypes are the names of general.file_type. 1024 says that the number was guessed. Those from 38
-// on came after the version in the link.
+// fileTypes are the names of general.file_type. 1024 means that the number was guessed. Those from
+// 38 were added after the version in the link.
 // https://github.com/ggml-org/ggml/blob/v0.9.4/docs/gguf.md
 var fileTypes = map[uint64]string{
 	0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -82,7 +82,7 @@ var fileTypes = map[uint64]string{
 	39: "NVFP4", 40: "Q1_0",
 }
 
-// precisions are the names that ModelPack has for types which are not quantised.
+// precisions are ModelPack's names of types that are not quantised.
 // https://github.com/modelpack/model-spec/blob/v0.0.7/docs/config.md
 var precisions = map[string]string{
 	"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",

@@ -28,36 +28,36 @@ import (
 const (
 	maxFiles     = 10_000
 	maxPages     = 100
-	maxPage      = 8 << 20   // bytes of one answer of the API
-	maxSmall     = 16 << 20  // bytes of a file that is not in LFS; the Hub takes no larger ones
-	maxAllSmall  = 256 << 20 // bytes of all of these
-	maxSmalls    = 2000      // of these
+	maxPage      = 8 << 20   // bytes of one response of the API
+	maxSmall     = 16 << 20  // bytes of a file that is not in LFS; the Hub accepts no larger ones
+	maxAllSmall  = 256 << 20 // bytes of all such files
+	maxSmalls    = 2000      // number of such files
 	smallAtOnce  = 4
 	maxRedirects = 5
 )
 
-// A file is one of a tree.
+// A file is a file of a tree.
 type file struct {
 	path   string
 	size   int64
-	oid    string        // what git calls it
-	digest digest.Digest // empty if it is not known yet
+	oid    string        // object ID in git
+	digest digest.Digest // empty if not known yet
 }
 
-// A call is one request to a Hub, and what is asked to answer it.
+// A call is a request to a Hub, with the requests needed to answer it.
 type call struct {
 	hub   *Hub
 	ways  remote.Ways
 	from  *http.Request
-	token string // of who asks; can be empty
+	token string // of the client; may be empty
 }
 
-// A refusal is an answer that says no.
+// A refusal is a response that refuses a request.
 type refusal struct {
 	status  int
 	code    string
 	message string
-	after   string // Retry-After; can be empty
+	after   string // Retry-After; may be empty
 }
 
 func (e *refusal) Error() string { return e.message }
@@ -70,7 +70,7 @@ func (e *refusal) answer(req *http.Request) *http.Response {
 	return resp
 }
 
-// noRevision is the code of a refusal of a revision that a repository does not have.
+// noRevision is the code for a revision that a repository does not have.
 const noRevision = "MANIFEST_UNKNOWN"
 
 func isNoRevision(err error) bool {
@@ -78,7 +78,7 @@ func isNoRevision(err error) bool {
 	return ok && e.code == noRevision
 }
 
-// at returns an address below the endpoint. The parts are single elements of its path.
+// at returns a URL below the endpoint. Each part is a single element of its path.
 func (h *Hub) at(parts ...string) *url.URL {
 	u := *h.endpoint
 	escaped := strings.TrimSuffix(u.EscapedPath(), "/")
@@ -90,18 +90,19 @@ func (h *Hub) at(parts ...string) *url.URL {
 	return &u
 }
 
-// file returns the address of a file.
+// file returns the URL of a file.
 func (c *call) file(repo, commit, name string) *url.URL {
 	parts := append(strings.Split(repo, "/"), "resolve", commit)
 	return c.hub.at(append(parts, strings.Split(name, "/")...)...)
 }
 
-// api returns the address of what the API has of a repository.
+// api returns the API's URL of a repository.
 func (c *call) api(repo string, below ...string) *url.URL {
 	return c.hub.at(append(append([]string{"api", "models"}, strings.Split(repo, "/")...), below...)...)
 }
 
-// get asks the Hub, and follows it to itself. The answer is a success, or a redirect to elsewhere.
+// get sends a request to the Hub, and follows redirects within the Hub. The response is a success,
+// or a redirect to another host.
 func (c *call) get(ctx context.Context, u *url.URL, ranges string) (*http.Response, error) {
 	for range maxRedirects {
 		h := http.Header{"Accept-Encoding": {"identity"}, "User-Agent": c.from.Header["User-Agent"]}
@@ -129,7 +130,7 @@ func (c *call) get(ctx context.Context, u *url.URL, ranges string) (*http.Respon
 		}
 		if next.Scheme != u.Scheme || next.Host != u.Host {
 			resp.Header.Set("Location", next.String())
-			return resp, nil // without the token: who asked follows it by his rules
+			return resp, nil // without the token: the client follows it by its own rules
 		}
 		resp.Body.Close()
 		u = next
@@ -137,7 +138,7 @@ func (c *call) get(ctx context.Context, u *url.URL, ranges string) (*http.Respon
 	return nil, fmt.Errorf("the Hub redirects more than %d times: %w", maxRedirects, errdefs.ErrUnavailable)
 }
 
-// refused closes an answer that is no success, and says what it means.
+// refused closes a response that is not a success, and returns its error.
 // https://github.com/huggingface/huggingface_hub/blob/v1.2.0/src/huggingface_hub/utils/_http.py
 func (c *call) refused(resp *http.Response) error {
 	defer resp.Body.Close()
@@ -167,7 +168,7 @@ func (c *call) refused(resp *http.Response) error {
 	return e
 }
 
-// repository returns the repository that is asked for.
+// repository returns the repository of the request.
 func (c *call) repository() string {
 	rest, _ := strings.CutPrefix(c.from.URL.Path, "/v2/")
 	org, rest, _ := strings.Cut(rest, "/")
@@ -175,7 +176,8 @@ func (c *call) repository() string {
 	return org + "/" + name
 }
 
-// page asks the API, decodes the answer into v, and returns where the next page is; empty: there is none.
+// page sends a request to the API, decodes the response into v, and returns the URL of the next
+// page, or "".
 func (c *call) page(ctx context.Context, u *url.URL, v any) (next string, err error) {
 	resp, err := c.get(ctx, u, "")
 	if err != nil {
@@ -195,7 +197,7 @@ func (c *call) page(ctx context.Context, u *url.URL, v any) (next string, err er
 	return nextLink(resp.Header.Values("Link")), nil
 }
 
-// readPage reads an answer. Memory for what is not small is asked for before it is read.
+// readPage reads a response. It reserves memory for a large response before it is read.
 func readPage(ctx context.Context, body io.Reader) ([]byte, error) {
 	var b bytes.Buffer
 	for _, limit := range []int64{convert.SmallDocument, maxPage / 8, maxPage} {
@@ -218,7 +220,7 @@ func readPage(ctx context.Context, body io.Reader) ([]byte, error) {
 
 var linkRE = regexp.MustCompile(`<([^<>]*)>\s*;[^,]*\brel="?next"?`)
 
-// nextLink returns the address of the next page.
+// nextLink returns the URL of the next page.
 // https://www.rfc-editor.org/rfc/rfc8288#section-3
 func nextLink(values []string) string {
 	if m := linkRE.FindStringSubmatch(strings.Join(values, ", ")); m != nil {
@@ -243,7 +245,7 @@ func (c *call) revision(ctx context.Context, repo, revision string) (commit stri
 	return info.SHA, nil
 }
 
-// tree returns the files of a commit, but for those of git.
+// tree returns the files of a commit, except those of git itself.
 func (c *call) tree(ctx context.Context, repo, commit string) ([]file, error) {
 	var all []file
 	u := c.api(repo, "tree", commit)
@@ -294,7 +296,7 @@ func (c *call) tree(ctx context.Context, repo, commit string) ([]file, error) {
 	return nil, fmt.Errorf("the tree of %s has more than %d pages: %w", repo, maxPages, errdefs.ErrInvalidArgument)
 }
 
-// hash reads the files whose digests are not known, and sets them.
+// hash reads the files whose digests are not known, and sets the digests.
 func (c *call) hash(ctx context.Context, repo, commit string, files []file) error {
 	var sum int64
 	n := 0
@@ -330,7 +332,7 @@ func isRefusal(err error) bool {
 	return ok
 }
 
-// hashFile returns the digest of a file, which must be the one that git has under its name.
+// hashFile returns the digest of a file, whose git object ID must match.
 func (c *call) hashFile(ctx context.Context, u *url.URL, f file) (digest.Digest, error) {
 	resp, err := c.get(ctx, u, "")
 	if err == nil && resp.StatusCode >= 300 {
@@ -354,7 +356,7 @@ func (c *call) hashFile(ctx context.Context, u *url.URL, f file) (digest.Digest,
 	return digest.NewDigest(digest.SHA256, sum), nil
 }
 
-// elsewhere gets what the Hub redirects to, without the token.
+// elsewhere follows a redirect of the Hub to another host, without the token.
 func (c *call) elsewhere(ctx context.Context, address string) (*http.Response, error) {
 	u, err := url.Parse(address)
 	if err != nil {

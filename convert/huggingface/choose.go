@@ -9,31 +9,31 @@ import (
 	"strings"
 )
 
-// What tags mean; see the package documentation.
+// Special tags; see the package documentation.
 const (
 	tagLatest       = "latest"
 	mainBranch      = "main"
 	anyQuantisation = "*"
 )
 
-// preferred is the quantisation that Ollama and llama.cpp take if nobody says which.
+// preferred is the quantisation that Ollama and llama.cpp use by default.
 const preferred = "Q4_K_M"
 
-// quantisationRE finds the quantisation in the name of a GGUF file, and is one.
+// quantisationRE matches the quantisation in the name of a GGUF file.
 // https://huggingface.co/docs/hub/gguf#quantization-types
 var quantisationRE = regexp.MustCompile(`(?i)(?:UD-)?(?:I?Q[1-8](?:_[0-9A-Z]+)*|TQ[12]_0|BF16|F16|F32|FP16|FP32|MXFP4(?:_MOE)?)`)
 
-// isQuantisation says whether a tag can be one.
+// isQuantisation reports whether a tag can be a quantisation.
 func isQuantisation(tag string) bool { return quantisationRE.FindString(tag) == tag && tag != "" }
 
-// isGGUF says whether a file is one, and no projector, which goes with any quantisation.
+// isGGUF reports whether a file is a GGUF file but not a projector, which fits any quantisation.
 func isGGUF(name string) bool {
 	base := strings.ToLower(path.Base(name))
 	return strings.HasSuffix(base, ".gguf") && !strings.Contains(base, "mmproj")
 }
 
-// quantisationOf returns the quantisation of a GGUF file in upper case: the last in its name, or in that of its
-// directory. Empty: it says none.
+// quantisationOf returns the quantisation of a GGUF file in upper case: the last one in its name,
+// or in that of its directory. It is empty if there is none.
 func quantisationOf(name string) string {
 	for _, part := range []string{path.Base(name), path.Base(path.Dir(name))} {
 		words := strings.FieldsFunc(strings.TrimSuffix(strings.ToLower(part), ".gguf"), func(r rune) bool { return r == '-' || r == '.' })
@@ -49,11 +49,11 @@ func quantisationOf(name string) string {
 	return ""
 }
 
-// otherWeights are extensions of weights that are of no use beside GGUF.
+// otherWeights are extensions of weights that are not used beside GGUF.
 var otherWeights = []string{".safetensors", ".bin", ".pt", ".pth", ".onnx", ".h5", ".msgpack", ".imatrix", ".dat"}
 
-// choose returns the files of a quantisation; all for "". For anyQuantisation it is the preferred one, or the first,
-// if there are several.
+// choose returns the files of a quantisation; all files for "". For anyQuantisation it uses the
+// preferred one, or the first, if there are several.
 func choose(files []file, quantisation string) ([]file, error) {
 	var have []string
 	for _, f := range files {

@@ -19,16 +19,17 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Hosts are those whose references name repositories of the Hub.
+// Hosts are the hosts of references to repositories of the Hub.
 var Hosts = []string{"hf.co", "huggingface.co"}
 
-// DefaultEndpoint is where the Hub is.
+// DefaultEndpoint is the URL of the Hub.
 const DefaultEndpoint = "https://huggingface.co"
 
-// TokenUser is the user name that goes with a token, which has none.
+// TokenUser is the user name for a token, which has none of its own.
 const TokenUser = "hf"
 
-// What a Hub remembers: so many manifests, of so many bytes together. One has at most convert.MaxManifestSize.
+// Limits of the manifests that a Hub remembers, in number and in total bytes. A manifest has at
+// most convert.MaxManifestSize.
 const (
 	maxSnapshots = 64
 	maxKept      = 32 << 20
@@ -36,17 +37,17 @@ const (
 
 var _ remote.Dialect = (*Hub)(nil)
 
-// A Hub answers requests of the distribution API from the API of the Hub. All methods are safe for
+// A Hub answers requests of the distribution API with the API of the Hub. All methods are safe for
 // concurrent use.
 type Hub struct {
 	endpoint *url.URL
 
 	mu        sync.Mutex
-	snapshots []*snapshot // guarded by mu; the last one used last
+	snapshots []*snapshot // guarded by mu; least recently used first
 }
 
-// New returns the Hub at an endpoint, such as DefaultEndpoint. It returns errdefs.ErrInvalidArgument if that is no
-// http or https URL.
+// New returns the Hub at an endpoint, such as DefaultEndpoint. It returns
+// errdefs.ErrInvalidArgument unless that is an http or https URL.
 func New(endpoint string) (*Hub, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Scheme != "https" && u.Scheme != "http" {
@@ -55,7 +56,7 @@ func New(endpoint string) (*Hub, error) {
 	return &Hub{endpoint: u}, nil
 }
 
-// Credentials returns a token as it goes with requests; the zero value for an empty one.
+// Credentials returns a token as credentials; the zero value for an empty one.
 func Credentials(token string) remote.Credentials {
 	if token == "" {
 		return remote.Credentials{}
@@ -93,20 +94,20 @@ func (h *Hub) RoundTrip(req *http.Request, ways remote.Ways) (*http.Response, er
 	if e, ok := errors.AsType[*refusal](err); ok {
 		return e.answer(req), nil
 	}
-	if errdefs.IsInvalidArgument(err) { // which asking again does not mend
+	if errdefs.IsInvalidArgument(err) { // a retry does not help
 		return answer(req, http.StatusPreconditionFailed, "UNSUPPORTED", err.Error()), nil
 	}
 	return resp, err
 }
 
-// Remind tells of a manifest that was made here before, of a repository.
+// Remind adds an earlier manifest of a repository.
 func (h *Hub) Remind(repository string, manifest []byte) {
 	if s, err := parseSnapshot(repository, manifest); err == nil {
 		h.keep(s)
 	}
 }
 
-// find returns the last snapshot of a repository that fits, or nil.
+// find returns the most recent snapshot of a repository that fits, or nil.
 func (h *Hub) find(repo string, fits func(*snapshot) bool) *snapshot {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +147,7 @@ func (c *call) manifest(ctx context.Context, repo, object string) (*http.Respons
 	return content(c.from, mediatype.OCIManifest, s.manifest), nil
 }
 
-// resolve returns what a tag or the digest of a manifest stands for, if the one who asks may read it.
+// resolve returns the snapshot of a tag or of the digest of a manifest, if the client may read it.
 func (c *call) resolve(ctx context.Context, repo, object string) (*snapshot, error) {
 	if d := digest.Digest(object); strings.Contains(object, ":") {
 		s := c.hub.find(repo, func(s *snapshot) bool { return s.digest == d })
@@ -191,8 +192,8 @@ func (c *call) resolve(ctx context.Context, repo, object string) (*snapshot, err
 	return s, nil
 }
 
-// blob answers a request for a file, or for the config that was made here: with what the Hub answers, which
-// can be a redirect to elsewhere.
+// blob answers a request for a file, or for the generated config: with the response of the Hub,
+// which can be a redirect to another host.
 func (c *call) blob(ctx context.Context, repo string, d digest.Digest) (*http.Response, error) {
 	s := c.hub.find(repo, func(s *snapshot) bool { return s.paths[d] != "" || s.configDigest == d })
 	if s == nil {
@@ -215,7 +216,7 @@ func (c *call) blob(ctx context.Context, repo string, d digest.Digest) (*http.Re
 	return resp, nil
 }
 
-// content answers with bytes.
+// content returns a response with bytes.
 func content(req *http.Request, mediaType string, p []byte) *http.Response {
 	h := http.Header{"Content-Type": {mediaType}}
 	return &http.Response{
@@ -224,7 +225,7 @@ func content(req *http.Request, mediaType string, p []byte) *http.Response {
 	}
 }
 
-// answer answers with an error in the format of the distribution specification.
+// answer returns a response with an error in the format of the distribution specification.
 func answer(req *http.Request, status int, code, message string) *http.Response {
 	type item struct {
 		Code    string `json:"code"`

@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// FuzzSnapshot reads manifests that anybody may have written, and those that are made here.
+// FuzzSnapshot reads arbitrary manifests, and generated ones.
 func FuzzSnapshot(f *testing.F) {
 	s, err := newSnapshot("a/b", strings.Repeat("0", 40), []file{{path: "w.gguf", size: 4, digest: digest.FromString("GGUF")}})
 	if err != nil {
@@ -41,7 +41,7 @@ func mustEndpoint(t *testing.T) *url.URL {
 	return h.endpoint
 }
 
-// FuzzNames reads what a Hub says of names.
+// FuzzNames parses names from a Hub.
 func FuzzNames(f *testing.F) {
 	f.Add("m-UD-Q4_K_XL-00001-of-00002.gguf", `<https://h/x>; rel="next"`)
 	f.Add("BF16/m.gguf", `</x>; rel=prev, </y>; rel=next`)
@@ -55,7 +55,7 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// TestBounded remembers no more than it may, and the last ones.
+// TestBounded remembers a limited number of manifests, the last ones.
 func TestBounded(t *testing.T) {
 	h, err := New(DefaultEndpoint)
 	if err != nil {

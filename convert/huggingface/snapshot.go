@@ -19,15 +19,16 @@ import (
 type snapshot struct {
 	repo      string
 	commit    string
-	selection string // what it was chosen by; empty if nobody knows
+	selection string // the selection that chose it; empty if unknown
 	manifest  []byte
 	config    []byte
-	paths     map[digest.Digest]string // of one file with each digest
+	paths     map[digest.Digest]string // of one file per digest
 
 	digest, configDigest digest.Digest
 }
 
-// newSnapshot makes the manifest of files, which all have digests. It is a pure function of the commit and the files.
+// newSnapshot makes the manifest of files, which all have digests. It depends only on the commit
+// and the files.
 func newSnapshot(repo, commit string, files []file) (*snapshot, error) {
 	if len(files) == 0 {
 		return nil, fmt.Errorf("%s has no files at commit %s: %w", repo, commit, errdefs.ErrInvalidArgument)

@@ -12,24 +12,24 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A kitfile is what is used of a Kitfile.
+// A kitfile has the used fields of a Kitfile.
 // https://github.com/kitops-ml/kitops/blob/v1.6.0/pkg/artifact/kitfile.go
 type kitfile struct {
-	model   string // the path of the model, or the ModelKit that it is in
+	model   string // the path of the model, or the ModelKit that contains it
 	entries []entry
 	config  convert.Config
 }
 
-// An entry is what a Kitfile says of a layer.
+// An entry is the entry of a layer in a Kitfile.
 type entry struct {
 	kind   string // as in the media type
 	path   string
 	digest digest.Digest // empty in early kits
-	diffID digest.Digest // can be empty
+	diffID digest.Digest // may be empty
 	used   bool
 }
 
-// lists are the members with a list of entries, and the kinds of their layers. A prompt has the
+// lists are the members with a list of entries, and the kinds of their layers. Prompts have the
 // type of code.
 var lists = []struct{ member, kind string }{
 	{"code", "code"}, {"datasets", "dataset"}, {"docs", "docs"}, {"prompts", "code"}, {"mcpServers", "mcpb"},
@@ -45,7 +45,7 @@ func parseKitfile(p []byte) (*kitfile, error) {
 	licenses := []string{pkg.String("license"), model.String("license")}
 	add := func(kind string, e *convert.Object) error {
 		if e.String("remotePath") != "" {
-			return nil // is in no layer
+			return nil // it is not in a layer
 		}
 		licenses = append(licenses, e.String("license"))
 		parsed, err := parseEntry(kind, e)
@@ -102,10 +102,10 @@ func parseEntry(kind string, o *convert.Object) (entry, error) {
 	return e, nil
 }
 
-// stripped returns the Kitfile of a config: without the digests that packing has added.
+// stripped returns the Kitfile of a config, without the digests added by packing.
 func stripped(p []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(p))
-	dec.UseNumber() // numbers stay as they are written
+	dec.UseNumber() // keeps numbers as written
 	var all map[string]any
 	if err := dec.Decode(&all); err != nil {
 		return nil, fmt.Errorf("the Kitfile: %w: %w", err, errdefs.ErrInvalidArgument)

@@ -1,5 +1,3 @@
-// Package layout reads and writes models in OCI layouts, which are directories.
-// https://github.com/opencontainers/image-spec/blob/v1.1.1/image-layout.md
 package layout
 
 import (
@@ -36,10 +34,10 @@ const (
 	layoutVersion = "1.0.0"
 )
 
-// bufferSize is that of the buffer through which a blob is written, in bytes.
+// bufferSize is the size of the buffer for writing a blob, in bytes.
 const bufferSize = 1 << 20
 
-// maxIndex is the largest index.json read, in bytes.
+// maxIndex limits index.json, in bytes.
 const maxIndex = 16 << 20
 
 var layoutTag = regexp.MustCompile(`^[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*)*$`)
@@ -47,14 +45,14 @@ var layoutTag = regexp.MustCompile(`^[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)
 var _ transfer.Fetcher = (*Layout)(nil)
 
 // A Layout is an OCI layout, a directory with blobs and an index, with the tag that is read or
-// written. All files are reached through an os.Root, so nothing outside of the directory is.
+// written. All files are accessed through an os.Root, so nothing outside the directory is.
 type Layout struct {
 	dir  string
 	tag  string
 	root *os.Root
 
-	mu   sync.Mutex                            // guards index.json against ourselves
-	sync func(root *os.Root, dir string) error // durable.Sync, but in tests
+	mu   sync.Mutex                            // serializes writes of index.json by this process
+	sync func(root *os.Root, dir string) error // durable.Sync, except in tests
 }
 
 // Is reports whether a directory is an OCI layout.
@@ -63,7 +61,7 @@ func Is(dir string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// Open opens a layout to read the manifest with a tag; without a tag, the only one there is.
+// Open opens a layout to read the manifest with a tag, or, without a tag, its only one.
 func Open(dir, tag string) (*Layout, error) {
 	if !Is(dir) {
 		return nil, fmt.Errorf("%s is not an OCI layout: it has no file %s: %w", dir, layoutFile, errdefs.ErrNotFound)
@@ -71,7 +69,7 @@ func Open(dir, tag string) (*Layout, error) {
 	return openDir(dir, tag)
 }
 
-// Create opens a layout to write, and makes it if need be. An empty tag is "latest".
+// Create opens a layout to write, and creates it if necessary. An empty tag is "latest".
 func Create(dir, tag string) (*Layout, error) {
 	if tag == "" {
 		tag = "latest"
@@ -118,7 +116,7 @@ func (l *Layout) String() string {
 	return "oci:" + l.dir + ":" + l.tag
 }
 
-// index reads index.json; a layout that is new has an empty one.
+// index reads index.json; a new layout has an empty one.
 func (l *Layout) index() (ocispec.Index, error) {
 	idx := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIIndex, Manifests: []ocispec.Descriptor{}}
 	f, err := l.root.Open(layoutIndex)
@@ -153,7 +151,7 @@ func (l *Layout) Artifact() (convert.Artifact, error) {
 	for _, d := range idx.Manifests {
 		name := d.Annotations[mediatype.AnnotationRefName]
 		if name == "" && d.ArtifactType == mediatype.Bundle {
-			continue // a signature of another
+			continue // a signature of another manifest
 		}
 		if l.tag == "" || name == l.tag || d.Digest.String() == l.tag {
 			found = append(found, d)
@@ -211,7 +209,7 @@ func (l *Layout) open(d digest.Digest) (*os.File, error) {
 	return openRegular(l.root, blobPath(d))
 }
 
-// openRegular opens a file that must be a regular one.
+// openRegular opens a regular file.
 func openRegular(root *os.Root, name string) (*os.File, error) {
 	info, err := root.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -220,7 +218,7 @@ func openRegular(root *os.Root, name string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() { // a pipe would never be opened
+	if !info.Mode().IsRegular() { // opening a pipe would block
 		return nil, fmt.Errorf("%s is not a regular file: %w", name, errdefs.ErrInvalidArgument)
 	}
 	return root.Open(name)
@@ -284,7 +282,7 @@ func inMemory(p []byte) func(context.Context) (io.ReadCloser, error) {
 	return func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil }
 }
 
-// encode returns the JSON of what can not fail to be encoded.
+// encode returns the JSON of a value whose encoding cannot fail.
 func encode(v any) []byte {
 	p, err := json.Marshal(v)
 	if err != nil {
@@ -293,10 +291,10 @@ func encode(v any) []byte {
 	return p
 }
 
-// onlyWriter hides that a file can read from others by itself, with buffers of its own.
+// onlyWriter hides the ReadFrom method of a file, which allocates its own buffers.
 type onlyWriter struct{ io.Writer }
 
-// ingest writes a file and gives it the name of its digest.
+// ingest writes a file and renames it to its digest.
 func (l *Layout) ingest(ctx context.Context, open func(context.Context) (io.ReadCloser, error), fill func(*os.File, io.Reader) (digest.Digest, error)) error {
 	body, err := open(ctx)
 	if err != nil {
@@ -347,7 +345,7 @@ func (l *Layout) PutManifest(ctx context.Context, mediaType string, p []byte) er
 	return l.writeIndex(idx)
 }
 
-// PutReferrer writes a manifest that refers to another, and puts it into the index without a tag.
+// PutReferrer writes a manifest that refers to another one, and adds it to the index without a tag.
 func (l *Layout) PutReferrer(ctx context.Context, _ digest.Digest, desc ocispec.Descriptor, p []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -364,7 +362,7 @@ func (l *Layout) PutReferrer(ctx context.Context, _ digest.Digest, desc ocispec.
 	return l.writeIndex(idx)
 }
 
-// writeIndex replaces index.json, after the blobs that it names are there to stay.
+// writeIndex replaces index.json, after the blobs that it names are durable.
 func (l *Layout) writeIndex(idx ocispec.Index) error {
 	for _, dir := range []string{layoutBlobs, path.Dir(layoutBlobs)} {
 		if err := l.sync(l.root, dir); err != nil {
@@ -374,7 +372,8 @@ func (l *Layout) writeIndex(idx ocispec.Index) error {
 	return l.write(layoutIndex, encode(idx))
 }
 
-// write replaces a file. Others may write the same layout, so the new content has a name of its own before.
+// write replaces a file. Other processes may write the same layout, so the new content first has a
+// unique name.
 func (l *Layout) write(name string, p []byte) error {
 	temp := name + "." + rand.Text()
 	f, err := l.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)

@@ -10,7 +10,8 @@ import (
 	"github.com/ballast-dev/ballast/store/durable"
 )
 
-// TestBlobsFirst makes the names of blobs durable before the index that names them is written.
+// TestBlobsFirst checks that the names of blobs are durable before the index that names them is
+// written.
 func TestBlobsFirst(t *testing.T) {
 	dir := t.TempDir()
 	l, err := Create(dir, "v1")

@@ -1,8 +1,6 @@
-// Package losses says what of an origin has no place in a converted image, and where it is kept
-// instead.
+// Package losses reports what of an origin has no place in a converted image, and where it is kept instead.
 //
-// The documents of an origin are kept whole (convert.Documents), so nothing that they say is
-// gone: a Loss is what nobody finds who reads the ModelPack config, the files and the annotations
-// only. A Loss without Kept is gone. What a format has a place for is in one table per format
-// (table.go); whatever else the documents have is a Loss, known or not.
+// The documents of an origin are kept as a whole (convert.Documents). A Loss is information that is in
+// neither the ModelPack config, the files nor the annotations; if Kept is empty, it is lost. table.go lists
+// for each format what has a place. Everything else in the documents is a Loss, known or not.
 package losses

@@ -1,6 +1,6 @@
 package mediatype
 
-// Annotation keys of model layers, all generations.
+// Annotation keys of model layers, of all generations.
 // https://github.com/modelpack/model-spec/blob/v0.0.7/docs/annotations.md
 const (
 	keyModelPack = "org.cncf.model."
@@ -14,7 +14,7 @@ const (
 	CNAIMetadata    = keyCNAI + "file.metadata+json"
 	CNAIMetadataOld = keyCNAI + "file.metadata" // v0.0.4 only
 
-	// AnnotationTitle is the file name of a layer of any OCI artifact.
+	// AnnotationTitle is the file name of a layer of an OCI artifact.
 	// https://github.com/opencontainers/image-spec/blob/v1.1.1/annotations.md
 	AnnotationTitle = "org.opencontainers.image.title"
 
@@ -22,14 +22,14 @@ const (
 	AnnotationDescription = "org.opencontainers.image.description"
 	AnnotationLicenses    = "org.opencontainers.image.licenses"
 
-	// OrasUnpack is "true" of a layer that is the tar and gzip of a directory, OrasDigest the digest
-	// of that tar.
+	// OrasUnpack is "true" for a layer that is a directory as tar+gzip; OrasDigest is the digest of
+	// the tar.
 	// https://github.com/oras-project/oras-go/blob/v2.6.0/content/file/utils.go
 	OrasUnpack = "io.deis.oras.content.unpack"
 	OrasDigest = "io.deis.oras.content.digest"
 )
 
-// Keys of the manifest of early CNAI, which had its metadata in annotations.
+// Keys of the manifest of early CNAI, which has its metadata in annotations.
 const (
 	EarlyArchitecture  = keyCNAI + "architecture"
 	EarlyAuthors       = keyCNAI + "authors"
@@ -70,13 +70,13 @@ const (
 	// AnnotationMapping is the version of the mapping rules; on manifests.
 	AnnotationMapping = "dev.ballast.mapping.version"
 
-	// AnnotationContextLength is the number of tokens that a model can have in mind; on
-	// manifests. ModelPack has no place for it.
+	// AnnotationContextLength is the context length of a model in tokens; on manifests. ModelPack
+	// has no place for it.
 	AnnotationContextLength = "dev.ballast.model.context.length"
 
-	// AnnotationRunner, AnnotationFramework and AnnotationPlatforms say what runs a model: the name
-	// of a runner, a requirement on the version of its framework, and target triples with commas
-	// between them; on manifests.
+	// AnnotationRunner, AnnotationFramework and AnnotationPlatforms describe what runs a model: the
+	// name of a runner, a requirement on the version of its framework, and target triples separated
+	// by commas; on manifests.
 	AnnotationRunner    = "dev.ballast.model.runner.name"
 	AnnotationFramework = "dev.ballast.model.runner.framework.version"
 	AnnotationPlatforms = "dev.ballast.model.runner.platforms"
@@ -87,8 +87,8 @@ const (
 	// AnnotationOriginType is the media type of a blob in the origin; on blob layers.
 	AnnotationOriginType = "dev.ballast.origin.mediatype"
 
-	// AnnotationSnapshotBlob is the digest of the blob; on blob layers. containerd makes
-	// a snapshot label of it.
+	// AnnotationSnapshotBlob is the digest of the blob; on blob layers. containerd copies it to a
+	// snapshot label.
 	// https://github.com/containerd/containerd/blob/v2.4.2/core/snapshots/snapshotter.go
 	AnnotationSnapshotBlob = "containerd.io/snapshot/ballast.blob"
 
@@ -96,12 +96,12 @@ const (
 	AnnotationSnapshotTable = "containerd.io/snapshot/ballast.table"
 )
 
-// Filepath returns the path that annotations give a layer, or "".
+// Filepath returns the path of a layer in its annotations, or "".
 func Filepath(annotations map[string]string) string {
 	return first(annotations, AnnotationFilepath, CNAIFilepath, AnnotationTitle)
 }
 
-// Metadata returns the JSON that annotations give the file of a layer, or "".
+// Metadata returns the file metadata of a layer in its annotations, as JSON, or "".
 func Metadata(annotations map[string]string) string {
 	return first(annotations, AnnotationMetadata, CNAIMetadata, CNAIMetadataOld)
 }

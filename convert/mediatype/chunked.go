@@ -1,19 +1,19 @@
 package mediatype
 
-// Annotations of layers that can be read in chunks. They are what makes the table of contents of
-// such a layer as trustworthy as the manifest.
+// Annotations of layers that can be read in chunks. They make the table of contents of such a layer
+// as trustworthy as the manifest.
 const (
-	// AnnotationTOCDigest is the digest of the table of contents, uncompressed; eStargz, and
-	// zstd:chunked as stargz writes it.
+	// AnnotationTOCDigest is the digest of the uncompressed table of contents, for eStargz and for
+	// zstd:chunked written by stargz.
 	// https://github.com/containerd/stargz-snapshotter/blob/v0.18.2/docs/estargz.md
 	AnnotationTOCDigest = "containerd.io/snapshot/stargz/toc.digest"
 
-	// Position and digest of the compressed table of contents, in the keys that stargz writes.
+	// Position and digest of the compressed table of contents, with the keys that stargz writes.
 	// https://github.com/containerd/stargz-snapshotter/blob/v0.18.2/estargz/zstdchunked/zstdchunked.go
 	StargzTOCPosition = "io.containers.zstd-chunked.manifest-position"
 	StargzTOCChecksum = "io.containers.zstd-chunked.manifest-checksum"
 
-	// The same in the keys that Podman, Buildah and Skopeo write.
+	// The same with the keys that Podman, Buildah and Skopeo write.
 	// https://github.com/containers/storage/blob/v1.59.1/pkg/chunked/internal/minimal/compression.go
 	PodmanTOCPosition      = "io.github.containers.zstd-chunked.manifest-position"
 	PodmanTOCChecksum      = "io.github.containers.zstd-chunked.manifest-checksum"

@@ -1,21 +1,20 @@
-// Package mediatype is the one table of the media types and annotation keys of all model
-// formats, and of the OCI and Docker types around them.
+// Package mediatype is the single table of media types and annotation keys of all model formats, and of the
+// OCI and Docker types around them.
 //
-// Parse says what a media type means: which Format it belongs to, whether it is a manifest,
-// an index, a config or a layer (Role), what kind of content a layer has in the terms of
-// ModelPack (Kind), which part of its own format it is (Part), and how its bytes are laid out
-// (Archive, Codec). A type that is not in the table is an error, never a guess.
+// Parse returns the meaning of a media type: its Format, its function in an artifact (Role), the kind of
+// content as defined by ModelPack (Kind), its function in its own format (Part), and the layout of its
+// bytes (Archive, Codec). A type that is not in the table is an error, never a guess.
 //
 // # Dialects
 //
-// ModelPack has three spellings of one format. CNAI early (2024) used ordinary image layers
-// whose descriptor has an artifactType application/vnd.cnai.model.layer.v1.tar; CNAI
-// later (2025) used application/vnd.cnai.model.<kind>.v1.<packing>; ModelPack has the same
-// names with vnd.cncf.model. Docker AI, Ollama and KitOps have types of their own. Legacy spellings
-// are rows here, not conditions elsewhere.
+// ModelPack has three spellings. Early CNAI (2024) used ordinary image layers whose descriptor has the
+// artifactType application/vnd.cnai.model.layer.v1.tar. Later CNAI (2025) used
+// application/vnd.cnai.model.<kind>.v1.<packing>. ModelPack has the same names with vnd.cncf.model. Docker
+// AI, Ollama and KitOps have their own types. Legacy spellings are rows of the table, not conditions
+// elsewhere.
 //
-// # Comparing
+// # Comparison
 //
-// A media type is compared by its base: without parameters, in lower case. Params reads the
-// parameters; Ollama writes some that no strict parser accepts.
+// Media types are compared by their base: in lower case and without parameters. Params reads the
+// parameters, including Ollama's, which strict parsers refuse.
 package mediatype

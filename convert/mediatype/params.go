@@ -9,17 +9,16 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// maxParams is the longest media type with parameters, in bytes: room for the name of a tensor of 4096
-// bytes, each of them written as three.
+// maxParams limits a media type with parameters, in bytes: it has room for a tensor name of 4096
+// bytes in percent-encoding.
 const maxParams = 4*4096 + 1<<10
 
-// Params returns the parameters of a media type, by keys in lower case. It returns
-// errdefs.ErrInvalidArgument for what can not be read.
+// Params returns the parameters of a media type, with keys in lower case. It returns
+// errdefs.ErrInvalidArgument for invalid parameters.
 //
-// It takes what mime.ParseMediaType takes, and what the specification of Ollama's manifest has and
-// that function refuses: values with separators and without quotes, as in "shape=1,2,3". A value
-// ends at the semicolon. A parameter that occurs twice is an error, as is one that is not
-// closed.
+// In addition to the syntax of mime.ParseMediaType it accepts unquoted values with separators, as
+// in "shape=1,2,3", which Ollama's manifests have. A value ends at the semicolon. A duplicate
+// parameter and an unclosed quote are errors.
 // https://github.com/ollama/ollama/blob/v0.6.8/server/internal/manifest/manifest.go
 func Params(mediaType string) (map[string]string, error) {
 	if len(mediaType) > maxParams {
@@ -58,7 +57,7 @@ func Params(mediaType string) (map[string]string, error) {
 	}
 }
 
-// cutValue returns the value at the start of s and what follows it.
+// cutValue returns the value at the start of s and the rest.
 func cutValue(s string) (value, rest string, err error) {
 	s = strings.TrimLeft(s, " \t")
 	if !strings.HasPrefix(s, `"`) {

@@ -2,16 +2,16 @@ package mediatype
 
 import "strings"
 
-// What signatures of artifacts are.
+// Media types of signatures.
 const (
-	// Bundle is a sigstore bundle: a blob, and the artifactType of a manifest that has one.
+	// Bundle is a sigstore bundle: a blob, and the artifactType of a manifest with one.
 	// https://github.com/sigstore/cosign/blob/v3.0.2/specs/BUNDLE_SPEC.md
 	Bundle = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
 	// InToto is the payload of a signed statement.
 	InToto = "application/vnd.in-toto+json"
 
-	// CosignPayload is a blob that a signature of cosign before its bundles is over.
+	// CosignPayload is the signed blob of a cosign signature without a bundle.
 	// https://github.com/sigstore/cosign/blob/v3.0.2/specs/SIGNATURE_SPEC.md
 	CosignPayload = "application/vnd.dev.cosign.simplesigning.v1+json"
 
@@ -23,22 +23,22 @@ const (
 	Notation = "application/vnd.cncf.notary.signature"
 )
 
-// The annotations of a layer CosignPayload.
+// Annotations of a CosignPayload layer.
 const (
 	CosignSignatureKey   = "dev.cosignproject.cosign/signature"
 	CosignCertificateKey = "dev.sigstore.cosign/certificate"
 	CosignChainKey       = "dev.sigstore.cosign/chain"
 )
 
-// The annotations of a manifest with a Bundle, as cosign writes them.
+// Annotations of a manifest with a Bundle, as cosign writes them.
 const (
 	BundleContentKey   = "dev.sigstore.bundle.content"
 	BundlePredicateKey = "dev.sigstore.bundle.predicateType"
 	CreatedKey         = "org.opencontainers.image.created"
 )
 
-// IsBundle reports whether s is a sigstore bundle with one statement and a chain or key: v0.3, in
-// both of its spellings, or one of those before it.
+// IsBundle reports whether s is a sigstore bundle with one statement and a key or chain: v0.3 in
+// both spellings, or an earlier version.
 func IsBundle(s string) bool {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case Bundle, "application/vnd.dev.sigstore.bundle+json;version=0.3",

@@ -35,7 +35,7 @@ const (
 	dockerForeignGzip  = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"
 )
 
-// The layers of a converted image.
+// Layers of a converted image.
 const (
 	BlobLayer  = filetable.MediaTypeBlobLayer
 	TableLayer = filetable.MediaTypeTableLayer
@@ -44,8 +44,8 @@ const (
 // Converted is the artifactType of an index by which a converted image refers to its origin.
 const Converted = "application/vnd.ballast.converted.v1+json"
 
-// UseInstead is what the Content-Type of a refused digest begins with; the digest to use follows. containerd before
-// 2.3 shows that of the whole answer alone.
+// UseInstead is the prefix of the Content-Type of a refused digest; the digest to use follows.
+// containerd before 2.3 shows nothing else of the response.
 const UseInstead = "application/vnd.ballast.use-instead@"
 
 // ModelPack and CNAI types.
@@ -59,7 +59,7 @@ const (
 	CNAIManifest      = prefixCNAI + "manifest.v1+json"
 	CNAIConfig        = prefixCNAI + "config.v1+json"
 
-	// CNAIWeight is a raw weight, as the specification has it.
+	// CNAIWeight is a raw weight, as specified.
 	CNAIWeight = prefixCNAI + "weight.v1"
 
 	// Artifact types of early CNAI, on descriptors of ordinary image layers.
@@ -77,8 +77,8 @@ const (
 	dockerAIConfigV1    = prefixDockerAI + "model.config.v1+json" // before the first release
 	DockerAIGGUF        = prefixDockerAI + "gguf.v3"
 	DockerAILoRA        = prefixDockerAI + "gguf.v3.lora"
-	DockerAIMMProjSpec  = prefixDockerAI + "gguf.v3.mmproj" // as the specification spells it
-	DockerAIMMProj      = prefixDockerAI + "mmproj"         // as the code spells it
+	DockerAIMMProjSpec  = prefixDockerAI + "gguf.v3.mmproj" // spelling of the specification
+	DockerAIMMProj      = prefixDockerAI + "mmproj"         // spelling of the code
 	DockerAISafetensors = prefixDockerAI + "safetensors"
 	DockerAIVLLMConfig  = prefixDockerAI + "vllm.config.tar"
 	DockerAIDir         = prefixDockerAI + "dir.tar"
@@ -89,7 +89,7 @@ const (
 	dockerAIFileGGUF    = prefixDockerAI + "model.file.v1+gguf" // before the first release
 )
 
-// Ollama types. The manifest and the config have Docker's.
+// Ollama types. The manifest and the config have Docker's types.
 // https://github.com/ollama/ollama/blob/v0.17.4/server/images.go
 const (
 	prefixOllama = "application/vnd.ollama.image."
@@ -100,7 +100,7 @@ const (
 	OllamaAdapter         = prefixOllama + "adapter"
 	OllamaDraft           = prefixOllama + "draft"
 	OllamaTemplate        = prefixOllama + "template"
-	ollamaPrompt          = prefixOllama + "prompt" // what templates were called first
+	ollamaPrompt          = prefixOllama + "prompt" // earlier name of templates
 	OllamaSystem          = prefixOllama + "system"
 	OllamaParams          = prefixOllama + "params"
 	OllamaMessages        = prefixOllama + "messages"
@@ -113,7 +113,7 @@ const (
 	ollamaTokenizerConfig = prefixOllama + "tokenizer.config"
 )
 
-// subtypeCarton is how the types of cartons begin after the slash.
+// subtypeCarton is the prefix of the subtypes of cartons.
 const subtypeCarton = "vnd.carton"
 
 // KitOps types. Those of layers are composed.
@@ -125,7 +125,7 @@ const (
 	KitOpsConfig   = prefixKitOps + "config.v1+json"
 )
 
-// KitOpsLayer returns the media type of a layer of a ModelKit, such as that of "model", "tar+gzip".
+// KitOpsLayer returns the media type of a layer of a ModelKit, such as for "model" and "tar+gzip".
 func KitOpsLayer(kind, packing string) string { return prefixKitOps + kind + ".v1." + packing }
 
 // KitOpsKind returns the kind in the media type of a layer of a ModelKit, such as "model"; "" for
@@ -139,7 +139,7 @@ func KitOpsKind(s string) string {
 	return kind
 }
 
-// prefixes say which format owns which names.
+// prefixes are the prefixes of the media types of each format.
 var prefixes = []struct {
 	prefix string
 	format Format

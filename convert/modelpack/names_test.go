@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestAnnotationsAreOptional has weights without paths: their names are derived.
+// TestAnnotationsAreOptional has weights without paths: their names are generated.
 func TestAnnotationsAreOptional(t *testing.T) {
 	t.Parallel()
 	const cnai = "application/vnd.cnai.model."

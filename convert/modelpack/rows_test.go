@@ -33,13 +33,13 @@ func early(annotations map[string]string, config string, layers ...converttest.L
 	return parsers.Parse(context.Background(), converttest.NewArtifact(b))
 }
 
-// TestAnnotationsOfEarlyCNAI says what becomes of each annotation of a manifest.
+// TestAnnotationsOfEarlyCNAI checks where each annotation of a manifest goes.
 func TestAnnotationsOfEarlyCNAI(t *testing.T) {
 	t.Parallel()
 	type fields = map[string]string
 	for _, tt := range []struct {
 		name        string
-		annotations fields // without org.cnai.model.
+		annotations fields // without the prefix org.cnai.model.
 		want        convert.Config
 	}{
 		{"name", fields{"name": "x"}, convert.Config{Descriptor: convert.ModelDescriptor{Name: "x"}}},
@@ -83,7 +83,8 @@ func TestAnnotationsOfEarlyCNAI(t *testing.T) {
 	}
 }
 
-// TestKindsOfEarlyCNAI says what decides the kind of a layer, and that its bytes stay as they are.
+// TestKindsOfEarlyCNAI checks what determines the kind of a layer, and that its bytes are
+// unchanged.
 func TestKindsOfEarlyCNAI(t *testing.T) {
 	t.Parallel()
 	const artifact = "application/vnd.cnai.model."
@@ -135,7 +136,7 @@ func TestKindsOfEarlyCNAI(t *testing.T) {
 	}
 }
 
-// TestHostilePaths gives members of plain archives names that leave the model.
+// TestHostilePaths has members of plain archives with names that lead out of the model.
 func TestHostilePaths(t *testing.T) {
 	t.Parallel()
 	for name, path := range map[string]string{
@@ -154,7 +155,7 @@ func TestHostilePaths(t *testing.T) {
 	}
 }
 
-// TestNamesThatLookAlike has names that are two on Linux, and one elsewhere.
+// TestNamesThatLookAlike has names that differ on Linux, but not on other systems.
 func TestNamesThatLookAlike(t *testing.T) {
 	t.Parallel()
 	for name, pair := range map[string][2]string{

@@ -13,11 +13,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A standIn is an artifact of which only the manifest is at hand. It gives the same config and
-// the same layer whatever digest is asked for, as a registry that lies would.
+// A standIn is an artifact with a real manifest only. It returns the same config and the same layer
+// for every digest, as a lying registry would.
 type standIn struct {
 	manifest, config []byte
-	layer            []byte // nil: a tar of the right size with the file of the annotation
+	layer            []byte // nil for a tar of the right size with the file of the annotation
 }
 
 func (s *standIn) Manifest() []byte { return s.manifest }

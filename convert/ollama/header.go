@@ -14,31 +14,31 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Limits of the headers of tensor layers.
+// Limits for the headers of tensor layers.
 const (
-	// maxHeaders is how many bytes the headers of all layers of a model can have, and those of
-	// the files made of them. The largest models of mixed experts have 130,000 tensors, with
-	// 130 bytes of header each. The headers of the files are in the file table, in base64.
+	// maxHeaders limits the bytes of the headers of all layers of a model, and of the files
+	// assembled from them. The largest mixture-of-experts models have 130,000 tensors, with 130
+	// bytes of header each. The headers of the files are in the file table, in base64.
 	maxHeaders = 24 << 20 // 24 MiB
 
-	// maxTensorName is the longest name of a tensor, in bytes.
+	// maxTensorName limits the name of a tensor, in bytes.
 	maxTensorName = 4096
 
-	// lengthSize is the size of the number before a header, in bytes.
+	// lengthSize is the size of the length before a header, in bytes.
 	lengthSize = 8
 )
 
-// A header is the header of a blob, and its bytes with the length before them.
+// A header is the header of a blob, and its bytes including the length.
 type header struct {
 	*safetensors.Header
 	bytes []byte
 }
 
-// parallelHeaders is the number of headers that are read at a time.
+// parallelHeaders limits the simultaneous reads of headers.
 const parallelHeaders = 32
 
-// readHeaders reads the headers of the blobs, several at a time: each takes a request
-// upstream. The blobs are layers of the manifest, each digest once.
+// readHeaders reads the headers of the blobs concurrently: each takes a request upstream. The blobs
+// are layers of the manifest, without duplicate digests.
 func (p *parser) readHeaders(ctx context.Context, layers []int) (map[digest.Digest]*header, error) {
 	headers := make([]*header, len(layers))
 	var left atomic.Int64
@@ -60,7 +60,7 @@ func (p *parser) readHeaders(ctx context.Context, layers []int) (map[digest.Dige
 	return all, nil
 }
 
-// readHeader reads the header of a blob. Left is how many bytes of headers there can be yet.
+// readHeader reads the header of a blob. left is the remaining number of bytes for headers.
 func readHeader(ctx context.Context, a convert.Artifact, l convert.Descriptor, left *atomic.Int64) (*header, error) {
 	if l.Size < lengthSize {
 		return nil, fmt.Errorf("%d bytes are no safetensors: %w", l.Size, errdefs.ErrInvalidArgument)
@@ -99,7 +99,7 @@ func readHeader(ctx context.Context, a convert.Artifact, l convert.Descriptor, l
 	return &header{h, p}, nil
 }
 
-// noEOF returns err, with io.ErrUnexpectedEOF for io.EOF.
+// noEOF returns err, but io.ErrUnexpectedEOF for io.EOF.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -107,10 +107,10 @@ func noEOF(err error) error {
 	return err
 }
 
-// metadataKey is the key of a header that is no tensor.
+// metadataKey is the key of a header that is not a tensor.
 const metadataKey = "__metadata__"
 
-// checkName returns an error for what can not be the name of a tensor.
+// checkName returns an error for an invalid name of a tensor.
 func checkName(name string) error {
 	switch {
 	case name == "":

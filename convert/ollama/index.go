@@ -11,20 +11,20 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// The files from which the blobs of tensor layers can be made again.
+// The files from which the blobs of tensor layers can be restored.
 const (
 	headersFile = "ollama/headers.bin"
 	indexFile   = "ollama/headers.json"
 )
 
-// A headerIndex is what it takes to make the blobs of tensor layers again: their headers, and
-// where in the files their data are.
+// A headerIndex has what is needed to restore the blobs of tensor layers: their headers, and the
+// places of their data in the files.
 type headerIndex struct {
 	blobs []*indexedBlob
 	at    map[digest.Digest]*indexedBlob
 }
 
-// An indexedBlob is a blob: a range of headers.bin, then ranges of other files.
+// An indexedBlob is a blob: a range of headers.bin, followed by ranges of other files.
 type indexedBlob struct {
 	Digest digest.Digest  `json:"digest"`
 	Size   int64          `json:"size"`
@@ -33,7 +33,7 @@ type indexedBlob struct {
 
 	layer int
 	found []indexedRange // candidates for Data
-	read  []byte         // the header as it was read
+	read  []byte         // the header as read
 }
 
 // An indexedRange is a range of a file.
@@ -49,8 +49,8 @@ func newHeaderIndex() *headerIndex {
 	return &headerIndex{at: map[digest.Digest]*indexedBlob{}}
 }
 
-// blob adds the blob of layer i, which has the header h or none; it reports whether the blob
-// was not there yet.
+// blob adds the blob of layer i, which has the header h or none; it reports whether the blob is
+// new.
 func (x *headerIndex) blob(i int, l convert.Descriptor, h *header) bool {
 	if x.at[l.Digest] != nil {
 		return false
@@ -80,15 +80,15 @@ func (b *indexedBlob) locate() {
 	}
 	for _, r := range b.found {
 		if r.at != end || r.Size == 0 {
-			continue // under another name too
+			continue // also under another name
 		}
 		end += r.Size
 		b.Data = append(b.Data, r)
 	}
 }
 
-// add adds the headers, as ranges of the blobs, and the index. The digest of the headers is that
-// of what was read: it will not match if the blobs, which are verified, have others.
+// add adds the headers, as ranges of the blobs, and the index. The digest of the headers is that of
+// the bytes read: it does not match if the blobs, which are verified, have others.
 func (x *headerIndex) add(to *convert.Builder) error {
 	var parts []filetable.Source
 	sum := digest.Canonical.Digester()

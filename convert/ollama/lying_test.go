@@ -16,7 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A liar answers ranges with other bytes than the blobs have.
+// A liar serves ranges with other bytes than those of the blobs.
 type liar struct {
 	*converttest.Artifact
 	built *converttest.Built
@@ -27,8 +27,8 @@ func (l liar) BlobAt(_ context.Context, desc ocispec.Descriptor) (io.ReaderAt, e
 	return bytes.NewReader(l.lie(l.built.Blobs[desc.Digest])), nil
 }
 
-// TestAMirrorThatLiesInRangesIsFoundOut has a mirror that says another header in a range than
-// the blob has, in a way that leaves everything else right.
+// TestAMirrorThatLiesInRangesIsFoundOut has a mirror that serves another header in a range than in
+// the blob, with everything else valid.
 func TestAMirrorThatLiesInRangesIsFoundOut(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

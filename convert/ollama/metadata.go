@@ -9,8 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// maxMetadata is how many entries of metadata the blobs of a model can have, and the inputs of a
-// file: a blob that is several tensors counts each time, and what is said of each tensor for each.
+// maxMetadata limits the entries of metadata of the blobs of a model, and of the inputs of a file:
+// a blob with several tensors counts once for each, and entries of each tensor count separately.
 const maxMetadata = 1 << 20
 
 func tooMuchMetadata() error {
@@ -19,9 +19,9 @@ func tooMuchMetadata() error {
 
 // withMetadata returns the inputs of a file with their metadata.
 //
-// What all blobs agree on that say it, such as how tensors are quantised, is said of the file. What
-// they do not agree on is said of each tensor of the blob that the blob says nothing else of, but
-// not of the scales and biases that belong to one.
+// Metadata that is equal in all blobs that have it, such as the kind of quantisation, is recorded
+// for the file. Other metadata is recorded for each tensor of the blob for which the blob has no
+// entry of its own, but not for the scales and biases of a tensor.
 func (f *merged) withMetadata() ([]safetensors.Input, error) {
 	agreed, disputed, work := f.agree()
 	if work += len(agreed) * len(f.inputs); work > maxMetadata {
@@ -30,7 +30,7 @@ func (f *merged) withMetadata() ([]safetensors.Input, error) {
 	inputs := make([]safetensors.Input, len(f.inputs))
 	for n, in := range f.inputs {
 		h := *in.header
-		h.Metadata = maps.Clone(agreed) // all inputs have it, so it stays as it is
+		h.Metadata = maps.Clone(agreed) // all inputs have it, so it is unchanged
 		for k, v := range in.wide {
 			if !disputed[k] {
 				continue
@@ -49,8 +49,8 @@ func (f *merged) withMetadata() ([]safetensors.Input, error) {
 	return inputs, nil
 }
 
-// agree returns what all blobs agree on that say it, the keys that they do not agree on, and the
-// number of entries that it looked at.
+// agree returns the metadata that is equal in all blobs that have it, the keys that are not, and
+// the number of entries compared.
 func (f *merged) agree() (agreed map[string]string, disputed map[string]bool, work int) {
 	agreed, disputed = map[string]string{}, map[string]bool{}
 	for _, in := range f.inputs {
@@ -68,11 +68,11 @@ func (f *merged) agree() (agreed map[string]string, disputed map[string]bool, wo
 	return agreed, disputed, work
 }
 
-// companions are the ends of the names of tensors that belong to a quantised one; it has the
-// first at least.
+// companions are the suffixes of the names of tensors that belong to a quantised one, which has at
+// least the first.
 var companions = []string{".scale", ".bias", ".global_scale"}
 
-// quantised returns the names of the tensors of an input that belong to no other.
+// quantised returns the names of the tensors of an input that do not belong to another one.
 func (in *input) quantised() []string {
 	names := make(map[string]bool, len(in.header.Tensors))
 	for _, t := range in.header.Tensors {
@@ -92,8 +92,8 @@ func (in *input) quantised() []string {
 	return list
 }
 
-// splitMetadata returns what a blob says of single tensors and of all. Names has the tensors that
-// count, and how they are called; what is said of others is left out.
+// splitMetadata separates the metadata of single tensors from that of the blob. names maps the
+// tensors that are used to their new names; metadata of others is left out.
 func splitMetadata(h *safetensors.Header, names map[string]string) (single, wide map[string]string) {
 	single, wide = map[string]string{}, map[string]string{}
 	others := map[string]bool{}

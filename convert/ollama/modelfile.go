@@ -13,8 +13,8 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 )
 
-// A modelfile is written command by command. What comes from outside can not become another
-// command: it is quoted, or a comment stands for it.
+// A modelfile is written command by command. Text from outside cannot become another command: it is
+// quoted, or replaced by a comment.
 // https://github.com/ollama/ollama/blob/v0.17.4/docs/modelfile.mdx
 type modelfile struct{ buf bytes.Buffer }
 
@@ -31,12 +31,12 @@ func (mf *modelfile) line(command, arg string) {
 	fmt.Fprintf(&mf.buf, "%s %s\n", command, arg)
 }
 
-// leftOut writes a comment for a command that can not be written.
+// leftOut writes a comment for a command that cannot be written.
 func (mf *modelfile) leftOut(command, path string) {
 	fmt.Fprintf(&mf.buf, "# %s is left out; see %s\n", command, path)
 }
 
-// text writes a command with a text that is in the file at path; nothing if it is empty.
+// text writes a command with the text of the file at path, unless it is empty.
 func (mf *modelfile) text(command, path, text string) {
 	if text == "" {
 		return
@@ -49,7 +49,7 @@ func (mf *modelfile) text(command, path, text string) {
 	mf.line(command, q)
 }
 
-// quote returns s as an argument; ok is false if the syntax can not express it.
+// quote returns s as an argument; ok is false if the syntax cannot express it.
 func quote(s string) (q string, ok bool) {
 	odd := func(r rune) bool { return r == utf8.RuneError || unicode.IsControl(r) && r != '\n' && r != '\t' }
 	if !utf8.ValidString(s) || strings.ContainsFunc(s, odd) {
@@ -69,7 +69,7 @@ func quote(s string) (q string, ok bool) {
 
 var paramKey = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,63}$`)
 
-// params writes the parameters, sorted by key; a list is a line for each of its elements.
+// params writes the parameters, sorted by key; a list has a line for each element.
 func (mf *modelfile) params(path string, params map[string]json.RawMessage) {
 	keys := make([]string, 0, len(params))
 	for k := range params {
@@ -88,8 +88,7 @@ func (mf *modelfile) params(path string, params map[string]json.RawMessage) {
 	}
 }
 
-// paramValues returns the arguments for a value: a string, number or boolean, or a list of
-// them.
+// paramValues returns the arguments of a value: a string, number or boolean, or a list of them.
 func paramValues(raw json.RawMessage) (values []string, ok bool) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(raw, &list); err != nil {
@@ -116,9 +115,9 @@ func paramValues(raw json.RawMessage) (values []string, ok bool) {
 	return values, true
 }
 
-// messages writes the messages; it returns false if text is no list of them.
+// messages writes the messages; it returns false if text is not a list of messages.
 func (mf *modelfile) messages(path string, text []byte) bool {
-	// An object around the list, since that is what the strict parser takes.
+	// An object around the list, because the strict parser requires one.
 	o, err := convert.ParseObject(slices.Concat([]byte(`{"messages":`), text, []byte(`}`)))
 	if err != nil {
 		return false

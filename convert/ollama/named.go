@@ -12,8 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// addConfig adds the config layer, of which there can be one, and notes its type. Only a config for
-// safetensors, or of no type, is a config.json.
+// addConfig adds the config layer, of which there can be one, and records its type. Only a config
+// for safetensors, or without type, is a config.json.
 func (p *parser) addConfig(layers []int) error {
 	for n, i := range layers {
 		params, err := mediatype.Params(p.manifest.Layers[i].MediaType)
@@ -36,12 +36,12 @@ func (p *parser) addConfig(layers []int) error {
 	return nil
 }
 
-// isSafetensors reports whether a type of a config is that of safetensors; the specification has it in both
+// isSafetensors reports whether the type of a config is safetensors; the specification has both
 // spellings.
 func isSafetensors(kind string) bool { return kind == "safetensors" || kind == "safetensor" }
 
-// addTemplates adds the template of the model, which is the one without a name, and those with names, which
-// a Modelfile has no command for. Of several of one name the last counts.
+// addTemplates adds the template of the model, which has no name, and the named templates, for
+// which a Modelfile has no command. Of several with the same name, the last one is used.
 func (p *parser) addTemplates(ctx context.Context, mf *modelfile, layers []int) error {
 	last := map[string]int{}
 	for _, i := range layers {

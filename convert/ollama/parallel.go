@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// parallel calls f with 0 to n-1, at most limit at a time. Of several errors it returns that of
-// the lowest number, whatever the order in which they came; after an error f is not called with
-// numbers above it any more.
+// parallel calls f with 0 to n-1, at most limit at a time. Of several errors it returns that of the
+// lowest number, in whatever order they occurred; after an error, f is not called with higher
+// numbers any more.
 func parallel(n, limit int, f func(int) error) error {
 	errs := make([]error, n)
-	var failed atomic.Int64 // the lowest number that failed
+	var failed atomic.Int64 // the lowest number with an error
 	failed.Store(int64(n))
 	var g errgroup.Group
 	g.SetLimit(limit)
@@ -32,7 +32,7 @@ func parallel(n, limit int, f func(int) error) error {
 			return nil
 		})
 	}
-	_ = g.Wait() // the functions return none
+	_ = g.Wait() // the functions return no errors
 	if low := failed.Load(); low < int64(n) {
 		return errs[low]
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestConfigFieldByField says what becomes of each field of a config, and of what has no place in
-// ModelPack.
+// TestConfigFieldByField checks where each field of a config goes, and the facts that ModelPack has
+// no place for.
 func TestConfigFieldByField(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, config, at, want string }{
@@ -76,8 +76,8 @@ func field(t *testing.T, p []byte, path string) string {
 	return string(p)
 }
 
-// TestWhatHasNoPlaceIsInTheDocuments has fields that the config of the model has no place for: the
-// documents of the origin are files, byte for byte.
+// For fields that the config of the model has no place for, the documents of the origin are files,
+// byte for byte.
 func TestWhatHasNoPlaceIsInTheDocuments(t *testing.T) {
 	t.Parallel()
 	config := `{"model_format":"gguf","renderer":"qwen3","parser":"qwen3.5","requires":"0.32.12","base_name":"b","draft":{},"context_length":4096,"embedding_length":64,"rootfs":{"diff_ids":["sha256:x"]}}`
@@ -103,7 +103,7 @@ func TestWhatHasNoPlaceIsInTheDocuments(t *testing.T) {
 	}
 }
 
-// hostilePaths are names that a file can not have.
+// hostilePaths are names that are not valid for a file.
 var hostilePaths = map[string]string{
 	"parent": "../etc/passwd", "parents": "../../../etc/passwd", "parents from below": "text_encoder/../../../etc/passwd",
 	"absolute": "/etc/passwd", "empty": "", "dot": ".", "dot dot": "..", "slash": "/", "NUL": "model\x00.safetensors",
@@ -112,7 +112,7 @@ var hostilePaths = map[string]string{
 	"65 directories": strings.Repeat("a/", 65) + "b",
 }
 
-// TestHostilePaths gives layers names that leave the model.
+// TestHostilePaths has layers whose names lead out of the model.
 func TestHostilePaths(t *testing.T) {
 	t.Parallel()
 	for name, path := range hostilePaths {
@@ -126,7 +126,7 @@ func TestHostilePaths(t *testing.T) {
 				t.Errorf("got %v, want an error that names layer 1", err)
 			}
 		})
-		// The name of a tensor is none of a file, whatever it is.
+		// The name of a tensor is never the name of a file.
 		t.Run(name+" in the name of a tensor", func(t *testing.T) {
 			t.Parallel()
 			m, _, err := build("", func(b *converttest.OllamaBuilder) {
@@ -147,7 +147,7 @@ func TestHostilePaths(t *testing.T) {
 	}
 }
 
-// TestHostileMediaTypes has parameters of a tensor layer that no strict parser takes.
+// TestHostileMediaTypes has parameters of a tensor layer that a strict parser refuses.
 func TestHostileMediaTypes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ params, want string }{

@@ -8,11 +8,11 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// maxDims is the largest number of dimensions of a tensor whose layer has no header.
+// maxDims limits the dimensions of a tensor whose layer has no header.
 const maxDims = 64
 
-// parseShape parses a shape: integers and commas, with or without brackets; nothing between
-// them is the shape of a single element.
+// parseShape parses a shape: integers separated by commas, with or without brackets; an empty list
+// is the shape of a single element.
 func parseShape(s string) ([]uint64, error) {
 	bad := fmt.Errorf("shape %.100q is no list of integers: %w", s, errdefs.ErrInvalidArgument)
 	inner, open := strings.CutPrefix(strings.TrimSpace(s), "[")

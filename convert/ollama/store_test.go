@@ -13,7 +13,7 @@ import (
 	"github.com/ballast-dev/ballast/store/storetest"
 )
 
-// TestTheStorePutsTensorModelsTogether brings models into a store, and reads back what is there.
+// TestTheStorePutsTensorModelsTogether downloads models into a store, and reads the files back.
 func TestTheStorePutsTensorModelsTogether(t *testing.T) {
 	t.Parallel()
 	shared := converttest.NewOllama("shared", "") // blobs in two files, and in one file twice

@@ -19,49 +19,49 @@ const (
 	tensorFile = "model.safetensors"
 	draftDir   = "draft"
 
-	// dataKey is the only key in a blob whose tensor has its name in the manifest.
+	// dataKey is the only key in a blob whose tensor is named by the manifest.
 	dataKey = "data"
 )
 
-// maxComponents is the largest number of files that tensors are put together to. The largest
-// number seen, of a model that makes images, is five.
+// maxComponents limits the number of files assembled from tensors. The largest number seen, of a
+// model that generates images, is five.
 const maxComponents = 64
 
-// tensors puts tensor layers together.
+// tensors assembles tensor layers into files.
 type tensors struct {
 	*parser
 	headers map[digest.Digest]*header // none for blobs without header
 	dirs    map[string]bool           // directories that are components
-	draft   string                    // what the names of the tensors of the draft begin with
+	draft   string                    // the prefix of the names of the draft's tensors
 	files   []*merged                 // in the order of the manifest
 	index   *headerIndex
-	work    int // entries of metadata that were looked at
+	work    int // number of metadata entries read
 }
 
-// A merged file is a safetensors file made of tensor layers.
+// A merged file is a safetensors file assembled from tensor layers.
 type merged struct {
 	path   string
 	inputs []input
 	names  map[string]origin
 }
 
-// An input is a run of tensors of one blob that follow each other. Its header has the names
-// that the tensors have in the file.
+// An input is a run of consecutive tensors of one blob. Its header has the names of the tensors in
+// the file.
 type input struct {
 	header *safetensors.Header
-	wide   map[string]string // metadata of the blob that is said of all its tensors
+	wide   map[string]string // metadata of the blob for all its tensors
 	layer  int
 	blob   digest.Digest
 }
 
-// An origin says where a tensor is from.
+// An origin is where a tensor comes from.
 type origin struct {
 	layer int
 	blob  digest.Digest
 	safetensors.Tensor
 }
 
-// addTensors adds the files that tensor layers make up.
+// addTensors adds the files assembled from tensor layers.
 func (p *parser) addTensors(ctx context.Context, mf *modelfile, layers map[mediatype.Part][]int) error {
 	list := layers[mediatype.PartTensor]
 	if len(list) == 0 {
@@ -97,8 +97,8 @@ func (p *parser) addTensors(ctx context.Context, mf *modelfile, layers map[media
 	return ts.assemble()
 }
 
-// bareTensors returns headers for the layers whose blobs are only the bytes: those that have
-// their type and shape in the media type.
+// bareTensors returns headers for the layers whose blobs have only the bytes: those with type and
+// shape in the media type.
 func (ts *tensors) bareTensors(layers []int) (map[int]*safetensors.Header, error) {
 	bare := map[int]*safetensors.Header{}
 	kind := map[digest.Digest]bool{}
@@ -162,7 +162,7 @@ func (ts *tensors) addLayer(i int, bare map[int]*safetensors.Header) error {
 	l := ts.manifest.Layers[i]
 	h := ts.headers[l.Digest]
 	first := ts.index.blob(i, l, h)
-	if l.Size > 0 { // else there is nothing to fetch
+	if l.Size > 0 { // otherwise there is nothing to download
 		if err := ts.builder.AddFragments(i, mediatype.KindWeight); err != nil {
 			return err
 		}
@@ -175,12 +175,12 @@ func (ts *tensors) addLayer(i int, bare map[int]*safetensors.Header) error {
 	case slices.ContainsFunc(h.Tensors, func(t safetensors.Tensor) bool { return t.Name == dataKey }):
 		return fmt.Errorf("a tensor %q beside others: %w", dataKey, errdefs.ErrInvalidArgument)
 	case !first:
-		return nil // all its tensors are there
+		return nil // all its tensors are already added
 	}
 	return ts.addNamed(i, l, h.Header)
 }
 
-// addData adds the tensor of a blob that has its name in the manifest.
+// addData adds the tensor of a blob that is named by the manifest.
 func (ts *tensors) addData(i int, l convert.Descriptor, h *safetensors.Header) error {
 	to := place{tensorFile, l.Name}
 	if dir, key, ok := strings.Cut(l.Name, "/"); ok {
@@ -192,8 +192,8 @@ func (ts *tensors) addData(i int, l convert.Descriptor, h *safetensors.Header) e
 	return ts.addRun(i, l, h, h.Tensors, func(string) string { return to.key }, to.file)
 }
 
-// addNamed adds the tensors of a blob that have their names in its header: as one run, unless
-// some of them go to other files.
+// addNamed adds the tensors of a blob that are named by its header: as one run, unless some of them
+// belong to other files.
 func (ts *tensors) addNamed(i int, l convert.Descriptor, h *safetensors.Header) error {
 	for rest := h.Tensors; len(rest) > 0; {
 		to := ts.place(rest[0].Name)
@@ -210,11 +210,11 @@ func (ts *tensors) addNamed(i int, l convert.Descriptor, h *safetensors.Header) 
 	return nil
 }
 
-// A place says in which file a tensor is, and its key there.
+// A place is the file of a tensor, and its key there.
 type place struct{ file, key string }
 
-// place returns the place of a tensor that has its name in its header: the file of the
-// component or draft that its name says, or the one of the model.
+// place returns the place of a tensor named by its header: the file of the component or draft in
+// its name, or the one of the model.
 func (ts *tensors) place(name string) place {
 	if dir, key, ok := strings.Cut(name, "/"); ok && key != "" && ts.dirs[dir] {
 		return place{dir + "/" + tensorFile, key}
@@ -225,8 +225,7 @@ func (ts *tensors) place(name string) place {
 	return place{tensorFile, name}
 }
 
-// addRun adds tensors of a blob that follow each other to a file. Key gives the names that they
-// have there.
+// addRun adds consecutive tensors of a blob to a file. key returns their names in the file.
 func (ts *tensors) addRun(i int, l convert.Descriptor, h *safetensors.Header, run []safetensors.Tensor, key func(string) string, file string) error {
 	if ts.work += len(h.Metadata); ts.work > maxMetadata {
 		return tooMuchMetadata()
@@ -244,7 +243,7 @@ func (ts *tensors) addRun(i int, l convert.Descriptor, h *safetensors.Header, ru
 	return ts.add(file, in)
 }
 
-// add adds an input to the file at path. The same tensors of the same blob are there once.
+// add adds an input to the file at path. The same tensors of the same blob are added once.
 func (ts *tensors) add(path string, in input) error {
 	f := ts.file(path)
 	if len(ts.files) > maxComponents {
@@ -273,7 +272,7 @@ func (ts *tensors) add(path string, in input) error {
 	return nil
 }
 
-// file returns the file at path, made if there is none.
+// file returns the file at path, which it creates if necessary.
 func (ts *tensors) file(path string) *merged {
 	for _, f := range slices.Backward(ts.files) {
 		if f.path == path {
@@ -285,7 +284,7 @@ func (ts *tensors) file(path string) *merged {
 	return f
 }
 
-// assemble adds the files to the model, and what it takes to make the blobs again.
+// assemble adds the files to the model, and what is needed to restore the blobs.
 func (ts *tensors) assemble() error {
 	size := 0
 	for _, f := range ts.files {
@@ -300,7 +299,7 @@ func (ts *tensors) assemble() error {
 	return ts.index.add(ts.builder)
 }
 
-// describe says what the header of a file tells of the model, unless it is that of the draft.
+// describe adds the facts in the header of a file to the model, unless it is the draft.
 func (ts *tensors) describe(path string, start []byte, size int64) error {
 	if path == draftDir+"/"+tensorFile {
 		return nil

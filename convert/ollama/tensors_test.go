@@ -49,7 +49,7 @@ func TestEveryTensorOfEveryGenerationIsReadBack(t *testing.T) {
 	}
 }
 
-// checkTensors parses m twice, reads all tensors back, and checks how much of the blobs was
+// checkTensors parses m twice, reads all tensors back, and checks how many bytes of the blobs were
 // read.
 func checkTensors(t *testing.T, m *converttest.TensorModel) *convert.Model {
 	t.Helper()
@@ -87,7 +87,7 @@ func checkTensors(t *testing.T, m *converttest.TensorModel) *convert.Model {
 	return model
 }
 
-// encode returns all that a model is.
+// encode returns all parts of a model.
 func encode(t *testing.T, m *convert.Model) []byte {
 	t.Helper()
 	im, err := image.Build(m)
@@ -97,12 +97,12 @@ func encode(t *testing.T, m *convert.Model) []byte {
 	return slices.Concat(im.Manifest, im.Config, im.Table)
 }
 
-// st makes a safetensors blob with the given JSON and data.
+// st returns a safetensors blob with the given JSON and data.
 func st(header, data string) []byte {
 	return converttest.SafetensorsWith([]byte(header), []byte(data))
 }
 
-// build makes a model of layers, and parses it.
+// build builds a model from layers, and parses it.
 func build(config string, add func(*converttest.OllamaBuilder)) (map[string]converttest.File, *convert.Model, error) {
 	b := converttest.NewOllama("", config)
 	add(b)
@@ -141,7 +141,7 @@ func names(t *testing.T, f converttest.File) ([]string, map[string]string) {
 	return l, meta
 }
 
-// TestTensorFiles has the lines about tensor blobs that are odd, but no error.
+// TestTensorFiles has the unusual cases of tensor blobs that are not errors.
 func TestTensorFiles(t *testing.T) {
 	t.Parallel()
 	type files = map[string][]string
@@ -230,7 +230,7 @@ func TestTensorFiles(t *testing.T) {
 	}
 }
 
-// TestTensorRefuses has the lines about tensor layers that are errors. All name the layer.
+// TestTensorRefuses has the cases of tensor layers that are errors. All name the layer.
 func TestTensorRefuses(t *testing.T) {
 	t.Parallel()
 	bare := func(params, data string) func(*converttest.OllamaBuilder) {
@@ -358,8 +358,8 @@ func TestTheHeadersOfAllLayersAreBounded(t *testing.T) {
 	}
 }
 
-// TestMetadataIsBounded has a header that a thousand layers name, so that its metadata would be
-// read a thousand times.
+// TestMetadataIsBounded has a header named by a thousand layers, so that its metadata would be read
+// a thousand times.
 func TestMetadataIsBounded(t *testing.T) {
 	t.Parallel()
 	var meta []string
@@ -444,8 +444,8 @@ func TestTensorsWithOtherLayers(t *testing.T) {
 	}
 }
 
-// TestTensorsOfAConfigForGGUFAreNoSafetensors has tensors that the config says are in the terms of GGUF,
-// whose shapes are the other way round.
+// Tensors with a config for GGUF are not assembled: the dimensions of their shapes are in reverse
+// order.
 func TestTensorsOfAConfigForGGUFAreNoSafetensors(t *testing.T) {
 	t.Parallel()
 	for _, dtype := range []string{"F32", "Q4_K"} {

@@ -1,22 +1,21 @@
-// Package pullsecret keeps the credentials that callers gave for repositories, so that the rest of what
-// they pulled can be fetched for them later.
+// Package pullsecret keeps the credentials that callers gave for repositories, to fetch the rest of their
+// models later.
 //
-// A secret is for the name ("host/repository") that it was given for. The names that snapshots need
-// (Need) keep theirs for as long. All others are forgotten an hour after they were used last, or when
-// there are too many: then of the site (registrable domain) that has the most of them, the one that was
-// used the longest ago. So a stranger with a registry of his own pushes out his own secrets and nobody
-// else's.
+// A secret is used only for the name ("host/repository") that it was given for. Secrets of names needed by
+// snapshots (Need) are kept as long as they are needed. Others are dropped one hour after their last use,
+// or when there are too many: then the least recently used name of the site (registrable domain) with the
+// most names is dropped. A hostile registry can therefore displace only its own secrets.
 //
-//	given ──needed──▶ held ──not needed──▶ given ──an hour, or too many──▶ forgotten
+//	given ──needed──▶ held ──not needed──▶ given ──one hour, or too many──▶ dropped
 //
-// # On disk
+// # Files
 //
 //	<dir>/key           32 random bytes, mode 0600
-//	<dir>/<64 hex>      the secrets of a name, sealed; the name of the file is the digest of the name
+//	<dir>/<64 hex>      the sealed secrets of a name; the file name is the digest of the name
 //
-// On the disk are the secrets of those names alone that Need says; the files of others are removed. A file
-// is a random nonce and AES-256-GCM of JSON, bound to the name: one that was renamed, or is of another
-// key, does not open and is removed. The key is beside what it seals: that keeps secrets out of what is
-// copied, searched or sent away file by file, not from who has the whole directory, such as root or a
-// backup of it all.
+// Only secrets of names for which the function given to Need returns true are on disk; other files are
+// removed. A file is a random nonce and AES-256-GCM of JSON, bound to the name: a renamed file, or one with
+// another key, cannot be opened and is removed. The key is stored beside the files. This protects secrets
+// in files that are copied or searched individually, not against a reader of the whole directory, such as
+// root or a full backup.
 package pullsecret

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A cache remembers values for a time. The zero value works, and remembers for a minute.
+// A cache keeps values for cacheTime. The zero value works.
 type cache[K comparable, V any] struct {
 	mu sync.Mutex
 	m  map[K]cached[V] // guarded by mu
@@ -22,7 +22,7 @@ const (
 	maxCached = 64
 )
 
-// get returns the value of k, if it is remembered.
+// get returns the value of k if it is cached.
 func (c *cache[K, V]) get(k K) (V, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -34,14 +34,14 @@ func (c *cache[K, V]) get(k K) (V, bool) {
 	return e.value, true
 }
 
-// drop forgets k.
+// drop removes k.
 func (c *cache[K, V]) drop(k K) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.m, k)
 }
 
-// put remembers v for k.
+// put caches v for k.
 func (c *cache[K, V]) put(k K, v V) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

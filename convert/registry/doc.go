@@ -1,106 +1,94 @@
-// Package registry is the facade: a registry on loopback that containerd asks instead of the
+// Package registry is the facade: a registry on loopback that containerd uses as a mirror of the
 // upstream registry, and that answers the tag of a model with an ordinary image.
 //
 //	GET  /v2/                                     200
 //	GET  /v2/<repository>/manifests/<tag>         resolved upstream, converted if it is a model
-//	GET  /v2/<repository>/manifests/<digest>      ours, or upstream's if containerd can mount it
-//	GET  /v2/<repository>/blobs/<digest>          ours, or upstream's as it is
+//	GET  /v2/<repository>/manifests/<digest>      converted here, or upstream's if it can be mounted
+//	GET  /v2/<repository>/blobs/<digest>          made here, or upstream's
 //
-// HEAD answers the same without a body. The upstream host is in the query parameter ns, as
-// containerd sends it to a mirror, or is the first component of the repository.
+// HEAD returns the same without a body. The upstream host is in the query parameter ns, as containerd
+// sends it to a mirror, or is the first component of the repository. Package resolve classifies and
+// builds; this package checks access to an image, keeps it, and serves HTTP.
 //
-// # Manifests
+// # Manifests by tag
 //
-// A tag is one GET upstream. What is no model passes byte for byte. A model is parsed, built
-// into an image, and kept in the store by the digest of its origin, so that the next request
-// for it converts nothing. What a reference stands for, and what is made of it, is package resolve's; here are
-// who may have it, what is kept, and HTTP. Those who ask for an origin at the same place with the same
-// credentials wait for one conversion, which goes on when the one who asked goes away; a registry
-// that stalls holds up nobody else. An index of models becomes an index of converted images, which is kept as well: it answers as
-// long as its models are here and were read by the same name. Entries of
-// an index are looked at by what their descriptors say; only those with neither a type of
-// artifact nor a platform are read. Those that were converted ahead of time stay as they are, and so does an
-// index of them. An index in an index is refused.
+// A tag is one GET upstream. A manifest that is not a model passes unchanged. A model is parsed,
+// built into an image, and kept in the store by the digest of its origin, so that it is converted
+// once. Concurrent requests for the same origin at the same place with the same credentials share one
+// conversion, which continues if a caller goes away, and a stalling registry delays no other.
 //
-// By digest there are the manifests made here, those upstream that are not models, and of models upstream those
-// that can be mounted as they are (asItIs): containerd compares the digest of our answer. Of a bare model it unpacks
-// nothing, and the snapshotter shows it; then Origin says by which names it may be shown to who has no
-// credentials to show. Any other is refused with the digest to pin instead. That ends the pull: HEAD is
-// answered without a length, after which containerd sends GET, and does not go on to another host if that is refused.
+// An index of models becomes an index of converted images. It is reused as long as its models are here
+// and were read by the same name. Entries are classified by their descriptors; only those with neither
+// an artifact type nor a platform are read. Images converted before they were pushed stay as they are,
+// as do indexes of them. An index in an index is refused.
 //
-// A digest that neither this node nor upstream knows may be what another node made of a model (find). Handler.Hints
-// says of which; otherwise the tags of the repository are looked through, a bounded number, and not more than
-// once a minute for each who asks. Either way the origin is read with the credentials of who asks, and converted
-// here: as that is a pure function, nobody has to be believed.
+// # Manifests by digest
 //
-// # Lists of Ollama
+// # Variants
 //
-// Of a manifest list the model for one runner is converted: that of Handler.OllamaRunner, or of
-// the tag. A tag such as 27b-mlx that upstream does not have is the model for mlx in the list 27b.
-// The origin is the list and the runner.
+// One variant of a list of variants is converted: that of Handler.Variant, or of the tag. A tag such as
+// 27b-mlx that does not exist upstream selects the variant mlx of the list 27b. The origin is the list
+// and the variant.
 //
-// # Cartons
+// # Archives
 //
-// A carton is a layer of an artifact, or is at a URL. Handler.Cartons maps the references of a
-// host to URLs; no registry is asked for them. The origin of a carton at a URL is its model hash,
-// which is read again when a tag is asked for, but not more than once a minute. The sizes of files
-// are those of the archive at hand, so an image is not looked up by the model hash.
+// An archive (format.Archive) is a layer of an artifact, or is at a URL. Handler.Archives maps the
+// references of a host to URLs; no registry is used for them. The origin of an archive at a URL is the
+// identity that the archive declares; it is read again when a tag is requested, but at most once a
+// minute. File sizes come from the archive that was read, so an image is not looked up by its origin.
 //
-// Files of cartons are blobs of the image that no registry has: they are fetched from the carton,
-// which stays open after the conversion and is opened again when it is needed, and answered here to clients that fetch blobs by
-// themselves. At most 8 cartons stay open, each for ten minutes after its last use; a carton from a
-// server without ranges is a copy on the disk until then.
+// Files of archives are blobs of the image that no registry has. They are fetched from the archive,
+// which stays open after the conversion and is opened again when needed, and are also served to clients
+// that fetch blobs themselves. At most 8 archives stay open, each for ten minutes after its last use; an
+// archive from a server without ranges is a copy on disk during that time.
 //
 // # Sources
 //
-// An image can have been resolved from many names, by whomever. Handler.Sources brings its blobs from
-// those that the caller says it is pulled by, and from no other.
+// An image can have been resolved from many names, by any caller. Handler.Sources uses only the names
+// by which the caller pulls the image.
 //
 // # Access
 //
-// The facade has no access rules of its own: who can read an origin can read what was made of
-// it. Upstream is asked without credentials of the caller first. If it refuses, so does the
-// facade, with a challenge for Basic, which makes containerd send the pull secret; that is then
-// used for that host and repository only, and kept to fetch blobs later (package pullsecret). It is
-// forgotten when the repository can be read without it, unless a snapshot needs it, and blobs are then
-// asked for without it too: it can have expired.
+// The facade has no access rules of its own: a caller that can read an origin can read its image.
+// Requests are first sent upstream without credentials. If upstream refuses, so does the facade, with a
+// Basic challenge that makes containerd send the pull secret. The secret is used for that host and
+// repository only, and kept for fetching blobs later (package pullsecret). It is dropped when the
+// repository becomes readable without it, unless a snapshot needs it. Blobs are also requested without
+// it, because it can expire.
 //
-// The node's own credentials are for Convert and NodeSources, which nobody reaches by a request here.
-// Where they were needed a name is as private as one that needed a pull secret.
+// The credentials of the node are for Convert and NodeSources, which no HTTP request reaches. A name
+// that needed them is as private as one that needed a pull secret.
 //
-// Each image has the names (host/repository) by which its origin needed credentials. By
-// these, and by names it was never resolved from, its manifest and blobs by digest are given to
-// those who can read the origin there, which is remembered for a minute. By another name that
-// it was resolved from everybody gets them. So a registry that serves the same bytes to everybody
-// makes nothing public but its own name.
+// Each image records the names (host/repository) by which its origin needed credentials. By these
+// names, and by names it was never resolved from, its manifest and blobs are served only to callers
+// that can read the origin there; the result is cached for a minute. By its other names they are public.
+// A registry that serves the same bytes publicly therefore makes only its own name public. For the same
+// reason Handler.Sources uses only the names by which the caller pulls, not all recorded ones.
 //
 // # Signatures
 //
-// Handler.Signatures, if it is set, is asked before a manifest is answered, and by Convert and
-// ConvertLocal: admit is the one place. What it does not let pass is a 403 that says why. Signatures are
-// looked for in the repository that is pulled from, with the credentials that are known to work there. That a
-// model is signed says nothing of other layers of its image, nor of other entries of its index: such a manifest is
-// checked as well. Admit is for who shows a model: it knows a table, and which images were found here to have it.
+// Handler.Signatures, if set, is asked in one place, admit, before a manifest is served and by Convert
+// and ConvertLocal. A refusal is a 403 with the reason. Signatures are looked up in the repository
+// being pulled from, with credentials that work there. A signed model says nothing about other layers
+// of its image or other entries of its index: such a manifest is checked as well. Admit is for the
+// differ, which knows a table and the images found here to have it.
 //
 // # Limits
 //
-// Requests take memory by the size of their documents, from a budget for each registry and one for all
-// (budget.go), and keep it until the conversion is over that they began. Who has to wait for more gives
-// back what it has, and after two minutes gets 429; at once, if too many wait with documents. Who waits for the
-// conversion of another has neither documents nor memory. So a registry that stalls, or serves the largest
-// manifests there can be, holds up its own. A large manifest has a minute to arrive.
+// Requests use memory for their documents from a budget for each registry and one for all (budget.go),
+// until the conversion that they started ends. A request that waits for more memory gives back what it
+// has, and gets 429 after two minutes, or at once if too many documents wait. A request that waits for
+// the conversion of another holds neither documents nor memory. A registry that stalls, or serves the
+// largest manifests, therefore delays only its own requests. A large manifest must arrive in a minute.
 //
-// An index has a limit for the manifests of its models together. Images that nobody pulls make room for
-// others of their registry (store.TrimImages); what was resolved just now stays, and a new one is refused.
-//
-// A refusal names its limit, and Handler.Refused counts it.
+// The manifests of the models of an index have a common limit. Unused images are removed for new ones
+// of their registry (store.TrimImages); recent ones stay, and a new one is refused. An error names its
+// limit, and Handler.Refused counts it.
 //
 // # Errors
 //
-// Errors have the format of the distribution specification. containerd asks with HEAD first
-// and shows the text of an answer only for status 403. So all errors of manifests that are asked for through
-// hosts.toml are a 403, with the cause in words and what helps, but for 401, 404, and the 429 of our own
-// limit: containerd acts upon them. Who asks otherwise gets the status that it is.
-//
-// A request that a client of ours has sent is refused with 508.
+// Errors have the format of the distribution specification. containerd first sends HEAD, and shows the
+// text of an error only for status 403. Errors of manifests requested through hosts.toml are therefore
+// a 403 with the cause and what to do, except 401, 404 and 429, which containerd acts upon. Other
+// clients get the actual status. A request sent by ballast itself is refused with 508.
 package registry

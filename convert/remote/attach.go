@@ -15,9 +15,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// PushReferrer uploads a manifest or index, whose bytes name subject, under its digest. desc describes it in the
-// list of referrers; its digest and size follow from the bytes. In a registry that does not keep such lists it
-// also adds it to the tag that stands in for them; who adds at the same time can be lost.
+// PushReferrer uploads a manifest or index, whose bytes name subject, under its digest. desc
+// describes it in the list of referrers; its digest and size are computed from the bytes. If the
+// registry does not support the referrers API, PushReferrer also adds it to the fallback tag, where
+// a concurrent update can be lost.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#pushing-manifests-with-subject
 func (r *Repository) PushReferrer(ctx context.Context, subject digest.Digest, desc ocispec.Descriptor, p []byte) error {
 	e, err := r.pushEndpoint()
@@ -47,7 +48,7 @@ func (r *Repository) PushReferrer(ctx context.Context, subject digest.Digest, de
 	return r.list(ctx, subject, desc)
 }
 
-// list adds a referrer to the list that is a tag.
+// list adds a referrer to the fallback tag.
 func (r *Repository) list(ctx context.Context, subject digest.Digest, desc ocispec.Descriptor) error {
 	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIIndex, Manifests: []ocispec.Descriptor{}}
 	had, err := r.Manifest(ctx, ReferrersTag(subject))

@@ -19,14 +19,14 @@ import (
 	"github.com/docker/docker-credential-helpers/credentials"
 )
 
-// Credentials are a user name and a secret. With an empty Username the Secret is an identity
-// token (a refresh token). It prints as "***".
+// Credentials are a user name and a secret. If Username is empty, Secret is an identity token (a
+// refresh token). Credentials print as "***".
 type Credentials struct {
 	Username string
 	Secret   string
 }
 
-// String hides the credentials from everything that prints them.
+// String hides the credentials.
 func (Credentials) String() string { return "***" }
 
 // GoString hides the credentials from %#v.
@@ -35,18 +35,17 @@ func (Credentials) GoString() string { return "***" }
 // LogValue hides the credentials from logs.
 func (Credentials) LogValue() slog.Value { return slog.StringValue("***") }
 
-// AnyHost is for Options.Shared, where all who ask are the owner of the credentials, as in a command
-// that somebody runs for himself.
+// AnyHost is a value of Options.Shared for commands whose user owns the credentials.
 func AnyHost(string) bool { return true }
 
 // dockerHubKey is the name of Docker Hub in a docker config.
 // https://github.com/docker/cli/blob/v28.0.0/cli/registry/registry.go
 const dockerHubKey = "https://index.docker.io/v1/"
 
-// helperTimeout is how long a credential helper may take.
+// helperTimeout limits the run time of a credential helper.
 const helperTimeout = 30 * time.Second
 
-// identityUser is the user name a credential helper gives with an identity token.
+// identityUser is the user name that a credential helper returns with an identity token.
 const identityUser = "<token>"
 
 type dockerConfig struct {
@@ -62,10 +61,10 @@ type dockerAuth struct {
 	IdentityToken string `json:"identitytoken"`
 }
 
-// DockerCredentials returns a function for Options.Credentials that looks hosts up in the
-// docker config file at path: first the credential helper of the host, then the credential
-// store, then the auths of the file. The file is read at each call, so that it can change; a
-// file that does not exist has no credentials.
+// DockerCredentials returns a function for Options.Credentials that looks up hosts in the docker
+// config file at path: first the credential helper of the host, then the credential store, then the
+// auths of the file. It reads the file on each call, so changes take effect. A missing file has no
+// credentials.
 // https://github.com/docker/cli/blob/v28.0.0/cli/config/configfile/file.go
 func DockerCredentials(path string) func(host string) (Credentials, error) {
 	return func(host string) (Credentials, error) {
@@ -84,7 +83,7 @@ func DockerCredentials(path string) func(host string) (Credentials, error) {
 	}
 }
 
-// parseDockerConfig decodes a docker config. Its errors hold nothing of the file.
+// parseDockerConfig decodes a docker config. Its errors contain nothing of the file.
 func parseDockerConfig(p []byte) (*dockerConfig, error) {
 	var c dockerConfig
 	if err := json.Unmarshal(p, &c); err != nil {
@@ -123,7 +122,7 @@ func (c *dockerConfig) lookup(host string) (Credentials, error) {
 	return Credentials{}, nil
 }
 
-// configHost returns the host of a key of a docker config, which can be a URL.
+// configHost returns the host of a key of a docker config, which may be a URL.
 func configHost(key string) string {
 	if _, rest, ok := strings.Cut(key, "://"); ok {
 		key = rest
@@ -172,7 +171,7 @@ func askHelper(helper, key string) (Credentials, error) {
 	return Credentials{Username: cr.Username, Secret: cr.Secret}, nil
 }
 
-// A helperProgram is a client.Program that does not run for ever.
+// A helperProgram is a client.Program with a timeout.
 type helperProgram struct {
 	cmd    *exec.Cmd
 	cancel context.CancelFunc
@@ -187,10 +186,10 @@ func newHelper(name string) client.ProgramFunc {
 	}
 }
 
-// Input sets what the helper reads.
+// Input sets the standard input of the helper.
 func (h *helperProgram) Input(in io.Reader) { h.cmd.Stdin = in }
 
-// Output runs the helper and returns what it wrote.
+// Output runs the helper and returns its output.
 func (h *helperProgram) Output() ([]byte, error) {
 	defer h.cancel()
 	return h.cmd.Output()

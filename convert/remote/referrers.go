@@ -17,18 +17,18 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// maxReferrersPages is how many answers of a list of referrers are read. Each has at most
+// maxReferrersPages limits the pages read of a list of referrers. Each has at most
 // convert.MaxManifestSize bytes.
 const maxReferrersPages = 4
 
-// ReferrersTag returns the tag that lists what refers to a manifest, in registries that do not keep such
-// lists themselves.
+// ReferrersTag returns the tag with the list of referrers of a manifest in registries without the
+// referrers API.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#referrers-tag-schema
 func ReferrersTag(d digest.Digest) string { return d.Algorithm().String() + "-" + d.Encoded() }
 
-// Referrers returns the manifests that refer to a manifest and have one of the types (artifactType), at
-// most limit of them, in the order of the registry. A host that has none is no reason not to ask the
-// next: mirrors do not always have what was attached later.
+// Referrers returns the manifests that refer to a manifest and have one of the types
+// (artifactType), at most limit, in the order of the registry. If a host has none, it requests the
+// next one: mirrors may lack referrers that were attached later.
 func (r *Repository) Referrers(ctx context.Context, d digest.Digest, limit int, types ...string) ([]ocispec.Descriptor, error) {
 	var found []ocispec.Descriptor
 	keep := func(list []ocispec.Descriptor) error {
@@ -51,7 +51,7 @@ func (r *Repository) Referrers(ctx context.Context, d digest.Digest, limit int, 
 			return keep(list)
 		}))
 	})
-	// Registries without such lists answer in many ways.
+	// Registries without the referrers API return various errors.
 	if err == nil || !errdefs.IsNotFound(err) && !errdefs.IsUnknown(err) {
 		return found, err
 	}
@@ -66,7 +66,7 @@ func (r *Repository) Referrers(ctx context.Context, d digest.Digest, limit int, 
 	if err != nil {
 		return nil, fmt.Errorf("%s:%s: %w", r, ReferrersTag(d), err)
 	}
-	_ = keep(list) // none is well
+	_ = keep(list) // an empty list is valid
 	return found, nil
 }
 
@@ -107,7 +107,7 @@ func parseReferrers(p []byte) ([]ocispec.Descriptor, error) {
 	return index.Manifests, nil
 }
 
-// nextPage returns the query of the page after this one, or "". Nothing else of the address counts.
+// nextPage returns the query of the next page, or "". The rest of its address is ignored.
 func nextPage(resp *http.Response) string {
 	for _, l := range resp.Header.Values("Link") {
 		address, params, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(l), "<"), ">")

@@ -12,23 +12,24 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// minRate is how many bytes a second a body must bring, over the time of Options.Stall: a server
-// that sends a byte now and then is as good as one that sends none. What is given up goes on where
-// it was, from the next host or on another connection; what was on its way is lost.
+// minRate is the lowest average rate of a body over the time of Options.Stall, in bytes a second: a
+// server that sends a few bytes now and then is as useless as one that sends none. A body that ends
+// early continues at its offset, from the next host or on another connection; bytes in flight are
+// lost.
 //
-// The number is one that a slow link never falls below. All bodies of a node share one link: with
-// eight places for pulls, as many for what nobody waits for and as many for readers, one has a
-// 24th of it, which of 56 KiB/s is 2.3 KiB/s. If that were given up, each request would fetch again
-// what the last one had lost, and a server without ranges would never get to the end. So a body
-// alone can not tell a slow link from a server that holds it up. Whoever sees others wait can:
-// the store takes a place from a slow body that somebody else needs, and asks another source too.
+// A slow link must never fall below the rate. All bodies of a node share one link: with eight slots
+// each for pulls, background downloads and reads, one body gets 1/24 of it, which is 2.3 KiB/s of
+// 56 KiB/s. If such bodies ended, each request would fetch again what the last one had lost, and a
+// server without ranges would never finish. A single body can therefore not distinguish a slow link
+// from a stalling server. The store can, because it sees other transfers wait: it takes the slot of
+// a slow body that others need, and also asks another source.
 const minRate = 1 << 10 // 1 KiB/s
 
-// errStalled is the cause of the end of a context whose body gave no bytes.
+// errStalled is the cause of a context that was cancelled because its body stalled.
 var errStalled = errors.New("stalled")
 
-// A stallBody is a body that ends with errdefs.ErrUnavailable when it gives less than minRate in
-// the time it is waited for. The time between reads does not count. Close ends the request.
+// A stallBody is a body that ends with errdefs.ErrUnavailable if it delivers less than minRate
+// while being read. The time between reads does not count. Close ends the request.
 type stallBody struct {
 	ctx     context.Context // of the caller
 	body    io.ReadCloser
@@ -38,8 +39,8 @@ type stallBody struct {
 
 	stalled atomic.Bool
 	timer   *time.Timer
-	left    time.Duration // until it counts as stalled
-	got     int64         // bytes since left was limit
+	left    time.Duration // until the body counts as stalled
+	got     int64         // bytes since left was reset to limit
 }
 
 func newStallBody(ctx context.Context, body io.ReadCloser, limit time.Duration, cancel context.CancelCauseFunc, private bool) *stallBody {
@@ -74,7 +75,7 @@ func (b *stallBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// least returns how many bytes must come in the time of limit.
+// least returns the number of bytes that must arrive within limit.
 func (b *stallBody) least() int64 { return max(1, int64(minRate*b.limit.Seconds())) }
 
 // Private implements transfer.Body.

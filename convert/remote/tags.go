@@ -13,9 +13,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Tags returns the names of tags, at most limit of them, in the order of the registry, which has more perhaps.
-// Those that can not be part of a reference are left out. It returns errdefs.ErrNotFound or errdefs.ErrUnknown
-// if the registry has no such list.
+// Tags returns the first tags of the registry's list, at most limit, without those that are invalid
+// in a reference. It returns errdefs.ErrNotFound or errdefs.ErrUnknown if the registry has no such
+// list.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#listing-tags
 func (r *Repository) Tags(ctx context.Context, limit int) (tags []string, err error) {
 	err = retry(ctx, lasting, func() error {

@@ -1,5 +1,6 @@
-// Package resolve says what a name stands for, and what is made of it: the one way for the facade, for
-// prefetches and imports, and for the command line. It has neither an HTTP server nor a store.
+// Package resolve finds the model of a name and what it is converted to: in the same way for the
+// facade, for prefetches and imports, and for the command line. It has neither an HTTP server nor a
+// store.
 //
 //	name ── Open, Read ──▶ Origin ── Model ──▶ convert.Model ── image.Build ──▶ image
 //	                         │ Key                                               ▲
@@ -8,31 +9,34 @@
 // # Names
 //
 //	ghcr.io/team/model:v1      a reference; ParseRef
-//	hf:ORG/REPO[@REVISION]     a reference too, hf.co/ORG/REPO:REVISION
+//	hf:ORG/REPO[@REVISION]     also a reference, hf.co/ORG/REPO:REVISION
 //	oci:DIR[:TAG]              an OCI layout, or its directory alone
-//	./DIR, ./FILE              a directory of model files (also a snapshot of a hub's cache), or a file
-//	./FILE.carton              a carton, or the directory that one was unpacked to
+//	./DIR, ./FILE              a directory of model files (or a snapshot of a hub's cache), or a file
+//	./FILE.carton              a carton, or the directory with its unpacked files
 //	[carton+]https://…         a carton at a URL
-//	ollama:[DIR:]MODEL         a model of a local Ollama
+//	ollama:[DIR:]MODEL         a model in a local Ollama store
 //
-// Resolver.Cartons maps the references of a host to URLs of cartons. A tag that is not there and has the
-// name of an Ollama runner at its end stands for the model of that runner in the list that the tag without
-// it names.
+// The formats of package formats define the syntax of their names; a name that none of them takes
+// is a reference. Resolver.Archives maps the references of a host to URLs of archives. A missing
+// tag that ends in the name of a variant stands for that variant of the model with the rest of the
+// tag.
 //
-// # What is read
+// # Reading
 //
-// A manifest is read once and parsed once; it goes with the Origin. Key tells what the image will be made
-// from before anything else is read, so who has it already reads nothing more. An image that was converted
-// ahead of time is not converted again: its table, its config and its manifest are what they are.
+// A manifest is read once and parsed once; it is part of the Origin. Key returns what the image
+// will be made from before anything else is read, so a caller that already has the image reads
+// nothing more. An image that was converted ahead of time is not converted again: its table, its
+// config and its manifest are used unchanged.
 //
 // # Indexes
 //
-// Index asks what each entry is, at most once, and puts the images of those that are models in their places.
-// Entries that were converted ahead of time stay, also if their descriptors say that they are models: that is
-// how an index of ours looks in another registry.
+// Index determines what each entry is, at most once, and replaces models by their images. Entries
+// that were converted ahead of time stay, even if their descriptors have the type of a model: an
+// index of ours in another registry has such entries.
 //
 // # Errors
 //
-// An error of looking at an artifact is an *ArtifactError, which is told from a registry or a network in trouble; if
-// the artifact is not as it must be, errdefs.IsInvalidArgument holds. What is no name is a *NameError.
+// An error in an artifact is an *format.ArtifactError, in contrast to an error of a registry or of
+// the network; if the artifact is invalid, errdefs.IsInvalidArgument holds. An invalid name is a
+// *format.NameError.
 package resolve

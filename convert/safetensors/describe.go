@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// A ModelConfig is what the config.json beside the files of a model says. The zero value says
-// nothing.
+// A ModelConfig has the facts of the config.json beside the files of a model. The zero value has
+// none.
 // https://huggingface.co/docs/transformers/v4.57.1/en/main_classes/configuration
 type ModelConfig struct {
 	Architecture  string // the first of architectures, such as "LlamaForCausalLM"
@@ -21,9 +21,9 @@ type ModelConfig struct {
 	ContextLength uint64 // in tokens
 }
 
-// ParseConfig parses a config.json. It returns errdefs.ErrInvalidArgument for one that is no
-// JSON object or has more than convert.MaxConfigSize bytes. Members of another type than
-// expected are left out.
+// ParseConfig parses a config.json. It returns errdefs.ErrInvalidArgument for one that is not a
+// JSON object or has more than convert.MaxConfigSize bytes. Members of another type than expected
+// are left out.
 func ParseConfig(p []byte) (ModelConfig, error) {
 	if len(p) > convert.MaxConfigSize {
 		return ModelConfig{}, fmt.Errorf("config.json of %d bytes: %w", len(p), errdefs.ErrInvalidArgument)
@@ -36,7 +36,7 @@ func ParseConfig(p []byte) (ModelConfig, error) {
 	if list := o.Strings("architectures"); len(list) > 0 {
 		c.Architecture = word(list[0])
 	}
-	for _, in := range []*convert.Object{o, o.Object("text_config")} { // the text part of a model that sees
+	for _, in := range []*convert.Object{o, o.Object("text_config")} { // the text part of a vision model
 		n := int64(0)
 		for _, k := range []string{"max_position_embeddings", "n_positions", "max_seq_len", "seq_length"} {
 			if v, ok := in.Int(k); ok && n == 0 {
@@ -61,7 +61,7 @@ func ParseConfig(p []byte) (ModelConfig, error) {
 
 var wordText = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z._/-]{0,127}$`)
 
-// word returns s if it is a name, else "".
+// word returns s if it is a name, otherwise "".
 func word(s string) string {
 	if !wordText.MatchString(s) {
 		return ""
@@ -69,7 +69,7 @@ func word(s string) string {
 	return s
 }
 
-// precisions are the names that ModelPack has for dtypes.
+// precisions are ModelPack's names of dtypes.
 // https://github.com/modelpack/model-spec/blob/v0.0.7/docs/config.md
 var precisions = map[string]string{
 	"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
@@ -79,8 +79,8 @@ var precisions = map[string]string{
 	"BOOL": "bool", "C64": "complex64",
 }
 
-// Describe says what is known of a model from its files and its config, in the terms of ModelPack.
-// The files are those that a loader reads together, each once.
+// Describe returns the facts about a model from its files and its config, in ModelPack's terms. The
+// files are those that a loader reads together, without duplicates.
 func Describe(files []Summary, c ModelConfig) convert.Config {
 	if len(files) == 0 {
 		return convert.Config{}
@@ -101,7 +101,7 @@ func Describe(files []Summary, c ModelConfig) convert.Config {
 	}
 }
 
-// parameters returns the number of parameters of all files, zero if it is not known.
+// parameters returns the number of parameters of all files, zero if unknown.
 func parameters(files []Summary, bits uint64) uint64 {
 	var sum uint64
 	for _, s := range files {
@@ -120,8 +120,8 @@ func parameters(files []Summary, bits uint64) uint64 {
 	return sum
 }
 
-// precision returns the names of the dtypes, those with most bytes first, without those of less than
-// a hundredth of the bytes.
+// precision returns the names of the dtypes, those with most bytes first, without those of less
+// than a hundredth of the bytes.
 func precision(files []Summary) string {
 	var all uint64
 	sizes := map[string]uint64{}

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// header is a header of tensors whose sizes follow from their shapes.
+// header returns a header of tensors whose sizes are computed from their shapes.
 func header(metadata map[string]string, tensors ...Tensor) *Header {
 	h := &Header{Metadata: metadata, Tensors: tensors}
 	for i := range h.Tensors {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// MaxHeader is the largest header that the reference reads, in bytes, without the length
-	// before it.
+	// MaxHeader is the largest header that the reference implementation reads, in bytes, without
+	// the length before it.
 	// https://github.com/huggingface/safetensors/blob/v0.5.3/safetensors/src/tensor.rs
 	MaxHeader = 100_000_000
 
@@ -22,7 +22,7 @@ const (
 	maxTensors  = 1_000_000
 	maxName     = 64 << 10 // bytes
 	maxDType    = 32       // bytes
-	maxRank     = 64       // what tensor libraries have
+	maxRank     = 64       // the limit of tensor libraries
 	maxMetadata = 4 << 20  // bytes of all keys and values
 
 	metadataKey = "__metadata__"
@@ -36,7 +36,7 @@ type Header struct {
 	// Metadata is nil if there is none.
 	Metadata map[string]string
 
-	DataOffset int64 // where the data starts, in bytes from the start of the file
+	DataOffset int64 // start of the data, in bytes from the start of the file
 	DataSize   int64 // in bytes
 }
 
@@ -49,7 +49,7 @@ type Tensor struct {
 	Size   int64 // in bytes
 }
 
-// dtypes are the bits that an element has.
+// dtypes are the sizes of elements in bits.
 var dtypes = map[string]uint64{
 	"BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
 	"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
@@ -58,8 +58,8 @@ var dtypes = map[string]uint64{
 	"I64": 64, "U64": 64, "F64": 64, "C64": 64,
 }
 
-// Elements returns the number of elements, and whether it is one: a shape can overflow where its
-// dtype is not known.
+// Elements returns the number of elements, and whether it is valid: a shape can overflow if its
+// dtype is unknown.
 func (t *Tensor) Elements() (uint64, bool) {
 	n := uint64(1)
 	for _, dim := range t.Shape {
@@ -72,7 +72,7 @@ func (t *Tensor) Elements() (uint64, bool) {
 	return n, true
 }
 
-// check checks that dtype and shape give the size.
+// check checks that dtype and shape match the size.
 func (t *Tensor) check() error {
 	width, ok := dtypes[t.DType]
 	if !ok {
@@ -93,7 +93,7 @@ func invalid(err error) error {
 	return fmt.Errorf("safetensors header: %w: %w", err, errdefs.ErrInvalidArgument)
 }
 
-// check sorts the tensors and checks that they cover the data, each name once.
+// check sorts the tensors and checks that they cover the data, and that names are unique.
 func (h *Header) check() error {
 	slices.SortFunc(h.Tensors, func(x, y Tensor) int {
 		return cmp.Or(cmp.Compare(x.Offset, y.Offset), cmp.Compare(x.Size, y.Size), cmp.Compare(x.Name, y.Name))

@@ -11,11 +11,11 @@ import (
 	"unicode/utf8"
 )
 
-// An Input is a file that is merged with others.
+// An Input is a file to merge with others.
 type Input struct {
 	Header *Header
 
-	// Name, if not empty, is what the only tensor of the input is called in the merged file.
+	// Name, if not empty, is the name of the input's only tensor in the merged file.
 	Name string
 }
 
@@ -26,16 +26,16 @@ type Part struct {
 	Size   int64
 }
 
-// Merge returns the start of a file that has all tensors of the inputs, up to where its data
-// starts, and the parts of the inputs that its data is made of, in order. The caller leaves out
-// inputs that are there twice.
+// Merge returns the start of a file with all tensors of the inputs, up to its data, and the parts
+// of the inputs that make up its data, in order. The caller leaves out duplicate inputs.
 //
-// Inputs whose data is a multiple of eight bytes come first, then those of four, two and one, else
-// in the order given: so tensors stay aligned to their elements, which some readers need.
+// Inputs whose data is a multiple of eight bytes come first, then those of four, two and one,
+// otherwise in the given order: so tensors stay aligned to their elements, which some readers need.
 //
-// Metadata that all inputs have in common stays as it is. What only some say, say how they are
-// quantised, is said of each of their tensors, with its name and a dot before the key. It is
-// errdefs.ErrInvalidArgument if two tensors have one name, or the file can not be written.
+// Metadata that all inputs have in common is unchanged. Metadata of only some inputs, such as the
+// kind of quantisation, is recorded for each of their tensors, with its name and a dot before the
+// key. Merge returns errdefs.ErrInvalidArgument if two tensors have the same name, or the file
+// cannot be written.
 func Merge(inputs []Input) (start []byte, parts []Part, err error) {
 	m := merger{metadata: map[string]string{}}
 	for _, i := range order(inputs) {
@@ -123,13 +123,13 @@ func common(inputs []Input) map[string]string {
 	return shared
 }
 
-// addMetadata adds what an input says and others do not.
+// addMetadata adds the metadata of an input that is not shared.
 func (m *merger) addMetadata(in Input, shared map[string]string) error {
 	if len(in.Header.Metadata) == 0 {
 		return nil
 	}
 	names := tensorNames(in.Header)
-	var main []string // those that are not companions, such as the scale of a tensor
+	var main []string // tensors except companions, such as the scale of a tensor
 	for name := range names {
 		if owner(name, names) == "" {
 			main = append(main, name)
@@ -162,7 +162,7 @@ func tensorNames(h *Header) map[string]bool {
 	return names
 }
 
-// owner returns the tensor that s starts with the name of, and goes on after with a dot.
+// owner returns the tensor whose name, followed by a dot, is a prefix of s.
 func owner(s string, names map[string]bool) string {
 	for i := len(s) - 1; i > 0; i-- {
 		if s[i] == '.' && names[s[:i]] {
@@ -197,9 +197,9 @@ type entry struct {
 	Offsets [2]uint64 `json:"data_offsets"`
 }
 
-// Encode returns the start of a file, its length and header, up to where its data starts. The
-// header is sorted by name and padded with spaces to a multiple of eight bytes. It is
-// errdefs.ErrInvalidArgument if no reader would read it: the tensors have to cover the data. Encode
+// Encode returns the start of a file, its length and header, up to its data. The header is sorted
+// by name and padded with spaces to a multiple of eight bytes. It returns
+// errdefs.ErrInvalidArgument if no reader would read it: the tensors must cover the data. Encode
 // sorts h.Tensors by offset.
 func Encode(h *Header) ([]byte, error) {
 	if err := h.check(); err != nil {

@@ -26,7 +26,7 @@ func input(t testing.TB, metadata map[string]string, tensors ...converttest.Safe
 	return p, Input{Header: h}
 }
 
-// random is a tensor of n elements of random bytes.
+// random returns a tensor of n elements of random bytes.
 func random(r *rand.Rand, name, dtype string, n uint64) converttest.SafeTensor {
 	data := make([]byte, n*dtypes[dtype]/8)
 	for i := range data {
@@ -35,7 +35,7 @@ func random(r *rand.Rand, name, dtype string, n uint64) converttest.SafeTensor {
 	return converttest.SafeTensor{Name: name, DType: dtype, Shape: []uint64{n}, Data: data}
 }
 
-// assemble makes the file that Merge describes.
+// assemble returns the file that Merge describes.
 func assemble(files [][]byte, start []byte, parts []Part) []byte {
 	p := slices.Clone(start)
 	for _, part := range parts {
@@ -104,7 +104,7 @@ func TestMergeNamesTheOnlyTensor(t *testing.T) {
 	f0, in0 := input(t, map[string]string{"data.quant_type": "int4"}, data(7))
 	f1, in1 := input(t, map[string]string{"data.quant_type": "int4"}, data(8))
 	in0.Name, in1.Name = "a.weight", "b.weight"
-	// A blob that is nothing but the bytes of a tensor.
+	// A blob that has only the bytes of a tensor.
 	raw := Input{Header: &Header{Tensors: []Tensor{{Name: "c", DType: "I8", Shape: []uint64{2}, Size: 2}}, DataSize: 2}}
 	start, parts, err := Merge([]Input{in0, in1, raw})
 	if err != nil {
@@ -199,7 +199,7 @@ func TestMergeRefuses(t *testing.T) {
 	}
 }
 
-// TestEncode pins the bytes: files of equal inputs are equal on every node.
+// TestEncode compares the bytes: files of equal inputs are equal on every node.
 func TestEncode(t *testing.T) {
 	t.Parallel()
 	got, err := Encode(&Header{

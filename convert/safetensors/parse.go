@@ -124,15 +124,14 @@ func parseOffsets(c *cursor, key string) (off, size int64, err error) {
 	return int64(n[0]), int64(n[1] - n[0]), nil
 }
 
-// A cursor walks through JSON that is known to be valid. It takes no memory for what is not asked
-// for, which encoding/json does, and sees keys that are there twice, which encoding/json does
-// not.
+// A cursor walks through valid JSON. Unlike encoding/json, it takes no memory for values that are
+// not requested, and detects duplicate keys.
 type cursor struct {
 	p  []byte
 	at int
 }
 
-// peek returns the first byte of what comes next.
+// peek returns the first byte of the next token.
 func (c *cursor) peek() byte {
 	for {
 		switch b := c.p[c.at]; b {
@@ -144,7 +143,7 @@ func (c *cursor) peek() byte {
 	}
 }
 
-// next reports whether the byte that comes next is b, and steps over it if so.
+// next reports whether the next byte is b, and skips it if so.
 func (c *cursor) next(b byte) bool {
 	if c.peek() != b {
 		return false
@@ -153,7 +152,7 @@ func (c *cursor) next(b byte) bool {
 	return true
 }
 
-// object calls each for the keys of an object. It has to read the value.
+// object calls each for the keys of an object. each must read the value.
 func (c *cursor) object(what string, each func(key string) error) error {
 	if !c.next('{') {
 		return fmt.Errorf("%s is not an object", what)
@@ -190,7 +189,7 @@ func (c *cursor) text(what string) (string, error) {
 	return s, nil
 }
 
-// skipText steps over a string and reports whether a character of it is escaped.
+// skipText skips a string and reports whether it has an escaped character.
 func (c *cursor) skipText() (escaped bool) {
 	for c.at++; c.p[c.at] != '"'; c.at++ {
 		if c.p[c.at] == '\\' {
@@ -202,7 +201,7 @@ func (c *cursor) skipText() (escaped bool) {
 	return escaped
 }
 
-// numbers reads a list of at most limit whole numbers, none of them negative, and appends it.
+// numbers reads a list of at most limit non-negative whole numbers, and appends it.
 func (c *cursor) numbers(list []uint64, what string, limit int) ([]uint64, error) {
 	if !c.next('[') {
 		return nil, fmt.Errorf("%s is not a list", what)
@@ -224,7 +223,7 @@ func (c *cursor) numbers(list []uint64, what string, limit int) ([]uint64, error
 	return list, nil
 }
 
-// skip steps over a value.
+// skip skips a value.
 func (c *cursor) skip() {
 	depth := 0
 	for {
@@ -248,7 +247,7 @@ func (c *cursor) skip() {
 	}
 }
 
-// skipWord steps over a number or a literal.
+// skipWord skips a number or a literal.
 func (c *cursor) skipWord() {
 	for c.at < len(c.p) {
 		switch c.p[c.at] {

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// file is a file with the given header and so many bytes of data.
+// file returns a file with the given header and number of bytes of data.
 func file(header string, data int) []byte {
 	p := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(p, header...), make([]byte, data)...)
@@ -71,7 +71,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// one is a header of one tensor.
+// one returns a header of one tensor.
 func one(name, dtype, shape, offsets string) string {
 	return fmt.Sprintf(`{%s:{"dtype":%s,"shape":%s,"data_offsets":%s}}`, name, dtype, shape, offsets)
 }
@@ -236,7 +236,7 @@ func TestReadReturnsErrorsOfItsReader(t *testing.T) {
 	}
 }
 
-// dense is a header of nearly size bytes with as many tensors as fit.
+// dense returns a header of nearly size bytes with as many tensors as fit.
 func dense(size int) []byte {
 	var b strings.Builder
 	b.WriteString("{")
@@ -250,7 +250,7 @@ func dense(size int) []byte {
 	return file(b.String(), 0)
 }
 
-// TestMemory holds the readers to a multiple of the bytes that came.
+// TestMemory limits the memory of the readers to a multiple of the bytes received.
 func TestMemory(t *testing.T) {
 	nested := file(`{"x":{"y":`+strings.Repeat("[", 5000)+strings.Repeat("0,", 8<<20)+"0"+strings.Repeat("]", 5000)+`}}`, 0)
 	for _, tt := range []struct {
@@ -284,8 +284,8 @@ func BenchmarkReadHostile(b *testing.B) {
 	}
 }
 
-// oracle is a second reader, made of encoding/json and big numbers: it says whether a file is right,
-// and where the bytes of its tensors are.
+// oracle is a second reader, based on encoding/json and big numbers: it returns whether a file is
+// valid, and the ranges of its tensors.
 func oracle(p []byte) (map[string][2]int64, bool) {
 	if len(p) < 8 {
 		return nil, false
@@ -374,7 +374,7 @@ func whole(v any) (*big.Int, bool) {
 	return i, ok && i.IsUint64()
 }
 
-// decode decodes an object, in which no key is there twice but where nobody looks.
+// decode decodes an object in which keys are unique, except in nested values that are not read.
 func decode(p []byte) (map[string]any, bool) {
 	if !utf8.Valid(p) || !json.Valid(p) {
 		return nil, false

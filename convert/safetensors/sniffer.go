@@ -8,29 +8,28 @@ import (
 	"math"
 )
 
-// Options say what is known of a file. The zero value says nothing and takes the limits of this
-// package.
+// Options configure reading a header. The zero value uses the limits of this package.
 type Options struct {
-	// Size is the size of the file in bytes, zero if it is not known. If it is, the tensors have
-	// to end where the file does.
+	// Size is the size of the file in bytes, zero if unknown. If it is known, the tensors must end
+	// at the end of the file.
 	Size int64
 
-	// Limit is the size in bytes that a header can have. Zero means MaxHeader for Read and
-	// SniffLimit for a Sniffer.
+	// Limit is the maximal size of a header in bytes. Zero means MaxHeader for Read and SniffLimit
+	// for a Sniffer.
 	Limit int64
 }
 
-// SniffLimit is the largest header that a Sniffer keeps if nothing else is said, in bytes. A header
-// of this size has some 70,000 tensors; files of the largest models have some thousands each.
+// SniffLimit is the default limit of a header for a Sniffer, in bytes. A header of this size has
+// some 70,000 tensors; files of the largest models have some thousands each.
 const SniffLimit = 8 << 20 // 8 MiB
 
-// A Sniffer reads the header of a file whose bytes are written to it, from the first on. It holds
-// the header until it is complete. It is for one goroutine at a time.
+// A Sniffer reads the header of a file whose bytes are written to it in order. It holds the header
+// until it is complete. It is not safe for concurrent use.
 type Sniffer struct {
 	size  int64
 	limit uint64
 	buf   []byte
-	need  uint64 // bytes of the length and the header, as far as they are known
+	need  uint64 // bytes of the length and the header, as far as known
 	done  bool
 	h     *Header
 	err   error
@@ -48,8 +47,8 @@ func newSniffer(o Options) *Sniffer {
 	return &Sniffer{size: o.Size, limit: uint64(min(o.Limit, MaxHeader)), need: lengthSize}
 }
 
-// Write takes the next bytes of the file. It returns len(p) and nil, whatever they are: those who
-// copy a file must not stop for its header.
+// Write receives the next bytes of the file. It returns len(p) and nil for any bytes: an invalid
+// header must not stop a copy of the file.
 func (s *Sniffer) Write(p []byte) (int, error) {
 	n := len(p)
 	for !s.done {
@@ -67,14 +66,14 @@ func (s *Sniffer) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// grow makes room for n more bytes, and for as many as there are, but not for more than are needed.
+// grow reserves space for n more bytes, doubling the buffer, but not more than needed.
 func (s *Sniffer) grow(n int) {
 	if have := len(s.buf); have+n > cap(s.buf) {
 		s.buf = append(make([]byte, 0, min(int(s.need), 2*have+n)), s.buf...)
 	}
 }
 
-// step goes on with what was needed: the length, or the header.
+// step processes the bytes needed: the length, or the header.
 func (s *Sniffer) step() error {
 	if s.need == lengthSize {
 		n := binary.LittleEndian.Uint64(s.buf)
@@ -109,13 +108,12 @@ func (s *Sniffer) finish(h *Header, err error) {
 	s.done, s.buf = true, nil
 }
 
-// Done reports whether nothing that is still to come can change Header: the header is complete, or
-// it is wrong, or too large.
+// Done reports whether Header is final: the header is complete, invalid or too large.
 func (s *Sniffer) Done() bool { return s.done }
 
-// Header returns the header. It returns errdefs.ErrInvalidArgument if the file has none that is
-// right, and io.ErrUnexpectedEOF as long as it is not complete. A caller that keeps headers of many
-// files should keep their Summary.
+// Header returns the header. It returns errdefs.ErrInvalidArgument if the file has no valid one,
+// and io.ErrUnexpectedEOF as long as it is incomplete. A caller that keeps headers of many files
+// should keep their Summary.
 func (s *Sniffer) Header() (*Header, error) {
 	if !s.done {
 		return nil, fmt.Errorf("safetensors header: %w", io.ErrUnexpectedEOF)
@@ -124,8 +122,8 @@ func (s *Sniffer) Header() (*Header, error) {
 }
 
 // Read reads the header of a file from r, and nothing beyond it. It returns
-// errdefs.ErrInvalidArgument for a header that is wrong or too large, io.ErrUnexpectedEOF if r ends
-// in it, and the errors of r.
+// errdefs.ErrInvalidArgument for a header that is invalid or too large, io.ErrUnexpectedEOF if r
+// ends in it, and the errors of r.
 func Read(r io.Reader, o Options) (*Header, error) {
 	if o.Limit <= 0 {
 		o.Limit = MaxHeader
@@ -143,10 +141,10 @@ func Read(r io.Reader, o Options) (*Header, error) {
 		if err != nil {
 			return nil, fmt.Errorf("safetensors header: %w", err)
 		}
-		_, _ = s.Write(nil) // goes on with what is there, and fails never
+		_, _ = s.Write(nil) // processes the bytes received, and never fails
 	}
 	return s.Header()
 }
 
-// pieceSize is how much of a header is read at a time at first, in bytes: r may be far away.
+// pieceSize is the number of bytes of a header read at a time at first: r may be remote.
 const pieceSize = 1 << 20 // 1 MiB

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// A Summary is what Describe needs of a header. It is small, whatever the size of the header.
+// A Summary has what Describe needs of a header. It is small, whatever the size of the header.
 type Summary struct {
-	// Parameters is the number of elements of the tensors, without those in PackedBits and
-	// without scales and the like; zero if it is not known.
+	// Parameters is the number of elements of the tensors, without those in PackedBits and without
+	// scales and the like; zero if unknown.
 	Parameters uint64
 
-	// PackedBits is the size of quantised elements that are packed into larger ones, so many that
-	// only the config of the model says.
+	// PackedBits is the size in bits of quantised elements packed into larger ones, whose number
+	// only the config of the model determines.
 	PackedBits uint64
 
 	Quantization string  // the quant_type of the metadata
@@ -22,25 +22,25 @@ type Summary struct {
 	Bytes        uint64  // of all tensors
 }
 
-// A DType sums up the tensors of one dtype.
+// A DType is the sum of the tensors of one dtype.
 type DType struct {
 	Name  string
 	Bytes uint64
 }
 
-// maxDTypes is the number of dtypes in a Summary.
+// maxDTypes limits the dtypes in a Summary.
 const maxDTypes = 32
 
-// A packing is a way to keep quantised tensors: the name of one ends in packed, and there is another
-// that ends in one of others instead.
+// A packing is a naming scheme of quantised tensors: the name of one ends in packed, and there is
+// another that ends in one of others instead.
 type packing struct {
 	packed string
 	others []string
-	bits   uint64 // of an element, zero if the name does not tell
+	bits   uint64 // of an element, zero if the name does not determine it
 }
 
 var packings = []packing{
-	// Ollama: the companions have the name of the tensor before theirs.
+	// Ollama: the name of a companion is that of the tensor and a suffix.
 	{"", []string{".scale", ".bias", ".global_scale"}, 0},
 	// MLX
 	{".weight", []string{".scales", ".biases"}, 0},
@@ -60,7 +60,7 @@ var packings = []packing{
 // quantBits are the bits of an element by quant_type, as Ollama writes it.
 var quantBits = map[string]uint64{"nvfp4": 4, "mxfp4": 4, "mxfp8": 8, "int4": 4, "int8": 8}
 
-// Summary sums up the header.
+// Summary returns the summary of the header.
 func (h *Header) Summary() Summary {
 	s := Summary{Quantization: h.quantType(), Bytes: uint64(h.DataSize)}
 	packed, companions := h.packed()
@@ -103,8 +103,8 @@ func sorted(sizes map[string]uint64) []DType {
 	return list
 }
 
-// packed returns the tensors that are packed, with the bits of an element, zero if they are not
-// known, and the tensors that belong to those.
+// packed returns the packed tensors, with the bits of an element, zero if unknown, and the tensors
+// that belong to them.
 func (h *Header) packed() (packed map[string]uint64, companions map[string]bool) {
 	names := tensorNames(h)
 	packed, companions = map[string]uint64{}, map[string]bool{}

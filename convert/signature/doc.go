@@ -1,38 +1,39 @@
-// Package signature decides whether a model may be used, by who signed it and what is in it.
+// Package signature decides whether a model may be used, by its signatures and its content.
 //
-//	Rule (whose signatures, which licences, code or none) ─┐
+//	Rule (signers, licences, code or not) ─────────────────┐
 //	Subject (names, manifests, file table, repositories) ──┴▶ Checker.Check ─▶ Result
 //	                                                             │
 //	    oms · cosign · notation ◀── bundles, payloads, envelopes ┘
 //
-// The first rule that matches a name counts. One signature that one of its signers made is enough.
+// The first rule that matches a name applies. One signature by one of its signers is enough.
 //
-// # What a signature is over
+// # What a signature covers
 //
-//	oms       the files of the model: compared with the file table, whatever manifest has it
-//	cosign    the digest of the origin manifest, or of the image that was converted ahead
+//	oms       the files of the model: compared with the file table, for any manifest
+//	cosign    the digest of the origin manifest, or of an image converted before it was pushed
 //	notation  the same
 //
-// So a signature of the origin holds for what is made of it here, because that follows from the origin
-// alone. It says nothing of a table that a stranger says comes from there: an image that was converted ahead
-// needs its own.
+// A signature of the origin also covers the image converted from it here, because conversion depends on the
+// origin alone. It does not cover a table that only claims that origin: an image converted elsewhere needs
+// its own signature.
 //
-// # Where signatures are
+// # Where signatures are found
 //
-// In the list of referrers of the manifest (a bundle, a signature of notation), under the tags that stand
-// in for it, in a layer of cosign before that (sha256-<hex>.sig), and in model.sig, a file of the model.
+// In the referrers of the manifest (a bundle, a notation signature), under the fallback tag of registries
+// without the referrers API, under cosign's older tag (sha256-<hex>.sig), and in model.sig, a file of the
+// model.
 //
-// # When
+// # When checks run
 //
-// A Check can come before any byte of the model is there. If the files are known only then (archives), it is
-// pending, and has to be asked again with Subject.Complete before the model is shown. What was accepted
-// is kept in the store under the digest of the table, by a name of the rule that changes with its keys: it is
-// not asked again, and holds without a network. What was refused is not kept: somebody may sign it.
+// A Check can run before any byte of the model is present. If its files are known only later (archives),
+// the result is pending, and the check must be repeated with Subject.Complete before the model is shown.
+// An accepted result is stored under the digest of the table, with an id of the rule that changes with its
+// keys. It is used again, also without a network. Refusals are not stored, since a signature may be added.
 //
-// # Costs
+// # Limits
 //
-// All of it is what strangers wrote. For a Check at most 32 signatures of a manifest are read, in bundles of
-// at most 8 MiB, 32 MiB together, within a minute; one that nobody trusted signed is forgotten at once. Four
-// Checks look at a time, two of one host, so that a registry that hangs leaves room for others. Nothing is allocated on the word of a
-// descriptor.
+// All input is untrusted. A Check reads at most 32 signatures of a manifest, in bundles of at most 8 MiB, 32
+// MiB in total, within a minute. Bundles without a trusted signer are dropped at once. At most four Checks
+// run at a time, two for one host, so that a registry that hangs leaves room for others. Memory is not
+// allocated by the sizes in descriptors.
 package signature

@@ -1,9 +1,10 @@
-// Package titled parses artifacts that are no model in a format of their own, but files: each layer has a
-// title, as "oras push" writes it.
+// Package titled parses artifacts that have no model format, but files: each layer has a title, as
+// written by "oras push".
 //
-// A layer is a file at the path that its title is, whatever its media type; or, with the annotation
-// io.deis.oras.content.unpack, the tar and gzip of a directory, whose members have their paths in it.
+// A layer is a file whose path is its title, whatever its media type; or, with the annotation
+// io.deis.oras.content.unpack, the gzip-compressed tar of a directory, whose members have their
+// paths in it.
 //
-// Nothing says that such an artifact is to be mounted, so convert.Detect does not have
-// it: it is for who means it. An image can never be one (convert.IsTitled).
+// Nothing marks such an artifact for mounting, so its claim is format.Wanted: it is used on request
+// only. An image is never such an artifact.
 package titled

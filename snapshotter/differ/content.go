@@ -26,38 +26,39 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// maxSources is the largest number of repositories of one layer that are tried.
+// maxSources limits the repositories tried for one layer.
 const maxSources = 16
 
-// contentBuffer is the size in bytes of one read from the content store. Each is a request
-// of its own, and containerd answers in pieces of this size.
+// contentBuffer is the size of one read from the content store, in bytes. Each read is a request,
+// and containerd answers in pieces of this size.
 // https://github.com/containerd/containerd/blob/v2.4.2/plugins/services/content/contentserver/contentserver.go
 const contentBuffer = 1 << 20 // 1 MiB
 
-// maxRedial is the longest pause between two attempts to reach containerd.
+// maxRedial is the longest pause between two attempts to connect to containerd.
 const maxRedial = 3 * time.Second
 
-// A Repository may have a blob.
+// A Repository is a repository of a registry.
 type Repository struct {
-	Host string // "registry.example:5000"; the port can be missing
+	Host string // "registry.example:5000"; the port is optional
 	Name string // "team/model"
 }
 
 // String returns "host/name".
 func (r Repository) String() string { return r.Host + "/" + r.Name }
 
-// belongs says whether containerd recorded with a blob that it has it from a repository.
-// containerd records hosts without their ports.
+// belongs reports whether containerd recorded, in the labels of a blob, that the blob came from the
+// repository. containerd records hosts without ports.
 func (r Repository) belongs(ls map[string]string) bool {
 	host := (&url.URL{Host: r.Host}).Hostname()
 	return slices.Contains(strings.Split(ls[labels.LabelDistributionSource+"."+host], ","), r.Name)
 }
 
-// repositories returns where containerd got a blob from: that of the image being pulled, where
-// containerd says which, otherwise those it recorded with the blob, sorted.
+// repositories returns the repositories from which containerd got a blob: the one of the image
+// being pulled if it is known, otherwise the recorded ones, sorted.
 //
-// What says which image is pulled can be an annotation that a stranger wrote, where the client
-// does not replace it ("ctr images pull --local"): it counts if containerd recorded the same.
+// The annotation with the pulled image can come from the image itself if the client does not
+// replace it ("ctr images pull --local"), so it is used only if containerd recorded the same
+// repository.
 func (d *Differ) repositories(ctx context.Context, desc ocispec.Descriptor) ([]Repository, error) {
 	info, err := d.o.Content.Info(ctx, desc.Digest)
 	if err != nil {
@@ -72,8 +73,8 @@ func (d *Differ) repositories(ctx context.Context, desc ocispec.Descriptor) ([]R
 	return parseSources(info.Labels), nil
 }
 
-// parseSources reads the labels that containerd gives a blob: the key ends in the host, the
-// value has repositories with commas between.
+// parseSources parses containerd's labels of a blob: a key ends in the host, its value is a list of
+// repositories separated by commas.
 func parseSources(ls map[string]string) []Repository {
 	var out []Repository
 	for k, v := range ls {
@@ -94,8 +95,8 @@ func parseSources(ls map[string]string) []Repository {
 	return out[:min(len(out), maxSources)]
 }
 
-// Dial returns a connection to the containerd that listens at the absolute path address. It connects
-// when it is first used, and again whenever it has to.
+// Dial returns a connection to the containerd at the socket with the absolute path address. It
+// connects on first use and reconnects when needed.
 func Dial(address string) (*grpc.ClientConn, error) {
 	again := backoff.DefaultConfig
 	again.MaxDelay = maxRedial
@@ -108,26 +109,26 @@ func Dial(address string) (*grpc.ClientConn, error) {
 	)
 }
 
-// A ContentFetcher is a transfer.Fetcher that reads blobs from containerd's content store,
-// where they are if an image was pulled whole. The content store is one for all who pull on the
-// node, whatever credentials they had: a blob is there for those alone who pull from a repository
-// that containerd has it from, and its bytes are private.
+// A ContentFetcher is a transfer.Fetcher that reads blobs from containerd's content store, which
+// has them if the image was pulled with all layers. All users of the node share the content store,
+// whatever their credentials, so a fetcher sees only blobs that containerd got from its repository,
+// and treats their bytes as private.
 type ContentFetcher struct {
 	// Content is the content store.
 	Content content.InfoReaderProvider
 
-	// Namespace is the containerd namespace to look in. A fetch can outlive the request it
-	// was made for, and with it the namespace in its context.
+	// Namespace is the containerd namespace. A fetch can outlive the request that started it, and
+	// with it the namespace in the context.
 	Namespace string
 
-	// Repository is what is pulled from. The zero value is for what came from none, such as by
-	// "ctr images import": then blobs are there that came from none either.
+	// Repository is the repository being pulled from. The zero value is for images without one, as
+	// from "ctr images import"; it sees only blobs without one.
 	Repository Repository
 }
 
 var _ transfer.Fetcher = (*ContentFetcher)(nil)
 
-// contentSources returns containerd's content store as those see it who pull from repositories.
+// contentSources returns containerd's content store as a source for each of the repositories.
 func (d *Differ) contentSources(ns string, from []Repository) []transfer.Source {
 	if len(from) == 0 {
 		from = []Repository{{}}
@@ -146,9 +147,8 @@ func (d *Differ) contentSources(ns string, from []Repository) []transfer.Source 
 	return l
 }
 
-// Fetch implements transfer.Fetcher. It returns errdefs.ErrNotFound for a blob that the content
-// store does not have whole, or has from elsewhere; which of them it does not say, nor what size
-// it has.
+// Fetch implements transfer.Fetcher. It returns errdefs.ErrNotFound for a blob that is incomplete,
+// has another size, or came from another repository, without distinguishing these cases.
 func (f *ContentFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
 	if off < 0 || n < 0 || off > size-n {
 		return nil, 0, fmt.Errorf("blob %s: range %d+%d of %d bytes: %w", d, off, n, size, errdefs.ErrInvalidArgument)
@@ -171,11 +171,11 @@ func (f *ContentFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, 
 		return nil, 0, fmt.Errorf("content store: blob %s: %w", d, transfer.Foreign(ctx, err))
 	}
 	r := bufio.NewReaderSize(io.NewSectionReader(ra, off, n), int(min(n, contentBuffer)))
-	// Private, as nobody knows what credentials the pull had that brought it.
+	// Private: the credentials of the pull that brought the blob are unknown.
 	return transfer.NewBody(ctx, section{r, ra}, true), off, nil
 }
 
-// has says whether a blob with these labels is there for f.
+// has reports whether f may read a blob with these labels.
 func (f *ContentFetcher) has(ls map[string]string) bool {
 	if f.Repository == (Repository{}) {
 		return len(parseSources(ls)) == 0
@@ -183,7 +183,7 @@ func (f *ContentFetcher) has(ls map[string]string) bool {
 	return f.Repository.belongs(ls)
 }
 
-// A section is a range of a blob of the content store.
+// A section is a range of a blob in the content store.
 type section struct {
 	io.Reader
 	io.Closer

@@ -2,28 +2,29 @@ package lazy
 
 import "github.com/ballast-dev/ballast/store/offheap"
 
-// smallRead is up to what size a read uses ordinary memory.
+// smallRead is the largest read answered from Go memory.
 const smallRead = 64 << 10 // 64 KiB
 
-// MaxBuffers is how many bytes of memory off the Go heap a mount has at most, for answers that are on their way to
-// the kernel.
+// MaxBuffers is the largest amount of memory outside the Go heap that a mount uses for answers, in
+// bytes.
 const MaxBuffers = largeAnswers * maxRead
 
-// largeAnswers is how many answers of more than smallRead are made at the same time. Who makes one waits for nothing
-// but a disk.
+// largeAnswers limits the answers of more than smallRead made at the same time. Making one waits
+// for disk reads only.
 const largeAnswers = 16
 
-// buffers has memory for answers.
+// buffers provides memory for answers.
 type buffers struct {
 	large *offheap.Pool
-	free  chan struct{} // takes one for each large buffer that is in use
+	free  chan struct{} // one token for each large buffer in use
 }
 
 func newBuffers() *buffers {
 	return &buffers{large: offheap.New(maxRead), free: make(chan struct{}, largeAnswers)}
 }
 
-// with calls fill with memory for an answer of size bytes, and waits for it if need be.
+// with calls fill with memory for an answer of size bytes. It waits while all large buffers are in
+// use.
 func (b *buffers) with(size int, fill func([]byte) error) error {
 	if size <= smallRead {
 		return fill(make([]byte, size))

@@ -9,20 +9,20 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 )
 
-// Status says how a mount is.
+// Status is the state of a mount.
 type Status struct {
-	// Mounted says that the mount is at its directory. If somebody unmounted it there, files
-	// that are read through it can still be, but nobody new finds it.
+	// Mounted reports whether the mount is at its directory. After an unmount there, existing users
+	// can still read through it, but new ones cannot find it.
 	Mounted bool
-	// Keeper is who is to keep the connection, a constant of package fdstore, and Kept says whether
-	// he does.
+	// Keeper names the keeper of the connection, a constant of package fdstore, and Kept reports
+	// whether it has the connection.
 	Keeper string
 	Kept   bool
-	// Passthrough and Resend say what this kernel and this mount can do.
+	// Passthrough and Resend report what the kernel supports for this mount.
 	Passthrough, Resend bool
 }
 
-// Status looks at the mount, without touching it.
+// Status returns the state of the mount without accessing it.
 func (m *Mount) Status() (Status, error) {
 	rec := m.state.rec
 	s := Status{Passthrough: rec.Passthrough, Resend: rec.Resend}
@@ -32,8 +32,8 @@ func (m *Mount) Status() (Status, error) {
 	return s, err
 }
 
-// Abandon stops serving a mount that is no longer at its directory, and has the keeper let go.
-// Files that are in use give errors from then on. What is at the directory now stays.
+// Abandon stops serving a mount that is no longer at its directory and drops the connection from
+// the keeper. Files in use return errors from then on. Whatever is at the directory now stays.
 func (m *Mount) Abandon() error {
 	return m.stop(func() error {
 		m.keeper.Drop(m.state.rec.name())
@@ -41,9 +41,10 @@ func (m *Mount) Abandon() error {
 	})
 }
 
-// Detach unmounts what a process that does not run any more left, tells the holder to let go, which
-// ends it, and removes the state. It says whether something was mounted. Only Dir, Apart, StateDir, Holder
-// and Log of the options count; a service manager lets go by itself or has to be told otherwise.
+// Detach unmounts what a stopped process left, drops the connection from the holder, which then
+// ends, and removes the state. It reports whether something was mounted. It uses only Dir, Apart,
+// StateDir, Holder and Log of the options. A service manager drops the connection itself, or on
+// request.
 func Detach(o Options) (was bool, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -72,7 +73,7 @@ func Detach(o Options) (was bool, err error) {
 		return was, fmt.Errorf("lazy mount: %w", err)
 	}
 	for _, dir := range dirs {
-		_ = os.Remove(dir) // if it is empty and nobody else is there
+		_ = os.Remove(dir) // fails if it is not empty
 	}
 	return was, nil
 }

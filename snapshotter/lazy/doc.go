@@ -1,100 +1,97 @@
-// Package lazy shows files that are not complete yet as one FUSE file system.
+// Package lazy is a FUSE file system of files that are not complete yet.
 //
 // The file system is a data-only lower layer of overlayfs, behind the store's objects:
 //
-//	lowerdir=<snapshot>::<what is complete>::<dir>/<view>
+//	lowerdir=<snapshot>::<complete objects>::<dir>/<view>
 //
-// Below the directory of each view, whose name is a number, it has the tree of the objects,
-// /sha256/<2 hex>/<64 hex>, and shows in it every file whose size the Source knows in that view. The root
-// itself is the directory of the common view, number 0. Nothing can be written, and nothing is listed: overlayfs only looks
-// up names. A read waits until the Source has the verified bytes; a file that became complete
-// is read from its object, without the Source.
+// The directory of each view is named by a number and has the tree of the objects,
+// /sha256/<2 hex>/<64 hex>, with every file whose size the Source knows in that view. The root is the
+// directory of the common view, number 0. The file system is read-only, and directories list nothing,
+// because overlayfs only looks up names. A read waits until the Source has the verified bytes. A file
+// that has become complete is read from its object, without the Source.
 //
-// # Words
+// # Terms
 //
-//	mount        the file system as the kernel knows it, with its connection
-//	connection   the open /dev/fuse of a mount; requests wait in it while nobody serves
-//	serving      answering the requests of a connection
-//	takeover     going on to serve a connection that another process began
-//	keeper       who has a copy of the connection while the daemon does not run (package fdstore)
-//	node         a file or directory as the kernel knows it, by a number
+//	connection   the open /dev/fuse of a mount; requests wait in it while no process serves them
+//	takeover     serving a connection that an earlier process opened
+//	keeper       keeps a copy of the connection while the daemon does not run (package fdstore)
+//	node         a file or directory known to the kernel, by number
 //	handle       one opening of a file, from OPEN to RELEASE
-//	passthrough  the kernel reads the object itself, without asking us
+//	passthrough  the kernel reads the object itself, without the daemon
 //
-// # Dying and coming back
+// # Restarts
 //
 //	absent → mounted → serving ──Close, SIGKILL──▶ kept → serving (takeover)
 //	                      │                          │
 //	                      └──Unmount──▶ absent       └──keeper dies──▶ dead → replaced by Start
 //
-// While the connection is kept, readers block; nobody gets an error. The next Start takes the
-// connection over: it plays the first message of the kernel (INIT), which was saved, to the
-// protocol code, and asks the kernel to send again what was taken but not answered
-// (FUSE_NOTIFY_RESEND, Linux 6.9). On older kernels such requests are answered with an error
-// by Close, and hang until their reader is killed after a SIGKILL of the daemon; Start says so.
-// If nobody kept the connection, the mount is dead: Start detaches it and mounts anew, and
-// overlays on the old one get ENOTCONN for what they have not cached or opened by passthrough.
+// While the connection is kept, reads block and none fails. The next Start takes the connection over:
+// it feeds the saved first message of the kernel (INIT) to the protocol code, and asks the kernel to
+// resend unanswered requests (FUSE_NOTIFY_RESEND, Linux 6.9). On older kernels, Close answers such
+// requests with an error, and after a SIGKILL of the daemon their readers hang until they are killed;
+// Start logs that. If no keeper has the connection, the mount is dead: Start detaches it and mounts
+// again, and overlays on the old mount get ENOTCONN for everything not cached or open with passthrough.
 //
-// Everything that an earlier process told the kernel must hold for its successor, so numbers
-// of nodes follow from digests, and the rest is on disk before the kernel gets the answer.
+// State that one process has reported to the kernel must hold for its successors. Node numbers
+// therefore follow from digests, and other state is written to disk before the kernel gets the
+// answer.
 //
-// # Where it is
+// # Mount point
 //
-// Other layers that are mounted together with it are id-mapped by their common parent, with all that is mounted below.
-// So it is at Dir, beside them, if the kernel can id-map it, and otherwise at Apart, where it is in nobody's
-// way. Start moves it, under those who use it, if it is at the wrong place: it mounts the same file system at the right
-// one, records that, and unmounts the other. A new mount is made at Dir, because only its INIT message tells.
+// containerd id-maps the common parent directory of all layers, including the mounts below it. If the
+// kernel can id-map the lazy mount, it is at Dir, beside the layers, otherwise at Apart. Start moves a
+// mount from the wrong directory while it is in use: it binds the file system to the other directory,
+// records that, and unmounts the old one. A new mount is made at Dir, because only the INIT message
+// shows what the kernel supports.
 //
-// # On disk
+// # State
 //
-//	<state>/mount.json   the mount: id, directory, device, INIT message, abilities
+//	<state>/mount.json   the mount: id, directory, device, INIT message, capabilities
 //	<state>/nodes        slots of 64 bytes: header; then node, digest, size, checksum, view
-//	<state>/handles      slots of 32 bytes: header; then handle, node, request, backing, mode
+//	<state>/handles      slots of 32 bytes: header; then handle, node, request, backing id, mode
 //
-// Each slot is written by one write that stays in one page, so a SIGKILL leaves the old slot or
-// the new one. Nothing is synced: the files mean nothing after a reboot, because the mount is
-// gone then. The header names the id of the mount; files of another mount are not used, and a
-// new mount begins with new ones.
+// Each slot is written by one write within one page, so a SIGKILL leaves either the old or the new
+// slot. Nothing is synced, because the mount does not survive a reboot. The header has the id of the
+// mount. Files of another mount are not used, and a new mount starts with new files.
 //
-// # Numbers of nodes
+// # Node numbers
 //
 //	1                    the root
 //	2                    sha256
 //	256 … 511            sha256/00 … sha256/ff
-//	512 × view + these   the same of a view
-//	1<<63 | 63 bits      files: the first bits of the identity (see Source); if they are taken
-//	                     by another file, one of the next few numbers
+//	512 × view + these   the same in a view
+//	1<<63 | 63 bits      files: the first bits of the identity (see Source) or, if another file has
+//	                     that number, one of the next few
 //
-// What a digest stands for can change, until the file is complete: a model can lie about the digest
-// of its bytes, be removed, and another one come with the right bytes. So the kernel asks for each
-// name each time it is opened, and another identity is another node, with pages of its own.
+// Until a file is complete, the bytes of its digest can change: a model can have a wrong digest for its
+// bytes and be removed, and another one come with the right bytes. The kernel therefore looks up each
+// name on every open, and another identity is another node, with its own pages.
 //
-// A number stands for one digest of one view as long as the kernel knows it: until it has forgotten (FORGET) as many
-// lookups as were answered, and the last handle is closed. Then its slot is free. Lookups are counted
-// in memory: a node that an earlier process left stays as long as the mount.
+// A number belongs to one digest of one view until the kernel has forgotten (FORGET) all its lookups
+// and the last handle is closed. Then its slot is free. Lookups are counted in memory, so a node of an
+// earlier process stays as long as the mount.
 //
-// # Strangers
+// # Limits
 //
-// Any container can open and look up what is shown in it as often as it likes. It may have 256
-// handles, or the 64th part of those that nobody has; who it is, its control group says. An opening beyond
-// gets ENFILE. The handles of earlier processes count for nobody.
+// Any container can open and look up its files as often as it likes. One control group may have 256
+// handles, or 1/64 of the free ones if that is more. Further opens fail with ENFILE. Handles of earlier
+// processes count for no control group.
 //
 // # Passthrough
 //
-// The kernel refuses (EIO) to have one file open both by passthrough and through its cache, and
-// to have it open with two backing files. So a file is opened by passthrough if it is complete
-// and no cached handle of it is open, and through the cache otherwise. All passthrough handles
-// of a file share one backing id. Ids live with the connection, so they are part of a handle's
-// slot. A SIGKILL between registering an id and writing the slot leaks the id, and with it an
-// open object, until the mount ends.
+// The kernel refuses (EIO) to have a file open both with passthrough and through its cache, or with two
+// backing files. A file is opened with passthrough if it is complete and no cached handle of it is
+// open, and through the cache otherwise. All passthrough handles of a file share one backing id.
+// Backing ids belong to the connection and are part of a handle's slot. A SIGKILL between registering
+// an id and writing the slot leaks the id, and an open object, until the mount ends.
 //
 // # Memory
 //
-// The kernel has at most maxBackground read-ahead requests on the way, of 1 MiB each; other
-// reads are of one page. A waiting read has no memory for its answer. When the bytes are there it
-// takes one of the few large buffers, for as long as it takes to copy them.
+// The kernel has at most maxBackground read-ahead requests in flight, of 1 MiB each; other reads are of
+// one page. A waiting read holds no memory for its answer. When the bytes are available it takes one of
+// a few large buffers while it copies them.
 //
 // # Locks
 //
-// fileSystem.mu guards nodes and the accounting of handles; no I/O while it is held.
+// fileSystem.mu guards nodes and the accounting of handles. No I/O is done while it is held.
 package lazy

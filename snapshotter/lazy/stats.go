@@ -2,26 +2,25 @@ package lazy
 
 import "sync/atomic"
 
-// Stats counts what a process did for a mount since Start.
+// Stats are counters of a process for a mount since Start.
 type Stats struct {
-	// Reads and ReadBytes are what the kernel asked for and got. Reads by passthrough and
-	// from the page cache are not seen.
+	// Reads and ReadBytes count the reads that the daemon answered, without passthrough and the
+	// page cache.
 	Reads, ReadBytes int64
-	// ObjectReads are those of the reads that were made from a complete object.
+	// ObjectReads counts the reads served from a complete object.
 	ObjectReads int64
-	// ReadErrors are reads that were answered with an error, Interrupted those whose
-	// reader went away.
+	// ReadErrors counts reads answered with an error, Interrupted those whose reader went away.
 	ReadErrors, Interrupted int64
-	// Opens counts all, PassthroughOpens those that need the daemon no longer.
+	// Opens counts all opens, PassthroughOpens those with passthrough.
 	Opens, PassthroughOpens int64
-	// StateErrors are openings and lookups that failed because the state could not be
-	// written or is full.
+	// StateErrors counts opens and lookups that failed because the state cannot be written or is
+	// full.
 	StateErrors int64
 	// Takeovers is 1 if the mount was taken over from an earlier process, otherwise 0.
 	Takeovers int64
-	// Nodes is how many files the kernel knows now.
+	// Nodes is the number of files that the kernel knows now.
 	Nodes int64
-	// Waiting is how many reads wait for the Source now.
+	// Waiting is the number of reads that wait for the Source now.
 	Waiting int64
 }
 

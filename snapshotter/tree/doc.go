@@ -1,18 +1,17 @@
-// Package tree shows the files of a table in a directory without copying their bytes.
+// Package tree makes a directory with the files of a table, without copying their bytes.
 //
-// The bytes are in objects, files named by their digest, which somebody else keeps. A file of
-// the table that is empty, a directory or a symbolic link is made as it is. For any other the
-// backend says how it gets its content:
+// The bytes are in objects: files named by their digest, which the caller keeps. Empty files,
+// directories and symbolic links need no object. Other files depend on the backend:
 //
-// Stubs: each file is an empty, sparse file of the right name, mode, mtime and size, with
-// the extended attributes trusted.overlay.metacopy and trusted.overlay.redirect, the latter
-// naming the object. It has content in an overlay mount with the objects as data-only lower
-// layer only (Linux 6.5); read by itself it is zeros. The object need not be there yet.
+// Stubs: each file is a sparse file with the name, mode, mtime and size of the original and no data.
+// The extended attributes trusted.overlay.metacopy and trusted.overlay.redirect name its object. Its
+// content is visible in an overlay mount with the objects as data-only lower layer (Linux 6.5); read
+// directly it is zeros. The object need not exist yet.
 //
-// Links: each file is a hard link to its object. Works everywhere, but a link has the mode
-// and the mtime of the object: a file whose mode differs is copied if it has at most 1 MiB,
-// otherwise it has the mode of the object. Directory and objects must be on one file system.
+// Links: each file is a hard link to its object. This works everywhere, but a link has the mode and
+// the mtime of the object. A file with another mode is copied if it has at most 1 MiB, otherwise it
+// gets the mode of the object. Directory and objects must be on one file system.
 //
-// What is there and well is left as it is, so that showing again mends a tree, also one that
-// is in use. A file is replaced by a rename. Files are durable before their directories are.
+// Correct files are left as they are, so showing a tree again repairs it, also while it is in use.
+// Files are replaced by a rename. They are durable before their directories are.
 package tree

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// asideInfix is between the name of a database and the time when it was set aside.
+// asideInfix separates the name of a database from the time when it was set aside.
 const asideInfix = ".damaged-"
 
-// Aside returns the path that the database at path is set aside as now.
+// Aside returns the path to which the database at path is moved when it is set aside now.
 func Aside(path string) string {
 	return path + asideInfix + time.Now().UTC().Format("20060102T150405.000Z")
 }

@@ -1,5 +1,5 @@
-// Package durable replaces small files: who reads one, or finds it after a crash, finds the old content or
-// the new one, and after a return the new one.
+// Package durable replaces small files atomically: a concurrent reader, or a reader after a crash,
+// finds either the old content or the new. When a function returns, the new content is durable.
 package durable
 
 import (
@@ -11,12 +11,12 @@ import (
 	"path/filepath"
 )
 
-// freshSuffix is at the end of the name of a file that is being written. What a crash left under such a name is
-// replaced by the next who writes the file.
+// freshSuffix is the suffix of the name of a file that is being written. A file with this suffix
+// that is left by a crash is replaced by the next write.
 const freshSuffix = ".new"
 
-// Write replaces a file below dir, whose directory is there. The file has the permissions of mode, whatever
-// the umask is.
+// Write replaces a file below dir. The directory of the file must exist. The file has the
+// permissions mode, regardless of the umask.
 func Write(dir *os.Root, name string, p []byte, mode fs.FileMode) error {
 	return copyTo(dir, name, bytes.NewReader(p), mode)
 }
@@ -40,12 +40,12 @@ func copyTo(dir *os.Root, name string, r io.Reader, mode fs.FileMode) error {
 	return Sync(dir, filepath.Dir(name))
 }
 
-// WriteFile is Write for a path.
+// WriteFile is Write for an absolute or relative path.
 func WriteFile(path string, p []byte, mode fs.FileMode) error {
 	return CopyFile(path, bytes.NewReader(p), mode)
 }
 
-// CopyFile is WriteFile for what a reader has.
+// CopyFile is WriteFile for the content of a reader.
 func CopyFile(path string, r io.Reader, mode fs.FileMode) (err error) {
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
@@ -55,7 +55,7 @@ func CopyFile(path string, r io.Reader, mode fs.FileMode) (err error) {
 	return copyTo(dir, filepath.Base(path), r, mode)
 }
 
-// Sync makes durable which names a directory below dir has.
+// Sync makes the names in a directory below dir durable.
 func Sync(dir *os.Root, name string) error {
 	f, err := dir.Open(name)
 	if err != nil {

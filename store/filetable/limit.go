@@ -1,8 +1,8 @@
 package filetable
 
-// A LimitError says that something costs more than a limit lets it. It has the category of Err.
+// A LimitError reports that something exceeds a limit. It has the category of Err.
 type LimitError struct {
-	Limit string // its name, such as "tar_members"; the value of a label of a metric
+	Limit string // the name, such as "tar_members"; the value of a metric label
 	Err   error
 }
 
@@ -12,7 +12,7 @@ func (e *LimitError) Error() string { return "limit " + e.Limit + ": " + e.Err.E
 // Unwrap returns Err.
 func (e *LimitError) Unwrap() error { return e.Err }
 
-// The names of the limits of tables and of what they are made from.
+// The names of the limits of tables and of their inputs.
 const (
 	LimitFiles   = "model_files"
 	LimitMembers = "tar_members"

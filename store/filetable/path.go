@@ -9,20 +9,20 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Limits of a path inside a model, in bytes and in components. Linux allows 255 bytes a
-// name and 4096 a path.
+// Limits of a path in a model, in bytes and in components. Linux allows 255 bytes per name and 4096
+// per path.
 const (
 	maxPath      = 4096
 	maxComponent = 255
 	maxDepth     = 64
 )
 
-// CleanPath returns p as a File.Path: relative, slash-separated, without "." and ".."
-// components, without a trailing slash. It returns errdefs.ErrInvalidArgument for a path
-// that is empty, absolute, leaves the model, or has bytes that do not belong into a name.
+// CleanPath returns p as a File.Path: relative, slash-separated, without "." and ".." components,
+// without a trailing slash. It returns errdefs.ErrInvalidArgument for a path that is empty,
+// absolute, leaves the model or contains invalid characters.
 //
-// A backslash is an ordinary character on Linux, but a path that leaves the model when
-// backslashes are read as slashes is refused too.
+// A backslash is an ordinary character on Linux, but CleanPath also rejects a path that leaves the
+// model when backslashes are read as slashes.
 func CleanPath(p string) (string, error) {
 	bad := func(why string) (string, error) {
 		return "", fmt.Errorf("path %q: %s: %w", p, why, errdefs.ErrInvalidArgument)
@@ -46,7 +46,7 @@ func CleanPath(p string) (string, error) {
 	if c == "." || c == ".." || strings.HasPrefix(c, "../") {
 		return bad("leaves the model or names its root")
 	}
-	for _, s := range []string{p, c} { // "./\" is inside as it is given, and "\" is not
+	for _, s := range []string{p, c} { // "./\" is inside the model, but its clean form "\" is not
 		if b := path.Clean(strings.ReplaceAll(s, `\`, "/")); b == ".." || strings.HasPrefix(b, "../") || strings.HasPrefix(b, "/") {
 			return bad("leaves the model when backslashes are separators")
 		}

@@ -1,8 +1,9 @@
-// Package offheap has memory for the large buffers of bytes on their way. The garbage collector does not see it, so
-// it neither waits for a collection to be used again nor makes the heap grow: what a process takes at most is what is
-// handed out at most.
+// Package offheap provides memory for large transfer buffers outside the Go heap. Freed pieces are
+// reused without a garbage collection, and they do not make the heap grow: the peak memory of a
+// process is the peak of the pieces in use.
 //
-// Memory that was put back must not be touched any more: it can be another's, or be gone, which ends the process.
+// A caller must not use a piece after Put: it can belong to another caller or be unmapped; an
+// access then kills the process.
 package offheap
 
 import (
@@ -13,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rest is how long memory is kept when nobody has any. Work that stops and goes on is not to map it anew.
+// rest is how long unused memory stays mapped after the last Put, so that work that pauses does not
+// map it again.
 const rest = time.Second
 
 // A Pool hands out pieces of memory of one size. It is safe for concurrent use.
@@ -21,15 +23,15 @@ type Pool struct {
 	size int
 
 	mu    sync.Mutex // guards what follows
-	out   int        // pieces that are handed out
+	out   int        // pieces in use
 	spare [][]byte
-	timer *time.Timer // of trim
+	timer *time.Timer // runs trim
 }
 
 // New returns a Pool of pieces of size bytes.
 func New(size int) *Pool { return &Pool{size: size} }
 
-// Take returns a piece with any content.
+// Take returns a piece; its content is undefined.
 func (p *Pool) Take() ([]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,7 +49,7 @@ func (p *Pool) Take() ([]byte, error) {
 	return b, nil
 }
 
-// Put takes a piece back.
+// Put returns a piece to the pool.
 func (p *Pool) Put(b []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,7 +64,7 @@ func (p *Pool) Put(b []byte) {
 	}
 }
 
-// trim gives memory back to the system unless somebody has some.
+// trim unmaps the spare memory unless a piece is in use.
 func (p *Pool) trim() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

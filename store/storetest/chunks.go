@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// chunks cuts p into chunks of the given size in bytes.
+// chunks splits p into chunks of size bytes.
 func chunks(p []byte, size int) []filetable.Chunk {
 	var out []filetable.Chunk
 	for at := 0; at < len(p); at += size {
@@ -21,14 +21,14 @@ func chunks(p []byte, size int) []filetable.Chunk {
 	return out
 }
 
-// RawChunks adds a file that is a blob, with the digests of its chunks of the given size in bytes.
+// RawChunks adds a file that is a whole blob, with the digests of its chunks of size bytes.
 func (b *Builder) RawChunks(path string, p []byte, mode uint32, size int) *Builder {
 	b.Raw(path, p, mode)
 	b.t.Files[len(b.t.Files)-1].Source.Chunks = chunks(p, size)
 	return b
 }
 
-// TarChunks adds the members of a plain tar, with their digests and those of their chunks.
+// TarChunks adds the members of a plain tar, with the digests of the members and of their chunks.
 func (b *Builder) TarChunks(t testing.TB, p []byte, size int) *Builder {
 	t.Helper()
 	first := len(b.t.Files)
@@ -44,7 +44,7 @@ func (b *Builder) TarChunks(t testing.TB, p []byte, size int) *Builder {
 	return b
 }
 
-// Stated adds the states of their digests to the chunks of the files that have these contents.
+// Stated adds the states of the file digests to the chunks of the files with these contents.
 func (b *Builder) Stated(t testing.TB, contents ...[]byte) *Builder {
 	t.Helper()
 	for _, p := range contents {
@@ -66,7 +66,7 @@ func (b *Builder) Stated(t testing.TB, contents ...[]byte) *Builder {
 	return b
 }
 
-// A Compressed is a blob of chunks that are compressed one by one.
+// A Compressed is a blob of chunks that are compressed individually.
 type Compressed struct {
 	Codec filetable.Codec
 	Size  int // of a chunk, in bytes
@@ -86,7 +86,7 @@ func (c *Compressed) Add(path string, p []byte) *Compressed {
 	return c
 }
 
-// Compressed adds the files of c. A chunk of nothing but zeros takes no bytes in the blob.
+// Compressed adds the files of c. A chunk of zeros takes no bytes in the blob.
 func (b *Builder) Compressed(t testing.TB, c *Compressed) *Builder {
 	t.Helper()
 	var blob bytes.Buffer
@@ -117,7 +117,7 @@ func (b *Builder) Compressed(t testing.TB, c *Compressed) *Builder {
 	return b
 }
 
-// Compress returns p as the codec has it.
+// Compress returns p compressed with codec c.
 func Compress(t testing.TB, p []byte, c filetable.Codec) []byte {
 	t.Helper()
 	switch c {

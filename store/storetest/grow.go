@@ -16,8 +16,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// PerTable is how many objects each table of Grow needs, and ObjectSize the size of one, in bytes. It has no
-// block on the disk.
+// PerTable is the number of objects of each table of Grow. ObjectSize is the size of an object, in
+// bytes; its file has no blocks on disk.
 const (
 	PerTable   = 1000
 	ObjectSize = 4 << 10
@@ -33,10 +33,11 @@ func numbered(what string, i int) digest.Digest {
 	return digest.FromBytes(binary.BigEndian.AppendUint64([]byte(what), uint64(i)))
 }
 
-// Grow makes a store below dir, which nobody may have open, one of a node that has been in use for long: with
-// as many tables as the first to the last of these numbers, which is not one of them, and PerTable
-// objects for each. It makes records and names of files, at a small part of what bringing them would cost. The
-// bytes are not those of the digests, so the objects can be listed and counted, but not read.
+// Grow makes the store below dir look like the store of a node that has been in use for a long
+// time: it adds the tables with the numbers from first up to, but not including, last, with
+// PerTable objects each. The store must not be open. Grow creates only records and file names,
+// which is much cheaper than adding real objects. The files do not match their digests, so the
+// objects can be listed and counted, but not read.
 func Grow(dir string, first, last int) error {
 	s, err := store.Open(dir, store.Options{})
 	if err != nil {
@@ -55,7 +56,7 @@ func Grow(dir string, first, last int) error {
 	return errors.Join(err, db.Close())
 }
 
-// tablesAtOnce is how many tables have their objects recorded in one transaction.
+// tablesAtOnce is the number of tables whose objects are recorded in one transaction.
 const tablesAtOnce = 50
 
 func grow(db *meta.DB, dir string, first, last int) error {

@@ -1,5 +1,5 @@
-// Package storetest has fetchers that work, fail, stall and lie, builders of tables, and a slow disk, for
-// tests of the store and of its users.
+// Package storetest provides fetchers that work, fail, stall or return wrong data, builders of
+// tables, and a slow disk, for tests of the store and of its users.
 package storetest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Random returns n bytes that do not compress and depend on seed only.
+// Random returns n bytes that do not compress and depend only on seed.
 func Random(seed uint64, n int) []byte {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], seed)
@@ -33,24 +33,24 @@ func Random(seed uint64, n int) []byte {
 	return p
 }
 
-// A Fetcher serves blobs from memory. Its fields make it misbehave; they must not be changed
-// while it is in use, but by the functions themselves.
+// A Fetcher serves blobs from memory. Its fields configure faults; only their own functions can
+// change them while the Fetcher is in use.
 type Fetcher struct {
 	Blobs map[digest.Digest][]byte
 
 	NoRanges bool                         // answer every range with the whole blob
-	Fail     func(off int64) error        // before the first byte of a range
-	Cut      func(off int64) int          // end a body after so many bytes; negative: not
-	Mangle   func(off int64, body []byte) // change bytes
-	Delay    func(ctx context.Context)    // before the body
+	Fail     func(off int64) error        // called before the first byte of a range
+	Cut      func(off int64) int          // ends a body after that many bytes; negative: no limit
+	Mangle   func(off int64, body []byte) // changes bytes of a body
+	Delay    func(ctx context.Context)    // called before the body
 	Allow    func(off, n int64) bool      // false: block until the context ends
-	mu       sync.Mutex                   // guards what follows
-	sent     map[digest.Digest]int64      // bytes handed out
-	asked    map[digest.Digest]int        // calls
-	ranges   map[digest.Digest][][2]int64 // what was asked for
+	mu       sync.Mutex                   // guards the fields below
+	sent     map[digest.Digest]int64      // bytes returned
+	asked    map[digest.Digest]int        // calls of Fetch
+	ranges   map[digest.Digest][][2]int64 // requested ranges
 }
 
-// NewFetcher serves the given blobs.
+// NewFetcher returns a Fetcher of the given blobs.
 func NewFetcher(blobs ...[]byte) *Fetcher {
 	f := &Fetcher{Blobs: map[digest.Digest][]byte{}}
 	for _, b := range blobs {
@@ -59,21 +59,21 @@ func NewFetcher(blobs ...[]byte) *Fetcher {
 	return f
 }
 
-// Sent returns how many bytes of a blob were handed out.
+// Sent returns the number of bytes of a blob that were returned.
 func (f *Fetcher) Sent(d digest.Digest) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.sent[d]
 }
 
-// Calls returns how often a range of a blob was asked for.
+// Calls returns the number of requests for ranges of a blob.
 func (f *Fetcher) Calls(d digest.Digest) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.asked[d]
 }
 
-// Fetch is store.Fetcher.
+// Fetch implements store.Fetcher.
 func (f *Fetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
 	f.mu.Lock()
 	if f.sent == nil {
@@ -132,14 +132,14 @@ func (c *counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteTo hides that of bytes.Reader, which would not count.
+// WriteTo hides the method of bytes.Reader, which would bypass the count.
 func (c *counted) WriteTo(w io.Writer) (int64, error) {
 	return io.Copy(w, struct{ io.Reader }{c})
 }
 
 func (c *counted) Close() error { return nil }
 
-// Tar returns an uncompressed tar of the given headers; contents[i] belongs to headers[i].
+// Tar returns an uncompressed tar with the given headers; contents[i] is the content of headers[i].
 func Tar(t testing.TB, headers []tar.Header, contents [][]byte) []byte {
 	t.Helper()
 	var buf bytes.Buffer
@@ -167,7 +167,7 @@ func Tar(t testing.TB, headers []tar.Header, contents [][]byte) []byte {
 	return buf.Bytes()
 }
 
-// A Builder makes tables.
+// A Builder builds tables.
 type Builder struct{ t filetable.Table }
 
 // NewBuilder returns a Builder of a table whose origin depends on name.
@@ -186,14 +186,14 @@ func (b *Builder) blob(p []byte, a filetable.Archive, c filetable.Codec) digest.
 	return d
 }
 
-// Raw adds a file that is a blob.
+// Raw adds a file that is a whole blob.
 func (b *Builder) Raw(path string, p []byte, mode uint32) *Builder {
 	d := b.blob(p, filetable.ArchiveNone, filetable.CodecNone)
 	return b.File(filetable.File{Path: path, Type: filetable.TypeReg, Mode: mode, Size: int64(len(p)), Digest: d,
 		Source: &filetable.Source{Blob: d, Size: int64(len(p))}})
 }
 
-// Inline adds a file whose bytes are in the table.
+// Inline adds a file whose content is in the table.
 func (b *Builder) Inline(path string, p []byte, mode uint32) *Builder {
 	return b.File(filetable.File{Path: path, Type: filetable.TypeReg, Mode: mode, Size: int64(len(p)), Digest: digest.FromBytes(p),
 		Source: &filetable.Source{Inline: p}})
@@ -230,7 +230,7 @@ type Part struct {
 	Off, N int
 }
 
-// Parts adds a file that is put together.
+// Parts adds a file that is assembled from parts.
 func (b *Builder) Parts(path string, mode uint32, parts ...Part) *Builder {
 	f := filetable.File{Path: path, Type: filetable.TypeReg, Mode: mode, Source: &filetable.Source{}}
 	for _, p := range parts {
@@ -244,13 +244,13 @@ func (b *Builder) Parts(path string, mode uint32, parts ...Part) *Builder {
 	return b.File(f)
 }
 
-// File adds a line as it is.
+// File adds an entry without changes.
 func (b *Builder) File(f filetable.File) *Builder {
 	b.t.Files = append(b.t.Files, f)
 	return b
 }
 
-// Table returns the table.
+// Table returns the table, with sorted files.
 func (b *Builder) Table() *filetable.Table {
 	slices.SortStableFunc(b.t.Files, func(x, y filetable.File) int { return cmp.Compare(x.Path, y.Path) })
 	return &b.t
@@ -270,8 +270,7 @@ func (b *Builder) Put(t testing.TB, s *store.Store) digest.Digest {
 	return d
 }
 
-// Open opens a store in a directory of the test, with nothing kept in reserve, and closes it
-// at the end.
+// Open opens a store without a reserve and closes it when the test ends.
 func Open(t testing.TB, dir string, o store.Options) *store.Store {
 	t.Helper()
 	o.Reserve = cmp.Or(o.Reserve, 1)
@@ -283,12 +282,12 @@ func Open(t testing.TB, dir string, o store.Options) *store.Store {
 	return s
 }
 
-// From returns fetchers as sources of one repository, as different people see it.
+// From returns the fetchers as sources of one repository, each for a different caller.
 func From(fetchers ...transfer.Fetcher) []transfer.Source {
 	return FromRepository("test/model", fetchers...)
 }
 
-// FromRepository is From for a repository of the given name, "host/repository".
+// FromRepository is From for a repository with the given name, "host/repository".
 func FromRepository(name string, fetchers ...transfer.Fetcher) (list []transfer.Source) {
 	for _, f := range fetchers {
 		list = append(list, transfer.Source{Name: name, Who: fmt.Sprintf("%p", f), Fetcher: f})

@@ -10,15 +10,15 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// A SlowDisk is a file system on which the fsync of a file takes until somebody lets it end.
+// A SlowDisk is a file system on which fsync of a file blocks until Release.
 type SlowDisk struct {
 	Dir     string
-	Syncing <-chan string // gets the path of the file, below Dir, when an fsync begins
+	Syncing <-chan string // receives the path of the file, relative to Dir, when an fsync begins
 
 	end chan struct{}
 }
 
-// NewSlowDisk mounts one until the end of the test.
+// NewSlowDisk mounts a SlowDisk until the end of the test.
 func NewSlowDisk(t testing.TB) *SlowDisk {
 	t.Helper()
 	syncing := make(chan string, 1000)
@@ -39,7 +39,7 @@ func NewSlowDisk(t testing.TB) *SlowDisk {
 	return d
 }
 
-// Release lets every fsync end.
+// Release unblocks all calls of fsync, also later ones.
 func (d *SlowDisk) Release() {
 	select {
 	case <-d.end:
@@ -71,8 +71,7 @@ func (n *slowNode) Fsync(ctx context.Context, f fs.FileHandle, flags uint32) sys
 	return file.Fsync(ctx, flags)
 }
 
-// Soon fails the test unless do returns within a time in which nothing slow can have happened, on a busy
-// machine.
+// Soon fails the test unless do returns within a time that is long enough for a busy machine.
 func Soon(t testing.TB, what string, do func() error) {
 	t.Helper()
 	done := make(chan error, 1)

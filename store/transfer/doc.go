@@ -1,14 +1,14 @@
-// Package transfer is the way in: where bytes come from, and who may have them brought when. It knows
-// neither tables nor disks; time is tested with synctest.
+// Package transfer fetches bytes from outside and schedules the work. It does not depend on tables and disks;
+// its timing is tested with synctest.
 //
-//	Fetcher    reads ranges of blobs from somewhere; not trusted
-//	Source     a Fetcher with a name: whose bytes they are
-//	Sources    where a blob can be had, by who asks for it, and how they did
-//	Fetch      brings ranges: asks sources in turn, goes on elsewhere when one is slow; or, from servers
-//	           without ranges, blobs from the first byte to the last
-//	Scheduler  shares places, buffers and unpackers between sources
-//	Flow       a piece of work, with its urgency
+//	Fetcher    reads ranges of blobs from outside; not trusted
+//	Source     a Fetcher with a name that identifies where its bytes come from
+//	Sources    the sources of a blob, by caller, with their results
+//	Fetch      fetches ranges: tries sources in turn and replaces slow ones; or reads blobs sequentially
+//	           from servers without ranges
+//	Scheduler  shares request slots, buffers and unpackers between sources
+//	Flow       a piece of work with its urgency
 //
-// A slot is held by who has something to do with it. It can be revoked at any time: its context ends,
-// and whoever had it gives it back and asks again. Nothing is lost by that but the bytes of one chunk.
+// A slot is held only by work that can use it. It can be revoked at any time: its context ends, and the holder
+// releases it and acquires another one. At most the bytes of one chunk are lost.
 package transfer

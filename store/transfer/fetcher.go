@@ -8,25 +8,25 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A Fetcher reads ranges of blobs from somewhere outside. It is the store's only way out
-// and is not trusted: nothing it returns is readable before a digest over it has matched.
+// A Fetcher reads ranges of blobs from outside. It is the store's only access to the outside and is
+// not trusted: its bytes cannot be read before a digest over them has matched.
 //
-// Errors: errdefs.ErrNotFound if the blob is not there, errdefs.ErrUnauthenticated or
-// errdefs.ErrPermissionDenied if credentials are missing or refused; these are final.
-// Any other error is retried. A *RetryAfterError says how long to wait.
+// Errors: errdefs.ErrNotFound if the blob does not exist, errdefs.ErrUnauthenticated or
+// errdefs.ErrPermissionDenied if credentials are missing or refused; these are final. Other errors
+// are retried. A *RetryAfterError says how long to wait.
 type Fetcher interface {
-	// Fetch returns the bytes [off, off+n) of the blob with digest d and the given size.
-	// The reader may end early; the caller asks again for the rest.
+	// Fetch returns the bytes [off, off+n) of the blob with digest d and the given size. The reader
+	// may end early; the caller requests the rest again.
 	//
-	// A server without ranges answers with the whole blob: then Fetch returns a reader
-	// from offset 0 and start == 0. In all other cases start == off.
+	// A server without ranges sends the whole blob: then Fetch returns a reader from offset 0 and
+	// start == 0. In all other cases start == off.
 	Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (body io.ReadCloser, start int64, err error)
 }
 
-// MaxRetryAfter is the longest wait a RetryAfterError asks for, whatever the server said.
+// MaxRetryAfter limits the wait of a RetryAfterError, whatever the server requests.
 const MaxRetryAfter = 60 * time.Second
 
-// A RetryAfterError says that a server asked to come back later.
+// A RetryAfterError means that a server requested to retry later.
 type RetryAfterError struct {
 	After time.Duration // from 0 to MaxRetryAfter
 	Err   error

@@ -8,16 +8,17 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Ordered fills n chunks with buffers of the pool, many at a time, and uses them in order, unless use is nil.
+// Ordered fills n chunks with buffers of the pool, concurrently, and uses them in order, unless use
+// is nil.
 //
-// fill brings chunk i into the buffer, and is to end with the slot's context. Each slot has a Flow of
-// its own, which is a part of f. fill may be called
-// again for a chunk whose buffer was revoked before its turn came, and has to be cheap if what it
-// brought is staged. use takes chunk i from the buffer; no two run at a time. payer is the source
-// that pays for the next buffer (Source.Key).
+// fill fetches chunk i into the buffer, and must end with the slot's context. Each slot has its own
+// Flow, a part of f. fill may be called again for a chunk whose buffer was revoked before its turn,
+// and must be cheap if its bytes are staged. use receives chunk i in the buffer; calls do not
+// overlap. payer returns the source that pays for the next buffer (Source.Key).
 //
-// The buffer taken last is the first that is revoked, and belongs to the last of the chunks that have
-// one. So the chunk that use waits for has one if any has, and two calls can not block each other.
+// The buffer taken last is revoked first, and belongs to the last of the chunks with buffers. The
+// chunk that use waits for therefore has a buffer if any chunk has, and concurrent calls cannot
+// deadlock.
 func (p *Pool) Ordered(ctx context.Context, f *Flow, payer func() string, n int, fill func(int, *Slot) error, use func(int, *Slot) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	o := &ordered{n: n, changed: make(chan struct{}), fill: fill, use: use}
@@ -43,20 +44,21 @@ type ordered struct {
 	n         int
 	fill, use func(int, *Slot) error
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following
 	next    int        // the first chunk that never had a buffer
 	again   []int      // chunks whose buffer was revoked
-	used    int        // chunks that are done with; if they are used, the number of the one whose turn it is
+	used    int        // number of finished chunks; with use, the chunk whose turn it is
 	changed chan struct{}
 }
 
-// announce wakes all who wait. It needs the mutex.
+// announce wakes all waiters. It requires the mutex.
 func (o *ordered) announce() {
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
 
-// wait returns true when a chunk wants a buffer, and false when all were used or ctx is done.
+// wait returns true when a chunk needs a buffer, and false when all chunks are finished or ctx is
+// done.
 func (o *ordered) wait(ctx context.Context) bool {
 	for {
 		o.mu.Lock()
@@ -72,7 +74,7 @@ func (o *ordered) wait(ctx context.Context) bool {
 	}
 }
 
-// take returns the first chunk that wants a buffer. There is one: only take makes them fewer.
+// take returns the first chunk that needs a buffer. There is one, since only take removes them.
 func (o *ordered) take() (i int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -86,7 +88,7 @@ func (o *ordered) take() (i int) {
 	return i
 }
 
-// bring fills a chunk and uses it when its turn has come.
+// bring fills a chunk and uses it in its turn.
 func (o *ordered) bring(ctx context.Context, i int, sl *Slot) error {
 	if err := o.fill(i, sl); err != nil {
 		if ctx.Err() == nil && sl.Revoked() {
@@ -95,7 +97,7 @@ func (o *ordered) bring(ctx context.Context, i int, sl *Slot) error {
 		}
 		return err
 	}
-	sl.flow.rest() // a reader that waited for it has it
+	sl.flow.rest() // a reader that waited for it now has it
 	for o.use != nil {
 		o.mu.Lock()
 		turn, changed := o.used == i, o.changed

@@ -7,25 +7,24 @@ import (
 	"time"
 )
 
-// A Source is a place that bytes come from, as somebody sees it. What a node has to share (places,
-// buffers, unpackers, readers) is shared between sources.
+// A Source provides bytes with certain credentials. The resources of a node (request slots,
+// buffers, unpackers, readers) are shared between sources.
 type Source struct {
-	// Name says what place it is: "host/repository" for a registry, otherwise a name that no
-	// registry can have.
+	// Name is "host/repository" for a registry, otherwise a name that no registry can have.
 	Name string
 
-	// Who says with whose credentials it is read; empty for none.
+	// Who identifies the credentials; empty for none.
 	Who string
 
 	Fetcher
 }
 
-// Key tells sources apart.
+// Key identifies a source.
 func (s Source) Key() string { return s.Name + " " + s.Who }
 
-// GroupKey names the repositories of a list of sources. What is on its way belongs to one such group:
-// others may have no right to it, and it may not be verified. Sources that are no repositories, such as a
-// content store on the node, are of any group.
+// GroupKey identifies the repositories in a list of sources. Staged bytes belong to one such group:
+// other groups may not be entitled to them, and they may be unverified. Sources that are not
+// repositories, such as a content store on the node, are ignored.
 func GroupKey(list []Source) string {
 	var names []string
 	for _, s := range list {
@@ -37,31 +36,31 @@ func GroupKey(list []Source) string {
 	return strings.Join(slices.Compact(names), "\n")
 }
 
-// A Body can tell how it was got. A body of a Fetcher that is none was got without credentials.
+// A Body reports how it was obtained. Other bodies of a Fetcher were obtained without credentials.
 type Body interface {
-	// Private says that credentials were sent to get the bytes: not everybody can have them.
+	// Private reports whether credentials were sent to get the bytes, so that they are not public.
 	Private() bool
 }
 
-// IsPrivate says whether credentials were sent to get a body.
+// IsPrivate reports whether credentials were sent to get a body.
 func IsPrivate(body any) bool {
 	b, ok := body.(Body)
 	return ok && b.Private()
 }
 
-// How long a source that did badly is asked after the others.
+// How long a source with problems is tried after the others.
 const (
 	slowFor  = 30 * time.Second
 	wrongFor = 10 * time.Minute
 )
 
-// Sources are where a blob can be had. They belong to those who ask for the blob, and more can ask
-// while it is on its way. The zero value has none.
+// Sources are the sources of a blob. They belong to the callers that need the blob, and callers can
+// be added during a transfer. The zero value has none.
 type Sources struct {
-	mu     sync.Mutex           // guards what follows
-	askers []asker              // in the order in which they came
-	bad    map[string]time.Time // by key: asked after the others before then
-	gave   map[string]bool      // by key, those that bytes came from: whether with credentials
+	mu     sync.Mutex           // guards the following
+	askers []asker              // in order of their first Set
+	bad    map[string]time.Time // by key: tried after the others until then
+	gave   map[string]bool      // by key of the sources that provided bytes: whether with credentials
 }
 
 type asker struct {
@@ -69,7 +68,7 @@ type asker struct {
 	list []Source
 }
 
-// Set says where somebody has the blob from, in order; what he said before counts no more.
+// Set sets the sources of a caller, in order, replacing its earlier ones.
 func (s *Sources) Set(name string, list []Source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,15 +80,15 @@ func (s *Sources) Set(name string, list []Source) {
 	}
 }
 
-// Drop forgets what somebody said.
+// Drop removes the sources of a caller.
 func (s *Sources) Drop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.askers = slices.DeleteFunc(s.askers, func(a asker) bool { return a.name == name })
 }
 
-// Order returns the sources as they are to be asked: those that did well first, otherwise in the order
-// in which they came.
+// Order returns the sources in the order in which to try them: those without problems first,
+// otherwise as they were set.
 func (s *Sources) Order() []Source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,13 +108,13 @@ func (s *Sources) Order() []Source {
 			seen[src.Key()] = true
 		}
 	}
-	slices.SortStableFunc(bad, func(a, b Source) int { // the wrong ones last
+	slices.SortStableFunc(bad, func(a, b Source) int { // sources of wrong bytes last
 		return s.bad[a.Key()].Compare(s.bad[b.Key()])
 	})
 	return append(good, bad...)
 }
 
-// Payer returns the key of the source that is asked first, or the empty one.
+// Payer returns the key of the first source, or "".
 func (s *Sources) Payer() string {
 	if order := s.Order(); len(order) > 0 {
 		return order[0].Key()
@@ -123,10 +122,10 @@ func (s *Sources) Payer() string {
 	return ""
 }
 
-// Blame says that a source brought wrong bytes.
+// Blame records that a source sent wrong bytes.
 func (s *Sources) Blame(src Source) { s.demote(src, wrongFor) }
 
-// slowed says that a source is slow, if another one may be better.
+// slowed records that a source is slow, if another one may be better.
 func (s *Sources) slowed(src Source) { s.demote(src, slowFor) }
 
 func (s *Sources) demote(src Source, d time.Duration) {
@@ -138,7 +137,7 @@ func (s *Sources) demote(src Source, d time.Duration) {
 	s.bad[src.Key()] = time.Now().Add(d)
 }
 
-// better says whether there is a source that nothing bad is known of, other than those.
+// better reports whether there is another source without known problems.
 func (s *Sources) better(than map[string]bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +152,7 @@ func (s *Sources) better(than map[string]bool) bool {
 	return false
 }
 
-// took notes that bytes of a source are used.
+// took records that bytes of a source are used.
 func (s *Sources) took(key string, private bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,14 +162,14 @@ func (s *Sources) took(key string, private bool) {
 	s.gave[key] = s.gave[key] || private
 }
 
-// Took notes that bytes of what other brought are used.
+// Took records that bytes from the sources of other are used.
 func (s *Sources) Took(other *Sources) {
 	for key, private := range other.Gave() {
 		s.took(key, private)
 	}
 }
 
-// Gave returns the sources that bytes came from, by key, and whether with credentials.
+// Gave returns the sources that provided bytes, by key, and whether with credentials.
 func (s *Sources) Gave() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,19 +7,19 @@ import (
 	"sync/atomic"
 )
 
-// A Get fills buf with the bytes of a blob from offset off on, for who holds a slot of
-// Scheduler.Buffers, and returns the source that gave the last of them.
+// A Get fills buf with the bytes of a blob from offset off on, for the holder of a slot of
+// Scheduler.Buffers, and returns the source of the last bytes.
 type Get func(sl *Slot, buf []byte, off int64) (from Source, err error)
 
-// Get is Range for the work that a slot is for.
+// Get is Range for the work of a slot.
 func (f Fetch) Get(sl *Slot, buf []byte, off int64) (from Source, err error) {
 	f.Flow = sl.Flow()
 	return f.Range(sl.Context, sl, buf, off)
 }
 
-// All fills n chunks and uses them in order, unless use is nil (Pool.Ordered); fill is told how to get bytes of the blob.
-// From servers without ranges they come one after the other, so that the blob comes from its first byte
-// to its last: anew is called before that, and then all chunks are filled and used again.
+// All fills n chunks and uses them in order, unless use is nil (Pool.Ordered); fill gets bytes of
+// the blob with get. If the server does not support ranges, All calls anew, and fills and uses all
+// chunks again, one after the other, so that the blob is read sequentially.
 func (f Fetch) All(ctx context.Context, n int, fill func(i int, sl *Slot, get Get) error, use func(int, *Slot) error, anew func()) error {
 	buffers := f.Scheduler.Buffers
 	err := buffers.Ordered(ctx, f.Flow, f.From.Payer, n, func(i int, sl *Slot) error { return fill(i, sl, f.Get) }, use)
@@ -28,7 +28,7 @@ func (f Fetch) All(ctx context.Context, n int, fill func(i int, sl *Slot, get Ge
 	}
 	anew()
 	w := whole{Fetch: f}
-	w.Received = new(atomic.Int64) // what is brought twice counts once
+	w.Received = new(atomic.Int64) // bytes that are fetched twice count once
 	defer w.close()
 	get := func(sl *Slot, buf []byte, off int64) (Source, error) {
 		src, err := w.readAt(ctx, sl, buf, off)
@@ -51,8 +51,8 @@ func (f Fetch) All(ctx context.Context, n int, fill func(i int, sl *Slot, get Ge
 	return nil
 }
 
-// A whole reads a blob in order from servers without ranges: from bodies that begin at the first byte
-// of the blob. close ends it.
+// A whole reads a blob sequentially from servers without ranges: from bodies that begin at the
+// first byte of the blob. close ends it.
 type whole struct {
 	Fetch
 	body   io.ReadCloser
@@ -61,9 +61,9 @@ type whole struct {
 	cancel context.CancelCauseFunc // of the request
 }
 
-// readAt fills buf from offset off, which is best not before the end of the last read: to go back is
-// to begin anew. It asks sources as Range does. A request lives on after a read, so ctx has to as well;
-// it ends when hold is revoked during a read.
+// readAt fills buf from offset off, preferably not before the end of the last read, since going
+// back means starting again. It tries sources as Range does. A request, and therefore ctx, outlives
+// a read; it ends when hold is revoked during a read.
 func (w *whole) readAt(ctx context.Context, hold *Slot, buf []byte, off int64) (Source, error) {
 	return w.inTurn(hold.Context, off, func(src Source) (progress bool, err error) {
 		if err = w.try(ctx, src, hold, buf, off); err != nil {
@@ -96,10 +96,10 @@ func (w *whole) try(ctx context.Context, src Source, hold *Slot, buf []byte, off
 	return err
 }
 
-// close ends the request that runs.
+// close ends the current request.
 func (w *whole) close() {
 	if w.body != nil {
-		w.body.Close() // only read from
+		w.body.Close() // opened for reading
 		w.cancel(nil)
 		w.body = nil
 	}

@@ -1,3 +1,3 @@
-// Package verify is the one door of the store: digests are compared here and nowhere else, and
-// a byte leaves the store only after Compare has found it right.
+// Package verify is the only place where digests are compared: a byte leaves the store only after Compare has
+// succeeded.
 package verify

@@ -7,10 +7,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// NewReader returns a reader of a blob that passes through on its way to somewhere else: it
-// reads r, and compares digest and size at the end. If they are wrong, Read returns a
-// *Error in the place of the last bytes, so whoever counts bytes never has them all.
-// An end of r before size bytes is an *Error too.
+// NewReader returns a reader for streaming a blob: it reads r and compares digest and size at the
+// end. If they are wrong, Read returns an *Error instead of the last bytes, so the consumer never
+// has all of them. An end of r before size bytes is also an *Error.
 func NewReader(r io.Reader, d digest.Digest, size int64) io.Reader {
 	return &reader{r: r, d: d, size: size, hash: digest.SHA256.Hash()}
 }
@@ -21,7 +20,7 @@ type reader struct {
 	size int64
 	hash hash.Hash
 	n    int64
-	err  error // of the comparison, once n is size
+	err  error // of the comparison, when n is size
 	done bool
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// An Error says that bytes do not have the digest or the size they should have.
-// errors.Is(err, errdefs.ErrDataLoss) holds for it.
+// An Error means that bytes do not have the expected digest or size. It matches
+// errdefs.ErrDataLoss.
 type Error struct {
 	Want, Got         digest.Digest
 	WantSize, GotSize int64
@@ -28,11 +28,11 @@ func (e *Error) Error() string {
 // Unwrap returns errdefs.ErrDataLoss.
 func (e *Error) Unwrap() error { return errdefs.ErrDataLoss }
 
-// Empty is the digest of no bytes.
+// Empty is the digest of an empty file.
 var Empty = digest.FromBytes(nil)
 
-// Compare is the one place where digests are compared. It returns an *Error if digests or sizes, in
-// bytes, differ.
+// Compare is the only place where digests are compared. It returns an *Error if the digests or the
+// sizes, in bytes, differ.
 func Compare(want, got digest.Digest, wantSize, gotSize int64) error {
 	if want != got || wantSize != gotSize {
 		return &Error{Want: want, Got: got, WantSize: wantSize, GotSize: gotSize}
@@ -40,8 +40,8 @@ func Compare(want, got digest.Digest, wantSize, gotSize int64) error {
 	return nil
 }
 
-// ParseDigest parses a digest from outside. Only sha256 in lower case is accepted; another
-// algorithm gives errdefs.ErrNotImplemented, anything else errdefs.ErrInvalidArgument.
+// ParseDigest parses an untrusted digest. Only sha256 in lower case is accepted; another algorithm
+// returns errdefs.ErrNotImplemented, anything else errdefs.ErrInvalidArgument.
 func ParseDigest(s string) (digest.Digest, error) {
 	d, err := digest.Parse(s)
 	switch {
@@ -53,9 +53,9 @@ func ParseDigest(s string) (digest.Digest, error) {
 	return d, nil
 }
 
-// Read reads a small blob of the given digest and size whole. It reads at most
-// size+1 bytes, and refuses a size above limit with errdefs.ErrInvalidArgument before
-// reading. It returns an *Error if the bytes are not the blob's.
+// Read reads and verifies a small blob. It reads at most size+1 bytes, and refuses a size above
+// limit with errdefs.ErrInvalidArgument before reading. It returns an *Error if the bytes are
+// wrong.
 func Read(r io.Reader, d digest.Digest, size, limit int64) ([]byte, error) {
 	if size < 0 || size > limit {
 		return nil, fmt.Errorf("blob %s: size %d is not within 0 to %d: %w", d, size, limit, errdefs.ErrInvalidArgument)
@@ -78,11 +78,11 @@ func Bytes(d digest.Digest, p []byte) error {
 // A Hash computes the digest of what is written to it.
 type Hash struct{ h hash.Hash }
 
-// NewHash returns a Hash of nothing.
+// NewHash returns an empty Hash.
 func NewHash() Hash { return Hash{sha256.New()} }
 
 // Write implements io.Writer. It never fails.
 func (h Hash) Write(p []byte) (int, error) { return h.h.Write(p) }
 
-// Digest returns the digest of what was written so far.
+// Digest returns the digest of the bytes written so far.
 func (h Hash) Digest() digest.Digest { return digest.NewDigest(digest.SHA256, h.h) }

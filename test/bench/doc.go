@@ -4,6 +4,7 @@
 //
 //	limit    8 ranged HTTP streams, sha256 in order, write, fsync: no containerd, no unpacking
 //	deliver  8 ranged HTTP streams, sha256 of each range, write, a FUSE mount, a reader process, fsync
+//	each     8 streams of requests, one for each blob, sha256, write, syncfs in the end
 //	download 8 ranged HTTP streams to nowhere
 //	stock    containerd pulling, unpacking and syncing the same bytes as an OCI tar image
 //	ballast  containerd pulling the model through the facade, resident and verified

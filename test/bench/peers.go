@@ -45,7 +45,7 @@ func erofsDiffer() string {
 // A peer is a way to the bytes of one model.
 type peer struct {
 	what    string
-	missing error // why it can not be measured
+	missing error // why it cannot be measured
 	run     func() (first, all, cpu time.Duration)
 	blob    digest.Digest // at the registry
 	first   series        // from the start of a pull until a page of the middle could be read

@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// Carton maps a registry, which need not exist, to URLs of cartons. There can be several tables
-// [[carton]]; those of a file take the place of those of the files before it.
+// Carton maps a registry name, which need not exist, to URLs of cartons. There can be several
+// tables [[carton]]; those of a file replace those of earlier files.
 type Carton struct {
 	Registry  string `toml:"registry" comment:"Registry host in references, such as \"carton.example\". It needs no registry, but a hosts.toml."`
 	URL       string `toml:"url" comment:"URL of the carton. Its path must have {repository} and {tag} once each."`
 	AllowHTTP bool   `toml:"allow_http" comment:"Allow a url with http: anybody on the network path can then replace the carton."`
 }
 
-// registryHost is a host as it is in references, in lower case.
+// registryHost matches a host as written in references, in lower case.
 var registryHost = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]{1,5})?$`)
 
-// checkCartons checks that each URL is one, and has its placeholders where they can change neither
-// scheme nor host.
+// checkCartons checks that each URL is valid, and has its placeholders where they can change
+// neither scheme nor host.
 func (c *Config) checkCartons() error {
 	seen := map[string]bool{}
 	for i, m := range c.Carton {
@@ -47,7 +47,7 @@ func (c *Config) checkCartons() error {
 	return nil
 }
 
-// placeholder is what is in braces, and a brace alone.
+// placeholder matches text in braces, and a single brace.
 var placeholder = regexp.MustCompile(`\{[^{}]*\}|[{}]`)
 
 func hasPlaceholders(s string) bool {

@@ -9,11 +9,11 @@ import (
 // Version is the version of the configuration file.
 const Version = 1
 
-// DefaultPath is the configuration file that is read if no other is named.
+// DefaultPath is the configuration file if no other is given.
 const DefaultPath = "/etc/ballast/config.toml"
 
-// Config is the configuration of the daemon, and of the command line where it needs to know
-// what the daemon does.
+// Config is the configuration of the daemon, and of those parts of the command line that need to
+// know what the daemon does.
 type Config struct {
 	Version int `toml:"version" comment:"Version of the file format. Every file needs this line."`
 
@@ -36,18 +36,18 @@ type Config struct {
 	Carton []Carton `toml:"carton,omitempty" comment:"A registry host whose references stand for cartons at URLs. Tables in a later file replace all of those in\nearlier files."`
 }
 
-// Log says what the daemon writes to stderr.
+// Log configures what the daemon writes to stderr.
 type Log struct {
 	Level  string `toml:"level" comment:"debug, info, warn or error."`
 	Format string `toml:"format" comment:"text or json."`
 }
 
-// Containerd says where containerd is.
+// Containerd configures the connection to containerd.
 type Containerd struct {
 	Address string `toml:"address" comment:"Socket of containerd."`
 }
 
-// Facade says where the registry facade listens.
+// Facade configures the registry facade.
 type Facade struct {
 	Listen      string `toml:"listen" comment:"Address of the facade; ballastd.socket must name the same one. Empty: no facade, and only images\nfrom \"ballast convert\" can be pulled."`
 	AllowRemote bool   `toml:"allow_remote" comment:"Allow an address in listen that other machines can reach. Their hosts.toml must use the host in\nlisten, and they need the key files that hosts.toml names, which ballastd renews."`
@@ -57,8 +57,8 @@ type Facade struct {
 	InsecurePlainHTTP bool `toml:"insecure_plain_http" comment:"For tests only: use plain HTTP without keys. Every user of the node can then pull what the node can\npull. A process that binds the port while ballastd is down receives pull secrets and can replace images."`
 }
 
-// Fleet says which nodes ask each other what they made a converted image of, so that its digest can be pulled on a
-// node that never saw the tag.
+// Fleet configures which nodes ask each other for the origin of a converted image, so that its
+// digest can be pulled on a node that never resolved the tag.
 type Fleet struct {
 	Listen string   `toml:"listen" comment:"Address for requests of other nodes, such as \"0.0.0.0:5758\". Empty: do not answer other nodes."`
 	Nodes  []string `toml:"nodes" comment:"Nodes to ask, as \"host:port\". A host name may have the addresses of many nodes; the certificate of\neach node must be valid for that name."`
@@ -67,7 +67,7 @@ type Fleet struct {
 	Key    string   `toml:"key" comment:"PEM file with the private key of this node."`
 }
 
-// Upstream says how registries are reached.
+// Upstream configures access to registries.
 type Upstream struct {
 	HostsDir     string   `toml:"hosts_dir" comment:"Directory with REGISTRY/hosts.toml files for requests of ballastd: mirrors, plain HTTP, override_path,\ncertificates, headers. The format is that of containerd. Entries that point to the facade are\nignored. For URLs of cartons, only ca is used."`
 	DockerConfig string   `toml:"docker_config" comment:"File with credentials and credential helpers of the node, in the format of Docker. They are used for\nwork of the operator, such as \"ballast prefetch\", and not for pods. Empty: none."`
@@ -81,19 +81,19 @@ type Upstream struct {
 	StallTimeout Duration `toml:"stall_timeout" comment:"Retry a transfer that receives less than 1 KiB per second for this long."`
 }
 
-// Fetch says how blobs are fetched.
+// Fetch configures downloads.
 type Fetch struct {
 	Connections int      `toml:"connections" comment:"Number of ranges that are downloaded at the same time, for all models together. Distant registries can\nneed more. ballastd holds up to twice as many chunks of 4 MiB in memory."`
 	Reserve     Size     `toml:"reserve" comment:"Free space that downloads leave on the file system. A model that does not fit is refused before its\ndownload starts."`
 	Linger      Duration `toml:"linger" comment:"How long a download continues after the last client that waited for it has gone. A kubelet that times\nout and tries again then finds the model complete."`
 }
 
-// Snapshot says how models are shown.
+// Snapshot configures how models are shown.
 type Snapshot struct {
 	Show string `toml:"show" comment:"stubs: metadata files over data-only lower layers (Linux 6.5); links: hard links to the stored files\n(any kernel); auto: stubs if the kernel supports them, otherwise links."`
 }
 
-// Lazy says when models are shown that are not complete, and how the rest comes.
+// Lazy configures when incomplete models are shown, and how their rest is downloaded.
 type Lazy struct {
 	Mode        string     `toml:"mode" comment:"When containers can start. auto: at once if the large files have chunk digests, otherwise when the model\nis complete; lazy: at once if the digests of the files are known, and a read of a file without chunk\ndigests waits for the whole file; complete: when the model is complete. Needs stubs and FUSE."`
 	Verify      string     `toml:"verify" comment:"chunk: verify each chunk before it can be read. after: also let files without chunk digests be read at\nonce, and verify them when they are complete; until then, a faulty registry or transfer can cause wrong\nbytes to be read."`
@@ -111,8 +111,8 @@ type LazyRule struct {
 	Mode  string `toml:"mode" comment:"auto, lazy or complete, as lazy.mode."`
 }
 
-// GC says when objects that nothing refers to are removed. Until then they stay, so that a
-// model that comes back is there at once.
+// GC configures when unreferenced objects are removed. Until then they stay, so that a model that
+// is pulled again is present at once.
 type GC struct {
 	Interval Duration `toml:"interval" comment:"How often disk usage is checked."`
 	High     Percent  `toml:"high" comment:"Disk usage above which unused files are removed, least recently used first. The default is that of\nthe kubelet for images."`
@@ -120,7 +120,7 @@ type GC struct {
 	Quota    Size     `toml:"quota" comment:"Limit for stored files and unfinished downloads together: as high and low, in bytes. 0: no limit.\nFiles in use are never removed."`
 }
 
-// Metrics says where metrics are served besides the admin socket.
+// Metrics configures where metrics are served besides the admin socket.
 type Metrics struct {
 	Listen string `toml:"listen" comment:"Address of an HTTP server with /metrics, such as \"127.0.0.1:9757\". Empty: none. The admin socket\nalways has /metrics."`
 }
@@ -185,7 +185,7 @@ const (
 	HolderNone    = "none"
 )
 
-// ModeOf returns the mode for a model that was got from a repository, "host/path".
+// ModeOf returns the mode for a model from a repository, "host/path".
 func (l *Lazy) ModeOf(repository string) string {
 	host, _, _ := strings.Cut(repository, "/")
 	for _, r := range l.Rule {
@@ -196,14 +196,15 @@ func (l *Lazy) ModeOf(repository string) string {
 	return l.Mode
 }
 
-// MountsTitled says whether artifacts of a repository, "host/path", are mounted by the titles of their layers.
+// MountsTitled reports whether artifacts of a repository, "host/path", are mounted by the titles of
+// their layers.
 func (u *Upstream) MountsTitled(repository string) bool {
 	return slices.ContainsFunc(u.Artifacts, func(p string) bool { return (&VerifyRule{Match: p}).Matches(repository) })
 }
 
 func (r *LazyRule) matches(s string) bool { return matches(r.Match, s) }
 
-// matches says whether s is as a pattern, in which * stands for any characters.
+// matches reports whether s matches a pattern, in which * stands for any characters.
 func matches(pattern, s string) bool {
 	parts := strings.Split(pattern, "*")
 	s, ok := strings.CutPrefix(s, parts[0])

@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestDefaultGolden holds what "ballastd config default" prints, and that it reads back as
-// the default: nothing is lost between writing and reading.
+// TestDefaultGolden compares what "ballastd config default" prints with a golden file, and reads it
+// back as the default: nothing is lost between writing and reading.
 func TestDefaultGolden(t *testing.T) {
 	var b bytes.Buffer
 	if err := Default().Write(&b); err != nil {
@@ -263,7 +263,8 @@ func write(t *testing.T, path, s string) {
 	}
 }
 
-// TestVerifyRules finds files beside the one that names them, and matches hosts without a port.
+// TestVerifyRules finds files relative to the file that names them, and matches hosts without a
+// port.
 func TestVerifyRules(t *testing.T) {
 	clearEnvironment(t)
 	dir := t.TempDir()

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// FuzzDecode writes what a configuration file says as "ballastd config dump" does, and reads it back.
+// FuzzDecode writes a decoded configuration as "ballastd config dump" does, and reads it back.
 func FuzzDecode(f *testing.F) {
 	var b bytes.Buffer
 	if err := Default().Write(&b); err != nil {

@@ -20,14 +20,13 @@ import (
 // Load reads the configuration file at path, with its drop-ins. An empty path means
 // $BALLAST_CONFIG, then DefaultPath; only DefaultPath may be missing.
 //
-// It returns errdefs.ErrInvalidArgument, with file and line where there is one, if a file does
-// not say what it should.
+// It returns errdefs.ErrInvalidArgument, with file and line if known, for a file that is not valid.
 func Load(path string) (*Config, error) {
 	c, _, err := LoadFiles(path)
 	return c, err
 }
 
-// LoadFiles is Load, and returns the files that were read.
+// LoadFiles is Load, and also returns the files that were read.
 func LoadFiles(path string) (*Config, []string, error) {
 	must := true
 	if path == "" {
@@ -41,16 +40,16 @@ func LoadFiles(path string) (*Config, []string, error) {
 	return load(c, path, must, nil)
 }
 
-// LoadHost reads the configuration of a host whose DefaultPath this process sees at path. The file may be
-// missing, and the environment, which is that of another, does not count. Drop-ins of the names in instead
-// are read as they are given there.
+// LoadHost reads the configuration of a host whose DefaultPath is at path in this process. The file
+// may be missing, and the environment is not used: that of the host's daemon is another one.
+// Drop-ins named in instead have the content given there.
 func LoadHost(path string, instead map[string]string) (*Config, error) {
 	c, _, err := load(Default(), path, false, instead)
 	return c, err
 }
 
-// load reads a file, which must be there or not, and its drop-ins into c. Those of the names in instead are read
-// as they are given there.
+// load reads a file, which must exist if must is set, and its drop-ins into c. Drop-ins named in
+// instead have the content given there.
 func load(c *Config, path string, must bool, instead map[string]string) (*Config, []string, error) {
 	var read []string
 	err := decodeFile(path, c)
@@ -86,7 +85,7 @@ func load(c *Config, path string, must bool, instead map[string]string) (*Config
 	return c, read, nil
 }
 
-// fromEnvironment sets the defaults that the environment gives.
+// fromEnvironment sets the defaults given by the environment.
 func fromEnvironment(c *Config) {
 	if s := os.Getenv("CONTAINERD_ADDRESS"); s != "" {
 		c.Containerd.Address = strings.TrimPrefix(s, "unix://")
@@ -96,8 +95,8 @@ func fromEnvironment(c *Config) {
 	}
 }
 
-// AdminAddress returns the admin socket that a client talks to: flag if not empty, then
-// $BALLAST_ADMIN, then what c says.
+// AdminAddress returns the admin socket for a client: flag if not empty, then $BALLAST_ADMIN, then
+// the one in c.
 func AdminAddress(flag string, c *Config) string {
 	if flag != "" {
 		return flag
@@ -108,8 +107,8 @@ func AdminAddress(flag string, c *Config) string {
 	return c.AdminAddress
 }
 
-// KubernetesService returns the address "host:port" of the API server that the kubelet tells containers, or
-// "" outside of a cluster.
+// KubernetesService returns the address "host:port" of the API server that the kubelet passes to
+// containers, or "" outside of a cluster.
 func KubernetesService() string {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -118,7 +117,7 @@ func KubernetesService() string {
 	return net.JoinHostPort(host, port)
 }
 
-// MemoryLimited says whether the memory of the process has a limit already, $GOMEMLIMIT.
+// MemoryLimited reports whether the environment limits the memory of the process, $GOMEMLIMIT.
 func MemoryLimited() bool { return os.Getenv("GOMEMLIMIT") != "" }
 
 func decodeFile(path string, c *Config) error {
@@ -129,7 +128,7 @@ func decodeFile(path string, c *Config) error {
 	return decode(path, p, c)
 }
 
-// decode sets in c what p says. name is for messages.
+// decode sets the values of p in c. name is for messages.
 func decode(name string, p []byte, c *Config) error {
 	c.Version = 0
 	defer func() { c.Verify.beside(filepath.Dir(name)) }()
@@ -163,8 +162,8 @@ func decode(name string, p []byte, c *Config) error {
 	return fmt.Errorf("%s: version is %d, this ballast supports %d: %w", name, c.Version, Version, errdefs.ErrInvalidArgument)
 }
 
-// bareDuration returns the key of a duration that p gives as a number, with a colon, or "". The
-// decoder names neither key nor line then.
+// bareDuration returns the key, followed by a colon, of a duration that p gives as a number, or "".
+// The decoder reports neither key nor line in this case.
 func bareDuration(p []byte) string {
 	var tables map[string]any
 	if toml.Unmarshal(p, &tables) != nil {

@@ -5,20 +5,20 @@ import (
 	"strconv"
 )
 
-// A ServiceManager is what the environment says about who started the process.
+// A ServiceManager has the settings of the service manager in the environment.
 // https://www.freedesktop.org/software/systemd/man/257/sd_listen_fds.html
 type ServiceManager struct {
-	// NotifySocket is where the manager wants to be told of the state of the service.
+	// NotifySocket is the socket on which the manager receives the state of the service.
 	NotifySocket string
 
-	// Stores says that the manager keeps files for the service while it is down.
+	// Stores reports whether the manager keeps files for the service while it is down.
 	Stores bool
 
-	// ListenPID, ListenFDs and ListenNames describe the files that it hands over.
+	// ListenPID, ListenFDs and ListenNames describe the passed files.
 	ListenPID, ListenFDs, ListenNames string
 }
 
-// Manager reads the environment.
+// Manager returns the service manager of the environment.
 func Manager() ServiceManager {
 	n, err := strconv.Atoi(os.Getenv("FDSTORE"))
 	return ServiceManager{

@@ -23,8 +23,8 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// writeTable writes a section with the keys of a table, called "log." in a file, and those of the tables
-// in it. defaults is not valid for tables that the default configuration does not have.
+// writeTable writes a section with the keys of a table, called "log." in a file, and those of its
+// nested tables. defaults is not valid for tables that the default configuration does not have.
 func writeTable(b *strings.Builder, heading, prefix string, of reflect.Type, defaults reflect.Value) {
 	var tables []reflect.StructField
 	for f := range of.Fields() {
@@ -68,12 +68,12 @@ func tomlName(f reflect.StructField) string {
 	return name
 }
 
-// inline returns a comment as the cell of a table.
+// inline returns a comment as a table cell.
 func inline(comment string) string {
 	return strings.NewReplacer("\n", " ", "|", `\|`, "*", `\*`, "_", `\_`, "{", `\{`).Replace(comment)
 }
 
-// literal returns a value as a file would have it.
+// literal returns a value as written in a file.
 func literal(v reflect.Value) string {
 	switch x := v.Interface().(type) {
 	case string:
@@ -87,7 +87,7 @@ func literal(v reflect.Value) string {
 	}
 }
 
-// kind returns what a file can have for a field.
+// kind returns the type of a field as documented for a file.
 func kind(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[Size]():
@@ -110,7 +110,7 @@ func kind(t reflect.Type) string {
 
 var tomlBlock = regexp.MustCompile("(?ms)^```toml\n(.*?)^```$")
 
-// TestDocumentedSettings reads the settings that the documentation shows.
+// TestDocumentedSettings reads the settings shown in the documentation.
 func TestDocumentedSettings(t *testing.T) {
 	pages, err := filepath.Glob("../../../contrib/docs/*.md")
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 // Size is a number of bytes.
 type Size int64
 
-// units of sizes. The short binary forms are left out: "16M" means one thing to some and
-// another to others.
+// units of sizes. The short forms are left out: "16M" is ambiguous.
 var units = []struct {
 	name string
 	size int64
@@ -48,7 +47,7 @@ func ParseSize(s string) (Size, error) {
 	return Size(f * float64(unit)), nil
 }
 
-// ParseUnitSize is ParseSize for a size that a person types: only 0 can be without a unit.
+// ParseUnitSize is ParseSize for a size typed by a user: only 0 may have no unit.
 func ParseUnitSize(s string) (Size, error) {
 	n, err := ParseSize(s)
 	if err == nil && n != 0 && strings.Trim(s, "0123456789. ") == "" {
@@ -88,11 +87,11 @@ func (s *Size) UnmarshalText(p []byte) error {
 // MarshalText returns String.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Duration is a time.Duration written as "5m". It is no number, so that a bare 5 in a file is an
+// Duration is a time.Duration written as "5m". It is not a number, so that a bare 5 in a file is an
 // error and not five nanoseconds.
 type Duration struct{ time.Duration }
 
-// UnmarshalText parses p as time.ParseDuration does. Only 0 can be without a unit.
+// UnmarshalText parses p as time.ParseDuration does. Only 0 may have no unit.
 func (d *Duration) UnmarshalText(p []byte) error {
 	v, err := time.ParseDuration(string(p))
 	if _, numErr := strconv.ParseFloat(string(p), 64); err != nil && numErr == nil {
@@ -105,7 +104,7 @@ func (d *Duration) UnmarshalText(p []byte) error {
 	return nil
 }
 
-// String returns d without the zero units at its end.
+// String returns d without trailing zero units.
 func (d Duration) String() string {
 	s := d.Duration.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -120,7 +119,7 @@ func (d Duration) String() string {
 // MarshalText returns String.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// Percent is a share of the whole, from 1 to 100, written as "85%".
+// Percent is a percentage from 1 to 100, written as "85%".
 type Percent int
 
 // UnmarshalText parses a whole number from 1 to 100 with a percent sign.

@@ -14,10 +14,10 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// detectTimeout is how long containerd may take to say its version.
+// detectTimeout limits the time in which containerd returns its version.
 const detectTimeout = 5 * time.Second
 
-// Find returns the version that somebody has said, or what Detect returns if nobody has.
+// Find returns the version in said, or the result of Detect if said is empty.
 func Find(ctx context.Context, said, socket string) (Version, error) {
 	if said != "" {
 		return Parse(said)
@@ -25,8 +25,8 @@ func Find(ctx context.Context, said, socket string) (Version, error) {
 	return Detect(ctx, socket)
 }
 
-// Detect returns the version of the containerd that serves at a socket, or else of the program containerd. It returns
-// errdefs.ErrNotFound if there is neither, or none that says a version.
+// Detect returns the version of the containerd that serves at a socket, otherwise of the program
+// containerd. It returns errdefs.ErrNotFound if there is neither, or neither returns a version.
 func Detect(ctx context.Context, socket string) (Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, detectTimeout)
 	defer cancel()

@@ -8,11 +8,12 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestDetectProgram asks programs that print what containerd does. The journeys ask one that runs.
+// TestDetectProgram runs programs that print what containerd does. The end-to-end tests query a
+// running one.
 func TestDetectProgram(t *testing.T) {
 	for name, tt := range map[string]struct {
 		prints string
-		want   Version // zero: not found
+		want   Version // zero if not found
 	}{
 		"release":      {"containerd github.com/containerd/containerd/v2 v2.3.7 0123abc", Version{2, 3}},
 		"distribution": {"containerd github.com/containerd/containerd 1.7.24~ds1 1.7.24~ds1-6", Version{1, 7}},

@@ -1,3 +1,3 @@
-// Package containerdversion knows the versions of containerd that ballast works with: how one is written, and what a
-// configuration file for it may say.
+// Package containerdversion has the versions of containerd that ballast supports: how they are
+// written, and what their configuration files may contain.
 package containerdversion

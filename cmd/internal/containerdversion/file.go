@@ -9,19 +9,20 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// A File is what a drop-in has to know of the configuration file that imports it. The zero value is no file.
+// A File has the properties of a configuration file that matter for a drop-in that it imports. The
+// zero value stands for no file.
 type File struct {
 	Format int // as in "version = 3"
 
-	// OldTables says that the settings of CRI are in the table that formats 1 and 2 have for them. A file of format 2
-	// can have those of format 3 instead.
+	// OldTables reports whether the settings of CRI are in the table of formats 1 and 2. A file of
+	// format 2 can have those of format 3 instead.
 	OldTables bool
 }
 
 // oldTable has the settings of CRI in format 2.
 const oldTable = "io.containerd.grpc.v1.cri"
 
-// ReadFile reads a configuration file of containerd. One that does not exist is the zero File.
+// ReadFile reads a configuration file of containerd. A missing file is the zero File.
 func ReadFile(path string) (File, error) {
 	p, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -41,11 +42,13 @@ func ReadFile(path string) (File, error) {
 	return File{Format: c.Version, OldTables: old}, nil
 }
 
-// DropIn is the format of a file that a main file can import, and whether it has the tables of format 2.
+// DropIn returns the format of a file that a main file can import, and whether it has the tables of
+// format 2.
 //
-// 1.7 knows format 2. All of 2.x read 3; 4 stops 2.0 to 2.2 from starting. These also merge files as they are and
-// take the format of the last for all: a file in format 3 makes the settings of CRI in a main file of format 2 void.
-// What they then move from the old tables to the new ones replaces what is there.
+// 1.7 supports format 2. All of 2.x support 3; 4 prevents 2.0 to 2.2 from starting. These also
+// merge files as they are and take the format of the last for all: a file in format 3 disables the
+// settings of CRI in a main file of format 2. What they then move from the old tables to the new
+// ones replaces the existing settings.
 // https://github.com/containerd/containerd/blob/v2.2.9/cmd/containerd/server/config/config.go
 // https://github.com/containerd/containerd/blob/v2.2.9/plugins/cri/images/plugin.go
 func (v Version) DropIn(main File) File {

@@ -36,7 +36,7 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-// TestDropIn has the combinations that the journeys have tried.
+// TestDropIn has the combinations that the end-to-end tests have run.
 func TestDropIn(t *testing.T) {
 	for _, tt := range []struct {
 		v          Version

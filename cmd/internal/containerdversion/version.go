@@ -9,10 +9,11 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Version is a minor release of containerd, such as 2.3. Patch releases do not differ in what matters here.
+// Version is a minor release of containerd, such as 2.3. Its patch releases do not differ in the
+// properties below.
 type Version struct{ Major, Minor int }
 
-// The oldest and the newest version that ballast is tested with.
+// The oldest and the newest tested version.
 var (
 	Oldest = Version{1, 7}
 	Newest = Version{2, 4}
@@ -20,8 +21,8 @@ var (
 
 var versionRE = regexp.MustCompile(`^v?([0-9]{1,3})\.([0-9]{1,3})(?:[-.+~].*)?$`)
 
-// Parse reads a version as containerd, its packages and people write it: "2.3", "v2.3.7", "1.7.35~ds1". It returns
-// errdefs.ErrInvalidArgument for anything else.
+// Parse parses a version as written by containerd, its packages and users: "2.3", "v2.3.7",
+// "1.7.35~ds1". It returns errdefs.ErrInvalidArgument for anything else.
 func Parse(s string) (Version, error) {
 	m := versionRE.FindStringSubmatch(s)
 	if m == nil {
@@ -38,12 +39,12 @@ func Parse(s string) (Version, error) {
 // String returns the version as "2.3".
 func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
 
-// Before says whether v is older than w.
+// Before reports whether v is older than w.
 func (v Version) Before(w Version) bool {
 	return cmp.Or(cmp.Compare(v.Major, w.Major), cmp.Compare(v.Minor, w.Minor)) < 0
 }
 
-// MaxFormat is the newest format of a configuration file that it reads.
+// MaxFormat returns the newest supported format of a configuration file.
 func (v Version) MaxFormat() int {
 	switch {
 	case v.Before(Version{2, 0}):
@@ -54,45 +55,51 @@ func (v Version) MaxFormat() int {
 	return 4
 }
 
-// MixesFormats says whether the files of a configuration can have different formats.
+// MixesFormats reports whether the files of a configuration can have different formats.
 func (v Version) MixesFormats() bool { return !v.Before(Version{2, 3}) }
 
-// ReplacesTables says whether the table of a plugin in an imported file replaces that of the importing file as a whole,
-// so that a drop-in with one setting of CRI would lose all others.
+// ReplacesTables reports whether the table of a plugin in an imported file replaces that of the
+// importing file as a whole, so that a drop-in with one setting of CRI would lose all others.
 // https://github.com/containerd/containerd/blob/v1.7.35/services/server/config/config.go
 func (v Version) ReplacesTables() bool { return v.Before(Version{2, 0}) }
 
-// ImageVolumes says whether pods can have images as volumes.
+// ImageVolumes reports whether pods can have images as volumes.
 func (v Version) ImageVolumes() bool { return !v.Before(Version{2, 1}) }
 
-// SubPaths says whether they can have a directory of one. 2.1 mounts all of it instead.
+// SubPaths reports whether pods can mount a directory of an image. 2.1 mounts the whole image
+// instead.
 func (v Version) SubPaths() bool { return !v.Before(Version{2, 2}) }
 
-// PullsByTransfer says whether CRI pulls with the transfer service if no setting is against it.
+// PullsByTransfer reports whether CRI pulls with the transfer service unless a setting prevents it.
 func (v Version) PullsByTransfer() bool { return !v.Before(Version{2, 1}) }
 
-// HandlerInRequest says whether a pull for a pod knows its runtime handler from the request. Before, the pod has to have the
-// annotation HandlerAnnotation.
+// HandlerInRequest reports whether a pull for a pod gets its runtime handler from the request.
+// Earlier versions need the annotation HandlerAnnotation on the pod.
 func (v Version) HandlerInRequest() bool { return !v.Before(Version{2, 2}) }
 
-// HandlerAnnotation has the runtime handler of a pod, for pulls.
+// HandlerAnnotation is the annotation with the runtime handler of a pod, for pulls.
 const HandlerAnnotation = "io.containerd.cri.runtime-handler"
 
-// RuntimePlatforms says whether the snapshotter of a runtime handler has to be said twice, for pulls in runtime_platforms. 1.7
-// does not know that table, and since 2.3 CRI fills it in itself.
+// RuntimePlatforms reports whether the snapshotter of a runtime handler must be configured a second
+// time, for pulls, in runtime_platforms. 1.7 does not support that table, and since 2.3 CRI fills
+// it in itself.
 func (v Version) RuntimePlatforms() bool { return v.Major == 2 && v.Minor < 3 }
 
-// ConfigPathIsList says whether CRI's config_path is a list of two directories if it is not set; before, it is empty.
+// ConfigPathIsList reports whether the default of CRI's config_path is a list of two directories;
+// before, it is empty.
 func (v Version) ConfigPathIsList() bool { return !v.Before(Version{2, 2}) }
 
-// MapsUsers says whether mounts can be mapped for user namespaces: 1.7 does not know the options of such.
+// MapsUsers reports whether mounts can be mapped for user namespaces: 1.7 does not support the
+// mount options for it.
 func (v Version) MapsUsers() bool { return !v.Before(Version{2, 0}) }
 
-// MapsBelow says whether they are mapped with what is mounted below the directory of the layers. Before, that is left out.
+// MapsBelow reports whether the mapping includes mounts below the directory of the layers. Earlier
+// versions leave them out.
 // https://github.com/containerd/containerd/blob/v2.2.9/core/mount/mount_idmapped_linux.go
 func (v Version) MapsBelow() bool { return !v.Before(Version{2, 3}) }
 
-// StagesLayers says whether a layer can be there when its snapshot is prepared, although it gets its parent at the
-// commit. Only then may a snapshotter of remote layers have the capability "rebase", by which layers are unpacked in
-// parallel. https://github.com/containerd/containerd/blob/v2.4.0/core/unpack/unpacker.go
+// StagesLayers reports whether a layer can be present when its snapshot is prepared, although it
+// gets its parent at the commit. Only then may a snapshotter of remote layers have the capability
+// "rebase", with which layers are unpacked in parallel.
+// https://github.com/containerd/containerd/blob/v2.4.0/core/unpack/unpacker.go
 func (v Version) StagesLayers() bool { return !v.Before(Version{2, 4}) }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestMemoryLimit: a limit of who starts the daemon counts, and otherwise there is one.
+// A memory limit in the environment of the daemon has precedence; otherwise the daemon sets one.
 func TestMemoryLimit(t *testing.T) {
 	before := debug.SetMemoryLimit(1 << 40)
 	defer debug.SetMemoryLimit(before)

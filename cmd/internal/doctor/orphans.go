@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// orphans looks for images that containerd has unpacked into snapshots that ballastd does not know:
+// orphans looks for images that containerd unpacked into snapshots without metadata in ballastd:
 // its root was wiped, or its metadata was lost. Pulls that share a layer with them fail.
 func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 	const check = "images"
@@ -23,7 +23,7 @@ func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 	defer cancel()
 	conn, err := grpc.NewClient("unix://"+d.Config.Containerd.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return // said by loaded
+		return // reported by loaded
 	}
 	defer conn.Close()
 	list, err := namespacesapi.NewNamespacesClient(conn).List(ctx, &namespacesapi.ListNamespacesRequest{})

@@ -7,7 +7,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go/features"
 )
 
-// What versions of runc print as their features, in short.
+// The features that versions of runc print, shortened.
 func TestMapsUsers(t *testing.T) {
 	for name, test := range map[string]struct {
 		features string

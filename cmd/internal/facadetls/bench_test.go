@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A handshake with certificates on both sides, and one request: what a pull pays for each connection.
+// A mutual TLS handshake and one request: the cost of each connection of a pull.
 func BenchmarkConnection(b *testing.B) {
 	k, err := Open(b.TempDir(), Options{})
 	if err != nil {

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	authorityLife = 30 * 365 * 24 * time.Hour // longer than the machine lives
-	leafLife      = 90 * 24 * time.Hour       // what a stolen copy of a disk is good for
-	renewAhead    = 30 * 24 * time.Hour       // a node may be off for two months and find its keys valid
+	authorityLife = 30 * 365 * 24 * time.Hour // longer than the life of the machine
+	leafLife      = 90 * 24 * time.Hour       // limits the use of a stolen copy of a disk
+	renewAhead    = 30 * 24 * time.Hour       // a node may be off for two months without losing its keys
 )
 
-// The names that the certificates go by. Nobody decides by them.
+// The names in the certificates. They are not used for decisions.
 const (
 	authorityName = "ballast CA of this node"
 	facadeName    = "ballast facade"
@@ -50,7 +50,7 @@ func newClient(ca *pair, now time.Time) (*pair, error) {
 	}, ca)
 }
 
-// newServer makes the certificate of the facade for hosts, which are names and addresses.
+// newServer makes the certificate of the facade for hosts, which are names and IP addresses.
 func newServer(ca *pair, now time.Time, hosts []string) (*pair, error) {
 	c := &x509.Certificate{
 		Subject: pkix.Name{CommonName: facadeName}, NotAfter: now.Add(leafLife),
@@ -102,12 +102,12 @@ func (p *pair) pem() ([]byte, error) {
 	return append(p.certPEM(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...), nil
 }
 
-// tls returns the pair for a server.
+// tls returns the pair as the certificate of a server.
 func (p *pair) tls() tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{p.cert.Raw}, PrivateKey: p.key, Leaf: p.cert}
 }
 
-// parsePair reads what pem returned.
+// parsePair parses the result of pem.
 func parsePair(b []byte) (*pair, error) {
 	c, err := tls.X509KeyPair(b, b)
 	if err != nil {
@@ -120,7 +120,7 @@ func parsePair(b []byte) (*pair, error) {
 	return &pair{c.Leaf, key}, nil
 }
 
-// checkAuthority returns why a CA can not be used from now on.
+// checkAuthority returns why a CA cannot be used from now on.
 func checkAuthority(ca *pair, now time.Time) error {
 	if err := ca.cert.CheckSignatureFrom(ca.cert); err != nil {
 		return err
@@ -131,7 +131,7 @@ func checkAuthority(ca *pair, now time.Time) error {
 	return nil
 }
 
-// checkLeaf returns why a certificate can not be used for a while from now on.
+// checkLeaf returns why a certificate cannot be used, now or in the near future.
 func checkLeaf(leaf, ca *pair, use x509.ExtKeyUsage, now time.Time) error {
 	_, err := leaf.cert.Verify(x509.VerifyOptions{
 		Roots: poolOf(ca), KeyUsages: []x509.ExtKeyUsage{use}, CurrentTime: now.Add(renewAhead),

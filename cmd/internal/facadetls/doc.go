@@ -1,8 +1,8 @@
-// Package facadetls keeps the keys by which containerd and the facade know each other: a CA of the
-// node, a certificate for the facade and one for containerd.
+// Package facadetls manages the keys with which containerd and the facade authenticate each other:
+// a CA of the node, a certificate for the facade and one for containerd.
 //
-// Nobody without the key of the client can ask the facade, and nobody without a key that the CA has
-// signed can answer in its place, whoever has bound the port.
+// Without the key of the client, no process can use the facade, and without a key signed by the CA,
+// no process can answer in its place, even if it has bound the port.
 //
 // # Files
 //
@@ -11,32 +11,32 @@
 //	  ca.pem                  0644  certificate of the CA alone: "ca" of hosts.toml
 //	  client.pem              0600  certificate of containerd, and its key: "client" of hosts.toml
 //
-// hosts.toml names the last two, and containerd reads them for every pull, so their content can change
-// at any time. A certificate and its key are one file, which is replaced as a whole (temporary name,
-// fsync, rename, fsync of the directory): no reader sees a pair that does not fit. ca.pem is written
-// from authority.pem whenever it says something else. The certificate of the facade is in no file: it is
-// made anew by each daemon.
+// hosts.toml names the last two, and containerd reads them for every pull, so their content can
+// change at any time. A certificate and its key are in one file, which is replaced as a whole
+// (temporary name, fsync, rename, fsync of the directory): no reader sees a pair that does not
+// match. ca.pem is written from authority.pem whenever it differs. The certificate of the facade is
+// in no file: each daemon creates a new one.
 //
 // # Renewal
 //
-// Renew looks at the files and makes what is missing, damaged or about to end:
+// Renew checks the files and creates those that are missing, damaged or about to expire:
 //
-//	authority.pem   ends in 30 years   made anew if it is gone, damaged, or ends before a new leaf would
-//	ca.pem                             written from authority.pem
-//	client.pem      ends in 90 days    signed anew 30 days ahead, or if authority.pem has not signed it
-//	facade          ends in 90 days    the same, in memory
+//	authority.pem   expires after 30 years   replaced if missing, damaged, or expiring before a new leaf would
+//	ca.pem                                   written from authority.pem
+//	client.pem      expires after 90 days    replaced 30 days before, or if authority.pem has not signed it
+//	facade          expires after 90 days    the same, in memory
 //
-// A daemon does so when it starts and then once a minute: a clock that is wrong at boot, or a file that
-// somebody has removed, costs no more than that. A key that others than its owner could read counts as
-// lost together with the CA. A new CA needs nothing to be written anew; a pull that began before and
-// connects after it fails once. All certificates begin in 1970, because the clocks of some machines do so
-// at boot; what counts is their end.
+// A daemon does so when it starts and then once a minute: the effect of a wrong clock at boot, or
+// of a removed file, ends after a minute. A key that users other than its owner could read counts
+// as lost, together with the CA. After a new CA, no other file has to be written; a pull that began
+// before and connects after it fails once. All certificates begin in 1970, because some clocks do
+// at boot; only their end matters.
 //
-// Rotate makes a new CA at once. Connections that were made by the old one are not served any more:
+// Rotate creates a new CA at once. Connections authenticated by the old one are no longer served:
 // Verify.
 //
 // # Locks
 //
-// Keys.writing lets one at a time look at the files and change them. Readers of the current certificates
-// take no lock.
+// Keys.writing serializes checks and changes of the files. Readers of the current certificates take
+// no lock.
 package facadetls

@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// The modes of the directory and of the files in it, whatever the umask is.
+// The modes of the directory and of its files, whatever the umask is.
 const (
 	dirMode    = 0o700
 	secretMode = 0o600
@@ -25,12 +25,12 @@ func Dir(root string) string { return filepath.Join(root, "tls") }
 // CAFile returns the path of the certificate of the CA: "ca" of hosts.toml.
 func CAFile(root string) string { return filepath.Join(Dir(root), "ca.pem") }
 
-// ClientFile returns the path of the certificate and the key of containerd: "client" of hosts.toml.
+// ClientFile returns the path of containerd's certificate and key: "client" of hosts.toml.
 func ClientFile(root string) string { return filepath.Join(Dir(root), "client.pem") }
 
 func authorityFile(root string) string { return filepath.Join(Dir(root), "authority.pem") }
 
-// makeDir makes the directory, or sees to it that nobody else can look into it.
+// makeDir creates the directory, or removes the permissions of other users.
 func makeDir(dir string) error {
 	if err := os.Mkdir(dir, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -43,7 +43,7 @@ func makeDir(dir string) error {
 		return fmt.Errorf("%s is not a directory: %w", dir, errdefs.ErrFailedPrecondition)
 	case !owned(info):
 		return fmt.Errorf("%s belongs to another user: %w", dir, errdefs.ErrFailedPrecondition)
-	case info.Mode().Perm() == dirMode: // looked at every minute, which is to write nothing
+	case info.Mode().Perm() == dirMode: // checked every minute, which should write nothing
 		return nil
 	}
 	return os.Chmod(dir, dirMode)
@@ -51,12 +51,13 @@ func makeDir(dir string) error {
 
 func owned(info fs.FileInfo) bool { return int(info.Sys().(*syscall.Stat_t).Uid) == os.Geteuid() }
 
-// An exposedError says that a key can have been read by others.
+// An exposedError is a key that other users could read.
 type exposedError struct{ path string }
 
 func (e *exposedError) Error() string { return e.path + " can be read or changed by others" }
 
-// readPair reads a certificate with its key. It returns an *exposedError if that is no secret.
+// readPair reads a certificate with its key. It returns an *exposedError if other users could read
+// the key.
 func readPair(path string) (*pair, error) {
 	info, err := os.Lstat(path)
 	if err != nil {

@@ -36,7 +36,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// open is a start of the daemon.
+// open starts a daemon's keys.
 func (n *node) open(t *testing.T) {
 	t.Helper()
 	var err error
@@ -53,7 +53,7 @@ func (n *node) renew(t *testing.T) {
 	}
 }
 
-// A client is what containerd reads for a pull.
+// A client has what containerd reads for a pull.
 type client struct{ config *tls.Config }
 
 func (n *node) client(t *testing.T) *client {
@@ -99,7 +99,7 @@ func (n *node) ask(t *testing.T, c *tls.Config, host string) error {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	tr := &http.Transport{TLSClientConfig: c, DialContext: (&net.Dialer{}).DialContext}
 	defer tr.CloseIdleConnections()
-	if host == "::1" { // no need for IPv6: it is about the name
+	if host == "::1" { // the test is about the name, and needs no IPv6
 		tr.TLSClientConfig = c.Clone()
 		tr.TLSClientConfig.ServerName, host = "::1", "127.0.0.1"
 	}
@@ -129,8 +129,8 @@ func (n *node) read(t *testing.T) map[string]string {
 	return files
 }
 
-// The first start makes all files, with their modes whatever the umask is, and a second one, or a look
-// at them, changes nothing.
+// The first start creates all files, with their modes whatever the umask is; a second start, or a
+// check, changes nothing.
 func TestFirstStart(t *testing.T) {
 	for _, mask := range []int{0, 0o777} {
 		old := syscall.Umask(mask)
@@ -166,7 +166,8 @@ func TestFirstStart(t *testing.T) {
 	}
 }
 
-// Only who has a certificate of a client gets an answer, and only from who has one of the facade.
+// Only a client with a client certificate gets a response, and only from a server with a
+// certificate of the facade.
 func TestBothWays(t *testing.T) {
 	n, other := newNode(t), newNode(t)
 	good := n.client(t).config
@@ -189,14 +190,15 @@ func TestBothWays(t *testing.T) {
 	if err := other.ask(t, good, "127.0.0.1"); err == nil || !strings.Contains(err.Error(), "unknown authority") {
 		t.Errorf("another node answers: %v", err)
 	}
-	// containerd's certificate is none for a server.
+	// containerd's certificate is not valid for a server.
 	state := n.current.Load()
 	if checkLeaf(state.client, state.ca, x509.ExtKeyUsageServerAuth, n.now) == nil {
 		t.Error("who has the key of the client can be the facade")
 	}
 }
 
-// The certificates are renewed before they end, and who has read the old ones goes on.
+// The certificates are renewed before they expire, and clients that have read the old ones continue
+// to work.
 func TestRenewal(t *testing.T) {
 	n := newNode(t)
 	before, files := n.client(t), n.read(t)
@@ -218,7 +220,7 @@ func TestRenewal(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// A node that was off for a year, then one that was off until the CA has ended.
+	// A node that was off for a year, then one that was off until the CA expired.
 	for _, off := range []time.Duration{365 * 24 * time.Hour, authorityLife} {
 		n.now = n.now.Add(off)
 		n.open(t)
@@ -231,7 +233,7 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// The clock of a machine that does not know the time begins in 1970, and is set later.
+// The clock of a machine starts in 1970, and is set later.
 func TestClock(t *testing.T) {
 	n := newNode(t)
 	today := n.now
@@ -251,7 +253,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// Whatever is lost or damaged is there again after the next look, and works; the CA stays if it can.
+// Lost or damaged files are replaced by the next check, and work; the CA stays if possible.
 func TestDamage(t *testing.T) {
 	write := func(name, s string) func(*testing.T, *node) {
 		return func(t *testing.T, n *node) {
@@ -279,7 +281,7 @@ func TestDamage(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		spoil func(*testing.T, *node)
-		ca    bool // is made anew
+		ca    bool // is replaced
 	}{
 		{"nothing", remove(), false},
 		{"client lost", remove("client.pem"), false},
@@ -343,7 +345,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// A new CA that was asked for is no loss, and nothing of the old one counts any more.
+// A CA that was replaced on request is not lost, and nothing of the old one is valid any more.
 func TestRotate(t *testing.T) {
 	n := newNode(t)
 	stale := n.client(t)
@@ -368,7 +370,7 @@ func TestRotate(t *testing.T) {
 	}
 }
 
-// Where nothing can be written, what was in force goes on, and a start says why it can not be.
+// If the files cannot be written, the current certificates stay valid, and Open returns the reason.
 func TestCannotWrite(t *testing.T) {
 	n := newNode(t)
 	good := n.client(t)
@@ -389,7 +391,7 @@ func TestCannotWrite(t *testing.T) {
 	}
 }
 
-// Who reads while the keys are made anew finds a pair each time.
+// A reader sees a matching pair each time while the keys are replaced.
 func TestReadersSeePairs(t *testing.T) {
 	n := newNode(t)
 	stop := make(chan struct{})
@@ -421,7 +423,7 @@ func TestReadersSeePairs(t *testing.T) {
 	<-done
 }
 
-// A daemon that runs makes what is lost within a minute.
+// A running daemon replaces a lost file within a minute.
 func TestRun(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -450,8 +452,9 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// A crash while the CA is replaced leaves some files old and some new. Whichever they are, the next start
-// goes on with the CA that is there, and what containerd reads then works.
+// A crash during the replacement of the CA leaves some files old and some new. In every
+// combination, the next start continues with the CA that is present, and the files that containerd
+// reads then work.
 func TestCrash(t *testing.T) {
 	n := newNode(t)
 	old := n.read(t)

@@ -26,7 +26,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// makeKeys makes a CA, and a certificate for a host by it.
+// makeKeys creates a CA and a certificate for a host signed by it.
 func makeKeys(t *testing.T, host string) fleet.Keys {
 	t.Helper()
 	dir := t.TempDir()
@@ -67,7 +67,7 @@ func makeKeys(t *testing.T, host string) fleet.Keys {
 	return fleet.Keys{CA: write("ca.pem", "CERTIFICATE", caDER), Cert: write("cert.pem", "CERTIFICATE", leaf), Key: write("key.pem", "EC PRIVATE KEY", private)}
 }
 
-// serve answers with h to those who have keys.
+// serve serves h to clients with keys.
 func serve(t *testing.T, keys fleet.Keys, h http.Handler) (node string) {
 	t.Helper()
 	config, err := keys.Server()
@@ -128,7 +128,7 @@ func TestHints(t *testing.T) {
 			}
 		})
 	}
-	// The certificate of a server has to be for its name.
+	// The certificate of a server must be for its name.
 	_, port, _ := net.SplitHostPort(node)
 	if got := (&fleet.Client{Keys: keys, Nodes: []string{"127.0.0.1:" + port}, Log: log}).Hints(t.Context(), converted); got != nil {
 		t.Errorf("by another name: %v", got)

@@ -19,7 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// DefaultAccount is where the kubelet puts the files of a pod's service account.
+// DefaultAccount is the directory of a pod's service account files, written by the kubelet.
 const DefaultAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // Files of a service account.
@@ -31,12 +31,12 @@ const (
 const (
 	requestTimeout = 30 * time.Second
 	maxAnswer      = 8 << 20 // 8 MiB: a node with many images has 100 KiB
-	maxMessage     = 4 << 10 // 4 KiB, of what an error says
+	maxMessage     = 4 << 10 // 4 KiB of an error message
 )
 
-// A Client talks to the API server with a service account. Errors are of these categories:
-// errdefs.ErrNotFound, ErrPermissionDenied (401, 403), ErrConflict (the object was changed meanwhile) and
-// ErrUnavailable (worth another try).
+// A Client sends requests to the API server with a service account. Errors have these categories:
+// errdefs.ErrNotFound, ErrPermissionDenied (401, 403), ErrConflict (the object was changed in the
+// meantime) and ErrUnavailable (worth a retry).
 type Client struct {
 	base    url.URL
 	account string
@@ -58,7 +58,7 @@ func NewClient(address, account string) (*Client, error) {
 		base: url.URL{Scheme: "https", Host: address}, account: account,
 		http: http.Client{
 			Timeout: requestTimeout,
-			// A redirect would take the token elsewhere.
+			// A redirect would send the token elsewhere.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Transport:     &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true},
 		},
@@ -68,7 +68,7 @@ func NewClient(address, account string) (*Client, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// call makes a request and decodes the answer into v.
+// call makes a request and decodes the response into v.
 func (c *Client) call(ctx context.Context, method, contentType string, body []byte, v any, path ...string) error {
 	token, err := os.ReadFile(filepath.Join(c.account, tokenFile))
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *Client) call(ctx context.Context, method, contentType string, body []by
 	return nil
 }
 
-// statusError returns the error of an answer that is not 200.
+// statusError returns the error of a response that is not 200.
 func statusError(code int, body []byte) error {
 	var status struct{ Message string }
 	if json.Unmarshal(body, &status) != nil || status.Message == "" {
@@ -122,7 +122,7 @@ func statusError(code int, body []byte) error {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
 	case code == http.StatusUnauthorized, code == http.StatusForbidden:
 		return fmt.Errorf("%w: %w", err, errdefs.ErrPermissionDenied)
-	case code == http.StatusConflict, code == http.StatusUnprocessableEntity: // the latter: a test of a JSON patch
+	case code == http.StatusConflict, code == http.StatusUnprocessableEntity: // 422: a failed test of a JSON patch
 		return fmt.Errorf("%w: %w", err, errdefs.ErrConflict)
 	case code == http.StatusTooManyRequests, code >= http.StatusInternalServerError:
 		return fmt.Errorf("status %d: %w: %w", code, err, errdefs.ErrUnavailable)

@@ -21,16 +21,16 @@ const (
 	taint = "ballast.dev/not-ready"
 )
 
-// A server is an API server as far as one node goes. Patches are applied as RFC 6902 says, all or nothing.
+// A server is an API server for one node. Patches are applied as in RFC 6902, all or nothing.
 type server struct {
 	t *testing.T
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	labels  map[string]string
 	taints  []Taint
 	patches int
-	before  func() // called before a patch is applied, as somebody else
-	status  int    // of answers instead
+	before  func() // called before a patch is applied, for a concurrent change
+	status  int    // of responses instead
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -125,7 +125,7 @@ func start(t *testing.T, s *server) *Client {
 	return c
 }
 
-// TestJoin marks nodes and takes the mark away; what is as it should be is left alone.
+// TestJoin marks nodes and removes the mark; nodes that need no change are not patched.
 func TestJoin(t *testing.T) {
 	for name, tt := range map[string]struct {
 		taints, want []Taint
@@ -158,7 +158,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestJoinMeanwhile changes the taints between the look and the patch: those of others stay.
+// TestJoinMeanwhile changes the taints between the read and the patch: those of others stay.
 func TestJoinMeanwhile(t *testing.T) {
 	s := &server{taints: []Taint{{"a"}, {taint}}}
 	s.before = func() {

@@ -10,10 +10,10 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// tries is how often a change is made anew because somebody else changed the node.
+// tries limits the attempts of a change after concurrent changes of the node.
 const tries = 5
 
-// Node is what is known of a node.
+// Node is a node as far as this package uses it.
 type Node struct {
 	Metadata struct {
 		Labels map[string]string `json:"labels"`
@@ -28,7 +28,8 @@ type Taint struct {
 	Key string `json:"key"`
 }
 
-// Marks are what a node has when ballast is there, and what it has not. Both can be empty: then nothing is done.
+// Marks are the label of a node with ballast, and the taint of one without. An empty one is not
+// used.
 type Marks struct {
 	Label string // key; its value is "true"
 	Taint string // key, with any effect
@@ -39,17 +40,18 @@ func (c *Client) Node(ctx context.Context, name string) (n Node, err error) {
 	return n, c.call(ctx, http.MethodGet, "", nil, &n, "api/v1/nodes", name)
 }
 
-// Join labels a node and removes the taint. It reports whether anything was changed.
+// Join labels a node and removes the taint. It reports whether it changed the node.
 func (c *Client) Join(ctx context.Context, name string, m Marks) (bool, error) {
 	return c.change(ctx, name, func(n Node) []operation { return join(n, m) })
 }
 
-// Leave removes the label of a node. The taint, which whoever made the node has set, does not come back.
+// Leave removes the label of a node. The taint, which is set by the creator of the node, does not
+// come back.
 func (c *Client) Leave(ctx context.Context, name string, m Marks) (bool, error) {
 	return c.change(ctx, name, func(n Node) []operation { return leave(n, m) })
 }
 
-// change patches a node until it is what edit wants, which returns nothing then.
+// change patches a node until edit returns no operations.
 func (c *Client) change(ctx context.Context, name string, edit func(Node) []operation) (bool, error) {
 	var last error
 	for range tries {
@@ -73,14 +75,14 @@ func (c *Client) change(ctx context.Context, name string, edit func(Node) []oper
 	return false, fmt.Errorf("the node was changed by others at each attempt: %w", last)
 }
 
-// An operation is one of a JSON patch.
+// An operation is one operation of a JSON patch.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value string `json:"value,omitempty"`
 }
 
-// join returns what makes a node one with ballast.
+// join returns the operations that mark a node.
 func join(n Node, m Marks) []operation {
 	var ops []operation
 	if m.Label != "" && n.Metadata.Labels[m.Label] != "true" {
@@ -89,7 +91,7 @@ func join(n Node, m Marks) []operation {
 	if m.Taint == "" {
 		return ops
 	}
-	for i := len(n.Spec.Taints) - 1; i >= 0; i-- { // the last first: the others keep their places
+	for i := len(n.Spec.Taints) - 1; i >= 0; i-- { // the last first, so that the indexes of the others stay valid
 		if n.Spec.Taints[i].Key == m.Taint {
 			path := fmt.Sprintf("/spec/taints/%d", i)
 			ops = append(ops, operation{"test", path + "/key", m.Taint}, operation{"remove", path, ""})
@@ -98,7 +100,7 @@ func join(n Node, m Marks) []operation {
 	return ops
 }
 
-// leave returns what takes our label from a node.
+// leave returns the operations that remove our label from a node.
 func leave(n Node, m Marks) []operation {
 	if _, ok := n.Metadata.Labels[m.Label]; m.Label == "" || !ok {
 		return nil
@@ -111,14 +113,15 @@ func labelPath(key string) string {
 	return "/metadata/labels/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
 
-// DaemonSet is how far the pods of a DaemonSet are.
+// DaemonSet is the progress of the pods of a DaemonSet.
 type DaemonSet struct {
-	Desired int // nodes that are to have a pod
-	Ready   int // nodes whose pod is ready, of the newest template
+	Desired int // nodes that should have a pod
+	Ready   int // nodes with a ready pod of the newest template
 	Known   bool
 }
 
-// DaemonSet returns how far the pods of a DaemonSet are. Known is false as long as its controller has not seen it.
+// DaemonSet returns the progress of the pods of a DaemonSet. Known is false until its controller
+// has processed it.
 func (c *Client) DaemonSet(ctx context.Context, namespace, name string) (DaemonSet, error) {
 	var v struct {
 		Metadata struct {

@@ -65,7 +65,7 @@ tool get c
 	}
 }
 
-// TestMan looks for what roff would take for a request or an escape.
+// TestMan looks for text that roff would read as a request or an escape.
 func TestMan(t *testing.T) {
 	page := Man(tree(), 8, "v1.2.3")
 	for _, want := range []string{

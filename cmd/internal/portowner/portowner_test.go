@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// The owner of a socket of this process is this process, under every address that it is in the way of.
+// The owner of a socket of this process is this process, for every address that the socket blocks.
 func TestOf(t *testing.T) {
 	for _, tt := range []struct{ network, bound, ask string }{
 		{"tcp4", "127.0.0.1", "127.0.0.1"},

@@ -1,45 +1,48 @@
-// Package setup installs ballast on a node, upgrades it, puts the version before back, and takes it away.
+// Package setup installs ballast on a node, upgrades it, restores the previous version, and removes
+// it.
 //
 // # Plan and execution
 //
-// New, NewRemoval, NewRollback and NewOpen look at a host and return a Plan: the steps that make it what it is
-// asked to be, none where it is that already. They change nothing. Plan.Apply carries the steps out.
+// New, NewRemoval, NewRollback and NewOpen inspect a host and return a Plan: the steps that lead to
+// the requested state, none where the host already has it. They change nothing. Plan.Apply executes
+// the steps.
 //
 // # Order
 //
-// What containerd needs is there before containerd is told of it, and is taken away after it was told to
-// forget it. A crash between two steps leaves a node that pulls ordinary images, and a second run makes the
-// steps that are left:
+// What containerd needs is installed before containerd is configured to use it, and is removed
+// after it was configured not to. A crash between two steps leaves a node that pulls ordinary
+// images, and a second run executes the remaining steps:
 //
 //	set up    programs, settings, units → the daemon answers, its keys are there
 //	          → drop-in, import → containerd restarts → hosts.toml
 //	remove    hosts.toml → images → drop-in, import → containerd restarts → the daemon ends
 //	          → units, models, settings, programs, record
 //
-// Every file is replaced by a rename. If containerd does not come back with its new configuration it gets the
-// old one again.
+// Every file is replaced by a rename. If containerd does not start with its new configuration, the
+// old one is restored.
 //
 // # Record
 //
-//	/var/lib/ballast-setup/setup.json   what was chosen, what was written, what has to be restarted
+//	/var/lib/ballast-setup/setup.json   the choices, the files written, the services to restart
 //	/var/lib/ballast-setup/originals/   files that were there before, by their path
 //	/var/lib/ballast-setup/previous/    what the last upgrade replaced, by its path
 //
-// It is written before the first step, with all that is about to be written and restarted, and after the
-// last. Files are never compared with it to find out what to do: the host is what counts. Restarts are: a file
-// that is right does not say whether who reads it has done so.
+// It is written before the first step, with all that is about to be written and restarted, and
+// after the last. Files are never compared with it to decide what to do: only the host counts.
+// Restarts are: a correct file does not show whether the service that reads it has done so.
 //
 // # What is edited
 //
-// containerd's main file gets one import more, and nothing else of it changes: the text is edited in place,
-// and both versions are compared as data before it is written. A glob that it imports already is used as
-// it is. k3s and RKE2 write that file anew, and import a directory beside it; versions before that have a
-// template, which gets a block of ours. Talos can not be changed from inside: what has to be added to its
-// machine configuration is printed.
+// containerd's main file gets one additional import, and nothing else in it changes: the text is
+// edited in place, and both versions are compared as data before it is written. A glob that is
+// already imported is used as it is. k3s and RKE2 generate that file, and import a directory beside
+// it; earlier versions have a template, which gets a block of ours. Talos cannot be changed from
+// inside: the addition to its machine configuration is printed.
 //
 // # Healing
 //
-// A registry that is closed (its tags go through the facade alone) can not be asked for tags while ballastd is
-// stopped. So nothing that brings ballastd back may need that: see heal. Its table says what comes when. The
-// default is to close nothing; registry.ollama.ai is safe to close, because it has no images but models.
+// A closed registry (its tags go only through the facade) cannot resolve tags while ballastd is
+// stopped. So nothing that is needed to start ballastd again may depend on it: see heal, whose
+// table has the cases. By default no registry is closed; registry.ollama.ai is safe to close,
+// because it has only models.
 package setup

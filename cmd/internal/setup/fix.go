@@ -13,10 +13,10 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// NewFix returns what of a set-up can be mended without a choice: files of ours that are missing or are those of
-// an older version, the import, units that are not enabled, a daemon that does not run, containerd that has not
-// read its configuration, permissions that let strangers in. Programs stay as they are, and so does what
-// somebody has changed. No registry is opened or closed.
+// NewFix returns what can be repaired in a set-up without a choice: files of ours that are missing
+// or have the content of an older version, the import, units that are not enabled, a daemon that
+// does not run, containerd that has not read its configuration, permissions that are too wide.
+// Programs stay as they are, and so do edited files. No registry is opened or closed.
 //
 // It returns errdefs.ErrNotFound if ballast is not set up on the host.
 func NewFix(ctx context.Context, o Options) (*Plan, error) {
@@ -51,7 +51,7 @@ func NewFix(ctx context.Context, o Options) (*Plan, error) {
 	return b.plan, b.modes()
 }
 
-// guess sets the choices that a drop-in shows which was written by hand.
+// guess derives the choices from a drop-in that was written by hand.
 func (v *view) guess(o *Options, r *record) error {
 	for p := range r.Files {
 		if filepath.Base(p) != dropInName {
@@ -75,12 +75,12 @@ func (v *view) guess(o *Options, r *record) error {
 	return nil
 }
 
-// private are the places that are for root alone.
+// private returns the paths that only root may access.
 func (b *builder) private() []string {
 	return []string{b.config.Root, filepath.Dir(b.config.Address), stateDir}
 }
 
-// modes adds what takes permissions from strangers.
+// modes adds the removal of permissions of other users.
 func (b *builder) modes() error {
 	for _, p := range b.private() {
 		name, err := b.follow(p)
@@ -89,7 +89,7 @@ func (b *builder) modes() error {
 		}
 		info, err := os.Stat(name)
 		if err != nil || !info.IsDir() || slices.Contains([]fs.FileMode{0o700, 0o711}, info.Mode().Perm()) {
-			continue // it is not there, or right
+			continue // it is missing, or correct
 		}
 		b.plan.Steps = append(b.plan.Steps, Step{Action: Chmod, Target: p, Why: fmt.Sprintf("other users can list it: mode %o", info.Mode().Perm()), mode: 0o700})
 	}
@@ -100,7 +100,7 @@ func (b *builder) modes() error {
 		}
 		info, err := os.Stat(name)
 		if err != nil {
-			continue // it is not there
+			continue // it is missing
 		}
 		if mode := info.Mode().Perm(); mode&0o022 != 0 || p != configFile && mode&0o077 != 0 {
 			b.plan.Steps = append(b.plan.Steps, Step{Action: Chmod, Target: p, Why: fmt.Sprintf("other users can read or change it: mode %o", mode), mode: mode &^ 0o077})
@@ -109,7 +109,8 @@ func (b *builder) modes() error {
 	return nil
 }
 
-// openForm reports whether a hosts.toml asks the facade first and the registry if that does not answer.
+// openForm reports whether a hosts.toml uses the facade first and the registry if the facade does
+// not answer.
 func openForm(text string) bool {
 	return !strings.HasPrefix(text, "server") && !strings.Contains(text, "\nserver")
 }

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock waits until no other set-up of a host runs, on the host itself or in a pod. The lock is on a directory, so
-// that nothing of it stays.
+// Lock waits until no other set-up of a host runs, on the host itself or in a pod. The lock is on a
+// directory, so that it leaves no file behind.
 func Lock(ctx context.Context, root string) (release func() error, err error) {
 	name, err := host{filepath.Clean(root)}.follow("/run")
 	if err != nil {
@@ -43,7 +43,7 @@ func Lock(ctx context.Context, root string) (release func() error, err error) {
 	}
 }
 
-// maxFile is the largest file of configuration that is read, in bytes.
+// maxFile limits the size of a configuration file that is read, in bytes.
 const maxFile = 8 << 20 // 8 MiB
 
 // A host is the file system of a machine, seen from this process. Paths are those of the host; symbolic
@@ -101,7 +101,7 @@ func (h host) follow(p string) (string, error) {
 	return name, nil
 }
 
-// text returns the content of a file, and "" if there is none.
+// text returns the content of a file, or "" if it does not exist.
 func (h host) text(p string) (string, error) {
 	b, _, err := h.read(p)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +110,7 @@ func (h host) text(p string) (string, error) {
 	return string(b), err
 }
 
-// exists reports whether there is something at a path.
+// exists reports whether a path exists.
 func (h host) exists(p string) bool {
 	name, err := h.path(p)
 	if err != nil {
@@ -120,7 +120,7 @@ func (h host) exists(p string) bool {
 	return err == nil
 }
 
-// isDir reports whether there is a directory at a path, symbolic links followed.
+// isDir reports whether a path is a directory, after following symbolic links.
 func (h host) isDir(p string) bool {
 	name, err := h.follow(p)
 	if err != nil {
@@ -130,7 +130,7 @@ func (h host) isDir(p string) bool {
 	return err == nil && info.IsDir()
 }
 
-// list returns the names in a directory, none if it is not there.
+// list returns the names in a directory, none if it does not exist.
 func (h host) list(p string) ([]string, error) {
 	name, err := h.follow(p)
 	if err != nil {
@@ -147,7 +147,7 @@ func (h host) list(p string) ([]string, error) {
 	return names, nil
 }
 
-// missingDirs returns the directories above a path that are not there, the outermost first.
+// missingDirs returns the missing directories above a path, the outermost first.
 func (h host) missingDirs(p string) []string {
 	var dirs []string
 	for d := filepath.Dir(p); d != "/" && d != "." && !h.isDir(d); d = filepath.Dir(d) {
@@ -197,7 +197,7 @@ func (h host) write(p string, b []byte, mode fs.FileMode) error {
 	return durable.WriteFile(name, b, mode)
 }
 
-// copy replaces a program by another one of this process' file system, durably: a process that runs the old
+// copy replaces a program durably by one of this process's file system; a process that runs the old
 // one keeps it.
 func (h host) copy(from, p string, mode fs.FileMode) error {
 	if err := h.mkdir(filepath.Dir(p), 0o755); err != nil {
@@ -215,8 +215,8 @@ func (h host) copy(from, p string, mode fs.FileMode) error {
 	return durable.CopyFile(name, src, mode)
 }
 
-// remove removes a file or an empty directory. It is no error if there is none, or if the directory is not
-// empty.
+// remove removes a file or an empty directory. It is not an error if it does not exist, or if the
+// directory is not empty.
 func (h host) remove(p string) error {
 	name, err := h.path(p)
 	if err != nil {
@@ -249,7 +249,7 @@ func (h host) chmod(p string, mode fs.FileMode) error {
 	return os.Chmod(name, mode)
 }
 
-// purge removes a path with all that is below it. What is mounted there is an error.
+// purge removes a path with everything below it. A mount there is an error.
 func (h host) purge(p string) error {
 	name, err := h.path(p)
 	if err != nil {

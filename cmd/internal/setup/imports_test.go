@@ -9,7 +9,7 @@ import (
 
 const ours = "/etc/containerd/conf.d/*.toml"
 
-// TestImports adds what we import to configurations, and takes it away again.
+// TestImports adds our import to configurations, and removes it again.
 func TestImports(t *testing.T) {
 	for name, tt := range map[string]struct{ text, want, back string }{
 		"empty":         {"", "imports = [\"" + ours + "\"]\n", "imports = []\n"},
@@ -41,7 +41,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestImportsRefused leaves alone what can not be read.
+// Configurations that cannot be read remain unchanged.
 func TestImportsRefused(t *testing.T) {
 	for _, text := range []string{"version = ", "imports = \"/a\"\n", "[a\n", "imports = [[\"a\"]]\n", "imports = [1]\n"} {
 		if got, err := addImport(text, ours); !errdefs.IsFailedPrecondition(err) {

@@ -15,13 +15,13 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// A view is what is found on a host before anything is changed.
+// A view is the state of a host before any change.
 type view struct {
 	host
 	distro  distro
-	record  *record // nil: nothing was set up
+	record  *record // nil if nothing was set up
 	config  *config.Config
-	systemd bool // it is the host's init
+	systemd bool // it is the init system of the host
 
 	main   string         // containerd's configuration file, "" if there is none
 	parsed map[string]any // of main
@@ -45,7 +45,7 @@ func look(ctx context.Context, o *Options) (*view, error) {
 		return nil, err
 	}
 	if a := v.config.Containerd.Address; a != config.Default().Containerd.Address {
-		v.distro.socket = a // as the operator has it, or we have written
+		v.distro.socket = a // set by the operator, or written by setup
 	}
 	if v.main, err = h.text(d.config); err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func look(ctx context.Context, o *Options) (*view, error) {
 	return v, nil
 }
 
-// config returns the configuration of ballast on the host, with these files of settings.
+// config returns the configuration of ballast on the host, with the given settings files.
 func (h host) config(settings map[string]string) (*config.Config, error) {
 	p, err := h.follow(configFile)
 	if err != nil {
@@ -66,8 +66,8 @@ func (h host) config(settings map[string]string) (*config.Config, error) {
 	return config.LoadHost(p, settings)
 }
 
-// HostsOf returns what a hosts.toml says of the facade that a configuration describes. It returns
-// errdefs.ErrFailedPrecondition if there is none.
+// HostsOf returns the parameters of a hosts.toml for the facade of a configuration. It returns
+// errdefs.ErrFailedPrecondition if there is no facade.
 func HostsOf(c *config.Config) (snippet.Hosts, error) {
 	if c.Facade.Listen == "" {
 		return snippet.Hosts{}, fmt.Errorf("facade.listen is empty, so there is no facade: %w", errdefs.ErrFailedPrecondition)
@@ -78,7 +78,7 @@ func HostsOf(c *config.Config) (snippet.Hosts, error) {
 	}
 	hosts := snippet.Hosts{Facade: c.Facade.Listen}
 	if a := net.ParseIP(ip); ip == "" || a != nil && a.IsUnspecified() {
-		hosts.Facade = net.JoinHostPort("127.0.0.1", port) // which is among all addresses
+		hosts.Facade = net.JoinHostPort("127.0.0.1", port) // one of all addresses
 	}
 	if !c.Facade.InsecurePlainHTTP {
 		hosts.CA, hosts.Client = facadetls.CAFile(c.Root), facadetls.ClientFile(c.Root)
@@ -86,7 +86,7 @@ func HostsOf(c *config.Config) (snippet.Hosts, error) {
 	return hosts, nil
 }
 
-// keys are the files that hosts.toml names, which ballastd makes.
+// keys returns the key files for hosts.toml, which ballastd creates.
 func (v *view) keys() []string {
 	if v.config.Facade.Listen == "" || v.config.Facade.InsecurePlainHTTP {
 		return nil
@@ -94,7 +94,7 @@ func (v *view) keys() []string {
 	return []string{facadetls.CAFile(v.config.Root), facadetls.ClientFile(v.config.Root)}
 }
 
-// haveKeys reports whether ballastd has made its keys.
+// haveKeys reports whether ballastd has created its keys.
 func (v *view) haveKeys() bool {
 	for _, k := range v.keys() {
 		if !v.exists(k) {
@@ -117,14 +117,14 @@ func (v *view) setting(keys ...string) any {
 	return x
 }
 
-// The parts of containerd's configuration that are about Kubernetes, from version 3 on and before.
+// The Kubernetes parts of containerd's configuration, in version 3 and later, and before.
 const (
 	pluginImages  = "io.containerd.cri.v1.images"
 	pluginRuntime = "io.containerd.cri.v1.runtime"
 	pluginCRI     = "io.containerd.grpc.v1.cri"
 )
 
-// systemdCgroup reports whether runc's containers are in cgroups of systemd.
+// systemdCgroup reports whether runc uses systemd cgroups for containers.
 func (v *view) systemdCgroup() bool {
 	for _, plugin := range []string{pluginRuntime, pluginCRI} {
 		runtimes, _ := v.setting("plugins", plugin, "containerd", "runtimes").(map[string]any)
@@ -139,11 +139,11 @@ func (v *view) systemdCgroup() bool {
 	return false
 }
 
-// defaultSandbox is the image of pods' sandboxes unless the configuration says otherwise.
+// defaultSandbox is the sandbox image of pods unless the configuration has another one.
 // https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/config/config.go
 const defaultSandbox = "registry.k8s.io/pause:3.10.2"
 
-// sandbox returns the image of pods' sandboxes.
+// sandbox returns the sandbox image of pods.
 func (v *view) sandbox() string {
 	for _, s := range []any{
 		v.setting("plugins", pluginImages, "pinned_images", "sandbox"),
@@ -156,8 +156,8 @@ func (v *view) sandbox() string {
 	return defaultSandbox
 }
 
-// closed returns the registries whose hosts.toml leaves tags to the facade alone, in the directory where
-// containerd looks.
+// closed returns the registries whose hosts.toml allows only the facade to resolve tags, in the
+// directory that containerd uses.
 func (v *view) closed() ([]string, error) {
 	all, err := v.named()
 	if err != nil {
@@ -169,7 +169,7 @@ func (v *view) closed() ([]string, error) {
 	}), nil
 }
 
-// named returns the registries whose hosts.toml has the facade in it.
+// named returns the registries whose hosts.toml contains the facade.
 func (v *view) named() ([]string, error) {
 	hosts, err := HostsOf(v.config)
 	if errdefs.IsFailedPrecondition(err) {

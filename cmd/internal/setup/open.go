@@ -10,9 +10,10 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// NewOpen returns what has to be done so that containerd asks registries themselves again, and not ballastd:
-// to get images while ballastd can not be brought back. Models of them arrive unconverted, which the
-// snapshotter refuses. It needs no restart, and a later set-up with Options.Registries closes them again.
+// NewOpen returns the steps after which containerd uses registries directly again, and not
+// ballastd: for pulling images while ballastd cannot be started. Models from them arrive
+// unconverted, which the snapshotter refuses. No restart is needed, and a later set-up with
+// Options.Registries closes the registries again.
 func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error) {
 	o.complete()
 	v, err := look(ctx, &o)
@@ -36,7 +37,7 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 		p := v.hostsFile(name)
 		delete(b.files, p)
 		left := slices.DeleteFunc(slices.Clone(closed), func(s string) bool { return s == name })
-		if name != snippet.DefaultRegistry && slices.Contains(left, snippet.DefaultRegistry) { // or that would count
+		if name != snippet.DefaultRegistry && slices.Contains(left, snippet.DefaultRegistry) { // or would become effective
 			if err := b.want(p, []byte(openHosts(name)), 0o644, noGroup, name+" is asked directly"); err != nil {
 				return nil, err
 			}

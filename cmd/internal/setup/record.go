@@ -16,60 +16,63 @@ import (
 // recordVersion is the version of the record's format.
 const recordVersion = 1
 
-// A record is what is known of a set-up: /var/lib/ballast-setup/setup.json. It is written before the first
-// change, so that what a crash left half done is found, and after the last.
+// A record describes a set-up: /var/lib/ballast-setup/setup.json. It is written before the first
+// change, so that the leftovers of a crash are found, and after the last.
 type record struct {
 	Version int     `json:"version"`
-	Ballast string  `json:"ballast"` // the version that was installed
+	Ballast string  `json:"ballast"` // the installed version
 	Options Options `json:"options"`
 
 	// Containerd is the version of containerd that the drop-in is for.
 	Containerd string `json:"containerd,omitempty"`
 
-	// Files are those that were written or are about to be, by path.
+	// Files are the files that were written or are about to be, by path.
 	Files map[string]file `json:"files"`
 
-	// Dirs are those that were made for them.
+	// Dirs are the directories created for them.
 	Dirs []string `json:"dirs,omitempty"`
 
-	// Pending are the services that have to be restarted because of files that were changed.
+	// Pending are the services that must be restarted because their files changed.
 	Pending []string `json:"pending,omitempty"`
 
-	// Upgrading says that programs are being replaced: what was there before is in previous already.
+	// Upgrading means that programs are being replaced: the previous version is already kept in
+	// previous.
 	Upgrading bool `json:"upgrading,omitempty"`
 
-	// RollingBack says that the version before is being put back: what is replaced is kept already.
+	// RollingBack means that the previous version is being restored: what is replaced is already
+	// kept.
 	RollingBack bool `json:"rollingBack,omitempty"`
 
-	// Removing says that a removal has begun.
+	// Removing means that a removal has begun.
 	Removing bool `json:"removing,omitempty"`
 
-	// Previous is what the last upgrade replaced; nil if there was none.
+	// Previous is the version that the last upgrade replaced; nil if there was none.
 	Previous *generation `json:"previous,omitempty"`
 }
 
-// A file is one that a set-up has written.
+// A file was written by a set-up.
 type file struct {
-	Digest digest.Digest `json:"digest,omitempty"` // of what was written; none for programs
-	Before digest.Digest `json:"before,omitempty"` // of what is to be replaced, which was ours too
+	Digest digest.Digest `json:"digest,omitempty"` // of the written content; empty for programs
+	Before digest.Digest `json:"before,omitempty"` // of the file to be replaced, which was also ours
 	Import string        `json:"import,omitempty"` // only this import was added
 	Block  bool          `json:"block,omitempty"`  // only our block was added
 
-	// Original says that there was another file, which is kept.
+	// Original means that there was another file before, which is kept.
 	Original bool        `json:"original,omitempty"`
 	Mode     fs.FileMode `json:"mode,omitempty"` // of the original
 }
 
-// wrote reports whether content is of setup: what was written, or what was to be replaced when a crash came.
+// wrote reports whether setup wrote content: it is the written content, or the content to be
+// replaced at the time of a crash.
 func (f file) wrote(content []byte) bool {
 	return f.Digest != "" && verify.Bytes(f.Digest, content) == nil || f.Before != "" && verify.Bytes(f.Before, content) == nil
 }
 
-// A generation is all that belonged to one version of ballast.
+// A generation is the files of one version of ballast.
 type generation struct {
 	Ballast string                 `json:"ballast"`
-	Files   map[string]fs.FileMode `json:"files"`             // what is kept, with its permissions
-	Missing []string               `json:"missing,omitempty"` // what was not there
+	Files   map[string]fs.FileMode `json:"files"`             // kept files, with their permissions
+	Missing []string               `json:"missing,omitempty"` // missing files
 }
 
 // readRecord returns the record of a host, or nil if nothing was set up.
@@ -91,7 +94,7 @@ func (h host) readRecord() (*record, error) {
 	return &r, nil
 }
 
-// writeRecord makes a record that of the host, durably.
+// writeRecord writes the record of the host durably.
 func (h host) writeRecord(r *record) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -107,7 +110,7 @@ func (h host) writeRecord(r *record) error {
 	return h.write(stateFile, b, 0o600)
 }
 
-// keepAs keeps what is at a path before it is replaced. An original that is kept is the first.
+// keepAs keeps the content of a path before it is replaced. An original that is already kept stays.
 func (h host) keepAs(p, to string) error {
 	if to == filepath.Join(originals, p) && h.exists(to) {
 		return nil

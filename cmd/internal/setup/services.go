@@ -13,10 +13,11 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// run runs a program of the host, as root of it. The environment is not that of this process.
+// run runs a program of the host, with the host's root directory. It does not get the environment
+// of this process.
 //
-// In another root, systemctl would take itself for something in a chroot that is not to reach the manager;
-// the variable tells it otherwise, and the manager's socket below /run is the host's.
+// In another root, systemctl would detect a chroot and not contact the manager; the variable
+// prevents that, and the manager's socket below /run is the host's.
 func (h host) run(ctx context.Context, argv ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = "/"
@@ -50,7 +51,7 @@ func (h host) run(ctx context.Context, argv ...string) (string, error) {
 	return text, nil
 }
 
-// programDirs are where programs of the host are, as in root's PATH.
+// programDirs are the directories of programs of the host, as in root's PATH.
 var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 func (p *Plan) systemctl(ctx context.Context, args ...string) error {
@@ -58,7 +59,7 @@ func (p *Plan) systemctl(ctx context.Context, args ...string) error {
 	return err
 }
 
-// service carries out a step that is about units or the daemon.
+// service executes a step about units or the daemon.
 func (p *Plan) service(ctx context.Context, s Step) error {
 	units := strings.Fields(s.Target)
 	switch s.Action {
@@ -75,12 +76,14 @@ func (p *Plan) service(ctx context.Context, s Step) error {
 			return err
 		}
 	}
-	// What systemd keeps for the daemon; old versions keep nothing and do not know the word.
+	// Removes the files that systemd keeps for the daemon; old versions of systemd do not support
+	// this and keep none.
 	_ = p.systemctl(ctx, "clean", "--what=fdstore", serviceName)
 	return nil
 }
 
-// start starts the daemon, anew if it runs. A daemon that has bound the port itself leaves it to the socket.
+// start starts or restarts the daemon. A daemon that has bound the port itself releases it to the
+// socket unit.
 func (p *Plan) start(ctx context.Context) error {
 	if err := p.systemctl(ctx, "daemon-reload"); err != nil {
 		return err
@@ -96,7 +99,7 @@ func (p *Plan) start(ctx context.Context) error {
 	return p.systemctl(ctx, "restart", serviceName)
 }
 
-// containerdAnswers returns why containerd does not.
+// containerdAnswers returns why containerd does not answer, or nil.
 func (v *view) containerdAnswers(ctx context.Context) error {
 	conn, err := v.dial()
 	if err != nil {

@@ -10,13 +10,14 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// settingsDir is where files of settings go.
+// settingsDir is the directory of settings files.
 const settingsDir = configDir + "/conf.d"
 
-// noSettings is a file of settings that says nothing.
+// noSettings is the content of an empty settings file.
 const noSettings = "version = 1\n"
 
-// ReadSettings returns the files of settings in a directory of this process' file system, by name: *.toml.
+// ReadSettings returns the settings files, *.toml, by name, in a directory of this process's file
+// system.
 func ReadSettings(dir string) (map[string]string, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.toml"))
 	if err != nil {
@@ -36,8 +37,8 @@ func ReadSettings(dir string) (map[string]string, error) {
 	return all, nil
 }
 
-// settled returns the settings that are wanted, with empty ones in the place of those of the last set-up that are
-// not: so ballastd is started anew without them, before anything is removed.
+// settled returns the wanted settings files, with empty ones in place of those of the last set-up
+// that are not wanted: so ballastd is restarted without them before anything is removed.
 func (r *record) settled(wanted map[string]string) map[string]string {
 	all := maps.Clone(wanted)
 	if r == nil {
@@ -54,7 +55,7 @@ func (r *record) settled(wanted map[string]string) map[string]string {
 	return all
 }
 
-// settings adds the files of settings. The configuration that was looked at has them already.
+// settings adds the settings files. The configuration in the view already includes them.
 func (b *builder) settings() error {
 	for _, name := range slices.Sorted(maps.Keys(b.o.Settings)) {
 		if err := b.want(filepath.Join(settingsDir, name), []byte(b.o.Settings[name]), 0o644, daemonGroup, "settings of ballastd"); err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Options are the choices of a set-up. The zero value sets up the machine itself, for all pods.
+// Options are the choices of a set-up. The zero value sets up this machine, for all pods.
 type Options struct {
 	// Host is the root of the host's file system in this process; empty is "/".
 	Host string `json:"-"`
@@ -15,52 +15,56 @@ type Options struct {
 	// Distro is one of Distros; empty is Auto.
 	Distro string `json:"distro,omitempty"`
 
-	// Registries are those whose tags go through the facade: hosts, or "_default".
+	// Registries are the registries whose tags go through the facade: hosts, or "_default".
 	Registries []string `json:"registries,omitempty"`
 
-	// RuntimeHandler is the handler whose pods use ballast. Empty: all pods.
+	// RuntimeHandler is the handler whose pods use ballast. Empty means all pods.
 	RuntimeHandler string `json:"runtimeHandler,omitempty"`
 
-	// SnapshotterOnly sets nothing for Kubernetes: ctr and nerdctl say what they want.
+	// SnapshotterOnly leaves out the settings for Kubernetes: ctr and nerdctl select the
+	// snapshotter themselves.
 	SnapshotterOnly bool `json:"snapshotterOnly,omitempty"`
 
-	// NoService installs no unit: the daemon runs elsewhere, in a pod say.
+	// NoService installs no unit: the daemon runs elsewhere, for example in a pod.
 	NoService bool `json:"noService,omitempty"`
 
-	// BinDir is where the programs go on the host; empty is DefaultBinDir.
+	// BinDir is the directory of the programs on the host; empty is DefaultBinDir.
 	BinDir string `json:"binDir,omitempty"`
 
-	// Images are those that the node needs to get ballastd back, besides the sandbox image: that of the pod of
-	// the daemon, and of what makes its network.
+	// Images are the images that the node needs to start ballastd again, besides the sandbox image:
+	// that of the daemon's pod, and those of its network.
 	Images []string `json:"images,omitempty"`
 
-	// Settings are files of settings of ballastd by name, which go to /etc/ballast/conf.d. What the last set-up
-	// has put there and is not among them has no effect any more.
+	// Settings are settings files of ballastd by name, for /etc/ballast/conf.d. Files of the last
+	// set-up that are not among them have no effect any more.
 	Settings map[string]string `json:"settings,omitempty"`
 
-	// ContainerdVersion is that of the host's containerd, such as "2.3". Empty: it is asked.
+	// ContainerdVersion is the version of the host's containerd, such as "2.3". If it is empty,
+	// containerd is asked.
 	ContainerdVersion string `json:"containerdVersion,omitempty"`
 
-	// NoRestart restarts neither containerd nor ballastd: what has to be is remembered and said.
+	// NoRestart restarts neither containerd nor ballastd: required restarts are recorded and
+	// reported.
 	NoRestart bool `json:"-"`
 
-	// Force replaces files of others, and goes on where something that the node needs would be closed.
+	// Force replaces files of others, and continues if a registry that the node needs would be
+	// closed.
 	Force bool `json:"-"`
 }
 
-// DefaultBinDir is where the programs are on the host.
+// DefaultBinDir is the default directory of the programs on the host.
 const DefaultBinDir = "/usr/local/bin"
 
-// Where a set-up keeps what it has to know to go on after a crash, to go back, and to leave nothing. All of
-// it is for root alone.
+// Where a set-up keeps what it needs to continue after a crash, to roll back, and to remove
+// everything. Only root can read it.
 const (
 	stateDir  = "/var/lib/ballast-setup"
 	stateFile = stateDir + "/setup.json"
-	originals = stateDir + "/originals" // files that were there before, by their path
-	previous  = stateDir + "/previous"  // what the last upgrade replaced, by its path
+	originals = stateDir + "/originals" // files that were replaced, by their path
+	previous  = stateDir + "/previous"  // files that the last upgrade replaced, by their path
 )
 
-// What a node has of ballast beside its configuration of containerd.
+// The files of ballast on a node besides its configuration of containerd.
 const (
 	configDir   = "/etc/ballast"
 	configFile  = configDir + "/config.toml"
@@ -78,62 +82,63 @@ const (
 	Copy    Action = "copy"    // a program
 	Write   Action = "write"   // a file
 	Restore Action = "restore" // a file to what it was before
-	Remove  Action = "remove"  // a file, or a directory that is empty then
-	Purge   Action = "purge"   // a directory with all that is in it
-	Images  Action = "images"  // remove the images that were unpacked into ballast
+	Remove  Action = "remove"  // a file, or an empty directory
+	Purge   Action = "purge"   // a directory with everything in it
+	Images  Action = "images"  // images that were unpacked into ballast
 	Enable  Action = "enable"  // units
 	Disable Action = "disable" // units, and stop them
-	Start   Action = "start"   // the daemon, anew if it runs
-	Wait    Action = "wait"    // until the daemon answers and has made its keys
+	Start   Action = "start"   // or restart the daemon
+	Wait    Action = "wait"    // until the daemon answers and has created its keys
 	Restart Action = "restart" // containerd
-	Unmount Action = "unmount" // what the daemon left mounted
-	Chmod   Action = "chmod"   // take what strangers may do
+	Unmount Action = "unmount" // the mount left by the daemon
+	Chmod   Action = "chmod"   // remove permissions of other users
 )
 
 // A Step is one change of a host.
 type Step struct {
 	Action Action `json:"action"`
-	Target string `json:"target"` // a path of the host, or a unit
+	Target string `json:"target"` // a path on the host, or a unit
 	Why    string `json:"why"`
 
 	data  []byte // of Write
 	mode  fs.FileMode
-	from  string // of Copy: a path of this process
-	keep  string // of Write: where what was there is kept
+	from  string // of Copy: a path in this process
+	keep  string // of Write: where the previous content is kept
 	group group
 }
 
-// A group is what has to be done when one of its files has changed.
+// A group is the service that must be restarted when one of its files has changed.
 type group int
 
 const (
 	noGroup         group = iota
-	daemonGroup           // ballastd is started anew
+	daemonGroup           // ballastd is restarted
 	containerdGroup       // containerd is restarted
 )
 
-// A Plan is what is to be done with a host, in an order in which a crash at any point leaves a node that
-// pulls ordinary images.
+// A Plan is a list of steps for a host, in an order in which a crash at any point leaves a node
+// that pulls ordinary images.
 type Plan struct {
 	Distro string `json:"distro"`
 	Steps  []Step `json:"steps"`
 
-	// Notes are for who runs this: what has to be done by hand, what to mind.
+	// Notes are messages for the operator: manual steps and warnings.
 	Notes []string `json:"notes,omitempty"`
 
-	// Pending are actions that are left to do after it: containerd or ballastd have to be restarted.
+	// Pending are actions that are left to do after the plan: the restart of containerd or
+	// ballastd.
 	Pending []string `json:"pending,omitempty"`
 
 	host   host
 	distro distro
 	unit   string // of containerd
-	socket string // admin socket of the daemon, a path of the host
+	socket string // admin socket of the daemon, a path on the host
 	keys   []string
-	next   record // what is recorded while and after it runs
+	next   record // the record written before and after the steps
 	done   record
 }
 
-// The values of Plan.Pending and of the record's.
+// The values of Plan.Pending and of the record's Pending.
 const (
 	pendingDaemon     = "ballastd"
 	pendingContainerd = "containerd"
@@ -151,7 +156,7 @@ func (o *Options) complete() {
 	o.Images = sorted(o.Images)
 }
 
-// sorted returns the different names of a list.
+// sorted returns the names of a list, sorted and without duplicates.
 func sorted(names []string) []string {
 	names = slices.Clone(names)
 	slices.Sort(names)

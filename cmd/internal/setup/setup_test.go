@@ -13,14 +13,15 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// A root is a host in a directory, with systemd but for its manager: systemctl writes down what it is asked.
+// A root is a host in a directory, with systemd except for its manager: systemctl records its
+// arguments.
 type root struct {
 	t        *testing.T
 	dir      string
 	programs string
 }
 
-// systemctl is that of a root: it makes the links of units.
+// systemctl is the systemctl of a root: it creates the links of units.
 const systemctl = `#!/bin/sh
 echo "$*" >>/run/calls
 verb=$1
@@ -36,7 +37,7 @@ done
 exit 0
 `
 
-// newRoot makes a host of testdata.
+// newRoot creates a host from testdata.
 func newRoot(t *testing.T, name string) *root {
 	t.Helper()
 	r := &root{t: t, dir: t.TempDir(), programs: t.TempDir()}
@@ -73,7 +74,7 @@ func (r *root) program(p, text string) {
 	r.ok(os.Chmod(filepath.Join(r.dir, p), 0o755))
 }
 
-// version makes another version of what is to be installed.
+// version creates another version of the programs.
 func (r *root) version(v string) {
 	r.t.Helper()
 	for _, p := range []string{"ballast", "ballastd"} {
@@ -88,20 +89,20 @@ func (r *root) read(p string) string {
 	return string(b)
 }
 
-// keys makes those of a daemon that has run.
+// keys creates the keys of a daemon that has run.
 func (r *root) keys() {
 	for _, k := range []string{"ca.pem", "client.pem"} {
 		r.write("var/lib/ballast/tls/"+k, "")
 	}
 }
 
-// plan plans a set-up that restarts nothing.
+// plan returns the plan of a set-up without restarts.
 func (r *root) plan(o Options) (*Plan, error) {
 	o.Host, o.NoRestart = r.dir, true
 	return New(r.t.Context(), o, r.programs)
 }
 
-// set carries out a set-up that restarts nothing, and returns the paths that were written.
+// set executes a set-up without restarts, and returns the written paths.
 func (r *root) set(o Options) []string {
 	r.t.Helper()
 	p, err := r.plan(o)
@@ -116,7 +117,7 @@ func (r *root) apply(p *Plan) []string {
 	return done
 }
 
-// files returns all files and what is in them, but for what systemctl writes.
+// files returns all files with their content, except those written by systemctl.
 func (r *root) files() map[string]string {
 	r.t.Helper()
 	all := map[string]string{}
@@ -144,8 +145,9 @@ const (
 	rancherInstall = "copy /usr/local/bin/ballast|write /etc/ballast/conf.d/00-setup.toml|copy /usr/local/bin/ballastd|" + units
 )
 
-// TestDistros sets up a host of each distribution: what is written where, what containerd's configuration says
-// then, that a second run changes nothing, and that a removal leaves what was there.
+// TestDistros sets up a host of each distribution: it checks the written files and the resulting
+// configuration of containerd, that a second run changes nothing, and that a removal restores the
+// original state.
 func TestDistros(t *testing.T) {
 	const k3sDir, rke2Dir = "/var/lib/rancher/k3s/agent/etc/containerd", "/var/lib/rancher/rke2/agent/etc/containerd"
 	const ollama = "/registry.ollama.ai/hosts.toml"

@@ -2,8 +2,8 @@ package setup
 
 import "context"
 
-// Unreachable says which images that the node needs could not be pulled while ballastd is stopped, of a host that
-// was set up; none if it was not.
+// Unreachable returns the images that the node needs and that could not be pulled while ballastd is
+// stopped; none if the host was not set up.
 func Unreachable(ctx context.Context, root string) ([]string, error) {
 	o, err := Recorded(root)
 	if err != nil {

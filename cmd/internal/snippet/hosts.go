@@ -10,31 +10,31 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// DefaultRegistry is the name of the directory that stands for every registry without one.
+// DefaultRegistry is the name of the directory for all registries without their own directory.
 const DefaultRegistry = "_default"
 
-// DefaultHostsDir is where CRI looks for hosts.toml files when we have set it up.
+// DefaultHostsDir is the directory of CRI's hosts.toml files after a set-up.
 const DefaultHostsDir = "/etc/containerd/certs.d"
 
-// Hosts are the choices of a hosts.toml.
+// Hosts are the parameters of a hosts.toml.
 type Hosts struct {
 	Registry string // such as "ghcr.io", or DefaultRegistry
 	Facade   string // "host:port" of the facade
 
-	// CA and Client are the files by which containerd knows the facade and is known by it. Without
-	// both the facade is asked by plain HTTP.
+	// CA and Client are the files with which containerd authenticates the facade and itself.
+	// Without both, the facade is accessed by plain HTTP.
 	CA, Client string
 
-	// PlainHTTP says that the registry itself speaks HTTP.
+	// PlainHTTP means that the registry itself uses HTTP.
 	PlainHTTP bool
 
-	// Open lets tags be resolved without the facade. Only for DefaultRegistry.
+	// Open allows tags to be resolved without the facade. Only for DefaultRegistry.
 	Open bool
 }
 
-// Write writes the hosts.toml. Of a registry, tags resolve only through the facade. It returns
-// errdefs.ErrInvalidArgument for a registry that is not a host name with an optional port, and for
-// files that can not be written down.
+// Write writes the hosts.toml. Tags of a single registry resolve only through the facade. It
+// returns errdefs.ErrInvalidArgument for a registry that is not a host name with an optional port,
+// and for file names that cannot be written.
 func (h Hosts) Write(w io.Writer) error {
 	if (h.CA == "") != (h.Client == "") {
 		return fmt.Errorf("the CA and the key of the client belong together: %w", errdefs.ErrInvalidArgument)

@@ -20,8 +20,8 @@ import (
 
 const facade = "127.0.0.1:5757"
 
-// TestContainerd loads the drop-in as containerd does, as an import of a file with a runtime
-// of its own, which must survive.
+// TestContainerd loads the drop-in as containerd does, as an import of a file with its own runtime,
+// which must be kept.
 func TestContainerd(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -74,7 +74,7 @@ func TestContainerd(t *testing.T) {
 	}
 }
 
-// Layers are unpacked in parallel by versions that are known to do it right, and not before.
+// Only versions that are known to do it correctly unpack layers in parallel.
 func TestContainerdCapabilities(t *testing.T) {
 	for v, want := range map[containerdversion.Version][]string{
 		{}: {"remap-ids"}, {Major: 1, Minor: 7}: nil, {Major: 2, Minor: 3}: {"remap-ids"}, {Major: 2, Minor: 4}: {"remap-ids", "rebase"},
@@ -140,7 +140,8 @@ func lookup(m map[string]any, key string) any {
 	return v
 }
 
-// TestVersions reads the drop-ins for versions that this test can not load. The journeys run with them.
+// TestVersions reads the drop-ins for versions that this test cannot load. The end-to-end tests run
+// with them.
 func TestVersions(t *testing.T) {
 	const old, images = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images"
 	for _, tt := range []struct {
@@ -188,7 +189,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestMergeByHand uncomments what a drop-in for 1.7 says is to be written into the main file.
+// TestMergeByHand uncomments the part that a drop-in for 1.7 has for the main file.
 func TestMergeByHand(t *testing.T) {
 	var b strings.Builder
 	c := Containerd{Address: "/a", Root: "/r", Platform: "linux/amd64", HostsDir: "/h", Version: containerdversion.Version{Major: 1, Minor: 7}, RuntimeHandler: "m", SystemdCgroup: true}
@@ -232,7 +233,7 @@ func TestContainerdRefuses(t *testing.T) {
 	}
 }
 
-// TestHosts asks containerd's own reader who may resolve the tags of a registry.
+// TestHosts checks with containerd's own reader which hosts may resolve the tags of a registry.
 func TestHosts(t *testing.T) {
 	const facadeURL = "https://" + facade
 	for _, tt := range []struct {
@@ -305,7 +306,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// keyFiles makes the keys of a facade and returns the files of containerd.
+// keyFiles creates the keys of a facade and returns the files of containerd.
 func keyFiles(t *testing.T, root string) (ca, client string) {
 	t.Helper()
 	if _, err := facadetls.Open(root, facadetls.Options{}); err != nil {
@@ -314,7 +315,8 @@ func keyFiles(t *testing.T, root string) (ca, client string) {
 	return facadetls.CAFile(root), facadetls.ClientFile(root)
 }
 
-// Without keys a file is what it was before there were any, to the byte: that is how old ones are known.
+// A file without keys is byte for byte that of earlier versions: this is how old ones are
+// recognized.
 func TestHostsBeforeKeys(t *testing.T) {
 	for file, h := range map[string]Hosts{
 		"ghcr.io":         {Registry: "ghcr.io"},

@@ -8,8 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// RegistryOf returns the registry that a directory of hosts.toml stands for: "host_5000_" is
-// "host:5000".
+// RegistryOf returns the registry of a directory of hosts.toml: "host_5000_" is "host:5000".
 func RegistryOf(dir string) string {
 	if rest, ok := strings.CutSuffix(dir, "_"); ok {
 		if i := strings.LastIndexByte(rest, '_'); i > 0 {
@@ -31,9 +30,9 @@ func AsksPlain(text, facade string) bool {
 	return false
 }
 
-// Upgrade returns what becomes of a hosts.toml that was written by Hosts.Write without keys, in a
-// directory of this name. h has the facade and the keys. It returns "" for a file that does not ask the
-// facade by plain HTTP, and errdefs.ErrFailedPrecondition for one that does and is different.
+// Upgrade returns the new content of a hosts.toml that was written by Hosts.Write without keys, in
+// the directory dir. h has the facade and the keys. It returns "" for a file that does not use the
+// facade by plain HTTP, and errdefs.ErrFailedPrecondition for one that does and was changed.
 func Upgrade(text, dir string, h Hosts) (string, error) {
 	if !AsksPlain(text, h.Facade) {
 		return "", nil

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Labels of containerd that lead from one document of an image to the next, and from its
-// configuration to the snapshot of its last layer.
+// Labels of containerd that lead from one document of an image to the next, and from its config to
+// the snapshot of its last layer.
 // https://github.com/containerd/containerd/blob/v2.4.2/docs/garbage-collection.md
 const (
 	labelContent  = "containerd.io/gc.ref.content"
@@ -28,7 +28,7 @@ func Images(ctx context.Context, conn *grpc.ClientConn, snapshotter string, is f
 	if err != nil {
 		return nil, err
 	}
-	above := map[string][]string{} // documents that refer to one
+	above := map[string][]string{} // documents that refer to a document
 	var next []string
 	for {
 		res, err := stream.Recv()
@@ -57,7 +57,7 @@ func Images(ctx context.Context, conn *grpc.ClientConn, snapshotter string, is f
 			}
 		}
 	}
-	of := map[string]bool{} // documents of such images
+	of := map[string]bool{} // documents that lead to such a snapshot
 	for len(next) > 0 {
 		d := next[0]
 		if next = next[1:]; !of[d] {

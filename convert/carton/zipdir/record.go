@@ -26,13 +26,13 @@ const (
 	locator64Size = 20
 )
 
-// Values that say that zip64 has the true one.
+// Values that stand for a value in zip64.
 const (
 	in64Short = math.MaxUint16
 	in64      = math.MaxUint32
 )
 
-// The flags of an entry that matter.
+// The flags of an entry that are checked.
 const (
 	flagEncrypted  = 1 << 0
 	flagDescriptor = 1 << 3
@@ -52,7 +52,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
 }
 
-// fields reads little-endian numbers one after the other. The caller knows that they are there.
+// fields reads consecutive little-endian numbers. The caller checks the length.
 type fields []byte
 
 func (f *fields) u16() uint16 { return binary.LittleEndian.Uint16(f.next(2)) }
@@ -65,7 +65,7 @@ func (f *fields) next(n int) []byte {
 	return p
 }
 
-// A header is what a central or a local header says.
+// A header is the content of a central or a local header.
 type header struct {
 	creator  uint16 // central only
 	flags    uint16
@@ -116,7 +116,7 @@ func readCentral(p []byte) (h header, rest []byte, err error) {
 	return h, f, h.readExtra(extra, size == in64, packed == in64, at)
 }
 
-// readLocal reads a local header, whose name and extra fields are in p too, and returns its
+// readLocal reads a local header, whose name and extra fields are also in p, and returns its
 // length.
 func readLocal(p []byte) (h header, n int64, err error) {
 	short := errors.New("no local header, or one that is cut off")
@@ -144,7 +144,7 @@ func readLocal(p []byte) (h header, n int64, err error) {
 	return h, n, h.readExtra(extra, size == in64, packed == in64, nil)
 }
 
-// readExtra reads the extra fields. size64, packed64 and offset say which values are in the
+// readExtra reads the extra fields. size64, packed64 and offset report which values are in the
 // zip64 field.
 func (h *header) readExtra(p []byte, size64, packed64 bool, offset *int64) error {
 	want := []*int64{}
@@ -195,7 +195,7 @@ func (h *header) readExtra(p []byte, size64, packed64 bool, offset *int64) error
 	return nil
 }
 
-// An end is what the end record, and that of zip64, say of the directory.
+// An end has the facts about the directory from the end record and that of zip64.
 type end struct {
 	entries uint64
 	size    uint64
@@ -231,7 +231,7 @@ func findEnd(tail []byte, base int64) (end, error) {
 	if disk != 0 || dirDisk != 0 || here != entries {
 		return end{}, invalid("archive in several parts")
 	}
-	// Some readers take a locator whether or not a value stands for it.
+	// Some readers use a locator even if no value stands for it.
 	if at >= locator64Size && binary.LittleEndian.Uint32(tail[at-locator64Size:]) == sigLocator64 {
 		return e.read64(tail[:at], base)
 	}
@@ -241,7 +241,7 @@ func findEnd(tail []byte, base int64) (end, error) {
 	return e, nil
 }
 
-// read64 reads the records of zip64, with which p ends.
+// read64 reads the records of zip64 at the end of p.
 func (e end) read64(p []byte, base int64) (end, error) {
 	f := fields(p[len(p)-locator64Size+4:])
 	disk, offset, disks := f.u32(), f.u64(), f.u32()

@@ -20,8 +20,9 @@ var _ transfer.Fetcher = (*Store)(nil)
 // Dir returns the absolute directory of the store.
 func (s *Store) Dir() string { return s.dir }
 
-// Fetch reads a range of a blob, which is not verified; see store.Fetcher. A file of another size
-// than the blob is final: it is a *verify.Error and errdefs.ErrFailedPrecondition.
+// Fetch reads a range of a blob, without verification; see store.Fetcher. If the file does not have
+// the size of the blob, the error is permanent: it is a *verify.Error and
+// errdefs.ErrFailedPrecondition.
 func (s *Store) Fetch(_ context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
 	f, err := s.OpenBlob(d)
 	if err != nil {
@@ -48,8 +49,8 @@ type part struct {
 // Close closes the file.
 func (p part) Close() error { return p.f.Close() }
 
-// ReadSmall reads a blob of a size that is not known, such as a child of a list, verified. It
-// returns errdefs.ErrInvalidArgument if it is larger than limit bytes.
+// ReadSmall reads and verifies a blob of unknown size, such as a child of a list. It returns
+// errdefs.ErrInvalidArgument if it is larger than limit bytes.
 func (a *Artifact) ReadSmall(_ context.Context, d digest.Digest, limit int64) ([]byte, error) {
 	f, err := a.s.OpenBlob(d)
 	if err != nil {
@@ -63,8 +64,8 @@ func (a *Artifact) ReadSmall(_ context.Context, d digest.Digest, limit int64) ([
 	return verify.Read(f, d, info.Size(), min(limit, convert.MaxManifestSize))
 }
 
-// Explain says of an error of a model what a person can do about it: which file is damaged or not
-// there, and how Ollama brings it again. Other errors are returned as they are.
+// Explain adds advice to an error of a model: which file is damaged or missing, and how Ollama
+// downloads it again. Other errors are returned unchanged.
 func (s *Store) Explain(n Name, err error) error {
 	again := fmt.Sprintf("%q brings it again, unless the model was made here", "ollama pull "+n.Short())
 	if wrong, ok := errors.AsType[*verify.Error](err); ok {
@@ -79,7 +80,7 @@ func (s *Store) Explain(n Name, err error) error {
 	return err
 }
 
-// Short returns the name as Ollama's users write it.
+// Short returns the name as Ollama users write it.
 func (n Name) Short() string {
 	s := n.Model + ":" + n.Tag
 	if n.Namespace != defaultNamespace || n.Host != defaultHost {
@@ -91,13 +92,13 @@ func (n Name) Short() string {
 	return s
 }
 
-// Official reports whether a model has the name of one of the public library.
+// Official reports whether a name is one of the public library.
 func (n Name) Official() bool { return n.Host == defaultHost && n.Namespace == defaultNamespace }
 
-// maxNamed is how many models a message names.
+// maxNamed limits the models named in a message.
 const maxNamed = 20
 
-// known says which models there are.
+// known lists the models for a message.
 func known(models []Model) string {
 	if len(models) == 0 {
 		return "which has no models"

@@ -11,8 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// FuzzLink puts a link in the place of a manifest: it leads to a blob of the store with the digest of
-// its name, or nowhere.
+// FuzzLink puts a link in place of a manifest: it leads to a blob of the store that matches the
+// digest in its name, or is refused.
 func FuzzLink(f *testing.F) {
 	outside := f.TempDir()
 	dir := filepath.Join(outside, "store")
@@ -41,7 +41,7 @@ func FuzzLink(f *testing.F) {
 			t.Fatal(err)
 		}
 		if os.Symlink(target, at) != nil {
-			return // no name for a file
+			return // not a valid file name
 		}
 		a, err := s.Artifact("registry.ollama.ai/library/m:latest")
 		if err != nil {

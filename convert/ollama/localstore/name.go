@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// The parts of a name that can be left out.
+// The defaults of optional parts of a name.
 const (
 	defaultHost      = "registry.ollama.ai"
 	defaultNamespace = "library"
@@ -68,8 +68,7 @@ func (n Name) key() string { return strings.ToLower(n.canonical().String()) }
 
 var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// isShadow reports whether n is a name that Ollama made for itself, for the model that its
-// llama.cpp runs.
+// isShadow reports whether n is a name that Ollama created internally for a model run by llama.cpp.
 func (n Name) isShadow() bool {
 	return n.Namespace == defaultNamespace && n.Model == "llamacpp" && hexDigest.MatchString(n.Tag)
 }

@@ -26,11 +26,11 @@ const (
 	olderDir = "manifests"
 )
 
-// maxModels is the largest number of models listed.
+// maxModels limits the models listed.
 const maxModels = 100_000
 
-// A Store is a directory of Ollama models, OLLAMA_MODELS in the terms of Ollama. Its methods
-// are safe for concurrent use.
+// A Store is a directory of Ollama models, which Ollama calls OLLAMA_MODELS. Its methods are safe
+// for concurrent use.
 type Store struct {
 	dir  string // absolute
 	root *os.Root
@@ -43,7 +43,7 @@ type Model struct {
 	path string // of the manifest, in the store
 }
 
-// Open opens the store at dir. It returns errdefs.ErrNotFound if there is none: a store has
+// Open opens the store at dir. It returns errdefs.ErrNotFound if dir is not a store, which has
 // blobs. The caller closes the Store.
 func Open(dir string) (*Store, error) {
 	dir, err := filepath.Abs(dir)
@@ -68,7 +68,7 @@ func Open(dir string) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.root.Close() }
 
-// category gives an error of the file system the category it has here.
+// category adds our category to an error of the file system.
 func category(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -79,8 +79,8 @@ func category(err error) error {
 	return err
 }
 
-// Models returns the models, sorted by name. It reads no manifests: that of a model can turn
-// out to be broken.
+// Models returns the models, sorted by name. It reads no manifests, so a model can still be
+// invalid.
 func (s *Store) Models() ([]Model, error) {
 	var all []Model
 	seen := map[string]bool{}
@@ -100,14 +100,14 @@ func (s *Store) Models() ([]Model, error) {
 	return all, nil
 }
 
-// nameDepth is the number of directories and the file that make up a name.
+// nameDepth is the number of path elements of a name: directories and the file.
 const nameDepth = 4
 
-// walk adds the models below dir, which is the layout and the given parts of a name.
+// walk adds the models below dir, which consists of the layout and the given parts of a name.
 func (s *Store) walk(dir string, parts []string, found *[]Model) error {
 	entries, err := s.readDir(dir, len(parts) == 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // no such layout, or removed meanwhile
+		return nil // no such layout, or just removed
 	}
 	if err != nil {
 		return fmt.Errorf("ollama store %s: %w", s.dir, category(err))
@@ -156,10 +156,10 @@ func (s *Store) readDir(dir string, top bool) ([]fs.DirEntry, error) {
 	return f.ReadDir(-1)
 }
 
-// Artifact returns the model with a name, as Ollama users write it. What it returns can be a
-// manifest list. It returns errdefs.ErrNotFound if there is no such model,
-// errdefs.ErrInvalidArgument for a link that leads anywhere but to a blob of the store, and a
-// *verify.Error for a manifest that is not the one the link says.
+// Artifact returns the model with a name, as Ollama users write it. It can be a manifest list.
+// Artifact returns errdefs.ErrNotFound if there is no such model, errdefs.ErrInvalidArgument for a
+// link that leads anywhere but to a blob of the store, and a *verify.Error for a manifest that does
+// not match the digest in the link.
 func (s *Store) Artifact(name string) (*Artifact, error) {
 	n, err := ParseName(name)
 	if err != nil {
@@ -184,7 +184,7 @@ func (s *Store) Artifact(name string) (*Artifact, error) {
 	return &Artifact{s, models[i].Name, p}, nil
 }
 
-// manifest reads the manifest at a path that Models found.
+// manifest reads the manifest at a path found by Models.
 func (s *Store) manifest(at string) ([]byte, error) {
 	info, err := s.root.Lstat(at)
 	if err != nil {
@@ -210,8 +210,8 @@ func (s *Store) manifest(at string) ([]byte, error) {
 	return s.ReadManifest(digest.NewDigestFromEncoded(digest.SHA256, encoded))
 }
 
-// ReadManifest reads a blob that is a manifest, such as a child of a list. It returns a
-// *verify.Error if the blob has another digest than its name says.
+// ReadManifest reads a manifest blob, such as a child of a list. It returns a *verify.Error if the
+// blob does not match the digest in its name.
 func (s *Store) ReadManifest(d digest.Digest) ([]byte, error) {
 	f, err := s.OpenBlob(d)
 	if err != nil {
@@ -236,8 +236,8 @@ func readManifest(r io.Reader) ([]byte, error) {
 	return p, err
 }
 
-// open opens a regular file of the store, and nothing else: a link, a pipe or a device in its
-// place is refused, even if it is put there meanwhile.
+// open opens a regular file of the store: a link, a pipe or a device in its place is refused, even
+// if it replaces the file concurrently.
 func (s *Store) open(at string) (*os.File, error) {
 	info, err := s.root.Lstat(at)
 	if err != nil {
@@ -261,7 +261,8 @@ func (s *Store) open(at string) (*os.File, error) {
 	return f, nil
 }
 
-// blobPath returns the path of a blob in the store. Early versions of Ollama had a colon in it.
+// blobPath returns the path of a blob in the store. Early versions of Ollama had a colon in its
+// name.
 func (s *Store) blobPath(d digest.Digest) (string, error) {
 	if _, err := verify.ParseDigest(d.String()); err != nil {
 		return "", err
@@ -277,8 +278,8 @@ func (s *Store) blobPath(d digest.Digest) (string, error) {
 	return at, nil
 }
 
-// OpenBlob opens a blob, which is not verified. It returns errdefs.ErrNotFound if it is not
-// there, or not whole yet, and errdefs.ErrInvalidArgument if it is no regular file.
+// OpenBlob opens a blob, without verification. It returns errdefs.ErrNotFound if it is missing or
+// incomplete, and errdefs.ErrInvalidArgument if it is not a regular file.
 func (s *Store) OpenBlob(d digest.Digest) (*os.File, error) {
 	at, err := s.blobPath(d)
 	if err != nil {
@@ -291,8 +292,8 @@ func (s *Store) OpenBlob(d digest.Digest) (*os.File, error) {
 	return f, nil
 }
 
-// BlobPath returns the absolute path of a blob, for a hard link to it. The caller must make
-// sure that what it got is a regular file, and verify it; else see OpenBlob.
+// BlobPath returns the absolute path of a blob, for a hard link to it. The caller must check that
+// the link is a regular file, and verify it; otherwise use OpenBlob.
 func (s *Store) BlobPath(d digest.Digest) (string, error) {
 	f, err := s.OpenBlob(d)
 	if err != nil {
@@ -315,13 +316,13 @@ type Artifact struct {
 	manifest []byte
 }
 
-// Name returns the name of the model as the store has it.
+// Name returns the name of the model in the store.
 func (a *Artifact) Name() Name { return a.name }
 
-// Manifest returns the manifest, byte for byte as it is in the store.
+// Manifest returns the manifest, byte for byte as in the store.
 func (a *Artifact) Manifest() []byte { return a.manifest }
 
-// ReadBlob reads a small blob whole and verified; see convert.Artifact.
+// ReadBlob reads and verifies a small blob; see convert.Artifact.
 func (a *Artifact) ReadBlob(_ context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
 	f, err := a.s.OpenBlob(desc.Digest)
 	if err != nil {
@@ -331,7 +332,7 @@ func (a *Artifact) ReadBlob(_ context.Context, desc ocispec.Descriptor, limit in
 	return verify.Read(f, desc.Digest, desc.Size, limit)
 }
 
-// BlobAt returns the file of a blob, which is not verified; see convert.Artifact. It is an
+// BlobAt returns the file of a blob, without verification; see convert.Artifact. It is an
 // io.Closer. It returns a *verify.Error for a file of another size.
 func (a *Artifact) BlobAt(_ context.Context, desc ocispec.Descriptor) (io.ReaderAt, error) {
 	f, err := a.s.OpenBlob(desc.Digest)

@@ -1,12 +1,12 @@
-// Package cosign verifies and makes signatures of cosign over the digest of a manifest.
+// Package cosign verifies and makes cosign signatures of the digest of a manifest.
 //
-// There are two forms. A bundle (cosign 3, and 2 if asked for) states that the digest of its subject was
-// signed; the predicate is empty. Before that, a payload of its own, "simple signing", names the digest, and
-// the signature is an annotation of the layer that has the payload.
+// There are two forms. A bundle (cosign 3, and optionally 2) is a statement whose subject has the digest;
+// the predicate is empty. In the older form, "simple signing", a payload names the digest, and the signature
+// is an annotation of the layer with the payload.
 //
-// What counts is the digest. The name of the image in a payload is not compared, as cosign does not: a
-// signature goes along when an image is copied. Entries of a transparency log are not looked at, so these
-// are the signatures that "cosign verify --key … --insecure-ignore-tlog" accepts.
+// Only the digest counts. The name of the image in a payload is not compared, as in cosign, since
+// signatures are copied with images. Transparency log entries are not checked; the result corresponds to
+// "cosign verify --key … --insecure-ignore-tlog".
 //
 // https://github.com/sigstore/cosign/blob/v3.0.2/specs/SIGNATURE_SPEC.md
 // https://github.com/sigstore/cosign/blob/v3.0.2/specs/BUNDLE_SPEC.md

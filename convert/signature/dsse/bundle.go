@@ -9,23 +9,23 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// MaxSize is the largest bundle that is read, in bytes. The statement of a model has about 150 bytes
-// for each of its files, a third more in base64: this is 40,000 files.
+// MaxSize limits a bundle, in bytes. The statement of a model has about 150 bytes for each file, a
+// third more in base64, so it is enough for 40,000 files.
 const MaxSize = 8 << 20 // 8 MiB
 
-// maxCertificates is the longest chain in a bundle.
+// maxCertificates limits the certificates in a bundle.
 const maxCertificates = 8
 
-// A Bundle is a signed statement that nobody has verified yet.
+// A Bundle is a signed statement that is not yet verified.
 type Bundle struct {
 	payload      []byte
 	signature    []byte
-	certificates [][]byte // DER, that of the signer first
-	predicate    string   // type, as the payload says
+	certificates [][]byte // DER, the signer's first
+	predicate    string   // predicate type in the payload
 }
 
-// bundleJSON is the JSON form of a bundle, as far as it counts here. It is read from the writings of
-// several generations: a key of model-signing 1.0 has rawBytes, which are not believed anyhow.
+// bundleJSON is the JSON form of a bundle, limited to the members used here. It accepts several
+// generations: a key of model-signing 1.0 has rawBytes, which are not used.
 type bundleJSON struct {
 	MediaType            string       `json:"mediaType"`
 	VerificationMaterial material     `json:"verificationMaterial"`
@@ -61,8 +61,8 @@ type signatureJSON struct {
 	Sig []byte `json:"sig"`
 }
 
-// Parse reads a bundle. It returns errdefs.ErrInvalidArgument for what is none, and
-// errdefs.ErrNotImplemented for one that has something else in it than one signed statement.
+// Parse parses a bundle. It returns errdefs.ErrInvalidArgument for invalid input, and
+// errdefs.ErrNotImplemented for a bundle with anything but one signed statement.
 func Parse(p []byte) (*Bundle, error) {
 	if len(p) > MaxSize {
 		return nil, fmt.Errorf("bundle has %d bytes, more than %d: %w", len(p), MaxSize, errdefs.ErrInvalidArgument)
@@ -104,11 +104,11 @@ func Parse(p []byte) (*Bundle, error) {
 	return out, nil
 }
 
-// PredicateType returns what the statement says that it states. Nobody has verified it: it tells which
-// bundles are worth a look.
+// PredicateType returns the predicate type of the statement, unverified. It serves to select
+// bundles.
 func (b *Bundle) PredicateType() string { return b.predicate }
 
-// A Statement says something about subjects.
+// A Statement is an in-toto statement about subjects.
 // https://github.com/in-toto/attestation/blob/v1.1.0/spec/v1/statement.md
 type Statement struct {
 	Type          string          `json:"_type"`
@@ -117,16 +117,16 @@ type Statement struct {
 	Predicate     json.RawMessage `json:"predicate"`
 }
 
-// A Subject is what a statement is about.
+// A Subject is an object that a statement is about.
 type Subject struct {
 	Name   string            `json:"name,omitempty"`
 	Digest map[string]string `json:"digest"` // by algorithm, in hexadecimal
 }
 
-// StatementType is the type of the statements that are read and written.
+// StatementType is the type of written statements.
 const StatementType = "https://in-toto.io/Statement/v1"
 
-// parseStatement reads a statement.
+// parseStatement parses a statement.
 func parseStatement(p []byte) (*Statement, error) {
 	var s Statement
 	if err := json.Unmarshal(p, &s); err != nil {
@@ -138,7 +138,7 @@ func parseStatement(p []byte) (*Statement, error) {
 	return &s, nil
 }
 
-// pae is what is signed of a statement.
+// pae returns the signed bytes of a statement.
 // https://github.com/secure-systems-lab/dsse/blob/v1.0.2/protocol.md#signature-definition
 func pae(payload []byte) []byte {
 	head := fmt.Sprintf("DSSEv1 %d %s %d ", len(mediatype.InToto), mediatype.InToto, len(payload))

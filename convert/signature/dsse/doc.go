@@ -1,24 +1,23 @@
-// Package dsse reads, verifies and writes signed statements: a DSSE envelope in a sigstore bundle, which
-// is what OpenSSF Model Signing and cosign write.
+// Package dsse reads, verifies and writes signed statements: a DSSE envelope in a sigstore bundle, as OpenSSF
+// Model Signing and cosign write it.
 //
-//	bundle v0.3 ─▶ Parse ─▶ Bundle ─▶ Trust.Verify ─▶ Statement (in-toto), and who signed
+//	bundle v0.3 ─▶ Parse ─▶ Bundle ─▶ Trust.Verify ─▶ Statement (in-toto) and signer
 //
-// Parse is given what strangers wrote and believes none of it; it is bounded in size, certificates and
-// signatures. A Statement comes out of Trust.Verify alone, after a signature over its bytes has matched.
+// Parse accepts untrusted input, limited in size, certificates and signatures. Only Trust.Verify returns a
+// Statement, after it has verified a signature of its bytes.
 //
-// # Who is trusted
+// # Trust
 //
-// A Trust has public keys, or roots of certificates, or both; what the bundle says of its own key is
-// never used. A certificate has to be one for code signing, and, if the Trust names a subject, one of its
-// names has to be that. It is looked at as of the moment when it became valid: a bundle does not say when
-// it was signed, and a model outlives the certificate of its signer. So a certificate that leaked stays
-// trusted until its root is taken out.
+// A Trust has public keys, root certificates, or both; a key in the bundle is never used. The signer's
+// certificate must allow code signing and, if the Trust has a subject, contain that name. It is verified
+// at the start of its validity: a bundle has no signing time, and a model outlives the certificate of its
+// signer. A leaked certificate therefore stays trusted until its root is removed.
 //
-// A key of a curve signs with the hash of the curve; SHA-256 is tried too, which is what cosign
-// uses with any key. RSA is PKCS #1 v1.5 or PSS with SHA-256.
+// An elliptic curve key signs with the hash of its curve; SHA-256 is also accepted, which cosign uses with
+// every key. RSA is PKCS #1 v1.5 or PSS with SHA-256.
 //
-// Keyless signatures, whose certificates live for ten minutes, need a transparency log and its trust
-// root, which comes over the network (TUF), and are not verified.
+// Keyless signatures, whose certificates are valid for ten minutes, are not supported: they need a
+// transparency log and its trust root from the network (TUF).
 //
 // https://github.com/secure-systems-lab/dsse/blob/v1.0.2/protocol.md
 // https://github.com/sigstore/protobuf-specs/blob/v0.5.0/protos/sigstore_bundle.proto

@@ -12,7 +12,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 )
 
-// Sign returns a bundle with a statement, signed by a key: the same for the same.
+// Sign returns a bundle with a statement signed by a key. The result is deterministic.
 func Sign(key crypto.Signer, s Statement) ([]byte, error) {
 	payload, err := json.Marshal(s)
 	if err != nil {
@@ -31,12 +31,12 @@ func Sign(key crypto.Signer, s Statement) ([]byte, error) {
 	})
 }
 
-// hint names a key as model-signing and cosign do: the sha256 of its PEM form for the one, any text for
-// the other.
+// hint identifies a key as model-signing does, by the sha256 of its PEM form; cosign accepts any
+// text.
 func hint(k crypto.PublicKey) string {
 	der, err := x509.MarshalPKIXPublicKey(k)
 	if err != nil {
-		panic("dsse: internal error: " + err.Error()) // ParsePrivateKey returns no others
+		panic("dsse: internal error: " + err.Error()) // ParsePrivateKey returns no other keys
 	}
 	sum := sha256.Sum256(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
 	return hex.EncodeToString(sum[:])

@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The service manager can store files of a service and pass them when it starts it again.
+// A service manager can store descriptors of a service and pass them at its next start.
 // https://systemd.io/FILE_DESCRIPTOR_STORE/
 
-// firstListenFD is the first file that a service manager passes.
+// firstListenFD is the first descriptor that a service manager passes.
 // https://www.freedesktop.org/software/systemd/man/latest/sd_listen_fds.html
 const firstListenFD = 3
 
-// maxListenFDs is how many files are looked at.
+// maxListenFDs limits the number of passed descriptors.
 const maxListenFDs = 1024
 
-// ListenFiles returns the files that a service manager passed, by name. The arguments are
-// the values of $LISTEN_PID, $LISTEN_FDS and $LISTEN_FDNAMES; if they are not meant for this
-// process, there are none. The files are not passed on to children. It is to be called once,
-// early: a second call returns the same descriptors again, which may be others then.
+// ListenFiles returns the files passed by a service manager, by name. The arguments are the values
+// of $LISTEN_PID, $LISTEN_FDS and $LISTEN_FDNAMES; if they are for another process, the result is
+// empty. Child processes do not inherit the files. Call it once, early: a second call returns the
+// same descriptor numbers, which may be other files then.
 func ListenFiles(pid, fds, names string) (map[string]*os.File, error) {
 	if p, err := strconv.Atoi(pid); err != nil || p != os.Getpid() {
 		return nil, nil
@@ -44,7 +44,7 @@ func ListenFiles(pid, fds, names string) (map[string]*os.File, error) {
 			name = list[i]
 		}
 		if all[name] != nil {
-			_ = unix.Close(fd) // two copies of one
+			_ = unix.Close(fd) // another copy of the same file
 			continue
 		}
 		all[name] = os.NewFile(uintptr(fd), name)
@@ -52,12 +52,12 @@ func ListenFiles(pid, fds, names string) (map[string]*os.File, error) {
 	return all, nil
 }
 
-// notify sends a state and files to the service manager, and waits until it has them.
+// notify sends a state and files to the service manager and waits until it has received them.
 func notify(address, state string, fds ...int) error {
 	if err := notifyNow(address, state, fds...); err != nil {
 		return err
 	}
-	// The barrier: the manager closes its end of a pipe when it has come to it.
+	// The barrier: the manager closes its end of the pipe when it processes this message.
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 		return err
@@ -81,7 +81,7 @@ func notifyNow(address, state string, fds ...int) error {
 	limit := unix.NsecToTimeval(keeperTimeout.Nanoseconds())
 	err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)
 	if err == nil {
-		// A name that begins with @ is one without a file.
+		// A name that begins with @ is in the abstract namespace.
 		err = unix.Sendmsg(fd, []byte(state), oob, &unix.SockaddrUnix{Name: address}, 0)
 	}
 	if err = errors.Join(err, unix.Close(fd)); err != nil {

@@ -7,21 +7,21 @@ import (
 	"github.com/ballast-dev/ballast/store/transfer"
 )
 
-// maxAhead is how many groups are fetched ahead of a reader, and maxStreams how many readers of a
-// file are followed.
+// maxAhead limits the groups fetched ahead of a reader, and maxStreams the readers of a file that
+// are tracked.
 const (
 	maxAhead   = 12 // 48 MiB
 	maxStreams = 8
 )
 
-// A stream is a reader that goes forward.
+// A stream is a sequential reader.
 type stream struct {
 	head   int // the last group that was read
 	window int // groups to fetch ahead
 }
 
-// ahead takes note of a read, and fetches what a reader that goes forward will want. Reads of one
-// reader come in any order, as many at a time as the kernel reads ahead.
+// ahead records a read, and starts read-ahead for sequential readers. The reads of one reader
+// arrive in any order, as many at a time as the kernel reads ahead.
 func (f *File) ahead(st *stage, first, last int) {
 	f.mu.Lock()
 	i := slices.IndexFunc(f.streams, func(s stream) bool { return first >= s.head-2 && first <= s.head+1 })
@@ -54,7 +54,7 @@ func (f *File) ahead(st *stage, first, last int) {
 	}
 }
 
-// readAhead makes group g present. An error shows when somebody reads it.
+// readAhead makes group g present. An error is reported when the group is read.
 func (f *File) readAhead(ctx context.Context, st *stage, g int) {
 	defer f.read(g)
 	_ = f.bring(ctx, f.set.Scheduler.NewFlow(transfer.Soon), func(sl *transfer.Slot) error {
@@ -68,7 +68,7 @@ func (f *File) readAhead(ctx context.Context, st *stage, g int) {
 	})
 }
 
-// read says that group g is not to be read ahead any more.
+// read ends the read-ahead of group g.
 func (f *File) read(g int) {
 	f.mu.Lock()
 	delete(f.reading, g)

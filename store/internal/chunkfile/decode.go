@@ -13,11 +13,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxWindow is the largest zstd window of a chunk, in bytes. What a decoder holds is bounded by the size
-// of a chunk all the same.
+// maxWindow limits the zstd window of a chunk, in bytes. The memory of a decoder is also limited by
+// the size of a chunk.
 const maxWindow = 128 << 20
 
-// decode fills buf with chunks, which lie in raw, the bytes of their span, and verifies each.
+// decode fills buf with chunks from raw, the bytes of their span, and verifies each.
 func (l *Layout) decode(buf, raw []byte, chunks []filetable.Chunk) error {
 	at, _ := span(chunks)
 	base := chunks[0].Offset
@@ -35,7 +35,7 @@ func (l *Layout) decode(buf, raw []byte, chunks []filetable.Chunk) error {
 	return nil
 }
 
-// right says whether buf, which is group g as it was staged, has the digests of its chunks.
+// right reports whether buf, group g as staged, has the digests of its chunks.
 func (l *Layout) right(g int, buf []byte) bool {
 	chunks := l.of(g)
 	for _, ch := range chunks {
@@ -46,7 +46,8 @@ func (l *Layout) right(g int, buf []byte) bool {
 	return true
 }
 
-// verify returns an error of errdefs.ErrDataLoss if p are not the bytes of a chunk, as far as can be said.
+// verify returns an error of errdefs.ErrDataLoss if p is not the content of a chunk, as far as that
+// is known.
 func (l *Layout) verify(ch filetable.Chunk, p []byte) error {
 	switch {
 	case l.Stated:
@@ -61,7 +62,7 @@ func (l *Layout) verify(ch filetable.Chunk, p []byte) error {
 	return nil
 }
 
-// chunkDecoder decodes zstd frames that are in memory. It refuses what is larger than a chunk.
+// chunkDecoder decodes zstd frames in memory. It refuses frames larger than a chunk.
 var chunkDecoder = func() *zstd.Decoder {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(2*filetable.MaxChunk), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
@@ -70,9 +71,9 @@ var chunkDecoder = func() *zstd.Decoder {
 	return d
 }()
 
-// unpackChunk fills dst from the compressed bytes of one chunk. It returns errdefs.ErrDataLoss if
-// they are not that. What comes after the chunk is dropped: stargz has the padding of the file, and
-// the tar headers of those that follow, in the frame of its last chunk.
+// unpackChunk fills dst from the compressed bytes of a chunk. It returns errdefs.ErrDataLoss if
+// they are invalid. Bytes after the chunk are dropped: the frame of the last chunk of a file in
+// stargz also has the padding of the file and the tar headers of the following ones.
 func unpackChunk(dst, raw []byte, codec filetable.Codec) error {
 	bad := func(err error) error { return fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss) }
 	switch codec {
@@ -84,7 +85,7 @@ func unpackChunk(dst, raw []byte, codec filetable.Codec) error {
 		if len(out) < len(dst) {
 			return bad(cmp.Or(err, fmt.Errorf("%d bytes instead of %d", len(out), len(dst))))
 		}
-		copy(dst, out) // out is elsewhere if it is longer
+		copy(dst, out) // out is another slice if it is longer
 		return nil
 	case filetable.CodecGzip:
 		r, err := gzip.NewReader(bytes.NewReader(raw))

@@ -1,23 +1,22 @@
-// Package chunkfile brings files chunk by chunk. Readers, reading ahead and the work that brings a whole
-// file use the same File as equals: what one has brought, or has on its way, is there for all.
+// Package chunkfile fetches files by chunks. Readers, read-ahead and hydrations share one File: what one has
+// fetched, or is fetching, is available to all.
 //
 // # Layout
 //
-// A Layout says how a file comes out of a blob: its chunks with their digests, or, for a raw blob
-// without digests, chunks of equal size that are unverified until the whole file is. Chunks are fetched,
-// staged and marked in groups: consecutive chunks of at most staging.ChunkSize bytes together that lie
-// close to each other in the blob, so that small chunks cost no request each.
+// A Layout describes how a file is stored in a blob: its chunks with their digests or, for a raw blob without
+// digests, chunks of equal size that are unverified until the whole file is. Chunks are fetched, staged and
+// marked in groups: consecutive chunks of at most staging.ChunkSize bytes in total that are close to each other
+// in the blob, so that small chunks do not need one request each.
 //
-// Chunks that have digests are verified before they are staged. What is staged belongs to a group of
-// sources all the same: who has other sources may have no right to the bytes, and no use for slow ones.
+// Chunks with digests are verified before they are staged. Staged bytes belong to one group of sources
+// nevertheless: other sources may not be entitled to them.
 //
-// # One read
+// # A read
 //
 //	Await → want(group) → call ──(a buffer)──▶ bring: Finder, or transfer.Range → decode, verify → stage
 //
-// A call is a group that is on its way, for all who want it. A reader that waits makes the call first
-// and then waits for a buffer of those that only readers have; all other work has its buffer before it
-// makes a call. Who has a buffer and has made the call waits for nobody else, so there are no circles. A
-// reader that finds a call makes it urgent. Work goes on when the reader that began it is interrupted:
-// it will ask again.
+// A call is a group being fetched, shared by all that want it. A reader first makes the call and then waits for
+// one of the buffers reserved for readers; all other work gets its buffer first. Work that has both a buffer
+// and a call waits for no other work, which prevents deadlocks. A reader that finds an existing call makes it
+// urgent. The call continues if the reader is interrupted, because the read will be repeated.
 package chunkfile

@@ -10,29 +10,29 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// MaxGap is how many bytes between two chunks are fetched and thrown away rather than asked
-// around.
+// MaxGap is the largest gap between two chunks, in bytes, that is fetched and dropped instead of
+// sending another request.
 const MaxGap = 64 << 10 // 64 KiB
 
-// A Layout says how a file is brought chunk by chunk. It does not change.
+// A Layout describes how a file is fetched by chunks. It is immutable.
 type Layout struct {
-	From   filetable.Blob // the blob that the chunks are ranges of
+	From   filetable.Blob // the blob with the chunks
 	Codec  filetable.Codec
-	Chunks []filetable.Chunk // with At and Len set, but for zeros
-	ID     digest.Digest     // names what readers see: the chunks and, if they are unverified, the group
-	Group  string            // of the sources that bring it
+	Chunks []filetable.Chunk // with At and Len set, except for zeros
+	ID     digest.Digest     // identifies what readers see: the chunks and, if they are unverified, the group
+	Group  string            // of its sources
 
-	// Unverified says that the chunks have no digests.
+	// Unverified is true if the chunks have no digests.
 	Unverified bool
 
-	// Stated says that chunks are verified as parts of the file: if all are right, so is the file.
+	// Stated is true if chunks are verified as parts of the file: if all are right, so is the file.
 	Stated bool
 
 	file   digest.Digest
 	groups []int // the first chunk of each group
 }
 
-// NewLayout returns how f, which has chunks, comes out of blob b from a group of sources
+// NewLayout returns the layout of f, which has chunks, in blob b from a group of sources
 // (transfer.GroupKey).
 func NewLayout(f filetable.File, b filetable.Blob, group string) *Layout {
 	l := &Layout{From: b, Group: group, Codec: f.Source.Codec, Chunks: f.Source.Chunks, Stated: f.Source.Stated(), file: f.Digest}
@@ -47,7 +47,7 @@ func NewLayout(f filetable.File, b filetable.Blob, group string) *Layout {
 	return l
 }
 
-// NewRaw returns how a raw blob comes from a group of sources, without digests.
+// NewRaw returns the layout of a raw blob from a group of sources, without digests.
 func NewRaw(b filetable.Blob, group string) *Layout {
 	l := &Layout{From: b, Group: group, Unverified: true}
 	for at := int64(0); at < b.Size; at += staging.ChunkSize {
@@ -97,13 +97,13 @@ func (l *Layout) sum() digest.Digest {
 	return digest.NewDigest(digest.SHA256, h)
 }
 
-// Dir returns the name of the directory where a file with digest d is staged, of staging.Area.
+// Dir returns the name of the directory in staging.Area in which the file with digest d is staged.
 func (l *Layout) Dir(d digest.Digest) string { return staging.BlobDir(d, l.ID.String(), l.Group) }
 
-// Groups returns how many groups there are.
+// Groups returns the number of groups.
 func (l *Layout) Groups() int { return len(l.groups) }
 
-// Grid returns where the groups begin in the file.
+// Grid returns the offsets of the groups in the file.
 func (l *Layout) Grid() []int64 {
 	out := make([]int64, len(l.groups))
 	for g, i := range l.groups {
@@ -121,15 +121,15 @@ func (l *Layout) of(g int) []filetable.Chunk {
 	return l.Chunks[l.groups[g]:end]
 }
 
-// find returns the group that has the byte at off.
+// find returns the group with the byte at off.
 func (l *Layout) find(off int64) int {
 	return sort.Search(len(l.groups), func(g int) bool { return l.Chunks[l.groups[g]].Offset > off }) - 1
 }
 
-// Span returns the range of the blob that the whole file lies in; length 0 if it is all zeros.
+// Span returns the range of the blob with the whole file; length 0 if it is all zeros.
 func (l *Layout) Span() (at, length int64) { return span(l.Chunks) }
 
-// span returns the range of the blob that chunks lie in; length 0 if all are zeros.
+// span returns the range of the blob with chunks; length 0 if all are zeros.
 func span(chunks []filetable.Chunk) (at, length int64) {
 	var end int64
 	for _, ch := range chunks {
@@ -144,7 +144,7 @@ func span(chunks []filetable.Chunk) (at, length int64) {
 	return at, end - at
 }
 
-// index returns the chunk that has a byte of the file.
+// index returns the chunk with a byte of the file.
 func (l *Layout) index(off int64) int {
 	return sort.Search(len(l.Chunks), func(i int) bool { return l.Chunks[i].Offset > off }) - 1
 }

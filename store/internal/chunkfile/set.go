@@ -15,28 +15,28 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A Finder has chunks that objects have.
+// A Finder finds chunks in objects.
 type Finder interface {
-	// Find fills buf with those of the chunks, which follow each other in it, that an object has and
-	// that are right, and says where: no object for the others. from are the sources of who asks; bytes that
-	// these could not give are not found.
+	// Find fills buf with those of the consecutive chunks that an object has and that are right,
+	// and returns their locations, without an object for the others. from are the sources of the
+	// request; objects that these may not have are not used.
 	Find(chunks []filetable.Chunk, buf []byte, from *transfer.Sources, right func(c filetable.Chunk, p []byte) error) []filetable.Location
 
-	// Open opens an object that Find named.
+	// Open opens an object found by Find.
 	Open(d digest.Digest) (*os.File, error)
 
-	// Room returns an error if n bytes more do not fit on the disk.
+	// Room returns an error if n more bytes do not fit on the disk.
 	Room(n int64) error
 }
 
-// Counts are what happened since a Set was made.
+// Counts are counters since a Set was made.
 type Counts struct {
 	Received atomic.Int64 // bytes from outside, for readers
-	Copied   atomic.Int64 // bytes of chunks that an object had already
-	Corrupt  atomic.Int64 // chunks that were wrong
+	Copied   atomic.Int64 // bytes of chunks copied from objects
+	Corrupt  atomic.Int64 // wrong chunks
 }
 
-// A Set has the files that are brought by their chunks. Its methods are safe for concurrent use.
+// A Set has the files that are fetched by chunks. Its methods are safe for concurrent use.
 type Set struct {
 	Scheduler *transfer.Scheduler
 	Area      *staging.Area
@@ -45,27 +45,27 @@ type Set struct {
 	Log       *slog.Logger
 	Counts    Counts
 
-	noShare atomic.Bool  // the file system can not share blocks between files
-	loading atomic.Int64 // when a reader last got on, or had to wait for bytes, in ns since 1970
+	noShare atomic.Bool  // the file system cannot share blocks between files
+	loading atomic.Int64 // when a reader last progressed or had to wait, in Unix nanoseconds
 
-	resting sync.Mutex // guards idle; nothing else is locked while it is held
-	idle    []*File    // of few groups, open, and not read now; the one that was read last is the last
+	resting sync.Mutex // guards idle; the last lock
+	idle    []*File    // open files of few groups without a current read, least recently read first
 
-	mu     sync.Mutex // guards what follows; before File.mu
+	mu     sync.Mutex // guards the following; locked before File.mu
 	closed bool
 	work   sync.WaitGroup
 	files  map[string]*File // by directory
 }
 
-// There can be very many files of at most fewGroups groups, so no more than maxIdle of them stay open when nobody
-// reads them. To open one anew for each read takes longer than to read a page.
+// There can be very many files of at most fewGroups groups, so at most maxIdle of them stay open
+// without a current read. Opening a file for each read would take longer than reading a page.
 const (
 	fewGroups = 8
 	maxIdle   = 128
 )
 
-// Acquire returns the file with digest d that comes as the layout says, with one more user. path is one
-// of its paths, for messages.
+// Acquire returns the file with digest d and a layout, with one more user. path is one of its
+// paths, for messages.
 func (s *Set) Acquire(d digest.Digest, size int64, path string, l *Layout) *File {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *Set) Acquire(d digest.Digest, size int64, path string, l *Layout) *File
 	return f
 }
 
-// Release ends a use of a file. When nobody uses it, what is on its way for it ends.
+// Release ends a use of a file. The last one cancels its transfers.
 func (s *Set) Release(f *File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *Set) Release(f *File) {
 	s.forget(f)
 }
 
-// forget drops a file that nobody uses and nothing works on. Who calls it holds mu.
+// forget drops a file without users and work. The caller holds mu.
 func (s *Set) forget(f *File) {
 	if f.users > 0 || f.working > 0 || s.files[f.dir] != f {
 		return
@@ -109,10 +109,10 @@ func (s *Set) forget(f *File) {
 	f.retire()
 }
 
-// loads says that a reader gets on, or waits for bytes.
+// loads records that a reader progresses or waits for bytes.
 func (s *Set) loads() { s.loading.Store(time.Now().UnixNano()) }
 
-// rest takes note of a file that is open and not read now, and closes the one that has rested longest if there
+// rest records an open file without a current read, and closes the least recently read one if there
 // are more than maxIdle.
 func (s *Set) rest(f *File) {
 	s.resting.Lock()
@@ -128,8 +128,8 @@ func (s *Set) rest(f *File) {
 	}
 }
 
-// begin says that something works on a file, until end. It returns the context that the work ends
-// with; work does not begin after Close.
+// begin records work on a file, until end. It returns the context of the work; ok is false after
+// Close.
 func (s *Set) begin(f *File) (ctx context.Context, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *Set) end(f *File) {
 	s.work.Done()
 }
 
-// Close ends all work, and waits for its end.
+// Close cancels all work and waits for its end.
 func (s *Set) Close() {
 	s.mu.Lock()
 	s.closed = true

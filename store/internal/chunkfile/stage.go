@@ -12,10 +12,10 @@ type stage struct {
 	p     *staging.Partial
 	data  *os.File
 	users int  // guarded by File.mu
-	old   bool // nobody new uses it; guarded by File.mu
+	old   bool // replaced, for existing users only; guarded by File.mu
 }
 
-// open opens what is staged, until done.
+// open opens the staged part, until done.
 func (f *File) open() (*stage, error) {
 	f.opening.Lock()
 	defer f.opening.Unlock()
@@ -24,7 +24,7 @@ func (f *File) open() (*stage, error) {
 	f.age.before = nil
 	f.mu.Unlock()
 	if before != nil {
-		before.writes.Wait() // to the disk
+		before.writes.Wait() // for writes to the disk
 	}
 	st, err := f.use(nil)
 	if st != nil || err != nil {
@@ -44,7 +44,7 @@ func (f *File) open() (*stage, error) {
 	return f.use(&stage{p: p, data: data})
 }
 
-// use returns the stage with one more user. It is fresh if there was none.
+// use returns the stage with one more user; fresh becomes the stage if there was none.
 func (f *File) use(fresh *stage) (*stage, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,7 +78,7 @@ func (f *File) done(st *stage) {
 	}
 }
 
-// sleep closes what is staged unless somebody uses it.
+// sleep closes the stage if it has no users.
 func (f *File) sleep() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,15 +88,15 @@ func (f *File) sleep() {
 	}
 }
 
-// closeUnused closes what nobody uses. Who calls it holds File.mu.
+// closeUnused closes a replaced stage without users. The caller holds File.mu.
 func (st *stage) closeUnused() {
 	if st.users == 0 && st.old {
-		// What was written is synced by whoever needs that, through files of its own.
+		// Written bytes are synced where needed, through other descriptors.
 		_, _ = st.p.Close(), st.data.Close()
 	}
 }
 
-// retire makes the next open begin anew.
+// retire makes the next open create a new stage.
 func (f *File) retire() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,7 +107,7 @@ func (f *File) retire() {
 	}
 }
 
-// Discard forgets what is staged: it was found to be wrong.
+// Discard removes the staged bytes, because they are wrong.
 func (f *File) Discard() error {
 	f.retire()
 	return f.set.Area.Remove(f.dir)

@@ -9,29 +9,29 @@ import (
 	"github.com/ballast-dev/ballast/store/verify"
 )
 
-// A hash over a whole file takes a processor from those who bring chunks to readers. So work that nobody waits
-// for hashes only when no reader has got on for the time quiet, or after it has waited for the time patience.
+// Hashing a whole file uses a processor that chunks for readers need. Background work therefore
+// hashes only after no reader has progressed for quiet, or after it has waited for patience.
 const (
 	quiet    = 300 * time.Millisecond
 	patience = 5 * time.Minute
 )
 
-// A whole is the digest of a file on its way, taken over its groups in order. Where they come too early
-// for it, the rest of it is taken from the disk at the end.
+// A whole computes the digest of a file over its groups in order as they arrive. Groups that are
+// skipped are read from disk at the end.
 type whole struct {
 	f     *File
 	st    *stage
 	flow  *transfer.Flow
 	hash  verify.Hash
 	next  int         // the first group that is not in hash
-	after atomic.Bool // what comes now is hashed at the end
+	after atomic.Bool // further groups are hashed at the end
 }
 
 func newWhole(f *File, st *stage, flow *transfer.Flow) *whole {
 	return &whole{f: f, st: st, flow: flow, hash: verify.NewHash()}
 }
 
-// late says that what comes now is not hashed now, or not at all.
+// late reports whether arriving groups are hashed later, or not at all.
 func (w *whole) late() bool {
 	if w.f.Layout.Stated || w.after.Load() {
 		return true
@@ -42,7 +42,7 @@ func (w *whole) late() bool {
 	return w.after.Load()
 }
 
-// gives returns for how long the work gives way to readers.
+// gives returns how long the work must wait for readers.
 func (w *whole) gives() time.Duration {
 	if w.flow.Class() != transfer.Background {
 		return 0
@@ -50,7 +50,7 @@ func (w *whole) gives() time.Duration {
 	return min(quiet, quiet-time.Duration(time.Now().UnixNano()-w.f.set.loading.Load()))
 }
 
-// use takes group g from a buffer. It is called for one after the other.
+// use hashes group g from a buffer. It is called sequentially.
 func (w *whole) use(g int, sl *transfer.Slot) error {
 	if w.late() {
 		return nil
@@ -65,7 +65,7 @@ func (w *whole) take(g int, sl *transfer.Slot) error {
 	return err
 }
 
-// finish returns nil if all groups are there and the file is right.
+// finish returns nil if all groups are present and the file is right.
 func (w *whole) finish(ctx context.Context) error {
 	f, until := w.f, time.Now().Add(patience)
 	for g := range w.st.p.Chunks() {

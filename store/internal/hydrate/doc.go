@@ -1,20 +1,19 @@
-// Package hydrate brings what is missing of tables: it turns blobs into objects.
+// Package hydrate fetches what tables lack: it turns blobs into objects.
 //
 //	Hydrate ─▶ hydration (one for a table from a group of sources)
-//	             │ plan: targets; missing: which are not there; reserve: room for these
+//	             │ plan: targets; missing: those not present; reserve: space for these
 //	             ▼
-//	           blobFetch (one for a target from a group of sources, however many wait)
+//	           blobFetch (one for a target from a group of sources, shared by all that wait)
 //	             ├ file     chunkfile.File.Fill, hash ──▶ Publish
 //	             ├ small    one range, split ──▶ Publish
 //	             └ archive  transfer.Fetch.All ──▶ sink (tar, unpack, fragments) ──▶ Publish
 //
-// A hydration is awaited, or in the background; so are its fetches, and one of them is awaited alone when
-// a reader waits for it. What is awaited goes on for Engine.Linger after the last who waited has gone.
+// A hydration, with its fetches, is either awaited or in the background; a single fetch becomes awaited when
+// a reader waits for it. Awaited work continues for Engine.Linger after its last caller has gone.
 //
-// Files that are put together from fragments are locked one by one, in an order that is the same for all.
-// An archive is unpacked while it arrives if an unpacker is free, else when it is there: nobody holds
-// buffers while he waits for one. If an unpacker is revoked because nothing arrives, what was fetched stays
-// and is unpacked anew.
+// Assembled files are locked individually, in a fixed order. An archive is unpacked while it arrives if an
+// unpacker is free, otherwise afterwards: no buffers are held while waiting for one. If an unpacker is
+// revoked because no bytes arrive, the fetched bytes stay and are unpacked again.
 //
-// What comes from elsewhere meanwhile (Arrived) ends the fetch without an error.
+// A file that arrives from elsewhere (Arrived) ends its fetch without an error.
 package hydrate

@@ -19,76 +19,76 @@ import (
 
 var errClosed = fmt.Errorf("the store is closed: %w", errdefs.ErrUnavailable)
 
-// A Publication is a staged file that is durable and verified, and is to be an object.
+// A Publication is a durable, verified staged file that becomes an object.
 type Publication struct {
 	Staged string // path below the root
 	Digest digest.Digest
 	Size   int64             // bytes
-	Layout *chunkfile.Layout // in which it was brought, or nil
-	From   *transfer.Sources // that gave the bytes; nil: they are not from outside
+	Layout *chunkfile.Layout // layout with which it was fetched, or nil
+	From   *transfer.Sources // sources of the bytes; nil if they are not from outside
 }
 
-// Objects are the complete files, and what is known of them.
+// Objects are the complete files and their records.
 type Objects interface {
-	// Has says whether a blob is there as the table says, for who has these sources. It returns
-	// a *verify.Error if it is there with another size.
+	// Has reports whether a blob is present, as in the table, for these sources. It returns a
+	// *verify.Error if it is present with another size.
 	Has(b filetable.Blob, from *transfer.Sources) (bool, error)
 
-	// Assembled returns the digest of a file with parts, empty if it is not known.
+	// Assembled returns the digest of a file with parts, or "" if it is unknown.
 	Assembled(f filetable.File) (digest.Digest, error)
 
-	// Publish makes files objects, and records what was found out with them. It takes their staged
-	// files, but for objects that are there already.
+	// Publish makes files objects and records found with them. It moves their staged files, except
+	// those of existing objects.
 	Publish(files []Publication, found meta.Arrival) error
 
-	// Wrong is called before what is staged of a file without digests of chunks, and maybe read, is
-	// thrown away, because it is not what the digest of the file says.
+	// Wrong is called before the staged bytes of a file without chunk digests are dropped because
+	// they do not match its digest. They may have been read.
 	Wrong(f *chunkfile.File) error
 
 	// PutBytes makes p an object.
 	PutBytes(ctx context.Context, p []byte) (digest.Digest, error)
 
-	// Registered is called when Live has the work, before it is found out what is there.
+	// Registered is called when Live includes the work, before looking for present objects.
 	Registered(ctx context.Context)
 
-	// Reserve keeps room on the disk for need bytes of a table from a group of sources until release,
-	// beside what others have reserved. left says how many of them are still to be written.
+	// Reserve reserves disk space for need bytes of a table from a group of sources, beside other
+	// reservations, until release. left returns how many of them are still to be written.
 	Reserve(ctx context.Context, table digest.Digest, group string, need int64, left func() int64) (release func(), err error)
 
-	// Room returns an error if n bytes more would use what stays in reserve.
+	// Room returns an error if n more bytes would use the reserved free space.
 	Room(n int64) error
 }
 
-// An Engine brings the blobs of tables. Its methods are safe for concurrent use.
+// An Engine hydrates tables. Its methods are safe for concurrent use.
 type Engine struct {
 	Scheduler *transfer.Scheduler
 	Files     *chunkfile.Set
 	Area      *staging.Area
 	Root      *os.Root // of the store
 	Objects   Objects
-	Linger    time.Duration // how long work goes on that nobody waits for any more
+	Linger    time.Duration // how long work continues without a waiter
 	Log       *slog.Logger
 
-	ctx  context.Context // ends all work
+	ctx  context.Context // cancels all work
 	stop context.CancelFunc
 	work sync.WaitGroup
 
-	mu         sync.Mutex // guards what follows; before hydration.mu
+	mu         sync.Mutex // guards the following; locked before hydration.mu
 	closed     bool
 	hydrations map[string]*hydration    // by key
 	fetches    map[string]*blobFetch    // by key
-	assembling map[string]chan struct{} // by directory: held by who puts a file together there
+	assembling map[string]chan struct{} // by directory: held while a file is assembled there
 	began      chan struct{}            // closed when the next hydration begins
 }
 
-// Begin makes an Engine ready. It is called once, before all other methods.
+// Begin initialises an Engine. It is called once, before all other methods.
 func (e *Engine) Begin() {
 	e.ctx, e.stop = context.WithCancel(context.Background())
 	e.hydrations, e.fetches, e.assembling = map[string]*hydration{}, map[string]*blobFetch{}, map[string]chan struct{}{}
 	e.began = make(chan struct{})
 }
 
-// Close ends all work, and waits for its end.
+// Close cancels all work and waits for its end.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
@@ -104,8 +104,8 @@ func (e *Engine) Began() <-chan struct{} {
 	return e.began
 }
 
-// Live returns what collecting has to leave alone: the tables that are being hydrated, and the digests
-// of what is brought for them.
+// Live returns what garbage collection must keep: the tables being hydrated, and the digests of the
+// objects and blobs being fetched for them.
 func (e *Engine) Live() (tables, blobs []digest.Digest) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -118,8 +118,8 @@ func (e *Engine) Live() (tables, blobs []digest.Digest) {
 	return tables, blobs
 }
 
-// Arrived says that a file is an object, whoever brought it: who brings it too, and may have it, need not
-// go on.
+// Arrived cancels, successfully, the fetches of a file that has become an object and whose sources
+// may have it.
 func (e *Engine) Arrived(d digest.Digest, may func(from *transfer.Sources) bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -131,7 +131,7 @@ func (e *Engine) Arrived(d digest.Digest, may func(from *transfer.Sources) bool)
 	}
 }
 
-// exclusive waits until nobody else puts a file together in a directory, until release.
+// exclusive waits for exclusive use of an assembly directory, until release.
 func (e *Engine) exclusive(ctx context.Context, dir string) (release func(), err error) {
 	e.mu.Lock()
 	turn := e.assembling[dir]

@@ -10,32 +10,33 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A hydration brings the blobs of one table from one group of sources. There is at most one of these.
+// A hydration fetches the blobs of one table from one group of sources. There is at most one of
+// each.
 type hydration struct {
 	table   digest.Digest
 	group   string
 	targets []Target
 	cancel  context.CancelFunc
 	done    chan struct{}
-	err     error // valid when done is closed
+	err     error // valid after done is closed
 
 	waiters int               // guarded by Engine.mu
-	linger  *time.Timer       // guarded by Engine.mu; runs while nobody waits
+	linger  *time.Timer       // guarded by Engine.mu; runs while there are no waiters
 	list    []transfer.Source // guarded by Engine.mu
 	from    transfer.Sources
 
-	mu      sync.Mutex             // guards what follows
-	awaited bool                   // somebody waits for the end
-	wanted  map[digest.Digest]bool // files that a reader waits for
+	mu      sync.Mutex             // guards the following
+	awaited bool                   // a caller waits for the end
+	wanted  map[digest.Digest]bool // files that readers wait for
 	blobs   []Progress             // by index of targets
 	fetches []*blobFetch
 }
 
-// key tells hydrations apart, and names who asks for blobs.
+// key identifies a hydration.
 func (h *hydration) key() string { return h.table.String() + "\n" + h.group }
 
-// renew takes the sources of who joined: they are of the same group, but credentials may be newer.
-// Who calls it holds Engine.mu.
+// renew updates the sources: they are of the same group, but credentials may be newer. The caller
+// holds Engine.mu.
 func (h *hydration) renew(list []transfer.Source) {
 	h.list = list
 	h.from.Set(h.key(), list)
@@ -48,7 +49,7 @@ func (h *hydration) renew(list []transfer.Source) {
 	}
 }
 
-// plan takes the targets of a table.
+// plan sets the targets of a table.
 func (h *hydration) plan(targets []Target) {
 	h.targets = targets
 	for _, t := range targets {
@@ -70,8 +71,8 @@ func (h *hydration) progress() []Progress {
 	return out
 }
 
-// left returns how many bytes the targets that are missing still take. What is unpacked of one counts when
-// all of it is.
+// left returns the number of bytes that the missing targets still need. The unpacked size of a
+// target counts until all of it is complete.
 func (h *hydration) left() (n int64) {
 	for i, p := range h.progress() {
 		if p.State != StatePresent && p.State != StateComplete {
@@ -81,7 +82,7 @@ func (h *hydration) left() (n int64) {
 	return n
 }
 
-// started takes note of the fetch of a target.
+// started records the fetch of a target.
 func (h *hydration) started(i int, b *blobFetch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +92,7 @@ func (h *hydration) started(i int, b *blobFetch) {
 	}
 }
 
-// await says that somebody waits for the end.
+// await gives all fetches the priority of awaited work.
 func (h *hydration) await() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -103,7 +104,7 @@ func (h *hydration) await() {
 	}
 }
 
-// awaitFile says that somebody waits for a file, whatever it is brought with.
+// awaitFile gives the fetch of a file the priority of awaited work.
 func (h *hydration) awaitFile(d digest.Digest) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,8 +119,8 @@ func (h *hydration) awaitFile(d digest.Digest) {
 	}
 }
 
-// wants says whether a reader waits for what target i brings; what is in an archive is not known. Who
-// calls it holds mu.
+// wants reports whether a reader waits for content of target i; the content of archives is unknown.
+// The caller holds mu.
 func (h *hydration) wants(i int) bool {
 	t := &h.targets[i]
 	return len(h.wanted) > 0 && len(t.Files) == 0 || slices.ContainsFunc(t.digests(), func(d digest.Digest) bool { return h.wanted[d] })

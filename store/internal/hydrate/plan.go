@@ -11,28 +11,28 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// smallSpan is how many bytes of a blob a small file has there at most. Small files that lie next to each
-// other are one target, in ranges of at most a chunk.
+// smallSpan is the largest span of a small file in its blob, in bytes. Neighbouring small files are
+// one target, in ranges of at most a chunk.
 const smallSpan = 512 << 10 // 512 KiB
 
-// A Target is what is brought by one fetch: a file by its chunks, several small ones that lie next to
-// each other in a blob, or an archive.
+// A Target is the unit of a fetch: a file with chunks, several neighbouring small files of a blob,
+// or an archive.
 type Target struct {
-	Blob  filetable.Blob // of a file, that file as if it were a raw blob
-	Name  string         // the path of a file in it, for people
-	Files []ChunkedFile  // none for an archive
+	Blob  filetable.Blob // for a file: the file as if it were a raw blob
+	Name  string         // path of a file in it, for messages
+	Files []ChunkedFile  // empty for an archive
 
-	pieces []staging.Piece // where an archive is staged, once that is known
+	pieces []staging.Piece // where an archive is staged, once known
 	group  string
 }
 
-// A ChunkedFile is a file and how it comes out of a blob.
+// A ChunkedFile is a file with its layout in a blob.
 type ChunkedFile struct {
 	File   filetable.File
 	Layout *chunkfile.Layout
 }
 
-// wrap says for people of which file of the model an error is.
+// wrap adds the file of the model to an error.
 func (t *Target) wrap(err error) error {
 	if t.Name == "" {
 		return fmt.Errorf("layer %d (%s): %w", t.Blob.Layer, t.Blob.Digest, err)
@@ -40,7 +40,7 @@ func (t *Target) wrap(err error) error {
 	return fmt.Errorf("layer %d (%q): %w", t.Blob.Layer, t.Name, err)
 }
 
-// digests returns the digests of what a target brings, as far as they are known.
+// digests returns the known digests of the content of a target.
 func (t *Target) digests() []digest.Digest {
 	if len(t.Files) == 0 {
 		return []digest.Digest{t.Blob.Digest}
@@ -52,7 +52,7 @@ func (t *Target) digests() []digest.Digest {
 	return out
 }
 
-// Dirs returns where a target is staged, see staging.Area. Of an archive that is known when its pieces are.
+// Dirs returns where a target is staged, see staging.Area. For an archive this requires pieces.
 func (t *Target) Dirs() []string {
 	if len(t.Files) == 0 {
 		return []string{t.archiveDir()}
@@ -64,14 +64,15 @@ func (t *Target) Dirs() []string {
 	return out
 }
 
-// archiveDir is where an archive is staged. Until all of it is verified, its bytes are only of those who
-// brought them. Fragments of one blob go to different places for different files: each has its own.
+// archiveDir returns where an archive is staged. Until it is verified, its bytes belong to the
+// group that fetched them. Fragments of one blob go to different places for different files, so
+// each layout has its own directory.
 func (t *Target) archiveDir() string {
 	layout := string(t.Blob.Archive) + string(t.Blob.Codec) + staging.LayoutOf(t.pieces, nil)
 	return staging.BlobDir(t.Blob.Digest, layout, t.group)
 }
 
-// key tells fetches apart: who needs the same can wait for the same.
+// key identifies a fetch: targets with the same key share one.
 func (t *Target) key() string {
 	key := string(t.Blob.DiffID)
 	for _, d := range t.Dirs() {
@@ -80,13 +81,13 @@ func (t *Target) key() string {
 	return key
 }
 
-// Plan returns the targets of a table that comes from a group of sources (transfer.GroupKey), in the
-// order of its blobs.
+// Plan returns the targets of a table from a group of sources (transfer.GroupKey), in the order of
+// its blobs.
 func Plan(t *filetable.Table, group string) []Target {
 	files := filesByBlob(t)
 	names := namesOf(t)
 	var targets []Target
-	seen := map[digest.Digest]bool{} // files that come by chunks with digests
+	seen := map[digest.Digest]bool{} // files with chunks that have digests
 	for _, b := range t.Blobs {
 		if !inChunks(t, b, files[b.Digest]) {
 			continue
@@ -107,7 +108,7 @@ func Plan(t *filetable.Table, group string) []Target {
 		case inChunks(t, b, files[b.Digest]):
 		case b.Archive != filetable.ArchiveNone || b.Codec != filetable.CodecNone:
 			targets = append(targets, Target{Blob: b, Name: names[b.Digest], group: group})
-		case !seen[b.Digest]: // a content that comes by chunks too comes once
+		case !seen[b.Digest]: // content that is also fetched by chunks is fetched once
 			f := filetable.File{Path: names[b.Digest], Type: filetable.TypeReg, Size: b.Size, Digest: b.Digest}
 			targets = append(targets, Target{Blob: b, Name: names[b.Digest], Files: []ChunkedFile{{f, chunkfile.NewRaw(b, group)}}})
 		}
@@ -115,7 +116,7 @@ func Plan(t *filetable.Table, group string) []Target {
 	return targets
 }
 
-// join makes targets of the files of a blob that come by chunks.
+// join makes targets of the files with chunks of a blob.
 func join(files []ChunkedFile, b filetable.Blob) (targets []Target) {
 	single := func(f ChunkedFile) {
 		targets = append(targets, Target{
@@ -156,7 +157,7 @@ func join(files []ChunkedFile, b filetable.Blob) (targets []Target) {
 	return targets
 }
 
-// namesOf returns a path for each blob, for people.
+// namesOf returns a path for each blob, for messages.
 func namesOf(t *filetable.Table) map[digest.Digest]string {
 	names := map[digest.Digest]string{}
 	for _, f := range t.Files {
@@ -175,7 +176,7 @@ func namesOf(t *filetable.Table) map[digest.Digest]string {
 	return names
 }
 
-// inChunks says whether the files of a blob, given by their positions, are brought one by one.
+// inChunks reports whether the files of a blob, given by their positions, are fetched individually.
 func inChunks(t *filetable.Table, b filetable.Blob, files []int) bool {
 	if b.Archive == filetable.ArchiveChunks {
 		return true
@@ -202,7 +203,7 @@ func filesByBlob(t *filetable.Table) map[digest.Digest][]int {
 	return files
 }
 
-// ChunkedBlobs returns the blobs of a table whose files are brought one by one.
+// ChunkedBlobs returns the blobs of a table whose files are fetched individually.
 func ChunkedBlobs(t *filetable.Table) map[digest.Digest]bool {
 	files, out := filesByBlob(t), map[digest.Digest]bool{}
 	for _, b := range t.Blobs {

@@ -2,8 +2,8 @@ package hydrate
 
 import "github.com/ballast-dev/ballast/store/filetable"
 
-// Presence returns how many bytes a table takes, and how many of these are there: in objects, or staged,
-// whoever brought them.
+// Presence returns the size of a table, and how many bytes of it are present, in objects or staged
+// by any group.
 func (e *Engine) Presence(t *filetable.Table) (total, done int64, err error) {
 	_, places, err := e.assemblies(t, "", nil)
 	if err != nil {
@@ -11,7 +11,7 @@ func (e *Engine) Presence(t *filetable.Table) (total, done int64, err error) {
 	}
 	for _, target := range Plan(t, "") {
 		total += target.Blob.Size
-		// An object of another size than the table says is of no use.
+		// An object of another size than in the table is useless.
 		if ok, err := e.hasTarget(&target, places, nil); ok && err == nil {
 			done += target.Blob.Size
 			continue
@@ -25,7 +25,7 @@ func (e *Engine) Presence(t *filetable.Table) (total, done int64, err error) {
 	return total, done, nil
 }
 
-// staged returns how many bytes of a target that is not complete are staged.
+// staged returns the number of staged bytes of an incomplete target.
 func (e *Engine) staged(t *Target) (n int64, err error) {
 	if len(t.Files) == 0 {
 		return e.most(t.Blob, nil)
@@ -41,7 +41,7 @@ func (e *Engine) staged(t *Target) (n int64, err error) {
 	return n, nil
 }
 
-// most returns what is staged of a blob where most is.
+// most returns the largest number of staged bytes of a blob in one directory.
 func (e *Engine) most(b filetable.Blob, grid []int64) (n int64, err error) {
 	dirs, err := e.Area.Dirs(b.Digest)
 	for _, dir := range dirs {

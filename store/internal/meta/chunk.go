@@ -9,11 +9,11 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// minIndexed is the smallest chunk, in bytes, that is looked for in other objects.
+// minIndexed is the smallest indexed chunk, in bytes.
 const minIndexed = 32 << 10
 
-// Chunks returns where the chunks may be, each at its index. The objects are recorded, but their
-// bytes have to be compared.
+// Chunks returns possible locations of the chunks, at their index. The objects are recorded, but
+// their bytes must be compared.
 func (db *DB) Chunks(chunks []filetable.Chunk) ([]filetable.Location, error) {
 	out := make([]filetable.Location, len(chunks))
 	return out, db.view(func(tx *txn) error {
@@ -36,7 +36,7 @@ func chunkKey(d digest.Digest) []byte {
 	return k[:]
 }
 
-// decodeLocation reads a value of the chunks bucket.
+// decodeLocation decodes a value of the chunks bucket.
 func decodeLocation(p []byte) (filetable.Location, bool) {
 	if len(p) != 40 {
 		return filetable.Location{}, false
@@ -45,12 +45,13 @@ func decodeLocation(p []byte) (filetable.Location, bool) {
 	return filetable.Location{Object: object, Off: int64(binary.BigEndian.Uint64(p[32:]))}, true
 }
 
-// neighbours is how many entries are looked at for each that is made.
+// neighbours is the number of entries checked for each new one.
 const neighbours = 4
 
-// putChunks remembers where the chunks of a complete file are. An entry stays when its object goes: there
-// can be millions, and nobody looks through them. Instead those next to each new one are looked at. Digests
-// are spread evenly, so no more than about one in neighbours is outdated for long.
+// putChunks records the locations of the chunks of a complete file. Entries stay when their object
+// is removed, because there can be millions. Instead, the entries next to each new one are checked.
+// Digests are evenly distributed, so at most about one in neighbours entries stays outdated for
+// long.
 func putChunks(tx *txn, object digest.Digest, chunks []filetable.Chunk) error {
 	b := tx.Bucket(bucketChunks)
 	head := chunkKey(object)
@@ -69,7 +70,7 @@ func putChunks(tx *txn, object digest.Digest, chunks []filetable.Chunk) error {
 	return nil
 }
 
-// dropOutdated forgets those of the entries behind a key whose objects are gone.
+// dropOutdated removes entries after a key whose objects no longer exist.
 func dropOutdated(tx *txn, b *bbolt.Bucket, key []byte) error {
 	var outdated [][]byte
 	c := b.Cursor()

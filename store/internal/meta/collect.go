@@ -11,14 +11,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// imageTTL is how long an image without references stays resolvable by its digest. It costs
-// its manifest, config and table only.
+// imageTTL is how long an image without references can be resolved by its digest. It costs only its
+// manifest, config and table.
 const imageTTL = 7 * 24 * time.Hour
 
-// Roots are what must stay beside that which is recorded as needed.
+// Roots are what must stay beside what the records need.
 type Roots struct {
-	Tables  []digest.Digest // with all that they need
-	Blobs   []digest.Digest // with all that they contain
+	Tables  []digest.Digest // with all objects that they need
+	Blobs   []digest.Digest // with all members that they contain
 	Objects []digest.Digest
 }
 
@@ -53,16 +53,16 @@ func (tx *txn) stays(roots Roots) (map[key]bool, error) {
 	return stays, nil
 }
 
-// Usage is what is recorded, in bytes.
+// Usage is the disk usage of the records, in bytes.
 type Usage struct {
-	Logical     int64 // files of all complete tables, each as often as it occurs
+	Logical     int64 // files of all complete tables, with duplicates
 	Shared      int64 // objects of complete tables
 	Unique      int64 // objects
-	Reclaimable int64 // objects that nothing needs
+	Reclaimable int64 // unneeded objects
 	Objects     int64 // count
 }
 
-// Usage adds up what is recorded.
+// Usage returns the disk usage.
 func (db *DB) Usage(roots Roots) (u Usage, err error) {
 	return u, db.view(func(tx *txn) error {
 		stays, err := tx.stays(roots)
@@ -71,10 +71,11 @@ func (db *DB) Usage(roots Roots) (u Usage, err error) {
 	})
 }
 
-// Evict forgets objects that nothing needs, oldest use first, until want(total of them) bytes are
-// found, and returns them: their files may go; and which others must stay. Tables that need one that goes are
-// not complete any more. A dry run only returns them. It returns errdefs.ErrFailedPrecondition while a
-// reference is unresolved.
+// Evict removes the records of unneeded objects, least recently used first, until want(their total
+// size) bytes are found. It returns these objects, whose files can be removed, and a function that
+// reports which other objects are needed. Tables that need a removed object become incomplete. A
+// dry run removes nothing. Evict returns errdefs.ErrFailedPrecondition while a reference is
+// unresolved.
 func (db *DB) Evict(roots Roots, want func(total int64) int64, dryRun bool) (objects []Sized, needed func(digest.Digest) bool, err error) {
 	err = db.run(dryRun, func(tx *txn) error {
 		if err := tx.settled(); err != nil {
@@ -128,8 +129,8 @@ func (tx *txn) evictable(stays map[key]bool, want func(total int64) int64) (out 
 	return out, nil
 }
 
-// forget removes object records, and marks the tables that need them incomplete; broken, if the
-// objects were lost.
+// forget removes object records and marks the tables that need them as incomplete, or as broken if
+// the objects were lost.
 func forget(tx *txn, objects []digest.Digest, lost bool) error {
 	broken := map[digest.Digest]bool{}
 	for _, o := range objects {
@@ -155,15 +156,14 @@ func forget(tx *txn, objects []digest.Digest, lost bool) error {
 	return nil
 }
 
-// Expired is what Expire forgot.
+// Expired reports what Expire removed.
 type Expired struct {
 	Refs   int
 	Images int
 }
 
-// Expire forgets references that have expired; and, unless a reference is unresolved, images that
-// nothing has used for a week, and what is known of tables and archives whose objects are gone. A dry
-// run only counts.
+// Expire removes expired references and, unless a reference is unresolved, images that were unused
+// for a week, and records of tables and archives without objects. A dry run only counts.
 func (db *DB) Expire(dryRun bool) (e Expired, err error) {
 	return e, db.run(dryRun, func(tx *txn) error {
 		drop := tx.index.expired(time.Now())
@@ -197,7 +197,7 @@ type record struct {
 	key    string
 }
 
-// useless returns the records that are of no use when images are gone.
+// useless returns the records that are useless without images.
 func useless(tx *txn, images []record) (drop []record, err error) {
 	if !tx.index.hasGarbage() && len(images) == 0 {
 		return nil, nil
@@ -255,19 +255,20 @@ func useless(tx *txn, images []record) (drop []record, err error) {
 // An Idle is an image that no reference needs.
 type Idle struct {
 	Image
-	Bytes int64 // of its documents
+	Bytes int64 // size of its documents
 }
 
-// Idle returns the images that no reference and none of the tables needs, oldest use first. Documents
-// that two have count twice.
+// Idle returns the images that neither a reference nor the tables need, least recently used first.
+// Shared documents count twice.
 func (db *DB) Idle(tables []digest.Digest) []Idle {
 	idle := db.index.unusedImages(tables)
 	slices.SortFunc(idle, func(a, b Idle) int { return cmp.Or(a.Used.Compare(b.Used), cmp.Compare(a.Manifest, b.Manifest)) })
 	return idle
 }
 
-// ForgetImages forgets images, and those of their documents that nothing else needs, which it returns:
-// their files may go. It returns errdefs.ErrFailedPrecondition while a reference is unresolved.
+// ForgetImages removes images and the records of those of their documents that nothing else needs.
+// It returns these objects, whose files can be removed. It returns errdefs.ErrFailedPrecondition
+// while a reference is unresolved.
 func (db *DB) ForgetImages(roots Roots, images []Image) (objects []Sized, err error) {
 	return objects, db.update(func(tx *txn) error {
 		if err := tx.settled(); err != nil {
@@ -292,7 +293,7 @@ func (db *DB) ForgetImages(roots Roots, images []Image) (objects []Sized, err er
 				if err != nil {
 					return err
 				}
-				stays[keyOf(d)] = true // once
+				stays[keyOf(d)] = true // without duplicates
 				gone, objects = append(gone, d), append(objects, Sized{d, o.Size})
 			}
 		}

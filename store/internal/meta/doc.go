@@ -1,11 +1,10 @@
-// Package meta keeps what a store has to remember, in a bbolt database: what objects there are, what
-// tables need, what refers to tables, and where bytes that are known can be found. It knows nothing of
-// files; a value is as true as its maker was.
+// Package meta keeps the records of a store in a bbolt database: its objects, what tables need, references to
+// tables, and the locations of known bytes. It does not access other files.
 //
 // # Schema
 //
-// Values are JSON behind a checksum, but those of chunks. Keys are digests unless said otherwise.
-// TestSchema compares this drawing with a database.
+// Values are JSON with a checksum in front, except in chunks. Keys are digests unless noted. TestSchema
+// compares this drawing with a database.
 //
 //	meta
 //	  version     2
@@ -31,35 +30,33 @@
 //	ways
 //	  <file>      identity tables wrong
 //
-// A recipe is the digest over the JSON of a Source with parts; the value is what the file turned out
-// to be. The chunks bucket says where the bytes of a chunk are: the key is its digest, 32 bytes; the
-// value is the digest of an object and the offset in it, 32 and 8 bytes, big endian. An entry may be
-// outdated: bytes that are copied are verified. The ways bucket has the identity under which a file of a
-// view is read before it is complete, and afterwards, the tables that show it so, and how often that was
-// wrong, which makes other identities of it; its key is a digest, with the name of the view and a space
-// before it but for the common view. The shown bucket is that of earlier versions. The
-// verdicts bucket says by which policies the model of a table, or what a manifest names, was found to be
-// signed. A reference is named
-// snapshot/<id> or pin/<reference>. Each object counts at one of the references that need it, so that
-// the sum over snapshots is what is on the disk.
+// A recipe is the digest of the JSON of a Source with parts; its value is the digest of the assembled file. A
+// key in chunks is the 32 bytes of the digest of a chunk; the value is the digest of an object (32 bytes) and
+// the offset of the chunk in it (8 bytes, big endian). Entries may be outdated: copied bytes are verified.
 //
-// What is needed by what follows from the records of objects, tables, references and images. It is kept in
-// memory (the index), made when the database is opened, and changes with the records: a request costs the same
-// however much there is.
+// A value in ways has the identity under which a file of a view is read before, and after, it is complete, the
+// tables that show it in this way, and how often wrong bytes were read, which changes the identity. Its key is
+// a digest, preceded by the name of the view and a space except in the common view. The bucket shown is its
+// predecessor. A value in verdicts lists the policies that the signatures of a table or manifest satisfy. A
+// reference is named snapshot/<id>, pin/<reference> or origin/<digest>. Each object counts for one of the
+// references that need it, so that the sum over snapshots is the disk usage.
 //
-// # Doubt
+// The index, in memory, knows which records need which objects. It is built when the database is opened and
+// updated with the records, so the cost of a query does not depend on the size of the database.
 //
-// Open reads the whole file (package boltfile) before bbolt maps it: a record that was changed can name
-// other objects than those that are needed. The
-// checksum of a value (CRC-32C, 4 bytes, big endian) is over its bucket, its key and its JSON.
+// # Damage
+//
+// Open checks the whole file (package boltfile) before bbolt maps it, because a changed record could name
+// wrong objects. The checksum of a value (CRC-32C, 4 bytes, big endian) covers its bucket, its key and its
+// JSON.
 //
 //	sound   ──────────────────────────────────────▶ open
-//	missing, and nothing to know of ──────────────▶ open, empty
+//	missing, and no objects ──────────────────────▶ open, empty
 //	missing or empty ──────────▶ rebuilt: empty ──▶ open
-//	damaged ──▶ set aside ─────▶ rebuilt: records whose checksum is right ──▶ open
+//	damaged ──▶ set aside ─────▶ rebuilt: records with right checksums ──▶ open
 //	other schema ─────────────────────────────────▶ errdefs.ErrFailedPrecondition
 //
-// What a rebuilt database does not know is found out by others: which files are objects by hashing
-// them, what a table needs from the table, what is referred to from the snapshots. A reference is
-// unresolved as long as it is not known what its table needs; nothing is collected meanwhile.
+// What a rebuilt database lacks is recovered elsewhere: objects by hashing files, the needs of a table from
+// the table, references from snapshots. A reference is unresolved while the needs of its table are unknown;
+// until then nothing is removed.
 package meta

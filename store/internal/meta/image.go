@@ -10,8 +10,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Image is what is known of a converted image. Its manifest, config and table are objects, kept as
-// long as the image is.
+// Image is the record of a converted image. Its manifest, config and table are objects, kept as
+// long as the image.
 type Image struct {
 	Manifest digest.Digest    `json:"manifest"` // of the converted image; the key
 	Config   digest.Digest    `json:"config"`
@@ -19,31 +19,31 @@ type Image struct {
 	Origin   filetable.Origin `json:"origin"`
 
 	// Refs are the references it was resolved from, "host/repository:tag" or
-	// "host/repository@digest", sorted, each once.
+	// "host/repository@digest", sorted and without duplicates.
 	Refs []string `json:"refs"`
 
-	// Size is the sum of the sizes of the model's files as far as known, in bytes.
+	// Size is the total size of the model's files as far as known, in bytes.
 	Size int64 `json:"size"`
 
-	// PrivateNames are the names ("host/repository") under which the origin could be read
-	// only with credentials of the caller, sorted.
+	// PrivateNames are the names ("host/repository") from which the origin could be read only with
+	// credentials of the caller, sorted.
 	PrivateNames []string `json:"privateNames,omitempty"`
 
 	Created time.Time `json:"created"`
 	Used    time.Time `json:"used"`
 }
 
-// documents are the objects of an image itself.
+// documents returns the objects of the image itself.
 func (im Image) documents() []digest.Digest {
 	return []digest.Digest{im.Manifest, im.Config, im.Table}
 }
 
-// maxRefs is how many references of an image are remembered: whoever can name it can name it in many ways,
-// and all are written again with each.
+// maxRefs limits the recorded references of an image: a caller can use many names for one image,
+// and each update writes all of them.
 const maxRefs = 128
 
-// trimRefs takes references away until there are maxRefs, each from the host that has the most, and none of
-// keep.
+// trimRefs removes references until there are maxRefs, always from the host with the most
+// references, and none in keep.
 func (im *Image) trimRefs(keep []string) {
 	if len(im.Refs) <= maxRefs {
 		return
@@ -66,8 +66,8 @@ func (im *Image) trimRefs(keep []string) {
 	})
 }
 
-// PutImage records an image, or adds the Refs to the one there is, and forgets some if they are too many. A
-// reference names one image at a time: it is taken from the image that had it.
+// PutImage records an image, or adds its Refs to the existing record and removes some if there are
+// too many. A reference names one image at a time: it is removed from the previous image.
 func (db *DB) PutImage(im Image) error {
 	fresh := slices.Clone(im.Refs)
 	used := now()
@@ -103,15 +103,16 @@ func (db *DB) PutImage(im Image) error {
 	})
 }
 
-// SetPublic takes a name from the private ones of an image, or returns errdefs.ErrNotFound.
+// SetPublic removes a name from the private names of an image. It returns errdefs.ErrNotFound if
+// there is no image.
 func (db *DB) SetPublic(manifest digest.Digest, name string) error {
 	return change(db, bucketImages, manifest, func(im *Image) {
 		im.PrivateNames = slices.DeleteFunc(im.PrivateNames, func(n string) bool { return n == name })
 	})
 }
 
-// RemoveRefs takes references from an image, and forgets it when the last one is gone. It returns
-// errdefs.ErrNotFound for an image that is not known.
+// RemoveRefs removes references from an image, and the image with its last one. It returns
+// errdefs.ErrNotFound for an unknown image.
 func (db *DB) RemoveRefs(manifest digest.Digest, refs []string) error {
 	return db.changeImage(manifest, func(tx *txn, im Image) error {
 		im.Refs = slices.DeleteFunc(im.Refs, func(r string) bool { return slices.Contains(refs, r) })
@@ -122,7 +123,7 @@ func (db *DB) RemoveRefs(manifest digest.Digest, refs []string) error {
 	})
 }
 
-// RemoveImage forgets an image, or returns errdefs.ErrNotFound.
+// RemoveImage removes an image, or returns errdefs.ErrNotFound.
 func (db *DB) RemoveImage(manifest digest.Digest) error {
 	return db.changeImage(manifest, func(tx *txn, _ Image) error {
 		return remove(tx, bucketImages, manifest)

@@ -9,9 +9,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// An index answers what is needed by what, and how much that is. It follows from the records of objects,
-// tables, references and images, and changes with them: what a request costs depends on what it names and
-// not on how much there is.
+// An index knows which records need which objects, and their sizes. It is built from the records of
+// objects, tables, references and images and updated with them. The cost of a query depends on the
+// objects it names, not on the size of the database.
 type index struct {
 	mu    sync.RWMutex
 	books // guarded by mu
@@ -21,28 +21,28 @@ type books struct {
 	objects objects
 	tables  map[tableID]*table
 	byKey   map[key]*table
-	last    tableID         // that was given
-	refs    map[string]Ref  // Size and Inodes are those of their tables
-	expires map[string]bool // the references that do
+	last    tableID         // last assigned
+	refs    map[string]Ref  // Size and Inodes are not set
+	expires map[string]bool // references that expire
 	images  images
 
-	totals Usage // Reclaimable: of the objects that are idle
+	totals Usage // Reclaimable counts idle objects
 
-	garbage bool // something is gone since records of no use were looked for
+	garbage bool // records were removed since the last search for useless ones
 }
 
 type tableID uint32
 
-// A table is one that is known, or referred to.
+// A table is a recorded or referenced table.
 type table struct {
-	Table // as recorded; Objects is nil
+	Table // the record; Objects is nil
 	id    tableID
 	key   key
 	known bool       // there is a record
-	all   []objectID // that it needs; itself is one
-	refs  []string   // the oldest first
-	size  int64      // bytes of the objects that count here
-	count int64      // and how many
+	all   []objectID // objects that it needs, including itself
+	refs  []string   // oldest first
+	size  int64      // bytes of the objects that it owns
+	count int64      // number of these objects
 }
 
 func newIndex() *index {
@@ -52,7 +52,7 @@ func newIndex() *index {
 	}}
 }
 
-// put records a value, and says whether anything follows from such.
+// put applies a value, and reports whether the index depends on values of its type.
 func (x *index) put(key string, v any) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -71,7 +71,7 @@ func (x *index) put(key string, v any) bool {
 	return true
 }
 
-// remove is put for a value that is gone.
+// remove applies the removal of a value.
 func (x *index) remove(bucket []byte, key string) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -91,7 +91,7 @@ func (x *index) remove(bucket []byte, key string) bool {
 	return true
 }
 
-// change does what changes an object, and keeps what follows from it.
+// change updates an object with do, and the totals with it.
 func (x *books) change(id objectID, do func(o *object)) {
 	o := x.objects.at(id)
 	x.count(id, o, -1)
@@ -100,7 +100,7 @@ func (x *books) change(id objectID, do func(o *object)) {
 	x.objects.release(id)
 }
 
-// count adds an object to the totals, or takes it away.
+// count adds an object to the totals, or subtracts it.
 func (x *books) count(id objectID, o *object, sign int64) {
 	if !o.there() {
 		return
@@ -122,12 +122,12 @@ func (x *books) count(id objectID, o *object, sign int64) {
 	}
 }
 
-// setObject records that an object is there.
+// setObject records an object.
 func (x *books) setObject(c counted) {
 	x.change(x.objects.id(c.key), func(o *object) { o.size = max(0, c.size) })
 }
 
-// addObject is setObject for an object that is new.
+// addObject is setObject for a new object.
 func (x *books) addObject(c counted) {
 	x.change(x.objects.fresh(c.key), func(o *object) { o.size = max(0, c.size) })
 }
@@ -136,7 +136,7 @@ func (x *books) dropObject(k key) {
 	x.change(x.objects.id(k), func(o *object) { o.size = absent })
 }
 
-// table returns the table with a digest, which is new if need be.
+// table returns the table with a digest, creating it if needed.
 func (x *books) table(k key) *table {
 	if t := x.byKey[k]; t != nil {
 		return t
@@ -148,7 +148,7 @@ func (x *books) table(k key) *table {
 	return t
 }
 
-// need makes all the objects of a table, which has itself among them.
+// need sets the objects of a table, including the table itself.
 func (x *books) need(t *table, all []key) {
 	had := map[objectID]bool{}
 	for _, id := range t.all {
@@ -185,7 +185,7 @@ func (x *books) need(t *table, all []key) {
 	t.all = now
 }
 
-// disown gives an object that counts at a table to another that is referred to, if there is one.
+// disown moves an object owned by a table to another referenced table that needs it, if any.
 func (x *books) disown(id objectID, o *object, t *table) {
 	if o.owner != t.id {
 		return
@@ -198,7 +198,7 @@ func (x *books) disown(id objectID, o *object, t *table) {
 	}
 }
 
-// older says whether the oldest reference to a is older than that to b.
+// older reports whether the oldest reference to a is older than that to b.
 func (x *books) older(a, b tableID) bool {
 	return byAge(x.refs[x.tables[a].refs[0]], x.refs[x.tables[b].refs[0]]) < 0
 }
@@ -217,7 +217,7 @@ func (x *books) setTable(n needing) {
 	x.need(t, slices.Compact(all))
 }
 
-// setComplete says whether all of a table is there.
+// setComplete records whether all objects of a table exist.
 func (x *books) setComplete(t *table, complete bool, logical int64) {
 	if t.Complete {
 		x.totals.Logical -= t.Logical
@@ -248,7 +248,7 @@ func (x *books) dropTable(k key) {
 	x.forget(t)
 }
 
-// forget forgets a table that is neither known nor referred to.
+// forget removes a table that is neither recorded nor referenced.
 func (x *books) forget(t *table) {
 	if t.known || len(t.refs) > 0 {
 		return
@@ -258,7 +258,7 @@ func (x *books) forget(t *table) {
 	delete(x.tables, t.id)
 }
 
-// setRef records a reference, in the place of the one of its name.
+// setRef records a reference, replacing one of the same name.
 func (x *books) setRef(r Ref) {
 	old, ok := x.refs[r.Name]
 	if ok && old.Table == r.Table && old.Created.Equal(r.Created) {

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// load makes the index from the records. Nothing may change meanwhile.
+// load builds the index from the records. There must be no writes meanwhile.
 func (db *DB) load() error {
 	x := newIndex()
 	var refs []Ref
 	err := errors.Join(
-		// First, and in their order: neighbours are looked for together.
+		// First, and in key order: lookups of neighbours are batched.
 		decodeAll(db, bucketObjects, decodeCounted, x.addObject),
 		decodeAll(db, bucketTables, decodeNeeding, x.setTable),
 		db.view(func(tx *txn) error {
@@ -28,7 +28,7 @@ func (db *DB) load() error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(refs, byAge) // what two need counts at the oldest
+	slices.SortFunc(refs, byAge) // an object needed by several tables counts for the oldest reference
 	for _, r := range refs {
 		x.setRef(r)
 	}
@@ -38,8 +38,8 @@ func (db *DB) load() error {
 	return nil
 }
 
-// decodeAll decodes the values of a bucket whose keys are digests, on all processors, and calls do for each,
-// one after another, in no order.
+// decodeAll decodes the values of a bucket with digests as keys, on all processors, and calls do
+// for each, sequentially and in no order.
 func decodeAll[T any](db *DB, bucket []byte, decode func(k, p []byte) (T, error), do func(T)) error {
 	batches := make(chan []T, runtime.GOMAXPROCS(0))
 	var all errgroup.Group
@@ -62,13 +62,13 @@ func decodeAll[T any](db *DB, bucket []byte, decode func(k, p []byte) (T, error)
 	return all.Wait()
 }
 
-// digits are the first of a digest: they divide the keys of a bucket into ranges.
+// digits are the first digits of a digest, which divide the keys of a bucket into ranges.
 const digits = "0123456789abcdef"
 
-// batchLen is how many values are handed over at once.
+// batchLen is the number of values in a batch.
 const batchLen = 256
 
-// decodeRange decodes the values of one of the ranges.
+// decodeRange decodes the values in a range of keys.
 func decodeRange[T any](c *bbolt.Cursor, i int, decode func(k, p []byte) (T, error), to chan<- []T) error {
 	first := func(i int) []byte { return []byte("sha256:" + digits[i:i+1]) }
 	k, p := c.First()

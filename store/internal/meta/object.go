@@ -9,27 +9,27 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Object is what is known of an object: its file is there, and its bytes were right.
+// Object is the record of an object: its file exists and its bytes were verified.
 type Object struct {
 	Size int64     `json:"size"`
 	Used time.Time `json:"used"`
 
-	// Private are the names of the sources that may have it: it came from them with credentials. Of
-	// none, anybody may.
+	// Private are the names of the sources that may have it, because it was fetched from them with
+	// credentials. Empty means that it is public.
 	Private []string `json:"private,omitempty"`
 }
 
 // Object returns the record of an object, or errdefs.ErrNotFound.
 func (db *DB) Object(d digest.Digest) (Object, error) { return get[Object](db, bucketObjects, d) }
 
-// Sized is an object and its size in bytes.
+// Sized is an object with its size in bytes.
 type Sized struct {
 	Digest digest.Digest
 	Size   int64
 }
 
-// Objects returns the objects of a table as far as they are recorded, of all tables, in no order, if it is
-// empty. It returns errdefs.ErrNotFound for a table that is not known.
+// Objects returns the recorded objects of a table or, if table is empty, all objects in no order.
+// It returns errdefs.ErrNotFound for an unknown table.
 func (db *DB) Objects(table digest.Digest) (objects []Sized, err error) {
 	if table == "" {
 		return db.index.recorded(), nil
@@ -53,16 +53,16 @@ func (db *DB) Objects(table digest.Digest) (objects []Sized, err error) {
 	return objects, err
 }
 
-// Arrival is what is recorded when files have become objects.
+// Arrival is recorded when files have become objects.
 type Arrival struct {
 	Objects   []Sized
-	Chunks    map[digest.Digest][]filetable.Chunk  // of objects that were made of them
+	Chunks    map[digest.Digest][]filetable.Chunk  // of objects made of chunks
 	Contents  map[digest.Digest][]filetable.Member // of archives, by blob
-	Assembled map[digest.Digest]digest.Digest      // of recipes
+	Assembled map[digest.Digest]digest.Digest      // by recipe
 	Private   map[digest.Digest][]string           // of Objects; see Object.Private
 }
 
-// Arrive records objects, used now, and what was found out with them.
+// Arrive records objects, used now, and what was found with them.
 func (db *DB) Arrive(all ...Arrival) error {
 	used := now()
 	return db.update(func(tx *txn) error {
@@ -103,8 +103,8 @@ func arrive(tx *txn, a Arrival, used time.Time) error {
 	return nil
 }
 
-// merge returns who may have what two groups of sources gave: everybody if one of them gives it to
-// everybody.
+// merge returns the sources that may have what two groups provided; nil, for public, if one of the
+// groups is.
 func merge(a, b []string) []string {
 	if len(a) == 0 || len(b) == 0 {
 		return nil
@@ -114,13 +114,13 @@ func merge(a, b []string) []string {
 	return slices.Compact(both)
 }
 
-// Share says that more sources may have an object.
+// Share adds sources that may have an object.
 func (db *DB) Share(d digest.Digest, names []string) error {
 	return change(db, bucketObjects, d, func(o *Object) { o.Private = merge(o.Private, names) })
 }
 
-// Lose forgets objects whose files are not there any more, or were wrong. Tables that were complete
-// with them are broken.
+// Lose removes the records of objects whose files are missing or wrong. Complete tables that need
+// them become broken.
 func (db *DB) Lose(objects ...digest.Digest) error {
 	if len(objects) == 0 {
 		return nil
@@ -133,18 +133,18 @@ type assembled struct {
 	Digest digest.Digest `json:"digest"`
 }
 
-// Assembled returns what the file of a recipe turned out to be, or errdefs.ErrNotFound.
+// Assembled returns the digest of the file of a recipe, or errdefs.ErrNotFound.
 func (db *DB) Assembled(recipe digest.Digest) (digest.Digest, error) {
 	a, err := get[assembled](db, bucketAssembled, recipe)
 	return a.Digest, err
 }
 
-// Contents returns what an archive was found to contain, or errdefs.ErrNotFound.
+// Contents returns the contents of an archive, or errdefs.ErrNotFound.
 func (db *DB) Contents(blob digest.Digest) ([]filetable.Member, error) {
 	return get[[]filetable.Member](db, bucketContents, blob)
 }
 
-// identity is a value of the shown bucket, which earlier versions wrote.
+// identity is a value of the shown bucket, written by earlier versions.
 type identity struct {
 	Identity digest.Digest `json:"identity"`
 }

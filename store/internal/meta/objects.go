@@ -11,7 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A key is the bytes of a digest; of what is none, which no object is named by, a digest of it.
+// A key is the bytes of a digest; of any other text, which names no object, the bytes of its
+// sha256.
 type key [sha256.Size]byte
 
 func keyOf[T ~string | ~[]byte](d T) (k key) {
@@ -31,38 +32,37 @@ func (k key) digest() digest.Digest { return digest.NewDigestFromBytes(digest.SH
 
 type objectID uint32
 
-// The sizes of what has none.
+// Special sizes.
 const (
-	absent = -1 // an object that is not there
-	vacant = -2 // a place of none
+	absent = -1 // an object that does not exist
+	vacant = -2 // an unused entry
 )
 
-// An object is one that is there, or that is needed. There can be millions: a field more is room that the
-// daemon needs.
+// An object exists or is needed. There can be millions, so each field costs memory of the daemon.
 type object struct {
 	key      key
-	size     int64    // bytes; negative: absent, vacant
-	next     objectID // of those with the same head; 0 is none
-	owner    tableID  // that is referred to, where it counts; 0 is none
-	need     tableID  // that needs it; others are in objects.more
-	complete uint32   // how many complete tables need it
+	size     int64    // bytes, or absent, or vacant
+	next     objectID // in the same hash bucket; 0 is none
+	owner    tableID  // referenced table for which it counts; 0 is none
+	need     tableID  // a table that needs it; others are in objects.more
+	complete uint32   // number of complete tables that need it
 }
 
 func (o *object) there() bool { return o.size >= 0 }
 
-// objects are found by their digests.
+// objects is a hash table of objects by digest.
 type objects struct {
-	seed      maphash.Seed // nobody can choose digests that have the same head
-	heads     []objectID   // by the hash of a key; a power of two of them
-	pages     [][]object   // by id, pageLen each; 0 is none
+	seed      maphash.Seed // random, so that collisions cannot be chosen
+	heads     []objectID   // hash buckets; a power of two of them
+	pages     [][]object   // by id, pageLen each; id 0 is unused
 	last      objectID
 	unused    []objectID
 	more      map[objectID][]tableID
-	documents map[objectID]int // how many images have it as a document
-	idle      bits             // those that are there and that nothing needs
+	documents map[objectID]int // number of images that have it as a document
+	idle      bits             // existing objects that nothing needs
 }
 
-// pageLen is how many objects are in a page: what there is stays where it is when more come.
+// pageLen is the number of objects in a page. Objects do not move when pages are added.
 const pageLen = 1 << 12
 
 func newObjects() objects {
@@ -92,8 +92,8 @@ func (s *objects) find(k key) (objectID, bool) {
 	return 0, false
 }
 
-// fetch reads what id will look at for some keys: the memory brings it all at once, and not one after
-// another. The result means nothing.
+// fetch touches the entries that id will read for keys, so that the memory loads are parallel. The
+// result has no meaning.
 func (s *objects) fetch(keys []key) (size int64) {
 	var first [64]objectID
 	for len(keys) > 0 {
@@ -109,7 +109,7 @@ func (s *objects) fetch(keys []key) (size int64) {
 	return size
 }
 
-// id returns an object, which is new if need be.
+// id returns an object, creating it if needed.
 func (s *objects) id(k key) objectID {
 	if id, ok := s.find(k); ok {
 		return id
@@ -136,14 +136,14 @@ func (s *objects) fresh(k key) (id objectID) {
 	return id
 }
 
-// enter lets an object be found.
+// enter adds an object to its hash bucket.
 func (s *objects) enter(id objectID) {
 	o := s.at(id)
 	head := s.head(&o.key)
 	o.next, *head = *head, id
 }
 
-// grow doubles the heads.
+// grow doubles the number of hash buckets.
 func (s *objects) grow() {
 	s.heads = make([]objectID, 2*len(s.heads))
 	for id := objectID(1); id <= s.last; id++ {
@@ -153,7 +153,7 @@ func (s *objects) grow() {
 	}
 }
 
-// release forgets an object that is neither there nor needed.
+// release removes an object that neither exists nor is needed.
 func (s *objects) release(id objectID) {
 	o := s.at(id)
 	if o.there() || o.need != 0 || s.documents[id] > 0 {
@@ -168,7 +168,7 @@ func (s *objects) release(id objectID) {
 	s.unused = append(s.unused, id)
 }
 
-// needed says whether anything needs an object.
+// needed reports whether anything needs an object.
 func (s *objects) needed(id objectID) bool { return s.at(id).owner != 0 || s.documents[id] > 0 }
 
 // needs returns the tables that need an object.
@@ -180,7 +180,7 @@ func (s *objects) needs(id objectID) []tableID {
 	return append([]tableID{o.need}, s.more[id]...)
 }
 
-// add says that a table needs an object.
+// add records that a table needs an object.
 func (s *objects) add(id objectID, t tableID) {
 	if o := s.at(id); o.need == 0 {
 		o.need = t
@@ -189,7 +189,7 @@ func (s *objects) add(id objectID, t tableID) {
 	}
 }
 
-// remove says that a table does not need an object any more.
+// remove records that a table no longer needs an object.
 func (s *objects) remove(id objectID, t tableID) {
 	left := slices.DeleteFunc(s.needs(id), func(other tableID) bool { return other == t })
 	delete(s.more, id)
@@ -203,14 +203,14 @@ func (s *objects) remove(id objectID, t tableID) {
 	}
 }
 
-// document counts the images that have an object as a document.
+// document changes the number of images that have an object as a document.
 func (s *objects) document(id objectID, more int) {
 	if s.documents[id] += more; s.documents[id] == 0 {
 		delete(s.documents, id)
 	}
 }
 
-// bits are a set of objects.
+// bits is a set of objects.
 type bits []uint64
 
 func (b *bits) set(id objectID, in bool) {

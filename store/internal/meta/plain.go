@@ -7,11 +7,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// What the index needs of a record is read here as put writes it: there can be millions when a database is
-// opened, and reading any JSON would take most of that time. What is written in another way is decoded as
-// any other value, with the same result.
+// This file decodes the fields that the index needs, in exactly the form that put writes: there can
+// be millions of records when a database is opened, and general JSON decoding would take most of
+// that time. Records in another form are decoded as JSON, with the same result.
 
-// counted is what the index needs of an object.
+// counted is the part of an object that the index needs.
 type counted struct {
 	key  key
 	size int64 // bytes
@@ -29,7 +29,7 @@ func decodeCounted(k, p []byte) (counted, error) {
 	return counted{keyOf(k), o.Size}, err
 }
 
-// needing is a table and the keys of its objects. Table.Objects is nil.
+// needing is a table with the keys of its objects. Table.Objects is nil.
 type needing struct {
 	Table
 	key     key
@@ -73,12 +73,12 @@ func plainSize(p []byte) (size int64, ok bool) {
 	return size, s.ends()
 }
 
-// plainTable returns a table without Objects, and the keys of these.
+// plainTable returns a table without Objects, and their keys.
 func plainTable(p []byte) (t Table, objects []key, ok bool) {
 	s := plain{p, true}
 	s.want(`{"objects":[`)
 	const each = len(`"sha256:",`) + 2*len(key{})
-	objects = make([]key, 0, len(p)/each+1) // and one more: itself
+	objects = make([]key, 0, len(p)/each+1) // one more for the table itself
 	for objects = append(objects, s.digest()); s.skip(`,`); {
 		objects = append(objects, s.digest())
 	}
@@ -96,16 +96,17 @@ func plainTable(p []byte) (t Table, objects []key, ok bool) {
 	return t, objects, s.ends()
 }
 
-// plain is what is left of a JSON text without spaces, and whether it was as it should be so far.
+// plain is the rest of a JSON text without spaces; ok reports whether it had the expected form so
+// far.
 type plain struct {
 	p  []byte
 	ok bool
 }
 
-// ends says whether all was as it should be.
+// ends reports whether all of the text had the expected form.
 func (s *plain) ends() bool { return s.ok && len(s.p) == 0 }
 
-// skip skips a literal, if it is next.
+// skip skips a literal if it is next.
 func (s *plain) skip(literal string) bool {
 	if !s.ok || len(s.p) < len(literal) || string(s.p[:len(literal)]) != literal {
 		return false
@@ -114,12 +115,12 @@ func (s *plain) skip(literal string) bool {
 	return true
 }
 
-// want skips a literal that has to be next.
+// want skips a literal that must be next.
 func (s *plain) want(literal string) { s.ok = s.skip(literal) }
 
 // number returns a natural number.
 func (s *plain) number() (n int64) {
-	const most = 18 // digits, which fit
+	const most = 18 // digits that fit into int64
 	i := 0
 	for ; i < len(s.p) && s.p[i] >= '0' && s.p[i] <= '9'; i++ {
 		if i == most || i == 1 && n == 0 {
@@ -133,7 +134,7 @@ func (s *plain) number() (n int64) {
 	return n
 }
 
-// text returns a string of ASCII in which nothing is escaped.
+// text returns an ASCII string without escapes.
 func (s *plain) text() []byte {
 	s.want(`"`)
 	for i, c := range s.p {

@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// ref returns a reference with what counts at it: all of its table, if it is the oldest to that.
+// ref returns a reference with its usage: that of its table, if it is the oldest reference to it.
 func (x *books) ref(r Ref) Ref {
 	r.Size, r.Inodes = 0, 0
 	if t := x.byKey[keyOf(r.Table)]; t.refs[0] == r.Name {
@@ -19,7 +19,7 @@ func (x *books) ref(r Ref) Ref {
 	return r
 }
 
-// list returns references, by name.
+// list returns references, sorted by name.
 func (x *index) list(which func(name string, r Ref) bool) (refs []Ref) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -32,7 +32,7 @@ func (x *index) list(which func(name string, r Ref) bool) (refs []Ref) {
 	return refs
 }
 
-// named returns the reference of a name; false if there is none.
+// named returns the reference with a name; false if there is none.
 func (x *index) named(name string) (Ref, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -55,7 +55,7 @@ func (x *index) refsOf(d digest.Digest) (refs []Ref) {
 	return refs
 }
 
-// unresolved returns the references of which it is not known what they need, by name.
+// unresolved returns the references whose needed objects are unknown, sorted by name.
 func (x *index) unresolved() []Ref {
 	now := time.Now()
 	return x.list(func(_ string, r Ref) bool {
@@ -64,7 +64,7 @@ func (x *index) unresolved() []Ref {
 	})
 }
 
-// referred says whether a reference keeps a table.
+// referred reports whether a reference keeps a table.
 func (x *index) referred(d digest.Digest) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -75,7 +75,7 @@ func (x *books) kept(t *table, now time.Time) bool {
 	return t != nil && slices.ContainsFunc(t.refs, func(name string) bool { return x.refs[name].live(now) })
 }
 
-// tablesOf returns the tables that are recorded and need an object.
+// tablesOf returns the recorded tables that need an object.
 func (x *index) tablesOf(d digest.Digest) (tables []digest.Digest) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -88,8 +88,8 @@ func (x *index) tablesOf(d digest.Digest) (tables []digest.Digest) {
 	return tables
 }
 
-// neededBy returns which tables that are complete, or were, need an object, by object: one table, or all
-// with a reference if it is empty.
+// neededBy returns, by object, the tables that need it and are or were complete: only table one or,
+// if it is empty, all referenced tables.
 func (x *index) neededBy(one digest.Digest) map[digest.Digest][]digest.Digest {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -119,7 +119,7 @@ func (x *index) neededBy(one digest.Digest) map[digest.Digest][]digest.Digest {
 	return needed
 }
 
-// usage returns the totals. What is in stays is not reclaimable.
+// usage returns the totals. Objects in stays are not reclaimable.
 func (x *index) usage(stays map[key]bool) Usage {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -132,18 +132,18 @@ func (x *index) usage(stays map[key]bool) Usage {
 	return u
 }
 
-// perObject is what the index takes for each object, in bytes: the object, where it is found and that a table
-// needs it.
+// perObject is the size of the index for each object, in bytes: the object, its hash bucket, and
+// the tables that need it.
 const perObject = 64
 
-// memory returns what the index takes, in bytes.
+// memory returns the size of the index, in bytes.
 func (x *index) memory() int64 {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return perObject * int64(x.objects.last)
 }
 
-// recorded returns the objects that are there.
+// recorded returns the existing objects.
 func (x *index) recorded() []Sized {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -156,7 +156,7 @@ func (x *index) recorded() []Sized {
 	return out
 }
 
-// needed says whether anything needs an object.
+// needed reports whether anything needs an object.
 func (x *index) needed(d digest.Digest) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -164,7 +164,7 @@ func (x *index) needed(d digest.Digest) bool {
 	return x.objects.needed(id)
 }
 
-// unneeded returns the objects that nothing needs and that are not in stays.
+// unneeded returns the unneeded objects that are not in stays.
 func (x *index) unneeded(stays map[key]bool) (out []Sized) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -176,7 +176,7 @@ func (x *index) unneeded(stays map[key]bool) (out []Sized) {
 	return out
 }
 
-// imagesOf returns the images that have one of the references.
+// imagesOf returns the images with any of the references.
 func (x *index) imagesOf(refs []string) []Image {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -189,7 +189,7 @@ func (x *index) imagesOf(refs []string) []Image {
 	return x.images.pick(which)
 }
 
-// expired returns the references that do not keep anything any more.
+// expired returns the expired references.
 func (x *index) expired(now time.Time) (drop []record) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -212,7 +212,7 @@ func (x *books) unused(now time.Time) manifests {
 	return unused
 }
 
-// outdated returns the images that no reference needs and that were not used for long.
+// outdated returns the images that no reference needs and that were unused for imageTTL.
 func (x *index) outdated(now time.Time) (drop []record) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -224,7 +224,7 @@ func (x *index) outdated(now time.Time) (drop []record) {
 	return drop
 }
 
-// inUse says whether a reference keeps a table, or an image that is not gone has it.
+// inUse reports whether a reference keeps a table, or an image that is not gone has it.
 func (x *index) inUse(d digest.Digest, gone map[string]bool) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -236,7 +236,7 @@ func (x *index) inUse(d digest.Digest, gone map[string]bool) bool {
 	return x.kept(x.byKey[keyOf(d)], time.Now())
 }
 
-// hasGarbage says whether something has gone since swept was called.
+// hasGarbage reports whether a record was removed since the last call of swept.
 func (x *index) hasGarbage() bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -249,7 +249,7 @@ func (x *index) swept() {
 	x.garbage = false
 }
 
-// unusedImages returns the images that no reference and none of the tables needs.
+// unusedImages returns the images that neither a reference nor the tables need.
 func (x *index) unusedImages(tables []digest.Digest) (idle []Idle) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

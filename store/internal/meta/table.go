@@ -8,25 +8,25 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Table is what is known of a table. It lists what the table needs, so that collecting and
-// counting never open it.
+// Table is the record of a table. It lists what the table needs, so that garbage collection and
+// usage do not read the table itself.
 type Table struct {
-	Objects  []digest.Digest `json:"objects"`  // as far as known, each once
-	Logical  int64           `json:"logical"`  // bytes of the files, each as often as it occurs
-	Complete bool            `json:"complete"` // all objects were there when last looked
+	Objects  []digest.Digest `json:"objects"`  // as far as known, without duplicates
+	Logical  int64           `json:"logical"`  // size of the files in bytes, with duplicates
+	Complete bool            `json:"complete"` // all objects existed at the last check
 	Used     time.Time       `json:"used"`
 
-	// Partly says that Objects are not all of them: what an archive contains is not known.
+	// Partly is true if Objects is incomplete, because the contents of an archive are unknown.
 	Partly bool `json:"partly,omitempty"`
 
-	// Broken says that it was complete, and objects or this record were lost since.
+	// Broken is true if it was complete, but objects or this record have been lost.
 	Broken bool `json:"broken,omitempty"`
 }
 
 // Table returns the record of a table, or errdefs.ErrNotFound.
 func (db *DB) Table(d digest.Digest) (Table, error) { return get[Table](db, bucketTables, d) }
 
-// Tables returns all tables that are known, by digest.
+// Tables returns all recorded tables, sorted by digest.
 func (db *DB) Tables() (tables []digest.Digest, err error) {
 	err = db.view(func(tx *txn) error {
 		return keys(tx, bucketTables, func(key string) error {
@@ -37,8 +37,8 @@ func (db *DB) Tables() (tables []digest.Digest, err error) {
 	return tables, err
 }
 
-// PutTable records a table. What was found out before counts: what a table needs never shrinks,
-// and its sources stay.
+// PutTable records a table. It keeps earlier results: the objects that a table needs never become
+// fewer, and its sources stay.
 func (db *DB) PutTable(d digest.Digest, t Table) error {
 	return db.update(func(tx *txn) error {
 		old, err := load[Table](tx, bucketTables, d)
@@ -49,7 +49,7 @@ func (db *DB) PutTable(d digest.Digest, t Table) error {
 			t.Complete, t.Broken, t.Logical = old.Complete, old.Broken, old.Logical
 		}
 		t.Partly = t.Partly && (err != nil || old.Partly)
-		if err != nil { // a reference to a table that was not known means that it was forgotten
+		if err != nil { // a reference to an unknown table means that its record was lost
 			t.Broken = tx.index.referred(d)
 		}
 		t.Objects = append(slices.Clone(t.Objects), old.Objects...)
@@ -59,8 +59,9 @@ func (db *DB) PutTable(d digest.Digest, t Table) error {
 	})
 }
 
-// CompleteTable records a table whose objects are all there, and that it and they are used now. It
-// returns errdefs.ErrNotFound if one of them is not there. held says whether a reference needs it.
+// CompleteTable records a table whose objects all exist, and that it and they are used now. It
+// returns errdefs.ErrNotFound if an object is missing. held reports whether a reference needs the
+// table.
 func (db *DB) CompleteTable(d digest.Digest, t Table) (held bool, err error) {
 	t.Complete, t.Used = true, now()
 	return held, db.update(func(tx *txn) error {
@@ -79,8 +80,8 @@ func (db *DB) CompleteTable(d digest.Digest, t Table) (held bool, err error) {
 	})
 }
 
-// Needed returns which tables that are complete, or were, need an object, by object: table alone, or
-// all with a reference if it is empty.
+// Needed returns, by object, the tables that need it and are or were complete: only table or, if it
+// is empty, all referenced tables.
 func (db *DB) Needed(table digest.Digest) map[digest.Digest][]digest.Digest {
 	return db.index.neededBy(table)
 }

@@ -8,18 +8,17 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxVerdicts is how many verdicts are kept about one thing: policies change, and old ones do not come
-// back often.
+// maxVerdicts limits the verdicts for one digest: policies change, and old ones rarely return.
 const maxVerdicts = 8
 
-// A Verdict says that something was found to be signed as a policy wants it.
+// A Verdict records that signatures satisfy a policy.
 type Verdict struct {
-	Policy  digest.Digest `json:"policy"`  // names all that it depends on, keys too
-	Signers []string      `json:"signers"` // who signed, for people
-	Time    time.Time     `json:"time"`    // when it was looked at
+	Policy  digest.Digest `json:"policy"`  // identifies the policy, including its keys
+	Signers []string      `json:"signers"` // for messages
+	Time    time.Time     `json:"time"`    // of the check
 }
 
-// PutVerdict records a verdict about what has a digest, in the place of one by the same policy.
+// PutVerdict records a verdict about a digest, replacing one by the same policy.
 func (db *DB) PutVerdict(about digest.Digest, v Verdict) error {
 	v.Time = now()
 	return db.update(func(tx *txn) error {
@@ -33,7 +32,7 @@ func (db *DB) PutVerdict(about digest.Digest, v Verdict) error {
 	})
 }
 
-// Verdicts returns the verdicts about what has a digest, oldest first.
+// Verdicts returns the verdicts about a digest, oldest first.
 func (db *DB) Verdicts(about digest.Digest) ([]Verdict, error) {
 	all, err := get[[]Verdict](db, bucketVerdicts, about)
 	if errdefs.IsNotFound(err) {

@@ -12,39 +12,39 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A Root says what must stay. It is asked while nothing is published.
+// A Root defines what must stay. It is called while nothing is published.
 type Root interface {
-	// Live returns what is being brought.
+	// Live returns what is being fetched.
 	Live() meta.Roots
 
-	// Sweep removes, or counts if dry, staged work that nobody goes on with.
+	// Sweep removes, or counts if dry, abandoned staged work.
 	Sweep(dry bool) (int, error)
 }
 
-// CollectOptions say what to collect.
+// CollectOptions configure Collect.
 type CollectOptions struct {
-	// Want says how many bytes of objects that nothing needs should go, of their total.
+	// Want returns how many bytes of unneeded objects to remove, given their total.
 	Want func(total int64) int64
 
-	// Staged also removes staged work that nobody goes on with.
+	// Staged also removes abandoned staged work.
 	Staged bool
 
-	// Room says that room is needed at once: damaged files go even if something needs them.
+	// Room means that space is needed now: damaged files are removed even if they are needed.
 	Room bool
 
-	// DryRun only counts.
+	// DryRun counts without removing.
 	DryRun bool
 }
 
-// Collected says what was, or would be, removed.
+// Collected reports what was, or would be, removed.
 type Collected struct {
 	meta.Expired
 	Objects, Partials int
 	Bytes             int64 // of objects
 }
 
-// Collect removes what nothing needs. It returns errdefs.ErrFailedPrecondition, having removed nothing
-// but what has expired, while it is not known what a reference needs.
+// Collect removes what is not needed. While the needs of a reference are unknown, it removes only
+// what has expired and returns errdefs.ErrFailedPrecondition.
 func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) {
 	s.collecting.Lock()
 	defer s.collecting.Unlock()
@@ -65,7 +65,7 @@ func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) 
 		c.Objects++
 	}
 	if !o.DryRun {
-		// First: what has a name in a view takes its room still.
+		// Views first: their links keep the space of objects.
 		if err := s.sweepViews(); err != nil {
 			return c, err
 		}
@@ -82,7 +82,7 @@ func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) 
 	return c, err
 }
 
-// ForgetImages forgets images and removes what nothing else needs of their documents.
+// ForgetImages removes images, and those of their documents that nothing else needs.
 func (s *Objects) ForgetImages(root Root, images []meta.Image) error {
 	s.collecting.Lock()
 	defer s.collecting.Unlock()
@@ -93,8 +93,8 @@ func (s *Objects) ForgetImages(root Root, images []meta.Image) error {
 	return s.remove(gone)
 }
 
-// roots adds what is kept for a moment. It is taken before the transaction that uses it: what
-// stops being a root meanwhile is recorded as needed by then.
+// roots adds the objects that are kept for a short time. It is called before the transaction that
+// uses the result: an object that stops being a root in between is recorded as needed by then.
 func (s *Objects) roots(r meta.Roots) meta.Roots {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,10 +108,10 @@ func (s *Objects) roots(r meta.Roots) meta.Roots {
 	return r
 }
 
-// Usage adds up what is recorded.
+// Usage returns the disk usage of the recorded objects.
 func (s *Objects) Usage(root Root) (meta.Usage, error) { return s.o.DB.Usage(s.roots(root.Live())) }
 
-// remove removes files of objects that are not recorded. A crash leaves some, which are doubted then.
+// remove removes files of objects without a record. A crash leaves some, which are hashed later.
 func (s *Objects) remove(gone []meta.Sized) error {
 	var digests []digest.Digest
 	for _, g := range gone {
@@ -126,7 +126,7 @@ func (s *Objects) remove(gone []meta.Sized) error {
 	return s.withhold(digests...)
 }
 
-// collectDamaged removes files that were set aside and that nothing needs, or all.
+// collectDamaged removes the files set aside that are not needed, or all of them.
 func (s *Objects) collectDamaged(needed func(digest.Digest) bool, all bool) error {
 	aside, err := s.Damaged()
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *Objects) collectDamaged(needed func(digest.Digest) bool, all bool) erro
 	return nil
 }
 
-// sweepTemp removes what a crash left of files that were to become objects.
+// sweepTemp removes temporary files that a crash left.
 func (s *Objects) sweepTemp() error {
 	entries, err := fs.ReadDir(s.o.Root.FS(), s.o.Temp)
 	if err != nil {

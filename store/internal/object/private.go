@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// xattrPrivate is the attribute of an object's file that has Object.Private as it was when the file became an
-// object, one name a line: the database can be lost, or not know of it yet. Containers see the attributes
-// of stubs, not of objects.
+// xattrPrivate is the attribute of an object's file with Object.Private, one name for each line, at
+// the time when the file became an object. It is used if the record is lost. Containers see the
+// attributes of stubs, not of objects.
 const xattrPrivate = "trusted.ballast.private"
 
-// markPrivate says on a file who may have it.
+// markPrivate sets the sources that may have a file.
 func (s *Objects) markPrivate(name string, sources []string) error {
 	if len(sources) == 0 {
 		return nil
@@ -24,13 +24,13 @@ func (s *Objects) markPrivate(name string, sources []string) error {
 	}
 	defer f.Close()
 	err = unix.Fsetxattr(int(f.Fd()), xattrPrivate, []byte(strings.Join(sources, "\n")), 0)
-	if errors.Is(err, unix.ENOTSUP) { // then the database alone knows
+	if errors.Is(err, unix.ENOTSUP) { // then only the record has them
 		return nil
 	}
 	return err
 }
 
-// privateOf returns what markPrivate said on a file.
+// privateOf returns the sources set by markPrivate.
 func privateOf(f *os.File) []string {
 	p := make([]byte, maxPrivate)
 	n, err := unix.Fgetxattr(int(f.Fd()), xattrPrivate, p)
@@ -40,5 +40,5 @@ func privateOf(f *os.File) []string {
 	return strings.Split(string(p[:n]), "\n")
 }
 
-// maxPrivate is the largest value of an attribute, in bytes.
+// maxPrivate limits the value of the attribute, in bytes.
 const maxPrivate = 64 << 10

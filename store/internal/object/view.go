@@ -9,13 +9,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// ViewsDir has a directory for each view, below that of a store. Its files are second names of objects.
+// ViewsDir has a directory for each view, below that of a store. Its files are hard links to
+// objects.
 const ViewsDir = "views"
 
 // ViewPath returns the path of an object in a view, below the root of its store.
 func ViewPath(view string, d digest.Digest) string { return filepath.Join(ViewsDir, view, Name(d)) }
 
-// MakeView makes the directory of a view, if there is none, and says whether there was one.
+// MakeView creates the directory of a view, if needed, and reports whether it existed.
 func (s *Objects) MakeView(view string) (there bool, err error) {
 	dir := filepath.Join(ViewsDir, view)
 	if _, err := s.o.Root.Lstat(dir); err == nil {
@@ -24,10 +25,10 @@ func (s *Objects) MakeView(view string) (there bool, err error) {
 	return false, s.o.Root.MkdirAll(dir, 0o700)
 }
 
-// Withheld is a number that grows after something was taken out of views.
+// Withheld returns a number that increases whenever something is removed from views.
 func (s *Objects) Withheld() int64 { return s.withheld.Load() }
 
-// Granted says whether an object is in a view.
+// Granted reports whether an object is in a view.
 func (s *Objects) Granted(view string, d digest.Digest) bool {
 	there, err := s.o.Root.Lstat(ViewPath(view, d))
 	if err != nil {
@@ -37,13 +38,13 @@ func (s *Objects) Granted(view string, d digest.Digest) bool {
 	return err == nil && os.SameFile(there, object)
 }
 
-// Grant puts an object into a view. It is not durable: who mounts a view grants first. It returns an error
-// that is fs.ErrNotExist if there is no such object.
+// Grant adds an object to a view. It is not durable, so it is repeated before a mount. It returns
+// an error that is fs.ErrNotExist if there is no such object.
 func (s *Objects) Grant(view string, d digest.Digest) error {
 	if s.Granted(view, d) {
 		return nil
 	}
-	s.collecting.RLock() // what is found to be wrong now leaves all views
+	s.collecting.RLock() // a file that is set aside now is removed from all views
 	defer s.collecting.RUnlock()
 	to := ViewPath(view, d)
 	if err := s.o.Root.MkdirAll(filepath.Dir(to), 0o700); err != nil {
@@ -54,14 +55,14 @@ func (s *Objects) Grant(view string, d digest.Digest) error {
 		return err
 	}
 	err := s.o.Root.Rename(name, to)
-	// A rename to another name of the same file does nothing.
+	// A rename to another name of the same file has no effect.
 	if rerr := s.o.Root.Remove(name); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 		err = errors.Join(err, rerr)
 	}
 	return err
 }
 
-// withhold takes files that are no objects any more out of all views.
+// withhold removes files that are no longer objects from all views.
 func (s *Objects) withhold(files ...digest.Digest) error {
 	defer s.withheld.Add(1)
 	views, err := s.views()
@@ -75,7 +76,7 @@ func (s *Objects) withhold(files ...digest.Digest) error {
 	return err
 }
 
-// views returns the names of the views: they are those of references, such as "snapshot/1".
+// views returns the names of the views, which are those of references, such as "snapshot/1".
 func (s *Objects) views() (names []string, err error) {
 	paths, err := fs.Glob(s.o.Root.FS(), filepath.Join(ViewsDir, "*", "*"))
 	for _, p := range paths {
@@ -85,7 +86,7 @@ func (s *Objects) views() (names []string, err error) {
 	return names, err
 }
 
-// sweepViews removes the views that have no reference.
+// sweepViews removes the views without a reference.
 func (s *Objects) sweepViews() error {
 	defer s.withheld.Add(1)
 	views, err := s.views()

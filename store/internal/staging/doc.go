@@ -1,13 +1,12 @@
-// Package staging keeps what is not complete: the bytes of blobs on their way, and a mark for each
-// chunk that says how far it is to be trusted.
+// Package staging keeps incomplete files: the bytes of blobs being fetched, and a mark for each chunk.
 //
 //	absent → written → synced
 //
-// Written bytes survive the death of the process but maybe not that of the machine, so a partial also
-// names the boot in which its marks were made: after a reboot only synced chunks count. A blob of one chunk has no
-// marks: it names the boot when the chunk was written, and is absent after another one. After an fsync
-// that failed nothing is believed that was written since the last one: the kernel may have dropped the
-// bytes and report them as read well.
+// Written bytes survive the end of the process, but maybe not that of the machine. A partial therefore
+// records the boot in which its marks were made, and after a reboot only synced chunks count. A blob of one
+// chunk has no marks: its head records the boot in which the chunk was written, and after a reboot the chunk
+// is absent. After a failed fsync all bytes written since the last one are dropped: the kernel may have lost
+// them and still return them on reads.
 //
-// Nothing here verifies anything. Each blob has a place for each group of sources that brings it.
+// Nothing is verified here. Each blob has a directory for each group of sources that provides it.
 package staging

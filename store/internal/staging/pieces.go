@@ -10,8 +10,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A Piece says where the bytes [Off, Off+Size) of a blob are staged: in a file, at an offset.
-// The file is in the directory of the partial, or, if it has a slash, below that of all of them.
+// A Piece defines where the bytes [Off, Off+Size) of a blob are staged: in a file, at an offset.
+// The file is in the directory of the partial or, if its name has a slash, below Top.
 type Piece struct {
 	Off, Size int64
 	File      string
@@ -21,8 +21,8 @@ type Piece struct {
 // RawPieces stages a blob as one file.
 func RawPieces(size int64) []Piece { return []Piece{{Size: size, File: "data"}} }
 
-// TarPieces stages each member of a plain tar as a file of its own, and what is between
-// them (headers and padding) in a sparse file. members may overlap only if they are equal.
+// TarPieces stages each member of an uncompressed tar as one file, and the bytes between them
+// (headers and padding) in a sparse file. members may overlap only if they are equal.
 func TarPieces(members []filetable.Member, size int64) ([]Piece, error) {
 	ranges := make([]filetable.Member, 0, len(members))
 	for _, m := range members {
@@ -44,13 +44,13 @@ func TarPieces(members []filetable.Member, size int64) ([]Piece, error) {
 	return FillGaps(pieces, size), nil
 }
 
-// gaps is the file of what is in no other.
+// gaps is the file of the bytes that belong to no other file.
 const gaps = "gaps"
 
-// InGap says whether a piece is of no file.
+// InGap reports whether a piece belongs to no file.
 func (p Piece) InGap() bool { return p.File == gaps }
 
-// FillGaps sorts the pieces of a blob of size bytes, and stages what they leave out.
+// FillGaps sorts the pieces of a blob of size bytes, and adds pieces for the gaps.
 func FillGaps(pieces []Piece, size int64) []Piece {
 	slices.SortFunc(pieces, func(a, b Piece) int { return cmp.Compare(a.Off, b.Off) })
 	var out []Piece
@@ -69,10 +69,10 @@ func FillGaps(pieces []Piece, size int64) []Piece {
 	return out
 }
 
-// MemberFile returns the name of the staged file of a tar member with the given offset.
+// MemberFile returns the name of the staged file of a tar member at an offset.
 func MemberFile(off int64) string { return fmt.Sprintf("member-%d", off) }
 
-// LayoutOf tells layouts apart: equal ones stage equal bytes in equal places.
+// LayoutOf identifies a layout: equal results mean equal bytes at equal places.
 func LayoutOf(pieces []Piece, grid []int64) string {
 	h := digest.SHA256.Hash()
 	for _, at := range grid {

@@ -12,8 +12,8 @@ import (
 	"text/template"
 )
 
-// Versions are the versions of containerd that `make tools-all` builds, the oldest first. The last is the one of
-// a node that does not say otherwise.
+// Versions returns the versions of containerd built by `make tools-all`, oldest first. The last one
+// is the default of a node.
 func Versions(t TB) []string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(repository(), "test", "containerd.txt"))
@@ -29,10 +29,10 @@ func Versions(t TB) []string {
 	return versions
 }
 
-// Minor is the minor release of a version: "2.3" of "2.3.7".
+// Minor returns the minor release of a version: "2.3" for "2.3.7".
 func Minor(version string) string { return version[:strings.LastIndexByte(version, '.')] }
 
-// format is the newest format of a configuration file that a version reads.
+// format returns the newest format of configuration files that a version reads.
 func format(version string) int {
 	switch Minor(version) {
 	case "1.7":
@@ -48,16 +48,18 @@ var containerdConfig string
 
 var containerdTemplate = template.Must(template.New("containerd").Parse(containerdConfig))
 
-// What is looked for in Options.Base: its format, what it imports, and the tables of format 3, which a file of format 2 can have too.
+// Patterns for Options.Base: its format, its imports, and the tables of format 3, which a file of
+// format 2 can also have.
 var (
 	baseFormat  = regexp.MustCompile(`(?m)^version = ([0-9])$`)
 	baseImports = regexp.MustCompile(`(?m)^imports = .*\n`)
 	newTables   = regexp.MustCompile(`io\.containerd\.cri\.v1\.`)
 )
 
-// ConfigureContainerd writes the main file, what makes the node private (into the main file, or beside one that is given),
-// the drop-in of ballast and what the test adds. The flags are for ballast config containerd. It counts from the next start of
-// containerd.
+// ConfigureContainerd writes containerd's configuration: the main file, the settings that make the
+// node private (in the main file, or as a drop-in of Options.Base), ballast's drop-in, and
+// Options.Containerd. flags are passed to ballast config containerd. The configuration takes effect
+// at the next start of containerd.
 func (n *Node) ConfigureContainerd(t TB, flags ...string) {
 	t.Helper()
 	base := n.options.Base
@@ -94,7 +96,7 @@ func (n *Node) ConfigureContainerd(t TB, flags ...string) {
 // MoreContainerd sets Options.Containerd for the next ConfigureContainerd.
 func (n *Node) MoreContainerd(tables string) { n.options.Containerd = tables }
 
-// DefaultConfig is what `containerd config default` of a version prints, as people start their file with.
+// DefaultConfig returns the output of `containerd config default` of a version.
 func DefaultConfig(t TB, version string) string {
 	t.Helper()
 	out := Command(context.Background(), nil, toolOf(t, version, "containerd"), "config", "default")
@@ -104,8 +106,8 @@ func DefaultConfig(t TB, version string) string {
 	return out.Stdout
 }
 
-// writeDropIn writes what `ballast config containerd` prints. What it says is to be merged by hand is added to the main file, which
-// has none of these tables.
+// writeDropIn writes the output of `ballast config containerd`. The part that must be merged
+// manually is appended to the main file, which has none of these tables.
 func (n *Node) writeDropIn(t TB, flags []string) {
 	t.Helper()
 	args := []string{"config", "containerd", "--hosts-dir", n.HostsDir(), "--containerd-config", n.ContainerdConfigFile()}

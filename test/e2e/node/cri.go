@@ -12,19 +12,19 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CRI talks to containerd as the kubelet does.
+// CRI is a client of containerd's CRI plugin, like the kubelet.
 type CRI struct {
 	Runtime cri.RuntimeServiceClient
 	Images  cri.ImageServiceClient
 
-	// Annotations are those of every pod.
+	// Annotations are added to every pod.
 	Annotations map[string]string
 
 	node *Node
 	pods int
 }
 
-// CRI connects to the node's containerd.
+// CRI returns a client of the node's containerd.
 func (n *Node) CRI(t TB) *CRI {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+n.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -61,11 +61,11 @@ func (c *CRI) PodConfig() *cri.PodSandboxConfig {
 	}
 }
 
-// Pull pulls an image for pods with the runtime handler and returns its ID. An empty
-// handler is the default runtime.
+// Pull pulls an image for pods with a runtime handler and returns its ID. An empty handler means
+// the default runtime.
 func (c *CRI) Pull(ref, handler string) (string, error) { return c.PullAs(ref, handler, nil) }
 
-// PullAs is Pull with credentials, as from a pull secret.
+// PullAs is Pull with the credentials of a pull secret.
 func (c *CRI) PullAs(ref, handler string, auth *cri.AuthConfig) (string, error) {
 	if auth != nil {
 		host, _, _ := strings.Cut(ref, "/")
@@ -105,8 +105,8 @@ func (c *CRI) runPod(t TB, config *cri.PodSandboxConfig, handler string) *Pod {
 	return p
 }
 
-// Remove stops and removes the pod. It is no error if that was done before, or if
-// containerd is gone.
+// Remove stops and removes the pod. It does nothing if the pod is already removed or containerd
+// does not run.
 func (p *Pod) Remove() error {
 	if p.ID == "" || !p.cri.node.Containerd.Running() {
 		return nil
@@ -125,10 +125,10 @@ func (p *Pod) Remove() error {
 type ImageMount struct {
 	Image   string // as returned by Pull
 	Path    string // in the container
-	SubPath string // of the image; empty is all of it
+	SubPath string // in the image; empty means the whole image
 }
 
-// Run starts a container in the pod and returns its ID. The image has to be pulled.
+// Run starts a container in the pod and returns its ID. The image must be pulled.
 func (p *Pod) Run(image string, mounts ...ImageMount) (string, error) {
 	ctx, cancel := criContext()
 	defer cancel()

@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 )
 
-// CAFile and ClientFile are the keys of the facade that hosts.toml names.
+// CAFile is the CA of the facade named in hosts.toml.
 func (n *Node) CAFile() string { return filepath.Join(n.Root(), "tls", "ca.pem") }
 
-// ClientFile is the certificate and the key of containerd.
+// ClientFile has containerd's certificate and key for the facade.
 func (n *Node) ClientFile() string { return filepath.Join(n.Root(), "tls", "client.pem") }
 
-// FacadeClient is a client with the key of containerd, as it is now.
+// FacadeClient returns a client with containerd's current key.
 func (n *Node) FacadeClient(t TB) *http.Client {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -31,7 +31,7 @@ func (n *Node) FacadeClient(t TB) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// FacadeURL is the address of a manifest at the facade.
+// FacadeURL returns the address of a manifest at the facade.
 func (n *Node) FacadeURL(host, repository, tag string) string {
 	return "https://" + n.Facade + "/v2/" + repository + "/manifests/" + tag + "?ns=" + host
 }

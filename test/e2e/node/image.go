@@ -16,23 +16,23 @@ import (
 // BusyboxPath is the static busybox of the machine.
 const BusyboxPath = "/usr/bin/busybox"
 
-// epoch is the time of every file in images made here, so that their digests stay.
+// epoch is the time of every file in generated images, so that their digests are constant.
 var epoch = time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// File is one member of an image layer.
+// File is a member of an image layer.
 type File struct {
-	Path string // a trailing slash makes a directory
+	Path string // with a trailing slash: a directory
 	Mode int64
 	Data []byte
-	Link string // makes a symbolic link
+	Link string // if set: a symbolic link
 }
 
 // applets are the busybox commands in the image.
 var applets = []string{"sh", "cat", "cp", "find", "ls", "mkdir", "readlink", "rm", "sha256sum", "sleep", "sort", "stat", "tee", "test", "touch", "true", "wc", "xargs"}
 
-// Busybox returns an ordinary image of two gzip layers, of which the second hides, replaces
-// and adds files: after it /data has "kept" (setuid), "changed" with content "after", and
-// dir/new, but neither "removed" nor dir/old. It runs until it is killed.
+// Busybox returns an ordinary image of two gzip layers, of which the second hides, replaces and
+// adds files: /data then has "kept" (setuid), "changed" with content "after", and dir/new, but
+// neither "removed" nor dir/old. Its command runs until it is killed.
 func Busybox(t TB) Artifact {
 	t.Helper()
 	bin, err := os.ReadFile(BusyboxPath)

@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stageVar tells a program that runs itself again which stage it is in.
+// stageVar is the environment variable with the stage of a program that runs itself again.
 const stageVar = "BALLAST_NODE_STAGE"
 
-// passable is the mode of the directories of nodes, as that of /var/lib: what is private below says so
-// itself, and the root of a user namespace gets to the containers of its own.
+// passable is the mode of the directories of nodes, as of /var/lib: private directories below have
+// their own modes, and the root of a user namespace must reach its containers.
 const passable = 0o755
 
-// Main returns f() as the exit code, called in namespaces of its own: it runs the program
-// again, twice. The first child is process 1 of a new process namespace; it mounts /proc
-// and /run and reaps orphans, such as containerd's shims. The second child calls f. When
-// process 1 ends, the kernel ends everything below it.
+// Main returns f() as the exit code, called in new namespaces: it runs the program again, twice.
+// The first child is process 1 of a new process namespace; it mounts /proc and /run and reaps
+// orphans, such as containerd's shims. The second child calls f. When process 1 ends, the kernel
+// ends all processes in the namespace.
 //
 //	func TestMain(m *testing.M) { os.Exit(node.Main(m.Run)) }
 func Main(f func() int) int {
@@ -36,13 +36,13 @@ func Main(f func() int) int {
 	return f()
 }
 
-// outer starts process 1 and hands signals on to it.
+// outer starts process 1 and forwards signals to it.
 func outer() int {
 	if os.Getuid() != 0 {
 		fmt.Fprintln(os.Stderr, "node: mounts and containers need root")
 		return 1
 	}
-	// One directory for all temporary files, so that nothing stays if the program is killed.
+	// One directory for all temporary files, so that nothing is left if the program is killed.
 	dir, err := os.MkdirTemp("", "b")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "node:", err)
@@ -55,7 +55,7 @@ func outer() int {
 		fmt.Fprintln(os.Stderr, "node:", err)
 		return 1
 	}
-	runtime.LockOSThread() // Pdeathsig goes by the thread that started the child
+	runtime.LockOSThread() // Pdeathsig is sent when the starting thread ends
 	cmd := again("init")
 	cmd.Env = append(cmd.Env, "TMPDIR="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -73,7 +73,7 @@ func outer() int {
 	for {
 		select {
 		case s := <-signals:
-			// A terminal sends SIGINT to the whole group already.
+			// A terminal sends SIGINT to the whole process group.
 			if s != syscall.SIGINT {
 				_ = cmd.Process.Signal(s)
 			}
@@ -83,7 +83,7 @@ func outer() int {
 	}
 }
 
-// initProcess is process 1: it makes the private mounts, starts the program and reaps.
+// initProcess is process 1: it makes the private mounts, starts the program and reaps orphans.
 func initProcess() int {
 	if err := privateMounts(); err != nil {
 		fmt.Fprintln(os.Stderr, "node:", err)
@@ -132,7 +132,7 @@ func privateMounts() error {
 	return nil
 }
 
-// again is a command that runs this program with the same arguments.
+// again returns a command that runs this program with the same arguments.
 func again(stage string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]

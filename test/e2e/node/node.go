@@ -18,39 +18,40 @@ import (
 
 // Options are the settings of a Node. The zero value is a node with ballast.
 type Options struct {
-	// Stock leaves ballast away: containerd as it comes, with overlayfs.
+	// Stock is a node without ballast: containerd with overlayfs.
 	Stock bool
 
-	// Config is more of ballastd's configuration file, as TOML tables.
+	// Config is added to ballastd's configuration, as TOML tables.
 	Config string
 
-	// Containerd is more of containerd's configuration, as a drop-in of its own that is read
-	// after that of ballast.
+	// Containerd is added to containerd's configuration, as a drop-in that is read after that of
+	// ballast.
 	Containerd string
 
-	// Version is that of containerd, one of Versions; empty: the newest.
+	// Version is the version of containerd, one of Versions; empty means the newest.
 	Version string
 
-	// Base is a configuration file of containerd as others ship it, to start from. Empty: one with nothing but what
-	// makes the node private. Not for 1.7, which would replace its tables.
+	// Base is a configuration file of containerd, as shipped by a distribution, to start from.
+	// Empty means a file with only the settings that make the node private. It does not work with
+	// 1.7, which would replace its tables.
 	Base string
 
-	// Edit changes what `ballast config containerd` printed, to do it wrong.
+	// Edit changes the output of `ballast config containerd`.
 	Edit func(string) string
 
-	// Registry is used if it is not nil; otherwise the node has one of its own.
+	// Registry is the registry of the node; nil means a new one.
 	Registry *Registry
 
-	// Wrap is put in front of the command line of ballastd.
+	// Wrap is prepended to the command line of ballastd.
 	Wrap []string
 
-	// Verbose says what is started.
+	// Verbose prints what is started.
 	Verbose bool
 }
 
-// Node is a machine as far as images go: containerd, ballastd and a registry.
+// Node is a machine with containerd, ballastd and a registry.
 type Node struct {
-	// Dir is the directory of everything that the node keeps, with a short path.
+	// Dir contains all files of the node. Its path is short.
 	Dir      string
 	Registry *Registry
 
@@ -60,7 +61,8 @@ type Node struct {
 	// Facade is the address of the facade, "127.0.0.1:port".
 	Facade string
 
-	// FacadeSocket listens there, held by the test as by ballastd.socket; nil: ballastd listens itself.
+	// FacadeSocket is a listening socket for Facade, held by the test like ballastd.socket; nil:
+	// ballastd listens itself.
 	FacadeSocket *os.File
 
 	options   Options
@@ -70,13 +72,13 @@ type Node struct {
 	logins    map[string]map[string]string // see Login
 }
 
-// dockerConfig is the file of the node's credentials, which is there after Login.
+// dockerConfig is the file with the node's credentials, written by Login.
 const dockerConfig = "docker.json"
 
-// cgroupWarning is what ctr says each time on a machine with version 1 of cgroups.
+// cgroupWarning matches a warning that ctr prints on machines with cgroup v1.
 var cgroupWarning = regexp.MustCompile(`time=.*The support for cgroup v1 is deprecated.*\n`)
 
-// Start starts a node. Its clean-up stops it, and fails the test if a mount stays.
+// StartNode starts a node. Its clean-up stops the node, and fails the test if a mount is left.
 func StartNode(t TB, o Options) *Node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "b")
@@ -115,10 +117,10 @@ func StartNode(t TB, o Options) *Node {
 // Socket is the path of containerd's socket.
 func (n *Node) Socket() string { return filepath.Join(n.Dir, "c.sock") }
 
-// Root is where ballastd keeps its store and snapshots.
+// Root is the directory of ballastd's store and snapshots.
 func (n *Node) Root() string { return filepath.Join(n.Dir, "ballast") }
 
-// HostsDir has the hosts.toml files of containerd.
+// HostsDir is the directory of containerd's hosts.toml files.
 func (n *Node) HostsDir() string { return filepath.Join(n.Dir, "certs.d") }
 
 // ConfigFile is ballastd's configuration file.
@@ -127,7 +129,7 @@ func (n *Node) ConfigFile() string { return filepath.Join(n.Dir, "ballast.toml")
 // ContainerdConfigFile is containerd's configuration file.
 func (n *Node) ContainerdConfigFile() string { return filepath.Join(n.Dir, "containerd.toml") }
 
-// Env is what `make dev` prints: the environment in which ballast and ctr find this node.
+// Env returns the environment in which ballast and ctr use this node, as printed by `make dev`.
 func (n *Node) Env() []string {
 	return []string{
 		"PATH=" + filepath.Dir(n.Tool("ctr")) + ":" + filepath.Dir(Binary(n.tb, "ballast")) + ":" + os.Getenv("PATH"),
@@ -136,7 +138,7 @@ func (n *Node) Env() []string {
 	}
 }
 
-// StartContainerd starts containerd, again if it was stopped, and waits until it answers.
+// StartContainerd starts or restarts containerd and waits until it answers.
 func (n *Node) StartContainerd(t TB) {
 	t.Helper()
 	env := []string{"PATH=" + filepath.Dir(n.Tool("containerd")) + ":" + filepath.Dir(Runc(t)) + ":" + os.Getenv("PATH")}
@@ -151,10 +153,10 @@ func (n *Node) StartContainerd(t TB) {
 	t.Cleanup(n.stopContainers)
 }
 
-// stopContainers ends containers that are left, so that no shim and no cgroup stays.
+// stopContainers removes the remaining containers, so that no shim and no cgroup is left.
 func (n *Node) stopContainers() {
 	if !n.Containerd.Running() {
-		return // an earlier one did; ctr of old versions waits for 10 seconds
+		return // already removed; old versions of ctr would wait 10 seconds
 	}
 	for _, ns := range []string{"default", "k8s.io"} {
 		for _, id := range strings.Fields(n.Ctr("-n", ns, "tasks", "ls", "-q").Stdout) {
@@ -163,16 +165,15 @@ func (n *Node) stopContainers() {
 	}
 }
 
-// StartBallastd starts ballastd, again if it was stopped, and waits until it answers, containerd
-// too.
+// StartBallastd starts or restarts ballastd and waits until it answers, also to containerd.
 func (n *Node) StartBallastd(t TB) {
 	t.Helper()
 	n.LaunchBallastd(t)
 	if n.Containerd == nil || !n.Containerd.Running() {
 		return
 	}
-	// containerd dials again after a pause of up to three seconds. A list does not reach ballastd
-	// when containerd knows no snapshot: a new one does.
+	// containerd reconnects after up to three seconds. Listing does not reach ballastd if
+	// containerd has no snapshots, but making a snapshot does.
 	n.Ballastd.WaitReady(t, func() error {
 		made := n.Ctr("snapshots", "--snapshotter", "ballast", "prepare", "is-ready")
 		gone := n.Ctr("snapshots", "--snapshotter", "ballast", "rm", "is-ready")
@@ -185,7 +186,7 @@ func (n *Node) LaunchBallastd(t TB) {
 	t.Helper()
 	argv, env, files := append(slices.Clip(n.options.Wrap), Binary(t, "ballastd"), "--config", n.ConfigFile()), n.Env(), []*os.File(nil)
 	if n.FacadeSocket != nil {
-		// As systemd does: the number of the process has to be said, which the shell knows.
+		// As systemd does: LISTEN_PID is the pid, which the shell knows.
 		argv = append([]string{"/bin/sh", "-c", `LISTEN_PID=$$ exec "$@"`, "sh"}, argv...)
 		env, files = append(env, "LISTEN_FDS=1", "LISTEN_FDNAMES=facade"), []*os.File{n.FacadeSocket}
 	}
@@ -242,9 +243,9 @@ reserve = "64MiB"
 	}
 }
 
-// Upstream tells containerd and ballastd that the registry called name in references is at
-// address, plain HTTP. containerd's file is what `ballast config hosts` prints, except for
-// the address of the registry itself.
+// Upstream configures containerd and ballastd to reach the registry called name in references at
+// address, by plain HTTP. containerd's file is the output of `ballast config hosts`, except for the
+// address of the registry itself.
 func (n *Node) Upstream(t TB, name, address string) {
 	t.Helper()
 	if n.addresses == nil {
@@ -283,7 +284,7 @@ func (n *Node) write(t TB, name, content string) {
 	}
 }
 
-// Ctr runs ctr against the node.
+// Ctr runs ctr with the node's containerd.
 func (n *Node) Ctr(args ...string) Result {
 	n.declare(args)
 	argv := append([]string{n.Tool("ctr"), "-a", n.Socket()}, args...)
@@ -292,22 +293,21 @@ func (n *Node) Ctr(args ...string) Result {
 	return r
 }
 
-// Ballast runs the command line against the node.
+// Ballast runs the ballast command with the node's configuration.
 func (n *Node) Ballast(args ...string) Result {
 	argv := append([]string{Binary(n.tb, "ballast"), "--config", n.ConfigFile()}, args...)
 	return Command(context.Background(), n.Env(), argv...)
 }
 
-// Pull is `ctr images pull` with the node's hosts.toml files.
+// Pull runs `ctr images pull` with the node's hosts.toml files.
 func (n *Node) Pull(snapshotter, ref string, flags ...string) Result {
 	args := append([]string{"images", "pull", "--snapshotter", snapshotter, "--hosts-dir", n.HostsDir()}, flags...)
 	return n.Ctr(append(args, ref)...)
 }
 
-// clean removes what is left. The daemons were stopped before, by clean-ups registered later.
+// clean removes the node's files. Clean-ups registered later have stopped the daemons.
 func (n *Node) clean(t TB) {
-	// A daemon leaves the mount of files that are not complete to the next one. Without it, the
-	// process that keeps it ends too.
+	// A daemon leaves the lazy mount to its successor. Without the mount, the holder ends too.
 	for _, lazy := range []string{filepath.Join(n.Root(), "lazy"), n.LazyApart()} {
 		if err := unix.Unmount(lazy, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 			t.Errorf("unmount %s: %v", lazy, err)
@@ -332,7 +332,7 @@ func (n *Node) clean(t TB) {
 	}
 }
 
-// Mounts returns the mount points below the node's directory, the innermost first.
+// Mounts returns the mount points below the node's directory, innermost first.
 func (n *Node) Mounts() ([]string, error) {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

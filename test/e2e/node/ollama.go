@@ -8,29 +8,28 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Ollama is a front of a Registry that behaves like the Ollama registry: manifests are
-// text/plain without a digest and only by tag, HEAD of a manifest is not allowed, there is
-// no /v2/, and blobs are on another server, to which no credentials may be sent.
+// Ollama is a front of a Registry that behaves as the Ollama registry does: manifests are
+// text/plain without a digest and only by tag, HEAD of a manifest is not allowed, /v2/ does not
+// exist, and blobs are on another server, which refuses credentials.
 type Ollama struct {
 	// Host is "127.0.0.1:port" of the registry, plain HTTP.
 	Host string
 
-	// Wire sees and can spoil what reaches the registry, Blobs what reaches the server
-	// that has the blobs.
+	// Wire records and can disturb requests to the registry, Blobs those to the blob server.
 	Wire, Blobs *Wire
 
 	blobHost string
 	registry *Registry
 }
 
-// AllowLoopback is the part of ballastd's configuration that lets it follow redirects from one
-// server of 127.0.0.1 to another, as those of an Ollama front are.
+// AllowLoopback is the part of ballastd's configuration that allows redirects between servers on
+// 127.0.0.1, such as those of an Ollama front.
 const AllowLoopback = "[upstream]\nallow_hosts = [\"127.0.0.0/8\"]\n"
 
-// signature is what makes a blob address valid, as the signed addresses of a CDN.
+// signature makes a blob address valid, like the signed addresses of a CDN.
 const signature = "signature=1"
 
-// StartOllama starts a front; Push to the registry behind it.
+// StartOllama starts a front of r.
 func StartOllama(t TB, r *Registry) *Ollama {
 	t.Helper()
 	o := &Ollama{registry: r}

@@ -15,24 +15,25 @@ import (
 	"sync"
 )
 
-// maxForm is the most of a form that is looked at, in bytes; requests for tokens have less.
+// maxForm limits the form data checked, in bytes; token requests have less.
 const maxForm = 64 << 10
 
-// minText is the shortest secret that is looked for in whole requests: shorter ones can be a word there.
+// minText is the length of the shortest secret searched for in whole requests: shorter ones may be
+// ordinary words.
 const minText = 8
 
-// A ledger knows every secret and the addresses that it may be sent to. Servers (Serve) look up what
-// arrives, so that each journey asserts that no credentials go astray.
+// A ledger has every secret with the addresses that it may be sent to. Servers (Serve) check
+// arriving credentials, so each journey asserts that none are sent elsewhere.
 type ledger struct {
-	mu     sync.Mutex                 // guards what follows
-	owners map[string]map[string]bool // by secret: addresses
-	realms map[string]map[string]bool // by address of a token server: those that name it
+	mu     sync.Mutex                 // guards the following
+	owners map[string]map[string]bool // by secret: allowed addresses
+	realms map[string]map[string]bool // by address of a token server: addresses that name it
 }
 
 // secrets is the ledger of this program.
 var secrets = &ledger{owners: map[string]map[string]bool{}, realms: map[string]map[string]bool{}}
 
-// Belongs says that a secret, a password or token, may be sent to the server at an address.
+// Belongs declares that a secret, a password or token, may be sent to the server at an address.
 func Belongs(secret, address string) { secrets.add(secrets.owners, secret, address) }
 
 func (l *ledger) add(to map[string]map[string]bool, key, address string) {
@@ -44,8 +45,8 @@ func (l *ledger) add(to map[string]map[string]bool, key, address string) {
 	to[key][address] = true
 }
 
-// issued says that the server at an address gave out a token: it is for itself and for those that send
-// clients there for tokens.
+// issued records a token issued by the server at an address: it may be sent to this server and to
+// those that name it as their token server.
 func (l *ledger) issued(token, address string) {
 	l.mu.Lock()
 	also := make([]string, 0, len(l.realms[address]))
@@ -58,8 +59,8 @@ func (l *ledger) issued(token, address string) {
 	}
 }
 
-// astray returns what is wrong with a request that has arrived at an address: it has a secret that does not
-// belong there, or credentials that nobody has spoken of.
+// astray returns the problems of a request to an address: a secret that must not be sent there, or
+// undeclared credentials.
 func (l *ledger) astray(address string, r *http.Request) (problems []string) {
 	sent, text := credentialsOf(r)
 	l.mu.Lock()
@@ -87,7 +88,8 @@ func keys(m map[string]bool) func(func(string) bool) {
 	}
 }
 
-// credentialsOf returns the credentials in a request, decoded, and all of it but a body that is no form.
+// credentialsOf returns the decoded credentials in a request, and the text of the request without a
+// body that is not a form.
 func credentialsOf(r *http.Request) (sent []string, text string) {
 	if _, password, ok := r.BasicAuth(); ok {
 		sent = append(sent, password)
@@ -121,7 +123,7 @@ func credentialsOf(r *http.Request) (sent []string, text string) {
 	return sent, all.String()
 }
 
-// An origin is a server with its address, which looks at the credentials that arrive.
+// An origin is a server that checks the credentials it receives.
 type origin struct {
 	http.Handler
 	address string
@@ -130,7 +132,7 @@ type origin struct {
 	problems []string
 }
 
-// realmRE finds the address of a token server in a challenge.
+// realmRE matches the address of a token server in a challenge.
 var realmRE = regexp.MustCompile(`realm="https?://([^/"]+)`)
 
 // ServeHTTP implements http.Handler.
@@ -151,7 +153,7 @@ func (o *origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// check fails the test if credentials arrived that do not belong here.
+// check fails the test if the server received credentials that do not belong to it.
 func (o *origin) check(t TB) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -164,7 +166,7 @@ func (o *origin) check(t TB) {
 	}
 }
 
-// A tokenWriter notes the token in an answer, before anybody can use it.
+// A tokenWriter records the token in a response before it is sent.
 type tokenWriter struct {
 	http.ResponseWriter
 	address string
@@ -186,8 +188,8 @@ func (w *tokenWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// Login gives ballastd, and the commands of this node, credentials for a host as in references, as
-// `docker login` of root does.
+// Login gives ballastd and the commands of this node credentials for a host, named as in
+// references, like `docker login` as root.
 func (n *Node) Login(t TB, host, user, password string) {
 	t.Helper()
 	Belongs(password, n.addressOf(host))
@@ -198,7 +200,7 @@ func (n *Node) Login(t TB, host, user, password string) {
 	n.write(t, dockerConfig, string(encode(t, map[string]any{"auths": n.logins})))
 }
 
-// Logout takes all credentials of Login away.
+// Logout removes all credentials of Login.
 func (n *Node) Logout(t TB) {
 	t.Helper()
 	n.logins = nil
@@ -207,7 +209,7 @@ func (n *Node) Logout(t TB) {
 	}
 }
 
-// addressOf returns where a host of references is, see Upstream.
+// addressOf returns the address of a host of references, see Upstream.
 func (n *Node) addressOf(host string) string {
 	if a, ok := n.addresses[host]; ok {
 		return a
@@ -215,8 +217,8 @@ func (n *Node) addressOf(host string) string {
 	return host
 }
 
-// declare notes the credentials in the arguments of ctr: --user USER:PASSWORD is for the host of the
-// reference, which comes last.
+// declare records the credentials in arguments of ctr: --user USER:PASSWORD is for the host of the
+// reference, the last argument.
 func (n *Node) declare(args []string) {
 	for i, a := range args {
 		if a == "--user" && i+1 < len(args) {

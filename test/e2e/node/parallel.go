@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// UnpackAtOnce is an Options.Edit that has pulls unpack so many layers at a time.
+// UnpackAtOnce returns an Options.Edit that makes pulls unpack several layers concurrently.
 func UnpackAtOnce(layers int) func(string) string {
 	const list = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]`
 	return func(dropIn string) string {

@@ -20,24 +20,24 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Artifact is what can be pushed: a manifest, and the blobs it names.
+// Artifact is a manifest with its blobs.
 type Artifact struct {
 	Manifest  []byte
 	MediaType string // of the manifest
 	Blobs     map[digest.Digest][]byte
 }
 
-// Registry is the reference implementation of an OCI registry, with a Wire in front.
+// Registry is the reference implementation of an OCI registry behind a Wire.
 type Registry struct {
 	// Host is "127.0.0.1:port", plain HTTP.
 	Host string
 
-	// Wire sees and can spoil every request.
+	// Wire records and can disturb every request.
 	Wire *Wire
 
 	app http.Handler
 
-	// User and Password are asked for if User is not empty.
+	// User and Password are required if User is not empty.
 	User, Password string
 
 	mu  sync.Mutex          // guards odd
@@ -46,7 +46,7 @@ type Registry struct {
 
 var quietDistribution = sync.OnceFunc(func() { logrus.SetOutput(io.Discard) })
 
-// StartRegistry starts a registry that keeps its content below dir.
+// StartRegistry starts a registry that stores its content below dir.
 func StartRegistry(t TB, dir string) *Registry {
 	t.Helper()
 	quietDistribution()
@@ -69,7 +69,7 @@ func StartRegistry(t TB, dir string) *Registry {
 	return r
 }
 
-// serve answers manifests of types that the registry behind does not know, as other
+// serve serves manifests of types that the reference implementation does not accept, as other
 // registries do.
 func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	if user, password, _ := req.BasicAuth(); r.User != "" && req.Header.Get(pastWire) == "" && (user != r.User || password != r.Password) {
@@ -89,21 +89,21 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(a.Manifest))
 }
 
-// known are the manifest types that the registry takes.
+// known are the manifest types that the reference implementation accepts.
 var known = []string{
 	"application/vnd.oci.image.manifest.v1+json", "application/vnd.oci.image.index.v1+json",
 	"application/vnd.docker.distribution.manifest.v2+json", "application/vnd.docker.distribution.manifest.list.v2+json",
 }
 
-// Serve serves h on a free port of 127.0.0.1 and returns "127.0.0.1:port". The clean-up fails the test if
-// credentials arrived that do not belong there, see Belongs.
+// Serve serves h on a free port of 127.0.0.1 and returns "127.0.0.1:port". The clean-up fails the
+// test if the server received credentials that do not belong to it, see Belongs.
 func Serve(t TB, h http.Handler) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatalf("listen: %v", err)
 	}
-	// Aborted connections are what some tests are about; they need no log.
+	// Some tests abort connections; these errors are not logged.
 	o := &origin{Handler: h, address: l.Addr().String()}
 	s := &http.Server{Handler: o, ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}
 	done := make(chan struct{})
@@ -119,18 +119,17 @@ func Serve(t TB, h http.Handler) string {
 	return l.Addr().String()
 }
 
-// Ref is the reference of a tag of a repository of this registry.
+// Ref returns the reference of a tag in a repository of this registry.
 func (r *Registry) Ref(repository, tag string) string {
 	return fmt.Sprintf("%s/%s:%s", r.Host, repository, tag)
 }
 
-// BlobURL is where a repository of this registry has a blob.
+// BlobURL returns the address of a blob in a repository of this registry.
 func (r *Registry) BlobURL(repository string, d digest.Digest) string {
 	return fmt.Sprintf("http://%s/v2/%s/blobs/%s", r.Host, repository, d)
 }
 
-// Push uploads an artifact as a client would and returns the manifest's digest. The wire
-// does not see it.
+// Push uploads an artifact and returns the digest of its manifest. The wire does not record it.
 func (r *Registry) Push(t TB, repository, tag string, a Artifact) digest.Digest {
 	t.Helper()
 	for d, p := range a.Blobs {
@@ -152,7 +151,7 @@ func (r *Registry) Push(t TB, repository, tag string, a Artifact) digest.Digest 
 	return d
 }
 
-// PushBlob uploads one blob.
+// PushBlob uploads a blob.
 func (r *Registry) PushBlob(t TB, repository string, d digest.Digest, size int64, body io.Reader) {
 	t.Helper()
 	start := r.do(t, r.request(t, http.MethodPost, "/v2/"+repository+"/blobs/uploads/", nil), http.StatusAccepted)

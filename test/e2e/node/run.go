@@ -6,23 +6,25 @@ import (
 	"strings"
 )
 
-// FileState is what a container sees of a file.
+// FileState describes a file as seen in a container.
 type FileState struct {
 	Mode   string // octal, as printed by stat -c %a
 	Size   int64  // bytes, as printed by stat
-	SHA256 string // hex, of the content as read
+	SHA256 string // of the content, in hex
 }
 
-// listScript prints "mode size sha256 path" for every regular file below its argument, and listEnd.
+// listScript prints "mode size sha256 path" for every regular file below its argument, and then
+// listEnd.
 const listScript = `cd "$1" && $B find . \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./run -o -path ./.bin \) -prune -o -type f -exec $B sh -c '
 for f; do s=$($B sha256sum < "$f") && echo "$($B stat -c "%a %s" "$f") ${s%% *} ${f#./}" || exit 1; done' sh {} + && echo ` + listEnd
 
-// listEnd is the last line of a listing. On a busy machine ctr ends before it has copied all that a container wrote.
+// listEnd is the last line of a listing. On a busy machine ctr may end before it has copied all
+// output of a container.
 const listEnd = "-- end --"
 
 var errCut = errors.New("the listing is not complete")
 
-// parseListing reads the output of listScript.
+// parseListing parses the output of listScript.
 func parseListing(out string) (map[string]FileState, error) {
 	out, whole := strings.CutSuffix(out, listEnd+"\n")
 	if !whole {
@@ -43,11 +45,10 @@ func parseListing(out string) (map[string]FileState, error) {
 	return files, nil
 }
 
-// BusyboxMount is a flag of ctr that brings the machine's busybox into a container.
+// BusyboxMount is a flag of ctr that mounts the machine's busybox in a container.
 const BusyboxMount = "type=bind,src=" + BusyboxPath + ",dst=/.bin/busybox,options=rbind:ro"
 
-// Start starts a container whose root is the image and leaves it running, until the node is
-// stopped.
+// Start starts a container with the image as its root, which runs until the node is stopped.
 func (n *Node) Start(snapshotter, ref, id string) Result {
 	return n.Ctr("run", "-d", "--snapshotter", snapshotter, "--mount", BusyboxMount,
 		ref, id, "/.bin/busybox", "sleep", "100000")
@@ -55,13 +56,13 @@ func (n *Node) Start(snapshotter, ref, id string) Result {
 
 var containers int
 
-// RunIn runs a shell script in a new container whose root is the image, with busybox mounted
-// at /.bin and named $B, for images without a shell of their own.
+// RunIn runs a shell script in a new container with the image as its root. busybox is mounted at
+// /.bin and its path is in $B, for images without a shell.
 func (n *Node) RunIn(snapshotter, ref, script string, args ...string) Result {
 	return n.RunAs(nil, snapshotter, ref, script, args...)
 }
 
-// RunAs is RunIn with more flags of `ctr run`, such as those of another user.
+// RunAs is RunIn with additional flags of `ctr run`, such as those of another user.
 func (n *Node) RunAs(flags []string, snapshotter, ref, script string, args ...string) Result {
 	containers++
 	id := fmt.Sprintf("run%d", containers)
@@ -71,8 +72,8 @@ func (n *Node) RunAs(flags []string, snapshotter, ref, script string, args ...st
 	return n.Ctr(append(argv, args...)...)
 }
 
-// List runs a container whose root is the image and returns the regular files it sees below
-// dir, by path relative to dir.
+// List returns the regular files below dir in a container with the image as its root, by path
+// relative to dir.
 func (n *Node) List(snapshotter, ref, dir string) (map[string]FileState, error) {
 	for tries := 0; ; tries++ {
 		out := n.RunIn(snapshotter, ref, listScript, dir)
@@ -85,8 +86,8 @@ func (n *Node) List(snapshotter, ref, dir string) (map[string]FileState, error) 
 	}
 }
 
-// List returns the regular files that a container of the Busybox image sees below dir, by
-// path relative to dir.
+// List returns the regular files below dir in a container of the Busybox image, by path relative to
+// dir.
 func (c *CRI) List(container, dir string) (map[string]FileState, error) {
 	out, err := c.Exec(container, "/bin/busybox", "sh", "-c", "B=/bin/busybox; export B; "+listScript, "sh", dir)
 	if err != nil {

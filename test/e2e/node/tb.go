@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// TB is what the set-up needs of a test; *testing.T is one, and so is a [Program].
+// TB is the part of *testing.T used for the set-up; Program implements it too.
 type TB interface {
 	Helper()
 	Logf(format string, args ...any)
@@ -27,7 +27,7 @@ type Program struct {
 
 type stopped struct{}
 
-// Run calls f, then the clean-ups it asked for, last first, and returns the exit code.
+// Run calls f and then its clean-ups, last first, and returns the exit code.
 func Run(f func(TB)) (code int) {
 	p := &Program{}
 	defer func() {
@@ -55,7 +55,7 @@ func (p *Program) Helper() {}
 // Logf prints a line on standard error.
 func (p *Program) Logf(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// Errorf prints a line and makes the program fail in the end.
+// Errorf prints a line and makes the program fail at its end.
 func (p *Program) Errorf(format string, args ...any) {
 	p.mu.Lock()
 	p.failed = true
@@ -63,21 +63,21 @@ func (p *Program) Errorf(format string, args ...any) {
 	p.Logf(format, args...)
 }
 
-// Fatalf prints a line and ends the program after its clean-ups. It must be called from
-// the goroutine that runs the function given to Run.
+// Fatalf prints a line and ends the program after its clean-ups. It must be called in the goroutine
+// of the function given to Run.
 func (p *Program) Fatalf(format string, args ...any) {
 	p.Errorf(format, args...)
 	panic(stopped{})
 }
 
-// Failed says whether Errorf or Fatalf was called.
+// Failed reports whether Errorf or Fatalf was called.
 func (p *Program) Failed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failed
 }
 
-// Cleanup registers f to be called in the end.
+// Cleanup registers f to be called at the end.
 func (p *Program) Cleanup(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +90,7 @@ func repository() string {
 	return filepath.Join(filepath.Dir(file), "..", "..", "..")
 }
 
-// BinVar names a directory with other builds of ballast and ballastd.
+// BinVar is the environment variable with a directory of other builds of ballast and ballastd.
 const BinVar = "BALLAST_BIN"
 
 // Binary returns the path of ballast or ballastd, as built by make.
@@ -101,10 +101,11 @@ func Binary(t TB, name string) string {
 	return built(t, filepath.Join("bin", name), "make build")
 }
 
-// Tool returns the path of containerd, ctr or the shim of the node's version, as built by make tools-all.
+// Tool returns the path of containerd, ctr or the shim in the node's version, as built by make
+// tools-all.
 func (n *Node) Tool(name string) string { return toolOf(n.tb, n.version, name) }
 
-// Tool is Node.Tool of the newest version.
+// Tool is Node.Tool for the newest version.
 func Tool(t TB, name string) string {
 	versions := Versions(t)
 	return toolOf(t, versions[len(versions)-1], name)

@@ -8,11 +8,11 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// usersLength is how many users a user namespace of a pod has, as those of the kubelet.
+// usersLength is the number of users of a pod's user namespace, as with the kubelet.
 const usersLength = 65536
 
-// noNetwork is a CNI plugin that says yes to everything. Pods in user namespaces need a network of
-// their own; what is in it, and its loopback, does not matter here.
+// noNetwork is a CNI plugin that does nothing. Pods in user namespaces need their own network
+// namespace, whose content does not matter here.
 const noNetwork = `#!/bin/sh
 case "$CNI_COMMAND" in
 VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}' ;;
@@ -20,7 +20,7 @@ VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}' ;;
 esac
 `
 
-// writeNetwork writes the plugin where containerd looks for it.
+// writeNetwork installs the plugin.
 func (n *Node) writeNetwork(t TB) {
 	t.Helper()
 	for _, name := range []string{"none", "loopback"} {
@@ -32,7 +32,7 @@ func (n *Node) writeNetwork(t TB) {
 	n.write(t, "cni/10-none.conflist", `{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"none"}]}`)
 }
 
-// RunUserPod starts a pod in a user namespace, whose user 0 is host on the node; the clean-up removes it.
+// RunUserPod starts a pod in a user namespace with user 0 mapped to host; the clean-up removes it.
 func (c *CRI) RunUserPod(t TB, host uint32) *Pod {
 	t.Helper()
 	config := c.PodConfig()
@@ -44,7 +44,7 @@ func (c *CRI) RunUserPod(t TB, host uint32) *Pod {
 	return c.runPod(t, config, "")
 }
 
-// mapUsers gives a container the users of its pod.
+// mapUsers sets the ID mapping of the pod for a container.
 func (p *Pod) mapUsers(config *cri.ContainerConfig) {
 	o := p.config.Linux.SecurityContext.NamespaceOptions
 	if o.UsernsOptions == nil {
@@ -56,7 +56,7 @@ func (p *Pod) mapUsers(config *cri.ContainerConfig) {
 	}
 }
 
-// UserFlags are the flags of `ctr run` for a user namespace whose user 0 is host on the node.
+// UserFlags returns flags of `ctr run` for a user namespace with user 0 mapped to host.
 func UserFlags(host uint32) []string {
 	ids := fmt.Sprintf("0:%d:%d", host, usersLength)
 	return []string{"--uidmap", ids, "--gidmap", ids, "--remap-labels"}

@@ -13,24 +13,24 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// pastWire is a request header that lets the set-up's own requests pass unseen.
+// pastWire is a header of requests of the set-up, which a Wire does not record.
 const pastWire = "X-Past-Wire"
 
-// Wire is an http.Handler in front of another one. It records what crosses it and spoils
-// what a Fault says.
+// Wire is an http.Handler in front of another one. It records requests and disturbs them with
+// Faults.
 type Wire struct {
 	Next http.Handler
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the following
 	requests  []Request
 	faults    []*Fault
 	rate      int64 // of the link, in bytes a second
 	roundTrip time.Duration
-	free      time.Time // when what was sent so far has gone over the link
+	free      time.Time // when the link has transmitted everything so far
 	answering int       // requests that are not recorded yet
 }
 
-// Request is one request that crossed a wire, with what was answered.
+// Request is a recorded request with its response.
 type Request struct {
 	Method, Path, Range, UserAgent string
 	Authorization                  string
@@ -38,7 +38,7 @@ type Request struct {
 	Bytes                          int64 // of the body, as sent
 }
 
-// Blob returns the digest if the request is for a blob.
+// Blob returns the digest of the requested blob, or "".
 func (r Request) Blob() digest.Digest { return blobOf(r.Path) }
 
 func blobOf(p string) digest.Digest {
@@ -49,23 +49,22 @@ func blobOf(p string) digest.Digest {
 	return digest.Digest(last)
 }
 
-// Fault says what goes wrong with the requests it matches. The zero value of each field
-// changes nothing.
+// Fault disturbs the requests that it matches. The zero value of each field has no effect.
 type Fault struct {
 	// Match selects requests; nil matches all.
 	Match func(*http.Request) bool
 
-	// Times is how many requests it spoils; zero means all.
+	// Times is the number of requests to disturb; zero means all.
 	Times int
 
-	Status   int           // answered instead, with an empty body
-	Header   http.Header   // added to the answer
+	Status   int           // sent instead, with an empty body
+	Header   http.Header   // added to the response
 	CutAfter int64         // body bytes after which the connection breaks
-	Flip     bool          // the first byte of each body is wrong
-	Short    int64         // the entity ends after so many bytes, and says so
-	NoRange  bool          // ranges are ignored, the whole blob is answered
-	Delay    time.Duration // before the answer
-	Rate     int64         // bytes per second of each answer
+	Flip     bool          // changes the first byte of each body
+	Short    int64         // truncates the body, with a matching Content-Length
+	NoRange  bool          // ignores ranges and sends the whole blob
+	Delay    time.Duration // before the response
+	Rate     int64         // bytes a second of each response
 
 	seen int
 }
@@ -78,8 +77,7 @@ func Blob(d digest.Digest) func(*http.Request) bool {
 // AnyBlob matches GET requests for blobs.
 func AnyBlob(r *http.Request) bool { return r.Method == http.MethodGet && blobOf(r.URL.Path) != "" }
 
-// Add puts a fault on the wire; the function returned takes it off. Of several that match,
-// the first counts.
+// Add adds a fault; the returned function removes it. If several match, the first applies.
 func (w *Wire) Add(f Fault) (remove func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -97,15 +95,15 @@ func (w *Wire) Add(f Fault) (remove func()) {
 	}
 }
 
-// Link makes all answers together share a link of so many bytes a second, and each wait for a round
-// trip first. Zeros make it as fast as the machine is.
+// Link makes all responses share a link with a rate in bytes a second, and delays each by a round
+// trip. Zeros remove the limits.
 func (w *Wire) Link(rate int64, roundTrip time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rate, w.roundTrip = rate, roundTrip
 }
 
-// transmit waits until n bytes have gone over the link.
+// transmit waits until n bytes have been transmitted over the link.
 func (w *Wire) transmit(n int) {
 	w.mu.Lock()
 	if w.rate == 0 {
@@ -122,14 +120,14 @@ func (w *Wire) transmit(n int) {
 	time.Sleep(time.Until(until))
 }
 
-// Requests returns the requests answered since the start or the last Reset.
+// Requests returns the requests since the start or the last Reset.
 func (w *Wire) Requests() []Request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]Request(nil), w.requests...)
 }
 
-// Drain waits until all requests that have come are answered or given up, and recorded.
+// Drain waits until all received requests are answered or aborted, and recorded.
 func (w *Wire) Drain() {
 	for {
 		w.mu.Lock()
@@ -142,7 +140,7 @@ func (w *Wire) Drain() {
 	}
 }
 
-// Reset forgets the requests.
+// Reset drops the recorded requests.
 func (w *Wire) Reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,8 +181,8 @@ func (w *Wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.mu.Unlock()
 	f := w.fault(r)
 	out := &wireWriter{ResponseWriter: rw, wire: w, fault: f, start: time.Now()}
-	// Registered first, so that a broken connection is recorded too. Read the fields now:
-	// handlers below may change the request.
+	// Deferred, so that a broken connection is also recorded. The fields are read now, because
+	// other handlers may change the request.
 	seen := Request{Method: r.Method, Path: r.URL.Path, Range: r.Header.Get("Range"),
 		UserAgent: r.UserAgent(), Authorization: r.Header.Get("Authorization")}
 	defer func() {
@@ -223,7 +221,7 @@ func (w *Wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.Next.ServeHTTP(out, r)
 }
 
-// wireWriter does to the body what the fault says, and counts it.
+// wireWriter applies a fault to a body and counts its bytes.
 type wireWriter struct {
 	http.ResponseWriter
 	wire   *Wire
@@ -269,5 +267,5 @@ func (w *wireWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap lets http.ResponseController reach the connection.
+// Unwrap gives http.ResponseController access to the connection.
 func (w *wireWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

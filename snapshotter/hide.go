@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hideDir is a lower layer with nothing but a whiteout over the one directory in that of the
+// hideDir is a lower layer that contains only a whiteout over the one top-level directory of the
 // objects. See the package documentation, "Mounts".
 func (s *Snapshotter) hideDir() string { return filepath.Join(s.root, "hide") }
 
@@ -24,7 +24,7 @@ func whiteout(hide string) string {
 	return filepath.Join(hide, top)
 }
 
-// makeHide makes the hiding layer, or mends it.
+// makeHide creates or repairs the hiding layer.
 func makeHide(hide string) error {
 	if err := os.Mkdir(hide, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -42,18 +42,18 @@ func makeHide(hide string) error {
 	return nil
 }
 
-// isWhiteout says whether there is a character device 0:0.
+// isWhiteout reports whether name is a whiteout: a character device 0:0.
 // https://github.com/torvalds/linux/blob/v6.5/Documentation/filesystems/overlayfs.rst
 func isWhiteout(name string) bool {
 	var st unix.Stat_t
 	return unix.Lstat(name, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }
 
-// checkHide returns errdefs.ErrDataLoss if the whiteout is not there: without it, mounts of
-// containerd would show the objects of all models.
+// checkHide returns errdefs.ErrDataLoss if the whiteout is missing: without it, containerd's own
+// mounts would show the objects of all models.
 func (s *Snapshotter) checkHide() error {
 	if name := whiteout(s.hideDir()); !isWhiteout(name) {
-		return fmt.Errorf("%s is not the whiteout that ballastd made; restart ballastd to mend that: %w", name, errdefs.ErrDataLoss)
+		return fmt.Errorf("%s is not a whiteout; restart ballastd to repair it: %w", name, errdefs.ErrDataLoss)
 	}
 	return nil
 }

@@ -15,36 +15,38 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// hostPrefix begins the keys of snapshots for processes of the host; the directory where the model is mounted
-// follows. Keys of containerd begin with a namespace, which has no colon.
+// hostPrefix, followed by the mount point, is the key of a snapshot for processes on the host. Keys
+// of containerd begin with a namespace, which has no colon.
 const hostPrefix = "host:"
 
-// labelName has the name by which a model was asked for that is mounted on the host.
+// labelName is the label with the name that the user gave for a model mounted on the host.
 const labelName = "dev.ballast.name"
 
-// A HostMount is a model for processes of the host, in a snapshot of its own, which keeps its objects.
+// A HostMount is a model for processes on the host. It has its own snapshot, which keeps its
+// objects.
 type HostMount struct {
-	Dir     string        // where it is to be mounted
-	Name    string        // by which it was asked for
-	Table   digest.Digest // empty if it is not shown yet
+	Dir     string        // the mount point
+	Name    string        // as the user gave it
+	Table   digest.Digest // empty if not shown yet
 	ID      string        // of the snapshot
 	Created time.Time
 
-	// Mounted says that the files of the snapshot are part of a mount, in whatever namespace and at whatever
-	// directory.
+	// Mounted reports whether files of the snapshot are part of a mount, in any namespace and at
+	// any mount point.
 	Mounted bool
 }
 
-// hostSource is the source of an overlay mount of a snapshot for the host, for who reads the table of mounts.
+// hostSource is the source of the overlay mount of a snapshot for the host, as shown in the mount
+// table.
 func hostSource(id string) string { return "ballast-" + id }
 
 func isHost(key string) bool { return strings.HasPrefix(key, hostPrefix) }
 
-// PrepareHost makes the snapshot of m, which show fills (Hold, Show), and returns the one read-only mount that is
-// to be made at m.Dir. If there is one that shows the same table, it is that. Only one call at a time may be about
-// a directory.
+// PrepareHost makes the snapshot of m, fills it with show (Hold, Show), and returns the one
+// read-only mount that the caller makes at m.Dir. An existing snapshot with the same table is
+// reused. Calls for the same directory must not overlap.
 //
-// It returns errdefs.ErrAlreadyExists if another model is mounted from the snapshot of m.Dir.
+// It returns errdefs.ErrAlreadyExists if the snapshot of m.Dir is mounted and shows another model.
 func (s *Snapshotter) PrepareHost(ctx context.Context, m HostMount, show func(ctx context.Context, id string) error) (HostMount, mount.Mount, error) {
 	old, err := s.hostMount(ctx, m.Dir)
 	switch {
@@ -82,7 +84,8 @@ func hostMountOf(m HostMount, mounts []mount.Mount) mount.Mount {
 	return made
 }
 
-// HostMounts returns the models that are mounted on the host, or are about to be, by directory.
+// HostMounts returns the models that are, or are about to be, mounted on the host, sorted by
+// directory.
 func (s *Snapshotter) HostMounts(ctx context.Context) ([]HostMount, error) {
 	var all []HostMount
 	err := s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
@@ -116,7 +119,7 @@ func (s *Snapshotter) HostMounts(ctx context.Context) ([]HostMount, error) {
 	return all, nil
 }
 
-// hostMount returns the model of a directory, or errdefs.ErrNotFound.
+// hostMount returns the model of a directory. It returns errdefs.ErrNotFound if there is none.
 func (s *Snapshotter) hostMount(ctx context.Context, dir string) (HostMount, error) {
 	all, err := s.HostMounts(ctx)
 	if err != nil {
@@ -128,20 +131,21 @@ func (s *Snapshotter) hostMount(ctx context.Context, dir string) (HostMount, err
 	return HostMount{}, fmt.Errorf("no model is mounted at %s: %w", dir, errdefs.ErrNotFound)
 }
 
-// RemoveHost removes the snapshot of a directory, after its mount. It returns errdefs.ErrNotFound if there is none,
-// and errdefs.ErrFailedPrecondition while its files are part of a mount.
+// RemoveHost removes the snapshot of a directory after it was unmounted. It returns
+// errdefs.ErrNotFound if there is none, and errdefs.ErrFailedPrecondition while its files are part
+// of a mount.
 func (s *Snapshotter) RemoveHost(ctx context.Context, dir string) error {
 	m, err := s.hostMount(ctx, dir)
 	if err != nil {
 		return err
 	}
 	if m.Mounted {
-		return fmt.Errorf("%s is mounted still, at %s or in another mount namespace: %w", m.Name, dir, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s is still mounted, at %s or in another mount namespace: %w", m.Name, dir, errdefs.ErrFailedPrecondition)
 	}
 	return s.Remove(ctx, hostPrefix+dir)
 }
 
-// HostRefs returns the names of the references of snapshots for processes of the host.
+// HostRefs returns the names of the references of snapshots for processes on the host.
 func (s *Snapshotter) HostRefs(ctx context.Context) (map[string]bool, error) {
 	refs := map[string]bool{}
 	return refs, s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
@@ -155,8 +159,8 @@ func (s *Snapshotter) HostRefs(ctx context.Context) (map[string]bool, error) {
 	})
 }
 
-// Walk calls f with the snapshots of containerd. It does not get to know the others: its collector would remove
-// what it has not made.
+// Walk calls f with the snapshots of containerd. It hides those for the host: containerd's garbage
+// collector would remove them.
 func (s *Snapshotter) Walk(ctx context.Context, f snapshots.WalkFunc, filters ...string) error {
 	return s.overlay.Walk(ctx, func(ctx context.Context, info snapshots.Info) error {
 		if isHost(info.Name) {

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asLayer returns opts without a mapping of users if they are those of an image's layer, with these labels: an
-// image must not decide who owns it on the node. Some versions of containerd hand on all labels of its annotations.
+// asLayer returns opts without an ID mapping if labels are those of an image layer: an image must
+// not choose the owner of its files on the node. Some containerd versions pass on all labels in
+// annotations.
 func asLayer(labels map[string]string, opts []snapshots.Opt) []snapshots.Opt {
 	_, layer := labels[snapshots.LabelSnapshotRef]
 	_, uids := labels[snapshots.LabelSnapshotUIDMapping]
@@ -31,7 +32,7 @@ func asLayer(labels map[string]string, opts []snapshots.Opt) []snapshots.Opt {
 	})
 }
 
-// mapping returns the options that have containerd map the users of mounts.
+// mapping returns the mount options that make containerd id-map a mount.
 func mapping(mounts []mount.Mount) (options []string) {
 	for _, m := range mounts {
 		for _, o := range m.Options {
@@ -43,9 +44,9 @@ func mapping(mounts []mount.Mount) (options []string) {
 	return options
 }
 
-// mapped returns the mounts that overlay gives for a snapshot with parent and labels, without the mapping of users
-// if the files of the parent have been given to these users before: a containerd that has not been told that we
-// map users (capabilities = ["remap-ids"]) makes such a copy of each image itself.
+// mapped returns overlay's mounts of a snapshot with parent and labels. It removes the ID mapping
+// if the files of the parent already have the mapped owners: a containerd without the capability
+// "remap-ids" for this snapshotter makes such a copy of each image.
 func (s *Snapshotter) mapped(ctx context.Context, parent string, labels map[string]string, plain []mount.Mount) ([]mount.Mount, error) {
 	if parent == "" || len(mapping(plain)) == 0 {
 		return plain, nil
@@ -68,7 +69,7 @@ func (s *Snapshotter) mapped(ctx context.Context, parent string, labels map[stri
 	return plain, nil
 }
 
-// rootOf returns who user or group 0 is on the host, by a label "container:host:size,…"; -1 if nobody.
+// rootOf returns the host id of user or group 0 in a label "container:host:size,…", or -1.
 func rootOf(label string) int64 {
 	for m := range strings.SplitSeq(label, ",") {
 		if f := strings.Split(m, ":"); len(f) == 3 && f[0] == "0" {
@@ -80,20 +81,21 @@ func rootOf(label string) int64 {
 	return -1
 }
 
-// checkMapped returns errdefs.ErrFailedPrecondition if the parents have something that mounts with a mapping of
-// users would hide. containerd makes them of the list that it can read, see lowerOptions.
+// checkMapped returns errdefs.ErrFailedPrecondition if id-mapped mounts would hide a file of the
+// parents. containerd makes these mounts from the first list of lower directories, see
+// lowerOptions.
 func (s *Snapshotter) checkMapped(ids []string) error {
 	for _, id := range ids {
 		top := filepath.Base(whiteout(s.hideDir()))
 		if _, err := os.Lstat(filepath.Join(s.upperDir(id), top)); err == nil {
-			return fmt.Errorf("an image with %q at its top can not be shown to a user namespace: %w", top, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("an image with %q at its top cannot be shown to a user namespace: %w", top, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil
 }
 
-// ProbeUsers tries to show a file to a user namespace as its own, with a mount that is gone on return. dir is a directory on
-// the file system of the snapshots. The error says why it does not work.
+// ProbeUsers checks that a file can be shown with mapped owners, using a mount that is gone on
+// return. dir is a directory on the file system of the snapshots.
 func ProbeUsers(dir string) error { return probe(dir, probeUsers) }
 
 func probeUsers(dir string) (err error) {

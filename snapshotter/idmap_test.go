@@ -284,7 +284,7 @@ func TestMappedBeforeComplete(t *testing.T) {
 		return n.Prepare(t.Context(), key, "model", opts...)
 	}
 	if _, err := prepare("a", users("100000")); !errdefs.IsUnavailable(err) || !errors.Is(err, why) {
-		t.Errorf("users can not be mapped: got %v, want unavailable", err)
+		t.Errorf("users cannot be mapped: got %v, want unavailable", err)
 	}
 	if _, err := prepare("b"); err != nil {
 		t.Errorf("without users: %v", err)

@@ -57,7 +57,7 @@ func testShowBeforeComplete(t *testing.T, own bool) {
 	}
 	lazy := filepath.Join(t.TempDir(), "lazy")
 	if err := n.UseLazy(lazy+":x", nil); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("a directory that can not be in mount options: %v", err)
+		t.Errorf("a directory that cannot be in mount options: %v", err)
 	}
 	if err := n.UseLazy(lazy, nil); err != nil {
 		t.Fatal(err)

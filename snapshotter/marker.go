@@ -15,32 +15,31 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// markerName is the file beside fs/ that says that a snapshot is ours.
+// markerName is a file beside fs/ that marks a model or empty snapshot.
 const markerName = "ballast.json"
 
-// maxMarker is the most read of a marker, in bytes; the longest that is written has 182.
+// maxMarker limits the size of a marker, in bytes; the longest one written has 182.
 const maxMarker = 4096
 
-// A marker says what a snapshot of ours is. The zero marker is that of a snapshot that is
-// not ours.
+// A marker describes a model or empty snapshot. The zero marker means an ordinary snapshot.
 type marker struct {
 	// Empty is true for the snapshot of a blob layer.
 	Empty bool `json:"empty,omitempty"`
 
-	// Table is the file table shown in the snapshot.
+	// Table is the file table that the snapshot shows.
 	Table digest.Digest `json:"table,omitempty"`
 
-	// Show is the backend.
+	// Show is the backend of the files.
 	Show tree.Backend `json:"show,omitempty"`
 
-	// View is true if the model was shown before it was complete: its stubs see the view of the
-	// snapshot, and not all objects.
+	// View is true if the model was incomplete when it was first shown: its stubs see the view of
+	// the snapshot, not all objects.
 	View bool `json:"view,omitempty"`
 
 	// Shown is true when every file is in place and durable.
 	Shown bool `json:"shown,omitempty"`
 
-	// Size and Inodes are what the snapshot itself takes on disk, without the objects.
+	// Size (in bytes) and Inodes are the disk usage of the snapshot itself, without objects.
 	Size   int64 `json:"size,omitempty"`
 	Inodes int64 `json:"inodes,omitempty"`
 }
@@ -64,8 +63,8 @@ func (m marker) validate() error {
 	return nil
 }
 
-// decodeMarker reads a marker. It returns errdefs.ErrDataLoss for one that is damaged: a
-// snapshot whose kind is not known must not be mounted.
+// decodeMarker parses a marker. It returns errdefs.ErrDataLoss for a damaged one: a snapshot of
+// unknown kind must not be mounted.
 func decodeMarker(p []byte) (marker, error) {
 	var m marker
 	err := json.Unmarshal(p, &m)
@@ -78,7 +77,7 @@ func decodeMarker(p []byte) (marker, error) {
 	return m, nil
 }
 
-// readMarker returns the marker in the directory of a snapshot, the zero marker if it has
+// readMarker returns the marker in the directory of a snapshot, or the zero marker if there is
 // none.
 func readMarker(dir string) (marker, error) {
 	f, err := os.Open(filepath.Join(dir, markerName))
@@ -100,7 +99,7 @@ func readMarker(dir string) (marker, error) {
 	return m, nil
 }
 
-// writeMarker puts m into the directory of a snapshot. It is durable on return.
+// writeMarker durably writes m into the directory of a snapshot.
 func writeMarker(dir string, m marker) error {
 	if err := m.validate(); err != nil {
 		panic("snapshotter: internal error: marker: " + err.Error())
@@ -109,18 +108,13 @@ func writeMarker(dir string, m marker) error {
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	if err := durable.Write(root, markerName, p, 0o600); err != nil {
+	if err := durable.WriteFile(filepath.Join(dir, markerName), p, 0o600); err != nil {
 		return fmt.Errorf("write %s of snapshot %s: %w", markerName, filepath.Base(dir), err)
 	}
 	return nil
 }
 
-// emptyDir says whether a directory has no entries.
+// emptyDir reports whether a directory has no entries.
 func emptyDir(dir string) (bool, error) {
 	f, err := os.Open(dir)
 	if err != nil {

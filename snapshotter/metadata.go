@@ -21,10 +21,10 @@ import (
 // metadataName is overlay's database.
 const metadataName = "metadata.db"
 
-// lockTimeout is how long is waited for another process to close the metadata.
+// lockTimeout is how long to wait for another process to close the metadata.
 const lockTimeout = 10 * time.Second
 
-// The names that overlay's metadata has in its database.
+// Keys of containerd's snapshot metadata.
 // https://github.com/containerd/containerd/blob/v2.4.2/core/snapshots/storage/bolt.go
 var (
 	bucketVersion   = []byte("v1")
@@ -35,9 +35,9 @@ var (
 	keyParent       = []byte("parent")
 )
 
-// prepareMetadata makes the database fit to be used. One that is damaged is set aside, and an id
-// that a directory has is never given again. unsure says that there may be snapshots that the
-// database has forgotten: it is new or older than their directories.
+// prepareMetadata sets a damaged database aside and makes sure that the id of an existing directory
+// is not assigned again. unsure is true if the database may have lost snapshots: it is new, or
+// older than the directories.
 func prepareMetadata(root string, log *slog.Logger) (unsure bool, err error) {
 	largest, err := largestID(filepath.Join(root, "snapshots"))
 	if err != nil {
@@ -62,9 +62,9 @@ func prepareMetadata(root string, log *slog.Logger) (unsure bool, err error) {
 		last, err = raiseSequence(tx, largest)
 		return err
 	})
-	// A snapshot that a crash left half made is one ahead of its metadata.
+	// A crash can leave a half-made snapshot, one id ahead of the metadata.
 	if unsure = largest > last+1; unsure && damage == nil {
-		log.Error("metadata of the snapshots is lost or older than they are; remove the images of this snapshotter from containerd and pull them again",
+		log.Error("metadata of the snapshots is missing or older than the snapshots; remove the images of this snapshotter from containerd and pull them again",
 			"path", path, "last", last, "largest", largest)
 	}
 	return unsure, errors.Join(err, db.Close())
@@ -84,8 +84,8 @@ func largestID(dir string) (largest uint64, err error) {
 	return largest, nil
 }
 
-// raiseSequence has ids be given that are larger than all before, and returns the last one that
-// the database knew of.
+// raiseSequence makes new ids larger than largest. It returns the last id that the database had
+// assigned.
 func raiseSequence(tx *bbolt.Tx, largest uint64) (last uint64, err error) {
 	b, err := tx.CreateBucketIfNotExists(bucketVersion)
 	if err != nil {
@@ -104,7 +104,7 @@ func raiseSequence(tx *bbolt.Tx, largest uint64) (last uint64, err error) {
 	return last, nil
 }
 
-// openMetadata opens the database, or says how it is damaged.
+// openMetadata opens the database. damage describes a damaged one.
 func openMetadata(path string) (db *bbolt.DB, damage, err error) {
 	p, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -122,8 +122,8 @@ func openMetadata(path string) (db *bbolt.DB, damage, err error) {
 	return db, nil, nil
 }
 
-// checkSnapshots looks whether what the database says of the snapshots can be: an id that was
-// changed would show the files of another image.
+// checkSnapshots checks the records of all snapshots: a changed id would show the files of another
+// image.
 func checkSnapshots(tx *bbolt.Tx) error {
 	b := tx.Bucket(bucketVersion)
 	if b == nil {
@@ -142,7 +142,7 @@ func checkSnapshots(tx *bbolt.Tx) error {
 		s := sb.Bucket(name)
 		id, n := binary.Uvarint(s.Get(keyID))
 		if n <= 0 || id == 0 || id > sb.Sequence() {
-			return fmt.Errorf("snapshot %q has no id that was given", name)
+			return fmt.Errorf("snapshot %q has an id that was never assigned", name)
 		}
 		if other, ok := names[id]; ok {
 			return fmt.Errorf("snapshots %q and %q have the id %d", name, other, id)
@@ -167,7 +167,7 @@ func checkSnapshots(tx *bbolt.Tx) error {
 		children++
 		pid, _ := binary.Uvarint(p.Get(keyID))
 		if back := pb.Get(parentKey(pid, id)); string(back) != string(name) {
-			return fmt.Errorf("snapshot %q is not known to its parent, which knows %q", name, back)
+			return fmt.Errorf("snapshot %q is not a child of its parent, which has %q", name, back)
 		}
 		return nil
 	})
@@ -176,13 +176,13 @@ func checkSnapshots(tx *bbolt.Tx) error {
 	}
 	return pb.ForEach(func(k, v []byte) error {
 		if children--; children < 0 || sb.Bucket(v) == nil {
-			return fmt.Errorf("a parent knows %q, which is not there or has another", v)
+			return fmt.Errorf("%q is listed as a child, but is missing or has another parent", v)
 		}
 		return nil
 	})
 }
 
-// parentKey is what overlay's metadata finds the child of a parent by.
+// parentKey is the key under which the metadata lists a child of a parent.
 func parentKey(parent, child uint64) []byte {
 	k := binary.AppendUvarint(nil, parent)
 	return binary.AppendUvarint(append(k, 0), child)

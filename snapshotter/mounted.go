@@ -14,11 +14,11 @@ import (
 )
 
 // mounted returns which of the snapshots ids are part of a mount, in the mount namespace of any
-// process: containers have mounts that nobody else sees. A mount that no process has in its
-// table (it was detached, or its namespace is kept by a file) is not found.
+// process: containers have mounts that are visible only to them. A mount that is in no process's
+// mount table (detached, or in a namespace kept by a file) is not found.
 //
-// host says that they are of models on the host, whose mounts have a source of their own: others' do not count if it
-// is not known what their paths are.
+// host is true for snapshots of models on the host, whose mounts have their own source. It ignores
+// other mounts whose paths cannot be resolved.
 func (s *Snapshotter) mounted(ids []string, host bool) (map[string]bool, error) {
 	self, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -28,14 +28,14 @@ func (s *Snapshotter) mounted(ids []string, host bool) (map[string]bool, error) 
 	for _, id := range ids {
 		finder.ids[id] = true
 	}
-	finder.place(self)
+	finder.locate(self)
 	tables, err := filepath.Glob("/proc/[0-9]*/mountinfo")
 	if err != nil {
 		return nil, err
 	}
 	seen := map[string]bool{}
 	for _, table := range tables {
-		// Whose namespace can not be asked for has a table all the same.
+		// Without permission to read the name of the namespace, its mount table is still read.
 		namespace, _ := os.Readlink(filepath.Join(filepath.Dir(table), "ns", "mnt"))
 		if seen[namespace] {
 			continue
@@ -44,25 +44,25 @@ func (s *Snapshotter) mounted(ids []string, host bool) (map[string]bool, error) 
 		switch {
 		case err == nil:
 			seen[namespace] = namespace != ""
-		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EINVAL): // of a process that ended
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EINVAL): // the process ended
 			return nil, fmt.Errorf("look for mounts of snapshots: %w", err)
 		}
 	}
 	return finder.found, nil
 }
 
-// A mountFinder looks for snapshots in tables of mounts.
+// A mountFinder searches mount tables for snapshots.
 type mountFinder struct {
 	dir          string // of the snapshots
 	host         bool   // see mounted
 	ids          map[string]bool
 	found        map[string]bool
-	major, minor int    // of the file system that dir is on
-	inside       string // the path of dir on it
+	major, minor int    // of the file system of dir
+	inside       string // the path of dir on that file system
 }
 
-// place finds out where a bind mount of a snapshot would come from.
-func (f *mountFinder) place(self []*mountinfo.Info) {
+// locate finds the device and path that a bind mount of a snapshot would have as its source.
+func (f *mountFinder) locate(self []*mountinfo.Info) {
 	best := -1
 	for _, m := range self {
 		rel, err := filepath.Rel(m.Mountpoint, f.dir)
@@ -83,19 +83,19 @@ func (f *mountFinder) read(table string) error {
 		if m.FSType == "overlay" {
 			f.overlay(m.Source, m.VFSOptions)
 		} else if rel, err := filepath.Rel(f.inside, m.Root); err == nil && m.Major == f.major && m.Minor == f.minor {
-			f.take(rel)
+			f.record(rel)
 		}
 		return true, false
 	})
 	return err
 }
 
-// snapshotPath is a directory of a snapshot in a path that is not below f.dir: of a root that was
-// moved, or relative, as containerd writes long lists.
+// snapshotPath matches the directory of a snapshot in a path that is not below f.dir: below a root
+// that was moved, or relative, as containerd writes long lists.
 var snapshotPath = regexp.MustCompile(`^(?:.*/snapshots/)?([0-9]+)/(?:fs|work)$`)
 
-// overlay looks for snapshots in the options of an overlay mount. A path that leads to something
-// else is something else's; one that leads nowhere could be ours.
+// overlay searches the options of an overlay mount for snapshots. An existing path elsewhere
+// belongs to something else; one that does not exist may belong to this snapshotter.
 func (f *mountFinder) overlay(source, options string) {
 	for o := range strings.SplitSeq(options, ",") {
 		key, list, _ := strings.Cut(o, "=")
@@ -108,24 +108,24 @@ func (f *mountFinder) overlay(source, options string) {
 			dir = octal.ReplaceAllStringFunc(dir, unescape)
 			rel, err := filepath.Rel(f.dir, dir)
 			if err == nil && filepath.IsLocal(rel) {
-				f.take(rel)
+				f.record(rel)
 			} else if id := snapshotPath.FindStringSubmatch(dir); id != nil && (!f.host || source == hostSource(id[1])) {
 				if _, err := os.Lstat(dir); err != nil || !filepath.IsAbs(dir) {
-					f.take(id[1])
+					f.record(id[1])
 				}
 			}
 		}
 	}
 }
 
-// take notes the snapshot of a path below f.dir.
-func (f *mountFinder) take(rel string) {
+// record adds the snapshot of a path below f.dir.
+func (f *mountFinder) record(rel string) {
 	if id, _, _ := strings.Cut(rel, "/"); f.ids[id] {
 		f.found[id] = true
 	}
 }
 
-// octal is how the kernel writes what would end an option or a field.
+// octal matches the kernel's escapes for characters that would end an option or a field.
 var octal = regexp.MustCompile(`\\[0-7]{3}`)
 
 func unescape(s string) string {

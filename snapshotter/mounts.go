@@ -15,22 +15,22 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// mountReserve is what is left free of the page that mount(2) takes, in bytes: 128 for
-// options that others append, such as ",volatile" for an image volume, and 512 that
-// containerd leaves free. Beyond that it would shorten our lists, and put them last.
+// mountReserve is the part of the page of options of mount(2) that stays free, in bytes: 128 for
+// options that callers append, such as ",volatile" for an image volume, and 512 that containerd
+// reserves. If less is free, containerd shortens the lists and moves them to the end.
 // https://github.com/containerd/containerd/blob/v2.4.2/core/mount/mount_linux.go
 const mountReserve = 512 + 128
 
 // A chain is an active snapshot or a view, with the markers of its parents.
 type chain struct {
 	storage.Snapshot
-	parent  string            // the name of the first of ParentIDs
+	parent  string            // name of the first of ParentIDs
 	labels  map[string]string // of the snapshot itself
 	parents []marker          // one for each of ParentIDs
 }
 
-// chain returns the chain of an active snapshot or view. An image volume that shows a model itself is a view of
-// that.
+// chain returns the chain of an active snapshot or view. An image volume that shows a model is a
+// view of itself.
 func (s *Snapshotter) chain(ctx context.Context, key string) (c chain, err error) {
 	var labels []string // one for each of ParentIDs
 	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
@@ -54,14 +54,14 @@ func (s *Snapshotter) chain(ctx context.Context, key string) (c chain, err error
 	}
 	c.parents = make([]marker, len(c.ParentIDs))
 	for i, id := range c.ParentIDs {
-		if c.parents[i], err = s.trusted(id, labels[i]); err != nil {
+		if c.parents[i], err = s.checkedMarker(id, labels[i]); err != nil {
 			return chain{}, err
 		}
 	}
 	return c, nil
 }
 
-// ours says whether a snapshot of ours is below.
+// ours reports whether a parent is a model or empty snapshot.
 func (c chain) ours() bool {
 	for _, m := range c.parents {
 		if m != (marker{}) {
@@ -71,14 +71,14 @@ func (c chain) ours() bool {
 	return false
 }
 
-// lowers returns the ids of the parents that have files, and whether stubs are among them.
+// lowers returns the ids of the parents that have files, and reports whether any has stubs.
 func (c chain) lowers() (ids []string, stubs bool, err error) {
 	for i, m := range c.parents {
 		switch {
 		case m.Empty:
 			continue
 		case m.Table != "" && !m.Shown:
-			return nil, false, fmt.Errorf("snapshot %s: model %s is not shown whole; %s: %w", c.ParentIDs[i], m.Table, cure, errdefs.ErrUnavailable)
+			return nil, false, fmt.Errorf("snapshot %s: model %s is not completely shown; %s: %w", c.ParentIDs[i], m.Table, advice, errdefs.ErrUnavailable)
 		}
 		stubs = stubs || m.Show == tree.Stubs
 		ids = append(ids, c.ParentIDs[i])
@@ -86,14 +86,14 @@ func (c chain) lowers() (ids []string, stubs bool, err error) {
 	return ids, stubs, nil
 }
 
-// mounts returns the mounts of the snapshot with key. plain are those that overlay gives.
+// mounts returns the mounts of the snapshot with key. plain are overlay's.
 func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Mount) ([]mount.Mount, error) {
 	c, err := s.chain(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	if c.Kind == snapshots.KindActive && laterParent(c.labels, c.parent) != "" {
-		return s.apart(c.ID)
+		return s.upperMounts(c.ID)
 	}
 	plain, err = s.mapped(ctx, c.parent, c.labels, plain)
 	if err != nil || !c.ours() {
@@ -138,7 +138,7 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 		access += ",lowerdir=" + s.lowerList(ids) + "::" + strings.Join(data, "::")
 	}
 	options = append(options, access)
-	if stubs { // containerd shortens a list without data-only layers itself
+	if stubs { // without data-only layers, containerd shortens the list itself
 		if err := fitsMount(options, len(ids)); err != nil {
 			return nil, err
 		}
@@ -146,10 +146,10 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: options}}, nil
 }
 
-// dataLayers returns the directories that have the content of stubs, none if the chain has no
-// stubs: those of what is complete first. Those of the files that are not complete are added only while
-// there are any: without their mount, if its daemon is gone, nothing that needs it could be mounted.
-// mapped says that users are mapped.
+// dataLayers returns the data-only layers with the content of stubs, none if the chain has no
+// stubs. Directories of complete files come first. The lazy mount is included only while files are
+// incomplete: if its daemon is gone, a mount that includes it fails. mapped is true if the mounts
+// are id-mapped.
 func (s *Snapshotter) dataLayers(ctx context.Context, c chain, mapped bool) (layers []string, err error) {
 	var early []string
 	for i, m := range c.parents {
@@ -160,7 +160,7 @@ func (s *Snapshotter) dataLayers(ctx context.Context, c chain, mapped bool) (lay
 		if m.View {
 			lazyDir = c.ParentIDs[i]
 			if err := s.store.Present(ctx, view); err != nil {
-				s.log.WarnContext(ctx, "what has become complete of a model may be read through the daemon, or not at all", "snapshot", lazyDir, "err", err)
+				s.log.WarnContext(ctx, "complete files of a model may be read through the daemon, or may be unreadable", "snapshot", lazyDir, "err", err)
 			}
 		}
 		if dir := s.store.View(view).Dir(); !slices.Contains(layers, dir) {
@@ -171,11 +171,11 @@ func (s *Snapshotter) dataLayers(ctx context.Context, c chain, mapped bool) (lay
 		}
 		lazy := s.lazy.Load()
 		if lazy == nil {
-			return nil, fmt.Errorf("model %s is not complete, and can not be mounted before: %w", m.Table, errdefs.ErrUnavailable)
+			return nil, fmt.Errorf("model %s is not complete and cannot be mounted yet: %w", m.Table, errdefs.ErrUnavailable)
 		}
 		if mapped && lazy.users != nil {
 			if err := lazy.users(ctx); err != nil {
-				return nil, fmt.Errorf("model %s is not complete, and can not be shown to a user namespace before: %w; the rest of it is fetched, \"ballast ls\" says how far: %w",
+				return nil, fmt.Errorf("model %s is not complete and cannot be mounted for a user namespace yet: %w; \"ballast ls\" shows the progress of its download: %w",
 					m.Table, err, errdefs.ErrUnavailable)
 			}
 		}
@@ -195,24 +195,24 @@ func (s *Snapshotter) lowerList(ids []string) string {
 	return strings.Join(dirs, ":")
 }
 
-// lowerOptions returns the options for these parents as containerd reads them. It looks for
-// users in the directories of the list without mounting it, and makes a read-only mount of a
-// container, to commit it, with the upper directory in front of the list. It takes "::" for
-// a directory without a name, so the list has the objects as an ordinary layer, which shows
-// the same files but for the name of the objects' one directory; the top layer hides that.
+// lowerOptions returns the lower directories in the form that containerd parses. To find users,
+// containerd reads the directories of the list without mounting it; to commit a container, it makes
+// a read-only mount with the upper directory in front of the list. It would take "::" as a
+// directory without a name, so here the objects are an ordinary layer, which shows the same files
+// plus the top-level directory of the objects; the top layer hides that directory.
 //
-// The kernel gets a list with a data-only layer: the last list counts, and it is in one
+// The kernel gets a second list with a data-only layer. The last list counts, and it is in one
 // string with an option that containerd drops for its read-only mount.
 func (s *Snapshotter) lowerOptions(ids, data []string) []string {
 	if len(data) == 0 {
 		return []string{"lowerdir=" + s.lowerList(ids)}
 	}
-	// metacopy=on makes overlayfs follow the stubs; it turns redirect_dir=on with it.
+	// metacopy=on makes overlayfs follow the stubs; it implies redirect_dir=on.
 	return []string{"lowerdir=" + s.hideDir() + ":" + s.lowerList(ids) + ":" + strings.Join(data, ":"), "metacopy=on"}
 }
 
-// ownOptions returns the options of overlay's that name no directory and no users, such as
-// index=off. A bind mount has none: they are needed for a mount with an upper layer only.
+// ownOptions returns overlay's options without directories and ID mappings, such as index=off. Bind
+// mounts have none: only mounts with an upper layer need them.
 func ownOptions(plain []mount.Mount) []string {
 	var options []string
 	for _, m := range plain {
@@ -228,15 +228,15 @@ func ownOptions(plain []mount.Mount) []string {
 	return options
 }
 
-// fitsMount returns errdefs.ErrResourceExhausted if the options do not fit into the page
-// that mount(2) takes.
+// fitsMount returns errdefs.ErrResourceExhausted if the options exceed the page that mount(2)
+// takes.
 // https://github.com/containerd/containerd/blob/v2.4.2/core/mount/mount_linux.go
 func fitsMount(options []string, layers int) error {
 	n, limit := len(strings.Join(options, ",")), os.Getpagesize()-mountReserve
 	if n <= limit {
 		return nil
 	}
-	return fmt.Errorf("mount options of %d layers with files on top of each other take %d bytes, more than %d; use fewer layers above the model or a shorter root: %w",
+	return fmt.Errorf("the mount options of %d layers take %d bytes, more than %d; use fewer layers above the model or a shorter root: %w",
 		layers, n, limit, errdefs.ErrResourceExhausted)
 }
 

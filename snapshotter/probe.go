@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Abilities says which backends work. A nil error means that it does.
+// Abilities reports which backends work; nil means that the backend works.
 type Abilities struct {
 	Stubs error
 	Links error
 }
 
-// Best returns Stubs if that works, otherwise Links, or an error if neither does.
+// Best returns tree.Stubs if it works, otherwise tree.Links. It returns an error if neither works.
 func (a Abilities) Best() (tree.Backend, error) {
 	switch {
 	case a.Stubs == nil:
@@ -30,17 +30,17 @@ func (a Abilities) Best() (tree.Backend, error) {
 	case a.Links == nil:
 		return tree.Links, nil
 	}
-	return "", fmt.Errorf("models can not be shown: stubs: %w; links: %w", a.Stubs, a.Links)
+	return "", fmt.Errorf("models cannot be shown: stubs: %w; links: %w", a.Stubs, a.Links)
 }
 
-// Probe tries both backends, with a mount of its own that is gone on return.
-// dir is a directory on the file system of the snapshots, objects that of the store's
-// objects. Probe writes to temporary directories in dir only.
+// Probe tries both backends. dir is a directory on the file system of the snapshots, objects the
+// directory of the store's objects. Probe writes only to temporary directories in dir and removes
+// its mount before it returns.
 func Probe(dir, objects string) Abilities {
 	return Abilities{Stubs: probe(dir, probeStubs), Links: probeLinks(dir, objects)}
 }
 
-// choose returns the backend asked for if it works.
+// choose returns backend b if it works.
 func choose(b tree.Backend, dir, objects string, log *slog.Logger) (tree.Backend, error) {
 	switch b {
 	case "", Auto:
@@ -64,7 +64,7 @@ func choose(b tree.Backend, dir, objects string, log *slog.Logger) (tree.Backend
 	return b, nil
 }
 
-// probe calls f with a new directory in dir.
+// probe calls f with a temporary directory in dir.
 func probe(dir string, f func(dir string) error) error {
 	temp, err := os.MkdirTemp(dir, "probe-")
 	if err != nil {
@@ -73,7 +73,7 @@ func probe(dir string, f func(dir string) error) error {
 	return errors.Join(f(temp), os.RemoveAll(temp))
 }
 
-// probeLinks tries to link a file, and whether the objects are on the same file system.
+// probeLinks checks that objects is on the file system of dir and that hard links work.
 func probeLinks(dir, objects string) error {
 	var a, b unix.Stat_t
 	if err := unix.Stat(dir, &a); err != nil {
@@ -93,7 +93,7 @@ func probeLinks(dir, objects string) error {
 	})
 }
 
-// probeStubs shows one stub through an overlay mount and reads it.
+// probeStubs reads a stub through an overlay mount.
 func probeStubs(dir string) (err error) {
 	if err := Mountable(dir); err != nil {
 		return err
@@ -129,7 +129,7 @@ func probeStubs(dir string) (err error) {
 		return fmt.Errorf("read through a data-only lower layer: %w", err)
 	}
 	if !bytes.Equal(got, content) {
-		return fmt.Errorf("overlay with a data-only lower layer shows other bytes: %w", errdefs.ErrDataLoss)
+		return fmt.Errorf("overlay with a data-only lower layer returns wrong bytes: %w", errdefs.ErrDataLoss)
 	}
 	return nil
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/opencontainers/image-spec/identity"
 )
 
-// labelParentChainID has the chainID of the layer below. On the first layer, it is the image's. It is a private
-// constant of containerd's unpacker, since 2.3.
+// labelParentChainID has the chainID of the layer below. On the first layer it has that of the
+// image. It is a private constant of containerd's unpacker since 2.3.
 // https://github.com/containerd/containerd/blob/v2.4.2/core/unpack/unpacker.go
 const labelParentChainID = "containerd.io/snapshot/parent-chain-id"
 
-// laterParent returns the chainID of the layer below, if a snapshot with these labels and this parent is of a
-// layer that gets its parent when it is committed; see the package documentation, "Unpacking in parallel".
-// Otherwise it returns "".
+// laterParent returns the chainID of the layer below if labels and parent are those of a layer
+// whose parent is set at the commit, otherwise "". See the package documentation, "Parallel
+// unpacking".
 func laterParent(labels map[string]string, parent string) digest.Digest {
 	ref, err := verify.ParseDigest(labels[snapshots.LabelSnapshotRef])
 	if err != nil || parent != "" {
@@ -38,14 +38,14 @@ func laterParent(labels map[string]string, parent string) digest.Digest {
 	return below
 }
 
-// needsNoBytes says whether labels are those of a blob layer that gets its parent later.
+// needsNoBytes reports whether labels are those of a blob layer whose parent is set at the commit.
 func needsNoBytes(labels map[string]string, parent string) bool {
 	blob, err := verify.ParseDigest(labels[labelBlob])
 	return err == nil && laterParent(labels, parent) != "" && labels[snapshots.LabelSnapshotDiffID] == filetable.BlobDiffID(blob).String()
 }
 
-// stage makes the active snapshot of a blob layer that gets its parent later. That it can not be written to
-// tells containerd that the layer needs no bytes.
+// stage makes the active snapshot of a blob layer whose parent is set at the commit. The read-only
+// mount tells containerd that the layer needs no bytes.
 func (s *Snapshotter) stage(ctx context.Context, key string, opts []snapshots.Opt) ([]mount.Mount, error) {
 	if _, err := s.overlay.Prepare(ctx, key, "", opts...); err != nil {
 		return nil, err
@@ -63,10 +63,11 @@ func (s *Snapshotter) stage(ctx context.Context, key string, opts []snapshots.Op
 	return bind(s.upperDir(id), nil, "ro"), nil
 }
 
-// apart returns the mounts of an active snapshot that gets its parent later. The bind mount of a snapshot
-// without parent would do, but whoever unpacks into that takes files away that are not there, instead of
-// hiding those of the layers below. https://github.com/containerd/containerd/issues/13030
-func (s *Snapshotter) apart(id string) ([]mount.Mount, error) {
+// upperMounts returns the mounts of an active snapshot whose parent is set at the commit. In the usual
+// bind mount, unpacking would apply whiteouts by removing files that are not there, instead of
+// hiding those of the layers below.
+// https://github.com/containerd/containerd/issues/13030
+func (s *Snapshotter) upperMounts(id string) ([]mount.Mount, error) {
 	m, err := readMarker(s.snapshotDir(id))
 	if err != nil {
 		return nil, err
@@ -77,8 +78,8 @@ func (s *Snapshotter) apart(id string) ([]mount.Mount, error) {
 	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: []string{"upperdir=" + s.upperDir(id)}}}, nil
 }
 
-// checkParent returns errdefs.ErrFailedPrecondition if a snapshot is to be committed without the layers that
-// it is on: what is above them would be shown alone.
+// checkParent returns errdefs.ErrFailedPrecondition if a snapshot is committed without the parent
+// in its labels: the layers below would be missing.
 func checkParent(info snapshots.Info, name string, opts []snapshots.Opt) error {
 	below := laterParent(info.Labels, info.Parent)
 	if below == "" {
@@ -90,9 +91,9 @@ func checkParent(info snapshots.Info, name string, opts []snapshots.Opt) error {
 			return err
 		}
 	}
-	// containerd puts its namespace and a number before names, but for those of remote snapshots.
+	// containerd puts its namespace and a number before names, except those of remote snapshots.
 	if path.Base(base.Parent) != below.String() {
-		return fmt.Errorf("commit %q on %q: the layer is on %s: %w", name, base.Parent, below, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("commit %q on %q: the parent of the layer is %s: %w", name, base.Parent, below, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

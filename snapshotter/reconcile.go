@@ -17,12 +17,12 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// refPrefix begins the names of our references in the store.
+// refPrefix is the prefix of the snapshotter's references in the store.
 const refPrefix = "snapshot/"
 
 func refName(id string) string { return refPrefix + id }
 
-// Hold keeps the objects of a table for the snapshot id, until the snapshot is removed.
+// Hold adds a reference that keeps the objects of a table until the snapshot id is removed.
 //
 // It returns errdefs.ErrFailedPrecondition if the snapshot shows another table.
 func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) error {
@@ -31,12 +31,12 @@ func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) 
 		return err
 	}
 	if m.Table != "" && m.Table != table {
-		return fmt.Errorf("hold table %s: snapshot %s is of another layer: %w", table, id, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("hold table %s: snapshot %s belongs to another layer: %w", table, id, errdefs.ErrFailedPrecondition)
 	}
 	if err := s.store.AddRef(ctx, refName(id), table, time.Time{}); err != nil {
 		return fmt.Errorf("hold table %s for snapshot %s: %w", table, id, err)
 	}
-	// If the snapshot was removed meanwhile, nobody would remove the reference.
+	// If the snapshot was removed meanwhile, nothing else would remove the reference.
 	if err := s.active(ctx, id); err != nil {
 		s.release(context.WithoutCancel(ctx), id)
 		return err
@@ -44,15 +44,15 @@ func (s *Snapshotter) Hold(ctx context.Context, id string, table digest.Digest) 
 	return nil
 }
 
-// Reconcile makes the store's references agree with the snapshots: what is left of snapshots that
-// are gone is removed (Cleanup), and every model has a reference, also one that only its directory
-// tells of. Call it once before serving.
+// Reconcile makes the store's references agree with the snapshots: it removes what is left of
+// removed snapshots (Cleanup) and adds missing references, also for directories unknown to the
+// metadata. Call it once before serving.
 //
-// Nothing is removed while the metadata may have forgotten snapshots: that waits for the next Cleanup.
+// Nothing is removed if the metadata may have lost snapshots; the next Cleanup does that.
 func (s *Snapshotter) Reconcile(ctx context.Context) error {
 	if !s.unsure {
-		if err := s.Cleanup(ctx); err != nil { // nothing is lost by it
-			s.log.WarnContext(ctx, "what is left of snapshots that are gone stays until the next cleanup", "err", err)
+		if err := s.Cleanup(ctx); err != nil { // no data is lost
+			s.log.WarnContext(ctx, "files of removed snapshots stay until the next cleanup", "err", err)
 		}
 	}
 	refs, err := s.refs(ctx)
@@ -66,27 +66,27 @@ func (s *Snapshotter) Reconcile(ctx context.Context) error {
 	for _, id := range dirs {
 		m, err := readMarker(s.snapshotDir(id))
 		if err != nil || m.Table == "" || refs[id] != "" {
-			continue // Inspect looks at what is damaged, or does not agree
+			continue // Inspect handles markers that are damaged or disagree
 		}
 		if err := s.store.AddRef(ctx, refName(id), m.Table, time.Time{}); err != nil {
-			s.log.WarnContext(ctx, "model of a snapshot is not in the store; its files can not be read", "snapshot", id, "table", m.Table, "err", err)
+			s.log.WarnContext(ctx, "model of a snapshot is not in the store; its files cannot be read", "snapshot", id, "table", m.Table, "err", err)
 		}
 	}
 	return nil
 }
 
-// Cleanup removes the directories and references of snapshots that are gone, but for those that
-// are part of a mount somewhere: if the metadata was lost, a container may run in them. They go
-// with the first Cleanup after they were unmounted.
+// Cleanup removes the directories and references of removed snapshots. Directories that are part of
+// a mount stay until a Cleanup after they are unmounted: if metadata was lost, containers may still
+// use them.
 //
-// Then it makes room, if the disk is full: the kubelet measures the disk right after containerd has removed
-// images, and evicts pods if that was of no use.
+// It then frees space if the disk is full: the kubelet measures the disk right after containerd has
+// removed images, and evicts pods if that freed too little.
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
-	refs, err := s.refs(ctx) // before ids: what is in refs and not in ids is gone
+	refs, err := s.refs(ctx) // read before the ids of snapshots, so that no new snapshot seems to be gone
 	if err != nil {
 		return err
 	}
-	gone, err := s.gone(ctx, refs)
+	gone, err := s.orphans(ctx, refs)
 	if err != nil || len(gone) == 0 {
 		return err
 	}
@@ -97,13 +97,13 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	var drop []string
 	for _, id := range gone {
 		if mounted[id] {
-			s.log.WarnContext(ctx, "directory of a snapshot that is not known stays while it is mounted", "snapshot", id)
+			s.log.WarnContext(ctx, "directory of an unknown snapshot stays while it is mounted", "snapshot", id)
 			continue
 		}
-		// A reference can have any name.
+		// The name of a reference can contain anything.
 		if filepath.Base(id) == id && id != "." && id != ".." {
 			if err := os.RemoveAll(s.snapshotDir(id)); err != nil {
-				s.log.WarnContext(ctx, "directory of a snapshot that is gone stays until the next cleanup", "snapshot", id, "err", err)
+				s.log.WarnContext(ctx, "directory of a removed snapshot stays until the next cleanup", "snapshot", id, "err", err)
 				continue
 			}
 		}
@@ -117,15 +117,15 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 		}
 	}
 	if err := s.store.MakeRoom(ctx); err != nil {
-		s.log.WarnContext(ctx, "objects that nothing needs stay until the next look", "err", err)
+		s.log.WarnContext(ctx, "unused objects stay until the next garbage collection", "err", err)
 	}
 	return nil
 }
 
-// gone returns the names of directories and references that belong to no snapshot. Ids are never
-// used again, so it stays true.
-func (s *Snapshotter) gone(ctx context.Context, refs map[string]digest.Digest) (gone []string, err error) {
-	// In a transaction that writes, no snapshot is being made.
+// orphans returns the names of directories and references without a snapshot. Ids are never reused, so
+// the result stays true.
+func (s *Snapshotter) orphans(ctx context.Context, refs map[string]digest.Digest) (gone []string, err error) {
+	// During a write transaction no snapshot is being made.
 	err = s.meta.WithTransaction(ctx, true, func(ctx context.Context) error {
 		ids, err := storage.IDMap(ctx)
 		if err != nil {
@@ -146,7 +146,7 @@ func (s *Snapshotter) gone(ctx context.Context, refs map[string]digest.Digest) (
 	return slices.Compact(gone), err
 }
 
-// dirs returns the names in the directory of the snapshots: ids, and what a crash left.
+// dirs returns the names in the directory of the snapshots: ids, and leftovers of a crash.
 func (s *Snapshotter) dirs() ([]string, error) {
 	f, err := os.Open(filepath.Join(s.root, "snapshots"))
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *Snapshotter) dirs() ([]string, error) {
 	return f.Readdirnames(0)
 }
 
-// refs returns the table that the store holds for each snapshot id.
+// refs returns the table that the store keeps for each snapshot id.
 func (s *Snapshotter) refs(ctx context.Context) (map[string]digest.Digest, error) {
 	list, err := s.store.Refs(ctx, refPrefix)
 	if err != nil {
@@ -169,8 +169,8 @@ func (s *Snapshotter) refs(ctx context.Context) (map[string]digest.Digest, error
 	return refs, nil
 }
 
-// active returns errdefs.ErrNotFound if there is no snapshot id, and
-// errdefs.ErrFailedPrecondition if it is not active.
+// active returns errdefs.ErrNotFound if there is no snapshot id, and errdefs.ErrFailedPrecondition
+// if it is not active.
 func (s *Snapshotter) active(ctx context.Context, id string) error {
 	return s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
 		ids, err := storage.IDMap(ctx)
@@ -189,18 +189,18 @@ func (s *Snapshotter) active(ctx context.Context, id string) error {
 	})
 }
 
-// Locate returns the id of the active snapshot that mounts are of. It returns
-// errdefs.ErrFailedPrecondition if they are not mounts of this snapshotter.
+// Locate returns the id of the active snapshot of mounts. It returns errdefs.ErrFailedPrecondition
+// if they are not mounts of this snapshotter.
 func (s *Snapshotter) Locate(ctx context.Context, mounts []mount.Mount) (string, error) {
 	bad := func(why string) (string, error) {
-		return "", fmt.Errorf("mounts are not of the ballast snapshotter: %s: %w", why, errdefs.ErrFailedPrecondition)
+		return "", fmt.Errorf("mounts do not belong to the ballast snapshotter: %s: %w", why, errdefs.ErrFailedPrecondition)
 	}
 	if len(mounts) != 1 {
 		return bad(fmt.Sprintf("%d mounts", len(mounts)))
 	}
 	dir := topOf(mounts[0])
 	if dir == "" {
-		return bad("no directory of its own")
+		return bad("no writable directory")
 	}
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -217,7 +217,7 @@ func (s *Snapshotter) Locate(ctx context.Context, mounts []mount.Mount) (string,
 	return id, s.active(ctx, id)
 }
 
-// topOf returns the directory of a mount's own, or "".
+// topOf returns the writable directory of a mount, or "".
 func topOf(m mount.Mount) string {
 	switch m.Type {
 	case "bind": // read-only if it is staged

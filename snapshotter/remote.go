@@ -10,9 +10,9 @@ import (
 )
 
 // prepareRemote makes the empty snapshot of a blob layer and commits it with the name target. It
-// returns errdefs.ErrAlreadyExists, which tells containerd that the layer is there, or nil
-// if the name belongs to a snapshot that containerd would not accept for this layer: then
-// the layer goes the ordinary way.
+// returns errdefs.ErrAlreadyExists, which tells containerd that the layer is present. It returns
+// nil if the name belongs to a snapshot that containerd would not accept for this layer: the layer
+// is then unpacked as usual.
 func (s *Snapshotter) prepareRemote(ctx context.Context, target, key, parent string, opts []snapshots.Opt) error {
 	there := fmt.Errorf("snapshot %q: %w", target, errdefs.ErrAlreadyExists)
 	found, fits, err := s.findRemote(ctx, target, parent)
@@ -27,13 +27,13 @@ func (s *Snapshotter) prepareRemote(ctx context.Context, target, key, parent str
 	if _, err := s.overlay.Prepare(ctx, key, parent, opts...); err != nil {
 		return err
 	}
-	// The label alone says that it is empty: a marker would be two more writes of the journal for each layer.
+	// The label is enough: a marker would cost two more journal writes for each layer.
 	err = s.overlay.Commit(ctx, target, key, withShows(opts, marker{Empty: true})...)
 	if err == nil {
 		return there
 	}
-	// Nothing half-made may stay. The usual reason is that another namespace claimed the
-	// layer a moment ago.
+	// The incomplete snapshot must not stay. Usually another namespace has just committed the same
+	// layer.
 	if rerr := s.overlay.Remove(context.WithoutCancel(ctx), key); rerr != nil {
 		return fmt.Errorf("claim %s: %w; remove %q: %w", target, err, key, rerr)
 	}
@@ -46,8 +46,8 @@ func (s *Snapshotter) prepareRemote(ctx context.Context, target, key, parent str
 	return fmt.Errorf("claim %s: %w", target, err)
 }
 
-// findRemote says whether a snapshot with the name target is there, and whether it is the
-// empty one that containerd will look for.
+// findRemote reports whether a snapshot with the name target exists, and whether it is the empty
+// one that containerd looks for.
 func (s *Snapshotter) findRemote(ctx context.Context, target, parent string) (found, fits bool, err error) {
 	id, info, err := s.info(ctx, target)
 	if errdefs.IsNotFound(err) {
@@ -56,7 +56,7 @@ func (s *Snapshotter) findRemote(ctx context.Context, target, parent string) (fo
 	if err != nil {
 		return false, false, err
 	}
-	m, err := s.trusted(id, info.Labels[labelShows])
+	m, err := s.checkedMarker(id, info.Labels[labelShows])
 	if err != nil {
 		return true, false, err
 	}
@@ -65,8 +65,8 @@ func (s *Snapshotter) findRemote(ctx context.Context, target, parent string) (fo
 	return true, fits, nil
 }
 
-// MarkEmpty marks the active snapshot id as that of a blob layer, so that mounts leave it
-// out. It returns errdefs.ErrFailedPrecondition if there is something in it.
+// MarkEmpty marks the active snapshot id as that of a blob layer, so that mounts leave it out. It
+// returns errdefs.ErrFailedPrecondition if the snapshot has files.
 func (s *Snapshotter) MarkEmpty(ctx context.Context, id string) error {
 	if err := s.active(ctx, id); err != nil {
 		return err
@@ -74,7 +74,8 @@ func (s *Snapshotter) MarkEmpty(ctx context.Context, id string) error {
 	return s.markEmpty(id, errdefs.ErrFailedPrecondition)
 }
 
-// markEmpty writes the marker of a blob layer, or returns a category if there is something in it.
+// markEmpty writes the marker of a blob layer. It returns an error of category otherwise if the
+// snapshot has files.
 func (s *Snapshotter) markEmpty(id string, otherwise error) error {
 	empty, err := emptyDir(s.upperDir(id))
 	if err != nil {

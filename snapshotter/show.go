@@ -9,12 +9,12 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Show puts the files of a table into the active snapshot id. Every file of the table must
-// be complete in the store, or exposed by it if Lazy, and held for the snapshot (Hold). Show may be run again after
-// an error. All is durable on return.
+// Show makes the files of a table in the active snapshot id. Every file must be complete in the
+// store, or exposed by it if Lazy, and kept for the snapshot (Hold). Show can be called again after
+// an error. The result is durable on return.
 //
-// It returns errdefs.ErrUnavailable if a file is not complete, and
-// errdefs.ErrFailedPrecondition if the snapshot is not active or shows another table.
+// It returns errdefs.ErrUnavailable if a file is missing, and errdefs.ErrFailedPrecondition if the
+// snapshot is not active or shows another table.
 func (s *Snapshotter) Show(ctx context.Context, id string, table digest.Digest) error {
 	if err := s.active(ctx, id); err != nil {
 		return err
@@ -22,9 +22,9 @@ func (s *Snapshotter) Show(ctx context.Context, id string, table digest.Digest) 
 	return s.show(ctx, id, table)
 }
 
-// show makes the directory of snapshot id agree with the table.
+// show makes the files of snapshot id agree with the table.
 //
-// absent → marked → shown; a snapshot that was shown stays so while it is mended.
+// States: absent → marked → shown. A snapshot that was shown stays so while it is repaired.
 func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) error {
 	dir := s.snapshotDir(id)
 	m, err := readMarker(dir)
@@ -56,7 +56,7 @@ func (s *Snapshotter) show(ctx context.Context, id string, table digest.Digest) 
 			return err
 		}
 	case m.Table != table:
-		return fmt.Errorf("show table %s: snapshot %s is of another layer: %w", table, id, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("show table %s: snapshot %s belongs to another layer: %w", table, id, errdefs.ErrFailedPrecondition)
 	}
 	o := s.objects
 	o.Size = view.Size

@@ -21,33 +21,34 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Auto asks for tree.Stubs if this kernel can, otherwise tree.Links.
+// Auto selects tree.Stubs if the kernel supports it, otherwise tree.Links.
 const Auto tree.Backend = "auto"
 
 // Options are the settings of a Snapshotter. The zero value works.
 type Options struct {
-	// Show is how models are shown in new snapshots. Empty means Auto.
+	// Show is the backend of new snapshots. Empty means Auto.
 	Show tree.Backend
 
-	// Volume shows (Hold, Show) in the active snapshot id the model that an image volume is to have of an image
-	// without layers, whose target has the digest. Its error is what the pod's owner reads. Nil: there are
-	// none.
+	// Volume shows (Hold, Show) a model in the active snapshot id of an image volume. target is the
+	// digest of an image without layers. The owner of the pod reads the error. If Volume is nil,
+	// such image volumes are refused.
 	Volume func(ctx context.Context, target digest.Digest, id string) error
 
-	// Bare says why a snapshot without parent must not be made, that nothing is unpacked into; nil: it may.
+	// Bare returns an error if a snapshot without a parent that is not for unpacking must be
+	// refused. If it is nil, such snapshots are allowed.
 	Bare func(ctx context.Context) error
 
-	// Log is where the snapshotter reports; nil discards.
+	// Log is the logger; nil discards.
 	Log *slog.Logger
 }
 
 // Snapshotter implements snapshots.Snapshotter and snapshots.Cleaner.
 type Snapshotter struct {
-	snapshots.Snapshotter // overlay, for what is not overridden
+	snapshots.Snapshotter // overlay, for the methods that are not overridden
 
 	overlay overlaySnapshotter
-	meta    *storage.MetaStore // overlay's, for ids and parents
-	unsure  bool               // meta has forgotten snapshots; set by New
+	meta    *storage.MetaStore // of overlay, for ids and parents
+	unsure  bool               // meta may have lost snapshots; set by New
 	store   *store.Store
 	root    string       // absolute, without symbolic links
 	objects tree.Objects // of the store; their directory is the data-only lower layer
@@ -58,10 +59,10 @@ type Snapshotter struct {
 	log     *slog.Logger
 }
 
-// A lazyMount shows files that are not complete; see UseLazy.
+// A lazyMount shows incomplete files; see UseLazy.
 type lazyMount struct {
 	dir   string
-	users func(context.Context) error // why they can not be mapped; can be nil
+	users func(context.Context) error // reports why they cannot be id-mapped; may be nil
 }
 
 type overlaySnapshotter interface {
@@ -69,9 +70,9 @@ type overlaySnapshotter interface {
 	snapshots.Cleaner
 }
 
-// New returns a snapshotter that keeps its snapshots below root, which it makes if need be.
-// It returns errdefs.ErrInvalidArgument if a path can not be part of mount options, and
-// errdefs.ErrNotImplemented if models can not be shown in the way asked for.
+// New returns a snapshotter that keeps its snapshots below root, which is created if needed. It
+// returns errdefs.ErrInvalidArgument if a path cannot be part of mount options, and
+// errdefs.ErrNotImplemented if the node does not support the backend in o.Show.
 func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -88,7 +89,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Snapshots with stubs can be there even if new ones get links.
+	// Existing snapshots can have stubs even if new ones get links.
 	if err := makeHide(filepath.Join(root, "hide")); err != nil && backend == tree.Stubs {
 		return nil, err
 	}
@@ -118,7 +119,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 	}, nil
 }
 
-// makeRoot makes the directory root and returns its real path.
+// makeRoot creates the directory root and returns its real path.
 func makeRoot(root string) (string, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -133,21 +134,22 @@ func makeRoot(root string) (string, error) {
 	return root, Mountable(root)
 }
 
-// Mountable returns errdefs.ErrInvalidArgument for a directory that overlayfs would read as
-// more than one, or as another.
+// Mountable returns errdefs.ErrInvalidArgument if overlayfs would parse the path of a directory as
+// several directories or as a different one.
 func Mountable(dir string) error {
 	if strings.ContainsAny(dir, ":,\\\n") {
-		return fmt.Errorf("directory %q: a colon, comma, backslash or line break can not be part of mount options: %w", dir, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("directory %q: a colon, comma, backslash or line break cannot be part of mount options: %w", dir, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
 
-// UseLazy says that the files that the store can read although they are not complete
-// (store.View) are below dir, a mount that answers to store.ObjectName, those of the view of a snapshot in
-// a directory that is named by its id. users says why mounts with it can not be made for user namespaces: these do
-// not get models that are not complete then. Nil means that they can. From then on models can be shown before they are complete. It returns
-// errdefs.ErrInvalidArgument if the path can not be part of mount options, and errdefs.ErrNotImplemented if models
-// are not shown as stubs.
+// UseLazy allows models to be shown before they are complete. dir is a mount with the exposed files
+// of the store (store.Expose): those of the view of a snapshot are in the directory named by its
+// id, under their store.ObjectName. users returns an error if dir cannot be part of the mounts of
+// user namespaces, which then get complete models only; nil means that it can.
+//
+// UseLazy returns errdefs.ErrInvalidArgument if the path cannot be part of mount options, and
+// errdefs.ErrNotImplemented if the backend is not tree.Stubs.
 func (s *Snapshotter) UseLazy(dir string, users func(context.Context) error) error {
 	if s.backend != tree.Stubs {
 		return fmt.Errorf("models are shown as %s: %w", s.backend, errdefs.ErrNotImplemented)
@@ -159,15 +161,16 @@ func (s *Snapshotter) UseLazy(dir string, users func(context.Context) error) err
 	return nil
 }
 
-// Lazy says whether models can be shown before they are complete.
+// Lazy reports whether models can be shown before they are complete.
 func (s *Snapshotter) Lazy() bool { return s.lazy.Load() != nil }
 
-// Backend returns how models are shown in new snapshots: tree.Stubs or tree.Links.
+// Backend returns the backend of new snapshots: tree.Stubs or tree.Links.
 func (s *Snapshotter) Backend() tree.Backend { return s.backend }
 
-// Prepare makes an active snapshot. For a blob layer it returns errdefs.ErrAlreadyExists
-// after committing its empty snapshot, or a read-only mount if the parent comes later; for an image volume
-// without files that Options.Volume does not show either it returns errdefs.ErrFailedPrecondition.
+// Prepare makes an active snapshot. For a blob layer it commits the empty snapshot and returns
+// errdefs.ErrAlreadyExists, or returns a read-only mount if the parent is set at the commit. For an
+// image volume without files that Options.Volume does not show, it returns
+// errdefs.ErrFailedPrecondition.
 func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	if parent == "" && isVolume(key) {
 		return s.prepareVolume(ctx, key, opts)
@@ -191,7 +194,7 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 	return s.create(ctx, s.overlay.Prepare, key, parent, opts)
 }
 
-// View makes a read-only snapshot. It is always exactly one mount.
+// View makes a read-only snapshot, which is always exactly one mount.
 func (s *Snapshotter) View(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	if err := s.checkBare(ctx, key, parent); err != nil {
 		return nil, err
@@ -205,7 +208,7 @@ func (s *Snapshotter) View(ctx context.Context, key, parent string, opts ...snap
 
 type createFunc func(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error)
 
-// create makes a snapshot and its mounts, or neither.
+// create makes a snapshot and its mounts. If the mounts fail, it removes the snapshot.
 func (s *Snapshotter) create(ctx context.Context, f createFunc, key, parent string, opts []snapshots.Opt) ([]mount.Mount, error) {
 	plain, err := f(ctx, key, parent, opts...)
 	if err != nil {
@@ -221,7 +224,7 @@ func (s *Snapshotter) create(ctx context.Context, f createFunc, key, parent stri
 	return mounts, nil
 }
 
-// Mounts returns the mounts of an active snapshot or view.
+// Mounts returns the mounts of an active snapshot or a view.
 func (s *Snapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
 	plain, err := s.overlay.Mounts(ctx, key)
 	if err != nil {
@@ -230,8 +233,8 @@ func (s *Snapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, er
 	return s.mounts(ctx, key, plain)
 }
 
-// Commit commits an active snapshot. It returns errdefs.ErrFailedPrecondition for a model
-// that is not shown whole, and for a layer without those that are below.
+// Commit commits an active snapshot. It returns errdefs.ErrFailedPrecondition for a model that is
+// not completely shown, and for a layer without its parent.
 func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
 	id, info, err := s.info(ctx, key)
 	if err != nil {
@@ -248,13 +251,13 @@ func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snap
 		return fmt.Errorf("commit %q: model %s is not complete: %w", name, m.Table, errdefs.ErrFailedPrecondition)
 	}
 	if _, err := s.store.Ref(ctx, refName(id)); err == nil && m.Table == "" {
-		return fmt.Errorf("commit %q: %s of a model is lost: %w", name, markerName, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("commit %q: %s of a model is missing: %w", name, markerName, errdefs.ErrFailedPrecondition)
 	}
 	return s.overlay.Commit(ctx, name, key, withShows(opts, m)...)
 }
 
-// Usage returns what a snapshot takes on disk. An object that several snapshots show counts
-// at the oldest of them only.
+// Usage returns the disk usage of a snapshot. An object that several snapshots show counts for the
+// oldest of them only.
 func (s *Snapshotter) Usage(ctx context.Context, key string) (snapshots.Usage, error) {
 	id, _, err := s.info(ctx, key)
 	if err != nil {
@@ -274,14 +277,14 @@ func (s *Snapshotter) Usage(ctx context.Context, key string) (snapshots.Usage, e
 	return snapshots.Usage{Size: m.Size + ref.Size, Inodes: m.Inodes + ref.Inodes}, nil
 }
 
-// Remove removes a snapshot; its directory goes with the next Cleanup. It returns
+// Remove removes a snapshot; the next Cleanup removes its directory. It returns
 // errdefs.ErrFailedPrecondition while the snapshot has children.
 func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 	id, _, err := s.info(ctx, key)
 	if err != nil {
 		return err
 	}
-	// Metadata first: while children exist, their objects must stay.
+	// Metadata first: while the snapshot has children, its objects must stay.
 	if err := s.overlay.Remove(ctx, key); err != nil {
 		return err
 	}
@@ -289,12 +292,12 @@ func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 	return nil
 }
 
-// release removes the reference of a snapshot that is gone. Its failure must not be that of
-// Remove, which can not be repeated; the next Cleanup tries again.
+// release removes the reference of a removed snapshot. Errors are only logged, because Remove
+// cannot be repeated; the next Cleanup tries again.
 func (s *Snapshotter) release(ctx context.Context, id string) {
 	_, err := s.store.Ref(ctx, refName(id))
 	if errdefs.IsNotFound(err) {
-		return // an ordinary snapshot, which needs no write
+		return // an ordinary snapshot: no write is needed
 	}
 	if err == nil {
 		err = s.store.RemoveRef(ctx, refName(id))
@@ -304,7 +307,7 @@ func (s *Snapshotter) release(ctx context.Context, id string) {
 	}
 }
 
-// info returns the id of a snapshot and what overlay knows of it.
+// info returns the id of a snapshot and its record in overlay's metadata.
 func (s *Snapshotter) info(ctx context.Context, key string) (id string, info snapshots.Info, err error) {
 	err = s.meta.WithTransaction(ctx, false, func(ctx context.Context) error {
 		id, info, _, err = storage.GetInfo(ctx, key)

@@ -17,12 +17,12 @@ import (
 // https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/server/helpers.go
 const imageVolumes = "/image-volumes/"
 
-// volumeKey is how such a key ends, from containerd 2.1.0 to 2.4.2: the id of the sandbox and the digest of
-// the image's target.
+// volumeKey is the end of such a key, from containerd 2.1.0 to 2.4.2: the id of the sandbox and the
+// digest of the image's target.
 var volumeKey = regexp.MustCompile(`/io\.containerd\.grpc\.v1\.cri` + imageVolumes + `[0-9a-f]{64}/([0-9a-f]{64})$`)
 
-// volumeOf returns the digest of the image whose volume a key is for. What does not look as it is known is
-// none.
+// volumeOf returns the digest of the image whose volume has the key; false for a key in another
+// form.
 func volumeOf(key string) (digest.Digest, bool) {
 	m := volumeKey.FindStringSubmatch(key)
 	if m == nil {
@@ -31,17 +31,18 @@ func volumeOf(key string) (digest.Digest, bool) {
 	return digest.NewDigestFromEncoded(digest.SHA256, m[1]), true
 }
 
-// isVolume says whether a key is that of an image volume, in whatever version.
+// isVolume reports whether a key is that of an image volume, in any version.
 func isVolume(key string) bool { return strings.Contains(key, imageVolumes) }
 
-// clientKey returns the key that a client of containerd chose: <namespace>/<number>/<key> is what we see.
+// clientKey returns the key chosen by a client of containerd. The snapshotter gets
+// <namespace>/<number>/<key>.
 func clientKey(key string) string {
 	parts := strings.SplitN(key, "/", 3)
 	return parts[len(parts)-1]
 }
 
-// prepareVolume makes the snapshot of an image volume of an image that containerd has no layers of: a model as
-// its registry has it, if Options.Volume knows it. It shows the model itself, read-only, and has no parent.
+// prepareVolume makes the snapshot of an image volume of a model that containerd has no layers of,
+// with Options.Volume. It shows the model read-only and has no parent.
 func (s *Snapshotter) prepareVolume(ctx context.Context, key string, opts []snapshots.Opt) ([]mount.Mount, error) {
 	manifest, ok := volumeOf(key)
 	if !ok || s.volume == nil {
@@ -54,7 +55,8 @@ func (s *Snapshotter) prepareVolume(ctx context.Context, key string, opts []snap
 	return mounts, nil
 }
 
-// prepareAlone makes an active snapshot without parent that shows a model itself, read-only, or nothing.
+// prepareAlone makes an active snapshot without a parent that shows a model read-only. If show
+// fails, it removes the snapshot.
 func (s *Snapshotter) prepareAlone(ctx context.Context, key string, opts []snapshots.Opt, show func(ctx context.Context, id string) error) ([]mount.Mount, error) {
 	plain, err := s.overlay.Prepare(ctx, key, "", opts...)
 	if err != nil {
@@ -88,10 +90,11 @@ func (s *Snapshotter) showAlone(ctx context.Context, key string, plain []mount.M
 	return s.mounts(ctx, key, plain)
 }
 
-// asVolume makes of the chain of an image volume without parents, or of what is mounted on the host, one of a view of
-// the snapshot itself. It returns errdefs.ErrFailedPrecondition if it shows no model: it would be an empty directory.
+// asVolume turns the chain of an image volume without parents, or of a host mount, into a view of
+// the snapshot itself. It returns errdefs.ErrFailedPrecondition if it shows no model: it would be
+// an empty directory.
 func (s *Snapshotter) asVolume(c *chain, key string) error {
-	own, err := s.trusted(c.ID, c.labels[labelShows])
+	own, err := s.checkedMarker(c.ID, c.labels[labelShows])
 	if err != nil {
 		return err
 	}
@@ -102,8 +105,8 @@ func (s *Snapshotter) asVolume(c *chain, key string) error {
 	return nil
 }
 
-// checkBare asks Options.Bare about a snapshot without parent that nothing is unpacked into: it is what a
-// client makes to mount an image without layers.
+// checkBare calls Options.Bare for a snapshot without a parent that is not for unpacking: clients
+// make such snapshots to mount an image without layers.
 func (s *Snapshotter) checkBare(ctx context.Context, key, parent string) error {
 	if s.bare == nil || parent != "" || strings.HasPrefix(clientKey(key), snapshots.UnpackKeyPrefix+"-") {
 		return nil

@@ -12,19 +12,19 @@ import (
 )
 
 type (
-	// Progress is a moment of a Hydrate, for one blob or file.
+	// Progress is the progress of one blob or file of a Hydrate.
 	Progress = hydrate.Progress
 
 	// HydrateOptions are the settings of one Hydrate.
 	HydrateOptions = hydrate.Options
 )
 
-// Hydrate returns when every file of the table is a complete, verified object. Blobs that
-// are there already, or whose contents are, are not fetched; a blob that is being fetched
-// from the same sources is waited for. If ctx ends first, the work goes on for Options.Linger.
+// Hydrate returns when every file of the table is a complete, verified object. Blobs that are
+// present, or whose contents are, are not fetched; a blob that is being fetched from the same
+// sources is waited for. If ctx ends first, the work continues for Options.Linger.
 //
-// It returns errdefs.ErrResourceExhausted if the space does not suffice, *verify.Error if
-// bytes are wrong, and errdefs.ErrInvalidArgument if an archive breaks a rule.
+// It returns errdefs.ErrResourceExhausted if there is not enough space, *verify.Error if bytes are
+// wrong, and errdefs.ErrInvalidArgument if an archive is invalid.
 func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptions) error {
 	t, err := s.Table(ctx, table)
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 	if rec, err := s.db.Table(table); err == nil {
 		s.proved(s.objects.Prove(ctx, rec.Objects...))
 	}
-	if !s.has(table) { // it is damaged, or was collected; what is in memory is right
+	if !s.has(table) { // damaged or collected; the copy in memory is right
 		p, err := t.Encode()
 		if err != nil {
 			return err
@@ -43,32 +43,30 @@ func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 		}
 	}
 	group := transfer.GroupKey(o.Sources)
-	s.tell(table, group, nil)
+	s.notify(table, group, nil)
 	err = s.engine.Hydrate(ctx, table, t, o, func() error { return s.settleTable(table, t) })
 	if err != nil && ctx.Err() == nil {
-		s.tell(table, group, err)
+		s.notify(table, group, err)
 	}
 	return err
 }
 
-// Hydrating returns the state of the blobs of a table that is being hydrated, and whether it is.
+// Hydrating returns the progress of the blobs of a table, and whether the table is being hydrated.
 func (s *Store) Hydrating(table digest.Digest) ([]Progress, bool) { return s.engine.Running(table) }
 
-// SetRate limits the transfers that nobody waits for, all together, to a number of bytes a
-// second; 0 is no limit.
+// SetRate limits the total rate of background transfers, in bytes a second; 0 is no limit.
 func (s *Store) SetRate(bytes int64) { s.scheduler.SetRate(bytes) }
 
-// Pause stops the transfers that nobody waits for, until Resume. Readers go on to get what they
-// read.
+// Pause pauses background transfers until Resume. Reads of missing bytes continue.
 func (s *Store) Pause() { s.scheduler.SetPaused(true) }
 
 // Resume ends a Pause.
 func (s *Store) Resume() { s.scheduler.SetPaused(false) }
 
-// Paused says whether Pause was called and Resume was not.
+// Paused reports whether background transfers are paused.
 func (s *Store) Paused() bool { return s.scheduler.Paused() }
 
-// host is what the store is to those who bring bytes.
+// host implements the interfaces that the packages below use to call the store.
 type host struct{ *Store }
 
 // Has implements hydrate.Objects.
@@ -103,8 +101,8 @@ func (h host) Publish(files []hydrate.Publication, found meta.Arrival) error {
 	return h.publish(files, found)
 }
 
-// assembled returns the digest of a file with parts: that in the table, or what it was found to
-// be; empty if neither is known.
+// assembled returns the digest of a file with parts, from the table or from its assembly, or "" if
+// it is unknown.
 func (s *Store) assembled(f filetable.File) (digest.Digest, error) {
 	if f.Digest != "" {
 		return f.Digest, nil

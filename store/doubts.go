@@ -14,11 +14,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// recoverTable records a table again that is an object, and returns what it needs.
+// recoverTable records a table again from its object, and returns the objects it needs.
 func (s *Store) recoverTable(d digest.Digest) (needs []digest.Digest, err error) {
 	p, err := s.objects.Read(d, filetable.MaxSize)
 	if err != nil {
-		s.log.Warn("nothing is collected until a table is there again", "table", d, "err", err)
+		s.log.Warn("garbage collection stops until a table is present again", "table", d, "err", err)
 		return nil, fmt.Errorf("table %s is needed, and is not on the node: %w: %w", d, err, errdefs.ErrNotFound)
 	}
 	t, err := filetable.Decode(p)
@@ -32,11 +32,11 @@ func (s *Store) recoverTable(d digest.Digest) (needs []digest.Digest, err error)
 	if err := s.db.PutTable(d, rec); err != nil {
 		return nil, err
 	}
-	s.log.Info("table is known again", "table", d, "objects", len(rec.Objects), "partly", rec.Partly)
+	s.log.Info("table recovered", "table", d, "objects", len(rec.Objects), "partly", rec.Partly)
 	return rec.Objects, s.settleAgain(d, t)
 }
 
-// settleAgain is settleTable for a table that may lack something.
+// settleAgain is settleTable for a table whose files may be missing.
 func (s *Store) settleAgain(d digest.Digest, t *filetable.Table) error {
 	err := s.settleTable(d, t)
 	if errdefs.IsUnavailable(err) || errdefs.IsNotFound(err) {
@@ -45,15 +45,15 @@ func (s *Store) settleAgain(d digest.Digest, t *filetable.Table) error {
 	return err
 }
 
-// proved tells the readers of files that they are objects after all.
+// proved tells readers that files without a record have become objects.
 func (s *Store) proved(objects []digest.Digest) {
 	for _, d := range objects {
 		s.arrived(hydrate.Publication{Digest: d})
 	}
 }
 
-// settleProved looks which of the tables that are referred to and not complete are complete, now that
-// what was doubted is hashed.
+// settleProved checks which referenced incomplete tables have become complete by hashing files
+// without a record.
 func (s *Store) settleProved(ctx context.Context) {
 	for _, r := range s.db.Refs("") {
 		rec, err := s.db.Table(r.Table)
@@ -65,30 +65,30 @@ func (s *Store) settleProved(ctx context.Context) {
 			err = s.settleAgain(r.Table, t)
 		}
 		if err != nil {
-			s.log.Error("look whether a model is complete", "table", r.Table, "err", err)
+			s.log.Error("check whether a model is complete", "table", r.Table, "err", err)
 		}
 	}
 }
 
-// Doubts are what the store does not believe, or does not know.
+// Doubts are the known problems of the store.
 type Doubts struct {
-	// SetAside are the paths of databases that were damaged. A new one took their place.
+	// SetAside are the paths of damaged databases that were replaced.
 	SetAside []string `json:"setAside,omitempty"`
 
-	// Rebuilt is when the database was last lost or damaged. Pins of that time may be lost.
+	// Rebuilt is the time when the database was last rebuilt. Pins may have been lost.
 	Rebuilt time.Time `json:"rebuilt,omitzero"`
 
-	// Unresolved are the references of which it is not known what they need. Nothing is collected
-	// while there are any.
+	// Unresolved are the references whose needed objects are unknown. While there are any, garbage
+	// collection stops.
 	Unresolved []Ref `json:"unresolved,omitempty"`
 
-	// Damaged are the paths of files that are no objects any more because they are wrong, and
-	// Unproved is how many bytes are in files that are objects when they are hashed.
+	// Damaged are the paths of damaged files that were set aside. Unproved is the size in bytes of
+	// files that become objects when they have been hashed.
 	Damaged  []string `json:"damaged,omitempty"`
 	Unproved int64    `json:"unproved,omitempty"`
 }
 
-// Doubts returns what the store does not believe.
+// Doubts returns the known problems of the store.
 func (s *Store) Doubts(ctx context.Context) (d Doubts, err error) {
 	if d.SetAside, err = boltfile.SetAside(s.dbPath()); err != nil {
 		return d, err

@@ -16,64 +16,63 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// SmallFile is the size in bytes up to which files without chunks are waited for before a model
-// is shown, rather than by its readers.
+// SmallFile is the size in bytes up to which a model is shown only after its files without chunks
+// are complete. Larger ones are waited for by their readers.
 const SmallFile = 4 << 20
 
 // ExposeOptions are the settings of one Expose.
 type ExposeOptions struct {
-	// View is the reference that the files are shown for; empty for the common view.
+	// View is the reference that the files are shown for; empty means the common view.
 	View string
 
-	// Sources are asked in order; the next one after an error.
+	// Sources are tried in order.
 	Sources []transfer.Source
 
-	// Wait also exposes large files without chunks: who reads one waits until it is
-	// complete.
+	// Wait also exposes large files without chunks: a read waits until the file is complete.
 	Wait bool
 
-	// Unverified also exposes raw files without chunks for reading at once. Their bytes are
-	// verified when all of them are there; a reader may have got wrong ones by then.
+	// Unverified also allows reads of raw files without chunks before they are verified.
+	// Verification follows when a file is complete; by then readers may have got wrong bytes.
 	Unverified bool
 
-	// Probe makes sure that what is exposed can arrive: that there is room for it, and that the
-	// sources have a byte of the largest file that is missing.
+	// Probe checks that the files can arrive: that there is space for them, and that the sources
+	// have a byte of the largest missing file.
 	Probe bool
 }
 
-// An exposure is a file of a view that can be read before it is there as an object, for the tables that
-// show it. What readers of a view see of a digest comes in one way only (meta.PutWays).
+// An exposure is a file of a view that can be read before it is an object, for the tables that show
+// it. All readers of a view get the bytes of a digest in the same way (meta.PutWays).
 type exposure struct {
 	view   string
 	digest digest.Digest
 	size   int64           // bytes
 	path   string          // one of its paths, for messages
-	file   *chunkfile.File // nil: it can be read only when all of it is there
-	staged int64           // bytes of it that were there before
+	file   *chunkfile.File // nil: readable only when complete
+	staged int64           // bytes staged before
 
-	tables   map[digest.Digest]string // the groups of their sources; guarded by Store.mu
-	from     transfer.Sources         // of all tables
+	tables   map[digest.Digest]string // groups of their sources; guarded by Store.mu
+	from     transfer.Sources         // sources of all tables
 	identity atomic.Value             // digest.Digest
-	done     chan struct{}            // closed when it is an object, and in the view
+	done     chan struct{}            // closed when it is an object in the view
 
-	mu      sync.Mutex    // guards what follows
-	failed  error         // why it could not be brought, until the next attempt
+	mu      sync.Mutex    // guards the following
+	failed  error         // the error of the last attempt, until the next
 	waiting chan struct{} // closed when failed is set
 }
 
-// A shownFile is a file of a table that is not an object yet.
+// A shownFile is a file of a table that is not yet an object.
 type shownFile struct {
 	file   filetable.File
 	layout *chunkfile.Layout // nil: see exposure.file
 	staged int64             // bytes
 }
 
-// Expose makes the files of a table readable in a view before they are complete (View.ReadAt), until its
-// reference is gone; those of the common view until no reference to the table is left. What is complete,
-// and may be had from the sources, is in the view then. It fetches nothing but what Probe asks for;
-// Hydrate brings the rest. It may be called again, with other sources.
+// Expose makes the files of a table readable in a view before they are complete (View.ReadAt),
+// until the reference of the view is removed or, for the common view, the last reference to the
+// table. It also adds complete files to the view if the sources may have them. It fetches nothing
+// but the byte for Probe; Hydrate brings the rest. It may be called again with other sources.
 //
-// It returns errdefs.ErrFailedPrecondition, saying why, if the table can be read only when it is
+// It returns errdefs.ErrFailedPrecondition, with the reason, if the table can be read only when
 // complete, and the error of the sources if none has the bytes.
 func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions) error {
 	t, err := s.Table(ctx, table)
@@ -101,7 +100,7 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 			return err
 		}
 	}
-	for _, f := range files { // which were completed since we looked
+	for _, f := range files { // completed in the meantime
 		if s.has(f.file.Digest) {
 			s.arrived(hydrate.Publication{Digest: f.file.Digest})
 		}
@@ -113,12 +112,12 @@ func (s *Store) Expose(ctx context.Context, table digest.Digest, o ExposeOptions
 	return err
 }
 
-// missingFiles returns the files of a table that are missing, or errdefs.ErrFailedPrecondition if
-// one can not be read before it is complete.
+// missingFiles returns the missing files of a table, or errdefs.ErrFailedPrecondition if a file
+// cannot be read before it is complete.
 func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, error) {
 	files, err := s.resolve(t)
 	if errdefs.IsUnavailable(err) {
-		return nil, fmt.Errorf("what is in the model is known only when it is complete: %w: %w", err, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("the files of the model are known only when it is complete: %w: %w", err, errdefs.ErrFailedPrecondition)
 	} else if err != nil {
 		return nil, err
 	}
@@ -128,7 +127,7 @@ func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, 
 	}
 	from := namesOf(o.Sources)
 	var out []shownFile
-	early := false // there is something that can be read early
+	early := false // something can be read early
 	seen := map[digest.Digest]bool{}
 	for _, f := range files {
 		if f.Type != filetable.TypeReg || f.Source == nil || f.Source.Blob == "" && len(f.Source.Parts) == 0 || f.Size == 0 {
@@ -140,11 +139,12 @@ func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, 
 			return nil, fmt.Errorf("the digest of file %q is known only when it is complete: %w", f.Path, errdefs.ErrFailedPrecondition)
 		case seen[f.Digest] || s.mayHave(f.Digest, from):
 			continue
-		// In the common view nobody is told from another; and what an archive has is not for who has it not.
+		// The common view does not distinguish readers, and content of an archive must not be shown
+		// to readers without the archive.
 		case (o.View == "" || layout == nil && f.Source.Blob != f.Digest) && s.has(f.Digest):
-			return nil, fmt.Errorf("file %q has to come from its own source first: %w", f.Path, errdefs.ErrFailedPrecondition)
+			return nil, fmt.Errorf("file %q must be fetched from its own source first: %w", f.Path, errdefs.ErrFailedPrecondition)
 		case layout == nil && !o.Wait && f.Size > SmallFile:
-			return nil, fmt.Errorf("file %q has no digests of chunks: %w", f.Path, errdefs.ErrFailedPrecondition)
+			return nil, fmt.Errorf("file %q has no chunk digests: %w", f.Path, errdefs.ErrFailedPrecondition)
 		}
 		seen[f.Digest] = true
 		early = early || layout != nil
@@ -155,13 +155,13 @@ func (s *Store) missingFiles(t *filetable.Table, o ExposeOptions) ([]shownFile, 
 		out = append(out, shownFile{file: f, layout: layout, staged: staged})
 	}
 	if len(out) > 0 && !early && !o.Wait {
-		return nil, fmt.Errorf("no file has digests of chunks: %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("no file has chunk digests: %w", errdefs.ErrFailedPrecondition)
 	}
 	return out, nil
 }
 
-// register makes files readable for a table: all, or none. In which way each is brought is recorded
-// before anybody can read it, and stays for as long as the view shows it.
+// register makes all files readable for a table, or none. The way each file is fetched is recorded
+// before the file can be read, and does not change while the view shows it.
 func (s *Store) register(table digest.Digest, files []shownFile, o ExposeOptions) error {
 	s.exposing.Lock()
 	defer s.exposing.Unlock()
@@ -180,7 +180,7 @@ func (s *Store) register(table digest.Digest, files []shownFile, o ExposeOptions
 	}
 	for _, f := range files {
 		if x := s.exposures.at(f.file.Digest, o.View); x != nil && !x.comesAs(f.layout) {
-			return fmt.Errorf("file %q is on its way for another table, or from elsewhere, in another way: %w", f.file.Path, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("file %q is already being fetched with other chunks or from other sources: %w", f.file.Path, errdefs.ErrFailedPrecondition)
 		}
 	}
 	for _, f := range files {
@@ -200,12 +200,12 @@ func (s *Store) register(table digest.Digest, files []shownFile, o ExposeOptions
 		if x.file != nil {
 			x.file.Sources.Set(o.View+" "+table.String(), o.Sources)
 		}
-		x.settle(nil) // somebody asks anew
+		x.settle(nil) // a new attempt
 	}
 	return nil
 }
 
-// comesAs says whether the file is brought in the same way from the same sources.
+// comesAs reports whether the file is fetched with the same layout from the same sources.
 func (x *exposure) comesAs(l *chunkfile.Layout) bool {
 	if x.file == nil || l == nil {
 		return x.file == nil && l == nil
@@ -213,8 +213,8 @@ func (x *exposure) comesAs(l *chunkfile.Layout) bool {
 	return x.file.Layout.ID == l.ID && x.file.Layout.Group == l.Group
 }
 
-// probe makes sure that files can arrive: that they have room, and that the sources have a byte of the
-// largest of them.
+// probe checks that there is space for the files, and that the sources have a byte of the largest
+// one.
 func (s *Store) probe(ctx context.Context, table digest.Digest, files []shownFile, o ExposeOptions) error {
 	if err := s.reserveExposed(ctx, table, transfer.GroupKey(o.Sources)); err != nil {
 		return err
@@ -229,7 +229,7 @@ func (s *Store) probe(ctx context.Context, table digest.Digest, files []shownFil
 		return nil
 	}
 	x := s.exposure(o.View, largest.file.Digest)
-	if x == nil || x.file == nil { // it is an object by now
+	if x == nil || x.file == nil { // an object by now
 		return nil
 	}
 	from := largest.layout.From
@@ -245,7 +245,7 @@ func (s *Store) probe(ctx context.Context, table digest.Digest, files []shownFil
 	return err
 }
 
-// unexpose ends what Expose began for a table in a view. exposing is held.
+// unexpose reverts Expose of a table in a view. The caller holds exposing.
 func (s *Store) unexpose(view string, table digest.Digest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,9 +265,9 @@ func (s *Store) unexpose(view string, table digest.Digest) {
 	}
 }
 
-// withdraw ends what Expose began, for views and tables that nothing refers to.
+// withdraw reverts Expose for views and tables without a reference.
 func (s *Store) withdraw() {
-	s.exposing.Lock() // who exposes a table has referred to it before
+	s.exposing.Lock() // a table is referenced before it is exposed
 	defer s.exposing.Unlock()
 	type shown struct {
 		view  string
@@ -288,7 +288,7 @@ func (s *Store) withdraw() {
 	}
 }
 
-// referred says whether there are a reference to a table, and that of a view.
+// referred reports whether a table, and the reference of a view, have references.
 func (s *Store) referred(view string, table digest.Digest) bool {
 	if view != "" {
 		if _, err := s.db.Ref(view); err != nil {
@@ -298,7 +298,7 @@ func (s *Store) referred(view string, table digest.Digest) bool {
 	return len(s.db.RefsOf(table)) > 0
 }
 
-// Wrong implements hydrate.Objects: who has read the file has pages of what was wrong.
+// Wrong implements hydrate.Objects: readers of the file have seen wrong pages.
 func (h host) Wrong(f *chunkfile.File) error {
 	for _, x := range h.exposuresOf(f.Digest) {
 		if x.file == f {
@@ -317,12 +317,12 @@ func (s *Store) exposuresOf(d digest.Digest) []*exposure {
 	return s.exposures.in(d)
 }
 
-// complete ends an exposure whose file is an object that its view may have: from then on the view has the
-// object.
+// complete ends an exposure whose file is an object that the view may contain, and adds the object
+// to the view.
 func (s *Store) complete(x *exposure) {
 	if x.view != "" {
 		if err := s.objects.Grant(x.view, x.digest); err != nil {
-			s.log.Error("complete file can not be read before it is shown again", "file", x.path, "digest", x.digest, "view", x.view, "err", err)
+			s.log.Error("complete file cannot be read until its model is shown again", "file", x.path, "digest", x.digest, "view", x.view, "err", err)
 			x.settle(err)
 			return
 		}
@@ -341,7 +341,7 @@ func (s *Store) complete(x *exposure) {
 		return
 	}
 	if err := x.file.Move(); err != nil {
-		s.log.Warn("what is left of a fetch stays for a day", "digest", x.digest, "err", err)
+		s.log.Warn("staged files stay for a day", "digest", x.digest, "err", err)
 	}
 	s.files.Release(x.file)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// collector is what the store tells object.Objects about its work.
+// collector is the store as object.Root.
 type collector struct{ s *Store }
 
 // Live implements object.Root.
@@ -20,20 +20,20 @@ func (c collector) Live() (r meta.Roots) {
 	return r
 }
 
-// Sweep implements object.Root: it removes unfinished fetches that nobody goes on with.
+// Sweep implements object.Root: it removes abandoned staged files.
 func (c collector) Sweep(dry bool) (n int, err error) { return c.s.area.Collect(dry) }
 
-// GCOptions says what to collect.
+// GCOptions are the settings of one GC.
 type GCOptions struct {
-	// Keep is how many bytes of objects without a reference may stay; those used last
-	// stay. Zero frees all.
+	// Keep is the size in bytes of unreferenced objects that stay, the most recently used ones.
+	// Zero removes all.
 	Keep int64
 
-	// DryRun only counts.
+	// DryRun counts without removing.
 	DryRun bool
 }
 
-// GCResult says what was, or would be, freed.
+// GCResult reports what was, or would be, removed.
 type GCResult struct {
 	Objects  int   `json:"objects"`
 	Bytes    int64 `json:"bytes"`
@@ -41,12 +41,11 @@ type GCResult struct {
 	Images   int   `json:"images"`
 }
 
-// GC removes objects that no reference and no fetch needs, oldest use first, unfinished
-// fetches that are idle for a day, images that nothing uses for a week, and references that
-// have expired.
+// GC removes objects that no reference and no fetch needs, least recently used first, staged files
+// that were idle for a day, images that were unused for a week, and expired references.
 //
-// It returns errdefs.ErrFailedPrecondition, and removes references only, while it is not known what
-// one of them needs (Doubts).
+// While the needs of a reference are unknown (Doubts), it removes only references and returns
+// errdefs.ErrFailedPrecondition.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	c, err := s.collect(ctx, object.CollectOptions{
 		Want: func(total int64) int64 { return total - o.Keep }, Staged: true, DryRun: o.DryRun,
@@ -58,11 +57,11 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	return r, err
 }
 
-// evict frees about want bytes of objects that nothing needs.
+// evict removes about want bytes of unneeded objects.
 func (s *Store) evict(ctx context.Context, want int64) (int64, error) {
 	c, err := s.collect(ctx, object.CollectOptions{Want: func(int64) int64 { return want }, Room: true})
 	if errdefs.IsFailedPrecondition(err) {
-		s.log.Warn("nothing makes room", "err", err)
+		s.log.Warn("no objects can be removed", "err", err)
 		return 0, nil
 	}
 	if c.Objects > 0 {
@@ -71,7 +70,7 @@ func (s *Store) evict(ctx context.Context, want int64) (int64, error) {
 	return c.Bytes, err
 }
 
-// collect removes what nothing needs, and ends the exposure of what a reference kept that is gone.
+// collect removes unneeded objects, and ends exposures whose reference has expired.
 func (s *Store) collect(ctx context.Context, o object.CollectOptions) (object.Collected, error) {
 	c, err := s.objects.Collect(collector{s}, o)
 	if c.Refs > 0 && !o.DryRun {
@@ -80,11 +79,11 @@ func (s *Store) collect(ctx context.Context, o object.CollectOptions) (object.Co
 	return c, err
 }
 
-// Run hashes what is doubted, and evicts when space runs short, until ctx is done.
+// Run hashes files without a record and evicts objects when space is short, until ctx is done.
 func (s *Store) Run(ctx context.Context) error {
 	var proving sync.WaitGroup
 	defer proving.Wait()
-	proving.Go(func() { // it can take hours
+	proving.Go(func() { // may take hours
 		s.proved(s.objects.ProveAll(ctx))
 		s.settleProved(ctx)
 	})
@@ -102,8 +101,9 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// MakeRoom evicts objects that nothing needs, if the file system or the quota is fuller than EvictOptions say.
-// Run calls it now and then; who removes references because the disk is full calls it and waits for the room.
+// MakeRoom evicts unneeded objects if the file system or the quota is fuller than EvictOptions
+// allow. Run calls it periodically; callers that remove references because the disk is full call it
+// to wait for the space.
 func (s *Store) MakeRoom(ctx context.Context) error {
 	want, err := s.excess(ctx)
 	if err == nil && want > 0 {
@@ -112,11 +112,11 @@ func (s *Store) MakeRoom(ctx context.Context) error {
 	return err
 }
 
-// excess returns how many bytes should go.
+// excess returns the number of bytes to evict.
 func (s *Store) excess(ctx context.Context) (int64, error) {
 	free, capacity, err := s.free()
 	if err != nil || capacity-free <= percent(capacity, s.o.Evict.High) && s.o.Evict.Quota == 0 {
-		return 0, err // without a look at every object
+		return 0, err // without reading the size of every object
 	}
 	u, err := s.Usage(ctx)
 	if err != nil {

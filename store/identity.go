@@ -10,8 +10,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// identityOf returns the identity of a file that is brought in a way. Of one that can be read only as
-// a whole nothing else is ever seen.
+// identityOf returns the identity of a file that is fetched with a layout. Without a layout the
+// file can only be read when complete, so the identity is the digest.
 func identityOf(d digest.Digest, l *chunkfile.Layout) digest.Digest {
 	if l == nil {
 		return d
@@ -19,9 +19,9 @@ func identityOf(d digest.Digest, l *chunkfile.Layout) digest.Digest {
 	return digest.FromString(d.String() + " " + l.ID.String())
 }
 
-// arrived says that a file is an object: to who brings it too, and to the views that may have it. If
-// readers see it by chunks that did not make the object, it is found out first whether they are the same
-// bytes.
+// arrived handles a new object: it completes its exposures, informs hydrations and adds the object
+// to views that may contain it. If readers used chunks that did not make the object, it first
+// compares the bytes.
 func (s *Store) arrived(p hydrate.Publication) {
 	o, ok := s.objects.Record(p.Digest)
 	var doubted []*exposure
@@ -46,9 +46,9 @@ func (s *Store) arrived(p hydrate.Publication) {
 	s.spawn(func() {
 		for _, x := range doubted {
 			if err := s.vouch(x.digest, x.file.Layout); err != nil {
-				s.log.Warn("a file was read in chunks that are not those of its content; who has it open must open it anew", "digest", p.Digest, "err", err)
+				s.log.Warn("a file was read with chunks that do not match its content; its readers must open it again", "digest", p.Digest, "err", err)
 				if err := s.wasWrong(x); err != nil {
-					s.log.Error("file that is complete is read in chunks until a restart", "digest", p.Digest, "err", err)
+					s.log.Error("complete file is read by chunks until a restart", "digest", p.Digest, "err", err)
 					continue
 				}
 			}
@@ -58,10 +58,10 @@ func (s *Store) arrived(p hydrate.Publication) {
 	})
 }
 
-// wasWrong gives a file another identity: what was read of it is not what it is.
+// wasWrong gives a file a new identity, because wrong bytes were read under the old one.
 func (s *Store) wasWrong(x *exposure) error {
 	identity, err := s.db.WasWrong(x.view, x.digest)
-	if errdefs.IsNotFound(err) { // nothing shows it any more
+	if errdefs.IsNotFound(err) { // no longer shown
 		return nil
 	}
 	if err == nil {
@@ -70,10 +70,10 @@ func (s *Store) wasWrong(x *exposure) error {
 	return err
 }
 
-// vouch compares the chunks of a file that is read early with its object.
+// vouch compares the chunks of an exposed file with its object.
 func (s *Store) vouch(d digest.Digest, l *chunkfile.Layout) error {
 	if l.Unverified {
-		return fmt.Errorf("they were not verified: %w", errdefs.ErrDataLoss)
+		return fmt.Errorf("the chunks were not verified: %w", errdefs.ErrDataLoss)
 	}
 	f, err := s.OpenObject(d)
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *Store) vouch(d digest.Digest, l *chunkfile.Layout) error {
 	return nil
 }
 
-// spawn runs f until the end of the store, unless that has come.
+// spawn runs f in a goroutine of the store, unless the store is closed.
 func (s *Store) spawn(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,29 +13,29 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Image is what the store knows of a converted image. Its manifest, config and table are
-// objects, kept as long as the image is.
+// Image is a converted image. Its manifest, config and table are objects, kept as long as the
+// image.
 type Image = meta.Image
 
-// PutImage records an image, or adds the Refs to the one there is. A reference names one
-// image at a time: it is taken from the image that had it.
+// PutImage records an image, or adds its Refs to an existing one. A reference names one image at a
+// time: it is removed from the previous image.
 func (s *Store) PutImage(ctx context.Context, im Image) error {
 	defer s.objects.HandOver(im.Manifest, im.Config, im.Table)
 	return s.db.PutImage(im)
 }
 
-// SetPublic records that the origin of an image was read under a name without credentials of
-// the caller.
+// SetPublic records that the origin of an image was read by a name without credentials of the
+// caller.
 func (s *Store) SetPublic(ctx context.Context, manifest digest.Digest, name string) error {
 	return s.db.SetPublic(manifest, name)
 }
 
-// Image returns the image with the given manifest digest, or errdefs.ErrNotFound.
+// Image returns the image with a manifest digest, or errdefs.ErrNotFound.
 func (s *Store) Image(ctx context.Context, manifest digest.Digest) (Image, error) {
 	return s.db.Image(manifest)
 }
 
-// ImageByOrigin returns the image made from an origin, or errdefs.ErrNotFound.
+// ImageByOrigin returns the image converted from an origin, or errdefs.ErrNotFound.
 func (s *Store) ImageByOrigin(ctx context.Context, o filetable.Origin) (Image, error) {
 	made := s.db.ImagesByOrigin(o.Digest)
 	i := slices.IndexFunc(made, func(im Image) bool { return im.Origin == o })
@@ -45,47 +45,52 @@ func (s *Store) ImageByOrigin(ctx context.Context, o filetable.Origin) (Image, e
 	return made[i], nil
 }
 
-// ImagesByOrigin returns the images made from the origin with a digest, in whatever format and by whatever
-// rules.
+// ImagesByOrigin returns the images converted from the origin with a digest, in all formats and
+// mapping versions.
 func (s *Store) ImagesByOrigin(ctx context.Context, d digest.Digest) ([]Image, error) {
 	return s.db.ImagesByOrigin(d), nil
 }
 
-// ImagesWith returns the images that have d as their config or their table, and those whose table needs it.
+// ImagesWith returns the images with d as their config or table, or as an object of their table.
 func (s *Store) ImagesWith(ctx context.Context, d digest.Digest) ([]Image, error) {
 	return s.db.ImagesWith(d), nil
 }
 
-// ImagesByTable returns the images that have the table.
+// ImagesByTable returns the images with a table.
 func (s *Store) ImagesByTable(ctx context.Context, table digest.Digest) ([]Image, error) {
 	return s.db.ImagesByTable(table), nil
 }
 
-// Images returns all images, by first reference.
+// ImagesByRef returns the images with a reference.
+func (s *Store) ImagesByRef(ctx context.Context, ref string) ([]Image, error) {
+	return s.db.ImagesByRef(ref), nil
+}
+
+// Images returns all images, sorted by first reference.
 func (s *Store) Images(ctx context.Context) ([]Image, error) { return s.db.Images(), nil }
 
-// Limits of the documents of images that nothing refers to: a stranger has as many made as he likes.
+// Limits of the documents of unreferenced images: any caller can have images converted.
 const (
-	// maxIdle is for all of them, in bytes, and maxIdleSource for those that were resolved first from one
-	// registry.
+	// maxIdle limits all of them together, in bytes, and maxIdleSource those first resolved from
+	// one registry.
 	maxIdle       = 256 << 20 // 256 MiB
 	maxIdleSource = 32 << 20  // 32 MiB: a model of 100 GB with digests of chunks has 4
 
-	// idleBytes is what an image counts for at least: each makes every request a little slower.
+	// idleBytes is the minimum that an image counts, in bytes: each image makes all requests
+	// slightly slower.
 	idleBytes = 64 << 10 // 64 KiB: 512 images of one registry, 4096 of all
 
-	// idleGrace is how long an image stays after its last use, whatever room others need: a pull that
-	// has resolved it has to come to its first snapshot.
+	// idleGrace is how long an image stays after its last use in any case: a pull needs the time
+	// from resolving the image to its first snapshot.
 	idleGrace = 2 * time.Minute
 )
 
-// LimitIdle is the name of the limit of documents of images that nothing refers to.
+// LimitIdle is the name of the limit of documents of unreferenced images.
 const LimitIdle = "idle_documents"
 
-// TrimImages makes room for the documents of one more image, resolved from host: images that nothing
-// refers to are forgotten, those first that were used the longest ago, until there are few enough. It
-// returns errdefs.ErrResourceExhausted if all were used just now, and so do their documents, once they
-// are more than the limit.
+// TrimImages makes room for the documents of another image resolved from host: it removes
+// unreferenced images, least recently used first, until the limits are met. It returns
+// errdefs.ErrResourceExhausted if that needs images that were just used.
 func (s *Store) TrimImages(ctx context.Context, host string) error {
 	idle := s.db.Idle(collector{s}.Live().Tables)
 	var all, own int64
@@ -115,21 +120,21 @@ func (s *Store) TrimImages(ctx context.Context, host string) error {
 		if err := s.objects.ForgetImages(collector{s}, drop); err != nil {
 			return err
 		}
-		s.log.Info("images that nothing uses made room", "images", len(drop))
+		s.log.Info("unused images removed", "images", len(drop))
 	}
 	if own > maxIdleSource || all > maxIdle {
-		return &filetable.LimitError{Limit: LimitIdle, Err: fmt.Errorf("images that were resolved from %s and not pulled take %d bytes, of all registries %d; pull or remove some, or wait: %w",
+		return &filetable.LimitError{Limit: LimitIdle, Err: fmt.Errorf("images resolved from %s and not pulled take %d bytes, those of all registries %d; pull or remove some, or wait: %w",
 			host, own, all, errdefs.ErrResourceExhausted)}
 	}
 	return nil
 }
 
-// RemoveRefs takes references from an image, and forgets it when the last one is gone.
+// RemoveRefs removes references from an image, and the image with its last one.
 func (s *Store) RemoveRefs(ctx context.Context, manifest digest.Digest, refs ...string) error {
 	return s.db.RemoveRefs(manifest, refs)
 }
 
-// RemoveImage forgets an image. Objects that a snapshot or a pin refers to stay.
+// RemoveImage removes an image. Objects that a snapshot or a pin refers to stay.
 func (s *Store) RemoveImage(ctx context.Context, manifest digest.Digest) error {
 	return s.db.RemoveImage(manifest)
 }

@@ -12,30 +12,30 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A ledger has what is reserved on the disk, in bytes, by work that has not written it yet.
+// A ledger records the space reserved by work that has not written it yet, in bytes.
 type ledger struct {
-	admitting sync.Mutex // held while one more is let in
+	admitting sync.Mutex // held while a reservation is admitted
 
 	mu   sync.Mutex // guards open
 	open map[*reservation]bool
 }
 
-// A reservation is the room that a table from a group of sources still needs: that of a hydration, or of
-// files that are exposed before their hydration begins, which takes it over.
+// A reservation is the space that a table still needs from a group of sources: for a hydration, or
+// for exposed files until their hydration takes it over.
 type reservation struct {
 	table digest.Digest
 	group string
-	early bool // of files that are exposed
+	early bool // of exposed files
 	left  func() int64
 }
 
-// same says whether two reservations are for the same files.
+// same reports whether two reservations are for the same files.
 func (r *reservation) same(other *reservation) bool {
 	return r.table == other.table && r.group == other.group
 }
 
-// others returns the bytes that are still to be written for others than r, and whether a hydration of the
-// same files has them reserved.
+// others returns the bytes reserved by others, and whether a hydration of the same files has a
+// reservation.
 func (l *ledger) others(r *reservation) (n int64, hydrating bool) {
 	l.mu.Lock()
 	all := slices.Collect(maps.Keys(l.open))
@@ -48,14 +48,14 @@ func (l *ledger) others(r *reservation) (n int64, hydrating bool) {
 		case !o.early:
 			hydrating = true
 		}
-		if o.early && left == 0 { // what was exposed is there, or is not exposed any more
+		if o.early && left == 0 { // complete, or no longer exposed
 			l.remove(o)
 		}
 	}
 	return n, hydrating
 }
 
-// add makes a reservation, until it is removed. It takes over that of files that are exposed.
+// add adds a reservation. It replaces that of the same exposed files.
 func (l *ledger) add(r *reservation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,8 +78,8 @@ func (h host) Reserve(ctx context.Context, table digest.Digest, group string, ne
 	return func() { h.ledger.remove(r) }, h.reserve(ctx, need, r)
 }
 
-// reserveExposed keeps room for the files of a table from a group of sources that are exposed, until they are
-// there or not exposed any more, or are hydrated.
+// reserveExposed reserves space for the exposed files of a table from a group of sources, until
+// they are complete, no longer exposed, or hydrated.
 func (s *Store) reserveExposed(ctx context.Context, table digest.Digest, group string) error {
 	left := func() (n int64) {
 		files := map[digest.Digest]*exposure{}
@@ -101,8 +101,8 @@ func (s *Store) reserveExposed(ctx context.Context, table digest.Digest, group s
 	return s.reserve(ctx, left(), &reservation{table: table, group: group, early: true, left: left})
 }
 
-// reserve makes sure that need bytes fit on the disk and into the quota, beside what others have
-// reserved, evicting if need be.
+// reserve admits r if need bytes fit on the disk and into the quota beside the other reservations.
+// It evicts objects if needed.
 func (s *Store) reserve(ctx context.Context, need int64, r *reservation) error {
 	s.ledger.admitting.Lock()
 	defer s.ledger.admitting.Unlock()
@@ -132,16 +132,16 @@ func (s *Store) reserve(ctx context.Context, need int64, r *reservation) error {
 				return err
 			}
 		case short > 0:
-			return fmt.Errorf("the model needs %s more, other fetches %s, and %s stay in reserve, but %s has %s free and nothing unused to remove: %w",
+			return fmt.Errorf("the model needs %s more, other fetches %s, and %s stay in reserve, but %s has %s free and no unused objects to remove: %w",
 				size(need), size(others), size(s.o.Reserve), s.dir, size(u.Free), errdefs.ErrResourceExhausted)
 		default:
-			return fmt.Errorf("the model needs %s more, other fetches %s; of the quota of %s there are %s in use and nothing unused to remove: %w",
+			return fmt.Errorf("the model needs %s more, other fetches %s; of the quota of %s, %s are in use, with no unused objects to remove: %w",
 				size(need), size(others), size(s.o.Evict.Quota), size(u.Unique+u.Partial), errdefs.ErrResourceExhausted)
 		}
 	}
 }
 
-// Room implements hydrate.Objects and chunkfile.Finder: n bytes more must leave what stays in reserve.
+// Room implements hydrate.Objects and chunkfile.Finder: n more bytes must leave the reserve free.
 func (h host) Room(n int64) error {
 	free, _, err := h.free()
 	if err != nil {
@@ -153,5 +153,5 @@ func (h host) Room(n int64) error {
 	return nil
 }
 
-// size is n bytes for people.
+// size formats n bytes for messages.
 func size(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }

@@ -12,9 +12,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Files returns the files of a table as they are shown: sorted by path, each path once,
-// every regular file with its digest. It returns errdefs.ErrUnavailable if a file is not
-// complete, and errdefs.ErrInvalidArgument if two layers claim a path with different content.
+// Files returns the files of a table as shown: sorted by path, without duplicates, every regular
+// file with its digest. It returns errdefs.ErrUnavailable if a file is not complete, and
+// errdefs.ErrInvalidArgument if layers have different content for one path.
 func (s *Store) Files(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
 	return s.filesOf(ctx, table, func(f filetable.File) error {
 		if s.has(f.Digest) {
@@ -24,21 +24,20 @@ func (s *Store) Files(ctx context.Context, table digest.Digest) ([]filetable.Fil
 	})
 }
 
-// Readable is Store.Files, but the files need not be complete: it is enough that they can be read in the
-// view (Expose).
+// Readable is Store.Files for files that can be read in the view, complete or not (Expose).
 func (v View) Readable(ctx context.Context, table digest.Digest) ([]filetable.File, error) {
 	return v.s.filesOf(ctx, table, func(f filetable.File) error {
 		if f.Size == 0 {
 			return nil
 		}
 		if _, err := v.Size(f.Digest); err != nil {
-			return fmt.Errorf("file %q (%s) can not be read: %w: %w", f.Path, f.Digest, err, errdefs.ErrUnavailable)
+			return fmt.Errorf("file %q (%s) cannot be read: %w: %w", f.Path, f.Digest, err, errdefs.ErrUnavailable)
 		}
 		return nil
 	})
 }
 
-// filesOf returns the files of a table if check has nothing against any regular one.
+// filesOf returns the files of a table after check has accepted every regular file.
 func (s *Store) filesOf(ctx context.Context, table digest.Digest, check func(filetable.File) error) ([]filetable.File, error) {
 	t, err := s.Table(ctx, table)
 	if err != nil {
@@ -59,8 +58,8 @@ func (s *Store) filesOf(ctx context.Context, table digest.Digest, check func(fil
 	return files, nil
 }
 
-// resolve settles what the archives of a table contain. With errdefs.ErrUnavailable, when
-// something is not known yet, it still returns what is.
+// resolve determines the files of a table, including those of archives. With
+// errdefs.ErrUnavailable, if some are unknown, it returns the known ones.
 func (s *Store) resolve(t *filetable.Table) ([]filetable.File, error) {
 	r := resolver{s: s, blobs: map[digest.Digest]filetable.Blob{}, chunked: hydrate.ChunkedBlobs(t), archives: map[digest.Digest]map[int64]filetable.Member{}}
 	for _, b := range t.Blobs {
@@ -115,7 +114,7 @@ func missingBlob(d digest.Digest) error {
 type resolver struct {
 	s        *Store
 	blobs    map[digest.Digest]filetable.Blob
-	chunked  map[digest.Digest]bool                       // blobs whose files are brought by their chunks
+	chunked  map[digest.Digest]bool                       // blobs whose files are fetched by chunks
 	archives map[digest.Digest]map[int64]filetable.Member // members by offset
 	files    []filetable.File
 	missing  error
@@ -128,7 +127,7 @@ func (r *resolver) file(f filetable.File) error {
 			return err
 		}
 		if d == "" {
-			r.missing = fmt.Errorf("file %q is not put together: %w", f.Path, errdefs.ErrUnavailable)
+			r.missing = fmt.Errorf("file %q is not assembled: %w", f.Path, errdefs.ErrUnavailable)
 		}
 		f.Digest = d
 		r.files = append(r.files, f)
@@ -156,7 +155,7 @@ func (r *resolver) file(f filetable.File) error {
 	return nil
 }
 
-// members returns the regular files of a plain tar by offset, or nil if they are not known.
+// members returns the regular files of an uncompressed tar by offset, or nil if they are unknown.
 func (r *resolver) members(blob digest.Digest) (map[int64]filetable.Member, error) {
 	contents, err := r.s.db.Contents(blob)
 	if errdefs.IsNotFound(err) {

@@ -18,18 +18,19 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A View is what may be read for one reference, by digest. The common view, without a name, has all
-// objects: it is for tables that were complete once, so that who shows them could have all of them.
+// A View is the set of files that may be read for one reference, by digest. The common view,
+// without a name, has all objects: it is for tables that were once complete, whose readers could
+// have all of their files.
 type View struct {
 	s    *Store
 	name string
 }
 
-// View returns the view of a reference, or with an empty name the common one.
+// View returns the view of a reference, or the common view for an empty name.
 func (s *Store) View(name string) View { return View{s, name} }
 
-// Dir returns the directory that is a data-only lower layer: what is complete, and may be read, has the
-// path ObjectName below it.
+// Dir returns the directory that serves as data-only lower layer: a complete file of the view is at
+// the path ObjectName below it.
 func (v View) Dir() string {
 	if v.name == "" {
 		return v.s.ObjectsDir()
@@ -37,13 +38,13 @@ func (v View) Dir() string {
 	return filepath.Join(v.s.dir, object.ViewsDir, v.name)
 }
 
-// has says whether an object is in the view.
+// has reports whether an object is in the view.
 func (v View) has(d digest.Digest) bool {
 	return v.name == "" && v.s.has(d) || v.name != "" && v.s.objects.Granted(v.name, d)
 }
 
-// OpenObject opens a complete, verified object for reading. It returns errdefs.ErrNotFound if there is
-// none in the view.
+// OpenObject opens a complete, verified object for reading. It returns errdefs.ErrNotFound if it is
+// not in the view.
 func (v View) OpenObject(d digest.Digest) (*os.File, error) {
 	if v.name != "" && !v.has(d) {
 		return nil, fmt.Errorf("object %s in view %s: %w", d, v.name, errdefs.ErrNotFound)
@@ -51,8 +52,8 @@ func (v View) OpenObject(d digest.Digest) (*os.File, error) {
 	return v.s.OpenObject(d)
 }
 
-// Size returns the size in bytes of a file that can be read, complete or not. It returns
-// errdefs.ErrNotFound for one that can not.
+// Size returns the size in bytes of a readable file, complete or not. It returns
+// errdefs.ErrNotFound for any other file.
 func (v View) Size(d digest.Digest) (int64, error) {
 	if x := v.s.exposure(v.name, d); x != nil {
 		return x.size, nil
@@ -63,11 +64,11 @@ func (v View) Size(d digest.Digest) (int64, error) {
 	return v.s.objects.Size(d)
 }
 
-// LazyFile returns the size in bytes of a file that can be read, complete or not, and its identity,
-// which follows from d, the view and the way in which the file is brought: a table can lie about the digest
-// of a file, and be gone before that is found out. What is read of one identity is never another's. A file
-// keeps its identity when it becomes complete, if all that was read was right. It returns
-// errdefs.ErrNotFound for a file that can not be read.
+// LazyFile returns the size in bytes of a readable file, complete or not, and its identity. The
+// identity depends on d, the view and the way the file is fetched, because a table can have a wrong
+// digest for a file and be removed before that is detected. Bytes read under one identity are never
+// used for another. A file keeps its identity when it becomes complete, if all bytes that were read
+// are right. LazyFile returns errdefs.ErrNotFound for a file that is not readable.
 func (v View) LazyFile(d digest.Digest) (size int64, identity digest.Digest, err error) {
 	if x := v.s.exposure(v.name, d); x != nil {
 		size, identity = x.size, x.shown()
@@ -88,15 +89,15 @@ func (v View) LazyFile(d digest.Digest) (size int64, identity digest.Digest, err
 	return size, identity, nil
 }
 
-// presented is what a view had all of, as of a number of object.Objects.Withheld.
+// presented records that a view was complete, at a value of object.Objects.Withheld.
 type presented struct {
 	table digest.Digest
 	as    int64
 }
 
-// Present puts into the view of a reference what is complete of its table, and may be had from its
-// sources. It returns errdefs.ErrNotFound if reference or table are not known; there is a directory then
-// all the same.
+// Present adds to the view of a reference the complete files of its table that its sources may
+// have. It creates the directory even if it returns errdefs.ErrNotFound, for an unknown reference
+// or table.
 func (s *Store) Present(ctx context.Context, view string) error {
 	there, err := s.objects.MakeView(view)
 	if err != nil {
@@ -110,7 +111,7 @@ func (s *Store) Present(ctx context.Context, view string) error {
 	s.mu.Lock()
 	whole := there && s.presented[view] == now
 	s.mu.Unlock()
-	if whole { // each mount asks, and a model can have many files
+	if whole { // called for each mount, and a model can have many files
 		return nil
 	}
 	t, err := s.Table(ctx, ref.Table)
@@ -132,8 +133,8 @@ func (s *Store) Present(ctx context.Context, view string) error {
 	return err
 }
 
-// grantTable puts into a view what is complete of a table and may be had from sources, and says whether it has
-// all of the table.
+// grantTable adds to a view the complete files of a table that sources may have, and reports
+// whether the view has the whole table.
 func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.Source) (whole bool, err error) {
 	if _, err := s.objects.MakeView(view); err != nil {
 		return false, err
@@ -150,7 +151,7 @@ func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.S
 			continue
 		}
 		own := f.Source != nil && len(f.Source.Inline) > 0
-		if f.Digest == "" || s.exposure(view, f.Digest) != nil || // it ends by itself
+		if f.Digest == "" || s.exposure(view, f.Digest) != nil || // its end adds it
 			!s.has(f.Digest) || !own && !s.mayHave(f.Digest, names) {
 			whole = false
 			continue
@@ -165,12 +166,12 @@ func (s *Store) grantTable(view string, t *filetable.Table, sources []transfer.S
 	return whole, nil
 }
 
-// grantRead puts an object into a view where it may have been read in a layout before: a process died between,
-// or the object was lost since.
+// grantRead adds an object to a view in which it may have been read by chunks before: after a
+// crash, or after the object was lost.
 func (s *Store) grantRead(view string, d digest.Digest, l *chunkfile.Layout) error {
 	identity, err := s.db.Identity(view, d)
 	switch {
-	case errdefs.IsNotFound(err) || err == nil && identity == d: // nothing else was ever seen
+	case errdefs.IsNotFound(err) || err == nil && identity == d: // only the right bytes were read
 	case err != nil:
 		return err
 	case l == nil || identity != identityOf(d, l) || s.vouch(d, l) != nil:
@@ -181,7 +182,7 @@ func (s *Store) grantRead(view string, d digest.Digest, l *chunkfile.Layout) err
 	return s.objects.Grant(view, d)
 }
 
-// layoutsOf returns how the files of a table come from sources that can be read chunk by chunk.
+// layoutsOf returns the layouts of the files of a table that can be read by chunks from sources.
 func layoutsOf(t *filetable.Table, sources []transfer.Source) map[digest.Digest]*chunkfile.Layout {
 	layouts := map[digest.Digest]*chunkfile.Layout{}
 	for _, target := range hydrate.Plan(t, transfer.GroupKey(sources)) {
@@ -198,13 +199,13 @@ func (s *Store) exposure(view string, d digest.Digest) *exposure {
 	return s.exposures.at(d, view)
 }
 
-// Early says what a view shows of a table that is not complete.
+// Early describes the incomplete files of a table in a view.
 type Early struct {
-	Whole      bool // files that can be read only when all of them is there
-	Unverified bool // files that can be read before any digest has matched (ExposeOptions.Unverified)
+	Whole      bool // has files that can be read only when complete
+	Unverified bool // has files that are read before verification (ExposeOptions.Unverified)
 }
 
-// Early returns the views that show files of a table that are not complete.
+// Early returns the views that show incomplete files of a table.
 func (s *Store) Early(table digest.Digest) map[string]Early {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,8 +219,8 @@ func (s *Store) Early(table digest.Digest) map[string]Early {
 	return all
 }
 
-// AwaitSmall waits until the files that a view shows of a table are complete that can not be read before.
-// Hydrate must be running.
+// AwaitSmall waits for the files of a table in a view that can be read only when complete. Hydrate
+// must be running.
 func (s *Store) AwaitSmall(ctx context.Context, view string, table digest.Digest) error {
 	var whole []*exposure
 	s.mu.Lock()
@@ -237,9 +238,9 @@ func (s *Store) AwaitSmall(ctx context.Context, view string, table digest.Digest
 	return nil
 }
 
-// tell says to the readers of a table from a group of sources how an attempt to bring it goes: err is nil
-// when one begins.
-func (s *Store) tell(table digest.Digest, group string, err error) {
+// notify reports an attempt to fetch a table from a group of sources to its readers: err is nil
+// when it starts.
+func (s *Store) notify(table digest.Digest, group string, err error) {
 	var told []*exposure
 	s.mu.Lock()
 	for _, x := range s.exposures.of(table) {
@@ -253,7 +254,8 @@ func (s *Store) tell(table digest.Digest, group string, err error) {
 	}
 }
 
-// ReadAt reads bytes of a file, complete or not, as io.ReaderAt does. It waits for them, and has errors, as Await.
+// ReadAt reads bytes of a file, complete or not, like io.ReaderAt. It waits and returns errors like
+// Await.
 func (v View) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) (int, error) {
 	f, done, err := v.Await(ctx, d, off, len(b))
 	if err != nil {
@@ -263,17 +265,19 @@ func (v View) ReadAt(ctx context.Context, d digest.Digest, b []byte, off int64) 
 	return f.ReadAt(b, off)
 }
 
-// Await waits until n bytes of a file from off on, as far as it goes, are there and verified: until their chunks
-// are, or the whole file if it has no chunks. It returns an open file that has them at the same place, and
-// others that may not be verified; done is to be called when they were read.
+// Await waits until the n bytes of a file from off on, limited to its end, are present and
+// verified: until their chunks are, or the whole file if it has no chunks. It returns an open file
+// with these bytes at the same offset; other bytes of it may not be verified. The caller calls done
+// after reading.
 //
 // It returns errdefs.ErrNotFound for a file that is neither complete nor exposed, a *verify.Error
-// if no source has the right bytes, the error of the sources if none of them can be reached, and io.EOF for no bytes.
+// if no source has the right bytes, the error of the sources if none can be reached, and io.EOF if
+// there are no bytes at off.
 func (v View) Await(ctx context.Context, d digest.Digest, off int64, n int) (f *os.File, done func(), err error) {
 	s := v.s
 	if x := s.exposure(v.name, d); x != nil {
 		f, done, err := s.awaitEarly(ctx, x, off, n)
-		// What was on its way when the object came from elsewhere has failed.
+		// If the object arrived from elsewhere, a fetch in progress has failed.
 		if err == nil || err == io.EOF || !x.complete() {
 			if err != nil && err != io.EOF && ctx.Err() == nil {
 				s.failed.Add(1)
@@ -302,7 +306,7 @@ func (s *Store) awaitEarly(ctx context.Context, x *exposure, off int64, n int) (
 	return f, done, err
 }
 
-// complete says whether the file is an object.
+// complete reports whether the file is an object.
 func (x *exposure) complete() bool {
 	select {
 	case <-x.done:
@@ -312,8 +316,8 @@ func (x *exposure) complete() bool {
 	}
 }
 
-// await returns nil when a file is an object, or why it does not become one for now. What brings it
-// is told that somebody waits.
+// await waits until a file is an object, and returns an error if the current attempt fails. It
+// makes the transfer urgent.
 func (s *Store) await(ctx context.Context, x *exposure) error {
 	for {
 		x.mu.Lock()
@@ -337,7 +341,7 @@ func (s *Store) await(ctx context.Context, x *exposure) error {
 	}
 }
 
-// promote makes urgent what brings a file that somebody waits for.
+// promote makes the transfer of a file urgent.
 func (s *Store) promote(x *exposure) {
 	s.mu.Lock()
 	var tables []digest.Digest
@@ -353,7 +357,7 @@ func (s *Store) promote(x *exposure) {
 // shown returns the identity under which the file is read.
 func (x *exposure) shown() digest.Digest { return x.identity.Load().(digest.Digest) }
 
-// settle says how an attempt to bring the file went: err is nil when one begins.
+// settle reports an attempt to fetch the file: err is nil when it starts.
 func (x *exposure) settle(err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

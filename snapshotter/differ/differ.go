@@ -25,7 +25,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Options are what a Differ works with. Only Check, Mode, Background and Log may be nil.
+// Options configure a Differ. Only Check, Mode, Background and Log may be nil.
 type Options struct {
 	// Content is containerd's content store.
 	Content content.InfoReaderProvider
@@ -39,46 +39,44 @@ type Options struct {
 	// Store keeps the bytes of the models.
 	Store *store.Store
 
-	// Upstream returns where to fetch the blobs of a table from that is pulled from
-	// repositories, in order. These can be none. The names are recorded for the snapshot.
+	// Upstream returns the sources of the blobs of a table pulled from repositories, in order. The
+	// result may be empty. The names are recorded for the snapshot.
 	Upstream func(ctx context.Context, table digest.Digest, from []Repository) []transfer.Source
 
-	// Check says whether the model of a table may be shown that was got from repositories; none if
-	// nobody knows. If it is pending, it is asked again when the model is complete. Nil: any may.
+	// Check returns an error if the model of a table, pulled from repositories, must not be shown;
+	// there are no repositories if they are unknown. If the answer is pending, Check is called
+	// again, with complete set, when the model is complete. Nil allows every model.
 	Check func(ctx context.Context, table digest.Digest, from []Repository, complete bool) (pending bool, err error)
 
-	// Mode says when a model is shown that was got from these repositories. Nil means
-	// Complete.
+	// Mode returns when to show a model pulled from repositories. Nil means Complete.
 	Mode func(from []Repository) Mode
 
-	// Unverified lets files be read before any digest over them has matched, if they come
-	// without digests of chunks.
+	// Unverified allows reads of files without chunk digests before their digest has been verified.
 	Unverified bool
 
-	// Background brings the rest of a model that is shown already, until it is there or
-	// nothing refers to it any more. It returns at once. view is where it is shown, and sources
-	// are what Apply would use.
-	// It is needed for modes other than Complete.
+	// Background downloads the rest of a model that is already shown, until it is complete or no
+	// longer referenced. It returns at once. view is the view in which the model is shown, and
+	// sources are those that Apply would use. It is required for modes other than Complete.
 	Background func(view string, table digest.Digest, sources []transfer.Source)
 
-	// Log is where the differ reports; nil discards.
+	// Log is the logger; nil discards.
 	Log *slog.Logger
 }
 
-// A Mode says when a model is shown.
+// A Mode determines when a model is shown.
 type Mode string
 
-// The modes. Where the kernel or the source can not do what a mode asks for, it is Complete.
+// The modes. If the kernel or the source does not support a mode, Complete is used.
 const (
-	Complete Mode = "complete" // when every file is there and verified
+	Complete Mode = "complete" // when every file is complete and verified
 	Lazy     Mode = "lazy"     // when name, size and digest of every file are known
-	Auto     Mode = "auto"     // as Lazy if the large files have digests of chunks, else as Complete
+	Auto     Mode = "auto"     // as Lazy if the large files have chunk digests, otherwise as Complete
 )
 
 // Differ implements diff.Applier and diff.Comparer.
 type Differ struct {
 	o     Options
-	again string // value of annotationAgain: ours alone
+	again string // value of annotationAgain, a secret of this process
 }
 
 var (
@@ -102,13 +100,13 @@ func (d *Differ) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.
 	return ocispec.Descriptor{}, fmt.Errorf("compare: %w", errdefs.ErrNotImplemented)
 }
 
-// Apply applies a layer to the mounts of an active snapshot, and returns a descriptor with
-// its diffID. For a table layer it returns when the model is complete, or can be read before (Options.Mode), and
-// may be shown (Options.Check).
+// Apply applies a layer to the mounts of an active snapshot and returns a descriptor with its
+// diffID. For a table layer it returns when the model may be shown (Options.Check) and is complete
+// or readable (Options.Mode).
 //
-// It returns errdefs.ErrFailedPrecondition for a layer of a model on the mounts of another
-// snapshotter, and errdefs.ErrNotImplemented for an ordinary layer on mounts that only
-// containerd's mount manager understands, or that comes from here (see applyPlain).
+// It returns errdefs.ErrFailedPrecondition for a layer of a model on mounts of another snapshotter,
+// and errdefs.ErrNotImplemented for an ordinary layer on mounts that only containerd's mount
+// manager supports, or that was passed on by this differ (see applyPlain).
 func (d *Differ) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (ocispec.Descriptor, error) {
 	if ns, ok := namespaces.Namespace(ctx); ok {
 		ctx = namespaces.WithNamespace(ctx, ns)
@@ -143,7 +141,7 @@ func (d *Differ) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mo
 	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Digest: diffID, Size: desc.Size}, nil
 }
 
-// applyBlob marks the snapshot of a blob layer.
+// applyBlob marks the snapshot of a blob layer as empty.
 func (d *Differ) applyBlob(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount) (digest.Digest, error) {
 	id, err := d.o.Snapshotter.Locate(ctx, mounts)
 	if err != nil {
@@ -155,7 +153,7 @@ func (d *Differ) applyBlob(ctx context.Context, desc ocispec.Descriptor, mounts 
 	return filetable.BlobDiffID(desc.Digest), nil
 }
 
-// applyTable makes the model of a table layer complete and shows it.
+// applyTable hydrates or exposes the model of a table layer and shows it.
 func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount) (digest.Digest, error) {
 	id, err := d.o.Snapshotter.Locate(ctx, mounts)
 	if err != nil {
@@ -172,7 +170,7 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 	ns, _ := namespaces.Namespace(ctx)
 	first, upstream := d.contentSources(ns, from), d.o.Upstream(ctx, table, from)
 	err = d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
-		return d.bring(ctx, snapshotter.ViewName(id), table, from, append(first, upstream...))
+		return d.ensure(ctx, snapshotter.ViewName(id), table, from, append(first, upstream...))
 	})
 	if err != nil {
 		return "", err
@@ -180,18 +178,18 @@ func (d *Differ) applyTable(ctx context.Context, desc ocispec.Descriptor, mounts
 	return table, nil
 }
 
-// Show shows the model of a table, which the store must have, in the active snapshot id, as Apply of its table
-// layer does: it returns when the model is complete, or can be read before, and may be shown. The model was
-// pulled from repositories, and upstream is where its blobs are fetched. containerd's content store is not
-// asked: it tells of blobs that their repository has them if an image there only names them.
+// Show shows the model of a table, which must be in the store, in the active snapshot id, as Apply
+// of its table layer does. from are the repositories that the model was pulled from, and upstream
+// the sources of its blobs. containerd's content store is not used: there, an image that only names
+// a blob is enough to record its repository.
 func (d *Differ) Show(ctx context.Context, id string, table digest.Digest, from []Repository, upstream []transfer.Source) error {
 	return d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
-		return d.bring(ctx, snapshotter.ViewName(id), table, from, upstream)
+		return d.ensure(ctx, snapshotter.ViewName(id), table, from, upstream)
 	})
 }
 
-// ShowReady is Show for who does not wait, and has made sure that the model may be shown. It returns
-// errdefs.ErrFailedPrecondition for a model that is not complete and can not be read before it is.
+// ShowReady is Show for a model that may be shown, without waiting for downloads. It returns
+// errdefs.ErrFailedPrecondition if the model is neither complete nor readable.
 func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, from []Repository, upstream []transfer.Source) error {
 	return d.show(ctx, id, table, names(upstream, from), func() (bool, error) {
 		early, err := d.expose(ctx, snapshotter.ViewName(id), table, from, upstream)
@@ -199,7 +197,7 @@ func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, 
 			return early, err
 		}
 		if _, err := d.o.Store.Files(ctx, table); errdefs.IsUnavailable(err) {
-			return false, fmt.Errorf("%s is not complete, and can not be read before: %w", nameOf(table, from), errdefs.ErrFailedPrecondition)
+			return false, fmt.Errorf("%s is not complete, and cannot be read before that: %w", nameOf(table, from), errdefs.ErrFailedPrecondition)
 		} else if err != nil {
 			return false, err
 		}
@@ -207,18 +205,18 @@ func (d *Differ) ShowReady(ctx context.Context, id string, table digest.Digest, 
 	})
 }
 
-// show shows a model that bring makes complete, or readable before it is, which it says. The names of what it is got
-// from are recorded.
-func (d *Differ) show(ctx context.Context, id string, table digest.Digest, names []string, bring func() (early bool, err error)) error {
+// show shows a model after prepare has made it complete, or readable if early is true. names are the
+// names of its sources, which are recorded.
+func (d *Differ) show(ctx context.Context, id string, table digest.Digest, names []string, prepare func() (early bool, err error)) error {
 	start := time.Now()
-	// Held before the first byte is fetched, so that no collection takes it away.
+	// Held before the first byte is downloaded, so that garbage collection keeps it.
 	if err := d.o.Snapshotter.Hold(ctx, id, table); err != nil {
 		return err
 	}
 	if err := d.o.Snapshotter.GotFrom(ctx, id, names); err != nil {
 		return err
 	}
-	early, err := bring()
+	early, err := prepare()
 	if err != nil {
 		return err
 	}
@@ -226,16 +224,16 @@ func (d *Differ) show(ctx context.Context, id string, table digest.Digest, names
 		return err
 	}
 	if early {
-		d.o.Log.InfoContext(ctx, "model can be read, the rest is on its way", "table", table, "dur", time.Since(start))
+		d.o.Log.InfoContext(ctx, "model can be read; the rest is downloaded in the background", "table", table, "dur", time.Since(start))
 	} else {
 		d.logComplete(ctx, table, time.Since(start))
 	}
 	return nil
 }
 
-// bring makes a model complete, or readable in a view before it is, and says which. It is asked before and, if
-// that is not known before, after whether it may be shown at all.
-func (d *Differ) bring(ctx context.Context, view string, table digest.Digest, from []Repository, sources []transfer.Source) (early bool, err error) {
+// ensure makes a model complete, or readable in a view, which it reports as early. It calls Check
+// before and, if the answer was pending, after.
+func (d *Differ) ensure(ctx context.Context, view string, table digest.Digest, from []Repository, sources []transfer.Source) (early bool, err error) {
 	pending, err := d.o.Check(ctx, table, from, false)
 	if err != nil {
 		return false, fmt.Errorf("model of table %s: %w", table, err)
@@ -257,7 +255,7 @@ func (d *Differ) bring(ctx context.Context, view string, table digest.Digest, fr
 	return early, nil
 }
 
-// nameOf names a model for people.
+// nameOf returns the name of a model for messages.
 func nameOf(table digest.Digest, from []Repository) string {
 	if len(from) == 0 {
 		return "the model of table " + table.String()
@@ -265,7 +263,7 @@ func nameOf(table digest.Digest, from []Repository) string {
 	return "model " + from[0].String()
 }
 
-// advised is an error with what helps against it, which the owners of pods read.
+// advised is an error with advice for the owner of the pod.
 type advised struct {
 	error
 	text string
@@ -273,10 +271,9 @@ type advised struct {
 
 func (e advised) Error() string { return e.text }
 
-// Unwrap returns the error.
 func (e advised) Unwrap() error { return e.error }
 
-// advise adds what helps against an error in place of its category, if somebody can do something.
+// advise replaces the category of an error with advice, if there is any.
 func advise(err error) error {
 	for category, help := range map[error]string{
 		errdefs.ErrResourceExhausted: "make room on the node, or run the pod on another one",
@@ -289,7 +286,8 @@ func advise(err error) error {
 	return err
 }
 
-// names returns the names of sources, each once; if there are none, those of repositories.
+// names returns the names of sources without duplicates, or those of the repositories if there are
+// no sources.
 func names(sources []transfer.Source, from []Repository) (l []string) {
 	for _, s := range sources {
 		if !slices.Contains(l, s.Name) {
@@ -305,8 +303,8 @@ func names(sources []transfer.Source, from []Repository) (l []string) {
 	return l
 }
 
-// reason returns what err says, without the categories at its end: that a model is not shown early is
-// no failure.
+// reason returns the text of err without the categories at its end, since showing a model later is
+// not a failure.
 func reason(err error) string {
 	text := err.Error()
 	for _, c := range []error{errdefs.ErrFailedPrecondition, errdefs.ErrUnavailable} {
@@ -315,7 +313,8 @@ func reason(err error) string {
 	return text
 }
 
-// expose makes a model readable in a view before it is complete, and says whether that is so.
+// expose makes a model readable in a view, depending on the mode, and reports whether it is
+// incomplete.
 func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, from []Repository, sources []transfer.Source) (bool, error) {
 	mode := Complete
 	if d.o.Mode != nil && d.o.Snapshotter.Lazy() {
@@ -334,7 +333,7 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	if err != nil {
 		return false, err
 	}
-	if _, ok := d.o.Store.Early(table)[view]; !ok { // it is all there
+	if _, ok := d.o.Store.Early(table)[view]; !ok { // it is complete
 		return false, nil
 	}
 	d.o.Background(view, table, sources)
@@ -344,7 +343,7 @@ func (d *Differ) expose(ctx context.Context, view string, table digest.Digest, f
 	return true, nil
 }
 
-// logComplete says that a model can be read.
+// logComplete logs that a model is complete.
 func (d *Differ) logComplete(ctx context.Context, table digest.Digest, dur time.Duration) {
 	files, err := d.o.Store.Files(ctx, table)
 	if err != nil {

@@ -15,18 +15,18 @@ import (
 	"google.golang.org/grpc"
 )
 
-// annotationAgain says of a layer that it was here before. Its value is a secret of the process: what an
-// image says of its layers can not keep them from being applied.
+// annotationAgain marks a layer that this differ passed on. Its value is a secret of the process,
+// so that annotations of an image cannot keep its layers from being applied.
 const annotationAgain = "dev.ballast.again"
 
-// DiffService returns the diff service of the containerd that conn leads to.
+// DiffService returns the diff service of the containerd at conn.
 func DiffService(conn grpc.ClientConnInterface) diff.Applier {
 	return proxy.NewDiffApplier(diffapi.NewDiffClient(conn)).(diff.Applier)
 }
 
-// applyPlain has containerd apply an ordinary layer: where the content is, with the decompressor and the
-// stream processors that it is configured with. Its diff service asks the differs in order, and so us
-// again; then the answer is errdefs.ErrNotImplemented, and the next differ is asked.
+// applyPlain lets containerd apply an ordinary layer, with its decompressors and stream processors.
+// Its diff service calls the configured differs in order, so this differ gets the layer again; then
+// it returns errdefs.ErrNotImplemented and containerd calls the next differ.
 func (d *Differ) applyPlain(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts []diff.ApplyOpt) (ocispec.Descriptor, error) {
 	if desc.Annotations[annotationAgain] == d.again {
 		return ocispec.Descriptor{}, fmt.Errorf("ordinary layer %s: %w", desc.Digest, errdefs.ErrNotImplemented)
@@ -44,7 +44,7 @@ func (d *Differ) applyPlain(ctx context.Context, desc ocispec.Descriptor, mounts
 	marked.Annotations[annotationAgain] = d.again
 	res, err := d.o.Plain.Apply(ctx, marked, withoutData(mounts), opts...)
 	if errdefs.IsNotImplemented(err) {
-		return ocispec.Descriptor{}, fmt.Errorf("apply layer %s: the order of containerd's diff-service has no differ for ordinary layers after ours, such as \"walking\": %v: %w", desc.Digest, err, errdefs.ErrFailedPrecondition)
+		return ocispec.Descriptor{}, fmt.Errorf("apply layer %s: the order of containerd's diff-service has no differ for ordinary layers after ballast's, such as \"walking\": %v: %w", desc.Digest, err, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
 		return ocispec.Descriptor{}, fmt.Errorf("apply layer %s: %w", desc.Digest, err)
@@ -52,15 +52,14 @@ func (d *Differ) applyPlain(ctx context.Context, desc ocispec.Descriptor, mounts
 	return res, nil
 }
 
-// withoutData returns the mounts without the layers that only serve to find the content of
-// models. containerd writes to the upper directory of an overlay without mounting it and
-// takes the lower directories for those to look attributes up in.
+// withoutData returns mounts without data-only layers. containerd writes to the upper directory of
+// an overlay without mounting it, and looks up attributes in all listed lower directories.
 // https://github.com/containerd/containerd/blob/v2.4.2/core/diff/apply/apply_linux.go
 func withoutData(mounts []mount.Mount) []mount.Mount {
 	if len(mounts) != 1 || mounts[0].Type != "overlay" {
 		return mounts
 	}
-	// As for the kernel, an option is what is between commas, and the last list counts.
+	// As for the kernel, options are separated by commas and the last list counts.
 	lower := ""
 	var options []string
 	for o := range strings.SplitSeq(strings.Join(mounts[0].Options, ","), ",") {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Operations that are handled here, or that have an answer of unusual size.
+// Operations handled here, or with answers of unusual size.
 // https://github.com/torvalds/linux/blob/v6.18/include/uapi/linux/fuse.h
 const (
 	opLookup      = 1
@@ -40,13 +40,13 @@ const (
 	inHeader   = 40
 	outHeader  = 16
 	readInSize = inHeader + 40
-	maxAnswer  = outHeader + 288 // of all answers without data
-	maxRead    = 1 << 20         // 1 MiB, of one request: 256 pages
-	// A request must fit; the kernel insists on room for a write of the largest size.
+	maxAnswer  = outHeader + 288 // largest answer without data
+	maxRead    = 1 << 20         // 1 MiB, the largest read request: 256 pages
+	// The kernel requires room for a write of the largest size.
 	requestBuffer = maxRead + 4096
 )
 
-// readers is how many goroutines wait for requests.
+// readers is the number of goroutines that wait for requests.
 const readers = 2
 
 // A connection serves requests.
@@ -57,15 +57,15 @@ type connection struct {
 	proto   *fuse.ProtocolServer
 	log     *slog.Logger
 	serving sync.WaitGroup
-	done    chan struct{} // closed when nobody serves
+	done    chan struct{} // closed when serving has ended
 }
 
-// protocolOptions are what the kernel is told.
+// protocolOptions returns the options of the protocol that the kernel gets.
 func protocolOptions(log *slog.Logger) *fuse.MountOptions {
 	return &fuse.MountOptions{
 		MaxWrite:                 maxRead,
 		MaxBackground:            maxBackground,
-		MaxStackDepth:            1, // with 2, no overlay could be made of it
+		MaxStackDepth:            1, // with 2, overlayfs could not use the mount as a layer
 		ExplicitDataCacheControl: true,
 		DisableXAttrs:            true,
 		DisableReadDirPlus:       true,
@@ -75,11 +75,11 @@ func protocolOptions(log *slog.Logger) *fuse.MountOptions {
 	}
 }
 
-// maxBackground is how many read-ahead requests may be on the way. Each waiting stream has
-// ReadAhead / 1 MiB of them; those of a slow model must not stop the others.
+// maxBackground limits the read-ahead requests in flight. Each waiting stream has ReadAhead / 1 MiB
+// of them; those of a slow model must not stop others.
 const maxBackground = 256
 
-// newConnection prepares serving; the INIT message of the mount is played to the protocol.
+// newConnection prepares serving: it feeds the saved INIT message to the protocol code.
 func newConnection(fs *fileSystem, f *os.File, log *slog.Logger) (*connection, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -107,11 +107,11 @@ func (c *connection) start() {
 	}()
 }
 
-// stop ends serving: no more requests are taken, and those that were are answered, but for
-// reads that wait for the Source. Those go to the next process.
+// stop ends serving. Requests already read are answered, except reads that wait for the Source: the
+// next process serves those.
 func (c *connection) stop() error {
-	if err := c.file.SetReadDeadline(time.Unix(1, 0)); err != nil { // wakes the readers
-		return err // they were not woken: do not wait for them
+	if err := c.file.SetReadDeadline(time.Unix(1, 0)); err != nil { // unblocks the readers
+		return err // the readers may still be blocked: do not wait for them
 	}
 	<-c.done
 	return nil
@@ -126,7 +126,7 @@ func (c *connection) loop() {
 	for !c.fs.closing.Load() {
 		n, err := readRequest(c.raw, buf)
 		switch {
-		case errors.Is(err, unix.ENOENT): // taken back while we woke up
+		case errors.Is(err, unix.ENOENT): // interrupted in the meantime
 			continue
 		case err != nil:
 			if !c.fs.closing.Load() {
@@ -134,7 +134,7 @@ func (c *connection) loop() {
 			}
 			return
 		case n < inHeader:
-			c.log.Error("request of the kernel is too short", "bytes", n)
+			c.log.Error("kernel request is too short", "bytes", n)
 			continue
 		}
 		switch in := buf[:n]; opcode(in) {
@@ -153,8 +153,8 @@ func (c *connection) loop() {
 func opcode(in []byte) uint32 { return binary.NativeEndian.Uint32(in[4:]) }
 func unique(in []byte) uint64 { return binary.NativeEndian.Uint64(in[8:]) }
 
-// readRequest waits for a request. The connection does not block, so that closing it wakes
-// who waits.
+// readRequest waits for a request. The connection is non-blocking, so that closing it unblocks
+// readers.
 func readRequest(raw syscall.RawConn, buf []byte) (n int, err error) {
 	werr := raw.Read(func(fd uintptr) bool {
 		for {
@@ -171,7 +171,7 @@ func readRequest(raw syscall.RawConn, buf []byte) (n int, err error) {
 		return 0, werr
 	}
 	if cerr := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buf) }); cerr == nil && err != unix.EAGAIN {
-		return n, err // says more than the poller does
+		return n, err // more precise than the poller's error
 	}
 	return 0, werr
 }
@@ -193,16 +193,17 @@ func (c *connection) serve(in []byte) {
 			return
 		}
 		c.answer(in, nowhere[:size])
-	default: // nothing else is needed to read files
+	default: // not needed to read files
 		c.refuse(in, unix.ENOSYS)
 	}
 }
 
-// nowhere is where the protocol takes data to be. There is none: directories seem empty, and bytes of files are sent
-// by fileSystem.Read, which does not need memory before they are there.
+// nowhere is the data buffer given to the protocol code. It is never written: directories are
+// empty, and fileSystem.Read sends bytes of files itself, so that waiting reads need no memory.
 var nowhere [maxRead]byte
 
-// answer has the protocol answer a request, with data up to len(data), which it leaves alone.
+// answer lets the protocol code answer a request. It passes data as the buffer, which stays
+// unchanged.
 func (c *connection) answer(in, data []byte) {
 	head := make([]byte, maxAnswer)
 	out := [][]byte{head}
@@ -218,7 +219,7 @@ func (c *connection) answer(in, data []byte) {
 	}
 	if c.fs.closing.Load() && opcode(in) == opRead && -int32(binary.NativeEndian.Uint32(head[4:])) == int32(unix.EINTR) {
 		if c.fs.state.rec.Resend {
-			return // the next process gets it again
+			return // the kernel sends it again to the next process
 		}
 		c.refuse(in, unix.EIO)
 		return
@@ -230,19 +231,19 @@ func (c *connection) answer(in, data []byte) {
 		return
 	}
 	switch first := binary.NativeEndian.Uint64(head[outHeader:]); opcode(in) {
-	case opOpen: // whoever opened was killed: there will be no RELEASE
+	case opOpen: // the opening process was killed: there is no RELEASE
 		c.fs.release(first)
 	case opLookup:
 		c.fs.Forget(first, 1)
 	}
 }
 
-// refuse answers with an error.
+// refuse answers a request with an error.
 func (c *connection) refuse(in []byte, errno syscall.Errno) {
-	_ = c.write(notice(-int32(errno), unique(in))) // nobody waits any more if it fails
+	_ = c.write(notice(-int32(errno), unique(in))) // if it fails, the request was interrupted
 }
 
-// notice is a message without data.
+// notice returns a message without data.
 func notice(code int32, unique uint64) []byte {
 	p := make([]byte, outHeader)
 	binary.NativeEndian.PutUint32(p[0:], outHeader)
@@ -251,12 +252,12 @@ func notice(code int32, unique uint64) []byte {
 	return p
 }
 
-// resend asks the kernel to send again what was taken and not answered.
+// resend asks the kernel to send unanswered requests again.
 func (c *connection) resend() error { return resend(c.raw) }
 
 func (c *connection) write(p []byte) error { return write(c.raw, p) }
 
-// write sends a message. Several may write at the same time.
+// write sends a message. It can be called concurrently.
 func write(raw syscall.RawConn, iov ...[]byte) (err error) {
 	cerr := raw.Control(func(fd uintptr) {
 		for {
@@ -268,10 +269,10 @@ func write(raw syscall.RawConn, iov ...[]byte) (err error) {
 	return errors.Join(cerr, err)
 }
 
-// resend is FUSE_NOTIFY_RESEND.
+// resend sends FUSE_NOTIFY_RESEND.
 func resend(raw syscall.RawConn) error { return write(raw, notice(7, 0)) }
 
-// A device sends bytes of files, and registers objects for passthrough.
+// A device sends bytes of files and registers objects for passthrough.
 type device struct{ raw syscall.RawConn }
 
 // send answers a read with data.

@@ -14,18 +14,17 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// entryTimeout is how long the kernel may believe what it was told of a file: content never
-// changes. A name that is not there is asked for each time.
+// entryTimeout is how long the kernel may cache attributes: content never changes. Missing names
+// are not cached.
 const entryTimeout = 24 * time.Hour
 
-// resent is set in the number of a request that the kernel sends again.
+// resent is set in the id of a request that the kernel sends again.
 const resent = 1 << 63
 
-// fileSystem answers requests. It implements what a read-only file system needs; all else is
-// not implemented.
+// fileSystem answers the requests of a read-only file system. Other operations are not implemented.
 type fileSystem struct {
 	fuse.RawFileSystem
-	ctx     context.Context // of the Mount: ends waiting reads
+	ctx     context.Context // of the Mount: cancels waiting reads
 	source  Source
 	state   *state
 	log     *slog.Logger
@@ -43,13 +42,13 @@ type fileSystem struct {
 	handles   []handle // by slot
 	free      []uint32 // slots of handles
 	callers   map[string]*caller
-	owners    map[uint32]*caller // of handles, by slot, but of those of earlier processes
+	owners    map[uint32]*caller // of handles, by slot, without handles of earlier processes
 	objects   map[*node]struct{}
 
 	refused func(limit string) // Options.Refused, never nil
 }
 
-// newFileSystem reads what earlier processes told the kernel.
+// newFileSystem restores the nodes and handles of earlier processes.
 func newFileSystem(ctx context.Context, o Options, st *state) (*fileSystem, error) {
 	fs := &fileSystem{
 		RawFileSystem: fuse.NewDefaultRawFileSystem(),
@@ -102,7 +101,7 @@ func newFileSystem(ctx context.Context, o Options, st *state) (*fileSystem, erro
 	return fs, nil
 }
 
-// close closes what is cached.
+// close closes the cached objects.
 func (fs *fileSystem) close() error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -118,14 +117,14 @@ func (fs *fileSystem) close() error {
 
 func (fs *fileSystem) String() string { return "ballast" }
 
-// Lookup finds a name. It is answered after the node is saved.
+// Lookup finds a name. It answers after the node is saved.
 func (fs *fileSystem) Lookup(_ <-chan struct{}, in *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	id, size, status := fs.find(in.NodeId, name)
 	if !status.Ok() {
 		return status
 	}
 	*out = fuse.EntryOut{NodeId: id, Generation: 1}
-	if id < fileBit { // what a name of a file stands for can change: see Source
+	if id < fileBit { // the identity of a file can change: see Source
 		out.SetEntryTimeout(entryTimeout)
 	}
 	out.SetAttrTimeout(entryTimeout)
@@ -159,13 +158,13 @@ func (fs *fileSystem) find(dir uint64, name string) (id uint64, size int64, _ fu
 			break
 		}
 		if err != nil || size < 0 {
-			fs.log.Error("file can not be looked up", "digest", d, "size", size, "err", err)
+			fs.log.Error("file cannot be looked up", "digest", d, "size", size, "err", err)
 			return 0, 0, fuse.EIO
 		}
 		n, err := fs.node(view, d, identity, size)
 		if err != nil {
 			fs.stats.stateErrors.Add(1)
-			fs.log.Error("file can not be shown", "digest", d, "err", err)
+			fs.log.Error("node cannot be created", "digest", d, "err", err)
 			return 0, 0, fuse.EIO
 		}
 		return n.id, n.size, fuse.OK
@@ -173,8 +172,9 @@ func (fs *fileSystem) find(dir uint64, name string) (id uint64, size int64, _ fu
 	return 0, 0, fuse.ENOENT
 }
 
-// attributes are the same in every process: fixed times, root's. Containers come here through overlayfs
-// with the credentials of the mounter; nobody else has business here.
+// attributes sets the same attributes in every process: fixed times, owned by root. Containers
+// access the mount through overlayfs with the credentials of the mounter; other users have no
+// access.
 func attributes(a *fuse.Attr, id uint64, size int64) {
 	*a = fuse.Attr{Ino: id, Mode: fuse.S_IFDIR | 0o700, Nlink: 2, Blksize: 4096}
 	if id >= fileBit {
@@ -184,7 +184,7 @@ func attributes(a *fuse.Attr, id uint64, size int64) {
 	}
 }
 
-// GetAttr answers for every node that any process answered Lookup for.
+// GetAttr answers for every node returned by Lookup, also of earlier processes.
 func (fs *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	var size int64
 	if in.NodeId >= fileBit {
@@ -199,8 +199,8 @@ func (fs *fileSystem) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.A
 	return fuse.OK
 }
 
-// Read answers with all bytes up to the end of the file, or with an error: the kernel would
-// take less for zeros. Bytes are sent here, and not put into buf.
+// Read answers with all bytes up to the end of the file, or with an error: the kernel would fill a
+// short answer with zeros. It sends the bytes itself and does not use buf.
 func (fs *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (fuse.ReadResult, fuse.Status) {
 	n := fs.known(in.NodeId)
 	if n == nil {
@@ -216,7 +216,7 @@ func (fs *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) 
 			if _, err := f.ReadAt(p, off); err != nil {
 				return err
 			}
-			_ = fs.device.send(in.Unique, p) // nobody waits any more if it fails
+			_ = fs.device.send(in.Unique, p) // if it fails, the request was interrupted
 			return nil
 		})
 	})
@@ -230,13 +230,13 @@ func (fs *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) 
 		return nil, fuse.EINTR
 	}
 	fs.stats.readErrors.Add(1)
-	if n.warned.Swap(&struct{}{}) == nil { // once for each file
-		fs.log.Error("file can not be read", "digest", n.digest, "offset", in.Offset, "err", err)
+	if n.warned.Swap(&struct{}{}) == nil { // logged once for each file
+		fs.log.Error("file cannot be read", "digest", n.digest, "offset", in.Offset, "err", err)
 	}
 	return nil, fuse.EIO
 }
 
-// read calls send with a file that has the bytes: the object if it is complete.
+// read calls send with a file that has the bytes: the object if the file is complete.
 func (fs *fileSystem) read(cancel <-chan struct{}, n *node, off int64, size int, send func(*os.File) error) error {
 	if n.object.Load() != nil || n.lookAgain() {
 		if done, err := fs.readObject(n, send); done || err != nil {
@@ -247,14 +247,14 @@ func (fs *fileSystem) read(cancel <-chan struct{}, n *node, off int64, size int,
 	if err = fs.await(cancel, n, off, size, send); err == nil || isClosed(cancel) || fs.closing.Load() {
 		return err
 	}
-	// It may have become complete while it was asked for.
+	// The file may have become complete in the meantime.
 	if done, again := fs.readObject(n, send); done && again == nil {
 		return nil
 	}
 	return err
 }
 
-// await reads from the Source.
+// await waits for the bytes from the Source.
 func (fs *fileSystem) await(cancel <-chan struct{}, n *node, off int64, size int, send func(*os.File) error) error {
 	fs.stats.waiting.Add(1)
 	ctx := &readContext{Context: fs.ctx, cancel: cancel}
@@ -277,17 +277,17 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// sent is the result of a read that is answered.
+// sent is the result of a read that has been answered.
 type sent int
 
-// Readv is what the protocol code asks for.
+// Readv implements fuse.ReadResult.
 func (n sent) Readv([][]byte) (int, fuse.Status) { return int(n), fuse.OK }
 
 func (n sent) Size() int                              { return int(n) }
 func (n sent) Done()                                  {}
 func (n sent) Bytes(buf []byte) ([]byte, fuse.Status) { return buf[:n], fuse.OK }
 
-// readObject calls send with the object. done says that it is there.
+// readObject calls send with the object. It returns false if there is no object.
 func (fs *fileSystem) readObject(n *node, send func(*os.File) error) (done bool, err error) {
 	for {
 		f := n.object.Load()
@@ -305,9 +305,9 @@ func (fs *fileSystem) readObject(n *node, send func(*os.File) error) (done bool,
 		}
 		err = send(f)
 		if own {
-			_ = f.Close() // only read from
+			_ = f.Close() // opened for reading
 		}
-		if errors.Is(err, os.ErrClosed) { // it fell out of the cache
+		if errors.Is(err, os.ErrClosed) { // removed from the cache in the meantime
 			continue
 		}
 		fs.stats.objectReads.Add(1)
@@ -315,7 +315,7 @@ func (fs *fileSystem) readObject(n *node, send func(*os.File) error) (done bool,
 	}
 }
 
-// openObject returns nil if the file is not complete.
+// openObject opens the object of a node. It returns nil if the file is not complete.
 func (fs *fileSystem) openObject(n *node) (*os.File, error) {
 	f, err := fs.source.OpenObject(n.view, n.digest)
 	if errdefs.IsNotFound(err) {
@@ -330,18 +330,18 @@ func (fs *fileSystem) openObject(n *node) (*os.File, error) {
 	return f, nil
 }
 
-// maxObjects is how many objects are held open for cached handles. Objects that are open
-// keep their space when they are evicted, so they are closed with the last handle.
+// maxObjects limits the objects held open for cached handles. Open objects keep their disk space
+// when they are evicted, so they are closed with the last handle.
 const maxObjects = 256
 
-// cache keeps the open object of a node, if a handle is open. It says whether it took f.
+// cache keeps the open object of a node that has an open handle. It reports whether it took f.
 func (fs *fileSystem) cache(n *node, f *os.File) bool {
 	var old *os.File
 	fs.mu.Lock()
 	took := n.cached > 0 && n.object.CompareAndSwap(nil, f)
 	if took {
 		if len(fs.objects) >= maxObjects {
-			for other := range fs.objects { // any
+			for other := range fs.objects { // an arbitrary one
 				old = other.object.Swap(nil)
 				delete(fs.objects, other)
 				break
@@ -351,37 +351,37 @@ func (fs *fileSystem) cache(n *node, f *os.File) bool {
 	}
 	fs.mu.Unlock()
 	if old != nil {
-		_ = old.Close() // only read from
+		_ = old.Close() // opened for reading
 	}
 	return took
 }
 
-// Access: the kernel checks modes itself.
+// Access is not implemented: the kernel checks modes itself.
 func (fs *fileSystem) Access(<-chan struct{}, *fuse.AccessIn) fuse.Status { return fuse.ENOSYS }
 
-// StatFs says nothing: the space is the store's.
+// StatFs returns no numbers: the space belongs to the store.
 func (fs *fileSystem) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	*out = fuse.StatfsOut{Bsize: 4096, Frsize: 4096, NameLen: 255}
 	return fuse.OK
 }
 
-// OpenDir succeeds for directories, which seem empty.
+// OpenDir succeeds for directories, which are empty.
 func (fs *fileSystem) OpenDir(_ <-chan struct{}, _ *fuse.OpenIn, _ *fuse.OpenOut) fuse.Status {
 	return fuse.OK
 }
 
-// ReadDir lists nothing: only names are looked up.
+// ReadDir returns no entries: overlayfs only looks up names.
 func (fs *fileSystem) ReadDir(<-chan struct{}, *fuse.ReadIn, *fuse.DirEntryList) fuse.Status {
 	return fuse.OK
 }
 
-// A readContext ends with its parent or when cancel is closed. It costs nothing unless somebody waits
-// for its end: most reads do not wait.
+// A readContext ends with its parent or when cancel is closed. It starts a goroutine only when Done
+// is called: most reads do not wait.
 type readContext struct {
 	context.Context
 	cancel <-chan struct{}
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards both and stop
 	both context.Context
 	stop context.CancelFunc
 }
@@ -411,7 +411,7 @@ func (c *readContext) Err() error {
 	return c.Context.Err()
 }
 
-// end ends what Done began.
+// end stops the goroutine of Done.
 func (c *readContext) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,72 +14,73 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultReadAhead is how many bytes the kernel reads ahead: two requests, so that there is one to answer while the
-// bytes of the other are used. It need not hide the latency of a registry: the Source brings what lies ahead
-// itself. A page fault of a random access reads as much around it, which speaks against more.
+// DefaultReadAhead is the read-ahead of the kernel in bytes: two requests, so that one is answered
+// while the bytes of the other are used. It does not have to hide the latency of a registry, since
+// the Source fetches ahead itself. A larger value slows random access, because a page fault reads
+// as much around the page.
 const DefaultReadAhead = 2 << 20 // 2 MiB
 
-// A Source has the bytes. What can be read of a digest depends on the view that it is read in, a number;
-// 0 is the common view.
+// A Source has the bytes. What can be read of a digest depends on the view, a number; 0 is the
+// common view.
 type Source interface {
-	// LazyFile returns the size in bytes of a file that can be read: it is complete, or its
-	// parts can be brought. identity says what is shown: the digest of a file that is complete,
-	// and another digest for each other way to bring its parts, whose bytes may turn out not
-	// to be those of d. Pages of one identity are never shown for another. It returns
-	// errdefs.ErrNotFound for any other file, and does not wait.
+	// LazyFile returns the size in bytes of a readable file: it is complete, or its parts can be
+	// fetched. identity is the digest of a complete file, and another digest for every other way to
+	// fetch its parts, whose bytes may turn out not to match d. Pages of one identity are never
+	// shown for another. LazyFile does not wait, and returns errdefs.ErrNotFound for any other
+	// file.
 	LazyFile(view uint64, d digest.Digest) (size int64, identity digest.Digest, err error)
-	// Await waits until n bytes of a file from off on can be read, all of which it has, or until ctx ends. It
-	// returns an open file that has these bytes at the same place, verified, and others that may not be;
-	// done is to be called when they were read.
+	// Await waits until the n bytes of a file from off on, all within the file, are readable, or
+	// until ctx ends. It returns an open file that has these bytes, verified, at the same offset;
+	// other bytes of it may not be valid. The caller calls done after reading.
 	Await(ctx context.Context, view uint64, d digest.Digest, off int64, n int) (f *os.File, done func(), err error)
-	// OpenObject opens the complete, verified file. It returns errdefs.ErrNotFound if it
-	// is not complete, or not there for the view.
+	// OpenObject opens the complete, verified file. It returns errdefs.ErrNotFound if the file is
+	// not complete, or not in the view.
 	OpenObject(view uint64, d digest.Digest) (*os.File, error)
 }
 
 // Options of a mount. Dir, StateDir and Source are required.
 type Options struct {
-	// Dir is where the file system is mounted. It is made if it is not there.
+	// Dir is the mount point. It is created if needed.
 	Dir string
-	// Apart is where it is mounted instead if the kernel can not id-map it (Linux before 6.12). For a
-	// container with users of its own, containerd id-maps a directory that all layers are below, with all
-	// that is mounted there, or fails. So a mount that can be is beside the other layers, and one that can
-	// not is elsewhere, in nobody's way. Empty means Dir.
+	// Apart is the mount point if the kernel cannot id-map the mount (Linux before 6.12). For a
+	// container with its own users, containerd id-maps a directory above all layers, with all
+	// mounts below it, or fails. A mount that can be id-mapped is therefore beside the other
+	// layers, and one that cannot is elsewhere. Empty means Dir.
 	Apart string
-	// StateDir is where the state is that outlives the daemon; nothing else may be in it.
+	// StateDir is the directory of the state that outlives the daemon. It must contain nothing
+	// else.
 	StateDir string
 	Source   Source
-	// Holder says who keeps the connection while the daemon does not run. The zero value
-	// means nobody: when the process ends, the mount is dead.
+	// Holder configures where the connection is kept while the daemon does not run. With the zero
+	// value the mount is dead when the process ends.
 	Holder fdstore.Options
 	// ReadAhead is in bytes. Zero means DefaultReadAhead.
 	ReadAhead int64
-	// NoPassthrough has even complete files read through the daemon.
+	// NoPassthrough makes reads of complete files go through the daemon.
 	NoPassthrough bool
-	// NoIDMap makes a new mount as older kernels do, which can not id-map it.
+	// NoIDMap makes a new mount that cannot be id-mapped, as on older kernels.
 	NoIDMap bool
-	// Refused is called with the name of a limit when it has refused something; nil does nothing.
+	// Refused is called with the name of a limit when an operation exceeds it. It may be nil.
 	Refused func(limit string)
-	// Log gets what the mount has to say. Nil means nothing.
+	// Log is the logger; nil discards.
 	Log *slog.Logger
 }
 
-// A Mount is a file system that is served.
+// A Mount is a served file system.
 type Mount struct {
 	dir    string
 	log    *slog.Logger
 	conn   *connection
 	state  *state
 	keeper *fdstore.Keeper
-	cancel context.CancelFunc // ends waiting reads
+	cancel context.CancelFunc // cancels waiting reads
 	closed sync.Once
 }
 
-// Start mounts and serves the file system. If the mount of an earlier process is still there
-// and its connection was kept, Start takes it over, and readers that wait go on; a dead mount
-// is replaced. One that is not where it belongs, such as one of an earlier version, is moved under those who
-// use it. Only one process may serve a mount: the caller sees to it.
-// The mount is served until Close or Unmount.
+// Start mounts and serves the file system until Close or Unmount. If the mount of an earlier
+// process exists and its connection was kept, Start takes it over and waiting reads continue. A
+// dead mount is replaced. A mount at the wrong directory, such as one of an earlier version, is
+// moved while it is in use. The caller makes sure that only one process serves a mount.
 func Start(o Options) (*Mount, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -106,16 +107,16 @@ func Start(o Options) (*Mount, error) {
 		return nil, errors.Join(fmt.Errorf("lazy mount %s: %w", at.dir, err), k.Close())
 	}
 	if err := m.settle(at); err != nil {
-		o.Log.Error("lazy mount is not where it belongs: pods with user namespaces may not start", "dir", m.dir, "err", err)
+		o.Log.Error("lazy mount cannot be moved to its directory: pods with user namespaces may not start", "dir", m.dir, "err", err)
 	}
 	if err := setReadAhead(m.state.rec.Dev, o.ReadAhead); err != nil {
-		o.Log.Warn("read-ahead of the lazy mount is not set, reads of missing parts are slow", "err", err)
+		o.Log.Warn("read-ahead of the lazy mount is not set; reads of missing parts are slow", "err", err)
 	}
 	return m, nil
 }
 
-// resolveDir returns dir without symbolic links. It does not touch dir itself, because that
-// can be a mount that nobody serves.
+// resolveDir returns dir without symbolic links. It does not access dir itself, which may be a
+// mount that no process serves.
 func resolveDir(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -128,7 +129,7 @@ func resolveDir(dir string) (string, error) {
 	return filepath.Join(parent, filepath.Base(dir)), err
 }
 
-// resume takes over the mount that is described in StateDir. The error says why it can not.
+// resume takes over the mount described in StateDir. The error says why it cannot.
 func resume(at places, o Options, k *fdstore.Keeper) (*Mount, error) {
 	kept := k.Take()
 	defer func() {
@@ -141,12 +142,12 @@ func resume(at places, o Options, k *fdstore.Keeper) (*Mount, error) {
 		return nil, err
 	}
 	if !at.owns(rec) {
-		return nil, fmt.Errorf("mount %s is of another root", rec.ID)
+		return nil, fmt.Errorf("mount %s belongs to another root", rec.ID)
 	}
 	name := rec.name()
 	f := kept[name]
 	if f == nil {
-		return nil, fmt.Errorf("nobody kept the connection of mount %s", rec.ID)
+		return nil, fmt.Errorf("the connection of mount %s was not kept", rec.ID)
 	}
 	if err := isAlive(f, rec); err != nil {
 		return nil, err
@@ -155,9 +156,9 @@ func resume(at places, o Options, k *fdstore.Keeper) (*Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	delete(kept, name) // ours now
+	delete(kept, name) // kept by the Mount
 	for other := range kept {
-		k.Drop(other) // of mounts that are no more
+		k.Drop(other) // of mounts that no longer exist
 	}
 	m, err := serve(rec.Dir, o, f, st)
 	if err != nil {
@@ -166,17 +167,17 @@ func resume(at places, o Options, k *fdstore.Keeper) (*Mount, error) {
 	m.keeper = k
 	m.conn.fs.stats.takeovers.Add(1)
 	if !rec.Resend {
-		o.Log.Warn("this kernel can not send requests again: readers that waited for the previous daemon hang until they are killed (Linux 6.9)")
+		o.Log.Warn("this kernel does not support resending requests (Linux 6.9): readers that waited for the previous daemon hang until they are killed")
 	} else if err := m.conn.resend(); err != nil {
-		o.Log.Error("the kernel does not send requests again, readers that waited hang until they are killed", "err", err)
+		o.Log.Error("the kernel does not resend requests: readers that waited for the previous daemon hang until they are killed", "err", err)
 	}
 	nodes := len(m.conn.fs.nodes)
 	m.begin()
-	o.Log.Info("lazy mount is taken over", "dir", rec.Dir, "id", rec.ID, "nodes", nodes)
+	o.Log.Info("lazy mount taken over", "dir", rec.Dir, "id", rec.ID, "nodes", nodes)
 	return m, nil
 }
 
-// mountNew mounts at dir, where nothing is.
+// mountNew mounts at dir, where nothing is mounted.
 func mountNew(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
 	k.DropAll()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -203,24 +204,24 @@ func mountNew(dir string, o Options, k *fdstore.Keeper) (*Mount, error) {
 	}
 	m.keeper = k
 	m.begin()
-	o.Log.Info("lazy mount is new", "dir", dir, "id", rec.ID, "passthrough", rec.Passthrough, "resend", rec.Resend)
+	o.Log.Info("lazy mount created", "dir", dir, "id", rec.ID, "passthrough", rec.Passthrough, "resend", rec.Resend)
 	return m, nil
 }
 
-// begin serves, and hands the connection to the keeper. One that was taken over is kept
-// already, but maybe by a keeper that nobody watches yet.
+// begin serves the mount and hands the connection to the keeper. A connection that was taken over
+// is already kept, but possibly by a keeper that this process does not watch yet.
 func (m *Mount) begin() {
 	m.conn.start()
 	if err := forgetPoll(m.dir); err != nil {
-		m.log.Warn("this process must not open files of the lazy mount itself", "err", err)
+		m.log.Warn("this process must not open files of the lazy mount", "err", err)
 	}
 	if err := m.keeper.Keep(m.state.rec.name(), m.conn.raw); err != nil {
-		// Better a mount that dies with the daemon than none.
-		m.log.Error("nobody keeps the lazy mount: it will not outlive this process, unless another attempt succeeds", "err", err)
+		// A mount that dies with the daemon is better than none.
+		m.log.Error("the lazy mount is not kept: unless a later attempt succeeds, it ends with this process", "err", err)
 	}
 }
 
-// serve prepares serving of an initialised connection. f is the Mount's if there is no error.
+// serve prepares serving an initialised connection. Without an error, the Mount owns f.
 func serve(dir string, o Options, f *os.File, st *state) (*Mount, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	fs, err := newFileSystem(ctx, o, st)
@@ -236,18 +237,18 @@ func serve(dir string, o Options, f *os.File, st *state) (*Mount, error) {
 	return &Mount{dir: dir, log: o.Log, conn: c, state: st, cancel: cancel}, nil
 }
 
-// Dir returns where the file system is mounted, without symbolic links.
+// Dir returns the mount point, without symbolic links.
 func (m *Mount) Dir() string { return m.dir }
 
-// IDMap says whether the kernel can id-map mounts of it.
+// IDMap reports whether the kernel can id-map the mount.
 func (m *Mount) IDMap() bool { return m.state.rec.idMappable() }
 
-// Done returns a channel that is closed when the mount is no longer served: after Close, or
-// because somebody unmounted it.
+// Done returns a channel that is closed when the mount is no longer served: after Close, or after
+// it was unmounted.
 func (m *Mount) Done() <-chan struct{} { return m.conn.done }
 
-// Close stops serving and leaves the connection to the keeper: readers block until the next
-// Start. If nobody keeps it, and nobody can be found who does, Close does what Unmount does.
+// Close stops serving and leaves the connection to the keeper; reads block until the next Start. If
+// no keeper takes the connection, Close unmounts like Unmount.
 func (m *Mount) Close() error {
 	return m.stop(func() error {
 		if m.keeper.KeepNow(m.state.rec.name(), m.conn.raw) {
@@ -257,20 +258,20 @@ func (m *Mount) Close() error {
 	})
 }
 
-// Unmount stops serving, unmounts and tells the keeper to let go. Files that are in use give
+// Unmount stops serving, unmounts, and drops the connection from the keeper. Files in use return
 // errors from then on.
 func (m *Mount) Unmount() error { return m.stop(m.unmount) }
 
 func (m *Mount) unmount() error {
 	err := unix.Unmount(m.dir, unix.MNT_DETACH)
-	if errors.Is(err, unix.EINVAL) { // somebody was faster
+	if errors.Is(err, unix.EINVAL) { // already unmounted
 		err = nil
 	}
 	m.keeper.Drop(m.state.rec.name())
 	return errors.Join(err, removeState(m.state.dir))
 }
 
-// stop ends serving. last runs once nobody serves, with the connection still open.
+// stop ends serving. last runs after the last request, with the connection still open.
 func (m *Mount) stop(last func() error) (err error) {
 	m.closed.Do(func() {
 		m.keeper.Unwatch()
@@ -282,7 +283,7 @@ func (m *Mount) stop(last func() error) (err error) {
 	return err
 }
 
-// Stats returns what was done since Start.
+// Stats returns the counters since Start.
 func (m *Mount) Stats() Stats {
 	s := m.conn.fs.stats.snapshot()
 	m.conn.fs.mu.Lock()

@@ -21,24 +21,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fsType is what our mounts are called in mountinfo.
+// fsType is the type of lazy mounts in mountinfo.
 const fsType = "fuse.ballast"
 
-// initTimeout is how long the kernel may take for its first message.
+// initTimeout is how long to wait for the kernel's first message.
 const initTimeout = 10 * time.Second
 
-// mountFuse mounts at dir and returns the connection, which does not block.
+// mountFuse mounts at dir and returns the non-blocking connection.
 func mountFuse(dir string) (*os.File, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open /dev/fuse (is the fuse module loaded?): %w", err)
 	}
-	// Containers with user and mount namespaces of their own read too: allow_other.
+	// allow_other: containers with their own user and mount namespaces also read.
 	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions,max_read=%d", fd, maxRead)
 	if err := unix.Mount("ballast", dir, fsType, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("mount fuse: %w", err), unix.Close(fd))
 	}
-	// Only now: the device of a mount that is not yet there has nothing to wait for.
+	// Not earlier: the poller cannot wait for a device that is not mounted yet.
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
@@ -88,16 +88,16 @@ func handshake(dir string, o Options, f *os.File) (*record, error) {
 		Version: recordVersion, ID: hex.EncodeToString(id), Dir: dir, Dev: mi.dev, Init: in,
 		Passthrough: agreed&fuse.CAP_PASSTHROUGH != 0,
 		NoIDMap:     agreed&fuse.CAP_ALLOW_IDMAP == 0,
-		Resend:      resend(raw) == nil, // nothing is to be sent again yet
+		Resend:      resend(raw) == nil, // there are no requests to resend yet
 	}, nil
 }
 
-// pollName is a file that the protocol code shows in the root for this purpose.
+// pollName is a file in the root that the protocol code provides for this purpose.
 const pollName = ".go-fuse-epoll-hack"
 
-// forgetPoll has the kernel ask once whether files can be polled, and never again. Otherwise a
-// file of the mount that this process opens would stop it for good: the runtime polls new
-// files, and would wait for an answer for which it has to be polled itself.
+// forgetPoll makes the kernel ask once whether files support poll, and never again. Otherwise
+// opening a file of the mount in this process would deadlock: the runtime polls new files and would
+// wait for an answer that this process has to give.
 func forgetPoll(dir string) error {
 	fd, err := unix.Open(filepath.Join(dir, pollName), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -107,10 +107,10 @@ func forgetPoll(dir string) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// A mountPoint is what is mounted at a directory.
+// A mountPoint describes a mount.
 type mountPoint struct{ dev, fsType string }
 
-// findMount returns what is mounted at dir, the topmost, without touching it.
+// findMount returns the topmost mount at dir, without accessing it.
 func findMount(dir string) (found mountPoint, ok bool, err error) {
 	at, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != dir, false })
 	if err != nil || len(at) == 0 {
@@ -120,8 +120,8 @@ func findMount(dir string) (found mountPoint, ok bool, err error) {
 	return mountPoint{dev: fmt.Sprintf("%d:%d", m.Major, m.Minor), fsType: m.FSType}, true, nil
 }
 
-// isAlive returns nil if f is the connection of the mount that rec describes, and that is where rec
-// says and not aborted.
+// isAlive returns nil if f is the connection of the mount described by rec, and the mount is at its
+// directory and not aborted.
 func isAlive(f *os.File, rec *record) error {
 	mi, ok, err := findMount(rec.Dir)
 	if err != nil {
@@ -143,16 +143,16 @@ func isAlive(f *os.File, rec *record) error {
 		fdinfo, _ = os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(fd)))
 	})
 	if err := errors.Join(err, wrong); err != nil {
-		return fmt.Errorf("what was kept: %w", err)
+		return fmt.Errorf("kept descriptor: %w", err)
 	}
 	if dead {
 		return fmt.Errorf("connection of mount %s is aborted", rec.ID)
 	}
-	// Newer kernels say which connection it is: the minor number of the device.
+	// Newer kernels name the connection: the minor number of the device.
 	_, minor, _ := strings.Cut(rec.Dev, ":")
 	for line := range strings.Lines(string(fdinfo)) {
 		if id, ok := strings.CutPrefix(line, "fuse_connection:"); ok && strings.TrimSpace(id) != minor {
-			return fmt.Errorf("what was kept is the connection of another mount")
+			return fmt.Errorf("the kept descriptor is the connection of another mount")
 		}
 	}
 	return nil
@@ -170,8 +170,8 @@ func isFuse(fd int) error {
 	return nil
 }
 
-// detach removes our mounts at dir, dead or alive. Something else that is mounted there is an
-// error.
+// detach removes the lazy mounts at dir, dead or alive. It returns an error if another file system
+// is mounted there.
 func detach(dir string, log *slog.Logger) error {
 	for range 100 {
 		mi, ok, err := findMount(dir)
@@ -179,22 +179,22 @@ func detach(dir string, log *slog.Logger) error {
 			return err
 		}
 		if mi.fsType != fsType {
-			return fmt.Errorf("a file system of type %s is mounted there: unmount it", mi.fsType)
+			return fmt.Errorf("a file system of type %s is mounted there; unmount it", mi.fsType)
 		}
-		log.Warn("lazy mount that nobody serves is detached; what is read through it gets errors", "dir", dir, "device", mi.dev)
+		log.Warn("detach a lazy mount that is not served; reads through it return errors", "dir", dir, "device", mi.dev)
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("unmount: %w", err)
 		}
 	}
-	return fmt.Errorf("%s is mounted over again and again", dir)
+	return fmt.Errorf("%s has more than 100 mounts", dir)
 }
 
-// setReadAhead sets how much the kernel reads ahead; it offers FUSE no more than 128 KiB.
+// setReadAhead sets the read-ahead of the kernel. FUSE itself can ask for at most 128 KiB.
 func setReadAhead(dev string, bytes int64) error {
 	return os.WriteFile(filepath.Join("/sys/class/bdi", dev, "read_ahead_kb"), strconv.AppendInt(nil, bytes>>10, 10), 0)
 }
 
-// Requests of FUSE_DEV_IOC_BACKING_OPEN and …_CLOSE.
+// Requests FUSE_DEV_IOC_BACKING_OPEN and FUSE_DEV_IOC_BACKING_CLOSE.
 // https://github.com/torvalds/linux/blob/v6.18/include/uapi/linux/fuse.h
 const (
 	backingOpen  = 0x4010e501 // _IOW(229, 1, 16 bytes)
@@ -225,7 +225,7 @@ func (d *device) register(f *os.File) (id int32, err error) {
 	return id, err
 }
 
-// unregister gives an id back. It is harmless if the connection is gone.
+// unregister frees a backing id. It has no effect if the connection has ended.
 func (d *device) unregister(id int32) {
 	_ = d.raw.Control(func(fd uintptr) {
 		_, _, _ = unix.Syscall(unix.SYS_IOCTL, fd, backingClose, uintptr(unsafe.Pointer(&id)))

@@ -14,8 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Numbers of the nodes that are always there, in each view: those of a view have its number above
-// viewShift.
+// Fixed node numbers in each view. The number of the view is above them, shifted by viewShift.
 const (
 	rootNode   = 1
 	sha256Node = 2
@@ -25,13 +24,13 @@ const (
 	fileBit    = 1 << 63
 )
 
-// maxProbes is how many numbers a file may try. Two digests with the same 63 bits do not
-// happen by chance, but can be made.
+// maxProbes limits the numbers tried for a file. Two digests with the same 63 bits do not occur by
+// chance, but can be made.
 const maxProbes = 8
 
-// A node is a file that the kernel knows; one that is inherited it may have forgotten.
+// A node is a file known to the kernel. The kernel may have forgotten an inherited one.
 type node struct {
-	looked atomic.Int64 // when there was no object, in Unix nanoseconds
+	looked atomic.Int64 // when there was last no object, in Unix nanoseconds
 	id     uint64
 	view   uint64
 	digest digest.Digest
@@ -41,16 +40,16 @@ type node struct {
 	object atomic.Pointer[os.File]  // while a cached handle is open
 	warned atomic.Pointer[struct{}] // an error was logged
 
-	inherited bool // from an earlier process, which alone knew how often the kernel had looked it up
+	inherited bool // from an earlier process; its lookups are unknown
 
 	// The rest is guarded by fileSystem.mu.
-	lookups     int64 // of the kernel, less what it has forgotten
-	cached      int   // open handles that go through the page cache
+	lookups     int64 // lookups by the kernel, minus forgotten ones
+	cached      int   // open handles that use the page cache
 	passthrough int   // open handles that do not
-	backing     int32 // the id of passthrough, 0 if none
+	backing     int32 // passthrough id, 0 if none
 }
 
-// fileNode returns the number to try first, or after tries others, for an identity.
+// fileNode returns the number to try for an identity, after try failed attempts.
 func fileNode(identity digest.Digest, try uint64) uint64 {
 	raw, err := hex.DecodeString(identity.Encoded()[:16])
 	if err != nil {
@@ -60,14 +59,14 @@ func fileNode(identity digest.Digest, try uint64) uint64 {
 	for _, b := range raw {
 		n = n<<8 | uint64(b)
 	}
-	// The protocol code has a node of its own with all bits set.
+	// All bits set is a node of the protocol code.
 	if n = (n + try) | fileBit; n == ^uint64(0) {
 		n = fileBit
 	}
 	return n
 }
 
-// dirNode returns the number of a directory below sha256, by its name.
+// dirNode returns the number of a directory below sha256, by name.
 func dirNode(name string) (uint64, bool) {
 	if len(name) != 2 || strings.ToLower(name) != name {
 		return 0, false
@@ -79,7 +78,7 @@ func dirNode(name string) (uint64, bool) {
 	return firstDir + uint64(b[0]), true
 }
 
-// viewNode returns the number of the directory of a view, by its name.
+// viewNode returns the number of the directory of a view, by name.
 func viewNode(name string) (uint64, bool) {
 	view, err := strconv.ParseUint(name, 10, 64)
 	if err != nil || view == 0 || view > maxView || strconv.FormatUint(view, 10) != name {
@@ -88,7 +87,7 @@ func viewNode(name string) (uint64, bool) {
 	return view<<viewShift | rootNode, true
 }
 
-// fileDigest returns the digest that a name in a directory stands for.
+// fileDigest returns the digest of a name in a directory.
 func fileDigest(dir uint64, name string) (digest.Digest, bool) {
 	d, err := verify.ParseDigest(string(digest.SHA256) + ":" + name)
 	if err != nil {
@@ -98,9 +97,9 @@ func fileDigest(dir uint64, name string) (digest.Digest, bool) {
 	return d, ok && want == dir
 }
 
-// node returns the node of a file for a lookup, and makes and saves it if it is new.
-// It returns errdefs.ErrDataLoss if the file had another size before, and
-// errdefs.ErrResourceExhausted if there are too many files.
+// node returns the node of a file for a lookup. It creates and saves the node if needed. It returns
+// errdefs.ErrDataLoss if the file had another size before, and errdefs.ErrResourceExhausted if
+// there are too many files.
 func (fs *fileSystem) node(view uint64, d, identity digest.Digest, size int64) (*node, error) {
 	n, err := fs.place(view, d, identity, size)
 	if err != nil {
@@ -108,12 +107,12 @@ func (fs *fileSystem) node(view uint64, d, identity digest.Digest, size int64) (
 	}
 	if n.size != size {
 		fs.Forget(n.id, 1)
-		return nil, fmt.Errorf("file %s has %d bytes, and had %d before: %w", d, size, n.size, errdefs.ErrDataLoss)
+		return nil, fmt.Errorf("file %s has %d bytes, but had %d before: %w", d, size, n.size, errdefs.ErrDataLoss)
 	}
 	if n.saved.Load() {
 		return n, nil
 	}
-	// Two may write the same slot: it is the same content.
+	// Concurrent writes to the slot have the same content.
 	if err := fs.state.saveNode(n); err != nil {
 		fs.Forget(n.id, 1)
 		return nil, err
@@ -122,7 +121,7 @@ func (fs *fileSystem) node(view uint64, d, identity digest.Digest, size int64) (
 	return n, nil
 }
 
-// place finds the node of an identity, or a free number and slot for it.
+// place finds the node of an identity, or assigns it a free number and slot.
 func (fs *fileSystem) place(view uint64, d, identity digest.Digest, size int64) (*node, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -132,7 +131,7 @@ func (fs *fileSystem) place(view uint64, d, identity digest.Digest, size int64) 
 		if !ok {
 			if len(fs.nodes) >= maxNodes {
 				fs.refused(LimitNodes)
-				return nil, fmt.Errorf("limit %s: the kernel knows more than %d files of the lazy mount: %w", LimitNodes, maxNodes, errdefs.ErrResourceExhausted)
+				return nil, fmt.Errorf("limit %s: the kernel holds more than %d files of the lazy mount: %w", LimitNodes, maxNodes, errdefs.ErrResourceExhausted)
 			}
 			n = &node{id: id, view: view, digest: d, size: size, slot: fs.nextSlot, lookups: 1}
 			if k := len(fs.freeNodes); k > 0 {
@@ -148,10 +147,10 @@ func (fs *fileSystem) place(view uint64, d, identity digest.Digest, size int64) 
 			return n, nil
 		}
 	}
-	return nil, fmt.Errorf("file %s: the numbers it could have are taken: %w", d, errdefs.ErrResourceExhausted)
+	return nil, fmt.Errorf("file %s: all of its node numbers are taken: %w", d, errdefs.ErrResourceExhausted)
 }
 
-// Forget is told by the kernel that it has forgotten a node, for so many lookups.
+// Forget handles the kernel's message that it has dropped a number of lookups of a node.
 func (fs *fileSystem) Forget(id, lookups uint64) {
 	fs.mu.Lock()
 	n := fs.nodes[id]
@@ -165,8 +164,8 @@ func (fs *fileSystem) Forget(id, lookups uint64) {
 	}
 }
 
-// drop takes a node away that neither the kernel nor a handle knows, and says whether it did. It is for
-// who holds fileSystem.mu; freeSlot comes afterwards.
+// drop removes a node that neither the kernel nor a handle uses, and reports whether it did. The
+// caller holds fileSystem.mu, and then calls freeSlot without it.
 func (fs *fileSystem) drop(n *node) bool {
 	if n == nil || n.inherited || n.lookups > 0 || n.cached+n.passthrough > 0 || fs.nodes[n.id] != n {
 		return false
@@ -175,12 +174,12 @@ func (fs *fileSystem) drop(n *node) bool {
 	return true
 }
 
-// freeSlot makes the slot of a node that is gone free for another. If the process ends before it is
-// cleared, the next one inherits the node, which does no harm.
+// freeSlot clears and frees the slot of a removed node. If the process ends before that, the next
+// one inherits the node, which does no harm.
 func (fs *fileSystem) freeSlot(n *node) {
 	if err := fs.state.clearNode(n.slot); err != nil {
 		fs.stats.stateErrors.Add(1)
-		fs.log.Error("a file of the lazy mount can not be forgotten", "digest", n.digest, "err", err)
+		fs.log.Error("a node of the lazy mount cannot be removed", "digest", n.digest, "err", err)
 		return
 	}
 	fs.mu.Lock()
@@ -195,8 +194,8 @@ func (fs *fileSystem) known(id uint64) *node {
 	return fs.nodes[id]
 }
 
-// lookAgain says whether it is time to look whether the file has become an object. Who reads it from
-// the source meanwhile gets the same bytes.
+// lookAgain reports whether to check again if the file has become an object. Until then, reads from
+// the source return the same bytes.
 func (n *node) lookAgain() bool {
 	now, last := time.Now().UnixNano(), n.looked.Load()
 	return now-last > int64(100*time.Millisecond) && n.looked.CompareAndSwap(last, now)

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// staleHandle is the answer for a node or handle that nobody knows.
+// staleHandle is the answer for an unknown node or handle.
 const staleHandle = unix.ESTALE
 
-// Open opens a file by passthrough if it is complete and no cached handle of it is open. It
-// is answered after the handle is saved.
+// Open opens a file with passthrough if the file is complete and no cached handle of it is open. It
+// answers after the handle is saved.
 func (fs *fileSystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	n := fs.known(in.NodeId)
 	if n == nil {
@@ -45,8 +45,7 @@ func (fs *fileSystem) Open(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut
 	return fuse.OK
 }
 
-// answered finds the handle that an earlier process made for a request but maybe could not
-// tell the kernel.
+// answered finds the handle that an earlier process made for a request, perhaps without answering.
 func (fs *fileSystem) answered(unique uint64) (handle, bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -58,7 +57,7 @@ func (fs *fileSystem) answered(unique uint64) (handle, bool) {
 }
 
 // open makes a handle and saves it.
-func (fs *fileSystem) open(n *node, unique uint64, who string) (handle, fuse.Status) {
+func (fs *fileSystem) open(n *node, unique uint64, group string) (handle, fuse.Status) {
 	h := handle{node: n.id, unique: unique}
 	if !fs.join(n, &h) {
 		backing, err := fs.register(n)
@@ -67,14 +66,14 @@ func (fs *fileSystem) open(n *node, unique uint64, who string) (handle, fuse.Sta
 				return h, fuse.ENOENT
 			}
 			fs.stats.readErrors.Add(1)
-			fs.log.Error("file can not be opened", "digest", n.digest, "err", err)
+			fs.log.Error("file cannot be opened", "digest", n.digest, "err", err)
 			return h, fuse.EIO
 		}
 		if !fs.decide(n, &h, backing) && backing != 0 {
 			fs.device.unregister(backing)
 		}
 	}
-	err := fs.allot(&h, who)
+	err := fs.allot(&h, group)
 	if err != nil {
 		fs.leave(n, h)
 	} else if err = fs.state.saveHandle(h); err != nil {
@@ -83,21 +82,21 @@ func (fs *fileSystem) open(n *node, unique uint64, who string) (handle, fuse.Sta
 	if err != nil {
 		fs.stats.stateErrors.Add(1)
 		if n.warned.Swap(&struct{}{}) == nil {
-			fs.log.Error("file can not be opened", "digest", n.digest, "err", err)
+			fs.log.Error("file cannot be opened", "digest", n.digest, "err", err)
 		}
 		return h, fuse.Status(unix.ENFILE)
 	}
 	return h, fuse.OK
 }
 
-// join opens a node the way it is open already. It returns false if it is not.
+// join opens a node in the same mode as its open handles. It returns false if there are none.
 func (fs *fileSystem) join(n *node, h *handle) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	return n.join(h)
 }
 
-// join is for who holds fileSystem.mu.
+// join requires fileSystem.mu.
 func (n *node) join(h *handle) bool {
 	switch {
 	case n.passthrough > 0:
@@ -112,8 +111,8 @@ func (n *node) join(h *handle) bool {
 	return true
 }
 
-// decide opens a node that was not open when backing was registered; somebody may have been
-// faster. It says whether backing is in use now.
+// decide opens a node that was not open when backing was registered, unless a concurrent call was
+// faster. It reports whether backing is in use now.
 func (fs *fileSystem) decide(n *node, h *handle, backing int32) bool {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -130,8 +129,8 @@ func (fs *fileSystem) decide(n *node, h *handle, backing int32) bool {
 	return true
 }
 
-// register returns the backing id of a complete file, or 0 if it is to be read through the
-// daemon. It returns errdefs.ErrNotFound if the file is not there at all.
+// register returns the backing id of a complete file, or 0 if the file must be read through the
+// daemon. It returns errdefs.ErrNotFound if the file does not exist.
 func (fs *fileSystem) register(n *node) (int32, error) {
 	f, err := fs.openObject(n)
 	if err != nil {
@@ -140,41 +139,42 @@ func (fs *fileSystem) register(n *node) (int32, error) {
 	if f == nil {
 		size, _, err := fs.source.LazyFile(n.view, n.digest)
 		if err == nil && size != n.size {
-			err = fmt.Errorf("file %s has %d bytes, and had %d before: %w", n.digest, size, n.size, errdefs.ErrDataLoss)
+			err = fmt.Errorf("file %s has %d bytes, but had %d before: %w", n.digest, size, n.size, errdefs.ErrDataLoss)
 		}
 		return 0, err
 	}
-	defer f.Close() // the kernel has its own
+	defer f.Close() // the kernel has its own reference
 	if fs.noPassthrough.Load() {
 		return 0, nil
 	}
 	id, err := fs.device.register(f)
 	if err != nil {
 		if !fs.noPassthrough.Swap(true) {
-			fs.log.Warn("complete files are read through the daemon: the kernel does not let them through", "digest", n.digest, "err", err)
+			fs.log.Warn("complete files are read through the daemon: the kernel refuses passthrough", "digest", n.digest, "err", err)
 		}
 		return 0, nil
 	}
 	return id, nil
 }
 
-// A caller has files open: the processes of one control group, such as a container.
+// A caller is a control group, such as a container, whose processes have files open.
 type caller struct {
 	name    string
 	handles int // guarded by fileSystem.mu
 }
 
-// A caller may have minHandles files open, and more up to a part of the handles that nobody has: 4096 of
-// them when there are all. So it takes 240 containers to take those of others.
+// A caller may have minHandles files open, or more, up to a fraction of the free handles: 4096 if
+// all are free. It therefore takes 240 containers to use the handles of others.
 const (
 	minHandles  = 256
 	handleShare = 64
 )
 
-// maxControlGroup is the longest name of a control group, in bytes.
+// maxControlGroup limits the name of a control group, in bytes.
 const maxControlGroup = 4096
 
-// callerOf returns the control groups of a process that waits for an answer, or "" if they are not known.
+// callerOf returns the control groups of a process that waits for an answer, or "" if they are
+// unknown.
 func callerOf(pid uint32) string {
 	f, err := os.Open("/proc/" + strconv.FormatUint(uint64(pid), 10) + "/cgroup")
 	if err != nil {
@@ -188,18 +188,18 @@ func callerOf(pid uint32) string {
 	return string(p)
 }
 
-// allot gives a handle its number.
-func (fs *fileSystem) allot(h *handle, who string) error {
+// allot assigns a number to a handle.
+func (fs *fileSystem) allot(h *handle, group string) error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	c := fs.callers[who]
+	c := fs.callers[group]
 	if c == nil {
-		c = &caller{name: who}
+		c = &caller{name: group}
 	}
 	left := maxHandles - len(fs.handles) + len(fs.free)
 	if c.handles >= max(minHandles, left/handleShare) || left == 0 {
 		fs.refused(LimitHandles)
-		return fmt.Errorf("limit %s: %d files are open in one container, %d of the lazy mount are left: %w", LimitHandles, c.handles, left, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("limit %s: %d files are open in one container, and %d handles of the lazy mount are free: %w", LimitHandles, c.handles, left, errdefs.ErrResourceExhausted)
 	}
 	slot := uint64(len(fs.handles))
 	if k := len(fs.free); k > 0 {
@@ -210,12 +210,12 @@ func (fs *fileSystem) allot(h *handle, who string) error {
 	}
 	h.fh = fs.handles[slot].fh + 1<<32
 	fs.handles[slot] = *h
-	fs.owners[uint32(slot)], fs.callers[who] = c, c
+	fs.owners[uint32(slot)], fs.callers[group] = c, c
 	c.handles++
 	return nil
 }
 
-// disown takes a handle from its caller. It is for who holds fileSystem.mu.
+// disown removes a handle from its caller. It requires fileSystem.mu.
 func (fs *fileSystem) disown(slot uint32) {
 	c := fs.owners[slot]
 	if c == nil {
@@ -227,7 +227,7 @@ func (fs *fileSystem) disown(slot uint32) {
 	}
 }
 
-// Release closes a handle. One that is not open is left alone: the request came twice.
+// Release closes a handle. A second release of the same handle has no effect.
 func (fs *fileSystem) Release(_ <-chan struct{}, in *fuse.ReleaseIn) { fs.release(in.Fh) }
 
 func (fs *fileSystem) release(fh uint64) {
@@ -242,11 +242,11 @@ func (fs *fileSystem) release(fh uint64) {
 	fs.handles[slot].mode = modeFree
 	fs.disown(slot)
 	fs.mu.Unlock()
-	// First on disk: a successor may think a handle closed that is open only if the
-	// kernel has closed it, which it has.
+	// Written to disk first: a successor may treat a handle as closed only if the kernel has closed
+	// it.
 	if err := fs.state.saveHandle(handle{fh: fh}); err != nil {
 		fs.stats.stateErrors.Add(1)
-		fs.log.Error("closing can not be recorded", "digest", n.digest, "err", err)
+		fs.log.Error("handle cannot be marked as closed", "digest", n.digest, "err", err)
 	}
 	fs.leave(n, h)
 	fs.mu.Lock()
@@ -254,7 +254,7 @@ func (fs *fileSystem) release(fh uint64) {
 	fs.mu.Unlock()
 }
 
-// leave undoes what join or decide did.
+// leave reverts join or decide.
 func (fs *fileSystem) leave(n *node, h handle) {
 	var backing int32
 	fs.mu.Lock()
@@ -281,6 +281,6 @@ func (fs *fileSystem) leave(n *node, h handle) {
 		fs.device.unregister(backing)
 	}
 	if object != nil {
-		_ = object.Close() // only read from
+		_ = object.Close() // opened for reading
 	}
 }

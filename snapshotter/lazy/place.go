@@ -16,7 +16,7 @@ import (
 // places are the directories of Options, without symbolic links.
 type places struct{ dir, apart string }
 
-// places resolves the directories, and makes their parents.
+// places resolves the directories and creates their parents.
 func (o Options) places() (p places, err error) {
 	if p.dir, err = resolveDir(o.Dir); err != nil || o.Apart == "" {
 		return p, err
@@ -25,7 +25,7 @@ func (o Options) places() (p places, err error) {
 	return p, err
 }
 
-// of returns where the mount that rec describes belongs.
+// of returns the directory for the mount that rec describes.
 func (p places) of(rec *record) string {
 	if p.apart != "" && !rec.idMappable() {
 		return p.apart
@@ -33,11 +33,12 @@ func (p places) of(rec *record) string {
 	return p.dir
 }
 
-// owns says whether the record is of a mount that belongs here, and not a copy of that of another root.
+// owns reports whether the record describes a mount of these directories, not a copy from another
+// root.
 func (p places) owns(rec *record) bool { return cmp.Or(rec.Home, rec.Dir) == p.dir }
 
-// idMappable says whether the kernel can id-map mounts of the file system: it offered to, and was not told that
-// it must not. Versions that did not record this always agreed.
+// idMappable reports whether the kernel can id-map the mount: it offered to, and the answer
+// accepted. Versions that did not record the answer always accepted.
 func (r *record) idMappable() bool {
 	const flags2 = inHeader + 16 // in InitIn
 	if r.NoIDMap || len(r.Init) < flags2+4 {
@@ -46,8 +47,8 @@ func (r *record) idMappable() bool {
 	return uint64(binary.NativeEndian.Uint32(r.Init[flags2:]))<<32&fuse.CAP_ALLOW_IDMAP != 0
 }
 
-// all returns the directories where a mount of ours can be: the places, and where the record says, which a
-// process with another configuration wrote.
+// all returns the directories where a mount can be: the places, and the directory in the record,
+// which a process with another configuration may have written.
 func (p places) all(state string) []string {
 	dirs := []string{p.dir}
 	if p.apart != "" {
@@ -59,7 +60,7 @@ func (p places) all(state string) []string {
 	return dirs
 }
 
-// detachAll removes our mounts at directories.
+// detachAll removes the lazy mounts at directories.
 func detachAll(dirs []string, log *slog.Logger) error {
 	var errs []error
 	for _, dir := range dirs {
@@ -70,8 +71,8 @@ func detachAll(dirs []string, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// settle moves the mount to where it belongs. What has been opened through it, and other mounts that it is a layer
-// of, keep it as it is: they do not go by names. It is one file system all the time, so readers notice nothing.
+// settle moves the mount to its directory. Open files, and mounts that use it as a layer, are not
+// affected. It stays one file system, so reads continue.
 //
 //	at the old place → at both → recorded at the new → only there
 func (m *Mount) settle(p places) error {
@@ -93,15 +94,16 @@ func (m *Mount) settle(p places) error {
 	if err := rec.save(m.state.dir); err != nil {
 		return errors.Join(err, unix.Unmount(to, unix.MNT_DETACH))
 	}
-	m.state.rec.Dir, m.state.rec.Home, m.dir = to, p.dir, to // all else of the record is read by who serves
-	m.log.Info("lazy mount is moved", "from", from, "to", to)
+	m.state.rec.Dir, m.state.rec.Home, m.dir = to, p.dir, to // the serving goroutines read the other fields of the record
+	m.log.Info("lazy mount moved", "from", from, "to", to)
 	if err := unix.Unmount(from, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("unmount %s: %w", from, err)
 	}
 	return nil
 }
 
-// leave unmounts the same file system at the other place, where a process that died left it.
+// leave unmounts the same file system at the other directory, where a process that was killed left
+// it.
 func (m *Mount) leave(p places, at string) error {
 	for _, dir := range []string{p.dir, p.apart} {
 		if dir == at || dir == "" {

@@ -63,7 +63,7 @@ func TestPlaces(t *testing.T) {
 					t.Error(err)
 				}
 				if err := p.idmap(t); err != nil {
-					t.Errorf("the root can not be id-mapped: %v", err)
+					t.Errorf("the root cannot be id-mapped: %v", err)
 				}
 				if s := d.stats(); s.Takeovers != takeovers {
 					t.Errorf("%d takeovers, want %d\n%s", s.Takeovers, takeovers, d.log)
@@ -108,7 +108,7 @@ func TestMoved(t *testing.T) {
 			t.Error(err)
 		}
 		if err := p.idmap(t); err != nil {
-			t.Errorf("the root can not be id-mapped: %v", err)
+			t.Errorf("the root cannot be id-mapped: %v", err)
 		}
 		if s := d.stats(); s.Takeovers != 1 || s.ReadErrors != 0 {
 			t.Errorf("%+v\n%s", s, d.log)
@@ -171,7 +171,7 @@ func TestDeadIsReplacedApart(t *testing.T) {
 		t.Error(err)
 	}
 	if err := p.idmap(t); err != nil {
-		t.Errorf("the root can not be id-mapped: %v", err)
+		t.Errorf("the root cannot be id-mapped: %v", err)
 	}
 }
 

@@ -16,28 +16,28 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Limits of the state. Both are far above what a node has of lazy files.
+// Limits of the state. Both are far above the usual number of lazy files of a node.
 const (
 	maxNodes   = 1 << 20 // × nodeSlot = 64 MiB
 	maxHandles = 1 << 18 // × handleSlot = 8 MiB
 )
 
-// The names of limits.
+// Names of limits.
 const (
 	LimitNodes   = "lazy_nodes"
 	LimitHandles = "lazy_handles"
 )
 
-// Sizes of slots in bytes. They divide a page, so that no slot lies in two.
+// Sizes of slots in bytes. They divide the page size, so that a slot is within one page.
 const (
 	nodeSlot   = 64
 	handleSlot = 32
 )
 
-// maxRecord is the largest mount.json, in bytes.
+// maxRecord limits the size of mount.json, in bytes.
 const maxRecord = 64 << 10
 
-// namePrefix begins the names under which connections are kept.
+// namePrefix is the prefix of the names of kept connections.
 const namePrefix = "ballast-lazy-"
 
 const (
@@ -48,29 +48,29 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A record describes a mount to the processes that serve it one after the other.
+// A record describes a mount to the successive processes that serve it.
 type record struct {
 	Version int    `json:"version"`        // recordVersion
-	ID      string `json:"id"`             // 16 hex digits, at random
-	Dir     string `json:"dir"`            // where it is
-	Home    string `json:"home,omitempty"` // Options.Dir, if it is elsewhere; a copy of the state has another
+	ID      string `json:"id"`             // 16 random hex digits
+	Dir     string `json:"dir"`            // the mount point
+	Home    string `json:"home,omitempty"` // Options.Dir, if it is not the mount point; differs in a copied state
 	Dev     string `json:"dev"`            // major:minor, as in mountinfo
-	Init    []byte `json:"init"`           // the INIT message of the kernel
+	Init    []byte `json:"init"`           // the kernel's INIT message
 	// What the kernel and the first process agreed on.
 	Passthrough bool `json:"passthrough"`
 	Resend      bool `json:"resend"`
-	NoIDMap     bool `json:"noIDMap,omitempty"` // although the kernel offered it
+	NoIDMap     bool `json:"noIDMap,omitempty"` // refused although the kernel offered it
 }
 
 const recordVersion = 1
 
 func (r *record) name() string { return namePrefix + r.ID }
 
-// readRecord returns errdefs.ErrNotFound if there was no mount.
+// readRecord reads the record. It returns errdefs.ErrNotFound if there is none.
 func readRecord(dir string) (*record, error) {
 	p, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("there was no mount: %w", errdefs.ErrNotFound)
+		return nil, fmt.Errorf("no mount is recorded: %w", errdefs.ErrNotFound)
 	}
 	if err != nil {
 		return nil, err
@@ -91,15 +91,15 @@ func readRecord(dir string) (*record, error) {
 	return &r, nil
 }
 
-// state is the record and the open files of slots.
+// state is the record with the open files of slots.
 type state struct {
 	dir            string
 	rec            *record
 	nodes, handles *os.File
 }
 
-// createState replaces the state of an earlier mount. The record comes last: without it
-// there is no state.
+// createState replaces the state of an earlier mount. The record is written last: without it there
+// is no state.
 func createState(dir string, rec *record) (_ *state, err error) {
 	if err := removeState(dir); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func createState(dir string, rec *record) (_ *state, err error) {
 	return s, rec.save(dir)
 }
 
-// save writes the record, which replaces an earlier one.
+// save writes the record, replacing an earlier one.
 func (r *record) save(dir string) error {
 	p, err := json.Marshal(r)
 	if err != nil {
@@ -154,7 +154,7 @@ func openState(dir string, rec *record) (_ *state, err error) {
 		}
 		head := make([]byte, slot)
 		if _, err := f.ReadAt(head, 0); err != nil || !bytes.Equal(head, header(rec, slot)) {
-			return f, fmt.Errorf("%s is not of mount %s: %w", name, rec.ID, errdefs.ErrDataLoss)
+			return f, fmt.Errorf("%s does not belong to mount %s: %w", name, rec.ID, errdefs.ErrDataLoss)
 		}
 		if info, err := f.Stat(); err != nil || info.Size() > (limit+1)*int64(slot) {
 			return f, errors.Join(fmt.Errorf("%s is too large: %w", name, errdefs.ErrDataLoss), err)
@@ -168,7 +168,7 @@ func openState(dir string, rec *record) (_ *state, err error) {
 	return s, err
 }
 
-// header is the first slot of a file.
+// header returns the first slot of a file.
 func header(rec *record, slot int) []byte {
 	return append([]byte("ballast1"+rec.ID), make([]byte, slot)...)[:slot]
 }
@@ -207,8 +207,8 @@ func (s *state) saveNode(n *node) error {
 	return err
 }
 
-// nodeSum returns the checksum of a slot. Slots of earlier versions know of no views, and are of the common
-// one.
+// nodeSum returns the checksum of a slot. The checksum of the common view omits the view, as in
+// earlier versions.
 func nodeSum(p []byte) uint32 {
 	sum := crc32.Checksum(p[:48], castagnoli)
 	if view := p[52:60]; binary.LittleEndian.Uint64(view) != 0 {
@@ -217,14 +217,14 @@ func nodeSum(p []byte) uint32 {
 	return sum
 }
 
-// clearNode makes a slot one that was never written.
+// clearNode makes a slot equal to one that was never written.
 func (s *state) clearNode(slot int64) error {
 	_, err := s.nodes.WriteAt(make([]byte, nodeSlot), (slot+1)*nodeSlot)
 	return err
 }
 
-// loadNodes calls f for every node in its slot, and returns the number of slots in use.
-// A slot that was reserved but never written is left out.
+// loadNodes calls f for every saved node and returns the number of slots in use. It skips slots
+// that were reserved but never written.
 func (s *state) loadNodes(f func(*node)) (int64, error) {
 	p, err := os.ReadFile(s.nodes.Name())
 	if err != nil {
@@ -256,10 +256,10 @@ const (
 	modePassthrough = 2
 )
 
-// A handle is an open file. fh names the slot in its lower half and counts the uses of the
-// slot in its upper half, so that a RELEASE that comes twice does no harm.
+// A handle is an open file. The lower half of fh is the slot, the upper half counts the uses of the
+// slot, so that a repeated RELEASE does no harm.
 type handle struct {
-	fh, node, unique uint64 // unique is the number of the OPEN request
+	fh, node, unique uint64 // unique is the id of the OPEN request
 	backing          int32
 	mode             uint32
 }
@@ -275,7 +275,7 @@ func (s *state) saveHandle(h handle) error {
 	return err
 }
 
-// loadHandles returns all slots, free ones too.
+// loadHandles returns all slots, including free ones.
 func (s *state) loadHandles() ([]handle, error) {
 	p, err := os.ReadFile(s.handles.Name())
 	if err != nil {

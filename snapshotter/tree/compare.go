@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Problem is a file that is not as it should be.
+// A Problem is a file that differs from the table.
 type Problem struct {
 	Path string
-	What string // with Path before it, a sentence
+	What string // continues a sentence that starts with Path
 }
 
-// Compare compares all of dir with what Show would make of it, without reading content.
+// Compare compares all of dir with the result of Show, without reading content.
 func Compare(dir string, o Objects, b Backend, files []filetable.File) ([]Problem, error) {
 	t, err := open(dir, o, b)
 	if err != nil {
@@ -49,14 +49,14 @@ func Compare(dir string, o Objects, b Backend, files []filetable.File) ([]Proble
 		}
 	}
 	err = t.extra(want, func(p string) error {
-		problems = append(problems, Problem{p, "is not of the model"})
+		problems = append(problems, Problem{p, "does not belong to the model"})
 		return nil
 	})
 	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
 	return problems, err
 }
 
-// Sample compares the largest file and one at random, and returns the first that differs.
+// Sample compares the largest file and a random one, and returns the first problem.
 func Sample(dir string, o Objects, b Backend, files []filetable.File) ([]Problem, error) {
 	t, err := open(dir, o, b)
 	if err != nil {
@@ -84,8 +84,8 @@ func Sample(dir string, o Objects, b Backend, files []filetable.File) ([]Problem
 	return nil, nil
 }
 
-// Bare returns the first file below dir, if it is no stub although it has a size: so one can be told
-// without a table whether stubs have lost their attributes.
+// Bare returns the first non-empty regular file below dir as a problem if it is not a stub. Without
+// a table, this detects stubs that have lost their attributes.
 func Bare(dir string) (problems []Problem, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -113,8 +113,8 @@ func Bare(dir string) (problems []Problem, err error) {
 	return problems, err
 }
 
-// expect fills dirs with those of the files, and returns all paths that there are to be. It returns
-// errdefs.ErrInvalidArgument for a path that leads out.
+// expect fills dirs with the directories of files and returns all expected paths. It returns
+// errdefs.ErrInvalidArgument for a path that leads outside.
 func (t *tree) expect(files []filetable.File) (map[string]bool, error) {
 	want := map[string]bool{}
 	t.dirs = map[string]dirAttr{".": {mode: defaultDirMode, mtime: time.Unix(0, 0)}}
@@ -141,7 +141,7 @@ func (t *tree) expect(files []filetable.File) (map[string]bool, error) {
 	return want, nil
 }
 
-// extra calls f for what is there and not wanted, for a directory once.
+// extra calls f for each path that is not in want; for a directory once.
 func (t *tree) extra(want map[string]bool, f func(p string) error) error {
 	return fs.WalkDir(t.root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -157,7 +157,7 @@ func (t *tree) extra(want map[string]bool, f func(p string) error) error {
 	})
 }
 
-// differs says how a file other than a directory is not as it should be, or "".
+// differs describes how a file, not a directory, differs from the table, or returns "".
 func (t *tree) differs(f filetable.File) string {
 	fi, err := t.root.Lstat(f.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -173,9 +173,9 @@ func (t *tree) differs(f filetable.File) string {
 		case err == nil && isInode(fi, obj):
 			return ""
 		case err == nil && f.Size > maxCopy:
-			return "is not the object"
+			return "is not a link to its object"
 		case err != nil && fi.Size() == f.Size:
-			return "" // there is nothing to compare it with
+			return "" // no object to compare with
 		}
 	}
 	if what := t.wrong(f, fi); what != "" {
@@ -187,21 +187,21 @@ func (t *tree) differs(f filetable.File) string {
 	return attrDiffers(fi, permOf(f), mtimeOf(f))
 }
 
-// isRight says whether f is there, as far as that can be said without its attributes and content.
+// isRight reports whether f is present, without comparing all attributes and content.
 func (t *tree) isRight(f filetable.File) bool {
 	fi, err := t.root.Lstat(f.Path)
 	return err == nil && t.wrong(f, fi) == ""
 }
 
-// wrong says why fi, what is at the path of f, has to be replaced, or "": it is not what f is, has
-// other names, or does not have its content where it should be.
+// wrong describes why fi, the file at the path of f, must be replaced, or returns "": it has
+// another type, size or target, has other hard links, or its content is not where it should be.
 func (t *tree) wrong(f filetable.File, fi fs.FileInfo) string {
 	if f.Type == filetable.TypeSymlink {
 		if fi.Mode()&fs.ModeSymlink == 0 {
 			return "is not a symbolic link"
 		}
 		if target, err := t.root.Readlink(f.Path); err != nil || target != f.Target {
-			return fmt.Sprintf("leads to %q instead of %q", target, f.Target)
+			return fmt.Sprintf("points to %q instead of %q", target, f.Target)
 		}
 		return ""
 	}
@@ -211,7 +211,7 @@ func (t *tree) wrong(f filetable.File, fi fs.FileInfo) string {
 	case fi.Size() != f.Size:
 		return fmt.Sprintf("has %d bytes instead of %d", fi.Size(), f.Size)
 	case n != 1:
-		return fmt.Sprintf("has %d names", n)
+		return fmt.Sprintf("has %d hard links", n)
 	}
 	file, err := t.root.Open(f.Path)
 	if err != nil {
@@ -225,12 +225,12 @@ func (t *tree) wrong(f filetable.File, fi fs.FileInfo) string {
 		return ""
 	}
 	if _, err := unix.Fgetxattr(int(file.Fd()), xattrMetacopy, nil); err == nil {
-		return "names an object although it has content"
+		return "names an object but has its own content"
 	}
 	return ""
 }
 
-// isInode says whether fi is the file of an object.
+// isInode reports whether fi is the file of an object.
 func isInode(fi fs.FileInfo, obj unix.Stat_t) bool {
 	st := fi.Sys().(*syscall.Stat_t)
 	return st.Ino == obj.Ino && st.Dev == obj.Dev
@@ -249,8 +249,8 @@ func (t *tree) dirDiffers(d string, a dirAttr) string {
 	return attrDiffers(fi, a.mode, a.mtime)
 }
 
-// attrDiffers compares the attributes that all files have. A file system can have no more than
-// seconds.
+// attrDiffers compares the attributes that all files have. A file system may store times in seconds
+// only.
 func attrDiffers(fi fs.FileInfo, mode fs.FileMode, mtime time.Time) string {
 	st := fi.Sys().(*syscall.Stat_t)
 	got := fi.ModTime()
@@ -260,7 +260,7 @@ func attrDiffers(fi fs.FileInfo, mode fs.FileMode, mtime time.Time) string {
 	case !got.Equal(mtime) && !got.Equal(mtime.Truncate(time.Second)):
 		return fmt.Sprintf("has time %v instead of %v", got.UTC(), mtime.UTC())
 	case st.Uid != 0 || st.Gid != 0:
-		return fmt.Sprintf("is of user %d and group %d instead of root", st.Uid, st.Gid)
+		return fmt.Sprintf("belongs to user %d and group %d instead of root", st.Uid, st.Gid)
 	}
 	return ""
 }

@@ -26,47 +26,47 @@ type Backend string
 
 // The backends. See the package documentation.
 const (
-	Stubs Backend = "stubs" // metadata over the objects
+	Stubs Backend = "stubs" // metadata only; the content is in the objects
 	Links Backend = "links" // hard links to the objects
 )
 
-// Objects have the content of files, by digest.
+// Objects provide the content of files, by digest.
 type Objects struct {
-	Dir  string                               // holds them
+	Dir  string                               // directory of the objects
 	Name func(d digest.Digest) string         // path of an object below Dir, without a leading slash
-	Size func(d digest.Digest) (int64, error) // in bytes, of one that can be read, complete or not
+	Size func(d digest.Digest) (int64, error) // in bytes, of an object that can be read, complete or not
 }
 
-// Usage is what a tree takes on disk, without the objects.
+// Usage is the disk usage of a tree, without the objects.
 type Usage struct {
 	Size   int64 // bytes
 	Inodes int64
 }
 
 const (
-	// The attributes of a stub. overlayfs takes the content of a file with the first from
-	// the data-only lower layer, at the path in the second.
+	// The extended attributes of a stub. For a file with the first, overlayfs reads the content
+	// from the data-only lower layer, at the path in the second.
 	// https://github.com/torvalds/linux/blob/v6.5/Documentation/filesystems/overlayfs.rst
 	xattrMetacopy = "trusted.overlay.metacopy"
 	xattrRedirect = "trusted.overlay.redirect"
 
-	// maxCopy is the size in bytes of the largest file that is copied rather than linked
-	// when its mode is not that of its object.
+	// maxCopy is the size of the largest file that is copied, not linked, if its mode differs from
+	// that of its object.
 	maxCopy = 1 << 20 // 1 MiB
 
-	// tempName is where a file is made that takes the place of another. No path of a table
-	// has a control character.
+	// tempName is the name of a new file before it replaces another. Paths of a table have no
+	// control characters.
 	tempName = ".new\x01"
 
-	// defaultDirMode is the mode of a directory that the table does not have.
+	// defaultDirMode is the mode of directories that are not in the table.
 	defaultDirMode fs.FileMode = 0o755
 
-	// statBlock is the unit of st_blocks in bytes, whatever the file system.
+	// statBlock is the unit of st_blocks in bytes, on every file system.
 	statBlock = 512
 )
 
-// A tree is the directory of a snapshot while files are shown in it. All access below it
-// goes through os.Root, so that no path of a table leads out.
+// A tree is the directory of a snapshot while its files are made. All access goes through os.Root,
+// so that no path of a table leads outside.
 type tree struct {
 	Objects
 	root    *os.Root
@@ -74,8 +74,8 @@ type tree struct {
 	backend Backend
 
 	dirs   map[string]dirAttr // of every directory, "." for the top
-	parent *os.File           // the directory last asked of openParent
-	sync   []string           // files whose inodes are not durable yet
+	parent *os.File           // the last result of openParent
+	sync   []string           // files whose inodes are not yet durable
 	usage  Usage
 }
 
@@ -84,11 +84,11 @@ type dirAttr struct {
 	mtime time.Time
 }
 
-// Show makes dir have the files, in any order, and nothing else, with their content from o. Files that
-// are there and well stay, others are replaced. All is durable on return.
+// Show makes dir contain exactly the files, which may be in any order, with their content from o.
+// Correct files stay, others are replaced. The result is durable on return.
 //
-// It returns errdefs.ErrInvalidArgument for a path that leads out or is two things, and
-// errdefs.ErrDataLoss if an object has another size than its file.
+// It returns errdefs.ErrInvalidArgument for a path that leads outside or is both file and
+// directory, and errdefs.ErrDataLoss if an object and its file differ in size.
 func Show(ctx context.Context, dir string, o Objects, b Backend, files []filetable.File) (Usage, error) {
 	t, err := open(dir, o, b)
 	if err != nil {
@@ -99,7 +99,7 @@ func Show(ctx context.Context, dir string, o Objects, b Backend, files []filetab
 	if err != nil {
 		return Usage{}, err
 	}
-	if err := t.extra(want, t.root.RemoveAll); err != nil { // before directories get their times
+	if err := t.extra(want, t.root.RemoveAll); err != nil { // before the times of directories are set
 		return Usage{}, err
 	}
 	dirs := slices.Sorted(maps.Keys(t.dirs)) // "a" before "a/b"
@@ -140,7 +140,7 @@ func (t *tree) close() error {
 	return err
 }
 
-// put makes the tree have the file f, whose directory is there.
+// put makes the file f, in an existing directory.
 func (t *tree) put(f filetable.File) error {
 	switch f.Type {
 	case filetable.TypeDir:
@@ -154,7 +154,7 @@ func (t *tree) put(f filetable.File) error {
 	}
 }
 
-// mkdir makes a directory of which those above it are there. Its attributes are set by finish.
+// mkdir makes a directory in an existing one. finish sets its attributes.
 func (t *tree) mkdir(dir string) error {
 	err := t.root.Mkdir(dir, defaultDirMode)
 	if !errors.Is(err, fs.ErrExist) {
@@ -162,7 +162,7 @@ func (t *tree) mkdir(dir string) error {
 	}
 	fi, err := t.root.Lstat(dir)
 	if err == nil && !fi.IsDir() {
-		err = fmt.Errorf("directory %q is a file as well: %w", dir, errdefs.ErrInvalidArgument)
+		err = fmt.Errorf("directory %q is also a file: %w", dir, errdefs.ErrInvalidArgument)
 	}
 	return err
 }
@@ -183,7 +183,7 @@ func (t *tree) putSymlink(f filetable.File) error {
 	return t.count(f.Path)
 }
 
-// setLinkTime sets the mtime of a symbolic link itself.
+// setLinkTime sets the mtime of a symbolic link.
 func (t *tree) setLinkTime(f filetable.File) error {
 	dir, err := t.openParent(f.Path)
 	if err != nil {
@@ -217,14 +217,14 @@ func (t *tree) putReg(f filetable.File) error {
 	return err
 }
 
-// object returns what the file system knows of the object of f; nothing for a stub of a file that
-// is not complete. A table that lies about the size of a file would show bytes that are not there.
+// object returns the stat data of the object of f, empty for stubs. It checks the size: a table
+// with a wrong size would show bytes that do not exist.
 func (t *tree) object(f filetable.File) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	if t.backend == Stubs {
 		size, err := t.Size(f.Digest)
 		if err == nil && size != f.Size {
-			err = fmt.Errorf("%s has %d bytes, its file %d: %w", f.Digest, size, f.Size, errdefs.ErrDataLoss)
+			err = fmt.Errorf("object %s has %d bytes, its file %d: %w", f.Digest, size, f.Size, errdefs.ErrDataLoss)
 		}
 		return st, err
 	}
@@ -253,7 +253,7 @@ func (t *tree) putStub(f filetable.File) error {
 	})
 }
 
-// putCopy makes a file with the bytes of its object.
+// putCopy makes a file with a copy of the bytes of its object.
 func (t *tree) putCopy(f filetable.File) error {
 	fd, err := unix.Openat(int(t.objects.Fd()), t.Name(f.Digest), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -276,8 +276,8 @@ func (t *tree) putCopy(f filetable.File) error {
 	})
 }
 
-// putOwn makes a regular file with an inode of its own: by fill, unless the one that is there is
-// right. It sets the attributes in any case.
+// putOwn makes a regular file with its own inode and sets its attributes. It calls fill for the
+// content unless the present file is right.
 func (t *tree) putOwn(f filetable.File, right bool, fill func(*os.File) error) error {
 	if !right {
 		err := t.replace(f.Path, func(p string) error {
@@ -304,8 +304,7 @@ func (t *tree) putOwn(f filetable.File, right bool, fill func(*os.File) error) e
 	return t.count(f.Path)
 }
 
-// putLink makes a hard link to the object. The attributes are the object's: a link has none
-// of its own.
+// putLink makes a hard link to the object. The link shares the attributes of the object.
 func (t *tree) putLink(f filetable.File, obj unix.Stat_t) error {
 	if fi, err := t.root.Lstat(f.Path); err == nil && isInode(fi, obj) {
 		return nil
@@ -322,8 +321,8 @@ func (t *tree) putLink(f filetable.File, obj unix.Stat_t) error {
 	})
 }
 
-// replace calls create with path, or, if there is something at path, with another name in
-// the same directory that then takes its place at once.
+// replace calls create with path or, if path exists, with a temporary name in the same directory
+// that then atomically replaces path.
 func (t *tree) replace(p string, create func(p string) error) error {
 	fi, err := t.root.Lstat(p)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -333,9 +332,9 @@ func (t *tree) replace(p string, create func(p string) error) error {
 		return err
 	}
 	if fi.IsDir() {
-		return fmt.Errorf("file %q is a directory as well: %w", p, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("file %q is also a directory: %w", p, errdefs.ErrInvalidArgument)
 	}
-	temp := path.Join(path.Dir(p), tempName) // what a crash left of one is not expected
+	temp := path.Join(path.Dir(p), tempName) // extra has removed what a crash left
 	if err := create(temp); err != nil {
 		return err
 	}
@@ -349,13 +348,13 @@ func (t *tree) openParent(p string) (*os.File, error) {
 		return nil, err
 	}
 	if t.parent != nil {
-		t.parent.Close() // only read from
+		t.parent.Close() // opened for reading
 	}
 	t.parent = dir
 	return dir, nil
 }
 
-// count adds what path takes on disk to the usage of the tree.
+// count adds the disk usage of path to that of the tree.
 func (t *tree) count(path string) error {
 	fi, err := t.root.Lstat(path)
 	if err != nil {
@@ -366,15 +365,16 @@ func (t *tree) count(path string) error {
 	return nil
 }
 
-// Files and directories are made durable at the same time, syncTogether of them: one after the other each waits
-// for a write of the journal, which they share like that. From syncAll on the whole file system is made durable
-// at once, which is faster still, but waits for what others write.
+// Up to syncTogether files and directories are synced in parallel, so that they share writes of the
+// journal. From syncAll on, the whole file system is synced at once, which is faster but also waits
+// for other writers.
 const (
 	syncTogether = 32
 	syncAll      = 512
 )
 
-// finish sets the attributes of directories, deepest first, and makes them and all files durable. dirs are sorted.
+// finish sets the attributes of directories, deepest first, and makes all files and directories
+// durable. dirs are sorted.
 func (t *tree) finish(ctx context.Context, dirs []string) error {
 	for _, d := range slices.Backward(dirs) {
 		if d != "." { // sorts between other names
@@ -427,10 +427,10 @@ func (t *tree) finishDir(dir string) error {
 	return t.count(dir)
 }
 
-// permOf returns the mode of f: permissions alone, never setuid, setgid or sticky.
+// permOf returns the permissions of f, without setuid, setgid and sticky.
 func permOf(f filetable.File) fs.FileMode { return fs.FileMode(f.Mode) & fs.ModePerm }
 
-// mtimeOf returns the mtime of f. No time, or one that does not fit into 64 bits of
+// mtimeOf returns the mtime of f. A missing time, or one that does not fit into 64 bits of
 // nanoseconds, is the epoch.
 func mtimeOf(f filetable.File) time.Time {
 	if f.ModTime.IsZero() || f.ModTime.Year() < 1901 || f.ModTime.Year() > 2261 {
@@ -439,17 +439,17 @@ func mtimeOf(f filetable.File) time.Time {
 	return f.ModTime
 }
 
-// redirect returns what a stub of f names its object by.
+// redirect returns the path of the object in a stub of f.
 func (t *tree) redirect(f filetable.File) string { return "/" + t.Name(f.Digest) }
 
-// xattrIs says whether an extended attribute is there and has the value.
+// xattrIs reports whether an extended attribute has the value.
 func xattrIs(file *os.File, name, value string) bool {
 	p := make([]byte, len(value)+1)
 	n, err := unix.Fgetxattr(int(file.Fd()), name, p)
 	return err == nil && string(p[:n]) == value
 }
 
-// syncPath makes a file durable, or the entries of a directory.
+// syncPath makes a file, or the entries of a directory, durable.
 func syncPath(root *os.Root, p string) error {
 	f, err := root.Open(p)
 	if err != nil {

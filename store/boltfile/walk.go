@@ -24,25 +24,25 @@ const (
 	flagFreelist = 0x10
 	flagBucket   = 0x01 // of a leaf's element
 
-	noFreelist = 1<<64 - 1 // the freelist is not kept
-	longList   = 1<<16 - 1 // the count did not fit into the header
+	noFreelist = 1<<64 - 1 // the freelist is not stored
+	longList   = 1<<16 - 1 // the count does not fit into the header
 
 	minPageSize = 512
 	maxPageSize = 64 << 10
-	maxPage     = 1 << 30 // bytes of a page with its overflow; ours have a few KiB, a large table some MiB
+	maxPage     = 1 << 30 // bytes of a page with its overflow; typical pages have a few KiB, a large table some MiB
 
-	maxProblems = 10 // that are named
+	maxProblems = 10 // the number of problems that are reported
 )
 
 var native = binary.NativeEndian
 
-// Walk reads every page of a file of size bytes that is in use, in its newest state, and calls record,
-// if not nil, for each value of a bucket, and with a nil value for each bucket in another. path has the
-// names of the buckets around it. The bytes are valid until record returns.
+// Walk reads every page in use of the newest state of a file of size bytes. It calls record, if not
+// nil, for each value of a bucket, and with a nil value for each nested bucket. path is the names
+// of the parent buckets. The bytes are valid until record returns.
 //
-// It returns errdefs.ErrDataLoss, saying what is wrong, unless every page is used or free, once, and
-// what is in the pages that are used is in order. It stops at nothing that can be left out, so that what
-// is whole can be saved. An empty file is that of a new database. Other errors are about reading.
+// Walk returns errdefs.ErrDataLoss with a description unless every page is either used or free,
+// exactly once, and the content of the used pages is valid. It skips damaged parts, so that the
+// caller can save the rest. An empty file is a new database. Other errors are read errors.
 func Walk(f io.ReaderAt, size int64, record func(path [][]byte, key, value []byte)) error {
 	if size == 0 {
 		return nil
@@ -56,7 +56,7 @@ func Walk(f io.ReaderAt, size int64, record func(path [][]byte, key, value []byt
 		return err
 	}
 	if there := uint64(size) / w.pageSize; w.pages < 2 || w.pages > there {
-		w.bad("it is shorter than its %d pages", w.pages)
+		w.bad("file is shorter than its %d pages", w.pages)
 		w.pages = max(2, there)
 	}
 	w.seen = make([]bool, w.pages)
@@ -86,11 +86,11 @@ func (w *walker) bad(format string, a ...any) {
 	}
 }
 
-// meta finds the valid description of the later transaction, and returns the pages of the bucket of
-// buckets and of the freelist.
+// meta finds the valid meta page of the latest transaction. It returns the pages of the root bucket
+// and of the freelist.
 func (w *walker) meta() (root, free uint64, err error) {
 	var latest []byte
-	for at := int64(0); at <= maxPageSize; at = max(minPageSize, 2*at) { // the first, and where the second can be
+	for at := int64(0); at <= maxPageSize; at = max(minPageSize, 2*at) { // the first meta page, and the possible positions of the second
 		p := make([]byte, headerLen+metaLen)
 		if _, err := w.f.ReadAt(p, at); err == io.EOF {
 			break
@@ -109,16 +109,16 @@ func (w *walker) meta() (root, free uint64, err error) {
 		}
 	}
 	if latest == nil {
-		return 0, 0, fmt.Errorf("no page describes the file: %w", errdefs.ErrDataLoss)
+		return 0, 0, fmt.Errorf("no valid meta page: %w", errdefs.ErrDataLoss)
 	}
 	w.pageSize, w.pages = uint64(native.Uint32(latest[8:])), native.Uint64(latest[40:])
 	return native.Uint64(latest[16:]), native.Uint64(latest[32:]), nil
 }
 
-// page returns a page with its overflow, which nobody else may have; nil if that can not be.
+// page returns a page with its overflow and marks them as used; nil if the page is invalid.
 func (w *walker) page(id uint64) []byte {
 	if id >= w.pages {
-		w.bad("page %d of %d is not there", id, w.pages)
+		w.bad("page %d does not exist, the file has %d", id, w.pages)
 		return nil
 	}
 	head := make([]byte, headerLen)
@@ -128,11 +128,11 @@ func (w *walker) page(id uint64) []byte {
 	}
 	n := uint64(native.Uint32(head[12:])) + 1
 	if native.Uint64(head) != id || n > w.pages-id || n*w.pageSize > maxPage {
-		w.bad("page %d says that it is %d and has %d pages", id, native.Uint64(head), n)
+		w.bad("header of page %d has number %d and %d pages", id, native.Uint64(head), n)
 		return nil
 	}
 	if slices.Contains(w.seen[id:id+n], true) {
-		w.bad("page %d, or one of the %d that belong to it, is used twice", id, n-1)
+		w.bad("page %d, or one of its %d overflow pages, is used twice", id, n-1)
 		return nil
 	}
 	for i := range n {
@@ -146,8 +146,8 @@ func (w *walker) page(id uint64) []byte {
 	return p
 }
 
-// tree walks the pages of a bucket from one on. Its keys are from low on and below high, where those
-// are not nil.
+// tree walks the pages of a bucket, starting at page id. Its keys are at least low and below high,
+// unless those are nil.
 func (w *walker) tree(id uint64, path [][]byte, low, high []byte) {
 	p := w.page(id)
 	if p == nil {
@@ -163,23 +163,23 @@ func (w *walker) tree(id uint64, path [][]byte, low, high []byte) {
 	}
 }
 
-// An element is one of a page.
+// An element is one element of a page.
 type element struct {
-	ordered bool   // its key is where it has to be
+	ordered bool   // its key is in order
 	flags   uint32 // of a leaf
 	page    uint64 // of a branch
 	key     []byte
 	value   []byte // of a leaf
 }
 
-// elements returns the elements that are in a page.
+// elements returns the elements of a page.
 func (w *walker) elements(p, low, high []byte) (all []element) {
 	branch := native.Uint16(p[8:]) == flagBranch
 	var last []byte
 	for i := range uint64(native.Uint16(p[10:])) {
 		at := headerLen + i*elementLen
 		if at+elementLen > uint64(len(p)) {
-			w.bad("element %d is not in its page", i)
+			w.bad("element %d is beyond the end of its page", i)
 			break
 		}
 		head := p[at:][:elementLen]
@@ -209,10 +209,10 @@ func (w *walker) elements(p, low, high []byte) (all []element) {
 }
 
 func (w *walker) branch(p []byte, path [][]byte, low, high []byte) {
-	// What is below a wrong key is in no page that could be trusted.
+	// A branch with a key out of order points to a page that cannot be trusted.
 	children := slices.DeleteFunc(w.elements(p, low, high), func(e element) bool { return !e.ordered })
 	if len(children) == 0 {
-		w.bad("nothing is below a branch of %q", path)
+		w.bad("branch of %q has no children", path)
 	}
 	for i, c := range children {
 		end := high
@@ -223,7 +223,7 @@ func (w *walker) branch(p []byte, path [][]byte, low, high []byte) {
 	}
 }
 
-// leaf walks what is in a page; inline says that it is in a value.
+// leaf walks the elements of a page; inline reports that the page is stored in a value.
 func (w *walker) leaf(p []byte, path [][]byte, low, high []byte, inline bool) {
 	for _, e := range w.elements(p, low, high) {
 		switch {
@@ -238,7 +238,7 @@ func (w *walker) leaf(p []byte, path [][]byte, low, high []byte, inline bool) {
 	}
 }
 
-// bucket walks the bucket that a value is the header of.
+// bucket walks the bucket whose header is value.
 func (w *walker) bucket(path [][]byte, value []byte) {
 	if id := native.Uint64(value); id != 0 {
 		w.tree(id, path, nil, nil)
@@ -246,13 +246,13 @@ func (w *walker) bucket(path [][]byte, value []byte) {
 	}
 	p := value[headerLen:]
 	if len(p) < headerLen || native.Uint16(p[8:]) != flagLeaf {
-		w.bad("small bucket %q has no leaf", path)
+		w.bad("inline bucket %q has no leaf", path)
 		return
 	}
 	w.leaf(p, path, nil, nil, true)
 }
 
-// freelist looks whether the pages that are said to be free are.
+// freelist checks that the pages of the freelist are free.
 func (w *walker) freelist(id uint64) {
 	p := w.page(id)
 	if p == nil {
@@ -263,13 +263,13 @@ func (w *walker) freelist(id uint64) {
 		list, count = list[8:], native.Uint64(list)
 	}
 	if flags := native.Uint16(p[8:]); flags != flagFreelist || count > uint64(len(list))/8 {
-		w.bad("list of free pages with flags %#x, and %d pages in %d bytes", flags, count, len(list))
+		w.bad("freelist has flags %#x, and %d pages in %d bytes", flags, count, len(list))
 		return
 	}
 	for i := range count {
 		free := native.Uint64(list[8*i:])
 		if free >= w.pages || w.seen[free] {
-			w.bad("page %d of %d is free and used, free twice, or is not there", free, w.pages)
+			w.bad("page %d of %d is free and used, free twice, or does not exist", free, w.pages)
 			return
 		}
 		w.seen[free] = true

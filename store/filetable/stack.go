@@ -10,23 +10,23 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Names of files that take others away in a layer of an image.
+// Name prefixes of files that delete other files in a layer of an image.
 // https://github.com/opencontainers/image-spec/blob/v1.1.1/layer.md#whiteouts
 const (
 	whiteout       = ".wh."
-	whiteoutMeta   = whiteout + whiteout // what aufs keeps for itself, but for the next
+	whiteoutMeta   = whiteout + whiteout // internal files of aufs, except whiteoutOpaque
 	whiteoutOpaque = whiteoutMeta + ".opq"
 )
 
-// IsWhiteout reports whether a component of a path means a deletion in a layer of an image.
+// IsWhiteout reports whether a component of path p is a whiteout.
 func IsWhiteout(p string) bool {
 	return strings.HasPrefix(p, whiteout) || strings.Contains(p, "/"+whiteout)
 }
 
-// Stack returns the files that are seen when layers are put on each other in the way of an image, sorted
-// by path: of two files at one path that of the higher File.Layer counts, in one layer the last; a file takes
-// the place of a directory with all that is in it; whiteouts take away what is in the layers below. The
-// Layer of what is returned is 0. It returns errdefs.ErrInvalidArgument for a whiteout of nothing.
+// Stack returns the visible files of image layers, sorted by path. Of two files at one path, the
+// one with the higher File.Layer wins; within a layer, the last one. A file replaces a directory
+// with its content; whiteouts hide files of the layers below. File.Layer of the result is 0. Stack
+// returns errdefs.ErrInvalidArgument for a whiteout without a target.
 func Stack(files []File) ([]File, error) {
 	order := slices.Clone(files)
 	slices.SortStableFunc(order, func(a, b File) int { return cmp.Compare(a.Layer, b.Layer) })
@@ -45,37 +45,38 @@ func Stack(files []File) ([]File, error) {
 	return s.files, nil
 }
 
-// Seen returns the files of a valid table that are seen, as far as they are known before archives are
-// unpacked. The caller must not change them.
+// Seen returns the visible files of a valid table, without those of archives that are not unpacked
+// yet. The caller must not change them.
 func (t *Table) Seen() []File {
 	if !t.Stacked {
 		return t.Files
 	}
-	files, _ := Stack(t.Files) // Validate has found no error
+	files, _ := Stack(t.Files) // Validate has succeeded
 	return files
 }
 
-// A stack is looked at from the top: what the layers above hide is known when a layer is added.
+// A stack collects layers from the top down, so the paths that the layers above hide are known when
+// a layer is added.
 type stack struct {
 	files  []File
 	seen   map[string]bool // paths of files
-	gone   map[string]bool // paths that lower layers do not show, nor what is below them
-	closed map[string]bool // paths below which lower layers show nothing
+	gone   map[string]bool // paths hidden in lower layers, with everything below them
+	closed map[string]bool // paths whose content is hidden in lower layers
 }
 
 // add adds the files of the next lower layer.
 func (s *stack) add(layer []File) error {
-	var gone, closed []string // count for the layers below only
+	var gone, closed []string // apply to lower layers only
 	for _, f := range slices.Backward(layer) {
 		dir, name := path.Dir(f.Path), path.Base(f.Path)
 		target, is := strings.CutPrefix(name, whiteout)
 		switch {
-		case IsWhiteout(dir): // what aufs keeps for itself
+		case IsWhiteout(dir): // internal to aufs
 		case name == whiteoutOpaque:
 			closed = append(closed, dir)
 		case strings.HasPrefix(name, whiteoutMeta):
 		case is && (target == "" || target == "." || target == ".."):
-			return fmt.Errorf("file %q: a whiteout of nothing: %w", f.Path, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("file %q: whiteout without a target: %w", f.Path, errdefs.ErrInvalidArgument)
 		case is:
 			gone = append(gone, path.Join(dir, target))
 		case s.seen[f.Path] || s.hidden(f.Path):

@@ -15,7 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A Member is one entry of a tar that belongs into a model.
+// A Member is one entry of a tar that is part of a model.
 type Member struct {
 	Path    string    `json:"name"` // clean
 	Type    string    `json:"type"` // TypeReg, TypeDir or TypeSymlink
@@ -25,12 +25,12 @@ type Member struct {
 	Offset  int64     `json:"offset,omitempty"` // of the content in the uncompressed tar
 	Target  string    `json:"linkName,omitempty"`
 
-	// Digest is that of the content, once that was read.
+	// Digest is the digest of the content, set after the content is read.
 	Digest digest.Digest `json:"digest,omitempty"`
 }
 
-// MaxMembers is the largest number of members of a tar, and of all plain tars of a model together: their
-// headers are read one by one, in memory each is as large as in the tar.
+// MaxMembers is the largest number of members of a tar, and of all plain tars of a model together:
+// headers are read one by one, and each takes as much memory as in the tar.
 const MaxMembers = 100_000
 
 // tooManyMembers returns the error for more than MaxMembers.
@@ -38,16 +38,16 @@ func tooManyMembers() error {
 	return &LimitError{LimitMembers, fmt.Errorf("more than %d members in a tar, or in the tars of a model: %w", MaxMembers, errdefs.ErrInvalidArgument)}
 }
 
-// TarIndex lists the members of an uncompressed tar of the given size, reading headers
-// only. Hard links become a second Member with the place of the first. It returns
-// errdefs.ErrInvalidArgument, naming the member, for what a model must not contain:
-// unsafe paths, links that leave the archive, devices, sparse files, and an archive that
-// is not a tar.
+// TarIndex lists the members of an uncompressed tar of the given size; it reads only the headers. A
+// hard link becomes a second Member with the position of the first. TarIndex returns
+// errdefs.ErrInvalidArgument, naming the member, for content that a model must not have: unsafe
+// paths, links that leave the archive, devices, sparse files. It returns the same error for an
+// archive that is not a tar.
 func TarIndex(r io.ReaderAt, size int64) ([]Member, error) {
 	return TarIndexOf(r, size, new(atomic.Int64))
 }
 
-// TarIndexOf is TarIndex for one of several tars, that count their members in n together.
+// TarIndexOf is TarIndex for one of several tars that share the member count n.
 func TarIndexOf(r io.ReaderAt, size int64, n *atomic.Int64) ([]Member, error) {
 	sr := io.NewSectionReader(r, 0, size)
 	var members []Member
@@ -64,9 +64,9 @@ func TarIndexOf(r io.ReaderAt, size int64, n *atomic.Int64) ([]Member, error) {
 	return members, err
 }
 
-// WalkTar calls fn for each member of a tar with a reader of its content, which is nil for
-// all but regular files; a hard link comes with a nil reader and the place of its target.
-// Offsets are right only if r reads exactly what is asked, without buffering ahead.
+// WalkTar calls fn for each member of a tar with a reader of its content. The reader is nil for
+// everything but regular files; a hard link has a nil reader and the position of its target.
+// Offsets are correct only if r is not buffered.
 func WalkTar(r io.Reader, fn func(Member, io.Reader) error) error {
 	pos := &position{r: r}
 	var in io.Reader = pos
@@ -111,7 +111,7 @@ type tarWalk struct {
 	regular map[string]Member // by path, for hard links
 }
 
-// member turns a header into a Member; ok is false for what is no file at all.
+// member converts a header to a Member; ok is false for entries that are not files.
 func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err error) {
 	bad := func(why string) (Member, bool, error) {
 		return Member{}, false, fmt.Errorf("tar member %.200q: %s: %w", hdr.Name, why, errdefs.ErrInvalidArgument)
@@ -131,7 +131,7 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 	case tar.TypeReg:
 		for k := range hdr.PAXRecords {
 			if strings.HasPrefix(k, "GNU.sparse.") {
-				return bad("sparse files do not belong into a model")
+				return bad("sparse files are not allowed in a model")
 			}
 		}
 		m.Type, m.Size, m.Offset = TypeReg, hdr.Size, off
@@ -149,18 +149,18 @@ func (w *tarWalk) member(hdr *tar.Header, off int64) (m Member, ok bool, err err
 		}
 		first, ok := w.regular[target]
 		if !ok {
-			return bad(fmt.Sprintf("hard link to %q, which is no regular file before it in the archive", target))
+			return bad(fmt.Sprintf("hard link to %q, which is not a regular file earlier in the archive", target))
 		}
 		m.Type, m.Size, m.Offset, m.Mode, m.ModTime = TypeReg, first.Size, first.Offset, first.Mode, first.ModTime
 	case tar.TypeGNUSparse:
-		return bad("sparse files do not belong into a model")
+		return bad("sparse files are not allowed in a model")
 	default:
-		return bad(fmt.Sprintf("type %q (device, fifo or unknown) does not belong into a model", hdr.Typeflag))
+		return bad(fmt.Sprintf("type %q (device, fifo or unknown) is not allowed in a model", hdr.Typeflag))
 	}
 	return m, true, nil
 }
 
-// cleanTime returns t in UTC, or the zero time if no JSON can hold it.
+// cleanTime returns t in UTC, or the zero time if JSON cannot encode it.
 func cleanTime(t time.Time) time.Time {
 	if y := t.UTC().Year(); y < 1970 || y > 9999 {
 		return time.Time{}
@@ -168,7 +168,7 @@ func cleanTime(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// position counts what was read, and keeps the first bytes for a better message.
+// position counts the bytes read and keeps the first bytes for error messages.
 type position struct {
 	r    io.Reader
 	n    int64
@@ -215,8 +215,8 @@ func (p seekPosition) Seek(off int64, whence int) (int64, error) {
 	return n, err
 }
 
-// PlaceTar returns the members of a whole archive at their paths in the model, where as is
-// the path that the origin gives for the archive (it can be empty); see Unpack.As.
+// PlaceTar returns the members of an archive at their paths in the model. as is the path of the
+// archive in the origin and can be empty; see Unpack.As.
 func PlaceTar(members []Member, as string) []Member {
 	if as == "" {
 		return members

@@ -11,25 +11,26 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxFiles is the largest number of files, of blobs and of archives in a table together. The largest model
-// repositories have some thousands of files; each takes half a kilobyte of memory in several places.
+// maxFiles is the largest total number of files, blobs and archives in a table. The largest model
+// repositories have some thousands of files; each takes half a kilobyte of memory in several
+// places.
 const maxFiles = 200_000
 
 // MaxModel is the largest sum of the sizes of blobs, and of files, in bytes. The largest models
-// have some terabytes; what is computed from sizes stays far below 1<<63.
+// have some terabytes; the limit keeps computed sizes far below 1<<63.
 const MaxModel = 1 << 50 // 1 PiB
 
-// Validate returns errdefs.ErrInvalidArgument, naming the entry, if t breaks a rule: paths
-// that are not clean, not sorted or collide, sizes that are negative or overflow, sources
-// that name no blob or reach beyond it. A table of a later version, or with an archive or
-// codec that is not known, gives errdefs.ErrNotImplemented.
+// Validate returns errdefs.ErrInvalidArgument, naming the entry, if t is invalid: paths that are
+// not clean, not sorted or collide, sizes that are negative or overflow, sources without a blob or
+// beyond its end. It returns errdefs.ErrNotImplemented for a later version and for an unknown
+// archive or codec.
 func (t *Table) Validate() error {
 	want := Version
 	if t.Stacked {
 		want = StackedVersion
 	}
 	if t.Version != want {
-		return fmt.Errorf("file table has version %d, want %d: a newer ballast made it: %w", t.Version, want, errdefs.ErrNotImplemented)
+		return fmt.Errorf("file table has version %d, want %d: it was made by a newer ballast: %w", t.Version, want, errdefs.ErrNotImplemented)
 	}
 	if t.Origin.Format == "" || t.Origin.Mapping < 1 {
 		return fmt.Errorf("file table: origin without format or mapping version: %w", errdefs.ErrInvalidArgument)
@@ -114,8 +115,8 @@ func (t *Table) validateFiles(blobs map[digest.Digest]Blob) error {
 	return t.validateTree()
 }
 
-// validateTree checks the files that are seen together. Of a table that is stacked they are known if there
-// are no archives to unpack.
+// validateTree checks the visible files. For a stacked table they are known only if there are no
+// archives to unpack.
 func (t *Table) validateTree() error {
 	files := t.Files
 	if t.Stacked {
@@ -130,7 +131,7 @@ func (t *Table) validateTree() error {
 	return CheckLinks(files)
 }
 
-// SameFile returns an error if a and b, which claim the same path, can not be the same file.
+// SameFile returns an error if a and b, which have the same path, cannot be the same file.
 func SameFile(a, b File) error {
 	switch {
 	case a.Type != b.Type, a.Target != b.Target:
@@ -181,8 +182,8 @@ func (f *File) validate(blobs map[digest.Digest]Blob) error {
 	return nil
 }
 
-// checkTarget returns an error unless the symbolic link at p with the given target stays
-// inside the model.
+// checkTarget returns an error unless the symbolic link at p with the given target stays inside the
+// model.
 func checkTarget(p, target string) error {
 	in := path.Join(path.Dir(p), target)
 	if target == "" || len(target) > maxPath || strings.HasPrefix(target, "/") || strings.ContainsRune(target, 0) || in == ".." || strings.HasPrefix(in, "../") {
@@ -222,7 +223,7 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 		return bad("source blob %s is not in the table", src.Blob)
 	case b.Archive == ArchiveChunks && (src.Codec == CodecNone || src.Codec == CodecGzip || src.Codec == CodecZstd):
 		if src.Offset != 0 || src.Size != 0 || f.Digest == "" || f.Size > 0 && len(src.Chunks) == 0 {
-			return bad("of a blob of chunks, but without digest or chunks, or with a range")
+			return bad("from a blob of chunks, but without digest or chunks, or with a range")
 		}
 		return f.validateChunks(b)
 	case src.Codec != CodecNone || b.Codec != CodecNone:
@@ -230,7 +231,7 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 	case src.Offset < 0 || src.Size != f.Size || src.Size > b.Size || src.Offset > b.Size-src.Size:
 		return bad("range %d+%d is not within the %d bytes of %s", src.Offset, src.Size, b.Size, b.Digest)
 	case b.Archive == ArchiveFragments:
-		return bad("blob %s is for parts of files", b.Digest)
+		return bad("blob %s holds only parts of files", b.Digest)
 	case b.Archive == ArchiveNone && (src.Offset != 0 || src.Size != b.Size || f.Digest != b.Digest):
 		return bad("is not the whole blob %s", b.Digest)
 	case len(src.Chunks) > 0 && f.Digest == "":
@@ -239,8 +240,7 @@ func (f *File) validateSource(blobs map[digest.Digest]Blob) error {
 	return f.validateChunks(b)
 }
 
-// MaxChunkLen is the most bytes that a chunk has in its blob: what does not compress grows a
-// little.
+// MaxChunkLen is the largest size of a chunk in its blob: incompressible data grows a little.
 const MaxChunkLen = MaxChunk + 64<<10
 
 // validateChunks checks the chunks of a file in blob b.
@@ -269,7 +269,7 @@ func (f *File) validateChunks(b Blob) error {
 		}
 		switch {
 		case b.Archive != ArchiveChunks && (c.At != 0 || c.Len != 0):
-			return bad(c, "has a place of its own in a blob that is not of chunks")
+			return bad(c, "has its own position in a blob that does not hold chunks")
 		case c.At < 0 || c.Len < 0 || c.Len > MaxChunkLen || c.Len > b.Size || c.At > b.Size-c.Len:
 			return bad(c, "range %d+%d is not within the %d bytes of %s, or too long", c.At, c.Len, b.Size, b.Digest)
 		case f.Source.Codec == CodecNone && c.Len != 0 && c.Len != c.Size:
@@ -295,7 +295,7 @@ func (f *File) validateParts(blobs map[digest.Digest]Blob) error {
 		if p.Blob != "" {
 			b, ok := blobs[p.Blob]
 			if !ok || b.Archive != ArchiveFragments {
-				return bad(i, "blob %s is not one of fragments", p.Blob)
+				return bad(i, "blob %s does not hold fragments", p.Blob)
 			}
 			if p.Offset < 0 || p.Size <= 0 || p.Size > b.Size || p.Offset > b.Size-p.Size {
 				return bad(i, "range %d+%d is not within the %d bytes of %s", p.Offset, p.Size, b.Size, b.Digest)
@@ -339,12 +339,12 @@ func (t *Table) validateUnpacks(blobs map[digest.Digest]Blob) error {
 	return nil
 }
 
-// maxDirs is the largest number of directories of a model: each takes a page of the disk, and a few bytes of
-// a table can name 64 of them.
+// maxDirs is the largest number of directories of a model: each takes a page of disk, and a few
+// bytes of a table can name 64 of them.
 const maxDirs = 20_000
 
-// CheckParents returns an error if a path goes through a file or a symbolic link, or if there are too
-// many directories.
+// CheckParents returns an error if a path goes through a file or a symbolic link, or if there are
+// too many directories.
 func CheckParents(files []File) error {
 	types := make(map[string]string, len(files))
 	dirs := map[string]bool{}
@@ -357,7 +357,7 @@ func CheckParents(files []File) error {
 				return fmt.Errorf("file %q: %q is both a file and a directory: %w", f.Path, dir, errdefs.ErrInvalidArgument)
 			}
 			if dirs[dir] {
-				break // those above it are known too
+				break // its parents are in dirs too
 			}
 			dirs[dir] = true
 		}
@@ -371,8 +371,8 @@ func CheckParents(files []File) error {
 	return nil
 }
 
-// CheckLinks returns an error if a symbolic link leads through another one and then up: by name
-// it stays inside the model (File.Target), followed it can leave.
+// CheckLinks returns an error if a symbolic link goes up after it passed through another link: it
+// stays inside the model by name (File.Target), but can leave it when followed.
 func CheckLinks(files []File) error {
 	links := map[string]bool{}
 	for _, f := range files {

@@ -15,41 +15,41 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Retries of a range that makes no progress: about 20 seconds in all.
+// Retries of a range without progress: about 20 seconds in total.
 const (
 	maxTries   = 8
 	firstPause = 200 * time.Millisecond
 	maxPause   = 10 * time.Second
 )
 
-// step is the most read at once, in bytes.
+// step is the largest single read, in bytes.
 const step = 256 << 10
 
-// ErrNoRanges says that a server answers a range with the whole blob.
-var ErrNoRanges = errors.New("server does not know ranges")
+// ErrNoRanges means that a server answers a range request with the whole blob.
+var ErrNoRanges = errors.New("server does not support ranges")
 
-// errSlow is the cause of the end of a request when another source may be faster.
+// errSlow is the cause of a request cancelled because another source may be faster.
 var errSlow = fmt.Errorf("less than %d bytes a second", MinRate)
 
-// A Fetch brings ranges of one blob from outside. Nothing it brings is verified.
+// A Fetch fetches ranges of a blob from outside. The bytes are not verified.
 type Fetch struct {
 	Scheduler *Scheduler
 	Blob      digest.Digest
 	Size      int64 // of the blob, in bytes
 	From      *Sources
 	Flow      *Flow
-	Received  *atomic.Int64 // bytes, counted as they come
+	Received  *atomic.Int64 // counts bytes as they arrive
 }
 
-// Range fills buf from offset off of the blob, and returns the source that gave the last of the bytes.
-// hold, if not nil, is the slot that the work holds meanwhile; it hears of progress.
+// Range fills buf from offset off of the blob, and returns the source of the last bytes. hold, if
+// not nil, is the slot that the work holds meanwhile; it is informed of progress.
 //
-// Sources are asked in turn, again and again with growing pauses, until the range is complete, no
-// source can have it, or maxTries rounds brought nothing. One that gives less than MinRate loses the
-// rest of the range to another of which nothing bad is known.
+// Sources are tried in turn, repeatedly with increasing pauses, until the range is complete, no
+// source can provide it, or maxTries rounds made no progress. If a source is slower than MinRate,
+// the rest of the range is taken from another source without known problems.
 //
-// It returns ErrNoRanges for a server without, ErrRevoked if hold is revoked, and otherwise the error
-// of the sources that says most.
+// It returns ErrNoRanges if the server does not support ranges, ErrRevoked if hold is revoked, and
+// otherwise the most informative error of the sources.
 func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64) (from Source, err error) {
 	r := rangeFetch{Fetch: f, hold: hold, buf: buf, off: off, asked: map[string]bool{}}
 	return f.inTurn(ctx, off, func(src Source) (progress bool, err error) {
@@ -61,10 +61,10 @@ func (f Fetch) Range(ctx context.Context, hold *Slot, buf []byte, off int64) (fr
 	})
 }
 
-// inTurn asks sources until one has no error, and returns it. off is for messages.
+// inTurn calls ask with sources in turn until one succeeds, and returns it. off is for messages.
 func (f Fetch) inTurn(ctx context.Context, off int64, ask func(Source) (progress bool, err error)) (Source, error) {
 	var last error
-	out := map[string]error{} // by source: why it is not asked again
+	out := map[string]error{} // by source: its final error
 	for try := 0; try < maxTries; try++ {
 		alive := false
 		order := f.From.Order()
@@ -107,10 +107,10 @@ type rangeFetch struct {
 	off  int64
 
 	have  int             // bytes
-	asked map[string]bool // sources that had their turn
+	asked map[string]bool // sources that were tried
 }
 
-// ask gets what it can of the rest from one source, and returns how much that was.
+// ask gets as much of the rest as possible from one source, and returns the number of bytes.
 func (r *rangeFetch) ask(ctx context.Context, src Source) (got int, err error) {
 	r.asked[src.Key()] = true
 	for {
@@ -119,7 +119,7 @@ func (r *rangeFetch) ask(ctx context.Context, src Source) (got int, err error) {
 		if err == nil || ctx.Err() != nil || !errors.Is(err, ErrRevoked) {
 			return got, err
 		}
-		// The place is another's; this source gets it back when it is its turn.
+		// The slot was given to another source; this source waits for its turn.
 	}
 }
 
@@ -135,7 +135,7 @@ func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
 	go r.watch(ctx, src, place, maps.Clone(r.asked), cancel)
 	defer func() {
 		if err != nil && ctx.Err() != nil && !final(err) {
-			err = context.Cause(ctx) // rather than what the source makes of it
+			err = context.Cause(ctx) // instead of what the source makes of it
 		}
 		err = Foreign(ctx, err)
 		r.have += n
@@ -156,7 +156,7 @@ func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
 	return n, err
 }
 
-// read fills p from a body. Work in the background keeps to the rate that is set.
+// read fills p from a body. Background work keeps to the rate limit.
 func (f Fetch) read(ctx context.Context, body io.Reader, p []byte, slots ...*Slot) (n int, err error) {
 	for n < len(p) {
 		want := min(len(p)-n, step)
@@ -187,13 +187,13 @@ func (f Fetch) read(ctx context.Context, body io.Reader, p []byte, slots ...*Slo
 	return n, nil
 }
 
-// paced says whether the work is as slow as it was told to be.
+// paced reports whether the work is slowed down by the rate limit.
 func (f Fetch) paced() bool {
 	return f.Scheduler.limit.Limit() != rate.Inf && f.Flow.Class() == Background
 }
 
-// spend waits until work in the background may read on after n bytes, at most a burst. It looks again and
-// again: the rate can change, and the work be promoted.
+// spend waits until background work may read on after n bytes, at most a burst. It polls, because
+// the rate may change and the work may be promoted.
 func (f Fetch) spend(ctx context.Context, n int) error {
 	for !f.Scheduler.limit.AllowN(time.Now(), n) && f.Flow.Class() == Background {
 		select {
@@ -205,8 +205,8 @@ func (f Fetch) spend(ctx context.Context, n int) error {
 	return nil
 }
 
-// watch ends a request that is slow, as soon as there is a source that had no turn yet (asked) and of
-// which nothing bad is known. A slow link is not made slower by asking in turn those who share it. It
+// watch cancels a slow request when there is a source that was not tried yet (asked) and has no
+// known problems. It does not cycle through sources, which would not make a slow link faster. It
 // returns when the request has ended.
 func (f Fetch) watch(ctx context.Context, src Source, place *Slot, asked map[string]bool, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(look)
@@ -228,13 +228,13 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, asked map[str
 	}
 }
 
-// final says that asking the same source again is of no use.
+// final reports whether trying the same source again is useless.
 func final(err error) bool {
 	return errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) ||
 		errdefs.IsInvalidArgument(err) || errdefs.IsNotImplemented(err) || errdefs.IsFailedPrecondition(err)
 }
 
-// worst returns the error that says most: one that is not "not found", if there is any.
+// worst returns the most informative error: one that is not "not found", if any.
 func worst(order []Source, errs map[string]error) error {
 	var last error
 	for _, src := range order {
@@ -243,13 +243,13 @@ func worst(order []Source, errs map[string]error) error {
 		}
 	}
 	if last == nil {
-		return fmt.Errorf("no registry is known to fetch it from: pull the model again by its name: %w", errdefs.ErrNotFound)
+		return fmt.Errorf("no registry is known for it; pull the model again by its name: %w", errdefs.ErrNotFound)
 	}
 	return last
 }
 
-// pause waits before the next round: as long as the server says, else twice as long as
-// before, with some chance in it so that nodes do not come back all at once.
+// pause waits before the next round: as long as the server requests, otherwise twice as long as
+// before, with a random part so that nodes do not retry at the same time.
 func pause(ctx context.Context, try int, err error) error {
 	d := min(firstPause<<try, maxPause)
 	d = d/2 + rand.N(d/2+1)

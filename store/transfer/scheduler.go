@@ -13,55 +13,46 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A Class says how urgent work is.
-type Class int
-
+// Times of a Scheduler. See Pool.
 const (
-	Urgent     Class = iota // a reader waits for the bytes
-	Soon                    // a reader will want them, or somebody waits for the whole model
-	Background              // nobody waits
+	patience = 200 * time.Millisecond // before a waiting slot takes that of another source
+	look     = time.Second            // interval over which the progress of a slot is measured
+	aging    = 2 * time.Second        // after which background work is served beside other work
 )
 
-// The times of a Scheduler. See Pool.
-const (
-	patience = 200 * time.Millisecond // before a waiting slot takes another's
-	look     = time.Second            // over which the progress of a slot is taken
-	aging    = 2 * time.Second        // after which work that nobody waits for is served beside other work
-)
-
-// slowWait is how long work of a source that was slow is served after that of others.
+// slowWait is how long work of a slow source is served after that of others.
 const slowWait = time.Minute
 
-// maxSlow is how many slow sources are remembered.
+// maxSlow limits the recorded slow sources.
 const maxSlow = 4096
 
-// MinRate is how many bytes a second a transfer brings at least, if it is to keep a slot that somebody
-// else waits for, or a range that another source may have.
+// MinRate is the rate in bytes a second below which a transfer loses a slot that other work waits
+// for, or a range that another source may have.
 const MinRate = 64 << 10
 
-// ErrRevoked is the cause of the end of a slot's context when the slot is given to another source.
-// Whoever had it releases it and asks for another.
+// ErrRevoked is the cause of a slot's context when the slot is given to another source. The holder
+// releases the slot and acquires another one.
 var ErrRevoked = errors.New("another source goes first")
 
-// A Scheduler shares what a node has between sources: the places of running requests, the buffers
-// that hold what they bring, and the unpackers of archives.
+// A Scheduler shares the resources of a node between sources: the slots of running requests, the
+// buffers for their bytes, and the unpackers of archives.
 type Scheduler struct {
 	Places    *Pool
 	Buffers   *Pool
 	Unpackers *Pool
 
-	limit *rate.Limiter // of work in the background, in bytes
+	limit *rate.Limiter // of background work, in bytes
 
-	mu     sync.Mutex // guards what follows, and all pools and flows
+	mu     sync.Mutex // guards the following, and all pools and flows
 	paused bool
-	slow   map[string]bool // sources that last brought less than MinRate while another waited
+	slow   map[string]bool // sources that last were below MinRate while another one waited
 }
 
 // Options are the sizes of the pools of a Scheduler.
 type Options struct {
-	Connections int // places; urgent work has as many of its own
+	Connections int // request slots; urgent work has as many of its own
 	Chunk       int // bytes of a buffer
-	Readers     int // buffers of urgent work; all others share 2*Connections
+	Readers     int // buffers of urgent work; other work shares 2*Connections
 	Unpackers   int // as many more are for sources that have none
 }
 
@@ -76,130 +67,79 @@ func NewScheduler(o Options) *Scheduler {
 
 func (s *Scheduler) pools() []*Pool { return []*Pool{s.Places, s.Buffers, s.Unpackers} }
 
-// SetPaused stops work in the background, or lets it go on. It does not wait for what is stopped.
-func (s *Scheduler) SetPaused(paused bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.paused = paused
+// dispatch grants free slots in all pools. The caller holds mu.
+func (s *Scheduler) dispatch() {
 	for _, p := range s.pools() {
-		if paused {
-			p.yield(true)
-		}
 		p.dispatch()
 	}
 }
 
-// Paused says whether work in the background is stopped.
+// SetPaused pauses or resumes background work. It does not wait for the end of paused work.
+func (s *Scheduler) SetPaused(paused bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused = paused
+	if paused {
+		for _, p := range s.pools() {
+			p.yield(true)
+		}
+	}
+	s.dispatch()
+}
+
+// Paused reports whether background work is paused.
 func (s *Scheduler) Paused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.paused
 }
 
-// SetRate limits all work in the background together to a number of bytes a second; 0 is no limit.
+// SetRate limits the total rate of background work in bytes a second; 0 is no limit.
 func (s *Scheduler) SetRate(bytes int64) {
 	if bytes <= 0 {
 		s.limit.SetLimit(rate.Inf)
 		return
 	}
-	s.limit.SetBurst(int(max(4<<10, bytes/10))) // a tenth of a second: who is promoted waits no longer
+	s.limit.SetBurst(int(max(4<<10, bytes/10))) // a tenth of a second: the longest wait of promoted work
 	s.limit.SetLimit(rate.Limit(bytes))
-}
-
-// A Flow is one piece of work, such as bringing a blob. All its slots are as urgent as it is.
-type Flow struct {
-	s     *Scheduler
-	of    *Flow // the work that it is a part of, or nil
-	class Class // guarded by Scheduler.mu
-}
-
-// NewFlow returns a Flow.
-func (s *Scheduler) NewFlow(c Class) *Flow { return &Flow{s: s, class: c} }
-
-// Part returns a Flow that is as urgent as f, and can be promoted alone.
-func (f *Flow) Part() *Flow { return &Flow{s: f.s, of: f, class: Background} }
-
-// now returns the class. Who calls it holds Scheduler.mu.
-func (f *Flow) now() Class {
-	if f.of == nil {
-		return f.class
-	}
-	return min(f.class, f.of.now())
-}
-
-func (f *Flow) whole() *Flow {
-	if f.of == nil {
-		return f
-	}
-	return f.of.whole()
-}
-
-// Class returns how urgent the work is now.
-func (f *Flow) Class() Class {
-	f.s.mu.Lock()
-	defer f.s.mu.Unlock()
-	return f.now()
-}
-
-// Promote makes the work at least as urgent as c, and what it waits for too.
-func (f *Flow) Promote(c Class) {
-	f.s.mu.Lock()
-	defer f.s.mu.Unlock()
-	if c >= f.class {
-		return
-	}
-	f.class = c
-	for _, p := range f.s.pools() {
-		p.dispatch()
-	}
-}
-
-// rest makes a part as urgent as the whole again.
-func (f *Flow) rest() {
-	f.s.mu.Lock()
-	defer f.s.mu.Unlock()
-	f.class = Background
-	for _, p := range f.s.pools() {
-		p.dispatch()
-	}
 }
 
 // A Pool is a number of slots that sources share.
 //
-// Urgent work has slots of its own. All others are given to the more urgent work first, then to
-// sources that were not seen to be slow, and then to the source that holds fewest. A slot that waits
-// for longer than patience takes one from the source that holds most, if that is at least two more than
-// its own has; if all have their share, from a source whose slot brings less than MinRate. Of a source
-// that was seen to be slow it takes one at once, and so does who has waited for one of them a moment ago:
-// patience is for one slot, not for each. What is taken is revoked: its context ends. So a source never keeps
-// more than half of a pool while another waits, whatever it lets hang.
+// Urgent work has its own slots. Other slots go to the more urgent work first, then to sources that
+// are not slow, and then to the source that holds the fewest. A slot that waits longer than
+// patience takes one from the source that holds the most, if that has at least two more; if all
+// sources have their share, from a source whose slot is below MinRate. It takes one at once from a
+// source known to be slow, or if its own source has just waited for one: patience is for one slot,
+// not for each. A taken slot is revoked: its context ends. A source therefore never keeps more than
+// half of a pool while another one waits, even if it hangs.
 //
-// Work in the background gives way at once to whoever waits, and where the pool is quiet to all that
-// runs and brings something; after the time aging it is served beside the work of other sources all the
-// same, one slot for each source.
+// Background work gives way at once to waiting work and, in a quiet pool, to all running work that
+// progresses. After the time aging it is nevertheless served beside the work of other sources, one
+// slot for each source.
 type Pool struct {
 	s          *Scheduler
 	size       int  // slots of work that is not urgent
-	urgent     int  // slots of work that is
-	background int  // slots of size that work in the background may have
+	urgent     int  // slots of urgent work
+	background int  // slots of size that background work may have
 	first      int  // slots beyond size, for sources that have none
 	quiet      bool // background work waits while other work runs
-	costly     bool // what is revoked is lost: only who brings nothing loses it
+	costly     bool // the work of a revoked slot is lost: only slots without progress are revoked
 
 	memory *offheap.Pool // of buffers; nil: slots have none
 
 	held    []*Slot              // oldest first
 	waiting []*Slot              // oldest first
-	ticking bool                 // tick is to come
+	ticking bool                 // tick is scheduled
 	waited  map[string]time.Time // when a source took a slot that it had waited for; at most maxSlow
 }
 
-// A Slot is one of a Pool.
+// A Slot is a slot of a Pool.
 type Slot struct {
-	// Context ends with the context that the slot was asked with, or when the slot is revoked.
+	// Context ends with the context given to Acquire, or when the slot is revoked.
 	Context context.Context
 
-	// Buf is a buffer, for slots of Scheduler.Buffers. Nothing of it may be kept beyond Release.
+	// Buf is a buffer, for slots of Scheduler.Buffers. It must not be used after Release.
 	Buf     []byte
 	scratch []byte
 
@@ -209,13 +149,13 @@ type Slot struct {
 	cancel context.CancelCauseFunc
 	bytes  atomic.Int64
 
-	// What follows is guarded by Scheduler.mu.
-	granted chan struct{} // closed when it is held
-	since   time.Time     // that it waits, or is held
-	aged    bool          // it was served although other work runs
+	// The following fields are guarded by Scheduler.mu.
+	granted chan struct{} // closed when it is granted
+	since   time.Time     // start of waiting or holding
+	aged    bool          // it was granted although other work runs
 	took    bool          // it took a slot of a slow source while it waited
 	revoked string        // the source that gets it; empty: not revoked
-	seen    int64         // bytes at the time seenAt
+	seen    int64         // bytes at seenAt
 	seenAt  time.Time
 	slow    bool // as of seenAt
 }
@@ -238,7 +178,7 @@ func (p *Pool) Acquire(ctx context.Context, f *Flow, source string) (sl *Slot, e
 	return sl, nil
 }
 
-// ask returns a slot that waits, or is granted already.
+// ask returns a slot that waits, or is already granted.
 func (p *Pool) ask(ctx context.Context, f *Flow, source string) *Slot {
 	sl := &Slot{pool: p, flow: f, source: source, granted: make(chan struct{}), since: time.Now()}
 	sl.Context, sl.cancel = context.WithCancelCause(ctx)
@@ -249,7 +189,7 @@ func (p *Pool) ask(ctx context.Context, f *Flow, source string) *Slot {
 	return sl
 }
 
-// With calls f with a slot, again with another one when the slot was revoked meanwhile.
+// With calls f with a slot, and again with another one if the slot was revoked meanwhile.
 func (p *Pool) With(ctx context.Context, flow *Flow, payer func() string, f func(*Slot) error) error {
 	for {
 		sl, err := p.Acquire(ctx, flow, payer())
@@ -265,7 +205,7 @@ func (p *Pool) With(ctx context.Context, flow *Flow, payer func() string, f func
 	}
 }
 
-// Scratch returns a second buffer, for who has one.
+// Scratch returns a second buffer.
 func (sl *Slot) Scratch() (_ []byte, err error) {
 	if sl.scratch == nil {
 		sl.scratch, err = sl.pool.memory.Take()
@@ -273,7 +213,7 @@ func (sl *Slot) Scratch() (_ []byte, err error) {
 	return sl.scratch, err
 }
 
-// Try is Acquire for who does not wait: it returns nil if no slot can be had now.
+// Try is Acquire without waiting: it returns nil if no slot is free.
 func (p *Pool) Try(ctx context.Context, f *Flow, source string) *Slot {
 	sl := p.ask(ctx, f, source)
 	select {
@@ -285,16 +225,16 @@ func (p *Pool) Try(ctx context.Context, f *Flow, source string) *Slot {
 	}
 }
 
-// Flow returns the work that the slot is for.
+// Flow returns the work of the slot.
 func (sl *Slot) Flow() *Flow { return sl.flow }
 
-// Progress says that n bytes were brought with the slot.
+// Progress records that n bytes arrived with the slot.
 func (sl *Slot) Progress(n int) { sl.bytes.Add(int64(n)) }
 
-// Revoked says whether the slot is wanted back.
+// Revoked reports whether the slot is revoked.
 func (sl *Slot) Revoked() bool { return context.Cause(sl.Context) == ErrRevoked }
 
-// Release gives the slot back, or gives up waiting for it.
+// Release frees the slot, or stops waiting for it.
 func (sl *Slot) Release() {
 	p := sl.pool
 	p.s.mu.Lock()
@@ -315,14 +255,15 @@ func drop(list []*Slot, sl *Slot) []*Slot {
 	return slices.DeleteFunc(list, func(o *Slot) bool { return o == sl })
 }
 
-// dispatch grants what can be granted, and sees to it that those who wait on are looked after. Who
-// calls it, and what follows, holds Scheduler.mu.
+// dispatch grants free slots, and schedules tick while slots wait. The caller of this and the
+// following methods holds Scheduler.mu.
 func (p *Pool) dispatch() {
 	now := time.Now()
 	for {
 		var best *Slot
+		held := p.classes()
 		for _, w := range p.waiting {
-			if p.admits(w, now) && (best == nil || p.before(w, best, now)) {
+			if p.admits(w, held, now) && (best == nil || p.before(w, best, now)) {
 				best = w
 			}
 		}
@@ -342,7 +283,7 @@ func (p *Pool) dispatch() {
 	for _, w := range p.waiting {
 		if !w.took && !p.s.slow[w.source] && (w.flow.now() != Background || !p.s.paused) {
 			has := now.Sub(p.waited[w.source]) < aging
-			w.took = p.take(w, func(h *Slot, n, mine int) bool { return p.s.slow[h.source] && n > mine || has && n >= mine+2 })
+			w.took = (has || len(p.s.slow) > 0) && p.take(w, func(h *Slot, n, mine int) bool { return p.s.slow[h.source] && n > mine || has && n >= mine+2 })
 		}
 	}
 	if len(p.waiting) > 0 && !p.ticking {
@@ -351,8 +292,7 @@ func (p *Pool) dispatch() {
 	}
 }
 
-// yield revokes slots of work in the background; those that were served beside other work only if
-// all is asked for.
+// yield revokes slots of background work; those granted beside other work only if all is true.
 func (p *Pool) yield(all bool) {
 	for _, h := range p.held {
 		if h.flow.now() == Background && h.revoked == "" && !p.costly && (all || !h.aged) {
@@ -366,7 +306,7 @@ func (sl *Slot) revoke(to string) {
 	sl.cancel(ErrRevoked)
 }
 
-// before says whether a is served before b.
+// before reports whether a is served before b.
 func (p *Pool) before(a, b *Slot, now time.Time) bool {
 	last := func(sl *Slot) bool { return p.s.slow[sl.source] && now.Sub(sl.since) < slowWait }
 	if last(a) != last(b) && a.rank(now) == b.rank(now) {
@@ -379,7 +319,7 @@ func (p *Pool) before(a, b *Slot, now time.Time) bool {
 	) < 0
 }
 
-// rank is the class of a slot that waits. Work that has waited for long is as good as other work.
+// rank returns the class of a waiting slot. Background work that waited for aging counts as Soon.
 func (sl *Slot) rank(now time.Time) Class {
 	if sl.flow.now() == Background && now.Sub(sl.since) >= aging {
 		return Soon
@@ -387,8 +327,8 @@ func (sl *Slot) rank(now time.Time) Class {
 	return sl.flow.now()
 }
 
-// share returns how many slots the source of sl has, or will have when what was revoked for it is
-// given back, among those that sl may have.
+// share returns the number of slots that the source of sl has, including those revoked for it,
+// among those that sl may have.
 func (p *Pool) share(sl *Slot) int { return p.count(sl, sl.source) }
 
 func (p *Pool) count(like *Slot, source string) (n int) {
@@ -400,16 +340,23 @@ func (p *Pool) count(like *Slot, source string) (n int) {
 	return n
 }
 
-// admits says whether a slot can be had now by w.
-func (p *Pool) admits(w *Slot, now time.Time) bool {
-	var held [Background + 1]int
+// classes counts the held slots by class.
+func (p *Pool) classes() (held [Background + 1]int) {
 	for _, h := range p.held {
 		held[h.flow.now()]++
 	}
-	switch w.flow.now() {
-	case Urgent:
+	return held
+}
+
+// admits reports whether w can have a slot now, where held are those of each class.
+func (p *Pool) admits(w *Slot, held [Background + 1]int, now time.Time) bool {
+	class, n := w.flow.now(), held[Soon]+held[Background]
+	switch {
+	case class == Urgent:
 		return held[Urgent] < p.urgent
-	case Background:
+	case n >= p.size+p.first:
+		return false
+	case class == Background:
 		if p.s.paused || held[Background] >= p.background {
 			return false
 		}
@@ -417,19 +364,18 @@ func (p *Pool) admits(w *Slot, now time.Time) bool {
 			return false
 		}
 	}
-	n := held[Soon] + held[Background]
-	return n < p.size || n < p.size+p.first && p.share(w) == 0
+	return n < p.size || p.share(w) == 0
 }
 
-// busy says whether work of a source, or of any if it is empty, that is not in the background runs and
-// brings something, or waits.
+// busy reports whether work of a source, or of any if source is empty, that is not in the
+// background runs and progresses, or waits.
 func (p *Pool) busy(source string, now time.Time) bool {
 	of := func(sl *Slot) bool { return sl.flow.now() != Background && (source == "" || sl.source == source) }
 	return slices.ContainsFunc(p.held, func(h *Slot) bool { return of(h) && !h.slow }) ||
 		slices.ContainsFunc(p.waiting, func(w *Slot) bool { return of(w) && now.Sub(w.since) < aging })
 }
 
-// tick looks after those who wait.
+// tick measures progress and revokes slots for waiting ones.
 func (p *Pool) tick() {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -456,7 +402,7 @@ func (p *Pool) tick() {
 	p.dispatch()
 }
 
-// judge remembers whether the source of a slot is slow.
+// judge records whether the source of a slot is slow.
 func (s *Scheduler) judge(h *Slot) {
 	switch {
 	case !h.slow:
@@ -468,8 +414,8 @@ func (s *Scheduler) judge(h *Slot) {
 	}
 }
 
-// take revokes a slot of another source for w, if there is one that may be taken: of a source with n slots,
-// when that of w has mine. Of a flow the youngest goes, see Ordered.
+// take revokes a slot of another source for w, if may allows it for a source with n slots when that
+// of w has mine. Of a flow the youngest slot is revoked, see Ordered.
 func (p *Pool) take(w *Slot, may func(h *Slot, n, mine int) bool) bool {
 	mine := p.share(w)
 	var victim *Slot

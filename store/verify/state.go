@@ -11,13 +11,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A State is the state of sha256 after the first n bytes of a file: its 8 words, big endian, and the
-// bytes after the last multiple of 64, which it has not taken in yet. It has 32 + n%64 bytes.
+// A State is the state of sha256 after the first n bytes of a file: its 8 words, big endian, and
+// the bytes after the last multiple of 64, which are not yet hashed. It has 32 + n%64 bytes.
 //
-// Bytes between two states are verified by themselves, in any order: they are right if the hash that goes
-// on from the one state with them is in the other. If all bytes of a file are right between the states of
-// a list, from that of no bytes to the last, which gives the digest of the file, then the hash over them is
-// that digest, whoever wrote the list: a list that lies leads to no file, or to the right one.
+// Bytes between two states are verified separately, in any order: they are right if continuing the
+// hash from the first state with them gives the second. If all bytes of a file are right between
+// the states of a list, from the empty state to the digest of the file, then the file has this
+// digest. The list itself need not be trusted: with a wrong list, verification either fails or
+// still yields the right file.
 type State []byte
 
 const (
@@ -25,8 +26,8 @@ const (
 	blockLen = sha256.BlockSize
 )
 
-// What crypto/sha256 writes of a hash, and reads: a name, the words, a block with the bytes that were not
-// taken in, and the length.
+// The encoding of a hash by crypto/sha256: a magic, the words, a block with the bytes not yet
+// hashed, and the length.
 //
 // https://github.com/golang/go/blob/go1.26.0/src/crypto/internal/fips140/sha256/sha256.go#L60
 const (
@@ -37,11 +38,11 @@ const (
 	marshaled = atLen + 8
 )
 
-// Valid says whether s can be a state after n bytes.
+// Valid reports whether s may be a state after n bytes.
 func (s State) Valid(n int64) bool { return n > 0 && len(s) == wordsLen+int(n%blockLen) }
 
-// Resume returns a Hash that goes on after the first n bytes, which had the state s; s is nil after none.
-// It returns errdefs.ErrInvalidArgument for what can not be a state after n bytes.
+// Resume returns a Hash that continues after the first n bytes, which had the state s; s is nil for
+// n = 0. It returns errdefs.ErrInvalidArgument if s cannot be a state after n bytes.
 func Resume(s State, n int64) (Hash, error) {
 	h := NewHash()
 	if n == 0 && s == nil {
@@ -58,20 +59,20 @@ func Resume(s State, n int64) (Hash, error) {
 	return h, h.h.(encoding.BinaryUnmarshaler).UnmarshalBinary(p)
 }
 
-// State returns the state after what was written so far, which is not nothing.
+// State returns the state after the bytes written so far, which must not be empty.
 func (h Hash) State() (State, error) {
 	p, err := h.h.(encoding.BinaryMarshaler).MarshalBinary()
 	if err != nil {
 		return nil, err
 	}
 	if len(p) != marshaled || string(p[:atWords]) != magic {
-		return nil, fmt.Errorf("the state of sha256 is written in another way: %w", errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("unknown encoding of the state of sha256: %w", errdefs.ErrNotImplemented)
 	}
 	n := binary.BigEndian.Uint64(p[atLen:])
 	return State(bytes.Clone(append(p[atWords:atBlock:atBlock], p[atBlock:][:n%blockLen]...))), nil
 }
 
-// A Step is the bytes of a file between two states.
+// A Step is a range of a file between two states.
 type Step struct {
 	Off    int64 // in the file
 	Before State // nil at the start of the file
@@ -80,8 +81,8 @@ type Step struct {
 	Whole digest.Digest // of the file, at its end
 }
 
-// Verify returns an *Error if p are not the bytes of the step, and errdefs.ErrInvalidArgument if Before is
-// no state.
+// Verify returns an *Error if p are not the bytes of the step, and errdefs.ErrInvalidArgument if
+// Before is not a state.
 func (s Step) Verify(p []byte) error {
 	h, err := Resume(s.Before, s.Off)
 	if err != nil {

@@ -229,7 +229,7 @@ func TestFirstStart(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if New(Options{Socket: dead}, "x", log).Take(); !strings.Contains(said.String(), "no holder answers") {
+	if New(Options{Socket: dead}, "x", log).Take(); !strings.Contains(said.String(), "holder does not answer") {
 		t.Errorf("said of a holder that is gone: %q", &said)
 	}
 }

@@ -16,45 +16,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The holder keeps descriptors for a daemon that is dead. It is a process with one socket,
-// of packets; each request and answer is one packet:
+// The holder keeps descriptors while the daemon does not run. It is a process with one packet
+// socket; each request and each answer is one packet:
 //
 //	keep <name>  with the descriptor   → ok
 //	drop <name>                        → ok
 //	take                               → held <name>, with the descriptor; …; ok
 //	                                   → error <text>
 //
-// It ends when it keeps nothing, because it was told to drop or because what it has is dead,
-// and no daemon is connected.
+// It ends when it keeps nothing, because descriptors were dropped or are dead, and no daemon is
+// connected.
 
 // Limits of the holder.
 const (
 	maxHeld     = 16
 	maxPacket   = 512             // bytes
-	holderCheck = 2 * time.Second // between two looks at what is kept
+	holderCheck = 2 * time.Second // interval of checks for dead descriptors
 )
 
-// A holder is the state of the process.
+// A holder is the state of the holder process.
 type holder struct {
-	log  *slog.Logger
-	left chan struct{} // a client went
+	log          *slog.Logger
+	disconnected chan struct{} // a client disconnected
 
 	mu      sync.Mutex
 	held    map[string]int // file descriptors by name
 	clients int
 }
 
-// RunHolder keeps descriptors until there is none left to keep, or ctx ends. listener is the
-// socket that the daemon made; RunHolder closes it, and removes socket, its path, at the end.
+// RunHolder keeps descriptors until there are none left, or ctx ends. listener is the socket that
+// the daemon created at the path socket. RunHolder closes listener and removes socket at the end.
 func RunHolder(ctx context.Context, listener *os.File, socket string, log *slog.Logger) error {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("-999"), 0); err != nil {
-		log.Warn("the holder can be killed when memory runs short", "err", err)
+		log.Warn("the holder may be killed when memory is low", "err", err)
 	}
 	return runHolder(ctx, listener, socket, log)
 }
 
-// StayHolder is RunHolder for a holder that nobody starts when it is needed: it makes the socket itself, replacing
-// what is there, and stays until ctx ends. For a daemon whose children end with it, as in a container.
+// StayHolder is RunHolder for a holder that runs before the daemon does: it creates the socket,
+// replacing an existing one, and runs until ctx ends. It is for daemons whose child processes end
+// with them, as in a container.
 func StayHolder(ctx context.Context, socket string, log *slog.Logger) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		return err
@@ -68,7 +69,7 @@ func StayHolder(ctx context.Context, socket string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	// With a client, if only this one, it is never idle.
+	// With this client it is never idle.
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: socket})
 	if err != nil {
 		return errors.Join(err, file.Close())
@@ -77,7 +78,7 @@ func StayHolder(ctx context.Context, socket string, log *slog.Logger) error {
 	return RunHolder(ctx, file, socket, log)
 }
 
-// runHolder is RunHolder without what concerns the process.
+// runHolder is RunHolder without the settings of the process.
 func runHolder(ctx context.Context, listener *os.File, socket string, log *slog.Logger) error {
 	generic, err := net.FileListener(listener)
 	if err := errors.Join(err, listener.Close()); err != nil {
@@ -85,13 +86,13 @@ func runHolder(ctx context.Context, listener *os.File, socket string, log *slog.
 	}
 	l, ok := generic.(*net.UnixListener)
 	if !ok {
-		return errors.Join(errors.New("holder: the listening file is no unix socket"), generic.Close())
+		return errors.Join(errors.New("holder: the listening file is not a unix socket"), generic.Close())
 	}
 	mine, err := os.Lstat(socket)
 	if err != nil {
 		return errors.Join(fmt.Errorf("holder: %w", err), l.Close())
 	}
-	h := &holder{log: log, left: make(chan struct{}, 1), held: map[string]int{}}
+	h := &holder{log: log, disconnected: make(chan struct{}, 1), held: map[string]int{}}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var running sync.WaitGroup
@@ -109,12 +110,12 @@ func runHolder(ctx context.Context, listener *os.File, socket string, log *slog.
 	}
 	stop()
 	running.Wait()
-	// A successor may have made a socket of the same name.
+	// A successor may have created a socket at the same path.
 	if now, err := os.Lstat(socket); err == nil && os.SameFile(mine, now) {
 		_ = os.Remove(socket) // a stale socket is replaced
 	}
 	for _, fd := range h.held {
-		_ = unix.Close(fd) // nobody wants it
+		_ = unix.Close(fd) // unused
 	}
 	return nil
 }
@@ -125,7 +126,7 @@ func (h *holder) count(n int) {
 	h.clients += n
 }
 
-// untilIdle returns when there is nothing left to do.
+// untilIdle returns when the holder is idle or ctx ends.
 func (h *holder) untilIdle(ctx context.Context, l *net.UnixListener) {
 	tick := time.NewTicker(holderCheck)
 	defer tick.Stop()
@@ -134,7 +135,7 @@ func (h *holder) untilIdle(ctx context.Context, l *net.UnixListener) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-h.left:
+		case <-h.disconnected:
 		}
 		if h.idle(l) {
 			return
@@ -142,22 +143,22 @@ func (h *holder) untilIdle(ctx context.Context, l *net.UnixListener) {
 	}
 }
 
-// idle says whether there is nothing to keep and no daemon, not even one that was not accepted yet.
-// It forgets descriptors that are dead; it does not wait for them to die, which would wake it for
-// every event of theirs.
+// idle reports whether there are no descriptors and no clients, including clients that are not
+// accepted yet. It closes dead descriptors. Polling for their death instead would wake the holder
+// for every event.
 func (h *holder) idle(l *net.UnixListener) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, fd := range h.held {
 		if Dead(fd) {
-			_ = unix.Close(fd) // of no use
+			_ = unix.Close(fd) // dead
 			delete(h.held, name)
 		}
 	}
 	return len(h.held) == 0 && h.clients == 0 && !waits(l)
 }
 
-// waits says whether somebody has connected who was not accepted.
+// waits reports whether a client has connected that is not accepted yet.
 func waits(l *net.UnixListener) bool {
 	raw, err := l.SyscallConn()
 	if err != nil {
@@ -168,19 +169,19 @@ func waits(l *net.UnixListener) bool {
 	return err == nil && n > 0
 }
 
-// client answers one daemon until it goes.
+// client answers one daemon until it disconnects.
 func (h *holder) client(ctx context.Context, c *net.UnixConn) {
 	defer func() {
-		_ = c.Close() // said all
+		_ = c.Close() // nothing left to send
 		h.count(-1)
 		select {
-		case h.left <- struct{}{}:
+		case h.disconnected <- struct{}{}:
 		default:
 		}
 	}()
 	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
 	if err := checkPeer(c); err != nil {
-		h.log.Warn("somebody asked the holder who must not", "err", err)
+		h.log.Warn("refused a connection to the holder", "err", err)
 		return
 	}
 	for {
@@ -198,7 +199,7 @@ func (h *holder) client(ctx context.Context, c *net.UnixConn) {
 	}
 }
 
-// request does what a message says. It owns fds.
+// request executes a message. It owns fds.
 func (h *holder) request(c *net.UnixConn, message string, fds []int) error {
 	verb, name, _ := strings.Cut(message, " ")
 	if verb == "keep" && len(fds) == 1 && name != "" {
@@ -225,23 +226,23 @@ func (h *holder) request(c *net.UnixConn, message string, fds []int) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("request %.32q with %d files is not understood", message, len(fds))
+	return fmt.Errorf("unknown request %.32q with %d files", message, len(fds))
 }
 
-// keep replaces what had the same name.
+// keep stores a descriptor, replacing one of the same name.
 func (h *holder) keep(name string, fd int) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if old, ok := h.held[name]; ok {
 		_ = unix.Close(old) // another copy
 	} else if len(h.held) >= maxHeld {
-		return errors.Join(errors.New("too many descriptors are kept"), unix.Close(fd))
+		return errors.Join(errors.New("too many descriptors"), unix.Close(fd))
 	}
 	h.held[name] = fd
 	return nil
 }
 
-// checkPeer returns an error if the other end is neither root nor who we are.
+// checkPeer returns an error if the peer is neither root nor the own user.
 func checkPeer(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -260,7 +261,7 @@ func checkPeer(c *net.UnixConn) error {
 	return nil
 }
 
-// exchange makes a request and returns what came back.
+// exchange sends a request and returns the descriptors in the answer.
 func exchange(c *net.UnixConn, message string, fds []int) (_ map[string]*os.File, err error) {
 	if err := errors.Join(checkPeer(c), c.SetDeadline(time.Now().Add(keeperTimeout))); err != nil {
 		return nil, err
@@ -272,7 +273,7 @@ func exchange(c *net.UnixConn, message string, fds []int) (_ map[string]*os.File
 	defer func() {
 		if err != nil {
 			for _, f := range got {
-				_ = f.Close() // not handed on
+				_ = f.Close() // not returned
 			}
 		}
 	}()
@@ -303,7 +304,7 @@ func send(c *net.UnixConn, message string, fds []int) error {
 	return err
 }
 
-// receive returns a packet and the files that came with it, which are the caller's.
+// receive returns a packet and its file descriptors, which the caller owns.
 func receive(c *net.UnixConn) (string, []int, error) {
 	buf, oob := make([]byte, maxPacket), make([]byte, unix.CmsgSpace(4*4))
 	n, k, flags, _, err := c.ReadMsgUnix(buf, oob)
@@ -343,6 +344,6 @@ func rights(oob []byte) ([]int, error) {
 
 func closeAll(fds []int) {
 	for _, fd := range fds {
-		_ = unix.Close(fd) // not wanted
+		_ = unix.Close(fd) // not used
 	}
 }

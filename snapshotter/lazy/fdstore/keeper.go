@@ -21,65 +21,63 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options say who keeps descriptors while the daemon does not run. The service manager is
-// preferred to a process of ours; both may be given, and a descriptor is taken from whoever
-// has it. The zero value means that nobody keeps any.
+// Options configure where descriptors are kept while the daemon does not run. The service manager
+// is preferred to a holder process. If both are given, descriptors are taken from both. The zero
+// value means that descriptors are not kept.
 type Options struct {
-	// NotifySocket is the address ($NOTIFY_SOCKET) of a service manager that stores files
-	// for this service: $FDSTORE is above 0. Empty means that there is none.
+	// NotifySocket is the address ($NOTIFY_SOCKET) of a service manager that stores descriptors for
+	// this service: $FDSTORE is above 0. Empty means none.
 	NotifySocket string
-	// Files are the files that the service manager had stored; see ListenFiles. A Keeper
-	// closes those that are its own, and leaves the others alone.
+	// Files are the descriptors that the service manager stored; see ListenFiles. A Keeper closes
+	// those with its prefix and leaves the others alone.
 	Files map[string]*os.File
-	// Socket is the path of the socket of the holder process. Empty means that there is
-	// no such process.
+	// Socket is the path of the holder's socket. Empty means that there is no holder.
 	Socket string
-	// Command starts a holder process, one that calls RunHolder. "--fd 3 --socket <path>"
-	// is appended; file 3 is the listening socket.
+	// Command starts a holder process that calls RunHolder. "--fd 3 --socket <path>" is appended;
+	// file 3 is the listening socket.
 	Command []string
 }
 
-// Who keeps descriptors.
+// Who keeps descriptors; see Keeper.Status.
 const (
 	ByManager = "service manager"
 	ByProcess = "process"
 	ByNobody  = "none"
 )
 
-// Time for one request to a keeper, and the pauses between two attempts to hand something over.
+// Timeout of one request, and pauses between attempts to hand over a descriptor.
 const (
 	keeperTimeout = 10 * time.Second
 	firstRetry    = time.Second
 	lastRetry     = time.Minute
 )
 
-// A Keeper talks to who keeps descriptors.
+// A Keeper hands descriptors to the service manager or the holder, and takes them back.
 type Keeper struct {
 	Options
-	prefix string // of the names that are ours
+	prefix string // of the names of its descriptors
 	log    *slog.Logger
 	stop   context.CancelFunc // ends the watch
 	done   sync.WaitGroup     // the watch
-	kept   atomic.Bool        // somebody has the descriptor of Keep
-	old    []string           // names that were kept at the start
+	kept   atomic.Bool        // the descriptor of Keep is kept
+	old    []string           // names of descriptors kept at the start
 }
 
-// New returns a Keeper of the descriptors whose names begin with prefix.
+// New returns a Keeper for descriptors whose names begin with prefix.
 func New(o Options, prefix string, log *slog.Logger) *Keeper {
 	return &Keeper{Options: o, prefix: prefix, log: log, stop: func() {}}
 }
 
-// Take returns copies of all descriptors that are kept, by name; they do not block. Who keeps
-// them goes on to.
+// Take returns non-blocking copies of all kept descriptors, by name. The originals stay kept.
 func (k *Keeper) Take() map[string]*os.File {
 	all := map[string]*os.File{}
 	if k.Socket != "" {
 		held, err := k.ask("take")
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // the first start
-			k.log.Debug("there is no holder yet", "socket", k.Socket)
+			k.log.Debug("no holder is running", "socket", k.Socket)
 		case err != nil:
-			k.log.Info("no holder answers", "socket", k.Socket, "err", err)
+			k.log.Info("holder does not answer", "socket", k.Socket, "err", err)
 		}
 		maps.Copy(all, held)
 	}
@@ -97,14 +95,14 @@ func (k *Keeper) Take() map[string]*os.File {
 		k.old = append(k.old, name)
 		var err error
 		if all[name], err = repoll(f); err != nil {
-			k.log.Warn("what was kept can not be used", "name", name, "err", err)
+			k.log.Warn("kept descriptor cannot be used", "name", name, "err", err)
 			delete(all, name)
 		}
 	}
 	return all
 }
 
-// repoll returns the file anew, as one that does not block, so that the runtime waits for it.
+// repoll reopens the file as a non-blocking one, so that the runtime polls it.
 func repoll(f *os.File) (*os.File, error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -125,15 +123,15 @@ func repoll(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(copied), f.Name()), nil
 }
 
-// Dead says whether a descriptor has lost its other end.
+// Dead reports whether the other end of a descriptor is closed.
 func Dead(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd)}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n > 0 && p[0].Revents&(unix.POLLERR|unix.POLLNVAL) != 0
 }
 
-// Keep hands a descriptor over, and sees to it that it stays kept until Unwatch: a holder that
-// died is replaced, and what failed is tried again. The error is that of the first attempt.
+// Keep hands over a descriptor and makes sure that it stays kept until Unwatch: a dead holder is
+// replaced, and failed attempts are repeated. The error is that of the first attempt.
 func (k *Keeper) Keep(name string, raw syscall.RawConn) error {
 	if k.NotifySocket == "" && k.Socket == "" {
 		return errors.New("no holder is configured")
@@ -145,30 +143,30 @@ func (k *Keeper) Keep(name string, raw syscall.RawConn) error {
 	return err
 }
 
-// KeepNow makes a last attempt, after Unwatch, to hand over what nobody keeps, and says whether
-// somebody keeps it.
+// KeepNow makes a last attempt, after Unwatch, to hand over a descriptor that is not kept, and
+// reports whether it is kept.
 func (k *Keeper) KeepNow(name string, raw syscall.RawConn) bool {
 	if !k.kept.Load() && (k.NotifySocket != "" || k.Socket != "") {
 		c, err := k.hand(name, raw)
 		if err != nil {
-			k.log.Error("nobody keeps what is served", "name", name, "err", err)
+			k.log.Error("descriptor is not kept", "name", name, "err", err)
 		}
 		if c != nil {
-			_ = c.Close() // tells the holder nothing
+			_ = c.Close() // the holder does not act on it
 		}
 	}
 	return k.kept.Load()
 }
 
-// watch replaces a holder that died, or that could not be reached, until ctx ends. c is the
-// connection to it; nil if there is none.
+// watch replaces a holder that died or could not be reached, until ctx ends. c is the connection to
+// the holder, or nil.
 func (k *Keeper) watch(ctx context.Context, c *net.UnixConn, name string, raw syscall.RawConn) {
 	for {
 		if c != nil {
 			wake := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
-			_, _ = c.Read(make([]byte, 1)) // it never says anything by itself
+			_, _ = c.Read(make([]byte, 1)) // returns when the holder dies: it never sends unasked
 			wake()
-			_ = c.Close() // tells the holder nothing
+			_ = c.Close() // the holder does not act on it
 			if ctx.Err() != nil {
 				return
 			}
@@ -182,18 +180,19 @@ func (k *Keeper) watch(ctx context.Context, c *net.UnixConn, name string, raw sy
 			}
 			var err error
 			if c, err = k.hand(name, raw); err != nil && ctx.Err() == nil {
-				k.log.Error("nobody keeps what is served: it will not outlive this process; trying again", "wait", wait, "err", err)
+				k.log.Error("descriptor is not kept and ends with this process; trying again", "wait", wait, "err", err)
 			} else if err == nil {
-				k.log.Warn("nobody kept what is served for a time; now somebody does")
+				k.log.Warn("descriptor is kept again")
 			}
 		}
-		if c == nil { // the service manager has it, and does not die
+		if c == nil { // the service manager has it and does not die
 			return
 		}
 	}
 }
 
-// Status says who is to keep the descriptor of Keep, one of the constants above, and whether he does.
+// Status returns the keeper of the descriptor of Keep, one of the constants above, and whether the
+// descriptor is kept.
 func (k *Keeper) Status() (by string, kept bool) {
 	switch {
 	case k.NotifySocket != "":
@@ -203,19 +202,19 @@ func (k *Keeper) Status() (by string, kept bool) {
 	}
 	c, err := k.dial()
 	if err == nil {
-		_ = c.Close() // somebody answers
+		_ = c.Close() // it answers
 	}
 	return ByProcess, err == nil && k.kept.Load()
 }
 
-// hand gives a descriptor to the service manager, if there is one, or to the holder, starting one
-// if none answers. The socket that is returned ends with the holder.
+// hand gives a descriptor to the service manager if there is one, otherwise to the holder, which it
+// starts if needed. The returned connection ends with the holder.
 func (k *Keeper) hand(name string, raw syscall.RawConn) (c *net.UnixConn, err error) {
 	defer func() { k.kept.Store(err == nil) }()
 	if k.NotifySocket != "" {
 		cerr := raw.Control(func(fd uintptr) {
-			// FDPOLL=0: the manager would wake up for every request. It does not
-			// remove what is dead then; Drop does.
+			// FDPOLL=0: otherwise the manager wakes up for every request. The manager then does not
+			// remove dead descriptors; Drop does.
 			err = notify(k.NotifySocket, "FDSTORE=1\nFDNAME="+name+"\nFDPOLL=0", int(fd))
 		})
 		return nil, errors.Join(cerr, err)
@@ -224,7 +223,7 @@ func (k *Keeper) hand(name string, raw syscall.RawConn) (c *net.UnixConn, err er
 		if err = handOver(c, name, raw); err == nil {
 			return c, nil
 		}
-		_ = c.Close() // of no use
+		_ = c.Close() // unusable
 	}
 	if len(k.Command) == 0 {
 		return nil, fmt.Errorf("holder at %s: %w", k.Socket, err)
@@ -236,8 +235,8 @@ func (k *Keeper) hand(name string, raw syscall.RawConn) (c *net.UnixConn, err er
 	if err = handOver(c, name, raw); err == nil {
 		return c, nil
 	}
-	_ = c.Close() // of no use
-	// Whatever was started, it is not a holder.
+	_ = c.Close() // unusable
+	// The started process is not a holder.
 	if gone := started.Kill(); gone != nil && !errors.Is(gone, os.ErrProcessDone) {
 		err = errors.Join(err, gone)
 	}
@@ -254,7 +253,7 @@ func (k *Keeper) dial() (*net.UnixConn, error) {
 	return net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: k.Socket})
 }
 
-// ask makes one request on a connection of its own.
+// ask sends one request on a new connection.
 func (k *Keeper) ask(message string) (map[string]*os.File, error) {
 	c, err := k.dial()
 	if err != nil {
@@ -264,12 +263,12 @@ func (k *Keeper) ask(message string) (map[string]*os.File, error) {
 	return held, errors.Join(err, c.Close())
 }
 
-// spawn starts a holder in a session of its own, which outlives this process, and returns a
-// connection to it. That is made first: the holder ends when nobody waits for it.
+// spawn starts a holder in its own session, so that it outlives this process, and returns a
+// connection to it. It connects first, because the holder ends without clients.
 func (k *Keeper) spawn() (*net.UnixConn, *os.Process, error) {
-	// A command that runs something else, say the daemon, must not start itself without end.
+	// A wrong command, such as the daemon itself, must not start itself endlessly.
 	if slices.Contains(os.Args, socketFlag) && slices.Contains(os.Args, fdFlag) {
-		return nil, nil, fmt.Errorf("this process was to be a holder itself: command %q is wrong", k.Command)
+		return nil, nil, fmt.Errorf("this process was started as a holder: command %q is wrong", k.Command)
 	}
 	if err := os.MkdirAll(filepath.Dir(k.Socket), 0o700); err != nil {
 		return nil, nil, err
@@ -278,7 +277,7 @@ func (k *Keeper) spawn() (*net.UnixConn, *os.Process, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	defer l.Close() // the holder has it then
+	defer l.Close() // the holder has a copy
 	file, err := l.File()
 	if err != nil {
 		return nil, nil, err
@@ -295,19 +294,19 @@ func (k *Keeper) spawn() (*net.UnixConn, *os.Process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}
-	k.log.Info("holder is started", "pid", cmd.Process.Pid, "socket", k.Socket)
-	// It has no owner, on purpose: it lives on. Waiting is for the case that it dies first.
+	k.log.Info("holder started", "pid", cmd.Process.Pid, "socket", k.Socket)
+	// The holder outlives this process; Wait reaps it if it ends earlier.
 	go func() { _ = cmd.Wait() }()
 	return c, cmd.Process, nil
 }
 
-// What is appended to the command of a holder.
+// Flags appended to the command of a holder.
 const (
 	fdFlag     = "--fd"
 	socketFlag = "--socket"
 )
 
-// listenPacket listens at a path that only root can open; what was there is replaced.
+// listenPacket listens at a path that only root can open, replacing an existing socket.
 func listenPacket(path string) (*net.UnixListener, error) {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -324,12 +323,12 @@ func listenPacket(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// Drop has them let a descriptor go.
+// Drop makes the service manager and the holder drop a descriptor.
 func (k *Keeper) Drop(name string) {
 	k.Unwatch()
 	if k.NotifySocket != "" {
 		if err := notify(k.NotifySocket, "FDSTOREREMOVE=1\nFDNAME="+name); err != nil {
-			k.log.Warn("the service manager keeps a descriptor that is no longer needed", "name", name, "err", err)
+			k.log.Warn("the service manager did not drop a descriptor", "name", name, "err", err)
 		}
 	}
 	if k.Socket != "" {
@@ -339,20 +338,20 @@ func (k *Keeper) Drop(name string) {
 	}
 }
 
-// DropAll has them let go what they had at the start.
+// DropAll drops the descriptors that were kept at the start.
 func (k *Keeper) DropAll() {
 	for _, name := range k.old {
 		k.Drop(name)
 	}
 }
 
-// Unwatch ends seeing to it that a descriptor stays kept.
+// Unwatch stops the retries of Keep.
 func (k *Keeper) Unwatch() {
 	k.stop()
 	k.done.Wait()
 }
 
-// Close ends talking to them. They keep what they have.
+// Close releases the resources of the Keeper. Kept descriptors stay kept.
 func (k *Keeper) Close() error {
 	k.Unwatch()
 	var errs []error

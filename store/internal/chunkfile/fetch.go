@@ -9,10 +9,10 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// ErrChunk says that sources were asked for a chunk until none was left.
+// ErrChunk means that all sources were tried for a chunk.
 var ErrChunk = errors.New("no source has the right bytes")
 
-// transfer returns how the blob comes from outside.
+// transfer returns the parameters for fetching from the blob.
 func (f *File) transfer(flow *transfer.Flow) transfer.Fetch {
 	return transfer.Fetch{
 		Scheduler: f.set.Scheduler, Blob: f.Layout.From.Digest, Size: f.Layout.From.Size,
@@ -20,7 +20,7 @@ func (f *File) transfer(flow *transfer.Flow) transfer.Fetch {
 	}
 }
 
-// fetch fills buf with group g, and returns which of its chunks objects had, and where.
+// fetch fills buf with group g, and returns the locations of the chunks that were found in objects.
 func (f *File) fetch(sl *transfer.Slot, g int, buf []byte, get transfer.Get) ([]filetable.Location, error) {
 	chunks := f.Layout.of(g)
 	found := f.set.Finder.Find(chunks, buf, &f.Sources, f.Layout.verify)
@@ -42,8 +42,8 @@ func (f *File) fetch(sl *transfer.Slot, g int, buf []byte, get transfer.Get) ([]
 	return found, nil
 }
 
-// fetchRun fills buf with consecutive chunks. Bytes that are wrong are asked for again, from another
-// source if there is one.
+// fetchRun fills buf with consecutive chunks. Wrong bytes are fetched again, from another source if
+// there is one.
 func (f *File) fetchRun(sl *transfer.Slot, run []filetable.Chunk, buf []byte, get transfer.Get) (err error) {
 	at, length := span(run)
 	raw := buf[:length:length]
@@ -65,12 +65,12 @@ func (f *File) fetchRun(sl *transfer.Slot, run []filetable.Chunk, buf []byte, ge
 		}
 		f.Sources.Blame(from)
 		f.set.Counts.Corrupt.Add(1)
-		f.set.Log.Warn("chunk is wrong; asking another source for it", "blob", f.Layout.From.Digest, "source", from.Name, "offset", at, "size", length, "err", err)
+		f.set.Log.Warn("chunk is wrong; trying another source", "blob", f.Layout.From.Digest, "source", from.Name, "offset", at, "size", length, "err", err)
 	}
 	return fmt.Errorf("%w: %w", ErrChunk, err)
 }
 
-// inPlace says whether chunks without codec lie in their blob as they do in the file.
+// inPlace reports whether uncompressed chunks have the same layout in their blob as in the file.
 func inPlace(run []filetable.Chunk) bool {
 	for _, ch := range run {
 		if ch.Len == 0 || ch.At-run[0].At != ch.Offset-run[0].Offset {

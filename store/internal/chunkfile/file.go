@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -17,13 +16,13 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// ErrMoved says that a file has become an object.
-var ErrMoved = errors.New("the file is an object now")
+// ErrMoved means that a file has become an object.
+var ErrMoved = errors.New("the file has become an object")
 
-// errGone says that nobody uses a file any more.
-var errGone = fmt.Errorf("nothing refers to it any more: %w", errdefs.ErrNotFound)
+// errGone means that a file has no users any more.
+var errGone = fmt.Errorf("no longer referenced: %w", errdefs.ErrNotFound)
 
-// A File is a file that is brought by its chunks.
+// A File is a file that is fetched by chunks.
 type File struct {
 	set    *Set
 	dir    string
@@ -32,44 +31,44 @@ type File struct {
 	Path   string
 	Layout *Layout
 
-	// Sources are those of all who use it.
+	// Sources are those of all its users.
 	Sources transfer.Sources
 
 	moved chan struct{} // closed when it is an object
 
-	// What follows is guarded by Set.mu.
-	users   int // who use it
-	working int // calls and reads that run
+	// The following fields are guarded by Set.mu.
+	users   int // number of users
+	working int // running calls and reads
 	ctx     context.Context
 	cancel  context.CancelFunc
 
-	opening sync.Mutex // held while the stage is opened; before mu
+	opening sync.Mutex // held while the stage is opened; locked before mu
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following
 	stage   *stage     // nil: not open
-	known   []bool     // groups that this process has seen to be right, of those that are staged
+	known   []bool     // staged groups that this process has verified
 	calls   map[int]*call
 	age     *age         // of the calls that count
-	reading map[int]bool // groups that are about to be read ahead
+	reading map[int]bool // groups about to be read ahead
 	streams []stream
 }
 
-// An age is the time from when a file has users to when it has none. Calls of an age that has ended
-// stage nothing any more: others may have begun anew by then.
+// An age is the time during which a file has users. Calls of an earlier age no longer stage bytes,
+// because staging may have started again.
 type age struct {
 	before *age
-	writes sync.WaitGroup // to what is staged
+	writes sync.WaitGroup // writes to the stage
 }
 
-// begin begins an age.
+// begin starts an age.
 func (f *File) begin() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.age = &age{before: f.age}
 }
 
-// writing says that a call is about to stage something, until done. It returns errGone for a call of an
-// age that has ended.
+// writing records that a call is about to stage bytes, until done. It returns errGone for a call of
+// an earlier age.
 func (f *File) writing(c *call) (done func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,15 +79,15 @@ func (f *File) writing(c *call) (done func(), err error) {
 	return c.age.writes.Done, nil
 }
 
-// A call is a group that is on its way, fetched by one for all who want it.
+// A call is a group being fetched, shared by all that want it.
 type call struct {
 	age  *age
 	flow *transfer.Flow
 	done chan struct{} // closed at the end
-	err  error         // valid then
+	err  error         // valid after done is closed
 }
 
-// Moved says whether the file is an object.
+// Moved reports whether the file has become an object.
 func (f *File) Moved() bool {
 	select {
 	case <-f.moved:
@@ -98,7 +97,7 @@ func (f *File) Moved() bool {
 	}
 }
 
-// Move says that the file is an object: what is staged is not used any more.
+// Move records that the file has become an object, and removes the staged bytes.
 func (f *File) Move() error {
 	f.mu.Lock()
 	if !f.Moved() {
@@ -109,7 +108,7 @@ func (f *File) Move() error {
 	return f.set.Area.Remove(f.dir)
 }
 
-// Present returns how many bytes are there, as far as the file is open.
+// Present returns the number of present bytes, 0 if the file is not open.
 func (f *File) Present() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,9 +122,9 @@ func (f *File) Present() int64 {
 }
 
 // Staged returns the path of the staged file, below the root of the store.
-func (f *File) Staged() string { return filepath.Join(staging.Top, f.dir, "data") }
+func (f *File) Staged() string { return staging.DataPath(f.dir, f.Layout.Grid()) }
 
-// Sync makes what is staged durable.
+// Sync makes the staged bytes durable.
 func (f *File) Sync() error {
 	st, err := f.open()
 	if err != nil {
@@ -135,8 +134,8 @@ func (f *File) Sync() error {
 	return st.p.Sync("data")
 }
 
-// claim returns the call of group g, and whether the caller has to make it, as a part of flow; nil if the
-// group is there.
+// claim returns the call of group g, and whether the caller must execute it, as a part of flow; nil
+// if the group is present.
 func (f *File) claim(st *stage, g int, flow *transfer.Flow) (c *call, mine bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,13 +150,13 @@ func (f *File) claim(st *stage, g int, flow *transfer.Flow) (c *call, mine bool)
 	return c, true
 }
 
-// there says whether group g is staged and, if it can be verified by itself, was seen to be right by this
-// process: readers get it before the digest of the file is compared. Who calls it holds mu.
+// there reports whether group g is staged and, if it can be verified by itself, was verified by
+// this process: readers get it before the digest of the file is compared. The caller holds mu.
 func (f *File) there(st *stage, g int) bool {
 	return st.p.Has(g) && (f.Layout.Unverified || f.known != nil && f.known[g])
 }
 
-// know says that group g is staged and right.
+// know records that group g is staged and verified.
 func (f *File) know(g int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -167,15 +166,15 @@ func (f *File) know(g int) {
 	f.known[g] = true
 }
 
-// has is there for who does not hold mu.
+// has is there without holding mu.
 func (f *File) has(st *stage, g int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.there(st, g)
 }
 
-// still returns errdefs.ErrUnavailable unless group g is there, which it was: what is staged can be thrown away
-// meanwhile.
+// still returns errdefs.ErrUnavailable unless group g is still present: staged bytes may have been
+// dropped.
 func (f *File) still(st *stage, g int) error {
 	if f.has(st, g) {
 		return nil
@@ -194,7 +193,7 @@ func (f *File) settle(c *call, g int, err error) {
 	close(c.done)
 }
 
-// Promote makes all that is on its way as urgent as c.
+// Promote raises the class of all running transfers to c.
 func (f *File) Promote(c transfer.Class) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -203,11 +202,11 @@ func (f *File) Promote(c transfer.Class) {
 	}
 }
 
-// Await waits until n bytes of the file from off on, as far as it goes, are there: until their groups are, which
-// it fetches. It returns an open file that has them at the same place, and beyond them bytes that nobody has
-// verified; done is to be called when they were read. The errors are io.EOF for no bytes, ErrMoved for a file
-// that is an object, transfer.ErrNoRanges if it can be brought only as a whole, and errdefs.ErrNotFound if
-// nobody uses the file any more.
+// Await fetches the groups of the n bytes of the file from off on, limited to its end, and waits
+// until they are present. It returns an open file with these bytes at the same offset; other bytes
+// of it may be unverified. The caller calls done after reading. The errors are io.EOF if there are
+// no bytes, ErrMoved for a file that is an object, transfer.ErrNoRanges if the file can be fetched
+// only as a whole, and errdefs.ErrNotFound if the file has no users.
 func (f *File) Await(ctx context.Context, off int64, n int) (_ *os.File, done func(), err error) {
 	n = int(min(int64(n), f.Size-off))
 	if off < 0 || n <= 0 {
@@ -235,8 +234,8 @@ func (f *File) Await(ctx context.Context, off int64, n int) (_ *os.File, done fu
 	return st.data, func() { f.done(st) }, nil
 }
 
-// want makes group g present on behalf of a reader. The work goes on when ctx ends: what is on
-// its way is of use to the next one, or to the same reader, whom a signal made ask again.
+// want makes group g present for a reader. The work continues when ctx ends: the next reader needs
+// it, or the same one, which repeats an interrupted read.
 func (f *File) want(ctx context.Context, st *stage, g int) error {
 	for try := 0; ; try++ {
 		c, mine := f.claim(st, g, f.set.Scheduler.NewFlow(transfer.Urgent))
@@ -256,14 +255,15 @@ func (f *File) want(ctx context.Context, st *stage, g int) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		// What another began can have ended for a reason of his.
+		// A call of another reader may have failed for a reason that does not apply here.
 		if c.err != nil && (mine || try > 0) && !errors.Is(c.err, transfer.ErrRevoked) {
 			return c.err
 		}
 	}
 }
 
-// spawn runs work on the file by itself, with a use of the stage, unless nobody uses the file.
+// spawn runs work on the file in a goroutine, with a use of the stage, unless the file has no
+// users.
 func (f *File) spawn(work func(context.Context), st *stage) bool {
 	ctx, ok := f.set.begin(f)
 	if !ok {
@@ -280,15 +280,15 @@ func (f *File) spawn(work func(context.Context), st *stage) bool {
 	return true
 }
 
-// bring calls land with a buffer, again when that is revoked.
+// bring calls land with a buffer, and again if the buffer is revoked.
 func (f *File) bring(ctx context.Context, flow *transfer.Flow, land func(*transfer.Slot) error) error {
 	return f.set.Scheduler.Buffers.With(ctx, flow, f.Sources.Payer, land)
 }
 
-// Fill brings all of the file and verifies it. Others may bring some of it. If its chunks are not verified as
-// parts of it (Layout.Stated), its bytes are hashed in order, which can end in a *verify.Error: while they
-// arrive, or afterwards if readers wait meanwhile and nobody waits for the end of flow. From servers
-// without ranges it begins anew, see transfer.Fetch.All.
+// Fill fetches all of the file and verifies it. Others may fetch parts of it concurrently. Unless
+// its chunks are verified as parts of it (Layout.Stated), the file is hashed in order, which can
+// return a *verify.Error: while bytes arrive or, if readers wait and flow is in the background,
+// afterwards. If the server does not support ranges it starts again, see transfer.Fetch.All.
 func (f *File) Fill(ctx context.Context, flow *transfer.Flow, anew func()) error {
 	st, err := f.open()
 	if err != nil {
@@ -312,7 +312,8 @@ func (f *File) Fill(ctx context.Context, flow *transfer.Flow, anew func()) error
 	return w.finish(ctx)
 }
 
-// fill brings group g into a buffer: from the disk, if w wants that, or by land if nobody else has it on its way.
+// fill loads group g into a buffer: from disk if w needs it, or with land unless another call is
+// fetching it.
 func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get, w *whole) error {
 	for try := 0; ; try++ {
 		c, mine := f.claim(st, g, sl.Flow())
@@ -333,7 +334,7 @@ func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get, w *wh
 		case <-sl.Context.Done():
 			return context.Cause(sl.Context)
 		}
-		// A reader who can have no ranges says nothing of who brings the file from its first byte.
+		// A reader's lack of ranges does not affect a sequential fetch.
 		if c.err != nil && try > 0 && !errors.Is(c.err, transfer.ErrRevoked) && !errors.Is(c.err, transfer.ErrNoRanges) {
 			return c.err
 		}
@@ -343,7 +344,7 @@ func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get, w *wh
 // land fetches group g into a buffer and stages it.
 func (f *File) land(st *stage, sl *transfer.Slot, g int, c *call, get transfer.Get) error {
 	off, n := st.p.Chunk(g)
-	if st.p.Has(g) { // an earlier process staged it
+	if st.p.Has(g) { // by an earlier process
 		if _, err := st.data.ReadAt(sl.Buf[:n], off); err == nil && f.Layout.right(g, sl.Buf[:n]) {
 			f.know(g)
 			return nil
@@ -368,8 +369,8 @@ func (f *File) land(st *stage, sl *transfer.Slot, g int, c *call, get transfer.G
 	return nil
 }
 
-// Put stages a file of one group from raw, which has the bytes of its Span, and verifies it. buf is memory for
-// its bytes.
+// Put stages and verifies a file of one group from raw, the bytes of its Span. buf is memory for
+// its content.
 func (f *File) Put(raw, buf []byte) error {
 	st, err := f.open()
 	if err != nil {
@@ -398,7 +399,7 @@ func (f *File) Put(raw, buf []byte) error {
 	return verify.Bytes(f.Digest, buf)
 }
 
-// isZero says whether chunks are zeros, which need not be written.
+// isZero reports whether all chunks are zeros, which need not be written.
 func isZero(chunks []filetable.Chunk) bool {
 	_, n := span(chunks)
 	return n == 0

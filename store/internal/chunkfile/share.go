@@ -4,18 +4,19 @@ import (
 	"errors"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/internal/staging"
 	"golang.org/x/sys/unix"
 )
 
-// Two files can share whole blocks, where the file system can do that: block is the size of most
-// file systems' blocks in bytes, and minShared the least that is worth a call.
+// Files can share whole blocks if the file system supports it. block is the block size of most file
+// systems, and minShared the smallest size worth a call, in bytes.
 const (
 	block     = 4 << 10
 	minShared = 64 << 10
 )
 
-// put stages group g, whose bytes are buf: zeros as a hole, and of chunks that an object was found to
-// have, as many blocks as possible are shared with it.
+// put stages group g, whose bytes are buf: zeros as a hole, and chunks found in an object by
+// sharing as many blocks with it as possible.
 func (f *File) put(st *stage, g int, buf []byte, found []filetable.Location) error {
 	if isZero(f.Layout.of(g)) {
 		return st.p.Mark(g)
@@ -35,17 +36,15 @@ func (f *File) put(st *stage, g int, buf []byte, found []filetable.Location) err
 		}
 		next = to
 	}
-	if next == base {
-		return st.p.Write(g, buf)
-	}
 	if _, err := st.data.WriteAt(buf[next-base:], next); err != nil {
 		return err
 	}
+	staging.StartWriteback(st.data, base, int64(len(buf)))
 	return st.p.Mark(g)
 }
 
-// sharable returns the range of the file in which chunk c has whole blocks that are whole blocks of
-// an object too, which has the chunk at off.
+// sharable returns the range of the file in which whole blocks of chunk c are also whole blocks of
+// an object, which has the chunk at off.
 func sharable(c filetable.Chunk, off int64) (from, to int64) {
 	if (off-c.Offset)%block != 0 {
 		return 0, 0
@@ -54,11 +53,11 @@ func sharable(c filetable.Chunk, off int64) (from, to int64) {
 	return from, (c.Offset + c.Size) / block * block
 }
 
-// share makes a range of the file of the blocks of an object, and says whether that worked.
+// share makes a range of the file share the blocks of an object, and reports whether that worked.
 func (f *File) share(st *stage, at filetable.Location, c filetable.Chunk, from, to int64) bool {
 	object, err := f.set.Finder.Open(at.Object)
 	if err != nil {
-		return false // it was collected since its bytes were read
+		return false // collected since its bytes were read
 	}
 	defer object.Close()
 	err = unix.IoctlFileCloneRange(int(st.data.Fd()), &unix.FileCloneRange{

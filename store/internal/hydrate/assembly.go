@@ -20,10 +20,10 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// assemblyPrefix begins the names of the directories that files are put together in.
+// assemblyPrefix is the prefix of the names of assembly directories.
 const assemblyPrefix = "assembly-"
 
-// An assembly is a file that is put together from parts.
+// An assembly is a file made of parts.
 type assembly struct {
 	file   filetable.File
 	recipe digest.Digest
@@ -32,16 +32,16 @@ type assembly struct {
 	digest digest.Digest // set by complete
 }
 
-// A partCopy is a part whose bytes are staged elsewhere: the same range of a blob can be in
-// several files, but is fetched once.
+// A partCopy is a part that is staged elsewhere: a range of a blob can be in several files, but is
+// fetched once.
 type partCopy struct {
 	from string // staged file
-	at   int64  // in it
-	to   int64  // in the file of the assembly
+	at   int64  // offset in from
+	to   int64  // offset in the assembled file
 	size int64
 }
 
-// RecipeOf names the content of a file with parts: equal recipes make equal files.
+// RecipeOf identifies the content of a file with parts: equal recipes make equal files.
 func RecipeOf(src *filetable.Source) digest.Digest {
 	p, err := json.Marshal(src)
 	if err != nil {
@@ -50,16 +50,16 @@ func RecipeOf(src *filetable.Source) digest.Digest {
 	return digest.FromBytes(p)
 }
 
-// dir returns the name of the directory of an assembly, of staging.Area. Until all parts are verified it
-// has bytes of one group of sources only.
+// dir returns the name of the directory of an assembly in staging.Area. Until all parts are
+// verified it contains bytes of one group of sources only.
 func (a *assembly) dir() string {
 	return assemblyPrefix + digest.FromString(a.recipe.String()+"\n"+a.group).Encoded()
 }
 
 func (a *assembly) staged() string { return a.dir() + "/data" }
 
-// assemblies returns the files of a table that have to be put together for who has these sources, and
-// where the fragments for them are staged.
+// assemblies returns the files of a table to assemble for these sources, and where their fragments
+// are staged.
 func (e *Engine) assemblies(t *filetable.Table, group string, from *transfer.Sources) ([]*assembly, map[digest.Digest][]staging.Piece, error) {
 	var all []*assembly
 	places := map[digest.Digest][]staging.Piece{}
@@ -108,7 +108,7 @@ func (e *Engine) assemblies(t *filetable.Table, group string, from *transfer.Sou
 	return all, places, nil
 }
 
-// place stages a part at its place in the file, or notes that it is to be copied.
+// place stages a part at its offset in the file, or records that it is copied.
 func (a *assembly) place(places map[digest.Digest][]staging.Piece, part filetable.Source, at int64) error {
 	for _, pc := range places[part.Blob] {
 		if pc.Off == part.Offset && pc.Size == part.Size {
@@ -123,7 +123,7 @@ func (a *assembly) place(places map[digest.Digest][]staging.Piece, part filetabl
 	return nil
 }
 
-// begin makes the staged file with its inline parts.
+// begin creates the staged file with its inline parts.
 func (a *assembly) begin(e *Engine) error {
 	if err := e.Root.MkdirAll(filepath.Join(staging.Top, a.dir()), 0o700); err != nil {
 		return err
@@ -146,8 +146,8 @@ func (a *assembly) begin(e *Engine) error {
 	return f.Close()
 }
 
-// complete hashes the file, part by part as ready says that the blobs of the parts have been
-// verified, and makes it durable. ready returns an error if a blob will not be.
+// complete hashes the file, each part after ready returns, and makes the file durable. ready waits
+// until the blob of a part is verified, and returns an error if it will not be.
 func (a *assembly) complete(ctx context.Context, e *Engine, ready func(context.Context, digest.Digest) error) error {
 	f, err := e.Root.OpenFile(filepath.Join(staging.Top, a.staged()), os.O_RDWR, 0)
 	if err != nil {
@@ -178,12 +178,12 @@ func (a *assembly) complete(ctx context.Context, e *Engine, ready func(context.C
 		return err
 	}
 	if info.Size() != a.file.Size {
-		return fmt.Errorf("file %q was put together with %d bytes, not %d: %w", a.file.Path, info.Size(), a.file.Size, errdefs.ErrDataLoss)
+		return fmt.Errorf("file %q was assembled with %d bytes, not %d: %w", a.file.Path, info.Size(), a.file.Size, errdefs.ErrDataLoss)
 	}
 	a.digest = hash.Digest()
 	if want := a.file.Digest; want != "" {
 		if err := verify.Compare(want, a.digest, a.file.Size, at); err != nil {
-			return fmt.Errorf("file %q is not what its table says: pull the model again: %w", a.file.Path, err)
+			return fmt.Errorf("file %q does not match its table; pull the model again: %w", a.file.Path, err)
 		}
 	}
 	return f.Sync()
@@ -199,7 +199,7 @@ func (a *assembly) publish(e *Engine, from *transfer.Sources) error {
 	return e.Area.Remove(a.dir())
 }
 
-// copy brings the part at the offset to from where it is staged, if that is elsewhere.
+// copy copies the part at offset to from where it is staged, if that is elsewhere.
 func (a *assembly) copy(e *Engine, f *os.File, to int64, buf []byte) error {
 	i := slices.IndexFunc(a.copies, func(c partCopy) bool { return c.to == to })
 	if i < 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// The states of a target, as Progress shows them.
+// States of a target, as in Progress.
 const (
 	StateWaiting     = "waiting"
 	StateDownloading = "downloading"
@@ -24,8 +24,8 @@ const (
 	StatePresent     = "present"
 )
 
-// A blobFetch brings one target, verifies it and turns it into objects. There is at most one for a
-// target from one group of sources; whoever needs it waits for it.
+// A blobFetch fetches one target, verifies it and makes it objects. There is at most one for a
+// target from one group of sources; all hydrations that need it wait for it.
 type blobFetch struct {
 	e       *Engine
 	key     string
@@ -36,17 +36,17 @@ type blobFetch struct {
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed at the end
-	err    error         // valid when done is closed
+	err    error         // valid after done is closed
 
 	waiters int  // guarded by Engine.mu
-	arrived bool // guarded by Engine.mu: what it brings came from elsewhere
+	arrived bool // guarded by Engine.mu: its file arrived from elsewhere
 
-	bytes atomic.Int64 // of an archive, present or fetched
+	bytes atomic.Int64 // bytes of an archive, present or fetched
 	state atomic.Value // string
 }
 
-// fetch waits for the fetch of target i, starting it if there is none; who joins adds its sources. When
-// ctx ends, the fetch ends too unless somebody else waits.
+// fetch waits for the fetch of target i, starting it if needed. A hydration that joins adds its
+// sources. When ctx ends, the fetch ends too, unless others wait.
 func (e *Engine) fetch(ctx context.Context, h *hydration, i int) (*blobFetch, error) {
 	for {
 		b, mine, err := e.join(h, h.targets[i])
@@ -69,11 +69,11 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int) (*blobFetch, er
 		if err == nil || mine || ctx.Err() != nil || e.ctx.Err() != nil {
 			return b, err
 		}
-		// What another began failed: our sources get their turn.
+		// The fetch was started by another hydration: try again with the own sources.
 	}
 }
 
-// join returns the fetch of a target with one more waiter, and whether it was started for us.
+// join returns the fetch of a target with one more waiter, and whether it was started by this call.
 func (e *Engine) join(h *hydration, t Target) (b *blobFetch, mine bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -97,7 +97,7 @@ func (e *Engine) join(h *hydration, t Target) (b *blobFetch, mine bool, err erro
 	return b, !ok, nil
 }
 
-// await says that somebody waits for the end of the fetch.
+// await gives the fetch the priority of awaited work.
 func (b *blobFetch) await() {
 	b.flow.Promote(transfer.Soon)
 	for _, f := range b.files {
@@ -105,9 +105,9 @@ func (b *blobFetch) await() {
 	}
 }
 
-// present returns how many bytes are there.
+// present returns the number of present bytes.
 func (b *blobFetch) present() (n int64) {
-	for _, f := range b.files { // others bring them too
+	for _, f := range b.files { // may also be fetched by others
 		n += f.Present()
 	}
 	return n + b.bytes.Load()
@@ -122,7 +122,7 @@ func (b *blobFetch) main(ctx context.Context) {
 	}
 	b.e.mu.Unlock()
 	for _, f := range b.files {
-		if b.arrived { // what is staged stays for a day if it can not be removed
+		if b.arrived { // staged files that cannot be removed stay for a day
 			_ = f.Move()
 		}
 		b.e.Files.Release(f)
@@ -136,9 +136,8 @@ func (b *blobFetch) main(ctx context.Context) {
 	close(b.done)
 }
 
-// run brings the target. If it turns out wrong, it is brought once more from its first byte: the
-// bytes that were on the disk before may have been wrong, or a source, so that each gets its
-// turn to be the first that is asked.
+// run fetches the target. If its content is wrong, it is fetched again from the start, because
+// staged bytes or a source may be wrong; each source gets its turn to be first.
 func (b *blobFetch) run(ctx context.Context) error {
 	b.state.Store(StateDownloading)
 	for tries := 0; ; {
@@ -146,13 +145,13 @@ func (b *blobFetch) run(ctx context.Context) error {
 		var wrong *verify.Error
 		switch {
 		case errors.Is(err, transfer.ErrRevoked) && ctx.Err() == nil:
-			continue // the unpacker
+			continue // of the unpacker
 		case !errors.As(err, &wrong) || errors.Is(err, chunkfile.ErrChunk):
 			return err
 		}
 		if !resumed {
 			if len(b.target.Files) > 0 && !b.target.Files[0].Layout.Unverified {
-				return fmt.Errorf("its chunks are right, but the file is not: the table is wrong: %w", err)
+				return fmt.Errorf("the chunks are right, but the digest of the file is not: the table is wrong: %w", err)
 			}
 			order := b.sources.Order()
 			if tries++; tries >= len(order) {
@@ -161,7 +160,7 @@ func (b *blobFetch) run(ctx context.Context) error {
 			b.blame(order[0])
 		}
 		b.e.Files.Counts.Corrupt.Add(1)
-		b.e.Log.Warn("blob is wrong; fetching it anew", "digest", b.target.Blob.Digest, "err", err)
+		b.e.Log.Warn("blob is wrong; fetching it again", "digest", b.target.Blob.Digest, "err", err)
 	}
 }
 
@@ -177,7 +176,7 @@ func (b *blobFetch) eachSources(do func(*transfer.Sources)) {
 	}
 }
 
-// attempt brings the target once. resumed says that some of its bytes were on the disk before.
+// attempt fetches the target once. resumed reports whether some bytes were already staged.
 func (b *blobFetch) attempt(ctx context.Context) (resumed bool, err error) {
 	switch len(b.files) {
 	case 0:
@@ -189,7 +188,7 @@ func (b *blobFetch) attempt(ctx context.Context) (resumed bool, err error) {
 	}
 }
 
-// file brings a file by its chunks.
+// file fetches a file by chunks.
 func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, err error) {
 	resumed = b.e.Area.Marked(f.Layout.Dir(f.Digest), f.Size, f.Layout.Grid()) > 0
 	err = f.Fill(ctx, b.flow, b.noRanges)
@@ -210,7 +209,7 @@ func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, 
 }
 
 func (b *blobFetch) noRanges() {
-	b.e.Log.Warn("server does not know ranges: a blob comes from its first byte to its last", "digest", b.target.Blob.Digest)
+	b.e.Log.Warn("server does not support ranges; the blob is fetched sequentially", "digest", b.target.Blob.Digest)
 }
 
 // publish makes verified files objects.
@@ -233,8 +232,8 @@ func (b *blobFetch) publish(files ...*chunkfile.File) error {
 	return nil
 }
 
-// small brings files that lie next to each other with one request. A file that a reader brings meanwhile
-// is brought twice.
+// small fetches neighbouring files with one request. A file that a reader fetches at the same time
+// is fetched twice.
 func (b *blobFetch) small(ctx context.Context) error {
 	return b.e.Scheduler.Buffers.With(ctx, b.flow, b.sources.Payer, b.smallOnce)
 }
@@ -249,7 +248,7 @@ func (b *blobFetch) smallOnce(sl *transfer.Slot) error {
 		}
 		raw := sl.Buf[:end-at]
 		src, rerr := b.transfer(b.files[0].Layout.From).Get(sl, raw, at)
-		b.bytes.Store(0) // what is there is what the files have
+		b.bytes.Store(0) // the files count what is present
 		if rerr != nil {
 			return b.eachFile(sl.Context, rerr)
 		}
@@ -262,7 +261,7 @@ func (b *blobFetch) smallOnce(sl *transfer.Slot) error {
 	return fmt.Errorf("%w: %w", chunkfile.ErrChunk, err)
 }
 
-// eachFile brings the files one by one if the server has no ranges.
+// eachFile fetches the files one by one if the server does not support ranges.
 func (b *blobFetch) eachFile(ctx context.Context, err error) error {
 	if !errors.Is(err, transfer.ErrNoRanges) {
 		return err
@@ -278,7 +277,7 @@ func (b *blobFetch) eachFile(ctx context.Context, err error) error {
 	return nil
 }
 
-// split makes objects of the files in raw, the bytes from offset at of their blob.
+// split makes objects of the files in raw, the bytes of their blob from offset at.
 func (b *blobFetch) split(sl *transfer.Slot, raw []byte, at int64) error {
 	var ready []*chunkfile.File
 	buf, err := sl.Scratch()
@@ -303,7 +302,7 @@ func (b *blobFetch) split(sl *transfer.Slot, raw []byte, at int64) error {
 	return b.publish(ready...)
 }
 
-// archive brings an archive: its bytes to where they are staged, and in order through a sink.
+// archive fetches an archive: it stages the bytes and passes them to a sink in order.
 func (b *blobFetch) archive(ctx context.Context) (resumed bool, err error) {
 	blob := b.target.Blob
 	p, err := b.e.Area.Open(b.target.archiveDir(), blob.Size, b.target.pieces, nil)
@@ -335,16 +334,16 @@ func (b *blobFetch) archive(ctx context.Context) (resumed bool, err error) {
 		if errdefs.IsDataLoss(err) || errdefs.IsInvalidArgument(err) || errdefs.IsNotImplemented(err) {
 			err = errors.Join(err, p.Remove())
 		}
-		return p.Resumed, err // for another reason, such as a full disk, what is there stays
+		return p.Resumed, err // for other reasons, such as a full disk, staged bytes stay
 	}
 	if blob.Archive == filetable.ArchiveFragments {
-		return p.Resumed, nil // it goes when its files are put together
+		return p.Resumed, nil // removed when its files are assembled
 	}
 	return p.Resumed, p.Remove()
 }
 
-// unpacker returns an unpacker: one that is free, so that the archive is unpacked while it arrives, or
-// else the archive is brought first.
+// unpacker returns an unpacker: a free one, so that the archive is unpacked while it arrives;
+// otherwise the archive is fetched first.
 func (b *blobFetch) unpacker(ctx context.Context, p *staging.Partial) (*transfer.Slot, error) {
 	pool := b.e.Scheduler.Unpackers
 	if sl := pool.Try(ctx, b.flow, b.sources.Payer()); sl != nil {
@@ -356,13 +355,13 @@ func (b *blobFetch) unpacker(ctx context.Context, p *staging.Partial) (*transfer
 	return pool.Acquire(ctx, b.flow, b.sources.Payer())
 }
 
-// transfer returns how a blob comes from outside.
+// transfer returns the parameters for fetching a blob.
 func (b *blobFetch) transfer(blob filetable.Blob) transfer.Fetch {
 	return transfer.Fetch{Scheduler: b.e.Scheduler, Blob: blob.Digest, Size: blob.Size, From: &b.sources, Flow: b.flow, Received: &b.bytes}
 }
 
-// stream brings the chunks of an archive and hands them to consume in order. From servers without ranges
-// it begins anew, see transfer.Fetch.All.
+// stream fetches the chunks of an archive and passes them to consume in order. If the server does
+// not support ranges it starts again, see transfer.Fetch.All.
 func (b *blobFetch) stream(ctx context.Context, p *staging.Partial, consume func([]byte) error, anew func()) error {
 	return b.transfer(b.target.Blob).All(ctx, p.Chunks(), func(i int, sl *transfer.Slot, get transfer.Get) error {
 		off, n := p.Chunk(i)
@@ -371,7 +370,7 @@ func (b *blobFetch) stream(ctx context.Context, p *staging.Partial, consume func
 			if _, err := p.ReadAt(buf, off); err == nil {
 				return nil
 			}
-			b.bytes.Add(-n) // it is marked, but its file is gone
+			b.bytes.Add(-n) // marked, but its file is missing
 		}
 		if err := b.e.Objects.Room(n); err != nil {
 			return err

@@ -15,20 +15,21 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// parallelBlobs is how many targets of one table are fetched at the same time. Connections
-// bound what crosses the wire; this only has to keep them busy when blobs are small.
+// parallelBlobs is the number of targets of a table that are fetched concurrently. Connections
+// limit the transfers; this only keeps them busy when blobs are small.
 const parallelBlobs = 32
 
-// parallelSmall is how many of them have no more than a chunk, beside those. They wait for the disk rather
-// than for the wire, and the disk takes as long for many as for one.
+// parallelSmall is the number of additional concurrent targets of at most one chunk. They wait for
+// the disk rather than for the network, and concurrent syncs share the work of the disk.
 const parallelSmall = 96
 
-// parallelSyncs is how many files are made durable at the same time. One after the other each waits for a
-// write of the file system's journal; at the same time they share it: 1,216 files in groups of 32 take 0.2
-// of the time on ext4, as little as one syncfs for each group, which waits for what others write too.
+// parallelSyncs is the number of files that are synced concurrently. Sequential syncs each wait for
+// a write of the file system's journal, which concurrent ones share: 1,216 files in groups of 32
+// take 0.2 of the time on ext4, as little as one syncfs for each group, which would also wait for
+// other writers.
 const parallelSyncs = 32
 
-// together does what waits for the disk for many, and returns the first error.
+// together calls do for all concurrently, to share syncs, and returns the first error.
 func together[T any](all []T, do func(T) error) error {
 	var g errgroup.Group
 	g.SetLimit(parallelSyncs)
@@ -38,13 +39,13 @@ func together[T any](all []T, do func(T) error) error {
 	return g.Wait()
 }
 
-// ProgressEvery is how often Progress is reported.
+// ProgressEvery is the interval of Progress.
 const ProgressEvery = 200 * time.Millisecond
 
-// Progress is a moment of a hydration, for one target.
+// Progress is the progress of one target of a hydration.
 type Progress struct {
 	Blob  digest.Digest `json:"digest"`
-	Name  string        `json:"file,omitempty"` // the path of a file in it, for people
+	Name  string        `json:"file,omitempty"` // path of a file in it, for messages
 	Total int64         `json:"total"`          // bytes
 	Done  int64         `json:"completed"`      // bytes present
 	State string        `json:"status"`         // "waiting", "downloading", "verifying", "complete", "present"
@@ -52,22 +53,21 @@ type Progress struct {
 
 // Options are the settings of one Hydrate.
 type Options struct {
-	// Sources are asked in order; the next one after an error.
+	// Sources are tried in order.
 	Sources []transfer.Source
 
-	// Progress, if not nil, is called about five times a second and once at the end,
-	// from the goroutine of Hydrate, with all targets of the table.
+	// Progress, if not nil, is called about five times a second and once at the end, in the
+	// goroutine of Hydrate, with all targets of the table.
 	Progress func([]Progress)
 
-	// Background says that nobody waits for the end: it gives way to all others, and to
-	// readers.
+	// Background gives the work a lower priority than awaited work and readers.
 	Background bool
 }
 
-// Hydrate returns when every file of the table is a complete, verified object. Blobs that
-// are there already, or whose contents are, are not fetched; a blob that is being fetched
-// is waited for. If ctx ends first, the work goes on for Linger. finish runs once for all who wait, when
-// all is there.
+// Hydrate returns when every file of the table is a complete, verified object. Blobs that are
+// present, or whose contents are, are not fetched; a blob that is being fetched is waited for. If
+// ctx ends first, the work continues for Linger. finish is called once for all waiting calls, when
+// everything is complete.
 func (e *Engine) Hydrate(ctx context.Context, d digest.Digest, t *filetable.Table, o Options, finish func() error) error {
 	for {
 		h, joined, err := e.hydration(d, t, o, finish)
@@ -78,8 +78,8 @@ func (e *Engine) Hydrate(ctx context.Context, d digest.Digest, t *filetable.Tabl
 		if ctx.Err() != nil || e.ctx.Err() != nil || err == nil || !joined {
 			return err
 		}
-		// One that was ending when we joined it is no answer, and another's
-		// credentials may be worse than ours.
+		// Its sources or credentials may have been worse, or it was already ending: start an own
+		// hydration.
 	}
 }
 
@@ -109,7 +109,7 @@ func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options, finis
 	h = &hydration{table: d, group: transfer.GroupKey(o.Sources), done: make(chan struct{}), list: o.Sources}
 	h.from.Set(h.key(), h.list)
 	e.mu.Lock()
-	if e.hydrations[h.key()] == nil { // a table can be large, and nobody waits for its plan but us
+	if e.hydrations[h.key()] == nil { // plan without holding mu: a table can be large
 		e.mu.Unlock()
 		h.plan(Plan(t, h.group))
 		e.mu.Lock()
@@ -135,7 +135,7 @@ func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options, finis
 	return h, joined, nil
 }
 
-// start begins the work of a hydration. Who calls it holds mu.
+// start starts the work of a hydration. The caller holds mu.
 func (e *Engine) start(h *hydration, t *filetable.Table, finish func() error) {
 	ctx, cancel := context.WithCancel(e.ctx)
 	h.cancel = cancel
@@ -143,7 +143,7 @@ func (e *Engine) start(h *hydration, t *filetable.Table, finish func() error) {
 	close(e.began)
 	e.began = make(chan struct{})
 	e.work.Go(func() {
-		left, err := e.bring(ctx, h, t)
+		left, err := e.run(ctx, h, t)
 		if err == nil {
 			err = finish()
 		}
@@ -152,15 +152,15 @@ func (e *Engine) start(h *hydration, t *filetable.Table, finish func() error) {
 		}
 		cancel()
 		e.end(h, err)
-		for _, dir := range left { // which nobody waits for; what stays is collected
+		for _, dir := range left { // after the waiters are informed; remaining files are collected later
 			if err := e.Area.Tidy(dir); err != nil {
-				e.Log.Warn("staged files that are not needed any more stay", "directory", dir, "err", err)
+				e.Log.Warn("unneeded staged files cannot be removed", "directory", dir, "err", err)
 			}
 		}
 	})
 }
 
-// end tells who waits that a hydration has ended.
+// end informs the waiters that a hydration has ended.
 func (e *Engine) end(h *hydration, err error) {
 	defer close(h.done)
 	h.err = err
@@ -172,7 +172,7 @@ func (e *Engine) end(h *hydration, err error) {
 	}
 }
 
-// Running returns the state of the targets of a table that is being hydrated, and whether it is.
+// Running returns the progress of a table, and whether it is being hydrated.
 func (e *Engine) Running(table digest.Digest) ([]Progress, bool) {
 	for _, h := range e.of(table) {
 		return h.progress(), true
@@ -180,8 +180,8 @@ func (e *Engine) Running(table digest.Digest) ([]Progress, bool) {
 	return nil, false
 }
 
-// Awaited says whether somebody waits until a table is complete. Such work does not stop when the
-// scheduler is paused.
+// Awaited reports whether a Hydrate that is not in the background waits for a table. Such work does
+// not stop when the scheduler is paused.
 func (e *Engine) Awaited(table digest.Digest) bool {
 	return slices.ContainsFunc(e.of(table), func(h *hydration) bool {
 		h.mu.Lock()
@@ -190,7 +190,8 @@ func (e *Engine) Awaited(table digest.Digest) bool {
 	})
 }
 
-// Await says that somebody waits for a file of a table that can be read only when all of it is there.
+// Await gives the fetch of a file the priority of awaited work, because a reader waits for the
+// whole file.
 func (e *Engine) Await(table digest.Digest, file digest.Digest) {
 	for _, h := range e.of(table) {
 		h.awaitFile(file)
@@ -208,7 +209,7 @@ func (e *Engine) of(table digest.Digest) (out []*hydration) {
 	return out
 }
 
-// leave takes a waiter away. The last one starts the clock.
+// leave removes a waiter. The last one starts the linger timer.
 func (e *Engine) leave(h *hydration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -218,15 +219,15 @@ func (e *Engine) leave(h *hydration) {
 	h.mu.Lock()
 	awaited := h.awaited
 	h.mu.Unlock()
-	if !awaited { // who waits for nothing does not come back
+	if !awaited { // background callers do not come back
 		h.cancel()
 		return
 	}
 	h.linger = time.AfterFunc(e.Linger, h.cancel)
 }
 
-// bring is the work of a hydration. left are directories of the area that it has no more use for.
-func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) (left []string, err error) {
+// run executes a hydration. left are directories of the area that it no longer needs.
+func (e *Engine) run(ctx context.Context, h *hydration, t *filetable.Table) (left []string, err error) {
 	e.Objects.Registered(ctx)
 	if err := e.PutInline(ctx, t); err != nil {
 		return nil, err
@@ -235,7 +236,7 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) (l
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range assemblies { // in the order of their directories: no two wait for each other
+	for _, a := range assemblies { // in the order of their directories, which prevents deadlocks
 		release, err := e.exclusive(ctx, a.dir())
 		if err != nil {
 			return nil, err
@@ -268,7 +269,7 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) (l
 			return nil, err
 		}
 	}
-	if err := e.bringTargets(ctx, h, missing, assemblies); err != nil {
+	if err := e.fetchTargets(ctx, h, missing, assemblies); err != nil {
 		return nil, err
 	}
 	for _, a := range assemblies {
@@ -284,7 +285,7 @@ func (e *Engine) bring(ctx context.Context, h *hydration, t *filetable.Table) (l
 	return left, nil
 }
 
-// PutInline makes the files that are in the table itself, and empty ones, objects.
+// PutInline makes the inline and the empty files of a table objects.
 func (e *Engine) PutInline(ctx context.Context, t *filetable.Table) error {
 	var files []filetable.File
 	for _, f := range t.Files {
@@ -300,8 +301,8 @@ func (e *Engine) PutInline(ctx context.Context, t *filetable.Table) error {
 	})
 }
 
-// missing returns the targets that are not there, the smallest first: readers look at headers,
-// configs and tokenizers before they look at weights. It says where each is staged.
+// missing returns the missing targets, smallest first, because readers start with headers, configs
+// and tokenizers. It sets where each is staged.
 func (e *Engine) missing(h *hydration, t *filetable.Table, places map[digest.Digest][]staging.Piece) ([]int, error) {
 	members := membersByBlob(t)
 	var missing []int
@@ -328,7 +329,7 @@ func (e *Engine) missing(h *hydration, t *filetable.Table, places map[digest.Dig
 	return missing, nil
 }
 
-// fragmentOrder returns the fragments of a table by their places in its files.
+// fragmentOrder returns the positions of the fragments of a table in its files.
 func fragmentOrder(t *filetable.Table) map[digest.Digest]int64 {
 	order := map[digest.Digest]int64{}
 	for _, f := range t.Files {
@@ -344,10 +345,10 @@ func fragmentOrder(t *filetable.Table) map[digest.Digest]int64 {
 	return order
 }
 
-// rank says when a target is brought: the lower, the earlier. Small files come first; then fragments, in the
-// order in which their file is hashed while they arrive.
+// rank returns the priority of a target, lowest first: small files, then fragments in the order in
+// which their file is hashed.
 func (t *Target) rank(order map[digest.Digest]int64) int64 {
-	const fragments = 1 << 20 // bytes of a file that comes before them
+	const fragments = 1 << 20 // size of a file that comes before fragments
 	switch {
 	case len(t.Files) > 1:
 		return -1
@@ -359,8 +360,8 @@ func (t *Target) rank(order map[digest.Digest]int64) int64 {
 	return t.Blob.Size
 }
 
-// hasTarget says whether what a target brings is there; of fragments, places has those that are
-// needed still.
+// hasTarget reports whether the content of a target is present. Fragments are missing if they are
+// in places.
 func (e *Engine) hasTarget(t *Target, places map[digest.Digest][]staging.Piece, from *transfer.Sources) (bool, error) {
 	if t.Blob.Archive == filetable.ArchiveFragments {
 		return places[t.Blob.Digest] == nil, nil
@@ -377,7 +378,7 @@ func (e *Engine) hasTarget(t *Target, places map[digest.Digest][]staging.Piece, 
 	return true, nil
 }
 
-// need returns how many bytes the missing targets still take on the disk, at least.
+// need returns the minimum disk space that the missing targets still need, in bytes.
 func (e *Engine) need(h *hydration, missing []int, assemblies []*assembly) (need int64, err error) {
 	for _, i := range missing {
 		t := &h.targets[i]
@@ -400,7 +401,7 @@ func (e *Engine) need(h *hydration, missing []int, assemblies []*assembly) (need
 	return max(0, need), nil
 }
 
-// unpacked returns how many bytes a target unpacks to, at least.
+// unpacked returns the minimum unpacked size of a target, in bytes.
 func (t *Target) unpacked() int64 {
 	if t.Blob.Codec == filetable.CodecNone {
 		return 0
@@ -408,9 +409,9 @@ func (t *Target) unpacked() int64 {
 	return t.Blob.Size
 }
 
-// bringTargets fetches targets, and hashes the files that are put together of them meanwhile. The first
-// error ends it.
-func (e *Engine) bringTargets(ctx context.Context, h *hydration, missing []int, assemblies []*assembly) error {
+// fetchTargets fetches targets, and concurrently hashes the files assembled from them. It stops at
+// the first error.
+func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, assemblies []*assembly) error {
 	fragments := map[digest.Digest]chan struct{}{} // closed when verified
 	for _, i := range missing {
 		if b := h.targets[i].Blob; b.Archive == filetable.ArchiveFragments {
@@ -441,7 +442,7 @@ func (e *Engine) bringTargets(ctx context.Context, h *hydration, missing []int, 
 			turns <- struct{}{}
 			g.Go(func() error {
 				defer func() { <-turns }()
-				if ctx.Err() != nil { // nothing starts after a failure, not even what waited for its turn
+				if ctx.Err() != nil { // nothing starts after a failure
 					return ctx.Err()
 				}
 				b, err := e.fetch(ctx, h, i)
@@ -461,7 +462,7 @@ func (e *Engine) bringTargets(ctx context.Context, h *hydration, missing []int, 
 	return all.Wait()
 }
 
-// piecesOf says where a blob is staged.
+// piecesOf returns where a blob is staged.
 func piecesOf(b filetable.Blob, members []filetable.Member, fragments []staging.Piece) ([]staging.Piece, error) {
 	switch {
 	case b.Archive == filetable.ArchiveFragments:

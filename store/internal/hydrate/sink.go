@@ -17,24 +17,23 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Limits of a compressed archive. Weights do not compress by a factor of 100, and gzip can
-// not do more than 1032.
+// Limits of a compressed archive. Weights do not compress by a factor of 100, and gzip by at most
+// 1032.
 const (
-	unpackBase  = 1 << 30 // bytes any archive may have when unpacked
+	unpackBase  = 1 << 30 // bytes that any archive may have unpacked
 	unpackRatio = 100     // bytes out for each byte in, beyond unpackBase
 	zstdWindow  = 128 << 20
 )
 
-// A sink takes the bytes of a blob in order and turns the blob into objects.
+// A sink receives the bytes of a blob in order and makes the blob objects.
 type sink interface {
-	// consume takes the next bytes. It does not keep them.
+	// consume receives the next bytes. It does not keep them.
 	consume(p []byte) error
 
-	// finish verifies the blob and publishes its objects. Nothing of the blob can be
-	// read before.
+	// finish verifies the blob and publishes its objects. Nothing of the blob can be read before.
 	finish() error
 
-	// abort ends what is going on without a result. finish is not called after it.
+	// abort ends the sink without a result. finish is not called after it.
 	abort()
 }
 
@@ -50,7 +49,7 @@ func newSink(b *blobFetch, p *staging.Partial) sink {
 	}
 }
 
-// blobHash is the digest over a blob as transferred.
+// blobHash computes the digest of a blob as transferred.
 type blobHash struct {
 	blob filetable.Blob
 	hash verify.Hash
@@ -67,22 +66,22 @@ func (b *blobHash) verify() error {
 	return verify.Compare(b.blob.Digest, b.hash.Digest(), b.blob.Size, b.n)
 }
 
-// both hands p to two who take it, at the same time.
+// both passes p to two consumers concurrently.
 func both(p []byte, a, b func(p []byte) error) error {
 	var g errgroup.Group
 	g.Go(func() error { return a(p) })
 	return errors.Join(b(p), g.Wait())
 }
 
-// fragmentSink verifies a blob whose bytes go straight to the files they are parts of. They
-// are made durable and readable when a file is complete.
+// fragmentSink verifies a blob whose bytes are written directly to the files they are parts of.
+// These are synced and published when they are complete.
 type fragmentSink struct{ blobHash }
 
 func (f *fragmentSink) abort() {}
 
 func (f *fragmentSink) finish() error { return f.verify() }
 
-// tarSink hashes the members of a plain tar while its bytes go by. They are staged already.
+// tarSink hashes the members of an uncompressed tar as its bytes pass. They are already staged.
 type tarSink struct {
 	blobHash
 	p       *staging.Partial
@@ -90,14 +89,14 @@ type tarSink struct {
 	digests map[string]digest.Digest // by staged file
 
 	off int64       // of the next byte
-	cur verify.Hash // of the member that is going by
+	cur verify.Hash // of the current member
 }
 
 func (t *tarSink) consume(p []byte) error { return both(p, t.blobHash.consume, t.members) }
 
 func (t *tarSink) abort() {}
 
-// members hashes the members that are in b.
+// members hashes the members in b.
 func (t *tarSink) members(b []byte) error {
 	err := t.p.Each(t.off, int64(len(b)), func(pc staging.Piece, at, from, to int64) error {
 		if pc.InGap() {
@@ -116,8 +115,8 @@ func (t *tarSink) members(b []byte) error {
 	return err
 }
 
-// finish reads the headers once more, now from verified bytes: the members that the ranges
-// were planned with came from bytes that nobody had verified.
+// finish reads the headers again, from verified bytes: the members in the table were read from
+// unverified bytes.
 func (t *tarSink) finish() error {
 	if err := t.verify(); err != nil {
 		return err
@@ -131,7 +130,7 @@ func (t *tarSink) finish() error {
 		return err
 	}
 	if staging.LayoutOf(pieces, nil) != staging.LayoutOf(t.p.Pieces, nil) {
-		return fmt.Errorf("tar headers differ from those seen when the model was resolved: pull it again: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("tar headers differ from those read when the model was resolved; pull it again: %w", errdefs.ErrInvalidArgument)
 	}
 	for i, m := range members {
 		if m.Type == filetable.TypeReg {
@@ -144,8 +143,8 @@ func (t *tarSink) finish() error {
 	return t.b.e.publishContents(t.b, t.p, members, func(c filetable.Member) string { return staging.MemberFile(c.Offset) })
 }
 
-// publishContents makes the staged members of an archive objects and remembers what the
-// blob contained.
+// publishContents makes the staged members of an archive objects and records the contents of the
+// blob.
 func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []filetable.Member, staged func(filetable.Member) string) error {
 	var files []Publication
 	var names []string
@@ -175,10 +174,10 @@ func (e *Engine) publishContents(b *blobFetch, p *staging.Partial, contents []fi
 	return e.Objects.Publish(files, meta.Arrival{Contents: map[digest.Digest][]filetable.Member{b.target.Blob.Digest: contents}})
 }
 
-// unpackSink unpacks a compressed tar while its bytes go by.
+// unpackSink unpacks a compressed tar as its bytes pass.
 //
-// When unpacking fails, the bytes are still taken to their end: only the digest tells
-// whether the archive is bad or the transfer.
+// If unpacking fails, it still reads all bytes: only the digest tells whether the archive or the
+// transfer is wrong.
 type unpackSink struct {
 	blobHash
 	p    *staging.Partial
@@ -186,7 +185,7 @@ type unpackSink struct {
 	pipe *io.PipeWriter
 	done chan struct{} // closed when unpack has returned
 
-	// What unpack leaves, valid when done is closed.
+	// Results of unpack, valid after done is closed.
 	err      error
 	diffID   digest.Digest
 	contents []filetable.Member
@@ -205,12 +204,12 @@ func newUnpackSink(b *blobFetch, p *staging.Partial, whole blobHash) *unpackSink
 	return u
 }
 
-// errUnpacked is what the pipe answers when unpack has returned.
+// errUnpacked is the error of writes to the pipe after unpack has returned.
 var errUnpacked = errors.New("archive is unpacked")
 
 func (u *unpackSink) consume(p []byte) error { return both(p, u.blobHash.consume, u.feed) }
 
-// feed hands p to unpack, and drops what that reads no more.
+// feed passes p to unpack, or drops it after unpack has returned.
 func (u *unpackSink) feed(p []byte) error {
 	if _, err := u.pipe.Write(p); err != errUnpacked {
 		return err
@@ -224,10 +223,10 @@ func (u *unpackSink) abort() {
 	u.drop()
 }
 
-// drop removes what was unpacked. What was fetched stays, for the next try.
+// drop removes the unpacked members. Fetched bytes stay for the next attempt.
 func (u *unpackSink) drop() {
 	for _, name := range u.staged {
-		// It is written anew by the next try; until then it only takes space.
+		// It is overwritten by the next attempt; until then it only takes space.
 		_ = u.b.e.Root.Remove(u.p.Path(name))
 	}
 }
@@ -248,7 +247,7 @@ func (u *unpackSink) publish() error {
 	}
 	if u.err != nil {
 		err := fmt.Errorf("unpack %s archive: %w", u.blob.Codec, u.err)
-		if errors.Is(u.err, io.ErrUnexpectedEOF) { // of bytes that are the right ones
+		if errors.Is(u.err, io.ErrUnexpectedEOF) { // although the bytes are right
 			err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 		}
 		return err
@@ -279,7 +278,7 @@ func (u *unpackSink) unpack(compressed io.Reader) error {
 	if err := filetable.WalkTar(in, func(m filetable.Member, body io.Reader) error { return u.member(m, body, buf) }); err != nil {
 		return err
 	}
-	// The rest counts: for the diffID, and for the checksum of the codec.
+	// The rest is needed for the diffID and for the checksum of the codec.
 	if _, err := io.CopyBuffer(io.Discard, struct{ io.Reader }{in}, buf); err != nil {
 		return err
 	}
@@ -338,12 +337,12 @@ func decompress(r io.Reader, c filetable.Codec) (io.ReadCloser, error) {
 	}
 }
 
-// bombGuard ends an archive that grows without measure.
+// bombGuard limits the size of an unpacked archive.
 type bombGuard struct {
 	r     io.Reader
 	room  Objects
 	left  int64
-	since int64 // bytes since the free space was looked at
+	since int64 // bytes since free space was checked
 }
 
 func (b *bombGuard) Read(p []byte) (int, error) {

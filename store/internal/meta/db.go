@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// schemaVersion is the version of the buckets drawn in doc.go.
+// schemaVersion is the version of the schema in doc.go.
 const schemaVersion = "2"
 
 var (
@@ -39,23 +39,23 @@ const (
 	keyRebuilt = "rebuilt"
 )
 
-// DB is an open database. Its methods are safe for concurrent use; each is one transaction, and
-// none of them touches another file.
+// DB is an open database. Its methods are safe for concurrent use; each is one transaction and
+// accesses no other file.
 type DB struct {
 	bolt  *bbolt.DB
 	index *index
 
-	writing sync.Mutex // held until the index has what a transaction has changed
+	writing sync.Mutex // held until the index has the changes of a transaction
 }
 
-// A txn is a transaction. The index knows at once what it changes.
+// A txn is a transaction. Its changes are applied to the index at once.
 type txn struct {
 	*bbolt.Tx
 	index   *index
-	changed bool // the index
+	changed bool // the index has changes
 }
 
-// update runs do in a transaction that may change something. If it fails, the index is made again.
+// update runs do in a write transaction. If it fails, the index is rebuilt.
 func (db *DB) update(do func(tx *txn) error) error {
 	db.writing.Lock()
 	defer db.writing.Unlock()
@@ -70,12 +70,12 @@ func (db *DB) update(do func(tx *txn) error) error {
 	return err
 }
 
-// view runs do in a transaction that only reads.
+// view runs do in a read transaction.
 func (db *DB) view(do func(tx *txn) error) error {
 	return db.bolt.View(func(tx *bbolt.Tx) error { return do(&txn{Tx: tx, index: db.index}) })
 }
 
-// prepare makes the buckets, and compares the schema.
+// prepare creates the buckets and checks the schema version.
 func prepare(tx *txn) error {
 	for _, name := range buckets {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
@@ -93,12 +93,12 @@ func prepare(tx *txn) error {
 			return err
 		}
 	case v != "":
-		return fmt.Errorf("schema version %q, want %q: another ballast made it: %w", v, schemaVersion, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("schema version %q, want %q: it was written by another version of ballast: %w", v, schemaVersion, errdefs.ErrFailedPrecondition)
 	}
 	return put(tx, bucketMeta, keyVersion, schemaVersion)
 }
 
-// version decodes the version of a schema; empty if there is none. That of version 1 has no checksum.
+// version decodes the version of a schema; "" if there is none. Version 1 has no checksum.
 func version(p []byte) (string, error) {
 	if len(p) == 0 || string(p) == "1" {
 		return string(p), nil
@@ -106,8 +106,8 @@ func version(p []byte) (string, error) {
 	return decode[string](bucketMeta, []byte(keyVersion), p)
 }
 
-// upgrade makes version 2 of version 1, which has no checksums. Objects that it knows to be damaged
-// are not recorded any more: they are found to be so again.
+// upgrade converts version 1, which has no checksums, to version 2. Records of damaged objects are
+// removed, since checks find the damage again.
 func upgrade(tx *txn) error {
 	for _, bucket := range sealed {
 		values := map[string][]byte{}
@@ -133,10 +133,10 @@ func upgrade(tx *txn) error {
 	return nil
 }
 
-// Memory returns what the index takes, in bytes.
+// Memory returns the size of the index, in bytes.
 func (db *DB) Memory() int64 { return db.index.memory() }
 
-// Close closes the database, after the transactions that are going on.
+// Close closes the database after the running transactions.
 func (db *DB) Close() error { return db.bolt.Close() }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -144,7 +144,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // sealLen is the length of a checksum.
 const sealLen = 4
 
-// seal puts a checksum in front of a value. It is over bucket and key too.
+// seal prepends a checksum, over bucket, key and value, to a value.
 func seal(bucket, key, value []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(make([]byte, 0, sealLen+len(value)), checksum(bucket, key, value)), value...)
 }
@@ -156,7 +156,7 @@ func checksum(bucket, key, value []byte) (sum uint32) {
 	return sum
 }
 
-// unseal returns the value without its checksum, or errdefs.ErrDataLoss if that is wrong.
+// unseal returns a value without its checksum, or errdefs.ErrDataLoss if the checksum is wrong.
 func unseal(bucket, key, p []byte) ([]byte, error) {
 	if len(p) < sealLen || checksum(bucket, key, p[sealLen:]) != binary.BigEndian.Uint32(p) {
 		return nil, fmt.Errorf("record %s/%q has a wrong checksum: %w", bucket, key, errdefs.ErrDataLoss)
@@ -177,7 +177,7 @@ func put[K ~string](tx *txn, bucket []byte, key K, v any) error {
 	return nil
 }
 
-// remove removes a value; one that does not exist is no error.
+// remove removes a value, if it exists.
 func remove[K ~string](tx *txn, bucket []byte, key K) error {
 	if err := tx.Bucket(bucket).Delete([]byte(key)); err != nil {
 		return err
@@ -193,7 +193,7 @@ func decode[T any](bucket, key, p []byte) (v T, err error) {
 	return parse[T](bucket, key, p)
 }
 
-// parse is decode of a value without its checksum.
+// parse decodes a value without its checksum.
 func parse[T any](bucket, key, p []byte) (v T, err error) {
 	if err := json.Unmarshal(p, &v); err != nil {
 		return v, fmt.Errorf("record %s/%s: %w", bucket, key, err)
@@ -210,7 +210,7 @@ func load[T any, K ~string](tx *txn, bucket []byte, key K) (v T, err error) {
 	return decode[T](bucket, []byte(key), p)
 }
 
-// get is load in a transaction of its own.
+// get is load in its own transaction.
 func get[T any, K ~string](db *DB, bucket []byte, key K) (v T, err error) {
 	err = db.view(func(tx *txn) error {
 		v, err = load[T](tx, bucket, key)
@@ -219,7 +219,7 @@ func get[T any, K ~string](db *DB, bucket []byte, key K) (v T, err error) {
 	return v, err
 }
 
-// change replaces a value by what do makes of it, or returns errdefs.ErrNotFound.
+// change updates a value with do, or returns errdefs.ErrNotFound.
 func change[T any, K ~string](db *DB, bucket []byte, key K, do func(v *T)) error {
 	return db.update(func(tx *txn) error {
 		v, err := load[T](tx, bucket, key)
@@ -231,7 +231,7 @@ func change[T any, K ~string](db *DB, bucket []byte, key K, do func(v *T)) error
 	})
 }
 
-// each calls fn for every value of a bucket, in the order of its keys.
+// each calls fn for every value of a bucket, in key order.
 func each[K ~string, T any](tx *txn, bucket []byte, fn func(key K, v T) error) error {
 	return tx.Bucket(bucket).ForEach(func(k, p []byte) error {
 		v, err := decode[T](bucket, k, p)
@@ -242,12 +242,12 @@ func each[K ~string, T any](tx *txn, bucket []byte, fn func(key K, v T) error) e
 	})
 }
 
-// keys calls fn for every key of a bucket, in their order.
+// keys calls fn for every key of a bucket, in order.
 func keys(tx *txn, bucket []byte, fn func(key string) error) error {
 	return tx.Bucket(bucket).ForEach(func(k, _ []byte) error { return fn(string(k)) })
 }
 
-// run runs do in a transaction, which only reads in a dry run.
+// run runs do in a transaction, which is read-only in a dry run.
 func (db *DB) run(dryRun bool, do func(tx *txn) error) error {
 	if dryRun {
 		return db.view(do)
@@ -255,10 +255,10 @@ func (db *DB) run(dryRun bool, do func(tx *txn) error) error {
 	return db.update(do)
 }
 
-// exists says whether there is a value.
+// exists reports whether there is a value.
 func exists[K ~string](tx *txn, bucket []byte, key K) bool {
 	return tx.Bucket(bucket).Get([]byte(key)) != nil
 }
 
-// now is the time as it is recorded.
+// now returns the current time in the recorded form.
 func now() time.Time { return time.Now().UTC() }

@@ -8,14 +8,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// images are found by what is in them.
+// images is the index of images.
 type images struct {
 	all      map[digest.Digest]Image // by manifest
 	byRef    map[string]manifests
 	byOrigin map[digest.Digest]manifests
 	byConfig map[digest.Digest]manifests
 	byTable  map[digest.Digest]manifests
-	unused   manifests // whose table has no reference
+	unused   manifests // images whose table has no reference
 }
 
 type manifests map[digest.Digest]bool
@@ -49,7 +49,7 @@ func (s *images) remove(im Image) {
 	leave(s.byTable, im.Table, im.Manifest)
 }
 
-// use says whether a table has references.
+// use records whether a table has references.
 func (s *images) use(table digest.Digest, referred bool) {
 	for d := range s.byTable[table] {
 		if referred {
@@ -73,7 +73,7 @@ func leave[K comparable](m map[K]manifests, k K, d digest.Digest) {
 	}
 }
 
-// pick returns images of these manifests, by first reference. They are the caller's.
+// pick returns copies of the images with these manifests, sorted by first reference.
 func (s *images) pick(which manifests) []Image {
 	list := make([]Image, 0, len(which))
 	for d := range which {
@@ -90,12 +90,12 @@ func (im Image) clone() Image {
 	return im
 }
 
-// Image returns the image with the given manifest, or errdefs.ErrNotFound.
+// Image returns the image with a manifest, or errdefs.ErrNotFound.
 func (db *DB) Image(manifest digest.Digest) (Image, error) {
 	return get[Image](db, bucketImages, manifest)
 }
 
-// Images returns all images, by first reference.
+// Images returns all images, sorted by first reference.
 func (db *DB) Images() []Image {
 	return db.pick(func(s *images) manifests {
 		all := manifests{}
@@ -106,14 +106,14 @@ func (db *DB) Images() []Image {
 	})
 }
 
-// ImagesByOrigin returns the images that were made from the origin with a digest, whatever by, by first
-// reference.
+// ImagesByOrigin returns the images converted from the origin with a digest, in all mapping
+// versions, sorted by first reference.
 func (db *DB) ImagesByOrigin(d digest.Digest) []Image {
 	return db.pick(func(s *images) manifests { return s.byOrigin[d] })
 }
 
-// ImagesWith returns the images that have d as their config or their table, and those whose table needs it,
-// by first reference.
+// ImagesWith returns the images with d as their config or table, or as an object of their table,
+// sorted by first reference.
 func (db *DB) ImagesWith(d digest.Digest) []Image {
 	tables := append(db.index.tablesOf(d), d)
 	return db.pick(func(s *images) manifests {
@@ -126,7 +126,12 @@ func (db *DB) ImagesWith(d digest.Digest) []Image {
 	})
 }
 
-// ImagesByTable returns the images that have a table, by first reference.
+// ImagesByRef returns the images with a reference, sorted by first reference.
+func (db *DB) ImagesByRef(ref string) []Image {
+	return db.pick(func(s *images) manifests { return s.byRef[ref] })
+}
+
+// ImagesByTable returns the images with a table, sorted by first reference.
 func (db *DB) ImagesByTable(table digest.Digest) []Image {
 	return db.pick(func(s *images) manifests { return s.byTable[table] })
 }

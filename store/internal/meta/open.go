@@ -18,26 +18,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockWait is how long another process may have the database open. A daemon that is being replaced
-// needs a moment.
+// lockWait is how long to wait for another process to close the database, such as a daemon that is
+// being replaced.
 const lockWait = time.Second
 
-// Options say what a database should be.
+// Options configure Open.
 type Options struct {
-	// Expected says that there is what a database would know of: if it is missing or empty, it
-	// was lost.
+	// Expected means that there are objects, so that a missing or empty database was lost.
 	Expected bool
 
-	// Log takes note of a database that is set aside. It is needed.
+	// Log is the logger; required.
 	Log *slog.Logger
 }
 
-// Open opens the database at path, and makes it if need be.
+// Open opens the database at path, which is created if needed.
 //
-// A damaged one is set aside as <path>.damaged-<time>, and a new one takes its place with those of its
-// records that are whole. Whoever opened it has to find out what is missing (Rebuilt).
+// A damaged database is renamed to <path>.damaged-<time> and replaced by a new one with its intact
+// records. The caller must recover the rest (Rebuilt).
 //
-// It returns errdefs.ErrUnavailable if another process has it open, and
+// Open returns errdefs.ErrUnavailable if another process has the database open, and
 // errdefs.ErrFailedPrecondition if it has another schema.
 func Open(path string, o Options) (*DB, error) {
 	if err := doubt(path, o); err != nil {
@@ -72,7 +71,7 @@ func doubt(path string, o Options) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		if o.Expected {
-			o.Log.Error("the database is lost; what it knew is found out again", "path", path)
+			o.Log.Error("the database is missing; it is rebuilt from objects and snapshots", "path", path)
 			return replace(path, nil)
 		}
 		return nil
@@ -94,14 +93,14 @@ func doubt(path string, o Options) error {
 	}
 	aside := boltfile.Aside(path)
 	records := salvage(f, info.Size())
-	o.Log.Error("the database is damaged; it is set aside, and what is missing is found out again", "path", aside, "records", len(records), "err", problem)
+	o.Log.Error("the database is damaged; it is set aside and rebuilt from intact records, objects and snapshots", "path", aside, "records", len(records), "err", problem)
 	if err := os.Link(path, aside); err != nil {
 		return err
 	}
 	return replace(path, records)
 }
 
-// lock takes the lock that bbolt takes, without waiting long. Closing the file gives it back.
+// lock takes bbolt's lock, waiting at most lockWait. Closing the file releases it.
 func lock(f *os.File) error {
 	for end := time.Now().Add(lockWait); ; time.Sleep(50 * time.Millisecond) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -114,14 +113,14 @@ func lock(f *os.File) error {
 	}
 }
 
-// sound returns errdefs.ErrDataLoss if something is wrong with the file, down to the checksums of the
-// records. A database of another schema is sound if its pages are.
+// sound returns errdefs.ErrDataLoss if the pages or the checksums of records are wrong. In a
+// database of another schema only the pages are checked.
 func sound(f *os.File, size int64) error {
 	var seen []byte
 	var wrong error
 	err := boltfile.Walk(f, size, func(path [][]byte, key, value []byte) {
 		switch {
-		case len(path) > 1 || (len(path) == 0) != (value == nil): // all buckets are at the top, and nothing else
+		case len(path) > 1 || (len(path) == 0) != (value == nil): // all buckets, and nothing else, are at the top
 			wrong = fmt.Errorf("%q/%q is not of the schema: %w", path, key, errdefs.ErrDataLoss)
 		case len(path) == 0:
 		case bytes.Equal(path[0], bucketMeta) && string(key) == keyVersion:
@@ -151,10 +150,10 @@ func isSealed(bucket []byte) bool {
 	return slices.ContainsFunc(sealed, func(b []byte) bool { return bytes.Equal(b, bucket) })
 }
 
-// A salvaged record has the right checksum.
+// A salvaged record has a right checksum.
 type salvaged struct{ bucket, key, value []byte }
 
-// salvage returns the records that are whole. The index of chunks is left out: it only saves fetching.
+// salvage returns the intact records, without the chunks bucket, which only saves transfers.
 func salvage(f *os.File, size int64) (records []salvaged) {
 	_ = boltfile.Walk(f, size, func(path [][]byte, key, value []byte) {
 		if len(path) == 1 && isSealed(path[0]) {
@@ -166,8 +165,8 @@ func salvage(f *os.File, size int64) (records []salvaged) {
 	return records
 }
 
-// replace puts a new database with these records in the place of the one at path, which can be
-// missing. A crash leaves the old one, or the new one with all of them.
+// replace replaces the database at path, which may be missing, by a new one with these records. A
+// crash leaves the old one, or the complete new one.
 func replace(path string, records []salvaged) error {
 	name := path + ".new"
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {

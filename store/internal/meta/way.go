@@ -13,10 +13,10 @@ import (
 type way struct {
 	Identity digest.Digest   `json:"identity"`
 	Tables   []digest.Digest `json:"tables"`          // that show the file in this way
-	Wrong    int             `json:"wrong,omitempty"` // how often what was read turned out to be wrong
+	Wrong    int             `json:"wrong,omitempty"` // how often wrong bytes were read
 }
 
-// shown returns the identity of what is read now: what was wrong had others.
+// shown returns the identity under which the file is read now; it changes with Wrong.
 func (w way) shown() digest.Digest {
 	if w.Wrong == 0 {
 		return w.Identity
@@ -24,13 +24,13 @@ func (w way) shown() digest.Digest {
 	return digest.FromString(fmt.Sprintf("%s %d", w.Identity, w.Wrong))
 }
 
-// wayKey returns the key of a file in a view. That of the common one is the digest alone.
+// wayKey returns the key of a file in a view. For the common view it is the digest alone.
 func wayKey(view string, file digest.Digest) string {
 	return strings.TrimPrefix(view+" "+file.String(), " ")
 }
 
-// useless says whether nothing shows the file of a key in this way any more: the reference of the view is
-// gone, or in the common view all tables are.
+// useless reports whether nothing shows the file of a key in this way: the reference of the view is
+// gone or, in the common view, all tables are.
 func (w way) useless(tx *txn, key string, used func(table digest.Digest) bool) bool {
 	if i := strings.LastIndexByte(key, ' '); i >= 0 {
 		return !exists(tx, bucketRefs, key[:i])
@@ -38,9 +38,9 @@ func (w way) useless(tx *txn, key string, used func(table digest.Digest) bool) b
 	return !slices.ContainsFunc(w.Tables, used)
 }
 
-// PutWays records in which ways (identities) files are read for a table in a view before they are
-// complete, and returns the identities of what is read now. It returns errdefs.ErrFailedPrecondition if
-// another table that is referred to shows one in another way there.
+// PutWays records the ways (identities) in which files are read for a table in a view before they
+// are complete, and returns the identities under which they are read now. It returns
+// errdefs.ErrFailedPrecondition if another referenced table shows a file in another way there.
 func (db *DB) PutWays(view string, table digest.Digest, ways map[digest.Digest]digest.Digest) (shown map[digest.Digest]digest.Digest, err error) {
 	shown = map[digest.Digest]digest.Digest{}
 	if len(ways) == 0 {
@@ -54,7 +54,7 @@ func (db *DB) PutWays(view string, table digest.Digest, ways map[digest.Digest]d
 			}
 			others := slices.DeleteFunc(w.Tables, func(t digest.Digest) bool { return t == table || !tx.index.referred(t) })
 			if len(others) > 0 && w.Identity != identity {
-				return fmt.Errorf("file %s is read in another way for another table: %w", file, errdefs.ErrFailedPrecondition)
+				return fmt.Errorf("file %s is read with other chunks for another table: %w", file, errdefs.ErrFailedPrecondition)
 			}
 			w.Identity, w.Tables = identity, append(others, table)
 			shown[file] = w.shown()
@@ -66,8 +66,8 @@ func (db *DB) PutWays(view string, table digest.Digest, ways map[digest.Digest]d
 	})
 }
 
-// WasWrong records that what was read of a file in a view was wrong, and returns the identity of what is
-// read from now on. It returns errdefs.ErrNotFound for a file without a way.
+// WasWrong records that wrong bytes of a file were read in a view, and returns the identity under
+// which it is read from now on. It returns errdefs.ErrNotFound for a file without a way.
 func (db *DB) WasWrong(view string, file digest.Digest) (shown digest.Digest, err error) {
 	return shown, db.update(func(tx *txn) error {
 		w, err := load[way](tx, bucketWays, wayKey(view, file))
@@ -80,8 +80,8 @@ func (db *DB) WasWrong(view string, file digest.Digest) (shown digest.Digest, er
 	})
 }
 
-// Identity returns the identity under which a file is read in a view, or was before it was complete, or
-// errdefs.ErrNotFound.
+// Identity returns the identity under which a file is read in a view, or was before it was
+// complete, or errdefs.ErrNotFound.
 func (db *DB) Identity(view string, file digest.Digest) (shown digest.Digest, err error) {
 	return shown, db.view(func(tx *txn) error {
 		w, err := load[way](tx, bucketWays, wayKey(view, file))

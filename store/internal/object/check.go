@@ -8,16 +8,16 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Bad is an object that is not what it should be.
+// Bad is a damaged object.
 type Bad struct {
 	Digest  digest.Digest
 	Size    int64 // as recorded, bytes
 	Problem error
 }
 
-// Check reads the objects of a table, of all tables if it is empty, and compares digests. What is
-// damaged is set aside and no object any more; what was set aside and is right now is one again.
-// progress, if not nil, is called with bytes after each object.
+// Check reads the objects of a table, or all objects if table is empty, and compares digests.
+// Damaged files are set aside and are no longer objects; files that were set aside but are right
+// now become objects again. progress, if not nil, is called with bytes after each object.
 func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(done, total int64)) ([]Bad, error) {
 	bad, err := s.reconsider(ctx, table)
 	if err != nil {
@@ -49,8 +49,8 @@ func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(
 	return bad, nil
 }
 
-// reconsider hashes what may be objects that a table needs (all, if it is empty): what is doubted, and
-// what was set aside. It returns what is set aside and still wrong.
+// reconsider hashes the files without a record, and those set aside, that a table needs, or all if
+// table is empty. It returns those set aside that are still wrong.
 func (s *Objects) reconsider(ctx context.Context, table digest.Digest) (bad []Bad, err error) {
 	var only map[digest.Digest]bool
 	if table != "" {
@@ -77,7 +77,7 @@ func (s *Objects) reconsider(ctx context.Context, table digest.Digest) (bad []Ba
 			continue
 		}
 		switch err := s.restore(ctx, f.Digest); {
-		case isBad(err) && s.Has(f.Digest): // another file took its place just before a crash
+		case isBad(err) && s.Has(f.Digest): // replaced just before a crash
 			if err := s.o.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return bad, err
 			}
@@ -90,16 +90,16 @@ func (s *Objects) reconsider(ctx context.Context, table digest.Digest) (bad []Ba
 	return bad, ctx.Err()
 }
 
-// missing forgets an object whose file is not there.
+// missing removes the record of an object whose file is missing.
 func (s *Objects) missing(d digest.Digest) error {
-	s.collecting.Lock() // nobody publishes
+	s.collecting.Lock() // excludes publishing
 	defer s.collecting.Unlock()
 	if _, err := s.o.Root.Lstat(Path(d)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if _, err := s.o.DB.Object(d); err != nil {
-		return nil // it was collected
+		return nil // already collected
 	}
-	s.o.Log.Error("object is recorded, but its file is gone", "digest", d)
+	s.o.Log.Error("file of a recorded object is missing", "digest", d)
 	return errors.Join(s.withhold(d), s.o.DB.Lose(d))
 }

@@ -20,18 +20,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A doubt is a file in the place of an object that is no object before it was hashed.
+// A doubt is a file without a record, which must be hashed before it is an object.
 type doubt struct {
 	size int64
-	busy chan struct{} // held by who hashes it
+	busy chan struct{} // held while the file is hashed
 }
 
 // smallFile is the size in bytes up to which files are hashed when the store is opened: tables and
-// configs, which all else is found by.
+// configs, which are needed to find everything else.
 const smallFile = 1 << 20
 
-// adopt makes the records agree with the files below objects: what is there without a record is
-// doubted, what has another size than recorded is set aside, and what is not there is lost.
+// adopt makes the records agree with the files below objects: files without a record are doubted,
+// files of another size than recorded are set aside, and records of missing files are removed.
 func (s *Objects) adopt() error {
 	if err := s.o.Files.Wait(); err != nil {
 		return err
@@ -40,7 +40,7 @@ func (s *Objects) adopt() error {
 	s.o.Files = nil
 	lost := files.lost
 	for _, d := range lost {
-		s.o.Log.Error("object is recorded, but its file is gone", "digest", d)
+		s.o.Log.Error("file of a recorded object is missing", "digest", d)
 	}
 	for _, f := range files.resized {
 		s.o.Log.Error("object has another size than recorded; it is set aside", "digest", f.Digest, "bytes", f.Size, "path", damagedPath(f.Digest))
@@ -56,9 +56,9 @@ func (s *Objects) adopt() error {
 	if err != nil {
 		return err
 	}
-	for _, f := range aside { // another took its place in the moment before the end of the process
+	for _, f := range aside { // replaced just before the process ended
 		if s.Has(f.Digest) {
-			s.believe([]File{{Digest: f.Digest}})
+			s.clearDoubts([]File{{Digest: f.Digest}})
 		}
 	}
 	for _, f := range files.unknown {
@@ -68,12 +68,12 @@ func (s *Objects) adopt() error {
 		}
 	}
 	if n := len(s.doubted); n > 0 {
-		s.o.Log.Warn("there are files that are no objects before they were hashed", "files", n)
+		s.o.Log.Warn("files without a record must be hashed before they are objects", "files", n)
 	}
 	return nil
 }
 
-// Doubted returns the files that were not hashed yet, by digest.
+// Doubted returns the files that are not yet hashed, by digest.
 func (s *Objects) Doubted() (files []meta.Sized) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *Objects) Doubted() (files []meta.Sized) {
 	return files
 }
 
-// Prove hashes those of the files that are doubted, and returns which are objects now.
+// Prove hashes the given files if they are doubted, and returns those that became objects.
 func (s *Objects) Prove(ctx context.Context, files ...digest.Digest) (objects []digest.Digest) {
 	for _, d := range files {
 		if s.prove(ctx, d) && s.Has(d) {
@@ -94,15 +94,15 @@ func (s *Objects) Prove(ctx context.Context, files ...digest.Digest) (objects []
 	return objects
 }
 
-// ProveAll is Prove for all files that are doubted, and for those that were set aside for their size: it
-// may be the record that was wrong.
+// ProveAll is Prove for all doubted files, and for those set aside because of their size, since the
+// record may have been wrong.
 func (s *Objects) ProveAll(ctx context.Context) (objects []digest.Digest) {
 	for _, f := range s.Doubted() {
 		objects = append(objects, s.Prove(ctx, f.Digest)...)
 	}
 	for _, d := range s.again {
 		if err := s.restore(ctx, d); err != nil && !isBad(err) && ctx.Err() == nil {
-			s.o.Log.Error("file that was set aside can not be hashed", "digest", d, "err", err)
+			s.o.Log.Error("file that was set aside cannot be hashed", "digest", d, "err", err)
 		}
 		if s.Has(d) {
 			objects = append(objects, d)
@@ -111,8 +111,8 @@ func (s *Objects) ProveAll(ctx context.Context) (objects []digest.Digest) {
 	return objects
 }
 
-// prove hashes a file that is doubted: it is an object then, or set aside. It says whether there was a
-// doubt. If ctx ends, the doubt stays.
+// prove hashes a doubted file, which then is an object or set aside. It reports whether the file
+// was doubted. If ctx ends, it stays doubted.
 func (s *Objects) prove(ctx context.Context, d digest.Digest) bool {
 	s.mu.Lock()
 	f := s.doubted[d]
@@ -130,11 +130,11 @@ func (s *Objects) prove(ctx context.Context, d digest.Digest) bool {
 	same := s.doubted[d] == f
 	s.mu.Unlock()
 	if !same {
-		return true // somebody was faster
+		return true // hashed by another goroutine
 	}
 	if err := s.check(ctx, d, f.size); err != nil && !isBad(err) && !errors.Is(err, fs.ErrNotExist) {
 		if ctx.Err() == nil {
-			s.o.Log.Error("file is no object before it was hashed", "digest", d, "err", err)
+			s.o.Log.Error("file without a record cannot be hashed", "digest", d, "err", err)
 		}
 		return true
 	}
@@ -146,8 +146,8 @@ func (s *Objects) prove(ctx context.Context, d digest.Digest) bool {
 	return true
 }
 
-// check hashes the file of an object: it is recorded if it is right, and set aside if it is not, which
-// is the error then (isBad).
+// check hashes the file of an object. It records a right file, and sets a wrong one aside and
+// returns its error (isBad).
 func (s *Objects) check(ctx context.Context, d digest.Digest, size int64) error {
 	f, err := s.o.Root.Open(Path(d))
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *Objects) check(ctx context.Context, d digest.Digest, size int64) error 
 	return err
 }
 
-// record records f as the object d, unless another file has taken its place.
+// record records f as the object d, unless another file has replaced it.
 func (s *Objects) record(d digest.Digest, f *os.File, size int64) error {
 	s.collecting.RLock()
 	defer s.collecting.RUnlock()
@@ -179,7 +179,7 @@ func (s *Objects) record(d digest.Digest, f *os.File, size int64) error {
 	})
 }
 
-// isObject says whether f is the file in the place of an object.
+// isObject reports whether f is the file of the object d.
 func (s *Objects) isObject(d digest.Digest, f *os.File) bool {
 	open, err := f.Stat()
 	if err != nil {
@@ -189,14 +189,14 @@ func (s *Objects) isObject(d digest.Digest, f *os.File) bool {
 	return err == nil && os.SameFile(open, there)
 }
 
-// isBad says whether an error is about the bytes of a file: others may be about anything.
+// isBad reports whether an error is due to the bytes of a file.
 func isBad(err error) bool { return errdefs.IsDataLoss(err) || errors.Is(err, syscall.EIO) }
 
-// rereadAfter is how long after bytes were wrong or could not be read they are read again.
+// rereadAfter is the pause before unreadable or wrong bytes are read again.
 const rereadAfter = 200 * time.Millisecond
 
-// hashAgain compares a file with its digest. What is bad is read once more, from the disk as far as
-// the kernel can be told so: memory, cables and busy disks fail for a moment.
+// hashAgain compares a file with its digest. If it is bad, it is read once more, bypassing the page
+// cache if possible: memory, cables and busy disks fail temporarily.
 func hashAgain(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64) error {
 	err := hash(ctx, f, d, size, nil)
 	if !isBad(err) {
@@ -208,17 +208,17 @@ func hashAgain(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64) 
 		return ctx.Err()
 	}
 	if file, ok := f.(*os.File); ok {
-		// It drops what is in memory and is on the disk. If it can not, what is read is no worse.
+		// Drops clean pages from the cache. If that fails, reading again does no harm.
 		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
 	}
 	return hash(ctx, f, d, size, nil)
 }
 
-// hashBuffer is how much is hashed at once, in bytes.
+// hashBuffer is the size of a read while hashing, in bytes.
 const hashBuffer = 1 << 20
 
-// hash compares a file with its digest and size. progress, if not nil, is called with the bytes that
-// were read so far.
+// hash compares a file with its digest and size. progress, if not nil, is called with the number of
+// bytes read so far.
 func hash(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64, progress func(n int64)) error {
 	h, buf := verify.NewHash(), make([]byte, hashBuffer)
 	for n := int64(0); ; {
@@ -238,10 +238,10 @@ func hash(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64, progr
 	}
 }
 
-// condemn sets the file f of an object aside, unless another has taken its place, and forgets the
-// object.
+// condemn sets the file f of an object aside, unless another file has replaced it, and removes the
+// record.
 func (s *Objects) condemn(d digest.Digest, f *os.File, why error) error {
-	s.collecting.Lock() // nobody publishes
+	s.collecting.Lock() // excludes publishing
 	defer s.collecting.Unlock()
 	if !s.isObject(d, f) {
 		return nil
@@ -253,7 +253,7 @@ func (s *Objects) condemn(d digest.Digest, f *os.File, why error) error {
 	return s.o.DB.Lose(d)
 }
 
-// setAside moves the file of an object away: first of all, so that nobody reads it.
+// setAside moves the file of an object away, so that it can no longer be read.
 func (s *Objects) setAside(d digest.Digest) error {
 	err := s.o.Root.Rename(Path(d), damagedPath(d))
 	if err != nil {
@@ -271,7 +271,7 @@ func (s *Objects) Damaged() (files []meta.Sized, err error) {
 	for _, e := range entries {
 		d, err := verify.ParseDigest("sha256:" + e.Name())
 		if err != nil {
-			continue // none of ours
+			continue // not a file of the store
 		}
 		info, err := e.Info()
 		if errors.Is(err, fs.ErrNotExist) {
@@ -284,12 +284,12 @@ func (s *Objects) Damaged() (files []meta.Sized, err error) {
 	return files, nil
 }
 
-// restore hashes a file that was set aside, and makes it an object again if it is right. If it is still
-// wrong, that is the error (isBad).
+// restore hashes a file that was set aside, and makes it an object again if it is right. If it is
+// still wrong, restore returns that error (isBad).
 func (s *Objects) restore(ctx context.Context, d digest.Digest) error {
 	f, err := s.o.Root.Open(damagedPath(d))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // another file took its place, or nothing needs it
+		return nil // replaced or collected
 	}
 	if err != nil {
 		return err
@@ -311,7 +311,7 @@ func (s *Objects) restore(ctx context.Context, d digest.Digest) error {
 		return nil
 	}
 	if err == nil {
-		s.o.Log.Info("file that was set aside is right; it is an object again", "digest", d, "bytes", info.Size())
+		s.o.Log.Info("file that was set aside is right and is an object again", "digest", d, "bytes", info.Size())
 	}
 	return err
 }

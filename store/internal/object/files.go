@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files are the files in the places of objects, as Look finds them.
+// Files are the files below objects, as found by Look.
 type Files struct {
 	root *os.Root
 	log  *slog.Logger
@@ -29,7 +29,7 @@ type Files struct {
 	all [][]file   // by directory
 }
 
-// file is a file in the place of an object. There can be millions.
+// file is a file below objects. There can be millions.
 type file struct {
 	digest [sha256.Size]byte
 	size   int64 // bytes
@@ -39,8 +39,7 @@ func (f file) sized() meta.Sized {
 	return meta.Sized{Digest: digest.NewDigestFromBytes(digest.SHA256, f.digest[:]), Size: f.size}
 }
 
-// Look begins to look at all files below objects, while the database is opened that is compared with them.
-// It ends, with an error, if ctx does.
+// Look starts to list all files below objects, while the database is opened. It fails if ctx ends.
 func Look(ctx context.Context, root *os.Root, log *slog.Logger) *Files {
 	f := &Files{root: root, log: log}
 	f.work.Go(func() error {
@@ -57,10 +56,10 @@ func Look(ctx context.Context, root *os.Root, log *slog.Logger) *Files {
 	return f
 }
 
-// Wait waits until all files were looked at.
+// Wait waits until all files are listed.
 func (f *Files) Wait() error { return f.work.Wait() }
 
-// below calls do for the directories in a directory, which need not be there.
+// below calls do for the directories in a directory, which may be missing.
 func (f *Files) below(dir string, do func(dir string) error) error {
 	entries, err := fs.ReadDir(f.root.FS(), dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -69,7 +68,7 @@ func (f *Files) below(dir string, do func(dir string) error) error {
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
 		if !e.IsDir() {
-			f.none(name)
+			f.logUnexpected(name)
 		} else if err := do(name); err != nil {
 			return err
 		}
@@ -77,12 +76,12 @@ func (f *Files) below(dir string, do func(dir string) error) error {
 	return nil
 }
 
-// none says of a file that it is no object.
-func (f *Files) none(name string) {
-	f.log.Warn("file among the objects is none; left alone", "path", name)
+// logUnexpected logs a file that is not an object.
+func (f *Files) logUnexpected(name string) {
+	f.log.Warn("unexpected file below objects; left alone", "path", name)
 }
 
-// look looks at the files in a directory.
+// look lists the files in a directory.
 func (f *Files) look(dir string) error {
 	d, err := f.root.Open(dir)
 	if err != nil {
@@ -93,18 +92,18 @@ func (f *Files) look(dir string) error {
 	if err != nil {
 		return err
 	}
-	first := filepath.Base(dir) // of the names that belong here
+	first := filepath.Base(dir) // prefix of the names in this directory
 	place := len(first) == 2 && filepath.Dir(dir) == filepath.Join(Dir, digest.SHA256.String())
 	fd, found := int(d.Fd()), make([]file, 0, len(names))
 	for _, name := range names {
 		var st unix.Stat_t
-		// By the directory: a path would be walked for each.
+		// Relative to the directory: a path would be resolved for each file.
 		if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return &fs.PathError{Op: "stat", Path: filepath.Join(dir, name), Err: err}
 		}
 		id, ok := parseName(name)
 		if !ok || !place || !strings.HasPrefix(name, first) || st.Mode&unix.S_IFMT != unix.S_IFREG {
-			f.none(filepath.Join(dir, name))
+			f.logUnexpected(filepath.Join(dir, name))
 			continue
 		}
 		found = append(found, file{id, st.Size})
@@ -115,7 +114,7 @@ func (f *Files) look(dir string) error {
 	return nil
 }
 
-// parseName returns the digest that a file is named by; false if it is none.
+// parseName returns the digest in a file name; false if it is not one.
 func parseName(name string) (d [sha256.Size]byte, ok bool) {
 	var in [2 * len(d)]byte
 	if len(name) != len(in) {
@@ -129,9 +128,9 @@ func parseName(name string) (d [sha256.Size]byte, ok bool) {
 	return d, string(in[:]) == name
 }
 
-// compared says how files differ from what is recorded.
+// compared describes how files differ from the records.
 type compared struct {
-	lost    []digest.Digest // recorded, and not there
+	lost    []digest.Digest // recorded, but missing
 	resized []meta.Sized    // recorded with another size
 	unknown []meta.Sized    // without a record
 }

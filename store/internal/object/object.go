@@ -20,13 +20,13 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// The directories of objects, below that of a store.
+// Directories of objects, below that of a store.
 const (
 	Dir        = "objects"
 	DamagedDir = "damaged"
 )
 
-// Mode is the mode of every object. Snapshots show their own modes.
+// Mode is the mode of every object. Snapshots have their own modes.
 const Mode = 0o644
 
 // Name returns the path of an object below Dir, without a leading slash.
@@ -38,19 +38,19 @@ func Name(d digest.Digest) string {
 // Path returns the path of an object below the root of its store.
 func Path(d digest.Digest) string { return filepath.Join(Dir, Name(d)) }
 
-// damagedPath returns where the file of an object is set aside.
+// damagedPath returns the path of a file that was set aside.
 func damagedPath(d digest.Digest) string { return filepath.Join(DamagedDir, d.Encoded()) }
 
-// graceTime is how long an object without a reference stays in any case after it was made or
-// found: whoever made it needs a moment to refer to it.
+// graceTime is how long an object without a reference stays after it was made or found, so that a
+// reference can be added.
 const graceTime = time.Minute
 
-// Options are what Objects work with. All are needed.
+// Options configure Objects. All are required.
 type Options struct {
 	Root  *os.Root // of the store
-	Temp  string   // a directory below Root for files that are not objects yet
+	Temp  string   // directory below Root for files that are not yet objects
 	DB    *meta.DB
-	Files *Files // of Root, since when nobody has changed them
+	Files *Files // of Root, unchanged since
 	Log   *slog.Logger
 }
 
@@ -58,28 +58,28 @@ type Options struct {
 type Objects struct {
 	o Options
 
-	ctx  context.Context // ends what nobody waits for who could give up
+	ctx  context.Context // cancels work without a caller
 	stop context.CancelFunc
 
-	// collecting keeps removing and publishing apart: held for reading while an object gets its
-	// file and its record, for writing while objects go.
+	// collecting separates removing and publishing: it is read-locked while an object gets its file
+	// and its record, and locked while objects are removed.
 	collecting sync.RWMutex
 
-	again []digest.Digest // were set aside by Open for their size; not changed after it
+	again []digest.Digest // set aside by Open because of their size; constant afterwards
 
 	withheld atomic.Int64 // see Withheld
 
-	mu         sync.Mutex // guards what follows
-	publishing bool       // somebody does
+	mu         sync.Mutex // guards the following
+	publishing bool       // Publish is running
 	waiting    []*publication
 	grace      map[digest.Digest]time.Time
 	doubted    map[digest.Digest]*doubt
 }
 
-// Open makes the directories, removes what a crash left, and compares files and records. It hashes
-// only small files.
+// Open creates the directories, removes what a crash left, and compares files and records. It
+// hashes only small files.
 func Open(o Options) (*Objects, error) {
-	// Containers reach objects through overlayfs with the credentials of the mounter, whose root this is.
+	// Containers read objects through overlayfs with the credentials of the mounter, who is root.
 	for _, name := range []string{filepath.Join(Dir, digest.SHA256.String()), DamagedDir, o.Temp, ViewsDir} {
 		if err := o.Root.MkdirAll(name, 0o700); err != nil {
 			return nil, err
@@ -93,13 +93,13 @@ func Open(o Options) (*Objects, error) {
 	return s, s.adopt()
 }
 
-// Close ends what goes on in the background of others.
+// Close cancels work without a caller.
 func (s *Objects) Close() { s.stop() }
 
-// Any says whether there is an object, or what is left of one, below the root of a store.
+// Any reports whether there is any file below objects.
 func Any(root *os.Root) bool {
 	found := false
-	// An error means there is none that could be seen.
+	// An error means that no file can be found.
 	_ = fs.WalkDir(root.FS(), Dir, func(_ string, e fs.DirEntry, err error) error {
 		if err == nil && !e.IsDir() {
 			found = true
@@ -110,8 +110,8 @@ func Any(root *os.Root) bool {
 	return found
 }
 
-// Open opens a complete, verified object for reading. What is doubted is hashed first.
-// It returns errdefs.ErrNotFound if there is none.
+// Open opens a complete, verified object for reading. A doubted file is hashed first. It returns
+// errdefs.ErrNotFound if there is no object.
 func (s *Objects) Open(d digest.Digest) (*os.File, error) {
 	s.prove(s.ctx, d)
 	if _, err := s.o.DB.Object(d); err != nil {
@@ -119,19 +119,19 @@ func (s *Objects) Open(d digest.Digest) (*os.File, error) {
 	}
 	f, err := s.o.Root.Open(Path(d))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("object %s is recorded, but its file is gone: %w", d, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("file of object %s is missing: %w", d, errdefs.ErrNotFound)
 	}
 	return f, err
 }
 
-// Has says whether an object is recorded and its file has the recorded size. What is doubted is none
-// (Prove).
+// Has reports whether an object is recorded and its file has the recorded size. Doubted files are
+// not objects (Prove).
 func (s *Objects) Has(d digest.Digest) bool {
 	_, ok := s.Record(d)
 	return ok
 }
 
-// Record is Has, and returns what is recorded.
+// Record is Has, and also returns the record.
 func (s *Objects) Record(d digest.Digest) (rec meta.Object, ok bool) {
 	rec, err := s.o.DB.Object(d)
 	if err != nil {
@@ -147,9 +147,9 @@ func (s *Objects) Size(d digest.Digest) (int64, error) {
 	return rec.Size, err
 }
 
-// claim is Has, and keeps the object for a moment. What is doubted is hashed first.
+// claim is Has, and keeps the object for graceTime. A doubted file is hashed first.
 func (s *Objects) claim(d digest.Digest) bool {
-	s.prove(s.ctx, d) // not while collecting is held: it takes a while
+	s.prove(s.ctx, d) // not while holding collecting: hashing takes time
 	s.collecting.RLock()
 	defer s.collecting.RUnlock()
 	if !s.Has(d) {
@@ -159,8 +159,8 @@ func (s *Objects) claim(d digest.Digest) bool {
 	return true
 }
 
-// Keep protects objects that were just made or found, until a reference or an image that
-// needs them is recorded, for a minute at most, or as long as anything is being fetched.
+// Keep protects objects that were just made or found until a reference or image that needs them is
+// recorded, for at most a minute or as long as anything is being fetched.
 func (s *Objects) Keep(objects ...digest.Digest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *Objects) Keep(objects ...digest.Digest) {
 	}
 }
 
-// HandOver ends the protection of Keep: something recorded needs the objects.
+// HandOver ends the protection of Keep: a record needs the objects.
 func (s *Objects) HandOver(objects ...digest.Digest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,15 +178,15 @@ func (s *Objects) HandOver(objects ...digest.Digest) {
 	}
 }
 
-// Pause holds collections off until the result is called. Who was told before that something is
-// there finds it. Who holds them off must not open, claim or publish objects.
+// Pause blocks garbage collection until resume is called. An object that was found before is still
+// there. Do not open, claim or publish objects in between.
 func (s *Objects) Pause() (resume func()) {
 	s.collecting.RLock()
 	return s.collecting.RUnlock
 }
 
-// Put stores p as an object and returns its digest. It is durable on return.
-// An object without a reference is evictable.
+// Put durably stores p as an object and returns its digest. An object without a reference is
+// evictable.
 func (s *Objects) Put(p []byte) (digest.Digest, error) {
 	d := digest.FromBytes(p)
 	if s.claim(d) {
@@ -211,17 +211,17 @@ func (s *Objects) Put(p []byte) (digest.Digest, error) {
 	return d, nil
 }
 
-// tempPrefix begins the names of files that are not objects yet.
+// tempPrefix is the prefix of the names of temporary files.
 const tempPrefix = "bytes-"
 
-// temp returns the path of a new file that a crash leaves to sweepTemp.
+// temp returns the path of a new temporary file. After a crash sweepTemp removes it.
 func (s *Objects) temp() string {
 	var b [8]byte
 	rand.Read(b[:])
 	return filepath.Join(s.o.Temp, tempPrefix+hex.EncodeToString(b[:]))
 }
 
-// Read reads an object of at most limit bytes, verified.
+// Read reads and verifies an object of at most limit bytes.
 func (s *Objects) Read(d digest.Digest, limit int64) ([]byte, error) {
 	f, err := s.Open(d)
 	if err != nil {
@@ -234,7 +234,7 @@ func (s *Objects) Read(d digest.Digest, limit int64) ([]byte, error) {
 	}
 	p, err := verify.Read(f, d, info.Size(), limit)
 	if isBad(err) {
-		// If it still is, it is set aside, so that what needs it can be mended.
+		// A damaged object is set aside, so that its tables can be repaired.
 		if cerr := s.check(s.ctx, d, info.Size()); cerr != nil && !isBad(cerr) {
 			return nil, errors.Join(err, cerr)
 		}

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A File is finished, fsynced and verified, and becomes an object.
+// A File is complete, synced and verified, and becomes an object.
 type File struct {
 	From   string // path below the root
 	Digest digest.Digest
 	Size   int64
 
-	// Private are the names of the sources that may have it; none: anybody may.
+	// Private are the names of the sources that may have it; empty means that it is public.
 	Private []string
 
-	// Chunks are those it was made of and verified by, if it was.
+	// Chunks are the chunks that it was made of and verified by, if any.
 	Chunks []filetable.Chunk
 }
 
@@ -29,15 +29,14 @@ type publication struct {
 	files []File
 	found meta.Arrival
 	err   error
-	next  chan bool // gets true when it is its turn to publish, false when it was published
+	next  chan bool // receives true when this call publishes next, false when it was published by another
 }
 
-// Publish renames files to their places, makes the directories durable and records the
-// objects, all in this order: a crash leaves a file that has to be hashed again, or nothing. found is
-// recorded with them.
+// Publish renames files, syncs the directories and records the objects, in this order: a crash
+// leaves files without a record, which are hashed, or nothing. found is recorded with them.
 //
-// The disk takes as long for many as for one. So who comes while others are published waits, together with
-// all who come meanwhile, and the first of them publishes for all.
+// Syncing many files takes as long as syncing one. Calls that arrive while another publishes wait
+// together, and the first of them publishes for all.
 func (s *Objects) Publish(files []File, found meta.Arrival) error {
 	p := &publication{files: files, found: found, next: make(chan bool, 1)}
 	s.mu.Lock()
@@ -59,12 +58,12 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 	}
 	s.mu.Unlock()
 	for _, other := range all {
-		other.next <- false // there is room for it, also in p's
+		other.next <- false // buffered, including p's own
 	}
 	return p.err
 }
 
-// publish does the work of publications. One that fails leaves the others alone, unless the disk fails.
+// publish executes publications. Unless the disk fails, a failed one does not affect the others.
 func (s *Objects) publish(all []*publication) {
 	s.collecting.RLock()
 	defer s.collecting.RUnlock()
@@ -89,12 +88,12 @@ func (s *Objects) publish(all []*publication) {
 			p.err = s.o.DB.Arrive(p.found)
 		}
 		if p.err == nil {
-			s.believe(p.files)
+			s.clearDoubts(p.files)
 		}
 	}
 }
 
-// place renames the files of a publication, and says in which directories.
+// place renames the files of a publication, and adds their directories to dirs.
 func (s *Objects) place(p *publication, dirs map[string]bool) error {
 	p.found.Chunks = map[digest.Digest][]filetable.Chunk{}
 	p.found.Private = map[digest.Digest][]string{}
@@ -102,7 +101,7 @@ func (s *Objects) place(p *publication, dirs map[string]bool) error {
 		s.Keep(f.Digest)
 		p.found.Objects = append(p.found.Objects, meta.Sized{Digest: f.Digest, Size: f.Size})
 		p.found.Private[f.Digest] = f.Private
-		if s.Has(f.Digest) { // somebody was faster; who may have it is recorded with his
+		if s.Has(f.Digest) { // already published; its record has the sources
 			continue
 		}
 		to := Path(f.Digest)
@@ -123,9 +122,9 @@ func (s *Objects) place(p *publication, dirs map[string]bool) error {
 	return nil
 }
 
-// syncDirs makes directories of objects durable, and the directory of them all.
+// syncDirs syncs directories of objects and their parent.
 func (s *Objects) syncDirs(dirs map[string]bool) error {
-	var g errgroup.Group // the disk does at once what it is asked for together
+	var g errgroup.Group // concurrent syncs share the work of the disk
 	for dir := range dirs {
 		g.Go(func() error { return s.syncDir(dir) })
 	}
@@ -135,13 +134,13 @@ func (s *Objects) syncDirs(dirs map[string]bool) error {
 	return g.Wait()
 }
 
-// believe ends the doubts about files that were replaced by verified ones.
-func (s *Objects) believe(files []File) {
+// clearDoubts removes the doubts and damaged files that verified files have replaced.
+func (s *Objects) clearDoubts(files []File) {
 	for _, f := range files {
 		s.mu.Lock()
 		delete(s.doubted, f.Digest)
 		s.mu.Unlock()
-		// Nothing is lost with it, and without it only space.
+		// A remaining file costs only space.
 		if err := s.o.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			s.o.Log.Warn("damaged file stays", "path", damagedPath(f.Digest), "err", err)
 		}

@@ -16,7 +16,7 @@ import (
 // Top is the directory of all partials, below the root of the store.
 const Top = "partial"
 
-// TTL is how long what is staged stays when nobody goes on with it.
+// TTL is how long abandoned staged files stay.
 const TTL = 24 * time.Hour
 
 // An Area is the directory of all partials. Its methods are safe for concurrent use.
@@ -25,7 +25,7 @@ type Area struct {
 	boot string         // kernel.random.boot_id
 	work sync.WaitGroup // checkpoints
 
-	mu   sync.Mutex // guards what follows; held while a partial is made or collected
+	mu   sync.Mutex // guards the following; held while a partial is created or collected
 	held map[string]int
 }
 
@@ -42,12 +42,12 @@ func New(root *os.Root) (*Area, error) {
 	return a, nil
 }
 
-// Close waits for the end of checkpoints. Nobody writes any more.
+// Close waits for running checkpoints. There must be no more writes.
 func (a *Area) Close() { a.work.Wait() }
 
-// BlobDir returns the name of the directory in which a blob is staged in one layout. What is on its way
-// belongs to the group of sources that brings it (transfer.GroupKey): nobody else gets bytes that he might
-// not have, or that nobody has verified.
+// BlobDir returns the name of the directory in which a blob is staged with a layout. Staged bytes
+// belong to the group of sources that provides them (transfer.GroupKey): other groups must not get
+// bytes that they may not have, or that are not verified.
 func BlobDir(d digest.Digest, layout, group string) string {
 	return d.Encoded() + "-" + digest.FromString(layout + "\n" + group).Encoded()[:32]
 }
@@ -63,7 +63,7 @@ func (a *Area) Dirs(d digest.Digest) (names []string, err error) {
 	return names, err
 }
 
-// Hold keeps a directory from being collected, until as many Drops.
+// Hold protects a directory from garbage collection until the same number of Drops.
 func (a *Area) Hold(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,7 +88,7 @@ func (a *Area) Remove(name string) error {
 	return err
 }
 
-// Tidy is Remove unless somebody holds the directory.
+// Tidy is Remove, unless the directory is held.
 func (a *Area) Tidy(name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -98,8 +98,8 @@ func (a *Area) Tidy(name string) error {
 	return a.Remove(name)
 }
 
-// Collect removes the directories that nobody holds and nobody went on with for TTL. It returns how
-// many these are; with dryRun it only counts.
+// Collect removes the directories and files that are not held and were idle for TTL. It returns their number;
+// with dryRun it only counts.
 func (a *Area) Collect(dryRun bool) (n int, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -108,7 +108,7 @@ func (a *Area) Collect(dryRun bool) (n int, err error) {
 		return 0, err
 	}
 	for _, e := range entries {
-		if !e.IsDir() || a.held[e.Name()] > 0 || a.recent(e.Name()) {
+		if a.held[e.Name()] > 0 || a.recent(e.Name()) {
 			continue
 		}
 		if n++; dryRun {
@@ -121,9 +121,9 @@ func (a *Area) Collect(dryRun bool) (n int, err error) {
 	return n, nil
 }
 
-// recent says whether somebody worked on a directory of late.
+// recent reports whether a directory or file was written within TTL.
 func (a *Area) recent(name string) bool {
-	for _, file := range []string{"marks", "single", "data"} {
+	for _, file := range []string{"marks", "data", "."} {
 		if info, err := a.root.Lstat(filepath.Join(Top, name, file)); err == nil && time.Since(info.ModTime()) < TTL {
 			return true
 		}
@@ -131,8 +131,8 @@ func (a *Area) recent(name string) bool {
 	return false
 }
 
-// Open opens what there is of a blob in a directory, or begins anew. The directory is held until Close.
-// Chunks begin where grid says, or, if it is nil, every ChunkSize bytes.
+// Open opens the staged part of a blob in a directory, or starts a new one. The directory is held
+// until Close. Chunks begin at the offsets in grid or, if it is nil, every ChunkSize bytes.
 func (a *Area) Open(name string, size int64, pieces []Piece, grid []int64) (*Partial, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,15 +142,20 @@ func (a *Area) Open(name string, size int64, pieces []Piece, grid []int64) (*Par
 	sameBoot := have.Boot == a.boot
 	have.Boot = a.boot
 	same := err == nil && have == p.head && (sameBoot || !p.single())
-	if _, err := p.root.Lstat(p.Path("data")); grid != nil && err != nil {
-		same = false // it became an object in the moment before the end of the process
+	if same && grid != nil {
+		_, err := p.root.Lstat(p.Path("data"))
+		same = err == nil // otherwise it became an object just before the process ended
 	}
 	if !same {
-		if err := a.Remove(name); err != nil {
-			return nil, err
+		if !p.single() || !errors.Is(err, fs.ErrNotExist) {
+			if err := a.Remove(name); err != nil {
+				return nil, err
+			}
 		}
-		if err := p.root.MkdirAll(p.Dir, 0o700); err != nil {
-			return nil, err
+		if !isFile(grid) {
+			if err := p.root.MkdirAll(p.Dir, 0o700); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if p.single() {
@@ -165,8 +170,8 @@ func (a *Area) Open(name string, size int64, pieces []Piece, grid []int64) (*Par
 	return p, nil
 }
 
-// Marked returns how many bytes the marks of a partial vouch for, without opening it for work: 0 if
-// there is none, or one of something else. Somebody may be writing it.
+// Marked returns the number of bytes with valid marks of a partial, without opening it: 0 if there
+// is none, or one of another layout. It may be written concurrently.
 func (a *Area) Marked(name string, size int64, grid []int64) (n int64) {
 	p := &Partial{root: a.root, Dir: filepath.Join(Top, name), Size: size, grid: grid}
 	head, err := p.readHead()
@@ -191,7 +196,7 @@ func (a *Area) Marked(name string, size int64, grid []int64) (n int64) {
 	return n
 }
 
-// Allocated returns the bytes that a directory, or with an empty name all of them, takes on the disk.
+// Allocated returns the disk usage of a directory, or of all of them if name is empty, in bytes.
 func (a *Area) Allocated(name string) (n int64, err error) {
 	err = fs.WalkDir(a.root.FS(), filepath.Join(Top, name), func(_ string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {

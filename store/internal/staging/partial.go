@@ -16,33 +16,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ChunkSize is the unit of fetching, of resuming and of buffers, in bytes. Measured on
-// loopback: 8 connections with 4 MiB each reach the same rate as with 8 MiB, at half the
-// memory.
+// ChunkSize is the unit of fetching, resuming and buffering, in bytes. Measured on loopback: 8
+// connections with 4 MiB each are as fast as with 8 MiB, and use half the memory.
 const ChunkSize = filetable.MaxChunk
 
-// checkpointChunks is how many written chunks wait for a checkpoint.
+// checkpointChunks is the number of written chunks that trigger a checkpoint.
 const checkpointChunks = 64 // 256 MiB
 
-// fileMode is the mode of every staged file: it becomes an object by a rename.
+// fileMode is the mode of staged files, which become objects by a rename.
 const fileMode = 0o644
 
-// The marks of a chunk. absent → written → synced; a mark never goes back but by a reboot,
-// which turns written into absent: those bytes may never have reached the disk.
+// Marks of a chunk: absent → written → synced. Only a reboot reverts a mark, from written to
+// absent, because the bytes may not have reached the disk.
 const (
 	markAbsent  = 0
 	markWritten = 1
 	markSynced  = 2
 )
 
-// A Partial is the unfinished part of one blob on disk, below partial/sha256-<hex>:
+// A Partial is the incomplete part of a blob on disk, in a directory of the Area:
 //
-//	head    what is staged, and the boot in which marks were made (JSON)
-//	marks   one byte a chunk
-//	single  instead of both, when the one chunk of a blob was written: the head
+//	head    layout, and the boot in which marks were made (JSON)
+//	marks   one byte for each chunk
 //	data    the bytes of a raw blob or of a compressed archive, sparse
 //	member-<offset>, gaps
-//	        the bytes of a plain tar, in pieces; of a fragment only what no file has
+//	        the bytes of an uncompressed tar, in pieces; of fragments only bytes in no file
+//
+// A blob of one chunk has no head and no marks: when the chunk is written, the head is set as an extended
+// attribute of the directory. If that fails, the blob is fetched again after a restart. A file of one chunk is
+// staged without a directory, at its path and with its attribute: a model can have thousands of them, and
+// each inode costs more than their bytes.
 type Partial struct {
 	area   *Area
 	name   string
@@ -50,22 +53,22 @@ type Partial struct {
 	Dir    string // below the root
 	Size   int64  // bytes
 	Pieces []Piece
-	grid   []int64 // where chunks begin; nil if they all have ChunkSize
+	grid   []int64 // offsets of chunks; nil if all have ChunkSize
 	head   partialHead
-	dir    *os.Root // Dir, whatever is there by now; nil unless single
+	dir    *os.File // opened at Dir, even if that is replaced; nil unless single
 
-	// Resumed says that some chunks were there already.
+	// Resumed is true if some chunks were present when it was opened.
 	Resumed bool
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the following
 	marks   *os.File   // nil if single
 	state   []byte     // the marks
-	have    int64      // bytes of chunks that are there
+	have    int64      // bytes of present chunks
 	dirty   []int      // chunks written since the last checkpoint
-	syncing bool       // a checkpoint runs
-	closed  bool       // Close was called: who comes last closes marks
-	failed  error      // of the last checkpoint; who writes next gets it
-	lost    error      // of an fsync that failed: what was written since may be gone, whatever reads say
+	syncing bool       // a checkpoint is running
+	closed  bool       // Close was called: the checkpoint closes marks
+	failed  error      // error of the last checkpoint, for the next write
+	lost    error      // error of a failed fsync: written bytes may be lost, even if they can be read
 }
 
 // partialHead is the content of a head file.
@@ -76,31 +79,57 @@ type partialHead struct {
 	Boot   string `json:"boot"`   // kernel.random.boot_id
 }
 
-// Path returns where a staged file is, below the root of the store.
+// Path returns the path of a staged file, below the root of the store.
 func (p *Partial) Path(file string) string {
-	if strings.Contains(file, "/") {
+	switch {
+	case strings.Contains(file, "/"):
 		return filepath.Join(Top, file)
+	case isFile(p.grid):
+		return p.Dir
+	default:
+		return filepath.Join(p.Dir, file)
 	}
-	return filepath.Join(p.Dir, file)
 }
 
-// single says that there is one chunk: it is there or not, and needs no marks.
+// isFile reports whether a partial is staged as a file without a directory. Archives have no grid.
+func isFile(grid []int64) bool { return len(grid) == 1 }
+
+// DataPath returns the path of the file staged under a name, below the root of the store.
+func DataPath(name string, grid []int64) string {
+	p := Partial{Dir: filepath.Join(Top, name), grid: grid}
+	return p.Path("data")
+}
+
+// single reports whether there is only one chunk, which needs no marks.
 func (p *Partial) single() bool { return p.Chunks() == 1 }
 
-// headPath returns where the head is. What an earlier version left of a single chunk has none there.
-func (p *Partial) headPath() string {
-	if p.single() {
-		return filepath.Join(p.Dir, "single")
-	}
-	return filepath.Join(p.Dir, "head")
-}
+// xattrHead is the extended attribute with the head of a single chunk.
+const xattrHead = "trusted.ballast.staged"
+
+func (p *Partial) headPath() string { return filepath.Join(p.Dir, "head") }
 
 func (p *Partial) readHead() (h partialHead, err error) {
-	b, err := p.root.ReadFile(p.headPath())
+	var b []byte
+	if p.single() {
+		b, err = p.readAttribute()
+	} else {
+		b, err = p.root.ReadFile(p.headPath())
+	}
 	if err != nil {
 		return h, err
 	}
 	return h, json.Unmarshal(b, &h)
+}
+
+func (p *Partial) readAttribute() ([]byte, error) {
+	dir, err := p.root.Open(p.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	b := make([]byte, 1<<10)
+	n, err := unix.Fgetxattr(int(dir.Fd()), xattrHead, b)
+	return b[:max(n, 0)], err
 }
 
 func (p *Partial) writeHead() error {
@@ -108,8 +137,9 @@ func (p *Partial) writeHead() error {
 	if err != nil {
 		return err
 	}
-	if p.single() { // half of it says nothing
-		return p.dir.WriteFile(filepath.Base(p.headPath()), b, 0o600)
+	if p.single() {
+		_ = unix.Fsetxattr(int(p.dir.Fd()), xattrHead, b, 0) // a disk error recurs in the fsync
+		return nil
 	}
 	tmp := p.headPath() + ".tmp"
 	if err := p.root.WriteFile(tmp, b, 0o600); err != nil {
@@ -123,11 +153,15 @@ func (p *Partial) openSingle(there bool) (err error) {
 	if p.state = []byte{markAbsent}; there {
 		p.state[0], p.have, p.Resumed = markWritten, p.Size, true
 	}
-	p.dir, err = p.root.OpenRoot(p.Dir)
+	if isFile(p.grid) {
+		p.dir, err = p.root.OpenFile(p.Dir, os.O_CREATE|os.O_RDWR, fileMode)
+	} else {
+		p.dir, err = p.root.Open(p.Dir)
+	}
 	return err
 }
 
-// openMarks opens the marks, of which some may be of an earlier process, and of an earlier boot.
+// openMarks opens the marks, which may be those of an earlier process or an earlier boot.
 func (p *Partial) openMarks(same, sameBoot bool) (err error) {
 	p.marks, err = p.root.OpenFile(filepath.Join(p.Dir, "marks"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -165,7 +199,7 @@ func (p *Partial) readMarks(sameBoot bool) error {
 	return err
 }
 
-// Chunks returns how many chunks there are. It relies on maxModel: the sum does not overflow.
+// Chunks returns the number of chunks. It relies on maxModel, which prevents an overflow.
 func (p *Partial) Chunks() int {
 	if p.grid != nil {
 		return len(p.grid)
@@ -186,21 +220,21 @@ func (p *Partial) Chunk(i int) (off, n int64) {
 	return off, min(ChunkSize, p.Size-off)
 }
 
-// Has says whether chunk i is there.
+// Has reports whether chunk i is present.
 func (p *Partial) Has(i int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.state[i] != markAbsent
 }
 
-// Present returns how many bytes are there.
+// Present returns the number of present bytes.
 func (p *Partial) Present() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.have
 }
 
-// Each calls fn for every staged file that holds a part of the n bytes at off.
+// Each calls fn for every staged file with a part of the n bytes at off.
 func (p *Partial) Each(off, n int64, fn func(pc Piece, at, from, to int64) error) error {
 	i := sort.Search(len(p.Pieces), func(i int) bool { return p.Pieces[i].Off+p.Pieces[i].Size > off })
 	for end := off + n; i < len(p.Pieces) && p.Pieces[i].Off < end; i++ {
@@ -213,8 +247,7 @@ func (p *Partial) Each(off, n int64, fn func(pc Piece, at, from, to int64) error
 	return nil
 }
 
-// Write stages chunk i and marks it written. It starts the write to the disk, so that the
-// last fsync finds little to do.
+// Write stages chunk i and marks it as written.
 func (p *Partial) Write(i int, b []byte) error {
 	off, n := p.Chunk(i)
 	err := p.Each(off, n, func(pc Piece, at, from, to int64) error {
@@ -223,10 +256,7 @@ func (p *Partial) Write(i int, b []byte) error {
 			return err
 		}
 		_, err = f.WriteAt(b[from:to], at)
-		if err == nil && to-from >= ChunkSize/4 {
-			// Advice only: an error shows up in the fsync.
-			_ = unix.SyncFileRange(int(f.Fd()), at, to-from, unix.SYNC_FILE_RANGE_WRITE)
-		}
+		StartWriteback(f, at, to-from)
 		return errors.Join(err, f.Close())
 	})
 	if err != nil {
@@ -235,7 +265,15 @@ func (p *Partial) Write(i int, b []byte) error {
 	return p.Mark(i)
 }
 
-// Mark says that chunk i was written. From time to time that begins a checkpoint, which nobody waits for.
+// StartWriteback starts writing a range to the disk, so that the final fsync has little to do. An error recurs
+// in the fsync.
+func StartWriteback(f *os.File, off, n int64) {
+	if n >= ChunkSize/4 {
+		_ = unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE)
+	}
+}
+
+// Mark marks chunk i as written. It may start a checkpoint in the background.
 func (p *Partial) Mark(i int) error {
 	var err error
 	if p.single() {
@@ -253,7 +291,7 @@ func (p *Partial) Mark(i int) error {
 	return err
 }
 
-// note takes note of a chunk that was written, and returns the chunks of a checkpoint if it is time for one.
+// note records a written chunk, and returns the chunks of a checkpoint if one is due.
 func (p *Partial) note(i int) (due []int, err error) {
 	_, n := p.Chunk(i)
 	p.mu.Lock()
@@ -273,7 +311,7 @@ func (p *Partial) note(i int) (due []int, err error) {
 	return due, nil
 }
 
-// checkpoint makes chunks that were written durable, and only then marks them so.
+// checkpoint makes written chunks durable, and then marks them as synced.
 func (p *Partial) checkpoint(dirty []int) error {
 	if err := p.syncChunks(dirty); err != nil {
 		return err
@@ -292,7 +330,7 @@ func (p *Partial) checked(err error) {
 	defer p.mu.Unlock()
 	p.syncing, p.failed = false, err
 	if p.closed {
-		_ = p.marks.Close() // what it says is on the disk, or was only written, as before a checkpoint
+		_ = p.marks.Close() // unsynced marks are only treated as written
 	}
 }
 
@@ -315,8 +353,8 @@ func (p *Partial) syncChunks(chunks []int) error {
 	return nil
 }
 
-// Sync makes one staged file durable. If that fails, all that is staged is forgotten, and the Partial
-// can not be used any more.
+// Sync makes a staged file durable. If that fails, all staged bytes are dropped, and the Partial
+// cannot be used any more.
 func (p *Partial) Sync(name string) error {
 	if err := p.Lost(); err != nil {
 		return err
@@ -327,7 +365,7 @@ func (p *Partial) Sync(name string) error {
 	}
 	defer f.Close()
 	if err := f.Sync(); err != nil {
-		err = fmt.Errorf("what was fetched did not reach the disk and is fetched anew: %w", err)
+		err = fmt.Errorf("the fetched bytes did not reach the disk and are fetched again: %w", err)
 		p.mu.Lock()
 		p.lost = err
 		p.have = 0
@@ -338,14 +376,14 @@ func (p *Partial) Sync(name string) error {
 	return nil
 }
 
-// Lost returns why what is staged can not be believed, or nil.
+// Lost returns the error that makes staged bytes invalid, or nil.
 func (p *Partial) Lost() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lost
 }
 
-// ReadAt reads staged bytes. Bytes that were not staged read as zero or as io.EOF.
+// ReadAt reads staged bytes. Bytes that are not staged read as zero or io.EOF.
 func (p *Partial) ReadAt(b []byte, off int64) (int, error) {
 	if off >= p.Size {
 		return 0, io.EOF
@@ -365,12 +403,12 @@ func (p *Partial) ReadAt(b []byte, off int64) (int, error) {
 	return int(n), err
 }
 
-// Create makes a staged file of the given name that is no piece.
+// Create creates a staged file that is not a piece.
 func (p *Partial) Create(name string) (*os.File, error) {
 	return p.root.OpenFile(filepath.Join(p.Dir, name), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, fileMode)
 }
 
-// Close ends the work on it. What was staged stays.
+// Close ends the use of the Partial. Staged bytes stay.
 func (p *Partial) Close() error {
 	p.area.Drop(p.name)
 	p.mu.Lock()
@@ -385,5 +423,5 @@ func (p *Partial) Close() error {
 	return p.marks.Close()
 }
 
-// Remove forgets all of it.
+// Remove removes all staged bytes.
 func (p *Partial) Remove() error { return p.area.Remove(p.name) }

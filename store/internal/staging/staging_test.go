@@ -101,7 +101,7 @@ func TestCollect(t *testing.T) {
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range []string{"single", "data"} {
+		for _, file := range []string{"data", "."} {
 			if name != "new" {
 				if err := os.Chtimes(filepath.Join(dir, Top, name, file), old, old); err != nil {
 					t.Fatal(err)
@@ -137,6 +137,41 @@ func TestCollect(t *testing.T) {
 	}
 }
 
+// TestResumeSingle: a chunk that is alone is there again in the same boot if it was written, whatever an earlier
+// version left in its place.
+func TestResumeSingle(t *testing.T) {
+	for name, grid := range map[string][]int64{"archive": nil, "file": {0}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			a := area(t, dir)
+			if err := os.MkdirAll(filepath.Join(dir, Top, "one", "left"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for _, write := range []bool{false, true} {
+				p, err := a.Open("one", 10, RawPieces(10), grid)
+				if err != nil || p.Resumed || a.Marked("one", 10, grid) != 0 {
+					t.Fatalf("%v, what was not written is there: %t", err, p.Resumed)
+				}
+				if write {
+					err = p.Write(0, []byte("0123456789"))
+				}
+				if err := errors.Join(err, p.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if b, err := os.ReadFile(filepath.Join(dir, DataPath("one", grid))); string(b) != "0123456789" {
+				t.Errorf("staged: %q, %v", b, err)
+			}
+			for boot, want := range map[string]int64{"another": 0, a.boot: 10} {
+				b := &Area{root: a.root, boot: boot, held: map[string]int{}}
+				if n := b.Marked("one", 10, grid); n != want {
+					t.Errorf("boot %s: %d bytes, want %d", boot, n, want)
+				}
+			}
+		})
+	}
+}
+
 // TestResume: chunks that were written are there again in the same boot; after another one only those that
 // were synced.
 func TestResume(t *testing.T) {
@@ -166,24 +201,6 @@ func TestResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	stage(2)
-	for _, write := range []bool{false, true} { // a single chunk
-		p, err := a.Open("one", 10, RawPieces(10), nil)
-		if err != nil || p.Resumed || a.Marked("one", 10, nil) != 0 {
-			t.Fatalf("%v, what was not written is there: %t", err, p.Resumed)
-		}
-		if write {
-			err = p.Write(0, make([]byte, 10))
-		}
-		if err := errors.Join(err, p.Close()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for boot, want := range map[string]int64{"another": 0, a.boot: 10} {
-		b := &Area{root: a.root, boot: boot, held: map[string]int{}}
-		if n := b.Marked("one", 10, nil); n != want {
-			t.Errorf("single, boot %s: %d bytes, want %d", boot, n, want)
-		}
-	}
 	for boot, want := range map[string]int64{a.boot: 2 * ChunkSize, "another": ChunkSize} {
 		b := &Area{root: a.root, boot: boot, held: map[string]int{}}
 		if n := b.Marked("x", size, nil); n != want {

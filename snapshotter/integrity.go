@@ -19,29 +19,29 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// labelShows says in overlay's metadata what the marker of a committed snapshot, or of an image volume that
-// shows a model itself, says: the table of a model, or showsNothing for a blob layer. An image can not set
-// it: containerd hands on labels that begin with "containerd.io/snapshot/".
+// labelShows is the label with what a committed snapshot, or an image volume that shows a model,
+// shows: the digest of a table, or showsNothing for a blob layer. An image cannot set it, because
+// containerd passes on only labels with the prefix "containerd.io/snapshot/".
 const (
 	labelShows   = "dev.ballast.shows"
 	showsNothing = "nothing"
 )
 
-// cure is what to do about a snapshot that is not well.
-const cure = "run \"ballast verify --repair\"; if that does not help, remove its image from containerd and pull it again"
+// advice is the advice in messages about a damaged snapshot.
+const advice = "run \"ballast verify --repair\"; if that does not help, remove its image from containerd and pull it again"
 
-// maxProblems is how many files of one snapshot are named.
+// maxProblems is the number of files reported for one snapshot.
 const maxProblems = 20
 
-// A Problem is something about a model snapshot that is not as its table says.
+// A Problem is a difference between a model snapshot and its table.
 type Problem struct {
 	Snapshot string        // id
-	Table    digest.Digest // empty if it is not known
-	Path     string        // below the top of the model, empty if it is about all of it
+	Table    digest.Digest // empty if unknown
+	Path     string        // of the file in the model; empty if the problem concerns the whole snapshot
 	What     string
 }
 
-// shows returns what labelShows is to say for a marker, "" if the snapshot is not ours.
+// shows returns the value of labelShows for a marker, "" for an ordinary snapshot.
 func (m marker) shows() string {
 	if m.Empty {
 		return showsNothing
@@ -49,7 +49,7 @@ func (m marker) shows() string {
 	return m.Table.String()
 }
 
-// withShows adds the label to what a snapshot is committed with.
+// withShows adds labelShows to the options of a commit.
 func withShows(opts []snapshots.Opt, m marker) []snapshots.Opt {
 	if m == (marker{}) {
 		return opts
@@ -60,7 +60,7 @@ func withShows(opts []snapshots.Opt, m marker) []snapshots.Opt {
 	})
 }
 
-// Update changes the labels of a snapshot, but not ours.
+// Update changes the labels of a snapshot, except labelShows.
 func (s *Snapshotter) Update(ctx context.Context, info snapshots.Info, fieldpaths ...string) (snapshots.Info, error) {
 	_, old, err := s.info(ctx, info.Name)
 	if err != nil {
@@ -78,20 +78,20 @@ func (s *Snapshotter) Update(ctx context.Context, info snapshots.Info, fieldpath
 	return s.overlay.Update(ctx, info, fieldpaths...)
 }
 
-// trusted returns the marker of a committed snapshot. It returns errdefs.ErrDataLoss if the marker
-// is not what the metadata says: mounted as an ordinary directory, stubs would read as zeros.
-func (s *Snapshotter) trusted(id, label string) (marker, error) {
+// checkedMarker returns the marker of a committed snapshot. It returns errdefs.ErrDataLoss if the marker
+// contradicts the label: mounted as an ordinary directory, stubs would read as zeros.
+func (s *Snapshotter) checkedMarker(id, label string) (marker, error) {
 	m, err := s.readMarker(id, label)
 	switch {
 	case err != nil:
-		return marker{}, fmt.Errorf("%w; %s", err, cure)
+		return marker{}, fmt.Errorf("%w; %s", err, advice)
 	case label != "" && m.shows() != label:
-		return marker{}, fmt.Errorf("snapshot %s is to show %s, but its %s is lost or says otherwise; %s: %w", id, label, markerName, cure, errdefs.ErrDataLoss)
+		return marker{}, fmt.Errorf("snapshot %s shows %s, but its %s is missing or different; %s: %w", id, label, markerName, advice, errdefs.ErrDataLoss)
 	}
 	return m, nil
 }
 
-// readMarker returns the marker of a committed snapshot. That of a blob layer needs no file.
+// readMarker returns the marker of a committed snapshot. A blob layer needs no file.
 func (s *Snapshotter) readMarker(id, label string) (marker, error) {
 	m, err := readMarker(s.snapshotDir(id))
 	if label == showsNothing && m == (marker{}) && err == nil {
@@ -100,17 +100,18 @@ func (s *Snapshotter) readMarker(id, label string) (marker, error) {
 	return m, err
 }
 
-// A suspect is a snapshot of ours, committed or an image volume, with all that says what it shows.
+// A suspect is a committed snapshot, or an image volume, that may show a model, with the three
+// records of what it shows.
 type suspect struct {
 	id, key string
 	label   string
-	ref     digest.Digest // what the store holds for it
+	ref     digest.Digest // the table of its reference in the store
 	marker  marker
-	damage  error // of the marker
+	damage  error // error of reading the marker
 }
 
-// shows returns what the snapshot is to show: what two of three say, otherwise the first that says
-// anything. It is "" for an ordinary snapshot.
+// shows returns what the snapshot shows: what two of the three records agree on, otherwise the
+// first record that is present. It is "" for an ordinary snapshot.
 func (p suspect) shows() string {
 	ref, m := p.ref.String(), p.marker.shows()
 	if ref != "" && ref == m {
@@ -119,7 +120,8 @@ func (p suspect) shows() string {
 	return cmp.Or(p.label, ref, m)
 }
 
-// suspects returns the snapshots of ours, committed or image volumes, that show a table; all, if it is empty.
+// suspects returns the snapshots that show a table, or all model and empty snapshots if table is
+// empty, sorted by table.
 func (s *Snapshotter) suspects(ctx context.Context, table digest.Digest) ([]suspect, error) {
 	refs, err := s.refs(ctx)
 	if err != nil {
@@ -150,8 +152,8 @@ func (s *Snapshotter) suspects(ctx context.Context, table digest.Digest) ([]susp
 	return ours, nil
 }
 
-// Inspect looks at some files of each model, and mends the snapshots that are not as their tables
-// say. What can not be mended can not be mounted. Call it once before serving, after UseLazy.
+// Inspect compares some files of each model with its table and repairs the snapshots that differ.
+// Those that cannot be repaired cannot be mounted. Call it once before serving, after UseLazy.
 func (s *Snapshotter) Inspect(ctx context.Context) error {
 	found, err := s.examine(ctx, "", tree.Sample)
 	if err != nil {
@@ -159,50 +161,50 @@ func (s *Snapshotter) Inspect(ctx context.Context) error {
 	}
 	for _, f := range found {
 		if len(f.problems) == 0 {
-			if f.label == "" { // made before there were labels
+			if f.label == "" { // made by a version without labels
 				err = errors.Join(err, s.label(ctx, f.key, f.shows()))
 			}
 			continue
 		}
 		log := s.log.With("snapshot", f.id, "table", f.problems[0].Table, "path", f.problems[0].Path, "problem", f.problems[0].What)
 		if !f.unfit {
-			log.WarnContext(ctx, "snapshot of a model can not be compared with its table")
-		} else if err := s.mend(ctx, f); err != nil {
-			log.ErrorContext(ctx, "snapshot of a model is not well and can not be mounted; "+cure, "err", err)
+			log.WarnContext(ctx, "snapshot cannot be compared with the table of its model")
+		} else if err := s.repair(ctx, f); err != nil {
+			log.ErrorContext(ctx, "snapshot of a model is damaged and cannot be mounted; "+advice, "err", err)
 		} else {
-			log.WarnContext(ctx, "snapshot of a model was not well and is mended")
+			log.WarnContext(ctx, "damaged snapshot of a model is repaired")
 		}
 	}
 	return err
 }
 
-// Verify compares the snapshots of a table (of all, if it is empty) with it, every file, without
-// reading content.
+// Verify compares every file of the snapshots of a table with the table, without reading content.
+// An empty table means all snapshots.
 func (s *Snapshotter) Verify(ctx context.Context, table digest.Digest) ([]Problem, error) {
 	found, err := s.examine(ctx, table, tree.Compare)
 	return problems(found), err
 }
 
-// Refresh mends the snapshots that show a table, or were to show it: a file that is not what the
-// table and the store say is replaced. What a container has open stays as it was until it is closed.
+// Refresh repairs the snapshots of a table: it replaces the files that differ from the table or the
+// store. Files that a container has open stay as they are until they are closed.
 func (s *Snapshotter) Refresh(ctx context.Context, table digest.Digest) error {
 	found, err := s.examine(ctx, table, tree.Compare)
 	for _, f := range found {
 		if err == nil {
-			err = s.mend(ctx, f)
+			err = s.repair(ctx, f)
 		}
 	}
 	return err
 }
 
-// Doubts are what is known to be wrong with the snapshots.
+// Doubts are the known problems of the snapshots.
 type Doubts struct {
-	Aside    []string  // paths of metadata that was set aside because it was damaged
-	Unknown  []string  // ids of directories that the metadata does not know
-	Problems []Problem // found by looking at some files of each model
+	Aside    []string  // files of damaged metadata
+	Unknown  []string  // ids of directories without metadata
+	Problems []Problem // differences found in some files of each model
 }
 
-// Doubts returns what is wrong.
+// Doubts returns the known problems of the snapshots.
 func (s *Snapshotter) Doubts(ctx context.Context) (Doubts, error) {
 	found, err := s.examine(ctx, "", tree.Sample)
 	if err != nil {
@@ -212,15 +214,15 @@ func (s *Snapshotter) Doubts(ctx context.Context) (Doubts, error) {
 	if d.Aside, err = boltfile.SetAside(filepath.Join(s.root, metadataName)); err != nil {
 		return Doubts{}, err
 	}
-	d.Unknown, err = s.gone(ctx, nil)
+	d.Unknown, err = s.orphans(ctx, nil)
 	return d, err
 }
 
-// examined is a suspect with what was found.
+// examined is a suspect with its problems.
 type examined struct {
 	suspect
 	problems []Problem
-	unfit    bool // it would show wrong bytes, or is not known to show the right ones
+	unfit    bool // it may show wrong bytes
 }
 
 func problems(found []examined) (all []Problem) {
@@ -233,14 +235,14 @@ func problems(found []examined) (all []Problem) {
 // A comparison is tree.Compare or tree.Sample.
 type comparison func(dir string, o tree.Objects, b tree.Backend, files []filetable.File) ([]tree.Problem, error)
 
-// examine looks at the snapshots of a table (of all, if it is empty).
+// examine compares the snapshots of a table, or all if table is empty.
 func (s *Snapshotter) examine(ctx context.Context, table digest.Digest, compare comparison) ([]examined, error) {
 	suspects, err := s.suspects(ctx, table)
 	if err != nil {
 		return nil, err
 	}
 	var found []examined
-	var files []filetable.File // of the last table: suspects are in the order of their tables
+	var files []filetable.File // of the last table; suspects are sorted by table
 	var ferr error
 	for i, p := range suspects {
 		if err := ctx.Err(); err != nil {
@@ -259,7 +261,7 @@ func (s *Snapshotter) examine(ctx context.Context, table digest.Digest, compare 
 	return found, nil
 }
 
-func (f *examined) say(path, what string) {
+func (f *examined) report(path, what string) {
 	p := Problem{Snapshot: f.id, Path: path, What: what}
 	if t := digest.Digest(f.shows()); t.Validate() == nil {
 		p.Table = t
@@ -267,21 +269,21 @@ func (f *examined) say(path, what string) {
 	f.problems = append(f.problems, p)
 }
 
-// checkMarker looks whether all agree what the snapshot shows.
+// checkMarker compares the three records of what the snapshot shows.
 func (f *examined) checkMarker() {
 	shows := f.shows()
 	switch {
 	case f.damage != nil:
-		f.say("", f.damage.Error())
+		f.report("", f.damage.Error())
 	case f.marker.shows() != shows || f.label != "" && f.label != shows:
-		f.say("", fmt.Sprintf("marker, metadata and store do not agree what it shows: %q, %q, %q", f.marker.shows(), f.label, f.ref))
+		f.report("", fmt.Sprintf("marker, metadata and store disagree about what it shows: %q, %q, %q", f.marker.shows(), f.label, f.ref))
 	case f.marker.Table != "" && !f.marker.Shown:
-		f.say("", "it was not shown whole")
+		f.report("", "it is not completely shown")
 	}
 	f.unfit = len(f.problems) > 0
 }
 
-// checkFiles compares the files of a model. ferr says why they are not known.
+// checkFiles compares the files of a model with its table. ferr is the error of reading the table.
 func (s *Snapshotter) checkFiles(f *examined, compare comparison, files []filetable.File, ferr error) {
 	dir, b := s.upperDir(f.id), cmp.Or(f.marker.Show, s.backend)
 	var problems []tree.Problem
@@ -295,20 +297,20 @@ func (s *Snapshotter) checkFiles(f *examined, compare comparison, files []fileta
 	}
 	f.unfit = f.unfit || len(problems) > 0
 	if err != nil {
-		f.say("", "it can not be compared with its table: "+err.Error())
+		f.report("", "it cannot be compared with its table: "+err.Error())
 	}
 	for i, q := range problems {
 		if i == maxProblems {
-			f.say("", fmt.Sprintf("%d more files are not well", len(problems)-i))
+			f.report("", fmt.Sprintf("%d more files differ", len(problems)-i))
 			return
 		}
-		f.say(q.Path, q.What)
+		f.report(q.Path, q.What)
 	}
 }
 
-// mend makes a snapshot show what it is to show, and has all say the same. If it is unfit, it can
-// not be mounted until that is done.
-func (s *Snapshotter) mend(ctx context.Context, p examined) error {
+// repair makes a snapshot show its table and makes its records agree. An unfit snapshot cannot be
+// mounted until it is repaired.
+func (s *Snapshotter) repair(ctx context.Context, p examined) error {
 	shows, dir := p.shows(), s.snapshotDir(p.id)
 	if shows == showsNothing {
 		if err := s.markEmpty(p.id, errdefs.ErrDataLoss); err != nil {
@@ -318,7 +320,7 @@ func (s *Snapshotter) mend(ctx context.Context, p examined) error {
 	}
 	table := digest.Digest(shows)
 	if err := table.Validate(); err != nil {
-		return fmt.Errorf("snapshot %s: it is not known what it showed: %w", p.id, errdefs.ErrDataLoss)
+		return fmt.Errorf("snapshot %s: the table that it shows is unknown: %w", p.id, errdefs.ErrDataLoss)
 	}
 	if p.unfit {
 		if err := writeMarker(dir, marker{Table: table, Show: cmp.Or(p.marker.Show, s.backend)}); err != nil {
@@ -336,7 +338,7 @@ func (s *Snapshotter) mend(ctx context.Context, p examined) error {
 	return s.label(ctx, p.key, shows)
 }
 
-// label has the metadata say what a snapshot shows.
+// label sets labelShows of a snapshot.
 func (s *Snapshotter) label(ctx context.Context, key, shows string) error {
 	_, err := s.overlay.Update(ctx, snapshots.Info{Name: key, Labels: map[string]string{labelShows: shows}}, "labels."+labelShows)
 	return err

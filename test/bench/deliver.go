@@ -99,8 +99,8 @@ func (d *delivery) fetch(url string) error {
 	return err
 }
 
-// readAhead is what the kernel reads ahead, as it does by default for ballast.
-const readAhead = 8 << 20
+// readAhead is what the kernel reads ahead, in bytes, as it does by default for ballast.
+const readAhead = 2 << 20
 
 // mount shows the file below dir.
 func (d *delivery) mount(dir string) (mnt string, unmount func() error, err error) {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -38,7 +39,7 @@ func (b *bench) tensors() {
 	b.pushTensorManifest(repository, "v1", layers)
 	b.ask(repository, "v1") // its conversion is measured on its own
 	one := b.pushModel("bench/one", size, 50)
-	var pull, single, conversion, answer series
+	var pull, single, plain, conversion, answer series
 	for i := range b.rounds {
 		tag := fmt.Sprintf("run%d", i)
 		few, _ := b.pushTensors(small, tensorLayers<<10, uint64(2+i))
@@ -55,30 +56,51 @@ func (b *bench) tensors() {
 			m.to.add(b.pullOnce(ref, size, m.blobs...))
 			b.forget(ref)
 		}
+		plain.add(b.fetchEach(repository, layers))
 	}
 	b.figure(fmt.Sprintf("conversion of %d tensors, less upstream", tensorLayers), conversion.median().Seconds()*1000, "%.0f ms",
 		"in all "+answer.spread(seconds), atMost(200, " ms"))
 	b.times(fmt.Sprintf("pull of %d tensors, %s", tensorLayers, sizeOf(size)), pull, "one file", single, atMost(1.8, ""))
+	b.times("the same", pull, "their requests, hashed and written", plain, target{})
 }
 
 // small measures a model of small files beside one file of as many bytes.
 func (b *bench) small() {
 	const each = 1 << 10
-	ref, files := b.pushRaw("small", tensorLayers*each, tensorLayers, 90)
+	ref, layers := b.pushRaw("small", tensorLayers*each, tensorLayers, 90)
 	one := b.pushModel("bench/small-one", tensorLayers*each, 91)
 	oneRef := b.node.Registry.Ref(one.repository, "v1")
 	b.ask("bench/small", "v1") // its conversion is measured on its own
 	b.ask(one.repository, "v1")
-	var many, single series
+	var many, single, plain series
 	for range b.rounds {
-		many.add(b.pullOnce(ref, one.size, files...))
+		many.add(b.pullOnce(ref, one.size, digestsOf(layers)...))
 		b.forget(ref)
 		single.add(b.pullOnce(oneRef, one.size, one.digest))
 		b.forget(oneRef)
+		plain.add(b.fetchEach("bench/small", layers))
 	}
 	more := many.median() - single.median()
 	b.rows = append(b.rows, row{fmt.Sprintf("pull of %d raw files of %s", tensorLayers, sizeOf(each)), many.spread(seconds),
 		"one file of their bytes " + single.spread(seconds), fmt.Sprintf("%+.2f s", more.Seconds()), more.Seconds(), atMost(1, " s more")})
+	b.times("the same", many, "their requests, hashed and written", plain, target{})
+}
+
+// fetchEach returns how long it takes to fetch, hash and write blobs without anything else.
+func (b *bench) fetchEach(repository string, layers []ocispec.Descriptor) time.Duration {
+	var list bytes.Buffer
+	var size int64
+	for _, l := range layers {
+		fmt.Fprintln(&list, l.Size, b.node.Registry.BlobURL(repository, l.Digest))
+		size += l.Size
+	}
+	name := filepath.Join(b.node.Dir, "blobs")
+	if err := os.WriteFile(name, list.Bytes(), 0o644); err != nil {
+		b.t.Fatalf("%v", err)
+	}
+	defer os.Remove(name)
+	b.settle(size, digestsOf(layers)...)
+	return b.task("each", name, b.node.Dir)
 }
 
 // ask returns how long the facade takes to answer a tag, on a new connection, as pulls make one.

@@ -207,18 +207,17 @@ func (b *bench) pushFile(repository, name string, open func() io.Reader) ocispec
 
 // pushFiles makes a model of many files, together of a size, and converts it ahead of time.
 func (b *bench) pushFiles(name string, size int64, n int, seed uint64) (ref string, files []digest.Digest) {
-	_, files = b.pushRaw(name, size, n, seed)
-	return b.convertTo("lazy/"+name, model{repository: "bench/" + name}), files
+	_, layers := b.pushRaw(name, size, n, seed)
+	return b.convertTo("lazy/"+name, model{repository: "bench/" + name}), digestsOf(layers)
 }
 
 // pushRaw makes a model of many files, together of a size.
-func (b *bench) pushRaw(name string, size int64, n int, seed uint64) (ref string, files []digest.Digest) {
+func (b *bench) pushRaw(name string, size int64, n int, seed uint64) (ref string, layers []ocispec.Descriptor) {
 	fmt.Fprintf(os.Stderr, "bench: preparing %s of %s\n", name, sizeOf(size))
-	var layers []ocispec.Descriptor
 	for i := range n {
 		part := model{size: size / int64(n), seed: seed<<32 + uint64(i)}
 		layers = append(layers, b.pushFile("bench/"+name, fmt.Sprintf("model-%05d.safetensors", i), part.bytes))
 	}
 	b.pushModelPack("bench/"+name, "v1", layers, nil)
-	return b.node.Registry.Ref("bench/"+name, "v1"), digestsOf(layers)
+	return b.node.Registry.Ref("bench/"+name, "v1"), layers
 }

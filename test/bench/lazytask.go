@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -44,6 +46,46 @@ func fetchRanges(url string, size int64, keep func(p []byte, off int64) error) e
 		})
 	}
 	return g.Wait()
+}
+
+// fetchEach fetches blobs over 8 connections, each with one request, hashes each and writes it to a file of its own in
+// dir, and makes all of them durable in the end. list is a file with the length and the URL of a blob on each line.
+func fetchEach(list, dir string) error {
+	lines, err := os.ReadFile(list)
+	if err != nil {
+		return err
+	}
+	if dir, err = os.MkdirTemp(dir, "each"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	const streams = 8
+	client := newClient(streams)
+	var g errgroup.Group
+	g.SetLimit(streams)
+	for i, line := range strings.Split(strings.TrimSpace(string(lines)), "\n") {
+		length, url, _ := strings.Cut(line, " ")
+		n, err := strconv.Atoi(length)
+		if err != nil {
+			return err
+		}
+		g.Go(func() error {
+			p := make([]byte, n)
+			if err := getRange(client, url, p, 0); err != nil {
+				return err
+			}
+			sha256.Sum256(p)
+			return os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), p, 0o644)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
 // download fetches a file to nowhere.

@@ -75,6 +75,7 @@ func runTask(name string, args []string) error {
 		"copy":     {2, func(a []string) error { return copyFile(a[0], a[1]) }},
 		"touch":    {1, func(a []string) error { return touchMemory(a[0]) }},
 		"send":     {3, func(a []string) error { return sendBlob(a[0], a[1], a[2]) }},
+		"each":     {2, func(a []string) error { return fetchEach(a[0], a[1]) }},
 		"download": {2, func(a []string) error { return download(a[0], a[1]) }},
 		"deliver":  {4, func(a []string) error { return deliver(a[0], a[1], a[2], a[3]) }},
 		"head":     {2, func(a []string) error { return readHead(a[0], a[1]) }},

@@ -52,8 +52,8 @@ func (b *bench) convert() {
 		}
 	}
 	b.times("convert, as modelpack", plain, "read, hash, send", control, target{})
-	b.times("convert, with digests of chunks", chunks, "read, hash, send", control, atMost(1.3, ""))
-	b.figure("convert memory, peak", float64(peak)/(1<<20), "%.0f MiB", "", atMost(150, " MiB"))
+	b.times("convert, with digests of chunks", chunks, "read, hash, send", control, atMost(1.15, ""))
+	b.figure("convert memory, peak", float64(peak)/(1<<20), "%.0f MiB", "", atMost(40, " MiB"))
 }
 
 // convertModel runs `ballast convert` and prints its largest resident size in KiB.

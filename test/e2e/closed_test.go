@@ -27,13 +27,14 @@ func TestClosed(t *testing.T) {
 		wantRefused(t, n, "overlayfs", ref, "not of the ballast snapshotter", "--local")
 	})
 
-	t.Run("stock differ", func(t *testing.T) {
-		n := node.StartNode(t, node.Options{Edit: stockDiffer})
-		ref := push(t, n, b)
-		for _, flags := range [][]string{nil, {"--local"}} {
-			wantRefused(t, n, "ballast", ref, "no processor for media-type", flags...)
-		}
-	})
+	// Each pull has a node of its own: containerd collects the first layer of a failed pull in the background, and a
+	// second pull that has just found that layer fails for another reason.
+	for _, flags := range [][]string{nil, {"--local"}} {
+		t.Run(strings.Join(append([]string{"stock differ"}, flags...), " "), func(t *testing.T) {
+			n := node.StartNode(t, node.Options{Edit: stockDiffer})
+			wantRefused(t, n, "ballast", push(t, n, b), "no processor for media-type", flags...)
+		})
+	}
 
 	t.Run("facade stopped", func(t *testing.T) {
 		n := node.StartNode(t, node.Options{})

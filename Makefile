@@ -5,7 +5,7 @@ SHELL := /bin/bash -eu -o pipefail
 .DEFAULT_GOAL := build
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/admin.version=$(VERSION)
+LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/api.version=$(VERSION)
 
 # The race detector is slow on two cores: it runs where goroutines share state.
 RACE := ./store/... ./snapshotter/lazy/... ./convert/pullsecret/... ./convert/registry/... ./convert/remote/...
@@ -63,7 +63,7 @@ check: ## gofmt, go vet, staticcheck, import policy
 	@files=$$(gofmt -l cmd contrib convert snapshotter store test); \
 	if [ -n "$$files" ]; then echo "gofmt -w is needed:"; echo "$$files"; exit 1; fi
 	go vet ./...
-	cd test && go vet ./...
+	cd test && go vet ./... && go vet -tags containers_image_openpgp ./mirror
 	cd test && go build -o ../.cache/staticcheck honnef.co/go/tools/cmd/staticcheck
 	.cache/staticcheck ./...
 	cd test && ../.cache/staticcheck ./...
@@ -80,6 +80,7 @@ test-unit: tools ## Tests of packages, with the race detector where it matters
 	go test -race -timeout 30m $(RACE)
 	go test $$(go list ./... | grep -vxF "$$(go list $(RACE))")
 	cd contrib/image && go test ./...
+	cd test && CGO_ENABLED=0 go test -tags containers_image_openpgp ./mirror
 
 .PHONY: test-fuzz
 test-fuzz: ## A minute of fuzzing in all: tries and not seconds, so that a busy machine fuzzes as much

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A Builder collects the files of a model while its layers are parsed, and sees to it that they
-// fit together. Its errors name the layer.
+// A Builder collects the files of a model while its layers are parsed, and checks that they do not
+// conflict. Its errors name the layer.
 type Builder struct {
 	manifest *Manifest
 	format   mediatype.Format
@@ -37,7 +37,7 @@ type Builder struct {
 	stacked bool
 }
 
-// placedTar is an archive without codec, whose headers are to be read.
+// placedTar is an uncompressed archive whose headers are read later.
 type placedTar struct {
 	layer int
 	path  string
@@ -54,30 +54,30 @@ func NewBuilder(m *Manifest, f mediatype.Format) *Builder {
 	return &Builder{manifest: m, format: f, at: map[digest.Digest]int{}}
 }
 
-// A Place says what a layer is and where its content goes.
+// A Place describes the content of a layer and where it goes.
 type Place struct {
 	Kind    mediatype.Kind
 	Archive filetable.Archive
 	Codec   filetable.Codec
 
-	// Path is the path of the file. For an archive it is what the origin gives, and can be
-	// empty; see store.Unpack.
+	// Path is the path of the file. For an archive it is the path in the origin, which can be
+	// empty; see filetable.Unpack.
 	Path string
 
-	// DiffID is the digest of the layer without its codec, where the origin gives it.
+	// DiffID is the digest of the uncompressed layer, if the origin has it.
 	DiffID digest.Digest
 
 	Mode    uint32 // permission bits of the file; zero means 0644
 	ModTime time.Time
 }
 
-// maxSamePath is how often a path can occur with content that is not known yet.
+// maxSamePath limits the files with one path whose content is not yet known.
 const maxSamePath = 16
 
-// parallelTars is the number of archives whose headers are read at a time.
+// parallelTars is the number of archives whose headers are read concurrently.
 const parallelTars = 16
 
-// defaultMode is the mode of a file whose origin gives none.
+// defaultMode is the mode of a file without a mode in the origin.
 const defaultMode = 0o644
 
 // Add adds layer i of the manifest.
@@ -123,16 +123,16 @@ func (b *Builder) add(i int, p Place) error {
 	return nil
 }
 
-// addBlob adds the blob of layer i, once.
+// addBlob adds the blob of layer i, unless it is present.
 func (b *Builder) addBlob(i int, p Place) error {
 	desc := b.manifest.Layers[i]
 	if at, ok := b.at[desc.Digest]; ok {
 		have := &b.blobs[at]
 		if have.Archive != p.Archive || have.Codec != p.Codec {
-			return fmt.Errorf("the same blob is layer %d, as another type: %w", have.Layer, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("the same blob is also layer %d, with another type: %w", have.Layer, errdefs.ErrInvalidArgument)
 		}
 		if have.DiffID != "" && p.DiffID != "" && p.Codec != filetable.CodecNone && have.DiffID != p.DiffID {
-			return fmt.Errorf("the same blob is layer %d, with another diffID: %w", have.Layer, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("the same blob is also layer %d, with another diffID: %w", have.Layer, errdefs.ErrInvalidArgument)
 		}
 		return nil
 	}
@@ -164,8 +164,8 @@ func (b *Builder) addFile(i int, p Place) {
 	}})
 }
 
-// readTars reads the headers of all archives without codec, several at a time: each takes a few
-// requests upstream. Of several errors the one of the first layer is returned.
+// readTars reads the headers of all uncompressed archives, several concurrently, because each takes
+// a few requests. If several fail, the error of the first layer is returned.
 func (b *Builder) readTars(ctx context.Context, a Artifact) error {
 	first := map[digest.Digest]int{} // index in tars
 	for n, t := range b.tars {
@@ -177,7 +177,7 @@ func (b *Builder) readTars(ctx context.Context, a Artifact) error {
 	members := make([][]filetable.Member, len(b.tars))
 	errs := make([]error, len(b.tars))
 	var count atomic.Int64
-	var failed atomic.Int64 // the lowest index that failed; those after it need not be read
+	var failed atomic.Int64 // the lowest index that failed; later ones need not be read
 	failed.Store(int64(len(b.tars)))
 	var g errgroup.Group
 	g.SetLimit(parallelTars)
@@ -199,7 +199,7 @@ func (b *Builder) readTars(ctx context.Context, a Artifact) error {
 			return nil
 		})
 	}
-	_ = g.Wait() // the functions return none
+	_ = g.Wait() // the functions return nil
 	for n, t := range b.tars {
 		if errs[n] != nil {
 			return b.layerError(t.layer, errs[n])
@@ -231,8 +231,8 @@ func (b *Builder) addMembers(t placedTar, d digest.Digest, members []filetable.M
 	}
 }
 
-// Generate adds a file with content of our own. If the path is taken by a file of the model,
-// the generated file gets the next free one of path-2, path-3 and so on.
+// Generate adds a file with generated content. If the model has a file at the path, the generated
+// file gets the next free name of path-2, path-3 and so on.
 func (b *Builder) Generate(p string, content []byte) {
 	b.inlines = append(b.inlines, placed{layer: -1, File: filetable.File{
 		Path:   p,
@@ -244,14 +244,14 @@ func (b *Builder) Generate(p string, content []byte) {
 	}})
 }
 
-// KeepConfig says what the config of the origin is, byte for byte, so that it is kept.
+// KeepConfig keeps the config of the origin, byte for byte.
 func (b *Builder) KeepConfig(p []byte) { b.config = p }
 
-// Stack says that the layers are those of an image: later ones win, and whiteouts count. It is called
-// before Add.
+// Stack declares that the layers are those of an image: later ones win, and whiteouts apply. It
+// must be called before Add.
 func (b *Builder) Stack() { b.stacked = true }
 
-// isStacked reports whether it makes a difference that layers are those of an image, or can make one.
+// isStacked reports whether stacking the layers makes a difference, or may make one.
 func (b *Builder) isStacked() bool {
 	if !b.stacked || len(b.unpacks) > 0 {
 		return b.stacked
@@ -261,10 +261,9 @@ func (b *Builder) isStacked() bool {
 		checkParents(b.files) != nil
 }
 
-// Model returns the model, with the given config. Two layers that claim one path with different
-// content are an error, as is a path that is a file and a directory; a path with the
-// same content is there once. The headers of archives without codec are read from a, and the tables
-// of contents of chunked ones.
+// Model returns the model with the given config. It reads the headers of uncompressed archives from
+// a, and the tables of contents of chunked ones. Layers with different content for one path are an
+// error, as is a path that is both a file and a directory. Equal files are merged.
 func (b *Builder) Model(ctx context.Context, a Artifact, cfg Config) (*Model, error) {
 	if len(b.blobs) == 0 {
 		return nil, fmt.Errorf("no layers with files: %w", errdefs.ErrInvalidArgument)
@@ -308,7 +307,7 @@ func (b *Builder) Model(ctx context.Context, a Artifact, cfg Config) (*Model, er
 		if stacked && f.layer >= 0 {
 			f.Layer = f.layer
 		} else if stacked {
-			f.Layer = len(b.manifest.Layers) // ours is on top
+			f.Layer = len(b.manifest.Layers) // generated files are on top
 		}
 		m.Table.Files = append(m.Table.Files, f.File)
 	}
@@ -322,8 +321,8 @@ func (b *Builder) Model(ctx context.Context, a Artifact, cfg Config) (*Model, er
 	return m, nil
 }
 
-// merge returns the sorted files with equal ones once. Two regular files of one path and size
-// of which a digest is not known both stay; the store compares them when it has read them.
+// merge returns the sorted files without duplicates. Two regular files with the same path and size,
+// of which a digest is unknown, both stay; the store compares them after reading them.
 func (b *Builder) merge() ([]placed, error) {
 	var out []placed
 	for _, f := range b.files {
@@ -344,8 +343,8 @@ func (b *Builder) merge() ([]placed, error) {
 	return out, nil
 }
 
-// equal reports whether x and y, which have one path, are known to be the same file. It returns
-// an error if they are known to be different.
+// equal reports whether x and y, which have the same path, are known to be equal. It returns an
+// error if they are known to differ.
 func equal(x, y filetable.File) (bool, error) {
 	switch {
 	case x.Type != y.Type:
@@ -370,10 +369,9 @@ func equal(x, y filetable.File) (bool, error) {
 	return x.Source.Blob == y.Source.Blob && x.Source.Offset == y.Source.Offset, nil
 }
 
-// addGenerated adds the generated files where they do not stand in the way of files of the
-// model.
+// addGenerated adds the generated files, renamed if they conflict with files of the model.
 func (b *Builder) addGenerated(files []placed) []placed {
-	taken := map[string]bool{} // files, links and directories
+	taken := map[string]bool{} // of files, links and directories
 	notDir := map[string]bool{}
 	for _, f := range files {
 		notDir[f.Path] = f.Type != filetable.TypeDir
@@ -404,7 +402,7 @@ func (b *Builder) addGenerated(files []placed) []placed {
 	return files
 }
 
-// checkParents returns an error, naming the layers, if a path is both a file and a directory.
+// checkParents returns an error that names the layers if a path is both a file and a directory.
 func checkParents(files []placed) error {
 	at := make(map[string]placed, len(files))
 	for _, f := range files {

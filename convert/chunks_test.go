@@ -9,8 +9,8 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/chunked"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/modelpack"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -30,7 +30,7 @@ func chunkedSpec(layers ...converttest.Layer) *converttest.Built {
 func parseChunked(t *testing.T, b *converttest.Built) (*convert.Model, *converttest.Artifact, error) {
 	t.Helper()
 	a := converttest.NewArtifact(b)
-	m, err := convert.Parsers{mediatype.FormatModelPack: modelpack.Parse}.Parse(context.Background(), a)
+	m, err := formats.All().Parse(context.Background(), a)
 	return m, a, err
 }
 

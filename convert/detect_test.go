@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 )
 
@@ -67,7 +68,7 @@ func TestDetectAsksInOrder(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := convert.Detect(m); err != nil || got != tt.want {
+			if got, err := formats.All().Detect(m); err != nil || got != tt.want {
 				t.Errorf("got %q, %v; want %q", got, err, tt.want)
 			}
 		})

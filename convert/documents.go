@@ -5,16 +5,17 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/opencontainers/go-digest"
 )
 
-// MaxKept is the largest document of an origin that is kept in the config of a converted image,
-// in bytes. A larger one is a file of the model, below OriginDir: registries and clients
-// bound the size of a config.
+// MaxKept is the size in bytes of the largest document of an origin that is kept in the config of a
+// converted image. A larger one is a file of the model below OriginDir, because registries and
+// clients limit the size of a config.
 const MaxKept = 1 << 20 // 1 MiB
 
-// OriginDir is where documents of the origin are that are too large for a config.
+// OriginDir is the directory of documents of the origin that are too large for a config.
 const OriginDir = "origin"
 
 // emptyConfig is the config of artifacts without one.
@@ -26,8 +27,8 @@ func isEmpty(m *Manifest) bool {
 	return m.Config.Digest != "" && verify.Bytes(m.Config.Digest, []byte(emptyConfig)) == nil
 }
 
-// documents returns the documents of the origin, and makes files of those that are too large to be
-// kept elsewhere.
+// documents returns the documents of the origin, and adds files for those that are too large for
+// the config.
 func (b *Builder) documents(a Artifact) Documents {
 	docs := Documents{Manifest: a.Manifest(), Config: b.config}
 	if docs.Config == nil && isEmpty(b.manifest) {
@@ -45,8 +46,20 @@ func (b *Builder) documents(a Artifact) Documents {
 	return docs
 }
 
-// ReadDocuments reads the documents of an artifact whose config has no meaning for its model. A
-// config of more than MaxKept bytes is not read.
+// ReadConfig reads the config of a manifest that describes its model; nil if there is none, or the empty one.
+func ReadConfig(ctx context.Context, a Artifact, m *Manifest) ([]byte, error) {
+	if m.Config.Digest == "" || mediatype.Base(m.Config.MediaType) == mediatype.OCIEmpty {
+		return nil, nil
+	}
+	p, err := ReadBlob(ctx, a, m.Config, MaxConfigSize)
+	if err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	return p, nil
+}
+
+// ReadDocuments reads the documents of an artifact whose config does not describe its model. A
+// config larger than MaxKept is not read.
 func ReadDocuments(ctx context.Context, a Artifact, m *Manifest) (Documents, error) {
 	docs := Documents{Manifest: a.Manifest()}
 	switch {

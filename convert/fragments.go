@@ -10,13 +10,13 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// AddFragments adds layer i of the manifest as a blob that is no file itself: ranges of it are
-// parts of the files that Assemble adds. The same blob can be added more than once.
+// AddFragments adds layer i of the manifest as a blob that is not a file: ranges of it are parts of
+// files added by Assemble. The same blob can be added more than once.
 func (b *Builder) AddFragments(i int, k mediatype.Kind) error {
 	desc := b.manifest.Layers[i]
 	if at, ok := b.at[desc.Digest]; ok {
 		if have := b.blobs[at]; have.Archive != filetable.ArchiveFragments {
-			return b.layerError(i, fmt.Errorf("the same blob is layer %d, as another type: %w", have.Layer, errdefs.ErrInvalidArgument))
+			return b.layerError(i, fmt.Errorf("the same blob is also layer %d, with another type: %w", have.Layer, errdefs.ErrInvalidArgument))
 		}
 		return nil
 	}
@@ -30,9 +30,9 @@ func (b *Builder) AddFragments(i int, k mediatype.Kind) error {
 	return nil
 }
 
-// Assemble adds a file that is the concatenation of parts: bytes, and ranges of blobs that
-// AddFragments added. Layer is the first that the file has a part of; d is the digest of the
-// file, or empty. A path can be assembled once.
+// Assemble adds a file that is the concatenation of parts: bytes, and ranges of blobs added by
+// AddFragments. layer is the first layer with a part of the file; d is the digest of the file, or
+// empty. Each path can be assembled once.
 func (b *Builder) Assemble(layer int, path string, parts []filetable.Source, d digest.Digest) error {
 	clean, err := filetable.CleanPath(path)
 	if err != nil {
@@ -40,7 +40,7 @@ func (b *Builder) Assemble(layer int, path string, parts []filetable.Source, d d
 	}
 	for _, f := range b.files {
 		if f.Path == clean && f.Source != nil && len(f.Source.Parts) > 0 {
-			return b.layerError(layer, fmt.Errorf("path %q is put together twice: %w", clean, errdefs.ErrInvalidArgument))
+			return b.layerError(layer, fmt.Errorf("path %q is assembled twice: %w", clean, errdefs.ErrInvalidArgument))
 		}
 	}
 	var size int64

@@ -14,28 +14,28 @@ import (
 
 // Limits of a manifest.
 const (
-	// MaxManifestSize is the largest manifest read, in bytes. The largest seen, of an
+	// MaxManifestSize is the largest accepted manifest, in bytes. The largest one known, of an
 	// Ollama model with a layer for each tensor, has 252 KB.
 	MaxManifestSize = 8 << 20 // 8 MiB
 
-	// MaxConfigSize is the largest config read, in bytes.
+	// MaxConfigSize is the largest accepted config, in bytes.
 	MaxConfigSize = 4 << 20 // 4 MiB
 
-	// MaxSize is the largest blob, and the largest sum of the sizes of a manifest's blobs, in
-	// bytes. The largest models have some terabytes.
+	// MaxSize is the largest accepted blob, and total size of the blobs of a manifest, in bytes.
+	// The largest models have a few terabytes.
 	MaxSize = 1 << 50 // 1 PiB
 
 	maxLayers   = 100_000
 	maxChildren = 1000
 )
 
-// A Manifest is a parsed manifest or index. Only the body says what it is; the Content-Type
-// that it was served with says nothing.
+// A Manifest is a parsed manifest or index. Its type follows from the body alone, not from the
+// Content-Type header.
 type Manifest struct {
 	// Digest is the digest of the manifest, byte for byte as served.
 	Digest digest.Digest
 
-	// MediaType is what the body says of itself; it can be empty.
+	// MediaType is the type in the body; may be empty.
 	MediaType    string
 	ArtifactType string
 
@@ -44,25 +44,25 @@ type Manifest struct {
 	Layers      []Descriptor
 	Annotations map[string]string
 
-	// Manifests are the entries of an index; Layers and Config are empty then.
+	// Manifests are the entries of an index, which has neither Layers nor Config.
 	Manifests []Descriptor
 
-	// IsIndex says that the manifest is an index, even one without entries.
+	// IsIndex is true for an index, even one without entries.
 	IsIndex bool
 }
 
-// A Descriptor is an entry of a manifest. URLs are never set: nothing is fetched from where a
-// manifest says. Data is set only if it is the blob.
+// A Descriptor is an entry of a manifest. URLs are never set: they are not followed. Data is set
+// only if it matches the digest.
 type Descriptor struct {
 	ocispec.Descriptor
 
-	From string // Ollama: what the layer was made from
+	From string // Ollama: the source of the layer
 	Name string // Ollama: the name of the tensor or file
 }
 
-// ParseManifest parses a manifest. It returns errdefs.ErrInvalidArgument, naming the layer,
-// for one that is ambiguous or breaks a rule, and errdefs.ErrNotImplemented for what cannot
-// be read: a Docker manifest of schema 1, or a digest other than sha256.
+// ParseManifest parses a manifest. It returns errdefs.ErrInvalidArgument, naming the layer, for an
+// ambiguous or invalid one, and errdefs.ErrNotImplemented for a Docker manifest of schema 1 or a
+// digest other than sha256.
 func ParseManifest(p []byte) (*Manifest, error) {
 	if len(p) > MaxManifestSize {
 		return nil, fmt.Errorf("manifest of %d bytes, more than %d: %w", len(p), MaxManifestSize, errdefs.ErrInvalidArgument)
@@ -92,7 +92,7 @@ func ParseManifest(p []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// notManifest says what something is that is no JSON object.
+// notManifest describes a document that is not a JSON object.
 func notManifest(p []byte) string {
 	const look = 64
 	head := strings.ToLower(string(p[:min(len(p), look)]))
@@ -122,7 +122,7 @@ func (m *Manifest) parseBody(o *Object) error {
 		return invalid("type %q with manifests", m.MediaType)
 	}
 	m.IsIndex = manifests
-	if mediatype.FormatOf(m.MediaType) == mediatype.FormatOllamaList {
+	if mediatype.IsVariants(m.MediaType) {
 		return nil // its entries are no descriptors
 	}
 	var err error
@@ -147,7 +147,7 @@ func parseDescriptors(o *Object, key, what string, limit int) ([]Descriptor, err
 		return nil, fmt.Errorf("%d %s, more than %d: %w", len(list), key, limit, errdefs.ErrInvalidArgument)
 	}
 	var all []Descriptor
-	for i, raw := range list { // one at a time: an Object takes six times its text
+	for i, raw := range list { // one at a time: an Object takes six times the memory of its text
 		d := o.element(key, i, raw)
 		if d == nil {
 			return nil, nil // o has the error
@@ -185,7 +185,7 @@ func parseDescriptor(o *Object) (Descriptor, error) {
 		From: o.String("from"),
 		Name: o.String("name"),
 	}
-	// A descriptor without type says nothing about its content.
+	// Without a type, the content of a descriptor is unknown.
 	if desc.MediaType == "" {
 		return Descriptor{}, fmt.Errorf("%s: no mediaType: %w", d, errdefs.ErrInvalidArgument)
 	}
@@ -209,7 +209,7 @@ func parsePlatform(o *Object) *ocispec.Platform {
 	}
 }
 
-// checkSizes checks that a digest has one size, and that the sizes add up to MaxSize at most.
+// checkSizes checks that a digest has one size, and that the total size is at most MaxSize.
 func (m *Manifest) checkSizes() error {
 	sizes := map[digest.Digest]int64{m.Config.Digest: m.Config.Size}
 	sum := m.Config.Size

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -219,7 +220,7 @@ func TestDetect(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := convert.Detect(m)
+			got, err := formats.All().Detect(m)
 			if tt.text != "" {
 				if !errors.Is(err, errdefs.ErrNotImplemented) || !strings.Contains(err.Error(), tt.text) {
 					t.Errorf("got %v, want errdefs.ErrNotImplemented with %q", err, tt.text)
@@ -239,7 +240,7 @@ func TestParseNamesAFormatThatIsNotSupported(t *testing.T) {
 		name, manifest, text string
 		want                 error
 	}{
-		{"Ollama list", `{"mediaType":"application/vnd.ollama.manifest.list.v2+json","manifests":[]}`, `"ollama-list"`, errdefs.ErrNotImplemented},
+		{"an empty list of variants", `{"mediaType":"application/vnd.ollama.manifest.list.v2+json","manifests":[]}`, "0 entries", errdefs.ErrInvalidArgument},
 		{"KitOps", manifest(desc("application/vnd.kitops.modelkit.config.v2+json", digestA, 1)), "unknown version v2", errdefs.ErrNotImplemented},
 		{"an index", `{"manifests":[]}`, "index", convert.ErrNotModel},
 		{"an image", manifest(desc("application/vnd.oci.image.config.v1+json", digestA, 1)), "image", convert.ErrNotModel},
@@ -282,7 +283,7 @@ func FuzzManifest(f *testing.F) {
 		if m.IsIndex && len(m.Layers) > 0 {
 			t.Fatal("an index with layers")
 		}
-		if _, err := convert.Detect(m); err != nil && !errors.Is(err, errdefs.ErrNotImplemented) && !errors.Is(err, errdefs.ErrInvalidArgument) {
+		if _, err := formats.All().Detect(m); err != nil && !errors.Is(err, errdefs.ErrNotImplemented) && !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Fatalf("Detect: error without a category: %v", err)
 		}
 	})

@@ -9,23 +9,13 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/dockerai"
-	"github.com/ballast-dev/ballast/convert/kitops"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/modelpack"
-	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/opencontainers/go-digest"
 )
 
-var parsers = convert.Parsers{
-	mediatype.FormatModelPack: modelpack.Parse,
-	mediatype.FormatCNAI:      modelpack.Parse,
-	mediatype.FormatCNAIEarly: modelpack.ParseEarly,
-	mediatype.FormatDockerAI:  dockerai.Parse,
-	mediatype.FormatOllama:    ollama.Parse,
-	mediatype.FormatKitOps:    kitops.Parse,
-}
+var parsers = formats.All()
 
 // weights are larger than all headers that a parser may read.
 func weights() []byte {
@@ -43,7 +33,7 @@ func TestEveryFormatShowsItsFiles(t *testing.T) {
 	for _, b := range converttest.All(converttest.Files(weights())) {
 		t.Run(b.Name, func(t *testing.T) {
 			t.Parallel()
-			converttest.TestParser(t, parsers, b)
+			converttest.TestParser(t, parsers.Parse, b)
 		})
 	}
 }

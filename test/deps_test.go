@@ -17,7 +17,8 @@ import (
 const module = "github.com/ballast-dev/ballast"
 
 // depsRules says which packages of this module each package may import. The direction is
-// cmd → {convert, snapshotter} → store. It is a statement of policy: change it in a commit
+// cmd → {convert, snapshotter} → store. FORMATS are the folders of formats that have no line of their own; in a line,
+// all that convert/formats lists. It is a statement of policy: change it in a commit
 // of its own, with the reason.
 const depsRules = `
 store/verify              :
@@ -36,63 +37,80 @@ store/storetest           : store store/filetable store/internal/meta store/inte
 convert/mediatype         : store/filetable
 convert/chunked           : convert/mediatype store/filetable store/verify
 convert                   : convert/chunked convert/mediatype store/filetable store/verify
-convert/modelpack         : convert convert/mediatype store/filetable
-convert/dockerai          : convert convert/mediatype store/filetable
-convert/titled            : convert convert/mediatype store/filetable store/verify
-convert/kitops            : convert convert/mediatype store/filetable store/verify
 convert/contentrange      :
 convert/headers           : convert convert/gguf convert/safetensors
 convert/losses            : convert convert/mediatype
 convert/gguf              : convert
 convert/safetensors       : convert
-convert/ollama            : convert convert/mediatype convert/safetensors store/filetable store/verify
-convert/ollama/localstore : convert store/transfer store/verify
-convert/carton            : convert convert/carton/zipdir convert/contentrange convert/mediatype store/filetable store/transfer store/verify
+convert/ollama            : convert convert/format convert/losses convert/mediatype convert/ollama/localstore convert/remote convert/safetensors store/filetable store/verify
+convert/ollama/localstore : convert convert/format store/transfer store/verify
+convert/carton            : convert convert/carton/zipdir convert/contentrange convert/format convert/losses convert/mediatype store/filetable store/transfer store/verify
 convert/carton/zipdir     : store/filetable
 convert/image             : convert convert/mediatype store/filetable store/verify
 convert/remote            : convert convert/contentrange convert/mediatype store/transfer store/verify
-convert/layout            : convert convert/mediatype store/durable store/transfer store/verify
-convert/huggingface       : convert convert/mediatype convert/remote store/filetable store/verify
-convert/resolve           : convert convert/carton convert/dockerai convert/headers convert/image convert/kitops convert/layout convert/mediatype convert/modelpack convert/ollama convert/ollama/localstore convert/remote convert/titled store/filetable store/transfer store/verify
+convert/layout            : convert convert/format convert/mediatype store/durable store/transfer store/verify
+convert/huggingface       : convert convert/format convert/mediatype convert/remote store/filetable store/verify
+convert/resolve           : convert convert/format convert/formats convert/image convert/mediatype convert/remote store/filetable store/transfer
+convert/files             : convert convert/format convert/headers convert/layout convert/mediatype store/filetable store/verify
+convert/format            : convert convert/losses convert/mediatype convert/remote store/filetable store/transfer
+convert/formats           : convert/format FORMATS
+FORMATS                   : convert convert/format convert/losses convert/mediatype store/filetable store/verify
 convert/pullsecret        : convert/remote store/durable
-convert/registry          : convert convert/carton convert/image convert/mediatype convert/pullsecret convert/remote convert/resolve convert/signature store store/filetable store/transfer store/verify
+convert/registry          : convert convert/format convert/formats convert/image convert/mediatype convert/pullsecret convert/remote convert/resolve convert/signature store store/filetable store/transfer store/verify
 convert/signature/dsse    : convert/mediatype
 convert/signature/oms     : convert/signature/dsse store/filetable store/verify
 convert/signature/cosign  : convert/mediatype convert/signature/dsse store/verify
 convert/signature/notation : convert convert/mediatype convert/remote
 convert/signature         : convert convert/mediatype convert/remote convert/signature/cosign convert/signature/dsse convert/signature/notation convert/signature/oms store store/filetable store/verify
-convert/push              : convert convert/chunked convert/gguf convert/headers convert/image convert/layout convert/mediatype convert/remote convert/resolve convert/safetensors convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/transfer store/verify
+convert/export            : convert convert/chunked convert/gguf convert/headers convert/image convert/layout convert/mediatype convert/remote convert/resolve convert/safetensors convert/signature/cosign convert/signature/dsse convert/signature/oms store store/filetable store/transfer store/verify
 convert/converttest       : convert convert/mediatype store/filetable store/verify
 snapshotter               : snapshotter/tree store store/boltfile store/durable store/filetable store/verify
 snapshotter/tree          : store/filetable
 snapshotter/differ        : snapshotter store store/filetable store/transfer store/verify
 snapshotter/lazy          : snapshotter/lazy/fdstore store/offheap store/verify
 snapshotter/lazy/fdstore  :
-cmd/internal/config       :
+cmd/internal/config       : convert/formats
 cmd/internal/facadetls    : store/durable
 cmd/internal/kube         :
 cmd/internal/manual       :
 cmd/internal/portowner    :
 cmd/internal/containerdversion :
-cmd/internal/fleet        : convert/mediatype convert/registry store store/verify
+cmd/internal/fleet        : convert/format convert/registry store store/verify
 cmd/internal/snippet      : cmd/internal/containerdversion convert/mediatype convert/registry
-cmd/internal/upstream     : cmd/internal/config convert/carton convert/huggingface convert/remote convert/resolve convert/signature
-cmd/internal/admin        : cmd/internal/facadetls cmd/internal/portowner convert convert/headers convert/image convert/losses convert/mediatype convert/remote convert/resolve convert/signature store store/filetable store/transfer
-cmd/internal/setup        : cmd/internal/admin cmd/internal/config cmd/internal/containerdversion cmd/internal/facadetls cmd/internal/snippet cmd/internal/unpacked contrib/systemd store/durable store/verify
+cmd/internal/upstream     : cmd/internal/config convert/format convert/formats convert/remote convert/resolve convert/signature
+cmd/internal/api          : cmd/internal/facadetls cmd/internal/portowner convert convert/formats convert/headers convert/image convert/losses convert/mediatype convert/remote convert/resolve convert/signature store store/filetable
+cmd/internal/metrics      : cmd/internal/api convert/formats convert/registry convert/resolve convert/signature snapshotter/lazy store store/filetable
+cmd/internal/jobs         : cmd/internal/api cmd/internal/config cmd/internal/metrics convert convert/format convert/formats convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
+cmd/internal/serve        :
+cmd/internal/facadeport   : cmd/internal/api cmd/internal/config cmd/internal/facadetls cmd/internal/metrics cmd/internal/portowner cmd/internal/serve
+cmd/internal/origins      : cmd/internal/api convert convert/formats convert/mediatype convert/registry convert/resolve store store/verify
+cmd/internal/hostmounts   : cmd/internal/api cmd/internal/jobs convert/registry convert/remote snapshotter snapshotter/differ store
+cmd/internal/admin        : cmd/internal/api cmd/internal/jobs convert convert/formats convert/headers convert/image convert/remote convert/resolve convert/signature store store/filetable store/transfer
+cmd/internal/setup        : cmd/internal/api cmd/internal/config cmd/internal/containerdversion cmd/internal/facadetls cmd/internal/snippet cmd/internal/unpacked contrib/systemd store/durable store/verify
 cmd/internal/unpacked     :
 contrib/systemd           :
-cmd/internal/doctor       : cmd/internal/admin cmd/internal/config cmd/internal/containerdversion cmd/internal/portowner cmd/internal/setup cmd/internal/snippet cmd/internal/unpacked
+cmd/internal/doctor       : cmd/internal/api cmd/internal/config cmd/internal/containerdversion cmd/internal/portowner cmd/internal/setup cmd/internal/snippet cmd/internal/unpacked
 cmd/internal/daemon       : *
-cmd/ballastd              : cmd/internal/admin cmd/internal/config cmd/internal/daemon snapshotter/lazy snapshotter/lazy/fdstore
+cmd/ballastd              : cmd/internal/api cmd/internal/config cmd/internal/daemon snapshotter/lazy snapshotter/lazy/fdstore
 cmd/ballast               : *
 `
+
+// formatUsers are the packages besides convert/formats that may import the folder of a format, with the reason.
+// Nothing else knows the name of one: a new format is a folder and a line in convert/formats.
+var formatUsers = []struct{ pkg, format, why string }{
+	{"convert/files", "convert/layout", "files are read by sections, whatever they are"},
+	{"convert/export", "convert/layout", "a layout is a target as well"},
+	{"cmd/ballast", "convert/layout", "a layout is a target as well"},
+	{"cmd/ballast", "convert/ollama/localstore", "\"ballast import ollama\" is a command for the store of Ollama"},
+	{"cmd/internal/jobs", "convert/ollama/localstore", "it does the work of \"ballast import ollama\""},
+}
 
 // foreignRules are packages of others that must stay out of ours, with the reason.
 var foreignRules = []struct{ pkg, banned, why string }{
 	{"store", "github.com/containerd/containerd", "the store knows nothing of its host"},
 	{"store", "net/http", "a Fetcher is the only way out"},
 	{"store/transfer", "os", "it knows no disk"},
-	{"store/transfer", "github.com/ballast-dev/ballast/store/filetable", "it knows no table"},
+	{"store/transfer", module + "/store/filetable", "it knows no table"},
 	{"store", "go.etcd.io/bbolt", "store/internal/meta is the only one to know how records are kept"},
 	{"store/internal/object", "go.etcd.io/bbolt", "store/internal/meta is the only one to know how records are kept"},
 	{"snapshotter", "net/http", "snapshots are made of what the store has"},
@@ -104,9 +122,12 @@ var foreignRules = []struct{ pkg, banned, why string }{
 	{"convert/resolve", "net/http", "a remote.Client is the only way out"},
 	{"convert/image", "time", "conversion is a pure function"},
 	{"convert/image", "os", "conversion is a pure function"},
-	{"convert/modelpack", "os", "parsers read an Artifact and nothing else"},
-	{"convert/dockerai", "os", "parsers read an Artifact and nothing else"},
+	{"FORMATS", "os", "parsers read an Artifact and nothing else"},
+	{"FORMATS", "net/http", "parsers read an Artifact and nothing else"},
 	{"convert/ollama", "os", "parsers read an Artifact and nothing else"},
+	{"cmd/ballast", module + "/cmd/internal/admin", "it is a client of the admin socket"},
+	{"cmd/ballast", module + "/cmd/internal/daemon", "it is a client of the admin socket"},
+	{"cmd/ballast", module + "/cmd/internal/jobs", "it is a client of the admin socket"},
 }
 
 func TestDeps(t *testing.T) {
@@ -168,33 +189,73 @@ func checkDeps(dir, text string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, stderr.Bytes())
 	}
-	var problems []string
+	imports := map[string][]string{}
 	for line := range strings.Lines(string(out)) {
-		f := strings.Fields(line)
-		pkg := strings.TrimPrefix(f[0], module+"/")
-		allowed, ok := rules[pkg]
+		f := strings.Fields(strings.ReplaceAll(line, module+"/", "./"))
+		imports[strings.TrimPrefix(f[0], "./")] = f[1:]
+	}
+	problems := checkFormats(imports)
+	for pkg, imps := range imports {
+		rule := pkg
+		if _, ok := rules[pkg]; !ok && isFormat(imports, pkg) {
+			rule = "FORMATS"
+		}
+		allowed, ok := rules[rule]
 		if !ok {
 			problems = append(problems, pkg+": not in depsRules")
 			continue
 		}
-		delete(rules, pkg)
-		for _, imp := range f[1:] {
-			dep, ours := strings.CutPrefix(imp, module+"/")
-			if ours && !slices.Contains(allowed, dep) && !slices.Contains(allowed, "*") {
+		for _, imp := range imps {
+			dep, ours := strings.CutPrefix(imp, "./")
+			listed := slices.Contains(allowed, dep) || slices.Contains(allowed, "*") || slices.Contains(allowed, "FORMATS") && isFormat(imports, dep)
+			if ours && !listed {
 				problems = append(problems, pkg+" must not import "+dep)
 			}
 			for _, r := range foreignRules {
-				if pkg == r.pkg && (imp == r.banned || strings.HasPrefix(imp, r.banned+"/")) {
-					problems = append(problems, pkg+" must not import "+imp+": "+r.why)
+				banned := strings.Replace(r.banned, module+"/", "./", 1)
+				if rule == r.pkg && (imp == banned || strings.HasPrefix(imp, banned+"/")) {
+					problems = append(problems, pkg+" must not import "+dep+": "+r.why)
 				}
 			}
 		}
 	}
 	for pkg := range rules {
-		problems = append(problems, pkg+": in depsRules, but there is no such package")
+		if imports[pkg] == nil && pkg != "FORMATS" {
+			problems = append(problems, pkg+": in depsRules, but there is no such package")
+		}
 	}
 	slices.Sort(problems)
 	return problems, nil
+}
+
+// isFormat says whether a package is the folder of a format, which convert/formats imports, or is below one.
+func isFormat(imports map[string][]string, pkg string) bool {
+	return slices.ContainsFunc(imports["convert/formats"], func(imp string) bool {
+		f := strings.TrimPrefix(imp, "./")
+		return f != "convert/format" && (pkg == f || strings.HasPrefix(pkg, f+"/"))
+	})
+}
+
+// checkFormats returns who knows a format that need not, and what of formatUsers is not true.
+func checkFormats(imports map[string][]string) (problems []string) {
+	for pkg, imps := range imports {
+		for _, imp := range imps {
+			dep := strings.TrimPrefix(imp, "./")
+			own := isFormat(imports, pkg) && (strings.HasPrefix(dep, pkg+"/") || strings.HasPrefix(pkg, dep+"/"))
+			if pkg == "convert/formats" || own || !isFormat(imports, dep) {
+				continue
+			}
+			if !slices.ContainsFunc(formatUsers, func(u struct{ pkg, format, why string }) bool { return u.pkg == pkg && u.format == dep }) {
+				problems = append(problems, pkg+" must not import "+dep+": only convert/formats knows formats")
+			}
+		}
+	}
+	for _, u := range formatUsers {
+		if imports[u.pkg] != nil && !slices.Contains(imports[u.pkg], "./"+u.format) {
+			problems = append(problems, u.pkg+": in formatUsers, but it does not import "+u.format)
+		}
+	}
+	return problems
 }
 
 // TestDepsPlanted shows that checkDeps finds what it is for.
@@ -205,12 +266,27 @@ func TestDepsPlanted(t *testing.T) {
 		"convert/a.go":      "package convert\nimport _ \"" + module + "/store\"\n",
 		"snapshotter/a.go":  "package snapshotter\nimport _ \"" + module + "/convert\"\n",
 		"surprise/store.go": "package surprise\n",
+
+		"convert/format/a.go":   "package format\n",
+		"convert/formats/a.go":  "package formats\nimport (\n\t_ \"" + module + "/convert/format\"\n\t_ \"" + module + "/convert/fresh\"\n)\n",
+		"convert/fresh/a.go":    "package fresh\nimport (\n\t_ \"" + module + "/convert/format\"\n\t_ \"os\"\n)\n",
+		"convert/registry/a.go": "package registry\nimport _ \"" + module + "/convert/fresh\"\n",
+
+		"cmd/ballast/a.go":        "package main\nimport _ \"" + module + "/cmd/internal/admin\"\nfunc main() {}\n",
+		"cmd/internal/admin/a.go": "package admin\n",
 	})
-	got, err := checkDeps(dir, "store :\nconvert : store\nsnapshotter : store\nremoved : store\n")
+	got, err := checkDeps(dir, "store :\nconvert : store\nsnapshotter : store\nremoved : store\n"+
+		"convert/format :\nconvert/formats : convert/format FORMATS\nFORMATS : convert/format\nconvert/registry : *\n"+
+		"cmd/internal/admin :\ncmd/ballast : *\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
+		"cmd/ballast must not import cmd/internal/admin: it is a client of the admin socket",
+		"cmd/ballast: in formatUsers, but it does not import convert/layout",
+		"cmd/ballast: in formatUsers, but it does not import convert/ollama/localstore",
+		"convert/fresh must not import os: parsers read an Artifact and nothing else", // it needs no line of its own
+		"convert/registry must not import convert/fresh: only convert/formats knows formats",
 		"removed: in depsRules, but there is no such package",
 		"snapshotter must not import convert",
 		"store must not import net/http: a Fetcher is the only way out",

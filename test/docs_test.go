@@ -215,7 +215,7 @@ func TestNamesInPages(t *testing.T) {
 		code, page string
 		name       *regexp.Regexp
 	}{
-		{"../cmd/internal/daemon/*.go", "../contrib/docs/monitoring.md", metricName},
+		{"../cmd/internal/metrics/*.go", "../contrib/docs/monitoring.md", metricName},
 		{"../cmd/internal/doctor/*.go", "../contrib/docs/troubleshooting.md", doctorCheck},
 	} {
 		files, err := filepath.Glob(tt.code)

@@ -26,6 +26,8 @@ var onePlaceRules = []struct {
 	{"annotation keys are spelled once", []string{"convert/mediatype"}, literal("org.cncf.model.", "org.cnai.model.", "org.cnai.")},
 	{"digests are compared in one package", []string{"store/verify"}, comparesDigest},
 	{"the environment is read with the configuration", []string{"cmd/internal/config"}, calls("os", "Getenv", "LookupEnv", "Environ")},
+	{"formats are named in their folders", []string{"convert/mediatype", "convert/ollama", "convert/ollama/localstore", "convert/carton", "convert/huggingface",
+		"cmd/internal/config" /* keys that people write */}, is("carton", "carton+", ".carton", "ollama", "ollama:", "ollama-list", "docker-ai", "kitops", "hf:", "hf.co", "registry.ollama.ai")},
 	{"only programs end the process", []string{"cmd/ballast", "cmd/ballastd"}, calls("os", "Exit")},
 	{"errors and logs go to a logger that is passed in", nil, calls("log", "Printf", "Println", "Fatal", "Fatalf", "Panicf")},
 	{"there is no default logger", nil, calls("slog", "Default", "SetDefault", "Info", "Warn", "Error", "Debug")},
@@ -40,6 +42,18 @@ func literal(texts ...string) func(ast.Node) bool {
 		}
 		s, err := strconv.Unquote(lit.Value)
 		return err == nil && slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(s, t) })
+	}
+}
+
+// is finds string constants that are one of the texts.
+func is(texts ...string) func(ast.Node) bool {
+	return func(n ast.Node) bool {
+		lit, ok := n.(*ast.BasicLit)
+		if !ok || lit.Kind != token.STRING {
+			return false
+		}
+		s, err := strconv.Unquote(lit.Value)
+		return err == nil && slices.Contains(texts, s)
 	}
 }
 
@@ -156,6 +170,8 @@ func TestOnePlacePlanted(t *testing.T) {
 		"convert/a_test.go":              "package convert\nconst A = \"application/vnd.x\"\n",
 		"convert/converttest/a.go":       "package converttest\nconst A = \"application/vnd.x\"\n",
 		"convert/mediatype/mediatype.go": "package mediatype\nconst A, B = \"application/vnd.x\", \"org.cncf.model.filepath\"\n",
+		"convert/resolve/a.go":           "package resolve\nconst A, B = \"a carton\", \"carton\"\n",
+		"convert/carton/a.go":            "package carton\nconst A = \"carton\"\n",
 		"cmd/internal/config/a.go":       "package config\nvar e = os.Getenv(\"X\")\n",
 		"cmd/ballast/main.go":            "package main\nfunc main() { slog.Info(\"x\")\nos.Exit(1) }\n",
 	})
@@ -168,6 +184,7 @@ func TestOnePlacePlanted(t *testing.T) {
 		"convert/a.go:3: the environment is read with the configuration",
 		"convert/b.go:2: digests are compared in one package",
 		"convert/b.go:3: digests are compared in one package",
+		"convert/resolve/a.go:2: formats are named in their folders",
 		"store/other.go:2: media types are spelled once",
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -12,7 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -21,7 +21,7 @@ import (
 // An app is one run of the command line.
 type app struct {
 	stdout, stderr io.Writer
-	started        bool // a command runs: the command line was right
+	started        bool // a command runs: the command line was valid
 
 	// Global flags.
 	address    string
@@ -38,7 +38,7 @@ func (a *app) root() *cobra.Command {
 		Long:          "ballast installs ballast on a node, downloads AI models ahead of their use, shows what is on the node, and\nchecks it. The daemon ballastd does the work.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       admin.ThisVersion().Version,
+		Version:       api.ThisVersion().Version,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			a.started = true
 			return a.checkConfigFile()
@@ -59,7 +59,7 @@ func (a *app) root() *cobra.Command {
 	return c
 }
 
-// helpCommand returns "help", which knows when there is nothing to help with.
+// helpCommand returns "help", which returns an error for an unknown command.
 func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
@@ -106,20 +106,20 @@ func (a *app) load() (*config.Config, error) {
 	return c, nil
 }
 
-// client returns a client of the daemon. A configuration that can not be read does not matter
-// if the socket is given.
-func (a *app) client() (*admin.Client, error) {
+// client returns a client of the daemon. A configuration that cannot be read is ignored if the
+// socket is given.
+func (a *app) client() (*api.Client, error) {
 	if addr := config.AdminAddress(a.address, &config.Config{}); addr != "" {
-		return admin.NewClient(addr), nil
+		return api.NewClient(addr), nil
 	}
 	c, err := a.load()
 	if err != nil {
 		return nil, err
 	}
-	return admin.NewClient(c.AdminAddress), nil
+	return api.NewClient(c.AdminAddress), nil
 }
 
-// log returns where parts that run in this process report.
+// log returns the logger of parts that run in this process.
 func (a *app) log() *slog.Logger {
 	level := slog.LevelWarn
 	if a.debug {
@@ -128,8 +128,8 @@ func (a *app) log() *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
 }
 
-// asks makes the RunE of a command that asks the daemon.
-func (a *app) asks(f func(cmd *cobra.Command, c *admin.Client, args []string) error) func(*cobra.Command, []string) error {
+// asks returns the RunE of a command that sends requests to the daemon.
+func (a *app) asks(f func(cmd *cobra.Command, c *api.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c, err := a.client()
 		if err != nil {
@@ -172,14 +172,14 @@ func outputFlag(c *cobra.Command) *output {
 	return &o
 }
 
-// flagValues says what a flag can be, so that shells complete it.
+// flagValues sets the possible values of a flag, for shell completion.
 func flagValues(c *cobra.Command, flag string, values ...string) {
 	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic("ballast: internal error: " + err.Error()) // the flag is there
+		panic("ballast: internal error: " + err.Error()) // the flag exists
 	}
 }
 
-// modelArgs says what is wrong with the number of models; most is 0 for any number.
+// modelArgs checks the number of models; most is 0 for any number.
 func modelArgs(least, most int) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
@@ -192,17 +192,17 @@ func modelArgs(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// names checks references and digests of the command line.
+// names checks that arguments are references or digests.
 func names(args []string) error {
 	for _, s := range args {
-		if err := admin.CheckName(s); err != nil {
+		if _, err := api.ParseName(s); err != nil {
 			return &usageError{err}
 		}
 	}
 	return nil
 }
 
-// printJSON writes v.
+// printJSON writes v as JSON.
 func (a *app) printJSON(v any) error {
 	e := json.NewEncoder(a.stdout)
 	e.SetIndent("", "  ")
@@ -210,7 +210,7 @@ func (a *app) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-// table writes rows of cells in columns.
+// table writes rows in aligned columns.
 func (a *app) table(rows [][]string) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 	for _, r := range rows {
@@ -224,8 +224,7 @@ func (a *app) table(rows [][]string) error {
 	return w.Flush()
 }
 
-// printable returns s without what a terminal would take for a command. Names come from
-// strangers.
+// printable returns s without control characters for a terminal. Names are not trusted.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < 0x20 || r >= 0x7f && r < 0xa0 || r == '\u2028' || r == '\u2029' || r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069' {
@@ -235,10 +234,10 @@ func printable(s string) string {
 	}, s)
 }
 
-// size returns n for people, in SI units.
+// size formats n in SI units.
 func size(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }
 
-// ago returns a time for people.
+// ago formats the time since t.
 func ago(t time.Time) string {
 	if t.IsZero() {
 		return "never"
@@ -246,7 +245,7 @@ func ago(t time.Time) string {
 	return humanize.Time(t)
 }
 
-// shortDigest returns the beginning of a digest, enough to tell it from others.
+// shortDigest returns the beginning of a digest, long enough to be unambiguous in practice.
 func shortDigest(s string) string {
 	_, hex, _ := strings.Cut(s, ":")
 	return hex[:min(12, len(hex))]

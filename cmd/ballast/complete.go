@@ -5,16 +5,17 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/spf13/cobra"
 )
 
-// completeTimeout is how long a shell waits for the daemon after Tab.
+// completeTimeout limits the time that a shell waits for the daemon.
 const completeTimeout = time.Second
 
-// completes makes the ValidArgsFunction of a command with up to most arguments (0: any number)
-// that ask the daemon for. A daemon that does not answer completes nothing.
-func (a *app) completes(most int, ask func(context.Context, *admin.Client) []string) cobra.CompletionFunc {
+// completes returns the ValidArgsFunction of a command with up to most arguments (0: any number),
+// whose values ask requests from the daemon. If the daemon does not answer, there are no
+// completions.
+func (a *app) completes(most int, ask func(context.Context, *api.Client) []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -33,8 +34,8 @@ func (a *app) completes(most int, ask func(context.Context, *admin.Client) []str
 	}
 }
 
-// modelRefs asks for the references of models.
-func modelRefs(ctx context.Context, cl *admin.Client) []string {
+// modelRefs returns the references of models.
+func modelRefs(ctx context.Context, cl *api.Client) []string {
 	images, err := cl.Images(ctx)
 	if err != nil {
 		return nil
@@ -46,15 +47,15 @@ func modelRefs(ctx context.Context, cl *admin.Client) []string {
 	return refs
 }
 
-// pinnedRefs asks for the references of pins.
-func pinnedRefs(ctx context.Context, cl *admin.Client) []string {
+// pinnedRefs returns the references of pins.
+func pinnedRefs(ctx context.Context, cl *api.Client) []string {
 	pins, err := cl.Pins(ctx)
 	if err != nil {
 		return nil
 	}
 	var refs []string
 	for _, p := range pins {
-		refs = append(refs, admin.PinnedRef(p.Ref))
+		refs = append(refs, api.PinnedRef(p.Ref))
 	}
 	return refs
 }

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// defaultHostsDir is where CRI looks for hosts.toml files when we have set it up.
+// defaultHostsDir is the directory of CRI's hosts.toml files after a set-up.
 const defaultHostsDir = snippet.DefaultHostsDir
 
 func (a *app) configCommand() *cobra.Command {
@@ -49,7 +49,7 @@ Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 				return err
 			}
 			if s.NoCRI && s.RuntimeHandler != "" {
-				return usage("--snapshotter-only and --runtime-handler can not be used together")
+				return usage("--snapshotter-only and --runtime-handler cannot be used together")
 			}
 			if s.SystemdCgroup && s.RuntimeHandler == "" {
 				return usage("--systemd-cgroup needs --runtime-handler")
@@ -96,7 +96,7 @@ Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 	return c
 }
 
-// asUsage makes an error about a value of the command line a usage error.
+// asUsage turns an error about a value of the command line into a usage error.
 func asUsage(err error) error {
 	if errdefs.IsInvalidArgument(err) {
 		return &usageError{err}
@@ -113,20 +113,20 @@ func (a *app) versionCommand() *cobra.Command {
 	out := outputFlag(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		v := struct {
-			Client admin.Version  `json:"client"`
-			Server *admin.Version `json:"server,omitempty"`
-			Error  string         `json:"error,omitempty"`
-		}{Client: admin.ThisVersion()}
+			Client api.Version  `json:"client"`
+			Server *api.Version `json:"server,omitempty"`
+			Error  string       `json:"error,omitempty"`
+		}{Client: api.ThisVersion()}
 		cl, err := a.client()
 		if err == nil {
 			defer cl.Close()
-			var s admin.Version
+			var s api.Version
 			if s, err = cl.Version(cmd.Context()); err == nil {
 				v.Server = &s
 			}
 		}
 		if err != nil {
-			v.Error = admin.Text(err)
+			v.Error = api.Text(err)
 		}
 		if *out == outJSON {
 			return a.printJSON(v)

@@ -10,12 +10,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/upstream"
-	"github.com/ballast-dev/ballast/convert/carton"
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/export"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/layout"
-	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature/dsse"
@@ -25,7 +26,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// convertHelp is what "ballast convert --help" says.
+// convertHelp is the text of "ballast convert --help".
 const convertHelp = `Write a model to a registry or an OCI layout, in one of several forms. It works without ballastd. Blobs
 that the target already has are not sent again. The tag is written last, when everything else is there.
 
@@ -61,9 +62,10 @@ Forms (--as):
 With these two flags, a directory that was never packed is a carton for the other forms too.`
 
 func (a *app) convertCommand() *cobra.Command {
-	var o push.Options
+	var o export.Options
 	var form, compress, key string
-	var facts carton.Facts
+	var facts format.Facts
+	var choice convert.Choice
 	c := &cobra.Command{
 		Use:   "convert SRC [DST]",
 		Short: "write a model to a registry or an OCI layout, in one of several forms",
@@ -84,68 +86,71 @@ func (a *app) convertCommand() *cobra.Command {
 		},
 	}
 	out := outputFlag(c)
+	choiceFlags(c, &choice)
 	f := c.Flags()
-	forms := append(push.Forms(), formCarton)
-	f.StringVar(&form, "as", string(push.FormBallast), "form: "+strings.Join(forms, ", "))
+	forms := export.Forms()
+	for _, f := range formats.All().Writers() {
+		forms = append(forms, string(f.Name))
+	}
+	f.StringVar(&form, "as", string(export.FormBallast), "form: "+strings.Join(forms, ", "))
 	f.StringVar(&facts.Runner, "runner", "", "`name` of the carton runner that loads the files of SRC")
 	f.StringVar(&facts.Framework, "runner-framework", "", "`version` of the framework that this runner needs, such as =1.12.1")
 	f.BoolVar(&o.Tar, "tar", false, "for modelpack and cnai: a tar for each file instead of a raw layer")
 	f.BoolVar(&o.NoChunks, "no-chunks", false, "for ballast: no chunk digests; the image is byte for byte what nodes make of SRC")
-	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(push.Compressions(), ", "))
+	f.StringVar(&compress, "compress", "", "for ballast and image: compress files in chunks: "+strings.Join(export.Compressions(), ", "))
 	f.BoolVar(&o.Referrer, "referrer", false, "for ballast: write the image that nodes make of SRC beside it, as a referrer of its manifest")
 	f.StringVar(&key, "sign", "", "sign with a private key, a `file` in PEM: the manifest as cosign does, the files as model-signing does")
 	f.BoolVar(&o.DryRun, "dry-run", false, "show what would be sent")
 	f.StringVar(&o.TempDir, "temp-dir", "", "directory for unpacking archives (default: $TMPDIR)")
-	for name, values := range map[string][]string{"as": forms, "compress": push.Compressions()} {
+	for name, values := range map[string][]string{"as": forms, "compress": export.Compressions()} {
 		flagValues(c, name, values...)
 	}
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if (facts.Runner == "") != (facts.Framework == "") {
 			return usage("--runner and --runner-framework go together")
 		}
-		if form == formCarton {
+		if f := formats.All().Get(form); f.Writer != nil {
 			if plain := o; key != "" || compress != "" || plain.Tar || plain.NoChunks || plain.Referrer || plain.DryRun || len(args) < 2 {
-				return usage("--as carton writes FILE.carton, and takes --runner, --runner-framework and --temp-dir only")
+				return usage("--as %s writes FILE%s, and takes --runner, --runner-framework and --temp-dir only", f.Name, f.Writer.Extension)
 			}
-			return a.pack(cmd.Context(), args[0], args[1], o, facts, *out)
+			return a.pack(cmd.Context(), f, args[0], args[1], choice, o, facts, *out)
 		}
 		var err error
-		if o.Form, err = push.ParseForm(form); err != nil {
+		if o.Form, err = export.ParseForm(form); err != nil {
 			return &usageError{err}
 		}
-		if o.Compress, err = push.ParseCompression(compress); err != nil {
+		if o.Compress, err = export.ParseCompression(compress); err != nil {
 			return &usageError{err}
 		}
-		chunkedImage := o.Form == push.FormImage && o.Compress == push.CompressChunked
-		if o.Compress != push.CompressNone && (o.Form != push.FormBallast || o.NoChunks) && !chunkedImage {
-			return usage("--compress goes with --as ballast, or zstd-chunked with --as image, and not with --no-chunks")
-		}
-		packed := o.Form == push.FormModelPack || o.Form == push.FormCNAI
-		if o.Tar && !packed {
-			return usage("--tar goes with --as modelpack and --as cnai")
-		}
-		if o.NoChunks && o.Form != push.FormBallast {
-			return usage("--no-chunks goes with --as ballast")
+		o.NoChunks = o.NoChunks || o.Referrer
+		if err := o.Check(); err != nil {
+			return &usageError{err}
 		}
 		if o.Sign, err = signingKey(key); err != nil {
 			return err
 		}
 		if o.Referrer {
-			if o.Form != push.FormBallast || o.Compress != push.CompressNone || facts != (carton.Facts{}) {
-				return usage("--referrer goes with --as ballast, and not with --compress: it is what a node makes")
+			if o.Form != export.FormBallast || o.Compress != export.CompressNone || facts != (format.Facts{}) || len(choice.Include)+len(choice.Exclude) > 0 {
+				return usage("--referrer goes with --as ballast, and not with --compress, --include and --exclude: it is what a node makes")
 			}
-			o.NoChunks = true
 			return a.refer(cmd.Context(), args, o, *out)
 		}
 		if len(args) < 2 {
 			return usage("no target given")
 		}
-		return a.convert(cmd.Context(), args[0], args[1], o, facts, *out)
+		return a.convert(cmd.Context(), args[0], args[1], choice, o, facts, *out)
 	}
 	return c
 }
 
-// signingKey reads a private key; nil without a file.
+// choiceFlags adds the flags that choose files of SRC.
+func choiceFlags(c *cobra.Command, choice *convert.Choice) {
+	const how = "; * is any text, also with slashes, and DIR/ is all below DIR (repeatable)"
+	c.Flags().StringArrayVar(&choice.Include, "include", nil, "take only the files that match a `pattern`"+how)
+	c.Flags().StringArrayVar(&choice.Exclude, "exclude", nil, "leave out the files that match a `pattern`"+how)
+}
+
+// signingKey reads a private key; it returns nil without a file.
 func signingKey(file string) (crypto.Signer, error) {
 	if file == "" {
 		return nil, nil
@@ -161,9 +166,9 @@ func signingKey(file string) (crypto.Signer, error) {
 	return key, nil
 }
 
-// refer writes what a node makes of a model beside it. args are its reference, and a tag for it if there is to
-// be one.
-func (a *app) refer(ctx context.Context, args []string, o push.Options, out output) error {
+// refer writes the image that a node converts a model to beside it. args are the reference of the
+// model, and optionally a tag for the image.
+func (a *app) refer(ctx context.Context, args []string, o export.Options, out output) error {
 	from, err := resolve.ParseRef(args[0])
 	if err != nil || from.URL != "" {
 		return usage("%s: --referrer is for a model in a registry", args[0])
@@ -177,27 +182,27 @@ func (a *app) refer(ctx context.Context, args []string, o push.Options, out outp
 			return usage("%s: --referrer writes into the repository of the model, %s", args[1], from.Name())
 		}
 	}
-	return a.convertTo(ctx, args[0], to, o, carton.Facts{}, out)
+	return a.convertTo(ctx, args[0], to, convert.Choice{}, o, format.Facts{}, out)
 }
 
 // convert converts one model.
-func (a *app) convert(ctx context.Context, from, to string, o push.Options, facts carton.Facts, out output) (err error) {
+func (a *app) convert(ctx context.Context, from, to string, choice convert.Choice, o export.Options, facts format.Facts, out output) (err error) {
 	t, err := parseTarget(to)
 	if err != nil {
 		return err
 	}
-	return a.convertTo(ctx, from, t, o, facts, out)
+	return a.convertTo(ctx, from, t, choice, o, facts, out)
 }
 
-func (a *app) convertTo(ctx context.Context, from string, t target, o push.Options, facts carton.Facts, out output) (err error) {
+func (a *app) convertTo(ctx context.Context, from string, t target, choice convert.Choice, o export.Options, facts format.Facts, out output) (err error) {
 	start := time.Now()
-	r, src, closeSrc, err := a.source(ctx, from, o.TempDir)
+	r, src, closeSrc, err := a.source(ctx, from, o.TempDir, choice)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeSrc()) }()
-	if facts != (carton.Facts{}) {
-		if err := unpackedCarton(src, from, facts); err != nil {
+	if facts != (format.Facts{}) {
+		if err := unpacked(src, from, facts); err != nil {
 			return err
 		}
 	}
@@ -211,7 +216,7 @@ func (a *app) convertTo(ctx context.Context, from string, t target, o push.Optio
 		p = noProgress{}
 	}
 	o.Log, o.Progress = a.log(), follow(p)
-	res, err := push.Convert(ctx, src, dst, o)
+	res, err := export.Run(ctx, src, dst, o)
 	p.end()
 	if err != nil {
 		return fmt.Errorf("convert %s: %w", from, err)
@@ -229,18 +234,18 @@ type conversion struct {
 	Target string           `json:"target"`
 	Origin filetable.Origin `json:"origin"`
 	DryRun bool             `json:"dryRun,omitempty"`
-	*push.Result
+	*export.Result
 }
 
-// converted writes the result.
+// converted prints the result.
 func (a *app) converted(c conversion, out output, elapsed time.Duration) error {
 	res := c.Result
 	switch {
 	case out == outJSON && c.DryRun:
-		c.Status = push.StatePlanned
+		c.Status = export.StatePlanned
 		return a.printJSON(c)
 	case out == outJSON:
-		c.Status = admin.StatusSuccess
+		c.Status = string(api.StatusSuccess)
 		return json.NewEncoder(a.stdout).Encode(c)
 	case a.quiet:
 		_, err := fmt.Fprintln(a.stdout, res.Digest)
@@ -252,8 +257,8 @@ func (a *app) converted(c conversion, out output, elapsed time.Duration) error {
 	return err
 }
 
-// sentText says how the bytes of a model came to the target.
-func sentText(res *push.Result) string {
+// sentText describes how the bytes of a model came to the target.
+func sentText(res *export.Result) string {
 	text := size(res.Sent) + " sent"
 	if res.Present > 0 {
 		text += ", " + size(res.Present) + " there already"
@@ -264,8 +269,8 @@ func sentText(res *push.Result) string {
 	return text
 }
 
-// planned writes what would be sent.
-func (a *app) planned(to string, res *push.Result) error {
+// planned prints what would be sent.
+func (a *app) planned(to string, res *export.Result) error {
 	rows := [][]string{{"LAYER", "SIZE", "DIGEST", "STATE"}}
 	for _, l := range res.Layers {
 		d, n := l.Digest.String(), size(l.Size)
@@ -288,7 +293,7 @@ func (a *app) planned(to string, res *push.Result) error {
 	return err
 }
 
-// follow turns what a conversion reports into events.
+// follow turns the progress of a conversion into events.
 func follow(p progress) func([]store.Progress) {
 	type mark struct {
 		at   time.Time
@@ -302,10 +307,10 @@ func follow(p progress) func([]store.Progress) {
 				continue
 			}
 			last[s.Blob] = s
-			if _, ok := began[s.Blob]; !ok && s.State != "waiting" {
+			if _, ok := began[s.Blob]; !ok && s.State != string(api.StatusWaiting) {
 				began[s.Blob] = mark{now, s.Done}
 			}
-			e := admin.Event{Status: s.State, Digest: s.Blob, Total: s.Total, Completed: s.Done, File: s.Name}
+			e := api.Event{Status: api.EventStatus(s.State), Digest: s.Blob, Total: s.Total, Completed: s.Done, File: s.Name}
 			if b, ok := began[s.Blob]; ok && now.Sub(b.at) > time.Second {
 				e.Rate = int64(float64(s.Done-b.done) / now.Sub(b.at).Seconds())
 			}
@@ -314,40 +319,39 @@ func follow(p progress) func([]store.Progress) {
 	}
 }
 
-// resolver returns how names are resolved in this process, with the settings of the daemon. If name is the URL of
-// a carton, its host may be anywhere: the person who wrote it means it. The caller closes Upstream.
+// resolver returns the resolver of names in this process, with the settings of the daemon. If name
+// is the URL of an archive, its host is allowed, because the user gave it. The caller closes
+// Upstream.
 func (a *app) resolver(name string) (*resolve.Resolver, error) {
 	cfg, err := a.load()
 	if err != nil {
 		return nil, err
 	}
-	o := upstream.Options(cfg, admin.ThisVersion().Version, a.log())
+	o := upstream.Options(cfg, api.ThisVersion().Version, a.log())
 	o.Shared = remote.AnyHost
-	if address, ok := resolve.CartonAddress(name); ok {
-		ref, err := remote.ParseRef("carton+" + address)
-		if err != nil {
+	if f, address := formats.All().OfURL(name); f != nil {
+		if _, err := remote.ParseRef(string(f.Name) + "+" + address); err != nil {
 			return nil, &usageError{err}
 		}
-		o.NamedURLs = append(o.NamedURLs, ref.URL)
+		o.NamedURLs = append(o.NamedURLs, address)
 	}
 	client, err := remote.New(o)
 	if err != nil {
 		return nil, err
 	}
 	r := upstream.Resolver(cfg, client, a.log())
-	r.Carton.TempDir = os.TempDir() // that of the daemon is for root
-	r.OllamaModels = config.OllamaModels
+	r.Settings.TempDir = os.TempDir() // the daemon's directory is only for root
 	return &r, nil
 }
 
-// source opens SRC, which has to be a model. tempDir is where archives are copied to, if not empty. The caller
-// closes it.
-func (a *app) source(ctx context.Context, from, tempDir string) (r *resolve.Resolver, src *resolve.Source, closeSrc func() error, err error) {
+// source opens the chosen files of SRC, which must be a model. tempDir, if not empty, is the
+// directory for copies of archives. The caller closes the source.
+func (a *app) source(ctx context.Context, from, tempDir string, choice convert.Choice) (r *resolve.Resolver, src *resolve.Source, closeSrc func() error, err error) {
 	if r, err = a.resolver(from); err != nil {
 		return nil, nil, nil, err
 	}
 	if tempDir != "" {
-		r.Carton.TempDir = tempDir
+		r.Settings.TempDir = tempDir
 	}
 	r.Titled = anyRepository
 	if src, err = r.Open(ctx, from); err != nil {
@@ -358,13 +362,16 @@ func (a *app) source(ctx context.Context, from, tempDir string) (r *resolve.Reso
 		defer r.Upstream.Close()
 		return src.Close()
 	}
-	if err := src.NotModel(); err != nil {
+	if err = src.NotModel(); err == nil {
+		err = src.Choose(choice)
+	}
+	if err != nil {
 		return nil, nil, nil, errors.Join(err, closeSrc())
 	}
 	return r, src, closeSrc, nil
 }
 
-// anyRepository is Titled of a resolver for who means the artifact that he names.
+// anyRepository is Titled of a resolver for artifacts that the user named.
 func anyRepository(string) bool { return true }
 
 // A target is a DST: a directory and a tag, or a reference.
@@ -375,14 +382,14 @@ type target struct {
 
 // parseTarget parses DST.
 func parseTarget(name string) (target, error) {
-	if rest, ok := strings.CutPrefix(name, resolve.LayoutScheme); ok && !strings.HasPrefix(rest, "//") {
-		dir, tag := resolve.SplitLayout(rest)
+	if rest, ok := strings.CutPrefix(name, layout.Scheme); ok && !strings.HasPrefix(rest, "//") {
+		dir, tag := layout.Split(rest)
 		if dir == "" {
 			return target{}, usage("%s: no directory", name)
 		}
 		return target{dir: dir, tag: tag}, nil
 	}
-	if _, isURL := resolve.CartonAddress(name); isURL || resolve.IsPath(name) {
+	if f, _ := formats.All().OfURL(name); f != nil || resolve.IsPath(name) {
 		return target{}, usage("%s: a target is a reference or oci:DIR", name)
 	}
 	ref, err := resolve.ParseRef(name)
@@ -395,14 +402,14 @@ func parseTarget(name string) (target, error) {
 	return target{ref: ref}, nil
 }
 
-// open opens a target, and makes a layout that is not there, but not for a dry run.
-func (t target) open(client *remote.Client, dryRun bool) (dst push.Target, closeDst func() error, err error) {
+// open opens a target. It creates a missing layout, unless in a dry run.
+func (t target) open(client *remote.Client, dryRun bool) (dst export.Target, closeDst func() error, err error) {
 	if t.dir == "" {
 		repo, err := client.Repository(t.ref, nil)
-		return push.NewRegistry(repo, t.ref), func() error { return nil }, err
+		return export.NewRegistry(repo, t.ref), func() error { return nil }, err
 	}
 	if dryRun && !layout.Is(t.dir) {
-		return push.Nowhere(resolve.LayoutScheme + t.dir), func() error { return nil }, nil
+		return export.Nowhere(layout.Scheme + t.dir), func() error { return nil }, nil
 	}
 	l, err := layout.Create(t.dir, t.tag)
 	if err != nil {

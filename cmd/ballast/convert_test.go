@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/convert/push"
+	"github.com/ballast-dev/ballast/convert/export"
 )
 
-// modelDir makes a directory of model files.
+// modelDir creates a directory of model files.
 func modelDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -81,7 +81,7 @@ func TestConvertOutput(t *testing.T) {
 	dir, layout := modelDir(t), filepath.Join(t.TempDir(), "l")
 	code, stdout, stderr := ballast(t, "convert", dir, "oci:"+layout+":v1", "--as", "modelpack", "--dry-run", "-o", "json")
 	var dry, res conversion
-	if err := json.Unmarshal([]byte(stdout), &dry); code != 0 || err != nil || dry.Status != push.StatePlanned || !dry.DryRun || dry.Digest == "" {
+	if err := json.Unmarshal([]byte(stdout), &dry); code != 0 || err != nil || dry.Status != export.StatePlanned || !dry.DryRun || dry.Digest == "" {
 		t.Errorf("dry run: code %d, %v, stdout %q, stderr %q", code, err, stdout, stderr)
 	}
 	if _, err := os.Stat(layout); !os.IsNotExist(err) {
@@ -105,11 +105,44 @@ func TestConvertOutput(t *testing.T) {
 	if code != 0 || !strings.Contains(stdout, "sha256:") || !strings.Contains(stderr, "not kept: ") || !strings.Contains(stderr, "complete") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
-	// Three manifests, so one has to be named.
+	// Three manifests, so one must be named.
 	if code, _, stderr := ballast(t, "convert", layout, "oci:"+layout+":v3"); code != exitState || !strings.Contains(stderr, "v2") {
 		t.Errorf("code %d, stderr %q", code, stderr)
 	}
 	if code, _, stderr := ballast(t, "convert", "oci:"+layout+":image", "oci:"+layout+":v3"); code != exitUnsupported || !strings.Contains(stderr, "not a model") {
 		t.Errorf("an image as the source: code %d, stderr %q", code, stderr)
+	}
+}
+
+// TestConvertChosen converts chosen files: inspect shows the files that are converted, in any form,
+// and the model differs from the one with all files.
+func TestConvertChosen(t *testing.T) {
+	dir := modelDir(t)
+	choice := []string{"--include", "*.safetensors", "--include", "README*", "--exclude", "*.md"}
+	got := packed(t, dir, choice...)
+	if len(got) != 1 || got["w.safetensors"] == "" {
+		t.Errorf("got %v", got)
+	}
+	all := converted(t, dir, "oci:"+t.TempDir()+"/l:v1", "--no-chunks")
+	some := converted(t, append([]string{dir, "oci:" + t.TempDir() + "/l:v1", "--no-chunks"}, choice...)...)
+	if some.Origin.Digest == all.Origin.Digest || some.Result.Digest == all.Result.Digest {
+		t.Errorf("some files have the origin and digest of all: %+v", some.Origin)
+	}
+	code, stdout, stderr := ballast(t, append([]string{"inspect", "--remote", "-o", "json", dir}, choice...)...)
+	if code != 0 || !strings.Contains(stdout, some.Result.Digest.String()) || strings.Contains(stdout, "README.md") {
+		t.Errorf("inspect: code %d, %s, %s; want %s", code, stdout, stderr, some.Result.Digest)
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+	}{
+		{[]string{"inspect", "--include", "*", "ghcr.io/a/b:c"}, exitUsage},
+		{[]string{"convert", "ghcr.io/a/b:c", "--referrer", "--exclude", "*.md"}, exitUsage},
+		{[]string{"convert", dir, "oci:" + t.TempDir() + "/l:v1", "--include", "*.gguf"}, exitNotFound},
+		{[]string{"convert", dir, "oci:" + t.TempDir() + "/l:v1", "--include", "[z-a]"}, exitInvalid},
+	} {
+		if code, _, stderr := ballast(t, tt.args...); code != tt.code {
+			t.Errorf("%q: code %d, want %d: %s", tt.args, code, tt.code, stderr)
+		}
 	}
 }

@@ -5,15 +5,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert"
 )
 
-// fromHeader marks what the header of a file says, and not the origin.
+// fromHeader marks a value that comes from the header of a file, and not from the origin.
 const fromHeader = " (from the header of the file)"
 
-// descriptionRows returns the lines of what is known of a model.
-func descriptionRows(d *admin.Description) [][]string {
+// descriptionRows returns the rows that describe a model.
+func descriptionRows(d *api.Description) [][]string {
 	if d == nil {
 		return nil
 	}
@@ -47,7 +47,7 @@ func descriptionRows(d *admin.Description) [][]string {
 	return rows
 }
 
-// runnerText puts what runs a model in words.
+// runnerText describes the runner of a model.
 func runnerText(r convert.Runner) string {
 	s := r.Name
 	if r.FrameworkVersion != "" {
@@ -66,7 +66,7 @@ func tokens(n int64) string {
 	return strconv.FormatInt(n, 10) + " tokens"
 }
 
-// capabilities puts capabilities in words.
+// capabilities describes capabilities.
 func capabilities(c *convert.Capabilities) string {
 	if c == nil {
 		return ""
@@ -92,8 +92,8 @@ func capabilities(c *convert.Capabilities) string {
 	return strings.Join(words, "; ")
 }
 
-// originRows returns the lines of what became of the documents of the origin.
-func originRows(d admin.Detail) [][]string {
+// originRows returns the rows about the documents of the origin.
+func originRows(d api.Detail) [][]string {
 	var rows [][]string
 	if docs := d.Documents; docs != nil {
 		kept := []string{"manifest"}

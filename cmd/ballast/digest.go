@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -51,19 +52,19 @@ of which this is the digest of what --no-chunks makes.`,
 	return c
 }
 
-// A seen is what a node sees of a reference.
+// A seen is the result of resolving a reference on a node.
 type seen struct {
 	Ref    string           `json:"ref"`
 	Digest digest.Digest    `json:"digest"`
-	Origin digest.Digest    `json:"origin"` // of the registry; the same if nothing is converted
+	Origin digest.Digest    `json:"origin"` // in the registry; equal to Digest if nothing is converted
 	Format mediatype.Format `json:"format"`
 
-	// With --all, of a model in a registry.
+	// Set with --all for a model in a registry.
 	Registry *inRegistry        `json:"registry,omitempty"`
-	Mounts   registry.Mountable `json:"mounts,omitempty"` // what containerd makes of the origin
+	Mounts   registry.Mountable `json:"mounts,omitempty"` // how containerd mounts the origin
 }
 
-// An inRegistry says what the registry has of a converted image.
+// An inRegistry is what the registry has of a converted image.
 type inRegistry struct {
 	Converted bool          `json:"converted"`
 	Referrer  digest.Digest `json:"referrer,omitempty"` // the index that refers to the origin
@@ -113,7 +114,7 @@ func (a *app) digest(ctx context.Context, name string, all bool) (_ *seen, err e
 	return res, err
 }
 
-// look finds out what the registry has, and where the digests work.
+// look finds what the registry has, and where the digests work.
 func (s *seen) look(ctx context.Context, repo *remote.Repository, model *convert.Model) error {
 	s.Registry = &inRegistry{}
 	_, err := repo.Manifest(ctx, s.Digest.String())
@@ -135,17 +136,17 @@ func (s *seen) look(ctx context.Context, repo *remote.Repository, model *convert
 			s.Registry.Referrer = d.Digest
 		}
 	}
-	if s.Format == mediatype.FormatOllamaList {
+	if formats.All().Get(string(s.Format)).Variants != nil {
 		return nil
 	}
 	s.Mounts, err = registry.MountableOf(model.Documents.Manifest, []byte(cmp.Or(string(model.Documents.Config), "{}")))
 	return err
 }
 
-// maxReferrers is how many referrers of an origin are looked at.
+// maxReferrers limits the referrers of an origin that are read.
 const maxReferrers = 16
 
-// printDigests writes the digests of a reference, and where they work.
+// printDigests prints the digests of a reference, and where they work.
 func (a *app) printDigests(s *seen) error {
 	name, _, _ := strings.Cut(s.Ref, "@")
 	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {

@@ -6,7 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/doctor"
@@ -45,7 +45,7 @@ func (a *app) doctorCommand() *cobra.Command {
 			if dryRun {
 				return err
 			}
-			if err != nil { // what is wrong is to be seen all the more
+			if err != nil { // the findings are still printed
 				a.complain(err)
 				unfixed = true
 			}
@@ -54,18 +54,18 @@ func (a *app) doctorCommand() *cobra.Command {
 		if unread != nil {
 			cfg = config.Default()
 		}
-		cl := admin.NewClient(config.AdminAddress(a.address, cfg))
+		cl := api.NewClient(config.AdminAddress(a.address, cfg))
 		defer cl.Close()
 		d := &doctor.Doctor{
-			Config: cfg, ConfigError: unread, Client: cl, Version: admin.ThisVersion().Version,
-			ContainerdConfig: containerd, HostsDirs: hostsDirs,
+			Config: cfg, ConfigError: unread, Client: cl, Version: api.ThisVersion().Version,
+			ContainerdConfig: containerd, ContainerdUnit: setup.ContainerdUnit("/", cfg.Containerd.Address), HostsDirs: hostsDirs,
 			ContainerdVersion: func(ctx context.Context) (containerdversion.Version, error) {
 				return containerdversion.Find(ctx, version, cfg.Containerd.Address)
 			},
 			Probe:      func(dir string) error { return snapshotter.Probe(dir, dir).Stubs },
 			ProbeUsers: snapshotter.ProbeUsers,
 		}
-		if err := log.SetLevel("panic"); err != nil { // what containerd's readers log, the findings say
+		if err := log.SetLevel("panic"); err != nil { // the findings have what containerd's readers log
 			return err
 		}
 		if _, err := containerdversion.Parse(version); version != "" && err != nil {
@@ -86,7 +86,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	return c
 }
 
-// fix mends what is safe to mend. What it did goes where notes go if the findings are for a program.
+// fix repairs what is safe to repair. If the findings are JSON, messages about repairs go to
+// stderr.
 func (a *app) fix(ctx context.Context, dryRun bool, out output) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("--fix changes the system; run it as root: %w", errdefs.ErrPermissionDenied)

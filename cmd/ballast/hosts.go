@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
@@ -82,7 +82,8 @@ names of other files that use plain HTTP to the facade, and does not change them
 	return c
 }
 
-// complete sets the address and the keys of the facade that the flags do not give.
+// complete sets the address and the keys of the facade from the configuration, unless flags give
+// them.
 func (o *hostsFlags) complete(c *config.Config) error {
 	if o.Facade != "" && c.Facade.Listen == "" {
 		with := *c
@@ -103,7 +104,7 @@ func (o *hostsFlags) complete(c *config.Config) error {
 	return nil
 }
 
-// writeHosts writes a hosts.toml. One that is different is replaced only by force.
+// writeHosts writes a hosts.toml. An existing file that differs is replaced only by force.
 func (a *app) writeHosts(path string, p []byte, force bool) error {
 	old, err := os.ReadFile(path)
 	switch {
@@ -118,7 +119,7 @@ func (a *app) writeHosts(path string, p []byte, force bool) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	// containerd may read it at any time; one that a crash left empty would fail open.
+	// containerd may read it at any time; an empty file after a crash would fail open.
 	if err := durable.WriteFile(path, p, 0o644); err != nil {
 		return err
 	}
@@ -126,7 +127,7 @@ func (a *app) writeHosts(path string, p []byte, force bool) error {
 	return nil
 }
 
-// upgradeHosts rewrites the files that this command wrote before there were keys.
+// upgradeHosts rewrites files that this command wrote before there were keys.
 func (a *app) upgradeHosts(o *hostsFlags) error {
 	if o.CA == "" {
 		return fmt.Errorf("facade.insecure_plain_http is set: there are no keys: %w", errdefs.ErrFailedPrecondition)
@@ -148,7 +149,7 @@ func (a *app) upgradeHosts(o *hostsFlags) error {
 		}
 		fresh, err := snippet.Upgrade(string(old), e.Name(), o.Hosts)
 		switch {
-		case err == nil && fresh == "": // not about the facade, or has the keys
+		case err == nil && fresh == "": // without the facade, or with the keys
 		case err == nil:
 			if err := a.writeHosts(path, []byte(fresh), true); err != nil {
 				return err
@@ -176,7 +177,7 @@ func (a *app) configRotateCommand() *cobra.Command {
 may have leaked. Normal renewal needs no command. hosts.toml files stay as they are. A running pull can
 fail once; the kubelet tries it again.`,
 		Args: cobra.NoArgs,
-		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
+		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
 			if err := cl.RotateCA(cmd.Context()); err != nil {
 				return err
 			}

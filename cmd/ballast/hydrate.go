@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 )
 
-// A hydration is what "hydrate" was asked to do.
+// A hydration has the flags of "hydrate".
 type hydration struct {
 	names         []string
 	wait          bool
@@ -37,7 +37,7 @@ prefetches and pulls continue.`,
 	f.BoolVar(&h.wait, "wait", false, "wait until the models are complete, and show progress")
 	f.BoolVar(&h.pause, "pause", false, "pause background downloads")
 	f.BoolVar(&h.resume, "resume", false, "resume background downloads")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		h.names, h.out = args, *out
 		if err := h.check(); err != nil {
 			return err
@@ -50,13 +50,13 @@ prefetches and pulls continue.`,
 	return c
 }
 
-// check returns a usageError for what can not be meant.
+// check returns a usageError for flags that contradict each other.
 func (h *hydration) check() error {
 	switch turn := h.pause || h.resume; {
 	case h.pause && h.resume:
-		return usage("--pause and --resume can not be used together")
+		return usage("--pause and --resume cannot be used together")
 	case turn && h.wait:
-		return usage("--wait needs models, and can not be used with --pause or --resume")
+		return usage("--wait needs models, and cannot be used with --pause or --resume")
 	case turn && len(h.names) > 0:
 		return usage("--pause and --resume apply to all models; do not name any")
 	case !turn && len(h.names) == 0:
@@ -65,14 +65,14 @@ func (h *hydration) check() error {
 	return names(h.names)
 }
 
-// pause lets what nobody waits for stand still, or go on.
-func (a *app) pause(ctx context.Context, cl *admin.Client, h hydration) error {
+// pause pauses or resumes background downloads.
+func (a *app) pause(ctx context.Context, cl *api.Client, h hydration) error {
 	paused, err := cl.Pause(ctx, h.pause)
 	switch {
 	case err != nil:
 		return err
 	case h.out == outJSON:
-		return a.printJSON(admin.PauseRequest{Paused: paused})
+		return a.printJSON(api.PauseRequest{Paused: paused})
 	case a.quiet:
 	case paused:
 		fmt.Fprintln(a.stdout, "paused: no background downloads; reads continue")
@@ -82,14 +82,14 @@ func (a *app) pause(ctx context.Context, cl *admin.Client, h hydration) error {
 	return nil
 }
 
-// hydrate brings the rest of one model.
-func (a *app) hydrate(ctx context.Context, cl *admin.Client, name string, h hydration) error {
+// hydrate downloads the rest of one model.
+func (a *app) hydrate(ctx context.Context, cl *api.Client, name string, h hydration) error {
 	var p progress = noProgress{}
 	if h.wait || h.out == outJSON {
 		p = a.progress(name, h.out)
 	}
 	start := time.Now()
-	last, err := cl.Hydrate(ctx, admin.HydrateRequest{Name: name, Wait: h.wait}, p.event)
+	last, err := cl.Hydrate(ctx, api.HydrateRequest{Name: name, Wait: h.wait}, p.event)
 	p.end()
 	if ctx.Err() != nil {
 		a.detached(name)
@@ -97,18 +97,18 @@ func (a *app) hydrate(ctx context.Context, cl *admin.Client, name string, h hydr
 	}
 	if err != nil {
 		if h.out == outJSON {
-			p.event(admin.Event{Status: admin.StatusError, Ref: name, Error: admin.Wrap(err)})
+			p.event(api.Event{Status: api.StatusError, Ref: name, Error: api.Wrap(err)})
 		}
-		return admin.About(name, err)
+		return api.About(name, err)
 	}
 	switch {
 	case h.out == outJSON:
 		p.event(last)
 	case a.quiet:
 		fmt.Fprintln(a.stdout, known(last))
-	case last.Status == admin.StatusStarted:
+	case last.Status == api.StatusStarted:
 		fmt.Fprintf(a.stdout, "%s  %s  started; \"ballast ls\" shows the progress\n", printable(last.Ref), known(last))
-	case last.Status == admin.StatusPaused:
+	case last.Status == api.StatusPaused:
 		fmt.Fprintf(a.stdout, "%s  %s  paused; starts after \"ballast hydrate --resume\"\n", printable(last.Ref), known(last))
 	default:
 		fmt.Fprintf(a.stdout, "%s  %s  %s  %s\n", printable(last.Ref), shortDigest(known(last).String()), size(last.Image.Size), took(time.Since(start)))
@@ -117,7 +117,7 @@ func (a *app) hydrate(ctx context.Context, cl *admin.Client, name string, h hydr
 }
 
 // known returns the digest by which the image of an event is known.
-func known(e admin.Event) digest.Digest {
-	im := admin.Image{Image: *e.Image}
+func known(e api.Event) digest.Digest {
+	im := api.Image{Image: *e.Image}
 	return im.ID()
 }

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"golang.org/x/sys/unix"
 )
 
-// TestHydrateUsage says what can not be meant.
+// Flags that contradict each other are usage errors.
 func TestHydrateUsage(t *testing.T) {
 	const ref = "ghcr.io/a/b:v1"
 	for _, tt := range []struct {
@@ -20,7 +20,7 @@ func TestHydrateUsage(t *testing.T) {
 	}{
 		{[]string{}, "no model given"},
 		{[]string{"llama"}, "does not name a registry"},
-		{[]string{"--pause", "--resume"}, "can not be used together"},
+		{[]string{"--pause", "--resume"}, "cannot be used together"},
 		{[]string{"--pause", ref}, "do not name any"},
 		{[]string{"--resume", "--wait"}, "--wait needs models"},
 	} {
@@ -31,8 +31,8 @@ func TestHydrateUsage(t *testing.T) {
 	}
 }
 
-// interrupted makes a model known of which hardly anything is there: its prefetch was cut off by the
-// end of the daemon, which runs again.
+// interrupted creates a model with few of its bytes: its prefetch was cut off by the end of the
+// daemon, which runs again.
 func interrupted(t *testing.T, s *site) (ref string) {
 	t.Helper()
 	ref = s.add("team/model", 31, 9<<20)
@@ -45,14 +45,14 @@ func interrupted(t *testing.T, s *site) (ref string) {
 	if code, _, stderr := s.ballast(t.Context(), "prefetch", ref); code != exitResumable {
 		t.Fatalf("prefetch: code %d, %s", code, stderr)
 	}
-	s.stop() // waits
+	s.stop() // waits for its end
 	close(open)
 	s.setSpoil(nil)
 	s.start(t, 1)
 	return ref
 }
 
-// TestHydrate brings the rest of a model, held up by a pause as long as nobody waits.
+// TestHydrate downloads the rest of a model; without a waiting client, a pause holds it up.
 func TestHydrate(t *testing.T) {
 	s := newSite(t)
 	ref := interrupted(t, s)
@@ -71,8 +71,8 @@ func TestHydrate(t *testing.T) {
 	}
 	s.awaitState(t, "pulling 0%, paused")
 	lines := strings.Split(strings.TrimSpace(s.ok(t, "hydrate", "--wait", "-o", "json", ref)), "\n")
-	last := parse[admin.Event](t, lines[len(lines)-1])
-	if last.Status != admin.StatusSuccess || last.Image == nil || last.Ref != ref || len(lines) < 3 {
+	last := parse[api.Event](t, lines[len(lines)-1])
+	if last.Status != api.StatusSuccess || last.Image == nil || last.Ref != ref || len(lines) < 3 {
 		t.Errorf("--wait: %d lines, last %+v", len(lines), last)
 	}
 	if s.bytes()-sent < 9<<20 {
@@ -84,23 +84,23 @@ func TestHydrate(t *testing.T) {
 	if out := s.ok(t, "hydrate", ref); !strings.Contains(out, "9.4 MB") {
 		t.Errorf("a model that is complete: %q", out)
 	}
-	if p := parse[admin.PauseRequest](t, s.ok(t, "hydrate", "--resume", "-o", "json")); p.Paused {
+	if p := parse[api.PauseRequest](t, s.ok(t, "hydrate", "--resume", "-o", "json")); p.Paused {
 		t.Error("still paused")
 	}
 }
 
-// TestHydrateStarts leaves the work to the daemon.
+// TestHydrateStarts leaves the download to the daemon.
 func TestHydrateStarts(t *testing.T) {
 	s := newSite(t)
 	ref := interrupted(t, s)
-	e := parse[admin.Event](t, s.ok(t, "hydrate", "-o", "json", ref))
-	if e.Status != admin.StatusStarted || e.Image == nil {
+	e := parse[api.Event](t, s.ok(t, "hydrate", "-o", "json", ref))
+	if e.Status != api.StatusStarted || e.Image == nil {
 		t.Errorf("got %+v", e)
 	}
 	s.awaitState(t, "complete")
 }
 
-// awaitState waits until ls has some words.
+// awaitState waits until ls prints words.
 func (s *site) awaitState(t *testing.T, words string) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(s.ok(t, "ls"), words); time.Sleep(10 * time.Millisecond) {
@@ -110,11 +110,11 @@ func (s *site) awaitState(t *testing.T, words string) {
 	}
 }
 
-// TestLazyUnmounted takes the lazy mount away from the daemon, which mounts it anew.
+// TestLazyUnmounted unmounts the lazy mount, which the daemon then mounts again.
 func TestLazyUnmounted(t *testing.T) {
 	s := newSite(t)
 	dir := filepath.Join(s.dir, "root", "lazy")
-	cl := admin.NewClient(s.address)
+	cl := api.NewClient(s.address)
 	defer cl.Close()
 	h, err := cl.Health(t.Context())
 	if err != nil || h.Lazy.Dir != dir || !h.Lazy.Mounted || h.Lazy.Keeper != "none" || h.Lazy.Kept {
@@ -138,7 +138,7 @@ func TestLazyUnmounted(t *testing.T) {
 	if err := open.Close(); err != nil {
 		t.Errorf("what was open: %v", err)
 	}
-	if err := unix.Unmount(dir, 0); err != nil { // now nothing keeps it
+	if err := unix.Unmount(dir, 0); err != nil { // now nothing keeps it alive
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/store"
@@ -32,12 +32,12 @@ func (a *app) importCommand() *cobra.Command {
 	return c
 }
 
-// An importing is what an import was asked to do.
+// An importing has the flags of an import.
 type importing struct {
 	models []string
 	dir    string
 	dryRun bool
-	r      admin.ImportRequest
+	r      api.ImportRequest
 	out    output
 }
 
@@ -62,7 +62,7 @@ ballastd does the work, and continues if you interrupt this command.`,
 	f.BoolVar(&i.dryRun, "dry-run", false, "show what would be done")
 	f.DurationVar(&i.r.TTL, "ttl", 0, "remove the pins after this time (default: keep them)")
 	f.BoolVar(&i.r.NoPin, "no-pin", false, "do not pin the models; they are removed when space is needed")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		for _, s := range args {
 			if _, err := localstore.ParseName(s); err != nil {
 				return &usageError{err}
@@ -77,9 +77,10 @@ ballastd does the work, and continues if you interrupt this command.`,
 	return c
 }
 
-// importOllama imports one model after the other. It goes on after an error and returns the first.
-func (a *app) importOllama(ctx context.Context, cl *admin.Client, i importing) (err error) {
-	if i.r.Dir, err = config.OllamaModels(i.dir, "--dir"); err != nil {
+// importOllama imports models one after the other. It continues after an error and returns the
+// first.
+func (a *app) importOllama(ctx context.Context, cl *api.Client, i importing) (err error) {
+	if i.r.Dir, err = localstore.Dir(config.Getenv, i.dir, "--dir"); err != nil {
 		return err
 	}
 	if len(i.models) == 0 {
@@ -110,12 +111,12 @@ func (a *app) importOllama(ctx context.Context, cl *admin.Client, i importing) (
 	return first
 }
 
-// importModel imports one model. An error of it has been said.
-func (a *app) importModel(ctx context.Context, cl *admin.Client, i importing) error {
+// importModel imports one model and prints its error.
+func (a *app) importModel(ctx context.Context, cl *api.Client, i importing) error {
 	model, ref := i.r.Model, ""
 	p := a.progress(model, i.out)
 	start := time.Now()
-	im, linked, err := cl.Import(ctx, i.r, func(e admin.Event) {
+	im, linked, err := cl.Import(ctx, i.r, func(e api.Event) {
 		ref = cmp.Or(e.Ref, ref)
 		p.event(e)
 	})
@@ -125,17 +126,17 @@ func (a *app) importModel(ctx context.Context, cl *admin.Client, i importing) er
 		return ctx.Err()
 	}
 	if err != nil {
-		err = admin.About(model, err)
+		err = api.About(model, err)
 		a.complain(err)
 		if i.out == outJSON {
-			p.event(admin.Event{Status: admin.StatusError, Ref: ref, Error: admin.Wrap(err)})
+			p.event(api.Event{Status: api.StatusError, Ref: ref, Error: api.Wrap(err)})
 		}
 		return err
 	}
 	switch {
 	case i.out == outJSON:
-		return json.NewEncoder(a.stdout).Encode(admin.ImportEvent{
-			Event: admin.Event{Status: admin.StatusSuccess, Ref: ref, Image: &im}, Linked: &linked,
+		return json.NewEncoder(a.stdout).Encode(api.ImportEvent{
+			Event: api.Event{Status: api.StatusSuccess, Ref: ref, Image: &im}, Linked: &linked,
 		})
 	case a.quiet:
 		_, err = fmt.Fprintln(a.stdout, im.Manifest)
@@ -145,7 +146,7 @@ func (a *app) importModel(ctx context.Context, cl *admin.Client, i importing) er
 	return err
 }
 
-// sharedText says what was not copied.
+// sharedText describes which bytes were not copied.
 func sharedText(l store.Linked) string {
 	var parts []string
 	if l.Cloned > 0 {
@@ -160,9 +161,9 @@ func sharedText(l store.Linked) string {
 	return " (" + strings.Join(parts, ", ") + ")"
 }
 
-// planImports says what imports would do.
-func (a *app) planImports(ctx context.Context, cl *admin.Client, i importing) error {
-	plans := []admin.ImportPlan{}
+// planImports prints what imports would do.
+func (a *app) planImports(ctx context.Context, cl *api.Client, i importing) error {
+	plans := []api.ImportPlan{}
 	var errs []error
 	for _, model := range i.models {
 		i.r.Model = model
@@ -171,7 +172,7 @@ func (a *app) planImports(ctx context.Context, cl *admin.Client, i importing) er
 			return ctx.Err()
 		}
 		if err != nil {
-			errs = append(errs, admin.About(model, err))
+			errs = append(errs, api.About(model, err))
 			continue
 		}
 		plans = append(plans, p)
@@ -188,8 +189,8 @@ func (a *app) planImports(ctx context.Context, cl *admin.Client, i importing) er
 	return nil
 }
 
-// plans writes what imports would do.
-func (a *app) plans(plans []admin.ImportPlan, out output) error {
+// plans prints plans of imports.
+func (a *app) plans(plans []api.ImportPlan, out output) error {
 	switch {
 	case out == outJSON:
 		return a.printJSON(plans)

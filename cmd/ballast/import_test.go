@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -17,7 +17,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// addOllama puts an Ollama model into the registry and into an Ollama store, by the same name.
+// addOllama puts an Ollama model into the registry and into an Ollama store, under the same name.
 func (s *site) addOllama(t *testing.T, dir, repository string, layout converttest.StoreLayout, b *converttest.Built) (ref string) {
 	t.Helper()
 	s.models[repository] = b
@@ -31,12 +31,12 @@ func gguf(seed uint64) *converttest.Built {
 	return converttest.Ollama(converttest.Files(storetest.Random(seed, 5<<20+1)), converttest.OllamaConfigNew)
 }
 
-// blobFile is the file of the weights in an Ollama store.
+// blobFile returns the file of the weights in an Ollama store.
 func blobFile(dir string, b *converttest.Built) string {
 	return filepath.Join(dir, "blobs", "sha256-"+digest.FromBytes(b.Files["model.gguf"].Data).Encoded())
 }
 
-// snapshotOf is what must not change in a directory: names, owners, modes, sizes and times.
+// snapshotOf returns what must not change in a directory: names, owners, modes, sizes and times.
 func snapshotOf(t *testing.T, dir string) map[string][6]int64 {
 	t.Helper()
 	all := map[string][6]int64{}
@@ -53,18 +53,18 @@ func snapshotOf(t *testing.T, dir string) map[string][6]int64 {
 	return all
 }
 
-// inspected are the files of a model of the node, by path.
+// inspected returns the files of a model on the node, by path.
 func (s *site) inspected(t *testing.T, ref string) map[string]digest.Digest {
 	t.Helper()
 	got := map[string]digest.Digest{}
-	for _, f := range parse[admin.Detail](t, s.ok(t, "inspect", "-o", "json", ref)).Files {
+	for _, f := range parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref)).Files {
 		got[f.Path] = f.Digest
 	}
 	return got
 }
 
-// TestImport takes over a model from a store of each layout, linked or copied. A prefetch by name
-// then needs little more than the manifest: the registry shows that it has the files too.
+// TestImport imports a model from a store of each layout, linked or copied. A prefetch by name then
+// downloads little more than the manifest: the registry shows that it has the files too.
 func TestImport(t *testing.T) {
 	s := newSite(t)
 	for i, tt := range []struct {
@@ -81,7 +81,7 @@ func TestImport(t *testing.T) {
 			seen := strings.TrimSpace(s.ok(t, "digest", ref))
 			before, sent := snapshotOf(t, dir), s.bytes()
 
-			plan := parse[[]admin.ImportPlan](t, s.ok(t, "import", "ollama", name, "--dir", dir, "--dry-run", "-o", "json"))
+			plan := parse[[]api.ImportPlan](t, s.ok(t, "import", "ollama", name, "--dir", dir, "--dry-run", "-o", "json"))
 			if len(plan) != 1 || plan[0].Ref != ref || plan[0].Manifest.String() != seen {
 				t.Errorf("plan: %+v, want %s", plan, seen)
 			}
@@ -89,8 +89,8 @@ func TestImport(t *testing.T) {
 				t.Errorf("inspect after a dry run: code %d", code)
 			}
 			lines := strings.Split(strings.TrimSpace(s.ok(t, "import", "ollama", name, "--dir", dir, "-o", "json")), "\n")
-			last := parse[admin.ImportEvent](t, lines[len(lines)-1])
-			if last.Status != admin.StatusSuccess || last.Ref != ref || last.Image == nil || last.Image.Manifest.String() != seen {
+			last := parse[api.ImportEvent](t, lines[len(lines)-1])
+			if last.Status != api.StatusSuccess || last.Ref != ref || last.Image == nil || last.Image.Manifest.String() != seen {
 				t.Errorf("last line: %+v, want the image %s", last, seen)
 			}
 			if last.Linked == nil || (last.Linked.Hard >= 5<<20) != (tt.uid == 0) {
@@ -112,7 +112,7 @@ func TestImport(t *testing.T) {
 			if diff := cmp.Diff(before, snapshotOf(t, dir)); diff != "" {
 				t.Errorf("Ollama's files changed:\n%s", diff)
 			}
-			// Ollama may go.
+			// The Ollama store is no longer needed.
 			if err := os.RemoveAll(dir); err != nil {
 				t.Fatal(err)
 			}
@@ -121,8 +121,8 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// TestImportRewritten takes over a model whose manifest an early Ollama has written anew: it is
-// another origin than the registry's, and its weights are those that are there.
+// TestImportRewritten imports a model whose manifest was rewritten by an early Ollama: its origin
+// differs from that of the registry, and its weights are the local ones.
 func TestImportRewritten(t *testing.T) {
 	s := newSite(t)
 	dir, b := t.TempDir(), gguf(52)
@@ -141,12 +141,12 @@ func TestImportRewritten(t *testing.T) {
 	if sent := s.bytes() - before; imported == pulled || sent > 64<<10 {
 		t.Errorf("imported %s, pulled %s, %d bytes of blobs", imported, pulled, sent)
 	}
-	if d := parse[admin.Detail](t, s.ok(t, "inspect", "-o", "json", ref)); d.Manifest.String() != pulled || d.State != admin.StateComplete {
+	if d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref)); d.Manifest.String() != pulled || d.State != api.StateComplete {
 		t.Errorf("%s is %s and %s", ref, d.Manifest, d.State)
 	}
 }
 
-// TestImportAll imports all models of a store, tensors among them, once more for nothing, and
+// TestImportAll imports all models of a store, including tensors, then again without effect, and
 // without a pin.
 func TestImportAll(t *testing.T) {
 	s := newSite(t)
@@ -178,18 +178,18 @@ func TestImportAll(t *testing.T) {
 		t.Errorf("pins: %+v", pins)
 	}
 	for _, ref := range refs {
-		if d := parse[admin.Detail](t, s.ok(t, "inspect", "-o", "json", ref)); d.State != admin.StateComplete {
+		if d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref)); d.State != api.StateComplete {
 			t.Errorf("%s is %s", ref, d.State)
 		}
 	}
-	for _, ref := range refs { // all of it is what the registry has
+	for _, ref := range refs { // the registry has all of it
 		if got := strings.TrimSpace(s.ok(t, "-q", "prefetch", ref)); got != strings.TrimSpace(s.ok(t, "digest", ref)) {
 			t.Errorf("%s: %s is not what the registry has", ref, got)
 		}
 	}
 }
 
-// TestImportFails says what each trouble looks like.
+// TestImportFails checks the messages of errors.
 func TestImportFails(t *testing.T) {
 	s := newSite(t)
 	for _, tt := range []struct {
@@ -241,13 +241,13 @@ func TestImportFails(t *testing.T) {
 			}
 			code, stdout, _ = s.ballast(t.Context(), "import", "ollama", model, "--dir", dir, "-o", "json")
 			lines := strings.Split(strings.TrimSpace(stdout), "\n")
-			if last := parse[admin.Event](t, lines[len(lines)-1]); code != tt.code || last.Status != admin.StatusError || last.Error == nil {
+			if last := parse[api.Event](t, lines[len(lines)-1]); code != tt.code || last.Status != api.StatusError || last.Error == nil {
 				t.Errorf("json: code %d, last line %+v", code, last)
 			}
 		})
 	}
 	for _, dir := range []string{"relative", ""} {
-		c := admin.NewClient(s.address)
+		c := api.NewClient(s.address)
 		if _, err := c.ImportModels(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "not absolute") {
 			t.Errorf("directory %q: %v", dir, err)
 		}

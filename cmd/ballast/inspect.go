@@ -8,7 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/headers"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -19,6 +20,7 @@ import (
 func (a *app) inspectCommand() *cobra.Command {
 	var fromRegistry bool
 	var origin string
+	var choice convert.Choice
 	c := &cobra.Command{
 		Use:   "inspect REF|DIGEST",
 		Short: "show the format, files, config and origin of a model",
@@ -31,15 +33,19 @@ func (a *app) inspectCommand() *cobra.Command {
 		},
 	}
 	out := outputFlag(c)
+	choiceFlags(c, &choice)
 	c.Flags().BoolVar(&fromRegistry, "remote", false, "ask the registry instead of ballastd")
 	c.Flags().StringVar(&origin, "origin", "", "print the `document` of the origin byte for byte: manifest, config, or child of a list")
 	c.Flags().Lookup("origin").NoOptDefVal = "manifest"
 	c.ValidArgsFunction = a.completes(1, modelRefs)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		var d admin.Detail
+		var d api.Detail
 		var err error
+		if !fromRegistry && len(choice.Include)+len(choice.Exclude) > 0 {
+			return usage("--include and --exclude go with --remote")
+		}
 		if fromRegistry {
-			d, err = a.remoteDetail(cmd.Context(), args[0])
+			d, err = a.remoteDetail(cmd.Context(), args[0], choice)
 		} else if err = names(args); err == nil {
 			d, err = a.localDetail(cmd.Context(), args[0])
 		}
@@ -58,13 +64,13 @@ func (a *app) inspectCommand() *cobra.Command {
 	return c
 }
 
-// isDocument says that a word is one of those that --origin takes.
+// isDocument reports whether a word is a value of --origin.
 func isDocument(s string) bool { return slices.Contains([]string{"manifest", "config", "child"}, s) }
 
-func (a *app) localDetail(ctx context.Context, name string) (admin.Detail, error) {
+func (a *app) localDetail(ctx context.Context, name string) (api.Detail, error) {
 	cl, err := a.client()
 	if err != nil {
-		return admin.Detail{}, err
+		return api.Detail{}, err
 	}
 	defer cl.Close()
 	d, err := cl.Image(ctx, name)
@@ -74,8 +80,8 @@ func (a *app) localDetail(ctx context.Context, name string) (admin.Detail, error
 	return d, err
 }
 
-// originDocument writes a document of the origin as it is.
-func (a *app) originDocument(d admin.Detail, which string) error {
+// originDocument prints a document of the origin unchanged.
+func (a *app) originDocument(d api.Detail, which string) error {
 	p, err := d.OriginDocument(which)
 	if errdefs.IsInvalidArgument(err) {
 		return &usageError{err}
@@ -87,29 +93,20 @@ func (a *app) originDocument(d admin.Detail, which string) error {
 	return err
 }
 
-// remoteDetail converts a model in this process, and says of it what the daemon would say.
-func (a *app) remoteDetail(ctx context.Context, name string) (_ admin.Detail, err error) {
-	r, err := a.resolver(name)
+// remoteDetail converts a model in this process, and returns what the daemon would return.
+func (a *app) remoteDetail(ctx context.Context, name string, choice convert.Choice) (_ api.Detail, err error) {
+	_, src, closeSrc, err := a.source(ctx, name, "", choice)
 	if err != nil {
-		return admin.Detail{}, err
+		return api.Detail{}, err
 	}
-	defer r.Upstream.Close()
-	r.Titled = anyRepository
-	src, err := r.Open(ctx, name)
-	if err != nil {
-		return admin.Detail{}, err
-	}
-	defer func() { err = errors.Join(err, src.Close()) }()
-	if err := src.NotModel(); err != nil {
-		return admin.Detail{}, err
-	}
+	defer func() { err = errors.Join(err, closeSrc()) }()
 	im, err := src.Image()
 	if err != nil {
-		return admin.Detail{}, err
+		return api.Detail{}, err
 	}
 	model := src.Model
-	d := admin.Detail{
-		Image: admin.Image{State: "remote", Image: store.Image{
+	d := api.Detail{
+		Image: api.Image{State: "remote", Image: store.Image{
 			Origin: model.Table.Origin, Refs: []string{src.Name}, Manifest: im.Digest,
 		}},
 		Files: append([]filetable.File{}, model.Table.Seen()...), Blobs: append([]filetable.Blob{}, model.Table.Blobs...), ConfigJSON: im.Config,
@@ -118,14 +115,14 @@ func (a *app) remoteDetail(ctx context.Context, name string) (_ admin.Detail, er
 		d.Size += f.Size
 		d.Files[i].Source = nil
 	}
-	d.Description = admin.Describe(model.Config, model.ContextLength, headers.Report{})
+	d.Description = api.Describe(model.Config, model.ContextLength, headers.Report{})
 	d.Description.Runner = model.Runner
 	d.Explain(&model.Table)
 	return d, nil
 }
 
-// detail writes d for people.
-func (a *app) detail(d admin.Detail) error {
+// detail prints d as text.
+func (a *app) detail(d api.Detail) error {
 	converted := d.Manifest.String()
 	if converted == "" {
 		converted = "elsewhere; table " + d.Table.String()
@@ -150,7 +147,7 @@ func (a *app) detail(d admin.Detail) error {
 		head = append(head, []string{"Error:", d.Error.Message})
 	}
 	for _, p := range d.Pins {
-		head = append(head, []string{"Pin:", admin.PinnedRef(p) + ", expires " + ago(p.Expires)})
+		head = append(head, []string{"Pin:", api.PinnedRef(p) + ", expires " + ago(p.Expires)})
 	}
 	for _, r := range d.Signatures {
 		head = append(head, []string{"Signed:", strings.Join(r.Signers, "; ") + ", as rule " + r.Rule + " wants it"})

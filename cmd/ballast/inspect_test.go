@@ -8,14 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
 
-// configDigest returns the digest of the config that a manifest names.
+// configDigest returns the digest of the config in a manifest.
 func configDigest(t *testing.T, manifest []byte) digest.Digest {
 	t.Helper()
 	m, err := convert.ParseManifest(manifest)
@@ -25,8 +25,8 @@ func configDigest(t *testing.T, manifest []byte) digest.Digest {
 	return m.Config.Digest
 }
 
-// TestInspectHeaders inspects models of which the origin says little and the header of the weights
-// the rest: before they are fetched and after.
+// TestInspectHeaders inspects models described mainly by the headers of their weights, before and
+// after the download.
 func TestInspectHeaders(t *testing.T) {
 	s := newSite(t)
 	weights := converttest.GGUF(converttest.SmallGGUF())
@@ -34,17 +34,17 @@ func TestInspectHeaders(t *testing.T) {
 	s.models["a/modelpack"] = converttest.ModelPackTarGzip(converttest.Files(weights))
 	s.models["a/kitops"] = converttest.KitOps(converttest.Files(weights))
 	for name, want := range map[string]struct{ architecture, paramSize, quantization string }{
-		"a/ollama":    {"llama", "1.2B", "Q4_K_M"}, // the last two of its config
+		"a/ollama":    {"llama", "1.2B", "Q4_K_M"}, // the last two are in its config
 		"a/modelpack": {"transformer", "8b", "Q8_0"},
 		"a/kitops":    {"llama", "8.3K", "Q8_0"},
 	} {
 		ref := s.host + "/" + name + ":v1"
-		remote := parse[admin.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
+		remote := parse[api.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
 		if d := remote.Description; d == nil || len(d.FromHeaders) != 0 || d.ContextLength != 0 {
 			t.Errorf("%s: before the fetch: %+v", name, d)
 		}
 		s.ok(t, "prefetch", ref)
-		d := parse[admin.Detail](t, s.ok(t, "inspect", "-o", "json", ref)).Description
+		d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref)).Description
 		if d == nil {
 			t.Fatalf("%s: no description", name)
 		}
@@ -69,15 +69,15 @@ func TestInspectHeaders(t *testing.T) {
 	}
 }
 
-// TestInspectBadHeader inspects a model whose weights have a header that is wrong.
+// TestInspectBadHeader inspects a model whose weights have an invalid header.
 func TestInspectBadHeader(t *testing.T) {
 	s := newSite(t)
 	weights := converttest.GGUF(converttest.SmallGGUF())
 	s.models["a/bad"] = converttest.ModelPackRaw(converttest.Files(weights[:100]))
 	ref := s.host + "/a/bad:v1"
 	s.ok(t, "prefetch", ref)
-	d := parse[admin.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
-	if d.State != admin.StateComplete || d.Description == nil || len(d.Description.Unreadable) != 1 || d.Description.Unreadable[0].Path != "model.gguf" {
+	d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
+	if d.State != api.StateComplete || d.Description == nil || len(d.Description.Unreadable) != 1 || d.Description.Unreadable[0].Path != "model.gguf" {
 		t.Errorf("got %+v", d.Description)
 	}
 	if out := s.ok(t, "inspect", ref); !strings.Contains(out, "not readable: model.gguf: ") {
@@ -85,7 +85,7 @@ func TestInspectBadHeader(t *testing.T) {
 	}
 }
 
-// TestInspectOrigin prints the documents of origins, and what of them has no place.
+// TestInspectOrigin prints the documents of origins, and the facts that the image has no place for.
 func TestInspectOrigin(t *testing.T) {
 	s := newSite(t)
 	files := converttest.Files([]byte("GGUF"))
@@ -114,8 +114,8 @@ func TestInspectOrigin(t *testing.T) {
 		}
 	}
 	ref := s.host + "/a/docker-ai-gguf:v1"
-	local := parse[admin.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
-	remote := parse[admin.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
+	local := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
+	remote := parse[api.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
 	if diff := cmp.Diff(local.Losses, remote.Losses); diff != "" || len(local.Losses) == 0 || local.Documents != nil {
 		t.Errorf("losses (-local +remote):\n%s", diff)
 	}

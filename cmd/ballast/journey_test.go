@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon"
 	"github.com/ballast-dev/ballast/convert/converttest"
@@ -28,20 +28,20 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A site is a registry with models, and a daemon that fetches from it.
+// A site is a registry with models, and a daemon that downloads from it.
 type site struct {
 	registry *httptest.Server
 	host     string
 	models   map[string]*converttest.Built // by repository
 
 	mu    sync.Mutex
-	spoil func(http.ResponseWriter, *http.Request) bool // guarded by mu: answers instead if true
-	sent  int64                                         // guarded by mu: bytes of blobs
+	spoil func(http.ResponseWriter, *http.Request) bool // guarded by mu; answers in place of the registry if it returns true
+	sent  int64                                         // guarded by mu; bytes of blobs
 
 	dir     string
 	config  string
 	more    string   // of the configuration
-	allow   []string // hosts that URLs may lead to
+	allow   []string // hosts that URLs may redirect to
 	address string
 	stop    func()
 }
@@ -58,10 +58,10 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// start starts the daemon, with space to keep in reserve.
+// start starts the daemon with a reserve of free space.
 func (s *site) start(t *testing.T, reserve int64) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // for a port that is free
+	l, err := net.Listen("tcp", "127.0.0.1:0") // to find a free port
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ holder = "none" # a holder is a copy of this program, which is the test
 	}
 }
 
-// ServeHTTP is a registry that only reads.
+// ServeHTTP is a read-only registry.
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	spoil := s.spoil
@@ -158,7 +158,7 @@ func (c *counting) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// bytes returns how many bytes of blobs were sent.
+// bytes returns the number of bytes of blobs sent.
 func (s *site) bytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *site) ballast(ctx context.Context, args ...string) (code int, stdout, s
 	return code, out.String(), err.String()
 }
 
-// ok runs a command line that must go well.
+// ok runs a command line that must succeed.
 func (s *site) ok(t *testing.T, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := s.ballast(t.Context(), args...)
@@ -203,26 +203,26 @@ func parse[T any](t *testing.T, s string) T {
 	return v
 }
 
-// TestJourney is the life of a model on a node.
+// TestJourney follows a model through its life on a node.
 func TestJourney(t *testing.T) {
 	s := newSite(t)
 	const size = 5 << 20
 	ref := s.add("team/model", 1, size)
 	built := s.models["team/model"]
 
-	// Before: only the registry knows it, and asking costs no weights.
+	// At first only the registry has it, and inspecting it downloads no weights.
 	code, _, _ := s.ballast(t.Context(), "inspect", ref)
 	if code != exitNotFound {
 		t.Errorf("inspect before the fetch: code %d, want %d", code, exitNotFound)
 	}
-	remote := parse[admin.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
+	remote := parse[api.Detail](t, s.ok(t, "inspect", "--remote", "-o", "json", ref))
 	if s.bytes() > 64<<10 {
 		t.Errorf("inspect --remote: %d bytes of blobs were downloaded", s.bytes())
 	}
 
 	lines := strings.Split(strings.TrimSpace(s.ok(t, "prefetch", "-o", "json", ref)), "\n")
-	last := parse[admin.Event](t, lines[len(lines)-1])
-	if last.Status != admin.StatusSuccess || last.Ref != ref || last.Image == nil || last.Image.Manifest != remote.Manifest {
+	last := parse[api.Event](t, lines[len(lines)-1])
+	if last.Status != api.StatusSuccess || last.Ref != ref || last.Image == nil || last.Image.Manifest != remote.Manifest {
 		t.Errorf("last line: %+v, want the image %s", last, remote.Manifest)
 	}
 	sent := s.bytes()
@@ -230,8 +230,8 @@ func TestJourney(t *testing.T) {
 		t.Errorf("second prefetch: %d bytes, %q", s.bytes()-sent, out)
 	}
 
-	images := parse[[]admin.Image](t, s.ok(t, "ls", "-o", "json"))
-	if len(images) != 1 || images[0].State != admin.StateComplete || len(images[0].Pins) != 1 {
+	images := parse[[]api.Image](t, s.ok(t, "ls", "-o", "json"))
+	if len(images) != 1 || images[0].State != api.StateComplete || len(images[0].Pins) != 1 {
 		t.Errorf("ls: %+v", images)
 	}
 	if out := s.ok(t, "ls"); !strings.Contains(out, ref) || !strings.Contains(out, "complete, pinned") {
@@ -240,7 +240,7 @@ func TestJourney(t *testing.T) {
 	if out := s.ok(t, "-q", "ls"); strings.TrimSpace(out) != remote.Manifest.String() {
 		t.Errorf("ls -q: %q", out)
 	}
-	detail := parse[admin.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
+	detail := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", ref))
 	want := map[string]digest.Digest{}
 	for p, f := range built.Files {
 		want[p] = digest.FromBytes(f.Data)
@@ -280,7 +280,7 @@ func TestJourney(t *testing.T) {
 	}
 }
 
-// TestRepair damages an object on the disk.
+// TestRepair repairs a damaged object on disk.
 func TestRepair(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 2, 3<<20)
@@ -303,14 +303,14 @@ func TestRepair(t *testing.T) {
 	s.ok(t, "verify", ref)
 }
 
-// TestPrefetchFails says what each trouble looks like to a script.
+// TestPrefetchFails checks the exit codes of failures.
 func TestPrefetchFails(t *testing.T) {
 	isBlob := func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/blobs/") }
 	for _, tt := range []struct {
 		name  string
 		spoil func(http.ResponseWriter, *http.Request) bool
 		setup func(*testing.T, *site)
-		ref   string // instead of the model's
+		ref   string // in place of the model's
 		want  int
 	}{
 		{name: "no such tag", ref: "team/other:v1", want: exitNotFound},
@@ -364,7 +364,7 @@ func TestPrefetchFails(t *testing.T) {
 			}
 			code, stdout, _ = s.ballast(t.Context(), "prefetch", "-o", "json", ref)
 			lines := strings.Split(strings.TrimSpace(stdout), "\n")
-			if last := parse[admin.Event](t, lines[len(lines)-1]); code != tt.want || last.Status != admin.StatusError || last.Error == nil {
+			if last := parse[api.Event](t, lines[len(lines)-1]); code != tt.want || last.Status != api.StatusError || last.Error == nil {
 				t.Errorf("json: code %d, last line %+v", code, last)
 			}
 			if pins := parse[[]store.Ref](t, s.ok(t, "pin", "-o", "json")); len(pins) != 0 {
@@ -374,8 +374,8 @@ func TestPrefetchFails(t *testing.T) {
 	}
 }
 
-// stalled returns a spoil that lets blobs come only when the channel is closed, and one that
-// says when the first is asked for.
+// stalled returns a spoil that delays blobs until the channel is closed, and a channel that signals
+// the first request for one.
 func stalled(large int) (spoil func(http.ResponseWriter, *http.Request) bool, asked, open chan struct{}) {
 	asked, open = make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -391,7 +391,7 @@ func stalled(large int) (spoil func(http.ResponseWriter, *http.Request) bool, as
 	}, asked, open
 }
 
-// TestDetach says that Ctrl-C leaves the work to the daemon.
+// Ctrl-C leaves the download to the daemon.
 func TestDetach(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 4, 9<<20)
@@ -407,13 +407,13 @@ func TestDetach(t *testing.T) {
 		t.Errorf("interrupted: code %d, stderr %q", code, stderr)
 	}
 	close(open)
-	s.ok(t, "prefetch", ref) // follows it
+	s.ok(t, "prefetch", ref) // joins it
 	if s.bytes() > 9<<20+64<<10 {
 		t.Errorf("%d bytes were downloaded for a model of %d", s.bytes(), 9<<20)
 	}
 }
 
-// TestDaemonStops says that a stop of the daemon is an interruption that is resumed.
+// A stop of the daemon is an interruption that can be resumed.
 func TestDaemonStops(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 5, 9<<20)
@@ -433,7 +433,7 @@ func TestDaemonStops(t *testing.T) {
 	s.ok(t, "prefetch", ref)
 }
 
-// TestList goes on after a model that can not be had.
+// TestList continues after a model that cannot be downloaded.
 func TestList(t *testing.T) {
 	s := newSite(t)
 	one, two := s.add("one", 6, 1<<20), s.add("two", 7, 1<<20)
@@ -447,7 +447,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestSecondDaemon says that a daemon does not take the root or the sockets of another.
+// A daemon does not take over the root or the sockets of another.
 func TestSecondDaemon(t *testing.T) {
 	s := newSite(t)
 	cfg, err := config.Load(s.config)
@@ -463,14 +463,13 @@ func TestSecondDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if err := d.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "somebody answers there") {
+	if err := d.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another process answers there") {
 		t.Errorf("same sockets: got %v", err)
 	}
 	s.ok(t, "ls")
 }
 
-// TestSockets says that nobody but root reaches the daemon, and that sockets of a daemon that
-// was killed are replaced.
+// Only root can connect to the daemon, and sockets of a killed daemon are replaced.
 func TestSockets(t *testing.T) {
 	s := newSite(t)
 	for _, name := range []string{"admin.sock", "ballastd.sock"} {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
@@ -19,7 +19,7 @@ func (a *app) rmCommand() *cobra.Command {
 		Long:              "Remove models and their pins. Files that containers, images of containerd or mounts use stay until these are gone.\nGarbage collection frees the disk space later, \"ballast gc\" at once.",
 		Args:              modelArgs(1, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),
-		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 			if err := names(args); err != nil {
 				return err
 			}
@@ -40,12 +40,12 @@ func (a *app) rmCommand() *cobra.Command {
 	}
 }
 
-// each calls f with all names, goes on after an error, which it prints, and returns the first.
+// each calls f with all names, continues after an error, which it prints, and returns the first.
 func (a *app) each(names []string, f func(string) error) error {
 	var first error
 	for _, n := range names {
 		err := f(n)
-		if errors.Is(err, context.Canceled) { // who pressed Ctrl-C means all
+		if errors.Is(err, context.Canceled) { // Ctrl-C applies to all names
 			return err
 		}
 		if err == nil {
@@ -72,7 +72,7 @@ or "ballast pin REF" moves the pin.`,
 	}
 	out := outputFlag(c)
 	c.Flags().DurationVar(&ttl, "ttl", 0, "remove the pin after this time (default: keep it)")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		switch {
 		case ttl < 0:
 			return usage("--ttl %v is negative", ttl)
@@ -89,9 +89,9 @@ or "ballast pin REF" moves the pin.`,
 			}
 			return a.pins(pins, *out)
 		}
-		var all []admin.Pin
+		var all []api.Pin
 		err := a.each(args, func(name string) error {
-			pins, err := cl.Pin(cmd.Context(), admin.PinRequest{Name: name, TTL: ttl})
+			pins, err := cl.Pin(cmd.Context(), api.PinRequest{Name: name, TTL: ttl})
 			all = append(all, pins...)
 			return err
 		})
@@ -105,13 +105,13 @@ or "ballast pin REF" moves the pin.`,
 	return c
 }
 
-func (a *app) pins(pins []admin.Pin, out output) error {
+func (a *app) pins(pins []api.Pin, out output) error {
 	if out == outJSON {
 		return a.printJSON(pins)
 	}
 	if a.quiet {
 		for _, p := range pins {
-			fmt.Fprintln(a.stdout, printable(admin.PinnedRef(p.Ref)))
+			fmt.Fprintln(a.stdout, printable(api.PinnedRef(p.Ref)))
 		}
 		return nil
 	}
@@ -121,7 +121,7 @@ func (a *app) pins(pins []admin.Pin, out output) error {
 		if p.Moved != "" {
 			d += " (moved: the name now is " + shortDigest(p.Moved.String()) + ")"
 		}
-		rows = append(rows, []string{admin.PinnedRef(p.Ref), d, size(p.ModelSize), ago(p.Expires)})
+		rows = append(rows, []string{api.PinnedRef(p.Ref), d, size(p.ModelSize), ago(p.Expires)})
 	}
 	return a.table(rows)
 }
@@ -133,14 +133,14 @@ func (a *app) unpinCommand() *cobra.Command {
 		Long:              "Remove the pin of a reference, or with a digest all pins of a model. The model is then removed when space is\nneeded, unless other pins, images or containers use it.",
 		Args:              modelArgs(1, 0),
 		ValidArgsFunction: a.completes(0, pinnedRefs),
-		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 			if err := names(args); err != nil {
 				return err
 			}
 			return a.each(args, func(name string) error {
 				pins, err := cl.Unpin(cmd.Context(), name)
 				for _, p := range pins {
-					fmt.Fprintln(a.stdout, printable(admin.PinnedRef(p.Ref)))
+					fmt.Fprintln(a.stdout, printable(api.PinnedRef(p.Ref)))
 				}
 				return err
 			})
@@ -159,7 +159,7 @@ func (a *app) gcCommand() *cobra.Command {
 	out := outputFlag(c)
 	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "show what would be removed")
 	c.Flags().StringVar(&keep, "keep", "0", "keep this much of it, such as 50GB; the least recently used goes first")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
 		n, err := config.ParseUnitSize(keep)
 		if err != nil {
 			return usage("--keep: %w", err)

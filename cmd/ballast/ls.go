@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
 )
@@ -29,7 +29,7 @@ containerd or mounts).`,
 	watch := watchFlag(c)
 	filters := c.Flags().StringArrayP("filter", "f", nil, "show only models with KEY=VALUE; can be repeated")
 	flagValues(c, "filter", "state=", "format=", "ref=", "pinned=", "used=")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
 		keep, err := parseFilters(*filters)
 		if err != nil {
 			return err
@@ -39,14 +39,14 @@ containerd or mounts).`,
 			if err != nil {
 				return err
 			}
-			return a.list(slices.DeleteFunc(images, func(im admin.Image) bool { return !keep(im) }), *out)
+			return a.list(slices.DeleteFunc(images, func(im api.Image) bool { return !keep(im) }), *out)
 		})
 	})
 	return c
 }
 
 // list prints models.
-func (a *app) list(images []admin.Image, out output) error {
+func (a *app) list(images []api.Image, out output) error {
 	if out == outJSON {
 		return a.printJSON(images)
 	}
@@ -74,9 +74,9 @@ func (a *app) list(images []admin.Image, out output) error {
 	return nil
 }
 
-// parseFilters returns what a list of KEY=VALUE lets through.
-func parseFilters(filters []string) (func(admin.Image) bool, error) {
-	var all []func(admin.Image) bool
+// parseFilters returns the filter of a list of KEY=VALUE.
+func parseFilters(filters []string) (func(api.Image) bool, error) {
+	var all []func(api.Image) bool
 	for _, f := range filters {
 		key, value, ok := strings.Cut(f, "=")
 		if !ok || value == "" {
@@ -88,28 +88,28 @@ func parseFilters(filters []string) (func(admin.Image) bool, error) {
 		}
 		switch key {
 		case "state":
-			all = append(all, func(im admin.Image) bool { return im.State == value })
+			all = append(all, func(im api.Image) bool { return im.State == api.ImageState(value) })
 		case "format":
-			all = append(all, func(im admin.Image) bool { return im.Origin.Format == value })
+			all = append(all, func(im api.Image) bool { return im.Origin.Format == value })
 		case "ref":
-			all = append(all, func(im admin.Image) bool {
+			all = append(all, func(im api.Image) bool {
 				return slices.ContainsFunc(orNone(im), func(ref string) bool { return strings.Contains(ref, value) })
 			})
 		case "pinned":
-			all = append(all, func(im admin.Image) bool { return (len(im.Pins) > 0) == yes })
+			all = append(all, func(im api.Image) bool { return (len(im.Pins) > 0) == yes })
 		case "used":
-			all = append(all, func(im admin.Image) bool { return (im.Snapshots > 0) == yes })
+			all = append(all, func(im api.Image) bool { return (im.Snapshots > 0) == yes })
 		default:
 			return nil, usage("--filter has no key %q: state, format, ref, pinned, used", key)
 		}
 	}
-	return func(im admin.Image) bool {
-		return !slices.ContainsFunc(all, func(f func(admin.Image) bool) bool { return !f(im) })
+	return func(im api.Image) bool {
+		return !slices.ContainsFunc(all, func(f func(api.Image) bool) bool { return !f(im) })
 	}, nil
 }
 
-// orNone returns the references of an image, or what is known instead.
-func orNone(im admin.Image) []string {
+// orNone returns the references of an image, or a substitute.
+func orNone(im api.Image) []string {
 	switch {
 	case len(im.Refs) > 0:
 		return im.Refs
@@ -119,11 +119,11 @@ func orNone(im admin.Image) []string {
 	return []string{"<none>"}
 }
 
-// state says how a model is, and what keeps it, seen from one of its references.
-func state(im admin.Image, ref string) string {
-	words := []string{im.State}
-	if im.State == admin.StatePulling || im.State == admin.StateLazy {
-		words[0] += fmt.Sprintf(" %d%%", percent(admin.Event{Total: im.Total, Completed: im.Completed}))
+// state describes the state of a model and what protects it, for one of its references.
+func state(im api.Image, ref string) string {
+	words := []string{string(im.State)}
+	if im.State == api.StatePulling || im.State == api.StateLazy {
+		words[0] += fmt.Sprintf(" %d%%", percent(api.Event{Total: im.Total, Completed: im.Completed}))
 		if left := im.Total - im.Completed; im.Rate > 0 && left > 0 && !im.Paused {
 			words[0] += " (" + timeLeft(left, im.Rate) + " left)"
 		}
@@ -143,12 +143,12 @@ func state(im admin.Image, ref string) string {
 	return strings.Join(words, ", ")
 }
 
-// pinned says that a model is pinned, until when, and as what, if that is not the reference: a pin keeps what
-// its name stood for.
-func pinned(im admin.Image, ref string) string {
+// pinned describes until when a model is pinned, and under which name if that is not the reference:
+// a pin protects the model that its name referred to.
+func pinned(im api.Image, ref string) string {
 	var other *store.Ref
 	for i, p := range im.Pins {
-		switch name := admin.PinnedRef(p); {
+		switch name := api.PinnedRef(p); {
 		case name == ref:
 			return "pinned" + until(p.Expires)
 		case !slices.Contains(im.Refs, name):
@@ -158,10 +158,10 @@ func pinned(im admin.Image, ref string) string {
 	if other == nil {
 		return "pinned"
 	}
-	return "pinned as " + admin.PinnedRef(*other) + until(other.Expires)
+	return "pinned as " + api.PinnedRef(*other) + until(other.Expires)
 }
 
-// until says how long a pin holds still.
+// until describes how long a pin lasts.
 func until(expires time.Time) string {
 	if expires.IsZero() {
 		return ""
@@ -176,7 +176,7 @@ func (a *app) dfCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 	}
 	out := outputFlag(c)
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
 		u, err := cl.Usage(cmd.Context())
 		if err != nil {
 			return err

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/spf13/cobra"
 )
 
@@ -30,23 +30,23 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !a.started {
-		err = &usageError{err} // a flag, an argument or a command that is not known
+		err = &usageError{err} // an unknown flag, argument or command
 	}
 	a.say(ctx, cmd, err)
 	return exitCode(ctx, err)
 }
 
-// say prints the error that a command ended with, if it has not been said yet.
+// say prints the error of a command, unless it is already printed.
 func (a *app) say(ctx context.Context, cmd *cobra.Command, err error) {
 	var wrong *usageError
-	var name *resolve.NameError
+	var name *format.NameError
 	var said *saidError
 	switch {
 	case err == nil, errors.Is(err, errSilent), errors.As(err, &said):
 	case errors.As(err, &wrong), errors.As(err, &name):
 		a.complain(err)
 		fmt.Fprintf(a.stderr, "usage: %s\n", cmd.UseLine())
-	case ctx.Err() != nil && errors.Is(err, context.Canceled): // who pressed Ctrl-C knows
+	case ctx.Err() != nil && errors.Is(err, context.Canceled): // the user pressed Ctrl-C
 	default:
 		a.complain(err)
 	}
@@ -54,35 +54,35 @@ func (a *app) say(ctx context.Context, cmd *cobra.Command, err error) {
 
 // complain prints an error.
 func (a *app) complain(err error) {
-	lines := strings.Split(admin.Text(err), "\n")
+	lines := strings.Split(api.Text(err), "\n")
 	for i := range lines {
 		lines[i] = printable(lines[i])
 	}
 	fmt.Fprintf(a.stderr, "ballast: %s\n", strings.Join(lines, "\n"))
 }
 
-// warn prints what went well, but is not as somebody could expect.
+// warn prints an unexpected side effect of a success.
 func (a *app) warn(format string, args ...any) { a.remark("warning", format, args) }
 
-// note prints what is good to know.
+// note prints useful information.
 func (a *app) note(format string, args ...any) { a.remark("note", format, args) }
 
 func (a *app) remark(kind, format string, args []any) {
 	fmt.Fprintf(a.stderr, "ballast: %s: %s\n", kind, printable(fmt.Sprintf(format, args...)))
 }
 
-// detached says that who pressed Ctrl-C has only stopped to look.
+// detached notes that Ctrl-C has ended only the display, not the download.
 func (a *app) detached(names ...string) {
 	a.note("detached from %s; ballastd continues; run the command again to follow the progress", strings.Join(names, " "))
 }
 
-// A configError says that the configuration can not be read.
+// A configError is a configuration that cannot be read.
 type configError struct{ err error }
 
 func (e *configError) Error() string { return e.err.Error() }
 func (e *configError) Unwrap() error { return e.err }
 
-// A usageError says that the command line is wrong.
+// A usageError is an error in the command line.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -91,13 +91,13 @@ func (e *usageError) Unwrap() error { return e.err }
 // usage returns a usageError.
 func usage(format string, a ...any) error { return &usageError{fmt.Errorf(format, a...)} }
 
-// A saidError has been printed; it still decides the exit code.
+// A saidError is already printed; it still determines the exit code.
 type saidError struct{ err error }
 
 func (e *saidError) Error() string { return e.err.Error() }
 func (e *saidError) Unwrap() error { return e.err }
 
-// errSilent ends with exit code 1 and without a message: all has been said.
+// errSilent ends with exit code 1 and without a message, because the findings are already printed.
 var errSilent = errors.New("something has to be mended")
 
 // The exit codes; see the package documentation.
@@ -117,7 +117,7 @@ const (
 	exitInterrupted  = 128 + int(syscall.SIGINT)
 )
 
-// exits are the exit codes of the categories that admin.Error.Code names; of any other it is exitError.
+// exits are the exit codes of the categories in api.Error.Code; other errors have exitError.
 var exits = map[string]int{
 	"data_loss":           exitVerify,
 	"resource_exhausted":  exitSpace,
@@ -137,7 +137,7 @@ var exits = map[string]int{
 func exitCode(ctx context.Context, err error) int {
 	var u *usageError
 	var c *configError
-	var name *resolve.NameError
+	var name *format.NameError
 	switch {
 	case err == nil:
 		return 0
@@ -146,7 +146,7 @@ func exitCode(ctx context.Context, err error) int {
 	case ctx.Err() != nil:
 		return exitInterrupted
 	}
-	if code, ok := exits[admin.Wrap(err).Code]; ok {
+	if code, ok := exits[api.Wrap(err).Code]; ok {
 		return code
 	}
 	return exitError

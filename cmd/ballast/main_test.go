@@ -13,13 +13,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )
 
-// ballast runs a command line that knows no daemon and no configuration of this machine.
+// ballast runs a command line without a daemon and without the configuration of this machine.
 func ballast(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -103,7 +103,7 @@ func TestExitCodes(t *testing.T) {
 		if err == nil || tt.want == 2 || tt.want == 130 {
 			continue
 		}
-		if got := exitCode(tt.ctx, admin.Wrap(err)); got != tt.want {
+		if got := exitCode(tt.ctx, api.Wrap(err)); got != tt.want {
 			t.Errorf("%v over the socket: got %d, want %d", tt.err, got, tt.want)
 		}
 	}
@@ -213,8 +213,8 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// --upgrade rewrites what the command itself wrote before there were keys, to what it writes now, and
-// names what asks the facade by plain HTTP and was written by others.
+// --upgrade rewrites files that the command wrote before there were keys, and names files of others
+// that use the facade by plain HTTP.
 func TestConfigHostsUpgrade(t *testing.T) {
 	const written = "../internal/snippet/testdata/plain"
 	dir := t.TempDir()
@@ -275,7 +275,7 @@ func TestConfigHostsUpgrade(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", registry, got, want)
 		}
 	}
-	// Nothing is left to do but what it can not.
+	// Only what it cannot do is left.
 	if err := os.RemoveAll(filepath.Join(dir, "edited.example")); err != nil {
 		t.Fatal(err)
 	}

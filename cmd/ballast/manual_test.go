@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/manual"
 )
 
@@ -23,14 +23,7 @@ var (
 // TestManual compares the command reference with the texts of --help; -update writes it.
 func TestManual(t *testing.T) {
 	root := (&app{stdout: io.Discard, stderr: io.Discard}).root()
-	if err := manual.Update("../../contrib/docs/commands.md", "ballast", manual.Markdown(root), *update); err != nil {
-		t.Error(err)
-	}
-	if *manDir == "" {
-		return
-	}
-	page := manual.Man(root, 8, admin.ThisVersion().Version)
-	if err := os.WriteFile(filepath.Join(*manDir, "ballast.8"), []byte(page), 0o644); err != nil {
+	if err := manual.Check("../../contrib/docs/commands.md", root, *update, *manDir, api.ThisVersion().Version); err != nil {
 		t.Error(err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
@@ -43,7 +43,7 @@ user who can enter the directory can read the files.`,
 		},
 	}
 	out := outputFlag(c)
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		if len(args) == 0 {
 			return a.listMounts(cmd.Context(), cl, *out)
 		}
@@ -51,7 +51,7 @@ user who can enter the directory can read the files.`,
 		if err != nil {
 			return err
 		}
-		m, err := mountModel(cmd.Context(), cl, admin.MountRequest{Name: args[0], Dir: dir})
+		m, err := mountModel(cmd.Context(), cl, api.MountRequest{Name: args[0], Dir: dir})
 		if err != nil {
 			return err
 		}
@@ -72,11 +72,11 @@ until "ballast unmount $(ballast path REF)".`,
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}
 	out := outputFlag(c)
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		if err := names(args); err != nil {
 			return err
 		}
-		m, err := mountModel(cmd.Context(), cl, admin.MountRequest{Name: args[0]})
+		m, err := mountModel(cmd.Context(), cl, api.MountRequest{Name: args[0]})
 		if err != nil {
 			return err
 		}
@@ -94,21 +94,21 @@ func (a *app) unmountCommand() *cobra.Command {
 uses stays: the error is "device or resource busy". If a mount ends in another way, ballastd notices within a
 minute.`,
 		Args: cobra.MinimumNArgs(1),
-		ValidArgsFunction: a.completes(0, func(ctx context.Context, cl *admin.Client) (dirs []string) {
+		ValidArgsFunction: a.completes(0, func(ctx context.Context, cl *api.Client) (dirs []string) {
 			mounts, _ := cl.Mounts(ctx)
 			for _, m := range mounts {
 				dirs = append(dirs, m.Dir)
 			}
 			return dirs
 		}),
-		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 			return a.each(args, func(dir string) error { return unmountModel(cmd.Context(), cl, dir) })
 		}),
 	}
 }
 
-// mountPoint returns the real path of a directory, which must be there and be empty, unless something is mounted at
-// it already.
+// mountPoint returns the real path of a directory, which must exist and be empty, unless it is a
+// mount point.
 func mountPoint(dir string) (string, error) {
 	dir, err := realPath(dir)
 	if err != nil {
@@ -127,7 +127,7 @@ func mountPoint(dir string) (string, error) {
 	return dir, nil
 }
 
-// realPath returns the absolute path of what is there, without symbolic links.
+// realPath returns the absolute path of an existing file, without symbolic links.
 func realPath(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -136,7 +136,7 @@ func realPath(path string) (string, error) {
 	return filepath.EvalSymlinks(path)
 }
 
-// mountedAt returns what is mounted at a directory, nil if nothing is.
+// mountedAt returns the mount at a directory, or nil.
 func mountedAt(dir string) (*mountinfo.Info, error) {
 	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(dir))
 	if err != nil || len(found) == 0 {
@@ -145,8 +145,8 @@ func mountedAt(dir string) (*mountinfo.Info, error) {
 	return found[len(found)-1], nil
 }
 
-// mountModel has the daemon prepare a mount and makes it, if it is not there.
-func mountModel(ctx context.Context, cl *admin.Client, r admin.MountRequest) (admin.Mount, error) {
+// mountModel requests a mount from the daemon and makes it, unless it exists.
+func mountModel(ctx context.Context, cl *api.Client, r api.MountRequest) (api.Mount, error) {
 	m, err := cl.Mount(ctx, r)
 	if err != nil {
 		return m, err
@@ -170,9 +170,9 @@ func mountModel(ctx context.Context, cl *admin.Client, r admin.MountRequest) (ad
 	if err := made.Mount(m.Dir); err != nil {
 		return m, fmt.Errorf("mount at %s: %w", m.Dir, err)
 	}
-	// A daemon that was not asked to keep it for long does not keep it.
+	// If the mount took too long, the daemon has released the model.
 	all, err := cl.Mounts(ctx)
-	if err == nil && !slices.ContainsFunc(all, func(o admin.Mount) bool { return o.Snapshot == m.Snapshot }) {
+	if err == nil && !slices.ContainsFunc(all, func(o api.Mount) bool { return o.Snapshot == m.Snapshot }) {
 		err = fmt.Errorf("ballastd has released the model meanwhile, try again: %w", errdefs.ErrUnavailable)
 	}
 	if errdefs.IsUnavailable(err) {
@@ -182,8 +182,8 @@ func mountModel(ctx context.Context, cl *admin.Client, r admin.MountRequest) (ad
 	return m, err
 }
 
-// lockDir lets one command at a time mount at a directory. Who comes when it is mounted locks the top of that, and
-// finds it mounted.
+// lockDir serializes mounts at a directory. A command that starts after the mount locks the mount's
+// root, and finds it mounted.
 func lockDir(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -195,25 +195,25 @@ func lockDir(dir string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// shows says whether what is mounted is made of the snapshot of m.
-func shows(at *mountinfo.Info, m admin.Mount) bool {
+// shows reports whether a mount is made of the snapshot of m.
+func shows(at *mountinfo.Info, m api.Mount) bool {
 	if m.Type == "overlay" {
 		return at.FSType == m.Type && at.Source == m.Source
 	}
 	return strings.HasSuffix(at.Root, "/snapshots/"+m.Snapshot+"/fs")
 }
 
-// unmountModel unmounts what is at a directory and tells the daemon.
-func unmountModel(ctx context.Context, cl *admin.Client, dir string) error {
+// unmountModel removes the mount at a directory and reports it to the daemon.
+func unmountModel(ctx context.Context, cl *api.Client, dir string) error {
 	path, err := realPath(dir)
 	if err != nil {
-		path = filepath.Clean(dir) // a mount that nobody serves, or a directory that is gone
+		path = filepath.Clean(dir) // a mount without a server, or a directory that is gone
 	}
 	all, err := cl.Mounts(ctx)
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(all, func(m admin.Mount) bool { return m.Dir == path }) {
+	if !slices.ContainsFunc(all, func(m api.Mount) bool { return m.Dir == path }) {
 		return fmt.Errorf("no model is mounted at %s: %w", path, errdefs.ErrNotFound)
 	}
 	if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -222,7 +222,7 @@ func unmountModel(ctx context.Context, cl *admin.Client, dir string) error {
 	return cl.Unmounted(ctx, path)
 }
 
-func (a *app) printMount(m admin.Mount, out output) error {
+func (a *app) printMount(m api.Mount, out output) error {
 	if out == outJSON {
 		return a.printJSON(m)
 	}
@@ -231,7 +231,7 @@ func (a *app) printMount(m admin.Mount, out output) error {
 }
 
 // listMounts prints all mounts.
-func (a *app) listMounts(ctx context.Context, cl *admin.Client, out output) error {
+func (a *app) listMounts(ctx context.Context, cl *api.Client, out output) error {
 	all, err := cl.Mounts(ctx)
 	if err != nil {
 		return err

@@ -7,20 +7,20 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/kube"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 )
 
-// How often the daemon and the node are looked at.
+// The intervals between checks of the daemon and of the node.
 const (
 	lookDaemon = 5 * time.Second
-	lookNode   = 10 * time.Minute // somebody can put the taint back, or take the label away
+	lookNode   = 10 * time.Minute // others may restore the taint, or remove the label
 )
 
-// A cluster is what the commands below "node" are told.
+// A cluster has the flags of the commands below "node".
 type cluster struct {
 	server, account string
 	node            string
@@ -64,7 +64,7 @@ func (c *cluster) client() (*kube.Client, error) {
 	return kube.NewClient(server, c.account)
 }
 
-// idle reports whether there is nothing to tell the API server.
+// idle reports whether there is nothing to change in the cluster.
 func (c *cluster) idle() bool { return c.node == "" || c.marks == kube.Marks{} }
 
 func (a *app) nodeReadyCommand() *cobra.Command {
@@ -72,16 +72,17 @@ func (a *app) nodeReadyCommand() *cobra.Command {
 		Use:   "ready",
 		Short: "check that the daemon of this version serves models; for probes",
 		Args:  cobra.NoArgs,
-		RunE: a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
+		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
 			return daemonReady(cmd.Context(), cl)
 		}),
 	}
 }
 
-// daemonReady returns why the daemon does not serve models, or is not the one that belongs to this command.
-func daemonReady(ctx context.Context, cl *admin.Client) error {
+// daemonReady returns why the daemon does not serve models, or that it is not of this command's
+// version.
+func daemonReady(ctx context.Context, cl *api.Client) error {
 	h, err := cl.Health(ctx)
-	switch ours := admin.ThisVersion().Version; {
+	switch ours := api.ThisVersion().Version; {
 	case err != nil:
 		return err
 	case h.Version.Version != ours:
@@ -119,17 +120,17 @@ the label.`,
 	return c
 }
 
-// A watcher looks at the daemon, and tells the API server.
+// A watcher checks the daemon, and updates the node in the API server.
 type watcher struct {
 	*app
 	*cluster
-	daemon *admin.Client
+	daemon *api.Client
 	api    *kube.Client
-	said   string    // of the daemon, last
-	next   time.Time // when the node is looked at again
+	said   string    // the last message about the daemon
+	next   time.Time // time of the next check of the node
 }
 
-// run watches until ctx ends, which is no error.
+// run watches until ctx ends, which is not an error.
 func (w *watcher) run(ctx context.Context) error {
 	if !w.idle() {
 		var err error
@@ -148,12 +149,12 @@ func (w *watcher) run(ctx context.Context) error {
 	}
 }
 
-// look looks once.
+// look makes one check.
 func (w *watcher) look(ctx context.Context) {
 	state := "ballastd is ready"
 	err := daemonReady(ctx, w.daemon)
 	if err != nil {
-		state = "ballastd is not ready: " + admin.Text(err)
+		state = "ballastd is not ready: " + api.Text(err)
 	}
 	if ctx.Err() != nil {
 		return
@@ -167,13 +168,13 @@ func (w *watcher) look(ctx context.Context) {
 	}
 	changed, err := w.api.Join(ctx, w.node, w.marks)
 	if err != nil {
-		w.tell(fmt.Sprintf("node %s: %s", w.node, admin.Text(err)))
-		return // at the next look
+		w.tell(fmt.Sprintf("node %s: %s", w.node, api.Text(err)))
+		return // retried at the next check
 	}
 	if changed {
 		w.tell(fmt.Sprintf("node %s has its label, and no startup taint", w.node))
 	}
-	w.next = time.Now().Add(lookNode + rand.N(lookNode/2)) // not all nodes at once
+	w.next = time.Now().Add(lookNode + rand.N(lookNode/2)) // random, so that nodes do not check at the same time
 }
 
 func (a *app) tell(line string) { fmt.Fprintln(a.stdout, printable(line)) }
@@ -190,12 +191,12 @@ func (a *app) nodeLeaveCommand() *cobra.Command {
 	c.Flags().BoolVar(&stay, "stay", false, "then wait for SIGTERM, because a container of a DaemonSet must not end")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !cl.idle() {
-			api, err := cl.client()
+			k, err := cl.client()
 			if err != nil {
 				return err
 			}
-			defer api.Close()
-			if _, err := api.Leave(cmd.Context(), cl.node, cl.marks); err != nil && !errdefs.IsNotFound(err) {
+			defer k.Close()
+			if _, err := k.Leave(cmd.Context(), cl.node, cl.marks); err != nil && !errdefs.IsNotFound(err) {
 				return err
 			}
 		}
@@ -223,27 +224,27 @@ func (a *app) nodeGoneCommand() *cobra.Command {
 		if namespace == "" || name == "" {
 			return usage("use --namespace and --daemonset")
 		}
-		api, err := cl.client()
+		k, err := cl.client()
 		if err != nil {
 			return err
 		}
-		defer api.Close()
-		return a.waitGone(cmd.Context(), api, namespace, name)
+		defer k.Close()
+		return a.waitGone(cmd.Context(), k, namespace, name)
 	}
 	return c
 }
 
-// waitGone waits until all pods of a DaemonSet are ready, and says how many are.
-func (a *app) waitGone(ctx context.Context, api *kube.Client, namespace, name string) error {
+// waitGone waits until all pods of a DaemonSet are ready, and prints how many are.
+func (a *app) waitGone(ctx context.Context, k *kube.Client, namespace, name string) error {
 	said := ""
 	for {
-		s, err := api.DaemonSet(ctx, namespace, name)
+		s, err := k.DaemonSet(ctx, namespace, name)
 		var state string
 		switch {
 		case errors.Is(err, context.Canceled), errdefs.IsPermissionDenied(err), errdefs.IsNotFound(err):
 			return err
 		case err != nil:
-			state = admin.Text(err)
+			state = api.Text(err)
 		case s.Known && s.Ready >= s.Desired:
 			a.tell(fmt.Sprintf("removed from all %d nodes", s.Desired))
 			return nil

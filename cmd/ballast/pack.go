@@ -9,27 +9,28 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/convert/carton"
-	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/push"
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/export"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/store/durable"
 	"github.com/opencontainers/go-digest"
 )
 
-// formCarton is the form that is a file.
-const formCarton = "carton"
-
-// isCarton reports whether a source is a carton already.
-func isCarton(src *resolve.Source) bool {
-	return src.Model.Table.Origin.Format == string(mediatype.FormatCarton)
+// isA reports whether a source is already in a format.
+func isA(f *format.Format, src *resolve.Source) bool {
+	return src.Model.Table.Origin.Format == string(f.Name)
 }
 
-// unpackedCarton makes the files of src those of a carton that was never packed.
-func unpackedCarton(src *resolve.Source, name string, facts carton.Facts) error {
-	if src.Model.Table.Origin.Format != string(mediatype.FormatFiles) {
-		return usage("%s: --runner and --runner-framework are for a directory that is no carton, or for --as carton", name)
+// unpacked turns the files of src, which have no format, into a model with facts in the format that
+// can be written, without packing it.
+func unpacked(src *resolve.Source, name string, facts format.Facts) error {
+	f := formats.All().Writers()[0]
+	if src.Origin != nil || isA(f, src) {
+		return usage("%s: --runner and --runner-framework are for a directory that is no %s, or for --as %[2]s", name, f.Name)
 	}
-	model, err := carton.FromFiles(src.Model, facts)
+	model, err := f.Writer.FromFiles(src.Model, facts)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -37,33 +38,33 @@ func unpackedCarton(src *resolve.Source, name string, facts carton.Facts) error 
 	return nil
 }
 
-// pack writes a model as a packed carton.
-func (a *app) pack(ctx context.Context, from, to string, o push.Options, facts carton.Facts, out output) (err error) {
-	if !strings.HasSuffix(strings.ToLower(to), ".carton") {
-		return usage("%s: --as carton writes a file, whose name ends in .carton", to)
+// pack writes a model as a file in a format.
+func (a *app) pack(ctx context.Context, f *format.Format, from, to string, choice convert.Choice, o export.Options, facts format.Facts, out output) (err error) {
+	if !strings.HasSuffix(strings.ToLower(to), f.Writer.Extension) {
+		return usage("%s: --as %s writes a file, whose name ends in %s", to, f.Name, f.Writer.Extension)
 	}
 	start := time.Now()
-	_, src, closeSrc, err := a.source(ctx, from, o.TempDir)
+	_, src, closeSrc, err := a.source(ctx, from, o.TempDir, choice)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeSrc()) }()
-	switch stated := facts != (carton.Facts{}); {
-	case isCarton(src) && stated:
-		return usage("%s: it is a carton, which says itself what its runner is", from)
-	case !isCarton(src) && !stated:
-		return usage("%s: it is no carton: name what loads it with --runner and --runner-framework", from)
+	switch stated := facts != (format.Facts{}); {
+	case isA(f, src) && stated:
+		return usage("%s: it is a %s, which says itself what its runner is", from, f.Name)
+	case !isA(f, src) && !stated:
+		return usage("%s: it is no %s: name what loads it with --runner and --runner-framework", from, f.Name)
 	}
 	p := a.progress(to, out)
 	o.Log, o.Progress = a.log(), follow(p)
-	res := &push.Result{Form: formCarton}
-	res.Losses, err = push.Files(ctx, src, o, func(files []push.File) (err error) {
-		var members []carton.Member
-		for _, f := range files {
-			members = append(members, carton.Member{Path: f.Path, Size: f.Size, Digest: f.Digest, Open: f.Open})
+	res := &export.Result{Form: export.Form(f.Name)}
+	res.Losses, err = export.Files(ctx, src, o, func(files []export.File) (err error) {
+		var members []format.File
+		for _, file := range files {
+			members = append(members, format.File(file))
 		}
-		res.Digest, res.Size, err = writeFile(to, func(w *os.File) (digest.Digest, error) {
-			return carton.Pack(ctx, w, members, src.Model.Config, facts)
+		res.Digest, res.Size, err = writeFile(to, f.Writer.Extension, func(w *os.File) (digest.Digest, error) {
+			return f.Writer.Pack(ctx, w, members, src.Model.Config, facts)
 		})
 		return err
 	})
@@ -78,16 +79,16 @@ func (a *app) pack(ctx context.Context, from, to string, o push.Options, facts c
 	return a.converted(conversion{Source: from, Target: to, Origin: src.Model.Table.Origin, Result: res}, out, time.Since(start))
 }
 
-// writeFile writes a file that has its name only when it is complete. It returns what write returns, and the
-// size of the file in bytes.
-func writeFile(name string, write func(w *os.File) (digest.Digest, error)) (d digest.Digest, n int64, err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), ".ballast-*.carton")
+// writeFile writes a file under a temporary name and renames it when it is complete. It returns the
+// result of write, and the size of the file in bytes.
+func writeFile(name, extension string, write func(w *os.File) (digest.Digest, error)) (d digest.Digest, n int64, err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), ".ballast-*"+extension)
 	if err != nil {
 		return "", 0, err
 	}
 	defer func() {
 		if err != nil {
-			f.Close() // the error is known
+			f.Close() // an error has already occurred
 			os.Remove(f.Name())
 		}
 	}()
@@ -101,5 +102,13 @@ func writeFile(name string, write func(w *os.File) (digest.Digest, error)) (d di
 	if err != nil {
 		return "", 0, err
 	}
-	return d, info.Size(), errors.Join(os.Rename(f.Name(), name), f.Close())
+	dir, err := os.OpenRoot(filepath.Dir(name))
+	if err != nil {
+		return "", 0, err
+	}
+	defer dir.Close()
+	if err = errors.Join(os.Rename(f.Name(), name), f.Close()); err == nil {
+		err = durable.Sync(dir, ".")
+	}
+	return d, info.Size(), err
 }

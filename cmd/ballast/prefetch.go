@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
-	"github.com/ballast-dev/ballast/convert/push"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
@@ -22,7 +22,7 @@ import (
 func (a *app) prefetchCommand() *cobra.Command {
 	var list string
 	var refer, detach bool
-	var r admin.PrefetchRequest
+	var r api.PrefetchRequest
 	c := &cobra.Command{
 		Use:   "prefetch REF...",
 		Short: "download models ahead of their use, verify and pin them",
@@ -42,7 +42,7 @@ per line; empty lines and lines that start with # are ignored.`,
 	c.Flags().BoolVar(&r.NoPin, "no-pin", false, "do not pin the models; they are removed when space is needed")
 	c.Flags().BoolVarP(&detach, "detach", "d", false, "return as soon as ballastd has started; \"ballast status\" shows the progress")
 	c.Flags().BoolVar(&refer, "referrer", false, "then write the converted image of each model beside it, as \"ballast convert REF --referrer\" does")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		refs, err := a.references(cmd, args, list)
 		if err != nil {
 			return err
@@ -58,7 +58,7 @@ per line; empty lines and lines that start with # are ignored.`,
 			return err
 		}
 		for _, ref := range refs {
-			o := push.Options{Form: push.FormBallast, NoChunks: true, Referrer: true}
+			o := export.Options{Form: export.FormBallast, NoChunks: true, Referrer: true}
 			if err := a.refer(cmd.Context(), []string{ref}, o, *out); err != nil {
 				return err
 			}
@@ -68,7 +68,7 @@ per line; empty lines and lines that start with # are ignored.`,
 	return c
 }
 
-// references returns the references of the command line and of a list, checked.
+// references returns the valid references of the command line and of a list.
 func (a *app) references(cmd *cobra.Command, args []string, list string) ([]string, error) {
 	var refs []string
 	for _, s := range args {
@@ -125,21 +125,22 @@ func readList(stdin io.Reader, name string) ([]string, error) {
 	return refs, nil
 }
 
-// maxPrefetches is how many models are followed at the same time; the daemon shares its connections among them.
+// maxPrefetches limits the models followed at the same time; the daemon shares its connections
+// among them.
 const maxPrefetches = 4
 
 // A prefetching is one run of "prefetch".
 type prefetching struct {
 	*app
-	client *admin.Client
-	r      admin.PrefetchRequest // but for Ref
+	client *api.Client
+	r      api.PrefetchRequest // except Ref
 	out    output
 	detach bool
 	shown  *sharedProgress
 }
 
-// run fetches models, several at the same time. It goes on after an error and returns that of the first model
-// that has one.
+// run downloads models, several at the same time. It continues after an error and returns that of
+// the first model with an error.
 func (p *prefetching) run(ctx context.Context, refs []string) error {
 	p.shown = p.shareProgress(refs, p.out)
 	errs := make([]error, len(refs))
@@ -153,7 +154,7 @@ func (p *prefetching) run(ctx context.Context, refs []string) error {
 			return nil
 		})
 	}
-	_ = g.Wait() // errs has them
+	_ = g.Wait() // errors are in errs
 	p.shown.end()
 	if ctx.Err() != nil {
 		p.detached(refs...)
@@ -162,16 +163,16 @@ func (p *prefetching) run(ctx context.Context, refs []string) error {
 	return cmp.Or(errs...)
 }
 
-// one fetches a model. It prints the outcome.
+// one downloads a model and prints the result.
 func (p *prefetching) one(ctx context.Context, ref string) error {
 	following, leave := context.WithCancel(ctx)
 	defer leave()
 	r := p.r
 	r.Ref = ref
 	start := time.Now()
-	im, err := p.client.Prefetch(following, r, func(e admin.Event) {
+	im, err := p.client.Prefetch(following, r, func(e api.Event) {
 		e.Ref = ref
-		if p.detach { // it has begun
+		if p.detach { // it has started
 			leave()
 			return
 		}
@@ -184,11 +185,11 @@ func (p *prefetching) one(ctx context.Context, ref string) error {
 		p.shown.done(ref, func() { p.begun(ref) })
 		return nil
 	case err != nil:
-		err = admin.About(ref, err)
+		err = api.About(ref, err)
 		p.shown.done(ref, func() {
 			p.complain(err)
 			if p.out == outJSON {
-				p.shown.progress.event(admin.Event{Status: admin.StatusError, Ref: ref, Error: admin.Wrap(err)})
+				p.shown.progress.event(api.Event{Status: api.StatusError, Ref: ref, Error: api.Wrap(err)})
 			}
 		})
 		return &saidError{err}
@@ -197,23 +198,23 @@ func (p *prefetching) one(ctx context.Context, ref string) error {
 	return nil
 }
 
-// begun says that the daemon fetches a model that nobody waits for here.
+// begun prints that the daemon downloads a model in the background.
 func (p *prefetching) begun(ref string) {
 	switch {
 	case p.out == outJSON:
-		p.shown.progress.event(admin.Event{Status: admin.StatusStarted, Ref: ref})
+		p.shown.progress.event(api.Event{Status: api.StatusStarted, Ref: ref})
 	case p.quiet:
 	default:
 		fmt.Fprintf(p.stdout, "%s  started; \"ballast status\" shows its progress\n", ref)
 	}
 }
 
-// fetched says that a model is there.
+// fetched prints that a model is complete.
 func (p *prefetching) fetched(ref string, im store.Image, dur time.Duration) {
 	p.noteOrigin(ref, im)
 	switch {
 	case p.out == outJSON:
-		p.shown.progress.event(admin.Event{Status: admin.StatusSuccess, Ref: ref, Image: &im})
+		p.shown.progress.event(api.Event{Status: api.StatusSuccess, Ref: ref, Image: &im})
 	case p.quiet:
 		fmt.Fprintln(p.stdout, im.Manifest)
 	default:
@@ -221,8 +222,8 @@ func (p *prefetching) fetched(ref string, im store.Image, dur time.Duration) {
 	}
 }
 
-// noteOrigin says so if ref has the digest of a model as its registry has it: the model is on the node now, but
-// only pods can use that digest, and not of every model.
+// noteOrigin prints a note if ref has the digest of a model in its registry: the model is now on
+// the node, but only pods can use that digest, and not for every model.
 func (a *app) noteOrigin(ref string, im store.Image) {
 	name, d, ok := strings.Cut(ref, "@")
 	if !ok || d != im.Origin.Digest.String() || d == im.Manifest.String() {

@@ -6,34 +6,33 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
 
-// plainEvery is the time between two lines about one file where lines can not be rewritten.
+// plainEvery is the interval between lines about one file where lines cannot be rewritten.
 const plainEvery = 10 * time.Second
 
-// A progress shows how prefetches go on.
+// A progress displays prefetches.
 type progress interface {
-	event(admin.Event)
-	done(ref string, say func()) // no more events of a reference; say prints something about it
+	event(api.Event)
+	done(ref string, say func()) // no more events of a reference; say prints its result
 	end()                        // no more events of files
 }
 
-// A sharedProgress is one of several prefetches.
+// A sharedProgress is the display of one of several prefetches.
 type sharedProgress struct {
 	mu sync.Mutex
 	progress
 }
 
-// shareProgress returns how to show prefetches together.
+// shareProgress returns the display of several prefetches.
 func (a *app) shareProgress(refs []string, out output) *sharedProgress {
 	p := &sharedProgress{progress: a.progress(refs[0], out)}
 	if t, ok := p.progress.(*terminalProgress); ok {
@@ -42,7 +41,7 @@ func (a *app) shareProgress(refs []string, out output) *sharedProgress {
 	return p
 }
 
-func (p *sharedProgress) event(e admin.Event) {
+func (p *sharedProgress) event(e api.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.progress.event(e)
@@ -54,7 +53,7 @@ func (p *sharedProgress) done(ref string, say func()) {
 	p.progress.done(ref, say)
 }
 
-// progress returns how to show a prefetch.
+// progress returns the display of a prefetch.
 func (a *app) progress(ref string, out output) progress {
 	switch {
 	case out == outJSON:
@@ -77,25 +76,25 @@ func (a *app) progress(ref string, out output) progress {
 
 type noProgress struct{}
 
-func (noProgress) event(admin.Event)       {}
+func (noProgress) event(api.Event)         {}
 func (noProgress) done(_ string, f func()) { f() }
 func (noProgress) end()                    {}
 
-// A jsonProgress writes one object a line.
+// A jsonProgress writes one object per line.
 type jsonProgress struct{ enc *json.Encoder }
 
-func (p *jsonProgress) event(e admin.Event)     { _ = p.enc.Encode(e) }
+func (p *jsonProgress) event(e api.Event)       { _ = p.enc.Encode(e) }
 func (p *jsonProgress) done(_ string, f func()) { f() }
 func (p *jsonProgress) end()                    {}
 
-// A plainProgress writes a line about a file when its status changes, and every plainEvery
-// while it grows, and then one about all of them. Files that were there before have one line, the last.
+// A plainProgress writes a line about a file when its status changes, and every plainEvery while it
+// grows, and then one for all files. Files that were present before have one line, the last.
 type plainProgress struct {
 	w       io.Writer
-	ref     string // if events do not say
+	ref     string // for events without one
 	now     func() time.Time
 	last    map[digest.Digest]shown
-	total   time.Time // when all were said last
+	total   time.Time // time of the last line for all files
 	files   fileEvents
 	present presence
 }
@@ -104,20 +103,20 @@ func newPlainProgress(w io.Writer, ref string, now func() time.Time) *plainProgr
 	return &plainProgress{w: w, ref: ref, now: now, last: map[digest.Digest]shown{}, total: now(), files: fileEvents{}, present: presence{}}
 }
 
-// shown is what was last said of a file.
+// shown is the last line about a file.
 type shown struct {
 	at     time.Time
-	status string
+	status api.EventStatus
 	done   int64
 }
 
-func (p *plainProgress) event(e admin.Event) {
+func (p *plainProgress) event(e api.Event) {
 	ref := cmp.Or(e.Ref, p.ref)
 	if e.Digest == "" {
 		fmt.Fprintf(p.w, "%s: %s\n", ref, e.Status)
 		return
 	}
-	if e.Status == statusPresent {
+	if e.Status == api.StatusPresent {
 		p.present[e.Digest] = e
 		delete(p.files, e.Digest)
 		return
@@ -125,14 +124,14 @@ func (p *plainProgress) event(e admin.Event) {
 	p.files[e.Digest] = e
 	defer p.sayTotal()
 	now, last := p.now(), p.last[e.Digest]
-	if e.Status == last.status && (e.Completed == last.done || now.Sub(last.at) < plainEvery) || e.Status == "waiting" {
+	if e.Status == last.status && (e.Completed == last.done || now.Sub(last.at) < plainEvery) || e.Status == api.StatusWaiting {
 		return
 	}
 	p.last[e.Digest] = shown{now, e.Status, e.Completed}
 	fmt.Fprintf(p.w, "%s: %s\n", ref, strings.Join(columns(e), "  "))
 }
 
-// sayTotal writes a line about all files, every plainEvery.
+// sayTotal writes a line for all files every plainEvery.
 func (p *plainProgress) sayTotal() {
 	if all, ok := p.files.all(); ok && p.now().Sub(p.total) >= plainEvery {
 		p.total = p.now()
@@ -148,16 +147,13 @@ func (p *plainProgress) end() {
 	}
 }
 
-// statusPresent is the status of a file that was there before anything was fetched.
-const statusPresent = "present"
+// A presence is the files that were present before.
+type presence map[digest.Digest]api.Event
 
-// A presence is what was there before.
-type presence map[digest.Digest]admin.Event
-
-// all returns one event about all of it; false if there is none.
-func (p presence) all() (all admin.Event, ok bool) {
+// all returns one event for all of them; false if there are none.
+func (p presence) all() (all api.Event, ok bool) {
 	for _, e := range p {
-		all = admin.Event{Status: e.Status, File: e.File, Digest: e.Digest, Total: all.Total + e.Total}
+		all = api.Event{Status: e.Status, File: e.File, Digest: e.Digest, Total: all.Total + e.Total}
 	}
 	if len(p) > 1 {
 		all.File = fmt.Sprintf("%d files", len(p))
@@ -165,12 +161,12 @@ func (p presence) all() (all admin.Event, ok bool) {
 	return all, len(p) > 0
 }
 
-// columns returns what is said of a file: name, status, and its amounts. What has no name but
-// its status is said once.
-func columns(e admin.Event) []string {
+// columns returns the columns for a file: name, status, and amounts. If it has no name, its status
+// is printed once.
+func columns(e api.Event) []string {
 	out := []string{fileName(e)}
-	if e.Status != e.File {
-		out = append(out, e.Status)
+	if string(e.Status) != e.File {
+		out = append(out, string(e.Status))
 	}
 	if finished(e) {
 		return append(out, size(e.Total))
@@ -179,9 +175,9 @@ func columns(e admin.Event) []string {
 }
 
 // amounts returns bytes, rate and time left.
-func amounts(e admin.Event) []string {
+func amounts(e api.Event) []string {
 	out := []string{size(e.Completed) + "/" + size(e.Total)}
-	if e.Rate > 0 && e.Status == "downloading" {
+	if e.Rate > 0 && e.Status == api.StatusDownloading {
 		out = append(out, size(e.Rate)+"/s")
 		if left := e.Total - e.Completed; left > 0 {
 			out = append(out, timeLeft(left, e.Rate))
@@ -190,7 +186,7 @@ func amounts(e admin.Event) []string {
 	return out
 }
 
-// timeLeft returns how long n bytes take, rounded to a second.
+// timeLeft returns the time for n bytes, rounded to a second.
 func timeLeft(n, rate int64) string {
 	const most = 99 * time.Hour
 	if n/rate > int64(most/time.Second) {
@@ -199,35 +195,37 @@ func timeLeft(n, rate int64) string {
 	return (time.Duration(n/rate+1) * time.Second).String()
 }
 
-func fileName(e admin.Event) string {
+func fileName(e api.Event) string {
 	if e.File == "" {
 		return shortDigest(e.Digest.String())
 	}
 	return printable(e.File)
 }
 
-func finished(e admin.Event) bool { return e.Status == "complete" || e.Status == statusPresent }
+func finished(e api.Event) bool {
+	return e.Status == api.StatusComplete || e.Status == api.StatusPresent
+}
 
-func percent(e admin.Event) int64 {
+func percent(e api.Event) int64 {
 	if e.Total <= 0 {
 		return 0
 	}
 	return min(100, int64(float64(e.Completed)/float64(e.Total)*100))
 }
 
-// A terminalProgress keeps a line for each file that is on its way, below those of the files
-// that are done, and one for all of them together.
+// A terminalProgress keeps a line for each file that is being downloaded, below those of complete
+// files, and one for all files together.
 type terminalProgress struct {
 	w     io.Writer
 	ref   string
-	many  bool // several references, so names of files say of which they are
+	many  bool // several references, so file names have a prefix
 	size  func() (columns, rows int)
-	drawn []int // lengths of the lines that are rewritten, in characters
+	drawn []int // widths of the lines to rewrite, in columns
 
 	order   []digest.Digest
 	files   fileEvents
-	begun   []string               // references of which no file is known yet
-	said    map[digest.Digest]bool // its last line is written
+	begun   []string               // references without a known file
+	said    map[digest.Digest]bool // the last line is written
 	present presence
 }
 
@@ -235,7 +233,7 @@ func newTerminalProgress(w io.Writer, ref string, size func() (int, int)) *termi
 	return &terminalProgress{w: w, ref: ref, size: size, files: fileEvents{}, said: map[digest.Digest]bool{}, present: presence{}}
 }
 
-func (p *terminalProgress) event(e admin.Event) {
+func (p *terminalProgress) event(e api.Event) {
 	ref := cmp.Or(e.Ref, p.ref)
 	if e.Digest == "" {
 		p.begun = append(p.begun, ref)
@@ -246,9 +244,9 @@ func (p *terminalProgress) event(e admin.Event) {
 	if p.many {
 		e.File = modelOf(ref) + "/" + fileName(e)
 	}
-	if e.Status == statusPresent {
+	if e.Status == api.StatusPresent {
 		p.present[e.Digest] = e
-		delete(p.files, e.Digest) // what is found on a target was waiting before
+		delete(p.files, e.Digest) // a file present on the target was waiting before
 		p.redraw()
 		return
 	}
@@ -259,7 +257,7 @@ func (p *terminalProgress) event(e admin.Event) {
 	p.redraw()
 }
 
-// done takes the lines away that are rewritten while something else is printed.
+// done clears the rewritten lines while something else is printed.
 func (p *terminalProgress) done(ref string, say func()) {
 	p.begun = slices.DeleteFunc(p.begun, func(b string) bool { return b == ref })
 	p.draw(nil)
@@ -279,12 +277,12 @@ func (p *terminalProgress) end() {
 	p.drawn = nil
 }
 
-// redraw writes the lines of files that have come to their end for good, and then those of
-// the others, and of all.
+// redraw writes the final lines of files that are done, and then those of the others, and of all
+// files.
 func (p *terminalProgress) redraw() {
 	var active []string
 	for _, ref := range p.begun {
-		active = append(active, ref+": "+admin.StatusResolving)
+		active = append(active, ref+": "+string(api.StatusResolving))
 	}
 	for _, d := range p.order {
 		e, ok := p.files[d]
@@ -294,11 +292,11 @@ func (p *terminalProgress) redraw() {
 			p.said[d] = true
 			p.draw([]string{p.line(e)})
 			p.drawn = nil
-		case e.Status != "waiting":
+		case e.Status != api.StatusWaiting:
 			active = append(active, p.line(e))
 		}
 	}
-	var all []string // lines that are always there
+	var all []string // lines that are always shown
 	if e, ok := p.files.all(); ok {
 		all = append(all, p.line(e))
 	}
@@ -312,12 +310,12 @@ func (p *terminalProgress) redraw() {
 	p.draw(append(active, all...))
 }
 
-// fileEvents are the last events of files that are fetched.
-type fileEvents map[digest.Digest]admin.Event
+// fileEvents are the last events of files that are being downloaded.
+type fileEvents map[digest.Digest]api.Event
 
-// all returns one event about all of them; false if there is at most one, or if they are all done.
-func (f fileEvents) all() (admin.Event, bool) {
-	all, done := admin.Event{File: "total", Status: "downloading"}, true
+// all returns one event for all of them; false if there is at most one, or if they are all done.
+func (f fileEvents) all() (api.Event, bool) {
+	all, done := api.Event{File: "total", Status: api.StatusDownloading}, true
 	for _, e := range f {
 		all.Total += e.Total
 		all.Completed += e.Completed
@@ -329,8 +327,7 @@ func (f fileEvents) all() (admin.Event, bool) {
 	return all, len(f) > 1 && !done
 }
 
-// draw replaces the lines that were drawn last. Those that were wider than the window is now take
-// several rows.
+// draw replaces the lines drawn last. Those wider than a narrowed window take several rows.
 func (p *terminalProgress) draw(lines []string) {
 	var b strings.Builder
 	width, _ := p.size()
@@ -347,18 +344,17 @@ func (p *terminalProgress) draw(lines []string) {
 	b.WriteString("\r\x1b[J")
 	p.drawn = p.drawn[:0]
 	for _, l := range lines {
-		r := []rune(l)
-		if width > 1 && len(r) > width-1 {
-			r = r[:width-1]
+		if width > 1 {
+			l = head(l, width-1)
 		}
-		p.drawn = append(p.drawn, len(r))
-		b.WriteString(string(r) + "\n")
+		p.drawn = append(p.drawn, cells(l))
+		b.WriteString(l + "\n")
 	}
 	_, _ = io.WriteString(p.w, b.String())
 }
 
-// Widths in characters: of the bar, which is left out where it would be short, and of the name. Both make room for the
-// rest of the line, of which amounts, rate and time left are seen from 60 columns on.
+// Widths in columns: of the bar, which is left out if there is little space, and of the name. Both
+// leave space for the rest of the line; amounts, rate and time left are visible from 60 columns on.
 const (
 	barWidth      = 16
 	minBarWidth   = 4
@@ -366,29 +362,29 @@ const (
 	goodNameWidth = 14
 	minNameWidth  = 8
 
-	// restWidth is what the rest of a line takes at most: "  100% ▕", the bar, "▏ ", and
-	// "999 MB/999 MB  999 MB/s  99h59m59s".
+	// restWidth is the maximal width of the rest of a line: " 100% ▕", the bar, "▏ ", and "999
+	// MB/999 MB 999 MB/s 99h59m59s".
 	restWidth = 8 + barWidth + 2 + 34
 )
 
 // line returns the line of a file:
 //
 //	model-00001-of-00003.safetensors      42% ▕███████         ▏ 3.1 GB/7.3 GB  98 MB/s  42s
-func (p *terminalProgress) line(e admin.Event) string {
-	width, cells := p.widths()
-	name := shorten(fileName(e), width)
+func (p *terminalProgress) line(e api.Event) string {
+	width, bar := p.widths()
+	name := pad(shorten(fileName(e), width), width)
 	if finished(e) {
-		return fmt.Sprintf("%-*s  %-11s  %s", width, name, e.Status, size(e.Total))
+		return fmt.Sprintf("%s  %-11s  %s", name, e.Status, size(e.Total))
 	}
-	full := int(percent(e)) * cells / 100
-	bar := ""
-	if cells > 0 {
-		bar = "▕" + strings.Repeat("█", full) + strings.Repeat(" ", cells-full) + "▏ "
+	frame := ""
+	if bar > 0 {
+		frame = "▕" + pad(strings.Repeat("█", int(percent(e))*bar/100), bar) + "▏ "
 	}
-	return fmt.Sprintf("%-*s  %4s %s%s", width, name, fmt.Sprintf("%d%%", percent(e)), bar, strings.Join(amounts(e), "  "))
+	return fmt.Sprintf("%s  %4s %s%s", name, fmt.Sprintf("%d%%", percent(e)), frame, strings.Join(amounts(e), "  "))
 }
 
-// widths returns how wide names and bars are. They follow from the width of the terminal alone, so that nothing jumps.
+// widths returns the widths of names and bars. They depend only on the width of the terminal, so
+// that the columns are stable.
 func (p *terminalProgress) widths() (name, bar int) {
 	columns, _ := p.size()
 	if columns == 0 {
@@ -404,30 +400,7 @@ func (p *terminalProgress) widths() (name, bar int) {
 	return max(minNameWidth, min(maxNameWidth, name)), bar
 }
 
-// shard is the number in the name of one of several files that are one model.
-var shard = regexp.MustCompile(`(\d+)-of-\d+`)
-
-// shorten cuts the middle of a name that is longer than width characters, but not the number by
-// which files of one model differ: model-00001…safetensors.
-func shorten(name string, width int) string {
-	r := []rune(name)
-	if len(r) <= width {
-		return name
-	}
-	head := (width - 1) * 2 / 3
-	tail := width - 1 - head
-	if m := shard.FindStringSubmatchIndex(name); m != nil {
-		number := []rune(name[m[2]:m[3]])
-		end := len([]rune(name[:m[3]]))
-		if rest := width - 2 - len(number); end > head && rest >= 0 {
-			head, tail = rest/2, rest-rest/2
-			return string(r[:head]) + "…" + string(number) + "…" + string(r[len(r)-tail:])
-		}
-	}
-	return string(r[:head]) + "…" + string(r[len(r)-tail:])
-}
-
-// took returns a time for people: three digits are enough.
+// took formats a duration with at most three digits.
 func took(d time.Duration) string {
 	switch {
 	case d >= 10*time.Second:

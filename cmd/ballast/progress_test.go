@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
 
-func events() []admin.Event {
+func events() []api.Event {
 	a, b := digest.FromString("a"), digest.FromString("b")
-	return []admin.Event{
+	return []api.Event{
 		{Status: "resolving"},
 		{Status: "waiting", Digest: a, File: "a.gguf", Total: 7_300_000_000},
 		{Status: "present", Digest: b, File: "dir/b.json", Total: 120, Completed: 120},
@@ -61,7 +61,7 @@ r: dir/b.json  present  120 B
 	}
 }
 
-// TestTerminalProgress plays what is written on a screen and compares what stays on it.
+// TestTerminalProgress renders the output on a screen and compares what remains.
 func TestTerminalProgress(t *testing.T) {
 	var b strings.Builder
 	p := newTerminalProgress(&b, "r", func() (int, int) { return 100, 24 })
@@ -82,12 +82,12 @@ func TestTerminalProgress(t *testing.T) {
 	}
 }
 
-// TestTerminalSize says that lines fit into the terminal, in both directions.
+// Lines fit into the terminal, in both directions.
 func TestTerminalSize(t *testing.T) {
 	var b strings.Builder
 	p := newTerminalProgress(&b, "r", func() (int, int) { return 30, 6 })
 	for i := range 20 {
-		p.event(admin.Event{Status: "downloading", Digest: digest.FromString(fmt.Sprint(i)), File: strings.Repeat("x", 50), Total: 10, Completed: 1})
+		p.event(api.Event{Status: "downloading", Digest: digest.FromString(fmt.Sprint(i)), File: strings.Repeat("x", 50), Total: 10, Completed: 1})
 	}
 	lines := strings.Split(strings.TrimSuffix(screen(t, b.String()), "\n"), "\n")
 	if len(lines) != 4 || lines[2] != "… and 18 more" || !strings.HasPrefix(lines[3], "total ") {
@@ -100,11 +100,11 @@ func TestTerminalSize(t *testing.T) {
 	}
 }
 
-// TestNarrowTerminal says that rate and time left are to be seen where there are 80 columns.
+// Rate and time left are visible with 80 columns.
 func TestNarrowTerminal(t *testing.T) {
 	var b strings.Builder
 	p := newTerminalProgress(&b, "r", func() (int, int) { return 80, 24 })
-	p.event(admin.Event{Status: "downloading", Digest: digest.FromString("a"), File: "model-00001-of-00003-with-a-long-name.safetensors",
+	p.event(api.Event{Status: "downloading", Digest: digest.FromString("a"), File: "model-00001-of-00003-with-a-long-name.safetensors",
 		Total: 999_000_000_000, Completed: 111_000_000_000, Rate: 2_500_000})
 	got := screen(t, b.String())
 	if want := "model-00001-…ensors "; !strings.HasPrefix(got, want) {
@@ -115,17 +115,17 @@ func TestNarrowTerminal(t *testing.T) {
 	}
 }
 
-// TestVerifyProgress says that what has no name but its status is said once.
+// The status of a file without a name is printed once.
 func TestVerifyProgress(t *testing.T) {
 	var b strings.Builder
 	p := newPlainProgress(&b, "all models", time.Now)
-	p.event(admin.Event{Status: "verifying", Digest: "verifying", File: "verifying", Total: 200, Completed: 100})
+	p.event(api.Event{Status: "verifying", Digest: "verifying", File: "verifying", Total: 200, Completed: 100})
 	if got, want := b.String(), "all models: verifying  50%  100 B/200 B\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
-// screen plays s on a terminal that knows what terminalProgress uses: lines, cursor up, clear
+// screen renders s on a terminal that supports what terminalProgress uses: lines, cursor up, clear
 // to the end.
 func screen(t *testing.T, s string) string {
 	t.Helper()
@@ -158,9 +158,9 @@ func screen(t *testing.T, s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestHostileNames says that a file name from a stranger does not command the terminal.
+// A file name cannot control the terminal.
 func TestHostileNames(t *testing.T) {
-	e := admin.Event{Status: "downloading", Digest: digest.FromString("a"), File: "a\x1b]0;title\x07\u202egpj.exe", Total: 1}
+	e := api.Event{Status: "downloading", Digest: digest.FromString("a"), File: "a\x1b]0;title\x07\u202egpj.exe", Total: 1}
 	if got := fileName(e); strings.ContainsAny(got, "\x1b\x07\u202e") {
 		t.Errorf("name: %q", got)
 	}
@@ -177,7 +177,7 @@ func TestTimeLeft(t *testing.T) {
 	}
 }
 
-// TestShorten says that names of files of one model differ still when they are shortened.
+// Shortened names of files of one model still differ.
 func TestShorten(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -197,13 +197,13 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// TestTotal says that there is a line for all files that are fetched as long as one of them is, and one
-// for all that were there.
+// There is a line for all files being downloaded as long as one of them is, and one for all that
+// were present before.
 func TestTotal(t *testing.T) {
 	var b strings.Builder
 	p := newTerminalProgress(&b, "r", func() (int, int) { return 100, 24 })
 	send := func(name, status string, total, done, rate int64) {
-		p.event(admin.Event{Status: status, Digest: digest.FromString(name), File: name, Total: total, Completed: done, Rate: rate})
+		p.event(api.Event{Status: api.EventStatus(status), Digest: digest.FromString(name), File: name, Total: total, Completed: done, Rate: rate})
 	}
 	send("x", "waiting", 300, 0, 0)
 	send("x", "present", 300, 300, 0)
@@ -225,12 +225,12 @@ func TestTotal(t *testing.T) {
 	}
 }
 
-// TestNarrowed says that lines which a narrower window has broken are drawn over.
+// Lines that a narrower window has wrapped are overwritten.
 func TestNarrowed(t *testing.T) {
 	var b strings.Builder
 	columns := 100
 	p := newTerminalProgress(&b, "r", func() (int, int) { return columns, 24 })
-	e := admin.Event{Status: "downloading", Digest: digest.FromString("a"), File: "a", Total: 7_300_000_000, Completed: 3_100_000_000, Rate: 98_000_000}
+	e := api.Event{Status: "downloading", Digest: digest.FromString("a"), File: "a", Total: 7_300_000_000, Completed: 3_100_000_000, Rate: 98_000_000}
 	p.event(e) // a line of 85 characters
 	b.Reset()
 	columns = 40
@@ -250,8 +250,8 @@ func TestTook(t *testing.T) {
 	}
 }
 
-// TestSixtyColumns has amounts, rate and time left of all files in a terminal of 60 columns, whose lines keep their
-// shape while the numbers grow.
+// In a terminal of 60 columns, amounts, rate and time left of all files are visible, and the
+// columns are stable while the numbers grow.
 func TestSixtyColumns(t *testing.T) {
 	p := newTerminalProgress(io.Discard, "r", func() (int, int) { return 60, 24 })
 	for _, tt := range []struct {
@@ -261,23 +261,24 @@ func TestSixtyColumns(t *testing.T) {
 		{1_000_000, 900_000, "model-with-…ensors    0% 1.0 MB/999 GB  900 kB/s  > 99h"},
 		{998_000_000_000, 110_000_000, "model-with-…ensors   99% 998 GB/999 GB  110 MB/s  10s"},
 	} {
-		line := p.line(admin.Event{Status: "downloading", File: "model-with-a-long-name.safetensors", Total: 999_000_000_000, Completed: tt.done, Rate: tt.rate})
+		line := p.line(api.Event{Status: "downloading", File: "model-with-a-long-name.safetensors", Total: 999_000_000_000, Completed: tt.done, Rate: tt.rate})
 		if line != tt.want || len([]rune(line)) > 59 {
 			t.Errorf("got %q, want %q", line, tt.want)
 		}
 	}
 }
 
-// TestSeveral shows two models at the same time: a model that fails is said above, and the files say of which they are.
+// TestSeveral shows two models at the same time: a failure is printed above, and file names have
+// the name of their model.
 func TestSeveral(t *testing.T) {
 	var b strings.Builder
 	p := newTerminalProgress(&b, "r", func() (int, int) { return 100, 24 })
 	p.many = true
 	file := func(ref, digestOf string, done int64) {
-		p.event(admin.Event{Ref: ref, Status: "downloading", Digest: digest.FromString(digestOf), File: "model.gguf", Total: 1000, Completed: done, Rate: 10})
+		p.event(api.Event{Ref: ref, Status: "downloading", Digest: digest.FromString(digestOf), File: "model.gguf", Total: 1000, Completed: done, Rate: 10})
 	}
 	for _, ref := range []string{"a.b/one:1", "a.b/two@sha256:00", "a.b/none:1"} {
-		p.event(admin.Event{Ref: ref, Status: "resolving"})
+		p.event(api.Event{Ref: ref, Status: "resolving"})
 	}
 	file("a.b/one:1", "x", 500)
 	file("a.b/two@sha256:00", "y", 0)
@@ -292,16 +293,38 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
-// TestPlainTotal says every while how far all files are.
+// TestPlainTotal prints the progress of all files periodically.
 func TestPlainTotal(t *testing.T) {
 	var b strings.Builder
 	now := time.Unix(0, 0)
 	p := newPlainProgress(&b, "r", func() time.Time { return now })
 	for i, name := range []string{"a", "b", "a"} {
-		p.event(admin.Event{Status: "downloading", Digest: digest.FromString(name), File: name, Total: 1000, Completed: int64(i) * 100, Rate: 10})
+		p.event(api.Event{Status: "downloading", Digest: digest.FromString(name), File: name, Total: 1000, Completed: int64(i) * 100, Rate: 10})
 		now = now.Add(plainEvery / 2)
 	}
 	if !strings.HasSuffix(b.String(), "\ntotal  downloading  15%  300 B/2.0 kB  20 B/s  1m26s\n") || strings.Count(b.String(), "total") != 1 {
 		t.Errorf("got:\n%s", b.String())
+	}
+}
+
+// Columns stay aligned whatever characters the names have: wide characters take two columns,
+// combining ones none.
+func TestWideNames(t *testing.T) {
+	names := []string{"model.gguf", "模型权重文件名很长-00001-of-00003.safetensors", "모델.gguf", "e\u0301te\u0301.bin", "🦙🦙🦙🦙🦙🦙🦙🦙🦙🦙🦙.gguf"}
+	p := newTerminalProgress(io.Discard, "r", func() (int, int) { return 60, 24 })
+	width, _ := p.widths()
+	for _, name := range names {
+		l := p.line(api.Event{Status: api.StatusDownloading, File: name, Total: 100, Completed: 42})
+		before, _, ok := strings.Cut(l, "   42%")
+		if !ok || cells(before) != width || cells(l) > 59 {
+			t.Errorf("%q: %d columns before the share, %d in all: %q", name, cells(before), cells(l), l)
+		}
+	}
+	for n := 1; n < 30; n++ {
+		for _, name := range names {
+			if s := shorten(name, n); cells(s) > n && n >= minNameWidth {
+				t.Errorf("%q in %d columns: %q", name, n, s)
+			}
+		}
 	}
 }

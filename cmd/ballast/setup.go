@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,7 @@ A crash at any point leaves a node that can pull ordinary images, and another ru
 that were replaced are kept in /var/lib/ballast-setup, for --rollback and --remove. setup remembers its flags:
 a flag that is not given has its value from the last run.
 
---registry closes a registry: while ballastd is stopped, its tags can not be pulled. setup refuses to close
+--registry closes a registry: while ballastd is stopped, its tags cannot be pulled. setup refuses to close
 the registry of an image that the node needs to recover: the sandbox image in containerd's configuration, and
 those in --image, unless the image is named by digest, or is on the node and pinned. --open asks a registry
 directly again; it needs neither ballastd nor a restart.
@@ -69,13 +70,13 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	c.MarkFlagsMutuallyExclusive("remove", "rollback", "open", "registry")
 	values := cobra.FixedCompletions(setup.Distros(), cobra.ShellCompDirectiveNoFileComp)
 	if err := c.RegisterFlagCompletionFunc("distro", values); err != nil {
-		panic("ballast: internal error: " + err.Error()) // the flag is there
+		panic("ballast: internal error: " + err.Error()) // the flag exists
 	}
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return a.setup(cmd, &o, *out) }
 	return c
 }
 
-// setup makes a plan and carries it out.
+// setup makes a plan and executes it.
 func (a *app) setup(cmd *cobra.Command, o *setupFlags, out output) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("setup changes the system; run it as root: %w", errdefs.ErrPermissionDenied)
@@ -107,7 +108,7 @@ func locked(ctx context.Context, root string, f func() error) error {
 	return errors.Join(f(), release())
 }
 
-// plan returns what is to be done.
+// plan returns the plan.
 func (o *setupFlags) plan(ctx context.Context, cmd *cobra.Command) (*setup.Plan, error) {
 	if err := o.recall(cmd); err != nil {
 		return nil, err
@@ -130,46 +131,34 @@ func (o *setupFlags) plan(ctx context.Context, cmd *cobra.Command) (*setup.Plan,
 	return setup.New(ctx, o.Options, filepath.Dir(self))
 }
 
-// recall takes the choices of the last run where none is made.
+// recall sets flags that are not given to the choices of the last run.
 func (o *setupFlags) recall(cmd *cobra.Command) error {
 	last, err := setup.Recorded(o.Host)
 	if err != nil {
 		return err
 	}
-	given := cmd.Flags().Changed
-	if !given("distro") && last.Distro != "" {
-		o.Distro = last.Distro
+	for flag, keep := range map[string]func(){
+		"distro":             func() { o.Distro = cmp.Or(last.Distro, o.Distro) },
+		"registry":           func() { o.Registries = last.Registries },
+		"runtime-handler":    func() { o.RuntimeHandler = last.RuntimeHandler },
+		"snapshotter-only":   func() { o.SnapshotterOnly = last.SnapshotterOnly },
+		"containerd-version": func() { o.ContainerdVersion = last.ContainerdVersion },
+		"image":              func() { o.Images = last.Images },
+		"settings":           func() { o.Settings = last.Settings },
+		"bin-dir":            func() { o.BinDir = cmp.Or(last.BinDir, o.BinDir) },
+		"no-service":         func() { o.NoService = last.NoService },
+	} {
+		if !cmd.Flags().Changed(flag) {
+			keep()
+		}
 	}
-	if !given("registry") {
-		o.Registries = last.Registries
+	if cmd.Flags().Changed("settings") {
+		o.Settings, err = setup.ReadSettings(o.settings)
 	}
-	if !given("runtime-handler") {
-		o.RuntimeHandler = last.RuntimeHandler
-	}
-	if !given("snapshotter-only") {
-		o.SnapshotterOnly = last.SnapshotterOnly
-	}
-	if !given("containerd-version") {
-		o.ContainerdVersion = last.ContainerdVersion
-	}
-	if !given("image") {
-		o.Images = last.Images
-	}
-	if !given("settings") {
-		o.Settings = last.Settings
-	} else if o.Settings, err = setup.ReadSettings(o.settings); err != nil {
-		return err
-	}
-	if !given("bin-dir") && last.BinDir != "" {
-		o.BinDir = last.BinDir
-	}
-	if !given("no-service") {
-		o.NoService = last.NoService
-	}
-	return nil
+	return err
 }
 
-// applyPlan says what a plan is, and carries it out unless it is only asked for.
+// applyPlan prints a plan, and executes it unless dryRun is set.
 func (a *app) applyPlan(ctx context.Context, plan *setup.Plan, dryRun bool, out output) error {
 	say := func(s setup.Step) {
 		if out != outJSON && !a.quiet {

@@ -11,23 +11,23 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
 )
 
-// A lastDaemon is a daemon that runs for a removal only: containerd removes its images, and so its snapshots, only
-// while the snapshotter answers, and the pod that it was in is gone.
+// A lastDaemon is a daemon that runs only for a removal: containerd removes its images, and so its
+// snapshots, only while the snapshotter answers, and the pod of the daemon is gone.
 type lastDaemon struct {
 	program string
 	cmd     *exec.Cmd
-	ended   chan struct{} // closed when it has
+	ended   chan struct{} // closed when it has ended
 }
 
-// lastDaemonTimeout is how long it may take to answer: it mends what a crash has left.
+// lastDaemonTimeout limits the time until it answers: it may repair the effects of a crash first.
 const lastDaemonTimeout = 5 * time.Minute
 
-// startLast starts the daemon beside this program, and waits until it answers. One that ends just now is in its
-// way: it ends then by itself, and is started again.
+// startLast starts the daemon installed beside this program, and waits until it answers. If an
+// earlier daemon is just ending, the new one exits, and is started again.
 func (a *app) startLast(ctx context.Context) (*lastDaemon, error) {
 	client, err := a.client()
 	if err != nil {
@@ -64,14 +64,14 @@ func (d *lastDaemon) start(log io.Writer) error {
 		return err
 	}
 	go func() {
-		_ = d.cmd.Wait() // its log says why
+		_ = d.cmd.Wait() // its log has the reason
 		close(d.ended)
 	}()
 	return nil
 }
 
-// answers waits until it answers, and reports false if it has ended before or ctx has.
-func (d *lastDaemon) answers(ctx context.Context, c *admin.Client, since time.Time) bool {
+// answers waits until the daemon answers; it returns false if the daemon or ctx has ended before.
+func (d *lastDaemon) answers(ctx context.Context, c *api.Client, since time.Time) bool {
 	for {
 		h, err := c.Health(ctx)
 		if err == nil && h.Started.After(since) {
@@ -87,7 +87,7 @@ func (d *lastDaemon) answers(ctx context.Context, c *admin.Client, since time.Ti
 	}
 }
 
-// stop ends it, and takes its mount away.
+// stop stops it, and removes its mount.
 func (d *lastDaemon) stop() error {
 	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	<-d.ended
@@ -97,7 +97,7 @@ func (d *lastDaemon) stop() error {
 	return nil
 }
 
-// removeWithDaemon removes ballast: what needs the daemon while one runs, and then what it keeps.
+// removeWithDaemon removes ballast: first what needs a running daemon, and then the daemon's files.
 func (a *app) removeWithDaemon(ctx context.Context, o *setupFlags, out output) error {
 	remove := func() error {
 		plan, err := setup.NewRemoval(ctx, o.Options)

@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/containerd/errdefs"
 )
 
-// signatures looks for the signatures of references and prints what the rules make of them. It is an
-// error if one is refused, or no rule is for it.
-func (a *app) signatures(ctx context.Context, cl *admin.Client, ref string, out output) error {
+// signatures looks for the signatures of references and prints the results of the rules. It returns
+// an error if one is refused, or has no rule.
+func (a *app) signatures(ctx context.Context, cl *api.Client, ref string, out output) error {
 	if _, err := resolve.ParseRef(ref); err != nil {
 		return &usageError{err}
 	}
@@ -36,13 +36,13 @@ func (a *app) signatures(ctx context.Context, cl *admin.Client, ref string, out 
 		case signature.Refused:
 			return fmt.Errorf("%s: rule %q does not let it pass: %w", ref, r.Rule, errdefs.ErrDataLoss)
 		case signature.Failed:
-			return fmt.Errorf("%s: its signatures can not be looked for: %w", ref, errdefs.ErrUnavailable)
+			return fmt.Errorf("%s: its signatures cannot be looked for: %w", ref, errdefs.ErrUnavailable)
 		}
 	}
 	return nil
 }
 
-// signatureRows are lines of a table about who signed.
+// signatureRows returns table rows about signers.
 func signatureRows(results []signature.Result) (rows [][]string) {
 	for _, r := range results {
 		about := r.Signers

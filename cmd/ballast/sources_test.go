@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/export"
 	"github.com/ballast-dev/ballast/convert/layout"
-	"github.com/ballast-dev/ballast/convert/push"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -25,7 +25,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// digests are the files of a model, by path.
+// digests returns the digests of the files of a model, by path.
 func digests(files map[string]converttest.File) map[string]digest.Digest {
 	m := map[string]digest.Digest{}
 	for _, f := range files {
@@ -34,7 +34,7 @@ func digests(files map[string]converttest.File) map[string]digest.Digest {
 	return m
 }
 
-// packed converts SRC to a ModelPack in a layout and returns what that has, by path. The content is
+// packed converts SRC to a ModelPack in a layout and returns its files, by path. The content is
 // compared with its digest.
 func packed(t *testing.T, src string, flags ...string) map[string]digest.Digest {
 	t.Helper()
@@ -43,19 +43,11 @@ func packed(t *testing.T, src string, flags ...string) map[string]digest.Digest 
 	if code, _, stderr := ballast(t, args...); code != 0 {
 		t.Fatalf("%q: code %d, stderr %q", args, code, stderr)
 	}
-	l, err := layout.Open(dir, "v1")
+	m, err := new(resolve.Resolver).Open(t.Context(), "oci:"+dir+":v1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	a, err := l.Artifact()
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := new(resolve.Resolver).OpenArtifact(t.Context(), l.String(), a, l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer m.Close()
 	got := map[string]digest.Digest{}
 	for _, f := range m.Model.Table.Files {
 		if f.Type != filetable.TypeReg {
@@ -70,8 +62,8 @@ func packed(t *testing.T, src string, flags ...string) map[string]digest.Digest 
 	return got
 }
 
-// TestConvertOllamaStore converts models of a local Ollama, of both layouts, into what the same
-// model of a registry becomes.
+// TestConvertOllamaStore converts models of a local Ollama store, of both layouts, with the same
+// result as for a registry.
 func TestConvertOllamaStore(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "with:colon")
 	b := gguf(70)
@@ -102,7 +94,7 @@ func TestConvertOllamaStore(t *testing.T) {
 	}
 }
 
-// TestConvertOllamaFails leaves no target.
+// A failure leaves no target.
 func TestConvertOllamaFails(t *testing.T) {
 	dir, b := t.TempDir(), gguf(72)
 	if err := converttest.WriteOllamaStore(dir, converttest.StoreV2Link, "ollama.com/library/x/1b", b); err != nil {
@@ -168,7 +160,7 @@ func cartonHost(t *testing.T, c converttest.Carton, ranges bool) *httptest.Serve
 	return s
 }
 
-// TestConvertCarton converts a carton from wherever it can be.
+// TestConvertCarton converts a carton from every kind of source.
 func TestConvertCarton(t *testing.T) {
 	c := converttest.GoodCarton(storetest.Random(73, 5<<20+1))
 	dir := t.TempDir()
@@ -195,12 +187,12 @@ func TestConvertCarton(t *testing.T) {
 		if diff := cmp.Diff(want, packed(t, src)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", src, diff)
 		}
-		// Its host is meant, wherever it is.
+		// Its host is allowed, wherever it is.
 		if code, _, stderr := ballast(t, "inspect", "--remote", src); code != 0 {
 			t.Errorf("inspect --remote %s: code %d, %q", src, code, stderr)
 		}
 	}
-	for _, form := range push.Forms() {
+	for _, form := range export.Forms() {
 		if code, _, stderr := ballast(t, "convert", file, layout, "--as", form); code != 0 {
 			t.Errorf("--as %s: code %d, %q", form, code, stderr)
 		}
@@ -222,7 +214,7 @@ func TestConvertCarton(t *testing.T) {
 	}
 }
 
-// TestConvertConfig uses the configuration: names that are mapped to cartons, and the runner.
+// TestConvertConfig uses the configuration: names mapped to cartons, and the runner.
 func TestConvertConfig(t *testing.T) {
 	c := converttest.GoodCarton(storetest.Random(74, 1<<20))
 	host := cartonHost(t, c, true)
@@ -282,7 +274,7 @@ func TestConvertConfig(t *testing.T) {
 	}
 }
 
-// TestUntrustedCarton names the host of a carton once, and does not say that it is worth another try.
+// TestUntrustedCarton names the host of a carton once, and does not advise a retry.
 func TestUntrustedCarton(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of handshakes

@@ -9,15 +9,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
 
-// maxErrors is how many errors "status" prints.
+// maxErrors limits the errors that "status" prints.
 const maxErrors = 5
 
-// watchEvery is the time between two looks of --watch.
+// watchEvery is the interval of --watch.
 const watchEvery = time.Second
 
 func (a *app) statusCommand() *cobra.Command {
@@ -30,7 +30,7 @@ import, hydrate, containerd (a pull), background (the rest of a mounted model) a
 	}
 	out := outputFlag(c)
 	watch := watchFlag(c)
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, _ []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, _ []string) error {
 		return a.watching(cmd.Context(), *watch, func() error {
 			s, err := cl.Status(cmd.Context())
 			if err != nil {
@@ -45,10 +45,10 @@ import, hydrate, containerd (a pull), background (the rest of a mounted model) a
 	return c
 }
 
-// status prints what the daemon does; with --quiet what runs.
-func (a *app) status(s admin.Status) error {
+// status prints the work of the daemon; with --quiet only what is running.
+func (a *app) status(s api.Status) error {
 	rows := [][]string{{"KIND", "MODEL", "DONE", "RATE", "LEFT", "WAITING", "SINCE"}}
-	var failed []admin.Job
+	var failed []api.Job
 	for _, j := range s.Jobs {
 		if j.Error != nil && len(failed) < maxErrors {
 			failed = append(failed, j)
@@ -90,11 +90,11 @@ func (a *app) status(s admin.Status) error {
 	return nil
 }
 
-// jobRow returns the cells of work that is running.
-func jobRow(j admin.Job) []string {
-	row := []string{j.Kind, orAll(j.Ref), "starting", "", "", "", took(time.Since(j.Started))}
+// jobRow returns the table row of a running job.
+func jobRow(j api.Job) []string {
+	row := []string{string(j.Kind), orAll(j.Ref), "starting", "", "", "", took(time.Since(j.Started))}
 	if j.Total > 0 {
-		row[2] = fmt.Sprintf("%d%% of %s", percent(admin.Event{Total: j.Total, Completed: j.Completed}), size(j.Total))
+		row[2] = fmt.Sprintf("%d%% of %s", percent(api.Event{Total: j.Total, Completed: j.Completed}), size(j.Total))
 	}
 	if j.Rate > 0 {
 		row[3] = size(j.Rate) + "/s"
@@ -106,7 +106,7 @@ func jobRow(j admin.Job) []string {
 	return row
 }
 
-// orAll names what a job is about.
+// orAll returns the reference of a job, or text for all models.
 func orAll(ref string) string {
 	if ref == "" {
 		return "all models"
@@ -119,8 +119,8 @@ func watchFlag(c *cobra.Command) *bool {
 	return c.Flags().BoolP("watch", "w", false, "print it again every second, until Ctrl-C")
 }
 
-// watching calls show, with on again and again until ctx ends, which is no error. On a terminal each time takes the
-// place of the last, and lines are cut to its width.
+// watching calls show; if on is set, it does so periodically until ctx ends, which is not an error.
+// On a terminal, each output replaces the last one, and lines are cut to its width.
 func (a *app) watching(ctx context.Context, on bool, show func() error) error {
 	if !on {
 		return show()
@@ -149,7 +149,8 @@ func (a *app) watching(ctx context.Context, on bool, show func() error) error {
 	}
 }
 
-// screenful returns what to write so that text is all there is on the screen, if w is one; otherwise the text.
+// screenful returns what to write so that the screen shows only text, if w is a terminal; otherwise
+// text.
 func screenful(w io.Writer, text string) string {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -162,7 +163,8 @@ func screenful(w io.Writer, text string) string {
 	return fitScreen(text, int(ws.Col), int(ws.Row))
 }
 
-// fitScreen cuts a text to the size of a terminal, and goes to the top of that before and clears the rest of each line.
+// fitScreen cuts a text to the size of a terminal, moves the cursor to the top first, and clears
+// the rest of each line.
 func fitScreen(text string, columns, rows int) string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if rows > 1 && len(lines) > rows-1 {

@@ -7,22 +7,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestStatusTable says what runs, how long it takes, and what failed last.
+// TestStatusTable shows what is running, how long it takes, and what failed last.
 func TestStatusTable(t *testing.T) {
 	var out strings.Builder
 	a := &app{stdout: &out}
 	now := time.Now()
-	err := a.status(admin.Status{Paused: true, WaitingReads: 3, Jobs: []admin.Job{
+	err := a.status(api.Status{Paused: true, WaitingReads: 3, Jobs: []api.Job{
 		{Kind: "prefetch", Ref: "a.b/c:1", Started: now.Add(-20 * time.Second), Total: 1e9, Completed: 25e7, Rate: 5e7, Waiting: 2},
-		{Kind: "background", Ref: "a.b/d:1", Started: now.Add(-time.Minute), Total: 100, Completed: 10, Error: &admin.Error{Message: "registry down"}},
+		{Kind: "background", Ref: "a.b/d:1", Started: now.Add(-time.Minute), Total: 100, Completed: 10, Error: &api.Error{Message: "registry down"}},
 		{Kind: "verify", Started: now.Add(-time.Second)},
-		{Kind: "import", Ref: "a.b/e:1", Started: now.Add(-time.Hour), Ended: now.Add(-2 * time.Minute), Error: admin.Wrap(errdefs.ErrNotFound)},
+		{Kind: "import", Ref: "a.b/e:1", Started: now.Add(-time.Hour), Ended: now.Add(-2 * time.Minute), Error: api.Wrap(errdefs.ErrNotFound)},
 		{Kind: "prefetch", Ref: "a.b/f:1", Started: now.Add(-time.Hour), Ended: now},
 	}})
 	if err != nil {
@@ -46,7 +46,7 @@ last errors:
 	}
 }
 
-// TestFitScreen has each picture take the place of the last, cut to the terminal.
+// TestFitScreen replaces each screen by the next one, cut to the size of the terminal.
 func TestFitScreen(t *testing.T) {
 	got := fitScreen("a line that is long\nb\nc\nd\ne\n", 10, 5)
 	if want := "\x1b[Ha line th\x1b[K\nb\x1b[K\nc\x1b[K\n… and 2 m\x1b[K\n\x1b[J"; got != want {
@@ -54,7 +54,7 @@ func TestFitScreen(t *testing.T) {
 	}
 }
 
-// TestWatching shows again and again until Ctrl-C, or an error.
+// TestWatching repeats until Ctrl-C, or an error.
 func TestWatching(t *testing.T) {
 	var out strings.Builder
 	a := &app{stdout: &out}
@@ -76,9 +76,9 @@ func TestWatching(t *testing.T) {
 	}
 }
 
-// TestFilters lets those models through that meet all filters.
+// TestFilters passes models that match all filters.
 func TestFilters(t *testing.T) {
-	im := admin.Image{Image: store.Image{Refs: []string{"ghcr.io/team/model:v1"}}, State: admin.StateLazy, Snapshots: 1}
+	im := api.Image{Image: store.Image{Refs: []string{"ghcr.io/team/model:v1"}}, State: api.StateLazy, Snapshots: 1}
 	im.Origin.Format = "modelpack"
 	for _, tt := range []struct {
 		filters []string
@@ -103,12 +103,12 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// TestState says how long the rest takes, and how long a pin holds.
+// TestState shows how long the rest takes, and how long a pin lasts.
 func TestState(t *testing.T) {
 	const ref = "ghcr.io/team/model:v1"
-	im := admin.Image{
-		Image: store.Image{Refs: []string{ref}}, State: admin.StatePulling, Total: 1000, Completed: 250, Rate: 10,
-		Pins: []store.Ref{{Name: admin.PinName(ref), Expires: time.Now().Add(3*time.Hour + time.Minute)}},
+	im := api.Image{
+		Image: store.Image{Refs: []string{ref}}, State: api.StatePulling, Total: 1000, Completed: 250, Rate: 10,
+		Pins: []store.Ref{{Name: api.PinName(ref), Expires: time.Now().Add(3*time.Hour + time.Minute)}},
 	}
 	if got, want := state(im, ref), "pulling 25% (1m16s left), pinned (3 hours left)"; got != want {
 		t.Errorf("got %q, want %q", got, want)

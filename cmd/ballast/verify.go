@@ -3,20 +3,20 @@ package main
 import (
 	"fmt"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 )
 
 func (a *app) verifyCommand() *cobra.Command {
-	var r admin.VerifyRequest
+	var r api.VerifyRequest
 	var signatures bool
 	c := &cobra.Command{
 		Use:   "verify [REF|DIGEST]",
 		Short: "compare models with their digests, and repair them",
 		Long: `Read all files, or those of one model, and compare them with their digests. Also compare the files in
-snapshots with their models. Damaged files are moved away at once and can not be read until they are
+snapshots with their models. Damaged files are moved away at once and cannot be read until they are
 downloaded again: by --repair, which also repairs the snapshots, by a pull, or by reading a model that is
 not complete. Containers that have a damaged file open keep it until they close it.
 
@@ -29,13 +29,13 @@ the rules of the configuration accept them. No weights are read.`,
 	out := outputFlag(c)
 	c.Flags().BoolVar(&r.Repair, "repair", false, "download damaged and missing files again")
 	c.Flags().BoolVar(&signatures, "signatures", false, "check the signatures of REF")
-	c.RunE = a.asks(func(cmd *cobra.Command, cl *admin.Client, args []string) error {
+	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
 		if err := names(args); err != nil {
 			return err
 		}
 		if signatures {
 			if len(args) == 0 || r.Repair {
-				return usage("--signatures needs a reference, and can not be used with --repair")
+				return usage("--signatures needs a reference, and cannot be used with --repair")
 			}
 			return a.signatures(cmd.Context(), cl, args[0], *out)
 		}
@@ -44,8 +44,8 @@ the rules of the configuration accept them. No weights are read.`,
 			r.Name, about = args[0], args[0]
 		}
 		p := a.progress(about, outTable)
-		res, failed := cl.Verify(cmd.Context(), r, func(e admin.VerifyEvent) {
-			p.event(admin.Event{Status: e.Status, Digest: digest.Digest(e.Status), File: e.Status, Total: e.Total, Completed: e.Completed})
+		res, failed := cl.Verify(cmd.Context(), r, func(e api.VerifyEvent) {
+			p.event(api.Event{Status: e.Status, Digest: digest.Digest(e.Status), File: string(e.Status), Total: e.Total, Completed: e.Completed})
 		})
 		p.end()
 		if failed != nil && len(res.Bad)+len(res.Snapshots) == 0 {
@@ -70,7 +70,7 @@ the rules of the configuration accept them. No weights are read.`,
 	return c
 }
 
-// leftSnapshots says what to do about files of snapshots that are not well.
+// leftSnapshots returns an error with advice for files of snapshots that have problems.
 func leftSnapshots(n int, repaired bool) error {
 	if repaired {
 		return fmt.Errorf("%s of snapshots still wrong; remove the images from containerd (\"ctr images rm --sync REF\") and pull them again: %w", count(n, "file"), errdefs.ErrDataLoss)
@@ -88,7 +88,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss are", n, what)
 }
 
-func (a *app) verified(res admin.VerifyResult, out output) error {
+func (a *app) verified(res api.VerifyResult, out output) error {
 	if len(res.Repaired) > 0 {
 		a.warn("containers that have files of repaired models open keep the old files until they are restarted")
 	}

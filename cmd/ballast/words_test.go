@@ -11,13 +11,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
 )
 
-// TestUsageLine says that who is told that a command line is wrong is told what is right, and
-// that no message ends in the name of a category.
+// An error about the command line has the usage line, and no message ends in the name of a
+// category.
 func TestUsageLine(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
@@ -65,7 +65,7 @@ func TestUsageLine(t *testing.T) {
 	}
 }
 
-// TestRemarks says that warnings and notes begin alike, and command no terminal.
+// Warnings and notes have prefixes, and cannot control the terminal.
 func TestRemarks(t *testing.T) {
 	var out strings.Builder
 	a := &app{stderr: &out}
@@ -81,7 +81,7 @@ func TestHelpAndVersion(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--version"}, "ballast version " + admin.ThisVersion().Version},
+		{[]string{"--version"}, "ballast version " + api.ThisVersion().Version},
 		{[]string{"help"}, "prefetch"},
 		{[]string{"help", "config", "hosts"}, "ballast config hosts REGISTRY"},
 		{[]string{"help", "ls"}, "--output"},
@@ -92,7 +92,7 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
-// TestSay says what is printed of an error.
+// TestSay checks what is printed for an error.
 func TestSay(t *testing.T) {
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
@@ -128,7 +128,7 @@ func TestListLines(t *testing.T) {
 	}
 }
 
-// TestDoctorConfig says that a file that can not be read is a finding and not the end.
+// A file that cannot be read is a finding and does not end the checks.
 func TestDoctorConfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.toml")
 	if err := os.WriteFile(path, []byte("version = 1\nfly = true\n"), 0o644); err != nil {
@@ -143,7 +143,7 @@ func TestDoctorConfig(t *testing.T) {
 	}
 }
 
-// complete returns what a shell would offer.
+// complete returns the completions of a shell.
 func (s *site) complete(t *testing.T, args ...string) []string {
 	t.Helper()
 	out := s.ok(t, append([]string{"__complete", "--config", s.config}, args...)...)
@@ -151,7 +151,7 @@ func (s *site) complete(t *testing.T, args ...string) []string {
 	return lines[:len(lines)-1] // the last is a directive
 }
 
-// TestWords is what people and shells see of models on a node.
+// TestWords checks how commands and completion show models on a node.
 func TestWords(t *testing.T) {
 	s := newSite(t)
 	one, two := s.add("one", 21, 1<<20), s.add("two", 22, 1<<20)
@@ -189,14 +189,14 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestOriginDigest says that a digest that does not work everywhere is not passed over.
+// A digest that does not work everywhere is noted.
 func TestOriginDigest(t *testing.T) {
 	s := newSite(t)
 	s.add("team/model", 23, 1<<20)
 	name := s.host + "/team/model@"
 	served := s.models["team/model"].Manifest
 	origin := name + digest.FromBytes(served).String()
-	spoil := func(w http.ResponseWriter, r *http.Request) bool { // by its digest too
+	spoil := func(w http.ResponseWriter, r *http.Request) bool { // also by its digest
 		w.Header().Set("Content-Type", s.models["team/model"].MediaType)
 		if strings.HasSuffix(r.URL.Path, "/manifests/"+digest.FromBytes(served).String()) {
 			w.Write(served)
@@ -206,7 +206,7 @@ func TestOriginDigest(t *testing.T) {
 	}
 	s.setSpoil(spoil)
 	code, stdout, stderr := s.ballast(t.Context(), "prefetch", origin)
-	converted := parse[[]admin.Image](t, s.ok(t, "ls", "-o", "json"))[0].Manifest
+	converted := parse[[]api.Image](t, s.ok(t, "ls", "-o", "json"))[0].Manifest
 	if code != 0 || !strings.Contains(stdout, shortDigest(converted.String())) || !strings.Contains(stderr, "the digest in "+origin+" is that of the model as its registry has it") ||
 		!strings.Contains(stderr, name+converted.String()) {
 		t.Errorf("code %d, stdout %q, stderr %q", code, stdout, stderr)
@@ -216,16 +216,17 @@ func TestOriginDigest(t *testing.T) {
 	}
 }
 
-// TestMovedPin moves a tag after it was pinned: the pin keeps what it kept, and that is to be seen.
+// TestMovedPin moves a tag after it was pinned: the pin protects the same model as before, and the
+// output shows it.
 func TestMovedPin(t *testing.T) {
 	s := newSite(t)
 	ref, other := s.add("team/model", 41, 1<<20), s.add("team/other", 42, 2<<20)
 	s.ok(t, "prefetch", ref, other)
 	s.ok(t, "unpin", other)
-	old := parse[[]admin.Pin](t, s.ok(t, "pin", "-o", "json"))
+	old := parse[[]api.Pin](t, s.ok(t, "pin", "-o", "json"))
 	s.models["team/model"] = s.models["team/other"]
 	s.ok(t, "prefetch", "--no-pin", ref)
-	pins := parse[[]admin.Pin](t, s.ok(t, "pin", "-o", "json"))
+	pins := parse[[]api.Pin](t, s.ok(t, "pin", "-o", "json"))
 	if len(pins) != 1 || pins[0].Digest != old[0].Digest || old[0].Moved != "" || pins[0].Moved == "" || pins[0].Moved == pins[0].Digest {
 		t.Fatalf("pins %+v, before %+v", pins, old)
 	}
@@ -246,7 +247,7 @@ func TestMovedPin(t *testing.T) {
 	}
 }
 
-// TestUsageRows says that what is saved is what the files of models would take more.
+// The saved space is what separate files of the models would use in addition.
 func TestUsageRows(t *testing.T) {
 	rows := usageRows(store.Usage{Logical: 5e9, Unique: 3_100_000_000, Saved: 2e9, Objects: 7})
 	var got []string
@@ -258,8 +259,8 @@ func TestUsageRows(t *testing.T) {
 	}
 }
 
-// TestRepairWords says that a repair does not reach what is open, and that a damaged model that
-// nobody can repair is told by the exit code.
+// A repair does not reach open files, and the exit code reports a damaged model that cannot be
+// repaired.
 func TestRepairWords(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 24, 1<<20)
@@ -289,14 +290,14 @@ func TestRepairWords(t *testing.T) {
 	s.ok(t, "verify")
 }
 
-// TestInvalidModel takes a document of a model away: it is listed with what is wrong, and the
-// other model as ever.
+// TestInvalidModel removes a document of a model: the model is listed with its error, and the other
+// model as before.
 func TestInvalidModel(t *testing.T) {
 	s := newSite(t)
 	bad, good := s.add("bad", 25, 1<<20), s.add("good", 26, 1<<20)
 	s.ok(t, "prefetch", bad, good)
 	var table digest.Digest
-	for _, im := range parse[[]admin.Image](t, s.ok(t, "ls", "-o", "json")) {
+	for _, im := range parse[[]api.Image](t, s.ok(t, "ls", "-o", "json")) {
 		if im.Refs[0] == bad {
 			table = im.Table
 		}
@@ -306,14 +307,14 @@ func TestInvalidModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.start(t, 1)
-	states := map[string]string{}
-	for _, im := range parse[[]admin.Image](t, s.ok(t, "ls", "-o", "json")) {
+	states := map[string]api.ImageState{}
+	for _, im := range parse[[]api.Image](t, s.ok(t, "ls", "-o", "json")) {
 		states[im.Refs[0]] = im.State
 		if (im.Error != nil) != (im.Refs[0] == bad) {
 			t.Errorf("%v: error %v", im.Refs, im.Error)
 		}
 	}
-	if states[bad] != admin.StateInvalid || states[good] != admin.StateComplete {
+	if states[bad] != api.StateInvalid || states[good] != api.StateComplete {
 		t.Errorf("states: %v", states)
 	}
 	if out := s.ok(t, "ls"); !strings.Contains(out, "invalid, pinned") || !strings.Contains(out, " is invalid: ") || !strings.Contains(out, "complete, pinned") {
@@ -322,16 +323,16 @@ func TestInvalidModel(t *testing.T) {
 	if out := s.ok(t, "inspect", bad); !strings.Contains(out, "invalid, pinned") || !strings.Contains(out, "Error: ") || !strings.Contains(out, bad) {
 		t.Errorf("inspect:\n%s", out)
 	}
-	if d := parse[admin.Detail](t, s.ok(t, "inspect", "-o", "json", bad)); d.Error == nil || d.Error.Code == "" || d.Files == nil || d.Blobs == nil {
+	if d := parse[api.Detail](t, s.ok(t, "inspect", "-o", "json", bad)); d.Error == nil || d.Error.Code == "" || d.Files == nil || d.Blobs == nil {
 		t.Errorf("inspect -o json: %+v", d)
 	}
-	s.ok(t, "prefetch", bad) // as the error says
+	s.ok(t, "prefetch", bad) // as the error advises
 	if out := s.ok(t, "ls"); strings.Contains(out, "invalid") {
 		t.Errorf("ls after a prefetch:\n%s", out)
 	}
 }
 
-// TestPullingState is what ls says in the middle of a prefetch.
+// TestPullingState checks ls during a prefetch.
 func TestPullingState(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 27, 9<<20)

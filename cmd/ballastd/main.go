@@ -1,5 +1,5 @@
 // Ballastd is the daemon of ballast: a snapshotter and a differ for containerd, and a registry
-// facade that answers the tags of model artifacts with images that containerd understands.
+// facade that serves model artifacts, by their tags, as images that containerd supports.
 //
 //	ballastd [--config FILE]          run until SIGTERM or SIGINT
 //	ballastd config dump              print the configuration in effect
@@ -9,10 +9,11 @@
 //	ballastd holder --fd N --socket PATH
 //	ballastd holder --stay --socket PATH
 //
-// The holder is a process that keeps the lazy mount alive while there is no daemon. The daemon starts it itself. In
-// a container its children end with it; there a container beside it runs the last line.
+// The holder is a process that keeps the lazy mount alive while the daemon is down. The daemon
+// starts it. In a container, child processes end with the daemon; there, a container beside it runs
+// the last line.
 //
-// It ends with 0 after a signal, 2 if the command line or the configuration is wrong, and 1 for
+// The exit code is 0 after a signal, 2 if the command line or the configuration is wrong, and 1 for
 // any other error.
 package main
 
@@ -27,7 +28,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/daemon"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
@@ -53,14 +54,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(stderr, "ballastd: %s\n", admin.Text(err))
+	fmt.Fprintf(stderr, "ballastd: %s\n", api.Text(err))
 	if failed := (*runError)(nil); errors.As(err, &failed) {
 		return 1
 	}
 	return 2
 }
 
-// A runError says that the daemon itself has failed, not what it was told.
+// A runError is a failure of the daemon, not of its command line or configuration.
 type runError struct{ err error }
 
 func (e *runError) Error() string { return e.err.Error() }
@@ -80,7 +81,7 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// Parts of containerd's that run in here log on their own.
+			// Parts of containerd in this process have their own logger.
 			if err := errors.Join(log.SetLevel(cfg.Log.Level), log.SetFormat(log.OutputFormat(cfg.Log.Format))); err != nil {
 				return err
 			}
@@ -110,14 +111,14 @@ func root(stdout, stderr io.Writer) *cobra.Command {
 		}},
 	)
 	c.AddCommand(conf, unmount(&file, stdout, stderr), holder(stderr), &cobra.Command{Use: "version", Short: "print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		v := admin.ThisVersion()
+		v := api.ThisVersion()
 		_, err := fmt.Fprintln(stdout, strings.Join(strings.Fields("ballastd "+v.Version+" "+v.Revision+" "+v.Go), " "))
 		return err
 	}})
 	return c
 }
 
-// unmount returns the command that takes the lazy mount away.
+// unmount returns the command that removes the lazy mount.
 func unmount(file *string, stdout, stderr io.Writer) *cobra.Command {
 	return &cobra.Command{
 		Use: "unmount", Short: "unmount what a stopped daemon has left for the next one; for uninstalling", Args: cobra.NoArgs,
@@ -170,8 +171,8 @@ func holder(stderr io.Writer) *cobra.Command {
 
 // serve runs the daemon until ctx ends.
 func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) (err error) {
-	// What containers see has to be open to their users, whatever umask the daemon was started with. What
-	// is private says so itself.
+	// What containers see must be accessible to their users, whatever the umask of the daemon.
+	// Private files set their own mode.
 	unix.Umask(0o022)
 	d, err := daemon.New(cfg, log)
 	if err != nil {
@@ -181,7 +182,7 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger) (err error
 	return d.Run(ctx)
 }
 
-// logger returns what the configuration asks for, which has been checked.
+// logger returns the configured logger. The configuration is valid.
 func logger(w io.Writer, l config.Log) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(l.Level)); err != nil {

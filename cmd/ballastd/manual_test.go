@@ -3,11 +3,9 @@ package main
 import (
 	"flag"
 	"io"
-	"os"
-	"path/filepath"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/manual"
 )
 
@@ -19,14 +17,7 @@ var (
 // TestManual compares the command reference with the texts of --help; -update writes it.
 func TestManual(t *testing.T) {
 	c := root(io.Discard, io.Discard)
-	if err := manual.Update("../../contrib/docs/commands.md", "ballastd", manual.Markdown(c), *update); err != nil {
-		t.Error(err)
-	}
-	if *manDir == "" {
-		return
-	}
-	page := manual.Man(c, 8, admin.ThisVersion().Version)
-	if err := os.WriteFile(filepath.Join(*manDir, "ballastd.8"), []byte(page), 0o644); err != nil {
+	if err := manual.Check("../../contrib/docs/commands.md", c, *update, *manDir, api.ThisVersion().Version); err != nil {
 		t.Error(err)
 	}
 }

@@ -84,7 +84,7 @@ func (s *settings) writeRoot() error {
 
 // build builds the two programs for an architecture into a directory, for the oldest processors of it.
 func (s *settings) build(arch, dir string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X "+module+"/cmd/internal/admin.version="+s.version,
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X "+module+"/cmd/internal/api.version="+s.version,
 		"-o", dir+string(filepath.Separator), "./cmd/ballast", "./cmd/ballastd")
 	cmd.Dir = s.source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOWORK=off")

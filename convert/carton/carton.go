@@ -19,12 +19,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Options are the settings of a carton. The zero value reads cartons that need no URL.
+// Options configure a carton. The zero value reads cartons that need no URL.
 type Options struct {
-	// HTTP sends a request and follows redirects, as http.Client.Do does. It decides which
-	// hosts and addresses may be asked, and must see to it that a redirect does not lead from
-	// https to http, and that a body which stalls ends. It must leave Accept-Encoding and the
-	// encoding of bodies alone. Nil: URLs are not fetched.
+	// HTTP sends a request and follows redirects, as http.Client.Do does. It decides which hosts
+	// and addresses are allowed, and must refuse redirects from https to http, and end bodies that
+	// stall. It must not change Accept-Encoding or decode bodies. Nil disables access to URLs.
 	HTTP func(*http.Request) (*http.Response, error)
 
 	// AllowHTTP allows URLs of scheme http.
@@ -33,18 +32,18 @@ type Options struct {
 	// Hash is the model hash that the carton must have. Empty means any.
 	Hash digest.Digest
 
-	// TempDir is where an archive is copied to from a server without ranges. Empty: it is
-	// refused.
+	// TempDir is the directory for the copy of an archive from a server without range requests. If
+	// it is empty, such an archive is refused.
 	TempDir string
 
-	// MaxTemp is the largest archive that is copied, in bytes. Zero means 64 GiB.
+	// MaxTemp limits the archive that is copied, in bytes. Zero means 64 GiB.
 	MaxTemp int64
 
-	// MaxLinked is how much of all files of LINKS together is read to find their sizes, where the
-	// servers do not tell them, in bytes. Zero means 1 GiB: it is read while the conversion waits.
+	// MaxLinked limits the bytes read of all files of LINKS together to determine their sizes, if
+	// the servers do not report them. Zero means 1 GiB: the conversion waits for these reads.
 	MaxLinked int64
 
-	// Log is where is said what was left out; nil discards.
+	// Log receives what was left out; nil discards.
 	Log *slog.Logger
 }
 
@@ -62,26 +61,25 @@ type Carton struct {
 
 	hash      digest.Digest
 	manifest  []byte
-	linksText []byte // nil if there is no LINKS
+	linksText []byte // nil without LINKS
 	entries   []Entry
 	files     map[string]int // index in entries, by path
 	info      *Info
-	tensors   map[string]*tensor
 	places    map[digest.Digest]place
 
-	linked atomic.Int64 // bytes read to find sizes
+	linked atomic.Int64 // bytes read to determine sizes
 }
 
 // A place is where the bytes of a file are: in a member of the archive, or at URLs.
 type place struct {
-	entry *zipdir.Entry // nil: only in LINKS
+	entry *zipdir.Entry // nil if the file is only in LINKS
 	urls  []string
 }
 
 // Open opens the carton in a source, which the Carton closes, even if Open returns an error. It
-// returns errdefs.ErrInvalidArgument, naming the file or field, for a carton that breaks a rule,
-// errdefs.ErrNotImplemented for one that needs a newer reader, and *verify.Error if
-// its description does not have the digest of MANIFEST, or MANIFEST not that of Options.Hash.
+// returns errdefs.ErrInvalidArgument, naming the file or field, for an invalid carton,
+// errdefs.ErrNotImplemented for one that needs a newer reader, and *verify.Error if its description
+// does not match the digest in MANIFEST, or MANIFEST does not match Options.Hash.
 func Open(ctx context.Context, src Source, o Options) (*Carton, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -96,7 +94,9 @@ func Open(ctx context.Context, src Source, o Options) (*Carton, error) {
 
 func (c *Carton) open(ctx context.Context) error {
 	var err error
-	if c.dir, err = zipdir.Read(readerAt{ctx, c.src}, c.src.Size()); err != nil {
+	if f, ok := c.src.(*Folder); ok {
+		c.dir = f.dir
+	} else if c.dir, err = zipdir.Read(readerAt{ctx, c.src}, c.src.Size()); err != nil {
 		return err
 	}
 	if err := c.readManifest(ctx); err != nil {
@@ -109,25 +109,20 @@ func (c *Carton) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.info, err = ParseInfo(p); err != nil {
-		return err
-	}
-	if err := c.readTensors(ctx); err != nil {
-		return err
-	}
-	return c.info.resolve(c.tensors, c.files)
+	c.info, err = ParseInfo(p)
+	return err
 }
 
 // Hash returns the model hash: the digest of MANIFEST.
 func (c *Carton) Hash() digest.Digest { return c.hash }
 
-// Info returns what carton.toml says. It must not be changed.
+// Info returns the content of carton.toml. It must not be changed.
 func (c *Carton) Info() *Info { return c.info }
 
 // Close closes the source. The Fetcher must not be used any more.
 func (c *Carton) Close() error { return c.src.Close() }
 
-// readManifest reads MANIFEST and LINKS, which have no digest elsewhere.
+// readManifest reads MANIFEST and LINKS, whose digests are not recorded elsewhere.
 func (c *Carton) readManifest(ctx context.Context) (err error) {
 	if c.manifest, err = c.readPlain(ctx, nameManifest, MaxManifestSize); err != nil {
 		return err
@@ -151,7 +146,7 @@ func (c *Carton) readManifest(ctx context.Context) (err error) {
 	return err
 }
 
-// readPlain reads a member of the archive that has no digest.
+// readPlain reads a member of the archive without a digest.
 func (c *Carton) readPlain(ctx context.Context, name string, limit int64) ([]byte, error) {
 	e := c.dir.Lookup(name)
 	if e == nil || e.Type != filetable.TypeReg {
@@ -172,7 +167,7 @@ func (c *Carton) readPlainEntry(ctx context.Context, e *zipdir.Entry, limit int6
 	return io.ReadAll(r)
 }
 
-// read reads a file of MANIFEST, verified.
+// read reads and verifies a file of MANIFEST.
 func (c *Carton) read(ctx context.Context, name string, limit int64) ([]byte, error) {
 	d := c.entries[c.files[name]].Digest
 	p := c.places[d]
@@ -244,7 +239,7 @@ func (c *Carton) find(ctx context.Context) error {
 	return nil
 }
 
-// checkMembers looks for members that MANIFEST does not list, and for the folder of the model.
+// checkMembers looks for members that are not in MANIFEST, and for the directory of the model.
 func (c *Carton) checkMembers() error {
 	hasModel := slices.ContainsFunc(c.entries, func(e Entry) bool { return strings.HasPrefix(e.Path, dirModel) })
 	extra := 0
@@ -274,15 +269,15 @@ func (c *Carton) checkMembers() error {
 	return nil
 }
 
-// Limits of symbolic links. Each is read by itself.
+// Limits of symbolic links. Each takes a read of its own.
 const (
 	maxTarget   = 4096 // bytes
-	maxHops     = 16   // links that one leads over
+	maxHops     = 16   // links in a chain
 	maxSymlinks = 1000
 )
 
-// member returns the member with the content of a file, following symbolic links; nil if
-// the archive has none. targets are those that are known by now.
+// member returns the member with the content of a file, following symbolic links; nil if the
+// archive has none. targets are the targets known so far.
 func (c *Carton) member(ctx context.Context, f Entry, targets map[string]string) (*zipdir.Entry, error) {
 	name := f.Path
 	for range maxHops {
@@ -308,7 +303,7 @@ func (c *Carton) member(ctx context.Context, f Entry, targets map[string]string)
 	return nil, invalid("symbolic link %q leads over more than %d links", f.Path, maxHops)
 }
 
-// target returns the path that a symbolic link leads to, which is inside of model/.
+// target returns the path of a symbolic link's target, which is inside of model/.
 func (c *Carton) target(ctx context.Context, e *zipdir.Entry) (string, error) {
 	text, err := c.readPlainEntry(ctx, e, maxTarget)
 	if err != nil {
@@ -322,7 +317,7 @@ func (c *Carton) target(ctx context.Context, e *zipdir.Entry) (string, error) {
 	return to, nil
 }
 
-// checkTarget checks that what a symbolic link leads to is a file with the same digest.
+// checkTarget checks that the target of a symbolic link is a file with the same digest.
 func (c *Carton) checkTarget(f Entry, target string) error {
 	if target == f.Path {
 		return nil
@@ -352,7 +347,7 @@ func (c *Carton) openEntry(ctx context.Context, e *zipdir.Entry) (io.ReadCloser,
 }
 
 func readEntry(body io.ReadCloser, e *zipdir.Entry) (io.ReadCloser, error) {
-	// All but the data can be the local header; most of the time it is.
+	// All but the data can be the local header; usually it is.
 	head := make([]byte, e.HeaderSize())
 	if _, err := io.ReadFull(body, head); err != nil {
 		return nil, fmt.Errorf("%q: local header: %w: %w", e.Name, err, errdefs.ErrUnavailable)
@@ -368,14 +363,14 @@ func readEntry(body io.ReadCloser, e *zipdir.Entry) (io.ReadCloser, error) {
 	return &member{r, body}, nil
 }
 
-// A member is the content of a member and the body it comes from.
+// A member is the content of a member and its source.
 type member struct {
 	io.ReadCloser
 	body io.Closer
 }
 
 func (m *member) Close() error {
-	m.ReadCloser.Close() // only frees memory
+	m.ReadCloser.Close() // it only frees memory
 	return m.body.Close()
 }
 
@@ -387,55 +382,4 @@ func (c *Carton) locate(ctx context.Context, e *zipdir.Entry) (int64, error) {
 	}
 	n, err := e.Locate(head)
 	return e.Start() + n, err
-}
-
-// readTensors reads the index of the tensors, and the string tensors that are small.
-func (c *Carton) readTensors(ctx context.Context) error {
-	if _, ok := c.files[nameIndex]; !ok {
-		if i := slices.IndexFunc(c.entries, func(e Entry) bool { return strings.HasPrefix(e.Path, dirTensors) }); i >= 0 {
-			return invalid("%q is there, but not %s", c.entries[i].Path, nameIndex)
-		}
-		return nil
-	}
-	p, err := c.read(ctx, nameIndex, MaxIndexSize)
-	if err != nil {
-		return err
-	}
-	if c.tensors, err = parseIndex(p, c.files); err != nil {
-		return err
-	}
-	left := int64(maxTexts)
-	for _, x := range c.tensorsInOrder() {
-		e := c.places[c.entries[c.files[x.file]].Digest].entry
-		if e == nil {
-			continue // its size is checked when it is known
-		}
-		if err := x.checkSize(e.Size); err != nil {
-			return err
-		}
-		if x.dtype != "string" || e.Size > maxText || e.Size > left {
-			continue
-		}
-		left -= e.Size
-		text, err := c.read(ctx, x.file, maxText)
-		if err != nil {
-			return err
-		}
-		if err := x.checkText(text); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// tensorsInOrder returns the tensors that have a file, by name.
-func (c *Carton) tensorsInOrder() []*tensor {
-	var all []*tensor
-	for _, x := range c.tensors {
-		if x.file != "" {
-			all = append(all, x)
-		}
-	}
-	slices.SortFunc(all, func(a, b *tensor) int { return strings.Compare(a.name, b.name) })
-	return all
 }

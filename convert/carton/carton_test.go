@@ -12,6 +12,8 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
@@ -23,7 +25,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// open opens a carton that must be good.
+// open opens a valid carton.
 func open(t *testing.T, src carton.Source, o carton.Options) *carton.Carton {
 	t.Helper()
 	c, err := carton.Open(context.Background(), src, o)
@@ -36,7 +38,7 @@ func open(t *testing.T, src carton.Source, o carton.Options) *carton.Carton {
 
 func at(p []byte) carton.Source { return carton.At(bytes.NewReader(p), int64(len(p))) }
 
-// hydrate brings a model into a real store and returns its files.
+// hydrate downloads a model into a real store and returns its files.
 func hydrate(t *testing.T, m *convert.Model, f transfer.Fetcher) (map[string]converttest.File, error) {
 	t.Helper()
 	ctx := context.Background()
@@ -75,7 +77,7 @@ func hydrate(t *testing.T, m *convert.Model, f transfer.Fetcher) (map[string]con
 	return all, nil
 }
 
-// pull opens a carton and brings its files into a store.
+// pull opens a carton and downloads its files into a store.
 func pull(t *testing.T, src carton.Source, o carton.Options) map[string]converttest.File {
 	t.Helper()
 	c := open(t, src, o)
@@ -98,7 +100,7 @@ func compare(t *testing.T, want converttest.Carton, got map[string]converttest.F
 	}
 }
 
-// TestGood brings a carton with all there is from a file, and from a reader.
+// TestGood downloads a carton with all features from a file, and from a reader.
 func TestGood(t *testing.T) {
 	want := converttest.GoodCarton(storetest.Random(1, 9<<20))
 	p := want.Bytes()
@@ -114,7 +116,7 @@ func TestGood(t *testing.T) {
 	compare(t, want, pull(t, at(p), carton.Options{}))
 }
 
-// TestModel looks at all of a model but its files.
+// TestModel checks everything of a model except its files.
 func TestModel(t *testing.T) {
 	want := converttest.GoodCarton([]byte("weights"))
 	c := open(t, at(want.Bytes()), carton.Options{})
@@ -221,7 +223,7 @@ func TestLayout(t *testing.T) {
 	compare(t, c, pull(t, at(c.Bytes()), carton.Options{}))
 }
 
-// TestExtra has members that MANIFEST does not list.
+// TestExtra has members that are not in MANIFEST.
 func TestExtra(t *testing.T) {
 	c := converttest.GoodCarton([]byte("weights"))
 	c.Zip = func(z *converttest.Zip) {
@@ -230,7 +232,7 @@ func TestExtra(t *testing.T) {
 	compare(t, c, pull(t, at(c.Bytes()), carton.Options{}))
 }
 
-// TestWrongBytes has a member that is not what MANIFEST says: it must not become visible.
+// TestWrongBytes has a member that does not match MANIFEST: it must not become visible.
 func TestWrongBytes(t *testing.T) {
 	for _, method := range []uint16{0, 8, 93} {
 		weights := storetest.Random(2, 5<<20)
@@ -255,7 +257,7 @@ func TestWrongBytes(t *testing.T) {
 	}
 }
 
-// TestHash asks for another carton than there is.
+// TestHash opens a carton with the hash of another one.
 func TestHash(t *testing.T) {
 	c := converttest.GoodCarton([]byte("weights"))
 	_, err := carton.Open(context.Background(), at(c.Bytes()), carton.Options{Hash: digest.FromString("another")})
@@ -272,11 +274,7 @@ func TestBlob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i, ok := m.CartonLayer()
-	if !ok {
-		t.Fatal("no carton found")
-	}
-	l := m.Layers[i]
+	l := m.Layers[0]
 	compare(t, want, pull(t, carton.Blob(storetest.NewFetcher(b.Blobs[l.Digest]), l.Digest, l.Size), carton.Options{}))
 
 	f := storetest.NewFetcher(b.Blobs[l.Digest])
@@ -293,8 +291,7 @@ func TestParser(t *testing.T) {
 	want := converttest.GoodCarton(weights)
 	b := converttest.CartonArtifact(want)
 	a := converttest.NewArtifact(b)
-	parsers := convert.Parsers{mediatype.FormatCarton: carton.Parser(carton.Options{Hash: digest.FromString("of another")})}
-	m, err := parsers.Parse(context.Background(), a)
+	m, err := formats.All().Parse(context.Background(), a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,12 +315,13 @@ func TestParser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := carton.Parser(carton.Options{})(context.Background(), converttest.NewArtifact(none), parsed); !errdefs.IsInvalidArgument(err) {
+	if _, err := carton.Format.Parse(context.Background(), format.Settings{}, converttest.NewArtifact(none), parsed); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("without a carton: %v", err)
 	}
 }
 
-// TestEmpty has files without bytes: they are no blobs, and MANIFEST must say so too.
+// TestEmpty has files without bytes: they are not blobs, and MANIFEST must have the digest of no
+// bytes.
 func TestEmpty(t *testing.T) {
 	good := converttest.GoodCarton([]byte("weights"))
 	m, err := open(t, at(good.Bytes()), carton.Options{}).Model(context.Background())

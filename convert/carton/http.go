@@ -16,14 +16,14 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// maxErrorBody is how much of the body of an error is read, in bytes, so that the connection can
-// be used again.
+// maxErrorBody limits the bytes of an error response that are read so that the connection can be
+// reused.
 const maxErrorBody = 4 << 10
 
-// request sends a request for a URL from outside, and returns the answer if it is a success.
+// request sends a request to an untrusted URL, and returns the response if it is a success.
 func (o *Options) request(ctx context.Context, method, rawURL string, header http.Header) (*http.Response, error) {
 	if o.HTTP == nil {
-		return nil, fmt.Errorf("URLs can not be fetched here: %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("URLs cannot be fetched here: %w", errdefs.ErrFailedPrecondition)
 	}
 	u, err := checkURL(rawURL, o.AllowHTTP)
 	if err != nil {
@@ -49,12 +49,12 @@ func (o *Options) request(ctx context.Context, method, rawURL string, header htt
 	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
 		return resp, nil
 	}
-	io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // only for the connection
+	io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // to reuse the connection
 	resp.Body.Close()
 	return nil, statusError(u.Host, resp)
 }
 
-// about adds the host to an error, unless it begins with it.
+// about prefixes an error with the host, unless it already has it.
 func about(host string, err error) error {
 	if strings.HasPrefix(err.Error(), host+": ") {
 		return err
@@ -71,8 +71,7 @@ func bare(err error) error {
 	return err
 }
 
-// getDecoded gets a URL of LINKS and returns its content without codings, and its length, -1 if
-// that is not known.
+// getDecoded gets a URL of LINKS and returns its decoded content, and its length, or -1 if unknown.
 func (o *Options) getDecoded(ctx context.Context, rawURL, accept string) (io.ReadCloser, int64, error) {
 	resp, err := o.request(ctx, http.MethodGet, rawURL, http.Header{"Accept-Encoding": {accept}})
 	if err != nil {
@@ -80,7 +79,7 @@ func (o *Options) getDecoded(ctx context.Context, rawURL, accept string) (io.Rea
 	}
 	if resp.StatusCode != http.StatusOK {
 		resp.Body.Close()
-		return nil, 0, fmt.Errorf("a part was answered to a request for all: %w", errdefs.ErrUnavailable)
+		return nil, 0, fmt.Errorf("the server answered a request for the whole file with a part: %w", errdefs.ErrUnavailable)
 	}
 	coded, err := codings(resp.Header.Values("Content-Encoding"))
 	if err != nil {
@@ -94,11 +93,12 @@ func (o *Options) getDecoded(ctx context.Context, rawURL, accept string) (io.Rea
 	return body, -1, err
 }
 
-// headSize returns the size of a URL of LINKS if its server tells without sending it, else -1.
+// headSize returns the size of a URL of LINKS if its server reports it for a HEAD request,
+// otherwise -1.
 func (o *Options) headSize(ctx context.Context, rawURL string) int64 {
 	resp, err := o.request(ctx, http.MethodHead, rawURL, http.Header{"Accept-Encoding": {"identity"}})
 	if err != nil {
-		return -1 // not all servers know HEAD
+		return -1 // not all servers support HEAD
 	}
 	resp.Body.Close()
 	if coded, err := codings(resp.Header.Values("Content-Encoding")); err != nil || len(coded) > 0 {
@@ -107,7 +107,7 @@ func (o *Options) headSize(ctx context.Context, rawURL string) int64 {
 	return resp.ContentLength
 }
 
-// statusError returns the error for an answer that is no success.
+// statusError returns the error for a response that is not a success.
 func statusError(host string, resp *http.Response) error {
 	category := error(errdefs.ErrUnavailable)
 	switch resp.StatusCode {
@@ -140,8 +140,8 @@ func retryAfter(s string) (time.Duration, bool) {
 	return min(max(d, 0), transfer.MaxRetryAfter), true
 }
 
-// partOf returns the part that an answer says it is. The size of the file has to be in it: nothing
-// else says how large an archive is.
+// partOf returns the range of a response. It must include the size of the file: nothing else has
+// the size of an archive.
 func partOf(resp *http.Response) (contentrange.Range, error) {
 	header := resp.Header.Get("Content-Range")
 	r, ok := contentrange.Parse(header)

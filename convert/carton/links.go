@@ -11,20 +11,20 @@ import (
 
 // Limits of LINKS.
 const (
-	// MaxLinksSize is the largest LINKS read, in bytes.
+	// MaxLinksSize limits LINKS, in bytes.
 	MaxLinksSize = 4 << 20 // 4 MiB
 
-	// maxURLs is how many URLs of a file are tried, and maxURL the longest, in bytes.
+	// maxURLs limits the URLs tried for a file, and maxURL the length of one, in bytes.
 	maxURLs = 32
 	maxURL  = 8 << 10
 )
 
-// linksVersion is the version of LINKS that is understood.
+// linksVersion is the supported version of LINKS.
 const linksVersion = 1
 
-// ParseLinks parses a LINKS file: the URLs of files by digest. Whether a URL may be followed is
-// not looked at. It returns errdefs.ErrInvalidArgument, naming the digest, for what breaks a
-// rule, and errdefs.ErrNotImplemented for another version.
+// ParseLinks parses a LINKS file: the URLs of files by digest. It does not check whether a URL may
+// be followed. It returns errdefs.ErrInvalidArgument, naming the digest, for an invalid file, and
+// errdefs.ErrNotImplemented for another version.
 func ParseLinks(p []byte) (map[digest.Digest][]string, error) {
 	t, err := parseTable(nameLinks, p, MaxLinksSize)
 	if err != nil {
@@ -49,11 +49,12 @@ func ParseLinks(p []byte) (map[digest.Digest][]string, error) {
 	return all, *t.err
 }
 
-// signed says whether a URL can have credentials in it: who has it can read what others can not.
-// A signature is a part of the query, among other things that look like one, so any query counts.
+// signed reports whether a URL can contain credentials, which allow a holder to read what others
+// cannot. A signature is a part of the query, and cannot be distinguished from other parts, so any
+// query counts.
 func signed(s string) bool { return strings.Contains(s, "?") }
 
-// checkURL parses a URL from outside. The errors do not hold the whole of it: it can be signed.
+// checkURL parses an untrusted URL. The errors do not contain all of it: it can be signed.
 func checkURL(s string, allowHTTP bool) (*url.URL, error) {
 	refused := func(why string) error {
 		return fmt.Errorf("URL refused: %s: %w", why, errdefs.ErrPermissionDenied)
@@ -64,7 +65,7 @@ func checkURL(s string, allowHTTP bool) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
-		return nil, refused("it can not be parsed")
+		return nil, refused("it cannot be parsed")
 	case u.Scheme != "https" && u.Scheme != "http":
 		return nil, refused(fmt.Sprintf("scheme %.20q", u.Scheme))
 	case u.Scheme == "http" && !allowHTTP:

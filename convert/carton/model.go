@@ -16,20 +16,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// parallelSizes is how many servers are asked for a size at the same time.
+// parallelSizes limits the simultaneous requests for sizes.
 const parallelSizes = 8
 
-// Model returns the model. Of files that are only in LINKS the size is asked for. The model
-// depends on MANIFEST and the files that it lists, not on the layout of the archive or on LINKS.
+// Model returns the model. It requests the sizes of files that are only in LINKS. The model depends
+// on MANIFEST and its files, not on the layout of the archive or on LINKS.
 func (c *Carton) Model(ctx context.Context) (*convert.Model, error) {
 	sizes, err := c.sizes(ctx)
 	if err != nil {
 		return nil, err
-	}
-	for _, x := range c.tensorsInOrder() {
-		if err := x.checkSize(sizes[c.entries[c.files[x.file]].Digest]); err != nil {
-			return nil, err
-		}
 	}
 	m := &convert.Model{
 		Table: filetable.Table{
@@ -42,7 +37,7 @@ func (c *Carton) Model(ctx context.Context) (*convert.Model, error) {
 	seen := map[digest.Digest]bool{}
 	for i, e := range c.entries {
 		size := sizes[e.Digest]
-		if size == 0 { // there is nothing to fetch, and containerd refuses a layer of no bytes
+		if size == 0 { // there is nothing to download, and containerd refuses an empty layer
 			if err := verify.Bytes(e.Digest, nil); err != nil {
 				return nil, fmt.Errorf("%q is empty: %w", e.Path, err)
 			}
@@ -86,7 +81,7 @@ func inline(name string, p []byte) filetable.File {
 func (c *Carton) sizes(ctx context.Context) (map[digest.Digest]int64, error) {
 	all := make(map[digest.Digest]int64, len(c.places))
 	var linked []digest.Digest
-	for _, e := range c.entries { // in an order that does not change
+	for _, e := range c.entries { // in a stable order
 		p := c.places[e.Digest]
 		if _, ok := all[e.Digest]; ok {
 			continue
@@ -116,7 +111,7 @@ func (c *Carton) sizes(ctx context.Context) (map[digest.Digest]int64, error) {
 	return all, nil
 }
 
-// kind returns what kind of content a file is.
+// kind returns the kind of a file.
 func kind(p string) mediatype.Kind {
 	switch {
 	case p == nameInfo, p == nameIndex:
@@ -137,10 +132,10 @@ func kind(p string) mediatype.Kind {
 	return mediatype.KindWeight
 }
 
-// formats are the formats of the weights of runners, where their names differ.
+// formats are the weight formats of runners with another name.
 var formats = map[string]string{"torchscript": "pt"}
 
-// config returns what is known of the model in the terms of ModelPack.
+// config returns the facts about the model in ModelPack's terms.
 func (c *Carton) config() convert.Config {
 	info := c.info
 	cfg := convert.Config{
@@ -168,10 +163,10 @@ func (c *Carton) config() convert.Config {
 	return cfg
 }
 
-// maxFact is the most bytes of what carton.toml says of a runner that are an annotation of an image.
+// maxFact limits a fact about a runner in an annotation of an image, in bytes.
 const maxFact = 1024
 
-// runner returns what carton.toml says of the runner, but for what is too long.
+// runner returns the facts about the runner in carton.toml, except those that are too long.
 func (c *Carton) runner() convert.Runner {
 	r, info := convert.Runner{}, c.info
 	if len(info.Runner.Name) <= maxFact {
@@ -186,12 +181,12 @@ func (c *Carton) runner() convert.Runner {
 	return r
 }
 
-// modalities returns what goes in or comes out: text for strings, else something other.
-func modalities(specs []Spec) []string {
+// modalities returns the types of input or output: text for strings, otherwise other.
+func modalities(dtypes []string) []string {
 	var all []string
-	for _, s := range specs {
+	for _, t := range dtypes {
 		m := "other"
-		if s.DType == "string" {
+		if t == "string" {
 			m = "text"
 		}
 		if !slices.Contains(all, m) {

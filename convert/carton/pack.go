@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -19,14 +20,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// Facts are what makes a carton of a model that is none: all else in carton.toml is optional. The zero value
-// stands for no facts.
-type Facts struct {
-	Runner    string // its name
-	Framework string // a requirement on a semantic version
-}
-
-// written is a carton.toml as it is written.
+// written is the content of a carton.toml for writing.
 type written struct {
 	SpecVersion int           `toml:"spec_version"`
 	Name        string        `toml:"model_name,omitempty"`
@@ -44,7 +38,7 @@ type writtenRunner struct {
 }
 
 // describe returns the carton.toml of a model, and checks it.
-func describe(cfg convert.Config, f Facts) ([]byte, *Info, error) {
+func describe(cfg convert.Config, f format.Facts) ([]byte, *Info, error) {
 	d := cfg.Descriptor
 	p, err := toml.Marshal(written{
 		SpecVersion: specVersion, Name: d.Name, Description: d.Description, License: strings.Join(d.Licenses, " AND "),
@@ -67,10 +61,11 @@ func encodeManifest(entries []Entry) []byte {
 	return []byte(b.String())
 }
 
-// FromFiles returns the carton of a model whose files are blobs: they are below model/. The bytes are at the
-// same blobs, so whoever has those of the model has those of the carton. It returns errdefs.ErrInvalidArgument for
-// facts that carton.toml can not have, or a file that is no blob.
-func FromFiles(m *convert.Model, f Facts) (*convert.Model, error) {
+// FromFiles returns the carton of a model whose files are blobs: they are below model/. The carton
+// has the same blobs, so a holder of the model's bytes has those of the carton. It returns
+// errdefs.ErrInvalidArgument for facts that are not valid in carton.toml, or a file that is not a
+// blob.
+func FromFiles(m *convert.Model, f format.Facts) (*convert.Model, error) {
 	text, info, err := describe(m.Config, f)
 	if err != nil {
 		return nil, err
@@ -116,25 +111,17 @@ func FromFiles(m *convert.Model, f Facts) (*convert.Model, error) {
 	return out, out.Table.Validate()
 }
 
-// A Member is a file that is packed.
-type Member struct {
-	Path   string
-	Size   int64 // in bytes
-	Digest digest.Digest
-	Open   func(ctx context.Context) (io.ReadCloser, error)
-}
-
-func bytesMember(name string, p []byte) Member {
-	return Member{name, int64(len(p)), digest.FromBytes(p), func(context.Context) (io.ReadCloser, error) {
+func bytesMember(name string, p []byte) format.File {
+	return format.File{Path: name, Size: int64(len(p)), Digest: digest.FromBytes(p), Open: func(context.Context) (io.ReadCloser, error) {
 		return io.NopCloser(strings.NewReader(string(p))), nil
 	}}
 }
 
-// Pack writes the archive of a carton, with its files as they are, and returns its hash. With facts, files are
-// those of the model and go below model/; without, they are those of a carton, of which MANIFEST says what
-// belongs to it. It returns errdefs.ErrInvalidArgument for files that are no carton, and *verify.Error for one
-// with other bytes than its digest says.
-func Pack(ctx context.Context, w io.Writer, files []Member, cfg convert.Config, f Facts) (digest.Digest, error) {
+// Pack writes the archive of a carton, with its files unchanged, and returns its hash. With facts,
+// files are those of the model and are stored below model/; without, they are those of a carton, of
+// which only those in MANIFEST are written. It returns errdefs.ErrInvalidArgument for files that
+// are not a carton, and *verify.Error for one that does not match its digest.
+func Pack(ctx context.Context, w io.Writer, files []format.File, cfg convert.Config, f format.Facts) (digest.Digest, error) {
 	files, err := members(ctx, files, cfg, f)
 	if err != nil {
 		return "", fmt.Errorf("carton: %w", err)
@@ -149,15 +136,15 @@ func Pack(ctx context.Context, w io.Writer, files []Member, cfg convert.Config, 
 }
 
 // members returns the files of the archive, the last of which is MANIFEST.
-func members(ctx context.Context, files []Member, cfg convert.Config, f Facts) ([]Member, error) {
-	if f == (Facts{}) {
+func members(ctx context.Context, files []format.File, cfg convert.Config, f format.Facts) ([]format.File, error) {
+	if f == (format.Facts{}) {
 		return listed(ctx, files)
 	}
 	text, _, err := describe(cfg, f)
 	if err != nil {
 		return nil, err
 	}
-	out := []Member{bytesMember(nameInfo, text)}
+	out := []format.File{bytesMember(nameInfo, text)}
 	for _, file := range files {
 		file.Path = dirModel + file.Path
 		out = append(out, file)
@@ -165,7 +152,7 @@ func members(ctx context.Context, files []Member, cfg convert.Config, f Facts) (
 	if len(out) == 1 {
 		return nil, invalid("a model without files")
 	}
-	slices.SortFunc(out, func(a, b Member) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(out, func(a, b format.File) int { return strings.Compare(a.Path, b.Path) })
 	var entries []Entry
 	for _, file := range out {
 		entries = append(entries, Entry{file.Path, file.Digest})
@@ -173,9 +160,9 @@ func members(ctx context.Context, files []Member, cfg convert.Config, f Facts) (
 	return append(out, bytesMember(nameManifest, encodeManifest(entries))), nil
 }
 
-// listed returns the files that MANIFEST lists, and MANIFEST.
-func listed(ctx context.Context, files []Member) ([]Member, error) {
-	at := map[string]Member{}
+// listed returns the files in MANIFEST, and MANIFEST.
+func listed(ctx context.Context, files []format.File) ([]format.File, error) {
+	at := map[string]format.File{}
 	for _, file := range files {
 		at[file.Path] = file
 	}
@@ -196,7 +183,7 @@ func listed(ctx context.Context, files []Member) ([]Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Member
+	var out []format.File
 	for _, e := range entries {
 		if at[e.Path].Digest != e.Digest {
 			return nil, invalid("%q is not what %s lists", e.Path, nameManifest)
@@ -206,8 +193,8 @@ func listed(ctx context.Context, files []Member) ([]Member, error) {
 	return append(out, bytesMember(nameManifest, p)), nil
 }
 
-// packMember writes one file, stored: so it is read by ranges.
-func packMember(ctx context.Context, z *zip.Writer, file Member) error {
+// packMember writes one file, stored, so that it can be read by ranges.
+func packMember(ctx context.Context, z *zip.Writer, file format.File) error {
 	r, err := file.Open(ctx)
 	if err != nil {
 		return err

@@ -7,42 +7,40 @@ import (
 	"io"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
-// Parser returns a convert.Parser for artifacts and images with a layer that is a carton. The
-// origin of the model is the manifest of the artifact; the model hash is the revision. Blobs of
-// the model are files of the carton, which are brought by its Fetcher. Options.Hash does not count.
-func Parser(o Options) convert.Parser {
-	return func(ctx context.Context, a convert.Artifact, m *convert.Manifest) (_ *convert.Model, err error) {
-		i, ok := m.CartonLayer()
-		if !ok {
-			return nil, fmt.Errorf("manifest %s: no layer, or more than one, that is a carton: %w", m.Digest, errdefs.ErrInvalidArgument)
-		}
-		l := m.Layers[i]
-		r, err := a.BlobAt(ctx, l.Descriptor)
-		if err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
-		}
-		if c, ok := r.(io.Closer); ok {
-			defer func() { err = errors.Join(err, c.Close()) }()
-		}
-		o.Hash = ""
-		c, err := Open(ctx, At(r, l.Size), o)
-		if err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
-		}
-		model, err := c.LayerModel(ctx, a, m)
-		if err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
-		}
-		return model, nil
+// parse parses artifacts and images with a layer that is a carton. The origin of the model is the
+// manifest of the artifact; the model hash is the revision. Blobs of the model are files of the
+// carton, which its Fetcher reads.
+func parse(ctx context.Context, s format.Settings, a convert.Artifact, m *convert.Manifest) (_ *convert.Model, err error) {
+	i, ok := layerOf(m)
+	if !ok {
+		return nil, fmt.Errorf("manifest %s: no layer, or more than one, that is a carton: %w", m.Digest, errdefs.ErrInvalidArgument)
 	}
+	l := m.Layers[i]
+	r, err := a.BlobAt(ctx, l.Descriptor)
+	if err != nil {
+		return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
+	}
+	if c, ok := r.(io.Closer); ok {
+		defer func() { err = errors.Join(err, c.Close()) }()
+	}
+	c, err := Open(ctx, At(r, l.Size), optionsOf(s))
+	if err != nil {
+		return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
+	}
+	model, err := c.LayerModel(ctx, a, m)
+	if err != nil {
+		return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
+	}
+	return model, nil
 }
 
-// LayerModel is Model for a carton that is the layer of an artifact with the manifest m.
+// LayerModel is Model for a carton that is a layer of an artifact with the manifest m.
 func (c *Carton) LayerModel(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
 	model, err := c.Model(ctx)
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 )
 
-// TestInfoFieldByField says what becomes of each field of carton.toml, and where each kind of file
-// goes.
+// TestInfoFieldByField checks where each field of carton.toml and each kind of file goes.
 func TestInfoFieldByField(t *testing.T) {
 	const runner = "\n[runner]\nrunner_name = \"%\"\nrequired_framework_version = \"1\"\n"
 	with := func(text, name string) converttest.Carton {
@@ -64,7 +63,7 @@ func TestInfoFieldByField(t *testing.T) {
 	}
 }
 
-// TestSymlinks has links to links, and to files through directories that are none.
+// TestSymlinks has links to links, and to files through paths that are not directories.
 func TestSymlinks(t *testing.T) {
 	c := converttest.GoodCarton([]byte("weights")).With(
 		file{Path: "model/deep/l", Data: []byte("weights"), Link: "../m"},
@@ -72,7 +71,8 @@ func TestSymlinks(t *testing.T) {
 	compare(t, c, pull(t, at(c.Bytes()), carton.Options{}))
 }
 
-// TestHostilePaths gives files of a carton names that leave it; the archive and MANIFEST agree.
+// TestHostilePaths has files of a carton with names that lead out of it; the archive and MANIFEST
+// agree.
 func TestHostilePaths(t *testing.T) {
 	for name, path := range map[string]string{
 		"parent": "../etc/passwd", "parents": "../../../etc/passwd", "parents from below": "model/../../../etc/passwd",
@@ -94,7 +94,7 @@ func TestHostilePaths(t *testing.T) {
 }
 
 // TestURLOfTheServer has a server that names another URL in a header, as a server of cartons can:
-// it is not asked.
+// the URL is not used.
 func TestURLOfTheServer(t *testing.T) {
 	c := converttest.GoodCarton([]byte("weights"))
 	inside := serve(t, map[string]http.HandlerFunc{"/secret": content(c.Bytes())})
@@ -109,9 +109,9 @@ func TestURLOfTheServer(t *testing.T) {
 	}
 }
 
-// FuzzHostileCarton begins with all cartons that are refused, and looks at what is not.
+// FuzzHostileCarton starts with all cartons that are refused, and checks those that are not.
 func FuzzHostileCarton(f *testing.F) {
-	for _, cases := range []map[string]hostileCase{hostileManifests(), hostileInfos(), hostileIndexes(), hostileLinks()} {
+	for _, cases := range []map[string]hostileCase{hostileManifests(), hostileInfos(), hostileLinks()} {
 		for _, c := range cases {
 			if p := c.carton.Bytes(); len(p) < 1<<13 {
 				f.Add(p)

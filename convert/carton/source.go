@@ -12,8 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A Source is where the bytes of a carton are. It is not trusted. Its methods are safe for
-// concurrent use.
+// A Source has the bytes of a carton. It is not trusted. Its methods are safe for concurrent use.
 type Source interface {
 	// Size returns the size of the archive in bytes.
 	Size() int64
@@ -22,10 +21,10 @@ type Source interface {
 	// end early. The errors have the categories of store.Fetcher.
 	Range(ctx context.Context, off, n int64) (io.ReadCloser, error)
 
-	// Private says that credentials were needed to read it. It can become known by reading.
+	// Private reports whether credentials were needed to read it. This can become known by reading.
 	Private() bool
 
-	// Close frees what the source holds. Readers that are open may fail.
+	// Close releases the source. Open readers may fail.
 	Close() error
 }
 
@@ -37,7 +36,7 @@ type File struct {
 }
 
 // OpenFile opens a local file. It returns errdefs.ErrInvalidArgument for anything but a regular
-// file, and errdefs.ErrNotFound if there is none.
+// file, and errdefs.ErrNotFound if it does not exist.
 func OpenFile(name string) (*File, error) {
 	st, err := os.Stat(name)
 	switch {
@@ -72,14 +71,14 @@ func (f *File) Range(_ context.Context, off, n int64) (io.ReadCloser, error) {
 	return io.NopCloser(io.NewSectionReader(f.f, off, n)), nil
 }
 
-// Private says that the file is the copy of an archive that needed credentials. Who reads other
-// files here has them for himself.
+// Private reports whether the file is the copy of an archive that needed credentials. Other local
+// files are readable to the user anyway.
 func (f *File) Private() bool { return f.private }
 
 // Close closes the file.
 func (f *File) Close() error { return f.f.Close() }
 
-// At is a carton behind an io.ReaderAt, which it does not close. The reader must be safe for
+// At returns the carton behind an io.ReaderAt, which it does not close. The reader must be safe for
 // concurrent use.
 func At(r io.ReaderAt, size int64) Source { return at{r, size} }
 
@@ -98,8 +97,8 @@ func (a at) Private() bool { return false }
 
 func (a at) Close() error { return nil }
 
-// Blob is a carton that is a blob in a registry, or wherever a Fetcher has it from. Its bytes are
-// not compared with its digest, as only parts of it are read.
+// Blob returns a carton that is a blob in a registry, or in another source of a Fetcher. Its bytes
+// are not compared with its digest, as only parts of it are read.
 func Blob(f transfer.Fetcher, d digest.Digest, size int64) Source {
 	return &blob{f: f, d: d, size: size}
 }
@@ -109,7 +108,7 @@ type blob struct {
 	d    digest.Digest
 	size int64
 
-	private atomic.Bool // some of it was
+	private atomic.Bool // a part of it was
 }
 
 func (b *blob) Size() int64 { return b.size }
@@ -124,7 +123,7 @@ func (b *blob) Range(ctx context.Context, off, n int64) (io.ReadCloser, error) {
 	}
 	if start != off {
 		body.Close()
-		return nil, fmt.Errorf("blob %s: the server does not know ranges: %w", b.d, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("blob %s: the server does not support ranges: %w", b.d, errdefs.ErrFailedPrecondition)
 	}
 	return body, nil
 }
@@ -133,7 +132,7 @@ func (b *blob) Private() bool { return b.private.Load() }
 
 func (b *blob) Close() error { return nil }
 
-// readerAt reads a Source for as long as one call goes on.
+// readerAt reads a Source for the duration of one call.
 type readerAt struct {
 	ctx context.Context
 	src Source
@@ -161,7 +160,7 @@ func (r readerAt) once(p []byte, off int64) (int, error) {
 	defer body.Close()
 	n, err := io.ReadFull(body, p)
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		err = nil // it ended early; the rest is asked for again
+		err = nil // it ended early; the rest is requested again
 	}
 	return n, err
 }

@@ -2,16 +2,15 @@ package carton
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// A table is a TOML table from outside, read key by key. Keys are compared with their case. Keys
-// that are not asked for are ignored. The first value that is missing or of a wrong type stays as
-// the error of all tables of a document.
+// A table is an untrusted TOML table, read key by key. Keys are case-sensitive. Keys that are not
+// requested are ignored. The first missing value, or value of a wrong type, is recorded as the
+// error of all tables of a document.
 type table struct {
 	path string
 	m    map[string]any
@@ -33,11 +32,11 @@ func parseTable(name string, p []byte, limit int) (table, error) {
 	return t, nil
 }
 
-// maxParts is how many parts a dotted key can have. Each is a table in the one before, so
-// that a short document could become very many of them.
+// maxParts limits the parts of a dotted key. Each is a nested table, so that a short document could
+// become a large number of them.
 const maxParts = 64
 
-// checkKeys refuses keys of more than maxParts parts.
+// checkKeys refuses keys with more than maxParts parts.
 func checkKeys(p []byte) error {
 	var parser unstable.Parser
 	parser.Reset(p)
@@ -46,7 +45,7 @@ func checkKeys(p []byte) error {
 			return invalid("a key of more than %d parts", maxParts)
 		}
 	}
-	return nil // what is not TOML is found by the decoder
+	return nil // invalid TOML is reported by the decoder
 }
 
 func shortKeys(n *unstable.Node) bool {
@@ -77,7 +76,7 @@ func (t table) fail(key, format string, args ...any) {
 	}
 }
 
-// get returns the value of a key that has the type T, or the zero value.
+// get returns the value of a key if it has the type T, otherwise the zero value.
 func get[T any](t table, key string, required bool) T {
 	v, ok := t.m[key]
 	x, typed := v.(T)
@@ -90,7 +89,7 @@ func get[T any](t table, key string, required bool) T {
 	return x
 }
 
-// tomlType is what TOML calls a type.
+// tomlType returns TOML's name of a type.
 func tomlType[T any]() string {
 	switch any(*new(T)).(type) {
 	case string:
@@ -105,7 +104,7 @@ func tomlType[T any]() string {
 
 func (t table) text(key string, required bool) string { return get[string](t, key, required) }
 
-// count returns an integer that is not negative.
+// count returns a non-negative integer.
 func (t table) count(key string, required bool) int64 {
 	n := get[int64](t, key, required)
 	if n < 0 {
@@ -128,7 +127,7 @@ func (t table) texts(key string, required bool) []string {
 	return all
 }
 
-// table returns a table in a table.
+// table returns a nested table.
 func (t table) table(key string, required bool) table {
 	m, _ := any(get[map[string]any](t, key, required)).(map[string]any)
 	return table{path: t.path + ": " + key, m: m, err: t.err}
@@ -143,23 +142,6 @@ func (t table) tables(key string) []table {
 			t.fail(key, "value %d is not a table", i)
 		}
 		all = append(all, table{path: fmt.Sprintf("%s: %s %d", t.path, key, i), m: m, err: t.err})
-	}
-	return all
-}
-
-// refs returns a table of references, each of which starts with one of the prefixes.
-func (t table) refs(key string, required bool, prefixes ...string) map[string]string {
-	all := map[string]string{}
-	for k, v := range get[map[string]any](t, key, required) {
-		s, ok := v.(string)
-		for _, p := range prefixes {
-			if ok && strings.HasPrefix(s, p) && s != p {
-				all[k] = s
-			}
-		}
-		if all[k] == "" {
-			t.fail(key, "%.100q does not start with %s", fmt.Sprint(v), strings.Join(prefixes, " or "))
-		}
 	}
 	return all
 }

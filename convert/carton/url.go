@@ -12,8 +12,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// firstRead is how much of the end of an archive the first request asks for, in bytes: as much as
-// zipdir looks at.
+// firstRead is the number of bytes of the end of an archive in the first request: as many as zipdir
+// reads.
 const firstRead = 66 << 10
 
 // URL is a carton at an http or https URL that is read by ranges.
@@ -25,15 +25,15 @@ type URL struct {
 	tail []byte // the end of the archive
 }
 
-// OpenURL opens a carton at a URL, with one request. From a server that does not know ranges it
-// copies the archive to a file in Options.TempDir; it returns errdefs.ErrFailedPrecondition
-// if there is no such directory, and errdefs.ErrResourceExhausted if the archive is larger than
-// Options.MaxTemp. The other errors have the categories of store.Fetcher.
+// OpenURL opens a carton at a URL, with one request. From a server without range requests it copies
+// the archive to a file in Options.TempDir; it returns errdefs.ErrFailedPrecondition if that is not
+// set, and errdefs.ErrResourceExhausted if the archive is larger than Options.MaxTemp. The other
+// errors have the categories of store.Fetcher.
 func OpenURL(ctx context.Context, url string, o Options) (Source, error) {
 	u := &URL{o: &o, url: url}
 	resp, err := u.get(ctx, fmt.Sprintf("bytes=-%d", firstRead))
 	if errdefs.IsFailedPrecondition(err) && o.HTTP != nil {
-		// Some servers know no ranges from the end; those of an empty file never match.
+		// Some servers do not support ranges from the end; those of an empty file never match.
 		resp, err = u.get(ctx, "bytes=0-0")
 	}
 	if err != nil {
@@ -77,16 +77,16 @@ func (u *URL) get(ctx context.Context, ranges string) (*http.Response, error) {
 	return resp, nil
 }
 
-// copy writes the body to a temporary file without a name.
+// copy writes the body to an unnamed temporary file.
 func (u *URL) copy(resp *http.Response) (Source, error) {
 	if u.o.TempDir == "" {
-		return nil, fmt.Errorf("the server does not know ranges, and there is no directory to copy the archive to: %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("the server does not support ranges, and there is no directory to copy the archive to: %w", errdefs.ErrFailedPrecondition)
 	}
 	limit := u.o.MaxTemp
 	if limit == 0 {
 		limit = defaultMaxTemp
 	}
-	tooLarge := fmt.Errorf("the server does not know ranges, and the archive has more than %d bytes: %w", limit, errdefs.ErrResourceExhausted)
+	tooLarge := fmt.Errorf("the server does not support ranges, and the archive has more than %d bytes: %w", limit, errdefs.ErrResourceExhausted)
 	if resp.ContentLength > limit {
 		return nil, tooLarge
 	}
@@ -166,7 +166,7 @@ func (u *URL) check(resp *http.Response, off, n int64) error {
 	return nil
 }
 
-// Private says whether the URL is worth something by itself, see signed.
+// Private reports whether the URL can contain credentials, see signed.
 func (u *URL) Private() bool { return signed(u.url) }
 
 // Close does nothing.

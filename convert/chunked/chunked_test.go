@@ -17,8 +17,8 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/chunked"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/modelpack"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/gzip"
@@ -87,7 +87,7 @@ func layerOf(blob []byte, c filetable.Codec, annotations map[string]string) chun
 	return chunked.Layer{Digest: digest.FromBytes(blob), Size: int64(len(blob)), Codec: c, Annotations: annotations}
 }
 
-// inflate returns what a layer is uncompressed, as any tool would read it.
+// inflate returns the uncompressed content of a layer, as any tool would read it.
 func inflate(t testing.TB, p []byte, c filetable.Codec) []byte {
 	t.Helper()
 	var r io.Reader
@@ -107,7 +107,7 @@ func inflate(t testing.TB, p []byte, c filetable.Codec) []byte {
 	return out
 }
 
-// unpacked returns the files of a layer that is unpacked whole, without sources.
+// unpacked returns the files of a layer that is unpacked as a whole, without sources.
 func unpacked(t testing.TB, blob []byte, c filetable.Codec, as string) []filetable.File {
 	t.Helper()
 	plain := inflate(t, blob, c)
@@ -129,8 +129,8 @@ func unpacked(t testing.TB, blob []byte, c filetable.Codec, as string) []filetab
 	return files
 }
 
-// check checks that the files of a layer are those that unpacking it gives, that a table with them is
-// valid, and that each chunk is what it says.
+// check checks that the files of a layer are those of the unpacked layer, that a table with them is
+// valid, and that each chunk has the right content.
 func check(t *testing.T, blob []byte, l chunked.Layer, as string) []filetable.File {
 	t.Helper()
 	placed, err := chunked.Files(bytes.NewReader(blob), l, as)
@@ -212,7 +212,7 @@ func TestFilesAreThoseOfTheTar(t *testing.T) {
 	}
 }
 
-// TestPodman reads a layer that the code of Podman made.
+// TestPodman reads a layer made by the code of Podman.
 func TestPodman(t *testing.T) {
 	blob, err := os.ReadFile("testdata/podman.zst")
 	if err != nil {
@@ -237,7 +237,7 @@ func TestPodman(t *testing.T) {
 	}
 }
 
-// TestFooter leaves the place of the table to the footer.
+// TestFooter has the place of the table only in the footer.
 func TestFooter(t *testing.T) {
 	plain := aTar(t)
 	blob, annotations := converttest.Chunked(converttest.ZstdChunkedStargz, plain, 32<<10)
@@ -270,19 +270,19 @@ func TestParse(t *testing.T) {
 	for _, format := range converttest.ChunkedFormats {
 		t.Run(string(format), func(t *testing.T) {
 			b := converttest.ModelPackChunked(files, format, 32<<10)
-			m, err := convert.Parsers{mediatype.FormatModelPack: modelpack.Parse}.Parse(context.Background(), converttest.NewArtifact(b))
+			m, err := formats.All().Parse(context.Background(), converttest.NewArtifact(b))
 			if err != nil {
 				t.Fatal(err)
 			}
 			if len(m.Table.Unpacks) > 0 {
 				t.Errorf("unpacks: %v", m.Table.Unpacks)
 			}
-			converttest.TestParser(t, convert.Parsers{mediatype.FormatModelPack: modelpack.Parse}, b)
+			converttest.TestParser(t, formats.All().Parse, b)
 		})
 	}
 }
 
-// tocAt returns the place that an annotation gives.
+// tocAt returns the place in an annotation.
 func tocAt(t *testing.T, s string) (off, size int) {
 	t.Helper()
 	var n [4]int

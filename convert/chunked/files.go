@@ -17,15 +17,15 @@ import (
 // emptyDigest is the digest of no bytes.
 var emptyDigest = digest.FromBytes(nil)
 
-// maxChunkLen is the most bytes that a chunk has in its blob. What does not compress grows a
-// little, and stargz has the headers that come next in the frame of the chunk.
+// maxChunkLen limits the bytes of a chunk in its blob. Incompressible data grows a little, and with
+// stargz the frame of a chunk includes the headers that follow.
 const maxChunkLen = filetable.MaxChunk + 64<<10
 
-// contents are the members of a layer, as a tar would have them. The Offset of a Member is the
-// index of its source.
+// contents are the members of a layer, as in a tar. The Offset of a Member is the index of its
+// source.
 type contents struct {
 	l       Layer
-	stargz  bool  // whether there are landmarks
+	stargz  bool  // reports whether there are landmarks
 	end     int64 // of the part of the blob with chunks, in bytes
 	starts  []int64
 	members []filetable.Member
@@ -34,7 +34,7 @@ type contents struct {
 	chunks  int            // in all files
 }
 
-// A source is where the bytes of a regular file are.
+// A source is the place of the bytes of a regular file.
 type source struct {
 	digest digest.Digest
 	filetable.Source
@@ -109,7 +109,7 @@ func (c *contents) member(e []entry) error {
 		}
 		at, ok := c.regular[target]
 		if !ok {
-			return invalid(fmt.Sprintf("hard link to %q, which is no regular file before it", target))
+			return invalid(fmt.Sprintf("hard link to %q, which is not a regular file earlier in the archive", target))
 		}
 		to := c.members[at]
 		to.Path = p
@@ -118,13 +118,13 @@ func (c *contents) member(e []entry) error {
 			return err
 		}
 	default:
-		return invalid(fmt.Sprintf("type %.20q (device, fifo or unknown) does not belong into a model", first.Type))
+		return invalid(fmt.Sprintf("type %.20q (device, fifo or unknown) is not allowed in a model", first.Type))
 	}
 	c.members = append(c.members, m)
 	return nil
 }
 
-// count counts chunks that are added.
+// count adds to the number of chunks.
 func (c *contents) count(n int) error {
 	if c.chunks += n; c.chunks > MaxChunks {
 		return opaque("more than %d chunks", MaxChunks)
@@ -132,7 +132,7 @@ func (c *contents) count(n int) error {
 	return nil
 }
 
-// source returns where the bytes of a regular file are.
+// source returns the place of the bytes of a regular file.
 func (c *contents) source(e []entry) (source, error) {
 	first := &e[0]
 	src := source{Source: filetable.Source{Blob: c.l.Digest, Codec: c.l.Codec}}
@@ -174,7 +174,7 @@ func (c *contents) source(e []entry) (source, error) {
 	return src, nil
 }
 
-// chunk appends chunk i of the file of e, which has its place in the file.
+// chunk appends chunk i of the file of e, which is at its place in the file.
 func (c *contents) chunk(list []filetable.Chunk, e []entry, i int, k filetable.Chunk) ([]filetable.Chunk, error) {
 	if e[i].ChunkType == chunkZeros {
 		if err := c.count(int((k.Size-1)/filetable.MaxChunk) + 1); err != nil {
@@ -209,8 +209,8 @@ func (c *contents) chunk(list []filetable.Chunk, e []entry, i int, k filetable.C
 	return append(list, k), c.count(1)
 }
 
-// endOf returns where chunk i ends in the blob: where the next one of the file starts, or the file
-// ends, or anything else starts.
+// endOf returns the end of chunk i in the blob: the start of the next one of the file, the end of
+// the file, or the start of anything else.
 func (c *contents) endOf(e []entry, i int) int64 {
 	switch {
 	case i+1 < len(e):
@@ -239,7 +239,7 @@ func (c *contents) place(as string) []filetable.File {
 	return files
 }
 
-// modTime parses a time; none is that of 1970, for which stargz writes none.
+// modTime parses a time; an empty one is 1970, for which stargz writes none.
 func modTime(s string) (time.Time, error) {
 	if s == "" {
 		return time.Unix(0, 0).UTC(), nil
@@ -248,7 +248,8 @@ func modTime(s string) (time.Time, error) {
 	return cleanTime(t), err
 }
 
-// cleanTime returns t in UTC, or the zero time if no JSON can hold it, as for a member of a tar.
+// cleanTime returns t in UTC, or the zero time if JSON cannot represent it, as for a member of a
+// tar.
 func cleanTime(t time.Time) time.Time {
 	if y := t.UTC().Year(); y < 1970 || y > 9999 {
 		return time.Time{}

@@ -18,6 +18,16 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
+// Texts is Extract for who looks at the bytes of files alone.
+func Texts(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]string, error) {
+	files, err := Extract(m, blobs)
+	texts := map[string]string{}
+	for path, f := range files {
+		texts[path] = string(f.Data)
+	}
+	return texts, err
+}
+
 // Extract returns the regular files of a model, with the bytes that the blobs have where the
 // table says. It is a second reading of a file table, independent of the store.
 func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File, error) {
@@ -191,12 +201,12 @@ func decompress(p []byte, c filetable.Codec) ([]byte, error) {
 // maxHeaders is how much of an archive its headers can take, in bytes.
 const maxHeaders = 16 << 10
 
-// TestParser checks that parsers make of b what it is: the files, in a valid table, the same
+// TestParser checks that parse makes of b what it is: the files, in a valid table, the same
 // each time, and without reading weights.
-func TestParser(t *testing.T, parsers convert.Parsers, b *Built) {
+func TestParser(t *testing.T, parse func(context.Context, convert.Artifact) (*convert.Model, error), b *Built) {
 	t.Helper()
 	a := NewArtifact(b)
-	m, err := parsers.Parse(context.Background(), a)
+	m, err := parse(context.Background(), a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +224,7 @@ func TestParser(t *testing.T, parsers convert.Parsers, b *Built) {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	testLayers(t, a, m)
-	again, err := parsers.Parse(context.Background(), NewArtifact(b))
+	again, err := parse(context.Background(), NewArtifact(b))
 	if err != nil {
 		t.Fatal(err)
 	}

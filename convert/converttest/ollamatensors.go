@@ -241,7 +241,7 @@ func (m *TensorModel) Check(files map[string]File) error {
 	}
 	for i, l := range manifest.Layers {
 		if p, ok := blobs[l.Digest]; mediatype.Base(l.MediaType) == mediatype.OllamaTensor && (!ok || !bytes.Equal(p, m.Blobs[l.Digest])) {
-			return fmt.Errorf("layer %d: blob %s can not be made again", i, l.Digest)
+			return fmt.Errorf("layer %d: blob %s cannot be made again", i, l.Digest)
 		}
 	}
 	return nil

@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
-// Parse parses a Docker AI model. It is a convert.Parser.
-func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+// parse parses a Docker AI model.
+func parse(ctx context.Context, _ format.Settings, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
 	cfg, p, err := readConfig(ctx, a, m)
 	if err != nil {
 		return nil, err
@@ -43,14 +44,14 @@ func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*conve
 	return model, nil
 }
 
-// A namer gives layers their paths, in the order of the manifest.
+// A namer assigns paths to layers, in the order of the manifest.
 type namer struct {
 	byPath bool // v0.2
 	count  map[mediatype.Part]int
 	seen   map[mediatype.Part]int
 }
 
-// newNamer counts the layers of each part that have no path of their own.
+// newNamer counts the layers of each part without a path of their own.
 func newNamer(m *convert.Manifest) (*namer, error) {
 	n := &namer{
 		byPath: mediatype.Base(m.Config.MediaType) == mediatype.DockerAIConfigV02,
@@ -83,7 +84,7 @@ func parseType(l convert.Descriptor) (mediatype.Type, error) {
 	return t, nil
 }
 
-// ownPath returns the path of the layer's annotation, if it counts.
+// ownPath returns the path of the layer's annotation, if it is used.
 func (n *namer) ownPath(t mediatype.Type, l convert.Descriptor) string {
 	keeps := t.Part == mediatype.PartSafetensors || t.Part == mediatype.PartDDUF || t.Part == mediatype.PartFile
 	if !n.byPath && !keeps {
@@ -117,8 +118,7 @@ func (n *namer) place(l convert.Descriptor) (convert.Place, error) {
 	return p, nil
 }
 
-// name returns the name that follows from the type of a layer and its place among those of
-// its type.
+// name returns the name for a layer by its type and its position among those of its type.
 func (n *namer) name(t mediatype.Type) (string, error) {
 	n.seen[t.Part]++
 	i, of := n.seen[t.Part], n.count[t.Part]
@@ -148,15 +148,15 @@ func numbered(name string, i int, ext string) string {
 	return fmt.Sprintf("%s-%d%s", name, i, ext)
 }
 
-// readConfig reads the config, and returns its bytes as well; an empty object and nil if there is
+// readConfig reads the config, and also returns its bytes; an empty object and nil if there is
 // none.
 func readConfig(ctx context.Context, a convert.Artifact, m *convert.Manifest) (o *convert.Object, p []byte, err error) {
-	text := []byte("{}")
-	if m.Config.Digest != "" && mediatype.Base(m.Config.MediaType) != mediatype.OCIEmpty {
-		if p, err = convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize); err != nil {
-			return nil, nil, fmt.Errorf("config: %w", err)
-		}
-		text = p
+	if p, err = convert.ReadConfig(ctx, a, m); err != nil {
+		return nil, nil, err
+	}
+	text := p
+	if p == nil {
+		text = []byte("{}")
 	}
 	if o, err = convert.ParseObject(text); err != nil {
 		return nil, nil, fmt.Errorf("config: %w", err)
@@ -164,10 +164,10 @@ func readConfig(ctx context.Context, a convert.Artifact, m *convert.Manifest) (o
 	return o, p, nil
 }
 
-// describe returns what a config in either shape says.
+// describe returns the facts of a config in either form.
 func describe(o *convert.Object) convert.Config {
 	c, d := o.Object("config"), o.Object("descriptor")
-	gguf := c.Object("gguf") // the specification's shape has its facts in here
+	gguf := c.Object("gguf") // the specification's form has its facts here
 	arch := cmp.Or(c.String("architecture"), gguf.String("architecture"))
 	quantization := cmp.Or(c.String("quantization"), gguf.String("quantization"))
 	return convert.Config{
@@ -184,7 +184,7 @@ func describe(o *convert.Object) convert.Config {
 	}
 }
 
-// quantizationName drops what GGUF tools write around the name.
+// quantizationName removes the prefixes that GGUF tools add to the name.
 func quantizationName(s string) string {
 	if strings.EqualFold(s, "unknown") {
 		return ""

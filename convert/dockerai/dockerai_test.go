@@ -14,13 +14,14 @@ import (
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/convert/dockerai"
-	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-var parsers = convert.Parsers{mediatype.FormatDockerAI: dockerai.Parse}
+var parsers = formats.All()
 
 const prefix = "application/vnd.docker.ai."
 
@@ -172,7 +173,7 @@ func TestConfigShapes(t *testing.T) {
 			Descriptor: convert.ModelDescriptor{CreatedAt: "2025-05-05T10:00:00Z", Family: "llama"},
 			Config:     convert.ModelConfig{Architecture: "llama", Format: "gguf", ParamSize: "361.8M", Quantization: "Q4_K_M"},
 		}},
-		{"with what can not be said", `{"config":{"format":"gguf","quantization":"Unknown","parameters":"183","gguf":[]},"descriptor":{"created":1}}`,
+		{"with what cannot be said", `{"config":{"format":"gguf","quantization":"Unknown","parameters":"183","gguf":[]},"descriptor":{"created":1}}`,
 			convert.Config{Config: convert.ModelConfig{Format: "gguf"}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -188,7 +189,7 @@ func TestConfigShapes(t *testing.T) {
 	}
 }
 
-// TestExamplesOfTheSpecification parses manifests whose blobs are not at hand.
+// TestExamplesOfTheSpecification parses manifests without their blobs.
 func TestExamplesOfTheSpecification(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string][]string{
@@ -213,8 +214,8 @@ func TestExamplesOfTheSpecification(t *testing.T) {
 	}
 }
 
-// A standIn is an artifact of which only the manifest is at hand. It gives the same config and
-// the same layer whatever digest is asked for, as a registry that lies would.
+// A standIn is an artifact with a real manifest only. It returns the same config and the same layer
+// for every digest, as a lying registry would.
 type standIn struct{ manifest, config, layer []byte }
 
 func (s *standIn) Manifest() []byte { return s.manifest }
@@ -251,7 +252,7 @@ func FuzzDockerAI(f *testing.F) {
 		if err != nil {
 			return
 		}
-		model, err := dockerai.Parse(context.Background(), &standIn{manifest, config, layer}, m)
+		model, err := dockerai.Format.Parse(context.Background(), format.Settings{}, &standIn{manifest, config, layer}, m)
 		if err != nil {
 			return
 		}

@@ -1,12 +1,12 @@
-// Package headers says what is known of a model from the headers of its files.
+// Package headers reads the metadata of a model from the headers of its files.
 //
 //	file ─▶ Sniffer (GGUF, safetensors, config.json) ─▶ Describe ─▶ ModelPack config, context length
 //
-// A Sniffer is given the bytes of a file while they pass by; Read reads files for it, and no more
-// of them than is needed. A header that is wrong or too large is a Problem to tell people of,
-// never an error: metadata is no reason for not having the files.
+// A Sniffer reads the bytes of a file as they are written to it. Read opens files and reads only as
+// much of them as needed. A header that is invalid or too large is a Problem to report, never an
+// error: missing metadata must not prevent access to the files.
 //
-// Read reads 256 files and 256 MiB at most.
+// Read reads at most 256 files and 256 MiB.
 package headers
 
 import (
@@ -30,11 +30,11 @@ const (
 	maxBytes = 256 << 20 // 256 MiB
 )
 
-// maxModelConfig is the largest config.json that is read, in bytes.
+// maxModelConfig limits config.json, in bytes.
 const maxModelConfig = 1 << 20 // 1 MiB
 
-// A Sniffer reads the header of a file whose bytes are written to it, from the first on. It is for
-// one goroutine at a time.
+// A Sniffer reads the header of a file whose bytes are written to it from the start. It is not safe
+// for concurrent use.
 type Sniffer struct {
 	path string
 	size int64
@@ -47,7 +47,7 @@ type Sniffer struct {
 	err     error
 }
 
-// Has reports whether a file of this name and size can have a header.
+// Has reports whether a file of this name and size may have a header.
 func Has(p string, size int64) bool {
 	switch kindOf(p) {
 	case kindGGUF, kindTensors:
@@ -79,15 +79,15 @@ func kindOf(p string) kind {
 	return kindNone
 }
 
-// NewSniffer returns a Sniffer for a file of the given path in its model, and size in bytes. Of one
-// that has no header it keeps nothing.
+// NewSniffer returns a Sniffer for a file with a path in its model and a size in bytes. For a file
+// without a header it keeps nothing.
 func NewSniffer(p string, size int64) *Sniffer {
 	s := &Sniffer{path: p, size: size}
 	s.Restart()
 	return s
 }
 
-// Restart begins anew: the file is written from its first byte.
+// Restart resets s: the file is written again from its first byte.
 func (s *Sniffer) Restart() {
 	*s = Sniffer{path: s.path, size: s.size}
 	if !Has(s.path, s.size) {
@@ -103,13 +103,13 @@ func (s *Sniffer) Restart() {
 	}
 }
 
-// Write takes the next bytes of the file. It returns len(p) and nil, whatever they are.
+// Write reads the next bytes of the file. It always returns len(p) and nil.
 func (s *Sniffer) Write(p []byte) (int, error) {
 	switch {
 	case s.gguf != nil:
-		_, _ = s.gguf.Write(p) // fails never
+		_, _ = s.gguf.Write(p) // never fails
 	case s.tensors != nil:
-		_, _ = s.tensors.Write(p) // fails never
+		_, _ = s.tensors.Write(p) // never fails
 		if s.tensors.Done() {
 			if h, err := s.tensors.Header(); err != nil {
 				s.err = err
@@ -125,7 +125,7 @@ func (s *Sniffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Done reports whether nothing that is still to come can change what is known.
+// Done reports whether further bytes cannot change the result.
 func (s *Sniffer) Done() bool {
 	switch {
 	case s.gguf != nil:
@@ -138,20 +138,20 @@ func (s *Sniffer) Done() bool {
 	return true
 }
 
-// A Report is what headers say of a model.
+// A Report is the metadata in the headers of a model.
 type Report struct {
 	Config        convert.Config
-	ContextLength int64 // tokens, zero if it is not known
+	ContextLength int64 // tokens; zero if unknown
 	Problems      []Problem
 }
 
-// A Problem is a header that can not be read.
+// A Problem is a header that cannot be read.
 type Problem struct {
 	Path string `json:"path"`
 	Text string `json:"text"`
 }
 
-// Describe puts together what is known of the files of a model.
+// Describe combines the headers of the files of a model.
 func Describe(list []*Sniffer) Report {
 	var r Report
 	var ggufs []*gguf.Header
@@ -168,9 +168,9 @@ func Describe(list []*Sniffer) Report {
 		case s.summary != nil:
 			tensors = append(tensors, s)
 		case s.tensors != nil:
-			_, err = s.tensors.Header() // is not complete
+			_, err = s.tensors.Header() // incomplete
 		case s.text != nil && int64(len(s.text)) == s.size:
-			model, _ = safetensors.ParseConfig(s.text) // what is wrong says nothing
+			model, _ = safetensors.ParseConfig(s.text) // an invalid config is ignored
 		}
 		if err != nil {
 			r.Problems = append(r.Problems, Problem{s.path, err.Error()})
@@ -190,9 +190,9 @@ func Describe(list []*Sniffer) Report {
 	return r
 }
 
-// together returns the summaries of the files that a loader reads together: those at the top, if
-// there are any, since directories have other models or components; and not the same weights once
-// more in the other form that some publishers add.
+// together returns the summaries of the files that a loader reads together: those in the top
+// directory if there are any, since other directories have other models or components, and without
+// the second copy of the weights that some publishers add in another form.
 func together(list []*Sniffer) []safetensors.Summary {
 	top := func(s *Sniffer) bool { return !strings.Contains(s.path, "/") }
 	if slices.ContainsFunc(list, top) {
@@ -211,15 +211,15 @@ func together(list []*Sniffer) []safetensors.Summary {
 	return out
 }
 
-// A File is a file of a model that Read can open.
+// A File is a file of a model for Read.
 type File struct {
 	Path string // in the model
 	Size int64  // bytes
 	Open func(context.Context) (io.ReadCloser, error)
 }
 
-// Read reads the headers of files. A file that can not be read is a Problem, as is one that is left
-// out because of a limit.
+// Read reads the headers of files. A file that cannot be read, or is skipped because of a limit, is
+// a Problem.
 func Read(ctx context.Context, files []File) Report {
 	var list []*Sniffer
 	var problems []Problem
@@ -229,7 +229,7 @@ func Read(ctx context.Context, files []File) Report {
 			continue
 		}
 		if len(list) == MaxFiles {
-			problems = append(problems, Problem{f.Path, fmt.Sprintf("left out, as all after it: %d files are read", MaxFiles)})
+			problems = append(problems, Problem{f.Path, fmt.Sprintf("skipped, like all following files: at most %d files are read", MaxFiles)})
 			break
 		}
 		s := NewSniffer(f.Path, f.Size)
@@ -245,13 +245,14 @@ func Read(ctx context.Context, files []File) Report {
 	return r
 }
 
-// pieceSize is how much of a file is read at a time, in bytes.
+// pieceSize is the size of a read, in bytes.
 const pieceSize = 256 << 10 // 256 KiB
 
-// errLimit says that the headers of a model are too large.
+// errLimit means that the headers of a model are too large.
 var errLimit = errors.New("the headers of all files are larger than 256 MiB")
 
-// read reads a file until its header is known, up to limit bytes, and returns how many it has read.
+// read reads a file until its header is complete, at most limit bytes, and returns the number of
+// bytes read.
 func (s *Sniffer) read(ctx context.Context, f File, limit int64) (n int64, err error) {
 	r, err := f.Open(ctx)
 	if err != nil {
@@ -268,10 +269,10 @@ func (s *Sniffer) read(ctx context.Context, f File, limit int64) (n int64, err e
 		}
 		k, err := r.Read(p)
 		n += int64(k)
-		_, _ = s.Write(p[:k]) // fails never
+		_, _ = s.Write(p[:k]) // never fails
 		switch {
 		case err == io.EOF:
-			return n, nil // Describe says what is missing
+			return n, nil // Describe reports what is missing
 		case err != nil && !s.Done():
 			return n, err
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// repository is a repository with files of all kinds, in more than one page.
+// repository returns a repository with files of all kinds, on more than one page.
 func repository() map[string]converttest.HubFile {
 	return map[string]converttest.HubFile{
 		".gitattributes": {Data: []byte("*.safetensors filter=lfs")}, "README.md": {Data: []byte("read me")}, "empty": {},
@@ -30,7 +30,58 @@ func repository() map[string]converttest.HubFile {
 	}
 }
 
-// quantised is a repository of several quantisations.
+// TestChoice chooses files of a repository, and reads nothing of the others.
+func TestChoice(t *testing.T) {
+	t.Parallel()
+	h := converttest.NewHub(t)
+	files := repository()
+	h.Push("org/model", "main", files)
+	var origins []string
+	for _, c := range []convert.Choice{{Include: []string{"*.safetensors", "config.json"}}, {Exclude: []string{"sub/", "README.md", "empty"}}, {Include: []string{"sub/"}}} {
+		src, err := resolver(t, h, "").Open(t.Context(), "hf:org/model")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := src.Choose(c); err != nil {
+			t.Fatal(err)
+		}
+		var paths []string
+		for _, f := range src.Model.Table.Files {
+			paths = append(paths, f.Path)
+			body, _, err := src.Fetcher.Fetch(t.Context(), f.Source.Blob, f.Size, 0, f.Size)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p, err := io.ReadAll(body); err != nil || !bytes.Equal(p, files[f.Path].Data) {
+				t.Errorf("%s: %d bytes, %v", f.Path, len(p), err)
+			}
+			body.Close()
+		}
+		origins = append(origins, src.Model.Table.Origin.Digest.String())
+		want := []string{"config.json", "model.safetensors"}
+		if len(origins) == 3 {
+			want = []string{"sub/a file.json", "sub/copy.bin"}
+		}
+		if diff := cmp.Diff(want, paths); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", c, diff)
+		}
+		if _, err := src.Image(); err != nil || len(src.Model.Layers) != len(paths) {
+			t.Errorf("%+v: %d layers, %v", c, len(src.Model.Layers), err)
+		}
+	}
+	if origins[0] != origins[1] || origins[0] == origins[2] {
+		t.Errorf("origins %q: the same files are the same model, others another", origins)
+	}
+	src, err := resolver(t, h, "").Open(t.Context(), "hf:org/model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := src.Choose(convert.Choice{Include: []string{"*.gguf"}}); !errdefs.IsNotFound(err) {
+		t.Errorf("nothing: %v", err)
+	}
+}
+
+// quantised returns a repository with several quantisations.
 func quantised() map[string]converttest.HubFile {
 	files := map[string]converttest.HubFile{"README.md": {Data: []byte("read me")}, "model.safetensors": {Data: []byte("tensors"), LFS: true}}
 	for _, name := range []string{"m-Q8_0.gguf", "m-Q4_K_M-00001-of-00002.gguf", "m-Q4_K_M-00002-of-00002.gguf", "m-UD-Q4_K_M.gguf", "BF16/m-00001-of-00001.gguf", "mmproj-F16.gguf"} {
@@ -39,7 +90,7 @@ func quantised() map[string]converttest.HubFile {
 	return files
 }
 
-// resolver returns what resolves names, with the Hub h and a token of the node.
+// resolver returns a resolver with the Hub h and a token of the node.
 func resolver(t *testing.T, h *converttest.Hub, token string) *resolve.Resolver {
 	t.Helper()
 	hub, err := huggingface.New(h.URL)
@@ -93,7 +144,7 @@ func read(t *testing.T, src *resolve.Source) map[string]string {
 	return got
 }
 
-// text returns files as read does, without those of names.
+// text returns files as read does, except those in names.
 func text(files map[string]converttest.HubFile, without ...string) map[string]string {
 	all := map[string]string{}
 	for name, f := range files {
@@ -104,8 +155,9 @@ func text(files map[string]converttest.HubFile, without ...string) map[string]st
 	return all
 }
 
-// TestRepository reads a repository by a branch, by its commit and under another name: files in LFS, which are
-// elsewhere, and small ones, of which only the Hub's word is known before.
+// TestRepository reads a repository by a branch, by its commit and under another name: files in
+// LFS, which are on another host, and small ones, for which only the Hub's object ID is known
+// before.
 func TestRepository(t *testing.T) {
 	h := converttest.NewHub(t)
 	commit := h.Push("Org/Model", "main", repository())
@@ -137,7 +189,8 @@ func TestRepository(t *testing.T) {
 	}
 }
 
-// TestKnown asks again for what is known: one request says whether it still is, and who may have it.
+// TestKnown requests a known manifest again: one request checks whether it is current, and whether
+// the client may read it.
 func TestKnown(t *testing.T) {
 	h := converttest.NewHub(t)
 	h.Push("Org/Model", "main", repository())
@@ -154,7 +207,7 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// TestRemind reads a commit that its branch has left, after a restart.
+// TestRemind reads, after a restart, a commit that is no longer on its branch.
 func TestRemind(t *testing.T) {
 	h := converttest.NewHub(t)
 	h.Push("Org/Model", "main", repository())
@@ -182,7 +235,7 @@ func TestRemind(t *testing.T) {
 	}
 }
 
-// TestQuantisations picks quantisations by tag.
+// TestQuantisations chooses quantisations by tag.
 func TestQuantisations(t *testing.T) {
 	h := converttest.NewHub(t)
 	h.Push("Org/M-GGUF", "main", quantised())
@@ -211,7 +264,7 @@ func TestQuantisations(t *testing.T) {
 	}
 }
 
-// TestRefused says what is wrong, and what to do.
+// TestRefused checks the errors and their advice.
 func TestRefused(t *testing.T) {
 	h := converttest.NewHub(t)
 	h.Push("Org/Gated", "main", repository())
@@ -239,7 +292,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLies has a Hub whose small files are not those of the commit, and paths that lead out of a model.
+// TestLies has a Hub whose small files are not those of the commit, and paths that lead out of a
+// model.
 func TestLies(t *testing.T) {
 	for name, tt := range map[string]struct {
 		tree string

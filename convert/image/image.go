@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -16,20 +15,20 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// containerd keeps a snapshot for each blob layer, which takes it milliseconds, and puts the digests of
-// all of them into labels. So not every blob of a model can have one; and once some have none, the sizes
-// and copies that need them all are lost, and only the largest are worth their time.
+// Limits of blob layers. containerd keeps a snapshot for each blob layer, which takes milliseconds,
+// and puts the digests of all layers into labels, so a model with very many blobs cannot have one
+// layer for each. Once some blobs have no layer, sizes and copies of the image are incomplete
+// anyway, and only the largest are worth the time.
 const (
 	maxBlobLayers = 256 // of a model whose blobs all have one
-	fewBlobLayers = 32  // of others
+	fewBlobLayers = 32  // of other models
 )
 
-// maxLabel is the size in bytes that key and value of an annotation can have together if it
-// can become a label.
+// maxLabel limits key and value of an annotation, in bytes together, if it may become a label.
 // https://github.com/containerd/containerd/blob/v2.4.2/pkg/labels/validate.go
 const maxLabel = 4096
 
-// The platform of all images made here.
+// The platform of converted images.
 const (
 	os           = "linux"
 	architecture = "amd64"
@@ -60,8 +59,8 @@ type config struct {
 	Origin       *documents              `json:"dev.ballast.origin,omitempty"`
 }
 
-// Build makes the image of a model. It returns errdefs.ErrInvalidArgument if the table of the
-// model breaks a rule.
+// Build builds the image of a model. It returns errdefs.ErrInvalidArgument if the table of the
+// model is invalid.
 func Build(m *convert.Model) (*Image, error) {
 	if len(m.Layers) != len(m.Table.Blobs) {
 		return nil, fmt.Errorf("model has %d layers and %d blobs: %w", len(m.Layers), len(m.Table.Blobs), errdefs.ErrInvalidArgument)
@@ -114,21 +113,9 @@ func Build(m *convert.Model) (*Image, error) {
 	return &im, nil
 }
 
-// origin returns the annotations that say what an image was made from.
-func origin(o filetable.Origin) map[string]string {
-	return map[string]string{
-		mediatype.AnnotationOriginFormat: o.Format,
-		mediatype.AnnotationOriginDigest: o.Digest.String(),
-		mediatype.AnnotationMapping:      strconv.Itoa(o.Mapping),
-	}
-}
-
 func annotations(m *convert.Model) map[string]string {
-	a := origin(m.Table.Origin)
-	if m.ContextLength > 0 {
-		a[mediatype.AnnotationContextLength] = strconv.FormatInt(m.ContextLength, 10)
-	}
-	Annotate(a, m.Runner)
+	a := Origin(m.Table.Origin)
+	Annotate(a, m.ContextLength, m.Runner)
 	return a
 }
 
@@ -144,11 +131,11 @@ func tableLayer(im *Image) ocispec.Descriptor {
 // blobLayer is a layer for a blob of the origin.
 type blobLayer struct {
 	desc   ocispec.Descriptor
-	diffID digest.Digest // in the terms of ModelPack; the digest of the blob where not known
+	diffID digest.Digest // as defined by ModelPack; the digest of the blob if unknown
 }
 
-// blobLayers returns the blob layers in the order of the origin; a few of the largest, if there would be
-// too many. There is none for an empty blob, which containerd would refuse.
+// blobLayers returns the blob layers in the order of the origin, only the largest if there would be
+// too many. Empty blobs get none, because containerd refuses them.
 func blobLayers(m *convert.Model) []blobLayer {
 	keep := make([]int, 0, len(m.Layers))
 	for i, l := range m.Layers {

@@ -17,12 +17,9 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/dockerai"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/image"
-	"github.com/ballast-dev/ballast/convert/kitops"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/modelpack"
-	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -32,14 +29,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-var parsers = convert.Parsers{
-	mediatype.FormatModelPack: modelpack.Parse,
-	mediatype.FormatCNAI:      modelpack.Parse,
-	mediatype.FormatCNAIEarly: modelpack.ParseEarly,
-	mediatype.FormatDockerAI:  dockerai.Parse,
-	mediatype.FormatOllama:    ollama.Parse,
-	mediatype.FormatKitOps:    kitops.Parse,
-}
+var parsers = formats.All()
 
 func build(t testing.TB, b *converttest.Built) (*convert.Model, *image.Image) {
 	t.Helper()

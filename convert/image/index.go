@@ -18,8 +18,7 @@ type Child struct {
 	// Desc is the entry in the origin.
 	Desc ocispec.Descriptor
 
-	// Image is what the entry was converted to; nil for one that is no model and stays as
-	// it is.
+	// Image is the converted entry; nil if the entry is not a model and stays unchanged.
 	Image *Image
 }
 
@@ -32,15 +31,15 @@ type IndexImage struct {
 // IndexMediaType is the media type of IndexImage.Manifest.
 const IndexMediaType = mediatype.OCIIndex
 
-// platforms are those that a model without a platform is listed for.
+// platforms are the platforms of a model without a platform.
 var platforms = []ocispec.Platform{
 	{OS: os, Architecture: "amd64"},
 	{OS: os, Architecture: "arm64"},
 }
 
-// BuildIndex makes the index that stands for an origin index with the given digest. The
-// children are in the order of the origin. A model without a platform is listed for
-// linux/amd64 and linux/arm64, since containerd would take it for neither.
+// BuildIndex builds the index for an origin index with the given digest. The children are in the
+// order of the origin. A model without a platform is listed for linux/amd64 and linux/arm64, since
+// containerd would select it for neither.
 func BuildIndex(originDigest digest.Digest, children []Child) (*IndexImage, error) {
 	if len(children) == 0 {
 		return nil, fmt.Errorf("index %s has no entries: %w", originDigest, errdefs.ErrInvalidArgument)
@@ -48,7 +47,7 @@ func BuildIndex(originDigest digest.Digest, children []Child) (*IndexImage, erro
 	idx := ocispec.Index{
 		Versioned: specs.Versioned{SchemaVersion: 2},
 		MediaType: mediatype.OCIIndex,
-		Annotations: origin(filetable.Origin{
+		Annotations: Origin(filetable.Origin{
 			Format: string(mediatype.FormatIndex), Digest: originDigest, Mapping: convert.MappingVersion,
 		}),
 	}

@@ -20,7 +20,7 @@ type documents struct {
 	Config   []byte `json:"config,omitempty"`
 }
 
-// keep returns what has to be kept in the config: the documents that no file of the table is.
+// keep returns the documents to keep in the config: those that are not a file in the table.
 func keep(m *convert.Model) *documents {
 	unlessFile := func(p []byte) []byte {
 		if len(p) > convert.MaxKept || len(inline(&m.Table, digest.FromBytes(p))) > 0 {
@@ -45,9 +45,10 @@ func inline(t *filetable.Table, d digest.Digest) []byte {
 	return nil
 }
 
-// Documents returns the documents of the origin of a converted image, from its config and its
-// table alone, verified. It returns errdefs.ErrNotFound if the image does not have the manifest:
-// it was made by mapping version 1, or its origin has none. What else it does not have is nil.
+// Documents returns the verified documents of the origin of a converted image, using only its
+// config and table. It returns errdefs.ErrNotFound if the image does not contain the manifest,
+// because it was made by mapping version 1 or its origin has none. Other documents that it does not
+// contain are nil.
 func Documents(configJSON []byte, t *filetable.Table) (convert.Documents, error) {
 	var cfg config
 	if err := json.Unmarshal(configJSON, &cfg); err != nil {
@@ -71,9 +72,9 @@ func Documents(configJSON []byte, t *filetable.Table) (convert.Documents, error)
 	}
 	m, err := convert.ParseManifest(docs.Manifest)
 	if err != nil {
-		return docs, nil // that of a carton is none
+		return docs, nil // the origin of a carton may not be a manifest
 	}
-	if mediatype.FormatOf(m.MediaType) == mediatype.FormatOllamaList {
+	if mediatype.IsVariants(m.MediaType) {
 		docs.Child = inline(t, digest.Digest(cfg.Descriptor.Revision))
 		if m, err = convert.ParseManifest(docs.Child); err != nil {
 			docs.Child = nil
@@ -84,7 +85,7 @@ func Documents(configJSON []byte, t *filetable.Table) (convert.Documents, error)
 	return docs, nil
 }
 
-// ContextLength returns what the annotations of a converted image say of Model.ContextLength.
+// ContextLength returns Model.ContextLength from the annotations of a converted image.
 func ContextLength(annotations map[string]string) int64 {
 	n, err := strconv.ParseInt(annotations[mediatype.AnnotationContextLength], 10, 64)
 	if err != nil || n < 0 {
@@ -93,8 +94,20 @@ func ContextLength(annotations map[string]string) int64 {
 	return n
 }
 
-// Annotate adds what is known of the runner of a model to the annotations of a manifest.
-func Annotate(annotations map[string]string, r convert.Runner) {
+// Origin returns the annotations that identify the origin of an image.
+func Origin(o filetable.Origin) map[string]string {
+	return map[string]string{
+		mediatype.AnnotationOriginFormat: o.Format,
+		mediatype.AnnotationOriginDigest: o.Digest.String(),
+		mediatype.AnnotationMapping:      strconv.Itoa(o.Mapping),
+	}
+}
+
+// Annotate adds the context length and Model.Runner to the annotations of a manifest.
+func Annotate(annotations map[string]string, contextLength int64, r convert.Runner) {
+	if contextLength > 0 {
+		annotations[mediatype.AnnotationContextLength] = strconv.FormatInt(contextLength, 10)
+	}
 	for key, value := range map[string]string{
 		mediatype.AnnotationRunner: r.Name, mediatype.AnnotationFramework: r.FrameworkVersion,
 		mediatype.AnnotationPlatforms: strings.Join(r.Platforms, ","),
@@ -105,7 +118,7 @@ func Annotate(annotations map[string]string, r convert.Runner) {
 	}
 }
 
-// RunnerOf returns what annotations of a manifest say of Model.Runner.
+// RunnerOf returns Model.Runner from the annotations of a manifest.
 func RunnerOf(annotations map[string]string) convert.Runner {
 	r := convert.Runner{Name: annotations[mediatype.AnnotationRunner], FrameworkVersion: annotations[mediatype.AnnotationFramework]}
 	if s := annotations[mediatype.AnnotationPlatforms]; s != "" {

@@ -12,12 +12,12 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Referrer returns the index by which a converted image, with the given manifest, refers to its origin: the
-// subject is the manifest of the origin, and the only entry the image. The image does not name a subject
-// itself, so that its digest is the same in a registry and on nodes. A registry that collects what has no tag
-// keeps what an index has that it keeps.
+// Referrer returns the index by which a converted image, with the given manifest, refers to its
+// origin: the subject is the manifest of the origin, and the only image of the index is the
+// converted one. The image itself names no subject, so that its digest is the same in a registry
+// and on nodes. A registry that removes untagged manifests keeps those in an index that it keeps.
 //
-// desc describes the index. The bytes follow from origin and image.
+// desc describes the index. The bytes depend only on origin and image.
 func Referrer(o filetable.Origin, originManifest, manifest []byte) (desc ocispec.Descriptor, p []byte, err error) {
 	m, err := convert.ParseManifest(originManifest)
 	if err != nil {
@@ -29,7 +29,7 @@ func Referrer(o filetable.Origin, originManifest, manifest []byte) (desc ocispec
 	}
 	idx := ocispec.Index{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIIndex, ArtifactType: mediatype.Converted,
-		Subject: &subject, Annotations: origin(o),
+		Subject: &subject, Annotations: Origin(o),
 	}
 	for _, pl := range platforms {
 		idx.Manifests = append(idx.Manifests, ocispec.Descriptor{

@@ -6,23 +6,24 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
-// Parse parses a ModelKit. It is a convert.Parser.
-func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+// parse parses a ModelKit.
+func parse(ctx context.Context, _ format.Settings, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
 	if len(m.Layers) == 0 {
 		return nil, fmt.Errorf("no layers: %w", errdefs.ErrInvalidArgument)
 	}
 	b := convert.NewBuilder(m, mediatype.FormatKitOps)
 	k := &kitfile{}
-	if m.Config.Digest != "" && mediatype.Base(m.Config.MediaType) != mediatype.OCIEmpty {
-		p, err := convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
-		if err != nil {
-			return nil, fmt.Errorf("config: %w", err)
-		}
+	p, err := convert.ReadConfig(ctx, a, m)
+	if err != nil {
+		return nil, err
+	}
+	if p != nil {
 		if k, err = parseKitfile(p); err != nil {
 			return nil, fmt.Errorf("config: %w", err)
 		}
@@ -50,7 +51,7 @@ func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*conve
 	return b.Model(ctx, a, k.config)
 }
 
-// place says what a layer is, and where it goes.
+// place returns the type of a layer and its place.
 func (k *kitfile) place(l convert.Descriptor) (mediatype.Type, convert.Place, error) {
 	t, err := mediatype.Parse(l.MediaType)
 	if err != nil {
@@ -86,8 +87,8 @@ func (k *kitfile) place(l convert.Descriptor) (mediatype.Type, convert.Place, er
 	return t, p, nil
 }
 
-// entry returns what the Kitfile says of a layer: the entry with its digest, else the next one of
-// its kind that has none.
+// entry returns the entry of a layer in the Kitfile: the one with its digest, otherwise the next
+// one of its kind without a digest.
 func (k *kitfile) entry(kind string, l convert.Descriptor) entry {
 	for _, e := range k.entries {
 		if e.digest == l.Digest {

@@ -10,21 +10,21 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/kitops"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 )
 
-var parsers = convert.Parsers{mediatype.FormatKitOps: kitops.Parse}
+var parsers = formats.All()
 
-// TestKitOps parses whole kits, whose layers are compressed or not.
+// TestKitOps parses complete kits, with compressed and uncompressed layers.
 func TestKitOps(t *testing.T) {
 	t.Parallel()
 	for _, build := range []func([]converttest.File) *converttest.Built{converttest.KitOps, converttest.KitOpsGzip} {
 		b := build(converttest.Files([]byte("GGUF and some weights")))
-		t.Run(b.Name, func(t *testing.T) { converttest.TestParser(t, parsers, b) })
+		t.Run(b.Name, func(t *testing.T) { converttest.TestParser(t, parsers.Parse, b) })
 	}
 }
 
@@ -38,7 +38,7 @@ func parse(kitfile string, layers ...converttest.Layer) (*convert.Model, *conver
 	return m, b, err
 }
 
-// layer is a layer of some type, with or without a path.
+// layer returns a layer of a kind, with an optional path.
 func layer(kind, data, path string) converttest.Layer {
 	l := converttest.Layer{MediaType: "application/vnd.kitops.modelkit." + kind, Data: data}
 	if path != "" {
@@ -55,14 +55,14 @@ func tarOf(paths ...string) string {
 	return string(converttest.Tar(files...))
 }
 
-// TestLayers parses kits of every age and says where their files are, and what kind they are.
+// TestLayers parses kits of all generations and checks the paths and kinds of their files.
 func TestLayers(t *testing.T) {
 	t.Parallel()
 	model := tarOf("m.gguf")
 	for _, tt := range []struct {
 		name, kitfile string
 		layers        []converttest.Layer
-		want          []string // paths, but that of the Kitfile
+		want          []string // paths, except that of the Kitfile
 		kinds         []mediatype.Kind
 	}{
 		{
@@ -125,7 +125,7 @@ func TestLayers(t *testing.T) {
 	}
 }
 
-// TestKitfile looks at the config and the Kitfile of a model.
+// TestKitfile checks the config and the Kitfile of a model.
 func TestKitfile(t *testing.T) {
 	t.Parallel()
 	d := digest.FromString(tarOf("m.gguf"))
@@ -161,7 +161,7 @@ func TestKitfile(t *testing.T) {
 	}
 }
 
-// TestRefused parses kits that must be refused, with a word that says why.
+// TestRefused parses kits that must be refused, with a word of the error.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	model := layer("model.v1.tar", tarOf("m.gguf"), "m.gguf")

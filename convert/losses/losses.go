@@ -1,9 +1,9 @@
 package losses
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -11,17 +11,17 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 )
 
-// A Loss is something that an origin says.
+// A Loss is information in an origin that has no place in a converted image.
 type Loss struct {
 	What string `json:"what"`
-	Kept string `json:"kept,omitempty"` // where it is; empty if it is gone
+	Kept string `json:"kept,omitempty"` // where it is kept; empty if it is lost
 }
 
-// Limits of what is said of one origin.
+// Limits of the report for one origin.
 const (
 	maxLosses = 100
 	maxKey    = 120 // bytes of a key
-	maxDepth  = 3   // objects in objects whose members are named one by one
+	maxDepth  = 3   // nested objects whose members are named individually
 )
 
 // Where documents are kept.
@@ -32,40 +32,32 @@ const (
 
 // A finder collects the losses of one origin.
 type finder struct {
-	rules          rules
-	manifest, conf string // where the documents are
+	manifest, conf string // the places of the documents
 	list           []Loss
 	more           int
 }
 
-// Of returns the losses of an origin, whose documents image.Documents returns. Documents that can
-// not be parsed say nothing.
-func Of(f mediatype.Format, docs convert.Documents) []Loss {
-	if strings.HasPrefix(string(f), string(mediatype.FormatOllamaList)) {
-		f = mediatype.FormatOllama
-	}
-	x := &finder{rules: formats[f], manifest: originManifest, conf: originConfig}
-	if x.rules.manifest != "" {
-		x.manifest = x.rules.manifest
-	}
-	if x.rules.config != "" {
-		x.conf = x.rules.config
-	}
+// Of returns the losses of an origin by the rules of its format. docs are the documents that
+// image.Documents returns. Documents that cannot be parsed have no losses.
+func Of(r Rules, docs convert.Documents) []Loss {
+	x := &finder{manifest: cmp.Or(r.Manifest, originManifest), conf: cmp.Or(r.Config, originConfig)}
 	p := docs.Manifest
 	if docs.Child != nil {
 		p = docs.Child
 	}
 	if m, err := convert.ParseManifest(p); err == nil {
-		x.document(p, "manifest", x.manifest, rules{skip: manifestKeys, keys: x.rules.annotations})
+		x.document(p, "manifest", x.manifest, Rules{Skip: manifestKeys, Keys: r.Annotations})
 		x.layers(p, m)
-		if f == mediatype.FormatOllama {
-			x.unused(m)
+		if r.More != nil {
+			for _, l := range r.More(m) {
+				x.add(l)
+			}
 		}
 	}
 	if docs.Config != nil {
-		x.document(docs.Config, "config", x.conf, x.rules)
+		x.document(docs.Config, "config", x.conf, r)
 	}
-	for _, l := range x.rules.always {
+	for _, l := range r.Always {
 		x.add(l)
 	}
 	if x.more > 0 {
@@ -82,8 +74,8 @@ func (x *finder) add(l Loss) {
 	x.list = append(x.list, l)
 }
 
-// document adds the members of a JSON object that the rules have no place for.
-func (x *finder) document(p []byte, name, kept string, r rules) {
+// document adds the members of a JSON object that have no place in the Rules.
+func (x *finder) document(p []byte, name, kept string, r Rules) {
 	if _, err := convert.ParseObject(p); err != nil {
 		return
 	}
@@ -100,8 +92,8 @@ func (x *finder) document(p []byte, name, kept string, r rules) {
 		slices.Sort(keys)
 		for _, k := range keys {
 			path, v := prefix+k, o[k]
-			switch note, ok := r.keys[path]; {
-			case slices.Contains(r.skip, path) || empty(v):
+			switch note, ok := r.Keys[path]; {
+			case slices.Contains(r.Skip, path) || empty(v):
 			case ok && note == "":
 				x.reworded(name, path, v, kept, r)
 			case ok:
@@ -109,14 +101,14 @@ func (x *finder) document(p []byte, name, kept string, r rules) {
 			case v[0] == '{' && depth < maxDepth:
 				walk(path+".", v, depth+1)
 			default:
-				x.add(Loss{name + " " + cut(path), kept})
+				x.add(Loss{name + " " + Cut(path), kept})
 			}
 		}
 	}
 	walk("", p, 1)
 }
 
-// empty reports whether a value says nothing.
+// empty reports whether a value has no information.
 func empty(v json.RawMessage) bool {
 	switch string(v) {
 	case "null", `""`, "[]", "{}":
@@ -125,16 +117,16 @@ func empty(v json.RawMessage) bool {
 	return false
 }
 
-// reworded adds what is lost of a value that has a place, but not as it is written.
-func (x *finder) reworded(name, path string, v json.RawMessage, kept string, r rules) {
-	write, ok := r.words[path]
+// reworded adds the loss of a value that has a place, but is kept with other words.
+func (x *finder) reworded(name, path string, v json.RawMessage, kept string, r Rules) {
+	write, ok := r.Words[path]
 	if !ok {
 		return
 	}
 	var s string
 	if json.Unmarshal(v, &s) == nil {
 		if got := write(s); got != s && s != "unknown" {
-			x.add(Loss{fmt.Sprintf("%s %s as it is written, %.60q", name, path, s), kept})
+			x.add(Loss{fmt.Sprintf("%s %s in its original spelling, %.60q", name, path, s), kept})
 		}
 		return
 	}
@@ -186,56 +178,23 @@ func (x *finder) layers(p []byte, m *convert.Manifest) {
 	}
 	slices.Sort(keys)
 	for _, k := range keys {
-		x.add(Loss{fmt.Sprintf("%s of %s", cut(k), layersText(count[k])), x.manifest})
+		x.add(Loss{fmt.Sprintf("%s of %s", Cut(k), Layers(count[k])), x.manifest})
 	}
 	if archives > 0 {
-		x.add(Loss{What: fmt.Sprintf("owners (uid, gid) of the files in %s that are archives", layersText(archives))})
+		x.add(Loss{What: fmt.Sprintf("owners (uid, gid) of the files in %s that are archives", Layers(archives))})
 	}
 }
 
-func layersText(n int) string {
+// Layers returns the text for a number of layers.
+func Layers(n int) string {
 	if n == 1 {
 		return "1 layer"
 	}
 	return fmt.Sprintf("%d layers", n)
 }
 
-// unused adds the layers of an Ollama model that are no files.
-func (x *finder) unused(m *convert.Manifest) {
-	count := map[mediatype.Part]int{}
-	ignored, templates := map[string]int{}, map[string]int{}
-	for _, l := range m.Layers {
-		t, err := mediatype.Parse(l.MediaType)
-		if err != nil || t.Format != mediatype.FormatOllama {
-			ignored[mediatype.Base(l.MediaType)]++
-			continue
-		}
-		count[t.Part]++
-		if params, err := mediatype.Params(l.MediaType); err == nil && t.Part == mediatype.PartTemplate {
-			templates[params["name"]]++
-		}
-	}
-	count[mediatype.PartTemplate] -= max(len(templates)-1, 0) // each name has a last one
-	for _, base := range slices.Sorted(maps.Keys(ignored)) {
-		x.add(Loss{What: fmt.Sprintf("content of %s of type %s, which Ollama ignores", layersText(ignored[base]), cut(base))})
-	}
-	if n := count[mediatype.PartEmbed]; n > 0 {
-		x.add(Loss{What: "content of " + layersText(n) + " of embeddings, which Ollama does not use"})
-	}
-	for _, part := range []mediatype.Part{mediatype.PartDraft, mediatype.PartTemplate, mediatype.PartSystem, mediatype.PartMessages} {
-		if n := count[part] - 1; n > 0 {
-			x.add(Loss{What: fmt.Sprintf("content of %s of %s, of which Ollama uses the last only", layersText(n), part)})
-		}
-	}
-	if count[mediatype.PartTensor] > 0 {
-		x.add(Loss{"headers of the blobs of single tensors", "files ollama/headers.bin, ollama/headers.json"})
-	}
-	if count[mediatype.PartParams] > 1 {
-		x.add(Loss{What: "layers of parameters one by one: they are merged"})
-	}
-}
-
-func cut(s string) string {
+// Cut shortens and cleans a text of the origin for display.
+func Cut(s string) string {
 	if len(s) > maxKey {
 		s = s[:maxKey] + "…"
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/losses"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/google/go-cmp/cmp"
@@ -51,7 +52,7 @@ func TestOf(t *testing.T) {
 				"manifest runner → file ollama/manifest.json", "from of 1 layer → file ollama/manifest.json",
 				"config architecture → file ollama/config.json", `config capabilities: "insert" → file ollama/config.json`,
 				"config context_length → annotation dev.ballast.model.context.length", "config draft.config.a → file ollama/config.json",
-				"config model_families → file ollama/config.json", `config model_type as it is written, "361.82M" → file ollama/config.json`,
+				"config model_families → file ollama/config.json", `config model_type in its original spelling, "361.82M" → file ollama/config.json`,
 				"config renderer → file ollama/config.json",
 			},
 		},
@@ -65,7 +66,7 @@ func TestOf(t *testing.T) {
 			[]string{
 				"manifest annotations.a.b → origin manifest", "annotation d.e of 1 layer → origin manifest", "owners in the file metadata of 1 layer → origin manifest",
 				"config config.context_size → annotation dev.ballast.model.context.length", "config config.gguf.general.license → origin config",
-				`config config.quantization as it is written, "MOSTLY_Q4_K_M" → origin config`, "config config.size → origin config",
+				`config config.quantization in its original spelling, "MOSTLY_Q4_K_M" → origin config`, "config config.size → origin config",
 			},
 		},
 		{
@@ -91,7 +92,7 @@ func TestOf(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tt.want, lines(losses.Of(tt.format, tt.docs))); diff != "" {
+			if diff := cmp.Diff(tt.want, lines(losses.Of(formats.All().Get(string(tt.format)).Losses, tt.docs))); diff != "" {
 				t.Errorf("losses (-want +got):\n%s", diff)
 			}
 		})
@@ -102,7 +103,7 @@ func TestOf(t *testing.T) {
 func TestWhatIsGone(t *testing.T) {
 	t.Parallel()
 	gone := func(f mediatype.Format, m []byte) (list []string) {
-		for _, l := range losses.Of(f, convert.Documents{Manifest: m}) {
+		for _, l := range losses.Of(formats.All().Get(string(f)).Losses, convert.Documents{Manifest: m}) {
 			if l.Kept == "" {
 				list = append(list, l.What)
 			}
@@ -123,7 +124,7 @@ func TestWhatIsGone(t *testing.T) {
 	b := converttest.Make(converttest.Spec{Layers: layers, ConfigType: mediatype.DockerConfig, Config: "{}"})
 	want := []string{
 		"content of 1 layer of type application/vnd.ollama.image.hologram, which Ollama ignores",
-		"content of 1 layer of embeddings, which Ollama does not use", "content of 2 layers of template, of which Ollama uses the last only",
+		"content of 1 layer of embeddings, which Ollama does not use", "content of 2 layers of template, of which Ollama uses only the last",
 	}
 	if diff := cmp.Diff(want, gone(mediatype.FormatOllama+"-list/ggml", b.Manifest)); diff != "" {
 		t.Errorf("ollama (-want +got):\n%s", diff)
@@ -139,7 +140,7 @@ func TestBounds(t *testing.T) {
 		fmt.Fprintf(&config, `,"k%d":1`, i)
 	}
 	config.WriteString("}")
-	got := losses.Of(mediatype.FormatModelPack, convert.Documents{Manifest: manifest("", ""), Config: config.Bytes()})
+	got := losses.Of(formats.All().Get("modelpack").Losses, convert.Documents{Manifest: manifest("", ""), Config: config.Bytes()})
 	if len(got) > 101 || got[len(got)-1].What != "4901 more of this kind" {
 		t.Errorf("got %d losses, the last is %q", len(got), got[len(got)-1].What)
 	}

@@ -9,10 +9,10 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// A Format is a way to package a model, or what else a manifest can be.
+// A Format is a way to package a model, or another type of manifest.
 type Format string
 
-// The formats that are understood.
+// The supported formats.
 const (
 	FormatModelPack Format = "modelpack"
 	FormatCNAI      Format = "cnai"       // ModelPack before July 2025
@@ -20,21 +20,22 @@ const (
 	FormatDockerAI  Format = "docker-ai"
 	FormatOllama    Format = "ollama"
 
-	FormatOllamaList Format = "ollama-list" // one model in a variant for each runner
+	FormatOllamaList Format = "ollama-list" // one model with a variant for each runner
 	FormatCarton     Format = "carton"
 	FormatKitOps     Format = "kitops" // a ModelKit
 
-	// FormatTitled is an artifact whose layers are files with titles, and are to be mounted by them.
+	// FormatTitled is an artifact whose layers are files with titles, to be mounted by their
+	// titles.
 	FormatTitled Format = "artifact"
 )
 
-// What is not a model and passes unchanged.
+// Formats that are not models and pass unchanged.
 const (
 	FormatImage Format = "image" // an image, or any other artifact that is not a model
 	FormatIndex Format = "index" // of images or of models
 )
 
-// A Role is the place of a media type in an artifact.
+// A Role is the function of a media type in an artifact.
 type Role string
 
 // The roles.
@@ -45,7 +46,7 @@ const (
 	RoleLayer    Role = "layer"
 )
 
-// A Kind is the kind of a layer in the terms of ModelPack.
+// A Kind is the kind of a layer as defined by ModelPack.
 // https://github.com/modelpack/model-spec/blob/v0.0.7/docs/spec.md
 type Kind string
 
@@ -58,7 +59,7 @@ const (
 	KindDataset      Kind = "dataset"
 )
 
-// A Part is what a layer is in its own format, where that says more than the Kind.
+// A Part is the function of a layer in its own format, if that is more specific than the Kind.
 type Part string
 
 // The parts of Docker AI and Ollama.
@@ -85,18 +86,18 @@ const (
 	PartDir             Part = "dir"
 )
 
-// A Type is what a media type means.
+// A Type is the meaning of a media type.
 type Type struct {
 	Base    string // lower case, without parameters
 	Format  Format
 	Role    Role
-	Kind    Kind // layers only; empty where the type does not tell
+	Kind    Kind // layers only; empty if the type does not determine it
 	Part    Part // Docker AI, Ollama and ModelKit layers only
 	Archive filetable.Archive
 	Codec   filetable.Codec
 }
 
-// maxBase is the longest base type, in bytes: two names of 127 and a slash.
+// maxBase limits the base of a media type, in bytes: two names of 127 and a slash.
 // https://www.rfc-editor.org/rfc/rfc6838#section-4.2
 const maxBase = 255
 
@@ -106,9 +107,8 @@ func Base(s string) string {
 	return strings.ToLower(strings.TrimSpace(b))
 }
 
-// Parse returns what a media type means. It returns errdefs.ErrInvalidArgument for what is no
-// media type, and errdefs.ErrNotImplemented for a type that is not known or is of a version
-// that is not known.
+// Parse returns the meaning of a media type. It returns errdefs.ErrInvalidArgument if s is not a
+// media type, and errdefs.ErrNotImplemented for an unknown type or version.
 func Parse(s string) (Type, error) {
 	base := Base(s)
 	if len(base) > maxBase {
@@ -140,7 +140,7 @@ func unknown(base string, f Format) error {
 	return fmt.Errorf("unknown %s media type %q: %w", f, base, errdefs.ErrNotImplemented)
 }
 
-// packings are the suffixes of a model layer type and what they mean.
+// packings are the suffixes of a model layer type.
 var packings = map[string]struct {
 	archive filetable.Archive
 	codec   filetable.Codec
@@ -151,8 +151,8 @@ var packings = map[string]struct {
 	"tar+zstd": {filetable.ArchiveTar, filetable.CodecZstd},
 }
 
-// kinds are the names in a model layer type and their kinds. The last two are of CNAI before
-// February 2025; a layer says nothing about its kind.
+// kinds are the names in a model layer type. The last two are of CNAI before February 2025, where a
+// layer has no kind.
 var kinds = map[string]Kind{
 	"weight":        KindWeight,
 	"weight.config": KindWeightConfig,
@@ -178,8 +178,8 @@ func parseModel(f Format, base, rest string) (Type, error) {
 	}
 	p, ok := packings[packing]
 	if !ok {
-		// A weight without packing is in drafts of the specification before v0.0.3; the
-		// words are written by Docker Model Runner.
+		// Drafts of the specification before v0.0.3 have a weight without packing; Docker Model
+		// Runner writes the two words.
 		rawWeight := name == "weight" && (packing == "" || packing == "gguf" || packing == "safetensors")
 		if !rawWeight {
 			return Type{}, unknown(base, f)
@@ -188,8 +188,8 @@ func parseModel(f Format, base, rest string) (Type, error) {
 	return Type{Base: base, Format: f, Role: RoleLayer, Kind: kind, Archive: p.archive, Codec: p.codec}, nil
 }
 
-// kitKinds are the names in a ModelKit layer type and their kinds. A prompt is packed as code; a
-// part of a model is what stands beside its weights.
+// kitKinds are the names in a ModelKit layer type. A prompt is packed as code; a model part is a
+// file beside the weights.
 var kitKinds = map[string]Kind{
 	"model":     KindWeight,
 	"modelpart": KindWeightConfig,
@@ -218,7 +218,7 @@ func parseModelKit(base string) (Type, error) {
 	return Type{Base: base, Format: FormatKitOps, Role: RoleLayer, Kind: kind, Part: part, Archive: p.archive, Codec: p.codec}, nil
 }
 
-// splitModel splits at the first component that is a "v" and digits.
+// splitModel splits at the first component that is a "v" followed by digits.
 func splitModel(rest string) (name, version, packing string) {
 	parts := strings.Split(rest, ".")
 	for i, p := range parts {
@@ -249,17 +249,8 @@ func Layer(f Format, k Kind, a filetable.Archive, c filetable.Codec) string {
 	panic(fmt.Sprintf("mediatype: internal error: no layer type for %q %q %q", k, a, c))
 }
 
-// RunnerOf returns the runner in the format of an origin that is one of an Ollama list, "" for any other.
-func RunnerOf(format string) string {
-	runner, _ := strings.CutPrefix(format, string(FormatOllamaList)+"/")
-	if runner == format {
-		return ""
-	}
-	return runner
-}
-
-// OwnLayers returns the types of layers of ModelPack, CNAI and KitOps, sorted: formats whose configs name no
-// layers in the way of images.
+// OwnLayers returns the layer types of ModelPack, CNAI and KitOps, sorted. The configs of these
+// formats do not list layers as those of images do.
 func OwnLayers() []string {
 	var l []string
 	for packing := range packings {
@@ -277,14 +268,17 @@ func OwnLayers() []string {
 	return l
 }
 
-// FormatOf returns the model format a media type belongs to by its prefix, whether or not
-// the rest of it is known. It returns "" for a type that belongs to no model format.
+// FormatOf returns the model format of a media type by its prefix, even if the rest is unknown. It
+// returns "" for a type of no model format.
 func FormatOf(s string) Format {
 	base := Base(s)
 	for _, p := range prefixes {
 		if strings.HasPrefix(base, p.prefix) {
 			return p.format
 		}
+	}
+	if isCarton(base) {
+		return FormatCarton
 	}
 	return ""
 }
@@ -301,13 +295,17 @@ func IsImageConfig(s string) bool {
 	return b == OCIConfig || b == DockerConfig
 }
 
-// IsCarton reports whether s is a type of a carton. There is no registered one, so any whose
-// name begins so counts.
-func IsCarton(s string) bool {
-	_, subtype, _ := strings.Cut(Base(s), "/")
+// isCarton reports whether base is a carton type. No carton type is registered, so any type with
+// this prefix counts.
+func isCarton(base string) bool {
+	_, subtype, _ := strings.Cut(base, "/")
 	rest, ok := strings.CutPrefix(subtype, subtypeCarton)
 	return ok && (rest == "" || strings.ContainsAny(rest[:1], ".+-"))
 }
+
+// IsVariants reports whether s is a list of the variants of one model. Its entries are not
+// descriptors.
+func IsVariants(s string) bool { return FormatOf(s) == FormatOllamaList }
 
 // IsIndex reports whether s is an OCI index or a Docker manifest list.
 func IsIndex(s string) bool {

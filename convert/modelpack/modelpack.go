@@ -6,53 +6,32 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 )
 
-// Parse parses ModelPack and later CNAI. It is a convert.Parser.
-func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+// parse parses ModelPack and later CNAI.
+func parse(ctx context.Context, f mediatype.Format, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
 	cfg, p, err := readConfig(ctx, a, m)
 	if err != nil {
 		return nil, err
 	}
-	format := mediatype.FormatModelPack
-	if isCNAI(m) {
-		format = mediatype.FormatCNAI
-	}
-	return build(ctx, a, m, format, cfg, p)
+	return build(ctx, a, m, f, cfg, p)
 }
 
-// isCNAI reports whether m has the spelling of CNAI.
-func isCNAI(m *convert.Manifest) bool {
-	for _, t := range []string{m.ArtifactType, m.MediaType, m.Config.MediaType} {
-		if f := mediatype.FormatOf(t); f != "" {
-			return f == mediatype.FormatCNAI
-		}
-	}
-	return len(m.Layers) > 0 && mediatype.FormatOf(m.Layers[0].MediaType) == mediatype.FormatCNAI
-}
-
-// readConfig reads the config, which may be missing or empty, and returns its bytes as well.
+// readConfig reads the config, which may be missing or empty, and also returns its bytes.
 func readConfig(ctx context.Context, a convert.Artifact, m *convert.Manifest) (convert.Config, []byte, error) {
-	if !hasConfig(m) {
-		return convert.Config{}, nil, nil
-	}
-	p, err := convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
-	if err != nil {
-		return convert.Config{}, nil, fmt.Errorf("config: %w", err)
+	p, err := convert.ReadConfig(ctx, a, m)
+	if p == nil {
+		return convert.Config{}, nil, err
 	}
 	cfg, err := convert.ParseConfig(p)
 	return cfg, p, err
 }
 
-func hasConfig(m *convert.Manifest) bool {
-	return m.Config.Digest != "" && mediatype.Base(m.Config.MediaType) != mediatype.OCIEmpty
-}
-
-// build adds all layers. The diffIDs of cfg are those that the origin lists; p are the bytes that
-// cfg was read from.
+// build adds all layers. The diffIDs of cfg are those listed by the origin; p has the bytes of cfg.
 func build(ctx context.Context, a convert.Artifact, m *convert.Manifest, f mediatype.Format, cfg convert.Config, p []byte) (*convert.Model, error) {
 	if len(m.Layers) == 0 {
 		return nil, fmt.Errorf("no layers: %w", errdefs.ErrInvalidArgument)
@@ -81,14 +60,14 @@ func build(ctx context.Context, a convert.Artifact, m *convert.Manifest, f media
 	return b.Model(ctx, a, cfg)
 }
 
-// A namer gives raw weights without a path the names that they would have in Docker AI: annotations are
+// A namer gives raw weights without a path their names in Docker AI, because annotations are
 // optional.
 type namer struct {
 	format   string
 	seen, of int
 }
 
-// extensions are formats that are the extension of a name, too.
+// extensions are formats whose name is also a file extension.
 var extensions = []string{"gguf", "safetensors", "ggml", "onnx", "pt", "pth", "h5", "dduf"}
 
 func newNamer(m *convert.Manifest, cfg convert.Config) *namer {
@@ -106,7 +85,7 @@ func isNameless(t mediatype.Type, l convert.Descriptor) bool {
 	return t.Role == mediatype.RoleLayer && t.Kind == mediatype.KindWeight && t.Archive == filetable.ArchiveNone && mediatype.Filepath(l.Annotations) == ""
 }
 
-// next returns the next name; the media type can say the format.
+// next returns the next name; the media type can have the format.
 func (n *namer) next(t mediatype.Type) string {
 	n.seen++
 	ext := "bin"
@@ -121,7 +100,7 @@ func (n *namer) next(t mediatype.Type) string {
 	return fmt.Sprintf("model-%05d-of-%05d.%s", n.seen, n.of, ext)
 }
 
-// place says what a layer is, from its media type and annotations.
+// place returns the place of a layer, from its media type and annotations.
 func (n *namer) place(l convert.Descriptor) (convert.Place, error) {
 	t, err := mediatype.Parse(l.MediaType)
 	if err != nil {
@@ -161,8 +140,8 @@ func (n *namer) place(l convert.Descriptor) (convert.Place, error) {
 	return p, nil
 }
 
-// checkArtifactType returns an error if the type of the artifact of a layer, if it has one, says that its
-// bytes are laid out in another way than its media type.
+// checkArtifactType returns an error if the artifact type of a layer, if any, contradicts the
+// layout in its media type.
 func checkArtifactType(l convert.Descriptor, t mediatype.Type) error {
 	if l.ArtifactType == "" {
 		return nil
@@ -188,16 +167,14 @@ func isModelLayer(t mediatype.Type) bool {
 	return false
 }
 
-// ParseEarly parses early CNAI. It is a convert.Parser.
-func ParseEarly(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+// parseEarly parses early CNAI.
+func parseEarly(ctx context.Context, _ format.Settings, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
 	cfg := earlyConfig(m.Annotations)
-	var p []byte
-	if hasConfig(m) {
-		var err error
-		p, err = convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
-		if err != nil {
-			return nil, fmt.Errorf("config: %w", err)
-		}
+	p, err := convert.ReadConfig(ctx, a, m)
+	if err != nil {
+		return nil, err
+	}
+	if p != nil {
 		if mediatype.FormatOf(m.Config.MediaType) == mediatype.FormatCNAI {
 			if cfg, err = convert.ParseConfig(p); err != nil {
 				return nil, err
@@ -209,8 +186,8 @@ func ParseEarly(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*
 	return build(ctx, a, m, mediatype.FormatCNAIEarly, cfg, p)
 }
 
-// earlyKind returns the kind of a layer of early CNAI: what an annotation says, else the type
-// of the artifact, else the name of the file.
+// earlyKind returns the kind of a layer of early CNAI: from an annotation, otherwise from the type
+// of the artifact, otherwise from the name of the file.
 func earlyKind(l convert.Descriptor) (mediatype.Kind, error) {
 	for _, k := range []struct {
 		key  string
@@ -240,7 +217,7 @@ func earlyKind(l convert.Descriptor) (mediatype.Kind, error) {
 	return mediatype.KindWeight, nil
 }
 
-// earlyConfig returns what annotations of the manifest say.
+// earlyConfig returns the config in annotations of the manifest.
 func earlyConfig(annotations map[string]string) convert.Config {
 	at := func(key string) string { return annotations[key] }
 	d := convert.ModelDescriptor{

@@ -14,6 +14,8 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/modelpack"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -22,11 +24,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-var parsers = convert.Parsers{
-	mediatype.FormatModelPack: modelpack.Parse,
-	mediatype.FormatCNAI:      modelpack.Parse,
-	mediatype.FormatCNAIEarly: modelpack.ParseEarly,
-}
+var parsers = formats.All()
 
 const (
 	modelPackType = "application/vnd.cncf.model.manifest.v1+json"
@@ -50,7 +48,7 @@ func file(path, data string) converttest.File {
 	return converttest.File{Path: path, Data: []byte(data), Mode: 0o644}
 }
 
-// paths returns the paths of a model's files, as "path" or "path(mode)" for odd modes.
+// paths returns the paths of a model's files, as "path", or "path(mode)" for unusual modes.
 func paths(m *convert.Model) []string {
 	var list []string
 	for _, f := range m.Table.Files {
@@ -138,7 +136,7 @@ func TestUnsafePathsAreErrorsThatNameTheLayer(t *testing.T) {
 			}
 		})
 	}
-	// Compressed archives are not opened, but their annotation is looked at.
+	// Compressed archives are not opened, but their annotation is checked.
 	if _, err := parse("{}", converttest.Layer{MediaType: gzipType, Data: "x", Annotations: converttest.At("../x")}); !errors.Is(err, errdefs.ErrInvalidArgument) {
 		t.Errorf("got %v for the annotation of a compressed archive", err)
 	}
@@ -343,8 +341,8 @@ func TestDiffIDsOfCompressedLayersGoIntoTheTable(t *testing.T) {
 	}
 }
 
-// TestManifestsOfModctl parses manifests that modctl made. Their archives are not at hand: each
-// is stood in for by one of the same size, with a member as modctl of that time named it.
+// TestManifestsOfModctl parses manifests made by modctl, without their archives: each is replaced
+// by one of the same size, with a member named as by modctl of that time.
 func TestManifestsOfModctl(t *testing.T) {
 	t.Parallel()
 	want := []string{"LICENSE", "README.md", "config.json", "foo/bar.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"}
@@ -402,7 +400,7 @@ func TestExamplesOfTheSpecificationAreRecognised(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := convert.Detect(m); got != want || err != nil {
+		if got, err := formats.All().Detect(m); got != want || err != nil {
 			t.Errorf("%s: got %q, %v; want %q", file, got, err, want)
 		}
 		if got := len(m.Layers); got != 4 {
@@ -488,8 +486,8 @@ func FuzzModelPack(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, parse := range []convert.Parser{modelpack.Parse, modelpack.ParseEarly} {
-			model, err := parse(context.Background(), &standIn{manifest: manifest, config: config, layer: layer}, m)
+		for _, spelling := range []format.Format{modelpack.Format, modelpack.CNAI, modelpack.Early} {
+			model, err := spelling.Parse(context.Background(), format.Settings{}, &standIn{manifest: manifest, config: config, layer: layer}, m)
 			if err != nil {
 				continue
 			}

@@ -16,7 +16,8 @@ import (
 
 const ociTarType = "application/vnd.oci.image.layer.v1.tar"
 
-// changesets makes early CNAI with a layer for each list of files; codecs has "" or "+gzip" for each.
+// changesets returns early CNAI with a layer for each list of files; codecs has "" or "+gzip" for
+// each.
 func changesets(codecs []string, layers ...[]converttest.File) *converttest.Built {
 	s := converttest.Spec{ArtifactType: cnaiType, ConfigType: "application/vnd.oci.empty.v1+json", Config: "{}"}
 	for i, files := range layers {
@@ -61,13 +62,9 @@ func TestEarlyLayersAreChangesets(t *testing.T) {
 				if err := m.Table.Validate(); err != nil {
 					t.Fatal(err)
 				}
-				files, err := converttest.Extract(m, b.Blobs)
+				got, err := converttest.Texts(m, b.Blobs)
 				if err != nil {
 					t.Fatal(err)
-				}
-				got := map[string]string{}
-				for p, f := range files {
-					got[p] = string(f.Data)
 				}
 				if diff := cmp.Diff(tt.want, got); diff != "" {
 					t.Errorf("files (-want +got):\n%s", diff)
@@ -77,7 +74,7 @@ func TestEarlyLayersAreChangesets(t *testing.T) {
 	}
 }
 
-// TestEarlyLayersThatChangeNothingAreNoStack keeps the table that older versions read.
+// TestEarlyLayersThatChangeNothingAreNoStack keeps the table that older versions can read.
 func TestEarlyLayersThatChangeNothingAreNoStack(t *testing.T) {
 	t.Parallel()
 	m, err := parsers.Parse(context.Background(), converttest.NewArtifact(changesets([]string{"", ""}, []converttest.File{file("a", "1")}, []converttest.File{file("b", "2")})))
@@ -86,7 +83,7 @@ func TestEarlyLayersThatChangeNothingAreNoStack(t *testing.T) {
 	}
 }
 
-// TestLaterLayersAreNoChangesets says that only early CNAI is stacked.
+// Only early CNAI is stacked.
 func TestLaterLayersAreNoChangesets(t *testing.T) {
 	t.Parallel()
 	_, err := parse("{}", converttest.Layer{MediaType: tarType, Data: tarOf(file("a", "1"))}, converttest.Layer{MediaType: tarType, Data: tarOf(file("a", "22"))})
@@ -99,7 +96,8 @@ func TestLaterLayersAreNoChangesets(t *testing.T) {
 	}
 }
 
-// TestEarlyMediaTypeAndArtifactTypeAreConsistent has what the specification demands of each layer.
+// TestEarlyMediaTypeAndArtifactTypeAreConsistent has the requirements of the specification for each
+// layer.
 func TestEarlyMediaTypeAndArtifactTypeAreConsistent(t *testing.T) {
 	t.Parallel()
 	const artifact = "application/vnd.cnai.model.layer.v1.tar"
@@ -109,7 +107,7 @@ func TestEarlyMediaTypeAndArtifactTypeAreConsistent(t *testing.T) {
 		want                    error
 	}{
 		{ociTarType, artifact, nil},
-		{ociTarType, "", nil}, // what a registry drops says nothing
+		{ociTarType, "", nil}, // a type dropped by a registry is ignored
 		{docker, artifact, nil},
 		{ociTarType + "+gzip", artifact + "+gzip", nil},
 		{ociTarType + "+zstd", artifact + "+zstd", nil},

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -18,17 +19,17 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// maxListed is the largest number of entries of a list.
+// maxListed limits the entries of a list.
 const maxListed = 64
 
-// The runners that Ollama has, which are programs that run a model.
+// Ollama's runners, which are programs that run a model.
 const (
 	RunnerLlamaCPP = "llamacpp"
 	RunnerGGML     = "ggml"
 	RunnerMLX      = "mlx"
 )
 
-// runners are the runners in the order in which Ollama prefers them on Linux.
+// runners are the runners in the order of Ollama's preference on Linux.
 var runners = []string{RunnerLlamaCPP, RunnerGGML, RunnerMLX}
 
 // A List is a manifest list: one model in a variant for each runner.
@@ -46,22 +47,16 @@ type Child struct {
 	// Size is the size of the manifest in bytes, or -1: real lists do not have it.
 	Size int64
 
-	// Manifest is the manifest, if the list has it.
+	// Manifest is the manifest, if it is in the list.
 	Manifest []byte
 
-	// Runner is one of the runners; empty if the list tells it neither by name nor by format.
+	// Runner is one of the runners; empty if the list has neither its name nor its format.
 	Runner string
-	Format string // such as "gguf"; can be empty
+	Format string // such as "gguf"; may be empty
 }
 
-// IsList reports whether a manifest is a manifest list, which ParseList parses.
-func IsList(m *convert.Manifest) bool {
-	return mediatype.FormatOf(m.MediaType) == mediatype.FormatOllamaList
-}
-
-// ParseList parses a manifest list. It returns errdefs.ErrInvalidArgument, naming the entry,
-// for a list that breaks a rule, and errdefs.ErrNotImplemented for a runner that is not known
-// and for a list in a list.
+// ParseList parses a manifest list. It returns errdefs.ErrInvalidArgument, naming the entry, for an
+// invalid list, and errdefs.ErrNotImplemented for an unknown runner and for a list in a list.
 //
 // An entry is a digest, without size, or a whole manifest. The digest of such a manifest is that
 // of its JSON without spaces.
@@ -131,7 +126,7 @@ func parseChild(raw json.RawMessage) (Child, error) {
 	return c, o.Err()
 }
 
-// runnerOf returns the runner of models of a format, or "".
+// runnerOf returns the runner for models of a format, or "".
 func runnerOf(format string) string {
 	switch strings.ToLower(format) {
 	case "safetensors":
@@ -142,10 +137,10 @@ func runnerOf(format string) string {
 	return ""
 }
 
-// Choose returns the child for a runner, in any case. For "" it is the first of llamacpp, ggml
-// and mlx that the list has; a child of which the list does not tell the runner is chosen if it
-// is the only one. It returns errdefs.ErrNotFound if the list has no such child, and
-// errdefs.ErrInvalidArgument for a runner that is not known or that two children have.
+// Choose returns the child for a runner, ignoring case. For "" it is the first of llamacpp, ggml
+// and mlx in the list; a child without a runner is chosen if it is the only one. Choose returns
+// errdefs.ErrNotFound if the list has no such child, and errdefs.ErrInvalidArgument for a runner
+// that is unknown or that two children have.
 func Choose(l *List, runner string) (Child, error) {
 	want := runners
 	if runner != "" {
@@ -179,9 +174,9 @@ func Choose(l *List, runner string) (Child, error) {
 	return Child{}, fmt.Errorf("manifest list %s has no model for runner %q, only for %s: %w", l.Digest, runner, strings.Join(have, ", "), errdefs.ErrNotFound)
 }
 
-// ParseManifest parses the manifest of the child, which was fetched as a blob. It returns a
-// *verify.Error for bytes that have not the digest in the list, and
-// errdefs.ErrInvalidArgument for a manifest that is not what the list says.
+// ParseManifest parses the manifest of the child, which was read as a blob. It returns a
+// *verify.Error for bytes that do not match the digest in the list, and errdefs.ErrInvalidArgument
+// for a manifest that contradicts the list.
 func (c Child) ParseManifest(p []byte) (*convert.Manifest, error) {
 	if err := verify.Bytes(c.Digest, p); err != nil {
 		return nil, err
@@ -193,12 +188,8 @@ func (c Child) ParseManifest(p []byte) (*convert.Manifest, error) {
 	if m.IsIndex {
 		return nil, fmt.Errorf("manifest %s: a list in a list: %w", c.Digest, errdefs.ErrNotImplemented)
 	}
-	f, err := convert.Detect(m)
-	if err != nil {
-		return nil, err
-	}
-	if f != mediatype.FormatOllama {
-		return nil, fmt.Errorf("manifest %s is of format %q: %w", c.Digest, f, errdefs.ErrInvalidArgument)
+	if claim, _ := detect(m); claim == format.None { // without errors
+		return nil, fmt.Errorf("manifest %s is not of format %q: %w", c.Digest, mediatype.FormatOllama, errdefs.ErrInvalidArgument)
 	}
 	o, err := convert.ParseObject(p)
 	if err != nil {
@@ -210,18 +201,18 @@ func (c Child) ParseManifest(p []byte) (*convert.Manifest, error) {
 	return m, nil
 }
 
-// Origin returns the origin of the model that the child of a list makes. It is not that of the
-// same child without a list, since the list is kept with the model.
+// Origin returns the origin of the model of a child of a list. It differs from that of the same
+// child without a list, since the list is kept with the model.
 func Origin(l *List, c Child) filetable.Origin {
-	format := string(mediatype.FormatOllamaList)
+	name := string(mediatype.FormatOllamaList)
 	if c.Runner != "" {
-		format += "/" + c.Runner
+		name += "/" + c.Runner
 	}
-	return filetable.Origin{Format: format, Digest: l.Digest, Mapping: convert.MappingVersion}
+	return filetable.Origin{Format: name, Digest: l.Digest, Mapping: convert.MappingVersion}
 }
 
-// ParseChild parses the model that is a child of a list. The blobs are those of a; p is the
-// manifest of the child. The list is kept as ollama/list.json.
+// ParseChild parses the model of a child of a list. The blobs are those of a; p is the manifest of
+// the child. The list is kept as ollama/list.json.
 func ParseChild(ctx context.Context, a convert.Artifact, l *List, c Child, p []byte) (*convert.Model, error) {
 	m, err := c.ParseManifest(p)
 	if err != nil {
@@ -237,10 +228,9 @@ func ParseChild(ctx context.Context, a convert.Artifact, l *List, c Child, p []b
 	return model, nil
 }
 
-// ReadChild returns the manifest of a child: it is in the list, or a blob, which is read
-// verified. If the list does not have its size, a must have a method ReadSmall, as
-// remote.Artifact has; otherwise errdefs.ErrNotImplemented is returned.
-func ReadChild(ctx context.Context, a convert.Artifact, c Child) ([]byte, error) {
+// readChild returns the manifest of a child: it is in the list, or a blob, whose digest is
+// verified.
+func readChild(ctx context.Context, a convert.Artifact, c Child) ([]byte, error) {
 	if c.Manifest != nil {
 		return c.Manifest, nil
 	}
@@ -256,35 +246,15 @@ func ReadChild(ctx context.Context, a convert.Artifact, c Child) ([]byte, error)
 	return r.ReadSmall(ctx, c.Digest, convert.MaxManifestSize)
 }
 
-// ListParser returns a convert.Parser for manifest lists, of which it takes the child for a
-// runner; see Choose.
-func ListParser(runner string) convert.Parser {
-	return func(ctx context.Context, a convert.Artifact, _ *convert.Manifest) (*convert.Model, error) {
-		l, err := ParseList(a.Manifest())
-		if err != nil {
-			return nil, err
-		}
-		c, err := Choose(l, runner)
-		if err != nil {
-			return nil, err
-		}
-		p, err := ReadChild(ctx, a, c)
-		if err != nil {
-			return nil, fmt.Errorf("manifest list %s: %w", l.Digest, err)
-		}
-		return ParseChild(ctx, a, l, c, p)
+// ParseChosen reads the manifest of a child and parses it; see ParseChild. If the list does not
+// have its size, a must have a method ReadSmall, like remote.Artifact; otherwise
+// errdefs.ErrNotImplemented is returned.
+func ParseChosen(ctx context.Context, a convert.Artifact, l *List, c Child) (*convert.Model, error) {
+	p, err := readChild(ctx, a, c)
+	if err != nil {
+		return nil, fmt.Errorf("manifest list %s: %w", l.Digest, err)
 	}
-}
-
-// CutRunner cuts the name of a runner from the end of a tag: "27b-mlx" is "27b" and "mlx". Runner is
-// empty if there is none.
-func CutRunner(tag string) (rest, runner string) {
-	for _, r := range runners {
-		if rest, ok := strings.CutSuffix(tag, "-"+r); ok && rest != "" {
-			return rest, r
-		}
-	}
-	return tag, ""
+	return ParseChild(ctx, a, l, c, p)
 }
 
 // A childArtifact has the blobs of an artifact, and another manifest.

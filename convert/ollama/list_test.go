@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -22,29 +23,22 @@ import (
 
 const listType = "application/vnd.ollama.manifest.list.v2+json"
 
-// list returns a manifest list with the given entries.
-// TestListParser parses a list as any other format.
-func TestListParser(t *testing.T) {
+// list returns a manifest list with the given entries. TestList parses a list like any other
+// format.
+func TestList(t *testing.T) {
 	t.Parallel()
 	entry := converttest.ListEntry{Built: converttest.Ollama(converttest.Files([]byte("GGUF one")), converttest.OllamaConfigNew), Runner: "ggml"}
 	inline := converttest.ListEntry{Built: converttest.Ollama(converttest.Files([]byte("GGUF two")), converttest.OllamaConfigOld), Inline: true}
 	list := converttest.OllamaList(0, entry, inline)
-	m, err := convert.ParseManifest(list.Manifest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ollama.ListParser("mlx")(t.Context(), converttest.NewArtifact(list), m); !errdefs.IsNotFound(err) {
+	if _, err := ollama.Lists.Variants.Choose(list.Manifest, "mlx"); !errdefs.IsNotFound(err) {
 		t.Errorf("a runner that is not there: %v", err)
 	}
-	// The size of the child is not known, which not every artifact can read.
-	if _, err := ollama.ListParser("ggml")(t.Context(), converttest.NewArtifact(list), m); !errdefs.IsNotImplemented(err) {
+	// The size of the child is not known, which not every artifact supports.
+	if _, err := formats.All().Parse(t.Context(), converttest.NewArtifact(list)); !errdefs.IsNotImplemented(err) {
 		t.Errorf("a child without size: %v", err)
 	}
 	list = converttest.OllamaList(0, inline)
-	if m, err = convert.ParseManifest(list.Manifest); err != nil {
-		t.Fatal(err)
-	}
-	model, err := ollama.ListParser("")(t.Context(), converttest.NewArtifact(list), m)
+	model, err := formats.All().Parse(t.Context(), converttest.NewArtifact(list))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +53,7 @@ func TestCutRunner(t *testing.T) {
 		"27b-mlx": {"27b", "mlx"}, "27b-llamacpp": {"27b", "llamacpp"}, "a-ggml-mlx": {"a-ggml", "mlx"},
 		"27b": {"27b", ""}, "-mlx": {"-mlx", ""}, "mlx": {"mlx", ""}, "27b-cuda": {"27b-cuda", ""}, "": {"", ""},
 	} {
-		if rest, runner := ollama.CutRunner(in); rest != want[0] || runner != want[1] {
+		if rest, runner := formats.All().CutVariant(in); rest != want[0] || runner != want[1] {
 			t.Errorf("%q: got %q and %q, want %q", in, rest, runner, want)
 		}
 	}
@@ -145,10 +139,10 @@ func TestParseList(t *testing.T) {
 		t.Errorf("list (-want +got):\n%s", diff)
 	}
 	m, err := convert.ParseManifest(p)
-	if err != nil || !ollama.IsList(m) || m.Digest != got.Digest {
-		t.Errorf("IsList(%v), %v", m, err)
+	if err != nil || !mediatype.IsVariants(m.MediaType) || m.Digest != got.Digest {
+		t.Errorf("%v is no list, %v", m, err)
 	}
-	if m, err = convert.ParseManifest([]byte(inline)); err != nil || ollama.IsList(m) {
+	if m, err = convert.ParseManifest([]byte(inline)); err != nil || mediatype.IsVariants(m.MediaType) {
 		t.Errorf("a manifest is a list: %v, %v", m, err)
 	}
 }
@@ -156,7 +150,7 @@ func TestParseList(t *testing.T) {
 func TestChoose(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		runners, runner string // of entries, comma-separated, "" is an entry that does not say
+		runners, runner string // of entries, comma-separated; "" is an entry without a runner
 		want            string // the runner, or a number
 		err             error
 	}{
@@ -230,7 +224,7 @@ func TestAModelOfAList(t *testing.T) {
 			}
 			c, err := ollama.Choose(l, runner)
 			if inline && runner == "mlx" {
-				c, err = l.Children[0], nil // its manifest does not say the runner
+				c, err = l.Children[0], nil // its manifest does not have the runner
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -283,7 +277,7 @@ func TestTheManifestOfAChildIsVerified(t *testing.T) {
 	}{
 		{"other bytes", string(good.Manifest) + "\n", child(string(good.Manifest), `,"runner":"ggml"`), "digest", errdefs.ErrDataLoss},
 		{"a list in a list", list(child("a", "")), child(list(child("a", "")), `,"runner":"ggml"`), "list in a list", errdefs.ErrNotImplemented},
-		{"an image", image, child(image, `,"runner":"ggml"`), `"image"`, errdefs.ErrInvalidArgument},
+		{"an image", image, child(image, `,"runner":"ggml"`), `not of format "ollama"`, errdefs.ErrInvalidArgument},
 		{"another runner than the list says", other, child(other, `,"runner":"ggml"`), "runner", errdefs.ErrInvalidArgument},
 		{"no manifest", "{}", child("{}", `,"runner":"ggml"`), "not a manifest", errdefs.ErrInvalidArgument},
 	} {
@@ -295,15 +289,6 @@ func TestTheManifestOfAChildIsVerified(t *testing.T) {
 		if !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text) {
 			t.Errorf("%s: got %v, want %v with %q", tt.name, err, tt.want, tt.text)
 		}
-	}
-}
-
-func TestAListIsNoModelForParse(t *testing.T) {
-	t.Parallel()
-	b := &converttest.Built{Manifest: []byte(list(child("a", "")))}
-	_, err := parsers.Parse(context.Background(), converttest.NewArtifact(b))
-	if !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), string(mediatype.FormatOllamaList)) {
-		t.Errorf("got %v", err)
 	}
 }
 

@@ -7,20 +7,21 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/safetensors"
 	"github.com/containerd/errdefs"
 )
 
-// maxText is the largest text layer that goes into the Modelfile, in bytes.
+// maxText limits the text layers in the Modelfile, in bytes.
 const maxText = 1 << 20 // 1 MiB
 
-// Parse parses an Ollama model. It is a convert.Parser.
-func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+// parseModel parses an Ollama model.
+func parseModel(ctx context.Context, _ format.Settings, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
 	return parse(ctx, a, m, nil)
 }
 
-// parse parses a model, which can be a child of a list.
+// parse parses a model, which may be a child of a list.
 func parse(ctx context.Context, a convert.Artifact, m *convert.Manifest, list *List) (*convert.Model, error) {
 	p := parser{artifact: a, manifest: m, builder: convert.NewBuilder(m, mediatype.FormatOllama)}
 	if err := p.readConfig(ctx); err != nil {
@@ -65,11 +66,11 @@ type parser struct {
 	builder     *convert.Builder
 	config      *convert.Object
 	configBytes []byte // nil if there is none
-	configType  string // of the config layer, empty if it does not say
+	configType  string // of the config layer, empty if it has none
 	summaries   []safetensors.Summary
 }
 
-// readConfig reads the config. Ollama itself tolerates that there is none.
+// readConfig reads the config. Ollama itself tolerates a missing one.
 func (p *parser) readConfig(ctx context.Context) error {
 	var err error
 	if p.manifest.Config.Digest == "" {
@@ -86,8 +87,9 @@ func (p *parser) readConfig(ctx context.Context) error {
 	return nil
 }
 
-// sort returns the indexes of the layers by part, in the order of the manifest. What is no known layer of
-// Ollama is ignored, as Ollama does: other prefixes, and manifests, by which it keeps them alive.
+// sort returns the indexes of the layers by part, in the order of the manifest. Layers unknown to
+// Ollama are ignored, as Ollama does: other prefixes, and manifests, which Ollama protects in this
+// way.
 func (p *parser) sort() map[mediatype.Part][]int {
 	layers := map[mediatype.Part][]int{}
 	for i, l := range p.manifest.Layers {
@@ -155,7 +157,7 @@ func modelName(i, of int) string {
 	return fmt.Sprintf("model-%05d-of-%05d.gguf", i, of)
 }
 
-// numbered names the first name.ext, the second name-2.ext, and so on.
+// numbered names the first file name.ext, the second name-2.ext, and so on.
 func numbered(name, ext string) func(i, of int) string {
 	return func(i, _ int) string {
 		if i == 1 {
@@ -165,12 +167,12 @@ func numbered(name, ext string) func(i, of int) string {
 	}
 }
 
-// always gives all layers one name: there can be one only, or the same one several times.
+// always gives all layers the same name: there can be only one, or the same one several times.
 func always(name string) func(i, of int) string {
 	return func(int, int) string { return name }
 }
 
-// addByName adds layers that have their paths in the manifest.
+// addByName adds layers whose paths are in the manifest.
 func (p *parser) addByName(layers []int) error {
 	for _, i := range layers {
 		if err := p.addFile(i, p.manifest.Layers[i].Name); err != nil {
@@ -189,7 +191,7 @@ func (p *parser) addFile(i int, path string) error {
 	return p.builder.Add(i, convert.Place{Kind: t.Kind, Path: path})
 }
 
-// readText reads layer i; ok is false if it is too large to go into the Modelfile.
+// readText reads layer i; ok is false if it is too large for the Modelfile.
 func (p *parser) readText(ctx context.Context, i int) (text []byte, ok bool, err error) {
 	l := p.manifest.Layers[i]
 	if l.Size > maxText {
@@ -202,7 +204,7 @@ func (p *parser) readText(ctx context.Context, i int) (text []byte, ok bool, err
 	return b, true, nil
 }
 
-// addText adds layers that are a text each, as files and as commands.
+// addText adds text layers, as files and as commands.
 func (p *parser) addText(ctx context.Context, mf *modelfile, command, name string, layers []int) error {
 	for n, i := range layers {
 		path := numbered(name, "")(n+1, len(layers))
@@ -222,7 +224,7 @@ func (p *parser) addText(ctx context.Context, mf *modelfile, command, name strin
 	return nil
 }
 
-// addParams adds the parameters: one layer as it is, several merged.
+// addParams adds the parameters: a single layer unchanged, several merged.
 func (p *parser) addParams(ctx context.Context, mf *modelfile, layers []int) error {
 	const path = "params.json"
 	if len(layers) == 0 {
@@ -242,7 +244,7 @@ func (p *parser) addParams(ctx context.Context, mf *modelfile, layers []int) err
 		}
 		if !ok {
 			if len(layers) > 1 {
-				return fmt.Errorf("layer %d (%s): one of %d layers of parameters is larger than %d bytes or no JSON object, so they can not be merged: %w",
+				return fmt.Errorf("layer %d (%s): one of %d layers of parameters is larger than %d bytes or no JSON object, so they cannot be merged: %w",
 					i, p.manifest.Layers[i].Digest, len(layers), maxText, errdefs.ErrInvalidArgument)
 			}
 			mf.leftOut("PARAMETER", path)
@@ -284,8 +286,8 @@ func (p *parser) addMessages(ctx context.Context, mf *modelfile, layers []int) e
 	return nil
 }
 
-// modelConfig says what is known of the model, in the terms of ModelPack. The architecture is left
-// open: a family is not always the architecture that the header of the weights names.
+// modelConfig returns the facts about the model in ModelPack's terms. The architecture is left
+// empty: a family is not always the architecture in the header of the weights.
 func (p *parser) modelConfig() convert.Config {
 	o := p.config
 	c := convert.Config{

@@ -11,7 +11,8 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
@@ -19,7 +20,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-var parsers = convert.Parsers{mediatype.FormatOllama: ollama.Parse}
+var parsers = formats.All()
 
 const (
 	manifestType = "application/vnd.docker.distribution.manifest.v2+json"
@@ -41,13 +42,9 @@ func parse(config string, layers ...converttest.Layer) (*convert.Model, map[stri
 	if err != nil {
 		return nil, nil, err
 	}
-	files, err := converttest.Extract(m, b.Blobs)
+	got, err := converttest.Texts(m, b.Blobs)
 	if err != nil {
 		return nil, nil, err
-	}
-	got := map[string]string{}
-	for path, f := range files {
-		got[path] = string(f.Data)
 	}
 	return m, got, nil
 }
@@ -132,8 +129,8 @@ func TestModelfile(t *testing.T) {
 			"FROM ./model.gguf\nTEMPLATE \"a\nb\"\nSYSTEM \"\"\"say \"hi\"\nnow\"\"\"\n"},
 		{"named templates have no command", "{}", []converttest.Layer{model, layer("template; name=\"x\ny\"", "a"), layer("template", "b")}, "FROM ./model.gguf\nTEMPLATE b\n# TEMPLATE is left out; see template-x%0Ay\n"},
 		{"space at the ends", "{}", []converttest.Layer{model, layer("system", " x ")}, "FROM ./model.gguf\nSYSTEM \" x \"\n"},
-		{"three quotes can not be written", "{}", []converttest.Layer{model, layer("system", "a\n\"\"\"\nFROM /etc/passwd")}, "FROM ./model.gguf\n# SYSTEM is left out; see system\n"},
-		{"quotes at the end can not be written", "{}", []converttest.Layer{model, layer("system", "say\n\"hi\"")}, "FROM ./model.gguf\n# SYSTEM is left out; see system\n"},
+		{"three quotes cannot be written", "{}", []converttest.Layer{model, layer("system", "a\n\"\"\"\nFROM /etc/passwd")}, "FROM ./model.gguf\n# SYSTEM is left out; see system\n"},
+		{"quotes at the end cannot be written", "{}", []converttest.Layer{model, layer("system", "say\n\"hi\"")}, "FROM ./model.gguf\n# SYSTEM is left out; see system\n"},
 		{"a text that is binary", "{}", []converttest.Layer{model, layer("template", "\x00\xff")}, "FROM ./model.gguf\n# TEMPLATE is left out; see template\n"},
 		{"a carriage return", "{}", []converttest.Layer{model, layer("template", "x\rFROM y")}, "FROM ./model.gguf\n# TEMPLATE is left out; see template\n"},
 		{"a text of more than a megabyte", "{}", []converttest.Layer{model, layer("template", strings.Repeat("x", 1<<20+1))}, "FROM ./model.gguf\n# TEMPLATE is left out; see template\n"},
@@ -179,7 +176,7 @@ func TestRefuses(t *testing.T) {
 		{"a type of the config that is not closed", `{}`, []converttest.Layer{model, layer(`config; type="gguf`, "{}")}, errdefs.ErrInvalidArgument, "layer 1"},
 		{"a name of a template that is not closed", `{}`, []converttest.Layer{model, layer(`template; name="x`, "x")}, errdefs.ErrInvalidArgument, "layer 1"},
 		{"a name of a template that is too long for a file", `{}`, []converttest.Layer{model, layer("template; name="+strings.Repeat("x", 300), "x")}, errdefs.ErrInvalidArgument, "layer 1"},
-		{"parameters that can not be merged", `{}`, []converttest.Layer{model, layer("params", "{}"), layer("params", "x")}, errdefs.ErrInvalidArgument, "layer 2"},
+		{"parameters that cannot be merged", `{}`, []converttest.Layer{model, layer("params", "{}"), layer("params", "x")}, errdefs.ErrInvalidArgument, "layer 2"},
 		{"a config that is no object", `"x"`, []converttest.Layer{model}, errdefs.ErrInvalidArgument, "config"},
 		{"a config with a key twice", `{"remote_host":"","remote_host":"x"}`, []converttest.Layer{model}, errdefs.ErrInvalidArgument, "twice"},
 	} {
@@ -193,7 +190,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestCloudManifest has the form that the registry serves: sorted keys and no layers, or null.
+// TestCloudManifest has the form served by the registry: sorted keys and no layers, or null.
 func TestCloudManifest(t *testing.T) {
 	t.Parallel()
 	config := `{"architecture":"amd64","model_format":"gguf","os":"linux","remote_host":"https://ollama.com:443","remote_model":"gpt-oss:120b"}`
@@ -252,7 +249,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// A lying artifact gives the same bytes whatever digest is asked for.
+// A lying artifact returns the same bytes for every digest.
 type lying struct{ manifest, config, text []byte }
 
 func (l *lying) Manifest() []byte { return l.manifest }
@@ -293,7 +290,7 @@ func FuzzOllama(f *testing.F) {
 		if err != nil {
 			return
 		}
-		model, err := ollama.Parse(context.Background(), &lying{manifest, config, text}, m)
+		model, err := ollama.Format.Parse(context.Background(), format.Settings{}, &lying{manifest, config, text}, m)
 		if err != nil {
 			return
 		}

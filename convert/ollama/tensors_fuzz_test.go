@@ -10,13 +10,14 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A fileArtifact gives every blob the same bytes.
+// A fileArtifact returns the same bytes for every blob.
 type fileArtifact struct{ manifest, blob []byte }
 
 func (a *fileArtifact) Manifest() []byte { return a.manifest }
@@ -29,7 +30,7 @@ func (a *fileArtifact) BlobAt(context.Context, ocispec.Descriptor) (io.ReaderAt,
 	return strings.NewReader(string(a.blob)), nil
 }
 
-// FuzzTensors parses a model of two tensor layers and reads back what it accepts.
+// FuzzTensors parses a model of two tensor layers and reads back accepted ones.
 func FuzzTensors(f *testing.F) {
 	f.Add("; name=x; dtype=F32; shape=1,1", "", []byte("abcd"), entries("b"), "bbbb")
 	f.Add("", "vae/a", st(entries("data"), "aaaa"), entries("data"), "bbbb")
@@ -90,7 +91,7 @@ func FuzzTensorManifest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		model, err := ollama.Parse(context.Background(), &fileArtifact{manifest, blob}, m)
+		model, err := ollama.Format.Parse(context.Background(), format.Settings{}, &fileArtifact{manifest, blob}, m)
 		if err != nil {
 			return
 		}
@@ -100,7 +101,7 @@ func FuzzTensorManifest(f *testing.F) {
 	})
 }
 
-// BenchmarkTensorModel parses the manifest of a model with 1,209 layers and makes its image; the
+// BenchmarkTensorModel parses the manifest of a model with 1,209 layers and builds its image; the
 // blobs are in memory.
 func BenchmarkTensorModel(b *testing.B) {
 	tensors := converttest.Tensors(1207, 64)

@@ -24,11 +24,11 @@ const (
 	keySize = 32
 )
 
-// purpose is sealed with each name, so that a file is good for nothing else.
+// purpose is authenticated with each name, so that a file cannot be used for another purpose.
 const purpose = "ballast pull secrets 1 "
 
-// Open returns Secrets that keep those that snapshots need below dir, sealed. A key that can not be used
-// is replaced: what it sealed is lost.
+// Open returns Secrets that keep the secrets needed by snapshots below dir, sealed. An unusable key
+// is replaced; secrets sealed with it are lost.
 func Open(dir string, log *slog.Logger) (*Secrets, error) {
 	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
 		return nil, fmt.Errorf("pull secrets: %w", err)
@@ -44,10 +44,10 @@ func Open(dir string, log *slog.Logger) (*Secrets, error) {
 	return s, nil
 }
 
-// Remove removes what Open and Need left below dir.
+// Remove removes the files of Open and Need below dir.
 func Remove(dir string) error { return os.RemoveAll(dir) }
 
-// Close closes the directory. Secrets that were sealed stay.
+// Close closes the directory. Sealed secrets stay.
 func (s *Secrets) Close() error {
 	if s.root == nil {
 		return nil
@@ -55,7 +55,7 @@ func (s *Secrets) Close() error {
 	return s.root.Close()
 }
 
-// openKey reads the key, or makes one.
+// openKey reads the key, or creates one.
 func (s *Secrets) openKey() error {
 	key, err := s.root.ReadFile(keyFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +75,8 @@ func (s *Secrets) openKey() error {
 	return err
 }
 
-// load reads the secrets of a name from the disk. What does not open is removed. It needs s.disk.
+// load reads the secrets of a name from disk, and removes a file that cannot be opened. It requires
+// s.disk.
 func (s *Secrets) load(name string) error {
 	p, err := s.root.ReadFile(fileOf(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +87,7 @@ func (s *Secrets) load(name string) error {
 	}
 	secrets, err := s.seal.open(name, p)
 	if err != nil {
-		s.log.Warn("sealed pull secrets can not be opened and are removed; what needs them has to be pulled again", "name", name, "err", err)
+		s.log.Warn("sealed pull secrets cannot be opened and are removed; models that need them must be pulled again", "name", name, "err", err)
 		return s.root.Remove(fileOf(name))
 	}
 	for _, c := range slices.Backward(secrets) {
@@ -96,7 +97,7 @@ func (s *Secrets) load(name string) error {
 	return nil
 }
 
-// save writes the secrets of a name to the disk if they changed. It needs s.disk.
+// save writes the secrets of a name to disk if they changed. It requires s.disk.
 func (s *Secrets) save(name string, secrets []Secret) error {
 	if slices.Equal(secrets, s.sealed[name]) {
 		return nil
@@ -108,7 +109,7 @@ func (s *Secrets) save(name string, secrets []Secret) error {
 	return nil
 }
 
-// prune removes the files of all other names. It needs s.disk.
+// prune removes the files of all other names. It requires s.disk.
 func (s *Secrets) prune(names []string) error {
 	keep := map[string]bool{keyFile: true}
 	for _, n := range names {
@@ -131,7 +132,7 @@ func (s *Secrets) prune(names []string) error {
 	return err
 }
 
-// fileOf returns the name of the file of a name.
+// fileOf returns the file name for a name.
 func fileOf(name string) string { return digest.FromString(name).Encoded() }
 
 // A sealer seals and opens secrets.
@@ -171,7 +172,7 @@ func (s *sealer) open(name string, p []byte) (secrets []remote.Credentials, err 
 	}
 	var l []plain
 	if err := json.Unmarshal(p, &l); err != nil {
-		return nil, fmt.Errorf("not what was sealed: %w", errdefs.ErrDataLoss) // without its bytes
+		return nil, fmt.Errorf("unexpected content: %w", errdefs.ErrDataLoss) // without its bytes
 	}
 	for _, c := range l {
 		secrets = append(secrets, remote.Credentials(c))

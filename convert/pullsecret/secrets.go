@@ -14,41 +14,41 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// Limits of what is kept. Tokens of the large clouds have up to 4 KiB.
+// Limits. Tokens of large cloud providers have up to 4 KiB.
 const (
 	maxNames  = 1024
-	maxOfName = 3        // secrets: those of tenants who share a repository, and one that was replaced
+	maxOfName = 3        // secrets: of tenants that share a repository, and a replaced one
 	maxSecret = 16 << 10 // bytes of a user name and a secret
 	maxTotal  = 4 << 20  // bytes of all that are not held
 	keepFor   = time.Hour
 )
 
-// A Secret is what a caller gave.
+// A Secret is a credential given by a caller.
 type Secret struct {
 	remote.Credentials
 
-	// ID tells the secrets of a name apart and says nothing of them. It is never used again.
+	// ID distinguishes the secrets of a name without revealing them. IDs are never reused.
 	ID int
 }
 
-// Secrets are the secrets of callers, by name. The zero value keeps them in memory only. All methods are
-// safe for concurrent use.
+// Secrets are the secrets of callers, by name. The zero value keeps them in memory only. All
+// methods are safe for concurrent use.
 type Secrets struct {
-	root *os.Root // of the sealed ones; nil: none are on the disk
+	root *os.Root // of sealed secrets; nil: none are on disk
 	seal *sealer
 	log  *slog.Logger
 
-	disk   sync.Mutex             // held while files change, and guards what follows; before mu
-	sealed map[string][]Secret    // what the files have
+	disk   sync.Mutex             // held while files change; guards the following; locked before mu
+	sealed map[string][]Secret    // the content of the files
 	wanted func(name string) bool // of Need
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the following
 	names map[string]*entry
 	held  map[string]bool // of Need
-	last  int             // ID
+	last  int             // the last ID
 }
 
-// An entry is what there is for a name.
+// An entry has the secrets of a name.
 type entry struct {
 	site    string   // see siteOf
 	secrets []Secret // newest first
@@ -64,8 +64,8 @@ func (e *entry) size() (n int) {
 	return n
 }
 
-// Keep remembers credentials that worked for a name, also on the disk if they are needed there. Those that are
-// longer than any real ones are not kept.
+// Keep keeps credentials that worked for a name, also on disk if the name is needed there.
+// Unrealistically long credentials are not kept.
 func (s *Secrets) Keep(name string, c remote.Credentials) {
 	if len(c.Username)+len(c.Secret) > maxSecret || !s.keep(name, c) || s.root == nil {
 		return
@@ -76,11 +76,11 @@ func (s *Secrets) Keep(name string, c remote.Credentials) {
 		return
 	}
 	if err := s.save(name, s.peek(name)); err != nil {
-		s.log.Error("a new pull secret is in memory only", "name", name, "err", err)
+		s.log.Error("a new pull secret is kept in memory only", "name", name, "err", err)
 	}
 }
 
-// keep is Keep in memory. It says whether there is something new.
+// keep is Keep in memory. It reports whether something changed.
 func (s *Secrets) keep(name string, c remote.Credentials) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *Secrets) keep(name string, c remote.Credentials) bool {
 	return true
 }
 
-// Of returns the secrets of a name, the newest first; none if there are none.
+// Of returns the secrets of a name, newest first.
 func (s *Secrets) Of(name string) []Secret {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *Secrets) Of(name string) []Secret {
 	return slices.Clone(e.secrets)
 }
 
-// Forget forgets the secrets of a name that can be read without, unless a snapshot needs them.
+// Forget drops the secrets of a name that is readable without them, unless a snapshot needs them.
 func (s *Secrets) Forget(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,10 +127,10 @@ func (s *Secrets) Forget(name string) {
 	}
 }
 
-// old says whether e is to be forgotten.
+// old reports whether e has expired.
 func (e *entry) old(now time.Time) bool { return !e.held && now.Sub(e.used) > keepFor }
 
-// evict forgets what is old, and what there is too much of. It needs s.mu.
+// evict drops expired entries, and further ones until the limits are met. It requires s.mu.
 func (s *Secrets) evict() {
 	now, total, count := time.Now(), 0, 0
 	for name, e := range s.names {
@@ -160,7 +160,7 @@ func (s *Secrets) evict() {
 	}
 }
 
-// victim returns the name that was used the longest ago of the site with the most names. It needs s.mu.
+// victim returns the least recently used name of the site with the most names. It requires s.mu.
 func (s *Secrets) victim(sites map[string][]string) (name string) {
 	most := 0
 	for _, names := range sites {
@@ -177,7 +177,7 @@ func (s *Secrets) victim(sites map[string][]string) (name string) {
 	return name
 }
 
-// siteOf returns what belongs to one owner of the host in a name: the registrable domain, or the host.
+// siteOf returns the owner of the host in a name: the registrable domain, or the host.
 func siteOf(name string) string {
 	host, _, _ := strings.Cut(name, "/")
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -189,11 +189,10 @@ func siteOf(name string) string {
 	return host
 }
 
-// Need says which names snapshots need: secrets of those in held are not forgotten, and of these are on
-// the disk as well those of which sealed says so, which is asked for names that there are secrets of.
-// Secrets of needed names that only the disk has are read. What is given for them later counts as well; sealed
-// is called until the next Need.
-// It returns the first error of the disk, after all the rest is done.
+// Need sets the names that snapshots need. Secrets of held names are kept, and those for which
+// sealed returns true are also written to disk. sealed is called for names with secrets, now and
+// for secrets given until the next Need. Secrets of held names that are only on disk are loaded.
+// Need returns the first disk error after doing everything else.
 func (s *Secrets) Need(held []string, sealed func(name string) bool) error {
 	s.disk.Lock()
 	defer s.disk.Unlock()
@@ -218,7 +217,7 @@ func (s *Secrets) Need(held []string, sealed func(name string) bool) error {
 	return cmp.Or(first, s.prune(keep))
 }
 
-// hold says which names are held.
+// hold sets the held names.
 func (s *Secrets) hold(names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,14 +234,14 @@ func (s *Secrets) hold(names []string) {
 	s.evict()
 }
 
-// holds says whether a name is held.
+// holds reports whether a name is held.
 func (s *Secrets) holds(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.held[name]
 }
 
-// peek is Of that is no use of the secrets.
+// peek is Of without counting as a use.
 func (s *Secrets) peek(name string) []Secret {
 	s.mu.Lock()
 	defer s.mu.Unlock()

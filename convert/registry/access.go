@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
@@ -16,21 +16,21 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// upstream calls f with the repository of ref: first without the credentials of who asks,
-// and if that fails with them. Where they were needed a moment ago it is the other way round. It
-// reports whether they were needed.
-func (h *Handler) upstream(ctx context.Context, ref remote.Ref, who caller, f func(*remote.Repository) error) (private bool, err error) {
+// upstream calls f with the repository of ref: first without credentials and, if that fails, with
+// those of as. For a repository that needed credentials within the last minute the order is
+// reversed. It reports whether credentials were needed.
+func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f func(*remote.Repository) error) (private bool, err error) {
 	n := nameOf(ref)
 	closed, _ := h.closed.get(n)
 	tries := []caller{{}}
 	switch {
-	case who.anonymous():
+	case as.anonymous():
 	case closed:
-		tries = []caller{who, {}}
+		tries = []caller{as, {}}
 	default:
-		tries = []caller{{}, who}
+		tries = []caller{{}, as}
 	}
-	var refused error // of who asks, whatever is said to others
+	var refused error // with the credentials of the caller; preferred to the anonymous error
 	for _, as := range tries {
 		var r *remote.Repository
 		if r, err = as.repository(h.Upstream, ref); err != nil {
@@ -39,7 +39,7 @@ func (h *Handler) upstream(ctx context.Context, ref remote.Ref, who caller, f fu
 		err = f(r)
 		switch {
 		case err == nil && as.anonymous():
-			h.secrets().Forget(n.String()) // those that are not needed can have expired
+			h.secrets().Forget(n.String()) // credentials that are not needed can expire unnoticed
 			h.closed.drop(n)
 			return false, nil
 		case err == nil:
@@ -57,23 +57,24 @@ func (h *Handler) upstream(ctx context.Context, ref remote.Ref, who caller, f fu
 	return false, cmp.Or(refused, err)
 }
 
-// authorize returns nil if who can read the origin of im by the name of ref, else the error
-// of upstream. Everybody can by a name that it was resolved from without credentials of a caller.
-func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref, who caller) error {
+// authorize returns nil if as can read the origin of im by the name of ref, otherwise the error of
+// upstream. A name from which the image was resolved without credentials of a caller is open to
+// everybody.
+func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref, as caller) error {
 	n := nameOf(ref)
 	known := resolvedFrom(im, n)
 	if known && !slices.Contains(im.PrivateNames, n.String()) {
 		return nil
 	}
-	if _, ok := h.CartonURL(ref); ok {
+	if f, _ := h.Archive(ref); f != nil {
 		return fmt.Errorf("%s: no such image was resolved by this name: %w", n, errdefs.ErrNotFound)
 	}
-	key := verdictKey{n, im.Origin.Digest, who.key()}
+	key := verdictKey{n, im.Origin.Digest, as.key()}
 	if ok, _ := h.readable.get(key); ok {
 		return nil
 	}
 	ask := remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: tagOf(im, n), Digest: im.Origin.Digest}
-	_, err := h.upstream(ctx, ref, who, func(r *remote.Repository) error {
+	_, err := h.upstream(ctx, ref, as, func(r *remote.Repository) error {
 		_, _, err := resolve.Tag(ctx, r, ask)
 		return err
 	})
@@ -84,7 +85,7 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	return nil
 }
 
-// resolvedFrom reports whether im was resolved from a name.
+// resolvedFrom reports whether im was resolved from the name n.
 func resolvedFrom(im store.Image, n name) bool {
 	return slices.ContainsFunc(im.Refs, func(s string) bool {
 		ref, err := remote.ParseRef(s)
@@ -92,7 +93,7 @@ func resolvedFrom(im store.Image, n name) bool {
 	})
 }
 
-// tagOf returns a tag that im had in a repository, or "".
+// tagOf returns a tag from which im was resolved in a repository, or "".
 func tagOf(im store.Image, n name) string {
 	for _, s := range im.Refs {
 		if ref, err := remote.ParseRef(s); err == nil && nameOf(ref) == n && ref.Digest == "" {
@@ -102,7 +103,7 @@ func tagOf(im store.Image, n name) string {
 	return ""
 }
 
-// Names returns the names (remote.Ref.Name) that an image was resolved from, by whomever.
+// Names returns the names (remote.Ref.Name) that an image was resolved from, by any caller.
 func Names(im store.Image) []string {
 	var names []string
 	for _, s := range im.Refs {
@@ -113,23 +114,23 @@ func Names(im store.Image) []string {
 	return names
 }
 
-// Sources returns where those can fetch the blobs of an image who pull it by names
-// (remote.Ref.Name): the repositories, or the cartons, that these stand for, in that order, and
-// no others that the image was resolved from: anybody can add to those. A repository comes with
-// the credentials that callers gave for it, if there are any, and then without: these may have
-// expired. The image can be the zero value, if it is not known. A name that can not be reached is
-// left out and logged.
+// Sources returns the sources of the blobs of an image that is pulled by names (remote.Ref.Name):
+// the repositories or archives of these names, in order. It does not use other names that the image
+// was resolved from, since any caller can add those. A repository comes with the credentials that
+// callers gave for it, if any, and then without, because credentials can expire. The image can be
+// the zero value if it is unknown. A name that cannot be used is left out and logged.
 func (h *Handler) Sources(im store.Image, names ...string) []transfer.Source {
 	return h.sources(im, names, h.givers)
 }
 
-// NodeSources is Sources for the node itself: with its own credentials in the place of those of callers,
-// where the image was not got without.
+// NodeSources is Sources for the node itself: it uses the node's credentials instead of those of
+// callers, unless the image was resolved without credentials.
 func (h *Handler) NodeSources(im store.Image, names ...string) []transfer.Source {
 	return h.sources(im, names, h.asNode(im))
 }
 
-// asNode returns as whom the node itself sees a repository: as anybody if im was got there so.
+// asNode returns the viewers for the node itself: anonymous if im was resolved from the repository
+// without credentials.
 func (h *Handler) asNode(im store.Image) func(name) []viewer {
 	return func(n name) []viewer {
 		if resolvedFrom(im, n) && !slices.Contains(im.PrivateNames, n.String()) {
@@ -139,13 +140,14 @@ func (h *Handler) asNode(im store.Image) func(name) []viewer {
 	}
 }
 
-// A viewer is a caller as the fetching of blobs knows him.
+// A viewer is a caller with a label for its sources.
 type viewer struct {
 	caller
 	label string // of transfer.Source.Who
 }
 
-// givers returns those who gave credentials for a repository, the last one first, and then nobody.
+// givers returns the callers that gave credentials for a repository, most recent first, followed by
+// the anonymous one.
 func (h *Handler) givers(n name) []viewer {
 	var l []viewer
 	for _, s := range h.secrets().Of(n.String()) {
@@ -154,21 +156,21 @@ func (h *Handler) givers(n name) []viewer {
 	return append(l, viewer{})
 }
 
-// sources returns the sources that names stand for, as those see them that who returns for each repository.
-func (h *Handler) sources(im store.Image, names []string, who func(name) []viewer) []transfer.Source {
+// sources returns the sources of names, for each viewer that viewers returns for the repository.
+func (h *Handler) sources(im store.Image, names []string, viewers func(name) []viewer) []transfer.Source {
 	var out []transfer.Source
 	for _, n := range names {
 		refs, err := refsOf(im, n)
 		switch {
 		case err != nil:
 			h.log().Warn("source left out", "ref", n, "digest", im.Manifest, "err", err)
-		case im.Origin.Format == string(mediatype.FormatCarton) && !madeAhead(im):
-			out = append(out, h.cartonSources(im, refs, who)...)
+		case formats.All().Get(im.Origin.Format).Archives != nil && !preconverted(im):
+			out = append(out, h.archiveSources(im, refs, viewers)...)
 		default:
-			if err := h.remind(im, refs[0]); err != nil {
-				h.log().Warn("where the files of a model are is not known", "ref", n, "digest", im.Manifest, "err", err)
+			if err := h.tellHost(im, refs[0]); err != nil {
+				h.log().Warn("files of the model are unknown to its host", "ref", n, "digest", im.Manifest, "err", err)
 			}
-			for _, s := range h.sites(refs, who) {
+			for _, s := range h.sites(refs, viewers) {
 				out = append(out, s.source(s.repo))
 			}
 		}
@@ -176,9 +178,9 @@ func (h *Handler) sources(im store.Image, names []string, who func(name) []viewe
 	return out
 }
 
-// remind tells a host that is no registry, and keeps nothing, which files an image has.
-func (h *Handler) remind(im store.Image, ref remote.Ref) error {
-	if im.Table == "" || madeAhead(im) {
+// tellHost tells a host that is not a registry, and is stateless, which files an image has.
+func (h *Handler) tellHost(im store.Image, ref remote.Ref) error {
+	if im.Table == "" || preconverted(im) {
 		return nil
 	}
 	_, err := h.Upstream.Remind(ref, func() ([]byte, error) {
@@ -188,7 +190,8 @@ func (h *Handler) remind(im store.Image, ref remote.Ref) error {
 	return err
 }
 
-// refsOf returns the references by which im was resolved from a name, or one that has only the name.
+// refsOf returns the references with a name from which im was resolved, or a reference with only
+// the name.
 func refsOf(im store.Image, name string) (refs []remote.Ref, err error) {
 	for _, s := range im.Refs {
 		if ref, err := remote.ParseRef(s); err == nil && ref.Name() == name {
@@ -198,9 +201,8 @@ func refsOf(im store.Image, name string) (refs []remote.Ref, err error) {
 	if len(refs) > 0 {
 		return refs, nil
 	}
-	if strings.HasPrefix(name, "carton+") {
-		ref, err := remote.ParseRef(name)
-		return []remote.Ref{ref}, err
+	if ref, err := remote.ParseRef(name); err == nil && ref.URL != "" {
+		return []remote.Ref{ref}, nil
 	}
 	host, repository, _ := strings.Cut(name, "/")
 	ref, err := remote.NewRef(host, repository, "latest")
@@ -208,20 +210,20 @@ func refsOf(im store.Image, name string) (refs []remote.Ref, err error) {
 	return []remote.Ref{ref}, err
 }
 
-// A site is a repository as someone sees it.
+// A site is a repository as seen by a viewer.
 type site struct {
-	ref  remote.Ref
-	who  viewer
-	repo *remote.Repository
+	ref    remote.Ref
+	viewer viewer
+	repo   *remote.Repository
 }
 
-// source returns what f brings from the site as a source.
+// source returns f as a source with the name of the site.
 func (s site) source(f transfer.Fetcher) transfer.Source {
-	return transfer.Source{Name: s.ref.Name(), Who: s.who.label, Fetcher: f}
+	return transfer.Source{Name: s.ref.Name(), Who: s.viewer.label, Fetcher: f}
 }
 
-// sites returns the repositories of refs, of which the tags and digests do not matter and can be empty.
-func (h *Handler) sites(refs []remote.Ref, who func(name) []viewer) []site {
+// sites returns the repositories of refs. Tags and digests of refs are ignored and can be empty.
+func (h *Handler) sites(refs []remote.Ref, viewers func(name) []viewer) []site {
 	var l []site
 	seen := map[name]bool{}
 	for _, ref := range refs {
@@ -229,13 +231,13 @@ func (h *Handler) sites(refs []remote.Ref, who func(name) []viewer) []site {
 			continue
 		}
 		seen[nameOf(ref)] = true
-		for _, who := range who(nameOf(ref)) {
-			r, err := who.repository(h.Upstream, ref)
+		for _, v := range viewers(nameOf(ref)) {
+			r, err := v.repository(h.Upstream, ref)
 			if err != nil {
-				h.log().Warn("repository left out", "ref", ref.Name(), "err", err)
+				h.log().Warn("repository skipped", "ref", ref.Name(), "err", err)
 				break
 			}
-			l = append(l, site{ref, who, r})
+			l = append(l, site{ref, v, r})
 		}
 	}
 	return l
@@ -247,15 +249,15 @@ func (h *Handler) image(ctx context.Context, d digest.Digest) (store.Image, erro
 	if err != nil {
 		return store.Image{}, err
 	}
-	if !h.whole(im) {
+	if !h.complete(im) {
 		return store.Image{}, errdefs.ErrNotFound
 	}
 	return im, nil
 }
 
-// whole reports whether the objects of im are there. They are kept with the image, but can
-// have been moved out of the way by a check that found them damaged.
-func (h *Handler) whole(im store.Image) bool {
+// complete reports whether the objects of im exist. They are kept with the image, but damaged ones may
+// have been moved away.
+func (h *Handler) complete(im store.Image) bool {
 	for _, d := range []digest.Digest{im.Manifest, im.Config, im.Table} {
 		if d == "" {
 			continue // an index

@@ -8,32 +8,33 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// madeAhead says whether an image, or all models of an index, were converted before they were pushed: see adopt.
-func madeAhead(im store.Image) bool { return im.Origin.Digest == im.Manifest }
+// preconverted reports whether an image, or every model of an index, was converted before it was
+// pushed; see adopt.
+func preconverted(im store.Image) bool { return im.Origin.Digest == im.Manifest }
 
-// adopt makes an image that was converted ahead of time known to the store by the name that it was
-// resolved from, so that it can be prefetched, pinned and listed as those made here.
+// adopt records an image that was converted before it was pushed, by the name that it was resolved
+// from, so that it can be prefetched, pinned and listed like images made here.
 //
-// Its Origin is itself, not what its table says: who asks for the origin gets what this node makes of
-// it, whatever others say that they made.
-func (h *Handler) adopt(ctx context.Context, o *origin, who caller) (store.Image, error) {
+// Its Origin is the image itself, not the origin in its table: a request for that origin gets what
+// this node makes of it, whatever others claim to have made.
+func (h *Handler) adopt(ctx context.Context, o *origin, as caller) (store.Image, error) {
 	im, err := h.Store.Image(ctx, o.Served.Digest)
-	if err == nil && h.whole(im) {
+	if err == nil && h.complete(im) {
 		return h.used(ctx, im, o.source())
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return store.Image{}, err
 	}
 	key := filetable.Origin{Format: "ahead", Digest: o.Served.Digest}
-	im, err = h.alone(ctx, flightKey(key, o, who), nil, func(ctx context.Context) (store.Image, error) { return h.bring(ctx, o) })
+	im, err = h.alone(ctx, flightKey(key, o, as), nil, func(ctx context.Context) (store.Image, error) { return h.readPreconverted(ctx, o) })
 	if err != nil {
 		return store.Image{}, err
 	}
 	return h.used(ctx, im, o.source())
 }
 
-// bring reads the documents of an image that was converted ahead of time.
-func (h *Handler) bring(ctx context.Context, o *origin) (store.Image, error) {
+// readPreconverted reads the documents of an image that was converted before it was pushed.
+func (h *Handler) readPreconverted(ctx context.Context, o *origin) (store.Image, error) {
 	if err := h.Store.TrimImages(ctx, o.Ref.Host); err != nil {
 		return store.Image{}, err
 	}

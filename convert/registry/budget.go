@@ -14,27 +14,27 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Limits of what is resolved and converted at the same time.
+// Limits of concurrent resolutions and conversions.
 const (
-	// documentWeight is how many bytes of memory a byte of a manifest takes until it is an image: 7.9 MB
-	// of 38,000 layers hold 110 MiB as objects, model, table and config together.
+	// documentWeight is the memory per byte of a manifest, in bytes, until it is an image: 7.9 MB
+	// with 38,000 layers take 110 MiB as objects, model, table and config together.
 	documentWeight = 16
 
-	// requestWeight is what a request takes that has read nothing large.
+	// requestWeight is the memory of a request that has read nothing large.
 	requestWeight = documentWeight * convert.SmallDocument // 1 MiB
 
-	// hostMemory is for the requests of one registry: one that stalls holds up its own. It is enough
-	// for the largest manifest, and for 128 that are small.
+	// hostMemory is for the requests of one registry, so that a stalling registry delays only its
+	// own. It is enough for the largest manifest, or for 128 small ones.
 	hostMemory = documentWeight * convert.MaxManifestSize // 128 MiB
 
-	// conversionMemory is for all requests together: when a registry has all that it can have, there is
-	// room for manifests of 4 MiB of others. Entries of indexes have as much once more.
+	// conversionMemory is for all requests. When one registry uses its full share, there is room
+	// for manifests of 4 MiB of others. Entries of indexes have a second budget of this size.
 	conversionMemory = hostMemory + hostMemory/2 // 192 MiB
 
 	// roomTime is how long a request waits for memory. containerd asks again.
 	roomTime = 2 * time.Minute
 
-	// roomPause is how long who got no memory is asked to stay away.
+	// roomPause is the Retry-After of a request that gets no memory.
 	roomPause = 5 * time.Second
 )
 
@@ -45,18 +45,18 @@ const LimitConversions = "conversion_memory"
 type budget struct {
 	mu     sync.Mutex          // guards what follows
 	total  *semaphore.Weighted // guarded by mu
-	hosts  map[string]*share   // of those that have a request
-	parked int64               // bytes of documents of those that wait for memory for more
+	hosts  map[string]*share   // of registries with a request
+	parked int64               // bytes of documents of requests that wait for more memory
 }
 
-// A share is what the requests of one registry have.
+// A share is the memory of the requests of one registry.
 type share struct {
 	sem    *semaphore.Weighted
 	users  int   // guarded by budget.mu
-	parked int64 // guarded by budget.mu: see budget
+	parked int64 // see budget.parked; guarded by budget.mu
 }
 
-// join returns the memory of all and of one registry. The caller leaves.
+// join returns the total memory and the share of one registry. The caller calls leave.
 func (b *budget) join(host string) (total *semaphore.Weighted, s *share) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,9 +81,9 @@ func (b *budget) leave(host string) {
 	}
 }
 
-// park counts the documents of a request that has to wait for memory for more, n bytes, and gave back theirs:
-// they stay where they are. Those who wait have no more of it than those who work. It returns what ends that,
-// or false if there is too much already.
+// park counts the documents, of n bytes, of a request that waits for more memory after giving back
+// its own: the documents stay allocated. Waiting requests may hold as much as working ones. It
+// returns a function that ends the waiting, or false if the limit is reached.
 func (b *budget) park(s *share, n int64) (done func(), ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -98,20 +98,20 @@ func (b *budget) park(s *share, n int64) (done func(), ok bool) {
 	}, true
 }
 
-// A lease is the memory of one request, and of the conversion that it began.
+// A lease is the memory of a request and of the conversion that it started.
 type lease struct {
 	budget *budget
 	host   string
 	total  *semaphore.Weighted
 	share  *share
 
-	turn  chan struct{} // holds a value while somebody changes what follows
+	turn  chan struct{} // holds a value while the following fields change
 	held  int64
 	users int
 }
 
-// room waits until there is memory for a request about a registry. The context that it returns gives
-// more to what is done in it. done gives all back, once nobody has kept it.
+// room waits for memory for a request to a registry. Operations with the returned context can take
+// more. done gives everything back after the last keep.
 func (h *Handler) room(ctx context.Context, b *budget, host string) (_ context.Context, done func(), err error) {
 	l := &lease{budget: b, host: host, turn: make(chan struct{}, 1), users: 1}
 	l.total, l.share = b.join(host)
@@ -125,7 +125,7 @@ func (h *Handler) room(ctx context.Context, b *budget, host string) (_ context.C
 
 type leaseKey struct{}
 
-// keep lets the memory that a context has stay until the function that it returns is called, too.
+// keep keeps the memory of a context until the returned function is called too.
 func keep(ctx context.Context) (done func()) {
 	l, _ := ctx.Value(leaseKey{}).(*lease)
 	if l == nil {
@@ -137,7 +137,7 @@ func keep(ctx context.Context) (done func()) {
 	return l.drop
 }
 
-// rest gives back the memory that a context has, for who only waits now and has no documents any more.
+// rest gives back the memory of a context whose request only waits and has dropped its documents.
 func rest(ctx context.Context) {
 	l, _ := ctx.Value(leaseKey{}).(*lease)
 	if l == nil {
@@ -150,9 +150,9 @@ func rest(ctx context.Context) {
 	}
 }
 
-// grow takes n bytes more. If they are not there, what is held is given back before it is waited for,
-// so that no two wait for each other; who has documents waits only while there are few who do (park). More than
-// a registry can have is all that it can have.
+// grow takes n bytes more. If they are not available, it gives back what it holds before waiting,
+// so that requests do not deadlock. The number of waiting documents is limited (park). A lease
+// never exceeds the share of a registry.
 func (l *lease) grow(ctx context.Context, n int64) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -193,10 +193,10 @@ func (l *lease) grow(ctx context.Context, n int64) error {
 	return l.refusal(fmt.Sprintf(", for more than %v", roomTime))
 }
 
-// refusal returns the error of who gets no memory.
+// refusal returns the error of a request that gets no memory.
 func (l *lease) refusal(after string) error {
 	return &transfer.RetryAfterError{After: roomPause, Err: &filetable.LimitError{Limit: LimitConversions, Err: fmt.Errorf(
-		"others take the memory for manifests of %s, or of all registries%s; ask again: %w", l.host, after, errdefs.ErrUnavailable)}}
+		"other requests use the memory for manifests of %s, or of all registries%s; try again: %w", l.host, after, errdefs.ErrUnavailable)}}
 }
 
 func (l *lease) giveBack() {
@@ -207,7 +207,7 @@ func (l *lease) giveBack() {
 	}
 }
 
-// drop gives all back when the last who keeps the lease is gone.
+// drop gives everything back when the last user of the lease is done.
 func (l *lease) drop() {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
@@ -217,7 +217,7 @@ func (l *lease) drop() {
 	}
 }
 
-// count reports an error that comes from a limit.
+// count reports an error that is due to a limit.
 func (h *Handler) count(err error) {
 	if e, ok := errors.AsType[*filetable.LimitError](err); ok && h.Refused != nil {
 		h.Refused(e.Limit)

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/carton"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -77,10 +78,20 @@ func newCartonFacade(t *testing.T, s *web, o remote.Options) *facade {
 	template := s.URL + "/{repository}/{tag}.carton"
 	o.NamedURLs = []string{template}
 	f := newFacade(t, o)
-	f.h.Cartons = map[string]string{"carton.example": template}
-	f.h.Carton = carton.Options{HTTP: f.h.Upstream.Do, AllowHTTP: true, TempDir: t.TempDir(), Log: f.h.Log}
+	f.h.Archives = map[string]string{"carton.example": "carton+" + template}
+	f.h.Settings = format.Settings{HTTP: f.h.Upstream.Do, TempDir: t.TempDir(), Log: f.h.Log}
 	t.Cleanup(func() { f.h.Close() })
 	return f
+}
+
+// convertURL converts the carton at a URL.
+func (f *facade) convertURL(t *testing.T, address string) (store.Image, error) {
+	t.Helper()
+	ref, err := resolve.ParseRef("carton+" + address)
+	if err != nil {
+		return store.Image{}, err
+	}
+	return f.h.Convert(t.Context(), ref)
 }
 
 // TestCartonURL pulls a carton by a name that stands for a URL, from a server with ranges and from
@@ -134,7 +145,7 @@ func TestCartonURL(t *testing.T) {
 				t.Errorf("%d requests of a server without ranges, want 1", n)
 			}
 
-			im2, err := f.h.ConvertURL(t.Context(), s.URL+"/org/model/v1.carton")
+			im2, err := f.convertURL(t, s.URL+"/org/model/v1.carton")
 			if err != nil || im2.Manifest != d {
 				t.Fatalf("by URL: %+v, %v; want %s", im2, err, d)
 			}
@@ -171,7 +182,7 @@ func TestCartonURLRefused(t *testing.T) {
 		}
 	}
 	for _, address := range []string{"file:///etc/passwd", "https://u:p@example.com/x.carton", "http://10.0.0.1/x.carton", "https://127.0.0.1/x.carton", "x"} {
-		if im, err := f.h.ConvertURL(t.Context(), address); err == nil {
+		if im, err := f.convertURL(t, address); err == nil {
 			t.Errorf("%s: %+v", address, im)
 		}
 	}
@@ -185,17 +196,17 @@ func TestCartonChanged(t *testing.T) {
 	first := converttest.GoodCarton(weights(1000))
 	s.put("/a/b.carton", first.Bytes())
 	f := newCartonFacade(t, s, remote.Options{})
-	im, err := f.h.ConvertURL(t.Context(), s.URL+"/a/b.carton")
+	im, err := f.convertURL(t, s.URL+"/a/b.carton")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.put("/a/b.carton", converttest.GoodCarton(weights(2000)).Bytes())
 	f.h.Close() // as a restart does
 	err = f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, registry.Names(im)...)})
-	if err == nil || !strings.Contains(err.Error(), "not the one it was") {
+	if err == nil || !strings.Contains(err.Error(), "has changed") {
 		t.Errorf("fetch: %v", err)
 	}
-	next, err := f.h.ConvertURL(t.Context(), s.URL+"/a/b.carton")
+	next, err := f.convertURL(t, s.URL+"/a/b.carton")
 	if err != nil || next.Manifest == im.Manifest {
 		t.Fatalf("%+v, %v", next, err)
 	}
@@ -214,10 +225,10 @@ func TestCartonSizes(t *testing.T) {
 	s.put("/bad/x.carton", bad.Bytes())
 	s.put("/good/x.carton", good.Bytes())
 	f := newCartonFacade(t, s, remote.Options{})
-	if _, err := f.h.ConvertURL(t.Context(), s.URL+"/bad/x.carton"); err != nil {
+	if _, err := f.convertURL(t, s.URL+"/bad/x.carton"); err != nil {
 		t.Fatal(err)
 	}
-	im, err := f.h.ConvertURL(t.Context(), s.URL+"/good/x.carton")
+	im, err := f.convertURL(t, s.URL+"/good/x.carton")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +296,7 @@ func TestCartonMany(t *testing.T) {
 		path := "/m/" + string(rune('a'+i)) + ".carton"
 		s.put(path, c.Bytes())
 		wg.Go(func() {
-			im, err := f.h.ConvertURL(t.Context(), s.URL+path)
+			im, err := f.convertURL(t, s.URL+path)
 			if err != nil {
 				t.Error(err)
 				return
@@ -337,7 +348,7 @@ func TestCartonSigned(t *testing.T) {
 		t.Errorf("by its name: %v, %v", again.Manifest, err)
 	}
 	restarted := &registry.Handler{Resolver: f.h.Resolver, Store: f.h.Store}
-	if _, err := restarted.Convert(t.Context(), hidden); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "prefetch the carton again") {
+	if _, err := restarted.Convert(t.Context(), hidden); !errdefs.IsNotFound(err) || !strings.Contains(err.Error(), "prefetch the model again") {
 		t.Errorf("by its name, after a restart: %v", err)
 	}
 	if l := restarted.NodeSources(im, ref.Name()); len(l) != 0 {

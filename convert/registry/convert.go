@@ -20,33 +20,33 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// conversionTime is how long a conversion can take. It reads small blobs and the headers of
-// archives; from a server without ranges it reads archives whole.
+// conversionTime limits a conversion. It reads small blobs and headers of archives, and from a
+// server without ranges whole archives.
 const conversionTime = 30 * time.Minute
 
-// usedTime is how exactly the last use of an image is recorded. Each record is a write.
+// usedTime is the precision of the recorded last use of an image. Each record is a write.
 const usedTime = time.Minute
 
-// An origin is a manifest upstream, and how it was found.
+// An origin is a manifest upstream with how it was read.
 type origin struct {
 	*resolve.Origin
-	private bool // it needed credentials of the caller
+	private bool // read with credentials of the caller
 }
 
-// A source is what an image was resolved from.
+// A source is a reference that an image was resolved from.
 type source struct {
 	ref     string // as in store.Image.Refs
 	name    string // "host/repository", or empty
-	private bool   // it needed credentials of the caller
+	private bool   // read with credentials of the caller
 }
 
 func (o *origin) source() source {
-	return source{ref: recordedRef(o.Ref), name: nameOf(o.Ref).String(), private: o.private}
+	return source{ref: o.Ref.Recorded(), name: nameOf(o.Ref).String(), private: o.private}
 }
 
-// Restore makes the documents of an image that is known and has lost them again, by one of its references: if
-// the node itself can not read that, with the credentials that callers gave for it. No signature is looked
-// at. It returns errdefs.ErrNotFound if the reference stands for another image now.
+// Restore recreates the missing documents of a known image by one of its references, as the node
+// itself or, if that fails, with the credentials that callers gave for it. It does not check
+// signatures. It returns errdefs.ErrNotFound if the reference now names another image.
 func (h *Handler) Restore(ctx context.Context, ref remote.Ref, im store.Image) error {
 	_, err := h.convertRef(ctx, ref)
 	for _, s := range h.secrets().Of(ref.Name()) {
@@ -55,17 +55,18 @@ func (h *Handler) Restore(ctx context.Context, ref remote.Ref, im store.Image) e
 		}
 		_, err = h.convertAs(ctx, ref, caller{creds: &s.Credentials})
 	}
-	if err == nil && !h.whole(im) {
-		err = fmt.Errorf("%s stands for another image than %s now; pull the model by it, or remove this one with \"ballast rm\": %w", ref.Name(), im.Manifest, errdefs.ErrNotFound)
+	if err == nil && !h.complete(im) {
+		err = fmt.Errorf("%s now names another image than %s; pull the model again, or remove this image with \"ballast rm\": %w", ref.Name(), im.Manifest, errdefs.ErrNotFound)
 	}
 	return err
 }
 
-// Convert resolves ref and converts it, or returns the image it was converted to before. It asks as
-// the node itself, with the credentials of the node. It returns
-// convert.ErrNotModel for what is not a model, a *signature.Refusal for one that is not signed as it should be,
-// and otherwise the errors of remote.Repository and of the parsers. Of an index of models it returns the
-// image for this machine. The digest of an image made here gives that image.
+// Convert resolves ref and converts it, or returns the image it was converted to before. It uses
+// the credentials of the node. The digest of an image made here returns that image. For an index of
+// models it returns the image for this machine.
+//
+// It returns convert.ErrNotModel if ref is not a model, a *signature.Refusal if a signature rule
+// refuses it, and otherwise the errors of remote.Repository and of the parsers.
 func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (im store.Image, err error) {
 	defer func() { h.count(err) }()
 	if im, err = h.convertRef(ctx, ref); err != nil {
@@ -77,29 +78,29 @@ func (h *Handler) Convert(ctx context.Context, ref remote.Ref) (im store.Image, 
 	return h.forHere(ctx, im)
 }
 
-// convertRef is Convert without a look at signatures, and returns an index as it is.
+// convertRef is Convert without the signature check. It returns an index as such.
 func (h *Handler) convertRef(ctx context.Context, ref remote.Ref) (store.Image, error) {
 	if ref.URL != "" {
-		return h.ConvertURL(ctx, ref.URL)
+		return h.convertURL(ctx, ref)
 	}
 	return h.convertAs(ctx, ref, caller{node: true})
 }
 
-func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, who caller) (store.Image, error) {
+func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, as caller) (store.Image, error) {
 	ctx, done, err := h.room(ctx, &h.requests, ref.Host)
 	if err != nil {
 		return store.Image{}, err
 	}
 	defer done()
 	if im, err := h.image(ctx, ref.Digest); err == nil {
-		return im, h.authorize(ctx, im, ref, who)
+		return im, h.authorize(ctx, im, ref, as)
 	}
-	if address, ok := h.CartonURL(ref); ok {
-		return h.convertNamed(ctx, ref, address)
+	if f, address := h.Archive(ref); f != nil {
+		return h.convertNamed(ctx, ref, f, address)
 	}
-	o, err := h.resolve(ctx, ref, who)
+	o, err := h.resolve(ctx, ref, as)
 	if ref.Digest != "" && errdefs.IsNotFound(err) {
-		return h.find(ctx, ref, who)
+		return h.find(ctx, ref, as)
 	}
 	if err != nil {
 		return store.Image{}, err
@@ -107,16 +108,16 @@ func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, who caller) (st
 	switch o.Format {
 	case mediatype.FormatImage:
 		if o.Ahead() {
-			return h.adopt(ctx, o, who)
+			return h.adopt(ctx, o, as)
 		}
 		return store.Image{}, fmt.Errorf("%s: %w", ref, convert.ErrNotModel)
 	case mediatype.FormatIndex:
-		return h.convertIndex(ctx, o, who)
+		return h.convertIndex(ctx, o, as)
 	}
-	return h.convert(ctx, o, who)
+	return h.convert(ctx, o, as)
 }
 
-// forHere returns im, or the image for this machine if im is an index.
+// forHere returns im or, if im is an index, the image for this machine.
 func (h *Handler) forHere(ctx context.Context, im store.Image) (store.Image, error) {
 	if im.Table != "" {
 		return im, nil
@@ -135,66 +136,69 @@ func (h *Handler) forHere(ctx context.Context, im store.Image) (store.Image, err
 		}
 		child, err := h.image(ctx, d.Digest)
 		if errdefs.IsNotFound(err) {
-			continue // no model
+			continue // not a model
 		}
 		return child, err
 	}
 	return store.Image{}, fmt.Errorf("index %s has no model for linux/%s: %w", im.Manifest, runtime.GOARCH, errdefs.ErrNotFound)
 }
 
-// resolve gets what ref names from upstream and says what it is.
-func (h *Handler) resolve(ctx context.Context, ref remote.Ref, who caller) (*origin, error) {
+// resolve reads the manifest of ref from upstream and classifies it.
+func (h *Handler) resolve(ctx context.Context, ref remote.Ref, as caller) (*origin, error) {
 	var o origin
 	var err error
-	o.private, err = h.upstream(ctx, ref, who, func(r *remote.Repository) error {
+	o.private, err = h.upstream(ctx, ref, as, func(r *remote.Repository) error {
 		o.Origin, err = resolve.Read(ctx, r, ref)
 		return err
 	})
-	if err == nil && h.wantsTitled(ctx, &o, who) {
+	if err == nil && h.wantsTitled(ctx, &o, as) {
 		o.AsFiles()
 	}
 	return &o, err
 }
 
-// wantsTitled says whether an artifact is mounted by the titles of its layers: if the node itself asks, as for
-// a prefetch, if it was made here before because of that, or if that is the rule for its repository.
-func (h *Handler) wantsTitled(ctx context.Context, o *origin, who caller) bool {
+// wantsTitled reports whether to convert an artifact as the model that it may be: if the node
+// itself requests it, as for a prefetch, if it was converted before for that reason, or if there is
+// a rule for its repository.
+func (h *Handler) wantsTitled(ctx context.Context, o *origin, as caller) bool {
+	f := o.Wanted()
 	switch {
-	case o.Format != mediatype.FormatImage || !convert.IsTitled(o.Manifest):
+	case f == "":
 		return false
-	case who.node, h.WantsTitled(o.Origin):
+	case as.node, h.WantsTitled(o.Origin):
 		return true
 	}
-	_, err := h.Store.ImageByOrigin(ctx, filetable.Origin{Format: string(mediatype.FormatTitled), Digest: o.Served.Digest, Mapping: convert.MappingVersion})
+	_, err := h.Store.ImageByOrigin(ctx, filetable.Origin{Format: string(f), Digest: o.Served.Digest, Mapping: convert.MappingVersion})
 	return err == nil
 }
 
-// flightKey is the key of a conversion that several wait for: they ask for the same with the same
-// credentials at the same place. Who asks elsewhere does not wait for a registry that stalls.
-func flightKey(key filetable.Origin, o *origin, who caller) string {
+// flightKey returns the key of a shared conversion: requests for the same origin at the same place
+// with the same credentials share one. Requests to other places do not wait for a stalling
+// registry.
+func flightKey(key filetable.Origin, o *origin, as caller) string {
 	s := fmt.Sprintf("%s %s %s", key.Format, key.Digest, nameOf(o.Ref))
 	switch {
-	case who.node:
+	case as.node:
 		s += " node"
-	case who.creds != nil:
-		s += fmt.Sprintf(" %q %q", who.creds.Username, who.creds.Secret)
+	case as.creds != nil:
+		s += fmt.Sprintf(" %q %q", as.creds.Username, as.creds.Secret)
 	}
 	return s
 }
 
-// convert returns the image that a model was converted to, converting it if it was not yet. A
-// conversion does not end with the caller.
-func (h *Handler) convert(ctx context.Context, o *origin, who caller) (store.Image, error) {
+// convert returns the image of a model, converting it if needed. A conversion continues if the
+// caller goes away.
+func (h *Handler) convert(ctx context.Context, o *origin, as caller) (store.Image, error) {
 	im, key, err := h.known(ctx, o)
 	if err == nil || !errdefs.IsNotFound(err) {
 		return im, err
 	}
-	im, err = h.shared(ctx, o, key, who, func(ctx context.Context) (store.Image, error) {
-		model, err := h.model(ctx, o, who)
+	im, err = h.shared(ctx, o, key, as, func(ctx context.Context) (store.Image, error) {
+		model, err := h.model(ctx, o, as)
 		if err != nil {
 			return store.Image{}, err
 		}
-		return h.make(ctx, model, o.source())
+		return h.makeImage(ctx, model, o.source())
 	})
 	if err != nil {
 		return store.Image{}, err
@@ -202,14 +206,14 @@ func (h *Handler) convert(ctx context.Context, o *origin, who caller) (store.Ima
 	return h.used(ctx, im, o.source())
 }
 
-// known returns the image that a model was converted to before. It returns errdefs.ErrNotFound if it was not.
+// known returns the image to which a model was converted before, or errdefs.ErrNotFound.
 func (h *Handler) known(ctx context.Context, o *origin) (store.Image, filetable.Origin, error) {
 	key, err := h.Key(o.Origin)
 	if err != nil {
 		return store.Image{}, key, err
 	}
 	im, err := h.Store.ImageByOrigin(ctx, key)
-	if err == nil && !h.whole(im) {
+	if err == nil && !h.complete(im) {
 		err = errdefs.ErrNotFound
 	}
 	if err != nil {
@@ -219,11 +223,12 @@ func (h *Handler) known(ctx context.Context, o *origin) (store.Image, filetable.
 	return im, key, err
 }
 
-// shared is alone for an origin. What passes unchanged needs its documents after all, and gets them again.
-func (h *Handler) shared(ctx context.Context, o *origin, key filetable.Origin, who caller, f func(context.Context) (store.Image, error)) (store.Image, error) {
-	im, err := h.alone(ctx, flightKey(key, o, who), o.Forget, f)
-	if o.Manifest == nil && (errors.Is(err, convert.ErrNotModel) || err == nil && madeAhead(im)) {
-		again, rerr := h.resolve(ctx, o.Ref, who)
+// shared is alone for an origin. If the manifest passes unchanged, it reads the forgotten documents
+// again.
+func (h *Handler) shared(ctx context.Context, o *origin, key filetable.Origin, as caller, f func(context.Context) (store.Image, error)) (store.Image, error) {
+	im, err := h.alone(ctx, flightKey(key, o, as), o.Forget, f)
+	if o.Manifest == nil && (errors.Is(err, convert.ErrNotModel) || err == nil && preconverted(im)) {
+		again, rerr := h.resolve(ctx, o.Ref, as)
 		if rerr != nil {
 			return store.Image{}, rerr
 		}
@@ -232,15 +237,16 @@ func (h *Handler) shared(ctx context.Context, o *origin, key filetable.Origin, w
 	return im, err
 }
 
-// A flight is a conversion that several wait for.
+// A flight is a conversion that several requests wait for.
 type flight struct {
-	done chan struct{} // closed when it has ended, and what follows is set
+	done chan struct{} // closed when the following fields are set
 	im   store.Image
 	err  error
 }
 
-// alone calls f, but once for all who wait with one key. It goes on when they go. Who waits for the f of
-// another forgets his documents, and gives back their memory; with a nil forget he keeps both.
+// alone calls f once for all concurrent callers with the same key. f continues if they go away. A
+// caller that waits for the f of another calls forget to drop its documents and gives back their
+// memory; with a nil forget it keeps both.
 func (h *Handler) alone(ctx context.Context, key string, forget func(), f func(context.Context) (store.Image, error)) (store.Image, error) {
 	h.mu.Lock()
 	fl, joined := h.flights[key]
@@ -275,8 +281,8 @@ func (h *Handler) alone(ctx context.Context, key string, forget func(), f func(c
 	}
 }
 
-// make makes the image of a model.
-func (h *Handler) make(ctx context.Context, model *convert.Model, src source) (store.Image, error) {
+// makeImage converts a model to an image and records it.
+func (h *Handler) makeImage(ctx context.Context, model *convert.Model, src source) (store.Image, error) {
 	start := time.Now()
 	host, _, _ := strings.Cut(src.ref, "/")
 	if err := h.Store.TrimImages(ctx, host); err != nil {
@@ -305,13 +311,13 @@ func (h *Handler) make(ctx context.Context, model *convert.Model, src source) (s
 	if err != nil {
 		return store.Image{}, err
 	}
-	name, _, _ := strings.Cut(src.ref, "?") // a URL can be signed
+	name, _, _ := strings.Cut(src.ref, "?") // the query may be a signature
 	h.log().Info("model converted", "ref", name, "format", im.Origin.Format, "origin", im.Origin.Digest,
 		"digest", im.Manifest, "bytes", im.Size, "dur", time.Since(start))
 	return im, nil
 }
 
-// putManifest stores a manifest, and keeps it at hand: it is asked for next.
+// putManifest stores a manifest and caches it: containerd requests it next.
 func (h *Handler) putManifest(ctx context.Context, p []byte, d digest.Digest) error {
 	if _, err := h.Store.PutBytes(ctx, p); err != nil {
 		return err
@@ -343,8 +349,8 @@ func (h *Handler) used(ctx context.Context, im store.Image, src source) (store.I
 	return h.record(ctx, im, src)
 }
 
-// record stores that im was resolved from src. By that name it is private or not as it was
-// there; by the others nothing changes.
+// record stores that im was resolved from src, and whether the name of src is private. Other names
+// do not change.
 func (h *Handler) record(ctx context.Context, im store.Image, src source) (store.Image, error) {
 	im.Refs, im.PrivateNames = []string{src.ref}, nil
 	if src.private {
@@ -363,19 +369,8 @@ func (h *Handler) record(ctx context.Context, im store.Image, src source) (store
 	return h.Store.Image(ctx, im.Manifest)
 }
 
-// recordedRef returns a reference in the form of store.Image.Refs.
-func recordedRef(ref remote.Ref) string {
-	if ref.URL != "" {
-		return ref.Name()
-	}
-	if ref.Digest != "" {
-		ref.Tag = ""
-	}
-	return ref.String()
-}
-
-// tableSize returns the sizes of the files of t as far as they are known, and of the archives
-// where they are not, in bytes.
+// tableSize returns the total size of the files of t, in bytes. Archives whose files are unknown
+// count with their own size.
 func tableSize(t *filetable.Table) int64 {
 	var n int64
 	opaque := map[digest.Digest]bool{}

@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
@@ -18,7 +18,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// The codes of errors.
+// Error codes.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#error-codes
 const (
 	codeBlobUnknown     = "BLOB_UNKNOWN"
@@ -29,12 +29,12 @@ const (
 	codeNameUnknown     = "NAME_UNKNOWN"
 	codeTooMany         = "TOOMANYREQUESTS"
 	codeUnauthorized    = "UNAUTHORIZED"
-	codeUnavailable     = "UNAVAILABLE" // not of the specification; containerd knows it
+	codeUnavailable     = "UNAVAILABLE" // not in the specification, but known to containerd
 	codeUnknown         = "UNKNOWN"
 	codeUnsupported     = "UNSUPPORTED"
 )
 
-// A refusal is an error with the answer it gives.
+// A refusal is an error with the response to send.
 type refusal struct {
 	status int
 	code   string
@@ -51,24 +51,24 @@ func badName(text string) error {
 	return &refusal{status: http.StatusBadRequest, code: codeNameInvalid, text: text}
 }
 
-// A PinError says that a digest is that of a model upstream, which can not be mounted as it is.
-// errors.Is(err, errdefs.ErrFailedPrecondition) holds for it.
+// A PinError reports that a digest is the original digest of a model that cannot be mounted in its
+// original form. It matches errdefs.ErrFailedPrecondition.
 type PinError struct {
 	Name      string        // host/repository
-	Origin    digest.Digest // what was asked for
-	Converted digest.Digest // what to ask for
+	Origin    digest.Digest // the requested digest
+	Converted digest.Digest // the digest to request instead
 	Reason    string        // why not
 }
 
 func (e *PinError) Error() string {
-	return fmt.Sprintf("%s@%s is a model as its registry has it, which can not be mounted here (%s); pin the converted image instead: %s@%s",
+	return fmt.Sprintf("%s@%s is a model in its original form, which cannot be mounted here (%s); pin the converted image instead: %s@%s",
 		e.Name, e.Origin, e.Reason, e.Name, e.Converted)
 }
 
 // Unwrap returns errdefs.ErrFailedPrecondition.
 func (e *PinError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// refusalOf returns the answer to an error of upstream, of a parser or of the store.
+// refusalOf returns the response for an error of upstream, of a parser or of the store.
 func refusalOf(err error) *refusal {
 	if e, ok := errors.AsType[*refusal](err); ok {
 		return e
@@ -100,22 +100,22 @@ func refusalOf(err error) *refusal {
 	return &refusal{http.StatusBadGateway, codeUnknown, text}
 }
 
-// The categories of errors say nothing to people that the text before them does not.
+// The categories of errors add nothing for people to the text before them.
 var categories = []error{
 	errdefs.ErrUnauthenticated, errdefs.ErrPermissionDenied, errdefs.ErrNotImplemented, errdefs.ErrDataLoss,
 	errdefs.ErrFailedPrecondition, errdefs.ErrInvalidArgument, errdefs.ErrOutOfRange, errdefs.ErrNotFound,
 	errdefs.ErrResourceExhausted, errdefs.ErrUnavailable, errdefs.ErrUnknown,
 }
 
-// A manifestError is one of a request for a manifest that came through hosts.toml.
+// A manifestError is an error of a manifest request that came through hosts.toml.
 type manifestError struct{ error }
 
 // Unwrap returns the error.
 func (e manifestError) Unwrap() error { return e.error }
 
-// answer returns what is answered. containerd asks for the head of a manifest, where there is no text, and shows
-// people the status only, except of a 403: then it asks for the text. So that the events of a pod say what is
-// wrong, each answer is a 403 that containerd does nothing about by itself.
+// answer returns the response. containerd requests the head of a manifest, which has no text, and
+// shows only the status, except for a 403: then it requests the text. To show the cause in pod
+// events, every response is a 403, except those that containerd acts upon.
 // https://github.com/containerd/containerd/blob/v2.4.2/core/remotes/docker/resolver.go
 func (e manifestError) answer() *refusal {
 	r := *refusalOf(e.error)
@@ -129,7 +129,7 @@ func (e manifestError) answer() *refusal {
 	switch {
 	case r.status == http.StatusUnauthorized, r.status == http.StatusNotFound:
 		return &r
-	case r.status == http.StatusTooManyRequests && limit: // it waits here again at once
+	case r.status == http.StatusTooManyRequests && limit: // containerd retries here at once
 		return &r
 	case r.status >= http.StatusInternalServerError, r.status == http.StatusTooManyRequests:
 		r.code = codeUnavailable
@@ -140,43 +140,44 @@ func (e manifestError) answer() *refusal {
 	return &r
 }
 
-// adviceOf says what helps against an error that has no advice; empty if nobody knows.
+// adviceOf returns what to do about an error without advice, "" if unknown.
 func adviceOf(err error) string {
-	_, artifact := errors.AsType[*resolve.ArtifactError](err)
+	_, artifact := errors.AsType[*format.ArtifactError](err)
 	_, limit := errors.AsType[*filetable.LimitError](err)
 	switch {
 	case !artifact || limit:
 		return ""
 	case errdefs.IsNotImplemented(err):
-		return "this version of ballast can not show it"
+		return "this version of ballast cannot mount it"
 	case errdefs.IsInvalidArgument(err):
-		return "the artifact is broken and has to be pushed again"
+		return "the artifact is invalid; push it again"
 	}
 	return ""
 }
 
-// isFinal says whether an error is about a model itself, so that no other host can do better.
+// isFinal reports whether an error is about the model itself, so that other hosts cannot serve it
+// either.
 func isFinal(err error) bool {
 	_, pin := errors.AsType[*PinError](err)
 	_, unsigned := errors.AsType[*signature.Refusal](err)
 	return pin || unsigned || errdefs.IsNotImplemented(err)
 }
 
-// A finalError is an error that is to end a pull by digest.
+// A finalError is an error that ends a pull by digest.
 type finalError struct{ error }
 
 // Unwrap returns the error.
 func (e *finalError) Unwrap() error { return e.error }
 
-// writeError answers with an error.
+// writeError responds with an error.
 //
-// A manifest that is asked for by digest containerd gets from the next host if one refuses it: that would be the
-// model as its registry has it. It does not go on to the next if HEAD says that there is something of a length
-// that nobody knows, and GET, which it sends then, refuses.
+// If a host refuses a manifest by digest, containerd asks the next host, which would serve the
+// original model. It does not if HEAD succeeds without a length and the GET that follows is
+// refused.
 // https://github.com/containerd/containerd/blob/v2.4.2/core/remotes/docker/resolver.go
 func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		return // nobody listens
+		return // the client has gone
 	}
 	if _, ok := errors.AsType[*finalError](err); ok && r.Method == http.MethodHead {
 		w.WriteHeader(http.StatusOK)
@@ -216,6 +217,6 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(e.status)
 	if r.Method != http.MethodHead {
-		w.Write(body) // the answer is over
+		w.Write(body) // errors are ignored: the request is done
 	}
 }

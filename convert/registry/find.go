@@ -17,33 +17,34 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Limits of the search for what was converted to a digest. Each tag is a request for its manifest, and a
-// conversion if it is a model that is not known yet.
+// Limits of the search for the origin of a converted digest. Each tag costs a manifest request, and
+// a conversion if it is an unknown model.
 const (
 	maxHints  = 4
-	maxTags   = 1000        // of a repository that are listed
-	maxWalked = 64          // of these that are looked at, the last ones first
-	maxImages = 4           // that are no models, after which the repository is none of models
-	walkTime  = time.Minute // for all of them
+	maxTags   = 1000        // listed tags of a repository
+	maxWalked = 64          // tags checked, the last ones first
+	maxImages = 4           // images without a model, after which the search of a repository ends
+	walkTime  = time.Minute // for all tags together
 )
 
-// A Hint says what somebody made the image with a digest of. It is not believed: the origin is read and
+// A Hint is the claimed origin of a converted image. It need not be trusted: the origin is read and
 // converted here.
 type Hint struct {
 	Origin digest.Digest `json:"origin"`
-	Runner string        `json:"runner,omitempty"` // of an Ollama list
+	Runner string        `json:"runner,omitempty"` // runner of an Ollama list
 }
 
-// find returns the image with the digest of ref, which upstream does not have and nobody has asked for here by a
-// tag: another node may have made it (Handler.Hints), or a tag of the repository may still stand for its origin.
-// Conversion is a pure function, so what gives the digest is the image. The origin is read with the credentials of
-// who asks. It returns errdefs.ErrNotFound if nothing is found.
+// find returns the image with the digest of ref, which neither upstream nor this node has. Another
+// node may have converted it (Handler.Hints), or a tag of the repository may still name its origin.
+// Conversion is a pure function, so an origin that converts to the digest is the right one. The
+// origin is read with the credentials of as. It returns errdefs.ErrNotFound if no origin is found.
 //
-// A repository is searched once a minute for each who asks, so that asking for digests that nobody has costs little.
-func (h *Handler) find(ctx context.Context, ref remote.Ref, who caller) (store.Image, error) {
-	none := fmt.Errorf("%s: the registry does not have it, and it is not what this node makes of any tag that was looked at; "+
-		"\"ballast convert REF --referrer\" puts it there: %w", ref, errdefs.ErrNotFound)
-	key := recentKey{nameOf(ref), ref.Digest, who.key()}
+// A repository is searched at most once a minute for each caller, so that requests for unknown
+// digests are cheap.
+func (h *Handler) find(ctx context.Context, ref remote.Ref, as caller) (store.Image, error) {
+	none := fmt.Errorf("%s: not found in the registry, and no checked tag converts to it; "+
+		"\"ballast convert REF --referrer\" pushes it: %w", ref, errdefs.ErrNotFound)
+	key := recentKey{nameOf(ref), ref.Digest, as.key()}
 	if missing, _ := h.missing.get(key); missing {
 		return store.Image{}, none
 	}
@@ -51,17 +52,17 @@ func (h *Handler) find(ctx context.Context, ref remote.Ref, who caller) (store.I
 		hints := h.Hints(ctx, ref.Digest)
 		for _, hint := range hints[:min(len(hints), maxHints)] {
 			at := remote.Ref{Host: ref.Host, Repository: ref.Repository, Digest: hint.Origin}
-			if im, err := h.candidate(ctx, at, hint.Runner, who); err == nil && im.Manifest == ref.Digest {
+			if im, err := h.candidate(ctx, at, hint.Runner, as); err == nil && im.Manifest == ref.Digest {
 				return im, nil
 			}
 		}
 	}
-	repository := recentKey{nameOf(ref), "", who.key()}
+	repository := recentKey{nameOf(ref), "", as.key()}
 	if walked, _ := h.walked.get(repository); !walked {
-		key := flightKey(filetable.Origin{Format: "tags"}, &origin{Origin: &resolve.Origin{Ref: ref}}, who)
+		key := flightKey(filetable.Origin{Format: "tags"}, &origin{Origin: &resolve.Origin{Ref: ref}}, as)
 		if _, err := h.alone(ctx, key, func() {}, func(ctx context.Context) (store.Image, error) {
-			if err := h.walk(ctx, ref, who); err != nil {
-				h.log().DebugContext(ctx, "tags are not looked through", "ref", ref.String(), "err", err)
+			if err := h.walk(ctx, ref, as); err != nil {
+				h.log().DebugContext(ctx, "tags cannot be searched", "ref", ref.String(), "err", err)
 			}
 			h.walked.put(repository, true)
 			return store.Image{}, nil
@@ -75,17 +76,17 @@ func (h *Handler) find(ctx context.Context, ref remote.Ref, who caller) (store.I
 		return store.Image{}, none
 	}
 	if err == nil {
-		err = h.authorize(ctx, im, ref, who)
+		err = h.authorize(ctx, im, ref, as)
 	}
 	return im, err
 }
 
-// walk converts what the tags of a repository stand for.
-func (h *Handler) walk(ctx context.Context, ref remote.Ref, who caller) error {
+// walk converts the models that the tags of a repository name.
+func (h *Handler) walk(ctx context.Context, ref remote.Ref, as caller) error {
 	ctx, cancel := context.WithTimeout(ctx, walkTime)
 	defer cancel()
 	var tags []string
-	_, err := h.upstream(ctx, ref, who, func(r *remote.Repository) (err error) {
+	_, err := h.upstream(ctx, ref, as, func(r *remote.Repository) (err error) {
 		tags, err = r.Tags(ctx, maxTags)
 		return err
 	})
@@ -99,7 +100,7 @@ func (h *Handler) walk(ctx context.Context, ref remote.Ref, who caller) error {
 		if ctx.Err() != nil || images == maxImages {
 			return ctx.Err()
 		}
-		im, err := h.tagged(ctx, remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: t}, who)
+		im, err := h.tagged(ctx, remote.Ref{Host: ref.Host, Repository: ref.Repository, Tag: t}, as)
 		switch {
 		case err == nil && im.Manifest == ref.Digest:
 			return nil
@@ -112,22 +113,22 @@ func (h *Handler) walk(ctx context.Context, ref remote.Ref, who caller) error {
 	return nil
 }
 
-// tagged is candidate with memory of its own.
-func (h *Handler) tagged(ctx context.Context, ref remote.Ref, who caller) (store.Image, error) {
+// tagged is candidate with its own memory.
+func (h *Handler) tagged(ctx context.Context, ref remote.Ref, as caller) (store.Image, error) {
 	ctx, done, err := h.room(ctx, &h.requests, ref.Host)
 	if err != nil {
 		return store.Image{}, err
 	}
 	defer done()
-	return h.candidate(ctx, ref, "", who)
+	return h.candidate(ctx, ref, "", as)
 }
 
-// candidate converts what a reference stands for, if it is a model.
-func (h *Handler) candidate(ctx context.Context, ref remote.Ref, runner string, who caller) (store.Image, error) {
-	o, err := h.resolve(ctx, ref, who)
+// candidate converts a reference if it is a model.
+func (h *Handler) candidate(ctx context.Context, ref remote.Ref, runner string, as caller) (store.Image, error) {
+	o, err := h.resolve(ctx, ref, as)
 	if err != nil {
 		return store.Image{}, err
 	}
 	o.Choose(runner)
-	return h.convertAny(ctx, o, who)
+	return h.convertAny(ctx, o, as)
 }

@@ -16,60 +16,59 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A Handler is the facade. Upstream and Store must be set; the rest of a literal can
-// be zero. It must not be copied after first use.
+// A Handler is the facade. Upstream and Store are required; other fields of a literal can be zero.
+// It must not be copied after first use.
 type Handler struct {
 	resolve.Resolver
 	Store *store.Store
 
-	// Origins lets models be pulled by the digest that their registry gives them, where they can be shown
-	// nevertheless; see Origin.
+	// Origins allows models to be pulled by their original digest if they can be shown; see Origin.
 	Origins bool
 
-	// Hints returns what other nodes made an image of; nil: nobody is asked.
+	// Hints returns claimed origins of an image from other nodes; may be nil.
 	Hints func(ctx context.Context, converted digest.Digest) []Hint
 
-	// Secrets keeps the credentials of callers that worked; nil keeps them in memory.
+	// Secrets keeps the working credentials of callers; nil keeps them in memory.
 	Secrets *pullsecret.Secrets
 
-	// Pulled is called when somebody asks for the manifest of a model that was made here; nil does
-	// nothing.
+	// Pulled is called when the manifest of a model converted here is requested; may be nil.
 	Pulled func(ctx context.Context, im store.Image)
 
-	// Signatures says which models are answered, and converted for others; nil: all.
+	// Signatures decides which models are served and converted; nil allows all.
 	Signatures *signature.Checker
 
-	// Shown says whether a table is shown already, so that containerd may apply none of it again; nil: none is.
+	// Shown reports whether a table is already shown, so that containerd may not apply it again;
+	// nil means never.
 	Shown func(ctx context.Context, table digest.Digest) (bool, error)
 
-	// Refused is called with the name of a limit when it has refused something; nil does nothing.
+	// Refused is called with the name of a limit when a request exceeds it; may be nil.
 	Refused func(limit string)
 
-	// Log is where the facade reports; nil discards.
+	// Log is the logger; nil discards.
 	Log *slog.Logger
 
-	requests budget // memory of what is resolved and converted
-	children budget // the same of entries of indexes, whose index holds some of requests
+	requests budget // memory of resolutions and conversions
+	children budget // the same for entries of indexes, whose index holds memory of requests
 
-	mu      sync.Mutex
-	flights map[string]*flight // guarded by mu; see flightKey
-	cartons cartons
+	mu       sync.Mutex
+	flights  map[string]*flight // guarded by mu; see flightKey
+	archives archives
 
-	own pullsecret.Secrets // if Secrets is nil
+	own pullsecret.Secrets // used if Secrets is nil
 
 	closed   cache[name, bool]                 // repositories that need credentials
-	readable cache[verdictKey, bool]           // who can read which origin
-	built    cache[digest.Digest, []byte]      // manifests that were made here
-	recent   cache[recentKey, remote.Manifest] // that passed unchanged
+	readable cache[verdictKey, bool]           // callers that can read an origin
+	built    cache[digest.Digest, []byte]      // manifests converted here
+	recent   cache[recentKey, remote.Manifest] // manifests that passed unchanged
 	missing  cache[recentKey, bool]            // digests that were not found
-	walked   cache[recentKey, bool]            // repositories whose tags were looked through; without a digest
+	walked   cache[recentKey, bool]            // repositories whose tags were searched; without a digest
 }
 
-// HeaderNext is a header of who can ask the registry itself next, for the blobs that the facade does not
-// have. So layers of ordinary images take no detour.
+// HeaderNext is a request header of clients that can ask the registry themselves for blobs that the
+// facade does not have, so that layers of ordinary images take no detour.
 const HeaderNext = "Ballast-Next"
 
-// name is a host and a repository.
+// A name is a host and a repository.
 type name struct{ host, repository string }
 
 // String returns "host/repository".
@@ -77,16 +76,16 @@ func (n name) String() string { return n.host + "/" + n.repository }
 
 func nameOf(ref remote.Ref) name { return name{ref.Host, ref.Repository} }
 
-// caller is who asks. The zero value has no credentials.
+// A caller is the sender of a request. The zero value has no credentials.
 type caller struct {
 	creds *remote.Credentials
-	node  bool // the node itself, with its own credentials; then creds is nil
+	node  bool // the node itself, with its own credentials; creds is nil
 }
 
-// anonymous says whether c has no credentials to give.
+// anonymous reports whether c has no credentials.
 func (c caller) anonymous() bool { return c.creds == nil && !c.node }
 
-// repository returns the repository of ref as c sees it.
+// repository returns the repository of ref with the credentials of c.
 func (c caller) repository(client *remote.Client, ref remote.Ref) (*remote.Repository, error) {
 	if c.node {
 		return client.NodeRepository(ref)
@@ -94,7 +93,7 @@ func (c caller) repository(client *remote.Client, ref remote.Ref) (*remote.Repos
 	return client.Repository(ref, c.creds)
 }
 
-// key returns c as something that can be compared.
+// key returns c in comparable form.
 func (c caller) key() callerKey {
 	if c.creds == nil {
 		return callerKey{node: c.node}
@@ -111,13 +110,13 @@ type callerKey struct {
 type verdictKey struct {
 	name   name
 	origin digest.Digest
-	who    callerKey
+	caller callerKey
 }
 
 type recentKey struct {
 	name   name
 	digest digest.Digest
-	who    callerKey
+	caller callerKey
 }
 
 func (h *Handler) secrets() *pullsecret.Secrets {
@@ -134,7 +133,7 @@ func (h *Handler) log() *slog.Logger {
 	return h.Log
 }
 
-// ServeHTTP answers one request.
+// ServeHTTP answers a request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
 	if err := h.serve(w, r); err != nil {
@@ -146,12 +145,12 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	for _, v := range r.Header.Values("Via") {
 		if strings.Contains(v, remote.Via) {
 			return &refusal{status: http.StatusLoopDetected, code: codeUnsupported,
-				text: "the request was sent by ballast itself; take this address out of the hosts.toml that the daemon reads"}
+				text: "the request was sent by ballast itself; remove this address from the hosts.toml that ballastd reads"}
 		}
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		return &refusal{status: http.StatusMethodNotAllowed, code: codeUnsupported, text: "nothing can be pushed or deleted here"}
+		return &refusal{status: http.StatusMethodNotAllowed, code: codeUnsupported, text: "the facade is read-only"}
 	}
 	if r.URL.Path == "/v2/" || r.URL.Path == "/v2" {
 		w.Header().Set("Content-Type", "application/json")
@@ -162,31 +161,31 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var who caller
+	var as caller
 	if user, secret, ok := r.BasicAuth(); ok {
-		who.creds = &remote.Credentials{Username: user, Secret: secret}
+		as.creds = &remote.Credentials{Username: user, Secret: secret}
 	}
 	if t.blob {
-		return h.serveBlob(w, r, t.ref, who)
+		return h.serveBlob(w, r, t.ref, as)
 	}
-	err = h.serveManifest(w, r, t.ref, who)
+	err = h.serveManifest(w, r, t.ref, as)
 	if err != nil && r.URL.Query().Has("ns") {
 		return manifestError{err}
 	}
 	return err
 }
 
-// A target is what a request asks for.
+// A target is the object of a request.
 type target struct {
 	ref  remote.Ref
-	blob bool // ref.Digest is that of a blob
+	blob bool // ref.Digest is the digest of a blob
 }
 
-// parseTarget parses the address of a request.
+// parseTarget parses the URL of a request.
 func parseTarget(u *url.URL) (target, error) {
 	rest, ok := strings.CutPrefix(u.Path, "/v2/")
 	if !ok {
-		return target{}, notFound("there is nothing outside of /v2/")
+		return target{}, notFound("only paths below /v2/ exist")
 	}
 	var t target
 	repository, object, ok := cutLast(rest, "/manifests/")
@@ -203,7 +202,7 @@ func parseTarget(u *url.URL) (target, error) {
 	host := ""
 	switch ns := query["ns"]; {
 	case len(ns) > 1:
-		return target{}, badName("more than one ns")
+		return target{}, badName("more than one ns parameter")
 	case len(ns) == 1:
 		host = ns[0]
 	default:
@@ -214,7 +213,7 @@ func parseTarget(u *url.URL) (target, error) {
 		host, repository = first, others
 	}
 	if t.blob && !strings.Contains(object, ":") {
-		return target{}, badName("blobs have digests")
+		return target{}, badName("a blob is named by its digest")
 	}
 	if t.ref, err = remote.NewRef(host, repository, object); err != nil {
 		return target{}, err

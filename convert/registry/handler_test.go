@@ -38,7 +38,7 @@ func TestConvert(t *testing.T) {
 			u.quirks = isOllama
 			u.push("org/"+b.Name, "v1", b)
 			other.push("another/place", "v2", b)
-			f := newFacade(t, remote.Options{OllamaHosts: []string{u.host()}})
+			f := newFacade(t, asOllama(u))
 
 			head := f.ask(t, http.MethodHead, "/v2/org/"+b.Name+"/manifests/v1", u.host())
 			got := f.get(t, u, "org/"+b.Name, "v1")

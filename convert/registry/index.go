@@ -16,27 +16,27 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxIndexDocuments is for the manifests of all models of an index, in bytes. What is kept of a
-// manifest is up to three times as large, for a week: 48 MiB for one request.
+// maxIndexDocuments limits the manifests of all models of an index, in bytes. The documents kept
+// for a manifest are up to three times as large, and kept for a week: 48 MiB for one request.
 const maxIndexDocuments = 16 << 20 // 16 MiB
 
-// LimitIndex is the name of the limit of the manifests of an index.
+// LimitIndex is the name of the limit of an index's manifests.
 const LimitIndex = "index_documents"
 
-// convertIndex returns the index of what became of the models of an index, converting them if they were not
-// yet. It returns convert.ErrNotModel if there are none; the index itself if all were converted before (madeAhead).
+// convertIndex returns the index of the converted models of an index, converting them if needed. It
+// returns convert.ErrNotModel if there are none, and the index itself if all were converted before
+// they were pushed (preconverted).
 //
-// The index is recorded as an image without config and table, so that it can be served by
-// digest.
-func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (store.Image, error) {
+// The index is recorded as an image without config and table, so that it can be served by digest.
+func (h *Handler) convertIndex(ctx context.Context, o *origin, as caller) (store.Image, error) {
 	im, key, err := h.knownIndex(ctx, o)
 	if err == nil || !errdefs.IsNotFound(err) {
 		return im, err
 	}
-	im, err = h.shared(ctx, o, key, who, func(ctx context.Context) (store.Image, error) {
+	im, err = h.shared(ctx, o, key, as, func(ctx context.Context) (store.Image, error) {
 		var documents atomic.Int64
 		index, err := resolve.Index(ctx, o.Origin, func(ctx context.Context, d convert.Descriptor) (*image.Image, error) {
-			return h.convertChild(ctx, o, d, who, &documents)
+			return h.convertChild(ctx, o, d, as, &documents)
 		})
 		if err != nil {
 			return store.Image{}, err
@@ -52,9 +52,9 @@ func (h *Handler) convertIndex(ctx context.Context, o *origin, who caller) (stor
 	return h.used(ctx, im, o.source())
 }
 
-// knownIndex returns what an index was converted to before, if its models are all here still and were read by the
-// same name: that an index names a model does not say that it can be read there. It returns
-// errdefs.ErrNotFound otherwise.
+// knownIndex returns the index to which an index was converted before. It returns
+// errdefs.ErrNotFound unless all its models are here and were read by the same name: an index that
+// names a model does not prove that the model can be read there.
 func (h *Handler) knownIndex(ctx context.Context, o *origin) (store.Image, filetable.Origin, error) {
 	key, err := h.Key(o.Origin)
 	if err != nil {
@@ -74,7 +74,7 @@ func (h *Handler) knownIndex(ctx context.Context, o *origin) (store.Image, filet
 	}
 	checked := map[digest.Digest]bool{}
 	for _, d := range index.Manifests {
-		ours := d.Annotations[mediatype.AnnotationOriginDigest] != "" || madeAhead(im) && mediatype.FormatOf(d.ArtifactType) != ""
+		ours := d.Annotations[mediatype.AnnotationOriginDigest] != "" || preconverted(im) && mediatype.FormatOf(d.ArtifactType) != ""
 		if !ours || checked[d.Digest] {
 			continue
 		}
@@ -90,8 +90,8 @@ func (h *Handler) knownIndex(ctx context.Context, o *origin) (store.Image, filet
 	return im, key, err
 }
 
-// knownChild records the use of an image in an index. It returns errdefs.ErrNotFound if it is not here, or was not
-// read by the name of the index.
+// knownChild records the use of an image in an index. It returns errdefs.ErrNotFound if the image
+// is missing or was not read by the name of the index.
 func (h *Handler) knownChild(ctx context.Context, o *origin, d digest.Digest) error {
 	child, err := h.image(ctx, d)
 	n := nameOf(o.Ref)
@@ -102,19 +102,20 @@ func (h *Handler) knownChild(ctx context.Context, o *origin, d digest.Digest) er
 		return err
 	}
 	_, err = h.used(ctx, child, source{
-		ref: recordedRef(o.Child(child.Origin.Digest)), name: n.String(), private: slices.Contains(child.PrivateNames, n.String()),
+		ref: o.Child(child.Origin.Digest).Recorded(), name: n.String(), private: slices.Contains(child.PrivateNames, n.String()),
 	})
 	return err
 }
 
-// convertChild converts an entry of an index. documents are the bytes of all manifests of its models.
-func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descriptor, who caller, documents *atomic.Int64) (*image.Image, error) {
+// convertChild converts an entry of an index. documents counts the bytes of the manifests of all
+// its models.
+func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descriptor, as caller, documents *atomic.Int64) (*image.Image, error) {
 	ctx, done, err := h.room(ctx, &h.children, o.Ref.Host)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	sub, err := h.resolve(ctx, o.Child(d.Digest), who)
+	sub, err := h.resolve(ctx, o.Child(d.Digest), as)
 	if err != nil {
 		return nil, err
 	}
@@ -125,13 +126,13 @@ func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descrip
 	var im store.Image
 	switch {
 	case sub.Ahead():
-		im, err = h.adopt(ctx, sub, who)
+		im, err = h.adopt(ctx, sub, as)
 	case sub.Format == mediatype.FormatIndex:
 		err = fmt.Errorf("%s: an index in an index: %w", sub.Ref, errdefs.ErrNotImplemented)
 	case !sub.IsModel():
 		err = convert.ErrNotModel
 	default:
-		im, err = h.convert(ctx, sub, who)
+		im, err = h.convert(ctx, sub, as)
 	}
 	if err != nil {
 		return nil, err

@@ -8,6 +8,8 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
@@ -44,8 +46,8 @@ func TestOllamaList(t *testing.T) {
 			u := newUpstream(t)
 			u.quirks = true
 			u.push("library/model", "27b", ggml)
-			f := newFacade(t, remote.Options{OllamaHosts: []string{u.host()}})
-			f.h.OllamaRunner = tt.runner
+			f := newFacade(t, asOllama(u))
+			f.h.Variant = tt.runner
 			got := f.get(t, u, "library/model", tt.tag)
 			u.count("")
 			again := f.get(t, u, "library/model", tt.tag)
@@ -113,7 +115,7 @@ func TestOllamaListPrivate(t *testing.T) {
 	u.quirks = true // by tag only
 	u.push("secret/model", "x", ggml)
 	u.users["secret/model"] = "alice:s3cr3t-value"
-	f := newFacade(t, remote.Options{OllamaHosts: []string{u.host()}})
+	f := newFacade(t, asOllama(u))
 	alice := basic("alice:s3cr3t-value")
 	for _, tag := range []string{"x-mlx", "x"} {
 		d := digest.FromBytes(f.get(t, u, "secret/model", tag, alice...).body)
@@ -149,4 +151,10 @@ func wanted(files map[string]converttest.File) map[string]digest.Digest {
 		want[p] = digest.FromBytes(file.Data)
 	}
 	return want
+}
+
+// asOllama are options for an upstream that behaves as the registry of Ollama.
+func asOllama(u *upstream) remote.Options {
+	hosts, _ := ollama.Format.Hosts(format.Settings{}) // it reads no environment
+	return remote.Options{Manners: map[string]remote.Manner{u.host(): hosts.Manner}}
 }

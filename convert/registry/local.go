@@ -14,12 +14,13 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// ConvertLocal is Convert for an artifact that is on this machine already: the image is that of a
-// pull of ref, if the registry has the same artifact there, and is recorded as resolved from it. No
-// registry is asked, but for signatures if a rule wants them. It returns convert.ErrNotModel for what is not a model.
+// ConvertLocal is Convert for an artifact that is on this machine. The image is the same as that of
+// a pull of ref, if the registry has the same artifact, and is recorded as resolved from ref. No
+// registry is contacted, except for signatures if a rule requires them. It returns
+// convert.ErrNotModel if the artifact is not a model.
 //
-// With private only those who can read the origin at ref get the image by that name, until the
-// registry has been seen to give it to everybody. What is recorded of a name before stays.
+// With private, only callers that can read the origin at ref get the image by that name, until the
+// registry has been seen to be public. An earlier record of the name stays.
 func (h *Handler) ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Artifact, private bool) (store.Image, error) {
 	o, err := local(ref, a)
 	if err != nil {
@@ -38,12 +39,12 @@ func (h *Handler) ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Ar
 	default:
 		o.private = private
 	}
-	if err == nil && h.whole(im) {
+	if err == nil && h.complete(im) {
 		im, err = h.used(ctx, im, o.source())
 	} else {
 		var model *convert.Model
 		if model, err = h.Model(ctx, o.Origin); err == nil {
-			im, err = h.make(ctx, model, o.source())
+			im, err = h.makeImage(ctx, model, o.source())
 		}
 	}
 	if err != nil {
@@ -53,7 +54,7 @@ func (h *Handler) ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Ar
 	return im, err
 }
 
-// BuildLocal is ConvertLocal without a trace in the store. It returns the model and the digest of
+// BuildLocal is ConvertLocal without writing to the store. It returns the model and the digest of
 // the image.
 func (h *Handler) BuildLocal(ctx context.Context, ref remote.Ref, a convert.Artifact) (*convert.Model, digest.Digest, error) {
 	o, err := local(ref, a)
@@ -71,7 +72,7 @@ func (h *Handler) BuildLocal(ctx context.Context, ref remote.Ref, a convert.Arti
 	return model, built.Digest, nil
 }
 
-// local says what an artifact is, which must be a model.
+// local classifies an artifact, which must be a model.
 func local(ref remote.Ref, a convert.Artifact) (*origin, error) {
 	o, err := resolve.Local(ref, a)
 	if err != nil {

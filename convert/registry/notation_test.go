@@ -132,9 +132,9 @@ func TestRuleErrors(t *testing.T) {
 		{"no key", signature.SignerOptions{Type: signature.TypeOMS, Key: write("x", "x")}, "no public key"},
 		{"a certificate in the place of a key", signature.SignerOptions{Type: signature.TypeCosign, Key: write("c", string(cert))}, "not a public key"},
 		{"no certificate", signature.SignerOptions{Type: signature.TypeOMS, Roots: write("y", "")}, "no certificate"},
-		{"a directory", signature.SignerOptions{Type: signature.TypeOMS, Roots: dir}, "is no file"},
+		{"a directory", signature.SignerOptions{Type: signature.TypeOMS, Roots: dir}, "not a regular file"},
 		{"neither", signature.SignerOptions{Type: signature.TypeCosign}, "neither a key nor roots"},
-		{"another type", signature.SignerOptions{Type: "gpg"}, "none of oms, cosign, notation"},
+		{"another type", signature.SignerOptions{Type: "gpg"}, "not one of oms, cosign, notation"},
 		{"no policy", signature.SignerOptions{Type: signature.TypeNotation, Policy: write("p.json", "{}")}, "p.json"},
 		{"no trust store", signature.SignerOptions{Type: signature.TypeNotation, Policy: write("q.json", `{"version":"1.0","trustPolicies":[{"name":"t","registryScopes":["*"],"signatureVerification":{"level":"strict"},"trustStores":["ca:t"],"trustedIdentities":["*"]}]}`)}, "trust store"},
 	} {

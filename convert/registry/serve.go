@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -19,10 +20,10 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxRecent is the largest manifest that is remembered, in bytes.
+// maxRecent is the largest cached manifest, in bytes.
 const maxRecent = 256 << 10
 
-// octets is the type of a blob.
+// octets is the media type of blobs.
 const octets = "application/octet-stream"
 
 // An answer is a manifest to send.
@@ -32,7 +33,7 @@ type answer struct {
 	mediaType string
 }
 
-func (h *Handler) serveManifest(w http.ResponseWriter, r *http.Request, ref remote.Ref, who caller) error {
+func (h *Handler) serveManifest(w http.ResponseWriter, r *http.Request, ref remote.Ref, as caller) error {
 	ctx, done, err := h.room(r.Context(), &h.requests, ref.Host)
 	if err != nil {
 		return err
@@ -40,11 +41,11 @@ func (h *Handler) serveManifest(w http.ResponseWriter, r *http.Request, ref remo
 	defer done()
 	var a answer
 	if ref.Digest != "" {
-		if a, err = h.byDigest(ctx, ref, who); err != nil && isFinal(err) {
+		if a, err = h.byDigest(ctx, ref, as); err != nil && isFinal(err) {
 			err = &finalError{err}
 		}
 	} else {
-		a, err = h.byTag(ctx, ref, who)
+		a, err = h.byTag(ctx, ref, as)
 	}
 	if err != nil {
 		return err
@@ -53,25 +54,25 @@ func (h *Handler) serveManifest(w http.ResponseWriter, r *http.Request, ref remo
 	return nil
 }
 
-// byTag answers a tag: a model converted, everything else as it is.
-func (h *Handler) byTag(ctx context.Context, ref remote.Ref, who caller) (answer, error) {
-	if address, ok := h.CartonURL(ref); ok {
-		im, err := h.convertNamed(ctx, ref, address)
+// byTag answers a tag: a model converted, everything else unchanged.
+func (h *Handler) byTag(ctx context.Context, ref remote.Ref, as caller) (answer, error) {
+	if f, address := h.Archive(ref); f != nil {
+		im, err := h.convertNamed(ctx, ref, f, address)
 		if err != nil {
 			return answer{}, err
 		}
 		return h.ours(ctx, ref, im)
 	}
-	o, err := h.resolve(ctx, ref, who)
+	o, err := h.resolve(ctx, ref, as)
 	if err != nil {
 		return answer{}, err
 	}
-	im, err := h.convertAny(ctx, o, who)
+	im, err := h.convertAny(ctx, o, as)
 	if errors.Is(err, convert.ErrNotModel) {
 		if err := h.admitOther(ctx, o); err != nil {
 			return answer{}, err
 		}
-		h.remember(o.Origin, who)
+		h.remember(o.Origin, as)
 		return pass(o.Origin), nil
 	}
 	if err != nil {
@@ -80,12 +81,12 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, who caller) (answer
 	return h.ours(ctx, ref, im)
 }
 
-// byDigest answers a digest: a manifest made here, or one upstream that is no model, or a model that can be
-// mounted as it is.
-func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (answer, error) {
+// byDigest answers a digest: a manifest converted here, or an upstream manifest that is not a model
+// or can be mounted in its original form.
+func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, as caller) (answer, error) {
 	im, err := h.image(ctx, ref.Digest)
 	if err == nil {
-		if err := h.authorize(ctx, im, ref, who); err != nil {
+		if err := h.authorize(ctx, im, ref, as); err != nil {
 			return answer{}, err
 		}
 		return h.ours(ctx, ref, im)
@@ -93,68 +94,68 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, who caller) (ans
 	if !errdefs.IsNotFound(err) {
 		return answer{}, err
 	}
-	if address, ok := h.CartonURL(ref); ok {
-		_, err := h.convertNamed(ctx, ref, address)
+	if f, address := h.Archive(ref); f != nil {
+		_, err := h.convertNamed(ctx, ref, f, address)
 		return answer{}, err
 	}
-	if m, ok := h.recent.get(recentKey{nameOf(ref), ref.Digest, who.key()}); ok {
+	if m, ok := h.recent.get(recentKey{nameOf(ref), ref.Digest, as.key()}); ok {
 		if o, err := resolve.Of(ref, m); err == nil {
 			return pass(o), nil
 		}
 	}
-	o, err := h.resolve(ctx, ref, who)
+	o, err := h.resolve(ctx, ref, as)
 	if errdefs.IsNotFound(err) {
-		if im, err = h.find(ctx, ref, who); err == nil {
+		if im, err = h.find(ctx, ref, as); err == nil {
 			return h.ours(ctx, ref, im)
 		}
 	}
 	if err != nil {
 		return answer{}, err
 	}
-	im, err = h.convertAny(ctx, o, who)
+	im, err = h.convertAny(ctx, o, as)
 	switch {
 	case errors.Is(err, convert.ErrNotModel):
-		if o.Ahead() { // by digest containerd gets what is no model without us
+		if o.Ahead() { // containerd reads manifests without a model by digest from upstream itself
 			if err := h.admitOther(ctx, o); err != nil {
 				return answer{}, err
 			}
 		}
-		h.remember(o.Origin, who)
+		h.remember(o.Origin, as)
 		return pass(o.Origin), nil
 	case err != nil:
 		return answer{}, err
 	}
-	return h.asItIs(ctx, o, im, who)
+	return h.unconverted(ctx, o, im, as)
 }
 
 // convertAny converts a model or an index of models.
-func (h *Handler) convertAny(ctx context.Context, o *origin, who caller) (store.Image, error) {
+func (h *Handler) convertAny(ctx context.Context, o *origin, as caller) (store.Image, error) {
 	switch o.Format {
 	case mediatype.FormatImage:
-		if o.Ahead() { // containerd gets it as it is; it is known here from then on
-			if _, err := h.adopt(ctx, o, who); err != nil {
-				h.log().WarnContext(ctx, "image that was converted ahead of time is not listed", "ref", o.Ref.String(), "err", err)
+		if o.Ahead() { // containerd gets it unchanged; adopt only records it
+			if _, err := h.adopt(ctx, o, as); err != nil {
+				h.log().WarnContext(ctx, "preconverted image is not recorded", "ref", o.Ref.String(), "err", err)
 			}
 		}
 		return store.Image{}, convert.ErrNotModel
 	case mediatype.FormatIndex:
-		im, err := h.convertIndex(ctx, o, who)
-		if err == nil && madeAhead(im) {
+		im, err := h.convertIndex(ctx, o, as)
+		if err == nil && preconverted(im) {
 			err = convert.ErrNotModel
 		}
 		return im, err
 	}
-	return h.convert(ctx, o, who)
+	return h.convert(ctx, o, as)
 }
 
-// ours answers with a manifest made here, if its signatures are as they should be.
+// ours answers with a manifest converted here, if the signature rules allow it.
 func (h *Handler) ours(ctx context.Context, ref remote.Ref, im store.Image) (answer, error) {
 	pending, err := h.admit(ctx, ref, im, h.givers)
 	if err != nil {
 		return answer{}, err
 	}
 	if h.Pulled != nil {
-		if model, err := h.forHere(ctx, im); err == nil { // an index can have none
+		if model, err := h.forHere(ctx, im); err == nil { // an index may have no model for this machine
 			h.Pulled(ctx, model)
 		}
 	}
@@ -189,14 +190,14 @@ func pass(o *resolve.Origin) answer {
 	return a
 }
 
-// remember keeps a manifest that passed: containerd asks for it again, by digest.
-func (h *Handler) remember(o *resolve.Origin, who caller) {
+// remember caches a manifest that passed: containerd requests it again by digest.
+func (h *Handler) remember(o *resolve.Origin, as caller) {
 	if len(o.Served.Bytes) <= maxRecent {
-		h.recent.put(recentKey{nameOf(o.Ref), o.Served.Digest, who.key()}, o.Served)
+		h.recent.put(recentKey{nameOf(o.Ref), o.Served.Digest, as.key()}, o.Served)
 	}
 }
 
-func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.Ref, who caller) error {
+func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.Ref, as caller) error {
 	ctx := r.Context()
 	images, err := h.Store.ImagesWith(ctx, ref.Digest)
 	if err != nil {
@@ -209,7 +210,7 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 		if !ours && !isMember {
 			continue
 		}
-		if denied = h.authorize(ctx, im, ref, who); denied != nil {
+		if denied = h.authorize(ctx, im, ref, as); denied != nil {
 			continue
 		}
 		if !ours {
@@ -226,24 +227,24 @@ func (h *Handler) serveBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 	if denied != nil {
 		return denied
 	}
-	if _, ok := h.CartonURL(ref); ok {
-		return &refusal{http.StatusNotFound, codeBlobUnknown, "no carton that was resolved by this name has the blob"}
+	if f, _ := h.Archive(ref); f != nil {
+		return &refusal{http.StatusNotFound, codeBlobUnknown, fmt.Sprintf("no %s that was resolved by this name has the blob", f.Name)}
 	}
 	if r.Header.Get(HeaderNext) != "" && h.Upstream.Direct(ref.Host) {
 		return &refusal{http.StatusNotFound, codeBlobUnknown, "the blob is not made here; " + ref.Host + " has it"}
 	}
-	return h.proxyBlob(w, r, ref, who)
+	return h.proxyBlob(w, r, ref, as)
 }
 
-// proxyBlob streams a blob of upstream. It is not verified here: who asks for a digest does
-// that.
-func (h *Handler) proxyBlob(w http.ResponseWriter, r *http.Request, ref remote.Ref, who caller) error {
+// proxyBlob streams a blob of upstream. It is not verified here: clients that ask for a digest
+// verify it.
+func (h *Handler) proxyBlob(w http.ResponseWriter, r *http.Request, ref remote.Ref, as caller) error {
 	ranges := r.Header.Get("Range")
 	if strings.Contains(ranges, ",") {
-		ranges = "" // several ranges come in a type of their own; all is a valid answer too
+		ranges = "" // several ranges need a multipart response; the whole blob is also a valid one
 	}
 	var resp *http.Response
-	_, err := h.upstream(r.Context(), ref, who, func(repo *remote.Repository) (err error) {
+	_, err := h.upstream(r.Context(), ref, as, func(repo *remote.Repository) (err error) {
 		resp, err = repo.Blob(r.Context(), ref.Digest, ranges)
 		return err
 	})
@@ -267,12 +268,12 @@ func (h *Handler) proxyBlob(w http.ResponseWriter, r *http.Request, ref remote.R
 	}
 	if _, err := io.Copy(w, resp.Body); err != nil {
 		h.log().Debug("blob ended early", "ref", ref.String(), "err", err)
-		panic(http.ErrAbortHandler) // the status is sent; only the connection can tell
+		panic(http.ErrAbortHandler) // the status has been sent; only closing the connection reports the error
 	}
 	return nil
 }
 
-// serveContent answers GET, HEAD and ranges of content with digest d.
+// serveContent answers GET, HEAD and range requests for content with digest d.
 func serveContent(w http.ResponseWriter, r *http.Request, mediaType string, d digest.Digest, content io.ReadSeeker) {
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("Docker-Content-Digest", d.String())

@@ -17,13 +17,13 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// admit returns a *signature.Refusal if the signatures of an image are not as a rule for ref wants them, and
-// otherwise the table that has to be admitted again when its model is complete; empty: none.
-func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) (pending digest.Digest, err error) {
+// admit returns a *signature.Refusal if a rule for ref refuses an image, and otherwise the table
+// that must be checked again when its model is complete; empty means none.
+func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, viewers func(name) []viewer) (pending digest.Digest, err error) {
 	if h.Signatures == nil {
 		return "", nil
 	}
-	_, all, err := h.subjects(ctx, ref, im, who)
+	_, all, err := h.subjects(ctx, ref, im, viewers)
 	for _, s := range all {
 		again, err := h.Signatures.Allow(ctx, s)
 		if err != nil {
@@ -36,8 +36,8 @@ func (h *Handler) admit(ctx context.Context, ref remote.Ref, im store.Image, who
 	return pending, err
 }
 
-// admitOther is admit for what passes unchanged to containerd: an image that was converted ahead of time, or
-// what is no model.
+// admitOther is admit for a manifest that passes unchanged: an image converted before it was
+// pushed, or not a model.
 func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 	if h.Signatures == nil {
 		return nil
@@ -58,8 +58,8 @@ func (h *Handler) admitOther(ctx context.Context, o *origin) error {
 	return err
 }
 
-// notShown returns errdefs.ErrFailedPrecondition for a table that has to be admitted again and is shown already, by
-// another name: containerd has its snapshot, and applies nothing that would be asked for again.
+// notShown returns errdefs.ErrFailedPrecondition for a pending table that is already shown by
+// another name: containerd has its snapshot and applies nothing, so it would not be checked again.
 func (h *Handler) notShown(ctx context.Context, pending digest.Digest) error {
 	if pending == "" || h.Shown == nil {
 		return nil
@@ -68,14 +68,14 @@ func (h *Handler) notShown(ctx context.Context, pending digest.Digest) error {
 	if err != nil || !shown {
 		return err
 	}
-	return fmt.Errorf("the model is in use by another name, and whether its files are signed is known when it is complete; pull it again then: %w", errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("the model is in use under another name and its signature can be checked only when it is complete; pull it again then: %w", errdefs.ErrFailedPrecondition)
 }
 
-// subjects returns what is checked of an image that is pulled by ref, which all has to be as the rules want it:
-// its model, and the manifest alone if that names more. Of an index it is the model for this machine that
-// counts, and a signature of either will do. It returns that model as well.
-func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, who func(name) []viewer) (model store.Image, all []signature.Subject, err error) {
-	s := signature.Subject{Names: []string{ref.Name()}, Manifests: signable(im), Repositories: h.signers([]remote.Ref{ref}, who)}
+// subjects returns what must pass the rules for an image pulled by ref: its model, and the manifest
+// alone if that has more than the model. Of an index only the model for this machine counts, and a
+// signature of either is enough. It also returns that model.
+func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, viewers func(name) []viewer) (model store.Image, all []signature.Subject, err error) {
+	s := signature.Subject{Names: []string{ref.Name()}, Manifests: signable(im), Repositories: h.signers([]remote.Ref{ref}, viewers)}
 	only, err := h.onlyModels(ctx, im)
 	if err != nil {
 		return store.Image{}, nil, err
@@ -100,16 +100,16 @@ func (h *Handler) subjects(ctx context.Context, ref remote.Ref, im store.Image, 
 	return model, append(all, s), nil
 }
 
-// signable returns the manifests a signature of which counts for an image: its origin, and itself, as it follows
-// from the origin.
+// signable returns the manifests whose signatures count for an image: its origin, and the image
+// itself, which follows from the origin.
 func signable(im store.Image) []digest.Digest {
 	return slices.Compact([]digest.Digest{im.Origin.Digest, im.Manifest})
 }
 
-// onlyModels says whether an image has nothing beside its model, or an index nothing for this machine beside
-// models that were converted here. What made it so does not sign the rest.
+// onlyModels reports whether an image has nothing but its model, or an index nothing for this
+// machine but models converted here. A signature of the model does not cover other content.
 func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) {
-	if im.Table != "" && !madeAhead(im) {
+	if im.Table != "" && !preconverted(im) {
 		return true, nil
 	}
 	p, err := h.manifest(ctx, im)
@@ -125,7 +125,7 @@ func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) 
 			continue
 		}
 		child, err := h.image(ctx, d.Digest)
-		if errdefs.IsNotFound(err) || err == nil && madeAhead(child) {
+		if errdefs.IsNotFound(err) || err == nil && preconverted(child) {
 			return false, nil
 		}
 		if err != nil {
@@ -135,42 +135,43 @@ func (h *Handler) onlyModels(ctx context.Context, im store.Image) (bool, error) 
 	return !slices.ContainsFunc(m.Layers, func(d convert.Descriptor) bool { return !resolve.IsTable(d) && d.MediaType != mediatype.BlobLayer }), nil
 }
 
-// signers returns the repositories that can have signatures of what refs name. A carton at a URL
-// has those alone that are in it.
-func (h *Handler) signers(refs []remote.Ref, who func(name) []viewer) (repos []*remote.Repository) {
+// signers returns the repositories that can have signatures for refs. An archive at a URL can only
+// have its own.
+func (h *Handler) signers(refs []remote.Ref, viewers func(name) []viewer) (repos []*remote.Repository) {
 	var named []remote.Ref
 	for _, ref := range refs {
-		if _, ok := h.CartonURL(ref); !ok && ref.URL == "" {
+		if f, _ := h.Archive(ref); f == nil && ref.URL == "" {
 			named = append(named, ref)
 		}
 	}
-	for _, s := range h.sites(named, who) {
+	for _, s := range h.sites(named, viewers) {
 		repos = append(repos, s.repo)
 	}
 	return repos
 }
 
-// maxManifests is how many images of one table are asked signatures for.
+// maxManifests limits the images of a table whose signatures are checked.
 const maxManifests = 4
 
 // A Candidate is a model that is about to be shown.
 type Candidate struct {
 	Table digest.Digest
 
-	// Names are those that it was pulled by (remote.Ref.Name); none if nobody knows.
+	// Names are the names that it was pulled by (remote.Ref.Name); empty if unknown.
 	Names []string
 
-	// Complete says that all of its files are there.
+	// Complete is true if all of its files are complete.
 	Complete bool
 
-	// AsNode looks for signatures with the credentials of the node, instead of those that callers gave.
+	// AsNode looks for signatures with the credentials of the node instead of those of callers.
 	AsNode bool
 }
 
-// Admit checks a model. It returns errdefs.ErrFailedPrecondition if a rule does not let it pass, and
-// otherwise whether it has to be asked again when the model is complete.
+// Admit checks a model. It returns errdefs.ErrFailedPrecondition if a rule refuses it, and
+// otherwise whether it must be checked again when the model is complete.
 //
-// What a table says of its origin is not believed: manifests count whose table this was found to be here.
+// The origin in a table is not trusted: only manifests that were found here to have this table
+// count.
 func (h *Handler) Admit(ctx context.Context, c Candidate) (pending bool, err error) {
 	if h.Signatures == nil {
 		return false, nil
@@ -193,20 +194,20 @@ func (h *Handler) Admit(ctx context.Context, c Candidate) (pending bool, err err
 			refs = append(refs, r...)
 		}
 	}
-	who := h.givers
+	viewers := h.givers
 	if c.AsNode {
-		who = h.asNode(s.Image)
+		viewers = h.asNode(s.Image)
 	}
-	s.Repositories = h.signers(refs, who)
+	s.Repositories = h.signers(refs, viewers)
 	pending, err = h.Signatures.Allow(ctx, s)
 	if _, refused := errors.AsType[*signature.Refusal](err); refused && len(images) == 0 {
-		err = fmt.Errorf("%w (signatures of its manifest were not looked for: it was not resolved through the facade; pull it by a tag)", err)
+		err = fmt.Errorf("%w (signatures of its manifest were not checked, because it was not resolved through the facade; pull it by a tag)", err)
 	}
 	return pending, err
 }
 
-// Checked checks what a reference names by the rules for it, again if it was checked before, and returns
-// what they came to: none if no rule is for it.
+// Checked checks a reference by its rules, even if it was checked before, and returns the results:
+// none if no rule applies.
 func (h *Handler) Checked(ctx context.Context, ref remote.Ref) (store.Image, []signature.Result, error) {
 	im, err := h.convertRef(ctx, ref)
 	if err != nil {

@@ -172,7 +172,7 @@ func TestSigned(t *testing.T) {
 		}, ""},
 		{"oms, a referrer of a stranger", signature.TypeOMS, model, func(t *testing.T, u *upstream) {
 			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, stranger, files))
-		}, "not signed by a key that is trusted"},
+		}, "not signed by a trusted key"},
 		{"oms, nothing", signature.TypeOMS, model, nil, "no signature was found"},
 		{"cosign, a bundle", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
 			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, statement))
@@ -188,10 +188,10 @@ func TestSigned(t *testing.T) {
 			u.legacy(t, key, "team/m", model.Digest())
 			u.referrers["team/m@"+model.Digest().String()] = []byte("<html>")
 		}, ""},
-		{"cosign, legacy of a stranger", signature.TypeCosign, model, func(t *testing.T, u *upstream) { u.legacy(t, stranger, "team/m", model.Digest()) }, "not signed by a key that is trusted"},
+		{"cosign, legacy of a stranger", signature.TypeCosign, model, func(t *testing.T, u *upstream) { u.legacy(t, stranger, "team/m", model.Digest()) }, "not signed by a trusted key"},
 		{"cosign, a bundle for another", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
 			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, bundleOf(t, key, cosign.Statement(digest.FromString("x"))))
-		}, "something else"},
+		}, "the signature is not for"},
 		{"cosign, a bundle of a model", signature.TypeCosign, model, func(t *testing.T, u *upstream) {
 			u.attach(t, "api", "team/m", model.Digest(), mediatype.Bundle, mediatype.Bundle, sign(t, key, files))
 		}, "no signature was found"},
@@ -224,7 +224,7 @@ func TestSigned(t *testing.T) {
 					t.Errorf("prefetch: %v", err)
 				}
 			}
-			if f.get(t, u, "free/m", "v1"); strings.Contains(f.logs.String(), "not as a rule wants it") {
+			if f.get(t, u, "free/m", "v1"); strings.Contains(f.logs.String(), "violates a signature rule") {
 				t.Error("a name without a rule was checked")
 			}
 		})
@@ -277,7 +277,7 @@ func TestPendingRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.h.Shown = func(_ context.Context, table digest.Digest) (bool, error) { return table == im.Table, nil }
-	if r := f.team(t, u, "v1"); r.status != http.StatusForbidden || !strings.Contains(string(r.body), "in use by another name") {
+	if r := f.team(t, u, "v1"); r.status != http.StatusForbidden || !strings.Contains(string(r.body), "in use under another name") {
 		t.Errorf("shown by another name, which nobody asks about again: status %d: %s", r.status, r.body)
 	}
 	name := u.host() + "/team/m"
@@ -367,7 +367,7 @@ func TestModes(t *testing.T) {
 		want   string // in the answer or in the log
 	}{
 		{"off", signature.RuleOptions{Mode: signature.Off, Any: any}, converttest.ModelPackRaw(files), 200, ""},
-		{"warn", signature.RuleOptions{Mode: signature.Warn, Any: any}, converttest.ModelPackRaw(files), 200, "not as a rule wants it"},
+		{"warn", signature.RuleOptions{Mode: signature.Warn, Any: any}, converttest.ModelPackRaw(files), 200, "violates a signature rule"},
 		{"enforce", signature.RuleOptions{Mode: signature.Enforce, Any: any}, converttest.ModelPackRaw(files), 403, "no signature was found"},
 		{"code", signature.RuleOptions{Mode: signature.Enforce, DenyCode: true}, converttest.ModelPackRaw(files), 403, "scripts/generate.sh"},
 		{"no code", signature.RuleOptions{Mode: signature.Enforce, DenyCode: true}, converttest.ModelPackRaw(harmless), 200, ""},

@@ -16,16 +16,16 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Retries of small reads and of manifests. The store has its own for large reads.
+// Retries of small reads and manifests. The store has its own for large reads.
 const (
 	readTries    = 4
 	readPause    = 100 * time.Millisecond // doubles
-	readPatience = 10 * time.Second       // the longest wait that a registry is granted
-	readTime     = 15 * time.Second       // from the first try to the last
+	readPatience = 10 * time.Second       // the longest Retry-After that is waited for
+	readTime     = 15 * time.Second       // from the first attempt to the last
 )
 
-// The read-ahead of BlobAt, in bytes. Headers of a tar of large files are far apart, those of
-// small files are not.
+// Read-ahead of BlobAt, in bytes. The headers of a tar are far apart for large files and close
+// together for small ones.
 const (
 	minAhead = 64 << 10
 	maxAhead = 1 << 20
@@ -45,7 +45,7 @@ func (r *Repository) Artifact(m Manifest) *Artifact { return &Artifact{r, m} }
 // Manifest returns the manifest, byte for byte as served.
 func (a *Artifact) Manifest() []byte { return a.m.Bytes }
 
-// ReadBlob reads a small blob whole and verified; see convert.Artifact.
+// ReadBlob reads and verifies a small blob; see convert.Artifact.
 func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
 	if desc.Size < 0 || desc.Size > limit {
 		return nil, fmt.Errorf("blob %s: size %d is not within 0 to %d: %w", desc.Digest, desc.Size, limit, errdefs.ErrInvalidArgument)
@@ -66,8 +66,8 @@ func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit 
 	return p, err
 }
 
-// ReadSmall reads a blob of a size that is not known, verified. It returns
-// errdefs.ErrInvalidArgument if it is larger than limit bytes.
+// ReadSmall reads and verifies a blob of unknown size. It returns errdefs.ErrInvalidArgument if the
+// blob is larger than limit bytes.
 func (a *Artifact) ReadSmall(ctx context.Context, d digest.Digest, limit int64) ([]byte, error) {
 	var p []byte
 	err := retry(ctx, final, func() error {
@@ -96,7 +96,7 @@ func (a *Artifact) ReadSmall(ctx context.Context, d digest.Digest, limit int64) 
 	return p, err
 }
 
-// retry calls f until it returns nil, an error that is final, or too many others.
+// retry calls f until it succeeds, returns a final error, or has failed too often.
 func retry(ctx context.Context, final func(error) bool, f func() error) error {
 	pause, start := readPause, time.Now()
 	for try := 1; ; try++ {
@@ -122,20 +122,20 @@ func retry(ctx context.Context, final func(error) bool, f func() error) error {
 	}
 }
 
-// final reports whether an error will not go away.
+// final reports whether an error is permanent.
 func final(err error) bool {
 	return errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) ||
 		errdefs.IsInvalidArgument(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsNotImplemented(err)
 }
 
-// BlobAt returns ranged reads of a blob, which are not verified. Reads in sequence read ahead,
-// more and more.
+// BlobAt returns a reader for ranges of a blob, which are not verified. Sequential reads increase
+// the read-ahead.
 //
-// From a server that ignores Range the blob comes as one stream: then reads must go forward
-// (but for the last piece read), what lies between them is read and thrown away, and a read
-// that goes back returns errdefs.ErrNotImplemented.
+// A server that ignores Range sends the blob as one stream. Then reads must go forward, except
+// within the last piece read; bytes in between are read and discarded, and a read that goes back
+// returns errdefs.ErrNotImplemented.
 //
-// The reader works until ctx is done, and is for one user at a time. It is an io.Closer, which
+// The reader works until ctx is done and is not safe for concurrent use. It is an io.Closer, which
 // ends the stream earlier.
 func (a *Artifact) BlobAt(ctx context.Context, desc ocispec.Descriptor) (io.ReaderAt, error) {
 	if _, err := verify.ParseDigest(desc.Digest.String()); err != nil {
@@ -147,9 +147,9 @@ func (a *Artifact) BlobAt(ctx context.Context, desc ocispec.Descriptor) (io.Read
 	return &blobReader{ctx: ctx, r: a.r, d: desc.Digest, size: desc.Size, ahead: minAhead}, nil
 }
 
-// A blobReader is what BlobAt returns.
+// A blobReader is the io.ReaderAt of BlobAt.
 type blobReader struct {
-	ctx  context.Context // of BlobAt; an io.ReaderAt has no other way to get it
+	ctx  context.Context // of BlobAt; io.ReaderAt has no context parameter
 	r    *Repository
 	d    digest.Digest
 	size int64
@@ -158,7 +158,7 @@ type blobReader struct {
 	win    []byte // guarded by mu: the bytes at off
 	off    int64
 	ahead  int64
-	stream io.ReadCloser // guarded by mu: positioned at the end of win; nil while ranges work
+	stream io.ReadCloser // guarded by mu: positioned at the end of win; nil while the server supports ranges
 }
 
 // ReadAt reads len(p) bytes at off.
@@ -184,7 +184,7 @@ func (b *blobReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// Close ends the stream, if there is one.
+// Close ends the stream, if any.
 func (b *blobReader) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,7 +194,7 @@ func (b *blobReader) Close() error {
 	return b.stream.Close()
 }
 
-// load makes win hold the byte at off, and more if more is wanted.
+// load makes win contain the byte at off, and further bytes depending on want.
 func (b *blobReader) load(off, want int64) error {
 	if end := b.off + int64(len(b.win)); off >= end && off <= end+minAhead {
 		b.ahead = min(2*b.ahead, maxAhead)
@@ -212,7 +212,7 @@ func (b *blobReader) load(off, want int64) error {
 		}
 		if start != off {
 			if b.stream != nil {
-				b.stream.Close() // of the try before
+				b.stream.Close() // of the previous attempt
 			}
 			b.stream, b.win, b.off = body, nil, 0
 			return b.forward(off, n)
@@ -226,7 +226,7 @@ func (b *blobReader) load(off, want int64) error {
 func (b *blobReader) forward(off, n int64) error {
 	end := b.off + int64(len(b.win))
 	if off < end {
-		return fmt.Errorf("blob %s: the server does not support ranges, and bytes at %d are needed after those at %d: %w", b.d, off, end, errdefs.ErrNotImplemented)
+		return fmt.Errorf("blob %s: the server does not support ranges, and the bytes at %d were requested after those at %d: %w", b.d, off, end, errdefs.ErrNotImplemented)
 	}
 	if _, err := io.CopyN(io.Discard, b.stream, off-end); err != nil {
 		return fmt.Errorf("blob %s: %w", b.d, noEOF(err))
@@ -247,7 +247,7 @@ func (b *blobReader) fill(r io.Reader, off, n int64) error {
 	return nil
 }
 
-// noEOF returns err, with io.ErrUnexpectedEOF for io.EOF.
+// noEOF returns err, or io.ErrUnexpectedEOF for io.EOF.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

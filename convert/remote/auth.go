@@ -15,21 +15,22 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// maxTokenSize is the largest answer of a token server, in bytes.
+// maxTokenSize limits the response of a token server, in bytes.
 const maxTokenSize = 1 << 20
 
-// An authorizer is containerd's, for one endpoint, that knows whether it has credentials.
+// An authorizer is containerd's authorizer for one endpoint that records whether it used
+// credentials.
 type authorizer struct {
 	docker.Authorizer
 
-	// secret says that what it adds to requests was got with credentials, or has them in it.
+	// secret is set if the authorization it adds contains, or was obtained with, credentials.
 	secret atomic.Bool
 }
 
-// private says whether credentials go with the requests to e that a authorizes.
+// private reports whether requests to e that a authorizes carry credentials.
 func (a *authorizer) private(e *endpoint) bool { return e.private || a.secret.Load() }
 
-// authorizer returns the authorizer for e.
+// authorizer returns the authorizer of e.
 func (r *Repository) authorizer(e *endpoint) *authorizer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -39,7 +40,7 @@ func (r *Repository) authorizer(e *endpoint) *authorizer {
 	return r.auths[e]
 }
 
-// renew replaces the authorizer of e if it is still used, and returns the one that counts.
+// renew replaces the authorizer of e if it is still used, and returns the current one.
 func (r *Repository) renew(e *endpoint, used *authorizer) *authorizer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,8 +50,8 @@ func (r *Repository) renew(e *endpoint, used *authorizer) *authorizer {
 	return r.auths[e]
 }
 
-// newAuthorizer returns containerd's authorizer (Basic, Bearer, identity tokens) with a
-// client for token servers that refuses redirects and large answers.
+// newAuthorizer returns containerd's authorizer (Basic, Bearer, identity tokens) with a client for
+// token servers that refuses redirects and large responses.
 func (r *Repository) newAuthorizer(e *endpoint) *authorizer {
 	a := &authorizer{}
 	a.Authorizer = docker.NewDockerAuthorizer(
@@ -64,7 +65,7 @@ func (r *Repository) newAuthorizer(e *endpoint) *authorizer {
 			if err != nil {
 				return "", "", fmt.Errorf("%w: %w", errCredentials, err)
 			}
-			if c.Secret != "" { // a name alone is sent nowhere
+			if c.Secret != "" { // a name without a secret is not sent
 				a.secret.Store(true)
 			}
 			return c.Username, c.Secret, nil
@@ -73,8 +74,8 @@ func (r *Repository) newAuthorizer(e *endpoint) *authorizer {
 	return a
 }
 
-// credentials returns those of the caller for the registry that the reference names, and those of
-// the node for the node, and where they are shared.
+// credentials returns the credentials of the caller for the registry in the reference, and those of
+// the node for the node or where they are shared.
 func (r *Repository) credentials(e *endpoint, host string) (Credentials, error) {
 	o := r.client.opts
 	if e.server && r.who == caller {
@@ -95,9 +96,9 @@ func (r *Repository) credentials(e *endpoint, host string) (Credentials, error) 
 	return Credentials{}, nil
 }
 
-// challenge takes up a 401 of e, and closes it. The next Authorize gets the token.
+// challenge processes a 401 of e and closes it. The next Authorize gets the token.
 func (r *Repository) challenge(e *endpoint, used *authorizer, resp *http.Response) error {
-	p, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // only for a message
+	p, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // only for the error message
 	resp.Body.Close()
 	for _, c := range auth.ParseAuthHeader(resp.Header) {
 		if c.Scheme != auth.BearerAuth {
@@ -118,8 +119,8 @@ func (r *Repository) challenge(e *endpoint, used *authorizer, resp *http.Respons
 	return nil
 }
 
-// checkRealm refuses a token server that a registry at from must not name: credentials go
-// there, and the daemon can be made to ask it.
+// checkRealm refuses a token server that the registry at from must not name: credentials are sent
+// to it, and the registry chooses its address.
 func (e *endpoint) checkRealm(from *url.URL, realm string) error {
 	bad := func(why string) error {
 		return fmt.Errorf("token server refused: %s: %w", why, errdefs.ErrPermissionDenied)
@@ -149,8 +150,8 @@ func (e *endpoint) checkRealm(from *url.URL, realm string) error {
 // A realmTransport reaches token servers for containerd's authorizer.
 type realmTransport struct{ e *endpoint }
 
-// RoundTrip sends one request to a token server. The headers of hosts.toml go with it only to
-// the host they are for.
+// RoundTrip sends one request to a token server. The headers of hosts.toml are sent only to the
+// host they are for.
 func (t *realmTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	own := &url.URL{Scheme: req.URL.Scheme, Host: t.e.Host}
 	next := t.e.foreign
@@ -171,7 +172,7 @@ func (t *realmTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if isRedirect(resp.StatusCode) {
 		resp.Body.Close()
-		return nil, fmt.Errorf("it redirects, which is refused: %w", errdefs.ErrPermissionDenied)
+		return nil, fmt.Errorf("redirect refused: %w", errdefs.ErrPermissionDenied)
 	}
 	resp.Body = http.MaxBytesReader(nil, resp.Body, maxTokenSize)
 	return resp, nil

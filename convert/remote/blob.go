@@ -19,15 +19,15 @@ import (
 
 var _ transfer.Fetcher = (*Repository)(nil)
 
-// A place is where a blob was found last.
+// A place is the last known location of a blob.
 type place struct {
 	e       *endpoint
-	target  *url.URL // what e redirected to, or nil
+	target  *url.URL // redirect target of e, or nil
 	private bool     // e got credentials
 }
 
-// Fetch returns a range of a blob; see transfer.Fetcher. Hosts are asked in order, first the one
-// that had the blob before. The body is a transfer.Body.
+// Fetch returns a range of a blob; see transfer.Fetcher. It asks the hosts in order, starting with
+// the one that had the blob before. The body is a transfer.Body.
 func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
 	if off < 0 || n < 0 || size < 0 || off > size || n > size-off {
 		return nil, 0, fmt.Errorf("blob %s: range of %d bytes at %d of %d: %w", d, n, off, size, errdefs.ErrInvalidArgument)
@@ -51,8 +51,8 @@ func (r *Repository) Fetch(ctx context.Context, d digest.Digest, size, off, n in
 	return body, start, nil
 }
 
-// checkRange checks that an answer is what was asked for, and returns its body and where that
-// starts in the blob.
+// checkRange checks that a response matches the request, and returns its body and the offset at
+// which the body starts.
 func checkRange(resp *http.Response, size, off, n int64, ranged bool) (io.ReadCloser, int64, error) {
 	if resp.StatusCode == http.StatusOK {
 		if l := resp.ContentLength; l >= 0 && l != size {
@@ -61,10 +61,10 @@ func checkRange(resp *http.Response, size, off, n int64, ranged bool) (io.ReadCl
 		return limited(resp.Body, size), 0, nil
 	}
 	if !ranged {
-		return nil, 0, fmt.Errorf("a part was answered to a request for all: %w", errdefs.ErrUnknown)
+		return nil, 0, fmt.Errorf("partial content in response to a request for the whole blob: %w", errdefs.ErrUnknown)
 	}
 	if t, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); strings.HasPrefix(t, "multipart/") {
-		return nil, 0, fmt.Errorf("several ranges were answered to a request for one: %w", errdefs.ErrUnknown)
+		return nil, 0, fmt.Errorf("several ranges in response to a request for one: %w", errdefs.ErrUnknown)
 	}
 	cr := resp.Header.Get("Content-Range")
 	got, ok := contentrange.Parse(cr)
@@ -74,7 +74,7 @@ func checkRange(resp *http.Response, size, off, n int64, ranged bool) (io.ReadCl
 	return limited(resp.Body, got.Last-got.First+1), off, nil
 }
 
-// limited returns body, at most n bytes of it.
+// limited returns body, limited to n bytes.
 func limited(body io.ReadCloser, n int64) io.ReadCloser {
 	return limitedBody{io.LimitReader(body, n), body}
 }
@@ -87,8 +87,8 @@ type limitedBody struct {
 // Private implements transfer.Body.
 func (b limitedBody) Private() bool { return transfer.IsPrivate(b.Closer) }
 
-// Blob returns the answer of the first host that has the blob, as it is and not verified, for
-// a client that verifies. ranges is a Range header, or empty. The caller closes the Body.
+// Blob returns the response of the first host that has the blob, unchanged and not verified, for a
+// client that verifies it. ranges is a Range header, or empty. The caller closes the body.
 func (r *Repository) Blob(ctx context.Context, d digest.Digest, ranges string) (*http.Response, error) {
 	if _, err := verify.ParseDigest(d.String()); err != nil {
 		return nil, err
@@ -104,8 +104,8 @@ func (r *Repository) Blob(ctx context.Context, d digest.Digest, ranges string) (
 	return out, nil
 }
 
-// blob asks for a blob, first where it was found last. An answer that use refuses is closed
-// and counts as a failure.
+// blob requests a blob, first from its last location. A response that use refuses is closed and
+// counts as a failure.
 func (r *Repository) blob(ctx context.Context, d digest.Digest, ranges string, use func(*response) error) error {
 	q := request{path: "blobs/" + d.String(), ranges: ranges}
 	take := func(e *endpoint, resp *response, err error) error {
@@ -133,7 +133,7 @@ func (r *Repository) blob(ctx context.Context, d digest.Digest, ranges string, u
 	})
 }
 
-// again asks the place that a host redirected to before.
+// again requests the redirect target of an earlier response.
 func (r *Repository) again(ctx context.Context, p place, q request) (*response, error) {
 	own, cancel := context.WithCancelCause(ctx)
 	resp, err := r.outside(own, p.e, p.target, q, 0)

@@ -12,75 +12,77 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Via is the value of the Via header of every request to a registry. A facade that receives
-// it has been asked by ballast.
+// Via is the value of the Via header of every request to a registry. A facade that receives it was
+// called by ballast.
 const Via = "1.1 ballast"
 
 // Options are the settings of a Client. The zero value works.
 type Options struct {
-	// HostsDir has hosts.toml files in containerd's layout; empty means none.
+	// HostsDir contains hosts.toml files in containerd's layout; empty means none.
 	HostsDir string
 
-	// Facade are the "host:port" that this daemon answers at; they are never asked.
+	// Facade has the "host:port" addresses of this daemon's facade; requests are never sent to
+	// them.
 	Facade []string
 
-	// Credentials returns the credentials that the node has for a host, or the zero value if there
-	// are none; see DockerCredentials. Nil means none. They are for NodeRepository.
+	// Credentials returns the credentials of the node for a host, or the zero value if there are
+	// none; see DockerCredentials. Nil means none. They are used by NodeRepository.
 	Credentials func(host string) (Credentials, error)
 
-	// Shared says for which hosts, as in references, the credentials of the node are those of
-	// everybody. Nil means none.
+	// Shared reports whether every caller may use the credentials of the node for a host, named as
+	// in references. Nil means none.
 	Shared func(host string) bool
 
-	// AllowHosts are hosts ("name", "name:port", an address or a network such as
-	// "10.0.0.0/8") that registries may redirect to, or have their token server at,
-	// although they are not public.
+	// AllowHosts are hosts ("name", "name:port", an address or a network such as "10.0.0.0/8") that
+	// registries may redirect to, or use as their token server, although they are not public.
 	AllowHosts []string
 
-	// NamedURLs are http and https URLs that the operator wrote: Client.Do reaches their hosts,
-	// at their ports, wherever they are.
+	// NamedURLs are http and https URLs written by the operator: Client.Do may connect to their
+	// hosts and ports at any address.
 	NamedURLs []string
 
-	// UserAgent is sent to all hosts but those of Ollama. Empty means "ballast".
+	// UserAgent is sent to all hosts that have none in Manners. Empty means "ballast".
 	UserAgent string
 
-	// OllamaHosts are hosts that speak the dialect of the Ollama registry, besides
-	// registry.ollama.ai and ollama.com.
-	OllamaHosts []string
+	// Manners are the special request headers of hosts, named as in references. Nil means none.
+	Manners map[string]Manner
 
-	// OllamaUserAgent is sent to them: they refuse models to clients that are too old.
-	// Empty means "ollama/0.40.0".
-	OllamaUserAgent string
-
-	// Dialects translate for hosts, as in references, that are no registries. Nil means none.
+	// Dialects serve hosts, named as in references, that are not registries. Nil means none.
 	Dialects map[string]Dialect
 
-	// Connections is the number of connections to a host that are kept. Zero means 16.
+	// Connections is the number of idle connections kept for a host. Zero means 16.
 	Connections int
 
-	// Stall is how long an answer may take to begin, and how long it may then bring less than
+	// Stall is how long a response may take to start, and how long its body may then be slower than
 	// 1 KiB/s. Zero means 30 seconds.
 	Stall time.Duration
 
-	// Log is where the client reports; nil discards.
+	// Log is the logger; nil discards.
 	Log *slog.Logger
 }
 
-// A Dialect answers requests of the distribution API for a host that speaks another one. Its methods are safe for
+// A Manner is the set of special request headers for a registry. Empty fields have defaults.
+type Manner struct {
+	UserAgent string
+	Accept    string // the accepted media types of a manifest
+}
+
+// A Dialect implements the distribution API for a host with another API. Its methods are safe for
 // concurrent use.
 type Dialect interface {
-	// RoundTrip answers a request to the host. What it needs itself it gets by ways. A redirect that it answers
-	// is followed as one of a registry, without credentials.
+	// RoundTrip answers a request to the host. It sends its own requests with ways. A redirect that
+	// it returns is followed like that of a registry, without credentials.
 	RoundTrip(req *http.Request, ways Ways) (*http.Response, error)
 
-	// Remind tells of a manifest that it answered for a repository some time, maybe in another process.
+	// Remind informs the Dialect of a manifest that it served for a repository before, perhaps in
+	// another process.
 	Remind(repository string, manifest []byte)
 }
 
-// Ways are transports, neither of which follows redirects.
+// Ways are transports that do not follow redirects.
 type Ways struct {
-	Host    http.RoundTripper // to where the operator wants the host to be asked
-	Outside http.RoundTripper // to what that redirects to: only where a registry may lead
+	Host    http.RoundTripper // to the host, at the address that the operator configured
+	Outside http.RoundTripper // to redirect targets of the host, if a registry may redirect there
 }
 
 // A dialectTransport is a Dialect as an http.RoundTripper.
@@ -94,14 +96,15 @@ func (t *dialectTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	return t.Dialect.RoundTrip(req, t.ways)
 }
 
-// CloseIdleConnections closes those of the host.
+// CloseIdleConnections closes the idle connections of the host.
 func (t *dialectTransport) CloseIdleConnections() {
 	if c, ok := t.ways.Host.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// Remind tells the dialect of the host of ref of a manifest that was read from there before. ok is false if it has none.
+// Remind passes a manifest that was read from ref before to the dialect of the host. ok is false if
+// the host has no dialect.
 func (c *Client) Remind(ref Ref, manifest func() ([]byte, error)) (ok bool, err error) {
 	d := c.opts.Dialects[ref.Host]
 	if d == nil {
@@ -114,15 +117,14 @@ func (c *Client) Remind(ref Ref, manifest func() ([]byte, error)) (ok bool, err 
 	return true, err
 }
 
-// The defaults of Options.
+// Defaults of Options.
 const (
-	defaultUserAgent       = "ballast"
-	defaultOllamaUserAgent = "ollama/0.40.0"
-	defaultConnections     = 16
-	defaultStall           = 30 * time.Second
+	defaultUserAgent   = "ballast"
+	defaultConnections = 16
+	defaultStall       = 30 * time.Second
 )
 
-// Limits of what a Client remembers.
+// Limits of the caches of a Client.
 const (
 	maxRepositories = 512
 	maxHosts        = 512
@@ -134,7 +136,6 @@ type Client struct {
 	opts   Options
 	allow  allowList
 	facade map[string]bool
-	ollama map[string]bool
 	log    *slog.Logger
 	named  *guard          // of plain
 	plain  *http.Transport // of Do
@@ -151,17 +152,17 @@ type repoKey struct {
 	creds Credentials
 }
 
-// An identity says whose credentials a repository is read with.
+// An identity selects the credentials with which a repository is read.
 type identity int
 
 const (
 	nobody identity = iota
-	caller          // those that a caller gave
+	caller          // those of the caller
 	node            // those of Options
 )
 
 // New returns a client. It returns errdefs.ErrInvalidArgument if Options.AllowHosts or
-// Options.NamedURLs is wrong.
+// Options.NamedURLs is invalid.
 func New(o Options) (*Client, error) {
 	allow, err := parseAllow(o.AllowHosts)
 	if err != nil {
@@ -169,9 +170,6 @@ func New(o Options) (*Client, error) {
 	}
 	if o.UserAgent == "" {
 		o.UserAgent = defaultUserAgent
-	}
-	if o.OllamaUserAgent == "" {
-		o.OllamaUserAgent = defaultOllamaUserAgent
 	}
 	if o.Connections == 0 {
 		o.Connections = defaultConnections
@@ -187,7 +185,6 @@ func New(o Options) (*Client, error) {
 		allow:  allow,
 		log:    o.Log,
 		facade: map[string]bool{},
-		ollama: map[string]bool{"registry.ollama.ai": true, "ollama.com": true},
 		hosts:  map[string]*hostSet{},
 		repos:  map[repoKey]*Repository{},
 		used:   map[*Repository]time.Time{},
@@ -195,13 +192,10 @@ func New(o Options) (*Client, error) {
 	for _, f := range o.Facade {
 		c.facade[loopbackName(f)] = true
 	}
-	for _, h := range o.OllamaHosts {
-		c.ollama[strings.ToLower(h)] = true
-	}
 	return c, c.makePlain()
 }
 
-// Close closes idle connections. Repositories of the client still work.
+// Close closes idle connections. Repositories of the client continue to work.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,11 +205,11 @@ func (c *Client) Close() {
 	c.plain.CloseIdleConnections()
 }
 
-// Repository returns access to the repository of ref, of which the tag and the digest do not
-// matter and can be empty, for somebody who gave credentials, or none if they are nil. Those of the node
-// are used only where they are shared. Repositories with the same name and credentials share their tokens.
-// It returns errdefs.ErrInvalidArgument if hosts.toml for the host is not understood, or if
-// the host is the facade.
+// Repository returns access to the repository of ref, whose tag and digest are ignored and may be
+// empty, with the credentials of a caller, or none if creds is nil. The credentials of the node are
+// used only if they are shared. Repositories with the same name and credentials share their tokens.
+// It returns errdefs.ErrInvalidArgument if the hosts.toml of the host is invalid, or if the host is
+// the facade.
 func (c *Client) Repository(ref Ref, creds *Credentials) (*Repository, error) {
 	if creds == nil {
 		return c.repository(ref, repoKey{who: nobody})
@@ -223,8 +217,8 @@ func (c *Client) Repository(ref Ref, creds *Credentials) (*Repository, error) {
 	return c.repository(ref, repoKey{who: caller, creds: *creds})
 }
 
-// NodeRepository is Repository with the credentials of the node. It is for work that the node's
-// administrator asked for, and for nobody else.
+// NodeRepository is Repository with the credentials of the node. It is only for work requested by
+// the administrator of the node.
 func (c *Client) NodeRepository(ref Ref) (*Repository, error) {
 	return c.repository(ref, repoKey{who: node})
 }
@@ -258,7 +252,7 @@ func (c *Client) repository(ref Ref, key repoKey) (*Repository, error) {
 	return r, nil
 }
 
-// forgetOldest drops the repository that was used the longest ago. It needs c.mu.
+// forgetOldest drops the least recently used repository. It requires c.mu.
 func (c *Client) forgetOldest() {
 	var oldest repoKey
 	var at time.Time
@@ -271,7 +265,7 @@ func (c *Client) forgetOldest() {
 	delete(c.repos, oldest)
 }
 
-// loopbackName maps the names of this machine to one, so that addresses can be compared.
+// loopbackName maps all names of this machine to one, so that addresses can be compared.
 func loopbackName(hostport string) string {
 	host, port, err := net.SplitHostPort(hostport)
 	if err != nil {

@@ -16,21 +16,21 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// A reach says which addresses a host may have.
+// A reach is the set of addresses that a host may have.
 type reach int
 
-// The reaches, from the least to the most.
+// The reaches, in increasing order.
 const (
 	reachPublic  reach = iota // global unicast
-	reachPrivate              // private networks too
-	reachAny                  // loopback and link-local too
+	reachPrivate              // also private networks
+	reachAny                  // also loopback and link-local
 )
 
-// A guard decides which addresses may be dialled for the hosts that one reference leads to.
+// A guard decides which addresses may be dialled for the hosts reached through one reference.
 type guard struct {
 	allow allowList
 
-	// sameHost gives hosts with the name of a named one, at any port, reachAny.
+	// sameHost gives reachAny to hosts with the name of a named one, at any port.
 	sameHost bool
 
 	mu    sync.Mutex
@@ -56,7 +56,7 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), port)
 }
 
-// reach returns what a host may resolve to.
+// reach returns the addresses that a host may have.
 func (g *guard) reach(host, port string) reach {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if g.allow.host(host, port) {
@@ -101,7 +101,7 @@ func isIP(host string) bool {
 	return err == nil
 }
 
-// check refuses a URL by its name alone, before it is resolved by us or by a proxy.
+// check refuses a URL by its host name, before it is resolved here or by a proxy.
 func (g *guard) check(u *url.URL) error {
 	host, port, err := net.SplitHostPort(hostPort(u))
 	if err != nil {
@@ -112,7 +112,7 @@ func (g *guard) check(u *url.URL) error {
 		return g.checkIP(ip, r)
 	}
 	if r == reachPublic && internalName(host) {
-		return fmt.Errorf("host %.300q is internal; list it in upstream.allow_hosts if it is meant: %w", host, errdefs.ErrPermissionDenied)
+		return fmt.Errorf("host %.300q is internal; to allow it, list it in upstream.allow_hosts: %w", host, errdefs.ErrPermissionDenied)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func internalName(host string) bool {
 	return false
 }
 
-// Addresses that are not for what a registry names.
+// Addresses that a registry must not name.
 // https://www.iana.org/assignments/iana-ipv4-special-registry
 // https://www.iana.org/assignments/iana-ipv6-special-registry
 var (
@@ -160,8 +160,8 @@ func within(l []netip.Prefix, ip netip.Addr) bool {
 	return false
 }
 
-// checkIP refuses an address that is beyond the reach. An IPv4 address inside an IPv6
-// address (mapped or NAT64) counts as itself.
+// checkIP refuses an address outside the reach. An IPv4 address in an IPv6 address (mapped or
+// NAT64) is checked as IPv4.
 func (g *guard) checkIP(ip netip.Addr, r reach) error {
 	ip = ip.Unmap().WithZone("")
 	if nat64.Contains(ip) {
@@ -173,15 +173,15 @@ func (g *guard) checkIP(ip netip.Addr, r reach) error {
 	}
 	local := ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified() || within(blockedNets, ip)
 	if local || r < reachPrivate && within(privateNets, ip) {
-		return fmt.Errorf("address %s is not public; list it in upstream.allow_hosts if it is meant: %w", ip, errdefs.ErrPermissionDenied)
+		return fmt.Errorf("address %s is not public; to allow it, list it in upstream.allow_hosts: %w", ip, errdefs.ErrPermissionDenied)
 	}
 	return nil
 }
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// dial wraps a dialer: hosts of reachAny are dialled as they are, all others through a
-// check of the address that the name resolved to.
+// dial wraps a dialer: hosts with reachAny are dialled directly, for others the resolved address is
+// checked.
 func (g *guard) dial(next dialFunc) dialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		host, port, err := net.SplitHostPort(addr)
@@ -206,7 +206,7 @@ func (g *guard) dial(next dialFunc) dialFunc {
 	}
 }
 
-// proxy wraps the choice of a proxy: proxies are named by the operator.
+// proxy wraps the selection of a proxy: the operator configures proxies, so their hosts are named.
 func (g *guard) proxy(next func(*http.Request) (*url.URL, error)) func(*http.Request) (*url.URL, error) {
 	if next == nil {
 		return nil

@@ -22,29 +22,28 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// readBuffer is the buffer of a connection in bytes. Large reads go past it.
+// readBuffer is the buffer of a connection, in bytes. Large reads bypass it.
 const readBuffer = 256 << 10
 
-// maxHeader is the largest header of an answer, in bytes.
+// maxHeader limits the header of a response, in bytes.
 const maxHeader = 256 << 10
 
-// An endpoint is one host of hosts.toml, or the registry of the reference itself.
+// An endpoint is a host of hosts.toml, or the registry of the reference itself.
 type endpoint struct {
 	docker.RegistryHost
 
-	// server says that this is the registry that the reference names, not a mirror.
+	// server is true for the registry in the reference, false for a mirror.
 	server bool
 
-	// private says that each request has credentials with it that hosts.toml gives: a header, or
-	// the certificate of a client.
+	// private is true if hosts.toml adds credentials to each request: a header or a client
+	// certificate.
 	private bool
 
-	// direct reaches Host alone. outside reaches the targets of redirects, without client
-	// certificates, and plain what plain URLs name: ca counts for it, and nothing else of hosts.toml.
-	// realm reaches token servers of the site of Host, foreign all others:
-	// without client certificates, and skip_verify does not count for them.
+	// direct reaches Host only. outside reaches redirect targets, without client certificates.
+	// plain reaches hosts of plain URLs: only ca of hosts.toml applies. realm reaches token servers
+	// in the same site as Host, foreign all others, without client certificates and skip_verify.
 	direct  http.RoundTripper
-	upload  http.RoundTripper // as direct, with more patience
+	upload  http.RoundTripper // direct with longer timeouts
 	outside http.RoundTripper
 	plain   http.RoundTripper
 	realm   http.RoundTripper
@@ -53,7 +52,7 @@ type endpoint struct {
 	auth    *guard // of realm and foreign
 }
 
-// A hostSet is what hosts.toml says of one host.
+// A hostSet is the configuration of one host by hosts.toml.
 type hostSet struct {
 	endpoints []*endpoint
 	stamp     string // of the file; see stampOf
@@ -71,7 +70,8 @@ func (s *hostSet) closeIdle() {
 	}
 }
 
-// hostSet returns the hosts for the host of a reference, as hosts.toml is now. It needs c.mu.
+// hostSet returns the hosts for the host of a reference, from the current hosts.toml. It requires
+// c.mu.
 func (c *Client) hostSet(host string) (*hostSet, error) {
 	dir, err := c.hostDir(host)
 	if err != nil {
@@ -101,8 +101,8 @@ func (c *Client) hostSet(host string) (*hostSet, error) {
 	return s, nil
 }
 
-// forgetHost drops the host that was used the longest ago: whoever asks the facade chooses the
-// names. Repositories that have it work on. It needs c.mu.
+// forgetHost drops the least recently used host: clients of the facade choose the names.
+// Repositories of the host continue to work. It requires c.mu.
 func (c *Client) forgetHost() {
 	oldest := ""
 	for name, s := range c.hosts {
@@ -114,11 +114,11 @@ func (c *Client) forgetHost() {
 	delete(c.hosts, oldest)
 }
 
-// Direct says that a host is asked as any client would: it has no dialect and no hosts.toml, and credentials
-// of the node are not shared.
+// Direct reports whether any other client can use a host in the same way: it has no dialect, no
+// hosts.toml and no shared credentials of the node.
 func (c *Client) Direct(host string) bool {
 	dir, err := c.hostDir(host)
-	return err == nil && dir == "" && !c.ollama[host] && c.opts.Dialects[host] == nil && (c.opts.Shared == nil || !c.opts.Shared(host))
+	return err == nil && dir == "" && c.opts.Manners[host] == (Manner{}) && c.opts.Dialects[host] == nil && (c.opts.Shared == nil || !c.opts.Shared(host))
 }
 
 // hostDir returns the directory of a host, or "".
@@ -133,7 +133,7 @@ func (c *Client) hostDir(host string) (string, error) {
 	return dir, err
 }
 
-// stampOf changes when the hosts.toml in dir changes.
+// stampOf returns a value that changes when the hosts.toml in dir changes.
 func stampOf(dir string) (string, error) {
 	if dir == "" {
 		return "", nil
@@ -148,7 +148,7 @@ func stampOf(dir string) (string, error) {
 	return fmt.Sprintf("%s %d %d", dir, fi.Size(), fi.ModTime().UnixNano()), nil
 }
 
-// configure reads hosts.toml in dir and makes the endpoints of it.
+// configure reads hosts.toml in dir and makes its endpoints, without those of the facade.
 func (c *Client) configure(host, dir string) ([]*endpoint, error) {
 	endpoints, err := c.endpoints(host, dir)
 	if err != nil {
@@ -161,7 +161,7 @@ func (c *Client) configure(host, dir string) ([]*endpoint, error) {
 		}
 	}
 	if len(others) == 0 && len(endpoints) > 0 {
-		return c.endpoints(host, "") // hosts.toml knew the facade only
+		return c.endpoints(host, "") // hosts.toml names only the facade
 	}
 	return others, nil
 }
@@ -183,7 +183,7 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 	if dir != "" {
 		opts.HostDir = func(string) (string, error) { return dir, nil }
 	}
-	quiet := logrus.New() // what it logs is returned by understood, or is no news
+	quiet := logrus.New() // what it logs is either returned by understood or irrelevant
 	quiet.SetOutput(io.Discard)
 	ctx := log.WithLogger(context.Background(), logrus.NewEntry(quiet))
 	hosts, err := config.ConfigureHosts(ctx, opts)(host)
@@ -227,10 +227,10 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 	return l, nil
 }
 
-// An outsideTransport reaches what an endpoint redirects to.
+// An outsideTransport reaches redirect targets of an endpoint.
 type outsideTransport struct{ e *endpoint }
 
-// RoundTrip sends one request, without credentials.
+// RoundTrip sends one request without credentials.
 func (t *outsideTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := t.e.guard.check(req.URL); err != nil {
 		return nil, err
@@ -239,7 +239,7 @@ func (t *outsideTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 	return t.e.outside.RoundTrip(req)
 }
 
-// givesCredentials says whether hosts.toml gives credentials for a host.
+// givesCredentials reports whether hosts.toml adds credentials for a host.
 func givesCredentials(h docker.RegistryHost, t *http.Transport) bool {
 	for k := range h.Header {
 		if !harmless(k) {
@@ -250,8 +250,8 @@ func givesCredentials(h docker.RegistryHost, t *http.Transport) bool {
 	return h.Scheme == "https" && c != nil && (len(c.Certificates) > 0 || c.GetClientCertificate != nil)
 }
 
-// tune sets up a transport for large blobs: HTTP/1.1, bytes as they are, a big buffer, and
-// as many idle connections as are used.
+// tune configures a transport for large blobs: HTTP/1.1, no compression, a large buffer, and enough
+// idle connections.
 func (c *Client) tune(t *http.Transport) {
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP1(true)
@@ -264,7 +264,7 @@ func (c *Client) tune(t *http.Transport) {
 	t.ResponseHeaderTimeout = c.opts.Stall
 }
 
-// guarded returns a transport like t that dials only where g lets it.
+// guarded returns a transport like t that dials only addresses that g allows.
 func guarded(t *http.Transport, g *guard) *http.Transport {
 	t = t.Clone()
 	t.DialContext = g.dial(t.DialContext)
@@ -275,9 +275,9 @@ func guarded(t *http.Transport, g *guard) *http.Transport {
 	return t
 }
 
-// understood returns an error if hosts.toml in dir was not taken over in hosts. containerd
-// logs a file with a fault and goes on without it, which would ignore a mirror or a header
-// that the operator relies on.
+// understood returns an error if hosts does not reflect the hosts.toml in dir. containerd logs an
+// invalid file and continues without it, which would ignore a mirror or header that the operator
+// relies on.
 func understood(dir string, hosts []docker.RegistryHost) error {
 	if dir == "" {
 		return nil
@@ -298,11 +298,11 @@ func understood(dir string, hosts []docker.RegistryHost) error {
 		return fmt.Errorf("%s: %w: %w", path, err, errdefs.ErrInvalidArgument)
 	}
 	if len(hosts) < len(file.Hosts)+1 || file.Server != "" && !strings.Contains(file.Server, hosts[len(hosts)-1].Host) {
-		return fmt.Errorf("%s: a setting is not understood: %w", path, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("%s: invalid setting: %w", path, errdefs.ErrInvalidArgument)
 	}
 	for _, h := range hosts {
 		if h.Host == "" || h.Scheme != "https" && h.Scheme != "http" {
-			return fmt.Errorf("%s: \"%s://%s\" names no host to ask by http or https: %w", path, h.Scheme, h.Host, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("%s: \"%s://%s\" is not an http or https URL with a host: %w", path, h.Scheme, h.Host, errdefs.ErrInvalidArgument)
 		}
 	}
 	return nil

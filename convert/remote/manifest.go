@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -24,22 +25,18 @@ type Manifest struct {
 	Bytes  []byte
 	Digest digest.Digest // of Bytes
 
-	// ContentType is what it was served as, without parameters; it is often wrong.
+	// ContentType is the Content-Type header without parameters; it is often wrong.
 	ContentType string
 }
 
-// accept is what a registry may answer with. The registry of Ollama is asked as its own client
-// does, so that it answers with the list of runners where there is one.
-var (
-	acceptAny = strings.Join([]string{
-		mediatype.OCIManifest, mediatype.OCIIndex, mediatype.DockerManifest, mediatype.DockerManifestList,
-		mediatype.ModelPackManifest, mediatype.CNAIManifest, "*/*",
-	}, ", ")
-	acceptOllama = mediatype.OllamaManifestList + ", " + mediatype.DockerManifest
-)
+// acceptAny is the Accept header for a registry without a Manner.
+var acceptAny = strings.Join([]string{
+	mediatype.OCIManifest, mediatype.OCIIndex, mediatype.DockerManifest, mediatype.DockerManifestList,
+	mediatype.ModelPackManifest, mediatype.CNAIManifest, "*/*",
+}, ", ")
 
-// Resolve returns the manifest that ref names. With a digest and a tag, a registry that does
-// not serve manifests by digest is asked for the tag, and must answer with the digest.
+// Resolve returns the manifest that ref names. If ref has a digest and a tag, and the registry does
+// not serve the manifest by digest, Resolve requests the tag and verifies the digest.
 func (r *Repository) Resolve(ctx context.Context, ref Ref) (Manifest, error) {
 	m, err := r.Manifest(ctx, ref.Object())
 	if err == nil || ref.Digest == "" || ref.Tag == "" || !errdefs.IsNotFound(err) {
@@ -50,16 +47,16 @@ func (r *Repository) Resolve(ctx context.Context, ref Ref) (Manifest, error) {
 		return Manifest{}, err
 	}
 	if err := verify.Bytes(ref.Digest, m.Bytes); err != nil {
-		return Manifest{}, fmt.Errorf("%s: the tag is another manifest now, and the registry does not serve the digest: %w", ref, err)
+		return Manifest{}, fmt.Errorf("%s: the registry does not serve the digest, and the tag now names another manifest: %w", ref, err)
 	}
 	return m, nil
 }
 
-// Manifest returns the manifest with the given tag or digest, by one GET, which is sent again a few
-// times while the registry is in trouble. It is verified if asked for by digest. It returns errdefs.ErrInvalidArgument for a manifest larger than
-// convert.MaxManifestSize or an answer that is none; the categories of other errors are
-// those of store.Fetcher, and errdefs.ErrFailedPrecondition if the registry wants a newer
-// client.
+// Manifest returns the manifest with a tag or digest. It sends one GET, and repeats it a few times
+// while the registry is unavailable. A manifest requested by digest is verified. It returns
+// errdefs.ErrInvalidArgument for a manifest larger than convert.MaxManifestSize or a response that
+// is not a manifest, errdefs.ErrFailedPrecondition if the registry requires a newer client, and
+// otherwise the categories of transfer.Fetcher.
 func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, error) {
 	ref, err := NewRef(r.ref.Host, r.ref.Repository, object)
 	if err != nil {
@@ -82,23 +79,20 @@ func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, err
 	return m, nil
 }
 
-// lasting says that asking for a manifest again is of no use: the registry has answered, and what it
-// answered is no sign of trouble that passes.
+// lasting reports whether repeating a manifest request is useless: the registry has answered, and
+// the answer is not a temporary problem.
 func lasting(err error) bool { return !errdefs.IsUnavailable(err) }
 
 // manifest asks one host.
 func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manifest, error) {
-	q := request{path: "manifests/" + ref.Object(), accept: acceptAny}
-	if r.ollama() {
-		q.accept = acceptOllama
-	}
+	q := request{path: "manifests/" + ref.Object(), accept: cmp.Or(r.manner().Accept, acceptAny)}
 	resp, err := r.do(ctx, e, q)
 	if err != nil {
 		return Manifest{}, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return Manifest{}, fmt.Errorf("%s answered a part of the manifest: %w", e.Host, errdefs.ErrUnknown)
+		return Manifest{}, fmt.Errorf("%s returned partial content for a manifest: %w", e.Host, errdefs.ErrUnknown)
 	}
 	p, err := readManifest(ctx, resp)
 	if err != nil {
@@ -108,13 +102,13 @@ func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manife
 		return Manifest{}, fmt.Errorf("%s: more than %d bytes: %w", e.Host, convert.MaxManifestSize, errdefs.ErrInvalidArgument)
 	}
 	m := Manifest{Bytes: p, Digest: digest.FromBytes(p)}
-	m.ContentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type")) // the body counts
+	m.ContentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type")) // errors are ignored: the body counts
 	if t := bytes.TrimLeft(p, " \t\r\n"); len(t) == 0 || t[0] != '{' {
 		return Manifest{}, fmt.Errorf("%s: the answer (%.100q) is not a manifest: %w", e.Host, m.ContentType, errdefs.ErrInvalidArgument)
 	}
 	want := ref.Digest
 	if want == "" && !signed(p) {
-		want, _ = verify.ParseDigest(resp.Header.Get("Docker-Content-Digest")) // can be absent
+		want, _ = verify.ParseDigest(resp.Header.Get("Docker-Content-Digest")) // may be absent
 	}
 	if want != "" {
 		if err := verify.Bytes(want, p); err != nil {
@@ -124,8 +118,9 @@ func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manife
 	return m, nil
 }
 
-// readManifest reads an answer, up to a byte more than a manifest can have. A large one is read when there
-// is memory for it (convert.MakeRoom), and has manifestTime for the rest: it holds that memory.
+// readManifest reads a response, up to one byte more than the largest manifest. It waits for memory
+// for a large one (convert.MakeRoom) and then limits the time to manifestTime, because it holds
+// that memory.
 func readManifest(ctx context.Context, resp *response) ([]byte, error) {
 	read := func(b *bytes.Buffer, n int64) error {
 		if _, err := io.Copy(b, io.LimitReader(resp.Body, n)); err != nil {
@@ -151,9 +146,9 @@ func readManifest(ctx context.Context, resp *response) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// manifestTime is how long the rest of a large manifest can take: 8 MiB at 140 KiB/s.
+// manifestTime limits the time to read the rest of a large manifest: 8 MiB at 140 KiB/s.
 const manifestTime = time.Minute
 
-// signed reports whether p can be a signed manifest of schema 1, whose digest leaves the
-// signatures out.
+// signed reports whether p can be a signed manifest of schema 1, whose digest excludes the
+// signatures.
 func signed(p []byte) bool { return bytes.Contains(p, []byte(`"signatures"`)) }

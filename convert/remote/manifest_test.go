@@ -78,7 +78,7 @@ func TestManifestOllama(t *testing.T) {
 		}
 		return true
 	}
-	r := u.repository(t, remote.Options{OllamaHosts: []string{u.host()}}, nil)
+	r := u.repository(t, remote.Options{Manners: map[string]remote.Manner{u.host(): {UserAgent: "ollama/0.40.0", Accept: mediatype.OllamaManifestList + ", " + mediatype.DockerManifest}}}, nil)
 
 	ref := u.ref(t, "2b")
 	ref.Digest = digest.FromBytes(p)

@@ -12,19 +12,19 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Patience with a host of a plain URL.
+// Timeouts for hosts of plain URLs.
 const (
 	dialTimeout = 30 * time.Second
 	tlsTimeout  = 10 * time.Second
 )
 
-// makePlain makes what Do needs.
+// makePlain prepares Do.
 func (c *Client) makePlain() error {
 	c.named = &guard{allow: c.allow}
 	for _, s := range c.opts.NamedURLs {
 		u, err := url.Parse(s)
 		if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
-			return fmt.Errorf("%.300q is no http or https URL: %w", s, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("%.300q is not an http or https URL: %w", s, errdefs.ErrInvalidArgument)
 		}
 		c.named.name(u)
 	}
@@ -38,12 +38,12 @@ func (c *Client) makePlain() error {
 	return nil
 }
 
-// Do sends a GET or HEAD for a plain URL, which can be a stranger's, and returns the answer,
-// whatever its status; it is an http.Client's Do. Credentials and cookies are never sent, and
-// the encoding of the body is left alone. Redirects are followed, at most ten, but not from
-// https to http. An http URL, or an address that is not public, gives
-// errdefs.ErrPermissionDenied unless its host is in Options.AllowHosts or Options.NamedURLs. A
-// body that stalls ends with errdefs.ErrUnavailable. Of hosts.toml ca counts, and nothing else.
+// Do sends a GET or HEAD for a plain URL, which may be hostile, and returns the response with any
+// status, like an http.Client. Credentials and cookies are never sent, and the body is not decoded.
+// At most ten redirects are followed, but not from https to http. An http URL, or an address that
+// is not public, returns errdefs.ErrPermissionDenied unless its host is in Options.AllowHosts or
+// Options.NamedURLs. A body that stalls ends with errdefs.ErrUnavailable. Of hosts.toml only ca
+// applies.
 func (c *Client) Do(req *http.Request) (*http.Response, error) {
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		return nil, fmt.Errorf("method %.20q: %w", req.Method, errdefs.ErrInvalidArgument)
@@ -95,7 +95,7 @@ func (c *Client) followPlain(ctx context.Context, req *http.Request) (*http.Resp
 	}
 }
 
-// plainFor returns what reaches the host of a plain URL, which has the ca of its hosts.toml.
+// plainFor returns the transport for a plain URL, with the ca of its hosts.toml.
 func (c *Client) plainFor(u *url.URL) (http.RoundTripper, error) {
 	dir, err := c.hostDir(u.Host)
 	if err != nil || dir == "" {
@@ -115,7 +115,7 @@ func (c *Client) plainFor(u *url.URL) (http.RoundTripper, error) {
 	return c.plain, nil
 }
 
-// checkPlain refuses a plain URL by its scheme and the name of its host.
+// checkPlain refuses a plain URL by its scheme and host name.
 func (c *Client) checkPlain(u *url.URL) error {
 	refused := func(why string) error {
 		return fmt.Errorf("URL refused: %s: %w", why, errdefs.ErrPermissionDenied)
@@ -135,7 +135,7 @@ func (c *Client) checkPlain(u *url.URL) error {
 		return refused("its host is not well-formed")
 	}
 	if u.Scheme == "http" && c.named.reach(host, port) != reachAny {
-		return refused(fmt.Sprintf("%.300q is not https; list it in upstream.allow_hosts if it is meant", u.Host))
+		return refused(fmt.Sprintf("%.300q is not https; to allow it, list it in upstream.allow_hosts", u.Host))
 	}
 	return c.named.check(u)
 }

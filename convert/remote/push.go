@@ -18,7 +18,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// uploadPatience is how long a registry may take to answer once it has all bytes of a blob: some
+// uploadPatience limits the time to answer after all bytes of a blob were sent: some registries
 // copy and hash them only then.
 const uploadPatience = 10 * time.Minute
 
@@ -27,26 +27,26 @@ type upload struct {
 	method string
 	url    *url.URL
 	header http.Header
-	body   io.Reader // nil: none. It is read once.
+	body   io.Reader // nil: none; read once
 	size   int64     // of body
 }
 
-// pushEndpoint returns the registry that the reference names: nothing is pushed to its mirrors.
+// pushEndpoint returns the registry in the reference: mirrors are not pushed to.
 func (r *Repository) pushEndpoint() (*endpoint, error) {
 	for _, e := range r.set.endpoints {
 		if e.server && e.Capabilities.Has(docker.HostCapabilityPush) {
 			return e, nil
 		}
 	}
-	return nil, fmt.Errorf("%s: hosts.toml does not let anything be pushed there: %w", r.ref.Host, errdefs.ErrPermissionDenied)
+	return nil, fmt.Errorf("%s: hosts.toml does not allow pushes to this host: %w", r.ref.Host, errdefs.ErrPermissionDenied)
 }
 
-// pushScope is what a token for pushes is asked for.
+// pushScope adds the token scope for pushes to ctx.
 func (r *Repository) pushScope(ctx context.Context) context.Context {
 	return docker.WithScope(ctx, "repository:"+r.ref.Repository+":pull,push")
 }
 
-// Host returns the host that the reference names.
+// Host returns the host in the reference.
 func (r *Repository) Host() string { return r.ref.Host }
 
 // HasBlob reports whether the registry itself, not a mirror, has a blob in this repository.
@@ -66,15 +66,15 @@ func (r *Repository) HasBlob(ctx context.Context, d digest.Digest) (bool, error)
 	return true, nil
 }
 
-// MountBlob asks the registry to take a blob over from another of its repositories. It returns
-// false if the registry does not: then the blob has to be pushed, into the upload that the registry began.
+// MountBlob asks the registry to mount a blob from another of its repositories. If it returns
+// false, the blob must be pushed; PushBlob uses the upload session that the registry started.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#mounting-a-blob-from-another-repository
 func (r *Repository) MountBlob(ctx context.Context, d digest.Digest, from string) (bool, error) {
 	e, err := r.pushEndpoint()
 	if err != nil {
 		return false, err
 	}
-	u := e.url(r.ref, "blobs/uploads") // with a slash, and without what belongs to a reference
+	u := e.url(r.ref, "blobs/uploads") // with a trailing slash, which url removes
 	u.Path += "/"
 	q := u.Query()
 	q.Set("mount", d.String())
@@ -91,7 +91,7 @@ func (r *Repository) MountBlob(ctx context.Context, d digest.Digest, from string
 	}
 	begun, err := uploadLocation(e, resp)
 	if err != nil {
-		return false, nil // PushBlob begins another, and says what is wrong if that is so again
+		return false, nil // PushBlob starts another upload and reports the error if it recurs
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,7 +99,8 @@ func (r *Repository) MountBlob(ctx context.Context, d digest.Digest, from string
 	return false, nil
 }
 
-// takeUpload returns the upload that a registry began for a blob that it did not mount, once; nil if there is none.
+// takeUpload returns, once, the upload session that a registry started for a blob that it did not
+// mount; nil if there is none.
 func (r *Repository) takeUpload(d digest.Digest) *url.URL {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +109,7 @@ func (r *Repository) takeUpload(d digest.Digest) *url.URL {
 	return u
 }
 
-// begin starts an upload and returns where it goes on.
+// begin starts an upload session and returns its URL.
 func (r *Repository) begin(ctx context.Context, e *endpoint) (*url.URL, error) {
 	u := e.url(r.ref, "blobs/uploads")
 	u.Path += "/"
@@ -119,23 +120,23 @@ func (r *Repository) begin(ctx context.Context, e *endpoint) (*url.URL, error) {
 	return uploadLocation(e, resp)
 }
 
-// uploadLocation returns where an upload goes on, and closes the answer. Credentials go there,
-// so it must be the registry itself.
+// uploadLocation returns the URL of an upload session and closes the response. Credentials are sent
+// there, so it must be the registry itself.
 func uploadLocation(e *endpoint, resp *http.Response) (*url.URL, error) {
 	u, err := location(resp)
 	if err != nil {
 		return nil, fmt.Errorf("%s: upload: %w", e.Host, err)
 	}
 	if !sameOrigin(u, resp.Request.URL) {
-		return nil, fmt.Errorf("%s wants the upload at %.300q, which is refused: %w", e.Host, u.Host, errdefs.ErrPermissionDenied)
+		return nil, fmt.Errorf("%s: upload to %.300q refused: %w", e.Host, u.Host, errdefs.ErrPermissionDenied)
 	}
 	return u, nil
 }
 
-// PushBlob uploads a blob in one request. body must give size bytes, and an error instead of the
-// last of them if they are wrong, see verify.NewReader: the error comes back. It
-// returns errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the registry does not let
-// the caller; errdefs.ErrUnavailable is worth another try with a new body.
+// PushBlob uploads a blob in one request. body must have size bytes and, if they are wrong, return
+// an error before the last one (see verify.NewReader), which PushBlob returns. It returns
+// errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the registry refuses; after
+// errdefs.ErrUnavailable it can be called again with a new body.
 func (r *Repository) PushBlob(ctx context.Context, d digest.Digest, size int64, body io.Reader) error {
 	e, err := r.pushEndpoint()
 	if err != nil {
@@ -150,7 +151,7 @@ func (r *Repository) PushBlob(ctx context.Context, d digest.Digest, size int64, 
 	if err == nil {
 		err = r.commit(ctx, e, u, d, body, size)
 	}
-	if begun && errdefs.IsNotFound(err) { // it was too long ago; the next try begins another
+	if begun && errdefs.IsNotFound(err) { // the upload session has expired; the next attempt starts another
 		err = fmt.Errorf("%v: %w", err, errdefs.ErrUnavailable)
 	}
 	if err != nil {
@@ -159,9 +160,8 @@ func (r *Repository) PushBlob(ctx context.Context, d digest.Digest, size int64, 
 	return nil
 }
 
-// PushStream uploads size bytes whose digest is not known, and returns it. The digest is computed
-// while the bytes pass by, so they must be ones that the caller knows to be right, or that end in an
-// error if not.
+// PushStream uploads size bytes of unknown digest and returns the digest. It is computed from the
+// bytes sent, so the caller must know that they are right, or body must return an error.
 func (r *Repository) PushStream(ctx context.Context, size int64, body io.Reader) (digest.Digest, error) {
 	e, err := r.pushEndpoint()
 	if err != nil {
@@ -202,7 +202,7 @@ func (r *Repository) commit(ctx context.Context, e *endpoint, u *url.URL, d dige
 	}
 	discard(resp)
 	if resp.StatusCode != http.StatusCreated && resp.StatusCode != http.StatusNoContent {
-		return fmt.Errorf("%s answered %s to the end of an upload: %w", e.Host, resp.Status, errdefs.ErrUnknown)
+		return fmt.Errorf("%s answered %s at the end of an upload: %w", e.Host, resp.Status, errdefs.ErrUnknown)
 	}
 	return nil
 }
@@ -234,9 +234,9 @@ func (r *Repository) PushManifest(ctx context.Context, object, mediaType string,
 	return nil
 }
 
-// send sends an upload to e, with authorization, and returns the answer if it is a success. A
-// request with a body is sent once: if it is answered with a challenge, the challenge is taken up
-// and the error is errdefs.ErrUnavailable.
+// send sends an upload to e, with authorization, and returns the response if it is a success. A
+// request with a body is sent once: if the answer is a challenge, send processes it and returns
+// errdefs.ErrUnavailable.
 func (r *Repository) send(ctx context.Context, e *endpoint, q upload) (*http.Response, error) {
 	for tries := 1; ; tries++ {
 		resp, err := r.sendOnce(ctx, e, q)
@@ -252,18 +252,18 @@ func (r *Repository) send(ctx context.Context, e *endpoint, q upload) (*http.Res
 				return nil, err
 			}
 			if q.body != nil {
-				return nil, fmt.Errorf("%s wants to know again who pushes: %w", e.Host, errdefs.ErrUnavailable)
+				return nil, fmt.Errorf("%s requires new authentication: %w", e.Host, errdefs.ErrUnavailable)
 			}
 		case code == http.StatusMethodNotAllowed:
 			discard(resp)
-			return nil, fmt.Errorf("%s answered 405: it takes no uploads: %w", e.Host, errdefs.ErrPermissionDenied)
+			return nil, fmt.Errorf("%s answered 405: it does not accept uploads: %w", e.Host, errdefs.ErrPermissionDenied)
 		default:
 			return nil, statusError(resp, e.Host, secretsOf(resp.Request)...)
 		}
 	}
 }
 
-// sendOnce sends a request and returns any answer.
+// sendOnce sends a request and returns any response.
 func (r *Repository) sendOnce(ctx context.Context, e *endpoint, q upload) (*http.Response, error) {
 	caller := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -295,7 +295,7 @@ func (r *Repository) sendOnce(ctx context.Context, e *endpoint, q upload) (*http
 		cancel(nil)
 		return nil, bodyErr
 	case err != nil && errors.Is(context.Cause(ctx), errStalled):
-		err = fmt.Errorf("%s takes no bytes: %w", e.Host, errdefs.ErrUnavailable)
+		err = fmt.Errorf("%s does not accept bytes: %w", e.Host, errdefs.ErrUnavailable)
 	case err != nil:
 		err = transportError(ctx, e.Host, err)
 	}
@@ -307,8 +307,8 @@ func (r *Repository) sendOnce(ctx context.Context, e *endpoint, q upload) (*http
 	return resp, nil
 }
 
-// A watchedBody is the body of a request. It remembers the error of what it reads, and ends the
-// request if nobody reads it any more.
+// A watchedBody is the body of a request. It keeps the error of its reader, and cancels the request
+// if nothing reads it any more.
 type watchedBody struct {
 	stall time.Duration
 	timer *time.Timer
@@ -330,14 +330,14 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	defer b.mu.Unlock()
 	switch {
 	case b.over:
-		return 0, errors.New("the request is over")
+		return 0, errors.New("the request has ended")
 	case b.err != nil:
 		return 0, b.err
 	}
-	b.timer.Stop() // waiting for what is sent is another's business
+	b.timer.Stop() // the time of the reader does not count
 	n, err := b.r.Read(p)
 	if b.left -= int64(n); b.left < 0 {
-		b.left, err = 0, errors.New("the body of a request has more bytes than it said")
+		b.left, err = 0, errors.New("the body of a request is longer than its size")
 	}
 	if err == io.EOF && b.left > 0 {
 		err = fmt.Errorf("the body of a request ended %d bytes early: %w", b.left, io.ErrUnexpectedEOF)
@@ -354,10 +354,10 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close does nothing: a transport calls it whenever it likes, and end tells when the request is over.
+// Close does nothing: transports call it at any time, and end marks the end of the request.
 func (b *watchedBody) Close() error { return nil }
 
-// end says that nothing more will be read, and returns the error that reading ended with.
+// end marks the end of reading and returns the error of the reader.
 func (b *watchedBody) end() error {
 	if b == nil {
 		return nil
@@ -369,7 +369,7 @@ func (b *watchedBody) end() error {
 	return b.err
 }
 
-// uploader returns a transport like t that waits longer for an answer.
+// uploader returns a transport like t with a longer response timeout.
 func uploader(t http.RoundTripper) http.RoundTripper {
 	if t, ok := t.(*http.Transport); ok {
 		t = t.Clone()

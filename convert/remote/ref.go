@@ -14,44 +14,39 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Ref is a reference to an artifact in a registry, normalised, or the URL of a carton. It is
-// comparable.
+// Ref is a normalised reference to an artifact in a registry, or to a URL. It is comparable.
 type Ref struct {
 	Host       string        // such as "docker.io" or "127.0.0.1:5000"
 	Repository string        // such as "library/gemma"
-	Tag        string        // can be empty if there is a Digest
-	Digest     digest.Digest // can be empty if there is a Tag
+	Tag        string        // may be empty if there is a Digest
+	Digest     digest.Digest // may be empty if there is a Tag
 
-	// URL is the address of a carton; all else is empty then.
+	// URL is a scheme, a plus, and an http or https URL. All other fields are then empty.
 	URL string
 }
 
-// cartonScheme is what is before the URL of a carton in a reference.
-const cartonScheme = "carton+"
-
-// maxURL is the longest URL of a carton as it is sent, in bytes.
+// maxURL is the largest length of an escaped URL, in bytes.
 const maxURL = 2048
 
 var (
-	hostRE = regexp.MustCompile(`^(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?$`)
+	schemeRE = regexp.MustCompile(`^[a-z-]+$`)
+	hostRE   = regexp.MustCompile(`^(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?$`)
 
-	// Upper case is not in the specification, but model hubs that answer as registries
-	// have it in their names.
+	// Upper case is not in the specification, but model hubs with a registry API use it in names.
 	// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#pulling-manifests
 	repositoryRE = regexp.MustCompile(`^[A-Za-z0-9]+(?:(?:[._]|__|-+)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[._]|__|-+)[A-Za-z0-9]+)*)*$`)
 	tagRE        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 )
 
-// maxName is the longest host and repository, in bytes.
+// maxName limits a host and a repository, in bytes.
 const maxName = 255
 
-// ParseRef parses a reference as containerd does: "gemma" is docker.io/library/gemma:latest.
-// Unlike containerd it keeps the tag of a reference that has a tag and a digest, and knows
-// "carton+https://…".
-// It returns errdefs.ErrInvalidArgument for what is not a reference.
+// ParseRef parses a reference as containerd does: "gemma" is docker.io/library/gemma:latest. Unlike
+// containerd it keeps the tag of a reference that has a tag and a digest, and supports
+// "SCHEME+https://…". It returns errdefs.ErrInvalidArgument for an invalid reference.
 func ParseRef(s string) (Ref, error) {
-	if u, ok := strings.CutPrefix(s, cartonScheme); ok {
-		return parseURL(u)
+	if scheme, u, ok := strings.Cut(s, "+"); ok && schemeRE.MatchString(scheme) {
+		return parseURL(scheme, u)
 	}
 	named, err := reference.ParseNormalizedNamed(s)
 	if err != nil && strings.ToLower(s) != s {
@@ -62,7 +57,7 @@ func ParseRef(s string) (Ref, error) {
 	}
 	named = reference.TagNameOnly(named)
 	r := Ref{Host: reference.Domain(named), Repository: reference.Path(named)}
-	if !isHost(r.Host) { // the parser takes upper case for a host too
+	if !isHost(r.Host) { // the parser accepts upper case in a host
 		return Ref{}, fmt.Errorf("reference %.300q: upper case in a name without a host: %w", s, errdefs.ErrInvalidArgument)
 	}
 	if t, ok := named.(reference.Tagged); ok {
@@ -74,21 +69,22 @@ func ParseRef(s string) (Ref, error) {
 	return r.checked()
 }
 
-// parseURL parses the URL of a carton. It has no user name, which would be a secret in a name.
-func parseURL(s string) (Ref, error) {
+// parseURL parses the URL after a scheme. It rejects user names, because names of URLs are not
+// secret.
+func parseURL(scheme, s string) (Ref, error) {
 	u, err := url.Parse(s)
 	if err == nil {
-		s = u.String() // escaped, which can be longer
+		s = u.String() // escaped, which may be longer
 	}
 	if err != nil || len(s) > maxURL || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
-		return Ref{}, fmt.Errorf("reference: after %s comes an http or https URL, of at most %d bytes and without user name and fragment: %w",
-			cartonScheme, maxURL, errdefs.ErrInvalidArgument)
+		return Ref{}, fmt.Errorf("reference: after %.20s+ comes an http or https URL, of at most %d bytes and without user name and fragment: %w",
+			scheme, maxURL, errdefs.ErrInvalidArgument)
 	}
-	return Ref{URL: s}, nil
+	return Ref{URL: scheme + "+" + s}, nil
 }
 
-// parseUppercase parses a reference with upper case in the repository, which must have a host.
-// err is why the parser of containerd refused it.
+// parseUppercase parses a reference with upper case in the repository, which must have a host. err
+// is the error of containerd's parser.
 func parseUppercase(s string, err error) (Ref, error) {
 	rest, d, hasDigest := strings.Cut(s, "@")
 	host, rest, ok := strings.Cut(rest, "/")
@@ -105,8 +101,8 @@ func parseUppercase(s string, err error) (Ref, error) {
 // isHost reports whether the first component of a reference is a host.
 func isHost(s string) bool { return strings.ContainsAny(s, ".:") || s == "localhost" }
 
-// NewRef makes a reference of a host, a repository and an object, a tag or a digest.
-// It returns errdefs.ErrInvalidArgument if one of them is not well-formed.
+// NewRef returns the reference with a host, a repository and an object, which is a tag or a digest.
+// It returns errdefs.ErrInvalidArgument if one of them is invalid.
 func NewRef(host, repository, object string) (Ref, error) {
 	r := Ref{Host: host, Repository: repository, Tag: object}
 	if strings.Contains(object, ":") {
@@ -115,8 +111,7 @@ func NewRef(host, repository, object string) (Ref, error) {
 	return r.checked()
 }
 
-// named returns r with its host normalised, or an error if host or repository are not
-// well-formed.
+// named returns r with its host normalised, or an error if host or repository are invalid.
 func (r Ref) named() (Ref, error) {
 	r.Host = strings.ToLower(r.Host)
 	switch r.Host {
@@ -139,13 +134,13 @@ func wellFormedHost(s string) bool {
 	}
 	_, port, err := net.SplitHostPort(s)
 	if err != nil {
-		return true // none
+		return true // no port
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	return err == nil && n > 0
 }
 
-// checked is named that needs a tag or a digest too.
+// checked is named, and also requires a tag or a digest.
 func (r Ref) checked() (Ref, error) {
 	r, err := r.named()
 	if err != nil {
@@ -166,12 +161,12 @@ func malformed(what, s string) error {
 	return fmt.Errorf("reference: %s %.300q is not well-formed: %w", what, s, errdefs.ErrInvalidArgument)
 }
 
-// hiddenQuery is what stands for the query of a URL in a name.
+// hiddenQuery matches the digest that replaces the query in the name of a URL.
 var hiddenQuery = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
 
-// Name returns "host/repository", or "carton+" and the URL of a carton, with a digest in the place
-// of its query, which can be a signature: names are recorded and logged. That of a reference that is such a
-// name is itself.
+// Name returns "host/repository", or the URL with the digest of its query instead of the query: a
+// query can be a signature, and names are recorded and logged. The name of a reference that already
+// is such a name is the same.
 func (r Ref) Name() string {
 	if r.URL == "" {
 		return r.Host + "/" + r.Repository
@@ -183,16 +178,28 @@ func (r Ref) Name() string {
 	if ok {
 		u += "?" + query
 	}
-	return cartonScheme + u
+	return u
 }
 
-// Hidden says that r is the name of a carton at a URL whose query it does not tell.
+// Recorded returns r in the form in which images are recorded (store.Image.Refs): with the digest or the tag but not
+// both, and the name in place of a URL.
+func (r Ref) Recorded() string {
+	if r.URL != "" {
+		return r.Name()
+	}
+	if r.Digest != "" {
+		r.Tag = ""
+	}
+	return r.String()
+}
+
+// Hidden reports whether r is the name of a URL without its query.
 func (r Ref) Hidden() bool {
 	_, query, _ := strings.Cut(r.URL, "?")
 	return hiddenQuery.MatchString(query)
 }
 
-// Object returns the digest if there is one, else the tag.
+// Object returns the digest if there is one, otherwise the tag.
 func (r Ref) Object() string {
 	if r.Digest != "" {
 		return r.Digest.String()
@@ -200,11 +207,10 @@ func (r Ref) Object() string {
 	return r.Tag
 }
 
-// String returns "host/repository:tag@digest", without the parts that are empty, or
-// "carton+https://…".
+// String returns "host/repository:tag@digest", without the empty parts, or the URL.
 func (r Ref) String() string {
 	if r.URL != "" {
-		return cartonScheme + r.URL
+		return r.URL
 	}
 	s := r.Name()
 	if r.Tag != "" {

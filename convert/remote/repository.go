@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
@@ -12,11 +13,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxPlaces is how many blobs a repository remembers the place of.
+// maxPlaces limits the blobs whose location a repository remembers.
 const maxPlaces = 4096
 
-// A Repository reads one repository with one set of credentials, from the hosts that
-// hosts.toml gives, in order. It is a store.Fetcher. All methods are safe for concurrent use.
+// A Repository reads one repository with one set of credentials, from the hosts in hosts.toml, in
+// order. It is a transfer.Fetcher. All methods are safe for concurrent use.
 type Repository struct {
 	client *Client
 	ref    Ref // without tag and digest
@@ -27,7 +28,7 @@ type Repository struct {
 	mu      sync.Mutex
 	auths   map[*endpoint]*authorizer  // guarded by mu
 	places  map[digest.Digest]place    // guarded by mu
-	uploads map[digest.Digest]*url.URL // guarded by mu: begun by mounts that were none
+	uploads map[digest.Digest]*url.URL // guarded by mu: upload sessions started by failed mounts
 }
 
 func newRepository(c *Client, key repoKey, set *hostSet) *Repository {
@@ -46,19 +47,13 @@ func newRepository(c *Client, key repoKey, set *hostSet) *Repository {
 // String returns "host/repository".
 func (r *Repository) String() string { return r.ref.Name() }
 
-// ollama reports whether the host speaks the dialect of the Ollama registry.
-func (r *Repository) ollama() bool { return r.client.ollama[r.ref.Host] }
+func (r *Repository) manner() Manner { return r.client.opts.Manners[r.ref.Host] }
 
-func (r *Repository) userAgent() string {
-	if r.ollama() {
-		return r.client.opts.OllamaUserAgent
-	}
-	return r.client.opts.UserAgent
-}
+func (r *Repository) userAgent() string { return cmp.Or(r.manner().UserAgent, r.client.opts.UserAgent) }
 
-// each calls f for the hosts that have the capability, first for the given one if there is
-// one, until f returns nil. The error is that of the server the reference names if it was
-// asked, else the last, and says in words what the others answered.
+// each calls f for the hosts with a capability, beginning with first if it is not nil, until f
+// returns nil. The error is that of the server in the reference if it was asked, otherwise the last
+// one, followed by the texts of the others.
 func (r *Repository) each(ctx context.Context, caps docker.HostCapabilities, first *endpoint, f func(*endpoint) error) error {
 	order := make([]*endpoint, 0, len(r.set.endpoints)+1)
 	if first != nil {
@@ -87,14 +82,14 @@ func (r *Repository) each(ctx context.Context, caps docker.HostCapabilities, fir
 	}
 	switch {
 	case main == nil:
-		return fmt.Errorf("%s: hosts.toml has no host that may be asked: %w", r.ref.Host, errdefs.ErrNotFound)
+		return fmt.Errorf("%s: hosts.toml has no host for this request: %w", r.ref.Host, errdefs.ErrNotFound)
 	case len(others) > 0:
 		main = fmt.Errorf("%w (others: %s)", main, strings.Join(others, "; "))
 	}
 	return r.advise(main)
 }
 
-// advise says what to do about credentials that are missing or refused.
+// advise adds what to do about missing or refused credentials.
 func (r *Repository) advise(err error) error {
 	if !errdefs.IsUnauthorized(err) {
 		return err

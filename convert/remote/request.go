@@ -17,31 +17,31 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// maxRedirects is how many redirects one request follows.
+// maxRedirects limits the redirects of one request.
 const maxRedirects = 10
 
-// maxTries is how often one request is sent to a registry to find the right token.
+// maxTries limits the attempts of one request to get the right token.
 const maxTries = 4
 
-// A request is what is asked of each host of a repository.
+// A request is sent to the hosts of a repository.
 type request struct {
 	path   string // below the repository, such as "manifests/latest"
 	accept string
-	ranges string // value of Range; empty means all
-	query  string // of a page after the first; empty means none
+	ranges string // value of Range; empty means the whole blob
+	query  string // of a following page; empty for the first
 }
 
-// A response is an answer with a success. target is where it came from, if the registry
-// redirected to another origin. private says that credentials were sent to the registry, which
-// may have put what they are worth into the address of the target.
+// A response is a successful response. target is its address if the registry redirected to another
+// origin. private is true if credentials were sent to the registry, since it may have put their
+// privileges into the address of the target.
 type response struct {
 	*http.Response
 	target  *url.URL
 	private bool
 }
 
-// do sends q to e with GET, authenticates where asked to, follows redirects, and returns the
-// answer if it is a success. Its Body ends with errdefs.ErrUnavailable if it stalls.
+// do sends q to e with GET, authenticates if required, follows redirects, and returns the response
+// if it is a success. Its body ends with errdefs.ErrUnavailable if it stalls.
 func (r *Repository) do(ctx context.Context, e *endpoint, q request) (*response, error) {
 	own, cancel := context.WithCancelCause(docker.WithScope(ctx, "repository:"+r.ref.Repository+":pull"))
 	resp, err := r.follow(own, e, q)
@@ -53,7 +53,7 @@ func (r *Repository) do(ctx context.Context, e *endpoint, q request) (*response,
 	return resp, nil
 }
 
-// follow is do without the care for the body.
+// follow is do without the stall detection of the body.
 func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*response, error) {
 	u := e.url(r.ref, q.path)
 	if q.query != "" {
@@ -64,7 +64,7 @@ func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*respo
 		req := r.newRequest(ctx, e, u, q)
 		resp, used, err := r.try(e, req)
 		if err != nil {
-			// The token request that failed can be another caller's that gave up.
+			// The failed token request may be that of another caller that was cancelled.
 			if tries++; tries < maxTries && ctx.Err() == nil && errors.Is(err, context.Canceled) {
 				challenged = false
 				continue
@@ -104,12 +104,12 @@ func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*respo
 	}
 }
 
-// try sends one request to e itself, with the authorization known so far. It returns the
-// authorizer that was used.
+// try sends one request to e itself, with the current authorization. It returns the authorizer that
+// it used.
 func (r *Repository) try(e *endpoint, req *http.Request) (*http.Response, *authorizer, error) {
 	a := r.authorizer(e)
 	if err := a.Authorize(req.Context(), req); err != nil {
-		r.renew(e, a) // containerd's keeps the outcome of a token request, even an error
+		r.renew(e, a) // containerd's authorizer keeps the result of a token request, even an error
 		return nil, nil, authError(e.Host, err)
 	}
 	resp, err := e.direct.RoundTrip(req)
@@ -119,7 +119,7 @@ func (r *Repository) try(e *endpoint, req *http.Request) (*http.Response, *autho
 	return resp, a, nil
 }
 
-// outside gets u, which e redirected to, without credentials.
+// outside gets u, a redirect target of e, without credentials.
 func (r *Repository) outside(ctx context.Context, e *endpoint, u *url.URL, q request, hops int) (*response, error) {
 	for ; ; hops++ {
 		if hops > maxRedirects {
@@ -146,7 +146,7 @@ func (r *Repository) outside(ctx context.Context, e *endpoint, u *url.URL, q req
 		case resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent:
 			return &response{Response: resp, target: u}, nil
 		case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
-			// Not a question of our credentials: a signed address that has expired.
+			// Not due to credentials: a signed address has expired.
 			resp.Body.Close()
 			return nil, fmt.Errorf("%s redirects to %.300q, which answered %d: %w", e.Host, host, resp.StatusCode, errdefs.ErrUnavailable)
 		default:
@@ -196,8 +196,8 @@ func isRedirect(status int) bool {
 	return false
 }
 
-// location returns where a redirect leads, and closes it. The errors do not hold the
-// address, which can be signed.
+// location returns the target of a redirect and closes the response. Errors do not contain the
+// address, which may be signed.
 func location(resp *http.Response) (*url.URL, error) {
 	discard(resp)
 	from := resp.Request.URL
@@ -230,15 +230,15 @@ func sameOrigin(a, b *url.URL) bool {
 	return a.Scheme == b.Scheme && hostPort(a) == hostPort(b)
 }
 
-// discard reads what little a body has, so that the connection can be used again.
+// discard reads the rest of a small body, so that the connection can be reused.
 func discard(resp *http.Response) {
-	io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // only for the connection
+	io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // errors are ignored
 	resp.Body.Close()
 }
 
-// transportError adds the host to an error of a transport, and tells a stall from the end of
-// the caller. What asking again does not mend is errdefs.ErrFailedPrecondition: a certificate that is
-// not trusted, a server without TLS.
+// transportError adds the host to an error of a transport, and distinguishes a stall from the end
+// of the caller. Errors that a retry does not fix are errdefs.ErrFailedPrecondition: an untrusted
+// certificate, a server without TLS.
 func transportError(ctx context.Context, host string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", host, context.Cause(ctx))
@@ -247,15 +247,15 @@ func transportError(ctx context.Context, host string, err error) error {
 		return fmt.Errorf("%s: %w", host, err)
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return fmt.Errorf("%s: %w; if it is to be trusted, set ca in its hosts.toml: %w", host, err, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s: %w; to trust it, set ca in its hosts.toml: %w", host, err, errdefs.ErrFailedPrecondition)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return fmt.Errorf("%s: %w; if that is wanted, set server = \"http://%s\" in its hosts.toml: %w", host, err, host, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s: %w; to use plain HTTP, set server = \"http://%s\" in its hosts.toml: %w", host, err, host, errdefs.ErrFailedPrecondition)
 	}
 	return fmt.Errorf("%s: %w: %w", host, err, errdefs.ErrUnavailable)
 }
 
-// harmless says that a header has no credentials. What others have is not known.
+// harmless reports whether a header never has credentials. Unknown headers may have some.
 func harmless(header string) bool {
 	switch textproto.CanonicalMIMEHeaderKey(header) {
 	case "Accept", "Accept-Encoding", "Range", "User-Agent", "Via":
@@ -264,7 +264,7 @@ func harmless(header string) bool {
 	return false
 }
 
-// secretsOf returns what must not come back in an error: the values of headers, and what
+// secretsOf returns the strings that must not appear in an error: the values of headers, and what
 // they encode.
 func secretsOf(req *http.Request) []string {
 	var l []string

@@ -18,17 +18,17 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// maxErrorBody is how much of an answer that is an error is read, in bytes.
+// maxErrorBody limits the bytes read of an error response.
 const maxErrorBody = 16 << 10
 
-// maxMessage is the longest text of a registry that goes into an error, in bytes.
+// maxMessage limits the text of a registry in an error, in bytes.
 const maxMessage = 300
 
-// defaultRetryAfter is the wait where a registry asks to come back without saying when.
+// defaultRetryAfter is the wait if a registry asks to retry without a time.
 const defaultRetryAfter = 2 * time.Second
 
-// statusError turns an answer that is not a success into an error and closes it. secrets are
-// cut out of what the registry says.
+// statusError converts an unsuccessful response to an error and closes it. secrets are removed from
+// the text of the registry.
 func statusError(resp *http.Response, host string, secrets ...string) error {
 	defer resp.Body.Close()
 	p, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
@@ -76,7 +76,7 @@ func category(status int) error {
 	return errdefs.ErrUnknown
 }
 
-// retryAfter returns how long an answer asks to wait, at most store.MaxRetryAfter.
+// retryAfter returns the requested wait of a response, at most transfer.MaxRetryAfter.
 // https://www.rfc-editor.org/rfc/rfc9110#name-retry-after
 func retryAfter(resp *http.Response, now time.Time) (time.Duration, bool) {
 	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
@@ -94,7 +94,7 @@ func retryAfter(resp *http.Response, now time.Time) (time.Duration, bool) {
 	return min(max(after, 0), transfer.MaxRetryAfter), true
 }
 
-// registryMessage returns what the body of an error says, fit for one line of a log.
+// registryMessage returns the text in the body of an error response, as one printable line.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#error-codes
 func registryMessage(p []byte) string {
 	var body struct {
@@ -119,8 +119,7 @@ func registryMessage(p []byte) string {
 	return s
 }
 
-// authError turns an error of containerd's authorizer into one that names no URL and no
-// credentials.
+// authError converts an error of containerd's authorizer to one without URLs and credentials.
 func authError(host string, err error) error {
 	if e, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err); ok {
 		cat := category(e.StatusCode)
@@ -136,12 +135,12 @@ func authError(host string, err error) error {
 	case errors.Is(err, docker.ErrInvalidAuthorization):
 		return fmt.Errorf("%s: credentials are missing or refused: %w", host, errdefs.ErrUnauthenticated)
 	case errdefs.IsNotImplemented(err):
-		return fmt.Errorf("%s: asks for an authentication that is not supported: %w", host, errdefs.ErrUnauthenticated)
+		return fmt.Errorf("%s: the required authentication is not supported: %w", host, errdefs.ErrUnauthenticated)
 	case errors.Is(err, errCredentials):
 		return fmt.Errorf("%s: %w", host, err)
 	}
-	return fmt.Errorf("%s: answer of the token server is not understood: %w", host, errdefs.ErrUnavailable)
+	return fmt.Errorf("%s: invalid response of the token server: %w", host, errdefs.ErrUnavailable)
 }
 
-// errCredentials marks errors of looking up credentials, which name no secret.
+// errCredentials marks errors of looking up credentials, which contain no secrets.
 var errCredentials = errors.New("look up credentials")

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -13,9 +14,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// MaxImageConfig is the largest config of an image that was converted ahead of time, in bytes: it has the
-// documents of its origin in it, in base64.
+// MaxImageConfig limits the config of an image that was converted ahead of time, in bytes: it
+// contains the documents of its origin in base64.
 const MaxImageConfig = 8 << 20 // 8 MiB
+
+// firstWithDocuments is the first mapping version whose images have the documents of the origin, if
+// it has any.
+const firstWithDocuments = 2
 
 // A Preconverted is an image that was converted before it was pushed.
 type Preconverted struct {
@@ -23,7 +28,7 @@ type Preconverted struct {
 	Table *filetable.Table // Image.Table, decoded
 }
 
-// Preconverted reads the documents of an image that was converted before (Origin.Ahead).
+// Preconverted reads the documents of a converted image (Origin.Ahead).
 func (o *Origin) Preconverted(ctx context.Context) (*Preconverted, error) {
 	i := slices.IndexFunc(o.Manifest.Layers, IsTable)
 	if slices.ContainsFunc(o.Manifest.Layers[i+1:], IsTable) {
@@ -47,12 +52,12 @@ func (o *Origin) Preconverted(ctx context.Context) (*Preconverted, error) {
 		p.Table, err = filetable.Decode(p.Image.Table)
 	}
 	if err != nil {
-		return nil, o.about(fmt.Errorf("converted image: %w", &ArtifactError{err}))
+		return nil, o.about(fmt.Errorf("converted image: %w", &format.ArtifactError{Err: err}))
 	}
 	return p, nil
 }
 
-// model returns the model that p was made from. losses say what is not known of it any more.
+// model returns the model from which p was made. losses are the facts that are no longer known.
 func (p *Preconverted) model(m *convert.Manifest) (_ *convert.Model, losses []string, err error) {
 	t := p.Table
 	model := &convert.Model{Table: *t, ContextLength: image.ContextLength(m.Annotations), Runner: image.RunnerOf(m.Annotations)}
@@ -61,7 +66,7 @@ func (p *Preconverted) model(m *convert.Manifest) (_ *convert.Model, losses []st
 	}
 	model.Documents, err = image.Documents(p.Config, t)
 	switch {
-	case errdefs.IsNotFound(err) && t.Origin.Format != string(mediatype.FormatFiles):
+	case errdefs.IsNotFound(err) && t.Origin.Mapping < firstWithDocuments:
 		losses = []string{"the manifest of the origin, which is not in an image of an earlier version"}
 	case err != nil && !errdefs.IsNotFound(err):
 		return nil, nil, err
@@ -86,8 +91,8 @@ func (p *Preconverted) model(m *convert.Manifest) (_ *convert.Model, losses []st
 	return model, losses, nil
 }
 
-// layerArchive is what a blob is in a media type: fragments are raw bytes, and chunks are what the
-// type of the layer said; if it said nothing, there is no type.
+// layerArchive returns the archive type of a blob with a media type: fragments are raw bytes, and
+// chunks have the type of the layer; without one, they have no type.
 func layerArchive(b filetable.Blob, was mediatype.Type) (filetable.Archive, filetable.Codec) {
 	switch {
 	case b.Archive == filetable.ArchiveFragments:

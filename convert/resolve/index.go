@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Limits of the entries of an index that must be read to know what they are, and of those that are read at
-// the same time.
+// Limits for the entries of an index that must be read to determine what they are, and for the
+// number of simultaneous reads.
 const (
 	maxUnclear = 64
 	maxAtOnce  = 4
 )
 
-// clarity says what a descriptor tells of an entry.
+// clarity is how much a descriptor reveals about an entry.
 type clarity int
 
 const (
@@ -30,12 +30,12 @@ const (
 	nested
 )
 
-// clarityOf returns what the descriptor of an entry says of it.
+// clarityOf returns how much the descriptor of an entry reveals.
 func clarityOf(d convert.Descriptor) clarity {
 	switch {
-	case mediatype.IsIndex(d.MediaType), mediatype.FormatOf(d.MediaType) == mediatype.FormatOllamaList:
+	case mediatype.IsIndex(d.MediaType), mediatype.IsVariants(d.MediaType):
 		return nested
-	case mediatype.FormatOf(d.ArtifactType) != "", mediatype.FormatOf(d.MediaType) != "", mediatype.IsCarton(d.ArtifactType):
+	case mediatype.FormatOf(d.ArtifactType) != "", mediatype.FormatOf(d.MediaType) != "":
 		return model
 	case d.ArtifactType != "":
 		return ordinary
@@ -47,7 +47,7 @@ func clarityOf(d convert.Descriptor) clarity {
 	return unclear
 }
 
-// candidates returns the entries of an index that can be models, each digest once.
+// candidates returns the entries of an index that can be models, without duplicate digests.
 func (o *Origin) candidates() ([]convert.Descriptor, error) {
 	seen := map[digest.Digest]bool{}
 	var all []convert.Descriptor
@@ -75,12 +75,13 @@ func (o *Origin) nested(i int, d convert.Descriptor) error {
 	return fmt.Errorf("%s: entry %d of the index (%s) is an index: %w", o.Ref, i, d.Digest, errdefs.ErrNotImplemented)
 }
 
-// Index returns the index that stands for an index. imageOf returns what an entry is converted to, the manifest
-// itself if it was converted before, and convert.ErrNotModel for what is no model. It is called once for each
-// entry that can be a model, for several at the same time.
+// Index returns the converted index of an index. imageOf returns the image that an entry is
+// converted to, the manifest itself if it was converted before, and convert.ErrNotModel for an
+// entry that is not a model. It is called once for each entry that can be a model, concurrently.
 //
-// If nothing has to be converted, the index stays as it is, and its own digest is returned. Index returns
-// convert.ErrNotModel if it has no models at all, and errdefs.ErrNotImplemented for an index in an index.
+// If nothing has to be converted, the index is unchanged, and its own digest is returned. Index
+// returns convert.ErrNotModel for an index without models, and errdefs.ErrNotImplemented for an
+// index in an index.
 func Index(ctx context.Context, o *Origin, imageOf func(context.Context, convert.Descriptor) (*image.Image, error)) (*image.IndexImage, error) {
 	all, err := o.candidates()
 	if err != nil {
@@ -129,7 +130,7 @@ func Index(ctx context.Context, o *Origin, imageOf func(context.Context, convert
 	return image.BuildIndex(o.Served.Digest, children)
 }
 
-// Index makes the image of the index o, without anything of it being kept.
+// Index makes the image of the index o, without storing anything.
 func (r *Resolver) Index(ctx context.Context, o *Origin) (*image.IndexImage, error) {
 	return Index(ctx, o, func(ctx context.Context, d convert.Descriptor) (*image.Image, error) {
 		child, err := Read(ctx, o.Repo, o.Child(d.Digest))

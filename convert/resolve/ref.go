@@ -5,27 +5,23 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/containerd/errdefs"
 )
 
-// hubScheme is what is before a repository of the Hub of Hugging Face.
-const hubScheme = "hf:"
-
-// ParseRef parses a reference that a person wrote. The scheme "oci://" is allowed, and "hf:ORG/REPO[@REVISION]" is
-// a repository of the Hub of Hugging Face. A name
-// without a registry is refused with errdefs.ErrInvalidArgument: "llama3.2" is one thing to
-// Docker and another to Ollama. The URL of a carton is "carton+https://…".
+// ParseRef parses a reference typed by a user: one of a registry, for which the scheme "oci://" is
+// allowed, one with the prefix of a format, or the URL of an archive with the name of its format as
+// scheme. It returns errdefs.ErrInvalidArgument for a name without a registry: "llama3.2" has
+// different meanings for Docker and Ollama.
 func ParseRef(s string) (remote.Ref, error) {
-	if strings.HasPrefix(s, "carton+") {
-		return remote.ParseRef(s)
-	}
-	if rest, ok := strings.CutPrefix(s, hubScheme); ok {
-		repository, revision, pinned := strings.Cut(rest, "@")
-		if !pinned {
-			revision = "main"
+	for _, f := range formats.All() {
+		if f.Archives != nil && strings.HasPrefix(s, string(f.Name)+"+") {
+			return remote.ParseRef(s)
 		}
-		return remote.NewRef("hf.co", repository, revision)
+		if rest, ok := strings.CutPrefix(s, f.Prefix); ok && f.Ref != nil {
+			return f.Ref(rest)
+		}
 	}
 	name := strings.TrimPrefix(s, "oci://")
 	host, _, ok := strings.Cut(name, "/")
@@ -42,10 +38,10 @@ func ParseRef(s string) (remote.Ref, error) {
 		s, truncate(name), errdefs.ErrInvalidArgument)
 }
 
-// plausible matches what would be a reference if a registry were before it.
+// plausible matches a name that would be a reference with a registry before it.
 var plausible = regexp.MustCompile(`^[a-z0-9][a-z0-9._/-]*(:[A-Za-z0-9._-]+)?(@[a-z0-9]+:[0-9a-f]+)?$`)
 
-// truncate cuts what is too long to be a name in a message.
+// truncate shortens a name that is too long for a message.
 func truncate(s string) string {
 	if len(s) > 300 {
 		return s[:300] + "…"

@@ -8,76 +8,54 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/carton"
-	"github.com/ballast-dev/ballast/convert/dockerai"
-	"github.com/ballast-dev/ballast/convert/kitops"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/modelpack"
-	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/convert/titled"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// A Resolver has the settings by which names are resolved. What is not needed can be zero.
+// A Resolver has the settings for resolving names. Fields that are not needed may be zero.
 type Resolver struct {
-	// Upstream reaches registries.
+	// Upstream is the client for registries.
 	Upstream *remote.Client
 
-	// OllamaRunner is the runner whose model is taken of an Ollama list; see ollama.Choose.
-	OllamaRunner string
+	// Settings are the settings of all formats.
+	Settings format.Settings
 
-	// Cartons are the hosts whose references name cartons at URLs: by host the URL, with
-	// {repository} and {tag} in it.
-	Cartons map[string]string
+	// Variant is the chosen variant of a model that has several (format.Variants); empty means the
+	// preferred one.
+	Variant string
 
-	// Carton says how cartons are read.
-	Carton carton.Options
+	// Archives maps hosts whose references name archives at URLs to the name of the archive, as
+	// "carton+https://…", with {repository} and {tag} in it.
+	Archives map[string]string
 
-	// Titled says of which repositories, "host/path", artifacts that are no models are mounted by the titles of
-	// their layers (convert.IsTitled); nil: of none.
+	// Titled reports whether artifacts of a repository, "host/path", that are not models are
+	// treated as models, if their manifests allow it; nil means for none.
 	Titled func(repository string) bool
-
-	// OllamaModels returns the directory of Ollama's models, dir if that is not empty. how is what a message
-	// says to write to name another.
-	OllamaModels func(dir, how string) (string, error)
-}
-
-// parsers returns the formats that are understood, but for lists of Ollama.
-func (r *Resolver) parsers() convert.Parsers {
-	return convert.Parsers{
-		mediatype.FormatModelPack: modelpack.Parse,
-		mediatype.FormatCNAI:      modelpack.Parse,
-		mediatype.FormatCNAIEarly: modelpack.ParseEarly,
-		mediatype.FormatDockerAI:  dockerai.Parse,
-		mediatype.FormatOllama:    ollama.Parse,
-		mediatype.FormatKitOps:    kitops.Parse,
-		mediatype.FormatCarton:    carton.Parser(r.Carton),
-		mediatype.FormatTitled:    titled.Parse,
-	}
 }
 
 // An Origin is an artifact, with its manifest.
 type Origin struct {
-	Ref      remote.Ref         // zero if it is in no registry
-	Repo     *remote.Repository // nil likewise
+	Ref      remote.Ref         // zero if it is not in a registry
+	Repo     *remote.Repository // nil if it is not in a registry
 	Served   remote.Manifest
 	Manifest *convert.Manifest // Served, parsed
-	Format   mediatype.Format  // FormatImage of what passes unchanged
+	Format   mediatype.Format  // FormatImage if it passes unchanged
 
 	artifact convert.Artifact
 
-	runner string // that the tag names, of an Ollama list
-	list   *ollama.List
-	chosen ollama.Child
+	variant string         // the variant in the tag
+	choice  *format.Choice // the chosen variant; nil until Key
 }
 
-// Read returns the origin that ref names in a repository. It returns the errors of
-// remote.Repository.Resolve, and an *ArtifactError.
+// Read returns the origin of ref in a repository. It returns the errors of
+// remote.Repository.Resolve, and an *format.ArtifactError.
 func Read(ctx context.Context, repo *remote.Repository, ref remote.Ref) (*Origin, error) {
-	served, runner, err := Tag(ctx, repo, ref)
+	served, variant, err := Tag(ctx, repo, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -85,11 +63,12 @@ func Read(ctx context.Context, repo *remote.Repository, ref remote.Ref) (*Origin
 	if err != nil {
 		return nil, err
 	}
-	o.Repo, o.artifact, o.runner = repo, repo.Artifact(served), runner
+	o.Repo, o.artifact, o.variant = repo, repo.Artifact(served), variant
 	return o, nil
 }
 
-// Local returns the origin of an artifact that is in no registry, or read as if ref named it there.
+// Local returns the origin of an artifact that is not in a registry, or read as if it had the
+// reference ref in one.
 func Local(ref remote.Ref, a convert.Artifact) (*Origin, error) {
 	o, err := Of(ref, remote.Manifest{Bytes: a.Manifest(), Digest: digest.FromBytes(a.Manifest())})
 	if err == nil {
@@ -98,25 +77,25 @@ func Local(ref remote.Ref, a convert.Artifact) (*Origin, error) {
 	return o, err
 }
 
-// Of says what a manifest is, without access to its blobs.
+// Of returns the origin of a manifest, without access to its blobs.
 func Of(ref remote.Ref, served remote.Manifest) (*Origin, error) {
 	o := &Origin{Ref: ref, Served: served}
 	var err error
 	if o.Manifest, err = convert.ParseManifest(served.Bytes); err == nil {
-		o.Format, err = convert.Detect(o.Manifest)
+		o.Format, err = formats.All().Detect(o.Manifest)
 	}
 	if err != nil {
-		return nil, o.about(&ArtifactError{err})
+		return nil, o.about(&format.ArtifactError{Err: err})
 	}
 	return o, nil
 }
 
-// Tag returns the manifest that ref names. A tag that is not there and has the name of an Ollama runner at
-// its end stands for the model of that runner in the list that the tag without it names.
-func Tag(ctx context.Context, r *remote.Repository, ref remote.Ref) (m remote.Manifest, runner string, err error) {
+// Tag returns the manifest of ref. A missing tag that ends in the name of a variant stands for that
+// variant of the model with the rest of the tag.
+func Tag(ctx context.Context, r *remote.Repository, ref remote.Ref) (m remote.Manifest, variant string, err error) {
 	m, err = r.Resolve(ctx, ref)
-	tag, runner := ollama.CutRunner(ref.Tag)
-	if runner == "" || !errdefs.IsNotFound(err) {
+	tag, variant := formats.All().CutVariant(ref.Tag)
+	if variant == "" || !errdefs.IsNotFound(err) {
 		return m, "", err
 	}
 	ref.Tag = tag
@@ -124,13 +103,13 @@ func Tag(ctx context.Context, r *remote.Repository, ref remote.Ref) (m remote.Ma
 	if listErr != nil {
 		return remote.Manifest{}, "", err
 	}
-	if parsed, parseErr := convert.ParseManifest(m.Bytes); parseErr != nil || !ollama.IsList(parsed) {
+	if o, wrong := Of(ref, m); wrong != nil || !o.HasVariants() {
 		return remote.Manifest{}, "", err
 	}
-	return m, runner, nil
+	return m, variant, nil
 }
 
-// about adds the reference to an error.
+// about prefixes an error with the reference.
 func (o *Origin) about(err error) error {
 	if o.Ref == (remote.Ref{}) {
 		return err
@@ -143,97 +122,87 @@ func (o *Origin) Child(d digest.Digest) remote.Ref {
 	return remote.Ref{Host: o.Ref.Host, Repository: o.Ref.Repository, Digest: d}
 }
 
-// IsTable says whether a layer is a file table.
+// IsTable reports whether a layer is a file table.
 func IsTable(d convert.Descriptor) bool { return d.MediaType == mediatype.TableLayer }
 
-// Ahead says whether o is an image that was converted before it was pushed.
+// Ahead reports whether o is an image that was converted before it was pushed.
 func (o *Origin) Ahead() bool { return slices.ContainsFunc(o.Manifest.Layers, IsTable) }
 
-// IsModel says whether o is a model that is to be converted.
+// IsModel reports whether o is a model that must be converted.
 func (o *Origin) IsModel() bool {
 	return o.Format != mediatype.FormatImage && o.Format != mediatype.FormatIndex
 }
 
-// AsFiles takes o for an artifact that is mounted by the titles of its layers, if it can be one.
-func (o *Origin) AsFiles() {
-	if o.Format == mediatype.FormatImage && !o.Ahead() && convert.IsTitled(o.Manifest) {
-		o.Format = mediatype.FormatTitled
+// HasVariants reports whether o is a model in several variants.
+func (o *Origin) HasVariants() bool { return formats.All().Get(string(o.Format)).Variants != nil }
+
+// IsArchive reports whether o has an archive, whose files are not blobs of the registry.
+func (o *Origin) IsArchive() bool { return formats.All().Get(string(o.Format)).Archives != nil }
+
+// Wanted returns the format of o if it is treated as a model, as an artifact that is mounted by the
+// titles of its layers; "" if it cannot be one, or is a model anyway.
+func (o *Origin) Wanted() mediatype.Format {
+	if o.Format != mediatype.FormatImage || o.Ahead() {
+		return ""
 	}
+	return formats.All().Wanted(o.Manifest)
 }
 
-// WantsTitled says whether Titled has the repository of o.
+// AsFiles treats o as a model of the format that it can be.
+func (o *Origin) AsFiles() { o.Format = cmp.Or(o.Wanted(), o.Format) }
+
+// WantsTitled reports whether Titled has the repository of o.
 func (r *Resolver) WantsTitled(o *Origin) bool { return r.Titled != nil && r.Titled(o.Ref.Name()) }
 
-// Choose takes the model for a runner, if o is a list of Ollama; before Key.
-func (o *Origin) Choose(runner string) { o.runner = cmp.Or(runner, o.runner) }
+// Choose sets the variant, if o has several; it is called before Key.
+func (o *Origin) Choose(variant string) { o.variant = cmp.Or(variant, o.variant) }
 
-// Forget drops the documents, which can be large. What o was read from is still known.
+// Forget drops the documents, which can be large. The reference and the repository remain.
 func (o *Origin) Forget() {
-	o.Served.Bytes, o.Manifest, o.list, o.artifact = nil, nil, nil, nil
-	o.chosen = ollama.Child{}
+	o.Served.Bytes, o.Manifest, o.choice, o.artifact = nil, nil, nil, nil
 }
 
-// Key returns what the image is made from. Of a list it chooses the model.
+// Key returns what the image is made from. It chooses one of several variants.
 func (r *Resolver) Key(o *Origin) (filetable.Origin, error) {
-	if o.Format != mediatype.FormatOllamaList {
+	if !o.HasVariants() {
 		return filetable.Origin{Format: string(o.Format), Digest: o.Served.Digest, Mapping: convert.MappingVersion}, nil
 	}
-	var err error
-	if o.list == nil {
-		if o.list, err = ollama.ParseList(o.Served.Bytes); err == nil {
-			o.chosen, err = ollama.Choose(o.list, cmp.Or(o.runner, r.OllamaRunner))
+	if o.choice == nil {
+		var err error
+		if o.choice, err = formats.All().Get(string(o.Format)).Variants.Choose(o.Served.Bytes, cmp.Or(o.variant, r.Variant)); err != nil {
+			return filetable.Origin{}, o.about(&format.ArtifactError{Err: err})
 		}
 	}
-	if err != nil {
-		return filetable.Origin{}, o.about(&ArtifactError{err})
-	}
-	return ollama.Origin(o.list, o.chosen), nil
+	return o.choice.Origin, nil
 }
 
-// Model parses an origin that is a model. It returns convert.ErrNotModel for one that turns out to be none,
-// errdefs.ErrNotImplemented, naming the format, for one that is not supported, and otherwise the errors of its
-// parser, all in an *ArtifactError.
+// Model parses an origin that is a model. It returns convert.ErrNotModel if the origin turns out
+// not to be one, errdefs.ErrNotImplemented, naming the format, for one that is not supported, and
+// otherwise the errors of its parser, all in an *format.ArtifactError.
 func (r *Resolver) Model(ctx context.Context, o *Origin) (*convert.Model, error) {
 	if _, err := r.Key(o); err != nil {
 		return nil, err
 	}
 	model, err := r.parse(ctx, o)
 	if err != nil {
-		return nil, o.about(&ArtifactError{err})
+		return nil, o.about(&format.ArtifactError{Err: err})
 	}
 	return model, nil
 }
 
 func (r *Resolver) parse(ctx context.Context, o *Origin) (*convert.Model, error) {
-	if o.Format == mediatype.FormatOllamaList {
-		p, err := ollama.ReadChild(ctx, o.artifact, o.chosen)
-		if err != nil {
-			return nil, fmt.Errorf("manifest list %s: %w", o.list.Digest, err)
-		}
-		return ollama.ParseChild(ctx, o.artifact, o.list, o.chosen, p)
+	if o.choice != nil {
+		return o.choice.Parse(ctx, o.artifact)
 	}
-	return r.parsers().ParseAs(ctx, o.Format, o.artifact, o.Manifest)
+	return formats.All().ParseAs(ctx, r.Settings, o.Format, o.artifact, o.Manifest)
 }
 
-// CartonURL returns the URL of the carton that a reference stands for: one that is a URL, or of one of
-// the hosts of Cartons.
-func (r *Resolver) CartonURL(ref remote.Ref) (address string, ok bool) {
+// Archive returns the format and the URL of the archive of a reference: one that is a URL, or one
+// of the hosts of Archives; nil for any other.
+func (r *Resolver) Archive(ref remote.Ref) (f *format.Format, address string) {
 	if ref.URL != "" {
-		return ref.URL, true
+		return formats.All().OfURL(ref.String())
 	}
-	template, ok := r.Cartons[ref.Host]
-	if !ok {
-		return "", false
-	}
-	// Neither can have a character that means something in a URL, or go up.
-	return strings.NewReplacer("{repository}", ref.Repository, "{tag}", ref.Tag).Replace(template), true
-}
-
-// FormatOf returns the format of an origin (filetable.Origin.Format), without the runner of an Ollama list. ok is
-// false for what is not made here: what others say that they made can be anything.
-func FormatOf(s string) (f mediatype.Format, ok bool) {
-	name, _, _ := strings.Cut(s, "/")
-	f = mediatype.Format(name)
-	_, ok = (&Resolver{}).parsers()[f]
-	return f, ok || slices.Contains([]mediatype.Format{mediatype.FormatOllamaList, mediatype.FormatFiles, mediatype.FormatIndex}, f)
+	// Neither can have a character with a meaning in a URL, or go up.
+	return formats.All().OfURL(strings.NewReplacer("{repository}", ref.Repository, "{tag}", ref.Tag).Replace(r.Archives[ref.Host]))
 }

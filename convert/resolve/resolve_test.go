@@ -9,7 +9,7 @@ import (
 
 func TestCartonAddress(t *testing.T) {
 	t.Parallel()
-	hosts := map[string]string{"carton.example": "https://models.example/{repository}/x/{tag}.carton"}
+	hosts := map[string]string{"carton.example": "carton+https://models.example/{repository}/x/{tag}.carton"}
 	for in, want := range map[string]string{
 		"carton.example/a/b:v1":            "https://models.example/a/b/x/v1.carton",
 		"carton.example/a":                 "https://models.example/a/x/latest.carton",
@@ -20,8 +20,8 @@ func TestCartonAddress(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := (&resolve.Resolver{Cartons: hosts}).CartonURL(ref); got != want || ok != (want != "") {
-			t.Errorf("%s: %q, %t; want %q", in, got, ok, want)
+		if f, got := (&resolve.Resolver{Archives: hosts}).Archive(ref); got != want || (f != nil) != (want != "") {
+			t.Errorf("%s: %q, %v; want %q", in, got, f, want)
 		}
 	}
 }

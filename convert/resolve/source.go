@@ -4,46 +4,45 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/carton"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/image"
-	"github.com/ballast-dev/ballast/convert/layout"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 )
 
-// A Source is a model with the place its bytes are.
+// A Source is a model with the source of its bytes.
 type Source struct {
-	// Name is what the source is called, for messages only.
+	// Name is the name of the source, for messages only.
 	Name string
 
-	// Origin is nil if the model is in no artifact: files, and cartons that are not layers.
+	// Origin is nil if the model is not in an artifact: files, and archives that are not layers.
 	Origin *Origin
 
-	// Model is nil if Origin is no model; see NotModel.
+	// Model is nil if Origin is not a model; see NotModel.
 	Model *convert.Model
 
 	// Fetcher reads the blobs of the model. It is not trusted.
 	Fetcher transfer.Fetcher
 
-	// Host and Repository say where a registry has the blobs, to mount them; can be empty.
+	// Host and Repository are the place of the blobs in a registry, for mounting them; may be
+	// empty.
 	Host       string
 	Repository string
 
-	// Losses are what is known to be left out already.
+	// Losses are facts that are already left out.
 	Losses []string
 
-	ahead *Preconverted // if it is an image that was converted before
+	ahead *Preconverted // set for a converted image
 	close []func() error
 }
 
-// Close frees what the source holds. The Fetcher must not be used any more.
+// Close releases the source. The Fetcher must not be used any more.
 func (s *Source) Close() error {
 	var errs []error
 	for _, f := range s.close {
@@ -53,20 +52,34 @@ func (s *Source) Close() error {
 	return errors.Join(errs...)
 }
 
-// Image returns the image that a node makes of the model: itself, if it was converted before.
+// Image returns the image that a node makes of the model: the model itself, if it is a converted
+// image.
 func (s *Source) Image() (*image.Image, error) {
 	if s.ahead != nil {
 		return &s.ahead.Image, nil
 	}
 	im, err := image.Build(s.Model)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Name, &ArtifactError{err})
+		return nil, fmt.Errorf("%s: %w", s.Name, &format.ArtifactError{Err: err})
 	}
 	return im, nil
 }
 
-// NotModel returns an error if there is no Model: for an index errdefs.ErrFailedPrecondition, with the names of
-// its entries, and otherwise convert.ErrNotModel with errdefs.ErrNotImplemented.
+// Choose keeps only the chosen files of a model. The result is another model, in no artifact; see
+// convert.Choice.Of for errors.
+func (s *Source) Choose(c convert.Choice) error {
+	m, err := c.Of(s.Model)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Name, err)
+	}
+	if m != s.Model {
+		s.Model, s.Origin, s.ahead = m, nil, nil
+	}
+	return nil
+}
+
+// NotModel returns an error if there is no Model: for an index errdefs.ErrFailedPrecondition, with
+// the names of its entries, otherwise convert.ErrNotModel with errdefs.ErrNotImplemented.
 func (s *Source) NotModel() error {
 	if s.Model != nil {
 		return nil
@@ -82,46 +95,67 @@ func (s *Source) NotModel() error {
 	return fmt.Errorf("%s is an index; name one of its entries:\n  %s: %w", s.Name, strings.Join(names, "\n  "), errdefs.ErrFailedPrecondition)
 }
 
-// Open finds what a name stands for, and parses it if it is a model. The caller closes the source. It returns a
-// *NameError for what is no name.
+// Open finds the source of a name, and parses it if it is a model. The caller closes the source. It
+// returns a *format.NameError for an invalid name.
 func (r *Resolver) Open(ctx context.Context, name string) (*Source, error) {
-	kind := kindOf(name)
 	s := &Source{Name: name}
-	var err error
-	switch kind {
-	case kindLayout:
-		err = r.openLayout(ctx, s)
-	case kindOllama:
-		err = r.openOllama(ctx, s)
-	case kindURL:
-		address, _ := CartonAddress(name)
-		err = r.openURL(ctx, s, address)
-	case kindCarton:
-		err = r.openCarton(ctx, s)
-	case kindFiles:
-		s, err = OpenFiles(ctx, name)
-	default:
-		err = r.openReference(ctx, s)
-	}
-	if err != nil && s != nil {
-		err = errors.Join(err, s.Close())
-	}
-	if err != nil {
-		return nil, err
+	if err := r.find(ctx, s); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+func (r *Resolver) find(ctx context.Context, s *Source) error {
+	if f, address := formats.All().OfURL(s.Name); f != nil {
+		return r.openURL(ctx, s, f, address)
+	}
+	n := nameOf(s.Name)
+	for _, f := range formats.All() {
+		if f.Place == nil || !f.Place.Takes(n) {
+			continue
+		}
+		found, err := f.Place.Open(ctx, r.Settings, s.Name)
+		if err != nil {
+			return err
+		}
+		return r.take(ctx, s, found)
+	}
+	return r.openReference(ctx, s)
+}
+
+// take makes s a source of what was found on this machine.
+func (r *Resolver) take(ctx context.Context, s *Source, found *format.Source) error {
+	s.Model, s.Fetcher, s.Losses = found.Model, found.Fetcher, found.Losses
+	if found.Close != nil {
+		s.close = append(s.close, found.Close)
+	}
+	if found.Artifact == nil {
+		return nil
+	}
+	o, err := Local(remote.Ref{}, found.Artifact)
+	if err == nil {
+		err = r.open(ctx, s, o, found.Fetcher)
+	}
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("%s: %w", s.Name, err)
+	if found.Explain != nil {
+		err = found.Explain(err)
+	}
+	return err
 }
 
 func (r *Resolver) openReference(ctx context.Context, s *Source) error {
 	ref, err := ParseRef(s.Name)
 	if err != nil {
-		return &NameError{err}
+		return &format.NameError{Err: err}
 	}
-	if address, ok := r.CartonURL(ref); ok {
+	if f, address := r.Archive(ref); f != nil {
 		if ref.Digest != "" {
-			return &NameError{fmt.Errorf("%s: a carton at a URL has a tag: %w", ref, errdefs.ErrInvalidArgument)}
+			return &format.NameError{Err: fmt.Errorf("%s: a %s at a URL has a tag: %w", ref, f.Name, errdefs.ErrInvalidArgument)}
 		}
-		return mapped(ref, address, r.openURL(ctx, s, address))
+		return mapped(ref, address, r.openURL(ctx, s, f, address))
 	}
 	repo, err := r.Upstream.Repository(ref, nil)
 	if err != nil {
@@ -135,14 +169,14 @@ func (r *Resolver) openReference(ctx context.Context, s *Source) error {
 	if err := r.open(ctx, s, o, repo); err != nil {
 		return err
 	}
-	if len(s.close) == 0 { // the blobs of a carton are in no repository
+	if len(s.close) == 0 { // the files of an archive are not in a repository
 		s.Host, s.Repository = ref.Host, ref.Repository
 	}
 	return nil
 }
 
-// mapped adds to an error of the carton at a URL the reference that the configuration maps to it. The
-// query is left out: it can be a secret.
+// mapped adds, to an error of the archive at a URL, the reference that the configuration maps to
+// it. The query is left out: it can be a secret.
 func mapped(ref remote.Ref, address string, err error) error {
 	if err == nil || ref.URL != "" {
 		return err
@@ -151,20 +185,8 @@ func mapped(ref remote.Ref, address string, err error) error {
 	return fmt.Errorf("%s, which is %s here: %w", ref, address, err)
 }
 
-// OpenArtifact is Open for an artifact whose blobs f reads.
-func (r *Resolver) OpenArtifact(ctx context.Context, name string, a convert.Artifact, f transfer.Fetcher) (*Source, error) {
-	s := &Source{Name: name}
-	o, err := Local(remote.Ref{}, a)
-	if err == nil {
-		err = r.open(ctx, s, o, f)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, errors.Join(err, s.Close()))
-	}
-	return s, nil
-}
-
-// open makes s a source of o, whose blobs f reads. Files of a carton that is a layer are read from that.
+// open makes s a source of o, whose blobs f reads. Files of an archive that is a layer are read
+// from the archive.
 func (r *Resolver) open(ctx context.Context, s *Source, o *Origin, f transfer.Fetcher) (err error) {
 	s.Origin, s.Fetcher = o, f
 	if r.WantsTitled(o) {
@@ -176,7 +198,7 @@ func (r *Resolver) open(ctx context.Context, s *Source, o *Origin, f transfer.Fe
 			s.Model, s.Losses, err = s.ahead.model(o.Manifest)
 		}
 	case !o.IsModel():
-	case o.Format == mediatype.FormatCarton:
+	case o.IsArchive():
 		err = r.openLayer(ctx, s, o, f)
 	default:
 		s.Model, err = r.Model(ctx, o)
@@ -184,128 +206,42 @@ func (r *Resolver) open(ctx context.Context, s *Source, o *Origin, f transfer.Fe
 	return err
 }
 
-// openLayer makes s a source of a carton that is a layer of o, which is opened once.
+// openLayer makes s a source of an archive that is a layer of o, which is opened once.
 func (r *Resolver) openLayer(ctx context.Context, s *Source, o *Origin, f transfer.Fetcher) error {
-	c, err := r.Layer(ctx, o, f)
+	a, err := r.Layer(ctx, o, f)
 	if err != nil {
 		return err
 	}
-	s.Fetcher, s.close = c.Fetcher(), append(s.close, c.Close)
-	s.Model, err = o.LayerModel(ctx, c)
+	s.Fetcher, s.close = a.Fetcher(), append(s.close, a.Close)
+	s.Model, err = o.LayerModel(ctx, a)
 	return err
 }
 
-// Layer opens the carton that is a layer of o, whose blobs f reads. The caller closes it.
-func (r *Resolver) Layer(ctx context.Context, o *Origin, f transfer.Fetcher) (*carton.Carton, error) {
-	i, ok := o.Manifest.CartonLayer()
-	if !ok {
-		return nil, o.about(&ArtifactError{fmt.Errorf("manifest %s: no layer, or more than one, that is a carton: %w", o.Manifest.Digest, errdefs.ErrInvalidArgument)})
-	}
-	options, l := r.Carton, o.Manifest.Layers[i]
-	options.Hash = ""
-	c, err := carton.Open(ctx, carton.Blob(f, l.Digest, l.Size), options)
-	if err != nil {
-		return nil, o.about(&ArtifactError{fmt.Errorf("%s model: layer %d (%s): %w", o.Format, i, l.Digest, err)})
-	}
-	return c, nil
+// Layer opens the archive that is a layer of o, whose blobs f reads. The caller closes it.
+func (r *Resolver) Layer(ctx context.Context, o *Origin, f transfer.Fetcher) (format.Archive, error) {
+	a, err := formats.All().Get(string(o.Format)).Archives.Layer(ctx, r.Settings, o.Manifest, f)
+	return a, o.wrong(err)
 }
 
-// LayerModel is Resolver.Model for who has opened the carton that is a layer of o.
-func (o *Origin) LayerModel(ctx context.Context, c *carton.Carton) (*convert.Model, error) {
-	m, err := c.LayerModel(ctx, o.artifact, o.Manifest)
-	if err != nil {
-		return nil, o.about(&ArtifactError{fmt.Errorf("%s model: %w", o.Format, err)})
-	}
-	return m, nil
+// LayerModel is Resolver.Model for a caller that has opened the archive that is a layer of o.
+func (o *Origin) LayerModel(ctx context.Context, a format.Archive) (*convert.Model, error) {
+	m, err := a.LayerModel(ctx, o.artifact, o.Manifest)
+	return m, o.wrong(err)
 }
 
-func (r *Resolver) openLayout(ctx context.Context, s *Source) error {
-	dir, tag := s.Name, ""
-	if rest, ok := strings.CutPrefix(s.Name, LayoutScheme); ok {
-		dir, tag = SplitLayout(rest)
-	}
-	l, err := layout.Open(dir, tag)
-	if err != nil {
-		return err
-	}
-	s.close = append(s.close, l.Close)
-	a, err := l.Artifact()
-	if err != nil {
-		return err
-	}
-	return r.openLocal(ctx, s, a, l)
-}
-
-// openLocal is open for what is on this machine.
-func (r *Resolver) openLocal(ctx context.Context, s *Source, a convert.Artifact, f transfer.Fetcher) error {
-	o, err := Local(remote.Ref{}, a)
+// wrong returns err as an error of the model.
+func (o *Origin) wrong(err error) error {
 	if err == nil {
-		err = r.open(ctx, s, o, f)
+		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.Name, err)
-	}
-	return nil
+	return o.about(&format.ArtifactError{Err: fmt.Errorf("%s model: %w", o.Format, err)})
 }
 
-func (r *Resolver) openOllama(ctx context.Context, s *Source) error {
-	dir, model := splitOllama(strings.TrimPrefix(s.Name, ollamaScheme))
-	if _, err := localstore.ParseName(model); err != nil {
-		return &NameError{err}
-	}
-	dir, err := r.OllamaModels(dir, "ollama:DIR:"+model)
+func (r *Resolver) openURL(ctx context.Context, s *Source, f *format.Format, address string) error {
+	a, err := f.Archives.URL(ctx, r.Settings, address, "")
+	found, err := format.Opened(ctx, a, err)
 	if err != nil {
 		return err
 	}
-	models, err := localstore.Open(dir)
-	if err != nil {
-		return err
-	}
-	s.close = append(s.close, models.Close)
-	a, err := models.Artifact(model)
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.Name, err)
-	}
-	if err := r.openLocal(ctx, s, a, models); err != nil {
-		return models.Explain(a.Name(), err)
-	}
-	return nil
-}
-
-func (r *Resolver) openCarton(ctx context.Context, s *Source) (err error) {
-	var src carton.Source
-	if info, statErr := os.Stat(s.Name); statErr == nil && info.IsDir() {
-		src, err = carton.OpenFolder(s.Name)
-	} else {
-		src, err = carton.OpenFile(s.Name)
-	}
-	if err != nil {
-		return err
-	}
-	if err := r.fromCarton(ctx, s, src); err != nil {
-		return fmt.Errorf("%s: %w", s.Name, err)
-	}
-	return nil
-}
-
-func (r *Resolver) openURL(ctx context.Context, s *Source, address string) error {
-	src, err := carton.OpenURL(ctx, address, r.Carton)
-	if err != nil {
-		return err
-	}
-	return r.fromCarton(ctx, s, src)
-}
-
-// fromCarton makes s a source of a carton, and takes src over.
-func (r *Resolver) fromCarton(ctx context.Context, s *Source, src carton.Source) error {
-	c, err := carton.Open(ctx, src, r.Carton)
-	if err != nil {
-		return &ArtifactError{err}
-	}
-	s.close = append(s.close, c.Close)
-	s.Fetcher = c.Fetcher()
-	if s.Model, err = c.Model(ctx); err != nil {
-		return &ArtifactError{err}
-	}
-	return nil
+	return r.take(ctx, s, found)
 }

@@ -16,49 +16,47 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// checkTime is how long one Check may take.
+// checkTime limits the time of a Check.
 const checkTime = time.Minute
 
-// A Checker checks models. Rules and Store must be set; the rest of a literal can be zero.
+// A Checker checks models. Rules and Store are required; other fields of a literal can be zero.
 type Checker struct {
 	Rules []*Rule
 	Store *store.Store
 
-	// Count is called with the mode and the state of each Check by a rule that is not off; nil does nothing.
+	// Count is called with the mode and state of each Check by a rule that is not off; may be nil.
 	Count func(Mode, State)
 
-	// Log is where models are reported that are not as a rule wants them; nil discards.
+	// Log is the logger for models that violate a rule; nil discards.
 	Log *slog.Logger
 
 	slots slots
 }
 
-// A Subject is what is checked.
+// A Subject is the object of a check.
 type Subject struct {
-	// Names (remote.Ref.Name) are what it is pulled by. Each has its rule, and all of them count. Without
-	// a name, which is when nobody knows, all rules that are enforced count together: one of them has to
-	// be satisfied.
+	// Names (remote.Ref.Name) are the names that it is pulled by. The rule of each name applies.
+	// Without names, because they are unknown, one of the enforced rules must be satisfied.
 	Names []string
 
-	// Manifests are the manifests a signature of which counts: the origin, what it was converted to, and an
-	// index that has it.
+	// Manifests are the manifests whose signatures count: the origin, its converted image, and an
+	// index that contains it.
 	Manifests []digest.Digest
 
-	// Image is what is known of the model. Without a table it is none, but something else that has a
-	// manifest.
+	// Image is the model. Without a table it is not a model, but another artifact with a manifest.
 	Image store.Image
 
-	// Repositories are where signatures can be, in order: those of the names.
+	// Repositories may have signatures, in order: the repositories of the names.
 	Repositories []*remote.Repository
 
-	// Complete says that all files are there: what is not known now will not be known later.
+	// Complete is true if all files are complete: what is unknown now stays unknown.
 	Complete bool
 
 	// Again looks for signatures even if some were found before.
 	Again bool
 }
 
-// host is whose registry may make a check slow.
+// host returns the host whose registry may slow down a check.
 func (s *Subject) host() string {
 	if len(s.Names) == 0 {
 		return ""
@@ -67,7 +65,7 @@ func (s *Subject) host() string {
 	return host
 }
 
-// about is what verdicts are kept under.
+// about returns the digest under which verdicts are stored.
 func (s *Subject) about() digest.Digest {
 	if s.Image.Table != "" || len(s.Manifests) == 0 {
 		return s.Image.Table
@@ -82,49 +80,47 @@ func (s *Subject) String() string {
 	return strings.Join(s.Names, ", ")
 }
 
-// A State is what a Check came to.
+// A State is the result of a Check.
 type State string
 
 // The states.
 const (
 	Accepted State = "accepted"
 	Refused  State = "refused"
-	Pending  State = "pending" // to be asked again when the model is complete
-	Failed   State = "failed"  // nobody knows: a registry does not answer, say
+	Pending  State = "pending" // check again when the model is complete
+	Failed   State = "failed"  // unknown, for example because a registry does not answer
 )
 
-// A Result is what a Check by one rule came to.
+// A Result is the result of a Check by one rule.
 type Result struct {
 	Rule    string   `json:"rule"`
 	Mode    Mode     `json:"mode"`
 	State   State    `json:"state"`
-	Signers []string `json:"signers,omitempty"` // who signed, if Accepted
-	Reasons []string `json:"reasons,omitempty"` // why not, otherwise
+	Signers []string `json:"signers,omitempty"` // the signers, if Accepted
+	Reasons []string `json:"reasons,omitempty"` // the reasons, otherwise
 
-	// Kept is when it was found out, if that was before.
+	// Kept is the time of the check if the result is stored from before.
 	Kept time.Time `json:"kept,omitzero"`
 
 	err error // of Failed
 }
 
-// A Refusal is the error of a model that a rule does not let pass. errors.Is(err,
-// errdefs.ErrFailedPrecondition) holds for it.
+// A Refusal is the error for a model that a rule refuses. It matches errdefs.ErrFailedPrecondition.
 type Refusal struct {
 	Subject string
 	Result  Result
 }
 
 func (e *Refusal) Error() string {
-	return fmt.Sprintf("%s is refused by [[verify.rule]] %q: %s; sign or change the model, or change the rule (\"ballast verify --signatures REF\" looks again)",
+	return fmt.Sprintf("%s is refused by [[verify.rule]] %q: %s; sign or change the model, or change the rule (\"ballast verify --signatures REF\" checks again)",
 		e.Subject, e.Result.Rule, strings.Join(e.Result.Reasons, "; "))
 }
 
 // Unwrap returns errdefs.ErrFailedPrecondition.
 func (e *Refusal) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// Allow checks a model, and returns a *Refusal if a rule that is enforced does not let it pass, or the
-// error that kept it from finding out. It says whether the model has to be checked again when it is
-// complete.
+// Allow checks a model. It returns a *Refusal if an enforced rule refuses the model, or the error
+// that prevented the check. It reports whether the model must be checked again when it is complete.
 func (c *Checker) Allow(ctx context.Context, s Subject) (pending bool, err error) {
 	if c == nil {
 		return false, nil
@@ -132,7 +128,7 @@ func (c *Checker) Allow(ctx context.Context, s Subject) (pending bool, err error
 	for _, r := range c.Check(ctx, s) {
 		if r.Mode != Enforce {
 			if r.State != Accepted && c.Log != nil {
-				c.Log.WarnContext(ctx, "model is not as a rule wants it", "ref", s.String(), "rule", r.Rule, "state", r.State, "reasons", r.Reasons)
+				c.Log.WarnContext(ctx, "model violates a signature rule", "ref", s.String(), "rule", r.Rule, "state", r.State, "reasons", r.Reasons)
 			}
 			continue
 		}
@@ -148,7 +144,8 @@ func (c *Checker) Allow(ctx context.Context, s Subject) (pending bool, err error
 	return pending, nil
 }
 
-// Check checks a model by the rules of its names that are not off. No result means that there are none.
+// Check checks a model by the rules of its names that are not off. The result is empty if there are
+// none.
 func (c *Checker) Check(ctx context.Context, s Subject) []Result {
 	rules := c.rules(s.Names)
 	if len(rules) == 0 {
@@ -172,7 +169,7 @@ func (c *Checker) Check(ctx context.Context, s Subject) []Result {
 	return out
 }
 
-// rules returns the rules for some names, each once.
+// rules returns the rules of names without duplicates.
 func (c *Checker) rules(names []string) (out []*Rule) {
 	for _, r := range c.Rules {
 		if len(names) == 0 && r.o.Mode == Enforce {
@@ -188,7 +185,7 @@ func (c *Checker) rules(names []string) (out []*Rule) {
 	return out
 }
 
-// one returns the best of some results.
+// one returns the best of several results.
 func one(all []Result) []Result {
 	for _, state := range []State{Accepted, Pending, Failed, Refused} {
 		if i := slices.IndexFunc(all, func(r Result) bool { return r.State == state }); i >= 0 {
@@ -198,7 +195,7 @@ func one(all []Result) []Result {
 	return nil
 }
 
-// Known returns the verdicts of the rules for some names that are kept about a table.
+// Known returns the stored verdicts about a table by the rules of names.
 func (c *Checker) Known(ctx context.Context, names []string, table digest.Digest) ([]Result, error) {
 	if c == nil {
 		return nil, nil
@@ -216,7 +213,7 @@ func (c *Checker) Known(ctx context.Context, names []string, table digest.Digest
 	return out, nil
 }
 
-// kept returns the verdict of a rule that is kept, or nil.
+// kept returns the stored verdict of a rule, or nil.
 func (c *Checker) kept(ctx context.Context, r *Rule, about digest.Digest) (*store.Verdict, error) {
 	all, err := c.Store.Verdicts(ctx, about)
 	if err != nil {
@@ -236,7 +233,7 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 		res.State, res.err, res.Reasons = Failed, err, []string{err.Error()}
 		return res
 	}
-	for _, wait := range []bool{true, false} { // who waited may find that another has found it out
+	for _, wait := range []bool{true, false} { // after the wait, another check may have stored a verdict
 		v, err := c.kept(ctx, r, s.about())
 		switch {
 		case err != nil:
@@ -270,7 +267,7 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 		res.State = Accepted
 	}
 	if res.State == Accepted && r.o.DenyCode && m.pending() {
-		res.State, res.Signers, res.Reasons = Pending, nil, []string{"its files are known when it is complete"}
+		res.State, res.Signers, res.Reasons = Pending, nil, []string{"its files are not known until it is complete"}
 	}
 	if res.State != Accepted {
 		return res
@@ -281,18 +278,18 @@ func (c *Checker) by(ctx context.Context, r *Rule, s Subject, ev *evidence) Resu
 	return res
 }
 
-// A model is what is known of the files of a subject.
+// A model has the known files of a subject.
 type model struct {
-	table *filetable.Table // nil: it is no model
+	table *filetable.Table // nil: not a model
 	files []filetable.File // as shown, as far as known
-	known bool             // files are all, with digests
-	all   bool             // there will be no more
+	known bool             // files are complete, with digests
+	all   bool             // there will be no more files
 }
 
-// pending says that more will be known later.
+// pending reports whether more files will be known later.
 func (m *model) pending() bool { return m.table != nil && !m.known && !m.all }
 
-// model returns what is known of the files of a subject.
+// model returns the known files of a subject.
 func (c *Checker) model(ctx context.Context, s Subject) (m model, err error) {
 	if s.Image.Table == "" {
 		return model{}, nil
@@ -313,5 +310,5 @@ func (c *Checker) model(ctx context.Context, s Subject) (m model, err error) {
 	return m, nil
 }
 
-// errNone says that nothing is there that could be a signature.
+// errNone means that there is nothing that may be a signature.
 var errNone = errors.New("no signature was found")

@@ -18,16 +18,16 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Limits of what is read for a Check.
+// Limits of a Check.
 const (
-	maxSignatures = 32       // of one manifest, and of each kind
-	maxBytes      = 32 << 20 // together
+	maxSignatures = 32       // of one manifest, of each kind
+	maxBytes      = 32 << 20 // of all signatures together
 	maxManifest   = 1 << 20  // of one manifest with signatures
-	maxReasons    = 4        // that are told
-	maxReason     = 500      // bytes of one
+	maxReasons    = 4        // reported
+	maxReason     = 500      // bytes of one reason
 )
 
-// evidence is what is found of signatures, once for all rules.
+// evidence has the signatures found, once for all rules.
 type evidence struct {
 	c     *Checker
 	s     Subject
@@ -35,27 +35,28 @@ type evidence struct {
 	left  int64 // bytes that may still be read
 
 	gathered bool
-	unread   bool // model.sig is there, and can not be read before the model is complete
+	unread   bool // model.sig exists, but cannot be read before the model is complete
 	bundles  []bundle
 	payloads []payload
-	problems []string // what could not be read, and does not matter if something else is well
-	err      error    // what makes it uncertain that all was seen
+	problems []string // unreadable signatures; irrelevant if another signature is valid
+	err      error    // error that may have hidden a signature
 }
 
-// A bundle is a signed statement, and the manifest it was found with; none if it is a file of the model.
+// A bundle is a signed statement with the manifest it was found for; none if it is a file of the
+// model.
 type bundle struct {
 	*dsse.Bundle
 	of digest.Digest
 }
 
-// A payload is a signature of cosign from before the bundles.
+// A payload is a cosign signature without a bundle.
 type payload struct {
 	layer ocispec.Descriptor
 	blob  []byte
 	of    digest.Digest
 }
 
-// find looks for a signature that a rule wants.
+// find looks for a signature that satisfies a rule.
 func (e *evidence) find(ctx context.Context, r *Rule, m model) (state State, signers, reasons []string, err error) {
 	e.gather(ctx, m)
 	reasons = append(reasons, e.problems...)
@@ -74,15 +75,15 @@ func (e *evidence) find(ctx context.Context, r *Rule, m model) (state State, sig
 	}
 	switch {
 	case pending:
-		return Pending, nil, tell(reasons), nil
+		return Pending, nil, limitReasons(reasons), nil
 	case e.err != nil:
-		return Failed, nil, tell([]string{e.err.Error()}), e.err
+		return Failed, nil, limitReasons([]string{e.err.Error()}), e.err
 	}
-	return Refused, nil, tell(reasons), nil
+	return Refused, nil, limitReasons(reasons), nil
 }
 
-// tell makes reasons short enough to tell them.
-func tell(reasons []string) (out []string) {
+// limitReasons limits the number and length of reasons.
+func limitReasons(reasons []string) (out []string) {
 	for i, s := range reasons {
 		if i == maxReasons {
 			return append(out, fmt.Sprintf("and %d more", len(reasons)-i))
@@ -95,13 +96,13 @@ func tell(reasons []string) (out []string) {
 	return out
 }
 
-// by looks for a signature of one signer.
+// by looks for a signature by one signer.
 func (e *evidence) by(ctx context.Context, s signer, m model) (who string, err error) {
 	err = errNone
 	switch s.kind {
 	case TypeOMS:
 		if m.table == nil {
-			return "", fmt.Errorf("it is no model, or more than one: %w", errdefs.ErrFailedPrecondition)
+			return "", fmt.Errorf("not a single model: %w", errdefs.ErrFailedPrecondition)
 		}
 		for _, b := range e.bundles {
 			if b.PredicateType() != oms.PredicateType {
@@ -111,7 +112,7 @@ func (e *evidence) by(ctx context.Context, s signer, m model) (who string, err e
 				return who, err
 			}
 		}
-		if err == errNone && !m.all && (!m.known || e.unread) { // it can be in an archive
+		if err == errNone && !m.all && (!m.known || e.unread) { // the signature may be in an archive
 			err = fmt.Errorf("%w yet: %w", err, errdefs.ErrUnavailable)
 		}
 	case TypeCosign:
@@ -140,20 +141,20 @@ func (e *evidence) by(ctx context.Context, s signer, m model) (who string, err e
 	return "", err
 }
 
-// covers says who signed a model. With errdefs.ErrUnavailable somebody did who is trusted, and what
-// is compared when the files are known.
+// covers returns the signer of a model. errdefs.ErrUnavailable means that a trusted signer signed
+// it, but the files to compare are not yet known.
 func covers(b *dsse.Bundle, t *dsse.Trust, m model) (string, error) {
 	sig, err := oms.Open(b, t)
 	if err != nil {
 		return "", err
 	}
 	if !m.known && !m.all {
-		return "", fmt.Errorf("%s signed; its files are known when it is complete: %w", sig.Signer(), errdefs.ErrUnavailable)
+		return "", fmt.Errorf("signed by %s, but its files are not known until it is complete: %w", sig.Signer(), errdefs.ErrUnavailable)
 	}
 	return sig.Signer(), sig.Covers(m.files)
 }
 
-// gather reads what can be a bundle or a payload.
+// gather reads everything that may be a bundle or a payload.
 func (e *evidence) gather(ctx context.Context, m model) {
 	if e.gathered {
 		return
@@ -176,11 +177,11 @@ func (e *evidence) gather(ctx context.Context, m model) {
 		}
 	}
 	if answered || len(e.bundles)+len(e.payloads) > 0 {
-		e.err = nil // the same repository with other credentials, or without
+		e.err = nil // the same repository answered with other credentials, or without
 	}
 }
 
-// from reads what a repository has, wherever that is, and says whether it has answered to everything.
+// from reads the signatures in a repository and reports whether it answered all requests.
 func (e *evidence) from(ctx context.Context, repo *remote.Repository) bool {
 	answered := true
 	for _, of := range e.s.Manifests {
@@ -194,7 +195,7 @@ func (e *evidence) from(ctx context.Context, repo *remote.Repository) bool {
 	return answered
 }
 
-// doubt notes an error. If nothing is found, it is one.
+// doubt records an error, which counts if no signature is found.
 func (e *evidence) doubt(err error) {
 	switch {
 	case err == nil:
@@ -205,8 +206,7 @@ func (e *evidence) doubt(err error) {
 	}
 }
 
-// add takes a bundle, if somebody signed it who is trusted: no more is kept of what strangers wrote than
-// what is wrong with it.
+// add adds a bundle if a trusted signer signed it. Of other bundles only the reason is kept.
 func (e *evidence) add(p []byte, of digest.Digest, where string) {
 	b, err := dsse.Parse(p)
 	if err == nil {
@@ -219,7 +219,7 @@ func (e *evidence) add(p []byte, of digest.Digest, where string) {
 	e.bundles = append(e.bundles, bundle{b, of})
 }
 
-// trusted returns nil if a signer of some rule signed a bundle.
+// trusted returns nil if a signer of any rule signed a bundle.
 func (e *evidence) trusted(b *dsse.Bundle) (err error) {
 	for _, r := range e.rules {
 		for _, s := range r.signers {
@@ -232,14 +232,14 @@ func (e *evidence) trusted(b *dsse.Bundle) (err error) {
 		}
 	}
 	if err == nil {
-		err = errNone // by keys or certificates
+		err = errNone // no rule has keys or certificates
 	}
 	return err
 }
 
-// referrers reads what refers to a manifest.
+// referrers reads the referrers of a manifest.
 func (e *evidence) referrers(ctx context.Context, repo *remote.Repository, of digest.Digest) error {
-	// Some registries list the type of the config in the place of the artifactType.
+	// Some registries list the type of the config instead of the artifactType.
 	list, err := repo.Referrers(ctx, of, maxSignatures, mediatype.Bundle, mediatype.CosignSignature, mediatype.OCIEmpty)
 	if err != nil {
 		return err
@@ -255,7 +255,7 @@ func (e *evidence) referrers(ctx context.Context, repo *remote.Repository, of di
 	return nil
 }
 
-// signatures reads what cosign attached to a manifest before it used referrers.
+// signatures reads signatures that cosign attached by tag, before it used referrers.
 // https://github.com/sigstore/cosign/blob/v3.0.2/specs/SIGNATURE_SPEC.md#tag-based-discovery
 func (e *evidence) signatures(ctx context.Context, repo *remote.Repository, of digest.Digest) error {
 	err := e.manifest(ctx, repo, remote.ReferrersTag(of)+".sig", of)
@@ -265,7 +265,7 @@ func (e *evidence) signatures(ctx context.Context, repo *remote.Repository, of d
 	return err
 }
 
-// manifest reads the signatures that a manifest has as layers.
+// manifest reads the signatures in the layers of a manifest.
 func (e *evidence) manifest(ctx context.Context, repo *remote.Repository, object string, of digest.Digest) error {
 	served, err := repo.Manifest(ctx, object)
 	if err != nil {
@@ -302,8 +302,8 @@ func (e *evidence) manifest(ctx context.Context, repo *remote.Repository, object
 	return nil
 }
 
-// file reads the signature that is a file of the model. It returns errdefs.ErrNotFound if there is none, and
-// errdefs.ErrUnavailable if it can not be read before the model is complete.
+// file reads the signature that is a file of the model. It returns errdefs.ErrNotFound if there is
+// none, and errdefs.ErrUnavailable if it cannot be read before the model is complete.
 func (e *evidence) file(ctx context.Context, m model) ([]byte, error) {
 	for _, f := range m.files {
 		if f.Path != oms.SignatureFile || f.Type != filetable.TypeReg {
@@ -351,7 +351,8 @@ func (e *evidence) fetch(ctx context.Context, m model, f filetable.File) (p []by
 	return nil, errdefs.ErrNotFound
 }
 
-// read reads a range of a blob. If the server does not know ranges, it is left for later.
+// read reads a range of a blob. If the server does not support ranges, it returns
+// errdefs.ErrNotFound and the file is read later.
 func (e *evidence) read(ctx context.Context, repo *remote.Repository, b filetable.Blob, f filetable.File) ([]byte, error) {
 	body, start, err := repo.Fetch(ctx, b.Digest, b.Size, f.Source.Offset, f.Size)
 	if err != nil {

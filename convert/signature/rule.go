@@ -12,59 +12,61 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A Mode says what comes of a model that is not as a rule wants it.
+// A Mode determines what happens to a model that violates a rule.
 type Mode string
 
 // The modes.
 const (
-	Off     Mode = "off"     // nothing is looked at
-	Warn    Mode = "warn"    // the log says so
+	Off     Mode = "off"     // no check
+	Warn    Mode = "warn"    // the violation is logged
 	Enforce Mode = "enforce" // the model is refused
 )
 
-// The types of signers.
+// Types of signers.
 const (
 	TypeOMS      = "oms"      // OpenSSF Model Signing
 	TypeCosign   = "cosign"   // cosign, with keys or certificates
 	TypeNotation = "notation" // Notary Project
 )
 
-// maxFile is the largest file of keys or certificates, in bytes.
+// maxFile limits a file of keys or certificates, in bytes.
 const maxFile = 1 << 20
 
-// checkVersion changes when a Check accepts less than before, so that it is asked again.
+// checkVersion changes when a Check becomes stricter, so that stored verdicts are not used.
 const checkVersion = 1
 
-// RuleOptions say what a Rule wants.
+// RuleOptions describe a Rule.
 type RuleOptions struct {
 	Name    string                 // for messages
-	Matches func(name string) bool // names as of remote.Ref.Name
+	Matches func(name string) bool // matches names as in remote.Ref.Name
 	Mode    Mode
 
-	// Any are those of whom one has to have signed; none: nobody has to.
+	// Any lists the accepted signers, one of which must have signed; empty means that no signature
+	// is required.
 	Any []SignerOptions
 
-	// DenyCode refuses models with files that are programs, or that run some when they are loaded.
+	// DenyCode refuses models with files that are programs, or execute code when they are loaded.
 	DenyCode bool
 
-	// Licenses are those that a model may have, as its config names them; none: any.
+	// Licenses are the allowed licences, as named in the config of a model; empty allows all.
 	Licenses []string
 }
 
-// SignerOptions say who a signer is: keys or roots for TypeOMS and TypeCosign, a policy for TypeNotation.
+// SignerOptions identify a signer: keys or roots for TypeOMS and TypeCosign, a policy for
+// TypeNotation.
 type SignerOptions struct {
 	Type    string
 	Key     string // file with public keys, PEM
-	Roots   string // file with certificates, PEM, that those of signers are below
-	Subject string // with Roots: a name in the certificate of the signer
-	Policy  string // trustpolicy.json of notation, with the directory truststore beside it
+	Roots   string // file with root certificates of signers, PEM
+	Subject string // with Roots: a name in the signer's certificate
+	Policy  string // trustpolicy.json of notation, beside a directory truststore
 }
 
-// A Rule is what models of some names have to be.
+// A Rule has the requirements for models of some names.
 type Rule struct {
 	o       RuleOptions
 	signers []signer
-	id      digest.Digest // of all that a verdict depends on
+	id      digest.Digest // of everything that a verdict depends on
 }
 
 type signer struct {
@@ -74,8 +76,8 @@ type signer struct {
 	notation *notation.Verifier
 }
 
-// NewRule reads the files of a rule. Errors name the file, and are errdefs.ErrInvalidArgument for what is
-// in it.
+// NewRule reads the files of a rule. Errors name the file, and are errdefs.ErrInvalidArgument for
+// invalid content.
 func NewRule(o RuleOptions) (*Rule, error) {
 	r := &Rule{o: o}
 	depends := []any{checkVersion, o.DenyCode, o.Licenses}
@@ -95,7 +97,7 @@ func NewRule(o RuleOptions) (*Rule, error) {
 	return r, nil
 }
 
-// newSigner returns a signer, and what was read for it.
+// newSigner returns a signer and the content of its files.
 func newSigner(o SignerOptions) (s signer, material []string, err error) {
 	s = signer{kind: o.Type, about: o.Type}
 	switch o.Type {
@@ -105,7 +107,7 @@ func newSigner(o SignerOptions) (s signer, material []string, err error) {
 		s.notation, material, err = notation.Load(o.Policy)
 		return s, material, err
 	default:
-		return s, nil, fmt.Errorf("type %q is none of %s, %s, %s: %w", o.Type, TypeOMS, TypeCosign, TypeNotation, errdefs.ErrInvalidArgument)
+		return s, nil, fmt.Errorf("type %q is not one of %s, %s, %s: %w", o.Type, TypeOMS, TypeCosign, TypeNotation, errdefs.ErrInvalidArgument)
 	}
 	s.trust = &dsse.Trust{Subject: o.Subject}
 	if o.Key != "" {
@@ -142,7 +144,7 @@ func readFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > maxFile {
-		return nil, fmt.Errorf("is no file, or has more than %d bytes: %w", maxFile, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("not a regular file, or more than %d bytes: %w", maxFile, errdefs.ErrInvalidArgument)
 	}
 	return os.ReadFile(name)
 }

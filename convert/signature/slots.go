@@ -8,22 +8,22 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Limits of checks at the same time: each holds a bundle, of at most dsse.MaxSize and its payload. A
-// registry that hangs leaves half of them to others.
+// Limits of concurrent checks: each holds a bundle of up to dsse.MaxSize and its payload. A
+// registry that hangs can use only half of them.
 const (
 	maxChecks     = 4
 	maxHostChecks = 2
 )
 
-// slots are the checks that go on. The zero value works.
+// slots are the running checks. The zero value works.
 type slots struct {
 	mu      sync.Mutex
 	hosts   map[string]int // guarded by mu: checks by host
 	all     int            // guarded by mu
-	changed chan struct{}  // guarded by mu: closed when one ends
+	changed chan struct{}  // guarded by mu: closed when a check ends
 }
 
-// take waits until a check may begin, and returns what ends it.
+// take waits until a check may start, and returns the function that ends it.
 func (s *slots) take(ctx context.Context, host string) (done func(), err error) {
 	for {
 		s.mu.Lock()
@@ -41,7 +41,7 @@ func (s *slots) take(ctx context.Context, host string) (done func(), err error) 
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("other signatures of %s are being looked for: %w: %w", host, context.Cause(ctx), errdefs.ErrUnavailable)
+			return nil, fmt.Errorf("too many signature checks of %s are running: %w: %w", host, context.Cause(ctx), errdefs.ErrUnavailable)
 		}
 	}
 }

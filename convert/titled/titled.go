@@ -5,25 +5,24 @@ import (
 	"fmt"
 
 	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 )
 
-// Parse parses an artifact of titled layers. It is a convert.Parser.
-func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
-	if !convert.IsTitled(m) {
+// parse parses an artifact of titled layers.
+func parse(ctx context.Context, _ format.Settings, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+	if claim, _ := detect(m); claim == format.None {
 		return nil, fmt.Errorf("manifest %s: %w", m.Digest, convert.ErrNotModel)
 	}
 	b := convert.NewBuilder(m, mediatype.FormatTitled)
-	if m.Config.Digest != "" && mediatype.Base(m.Config.MediaType) != mediatype.OCIEmpty {
-		p, err := convert.ReadBlob(ctx, a, m.Config, convert.MaxConfigSize)
-		if err != nil {
-			return nil, fmt.Errorf("config: %w", err)
-		}
-		b.KeepConfig(p)
+	p, err := convert.ReadConfig(ctx, a, m)
+	if err != nil {
+		return nil, err
 	}
+	b.KeepConfig(p)
 	for i, l := range m.Layers {
 		p, err := place(l)
 		if err != nil {
@@ -36,7 +35,8 @@ func Parse(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*conve
 	return b.Model(ctx, a, describe(m.Annotations))
 }
 
-// place says where a layer goes. What is unpacked is a tar with gzip, whatever its media type.
+// place returns the place of a layer. A layer to unpack is a tar with gzip, whatever its media
+// type.
 // https://github.com/oras-project/oras-go/blob/v2.6.0/content/file/file.go
 func place(l convert.Descriptor) (convert.Place, error) {
 	title := l.Annotations[mediatype.AnnotationTitle]
@@ -54,7 +54,7 @@ func place(l convert.Descriptor) (convert.Place, error) {
 	return p, nil
 }
 
-// describe returns what annotations of the manifest say.
+// describe returns the facts in annotations of the manifest.
 func describe(a map[string]string) convert.Config {
 	c := convert.Config{Descriptor: convert.ModelDescriptor{
 		CreatedAt:   convert.RFC3339(a[mediatype.AnnotationCreated]),

@@ -9,6 +9,8 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/titled"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -30,14 +32,14 @@ func parse(b *converttest.Built) (*convert.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return titled.Parse(context.Background(), converttest.NewArtifact(b), m)
+	return titled.Format.Parse(context.Background(), format.Settings{}, converttest.NewArtifact(b), m)
 }
 
 func layer(mediaType, title, data string) converttest.Layer {
 	return converttest.Layer{MediaType: mediaType, Data: data, Annotations: map[string]string{"org.opencontainers.image.title": title}}
 }
 
-// directory is a layer as oras makes it of a directory.
+// directory returns a layer as made by oras from a directory.
 func directory(name string, files ...converttest.File) converttest.Layer {
 	p := converttest.Tar(files...)
 	l := layer(ociLayer+"+gzip", name, string(converttest.Compress(p, filetable.CodecGzip)))
@@ -79,13 +81,9 @@ func TestTitledLayersAreFiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			files, err := converttest.Extract(m, b.Blobs)
+			got, err := converttest.Texts(m, b.Blobs)
 			if err != nil {
 				t.Fatal(err)
-			}
-			got := map[string]string{}
-			for p, f := range files {
-				got[p] = string(f.Data)
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("files (-want +got):\n%s", diff)
@@ -127,7 +125,7 @@ func TestWhatIsNoneStaysWhatItIs(t *testing.T) {
 		}
 	}
 	b := converttest.Make(artifact(layer(ociLayer, "a", "x")))
-	if _, err := (convert.Parsers{}).Parse(context.Background(), converttest.NewArtifact(b)); !errors.Is(err, convert.ErrNotModel) {
+	if _, err := (formats.All()).Parse(context.Background(), converttest.NewArtifact(b)); !errors.Is(err, convert.ErrNotModel) {
 		t.Errorf("nobody wants files: got %v", err)
 	}
 }
@@ -136,13 +134,13 @@ func TestTitlesAreHostilePaths(t *testing.T) {
 	t.Parallel()
 	for _, title := range []string{"../x", "/etc/passwd", "a/../../x", ".", "..", "a\x00b", "a\nb", `..\..\x`, strings.Repeat("a", 256)} {
 		layers := []converttest.Layer{layer(ociLayer, title, "y")}
-		if !strings.Contains(title, "\x00") { // which no tar can have
+		if !strings.Contains(title, "\x00") { // which is not valid in a tar
 			layers = append(layers, directory("dir", file(title, "y")))
 		}
 		for _, l := range layers {
 			b := converttest.Make(artifact(layer(ociLayer, "good", "x"), l))
 			m, err := parse(b)
-			if err == nil { // an archive is looked into when it is unpacked
+			if err == nil { // an archive is read when it is unpacked
 				_, err = converttest.Extract(m, b.Blobs)
 			}
 			if !errors.Is(err, errdefs.ErrInvalidArgument) {
@@ -161,7 +159,7 @@ func TestTitlesAreHostilePaths(t *testing.T) {
 	}
 }
 
-// FuzzTitled parses artifacts of two layers: what is accepted has a table that is valid.
+// FuzzTitled parses artifacts of two layers: every accepted one has a valid table.
 func FuzzTitled(f *testing.F) {
 	f.Add("a", "b/c", ociLayer, empty, true)
 	f.Add("../a", "/etc/passwd", "text/plain", ociImage, false)

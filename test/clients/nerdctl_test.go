@@ -145,6 +145,6 @@ func TestNerdctlConvert(t *testing.T) {
 	c.run("push", "--quiet", other)
 	second := node.StartNode(t, node.Options{Registry: n.Registry})
 	if out := second.Pull("ballast", other); out.Err == nil || !strings.Contains(out.Output(), "failed to extract layer") {
-		t.Errorf("pull on another node: got %v, want a layer that can not be extracted\n%s", out.Err, out.Output())
+		t.Errorf("pull on another node: got %v, want a layer that cannot be extracted\n%s", out.Err, out.Output())
 	}
 }

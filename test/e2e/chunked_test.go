@@ -1,11 +1,21 @@
 package e2e
 
 import (
+	"bytes"
+	"encoding/json"
 	"testing"
 
+	seekable "github.com/SaveTheRbtz/zstd-seekable-format-go/pkg"
 	"github.com/ballast-dev/ballast/convert/converttest"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/test/e2e/node"
 	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/registry/remote"
 )
 
 // TestChunkedLayers pulls models whose layers are eStargz and zstd:chunked. Every file has its
@@ -21,7 +31,8 @@ func TestChunkedLayers(t *testing.T) {
 	}
 }
 
-// TestConvertCompressed compresses a model ahead of time and pulls what came out.
+// TestConvertCompressed compresses a model ahead of time and pulls what came out. Each frame can be decompressed
+// alone, and is the chunk that the file table says.
 func TestConvertCompressed(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(append(weights(96, 9<<20+5), make([]byte, 5<<20)...)))
@@ -32,6 +43,7 @@ func TestConvertCompressed(t *testing.T) {
 		if out.Err != nil {
 			t.Fatalf("ballast convert: %v\n%s", out.Err, out.Output())
 		}
+		checkFrames(t, n, "converted/"+how, how == "zstd-seekable", b)
 		mustPull(t, n, "ballast", dst)
 		got, err := n.List("ballast", dst, "/")
 		if err != nil {
@@ -39,6 +51,85 @@ func TestConvertCompressed(t *testing.T) {
 		}
 		if d := cmp.Diff(states(b), got); d != "" {
 			t.Errorf("%s: files (-want +got):\n%s", how, d)
+		}
+	}
+}
+
+// checkFrames decompresses the chunks of each file one by one, as the file table says where they are, and files in
+// the seekable format by their seek tables, with the reader of others.
+func checkFrames(t *testing.T, n *node.Node, repository string, seekTable bool, b *converttest.Built) {
+	t.Helper()
+	repo, err := remote.NewRepository(n.Registry.Ref(repository, "1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo.PlainHTTP = true
+	_, p, err := oras.FetchBytes(t.Context(), repo, "1", oras.DefaultFetchBytesOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m ocispec.Manifest
+	if err := json.Unmarshal(p, &m); err != nil {
+		t.Fatal(err)
+	}
+	blobs := map[digest.Digest][]byte{}
+	for _, l := range m.Layers {
+		if blobs[l.Digest], err = content.FetchAll(t.Context(), repo, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table, err := filetable.Decode(blobs[m.Layers[len(m.Layers)-1].Digest])
+	if err != nil {
+		t.Fatal(err)
+	}
+	zd, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer zd.Close()
+	zeros := 0
+	for _, f := range table.Files {
+		want, blob, at := b.Files[f.Path].Data, blobs[f.Source.Blob], int64(0)
+		for _, c := range f.Source.Chunks {
+			plain := make([]byte, c.Size) // a chunk of zeros has no place in the blob
+			if c.Len == 0 {
+				zeros++
+			} else if plain, err = zd.DecodeAll(blob[c.At:c.At+c.Len], nil); err != nil || digest.FromBytes(plain) != c.Digest {
+				t.Errorf("%s: frame %+v: %v, other bytes than the chunk", f.Path, c, err)
+			}
+			if c.Offset != at || c.Size != int64(len(plain)) || !bytes.HasPrefix(want[at:], plain) {
+				t.Errorf("%s: chunk %+v at %d has %d other bytes", f.Path, c, at, len(plain))
+			}
+			at += c.Size
+		}
+		if at != int64(len(want)) || at != f.Size || f.Digest != digest.FromBytes(want) {
+			t.Errorf("%s: chunks of %d bytes, of %d", f.Path, at, len(want))
+		}
+		if seekTable && f.Size > 0 {
+			checkSeekTable(t, f, blob, zd)
+		}
+	}
+	if zeros == 0 {
+		t.Errorf("%s: no chunk of zeros", repository)
+	}
+}
+
+// checkSeekTable reads each chunk of a file by way of the seek table of its blob.
+func checkSeekTable(t *testing.T, f filetable.File, blob []byte, zd *zstd.Decoder) {
+	t.Helper()
+	r, err := seekable.NewReader(bytes.NewReader(blob), zd)
+	if err != nil {
+		t.Fatalf("%s: %v", f.Path, err)
+	}
+	defer r.Close()
+	frames, err := r.SeekTable()
+	if err != nil || frames.NumFrames() != int64(len(f.Source.Chunks)) {
+		t.Errorf("%s: %d frames, %d chunks: %v", f.Path, frames.NumFrames(), len(f.Source.Chunks), err)
+	}
+	for _, c := range f.Source.Chunks {
+		p := make([]byte, c.Size)
+		if _, err := r.ReadAt(p, c.Offset); err != nil || c.Len > 0 && digest.FromBytes(p) != c.Digest {
+			t.Errorf("%s: chunk %+v by the seek table: %v, other bytes", f.Path, c, err)
 		}
 	}
 }

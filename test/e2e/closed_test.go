@@ -24,7 +24,7 @@ func TestClosed(t *testing.T) {
 		n := node.StartNode(t, node.Options{})
 		ref := push(t, n, b)
 		wantRefused(t, n, "overlayfs", ref, "no processor for media-type")
-		wantRefused(t, n, "overlayfs", ref, "not of the ballast snapshotter", "--local")
+		wantRefused(t, n, "overlayfs", ref, "do not belong to the ballast snapshotter", "--local")
 	})
 
 	// Each pull has a node of its own: containerd collects the first layer of a failed pull in the background, and a

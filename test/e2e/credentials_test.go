@@ -364,7 +364,7 @@ func TestSignedCarton(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantError(t, n.Ballast("verify", "--repair", url))
-	if !logged(t, n, "carton left out", "prefetch the carton again") {
+	if !logged(t, n, "archive left out", "prefetch the model again") {
 		t.Error("the log does not say what to do")
 	}
 	if out := n.Ballast("prefetch", url); out.Err != nil {

@@ -116,7 +116,7 @@ func TestLazyCredentials(t *testing.T) {
 	if err := m.read(100<<20, 4096); err != nil {
 		t.Errorf("bytes that are there: %v", err)
 	}
-	if !logged(t, n, "level=ERROR", "can not be read", "credentials") && !logged(t, n, "level=ERROR", "can not be read", "401") {
+	if !logged(t, n, "level=ERROR", "cannot be read", "credentials") && !logged(t, n, "level=ERROR", "cannot be read", "401") {
 		t.Error("the log does not say why")
 	}
 	if m.complete() {

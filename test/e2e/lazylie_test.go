@@ -170,7 +170,7 @@ func TestLazyRemoved(t *testing.T) {
 		t.Fatal(out.Output())
 	}
 	waitFor(t, "the fetch to end", func() error {
-		if !logged(t, n, "not needed any more") {
+		if !logged(t, n, "nothing needs the model") {
 			return os.ErrDeadlineExceeded
 		}
 		return nil

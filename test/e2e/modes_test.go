@@ -153,7 +153,7 @@ func TestOldRoot(t *testing.T) {
 		}
 	}
 	if _, err := as(nobody, "cat", weightsOf); err != nil {
-		t.Fatalf("nobody can not read the old root; the test proves nothing: %v", err)
+		t.Fatalf("nobody cannot read the old root; the test proves nothing: %v", err)
 	}
 	for range 2 {
 		n.StartBallastd(t)

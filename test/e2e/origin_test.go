@@ -315,7 +315,7 @@ func TestOriginOfStrangers(t *testing.T) {
 		t.Helper()
 		pod := cri.RunPod(t, "")
 		_, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model"})
-		for _, w := range append(words, "can not be mounted here") {
+		for _, w := range append(words, "cannot be mounted here") {
 			if err == nil || !strings.Contains(err.Error(), w) {
 				t.Errorf("%s: got %v, want a refusal with %q", what, err, w)
 			}

@@ -313,6 +313,10 @@ func (m *machine) checkPulls(image string) {
 	if !active("containerd.service") { // killed between its end and its start: a boot does that
 		m.systemctl("start", "containerd")
 	}
+	// A restart that set-up began goes on without it: containerd can be there and not listen yet.
+	for end := time.Now().Add(30 * time.Second); m.ctr("version").Err != nil && time.Now().Before(end); {
+		time.Sleep(50 * time.Millisecond)
+	}
 	snapshotter := "overlayfs"
 	if out := m.ctr("plugins", "ls"); strings.Contains(out.Stdout, "ballast-diff") {
 		snapshotter = "ballast"

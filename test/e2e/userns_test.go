@@ -259,7 +259,7 @@ func TestUserNamespaceOldKernel(t *testing.T) {
 	startUserPod(t, cri, 100000, busybox, model).looks(t, done)
 	p := &userPod{Pod: cri.RunUserPod(t, 300000), cri: cri, host: 300000, mode: "640"}
 	volume := node.ImageMount{Image: early, Path: "/model"}
-	if _, err = p.Run(busybox, volume); err == nil || !strings.Contains(err.Error(), "is not complete, and can not be shown to a user namespace before: this kernel can not id-map FUSE") {
+	if _, err = p.Run(busybox, volume); err == nil || !strings.Contains(err.Error(), "is not complete and cannot be mounted for a user namespace yet: this kernel cannot id-map FUSE") {
 		t.Errorf("a model that is not complete: got %v", err)
 	}
 	if complete(n, w) {

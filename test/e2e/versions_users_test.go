@@ -61,7 +61,7 @@ func (n *aVersion) usersLazy(t *testing.T) string {
 	volume := node.ImageMount{Image: id, Path: "/model"}
 	found := works
 	if p.id, err = p.Run(n.busybox, volume); err != nil && (n.minor == "2.1" || n.minor == "2.2") {
-		if !strings.Contains(err.Error(), "is not complete, and can not be shown to a user namespace before") {
+		if !strings.Contains(err.Error(), "is not complete and cannot be mounted for a user namespace yet") {
 			t.Errorf("not said why: %v", err)
 		}
 		found = "when it is complete"

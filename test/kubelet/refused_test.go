@@ -71,7 +71,7 @@ func testRefused(t *testing.T, k *kubelet) {
 }
 
 // broken is what is said of artifacts that break the rules of their format.
-const broken = "; the artifact is broken and has to be pushed again"
+const broken = "; the artifact is invalid; push it again"
 
 // oddArtifacts pushes what can not be mounted.
 func (k *kubelet) oddArtifacts(t *testing.T) (list []refusal) {
@@ -83,7 +83,7 @@ func (k *kubelet) oddArtifacts(t *testing.T) (list []refusal) {
 	}{
 		{"chart", "application/vnd.cncf.helm.config.v1+json", "application/vnd.cncf.helm.chart.content.v1.tar+gzip", "{}", "failed to prepare for image volume",
 			[]string{"CreateContainerError"}, []string{"ImageVolumeMountFailed"}},
-		{"later", modelConfig, "application/vnd.cncf.model.weight.v2.raw", `{"org.cncf.model.filepath":"m"}`, "; this version of ballast can not show it",
+		{"later", modelConfig, "application/vnd.cncf.model.weight.v2.raw", `{"org.cncf.model.filepath":"m"}`, "; this version of ballast cannot mount it",
 			nil, []string{"unsupported: " + k.node.Registry.Ref("odd/later", "1") + ": ", "unknown version v2"}},
 		{"nameless", modelConfig, "application/vnd.cncf.model.doc.v1.raw", "{}", broken,
 			nil, []string{k.node.Registry.Ref("odd/nameless", "1") + ": modelpack model: ", "without the annotation org.cncf.model.filepath"}},

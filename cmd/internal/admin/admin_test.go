@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -29,17 +31,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A rig is a store behind the admin interface, with one model in it.
+// A rig is the admin interface of a store with one model.
 type rig struct {
 	store    *store.Store
 	handler  *admin.Handler
-	client   *admin.Client
+	client   *api.Client
 	image    store.Image
 	fetcher  *storetest.Fetcher
 	weights  []byte
 	repaired []digest.Digest
-	problems []admin.SnapshotProblem // of snapshots, until repaired
-	status   admin.Status
+	problems []api.SnapshotProblem // of snapshots, until repaired
+	status   api.Status
 }
 
 const testRef = "reg.example/team/model:v1"
@@ -50,10 +52,10 @@ func newRig(t *testing.T) *rig {
 	r := &rig{store: s, weights: storetest.Random(1, 3<<20)}
 	r.fetcher = storetest.NewFetcher(r.weights)
 	r.handler = &admin.Handler{
-		Store: s, Version: admin.Version{Version: "1.2.3"},
-		Status:    func(context.Context) admin.Status { return r.status },
+		Store: s, Version: api.Version{Version: "1.2.3"},
+		Status:    func(context.Context) api.Status { return r.status },
 		Verifying: func(string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
-		Sources: func(context.Context, digest.Digest, string) ([]transfer.Source, error) {
+		Sources: func(context.Context, digest.Digest, remote.Ref) ([]transfer.Source, error) {
 			return storetest.From(r.fetcher), nil
 		},
 		Resolve: func(_ context.Context, im store.Image) error {
@@ -64,10 +66,10 @@ func newRig(t *testing.T) *rig {
 		},
 		Repaired: func(_ context.Context, d digest.Digest) error {
 			r.repaired = append(r.repaired, d)
-			r.problems = slices.DeleteFunc(r.problems, func(p admin.SnapshotProblem) bool { return p.Table == d })
+			r.problems = slices.DeleteFunc(r.problems, func(p api.SnapshotProblem) bool { return p.Table == d })
 			return nil
 		},
-		Snapshots: func(context.Context, digest.Digest) ([]admin.SnapshotProblem, error) { return r.problems, nil },
+		Snapshots: func(context.Context, digest.Digest) ([]api.SnapshotProblem, error) { return r.problems, nil },
 		Metrics:   http.NotFoundHandler(),
 	}
 	r.client = serve(t, r.handler.Routes())
@@ -76,7 +78,7 @@ func newRig(t *testing.T) *rig {
 }
 
 // serve serves h over a unix socket and returns a client of it.
-func serve(t *testing.T, h http.Handler) *admin.Client {
+func serve(t *testing.T, h http.Handler) *api.Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -89,7 +91,7 @@ func serve(t *testing.T, h http.Handler) *admin.Client {
 		defer close(done)
 		_ = server.Serve(l) // until Close
 	}()
-	c := admin.NewClient(path)
+	c := api.NewClient(path)
 	t.Cleanup(func() {
 		c.Close()
 		server.Close()
@@ -99,7 +101,7 @@ func serve(t *testing.T, h http.Handler) *admin.Client {
 	return c
 }
 
-// add records a model that is not fetched yet.
+// add records a model that is not downloaded yet.
 func (r *rig) add(t *testing.T, ref string) store.Image {
 	t.Helper()
 	ctx := t.Context()
@@ -137,7 +139,7 @@ func TestImages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) != 1 || all[0].State != admin.StateAbsent || all[0].Manifest != r.image.Manifest {
+	if len(all) != 1 || all[0].State != api.StateAbsent || all[0].Manifest != r.image.Manifest {
 		t.Fatalf("before the fetch: %+v", all)
 	}
 	r.hydrate(t)
@@ -147,7 +149,7 @@ func TestImages(t *testing.T) {
 	if all, err = r.client.Images(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if all[0].State != admin.StateComplete || all[0].Snapshots != 1 || len(all[0].Pins) != 0 {
+	if all[0].State != api.StateComplete || all[0].Snapshots != 1 || len(all[0].Pins) != 0 {
 		t.Errorf("after the fetch: %+v", all[0])
 	}
 	for _, name := range []string{
@@ -182,16 +184,16 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestUnpinOne pins a model by a name and by that of somebody else, who keeps it when the first is removed twice.
+// TestUnpinOne pins a model by two names: removing one pin, even twice, leaves the other.
 func TestUnpinOne(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	r.hydrate(t)
 	const other = "registry.example/other:v1"
-	if err := admin.AddPin(ctx, r.store, admin.PinName(other), r.image.Table, time.Time{}, remote.Ref{}); err != nil {
+	if err := jobs.AddPin(ctx, r.store, api.PinName(other), r.image.Table, time.Time{}, remote.Ref{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.client.Pin(ctx, admin.PinRequest{Name: testRef}); err != nil {
+	if _, err := r.client.Pin(ctx, api.PinRequest{Name: testRef}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []int{1, 0} {
@@ -199,7 +201,7 @@ func TestUnpinOne(t *testing.T) {
 			t.Errorf("unpin: %+v, %v, want %d", pins, err, want)
 		}
 	}
-	if pins, err := r.client.Pins(ctx); err != nil || len(pins) != 1 || admin.PinnedRef(pins[0].Ref) != other {
+	if pins, err := r.client.Pins(ctx); err != nil || len(pins) != 1 || api.PinnedRef(pins[0].Ref) != other {
 		t.Errorf("pins that are left: %+v, %v", pins, err)
 	}
 	if _, err := r.client.Unpin(ctx, "registry.example/nobody:v1"); !errdefs.IsNotFound(err) {
@@ -214,11 +216,11 @@ func TestPinAndRemove(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	r.hydrate(t)
-	pins, err := r.client.Pin(ctx, admin.PinRequest{Name: r.image.Manifest.String(), TTL: time.Hour})
+	pins, err := r.client.Pin(ctx, api.PinRequest{Name: r.image.Manifest.String(), TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(pins) != 1 || admin.PinnedRef(pins[0].Ref) != testRef || time.Until(pins[0].Expires) < 59*time.Minute {
+	if len(pins) != 1 || api.PinnedRef(pins[0].Ref) != testRef || time.Until(pins[0].Expires) < 59*time.Minute {
 		t.Fatalf("pins: %+v", pins)
 	}
 	res, err := r.client.GC(ctx, store.GCOptions{})
@@ -238,7 +240,7 @@ func TestPinAndRemove(t *testing.T) {
 	if dry.Bytes < int64(len(r.weights)) {
 		t.Errorf("dry run counts %d bytes, want %d and more", dry.Bytes, len(r.weights))
 	}
-	if _, err := r.client.Pin(ctx, admin.PinRequest{Name: testRef}); err != nil {
+	if _, err := r.client.Pin(ctx, api.PinRequest{Name: testRef}); err != nil {
 		t.Fatal(err)
 	}
 	gone, err := r.client.RemoveImage(ctx, testRef)
@@ -266,14 +268,14 @@ func TestPinAndRemove(t *testing.T) {
 	}
 }
 
-// TestUntag says that removing one of two references leaves the model.
+// Removing one of two references leaves the model.
 func TestUntag(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	const other = "reg.example/team/model:v2"
 	r.add(t, other)
 	for _, ref := range []string{testRef, other} {
-		if _, err := r.client.Pin(ctx, admin.PinRequest{Name: ref}); err != nil {
+		if _, err := r.client.Pin(ctx, api.PinRequest{Name: ref}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -281,19 +283,19 @@ func TestUntag(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(gone, admin.Removed{Manifests: []digest.Digest{}, Untagged: []string{testRef}}); diff != "" {
+	if diff := cmp.Diff(gone, api.Removed{Manifests: []digest.Digest{}, Untagged: []string{testRef}}); diff != "" {
 		t.Errorf("removed (got, want):\n%s", diff)
 	}
 	if _, err := r.client.Image(ctx, testRef); !errdefs.IsNotFound(err) {
 		t.Errorf("removed reference: got %v, want ErrNotFound", err)
 	}
 	d, err := r.client.Image(ctx, other)
-	if err != nil || len(d.Pins) != 1 || admin.PinnedRef(d.Pins[0]) != other {
+	if err != nil || len(d.Pins) != 1 || api.PinnedRef(d.Pins[0]) != other {
 		t.Errorf("other reference: %+v, %v", d.Pins, err)
 	}
 }
 
-// TestIndex says that the tag of an index stands for the model in it.
+// The tag of an index also names the model in it.
 func TestIndex(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
@@ -318,18 +320,18 @@ func TestIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	states := map[digest.Digest]string{}
+	states := map[digest.Digest]api.ImageState{}
 	for _, im := range all {
 		states[im.Manifest] = im.State
 	}
-	if diff := cmp.Diff(states, map[digest.Digest]string{d: admin.StateIndex, r.image.Manifest: admin.StateAbsent}); diff != "" {
+	if diff := cmp.Diff(states, map[digest.Digest]api.ImageState{d: api.StateIndex, r.image.Manifest: api.StateAbsent}); diff != "" {
 		t.Errorf("states (got, want):\n%s", diff)
 	}
 	if got, err := r.client.Image(ctx, ref); err != nil || got.Manifest != r.image.Manifest {
 		t.Errorf("inspect: %v, %v", got.Manifest, err)
 	}
-	pins, err := r.client.Pin(ctx, admin.PinRequest{Name: ref})
-	if err != nil || len(pins) != 1 || admin.PinnedRef(pins[0].Ref) != ref || pins[0].Table != r.image.Table {
+	pins, err := r.client.Pin(ctx, api.PinRequest{Name: ref})
+	if err != nil || len(pins) != 1 || api.PinnedRef(pins[0].Ref) != ref || pins[0].Table != r.image.Table {
 		t.Errorf("pin: %+v, %v", pins, err)
 	}
 	gone, err := r.client.RemoveImage(ctx, ref)
@@ -341,14 +343,14 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// TestVerify damages an object, sees it reported, and repaired.
+// TestVerify damages an object, which is reported and then repaired.
 func TestVerify(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	r.hydrate(t)
 	d := digest.FromBytes(r.weights)
 	path := filepath.Join(r.store.ObjectsDir(), store.ObjectName(d))
-	res, err := r.client.Verify(ctx, admin.VerifyRequest{}, func(admin.VerifyEvent) {})
+	res, err := r.client.Verify(ctx, api.VerifyRequest{}, func(api.VerifyEvent) {})
 	if err != nil || len(res.Bad) != 0 || res.Bytes < int64(len(r.weights)) {
 		t.Fatalf("healthy: %+v, %v", res, err)
 	}
@@ -361,12 +363,12 @@ func TestVerify(t *testing.T) {
 	}
 	f.Close()
 	for range 2 { // reporting changes nothing
-		res, err = r.client.Verify(ctx, admin.VerifyRequest{Name: testRef}, func(admin.VerifyEvent) {})
+		res, err = r.client.Verify(ctx, api.VerifyRequest{Name: testRef}, func(api.VerifyEvent) {})
 		if err != nil || len(res.Bad) != 1 || res.Bad[0].Digest != d {
 			t.Fatalf("damaged: %+v, %v", res, err)
 		}
 	}
-	res, err = r.client.Verify(ctx, admin.VerifyRequest{Repair: true}, func(admin.VerifyEvent) {})
+	res, err = r.client.Verify(ctx, api.VerifyRequest{Repair: true}, func(api.VerifyEvent) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,20 +382,20 @@ func TestVerify(t *testing.T) {
 	if err != nil || string(p) != string(r.weights) {
 		t.Errorf("object is not mended: %v", err)
 	}
-	if _, err := r.client.Verify(ctx, admin.VerifyRequest{Name: "reg.example/x:y"}, func(admin.VerifyEvent) {}); !errdefs.IsNotFound(err) {
+	if _, err := r.client.Verify(ctx, api.VerifyRequest{Name: "reg.example/x:y"}, func(api.VerifyEvent) {}); !errdefs.IsNotFound(err) {
 		t.Errorf("unknown model: got %v, want ErrNotFound", err)
 	}
 }
 
-// A snapshot that shows a model wrongly is reported, and shown again without fetching anything.
+// A snapshot that shows a model wrongly is reported, and shown again without a download.
 func TestVerifySnapshots(t *testing.T) {
 	r := newRig(t)
 	r.hydrate(t)
 	sent := r.fetcher.Calls(digest.FromBytes(r.weights))
-	unknown := admin.SnapshotProblem{Snapshot: "8", Problem: "nobody knows what it showed"}
-	r.problems = []admin.SnapshotProblem{{Snapshot: "7", Table: r.image.Table, Path: "model.gguf", Problem: "reads as zeros"}, unknown}
+	unknown := api.SnapshotProblem{Snapshot: "8", Problem: "nobody knows what it showed"}
+	r.problems = []api.SnapshotProblem{{Snapshot: "7", Table: r.image.Table, Path: "model.gguf", Problem: "reads as zeros"}, unknown}
 	for _, repair := range []bool{false, true} {
-		res, err := r.client.Verify(t.Context(), admin.VerifyRequest{Repair: repair}, func(admin.VerifyEvent) {})
+		res, err := r.client.Verify(t.Context(), api.VerifyRequest{Repair: repair}, func(api.VerifyEvent) {})
 		if err != nil || len(res.Bad) != 0 || len(res.Snapshots) != 2 {
 			t.Fatalf("repair %t: got %+v, %v", repair, res, err)
 		}
@@ -414,10 +416,10 @@ func TestVerifySnapshots(t *testing.T) {
 func TestErrors(t *testing.T) {
 	var send error
 	r := newRig(t)
-	r.handler.Prefetch = func(context.Context, admin.PrefetchRequest, func([]admin.Event) error) (store.Image, error) {
+	r.handler.Prefetch = func(context.Context, remote.Ref, api.PrefetchRequest, func([]api.Event) error) (store.Image, error) {
 		return store.Image{}, fmt.Errorf("prefetch: %w", send)
 	}
-	r.handler.Health = func(context.Context) (admin.Health, error) { return admin.Health{}, fmt.Errorf("prefetch: %w", send) }
+	r.handler.Health = func(context.Context) (api.Health, error) { return api.Health{}, fmt.Errorf("prefetch: %w", send) }
 	for _, tt := range []struct{ send, want error }{
 		{errdefs.ErrNotFound, errdefs.ErrNotFound},
 		{errdefs.ErrUnauthenticated, errdefs.ErrUnauthenticated},
@@ -437,13 +439,13 @@ func TestErrors(t *testing.T) {
 		{errors.New("something else"), errdefs.ErrUnknown},
 	} {
 		send = tt.send
-		_, stream := r.client.Prefetch(t.Context(), admin.PrefetchRequest{Ref: testRef}, func(admin.Event) {})
+		_, stream := r.client.Prefetch(t.Context(), api.PrefetchRequest{Ref: testRef}, func(api.Event) {})
 		_, call := r.client.Health(t.Context())
 		for kind, err := range map[string]error{"stream": stream, "call": call} {
 			if !errors.Is(err, tt.want) {
 				t.Errorf("%s of %v: got %v, want %v", kind, tt.send, err, tt.want)
 			}
-			if got, want := fmt.Sprint(err), admin.Text(fmt.Errorf("prefetch: %w", tt.send)); got != want {
+			if got, want := fmt.Sprint(err), api.Text(fmt.Errorf("prefetch: %w", tt.send)); got != want {
 				t.Errorf("%s of %v: message: got %q, want %q", kind, tt.send, got, want)
 			}
 		}
@@ -452,13 +454,14 @@ func TestErrors(t *testing.T) {
 
 func TestPrefetchStream(t *testing.T) {
 	r := newRig(t)
-	var got admin.PrefetchRequest
-	r.handler.Prefetch = func(_ context.Context, req admin.PrefetchRequest, event func([]admin.Event) error) (store.Image, error) {
-		got = req
-		return r.image, event([]admin.Event{{Status: "resolving"}, {Status: "downloading", Total: 10, Completed: 5}})
+	var got api.PrefetchRequest
+	var parsed remote.Ref
+	r.handler.Prefetch = func(_ context.Context, ref remote.Ref, req api.PrefetchRequest, event func([]api.Event) error) (store.Image, error) {
+		got, parsed = req, ref
+		return r.image, event([]api.Event{{Status: "resolving"}, {Status: "downloading", Total: 10, Completed: 5}})
 	}
 	var statuses []string
-	im, err := r.client.Prefetch(t.Context(), admin.PrefetchRequest{Ref: "oci://REG.example/team/model", TTL: time.Minute}, func(e admin.Event) {
+	im, err := r.client.Prefetch(t.Context(), api.PrefetchRequest{Ref: "oci://REG.example/team/model", TTL: time.Minute}, func(e api.Event) {
 		statuses = append(statuses, fmt.Sprint(e.Status, e.Completed))
 	})
 	if err != nil {
@@ -470,38 +473,24 @@ func TestPrefetchStream(t *testing.T) {
 	if diff := cmp.Diff(statuses, []string{"resolving0", "downloading5"}); diff != "" {
 		t.Errorf("events (got, want):\n%s", diff)
 	}
-	if want := (admin.PrefetchRequest{Ref: "reg.example/team/model:latest", TTL: time.Minute}); got != want {
-		t.Errorf("request: got %+v, want %+v", got, want)
+	if want := "reg.example/team/model:latest"; parsed.String() != want || got.TTL != time.Minute {
+		t.Errorf("request: got %s, %+v, want %s", parsed, got, want)
 	}
-	for _, bad := range []admin.PrefetchRequest{{Ref: "model"}, {Ref: ""}, {Ref: testRef, TTL: -1}} {
-		if _, err := r.client.Prefetch(t.Context(), bad, func(admin.Event) {}); !errdefs.IsInvalidArgument(err) {
+	for _, bad := range []api.PrefetchRequest{{Ref: "model"}, {Ref: ""}, {Ref: testRef, TTL: -1}} {
+		if _, err := r.client.Prefetch(t.Context(), bad, func(api.Event) {}); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v: got %v, want ErrInvalidArgument", bad, err)
 		}
 	}
 }
 
-// TestDaemonGoes says that a stream without an end is an interruption that can be resumed.
+// A stream without a last line is an interruption; the request can be resumed.
 func TestDaemonGoes(t *testing.T) {
 	c := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "{\"status\":\"downloading\"}\n")
 		http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}))
-	if _, err := c.Prefetch(t.Context(), admin.PrefetchRequest{Ref: testRef}, func(admin.Event) {}); !errdefs.IsAborted(err) {
+	if _, err := c.Prefetch(t.Context(), api.PrefetchRequest{Ref: testRef}, func(api.Event) {}); !errdefs.IsAborted(err) {
 		t.Errorf("got %v, want ErrAborted", err)
-	}
-}
-
-func TestNoDaemon(t *testing.T) {
-	c := admin.NewClient(filepath.Join(t.TempDir(), "s"))
-	if _, err := c.Version(t.Context()); !errdefs.IsUnavailable(err) {
-		t.Errorf("got %v, want ErrUnavailable", err)
-	}
-}
-
-func TestUnknownPath(t *testing.T) {
-	c := serve(t, http.NotFoundHandler()) // a daemon of another version
-	if _, err := c.Version(t.Context()); !errdefs.IsNotImplemented(err) {
-		t.Errorf("got %v, want ErrNotImplemented", err)
 	}
 }

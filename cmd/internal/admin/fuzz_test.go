@@ -13,15 +13,15 @@ import (
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// FuzzRequest sends requests to the admin interface of an empty store: whatever they say, the answer is
-// JSON, and what is not understood is the fault of who asked.
+// FuzzRequest sends requests to the admin interface of an empty store: whatever they contain, the
+// response is JSON, and errors are errors of the client.
 func FuzzRequest(f *testing.F) {
 	dir, err := os.MkdirTemp("", "admin")
 	if err != nil {
@@ -33,33 +33,33 @@ func FuzzRequest(f *testing.F) {
 	}
 	f.Cleanup(func() { s.Close(); os.RemoveAll(dir) })
 	h := (&admin.Handler{
-		Store: s, Metrics: http.NotFoundHandler(), Status: func(context.Context) admin.Status { return admin.Status{} },
-		Prefetch: func(_ context.Context, r admin.PrefetchRequest, _ func([]admin.Event) error) (store.Image, error) {
-			if _, err := resolve.ParseRef(r.Ref); err != nil || r.TTL < 0 {
+		Store: s, Metrics: http.NotFoundHandler(), Status: func(context.Context) api.Status { return api.Status{} },
+		Prefetch: func(_ context.Context, ref remote.Ref, r api.PrefetchRequest, _ func([]api.Event) error) (store.Image, error) {
+			if _, err := remote.ParseRef(ref.String()); err != nil || r.TTL < 0 {
 				panic("a request that is not valid came through: " + r.Ref)
 			}
 			return store.Image{}, nil
 		},
-		Import: func(context.Context, admin.ImportRequest, func([]admin.Event) error) (store.Image, store.Linked, error) {
+		Import: func(context.Context, api.ImportRequest, func([]api.Event) error) (store.Image, store.Linked, error) {
 			return store.Image{}, store.Linked{}, nil
 		},
-		ImportPlan:   func(context.Context, admin.ImportRequest) (admin.ImportPlan, error) { return admin.ImportPlan{}, nil },
-		ImportModels: func(context.Context, string) ([]admin.LocalModel, error) { return nil, nil },
-		Hydrate: func(context.Context, store.Image, admin.HydrateRequest, func([]admin.Event) error) error {
+		ImportPlan:   func(context.Context, api.ImportRequest) (api.ImportPlan, error) { return api.ImportPlan{}, nil },
+		ImportModels: func(context.Context, string) ([]api.LocalModel, error) { return nil, nil },
+		Hydrate: func(context.Context, store.Image, remote.Ref, bool, func([]api.Event) error) error {
 			return nil
 		},
-		Snapshots: func(context.Context, digest.Digest) ([]admin.SnapshotProblem, error) { return nil, nil },
+		Snapshots: func(context.Context, digest.Digest) ([]api.SnapshotProblem, error) { return nil, nil },
 		Verifying: func(string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
 		Convert: func(_ context.Context, ref remote.Ref) (store.Image, error) {
 			return store.Image{}, fmt.Errorf("%s: %w", ref, errdefs.ErrNotFound)
 		},
-		Mount: func(_ context.Context, _ store.Image, r admin.MountRequest) (admin.Mount, error) {
+		Mount: func(_ context.Context, _ store.Image, _ remote.Ref, r api.MountRequest) (api.Mount, error) {
 			if r.Dir != "" && !filepath.IsAbs(r.Dir) {
 				panic("a directory that is not valid came through: " + r.Dir)
 			}
-			return admin.Mount{}, nil
+			return api.Mount{}, nil
 		},
-		Health: func(context.Context) (admin.Health, error) { return admin.Health{}, nil },
+		Health: func(context.Context) (api.Health, error) { return api.Health{}, nil },
 	}).Routes()
 	endpoints := []string{
 		"GET /v1/image", "DELETE /v1/image", "PUT /v1/pin", "DELETE /v1/pin", "POST /v1/gc", "POST /v1/prefetch", "POST /v1/import",

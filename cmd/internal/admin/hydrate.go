@@ -1,107 +1,64 @@
 package admin
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 
-	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
 
-// HydrateRequest asks for the rest of a model that is known.
-type HydrateRequest struct {
-	Name string `json:"name"` // a reference or a digest
-
-	// Wait says that somebody waits for the end: a pause does not hold it up, and the stream
-	// ends when the model is complete. Otherwise it ends at once, and the work gives way to
-	// all else.
-	Wait bool `json:"wait,omitempty"`
-}
-
-// PauseRequest stops what nobody waits for, or lets it go on. It is the answer as well.
-type PauseRequest struct {
-	Paused bool `json:"paused"`
-}
-
-// The statuses of the last Event of a hydration that nobody waits for.
-const (
-	StatusStarted = "started"
-	StatusPaused  = "paused" // it begins when the pause ends
-)
-
-// hydrate brings the rest of a model.
+// hydrate downloads the rest of a model.
 func (h *Handler) hydrate(w http.ResponseWriter, r *http.Request) {
-	var req HydrateRequest
+	var req api.HydrateRequest
 	out := newStream(w)
 	err := decodeBody(r, &req)
+	var name api.Name
+	if err == nil {
+		name, err = api.ParseName(req.Name)
+	}
 	var im store.Image
 	if err == nil {
-		im, err = h.findShown(r.Context(), req.Name)
+		im, err = h.findShown(r.Context(), name)
 		if errdefs.IsNotFound(err) {
-			err = fmt.Errorf("%w; \"ballast prefetch\" gets what this node does not know", err)
+			err = fmt.Errorf("%w; \"ballast prefetch\" fetches models that this node does not know", err)
 		}
 	}
 	if err != nil {
-		_ = out.send(Event{Status: StatusError, Error: Wrap(err)})
+		_ = out.send(api.Event{Status: api.StatusError, Error: api.Wrap(err)})
 		return
 	}
-	last := Event{Status: StatusSuccess, Ref: req.Name, Image: &im}
-	if ref, err := resolve.ParseRef(req.Name); err == nil {
-		last.Ref = stored(ref)
+	last := api.Event{Status: api.StatusSuccess, Ref: req.Name, Image: &im}
+	if name.IsRef() {
+		last.Ref = name.Ref.Recorded()
 	}
 	if _, err := h.Store.Files(r.Context(), im.Table); err != nil { // not complete
-		err := h.Hydrate(r.Context(), im, req, out.events)
+		err := h.Hydrate(r.Context(), im, name.Ref, req.Wait, out.events)
 		switch {
 		case err != nil:
-			last = Event{Status: StatusError, Ref: last.Ref, Error: Wrap(err)}
+			last = api.Event{Status: api.StatusError, Ref: last.Ref, Error: api.Wrap(err)}
 		case !req.Wait && h.Store.Paused():
-			last.Status = StatusPaused
+			last.Status = api.StatusPaused
 		case !req.Wait:
-			last.Status = StatusStarted
+			last.Status = api.StatusStarted
 		}
 	}
 	_ = out.send(last)
 }
 
-// pause stops what nobody waits for, or lets it go on.
+// pause pauses or resumes background downloads.
 func (h *Handler) pause(r *http.Request) (any, error) {
-	var req PauseRequest
+	var req api.PauseRequest
 	if err := decodeBody(r, &req); err != nil {
 		return nil, err
 	}
 	if req.Paused {
 		h.Store.Pause()
-		h.Log.Warn("what nobody waits for is paused; readers go on")
+		h.Log.Warn("downloads that nobody waits for are paused; readers are served")
 	} else {
 		h.Store.Resume()
-		h.Log.Info("what nobody waits for goes on")
+		h.Log.Info("downloads that nobody waits for go on")
 	}
-	return PauseRequest{h.Store.Paused()}, nil
-}
-
-// Hydrate brings the rest of a model and calls event for each line but the last, which it returns:
-// of StatusSuccess if the model is complete, or StatusStarted or StatusPaused. If ctx ends, the daemon goes on; see
-// Prefetch.
-func (c *Client) Hydrate(ctx context.Context, r HydrateRequest, event func(Event)) (last Event, err error) {
-	err = readStream(ctx, c, "/v1/hydrate", r, func(e Event) (bool, error) {
-		switch {
-		case e.Error != nil:
-			return true, e.Error
-		case e.Image != nil:
-			last = e
-			return true, nil
-		}
-		event(e)
-		return false, nil
-	})
-	return last, err
-}
-
-// Pause stops what nobody waits for, or lets it go on; it returns which of the two is so.
-func (c *Client) Pause(ctx context.Context, paused bool) (bool, error) {
-	var v PauseRequest
-	err := c.call(ctx, http.MethodPut, "/v1/pause", PauseRequest{paused}, &v)
-	return v.Paused, err
+	return api.PauseRequest{Paused: h.Store.Paused()}, nil
 }

@@ -7,22 +7,20 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// maxConfig is the largest image config that is shown, in bytes.
+// maxConfig limits the image config that is returned, in bytes.
 const maxConfig = 8 << 20 // 8 MiB
 
-// snapshotPrefix is what the names of references that are snapshots start with.
-const snapshotPrefix = "snapshot/"
-
-// isContainerds says whether a reference is of containerd: a snapshot, or an image whose model a pod mounts.
+// isContainerds reports whether a reference belongs to containerd: a snapshot, or an image whose
+// model a pod mounts.
 func isContainerds(r store.Ref) bool {
-	return strings.HasPrefix(r.Name, snapshotPrefix) || strings.HasPrefix(r.Name, originPrefix)
+	return strings.HasPrefix(r.Name, api.SnapshotPrefix) || strings.HasPrefix(r.Name, api.OriginPrefix)
 }
 
 // images lists all images with their state.
@@ -32,7 +30,7 @@ func (h *Handler) images(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Image, 0, len(all))
+	out := make([]api.Image, 0, len(all))
 	refs, err := h.Store.Refs(ctx, "")
 	if err != nil {
 		return nil, err
@@ -47,8 +45,8 @@ func (h *Handler) images(r *http.Request) (any, error) {
 	return out, err
 }
 
-// rates says of images that are being fetched how fast that goes: as the fastest of the jobs does that wait for it.
-func (h *Handler) rates(ctx context.Context, images []Image) {
+// rates sets the rates of images that are being downloaded: the rate of the fastest job.
+func (h *Handler) rates(ctx context.Context, images []api.Image) {
 	rates := map[digest.Digest]int64{}
 	for _, j := range h.Status(ctx).Jobs {
 		if j.Ended.IsZero() && j.Table != "" {
@@ -56,30 +54,30 @@ func (h *Handler) rates(ctx context.Context, images []Image) {
 		}
 	}
 	for i := range images {
-		if im := &images[i]; im.State == StatePulling || im.State == StateLazy {
+		if im := &images[i]; im.State == api.StatePulling || im.State == api.StateLazy {
 			im.Rate = rates[im.Table]
 		}
 	}
 }
 
-// state returns im with its state, and its files if it is complete. An image that can not be
-// shown does not hide the others: it is StateInvalid.
-func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (Image, []filetable.File) {
+// state returns im with its state, and its files if it is complete. An image that cannot be shown
+// does not hide the others: its state is StateInvalid.
+func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (api.Image, []filetable.File) {
 	if im.Refs == nil {
-		im.Refs = []string{} // as JSON
+		im.Refs = []string{} // [] in JSON
 	}
-	v := Image{Image: im, State: StateComplete}
+	v := api.Image{Image: im, State: api.StateComplete}
 	if isIndex(im) {
-		v.State = StateIndex
-		if _, err := children(ctx, h.Store, im); err != nil {
-			v.invalid(err)
+		v.State = api.StateIndex
+		if _, err := h.children(ctx, im); err != nil {
+			invalid(&v, err)
 		}
 		return v, nil
 	}
 	for _, ref := range refs {
 		switch {
 		case ref.Table != im.Table:
-		case strings.HasPrefix(ref.Name, pinPrefix):
+		case strings.HasPrefix(ref.Name, api.PinPrefix):
 			v.Pins = append(v.Pins, ref)
 		case isContainerds(ref):
 			v.Snapshots++
@@ -90,17 +88,17 @@ func (h *Handler) state(ctx context.Context, im store.Image, refs []store.Ref) (
 	case err == nil:
 		return v, files
 	case !errdefs.IsUnavailable(err):
-		v.invalid(err)
+		invalid(&v, err)
 		return v, nil
 	}
 	if err := h.progress(ctx, &v); err != nil {
-		v.invalid(err)
+		invalid(&v, err)
 	}
 	return v, nil
 }
 
-// progress says how far an image is that is not complete.
-func (h *Handler) progress(ctx context.Context, v *Image) error {
+// progress sets the progress of an incomplete image.
+func (h *Handler) progress(ctx context.Context, v *api.Image) error {
 	ps, pulling := h.Store.Hydrating(v.Table)
 	early := h.Store.Early(v.Table)
 	switch {
@@ -109,12 +107,12 @@ func (h *Handler) progress(ctx context.Context, v *Image) error {
 		if err != nil {
 			return err
 		}
-		v.State, v.Total, v.Completed = StateLazy, p.Total, p.Done
+		v.State, v.Total, v.Completed = api.StateLazy, p.Total, p.Done
 		for _, e := range early {
 			v.Unverified = v.Unverified || e.Unverified
 		}
 	case pulling:
-		v.State = StatePulling
+		v.State = api.StatePulling
 		for _, p := range ps {
 			v.Total += p.Total
 			v.Completed += p.Done
@@ -124,9 +122,9 @@ func (h *Handler) progress(ctx context.Context, v *Image) error {
 		if err != nil {
 			return err
 		}
-		v.State = StateAbsent
+		v.State = api.StateAbsent
 		if begun {
-			v.State = StatePartial
+			v.State = api.StatePartial
 		}
 		return nil
 	}
@@ -134,30 +132,26 @@ func (h *Handler) progress(ctx context.Context, v *Image) error {
 	return nil
 }
 
-// invalid says why v can not be shown.
-func (v *Image) invalid(err error) {
-	if errdefs.IsNotFound(err) {
-		err = fmt.Errorf("a document of it is gone, its next pull or prefetch by tag makes it again: %w", err)
-	}
-	v.State, v.Error = StateInvalid, Wrap(err)
-}
-
-// image answers with all that is known of one image.
+// image returns all facts about one image.
 func (h *Handler) image(r *http.Request) (any, error) {
 	ctx := r.Context()
 	refs, err := h.Store.Refs(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	d := Detail{Files: []filetable.File{}, Blobs: []filetable.Blob{}}
-	im, err := h.findShown(ctx, r.FormValue("name"))
+	d := api.Detail{Files: []filetable.File{}, Blobs: []filetable.Blob{}}
+	name, err := api.ParseName(r.FormValue("name"))
 	if err != nil {
-		// An index that can not be read is shown as far as it is known.
-		found, findErr := find(ctx, h.Store, r.FormValue("name"))
+		return nil, err
+	}
+	im, err := h.findShown(ctx, name)
+	if err != nil {
+		// An index that cannot be read is shown as far as it is known.
+		found, findErr := h.find(ctx, name)
 		if findErr != nil || len(found) != 1 || !isIndex(found[0]) {
 			return nil, err
 		}
-		if d.Image, _ = h.state(ctx, found[0], refs); d.State != StateInvalid {
+		if d.Image, _ = h.state(ctx, found[0], refs); d.State != api.StateInvalid {
 			return nil, err
 		}
 		return d, nil
@@ -169,7 +163,7 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	}
 	t, err := h.Store.Table(ctx, im.Table)
 	if err != nil {
-		d.invalid(err)
+		invalid(&d.Image, err)
 	} else {
 		d.Blobs = append(d.Blobs, t.Blobs...)
 		if files == nil {
@@ -183,9 +177,9 @@ func (h *Handler) image(r *http.Request) (any, error) {
 			d.Chunks = &use
 		}
 	}
-	d.Files = append(d.Files, files...) // a copy: the store keeps the table
+	d.Files = append(d.Files, files...) // a copy: the store shares the table
 	for i := range d.Files {
-		d.Files[i].Source = nil // large, and of use to nobody here
+		d.Files[i].Source = nil // large, and not used by clients
 	}
 	if t == nil {
 		t = &filetable.Table{Origin: im.Origin}
@@ -194,45 +188,36 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	return d, nil
 }
 
-// Removed says what a removal took away.
-type Removed struct {
-	Manifests []digest.Digest `json:"manifests"`          // of images that are forgotten
-	Untagged  []string        `json:"untagged,omitempty"` // references of images that have others
-
-	// InUse are those of Manifests whose files stay: snapshots or images of containerd need them.
-	InUse []digest.Digest `json:"inUse,omitempty"`
-}
-
-// removeImage forgets images. By a reference only that is taken from an image that has others.
+// removeImage removes images. Of an image with several references, only the given one is removed.
 func (h *Handler) removeImage(r *http.Request) (any, error) {
 	ctx := r.Context()
-	name := r.FormValue("name")
-	found, err := find(ctx, h.Store, name)
+	name, err := api.ParseName(r.FormValue("name"))
 	if err != nil {
 		return nil, err
 	}
-	ref := ""
-	if r, err := resolve.ParseRef(name); err == nil {
-		ref = stored(r)
+	found, err := h.find(ctx, name)
+	if err != nil {
+		return nil, err
 	}
 	refs, err := h.Store.Refs(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	out := Removed{Manifests: []digest.Digest{}}
+	out := api.Removed{Manifests: []digest.Digest{}}
 	for _, im := range found {
-		if i := slices.Index(im.Refs, ref); i >= 0 && len(im.Refs) > 1 {
-			if err := h.untag(ctx, im, i); err != nil {
+		if ref := name.Ref.Recorded(); name.IsRef() && len(im.Refs) > 1 {
+			if err := h.untag(ctx, im, ref); err != nil {
 				return nil, err
 			}
 			out.Untagged = append(out.Untagged, ref)
 			continue
 		}
-		entries, err := children(ctx, h.Store, im)
+		entries, err := h.children(ctx, im)
 		if err != nil {
-			h.Log.Warn("index can not be read, it is removed without its models", "digest", im.Manifest, "err", err)
+			h.Log.Warn("index cannot be read, it is removed without its models", "digest", im.Manifest, "err", err)
 		}
-		// Those of an index that nobody has asked for by a tag go with it.
+		// The entries of an index that were not requested by a tag of their own are removed with
+		// it.
 		entries = slices.DeleteFunc(entries, func(c store.Image) bool {
 			return slices.ContainsFunc(c.Refs, func(ref string) bool { return !strings.Contains(ref, "@") })
 		})
@@ -249,10 +234,9 @@ func (h *Handler) removeImage(r *http.Request) (any, error) {
 	return out, nil
 }
 
-// untag takes the reference im.Refs[i] and its pin from im.
-func (h *Handler) untag(ctx context.Context, im store.Image, i int) error {
-	ref := im.Refs[i]
-	if err := h.Store.RemoveRef(ctx, PinName(ref)); err != nil {
+// untag removes a reference of im, and its pin.
+func (h *Handler) untag(ctx context.Context, im store.Image, ref string) error {
+	if err := h.Store.RemoveRef(ctx, api.PinName(ref)); err != nil {
 		return err
 	}
 	if err := h.Store.RemoveRefs(ctx, im.Manifest, ref); err != nil {
@@ -268,8 +252,8 @@ func (h *Handler) forget(ctx context.Context, im store.Image) error {
 	if err != nil {
 		return err
 	}
-	for _, ref := range im.Refs { // that of an index is on a model that may stay
-		if err := h.Store.RemoveRef(ctx, PinName(ref)); err != nil {
+	for _, ref := range im.Refs { // the pin of an index is on a model that can stay
+		if err := h.Store.RemoveRef(ctx, api.PinName(ref)); err != nil {
 			return err
 		}
 	}
@@ -283,4 +267,12 @@ func (h *Handler) forget(ctx context.Context, im store.Image) error {
 	}
 	h.Log.Info("model removed", "ref", strings.Join(im.Refs, " "), "digest", im.Manifest)
 	return nil
+}
+
+// invalid marks v as an image that cannot be shown because of err.
+func invalid(v *api.Image, err error) {
+	if errdefs.IsNotFound(err) {
+		err = fmt.Errorf("a document of it is gone, its next pull or prefetch by tag makes it again: %w", err)
+	}
+	v.State, v.Error = api.StateInvalid, api.Wrap(err)
 }

@@ -7,16 +7,16 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/jobs"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// pinsOf returns the pins that keep the model of im.
+// pinsOf returns the pins that protect the model of im.
 func (h *Handler) pinsOf(ctx context.Context, im store.Image) ([]store.Ref, error) {
-	pins, err := h.Store.Refs(ctx, pinPrefix)
+	pins, err := h.Store.Refs(ctx, api.PinPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -25,15 +25,15 @@ func (h *Handler) pinsOf(ctx context.Context, im store.Image) ([]store.Ref, erro
 
 // pins lists all pins.
 func (h *Handler) pins(r *http.Request) (any, error) {
-	pins, err := h.Store.Refs(r.Context(), pinPrefix)
+	pins, err := h.Store.Refs(r.Context(), api.PinPrefix)
 	if err != nil {
 		return nil, err
 	}
 	return h.sized(r.Context(), pins)
 }
 
-// sized returns pins with what is known of their models.
-func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]Pin, error) {
+// sized returns pins with the sizes of their models.
+func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]api.Pin, error) {
 	images, err := h.Store.Images(ctx)
 	if err != nil {
 		return nil, err
@@ -48,76 +48,61 @@ func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]Pin, error) {
 			byRef[ref] = im
 		}
 	}
-	out := []Pin{}
+	out := []api.Pin{}
 	for _, p := range pins {
-		pin := Pin{Ref: p, ModelSize: p.Size, Digest: p.Table}
-		if im, ok := byTable[p.Table]; ok { // else the image was collected
-			pin.ModelSize, pin.Digest = im.Size, (&Image{Image: im}).ID()
+		pin := api.Pin{Ref: p, ModelSize: p.Size, Digest: p.Table}
+		if im, ok := byTable[p.Table]; ok { // otherwise the image was removed
+			pin.ModelSize, pin.Digest = im.Size, (&api.Image{Image: im}).ID()
 		}
-		if now, ok := byRef[PinnedRef(p)]; ok && now.Table != p.Table {
-			pin.Moved = (&Image{Image: now}).ID()
+		if now, ok := byRef[api.PinnedRef(p)]; ok && now.Table != p.Table {
+			pin.Moved = (&api.Image{Image: now}).ID()
 		}
 		out = append(out, pin)
 	}
 	return out, nil
 }
 
-// pin pins the model that the name stands for now.
+// pin pins the model that the name refers to now.
 func (h *Handler) pin(r *http.Request) (any, error) {
 	ctx := r.Context()
-	var req PinRequest
+	var req api.PinRequest
 	if err := decodeBody(r, &req); err != nil {
 		return nil, err
 	}
 	if req.TTL < 0 {
 		return nil, fmt.Errorf("ttl %v is negative: %w", req.TTL, errdefs.ErrInvalidArgument)
 	}
-	im, err := findOne(ctx, h.Store, req.Name)
+	name, err := api.ParseName(req.Name)
 	if err != nil {
 		return nil, err
 	}
-	name := PinName(Label(im, req.Name))
-	ref, _ := resolve.ParseRef(req.Name) // or it is a digest
-	if err := AddPin(ctx, h.Store, name, im.Table, expiry(req.TTL), ref); err != nil {
+	im, err := h.findOne(ctx, name)
+	if err != nil {
 		return nil, err
 	}
-	p, err := h.Store.Ref(ctx, name)
+	pin := api.PinName(api.Label(im, name.Ref))
+	if err := jobs.AddPin(ctx, h.Store, pin, im.Table, expiry(req.TTL), name.Ref); err != nil {
+		return nil, err
+	}
+	p, err := h.Store.Ref(ctx, pin)
 	if err != nil {
 		return nil, err
 	}
 	return h.sized(ctx, []store.Ref{p})
 }
 
-// AddPin pins a table that was asked for by a reference, from which it is fetched again if need be.
-// With the zero Ref that stays what it was.
-func AddPin(ctx context.Context, s *store.Store, name string, table digest.Digest, expires time.Time, ref remote.Ref) error {
-	if err := s.AddRef(ctx, name, table, expires); err != nil || ref == (remote.Ref{}) {
-		return err
-	}
-	return s.SetRefSources(ctx, name, []string{ref.Name()})
-}
-
-// Label returns the reference under which im is pinned when it was asked for by name: that
-// itself, or one of im's if it is a digest.
-func Label(im store.Image, name string) string {
-	if ref, err := resolve.ParseRef(name); err == nil {
-		return stored(ref)
-	}
-	if len(im.Refs) > 0 {
-		return im.Refs[0]
-	}
-	return im.Manifest.String()
-}
-
-// unpin removes the pin of a reference, or all pins of the models that a digest stands for: who pinned the
-// same model by another name still wants it.
+// unpin removes the pin of a reference, or all pins of the models of a digest. A pin of the same
+// model by another reference stays.
 func (h *Handler) unpin(r *http.Request) (any, error) {
 	ctx := r.Context()
-	name := r.FormValue("name")
-	if ref, err := resolve.ParseRef(name); err == nil {
-		return h.unpinRef(ctx, ref, name)
+	name, err := api.ParseName(r.FormValue("name"))
+	if err != nil {
+		return nil, err
 	}
-	found, err := find(ctx, h.Store, name)
+	if name.IsRef() {
+		return h.unpinRef(ctx, name)
+	}
+	found, err := h.find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -137,12 +122,13 @@ func (h *Handler) unpin(r *http.Request) (any, error) {
 	return h.sized(ctx, pins)
 }
 
-// unpinRef removes the pin of a reference, if there is one. A name that nothing is known by is an error.
-func (h *Handler) unpinRef(ctx context.Context, ref remote.Ref, name string) ([]Pin, error) {
-	p, err := h.Store.Ref(ctx, PinName(stored(ref)))
+// unpinRef removes the pin of a reference, if there is one. It returns an error if no model has the
+// name.
+func (h *Handler) unpinRef(ctx context.Context, name api.Name) ([]api.Pin, error) {
+	p, err := h.Store.Ref(ctx, api.PinName(name.Ref.Recorded()))
 	if errdefs.IsNotFound(err) {
-		_, err = find(ctx, h.Store, name)
-		return []Pin{}, err
+		_, err = h.find(ctx, name)
+		return []api.Pin{}, err
 	}
 	if err != nil {
 		return nil, err
@@ -154,7 +140,7 @@ func (h *Handler) unpinRef(ctx context.Context, ref remote.Ref, name string) ([]
 	return pins, h.Store.RemoveRef(ctx, p.Name)
 }
 
-// expiry returns when something ends that holds for ttl from now; zero means never.
+// expiry returns the end of a lifetime of ttl from now; zero means never.
 func expiry(ttl time.Duration) time.Time {
 	if ttl == 0 {
 		return time.Time{}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/convert/signature"
@@ -19,79 +20,75 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// maxRequest is the largest body of a request, in bytes.
-const maxRequest = 1 << 20
-
-// A Handler answers the admin interface. All fields but Log are needed.
+// A Handler answers the admin interface. All fields except Log are required.
 type Handler struct {
 	Store   *store.Store
-	Version Version
+	Version api.Version
 
-	// Prefetch fetches a model and calls event with what has changed, until it is done or
-	// ctx ends. The work goes on when ctx ends or event returns an error.
-	Prefetch func(ctx context.Context, r PrefetchRequest, event func([]Event) error) (store.Image, error)
+	// Prefetch downloads a model and calls event with the changes, until it is complete or ctx
+	// ends. The work continues when ctx ends or event returns an error.
+	Prefetch func(ctx context.Context, ref remote.Ref, r api.PrefetchRequest, event func([]api.Event) error) (store.Image, error)
 
-	// Import takes over a model of an Ollama on this machine, as Prefetch does from a registry.
-	Import func(ctx context.Context, r ImportRequest, event func([]Event) error) (store.Image, store.Linked, error)
+	// Import imports a model of an Ollama on this machine, as Prefetch does from a registry.
+	Import func(ctx context.Context, r api.ImportRequest, event func([]api.Event) error) (store.Image, store.Linked, error)
 
-	// ImportPlan says what Import would do, and ImportModels what there is.
-	ImportPlan   func(ctx context.Context, r ImportRequest) (ImportPlan, error)
-	ImportModels func(ctx context.Context, dir string) ([]LocalModel, error)
+	// ImportPlan returns what Import would do, and ImportModels lists the models of an Ollama
+	// store.
+	ImportPlan   func(ctx context.Context, r api.ImportRequest) (api.ImportPlan, error)
+	ImportModels func(ctx context.Context, dir string) ([]api.LocalModel, error)
 
-	// Hydrate brings the rest of a model that is not complete, as Prefetch does. If r says that
-	// nobody waits, it returns at once.
-	Hydrate func(ctx context.Context, im store.Image, r HydrateRequest, event func([]Event) error) error
+	// Hydrate downloads the rest of an incomplete model, as Prefetch does. If wait is false, it
+	// returns at once. ref is the reference by which the model was requested; zero if by a digest.
+	Hydrate func(ctx context.Context, im store.Image, ref remote.Ref, wait bool, event func([]api.Event) error) error
 
-	// Convert finds out what image a reference stands for, without fetching its model.
+	// Convert returns the image of a reference, without downloading its model.
 	Convert func(ctx context.Context, ref remote.Ref) (store.Image, error)
 
-	// Mount prepares the mount of a model on the host and returns what to mount; Mounts returns all mounts, and
-	// Unmounted lets go of the model whose mount at a directory is gone.
-	Mount     func(ctx context.Context, im store.Image, r MountRequest) (Mount, error)
-	Mounts    func(ctx context.Context) ([]Mount, error)
+	// Mount prepares the mount of a model on the host and returns what to mount; Mounts returns all
+	// mounts, and Unmounted releases the model whose mount at a directory is gone.
+	Mount     func(ctx context.Context, im store.Image, ref remote.Ref, r api.MountRequest) (api.Mount, error)
+	Mounts    func(ctx context.Context) ([]api.Mount, error)
 	Unmounted func(ctx context.Context, dir string) error
 
-	// Status returns what the daemon does.
-	Status func(context.Context) Status
+	// Status returns the work of the daemon.
+	Status func(context.Context) api.Status
 
-	// Verifying takes note of a comparison of the model that name stands for, of all if it is empty. The caller
-	// says how far it is, and how it ended.
+	// Verifying lists a verification of the model called name, or of all models if name is empty.
+	// The caller reports its progress in bytes, and its end.
 	Verifying func(name string) (progress func(done, total int64), end func(error))
 
-	// Sources returns where the blobs of a table can be fetched from for who asks for it by a
-	// reference, or by a digest or nothing.
-	Sources func(ctx context.Context, table digest.Digest, name string) ([]transfer.Source, error)
+	// Sources returns the sources of a table for a request by a reference, which may be zero.
+	Sources func(ctx context.Context, table digest.Digest, ref remote.Ref) ([]transfer.Source, error)
 
-	// Resolve makes the documents of an image again, its table among them, from where it was
-	// resolved.
+	// Resolve restores the documents of an image, including its table, from its sources.
 	Resolve func(ctx context.Context, im store.Image) error
 
-	// Repaired mends the snapshots that show a table, after its objects were mended.
+	// Repaired repairs the snapshots that show a table, after a repair of its objects.
 	Repaired func(ctx context.Context, table digest.Digest) error
 
-	// Settle lets go of what is kept for images that containerd does not have any more, and for mounts that are
-	// gone; before a GC.
+	// Settle releases what is held for images that containerd no longer has, and for mounts that
+	// are gone. It runs before a GC.
 	Settle func(ctx context.Context) error
 
-	// Snapshots compares what shows a table (all, if it is empty) with it.
-	Snapshots func(ctx context.Context, table digest.Digest) ([]SnapshotProblem, error)
+	// Snapshots compares the snapshots that show a table, or all if it is empty, with their table.
+	Snapshots func(ctx context.Context, table digest.Digest) ([]api.SnapshotProblem, error)
 
 	// CheckSignatures looks for the signatures of a reference.
-	CheckSignatures func(ctx context.Context, ref string) (Signatures, error)
+	CheckSignatures func(ctx context.Context, ref string) (api.Signatures, error)
 
-	// Signers returns what was found out before about who signed an image.
+	// Signers returns the recorded results of the rules for an image.
 	Signers func(ctx context.Context, im store.Image) ([]signature.Result, error)
 
-	// Health returns what "ballast doctor" wants to know.
-	Health func(context.Context) (Health, error)
+	// Health returns facts for "ballast doctor".
+	Health func(context.Context) (api.Health, error)
 
-	// RotateCA replaces the keys by which containerd and the facade know each other.
+	// RotateCA replaces the keys with which containerd and the facade authenticate each other.
 	RotateCA func(context.Context) error
 
 	// Metrics answers /metrics.
 	Metrics http.Handler
 
-	// Log is where requests that change something are reported; nil discards.
+	// Log receives a line for each request that changes something; nil discards.
 	Log *slog.Logger
 }
 
@@ -135,23 +132,23 @@ func (h *Handler) Routes() http.Handler {
 	return mux
 }
 
-// answer makes a handler of a function that returns what to answer with.
+// answer returns a handler that sends the result of f.
 func answer(f func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := f(r)
 		w.Header().Set("Content-Type", "application/json")
 		if err != nil {
-			e := Wrap(err)
-			w.WriteHeader(e.status())
+			e := api.Wrap(err)
+			w.WriteHeader(e.Status())
 			v = e
 		}
-		_ = json.NewEncoder(w).Encode(v) // the client has gone; there is nobody to tell
+		_ = json.NewEncoder(w).Encode(v) // the client has disconnected
 	})
 }
 
 // decodeBody reads the JSON body of a request into v. An empty body leaves v as it is.
 func decodeBody(r *http.Request, v any) error {
-	dec := json.NewDecoder(http.MaxBytesReader(nil, r.Body, maxRequest))
+	dec := json.NewDecoder(http.MaxBytesReader(nil, r.Body, api.MaxBody))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("request: %w: %w", err, errdefs.ErrInvalidArgument)
@@ -178,8 +175,8 @@ func (s *stream) send(v any) error {
 	return http.NewResponseController(s.w).Flush()
 }
 
-// events writes each of some events.
-func (s *stream) events(events []Event) error {
+// events sends each event.
+func (s *stream) events(events []api.Event) error {
 	for _, e := range events {
 		if err := s.send(e); err != nil {
 			return err
@@ -189,26 +186,24 @@ func (s *stream) events(events []Event) error {
 }
 
 func (h *Handler) prefetch(w http.ResponseWriter, r *http.Request) {
-	var req PrefetchRequest
+	var req api.PrefetchRequest
 	out := newStream(w)
 	err := decodeBody(r, &req)
+	var ref remote.Ref
 	if err == nil {
-		var ref remote.Ref
-		if ref, err = resolve.ParseRef(req.Ref); err == nil {
-			req.Ref = ref.String()
-		}
+		ref, err = resolve.ParseRef(req.Ref)
 	}
 	if err == nil && req.TTL < 0 {
 		err = fmt.Errorf("ttl %v is negative: %w", req.TTL, errdefs.ErrInvalidArgument)
 	}
 	if err != nil {
-		_ = out.send(Event{Status: StatusError, Error: Wrap(err)})
+		_ = out.send(api.Event{Status: api.StatusError, Error: api.Wrap(err)})
 		return
 	}
-	im, err := h.Prefetch(r.Context(), req, out.events)
-	last := Event{Status: StatusSuccess, Ref: req.Ref, Image: &im}
+	im, err := h.Prefetch(r.Context(), ref, req, out.events)
+	last := api.Event{Status: api.StatusSuccess, Ref: ref.String(), Image: &im}
 	if err != nil {
-		last = Event{Status: StatusError, Ref: req.Ref, Error: Wrap(err)}
+		last = api.Event{Status: api.StatusError, Ref: ref.String(), Error: api.Wrap(err)}
 	}
 	_ = out.send(last)
 }
@@ -223,7 +218,7 @@ func (h *Handler) gc(r *http.Request) (any, error) {
 	}
 	if h.Settle != nil {
 		if err := h.Settle(r.Context()); err != nil {
-			h.Log.Warn("models of images that containerd may not have any more stay", "err", err)
+			h.Log.Warn("models may stay whose images or mounts are gone", "err", err)
 		}
 	}
 	return h.Store.GC(r.Context(), o)

@@ -2,7 +2,6 @@ package admin_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,11 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -38,8 +37,8 @@ func (r *rig) put(t *testing.T, ref string, table digest.Digest) store.Image {
 	return im
 }
 
-// state returns the image with a manifest as the list of all has it.
-func (r *rig) state(t *testing.T, manifest digest.Digest) admin.Image {
+// state returns the image with a manifest from the list of all images.
+func (r *rig) state(t *testing.T, manifest digest.Digest) api.Image {
 	t.Helper()
 	all, err := r.client.Images(t.Context())
 	if err != nil {
@@ -51,26 +50,26 @@ func (r *rig) state(t *testing.T, manifest digest.Digest) admin.Image {
 		}
 	}
 	t.Fatalf("%s is not in %+v", manifest, all)
-	return admin.Image{}
+	return api.Image{}
 }
 
-// TestInvalid says that an image that can not be shown hides no other.
+// An image that cannot be shown hides no other.
 func TestInvalid(t *testing.T) {
 	r := newRig(t)
 	r.hydrate(t)
 	noTable := r.put(t, "reg.example/no/table:v1", digest.FromString("gone"))
-	index := r.put(t, "reg.example/index:v1", "") // its bytes are no index
+	index := r.put(t, "reg.example/index:v1", "") // its bytes are not an index
 	for _, im := range []store.Image{noTable, index} {
 		got := r.state(t, im.Manifest)
-		if got.State != admin.StateInvalid || got.Error == nil || got.Error.Message == "" {
+		if got.State != api.StateInvalid || got.Error == nil || got.Error.Message == "" {
 			t.Errorf("%v: state %q, error %v", im.Refs, got.State, got.Error)
 		}
 		d, err := r.client.Image(t.Context(), im.Refs[0])
-		if err != nil || d.State != admin.StateInvalid || d.Error == nil || d.Manifest != im.Manifest || d.Origin != im.Origin {
+		if err != nil || d.State != api.StateInvalid || d.Error == nil || d.Manifest != im.Manifest || d.Origin != im.Origin {
 			t.Errorf("%v: inspect %+v, %v", im.Refs, d, err)
 		}
 	}
-	if got := r.state(t, r.image.Manifest); got.State != admin.StateComplete {
+	if got := r.state(t, r.image.Manifest); got.State != api.StateComplete {
 		t.Errorf("the other image: state %q", got.State)
 	}
 	for _, ref := range []string{noTable.Refs[0], index.Refs[0]} {
@@ -80,13 +79,13 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// TestPulling is the state of a model from its first byte to its last.
+// TestPulling checks the state of a model from its first byte to its last.
 func TestPulling(t *testing.T) {
 	r := newRig(t)
 	other := storetest.Random(5, 1<<20)
 	table := storetest.NewBuilder("two").Raw("a.bin", r.weights, 0o644).Raw("b.bin", other, 0o644).Put(t, r.store)
 	im := r.put(t, "reg.example/two:v1", table)
-	if got := r.state(t, im.Manifest); got.State != admin.StateAbsent {
+	if got := r.state(t, im.Manifest); got.State != api.StateAbsent {
 		t.Errorf("before: state %q, want absent", got.State)
 	}
 	gate := make(chan struct{})
@@ -105,18 +104,19 @@ func TestPulling(t *testing.T) {
 	}()
 	<-asked
 	got := r.state(t, im.Manifest)
-	if want := int64(len(r.weights) + len(other)); got.State != admin.StatePulling || got.Total != want || got.Completed >= want {
+	if want := int64(len(r.weights) + len(other)); got.State != api.StatePulling || got.Total != want || got.Completed >= want {
 		t.Errorf("while fetching: state %q, %d of %d bytes, want pulling of %d", got.State, got.Completed, got.Total, want)
 	}
 	close(gate)
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if got := r.state(t, im.Manifest); got.State != admin.StateComplete || got.Total != 0 {
+	if got := r.state(t, im.Manifest); got.State != api.StateComplete || got.Total != 0 {
 		t.Errorf("after: %+v", got)
 	}
-	// The collector takes what a reference has let go; then one file comes back with another model.
-	if _, err := r.client.Pin(t.Context(), admin.PinRequest{Name: im.Refs[0]}); err != nil {
+	// Garbage collection removes what a reference released; then one file comes back with another
+	// model.
+	if _, err := r.client.Pin(t.Context(), api.PinRequest{Name: im.Refs[0]}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.client.Unpin(t.Context(), im.Refs[0]); err != nil {
@@ -125,16 +125,16 @@ func TestPulling(t *testing.T) {
 	if _, err := r.client.GC(t.Context(), store.GCOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.state(t, im.Manifest); got.State != admin.StateAbsent {
+	if got := r.state(t, im.Manifest); got.State != api.StateAbsent {
 		t.Errorf("after the collector: state %q, want absent", got.State)
 	}
 	r.hydrate(t)
-	if got := r.state(t, im.Manifest); got.State != admin.StatePartial {
+	if got := r.state(t, im.Manifest); got.State != api.StatePartial {
 		t.Errorf("with one file of two: state %q, want partial", got.State)
 	}
 }
 
-// TestRemoveInUse says which files stay.
+// TestRemoveInUse checks which files stay.
 func TestRemoveInUse(t *testing.T) {
 	r := newRig(t)
 	r.hydrate(t)
@@ -164,7 +164,7 @@ func TestRemoveIndexPin(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{ref, testRef} {
-		if _, err := r.client.Pin(ctx, admin.PinRequest{Name: name}); err != nil {
+		if _, err := r.client.Pin(ctx, api.PinRequest{Name: name}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -172,7 +172,7 @@ func TestRemoveIndexPin(t *testing.T) {
 		t.Fatal(err)
 	}
 	pins, err := r.client.Pins(ctx)
-	if err != nil || len(pins) != 1 || admin.PinnedRef(pins[0].Ref) != testRef {
+	if err != nil || len(pins) != 1 || api.PinnedRef(pins[0].Ref) != testRef {
 		t.Errorf("pins that are left: %+v, %v", pins, err)
 	}
 	if pins[0].ModelSize != r.image.Size {
@@ -180,21 +180,20 @@ func TestRemoveIndexPin(t *testing.T) {
 	}
 }
 
-// TestPinSize says that a second pin of a model has the model's size too, although nothing is
-// attributed to it.
+// A second pin of a model also has the model's size, although nothing is attributed to it.
 func TestPinSize(t *testing.T) {
 	r := newRig(t)
 	r.hydrate(t)
 	r.add(t, "reg.example/team/model:v2")
 	for _, name := range []string{testRef, "reg.example/team/model:v2"} {
-		pins, err := r.client.Pin(t.Context(), admin.PinRequest{Name: name})
+		pins, err := r.client.Pin(t.Context(), api.PinRequest{Name: name})
 		if err != nil || len(pins) != 1 || pins[0].ModelSize != r.image.Size {
 			t.Errorf("%s: %+v, %v, want %d bytes", name, pins, err, r.image.Size)
 		}
 	}
 }
 
-// TestRepairGoesOn says that a model that can not be had again does not keep others from it.
+// A model that cannot be downloaded again does not prevent the repair of others.
 func TestRepairGoesOn(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
@@ -205,7 +204,7 @@ func TestRepairGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{testRef, im.Refs[0]} {
-		if _, err := r.client.Pin(ctx, admin.PinRequest{Name: name}); err != nil {
+		if _, err := r.client.Pin(ctx, api.PinRequest{Name: name}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -219,7 +218,7 @@ func TestRepairGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, repair := range []bool{false, true} {
-		res, err := r.client.Verify(ctx, admin.VerifyRequest{Repair: repair}, func(admin.VerifyEvent) {})
+		res, err := r.client.Verify(ctx, api.VerifyRequest{Repair: repair}, func(api.VerifyEvent) {})
 		problems := map[digest.Digest]string{}
 		for _, b := range res.Bad {
 			problems[b.Digest] = b.Problem
@@ -248,13 +247,13 @@ func TestRepairGoesOn(t *testing.T) {
 	}
 }
 
-// TestRepairDocuments: a table, a manifest or a config that is damaged is made again from where the image
-// was resolved, with and without a restart, and a repair does not say both that it did and that it did not.
+// A damaged table, manifest or config is restored from the sources of the image, with and without a
+// restart, and a repair does not report both success and failure.
 func TestRepairDocuments(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		r := newRig(t)
 		r.hydrate(t)
-		if _, err := r.client.Pin(t.Context(), admin.PinRequest{Name: testRef}); err != nil {
+		if _, err := r.client.Pin(t.Context(), api.PinRequest{Name: testRef}); err != nil {
 			t.Fatal(err)
 		}
 		documents := []digest.Digest{r.image.Manifest, r.image.Config, r.image.Table}
@@ -270,14 +269,14 @@ func TestRepairDocuments(t *testing.T) {
 			r.store = storetest.Open(t, r.store.Dir(), store.Options{})
 			r.handler.Store = r.store
 		}
-		res, err := r.client.Verify(t.Context(), admin.VerifyRequest{Repair: true}, func(admin.VerifyEvent) {})
+		res, err := r.client.Verify(t.Context(), api.VerifyRequest{Repair: true}, func(api.VerifyEvent) {})
 		if err != nil || res.Left != 0 || len(res.Bad) != len(documents) {
 			t.Errorf("restart %v: repaired: %+v, %v", restart, res, err)
 		}
 		if diff := cmp.Diff(res.Repaired, []string{testRef}); diff != "" {
 			t.Errorf("restart %v: repaired (got, want):\n%s", restart, diff)
 		}
-		res, err = r.client.Verify(t.Context(), admin.VerifyRequest{}, func(admin.VerifyEvent) {})
+		res, err = r.client.Verify(t.Context(), api.VerifyRequest{}, func(api.VerifyEvent) {})
 		if err != nil || len(res.Bad) != 0 {
 			t.Errorf("restart %v: after it: %+v, %v", restart, res, err)
 		}
@@ -287,10 +286,10 @@ func TestRepairDocuments(t *testing.T) {
 	}
 }
 
-// TestEmptyLists says that a list without entries is [] and not null.
+// A list without entries is [] and not null.
 func TestEmptyLists(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	h := &admin.Handler{Store: s, Status: func(context.Context) admin.Status { return admin.Status{} }, Metrics: http.NotFoundHandler()}
+	h := &admin.Handler{Store: s, Status: func(context.Context) api.Status { return api.Status{} }, Metrics: http.NotFoundHandler()}
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -312,51 +311,6 @@ func TestEmptyLists(t *testing.T) {
 		res.Body.Close()
 		if err != nil || strings.TrimSpace(string(body)) != "[]" {
 			t.Errorf("%s: got %q, %v, want []", p, body, err)
-		}
-	}
-}
-
-func TestText(t *testing.T) {
-	for _, tt := range []struct {
-		err  error
-		want string
-	}{
-		{fmt.Errorf("size: %w", errdefs.ErrInvalidArgument), "size"},
-		{fmt.Errorf("mount: %w", syscall.EINVAL), "mount: invalid argument"},
-		{fmt.Errorf("mount: %w: %w", syscall.EINVAL, errdefs.ErrFailedPrecondition), "mount: invalid argument"},
-		{fmt.Errorf("a: %w: %w", errdefs.ErrDataLoss, errdefs.ErrUnavailable), "a"},
-		{errors.Join(fmt.Errorf("a: %w", errdefs.ErrNotImplemented), fmt.Errorf("b: %w", errdefs.ErrAborted)), "a\nb"},
-		{fmt.Errorf("model x: %w", errdefs.ErrNotFound), "model x: not found"},
-		{fmt.Errorf("x answered 404 Not Found: %w", errdefs.ErrNotFound), "x answered 404 Not Found"},
-		{errdefs.ErrUnavailable, "unavailable"},
-		{fmt.Errorf("mount: %w", &admin.Error{Code: "unknown", Message: "mount: invalid argument"}), "mount: mount: invalid argument"},
-	} {
-		if got := admin.Text(tt.err); got != tt.want {
-			t.Errorf("Text(%v): got %q, want %q", tt.err, got, tt.want)
-		}
-		if got := admin.Wrap(tt.err).Message; got != tt.want {
-			t.Errorf("Wrap(%v): got %q, want %q", tt.err, got, tt.want)
-		}
-	}
-}
-
-func TestAbout(t *testing.T) {
-	const ref = "ghcr.io/a/b:v1"
-	for _, text := range []string{"gone", ref + ": gone", ref + ": " + ref + ": gone"} {
-		err := admin.About(ref, fmt.Errorf("%s%w", strings.TrimSuffix(text, "gone"), errdefs.ErrNotFound))
-		if got, want := err.Error(), ref+": not found"; got != want || !errdefs.IsNotFound(err) {
-			t.Errorf("About(%q): got %q, want %q", text, got, want)
-		}
-	}
-}
-
-func TestCheckName(t *testing.T) {
-	for name, want := range map[string]bool{
-		"ghcr.io/a/b:v1": true, "sha256:" + strings.Repeat("a", 64): true, "0123ab": true, "llama": false, "": false, "0123": false,
-		"sha256:x": false, strings.Repeat("a", 65): false,
-	} {
-		if err := admin.CheckName(name); (err == nil) != want || err != nil && !errdefs.IsInvalidArgument(err) {
-			t.Errorf("CheckName(%q): got %v, want good: %v", name, err, want)
 		}
 	}
 }

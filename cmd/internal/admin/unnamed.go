@@ -6,28 +6,29 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// unnamed returns the models that snapshots show and of which no image is known: they were converted
-// before they were pushed, so that containerd had no need of the facade to convert them. They have no
-// manifest and no references, as far as is known here, and go by the digest of their table.
-func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []store.Ref) ([]Image, error) {
+// unnamed returns the models that snapshots show and that have no image: they were converted before
+// they were pushed, so containerd did not need the facade to pull them. Their manifests and
+// references are not known here; their name is the digest of their table.
+func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []store.Ref) ([]api.Image, error) {
 	known := map[digest.Digest]bool{}
 	for _, im := range images {
 		known[im.Table] = true
 	}
-	var out []Image
+	var out []api.Image
 	for _, r := range refs {
-		if known[r.Table] || !strings.HasPrefix(r.Name, snapshotPrefix) {
+		if known[r.Table] || !strings.HasPrefix(r.Name, api.SnapshotPrefix) {
 			continue
 		}
 		known[r.Table] = true
 		t, err := h.Store.Table(ctx, r.Table)
 		if errdefs.IsNotFound(err) {
-			continue // its snapshot is about to go
+			continue // its snapshot is about to be removed
 		} else if err != nil {
 			return nil, err
 		}
@@ -42,41 +43,25 @@ func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []stor
 	return out, nil
 }
 
-// findShown is findOne, but name can also be the digest of the table of an unnamed model, or the
-// beginning of it.
-func (h *Handler) findShown(ctx context.Context, name string) (store.Image, error) {
-	im, err := findOne(ctx, h.Store, name)
-	hex, ok := digestPrefix(name)
-	if !ok || !errdefs.IsNotFound(err) {
+// findShown is findOne, but name can also be the digest of the table of an unnamed model.
+func (h *Handler) findShown(ctx context.Context, name api.Name) (store.Image, error) {
+	im, err := h.findOne(ctx, name)
+	if name.IsRef() || !errdefs.IsNotFound(err) {
 		return im, err
 	}
-	all, oops := h.Store.Images(ctx)
-	if oops != nil {
-		return im, oops
+	refs, rerr := h.Store.Refs(ctx, api.SnapshotPrefix)
+	if rerr != nil {
+		return im, rerr
 	}
-	refs, oops := h.Store.Refs(ctx, snapshotPrefix)
-	if oops != nil {
-		return im, oops
-	}
-	shown, oops := h.unnamed(ctx, all, refs)
-	if oops != nil {
-		return im, oops
-	}
-	shown = slices.DeleteFunc(shown, func(v Image) bool { return !strings.HasPrefix(v.Table.Encoded(), hex) })
-	switch len(shown) {
-	case 0:
+	refs = slices.DeleteFunc(refs, func(r store.Ref) bool { return !name.Matches(r.Table) })
+	shown, rerr := h.unnamed(ctx, nil, refs)
+	switch {
+	case rerr != nil:
+		return im, rerr
+	case len(shown) == 0:
 		return im, err
-	case 1:
+	case len(shown) == 1:
 		return shown[0].Image, nil
 	}
 	return im, fmt.Errorf("%s stands for %d models, give more of the digest: %w", name, len(shown), errdefs.ErrFailedPrecondition)
-}
-
-// ID is the digest by which an image is known here: that of its manifest, or of its table if the
-// manifest is not known.
-func (v *Image) ID() digest.Digest {
-	if v.Manifest == "" {
-		return v.Table
-	}
-	return v.Manifest
 }

@@ -1,10 +1,12 @@
 package admin_test
 
 import (
+	"net/http"
+	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/storetest"
@@ -13,8 +15,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestUnnamed is a model that a snapshot shows before it is complete, and that came without an image:
-// it is listed, found by the digest of its table, and gone with its snapshot.
+// TestUnnamed has a model without an image that a snapshot shows before it is complete: it is
+// listed, found by the digest of its table, and removed with its snapshot.
 func TestUnnamed(t *testing.T) {
 	r := newRig(t)
 	p := storetest.Random(41, 9<<20)
@@ -33,7 +35,7 @@ func TestUnnamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.store.Pause()
-	shown := func() *admin.Image {
+	shown := func() *api.Image {
 		all, err := r.client.Images(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -49,12 +51,12 @@ func TestUnnamed(t *testing.T) {
 	if got == nil {
 		t.Fatal("it is not listed")
 	}
-	if got.State != admin.StateLazy || !got.Paused || got.Completed != filetable.MaxChunk || got.Total != int64(len(p)) || got.Snapshots != 1 ||
+	if got.State != api.StateLazy || !got.Paused || got.Completed != filetable.MaxChunk || got.Total != int64(len(p)) || got.Snapshots != 1 ||
 		got.ID() != table || !cmp.Equal(got.Sources, []string{"reg.example/team/ahead"}) {
 		t.Errorf("got %+v", got)
 	}
 	d, err := r.client.Image(t.Context(), table.Encoded()[:12])
-	if err != nil || d.Table != table || d.State != admin.StateLazy || d.Chunks == nil || d.Chunks.Chunks != 3 {
+	if err != nil || d.Table != table || d.State != api.StateLazy || d.Chunks == nil || d.Chunks.Chunks != 3 {
 		t.Errorf("by digest: %+v, %v", d, err)
 	}
 	if _, err := r.client.RemoveImage(t.Context(), table.String()); !errdefs.IsNotFound(err) {
@@ -68,5 +70,19 @@ func TestUnnamed(t *testing.T) {
 	}
 	if _, err := r.client.Image(t.Context(), table.String()); !errdefs.IsNotFound(err) {
 		t.Errorf("without a snapshot: got %v, want ErrNotFound", err)
+	}
+}
+
+func TestNoDaemon(t *testing.T) {
+	c := api.NewClient(filepath.Join(t.TempDir(), "s"))
+	if _, err := c.Version(t.Context()); !errdefs.IsUnavailable(err) {
+		t.Errorf("got %v, want ErrUnavailable", err)
+	}
+}
+
+func TestUnknownPath(t *testing.T) {
+	c := serve(t, http.NotFoundHandler()) // a daemon of another version
+	if _, err := c.Version(t.Context()); !errdefs.IsNotImplemented(err) {
+		t.Errorf("got %v, want ErrNotImplemented", err)
 	}
 }

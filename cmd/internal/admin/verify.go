@@ -8,52 +8,59 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// progressEvery is the time between two lines of progress.
+// progressEvery is the interval between two lines of progress.
 const progressEvery = 200 * time.Millisecond
 
 func (h *Handler) verify(w http.ResponseWriter, r *http.Request) {
-	var req VerifyRequest
+	var req api.VerifyRequest
 	out := newStream(w)
 	err := decodeBody(r, &req)
-	var res *VerifyResult
+	var res *api.VerifyResult
 	if err == nil {
 		progress, end := h.Verifying(req.Name)
-		res, err = h.check(r.Context(), req, func(e VerifyEvent) {
+		res, err = h.check(r.Context(), req, func(e api.VerifyEvent) {
 			progress(e.Completed, e.Total)
 			_ = out.send(e)
 		})
 		end(err)
 	}
 	if err != nil {
-		_ = out.send(VerifyEvent{Status: StatusError, Result: res, Error: Wrap(err)})
+		_ = out.send(api.VerifyEvent{Status: api.StatusError, Result: res, Error: api.Wrap(err)})
 		return
 	}
-	_ = out.send(VerifyEvent{Status: StatusSuccess, Result: res})
+	_ = out.send(api.VerifyEvent{Status: api.StatusSuccess, Result: res})
 }
 
-// check reads what req asks for, and repairs if it says so. If a repair fails, it returns what
-// was found as well as the error.
-func (h *Handler) check(ctx context.Context, req VerifyRequest, event func(VerifyEvent)) (*VerifyResult, error) {
+// check verifies the objects that req names, and repairs them if req requests it. If a repair
+// fails, it returns both the result and the error.
+func (h *Handler) check(ctx context.Context, req api.VerifyRequest, event func(api.VerifyEvent)) (*api.VerifyResult, error) {
+	var name api.Name
 	var table digest.Digest
 	if req.Name != "" {
-		im, err := findOne(ctx, h.Store, req.Name)
+		var err error
+		if name, err = api.ParseName(req.Name); err != nil {
+			return nil, err
+		}
+		im, err := h.findOne(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		table = im.Table
 	}
-	res := &VerifyResult{Bad: []store.CheckResult{}}
+	res := &api.VerifyResult{Bad: []store.CheckResult{}}
 	var last time.Time
 	bad, err := h.Store.Check(ctx, table, func(done, total int64) {
 		res.Bytes = done
 		if now := time.Now(); now.Sub(last) >= progressEvery {
 			last = now
-			event(VerifyEvent{Status: "verifying", Total: total, Completed: done})
+			event(api.VerifyEvent{Status: api.StatusVerifying, Total: total, Completed: done})
 		}
 	})
 	if err != nil {
@@ -62,26 +69,25 @@ func (h *Handler) check(ctx context.Context, req VerifyRequest, event func(Verif
 	res.Bad = append(res.Bad, bad...)
 	res.Left = len(bad)
 	for _, b := range bad {
-		h.Log.Warn("object is not well", "digest", b.Digest, "problem", b.Problem, "repair", req.Repair)
+		h.Log.Warn("object is damaged or missing", "digest", b.Digest, "problem", b.Problem, "repair", req.Repair)
 	}
 	if res.Snapshots, err = h.Snapshots(ctx, table); err != nil {
 		return nil, err
 	}
 	res.LeftSnapshots = len(res.Snapshots)
 	for _, p := range res.Snapshots {
-		h.Log.Warn("snapshot is not well", "snapshot", p.Snapshot, "table", p.Table, "path", p.Path, "problem", p.Problem, "repair", req.Repair)
+		h.Log.Warn("snapshot differs from its table", "snapshot", p.Snapshot, "table", p.Table, "path", p.Path, "problem", p.Problem, "repair", req.Repair)
 	}
 	if !req.Repair || len(bad)+len(res.Snapshots) == 0 {
 		return res, nil
 	}
-	err = h.repair(ctx, req.Name, table, res, event)
+	err = h.repair(ctx, name.Ref, table, res, event)
 	return res, err
 }
 
-// repair makes the documents of images again that are not there, shows again what is shown wrongly, and
-// fetches what tables lack: all, or the one that was asked for by a name. It goes on after an error and
-// returns the first.
-func (h *Handler) repair(ctx context.Context, name string, only digest.Digest, res *VerifyResult, event func(VerifyEvent)) error {
+// repair restores missing documents of images, repairs snapshots, and downloads what tables lack:
+// all of them, or only one. It continues after an error and returns the first.
+func (h *Handler) repair(ctx context.Context, ref remote.Ref, only digest.Digest, res *api.VerifyResult, event func(api.VerifyEvent)) error {
 	resolved, first := h.resolveAgain(ctx, only)
 	res.Repaired = append(res.Repaired, resolved...)
 	tables, err := h.showAgain(ctx, res)
@@ -89,11 +95,11 @@ func (h *Handler) repair(ctx context.Context, name string, only digest.Digest, r
 		return err
 	}
 	if len(res.Bad) > 0 {
-		hurt, err := h.hurt(ctx, only, res.Bad)
+		damaged, err := h.damaged(ctx, only, res.Bad)
 		if err != nil {
 			return err
 		}
-		tables = append(tables, hurt...)
+		tables = append(tables, damaged...)
 		slices.Sort(tables)
 		tables = slices.Compact(tables)
 	}
@@ -101,9 +107,9 @@ func (h *Handler) repair(ctx context.Context, name string, only digest.Digest, r
 		if f, err := h.Store.OpenObject(t); err == nil {
 			f.Close()
 		} else if errdefs.IsNotFound(err) && first != nil {
-			continue // nobody knows what it lacks, and why is said already
+			continue // what it lacks is unknown; first has the reason
 		}
-		names, err := h.repairTable(ctx, name, t, event)
+		names, err := h.repairTable(ctx, ref, t, event)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -135,8 +141,8 @@ func (h *Handler) repair(ctx context.Context, name string, only digest.Digest, r
 	return first
 }
 
-// resolveAgain makes the documents of images again that are not there: of those with the table only,
-// or of all if that is empty. It returns the references of those that it made, and the first error.
+// resolveAgain restores missing documents of images: of those with the table only, or of all if
+// only is empty. It returns the references of the restored images, and the first error.
 func (h *Handler) resolveAgain(ctx context.Context, only digest.Digest) (names []string, first error) {
 	images, err := h.Store.Images(ctx)
 	if err != nil {
@@ -159,10 +165,10 @@ func (h *Handler) resolveAgain(ctx context.Context, only digest.Digest) (names [
 	return names, first
 }
 
-// documented says whether the documents of an image are there.
+// documented reports whether the documents of an image are present.
 func (h *Handler) documented(im store.Image) bool {
 	for _, d := range []digest.Digest{im.Manifest, im.Config, im.Table} {
-		if d == "" { // an index has a manifest only
+		if d == "" { // an index has only a manifest
 			continue
 		}
 		f, err := h.Store.OpenObject(d)
@@ -174,17 +180,16 @@ func (h *Handler) documented(im store.Image) bool {
 	return true
 }
 
-// showAgain mends the snapshots that are not well with what is there, and returns the tables for which
-// that did not go, because something has to be fetched.
-func (h *Handler) showAgain(ctx context.Context, res *VerifyResult) (lacking []digest.Digest, err error) {
-	done := map[digest.Digest]bool{"": true} // nobody knows what it was
+// showAgain repairs snapshots from the store, and returns the tables with missing objects.
+func (h *Handler) showAgain(ctx context.Context, res *api.VerifyResult) (lacking []digest.Digest, err error) {
+	done := map[digest.Digest]bool{"": true} // the table is unknown
 	for _, p := range res.Snapshots {
 		if done[p.Table] {
 			continue
 		}
 		done[p.Table] = true
 		if err := h.Repaired(ctx, p.Table); err != nil {
-			h.Log.Warn("snapshots of a model can not be mended with what is there", "table", p.Table, "err", err)
+			h.Log.Warn("snapshots of a model cannot be repaired before something is fetched", "table", p.Table, "err", err)
 			lacking = append(lacking, p.Table)
 			continue
 		}
@@ -199,9 +204,9 @@ func (h *Handler) showAgain(ctx context.Context, res *VerifyResult) (lacking []d
 	return lacking, nil
 }
 
-// hurt returns the tables that need an object of bad: only, if it is not empty, otherwise those
-// with a reference and those of images. What an evicted model had is not missed.
-func (h *Handler) hurt(ctx context.Context, only digest.Digest, bad []store.CheckResult) ([]digest.Digest, error) {
+// damaged returns the tables that need an object of bad: only, if it is not empty, otherwise those
+// with a reference and those of images. Objects of an evicted model are not missing.
+func (h *Handler) damaged(ctx context.Context, only digest.Digest, bad []store.CheckResult) ([]digest.Digest, error) {
 	if only != "" {
 		return []digest.Digest{only}, nil
 	}
@@ -229,8 +234,8 @@ func (h *Handler) hurt(ctx context.Context, only digest.Digest, bad []store.Chec
 	return slices.Compact(tables), nil
 }
 
-// repairTable fetches what a table lacks, and returns the references of its images.
-func (h *Handler) repairTable(ctx context.Context, name string, t digest.Digest, event func(VerifyEvent)) ([]string, error) {
+// repairTable downloads what a table lacks, and returns the references of its images.
+func (h *Handler) repairTable(ctx context.Context, ref remote.Ref, t digest.Digest, event func(api.VerifyEvent)) ([]string, error) {
 	images, err := h.Store.ImagesByTable(ctx, t)
 	if err != nil {
 		return nil, err
@@ -239,12 +244,12 @@ func (h *Handler) repairTable(ctx context.Context, name string, t digest.Digest,
 	for _, im := range images {
 		names = append(names, im.Refs...)
 	}
-	sources, err := h.Sources(ctx, t, name)
+	sources, err := h.Sources(ctx, t, ref)
 	if err != nil {
 		return nil, err
 	}
 	err = h.Store.Hydrate(ctx, t, store.HydrateOptions{Sources: sources, Progress: func(ps []store.Progress) {
-		e := VerifyEvent{Status: "repairing"}
+		e := api.VerifyEvent{Status: api.StatusRepairing}
 		for _, p := range ps {
 			e.Total += p.Total
 			e.Completed += p.Done
@@ -260,10 +265,10 @@ func (h *Handler) repairTable(ctx context.Context, name string, t digest.Digest,
 	return names, h.Repaired(ctx, t)
 }
 
-// aboutAll says which images an error is about.
+// aboutAll prefixes an error with the references of images.
 func aboutAll(names []string, err error) error {
 	if len(names) == 0 {
 		return err
 	}
-	return About(strings.Join(names, " "), err)
+	return api.About(strings.Join(names, " "), err)
 }

@@ -11,18 +11,20 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/ballast-dev/ballast/convert/formats"
 )
 
-// maxSocketPath is the longest path of a unix socket: sun_path has 108 bytes with the final 0,
-// and a socket is made under a name with ".new" at its end.
+// maxSocketPath limits the path of a unix socket: sun_path has 108 bytes with the final 0, and a
+// socket is created under a name with ".new" at its end.
 // https://man7.org/linux/man-pages/man7/unix.7.html
 const maxSocketPath = 108 - 1 - len(".new")
 
-// maxRoot is the longest root, in bytes. The options of one mount(2) have to fit into a page
-// together with the names of up to 128 snapshots; a long root leaves room for few.
+// maxRoot limits the root, in bytes. The options of one mount(2) must fit into a page together with
+// the names of up to 128 snapshots; a long root leaves room for few.
 const maxRoot = 512
 
-// validate returns errdefs.ErrInvalidArgument, naming the key, if a value can not work.
+// validate returns errdefs.ErrInvalidArgument, naming the key, if a value is not valid.
 func (c *Config) validate() error {
 	for _, s := range []struct{ key, path string }{
 		{"address", c.Address}, {"admin_address", c.AdminAddress},
@@ -34,7 +36,7 @@ func (c *Config) validate() error {
 	if err := checkPath("root", c.Root, maxRoot); err != nil {
 		return err
 	}
-	// overlay options know no way around a colon in a data-only lower layer.
+	// A colon in a data-only lower layer cannot be escaped in overlay options.
 	if strings.ContainsAny(c.Root, ":,\\ \t\n") {
 		return invalid("root", "%q has a character that mount options treat specially", c.Root)
 	}
@@ -67,8 +69,8 @@ func (c *Config) checkValues() error {
 		return invalid("fetch.connections", "%d is not in the range 1 to 256", c.Fetch.Connections)
 	case c.Fetch.Linger.Duration < 0:
 		return invalid("fetch.linger", "is negative")
-	case !slices.Contains([]string{"", "llamacpp", "ggml", "mlx"}, c.Upstream.OllamaRunner):
-		return invalid("upstream.ollama_runner", "%q is not one of llamacpp, ggml, mlx", c.Upstream.OllamaRunner)
+	case c.Upstream.OllamaRunner != "" && !slices.Contains(formats.All().Variants(), c.Upstream.OllamaRunner):
+		return invalid("upstream.ollama_runner", "%q is not one of %s", c.Upstream.OllamaRunner, strings.Join(formats.All().Variants(), ", "))
 	case c.Upstream.StallTimeout.Duration <= 0:
 		return invalid("upstream.stall_timeout", "must be above 0")
 	case c.GC.Interval.Duration <= 0:
@@ -116,7 +118,7 @@ func (c *Config) checkValues() error {
 	return nil
 }
 
-// maxReadAhead is the largest read-ahead: what a random access drags in with it.
+// maxReadAhead limits the read-ahead: a random access downloads as much.
 const maxReadAhead = 64 << 20
 
 func (c *Config) checkLazy() error {
@@ -191,7 +193,7 @@ func (c *Config) checkFleet() error {
 	return nil
 }
 
-// allowedHost is a host name, or an IPv6 address in brackets, with an optional port.
+// allowedHost matches a host name, or an IPv6 address in brackets, with an optional port.
 var allowedHost = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`)
 
 // checkAllowed checks an entry of upstream.allow_hosts.

@@ -6,14 +6,16 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/ballast-dev/ballast/convert/formats"
 )
 
-// Verify says which models may be used, by their signatures and what is in them.
+// Verify configures which models may be used, by their signatures and their content.
 type Verify struct {
 	Rule []VerifyRule `toml:"rule,omitempty" comment:"Which models may be used, by signature, code and licence."`
 }
 
-// VerifyRule is what some models have to be.
+// VerifyRule is what some models must fulfil.
 type VerifyRule struct {
 	Match    string   `toml:"match" comment:"host, or host/repository; * matches any characters. The first rule that matches applies."`
 	Mode     string   `toml:"mode" comment:"off: do not check; warn: log models that the rule does not accept; enforce: refuse them."`
@@ -22,7 +24,7 @@ type VerifyRule struct {
 	Licenses []string `toml:"licenses,omitempty" comment:"Accepted licences, as in the config of the model. Empty: any licence, or none."`
 }
 
-// Signer is somebody whose signature counts.
+// Signer is an accepted signer.
 type Signer struct {
 	Type    string `toml:"type" comment:"oms, cosign or notation."`
 	Key     string `toml:"key,omitempty" comment:"File with public keys (PEM). For oms and cosign."`
@@ -45,11 +47,11 @@ const (
 	SignerNotation = "notation"
 )
 
-// port is what a host can have at its end.
+// port matches the port at the end of a host.
 var port = regexp.MustCompile(`^([^/]*):[0-9*]+(/|$)`)
 
-// Matches says whether the rule is for a name, "host/path". A host without a port is that with any: what
-// containerd records of where it got something has none.
+// Matches reports whether the rule applies to a name, "host/path". A host without a port matches
+// any port: containerd records hosts without ports.
 func (r *VerifyRule) Matches(name string) bool {
 	pattern := r.Match
 	if host, _, _ := strings.Cut(name, "/"); !strings.Contains(host, ":") {
@@ -59,7 +61,7 @@ func (r *VerifyRule) Matches(name string) bool {
 	return matches(pattern, host) || matches(pattern, name)
 }
 
-// beside makes the paths of files absolute that are in a directory, unless they are.
+// beside makes relative paths of files absolute, in the directory dir.
 func (v *Verify) beside(dir string) {
 	for i := range v.Rule {
 		for j := range v.Rule[i].Any {
@@ -73,7 +75,7 @@ func (v *Verify) beside(dir string) {
 	}
 }
 
-// checkVerify checks what can be checked without reading keys.
+// checkVerify checks the rules without reading keys.
 func (c *Config) checkVerify() error {
 	for i, r := range c.Verify.Rule {
 		key := fmt.Sprintf("verify.rule %d", i+1)
@@ -96,22 +98,24 @@ func (c *Config) checkVerify() error {
 	return nil
 }
 
-// unusual returns how the hosts of names are written, if match has one that is written otherwise: a rule
-// that silently matches nothing is none.
+// unusual returns how the host in match must be written, if it is written otherwise: such a rule
+// would silently match nothing.
 func (r *VerifyRule) unusual() string {
 	host, _, _ := strings.Cut(r.Match, "/")
+	_, address := formats.All().OfURL(r.Match)
+	isArchive := address != "" && address != r.Match
 	switch {
 	case host != strings.ToLower(host):
 		return "hosts in lower case"
 	case host == "index.docker.io" || host == "registry-1.docker.io":
 		return "docker.io"
-	case strings.Contains(r.Match, "://") && !strings.HasPrefix(r.Match, "carton+") || strings.Contains(r.Match, "@"):
+	case strings.Contains(r.Match, "://") && !isArchive || strings.Contains(r.Match, "@"):
 		return "neither a scheme nor a digest"
 	}
 	return ""
 }
 
-// problem returns what is wrong with a signer, or "".
+// problem returns the problem of a signer, or "".
 func (s *Signer) problem() string {
 	switch s.Type {
 	case SignerNotation:

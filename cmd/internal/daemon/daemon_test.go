@@ -10,8 +10,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestStartFails has a daemon that can not listen: when Run returns, work in the background has ended and none begins,
-// as the store is closed next.
+// TestStartFails starts a daemon that cannot listen: when Run returns, background work has ended
+// and none starts, as the store is closed next.
 func TestStartFails(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -33,10 +33,8 @@ func TestStartFails(t *testing.T) {
 	if err := d.Run(t.Context()); err == nil {
 		t.Fatal("it runs without an admin socket")
 	}
-	d.background.start("snapshot/1", digest.FromString("table"), nil)
-	d.background.mu.Lock()
-	defer d.background.mu.Unlock()
-	if n := len(d.background.running); n > 0 {
-		t.Errorf("%d tasks have begun after the end", n)
+	d.jobs.Background.Start("snapshot/1", digest.FromString("table"), nil)
+	if s := d.jobs.Status(t.Context()); len(s.Jobs) > 0 {
+		t.Errorf("after the end: %+v", s.Jobs)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	introspection "github.com/containerd/containerd/api/services/introspection/v1"
@@ -20,25 +21,25 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// askTimeout is how long containerd may take to say its version.
+// askTimeout limits how long containerd may take to return its version.
 const askTimeout = 2 * time.Second
 
 // admin returns the handler of the admin interface.
 func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
-		Store: d.store, Version: d.version, Prefetch: d.pulls.prefetch, Status: d.status, Verifying: d.pulls.verifying,
-		Hydrate: d.hydrate, Import: d.importModel, ImportPlan: d.importPlan, ImportModels: d.importModels,
-		Convert: d.pulls.resolve, Mount: d.mounts.prepare, Mounts: d.mounts.list, Unmounted: d.mounts.release,
-		Sources: d.wanted, Resolve: d.resolve, Settle: d.settle, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
-		Health: d.health, RotateCA: d.port.rotate, Metrics: d.metrics.handler(), Log: d.log,
+		Store: d.store, Version: d.version, Prefetch: d.jobs.Prefetch, Status: d.jobs.Status, Verifying: d.jobs.Verifying,
+		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportPlan: d.jobs.ImportPlan, ImportModels: d.jobs.ImportModels,
+		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
+		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,
+		Health: d.health, RotateCA: d.port.Rotate, Metrics: d.metrics.Handler(), Log: d.log,
 	}
 }
 
 // health returns facts about the daemon.
-func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
-	h := admin.Health{
-		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]admin.Dir{},
-		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen, FacadeHealth: d.port.health(),
+func (d *Daemon) health(ctx context.Context) (api.Health, error) {
+	h := api.Health{
+		Version: d.version, Started: d.started, Kernel: kernelRelease(), Dirs: map[string]api.Dir{},
+		Address: d.config.Address, Admin: d.config.AdminAddress, Facade: d.config.Facade.Listen, FacadeHealth: d.port.Health(),
 		Show: string(d.snapshotter.Backend()), Containerd: d.config.Containerd.Address,
 	}
 	for _, name := range append([]string{"root"}, rootParts...) {
@@ -53,7 +54,7 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 		if err != nil {
 			return h, err
 		}
-		h.Dirs[name] = admin.Dir{Path: path, Device: uint64(info.Sys().(*syscall.Stat_t).Dev)}
+		h.Dirs[name] = api.Dir{Path: path, Device: uint64(info.Sys().(*syscall.Stat_t).Dev)}
 	}
 	if d.snapshotter.Backend() == tree.Links {
 		if err := snapshotter.Probe(d.store.Dir(), d.store.ObjectsDir()).Stubs; err != nil {
@@ -66,7 +67,7 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 	if err != nil {
 		return h, err
 	}
-	h.Snapshots = admin.SnapshotHealth{Aside: doubts.Aside, Unknown: len(doubts.Unknown), Problems: snapshotProblems(doubts.Problems)}
+	h.Snapshots = api.SnapshotHealth{Aside: doubts.Aside, Unknown: len(doubts.Unknown), Problems: snapshotProblems(doubts.Problems)}
 	if h.Lazy, err = d.lazyHealth(ctx); err != nil {
 		return h, err
 	}
@@ -84,7 +85,7 @@ func (d *Daemon) health(ctx context.Context) (admin.Health, error) {
 	return h, nil
 }
 
-// containerdVersion asks containerd for its version.
+// containerdVersion returns the version of containerd.
 func (d *Daemon) containerdVersion(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -92,7 +93,7 @@ func (d *Daemon) containerdVersion(ctx context.Context) (string, error) {
 	return v.GetVersion(), err
 }
 
-// loaded reports whether containerd has us as a snapshotter.
+// loaded reports whether containerd has this daemon as a snapshotter.
 func (d *Daemon) loaded(ctx context.Context) bool {
 	all, err := introspection.NewIntrospectionClient(d.containerd).Plugins(ctx, &introspection.PluginsRequest{Filters: []string{"type==io.containerd.snapshotter.v1"}})
 	return err == nil && slices.ContainsFunc(all.Plugins, func(p *introspection.Plugin) bool {
@@ -100,15 +101,15 @@ func (d *Daemon) loaded(ctx context.Context) bool {
 	})
 }
 
-// verifySnapshots compares what snapshots show with their tables.
-func (d *Daemon) verifySnapshots(ctx context.Context, table digest.Digest) ([]admin.SnapshotProblem, error) {
+// verifySnapshots compares snapshots with their tables.
+func (d *Daemon) verifySnapshots(ctx context.Context, table digest.Digest) ([]api.SnapshotProblem, error) {
 	problems, err := d.snapshotter.Verify(ctx, table)
 	return snapshotProblems(problems), err
 }
 
-func snapshotProblems(problems []snapshotter.Problem) (out []admin.SnapshotProblem) {
+func snapshotProblems(problems []snapshotter.Problem) (out []api.SnapshotProblem) {
 	for _, p := range problems {
-		out = append(out, admin.SnapshotProblem{Snapshot: p.Snapshot, Table: p.Table, Path: p.Path, Problem: p.What})
+		out = append(out, api.SnapshotProblem{Snapshot: p.Snapshot, Table: p.Table, Path: p.Path, Problem: p.What})
 	}
 	return out
 }

@@ -18,22 +18,22 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// The directories of the mount of files that are not complete: below the root, or the first one beside the
+// The directories of the mount of incomplete files: below the root, or the first one beside the
 // sockets, see lazy.Options.
 const (
 	lazyDir   = "lazy"
 	lazyState = "lazy-state"
 )
 
-// startLazy makes models readable before they are complete: those that snapshots show already,
-// and those to come. A node that can not do that shows models when they are complete.
+// startLazy makes models readable before they are complete: those that snapshots already show, and
+// future ones. If the node does not support that, models are shown when they are complete.
 func (d *Daemon) startLazy(ctx context.Context) error {
 	if d.snapshotter.Backend() != tree.Stubs {
 		d.log.Info("models are shown when they are complete", "show", d.snapshotter.Backend())
 		d.noLazy(fmt.Errorf("models are shown as %s", d.snapshotter.Backend()))
 		return nil
 	}
-	tables, err := d.background.resume(ctx)
+	tables, err := d.jobs.Background.Resume(ctx)
 	if err != nil {
 		return fmt.Errorf("resume models that are not complete: %w", err)
 	}
@@ -42,56 +42,49 @@ func (d *Daemon) startLazy(ctx context.Context) error {
 		return err
 	}
 	d.holder = holder
-	d.holder.Files = nil // the mount's
+	d.holder.Files = nil // belong to the mount
 	m, err := lazy.Start(d.lazyOptions(holder))
 	if err != nil {
-		d.log.Error("models are shown only when they are complete; incomplete ones can not be read", "incomplete", len(tables), "err", err)
+		d.log.Error("models are shown only when they are complete; incomplete ones cannot be read", "incomplete", len(tables), "err", err)
 		d.noLazy(err)
 	} else {
 		if err := d.useLazy(m); err != nil {
 			return err
 		}
 	}
-	for _, t := range tables {
-		sources, err := d.shownFrom(ctx, t.view, t.table)
-		if err != nil {
-			return err
-		}
-		d.background.start(t.view, t.table, sources)
-	}
-	return nil
+	return d.jobs.Background.Continue(ctx, tables)
 }
 
-// useLazy has models shown through a mount.
+// useLazy shows models through the mount m.
 func (d *Daemon) useLazy(m *lazy.Mount) error {
 	d.lazy.Store(m)
 	return d.snapshotter.UseLazy(m.Dir(), func(ctx context.Context) error { return d.lazyUsers(ctx, m) })
 }
 
-// lazyUsers returns why containerd can not map the users of mounts that a lazy mount is a layer of.
+// lazyUsers returns why containerd cannot map the users of mounts with a lazy mount as a layer.
 func (d *Daemon) lazyUsers(ctx context.Context, m *lazy.Mount) error {
 	if !m.IDMap() {
-		return errors.New("this kernel can not id-map FUSE mounts (needs Linux 6.12)")
+		return errors.New("this kernel cannot id-map FUSE mounts (needs Linux 6.12)")
 	}
 	version, err := d.containerdVersion(ctx)
 	if err != nil {
-		return nil // it calls, so it is there; it may have a version that can
+		return nil // containerd is calling, so it is installed, and its version may support it
 	}
 	if v, err := containerdversion.Parse(version); err == nil && !v.MapsBelow() {
-		return fmt.Errorf("containerd %s can not id-map mounts beside its layers (needs 2.3)", version)
+		return fmt.Errorf("containerd %s cannot id-map mounts beside its layers (needs 2.3)", version)
 	}
 	return nil
 }
 
-// lazyOptions are the settings of the lazy mount.
+// lazyOptions returns the options of the lazy mount.
 func (d *Daemon) lazyOptions(h fdstore.Options) lazy.Options {
 	o := lazyPlaces(d.store.Dir(), d.config)
-	o.Source, o.Holder, o.Log, o.Refused = views{d.store}, h, d.log, d.metrics.refused
+	o.Source, o.Holder, o.Log, o.Refused = views{d.store}, h, d.log, d.metrics.Refused
 	o.ReadAhead, o.NoPassthrough, o.NoIDMap = int64(d.config.Lazy.ReadAhead), !d.config.Lazy.Passthrough, !d.config.Lazy.IDMap
 	return o
 }
 
-// views are the views of a store by the numbers of their directories in the lazy mount.
+// views provides the views of a store by the numbers of their directories in the lazy mount.
 type views struct{ *store.Store }
 
 // LazyFile implements lazy.Source.
@@ -109,7 +102,7 @@ func (v views) OpenObject(view uint64, d digest.Digest) (*os.File, error) {
 	return v.View(snapshotter.ViewNumber(view)).OpenObject(d)
 }
 
-// lazyPlaces returns where the lazy mount of a root can be, and its state.
+// lazyPlaces returns the possible mount points and the state directory of the lazy mount of a root.
 func lazyPlaces(root string, c *config.Config) lazy.Options {
 	o := lazy.Options{Dir: filepath.Join(root, lazyDir), StateDir: filepath.Join(root, lazyState)}
 	if dir := filepath.Dir(c.Address); snapshotter.Mountable(dir) == nil {
@@ -118,13 +111,13 @@ func lazyPlaces(root string, c *config.Config) lazy.Options {
 	return o
 }
 
-// noLazy takes note of why there is no lazy mount.
+// noLazy records why there is no lazy mount.
 func (d *Daemon) noLazy(err error) {
 	why := err.Error()
 	d.lazyWhy.Store(&why)
 }
 
-// newHolder says who keeps the mount while the daemon is down.
+// newHolder returns what keeps the mount while the daemon is down.
 func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	c := d.config
 	m := config.Manager()
@@ -133,11 +126,11 @@ func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 		return h, nil
 	}
 	if c.Lazy.Holder == config.HolderAuto && m.Stores {
-		h.NotifySocket = m.NotifySocket // and the process below, which may be there from before
+		h.NotifySocket = m.NotifySocket // also for the process below, which may already be running
 	}
 	h.Socket = filepath.Join(filepath.Dir(c.Address), "holder.sock")
 	if c.Lazy.Holder == config.HolderOutside {
-		return h, nil // none of ours: it would end with us
+		return h, nil // no process of our own: it would end with the daemon
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -147,7 +140,7 @@ func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	return h, nil
 }
 
-// mode says when a model is shown that was got from these repositories.
+// mode returns when to show a model pulled from repositories.
 func (d *Daemon) mode(sources []differ.Repository) differ.Mode {
 	if len(sources) == 0 {
 		return differ.Mode(d.config.Lazy.Mode)

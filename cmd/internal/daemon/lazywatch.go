@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
@@ -17,11 +17,17 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// lookEvery is how often is looked whether the lazy mount is still where it was.
+// The limits of the pause between two attempts to mount again.
+const (
+	firstRemount = time.Second
+	lastRemount  = 5 * time.Minute
+)
+
+// lookEvery is how often the mount point of the lazy mount is checked.
 const lookEvery = 2 * time.Second
 
-// watchLazy replaces the lazy mount when somebody unmounts it, until ctx ends. What is open through
-// it, or was mounted with it, is served as long as the kernel lets it.
+// watchLazy replaces the lazy mount after an unmount, until ctx ends. Files opened through the old
+// mount, and mounts made with it, are served as long as the kernel allows.
 func (d *Daemon) watchLazy(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -36,7 +42,7 @@ func (d *Daemon) watchLazy(ctx context.Context) error {
 		case <-tick.C:
 			s, err := m.Status()
 			if err != nil {
-				d.log.Warn("can not check the lazy mount", "dir", m.Dir(), "err", err)
+				d.log.Warn("cannot check the lazy mount", "dir", m.Dir(), "err", err)
 			}
 			if err != nil || s.Mounted {
 				continue
@@ -50,19 +56,19 @@ func (d *Daemon) watchLazy(ctx context.Context) error {
 	return nil
 }
 
-// replaceLazy mounts anew, trying until ctx ends.
+// replaceLazy mounts again, retrying until ctx ends.
 func (d *Daemon) replaceLazy(ctx context.Context, old *lazy.Mount) {
 	d.log.Error("the lazy mount was unmounted; mounting it again. Containers that were started before may have to be restarted",
 		"dir", old.Dir())
-	for wait := firstRetry; ctx.Err() == nil; wait = min(2*wait, lastRetry) {
+	for wait := firstRemount; ctx.Err() == nil; wait = min(2*wait, lastRemount) {
 		m, err := lazy.Start(d.lazyOptions(d.holder))
 		if err == nil {
 			if err := d.useLazy(m); err != nil {
-				d.log.Error("models that are not complete can not be shown", "err", err)
+				d.log.Error("models that are not complete cannot be shown", "err", err)
 			}
 			return
 		}
-		d.log.Error("no lazy mount: files that are not complete can not be read; trying again", "wait", wait, "err", err)
+		d.log.Error("no lazy mount: files that are not complete cannot be read; trying again", "wait", wait, "err", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -70,7 +76,7 @@ func (d *Daemon) replaceLazy(ctx context.Context, old *lazy.Mount) {
 	}
 }
 
-// serveOld lets go of a mount when the kernel has ended it, or ctx ends.
+// serveOld closes a mount when the kernel has ended it, or ctx ends.
 func (d *Daemon) serveOld(ctx context.Context, old *lazy.Mount) {
 	select {
 	case <-old.Done():
@@ -82,8 +88,8 @@ func (d *Daemon) serveOld(ctx context.Context, old *lazy.Mount) {
 }
 
 // lazyHealth returns facts about the lazy mount.
-func (d *Daemon) lazyHealth(ctx context.Context) (admin.LazyHealth, error) {
-	h := admin.LazyHealth{
+func (d *Daemon) lazyHealth(ctx context.Context) (api.LazyHealth, error) {
+	h := api.LazyHealth{
 		Mode: d.config.Lazy.Mode, Paused: d.store.Paused(), Unverified: d.config.Lazy.Verify == config.VerifyAfter,
 	}
 	m := d.lazy.Load()
@@ -106,9 +112,9 @@ func (d *Daemon) lazyHealth(ctx context.Context) (admin.LazyHealth, error) {
 	return h, nil
 }
 
-// Unmount takes the lazy mount away that a daemon with this configuration left, and ends the
-// process that keeps it. It says whether there was one. It returns errdefs.ErrUnavailable if a
-// daemon runs.
+// Unmount removes the lazy mount left by a daemon with this configuration, and ends the process
+// that keeps it. It reports whether there was one. It returns errdefs.ErrUnavailable if a daemon
+// runs.
 func Unmount(c *config.Config, o lazy.Options) (was bool, err error) {
 	if err := checkRoot(c.Root); err != nil {
 		return false, err
@@ -116,7 +122,7 @@ func Unmount(c *config.Config, o lazy.Options) (was bool, err error) {
 	if _, err := os.Stat(c.Root); errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
-	// Whoever has the database is the daemon of this root.
+	// The process that has the database open is the daemon of this root.
 	s, err := store.Open(c.Root, store.Options{Log: o.Log})
 	if errdefs.IsUnavailable(err) {
 		err = fmt.Errorf("ballastd is running, stop it first: %w", err)

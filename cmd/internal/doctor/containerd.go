@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/version"
 )
 
-// The plugins of containerd whose settings matter.
+// The plugins of containerd whose settings are checked.
 const (
 	pluginDiff     = "io.containerd.service.v1.diff-service"
 	pluginTransfer = "io.containerd.transfer.v1.local"
@@ -33,8 +33,8 @@ type containerdConfig struct {
 	version containerdversion.Version // of the containerd that reads it
 }
 
-// containerd checks the configuration of containerd and the plugins it has loaded. It returns
-// nil if there is no configuration that can be read.
+// containerd checks the configuration of containerd and the plugins it has loaded. It returns nil
+// if there is no readable configuration.
 func (d *Doctor) containerd(ctx context.Context) *containerdConfig {
 	const check = "containerd config"
 	c, err := loadContainerd(ctx, d.ContainerdConfig)
@@ -59,8 +59,8 @@ func (d *Doctor) containerd(ctx context.Context) *containerdConfig {
 	return c
 }
 
-// loadContainerd reads a configuration with its imports, by containerd's own code. A file that
-// does not exist is an empty one: containerd starts without.
+// loadContainerd reads a configuration with its imports, by containerd's own code. A missing file
+// is read as an empty one, as containerd does.
 func loadContainerd(ctx context.Context, file string) (*containerdConfig, error) {
 	c := &srvconfig.Config{
 		Version:      version.ConfigVersion,
@@ -74,7 +74,7 @@ func loadContainerd(ctx context.Context, file string) (*containerdConfig, error)
 	return &containerdConfig{Config: c, file: file}, nil
 }
 
-// proxySnapshotter returns the name of the proxy plugin that is our snapshotter, or "".
+// proxySnapshotter returns the name of the proxy plugin with our snapshotter, or "".
 func (d *Doctor) proxySnapshotter(ctx context.Context, c *containerdConfig) string {
 	const check = "proxy_plugins"
 	name, ok := d.proxy(ctx, c, "snapshot", snippet.Snapshotter)
@@ -95,7 +95,7 @@ func (d *Doctor) proxySnapshotter(ctx context.Context, c *containerdConfig) stri
 	return name
 }
 
-// otherDevice says if two directories are on different file systems.
+// otherDevice reports whether two directories are on different file systems.
 func otherDevice(a, b string) string {
 	da, errA := device(a)
 	db, errB := device(b)
@@ -105,14 +105,14 @@ func otherDevice(a, b string) string {
 	return ""
 }
 
-// proxyDiffer returns the name of the proxy plugin that is our differ, or "".
+// proxyDiffer returns the name of the proxy plugin with our differ, or "".
 func (d *Doctor) proxyDiffer(ctx context.Context, c *containerdConfig) string {
 	name, _ := d.proxy(ctx, c, "diff", snippet.Differ)
 	return name
 }
 
-// proxy returns the proxy plugin of a type that leads to our socket. The one with our usual
-// name but another socket is a fault.
+// proxy returns the proxy plugin of a type with our socket. A plugin with our default name and
+// another socket is a failure.
 func (d *Doctor) proxy(ctx context.Context, c *containerdConfig, kind, usual string) (string, bool) {
 	const check = "proxy_plugins"
 	var names []string
@@ -133,13 +133,14 @@ func (d *Doctor) proxy(ctx context.Context, c *containerdConfig, kind, usual str
 			"%s is of type %q at %s, but ballastd serves at %s", usual, p.Type, p.Address, d.Config.Address)
 		return "", false
 	}
-	d.fail(check, addDropIn(ctx, c, usual), "containerd has no proxy plugin of type %q at %s", kind, d.Config.Address)
+	d.fail(check, d.addDropIn(ctx, c, usual), "containerd has no proxy plugin of type %q at %s", kind, d.Config.Address)
 	return "", false
 }
 
-// addDropIn returns the line that writes our drop-in, with the plugin that is missing, and has it read. It leaves
-// out what is done already. containerd reads drop-ins only if its main file imports them.
-func addDropIn(ctx context.Context, c *containerdConfig, plugin string) string {
+// addDropIn returns the command that writes our drop-in with the missing plugin, and makes
+// containerd read it. It leaves out what is already done. containerd reads drop-ins only if its
+// main file imports them.
+func (d *Doctor) addDropIn(ctx context.Context, c *containerdConfig, plugin string) string {
 	dir := filepath.Join(filepath.Dir(c.file), "conf.d")
 	dropin := filepath.Join(dir, "ballast.toml")
 	imports := fmt.Sprintf("imports = [%q]", filepath.Join(dir, "*.toml"))
@@ -151,14 +152,14 @@ func addDropIn(ctx context.Context, c *containerdConfig, plugin string) string {
 	if _, err := os.Stat(c.file); errors.Is(err, fs.ErrNotExist) {
 		steps = append(steps, fmt.Sprintf(`printf 'version = %d\n%s\n' > %s`, c.version.DropIn(containerdversion.File{}).Format, imports, c.file))
 	}
-	mend := strings.Join(append(steps, "systemctl restart containerd"), " && ")
+	mend := strings.Join(append(steps, d.restart()), " && ")
 	if len(steps) == 0 {
 		return fmt.Sprintf("write %s at the top of %s, which does not import %s; then %s", imports, c.file, dropin, mend)
 	}
 	return mend
 }
 
-// diffService checks who unpacks for clients, and so for image volumes.
+// diffService checks which differs unpack for clients, and so for image volumes.
 func (d *Doctor) diffService(c *containerdConfig, differ string) {
 	const check = "diff-service"
 	order := []string{defaults.DefaultDiffer}
@@ -169,15 +170,15 @@ func (d *Doctor) diffService(c *containerdConfig, differ string) {
 	ours, walking := slices.Index(order, differ), slices.Index(order, defaults.DefaultDiffer)
 	switch {
 	case ours < 0:
-		d.fail(check, mend, "default = %q does not name %s: image volumes of models can not be unpacked", order, differ)
+		d.fail(check, mend, "default = %q does not name %s: image volumes of models cannot be unpacked", order, differ)
 	case walking >= 0 && walking < ours:
 		d.fail(check, mend, "default = %q has walking before %s, and walking refuses models", order, differ)
 	case ours == len(order)-1:
-		d.fail(check, mend, "default = %q has no differ after %s for the layers of ordinary images: they can not be unpacked", order, differ)
+		d.fail(check, mend, "default = %q has no differ after %s for the layers of ordinary images: they cannot be unpacked", order, differ)
 	}
 }
 
-// unpackConfig checks who unpacks for pulls.
+// unpackConfig checks which differ unpacks for pulls.
 func (d *Doctor) unpackConfig(c *containerdConfig, snapshotter, differ string) {
 	const check = "unpack_config"
 	mend := fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", pluginTransfer, hostPlatform(), snapshotter, differ)
@@ -187,7 +188,7 @@ func (d *Doctor) unpackConfig(c *containerdConfig, snapshotter, differ string) {
 		return
 	}
 	inEntry := fmt.Sprintf("in that entry of [[plugins.%q.unpack_config]]: differ = %q", pluginTransfer, differ)
-	seen := map[string]string{} // the first entry of a snapshotter counts
+	seen := map[string]string{} // the first entry of a snapshotter is used
 	for _, e := range entries {
 		m, _ := e.(map[string]any)
 		name, _ := m["snapshotter"].(string)

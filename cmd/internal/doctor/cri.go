@@ -16,10 +16,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// askTimeout is how long containerd may take to answer.
+// askTimeout limits the time of a request to containerd.
 const askTimeout = 5 * time.Second
 
-// criSetting returns a setting of CRI's image part, where it is in this version of the file.
+// criSetting returns a setting of CRI's image part, from its table in this version of the file.
 func (c *containerdConfig) criSetting(key string) any {
 	if v := lookup(c.Plugins, pluginImages, key); v != nil {
 		return v
@@ -27,7 +27,7 @@ func (c *containerdConfig) criSetting(key string) any {
 	return lookup(c.Plugins, pluginCRI, "containerd", key)
 }
 
-// criRegistry returns a setting of CRI's registry part, where it is in this version of the file.
+// criRegistry returns a setting of CRI's registry part, from its table in this version of the file.
 func (c *containerdConfig) criRegistry(key string) any {
 	if v := lookup(c.Plugins, pluginImages, "registry", key); v != nil {
 		return v
@@ -45,7 +45,7 @@ func (c *containerdConfig) hostsDirs() []string {
 	return filepath.SplitList(v)
 }
 
-// cri checks what the kubelet's pulls and volumes depend on.
+// cri checks the settings that pulls and volumes of the kubelet depend on.
 func (d *Doctor) cri(c *containerdConfig, snapshotter string) {
 	const check = "cri"
 	images, _ := c.tables()
@@ -65,8 +65,8 @@ func (d *Doctor) cri(c *containerdConfig, snapshotter string) {
 		"no pod uses %s, only ctr and nerdctl with --snapshotter", snapshotter)
 }
 
-// configPath checks where CRI's pulls look for hosts.toml: the transfer service takes the whole
-// of config_path as one directory, also if it is a list, as it is by default since 2.2.
+// configPath checks where CRI's pulls look for hosts.toml: the transfer service takes the whole of
+// config_path as one directory, even if it is a list, which is the default since 2.2.
 // https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/server/images/image_pull.go
 func (d *Doctor) configPath(c *containerdConfig) {
 	dirs, dir := c.hostsDirs(), "/etc/containerd/certs.d"
@@ -82,7 +82,7 @@ func (d *Doctor) configPath(c *containerdConfig) {
 		"config_path is the list %q, or is not set, which means a list: pulls by CRI treat it as one directory and find no hosts.toml, so models arrive unconverted", dirs)
 }
 
-// criSnapshotter returns the snapshotter of pods that no handler says otherwise for.
+// criSnapshotter returns the snapshotter of pods whose handler sets no other.
 func (c *containerdConfig) criSnapshotter() string {
 	s, _ := c.criSetting("snapshotter").(string)
 	return s
@@ -102,10 +102,10 @@ func (c *containerdConfig) handlers(snapshotter string) []string {
 	return names
 }
 
-// hostPlatform returns the platform of this machine in containerd's words.
+// hostPlatform returns the platform of this machine in containerd's format.
 func hostPlatform() string { return platforms.Format(platforms.DefaultSpec()) }
 
-// loaded asks containerd which plugins it has.
+// loaded checks which plugins containerd has loaded.
 func (d *Doctor) loaded(ctx context.Context, c *containerdConfig, snapshotter, differ string) {
 	const check = "containerd"
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
@@ -113,10 +113,10 @@ func (d *Doctor) loaded(ctx context.Context, c *containerdConfig, snapshotter, d
 	plugins, err := askPlugins(ctx, d.Config.Containerd.Address)
 	switch {
 	case err != nil && errors.Is(unix.Access(d.Config.Containerd.Address, unix.W_OK), unix.EACCES):
-		d.warn(check, "run as root", "can not connect to %s: permission denied", d.Config.Containerd.Address)
+		d.warn(check, "run as root", "cannot connect to %s: permission denied", d.Config.Containerd.Address)
 		return
 	case err != nil:
-		d.warn(check, "systemctl start containerd; or containerd.address in "+"ballast's configuration", "%s does not answer: %v", d.Config.Containerd.Address, err)
+		d.warn(check, "systemctl start "+d.ContainerdUnit+"; or containerd.address in ballast's configuration", "%s does not answer: %v", d.Config.Containerd.Address, err)
 		return
 	}
 	state := map[string]*introspection.Plugin{}
@@ -129,20 +129,20 @@ func (d *Doctor) loaded(ctx context.Context, c *containerdConfig, snapshotter, d
 		{"io.containerd.service.v1", "diff-service"}, {"io.containerd.transfer.v1", "local"},
 	} {
 		if want.id == "" {
-			good = false // the configuration has said so
+			good = false // already reported from the configuration
 			continue
 		}
 		p, ok := state[want.kind+"."+want.id]
 		switch {
 		case !ok:
 			good = false
-			d.fail(check, "systemctl restart containerd", "the plugin %s of %s is not loaded: the configuration was changed after containerd was started", want.id, c.file)
+			d.fail(check, d.restart(), "the plugin %s of %s is not loaded: the configuration was changed after containerd was started", want.id, c.file)
 		case p.InitErr != nil:
 			good = false
-			d.fail(check, "journalctl -u containerd", "the plugin %s did not start: %s", want.id, p.InitErr.Message)
+			d.fail(check, "journalctl -u "+d.ContainerdUnit, "the plugin %s did not start: %s", want.id, p.InitErr.Message)
 		case p.Exports["address"] != "" && !samePath(p.Exports["address"], d.Config.Address):
 			good = false
-			d.fail(check, "systemctl restart containerd", "the plugin %s uses the socket %s", want.id, p.Exports["address"])
+			d.fail(check, d.restart(), "the plugin %s uses the socket %s", want.id, p.Exports["address"])
 		}
 	}
 	if p := state["io.containerd.snapshotter.v1."+snapshotter]; p != nil && slices.Contains(p.Capabilities, "rebase") {
@@ -157,7 +157,7 @@ func (d *Doctor) loaded(ctx context.Context, c *containerdConfig, snapshotter, d
 	}
 }
 
-// askPlugins asks containerd at a socket for its plugins.
+// askPlugins requests the plugins of the containerd at a socket.
 func askPlugins(ctx context.Context, address string) ([]*introspection.Plugin, error) {
 	conn, err := dialContainerd(address)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
@@ -26,11 +27,12 @@ import (
 
 const testVersion = "1.2.3"
 
-// A node is a node on which all is well, until a test spoils it.
+// A node is a healthy node, until a test changes it.
 type node struct {
 	dir    string
 	doctor *Doctor
-	health admin.Health
+	health api.Health
+	mounts []api.Mount
 	keys   *facadetls.Keys
 	stop   func() // the daemon
 }
@@ -46,10 +48,10 @@ func newNode(t *testing.T) *node {
 	cfg.Fetch.Reserve = 1
 	cfg.GC.High = 100
 	n := &node{dir: dir, doctor: &Doctor{
-		Config: cfg, Version: testVersion, Client: admin.NewClient(cfg.AdminAddress),
-		ContainerdConfig: filepath.Join(dir, "config.toml"),
-		Probe:            func(string) error { return nil },
-		ProbeUsers:       func(string) error { return nil },
+		Config: cfg, Version: testVersion, Client: api.NewClient(cfg.AdminAddress),
+		ContainerdConfig: filepath.Join(dir, "config.toml"), ContainerdUnit: "k3s-agent",
+		Probe:      func(string) error { return nil },
+		ProbeUsers: func(string) error { return nil },
 	}}
 	n.doctor.ContainerdVersion = func(context.Context) (containerdversion.Version, error) { return containerdversion.Newest, nil }
 	t.Cleanup(n.doctor.Client.Close)
@@ -67,7 +69,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// serveFacade answers as the facade of a daemon that runs.
+// serveFacade serves the facade of a running daemon.
 func (n *node) serveFacade(t *testing.T) {
 	t.Helper()
 	cfg := n.doctor.Config
@@ -95,7 +97,7 @@ func (n *node) serveFacade(t *testing.T) {
 	})
 }
 
-// serve answers as a daemon that runs.
+// serve serves the admin socket of a running daemon.
 func (n *node) serve(t *testing.T) {
 	t.Helper()
 	cfg, dir := n.doctor.Config, n.dir
@@ -104,11 +106,11 @@ func (n *node) serve(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	n.health = admin.Health{
-		Version: admin.Version{Version: testVersion}, Started: time.Now(), Dirs: map[string]admin.Dir{},
+	n.health = api.Health{
+		Version: api.Version{Version: testVersion}, Started: time.Now(), Dirs: map[string]api.Dir{},
 		Address: cfg.Address, Facade: cfg.Facade.Listen, Show: "stubs",
-		FacadeHealth: admin.FacadeHealth{Keys: new(facadetls.Status), Manager: true, Held: true},
-		Lazy:         admin.LazyHealth{Mode: "auto", Dir: filepath.Join(dir, "lazy"), Mounted: true, Keeper: "process", Kept: true, Passthrough: true, Resend: true},
+		FacadeHealth: api.FacadeHealth{Keys: new(facadetls.Status), Manager: true, Held: true},
+		Lazy:         api.LazyHealth{Mode: "auto", Dir: filepath.Join(dir, "lazy"), Mounted: true, Keeper: "process", Kept: true, Passthrough: true, Resend: true},
 	}
 	for _, name := range append([]string{"."}, rootParts...) {
 		path := filepath.Join(cfg.Root, name)
@@ -122,9 +124,12 @@ func (n *node) serve(t *testing.T) {
 		if name == "." {
 			name = "root"
 		}
-		n.health.Dirs[name] = admin.Dir{Path: path, Device: dev}
+		n.health.Dirs[name] = api.Dir{Path: path, Device: dev}
 	}
-	h := &admin.Handler{Store: s, Metrics: http.NotFoundHandler(), Health: func(context.Context) (admin.Health, error) { return n.health, nil }}
+	h := &admin.Handler{
+		Store: s, Metrics: http.NotFoundHandler(), Health: func(context.Context) (api.Health, error) { return n.health, nil },
+		Mounts: func(context.Context) ([]api.Mount, error) { return n.mounts, nil },
+	}
 	l, err := net.Listen("unix", cfg.AdminAddress)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +142,7 @@ func (n *node) serve(t *testing.T) {
 	}()
 	n.stop = func() {
 		server.Close()
-		l.Close() // Serve may not have it yet
+		l.Close() // Serve may not have started yet
 		<-done
 	}
 	t.Cleanup(n.stop)
@@ -154,34 +159,9 @@ func (n *node) write(t *testing.T, name, s string) {
 	}
 }
 
-// hosts writes a hosts.toml, with the facade and its keys.
-func (n *node) hosts(t *testing.T, h snippet.Hosts) {
-	t.Helper()
-	cfg := n.doctor.Config
-	h.Facade, h.CA, h.Client = cfg.Facade.Listen, facadetls.CAFile(cfg.Root), facadetls.ClientFile(cfg.Root)
-	var b strings.Builder
-	if err := h.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	n.write(t, "certs.d/"+h.Registry+"/hosts.toml", b.String())
-}
-
-// edit replaces text in a file, which must have it.
-func (n *node) edit(t *testing.T, name, old, with string) {
-	t.Helper()
-	p, err := os.ReadFile(filepath.Join(n.dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(p), old) {
-		t.Fatalf("%s does not have %q", name, old)
-	}
-	n.write(t, name, strings.ReplaceAll(string(p), old, with))
-}
-
 const dropin = "conf.d/ballast.toml"
 
-// TestHealthy says that nothing is wrong but that containerd itself does not run.
+// On a healthy node the only finding is that containerd itself does not run.
 func TestHealthy(t *testing.T) {
 	findings := newNode(t).doctor.Run(t.Context())
 	for _, f := range findings {
@@ -194,8 +174,8 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// TestLocalPull sets what makes CRI pull without the transfer service, as nodes of production have it: models are
-// claimed there as well.
+// TestLocalPull makes CRI pull without the transfer service, as production nodes often do: models
+// need a facade there too.
 func TestLocalPull(t *testing.T) {
 	n := newNode(t)
 	n.write(t, "conf.d/zz.toml", `version = 3
@@ -205,6 +185,7 @@ func TestLocalPull(t *testing.T) {
   disable_snapshot_annotations = false
   max_concurrent_downloads = 8
 `)
+
 	for _, f := range n.doctor.Run(t.Context()) {
 		if f.Status != OK && f.Check != "containerd" {
 			t.Errorf("%+v", f)
@@ -218,8 +199,8 @@ func TestFaults(t *testing.T) {
 		spoil  func(*testing.T, *node)
 		check  string
 		status Status
-		says   string // in the message
-		mend   string // in the line that mends it
+		says   string // part of the message
+		mend   string // part of the fix
 	}{
 		{"daemon down", func(_ *testing.T, n *node) { n.stop() },
 			"daemon", Fail, "is not running", "systemctl enable --now ballastd"},
@@ -227,12 +208,19 @@ func TestFaults(t *testing.T) {
 			"daemon", Warn, "ballastd is 1.0.0, this command is 1.2.3", "restart ballastd"},
 		{"daemon at another socket", func(_ *testing.T, n *node) { n.health.Address = "/elsewhere.sock" },
 			"daemon", Fail, "/elsewhere.sock", "restart ballastd"},
+		{"mount that is gone", func(_ *testing.T, n *node) {
+			n.mounts = []api.Mount{{Dir: "/srv/m", Name: "ghcr.io/a/b:1", Created: time.Now().Add(-time.Hour)}}
+		}, "mounts", Warn, "/srv/m is not mounted, but still keeps ghcr.io/a/b:1", "ballast unmount /srv/m"},
+		{"mount that cannot be read", func(t *testing.T, n *node) {
+			good := t.TempDir()
+			n.mounts = []api.Mount{{Dir: good, Name: "ghcr.io/a/b:1", Mounted: true}, {Dir: good + "/gone", Name: "ghcr.io/a/c:1", Mounted: true}}
+		}, "mounts", Fail, "ghcr.io/a/c:1 at ", "/gone && ballast mount ghcr.io/a/c:1 /"},
 		{"metadata set aside", func(_ *testing.T, n *node) { n.health.Snapshots.Aside = []string{"/r/metadata.db.damaged-1"} },
 			"snapshots", Warn, "was renamed", "rm /r/metadata.db.damaged-1"},
 		{"unknown directories", func(_ *testing.T, n *node) { n.health.Snapshots.Unknown = 2 },
 			"snapshots", Warn, "2 directories", "restart or remove"},
 		{"snapshot shows zeros", func(_ *testing.T, n *node) {
-			n.health.Snapshots.Problems = []admin.SnapshotProblem{{Snapshot: "7", Path: "model.gguf", Problem: "reads as zeros"}}
+			n.health.Snapshots.Problems = []api.SnapshotProblem{{Snapshot: "7", Path: "model.gguf", Problem: "reads as zeros"}}
 		}, "snapshots", Fail, "snapshot 7, model.gguf: reads as zeros", "ballast verify --repair"},
 		{"facade elsewhere", func(_ *testing.T, n *node) { n.health.Facade = "127.0.0.1:1" },
 			"daemon", Fail, "facade.listen", "restart ballastd"},
@@ -274,10 +262,10 @@ func TestFaults(t *testing.T) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", "/root/tls/", "/tls/")
 		}, "hosts.toml", Fail, "unknown authority", "ballast config hosts ghcr.io --write --force"},
 		{"root other than configured", func(_ *testing.T, n *node) {
-			n.health.Dirs["root"] = admin.Dir{Path: n.dir, Device: n.health.Dirs["root"].Device}
+			n.health.Dirs["root"] = api.Dir{Path: n.dir, Device: n.health.Dirs["root"].Device}
 		}, "root", Fail, "its configuration has root", "restart ballastd"},
 		{"objects on another file system", func(t *testing.T, n *node) {
-			n.stop() // as it would not start
+			n.stop() // it would not start with it
 			mountTmpfs(t, filepath.Join(n.doctor.Config.Root, "objects"))
 		}, "root", Fail, "is on another file system than the root", "one file system"},
 		{"file system mounted over the root", func(t *testing.T, n *node) { mountTmpfs(t, n.doctor.Config.Root) },
@@ -292,7 +280,7 @@ func TestFaults(t *testing.T) {
 		{"kernel mended, daemon not restarted", func(_ *testing.T, n *node) { n.health.Show = "links" },
 			"kernel", Warn, "hard links", "restart ballastd"},
 		{"no FUSE", func(_ *testing.T, n *node) {
-			n.health.Lazy = admin.LazyHealth{Mode: "auto", Why: "open /dev/fuse: no such file"}
+			n.health.Lazy = api.LazyHealth{Mode: "auto", Why: "open /dev/fuse: no such file"}
 		},
 			"lazy", Warn, "open /dev/fuse: no such file", "modprobe fuse"},
 		{"lazy mount gone", func(_ *testing.T, n *node) { n.health.Lazy.Mounted = false },
@@ -307,16 +295,16 @@ func TestFaults(t *testing.T) {
 			"lazy", Warn, "hang until the reader is killed", "Linux 6.9"},
 		{"kernel without passthrough", func(_ *testing.T, n *node) { n.health.Lazy.Passthrough = false },
 			"lazy", Warn, "through ballastd", "Linux 6.9"},
-		{"kernel that can not map users", func(_ *testing.T, n *node) {
+		{"kernel that cannot map users", func(_ *testing.T, n *node) {
 			n.doctor.ProbeUsers = func(string) error { return errors.New("invalid argument") }
 		}, "user namespaces", Warn, "do not start: invalid argument", "Linux 6.3"},
-		{"lazy mount that can not be mapped", func(_ *testing.T, n *node) { n.health.Lazy.Users = "this kernel" },
+		{"lazy mount that cannot be mapped", func(_ *testing.T, n *node) { n.health.Lazy.Users = "this kernel" },
 			"user namespaces", Warn, "when their model is complete, not before: this kernel", "Linux 6.12"},
 		{"lazy mount that shall not be mapped", func(_ *testing.T, n *node) {
 			n.health.Lazy.Users, n.doctor.Config.Lazy.IDMap = "this kernel", false
 		}, "user namespaces", Warn, "when their model is complete", "lazy.idmap = true"},
 		{"containerd that does not map users", func(_ *testing.T, n *node) { n.health.ContainerdVersion = "1.7.35" },
-			"user namespaces", Warn, "1.7.35 can not id-map mounts", "containerd 2.0"},
+			"user namespaces", Warn, "1.7.35 cannot id-map mounts", "containerd 2.0"},
 		{"containerd that does not map volumes", func(_ *testing.T, n *node) { n.health.ContainerdVersion = "v2.1.6" },
 			"user namespaces", Warn, "belong to nobody", "containerd 2.1.7"},
 		{"drop-in of an earlier version", func(t *testing.T, n *node) { n.edit(t, dropin, `capabilities = ["remap-ids"]`, "") },
@@ -404,7 +392,7 @@ func TestFaults(t *testing.T) {
 			n.write(t, "conf.d/zz.toml", "version = 4\n[plugins.\"io.containerd.cri.v1.images\".registry.mirrors.\"docker.io\"]\nendpoint = [\"https://m\"]\n")
 		}, "cri", Fail, "registry.mirrors", "hosts.toml"},
 		{"containerd down", func(*testing.T, *node) {},
-			"containerd", Warn, "does not answer", "systemctl start containerd"},
+			"containerd", Warn, "does not answer", "systemctl start k3s-agent"},
 
 		{"hosts.toml fails open", func(t *testing.T, n *node) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `capabilities = ["pull", "push"]`, ``)
@@ -415,7 +403,7 @@ func TestFaults(t *testing.T) {
 		{"facade may not resolve", func(t *testing.T, n *node) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `["pull", "resolve"]`, `["pull"]`)
 		}, "hosts.toml", Fail, "no host has the capability", "ballast config hosts ghcr.io > "},
-		{"hosts.toml can not be read", func(t *testing.T, n *node) {
+		{"hosts.toml cannot be read", func(t *testing.T, n *node) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `"resolve"]`, `"resolve", "fly"]`)
 		}, "hosts.toml", Fail, "does not use it for tags", "ballast config hosts ghcr.io > "},
 		{"host with port fails open", func(t *testing.T, n *node) {
@@ -431,7 +419,7 @@ func TestFaults(t *testing.T) {
 			if err := os.RemoveAll(filepath.Join(n.dir, "certs.d")); err != nil {
 				t.Fatal(err)
 			}
-			n.doctor.HostsDirs = []string{"/nowhere/certs.d", filepath.Join(n.dir, "certs.d")} // containerd names the last too
+			n.doctor.HostsDirs = []string{"/nowhere/certs.d", filepath.Join(n.dir, "certs.d")} // containerd also names the last one
 		}, "hosts.toml", Warn, "certs.d, /nowhere/certs.d uses the facade", "ballast config hosts REGISTRY --write --hosts-dir "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -448,7 +436,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestClosedDefault says that the closed form of _default is well.
+// The closed form of _default is healthy.
 func TestClosedDefault(t *testing.T) {
 	n := newNode(t)
 	n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry})
@@ -459,7 +447,7 @@ func TestClosedDefault(t *testing.T) {
 	}
 }
 
-// TestHandlerOnly says that a handler is enough for pods.
+// A handler is sufficient for pods.
 func TestHandlerOnly(t *testing.T) {
 	n := newNode(t)
 	var b strings.Builder

@@ -7,20 +7,20 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/portowner"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 )
 
-// facadeTimeout is how long the facade may take to answer.
+// facadeTimeout limits the time of a request to the facade.
 const facadeTimeout = 5 * time.Second
 
-// facade says who has the port of the facade, and how it is guarded.
-func (d *Doctor) facade(h *admin.Health) {
+// facade checks which process has the port of the facade, and how the facade is protected.
+func (d *Doctor) facade(h *api.Health) {
 	const check = "facade"
 	address := d.Config.Facade.Listen
 	switch {
-	case address == "" || h != nil && h.Facade != address: // said by daemon
+	case address == "" || h != nil && h.Facade != address: // reported by daemon
 		return
 	case h == nil:
 		if o, err := portowner.Of(address); err == nil && o.PID != 1 { // of the service manager
@@ -50,7 +50,7 @@ func (d *Doctor) facade(h *admin.Health) {
 	}
 }
 
-// endOf says how to get rid of who has the port.
+// endOf returns how to free the port from its owner.
 func endOf(o portowner.Owner) string {
 	if o.PID == 0 {
 		return "find the process with ss -ltnp in each container, and end it"
@@ -58,8 +58,8 @@ func endOf(o portowner.Owner) string {
 	return "look at the process (ps -fp " + strconv.Itoa(o.PID) + ") and end it"
 }
 
-// ask asks the facade as containerd does, with the keys that a hosts.toml names, and returns why it can
-// not be done.
+// ask sends a request to the facade as containerd does, with the keys that a hosts.toml names, and
+// returns why it failed.
 func (d *Doctor) ask(ctx context.Context, h docker.RegistryHost) error {
 	ctx, cancel := context.WithTimeout(ctx, facadeTimeout)
 	defer cancel()

@@ -13,18 +13,19 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	hostsconfig "github.com/containerd/containerd/v2/core/remotes/docker/config"
 )
 
-// maxHosts is the largest hosts.toml looked at, in bytes.
+// maxHosts limits the size of a hosts.toml that is read, in bytes.
 const maxHosts = 1 << 20
 
-// hosts checks that every way to a tag that has to do with the facade leads through it.
-func (d *Doctor) hosts(ctx context.Context, h *admin.Health, c *containerdConfig) {
+// hosts checks that every way to a tag through a registry with the facade leads only through the
+// facade.
+func (d *Doctor) hosts(ctx context.Context, h *api.Health, c *containerdConfig) {
 	const check = "hosts.toml"
 	if d.Config.Facade.Listen == "" {
 		d.ok(check, "facade.listen is empty: only converted models can be pulled")
@@ -70,7 +71,7 @@ func (d *Doctor) hosts(ctx context.Context, h *admin.Health, c *containerdConfig
 	}
 }
 
-// healing looks whether what the node needs to come back could be pulled while ballastd is stopped.
+// healing checks whether the images needed to start ballastd can be pulled while it is stopped.
 func (d *Doctor) healing(ctx context.Context) {
 	stuck, err := setup.Unreachable(ctx, "/")
 	if err != nil {
@@ -81,7 +82,7 @@ func (d *Doctor) healing(ctx context.Context) {
 	}
 }
 
-// distinct returns all strings once, in their order, but the empty one.
+// distinct returns the strings that are not empty, without duplicates, in order.
 func distinct(all []string) []string {
 	var out []string
 	for _, s := range all {
@@ -92,7 +93,7 @@ func distinct(all []string) []string {
 	return out
 }
 
-// namesFacade reports whether a file has the address of the facade in it.
+// namesFacade reports whether a file contains the address of the facade.
 func (d *Doctor) namesFacade(file string) bool {
 	f, err := os.Open(file)
 	if err != nil {
@@ -106,14 +107,15 @@ func (d *Doctor) namesFacade(file string) bool {
 	return slices.ContainsFunc(d.facadeNames(), func(name string) bool { return strings.Contains(string(p), name) })
 }
 
-// facadeNames are the addresses that the facade goes by.
+// facadeNames returns the addresses of the facade.
 func (d *Doctor) facadeNames() []string {
 	_, port, _ := net.SplitHostPort(d.Config.Facade.Listen)
 	return []string{d.Config.Facade.Listen, "127.0.0.1:" + port, "localhost:" + port, "[::1]:" + port}
 }
 
-// checkKeys checks that who asks the facade as a hosts.toml says is known to it, and gets an answer.
-func (d *Doctor) checkKeys(ctx context.Context, health *admin.Health, facade docker.RegistryHost, dir string) bool {
+// checkKeys checks that a request to the facade with the keys of a hosts.toml is authenticated and
+// answered.
+func (d *Doctor) checkKeys(ctx context.Context, health *api.Health, facade docker.RegistryHost, dir string) bool {
 	const check = "hosts.toml"
 	file := filepath.Join(dir, "hosts.toml")
 	if facade.Scheme == "http" && !d.Config.Facade.InsecurePlainHTTP {
@@ -124,7 +126,7 @@ func (d *Doctor) checkKeys(ctx context.Context, health *admin.Health, facade doc
 		d.fail(check, "remove skip_verify from "+file, "%s accepts any process in place of the facade (skip_verify)", file)
 		return false
 	}
-	if health == nil || health.FacadeHealth.Error != "" { // said by others
+	if health == nil || health.FacadeHealth.Error != "" { // reported by other checks
 		return true
 	}
 	if err := d.ask(ctx, facade); err != nil {
@@ -134,14 +136,14 @@ func (d *Doctor) checkKeys(ctx context.Context, health *admin.Health, facade doc
 	return true
 }
 
-// checkHosts says what containerd makes of one hosts.toml, read by containerd's own code, and
-// reports whether it is closed.
-func (d *Doctor) checkHosts(ctx context.Context, health *admin.Health, dir, registry string) bool {
+// checkHosts checks one hosts.toml, read by containerd's own code, and reports whether it is
+// closed.
+func (d *Doctor) checkHosts(ctx context.Context, health *api.Health, dir, registry string) bool {
 	const check = "hosts.toml"
 	file := filepath.Join(dir, "hosts.toml")
 	name := registry
 	if registry == snippet.DefaultRegistry {
-		name = "registry.invalid" // stands for any
+		name = "registry.invalid" // stands for any registry
 	}
 	all, err := hostsconfig.ConfigureHosts(ctx, hostsconfig.HostOptions{
 		HostDir: func(string) (string, error) { return dir, nil },
@@ -171,7 +173,7 @@ func (d *Doctor) checkHosts(ctx context.Context, health *admin.Health, dir, regi
 	guarded := facade < 0 || d.checkKeys(ctx, health, all[facade], dir)
 	switch {
 	case facade < 0 && len(others) > 0:
-		d.fail(check, rewrite, "%s names the facade, but containerd does not use it for tags (it can not read the file, or the entry has no \"resolve\"), so models of %s arrive unconverted", file, registry)
+		d.fail(check, rewrite, "%s names the facade, but containerd does not use it for tags (it cannot read the file, or the entry has no \"resolve\"), so models of %s arrive unconverted", file, registry)
 	case facade < 0:
 		d.fail(check, rewrite, "%s: no host has the capability \"resolve\"", file)
 	case len(others) > 0 && registry == snippet.DefaultRegistry:

@@ -7,20 +7,20 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"golang.org/x/sys/unix"
 )
 
-// fuseDevice is what FUSE file systems are served by.
+// fuseDevice is the device of FUSE file systems.
 const fuseDevice = "/dev/fuse"
 
-// mendFuse is what to do if there is no FUSE.
+// mendFuse is the fix if FUSE is missing.
 const mendFuse = "modprobe fuse; systemctl restart ballastd"
 
-// lazy looks at what models need that are read before they are complete. Without it they are shown
-// when they are complete, so hardly anything here is a Fail.
-func (d *Doctor) lazy(h *admin.Health) {
+// lazy checks what models need to be read before they are complete. Without it they are shown when
+// they are complete, so hardly any finding is a Fail.
+func (d *Doctor) lazy(h *api.Health) {
 	const check = "lazy"
 	if d.Config.Snapshot.Show == config.ShowLinks || h != nil && h.Show == config.ShowLinks {
 		d.ok(check, "models are mounted when they are complete, because they are shown as hard links")
@@ -32,16 +32,16 @@ func (d *Doctor) lazy(h *admin.Health) {
 	}
 	l := &h.Lazy
 	switch {
-	case l.Dir == "" && l.Why == "": // an older daemon, which does not say
+	case l.Dir == "" && l.Why == "": // an older daemon, which does not report it
 		return
 	case l.Dir == "":
-		d.warn(check, mendFuse, "models can not be read before they are complete: %s", l.Why)
+		d.warn(check, mendFuse, "models cannot be read before they are complete: %s", l.Why)
 		if os.Geteuid() == 0 {
 			d.fuse()
 		}
 		return
 	case !l.Mounted:
-		d.fail(check, "systemctl restart ballastd", "%s was unmounted: incomplete models can not be read until ballastd mounts it again; see its log", l.Dir)
+		d.fail(check, "systemctl restart ballastd", "%s was unmounted: incomplete models cannot be read until ballastd mounts it again; see its log", l.Dir)
 		return
 	}
 	d.ok(check, "%s is mounted; lazy.mode = %q", l.Dir, l.Mode)
@@ -55,8 +55,8 @@ func (d *Doctor) lazy(h *admin.Health) {
 	}
 }
 
-// keeper looks at who keeps the lazy mount while the daemon is down.
-func (d *Doctor) keeper(l *admin.LazyHealth) {
+// keeper checks what keeps the lazy mount while the daemon is down.
+func (d *Doctor) keeper(l *api.LazyHealth) {
 	const check = "lazy"
 	switch {
 	case l.Kept:
@@ -68,8 +68,8 @@ func (d *Doctor) keeper(l *admin.LazyHealth) {
 	}
 }
 
-// abilities looks at what the kernel can do.
-func (d *Doctor) abilities(l *admin.LazyHealth) {
+// abilities checks the features of the kernel.
+func (d *Doctor) abilities(l *api.LazyHealth) {
 	const check = "lazy"
 	var lacks []string
 	if !l.Resend {
@@ -83,17 +83,17 @@ func (d *Doctor) abilities(l *admin.LazyHealth) {
 	}
 }
 
-// fuse tries whether there is FUSE.
+// fuse checks whether FUSE is available.
 func (d *Doctor) fuse() {
 	const check = "lazy"
 	fd, err := unix.Open(fuseDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
-		_ = unix.Close(fd) // it is there
+		_ = unix.Close(fd) // the device works
 	}
 	known, kerr := os.ReadFile("/proc/filesystems")
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		d.warn(check, "run as root", "can not test %s: %v", fuseDevice, err)
+		d.warn(check, "run as root", "cannot test %s: %v", fuseDevice, err)
 	case err != nil:
 		d.warn(check, mendFuse, "%s: %v; models are mounted when they are complete", fuseDevice, err)
 	case kerr == nil && !slices.Contains(strings.Fields(string(known)), "fuse"):

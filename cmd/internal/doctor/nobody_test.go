@@ -8,16 +8,17 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 )
 
-// TestNobody runs the doctor as a user who may ask nobody: he is told so, and not to start what runs.
+// TestNobody runs the doctor as a user without access to the sockets: it reports that, and does not
+// advise to start what runs.
 func TestNobody(t *testing.T) {
 	const nobody = 65534
 	if os.Geteuid() == nobody {
-		socket := os.Getenv("ADMIN") // in place of containerd's too
-		d := &Doctor{Config: &config.Config{Containerd: config.Containerd{Address: socket}}, Client: admin.NewClient(socket)}
+		socket := os.Getenv("ADMIN") // also in place of containerd's
+		d := &Doctor{Config: &config.Config{Containerd: config.Containerd{Address: socket}}, Client: api.NewClient(socket)}
 		d.daemon(t.Context())
 		d.loaded(t.Context(), nil, "", "")
 		if err := json.NewEncoder(os.Stdout).Encode(d.findings); err != nil {

@@ -8,23 +8,23 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/containerd/errdefs"
 	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
 )
 
-// daemon asks whether the daemon runs, and returns nil if it does not.
-func (d *Doctor) daemon(ctx context.Context) *admin.Health {
+// daemon checks whether the daemon runs, and returns nil if it does not.
+func (d *Doctor) daemon(ctx context.Context) *api.Health {
 	const check = "daemon"
 	h, err := d.Client.Health(ctx)
 	switch {
 	case errdefs.IsPermissionDenied(err):
-		d.fail(check, "run as root", "%s", admin.Text(err))
+		d.fail(check, "run as root", "%s", api.Text(err))
 		return nil
 	case err != nil:
-		d.fail(check, "systemctl enable --now ballastd", "%s", admin.Text(err))
+		d.fail(check, "systemctl enable --now ballastd", "%s", api.Text(err))
 		return nil
 	}
 	if h.Version.Version != d.Version {
@@ -41,25 +41,25 @@ func (d *Doctor) daemon(ctx context.Context) *admin.Health {
 	return &h
 }
 
-// rootParts are the directories below the root that have to be on one file system.
+// rootParts are the directories below the root that must be on one file system.
 var rootParts = []string{"objects", "partial", "snapshots"}
 
-// root compares where things should be with where they are.
-func (d *Doctor) root(h *admin.Health) {
+// root compares the configured directories with those of the daemon.
+func (d *Doctor) root(h *api.Health) {
 	const check = "root"
-	dirs := map[string]admin.Dir{"root": {Path: d.Config.Root}}
+	dirs := map[string]api.Dir{"root": {Path: d.Config.Root}}
 	if h != nil {
 		dirs = h.Dirs
 	} else {
 		for _, p := range rootParts {
-			dirs[p] = admin.Dir{Path: filepath.Join(d.Config.Root, p)}
+			dirs[p] = api.Dir{Path: filepath.Join(d.Config.Root, p)}
 		}
 	}
 	if got := dirs["root"].Path; !samePath(got, d.Config.Root) {
 		d.fail(check, "systemctl restart ballastd", "ballastd uses %s, but its configuration has root = %q", got, d.Config.Root)
 	}
-	// Looked at anew: a file system that was mounted over a directory after the daemon had
-	// opened it is a fault too.
+	// Checked again: a file system mounted over a directory after the daemon had opened it is also
+	// a failure.
 	now := map[string]uint64{}
 	for name, dir := range dirs {
 		dev, err := device(dir.Path)
@@ -85,15 +85,15 @@ func (d *Doctor) root(h *admin.Health) {
 	for _, p := range rootParts {
 		if dev, ok := now[p]; ok && dev != base {
 			d.fail(check, "put all of "+d.Config.Root+" on one file system: mount at the root, not below it",
-				"%s is on another file system than the root, so files can not be renamed between them", dirs[p].Path)
+				"%s is on another file system than the root, so files cannot be renamed between them", dirs[p].Path)
 			return
 		}
 	}
 	d.ok(check, "%s is on one file system", dirs["root"].Path)
 }
 
-// kernel tries what the kernel can.
-func (d *Doctor) kernel(h *admin.Health) {
+// kernel checks the features of the kernel.
+func (d *Doctor) kernel(h *api.Health) {
 	const check = "kernel"
 	show := d.Config.Snapshot.Show
 	if show == config.ShowLinks {
@@ -114,7 +114,7 @@ func (d *Doctor) kernel(h *admin.Health) {
 	case err == nil:
 		d.ok(check, "overlayfs supports data-only lower layers; models are shown as stubs")
 	case os.Geteuid() != 0:
-		d.warn(check, "run as root", "can not test mounts: %v", err)
+		d.warn(check, "run as root", "cannot test mounts: %v", err)
 	case show == config.ShowStubs:
 		d.fail(check, "Linux 6.5 or later, or snapshot.show = \"auto\"", "overlayfs does not support data-only lower layers here, and snapshot.show = \"stubs\" needs them: %v", err)
 	default:
@@ -122,8 +122,8 @@ func (d *Doctor) kernel(h *admin.Health) {
 	}
 }
 
-// space looks at the free space.
-func (d *Doctor) space(h *admin.Health) {
+// space checks the free space.
+func (d *Doctor) space(h *api.Health) {
 	const check = "space"
 	var st unix.Statfs_t
 	dir := d.Config.Root
@@ -131,7 +131,7 @@ func (d *Doctor) space(h *admin.Health) {
 		dir = h.Dirs["root"].Path
 	}
 	if err := unix.Statfs(dir, &st); err != nil {
-		return // said by root
+		return // reported by root
 	}
 	free := int64(st.Bavail) * st.Bsize
 	total := int64(st.Blocks) * st.Bsize
@@ -146,10 +146,10 @@ func (d *Doctor) space(h *admin.Health) {
 	}
 }
 
-// bytes returns n for people.
+// bytes formats n for messages.
 func bytes(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }
 
-// device returns the device that path is on.
+// device returns the device of path.
 func device(path string) (uint64, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -158,7 +158,7 @@ func device(path string) (uint64, error) {
 	return uint64(info.Sys().(*syscall.Stat_t).Dev), nil
 }
 
-// samePath reports whether two paths are the same, symbolic links followed where they exist.
+// samePath reports whether two paths are the same after following existing symbolic links.
 func samePath(a, b string) bool {
 	if r, err := filepath.EvalSymlinks(a); err == nil {
 		a = r

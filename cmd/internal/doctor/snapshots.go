@@ -3,11 +3,11 @@ package doctor
 import (
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 )
 
-// snapshots looks at what shows models.
-func (d *Doctor) snapshots(h *admin.Health) {
+// snapshots checks the snapshots.
+func (d *Doctor) snapshots(h *api.Health) {
 	const check = "snapshots"
 	if h == nil {
 		return

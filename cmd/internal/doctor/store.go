@@ -4,14 +4,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 )
 
-// rebuiltFor is how long a database that was rebuilt is worth a word.
+// rebuiltFor is how long the rebuild of a database is reported.
 const rebuiltFor = 30 * 24 * time.Hour
 
-// store looks at what the store does not believe.
-func (d *Doctor) store(h *admin.Health) {
+// store reports the store's doubts.
+func (d *Doctor) store(h *api.Health) {
 	const check = "store"
 	if h == nil {
 		return
@@ -19,13 +19,13 @@ func (d *Doctor) store(h *admin.Health) {
 	x, well := &h.Doubts, true
 	if n := len(x.Unresolved); n > 0 {
 		well = false
-		d.fail(check, "ballast verify --repair; pull again what it can not repair",
+		d.fail(check, "ballast verify --repair; pull again what it cannot repair",
 			"the file tables of %d references are lost, for example of %s: nothing is removed to free space until they are restored", n, x.Unresolved[0].Name)
 	}
 	if n := len(x.Damaged); n > 0 {
 		well = false
 		d.fail(check, "ballast verify --repair; ballast gc removes what no model needs",
-			"%d damaged files were moved away, for example %s: models that need them can not be read", n, x.Damaged[0])
+			"%d damaged files were moved away, for example %s: models that need them cannot be read", n, x.Damaged[0])
 	}
 	if n := len(x.SetAside); n > 0 {
 		well = false

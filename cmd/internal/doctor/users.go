@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	introspection "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/containerd/api/types"
@@ -16,14 +16,16 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// remapIDs is the capability of a snapshotter that maps users, and costs what it costs if containerd knows of none.
+// remapIDs is the capability of a snapshotter that maps users, and costs the consequence if
+// containerd finds no snapshotter with it.
 const (
 	remapIDs = "remap-ids"
 	costs    = "containerd copies the root file system of each pod with hostUsers: false"
 )
 
-// users looks at what pods with hostUsers: false need. All others do without, so nothing here is a Fail.
-func (d *Doctor) users(ctx context.Context, h *admin.Health, c *containerdConfig) {
+// users checks what pods with hostUsers: false need. Other pods do not need it, so no finding is a
+// Fail.
+func (d *Doctor) users(ctx context.Context, h *api.Health, c *containerdConfig) {
 	const check = "user namespaces"
 	dir := d.Config.Root
 	if h != nil {
@@ -34,13 +36,13 @@ func (d *Doctor) users(ctx context.Context, h *admin.Health, c *containerdConfig
 	}
 	before := len(d.findings)
 	if err := d.ProbeUsers(dir); err != nil && os.Geteuid() != 0 {
-		d.warn(check, "run as root", "can not test mounts: %v", err)
+		d.warn(check, "run as root", "cannot test mounts: %v", err)
 	} else if err != nil {
-		d.warn(check, "Linux 6.3 or later, and ext4, xfs or btrfs at the root", "mounts can not be id-mapped here, so pods with hostUsers: false do not start: %v", err)
+		d.warn(check, "Linux 6.3 or later, and ext4, xfs or btrfs at the root", "mounts cannot be id-mapped here, so pods with hostUsers: false do not start: %v", err)
 	}
 	if h != nil {
 		if v, err := containerdversion.Parse(h.ContainerdVersion); err == nil && !v.MapsUsers() {
-			d.warn(check, "containerd 2.0 or later", "containerd %s can not id-map mounts: "+costs, h.ContainerdVersion)
+			d.warn(check, "containerd 2.0 or later", "containerd %s cannot id-map mounts: "+costs, h.ContainerdVersion)
 			return
 		}
 	}
@@ -60,7 +62,8 @@ func (d *Doctor) users(ctx context.Context, h *admin.Health, c *containerdConfig
 	}
 }
 
-// capability looks whether containerd knows what the snapshotter can do. It reports whether it knows the snapshotter.
+// capability checks whether containerd has the capability of the snapshotter. It reports whether
+// containerd has the snapshotter.
 func (d *Doctor) capability(ctx context.Context, c *containerdConfig) (ours bool) {
 	const check = "user namespaces"
 	if c == nil {
@@ -72,19 +75,20 @@ func (d *Doctor) capability(ctx context.Context, c *containerdConfig) (ours bool
 		}
 		ours = true
 		if !slices.Contains(p.Capabilities, remapIDs) {
-			d.warn(check, fmt.Sprintf("[proxy_plugins.%s] capabilities = [\"%s\"], then systemctl restart containerd", name, strings.Join(append([]string{remapIDs}, p.Capabilities...), `", "`)), "%s does not have the capability %q: "+costs, name, remapIDs)
+			d.warn(check, fmt.Sprintf("[proxy_plugins.%s] capabilities = [\"%s\"], then %s", name, strings.Join(append([]string{remapIDs}, p.Capabilities...), `", "`), d.restart()), "%s does not have the capability %q: "+costs, name, remapIDs)
 			continue
 		}
 		for _, l := range d.plugins(ctx) {
 			if l.Type == "io.containerd.snapshotter.v1" && l.ID == name && !slices.Contains(l.Capabilities, remapIDs) {
-				d.warn(check, "systemctl restart containerd", "containerd was started before %s got the capability %q: "+costs, name, remapIDs)
+				d.warn(check, d.restart(), "containerd was started before %s got the capability %q: "+costs, name, remapIDs)
 			}
 		}
 	}
 	return ours
 }
 
-// plugins returns those that containerd has loaded, none if it does not answer: that has been said.
+// plugins returns the plugins that containerd has loaded, or none if it does not answer, which is
+// reported elsewhere.
 func (d *Doctor) plugins(ctx context.Context) []*introspection.Plugin {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -95,13 +99,14 @@ func (d *Doctor) plugins(ctx context.Context) []*introspection.Plugin {
 	return plugins
 }
 
-// runtime asks containerd whether its default runtime can map the users of mounts, and returns what to add if it can.
+// runtime checks whether containerd's default runtime can map the users of mounts, and returns
+// advice for the case that it can.
 func (d *Doctor) runtime(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	f, err := askRuntime(ctx, d.Config.Containerd.Address)
 	switch {
-	case err != nil || f == nil: // containerd before 2.0, or it does not answer; the kubelet asks too
+	case err != nil || f == nil: // containerd before 2.0, or it does not answer; the kubelet also asks
 		return ""
 	case mapsUsers(f):
 		return "; the container runtime supports id-mapped mounts"
@@ -110,17 +115,18 @@ func (d *Doctor) runtime(ctx context.Context) string {
 	return ""
 }
 
-// mapsVolumes says whether a version of containerd maps the users of image volumes, if it has them.
+// mapsVolumes reports whether a version of containerd maps the users of image volumes, if it has
+// them.
 // https://github.com/containerd/containerd/blob/v2.2.2/internal/cri/server/container_image_mount.go
 func mapsVolumes(version string) bool {
 	var major, minor, patch int
 	if n, _ := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d.%d", &major, &minor, &patch); n != 3 || major != 2 {
-		return true // not known, or without image volumes
+		return true // unknown, or without image volumes
 	}
 	return minor != 1 && minor != 2 || minor == 1 && patch >= 7 || minor == 2 && patch >= 2
 }
 
-// mapsUsers says whether a runtime can map the users of mounts.
+// mapsUsers reports whether a runtime can map the users of mounts.
 func mapsUsers(f *features.Features) bool {
 	if f.Linux == nil || f.Linux.MountExtensions == nil || f.Linux.MountExtensions.IDMap == nil {
 		return false
@@ -129,7 +135,8 @@ func mapsUsers(f *features.Features) bool {
 	return enabled != nil && *enabled
 }
 
-// askRuntime returns what the default runtime of containerd at a socket says that it can do; nil if it says nothing.
+// askRuntime returns the features of the default runtime of the containerd at a socket; nil if they
+// are unknown.
 func askRuntime(ctx context.Context, address string) (*features.Features, error) {
 	conn, err := dialContainerd(address)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 )
 
-// version returns the version of containerd, and says what it lacks. If it can not be found out, it is the newest.
+// version returns the version of containerd, and reports what it lacks. If the version cannot be
+// determined, the newest is assumed.
 func (d *Doctor) version(ctx context.Context) containerdversion.Version {
 	const check = "containerd version"
 	v, err := d.ContainerdVersion(ctx)
@@ -39,7 +40,7 @@ func (c *containerdConfig) imports() []string {
 		if !filepath.IsAbs(pattern) {
 			pattern = filepath.Join(filepath.Dir(c.file), pattern)
 		}
-		if found, err := filepath.Glob(pattern); err == nil { // a bad pattern: containerd has said so
+		if found, err := filepath.Glob(pattern); err == nil { // bad patterns are already reported by containerd
 			files = append(files, found...)
 		}
 	}
@@ -47,12 +48,12 @@ func (c *containerdConfig) imports() []string {
 	return slices.Compact(files)
 }
 
-// formats checks that this version reads the main file and its imports as they are meant.
+// formats checks that this version understands the formats of the main file and its imports.
 func (d *Doctor) formats(ctx context.Context, c *containerdConfig) {
 	const check = "containerd config"
 	main, err := containerdversion.ReadFile(c.file)
 	if err != nil || main == (containerdversion.File{}) {
-		return // said elsewhere
+		return // reported elsewhere
 	}
 	for _, file := range append([]string{c.file}, c.imports()...) {
 		f, err := containerdversion.ReadFile(file)
@@ -62,7 +63,7 @@ func (d *Doctor) formats(ctx context.Context, c *containerdConfig) {
 		}
 		mend := "convert " + file + " to that format; see containerd config migrate"
 		if sub, err := loadContainerd(ctx, file); err == nil && len(sub.ProxyPlugins) > 0 && file != c.file {
-			mend = fmt.Sprintf("ballast config containerd --containerd-config %s > %s && systemctl restart containerd", c.file, file)
+			mend = fmt.Sprintf("ballast config containerd --containerd-config %s > %s && %s", c.file, file, d.restart())
 		}
 		switch {
 		case f.Format > c.version.MaxFormat():
@@ -75,7 +76,7 @@ func (d *Doctor) formats(ctx context.Context, c *containerdConfig) {
 	}
 }
 
-// runtimeHandlers checks that pulls for pods of a handler with our snapshotter get there.
+// runtimeHandlers checks that pulls for pods of a handler with our snapshotter use it.
 func (d *Doctor) runtimeHandlers(c *containerdConfig, snapshotter string) {
 	const check = "cri"
 	for _, h := range c.handlers(snapshotter) {
@@ -90,8 +91,8 @@ func (d *Doctor) runtimeHandlers(c *containerdConfig, snapshotter string) {
 	}
 }
 
-// pullsLocally says whether CRI pulls without the transfer service, because the version knows no other way or a setting is
-// against it.
+// pullsLocally reports whether CRI pulls without the transfer service, because the version has no
+// other way or a setting requires it.
 // https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/config/config.go
 func (c *containerdConfig) pullsLocally() bool {
 	if !c.version.PullsByTransfer() {
@@ -113,7 +114,8 @@ func (c *containerdConfig) pullsLocally() bool {
 	return false
 }
 
-// tables returns the headers of the tables that have CRI's snapshotter and its registries, as this configuration calls them.
+// tables returns the headers of the tables with CRI's snapshotter and its registries in this
+// version of the configuration.
 func (c *containerdConfig) tables() (images, registry string) {
 	_, old := c.Plugins[pluginCRI]
 	_, current := c.Plugins[pluginImages]

@@ -3,17 +3,19 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/errdefs"
 )
 
-// The main files of nodes, without what ballast needs of them.
+// The main files of nodes, without the settings for ballast.
 const (
 	format2 = "version = 2\nimports = [\"conf.d/*.toml\"]\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n"
 	format3 = "version = 3\nimports = [\"conf.d/*.toml\"]\n"
@@ -21,7 +23,8 @@ const (
 		"[plugins.\"io.containerd.grpc.v1.cri\".registry]\nconfig_path = \"@/certs.d\"\n"
 )
 
-// has gives the node a version of containerd, a main file, in which "@" is the node's directory, and the drop-in for both.
+// has gives the node a version of containerd, a main file, in which "@" is the node's directory,
+// and the matching drop-in.
 func (n *node) has(t *testing.T, version, main string, handler string) {
 	t.Helper()
 	v, err := containerdversion.Parse(version)
@@ -46,7 +49,7 @@ func (n *node) has(t *testing.T, version, main string, handler string) {
 // aboutVersions are the checks that depend on the version of containerd.
 var aboutVersions = []string{"containerd version", "containerd config", "cri", "proxy_plugins", "diff-service", "unpack_config", "hosts.toml"}
 
-// TestVersions says that a node of each version, set up as we say, is well.
+// A node of each version, set up as documented, is healthy.
 func TestVersions(t *testing.T) {
 	for _, tt := range []struct {
 		version, main string
@@ -139,7 +142,7 @@ func TestVersionFaults(t *testing.T) {
 	}
 }
 
-// TestListOfDirectories says that config_path can be a list where pulls are local: there it is split.
+// config_path can be a list where pulls are local: there it is split.
 func TestListOfDirectories(t *testing.T) {
 	for version, list := range map[string]string{"1.7": "", "2.0": "", "2.4": "use_local_image_pull = true"} {
 		n := newNode(t)
@@ -155,4 +158,29 @@ func TestListOfDirectories(t *testing.T) {
 			}
 		}
 	}
+}
+
+// hosts writes a hosts.toml, with the facade and its keys.
+func (n *node) hosts(t *testing.T, h snippet.Hosts) {
+	t.Helper()
+	cfg := n.doctor.Config
+	h.Facade, h.CA, h.Client = cfg.Facade.Listen, facadetls.CAFile(cfg.Root), facadetls.ClientFile(cfg.Root)
+	var b strings.Builder
+	if err := h.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	n.write(t, "certs.d/"+h.Registry+"/hosts.toml", b.String())
+}
+
+// edit replaces old, which must be in the file, with new text.
+func (n *node) edit(t *testing.T, name, old, with string) {
+	t.Helper()
+	p, err := os.ReadFile(filepath.Join(n.dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(p), old) {
+		t.Fatalf("%s does not have %q", name, old)
+	}
+	n.write(t, name, strings.ReplaceAll(string(p), old, with))
 }

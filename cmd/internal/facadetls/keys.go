@@ -17,56 +17,56 @@ import (
 	"github.com/ballast-dev/ballast/store/durable"
 )
 
-// lookEvery is how often the files are looked at.
+// lookEvery is the interval between checks of the files.
 const lookEvery = time.Minute
 
 // Options are the settings of Open. The zero value works.
 type Options struct {
-	// Hosts are names and addresses that the facade goes by, besides those of the loopback.
+	// Hosts are names and addresses of the facade besides those of the loopback interface.
 	Hosts []string
 
-	// Log is where is said what was made and why; nil discards.
+	// Log receives what was created and why; nil discards.
 	Log *slog.Logger
 
-	// Now is the clock; nil is that of the machine.
+	// Now is the clock; nil means that of the machine.
 	Now func() time.Time
 }
 
-// Keys are the certificates of a node. Make them with Open, and let Run renew them.
+// Keys are the certificates of a node. Create them with Open, and renew them with Run.
 type Keys struct {
 	root  string
 	hosts []string
 	log   *slog.Logger
 	now   func() time.Time
 
-	writing sync.Mutex            // lets one at a time change the files and current
+	writing sync.Mutex            // serializes changes of the files and of current
 	current atomic.Pointer[state] // never nil after Open
 }
 
-// state is what is in force.
+// state is what is currently valid.
 type state struct {
 	ca, client, server *pair
 	config             *tls.Config
 	status             Status
 }
 
-// Status says what is in force.
+// Status describes what is currently valid.
 type Status struct {
-	// AuthorityEnds and ClientEnds are when the certificates end. They are renewed before.
+	// AuthorityEnds and ClientEnds are when the certificates expire. They are renewed before.
 	AuthorityEnds time.Time `json:"authorityEnds"`
 	ClientEnds    time.Time `json:"clientEnds"`
 
-	// Remade is when the CA was made anew because the old one was lost, by this daemon, and Why what
-	// was wrong with it. Zero if it was not.
+	// Remade is when this daemon replaced a lost CA, and Why what was wrong with the old one. Zero
+	// if it did not.
 	Remade time.Time `json:"remade,omitzero"`
 	Why    string    `json:"why,omitempty"`
 }
 
-// LoopbackHosts are the names that every certificate of a facade has.
+// LoopbackHosts returns the names in every certificate of a facade.
 func LoopbackHosts() []string { return []string{"localhost", "127.0.0.1", "::1"} }
 
-// Open reads the keys below the root of a daemon, and makes what is missing, damaged or about to end.
-// The root has to be there.
+// Open reads the keys below the root of a daemon, and creates those that are missing, damaged or
+// about to expire. The root must exist.
 func Open(root string, o Options) (*Keys, error) {
 	k := &Keys{root: root, hosts: append(LoopbackHosts(), o.Hosts...), log: o.Log, now: o.Now}
 	if k.log == nil {
@@ -78,11 +78,11 @@ func Open(root string, o Options) (*Keys, error) {
 	return k, k.Renew()
 }
 
-// Status returns what is in force.
+// Status describes what is currently valid.
 func (k *Keys) Status() Status { return k.current.Load().status }
 
-// Config returns the settings of the facade: TLS 1.3, only for who has the key of the client. It follows
-// what is renewed.
+// Config returns the TLS configuration of the facade: TLS 1.3, only for clients with the client
+// key. Renewals take effect without a new Config.
 func (k *Keys) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -90,8 +90,8 @@ func (k *Keys) Config() *tls.Config {
 	}
 }
 
-// Verify reports whether a connection was made with a certificate of the CA that is in force. A nil
-// argument was not.
+// Verify reports whether a connection was authenticated with a certificate of the current CA. For
+// nil it returns false.
 func (k *Keys) Verify(c *tls.ConnectionState) bool {
 	if c == nil || len(c.VerifiedChains) == 0 {
 		return false
@@ -106,7 +106,7 @@ func (k *Keys) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		if err := k.Renew(); err != nil {
-			k.log.Error("keys of the facade can not be renewed; trying again", "wait", lookEvery, "err", err)
+			k.log.Error("keys of the facade cannot be renewed; trying again", "wait", lookEvery, "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -116,10 +116,11 @@ func (k *Keys) Run(ctx context.Context) error {
 	}
 }
 
-// Renew makes what is missing, damaged or about to end. After an error what was in force still is.
+// Renew creates what is missing, damaged or about to expire. After an error the previous
+// certificates remain valid.
 func (k *Keys) Renew() error { return k.renew(false) }
 
-// Rotate makes a new CA, and all that it has to sign.
+// Rotate creates a new CA, and all certificates signed by it.
 func (k *Keys) Rotate() error { return k.renew(true) }
 
 func (k *Keys) renew(rotate bool) (err error) {
@@ -154,18 +155,18 @@ func (k *Keys) renew(rotate bool) (err error) {
 	next.config = &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{next.server.tls()},
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: poolOf(next.ca), Time: k.now,
-		// One protocol that containerd speaks; blobs gain nothing by frames.
+		// HTTP/1.1 only: containerd supports it, and blobs gain nothing from HTTP/2 frames.
 		NextProtos: []string{"http/1.1"},
-		// Answers are large; small records at their beginning are for pages of browsers.
+		// Responses are large; small initial records are for web pages.
 		DynamicRecordSizingDisabled: true,
-		// Resuming would go on with what a CA has signed that is not in force any more.
+		// A resumed session could continue with a certificate of a CA that was replaced.
 		SessionTicketsDisabled: true,
 	}
 	k.current.Store(next)
 	return nil
 }
 
-// authority returns the CA of the files, or a new one.
+// authority returns the CA from the files, or a new one.
 func (k *Keys) authority(rotate bool, s *Status) (*pair, error) {
 	path := authorityFile(k.root)
 	first := k.current.Load() == nil && !exists(path) && !exists(CAFile(k.root)) && !exists(ClientFile(k.root))
@@ -173,7 +174,7 @@ func (k *Keys) authority(rotate bool, s *Status) (*pair, error) {
 	if bad == nil {
 		bad = checkAuthority(ca, k.now())
 	}
-	if bad == nil { // who has the key of the client keeps it unless the CA is another
+	if bad == nil { // the client key remains valid unless the CA changes
 		if _, err := readPair(ClientFile(k.root)); errors.As(err, new(*exposedError)) {
 			bad = err
 		}
@@ -202,7 +203,7 @@ func (k *Keys) authority(rotate bool, s *Status) (*pair, error) {
 	return ca, k.publish(ca)
 }
 
-// publish writes the certificate of the CA where containerd reads it.
+// publish writes the certificate of the CA to the file that containerd reads.
 func (k *Keys) publish(ca *pair) error {
 	path := CAFile(k.root)
 	want := ca.certPEM()

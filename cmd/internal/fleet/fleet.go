@@ -17,7 +17,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -25,16 +25,16 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Limits of asking.
+// Limits of a question.
 const (
-	maxAsked  = 8               // addresses for one question
+	maxAsked  = 8               // addresses per question
 	askTime   = 3 * time.Second // for all of them
 	maxAnswer = 4 << 10         // bytes
 )
 
 const originsPath = "/v1/origins/"
 
-// Keys are the files by which nodes know each other, in PEM.
+// Keys are the files with which nodes authenticate each other, in PEM.
 type Keys struct{ CA, Cert, Key string }
 
 // load reads the files.
@@ -51,7 +51,8 @@ func (k Keys) load() (*x509.CertPool, tls.Certificate, error) {
 	return pool, cert, err
 }
 
-// Server returns what a node needs to be asked. It returns an error if the files can not be read now.
+// Server returns the TLS configuration for serving other nodes. It returns an error if the files
+// cannot be read now.
 func (k Keys) Server() (*tls.Config, error) {
 	if _, _, err := k.load(); err != nil {
 		return nil, fmt.Errorf("keys of the fleet: %w", err)
@@ -67,7 +68,7 @@ func (k Keys) Server() (*tls.Config, error) {
 	}, nil
 }
 
-// Handler answers what the images of a store were made of.
+// Handler serves the origins of the images of a store.
 func Handler(s *store.Store) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+originsPath+"{digest}", func(w http.ResponseWriter, r *http.Request) {
@@ -81,9 +82,9 @@ func Handler(s *store.Store) http.Handler {
 			http.Error(w, "not found", http.StatusNotFound)
 			return
 		}
-		hint := registry.Hint{Origin: im.Origin.Digest, Runner: mediatype.RunnerOf(im.Origin.Format)}
+		hint := registry.Hint{Origin: im.Origin.Digest, Runner: format.Variant(im.Origin.Format)}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(hint) // who asked is gone
+		_ = json.NewEncoder(w).Encode(hint) // on an error the client is gone
 	})
 	return mux
 }
@@ -95,14 +96,14 @@ type Client struct {
 	Log   *slog.Logger
 }
 
-// Hints returns what others say that an image was made of, each answer once, in the order in which they came.
-// Those that can not be reached are logged.
+// Hints returns the answers of other nodes for the origin of an image, without duplicates, in the
+// order of their arrival. Nodes that cannot be reached are logged.
 func (c *Client) Hints(ctx context.Context, d digest.Digest) (hints []registry.Hint) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	pool, cert, err := c.Keys.load()
 	if err != nil {
-		c.Log.WarnContext(ctx, "other nodes can not be asked", "err", err)
+		c.Log.WarnContext(ctx, "other nodes cannot be asked", "err", err)
 		return nil
 	}
 	var mu sync.Mutex
@@ -127,7 +128,7 @@ func (c *Client) Hints(ctx context.Context, d digest.Digest) (hints []registry.H
 	return hints
 }
 
-// An address is where a node may be, and the name that its certificate is for.
+// An address is a possible address of a node, with the name for its certificate.
 type address struct{ address, name string }
 
 // addresses returns some of the addresses of all nodes.
@@ -150,7 +151,7 @@ func (c *Client) addresses(ctx context.Context) (all []address) {
 	return all[:min(len(all), maxAsked)]
 }
 
-// ask asks one node. It returns errdefs.ErrNotFound if that does not know the image.
+// ask asks one node. It returns errdefs.ErrNotFound if the node does not have the image.
 func ask(ctx context.Context, a address, t *tls.Config, d digest.Digest) (hint registry.Hint, err error) {
 	conn, err := (&tls.Dialer{Config: t}).DialContext(ctx, "tcp", a.address)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commands returns c and the commands below it that --help lists, in its order.
+// commands returns c and its subcommands that --help lists, in the same order.
 func commands(c *cobra.Command) []*cobra.Command {
 	c.InitDefaultHelpFlag()
 	all := []*cobra.Command{c}
@@ -23,7 +24,7 @@ func commands(c *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// description returns what --help says about a command.
+// description returns the description of a command in --help.
 func description(c *cobra.Command) string {
 	if c.Long != "" {
 		return strings.TrimSpace(c.Long)
@@ -31,15 +32,15 @@ func description(c *cobra.Command) string {
 	return strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."
 }
 
-// useLine returns the form of a command line.
+// useLine returns the usage line of a command.
 func useLine(c *cobra.Command) string {
-	if !c.Runnable() || c.HasParent() && c.HasAvailableSubCommands() { // the latter print their help
+	if !c.Runnable() || c.HasParent() && c.HasAvailableSubCommands() { // a command with subcommands prints its help
 		return c.CommandPath() + " COMMAND [flags]"
 	}
 	return c.UseLine()
 }
 
-// isText reports whether a paragraph has to keep its lines: it is a list or a table in columns.
+// isText reports whether the lines of a paragraph must be kept: it is a list or a table in columns.
 func isText(paragraph string) bool {
 	return slices.ContainsFunc(strings.Split(paragraph, "\n"), func(line string) bool {
 		return strings.Contains(strings.TrimRight(line, " "), "  ") || strings.HasPrefix(line, "\t")
@@ -82,7 +83,7 @@ func flagsOf(c *cobra.Command) *pflag.FlagSet {
 
 func depth(c *cobra.Command) int { return strings.Count(c.CommandPath(), " ") }
 
-// escape returns a paragraph whose characters mean nothing to Markdown.
+// escape returns a paragraph with the special characters of Markdown escaped.
 func escape(p string) string {
 	return strings.NewReplacer("*", `\*`, "_", `\_`, "<", `\<`, "|", `\|`, "[", `\[`).Replace(p)
 }
@@ -143,7 +144,7 @@ func manFlags(b *strings.Builder, flags *pflag.FlagSet) {
 	})
 }
 
-// roff returns a text in which nothing is a request or an escape.
+// roff returns a text with the requests and escapes of roff escaped.
 func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s)
 	lines := strings.Split(s, "\n")
@@ -155,8 +156,17 @@ func roff(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Update compares the part of a page between the comments "begin name" and "end name" with what it
-// should be, and writes it if write is true. It returns an error if they differ, or if there is no such part.
+// Check is Update for the part of a page with the commands of root, under the name of root. If dir
+// is not empty, it also writes the man page of root there.
+func Check(page string, root *cobra.Command, write bool, dir, version string) error {
+	if err := Update(page, root.Name(), Markdown(root), write); err != nil || dir == "" {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, root.Name()+".8"), []byte(Man(root, 8, version)), 0o644)
+}
+
+// Update compares the part of a page between the comments "begin name" and "end name" with want,
+// and writes it if write is true. It returns an error if they differ, or if there is no such part.
 func Update(page, name, want string, write bool) error {
 	p, err := os.ReadFile(page)
 	if err != nil {

@@ -18,27 +18,27 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// maxCommand is how much of a command line is shown, in bytes: it is for a line on a terminal.
+// maxCommand limits the length of a command line, in bytes, to a line on a terminal.
 const maxCommand = 120
 
-// An Owner is who listens.
+// An Owner is the process that listens.
 type Owner struct {
 	Address string `json:"address"`           // as bound, "host:port"
-	UID     int    `json:"uid"`               // of who made the socket
-	PID     int    `json:"pid,omitempty"`     // 0: not known
-	Command string `json:"command,omitempty"` // its command line, made printable
+	UID     int    `json:"uid"`               // the user that created the socket
+	PID     int    `json:"pid,omitempty"`     // 0 if unknown
+	Command string `json:"command,omitempty"` // command line, made printable
 }
 
-// String says it for people.
+// String returns a description for messages.
 func (o Owner) String() string {
 	if o.PID == 0 {
-		return fmt.Sprintf("a process that can not be seen from here, of uid %d, at %s", o.UID, o.Address)
+		return fmt.Sprintf("a process that cannot be seen from here, of uid %d, at %s", o.UID, o.Address)
 	}
 	return fmt.Sprintf("process %d (%s), uid %d, at %s", o.PID, o.Command, o.UID, o.Address)
 }
 
-// Of returns who listens at address, "host:port", or keeps others from it. It returns
-// errdefs.ErrNotFound if nobody does.
+// Of returns the owner of a socket that listens at address, "host:port", or prevents others from
+// doing so. It returns errdefs.ErrNotFound if there is none.
 func Of(address string) (Owner, error) {
 	host, service, err := net.SplitHostPort(address)
 	if err != nil {
@@ -71,8 +71,8 @@ func Of(address string) (Owner, error) {
 	return Owner{}, fmt.Errorf("nobody listens at %s: %w", address, errdefs.ErrNotFound)
 }
 
-// conflicts reports whether a socket that is bound to an address keeps others from one of those that
-// are wanted; none means all.
+// conflicts reports whether a socket bound to an address prevents others from binding one of the
+// wanted addresses; none means all.
 func conflicts(bound netip.Addr, want []netip.Addr) bool {
 	if len(want) == 0 || bound.IsUnspecified() {
 		return true
@@ -85,14 +85,14 @@ func conflicts(bound netip.Addr, want []netip.Addr) bool {
 	return false
 }
 
-// A socket listens.
+// A socket is a listening socket.
 type socket struct {
 	at    netip.AddrPort
 	uid   int
 	inode string
 }
 
-// stateListen is how the kernel writes TCP_LISTEN.
+// stateListen is TCP_LISTEN as written by the kernel.
 // https://github.com/torvalds/linux/blob/v6.12/include/net/tcp_states.h
 const stateListen = "0A"
 
@@ -120,7 +120,7 @@ func listening(file string) (l []socket, err error) {
 	return l, lines.Err()
 }
 
-// parseAddress reads an address as the kernel writes it: words of 32 bits as they are in memory, in
+// parseAddress parses an address as written by the kernel: words of 32 bits in memory order, in
 // hexadecimal digits, and the port.
 func parseAddress(s string) (netip.AddrPort, error) {
 	words, port, _ := strings.Cut(s, ":")
@@ -147,7 +147,7 @@ func processOf(inode string) (pid int, command string) {
 	}
 	for _, f := range files {
 		if to, err := os.Readlink(f); err != nil || to != "socket:["+inode+"]" {
-			continue // most are of something else, and some have ended
+			continue // most are of other files, and some processes have ended
 		}
 		dir := filepath.Dir(filepath.Dir(f))
 		if pid, err = strconv.Atoi(filepath.Base(dir)); err != nil {
@@ -162,7 +162,7 @@ func processOf(inode string) (pid int, command string) {
 func commandOf(dir string) string {
 	p, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 	if err != nil || len(p) == 0 {
-		p, _ = os.ReadFile(filepath.Join(dir, "comm")) // of no use then
+		p, _ = os.ReadFile(filepath.Join(dir, "comm")) // it has no command line
 	}
 	s := strings.Map(func(r rune) rune {
 		if r == 0 || !unicode.IsPrint(r) {

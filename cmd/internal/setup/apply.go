@@ -7,15 +7,16 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/containerd/errdefs"
 )
 
-// Changes reports whether there is something to do.
+// Changes reports whether the plan has steps.
 func (p *Plan) Changes() bool { return len(p.Steps) > 0 }
 
-// Apply carries a plan out, and calls said after each step. What was done stays if it returns an error: the
-// next plan goes on from there. If containerd does not come back with a new configuration it gets the old one.
+// Apply executes a plan, and calls said after each step. After an error, completed steps stay: the
+// next plan continues from there. If containerd does not start with a new configuration, the old
+// one is restored.
 func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 	if !p.Changes() {
 		return p.remember(&p.done)
@@ -34,7 +35,7 @@ func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 		if s.Action == Restart {
 			err := p.restart(ctx)
 			switch {
-			case ctx.Err() != nil: // it may come yet
+			case ctx.Err() != nil: // it may still be starting
 				return ctx.Err()
 			case err != nil:
 				return p.back(ctx, undo, err)
@@ -47,18 +48,18 @@ func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 	return p.end()
 }
 
-// remember records what is in force, if that is something else.
+// remember writes the record if it has changed.
 func (p *Plan) remember(r *record) error {
-	if r.Version == 0 { // of a plan that changes nothing by itself
+	if r.Version == 0 { // of a plan without changes of its own
 		return nil
 	}
 	return p.host.writeRecord(r)
 }
 
-// begin makes what a crash leaves known.
+// begin records what a crash could leave behind.
 func (p *Plan) begin() error {
 	if p.next.Version != 0 {
-		if err := p.host.mkdir(stateDir, 0o700); err != nil { // before what is below it
+		if err := p.host.mkdir(stateDir, 0o700); err != nil { // before its subdirectories
 			return err
 		}
 	}
@@ -88,7 +89,7 @@ func (p *Plan) end() error {
 	return p.remember(&p.done)
 }
 
-// do carries out one step.
+// do executes one step.
 func (p *Plan) do(ctx context.Context, s Step) error {
 	h := p.host
 	switch s.Action {
@@ -112,10 +113,10 @@ func (p *Plan) do(ctx context.Context, s Step) error {
 	panic("setup: internal error: unknown action " + string(s.Action))
 }
 
-// readyTimeout is how long a daemon may take until it answers.
+// readyTimeout limits the time until a started daemon answers.
 const readyTimeout = time.Minute
 
-// until calls ready until it returns nil, for readyTimeout.
+// until calls ready until it returns nil, for at most readyTimeout.
 func until(ctx context.Context, ready func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -132,20 +133,20 @@ func until(ctx context.Context, ready func(ctx context.Context) error) error {
 	}
 }
 
-// wait waits until the daemon answers and has made its keys.
+// wait waits until the daemon answers and has created its keys.
 func (p *Plan) wait(ctx context.Context) error {
 	err := until(ctx, func(ctx context.Context) error {
 		socket, err := p.host.follow(p.socket)
 		if err != nil {
 			return err
 		}
-		c := admin.NewClient(socket)
+		c := api.NewClient(socket)
 		defer c.Close()
 		h, err := c.Health(ctx)
 		if err != nil {
 			return err
 		}
-		if h.FacadeHealth.Error != "" { // who is sent to it would get nothing
+		if h.FacadeHealth.Error != "" { // registries sent to the facade would not work
 			return fmt.Errorf("its facade does not answer: %s: %w", h.FacadeHealth.Error, errdefs.ErrUnavailable)
 		}
 		for _, k := range p.keys {
@@ -172,7 +173,7 @@ func (p *Plan) restart(ctx context.Context) error {
 	})
 }
 
-// saved is what was at a path.
+// saved is the previous content of a path.
 type saved struct {
 	data    []byte
 	mode    fs.FileMode
@@ -187,7 +188,7 @@ func (p *Plan) save(path string) (saved, error) {
 	return saved{data: b, mode: mode}, err
 }
 
-// back gives containerd its old configuration, because it does not come back with the new one.
+// back restores containerd's old configuration, because containerd does not start with the new one.
 func (p *Plan) back(ctx context.Context, undo map[string]saved, cause error) error {
 	cause = fmt.Errorf("containerd does not start (%w)", cause)
 	if len(undo) == 0 {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wantError wants an error of a category with words in it.
+// wantError wants an error of a category, with words in its text.
 func wantError(t *testing.T, err error, is func(error) bool, words ...string) {
 	t.Helper()
 	if err == nil || !is(err) {
@@ -30,7 +30,7 @@ func wantError(t *testing.T, err error, is func(error) bool, words ...string) {
 	}
 }
 
-// TestRefused wants hosts that can not be set up as they are to be left alone, and told why.
+// Hosts that cannot be set up as they are remain unchanged, with a message that says why.
 func TestRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name, root string
@@ -65,7 +65,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestForeignHosts leaves hosts.toml files of others alone, unless it is forced, and brings them back.
+// TestForeignHosts leaves hosts.toml files of others unchanged, replaces them by force, and
+// restores them.
 func TestForeignHosts(t *testing.T) {
 	const file, theirs = "etc/containerd/certs.d/ghcr.io/hosts.toml", "server = \"https://mirror.example\"\n"
 	r := newRoot(t, "kubeadm")
@@ -88,7 +89,7 @@ func TestForeignHosts(t *testing.T) {
 	}
 }
 
-// TestHealing says which images can be pulled while ballastd is stopped, and opens what has to be.
+// TestHealing checks which images can be pulled without ballastd, and opens their registries.
 func TestHealing(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -100,7 +101,7 @@ func TestHealing(t *testing.T) {
 		{"by digest", Options{Registries: []string{"docker.io"}, Images: []string{"docker.io/x/cni@sha256:" + strings.Repeat("a", 64)}}, "", []string{"docker.io"}, ""},
 		{"another registry", Options{Registries: []string{"docker.io"}, Images: []string{"quay.io/x/cni:1"}}, "", []string{"docker.io"}, ""},
 		{"pinned", Options{Registries: []string{"docker.io"}, Images: []string{"x/cni:1"}}, "docker.io/x/cni:1", []string{"docker.io"}, "it is on the node and pinned"},
-		{"forced", Options{Registries: []string{"docker.io"}, Images: []string{"x/cni:1"}, Force: true}, "", []string{"docker.io"}, "can not be pulled while ballastd is stopped"},
+		{"forced", Options{Registries: []string{"docker.io"}, Images: []string{"x/cni:1"}, Force: true}, "", []string{"docker.io"}, "cannot be pulled while ballastd is stopped"},
 		{"all others", Options{Registries: []string{"_default"}, Images: []string{"quay.io/x/cni:1", "quay.io/x/ballast:1"}}, "", []string{"quay.io", "registry.k8s.io", "_default"}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -136,7 +137,7 @@ func TestHealing(t *testing.T) {
 	}
 }
 
-// TestOpen asks registries without ballast again, and lets the next set-up remember it.
+// TestOpen opens registries without ballast, and the next set-up closes them again.
 func TestOpen(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	r.keys()
@@ -168,9 +169,9 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestUpgrade keeps the version before, also if an upgrade is cut off and tried again, and puts it back.
+// TestUpgrade keeps and restores the previous version, even after an interrupted upgrade.
 func TestUpgrade(t *testing.T) {
-	for cut := range 3 { // after so many steps
+	for cut := range 3 { // after this number of steps
 		r := newRoot(t, "kubeadm")
 		r.keys()
 		o := Options{Registries: []string{"ghcr.io"}}
@@ -197,7 +198,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestCutOff ends a set-up after each of its steps: another one does the rest, and a removal leaves nothing.
+// TestCutOff interrupts a set-up after each step: another does the rest, a removal leaves nothing.
 func TestCutOff(t *testing.T) {
 	o := Options{Registries: []string{"ghcr.io", "_default"}, RuntimeHandler: "ballast"}
 	whole := newRoot(t, "eks")
@@ -229,7 +230,7 @@ func TestCutOff(t *testing.T) {
 				r.set(o)
 			}
 			got := r.files()
-			for _, all := range []map[string]string{want, got} { // which names this directory
+			for _, all := range []map[string]string{want, got} { // which contains this directory
 				maps.DeleteFunc(all, func(p, _ string) bool { return p == "var/lib/ballast-setup/setup.json" })
 			}
 			if d := cmp.Diff(want, got); d != "" {
@@ -239,7 +240,7 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// TestModes holds that what setup keeps is for root alone, and that what others read can be read.
+// Only root can read what setup keeps; files for other users are readable.
 func TestModes(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
@@ -274,7 +275,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestVersions writes the drop-in for the containerd of the host, and says what an old one does not take.
+// TestVersions writes the drop-in for the containerd of the host, and reports what an old version
+// does not support.
 func TestVersions(t *testing.T) {
 	for version, want := range map[string]string{"1.7.35": "version = 2\n", "2.1": "version = 3\n", "": "version = 3\n"} {
 		r := newRoot(t, "plain")
@@ -300,7 +302,7 @@ func TestVersions(t *testing.T) {
 	wantError(t, err, errdefs.IsInvalidArgument, "too old")
 }
 
-// TestNoKeys closes registries when a daemon that runs elsewhere has made its keys, and not before.
+// TestNoKeys closes registries only after a daemon that runs elsewhere has created its keys.
 func TestNoKeys(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	o := Options{NoService: true, RuntimeHandler: "ballast", Registries: []string{"ghcr.io"}}
@@ -318,7 +320,8 @@ func TestNoKeys(t *testing.T) {
 	}
 }
 
-// TestChanged leaves a file alone that somebody has changed since it was written, and keeps it when it is forced.
+// TestChanged leaves a file unchanged that was edited since it was written, and keeps a copy when
+// it is replaced by force.
 func TestChanged(t *testing.T) {
 	const unit = "etc/systemd/system/ballastd.service"
 	r := newRoot(t, "kubeadm")
@@ -341,7 +344,7 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestByHand mends and removes what was set up by hand, as versions without setup were.
+// TestByHand fixes and removes a manual set-up, as made by versions without setup.
 func TestByHand(t *testing.T) {
 	r := newRoot(t, "default")
 	r.keys()
@@ -371,14 +374,14 @@ func TestByHand(t *testing.T) {
 	delete(before, "var/lib/ballast")
 	after := r.files()
 	for _, p := range []string{"etc/containerd/conf.d", "etc/containerd/certs.d", "etc/containerd/certs.d/ghcr.io", "usr/local", "usr/local/bin"} {
-		delete(after, p) // made by hand
+		delete(after, p) // created by hand
 	}
 	if d := cmp.Diff(before, after); d != "" {
 		t.Errorf("left (-before +after):\n%s", d)
 	}
 }
 
-// TestLock lets one set-up of a host run at a time.
+// TestLock runs one set-up of a host at a time.
 func TestLock(t *testing.T) {
 	r := newRoot(t, "plain")
 	release, err := Lock(t.Context(), r.dir)
@@ -393,7 +396,7 @@ func TestLock(t *testing.T) {
 	r.ok(release())
 }
 
-// TestRollbackKeepsEdits puts files of ours back, and not what others have written into theirs meanwhile.
+// TestRollbackKeepsEdits restores our files, and keeps later edits in files of others.
 func TestRollbackKeepsEdits(t *testing.T) {
 	const config = "etc/containerd/config.toml"
 	r := newRoot(t, "kubeadm")
@@ -435,7 +438,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestSocket leaves the address of containerd to the operator who has set it.
+// TestSocket keeps the address of containerd that the operator has set.
 func TestSocket(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	r.write("etc/ballast/config.toml", "version = 1\n[containerd]\naddress = \"/run/own.sock\"\n")
@@ -444,7 +447,8 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// TestOwnDiffers says again what the main file says of who unpacks, because a list of the drop-in replaces it.
+// TestOwnDiffers repeats the main file's entries for other snapshotters, because a list of the
+// drop-in replaces them.
 func TestOwnDiffers(t *testing.T) {
 	r := newRoot(t, "plain")
 	const own = `version = 3
@@ -467,7 +471,7 @@ func TestOwnDiffers(t *testing.T) {
 	}
 	entries, _ := v.setting("plugins", "io.containerd.transfer.v1.local", "unpack_config").([]any)
 	for _, e := range entries {
-		maps.DeleteFunc(e.(map[string]any), func(k string, _ any) bool { // what else is said is of the snippet
+		maps.DeleteFunc(e.(map[string]any), func(k string, _ any) bool { // the rest belongs to the snippet
 			return !slices.Contains([]string{"platform", "snapshotter", "differ"}, k)
 		})
 	}
@@ -483,7 +487,7 @@ func TestOwnDiffers(t *testing.T) {
 	wantError(t, err, errdefs.IsFailedPrecondition, "unpack_config", "--force")
 }
 
-// TestTalos says what has to be added to the machine configuration, and changes nothing.
+// TestTalos prints what to add to the machine configuration, and changes nothing.
 func TestTalos(t *testing.T) {
 	r := newRoot(t, "talos")
 	p, err := r.plan(Options{RuntimeHandler: "ballast", Registries: []string{"ghcr.io"}})

@@ -17,11 +17,11 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// dropInName is the name of our drop-in in a directory that containerd imports.
+// dropInName is the name of our drop-in in a directory imported by containerd.
 const dropInName = "ballast.toml"
 
-// containerdVersion returns the version of the host's containerd: as it was said, as it answers, as it was the last
-// time, or as its program says. Zero, the newest, if nobody knows.
+// containerdVersion returns the version of the host's containerd: as given, as answered, as
+// recorded, or as printed by its program. Zero, which means the newest, if it is unknown.
 func (b *builder) containerdVersion() (containerdversion.Version, error) {
 	b.version = cmp.Or(b.o.ContainerdVersion, b.running.version)
 	if b.version == "" && b.record != nil {
@@ -68,8 +68,8 @@ func (b *builder) dropIn() (string, error) {
 	return text.String(), err
 }
 
-// own returns what containerd's main file says of who unpacks for other snapshotters, which our drop-in has to say
-// again.
+// own returns the differs that containerd's main file has for other snapshotters, which our drop-in
+// must repeat.
 func (b *builder) own() (unpack []snippet.Unpack, differs []string, err error) {
 	entries, _ := b.setting("plugins", "io.containerd.transfer.v1.local", "unpack_config").([]any)
 	for _, e := range entries {
@@ -95,10 +95,11 @@ func (b *builder) own() (unpack []snippet.Unpack, differs []string, err error) {
 	return unpack, differs, nil
 }
 
-// versionLine is the version of a configuration of containerd.
+// versionLine matches the version of a configuration of containerd.
 var versionLine = regexp.MustCompile(`(?m)^version = \d+$`)
 
-// containerd adds our part of containerd's configuration. containerd has it when this is done.
+// containerd adds our part of containerd's configuration, and the restart that makes containerd
+// read it.
 func (b *builder) containerd() error {
 	text, err := b.dropIn()
 	if err != nil {
@@ -128,7 +129,7 @@ func (b *builder) containerd() error {
 	return nil
 }
 
-// restartContainerd adds that, or that it is left to do.
+// restartContainerd adds the restart, or records that it is left to do.
 func (b *builder) restartContainerd(why string) {
 	if !b.o.NoRestart {
 		b.step(Restart, b.plan.unit, why)
@@ -138,7 +139,8 @@ func (b *builder) restartContainerd(why string) {
 	b.note("restart containerd: systemctl restart %s", b.plan.unit)
 }
 
-// imports adds the drop-in, and its import by containerd's main file unless that has one which fits.
+// imports adds the drop-in, and its import by containerd's main file unless that already has a
+// matching one.
 func (b *builder) imports(text string) error {
 	dir := filepath.Dir(b.distro.config)
 	at, err := findImports(b.main)
@@ -175,7 +177,8 @@ func (b *builder) imports(text string) error {
 	return b.edit(b.distro.config, b.main, main, containerdGroup, "imports "+glob, file{Import: glob})
 }
 
-// wantDropIn is want for the drop-in. containerd need not read one again that says the same in other words.
+// wantDropIn is want for the drop-in. containerd need not read it again if only its wording
+// changes.
 func (b *builder) wantDropIn(p, text, why string) error {
 	have, err := b.text(p)
 	if err != nil {
@@ -195,8 +198,9 @@ const (
 	blockEnd   = "# END of ballast"
 )
 
-// generated adds our part where containerd's configuration is written by its distribution: as a drop-in if
-// what was written imports some, otherwise as a template, which can not say again what the base says.
+// generated adds our part where the distribution generates containerd's configuration: as a drop-in
+// if the generated file imports some, otherwise as a template, which cannot repeat what the base
+// has.
 // https://github.com/k3s-io/k3s/pull/13680
 func (b *builder) generated(text string) error {
 	dir := filepath.Dir(b.distro.config)
@@ -211,7 +215,7 @@ func (b *builder) generated(text string) error {
 		return b.wantDropIn(filepath.Join(dirs[0], dropInName), text, "ballast as snapshotter and differ")
 	}
 	if b.o.RuntimeHandler == "" && !b.o.SnapshotterOnly {
-		return fmt.Errorf("this version of %s has no directory for drop-ins, and its template can not change the snapshotter of all pods: use --runtime-handler ballast, or a version from 1.36 on: %w", b.distro.name, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("this version of %s has no directory for drop-ins, and its template cannot change the snapshotter of all pods: use --runtime-handler ballast, or a version from 1.36 on: %w", b.distro.name, errdefs.ErrFailedPrecondition)
 	}
 	p := filepath.Join(dir, "config-v3.toml.tmpl")
 	if version, ok := b.parsed["version"].(int64); ok && version < 3 {
@@ -239,8 +243,8 @@ func withoutBlock(text string) string {
 	return strings.TrimRight(before, "\n") + "\n" + after
 }
 
-// templatePart returns what of a drop-in can follow the base of a template: no version, and no table that the
-// base has.
+// templatePart returns the part of a drop-in that can follow the base of a template: without the
+// version and the tables of the base.
 func templatePart(text string) string {
 	var out strings.Builder
 	skip := false
@@ -257,7 +261,8 @@ func templatePart(text string) string {
 	return strings.TrimLeft(out.String(), "\n")
 }
 
-// talos returns the plan for a system that is changed from outside only: nothing is done, all is said.
+// talos returns the plan for a system that can be changed only from outside: it has notes but no
+// steps.
 func (b *builder) talos() (*Plan, error) {
 	text, err := b.dropIn()
 	if err != nil {
@@ -285,7 +290,7 @@ func (b *builder) talos() (*Plan, error) {
 	return b.plan, nil
 }
 
-// indent puts spaces before each line that is not empty.
+// indent puts n spaces before each line that is not empty.
 func indent(text string, n int) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {

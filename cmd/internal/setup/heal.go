@@ -8,15 +8,15 @@ import (
 	"github.com/distribution/reference"
 )
 
-// A need is an image without which ballastd, or pods at all, do not come back.
+// A need is an image without which ballastd, or any pod, does not start.
 type need struct {
 	ref  string
 	what string
 	host string // of its registry
-	tag  bool   // it is named by a tag, which has to be resolved
+	tag  bool   // it has a tag, which must be resolved
 }
 
-// needs returns the images that a node needs to heal.
+// needs returns the images that a node needs to recover.
 func (v *view) needs(o *Options) ([]need, error) {
 	var all []need
 	for i, ref := range append([]string{v.sandbox()}, o.Images...) {
@@ -34,16 +34,17 @@ func (v *view) needs(o *Options) ([]need, error) {
 	return all, nil
 }
 
-// heal says what of a node could not be pulled while ballastd is stopped, if these registries are closed.
+// heal returns which needed images could not be pulled while ballastd is stopped, if these
+// registries are closed.
 //
-// containerd knows hosts.toml files by registry and no finer. A registry with a closed file of its own still
-// answers for what is named by digest. With a closed "_default" nothing comes without ballastd from a
-// registry that has no file of its own, so those of needed images get an open one.
+// containerd selects hosts.toml files by registry only. A registry with its own closed file still
+// serves digests. With a closed "_default", a registry without its own file serves nothing without
+// ballastd, so registries of needed images get an open file of their own.
 //
 //	                       by tag       by digest    on the node and pinned
-//	no file, or an open one  comes        comes        is there
-//	closed by its own file   stands       comes        is there
-//	closed by _default       gets an open file of its own
+//	no file, or an open one  pulled       pulled       present
+//	closed by its own file   fails        pulled       present
+//	closed by _default       gets its own open file
 func (v *view) heal(o *Options, closed []string) (refuse, notes, open []string, err error) {
 	needs, err := v.needs(o)
 	if err != nil {
@@ -57,7 +58,7 @@ func (v *view) heal(o *Options, closed []string) (refuse, notes, open []string, 
 			case v.running.pinned[n.ref]:
 				notes = append(notes, fmt.Sprintf("%s, %s, comes from %s, which is closed while ballastd is stopped; it is on the node and pinned, do not remove it", n.ref, n.what, n.host))
 			default:
-				refuse = append(refuse, fmt.Sprintf("%s, %s, comes from %s: it can not be pulled while ballastd is stopped", n.ref, n.what, n.host))
+				refuse = append(refuse, fmt.Sprintf("%s, %s, comes from %s: it cannot be pulled while ballastd is stopped", n.ref, n.what, n.host))
 			}
 		case slices.Contains(closed, snippet.DefaultRegistry) && !v.hasHosts(n.host):
 			open = append(open, n.host)
@@ -71,12 +72,12 @@ func (v *view) heal(o *Options, closed []string) (refuse, notes, open []string, 
 		if _, digested := named.(reference.Digested); digested || !slices.Contains(closed, reference.Domain(named)) || slices.ContainsFunc(needs, func(n need) bool { return n.ref == ref }) {
 			continue
 		}
-		notes = append(notes, fmt.Sprintf("%s, which a pod uses, comes from %s: while ballastd is stopped it can not be pulled by its tag; if the network or ballastd needs it, name it by digest", ref, reference.Domain(named)))
+		notes = append(notes, fmt.Sprintf("%s, which a pod uses, comes from %s: while ballastd is stopped it cannot be pulled by its tag; if the network or ballastd needs it, name it by digest", ref, reference.Domain(named)))
 	}
 	return refuse, notes, sorted(open), nil
 }
 
-// hasHosts reports whether a registry has a hosts.toml that is not of setup.
+// hasHosts reports whether a registry has a hosts.toml that setup did not write.
 func (v *view) hasHosts(registry string) bool {
 	p := v.hostsFile(registry)
 	if v.record != nil {
@@ -87,7 +88,7 @@ func (v *view) hasHosts(registry string) bool {
 	return v.exists(p)
 }
 
-// openHosts is the hosts.toml of a registry that is asked without ballastd.
+// openHosts returns the hosts.toml of a registry that is used without ballastd.
 func openHosts(registry string) string {
 	server := snippet.Hosts{Registry: registry, PlainHTTP: local(registry)}.Server()
 	return fmt.Sprintf(`# %s without ballast: containerd asks it itself, although _default is closed. Written by "ballast setup":

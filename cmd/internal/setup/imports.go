@@ -12,18 +12,18 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// A span is where something is in a text, in bytes.
+// A span is a range of bytes in a text.
 type span struct{ from, to int }
 
-// importsAt is where the imports of a configuration are written.
+// importsAt is where the imports are in the text of a configuration.
 type importsAt struct {
 	values []string
 	spans  []span // of the values, with their quotes
 	list   int    // after the "["; 0 if there is no list
-	insert int    // where a line could be put: before the first table, after "version"
+	insert int    // where a line could be inserted: before the first table, after "version"
 }
 
-// findImports looks for the imports in a configuration of containerd.
+// findImports finds the imports in a configuration of containerd.
 func findImports(text string) (importsAt, error) {
 	var at importsAt
 	var p unstable.Parser
@@ -60,7 +60,7 @@ func findImports(text string) (importsAt, error) {
 	return at, nil
 }
 
-// endOfLine returns the place after the line that has the byte at i.
+// endOfLine returns the position after the line that has the byte at i.
 func endOfLine(text string, i int) int {
 	if n := strings.IndexByte(text[i:], '\n'); n >= 0 {
 		return i + n + 1
@@ -68,7 +68,7 @@ func endOfLine(text string, i int) int {
 	return len(text)
 }
 
-// globDirs returns the directories of which all drop-ins are imported by a configuration in dir.
+// globDirs returns the directories whose drop-ins are all imported by a configuration in dir.
 func (at importsAt) globDirs(dir string) []string {
 	var dirs []string
 	for _, v := range at.values {
@@ -82,9 +82,9 @@ func (at importsAt) globDirs(dir string) []string {
 	return dirs
 }
 
-// addImport returns a configuration that imports one thing more, as the last, which so has the last word.
-// Everything else stays as it is, comments too. It returns errdefs.ErrFailedPrecondition for a
-// configuration that can not be read or edited.
+// addImport returns a configuration with one additional import, the last one, which has the highest
+// precedence. Everything else, including comments, stays as it is. It returns
+// errdefs.ErrFailedPrecondition for a configuration that cannot be read or edited.
 func addImport(text, value string) (string, error) {
 	at, err := findImports(text)
 	if err != nil {
@@ -110,7 +110,7 @@ func addImport(text, value string) (string, error) {
 	return fresh, sameBut(text, fresh, append(slices.Clone(at.values), value))
 }
 
-// dropImport is the reverse of addImport. A list that it leaves empty stays.
+// dropImport is the reverse of addImport. It keeps an empty list.
 func dropImport(text, value string) (string, error) {
 	at, err := findImports(text)
 	if err != nil {
@@ -135,8 +135,8 @@ func dropImport(text, value string) (string, error) {
 	return fresh, sameBut(text, fresh, slices.Delete(slices.Clone(at.values), i, i+1))
 }
 
-// skipComma returns the place after the comma that follows, if one does on the same line, and the spaces
-// after it.
+// skipComma returns the position after the comma that follows on the same line, if any, and the
+// spaces after it.
 func skipComma(text string, i int) int {
 	rest := strings.TrimLeft(text[i:], " \t")
 	if !strings.HasPrefix(rest, ",") {
@@ -145,15 +145,15 @@ func skipComma(text string, i int) int {
 	return len(text) - len(strings.TrimLeft(rest[1:], " \t"))
 }
 
-// sameBut returns errdefs.ErrFailedPrecondition unless two configurations say the same apart from what they
-// import.
+// sameBut returns errdefs.ErrFailedPrecondition unless two configurations are equal except for
+// their imports.
 func sameBut(old, fresh string, imports []string) error {
 	var was, is map[string]any
 	if err := toml.Unmarshal([]byte(old), &was); err != nil {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)
 	}
 	if err := toml.Unmarshal([]byte(fresh), &is); err != nil {
-		return fmt.Errorf("its imports can not be edited: %w: %w", err, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("its imports cannot be edited: %w: %w", err, errdefs.ErrFailedPrecondition)
 	}
 	got, _ := is["imports"].([]any)
 	var names []string
@@ -164,7 +164,7 @@ func sameBut(old, fresh string, imports []string) error {
 	delete(was, "imports")
 	delete(is, "imports")
 	if len(names)+len(imports) > 0 && !slices.Equal(names, imports) || !reflect.DeepEqual(was, is) {
-		return fmt.Errorf("its imports can not be edited without changing more: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("its imports cannot be edited without changing more: %w", errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }

@@ -13,15 +13,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/ballast-dev/ballast/contrib/systemd"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// Recorded returns the choices of the last set-up of a host, for flags that are not given. It returns the zero
-// value if there was none.
+// Recorded returns the choices of the last set-up of a host, as defaults for flags. It returns the
+// zero value if there was none.
 func Recorded(root string) (Options, error) {
 	o := Options{Host: root}
 	o.complete()
@@ -32,11 +32,12 @@ func Recorded(root string) (Options, error) {
 	return r.Options, nil
 }
 
-// New returns what has to be done to set a host up. It changes nothing. programs is the directory of this
-// process' file system that has the programs; empty leaves those of the host as they are.
+// New returns the steps that set up a host. It changes nothing. programs is the directory of the
+// programs in this process's file system; if it is empty, the programs of the host stay as they
+// are.
 //
-// It returns errdefs.ErrFailedPrecondition for a host that can not be set up as it is, with what to do, and
-// errdefs.ErrAlreadyExists for files of others that would have to be replaced.
+// It returns errdefs.ErrFailedPrecondition, with advice, for a host that cannot be set up as it is,
+// and errdefs.ErrAlreadyExists for files of others that would have to be replaced.
 func New(ctx context.Context, o Options, programs string) (*Plan, error) {
 	o.complete()
 	v, err := look(ctx, &o)
@@ -46,7 +47,7 @@ func New(ctx context.Context, o Options, programs string) (*Plan, error) {
 	return planOf(v, &o, programs)
 }
 
-// planOf is New for a host that was looked at.
+// planOf is New for a view.
 func planOf(v *view, o *Options, programs string) (*Plan, error) {
 	if v.record != nil && v.record.Removing {
 		return nil, fmt.Errorf("a removal was not completed: run ballast setup --remove to complete it: %w", errdefs.ErrFailedPrecondition)
@@ -58,7 +59,7 @@ func planOf(v *view, o *Options, programs string) (*Plan, error) {
 	return b.build()
 }
 
-// builder returns one with an empty plan.
+// builder returns a builder with an empty plan.
 func (v *view) builder(o *Options, programs string) *builder {
 	return &builder{view: v, o: o, programs: programs, files: map[string]file{}, gone: map[string]bool{}, plan: &Plan{
 		Distro: v.distro.name, host: v.host, distro: v.distro,
@@ -66,7 +67,7 @@ func (v *view) builder(o *Options, programs string) *builder {
 	}}
 }
 
-// build makes the plan of a set-up.
+// build returns the plan of a set-up.
 func (b *builder) build() (*Plan, error) {
 	if b.distro.readOnly {
 		return b.talos()
@@ -90,19 +91,19 @@ type builder struct {
 	programs string
 	plan     *Plan
 	old      map[string]file // of the record
-	files    map[string]file // that are wanted
-	gone     map[string]bool // paths that are removed
-	version  string          // of containerd; "" if it is not known
+	files    map[string]file // the wanted files
+	gone     map[string]bool // removed paths
+	version  string          // of containerd; "" if unknown
 	dirty    [3]bool         // by group: files change
 	copies   bool            // programs are replaced
-	fixing   bool            // what somebody changed stays
+	fixing   bool            // edited files stay
 }
 
-// check returns why the host can not be set up as it is asked for.
+// check returns why the host cannot be set up as requested.
 func (b *builder) check() error {
 	switch {
 	case b.o.SnapshotterOnly && b.o.RuntimeHandler != "":
-		return fmt.Errorf("--runtime-handler and --snapshotter-only can not be used together: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("--runtime-handler and --snapshotter-only cannot be used together: %w", errdefs.ErrInvalidArgument)
 	case !b.o.NoService && !b.systemd:
 		return fmt.Errorf("%s has no systemd: run ballastd yourself, and use --no-service: %w", b.o.Host, errdefs.ErrFailedPrecondition)
 	case b.o.NoService && b.o.RuntimeHandler == "" && !b.o.SnapshotterOnly && !b.o.Force:
@@ -113,8 +114,8 @@ func (b *builder) check() error {
 	return nil
 }
 
-// want adds what has to be done so that a file of ours is as it should be. One that somebody else has written or
-// changed is replaced only by force: errdefs.ErrAlreadyExists.
+// want adds the steps that give one of our files its content. A file that was written or edited by
+// others is replaced only by force; otherwise want returns errdefs.ErrAlreadyExists.
 func (b *builder) want(p string, data []byte, mode fs.FileMode, g group, why string) error {
 	have, _, err := b.read(p)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && string(have) == string(data) {
@@ -143,7 +144,7 @@ func (b *builder) want(p string, data []byte, mode fs.FileMode, g group, why str
 	return fmt.Errorf("%s was changed after setup wrote it. Move the additions to another file, or replace it with --force: %w", p, errdefs.ErrAlreadyExists)
 }
 
-// put adds what has to be done so that a file has a content.
+// put adds the steps that give a file its content.
 func (b *builder) put(p string, data []byte, mode fs.FileMode, g group, why string) error {
 	have, _, err := b.read(p)
 	missing := errors.Is(err, fs.ErrNotExist)
@@ -166,7 +167,7 @@ func (b *builder) put(p string, data []byte, mode fs.FileMode, g group, why stri
 	return nil
 }
 
-// edit is put for a file that has something of others: what was there before us is kept.
+// edit is put for a file with content of others: the original is kept.
 func (b *builder) edit(p string, old string, data string, g group, why string, f file) error {
 	if err := b.put(p, []byte(data), 0o644, g, why); err != nil {
 		return err
@@ -199,7 +200,7 @@ func (b *builder) program(name string) error {
 	if err != nil || same {
 		return err
 	}
-	step := Step{Action: Copy, Target: p, Why: "ballast " + admin.ThisVersion().Version, from: from, mode: 0o755}
+	step := Step{Action: Copy, Target: p, Why: "ballast " + api.ThisVersion().Version, from: from, mode: 0o755}
 	if name != "ballast" {
 		step.group = daemonGroup
 		b.dirty[daemonGroup] = true
@@ -209,7 +210,7 @@ func (b *builder) program(name string) error {
 	return nil
 }
 
-// sameFile reports whether a program of this process' file system is the one of the host.
+// sameFile reports whether a program of this process's file system equals the one of the host.
 func (b *builder) sameFile(from, p string) (bool, error) {
 	info, err := os.Stat(from)
 	if err != nil {
@@ -247,7 +248,7 @@ func digestOf(name string) (digest.Digest, error) {
 	return digest.FromReader(f)
 }
 
-// daemon adds what the daemon needs: programs, its settings, its units. It runs when this is done.
+// daemon adds what the daemon needs: programs, settings, units; and its start.
 func (b *builder) daemon() error {
 	if err := b.program("ballast"); err != nil {
 		return err
@@ -257,7 +258,7 @@ func (b *builder) daemon() error {
 		if err := b.want(ownConfig, []byte(text), 0o644, daemonGroup, "containerd is at "+b.distro.socket); err != nil {
 			return err
 		}
-	} else if _, ours := b.old[ownConfig]; ours { // which is why
+	} else if _, ours := b.old[ownConfig]; ours { // which is the reason
 		b.files[ownConfig] = b.old[ownConfig]
 	}
 	if b.o.NoService {
@@ -290,7 +291,7 @@ func (b *builder) daemon() error {
 	return nil
 }
 
-// startDaemon adds the start of the daemon, anew if something of it has changed.
+// startDaemon adds the start of the daemon, or its restart if its files have changed.
 func (b *builder) startDaemon() {
 	why := "it has changed; containers continue"
 	switch {
@@ -309,7 +310,7 @@ func (b *builder) startDaemon() {
 	b.step(Wait, b.config.AdminAddress, "the daemon answers and has created its keys")
 }
 
-// units returns the texts of the units for this host; there is no socket without a facade.
+// units returns the units for this host; there is no socket unit without a facade.
 func (b *builder) units() (service, socket string) {
 	before := make([]string, len(b.distro.services))
 	for i, s := range b.distro.services {
@@ -327,12 +328,12 @@ func (b *builder) units() (service, socket string) {
 	return service, socket
 }
 
-// enabled reports whether units start with the machine.
+// enabled reports whether units start at boot.
 func (b *builder) enabled(units []string) bool {
 	return !slices.ContainsFunc(units, func(u string) bool { return !b.exists(wantsLink(u)) })
 }
 
-// wantsLink is the symbolic link that makes a unit start with the machine.
+// wantsLink returns the symbolic link that makes a unit start at boot.
 func wantsLink(unit string) string {
 	target := "multi-user.target"
 	if strings.HasSuffix(unit, ".socket") {
@@ -341,7 +342,7 @@ func wantsLink(unit string) string {
 	return filepath.Join(unitDir, target+".wants", unit)
 }
 
-// pending reports whether a service was left to be restarted.
+// pending reports whether the restart of a service was left to do.
 func (b *builder) pending(name string) bool {
 	return b.record != nil && slices.Contains(b.record.Pending, name)
 }
@@ -356,12 +357,12 @@ func (b *builder) note(format string, a ...any) {
 
 func (b *builder) say(note string) { b.plan.Notes = append(b.plan.Notes, note) }
 
-// hostsFile is the hosts.toml of a registry.
+// hostsFile returns the path of the hosts.toml of a registry.
 func (v *view) hostsFile(registry string) string {
 	return filepath.Join(v.distro.hostsDir, registry, "hosts.toml")
 }
 
-// registries adds the hosts.toml files. They come last: who asks the facade needs its keys.
+// registries adds the hosts.toml files. They come last: they need the keys of the facade.
 func (b *builder) registries() error {
 	closed := b.o.Registries
 	refuse, notes, open, err := b.heal(b.o, closed)
@@ -413,7 +414,7 @@ func (b *builder) closeRegistry(hosts snippet.Hosts, registry string, later bool
 		return err
 	}
 	if strings.Contains(have, "\nserver = \"http://"+registry+"\"\n") {
-		hosts.PlainHTTP = true // as "ballast config hosts --plain-http" wrote it
+		hosts.PlainHTTP = true // as written by "ballast config hosts --plain-http"
 	}
 	var text strings.Builder
 	if err := hosts.Write(&text); err != nil {
@@ -426,7 +427,7 @@ func (b *builder) closeRegistry(hosts snippet.Hosts, registry string, later bool
 	return b.want(p, []byte(text.String()), 0o644, noGroup, why)
 }
 
-// local reports whether a registry is on this machine, where containerd speaks plain HTTP.
+// local reports whether a registry is on this machine, where containerd uses plain HTTP.
 func local(registry string) bool {
 	name, _, err := net.SplitHostPort(registry)
 	if err != nil {
@@ -436,7 +437,7 @@ func local(registry string) bool {
 	return name == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// groupOf returns what reads a file of ours.
+// groupOf returns the group of one of our files, which determines the service that reads it.
 func (b *builder) groupOf(p string) group {
 	switch {
 	case filepath.Base(p) == "hosts.toml":
@@ -447,7 +448,7 @@ func (b *builder) groupOf(p string) group {
 	return containerdGroup
 }
 
-// stale adds the removal of what an earlier set-up wrote for a group and this one does not want.
+// stale adds the removal of files of a group that an earlier set-up wrote and this one does not.
 func (b *builder) stale(g group) error {
 	var paths []string
 	for _, p := range slices.Sorted(maps.Keys(b.old)) {
@@ -458,9 +459,9 @@ func (b *builder) stale(g group) error {
 	return b.undoAll(paths, g, "it is no longer needed")
 }
 
-// finish sets what is recorded while and after the plan is carried out.
+// finish sets the records written before and after the steps.
 func (b *builder) finish() {
-	done := record{Version: recordVersion, Ballast: admin.ThisVersion().Version, Options: *b.o, Files: b.files, Pending: b.plan.Pending, Containerd: b.version}
+	done := record{Version: recordVersion, Ballast: api.ThisVersion().Version, Options: *b.o, Files: b.files, Pending: b.plan.Pending, Containerd: b.version}
 	var dirs []string
 	if b.record != nil {
 		dirs, done.Previous = b.record.Dirs, b.record.Previous

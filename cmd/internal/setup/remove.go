@@ -16,9 +16,10 @@ import (
 	"github.com/moby/sys/mountinfo"
 )
 
-// NewRemoval returns what has to be done to take ballast away from a host, with all that it keeps: models too.
-// The order is that of setting up, backwards: first registries are asked without the facade again, then
-// containerd forgets ballast while ballastd still removes its snapshots, then ballastd goes.
+// NewRemoval returns the steps that remove ballast from a host, with all its files, including
+// models. The order is the reverse of a set-up: first registries are used without the facade again,
+// then ballast is removed from containerd while ballastd still removes its snapshots, then ballastd
+// is removed.
 //
 // It returns errdefs.ErrFailedPrecondition, with their names, while containers use ballast, unless
 // Options.Force is set: then their files stay.
@@ -29,7 +30,7 @@ func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 		return nil, err
 	}
 	if v.distro.readOnly {
-		return &Plan{Distro: v.distro.name, Notes: []string{"remove the additions from the machine configuration; they can not be removed on the node"}}, nil
+		return &Plan{Distro: v.distro.name, Notes: []string{"remove the additions from the machine configuration; they cannot be removed on the node"}}, nil
 	}
 	found, err := v.discover()
 	if err != nil {
@@ -51,7 +52,7 @@ func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
 	return b.plan, nil
 }
 
-// busy returns what uses ballast, and an error unless it does not matter.
+// busy returns the users of ballast, and an error unless Force is set.
 func (b *builder) busy(ctx context.Context) ([]string, error) {
 	list, err := b.mounted()
 	if err != nil {
@@ -63,11 +64,11 @@ func (b *builder) busy(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		defer conn.Close()
-		named, err := users(ctx, conn)
+		named, err := b.running.usersOf(ctx, conn)
 		if err != nil {
 			return nil, fmt.Errorf("list the containers that use ballast: %w", err)
 		}
-		if len(named) > 0 { // names say more than mounts
+		if len(named) > 0 { // names are more useful than mounts
 			list = named
 		}
 	}
@@ -77,15 +78,15 @@ func (b *builder) busy(ctx context.Context) ([]string, error) {
 	return list, nil
 }
 
-// mounted returns where the host has something of the daemon's root mounted, which containers have that outlive
-// containerd.
+// mounted returns the mounts on the host with files of the daemon's root, which belong to
+// containers that outlive containerd.
 func (b *builder) mounted() ([]string, error) {
 	name, err := b.follow("/proc/1/mountinfo")
 	if err != nil {
 		return nil, err
 	}
 	f, err := os.Open(name)
-	if errors.Is(err, fs.ErrNotExist) { // a root that nothing runs in
+	if errors.Is(err, fs.ErrNotExist) { // a root in which nothing runs
 		return nil, nil
 	}
 	if err != nil {
@@ -127,7 +128,7 @@ func (b *builder) remove(found *record, busy []string) error {
 	if b.running.containerd && b.running.loaded && b.running.daemon {
 		b.step(Images, "images", "those that were unpacked into ballast; they can be pulled again")
 	}
-	slices.Reverse(containerd) // the drop-in goes before what imports it or not: neither matters
+	slices.Reverse(containerd) // the order of the drop-in and its import does not matter
 	if err := b.undoAll(containerd, containerdGroup, "containerd works without ballast"); err != nil {
 		return err
 	}
@@ -162,7 +163,7 @@ func (b *builder) remove(found *record, busy []string) error {
 	return nil
 }
 
-// leave adds the removal of what the daemon keeps, unless somebody has it mounted.
+// leave adds the removal of the daemon's files, unless they are mounted.
 func (b *builder) leave(busy []string) {
 	if len(busy) > 0 {
 		b.note("%s stays, because containers have it mounted; remove it (rm -rf) when they have ended: %s", b.config.Root, strings.Join(busy, ", "))
@@ -179,7 +180,7 @@ func (b *builder) purgeStep(p, why string) {
 	}
 }
 
-// undoAll adds what takes files back, and the removal of directories that were made for them.
+// undoAll adds the steps that undo files, and the removal of directories created for them.
 func (b *builder) undoAll(paths []string, g group, why string) error {
 	var all []Step
 	for _, p := range paths {
@@ -202,14 +203,14 @@ func (b *builder) undoAll(paths []string, g group, why string) error {
 	return nil
 }
 
-// emptied returns the removal of directories that were made for files and have nothing else in them, the
-// innermost first.
+// emptied returns the removal of directories that were created for files and are otherwise empty,
+// the innermost first.
 func (b *builder) emptied(paths []string) ([]Step, error) {
 	if b.record == nil {
 		return nil, nil
 	}
 	var steps []Step
-	for _, d := range slices.Backward(b.record.Dirs) { // sorted: what is inside comes after
+	for _, d := range slices.Backward(b.record.Dirs) { // sorted: subdirectories come later
 		above := slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, d+"/") })
 		if !above || !b.isDir(d) {
 			continue
@@ -226,7 +227,7 @@ func (b *builder) emptied(paths []string) ([]Step, error) {
 	return steps, nil
 }
 
-// undo returns what takes a file back: its original comes again, or what of it is ours goes.
+// undo returns the steps that undo a file: the original is restored, or our part is removed.
 func (b *builder) undo(p string, f file) ([]Step, error) {
 	have, mode, err := b.read(p)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -268,7 +269,7 @@ func (b *builder) undo(p string, f file) ([]Step, error) {
 	return []Step{{Action: Remove, Target: p}}, nil
 }
 
-// discover returns the record of a host, or what a set-up by hand would have recorded.
+// discover returns the record of a host, or an equivalent record for a manual set-up.
 func (v *view) discover() (*record, error) {
 	if v.record != nil {
 		return v.record, nil

@@ -10,20 +10,20 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/containerd/errdefs"
 )
 
-// freshPrevious is where the next generation is kept until it is whole.
+// freshPrevious is where the next generation is kept until it is complete.
 const freshPrevious = previous + ".new"
 
-// keepPrevious keeps all that belongs to the version that is there.
+// keepPrevious keeps all files of the installed version.
 func (p *Plan) keepPrevious() error {
 	old, err := p.host.readRecord()
-	if err != nil || old == nil { // nothing before
+	if err != nil || old == nil { // there is no installed version
 		return err
 	}
-	if old.Upgrading || old.RollingBack { // it was kept before a crash
+	if old.Upgrading || old.RollingBack { // already kept before a crash
 		p.next.Previous = old.Previous
 		return nil
 	}
@@ -35,7 +35,7 @@ func (p *Plan) keepPrevious() error {
 		return err
 	}
 	for _, path := range slices.Sorted(maps.Keys(p.next.Files)) {
-		if f := p.next.Files[path]; f.Import != "" || f.Block { // mostly of others, and the same for all versions
+		if f := p.next.Files[path]; f.Import != "" || f.Block { // mostly content of others, and the same for all versions
 			continue
 		}
 		from, err := p.host.follow(path)
@@ -57,15 +57,15 @@ func (p *Plan) keepPrevious() error {
 		g.Files[path] = mode
 	}
 	p.next.Previous = g
-	if p.next.RollingBack { // what is there is still needed
+	if p.next.RollingBack { // the current one is still needed
 		return nil
 	}
 	return p.host.swapPrevious()
 }
 
-// swapPrevious makes what was kept the version before.
+// swapPrevious makes the kept generation the previous one.
 func (h host) swapPrevious() error {
-	if !h.exists(freshPrevious) { // a crash was after it
+	if !h.exists(freshPrevious) { // already done before a crash
 		return nil
 	}
 	if err := h.purge(previous); err != nil {
@@ -74,8 +74,8 @@ func (h host) swapPrevious() error {
 	return h.rename(freshPrevious, previous)
 }
 
-// NewRollback returns what has to be done to put the version back that the last upgrade replaced: programs,
-// units, drop-in and hosts.toml files as they were. Doing it again comes back.
+// NewRollback returns the steps that restore the version replaced by the last upgrade: programs,
+// units, drop-in and hosts.toml files as they were. A second rollback restores the newer version.
 //
 // It returns errdefs.ErrNotFound if there was no upgrade.
 func NewRollback(ctx context.Context, o Options) (*Plan, error) {
@@ -101,7 +101,7 @@ func NewRollback(ctx context.Context, o Options) (*Plan, error) {
 	next.Pending = sorted(append(slices.Clone(r.Pending), pendingDaemon, pendingContainerd))
 	done.Ballast, done.RollingBack, done.Upgrading, done.Pending = r.Previous.Ballast, false, false, b.plan.Pending
 	b.plan.next, b.plan.done = next, done
-	b.note("ballast %s is restored, %s is kept: another --rollback returns to it", r.Previous.Ballast, admin.ThisVersion().Version)
+	b.note("ballast %s is restored, %s is kept: another --rollback returns to it", r.Previous.Ballast, api.ThisVersion().Version)
 	return b.plan, nil
 }
 
@@ -128,7 +128,7 @@ func (b *builder) rollback(g *generation) error {
 	return nil
 }
 
-// putBack adds what makes a file what it was.
+// putBack adds the steps that restore a file.
 func (b *builder) putBack(g *generation, p string, to group) error {
 	const why = "as it was before the upgrade"
 	mode, was := g.Files[p]

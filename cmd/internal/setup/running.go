@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/ballast-dev/ballast/cmd/internal/admin"
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/ballast-dev/ballast/cmd/internal/unpacked"
 	containersapi "github.com/containerd/containerd/api/services/containers/v1"
@@ -21,16 +21,16 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// askTimeout is how long containerd and ballastd may take to answer.
+// askTimeout limits the time of a request to containerd or ballastd.
 const askTimeout = 5 * time.Second
 
-// labelPinned is what CRI gives images that the kubelet must not remove.
+// labelPinned is the label that CRI gives to images that the kubelet must not remove.
 const labelPinned = "io.cri-containerd.pinned"
 
 // kubernetes is the namespace of Kubernetes' images and containers in containerd.
 const kubernetes = "k8s.io"
 
-// running is what runs on a host.
+// running is the state of the daemons on a host.
 type running struct {
 	daemon     bool // ballastd answers
 	containerd bool // containerd answers
@@ -39,10 +39,11 @@ type running struct {
 	version string // of containerd, "" if it does not answer
 
 	pinned map[string]bool // images of Kubernetes that the kubelet does not remove
-	used   []string        // images of Kubernetes' containers
+	used   []string        // images used by Kubernetes containers
 }
 
-// ask asks the daemons of a host. What does not answer does not run.
+// ask requests the state of the daemons of a host. A daemon that does not answer counts as not
+// running.
 func (v *view) ask(ctx context.Context) *running {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -88,13 +89,13 @@ func (v *view) daemonAnswers(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	c := admin.NewClient(socket)
+	c := api.NewClient(socket)
 	defer c.Close()
 	_, err = c.Version(ctx)
 	return err == nil
 }
 
-// dial connects to containerd, when it is asked.
+// dial returns a connection to containerd, which connects on first use.
 func (v *view) dial() (*grpc.ClientConn, error) {
 	socket, err := v.follow(v.distro.socket)
 	if err != nil {
@@ -117,8 +118,8 @@ func allNamespaces(ctx context.Context, conn *grpc.ClientConn, f func(ctx contex
 	return nil
 }
 
-// users returns the containers that have something of ballast: their own file system, or an image volume,
-// as "namespace/id".
+// users returns the containers that use ballast, for their root file system or an image volume, as
+// "namespace/id".
 func users(ctx context.Context, conn *grpc.ClientConn) ([]string, error) {
 	var found []string
 	err := allNamespaces(ctx, conn, func(ctx context.Context, ns string) error {
@@ -135,11 +136,30 @@ func users(ctx context.Context, conn *grpc.ClientConn) ([]string, error) {
 		}
 		return eachSnapshot(ctx, conn, func(s *snapshotsapi.Info) {
 			if s.Kind != snapshotsapi.Kind_COMMITTED && !own[s.Name] {
-				found = append(found, ns+": "+s.Name) // an image volume, or a mount by hand
+				found = append(found, ns+": "+s.Name) // an image volume, or a manual mount
 			}
 		})
 	})
 	return found, err
+}
+
+// reconnectTimeout limits the time until containerd connects again to a daemon that was away. Between two attempts it
+// waits for some seconds, and answers what is asked meanwhile with the error of the last one.
+const reconnectTimeout = 15 * time.Second
+
+// usersOf is users of a daemon that answers: it asks again while containerd is not connected to it.
+func (r *running) usersOf(ctx context.Context, conn *grpc.ClientConn) (found []string, err error) {
+	for end := time.Now().Add(reconnectTimeout); ; {
+		found, err = users(ctx, conn)
+		if err == nil || !r.daemon || time.Now().After(end) {
+			return found, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
 
 // eachSnapshot calls f for the snapshots of ballast in the namespace of ctx.
@@ -162,7 +182,7 @@ func eachSnapshot(ctx context.Context, conn *grpc.ClientConn, f func(*snapshotsa
 	}
 }
 
-// removeImages removes what was unpacked into ballast from all namespaces.
+// removeImages removes images that were unpacked into ballast from all namespaces.
 func removeImages(ctx context.Context, conn *grpc.ClientConn) error {
 	return allNamespaces(ctx, conn, func(ctx context.Context, _ string) error {
 		names, err := unpacked.Images(ctx, conn, snippet.Snapshotter, func(context.Context, string) (bool, error) { return true, nil })

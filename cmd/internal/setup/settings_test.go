@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSettings reads files of settings, forgets those that are not wanted any more, and has them count before they are
-// on the host.
+// TestSettings reads settings files, removes those that are no longer wanted, and applies them
+// before they are on the host.
 func TestSettings(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := ReadSettings(dir); err == nil {
@@ -52,6 +52,6 @@ func TestSettings(t *testing.T) {
 		t.Errorf("quota: got %d, want that of the last file that says one", got)
 	}
 	if _, err := config.LoadHost(filepath.Join(host, "config.toml"), map[string]string{"x.toml": "wrong"}); err == nil {
-		t.Error("a file that can not be read: no error")
+		t.Error("a file that cannot be read: no error")
 	}
 }

@@ -20,38 +20,40 @@ const (
 	Differ      = "ballast-diff"
 )
 
-// Containerd are the choices of the drop-in for containerd. Paths are absolute.
+// Containerd are the parameters of the drop-in for containerd. Paths are absolute.
 type Containerd struct {
 	Address  string // our gRPC socket
 	Root     string // our root
 	Platform string // of this node, such as "linux/amd64"
-	HostsDir string // where hosts.toml files are
+	HostsDir string // the directory of hosts.toml files
 
-	// Version is that of the containerd; zero: it is not known, and the drop-in has nothing that a version could
-	// not do.
+	// Version is the version of containerd. If it is zero, the version is unknown, and the drop-in
+	// has nothing that some version does not support.
 	Version containerdversion.Version
 
-	// Main is the file that will import the drop-in; zero: there is none.
+	// Main is the file that imports the drop-in; zero if there is none.
 	Main containerdversion.File
 
-	// Unpack are the entries of unpack_config that the node has of its own, and Differs those of its diff-service: a list
-	// of the drop-in replaces that of the main file. Without an entry for overlayfs there is one.
+	// Unpack are the node's own entries of unpack_config, and Differs those of its diff-service: a
+	// list of the drop-in replaces that of the main file. If there is no entry for overlayfs, one
+	// is added.
 	Unpack  []Unpack
 	Differs []string
 
-	// RuntimeHandler is the handler (runtimeClass) whose pods use ballast. Empty: all pods.
+	// RuntimeHandler is the handler (runtimeClass) whose pods use ballast. Empty means all pods.
 	RuntimeHandler string
 
-	// SystemdCgroup is what the runc options of the handler say.
+	// SystemdCgroup is the setting in the runc options of the handler.
 	SystemdCgroup bool
 
-	// NoCRI leaves out what is for Kubernetes only.
+	// NoCRI leaves out the parts for Kubernetes.
 	NoCRI bool
 
 	capabilities []string // of the snapshotter; set by Write
 }
 
-// Capabilities is what the snapshotter can do with this version, as a list in TOML, or "".
+// Capabilities returns the capabilities of the snapshotter with this version, as a TOML list, or
+// "".
 func (c Containerd) Capabilities() string {
 	if len(c.capabilities) == 0 {
 		return ""
@@ -59,8 +61,8 @@ func (c Containerd) Capabilities() string {
 	return fmt.Sprintf(`["%s"]`, strings.Join(c.capabilities, `", "`))
 }
 
-// LayerTypes returns the types of layers that containerd is not to fetch, where it can be told so and has image
-// volumes.
+// LayerTypes returns the types of layers that containerd must not download, for versions that have
+// this setting and image volumes.
 func (c Containerd) LayerTypes() []string {
 	if !c.Version.ImageVolumes() {
 		return nil
@@ -68,7 +70,7 @@ func (c Containerd) LayerTypes() []string {
 	return mediatype.OwnLayers()
 }
 
-// Unpack says who unpacks layers for a snapshotter.
+// Unpack assigns a differ to a snapshotter.
 type Unpack struct{ Platform, Snapshotter, Differ string }
 
 // Own reports whether the node has an entry for a snapshotter.
@@ -76,10 +78,10 @@ func (c Containerd) Own(snapshotter string) bool {
 	return slices.ContainsFunc(c.Unpack, func(u Unpack) bool { return u.Snapshotter == snapshotter })
 }
 
-// plainRE is a name that can stand between quotes.
+// plainRE matches a name that needs no escaping between quotes.
 var plainRE = regexp.MustCompile(`^[-\w./]*$`)
 
-// checkOwn checks what the node has of its own.
+// checkOwn checks the entries of the node.
 func (c Containerd) checkOwn() error {
 	names := slices.Clone(c.Differs)
 	for _, u := range c.Unpack {
@@ -95,9 +97,10 @@ func (c Containerd) checkOwn() error {
 
 var handlerRE = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
 
-// Write writes the drop-in in the format that the version of containerd reads. For 1.7, what is for Kubernetes is a
-// comment: in a drop-in it would replace the rest of CRI's table. It returns errdefs.ErrInvalidArgument if
-// a choice can not be written, and for versions that ballast does not work with.
+// Write writes the drop-in in the format that the version of containerd reads. For 1.7, the part
+// for Kubernetes is a comment: in a drop-in it would replace the rest of CRI's table. It returns
+// errdefs.ErrInvalidArgument for a parameter that cannot be written, and for versions that ballast
+// does not support.
 func (c Containerd) Write(w io.Writer) error {
 	for _, p := range []string{c.Address, c.Root, c.HostsDir} {
 		if err := checkPath(p); err != nil {
@@ -127,7 +130,7 @@ func (c Containerd) Write(w io.Writer) error {
 	if c.form().OldTables {
 		kubernetes = kubernetesTemplate2
 		if c.RuntimeHandler != "" && c.Version.RuntimePlatforms() {
-			return fmt.Errorf("containerd %s can not be told the snapshotter of a handler in a configuration with the tables of version 2; run \"containerd config migrate\": %w", c.Version, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("containerd %s cannot be told the snapshotter of a handler in a configuration with the tables of version 2; run \"containerd config migrate\": %w", c.Version, errdefs.ErrInvalidArgument)
 		}
 	}
 	if err := containerdTemplate.Execute(w, c); err != nil || c.NoCRI {
@@ -147,10 +150,10 @@ func (c Containerd) Write(w io.Writer) error {
 
 func (c Containerd) form() containerdversion.File { return c.Version.DropIn(c.Main) }
 
-// Format is that of the drop-in, as in "version = 3".
+// Format returns the format of the drop-in, as in "version = 3".
 func (c Containerd) Format() int { return c.form().Format }
 
-// checkPath returns errdefs.ErrInvalidArgument for a path that can not stand between quotes.
+// checkPath returns errdefs.ErrInvalidArgument for a path that needs escaping between quotes.
 func checkPath(p string) error {
 	if !filepath.IsAbs(p) || strings.ContainsAny(p, "\"\\\n") {
 		return fmt.Errorf("%q is not an absolute path without quotes and backslashes: %w", p, errdefs.ErrInvalidArgument)
@@ -228,7 +231,7 @@ version = {{.Format}}
 {{- end}}
 `))
 
-// kubernetesTemplate is what CRI needs, in the tables of format 3.
+// kubernetesTemplate has the settings for CRI, in the tables of format 3.
 var kubernetesTemplate = template.Must(template.New("kubernetes").Parse(
 	`# Kubernetes.
 [plugins."io.containerd.cri.v1.images"]
@@ -256,7 +259,7 @@ var kubernetesTemplate = template.Must(template.New("kubernetes").Parse(
 {{- end}}
 `))
 
-// kubernetesTemplate2 is the same in the tables of format 2.
+// kubernetesTemplate2 has the same in the tables of format 2.
 var kubernetesTemplate2 = template.Must(template.New("kubernetes2").Parse(
 	`{{if not .RuntimeHandler}}[plugins."io.containerd.grpc.v1.cri".containerd]
   snapshotter = "ballast"
@@ -275,9 +278,9 @@ var kubernetesTemplate2 = template.Must(template.New("kubernetes2").Parse(
 {{- end}}
 `))
 
-// mergeByHand is the comment above what can not be in a drop-in.
+// mergeByHand is the comment above the part that cannot be in a drop-in.
 const mergeByHand = `# Kubernetes. This version takes a table of a drop-in for the whole table of the plugin, so these lines
-# can not be here: everything else that CRI is told would be lost. Write them into the tables of
+# cannot be here: everything else that CRI is told would be lost. Write them into the tables of
 # /etc/containerd/config.toml, which has "version = 2":
 #
 `

@@ -6,33 +6,31 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/convert/carton"
+	"github.com/ballast-dev/ballast/convert/format"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
 )
 
-// Resolver returns how names are resolved, for who reaches registries by client.
+// Resolver returns the resolver of names for a registry client.
 func Resolver(c *config.Config, client *remote.Client, log *slog.Logger) resolve.Resolver {
-	cartons := map[string]string{}
-	for _, m := range c.Carton {
-		cartons[m.Registry] = m.URL
-	}
 	return resolve.Resolver{
-		Upstream: client, OllamaRunner: c.Upstream.OllamaRunner, Cartons: cartons, Titled: c.Upstream.MountsTitled,
-		// The client decides what may be fetched.
-		Carton: carton.Options{HTTP: client.Do, AllowHTTP: true, TempDir: filepath.Join(c.Root, CartonDir), Log: log},
+		Upstream: client, Variant: c.Upstream.OllamaRunner, Archives: c.Archives(), Titled: c.Upstream.MountsTitled,
+		// The client decides what may be downloaded.
+		Settings: format.Settings{HTTP: client.Do, Getenv: config.Getenv, TempDir: filepath.Join(c.Root, TempDir), Log: log},
 	}
 }
 
-// CartonDir is the directory below the root for copies of archives from servers without ranges.
-const CartonDir = "carton"
+// TempDir is the directory below the root for copies of archives from servers without range
+// requests.
+const TempDir = "archives"
 
-// Options returns the options of a registry client. version is ours, for the User-Agent.
+// Options returns the options of a registry client. version is that of this program, for the
+// User-Agent.
 func Options(c *config.Config, version string, log *slog.Logger) remote.Options {
 	o := remote.Options{
 		HostsDir:    c.Upstream.HostsDir,
 		AllowHosts:  c.Upstream.AllowHosts,
-		OllamaHosts: c.Upstream.OllamaHosts,
 		UserAgent:   c.Upstream.UserAgent,
 		Connections: 2 * c.Fetch.Connections,
 		Stall:       c.Upstream.StallTimeout.Duration,
@@ -47,10 +45,42 @@ func Options(c *config.Config, version string, log *slog.Logger) remote.Options 
 	if c.Upstream.DockerConfig != "" {
 		o.Credentials = remote.DockerCredentials(c.Upstream.DockerConfig)
 	}
-	withHub(&o, log)
+	withHosts(&o, c, log)
 	o.Shared = func(host string) bool { return slices.Contains(c.Upstream.Share, host) }
 	if c.Facade.Listen != "" {
 		o.Facade = []string{c.Facade.Listen}
 	}
 	return o
+}
+
+// withHosts configures a client for the hosts of formats.
+func withHosts(o *remote.Options, c *config.Config, log *slog.Logger) {
+	o.Manners, o.Dialects = map[string]remote.Manner{}, map[string]remote.Dialect{}
+	stored := o.Credentials
+	own := map[string]func() remote.Credentials{}
+	for _, f := range formats.All() {
+		if f.Hosts == nil {
+			continue
+		}
+		hosts, err := f.Hosts(format.Settings{Getenv: config.Getenv})
+		if err != nil {
+			log.Warn("the hosts of a format cannot be read", "err", err)
+			continue
+		}
+		for _, name := range append(slices.Clone(hosts.Names), c.HostsLike(string(f.Name))...) {
+			o.Manners[name], own[name] = hosts.Manner, hosts.Credentials
+			if hosts.Dialect != nil {
+				o.Dialects[name] = hosts.Dialect
+			}
+		}
+	}
+	o.Credentials = func(host string) (creds remote.Credentials, err error) {
+		if stored != nil {
+			creds, err = stored(host)
+		}
+		if give := own[host]; err == nil && creds == (remote.Credentials{}) && give != nil {
+			creds = give()
+		}
+		return creds, err
+	}
 }

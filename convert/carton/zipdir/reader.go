@@ -10,15 +10,14 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// MaxWindow is the largest window of zstd, in bytes. The largest that the reference encoder
-// uses without being asked to is 128 MiB.
+// MaxWindow limits the window of zstd, in bytes. The reference encoder uses at most 128 MiB by
+// default.
 // https://github.com/facebook/zstd/blob/v1.5.7/programs/zstd.1.md
 const MaxWindow = 128 << 20 // 128 MiB
 
-// NewReader returns the content of an entry, of which data are the bytes in the archive.
-// Reading returns errdefs.ErrInvalidArgument if the content has another size or
-// checksum than the directory says; never more than the size is read. Close frees memory, and
-// leaves data open.
+// NewReader returns the content of an entry, whose bytes in the archive are data. Reading returns
+// errdefs.ErrInvalidArgument if the content has another size or checksum than in the directory; it
+// never reads more than the size. Close frees memory, and does not close data.
 func NewReader(data io.Reader, e *Entry) (io.ReadCloser, error) {
 	src := &source{r: data, left: e.Packed}
 	r := &reader{e: e, src: src, left: e.Size, crc: crc32.NewIEEE(), close: func() {}}
@@ -40,11 +39,11 @@ func NewReader(data io.Reader, e *Entry) (io.ReadCloser, error) {
 	return r, nil
 }
 
-// A source is the data of an entry. It tells a broken line from broken data.
+// A source is the data of an entry. It distinguishes a read error from invalid data.
 type source struct {
 	r    io.Reader
 	left int64
-	err  error // why there are less bytes than there should be
+	err  error // why there are fewer bytes than expected
 }
 
 func (s *source) Read(p []byte) (int, error) {
@@ -101,7 +100,7 @@ func (r *reader) failed(err error) error {
 	return invalid("entry %q: %w", r.e.Name, err)
 }
 
-// end checks what can be checked when all bytes are read.
+// end makes the checks that need all bytes.
 func (r *reader) end() error {
 	var more [1]byte
 	for range 16 { // empty reads are allowed
@@ -110,7 +109,7 @@ func (r *reader) end() error {
 		case n > 0:
 			return invalid("entry %q: has more than %d bytes", r.e.Name, r.e.Size)
 		case err == io.EOF:
-			if r.crc.Sum32() != r.e.raw.crc {
+			if !r.e.bare && r.crc.Sum32() != r.e.raw.crc {
 				return invalid("entry %q: wrong checksum", r.e.Name)
 			}
 			return io.EOF

@@ -15,18 +15,18 @@ import (
 
 // Limits of an archive.
 const (
-	// MaxEntries is the largest number of entries.
+	// MaxEntries limits the number of entries.
 	MaxEntries = 200_000
 
-	// MaxDirectorySize is the largest directory, in bytes.
+	// MaxDirectorySize limits the directory, in bytes.
 	MaxDirectorySize = 64 << 20 // 64 MiB
 )
 
-// tailSize is how much of the end of an archive is read first, in bytes: the end record with
+// tailSize is the number of bytes at the end of an archive that are read first: the end record with
 // the longest comment, the records of zip64, and the directory of a small archive.
 const tailSize = 66 << 10
 
-// The methods that are known.
+// The supported methods.
 // https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT section 4.4.5
 const (
 	Stored  = 0
@@ -44,13 +44,13 @@ type Entry struct {
 
 	raw   header
 	limit int64 // where the next entry or the directory starts
+	bare  bool  // without local header and checksum
 }
 
-// Start returns where the local header of an entry is, and Span how many bytes there are from
-// there to the next entry.
+// Start returns the offset of the local header of an entry.
 func (e *Entry) Start() int64 { return e.raw.offset }
 
-// Span returns the bytes from Start to the next entry.
+// Span returns the number of bytes from Start to the next entry.
 func (e *Entry) Span() int64 { return e.limit - e.raw.offset }
 
 // A Directory is the directory of an archive.
@@ -61,6 +61,28 @@ type Directory struct {
 	byName map[string]int
 }
 
+// Bare returns the directory of an archive without headers: consecutive stored entries with the
+// given names, types and sizes. It returns errdefs.ErrInvalidArgument for a name that is not clean
+// or not unique.
+func Bare(entries []Entry) (*Directory, error) {
+	d := &Directory{byName: map[string]int{}}
+	var at int64
+	for i, e := range entries {
+		clean, err := filetable.CleanPath(e.Name)
+		if err != nil {
+			return nil, err
+		}
+		if _, ok := d.byName[e.Name]; ok || clean != e.Name {
+			return nil, invalid("entry %q: is there twice, or not clean", e.Name)
+		}
+		d.byName[e.Name] = i
+		e.Packed, e.raw.offset, e.limit, e.bare = e.Size, at, at+e.Size, true
+		at += e.Size
+		d.Entries = append(d.Entries, e)
+	}
+	return d, nil
+}
+
 // Lookup returns the entry with the given name, or nil.
 func (d *Directory) Lookup(name string) *Entry {
 	if i, ok := d.byName[name]; ok {
@@ -69,10 +91,9 @@ func (d *Directory) Lookup(name string) *Entry {
 	return nil
 }
 
-// Read reads the directory of an archive of the given size. It returns
-// errdefs.ErrInvalidArgument, naming the entry, for an archive that breaks a rule, and
-// errdefs.ErrNotImplemented for one with entries that are compressed by another method or
-// encrypted.
+// Read reads the directory of an archive of the given size. It returns errdefs.ErrInvalidArgument,
+// naming the entry, for an invalid archive, and errdefs.ErrNotImplemented for one with entries that
+// are compressed by another method or encrypted.
 func Read(r io.ReaderAt, size int64) (*Directory, error) {
 	if size < endSize {
 		return nil, invalid("not a zip archive: %d bytes", size)
@@ -139,11 +160,11 @@ func parse(p []byte, entries int, start int64) (*Directory, error) {
 	return d, d.lay(start)
 }
 
-// maxSlack is how many bytes of an entry the directory does not tell of: the extra fields of
+// maxSlack limits the bytes of an entry that the directory does not describe: the extra fields of
 // the local header and the data descriptor.
 const maxSlack = math.MaxUint16 + descriptor64
 
-// lay finds the place of each entry, and checks that they are one after the other from the
+// lay determines the place of each entry, and checks that the entries are consecutive from the
 // first byte to the directory.
 func (d *Directory) lay(start int64) error {
 	order := make([]*Entry, len(d.Entries))
@@ -176,7 +197,8 @@ func (d *Directory) lay(start int64) error {
 	return nil
 }
 
-// Ratios that data can not exceed: 258 bytes in 2 bits, and 128 KiB in a block of 4 bytes.
+// Compression ratios that data cannot exceed: 258 bytes in 2 bits, and 128 KiB in a block of 4
+// bytes.
 // https://www.rfc-editor.org/rfc/rfc1951, https://www.rfc-editor.org/rfc/rfc8878
 const (
 	maxDeflateRatio = 1032
@@ -194,7 +216,7 @@ const (
 	creatorMacOS = 19
 )
 
-// newEntry checks what can be known of an entry from its central header.
+// newEntry checks an entry by its central header.
 func newEntry(h header) (Entry, error) {
 	e := Entry{Type: filetable.TypeReg, Method: h.method, Packed: h.packed, Size: h.size, raw: h}
 	name, isDir := strings.CutSuffix(h.name, "/")
@@ -246,7 +268,7 @@ func (e *Entry) checkSize() error {
 		return fmt.Errorf("unsupported method %d: %w", e.Method, errdefs.ErrNotImplemented)
 	}
 	if e.Packed < math.MaxInt64/most && e.Size > e.Packed*most {
-		return invalid("%d bytes can not come out of %d", e.Size, e.Packed)
+		return invalid("%d bytes cannot come out of %d", e.Size, e.Packed)
 	}
 	return nil
 }
@@ -257,13 +279,16 @@ const (
 	descriptor64 = 24 // with signature
 )
 
-// HeaderSize is how many bytes of an entry hold its local header, at most.
+// HeaderSize limits the bytes of an entry with its local header.
 func (e *Entry) HeaderSize() int64 { return e.Span() - e.Packed }
 
-// Locate returns where the data of an entry starts, counted from Entry.Start. p are the bytes
-// from there: HeaderSize of them suffice. It returns errdefs.ErrInvalidArgument if the local
-// header says anything else than the directory.
+// Locate returns the offset of an entry's data from Entry.Start. p has the bytes from there:
+// HeaderSize of them are sufficient. It returns errdefs.ErrInvalidArgument if the local header
+// differs from the directory.
 func (e *Entry) Locate(p []byte) (int64, error) {
+	if e.bare {
+		return 0, nil
+	}
 	h, n, err := readLocal(p)
 	if err == nil {
 		err = e.compare(h, n)
@@ -276,7 +301,7 @@ func (e *Entry) Locate(p []byte) (int64, error) {
 
 // compare compares a local header of n bytes with the directory.
 func (e *Entry) compare(h header, n int64) error {
-	const ignore = flagUTF8 | 0b110 // the latter are hints of how well it is compressed
+	const ignore = flagUTF8 | 0b110 // the latter are hints about the compression level
 	deferred := h.flags&flagDescriptor != 0
 	left := e.Span() - n - e.Packed
 	switch {

@@ -19,7 +19,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// content returns what an entry of p holds, by the local header.
+// content returns the content of an entry of p, by the local header.
 func content(p []byte, e *zipdir.Entry) ([]byte, error) {
 	at, err := e.Locate(p[e.Start():][:e.HeaderSize()])
 	if err != nil {
@@ -115,7 +115,7 @@ func good() map[string]converttest.Zip {
 	}
 }
 
-// TestGood compares archives with what the standard library reads.
+// TestGood compares the content of archives with that read by the standard library.
 func TestGood(t *testing.T) {
 	for name, z := range good() {
 		t.Run(name, func(t *testing.T) {
@@ -167,7 +167,7 @@ func lie(zip64 bool, f func(*converttest.ZipEnd)) converttest.Zip {
 type header = converttest.ZipHeader
 type end = converttest.ZipEnd
 
-// hostile are archives that must be refused, with a part of the error.
+// hostile returns archives that must be refused, with a part of the error.
 func hostile() map[string]struct {
 	zip  converttest.Zip
 	want string
@@ -238,8 +238,8 @@ func hostile() map[string]struct {
 		"device":                            {one(entry{Name: "d", Mode: 0o060644}), "neither"},
 		"socket":                            {one(entry{Name: "d", Mode: 0o140644}), "neither"},
 		"stored with two sizes":             {both(func(h *header) { h.Size = 3 }), "stored, with sizes"},
-		"deflate that can not be so small":  {both(func(h *header) { h.Method = 8; h.Size = 5*1032 + 1 }), "can not come out"},
-		"zstd that can not be so small":     {both(func(h *header) { h.Method = 93; h.Size = 5*32<<10 + 1 }), "can not come out"},
+		"deflate that cannot be so small":   {both(func(h *header) { h.Method = 8; h.Size = 5*1032 + 1 }), "cannot come out"},
+		"zstd that cannot be so small":      {both(func(h *header) { h.Method = 93; h.Size = 5*32<<10 + 1 }), "cannot come out"},
 		"more than it says":                 {one(entry{Name: "a", Data: text[:5000], Method: 8, Packed: entryPacked(text)}), "more than"},
 		"less than it says":                 {one(entry{Name: "a", Data: text, Method: 93, Packed: converttest.Zstd(text[:5000])}), "early"},
 		"no deflate":                        {one(entry{Name: "a", Data: text, Method: 8, Packed: bytes.Repeat([]byte{0xff}, 40)}), "corrupt"},
@@ -301,7 +301,7 @@ func TestNoLocalHeader(t *testing.T) {
 	}
 }
 
-// TestTooMany has more entries than the limit; they must not be looked at.
+// TestTooMany has more entries than the limit; they must not be read.
 func TestTooMany(t *testing.T) {
 	var z converttest.Zip
 	z.Zip64 = true
@@ -324,7 +324,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestReads counts what Read takes of a large archive.
+// TestReads counts the bytes that Read reads of a large archive.
 func TestReads(t *testing.T) {
 	p := one(entry{Name: "a", Data: storetest.Random(1, 8<<20)}).Bytes()
 	r := &counter{r: bytes.NewReader(p)}
@@ -349,7 +349,7 @@ func (c *counter) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// FuzzRead checks that whatever is read here is what the standard library reads.
+// FuzzRead checks that the standard library reads the same from every accepted archive.
 func FuzzRead(f *testing.F) {
 	for name, z := range good() {
 		if name != "many" && name != "comment" && name != "comment64" {

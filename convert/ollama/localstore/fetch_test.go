@@ -8,17 +8,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/convert/ollama"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
-// TestFetch reads ranges, and says for good that a file has another size.
+// TestFetch reads ranges, and returns a permanent error for a file of another size.
 func TestFetch(t *testing.T) {
 	t.Parallel()
 	_, s := write(t, converttest.StoreV2Link, map[string]*converttest.Built{"ollama.com/library/x/latest": gguf("GGUF weights")})
@@ -39,8 +37,8 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// TestListParser parses a list of a store whose entries have no sizes, and one with a child that
-// is damaged.
+// TestListParser parses a list of a store whose entries have no sizes, and one with a damaged
+// child.
 func TestListParser(t *testing.T) {
 	t.Parallel()
 	child := gguf("GGUF weights")
@@ -53,7 +51,7 @@ func TestListParser(t *testing.T) {
 	if got := a.Name().Short(); got != "x:1b" {
 		t.Errorf("name %q", got)
 	}
-	parsers := convert.Parsers{mediatype.FormatOllamaList: ollama.ListParser("")}
+	parsers := formats.All()
 	m, err := parsers.Parse(t.Context(), a)
 	if err != nil || m.Table.Origin.Digest != b.Digest() {
 		t.Errorf("got %v, %v", m, err)
@@ -66,7 +64,7 @@ func TestListParser(t *testing.T) {
 	}
 }
 
-// TestWords is what people read.
+// TestWords checks messages.
 func TestWords(t *testing.T) {
 	t.Parallel()
 	models := map[string]*converttest.Built{}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/converttest"
-	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/ollama"
 	"github.com/ballast-dev/ballast/convert/ollama/localstore"
 	"github.com/ballast-dev/ballast/store/verify"
@@ -77,7 +77,7 @@ func TestAModelInEachLayoutIsTheSameModel(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				parsers := convert.Parsers{mediatype.FormatOllama: ollama.Parse}
+				parsers := formats.All()
 				got, err := parsers.Parse(context.Background(), a)
 				if err != nil {
 					t.Fatal(err)
@@ -211,7 +211,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestHostileStores has what can be in a store that belongs to somebody else.
+// TestHostileStores has entries that a store of another user can contain.
 func TestHostileStores(t *testing.T) {
 	t.Parallel()
 	b := gguf("GGUF weights")
@@ -308,7 +308,7 @@ func TestHostileStores(t *testing.T) {
 			tt.do(t, dir)
 			a, err := s.Artifact("x")
 			if err == nil {
-				_, err = convert.Parsers{mediatype.FormatOllama: ollama.Parse}.Parse(context.Background(), a)
+				_, err = formats.All().Parse(context.Background(), a)
 			}
 			if !errors.Is(err, tt.want) {
 				t.Errorf("got %v, want %v", err, tt.want)

@@ -14,18 +14,18 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// PredicateType is what the statement in a bundle says that it states.
+// PredicateType is the predicate type of the statement in a bundle.
 const PredicateType = "https://sigstore.dev/cosign/sign/v1"
 
-// MaxPayload is the largest payload of simple signing that is read, in bytes.
+// MaxPayload limits a payload of simple signing, in bytes.
 const MaxPayload = 64 << 10
 
-// maxAnnotation is the longest annotation that is decoded, in bytes: chains of certificates have some
-// thousands.
+// maxAnnotation limits a decoded annotation, in bytes: certificate chains have a few thousand.
 const maxAnnotation = 64 << 10
 
-// Verify returns who signed a manifest in a bundle. It returns errdefs.ErrPermissionDenied if nobody did
-// who is trusted, and errdefs.ErrFailedPrecondition if something else is signed.
+// Verify returns the signer of a manifest in a bundle. It returns errdefs.ErrPermissionDenied if no
+// trusted signer signed the bundle, and errdefs.ErrFailedPrecondition if it is about another
+// manifest.
 func Verify(b *dsse.Bundle, t *dsse.Trust, manifest digest.Digest) (string, error) {
 	s, signer, err := t.Verify(b)
 	if err != nil {
@@ -43,7 +43,7 @@ func Verify(b *dsse.Bundle, t *dsse.Trust, manifest digest.Digest) (string, erro
 }
 
 func another(manifest digest.Digest) error {
-	return fmt.Errorf("the signature is that of something else than %s: %w", manifest, errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("the signature is not for %s: %w", manifest, errdefs.ErrFailedPrecondition)
 }
 
 // Statement returns the statement to sign for a manifest.
@@ -55,7 +55,7 @@ func Statement(manifest digest.Digest) dsse.Statement {
 	}
 }
 
-// payload is what a signature before the bundles is over.
+// payload is the signed content of a signature without a bundle.
 // https://github.com/containers/image/blob/v5.36.2/docs/containers-signature.5.md
 type payload struct {
 	Critical struct {
@@ -66,14 +66,14 @@ type payload struct {
 	} `json:"critical"`
 }
 
-// The types of a payload: cosign's, and the one that tools for simple signing write.
+// Types of a payload: of cosign, and of tools for simple signing.
 const (
 	typeCosign = "cosign container image signature"
 	typeAtomic = "atomic container signature"
 )
 
-// VerifyPayload returns who signed a manifest in a payload, the blob of a layer. Errors are those of
-// Verify, and errdefs.ErrInvalidArgument for a layer without a signature.
+// VerifyPayload returns the signer of a manifest in a payload, which is the blob of a layer. Errors
+// are those of Verify, and errdefs.ErrInvalidArgument for a layer without a signature.
 func VerifyPayload(layer ocispec.Descriptor, blob []byte, t *dsse.Trust, manifest digest.Digest) (string, error) {
 	sig, err := signatureOf(layer)
 	if err != nil {
@@ -108,7 +108,7 @@ func signatureOf(layer ocispec.Descriptor) ([]byte, error) {
 	return sig, nil
 }
 
-// certificates returns the certificates of a layer in DER, that of the signer first.
+// certificates returns the certificates of a layer in DER, the signer's first.
 func certificates(layer ocispec.Descriptor) (all [][]byte) {
 	for _, key := range []string{mediatype.CosignCertificateKey, mediatype.CosignChainKey} {
 		text := layer.Annotations[key]

@@ -17,21 +17,21 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// A Trust says whose signatures count. The zero value trusts nobody.
+// A Trust defines trusted signers. The zero value trusts none.
 type Trust struct {
 	Keys  []crypto.PublicKey  // *ecdsa.PublicKey, *rsa.PublicKey or ed25519.PublicKey
-	Roots []*x509.Certificate // signers have certificates below these
+	Roots []*x509.Certificate // roots of the certificates of signers
 
-	// Subject, if not empty, has to be the common name, or one of the DNS names, addresses of mail or URIs,
-	// of the certificate of the signer.
+	// Subject, if not empty, must be the common name, a DNS name, an email address or a URI of the
+	// signer's certificate.
 	Subject string
 }
 
-// errSignature says that no key that is trusted made a signature.
-var errSignature = fmt.Errorf("it is not signed by a key that is trusted: %w", errdefs.ErrPermissionDenied)
+// errSignature means that no trusted key made a signature.
+var errSignature = fmt.Errorf("not signed by a trusted key: %w", errdefs.ErrPermissionDenied)
 
-// ParseKeys reads public keys in PEM, PKIX or PKCS #1. It returns errdefs.ErrInvalidArgument if there
-// is none, or something else.
+// ParseKeys parses public keys in PEM, PKIX or PKCS #1. It returns errdefs.ErrInvalidArgument if
+// there are none, or other PEM blocks.
 func ParseKeys(p []byte) ([]crypto.PublicKey, error) {
 	var keys []crypto.PublicKey
 	for block, rest := pem.Decode(p); block != nil; block, rest = pem.Decode(rest) {
@@ -61,8 +61,8 @@ func ParseKeys(p []byte) ([]crypto.PublicKey, error) {
 	return keys, nil
 }
 
-// ParseCertificates reads certificates in PEM. It returns errdefs.ErrInvalidArgument if there is none, or
-// something else.
+// ParseCertificates parses certificates in PEM. It returns errdefs.ErrInvalidArgument if there are
+// none, or other PEM blocks.
 func ParseCertificates(p []byte) ([]*x509.Certificate, error) {
 	var out []*x509.Certificate
 	for block, rest := pem.Decode(p); block != nil; block, rest = pem.Decode(rest) {
@@ -81,8 +81,8 @@ func ParseCertificates(p []byte) ([]*x509.Certificate, error) {
 	return out, nil
 }
 
-// Verify returns what a bundle states, and who signed it. It returns errdefs.ErrPermissionDenied if
-// nobody did who is trusted.
+// Verify returns the statement of a bundle and its signer. It returns errdefs.ErrPermissionDenied
+// if no trusted signer signed it.
 func (t *Trust) Verify(b *Bundle) (*Statement, string, error) {
 	signer, err := t.Signer(b)
 	if err != nil {
@@ -92,13 +92,13 @@ func (t *Trust) Verify(b *Bundle) (*Statement, string, error) {
 	return s, signer, err
 }
 
-// Signer returns who signed a bundle. Its errors are those of Verify.
+// Signer returns the signer of a bundle. Its errors are those of Verify.
 func (t *Trust) Signer(b *Bundle) (string, error) {
 	return t.VerifyMessage(pae(b.payload), b.signature, b.certificates)
 }
 
-// VerifyMessage returns who signed a message: the key of certificates (DER, that of the signer first) if
-// there are any and roots are trusted, else one of the keys.
+// VerifyMessage returns the signer of a message: one of the keys, or the key of certificates (DER,
+// the signer's first) if roots are trusted.
 func (t *Trust) VerifyMessage(message, signature []byte, certificates [][]byte) (string, error) {
 	for _, k := range t.Keys {
 		if signed(k, message, signature) {
@@ -113,12 +113,12 @@ func (t *Trust) VerifyMessage(message, signature []byte, certificates [][]byte) 
 		return "", err
 	}
 	if !signed(leaf.PublicKey, message, signature) {
-		return "", fmt.Errorf("the signature is not that of the certificate of %.200q: %w", nameOf(leaf), errdefs.ErrPermissionDenied)
+		return "", fmt.Errorf("the signature was not made with the certificate of %.200q: %w", nameOf(leaf), errdefs.ErrPermissionDenied)
 	}
 	return fmt.Sprintf("certificate of %q (%s)", nameOf(leaf), Fingerprint(leaf.PublicKey)), nil
 }
 
-// leaf returns the certificate of the signer, if it is trusted.
+// leaf returns the certificate of the signer if it is trusted.
 func (t *Trust) leaf(certificates [][]byte) (*x509.Certificate, error) {
 	if len(certificates) > maxCertificates {
 		return nil, fmt.Errorf("%d certificates, more than %d: %w", len(certificates), maxCertificates, errdefs.ErrInvalidArgument)
@@ -169,7 +169,7 @@ func nameOf(c *x509.Certificate) string {
 	return all[0]
 }
 
-// Fingerprint returns the beginning of the sha256 of a public key in PKIX, in hexadecimal.
+// Fingerprint returns the first 8 bytes of the sha256 of a public key in PKIX, in hexadecimal.
 func Fingerprint(k crypto.PublicKey) string {
 	der, err := x509.MarshalPKIXPublicKey(k)
 	if err != nil {
@@ -179,7 +179,7 @@ func Fingerprint(k crypto.PublicKey) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// hashes returns the hashes that a curve is used with.
+// hashes returns the hashes used with a curve.
 func hashes(k *ecdsa.PublicKey) []crypto.Hash {
 	switch size := k.Curve.Params().BitSize; {
 	case size <= 256:
@@ -196,7 +196,7 @@ func sum(h crypto.Hash, message []byte) []byte {
 	return w.Sum(nil)
 }
 
-// signed says whether a signature of a message is that of a key.
+// signed reports whether key made a signature of a message.
 func signed(key crypto.PublicKey, message, signature []byte) bool {
 	switch k := key.(type) {
 	case *ecdsa.PublicKey:
@@ -212,8 +212,8 @@ func signed(key crypto.PublicKey, message, signature []byte) bool {
 	return false
 }
 
-// ParsePrivateKey reads a private key in PEM, PKCS #8, SEC 1 or PKCS #1, that is not encrypted. It
-// returns errdefs.ErrInvalidArgument for anything else.
+// ParsePrivateKey parses an unencrypted private key in PEM, PKCS #8, SEC 1 or PKCS #1. It returns
+// errdefs.ErrInvalidArgument for anything else.
 func ParsePrivateKey(p []byte) (crypto.Signer, error) {
 	block, _ := pem.Decode(p)
 	if block == nil {
@@ -245,7 +245,7 @@ func ParsePrivateKey(p []byte) (crypto.Signer, error) {
 	return nil, fmt.Errorf("private key: a %T signs nothing: %w", key, errdefs.ErrInvalidArgument)
 }
 
-// signMessage signs with the hash of the curve, or SHA-256, always in the same way.
+// signMessage signs with the hash of the curve, or SHA-256. The result is deterministic.
 func signMessage(key crypto.Signer, message []byte) ([]byte, error) {
 	h := crypto.SHA256
 	switch k := key.Public().(type) {

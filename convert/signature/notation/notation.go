@@ -1,9 +1,10 @@
-// Package notation verifies signatures of the Notary Project with its own library: the policy decides what
-// is trusted and how strictly, as it does for the notation command.
+// Package notation verifies signatures of the Notary Project with its own library: as for the
+// notation command, the policy defines what is trusted and how strictly.
 //
-// A policy is a file trustpolicy.json with a directory truststore beside it, the layout of notation's
-// configuration. One whose level is skip or audit lets everything pass. Plugins are not run: who verifies here is root. Where the policy asks for revocation, the
-// library asks the addresses that certificates below a trusted root name, and no others.
+// A policy is a file trustpolicy.json beside a directory truststore, the layout of notation's
+// configuration. A policy with level skip or audit accepts everything. Plugins are not run, because
+// verification runs as root. If the policy requires revocation checks, the library requests only
+// addresses in certificates below a trusted root.
 package notation
 
 import (
@@ -29,18 +30,19 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Limits of what is read.
+// Limits.
 const (
-	maxEnvelope   = 4 << 20 // of one signature, as notation has it
+	maxEnvelope   = 4 << 20 // of one signature, as in notation
 	maxSignatures = 32      // of one manifest
 	maxFile       = 1 << 20 // of a policy or a certificate
 	maxFiles      = 1000    // of a trust store
 )
 
-// A Verifier verifies by one policy.
+// A Verifier verifies signatures by one policy.
 type Verifier struct{ v lib.Verifier }
 
-// Load reads a policy. It returns what verdicts by it depend on: the policy and the certificates.
+// Load reads a policy. It also returns what its verdicts depend on: the policy and the
+// certificates.
 func Load(file string) (*Verifier, []string, error) {
 	p, err := readFile(file)
 	if err != nil {
@@ -84,9 +86,9 @@ func readFile(name string) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// Verify returns who signed a manifest of a repository, or that the policy asks for nobody. It returns
-// errdefs.ErrPermissionDenied if nobody did whom the policy trusts, and otherwise the errors of
-// remote.Repository.
+// Verify returns the signer of a manifest, or a text if the policy requires no signature. It
+// returns errdefs.ErrPermissionDenied if no trusted signer signed the manifest, and otherwise the
+// errors of remote.Repository.
 func (v *Verifier) Verify(ctx context.Context, repo *remote.Repository, manifest digest.Digest) (string, error) {
 	r := &repository{repo: repo}
 	_, outcomes, err := lib.Verify(ctx, v.v, r, lib.VerifyOptions{
@@ -98,7 +100,7 @@ func (v *Verifier) Verify(ctx context.Context, repo *remote.Repository, manifest
 	case err != nil:
 		return "", fmt.Errorf("%w: %w", err, errdefs.ErrPermissionDenied)
 	case len(outcomes) == 0 || outcomes[0].EnvelopeContent == nil:
-		return "nobody, as the policy says", nil
+		return "nobody: the policy requires no signature", nil
 	}
 	chain := outcomes[0].EnvelopeContent.SignerInfo.CertificateChain
 	if len(chain) == 0 {
@@ -107,7 +109,7 @@ func (v *Verifier) Verify(ctx context.Context, repo *remote.Repository, manifest
 	return "certificate of " + chain[0].Subject.String(), nil
 }
 
-// A repository is a remote.Repository as the library wants it. It remembers the error of asking.
+// A repository adapts a remote.Repository to the library. It keeps the error of a request.
 type repository struct {
 	repo *remote.Repository
 	err  error
@@ -115,7 +117,7 @@ type repository struct {
 
 var _ registry.Repository = (*repository)(nil)
 
-// Resolve returns the descriptor of a manifest: the signature is over that.
+// Resolve returns the descriptor of a manifest, which is what signatures cover.
 func (r *repository) Resolve(ctx context.Context, object string) (ocispec.Descriptor, error) {
 	m, err := r.repo.Manifest(ctx, object)
 	if err != nil {
@@ -144,7 +146,7 @@ func (r *repository) ListSignatures(ctx context.Context, desc ocispec.Descriptor
 	return fn(list)
 }
 
-// FetchSignatureBlob returns the one layer of a manifest with a signature.
+// FetchSignatureBlob returns the only layer of a manifest with a signature.
 func (r *repository) FetchSignatureBlob(ctx context.Context, desc ocispec.Descriptor) ([]byte, ocispec.Descriptor, error) {
 	served, err := r.repo.Manifest(ctx, desc.Digest.String())
 	if err != nil {
@@ -162,7 +164,7 @@ func (r *repository) FetchSignatureBlob(ctx context.Context, desc ocispec.Descri
 	return p, layer, err
 }
 
-// PushSignature is for who signs.
+// PushSignature is not supported.
 func (r *repository) PushSignature(context.Context, string, []byte, ocispec.Descriptor, map[string]string) (blob, manifest ocispec.Descriptor, err error) {
-	return blob, manifest, errors.New("nothing is signed here")
+	return blob, manifest, errors.New("signing is not supported")
 }

@@ -16,22 +16,22 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// PredicateType is what the statement of a signature of a model says that it states.
+// PredicateType is the predicate type of a model signature.
 const PredicateType = "https://model_signing/signature/v1.0"
 
-// SignatureFile is the name of the signature among the files of a model.
+// SignatureFile is the path of the signature in a model.
 const SignatureFile = "model.sig"
 
 // alwaysIgnored are the paths that no signature covers.
 var alwaysIgnored = []string{".git", ".gitattributes", ".github", ".gitignore", SignatureFile}
 
-// The names of the one way to list a model that is understood.
+// The supported way to list files.
 const (
 	methodFiles = "files"
 	hashSHA256  = "sha256"
 )
 
-// alone is the name of the file of a model that is one file.
+// alone is the path in the signature of a model that is one file.
 const alone = "."
 
 type predicate struct {
@@ -52,17 +52,16 @@ type resource struct {
 	Digest    string `json:"digest"`
 }
 
-// A Signature is a signature of a model by somebody who is trusted. What it lists has not been compared
-// yet.
+// A Signature is a model signature by a trusted signer. Its files have not been compared yet.
 type Signature struct {
 	signer  string
 	p       predicate
 	digests map[string]digest.Digest // by clean path
 }
 
-// Open verifies who signed a bundle, and reads what it lists. It returns errdefs.ErrPermissionDenied if
-// nobody signed who is trusted, errdefs.ErrNotImplemented for a list that can not be compared with digests
-// of files, and errdefs.ErrInvalidArgument for one that is wrong in itself.
+// Open verifies the signer of a bundle and reads its list of files. It returns
+// errdefs.ErrPermissionDenied if no trusted signer signed it, errdefs.ErrNotImplemented for a list
+// that cannot be compared with digests of files, and errdefs.ErrInvalidArgument for an invalid one.
 func Open(b *dsse.Bundle, t *dsse.Trust) (*Signature, error) {
 	s, signer, err := t.Verify(b)
 	if err != nil {
@@ -80,12 +79,12 @@ func open(s *dsse.Statement, signer string) (*Signature, error) {
 		return nil, fmt.Errorf("signature of a model: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	if z := out.p.Serialization; z.Method != methodFiles || z.HashType != hashSHA256 {
-		return nil, fmt.Errorf("the signature lists %.50q by %.50q; sign with \"files\" and \"sha256\", which are the digests that are known: %w", z.Method, z.HashType, errdefs.ErrNotImplemented)
+		return nil, fmt.Errorf("the signature lists %.50q by %.50q; sign with \"files\" and \"sha256\": %w", z.Method, z.HashType, errdefs.ErrNotImplemented)
 	}
 	return out, out.read(digest.Digest("sha256:" + s.Subject[0].Digest[hashSHA256]))
 }
 
-// read reads the resources, and compares the digest over them all.
+// read reads the resources and checks the digest over them.
 func (s *Signature) read(root digest.Digest) error {
 	hash := sha256.New()
 	s.digests = make(map[string]digest.Digest, len(s.p.Resources))
@@ -96,7 +95,7 @@ func (s *Signature) read(root digest.Digest) error {
 		}
 		name := path.Clean(r.Name)
 		if _, ok := s.digests[name]; ok {
-			return fmt.Errorf("signature of a model: %.200q is there twice: %w", r.Name, errdefs.ErrInvalidArgument)
+			return fmt.Errorf("signature of a model: %.200q is listed twice: %w", r.Name, errdefs.ErrInvalidArgument)
 		}
 		hash.Write(raw)
 		s.digests[name] = digest.NewDigestFromEncoded(digest.SHA256, hex.EncodeToString(raw))
@@ -107,12 +106,12 @@ func (s *Signature) read(root digest.Digest) error {
 	return nil
 }
 
-// Signer returns who signed.
+// Signer returns the signer.
 func (s *Signature) Signer() string { return s.signer }
 
-// Covers compares the files of a model, sorted by path, each once and with its digest, with what is
-// signed. It returns errdefs.ErrFailedPrecondition, and names the first file, if a file is not signed, is
-// another, or is missing.
+// Covers compares the files of a model, sorted by path, without duplicates and with digests, with
+// the signed files. It returns errdefs.ErrFailedPrecondition with the first file that is unsigned,
+// different or missing.
 func (s *Signature) Covers(files []filetable.File) error {
 	refuse := func(name, why string) error {
 		return fmt.Errorf("file %.300q %s: %w", name, why, errdefs.ErrFailedPrecondition)
@@ -144,7 +143,7 @@ func (s *Signature) Covers(files []filetable.File) error {
 			return refuse(f.Path, "is not signed")
 		}
 		if verify.Compare(want, f.Digest, 0, 0) != nil {
-			return refuse(f.Path, "is not the one that was signed")
+			return refuse(f.Path, "differs from the signed one")
 		}
 		seen++
 	}
@@ -153,13 +152,13 @@ func (s *Signature) Covers(files []filetable.File) error {
 	}
 	for _, r := range s.p.Resources {
 		if _, ok := byPath[path.Clean(r.Name)]; !ok {
-			return refuse(r.Name, "was signed, and is not in the model")
+			return refuse(r.Name, "is signed but missing from the model")
 		}
 	}
-	return refuse(s.p.Resources[0].Name, "was signed, and is one that is left out")
+	return refuse(s.p.Resources[0].Name, "is signed but must be ignored")
 }
 
-// ignores says whether a path is not covered.
+// ignores reports whether a path is not covered.
 func (s *Signature) ignores(p string) bool {
 	under := func(i string) bool {
 		i = path.Clean(i)
@@ -168,8 +167,8 @@ func (s *Signature) ignores(p string) bool {
 	return slices.ContainsFunc(alwaysIgnored, under) || slices.ContainsFunc(s.p.Serialization.IgnorePaths, under)
 }
 
-// Statement returns the statement to sign for a model of some name with these files, which all have
-// digests. It returns errdefs.ErrFailedPrecondition for a model with symbolic links.
+// Statement returns the statement to sign for a model with a name and files, all with digests. It
+// returns errdefs.ErrFailedPrecondition for a model with symbolic links.
 func Statement(name string, files []filetable.File) (dsse.Statement, error) {
 	p := predicate{
 		Serialization: serialization{Method: methodFiles, HashType: hashSHA256, IgnorePaths: alwaysIgnored},
@@ -183,11 +182,11 @@ func Statement(name string, files []filetable.File) (dsse.Statement, error) {
 		}
 		d, err := verify.ParseDigest(f.Digest.String())
 		if err != nil || f.Type != filetable.TypeReg {
-			return dsse.Statement{}, fmt.Errorf("file %q is a link, or its digest is not known: it can not be signed: %w", f.Path, errdefs.ErrFailedPrecondition)
+			return dsse.Statement{}, fmt.Errorf("file %q cannot be signed: it is a link, or its digest is unknown: %w", f.Path, errdefs.ErrFailedPrecondition)
 		}
 		raw, err := hex.DecodeString(d.Encoded())
 		if err != nil {
-			panic("oms: internal error: " + err.Error()) // it was parsed
+			panic("oms: internal error: " + err.Error()) // parsed above
 		}
 		hash.Write(raw)
 		p.Resources = append(p.Resources, resource{Name: f.Path, Algorithm: hashSHA256, Digest: d.Encoded()})

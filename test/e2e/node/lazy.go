@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// LazyApart is where files that are not complete are mounted if users can not be mapped there.
+// LazyApart is the mount point of the lazy mount on kernels that cannot id-map it.
 func (n *Node) LazyApart() string { return filepath.Join(n.Dir, "lazy") }
 
-// KillHolder kills the process that keeps the mount of files that are not complete.
+// KillHolder kills the holder of the lazy mount.
 func (n *Node) KillHolder(t TB) {
 	t.Helper()
 	socket := []byte(filepath.Join(n.Dir, "holder.sock"))
@@ -41,10 +41,10 @@ func (n *Node) KillHolder(t TB) {
 		}
 		return
 	}
-	t.Fatalf("no process holds the mount of %s", n.Dir)
+	t.Fatalf("no holder runs for %s", n.Dir)
 }
 
-// AdminClient asks ballastd over its admin socket, whatever the host of a URL.
+// AdminClient returns a client of ballastd's admin socket, for URLs with any host.
 func (n *Node) AdminClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -55,7 +55,7 @@ func (n *Node) AdminClient() *http.Client {
 	}}
 }
 
-// Metrics returns what ballastd's metrics are, as text.
+// Metrics returns ballastd's metrics as text.
 func (n *Node) Metrics() string {
 	resp, err := n.AdminClient().Get("http://admin/metrics")
 	if err != nil {

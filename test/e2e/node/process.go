@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// Process is a program that runs beside the test until it is stopped.
+// Process is a program that runs until it is stopped.
 type Process struct {
 	Log string // path of its standard output and error
 
 	name string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
-	err  error         // of Wait, valid after done
+	err  error         // of Wait, valid after done is closed
 }
 
-// Start starts a program; its clean-up stops it, and shows the end of its log if the test
-// failed. Restarted programs append to the same log.
+// Start starts a program. Its clean-up stops the program, and prints the end of its log if the test
+// failed. A restarted program appends to its log.
 func Start(t TB, name, log string, env []string, argv ...string) *Process {
 	t.Helper()
 	return start(t, name, log, env, nil, argv...)
 }
 
-// start is Start with files that the program has from descriptor 3 on.
+// start is Start with files that the program inherits from descriptor 3 on.
 func start(t TB, name, log string, env []string, files []*os.File, argv ...string) *Process {
 	t.Helper()
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
@@ -40,7 +40,7 @@ func start(t TB, name, log string, env []string, files []*os.File, argv ...strin
 	p.cmd.Stdout, p.cmd.Stderr = f, f
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.ExtraFiles = files
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for the test, not for it
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C stops the test, which stops the program
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
@@ -57,10 +57,10 @@ func start(t TB, name, log string, env []string, files []*os.File, argv ...strin
 	return p
 }
 
-// Pid is the process number.
+// Pid returns the process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Running says whether it has not ended.
+// Running reports whether the program is running.
 func (p *Process) Running() bool {
 	select {
 	case <-p.done:
@@ -70,14 +70,14 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Kill ends it with SIGKILL and waits.
+// Kill kills the program and waits for its end.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
 
-// Stop ends it with SIGTERM and waits. A program that is still there after 20 seconds is
-// killed, and the test fails.
+// Stop terminates the program and waits for its end. If that takes more than 20 seconds, the
+// program is killed and the test fails.
 func (p *Process) Stop(t TB) {
 	t.Helper()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -89,8 +89,7 @@ func (p *Process) Stop(t TB) {
 	}
 }
 
-// Tail returns the last n lines of the log that can matter, cut to a readable
-// length.
+// Tail returns the last n lines of the log without debug messages, shortened.
 func (p *Process) Tail(n int) string {
 	b, err := os.ReadFile(p.Log)
 	if err != nil {
@@ -107,8 +106,8 @@ func (p *Process) Tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// WaitReady calls ready about every 20 milliseconds until it returns nil. It ends the test
-// if p ends first, or after 30 seconds.
+// WaitReady calls ready about every 20 milliseconds until it returns nil. It fails the test if p
+// ends, or after 30 seconds.
 func (p *Process) WaitReady(t TB, ready func() error) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -119,7 +118,7 @@ func (p *Process) WaitReady(t TB, ready func() error) {
 		}
 		select {
 		case <-p.done:
-			t.Fatalf("%s ended at its start: %v", p.name, p.err)
+			t.Fatalf("%s ended during startup: %v", p.name, p.err)
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
@@ -128,16 +127,16 @@ func (p *Process) WaitReady(t TB, ready func() error) {
 	}
 }
 
-// Result is what a command printed and how it ended.
+// Result is the output of a command.
 type Result struct {
 	Stdout, Stderr string
 	Err            error // nil if the exit code is 0
 }
 
-// Output is both streams, for messages and for finding words in.
+// Output returns both streams.
 func (r Result) Output() string { return r.Stdout + r.Stderr }
 
-// Command runs a command to its end, at most five minutes.
+// Command runs a command for at most five minutes.
 func Command(ctx context.Context, env []string, argv ...string) Result {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()

@@ -1,0 +1,311 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/losses"
+	"github.com/ballast-dev/ballast/convert/signature"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/opencontainers/go-digest"
+)
+
+// Image is an image with its state.
+type Image struct {
+	store.Image
+
+	// Sources are the repositories, "host/path", that an image without a reference was pulled from.
+	Sources []string `json:"sources,omitempty"`
+
+	State ImageState `json:"state"`
+
+	// Total and Completed are the bytes to download and those that are present, while State is
+	// StatePulling or StateLazy.
+	Total     int64 `json:"total,omitempty"`
+	Completed int64 `json:"completed,omitempty"`
+
+	// Rate is the growth of Completed in bytes per second, if known.
+	Rate int64 `json:"rate,omitempty"`
+
+	// Paused reports whether the rest is a background download and these are paused.
+	Paused bool `json:"paused,omitempty"`
+
+	// Unverified reports whether it can be read before the digest of what is read has been
+	// verified.
+	Unverified bool `json:"unverified,omitempty"`
+
+	// Error is set if State is StateInvalid.
+	Error *Error `json:"error,omitempty"`
+
+	// Pins are the pins that protect it from garbage collection.
+	Pins []store.Ref `json:"pins,omitempty"`
+
+	// Snapshots is the number of snapshots that show it.
+	Snapshots int `json:"snapshots"`
+}
+
+// An ImageState describes how much of an image is present.
+type ImageState string
+
+// The states of an Image.
+const (
+	StateComplete ImageState = "complete" // every file is present and verified
+	StatePartial  ImageState = "partial"  // something is missing and is not being downloaded
+	StateAbsent   ImageState = "absent"   // none of its bytes are present, and it is not being downloaded
+	StatePulling  ImageState = "pulling"  // it is being downloaded
+	StateLazy     ImageState = "lazy"     // it is readable, and the rest is being downloaded
+	StateInvalid  ImageState = "invalid"  // it cannot be shown; see Error
+	StateIndex    ImageState = "index"    // it is a list of other images
+)
+
+// Detail describes one image in full.
+type Detail struct {
+	Image
+
+	// Files are the files as shown if the image is complete, otherwise as far as they are known.
+	Files []filetable.File `json:"files"`
+
+	// Blobs are the blobs of the origin.
+	Blobs []filetable.Blob `json:"blobs"`
+
+	// ConfigJSON is the config of the converted image.
+	ConfigJSON json.RawMessage `json:"configJSON,omitempty"`
+
+	// Description describes the model; nil for an index.
+	Description *Description `json:"description,omitempty"`
+
+	// Chunks describes which files have chunk digests; nil if none do.
+	Chunks *store.ChunkUse `json:"chunks,omitempty"`
+
+	// Losses are the facts of the origin that the ModelPack config, files and annotations of the
+	// image do not have.
+	Losses []losses.Loss `json:"losses,omitempty"`
+
+	// Signatures are the results of the rules for the names of the image.
+	Signatures []signature.Result `json:"signatures,omitempty"`
+
+	// Documents are the documents of the origin, byte for byte, if the image has them.
+	Documents *convert.Documents `json:"documents,omitempty"`
+}
+
+// PrefetchRequest requests the download of a model ahead of its use.
+type PrefetchRequest struct {
+	Ref string `json:"ref"` // with registry; see ParseRef
+
+	// NoPin creates no pin: garbage collection may remove the model when space runs short.
+	NoPin bool `json:"noPin,omitempty"`
+
+	// TTL is the lifetime of the pin. Zero means until it is removed.
+	TTL time.Duration `json:"ttl,omitempty"`
+}
+
+// An EventStatus is the subject of an Event or a VerifyEvent.
+type EventStatus string
+
+// The statuses. While a file is being downloaded, its status is a State of store.Progress.
+const (
+	StatusResolving   EventStatus = "resolving"
+	StatusWaiting     EventStatus = "waiting"
+	StatusDownloading EventStatus = "downloading"
+	StatusVerifying   EventStatus = "verifying"
+	StatusRepairing   EventStatus = "repairing"
+	StatusComplete    EventStatus = "complete"
+	StatusPresent     EventStatus = "present" // the file was present before
+
+	// The last line has one of these. The last two are for a hydration without Wait.
+	StatusSuccess EventStatus = "success"
+	StatusError   EventStatus = "error"
+	StatusStarted EventStatus = "started"
+	StatusPaused  EventStatus = "paused" // starts when the pause ends
+)
+
+// Event is a line of a prefetch. Its first keys are those of a pull line of Ollama.
+// https://github.com/ollama/ollama/blob/v0.12.0/docs/api.md#pull-a-model
+type Event struct {
+	Status    EventStatus   `json:"status"`
+	Digest    digest.Digest `json:"digest,omitempty"`
+	Total     int64         `json:"total,omitempty"`     // bytes
+	Completed int64         `json:"completed,omitempty"` // bytes
+	File      string        `json:"file,omitempty"`
+	Rate      int64         `json:"rate,omitempty"` // bytes per second
+	Ref       string        `json:"ref,omitempty"`
+
+	Image *store.Image `json:"image,omitempty"` // last line, on success
+	Error *Error       `json:"error,omitempty"` // last line, on failure
+}
+
+// Status describes the work of the daemon.
+type Status struct {
+	// Jobs are the running jobs, oldest first, followed by the last ended ones, newest first.
+	Jobs []Job `json:"jobs"`
+
+	// Paused reports whether background downloads are paused.
+	Paused bool `json:"paused"`
+
+	// WaitingReads is the number of reads of incomplete files that wait for bytes.
+	WaitingReads int64 `json:"waitingReads"`
+}
+
+// A Kind is what a job does, and for which client.
+type Kind string
+
+// The kinds of jobs. All except KindVerify are also values of the metrics label "by".
+const (
+	KindPrefetch   Kind = "prefetch"
+	KindImport     Kind = "import"
+	KindHydrate    Kind = "hydrate"    // the rest of a model, for a waiting client
+	KindBackground Kind = "background" // the rest of a model, without a waiting client
+	KindContainerd Kind = "containerd" // a pull by containerd
+	KindVerify     Kind = "verify"
+)
+
+// Job is work on a model.
+type Job struct {
+	Kind Kind `json:"kind"`
+
+	Ref       string        `json:"ref"`             // a reference or a digest; empty: all models
+	Table     digest.Digest `json:"table,omitempty"` // empty if unknown
+	Started   time.Time     `json:"started"`
+	Ended     time.Time     `json:"ended,omitzero"`    // zero while running
+	Total     int64         `json:"total"`             // bytes
+	Completed int64         `json:"completed"`         // bytes
+	Rate      int64         `json:"rate,omitempty"`    // bytes per second
+	Waiting   int           `json:"waiting,omitempty"` // the number of waiting clients, without readers of files
+
+	// Error is why it failed, or, while it runs, why the last attempt failed before the next one.
+	Error *Error `json:"error,omitempty"`
+}
+
+// Pin is a pin with what it protects. Size and Inodes are what is attributed to it: objects that an
+// older reference protects as well are not counted.
+type Pin struct {
+	store.Ref
+
+	// Digest is the digest by which the model is known: of its manifest, or of its table. Moved is
+	// the digest of the model that the name of the pin refers to now, if that is another one.
+	Digest digest.Digest `json:"digest"`
+	Moved  digest.Digest `json:"moved,omitempty"`
+
+	// ModelSize is the sum of the known sizes of the model's files, in bytes.
+	ModelSize int64 `json:"modelSize"`
+}
+
+// PinRequest requests a pin for a known model.
+type PinRequest struct {
+	Name string        `json:"name"`          // a reference or a digest
+	TTL  time.Duration `json:"ttl,omitempty"` // zero means until it is removed
+}
+
+// VerifyRequest requests a comparison of objects with their digests.
+type VerifyRequest struct {
+	Name string `json:"name,omitempty"` // empty means all
+
+	// Repair downloads damaged or missing objects again; otherwise they are only reported.
+	Repair bool `json:"repair,omitempty"`
+}
+
+// VerifyEvent is a line of a verification.
+type VerifyEvent struct {
+	Status    EventStatus `json:"status"`
+	Total     int64       `json:"total,omitempty"`     // bytes
+	Completed int64       `json:"completed,omitempty"` // bytes
+
+	Result *VerifyResult `json:"result,omitempty"` // last line, if objects were read
+	Error  *Error        `json:"error,omitempty"`  // last line, on failure
+}
+
+// VerifyResult is the result of a verification.
+type VerifyResult struct {
+	Bytes int64               `json:"bytes"` // bytes read
+	Bad   []store.CheckResult `json:"bad"`
+
+	// Snapshots are the problems of snapshots.
+	Snapshots []SnapshotProblem `json:"snapshots,omitempty"`
+
+	// Repaired are the references of the images that were downloaded or shown again.
+	Repaired []string `json:"repaired,omitempty"`
+
+	// Left is the number of objects in Bad and of problems in Snapshots that were not repaired.
+	Left          int `json:"left"`
+	LeftSnapshots int `json:"leftSnapshots,omitempty"`
+}
+
+// A SnapshotProblem is a file of a snapshot that differs from the table of its model.
+type SnapshotProblem struct {
+	Snapshot string        `json:"snapshot"`        // id
+	Table    digest.Digest `json:"table,omitempty"` // empty if unknown
+	Path     string        `json:"path,omitempty"`  // empty if it concerns the whole snapshot
+	Problem  string        `json:"problem"`
+}
+
+// HydrateRequest requests the rest of a known model.
+type HydrateRequest struct {
+	Name string `json:"name"` // a reference or a digest
+
+	// Wait means that the client waits for the end: a pause does not apply, and the stream ends
+	// when the model is complete. Otherwise the stream ends at once, and the download has the
+	// lowest priority.
+	Wait bool `json:"wait,omitempty"`
+}
+
+// PauseRequest pauses or resumes background downloads. It is also the response.
+type PauseRequest struct {
+	Paused bool `json:"paused"`
+}
+
+// MountRequest requests a mount of a model for processes of the host.
+type MountRequest struct {
+	Name string `json:"name"` // a reference or a digest
+
+	// Dir is the absolute path of the mount point. If it is empty, the daemon chooses one.
+	Dir string `json:"dir,omitempty"`
+}
+
+// Mount is a model for processes of the host. The client makes the mount; the daemon protects the
+// model for as long as any process uses it, and for one minute more.
+type Mount struct {
+	Dir      string        `json:"dir"`
+	Name     string        `json:"name"` // as requested
+	Table    digest.Digest `json:"table"`
+	Snapshot string        `json:"snapshot"` // id
+	Created  time.Time     `json:"created"`
+
+	// Mounted reports whether its files are part of a mount.
+	Mounted bool `json:"mounted"`
+
+	// Type, Source and Options are the arguments of the mount at Dir; only in the response to a
+	// MountRequest.
+	Type    string   `json:"type,omitempty"`
+	Source  string   `json:"source,omitempty"`
+	Options []string `json:"options,omitempty"`
+}
+
+// Signatures is the result of checking the signatures of a reference.
+type Signatures struct {
+	Ref    string        `json:"ref"`
+	Origin digest.Digest `json:"origin"` // of the content of the registry
+
+	// Results has one result for each rule for the reference.
+	Results []signature.Result `json:"results"`
+}
+
+// Removed describes what was removed.
+type Removed struct {
+	Manifests []digest.Digest `json:"manifests"`          // of removed images
+	Untagged  []string        `json:"untagged,omitempty"` // references of images that have others
+
+	// InUse are the elements of Manifests whose files remain, because snapshots or images of
+	// containerd need them.
+	InUse []digest.Digest `json:"inUse,omitempty"`
+}
+
+// ID returns the digest by which the image is known: of its manifest, or of its table if the
+// manifest is unknown.
+func (v *Image) ID() digest.Digest {
+	if v.Manifest == "" {
+		return v.Table
+	}
+	return v.Manifest
+}

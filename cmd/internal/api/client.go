@@ -1,0 +1,276 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"syscall"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+)
+
+// MaxBody is the largest body of a request or of an error, in bytes.
+const MaxBody = 1 << 20
+
+// A Client sends requests to the daemon. Errors have the category of the daemon's error, or
+// errdefs.ErrUnavailable if the daemon does not answer.
+type Client struct {
+	address string
+	http    http.Client
+}
+
+// NewClient returns a client for the admin socket at address. It does not connect yet.
+func NewClient(address string) *Client {
+	var d net.Dialer
+	return &Client{address: address, http: http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return d.DialContext(ctx, "unix", address)
+		},
+		DisableCompression: true,
+	}}}
+}
+
+// Close closes idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Version returns the version of the daemon.
+func (c *Client) Version(ctx context.Context) (v Version, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/version", nil, &v)
+}
+
+// Health returns facts about the daemon.
+func (c *Client) Health(ctx context.Context) (v Health, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/health", nil, &v)
+}
+
+// RotateCA replaces the keys with which containerd and the facade authenticate each other.
+func (c *Client) RotateCA(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, "/v1/facade/rotate", nil, new(struct{}))
+}
+
+// Images returns all images.
+func (c *Client) Images(ctx context.Context) (v []Image, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/images", nil, &v)
+}
+
+// Image returns one image; name is a reference or a digest.
+func (c *Client) Image(ctx context.Context, name string) (v Detail, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/image?name="+url.QueryEscape(name), nil, &v)
+}
+
+// RemoveImage removes the image called name and its pins.
+func (c *Client) RemoveImage(ctx context.Context, name string) (v Removed, err error) {
+	return v, c.call(ctx, http.MethodDelete, "/v1/image?name="+url.QueryEscape(name), nil, &v)
+}
+
+// Status returns the work of the daemon.
+func (c *Client) Status(ctx context.Context) (v Status, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/status", nil, &v)
+}
+
+// Pins returns all pins.
+func (c *Client) Pins(ctx context.Context) (v []Pin, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/pins", nil, &v)
+}
+
+// Pin pins the model called name and returns the pins.
+func (c *Client) Pin(ctx context.Context, r PinRequest) (v []Pin, err error) {
+	return v, c.call(ctx, http.MethodPut, "/v1/pin", r, &v)
+}
+
+// Unpin removes the pin of a reference, or all pins of a digest, and returns them.
+func (c *Client) Unpin(ctx context.Context, name string) (v []Pin, err error) {
+	return v, c.call(ctx, http.MethodDelete, "/v1/pin?name="+url.QueryEscape(name), nil, &v)
+}
+
+// GC runs a garbage collection.
+func (c *Client) GC(ctx context.Context, o store.GCOptions) (v store.GCResult, err error) {
+	return v, c.call(ctx, http.MethodPost, "/v1/gc", o, &v)
+}
+
+// Usage returns the disk usage.
+func (c *Client) Usage(ctx context.Context) (v store.Usage, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/df", nil, &v)
+}
+
+// Prefetch downloads a model and calls event for each line but the last. If ctx ends, the daemon
+// continues. errdefs.ErrAborted means that the daemon stopped; downloaded bytes are kept.
+func (c *Client) Prefetch(ctx context.Context, r PrefetchRequest, event func(Event)) (store.Image, error) {
+	last, err := readStream(ctx, c, "/v1/prefetch", r, event, Event.end)
+	if err != nil {
+		return store.Image{}, err
+	}
+	return *last.Image, nil
+}
+
+// Verify compares objects with their digests and calls event for each line but the last. If a
+// repair fails, it returns both the result and the error.
+func (c *Client) Verify(ctx context.Context, r VerifyRequest, event func(VerifyEvent)) (VerifyResult, error) {
+	last, err := readStream(ctx, c, "/v1/verify", r, event, VerifyEvent.end)
+	if last.Result == nil {
+		return VerifyResult{}, err
+	}
+	return *last.Result, err
+}
+
+// readStream sends in with POST and calls each with the lines of the response, up to and without
+// the last one, for which end returns true or an error. It returns the last line.
+func readStream[T any](ctx context.Context, c *Client, path string, in any, each func(T), end func(T) (bool, error)) (last T, err error) {
+	body, err := c.do(ctx, http.MethodPost, path, in)
+	if err != nil {
+		return last, err
+	}
+	defer body.Close()
+	dec := json.NewDecoder(body)
+	for {
+		var line T
+		if err := dec.Decode(&line); err != nil {
+			if ctx.Err() != nil {
+				return last, ctx.Err()
+			}
+			return last, fmt.Errorf("the connection to ballastd was lost, what it downloaded is kept: %w: %w", err, errdefs.ErrAborted)
+		}
+		if ended, err := end(line); ended || err != nil {
+			return line, err
+		}
+		each(line)
+	}
+}
+
+func (e Event) end() (bool, error) {
+	if e.Error != nil {
+		return true, e.Error
+	}
+	return e.Image != nil, nil
+}
+
+func (e ImportEvent) end() (bool, error) {
+	last, err := e.Event.end()
+	return last && (e.Linked != nil || err != nil), err
+}
+
+func (e VerifyEvent) end() (bool, error) {
+	if e.Error != nil {
+		return true, e.Error
+	}
+	return e.Result != nil, nil
+}
+
+// call sends in as JSON, unless it is nil, and decodes the response into out.
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	body, err := c.do(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if err := json.NewDecoder(body).Decode(out); err != nil {
+		return fmt.Errorf("answer of ballastd: %w", err)
+	}
+	return nil
+}
+
+// do returns the body of a successful response; the caller closes it.
+func (c *Client) do(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
+	var b bytes.Buffer
+	if in != nil {
+		if err := json.NewEncoder(&b).Encode(in); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://ballastd"+path, &b)
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.explain(ctx, err)
+	}
+	if res.StatusCode == http.StatusOK {
+		return res.Body, nil
+	}
+	defer res.Body.Close()
+	var e Error
+	if err := json.NewDecoder(io.LimitReader(res.Body, MaxBody)).Decode(&e); err != nil || e.Message == "" {
+		return nil, fmt.Errorf("ballastd answers %s to %s %s; does it have the same version?: %w", res.Status, method, path, errdefs.ErrNotImplemented)
+	}
+	return nil, &e
+}
+
+// explain returns why there is no response.
+func (c *Client) explain(ctx context.Context, err error) error {
+	var op *url.Error
+	if errors.As(err, &op) {
+		err = op.Err // the URL means nothing to the user
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, fs.ErrPermission):
+		return &Error{Code: "permission_denied", Message: err.Error() + "; only root can use the admin socket"}
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("ballastd is not running (systemctl start ballastd), or it has another admin socket (--address): %w: %w", err, errdefs.ErrUnavailable)
+	}
+	return fmt.Errorf("ask ballastd at %s: %w: %w", c.address, err, errdefs.ErrUnavailable)
+}
+
+// Hydrate downloads the rest of a model and calls event for each line but the last, which it
+// returns: StatusSuccess if the model is complete, otherwise StatusStarted or StatusPaused. If ctx
+// ends, the daemon continues; see Prefetch.
+func (c *Client) Hydrate(ctx context.Context, r HydrateRequest, event func(Event)) (last Event, err error) {
+	return readStream(ctx, c, "/v1/hydrate", r, event, Event.end)
+}
+
+// Pause pauses or resumes background downloads; it returns whether they are paused.
+func (c *Client) Pause(ctx context.Context, paused bool) (bool, error) {
+	var v PauseRequest
+	err := c.call(ctx, http.MethodPut, "/v1/pause", PauseRequest{paused}, &v)
+	return v.Paused, err
+}
+
+// ImportModels returns the models of the Ollama store in a directory.
+func (c *Client) ImportModels(ctx context.Context, dir string) (v []LocalModel, err error) {
+	return v, c.call(ctx, http.MethodPost, "/v1/import/models", ImportRequest{Dir: dir}, &v)
+}
+
+// ImportPlan returns what Import would do.
+func (c *Client) ImportPlan(ctx context.Context, r ImportRequest) (v ImportPlan, err error) {
+	return v, c.call(ctx, http.MethodPost, "/v1/import/plan", r, &v)
+}
+
+// Import imports a model and calls event for each line but the last. If ctx ends, the daemon
+// continues; see Prefetch.
+func (c *Client) Import(ctx context.Context, r ImportRequest, event func(Event)) (store.Image, store.Linked, error) {
+	last, err := readStream(ctx, c, "/v1/import", r, func(e ImportEvent) { event(e.Event) }, ImportEvent.end)
+	if err != nil {
+		return store.Image{}, store.Linked{}, err
+	}
+	return *last.Image, *last.Linked, nil
+}
+
+// Mount prepares a mount and returns what to mount.
+func (c *Client) Mount(ctx context.Context, r MountRequest) (v Mount, err error) {
+	return v, c.call(ctx, http.MethodPost, "/v1/mount", r, &v)
+}
+
+// Mounts returns all mounts on the host.
+func (c *Client) Mounts(ctx context.Context) (v []Mount, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/mounts", nil, &v)
+}
+
+// Unmounted reports to the daemon that the mount at a directory is gone.
+func (c *Client) Unmounted(ctx context.Context, dir string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/mount?dir="+url.QueryEscape(dir), nil, new(struct{}))
+}
+
+// Signatures looks for the signatures of a reference and checks them against the rules.
+func (c *Client) Signatures(ctx context.Context, ref string) (v Signatures, err error) {
+	return v, c.call(ctx, http.MethodGet, "/v1/signatures?"+url.Values{"name": {ref}}.Encode(), nil, &v)
+}

@@ -1,0 +1,38 @@
+// Package api describes the admin socket of the daemon and has its client: requests and answers, errors, and the
+// names of models. The socket is HTTP over a unix socket that only root can open. The daemon holds a lock on the
+// database of the store, so the command line asks the daemon.
+//
+//	GET    /v1/version
+//	GET    /v1/health             facts for "ballast doctor"
+//	GET    /v1/images             all images
+//	GET    /v1/image?name=N       one image with its files; N is a reference or a digest
+//	DELETE /v1/image?name=N
+//	POST   /v1/prefetch           PrefetchRequest → a stream of Event
+//	POST   /v1/import             ImportRequest → a stream of ImportEvent
+//	POST   /v1/import/plan        ImportRequest → ImportPlan
+//	POST   /v1/import/models      ImportRequest → all LocalModel of a directory
+//	POST   /v1/hydrate            HydrateRequest → a stream of Event
+//	PUT    /v1/pause              PauseRequest → PauseRequest
+//	GET    /v1/status             what is running, and what ended last
+//	GET    /v1/pins               all pins, with the sizes of their models
+//	PUT    /v1/pin                PinRequest
+//	DELETE /v1/pin?name=N
+//	GET    /v1/mounts             models that are mounted on the host
+//	POST   /v1/mount              MountRequest → Mount, which the client is to make
+//	DELETE /v1/mount?dir=D        the mount at D is gone
+//	POST   /v1/gc                 store.GCOptions → store.GCResult
+//	POST   /v1/verify             VerifyRequest → a stream of VerifyEvent
+//	GET    /v1/df                 store.Usage
+//	GET    /metrics
+//	GET    /debug/pprof/
+//
+// Answers are JSON. A stream has one JSON value a line; its last line has the result or the error. An error is
+// an object with a code, which names a category of github.com/containerd/errdefs, and a message for people, which
+// does not repeat the category. The client returns an error of that category, so that the exit code is the same as
+// without a socket.
+//
+// An image that cannot be shown, because one of its documents is damaged or missing, is listed as invalid with the
+// error; the others are listed as usual.
+//
+// The daemon owns the work: when a client disconnects, only its stream ends.
+package api

@@ -1,0 +1,131 @@
+package api
+
+import (
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
+	"github.com/ballast-dev/ballast/cmd/internal/portowner"
+	"github.com/ballast-dev/ballast/store"
+)
+
+// Version identifies the running program.
+type Version struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Go       string `json:"go"`
+}
+
+// SnapshotHealth are facts about snapshots.
+type SnapshotHealth struct {
+	// Aside are files of damaged metadata that were set aside.
+	Aside []string `json:"aside,omitempty"`
+
+	// Unknown is the number of directories without metadata.
+	Unknown int `json:"unknown,omitempty"`
+
+	// Problems were found by checking some files of each model.
+	Problems []SnapshotProblem `json:"problems,omitempty"`
+}
+
+// Health are facts about a running daemon.
+type Health struct {
+	Version Version   `json:"version"`
+	Started time.Time `json:"started"`
+	Kernel  string    `json:"kernel"`
+
+	// Dirs are the directories of the root, with their devices: "root", "objects", "partial",
+	// "snapshots".
+	Dirs map[string]Dir `json:"dirs"`
+
+	Address string `json:"address"`
+	Admin   string `json:"admin"`
+	Facade  string `json:"facade"`
+
+	// FacadeHealth are facts about the facade, its access and its port.
+	FacadeHealth FacadeHealth `json:"facadeHealth"`
+
+	// Show is how models are shown, "stubs" or "links", and ShowWhy why stubs are not used.
+	Show    string `json:"show"`
+	ShowWhy string `json:"showWhy,omitempty"`
+
+	// Lazy are facts about reads of incomplete models.
+	Lazy LazyHealth `json:"lazy"`
+
+	// Snapshots are facts about snapshots.
+	Snapshots SnapshotHealth `json:"snapshots"`
+
+	// Containerd is the socket of containerd, and ContainerdError why it does not answer.
+	// ContainerdLoaded reports whether it has a snapshotter at Address, that is, has read its
+	// configuration.
+	Containerd        string `json:"containerd"`
+	ContainerdVersion string `json:"containerdVersion,omitempty"`
+	ContainerdError   string `json:"containerdError,omitempty"`
+	ContainerdLoaded  bool   `json:"containerdLoaded"`
+
+	Usage store.Usage `json:"usage"`
+
+	// Doubts are the objects and facts that the store does not trust.
+	Doubts store.Doubts `json:"doubts"`
+}
+
+// FacadeHealth are facts about the facade.
+type FacadeHealth struct {
+	// Error is why it does not answer, and Owner the process that has its port, if that is the
+	// reason and it is known.
+	Error string           `json:"error,omitempty"`
+	Owner *portowner.Owner `json:"owner,omitempty"`
+
+	// Manager reports whether a service manager started the daemon. Held reports whether the
+	// service manager holds the port while the daemon is down; HeldElsewhere is the address that it
+	// holds if that is another one.
+	Manager       bool   `json:"manager"`
+	Held          bool   `json:"held"`
+	HeldElsewhere string `json:"heldElsewhere,omitempty"`
+
+	// Plain reports whether it speaks plain HTTP. Otherwise Keys describes its keys; nil if it has
+	// none.
+	Plain bool              `json:"plain,omitempty"`
+	Keys  *facadetls.Status `json:"keys,omitempty"`
+}
+
+// Dir is a directory with its device.
+type Dir struct {
+	Path   string `json:"path"`
+	Device uint64 `json:"device"` // st_dev
+}
+
+// LazyHealth are facts about the mount of incomplete files.
+type LazyHealth struct {
+	Mode string `json:"mode"` // lazy.mode of the configuration
+
+	// Dir is the mount point. If it is empty, there is no mount, models are shown when they are
+	// complete, and Why is the reason.
+	Dir string `json:"dir,omitempty"`
+	Why string `json:"why,omitempty"`
+
+	// Mounted reports whether the mount is still at Dir.
+	Mounted bool `json:"mounted"`
+
+	// Takeover reports whether the mount was taken over from an earlier daemon.
+	Takeover bool `json:"takeover"`
+
+	// Keeper is what keeps the mount while the daemon is down: "service manager", "process", or
+	// "none". Kept reports whether it answers.
+	Keeper string `json:"keeper,omitempty"`
+	Kept   bool   `json:"kept"`
+
+	// Passthrough and Resend report features of the kernel; Linux 6.9 has both.
+	Passthrough bool `json:"passthrough"`
+	Resend      bool `json:"resend"`
+
+	// Users is why user namespaces do not get incomplete models; empty if they do.
+	Users string `json:"users,omitempty"`
+
+	// Paused reports whether background downloads are paused.
+	Paused bool `json:"paused"`
+
+	// Unverified reports whether files can be read before their digest has been verified.
+	Unverified bool `json:"unverified"`
+
+	Waiting int64 `json:"waiting"` // reads waiting for bytes
+}

@@ -1,0 +1,29 @@
+package config
+
+import (
+	"os"
+	"strings"
+)
+
+// Getenv returns an environment variable, for formats: each one reads the variables of its own
+// tools.
+func Getenv(key string) string { return os.Getenv(key) }
+
+// HostsLike returns the hosts, in lower case, that behave like those of a format.
+func (c *Config) HostsLike(format string) (hosts []string) {
+	if format == "ollama" {
+		for _, h := range c.Upstream.OllamaHosts {
+			hosts = append(hosts, strings.ToLower(h))
+		}
+	}
+	return hosts
+}
+
+// Archives returns, by host of references, the names of the archives at URLs that they refer to.
+func (c *Config) Archives() map[string]string {
+	m := map[string]string{}
+	for _, a := range c.Carton {
+		m[a.Registry] = "carton+" + a.URL
+	}
+	return m
+}

@@ -1,0 +1,193 @@
+package hostmounts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/jobs"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/snapshotter"
+	"github.com/ballast-dev/ballast/snapshotter/differ"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+)
+
+// mountGrace is the time that a client has to make a mount.
+const mountGrace = time.Minute
+
+// Mounts are the models that processes of the host read without containerd. Create it with New.
+type Mounts struct {
+	Options
+
+	mu    sync.Mutex               // guards the fields below
+	busy  map[string]chan struct{} // by directory, while its mount is being prepared; closed at the end
+	given map[string]time.Time     // by directory: when the mount arguments were returned
+}
+
+// Options configure Mounts.
+type Options struct {
+	Dir         string // the default parent of mount points
+	Store       *store.Store
+	Facade      *registry.Handler
+	Sources     *jobs.Sources
+	Snapshotter *snapshotter.Snapshotter
+	Differ      *differ.Differ
+	Log         *slog.Logger
+}
+
+// New returns the mounts of a node.
+func New(o Options) *Mounts {
+	return &Mounts{Options: o, busy: map[string]chan struct{}{}, given: map[string]time.Time{}}
+}
+
+// Prepare returns what to mount at a directory. ref is the reference by which the model was
+// requested, or zero.
+func (h *Mounts) Prepare(ctx context.Context, im store.Image, ref remote.Ref, r api.MountRequest) (api.Mount, error) {
+	if r.Dir == "" {
+		r.Dir = filepath.Join(h.Dir, im.Table.Encoded())
+		if err := os.MkdirAll(r.Dir, 0o700); err != nil {
+			return api.Mount{}, err
+		}
+	}
+	if err := h.begin(ctx, r.Dir); err != nil {
+		return api.Mount{}, err
+	}
+	defer h.end(r.Dir)
+	names := registry.Names(im)
+	if ref != (remote.Ref{}) {
+		names = []string{ref.Name()}
+	}
+	if err := h.admit(ctx, im, names); err != nil {
+		return api.Mount{}, err
+	}
+	sources, err := h.Sources.Wanted(ctx, im.Table, ref)
+	if err != nil {
+		return api.Mount{}, err
+	}
+	m, made, err := h.Snapshotter.PrepareHost(ctx, snapshotter.HostMount{Dir: r.Dir, Name: r.Name, Table: im.Table}, func(ctx context.Context, id string) error {
+		return h.Differ.ShowReady(ctx, id, im.Table, jobs.Repositories(names), sources)
+	})
+	if err != nil {
+		return api.Mount{}, err
+	}
+	h.Log.Info("model can be mounted on the host", "dir", r.Dir, "ref", r.Name, "table", im.Table, "snapshot", m.ID)
+	h.hand(r.Dir, time.Now())
+	out := asMount(m)
+	out.Type, out.Source, out.Options = made.Type, made.Source, made.Options
+	return out, nil
+}
+
+// admit checks a model against the rules for signatures.
+func (h *Mounts) admit(ctx context.Context, im store.Image, names []string) error {
+	_, err := h.Store.Files(ctx, im.Table)
+	complete := err == nil
+	pending, err := h.Facade.Admit(ctx, registry.Candidate{Table: im.Table, Names: names, Complete: complete, AsNode: true})
+	if err == nil && pending && !complete {
+		err = fmt.Errorf("its signatures can be checked only when it is complete: %w", errdefs.ErrFailedPrecondition)
+	}
+	return err
+}
+
+// begin waits until no other mount of a directory is being prepared, and reserves the directory.
+func (h *Mounts) begin(ctx context.Context, dir string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for h.busy[dir] != nil {
+		other := h.busy[dir]
+		h.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+		}
+		h.mu.Lock()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	h.busy[dir] = make(chan struct{})
+	return nil
+}
+
+// end releases the reservation of a directory.
+func (h *Mounts) end(dir string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(h.busy[dir])
+	delete(h.busy, dir)
+}
+
+// hand records when the mount arguments of a directory were returned; the zero time removes the
+// record.
+func (h *Mounts) hand(dir string, at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.given[dir] = at
+	if at.IsZero() {
+		delete(h.given, dir)
+	}
+}
+
+// List returns all mounts.
+func (h *Mounts) List(ctx context.Context) ([]api.Mount, error) {
+	all, err := h.Snapshotter.HostMounts(ctx)
+	out := []api.Mount{}
+	for _, m := range all {
+		out = append(out, asMount(m))
+	}
+	return out, err
+}
+
+func asMount(m snapshotter.HostMount) api.Mount {
+	return api.Mount{Dir: m.Dir, Name: m.Name, Table: m.Table, Snapshot: m.ID, Created: m.Created, Mounted: m.Mounted}
+}
+
+// Release releases the model of a directory whose mount is gone.
+func (h *Mounts) Release(ctx context.Context, dir string) error {
+	if err := h.begin(ctx, dir); err != nil {
+		return err
+	}
+	defer h.end(dir)
+	if err := h.Snapshotter.RemoveHost(ctx, dir); err != nil {
+		return err
+	}
+	h.hand(dir, time.Time{})
+	h.Log.Info("model is no longer mounted on the host", "dir", dir)
+	if filepath.Dir(dir) == h.Dir {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+			h.Log.Warn("directory of a model that was mounted stays", "dir", dir, "err", err)
+		}
+	}
+	return nil
+}
+
+// Settle releases the models whose mounts are gone.
+func (h *Mounts) Settle(ctx context.Context) error {
+	all, err := h.Snapshotter.HostMounts(ctx)
+	for _, m := range all {
+		if !m.Mounted && h.overdue(m) {
+			if rerr := h.Release(ctx, m.Dir); !errdefs.IsNotFound(rerr) {
+				err = errors.Join(err, rerr)
+			}
+		}
+	}
+	return err
+}
+
+// overdue reports whether the time to make the mount m has passed.
+func (h *Mounts) overdue(m snapshotter.HostMount) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := m.Created // prepared by an earlier daemon
+	if given, ok := h.given[m.Dir]; ok {
+		at = given
+	}
+	return h.busy[m.Dir] == nil && time.Since(at) > mountGrace
+}

@@ -1,0 +1,161 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// A restart is the Background of a store with tables that bring one file in different ways, some of
+// them malicious.
+type restart struct {
+	*Background
+	want    []byte
+	sources map[digest.Digest]*storetest.Fetcher
+	pending map[string]bool // references of pulls that have not ended
+}
+
+func newRestart(t *testing.T) *restart {
+	t.Helper()
+	r := &restart{
+		want: storetest.Random(11, 9<<20), pending: map[string]bool{}, sources: map[digest.Digest]*storetest.Fetcher{},
+		Background: &Background{
+			Store: storetest.Open(t, t.TempDir(), store.Options{}), Log: slog.New(slog.DiscardHandler),
+			Options: store.ExposeOptions{Wait: true},
+		},
+	}
+	r.View = func(store.Ref) string { return "" } // the tests concern only the common view
+	r.Background.Sources = func(_ context.Context, _ string, table digest.Digest) ([]transfer.Source, error) {
+		return storetest.From(r.sources[table]), nil
+	}
+	r.Shows = func(ref store.Ref) bool { return !r.pending[ref.Name] }
+	return r
+}
+
+// add adds a reference to a table that brings the file in chunks of the given size. With lie, the
+// chunk digests are those of other bytes, which its registry serves.
+func (r *restart) add(t *testing.T, ref string, chunk int, lie bool) digest.Digest {
+	t.Helper()
+	p := r.want
+	b := storetest.NewBuilder(ref).RawChunks("model.bin", r.want, 0o644, chunk)
+	if lie {
+		p = bytes.Clone(r.want)
+		for i := range p {
+			p[i] ^= 0x5a
+		}
+		src := b.Table().Files[0].Source
+		for i, c := range src.Chunks {
+			src.Chunks[i].Digest = digest.FromBytes(p[c.Offset : c.Offset+c.Size])
+		}
+	}
+	f := storetest.NewFetcher(r.want)
+	if lie {
+		f = &storetest.Fetcher{Blobs: map[digest.Digest][]byte{digest.FromBytes(r.want): p}}
+	}
+	table := b.Put(t, r.Store)
+	if err := r.Store.AddRef(t.Context(), ref, table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	r.sources[table] = f
+	return table
+}
+
+// After a restart a model reads as before, whatever other tables contain about its files: a later
+// pull brings them in another way, and so does an unfinished one.
+func TestRestartShowsTheSame(t *testing.T) {
+	t.Parallel()
+	r := newRestart(t)
+	r.add(t, "snapshot/1", 2<<20, true)
+	r.pending["snapshot/1"] = true
+	victim := r.add(t, "snapshot/9", filetable.MaxChunk, false)
+	attacker := r.add(t, "snapshot/10", 1<<20, true) // sorts before the other by name
+	tables, err := r.Resume(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(tables, []Shown{{table: victim}, {table: attacker}}, cmp.AllowUnexported(Shown{})); diff != "" {
+		t.Errorf("tables to bring (-got +want):\n%s", diff)
+	}
+	if v, a := r.Store.Early(victim), r.Store.Early(attacker); len(v) != 1 || len(a) != 0 {
+		t.Errorf("exposed: victim in %v, attacker in %v", v, a)
+	}
+	p := make([]byte, 1000)
+	for _, off := range []int64{0, 5 << 20, 9<<20 - 1000} {
+		if n, err := r.Store.View("").ReadAt(t.Context(), digest.FromBytes(r.want), p, off); err != nil || n != len(p) || !bytes.Equal(p, r.want[off:][:n]) {
+			t.Fatalf("at %d: %d bytes, %v; or they are wrong", off, n, err)
+		}
+	}
+}
+
+// What a client with more rights requests is downloaded for a view that is not shown yet, and is
+// not shown in it: only the view's own sources determine what is readable in it.
+func TestOthersAreNotShown(t *testing.T) {
+	t.Parallel()
+	r := newRestart(t)
+	table := r.add(t, "snapshot/1", filetable.MaxChunk, false)
+	others := storetest.From(r.sources[table])
+	r.Background.Sources = func(context.Context, string, digest.Digest) ([]transfer.Source, error) { return nil, nil }
+	if got := r.renew(t.Context(), Shown{"snapshot/1", table}, others); len(got) != len(others) {
+		t.Errorf("brought from %d sources, want %d", len(got), len(others))
+	}
+	if early := r.Store.Early(table); len(early) != 0 {
+		t.Errorf("shown early: %v", early)
+	}
+}
+
+// A model that was shown before a restart is completed after it, even if it cannot be read early
+// because another table was first.
+func TestRestartCompletesWhatIsNotReadable(t *testing.T) {
+	t.Parallel()
+	r := newRestart(t)
+	first := r.add(t, "snapshot/1", filetable.MaxChunk, false)
+	second := r.add(t, "snapshot/2", 1<<20, false)
+	tables, err := r.Resume(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Store.Early(second)) > 0 {
+		t.Fatal("both can be read early: nothing is tested")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := r.Begin(ctx)
+	defer func() {
+		cancel()
+		if err := wait(); err != nil {
+			t.Error(err)
+		}
+	}()
+	// The first registry is gone: the second one must provide its own bytes.
+	delete(r.sources[first].Blobs, digest.FromBytes(r.want))
+	for _, table := range tables {
+		r.Start(table.view, table.table, storetest.From(r.sources[table.table]))
+	}
+	if !slices.Contains(tables, Shown{table: second}) {
+		t.Fatal("nobody brings the rest of the model")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if _, err := r.Store.Files(ctx, second); err == nil {
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the model is not complete")
+	}
+}

@@ -1,0 +1,17 @@
+// Package jobs runs all work of the daemon on models: prefetches, imports from an Ollama on this
+// machine, hydrations, and, in the background, the rest of models that are shown before they are
+// complete. It lists this work, and the pulls of containerd and verifications, for "ballast
+// status".
+//
+// A job belongs to the daemon and not to the client that requested it: a client can disconnect, and
+// clients that request the same model share one job.
+//
+// # Sources
+//
+// A model is downloaded from the sources recorded for its references, in this order: the repository
+// that containerd pulls from, the reference of a prefetch, a pin, a hydration or a repair. Their
+// names are recorded for the snapshot or the pin, and used whenever the rest has to be downloaded
+// later. Other registries that served the same image to other clients are not used: anyone can run
+// a registry that serves a manifest, and its blobs can hang or be wrong. Only for a table without
+// references, or without recorded names, all names that its images were resolved from are used.
+package jobs

@@ -1,0 +1,362 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/metrics"
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/registry"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/snapshotter/lazy"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// keepEnded limits the number of remembered ended jobs.
+const keepEnded = 50
+
+// errStopping is why jobs end when the daemon stops.
+var errStopping = fmt.Errorf("ballastd stops, what it fetched is kept: %w", errdefs.ErrAborted)
+
+// A Facade converts models and returns their sources: a *registry.Handler.
+type Facade interface {
+	Convert(ctx context.Context, ref remote.Ref) (store.Image, error)
+	ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Artifact, private bool) (store.Image, error)
+	BuildLocal(ctx context.Context, ref remote.Ref, a convert.Artifact) (*convert.Model, digest.Digest, error)
+	Restore(ctx context.Context, ref remote.Ref, im store.Image) error
+	NodeSources(im store.Image, names ...string) []transfer.Source
+	Admit(ctx context.Context, c registry.Candidate) (pending bool, err error)
+}
+
+// Jobs runs all work on models. The exported fields are set before the first call.
+//
+// The daemon owns the work: a client that follows a job can disconnect, and a client that requests
+// the same model in the same way joins the job.
+type Jobs struct {
+	Store      *store.Store
+	Facade     Facade
+	Sources    *Sources
+	Background *Background
+	Lazy       func() *lazy.Mount // nil: models are shown when they are complete
+	Metrics    *metrics.Metrics
+	Log        *slog.Logger
+
+	work sync.WaitGroup
+
+	mu       sync.Mutex // guards the fields below
+	stopping bool
+	running  map[string]*job // by key
+	watched  map[*watched]bool
+	ended    []api.Job // oldest first
+}
+
+// A job is one prefetch, import or hydration. The mutex of Jobs guards it.
+type job struct {
+	api.Job
+	key    string // distinguishes it from other running jobs
+	cancel context.CancelCauseFunc
+	pin    pinWish
+
+	counted func(format string, err error) // reports the end to the metrics
+
+	events  map[digest.Digest]api.Event // by blob
+	rates   map[digest.Digest]*rate     // by blob
+	order   []digest.Digest
+	changed chan struct{} // closed when events or the end changed
+	done    bool
+	image   store.Image
+	linked  store.Linked // of an import
+	err     error
+}
+
+// A pinWish is the pin that the clients of a job request: the longest one wins.
+type pinWish struct {
+	wanted  bool
+	expires time.Time // zero: never
+}
+
+// pinFor returns the pinWish for a pin with the lifetime ttl, without an end if that is zero.
+func pinFor(noPin bool, ttl time.Duration) pinWish {
+	if noPin || ttl == 0 {
+		return pinWish{wanted: !noPin}
+	}
+	return pinWish{true, time.Now().Add(ttl)}
+}
+
+// add extends p to the lifetime of o.
+func (p *pinWish) add(o pinWish) {
+	if o.wanted && (!p.wanted || o.expires.IsZero() || !p.expires.IsZero() && o.expires.After(p.expires)) {
+		*p = o
+	}
+}
+
+// Run waits until ctx ends, and then ends all jobs.
+func (js *Jobs) Run(ctx context.Context) error {
+	<-ctx.Done()
+	js.mu.Lock()
+	js.stopping = true
+	for _, j := range js.running {
+		j.cancel(errStopping)
+	}
+	js.mu.Unlock()
+	js.work.Wait()
+	return nil
+}
+
+// Prefetch downloads the model of a reference, or joins the job that does, and calls event with the
+// changes until the job ends, ctx ends or event returns an error. The job continues in any case.
+func (js *Jobs) Prefetch(ctx context.Context, ref remote.Ref, r api.PrefetchRequest, event func([]api.Event) error) (store.Image, error) {
+	name := ref.String()
+	if ref.URL != "" {
+		name = ref.Name() // for logs, pins and the list of jobs
+	}
+	j, err := js.join(ctx, api.KindPrefetch, name, pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (store.Image, error) {
+		return js.prefetch(ctx, j, ref)
+	})
+	if err != nil {
+		return store.Image{}, err
+	}
+	return js.follow(ctx, j, event)
+}
+
+// follow calls event with the changes of a job.
+func (js *Jobs) follow(ctx context.Context, j *job, event func([]api.Event) error) (store.Image, error) {
+	js.wait(j, 1)
+	defer js.wait(j, -1)
+	sent := map[digest.Digest]api.Event{}
+	if err := event([]api.Event{{Status: api.StatusResolving, Ref: j.Ref}}); err != nil {
+		return store.Image{}, err
+	}
+	for {
+		js.mu.Lock()
+		news := j.news(sent)
+		done, im, err, changed := j.done, j.image, j.err, j.changed
+		js.mu.Unlock()
+		if len(news) > 0 {
+			if err := event(news); err != nil {
+				return store.Image{}, err
+			}
+		}
+		if done {
+			return im, err
+		}
+		select {
+		case <-ctx.Done():
+			return store.Image{}, ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+// news returns the events that are not in sent, and adds them to it.
+func (j *job) news(sent map[digest.Digest]api.Event) []api.Event {
+	var out []api.Event
+	for _, d := range j.order {
+		if e := j.events[d]; sent[d] != e {
+			sent[d] = e
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// join returns the job of a kind for the model called name. If there is none, join starts one that
+// runs work.
+func (js *Jobs) join(ctx context.Context, kind api.Kind, name string, pin pinWish, work func(context.Context, *job) (store.Image, error)) (*job, error) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	if js.stopping {
+		return nil, errStopping
+	}
+	key := string(kind) + " " + name
+	if j := js.running[key]; j != nil {
+		j.pin.add(pin)
+		return j, nil
+	}
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	j := &job{
+		Job: api.Job{Kind: kind, Ref: name, Started: time.Now()},
+		key: key, pin: pin, cancel: cancel, counted: js.Metrics.Pull(kind),
+		events: map[digest.Digest]api.Event{}, rates: map[digest.Digest]*rate{}, changed: make(chan struct{}),
+	}
+	if js.running == nil {
+		js.running = map[string]*job{}
+	}
+	js.running[key] = j
+	js.work.Go(func() {
+		defer cancel(nil)
+		im, err := work(ctx, j)
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			err = cause
+		}
+		js.end(j, im, err)
+	})
+	return j, nil
+}
+
+// prefetch is the work of a prefetch: converting, downloading and pinning.
+func (js *Jobs) prefetch(ctx context.Context, j *job, ref remote.Ref) (store.Image, error) {
+	im, err := js.Convert(ctx, ref)
+	if err != nil {
+		return store.Image{}, err
+	}
+	if err := js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: js.Facade.NodeSources(im, ref.Name())}); err != nil {
+		return store.Image{}, err
+	}
+	return im, js.finish(ctx, j, im, ref)
+}
+
+// hydrate downloads the blobs of a table and reports the progress of j.
+func (js *Jobs) hydrate(ctx context.Context, j *job, table digest.Digest, o store.HydrateOptions) error {
+	js.mu.Lock()
+	j.Table = table
+	js.mu.Unlock()
+	if o.Progress == nil {
+		o.Progress = func(ps []store.Progress) { js.progress(j, ps) }
+	}
+	return js.Store.Hydrate(ctx, table, o)
+}
+
+// finish checks a complete model against the rules for signatures, and pins it.
+func (js *Jobs) finish(ctx context.Context, j *job, im store.Image, ref remote.Ref) error {
+	if _, err := js.Facade.Admit(ctx, registry.Candidate{Table: im.Table, Names: []string{ref.Name()}, Complete: true, AsNode: true}); err != nil {
+		return err
+	}
+	return js.pin(ctx, j, im, ref)
+}
+
+// Convert returns the converted image of a reference, without downloading its model.
+func (js *Jobs) Convert(ctx context.Context, ref remote.Ref) (store.Image, error) {
+	im, err := js.Facade.Convert(ctx, ref)
+	if errors.Is(err, convert.ErrNotModel) {
+		err = fmt.Errorf("%w; containerd pulls images itself: %w", err, errdefs.ErrNotImplemented)
+	}
+	return im, err
+}
+
+// pin creates the pin that the clients of j request, unless an existing one lasts longer. A client
+// that joins from here on starts a new job, for which all files are present.
+func (js *Jobs) pin(ctx context.Context, j *job, im store.Image, ref remote.Ref) error {
+	js.mu.Lock()
+	delete(js.running, j.key)
+	pin := j.pin
+	js.mu.Unlock()
+	if !pin.wanted {
+		return nil
+	}
+	name := api.PinName(api.Label(im, ref))
+	old, err := js.Store.Ref(ctx, name)
+	switch {
+	case err != nil && !errdefs.IsNotFound(err):
+		return err
+	case err == nil && old.Table == im.Table && (old.Expires.IsZero() || !pin.expires.IsZero() && old.Expires.After(pin.expires)):
+		return nil
+	}
+	return AddPin(ctx, js.Store, name, im.Table, pin.expires, ref)
+}
+
+// AddPin pins a table that was requested by a reference, which becomes its source for later
+// downloads. With the zero reference, its sources stay as they are.
+func AddPin(ctx context.Context, s *store.Store, name string, table digest.Digest, expires time.Time, ref remote.Ref) error {
+	if err := s.AddRef(ctx, name, table, expires); err != nil || ref == (remote.Ref{}) {
+		return err
+	}
+	return s.SetRefSources(ctx, name, []string{ref.Name()})
+}
+
+// progress records the progress reported by the store.
+func (js *Jobs) progress(j *job, ps []store.Progress) {
+	now := time.Now()
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	j.Total, j.Completed, j.Rate = 0, 0, 0
+	for _, s := range ps {
+		r := j.rates[s.Blob]
+		if r == nil {
+			r = &rate{}
+			j.rates[s.Blob] = r
+			j.order = append(j.order, s.Blob)
+		}
+		e := api.Event{
+			Status: api.EventStatus(s.State), Digest: s.Blob, File: s.Name, Total: s.Total, Completed: s.Done, Rate: r.add(now, s.Done),
+		}
+		j.events[s.Blob] = e
+		j.Total += s.Total
+		j.Completed += s.Done
+		if e.Status == api.StatusDownloading {
+			j.Rate += e.Rate
+		}
+	}
+	j.announce()
+}
+
+// announce wakes all followers of j. The caller holds Jobs.mu.
+func (j *job) announce() {
+	close(j.changed)
+	j.changed = make(chan struct{})
+}
+
+// end records how a job ended.
+func (js *Jobs) end(j *job, im store.Image, err error) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	if js.running[j.key] == j {
+		delete(js.running, j.key)
+	}
+	j.done, j.image, j.err = true, im, err
+	dur := js.record(j.Job, err).Round(time.Millisecond)
+	j.announce()
+	j.counted(im.Origin.Format, err)
+	switch {
+	case err == nil:
+		js.Log.Info("model fetched", "by", j.Kind, "ref", j.Ref, "digest", im.Manifest, "bytes", j.Total, "dur", dur)
+	case errors.Is(err, errStopping):
+		js.Log.Info("interrupted", "by", j.Kind, "ref", j.Ref, "bytes", j.Completed)
+	default:
+		js.Log.Error("model was not fetched", "by", j.Kind, "ref", j.Ref, "dur", dur, "err", err)
+	}
+}
+
+// record remembers an ended job, and returns its duration. The caller holds js.mu.
+func (js *Jobs) record(j api.Job, err error) time.Duration {
+	j.Ended, j.Rate, j.Waiting = time.Now(), 0, 0
+	if err != nil {
+		j.Error = api.Wrap(err)
+	}
+	js.ended = append(js.ended, j)
+	js.ended = js.ended[max(0, len(js.ended)-keepEnded):]
+	return j.Ended.Sub(j.Started)
+}
+
+// rateOver is the time constant of the average of a rate.
+const rateOver = 2 * time.Second
+
+// A rate measures the growth of a number.
+type rate struct {
+	at    time.Time
+	n     int64
+	value float64 // per second
+}
+
+// add adds the number at a time and returns its growth per second.
+func (r *rate) add(now time.Time, n int64) int64 {
+	dt := now.Sub(r.at)
+	switch {
+	case r.at.IsZero():
+		r.at, r.n = now, n
+	case dt > 0:
+		// The older the last value is, the less it counts.
+		w := min(1, float64(dt)/float64(rateOver))
+		r.value += w * (float64(n-r.n)/dt.Seconds() - r.value)
+		r.at, r.n = now, n
+	}
+	return max(0, int64(r.value))
+}

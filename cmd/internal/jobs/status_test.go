@@ -1,0 +1,110 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/store/storetest"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/opencontainers/go-digest"
+)
+
+// TestStatus lists running jobs, oldest first, with the number of waiting clients, and then the
+// ended ones, with their errors.
+func TestStatus(t *testing.T) {
+	r := newPullRig(t)
+	b := &Background{Store: r.Store, Log: r.Log, running: map[task]*fetching{
+		{Shown: Shown{"snapshot/1", r.table}}:               {started: time.Now().Add(-time.Hour), failed: errdefs.ErrUnavailable},
+		{Shown: Shown{"snapshot/2", r.table}, sources: "x"}: {started: time.Now()},
+	}}
+	if s := r.Status(t.Context()); s.Jobs == nil || len(s.Jobs) > 0 {
+		t.Errorf("nothing to do: %#v", s.Jobs)
+	}
+	r.Background = b
+	_, err := r.Prefetch(t.Context(), parse(t, "reg.example/none:v1"), api.PrefetchRequest{}, func([]api.Event) error { return nil })
+	if !errdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	end := r.begin(t, t.Context(), api.PrefetchRequest{})
+	progress, verified := r.Verifying("")
+	progress(5, 10)
+	applied := r.containerd(t.Context(), r.table)
+	got := r.Status(t.Context())
+	want := []string{
+		"background " + r.table.String() + " waiting 0 running unavailable",
+		"prefetch " + pullRef + " waiting 1 running",
+		"verify  waiting 1 running",
+		"containerd " + r.table.String() + " waiting 1 running",
+		"prefetch reg.example/none:v1 waiting 0 ended not_found",
+	}
+	if diff := diffJobs(got.Jobs, want); diff != "" {
+		t.Error(diff)
+	}
+	if j := got.Jobs[3]; j.Total != int64(len(r.weights)) || j.Completed != 0 {
+		t.Errorf("a pull of containerd: %+v", j)
+	}
+	verified(errors.New("x"))
+	applied(nil)
+	close(r.gate)
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	want = []string{
+		"background " + r.table.String() + " waiting 0 running unavailable",
+		"prefetch " + pullRef + " waiting 0 ended",
+		"containerd " + r.table.String() + " waiting 0 ended",
+		"verify  waiting 0 ended unknown",
+		"prefetch reg.example/none:v1 waiting 0 ended not_found",
+	}
+	if diff := diffJobs(r.Status(t.Context()).Jobs, want); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func diffJobs(jobs []api.Job, want []string) string {
+	var got []string
+	for _, j := range jobs {
+		s := fmt.Sprintf("%s %s waiting %d", j.Kind, j.Ref, j.Waiting)
+		if j.Ended.IsZero() {
+			s += " running"
+		} else {
+			s += " ended"
+		}
+		if j.Error != nil {
+			s += " " + j.Error.Code
+		}
+		got = append(got, s)
+	}
+	return cmp.Diff(got, want)
+}
+
+// Until the next attempt at the rest of a model begins, the status has the error of the last one.
+func TestBackgroundFails(t *testing.T) {
+	r := newPullRig(t)
+	close(r.gate)
+	lacking := storetest.NewFetcher()
+	b := &Background{Store: r.Store, Log: r.Log, Sources: func(context.Context, string, digest.Digest) ([]transfer.Source, error) { return nil, nil }}
+	ctx, stop := context.WithCancel(t.Context())
+	wait := b.Begin(ctx)
+	if err := r.Store.AddRef(t.Context(), "snapshot/1", r.table, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	b.Start("snapshot/1", r.table, storetest.From(lacking))
+	waitFor(t, "the error of the first attempt", func() bool {
+		jobs := b.list(t.Context())
+		return len(jobs) == 1 && jobs[0].Error != nil && jobs[0].Total == int64(len(r.weights))
+	})
+	stop()
+	if err := wait(); err != nil {
+		t.Error(err)
+	}
+	if jobs := b.list(t.Context()); len(jobs) != 0 {
+		t.Errorf("after the end: %+v", jobs)
+	}
+}

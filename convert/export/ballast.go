@@ -1,0 +1,157 @@
+package export
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/headers"
+	"github.com/ballast-dev/ballast/convert/image"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// maxImageBlobs limits the number of blobs that a converted image has layers for. A blob without a
+// layer would be removed by the garbage collection of the target.
+const maxImageBlobs = 256
+
+// planBallast plans the image built by convert/image.
+func (j *job) planBallast(ctx context.Context) (*plan, error) {
+	if j.o.Compress != CompressNone {
+		return j.planCompressed(ctx)
+	}
+	model, files := *j.src.Model, map[digest.Digest]file{}
+	if len(model.Table.Blobs) > maxImageBlobs && !j.o.Referrer { // the origin protects them there
+		all, err := j.files(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if model, err = j.merged(all); err != nil {
+			return nil, err
+		}
+		for _, f := range slices.Backward(all) { // of equal files, the first
+			files[f.Digest] = f
+		}
+	}
+	p, names := &plan{}, blobNames(&model)
+	for i, b := range model.Table.Blobs {
+		f, ok := files[b.Digest]
+		if !ok {
+			f = file{fromBlob: true, open: j.blob(b.Digest, b.Size)}
+		}
+		it := item{
+			name: cmp.Or(names[b.Digest], model.Layers[i].Path), fromBlob: f.fromBlob, open: f.open,
+			desc: ocispec.Descriptor{MediaType: model.Layers[i].MediaType, Digest: b.Digest, Size: b.Size},
+		}
+		if !j.o.NoChunks {
+			it.watched = newRanges(&model.Table, b)
+		}
+		p.items = append(p.items, it)
+	}
+	p.documents = func(all []sent) (documents, error) { return watchedImage(&model, all) }
+	return p, nil
+}
+
+// merged returns the model with its files as blobs, in place of the blobs that they are assembled
+// from.
+func (j *job) merged(files []file) (convert.Model, error) {
+	model := *j.src.Model
+	j.lose("the %d blobs of the origin: they are put together to files", len(model.Table.Blobs))
+	model.Table, model.Layers = *flatten(model.Table.Origin, files), nil
+	seen := map[digest.Digest]bool{}
+	for _, f := range files {
+		if f.Type != filetable.TypeReg || f.Digest != "" && seen[f.Digest] {
+			continue
+		}
+		seen[f.Digest] = true
+		l := convert.Layer{Kind: f.kind, Path: f.Path, MediaType: mediatype.Layer(mediatype.FormatModelPack, f.kind, filetable.ArchiveNone, filetable.CodecNone)}
+		l.Desc = ocispec.Descriptor{MediaType: l.MediaType, Digest: f.Digest, Size: f.Size}
+		model.Layers = append(model.Layers, l)
+	}
+	if n := len(model.Layers); n > maxImageBlobs {
+		return model, tooManyFiles(n, string(FormModelPack))
+	}
+	return model, nil
+}
+
+// tooManyFiles returns the error for a model with more files than a converted image can have layers
+// for.
+func tooManyFiles(n int, instead string) error {
+	return fmt.Errorf("the model has %d files, and a converted image has layers for %d; as %s it has room: %w", n, maxImageBlobs, instead, errdefs.ErrNotImplemented)
+}
+
+// watchedImage returns the converted image of a model, with the chunks of its blobs, and with facts
+// from the headers of files read during the transfer. All blobs are transferred and verified.
+func watchedImage(model *convert.Model, all []sent) (documents, error) {
+	seen := map[digest.Digest]*passage{}
+	var sniffers []*headers.Sniffer
+	for _, s := range all {
+		if s.seen == nil {
+			continue
+		}
+		if seen[s.desc.Digest] = s.seen; s.seen.header != nil {
+			sniffers = append(sniffers, s.seen.header)
+		}
+	}
+	m, said := *model, headers.Describe(sniffers)
+	m.Table.Files = slices.Clone(m.Table.Files)
+	for i, f := range m.Table.Files {
+		if f.Source == nil || f.Source.Blob == "" {
+			continue
+		}
+		if p := seen[f.Source.Blob]; p != nil {
+			p.note(&m.Table.Files[i])
+		}
+	}
+	return imageOf(&m, said)
+}
+
+// imageOf returns the converted image of a model, with facts from headers where its origin has
+// none.
+func imageOf(m *convert.Model, said headers.Report) (documents, error) {
+	m.Config = convert.MergeConfig(m.Config, said.Config)
+	m.ContextLength = cmp.Or(m.ContextLength, said.ContextLength)
+	im, err := image.Build(m)
+	if err != nil {
+		return documents{}, err
+	}
+	return documents{im.Manifest, [][]byte{im.Table, im.Config}, func() ([]filetable.File, error) {
+		if len(m.Table.Unpacks) > 0 {
+			return nil, fmt.Errorf("files of archives have no digests before they are unpacked; --as %s has them", FormModelPack)
+		}
+		return slices.CompactFunc(slices.Clone(m.Table.Seen()), func(a, b filetable.File) bool { return a.Path == b.Path }), nil
+	}}, nil
+}
+
+// blobNames returns a name for each blob: that of the first file in it.
+func blobNames(m *convert.Model) map[digest.Digest]string {
+	names := map[digest.Digest]string{}
+	name := func(d digest.Digest, s string) {
+		if d != "" && s != "" && names[d] == "" {
+			names[d] = s
+		}
+	}
+	for _, f := range m.Table.Files {
+		if f.Source == nil {
+			continue
+		}
+		name(f.Source.Blob, f.Path)
+		for _, p := range f.Source.Parts {
+			name(p.Blob, f.Path)
+		}
+	}
+	for _, l := range m.Layers {
+		name(l.Desc.Digest, l.Path)
+	}
+	for _, b := range m.Table.Blobs {
+		if b.Digest != "" { // the digest is unknown for files that a dry run does not unpack
+			name(b.Digest, b.Digest.Encoded()[:12])
+		}
+	}
+	return names
+}

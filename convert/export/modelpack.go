@@ -1,0 +1,252 @@
+package export
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/image"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// maxInlineOrigin limits a document of an origin that is kept in an annotation, in bytes.
+const maxInlineOrigin = 4 << 10
+
+// originDir is the directory of larger documents of the origin among the files.
+const originDir = "origin/"
+
+// A dialect is a variant of the ModelPack names.
+type dialect struct {
+	format             mediatype.Format
+	manifest, config   string // media types
+	filepath, metadata string // annotation keys
+	encode             func(convert.Config) []byte
+}
+
+var (
+	modelPack = dialect{mediatype.FormatModelPack, mediatype.ModelPackManifest, mediatype.ModelPackConfig,
+		mediatype.AnnotationFilepath, mediatype.AnnotationMetadata, func(c convert.Config) []byte { return encode(c) }}
+	cnai = dialect{mediatype.FormatCNAI, mediatype.CNAIManifest, mediatype.CNAIConfig,
+		mediatype.CNAIFilepath, mediatype.CNAIMetadata, encodeCNAI}
+)
+
+// kindOrder is the order of layers.
+var kindOrder = []mediatype.Kind{
+	mediatype.KindWeightConfig, mediatype.KindWeight, mediatype.KindCode, mediatype.KindDoc, mediatype.KindDataset,
+}
+
+// planArtifact plans a ModelPack or CNAI artifact.
+func (j *job) planArtifact(ctx context.Context, d dialect) (*plan, error) {
+	files, err := j.files(ctx)
+	if err != nil {
+		return nil, err
+	}
+	annotations := image.Origin(j.src.Model.Table.Origin)
+	files = j.keepOrigin(files, annotations)
+	if !j.o.Tar {
+		files = j.withoutLinks(files)
+	}
+	files = withoutFullDirs(files)
+	slices.SortStableFunc(files, func(a, b file) int {
+		return cmp.Or(cmp.Compare(slices.Index(kindOrder, a.kind), slices.Index(kindOrder, b.kind)), cmp.Compare(a.Path, b.Path))
+	})
+	p := &plan{items: j.hidden()}
+	for _, f := range files {
+		it, err := d.item(f, j.o.Tar)
+		if err != nil {
+			return nil, err
+		}
+		p.items = append(p.items, it)
+	}
+	if len(p.items) == 0 {
+		return nil, fmt.Errorf("the model has no files: %w", errdefs.ErrInvalidArgument)
+	}
+	said := describe(ctx, files)
+	cfg := j.config(said, d)
+	image.Annotate(annotations, cmp.Or(j.src.Model.ContextLength, said.ContextLength), j.src.Model.Runner)
+	j.archivesLost()
+	p.documents = func(all []sent) (documents, error) {
+		docs, err := d.documents(cfg, all, annotations)
+		if d.format == mediatype.FormatModelPack && !j.o.Tar {
+			docs.files = func() ([]filetable.File, error) { return d.files(all), nil }
+		}
+		return docs, err
+	}
+	return p, nil
+}
+
+// item returns the item of one file.
+func (d dialect) item(f file, packed bool) (it item, err error) {
+	kind, title := cmp.Or(f.kind, convert.KindByPath(f.Path)), f.Path
+	if packed || f.Type != filetable.TypeReg || d.format == mediatype.FormatCNAI && kind != mediatype.KindWeight {
+		title += ".tar" // CNAI has a type for raw weights, but none for other raw files
+		if it, err = tarItem(f.Path, []file{f}, mediatype.Layer(d.format, kind, filetable.ArchiveTar, filetable.CodecNone)); err != nil {
+			return item{}, err
+		}
+	} else {
+		it = item{name: f.Path, open: f.open, fromBlob: f.fromBlob, desc: ocispec.Descriptor{
+			MediaType: mediatype.Layer(d.format, kind, filetable.ArchiveNone, filetable.CodecNone), Digest: f.Digest, Size: f.Size}}
+		if d.format == mediatype.FormatCNAI {
+			it.desc.MediaType = mediatype.CNAIWeight
+		}
+	}
+	it.desc.Annotations = map[string]string{d.filepath: f.Path, d.metadata: string(encode(metadataOf(f))),
+		mediatype.AnnotationTitle: title} // the file name for tools without model support
+	return it, nil
+}
+
+// A fileMetadata is the value of the metadata annotation. Owners are not those of the machine that
+// packed the model.
+// https://github.com/modelpack/model-spec/blob/v0.0.7/docs/annotations.md
+type fileMetadata struct {
+	Name     string    `json:"name"`
+	Mode     uint32    `json:"mode"`
+	UID      uint32    `json:"uid"`
+	GID      uint32    `json:"gid"`
+	Size     int64     `json:"size"`
+	ModTime  time.Time `json:"mtime"`
+	Typeflag int       `json:"typeflag"`
+}
+
+// typeflags are the type numbers in ModelPack metadata.
+var typeflags = map[string]int{filetable.TypeReg: 0, filetable.TypeSymlink: 2, filetable.TypeDir: 5}
+
+func metadataOf(f file) fileMetadata {
+	m := fileMetadata{Name: path.Base(f.Path), Mode: f.Mode, Size: f.Size, ModTime: f.ModTime.UTC(), Typeflag: typeflags[f.Type]}
+	if f.ModTime.IsZero() {
+		m.ModTime = time.Unix(0, 0).UTC()
+	}
+	return m
+}
+
+// keepOrigin keeps the documents of the origin, in annotations or as files, unless files of the
+// model have the same content.
+func (j *job) keepOrigin(files []file, annotations map[string]string) []file {
+	have, paths := map[digest.Digest]bool{}, map[string]bool{}
+	for _, f := range files {
+		have[f.Digest], paths[f.Path] = true, true
+	}
+	for _, doc := range []struct {
+		p         []byte
+		key, name string
+	}{
+		{j.src.Model.Documents.Manifest, mediatype.AnnotationOriginManifest, "manifest.json"},
+		{j.src.Model.Documents.Config, mediatype.AnnotationOriginConfig, "config.json"},
+	} {
+		d := digest.FromBytes(doc.p)
+		switch {
+		case len(doc.p) == 0 || have[d]:
+			continue
+		case len(doc.p) <= maxInlineOrigin:
+			annotations[doc.key] = base64.StdEncoding.EncodeToString(doc.p)
+			continue
+		}
+		name := originDir + doc.name
+		for n := 2; paths[name] || paths[path.Dir(name)]; n++ {
+			name = fmt.Sprintf("%s-%d/%s", path.Clean(originDir), n, doc.name)
+		}
+		files = append(files, file{kind: mediatype.KindDoc, open: contentOf(opener(doc.p)), File: filetable.File{
+			Path: name, Type: filetable.TypeReg, Mode: 0o644, Size: int64(len(doc.p)), Digest: d}})
+	}
+	return files
+}
+
+// withoutLinks replaces symbolic links by copies of their targets: a raw layer is a regular file.
+func (j *job) withoutLinks(files []file) []file {
+	at := map[string]file{}
+	for _, f := range files {
+		at[f.Path] = f
+	}
+	var out []file
+	for _, f := range files {
+		if f.Type != filetable.TypeSymlink {
+			out = append(out, f)
+			continue
+		}
+		target := f
+		for n := 0; n < 40 && target.Type == filetable.TypeSymlink; n++ {
+			target = at[path.Join(path.Dir(target.Path), target.Target)]
+		}
+		if target.Type != filetable.TypeReg {
+			j.lose("symbolic link %q to %q, which is not a file of the model", f.Path, f.Target)
+			continue
+		}
+		j.lose("symbolic link %q: it is a file with the content of %q", f.Path, f.Target)
+		target.Path = f.Path
+		out = append(out, target)
+	}
+	return out
+}
+
+// withoutFullDirs leaves out directories that are not empty, because their files imply them.
+func withoutFullDirs(files []file) []file {
+	full := map[string]bool{}
+	for _, f := range files {
+		for dir := path.Dir(f.Path); dir != "." && !full[dir]; dir = path.Dir(dir) {
+			full[dir] = true
+		}
+	}
+	return slices.DeleteFunc(files, func(f file) bool { return f.Type == filetable.TypeDir && full[f.Path] })
+}
+
+// archivesLost records that an origin with archives cannot be restored from its files.
+func (j *job) archivesLost() {
+	archives, fragments := 0, 0
+	for _, b := range j.src.Model.Table.Blobs {
+		switch {
+		case b.Archive == filetable.ArchiveFragments:
+			fragments++
+		case !isFile(b):
+			archives++
+		}
+	}
+	if archives > 0 {
+		j.lose("%d archives of the origin: their files are kept, not their bytes", archives)
+	}
+	if fragments > 0 {
+		j.lose("%d blobs of the origin: they are put together to files", fragments)
+	}
+}
+
+// documents returns the manifest and the config of an artifact.
+func (d dialect) documents(cfg convert.Config, all []sent, annotations map[string]string) (documents, error) {
+	m := ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest,
+		ArtifactType: d.manifest, Annotations: annotations,
+	}
+	cfg.ModelFS = convert.ModelFS{Type: "layers"}
+	for _, s := range all {
+		m.Layers = append(m.Layers, s.desc)
+		cfg.ModelFS.DiffIDs = append(cfg.ModelFS.DiffIDs, s.desc.Digest)
+	}
+	docs := describedBy(m, d.config, d.encode(cfg))
+	if n := len(docs.manifest); n > maxManifest {
+		return documents{}, fmt.Errorf("the manifest has %d bytes, and registries take %d: %w", n, maxManifest, errdefs.ErrNotImplemented)
+	}
+	return docs, nil
+}
+
+// files returns the files that are raw layers, by path.
+func (d dialect) files(all []sent) (files []filetable.File) {
+	for _, s := range all {
+		if t, err := mediatype.Parse(s.desc.MediaType); err == nil && t.Archive == filetable.ArchiveNone {
+			files = append(files, filetable.File{Path: s.desc.Annotations[d.filepath], Type: filetable.TypeReg, Size: s.desc.Size, Digest: s.desc.Digest})
+		}
+	}
+	slices.SortFunc(files, func(a, b filetable.File) int { return cmp.Compare(a.Path, b.Path) })
+	return files
+}
+
+// maxManifest limits a manifest to the size that all registries accept, in bytes.
+// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#pushing-manifests
+const maxManifest = 4 << 20

@@ -1,0 +1,65 @@
+package export
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/signature/cosign"
+	"github.com/ballast-dev/ballast/convert/signature/dsse"
+	"github.com/ballast-dev/ballast/convert/signature/oms"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// emptyConfig is the config of an artifact without one.
+// https://github.com/opencontainers/image-spec/blob/v1.1.1/manifest.md#guidance-for-an-empty-descriptor
+var emptyConfig = []byte("{}")
+
+// sign attaches two signatures to the manifest that is about to be written: one of the manifest, as
+// made by cosign, and one of the files, as made by model-signing. They are written before the name,
+// so that the model is never visible without them. The same key gives the same bytes: signing again
+// adds nothing. It returns what is not signed.
+func (w *writer) sign(ctx context.Context, docs documents) (losses []string, err error) {
+	subject := docs.desc()
+	statements := []dsse.Statement{cosign.Statement(subject.Digest)}
+	files, err := docs.files()
+	if err == nil {
+		var s dsse.Statement
+		if s, err = oms.Statement(w.dst.String(), files); err == nil {
+			statements = append(statements, s)
+		}
+	}
+	if err != nil {
+		losses = []string{fmt.Sprintf("a signature over the files (the manifest is signed): %v", err)}
+	}
+	for _, s := range statements {
+		if err := w.attach(ctx, subject, s); err != nil {
+			return nil, fmt.Errorf("signature: %w", err)
+		}
+	}
+	return losses, nil
+}
+
+// attach signs a statement and writes it as a referrer of a manifest.
+// https://github.com/sigstore/cosign/blob/v3.0.2/specs/BUNDLE_SPEC.md
+func (w *writer) attach(ctx context.Context, subject ocispec.Descriptor, s dsse.Statement) error {
+	bundle, err := dsse.Sign(w.o.Sign, s)
+	if err != nil {
+		return err
+	}
+	for _, b := range [][]byte{emptyConfig, bundle} {
+		if err := w.putBytes(ctx, b); err != nil {
+			return err
+		}
+	}
+	m := ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest, ArtifactType: mediatype.Bundle,
+		Config:      ocispec.Descriptor{MediaType: mediatype.OCIEmpty, Digest: digest.FromBytes(emptyConfig), Size: int64(len(emptyConfig))},
+		Layers:      []ocispec.Descriptor{{MediaType: mediatype.Bundle, Digest: digest.FromBytes(bundle), Size: int64(len(bundle))}},
+		Subject:     &subject,
+		Annotations: map[string]string{mediatype.BundleContentKey: "dsse-envelope", mediatype.BundlePredicateKey: s.PredicateType},
+	}
+	return w.dst.PutReferrer(ctx, subject.Digest, ocispec.Descriptor{MediaType: m.MediaType, ArtifactType: m.ArtifactType, Annotations: m.Annotations}, encode(m))
+}

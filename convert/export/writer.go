@@ -1,0 +1,337 @@
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/image"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+)
+
+// putTries limits the attempts to send a blob.
+const putTries = 4
+
+// progressEvery is the interval between calls of Options.Progress.
+const progressEvery = 200 * time.Millisecond
+
+// A writer writes a plan to a target, or reports what would be written.
+type writer struct {
+	*job
+	dst Target
+}
+
+// A task is an item that is being written, by one goroutine.
+type task struct {
+	*item
+	got   sent
+	first *task // an earlier task with the same digest, which is sent instead
+
+	done  atomic.Int64 // bytes
+	state atomic.Value // string
+}
+
+// say sets the state of a task.
+func (t *task) say(state string) { t.state.Store(state) }
+
+func (t *task) said() string {
+	if t.first != nil {
+		return t.first.said()
+	}
+	s, _ := t.state.Load().(string)
+	return s
+}
+
+// read opens the bytes of the item, passes them to the passage and counts them.
+func (t *task) read(ctx context.Context) (io.ReadCloser, error) {
+	t.got.seen = t.watched.pass()
+	t.done.Store(0)
+	return t.open.counted(&t.done)(ctx, t.got.seen)
+}
+
+// run writes a plan.
+func (w *writer) run(ctx context.Context, p *plan) (*Result, error) {
+	all, byDigest := make([]*task, len(p.items)), map[digest.Digest]*task{}
+	for i := range p.items {
+		t := &task{item: &p.items[i], got: sent{desc: p.items[i].desc}}
+		t.say(stateWaiting)
+		if d := t.desc.Digest; d != "" {
+			if t.first = byDigest[d]; t.first == nil {
+				byDigest[d] = t
+			}
+		}
+		all[i] = t
+	}
+	var err error
+	if w.o.DryRun {
+		err = w.look(ctx, all)
+	} else {
+		err = w.sendAll(ctx, all)
+	}
+	if err != nil {
+		return nil, err
+	}
+	res, list := w.result(all), make([]sent, len(all))
+	for i, t := range all {
+		if list[i] = t.got; t.got.desc.Digest == "" || t.watched != nil && w.o.DryRun {
+			return res, nil // a dry run cannot know more
+		}
+	}
+	docs, err := p.documents(list)
+	if err != nil {
+		return nil, err
+	}
+	desc := docs.desc()
+	res.Manifest, res.MediaType, res.Digest = docs.manifest, desc.MediaType, desc.Digest
+	if !w.o.DryRun {
+		err = w.finish(ctx, docs, res)
+	}
+	return res, err
+}
+
+// finish writes the documents, the manifest last.
+func (w *writer) finish(ctx context.Context, docs documents, res *Result) error {
+	g, gctx := errgroup.WithContext(ctx)
+	for _, b := range docs.blobs {
+		g.Go(func() error { return w.putBytes(gctx, b) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if w.o.Sign != nil {
+		losses, err := w.sign(ctx, docs)
+		if err != nil {
+			return err
+		}
+		res.Losses = append(res.Losses, losses...)
+	}
+	err := w.dst.PutManifest(ctx, mediatype.OCIManifest, docs.manifest)
+	if err == nil && w.o.Referrer {
+		res.Referrer, err = w.refer(ctx, docs)
+	}
+	return err
+}
+
+// refer writes the index with which the converted image refers to its origin. The image itself
+// remains, byte for byte, the one that nodes make.
+func (w *writer) refer(ctx context.Context, docs documents) (digest.Digest, error) {
+	origin := w.src.Model.Table.Origin
+	desc, p, err := image.Referrer(origin, w.src.Model.Documents.Manifest, docs.manifest)
+	if err != nil {
+		return "", err
+	}
+	return desc.Digest, w.dst.PutReferrer(ctx, origin.Digest, desc, p)
+}
+
+// look checks which items the target has.
+func (w *writer) look(ctx context.Context, all []*task) error {
+	for _, t := range all {
+		t.say(StatePlanned)
+		if t.desc.Digest == "" || t.first != nil {
+			continue
+		}
+		has, err := w.dst.Has(ctx, t.desc.Digest, t.desc.Size)
+		if err != nil {
+			return err
+		}
+		if has {
+			t.say(StatePresent)
+		}
+	}
+	return nil
+}
+
+// sendAll sends all items, and reports their progress.
+func (w *writer) sendAll(ctx context.Context, all []*task) error {
+	stop := make(chan struct{})
+	var report sync.WaitGroup
+	report.Go(func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				w.o.Progress(progressOf(all))
+			case <-stop:
+				w.o.Progress(progressOf(all))
+				return
+			}
+		}
+	})
+	defer report.Wait()
+	defer close(stop)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(w.o.Parallel)
+	for _, t := range all {
+		if t.first != nil {
+			continue
+		}
+		g.Go(func() error {
+			if err := w.send(ctx, t); err != nil {
+				return fmt.Errorf("%s: %w", t.name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// send writes one item to the target, unless the target has it.
+func (w *writer) send(ctx context.Context, t *task) (err error) {
+	open := t.read
+	if t.pack != nil {
+		if err := w.packItem(ctx, t); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, t.got.packed.close()) }()
+		open = t.got.packed.open
+	}
+	state, err := w.have(ctx, t)
+	switch {
+	case err != nil:
+		return err
+	case state == "":
+		t.say(stateUploading)
+		state, err = StateUploaded, w.put(ctx, &t.got.desc, open)
+	case t.watched != nil:
+		t.say(stateReading)
+		err = discard(ctx, open)
+	}
+	if err == nil {
+		t.done.Store(t.bytes())
+		t.say(state)
+	}
+	return err
+}
+
+// packItem makes the bytes of an item.
+func (w *writer) packItem(ctx context.Context, t *task) error {
+	t.say(stateReading)
+	return w.again(ctx, func() error {
+		t.done.Store(0)
+		k, err := t.pack(ctx, &t.done)
+		if err != nil {
+			return err
+		}
+		k.desc.MediaType = t.desc.MediaType
+		t.got.packed, t.got.desc = k, k.desc
+		return nil
+	})
+}
+
+// have returns how the target got an item without an upload, or "" if it does not have it.
+func (w *writer) have(ctx context.Context, t *task) (state string, err error) {
+	d := t.got.desc
+	if d.Digest == "" {
+		return "", nil
+	}
+	err = w.again(ctx, func() error {
+		has, err := w.dst.Has(ctx, d.Digest, d.Size)
+		if has {
+			state = StatePresent
+		}
+		return err
+	})
+	if err != nil || state != "" || !t.fromBlob || w.src.Repository == "" {
+		return state, err
+	}
+	mounted, err := w.dst.Mount(ctx, d.Digest, w.src.Host, w.src.Repository)
+	if err == nil && mounted {
+		return StateMounted, nil
+	}
+	return "", nil // put returns the error
+}
+
+// put writes a blob. It sets the digest of desc if that is not known.
+func (w *writer) put(ctx context.Context, desc *ocispec.Descriptor, open Opener) error {
+	return w.again(ctx, func() error {
+		if desc.Digest != "" {
+			return w.dst.Put(ctx, desc.Digest, desc.Size, open)
+		}
+		d, err := w.dst.PutStream(ctx, desc.Size, open)
+		if err == nil {
+			desc.Digest = d
+		}
+		return err
+	})
+}
+
+// putBytes writes a blob that the target may already have.
+func (w *writer) putBytes(ctx context.Context, p []byte) error {
+	d := ocispec.Descriptor{Digest: digest.FromBytes(p), Size: int64(len(p))}
+	return w.send(ctx, &task{item: &item{desc: d, open: contentOf(opener(p))}, got: sent{desc: d}})
+}
+
+// discard reads bytes that are not sent.
+func discard(ctx context.Context, open Opener) error {
+	r, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	_, err = io.CopyBuffer(io.Discard, r, make([]byte, bufferSize))
+	return err
+}
+
+// again calls f until it returns nil or a permanent error, or too many attempts failed.
+func (w *writer) again(ctx context.Context, f func() error) error {
+	for try := 1; ; try++ {
+		err := f()
+		if err == nil || !errdefs.IsUnavailable(err) || final(err) || try == putTries || ctx.Err() != nil {
+			return err
+		}
+		if waitErr := pause(ctx, err, readPause<<(try-1)); waitErr != nil {
+			return err
+		}
+	}
+}
+
+// progressOf returns the progress of tasks.
+func progressOf(all []*task) []store.Progress {
+	var out []store.Progress
+	for _, t := range all {
+		if t.first != nil {
+			continue
+		}
+		p := store.Progress{Blob: t.key(), Name: t.name, Total: t.bytes(), Done: t.done.Load(), State: t.said()}
+		switch p.State {
+		case StateUploaded:
+			p.State = stateComplete
+		case StateMounted:
+			p.State = StatePresent
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// result returns the Result of the items.
+func (w *writer) result(all []*task) *Result {
+	res := &Result{Form: w.o.Form, Losses: w.losses, Layers: []Layer{}}
+	for _, t := range all {
+		d := t.got.desc
+		res.Layers = append(res.Layers, Layer{Name: t.name, MediaType: d.MediaType, Digest: d.Digest, Size: d.Size, State: t.said()})
+		if t.first != nil || d.Size < 0 {
+			continue
+		}
+		res.Size += d.Size
+		switch t.said() {
+		case StatePresent:
+			res.Present += d.Size
+		case StateMounted:
+			res.Mounted += d.Size
+		default:
+			res.Sent += d.Size
+		}
+	}
+	return res
+}

@@ -1,0 +1,194 @@
+package registry
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/formats"
+	"github.com/ballast-dev/ballast/convert/image"
+	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/ballast-dev/ballast/store/transfer"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// A Mountable describes how containerd mounts a model in its original form.
+type Mountable string
+
+// The kinds of models. Bare models can be shown by their original digest.
+const (
+	Bare     Mountable = "bare"     // containerd unpacks nothing and mounts an empty snapshot
+	Layered  Mountable = "layered"  // containerd unpacks all layers itself
+	Rejected Mountable = "rejected" // containerd cannot read it, or sees more or fewer layers than diffIDs
+)
+
+// MountableOf returns how containerd mounts an image with a manifest and a config.
+// https://github.com/containerd/containerd/blob/v2.4.2/client/image.go
+func MountableOf(manifest, config []byte) (Mountable, error) {
+	var m ocispec.Manifest
+	if err := json.Unmarshal(manifest, &m); err != nil {
+		return "", fmt.Errorf("manifest: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	var cfg ocispec.Image
+	if err := json.Unmarshal(config, &cfg); err != nil {
+		return "", fmt.Errorf("config: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	layers := 0
+	for _, l := range m.Layers {
+		if images.IsLayerType(l.MediaType) {
+			layers++
+		}
+	}
+	switch {
+	case m.MediaType != "" && !images.IsManifestType(m.MediaType), layers != len(cfg.RootFS.DiffIDs):
+		return Rejected, nil
+	case layers == 0:
+		return Bare, nil
+	case layers == len(m.Layers):
+		return Layered, nil
+	}
+	return Rejected, nil // some files would be missing
+}
+
+// unconverted answers with the original manifest of a model if the original can be mounted, otherwise
+// with an error that names the digest to pin.
+//
+// A bare model can: the snapshotter shows it when a pod uses it as an image volume (Origin). That
+// request carries no credentials, so the model must be readable without.
+func (h *Handler) unconverted(ctx context.Context, o *origin, im store.Image, as caller) (answer, error) {
+	refuse := func(why string) (answer, error) {
+		return answer{}, &PinError{Name: o.Ref.Name(), Origin: o.Ref.Digest, Converted: im.Manifest, Reason: why}
+	}
+	if im.Table == "" || im.Origin.Digest != o.Ref.Digest || o.HasVariants() {
+		return refuse("it is an index")
+	}
+	if f, err := formats.All().Detect(o.Manifest); err == nil && f == mediatype.FormatImage {
+		return refuse("it is an artifact that containerd does not know as a model")
+	}
+	docs, err := h.documents(ctx, im)
+	if err != nil {
+		return refuse(err.Error())
+	}
+	kind, err := MountableOf(docs.Manifest, docs.Config)
+	switch {
+	case err != nil:
+		return refuse(err.Error())
+	case kind == Rejected:
+		return refuse("containerd handles its layers differently")
+	case kind == Bare && !h.Origins:
+		return refuse("facade.origin_digests is off")
+	case kind == Bare && slices.Contains(im.PrivateNames, o.Ref.Name()):
+		return refuse("it is private, and an image volume has no credentials")
+	}
+	if _, err := h.admit(ctx, o.Ref, im, h.givers); err != nil {
+		return answer{}, err
+	}
+	same, err := resolve.Of(o.Ref, remote.Manifest{Bytes: docs.Manifest, Digest: o.Ref.Digest, ContentType: o.Served.ContentType})
+	if err != nil {
+		return answer{}, err
+	}
+	h.remember(same, as)
+	return pass(same), nil
+}
+
+// documents returns the documents of the origin of an image that was converted here.
+func (h *Handler) documents(ctx context.Context, im store.Image) (convert.Documents, error) {
+	config, err := h.Store.ReadBytes(ctx, im.Config, resolve.MaxImageConfig)
+	if err != nil {
+		return convert.Documents{}, err
+	}
+	t, err := h.Store.Table(ctx, im.Table)
+	if err != nil {
+		return convert.Documents{}, err
+	}
+	return image.Documents(config, t)
+}
+
+// nameTime limits the time to ask the registry of one name whether an origin is public.
+const nameTime = 15 * time.Second
+
+// Origin returns the image to which the origin with digest d was converted, and those of names
+// (remote.Ref.Name), in their order, from which everybody can read it. If no public name is
+// recorded, or with all if any is not recorded, it asks the registries of the others anonymously.
+// The image is the zero value if it was never converted here. If no name is public, Origin returns
+// the error of upstream.
+func (h *Handler) Origin(ctx context.Context, d digest.Digest, names []string, all bool) (im store.Image, public []string, err error) {
+	if im, err = h.made(ctx, d); err != nil {
+		return store.Image{}, nil, err
+	}
+	open := make([]bool, len(names))
+	known := false
+	for i, n := range names {
+		refs, err := refsOf(im, n)
+		open[i] = im.Manifest != "" && err == nil && resolvedFrom(im, nameOf(refs[0])) && !slices.Contains(im.PrivateNames, n)
+		known = known || open[i]
+	}
+	err = fmt.Errorf("no known repository has %s: %w", d, errdefs.ErrNotFound)
+	for i, n := range names {
+		if open[i] || known && !all {
+			continue
+		}
+		got, aerr := h.asAnybody(ctx, n, d)
+		if aerr != nil {
+			err = aerr
+			continue
+		}
+		im, open[i] = got, true
+	}
+	for i, n := range names {
+		if open[i] {
+			public = append(public, n)
+		}
+	}
+	if len(public) > 0 {
+		err = nil
+	}
+	return im, public, err
+}
+
+// asAnybody converts an origin read anonymously by a name.
+func (h *Handler) asAnybody(ctx context.Context, name string, d digest.Digest) (store.Image, error) {
+	ctx, cancel := context.WithTimeout(ctx, nameTime)
+	defer cancel()
+	refs, err := refsOf(store.Image{}, name)
+	if err != nil {
+		return store.Image{}, err
+	}
+	ref := refs[0]
+	ref.Digest = d
+	im, err := h.convertAs(ctx, ref, caller{})
+	if err == nil && (im.Table == "" || preconverted(im)) {
+		err = fmt.Errorf("%s is not converted to an image: %w", d, convert.ErrNotModel)
+	}
+	return im, err
+}
+
+// made returns the image of an origin made with the current mapping version, or the zero value.
+func (h *Handler) made(ctx context.Context, d digest.Digest) (store.Image, error) {
+	all, err := h.Store.ImagesByOrigin(ctx, d)
+	if err != nil {
+		return store.Image{}, err
+	}
+	for _, im := range all {
+		is := filetable.Origin{Format: im.Origin.Format, Digest: d, Mapping: convert.MappingVersion}
+		if im.Origin == is && im.Table != "" && !preconverted(im) && h.complete(im) {
+			return im, nil
+		}
+	}
+	return store.Image{}, nil
+}
+
+// PublicSources is Sources for a model that is shown without credentials.
+func (h *Handler) PublicSources(im store.Image, names ...string) []transfer.Source {
+	return h.sources(im, names, func(name) []viewer { return []viewer{{}} })
+}

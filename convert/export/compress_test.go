@@ -247,7 +247,7 @@ func TestCheck(t *testing.T) {
 		{Form: "zip"}, {Compress: "gzip"}, {Tar: true}, {Form: export.FormImage, NoChunks: true},
 		{Referrer: true}, {Form: export.FormModelPack, NoChunks: true, Referrer: true},
 	} {
-		if _, err := export.Run(t.Context(), src, export.Nowhere("x"), o); !errdefs.IsInvalidArgument(err) {
+		if _, err := export.Run(t.Context(), src, nil, o); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v: got %v", o, err)
 		}
 	}

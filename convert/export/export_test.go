@@ -129,12 +129,8 @@ func read(t testing.TB, dir, tag string) map[string]converttest.File {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	a, err := l.Artifact()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var m ocispec.Manifest
-	if err := json.Unmarshal(a.Manifest(), &m); err != nil {
+	if err := json.Unmarshal(l.Manifest(), &m); err != nil {
 		t.Fatal(err)
 	}
 	if m.ArtifactType == "" {

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"hash"
 	"hash/crc64"
 	"io"
@@ -78,19 +77,8 @@ func (w *frameWriter) content(ctx context.Context, f file, also io.Writer) ([]ch
 		list = append(list, chunked.Chunk{Chunk: k, Zeros: isZeros(p)})
 		return k, err
 	}
-	r, err := f.open(ctx, nil)
-	if err != nil {
-		return nil, fmt.Errorf("file %q: %w", f.Path, err)
-	}
-	defer r.Close()
-	n, err := io.CopyBuffer(io.MultiWriter(c, also), r, make([]byte, bufferSize))
-	if err == nil && n != f.Size {
-		err = fmt.Errorf("got %d of %d bytes: %w", n, f.Size, io.ErrUnexpectedEOF)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("file %q: %w", f.Path, err)
-	}
-	return list, nil
+	err := f.copy(ctx, io.MultiWriter(c, also))
+	return list, err
 }
 
 // zeroBlock is used to detect zeros.

@@ -81,7 +81,7 @@ func TestOriginAgain(t *testing.T) {
 		if !bytes.Equal(src.Model.Documents.Manifest, b.Manifest) || !bytes.Equal(src.Model.Documents.Config, first.Model.Documents.Config) || len(src.Losses) != 0 {
 			t.Errorf("%s: manifest %.200q, config %.200q, losses %v", b.Name, src.Model.Documents.Manifest, src.Model.Documents.Config, src.Losses)
 		}
-		again, err := export.Run(t.Context(), src, export.Nowhere("x"), export.Options{NoChunks: true, DryRun: true})
+		again, err := export.Run(t.Context(), src, nil, export.Options{NoChunks: true, DryRun: true})
 		if err != nil {
 			t.Errorf("%s: converted again: %v", b.Name, err)
 		} else if again.Digest != res.Digest {

@@ -83,24 +83,6 @@ type Ways struct {
 	Outside http.RoundTripper // to redirect targets of the host, if a registry may redirect there
 }
 
-// A dialectTransport is a Dialect as an http.RoundTripper.
-type dialectTransport struct {
-	Dialect
-	ways Ways
-}
-
-// RoundTrip answers a request.
-func (t *dialectTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	return t.Dialect.RoundTrip(req, t.ways)
-}
-
-// CloseIdleConnections closes the idle connections of the host.
-func (t *dialectTransport) CloseIdleConnections() {
-	if c, ok := t.ways.Host.(interface{ CloseIdleConnections() }); ok {
-		c.CloseIdleConnections()
-	}
-}
-
 // Remind passes a manifest that was read from ref before to the dialect of the host. ok is false if
 // the host has no dialect.
 func (c *Client) Remind(ref Ref, manifest func() ([]byte, error)) (ok bool, err error) {

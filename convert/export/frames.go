@@ -115,11 +115,7 @@ func (w *frameWriter) writeSeekable(ctx context.Context, f file) ([]chunked.Memb
 	if err != nil {
 		return nil, err
 	}
-	var frames []chunked.Frame
-	for _, c := range list {
-		frames = append(frames, chunked.Frame{Size: c.Len, Plain: c.Size})
-	}
-	table, err := chunked.AppendSeekTable(nil, frames)
+	table, err := chunked.SeekTable(list)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +163,7 @@ func (w *frameWriter) writeTar(ctx context.Context, files []file) ([]chunked.Mem
 	if err := flush(); err != nil {
 		return nil, nil, err
 	}
-	tail, annotations, err := chunked.AppendTOC(nil, w.off, members, end)
+	tail, annotations, err := chunked.TOC(w.off, members, end)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -5,12 +5,14 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // Via is the value of the Via header of every request to a registry. A facade that receives it was
@@ -214,7 +216,10 @@ func (c *Client) repository(ref Ref, key repoKey) (*Repository, error) {
 	}
 	r := c.repos[key]
 	if r == nil || r.set != set {
-		r = newRepository(c, key, set)
+		r = &Repository{
+			client: c, ref: key.ref, who: key.who, creds: key.creds, set: set,
+			auths: map[*endpoint]*authorizer{}, places: map[digest.Digest]place{}, uploads: map[digest.Digest]*url.URL{},
+		}
 		c.repos[key] = r
 	}
 	r.used = time.Now()

@@ -102,7 +102,7 @@ func (c *containerdConfig) pullsLocally() bool {
 		"use_local_image_pull": false, "discard_unpacked_layers": false, "disable_snapshot_annotations": true,
 		"image_pull_with_sync_fs": false, "max_concurrent_downloads": int64(3),
 	} {
-		if v := c.criSetting(key); v != nil && v != usual {
+		if v := containerdversion.ImageSetting(c.Plugins, key); v != nil && v != usual {
 			return true
 		}
 	}

@@ -73,7 +73,7 @@ func startClusterNode(t *testing.T) *clusterNode {
 		}
 	})
 	hideSysctls(t)
-	c := &clusterNode{machine: startMachine(t, plainConfig), address: freeAddress(t)}
+	c := &clusterNode{machine: startMachine(t, plainConfig), address: node.FreeAddress(t)}
 	var err error
 	c.dir, err = os.MkdirTemp("", "k")
 	c.ok(err)
@@ -214,16 +214,6 @@ func hideSysctls(t *testing.T) {
 			}
 		})
 	}
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // startKubelet starts the kubelet and waits until it answers.

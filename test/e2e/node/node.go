@@ -102,7 +102,7 @@ func StartNode(t TB, o Options) *Node {
 		n.Registry = StartRegistry(t, filepath.Join(dir, "registry"))
 	}
 	if !o.Stock {
-		n.Facade = freeAddress(t)
+		n.Facade = FreeAddress(t)
 		n.writeBallastConfig(t)
 	}
 	n.Upstream(t, n.Registry.Host, n.Registry.Host)
@@ -207,16 +207,6 @@ func dial(network, address string) error {
 		return err
 	}
 	return c.Close()
-}
-
-func freeAddress(t TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func (n *Node) writeBallastConfig(t TB) {

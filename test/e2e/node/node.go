@@ -289,10 +289,27 @@ func (n *Node) Ballast(args ...string) Result {
 	return Command(context.Background(), n.Env(), argv...)
 }
 
-// Pull runs `ctr images pull` with the node's hosts.toml files.
+// Pull runs `ctr images pull` with the node's hosts.toml files. If the pull fails, Pull collects.
 func (n *Node) Pull(snapshotter, ref string, flags ...string) Result {
 	args := append([]string{"images", "pull", "--snapshotter", snapshotter, "--hosts-dir", n.HostsDir()}, flags...)
-	return n.Ctr(append(args, ref)...)
+	out := n.Ctr(append(args, ref)...)
+	if out.Err != nil {
+		n.collect()
+	}
+	return out
+}
+
+// collect waits for a garbage collection of containerd. containerd collects the snapshots and blobs
+// of a failed pull in the background: a pull that starts meanwhile can find the snapshot of a layer,
+// lose it, and fail because "parent snapshot does not exist".
+func (n *Node) collect() {
+	if !n.Containerd.Running() {
+		return
+	}
+	// A test may stop containerd at any time, so errors are ignored.
+	if lease := n.Ctr("leases", "create"); lease.Err == nil {
+		n.Ctr("leases", "rm", "--sync", strings.TrimSpace(lease.Stdout))
+	}
 }
 
 // clean removes the node's files. Clean-ups registered later have stopped the daemons.

@@ -244,7 +244,7 @@ func (c *clusterNode) startKubelet() {
 	c.ok(os.WriteFile(file, config, 0o600))
 	program, err := filepath.Abs("../../.cache/tools/kubelet/kubelet")
 	c.ok(err)
-	c.client = http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	c.client = http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // it makes its key itself
 	}}
 	root := filepath.Join(c.dir, "root")
@@ -394,7 +394,7 @@ func (c *clusterNode) await(what string, done func() error) {
 	begin := time.Now()
 	defer func() { c.t.Logf("waited %v for %s", time.Since(begin).Round(100*time.Millisecond), what) }()
 	var err error
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		if err = done(); err == nil {
 			return
 		}

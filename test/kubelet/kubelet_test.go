@@ -45,7 +45,7 @@ func startNode(t *testing.T, o node.Options, config map[string]any, prepare ...f
 	n := node.StartNode(t, o)
 	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
 	k := &kubelet{node: n, cri: n.CRI(t), dir: filepath.Join(n.Dir, "kubelet"), address: node.FreeAddress(t)}
-	k.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	k.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // it makes its key itself
 	}}
 	for _, dir := range []string{k.dir, k.podsDir(), filepath.Join(k.dir, "plugins")} {

@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen. The kubelet tries again after 10 and 20 seconds.
-const patience = 2 * time.Minute
+const patience = 4 * time.Minute
 
 // pause is how long a test waits before it looks again.
 const pause = 200 * time.Millisecond

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -65,9 +66,11 @@ type Node struct {
 	// ballastd listens itself.
 	FacadeSocket *os.File
 
-	options   Options
-	version   string // of containerd
-	tb        TB
+	options Options
+	version string // of containerd
+	tb      TB
+
+	mu        sync.Mutex                   // guards addresses
 	addresses map[string]string            // see Upstream
 	logins    map[string]map[string]string // see Login
 }
@@ -238,10 +241,12 @@ reserve = "64MiB"
 // address of the registry itself.
 func (n *Node) Upstream(t TB, name, address string) {
 	t.Helper()
+	n.mu.Lock()
 	if n.addresses == nil {
 		n.addresses = map[string]string{}
 	}
 	n.addresses[name] = address
+	n.mu.Unlock()
 	if n.options.Stock {
 		n.Direct(t, name, address)
 		return

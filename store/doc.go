@@ -149,7 +149,7 @@
 //
 // # Repair
 //
-// Doubts reports damage and loss that are not due to a crash.
+// Store.Health reports damage and loss that are not due to a crash.
 //
 //	store.db lost or damaged     rebuilt from intact records (package meta); AddRef reads unrecorded
 //	                             tables from their objects

@@ -70,8 +70,8 @@ func (s *Store) settleProved(ctx context.Context) {
 	}
 }
 
-// Doubts are the known problems of the store.
-type Doubts struct {
+// Health has the known problems of the store.
+type Health struct {
 	// SetAside are the paths of damaged databases that were replaced.
 	SetAside []string `json:"setAside,omitempty"`
 
@@ -82,14 +82,14 @@ type Doubts struct {
 	// collection stops.
 	Unresolved []Ref `json:"unresolved,omitempty"`
 
-	// Damaged are the paths of damaged files that were set aside. Unproved is the size in bytes of
+	// Damaged are the paths of damaged files that were set aside. Unrecorded is the size in bytes of
 	// files that become objects when they have been hashed.
-	Damaged  []string `json:"damaged,omitempty"`
-	Unproved int64    `json:"unproved,omitempty"`
+	Damaged    []string `json:"damaged,omitempty"`
+	Unrecorded int64    `json:"unproved,omitempty"`
 }
 
-// Doubts returns the known problems of the store.
-func (s *Store) Doubts(ctx context.Context) (d Doubts, err error) {
+// Health returns the known problems of the store.
+func (s *Store) Health(ctx context.Context) (d Health, err error) {
 	if d.SetAside, err = boltfile.SetAside(s.dbPath()); err != nil {
 		return d, err
 	}
@@ -98,7 +98,7 @@ func (s *Store) Doubts(ctx context.Context) (d Doubts, err error) {
 	}
 	d.Unresolved = s.db.Unresolved()
 	for _, f := range s.objects.Doubted() {
-		d.Unproved += f.Size
+		d.Unrecorded += f.Size
 	}
 	damaged, err := s.objects.Damaged()
 	for _, f := range damaged {

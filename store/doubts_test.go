@@ -122,11 +122,11 @@ func TestDamagedObjectLeavesService(t *testing.T) {
 	if bad, err = s.Check(t.Context(), "", nil); len(bad) != 1 || err != nil {
 		t.Errorf("found the second time: %+v, %v", bad, err)
 	}
-	if d, err := s.Doubts(t.Context()); len(d.Damaged) != 1 || err != nil {
+	if d, err := s.Health(t.Context()); len(d.Damaged) != 1 || err != nil {
 		t.Errorf("doubts: %+v, %v", d, err)
 	}
 	m.heal(t, s)
-	if d, err := s.Doubts(t.Context()); len(d.Damaged) != 0 || err != nil {
+	if d, err := s.Health(t.Context()); len(d.Damaged) != 0 || err != nil {
 		t.Errorf("doubts when healed: %+v, %v", d, err)
 	}
 }
@@ -222,7 +222,7 @@ func TestFileWithoutRecordIsHashed(t *testing.T) {
 		if _, err := s.OpenObject(digest.FromBytes(wrong)); !errdefs.IsNotFound(err) {
 			t.Errorf("%d bytes, wrong: %v", size, err)
 		}
-		if d, err := s.Doubts(t.Context()); d.Unproved != 0 || len(d.Damaged) != 1 || err != nil {
+		if d, err := s.Health(t.Context()); d.Unrecorded != 0 || len(d.Damaged) != 1 || err != nil {
 			t.Errorf("%d bytes: doubts %+v, %v", size, d, err)
 		}
 	}
@@ -256,7 +256,7 @@ func TestRightAgainIsAnObjectAgain(t *testing.T) {
 	if bad, err := s.Check(t.Context(), "", nil); len(bad) != 1 || err != nil {
 		t.Fatalf("found %+v, %v", bad, err)
 	}
-	d, err := s.Doubts(t.Context())
+	d, err := s.Health(t.Context())
 	if len(d.Damaged) != 1 || err != nil {
 		t.Fatalf("doubts: %+v, %v", d, err)
 	}
@@ -285,7 +285,7 @@ func TestLostDatabaseKeepsModels(t *testing.T) {
 	if p, err := os.ReadFile(m.path); err != nil || !bytes.Equal(p, m.weights) {
 		t.Fatalf("after the collection: %v, or wrong bytes", err)
 	}
-	if d, err := s.Doubts(t.Context()); d.Rebuilt.IsZero() || err != nil {
+	if d, err := s.Health(t.Context()); d.Rebuilt.IsZero() || err != nil {
 		t.Errorf("doubts: %+v, %v", d, err)
 	}
 	m.healFromHere(t, s)
@@ -314,7 +314,7 @@ func TestDoubtDoesNotDelay(t *testing.T) {
 	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: o}); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := s.Doubts(t.Context()); d.Unproved != int64(len(p)) || err != nil {
+	if d, err := s.Health(t.Context()); d.Unrecorded != int64(len(p)) || err != nil {
 		t.Errorf("doubts: %+v, %v", d, err)
 	}
 	sent := f.Sent(digest.FromBytes(p))
@@ -372,7 +372,7 @@ func TestReplacedDamageIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = m.reopen(t, s)
-	if d, err := s.Doubts(t.Context()); len(d.Damaged) > 0 || err != nil {
+	if d, err := s.Health(t.Context()); len(d.Damaged) > 0 || err != nil {
 		t.Errorf("doubts: %+v, %v", d, err)
 	}
 	m.heal(t, s)
@@ -401,7 +401,7 @@ func TestUnresolvedReferenceKeepsAll(t *testing.T) {
 			if _, err := os.Stat(m.path); err != nil {
 				t.Error(err)
 			}
-			d, err := s.Doubts(t.Context())
+			d, err := s.Health(t.Context())
 			if len(d.Unresolved) != 1 || d.Unresolved[0].Name != "snapshot/1" || err != nil {
 				t.Errorf("doubts: %+v, %v", d, err)
 			}

@@ -44,7 +44,7 @@ type GCResult struct {
 // GC removes objects that no reference and no fetch needs, least recently used first, staged files
 // that were idle for a day, images that were unused for a week, and expired references.
 //
-// While the needs of a reference are unknown (Doubts), it removes only references and returns
+// While the needs of a reference are unknown (Health), it removes only references and returns
 // errdefs.ErrFailedPrecondition.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	c, err := s.collect(ctx, object.CollectOptions{

@@ -150,5 +150,5 @@ func (l *linking) link(ctx context.Context, f *os.File, b filetable.Blob, progre
 	return way, err
 }
 
-// LinkWay returns the way in which Link would make a file an object.
-func (s *Store) LinkWay(f *os.File) (string, error) { return s.objects.LinkWay(f) }
+// LinkMethod returns the method by which Link would make a file an object.
+func (s *Store) LinkMethod(f *os.File) (string, error) { return s.objects.LinkMethod(f) }

@@ -143,7 +143,7 @@ func (h *Handler) asNode(im store.Image) func(name) []viewer {
 // A viewer is a caller with a label for its sources.
 type viewer struct {
 	caller
-	label string // of transfer.Source.Who
+	label string // of transfer.Source.CredentialsID
 }
 
 // givers returns the callers that gave credentials for a repository, most recent first, followed by
@@ -219,7 +219,7 @@ type site struct {
 
 // source returns f as a source with the name of the site.
 func (s site) source(f transfer.Fetcher) transfer.Source {
-	return transfer.Source{Name: s.ref.Name(), Who: s.viewer.label, Fetcher: f}
+	return transfer.Source{Name: s.ref.Name(), CredentialsID: s.viewer.label, Fetcher: f}
 }
 
 // sites returns the repositories of refs. Tags and digests of refs are ignored and can be empty.

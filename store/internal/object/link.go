@@ -117,8 +117,8 @@ func (s *Objects) linkable(f *os.File) bool {
 	return err == nil
 }
 
-// LinkWay returns the way in which Link would make a file an object.
-func (s *Objects) LinkWay(f *os.File) (string, error) {
+// LinkMethod returns the method by which Link would make a file an object.
+func (s *Objects) LinkMethod(f *os.File) (string, error) {
 	name := s.temp()
 	c, err := s.clone(f, name)
 	switch {

@@ -68,17 +68,17 @@ func TestSyncBeforeLocks(t *testing.T) {
 	if err := root.WriteFile("partial/ready", p, object.Mode); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Soon(t, "publishing", func() error {
+	storetest.WithinLimit(t, "publishing", func() error {
 		return s.Publish([]object.File{{From: "partial/ready", Digest: d, Size: int64(len(p))}}, meta.Arrival{})
 	})
-	storetest.Soon(t, "opening", func() error {
+	storetest.WithinLimit(t, "opening", func() error {
 		f, err := s.Open(d)
 		if err != nil {
 			return err
 		}
 		return f.Close()
 	})
-	storetest.Soon(t, "collecting", func() error {
+	storetest.WithinLimit(t, "collecting", func() error {
 		s.HandOver(d)
 		c, err := s.Collect(nothing{}, object.CollectOptions{Want: func(total int64) int64 { return total }})
 		if c.Objects != 1 {

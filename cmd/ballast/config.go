@@ -128,16 +128,13 @@ func (a *app) versionCommand() *cobra.Command {
 		if err != nil {
 			v.Error = api.Text(err)
 		}
-		if *out == outJSON {
-			return a.printJSON(v)
-		}
 		rows := [][]string{{"ballast", v.Client.Version, v.Client.Revision, v.Client.Go}}
 		if v.Server != nil {
 			rows = append(rows, []string{"ballastd", v.Server.Version, v.Server.Revision, v.Server.Go})
 		} else {
 			rows = append(rows, []string{"ballastd", v.Error})
 		}
-		return a.table(rows)
+		return a.show(*out, v, nil, rows)
 	}
 	return c
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -114,7 +113,7 @@ func (a *app) importOllama(ctx context.Context, cl *api.Client, i importing) (er
 // importModel imports one model and prints its error.
 func (a *app) importModel(ctx context.Context, cl *api.Client, i importing) error {
 	model, ref := i.r.Model, ""
-	p := a.progress(model, i.out)
+	p := a.progress(i.out, model)
 	start := time.Now()
 	im, linked, err := cl.Import(ctx, i.r, func(e api.Event) {
 		ref = cmp.Or(e.Ref, ref)
@@ -191,16 +190,12 @@ func (a *app) planImports(ctx context.Context, cl *api.Client, i importing) erro
 
 // plans prints plans of imports.
 func (a *app) plans(plans []api.ImportPlan, out output) error {
-	switch {
-	case out == outJSON:
-		return a.printJSON(plans)
-	case a.quiet:
-		var errs []error
+	if out == outJSON || a.quiet {
+		manifests := []string{}
 		for _, p := range plans {
-			_, err := fmt.Fprintln(a.stdout, p.Manifest)
-			errs = append(errs, err)
+			manifests = append(manifests, p.Manifest.String())
 		}
-		return errors.Join(errs...)
+		return a.show(out, plans, manifests, nil)
 	}
 	for _, p := range plans {
 		rows := [][]string{{"FILE", "SIZE", "DIGEST", "STATE"}}

@@ -21,11 +21,7 @@ func (a *app) signatures(ctx context.Context, cl *api.Client, ref string, out ou
 	if err != nil {
 		return err
 	}
-	if out == outJSON {
-		if err := a.printJSON(res); err != nil {
-			return err
-		}
-	} else if err := a.table(signatureRows(res.Results)); err != nil {
+	if err := a.show(out, res, nil, signatureRows(res.Results)); err != nil {
 		return err
 	}
 	if len(res.Results) == 0 {

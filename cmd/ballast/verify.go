@@ -22,7 +22,7 @@ not complete. Containers that have a damaged file open keep it until they close 
 
 With --signatures, find the signatures of REF on this node and in its registry instead, and show whether
 the rules of the configuration accept them. No weights are read.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: cobra.MatchAll(cobra.MaximumNArgs(1), modelNames(0, 0)),
 
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}
@@ -30,9 +30,6 @@ the rules of the configuration accept them. No weights are read.`,
 	c.Flags().BoolVar(&r.Repair, "repair", false, "download damaged and missing files again")
 	c.Flags().BoolVar(&signatures, "signatures", false, "check the signatures of REF")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-		if err := names(args); err != nil {
-			return err
-		}
 		if signatures {
 			if len(args) == 0 || r.Repair {
 				return usage("--signatures needs a reference, and cannot be used with --repair")
@@ -43,7 +40,7 @@ the rules of the configuration accept them. No weights are read.`,
 		if len(args) > 0 {
 			r.Name, about = args[0], args[0]
 		}
-		p := a.progress(about, outTable)
+		p := a.progress(outTable, about)
 		res, failed := cl.Verify(cmd.Context(), r, func(e api.VerifyEvent) {
 			p.event(api.Event{Status: e.Status, Digest: digest.Digest(e.Status), File: string(e.Status), Total: e.Total, Completed: e.Completed})
 		})

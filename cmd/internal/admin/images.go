@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -24,8 +23,7 @@ func isContainerds(r store.Ref) bool {
 }
 
 // images lists all images with their state.
-func (h *Handler) images(r *http.Request) (any, error) {
-	ctx := r.Context()
+func (h *Handler) images(ctx context.Context) ([]api.Image, error) {
 	all, err := h.Store.Images(ctx)
 	if err != nil {
 		return nil, err
@@ -133,17 +131,12 @@ func (h *Handler) progress(ctx context.Context, v *api.Image) error {
 }
 
 // image returns all facts about one image.
-func (h *Handler) image(r *http.Request) (any, error) {
-	ctx := r.Context()
+func (h *Handler) image(ctx context.Context, name api.Name) (*api.Detail, error) {
 	refs, err := h.Store.Refs(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	d := api.Detail{Files: []filetable.File{}, Blobs: []filetable.Blob{}}
-	name, err := api.ParseName(r.FormValue("name"))
-	if err != nil {
-		return nil, err
-	}
+	d := &api.Detail{Files: []filetable.File{}, Blobs: []filetable.Blob{}}
 	im, err := h.findShown(ctx, name)
 	if err != nil {
 		// An index that cannot be read is shown as far as it is known.
@@ -158,8 +151,10 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	}
 	var files []filetable.File
 	d.Image, files = h.state(ctx, im, refs)
-	if err := h.signers(ctx, &d, im); err != nil {
-		return nil, err
+	if h.Signers != nil {
+		if d.Signatures, err = h.Signers(ctx, im); err != nil {
+			return nil, err
+		}
 	}
 	t, err := h.Store.Table(ctx, im.Table)
 	if err != nil {
@@ -184,17 +179,12 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	if t == nil {
 		t = &filetable.Table{Origin: im.Origin}
 	}
-	h.explain(ctx, &d, t)
+	h.explain(ctx, d, t)
 	return d, nil
 }
 
 // removeImage removes images. Of an image with several references, only the given one is removed.
-func (h *Handler) removeImage(r *http.Request) (any, error) {
-	ctx := r.Context()
-	name, err := api.ParseName(r.FormValue("name"))
-	if err != nil {
-		return nil, err
-	}
+func (h *Handler) removeImage(ctx context.Context, name api.Name) (*api.Removed, error) {
 	found, err := h.find(ctx, name)
 	if err != nil {
 		return nil, err
@@ -203,7 +193,7 @@ func (h *Handler) removeImage(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := api.Removed{Manifests: []digest.Digest{}}
+	out := &api.Removed{Manifests: []digest.Digest{}}
 	for _, im := range found {
 		if ref := name.Ref.Recorded(); name.IsRef() && len(im.Refs) > 1 {
 			if err := h.untag(ctx, im, ref); err != nil {

@@ -1,8 +1,8 @@
 package admin
 
 import (
+	"context"
 	"fmt"
-	"net/http"
 	"path/filepath"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
@@ -10,50 +10,38 @@ import (
 )
 
 // importModels lists the models of an Ollama store.
-func (h *Handler) importModels(r *http.Request) (any, error) {
-	req, err := decodeImport(r)
-	if err != nil {
+func (h *Handler) importModels(ctx context.Context, req api.ImportRequest) ([]api.LocalModel, error) {
+	if err := checkImport(&req); err != nil {
 		return nil, err
 	}
-	return h.ImportModels(r.Context(), req.Dir)
+	return h.ImportModels(ctx, req.Dir)
 }
 
 // importPlan returns what an import would do.
-func (h *Handler) importPlan(r *http.Request) (any, error) {
-	req, err := decodeImport(r)
-	if err != nil {
-		return nil, err
+func (h *Handler) importPlan(ctx context.Context, req api.ImportRequest) (p api.ImportPlan, err error) {
+	if err := checkImport(&req); err != nil {
+		return p, err
 	}
-	return h.ImportPlan(r.Context(), req)
+	return h.ImportPlan(ctx, req)
 }
 
-// decodeImport returns the request in r, or errdefs.ErrInvalidArgument.
-func decodeImport(r *http.Request) (req api.ImportRequest, err error) {
-	if err := decodeBody(r, &req); err != nil {
-		return req, err
-	}
-	switch {
-	case !filepath.IsAbs(req.Dir):
-		return req, fmt.Errorf("directory %.300q is not absolute: %w", req.Dir, errdefs.ErrInvalidArgument)
-	case req.TTL < 0:
-		return req, fmt.Errorf("ttl %v is negative: %w", req.TTL, errdefs.ErrInvalidArgument)
+// checkImport cleans the directory in a request, or returns errdefs.ErrInvalidArgument.
+func checkImport(req *api.ImportRequest) error {
+	if !filepath.IsAbs(req.Dir) {
+		return fmt.Errorf("directory %.300q is not absolute: %w", req.Dir, errdefs.ErrInvalidArgument)
 	}
 	req.Dir = filepath.Clean(req.Dir)
-	return req, nil
+	return checkTTL(req.TTL)
 }
 
 // importModel imports one model.
-func (h *Handler) importModel(w http.ResponseWriter, r *http.Request) {
-	out := newStream(w)
-	req, err := decodeImport(r)
-	if err != nil {
-		_ = out.send(api.Event{Status: api.StatusError, Error: api.Wrap(err)})
-		return
+func (h *Handler) importModel(ctx context.Context, req api.ImportRequest, out *lines) error {
+	if err := checkImport(&req); err != nil {
+		return err
 	}
-	im, linked, err := h.Import(r.Context(), req, out.events)
+	im, linked, err := h.Import(ctx, req, out.events)
 	if err != nil {
-		_ = out.send(api.Event{Status: api.StatusError, Error: api.Wrap(err)})
-		return
+		return err
 	}
-	_ = out.send(api.ImportEvent{Event: api.Event{Status: api.StatusSuccess, Image: &im}, Linked: &linked})
+	return out.send(api.ImportEvent{Event: api.Event{Status: api.StatusSuccess, Image: &im}, Linked: &linked})
 }

@@ -1,8 +1,8 @@
 package admin
 
 import (
+	"context"
 	"fmt"
-	"net/http"
 	"path/filepath"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
@@ -10,24 +10,20 @@ import (
 )
 
 // mount returns what to mount.
-func (h *Handler) mount(r *http.Request) (any, error) {
-	var req api.MountRequest
-	if err := decodeBody(r, &req); err != nil {
-		return nil, err
-	}
+func (h *Handler) mount(ctx context.Context, req api.MountRequest) (m api.Mount, err error) {
 	if req.Dir != "" && (!filepath.IsAbs(req.Dir) || filepath.Clean(req.Dir) != req.Dir) {
-		return nil, fmt.Errorf("directory %q is not an absolute path in its shortest form: %w", req.Dir, errdefs.ErrInvalidArgument)
+		return m, fmt.Errorf("directory %q is not an absolute path in its shortest form: %w", req.Dir, errdefs.ErrInvalidArgument)
 	}
 	name, err := api.ParseName(req.Name)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
-	im, err := h.findShown(r.Context(), name)
+	im, err := h.findShown(ctx, name)
 	if errdefs.IsNotFound(err) && name.IsRef() {
-		im, err = h.Convert(r.Context(), name.Ref)
+		im, err = h.Convert(ctx, name.Ref)
 	}
 	if err != nil {
-		return nil, err
+		return m, err
 	}
-	return h.Mount(r.Context(), im, name.Ref, req)
+	return h.Mount(ctx, im, name.Ref, req)
 }

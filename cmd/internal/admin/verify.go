@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -18,24 +17,17 @@ import (
 // progressEvery is the interval between two lines of progress.
 const progressEvery = 200 * time.Millisecond
 
-func (h *Handler) verify(w http.ResponseWriter, r *http.Request) {
-	var req api.VerifyRequest
-	out := newStream(w)
-	err := decodeBody(r, &req)
-	var res *api.VerifyResult
-	if err == nil {
-		progress, end := h.Verifying(req.Name)
-		res, err = h.check(r.Context(), req, func(e api.VerifyEvent) {
-			progress(e.Completed, e.Total)
-			_ = out.send(e)
-		})
-		end(err)
-	}
+func (h *Handler) verify(ctx context.Context, req api.VerifyRequest, out *lines) error {
+	progress, end := h.Verifying(req.Name)
+	res, err := h.check(ctx, req, func(e api.VerifyEvent) {
+		progress(e.Completed, e.Total)
+		_ = out.send(e)
+	})
+	end(err)
 	if err != nil {
-		_ = out.send(api.VerifyEvent{Status: api.StatusError, Result: res, Error: api.Wrap(err)})
-		return
+		return out.send(api.VerifyEvent{Status: api.StatusError, Result: res, Error: api.Wrap(err)})
 	}
-	_ = out.send(api.VerifyEvent{Status: api.StatusSuccess, Result: res})
+	return out.send(api.VerifyEvent{Status: api.StatusSuccess, Result: res})
 }
 
 // check verifies the objects that req names, and repairs them if req requests it. If a repair

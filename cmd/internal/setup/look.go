@@ -29,8 +29,19 @@ type view struct {
 	running *running
 }
 
-// look reads a host.
+// find is look, and also returns the record of the host, or an equivalent one.
+func find(ctx context.Context, o *Options) (*view, *record, error) {
+	v, err := look(ctx, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := v.discover()
+	return v, r, err
+}
+
+// look completes the choices of a set-up and reads the host.
 func look(ctx context.Context, o *Options) (*view, error) {
+	o.complete()
 	h := host{o.Host}
 	d, err := h.distroOf(o.Distro)
 	if err != nil {

@@ -39,7 +39,6 @@ func Recorded(root string) (Options, error) {
 // It returns errdefs.ErrFailedPrecondition, with advice, for a host that cannot be set up as it is,
 // and errdefs.ErrAlreadyExists for files of others that would have to be replaced.
 func New(ctx context.Context, o Options, programs string) (*Plan, error) {
-	o.complete()
 	v, err := look(ctx, &o)
 	if err != nil {
 		return nil, err
@@ -62,8 +61,7 @@ func planOf(v *view, o *Options, programs string) (*Plan, error) {
 // builder returns a builder with an empty plan.
 func (v *view) builder(o *Options, programs string) *builder {
 	return &builder{view: v, o: o, programs: programs, files: map[string]file{}, gone: map[string]bool{}, plan: &Plan{
-		Distro: v.distro.name, host: v.host, distro: v.distro,
-		unit: v.distro.service(v.host), socket: v.config.AdminAddress, keys: v.keys(),
+		Distro: v.distro.name, view: v, unit: v.distro.service(v.host),
 	}}
 }
 
@@ -162,8 +160,7 @@ func (b *builder) put(p string, data []byte, mode fs.FileMode, g group, why stri
 	if !missing && string(have) == string(data) {
 		return nil
 	}
-	b.plan.Steps = append(b.plan.Steps, Step{Action: Write, Target: p, Why: why, data: data, mode: mode, group: g})
-	b.dirty[g] = true
+	b.add(Step{Action: Write, Target: p, Why: why, data: data, mode: mode, group: g})
 	return nil
 }
 
@@ -203,10 +200,9 @@ func (b *builder) program(name string) error {
 	step := Step{Action: Copy, Target: p, Why: "ballast " + api.ThisVersion().Version, from: from, mode: 0o755}
 	if name != "ballast" {
 		step.group = daemonGroup
-		b.dirty[daemonGroup] = true
 	}
 	b.copies = true
-	b.plan.Steps = append(b.plan.Steps, step)
+	b.add(step)
 	return nil
 }
 
@@ -348,7 +344,13 @@ func (b *builder) pending(name string) bool {
 }
 
 func (b *builder) step(a Action, target, why string) {
-	b.plan.Steps = append(b.plan.Steps, Step{Action: a, Target: target, Why: why})
+	b.add(Step{Action: a, Target: target, Why: why})
+}
+
+// add adds a step, which changes a file of its group.
+func (b *builder) add(s Step) {
+	b.dirty[s.group] = true
+	b.plan.Steps = append(b.plan.Steps, s)
 }
 
 func (b *builder) note(format string, a ...any) {

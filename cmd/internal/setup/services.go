@@ -55,7 +55,7 @@ func (h host) run(ctx context.Context, argv ...string) (string, error) {
 var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 func (p *Plan) systemctl(ctx context.Context, args ...string) error {
-	_, err := p.host.run(ctx, append([]string{"systemctl"}, args...)...)
+	_, err := p.view.run(ctx, append([]string{"systemctl"}, args...)...)
 	return err
 }
 
@@ -68,7 +68,7 @@ func (p *Plan) service(ctx context.Context, s Step) error {
 	case Start:
 		return p.start(ctx)
 	case Unmount:
-		_, err := p.host.run(ctx, s.Target, "unmount")
+		_, err := p.view.run(ctx, s.Target, "unmount")
 		return err
 	}
 	for _, u := range units { // the socket first: it would start the service again
@@ -88,7 +88,7 @@ func (p *Plan) start(ctx context.Context) error {
 	if err := p.systemctl(ctx, "daemon-reload"); err != nil {
 		return err
 	}
-	if p.host.exists(unitDir+"/"+socketName) && p.systemctl(ctx, "is-active", "--quiet", socketName) != nil {
+	if p.view.exists(unitDir+"/"+socketName) && p.systemctl(ctx, "is-active", "--quiet", socketName) != nil {
 		if err := p.systemctl(ctx, "stop", serviceName); err != nil {
 			return err
 		}

@@ -10,7 +10,6 @@ func Unreachable(ctx context.Context, root string) ([]string, error) {
 		return nil, err
 	}
 	o.Host = root
-	o.complete()
 	v, err := look(ctx, &o)
 	if err != nil || v.record == nil {
 		return nil, err

@@ -63,7 +63,7 @@
 //
 // Reading an incomplete file:
 //
-//	View.Await → exposure → File.Await → want → Pool.Acquire → land → Fetch.Range → decode, verify → Partial.Write
+//	View.Await → exposure → File.Await → ensure → Pool.Acquire → fetchGroup → Fetch.Range → decode, verify → Partial.Write
 //	  → an open file with the bytes
 //
 // # From blob to objects
@@ -164,6 +164,6 @@
 // Each package guards its own state. Order across packages: locks of package object before a transaction of
 // package meta; Store.exposing before a transaction and before Store.mu; hydrate.Engine.mu before the locks
 // of its hydrations; chunkfile.Set.mu before File.mu; File.opening before File.mu. The locks of the scheduler,
-// transfer.Sources, offheap.Pool and chunkfile.Set.resting come last. No I/O in a transaction or while
+// transfer.Sources, offheap.Pool and chunkfile.Set.idleMu come last. No I/O in a transaction or while
 // Store.mu is held.
 package store

@@ -70,7 +70,7 @@ type shownFile struct {
 // Expose makes the files of a table readable in a view before they are complete (View.ReadAt),
 // until the reference of the view is removed or, for the common view, the last reference to the
 // table. It also adds complete files to the view if the sources may have them. It fetches nothing
-// but the byte for Probe; Hydrate brings the rest. It may be called again with other sources.
+// but the byte for Probe; Hydrate fetches the rest. It may be called again with other sources.
 //
 // It returns errdefs.ErrFailedPrecondition, with the reason, if the table can be read only when
 // complete, and the error of the sources if none has the bytes.
@@ -302,7 +302,7 @@ func (s *Store) referred(view string, table digest.Digest) bool {
 func (h host) Wrong(f *chunkfile.File) error {
 	for _, x := range h.exposuresOf(f.Digest) {
 		if x.file == f {
-			if err := h.wasWrong(x); err != nil {
+			if err := h.replaceIdentity(x); err != nil {
 				return err
 			}
 		}

@@ -84,8 +84,8 @@ func (s *Store) Run(ctx context.Context) error {
 	var proving sync.WaitGroup
 	defer proving.Wait()
 	proving.Go(func() { // may take hours
-		s.proved(s.objects.ProveAll(ctx))
-		s.settleProved(ctx)
+		s.announce(s.objects.RecoverAll(ctx))
+		s.settleRecovered(ctx)
 	})
 	tick := time.NewTicker(s.o.Evict.Interval)
 	defer tick.Stop()

@@ -174,8 +174,8 @@ func (s *Store) grantRead(view string, d digest.Digest, l *chunkfile.Layout) err
 	case errdefs.IsNotFound(err) || err == nil && identity == d: // only the right bytes were read
 	case err != nil:
 		return err
-	case l == nil || identity != identityOf(d, l) || s.vouch(d, l) != nil:
-		if _, err := s.db.WasWrong(view, d); err != nil {
+	case l == nil || identity != identityOf(d, l) || s.checkChunks(d, l) != nil:
+		if _, err := s.db.ReplaceIdentity(view, d); err != nil {
 			return err
 		}
 	}

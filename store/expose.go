@@ -42,6 +42,14 @@ type ExposeOptions struct {
 
 // An exposure is a file of a view that can be read before it is an object, for the tables that show
 // it. All readers of a view get the bytes of a digest in the same way (meta.PutWays).
+//
+//	not in the view ── Expose ──▶ exposed ── object, and allowed: compared, linked ──▶ in the view
+//	       ▲                       │                                                          │
+//	       └── no reference ───────┴──────── no reference and collected, or damaged ◀─────────┘
+//
+// A file keeps its identity when it becomes an object only if all bytes that were read are right; a
+// mismatch is recorded before the wrong bytes are dropped. If Expose probes, space for exposed files
+// is reserved until they are complete or hydrated.
 type exposure struct {
 	view   string
 	digest digest.Digest

@@ -42,7 +42,8 @@ type GCResult struct {
 }
 
 // GC removes objects that no reference and no fetch needs, least recently used first, staged files
-// that were idle for a day, images that were unused for a week, and expired references.
+// that were idle for a day, images that were unused for a week, and expired references. The
+// documents of an image (manifest, config, table) live as long as the image.
 //
 // While the needs of a reference are unknown (Health), it removes only references and returns
 // errdefs.ErrFailedPrecondition.

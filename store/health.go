@@ -70,7 +70,14 @@ func (s *Store) settleRecovered(ctx context.Context) {
 	}
 }
 
-// Health has the known problems of the store.
+// Health has the known problems of the store: damage and loss that are not due to a crash.
+//
+//	store.db lost or damaged     rebuilt from intact records (package meta); AddRef reads unrecorded
+//	                             tables from their objects
+//	file without a record        hashed before it is an object (package object)
+//	object wrong, short, missing set aside and removed from all views; its tables are broken until
+//	                             Hydrate, or Check of files set aside, repairs them
+//	table wrong or missing       its references are unresolved until the table is stored again
 type Health struct {
 	// SetAside are the paths of damaged databases that were replaced.
 	SetAside []string `json:"setAside,omitempty"`

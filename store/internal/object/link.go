@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ways to make a local file an object.
+// Methods to make a local file an object.
 const (
 	// LinkClone shares the blocks of the file: the object has its own inode, and later writes to
 	// one are not seen in the other.

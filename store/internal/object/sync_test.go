@@ -35,7 +35,7 @@ func TestSyncBeforeLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Look(t.Context(), root, log), Log: log})
+	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Scan(t.Context(), root, log), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestSyncBeforeLocks(t *testing.T) {
 		return f.Close()
 	})
 	storetest.WithinLimit(t, "collecting", func() error {
-		s.HandOver(d)
+		s.Unprotect(d)
 		c, err := s.Collect(nothing{}, object.CollectOptions{Want: func(total int64) int64 { return total }})
 		if c.Objects != 1 {
 			t.Errorf("%d objects were collected, want 1", c.Objects)

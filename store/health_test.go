@@ -123,11 +123,11 @@ func TestDamagedObjectLeavesService(t *testing.T) {
 		t.Errorf("found the second time: %+v, %v", bad, err)
 	}
 	if d, err := s.Health(t.Context()); len(d.Damaged) != 1 || err != nil {
-		t.Errorf("doubts: %+v, %v", d, err)
+		t.Errorf("health: %+v, %v", d, err)
 	}
 	m.heal(t, s)
 	if d, err := s.Health(t.Context()); len(d.Damaged) != 0 || err != nil {
-		t.Errorf("doubts when healed: %+v, %v", d, err)
+		t.Errorf("health after the repair: %+v, %v", d, err)
 	}
 }
 
@@ -223,7 +223,7 @@ func TestFileWithoutRecordIsHashed(t *testing.T) {
 			t.Errorf("%d bytes, wrong: %v", size, err)
 		}
 		if d, err := s.Health(t.Context()); d.Unrecorded != 0 || len(d.Damaged) != 1 || err != nil {
-			t.Errorf("%d bytes: doubts %+v, %v", size, d, err)
+			t.Errorf("%d bytes: health %+v, %v", size, d, err)
 		}
 	}
 }
@@ -258,7 +258,7 @@ func TestRightAgainIsAnObjectAgain(t *testing.T) {
 	}
 	d, err := s.Health(t.Context())
 	if len(d.Damaged) != 1 || err != nil {
-		t.Fatalf("doubts: %+v, %v", d, err)
+		t.Fatalf("health: %+v, %v", d, err)
 	}
 	flip(t, d.Damaged[0])
 	if bad, err := s.Check(t.Context(), "", nil); len(bad) != 0 || err != nil {
@@ -286,7 +286,7 @@ func TestLostDatabaseKeepsModels(t *testing.T) {
 		t.Fatalf("after the collection: %v, or wrong bytes", err)
 	}
 	if d, err := s.Health(t.Context()); d.Rebuilt.IsZero() || err != nil {
-		t.Errorf("doubts: %+v, %v", d, err)
+		t.Errorf("health: %+v, %v", d, err)
 	}
 	m.healFromHere(t, s)
 }
@@ -295,7 +295,7 @@ func TestLostDatabaseKeepsModels(t *testing.T) {
 // from being read; who brings the model finds it there.
 func TestDoubtDoesNotDelay(t *testing.T) {
 	p, dir := storetest.Random(9, 5<<20), t.TempDir()
-	b, f := storetest.NewBuilder("doubt").RawChunks("w", p, 0o644, 1<<20), storetest.NewFetcher(p)
+	b, f := storetest.NewBuilder("lost").RawChunks("w", p, 0o644, 1<<20), storetest.NewFetcher(p)
 	s := storetest.Open(t, dir, store.Options{})
 	table := b.Put(t, s)
 	hold(t, s, table)
@@ -315,7 +315,7 @@ func TestDoubtDoesNotDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d, err := s.Health(t.Context()); d.Unrecorded != int64(len(p)) || err != nil {
-		t.Errorf("doubts: %+v, %v", d, err)
+		t.Errorf("health: %+v, %v", d, err)
 	}
 	sent := f.Sent(digest.FromBytes(p))
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o}); err != nil {
@@ -373,7 +373,7 @@ func TestReplacedDamageIsForgotten(t *testing.T) {
 	}
 	s = m.reopen(t, s)
 	if d, err := s.Health(t.Context()); len(d.Damaged) > 0 || err != nil {
-		t.Errorf("doubts: %+v, %v", d, err)
+		t.Errorf("health: %+v, %v", d, err)
 	}
 	m.heal(t, s)
 }
@@ -403,7 +403,7 @@ func TestUnresolvedReferenceKeepsAll(t *testing.T) {
 			}
 			d, err := s.Health(t.Context())
 			if len(d.Unresolved) != 1 || d.Unresolved[0].Name != "snapshot/1" || err != nil {
-				t.Errorf("doubts: %+v, %v", d, err)
+				t.Errorf("health: %+v, %v", d, err)
 			}
 			if end == "put" {
 				m.b.Put(t, s)

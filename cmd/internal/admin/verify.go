@@ -10,7 +10,6 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -96,9 +95,7 @@ func (h *Handler) repair(ctx context.Context, ref remote.Ref, only digest.Digest
 		tables = slices.Compact(tables)
 	}
 	for _, t := range tables {
-		if f, err := h.Store.OpenObject(t); err == nil {
-			f.Close()
-		} else if errdefs.IsNotFound(err) && first != nil {
+		if first != nil && !h.has(t) {
 			continue // what it lacks is unknown; first has the reason
 		}
 		names, err := h.repairTable(ctx, ref, t, event)
@@ -123,14 +120,21 @@ func (h *Handler) repair(ctx context.Context, ref remote.Ref, only digest.Digest
 	res.LeftSnapshots = len(left)
 	res.Left = 0
 	for _, b := range res.Bad {
-		f, err := h.Store.OpenObject(b.Digest)
-		if err != nil {
+		if !h.has(b.Digest) {
 			res.Left++
-			continue
 		}
-		f.Close()
 	}
 	return first
+}
+
+// has reports whether an object is present.
+func (h *Handler) has(d digest.Digest) bool {
+	f, err := h.Store.OpenObject(d)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return true
 }
 
 // resolveAgain restores missing documents of images: of those with the table only, or of all if
@@ -159,17 +163,9 @@ func (h *Handler) resolveAgain(ctx context.Context, only digest.Digest) (names [
 
 // documented reports whether the documents of an image are present.
 func (h *Handler) documented(im store.Image) bool {
-	for _, d := range []digest.Digest{im.Manifest, im.Config, im.Table} {
-		if d == "" { // an index has only a manifest
-			continue
-		}
-		f, err := h.Store.OpenObject(d)
-		if err != nil {
-			return false
-		}
-		f.Close()
-	}
-	return true
+	return !slices.ContainsFunc([]digest.Digest{im.Manifest, im.Config, im.Table}, func(d digest.Digest) bool {
+		return d != "" && !h.has(d) // an index has only a manifest
+	})
 }
 
 // showAgain repairs snapshots from the store, and returns the tables with missing objects.

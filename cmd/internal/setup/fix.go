@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/containerd/errdefs"
 	"github.com/pelletier/go-toml/v2"
 )
@@ -60,11 +61,10 @@ func (v *view) guess(o *Options, r *record) error {
 		if err := toml.Unmarshal([]byte(text), &drop.parsed); err != nil {
 			return fmt.Errorf("%s: %w: %w", p, err, errdefs.ErrFailedPrecondition)
 		}
-		runtimes, _ := drop.setting("plugins", pluginRuntime, "containerd", "runtimes").(map[string]any)
-		for name := range runtimes {
+		for name := range drop.runtimes() {
 			o.RuntimeHandler = name
 		}
-		all, _ := drop.setting("plugins", pluginImages, "snapshotter").(string)
+		all, _ := drop.setting("plugins", containerdversion.PluginImages, "snapshotter").(string)
 		o.SnapshotterOnly = all == "" && o.RuntimeHandler == ""
 	}
 	return nil

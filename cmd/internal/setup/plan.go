@@ -15,7 +15,6 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
-	"github.com/ballast-dev/ballast/contrib/systemd"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -304,38 +303,6 @@ func (b *builder) startDaemon() {
 	}
 	b.step(Start, serviceName, why)
 	b.step(Wait, b.config.AdminAddress, "the daemon answers and has created its keys")
-}
-
-// units returns the units for this host; there is no socket unit without a facade.
-func (b *builder) units() (service, socket string) {
-	before := make([]string, len(b.distro.services))
-	for i, s := range b.distro.services {
-		before[i] = s + ".service"
-	}
-	r := strings.NewReplacer(
-		"ExecStart="+DefaultBinDir+"/", "ExecStart="+b.o.BinDir+"/",
-		"Before=containerd.service", "Before="+strings.Join(before, " "),
-		"ListenStream=127.0.0.1:5757\n", "ListenStream="+b.config.Facade.Listen+"\n",
-	)
-	service = r.Replace(systemd.Service)
-	if b.config.Facade.Listen != "" {
-		socket = r.Replace(systemd.Socket)
-	}
-	return service, socket
-}
-
-// enabled reports whether units start at boot.
-func (b *builder) enabled(units []string) bool {
-	return !slices.ContainsFunc(units, func(u string) bool { return !b.exists(wantsLink(u)) })
-}
-
-// wantsLink returns the symbolic link that makes a unit start at boot.
-func wantsLink(unit string) string {
-	target := "multi-user.target"
-	if strings.HasSuffix(unit, ".socket") {
-		target = "sockets.target"
-	}
-	return filepath.Join(unitDir, target+".wants", unit)
 }
 
 // pending reports whether the restart of a service was left to do.

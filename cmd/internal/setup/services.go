@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/ballast-dev/ballast/contrib/systemd"
 	introspection "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/errdefs"
 )
@@ -110,4 +113,36 @@ func (v *view) containerdAnswers(ctx context.Context) error {
 	defer cancel()
 	_, err = introspection.NewIntrospectionClient(conn).Plugins(ctx, &introspection.PluginsRequest{})
 	return err
+}
+
+// units returns the units for this host; there is no socket unit without a facade.
+func (b *builder) units() (service, socket string) {
+	before := make([]string, len(b.distro.services))
+	for i, s := range b.distro.services {
+		before[i] = s + ".service"
+	}
+	r := strings.NewReplacer(
+		"ExecStart="+DefaultBinDir+"/", "ExecStart="+b.o.BinDir+"/",
+		"Before=containerd.service", "Before="+strings.Join(before, " "),
+		"ListenStream=127.0.0.1:5757\n", "ListenStream="+b.config.Facade.Listen+"\n",
+	)
+	service = r.Replace(systemd.Service)
+	if b.config.Facade.Listen != "" {
+		socket = r.Replace(systemd.Socket)
+	}
+	return service, socket
+}
+
+// enabled reports whether units start at boot.
+func (b *builder) enabled(units []string) bool {
+	return !slices.ContainsFunc(units, func(u string) bool { return !b.exists(wantsLink(u)) })
+}
+
+// wantsLink returns the symbolic link that makes a unit start at boot.
+func wantsLink(unit string) string {
+	target := "multi-user.target"
+	if strings.HasSuffix(unit, ".socket") {
+		target = "sockets.target"
+	}
+	return filepath.Join(unitDir, target+".wants", unit)
 }

@@ -25,7 +25,7 @@ func (o *Options) request(ctx context.Context, method, rawURL string, header htt
 	if o.HTTP == nil {
 		return nil, fmt.Errorf("URLs cannot be fetched here: %w", errdefs.ErrFailedPrecondition)
 	}
-	u, err := checkURL(rawURL, o.AllowHTTP)
+	u, err := checkURL(rawURL)
 	if err != nil {
 		return nil, err
 	}
@@ -41,10 +41,6 @@ func (o *Options) request(ctx context.Context, method, rawURL string, header htt
 		return nil, about(u.Host, bare(err))
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", about(u.Host, bare(err)), errdefs.ErrUnavailable)
-	}
-	if f := resp.Request; f != nil && f.URL != nil && f.URL.Scheme != "https" && !o.AllowHTTP {
-		resp.Body.Close()
-		return nil, fmt.Errorf("%s redirects to %.20q: %w", u.Host, f.URL.Scheme, errdefs.ErrPermissionDenied)
 	}
 	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
 		return resp, nil

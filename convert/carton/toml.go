@@ -102,46 +102,30 @@ func tomlType[T any]() string {
 	return "a table"
 }
 
-func (t table) text(key string, required bool) string { return get[string](t, key, required) }
-
-// count returns a non-negative integer.
-func (t table) count(key string, required bool) int64 {
-	n := get[int64](t, key, required)
-	if n < 0 {
-		t.fail(key, "is negative")
-	}
-	return n
-}
-
-// texts returns an array of strings.
-func (t table) texts(key string, required bool) []string {
-	list := get[[]any](t, key, required)
-	all := make([]string, 0, len(list))
-	for i, v := range list {
-		s, ok := v.(string)
+// list returns an array of values of the type T.
+func list[T any](t table, key string, required bool) []T {
+	var all []T
+	for i, v := range get[[]any](t, key, required) {
+		x, ok := v.(T)
 		if !ok {
-			t.fail(key, "value %d is not a string", i)
+			t.fail(key, "value %d is not %s", i, tomlType[T]())
 		}
-		all = append(all, s)
+		all = append(all, x)
 	}
 	return all
+}
+
+// version checks the version of a document.
+func (t table) version(key string, supported int64) {
+	switch v := get[int64](t, key, true); {
+	case v < 0:
+		t.fail(key, "is negative")
+	case *t.err == nil && v != supported:
+		*t.err = fmt.Errorf("unsupported %s %s %d: %w", t.path, key, v, errdefs.ErrNotImplemented)
+	}
 }
 
 // table returns a nested table.
-func (t table) table(key string, required bool) table {
-	m, _ := any(get[map[string]any](t, key, required)).(map[string]any)
-	return table{path: t.path + ": " + key, m: m, err: t.err}
-}
-
-// tables returns an array of tables.
-func (t table) tables(key string) []table {
-	var all []table
-	for i, v := range get[[]any](t, key, false) {
-		m, ok := v.(map[string]any)
-		if !ok {
-			t.fail(key, "value %d is not a table", i)
-		}
-		all = append(all, table{path: fmt.Sprintf("%s: %s %d", t.path, key, i), m: m, err: t.err})
-	}
-	return all
+func (t table) table(key string) table {
+	return table{path: t.path + ": " + key, m: get[map[string]any](t, key, true), err: t.err}
 }

@@ -2,6 +2,7 @@ package carton
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -82,10 +83,7 @@ func (u *URL) copy(resp *http.Response) (Source, error) {
 	if u.o.TempDir == "" {
 		return nil, fmt.Errorf("the server does not support ranges, and there is no directory to copy the archive to: %w", errdefs.ErrFailedPrecondition)
 	}
-	limit := u.o.MaxTemp
-	if limit == 0 {
-		limit = defaultMaxTemp
-	}
+	limit := cmp.Or(u.o.MaxTemp, defaultMaxTemp)
 	tooLarge := fmt.Errorf("the server does not support ranges, and the archive has more than %d bytes: %w", limit, errdefs.ErrResourceExhausted)
 	if resp.ContentLength > limit {
 		return nil, tooLarge
@@ -111,12 +109,7 @@ func (u *URL) copy(resp *http.Response) (Source, error) {
 		f.Close()
 		return nil, err
 	}
-	file, err := newFile(f)
-	if err != nil {
-		return nil, err
-	}
-	file.private = u.Private()
-	return file, nil
+	return &at{r: f, size: n, private: u.Private()}, nil
 }
 
 // Size returns the size of the archive.

@@ -170,6 +170,9 @@ func describe(o *convert.Object) convert.Config {
 	gguf := c.Object("gguf") // the specification's form has its facts here
 	arch := cmp.Or(c.String("architecture"), gguf.String("architecture"))
 	quantization := cmp.Or(c.String("quantization"), gguf.String("quantization"))
+	if strings.EqualFold(quantization, "unknown") {
+		quantization = ""
+	}
 	return convert.Config{
 		Descriptor: convert.ModelDescriptor{
 			CreatedAt: convert.RFC3339(d.String("created", "createdAt")),
@@ -179,15 +182,7 @@ func describe(o *convert.Object) convert.Config {
 			Architecture: arch,
 			Format:       c.String("format"),
 			ParamSize:    convert.ParamSize(cmp.Or(c.String("parameters"), gguf.String("parameter_count"))),
-			Quantization: quantizationName(quantization),
+			Quantization: withoutPrefix(quantization),
 		},
 	}
-}
-
-// quantizationName removes the prefixes that GGUF tools add to the name.
-func quantizationName(s string) string {
-	if strings.EqualFold(s, "unknown") {
-		return ""
-	}
-	return strings.TrimPrefix(strings.TrimPrefix(s, "MOSTLY_"), "ALL_")
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
@@ -166,9 +165,9 @@ func (h *Handler) ours(ctx context.Context, ref remote.Ref, im store.Image) (ans
 	if err != nil {
 		return answer{}, err
 	}
-	a := answer{bytes: p, digest: im.Manifest, mediaType: image.MediaType}
+	a := answer{bytes: p, digest: im.Manifest, mediaType: mediatype.OCIManifest}
 	if im.Table == "" {
-		a.mediaType = image.IndexMediaType
+		a.mediaType = mediatype.OCIIndex
 	}
 	return a, nil
 }

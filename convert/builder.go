@@ -79,6 +79,20 @@ const parallelTars = 16
 // defaultMode is the mode of a file without a mode in the origin.
 const defaultMode = 0o644
 
+// AddLayers adds all layers of the manifest, at the places that place returns for them in order.
+func (b *Builder) AddLayers(place func(i int, l Descriptor) (Place, error)) error {
+	for i, l := range b.manifest.Layers {
+		p, err := place(i, l)
+		if err != nil {
+			return b.layerError(i, err)
+		}
+		if err := b.Add(i, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Add adds layer i of the manifest.
 func (b *Builder) Add(i int, p Place) error {
 	if err := b.add(i, p); err != nil {

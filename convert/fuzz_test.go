@@ -93,7 +93,7 @@ func FuzzFileMetadata(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		d := convert.Descriptor{Descriptor: ocispec.Descriptor{Size: 1, Annotations: map[string]string{mediatype.AnnotationMetadata: s}}}
-		m, err := convert.ParseFileMetadata(d)
+		m, err := convert.Place{}.WithMetadata(d)
 		if err != nil {
 			if !errdefs.IsInvalidArgument(err) {
 				t.Fatalf("error without a category: %v", err)

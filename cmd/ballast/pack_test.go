@@ -72,7 +72,7 @@ func openCarton(t *testing.T, file string) *carton.Carton {
 // equals the conversion of the directory with the same facts.
 func TestPackedCarton(t *testing.T) {
 	if _, err := exec.LookPath("unzip"); err != nil {
-		t.Skip("there is no unzip")
+		t.Fatal("unzip is missing; make tools installs it")
 	}
 	dir, out := modelDir(t), filepath.Join(t.TempDir(), "m.carton")
 	if err := os.WriteFile(filepath.Join(dir, "empty"), nil, 0o600); err != nil {

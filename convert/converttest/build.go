@@ -132,8 +132,6 @@ func (b *builder) done() *Built {
 
 func mustJSON(v any) []byte {
 	p, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("converttest: internal error: %v", err))
-	}
+	must(err)
 	return p
 }

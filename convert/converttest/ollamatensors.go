@@ -72,7 +72,6 @@ type OllamaLayer struct {
 	MediaType string        `json:"mediaType"`
 	Digest    digest.Digest `json:"digest"`
 	Size      int64         `json:"size"`
-	From      string        `json:"from,omitempty"`
 	Name      string        `json:"name,omitempty"`
 }
 
@@ -82,8 +81,6 @@ type OllamaManifest struct {
 	MediaType     string        `json:"mediaType"`
 	Config        OllamaLayer   `json:"config"`
 	Layers        []OllamaLayer `json:"layers"`
-	Runner        string        `json:"runner,omitempty"`
-	Format        string        `json:"format,omitempty"`
 }
 
 // An OllamaBuilder makes an Ollama model layer by layer.

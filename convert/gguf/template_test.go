@@ -40,7 +40,7 @@ func TestHeaderCutByItsWindow(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range int(whole.DataOffset - whole.Alignment) { // the rest can be padding
-		h, err := Read(bytes.NewReader(p[:n]), Options{Size: int64(len(p))})
+		h, err := sniff(bytes.NewReader(p[:n]), Options{Size: int64(len(p))})
 		if err == nil || h != nil {
 			t.Fatalf("%d bytes: got %+v, %v", n, h, err)
 		}

@@ -112,7 +112,7 @@ func TestJoinedConversion(t *testing.T) {
 				if err := convert.MakeRoom(ctx, document); err != nil { // its manifest
 					t.Error(err)
 				}
-				_, err = h.alone(ctx, "model", func() {}, func(ctx context.Context) (store.Image, error) {
+				_, err = h.alone(ctx, flightKey{place: "model"}, func() {}, func(ctx context.Context) (store.Image, error) {
 					<-start                                               // the others wait
 					return store.Image{}, convert.MakeRoom(ctx, document) // its config
 				})

@@ -194,7 +194,6 @@ func newFacade(t testing.TB, o remote.Options) *facade {
 	t.Helper()
 	logs := &logBuffer{}
 	log := slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	o.Log = log
 	client, err := remote.New(o)
 	if err != nil {
 		t.Fatal(err)

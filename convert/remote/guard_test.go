@@ -116,23 +116,6 @@ func TestGuardDial(t *testing.T) {
 	}
 }
 
-func FuzzDockerConfig(f *testing.F) {
-	f.Add([]byte(`{"auths":{"https://index.docker.io/v1/":{"auth":"dTpw"},"x":{"auth":"!"},"y":{"identitytoken":"t"}}}`), "x")
-	f.Add([]byte(`{"auths":null}`), "docker.io")
-	f.Add([]byte(`[]`), "")
-	f.Fuzz(func(t *testing.T, p []byte, host string) {
-		c, err := parseDockerConfig(p)
-		if err != nil {
-			return
-		}
-		c.CredsStore, c.CredHelpers = "", nil // runs programs
-		cr, err := c.lookup(host)
-		if err != nil && cr != (Credentials{}) {
-			t.Errorf("credentials with an error: %v", err)
-		}
-	})
-}
-
 func FuzzRegistryMessage(f *testing.F) {
 	f.Add([]byte(`{"errors":[{"code":"DENIED","message":"no\nway"}]}`))
 	f.Add([]byte(`{"errors":{}}`))

@@ -11,7 +11,6 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 )
 
@@ -21,7 +20,7 @@ func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 	const check = "images"
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	conn, err := grpc.NewClient("unix://"+d.Config.Containerd.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := dialContainerd(d.Config.Containerd.Address)
 	if err != nil {
 		return // reported by loaded
 	}

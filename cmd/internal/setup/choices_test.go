@@ -109,7 +109,6 @@ func TestHealing(t *testing.T) {
 			r.keys()
 			tt.o.Host, tt.o.NoRestart = r.dir, true
 			o := tt.o
-			o.complete()
 			v, err := look(t.Context(), &o)
 			r.ok(err)
 			v.running.pinned[tt.pinned] = true

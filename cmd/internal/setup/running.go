@@ -149,17 +149,16 @@ const reconnectTimeout = 15 * time.Second
 
 // usersOf is users of a daemon that answers: it asks again while containerd is not connected to it.
 func (r *running) usersOf(ctx context.Context, conn *grpc.ClientConn) (found []string, err error) {
-	for end := time.Now().Add(reconnectTimeout); ; {
+	ask := func(ctx context.Context) (err error) {
 		found, err = users(ctx, conn)
-		if err == nil || !r.daemon || time.Now().After(end) {
-			return found, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(200 * time.Millisecond):
-		}
+		return err
 	}
+	if !r.daemon {
+		err = ask(ctx)
+	} else {
+		err = until(ctx, reconnectTimeout, ask)
+	}
+	return found, err
 }
 
 // eachSnapshot calls f for the snapshots of ballast in the namespace of ctx.
@@ -183,7 +182,12 @@ func eachSnapshot(ctx context.Context, conn *grpc.ClientConn, f func(*snapshotsa
 }
 
 // removeImages removes images that were unpacked into ballast from all namespaces.
-func removeImages(ctx context.Context, conn *grpc.ClientConn) error {
+func (v *view) removeImages(ctx context.Context) error {
+	conn, err := v.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
 	return allNamespaces(ctx, conn, func(ctx context.Context, _ string) error {
 		names, err := unpacked.Images(ctx, conn, snippet.Snapshotter, func(context.Context, string) (bool, error) { return true, nil })
 		if err != nil {

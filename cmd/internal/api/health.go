@@ -67,7 +67,7 @@ type Health struct {
 	Usage store.Usage `json:"usage"`
 
 	// Doubts are the objects and facts that the store does not trust.
-	Doubts store.Doubts `json:"doubts"`
+	Doubts store.Health `json:"doubts"`
 }
 
 // FacadeHealth are facts about the facade.

@@ -322,7 +322,7 @@ func TestFaults(t *testing.T) {
 		}, "store", Warn, "/root/store.db.damaged-1", "rm /root/store.db.damaged-1"},
 		{"database lost", func(_ *testing.T, n *node) { n.health.Doubts.Rebuilt = time.Now() },
 			"store", Warn, "the database was lost", "pin again"},
-		{"not hashed yet", func(_ *testing.T, n *node) { n.health.Doubts.Unproved = 1 << 30 },
+		{"not hashed yet", func(_ *testing.T, n *node) { n.health.Doubts.Unrecorded = 1 << 30 },
 			"store", Warn, "1.1 GB", "in the background"},
 		{"no space", func(_ *testing.T, n *node) { n.doctor.Config.Fetch.Reserve = 1 << 62 },
 			"space", Fail, "nothing is downloaded", "ballast gc"},

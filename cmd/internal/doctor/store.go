@@ -36,9 +36,9 @@ func (d *Doctor) store(h *api.Health) {
 		d.warn(check, "compare ballast pin with what should be pinned, and pin again",
 			"the database was lost before %s: earlier pins are lost; models were found again", x.Rebuilt.Local().Format(time.DateTime))
 	}
-	if x.Unproved > 0 {
+	if x.Unrecorded > 0 {
 		well = false
-		d.warn(check, "nothing to do: ballastd reads them in the background", "%s in files were not compared with their digests since the database was lost or ballastd was killed", bytes(x.Unproved))
+		d.warn(check, "nothing to do: ballastd reads them in the background", "%s in files were not compared with their digests since the database was lost or ballastd was killed", bytes(x.Unrecorded))
 	}
 	if well {
 		d.ok(check, "no damage or loss is known")

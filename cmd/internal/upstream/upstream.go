@@ -36,7 +36,6 @@ func Options(c *config.Config, version string, log *slog.Logger) remote.Options 
 		UserAgent:   c.Upstream.UserAgent,
 		Connections: 2 * c.Fetch.Connections,
 		Stall:       c.Upstream.StallTimeout.Duration,
-		Log:         log,
 	}
 	if o.UserAgent == "" {
 		o.UserAgent = "ballast/" + version

@@ -332,7 +332,7 @@ func TestEditedFileStaysUnchanged(t *testing.T) {
 	fix, err := NewFix(t.Context(), Options{Host: r.dir, NoRestart: true})
 	r.ok(err)
 	if steps := r.apply(fix); steps != nil || !strings.Contains(strings.Join(fix.Notes, "\n"), unit) {
-		t.Errorf("mended %q, notes %q", steps, fix.Notes)
+		t.Errorf("fixed %q, notes %q", steps, fix.Notes)
 	}
 	r.set(Options{Force: true})
 	if got := r.read("var/lib/ballast-setup/originals/" + unit + ".replaced"); got != theirs {

@@ -98,15 +98,13 @@ type watched struct {
 	io.ReadCloser
 	ctx     context.Context // of the Fetch: a cancelled one does not count as a failure
 	left    int64
-	useless func()
-	told    bool
+	useless func() // may be called again
 }
 
 func (w *watched) Read(p []byte) (int, error) {
 	n, err := w.ReadCloser.Read(p)
 	w.left -= int64(n)
-	if (w.left <= 0 || err != nil && w.ctx.Err() == nil) && !w.told {
-		w.told = true
+	if w.left <= 0 || err != nil && w.ctx.Err() == nil {
 		w.useless()
 	}
 	return n, err

@@ -30,12 +30,13 @@ func (o *Options) request(ctx context.Context, method, rawURL string, header htt
 	}
 	req := (&http.Request{Method: method, URL: u, Host: u.Host, Header: header}).WithContext(ctx)
 	resp, err := o.HTTP(req)
-	if err == nil && ctx.Err() != nil {
-		resp.Body.Close()
+	if ctx.Err() != nil {
+		if err == nil {
+			resp.Body.Close()
+		}
+		return nil, about(u.Host, context.Cause(ctx))
 	}
 	switch {
-	case ctx.Err() != nil:
-		return nil, about(u.Host, context.Cause(ctx))
 	case errdefs.IsPermissionDenied(err), errdefs.IsUnauthorized(err), errdefs.IsNotFound(err), errdefs.IsFailedPrecondition(err):
 		return nil, about(u.Host, err)
 	case err != nil:

@@ -142,11 +142,8 @@ func TestModel(t *testing.T) {
 		"model/code/again.py":     mediatype.KindCode,
 		"model/weights.bin":       mediatype.KindWeight,
 		"model/weights.zst.bin":   mediatype.KindWeight,
-		"tensor_data/answer.bin":  mediatype.KindDataset,
 		"tensor_data/index.toml":  mediatype.KindWeightConfig,
-		"tensor_data/more.bin":    mediatype.KindDataset,
 		"tensor_data/numbers.bin": mediatype.KindDataset,
-		"tensor_data/words.toml":  mediatype.KindDataset,
 	}
 	if d := cmp.Diff(wantKinds, kinds); d != "" {
 		t.Errorf("kinds (-want +got):\n%s", d)

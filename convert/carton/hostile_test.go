@@ -248,7 +248,7 @@ func TestTolerated(t *testing.T) {
 		"no runner_compat":        info("runner_compat_version = 2\n", ""),
 		"long short_description":  info("It answers every question.", strings.Repeat("x", 200)),
 		"minimal":                 {Files: []file{{Path: "carton.toml", Data: []byte(noop)}, {Path: "model/x", Data: nil}}},
-		"reference to nothing":    info("@tensor_data/ragged", "@tensor_data/missing"),
+		"reference to nothing":    info("@tensor_data/numbers", "@tensor_data/missing"),
 		"index that is no TOML":   good.With(file{Path: "tensor_data/index.toml", Data: []byte("[[tensor]")}),
 		"index without tensors":   good.With(file{Path: "carton.toml", Data: []byte("spec_version = 1\n[runner]\nrunner_name = \"noop\"\nrequired_framework_version = \"~1.2, <2\"\n")}, file{Path: "tensor_data/index.toml", Data: nil}),
 		"link out of model/":      with(file{Path: "model/l", Data: []byte("ID3"), Link: "../misc/output.mp3"}),

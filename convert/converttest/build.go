@@ -20,7 +20,7 @@ type File struct {
 
 // A Built is a complete artifact.
 type Built struct {
-	// Name says what it is, for the name of a test or a repository.
+	// Name identifies it, for the name of a test or a repository.
 	Name string
 
 	Format    mediatype.Format

@@ -18,7 +18,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Texts is Extract for who looks at the bytes of files alone.
+// Texts is Extract without modes.
 func Texts(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]string, error) {
 	files, err := Extract(m, blobs)
 	texts := map[string]string{}
@@ -28,8 +28,8 @@ func Texts(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]string,
 	return texts, err
 }
 
-// Extract returns the regular files of a model, with the bytes that the blobs have where the
-// table says. It is a second reading of a file table, independent of the store.
+// Extract returns the regular files of a model, with the bytes at their places in the
+// blobs. It is a second reader of file tables, independent of the store.
 func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File, error) {
 	all, err := entries(m, blobs)
 	if err != nil {

@@ -25,8 +25,8 @@ type HubFile struct {
 	LFS  bool
 }
 
-// A Hub speaks the API of the Hub of Hugging Face, as far as models are read by it. Files in LFS are at another
-// host, which takes no credentials.
+// A Hub has the API of the Hugging Face Hub that is used to read models. Files in LFS are at another host, which
+// must get no credentials.
 type Hub struct {
 	*httptest.Server
 	CDN  *httptest.Server
@@ -36,7 +36,7 @@ type Hub struct {
 	commits  map[string]map[string]HubFile // by "ORG/REPO@commit"
 	branches map[string]string             // the commit, by "ORG/REPO@revision"
 	tokens   map[string]string             // that is needed, by repository
-	gated    map[string]bool               // repositories whose conditions nobody has accepted
+	gated    map[string]bool               // repositories with conditions that are not accepted
 	requests []string
 	leaked   []string // requests to the other host that had a token
 }

@@ -20,7 +20,7 @@ type Generation string
 
 // The generations.
 const (
-	TensorParams Generation = "params" // 2025: bytes only; the media type says the rest
+	TensorParams Generation = "params" // 2025: bytes only; the rest is in the media type
 	TensorData   Generation = "data"   // January 2026: the only key is "data"
 	TensorNamed  Generation = "named"  // since February 2026: keys are names, scales are packed with their tensor
 )
@@ -198,7 +198,7 @@ func shapeText(shape []uint64) string {
 }
 
 // Check returns an error unless files are those of the model: every tensor with its bytes, the
-// other files, and what it takes to make every blob of a tensor again.
+// other files, and the data to restore every blob of a tensor.
 func (m *TensorModel) Check(files map[string]File) error {
 	for path, want := range m.Tensors {
 		got, meta, err := ReadSafetensors(files[path].Data)

@@ -19,7 +19,7 @@ type ZipEntry struct {
 	Method uint16 // 0, 8 or 93; with Packed any other
 
 	Packed     []byte // the bytes in the archive; nil means Data by Method
-	Mode       uint32 // of Unix, with the type; zero means that nothing is said
+	Mode       uint32 // of Unix, with the type; zero means none
 	Zip64      bool   // sizes and offset in zip64 fields
 	Descriptor bool   // sizes after the data and not in the local header
 	After      []byte // bytes after it that belong to nothing
@@ -28,7 +28,7 @@ type ZipEntry struct {
 	Local, Central func(*ZipHeader)
 }
 
-// A ZipHeader is what a local or central header says.
+// A ZipHeader has the fields of a local or central header.
 type ZipHeader struct {
 	Name         string
 	Flags        uint16
@@ -53,12 +53,12 @@ type Zip struct {
 	End func(*ZipEnd)
 }
 
-// A ZipEnd is what the end records say. The fields with 64 are those of the zip64 record.
+// A ZipEnd has the fields of the end records. Those with 64 are of the zip64 record.
 type ZipEnd struct {
 	Entries, Entries64 uint64
 	Size, Size64       uint64
 	Offset, Offset64   uint64
-	Record             uint64 // where the locator says that the zip64 record is
+	Record             uint64 // offset of the zip64 record in its locator
 }
 
 // Bytes returns the archive.

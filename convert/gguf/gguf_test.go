@@ -46,7 +46,7 @@ func sniff(r io.Reader, o Options) (*Header, error) {
 	return s.Header()
 }
 
-func TestReadEveryVersionAndByteOrder(t *testing.T) {
+func TestVersionsAndByteOrders(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
@@ -69,7 +69,7 @@ func TestReadEveryVersionAndByteOrder(t *testing.T) {
 	}
 }
 
-func TestReadAlignment(t *testing.T) {
+func TestAlignment(t *testing.T) {
 	t.Parallel()
 	for _, align := range []int{8, 24, 64, 1 << 16} {
 		f := converttest.SmallGGUF()
@@ -88,7 +88,7 @@ func TestReadAlignment(t *testing.T) {
 	}
 }
 
-func TestReadKeysOfEveryKind(t *testing.T) {
+func TestKeys(t *testing.T) {
 	t.Parallel()
 	p := converttest.GGUF(converttest.GGUFFile{Keys: []converttest.GGUFKey{
 		{Name: "other.context_length", Value: uint32(7)},
@@ -131,7 +131,7 @@ func TestReadKeysOfEveryKind(t *testing.T) {
 	}
 }
 
-func TestReadDropsTextBeyondItsLimit(t *testing.T) {
+func TestTextLimit(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", maxText)
 	f := converttest.GGUFFile{Keys: []converttest.GGUFKey{
@@ -153,7 +153,7 @@ func TestReadDropsTextBeyondItsLimit(t *testing.T) {
 	}
 }
 
-func TestTruncatedHeaderIsNotComplete(t *testing.T) {
+func TestTruncatedHeaderIsIncomplete(t *testing.T) {
 	t.Parallel()
 	p := converttest.GGUF(converttest.SmallGGUF())
 	full, err := read(p)
@@ -175,7 +175,7 @@ func TestTruncatedHeaderIsNotComplete(t *testing.T) {
 	}
 }
 
-func TestSnifferTakesAnyPieces(t *testing.T) {
+func TestSnifferPieceSizes(t *testing.T) {
 	t.Parallel()
 	p := converttest.GGUF(converttest.SmallGGUF())
 	want, err := read(p)
@@ -203,7 +203,7 @@ func TestSnifferTakesAnyPieces(t *testing.T) {
 	}
 }
 
-func TestSnifferLetsOtherFilesPass(t *testing.T) {
+func TestSnifferIgnoresOtherFiles(t *testing.T) {
 	t.Parallel()
 	s := NewSniffer(Options{})
 	body := strings.Repeat("not a model", 1000)
@@ -216,7 +216,7 @@ func TestSnifferLetsOtherFilesPass(t *testing.T) {
 	}
 }
 
-func TestSnifferCostsNothingOnceItIsDone(t *testing.T) {
+func TestSnifferDoesNotAllocateWhenDone(t *testing.T) {
 	p := converttest.GGUF(converttest.SmallGGUF())
 	s := NewSniffer(Options{})
 	s.Write(p)

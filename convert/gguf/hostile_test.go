@@ -134,7 +134,7 @@ func TestHostileHeaderIsInvalid(t *testing.T) {
 	}
 }
 
-func TestHeaderBeyondItsLimitIsInvalid(t *testing.T) {
+func TestHeaderSizeLimit(t *testing.T) {
 	t.Parallel()
 	p := converttest.GGUF(converttest.SmallGGUF())
 	if _, err := sniff(bytes.NewReader(p), Options{Limit: 200}); !errdefs.IsInvalidArgument(err) {
@@ -156,7 +156,7 @@ func (zeroReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestOddHeaderIsValid(t *testing.T) {
+func TestUnusualHeaderIsValid(t *testing.T) {
 	t.Parallel()
 	data := zeros(1 << 20)
 	for _, tt := range []struct {
@@ -209,7 +209,7 @@ func manyKeys() []byte {
 	return p
 }
 
-func TestHostileHeaderCostsLittleMemory(t *testing.T) {
+func TestHostileHeaderMemory(t *testing.T) {
 	manyTensors := file(maxTensors, 0)
 	for i := range uint32(maxTensors) {
 		manyTensors = append(manyTensors, tensor(1000+i, 0, 1)...)

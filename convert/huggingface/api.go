@@ -197,7 +197,7 @@ func (c *call) page(ctx context.Context, u *url.URL, v any) (next string, err er
 		return "", err
 	}
 	if err := json.Unmarshal(p, v); err != nil {
-		return "", fmt.Errorf("the answer of the Hub: %w: %w", err, errdefs.ErrUnavailable)
+		return "", fmt.Errorf("response of the Hub: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	return nextLink(resp.Header.Values("Link")), nil
 }
@@ -214,7 +214,7 @@ func readPage(ctx context.Context, body io.Reader) ([]byte, error) {
 		}
 		n, err := io.Copy(&b, io.LimitReader(body, left))
 		if err != nil {
-			return nil, fmt.Errorf("the answer of the Hub: %w: %w", err, errdefs.ErrUnavailable)
+			return nil, fmt.Errorf("response of the Hub: %w: %w", err, errdefs.ErrUnavailable)
 		}
 		if n < left {
 			return b.Bytes(), nil

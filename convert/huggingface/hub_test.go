@@ -312,9 +312,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLies has a Hub whose small files are not those of the commit, and paths that lead out of a
+// TestFalseResponses has a Hub whose small files are not those of the commit, and paths that lead out of a
 // model.
-func TestLies(t *testing.T) {
+func TestFalseResponses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		tree string
 		is   func(error) bool

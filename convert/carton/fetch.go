@@ -31,7 +31,7 @@ type fetcher struct {
 	slots chan struct{} // one for each stream that may be open
 
 	mu     sync.Mutex            // guards failed
-	failed map[digest.Digest]int // number of failed streams of a file of LINKS
+	failed map[digest.Digest]int // number of URLs of a file of LINKS to try last
 }
 
 // Fetcher returns the fetcher of the files. A blob that is not a file of the carton returns
@@ -76,7 +76,7 @@ func (f *fetcher) stored(ctx context.Context, e *zipdir.Entry, off, n int64) (io
 	return f.c.members.section(ctx, e, off, n)
 }
 
-// open opens a file of LINKS, by the next of its URLs if the last one failed.
+// open opens a file of LINKS at the URL after the last one that failed.
 func (f *fetcher) open(ctx context.Context, d digest.Digest, urls []string, size int64) (io.ReadCloser, error) {
 	f.mu.Lock()
 	skip := f.failed[d]
@@ -85,29 +85,27 @@ func (f *fetcher) open(ctx context.Context, d digest.Digest, urls []string, size
 	if err != nil {
 		return nil, err
 	}
-	return &watched{ReadCloser: body, ctx: ctx, left: size, useless: func() {
+	return &linkBody{ReadCloser: body, ctx: ctx, left: size, failed: func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.failed[d] = used + 1
 	}}, nil
 }
 
-// watched records when a body broke off, or was read to its end: if it is requested again, it was
-// wrong.
-type watched struct {
+// A linkBody is a body from a URL of LINKS. It calls failed after a read error, and at the end: if
+// the file is requested again, the content was wrong.
+type linkBody struct {
 	io.ReadCloser
-	ctx     context.Context // of the Fetch: a cancelled one does not count as a failure
-	left    int64
-	useless func()
-	told    bool
+	ctx    context.Context // of the Fetch: a cancelled one does not count as a failure
+	left   int64
+	failed func() // may be called again
 }
 
-func (w *watched) Read(p []byte) (int, error) {
+func (w *linkBody) Read(p []byte) (int, error) {
 	n, err := w.ReadCloser.Read(p)
 	w.left -= int64(n)
-	if (w.left <= 0 || err != nil && w.ctx.Err() == nil) && !w.told {
-		w.told = true
-		w.useless()
+	if w.left <= 0 || err != nil && w.ctx.Err() == nil {
+		w.failed()
 	}
 	return n, err
 }
@@ -173,11 +171,11 @@ func (c *Carton) openLink(ctx context.Context, d digest.Digest, urls []string, s
 		}
 		errs = append(errs, err)
 	}
-	return nil, 0, fmt.Errorf("carton %s: file %s by %s: %w", c.hash, d, nameLinks, hopeful(errs))
+	return nil, 0, fmt.Errorf("carton %s: file %s by %s: %w", c.hash, d, nameLinks, mostRetryable(errs))
 }
 
-// hopeful returns the error after which a retry is most likely to succeed.
-func hopeful(errs []error) error {
+// mostRetryable returns the error after which a retry is most likely to succeed.
+func mostRetryable(errs []error) error {
 	if len(errs) == 0 {
 		return fmt.Errorf("no URL: %w", errdefs.ErrNotFound)
 	}
@@ -208,8 +206,8 @@ func (c *Carton) openURL(ctx context.Context, d digest.Digest, url string, size 
 	return io.NopCloser(bytes.NewReader(p)), nil
 }
 
-// maxAsked limits the URLs of a file that are asked for its size.
-const maxAsked = 4
+// maxSizeURLs limits the URLs that are requested for the size of a file.
+const maxSizeURLs = 4
 
 // sizeOf determines the size of a file of LINKS: by HEAD, otherwise by the header of a GET,
 // otherwise by reading it. A dead URL can return a page of another size, so that if URLs differ,
@@ -228,12 +226,12 @@ func (c *Carton) sizeOf(ctx context.Context, d digest.Digest, urls []string) (in
 		case !slices.Contains(sizes, n):
 			sizes = append(sizes, n)
 		}
-		if len(errs)+len(sizes) >= maxAsked && len(sizes) > 0 {
+		if len(errs)+len(sizes) >= maxSizeURLs && len(sizes) > 0 {
 			break
 		}
 	}
 	if len(sizes) == 0 {
-		return 0, fmt.Errorf("size of file %s by %s: %w", d, nameLinks, hopeful(errs))
+		return 0, fmt.Errorf("size of file %s by %s: %w", d, nameLinks, mostRetryable(errs))
 	}
 	slices.Sort(sizes)
 	for _, n := range sizes[:len(sizes)-1] {

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// unpacked writes the files of a carton to a new directory, as an unpacker does.
+// unpacked returns a directory with the files of a carton, as unzip writes them.
 func unpacked(t *testing.T, c converttest.Carton) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -44,16 +44,16 @@ func unpacked(t *testing.T, c converttest.Carton) string {
 	return dir
 }
 
-// TestFolder gets the same model from a directory as from its archive, and every file has its
-// content.
-func TestFolder(t *testing.T) {
+// TestFolderEqualsArchive compares the model of a directory with that of its archive, and the files
+// with their content.
+func TestFolderEqualsArchive(t *testing.T) {
 	t.Parallel()
 	c := converttest.GoodCarton(storetest.Random(1, 16<<20+7)) // larger than files with a checksum
 	dir := unpacked(t, c)
 	if !carton.IsFolder(dir) || carton.IsFolder(filepath.Join(dir, "model")) {
-		t.Error("the directory is not recognised, or another is")
+		t.Error("IsFolder is wrong")
 	}
-	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("not of the model"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("not in MANIFEST"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	folder, err := carton.OpenFolder(t.Context(), dir, carton.Options{Hash: c.Hash()})
@@ -87,8 +87,9 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// TestFolderRefuses has entries that a directory of another user can contain.
-func TestFolderRefuses(t *testing.T) {
+// TestHostileFolders reads directories with wrong content, and with special files and links that
+// another user can have put there.
+func TestHostileFolders(t *testing.T) {
 	t.Parallel()
 	weights := storetest.Random(2, 17<<20)
 	for name, tt := range map[string]struct {

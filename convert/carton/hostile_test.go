@@ -14,11 +14,11 @@ import (
 
 type file = converttest.CartonFile
 
-// replace returns a function that replaces a text, which must be present.
+// replace returns a function that replaces old, which must be present.
 func replace(old, new string) func([]byte) []byte {
 	return func(p []byte) []byte {
 		if !bytes.Contains(p, []byte(old)) {
-			panic("not there: " + old)
+			panic("missing: " + old)
 		}
 		return bytes.Replace(p, []byte(old), []byte(new), 1)
 	}
@@ -65,28 +65,28 @@ func hostileManifests() map[string]hostileCase {
 		"no hash":                 {manifest(appended("model/empty2=\n")), "no sha256"},
 		"short hash":              {manifest(appended("model/empty2=" + hash[1:] + "\n")), "no sha256"},
 		"long hash":               {manifest(appended("model/empty2=" + hash + "0\n")), "no sha256"},
-		"hash that is none":       {manifest(appended("model/empty2=" + strings.Repeat("z", 64) + "\n")), "line"},
+		"hash that is not hex":    {manifest(appended("model/empty2=" + strings.Repeat("z", 64) + "\n")), "line"},
 		"hash with a space":       {manifest(appended("model/empty2= " + hash[1:] + "\n")), "line"},
 		"path twice":              {manifest(appended("model/empty=" + hash + "\n")), "twice"},
 		"entry for itself":        {manifest(appended("MANIFEST=" + hash + "\n")), "must not be listed"},
 		"entry for LINKS":         {manifest(appended("LINKS=" + hash + "\n")), "must not be listed"},
-		"path that leaves":        {manifest(appended("../x=" + hash + "\n")), "leaves"},
+		"path with a parent":      {manifest(appended("../x=" + hash + "\n")), "leaves"},
 		"absolute path":           {manifest(appended("/x=" + hash + "\n")), "absolute"},
 		"path that is not clean":  {manifest(appended("model/../x=" + hash + "\n")), "not clean"},
 		"empty path":              {manifest(appended("=" + hash + "\n")), "empty"},
 		"no carton.toml":          {manifest(func(p []byte) []byte { _, rest, _ := bytes.Cut(p, []byte("\n")); return rest }), "does not list carton.toml"},
 		"byte order mark":         {manifest(func(p []byte) []byte { return append([]byte("\ufeff"), p...) }), "does not list carton.toml"},
-		"file that is nowhere":    {manifest(appended("zzz=" + strings.Repeat("0", 64) + "\n")), "neither in the archive"},
+		"file without content":    {manifest(appended("zzz=" + strings.Repeat("0", 64) + "\n")), "neither in the archive"},
 		"unsorted":                {manifest(func(p []byte) []byte { i := bytes.IndexByte(p, '\n') + 1; return append(bytes.Clone(p[i:]), p[:i]...) }), "alphabetical order"},
 		"no folder of the model":  {converttest.Carton{Files: []file{{Path: "carton.toml", Data: []byte(noop)}, {Path: "misc/x", Data: []byte("x")}}}, "no folder model/"},
 		"file and directory":      {manifest(appended("model=" + hash + "\n")), "model"},
 		"a million lines":         {manifest(appended(strings.Repeat("=\n", 1_000_000))), "MANIFEST"},
 		"larger than the limit":   {manifest(appended(strings.Repeat("x", carton.MaxManifestSize))), "more than"},
-		"none":                    {zipped(func(z *converttest.Zip) { z.Entries = z.Entries[:3] }), "no file MANIFEST"},
+		"no MANIFEST":             {zipped(func(z *converttest.Zip) { z.Entries = z.Entries[:3] }), "no file MANIFEST"},
 		"MANIFEST is a link":      {zipped(func(z *converttest.Zip) { last(z).Mode = 0o120777 }), "no file MANIFEST"},
 		"MANIFEST is a directory": {zipped(func(z *converttest.Zip) { *last(z) = converttest.ZipEntry{Name: "MANIFEST/"} }), "no file MANIFEST"},
 		"a file is a directory":   {zipped(func(z *converttest.Zip) { z.Entries[0] = converttest.ZipEntry{Name: "carton.toml/"} }), "directory"},
-		"not a zip":               {zipped(func(z *converttest.Zip) { z.After = []byte("x") }), "after the end"},
+		"bytes after the zip":     {zipped(func(z *converttest.Zip) { z.After = []byte("x") }), "after the end"},
 		"one digest, two sizes":   {zippedWith(with(file{Path: "model/twin", Data: []byte("weights")}), func(z *converttest.Zip) { z.Entries[len(z.Entries)-2].Data = []byte("weight") }), "one digest"},
 		"link out of the carton":  {with(file{Path: "model/l", Data: []byte("x"), Link: "../../etc/passwd"}), "neither in the archive"},
 		"absolute link":           {with(file{Path: "model/l", Data: []byte("x"), Link: "/etc/passwd"}), "neither in the archive"},
@@ -192,7 +192,7 @@ func hostileLinks() map[string]hostileCase {
 	}
 }
 
-func TestHostile(t *testing.T) {
+func TestHostileDocuments(t *testing.T) {
 	for group, cases := range map[string]map[string]hostileCase{
 		"MANIFEST": hostileManifests(), "carton.toml": hostileInfos(), "LINKS": hostileLinks(),
 	} {
@@ -213,8 +213,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestNewer has documents of later versions.
-func TestNewer(t *testing.T) {
+// TestNewerVersionsAreNotImplemented opens documents of version 2.
+func TestNewerVersionsAreNotImplemented(t *testing.T) {
 	for name, c := range map[string]converttest.Carton{
 		"carton.toml": info("spec_version = 1", "spec_version = 2"),
 		"LINKS":       links(replace("version = 1", "version = 2")),
@@ -226,11 +226,11 @@ func TestNewer(t *testing.T) {
 	}
 }
 
-// noop is the shortest carton.toml.
+// noop is the shortest valid carton.toml.
 const noop = "spec_version = 1\n[runner]\nrunner_name = \"noop\"\nrequired_framework_version = \"*\"\n"
 
-// TestTolerated has unusual cartons that are unambiguous.
-func TestTolerated(t *testing.T) {
+// TestUnusualCartonsAreRead pulls cartons that writers do not produce, but that are unambiguous.
+func TestUnusualCartonsAreRead(t *testing.T) {
 	good := converttest.GoodCarton([]byte("weights"))
 	for name, c := range map[string]converttest.Carton{
 		"CRLF":                  manifest(func(p []byte) []byte { return bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n")) }),
@@ -248,7 +248,7 @@ func TestTolerated(t *testing.T) {
 		"no runner_compat":        info("runner_compat_version = 2\n", ""),
 		"long short_description":  info("It answers every question.", strings.Repeat("x", 200)),
 		"minimal":                 {Files: []file{{Path: "carton.toml", Data: []byte(noop)}, {Path: "model/x", Data: nil}}},
-		"reference to nothing":    info("@tensor_data/ragged", "@tensor_data/missing"),
+		"reference to nothing":    info("@tensor_data/numbers", "@tensor_data/missing"),
 		"index that is no TOML":   good.With(file{Path: "tensor_data/index.toml", Data: []byte("[[tensor]")}),
 		"index without tensors":   good.With(file{Path: "carton.toml", Data: []byte("spec_version = 1\n[runner]\nrunner_name = \"noop\"\nrequired_framework_version = \"~1.2, <2\"\n")}, file{Path: "tensor_data/index.toml", Data: nil}),
 		"link out of model/":      with(file{Path: "model/l", Data: []byte("ID3"), Link: "../misc/output.mp3"}),
@@ -261,7 +261,7 @@ func TestTolerated(t *testing.T) {
 	}
 }
 
-// zippedLinks adds LINKS for files that are in the archive; they must not be used.
+// zippedLinks adds LINKS for files in the archive. The URLs are not used.
 func zippedLinks(c converttest.Carton) converttest.Carton {
 	c.Links = func([]byte) []byte {
 		return []byte("version = 1\n[urls]\n" + hash + " = [\"file:///etc/passwd\", \"ftp://example.com\"]\n")
@@ -269,7 +269,7 @@ func zippedLinks(c converttest.Carton) converttest.Carton {
 	return c
 }
 
-func TestVersionReq(t *testing.T) {
+func TestVersionRequirements(t *testing.T) {
 	text := func(v string) []byte {
 		return []byte("spec_version = 1\n[runner]\nrunner_name = \"noop\"\nrequired_framework_version = \"" + v + "\"\n")
 	}

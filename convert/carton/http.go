@@ -30,16 +30,17 @@ func (o *Options) request(ctx context.Context, method, rawURL string, header htt
 	}
 	req := (&http.Request{Method: method, URL: u, Host: u.Host, Header: header}).WithContext(ctx)
 	resp, err := o.HTTP(req)
-	if err == nil && ctx.Err() != nil {
-		resp.Body.Close()
+	if ctx.Err() != nil {
+		if err == nil {
+			resp.Body.Close()
+		}
+		return nil, withHost(u.Host, context.Cause(ctx))
 	}
 	switch {
-	case ctx.Err() != nil:
-		return nil, about(u.Host, context.Cause(ctx))
 	case errdefs.IsPermissionDenied(err), errdefs.IsUnauthorized(err), errdefs.IsNotFound(err), errdefs.IsFailedPrecondition(err):
-		return nil, about(u.Host, err)
+		return nil, withHost(u.Host, err)
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", about(u.Host, err), errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("%w: %w", withHost(u.Host, err), errdefs.ErrUnavailable)
 	}
 	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
 		return resp, nil
@@ -49,9 +50,9 @@ func (o *Options) request(ctx context.Context, method, rawURL string, header htt
 	return nil, statusError(u.Host, resp)
 }
 
-// about prefixes an error with the host, unless it already has it, and removes the URL that an
+// withHost prefixes an error with the host, unless it already has it, and removes the URL that an
 // http.Client adds, which can be signed.
-func about(host string, err error) error {
+func withHost(host string, err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}

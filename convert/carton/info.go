@@ -1,10 +1,13 @@
 package carton
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/ballast-dev/ballast/convert"
 )
 
 // MaxInfoSize limits carton.toml, in bytes.
@@ -13,24 +16,14 @@ const MaxInfoSize = 1 << 20 // 1 MiB
 // specVersion is the supported version of the specification.
 const specVersion = 1
 
-// Info is the content of carton.toml. Fields that are not set are empty.
+// Info is the content of carton.toml in ModelPack's terms.
 type Info struct {
-	Name             string
-	ShortDescription string
-	Description      string // Markdown
-	License          string // usually an SPDX expression
-	Repository       string // of the code that packed the model
-	Homepage         string
-	Platforms        []string // target triples; empty means any
-	Inputs, Outputs  []string // types, such as "float32" or "string"
-	Runner           Runner
+	Config convert.Config
+	Runner convert.Runner
 }
 
-// Runner describes what runs the model.
-type Runner struct {
-	Name             string
-	FrameworkVersion string // a requirement on a semantic version
-}
+// formats are the weight formats of runners with another name.
+var formats = map[string]string{"torchscript": "pt"}
 
 // ParseInfo parses a carton.toml. It returns errdefs.ErrInvalidArgument, naming the field, for a
 // missing or invalid field, and errdefs.ErrNotImplemented for another version.
@@ -40,47 +33,53 @@ func ParseInfo(p []byte) (*Info, error) {
 		return nil, err
 	}
 	t.version("spec_version", specVersion)
-	info := &Info{
-		Name:             get[string](t, "model_name", false),
-		ShortDescription: get[string](t, "short_description", false),
-		Description:      get[string](t, "model_description", false),
-		License:          get[string](t, "license", false),
-		Repository:       get[string](t, "repository", false),
-		Homepage:         get[string](t, "homepage", false),
-		Platforms:        list[string](t, "required_platforms", false),
-		Inputs:           dtypes(t, "input"),
-		Outputs:          dtypes(t, "output"),
-		Runner:           parseRunner(t.table("runner")),
-	}
-	for _, s := range info.Platforms {
+	r := convert.Runner{Platforms: list[string](t, "required_platforms", false)}
+	for _, s := range r.Platforms {
 		if !triple.MatchString(s) {
 			t.fail("required_platforms", "%.100q is no target triple", s)
 		}
 	}
-	return info, *t.err
+	runner := t.table("runner")
+	if r.Name = get[string](runner, "runner_name", true); r.Name == "" {
+		runner.fail("runner_name", "is empty")
+	}
+	if r.FrameworkVersion = get[string](runner, "required_framework_version", true); !isVersionReq(r.FrameworkVersion) {
+		runner.fail("required_framework_version", "%.100q is no version requirement", r.FrameworkVersion)
+	}
+	cfg := convert.Config{
+		Descriptor: convert.ModelDescriptor{
+			Name:        get[string](t, "model_name", false),
+			Title:       get[string](t, "short_description", false),
+			Description: get[string](t, "model_description", false),
+			DocURL:      get[string](t, "homepage", false),
+			SourceURL:   get[string](t, "repository", false),
+		},
+		ModelFS: convert.ModelFS{Type: "layers"},
+		Config:  convert.ModelConfig{Format: cmp.Or(formats[r.Name], r.Name)},
+	}
+	if license := get[string](t, "license", false); license != "" {
+		cfg.Descriptor.Licenses = []string{license}
+	}
+	in, out := modalities(t, "input"), modalities(t, "output")
+	if in != nil || out != nil {
+		cfg.Config.Capabilities = &convert.Capabilities{InputTypes: in, OutputTypes: out}
+	}
+	return &Info{cfg, r}, *t.err
 }
 
-// dtypes returns the types of inputs or outputs.
-func dtypes(t table, key string) (all []string) {
+// modalities returns the types of inputs or outputs: text for strings, otherwise other.
+func modalities(t table, key string) (all []string) {
 	for i, m := range list[map[string]any](t, key, false) {
 		one := table{path: fmt.Sprintf("%s: %s %d", t.path, key, i), m: m, err: t.err}
-		all = append(all, get[string](one, "dtype", true))
+		modality := "other"
+		if get[string](one, "dtype", true) == "string" {
+			modality = "text"
+		}
+		if !slices.Contains(all, modality) {
+			all = append(all, modality)
+		}
 	}
 	return all
-}
-
-func parseRunner(t table) Runner {
-	r := Runner{
-		Name:             get[string](t, "runner_name", true),
-		FrameworkVersion: get[string](t, "required_framework_version", true),
-	}
-	if r.Name == "" {
-		t.fail("runner_name", "is empty")
-	}
-	if !isVersionReq(r.FrameworkVersion) {
-		t.fail("required_framework_version", "%.100q is no version requirement", r.FrameworkVersion)
-	}
-	return r
 }
 
 // triple matches the form of a target triple: architecture, vendor, system, environment, format.

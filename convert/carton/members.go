@@ -148,10 +148,7 @@ func (f folder) section(_ context.Context, e *zipdir.Entry, off, n int64) (io.Re
 	if err != nil {
 		return nil, err
 	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.NewSectionReader(file, off, n), file}, nil
+	return readCloser{io.NewSectionReader(file, off, n), file}, nil
 }
 
 // Private returns false: the files are local.

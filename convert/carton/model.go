@@ -3,6 +3,7 @@ package carton
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -51,9 +52,10 @@ func (c *Carton) model(files []filetable.File) (*convert.Model, error) {
 			Version: filetable.Version,
 			Origin:  filetable.Origin{Format: string(mediatype.FormatCarton), Digest: c.hash, Mapping: convert.MappingVersion},
 		},
-		Config: c.config(),
-		Runner: c.runner(),
+		Config: c.info.Config,
+		Runner: shortFacts(c.info.Runner),
 	}
+	m.Config.Descriptor.Revision = c.hash.Encoded()
 	seen := map[digest.Digest]bool{}
 	for i, f := range files {
 		if f.Size == 0 { // there is nothing to download, and containerd refuses an empty layer
@@ -91,19 +93,11 @@ func inline(name string, p []byte) filetable.File {
 
 // sizes returns the sizes of all files by digest.
 func (c *Carton) sizes(ctx context.Context) (map[digest.Digest]int64, error) {
-	all := make(map[digest.Digest]int64, len(c.places))
-	var linked []digest.Digest
-	for d, p := range c.places {
-		if p.entry != nil {
-			all[d] = p.entry.Size
-		} else {
-			linked = append(linked, d)
-		}
-	}
 	var mu sync.Mutex
+	all := make(map[digest.Digest]int64, len(c.places))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallelSizes)
-	for _, d := range slices.Sorted(slices.Values(linked)) { // in a stable order
+	for _, d := range slices.Sorted(maps.Keys(c.places)) { // in a stable order
 		g.Go(func() error {
 			size, err := c.size(ctx, d)
 			mu.Lock()
@@ -136,66 +130,19 @@ func kind(p string) mediatype.Kind {
 	return mediatype.KindWeight
 }
 
-// formats are the weight formats of runners with another name.
-var formats = map[string]string{"torchscript": "pt"}
-
-// config returns the facts about the model in ModelPack's terms.
-func (c *Carton) config() convert.Config {
-	info := c.info
-	cfg := convert.Config{
-		Descriptor: convert.ModelDescriptor{
-			Name:        info.Name,
-			Title:       info.ShortDescription,
-			Description: info.Description,
-			DocURL:      info.Homepage,
-			SourceURL:   info.Repository,
-			Revision:    c.hash.Encoded(),
-		},
-		ModelFS: convert.ModelFS{Type: "layers"},
-		Config:  convert.ModelConfig{Format: info.Runner.Name},
-	}
-	if info.License != "" {
-		cfg.Descriptor.Licenses = []string{info.License}
-	}
-	if f, ok := formats[info.Runner.Name]; ok {
-		cfg.Config.Format = f
-	}
-	in, out := modalities(info.Inputs), modalities(info.Outputs)
-	if in != nil || out != nil {
-		cfg.Config.Capabilities = &convert.Capabilities{InputTypes: in, OutputTypes: out}
-	}
-	return cfg
-}
-
 // maxFact limits a fact about a runner in an annotation of an image, in bytes.
 const maxFact = 1024
 
-// runner returns the facts about the runner in carton.toml, except those that are too long.
-func (c *Carton) runner() convert.Runner {
-	r, info := convert.Runner{}, c.info
-	if len(info.Runner.Name) <= maxFact {
-		r.Name = info.Runner.Name
+// shortFacts returns the facts about a runner except those that are too long.
+func shortFacts(r convert.Runner) convert.Runner {
+	if len(r.Name) > maxFact {
+		r.Name = ""
 	}
-	if len(info.Runner.FrameworkVersion) <= maxFact {
-		r.FrameworkVersion = info.Runner.FrameworkVersion
+	if len(r.FrameworkVersion) > maxFact {
+		r.FrameworkVersion = ""
 	}
-	if len(strings.Join(info.Platforms, ",")) <= maxFact {
-		r.Platforms = info.Platforms
+	if len(strings.Join(r.Platforms, ",")) > maxFact {
+		r.Platforms = nil
 	}
 	return r
-}
-
-// modalities returns the types of input or output: text for strings, otherwise other.
-func modalities(dtypes []string) []string {
-	var all []string
-	for _, t := range dtypes {
-		m := "other"
-		if t == "string" {
-			m = "text"
-		}
-		if !slices.Contains(all, m) {
-			all = append(all, m)
-		}
-	}
-	return all
 }

@@ -2,6 +2,7 @@ package carton
 
 import (
 	"archive/zip"
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -95,9 +96,8 @@ func FromFiles(m *convert.Model, f format.Facts) (*convert.Model, error) {
 }
 
 func bytesMember(name string, p []byte) format.File {
-	return format.File{Path: name, Size: int64(len(p)), Digest: digest.FromBytes(p), Open: func(context.Context) (io.ReadCloser, error) {
-		return io.NopCloser(strings.NewReader(string(p))), nil
-	}}
+	open := func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil }
+	return format.File{Path: name, Size: int64(len(p)), Digest: digest.FromBytes(p), Open: open}
 }
 
 // Pack writes the archive of a carton, with its files unchanged, and returns its hash. With facts,

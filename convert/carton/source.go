@@ -107,6 +107,11 @@ func (b *blob) Private() bool { return b.private.Load() }
 
 func (b *blob) Close() error { return nil }
 
+type readCloser struct {
+	io.Reader
+	io.Closer
+}
+
 // readerAt reads a Source for the duration of one call.
 type readerAt struct {
 	ctx context.Context

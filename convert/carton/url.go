@@ -92,20 +92,16 @@ func (u *urlSource) copy(resp *http.Response) (Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Remove(f.Name()); err != nil {
-		f.Close()
-		return nil, err
+	var n int64
+	if err = os.Remove(f.Name()); err == nil {
+		n, err = io.Copy(f, io.LimitReader(resp.Body, limit+1))
 	}
-	n, err := io.Copy(f, io.LimitReader(resp.Body, limit+1))
-	switch {
-	case err != nil:
-		err = fmt.Errorf("copy the archive: %w", err)
-	case n > limit:
+	if err == nil && n > limit {
 		err = tooLarge
 	}
 	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, fmt.Errorf("copy the archive: %w", err)
 	}
 	return &at{r: f, size: n, private: u.Private()}, nil
 }
@@ -129,10 +125,7 @@ func (u *urlSource) Range(ctx context.Context, off, n int64) (io.ReadCloser, err
 		resp.Body.Close()
 		return nil, err
 	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(resp.Body, n), resp.Body}, nil
+	return readCloser{io.LimitReader(resp.Body, n), resp.Body}, nil
 }
 
 func (u *urlSource) check(resp *http.Response, off, n int64) error {

@@ -30,16 +30,12 @@ func NewZstd(r io.Reader) (io.ReadCloser, error) {
 // content's Close closes it, as does an error of Open. Open returns errdefs.ErrInvalidArgument if
 // the local header differs from the directory, and reading does if the content has another size or
 // checksum than in the directory; it never returns more than the size.
-func Open(body io.ReadCloser, e *Entry) (io.ReadCloser, error) {
-	r, err := open(body, e)
-	if err != nil {
-		body.Close()
-		return nil, err
-	}
-	return r, nil
-}
-
-func open(body io.ReadCloser, e *Entry) (*reader, error) {
+func Open(body io.ReadCloser, e *Entry) (_ io.ReadCloser, err error) {
+	defer func() {
+		if err != nil {
+			body.Close()
+		}
+	}()
 	head := make([]byte, e.HeaderSize())
 	if _, err := io.ReadFull(body, head); err != nil {
 		return nil, fmt.Errorf("entry %q: local header: %w: %w", e.Name, err, errdefs.ErrUnavailable)

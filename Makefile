@@ -77,8 +77,8 @@ test: check test-unit test-fuzz e2e kubelet ## Everything that CI runs
 
 .PHONY: test-unit
 test-unit: tools ## Tests of packages, with the race detector where it matters
-	go test -race -timeout 30m $(RACE)
-	go test $$(go list ./... | grep -vxF "$$(go list $(RACE))")
+	go test -race -timeout 1h $(RACE)
+	go test -timeout 1h $$(go list ./... | grep -vxF "$$(go list $(RACE))")
 	cd contrib/image && go test ./...
 	cd test && CGO_ENABLED=0 go test -tags containers_image_openpgp ./mirror
 
@@ -88,18 +88,18 @@ test-fuzz: ## A minute of fuzzing in all: tries and not seconds, so that a busy 
 
 .PHONY: e2e
 e2e: build tools-all test-images ## Journeys through a real containerd; RUN=TestX for one, BALLAST_KEEP=1 keeps its files
-	cd test && go test -count=1 -timeout 30m -run '$(value RUN)' ./e2e/...
+	cd test && go test -count=1 -timeout 1h -run '$(value RUN)' ./e2e/...
 
 .PHONY: kubelet
 kubelet: build tools ## Journeys of pods with a real kubelet, which is built first; RUN and BALLAST_KEEP as for e2e
 	@test/kubelet/build.sh
-	cd test && go test -count=1 -timeout 20m -parallel 10 -run '$(value RUN)' ./kubelet
+	cd test && go test -count=1 -timeout 1h -parallel 10 -run '$(value RUN)' ./kubelet
 
 .PHONY: clients
 clients: build tools ## Journeys with the clients of others, which it builds or installs; RUN=TestX for one
 	@test/install.sh skopeo podman
 	@nice test/clients.sh
-	cd test && go test -count=1 -timeout 20m -run '$(value RUN)' ./clients
+	cd test && go test -count=1 -timeout 1h -run '$(value RUN)' ./clients
 
 .PHONY: demo
 demo: build tools ## Pull models with ctr, read and hash them in a container, show the disk use

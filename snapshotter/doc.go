@@ -16,7 +16,7 @@
 //
 //	<root>/metadata.db                    overlay's metadata: names, parents, labels
 //	<root>/metadata.db.damaged-<time>     damaged metadata that was set aside; see Integrity
-//	<root>/hide/sha256                    a whiteout over the objects of the store; see Mounts
+//	<root>/hide/sha256                    a whiteout over the objects of the store (lowerOptions)
 //	<root>/snapshots/<id>/fs/             files, or stubs of files
 //	<root>/snapshots/<id>/work/           overlayfs's work directory
 //	<root>/snapshots/<id>/ballast.json    the marker of a model snapshot
@@ -64,15 +64,7 @@
 //
 // If containerd unpacks several layers of an image at a time (max_concurrent_unpacks, with the
 // snapshotter's capability "rebase"), it prepares all of them without a parent and names the parent
-// at the commit. Such a layer differs from a first layer by a label: a chainID that follows from its
-// diffID and the chainID of the layer below. Prepare then makes
-//
-//	blob layer      an empty active snapshot with a read-only mount. containerd 2.4 takes this as
-//	                "the layer is staged" and commits it; older versions fetch and apply the layer.
-//	other layers    an overlay mount with an upper directory only, so that whiteouts are kept
-//
-// and does not return ErrAlreadyExists: containerd would use the committed snapshot as it is and
-// silently drop the layers below. Commit refuses these snapshots without the parent in their labels.
+// at the commit. See rebase.go.
 //
 // # Backends
 //
@@ -106,46 +98,7 @@
 // snapshot is always exactly one read-only mount. The mounts of a chain without model or empty
 // snapshots are exactly overlay's.
 //
-// containerd also parses mount options and does not know the "::" of data-only layers, so the
-// options of a model have two lists of lower directories:
-//
-//	lowerdir=<hide>:<snapshot>:…:<objects>
-//	metacopy=on
-//	upperdir=<container>
-//	workdir=<container>,lowerdir=<snapshot>:…::<objects>
-//
-// The kernel uses the last list. containerd uses the first one to look into the directories, and for
-// a read-only mount of a container, for which it drops the last two options and puts the upper
-// directory in front of the list. There the objects are an ordinary layer, and <hide> has a whiteout
-// over their directory. In such a mount only, a file "sha256" at the top of an image is hidden.
-//
-// # User namespaces
-//
-// The mounts of a snapshot with ID mapping labels have the options uidmap and gidmap. containerd
-// id-maps the directory above all lower layers, including the mounts in it, and gives the kernel the
-// first list of lower directories; an image with a top-level file that <hide> would hide is refused.
-//
-// All listed directories must be below one directory with little else in it, on file systems that
-// can be id-mapped. FUSE can be from Linux 6.12 on; the lazy mount is then below the root. Before
-// that it is elsewhere, so that complete models can be mounted, and a snapshot that needs it is
-// refused with errdefs.ErrUnavailable until its model is complete.
-//
-// A mapping is accepted for containers and image volumes only, not for image layers, whose labels
-// come from annotations. A containerd without the capability "remap-ids" copies all files with new
-// owners first; such a parent is recognized by its owner and is not mapped again.
-//
-// # Models without layers
-//
-// A model pulled by the digest of its original manifest has no layers for containerd. Its image
-// volume is a snapshot without a parent, whose key ends in the digest of the manifest.
-// Options.Volume shows the model in that snapshot, which stays active and is mounted as a read-only
-// view of itself. It has a marker and a label and is inspected like a committed one. Image volumes
-// that Options.Volume does not show, and keys in an unknown form, are refused: they would be empty
-// directories. Options.Bare can refuse other snapshots without a parent that are not for unpacking.
-//
-// # Models on the host
-//
-// A model for processes on the host is shown in the same way, in a snapshot with the key "host:"
-// and the mount point. Walk hides it, since containerd's garbage collector would remove it. The
-// caller of PrepareHost makes the mount. RemoveHost checks all mount namespaces first.
+// With ID mapping labels, mounts are id-mapped by containerd (idmap.go). Image volumes of models
+// without layers (volume.go) and models for processes on the host (host.go) are active snapshots,
+// with a marker and a label like committed ones.
 package snapshotter

@@ -15,7 +15,7 @@ import (
 )
 
 // hideDir is a lower layer that contains only a whiteout over the one top-level directory of the
-// objects. See the package documentation, "Mounts".
+// objects. See lowerOptions.
 func (s *Snapshotter) hideDir() string { return filepath.Join(s.root, "hide") }
 
 // whiteout returns the path of the whiteout.

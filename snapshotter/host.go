@@ -15,6 +15,12 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
+// Models on the host.
+//
+// A model for processes on the host is shown in the same way, in a snapshot with the key "host:"
+// and the mount point. Walk hides it, since containerd's garbage collector would remove it. The
+// caller of PrepareHost makes the mount. RemoveHost checks all mount namespaces first.
+
 // hostPrefix, followed by the mount point, is the key of a snapshot for processes on the host. Keys
 // of containerd begin with a namespace, which has no colon.
 const hostPrefix = "host:"

@@ -15,6 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// User namespaces.
+//
+// The mounts of a snapshot with ID mapping labels have the options uidmap and gidmap. containerd
+// id-maps the directory above all lower layers, including the mounts in it, and gives the kernel the
+// first list of lower directories; an image with a top-level file that <hide> would hide is refused.
+//
+// All listed directories must be below one directory with little else in it, on file systems that
+// can be id-mapped. FUSE can be from Linux 6.12 on; the lazy mount is then below the root. Before
+// that it is elsewhere, so that complete models can be mounted, and a snapshot that needs it is
+// refused with errdefs.ErrUnavailable until its model is complete.
+//
+// A mapping is accepted for containers and image volumes only, not for image layers, whose labels
+// come from annotations. A containerd without the capability "remap-ids" copies all files with new
+// owners first; such a parent is recognized by its owner and is not mapped again.
+
 // asLayer returns opts without an ID mapping if labels are those of an image layer: an image must
 // not choose the owner of its files on the node. Some containerd versions pass on all labels in
 // annotations.

@@ -197,22 +197,22 @@ func (s *Snapshotter) Refresh(ctx context.Context, table digest.Digest) error {
 	return err
 }
 
-// Doubts are the known problems of the snapshots.
-type Doubts struct {
+// Health has the known problems of the snapshots.
+type Health struct {
 	Aside    []string  // files of damaged metadata
 	Unknown  []string  // ids of directories without metadata
 	Problems []Problem // differences found in some files of each model
 }
 
-// Doubts returns the known problems of the snapshots.
-func (s *Snapshotter) Doubts(ctx context.Context) (Doubts, error) {
+// Health returns the known problems of the snapshots.
+func (s *Snapshotter) Health(ctx context.Context) (Health, error) {
 	found, err := s.examine(ctx, "", tree.Sample)
 	if err != nil {
-		return Doubts{}, err
+		return Health{}, err
 	}
-	d := Doubts{Problems: problems(found)}
+	d := Health{Problems: problems(found)}
 	if d.Aside, err = boltfile.SetAside(filepath.Join(s.root, metadataName)); err != nil {
-		return Doubts{}, err
+		return Health{}, err
 	}
 	d.Unknown, err = s.orphans(ctx, nil)
 	return d, err

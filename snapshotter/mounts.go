@@ -195,14 +195,19 @@ func (s *Snapshotter) lowerList(ids []string) string {
 	return strings.Join(dirs, ":")
 }
 
-// lowerOptions returns the lower directories in the form that containerd parses. To find users,
-// containerd reads the directories of the list without mounting it; to commit a container, it makes
-// a read-only mount with the upper directory in front of the list. It would take "::" as a
-// directory without a name, so here the objects are an ordinary layer, which shows the same files
-// plus the top-level directory of the objects; the top layer hides that directory.
+// lowerOptions returns the first of two lists of lower directories, because containerd also parses
+// mount options and does not know the "::" of data-only layers:
 //
-// The kernel gets a second list with a data-only layer. The last list counts, and it is in one
-// string with an option that containerd drops for its read-only mount.
+//	lowerdir=<hide>:<snapshot>:…:<objects>
+//	metacopy=on
+//	upperdir=<container>
+//	workdir=<container>,lowerdir=<snapshot>:…::<objects>
+//
+// The kernel uses the last list, which is in one string with an option that containerd drops for a
+// read-only mount. containerd uses the first list to look into the directories and, with the upper
+// directory in front of it, to mount a container read-only in order to commit it. There the objects
+// are an ordinary layer, and <hide> has a whiteout over their directory. In such a mount only, a
+// file "sha256" at the top of an image is hidden.
 func (s *Snapshotter) lowerOptions(ids, data []string) []string {
 	if len(data) == 0 {
 		return []string{"lowerdir=" + s.lowerList(ids)}

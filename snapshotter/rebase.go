@@ -14,14 +14,27 @@ import (
 	"github.com/opencontainers/image-spec/identity"
 )
 
+// Parallel unpacking.
+//
+// If containerd unpacks several layers of an image at a time (max_concurrent_unpacks, with the
+// snapshotter's capability "rebase"), it prepares all of them without a parent and names the parent
+// at the commit. Such a layer differs from a first layer by a label: a chainID that follows from its
+// diffID and the chainID of the layer below. Prepare then makes
+//
+//	blob layer      an empty active snapshot with a read-only mount. containerd 2.4 takes this as
+//	                "the layer is staged" and commits it; older versions fetch and apply the layer.
+//	other layers    an overlay mount with an upper directory only, so that whiteouts are kept
+//
+// and does not return ErrAlreadyExists: containerd would use the committed snapshot as it is and
+// silently drop the layers below. Commit refuses these snapshots without the parent in their labels.
+
 // labelParentChainID has the chainID of the layer below. On the first layer it has that of the
 // image. It is a private constant of containerd's unpacker since 2.3.
 // https://github.com/containerd/containerd/blob/v2.4.2/core/unpack/unpacker.go
 const labelParentChainID = "containerd.io/snapshot/parent-chain-id"
 
 // laterParent returns the chainID of the layer below if labels and parent are those of a layer
-// whose parent is set at the commit, otherwise "". See the package documentation, "Parallel
-// unpacking".
+// whose parent is set at the commit, otherwise "".
 func laterParent(labels map[string]string, parent string) digest.Digest {
 	ref, err := verify.ParseDigest(labels[snapshots.LabelSnapshotRef])
 	if err != nil || parent != "" {

@@ -8,9 +8,9 @@ import (
 	"github.com/ballast-dev/ballast/store"
 )
 
-// GotFrom records the names of the sources of a snapshot's model, for downloading the rest of it
+// SetSources records the names of the sources of a snapshot's model, for downloading the rest of it
 // later. The table of the snapshot must be kept (Hold).
-func (s *Snapshotter) GotFrom(ctx context.Context, id string, sources []string) error {
+func (s *Snapshotter) SetSources(ctx context.Context, id string, sources []string) error {
 	return s.store.SetRefSources(ctx, refName(id), sources)
 }
 

@@ -13,6 +13,15 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
+// Models without layers.
+//
+// A model pulled by the digest of its original manifest has no layers for containerd. Its image
+// volume is a snapshot without a parent, whose key ends in the digest of the manifest.
+// Options.Volume shows the model in that snapshot, which stays active and is mounted as a read-only
+// view of itself. It has a marker and a label and is inspected like a committed one. Image volumes
+// that Options.Volume does not show, and keys in an unknown form, are refused: they would be empty
+// directories. Options.Bare can refuse other snapshots without a parent that are not for unpacking.
+
 // imageVolumes is part of the key of every snapshot that the CRI plugin makes for an image volume.
 // https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/server/helpers.go
 const imageVolumes = "/image-volumes/"

@@ -369,8 +369,8 @@ func (n *node) survive(t *testing.T) {
 			t.Errorf("after the pull: %s: %v", name, err)
 		}
 	}
-	d, err := s.Doubts(t.Context())
-	if err != nil || len(d.Unresolved)+len(d.Damaged) > 0 || d.Unproved > 0 {
+	d, err := s.Health(t.Context())
+	if err != nil || len(d.Unresolved)+len(d.Damaged) > 0 || d.Unrecorded > 0 {
 		t.Errorf("after the pull: %+v, %v", d, err)
 	}
 	for _, p := range d.SetAside {

@@ -42,6 +42,14 @@ type ExposeOptions struct {
 
 // An exposure is a file of a view that can be read before it is an object, for the tables that show
 // it. All readers of a view get the bytes of a digest in the same way (meta.PutWays).
+//
+//	not in the view ── Expose ──▶ exposed ── object, and allowed: compared, linked ──▶ in the view
+//	       ▲                       │                                                          │
+//	       └── no reference ───────┴──────── no reference and collected, or damaged ◀─────────┘
+//
+// A file keeps its identity when it becomes an object only if all bytes that were read are right; a
+// mismatch is recorded before the wrong bytes are dropped. If Expose probes, space for exposed files
+// is reserved until they are complete or hydrated.
 type exposure struct {
 	view   string
 	digest digest.Digest
@@ -70,7 +78,7 @@ type shownFile struct {
 // Expose makes the files of a table readable in a view before they are complete (View.ReadAt),
 // until the reference of the view is removed or, for the common view, the last reference to the
 // table. It also adds complete files to the view if the sources may have them. It fetches nothing
-// but the byte for Probe; Hydrate brings the rest. It may be called again with other sources.
+// but the byte for Probe; Hydrate fetches the rest. It may be called again with other sources.
 //
 // It returns errdefs.ErrFailedPrecondition, with the reason, if the table can be read only when
 // complete, and the error of the sources if none has the bytes.
@@ -302,7 +310,7 @@ func (s *Store) referred(view string, table digest.Digest) bool {
 func (h host) Wrong(f *chunkfile.File) error {
 	for _, x := range h.exposuresOf(f.Digest) {
 		if x.file == f {
-			if err := h.wasWrong(x); err != nil {
+			if err := h.replaceIdentity(x); err != nil {
 				return err
 			}
 		}

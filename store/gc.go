@@ -42,9 +42,10 @@ type GCResult struct {
 }
 
 // GC removes objects that no reference and no fetch needs, least recently used first, staged files
-// that were idle for a day, images that were unused for a week, and expired references.
+// that were idle for a day, images that were unused for a week, and expired references. The
+// documents of an image (manifest, config, table) live as long as the image.
 //
-// While the needs of a reference are unknown (Doubts), it removes only references and returns
+// While the needs of a reference are unknown (Health), it removes only references and returns
 // errdefs.ErrFailedPrecondition.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	c, err := s.collect(ctx, object.CollectOptions{
@@ -84,8 +85,8 @@ func (s *Store) Run(ctx context.Context) error {
 	var proving sync.WaitGroup
 	defer proving.Wait()
 	proving.Go(func() { // may take hours
-		s.proved(s.objects.ProveAll(ctx))
-		s.settleProved(ctx)
+		s.announce(s.objects.RecoverAll(ctx))
+		s.settleRecovered(ctx)
 	})
 	tick := time.NewTicker(s.o.Evict.Interval)
 	defer tick.Stop()

@@ -24,14 +24,14 @@ func identityOf(d digest.Digest, l *chunkfile.Layout) digest.Digest {
 // compares the bytes.
 func (s *Store) arrived(p hydrate.Publication) {
 	o, ok := s.objects.Record(p.Digest)
-	var doubted []*exposure
+	var unchecked []*exposure
 	for _, x := range s.exposuresOf(p.Digest) {
 		switch {
 		case x.view != "" && !(ok && mayHave(o, namesOf(x.from.Order()))):
 		case x.file == nil || p.Layout != nil && p.Layout.ID == x.file.Layout.ID:
 			s.complete(x)
 		default:
-			doubted = append(doubted, x)
+			unchecked = append(unchecked, x)
 		}
 	}
 	end := func() {
@@ -39,15 +39,15 @@ func (s *Store) arrived(p hydrate.Publication) {
 			s.engine.Arrived(p.Digest, func(from *transfer.Sources) bool { return mayHave(o, namesOf(from.Order())) })
 		}
 	}
-	if len(doubted) == 0 {
+	if len(unchecked) == 0 {
 		end()
 		return
 	}
 	s.spawn(func() {
-		for _, x := range doubted {
-			if err := s.vouch(x.digest, x.file.Layout); err != nil {
+		for _, x := range unchecked {
+			if err := s.checkChunks(x.digest, x.file.Layout); err != nil {
 				s.log.Warn("a file was read with chunks that do not match its content; its readers must open it again", "digest", p.Digest, "err", err)
-				if err := s.wasWrong(x); err != nil {
+				if err := s.replaceIdentity(x); err != nil {
 					s.log.Error("complete file is read by chunks until a restart", "digest", p.Digest, "err", err)
 					continue
 				}
@@ -58,9 +58,9 @@ func (s *Store) arrived(p hydrate.Publication) {
 	})
 }
 
-// wasWrong gives a file a new identity, because wrong bytes were read under the old one.
-func (s *Store) wasWrong(x *exposure) error {
-	identity, err := s.db.WasWrong(x.view, x.digest)
+// replaceIdentity gives a file a new identity, because wrong bytes were read under the old one.
+func (s *Store) replaceIdentity(x *exposure) error {
+	identity, err := s.db.ReplaceIdentity(x.view, x.digest)
 	if errdefs.IsNotFound(err) { // no longer shown
 		return nil
 	}
@@ -70,8 +70,8 @@ func (s *Store) wasWrong(x *exposure) error {
 	return err
 }
 
-// vouch compares the chunks of an exposed file with its object.
-func (s *Store) vouch(d digest.Digest, l *chunkfile.Layout) error {
+// checkChunks compares the chunks of an exposed file with its object.
+func (s *Store) checkChunks(d digest.Digest, l *chunkfile.Layout) error {
 	if l.Unverified {
 		return fmt.Errorf("the chunks were not verified: %w", errdefs.ErrDataLoss)
 	}

@@ -20,7 +20,7 @@ type Image = meta.Image
 // PutImage records an image, or adds its Refs to an existing one. A reference names one image at a
 // time: it is removed from the previous image.
 func (s *Store) PutImage(ctx context.Context, im Image) error {
-	defer s.objects.HandOver(im.Manifest, im.Config, im.Table)
+	defer s.objects.Unprotect(im.Manifest, im.Config, im.Table)
 	return s.db.PutImage(im)
 }
 

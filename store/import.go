@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Ways to make a local file an object.
+// Methods to make a local file an object.
 const (
 	LinkClone = object.LinkClone // shares the blocks of the file; later writes to one are not seen in the other
 	LinkHard  = object.LinkHard  // a hard link to a file that only root can write to
@@ -92,7 +92,7 @@ func (l *linking) report(now bool) {
 	l.reported = time.Now()
 	for _, p := range l.progress {
 		if p.State == hydrate.StateComplete || p.State == hydrate.StatePresent {
-			l.s.objects.Keep(p.Blob)
+			l.s.objects.Protect(p.Blob)
 		}
 	}
 	if l.o.Progress != nil {
@@ -150,5 +150,5 @@ func (l *linking) link(ctx context.Context, f *os.File, b filetable.Blob, progre
 	return way, err
 }
 
-// LinkWay returns the way in which Link would make a file an object.
-func (s *Store) LinkWay(f *os.File) (string, error) { return s.objects.LinkWay(f) }
+// LinkMethod returns the method by which Link would make a file an object.
+func (s *Store) LinkMethod(f *os.File) (string, error) { return s.objects.LinkMethod(f) }

@@ -114,8 +114,8 @@ func TestLinkHard(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			if way, err := s.LinkWay(f); err != nil || way != tt.want {
-				t.Errorf("LinkWay: got %q, %v, want %q", way, err, tt.want)
+			if way, err := s.LinkMethod(f); err != nil || way != tt.want {
+				t.Errorf("LinkMethod: got %q, %v, want %q", way, err, tt.want)
 			}
 			table := storetest.NewBuilder("m").Raw("w", weights, 0o644).Put(t, s)
 			got, err := s.Link(t.Context(), table, store.LinkOptions{Open: opener(dir)})

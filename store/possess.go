@@ -125,7 +125,7 @@ func privateTo(p hydrate.Publication) []string {
 	if p.From == nil {
 		return nil
 	}
-	gave := p.From.Gave()
+	gave := p.From.Providers()
 	private := len(gave) == 0 // all of it was staged before
 	for _, with := range gave {
 		private = private || with

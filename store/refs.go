@@ -26,7 +26,7 @@ func (s *Store) AddRef(ctx context.Context, name string, table digest.Digest, ex
 	if err != nil {
 		return err
 	}
-	s.objects.HandOver(needs...)
+	s.objects.Unprotect(needs...)
 	return nil
 }
 

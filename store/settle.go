@@ -21,9 +21,9 @@ func (s *Store) settleTable(d digest.Digest, t *filetable.Table) error {
 		return err
 	}
 	if held {
-		s.objects.HandOver(rec.Objects...)
+		s.objects.Unprotect(rec.Objects...)
 	} else {
-		s.objects.Keep(rec.Objects...)
+		s.objects.Protect(rec.Objects...)
 	}
 	return nil
 }

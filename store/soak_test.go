@@ -150,7 +150,7 @@ func soakChild(dir string) error {
 	for e := range wrong {
 		err = errors.Join(err, e)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(stuck); ; time.Sleep(10 * time.Millisecond) {
 		g, d := runtime.NumGoroutine(), descriptorsOpen()
 		if g <= goroutines && d <= descriptors {
 			return err

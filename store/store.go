@@ -139,8 +139,8 @@ func (s *Store) open() (err error) {
 		return err
 	}
 	s.files.Area, s.engine.Area = s.area, s.area
-	files := object.Look(s.ctx, s.root, s.log)
-	if s.db, err = meta.Open(s.dbPath(), meta.Options{Expected: object.Any(s.root), Log: s.log}); err != nil {
+	files := object.Scan(s.ctx, s.root, s.log)
+	if s.db, err = meta.Open(s.dbPath(), meta.Options{Expected: object.Exist(s.root), Log: s.log}); err != nil {
 		s.stop()
 		_ = files.Wait() // the root is closed next
 		return err

@@ -38,10 +38,10 @@ func good(f transfer.Fetcher) []transfer.Source {
 	return storetest.FromRepository("good.example/model", f)
 }
 
-// soon fails if f does not return within 10 seconds.
+// soon fails if f is stuck.
 func soon(t *testing.T, what string, f func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), stuck)
 	defer cancel()
 	if err := f(ctx); err != nil {
 		t.Errorf("%s: %v", what, err)

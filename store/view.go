@@ -20,7 +20,13 @@ import (
 
 // A View is the set of files that may be read for one reference, by digest. The common view,
 // without a name, has all objects: it is for tables that were once complete, whose readers could
-// have all of their files.
+// have all of their files. It also has exposures, of lost files of complete tables and of models
+// shown by versions without views; there the way of the first table counts for each digest.
+//
+// Any other view is a directory of hard links to the objects that its sources provided or may have,
+// so pages are cached once for all views. Links are not synced; Present restores them before a
+// mount. Views without a reference are the first to be removed, because links keep the space of an
+// object.
 type View struct {
 	s    *Store
 	name string
@@ -174,8 +180,8 @@ func (s *Store) grantRead(view string, d digest.Digest, l *chunkfile.Layout) err
 	case errdefs.IsNotFound(err) || err == nil && identity == d: // only the right bytes were read
 	case err != nil:
 		return err
-	case l == nil || identity != identityOf(d, l) || s.vouch(d, l) != nil:
-		if _, err := s.db.WasWrong(view, d); err != nil {
+	case l == nil || identity != identityOf(d, l) || s.checkChunks(d, l) != nil:
+		if _, err := s.db.ReplaceIdentity(view, d); err != nil {
 			return err
 		}
 	}

@@ -215,7 +215,7 @@ func (a *app) convertTo(ctx context.Context, from string, t target, choice conve
 	if dst != nil {
 		to = dst.String()
 	}
-	p := a.progress(to, out)
+	p := a.progress(out, to)
 	if o.DryRun {
 		p = noProgress{}
 	}

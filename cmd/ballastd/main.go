@@ -152,7 +152,7 @@ func holder(stderr io.Writer) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log := slog.New(slog.NewTextHandler(stderr, nil))
 			if stay {
-				if err := fdstore.StayHolder(cmd.Context(), socket, log); err != nil {
+				if err := fdstore.ServeHolder(cmd.Context(), socket, log); err != nil {
 					return &runError{err}
 				}
 				return nil

@@ -38,7 +38,7 @@ func open(t *testing.T, src carton.Source, o carton.Options) *carton.Carton {
 
 func at(p []byte) carton.Source { return carton.At(bytes.NewReader(p), int64(len(p))) }
 
-// hydrate downloads a model into a real store and returns its files.
+// hydrate fetches a model into a store and returns its files.
 func hydrate(t *testing.T, m *convert.Model, f transfer.Fetcher) (map[string]converttest.File, error) {
 	t.Helper()
 	ctx := context.Background()
@@ -77,7 +77,7 @@ func hydrate(t *testing.T, m *convert.Model, f transfer.Fetcher) (map[string]con
 	return all, nil
 }
 
-// pull opens a carton and downloads its files into a store.
+// pull opens a carton and fetches its files into a store.
 func pull(t *testing.T, src carton.Source, o carton.Options) map[string]converttest.File {
 	t.Helper()
 	c := open(t, src, o)
@@ -100,8 +100,9 @@ func compare(t *testing.T, want converttest.Carton, got map[string]converttest.F
 	}
 }
 
-// TestGood downloads a carton with all features from a file, and from a reader.
-func TestGood(t *testing.T) {
+// TestPullFromFileAndReader pulls a carton with members of all kinds from a file, and from an
+// io.ReaderAt.
+func TestPullFromFileAndReader(t *testing.T) {
 	want := converttest.GoodCarton(storetest.Random(1, 9<<20))
 	p := want.Bytes()
 	name := filepath.Join(t.TempDir(), "model.carton")
@@ -116,8 +117,8 @@ func TestGood(t *testing.T) {
 	compare(t, want, pull(t, at(p), carton.Options{}))
 }
 
-// TestModel checks everything of a model except its files.
-func TestModel(t *testing.T) {
+// TestModelFacts checks the origin, layers, config and runner of a model.
+func TestModelFacts(t *testing.T) {
 	want := converttest.GoodCarton([]byte("weights"))
 	c := open(t, at(want.Bytes()), carton.Options{})
 	m, err := c.Model(context.Background())
@@ -142,11 +143,8 @@ func TestModel(t *testing.T) {
 		"model/code/again.py":     mediatype.KindCode,
 		"model/weights.bin":       mediatype.KindWeight,
 		"model/weights.zst.bin":   mediatype.KindWeight,
-		"tensor_data/answer.bin":  mediatype.KindDataset,
 		"tensor_data/index.toml":  mediatype.KindWeightConfig,
-		"tensor_data/more.bin":    mediatype.KindDataset,
 		"tensor_data/numbers.bin": mediatype.KindDataset,
-		"tensor_data/words.toml":  mediatype.KindDataset,
 	}
 	if d := cmp.Diff(wantKinds, kinds); d != "" {
 		t.Errorf("kinds (-want +got):\n%s", d)
@@ -175,12 +173,13 @@ func TestModel(t *testing.T) {
 	}
 	wantRunner := convert.Runner{Name: "torchscript", FrameworkVersion: "=1.12.1", Platforms: []string{"x86_64-unknown-linux-gnu", "aarch64-apple-darwin"}}
 	if d := cmp.Diff(wantRunner, image.RunnerOf(man.Annotations)); d != "" {
-		t.Errorf("what the image says of the runner (-want +got):\n%s", d)
+		t.Errorf("runner in the annotations of the image (-want +got):\n%s", d)
 	}
 }
 
-// TestLayout packs one carton in several ways: the model is the same.
-func TestLayout(t *testing.T) {
+// TestModelIsIndependentOfLayout packs the same files with each method, and with zip64, data
+// descriptors and a directory: all have the same image.
+func TestModelIsIndependentOfLayout(t *testing.T) {
 	var images []digest.Digest
 	for _, method := range []uint16{0, 8, 93} {
 		c := converttest.GoodCarton([]byte("weights"))
@@ -223,8 +222,8 @@ func TestLayout(t *testing.T) {
 	compare(t, c, pull(t, at(c.Bytes()), carton.Options{}))
 }
 
-// TestExtra has members that are not in MANIFEST.
-func TestExtra(t *testing.T) {
+// TestUnlistedMembersAreLeftOut pulls an archive with a member that is not in MANIFEST.
+func TestUnlistedMembersAreLeftOut(t *testing.T) {
 	c := converttest.GoodCarton([]byte("weights"))
 	c.Zip = func(z *converttest.Zip) {
 		z.Entries = append(z.Entries, converttest.ZipEntry{Name: "model/extra", Data: []byte("x")})
@@ -232,8 +231,8 @@ func TestExtra(t *testing.T) {
 	compare(t, c, pull(t, at(c.Bytes()), carton.Options{}))
 }
 
-// TestWrongBytes has a member that does not match MANIFEST: it must not become visible.
-func TestWrongBytes(t *testing.T) {
+// TestWrongBytesAreNotStored fetches a member that does not match its digest in MANIFEST.
+func TestWrongBytesAreNotStored(t *testing.T) {
 	for _, method := range []uint16{0, 8, 93} {
 		weights := storetest.Random(2, 5<<20)
 		c := converttest.GoodCarton(weights)
@@ -257,8 +256,8 @@ func TestWrongBytes(t *testing.T) {
 	}
 }
 
-// TestHash opens a carton with the hash of another one.
-func TestHash(t *testing.T) {
+// TestOtherHashIsRefused opens a carton with Options.Hash of another one.
+func TestOtherHashIsRefused(t *testing.T) {
 	c := converttest.GoodCarton([]byte("weights"))
 	_, err := carton.Open(context.Background(), at(c.Bytes()), carton.Options{Hash: digest.FromString("another")})
 	if !errdefs.IsDataLoss(err) {
@@ -266,8 +265,9 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestBlob reads a carton that is a layer of an artifact.
-func TestBlob(t *testing.T) {
+// TestBlobNeedsRanges reads a carton that is a layer of an artifact from a registry with ranges, and
+// from one without.
+func TestBlobNeedsRanges(t *testing.T) {
 	want := converttest.GoodCarton(storetest.Random(3, 9<<20))
 	b := converttest.CartonArtifact(want)
 	m, err := convert.ParseManifest(b.Manifest)
@@ -284,9 +284,9 @@ func TestBlob(t *testing.T) {
 	}
 }
 
-// TestParser parses a carton in an artifact: the origin is the manifest, the model the same, and
-// no weights are read.
-func TestParser(t *testing.T) {
+// TestParseReadsNoWeights parses a carton in an artifact: the origin is the manifest, the files are
+// those of the carton, and less than 1 MiB of the layer is read.
+func TestParseReadsNoWeights(t *testing.T) {
 	weights := storetest.Random(4, 9<<20)
 	want := converttest.GoodCarton(weights)
 	b := converttest.CartonArtifact(want)
@@ -320,9 +320,9 @@ func TestParser(t *testing.T) {
 	}
 }
 
-// TestEmpty has files without bytes: they are not blobs, and MANIFEST must have the digest of no
-// bytes.
-func TestEmpty(t *testing.T) {
+// TestEmptyFilesAreNotBlobs checks that empty files are inline, and that their digest in MANIFEST is
+// that of no bytes.
+func TestEmptyFilesAreNotBlobs(t *testing.T) {
 	good := converttest.GoodCarton([]byte("weights"))
 	m, err := open(t, at(good.Bytes()), carton.Options{}).Model(context.Background())
 	if err != nil {
@@ -341,9 +341,9 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
-// TestLinksAreNotInTheModel has one carton with its files inside and once elsewhere: the model is
-// the same.
-func TestLinksAreNotInTheModel(t *testing.T) {
+// TestModelIsIndependentOfLinks compares the table of a carton with that of the same carton with
+// LINKS.
+func TestModelIsIndependentOfLinks(t *testing.T) {
 	inside := converttest.GoodCarton([]byte("weights"))
 	links := func([]byte) []byte {
 		return []byte("version = 1\n[urls]\n" + digest.FromString("weights").Encoded() + " = [\"https://example.com/a\"]\n")
@@ -363,6 +363,6 @@ func TestLinksAreNotInTheModel(t *testing.T) {
 		tables = append(tables, p)
 	}
 	if !bytes.Equal(tables[0], tables[1]) {
-		t.Errorf("with LINKS the table is another:\n%s\n%s", tables[0], tables[1])
+		t.Errorf("the table with LINKS differs:\n%s\n%s", tables[0], tables[1])
 	}
 }

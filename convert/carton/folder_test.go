@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// unpacked writes the files of a carton to a new directory, as an unpacker does.
+// unpacked returns a directory with the files of a carton, as unzip writes them.
 func unpacked(t *testing.T, c converttest.Carton) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -44,28 +44,23 @@ func unpacked(t *testing.T, c converttest.Carton) string {
 	return dir
 }
 
-func openFolder(t *testing.T, dir string) *carton.Folder {
-	t.Helper()
-	f, err := carton.OpenFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return f
-}
-
-// TestFolder gets the same model from a directory as from its archive, and every file has its
-// content.
-func TestFolder(t *testing.T) {
+// TestFolderEqualsArchive compares the model of a directory with that of its archive, and the files
+// with their content.
+func TestFolderEqualsArchive(t *testing.T) {
 	t.Parallel()
 	c := converttest.GoodCarton(storetest.Random(1, 16<<20+7)) // larger than files with a checksum
 	dir := unpacked(t, c)
 	if !carton.IsFolder(dir) || carton.IsFolder(filepath.Join(dir, "model")) {
-		t.Error("the directory is not recognised, or another is")
+		t.Error("IsFolder is wrong")
 	}
-	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("not of the model"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("not in MANIFEST"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	folder := open(t, openFolder(t, dir), carton.Options{Hash: c.Hash()})
+	folder, err := carton.OpenFolder(t.Context(), dir, carton.Options{Hash: c.Hash()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
 	got, err := folder.Model(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -92,8 +87,9 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// TestFolderRefuses has entries that a directory of another user can contain.
-func TestFolderRefuses(t *testing.T) {
+// TestHostileFolders reads directories with wrong content, and with special files and links that
+// another user can have put there.
+func TestHostileFolders(t *testing.T) {
 	t.Parallel()
 	weights := storetest.Random(2, 17<<20)
 	for name, tt := range map[string]struct {
@@ -110,7 +106,7 @@ func TestFolderRefuses(t *testing.T) {
 			return os.WriteFile(filepath.Join(dir, "carton.toml"), []byte("spec_version = 1\n"), 0o644)
 		}, errdefs.IsDataLoss},
 		"a file that is not there": {func(dir string) error { return os.Remove(filepath.Join(dir, "model/weights.bin")) }, errdefs.IsInvalidArgument},
-		"no MANIFEST":              {func(dir string) error { return os.Remove(filepath.Join(dir, "MANIFEST")) }, func(err error) bool { return errors.Is(err, os.ErrNotExist) }},
+		"no MANIFEST":              {func(dir string) error { return os.Remove(filepath.Join(dir, "MANIFEST")) }, errdefs.IsInvalidArgument},
 		"a pipe": {func(dir string) error {
 			return errors.Join(os.Remove(filepath.Join(dir, "model/weights.bin")), syscall.Mkfifo(filepath.Join(dir, "model/weights.bin"), 0o644))
 		}, errdefs.IsInvalidArgument},
@@ -136,11 +132,7 @@ func TestFolderRefuses(t *testing.T) {
 
 // readFolder reads all files of a carton in a directory.
 func readFolder(t *testing.T, dir string) error {
-	f, err := carton.OpenFolder(dir)
-	if err != nil {
-		return err
-	}
-	c, err := carton.Open(context.Background(), f, carton.Options{})
+	c, err := carton.OpenFolder(t.Context(), dir, carton.Options{})
 	if err != nil {
 		return err
 	}
@@ -152,5 +144,3 @@ func readFolder(t *testing.T, dir string) error {
 	_, err = hydrate(t, m, c.Fetcher())
 	return err
 }
-
-var _ carton.Source = (*carton.Folder)(nil)

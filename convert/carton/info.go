@@ -1,9 +1,13 @@
 package carton
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
+	"slices"
+	"strings"
 
-	"github.com/containerd/errdefs"
+	"github.com/ballast-dev/ballast/convert"
 )
 
 // MaxInfoSize limits carton.toml, in bytes.
@@ -12,24 +16,14 @@ const MaxInfoSize = 1 << 20 // 1 MiB
 // specVersion is the supported version of the specification.
 const specVersion = 1
 
-// Info is the content of carton.toml. Fields that are not set are empty.
+// Info is the content of carton.toml in ModelPack's terms.
 type Info struct {
-	Name             string
-	ShortDescription string
-	Description      string // Markdown
-	License          string // usually an SPDX expression
-	Repository       string // of the code that packed the model
-	Homepage         string
-	Platforms        []string // target triples; empty means any
-	Inputs, Outputs  []string // types, such as "float32" or "string"
-	Runner           Runner
+	Config convert.Config
+	Runner convert.Runner
 }
 
-// Runner describes what runs the model.
-type Runner struct {
-	Name             string
-	FrameworkVersion string // a requirement on a semantic version
-}
+// formats are the weight formats of runners with another name.
+var formats = map[string]string{"torchscript": "pt"}
 
 // ParseInfo parses a carton.toml. It returns errdefs.ErrInvalidArgument, naming the field, for a
 // missing or invalid field, and errdefs.ErrNotImplemented for another version.
@@ -38,48 +32,83 @@ func ParseInfo(p []byte) (*Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := t.count("spec_version", true)
-	if *t.err == nil && v != specVersion {
-		return nil, fmt.Errorf("unsupported carton spec_version %d: %w", v, errdefs.ErrNotImplemented)
-	}
-	info := &Info{
-		Name:             t.text("model_name", false),
-		ShortDescription: t.text("short_description", false),
-		Description:      t.text("model_description", false),
-		License:          t.text("license", false),
-		Repository:       t.text("repository", false),
-		Homepage:         t.text("homepage", false),
-		Platforms:        t.texts("required_platforms", false),
-		Inputs:           dtypes(t, "input"),
-		Outputs:          dtypes(t, "output"),
-		Runner:           parseRunner(t.table("runner", true)),
-	}
-	for _, s := range info.Platforms {
+	t.version("spec_version", specVersion)
+	r := convert.Runner{Platforms: list[string](t, "required_platforms", false)}
+	for _, s := range r.Platforms {
 		if !triple.MatchString(s) {
 			t.fail("required_platforms", "%.100q is no target triple", s)
 		}
 	}
-	return info, *t.err
+	runner := t.table("runner")
+	if r.Name = get[string](runner, "runner_name", true); r.Name == "" {
+		runner.fail("runner_name", "is empty")
+	}
+	if r.FrameworkVersion = get[string](runner, "required_framework_version", true); !isVersionReq(r.FrameworkVersion) {
+		runner.fail("required_framework_version", "%.100q is no version requirement", r.FrameworkVersion)
+	}
+	cfg := convert.Config{
+		Descriptor: convert.ModelDescriptor{
+			Name:        get[string](t, "model_name", false),
+			Title:       get[string](t, "short_description", false),
+			Description: get[string](t, "model_description", false),
+			DocURL:      get[string](t, "homepage", false),
+			SourceURL:   get[string](t, "repository", false),
+		},
+		ModelFS: convert.ModelFS{Type: "layers"},
+		Config:  convert.ModelConfig{Format: cmp.Or(formats[r.Name], r.Name)},
+	}
+	if license := get[string](t, "license", false); license != "" {
+		cfg.Descriptor.Licenses = []string{license}
+	}
+	in, out := modalities(t, "input"), modalities(t, "output")
+	if in != nil || out != nil {
+		cfg.Config.Capabilities = &convert.Capabilities{InputTypes: in, OutputTypes: out}
+	}
+	return &Info{cfg, r}, *t.err
 }
 
-// dtypes returns the types of inputs or outputs.
-func dtypes(t table, key string) (all []string) {
-	for _, t := range t.tables(key) {
-		all = append(all, t.text("dtype", true))
+// modalities returns the types of inputs or outputs: text for strings, otherwise other.
+func modalities(t table, key string) (all []string) {
+	for i, m := range list[map[string]any](t, key, false) {
+		one := table{path: fmt.Sprintf("%s: %s %d", t.path, key, i), m: m, err: t.err}
+		modality := "other"
+		if get[string](one, "dtype", true) == "string" {
+			modality = "text"
+		}
+		if !slices.Contains(all, modality) {
+			all = append(all, modality)
+		}
 	}
 	return all
 }
 
-func parseRunner(t table) Runner {
-	r := Runner{
-		Name:             t.text("runner_name", true),
-		FrameworkVersion: t.text("required_framework_version", true),
+// triple matches the form of a target triple: architecture, vendor, system, environment, format.
+// Their values are not checked, because only a runner uses them.
+var triple = regexp.MustCompile(`^[a-z0-9_.+]{1,32}(-[a-z0-9_.+]{1,32}){0,4}$`)
+
+const (
+	versionNumber = `(?:0|[1-9][0-9]{0,18})`
+	versionAny    = `[*xX]`
+	versionWord   = `[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*`
+)
+
+// comparator matches one comparator of a version requirement.
+// https://docs.rs/semver/1.0.16/semver/struct.VersionReq.html
+var comparator = regexp.MustCompile(`^(?:=|>=?|<=?|~|\^)? *` + versionNumber +
+	`(?:\.` + versionAny + `(?:\.` + versionAny + `)?` +
+	`|\.` + versionNumber + `(?:\.` + versionAny + `|\.` + versionNumber + `(?:-` + versionWord + `)?(?:\+` + versionWord + `)?)?)?$`)
+
+// maxComparators limits the comparators of a requirement.
+const maxComparators = 32
+
+// isVersionReq reports whether s is a requirement on a semantic version.
+func isVersionReq(s string) bool {
+	s = strings.Trim(s, " ")
+	if slices.Contains([]string{"*", "x", "X"}, s) {
+		return true
 	}
-	if r.Name == "" {
-		t.fail("runner_name", "is empty")
-	}
-	if !isVersionReq(r.FrameworkVersion) {
-		t.fail("required_framework_version", "%.100q is no version requirement", r.FrameworkVersion)
-	}
-	return r
+	parts := strings.Split(s, ",")
+	return len(parts) <= maxComparators && !slices.ContainsFunc(parts, func(p string) bool {
+		return len(p) > 256 || !comparator.MatchString(strings.Trim(p, " "))
+	})
 }

@@ -3,9 +3,11 @@ package carton
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -26,41 +28,53 @@ func (c *Carton) Model(ctx context.Context) (*convert.Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	var files []filetable.File
+	for _, e := range c.entries {
+		size := sizes[e.Digest]
+		if size == 0 {
+			if err := verify.Bytes(e.Digest, nil); err != nil {
+				return nil, fmt.Errorf("%q is empty: %w", e.Path, err)
+			}
+		}
+		files = append(files, filetable.File{
+			Path: e.Path, Type: filetable.TypeReg, Mode: fileMode, Size: size, Digest: e.Digest,
+			Source: &filetable.Source{Blob: e.Digest, Size: size},
+		})
+	}
+	return c.model(files)
+}
+
+// model returns the model of regular files, without their places. Blobs have the index of their
+// file as layer.
+func (c *Carton) model(files []filetable.File) (*convert.Model, error) {
 	m := &convert.Model{
 		Table: filetable.Table{
 			Version: filetable.Version,
 			Origin:  filetable.Origin{Format: string(mediatype.FormatCarton), Digest: c.hash, Mapping: convert.MappingVersion},
 		},
-		Config: c.config(),
-		Runner: c.runner(),
+		Config: c.info.Config,
+		Runner: shortFacts(c.info.Runner),
 	}
+	m.Config.Descriptor.Revision = c.hash.Encoded()
 	seen := map[digest.Digest]bool{}
-	for i, e := range c.entries {
-		size := sizes[e.Digest]
-		if size == 0 { // there is nothing to download, and containerd refuses an empty layer
-			if err := verify.Bytes(e.Digest, nil); err != nil {
-				return nil, fmt.Errorf("%q is empty: %w", e.Path, err)
-			}
-			m.Table.Files = append(m.Table.Files, inline(e.Path, nil))
+	for i, f := range files {
+		if f.Size == 0 { // there is nothing to download, and containerd refuses an empty layer
+			f = inline(f.Path, nil)
+		}
+		m.Table.Files = append(m.Table.Files, f)
+		if f.Source.Blob == "" || seen[f.Digest] {
 			continue
 		}
-		m.Table.Files = append(m.Table.Files, filetable.File{
-			Path: e.Path, Type: filetable.TypeReg, Mode: fileMode, Size: size, Digest: e.Digest,
-			Source: &filetable.Source{Blob: e.Digest, Size: size},
-		})
-		if seen[e.Digest] {
-			continue
-		}
-		seen[e.Digest] = true
-		k := kind(e.Path)
-		m.Table.Blobs = append(m.Table.Blobs, filetable.Blob{Digest: e.Digest, Size: size, Layer: i})
+		seen[f.Digest] = true
+		k := kind(f.Path)
+		m.Table.Blobs = append(m.Table.Blobs, filetable.Blob{Digest: f.Digest, Size: f.Size, Layer: i})
 		m.Layers = append(m.Layers, convert.Layer{
-			Desc:      ocispec.Descriptor{Digest: e.Digest, Size: size}, // a carton has no media types
+			Desc:      ocispec.Descriptor{Digest: f.Digest, Size: f.Size}, // a carton has no media types
 			Kind:      k,
-			Path:      e.Path,
+			Path:      f.Path,
 			MediaType: mediatype.Layer(mediatype.FormatModelPack, k, filetable.ArchiveNone, filetable.CodecNone),
 		})
-		m.Config.ModelFS.DiffIDs = append(m.Config.ModelFS.DiffIDs, e.Digest)
+		m.Config.ModelFS.DiffIDs = append(m.Config.ModelFS.DiffIDs, f.Digest)
 	}
 	m.Table.Files = append(m.Table.Files, inline(nameManifest, c.manifest))
 	slices.SortFunc(m.Table.Files, func(a, b filetable.File) int { return strings.Compare(a.Path, b.Path) })
@@ -79,36 +93,20 @@ func inline(name string, p []byte) filetable.File {
 
 // sizes returns the sizes of all files by digest.
 func (c *Carton) sizes(ctx context.Context) (map[digest.Digest]int64, error) {
+	var mu sync.Mutex
 	all := make(map[digest.Digest]int64, len(c.places))
-	var linked []digest.Digest
-	for _, e := range c.entries { // in a stable order
-		p := c.places[e.Digest]
-		if _, ok := all[e.Digest]; ok {
-			continue
-		}
-		all[e.Digest] = 0
-		if p.entry != nil {
-			all[e.Digest] = p.entry.Size
-		} else {
-			linked = append(linked, e.Digest)
-		}
-	}
-	found := make([]int64, len(linked))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallelSizes)
-	for i, d := range linked {
-		g.Go(func() (err error) {
-			found[i], err = c.sizeOf(ctx, d, c.places[d].urls)
+	for _, d := range slices.Sorted(maps.Keys(c.places)) { // in a stable order
+		g.Go(func() error {
+			size, err := c.size(ctx, d)
+			mu.Lock()
+			defer mu.Unlock()
+			all[d] = size
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	for i, d := range linked {
-		all[d] = found[i]
-	}
-	return all, nil
+	return all, g.Wait()
 }
 
 // kind returns the kind of a file.
@@ -132,66 +130,19 @@ func kind(p string) mediatype.Kind {
 	return mediatype.KindWeight
 }
 
-// formats are the weight formats of runners with another name.
-var formats = map[string]string{"torchscript": "pt"}
-
-// config returns the facts about the model in ModelPack's terms.
-func (c *Carton) config() convert.Config {
-	info := c.info
-	cfg := convert.Config{
-		Descriptor: convert.ModelDescriptor{
-			Name:        info.Name,
-			Title:       info.ShortDescription,
-			Description: info.Description,
-			DocURL:      info.Homepage,
-			SourceURL:   info.Repository,
-			Revision:    c.hash.Encoded(),
-		},
-		ModelFS: convert.ModelFS{Type: "layers"},
-		Config:  convert.ModelConfig{Format: info.Runner.Name},
-	}
-	if info.License != "" {
-		cfg.Descriptor.Licenses = []string{info.License}
-	}
-	if f, ok := formats[info.Runner.Name]; ok {
-		cfg.Config.Format = f
-	}
-	in, out := modalities(info.Inputs), modalities(info.Outputs)
-	if in != nil || out != nil {
-		cfg.Config.Capabilities = &convert.Capabilities{InputTypes: in, OutputTypes: out}
-	}
-	return cfg
-}
-
 // maxFact limits a fact about a runner in an annotation of an image, in bytes.
 const maxFact = 1024
 
-// runner returns the facts about the runner in carton.toml, except those that are too long.
-func (c *Carton) runner() convert.Runner {
-	r, info := convert.Runner{}, c.info
-	if len(info.Runner.Name) <= maxFact {
-		r.Name = info.Runner.Name
+// shortFacts returns the facts about a runner except those that are too long.
+func shortFacts(r convert.Runner) convert.Runner {
+	if len(r.Name) > maxFact {
+		r.Name = ""
 	}
-	if len(info.Runner.FrameworkVersion) <= maxFact {
-		r.FrameworkVersion = info.Runner.FrameworkVersion
+	if len(r.FrameworkVersion) > maxFact {
+		r.FrameworkVersion = ""
 	}
-	if len(strings.Join(info.Platforms, ",")) <= maxFact {
-		r.Platforms = info.Platforms
+	if len(strings.Join(r.Platforms, ",")) > maxFact {
+		r.Platforms = nil
 	}
 	return r
-}
-
-// modalities returns the types of input or output: text for strings, otherwise other.
-func modalities(dtypes []string) []string {
-	var all []string
-	for _, t := range dtypes {
-		m := "other"
-		if t == "string" {
-			m = "text"
-		}
-		if !slices.Contains(all, m) {
-			all = append(all, m)
-		}
-	}
-	return all
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// gated is a registry whose blobs need credentials.
+// gated is a Fetcher of blobs that need credentials.
 type gated struct{ p []byte }
 
 func (g gated) Fetch(ctx context.Context, _ digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
@@ -21,9 +21,9 @@ func (g gated) Fetch(ctx context.Context, _ digest.Digest, _, off, n int64) (io.
 	return transfer.NewBody(ctx, body, true), off, err
 }
 
-// The files of a carton are as private as the carton, however they are stored, and a URL that can
-// be signed makes it private.
-func TestPrivate(t *testing.T) {
+// TestBodiesAreAsPrivateAsTheSource checks that the bodies of members of all methods are as private
+// as the archive. A URL with a query is private, because it can be signed.
+func TestBodiesAreAsPrivateAsTheSource(t *testing.T) {
 	want := converttest.GoodCarton(storetest.Random(4, 5<<20))
 	p := want.Bytes()
 	s := serve(t, map[string]http.HandlerFunc{"/m.carton": content(p), "/whole.carton": noRanges(p, true)})
@@ -63,8 +63,8 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// TestPrivateLinks has the weights at another URL, plain or possibly signed.
-func TestPrivateLinks(t *testing.T) {
+// TestSignedLinksArePrivate fetches weights from URLs in LINKS with and without a query.
+func TestSignedLinksArePrivate(t *testing.T) {
 	weights := storetest.Random(5, 9<<20)
 	s := serve(t, map[string]http.HandlerFunc{"/w": content(weights)})
 	for url, private := range map[string]bool{s.URL + "/w": false, s.URL + "/w?sig=x": true} {

@@ -11,8 +11,9 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 )
 
-// TestInfoFieldByField checks where each field of carton.toml and each kind of file goes.
-func TestInfoFieldByField(t *testing.T) {
+// TestFieldsAndKinds checks the field of the config for each field of carton.toml, and the kind of
+// each path.
+func TestFieldsAndKinds(t *testing.T) {
 	const runner = "\n[runner]\nrunner_name = \"%\"\nrequired_framework_version = \"1\"\n"
 	with := func(text, name string) converttest.Carton {
 		return converttest.Carton{Files: []file{
@@ -28,7 +29,7 @@ func TestInfoFieldByField(t *testing.T) {
 		{"homepage is the URL of the documents", `homepage = "https://h"`, "noop", "descriptor.docURL", `"https://h"`},
 		{"runner_name is the format", "", "tensorflow", "config.format", `"tensorflow"`},
 		{"torchscript is the format pt", "", "torchscript", "config.format", `"pt"`},
-		{"an input of numbers is something other", "[[input]]\nname='x'\ndtype='float32'\nshape=[]", "noop", "config.capabilities.inputTypes", `["other"]`},
+		{"an input of numbers is other", "[[input]]\nname='x'\ndtype='float32'\nshape=[]", "noop", "config.capabilities.inputTypes", `["other"]`},
 		{"an input of strings is text", "[[input]]\nname='x'\ndtype='string'\nshape=[]", "noop", "config.capabilities.inputTypes", `["text"]`},
 		{"an output of strings is text", "[[output]]\nname='x'\ndtype='string'\nshape=[]", "noop", "config.capabilities.outputTypes", `["text"]`},
 	} {
@@ -63,17 +64,17 @@ func TestInfoFieldByField(t *testing.T) {
 	}
 }
 
-// TestSymlinks has links to links, and to files through paths that are not directories.
-func TestSymlinks(t *testing.T) {
+// TestSymlinksToSymlinks pulls a symbolic link that leads to another one.
+func TestSymlinksToSymlinks(t *testing.T) {
 	c := converttest.GoodCarton([]byte("weights")).With(
 		file{Path: "model/deep/l", Data: []byte("weights"), Link: "../m"},
 		file{Path: "model/m", Data: []byte("weights"), Link: "weights.bin"})
 	compare(t, c, pull(t, at(c.Bytes()), carton.Options{}))
 }
 
-// TestHostilePaths has files of a carton with names that lead out of it; the archive and MANIFEST
-// agree.
-func TestHostilePaths(t *testing.T) {
+// TestHostilePathsAreRefused opens cartons with paths that lead out of the model, both in the archive
+// and in MANIFEST.
+func TestHostilePathsAreRefused(t *testing.T) {
 	for name, path := range map[string]string{
 		"parent": "../etc/passwd", "parents": "../../../etc/passwd", "parents from below": "model/../../../etc/passwd",
 		"absolute": "/etc/passwd", "dot": ".", "dot dot": "..", "slash": "/", "NUL": "model/a\x00.bin", "invalid UTF-8": "model/\xff",
@@ -93,9 +94,9 @@ func TestHostilePaths(t *testing.T) {
 	}
 }
 
-// TestURLOfTheServer has a server that names another URL in a header, as a server of cartons can:
-// the URL is not used.
-func TestURLOfTheServer(t *testing.T) {
+// TestDownloadURLHeaderIsIgnored reads from a server that sends the header x-carton-dl-url, which
+// readers of the reference implementation follow.
+func TestDownloadURLHeaderIsIgnored(t *testing.T) {
 	c := converttest.GoodCarton([]byte("weights"))
 	inside := serve(t, map[string]http.HandlerFunc{"/secret": content(c.Bytes())})
 	s := serve(t, map[string]http.HandlerFunc{"/m.carton": func(w http.ResponseWriter, r *http.Request) {
@@ -105,11 +106,11 @@ func TestURLOfTheServer(t *testing.T) {
 	o := options(t)
 	compare(t, c, pull(t, openURL(t, s.URL+"/m.carton", o), o))
 	if n := len(inside.requests("/secret")); n != 0 {
-		t.Errorf("%d requests to a URL that the server named", n)
+		t.Errorf("%d requests to the URL in the header", n)
 	}
 }
 
-// FuzzHostileCarton starts with all cartons that are refused, and checks those that are not.
+// FuzzHostileCarton checks the error and the table of any archive. The seeds are the hostile cartons.
 func FuzzHostileCarton(f *testing.F) {
 	for _, cases := range []map[string]hostileCase{hostileManifests(), hostileInfos(), hostileLinks()} {
 		for _, c := range cases {

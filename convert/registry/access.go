@@ -44,8 +44,8 @@ func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f fun
 			return false, nil
 		case err == nil:
 			h.closed.put(n, true)
-			if as.creds != nil {
-				h.secrets().Keep(n.String(), *as.creds)
+			if as.given {
+				h.secrets().Keep(n.String(), as.creds)
 			}
 			return true, nil
 		case ctx.Err() != nil, !as.anonymous() && !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err):
@@ -69,7 +69,7 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	if f, _ := h.Archive(ref); f != nil {
 		return fmt.Errorf("%s: no such image was resolved by this name: %w", n, errdefs.ErrNotFound)
 	}
-	key := verdictKey{n, im.Origin.Digest, as.key()}
+	key := accessKey{n, im.Origin.Digest, as}
 	if ok, _ := h.readable.get(key); ok {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (h *Handler) asNode(im store.Image) func(name) []viewer {
 // A viewer is a caller with a label for its sources.
 type viewer struct {
 	caller
-	label string // of transfer.Source.Who
+	label string // of transfer.Source.CredentialsID
 }
 
 // givers returns the callers that gave credentials for a repository, most recent first, followed by
@@ -151,7 +151,7 @@ type viewer struct {
 func (h *Handler) givers(n name) []viewer {
 	var l []viewer
 	for _, s := range h.secrets().Of(n.String()) {
-		l = append(l, viewer{caller{creds: &s.Credentials}, fmt.Sprintf("pull secret %d", s.ID)})
+		l = append(l, viewer{with(s.Credentials), fmt.Sprintf("pull secret %d", s.ID)})
 	}
 	return append(l, viewer{})
 }
@@ -219,7 +219,7 @@ type site struct {
 
 // source returns f as a source with the name of the site.
 func (s site) source(f transfer.Fetcher) transfer.Source {
-	return transfer.Source{Name: s.ref.Name(), Who: s.viewer.label, Fetcher: f}
+	return transfer.Source{Name: s.ref.Name(), CredentialsID: s.viewer.label, Fetcher: f}
 }
 
 // sites returns the repositories of refs. Tags and digests of refs are ignored and can be empty.

@@ -93,8 +93,8 @@ func TestOrigin(t *testing.T) {
 		t.Errorf("registries are asked although a name is known: got %v, %v", public, err)
 	}
 	for _, s := range f.h.PublicSources(im, names...) {
-		if s.Who != "" {
-			t.Errorf("source %s is asked as %q", s.Name, s.Who)
+		if s.CredentialsID != "" {
+			t.Errorf("source %s is asked as %q", s.Name, s.CredentialsID)
 		}
 	}
 	if _, public, err := f.h.Origin(t.Context(), b.Digest(), names[:1], true); err == nil || len(public) > 0 {

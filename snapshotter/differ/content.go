@@ -140,7 +140,7 @@ func (d *Differ) contentSources(ns string, from []Repository) []transfer.Source 
 			name = r.String()
 		}
 		l = append(l, transfer.Source{
-			Name: name, Who: "content of " + ns,
+			Name: name, CredentialsID: "content of " + ns,
 			Fetcher: &ContentFetcher{Content: d.o.Content, Namespace: ns, Repository: r},
 		})
 	}

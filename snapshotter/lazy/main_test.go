@@ -405,7 +405,7 @@ func (p place) path(d digest.Digest) string { return filepath.Join(p.mount(), st
 // eventually waits for what others bring about.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not happen: " + what)
 		}

@@ -290,7 +290,7 @@ func From(fetchers ...transfer.Fetcher) []transfer.Source {
 // FromRepository is From for a repository with the given name, "host/repository".
 func FromRepository(name string, fetchers ...transfer.Fetcher) (list []transfer.Source) {
 	for _, f := range fetchers {
-		list = append(list, transfer.Source{Name: name, Who: fmt.Sprintf("%p", f), Fetcher: f})
+		list = append(list, transfer.Source{Name: name, CredentialsID: fmt.Sprintf("%p", f), Fetcher: f})
 	}
 	return list
 }

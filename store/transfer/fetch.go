@@ -151,7 +151,7 @@ func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
 	}
 	n, err = r.read(ctx, body, rest, place, r.hold)
 	if n > 0 {
-		r.From.took(src.Key(), IsPrivate(body))
+		r.From.addProvider(src.Key(), IsPrivate(body))
 	}
 	return n, err
 }

@@ -31,7 +31,7 @@ func (p *Pool) Ordered(ctx context.Context, f *Flow, payer func() string, n int,
 			i := o.take()
 			g.Go(func() error {
 				defer sl.Release()
-				return o.bring(ctx, i, sl)
+				return o.fillAndUse(ctx, i, sl)
 			})
 		}
 		return context.Cause(ctx)
@@ -88,8 +88,8 @@ func (o *ordered) take() (i int) {
 	return i
 }
 
-// bring fills a chunk and uses it in its turn.
-func (o *ordered) bring(ctx context.Context, i int, sl *Slot) error {
+// fillAndUse fills a chunk and uses it in its turn.
+func (o *ordered) fillAndUse(ctx context.Context, i int, sl *Slot) error {
 	if err := o.fill(i, sl); err != nil {
 		if ctx.Err() == nil && sl.Revoked() {
 			o.giveBack(i)

@@ -13,14 +13,14 @@ type Source struct {
 	// Name is "host/repository" for a registry, otherwise a name that no registry can have.
 	Name string
 
-	// Who identifies the credentials; empty for none.
-	Who string
+	// CredentialsID identifies the credentials; empty for none.
+	CredentialsID string
 
 	Fetcher
 }
 
 // Key identifies a source.
-func (s Source) Key() string { return s.Name + " " + s.Who }
+func (s Source) Key() string { return s.Name + " " + s.CredentialsID }
 
 // GroupKey identifies the repositories in a list of sources. Staged bytes belong to one such group:
 // other groups may not be entitled to them, and they may be unverified. Sources that are not
@@ -57,13 +57,13 @@ const (
 // Sources are the sources of a blob. They belong to the callers that need the blob, and callers can
 // be added during a transfer. The zero value has none.
 type Sources struct {
-	mu     sync.Mutex           // guards the following
-	askers []asker              // in order of their first Set
-	bad    map[string]time.Time // by key: tried after the others until then
-	gave   map[string]bool      // by key of the sources that provided bytes: whether with credentials
+	mu        sync.Mutex           // guards the following
+	callers   []caller             // in order of their first Set
+	bad       map[string]time.Time // by key: tried after the others until then
+	providers map[string]bool      // by key of the sources that provided bytes: whether with credentials
 }
 
-type asker struct {
+type caller struct {
 	name string
 	list []Source
 }
@@ -72,11 +72,11 @@ type asker struct {
 func (s *Sources) Set(name string, list []Source) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.askers, func(a asker) bool { return a.name == name })
+	i := slices.IndexFunc(s.callers, func(a caller) bool { return a.name == name })
 	if i < 0 {
-		s.askers = append(s.askers, asker{name, list})
+		s.callers = append(s.callers, caller{name, list})
 	} else {
-		s.askers[i].list = list
+		s.callers[i].list = list
 	}
 }
 
@@ -84,7 +84,7 @@ func (s *Sources) Set(name string, list []Source) {
 func (s *Sources) Drop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.askers = slices.DeleteFunc(s.askers, func(a asker) bool { return a.name == name })
+	s.callers = slices.DeleteFunc(s.callers, func(a caller) bool { return a.name == name })
 }
 
 // Order returns the sources in the order in which to try them: those without problems first,
@@ -95,7 +95,7 @@ func (s *Sources) Order() []Source {
 	now := time.Now()
 	var good, bad []Source
 	seen := map[string]bool{}
-	for _, a := range s.askers {
+	for _, a := range s.callers {
 		for _, src := range a.list {
 			switch key := src.Key(); {
 			case seen[key]:
@@ -142,7 +142,7 @@ func (s *Sources) better(than map[string]bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	for _, a := range s.askers {
+	for _, a := range s.callers {
 		for _, other := range a.list {
 			if !than[other.Key()] && !s.bad[other.Key()].After(now) {
 				return true
@@ -152,29 +152,29 @@ func (s *Sources) better(than map[string]bool) bool {
 	return false
 }
 
-// took records that bytes of a source are used.
-func (s *Sources) took(key string, private bool) {
+// addProvider records that bytes of a source are used.
+func (s *Sources) addProvider(key string, private bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gave == nil {
-		s.gave = map[string]bool{}
+	if s.providers == nil {
+		s.providers = map[string]bool{}
 	}
-	s.gave[key] = s.gave[key] || private
+	s.providers[key] = s.providers[key] || private
 }
 
-// Took records that bytes from the sources of other are used.
-func (s *Sources) Took(other *Sources) {
-	for key, private := range other.Gave() {
-		s.took(key, private)
+// AddProviders records that bytes from the sources of other are used.
+func (s *Sources) AddProviders(other *Sources) {
+	for key, private := range other.Providers() {
+		s.addProvider(key, private)
 	}
 }
 
-// Gave returns the sources that provided bytes, by key, and whether with credentials.
-func (s *Sources) Gave() map[string]bool {
+// Providers returns the sources that provided bytes, by key, and whether with credentials.
+func (s *Sources) Providers() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[string]bool, len(s.gave))
-	for k, v := range s.gave {
+	out := make(map[string]bool, len(s.providers))
+	for k, v := range s.providers {
 		out[k] = v
 	}
 	return out

@@ -90,7 +90,7 @@ func (w *whole) try(ctx context.Context, src Source, hold *Slot, buf []byte, off
 	if w.at += n; err != nil {
 		return err
 	}
-	w.From.took(src.Key(), IsPrivate(w.body))
+	w.From.addProvider(src.Key(), IsPrivate(w.body))
 	m, err := w.read(hold.Context, w.body, buf, hold)
 	w.at += int64(m)
 	return err

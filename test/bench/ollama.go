@@ -30,7 +30,7 @@ func (b *bench) ollamaPeer(m model) *peer {
 	front := strings.Replace(node.StartOllama(b.t, b.node.Registry).Host, "127.0.0.1", "localhost", 1)
 	dir := filepath.Join(b.node.Dir, "ollama")
 	blob := filepath.Join(dir, "blobs", strings.Replace(m.digest.String(), ":", "-", 1))
-	address := freeAddress(b.t)
+	address := node.FreeAddress(b.t)
 	p.run = func() (first, all, cpu time.Duration) {
 		// It reads what it has when it starts, and nothing is asked of it twice.
 		server := node.Start(b.t, "ollama", filepath.Join(b.node.Dir, "ollama.log"), []string{"OLLAMA_MODELS=" + dir, "HOME=" + b.node.Dir, "GIN_MODE=release"}, b.ollama, address)
@@ -93,14 +93,4 @@ func (b *bench) pushOllama(repository string, m model) {
 	}
 	b.node.Registry.Push(b.t, repository, "v1", node.Artifact{Manifest: p, MediaType: dockerManifest,
 		Blobs: map[digest.Digest][]byte{configDigest: config}})
-}
-
-// freeAddress is one of the loopback device where nobody listens.
-func freeAddress(t node.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

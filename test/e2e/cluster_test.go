@@ -73,7 +73,7 @@ func startClusterNode(t *testing.T) *clusterNode {
 		}
 	})
 	hideSysctls(t)
-	c := &clusterNode{machine: startMachine(t, plainConfig), address: freeAddress(t)}
+	c := &clusterNode{machine: startMachine(t, plainConfig), address: node.FreeAddress(t)}
 	var err error
 	c.dir, err = os.MkdirTemp("", "k")
 	c.ok(err)
@@ -216,16 +216,6 @@ func hideSysctls(t *testing.T) {
 	}
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // startKubelet starts the kubelet and waits until it answers.
 func (c *clusterNode) startKubelet() {
 	c.t.Helper()
@@ -254,7 +244,7 @@ func (c *clusterNode) startKubelet() {
 	c.ok(os.WriteFile(file, config, 0o600))
 	program, err := filepath.Abs("../../.cache/tools/kubelet/kubelet")
 	c.ok(err)
-	c.client = http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	c.client = http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // it makes its key itself
 	}}
 	root := filepath.Join(c.dir, "root")
@@ -404,7 +394,7 @@ func (c *clusterNode) await(what string, done func() error) {
 	begin := time.Now()
 	defer func() { c.t.Logf("waited %v for %s", time.Since(begin).Round(100*time.Millisecond), what) }()
 	var err error
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		if err = done(); err == nil {
 			return
 		}

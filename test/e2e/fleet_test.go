@@ -59,12 +59,7 @@ func fleetConfig(t *testing.T, listen string, nodes ...string) (config string) {
 // TestDigestOfAnotherNode pulls a private model by the digest that another node saw, on nodes that never saw its tag:
 // while that stands for the model, and when it has moved on.
 func TestDigestOfAnotherNode(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listen := free.Addr().String()
-	free.Close()
+	listen := node.FreeAddress(t)
 	_, port, _ := net.SplitHostPort(listen)
 	config := fleetConfig(t, listen)
 	first := node.StartNode(t, node.Options{Config: config})

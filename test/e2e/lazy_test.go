@@ -106,14 +106,17 @@ func TestLazyPull(t *testing.T) {
 	wantFiles(t, n, ref, states(converttest.ModelPackRaw(converttest.Files(big))))
 }
 
+// patience is how long a test waits for what must happen, even on a busy machine.
+const patience = 4 * time.Minute
+
 // waitFor waits until ready returns nil.
 func waitFor(t *testing.T, what string, ready func() error) {
 	t.Helper()
 	var err error
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if err = ready(); err == nil {
 			return
 		}
 	}
-	t.Fatalf("waited a minute for %s: %v", what, err)
+	t.Fatalf("waited %v for %s: %v", patience, what, err)
 }

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -77,10 +76,7 @@ func startMachine(t *testing.T, config string) *machine {
 		m.write(machineConfig, config, 0o644)
 	}
 	m.registry = node.StartRegistry(t, filepath.Join(dir, "registry"))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	m.ok(err)
-	m.facade = l.Addr().String()
-	m.ok(l.Close())
+	m.facade = node.FreeAddress(t)
 	t.Cleanup(m.stop)
 	m.systemctl("enable", "containerd")
 	m.systemctl("start", "containerd")

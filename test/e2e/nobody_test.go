@@ -88,7 +88,7 @@ func ask(url string) error {
 }
 
 func tryGet(name string, tr *http.Transport, url string) {
-	res, err := (&http.Client{Transport: tr, Timeout: 30 * time.Second}).Get(url)
+	res, err := (&http.Client{Transport: tr, Timeout: patience}).Get(url)
 	if err != nil {
 		fmt.Printf("%s: error %v\n", name, err)
 		return

@@ -3,13 +3,13 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
@@ -314,9 +314,7 @@ func (m *machine) checkPulls(image string) {
 		m.systemctl("start", "containerd")
 	}
 	// A restart that set-up began goes on without it: containerd can be there and not listen yet.
-	for end := time.Now().Add(30 * time.Second); m.ctr("version").Err != nil && time.Now().Before(end); {
-		time.Sleep(50 * time.Millisecond)
-	}
+	waitFor(m.t, "containerd", func() error { return m.ctr("version").Err })
 	snapshotter := "overlayfs"
 	if out := m.ctr("plugins", "ls"); strings.Contains(out.Stdout, "ballast-diff") {
 		snapshotter = "ballast"
@@ -349,13 +347,12 @@ func (m *machine) checkSet(model string, b *converttest.Built) {
 		if out := m.ctr("images", "unmount", "--snapshotter", "ballast", "--rm", mnt); out.Err != nil {
 			m.t.Errorf("unmount: %v\n%s", out.Err, out.Output())
 		}
-		for range 300 { // containerd's collector takes its own mount away, when it comes to it
-			if len(m.mountsBelow("/run/containerd/io.containerd.mount-manager.v1.bolt")) == 0 {
-				return
+		waitFor(m.t, "containerd's garbage collection to unmount the model", func() error {
+			if left := m.mountsBelow("/run/containerd/io.containerd.mount-manager.v1.bolt"); len(left) > 0 {
+				return fmt.Errorf("%v", left)
 			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		m.t.Error("containerd keeps the model mounted")
+			return nil
+		})
 	}()
 	for p, f := range b.Files {
 		got, err := os.ReadFile(mnt + "/" + p)

@@ -162,11 +162,10 @@ func stopUnit(u string) error {
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 		return err
 	}
-	for range 200 {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if pidOf(u) == 0 {
 			return os.Remove(pidFile(u))
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	return errors.New("it does not end")
 }
@@ -232,7 +231,7 @@ func started(cmd *exec.Cmd, conn *net.UnixConn) error {
 		return fmt.Errorf("it ended: %v", err)
 	case err := <-ready:
 		return err
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		return errors.New("it does not say that it is ready")
 	}
 }

@@ -50,7 +50,7 @@ func TestKilled(t *testing.T) {
 	}
 
 	remove()
-	n.Registry.Wire.Drain() // what was cut off is recorded late
+	n.Registry.Wire.Drain()
 	n.Registry.Wire.Reset()
 	n.StartBallastd(t)
 	mustPull(t, n, "ballast", ref)

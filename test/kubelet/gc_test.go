@@ -84,7 +84,7 @@ func TestImageGC(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.start(t)
-	time.Sleep(2 * time.Second)
+	time.Sleep(5 * time.Second)
 
 	defer k.fill(t, 35)()
 	eventually(t, "collection of the unused image", func() error {

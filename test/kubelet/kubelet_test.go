@@ -44,8 +44,8 @@ func startNode(t *testing.T, o node.Options, config map[string]any, prepare ...f
 	t.Helper()
 	n := node.StartNode(t, o)
 	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
-	k := &kubelet{node: n, cri: n.CRI(t), dir: filepath.Join(n.Dir, "kubelet"), address: freeAddress(t)}
-	k.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	k := &kubelet{node: n, cri: n.CRI(t), dir: filepath.Join(n.Dir, "kubelet"), address: node.FreeAddress(t)}
+	k.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // it makes its key itself
 	}}
 	for _, dir := range []string{k.dir, k.podsDir(), filepath.Join(k.dir, "plugins")} {
@@ -199,14 +199,4 @@ func (k *kubelet) events(t *testing.T, pod string) (all []event) {
 		t.Fatal(err)
 	}
 	return all
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

@@ -22,7 +22,7 @@ func TestSlowRegistry(t *testing.T) {
 		Config:     "[fetch]\nconnections = 2\n",
 		Containerd: "[plugins.\"io.containerd.cri.v1.images\"]\n  image_pull_progress_timeout = \"1s\"\n",
 	}, nil)
-	whole, early := converttest.ModelPackRaw(converttest.Files(weights(70, size))), converttest.ModelPackRaw(converttest.Files(weights(71, 8*size)))
+	whole, early := converttest.ModelPackRaw(converttest.Files(weights(70, 2*size))), converttest.ModelPackRaw(converttest.Files(weights(71, 8*size)))
 	early.Name = "early"
 	ref := k.convert(t, push(t, k, early), "early")
 	slow := k.node.Registry.Wire.Add(node.Fault{Match: node.AnyBlob, Rate: rate})
@@ -34,10 +34,11 @@ func TestSlowRegistry(t *testing.T) {
 	k.start(t)
 	k.awaitRunning(t, p)
 	k.wantFiles(t, "complete", "main", "/model", states(whole))
-	if n := k.node.Registry.Wire.BlobBytes()[digest.FromBytes(whole.Files["model.gguf"].Data)]; n > size*3/2 {
-		t.Errorf("%d bytes were sent of a file of %d", n, size)
+	if n := k.node.Registry.Wire.BlobBytes()[digest.FromBytes(whole.Files["model.gguf"].Data)]; n > 2*size*3/2 {
+		t.Errorf("%d bytes were sent of a file of %d", n, 2*size)
 	}
 
+	k.hydrate(t, "--pause") // only reads fetch
 	for i, name := range []string{"early", "second"} {
 		k.run(t, k.pod(name, ref, "Always"))
 		k.wantRead(t, name, early, (7-i)*size)
@@ -46,6 +47,7 @@ func TestSlowRegistry(t *testing.T) {
 		}
 	}
 	slow()
+	k.hydrate(t, "--resume")
 	eventually(t, "complete model", func() error {
 		if !k.complete(early) {
 			return errors.New("it is not")
@@ -54,6 +56,14 @@ func TestSlowRegistry(t *testing.T) {
 	})
 	for _, name := range []string{"early", "second"} {
 		k.wantFiles(t, name, "main", "/model", states(early))
+	}
+}
+
+// hydrate runs ballast hydrate.
+func (k *kubelet) hydrate(t *testing.T, flag string) {
+	t.Helper()
+	if out := k.node.Ballast("hydrate", flag); out.Err != nil {
+		t.Fatalf("ballast hydrate %s: %v\n%s", flag, out.Err, out.Output())
 	}
 }
 

@@ -41,14 +41,14 @@ func TestManyPods(t *testing.T) {
 		t.Errorf("%d more pods with a model of %d bytes take %d bytes more", pods-1, size, grown)
 	}
 
-	evict(t, k.object(b, "model.gguf"))
 	roots := k.roots(t)
 	if len(roots) < pods {
 		t.Fatalf("%d roots of %d containers", len(roots), pods)
 	}
-	if n := resident(t, filepath.Join(roots[0], "model/model.gguf")); n != 0 {
-		t.Fatalf("%d bytes of the model are in memory before it is read; the test proves nothing", n)
-	}
+	eventually(t, "eviction from memory", func() error { // the kernel keeps pages that it is just using
+		evict(t, k.object(b, "model.gguf"))
+		return none("bytes", resident(t, filepath.Join(roots[0], "model/model.gguf")))
+	})
 	k.wantFiles(t, names[0], "main", "/model", states(b))
 	for _, root := range roots { // the kernel may have taken some of it back meanwhile
 		if n := resident(t, filepath.Join(root, "model/model.gguf")); n < size/2 {

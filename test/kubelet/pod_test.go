@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen. The kubelet tries again after 10 and 20 seconds.
-const patience = 2 * time.Minute
+const patience = 4 * time.Minute
 
 // pause is how long a test waits before it looks again.
 const pause = 200 * time.Millisecond
@@ -241,21 +241,20 @@ func (k *kubelet) tell(t *testing.T, name string) string {
 	return b.String()
 }
 
-// container returns the id of a running container of a pod.
-func (k *kubelet) container(t *testing.T, pod, name string) string {
+// container waits until a container of a pod is running, and returns its id. After its start the
+// kubelet needs some time to know the containers.
+func (k *kubelet) container(t *testing.T, pod, name string) (id string) {
 	t.Helper()
-	s, _, err := k.status(pod)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range s.Containers {
-		if c.Name == name && c.State.Running != nil {
-			_, id, _ := strings.Cut(c.ID, "://")
-			return id
+	k.await(t, pod, "container "+name+" is running", func(s podStatus) bool {
+		for _, c := range s.Containers {
+			if c.Name == name && c.State.Running != nil {
+				_, id, _ = strings.Cut(c.ID, "://")
+				return true
+			}
 		}
-	}
-	t.Fatalf("container %s of pod %s does not run:\n%s", name, pod, describe(s))
-	return ""
+		return false
+	})
+	return id
 }
 
 // wantFiles compares the regular files that a container sees below dir.

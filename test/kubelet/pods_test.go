@@ -130,8 +130,8 @@ func testPolicies(t *testing.T, k *kubelet) {
 	r := node.StartRegistry(t, t.TempDir())
 	b := converttest.ModelPackRaw(converttest.Files(weights(6, 1<<20)))
 	r.Push(t, "models/policies", "1", artifact(b))
-	server := httptest.NewServer(r.Wire)
-	address := strings.TrimPrefix(server.URL, "http://")
+	address := node.FreeAddress(t)
+	server := serveAt(t, address, r.Wire)
 	k.node.Upstream(t, stoppedHost, address)
 	const ref = stoppedHost + "/models/policies:1"
 
@@ -158,14 +158,21 @@ func testPolicies(t *testing.T, k *kubelet) {
 	wantMessage(t, k.awaitWaiting(t, "policy-always", "ErrImagePull", "ImagePullBackOff"), "manifest "+ref, "connection refused")
 
 	// The kubelet tries again, and all is well.
+	server = serveAt(t, address, r.Wire)
+	defer server.Close()
+	k.awaitRunning(t, always)
+}
+
+// serveAt serves HTTP at an address.
+func serveAt(t *testing.T, address string, h http.Handler) *httptest.Server {
+	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server = httptest.NewUnstartedServer(r.Wire)
+	server := httptest.NewUnstartedServer(h)
 	server.Listener.Close()
 	server.Listener = l
 	server.Start()
-	defer server.Close()
-	k.awaitRunning(t, always)
+	return server
 }

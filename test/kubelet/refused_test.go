@@ -56,11 +56,14 @@ func testRefused(t *testing.T, k *kubelet) {
 			message := k.awaitWaiting(t, r.name, reasons...)
 			t.Log(message)
 			wantMessage(t, message, append(r.words, documented(t, r.doc))...)
-			if !slices.ContainsFunc(k.events(t, r.name), func(e event) bool {
-				return e.Type == "Warning" && strings.Contains(e.Message, r.doc)
-			}) {
-				t.Errorf("no event says %q:\n%s", r.doc, k.tell(t, r.name))
-			}
+			eventually(t, "event", func() error { // the kubelet logs events in the background
+				if !slices.ContainsFunc(k.events(t, r.name), func(e event) bool {
+					return e.Type == "Warning" && strings.Contains(e.Message, r.doc)
+				}) {
+					return fmt.Errorf("no event has %q:\n%s", r.doc, k.tell(t, r.name))
+				}
+				return nil
+			})
 		})
 	}
 

@@ -56,7 +56,7 @@ func TestRestarts(t *testing.T) {
 		b.Name = fmt.Sprint("made", i)
 		made[b.Name] = b
 		d := digest.FromBytes(b.Files["model.gguf"].Data)
-		remove := k.node.Registry.Wire.Add(node.Fault{Match: node.Blob(d), Rate: 2 << 20})
+		remove := k.node.Registry.Wire.Add(node.Fault{Match: node.Blob(d), Rate: 128 << 10}) // 24 seconds
 		p := k.pod(b.Name, push(t, k, b), "IfNotPresent")
 		k.apply(t, p)
 		k.awaitPulling(t, b.Name)
@@ -64,9 +64,9 @@ func TestRestarts(t *testing.T) {
 		for j, daemon := range order {
 			k.end(t, daemon, (i+j)%2 == 0)
 		}
+		remove()
 		k.startAgain(t, order)
 		k.awaitRunning(t, p)
-		remove()
 		k.wantFiles(t, b.Name, "main", "/model", states(b))
 		k.wantRead(t, "lazy", lazy, (i*9+8)<<20)
 	}

@@ -63,7 +63,7 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 			h.ShowWhy = "snapshot.show = \"" + d.config.Snapshot.Show + "\""
 		}
 	}
-	doubts, err := d.snapshotter.Doubts(ctx)
+	doubts, err := d.snapshotter.Health(ctx)
 	if err != nil {
 		return h, err
 	}
@@ -74,7 +74,7 @@ func (d *Daemon) health(ctx context.Context) (api.Health, error) {
 	if h.Usage, err = d.store.Usage(ctx); err != nil {
 		return h, err
 	}
-	if h.Doubts, err = d.store.Doubts(ctx); err != nil {
+	if h.Doubts, err = d.store.Health(ctx); err != nil {
 		return h, err
 	}
 	if h.ContainerdVersion, err = d.containerdVersion(ctx); err != nil {

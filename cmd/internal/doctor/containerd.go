@@ -17,15 +17,6 @@ import (
 	"github.com/containerd/containerd/v2/version"
 )
 
-// The plugins of containerd whose settings are checked.
-const (
-	pluginDiff     = "io.containerd.service.v1.diff-service"
-	pluginTransfer = "io.containerd.transfer.v1.local"
-	pluginImages   = "io.containerd.cri.v1.images"
-	pluginRuntime  = "io.containerd.cri.v1.runtime"
-	pluginCRI      = "io.containerd.grpc.v1.cri" // images and runtime, before version 3
-)
-
 // containerdConfig is a loaded configuration of containerd.
 type containerdConfig struct {
 	*srvconfig.Config
@@ -152,42 +143,42 @@ func (d *Doctor) addDropIn(ctx context.Context, c *containerdConfig, plugin stri
 	if _, err := os.Stat(c.file); errors.Is(err, fs.ErrNotExist) {
 		steps = append(steps, fmt.Sprintf(`printf 'version = %d\n%s\n' > %s`, c.version.DropIn(containerdversion.File{}).Format, imports, c.file))
 	}
-	mend := strings.Join(append(steps, d.restart()), " && ")
+	fix := strings.Join(append(steps, d.restart()), " && ")
 	if len(steps) == 0 {
-		return fmt.Sprintf("write %s at the top of %s, which does not import %s; then %s", imports, c.file, dropin, mend)
+		return fmt.Sprintf("write %s at the top of %s, which does not import %s; then %s", imports, c.file, dropin, fix)
 	}
-	return mend
+	return fix
 }
 
 // diffService checks which differs unpack for clients, and so for image volumes.
 func (d *Doctor) diffService(c *containerdConfig, differ string) {
 	const check = "diff-service"
 	order := []string{defaults.DefaultDiffer}
-	if v, ok := lookup(c.Plugins, pluginDiff, "default").([]any); ok {
+	if v, ok := containerdversion.Setting(c.Plugins, containerdversion.PluginDiff, "default").([]any); ok {
 		order = texts(v)
 	}
-	mend := fmt.Sprintf("[plugins.%q] default = [%q, \"walking\"]", pluginDiff, differ)
+	fix := fmt.Sprintf("[plugins.%q] default = [%q, \"walking\"]", containerdversion.PluginDiff, differ)
 	ours, walking := slices.Index(order, differ), slices.Index(order, defaults.DefaultDiffer)
 	switch {
 	case ours < 0:
-		d.fail(check, mend, "default = %q does not name %s: image volumes of models cannot be unpacked", order, differ)
+		d.fail(check, fix, "default = %q does not name %s: image volumes of models cannot be unpacked", order, differ)
 	case walking >= 0 && walking < ours:
-		d.fail(check, mend, "default = %q has walking before %s, and walking refuses models", order, differ)
+		d.fail(check, fix, "default = %q has walking before %s, and walking refuses models", order, differ)
 	case ours == len(order)-1:
-		d.fail(check, mend, "default = %q has no differ after %s for the layers of ordinary images: they cannot be unpacked", order, differ)
+		d.fail(check, fix, "default = %q has no differ after %s for the layers of ordinary images: they cannot be unpacked", order, differ)
 	}
 }
 
 // unpackConfig checks which differ unpacks for pulls.
 func (d *Doctor) unpackConfig(c *containerdConfig, snapshotter, differ string) {
 	const check = "unpack_config"
-	mend := fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", pluginTransfer, hostPlatform(), snapshotter, differ)
-	entries, ok := lookup(c.Plugins, pluginTransfer, "unpack_config").([]any)
+	fix := fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", containerdversion.PluginTransfer, hostPlatform(), snapshotter, differ)
+	entries, ok := containerdversion.Setting(c.Plugins, containerdversion.PluginTransfer, "unpack_config").([]any)
 	if !ok {
-		d.fail(check, mend, "there is no entry for %s, so \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
+		d.fail(check, fix, "there is no entry for %s, so \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
 		return
 	}
-	inEntry := fmt.Sprintf("in that entry of [[plugins.%q.unpack_config]]: differ = %q", pluginTransfer, differ)
+	inEntry := fmt.Sprintf("in that entry of [[plugins.%q.unpack_config]]: differ = %q", containerdversion.PluginTransfer, differ)
 	seen := map[string]string{} // the first entry of a snapshotter is used
 	for _, e := range entries {
 		m, _ := e.(map[string]any)
@@ -199,29 +190,16 @@ func (d *Doctor) unpackConfig(c *containerdConfig, snapshotter, differ string) {
 	}
 	switch got, ok := seen[snapshotter]; {
 	case !ok:
-		d.fail(check, mend, "there is no entry for %s, so \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
+		d.fail(check, fix, "there is no entry for %s, so \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
 	case got == "":
 		d.fail(check, inEntry, "the entry for %s has no differ: containerd uses walking, which refuses models", snapshotter)
 	case got != differ:
 		d.fail(check, inEntry, "the first entry for %s has differ = %q, which refuses models", snapshotter, got)
 	}
 	if _, ok := seen[defaults.DefaultSnapshotter]; !ok {
-		d.warn(check, fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", pluginTransfer, hostPlatform(), defaults.DefaultSnapshotter, defaults.DefaultDiffer),
+		d.warn(check, fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", containerdversion.PluginTransfer, hostPlatform(), defaults.DefaultSnapshotter, defaults.DefaultDiffer),
 			"there is no entry for %s any more, so pulls with it are refused", defaults.DefaultSnapshotter)
 	}
-}
-
-// lookup returns the value below keys, or nil.
-func lookup(m map[string]any, keys ...string) any {
-	var v any = m
-	for _, k := range keys {
-		m, ok := v.(map[string]any)
-		if !ok {
-			return nil
-		}
-		v = m[k]
-	}
-	return v
 }
 
 // texts returns the strings of a list.

@@ -162,7 +162,7 @@ func (n *node) write(t *testing.T, name, s string) {
 const dropin = "conf.d/ballast.toml"
 
 // On a healthy node the only finding is that containerd itself does not run.
-func TestHealthy(t *testing.T) {
+func TestHealthyNode(t *testing.T) {
 	findings := newNode(t).doctor.Run(t.Context())
 	for _, f := range findings {
 		if f.Status != OK && f.Check != "containerd" {
@@ -174,9 +174,9 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// TestLocalPull makes CRI pull without the transfer service, as production nodes often do: models
+// TestLocalPullNeedsFacade makes CRI pull without the transfer service, as production nodes often do: models
 // need a facade there too.
-func TestLocalPull(t *testing.T) {
+func TestLocalPullNeedsFacade(t *testing.T) {
 	n := newNode(t)
 	n.write(t, "conf.d/zz.toml", `version = 3
 [plugins."io.containerd.cri.v1.images"]
@@ -200,7 +200,7 @@ func TestFaults(t *testing.T) {
 		check  string
 		status Status
 		says   string // part of the message
-		mend   string // part of the fix
+		fix    string // part of the fix
 	}{
 		{"daemon down", func(_ *testing.T, n *node) { n.stop() },
 			"daemon", Fail, "is not running", "systemctl enable --now ballastd"},
@@ -322,7 +322,7 @@ func TestFaults(t *testing.T) {
 		}, "store", Warn, "/root/store.db.damaged-1", "rm /root/store.db.damaged-1"},
 		{"database lost", func(_ *testing.T, n *node) { n.health.Doubts.Rebuilt = time.Now() },
 			"store", Warn, "the database was lost", "pin again"},
-		{"not hashed yet", func(_ *testing.T, n *node) { n.health.Doubts.Unproved = 1 << 30 },
+		{"not hashed yet", func(_ *testing.T, n *node) { n.health.Doubts.Unrecorded = 1 << 30 },
 			"store", Warn, "1.1 GB", "in the background"},
 		{"no space", func(_ *testing.T, n *node) { n.doctor.Config.Fetch.Reserve = 1 << 62 },
 			"space", Fail, "nothing is downloaded", "ballast gc"},
@@ -427,17 +427,17 @@ func TestFaults(t *testing.T) {
 			tt.spoil(t, n)
 			findings := n.doctor.Run(t.Context())
 			for _, f := range findings {
-				if f.Check == tt.check && f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.mend) {
+				if f.Check == tt.check && f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.fix) {
 					return
 				}
 			}
-			t.Errorf("no finding %q %s with %q, mended by %q, in:\n%+v", tt.check, tt.status, tt.says, tt.mend, findings)
+			t.Errorf("no finding %q %s with %q, fixed by %q, in:\n%+v", tt.check, tt.status, tt.says, tt.fix, findings)
 		})
 	}
 }
 
 // The closed form of _default is healthy.
-func TestClosedDefault(t *testing.T) {
+func TestClosedDefaultIsHealthy(t *testing.T) {
 	n := newNode(t)
 	n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry})
 	for _, f := range n.doctor.Run(t.Context()) {
@@ -448,7 +448,7 @@ func TestClosedDefault(t *testing.T) {
 }
 
 // A handler is sufficient for pods.
-func TestHandlerOnly(t *testing.T) {
+func TestHandlerSuffices(t *testing.T) {
 	n := newNode(t)
 	var b strings.Builder
 	cfg := n.doctor.Config

@@ -27,15 +27,8 @@ const (
 // Fail.
 func (d *Doctor) users(ctx context.Context, h *api.Health, c *containerdConfig) {
 	const check = "user namespaces"
-	dir := d.Config.Root
-	if h != nil {
-		dir = h.Dirs["root"].Path
-	}
-	if _, err := os.Stat(dir); err != nil {
-		dir = os.TempDir()
-	}
 	before := len(d.findings)
-	if err := d.ProbeUsers(dir); err != nil && os.Geteuid() != 0 {
+	if err := d.ProbeUsers(d.probeDir(h)); err != nil && os.Geteuid() != 0 {
 		d.warn(check, "run as root", "cannot test mounts: %v", err)
 	} else if err != nil {
 		d.warn(check, "Linux 6.3 or later, and ext4, xfs or btrfs at the root", "mounts cannot be id-mapped here, so pods with hostUsers: false do not start: %v", err)
@@ -51,11 +44,11 @@ func (d *Doctor) users(ctx context.Context, h *api.Health, c *containerdConfig) 
 		d.warn(check, "containerd 2.1.7, 2.2.2, or 2.3 and later", "containerd %s does not id-map image volumes: in pods with hostUsers: false their files belong to nobody (65534)", h.ContainerdVersion)
 	}
 	if h != nil && h.Lazy.Users != "" {
-		mend := "Linux 6.12 and containerd 2.3, or later"
+		fix := "Linux 6.12 and containerd 2.3, or later"
 		if !d.Config.Lazy.IDMap {
-			mend = "lazy.idmap = true, then drain the node and restart it"
+			fix = "lazy.idmap = true, then drain the node and restart it"
 		}
-		d.warn(check, mend, "pods with hostUsers: false start when their model is complete, not before: %s", h.Lazy.Users)
+		d.warn(check, fix, "pods with hostUsers: false start when their model is complete, not before: %s", h.Lazy.Users)
 	}
 	if len(d.findings) == before && ours {
 		d.ok(check, "pods with hostUsers: false own their files%s", runtime)

@@ -61,15 +61,15 @@ func (d *Doctor) formats(ctx context.Context, c *containerdConfig) {
 			d.fail(check, "", "%v", err)
 			continue
 		}
-		mend := "convert " + file + " to that format; see containerd config migrate"
+		fix := "convert " + file + " to that format; see containerd config migrate"
 		if sub, err := loadContainerd(ctx, file); err == nil && len(sub.ProxyPlugins) > 0 && file != c.file {
-			mend = fmt.Sprintf("ballast config containerd --containerd-config %s > %s && %s", c.file, file, d.restart())
+			fix = fmt.Sprintf("ballast config containerd --containerd-config %s > %s && %s", c.file, file, d.restart())
 		}
 		switch {
 		case f.Format > c.version.MaxFormat():
-			d.fail(check, mend, "%s has version = %d: containerd %s reads at most %d and does not start", file, f.Format, c.version, c.version.MaxFormat())
+			d.fail(check, fix, "%s has version = %d: containerd %s reads at most %d and does not start", file, f.Format, c.version, c.version.MaxFormat())
 		case f.Format != 0 && f.Format != main.Format && !c.version.MixesFormats():
-			d.fail(check, mend, "%s has version = %d and %s has %d: containerd %s uses one of them for both, so settings are lost", file, f.Format, c.file, main.Format, c.version)
+			d.fail(check, fix, "%s has version = %d and %s has %d: containerd %s uses one of them for both, so settings are lost", file, f.Format, c.file, main.Format, c.version)
 		case file != c.file && f.OldTables && c.version.ReplacesTables():
 			d.fail(check, fmt.Sprintf("write these settings into %s", c.file), "%s has settings of CRI: containerd %s uses only these, so those of %s are lost", file, c.version, c.file)
 		}
@@ -80,8 +80,8 @@ func (d *Doctor) formats(ctx context.Context, c *containerdConfig) {
 func (d *Doctor) runtimeHandlers(c *containerdConfig, snapshotter string) {
 	const check = "cri"
 	for _, h := range c.handlers(snapshotter) {
-		if got, _ := lookup(c.Plugins, pluginImages, "runtime_platforms", h, "snapshotter").(string); c.version.RuntimePlatforms() && got != snapshotter {
-			d.fail(check, fmt.Sprintf("[plugins.%q.runtime_platforms.%q] platform = %q, snapshotter = %q", pluginImages, h, hostPlatform(), snapshotter),
+		if got, _ := containerdversion.Setting(c.Plugins, containerdversion.PluginImages, "runtime_platforms", h, "snapshotter").(string); c.version.RuntimePlatforms() && got != snapshotter {
+			d.fail(check, fmt.Sprintf("[plugins.%q.runtime_platforms.%q] platform = %q, snapshotter = %q", containerdversion.PluginImages, h, hostPlatform(), snapshotter),
 				"containerd %s needs the snapshotter of the handler %s for pulls too: without it, models are unpacked elsewhere and refused", c.version, h)
 		}
 		if !c.version.HandlerInRequest() {
@@ -102,7 +102,7 @@ func (c *containerdConfig) pullsLocally() bool {
 		"use_local_image_pull": false, "discard_unpacked_layers": false, "disable_snapshot_annotations": true,
 		"image_pull_with_sync_fs": false, "max_concurrent_downloads": int64(3),
 	} {
-		if v := c.criSetting(key); v != nil && v != usual {
+		if v := containerdversion.ImageSetting(c.Plugins, key); v != nil && v != usual {
 			return true
 		}
 	}
@@ -117,10 +117,10 @@ func (c *containerdConfig) pullsLocally() bool {
 // tables returns the headers of the tables with CRI's snapshotter and its registries in this
 // version of the configuration.
 func (c *containerdConfig) tables() (images, registry string) {
-	_, old := c.Plugins[pluginCRI]
-	_, current := c.Plugins[pluginImages]
+	_, old := c.Plugins[containerdversion.PluginCRI]
+	_, current := c.Plugins[containerdversion.PluginImages]
 	if c.version.ReplacesTables() || old && !current {
-		return fmt.Sprintf("[plugins.%q.containerd]", pluginCRI), fmt.Sprintf("[plugins.%q.registry]", pluginCRI)
+		return fmt.Sprintf("[plugins.%q.containerd]", containerdversion.PluginCRI), fmt.Sprintf("[plugins.%q.registry]", containerdversion.PluginCRI)
 	}
-	return fmt.Sprintf("[plugins.%q]", pluginImages), fmt.Sprintf("[plugins.%q.registry]", pluginImages)
+	return fmt.Sprintf("[plugins.%q]", containerdversion.PluginImages), fmt.Sprintf("[plugins.%q.registry]", containerdversion.PluginImages)
 }

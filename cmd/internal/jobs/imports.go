@@ -137,7 +137,7 @@ func (js *Jobs) takeOver(ctx context.Context, j *job, r api.ImportRequest) (_ st
 	if err != nil {
 		return store.Image{}, err
 	}
-	err = js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: []transfer.Source{{Name: m.ref.Name(), Who: "import", Fetcher: m}}, Progress: func(ps []store.Progress) {
+	err = js.hydrate(ctx, j, im.Table, store.HydrateOptions{Sources: []transfer.Source{{Name: m.ref.Name(), CredentialsID: "import", Fetcher: m}}, Progress: func(ps []store.Progress) {
 		for i, s := range ps {
 			if s.State == string(api.StatusPresent) && linked[s.Blob] {
 				ps[i].State = string(api.StatusComplete) // it was not present before the import
@@ -194,7 +194,7 @@ func (js *Jobs) way(m *localModel, b filetable.Blob) (string, error) {
 	if b.Archive != filetable.ArchiveNone || b.Codec != filetable.CodecNone {
 		return store.LinkNone, nil
 	}
-	return js.Store.LinkWay(f)
+	return js.Store.LinkMethod(f)
 }
 
 // fileOf returns the path of the first file that has bytes of a blob.

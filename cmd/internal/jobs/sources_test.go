@@ -78,7 +78,7 @@ func (d *Sources) pull(t *testing.T, table digest.Digest, ended bool, names ...s
 	if err := d.Snapshotter.Hold(t.Context(), id, table); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Snapshotter.GotFrom(t.Context(), id, names); err != nil {
+	if err := d.Snapshotter.SetSources(t.Context(), id, names); err != nil {
 		t.Fatal(err)
 	}
 	if !ended {
@@ -105,8 +105,8 @@ func sameNames(t *testing.T, what string, got []transfer.Source, want ...string)
 	}
 }
 
-// TestSourceOrder has a stranger who resolved the model of others from a registry of his own: only
-// his own pulls use it.
+// TestSourceOrder has another client that resolved the same model from its own registry: only pulls
+// of that client use that registry.
 func TestSourceOrder(t *testing.T) {
 	d, table := newSources(t, tree.Links)
 	d.resolved(t, table, "aaa.evil/x:1", "good.example:5000/team/m:1")
@@ -187,7 +187,7 @@ func TestSourceIdentity(t *testing.T) {
 
 // The pull secret of a complete model is not on disk. The secret of an incomplete one is, unless
 // the configuration forbids it.
-func TestSecretsOfComplete(t *testing.T) {
+func TestSecretsOnDisk(t *testing.T) {
 	d, table := newSources(t, tree.Links)
 	c := config.Default()
 	c.Root = d.Store.Dir()
@@ -306,7 +306,7 @@ func TestSourcesOfStrangers(t *testing.T) {
 		view = snapshotter.ViewName(id)
 		for _, err := range []error{
 			d.Snapshotter.Hold(t.Context(), id, table),
-			d.Snapshotter.GotFrom(t.Context(), id, []string{name}),
+			d.Snapshotter.SetSources(t.Context(), id, []string{name}),
 			d.Store.Expose(t.Context(), table, store.ExposeOptions{View: view, Sources: storetest.FromRepository(name, privately{storetest.NewFetcher(p)})}),
 			d.Snapshotter.Show(t.Context(), id, table),
 		} {

@@ -19,13 +19,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// content returns the content of an entry of p, by the local header.
+// content returns the content of an entry of p.
 func content(p []byte, e *zipdir.Entry) ([]byte, error) {
-	at, err := e.Locate(p[e.Start():][:e.HeaderSize()])
-	if err != nil {
-		return nil, err
-	}
-	r, err := zipdir.NewReader(bytes.NewReader(p[e.Start()+at:][:e.Packed]), e)
+	r, err := zipdir.Open(io.NopCloser(bytes.NewReader(p[e.Start():][:e.Span()])), e)
 	if err != nil {
 		return nil, err
 	}
@@ -35,13 +31,13 @@ func content(p []byte, e *zipdir.Entry) ([]byte, error) {
 
 // readAll reads a whole archive.
 func readAll(p []byte) (map[string]string, error) {
-	d, err := zipdir.Read(bytes.NewReader(p), int64(len(p)))
+	entries, err := zipdir.Read(bytes.NewReader(p), int64(len(p)))
 	if err != nil {
 		return nil, err
 	}
 	all := map[string]string{}
-	for i := range d.Entries {
-		e := &d.Entries[i]
+	for i := range entries {
+		e := &entries[i]
 		c, err := content(p, e)
 		if err != nil {
 			return nil, err
@@ -51,7 +47,7 @@ func readAll(p []byte) (map[string]string, error) {
 	return all, nil
 }
 
-// oracle reads an archive with the standard library.
+// oracle reads an archive with archive/zip.
 func oracle(p []byte) (map[string]string, error) {
 	zr, err := zip.NewReader(bytes.NewReader(p), int64(len(p)))
 	if err != nil {
@@ -115,8 +111,9 @@ func good() map[string]converttest.Zip {
 	}
 }
 
-// TestGood compares the content of archives with that read by the standard library.
-func TestGood(t *testing.T) {
+// TestContentEqualsStandardLibrary compares the content of unambiguous archives with that read by
+// archive/zip.
+func TestContentEqualsStandardLibrary(t *testing.T) {
 	for name, z := range good() {
 		t.Run(name, func(t *testing.T) {
 			p := z.Bytes()
@@ -160,14 +157,14 @@ func both(f func(*converttest.ZipHeader)) converttest.Zip {
 	return one(entry{Name: "a", Data: []byte("12345"), Central: f, Local: f})
 }
 
-func lie(zip64 bool, f func(*converttest.ZipEnd)) converttest.Zip {
+func withEnd(zip64 bool, f func(*converttest.ZipEnd)) converttest.Zip {
 	return converttest.Zip{Entries: []entry{{Name: "a", Data: []byte("12345")}}, Zip64: zip64, End: f}
 }
 
 type header = converttest.ZipHeader
 type end = converttest.ZipEnd
 
-// hostile returns archives that must be refused, with a part of the error.
+// hostile returns archives that Read or Open refuses, with a part of the error.
 func hostile() map[string]struct {
 	zip  converttest.Zip
 	want string
@@ -246,18 +243,18 @@ func hostile() map[string]struct {
 		"no zstd":                           {one(entry{Name: "a", Data: text, Method: 93, Packed: bytes.Repeat([]byte{0xff}, 40)}), "magic"},
 		"wrong checksum":                    {both(func(h *header) { h.CRC++ }), "checksum"},
 		"window of 2 GiB":                   {one(entry{Name: "a", Data: text, Method: 93, Packed: []byte{0x28, 0xb5, 0x2f, 0xfd, 0, 21 << 3, 3, 0, 0, 'x'}}), "window"},
-		"another number of entries":         {lie(false, func(e *end) { e.Entries = 2 }), "ends within"},
+		"another number of entries":         {withEnd(false, func(e *end) { e.Entries = 2 }), "ends within"},
 		"fewer entries than there are":      {converttest.Zip{Entries: []entry{a, {Name: "b"}}, End: func(e *end) { e.Entries = 1 }}, "after the last"},
-		"directory elsewhere":               {lie(false, func(e *end) { e.Offset++ }), "does not end"},
-		"directory of another size":         {lie(false, func(e *end) { e.Size-- }), "does not end"},
-		"directory offset for zip64":        {lie(false, func(e *end) { e.Offset = math.MaxUint32 }), "no zip64 record"},
-		"zip64 record elsewhere":            {lie(true, func(e *end) { e.Record++ }), "locator says"},
-		"zip64 record at 2^64-1":            {lie(true, func(e *end) { e.Record = math.MaxUint64 }), "locator says"},
-		"zip64 record with another offset":  {lie(true, func(e *end) { e.Offset64++ }), "does not end"},
-		"zip64 record with another size":    {lie(true, func(e *end) { e.Size64 = math.MaxUint64 - 3 }), "more than"},
-		"zip64 record with 2^60 entries":    {lie(true, func(e *end) { e.Entries64 = 1 << 60 }), "more than"},
-		"zip64 record with 199,999 entries": {lie(true, func(e *end) { e.Entries64 = 199_999 }), "ends within"},
-		"zip64 that contradicts":            {lie(true, func(e *end) { e.Entries = 2 }), "contradicts"},
+		"directory elsewhere":               {withEnd(false, func(e *end) { e.Offset++ }), "does not end"},
+		"directory of another size":         {withEnd(false, func(e *end) { e.Size-- }), "does not end"},
+		"directory offset for zip64":        {withEnd(false, func(e *end) { e.Offset = math.MaxUint32 }), "no zip64 record"},
+		"zip64 record elsewhere":            {withEnd(true, func(e *end) { e.Record++ }), "locator says"},
+		"zip64 record at 2^64-1":            {withEnd(true, func(e *end) { e.Record = math.MaxUint64 }), "locator says"},
+		"zip64 record with another offset":  {withEnd(true, func(e *end) { e.Offset64++ }), "does not end"},
+		"zip64 record with another size":    {withEnd(true, func(e *end) { e.Size64 = math.MaxUint64 - 3 }), "more than"},
+		"zip64 record with 2^60 entries":    {withEnd(true, func(e *end) { e.Entries64 = 1 << 60 }), "more than"},
+		"zip64 record with 199,999 entries": {withEnd(true, func(e *end) { e.Entries64 = 199_999 }), "ends within"},
+		"zip64 that contradicts":            {withEnd(true, func(e *end) { e.Entries = 2 }), "contradicts"},
 	}
 }
 
@@ -267,7 +264,7 @@ func entryPacked(p []byte) []byte {
 	return z[31 : 31+n]
 }
 
-func TestHostile(t *testing.T) {
+func TestAmbiguousArchivesAreRefused(t *testing.T) {
 	for name, c := range hostile() {
 		t.Run(name, func(t *testing.T) {
 			got, err := readAll(c.zip.Bytes())
@@ -278,7 +275,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-func TestUnsupported(t *testing.T) {
+func TestUnsupportedMethodsAndFlags(t *testing.T) {
 	for _, method := range []uint16{1, 9, 12, 14, 20, 95, 99} {
 		_, err := readAll(one(entry{Name: "a", Method: method, Data: []byte("x"), Packed: []byte("y")}).Bytes())
 		if !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "unsupported method") {
@@ -293,7 +290,7 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-func TestNoLocalHeader(t *testing.T) {
+func TestMissingLocalHeader(t *testing.T) {
 	p := one(entry{Name: "a"}).Bytes()
 	p[0] = 'X'
 	if _, err := readAll(p); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "no local header") {
@@ -301,8 +298,8 @@ func TestNoLocalHeader(t *testing.T) {
 	}
 }
 
-// TestTooMany has more entries than the limit; they must not be read.
-func TestTooMany(t *testing.T) {
+// TestNumberOfEntriesIsLimited reads an archive with more than MaxEntries entries.
+func TestNumberOfEntriesIsLimited(t *testing.T) {
 	var z converttest.Zip
 	z.Zip64 = true
 	for i := range zipdir.MaxEntries + 1 {
@@ -314,8 +311,8 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestCut cuts an archive after each byte.
-func TestCut(t *testing.T) {
+// TestTruncatedArchives reads each prefix of an archive.
+func TestTruncatedArchives(t *testing.T) {
 	p := good()["mixed"].Bytes()
 	for n := range p {
 		if _, err := readAll(p[:n]); err == nil {
@@ -324,8 +321,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestReads counts the bytes that Read reads of a large archive.
-func TestReads(t *testing.T) {
+// TestReadsOfDirectory counts the calls of ReadAt and the bytes for the directory of a large archive.
+func TestReadsOfDirectory(t *testing.T) {
 	p := one(entry{Name: "a", Data: storetest.Random(1, 8<<20)}).Bytes()
 	r := &counter{r: bytes.NewReader(p)}
 	if _, err := zipdir.Read(r, int64(len(p))); err != nil {
@@ -349,7 +346,7 @@ func (c *counter) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// FuzzRead checks that the standard library reads the same from every accepted archive.
+// FuzzRead checks that archive/zip reads the same content from each archive that Read accepts.
 func FuzzRead(f *testing.F) {
 	for name, z := range good() {
 		if name != "many" && name != "comment" && name != "comment64" {

@@ -184,7 +184,7 @@ func TestKeepIsTriedAgain(t *testing.T) {
 		if now && !k.KeepNow("x-pipe", raw) {
 			t.Error("not kept although there is a holder")
 		}
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(3 * lastRetry); ; time.Sleep(5 * time.Millisecond) {
 			if _, kept := k.Status(); kept {
 				break
 			}

@@ -53,10 +53,10 @@ func RunHolder(ctx context.Context, listener *os.File, socket string, log *slog.
 	return runHolder(ctx, listener, socket, log)
 }
 
-// StayHolder is RunHolder for a holder that runs before the daemon does: it creates the socket,
+// ServeHolder is RunHolder for a holder that runs before the daemon does: it creates the socket,
 // replacing an existing one, and runs until ctx ends. It is for daemons whose child processes end
 // with them, as in a container.
-func StayHolder(ctx context.Context, socket string, log *slog.Logger) error {
+func ServeHolder(ctx context.Context, socket string, log *slog.Logger) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		return err
 	}

@@ -20,9 +20,9 @@ type stream struct {
 	window int // groups to fetch ahead
 }
 
-// ahead records a read, and starts read-ahead for sequential readers. The reads of one reader
+// recordRead records a read, and starts read-ahead for sequential readers. The reads of one reader
 // arrive in any order, as many at a time as the kernel reads ahead.
-func (f *File) ahead(st *stage, first, last int) {
+func (f *File) recordRead(st *stage, first, last int) {
 	f.mu.Lock()
 	i := slices.IndexFunc(f.streams, func(s stream) bool { return first >= s.head-2 && first <= s.head+1 })
 	if i < 0 {
@@ -36,10 +36,10 @@ func (f *File) ahead(st *stage, first, last int) {
 	s := f.streams[i]
 	var todo []int
 	if last > s.head {
-		f.set.loads()
+		f.set.readerActive()
 		s.head, s.window = last, min(max(2, 2*s.window), maxAhead)
 		for g := last + 1; g <= last+s.window && g < f.Layout.Groups(); g++ {
-			if f.calls[g] == nil && !f.reading[g] && !f.there(st, g) {
+			if f.calls[g] == nil && !f.reading[g] && !f.hasLocked(st, g) {
 				f.reading[g] = true
 				todo = append(todo, g)
 			}
@@ -49,27 +49,27 @@ func (f *File) ahead(st *stage, first, last int) {
 	f.mu.Unlock()
 	for _, g := range todo {
 		if !f.spawn(func(ctx context.Context) { f.readAhead(ctx, st, g) }, st) {
-			f.read(g)
+			f.endReadAhead(g)
 		}
 	}
 }
 
 // readAhead makes group g present. An error is reported when the group is read.
 func (f *File) readAhead(ctx context.Context, st *stage, g int) {
-	defer f.read(g)
-	_ = f.bring(ctx, f.set.Scheduler.NewFlow(transfer.Soon), func(sl *transfer.Slot) error {
+	defer f.endReadAhead(g)
+	_ = f.withBuffer(ctx, f.set.Scheduler.NewFlow(transfer.Soon), func(sl *transfer.Slot) error {
 		c, mine := f.claim(st, g, sl.Flow())
 		if !mine {
 			return nil
 		}
-		err := f.land(st, sl, g, c, f.transfer(c.flow).Get)
-		f.settle(c, g, err)
+		err := f.fetchGroup(st, sl, g, c, f.transfer(c.flow).Get)
+		f.endCall(c, g, err)
 		return err
 	})
 }
 
-// read ends the read-ahead of group g.
-func (f *File) read(g int) {
+// endReadAhead ends the read-ahead of group g.
+func (f *File) endReadAhead(g int) {
 	f.mu.Lock()
 	delete(f.reading, g)
 	f.mu.Unlock()

@@ -13,9 +13,9 @@
 //
 // # A read
 //
-//	Await → want(group) → call ──(a buffer)──▶ bring: Finder, or transfer.Range → decode, verify → stage
+//	Await → ensure(group) → call ──(a buffer)──▶ fetchGroup: Finder, or transfer.Range → decode, verify → stage
 //
-// A call is a group being fetched, shared by all that want it. A reader first makes the call and then waits for
+// A call is a group being fetched, shared by all that need it. A reader first makes the call and then waits for
 // one of the buffers reserved for readers; all other work gets its buffer first. Work that has both a buffer
 // and a call waits for no other work, which prevents deadlocks. A reader that finds an existing call makes it
 // urgent. The call continues if the reader is interrupted, because the read will be repeated.

@@ -44,47 +44,47 @@ type File struct {
 
 	opening sync.Mutex // held while the stage is opened; locked before mu
 
-	mu      sync.Mutex // guards the following
-	stage   *stage     // nil: not open
-	known   []bool     // staged groups that this process has verified
-	calls   map[int]*call
-	age     *age         // of the calls that count
-	reading map[int]bool // groups about to be read ahead
-	streams []stream
+	mu         sync.Mutex // guards the following
+	stage      *stage     // nil: not open
+	verified   []bool     // staged groups that this process has verified
+	calls      map[int]*call
+	generation *generation  // the current one
+	reading    map[int]bool // groups about to be read ahead
+	streams    []stream
 }
 
-// An age is the time during which a file has users. Calls of an earlier age no longer stage bytes,
+// A generation is the time during which a file has users. Calls of an earlier one no longer stage bytes,
 // because staging may have started again.
-type age struct {
-	before *age
+type generation struct {
+	before *generation
 	writes sync.WaitGroup // writes to the stage
 }
 
-// begin starts an age.
-func (f *File) begin() {
+// newGeneration starts a generation.
+func (f *File) newGeneration() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.age = &age{before: f.age}
+	f.generation = &generation{before: f.generation}
 }
 
-// writing records that a call is about to stage bytes, until done. It returns errGone for a call of
-// an earlier age.
-func (f *File) writing(c *call) (done func(), err error) {
+// beginWrite records that a call is about to stage bytes, until done. It returns errGone for a call of
+// an earlier generation.
+func (f *File) beginWrite(c *call) (done func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if c.age != f.age {
+	if c.generation != f.generation {
 		return nil, errGone
 	}
-	c.age.writes.Add(1)
-	return c.age.writes.Done, nil
+	c.generation.writes.Add(1)
+	return c.generation.writes.Done, nil
 }
 
-// A call is a group being fetched, shared by all that want it.
+// A call is a group being fetched, shared by all that need it.
 type call struct {
-	age  *age
-	flow *transfer.Flow
-	done chan struct{} // closed at the end
-	err  error         // valid after done is closed
+	generation *generation
+	flow       *transfer.Flow
+	done       chan struct{} // closed at the end
+	err        error         // valid after done is closed
 }
 
 // Moved reports whether the file has become an object.
@@ -139,43 +139,43 @@ func (f *File) Sync() error {
 func (f *File) claim(st *stage, g int, flow *transfer.Flow) (c *call, mine bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.there(st, g) {
+	if f.hasLocked(st, g) {
 		return nil, false
 	}
-	if c := f.calls[g]; c != nil && c.age == f.age {
+	if c := f.calls[g]; c != nil && c.generation == f.generation {
 		return c, false
 	}
-	c = &call{age: f.age, flow: flow, done: make(chan struct{})}
+	c = &call{generation: f.generation, flow: flow, done: make(chan struct{})}
 	f.calls[g] = c
 	return c, true
 }
 
-// there reports whether group g is staged and, if it can be verified by itself, was verified by
+// hasLocked reports whether group g is staged and, if it can be verified by itself, was verified by
 // this process: readers get it before the digest of the file is compared. The caller holds mu.
-func (f *File) there(st *stage, g int) bool {
-	return st.p.Has(g) && (f.Layout.Unverified || f.known != nil && f.known[g])
+func (f *File) hasLocked(st *stage, g int) bool {
+	return st.p.Has(g) && (f.Layout.Unverified || f.verified != nil && f.verified[g])
 }
 
-// know records that group g is staged and verified.
-func (f *File) know(g int) {
+// markVerified records that group g is staged and verified.
+func (f *File) markVerified(g int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.known == nil {
-		f.known = make([]bool, f.Layout.Groups())
+	if f.verified == nil {
+		f.verified = make([]bool, f.Layout.Groups())
 	}
-	f.known[g] = true
+	f.verified[g] = true
 }
 
-// has is there without holding mu.
+// has is hasLocked without holding mu.
 func (f *File) has(st *stage, g int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.there(st, g)
+	return f.hasLocked(st, g)
 }
 
-// still returns errdefs.ErrUnavailable unless group g is still present: staged bytes may have been
+// checkPresent returns errdefs.ErrUnavailable unless group g is still present: staged bytes may have been
 // dropped.
-func (f *File) still(st *stage, g int) error {
+func (f *File) checkPresent(st *stage, g int) error {
 	if f.has(st, g) {
 		return nil
 	}
@@ -183,7 +183,7 @@ func (f *File) still(st *stage, g int) error {
 }
 
 // settle ends a call.
-func (f *File) settle(c *call, g int, err error) {
+func (f *File) endCall(c *call, g int, err error) {
 	f.mu.Lock()
 	if f.calls[g] == c {
 		delete(f.calls, g)
@@ -222,34 +222,34 @@ func (f *File) Await(ctx context.Context, off int64, n int) (_ *os.File, done fu
 		}
 	}()
 	first, last := f.Layout.find(off), f.Layout.find(off+int64(n)-1)
-	f.ahead(st, first, last)
+	f.recordRead(st, first, last)
 	for g := first; g <= last; g++ {
-		if err := f.want(ctx, st, g); err != nil {
+		if err := f.ensure(ctx, st, g); err != nil {
 			return nil, nil, err
 		}
-		if err := f.still(st, g); err != nil {
+		if err := f.checkPresent(st, g); err != nil {
 			return nil, nil, err
 		}
 	}
 	return st.data, func() { f.done(st) }, nil
 }
 
-// want makes group g present for a reader. The work continues when ctx ends: the next reader needs
+// ensure makes group g present for a reader. The work continues when ctx ends: the next reader needs
 // it, or the same one, which repeats an interrupted read.
-func (f *File) want(ctx context.Context, st *stage, g int) error {
+func (f *File) ensure(ctx context.Context, st *stage, g int) error {
 	for try := 0; ; try++ {
 		c, mine := f.claim(st, g, f.set.Scheduler.NewFlow(transfer.Urgent))
 		if c == nil {
 			return nil
 		}
 		if mine && !f.spawn(func(ctx context.Context) {
-			err := f.bring(ctx, c.flow, func(sl *transfer.Slot) error { return f.land(st, sl, g, c, f.transfer(c.flow).Get) })
-			f.settle(c, g, err)
+			err := f.withBuffer(ctx, c.flow, func(sl *transfer.Slot) error { return f.fetchGroup(st, sl, g, c, f.transfer(c.flow).Get) })
+			f.endCall(c, g, err)
 		}, st) {
-			f.settle(c, g, errGone)
+			f.endCall(c, g, errGone)
 		}
 		c.flow.Promote(transfer.Urgent)
-		f.set.loads()
+		f.set.readerActive()
 		select {
 		case <-c.done:
 		case <-ctx.Done():
@@ -280,9 +280,9 @@ func (f *File) spawn(work func(context.Context), st *stage) bool {
 	return true
 }
 
-// bring calls land with a buffer, and again if the buffer is revoked.
-func (f *File) bring(ctx context.Context, flow *transfer.Flow, land func(*transfer.Slot) error) error {
-	return f.set.Scheduler.Buffers.With(ctx, flow, f.Sources.Payer, land)
+// withBuffer calls do with a buffer, and again if the buffer is revoked.
+func (f *File) withBuffer(ctx context.Context, flow *transfer.Flow, do func(*transfer.Slot) error) error {
+	return f.set.Scheduler.Buffers.With(ctx, flow, f.Sources.Payer, do)
 }
 
 // Fill fetches all of the file and verifies it. Others may fetch parts of it concurrently. Unless
@@ -312,21 +312,21 @@ func (f *File) Fill(ctx context.Context, flow *transfer.Flow, anew func()) error
 	return w.finish(ctx)
 }
 
-// fill loads group g into a buffer: from disk if w needs it, or with land unless another call is
+// fill loads group g into a buffer: from disk if w needs it, or with fetchGroup unless another call is
 // fetching it.
 func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get, w *whole) error {
 	for try := 0; ; try++ {
 		c, mine := f.claim(st, g, sl.Flow())
 		switch {
-		case c == nil && w.late():
+		case c == nil && w.hashesLater():
 			return nil
 		case c == nil:
 			off, n := st.p.Chunk(g)
 			_, err := st.data.ReadAt(sl.Buf[:n], off)
 			return err
 		case mine:
-			err := f.land(st, sl, g, c, get)
-			f.settle(c, g, err)
+			err := f.fetchGroup(st, sl, g, c, get)
+			f.endCall(c, g, err)
 			return err
 		}
 		select {
@@ -341,12 +341,12 @@ func (f *File) fill(st *stage, sl *transfer.Slot, g int, get transfer.Get, w *wh
 	}
 }
 
-// land fetches group g into a buffer and stages it.
-func (f *File) land(st *stage, sl *transfer.Slot, g int, c *call, get transfer.Get) error {
+// fetchGroup fetches group g into a buffer and stages it.
+func (f *File) fetchGroup(st *stage, sl *transfer.Slot, g int, c *call, get transfer.Get) error {
 	off, n := st.p.Chunk(g)
 	if st.p.Has(g) { // by an earlier process
 		if _, err := st.data.ReadAt(sl.Buf[:n], off); err == nil && f.Layout.right(g, sl.Buf[:n]) {
-			f.know(g)
+			f.markVerified(g)
 			return nil
 		}
 	}
@@ -357,7 +357,7 @@ func (f *File) land(st *stage, sl *transfer.Slot, g int, c *call, get transfer.G
 	if err != nil {
 		return err
 	}
-	done, err := f.writing(c)
+	done, err := f.beginWrite(c)
 	if err != nil {
 		return err
 	}
@@ -365,7 +365,7 @@ func (f *File) land(st *stage, sl *transfer.Slot, g int, c *call, get transfer.G
 	if err := f.put(st, g, sl.Buf[:n], found); err != nil {
 		return err
 	}
-	f.know(g)
+	f.markVerified(g)
 	return nil
 }
 
@@ -392,7 +392,7 @@ func (f *File) Put(raw, buf []byte) error {
 	if err != nil {
 		return err
 	}
-	f.know(0)
+	f.markVerified(0)
 	if f.Layout.Stated {
 		return nil
 	}

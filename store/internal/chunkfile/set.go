@@ -45,11 +45,11 @@ type Set struct {
 	Log       *slog.Logger
 	Counts    Counts
 
-	noShare atomic.Bool  // the file system cannot share blocks between files
-	loading atomic.Int64 // when a reader last progressed or had to wait, in Unix nanoseconds
+	noShare    atomic.Bool  // the file system cannot share blocks between files
+	lastActive atomic.Int64 // when a reader last progressed or had to wait, in Unix nanoseconds
 
-	resting sync.Mutex // guards idle; the last lock
-	idle    []*File    // open files of few groups without a current read, least recently read first
+	idleMu sync.Mutex // guards idle; the last lock
+	idle   []*File    // open files of few groups without a current read, least recently read first
 
 	mu     sync.Mutex // guards the following; locked before File.mu
 	closed bool
@@ -80,7 +80,7 @@ func (s *Set) Acquire(d digest.Digest, size int64, path string, l *Layout) *File
 		s.Area.Hold(dir)
 	}
 	if f.users++; f.users == 1 {
-		f.begin()
+		f.newGeneration()
 		f.ctx, f.cancel = context.WithCancel(context.Background())
 		if s.closed {
 			f.cancel()
@@ -109,22 +109,22 @@ func (s *Set) forget(f *File) {
 	f.retire()
 }
 
-// loads records that a reader progresses or waits for bytes.
-func (s *Set) loads() { s.loading.Store(time.Now().UnixNano()) }
+// readerActive records that a reader progresses or waits for bytes.
+func (s *Set) readerActive() { s.lastActive.Store(time.Now().UnixNano()) }
 
-// rest records an open file without a current read, and closes the least recently read one if there
+// addIdle records an open file without a current read, and closes the least recently read one if there
 // are more than maxIdle.
-func (s *Set) rest(f *File) {
-	s.resting.Lock()
+func (s *Set) addIdle(f *File) {
+	s.idleMu.Lock()
 	s.idle = append(slices.DeleteFunc(s.idle, func(o *File) bool { return o == f }), f)
 	var old *File
 	if len(s.idle) > maxIdle {
 		old = s.idle[0]
 		s.idle = slices.Delete(s.idle, 0, 1)
 	}
-	s.resting.Unlock()
+	s.idleMu.Unlock()
 	if old != nil {
-		old.sleep()
+		old.closeIdle()
 	}
 }
 

@@ -20,8 +20,8 @@ func (f *File) open() (*stage, error) {
 	f.opening.Lock()
 	defer f.opening.Unlock()
 	f.mu.Lock()
-	before := f.age.before
-	f.age.before = nil
+	before := f.generation.before
+	f.generation.before = nil
 	f.mu.Unlock()
 	if before != nil {
 		before.writes.Wait() // for writes to the disk
@@ -56,7 +56,7 @@ func (f *File) use(fresh *stage) (*stage, error) {
 		return nil, ErrMoved
 	}
 	if f.stage != nil && f.stage.p.Lost() != nil {
-		f.stage.old, f.stage, f.known = true, nil, nil
+		f.stage.old, f.stage, f.verified = true, nil, nil
 	}
 	if f.stage == nil {
 		f.stage = fresh
@@ -74,12 +74,12 @@ func (f *File) done(st *stage) {
 	st.closeUnused()
 	f.mu.Unlock()
 	if rests {
-		f.set.rest(f)
+		f.set.addIdle(f)
 	}
 }
 
-// sleep closes the stage if it has no users.
-func (f *File) sleep() {
+// closeIdle closes the stage if it has no users.
+func (f *File) closeIdle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if st := f.stage; st != nil && st.users == 0 {
@@ -100,7 +100,7 @@ func (st *stage) closeUnused() {
 func (f *File) retire() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known = nil
+	f.verified = nil
 	if st := f.stage; st != nil {
 		f.stage, st.old = nil, true
 		st.closeUnused()

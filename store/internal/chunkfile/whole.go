@@ -31,34 +31,34 @@ func newWhole(f *File, st *stage, flow *transfer.Flow) *whole {
 	return &whole{f: f, st: st, flow: flow, hash: verify.NewHash()}
 }
 
-// late reports whether arriving groups are hashed later, or not at all.
-func (w *whole) late() bool {
+// hashesLater reports whether arriving groups are hashed later, or not at all.
+func (w *whole) hashesLater() bool {
 	if w.f.Layout.Stated || w.after.Load() {
 		return true
 	}
-	if w.gives() > 0 {
+	if w.readerPause() > 0 {
 		w.after.Store(true)
 	}
 	return w.after.Load()
 }
 
-// gives returns how long the work must wait for readers.
-func (w *whole) gives() time.Duration {
+// readerPause returns how long the work must wait for readers.
+func (w *whole) readerPause() time.Duration {
 	if w.flow.Class() != transfer.Background {
 		return 0
 	}
-	return min(quiet, quiet-time.Duration(time.Now().UnixNano()-w.f.set.loading.Load()))
+	return min(quiet, quiet-time.Duration(time.Now().UnixNano()-w.f.set.lastActive.Load()))
 }
 
 // use hashes group g from a buffer. It is called sequentially.
 func (w *whole) use(g int, sl *transfer.Slot) error {
-	if w.late() {
+	if w.hashesLater() {
 		return nil
 	}
-	return w.take(g, sl)
+	return w.add(g, sl)
 }
 
-func (w *whole) take(g int, sl *transfer.Slot) error {
+func (w *whole) add(g int, sl *transfer.Slot) error {
 	_, n := w.st.p.Chunk(g)
 	_, err := w.hash.Write(sl.Buf[:n])
 	w.next = g + 1
@@ -69,25 +69,25 @@ func (w *whole) take(g int, sl *transfer.Slot) error {
 func (w *whole) finish(ctx context.Context) error {
 	f, until := w.f, time.Now().Add(patience)
 	for g := range w.st.p.Chunks() {
-		if err := f.still(w.st, g); err != nil {
+		if err := f.checkPresent(w.st, g); err != nil {
 			return err
 		}
 		if f.Layout.Stated || g < w.next {
 			continue
 		}
-		for d := w.gives(); d > 0 && time.Now().Before(until); d = w.gives() {
+		for d := w.readerPause(); d > 0 && time.Now().Before(until); d = w.readerPause() {
 			select {
 			case <-time.After(d):
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
 		}
-		if err := f.bring(ctx, w.flow, func(sl *transfer.Slot) error {
+		if err := f.withBuffer(ctx, w.flow, func(sl *transfer.Slot) error {
 			off, n := w.st.p.Chunk(g)
 			if _, err := w.st.data.ReadAt(sl.Buf[:n], off); err != nil {
 				return err
 			}
-			return w.take(g, sl)
+			return w.add(g, sl)
 		}); err != nil {
 			return err
 		}

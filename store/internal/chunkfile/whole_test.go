@@ -22,7 +22,7 @@ func TestReadersBeforeHash(t *testing.T) {
 			if wrong {
 				f.Digest = digest.FromString("another file")
 			}
-			s.loading.Store(time.Now().Add(time.Hour).UnixNano()) // whoever reads now
+			s.lastActive.Store(time.Now().Add(time.Hour).UnixNano()) // whoever reads now
 			flow := s.Scheduler.NewFlow(transfer.Background)
 			filled := make(chan error, 1)
 			go func() { filled <- f.Fill(t.Context(), flow, func() {}) }()
@@ -61,7 +61,7 @@ func TestReadersBeforeHash(t *testing.T) {
 func TestHashEndsWithContext(t *testing.T) {
 	const size, groups = 1000, 20
 	s, f, _ := newFile(t, groups, size)
-	s.loading.Store(time.Now().Add(time.Hour).UnixNano())
+	s.lastActive.Store(time.Now().Add(time.Hour).UnixNano())
 	ctx, cancel := context.WithCancel(t.Context())
 	filled := make(chan error, 1)
 	go func() { filled <- f.Fill(ctx, s.Scheduler.NewFlow(transfer.Background), func() {}) }()

@@ -296,7 +296,7 @@ func (b *blobFetch) split(sl *transfer.Slot, raw []byte, at int64) error {
 		case err != nil:
 			return fmt.Errorf("file %q: %w", f.Path, err)
 		}
-		f.Sources.Took(&b.sources)
+		f.Sources.AddProviders(&b.sources)
 		ready = append(ready, f)
 	}
 	return b.publish(ready...)

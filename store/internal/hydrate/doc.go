@@ -16,4 +16,24 @@
 // revoked because no bytes arrive, the fetched bytes stay and are unpacked again.
 //
 // A file that arrives from elsewhere (Arrived) ends its fetch without an error.
+//
+// # From blob to objects
+//
+// Ranges arrive concurrently, in any order; digests are computed in order, from memory.
+//
+//	raw blob, file with chunks  a chunkfile.File: staged as one file, which is renamed to the object
+//	uncompressed tar            staged as one file for each member, by the ranges in the table; the
+//	                            headers are read again from verified bytes before publishing
+//	compressed tar              staged as it is, and unpacked while it arrives or afterwards; members
+//	                            are published when the digest of the blob and the diffID match
+//	fragments                   staged at their offsets in the assembled file, which is published when
+//	                            the digests of all fragments match
+//
+// A blob whose files all have chunks with digests is never fetched whole, and a chunk in an existing object
+// is copied. If the table has the states of the file's digest between the chunks (verify.State), chunks are
+// verified by these states, in any order and on all cores, which also verifies the file. Otherwise the bytes
+// are hashed for the chunk and again for the file.
+//
+// A fetch of the same blob from the same group reuses staged bytes. Chunks with digests are verified again
+// before they are read, and a blob that turns out to be wrong is fetched once more from scratch.
 package hydrate

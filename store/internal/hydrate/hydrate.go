@@ -449,7 +449,7 @@ func (e *Engine) fetchTargets(ctx context.Context, h *hydration, missing []int, 
 				if err != nil {
 					return err
 				}
-				h.from.Took(&b.sources)
+				h.from.AddProviders(&b.sources)
 				h.settle(i, StateComplete)
 				if verified := fragments[b.target.Blob.Digest]; verified != nil && len(b.files) == 0 {
 					close(verified)

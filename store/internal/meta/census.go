@@ -25,7 +25,7 @@ func (db *DB) Census(take func(c *Census)) {
 func (c *Census) Found(d [sha256.Size]byte) (size int64, ok bool) {
 	id, ok := c.index.objects.find(d)
 	o := c.index.objects.at(id)
-	if !ok || !o.there() {
+	if !ok || !o.exists() {
 		return 0, false
 	}
 	c.found.set(id, true)
@@ -35,7 +35,7 @@ func (c *Census) Found(d [sha256.Size]byte) (size int64, ok bool) {
 // Missing returns the recorded objects that were not found.
 func (c *Census) Missing() (objects []digest.Digest) {
 	for id := range c.index.objects.last + 1 {
-		if o := c.index.objects.at(id); o.there() && !c.found.has(id) {
+		if o := c.index.objects.at(id); o.exists() && !c.found.has(id) {
 			objects = append(objects, o.key.digest())
 		}
 	}

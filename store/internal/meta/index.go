@@ -102,7 +102,7 @@ func (x *books) change(id objectID, do func(o *object)) {
 
 // count adds an object to the totals, or subtracts it.
 func (x *books) count(id objectID, o *object, sign int64) {
-	if !o.there() {
+	if !o.exists() {
 		return
 	}
 	size := sign * o.size

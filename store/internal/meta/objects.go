@@ -48,7 +48,7 @@ type object struct {
 	complete uint32   // number of complete tables that need it
 }
 
-func (o *object) there() bool { return o.size >= 0 }
+func (o *object) exists() bool { return o.size >= 0 }
 
 // objects is a hash table of objects by digest.
 type objects struct {
@@ -156,7 +156,7 @@ func (s *objects) grow() {
 // release removes an object that neither exists nor is needed.
 func (s *objects) release(id objectID) {
 	o := s.at(id)
-	if o.there() || o.need != 0 || s.documents[id] > 0 {
+	if o.exists() || o.need != 0 || s.documents[id] > 0 {
 		return
 	}
 	before := s.head(&o.key)

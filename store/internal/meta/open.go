@@ -39,7 +39,7 @@ type Options struct {
 // Open returns errdefs.ErrUnavailable if another process has the database open, and
 // errdefs.ErrFailedPrecondition if it has another schema.
 func Open(path string, o Options) (*DB, error) {
-	if err := doubt(path, o); err != nil {
+	if err := repair(path, o); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	db, err := open(path)
@@ -66,8 +66,8 @@ func open(path string) (*DB, error) {
 
 var errLocked = fmt.Errorf("another process has it open: %w", errdefs.ErrUnavailable)
 
-// doubt replaces the database at path if it is lost or damaged.
-func doubt(path string, o Options) error {
+// repair replaces the database at path if it is lost or damaged.
+func repair(path string, o Options) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		if o.Expected {

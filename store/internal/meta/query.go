@@ -149,7 +149,7 @@ func (x *index) recorded() []Sized {
 	defer x.mu.RUnlock()
 	out := make([]Sized, 0, x.totals.Objects)
 	for id := range x.objects.last {
-		if o := x.objects.at(id + 1); o.there() {
+		if o := x.objects.at(id + 1); o.exists() {
 			out = append(out, Sized{o.key.digest(), o.size})
 		}
 	}
@@ -261,7 +261,7 @@ func (x *index) unusedImages(tables []digest.Digest) (idle []Idle) {
 		i := Idle{Image: im.clone()}
 		for _, d := range im.documents() {
 			id, _ := x.objects.find(keyOf(d))
-			if o := x.objects.at(id); o.there() {
+			if o := x.objects.at(id); o.exists() {
 				i.Bytes += o.size
 			}
 		}

@@ -66,9 +66,9 @@ func (db *DB) PutWays(view string, table digest.Digest, ways map[digest.Digest]d
 	})
 }
 
-// WasWrong records that wrong bytes of a file were read in a view, and returns the identity under
+// ReplaceIdentity records that wrong bytes of a file were read in a view, and returns the identity under
 // which it is read from now on. It returns errdefs.ErrNotFound for a file without a way.
-func (db *DB) WasWrong(view string, file digest.Digest) (shown digest.Digest, err error) {
+func (db *DB) ReplaceIdentity(view string, file digest.Digest) (shown digest.Digest, err error) {
 	return shown, db.update(func(tx *txn) error {
 		w, err := load[way](tx, bucketWays, wayKey(view, file))
 		if err != nil {

@@ -64,7 +64,7 @@ func TestWays(t *testing.T) {
 	// What was wrong has another identity each time, whatever way is recorded between.
 	seen := map[digest.Digest]bool{two: true}
 	for range 3 {
-		id, err := db.WasWrong("snapshot/2", file)
+		id, err := db.ReplaceIdentity("snapshot/2", file)
 		if err != nil || seen[id] {
 			t.Errorf("identity %s again: %v", id, err)
 		}
@@ -76,7 +76,7 @@ func TestWays(t *testing.T) {
 		}
 		shows("snapshot/2", id)
 	}
-	if _, err := db.WasWrong("snapshot/3", file); !errdefs.IsNotFound(err) {
+	if _, err := db.ReplaceIdentity("snapshot/3", file); !errdefs.IsNotFound(err) {
 		t.Errorf("a file without a way: %v", err)
 	}
 }

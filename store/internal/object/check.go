@@ -19,7 +19,7 @@ type Bad struct {
 // Damaged files are set aside and are no longer objects; files that were set aside but are right
 // now become objects again. progress, if not nil, is called with bytes after each object.
 func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(done, total int64)) ([]Bad, error) {
-	bad, err := s.reconsider(ctx, table)
+	bad, err := s.recheck(ctx, table)
 	if err != nil {
 		return nil, err
 	}
@@ -34,12 +34,12 @@ func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(
 	for _, o := range objects {
 		err := s.check(ctx, o.Digest, o.Size)
 		switch {
-		case isBad(err):
+		case isDamage(err):
 			bad = append(bad, Bad{o.Digest, o.Size, err})
 		case errors.Is(err, fs.ErrNotExist):
 			err = s.missing(o.Digest)
 		}
-		if err != nil && !isBad(err) {
+		if err != nil && !isDamage(err) {
 			return bad, err
 		}
 		if done += o.Size; progress != nil {
@@ -49,9 +49,9 @@ func (s *Objects) Check(ctx context.Context, table digest.Digest, progress func(
 	return bad, nil
 }
 
-// reconsider hashes the files without a record, and those set aside, that a table needs, or all if
+// recheck hashes the files without a record, and those set aside, that a table needs, or all if
 // table is empty. It returns those set aside that are still wrong.
-func (s *Objects) reconsider(ctx context.Context, table digest.Digest) (bad []Bad, err error) {
+func (s *Objects) recheck(ctx context.Context, table digest.Digest) (bad []Bad, err error) {
 	var only map[digest.Digest]bool
 	if table != "" {
 		t, err := s.o.DB.Table(table)
@@ -63,9 +63,9 @@ func (s *Objects) reconsider(ctx context.Context, table digest.Digest) (bad []Ba
 			only[d] = true
 		}
 	}
-	for _, f := range s.Doubted() {
+	for _, f := range s.Unrecorded() {
 		if table == "" || only[f.Digest] {
-			s.prove(ctx, f.Digest)
+			s.recoverFile(ctx, f.Digest)
 		}
 	}
 	aside, err := s.Damaged()
@@ -77,11 +77,11 @@ func (s *Objects) reconsider(ctx context.Context, table digest.Digest) (bad []Ba
 			continue
 		}
 		switch err := s.restore(ctx, f.Digest); {
-		case isBad(err) && s.Has(f.Digest): // replaced just before a crash
+		case isDamage(err) && s.Has(f.Digest): // replaced just before a crash
 			if err := s.o.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return bad, err
 			}
-		case isBad(err):
+		case isDamage(err):
 			bad = append(bad, Bad{f.Digest, f.Size, err})
 		case err != nil:
 			return bad, err

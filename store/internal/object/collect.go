@@ -55,7 +55,7 @@ func (s *Objects) Collect(root Root, o CollectOptions) (c Collected, err error) 
 	if err != nil {
 		return c, err
 	}
-	for _, f := range s.Doubted() {
+	for _, f := range s.Unrecorded() {
 		if !needed(f.Digest) {
 			gone = append(gone, f)
 		}
@@ -119,7 +119,7 @@ func (s *Objects) remove(gone []meta.Sized) error {
 			return err
 		}
 		s.mu.Lock()
-		delete(s.doubted, g.Digest)
+		delete(s.unrecorded, g.Digest)
 		s.mu.Unlock()
 		digests = append(digests, g.Digest)
 	}

@@ -3,14 +3,14 @@
 //
 //	staged file ── fsync → rename → fsync directory → record ──▶ object ── not needed ──▶ removed
 //	                                                               │ ▲
-//	file without a record, or wrong size or digest ── doubt ───────┘ └── right digest: an object again
-//	                                                  │ wrong digest
-//	                                                  ▼
-//	                                         damaged/<64 hex>, without a record
+//	file without a record, or wrong size or digest ── unrecorded ──┘ └── right digest: an object again
+//	                                                      │ wrong digest
+//	                                                      ▼
+//	                                             damaged/<64 hex>, without a record
 //
 // A file below objects is an object if it has a record of its size. Files without a record are left by a
 // crash between rename and record, or by the loss of the database. They are hashed before Has reports them:
-// when they are opened or claimed, for a table by Prove, or by ProveAll. A wrong file is moved away and
+// when they are opened or claimed, for a table by Recover, or by RecoverAll. A wrong file is moved away and
 // removed from all views at once, because overlayfs reads the directory directly: the next open gets ENOENT,
 // or the lazy layer below. Its tables are marked as broken, so that a pull repairs them. Check hashes files
 // that were set aside again, since a disk may fail temporarily. They are removed when they are replaced or
@@ -24,6 +24,6 @@
 //
 // # Locks
 //
-// Objects.collecting before a transaction of the database before Objects.mu; doubt.busy before all of them.
+// Objects.collecting before a transaction of the database before Objects.mu; unrecordedFile.busy before all of them.
 // No file is read or written, and nothing is waited for, while mu is held.
 package object

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Files are the files below objects, as found by Look.
+// Files are the files below objects, as found by Scan.
 type Files struct {
 	root *os.Root
 	log  *slog.Logger
@@ -39,15 +39,15 @@ func (f file) sized() meta.Sized {
 	return meta.Sized{Digest: digest.NewDigestFromBytes(digest.SHA256, f.digest[:]), Size: f.size}
 }
 
-// Look starts to list all files below objects, while the database is opened. It fails if ctx ends.
-func Look(ctx context.Context, root *os.Root, log *slog.Logger) *Files {
+// Scan starts to list all files below objects, while the database is opened. It fails if ctx ends.
+func Scan(ctx context.Context, root *os.Root, log *slog.Logger) *Files {
 	f := &Files{root: root, log: log}
 	f.work.Go(func() error {
 		var dirs errgroup.Group
 		dirs.SetLimit(runtime.GOMAXPROCS(0))
 		err := f.below(Dir, func(algorithm string) error {
 			return f.below(algorithm, func(dir string) error {
-				dirs.Go(func() error { return errors.Join(ctx.Err(), f.look(dir)) })
+				dirs.Go(func() error { return errors.Join(ctx.Err(), f.scan(dir)) })
 				return nil
 			})
 		})
@@ -81,8 +81,8 @@ func (f *Files) logUnexpected(name string) {
 	f.log.Warn("unexpected file below objects; left alone", "path", name)
 }
 
-// look lists the files in a directory.
-func (f *Files) look(dir string) error {
+// scan lists the files in a directory.
+func (f *Files) scan(dir string) error {
 	d, err := f.root.Open(dir)
 	if err != nil {
 		return err

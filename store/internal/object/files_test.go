@@ -48,7 +48,7 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	files := Look(t.Context(), root, slog.New(slog.NewTextHandler(&log, nil)))
+	files := Scan(t.Context(), root, slog.New(slog.NewTextHandler(&log, nil)))
 	if err := files.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestFiles(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Look(ctx, root, slog.New(slog.DiscardHandler)).Wait(); !errors.Is(err, context.Canceled) {
+	if err := Scan(ctx, root, slog.New(slog.DiscardHandler)).Wait(); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end: %v", err)
 	}
 }

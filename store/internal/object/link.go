@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ways to make a local file an object.
+// Methods to make a local file an object.
 const (
 	// LinkClone shares the blocks of the file: the object has its own inode, and later writes to
 	// one are not seen in the other.
@@ -117,8 +117,8 @@ func (s *Objects) linkable(f *os.File) bool {
 	return err == nil
 }
 
-// LinkWay returns the way in which Link would make a file an object.
-func (s *Objects) LinkWay(f *os.File) (string, error) {
+// LinkMethod returns the method by which Link would make a file an object.
+func (s *Objects) LinkMethod(f *os.File) (string, error) {
 	name := s.temp()
 	c, err := s.clone(f, name)
 	switch {

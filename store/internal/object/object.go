@@ -65,7 +65,7 @@ type Objects struct {
 	// and its record, and locked while objects are removed.
 	collecting sync.RWMutex
 
-	again []digest.Digest // set aside by Open because of their size; constant afterwards
+	resized []digest.Digest // set aside by Open because of their size; constant afterwards
 
 	withheld atomic.Int64 // see Withheld
 
@@ -73,7 +73,7 @@ type Objects struct {
 	publishing bool       // Publish is running
 	waiting    []*publication
 	grace      map[digest.Digest]time.Time
-	doubted    map[digest.Digest]*doubt
+	unrecorded map[digest.Digest]*unrecordedFile
 }
 
 // Open creates the directories, removes what a crash left, and compares files and records. It
@@ -85,7 +85,7 @@ func Open(o Options) (*Objects, error) {
 			return nil, err
 		}
 	}
-	s := &Objects{o: o, grace: map[digest.Digest]time.Time{}, doubted: map[digest.Digest]*doubt{}}
+	s := &Objects{o: o, grace: map[digest.Digest]time.Time{}, unrecorded: map[digest.Digest]*unrecordedFile{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := s.sweepTemp(); err != nil {
 		return nil, err
@@ -96,8 +96,8 @@ func Open(o Options) (*Objects, error) {
 // Close cancels work without a caller.
 func (s *Objects) Close() { s.stop() }
 
-// Any reports whether there is any file below objects.
-func Any(root *os.Root) bool {
+// Exist reports whether there are files below objects.
+func Exist(root *os.Root) bool {
 	found := false
 	// An error means that no file can be found.
 	_ = fs.WalkDir(root.FS(), Dir, func(_ string, e fs.DirEntry, err error) error {
@@ -110,10 +110,10 @@ func Any(root *os.Root) bool {
 	return found
 }
 
-// Open opens a complete, verified object for reading. A doubted file is hashed first. It returns
+// Open opens a complete, verified object for reading. A file without a record is hashed first. It returns
 // errdefs.ErrNotFound if there is no object.
 func (s *Objects) Open(d digest.Digest) (*os.File, error) {
-	s.prove(s.ctx, d)
+	s.recoverFile(s.ctx, d)
 	if _, err := s.o.DB.Object(d); err != nil {
 		return nil, err
 	}
@@ -124,8 +124,8 @@ func (s *Objects) Open(d digest.Digest) (*os.File, error) {
 	return f, err
 }
 
-// Has reports whether an object is recorded and its file has the recorded size. Doubted files are
-// not objects (Prove).
+// Has reports whether an object is recorded and its file has the recorded size. Files without
+// a record are not objects (Recover).
 func (s *Objects) Has(d digest.Digest) bool {
 	_, ok := s.Record(d)
 	return ok
@@ -147,21 +147,21 @@ func (s *Objects) Size(d digest.Digest) (int64, error) {
 	return rec.Size, err
 }
 
-// claim is Has, and keeps the object for graceTime. A doubted file is hashed first.
+// claim is Has, and keeps the object for graceTime. A file without a record is hashed first.
 func (s *Objects) claim(d digest.Digest) bool {
-	s.prove(s.ctx, d) // not while holding collecting: hashing takes time
+	s.recoverFile(s.ctx, d) // not while holding collecting: hashing takes time
 	s.collecting.RLock()
 	defer s.collecting.RUnlock()
 	if !s.Has(d) {
 		return false
 	}
-	s.Keep(d)
+	s.Protect(d)
 	return true
 }
 
-// Keep protects objects that were just made or found until a reference or image that needs them is
+// Protect protects objects that were just made or found until a reference or image that needs them is
 // recorded, for at most a minute or as long as anything is being fetched.
-func (s *Objects) Keep(objects ...digest.Digest) {
+func (s *Objects) Protect(objects ...digest.Digest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range objects {
@@ -169,8 +169,8 @@ func (s *Objects) Keep(objects ...digest.Digest) {
 	}
 }
 
-// HandOver ends the protection of Keep: a record needs the objects.
-func (s *Objects) HandOver(objects ...digest.Digest) {
+// Unprotect ends the protection of Protect, because a record needs the objects.
+func (s *Objects) Unprotect(objects ...digest.Digest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range objects {
@@ -233,9 +233,9 @@ func (s *Objects) Read(d digest.Digest, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	p, err := verify.Read(f, d, info.Size(), limit)
-	if isBad(err) {
+	if isDamage(err) {
 		// A damaged object is set aside, so that its tables can be repaired.
-		if cerr := s.check(s.ctx, d, info.Size()); cerr != nil && !isBad(cerr) {
+		if cerr := s.check(s.ctx, d, info.Size()); cerr != nil && !isDamage(cerr) {
 			return nil, errors.Join(err, cerr)
 		}
 	}

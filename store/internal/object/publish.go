@@ -88,7 +88,7 @@ func (s *Objects) publish(all []*publication) {
 			p.err = s.o.DB.Arrive(p.found)
 		}
 		if p.err == nil {
-			s.clearDoubts(p.files)
+			s.removeReplaced(p.files)
 		}
 	}
 }
@@ -98,7 +98,7 @@ func (s *Objects) place(p *publication, dirs map[string]bool) error {
 	p.found.Chunks = map[digest.Digest][]filetable.Chunk{}
 	p.found.Private = map[digest.Digest][]string{}
 	for _, f := range p.files {
-		s.Keep(f.Digest)
+		s.Protect(f.Digest)
 		p.found.Objects = append(p.found.Objects, meta.Sized{Digest: f.Digest, Size: f.Size})
 		p.found.Private[f.Digest] = f.Private
 		if s.Has(f.Digest) { // already published; its record has the sources
@@ -134,11 +134,11 @@ func (s *Objects) syncDirs(dirs map[string]bool) error {
 	return g.Wait()
 }
 
-// clearDoubts removes the doubts and damaged files that verified files have replaced.
-func (s *Objects) clearDoubts(files []File) {
+// removeReplaced removes the unrecorded and damaged files that verified files have replaced.
+func (s *Objects) removeReplaced(files []File) {
 	for _, f := range files {
 		s.mu.Lock()
-		delete(s.doubted, f.Digest)
+		delete(s.unrecorded, f.Digest)
 		s.mu.Unlock()
 		// A remaining file costs only space.
 		if err := s.o.Root.Remove(damagedPath(f.Digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {

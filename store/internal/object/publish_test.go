@@ -43,7 +43,7 @@ func TestPublishTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Look(t.Context(), root, log), Log: log})
+	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Scan(t.Context(), root, log), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

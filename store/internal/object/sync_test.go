@@ -35,7 +35,7 @@ func TestSyncBeforeLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Look(t.Context(), root, log), Log: log})
+	s, err := object.Open(object.Options{Root: root, Temp: "partial", DB: db, Files: object.Scan(t.Context(), root, log), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,18 +68,18 @@ func TestSyncBeforeLocks(t *testing.T) {
 	if err := root.WriteFile("partial/ready", p, object.Mode); err != nil {
 		t.Fatal(err)
 	}
-	storetest.Soon(t, "publishing", func() error {
+	storetest.WithinLimit(t, "publishing", func() error {
 		return s.Publish([]object.File{{From: "partial/ready", Digest: d, Size: int64(len(p))}}, meta.Arrival{})
 	})
-	storetest.Soon(t, "opening", func() error {
+	storetest.WithinLimit(t, "opening", func() error {
 		f, err := s.Open(d)
 		if err != nil {
 			return err
 		}
 		return f.Close()
 	})
-	storetest.Soon(t, "collecting", func() error {
-		s.HandOver(d)
+	storetest.WithinLimit(t, "collecting", func() error {
+		s.Unprotect(d)
 		c, err := s.Collect(nothing{}, object.CollectOptions{Want: func(total int64) int64 { return total }})
 		if c.Objects != 1 {
 			t.Errorf("%d objects were collected, want 1", c.Objects)

@@ -42,19 +42,19 @@ func TestCheckpointHoldsNobodyUp(t *testing.T) {
 		return nil
 	}
 	// Exactly as many as a checkpoint has: what is written to the file beyond waits for the disk.
-	storetest.Soon(t, "writing what a checkpoint begins with", func() error { return write(0, 64) })
+	storetest.WithinLimit(t, "writing what a checkpoint begins with", func() error { return write(0, 64) })
 	if got := <-disk.Syncing; got != "partial/x/data" {
 		t.Fatalf("fsync of %s", got)
 	}
-	storetest.Soon(t, "writing", func() error { return write(chunks/2, chunks) })
-	storetest.Soon(t, "reading", func() error { _, err := p.ReadAt(make([]byte, chunks/2), chunks/2); return err })
-	storetest.Soon(t, "counting", func() error {
+	storetest.WithinLimit(t, "writing", func() error { return write(chunks/2, chunks) })
+	storetest.WithinLimit(t, "reading", func() error { _, err := p.ReadAt(make([]byte, chunks/2), chunks/2); return err })
+	storetest.WithinLimit(t, "counting", func() error {
 		if n := p.Present(); n != 64+chunks/2 || !p.Has(chunks-1) {
 			t.Errorf("%d bytes are there, want %d", n, 64+chunks/2)
 		}
 		return p.Lost()
 	})
-	storetest.Soon(t, "opening another", func() error {
+	storetest.WithinLimit(t, "opening another", func() error {
 		q, err := area.Open("y", chunks, staging.RawPieces(chunks), grid)
 		if err != nil {
 			return err

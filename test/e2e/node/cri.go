@@ -65,7 +65,8 @@ func (c *CRI) PodConfig() *cri.PodSandboxConfig {
 // the default runtime.
 func (c *CRI) Pull(ref, handler string) (string, error) { return c.PullAs(ref, handler, nil) }
 
-// PullAs is Pull with the credentials of a pull secret.
+// PullAs is Pull with the credentials of a pull secret. If the pull fails, PullAs collects, as
+// Node.Pull does.
 func (c *CRI) PullAs(ref, handler string, auth *cri.AuthConfig) (string, error) {
 	if auth != nil {
 		host, _, _ := strings.Cut(ref, "/")
@@ -78,6 +79,9 @@ func (c *CRI) PullAs(ref, handler string, auth *cri.AuthConfig) (string, error) 
 		Image:         &cri.ImageSpec{Image: ref, UserSpecifiedImage: ref, RuntimeHandler: handler},
 		SandboxConfig: c.PodConfig(),
 	})
+	if err != nil {
+		c.node.collect()
+	}
 	return resp.GetImageRef(), err
 }
 

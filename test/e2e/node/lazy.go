@@ -36,8 +36,10 @@ func (n *Node) KillHolder(t TB) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatalf("kill the holder: %v", err)
 		}
-		for start := time.Now(); syscall.Kill(pid, 0) == nil && time.Since(start) < 10*time.Second; {
-			time.Sleep(10 * time.Millisecond)
+		for start := time.Now(); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
+			if time.Since(start) > limit {
+				t.Fatalf("the holder, process %d, is still there %v after SIGKILL", pid, limit)
+			}
 		}
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -65,9 +66,11 @@ type Node struct {
 	// ballastd listens itself.
 	FacadeSocket *os.File
 
-	options   Options
-	version   string // of containerd
-	tb        TB
+	options Options
+	version string // of containerd
+	tb      TB
+
+	mu        sync.Mutex                   // guards addresses
 	addresses map[string]string            // see Upstream
 	logins    map[string]map[string]string // see Login
 }
@@ -102,7 +105,7 @@ func StartNode(t TB, o Options) *Node {
 		n.Registry = StartRegistry(t, filepath.Join(dir, "registry"))
 	}
 	if !o.Stock {
-		n.Facade = freeAddress(t)
+		n.Facade = FreeAddress(t)
 		n.writeBallastConfig(t)
 	}
 	n.Upstream(t, n.Registry.Host, n.Registry.Host)
@@ -209,16 +212,6 @@ func dial(network, address string) error {
 	return c.Close()
 }
 
-func freeAddress(t TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 func (n *Node) writeBallastConfig(t TB) {
 	t.Helper()
 	n.write(t, "ballast.toml", fmt.Sprintf(`version = 1
@@ -248,10 +241,12 @@ reserve = "64MiB"
 // address of the registry itself.
 func (n *Node) Upstream(t TB, name, address string) {
 	t.Helper()
+	n.mu.Lock()
 	if n.addresses == nil {
 		n.addresses = map[string]string{}
 	}
 	n.addresses[name] = address
+	n.mu.Unlock()
 	if n.options.Stock {
 		n.Direct(t, name, address)
 		return
@@ -299,10 +294,27 @@ func (n *Node) Ballast(args ...string) Result {
 	return Command(context.Background(), n.Env(), argv...)
 }
 
-// Pull runs `ctr images pull` with the node's hosts.toml files.
+// Pull runs `ctr images pull` with the node's hosts.toml files. If the pull fails, Pull collects.
 func (n *Node) Pull(snapshotter, ref string, flags ...string) Result {
 	args := append([]string{"images", "pull", "--snapshotter", snapshotter, "--hosts-dir", n.HostsDir()}, flags...)
-	return n.Ctr(append(args, ref)...)
+	out := n.Ctr(append(args, ref)...)
+	if out.Err != nil {
+		n.collect()
+	}
+	return out
+}
+
+// collect waits for a garbage collection of containerd. containerd collects the snapshots and blobs
+// of a failed pull in the background: a pull that starts meanwhile can find the snapshot of a layer,
+// lose it, and fail because "parent snapshot does not exist".
+func (n *Node) collect() {
+	if !n.Containerd.Running() {
+		return
+	}
+	// A test may stop containerd at any time, so errors are ignored.
+	if lease := n.Ctr("leases", "create"); lease.Err == nil {
+		n.Ctr("leases", "rm", "--sync", strings.TrimSpace(lease.Stdout))
+	}
 }
 
 // clean removes the node's files. Clean-ups registered later have stopped the daemons.

@@ -211,6 +211,8 @@ func (n *Node) Logout(t TB) {
 
 // addressOf returns the address of a host of references, see Upstream.
 func (n *Node) addressOf(host string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if a, ok := n.addresses[host]; ok {
 		return a
 	}

@@ -22,20 +22,20 @@ type Wire struct {
 	Next http.Handler
 
 	mu        sync.Mutex // guards the following
-	requests  []Request
+	requests  []*Request
 	faults    []*Fault
 	rate      int64 // of the link, in bytes a second
 	roundTrip time.Duration
 	free      time.Time // when the link has transmitted everything so far
-	answering int       // requests that are not recorded yet
+	answering int       // requests that are not answered yet
 }
 
-// Request is a recorded request with its response.
+// Request is a recorded request with its response so far.
 type Request struct {
 	Method, Path, Range, UserAgent string
 	Authorization                  string
-	Status                         int
-	Bytes                          int64 // of the body, as sent
+	Status                         int   // 0 before the response
+	Bytes                          int64 // of the body; counted before the client can receive them
 }
 
 // Blob returns the digest of the requested blob, or "".
@@ -120,14 +120,18 @@ func (w *Wire) transmit(n int) {
 	time.Sleep(time.Until(until))
 }
 
-// Requests returns the requests since the start or the last Reset.
+// Requests returns the requests received since the start or the last Reset.
 func (w *Wire) Requests() []Request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]Request(nil), w.requests...)
+	list := make([]Request, len(w.requests))
+	for i, r := range w.requests {
+		list[i] = *r
+	}
+	return list
 }
 
-// Drain waits until all received requests are answered or aborted, and recorded.
+// Drain waits until all received requests are answered or aborted.
 func (w *Wire) Drain() {
 	for {
 		w.mu.Lock()
@@ -176,25 +180,22 @@ func (w *Wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		w.Next.ServeHTTP(rw, r)
 		return
 	}
-	w.mu.Lock()
-	w.answering++
-	w.mu.Unlock()
-	f := w.fault(r)
-	out := &wireWriter{ResponseWriter: rw, wire: w, fault: f, start: time.Now()}
-	// Deferred, so that a broken connection is also recorded. The fields are read now, because
-	// other handlers may change the request.
-	seen := Request{Method: r.Method, Path: r.URL.Path, Range: r.Header.Get("Range"),
+	// Recorded now: other handlers may change the request, and the client may have the response
+	// before this function returns.
+	seen := &Request{Method: r.Method, Path: r.URL.Path, Range: r.Header.Get("Range"),
 		UserAgent: r.UserAgent(), Authorization: r.Header.Get("Authorization")}
-	defer func() {
-		seen.Status, seen.Bytes = out.status, out.n
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.requests = append(w.requests, seen)
-		w.answering--
-	}()
 	w.mu.Lock()
+	w.requests = append(w.requests, seen)
+	w.answering++
 	roundTrip := w.roundTrip
 	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.answering--
+	}()
+	f := w.fault(r)
+	out := &wireWriter{ResponseWriter: rw, wire: w, seen: seen, fault: f, start: time.Now()}
 	time.Sleep(f.Delay + roundTrip)
 	for k, v := range f.Header {
 		rw.Header()[k] = v
@@ -225,15 +226,25 @@ func (w *Wire) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 type wireWriter struct {
 	http.ResponseWriter
 	wire   *Wire
+	seen   *Request // guarded by Wire.mu
 	fault  Fault
 	start  time.Time
 	status int
 	n      int64 // body bytes written
 }
 
+// record changes the recorded request.
+func (w *wireWriter) record(status int, bytes int64) {
+	w.wire.mu.Lock()
+	defer w.wire.mu.Unlock()
+	w.seen.Status = status
+	w.seen.Bytes += bytes
+}
+
 func (w *wireWriter) WriteHeader(status int) {
 	if w.status == 0 {
 		w.status = status
+		w.record(status, 0)
 	}
 	if w.fault.NoRange {
 		w.Header().Del("Accept-Ranges")
@@ -258,7 +269,11 @@ func (w *wireWriter) Write(p []byte) (int, error) {
 		time.Sleep(due - time.Since(w.start))
 	}
 	w.wire.transmit(len(p))
+	w.record(w.status, int64(len(p)))
 	n, err := w.ResponseWriter.Write(p)
+	if n < len(p) {
+		w.record(w.status, int64(n-len(p)))
+	}
 	w.n += int64(n)
 	if cut {
 		_ = http.NewResponseController(w.ResponseWriter).Flush()

@@ -31,7 +31,7 @@ func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 		return err
 	}
 	if rec, err := s.db.Table(table); err == nil {
-		s.proved(s.objects.Prove(ctx, rec.Objects...))
+		s.announce(s.objects.Recover(ctx, rec.Objects...))
 	}
 	if !s.has(table) { // damaged or collected; the copy in memory is right
 		p, err := t.Encode()

@@ -122,12 +122,12 @@ func TestDamagedObjectLeavesService(t *testing.T) {
 	if bad, err = s.Check(t.Context(), "", nil); len(bad) != 1 || err != nil {
 		t.Errorf("found the second time: %+v, %v", bad, err)
 	}
-	if d, err := s.Doubts(t.Context()); len(d.Damaged) != 1 || err != nil {
-		t.Errorf("doubts: %+v, %v", d, err)
+	if d, err := s.Health(t.Context()); len(d.Damaged) != 1 || err != nil {
+		t.Errorf("health: %+v, %v", d, err)
 	}
 	m.heal(t, s)
-	if d, err := s.Doubts(t.Context()); len(d.Damaged) != 0 || err != nil {
-		t.Errorf("doubts when healed: %+v, %v", d, err)
+	if d, err := s.Health(t.Context()); len(d.Damaged) != 0 || err != nil {
+		t.Errorf("health after the repair: %+v, %v", d, err)
 	}
 }
 
@@ -222,8 +222,8 @@ func TestFileWithoutRecordIsHashed(t *testing.T) {
 		if _, err := s.OpenObject(digest.FromBytes(wrong)); !errdefs.IsNotFound(err) {
 			t.Errorf("%d bytes, wrong: %v", size, err)
 		}
-		if d, err := s.Doubts(t.Context()); d.Unproved != 0 || len(d.Damaged) != 1 || err != nil {
-			t.Errorf("%d bytes: doubts %+v, %v", size, d, err)
+		if d, err := s.Health(t.Context()); d.Unrecorded != 0 || len(d.Damaged) != 1 || err != nil {
+			t.Errorf("%d bytes: health %+v, %v", size, d, err)
 		}
 	}
 }
@@ -256,9 +256,9 @@ func TestRightAgainIsAnObjectAgain(t *testing.T) {
 	if bad, err := s.Check(t.Context(), "", nil); len(bad) != 1 || err != nil {
 		t.Fatalf("found %+v, %v", bad, err)
 	}
-	d, err := s.Doubts(t.Context())
+	d, err := s.Health(t.Context())
 	if len(d.Damaged) != 1 || err != nil {
-		t.Fatalf("doubts: %+v, %v", d, err)
+		t.Fatalf("health: %+v, %v", d, err)
 	}
 	flip(t, d.Damaged[0])
 	if bad, err := s.Check(t.Context(), "", nil); len(bad) != 0 || err != nil {
@@ -285,8 +285,8 @@ func TestLostDatabaseKeepsModels(t *testing.T) {
 	if p, err := os.ReadFile(m.path); err != nil || !bytes.Equal(p, m.weights) {
 		t.Fatalf("after the collection: %v, or wrong bytes", err)
 	}
-	if d, err := s.Doubts(t.Context()); d.Rebuilt.IsZero() || err != nil {
-		t.Errorf("doubts: %+v, %v", d, err)
+	if d, err := s.Health(t.Context()); d.Rebuilt.IsZero() || err != nil {
+		t.Errorf("health: %+v, %v", d, err)
 	}
 	m.healFromHere(t, s)
 }
@@ -295,7 +295,7 @@ func TestLostDatabaseKeepsModels(t *testing.T) {
 // from being read; who brings the model finds it there.
 func TestDoubtDoesNotDelay(t *testing.T) {
 	p, dir := storetest.Random(9, 5<<20), t.TempDir()
-	b, f := storetest.NewBuilder("doubt").RawChunks("w", p, 0o644, 1<<20), storetest.NewFetcher(p)
+	b, f := storetest.NewBuilder("lost").RawChunks("w", p, 0o644, 1<<20), storetest.NewFetcher(p)
 	s := storetest.Open(t, dir, store.Options{})
 	table := b.Put(t, s)
 	hold(t, s, table)
@@ -314,8 +314,8 @@ func TestDoubtDoesNotDelay(t *testing.T) {
 	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: o}); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := s.Doubts(t.Context()); d.Unproved != int64(len(p)) || err != nil {
-		t.Errorf("doubts: %+v, %v", d, err)
+	if d, err := s.Health(t.Context()); d.Unrecorded != int64(len(p)) || err != nil {
+		t.Errorf("health: %+v, %v", d, err)
 	}
 	sent := f.Sent(digest.FromBytes(p))
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o}); err != nil {
@@ -372,8 +372,8 @@ func TestReplacedDamageIsForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = m.reopen(t, s)
-	if d, err := s.Doubts(t.Context()); len(d.Damaged) > 0 || err != nil {
-		t.Errorf("doubts: %+v, %v", d, err)
+	if d, err := s.Health(t.Context()); len(d.Damaged) > 0 || err != nil {
+		t.Errorf("health: %+v, %v", d, err)
 	}
 	m.heal(t, s)
 }
@@ -401,9 +401,9 @@ func TestUnresolvedReferenceKeepsAll(t *testing.T) {
 			if _, err := os.Stat(m.path); err != nil {
 				t.Error(err)
 			}
-			d, err := s.Doubts(t.Context())
+			d, err := s.Health(t.Context())
 			if len(d.Unresolved) != 1 || d.Unresolved[0].Name != "snapshot/1" || err != nil {
-				t.Errorf("doubts: %+v, %v", d, err)
+				t.Errorf("health: %+v, %v", d, err)
 			}
 			if end == "put" {
 				m.b.Put(t, s)

@@ -44,9 +44,9 @@ func TestOneBadReadIsNoVerdict(t *testing.T) {
 		{"well", flaky{}, func(err error) bool { return err == nil }},
 		{"one error", flaky{bad: 1, err: eio}, func(err error) bool { return err == nil }},
 		{"wrong once", flaky{bad: 1}, func(err error) bool { return err == nil }},
-		{"errors", flaky{bad: 2, err: eio}, isBad},
+		{"errors", flaky{bad: 2, err: eio}, isDamage},
 		{"wrong", flaky{bad: 2}, errdefs.IsDataLoss},
-		{"another error", flaky{bad: 1, err: syscall.ENOMEM}, func(err error) bool { return err != nil && !isBad(err) }},
+		{"another error", flaky{bad: 1, err: syscall.ENOMEM}, func(err error) bool { return err != nil && !isDamage(err) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -33,11 +33,11 @@ func (s *Store) recoverTable(d digest.Digest) (needs []digest.Digest, err error)
 		return nil, err
 	}
 	s.log.Info("table recovered", "table", d, "objects", len(rec.Objects), "partly", rec.Partly)
-	return rec.Objects, s.settleAgain(d, t)
+	return rec.Objects, s.settlePresent(d, t)
 }
 
-// settleAgain is settleTable for a table whose files may be missing.
-func (s *Store) settleAgain(d digest.Digest, t *filetable.Table) error {
+// settlePresent is settleTable for a table whose files may be missing.
+func (s *Store) settlePresent(d digest.Digest, t *filetable.Table) error {
 	err := s.settleTable(d, t)
 	if errdefs.IsUnavailable(err) || errdefs.IsNotFound(err) {
 		return nil
@@ -45,16 +45,16 @@ func (s *Store) settleAgain(d digest.Digest, t *filetable.Table) error {
 	return err
 }
 
-// proved tells readers that files without a record have become objects.
-func (s *Store) proved(objects []digest.Digest) {
+// announce tells readers that files without a record have become objects.
+func (s *Store) announce(objects []digest.Digest) {
 	for _, d := range objects {
 		s.arrived(hydrate.Publication{Digest: d})
 	}
 }
 
-// settleProved checks which referenced incomplete tables have become complete by hashing files
+// settleRecovered checks which referenced incomplete tables have become complete by hashing files
 // without a record.
-func (s *Store) settleProved(ctx context.Context) {
+func (s *Store) settleRecovered(ctx context.Context) {
 	for _, r := range s.db.Refs("") {
 		rec, err := s.db.Table(r.Table)
 		if err != nil || !rec.Broken {
@@ -62,7 +62,7 @@ func (s *Store) settleProved(ctx context.Context) {
 		}
 		t, err := s.Table(ctx, r.Table)
 		if err == nil {
-			err = s.settleAgain(r.Table, t)
+			err = s.settlePresent(r.Table, t)
 		}
 		if err != nil {
 			s.log.Error("check whether a model is complete", "table", r.Table, "err", err)
@@ -70,8 +70,15 @@ func (s *Store) settleProved(ctx context.Context) {
 	}
 }
 
-// Doubts are the known problems of the store.
-type Doubts struct {
+// Health has the known problems of the store: damage and loss that are not due to a crash.
+//
+//	store.db lost or damaged     rebuilt from intact records (package meta); AddRef reads unrecorded
+//	                             tables from their objects
+//	file without a record        hashed before it is an object (package object)
+//	object wrong, short, missing set aside and removed from all views; its tables are broken until
+//	                             Hydrate, or Check of files set aside, repairs them
+//	table wrong or missing       its references are unresolved until the table is stored again
+type Health struct {
 	// SetAside are the paths of damaged databases that were replaced.
 	SetAside []string `json:"setAside,omitempty"`
 
@@ -82,14 +89,14 @@ type Doubts struct {
 	// collection stops.
 	Unresolved []Ref `json:"unresolved,omitempty"`
 
-	// Damaged are the paths of damaged files that were set aside. Unproved is the size in bytes of
+	// Damaged are the paths of damaged files that were set aside. Unrecorded is the size in bytes of
 	// files that become objects when they have been hashed.
-	Damaged  []string `json:"damaged,omitempty"`
-	Unproved int64    `json:"unproved,omitempty"`
+	Damaged    []string `json:"damaged,omitempty"`
+	Unrecorded int64    `json:"unproved,omitempty"`
 }
 
-// Doubts returns the known problems of the store.
-func (s *Store) Doubts(ctx context.Context) (d Doubts, err error) {
+// Health returns the known problems of the store.
+func (s *Store) Health(ctx context.Context) (d Health, err error) {
 	if d.SetAside, err = boltfile.SetAside(s.dbPath()); err != nil {
 		return d, err
 	}
@@ -97,8 +104,8 @@ func (s *Store) Doubts(ctx context.Context) (d Doubts, err error) {
 		return d, err
 	}
 	d.Unresolved = s.db.Unresolved()
-	for _, f := range s.objects.Doubted() {
-		d.Unproved += f.Size
+	for _, f := range s.objects.Unrecorded() {
+		d.Unrecorded += f.Size
 	}
 	damaged, err := s.objects.Damaged()
 	for _, f := range damaged {

@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A doubt is a file without a record, which must be hashed before it is an object.
-type doubt struct {
+// An unrecordedFile is a file without a record, which must be hashed before it is an object.
+type unrecordedFile struct {
 	size int64
 	busy chan struct{} // held while the file is hashed
 }
@@ -30,8 +30,8 @@ type doubt struct {
 // configs, which are needed to find everything else.
 const smallFile = 1 << 20
 
-// adopt makes the records agree with the files below objects: files without a record are doubted,
-// files of another size than recorded are set aside, and records of missing files are removed.
+// adopt makes the records agree with the files below objects: files without a record are listed as
+// unrecorded, files of another size than recorded are set aside, and records of missing files are removed.
 func (s *Objects) adopt() error {
 	if err := s.o.Files.Wait(); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (s *Objects) adopt() error {
 		if err := s.setAside(f.Digest); err != nil {
 			return err
 		}
-		lost, s.again = append(lost, f.Digest), append(s.again, f.Digest)
+		lost, s.resized = append(lost, f.Digest), append(s.resized, f.Digest)
 	}
 	if err := errors.Join(s.withhold(lost...), s.o.DB.Lose(lost...)); err != nil {
 		return err
@@ -58,50 +58,50 @@ func (s *Objects) adopt() error {
 	}
 	for _, f := range aside { // replaced just before the process ended
 		if s.Has(f.Digest) {
-			s.clearDoubts([]File{{Digest: f.Digest}})
+			s.removeReplaced([]File{{Digest: f.Digest}})
 		}
 	}
 	for _, f := range files.unknown {
-		s.doubted[f.Digest] = &doubt{size: f.Size, busy: make(chan struct{}, 1)}
+		s.unrecorded[f.Digest] = &unrecordedFile{size: f.Size, busy: make(chan struct{}, 1)}
 		if f.Size <= smallFile {
-			s.prove(s.ctx, f.Digest)
+			s.recoverFile(s.ctx, f.Digest)
 		}
 	}
-	if n := len(s.doubted); n > 0 {
+	if n := len(s.unrecorded); n > 0 {
 		s.o.Log.Warn("files without a record must be hashed before they are objects", "files", n)
 	}
 	return nil
 }
 
-// Doubted returns the files that are not yet hashed, by digest.
-func (s *Objects) Doubted() (files []meta.Sized) {
+// Unrecorded returns the files without a record that are not yet hashed, by digest.
+func (s *Objects) Unrecorded() (files []meta.Sized) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for d, f := range s.doubted {
+	for d, f := range s.unrecorded {
 		files = append(files, meta.Sized{Digest: d, Size: f.size})
 	}
 	slices.SortFunc(files, func(a, b meta.Sized) int { return strings.Compare(a.Digest.String(), b.Digest.String()) })
 	return files
 }
 
-// Prove hashes the given files if they are doubted, and returns those that became objects.
-func (s *Objects) Prove(ctx context.Context, files ...digest.Digest) (objects []digest.Digest) {
+// Recover hashes the given files if they are unrecorded, and returns those that became objects.
+func (s *Objects) Recover(ctx context.Context, files ...digest.Digest) (objects []digest.Digest) {
 	for _, d := range files {
-		if s.prove(ctx, d) && s.Has(d) {
+		if s.recoverFile(ctx, d) && s.Has(d) {
 			objects = append(objects, d)
 		}
 	}
 	return objects
 }
 
-// ProveAll is Prove for all doubted files, and for those set aside because of their size, since the
+// RecoverAll is Recover for all unrecorded files, and for those set aside because of their size, since the
 // record may have been wrong.
-func (s *Objects) ProveAll(ctx context.Context) (objects []digest.Digest) {
-	for _, f := range s.Doubted() {
-		objects = append(objects, s.Prove(ctx, f.Digest)...)
+func (s *Objects) RecoverAll(ctx context.Context) (objects []digest.Digest) {
+	for _, f := range s.Unrecorded() {
+		objects = append(objects, s.Recover(ctx, f.Digest)...)
 	}
-	for _, d := range s.again {
-		if err := s.restore(ctx, d); err != nil && !isBad(err) && ctx.Err() == nil {
+	for _, d := range s.resized {
+		if err := s.restore(ctx, d); err != nil && !isDamage(err) && ctx.Err() == nil {
 			s.o.Log.Error("file that was set aside cannot be hashed", "digest", d, "err", err)
 		}
 		if s.Has(d) {
@@ -111,11 +111,11 @@ func (s *Objects) ProveAll(ctx context.Context) (objects []digest.Digest) {
 	return objects
 }
 
-// prove hashes a doubted file, which then is an object or set aside. It reports whether the file
-// was doubted. If ctx ends, it stays doubted.
-func (s *Objects) prove(ctx context.Context, d digest.Digest) bool {
+// recoverFile hashes an unrecorded file, which then is an object or set aside. It reports whether
+// the file was unrecorded. If ctx ends, it stays unrecorded.
+func (s *Objects) recoverFile(ctx context.Context, d digest.Digest) bool {
 	s.mu.Lock()
-	f := s.doubted[d]
+	f := s.unrecorded[d]
 	s.mu.Unlock()
 	if f == nil {
 		return false
@@ -127,12 +127,12 @@ func (s *Objects) prove(ctx context.Context, d digest.Digest) bool {
 		return true
 	}
 	s.mu.Lock()
-	same := s.doubted[d] == f
+	same := s.unrecorded[d] == f
 	s.mu.Unlock()
 	if !same {
 		return true // hashed by another goroutine
 	}
-	if err := s.check(ctx, d, f.size); err != nil && !isBad(err) && !errors.Is(err, fs.ErrNotExist) {
+	if err := s.check(ctx, d, f.size); err != nil && !isDamage(err) && !errors.Is(err, fs.ErrNotExist) {
 		if ctx.Err() == nil {
 			s.o.Log.Error("file without a record cannot be hashed", "digest", d, "err", err)
 		}
@@ -140,14 +140,14 @@ func (s *Objects) prove(ctx context.Context, d digest.Digest) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.doubted[d] == f {
-		delete(s.doubted, d)
+	if s.unrecorded[d] == f {
+		delete(s.unrecorded, d)
 	}
 	return true
 }
 
 // check hashes the file of an object. It records a right file, and sets a wrong one aside and
-// returns its error (isBad).
+// returns its error (isDamage).
 func (s *Objects) check(ctx context.Context, d digest.Digest, size int64) error {
 	f, err := s.o.Root.Open(Path(d))
 	if err != nil {
@@ -158,8 +158,8 @@ func (s *Objects) check(ctx context.Context, d digest.Digest, size int64) error 
 	switch {
 	case err == nil:
 		return s.record(d, f, size)
-	case isBad(err):
-		return errors.Join(err, s.condemn(d, f, err))
+	case isDamage(err):
+		return errors.Join(err, s.setAsideDamaged(d, f, err))
 	}
 	return err
 }
@@ -185,12 +185,12 @@ func (s *Objects) isObject(d digest.Digest, f *os.File) bool {
 	if err != nil {
 		return false
 	}
-	there, err := s.o.Root.Lstat(Path(d))
-	return err == nil && os.SameFile(open, there)
+	current, err := s.o.Root.Lstat(Path(d))
+	return err == nil && os.SameFile(open, current)
 }
 
-// isBad reports whether an error is due to the bytes of a file.
-func isBad(err error) bool { return errdefs.IsDataLoss(err) || errors.Is(err, syscall.EIO) }
+// isDamage reports whether an error is due to the bytes of a file.
+func isDamage(err error) bool { return errdefs.IsDataLoss(err) || errors.Is(err, syscall.EIO) }
 
 // rereadAfter is the pause before unreadable or wrong bytes are read again.
 const rereadAfter = 200 * time.Millisecond
@@ -199,7 +199,7 @@ const rereadAfter = 200 * time.Millisecond
 // cache if possible: memory, cables and busy disks fail temporarily.
 func hashAgain(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64) error {
 	err := hash(ctx, f, d, size, nil)
-	if !isBad(err) {
+	if !isDamage(err) {
 		return err
 	}
 	select {
@@ -238,9 +238,9 @@ func hash(ctx context.Context, f io.ReaderAt, d digest.Digest, size int64, progr
 	}
 }
 
-// condemn sets the file f of an object aside, unless another file has replaced it, and removes the
+// setAsideDamaged sets the file f of an object aside, unless another file has replaced it, and removes the
 // record.
-func (s *Objects) condemn(d digest.Digest, f *os.File, why error) error {
+func (s *Objects) setAsideDamaged(d digest.Digest, f *os.File, why error) error {
 	s.collecting.Lock() // excludes publishing
 	defer s.collecting.Unlock()
 	if !s.isObject(d, f) {
@@ -285,7 +285,7 @@ func (s *Objects) Damaged() (files []meta.Sized, err error) {
 }
 
 // restore hashes a file that was set aside, and makes it an object again if it is right. If it is
-// still wrong, restore returns that error (isBad).
+// still wrong, restore returns that error (isDamage).
 func (s *Objects) restore(ctx context.Context, d digest.Digest) error {
 	f, err := s.o.Root.Open(damagedPath(d))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 )
@@ -279,15 +278,6 @@ func (d *decoder) text(p []byte) error {
 		d.seen[d.key.name] = true
 	}
 	return d.nextValue()
-}
-
-func validText(p []byte) bool {
-	for _, c := range p {
-		if c == 0 {
-			return false
-		}
-	}
-	return utf8.Valid(p)
 }
 
 func (d *decoder) arrayHead(p []byte) error {

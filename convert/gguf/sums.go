@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+
+	"github.com/ballast-dev/ballast/convert"
 )
 
 // sums are the sums of the tensors read so far.
@@ -23,7 +25,7 @@ func (s *sums) add(shape []uint64, t tensorType, off uint64) error {
 		s.types[t.name] = use
 	}
 	s.end = max(s.end, off)
-	elements, ok := product(shape)
+	elements, ok := convert.Elements(shape)
 	if !ok {
 		s.overflow = true
 		return nil
@@ -72,17 +74,4 @@ func (s *sums) into(h *Header) {
 	if !s.overflow {
 		h.Parameters = s.elements
 	}
-}
-
-// product returns the number of elements of a tensor, and whether it is valid.
-func product(shape []uint64) (uint64, bool) {
-	n := uint64(1)
-	for _, dim := range shape {
-		over, low := bits.Mul64(n, dim)
-		if over != 0 {
-			return 0, false
-		}
-		n = low
-	}
-	return n, true
 }

@@ -129,7 +129,7 @@ func (h *Handler) Origin(ctx context.Context, d digest.Digest, names []string, a
 	made := im
 	recorded := func(n string) bool {
 		refs, err := refsOf(made, n)
-		return made.Manifest != "" && err == nil && resolvedFrom(made, nameOf(refs[0])) && !slices.Contains(made.PrivateNames, n)
+		return made.Manifest != "" && err == nil && isPublic(made, nameOf(refs[0]))
 	}
 	known := slices.ContainsFunc(names, recorded)
 	err = fmt.Errorf("no known repository has %s: %w", d, errdefs.ErrNotFound)

@@ -59,7 +59,7 @@ func newDecoder(o Options) *decoder {
 		limit: MaxHeader,
 		seen:  map[string]bool{},
 		room:  maxText,
-		sums:  sums{types: map[string]*TypeUse{}},
+		sums:  sums{types: map[string]uint64{}},
 
 		contexts: map[string]uint64{},
 		tensor:   o.Tensor,

@@ -51,11 +51,7 @@ user who can enter the directory can read the files.`,
 		if err != nil {
 			return err
 		}
-		m, err := mountModel(cmd.Context(), cl, api.MountRequest{Name: args[0], Dir: dir})
-		if err != nil {
-			return err
-		}
-		return a.printMount(m, *out)
+		return a.mount(cmd.Context(), cl, api.MountRequest{Name: args[0], Dir: dir}, *out)
 	})
 	return c
 }
@@ -73,11 +69,7 @@ until "ballast unmount $(ballast path REF)".`,
 	}
 	out := outputFlag(c)
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-		m, err := mountModel(cmd.Context(), cl, api.MountRequest{Name: args[0]})
-		if err != nil {
-			return err
-		}
-		return a.printMount(m, *out)
+		return a.mount(cmd.Context(), cl, api.MountRequest{Name: args[0]}, *out)
 	})
 	return c
 }
@@ -219,11 +211,16 @@ func unmountModel(ctx context.Context, cl *api.Client, dir string) error {
 	return cl.Unmounted(ctx, path)
 }
 
-func (a *app) printMount(m api.Mount, out output) error {
+// mount mounts a model and prints its directory.
+func (a *app) mount(ctx context.Context, cl *api.Client, r api.MountRequest, out output) error {
+	m, err := mountModel(ctx, cl, r)
+	if err != nil {
+		return err
+	}
 	if out == outJSON {
 		return a.printJSON(m)
 	}
-	_, err := fmt.Fprintln(a.stdout, m.Dir) // byte for byte, for scripts
+	_, err = fmt.Fprintln(a.stdout, m.Dir) // byte for byte, for scripts
 	return err
 }
 

@@ -146,8 +146,21 @@ func hostileInfos() map[string]hostileCase {
 		"key of many parts":            {info("model_name =", strings.Repeat("a.", 100_000)+"a = 1\nmodel_name ="), "parts"},
 		"table of many parts":          {info("[runner]", "["+strings.Repeat("a.", 100_000)+"a]\n[runner]"), "parts"},
 		"inline key of many parts":     {info("model_name =", "a = [{"+strings.Repeat("a.", 100_000)+"a = 1}]\nmodel_name ="), "parts"},
+		"many keys":                    {info("model_name =", manyKeys("a%d = 1\n")+"model_name ="), "keys"},
+		"many keys of many parts":      {info("model_name =", manyKeys("a%d."+strings.Repeat("a.", 5)+"a = 1\n")+"model_name ="), "keys"},
+		"many tables":                  {info("[runner]", manyKeys("[a%d]\n")+"[runner]"), "keys"},
+		"many inline keys":             {info("model_name =", "a = {"+manyKeys("a%d = 1,")+"b = 1}\nmodel_name ="), "keys"},
 		"1 GB of nothing":              {zipped(func(z *converttest.Zip) { bomb(&z.Entries[0]) }), "more than"},
 	}
+}
+
+// manyKeys returns 40,000 keys, with which the decoder of TOML takes a quarter of a minute.
+func manyKeys(format string) string {
+	var b strings.Builder
+	for i := range 40_000 {
+		fmt.Fprintf(&b, format, i)
+	}
+	return b.String()
 }
 
 // bomb sets the size of an entry to 1 GB, which is possible with zstd.
@@ -173,6 +186,7 @@ func hostileLinks() map[string]hostileCase {
 		"another file": {links(func([]byte) []byte {
 			return []byte("version = 1\n[urls]\n" + hash + " = [\"https://example.com/a\"]\n")
 		}), "neither in the archive nor in LINKS"},
+		"many keys":             {links(appended(manyKeys("a%d = []\n"))), "keys"},
 		"a million URLs":        {links(appended(hash + " = [" + strings.Repeat(`"https://a",`, 1_000_000) + "]\n")), "more than"},
 		"larger than the limit": {links(appended("#" + strings.Repeat("x", carton.MaxLinksSize))), "more than"},
 	}

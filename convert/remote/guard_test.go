@@ -43,6 +43,10 @@ func TestGuardAddress(t *testing.T) {
 		{"::ffff:169.254.169.254", false, false},
 		{"64:ff9b::7f00:1", false, false},
 		{"64:ff9b:1::1", false, false},
+		{"100::1", false, false},
+		{"5f00::1", false, false},    // segment routing
+		{"::10.0.0.1", false, false}, // IPv4-compatible
+		{"fec0::1", false, true},
 		{"2002:7f00:1::", false, false},
 		{"2001:0:1::1", false, false},
 		{"198.18.0.1", false, false},

@@ -63,10 +63,18 @@ func reachable(t *testing.T) {
 // puts longer paths into them.
 func (n *node) mapUsers(t *testing.T, name string) {
 	t.Helper()
-	if err := mount.SetTempMountLocation(filepath.Join(t.TempDir(), strings.Repeat("long", 20))); err != nil {
+	location := filepath.Join(t.TempDir(), strings.Repeat("long", 20))
+	if err := mount.SetTempMountLocation(location); err != nil {
 		t.Fatal(err)
 	}
 	defer mount.SetTempMountLocation(os.TempDir())
+	t.Cleanup(func() {
+		// On a busy machine containerd gives up unmounting its own mounts.
+		left, _ := filepath.Glob(filepath.Join(location, "*"))
+		for _, dir := range left {
+			_ = unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	})
 	mounts, err := n.Prepare(t.Context(), "users of "+name, name, users("100000"))
 	if errdefs.IsResourceExhausted(err) {
 		return

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -183,7 +184,12 @@ func mountAll(t *testing.T, mounts []mount.Mount) (dir string, unmount func()) {
 			return
 		}
 		done = true
-		if err := unix.Unmount(dir, 0); err != nil {
+		// A process that is just being started has a copy of all descriptors, which keeps a mount busy.
+		err := unix.Unmount(dir, 0)
+		for end := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = unix.Unmount(dir, 0) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err != nil {
 			t.Errorf("unmount %s: %v", dir, err)
 		}
 	}

@@ -188,7 +188,7 @@ func sealed(t *testing.T, n *node.Node) (names []string) {
 // A private model is read before it is complete, the daemon is restarted and killed, and reading goes on
 // with the secret that was sealed; the file goes when the model is complete.
 func TestSecretAfterRestart(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
+	n := node.StartNode(t, node.Options{Config: slowBackground})
 	m, r := privateLazy(t, n, 96<<20)
 	if l := sealed(t, n); len(l) != 2 {
 		t.Errorf("sealed: %v, want the key and one", l)
@@ -211,7 +211,7 @@ func TestSecretAfterRestart(t *testing.T) {
 	}
 	noSecrets(t, n, aliceSecret)
 	r.Wire.Link(0, 0)
-	m.awaitComplete(t)
+	m.readAll(t)
 	waitFor(t, "the secret to be removed", func() error {
 		if l := sealed(t, n); !slices.Equal(l, []string{"key"}) {
 			return fmt.Errorf("sealed: %v", l)
@@ -223,7 +223,7 @@ func TestSecretAfterRestart(t *testing.T) {
 // With keep_secrets = false nothing is on the disk. After a restart what is missing can not be read, the
 // log says why, and a pull with the secret mends it.
 func TestSecretsInMemoryOnly(t *testing.T) {
-	n := node.StartNode(t, node.Options{Config: "[upstream]\nkeep_secrets = false\n"})
+	n := node.StartNode(t, node.Options{Config: "[upstream]\nkeep_secrets = false\n" + slowBackground})
 	m, r := privateLazy(t, n, 96<<20)
 	if l := sealed(t, n); l != nil {
 		t.Errorf("sealed: %v, want nothing", l)
@@ -256,6 +256,7 @@ func TestSecretsInMemoryOnly(t *testing.T) {
 // still known.
 func TestStrangerEvictsNoSecrets(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
+	pause(t, n)
 	m, r := privateLazy(t, n, 48<<20)
 	ordinary := node.Busybox(t)
 	evil := node.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -270,7 +271,6 @@ func TestStrangerEvictsNoSecrets(t *testing.T) {
 	n.Upstream(t, "evil.test", evil)
 	const evilSecret = "secret-of-the-stranger"
 	node.Belongs(evilSecret, evil)
-	r.Wire.Link(256<<10, 5*time.Millisecond)
 	c, login := n.FacadeClient(t), url.UserPassword("u", evilSecret)
 	for i := range 5000 {
 		status, _ := askFacadeBy(t, n, c, http.MethodHead, fmt.Sprintf("r%d/manifests/1", i), "evil.test", login)
@@ -284,6 +284,7 @@ func TestStrangerEvictsNoSecrets(t *testing.T) {
 	// After a failure the sources are made anew, with what is known then, before the next attempt.
 	mend := r.Wire.Add(node.Fault{Match: node.AnyBlob, Status: http.StatusNotFound})
 	r.Wire.Link(0, 0)
+	resume(t, n)
 	waitFor(t, "the daemon to try again", func() error {
 		if !logged(t, n, "the rest of a model", "trying again", "wait=2s") {
 			return errors.New("not yet")

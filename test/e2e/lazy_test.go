@@ -68,6 +68,7 @@ func TestLazyPull(t *testing.T) {
 	big := weights(120, 96<<20+5)
 	ref := convertedModel(t, n, converttest.ModelPackRaw(converttest.Files(big)))
 	slow(n)
+	pause(t, n)
 	start := time.Now()
 	mustPull(t, n, "ballast", ref)
 	pulled := time.Since(start)
@@ -86,6 +87,7 @@ func TestLazyPull(t *testing.T) {
 	if complete(n, big) {
 		t.Error("the file was complete before its end was read")
 	}
+	resume(t, n)
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil || hex.EncodeToString(h.Sum(nil)) != digest.FromBytes(big).Encoded() {
 		t.Errorf("whole file: %v, or other bytes", err)
@@ -108,6 +110,22 @@ func TestLazyPull(t *testing.T) {
 
 // patience is how long a test waits for what must happen, even on a busy machine.
 const patience = 4 * time.Minute
+
+// pause stops background downloads until resume or a restart of the daemon: models stay incomplete,
+// however slow the machine is. Reads continue.
+func pause(t *testing.T, n *node.Node) {
+	t.Helper()
+	ballast(t, n, "hydrate", "--pause")
+}
+
+func resume(t *testing.T, n *node.Node) {
+	t.Helper()
+	ballast(t, n, "hydrate", "--resume")
+}
+
+// slowBackground is a configuration that limits background downloads, also after a restart: models
+// of tens of MiB stay incomplete for minutes. Reads are as fast as the link.
+const slowBackground = "[lazy]\nrate = \"256KiB\"\n"
 
 // waitFor waits until ready returns nil.
 func waitFor(t *testing.T, what string, ready func() error) {

@@ -86,7 +86,7 @@ func (r *tokenRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // TestLazyCredentials reads a model after its token and its addresses have expired: they are renewed
 // while there are credentials. Without, what is there can be read, and the log says what is wrong.
 func TestLazyCredentials(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
+	n := node.StartNode(t, node.Options{Config: slowBackground})
 	front := &tokenRegistry{next: n.Registry.Wire, password: "secret"}
 	front.host = node.Serve(t, front)
 	n.Upstream(t, front.host, front.host)
@@ -126,5 +126,5 @@ func TestLazyCredentials(t *testing.T) {
 	if err := m.read(196<<20, 4096); err != nil {
 		t.Errorf("with credentials again: %v", err)
 	}
-	m.awaitComplete(t)
+	m.readAll(t)
 }

@@ -61,7 +61,7 @@ func fill(t *testing.T, dir string) (free func()) {
 // The disk is full before the model is complete: what is there can be read, what is missing gives an
 // error that the log explains, and the model becomes complete when there is space again.
 func TestLazyDiskFull(t *testing.T) {
-	n := node.StartNode(t, node.Options{Config: "[fetch]\nreserve = \"1MiB\"\n"})
+	n := node.StartNode(t, node.Options{Config: "[fetch]\nreserve = \"1MiB\"\n" + slowBackground})
 	smallRoot(t, n, 160<<20)
 	m := mountLazy(t, n, 96<<20, 6<<20)
 	if err := m.read(0, 1<<20); err != nil {
@@ -84,14 +84,14 @@ func TestLazyDiskFull(t *testing.T) {
 	if err := m.read(80<<20, 4096); err != nil {
 		t.Errorf("with space again: %v", err)
 	}
-	m.awaitComplete(t)
+	m.readAll(t)
 	wantFiles(t, n, m.ref, states(converttest.ModelPackRaw(converttest.Files(m.want))))
 }
 
 // A pod with a model as a volume reads it before it is complete, while the daemon is restarted, and
 // after.
 func TestLazyVolume(t *testing.T) {
-	n, cri, busybox := startPods(t, node.Options{})
+	n, cri, busybox := startPods(t, node.Options{Config: slowBackground})
 	b := converttest.ModelPackRaw(converttest.Files(weights(161, 96<<20)))
 	m := &lazyModel{node: n, want: b.Files["model.gguf"].Data, ref: convertedModel(t, n, b)}
 	n.Registry.Wire.Link(6<<20, 5*time.Millisecond)
@@ -129,6 +129,7 @@ func TestLazyVolume(t *testing.T) {
 		t.Error("the model was complete too early; the test proves little")
 	}
 	n.Registry.Wire.Link(0, 0)
+	wantVolume(t, cri, c, "/model", states(b)) // loads all of it
 	waitFor(t, "the model to be complete", func() error {
 		if !m.complete() {
 			return errors.New("it is not")

@@ -46,7 +46,8 @@ func TestLazyFormats(t *testing.T) {
 
 func lazyFormat(t *testing.T, n *node.Node, b *converttest.Built, ref string) {
 	big := b.Files["model.gguf"].Data
-	crawl(n)
+	slow(n)
+	pause(t, n)
 	start := time.Now()
 	mustPull(t, n, "ballast", ref)
 	pulled := time.Since(start)
@@ -60,7 +61,7 @@ func lazyFormat(t *testing.T, n *node.Node, b *converttest.Built, ref string) {
 	if m.complete() {
 		t.Error("the file was complete before its end was read")
 	}
-	slow(n)
+	resume(t, n)
 	for name, f := range b.Files {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || digest.FromBytes(got) != digest.FromBytes(f.Data) {
 			t.Errorf("%s: %v, or other bytes", name, err)

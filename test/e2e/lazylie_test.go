@@ -94,7 +94,7 @@ func TestLazyLieIsForgotten(t *testing.T) {
 	evil := converttest.ModelPackRaw(converttest.Files(weights(151, 24<<20)))
 	lie := lyingModel(t, n, evil, digest.FromBytes(want))
 
-	crawl(n)
+	pause(t, n)
 	mustPull(t, n, "ballast", lie)
 	id := "liar"
 	if out := n.Start("ballast", lie, id); out.Err != nil {
@@ -112,10 +112,13 @@ func TestLazyLieIsForgotten(t *testing.T) {
 
 	mustPull(t, n, "ballast", ref)
 	m := &lazyModel{node: n, ref: ref, want: want, path: filepath.Join(rootOf(t, n, ref), "model.gguf")}
-	t.Logf("the honest model is mounted before it is complete: %t", !m.complete())
+	if m.complete() {
+		t.Error("the honest model was complete before it was read")
+	}
 	if err := m.read(0, 4096); err != nil {
 		t.Errorf("honest model: %v", err)
 	}
+	resume(t, n)
 	m.awaitComplete(t)
 	wantFiles(t, n, ref, states(honest))
 }
@@ -146,7 +149,7 @@ func readIn(t *testing.T, n *node.Node, id string, size int) []byte {
 // One model under two names: one goes, and readers of the other one go on; both go, and nothing is
 // fetched and nothing is left.
 func TestLazyRemoved(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
+	n := node.StartNode(t, node.Options{Config: slowBackground})
 	want := weights(152, 96<<20)
 	b := converttest.ModelPackRaw(converttest.Files(want))
 	first := convertedModel(t, n, b)
@@ -175,7 +178,8 @@ func TestLazyRemoved(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(2 * time.Second) // what is on its way may arrive
+	time.Sleep(2 * time.Second) // for requests that are being sent
+	n.Registry.Wire.Drain()
 	n.Registry.Wire.Reset()
 	time.Sleep(3 * time.Second)
 	if got := len(n.Registry.Wire.Requests()); got > 0 {

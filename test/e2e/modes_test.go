@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
@@ -65,8 +64,8 @@ func TestOtherUsers(t *testing.T) {
 // The same for a model that is not complete.
 func TestOtherUsersLazy(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
-	m := mountLazy(t, n, 48<<20, 1<<20)
-	n.Registry.Wire.Link(8<<20, 5*time.Millisecond)
+	pause(t, n)
+	m := mountLazy(t, n, 48<<20, 0)
 	for who, flags := range otherUsers {
 		if m.complete() {
 			t.Error("the model was complete too early; the test proves nothing")

@@ -134,7 +134,7 @@ func TestHostMountRefused(t *testing.T) {
 // TestHostMountLazy reads the end of a model that is on its way, by a name that the node did not know. A reader
 // waits while the daemon is killed and started anew.
 func TestHostMountLazy(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
+	n := node.StartNode(t, node.Options{Config: slowBackground})
 	m := &lazyModel{node: n, want: weights(93, 32<<20)}
 	m.ref = convertedModel(t, n, converttest.ModelPackRaw(converttest.Files(m.want)))
 	crawl(n)
@@ -154,7 +154,7 @@ func TestHostMountLazy(t *testing.T) {
 	if m.complete() {
 		t.Error("the model was complete too early, the reads proved little")
 	}
-	m.awaitComplete(t)
+	m.readAll(t)
 	ballast(t, n, "unmount", dir)
 	if out := ballast(t, n, "mount", "-o", "json"); out != "[]\n" {
 		t.Errorf("mounts that are left: %s", out)

@@ -155,7 +155,7 @@ func TestOriginLazy(t *testing.T) {
 		t.Fatal(err)
 	}
 	large := digest.FromBytes(b.Files["model.gguf"].Data)
-	remove := n.Registry.Wire.Add(node.Fault{Match: node.Blob(large), Rate: 4 << 20})
+	remove := n.Registry.Wire.Add(node.Fault{Match: node.Blob(large), Rate: 128 << 10})
 	pod := cri.RunPod(t, "")
 	c, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model"})
 	if err != nil {

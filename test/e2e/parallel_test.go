@@ -219,7 +219,7 @@ func TestParallelCutOff(t *testing.T) {
 		model := push(t, n, b)
 		for _, ref := range []string{ordinary, model} {
 			t.Run(who+"/"+ref[strings.LastIndexByte(ref, '/')+1:], func(t *testing.T) {
-				n.Registry.Wire.Link(1<<20, 0)
+				n.Registry.Wire.Link(512<<10, 0)
 				done := make(chan node.Result, 1)
 				go func() { done <- n.Pull("ballast", ref) }()
 				waitFor(t, "a snapshot that is being made", func() error {

@@ -41,7 +41,7 @@ func TestStatus(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: "[lazy]\nmode = \"complete\"\n[fetch]\nconnections = 2\n"})
 	w := weights(77, 48<<20)
 	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(w)))
-	n.Registry.Wire.Add(node.Fault{Match: node.Blob(digest.FromBytes(w)), Rate: 4 << 20})
+	n.Registry.Wire.Add(node.Fault{Match: node.Blob(digest.FromBytes(w)), Rate: 1 << 20})
 
 	if out := ballast(t, n, "prefetch", "--detach", ref); !strings.Contains(out, "started") {
 		t.Errorf("prefetch --detach: %s", out)

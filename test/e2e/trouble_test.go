@@ -26,7 +26,7 @@ func TestKilled(t *testing.T) {
 	d := digest.FromBytes(w)
 	size := int64(len(w))
 	n.Registry.Wire.Reset()
-	remove := n.Registry.Wire.Add(node.Fault{Match: node.Blob(d), Rate: 4 << 20})
+	remove := n.Registry.Wire.Add(node.Fault{Match: node.Blob(d), Rate: 1 << 20})
 	done := make(chan node.Result, 1)
 	go func() { done <- n.Pull("ballast", ref) }()
 

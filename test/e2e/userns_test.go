@@ -251,7 +251,7 @@ func TestUserNamespaceOldKernel(t *testing.T) {
 	}
 	w := weights(66, 32<<20)
 	ref := convertedModel(t, n, converttest.ModelPackRaw(private(w)))
-	n.Registry.Wire.Link(1<<20, 0)
+	pause(t, n)
 	early, err := cri.Pull(ref, "")
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +275,7 @@ func TestUserNamespaceOldKernel(t *testing.T) {
 	if out := doctor(n); !strings.Contains(out.Stdout, "start when their model is complete, not before") {
 		t.Errorf("doctor does not say so:\n%s", out.Output())
 	}
-	n.Registry.Wire.Link(0, 0)
+	resume(t, n)
 	waitFor(t, "the pod to start", func() error {
 		p.id, err = p.Run(busybox, volume)
 		return err

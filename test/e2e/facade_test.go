@@ -102,15 +102,16 @@ func TestFacadeSquatterGetsNothing(t *testing.T) {
 	if id, err := cri.PullAs(image, "", &criapi.AuthConfig{Username: "alice", Password: "s3cret"}); err == nil {
 		t.Errorf("CRI has pulled %s", id)
 	}
-	tried := 0
+	waitFor(t, "the squatter to print three connections", func() error {
+		if seen := s.sightings(); len(seen) < 3 {
+			return fmt.Errorf("it has printed %d", len(seen))
+		}
+		return nil
+	})
 	for _, one := range s.sightings() {
 		if one.TLS == "" || one.TLS == "ok" {
 			t.Errorf("the squatter saw %+v", one)
 		}
-		tried++
-	}
-	if tried < 3 {
-		t.Errorf("the squatter saw %d connections; the test proves nothing", tried)
 	}
 
 	// The daemon starts, shows what it has, and says what is wrong.

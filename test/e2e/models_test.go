@@ -61,6 +61,17 @@ func mustPull(t *testing.T, n *node.Node, snapshotter, ref string, flags ...stri
 	}
 }
 
+// printed calls run until the output contains want, at most five times: on a busy machine ctr may end
+// before it has copied all output of a container. try is different in each call.
+func printed(want string, run func(try string) node.Result) (out node.Result) {
+	for i := range 5 {
+		if out = run(fmt.Sprint(i)); strings.Contains(out.Output(), want) {
+			break
+		}
+	}
+	return out
+}
+
 // wantFiles compares what a container whose root is the image sees.
 func wantFiles(t *testing.T, n *node.Node, ref string, want map[string]node.FileState) {
 	t.Helper()

@@ -253,7 +253,7 @@ func TestRestart(t *testing.T) {
 	n.Containerd.Stop(t)
 	n.StartBallastd(t)
 	n.StartContainerd(t)
-	out := n.Ctr("task", "exec", "--exec-id", "hash", "running", "/.bin/busybox", "sha256sum", "/model.gguf")
+	out := n.Exec("running", "/.bin/busybox", "sha256sum", "/model.gguf")
 	if want := state(b.Files["model.gguf"]).SHA256; out.Err != nil || !strings.HasPrefix(out.Stdout, want) {
 		t.Errorf("running container: got %v %s, want %s", out.Err, out.Output(), want)
 	}

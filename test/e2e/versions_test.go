@@ -346,7 +346,7 @@ func (n *aVersion) restart(t *testing.T) string {
 	}
 	n.StartBallastd(n.t)
 	n.StartContainerd(n.t)
-	out := n.Ctr("task", "exec", "--exec-id", "hash", "running", "/.bin/busybox", "sha256sum", "/model.gguf")
+	out := n.Exec("running", "/.bin/busybox", "sha256sum", "/model.gguf")
 	if want := state(n.copied.Files["model.gguf"]).SHA256; out.Err != nil || !strings.HasPrefix(out.Stdout, want) {
 		t.Errorf("running container: got %v %s, want %s", out.Err, out.Output(), want)
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestVerdicts keeps verdicts across a restart, some for each thing, and as long as that is known.
+// TestVerdicts checks that verdicts, several for each digest, survive a restart as long as their digest
+// is known.
 func TestVerdicts(t *testing.T) {
 	dir := t.TempDir()
 	s := storetest.Open(t, dir, store.Options{Reserve: 1})

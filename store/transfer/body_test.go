@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// An error that wraps context.Canceled means the end of our work only if that has ended.
+// An error that wraps context.Canceled counts as a cancellation only if the context has ended.
 func TestForeign(t *testing.T) {
 	t.Parallel()
 	over, cancel := context.WithCancel(t.Context())

@@ -16,7 +16,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestFiles: every file below objects is compared with the records, and what is no object is left alone.
+// TestFiles checks that every file below objects is compared with the records, and that other files are
+// left alone.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)

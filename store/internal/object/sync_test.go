@@ -14,14 +14,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// nothing is an object.Root of which nothing has to stay.
+// nothing is an object.Root without live objects.
 type nothing struct{}
 
 func (nothing) Live() meta.Roots            { return meta.Roots{} }
 func (nothing) Sweep(dry bool) (int, error) { return 0, nil }
 
-// TestSyncBeforeLocks: while the bytes of an object go to the disk, which can take seconds, objects are
-// made, found and collected.
+// TestSyncBeforeLocks checks that while an fsync of an object takes long, other objects are published,
+// found and collected.
 func TestSyncBeforeLocks(t *testing.T) {
 	disk := storetest.NewSlowDisk(t)
 	root, err := os.OpenRoot(disk.Dir)

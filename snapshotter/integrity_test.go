@@ -10,8 +10,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Metadata whose pages are well but that says what can not be is not believed: a changed id would
-// show the files of another image.
+// Metadata with intact pages but impossible values is not accepted: a changed id would show the files
+// of another image.
 func TestImpossibleMetadata(t *testing.T) {
 	type buckets struct {
 		tx                              *bbolt.Tx
@@ -38,7 +38,7 @@ func TestImpossibleMetadata(t *testing.T) {
 			n.layer(t, "base", "", func(dir string) { write(t, filepath.Join(dir, "f"), "base") })
 			n.layer(t, "child", "base", func(dir string) { write(t, filepath.Join(dir, "f"), "child") })
 			n.layer(t, "third", "", func(dir string) { write(t, filepath.Join(dir, "f"), "third") })
-			if err := n.Remove(t.Context(), "third"); err != nil { // id 3 was given and is nobody's
+			if err := n.Remove(t.Context(), "third"); err != nil { // id 3 was assigned, and is free
 				t.Fatal(err)
 			}
 			root := n.root

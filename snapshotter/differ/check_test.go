@@ -13,8 +13,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestCheck asks whether a model may be shown before a byte of it is fetched and, if that is not known
-// then, when all of it is there.
+// TestCheck checks that Check is asked before a byte of a model is fetched and, if it cannot decide
+// then, when the model is complete.
 func TestCheck(t *testing.T) {
 	refused := fmt.Errorf("nobody signed it: %w", errdefs.ErrFailedPrecondition)
 	for _, tt := range []struct {

@@ -17,8 +17,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestImage imports the container image into a stock containerd and runs both programs; those for arm64, which this
-// machine may not run, are looked at.
+// TestImage imports the container image into a stock containerd and runs both programs. Those for
+// arm64, which this machine may not run, are only inspected.
 func TestImage(t *testing.T) {
 	n := node.StartNode(t, node.Options{Stock: true})
 	if out := n.Ctr("images", "import", "--platform", "linux/amd64", builtImage(t, "one")+".tar"); out.Err != nil {

@@ -18,7 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// fetched returns what the registry has at a path.
+// fetched returns the content at a path of the registry.
 func fetched(t *testing.T, n *node.Node, path string) []byte {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://"+n.Registry.Host+path, nil)
@@ -38,7 +38,7 @@ func fetched(t *testing.T, n *node.Node, path string) []byte {
 	return p
 }
 
-// lyingModel converts b, and has its table say that model.gguf has another digest.
+// lyingModel converts b, and sets another digest for model.gguf in its table.
 func lyingModel(t *testing.T, n *node.Node, b *converttest.Built, as digest.Digest) string {
 	t.Helper()
 	src := push(t, n, b)
@@ -83,9 +83,9 @@ func lyingModel(t *testing.T, n *node.Node, b *converttest.Built, as digest.Dige
 	return n.Registry.Ref("lazy/lie", "1")
 }
 
-// A model whose table gives its own bytes the digest of another model's file was read by a
-// container, and removed. Who reads the other model then must get what the digest says, not what the
-// kernel kept of the lie.
+// The table of a model gives its own bytes the digest of another model's file. A container reads it,
+// and it is removed. Readers of the other model must then get the bytes of the digest, not those in the
+// page cache.
 func TestLazyLieIsForgotten(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	honest := converttest.ModelPackRaw(converttest.Files(weights(150, 24<<20)))
@@ -146,8 +146,8 @@ func readIn(t *testing.T, n *node.Node, id string, size int) []byte {
 	return nil
 }
 
-// One model under two names: one goes, and readers of the other one go on; both go, and nothing is
-// fetched and nothing is left.
+// One model has two names: after one is removed, readers through the other continue; after both are
+// removed, nothing is fetched and nothing is left.
 func TestLazyRemoved(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: slowBackground})
 	want := weights(152, 96<<20)

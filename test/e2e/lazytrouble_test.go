@@ -27,13 +27,13 @@ type lazyModel struct {
 	node *node.Node
 	ref  string
 	want []byte
-	path string // of the file, as a container sees it
+	path string // of the file, through the root of a container
 
 	copyOfWant string // a file with want, for other processes
 }
 
-// mountLazy converts a model of the given size, and mounts it while the link is as slow as rate, in
-// bytes a second.
+// mountLazy converts a model of the given size, and mounts it while the link has the given rate, in
+// bytes a second; 0 is no limit.
 func mountLazy(t *testing.T, n *node.Node, size int, rate int64) *lazyModel {
 	t.Helper()
 	m := &lazyModel{node: n, want: weights(121, size)}
@@ -63,7 +63,7 @@ func (m *lazyModel) read(off, n int) error {
 
 func (m *lazyModel) complete() bool { return complete(m.node, m.want) }
 
-// awaitComplete waits until the model is complete, and reads it whole through the old mount.
+// awaitComplete waits until the model is complete, and reads all of it through the earlier mount.
 func (m *lazyModel) awaitComplete(t *testing.T) {
 	t.Helper()
 	m.node.Registry.Wire.Link(0, 0)
@@ -89,7 +89,7 @@ func (m *lazyModel) readAll(t *testing.T) {
 	m.awaitComplete(t)
 }
 
-// logged says whether the daemon's log has a line with all of these words.
+// logged reports whether the daemon's log has a line with all of these words.
 func logged(t *testing.T, n *node.Node, words ...string) bool {
 	t.Helper()
 	b, err := os.ReadFile(n.Ballastd.Log)
@@ -108,8 +108,8 @@ next:
 	return false
 }
 
-// The daemon is killed again and again while readers compare bytes, by read and by page fault: they
-// wait for the next one and never see an error. At the end two restarts follow each other.
+// The daemon is killed many times while readers compare bytes, by read and by page fault: they wait for
+// the next daemon and never get an error. At the end there are two restarts in a row.
 func TestLazyKilled(t *testing.T) {
 	const kills, fewest, readers = 50, 10, 8
 	n := node.StartNode(t, node.Options{})
@@ -164,7 +164,7 @@ func TestLazyKilled(t *testing.T) {
 	wantFiles(t, n, m.ref, states(converttest.ModelPackRaw(converttest.Files(m.want))))
 }
 
-// preader compares random ranges until stop.
+// preader compares random ranges until stop returns true.
 func (m *lazyModel) preader(stop func() bool, count *atomic.Int64) error {
 	for !stop() {
 		size := 1 + rand.IntN(64<<10)
@@ -176,7 +176,7 @@ func (m *lazyModel) preader(stop func() bool, count *atomic.Int64) error {
 	return nil
 }
 
-// somewhere returns an offset below n, often where bytes have been read before.
+// somewhere returns an offset below n, often one that was read before.
 func somewhere(n int) int {
 	if rand.IntN(16) > 0 {
 		n /= 16
@@ -184,8 +184,8 @@ func somewhere(n int) int {
 	return rand.IntN(n)
 }
 
-// mapped is preader for a mapping. It is a process of its own: a page fault that waits stops all
-// goroutines of a process before long.
+// mapped is preader for a mapping, in a process of its own: a waiting page fault would soon stop all
+// goroutines of the test.
 func (m *lazyModel) mapped(stop func() bool, count *atomic.Int64) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -215,11 +215,11 @@ func (m *lazyModel) mapped(stop func() bool, count *atomic.Int64) error {
 	return nil
 }
 
-// mappedReaderArg makes the program a mappedReader.
+// mappedReaderArg makes the test program a mappedReader.
 const mappedReaderArg = "mapped-reader"
 
-// mappedReader compares random pages of a mapping of a file with a copy of it until stdin ends, and
-// prints how often. A SIGBUS ends it with a stack.
+// mappedReader compares random pages of a mapping of a file with a copy until stdin ends, and prints
+// the number of comparisons. A SIGBUS ends it with a stack trace.
 func mappedReader(path, want string) error {
 	var stop atomic.Bool
 	go func() {
@@ -258,8 +258,8 @@ func mappedReader(path, want string) error {
 	return unix.Munmap(p)
 }
 
-// The daemon and what keeps its mount are killed: the next one repairs the mount for what is mounted
-// later, and complete files never noticed.
+// The daemon and the holder of its mount are killed: the next daemon replaces the mount for later
+// containers, and complete files can be read throughout.
 func TestLazyAllKilled(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	small := converttest.ModelPackRaw(converttest.Files(weights(122, 3<<20)))
@@ -287,8 +287,8 @@ func TestLazyAllKilled(t *testing.T) {
 	again.awaitComplete(t)
 }
 
-// The registry goes away after the mount: what is there can be read, what is missing gives an error
-// that the log explains, and comes when the registry is back.
+// The registry fails after the mount: present bytes can be read, missing bytes give an error that the
+// log explains, and can be read when the registry works again.
 func TestLazyRegistryGone(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: slowBackground})
 	m := mountLazy(t, n, 160<<20, 8<<20)
@@ -313,14 +313,14 @@ func TestLazyRegistryGone(t *testing.T) {
 	m.readAll(t)
 }
 
-// Chunks that come with a wrong byte are never shown: each read fails until they come right.
+// Chunks with a wrong byte are never shown: each read fails until the right bytes are fetched.
 func TestLazyCorruptChunk(t *testing.T) {
 	const size, chunk, rounds = 96 << 20, 4 << 20, 20
 	n := node.StartNode(t, node.Options{})
 	pause(t, n)
 	m := mountLazy(t, n, size, 0)
 	failed := 0
-	for i := range rounds { // from the end, where nobody has read
+	for i := range rounds { // from the end, which was not read before
 		off := size - (i+1)*chunk + rand.IntN(chunk-4096)
 		mend := n.Registry.Wire.Add(node.Fault{Match: node.AnyBlob, Flip: true})
 		err := m.read(off, 4096)
@@ -336,7 +336,7 @@ func TestLazyCorruptChunk(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d reads of corrupt chunks failed, none was wrong", failed, rounds)
-	if failed < rounds/2 { // others had been read ahead
+	if failed < rounds/2 { // others were read ahead
 		t.Errorf("%d of %d reads failed", failed, rounds)
 	}
 	if !logged(t, n, "level=WARN", "chunk is wrong") {
@@ -349,7 +349,7 @@ func TestLazyCorruptChunk(t *testing.T) {
 	m.awaitComplete(t)
 }
 
-// Answers that end too early are gone on with.
+// Truncated responses are continued.
 func TestLazyTruncated(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	m := mountLazy(t, n, 32<<20, 16<<20)
@@ -364,8 +364,8 @@ func TestLazyTruncated(t *testing.T) {
 	m.awaitComplete(t)
 }
 
-// A registry without ranges can not serve a model that is read before it is complete: it is shown
-// when it is, and the log says so.
+// A model from a registry without ranges cannot be read before it is complete: it is shown when it is
+// complete, and the log says so.
 func TestLazyWithoutRanges(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	want := weights(123, 24<<20)
@@ -382,7 +382,7 @@ func TestLazyWithoutRanges(t *testing.T) {
 	wantFiles(t, n, ref, states(b))
 }
 
-// Nodes that can not do all of it show the same files.
+// Nodes with fewer features show the same files.
 func TestLazySettings(t *testing.T) {
 	for name, config := range map[string]string{
 		"no passthrough":      "[lazy]\npassthrough = false\n",
@@ -405,8 +405,8 @@ func TestLazySettings(t *testing.T) {
 	}
 }
 
-// Without digests of chunks, a model is shown early only if that is asked for, and who reads it waits,
-// unless unverified reading is asked for too.
+// Without digests of chunks, a model is shown early only if the configuration says so. Its readers
+// wait, unless unverified reading is also configured.
 func TestLazyWithoutChunks(t *testing.T) {
 	for _, verify := range []string{"chunk", "after"} {
 		t.Run(verify, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nobody is a user who owns nothing.
+// nobody is a user without files.
 const nobody = 65534
 
 // The users whose containers must see models, as flags of `ctr run`.
@@ -26,7 +26,7 @@ var otherUsers = map[string][]string{
 	"user namespace by mapping": {"--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536", "--remap-labels", "--user", "1000:1000"},
 }
 
-// as runs a command as nobody.
+// as runs a command as a user.
 func as(uid uint32, argv ...string) (string, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
@@ -46,8 +46,8 @@ func wantReadable(t *testing.T, n *node.Node, ref, name string, want []byte) {
 	}
 }
 
-// Containers of other users see models that are complete, in each way of showing them, and nobody else
-// sees anything of them.
+// Containers of other users see complete models, with each backend, and other processes of these users
+// do not.
 func TestOtherUsers(t *testing.T) {
 	for _, show := range ways {
 		t.Run(show, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestOtherUsers(t *testing.T) {
 	}
 }
 
-// The same for a model that is not complete.
+// The same for an incomplete model.
 func TestOtherUsersLazy(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	pause(t, n)
@@ -79,7 +79,8 @@ func TestOtherUsersLazy(t *testing.T) {
 	wantPrivate(t, n)
 }
 
-// wantPrivate fails the test if others can enter or list what ballastd keeps, or open its sockets.
+// wantPrivate fails the test if another user can enter or list ballastd's directories, or open its
+// sockets.
 func wantPrivate(t *testing.T, n *node.Node) {
 	t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(n.Root(), "*"))
@@ -109,7 +110,7 @@ func wantPrivate(t *testing.T, n *node.Node) {
 	}
 }
 
-// Whatever umask the daemon is started with, what is private is, and containers of other users see models.
+// With any umask of the daemon, its files are private and containers of other users see models.
 func TestUmask(t *testing.T) {
 	for _, mask := range []int{0, 0o077} {
 		t.Run(fmt.Sprintf("%03o", mask), func(t *testing.T) {
@@ -136,7 +137,7 @@ func TestUmask(t *testing.T) {
 	}
 }
 
-// A root that an earlier version left open to others is closed at the start, which the log says once.
+// A root that an earlier version left accessible is closed at the start, which is logged once.
 func TestOldRoot(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(243, 1<<20)))

@@ -1,4 +1,4 @@
-// Package policy asks the API server's own code what the admission policy of the chart allows.
+// Package policy tests the admission policy of the chart with the API server's own code.
 package policy
 
 import (
@@ -64,7 +64,7 @@ const (
 	taint = "ballast.dev/not-ready"
 )
 
-// TestPolicy asks for changes of a node by the service account of the chart, and by others.
+// TestPolicy checks changes of a node by the service account of the chart, and by others.
 func TestPolicy(t *testing.T) {
 	docs, err := chart.Render("../"+chart.Dir, nil)
 	if err != nil {
@@ -98,7 +98,7 @@ func testPolicy(t *testing.T, p *admissionapi.ValidatingAdmissionPolicy) {
 		sub        string
 		old        *core.Node
 		change     func(n *core.Node)
-		refused    string // "" is allowed
+		refused    string // "" means allowed
 	}{
 		"nothing": {change: func(n *core.Node) {}},
 		"both": {change: func(n *core.Node) {

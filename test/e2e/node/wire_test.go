@@ -45,7 +45,7 @@ func get(t *testing.T, url, ranges string) (status int, body string, err error) 
 	return resp.StatusCode, string(b), err
 }
 
-// TestWire checks that each fault does what it says to a real transfer.
+// TestWire checks the effect of each fault on a real transfer.
 func TestWire(t *testing.T) {
 	r, d, path := startBlob(t)
 	for _, tt := range []struct {
@@ -79,7 +79,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// TestWireTimes checks that a fault ends, and that a rate is kept.
+// TestWireTimes checks that a fault ends, and that a rate limits.
 func TestWireTimes(t *testing.T) {
 	r, d, path := startBlob(t)
 	r.Wire.Add(Fault{Match: Blob(d), Status: 503, Times: 1})
@@ -98,7 +98,7 @@ func TestWireTimes(t *testing.T) {
 	}
 }
 
-// TestOllamaManners checks the front against what is known of the registry it stands for.
+// TestOllamaManners checks that Ollama behaves as registry.ollama.ai is known to behave.
 func TestOllamaManners(t *testing.T) {
 	r, d, path := startBlob(t)
 	o := StartOllama(t, r)
@@ -133,7 +133,7 @@ func TestOllamaManners(t *testing.T) {
 	}
 }
 
-// failures is a TB that keeps what it is told.
+// failures is a TB that records errors.
 type failures struct {
 	TB
 	said []string
@@ -143,7 +143,7 @@ func (f *failures) Errorf(format string, args ...any) {
 	f.said = append(f.said, fmt.Sprintf(format, args...))
 }
 
-// TestAstray checks that a server notices credentials that do not belong to it, however they come.
+// TestAstray checks that a server notices credentials of other servers, in all parts of a request.
 func TestAstray(t *testing.T) {
 	home, other := &origin{Handler: http.NotFoundHandler(), address: "127.0.0.1:1"}, &origin{Handler: http.NotFoundHandler(), address: "127.0.0.1:2"}
 	Belongs("pass-word-1", home.address)

@@ -35,6 +35,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "the tests of the snapshotter mount; run them as root")
 		os.Exit(1)
 	}
+	if err := inNamespaces(); err != nil {
+		fmt.Fprintln(os.Stderr, "new namespaces:", err)
+		os.Exit(1)
+	}
 	goleak.VerifyTestMain(m)
 }
 

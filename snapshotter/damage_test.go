@@ -170,7 +170,7 @@ func TestLostMetadataKeepsWhatIsMounted(t *testing.T) {
 				}
 				write(t, filepath.Join(j.dir, "new"), "written")
 				if n.names(t)[refName(unused)] || exists(t, n.snapshotDir(unused)) {
-					t.Error("what nothing mounts and nobody knows is left")
+					t.Error("a directory without mount and metadata is left")
 				}
 				if _, err := n.Prepare(t.Context(), "next", ""); err != nil {
 					t.Fatal(err)

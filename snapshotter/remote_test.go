@@ -174,7 +174,7 @@ func TestClaimHostile(t *testing.T) {
 			snapshots.LabelSnapshotDiffID, popular.String(), snapshots.LabelSnapshotRef, popular.String())},
 		{name: "diffID is the blob's digest", labels: with(blobLabels(blob),
 			snapshots.LabelSnapshotDiffID, blob.String(), snapshots.LabelSnapshotRef, blob.String())},
-		{name: "diffID is not said", labels: with(blobLabels(blob),
+		{name: "no diffID", labels: with(blobLabels(blob),
 			snapshots.LabelSnapshotDiffID, "", snapshots.LabelSnapshotRef, popular.String())},
 		{name: "name of another chain", labels: with(blobLabels(blob), snapshots.LabelSnapshotRef, popular.String())},
 		{name: "no blob", labels: with(blobLabels(blob), labelBlob, "")},

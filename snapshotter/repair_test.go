@@ -147,14 +147,14 @@ func TestVerify(t *testing.T) {
 			m := awkward()
 			table := n.commit(t, "model", "", m)
 			if problems, err := n.Verify(t.Context(), ""); err != nil || len(problems) != 0 {
-				t.Fatalf("of what is well: got %v, %v", problems, err)
+				t.Fatalf("of an intact tree: got %v, %v", problems, err)
 			}
 			at := func(p string) string { return filepath.Join(n.dirOf(t, "model"), p) }
 			if err := errors.Join(os.Remove(at("dir/kept")), os.Remove(at("config.json")), os.Chmod(at("hollow"), 0o700)); err != nil {
 				t.Fatal(err)
 			}
 			write(t, at("config.json"), "{}")
-			write(t, at("dir/surplus"), "of nobody")
+			write(t, at("dir/surplus"), "surplus")
 			problems, err := n.Verify(t.Context(), table)
 			if err != nil {
 				t.Fatal(err)

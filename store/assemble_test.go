@@ -38,7 +38,7 @@ func merged(b *storetest.Builder, path, header string, blobs [][]byte) string {
 	return want
 }
 
-func TestHydratePutsFilesTogether(t *testing.T) {
+func TestHydrateAssemblesFiles(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		n, size int
@@ -171,7 +171,7 @@ func TestFragmentWithWrongBytes(t *testing.T) {
 
 // The digest in the table is that of the content that the author of the table saw. If the parts make
 // other content, the ranges follow headers that were not verified.
-func TestFileIsNotWhatItsTableSays(t *testing.T) {
+func TestFileDiffersFromTable(t *testing.T) {
 	blobs := fragments(4, 1<<20)
 	for _, good := range []bool{true, false} {
 		s := storetest.Open(t, t.TempDir(), store.Options{})

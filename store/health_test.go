@@ -295,7 +295,7 @@ func TestLostDatabaseKeepsModels(t *testing.T) {
 
 // TestUnrecordedFileDoesNotDelay checks that a large file that must be hashed delays neither the
 // opening of the store nor readers of the model, and that a hydration does not fetch it.
-func TestDoubtDoesNotDelay(t *testing.T) {
+func TestUnrecordedFileDoesNotDelay(t *testing.T) {
 	p, dir := storetest.Random(9, 5<<20), t.TempDir()
 	b, f := storetest.NewBuilder("lost").RawChunks("w", p, 0o644, 1<<20), storetest.NewFetcher(p)
 	s := storetest.Open(t, dir, store.Options{})

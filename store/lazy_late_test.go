@@ -139,7 +139,7 @@ func (b *tugged) Close() error {
 
 // A reader needs a chunk that a background job is already fetching: the chunk becomes urgent, and the
 // other chunks wait as if the reader had requested it first.
-func TestReadHurriesRunningTransfer(t *testing.T) {
+func TestReadPromotesRunningTransfer(t *testing.T) {
 	p := storetest.Random(82, 8<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := &tug{whole: storetest.NewFetcher(p), asked: make(chan int64, 10), broke: make(chan struct{})}

@@ -404,7 +404,7 @@ func TestChunksAreShared(t *testing.T) {
 }
 
 // Readers have priority: they do not wait for a paused background job, which continues later.
-func TestReadGoesFirst(t *testing.T) {
+func TestReadersHavePriority(t *testing.T) {
 	p := storetest.Random(13, 30<<20)
 	d := digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})

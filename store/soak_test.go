@@ -27,7 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var soak = flag.Duration("soak", 0, "how long TestSoak goes on; 0: it is left out")
+var soak = flag.Duration("soak", 0, "duration of TestSoak; 0 skips it")
 
 const (
 	soakOp   = "soak"           // of crashEnv

@@ -55,7 +55,7 @@ func TestPresence(t *testing.T) {
 				t.Errorf("after a read: got %+v of %d", some, total)
 			}
 			if s.Early(table)[""].Unverified {
-				t.Error("a file with digests of chunks is said to be unverified")
+				t.Error("a file with digests of chunks is reported as unverified")
 			}
 			s.Close()
 			s = storetest.Open(t, dir, store.Options{})
@@ -115,7 +115,7 @@ func TestAwaited(t *testing.T) {
 		_, running = s.Hydrating(table)
 	}
 	if s.Awaited(table) {
-		t.Error("work in the background is said to be awaited")
+		t.Error("background work is reported as awaited")
 	}
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Fatal(err) // although background work is paused

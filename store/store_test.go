@@ -152,7 +152,7 @@ func TestHydrateEveryKindOfBlob(t *testing.T) {
 	}
 }
 
-func TestSameFileInManyWrappingsIsOneObject(t *testing.T) {
+func TestSameFileInManyFormatsIsOneObject(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	weights := storetest.Random(2, 5<<20)
 	one := func(name string) []byte {
@@ -296,7 +296,7 @@ func TestAfterARebootOnlySyncedChunksCount(t *testing.T) {
 	}
 }
 
-func TestDamagedPartialIsFetchedAnew(t *testing.T) {
+func TestDamagedPartialIsFetchedAgain(t *testing.T) {
 	weights := storetest.Random(5, 16<<20)
 	dir := t.TempDir()
 	s := storetest.Open(t, dir, store.Options{})
@@ -418,7 +418,7 @@ func TestFinalErrorsSayWhich(t *testing.T) {
 		fetchers []transfer.Source
 		want     func(error) bool
 	}{
-		{"nobody", nil, errdefs.IsNotFound},
+		{"no sources", nil, errdefs.IsNotFound},
 		{"not there", storetest.From(empty), errdefs.IsNotFound},
 		{"denied beats not there", storetest.From(denied, empty), errdefs.IsUnauthorized},
 	} {
@@ -623,7 +623,7 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-func TestCheckFindsDamageAndHydrateMendsIt(t *testing.T) {
+func TestCheckFindsDamageAndHydrateRepairsIt(t *testing.T) {
 	weights := storetest.Random(14, 5<<20)
 	plain := modelTar(t, weights)
 	d := digest.FromBytes(weights)
@@ -686,7 +686,7 @@ func TestCheckFindsDamageAndHydrateMendsIt(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := content(t, s, table)["model/weights.bin"]; got != string(weights) {
-					t.Error("not mended")
+					t.Error("not repaired")
 				}
 				if bad, err := s.Check(t.Context(), "", nil); err != nil || len(bad) > 0 {
 					t.Errorf("after mending: %+v, %v", bad, err)
@@ -696,7 +696,7 @@ func TestCheckFindsDamageAndHydrateMendsIt(t *testing.T) {
 	}
 }
 
-func TestOpenAdoptsVerifiedFilesAndDropsLies(t *testing.T) {
+func TestOpenAdoptsRightFilesAndSetsOthersAside(t *testing.T) {
 	dir := t.TempDir()
 	s := storetest.Open(t, dir, store.Options{})
 	weights := storetest.Random(15, 1<<20)

@@ -467,7 +467,7 @@ func TestExposedReservations(t *testing.T) {
 		t.Fatalf("both are shown: %v", err)
 	}
 	if err := s.Hydrate(t.Context(), tables[other], store.HydrateOptions{Sources: sources[other]}); !errdefs.IsResourceExhausted(err) {
-		t.Errorf("the other is brought: %v", err)
+		t.Errorf("the other is hydrated: %v", err)
 	}
 	if err := s.Hydrate(t.Context(), tables[first], store.HydrateOptions{Sources: sources[first]}); err != nil {
 		t.Errorf("the first: %v", err)

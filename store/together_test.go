@@ -108,7 +108,7 @@ func TestSharedBlobsOfRunningFetches(t *testing.T) {
 }
 
 // Other callers' registries do not decide whether a pull succeeds.
-func TestFetchersOfOthers(t *testing.T) {
+func TestSourcesOfOtherCallers(t *testing.T) {
 	w := storetest.Random(1, 2<<20)
 	wrong := func() *storetest.Fetcher {
 		f := storetest.NewFetcher(w)

@@ -136,8 +136,8 @@ func TestMountedBeforeItIsThere(t *testing.T) {
 	}
 }
 
-// TestViewsGo: objects are removed with their links in all views.
-func TestViewsGo(t *testing.T) {
+// TestViewsAreRemoved: objects are removed with their links in all views.
+func TestViewsAreRemoved(t *testing.T) {
 	p := storetest.Random(41, 3<<20)
 	d := digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -208,9 +208,9 @@ func TestDamageLeavesViews(t *testing.T) {
 	}
 	bring()
 	if object, err := os.Stat(path); err != nil || !os.SameFile(object, inView(t, v, d)) {
-		t.Errorf("after it was brought again: %v, %v", inView(t, v, d), err)
+		t.Errorf("after it was fetched again: %v, %v", inView(t, v, d), err)
 	}
-	same("after it was brought again")
+	same("after it was fetched again")
 	// Present restores links that a power failure has removed.
 	if err := os.RemoveAll(v.Dir()); err != nil {
 		t.Fatal(err)

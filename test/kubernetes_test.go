@@ -163,7 +163,7 @@ func checkMounts(t *testing.T, file string, pod podSpec) {
 	}
 	for name, used := range volumes {
 		if !used {
-			t.Errorf("%s: nobody mounts the volume %s", file, name)
+			t.Errorf("%s: the volume %s is not mounted", file, name)
 		}
 	}
 }
@@ -212,6 +212,6 @@ func TestKubernetesPod(t *testing.T) {
 		t.Errorf("got %+v", o)
 	}
 	if !strings.Contains(text, "# runtimeClassName: "+class.Metadata.Name+"\n") || !strings.Contains(text, "--runtime-handler "+class.Handler) {
-		t.Error("it is not said when the RuntimeClass is needed")
+		t.Error("it does not explain when the RuntimeClass is needed")
 	}
 }

@@ -83,7 +83,7 @@ func TestContentFetcher(t *testing.T) {
 }
 
 // A blob that exists only for other namespaces is reported like a missing one.
-func TestContentFetcherTellsNothing(t *testing.T) {
+func TestContentFetcherRevealsNothing(t *testing.T) {
 	n := newNode(t)
 	desc := n.put(t, "application/octet-stream", storetest.Random(1, 12345), from("private.example", "team/a"))
 	here := &ContentFetcher{Content: n.differ.o.Content, Namespace: namespace, Repository: Repository{"private.example", "team/a"}}
@@ -150,9 +150,9 @@ func TestRepositories(t *testing.T) {
 		name, annotation string
 		want             []Repository
 	}{
-		{"nothing said", "", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
-		{"said", "good.example/team/m:1", []Repository{{"good.example", "team/m"}}},
-		{"said, with a port", "good.example:5000/team/m@" + digest.FromString("x").String(), []Repository{{"good.example:5000", "team/m"}}},
+		{"no reference", "", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
+		{"reference", "good.example/team/m:1", []Repository{{"good.example", "team/m"}}},
+		{"reference with a port", "good.example:5000/team/m@" + digest.FromString("x").String(), []Repository{{"good.example:5000", "team/m"}}},
 		{"not recorded", "private.example/team/m:1", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
 		{"another repository", "good.example/team:1", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
 		{"nonsense", "//", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},

@@ -307,7 +307,7 @@ func TestApplyPlainHostileAnnotation(t *testing.T) {
 }
 
 // Without another differ in its order containerd cannot apply ordinary layers; the error says why.
-func TestApplyPlainNobody(t *testing.T) {
+func TestApplyPlainWithoutDiffer(t *testing.T) {
 	n := newNode(t)
 	n.differs = n.differs[:1]
 	layer := n.put(t, ocispec.MediaTypeImageLayer, tarOf(t, [2]string{"a", "a"}), nil)

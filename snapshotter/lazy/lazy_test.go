@@ -144,9 +144,9 @@ func TestWaitingTakesNoMemory(t *testing.T) {
 	}
 }
 
-// TestNobodyKeeps serves in this process, without a holder or with a command that is not one: the mount
+// TestWithoutHolder serves in this process, without a holder or with a command that is not one: the mount
 // works until Close.
-func TestNobodyKeeps(t *testing.T) {
+func TestWithoutHolder(t *testing.T) {
 	for name, h := range map[string]fdstore.Options{
 		"none":  {},
 		"wrong": {Socket: filepath.Join(t.TempDir(), "holder.sock"), Command: []string{"/bin/sh", "-c", "exit 0"}},

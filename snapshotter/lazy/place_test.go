@@ -218,6 +218,6 @@ func TestStateOfAnotherRoot(t *testing.T) {
 		t.Error(err)
 	}
 	if s := d.stats(); s.Reads == 0 {
-		t.Error("nobody asked the first daemon")
+		t.Error("the first daemon was not asked")
 	}
 }

@@ -165,7 +165,7 @@ func TestReplaceLeavesNothing(t *testing.T) {
 }
 
 // Show repairs everything that Compare finds: after any change, showing the tree again restores it.
-func TestShowMendsWhatCompareFinds(t *testing.T) {
+func TestShowRepairsWhatCompareFinds(t *testing.T) {
 	const text = "some content"
 	link := filetable.File{Path: "d/link", Type: filetable.TypeSymlink, Target: "f", ModTime: time.Unix(1_700_000_000, 0)}
 	files := []filetable.File{file("d/f", 0o640, text), file("empty", 0o644, ""), link, {Path: "e/only", Type: filetable.TypeDir, Mode: 0o700}}

@@ -137,11 +137,11 @@ func TestWalkFindsAll(t *testing.T) {
 
 // Damage that would make bbolt read past the end of the file, loop, or allocate a page that is in use
 // is found before bbolt opens the file.
-func TestPagesThatCanNotBe(t *testing.T) {
+func TestInvalidPages(t *testing.T) {
 	path := manyBuckets(t)
 	good := read(t, path)
 	if err := check(good); err != nil {
-		t.Fatalf("of what is well: %v", err)
+		t.Fatalf("of an intact file: %v", err)
 	}
 	branch, free, leaf := pagesOf(t, path, "branch")[0], pagesOf(t, path, "freelist")[0], pagesOf(t, path, "leaf")[0]
 	size := int64(os.Getpagesize())
@@ -251,7 +251,7 @@ func writeRole(path string) error {
 }
 
 // The file that a killed process leaves is not damaged: it must not be set aside.
-func TestKilledWriterIsWell(t *testing.T) {
+func TestKilledWriterLeavesSoundFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file.db")
 	for range 40 {
 		cmd := exec.Command("/proc/self/exe")

@@ -41,7 +41,7 @@ func TestPool(t *testing.T) {
 		}
 		time.Sleep(2 * rest)
 		if n := kept(); n != 0 {
-			t.Errorf("%d pieces are kept when nobody needs them", n)
+			t.Errorf("%d unused pieces are kept", n)
 		}
 		p.Put(take())
 	})

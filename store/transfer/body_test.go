@@ -21,7 +21,7 @@ func TestForeign(t *testing.T) {
 	for _, err := range []error{gone, slow} {
 		got := Foreign(t.Context(), err)
 		if errors.Is(got, context.Canceled) || errors.Is(got, context.DeadlineExceeded) || !errdefs.IsUnavailable(got) {
-			t.Errorf("%v: got %v while the context goes on", err, got)
+			t.Errorf("%v: got %v before the context ends", err, got)
 		}
 		if got := Foreign(over, err); got != err {
 			t.Errorf("%v: got %v after the context has ended", err, got)

@@ -55,7 +55,7 @@ func held(p *Pool, source string) (n int) {
 
 // A source that holds all slots of a pool keeps at most half of them when another one waits, whether
 // its slots hang, are slow or make progress.
-func TestHalfForWhoComesLater(t *testing.T) {
+func TestHalfForLaterSources(t *testing.T) {
 	for name, bytes := range map[string]int{"hung": 0, "trickling": 2000, "fast": 100 << 20} {
 		for class, pool := range map[string]func(*Scheduler) *Pool{
 			"places": func(s *Scheduler) *Pool { return s.Places }, "buffers": func(s *Scheduler) *Pool { return s.Buffers },
@@ -160,7 +160,7 @@ func TestUnpackers(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if one.Revoked() {
-			t.Error("nobody had less")
+			t.Error("no source had less")
 		}
 		one.Release()
 		cancel()

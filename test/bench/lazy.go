@@ -259,8 +259,8 @@ func (b *bench) leave(l lazyModel, c coldRead) {
 
 // deliver is the control of readCold.
 func (b *bench) deliver(l lazyModel, profile string) coldRead {
-	took, said := b.taskSays("deliver", l.url, fmt.Sprint(l.size), b.node.Dir, profile)
-	reader, _, err := parseCost(said) // the CPU-seconds are those of the reader
+	took, out := b.taskSays("deliver", l.url, fmt.Sprint(l.size), b.node.Dir, profile)
+	reader, _, err := parseCost(out) // the CPU-seconds are those of the reader
 	if err != nil {
 		b.t.Fatalf("deliver: %v", err)
 	}

@@ -93,8 +93,8 @@ func (b *bench) lazyRandom() {
 			}{{path, &ours}, {native, &control}} {
 				drop()
 				b.touch(m.size)
-				_, said := b.taskSays("random", f.path, fmt.Sprint(resident), how)
-				for i, s := range strings.Fields(said) {
+				_, out := b.taskSays("random", f.path, fmt.Sprint(resident), how)
+				for i, s := range strings.Fields(out) {
 					d, err := time.ParseDuration(s)
 					if err != nil {
 						b.t.Fatalf("random: %v", err)

@@ -69,13 +69,13 @@ func ollamaPull(server, model string) error {
 		return err
 	}
 	defer resp.Body.Close()
-	said, err := io.ReadAll(resp.Body)
+	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return err
 	}
 	var result struct{ Status string }
-	if err := json.Unmarshal(said, &result); err != nil || result.Status != "success" {
-		return fmt.Errorf("%s: %s", resp.Status, said)
+	if err := json.Unmarshal(body, &result); err != nil || result.Status != "success" {
+		return fmt.Errorf("%s: %s", resp.Status, body)
 	}
 	return nil
 }

@@ -42,8 +42,8 @@ func (b *bench) convert() {
 		}{{"modelpack", &plain}, {"ballast", &chunks}} {
 			b.settle(m.size, m.digest)
 			dst := to.Ref(fmt.Sprintf("bench/%s%d", c.as, i), "v1")
-			took, said := b.taskSays("convert", node.Binary(b.t, "ballast"), b.node.ConfigFile(), src, dst, c.as)
-			kilobytes, err := strconv.ParseInt(said, 10, 64)
+			took, out := b.taskSays("convert", node.Binary(b.t, "ballast"), b.node.ConfigFile(), src, dst, c.as)
+			kilobytes, err := strconv.ParseInt(out, 10, 64)
 			if err != nil {
 				b.t.Fatalf("convert: %v", err)
 			}

@@ -60,10 +60,10 @@ func (b *bench) nodes() {
 		tables := strconv.Itoa(n / storetest.PerTable)
 		b.task("grow", b.node.Root(), strconv.Itoa(made/storetest.PerTable), tables)
 		made = n
-		_, said := b.taskSays("store", b.node.Root(), tables)
+		_, out := b.taskSays("store", b.node.Root(), tables)
 		ready := timed(func() { b.node.StartBallastd(b.t) })
 		column(n)
-		for line := range strings.Lines(said) {
+		for line := range strings.Lines(out) {
 			what, value, _ := strings.Cut(strings.TrimSpace(line), "\t")
 			add("store: "+what, value)
 		}

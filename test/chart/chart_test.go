@@ -134,7 +134,7 @@ func checkContainers(t *testing.T, id string, pod core.PodSpec) {
 	}
 	for name, used := range volumes {
 		if !used {
-			t.Errorf("%s: nobody mounts %s", id, name)
+			t.Errorf("%s: %s is not mounted", id, name)
 		}
 	}
 }

@@ -192,7 +192,7 @@ func runDev(t node.TB, size int) {
 	fmt.Println("\n# Look at the files, and be done:")
 	// A new directory each time, because containerd remembers a directory that ctr has used.
 	fmt.Printf("M=$(mktemp -d -p %s)\nctr images mount --snapshotter ballast %s $M\nls -l $M\nctr images unmount --rm --snapshotter ballast $M\n", quote(mnt), refs[0])
-	fmt.Printf("\n# Models of your own can be pushed to the registry at %s (plain HTTP, nobody is asked who they are):\n", n.Registry.Host)
+	fmt.Printf("\n# Models of your own can be pushed to the registry at %s (plain HTTP, no credentials):\n", n.Registry.Host)
 	fmt.Printf("oras push --plain-http %s/team/model:v1 ...\n", n.Registry.Host)
 	fmt.Printf("\n# Logs and files are in %s. Ctrl-C here removes everything.\n", n.Dir)
 	signals := make(chan os.Signal, 1)

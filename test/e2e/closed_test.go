@@ -74,7 +74,7 @@ func wantRefused(t *testing.T, n *node.Node, snapshotter, ref, words string, fla
 	t.Helper()
 	switch out := n.Pull(snapshotter, ref, flags...); {
 	case out.Err == nil:
-		t.Errorf("pull %v: it went well, want an error", flags)
+		t.Errorf("pull %v: it succeeded, want an error", flags)
 	case !strings.Contains(out.Stderr, words):
 		t.Errorf("pull %v: %s; want %q in it", flags, strings.TrimSpace(out.Stderr), words)
 	}

@@ -154,8 +154,8 @@ func TestConvertDirectory(t *testing.T) {
 	}
 }
 
-// TestConvertSpoilt reads wrong bytes while converting: the command fails, and no tag is made.
-func TestConvertSpoilt(t *testing.T) {
+// TestConvertWrongBytes reads wrong bytes while converting: the command fails, and no tag is made.
+func TestConvertWrongBytes(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.DockerAIGGUF(converttest.Files(weights(93, 6<<20)))
 	src := push(t, n, b)

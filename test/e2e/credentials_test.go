@@ -66,7 +66,7 @@ func TestNodeCredentials(t *testing.T) {
 		t.Fatalf("prefetch: %v\n%s", out.Err, out.Output())
 	}
 	if !complete(n, b.Files["model.gguf"].Data) {
-		t.Fatal("the prefetch brought nothing; the test proves nothing")
+		t.Fatal("the prefetch fetched nothing; the test proves nothing")
 	}
 	refused("after a prefetch")
 	n.Ballastd.Stop(t)
@@ -284,7 +284,7 @@ func TestStrangerEvictsNoSecrets(t *testing.T) {
 	}
 	// After a failure the sources are made again, with the current credentials, before the next
 	// attempt.
-	mend := r.Wire.Add(node.Fault{Match: node.AnyBlob, Status: http.StatusNotFound})
+	restore := r.Wire.Add(node.Fault{Match: node.AnyBlob, Status: http.StatusNotFound})
 	r.Wire.Link(0, 0)
 	resume(t, n)
 	waitFor(t, "the daemon to try again", func() error {
@@ -293,7 +293,7 @@ func TestStrangerEvictsNoSecrets(t *testing.T) {
 		}
 		return nil
 	})
-	mend()
+	restore()
 	if out := n.Ballast("hydrate", "--wait", m.ref); out.Err != nil {
 		t.Errorf("the rest: %v\n%s", out.Err, out.Output())
 	}

@@ -156,7 +156,7 @@ func TestDamage(t *testing.T) {
 				restarted(func() {})
 			}
 			if out := n.Ballast("verify"); out.Err == nil {
-				t.Error("verify says that all is well")
+				t.Error("verify reports no problem")
 			}
 			remove()
 			mustPull(t, n, "ballast", h.ref)

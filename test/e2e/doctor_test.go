@@ -17,7 +17,7 @@ func doctor(n *node.Node) node.Result {
 // TestDoctor finds no problem on a node that is set up by the commands, and each fault that the test
 // makes.
 func TestDoctor(t *testing.T) {
-	t.Run("well", func(t *testing.T) {
+	t.Run("no fault", func(t *testing.T) {
 		if out := doctor(node.StartNode(t, node.Options{})); out.Err != nil {
 			t.Errorf("%v\n%s", out.Err, out.Output())
 		} else if want := "own their files; the container runtime supports id-mapped mounts"; !strings.Contains(out.Stdout, want) {

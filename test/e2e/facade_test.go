@@ -151,9 +151,9 @@ func TestFacadeNobodyGetsNothing(t *testing.T) {
 
 	n.Registry.Wire.Reset()
 	url := n.FacadeURL("secret.test", "team/model", "1")
-	said := runNobody(t, "ask", url)
-	t.Logf("%s", said)
-	for line := range strings.Lines(said) {
+	printed := runNobody(t, "ask", url)
+	t.Logf("%s", printed)
+	for line := range strings.Lines(printed) {
 		plain := strings.HasPrefix(line, "plain HTTP: status 403") && strings.Contains(line, "ballast config hosts --upgrade")
 		if !plain && !strings.Contains(line, ": error ") {
 			t.Errorf("nobody got %s", line)
@@ -292,7 +292,7 @@ func TestFacadeSocketHeld(t *testing.T) {
 		n.Ballastd.Stop(t)
 		if l, err := net.Listen("tcp", n.Facade); err == nil {
 			l.Close()
-			t.Error("somebody else can have the port between two daemons")
+			t.Error("the port can be bound between two daemons")
 		}
 	}
 	pulled := make(chan node.Result, 1)
@@ -331,7 +331,7 @@ func knocking(address string) error {
 			return nil
 		}
 	}
-	return errors.New("nobody has connected")
+	return errors.New("no client has connected")
 }
 
 // TestFacadeLeavesLayers uses a registry that containerd can reach itself: layers of ordinary images

@@ -196,8 +196,8 @@ func (m *lazyModel) mapped(stop func() bool, count *atomic.Int64) error {
 	if err != nil {
 		return err
 	}
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (m *lazyModel) mapped(stop func() bool, count *atomic.Int64) error {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
-		return fmt.Errorf("reader of a mapping: %w\n%s", err, said.String())
+		return fmt.Errorf("reader of a mapping: %w\n%s", err, stderr.String())
 	}
 	var n int64
 	if _, err := fmt.Sscan(out.String(), &n); err != nil {
@@ -274,10 +274,10 @@ func TestLazyAllKilled(t *testing.T) {
 	n.Ballastd.Kill()
 	n.KillHolder(t)
 	if err := m.read(50<<20, 10); !errors.Is(err, syscall.ENOTCONN) && !errors.Is(err, syscall.ESTALE) {
-		t.Errorf("missing bytes with nobody there: got %v, want ENOTCONN or ESTALE", err)
+		t.Errorf("missing bytes without a daemon: got %v, want ENOTCONN or ESTALE", err)
 	}
 	if got, err := os.ReadFile(whole); err != nil || digest.FromBytes(got) != digest.FromBytes(small.Files["model.gguf"].Data) {
-		t.Errorf("complete model with nobody there: %v, or other bytes", err)
+		t.Errorf("complete model without a daemon: %v, or other bytes", err)
 	}
 	n.StartBallastd(t)
 	again := &lazyModel{node: n, want: m.want, path: filepath.Join(rootOf(t, n, m.ref), "model.gguf")}
@@ -322,7 +322,7 @@ func TestLazyCorruptChunk(t *testing.T) {
 	failed := 0
 	for i := range rounds { // from the end, which was not read before
 		off := size - (i+1)*chunk + rand.IntN(chunk-4096)
-		mend := n.Registry.Wire.Add(node.Fault{Match: node.AnyBlob, Flip: true})
+		restore := n.Registry.Wire.Add(node.Fault{Match: node.AnyBlob, Flip: true})
 		err := m.read(off, 4096)
 		switch {
 		case errors.Is(err, syscall.EIO):
@@ -330,7 +330,7 @@ func TestLazyCorruptChunk(t *testing.T) {
 		case err != nil:
 			t.Errorf("round %d: got %v, want EIO", i, err)
 		}
-		mend()
+		restore()
 		if err := m.read(off, 4096); err != nil {
 			t.Errorf("round %d: when it comes right: %v", i, err)
 		}

@@ -167,8 +167,8 @@ func TestOldRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said := strings.Count(string(p), "directories that others could enter are closed"); said != 1 {
-		t.Errorf("the log says it %d times, want once", said)
+	if logged := strings.Count(string(p), "directories that others could enter are closed"); logged != 1 {
+		t.Errorf("the log says it %d times, want once", logged)
 	}
 	n.StartBallastd(t)
 	wantReadable(t, n, ref, "model.gguf", b.Files["model.gguf"].Data)

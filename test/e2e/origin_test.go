@@ -277,7 +277,7 @@ func TestOriginOfOthers(t *testing.T) {
 	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
 	busybox := n.Registry.Ref("busybox", "1")
 	mustPull(t, n, "ballast", busybox)
-	if out := n.RunIn("ballast", busybox, "echo well"); out.Err != nil {
+	if out := n.RunIn("ballast", busybox, "echo ok"); out.Err != nil {
 		t.Errorf("%v\n%s", out.Err, out.Output())
 	}
 	mustPull(t, n, "ballast", tag)

@@ -46,7 +46,7 @@ func TestSetup(t *testing.T) {
 		t.Fatalf("a dry run changed something (-before +after):\n%s", d)
 	}
 	if got := m.mustSetup("--registry", m.registry.Host); strings.ReplaceAll(dry, "dry run: nothing was changed\n", "") != got {
-		t.Errorf("said %q, did %q", dry, got)
+		t.Errorf("printed %q, did %q", dry, got)
 	}
 	m.checkSet(model, b)
 	m.checkIdle()
@@ -207,10 +207,10 @@ func TestDoctorFix(t *testing.T) {
 	}
 	m.ok(os.Remove("/etc/containerd/conf.d/ballast.toml"))
 	if out := doctor("--fix"); out.Err != nil {
-		t.Errorf("not mended: %v\n%s", out.Err, out.Output())
+		t.Errorf("not repaired: %v\n%s", out.Err, out.Output())
 	}
 	if d := cmp.Diff(right, m.tree()); d != "" {
-		t.Errorf("mended (-right +mended):\n%s", d)
+		t.Errorf("repaired (-right +repaired):\n%s", d)
 	}
 	m.checkSet(model, b)
 	if out := doctor("--fix"); out.Err != nil || !strings.Contains(out.Output(), "nothing to change") {

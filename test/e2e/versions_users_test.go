@@ -63,7 +63,7 @@ func (n *aVersion) usersLazy(t *testing.T) string {
 	found := works
 	if p.id, err = p.Run(n.busybox, volume); err != nil && (n.minor == "2.1" || n.minor == "2.2") {
 		if !strings.Contains(err.Error(), "is not complete and cannot be mounted for a user namespace yet") {
-			t.Errorf("not said why: %v", err)
+			t.Errorf("the reason is missing: %v", err)
 		}
 		found = "when it is complete"
 	} else if err != nil {

@@ -113,7 +113,7 @@ func TestHolder(t *testing.T) {
 }
 
 // A holder that got no processor time finds a daemon that waits to be accepted: it must not end.
-func TestHolderStaysForWhoWaits(t *testing.T) {
+func TestHolderStaysForWaitingClient(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "holder.sock")
 	l, err := listenPacket(socket)
 	if err != nil {
@@ -122,7 +122,7 @@ func TestHolderStaysForWhoWaits(t *testing.T) {
 	defer l.Close()
 	h := &holder{log: slog.New(slog.DiscardHandler), held: map[string]int{}}
 	if !h.idle(l) {
-		t.Error("not idle although nobody is there")
+		t.Error("not idle without clients")
 	}
 	c, err := New(Options{Socket: socket}, "x-", h.log).dial()
 	if err != nil {
@@ -152,7 +152,7 @@ func fragile(t *testing.T, file string) []string {
 }
 
 // A descriptor that could not be handed over is handed over later, by the Keeper or by KeepNow.
-func TestKeepIsTriedAgain(t *testing.T) {
+func TestKeepIsRetried(t *testing.T) {
 	for _, now := range []bool{false, true} {
 		dir := t.TempDir()
 		o := Options{Socket: filepath.Join(dir, "holder.sock"), Command: fragile(t, filepath.Join(dir, "ok"))}
@@ -189,7 +189,7 @@ func TestKeepIsTriedAgain(t *testing.T) {
 				break
 			}
 			if time.Now().After(end) {
-				t.Fatal("nobody keeps it")
+				t.Fatal("it is not kept")
 			}
 		}
 		if err := errors.Join(k.Close(), w.Close()); err != nil {
@@ -214,12 +214,12 @@ func TestKeepIsTriedAgain(t *testing.T) {
 
 // TestFirstStart checks that nothing is logged if no holder ran before.
 func TestFirstStart(t *testing.T) {
-	var said strings.Builder
-	log := slog.New(slog.NewTextHandler(&said, nil)) // level info and above
+	var logged strings.Builder
+	log := slog.New(slog.NewTextHandler(&logged, nil)) // level info and above
 	dir := t.TempDir()
 	New(Options{Socket: filepath.Join(dir, "none.sock")}, "x", log).Take()
-	if said.Len() > 0 {
-		t.Errorf("said at the first start: %s", &said)
+	if logged.Len() > 0 {
+		t.Errorf("logged at the first start: %s", &logged)
 	}
 	dead := filepath.Join(dir, "dead.sock")
 	l, err := listenPacket(dead)
@@ -229,7 +229,7 @@ func TestFirstStart(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if New(Options{Socket: dead}, "x", log).Take(); !strings.Contains(said.String(), "holder does not answer") {
-		t.Errorf("said of a holder that is gone: %q", &said)
+	if New(Options{Socket: dead}, "x", log).Take(); !strings.Contains(logged.String(), "holder does not answer") {
+		t.Errorf("logged about a holder that has ended: %q", &logged)
 	}
 }

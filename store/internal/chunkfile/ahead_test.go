@@ -142,10 +142,10 @@ func TestAheadOnce(t *testing.T) {
 	}
 	s.Release(f)
 	if err := read(4); !errdefs.IsNotFound(err) {
-		t.Errorf("read of a file that nobody uses: %v", err)
+		t.Errorf("read of a file without users: %v", err)
 	}
 	if len(f.reading) != 0 {
-		t.Errorf("%d groups are about to be read ahead, and nobody uses the file", len(f.reading))
+		t.Errorf("%d groups are about to be read ahead of a file without users", len(f.reading))
 	}
 }
 

@@ -92,8 +92,8 @@ func reopen(t *testing.T, path string, expected bool) *DB {
 	return db
 }
 
-// TestSoundIsBelieved checks that files written by bbolt are not taken as damaged.
-func TestSoundIsBelieved(t *testing.T) {
+// TestSoundDatabaseIsAccepted checks that files written by bbolt are not taken as damaged.
+func TestSoundDatabaseIsAccepted(t *testing.T) {
 	for _, objects := range []int{0, 1, 100, 5000} {
 		path := filepath.Join(t.TempDir(), "store.db")
 		fill(t, path, objects)
@@ -168,7 +168,7 @@ func TestDamagedIsRebuilt(t *testing.T) {
 					t.Fatalf("try %d: rebuilt %v, set aside %v, %v", i, at, aside, err)
 				}
 				if at.IsZero() && len(got) != len(want) {
-					t.Fatalf("try %d: %d of %d records, and it is said to be well", i, len(got), len(want))
+					t.Fatalf("try %d: %d of %d records, and no damage was found", i, len(got), len(want))
 				}
 				if !at.IsZero() {
 					rebuilt++
@@ -336,7 +336,7 @@ func TestOutdatedChunks(t *testing.T) {
 		return n
 	}
 	if err := db.Lose(number(0)); err != nil || chunks() != many {
-		t.Fatalf("%d chunks, want %d: nobody looks through all of them; %v", chunks(), many, err)
+		t.Fatalf("%d chunks, want %d: there is no scan of all of them; %v", chunks(), many, err)
 	}
 	next := Arrival{Objects: []Sized{{number(1), 1}}, Chunks: map[digest.Digest][]filetable.Chunk{number(1): {}}}
 	for i := range many {

@@ -62,7 +62,7 @@ func TestFiles(t *testing.T) {
 	}
 	for _, name := range append(none, link, nested) {
 		if !slices.ContainsFunc(strings.Split(log.String(), "\n"), func(l string) bool { return strings.HasSuffix(l, "path="+name) }) {
-			t.Errorf("nothing is said of %s", name)
+			t.Errorf("%s is not logged", name)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -41,7 +41,7 @@ func TestOneBadReadIsNoVerdict(t *testing.T) {
 		disk flaky
 		want func(error) bool
 	}{
-		{"well", flaky{}, func(err error) bool { return err == nil }},
+		{"intact", flaky{}, func(err error) bool { return err == nil }},
 		{"one error", flaky{bad: 1, err: eio}, func(err error) bool { return err == nil }},
 		{"wrong once", flaky{bad: 1}, func(err error) bool { return err == nil }},
 		{"errors", flaky{bad: 2, err: eio}, isDamage},

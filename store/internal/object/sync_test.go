@@ -40,7 +40,7 @@ func TestSyncBeforeLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	linked := []byte("the file of somebody else")
+	linked := []byte("a foreign file")
 	if err := root.WriteFile("partial/linked", linked, object.Mode); err != nil {
 		t.Fatal(err)
 	}

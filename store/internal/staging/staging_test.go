@@ -78,7 +78,7 @@ func TestFailedSync(t *testing.T) {
 		t.Errorf("lost: %v, first chunk there: %v, %d bytes", p.Lost(), p.Has(0), p.Present())
 	}
 	if p.Sync("data") == nil || p.Write(0, make([]byte, ChunkSize)) == nil {
-		t.Error("it goes on after that")
+		t.Error("it can be used after that")
 	}
 	if n := a.Marked("x", chunks*ChunkSize, nil); n > 0 {
 		t.Errorf("%d bytes are found again", n)

@@ -9,9 +9,9 @@ import (
 	"github.com/ballast-dev/ballast/store/storetest"
 )
 
-// TestCheckpointHoldsNobodyUp checks that while a checkpoint waits for the disk, chunks can be written,
+// TestCheckpointBlocksNoWriter checks that while a checkpoint waits for the disk, chunks can be written,
 // read and counted, also by the goroutine that started it.
-func TestCheckpointHoldsNobodyUp(t *testing.T) {
+func TestCheckpointBlocksNoWriter(t *testing.T) {
 	disk := storetest.NewSlowDisk(t)
 	root, err := os.OpenRoot(disk.Dir)
 	if err != nil {

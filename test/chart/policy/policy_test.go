@@ -171,14 +171,14 @@ func refusals(t *testing.T, v validating.Validator, op admission.Operation, sub 
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said []string
+	var messages []string
 	for _, d := range v.Validate(t.Context(), gvr, versioned, nil, nil, apicel.RuntimeCELCostBudget, nil).Decisions {
 		if d.Action == validating.ActionDeny {
-			said = append(said, d.Message)
+			messages = append(messages, d.Message)
 			if d.Reason != meta.StatusReasonForbidden && op != admission.Delete {
 				t.Errorf("%s: reason %s", d.Message, d.Reason)
 			}
 		}
 	}
-	return strings.Join(said, "; ")
+	return strings.Join(messages, "; ")
 }

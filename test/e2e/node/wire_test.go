@@ -98,8 +98,8 @@ func TestWireTimes(t *testing.T) {
 	}
 }
 
-// TestOllamaManners checks that Ollama behaves as registry.ollama.ai is known to behave.
-func TestOllamaManners(t *testing.T) {
+// TestOllamaBehaviour checks that Ollama behaves as registry.ollama.ai is known to behave.
+func TestOllamaBehaviour(t *testing.T) {
 	r, d, path := startBlob(t)
 	o := StartOllama(t, r)
 	base := "http://" + o.Host
@@ -136,11 +136,11 @@ func TestOllamaManners(t *testing.T) {
 // failures is a TB that records errors.
 type failures struct {
 	TB
-	said []string
+	messages []string
 }
 
 func (f *failures) Errorf(format string, args ...any) {
-	f.said = append(f.said, fmt.Sprintf(format, args...))
+	f.messages = append(f.messages, fmt.Sprintf(format, args...))
 }
 
 // TestAstray checks that a server notices credentials of other servers, in all parts of a request.
@@ -164,7 +164,7 @@ func TestAstray(t *testing.T) {
 		f := &failures{TB: t}
 		o.check(f)
 		o.problems = nil
-		return f.said
+		return f.messages
 	}
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("user:pass-word-1"))
 	for _, tt := range []struct {

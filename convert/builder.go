@@ -17,7 +17,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 )
 
 // A Builder collects the files of a model while its layers are parsed, and checks that they do not
@@ -79,6 +78,20 @@ const parallelTars = 16
 
 // defaultMode is the mode of a file without a mode in the origin.
 const defaultMode = 0o644
+
+// AddLayers adds all layers of the manifest, at the places that place returns for them in order.
+func (b *Builder) AddLayers(place func(i int, l Descriptor) (Place, error)) error {
+	for i, l := range b.manifest.Layers {
+		p, err := place(i, l)
+		if err != nil {
+			return b.layerError(i, err)
+		}
+		if err := b.Add(i, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Add adds layer i of the manifest.
 func (b *Builder) Add(i int, p Place) error {
@@ -167,45 +180,32 @@ func (b *Builder) addFile(i int, p Place) {
 // readTars reads the headers of all uncompressed archives, several concurrently, because each takes
 // a few requests. If several fail, the error of the first layer is returned.
 func (b *Builder) readTars(ctx context.Context, a Artifact) error {
-	first := map[digest.Digest]int{} // index in tars
-	for n, t := range b.tars {
+	var layers []int // the first layer of each blob
+	members := map[digest.Digest][]filetable.Member{}
+	for _, t := range b.tars {
 		d := b.manifest.Layers[t.layer].Digest
-		if _, ok := first[d]; !ok {
-			first[d] = n
+		if _, ok := members[d]; !ok {
+			members[d] = nil
+			layers = append(layers, t.layer)
 		}
 	}
-	members := make([][]filetable.Member, len(b.tars))
-	errs := make([]error, len(b.tars))
+	read := make([][]filetable.Member, len(layers))
 	var count atomic.Int64
-	var failed atomic.Int64 // the lowest index that failed; later ones need not be read
-	failed.Store(int64(len(b.tars)))
-	var g errgroup.Group
-	g.SetLimit(parallelTars)
-	for n, t := range b.tars {
-		desc := b.manifest.Layers[t.layer].Descriptor
-		if first[desc.Digest] != n {
-			continue
+	err := Parallel(len(layers), parallelTars, func(n int) (err error) {
+		if read[n], err = readTar(ctx, a, b.manifest.Layers[layers[n]].Descriptor, &count); err != nil {
+			return b.layerError(layers[n], err)
 		}
-		g.Go(func() error {
-			if int64(n) > failed.Load() {
-				return nil
-			}
-			if members[n], errs[n] = readTar(ctx, a, desc, &count); errs[n] == nil {
-				return nil
-			}
-			for low := failed.Load(); int64(n) < low && !failed.CompareAndSwap(low, int64(n)); {
-				low = failed.Load()
-			}
-			return nil
-		})
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	_ = g.Wait() // the functions return nil
-	for n, t := range b.tars {
-		if errs[n] != nil {
-			return b.layerError(t.layer, errs[n])
-		}
+	for n, i := range layers {
+		members[b.manifest.Layers[i].Digest] = read[n]
+	}
+	for _, t := range b.tars {
 		d := b.manifest.Layers[t.layer].Digest
-		b.addMembers(t, d, members[first[d]])
+		b.addMembers(t, d, members[d])
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func model(t *testing.T, paths []string, generated ...string) (*convert.Model, e
 	return b.Model(context.Background(), converttest.NewArtifact(built), convert.Config{})
 }
 
-func TestAGeneratedFileMakesWayForAFileOfTheModel(t *testing.T) {
+func TestGeneratedFileIsRenamedOnConflict(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name      string
@@ -74,7 +74,7 @@ func TestAGeneratedFileMakesWayForAFileOfTheModel(t *testing.T) {
 	}
 }
 
-func TestLayersMatchBlobsInTheOrderOfTheManifest(t *testing.T) {
+func TestLayersMatchBlobs(t *testing.T) {
 	t.Parallel()
 	m, err := model(t, []string{"z", "y", "x"})
 	if err != nil {
@@ -94,9 +94,8 @@ func TestLayersMatchBlobsInTheOrderOfTheManifest(t *testing.T) {
 	}
 }
 
-// TestATarWithOnePathVeryOften is about time and space: members whose content is not known can
-// not be told apart.
-func TestATarWithOnePathVeryOften(t *testing.T) {
+// TestTarWithRepeatedPath limits time and memory for members of unknown content that have one path.
+func TestTarWithRepeatedPath(t *testing.T) {
 	t.Parallel()
 	var files []converttest.File
 	for i := range 2000 {
@@ -112,7 +111,7 @@ func TestATarWithOnePathVeryOften(t *testing.T) {
 	}
 }
 
-func TestManyTarLayersNameTheFirstThatIsBad(t *testing.T) {
+func TestTarErrorNamesFirstInvalidLayer(t *testing.T) {
 	t.Parallel()
 	tar := mediatype.Layer(mediatype.FormatModelPack, mediatype.KindDoc, filetable.ArchiveTar, filetable.CodecNone)
 	var layers []converttest.Layer

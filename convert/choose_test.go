@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// chosen returns the paths of the files that a choice takes of a model.
+// chosen returns the paths of the files of a model that a choice selects.
 func chosen(t *testing.T, m *convert.Model, c convert.Choice) (paths []string, of *convert.Model) {
 	t.Helper()
 	of, err := c.Of(m)
@@ -64,9 +64,9 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestChoiceIsAnotherModel chooses from models of all formats: what is chosen is a whole model, and never taken for
+// TestChoiceHasItsOwnOrigin chooses from models of all formats: what is chosen is a whole model, and never taken for
 // the one that it is from.
-func TestChoiceIsAnotherModel(t *testing.T) {
+func TestChoiceHasItsOwnOrigin(t *testing.T) {
 	t.Parallel()
 	for _, b := range converttest.All(converttest.Files(weights())) {
 		m, err := formats.All().Parse(t.Context(), converttest.NewArtifact(b))

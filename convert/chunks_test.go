@@ -81,7 +81,7 @@ func TestChunkedTwice(t *testing.T) {
 	}
 }
 
-// zerosLayer is a layer that says that it has a file of the given size, which is all zeros.
+// zerosLayer is a layer whose table of contents has one file of zeros, of the given size.
 func zerosLayer(t *testing.T, path string, size int64) converttest.Layer {
 	t.Helper()
 	blob := converttest.Compress([]byte(path), filetable.CodecZstd)

@@ -10,9 +10,9 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 )
 
-// TestDetectAsksInOrder has manifests that two of the questions of Detect have an answer to, and
+// TestDetectOrder has manifests that two of the questions of Detect have an answer to, and
 // those that only the last have.
-func TestDetectAsksInOrder(t *testing.T) {
+func TestDetectOrder(t *testing.T) {
 	t.Parallel()
 	const (
 		ociConfig = "application/vnd.oci.image.config.v1+json"

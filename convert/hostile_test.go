@@ -23,7 +23,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// hostileManifests are manifests that lie in more than one place of one.
+// hostileManifests are manifests with several contradictions each.
 func hostileManifests() map[string]string {
 	const layer = "application/vnd.oci.image.layer.v1.tar"
 	config := desc("application/vnd.oci.image.config.v1+json", digestA, 2)
@@ -65,7 +65,7 @@ func TestHostileManifests(t *testing.T) {
 	}
 }
 
-// FuzzHostileManifest begins with manifests that lie.
+// FuzzHostileManifest has contradictory manifests as seeds.
 func FuzzHostileManifest(f *testing.F) {
 	for _, p := range hostileManifests() {
 		if len(p) < 1<<16 {
@@ -144,9 +144,9 @@ func formatSpecs() map[string]converttest.Spec {
 	}
 }
 
-// TestModelConfigWithTheBodyOfAnImage has configs whose type says model, and whose body is that of
-// an image, and the other way round: nothing of an image comes into the model.
-func TestModelConfigWithTheBodyOfAnImage(t *testing.T) {
+// TestModelConfigTypeWithImageConfig parses configs with the type of a model and the body of an
+// image, and the reverse: no setting of an image becomes part of the model.
+func TestModelConfigTypeWithImageConfig(t *testing.T) {
 	t.Parallel()
 	image := `{"architecture":"amd64","os":"linux","config":{"Env":["A=b"],"Cmd":["sh"]},"rootfs":{"type":"layers","diff_ids":[]}}`
 	for format, spec := range formatSpecs() {

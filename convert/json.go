@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
@@ -124,6 +126,16 @@ func (o *Object) get(v any, keys ...string) bool {
 	return false
 }
 
+// get returns the first present value of keys; the zero value if there is none, or one of another
+// type.
+func get[T any](o *Object, keys ...string) (v T) {
+	if !o.get(&v, keys...) {
+		var none T
+		return none
+	}
+	return v
+}
+
 func (o *Object) fail(key string, err error) {
 	if *o.err == nil {
 		*o.err = fmt.Errorf("%s%s: %w: %w", o.path, key, err, errdefs.ErrInvalidArgument)
@@ -132,38 +144,22 @@ func (o *Object) fail(key string, err error) {
 
 // String returns the string at the first present key, or "".
 func (o *Object) String(keys ...string) string {
-	var s string
-	if !o.get(&s, keys...) {
-		return ""
-	}
-	return s
+	return get[string](o, keys...)
 }
 
 // Strings returns the list of strings at the first present key, or nil.
 func (o *Object) Strings(keys ...string) []string {
-	var s []string
-	if !o.get(&s, keys...) {
-		return nil
-	}
-	return s
+	return get[[]string](o, keys...)
 }
 
 // Map returns the object of strings at the first present key, or nil.
 func (o *Object) Map(keys ...string) map[string]string {
-	var m map[string]string
-	if !o.get(&m, keys...) {
-		return nil
-	}
-	return m
+	return get[map[string]string](o, keys...)
 }
 
 // Bytes returns the decoded base64 string at key, or nil.
 func (o *Object) Bytes(key string) []byte {
-	var b []byte
-	if !o.get(&b, key) {
-		return nil
-	}
-	return b
+	return get[[]byte](o, key)
 }
 
 // Bool returns the boolean at the first present key, and whether there is one.
@@ -235,9 +231,5 @@ func (o *Object) element(key string, i int, raw json.RawMessage) *Object {
 
 // Keys returns the keys of the object in random order.
 func (o *Object) Keys() []string {
-	keys := make([]string, 0, len(o.fields))
-	for k := range o.fields {
-		keys = append(keys, k)
-	}
-	return keys
+	return slices.Collect(maps.Keys(o.fields))
 }

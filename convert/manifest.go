@@ -56,7 +56,6 @@ type Manifest struct {
 type Descriptor struct {
 	ocispec.Descriptor
 
-	From string // Ollama: the source of the layer
 	Name string // Ollama: the name of the tensor or file
 }
 
@@ -182,7 +181,7 @@ func parseDescriptor(o *Object) (Descriptor, error) {
 			ArtifactType: o.String("artifactType"),
 			Platform:     parsePlatform(o),
 		},
-		From: o.String("from"),
+
 		Name: o.String("name"),
 	}
 	// Without a type, the content of a descriptor is unknown.

@@ -138,7 +138,7 @@ func TestParseManifestAccepts(t *testing.T) {
 	}
 }
 
-func TestDataInADescriptorIsUsedOnlyIfItIsTheBlobAndURLsNever(t *testing.T) {
+func TestDescriptorDataIsVerified(t *testing.T) {
 	t.Parallel()
 	hello := digest.FromString("hello").String()
 	for _, tt := range []struct {
@@ -234,7 +234,7 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-func TestParseNamesAFormatThatIsNotSupported(t *testing.T) {
+func TestUnsupportedFormatIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, manifest, text string

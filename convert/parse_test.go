@@ -28,7 +28,7 @@ func weights() []byte {
 	return p
 }
 
-func TestEveryFormatShowsItsFiles(t *testing.T) {
+func TestFormats(t *testing.T) {
 	t.Parallel()
 	for _, b := range converttest.All(converttest.Files(weights())) {
 		t.Run(b.Name, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestEveryFormatShowsItsFiles(t *testing.T) {
 	}
 }
 
-func TestOneGGUFInFiveWrappingsHasOneDigestWhereItIsRaw(t *testing.T) {
+func TestRawLayersShareDigest(t *testing.T) {
 	t.Parallel()
 	w := weights()
 	want := digest.FromBytes(w)
@@ -61,7 +61,7 @@ func TestOneGGUFInFiveWrappingsHasOneDigestWhereItIsRaw(t *testing.T) {
 	}
 }
 
-func TestAnUnverifiedBlobIsNotParsed(t *testing.T) {
+func TestWrongBlobIsNotParsed(t *testing.T) {
 	t.Parallel()
 	for _, b := range converttest.All(converttest.Files(weights())) {
 		t.Run(b.Name, func(t *testing.T) {

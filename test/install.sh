@@ -6,9 +6,8 @@ set -euo pipefail
 # busybox-static is what is in the containers, iproute2 and procps are for looking around in
 # `make dev`, ca-certificates is for the Go module proxy, gcc and libc6-dev build runc and the race
 # detector, libseccomp-dev and pkg-config are for runc too, xfsprogs makes a file system with
-# reflinks, e2fsprogs one on a disk that fails, zstd reads
-# what we compress.
-packages=(busybox-static iproute2 procps ca-certificates gcc libc6-dev libseccomp-dev pkg-config xfsprogs e2fsprogs zstd)
+# reflinks, e2fsprogs one on a disk that fails, zstd and unzip read what ballast writes.
+packages=(busybox-static iproute2 procps ca-certificates gcc libc6-dev libseccomp-dev pkg-config xfsprogs e2fsprogs zstd unzip)
 
 packages+=("$@")
 

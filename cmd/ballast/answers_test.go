@@ -121,7 +121,7 @@ func readLayout(t *testing.T, dir string) *converttest.Built {
 	return b
 }
 
-// A kindOfSource is a row of TestOneAnswer.
+// A kindOfSource is a row of TestAllSourcesGiveOneImage.
 type kindOfSource struct {
 	name, src string
 	local     bool   // only visible to this process
@@ -204,8 +204,8 @@ func sources(t *testing.T, s *site) []kindOfSource {
 	return all
 }
 
-// TestOneAnswer converts the same source in all possible ways: each gives the same image.
-func TestOneAnswer(t *testing.T) {
+// TestAllSourcesGiveOneImage converts the same source in all possible ways: each gives the same image.
+func TestAllSourcesGiveOneImage(t *testing.T) {
 	s := newSite(t)
 	all := sources(t, s)
 	facade := facadeOf(t, s.config)
@@ -249,7 +249,7 @@ func TestOneAnswer(t *testing.T) {
 }
 
 // An invalid model has an exit code of its own, whichever command finds it.
-func TestModelThatIsNone(t *testing.T) {
+func TestInvalidModelExitCode(t *testing.T) {
 	s := newSite(t)
 	b := converttest.ModelPackRaw(converttest.Files([]byte("weights")))
 	s.models["a/bad"] = &converttest.Built{MediaType: b.MediaType, Blobs: b.Blobs, Manifest: []byte(strings.Replace(string(b.Manifest), `"model.gguf"`, `"../model.gguf"`, 1))}
@@ -273,8 +273,8 @@ func TestConvertToURL(t *testing.T) {
 	}
 }
 
-// TestErrorsInOrder prints the errors of several names in their order.
-func TestErrorsInOrder(t *testing.T) {
+// TestErrorsInOrderOfNames prints the errors of several names in their order.
+func TestErrorsInOrderOfNames(t *testing.T) {
 	s := newSite(t)
 	_, _, stderr := s.ballast(t.Context(), "rm", "h.example/first:1", "h.example/second:1")
 	if i, j := strings.Index(stderr, "first"), strings.Index(stderr, "second"); i < 0 || j < i || strings.Count(stderr, "first") != 1 {

@@ -179,7 +179,7 @@ func flagValues(c *cobra.Command, flag string, values ...string) {
 	}
 }
 
-// modelArgs checks the number of models; most is 0 for any number.
+// modelArgs checks the number of arguments; most is 0 for any number.
 func modelArgs(least, most int) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
@@ -192,6 +192,11 @@ func modelArgs(least, most int) cobra.PositionalArgs {
 	}
 }
 
+// modelNames is modelArgs for models of this node, which have references or digests.
+func modelNames(least, most int) cobra.PositionalArgs {
+	return cobra.MatchAll(modelArgs(least, most), func(_ *cobra.Command, args []string) error { return names(args) })
+}
+
 // names checks that arguments are references or digests.
 func names(args []string) error {
 	for _, s := range args {
@@ -200,6 +205,22 @@ func names(args []string) error {
 		}
 	}
 	return nil
+}
+
+// show prints a result: v as JSON, with --quiet the words, one a line, and otherwise rows as a table.
+func (a *app) show(out output, v any, words []string, rows [][]string) error {
+	switch {
+	case out == outJSON:
+		return a.printJSON(v)
+	case a.quiet && words != nil:
+		for _, w := range words {
+			if _, err := fmt.Fprintln(a.stdout, printable(w)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return a.table(rows)
 }
 
 // printJSON writes v as JSON.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
@@ -54,18 +56,9 @@ Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 			if s.SystemdCgroup && s.RuntimeHandler == "" {
 				return usage("--systemd-cgroup needs --runtime-handler")
 			}
-			if s.Address == "" {
-				s.Address = cfg.Address
-			}
-			if s.Root == "" {
-				s.Root = cfg.Root
-			}
-			if s.Platform == "" {
-				s.Platform = platforms.Format(platforms.DefaultSpec())
-			}
-			if main == "" {
-				main = setup.ContainerdConfig("/")
-			}
+			s.Address, s.Root = cmp.Or(s.Address, cfg.Address), cmp.Or(s.Root, cfg.Root)
+			s.Platform = cmp.Or(s.Platform, platforms.Format(platforms.DefaultSpec()))
+			main = cmp.Or(main, setup.ContainerdConfig("/"))
 			s.Version, err = containerdversion.Find(cmd.Context(), version, cfg.Containerd.Address)
 			unknown := errdefs.IsNotFound(err)
 			if err != nil && !unknown {
@@ -128,16 +121,13 @@ func (a *app) versionCommand() *cobra.Command {
 		if err != nil {
 			v.Error = api.Text(err)
 		}
-		if *out == outJSON {
-			return a.printJSON(v)
-		}
 		rows := [][]string{{"ballast", v.Client.Version, v.Client.Revision, v.Client.Go}}
 		if v.Server != nil {
 			rows = append(rows, []string{"ballastd", v.Server.Version, v.Server.Revision, v.Server.Go})
 		} else {
 			rows = append(rows, []string{"ballastd", v.Error})
 		}
-		return a.table(rows)
+		return a.show(*out, v, nil, rows)
 	}
 	return c
 }

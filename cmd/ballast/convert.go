@@ -211,7 +211,7 @@ func (a *app) convertTo(ctx context.Context, from string, t target, choice conve
 		return err
 	}
 	defer func() { err = errors.Join(err, closeDst()) }()
-	p := a.progress(dst.String(), out)
+	p := a.progress(out, dst.String())
 	if o.DryRun {
 		p = noProgress{}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -85,22 +86,13 @@ names of other files that use plain HTTP to the facade, and does not change them
 // complete sets the address and the keys of the facade from the configuration, unless flags give
 // them.
 func (o *hostsFlags) complete(c *config.Config) error {
-	if o.Facade != "" && c.Facade.Listen == "" {
-		with := *c
-		with.Facade.Listen, c = o.Facade, &with
-	}
-	if o.root != "" {
-		with := *c
-		with.Root, c = o.root, &with
-	}
-	hosts, err := setup.HostsOf(c)
+	with := *c
+	with.Facade.Listen, with.Root = cmp.Or(c.Facade.Listen, o.Facade), cmp.Or(o.root, c.Root)
+	hosts, err := setup.HostsOf(&with)
 	if err != nil {
 		return err
 	}
-	if o.Facade == "" {
-		o.Facade = hosts.Facade
-	}
-	o.CA, o.Client = hosts.CA, hosts.Client
+	o.Facade, o.CA, o.Client = cmp.Or(o.Facade, hosts.Facade), hosts.CA, hosts.Client
 	return nil
 }
 

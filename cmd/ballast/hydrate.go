@@ -86,7 +86,7 @@ func (a *app) pause(ctx context.Context, cl *api.Client, h hydration) error {
 func (a *app) hydrate(ctx context.Context, cl *api.Client, name string, h hydration) error {
 	var p progress = noProgress{}
 	if h.wait || h.out == outJSON {
-		p = a.progress(name, h.out)
+		p = a.progress(h.out, name)
 	}
 	start := time.Now()
 	last, err := cl.Hydrate(ctx, api.HydrateRequest{Name: name, Wait: h.wait}, p.event)

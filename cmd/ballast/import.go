@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -98,23 +97,16 @@ func (a *app) importOllama(ctx context.Context, cl *api.Client, i importing) (er
 	if i.dryRun {
 		return a.planImports(ctx, cl, i)
 	}
-	var first error
-	for _, model := range i.models {
+	return a.each(i.models, func(model string) error {
 		i.r.Model = model
-		if err := a.importModel(ctx, cl, i); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			first = cmp.Or(first, error(&saidError{err}))
-		}
-	}
-	return first
+		return a.importModel(ctx, cl, i)
+	})
 }
 
-// importModel imports one model and prints its error.
+// importModel imports one model.
 func (a *app) importModel(ctx context.Context, cl *api.Client, i importing) error {
 	model, ref := i.r.Model, ""
-	p := a.progress(model, i.out)
+	p := a.progress(i.out, model)
 	start := time.Now()
 	im, linked, err := cl.Import(ctx, i.r, func(e api.Event) {
 		ref = cmp.Or(e.Ref, ref)
@@ -127,7 +119,6 @@ func (a *app) importModel(ctx context.Context, cl *api.Client, i importing) erro
 	}
 	if err != nil {
 		err = api.About(model, err)
-		a.complain(err)
 		if i.out == outJSON {
 			p.event(api.Event{Status: api.StatusError, Ref: ref, Error: api.Wrap(err)})
 		}
@@ -164,43 +155,32 @@ func sharedText(l store.Linked) string {
 // planImports prints what imports would do.
 func (a *app) planImports(ctx context.Context, cl *api.Client, i importing) error {
 	plans := []api.ImportPlan{}
-	var errs []error
-	for _, model := range i.models {
+	failed := a.each(i.models, func(model string) error {
 		i.r.Model = model
 		p, err := cl.ImportPlan(ctx, i.r)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
 		if err != nil {
-			errs = append(errs, api.About(model, err))
-			continue
+			return api.About(model, err)
 		}
 		plans = append(plans, p)
+		return nil
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	if err := a.plans(plans, i.out); err != nil {
 		return err
 	}
-	for _, err := range errs {
-		a.complain(err)
-	}
-	if len(errs) > 0 {
-		return &saidError{errs[0]}
-	}
-	return nil
+	return failed
 }
 
 // plans prints plans of imports.
 func (a *app) plans(plans []api.ImportPlan, out output) error {
-	switch {
-	case out == outJSON:
-		return a.printJSON(plans)
-	case a.quiet:
-		var errs []error
+	if out == outJSON || a.quiet {
+		manifests := []string{}
 		for _, p := range plans {
-			_, err := fmt.Fprintln(a.stdout, p.Manifest)
-			errs = append(errs, err)
+			manifests = append(manifests, p.Manifest.String())
 		}
-		return errors.Join(errs...)
+		return a.show(out, plans, manifests, nil)
 	}
 	for _, p := range plans {
 		rows := [][]string{{"FILE", "SIZE", "DIGEST", "STATE"}}

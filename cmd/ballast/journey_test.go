@@ -392,7 +392,7 @@ func stalled(large int) (spoil func(http.ResponseWriter, *http.Request) bool, as
 }
 
 // Ctrl-C leaves the download to the daemon.
-func TestDetach(t *testing.T) {
+func TestInterruptLeavesDownloadRunning(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 4, 9<<20)
 	spoil, asked, open := stalled(1 << 20)
@@ -414,7 +414,7 @@ func TestDetach(t *testing.T) {
 }
 
 // A stop of the daemon is an interruption that can be resumed.
-func TestDaemonStops(t *testing.T) {
+func TestStopOfDaemonIsResumable(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 5, 9<<20)
 	spoil, asked, open := stalled(1 << 20)
@@ -433,8 +433,8 @@ func TestDaemonStops(t *testing.T) {
 	s.ok(t, "prefetch", ref)
 }
 
-// TestList continues after a model that cannot be downloaded.
-func TestList(t *testing.T) {
+// TestPrefetchListContinuesAfterError continues after a model that cannot be downloaded.
+func TestPrefetchListContinuesAfterError(t *testing.T) {
 	s := newSite(t)
 	one, two := s.add("one", 6, 1<<20), s.add("two", 7, 1<<20)
 	list := filepath.Join(s.dir, "list")

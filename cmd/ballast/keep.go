@@ -17,12 +17,9 @@ func (a *app) rmCommand() *cobra.Command {
 		Use:               "rm REF|DIGEST...",
 		Short:             "remove models and their pins",
 		Long:              "Remove models and their pins. Files that containers, images of containerd or mounts use stay until these are gone.\nGarbage collection frees the disk space later, \"ballast gc\" at once.",
-		Args:              modelArgs(1, 0),
+		Args:              modelNames(1, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-			if err := names(args); err != nil {
-				return err
-			}
 			return a.each(args, func(name string) error {
 				r, err := cl.RemoveImage(cmd.Context(), name)
 				for _, m := range r.Manifests {
@@ -67,7 +64,7 @@ func (a *app) pinCommand() *cobra.Command {
 		Long: `Protect models from garbage collection; without arguments, list pins. A pin belongs to the model that its
 reference stands for when the pin is made. If the tag moves, the list says so, and "ballast prefetch REF"
 or "ballast pin REF" moves the pin.`,
-
+		Args:              modelNames(0, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),
 	}
 	out := outputFlag(c)
@@ -78,9 +75,6 @@ or "ballast pin REF" moves the pin.`,
 			return usage("--ttl %v is negative", ttl)
 		case len(args) == 0 && cmd.Flags().Changed("ttl"):
 			return usage("--ttl needs models to pin")
-		}
-		if err := names(args); err != nil {
-			return err
 		}
 		if len(args) == 0 {
 			pins, err := cl.Pins(cmd.Context())
@@ -106,24 +100,16 @@ or "ballast pin REF" moves the pin.`,
 }
 
 func (a *app) pins(pins []api.Pin, out output) error {
-	if out == outJSON {
-		return a.printJSON(pins)
-	}
-	if a.quiet {
-		for _, p := range pins {
-			fmt.Fprintln(a.stdout, printable(api.PinnedRef(p.Ref)))
-		}
-		return nil
-	}
-	rows := [][]string{{"PIN", "DIGEST", "SIZE", "EXPIRES"}}
+	refs, rows := []string{}, [][]string{{"PIN", "DIGEST", "SIZE", "EXPIRES"}}
 	for _, p := range pins {
+		refs = append(refs, api.PinnedRef(p.Ref))
 		d := shortDigest(p.Digest.String())
 		if p.Moved != "" {
 			d += " (moved: the name now is " + shortDigest(p.Moved.String()) + ")"
 		}
 		rows = append(rows, []string{api.PinnedRef(p.Ref), d, size(p.ModelSize), ago(p.Expires)})
 	}
-	return a.table(rows)
+	return a.show(out, pins, refs, rows)
 }
 
 func (a *app) unpinCommand() *cobra.Command {
@@ -131,12 +117,9 @@ func (a *app) unpinCommand() *cobra.Command {
 		Use:               "unpin REF|DIGEST...",
 		Short:             "remove pins, so that garbage collection can remove the models",
 		Long:              "Remove the pin of a reference, or with a digest all pins of a model. The model is then removed when space is\nneeded, unless other pins, images or containers use it.",
-		Args:              modelArgs(1, 0),
+		Args:              modelNames(1, 0),
 		ValidArgsFunction: a.completes(0, pinnedRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-			if err := names(args); err != nil {
-				return err
-			}
 			return a.each(args, func(name string) error {
 				pins, err := cl.Unpin(cmd.Context(), name)
 				for _, p := range pins {

@@ -47,23 +47,14 @@ containerd or mounts).`,
 
 // list prints models.
 func (a *app) list(images []api.Image, out output) error {
-	if out == outJSON {
-		return a.printJSON(images)
-	}
-	rows := [][]string{{"REFERENCE", "DIGEST", "FORMAT", "SIZE", "STATE", "USED"}}
+	ids, rows := []string{}, [][]string{{"REFERENCE", "DIGEST", "FORMAT", "SIZE", "STATE", "USED"}}
 	for _, im := range images {
-		if a.quiet {
-			fmt.Fprintln(a.stdout, im.ID())
-			continue
-		}
+		ids = append(ids, im.ID().String())
 		for _, ref := range orNone(im) {
 			rows = append(rows, []string{ref, shortDigest(im.ID().String()), im.Origin.Format, size(im.Size), state(im, ref), ago(im.Used)})
 		}
 	}
-	if a.quiet {
-		return nil
-	}
-	if err := a.table(rows); err != nil {
+	if err := a.show(out, images, ids, rows); err != nil || out == outJSON || a.quiet {
 		return err
 	}
 	for _, im := range images {
@@ -181,10 +172,7 @@ func (a *app) dfCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if *out == outJSON {
-			return a.printJSON(u)
-		}
-		return a.table(usageRows(u))
+		return a.show(*out, u, nil, usageRows(u))
 	})
 	return c
 }

@@ -130,8 +130,8 @@ func TestExitCodesDocumented(t *testing.T) {
 	}
 }
 
-// TestEach prints the errors in the order of the names, and ends with the code of the first.
-func TestEach(t *testing.T) {
+// TestFirstErrorDecidesExitCode prints the errors in the order of the names, and ends with the code of the first.
+func TestFirstErrorDecidesExitCode(t *testing.T) {
 	var out strings.Builder
 	a := &app{stderr: &out}
 	fails := map[string]error{"b": errdefs.ErrNotFound, "c": errdefs.ErrDataLoss}

@@ -51,11 +51,7 @@ user who can enter the directory can read the files.`,
 		if err != nil {
 			return err
 		}
-		m, err := mountModel(cmd.Context(), cl, api.MountRequest{Name: args[0], Dir: dir})
-		if err != nil {
-			return err
-		}
-		return a.printMount(m, *out)
+		return a.mount(cmd.Context(), cl, api.MountRequest{Name: args[0], Dir: dir}, *out)
 	})
 	return c
 }
@@ -68,19 +64,12 @@ func (a *app) pathCommand() *cobra.Command {
 mount" does, in the directory of the sockets, which only root can enter. The model is not removed from the node
 until "ballast unmount $(ballast path REF)".`,
 		Example:           "  llama-server -m \"$(ballast path docker.io/ai/smollm2)/model.gguf\"",
-		Args:              modelArgs(1, 1),
+		Args:              modelNames(1, 1),
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}
 	out := outputFlag(c)
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-		if err := names(args); err != nil {
-			return err
-		}
-		m, err := mountModel(cmd.Context(), cl, api.MountRequest{Name: args[0]})
-		if err != nil {
-			return err
-		}
-		return a.printMount(m, *out)
+		return a.mount(cmd.Context(), cl, api.MountRequest{Name: args[0]}, *out)
 	})
 	return c
 }
@@ -222,11 +211,16 @@ func unmountModel(ctx context.Context, cl *api.Client, dir string) error {
 	return cl.Unmounted(ctx, path)
 }
 
-func (a *app) printMount(m api.Mount, out output) error {
+// mount mounts a model and prints its directory.
+func (a *app) mount(ctx context.Context, cl *api.Client, r api.MountRequest, out output) error {
+	m, err := mountModel(ctx, cl, r)
+	if err != nil {
+		return err
+	}
 	if out == outJSON {
 		return a.printJSON(m)
 	}
-	_, err := fmt.Fprintln(a.stdout, m.Dir)
+	_, err = fmt.Fprintln(a.stdout, m.Dir) // byte for byte, for scripts
 	return err
 }
 
@@ -236,23 +230,14 @@ func (a *app) listMounts(ctx context.Context, cl *api.Client, out output) error 
 	if err != nil {
 		return err
 	}
-	if out == outJSON {
-		return a.printJSON(all)
-	}
-	rows := [][]string{{"DIRECTORY", "MODEL", "MADE", "STATE"}}
+	dirs, rows := []string{}, [][]string{{"DIRECTORY", "MODEL", "MADE", "STATE"}}
 	for _, m := range all {
-		if a.quiet {
-			fmt.Fprintln(a.stdout, printable(m.Dir))
-			continue
-		}
+		dirs = append(dirs, m.Dir)
 		state := "mounted"
 		if !m.Mounted {
 			state = "not mounted"
 		}
 		rows = append(rows, []string{m.Dir, m.Name, ago(m.Created), state})
 	}
-	if a.quiet {
-		return nil
-	}
-	return a.table(rows)
+	return a.show(out, all, dirs, rows)
 }

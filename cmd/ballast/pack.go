@@ -55,7 +55,7 @@ func (a *app) pack(ctx context.Context, f *format.Format, from, to string, choic
 	case !isA(f, src) && !stated:
 		return usage("%s: it is no %s: name what loads it with --runner and --runner-framework", from, f.Name)
 	}
-	p := a.progress(to, out)
+	p := a.progress(out, to)
 	o.Log, o.Progress = a.log(), follow(p)
 	res := &export.Result{Form: export.Form(f.Name)}
 	res.Losses, err = export.Files(ctx, src, o, func(files []export.File) (err error) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
@@ -136,13 +137,15 @@ type prefetching struct {
 	r      api.PrefetchRequest // except Ref
 	out    output
 	detach bool
-	shown  *sharedProgress
+
+	mu    sync.Mutex // held while something is shown
+	shown progress
 }
 
 // run downloads models, several at the same time. It continues after an error and returns that of
 // the first model with an error.
 func (p *prefetching) run(ctx context.Context, refs []string) error {
-	p.shown = p.shareProgress(refs, p.out)
+	p.shown = p.progress(p.out, refs...)
 	errs := make([]error, len(refs))
 	var g errgroup.Group
 	g.SetLimit(maxPrefetches)
@@ -176,11 +179,16 @@ func (p *prefetching) one(ctx context.Context, ref string) error {
 			leave()
 			return
 		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		p.shown.event(e)
 	})
-	switch {
-	case err != nil && ctx.Err() != nil:
+	if err != nil && ctx.Err() != nil {
 		return ctx.Err()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
 	case p.detach && errors.Is(err, context.Canceled):
 		p.shown.done(ref, func() { p.begun(ref) })
 		return nil
@@ -189,7 +197,7 @@ func (p *prefetching) one(ctx context.Context, ref string) error {
 		p.shown.done(ref, func() {
 			p.complain(err)
 			if p.out == outJSON {
-				p.shown.progress.event(api.Event{Status: api.StatusError, Ref: ref, Error: api.Wrap(err)})
+				p.shown.event(api.Event{Status: api.StatusError, Ref: ref, Error: api.Wrap(err)})
 			}
 		})
 		return &saidError{err}
@@ -202,7 +210,7 @@ func (p *prefetching) one(ctx context.Context, ref string) error {
 func (p *prefetching) begun(ref string) {
 	switch {
 	case p.out == outJSON:
-		p.shown.progress.event(api.Event{Status: api.StatusStarted, Ref: ref})
+		p.shown.event(api.Event{Status: api.StatusStarted, Ref: ref})
 	case p.quiet:
 	default:
 		fmt.Fprintf(p.stdout, "%s  started; \"ballast status\" shows its progress\n", ref)
@@ -214,7 +222,7 @@ func (p *prefetching) fetched(ref string, im store.Image, dur time.Duration) {
 	p.noteOrigin(ref, im)
 	switch {
 	case p.out == outJSON:
-		p.shown.progress.event(api.Event{Status: api.StatusSuccess, Ref: ref, Image: &im})
+		p.shown.event(api.Event{Status: api.StatusSuccess, Ref: ref, Image: &im})
 	case p.quiet:
 		fmt.Fprintln(p.stdout, im.Manifest)
 	default:

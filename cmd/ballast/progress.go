@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
@@ -26,52 +25,36 @@ type progress interface {
 	end()                        // no more events of files
 }
 
-// A sharedProgress is the display of one of several prefetches.
-type sharedProgress struct {
-	mu sync.Mutex
-	progress
-}
-
-// shareProgress returns the display of several prefetches.
-func (a *app) shareProgress(refs []string, out output) *sharedProgress {
-	p := &sharedProgress{progress: a.progress(refs[0], out)}
-	if t, ok := p.progress.(*terminalProgress); ok {
-		t.many = len(refs) > 1
-	}
-	return p
-}
-
-func (p *sharedProgress) event(e api.Event) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.progress.event(e)
-}
-
-func (p *sharedProgress) done(ref string, say func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.progress.done(ref, say)
-}
-
-// progress returns the display of a prefetch.
-func (a *app) progress(ref string, out output) progress {
+// progress returns the display of one or several downloads.
+func (a *app) progress(out output, refs ...string) progress {
 	switch {
 	case out == outJSON:
-		return &jsonProgress{json.NewEncoder(a.stdout)}
+		return &jsonProgress{enc: json.NewEncoder(a.stdout)}
 	case a.quiet:
 		return noProgress{}
 	}
-	if f, ok := a.stderr.(*os.File); ok {
-		if ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
-			return newTerminalProgress(f, ref, func() (int, int) {
-				if now, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
-					ws = now
-				}
-				return int(ws.Col), int(ws.Row)
-			})
-		}
+	if _, _, ok := terminalSize(a.stderr); ok {
+		p := newTerminalProgress(a.stderr, refs[0], func() (columns, rows int) {
+			columns, rows, _ = terminalSize(a.stderr)
+			return columns, rows
+		})
+		p.many = len(refs) > 1
+		return p
 	}
-	return newPlainProgress(a.stderr, ref, time.Now)
+	return newPlainProgress(a.stderr, refs[0], time.Now)
+}
+
+// terminalSize returns the size of a terminal, and whether w is one.
+func terminalSize(w io.Writer) (columns, rows int, ok bool) {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0, 0, false
+	}
+	ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0, false
+	}
+	return int(ws.Col), int(ws.Row), true
 }
 
 type noProgress struct{}
@@ -81,26 +64,27 @@ func (noProgress) done(_ string, f func()) { f() }
 func (noProgress) end()                    {}
 
 // A jsonProgress writes one object per line.
-type jsonProgress struct{ enc *json.Encoder }
+type jsonProgress struct {
+	noProgress
+	enc *json.Encoder
+}
 
-func (p *jsonProgress) event(e api.Event)       { _ = p.enc.Encode(e) }
-func (p *jsonProgress) done(_ string, f func()) { f() }
-func (p *jsonProgress) end()                    {}
+func (p *jsonProgress) event(e api.Event) { _ = p.enc.Encode(e) }
 
 // A plainProgress writes a line about a file when its status changes, and every plainEvery while it
 // grows, and then one for all files. Files that were present before have one line, the last.
 type plainProgress struct {
-	w       io.Writer
-	ref     string // for events without one
-	now     func() time.Time
-	last    map[digest.Digest]shown
-	total   time.Time // time of the last line for all files
-	files   fileEvents
-	present presence
+	noProgress
+	w     io.Writer
+	ref   string // for events without one
+	now   func() time.Time
+	last  map[digest.Digest]shown
+	total time.Time // time of the last line for all files
+	files fileEvents
 }
 
 func newPlainProgress(w io.Writer, ref string, now func() time.Time) *plainProgress {
-	return &plainProgress{w: w, ref: ref, now: now, last: map[digest.Digest]shown{}, total: now(), files: fileEvents{}, present: presence{}}
+	return &plainProgress{w: w, ref: ref, now: now, last: map[digest.Digest]shown{}, total: now(), files: fileEvents{}}
 }
 
 // shown is the last line about a file.
@@ -116,49 +100,61 @@ func (p *plainProgress) event(e api.Event) {
 		fmt.Fprintf(p.w, "%s: %s\n", ref, e.Status)
 		return
 	}
-	if e.Status == api.StatusPresent {
-		p.present[e.Digest] = e
-		delete(p.files, e.Digest)
-		return
-	}
 	p.files[e.Digest] = e
-	defer p.sayTotal()
 	now, last := p.now(), p.last[e.Digest]
-	if e.Status == last.status && (e.Completed == last.done || now.Sub(last.at) < plainEvery) || e.Status == api.StatusWaiting {
-		return
+	switch {
+	case e.Status == api.StatusPresent, e.Status == api.StatusWaiting:
+	case e.Status != last.status, e.Completed != last.done && now.Sub(last.at) >= plainEvery:
+		p.last[e.Digest] = shown{now, e.Status, e.Completed}
+		fmt.Fprintf(p.w, "%s: %s\n", ref, strings.Join(columns(e), "  "))
 	}
-	p.last[e.Digest] = shown{now, e.Status, e.Completed}
-	fmt.Fprintf(p.w, "%s: %s\n", ref, strings.Join(columns(e), "  "))
-}
-
-// sayTotal writes a line for all files every plainEvery.
-func (p *plainProgress) sayTotal() {
-	if all, ok := p.files.all(); ok && p.now().Sub(p.total) >= plainEvery {
-		p.total = p.now()
+	if all, ok := p.files.total(); ok && now.Sub(p.total) >= plainEvery {
+		p.total = now
 		fmt.Fprintln(p.w, strings.Join(columns(all), "  "))
 	}
 }
 
-func (p *plainProgress) done(_ string, f func()) { f() }
-
 func (p *plainProgress) end() {
-	if e, ok := p.present.all(); ok {
+	if e, ok := p.files.present(); ok {
 		fmt.Fprintf(p.w, "%s: %s\n", p.ref, strings.Join(columns(e), "  "))
 	}
 }
 
-// A presence is the files that were present before.
-type presence map[digest.Digest]api.Event
+// fileEvents are the last events of files, by blob.
+type fileEvents map[digest.Digest]api.Event
 
-// all returns one event for all of them; false if there are none.
-func (p presence) all() (all api.Event, ok bool) {
-	for _, e := range p {
-		all = api.Event{Status: e.Status, File: e.File, Digest: e.Digest, Total: all.Total + e.Total}
+// total returns one event for all files that are downloaded; false if there is at most one, or if
+// they are all done.
+func (f fileEvents) total() (api.Event, bool) {
+	all, n, done := api.Event{File: "total", Status: api.StatusDownloading}, 0, true
+	for _, e := range f {
+		if e.Status == api.StatusPresent {
+			continue
+		}
+		n++
+		all.Total += e.Total
+		all.Completed += e.Completed
+		if e.Status == all.Status {
+			all.Rate += e.Rate
+		}
+		done = done && finished(e)
 	}
-	if len(p) > 1 {
-		all.File = fmt.Sprintf("%d files", len(p))
+	return all, n > 1 && !done
+}
+
+// present returns one event for all files that were present before; false if there are none.
+func (f fileEvents) present() (all api.Event, ok bool) {
+	n := 0
+	for _, e := range f {
+		if e.Status == api.StatusPresent {
+			n++
+			all = api.Event{Status: e.Status, File: e.File, Digest: e.Digest, Total: all.Total + e.Total}
+		}
 	}
-	return all, len(p) > 0
+	if n > 1 {
+		all.File = fmt.Sprintf("%d files", n)
+	}
+	return all, n > 0
 }
 
 // columns returns the columns for a file: name, status, and amounts. If it has no name, its status
@@ -222,39 +218,30 @@ type terminalProgress struct {
 	size  func() (columns, rows int)
 	drawn []int // widths of the lines to rewrite, in columns
 
-	order   []digest.Digest
-	files   fileEvents
-	begun   []string               // references without a known file
-	said    map[digest.Digest]bool // the last line is written
-	present presence
+	files fileEvents
+	order []digest.Digest // files whose last line is not written yet
+	begun []string        // references without a known file
 }
 
 func newTerminalProgress(w io.Writer, ref string, size func() (int, int)) *terminalProgress {
-	return &terminalProgress{w: w, ref: ref, size: size, files: fileEvents{}, said: map[digest.Digest]bool{}, present: presence{}}
+	return &terminalProgress{w: w, ref: ref, size: size, files: fileEvents{}}
 }
 
 func (p *terminalProgress) event(e api.Event) {
 	ref := cmp.Or(e.Ref, p.ref)
+	defer p.redraw()
 	if e.Digest == "" {
 		p.begun = append(p.begun, ref)
-		p.redraw()
 		return
 	}
 	p.begun = slices.DeleteFunc(p.begun, func(b string) bool { return b == ref })
 	if p.many {
 		e.File = modelOf(ref) + "/" + fileName(e)
 	}
-	if e.Status == api.StatusPresent {
-		p.present[e.Digest] = e
-		delete(p.files, e.Digest) // a file present on the target was waiting before
-		p.redraw()
-		return
-	}
 	if _, ok := p.files[e.Digest]; !ok {
 		p.order = append(p.order, e.Digest)
 	}
 	p.files[e.Digest] = e
-	p.redraw()
 }
 
 // done clears the rewritten lines while something else is printed.
@@ -284,23 +271,24 @@ func (p *terminalProgress) redraw() {
 	for _, ref := range p.begun {
 		active = append(active, ref+": "+string(api.StatusResolving))
 	}
-	for _, d := range p.order {
-		e, ok := p.files[d]
+	p.order = slices.DeleteFunc(p.order, func(d digest.Digest) bool {
+		e := p.files[d]
 		switch {
-		case !ok || p.said[d]:
+		case e.Status == api.StatusPresent, e.Status == api.StatusWaiting:
 		case finished(e):
-			p.said[d] = true
 			p.draw([]string{p.line(e)})
 			p.drawn = nil
-		case e.Status != api.StatusWaiting:
+			return true
+		default:
 			active = append(active, p.line(e))
 		}
-	}
+		return false
+	})
 	var all []string // lines that are always shown
-	if e, ok := p.files.all(); ok {
+	if e, ok := p.files.total(); ok {
 		all = append(all, p.line(e))
 	}
-	if e, ok := p.present.all(); ok {
+	if e, ok := p.files.present(); ok {
 		all = append(all, p.line(e))
 	}
 	if _, rows := p.size(); rows > 2+len(all) && len(active) > rows-2-len(all) {
@@ -308,23 +296,6 @@ func (p *terminalProgress) redraw() {
 		active = append(active[:most], fmt.Sprintf("… and %d more", len(active)-most))
 	}
 	p.draw(append(active, all...))
-}
-
-// fileEvents are the last events of files that are being downloaded.
-type fileEvents map[digest.Digest]api.Event
-
-// all returns one event for all of them; false if there is at most one, or if they are all done.
-func (f fileEvents) all() (api.Event, bool) {
-	all, done := api.Event{File: "total", Status: api.StatusDownloading}, true
-	for _, e := range f {
-		all.Total += e.Total
-		all.Completed += e.Completed
-		if e.Status == all.Status {
-			all.Rate += e.Rate
-		}
-		done = done && finished(e)
-	}
-	return all, len(f) > 1 && !done
 }
 
 // draw replaces the lines drawn last. Those wider than a narrowed window take several rows.

@@ -199,7 +199,7 @@ func TestShorten(t *testing.T) {
 
 // There is a line for all files being downloaded as long as one of them is, and one for all that
 // were present before.
-func TestTotal(t *testing.T) {
+func TestProgressTotal(t *testing.T) {
 	var b strings.Builder
 	p := newTerminalProgress(&b, "r", func() (int, int) { return 100, 24 })
 	send := func(name, status string, total, done, rate int64) {
@@ -226,7 +226,7 @@ func TestTotal(t *testing.T) {
 }
 
 // Lines that a narrower window has wrapped are overwritten.
-func TestNarrowed(t *testing.T) {
+func TestNarrowedWindowIsOverwritten(t *testing.T) {
 	var b strings.Builder
 	columns := 100
 	p := newTerminalProgress(&b, "r", func() (int, int) { return columns, 24 })
@@ -240,7 +240,7 @@ func TestNarrowed(t *testing.T) {
 	}
 }
 
-func TestTook(t *testing.T) {
+func TestDurationText(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		22682 * time.Millisecond: "23s", 1234567 * time.Microsecond: "1.2s", 12345 * time.Microsecond: "12ms", 83 * time.Second: "1m23s",
 	} {
@@ -268,9 +268,9 @@ func TestSixtyColumns(t *testing.T) {
 	}
 }
 
-// TestSeveral shows two models at the same time: a failure is printed above, and file names have
+// TestProgressOfSeveralModels shows two models at the same time: a failure is printed above, and file names have
 // the name of their model.
-func TestSeveral(t *testing.T) {
+func TestProgressOfSeveralModels(t *testing.T) {
 	var b strings.Builder
 	p := newTerminalProgress(&b, "r", func() (int, int) { return 100, 24 })
 	p.many = true

@@ -68,10 +68,7 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	f.BoolVar(&o.rollback, "rollback", false, "restore the version that the last upgrade replaced")
 	f.StringSliceVar(&o.open, "open", nil, "ask these registries directly again, without ballast")
 	c.MarkFlagsMutuallyExclusive("remove", "rollback", "open", "registry")
-	values := cobra.FixedCompletions(setup.Distros(), cobra.ShellCompDirectiveNoFileComp)
-	if err := c.RegisterFlagCompletionFunc("distro", values); err != nil {
-		panic("ballast: internal error: " + err.Error()) // the flag exists
-	}
+	flagValues(c, "distro", setup.Distros()...)
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return a.setup(cmd, &o, *out) }
 	return c
 }

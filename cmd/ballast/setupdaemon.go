@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,89 +14,9 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
 )
 
-// A lastDaemon is a daemon that runs only for a removal: containerd removes its images, and so its
-// snapshots, only while the snapshotter answers, and the pod of the daemon is gone.
-type lastDaemon struct {
-	program string
-	cmd     *exec.Cmd
-	ended   chan struct{} // closed when it has ended
-}
-
-// lastDaemonTimeout limits the time until it answers: it may repair the effects of a crash first.
-const lastDaemonTimeout = 5 * time.Minute
-
-// startLast starts the daemon installed beside this program, and waits until it answers. If an
-// earlier daemon is just ending, the new one exits, and is started again.
-func (a *app) startLast(ctx context.Context) (*lastDaemon, error) {
-	client, err := a.client()
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, lastDaemonTimeout)
-	defer cancel()
-	for {
-		d := &lastDaemon{program: filepath.Join(filepath.Dir(self), "ballastd"), ended: make(chan struct{})}
-		since := time.Now()
-		if err := d.start(a.stderr); err != nil {
-			return nil, err
-		}
-		if d.answers(ctx, client, since) {
-			return d, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("%s does not answer; see its log above: %w", d.program, ctx.Err()), d.stop())
-		case <-time.After(time.Second):
-		}
-	}
-}
-
-func (d *lastDaemon) start(log io.Writer) error {
-	d.cmd = exec.Command(d.program)
-	d.cmd.Stdout, d.cmd.Stderr = log, log
-	if err := d.cmd.Start(); err != nil {
-		return err
-	}
-	go func() {
-		_ = d.cmd.Wait() // its log has the reason
-		close(d.ended)
-	}()
-	return nil
-}
-
-// answers waits until the daemon answers; it returns false if the daemon or ctx has ended before.
-func (d *lastDaemon) answers(ctx context.Context, c *api.Client, since time.Time) bool {
-	for {
-		h, err := c.Health(ctx)
-		if err == nil && h.Started.After(since) {
-			return true
-		}
-		select {
-		case <-d.ended:
-			return false
-		case <-ctx.Done():
-			return false
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-// stop stops it, and removes its mount.
-func (d *lastDaemon) stop() error {
-	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-	<-d.ended
-	if out, err := exec.Command(d.program, "unmount").CombinedOutput(); err != nil {
-		return fmt.Errorf("%s unmount: %w: %s", d.program, err, out)
-	}
-	return nil
-}
-
-// removeWithDaemon removes ballast: first what needs a running daemon, and then the daemon's files.
+// removeWithDaemon removes ballast where the pod of the daemon is gone: containerd removes its images,
+// and so its snapshots, only while the snapshotter answers. So what needs a running daemon is removed
+// first, and then the daemon's files.
 func (a *app) removeWithDaemon(ctx context.Context, o *setupFlags, out output) error {
 	remove := func() error {
 		plan, err := setup.NewRemoval(ctx, o.Options)
@@ -106,12 +25,77 @@ func (a *app) removeWithDaemon(ctx context.Context, o *setupFlags, out output) e
 		}
 		return a.applyPlan(ctx, plan, o.dryRun, out)
 	}
-	daemon, err := a.startLast(ctx)
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(remove(), daemon.stop()); err != nil || o.dryRun {
+	if err := a.withDaemon(ctx, filepath.Join(filepath.Dir(self), "ballastd"), remove); err != nil || o.dryRun {
 		return err
 	}
 	return remove()
+}
+
+// answerTimeout limits the time until a daemon answers: it may repair the effects of a crash first.
+const answerTimeout = 5 * time.Minute
+
+// withDaemon calls f while a daemon runs, and removes the daemon's mount afterwards.
+func (a *app) withDaemon(ctx context.Context, program string, f func() error) error {
+	client, err := a.client()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	running, stop := context.WithCancelCause(ctx)
+	since, ended := time.Now(), make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.keepRunning(running, stop, program)
+	}()
+	if err = answers(running, client, since); err != nil {
+		err = fmt.Errorf("%s does not answer; see its log above: %w", program, err)
+	} else {
+		err = f()
+	}
+	stop(nil)
+	<-ended
+	if out, uerr := exec.Command(program, "unmount").CombinedOutput(); uerr != nil {
+		err = errors.Join(err, fmt.Errorf("%s unmount: %w: %s", program, uerr, out))
+	}
+	return err
+}
+
+// keepRunning runs a daemon until ctx ends. If an earlier daemon is just ending, the new one exits, and
+// is started again. If it cannot be started, stop is called.
+func (a *app) keepRunning(ctx context.Context, stop context.CancelCauseFunc, program string) {
+	for ctx.Err() == nil {
+		cmd := exec.CommandContext(ctx, program)
+		cmd.Stdout, cmd.Stderr = a.stderr, a.stderr
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+		if err := cmd.Start(); err != nil {
+			stop(err)
+			return
+		}
+		_ = cmd.Wait() // its log has the reason
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// answers waits until a daemon answers that was started after a time.
+func answers(ctx context.Context, c *api.Client, since time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	for {
+		h, err := c.Health(ctx)
+		if err == nil && h.Started.After(since) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }

@@ -5,13 +5,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 )
 
 // maxErrors limits the errors that "status" prints.
@@ -152,15 +150,11 @@ func (a *app) watching(ctx context.Context, on bool, show func() error) error {
 // screenful returns what to write so that the screen shows only text, if w is a terminal; otherwise
 // text.
 func screenful(w io.Writer, text string) string {
-	f, ok := w.(*os.File)
+	columns, rows, ok := terminalSize(w)
 	if !ok {
 		return text
 	}
-	ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return text
-	}
-	return fitScreen(text, int(ws.Col), int(ws.Row))
+	return fitScreen(text, columns, rows)
 }
 
 // fitScreen cuts a text to the size of a terminal, moves the cursor to the top first, and clears

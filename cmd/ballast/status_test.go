@@ -46,16 +46,16 @@ last errors:
 	}
 }
 
-// TestFitScreen replaces each screen by the next one, cut to the size of the terminal.
-func TestFitScreen(t *testing.T) {
+// TestScreenIsReplaced replaces each screen by the next one, cut to the size of the terminal.
+func TestScreenIsReplaced(t *testing.T) {
 	got := fitScreen("a line that is long\nb\nc\nd\ne\n", 10, 5)
 	if want := "\x1b[Ha line th\x1b[K\nb\x1b[K\nc\x1b[K\n… and 2 m\x1b[K\n\x1b[J"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
-// TestWatching repeats until Ctrl-C, or an error.
-func TestWatching(t *testing.T) {
+// TestWatchRepeats repeats until Ctrl-C, or an error.
+func TestWatchRepeats(t *testing.T) {
 	var out strings.Builder
 	a := &app{stdout: &out}
 	ctx, stop := context.WithCancel(t.Context())
@@ -76,8 +76,8 @@ func TestWatching(t *testing.T) {
 	}
 }
 
-// TestFilters passes models that match all filters.
-func TestFilters(t *testing.T) {
+// TestFiltersMustAllMatch passes models that match all filters.
+func TestFiltersMustAllMatch(t *testing.T) {
 	im := api.Image{Image: store.Image{Refs: []string{"ghcr.io/team/model:v1"}}, State: api.StateLazy, Snapshots: 1}
 	im.Origin.Format = "modelpack"
 	for _, tt := range []struct {
@@ -103,8 +103,8 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// TestState shows how long the rest takes, and how long a pin lasts.
-func TestState(t *testing.T) {
+// TestStateText shows how long the rest takes, and how long a pin lasts.
+func TestStateText(t *testing.T) {
 	const ref = "ghcr.io/team/model:v1"
 	im := api.Image{
 		Image: store.Image{Refs: []string{ref}}, State: api.StatePulling, Total: 1000, Completed: 250, Rate: 10,

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/convert/signature"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
@@ -22,7 +26,7 @@ not complete. Containers that have a damaged file open keep it until they close 
 
 With --signatures, find the signatures of REF on this node and in its registry instead, and show whether
 the rules of the configuration accept them. No weights are read.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: cobra.MatchAll(cobra.MaximumNArgs(1), modelNames(0, 0)),
 
 		ValidArgsFunction: a.completes(1, modelRefs),
 	}
@@ -30,9 +34,6 @@ the rules of the configuration accept them. No weights are read.`,
 	c.Flags().BoolVar(&r.Repair, "repair", false, "download damaged and missing files again")
 	c.Flags().BoolVar(&signatures, "signatures", false, "check the signatures of REF")
 	c.RunE = a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
-		if err := names(args); err != nil {
-			return err
-		}
 		if signatures {
 			if len(args) == 0 || r.Repair {
 				return usage("--signatures needs a reference, and cannot be used with --repair")
@@ -43,7 +44,7 @@ the rules of the configuration accept them. No weights are read.`,
 		if len(args) > 0 {
 			r.Name, about = args[0], args[0]
 		}
-		p := a.progress(about, outTable)
+		p := a.progress(outTable, about)
 		res, failed := cl.Verify(cmd.Context(), r, func(e api.VerifyEvent) {
 			p.event(api.Event{Status: e.Status, Digest: digest.Digest(e.Status), File: string(e.Status), Total: e.Total, Completed: e.Completed})
 		})
@@ -112,4 +113,47 @@ func (a *app) verified(res api.VerifyResult, out output) error {
 		fmt.Fprintf(a.stdout, "%s read, no damage found\n", size(res.Bytes))
 	}
 	return nil
+}
+
+// signatures looks for the signatures of references and prints the results of the rules. It returns
+// an error if one is refused, or has no rule.
+func (a *app) signatures(ctx context.Context, cl *api.Client, ref string, out output) error {
+	if _, err := resolve.ParseRef(ref); err != nil {
+		return &usageError{err}
+	}
+	res, err := cl.Signatures(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if err := a.show(out, res, nil, signatureRows(res.Results)); err != nil {
+		return err
+	}
+	if len(res.Results) == 0 {
+		return fmt.Errorf("%s: no [[verify.rule]] matches it, so nothing was checked; ballastd reads rules when it starts: %w", ref, errdefs.ErrFailedPrecondition)
+	}
+	for _, r := range res.Results {
+		switch r.State {
+		case signature.Refused:
+			return fmt.Errorf("%s: rule %q does not let it pass: %w", ref, r.Rule, errdefs.ErrDataLoss)
+		case signature.Failed:
+			return fmt.Errorf("%s: its signatures cannot be looked for: %w", ref, errdefs.ErrUnavailable)
+		}
+	}
+	return nil
+}
+
+// signatureRows returns table rows about signers.
+func signatureRows(results []signature.Result) (rows [][]string) {
+	for _, r := range results {
+		about := r.Signers
+		if r.State != signature.Accepted {
+			about = r.Reasons
+		}
+		text := strings.Join(about, "; ")
+		if !r.Kept.IsZero() {
+			text += " (found " + ago(r.Kept) + ")"
+		}
+		rows = append(rows, []string{string(r.State), "rule " + r.Rule + ", " + string(r.Mode), text})
+	}
+	return rows
 }

@@ -66,7 +66,7 @@ func TestUsageLine(t *testing.T) {
 }
 
 // Warnings and notes have prefixes, and cannot control the terminal.
-func TestRemarks(t *testing.T) {
+func TestWarningsHavePrefixes(t *testing.T) {
 	var out strings.Builder
 	a := &app{stderr: &out}
 	a.warn("left alone: %s", "a\x1b[2J")
@@ -92,8 +92,8 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
-// TestSay checks what is printed for an error.
-func TestSay(t *testing.T) {
+// TestPrintedErrors checks what is printed for an error.
+func TestPrintedErrors(t *testing.T) {
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	for _, tt := range []struct {
@@ -118,7 +118,7 @@ func TestSay(t *testing.T) {
 	}
 }
 
-func TestListLines(t *testing.T) {
+func TestReferenceListErrors(t *testing.T) {
 	list := filepath.Join(t.TempDir(), "list")
 	if err := os.WriteFile(list, []byte("# models\n\nghcr.io/a/b:v1\nllama\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -151,8 +151,8 @@ func (s *site) complete(t *testing.T, args ...string) []string {
 	return lines[:len(lines)-1] // the last is a directive
 }
 
-// TestWords checks how commands and completion show models on a node.
-func TestWords(t *testing.T) {
+// TestModelsInOutputAndCompletion checks how commands and completion show models on a node.
+func TestModelsInOutputAndCompletion(t *testing.T) {
 	s := newSite(t)
 	one, two := s.add("one", 21, 1<<20), s.add("two", 22, 1<<20)
 	s.ok(t, "prefetch", one, two)
@@ -248,7 +248,7 @@ func TestMovedPin(t *testing.T) {
 }
 
 // The saved space is what separate files of the models would use in addition.
-func TestUsageRows(t *testing.T) {
+func TestSavedSpace(t *testing.T) {
 	rows := usageRows(store.Usage{Logical: 5e9, Unique: 3_100_000_000, Saved: 2e9, Objects: 7})
 	var got []string
 	for _, r := range rows[:4] {
@@ -261,7 +261,7 @@ func TestUsageRows(t *testing.T) {
 
 // A repair does not reach open files, and the exit code reports a damaged model that cannot be
 // repaired.
-func TestRepairWords(t *testing.T) {
+func TestRepairMessages(t *testing.T) {
 	s := newSite(t)
 	ref := s.add("team/model", 24, 1<<20)
 	s.ok(t, "prefetch", ref)

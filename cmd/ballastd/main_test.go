@@ -60,7 +60,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-func TestWrong(t *testing.T) {
+func TestWrongCommandLine(t *testing.T) {
 	for name, args := range map[string][]string{
 		"argument":    {"x"},
 		"flag":        {"--fly"},

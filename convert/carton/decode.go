@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/andybalholm/brotli"
@@ -12,7 +13,6 @@ import (
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zlib"
-	"github.com/klauspost/compress/zstd"
 )
 
 // acceptEncoding are the supported codings.
@@ -44,77 +44,57 @@ func codings(header []string) ([]string, error) {
 
 // decode returns body without its codings. Close closes body too.
 func decode(body io.ReadCloser, codings []string) (io.ReadCloser, error) {
-	d := &decoded{Reader: body, closers: []func(){func() { body.Close() }}}
-	for i := len(codings) - 1; i >= 0; i-- {
-		if err := d.add(codings[i]); err != nil {
+	d := &decoded{Reader: body, closers: []io.Closer{body}}
+	for _, coding := range slices.Backward(codings) {
+		r, err := decoder(d.Reader, coding)
+		if err != nil {
 			d.Close()
-			return nil, fmt.Errorf("Content-Encoding %s: %w", codings[i], err)
+			return nil, fmt.Errorf("Content-Encoding %s: %w", coding, err)
 		}
+		d.Reader, d.closers = r, append(d.closers, r)
 	}
 	return d, nil
 }
 
 type decoded struct {
 	io.Reader
-	closers []func()
+	closers []io.Closer // body first
 }
 
-func (d *decoded) add(coding string) error {
+func (d *decoded) Close() (err error) {
+	for _, c := range slices.Backward(d.closers) {
+		err = c.Close() // that of body counts: decoders only free memory
+	}
+	return err
+}
+
+// decoder returns r without one coding.
+func decoder(r io.Reader, coding string) (io.ReadCloser, error) {
 	switch coding {
 	case "gzip":
-		r, err := gzip.NewReader(d.Reader)
-		if err != nil {
-			return err
-		}
-		d.push(r, func() { r.Close() })
+		return gzip.NewReader(r)
 	case "zstd":
-		r, err := zstd.NewReader(d.Reader, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(zipdir.MaxWindow), zstd.WithDecoderConcurrency(1))
-		if err != nil {
-			return err
-		}
-		d.push(r, r.Close)
+		return zipdir.NewZstd(r)
 	case "br":
-		d.push(brotli.NewReader(d.Reader), func() {})
+		return io.NopCloser(brotli.NewReader(r)), nil
 	case "deflate":
-		return d.addDeflate()
-	default:
-		panic("carton: internal error: coding " + coding)
+		return inflater(r)
 	}
-	return nil
+	panic("carton: internal error: coding " + coding)
 }
 
-// addDeflate adds the coding that HTTP calls deflate: the zlib format. Some servers send it without
-// the zlib header.
+// inflater returns r without the coding that HTTP calls deflate: the zlib format. Some servers send
+// it without the zlib header.
 // https://www.rfc-editor.org/rfc/rfc9110#name-deflate-coding
-func (d *decoded) addDeflate() error {
-	b := bufio.NewReader(d.Reader)
+func inflater(r io.Reader) (io.ReadCloser, error) {
+	b := bufio.NewReader(r)
 	head, err := b.Peek(2)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	const method = 8
 	if head[0]&0x0f == method && (int(head[0])<<8|int(head[1]))%31 == 0 {
-		r, err := zlib.NewReader(b)
-		if err != nil {
-			return err
-		}
-		d.push(r, func() { r.Close() })
-		return nil
+		return zlib.NewReader(b)
 	}
-	r := flate.NewReader(b)
-	d.push(r, func() { r.Close() })
-	return nil
-}
-
-func (d *decoded) push(r io.Reader, closer func()) {
-	d.Reader = r
-	d.closers = append(d.closers, closer)
-}
-
-func (d *decoded) Close() error {
-	for i := len(d.closers) - 1; i >= 0; i-- {
-		d.closers[i]()
-	}
-	d.closers = nil
-	return nil
+	return flate.NewReader(b), nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/klauspost/compress/zstd"
@@ -69,7 +70,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add("Fri, 31 Dec 9999 23:59:59 GMT", "bytes 0-9/*")
 	f.Add("-2147483648", "bytes 9223372036854775806-9223372036854775807/9223372036854775807")
 	f.Fuzz(func(t *testing.T, after, part string) {
-		if d, ok := retryAfter(after); d < 0 || d > transfer.MaxRetryAfter || !ok && d != 0 {
+		if d, ok := transfer.ParseRetryAfter(after, time.Now()); d < 0 || d > transfer.MaxRetryAfter || !ok && d != 0 {
 			t.Fatalf("Retry-After %q is %v, %t", after, d, ok)
 		}
 		r, err := partOf(&http.Response{Header: http.Header{"Content-Range": {part}}})

@@ -2,8 +2,9 @@
 // digests, a description, and files, which can also be outside of the archive.
 // https://github.com/VivekPanyam/carton/blob/03180cb35999a2e73ecade3a38452fb6a2aa939b/docs/specification/format.md
 //
-//	Source ─ Open ─▶ Carton ─┬─ Model ──▶ convert.Model   reads only small files
-//	                         └─ Fetcher ▶ store.Fetcher   the source of the bytes
+//	Source ────── Open ──────┐
+//	                         ├▶ Carton ─┬─ Model ──▶ convert.Model    reads only small files
+//	directory ─── OpenFolder ┘          └─ Fetcher ▶ transfer.Fetcher the source of the bytes
 //
 // # One blob per file
 //
@@ -23,13 +24,12 @@
 //
 // # Reading
 //
-// Open reads the end of the archive, its directory, MANIFEST, LINKS, carton.toml and the symbolic
-// links. Each except MANIFEST and LINKS is compared with its digest in MANIFEST. Model requests the
-// sizes of files that are only in LINKS.
+// Open reads the end of the archive, its directory, MANIFEST, LINKS and carton.toml, which is
+// compared with its digest in MANIFEST. Model requests the sizes of files that are only in LINKS.
 //
 // An archive at a URL is read by ranges. From a server without range requests it is copied to an
-// unnamed temporary file, which is removed with the Carton. A directory with an unpacked carton
-// (Folder) is read as an archive of its files, with the same checks.
+// unnamed temporary file, which is removed with the Carton. In a directory with an unpacked carton,
+// the files are stored members; the rules are those for archives.
 //
 // # Writing
 //
@@ -51,14 +51,15 @@
 // path and a digest, with a duplicate path, with lines that are not in byte order, with MANIFEST or
 // LINKS in it, or without carton.toml; a carton without the directory model; a file that is neither
 // in the archive nor in LINKS; two sizes for one digest; a carton.toml in which a field that is
-// read here is missing or invalid; symbolic links outside of model/, or that lead out of it. Other
-// fields of carton.toml, and the tensors of self-tests and examples, are not checked, because only
-// the runner of the model uses them. Members that are not in MANIFEST are left out, with a warning.
+// read here is missing or invalid; a symbolic link outside of model/. Other fields of carton.toml,
+// and the tensors of self-tests and examples, are not checked, because only the runner of the model
+// uses them. Members that are not in MANIFEST are left out, with a warning.
 //
 // # Modes and links
 //
-// Files have mode 0644 and no time: writers set neither. A symbolic link in model/ is a file with
-// the content of its target, which its digest in MANIFEST covers.
+// Files have mode 0644 and no time: writers set neither. The digest of a symbolic link in MANIFEST
+// is that of its target's content. So a link is another name of the file with that digest, and its
+// target is not read.
 //
 // # Network
 //

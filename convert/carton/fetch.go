@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"sync"
 
@@ -18,7 +19,7 @@ import (
 )
 
 // parallelStreams limits the files that are decompressed, or downloaded from LINKS, at the same
-// time. Each can need a window of zipdir.MaxWindow.
+// time. Each can need a window of 128 MiB (zstd).
 const parallelStreams = 4
 
 // small is the maximal size in bytes of a file that is read as a whole, in one request.
@@ -29,65 +30,50 @@ type fetcher struct {
 	c     *Carton
 	slots chan struct{} // one for each stream that may be open
 
-	mu     sync.Mutex              // guards the fields below
-	data   map[digest.Digest]int64 // where the data of a stored member starts
-	failed map[digest.Digest]int   // number of failed streams of a file of LINKS
+	mu     sync.Mutex            // guards failed
+	failed map[digest.Digest]int // number of failed streams of a file of LINKS
 }
 
 // Fetcher returns the fetcher of the files. A blob that is not a file of the carton returns
 // errdefs.ErrNotFound. A file that is a stream is sent from its first byte on. Bodies are private
 // if the carton is, or if the URL of the file can be signed.
 func (c *Carton) Fetcher() transfer.Fetcher {
-	return &fetcher{c: c, slots: make(chan struct{}, parallelStreams), data: map[digest.Digest]int64{}, failed: map[digest.Digest]int{}}
+	return &fetcher{c: c, slots: make(chan struct{}, parallelStreams), failed: map[digest.Digest]int{}}
 }
 
 func (f *fetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
 	p, ok := f.c.places[d]
-	if !ok {
-		return nil, 0, fmt.Errorf("carton %s: no file %s: %w", f.c.hash, d, errdefs.ErrNotFound)
-	}
-	if off < 0 || n < 0 || size < 0 || off > size || n > size-off {
-		return nil, 0, invalid("carton %s: file %s: range of %d bytes at %d of %d", f.c.hash, d, n, off, size)
-	}
-	if p.entry != nil && p.entry.Size != size {
-		return nil, 0, fmt.Errorf("carton %s: file %s has %d bytes, not %d: %w", f.c.hash, d, p.entry.Size, size, errdefs.ErrFailedPrecondition)
-	}
-	private := f.c.src.Private() || slices.ContainsFunc(p.urls, signed)
 	switch {
+	case !ok:
+		return nil, 0, fmt.Errorf("carton %s: no file %s: %w", f.c.hash, d, errdefs.ErrNotFound)
+	case off < 0 || n < 0 || size < 0 || off > size || n > size-off:
+		return nil, 0, invalid("carton %s: file %s: range of %d bytes at %d of %d", f.c.hash, d, n, off, size)
+	case p.entry != nil && p.entry.Size != size:
+		return nil, 0, fmt.Errorf("carton %s: file %s has %d bytes, not %d: %w", f.c.hash, d, p.entry.Size, size, errdefs.ErrFailedPrecondition)
 	case n == 0:
-		return io.NopCloser(bytes.NewReader(nil)), off, nil
-	case p.entry == nil:
-		body := &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.open(ctx, d, p.urls, size) }}
-		return transfer.NewBody(ctx, body, private), 0, nil
-	case p.entry.Method == zipdir.Stored && (off > 0 || n < size || n > small):
-		body, err := f.stored(ctx, d, p.entry, off, n)
+		return http.NoBody, off, nil
+	case p.entry != nil && p.entry.Method == zipdir.Stored:
+		body, err := f.stored(ctx, p.entry, off, n)
 		if err != nil {
 			return nil, 0, transfer.Foreign(ctx, err)
 		}
-		return transfer.NewBody(ctx, body, private || f.c.src.Private()), off, nil
+		return transfer.NewBody(ctx, body, f.c.members.Private()), off, nil
 	}
-	body := &stream{ctx: ctx, slots: f.slots, open: func(ctx context.Context) (io.ReadCloser, error) { return f.c.openEntry(ctx, p.entry) }}
-	if p.entry.Method == zipdir.Stored {
-		body.slots = nil
-	}
-	return transfer.NewBody(ctx, body, private), 0, nil
+	body := &stream{ctx: ctx, slots: f.slots, open: func() (io.ReadCloser, error) {
+		if p.entry != nil {
+			return f.c.members.open(ctx, p.entry)
+		}
+		return f.open(ctx, d, p.urls, size)
+	}}
+	return transfer.NewBody(ctx, body, f.c.members.Private() || slices.ContainsFunc(p.urls, signed)), 0, nil
 }
 
-// stored returns a range of a stored member.
-func (f *fetcher) stored(ctx context.Context, d digest.Digest, e *zipdir.Entry, off, n int64) (io.ReadCloser, error) {
-	f.mu.Lock()
-	data, ok := f.data[d]
-	f.mu.Unlock()
-	if !ok {
-		var err error
-		if data, err = f.c.locate(ctx, e); err != nil {
-			return nil, err
-		}
-		f.mu.Lock()
-		f.data[d] = data
-		f.mu.Unlock()
+// stored returns a range of a stored member. All of a small one takes a single request.
+func (f *fetcher) stored(ctx context.Context, e *zipdir.Entry, off, n int64) (io.ReadCloser, error) {
+	if n == e.Size && n <= small {
+		return f.c.members.open(ctx, e)
 	}
-	return f.c.src.Range(ctx, data+off, n)
+	return f.c.members.section(ctx, e, off, n)
 }
 
 // open opens a file of LINKS, by the next of its URLs if the last one failed.
@@ -127,56 +113,48 @@ func (w *watched) Read(p []byte) (int, error) {
 }
 
 // A stream is a body that is opened by its first read, so that a request for the middle of a file
-// that is a stream costs nothing.
+// that is a stream costs nothing. It has a slot while it is open.
 type stream struct {
 	ctx   context.Context // of the Fetch
-	slots chan struct{}   // nil if it needs none
-	open  func(context.Context) (io.ReadCloser, error)
-	body  io.ReadCloser
+	slots chan struct{}
+	open  func() (io.ReadCloser, error)
+	body  io.ReadCloser // nil while it is not open
 	err   error
 }
 
 func (s *stream) Read(p []byte) (int, error) {
+	if s.body == nil && s.err == nil {
+		s.err = s.begin()
+	}
 	if s.err != nil {
 		return 0, s.err
-	}
-	if s.body == nil {
-		if s.err = s.begin(); s.err != nil {
-			return 0, s.err
-		}
 	}
 	return s.body.Read(p)
 }
 
-func (s *stream) begin() (err error) {
-	if s.slots != nil {
-		select {
-		case s.slots <- struct{}{}:
-		case <-s.ctx.Done():
-			return context.Cause(s.ctx)
-		}
+func (s *stream) begin() error {
+	select {
+	case s.slots <- struct{}{}:
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
 	}
-	if s.body, err = s.open(s.ctx); err != nil {
-		s.body = nil
-		s.end()
-	}
-	return err
-}
-
-func (s *stream) end() {
-	if s.slots != nil {
+	body, err := s.open()
+	if err != nil {
 		<-s.slots
+		return err
 	}
+	s.body = body
+	return nil
 }
 
 func (s *stream) Close() error {
+	s.err = io.ErrClosedPipe
 	if s.body == nil {
-		s.err = io.ErrClosedPipe
 		return nil
 	}
 	err := s.body.Close()
-	s.body, s.err = nil, io.ErrClosedPipe
-	s.end()
+	s.body = nil
+	<-s.slots
 	return err
 }
 
@@ -203,10 +181,8 @@ func hopeful(errs []error) error {
 	if len(errs) == 0 {
 		return fmt.Errorf("no URL: %w", errdefs.ErrNotFound)
 	}
-	for _, err := range errs {
-		if errdefs.IsUnavailable(err) {
-			return err
-		}
+	if i := slices.IndexFunc(errs, errdefs.IsUnavailable); i >= 0 {
+		return errs[i]
 	}
 	return errs[len(errs)-1]
 }

@@ -2,6 +2,7 @@ package carton
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/losses"
 	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -58,20 +60,59 @@ func detect(m *convert.Manifest) (format.Claim, error) {
 
 // optionsOf returns the options of a carton. The HTTP function decides which URLs are allowed.
 func optionsOf(s format.Settings) Options {
-	return Options{HTTP: s.HTTP, AllowHTTP: true, TempDir: s.TempDir, Log: s.Log}
+	return Options{HTTP: s.HTTP, TempDir: s.TempDir, Log: s.Log}
 }
 
 func openLayer(ctx context.Context, s format.Settings, m *convert.Manifest, f transfer.Fetcher) (format.Archive, error) {
+	c, err := openIn(ctx, s, m, func(l convert.Descriptor) (Source, error) { return Blob(f, l.Digest, l.Size), nil })
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// openIn opens the carton that is a layer of an artifact with the manifest m.
+func openIn(ctx context.Context, s format.Settings, m *convert.Manifest, source func(convert.Descriptor) (Source, error)) (c *Carton, err error) {
 	i, ok := layerOf(m)
 	if !ok {
 		return nil, fmt.Errorf("manifest %s: no layer, or more than one, that is a carton: %w", m.Digest, errdefs.ErrInvalidArgument)
 	}
-	l := m.Layers[i]
-	c, err := Open(ctx, Blob(f, l.Digest, l.Size), optionsOf(s))
+	src, err := source(m.Layers[i])
+	if err == nil {
+		c, err = Open(ctx, src, optionsOf(s))
+	}
 	if err != nil {
-		return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
+		return nil, fmt.Errorf("layer %d (%s): %w", i, m.Layers[i].Digest, err)
 	}
 	return c, nil
+}
+
+// parse parses artifacts and images with a layer that is a carton. The origin of the model is the
+// manifest of the artifact; the model hash is the revision. Blobs of the model are files of the
+// carton, which its Fetcher reads.
+func parse(ctx context.Context, s format.Settings, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+	c, err := openIn(ctx, s, m, func(l convert.Descriptor) (Source, error) {
+		r, err := a.BlobAt(ctx, l.Descriptor)
+		return At(r, l.Size), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	model, err := c.LayerModel(ctx, a, m)
+	return model, errors.Join(err, c.Close())
+}
+
+// LayerModel is Model for a carton that is a layer of an artifact with the manifest m.
+func (c *Carton) LayerModel(ctx context.Context, a convert.Artifact, m *convert.Manifest) (*convert.Model, error) {
+	model, err := c.Model(ctx)
+	if err != nil {
+		return nil, err
+	}
+	model.Table.Origin = filetable.Origin{Format: string(mediatype.FormatCarton), Digest: m.Digest, Mapping: convert.MappingVersion}
+	if model.Documents, err = convert.ReadDocuments(ctx, a, m); err != nil {
+		return nil, fmt.Errorf("manifest %s: %w", m.Digest, err)
+	}
+	return model, nil
 }
 
 func openURL(ctx context.Context, s format.Settings, address string, hash digest.Digest) (format.Archive, error) {
@@ -104,13 +145,26 @@ func takes(n format.Name) bool {
 }
 
 func openName(ctx context.Context, s format.Settings, name string) (*format.Source, error) {
-	var src Source
-	var err error
-	if info, statErr := os.Stat(name); statErr == nil && info.IsDir() {
-		src, err = OpenFolder(name)
-	} else {
-		src, err = OpenFile(name)
+	c, err := openLocal(ctx, s, name)
+	if err != nil {
+		return nil, err
 	}
+	found, err := format.Opened(ctx, c, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return found, nil
+}
+
+func openLocal(ctx context.Context, s format.Settings, name string) (*Carton, error) {
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		c, err := OpenFolder(ctx, name, optionsOf(s))
+		if err != nil {
+			return nil, &format.ArtifactError{Err: err}
+		}
+		return c, nil
+	}
+	src, err := OpenFile(name)
 	if err != nil {
 		return nil, err
 	}
@@ -118,9 +172,5 @@ func openName(ctx context.Context, s format.Settings, name string) (*format.Sour
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, &format.ArtifactError{Err: err})
 	}
-	found, err := format.Opened(ctx, c, nil)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return found, nil
+	return c, nil
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -25,26 +24,22 @@ func (o *Options) request(ctx context.Context, method, rawURL string, header htt
 	if o.HTTP == nil {
 		return nil, fmt.Errorf("URLs cannot be fetched here: %w", errdefs.ErrFailedPrecondition)
 	}
-	u, err := checkURL(rawURL, o.AllowHTTP)
+	u, err := checkURL(rawURL)
 	if err != nil {
 		return nil, err
 	}
 	req := (&http.Request{Method: method, URL: u, Host: u.Host, Header: header}).WithContext(ctx)
 	resp, err := o.HTTP(req)
+	if err == nil && ctx.Err() != nil {
+		resp.Body.Close()
+	}
 	switch {
 	case ctx.Err() != nil:
-		if err == nil {
-			resp.Body.Close()
-		}
 		return nil, about(u.Host, context.Cause(ctx))
 	case errdefs.IsPermissionDenied(err), errdefs.IsUnauthorized(err), errdefs.IsNotFound(err), errdefs.IsFailedPrecondition(err):
-		return nil, about(u.Host, bare(err))
+		return nil, about(u.Host, err)
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", about(u.Host, bare(err)), errdefs.ErrUnavailable)
-	}
-	if f := resp.Request; f != nil && f.URL != nil && f.URL.Scheme != "https" && !o.AllowHTTP {
-		resp.Body.Close()
-		return nil, fmt.Errorf("%s redirects to %.20q: %w", u.Host, f.URL.Scheme, errdefs.ErrPermissionDenied)
+		return nil, fmt.Errorf("%w: %w", about(u.Host, err), errdefs.ErrUnavailable)
 	}
 	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
 		return resp, nil
@@ -54,21 +49,16 @@ func (o *Options) request(ctx context.Context, method, rawURL string, header htt
 	return nil, statusError(u.Host, resp)
 }
 
-// about prefixes an error with the host, unless it already has it.
+// about prefixes an error with the host, unless it already has it, and removes the URL that an
+// http.Client adds, which can be signed.
 func about(host string, err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
 	if strings.HasPrefix(err.Error(), host+": ") {
 		return err
 	}
 	return fmt.Errorf("%s: %w", host, err)
-}
-
-// bare returns an error of an http.Client without the URL, which can be signed.
-func bare(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		return u.Err
-	}
-	return err
 }
 
 // getDecoded gets a URL of LINKS and returns its decoded content, and its length, or -1 if unknown.
@@ -121,23 +111,10 @@ func statusError(host string, resp *http.Response) error {
 		category = errdefs.ErrFailedPrecondition
 	}
 	err := fmt.Errorf("%s answered %d: %w", host, resp.StatusCode, category)
-	if after, ok := retryAfter(resp.Header.Get("Retry-After")); ok && category == errdefs.ErrUnavailable {
+	if after, ok := transfer.ParseRetryAfter(resp.Header.Get("Retry-After"), time.Now()); ok && category == errdefs.ErrUnavailable {
 		return &transfer.RetryAfterError{After: after, Err: err}
 	}
 	return err
-}
-
-// retryAfter parses a Retry-After in seconds, or as a date.
-func retryAfter(s string) (time.Duration, bool) {
-	var d time.Duration
-	if n, err := strconv.ParseInt(s, 10, 32); err == nil {
-		d = time.Duration(n) * time.Second
-	} else if t, err := http.ParseTime(s); err == nil {
-		d = time.Until(t)
-	} else {
-		return 0, false
-	}
-	return min(max(d, 0), transfer.MaxRetryAfter), true
 }
 
 // partOf returns the range of a response. It must include the size of the file: nothing else has

@@ -2,8 +2,9 @@ package carton
 
 import (
 	"fmt"
-
-	"github.com/containerd/errdefs"
+	"regexp"
+	"slices"
+	"strings"
 )
 
 // MaxInfoSize limits carton.toml, in bytes.
@@ -38,21 +39,18 @@ func ParseInfo(p []byte) (*Info, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := t.count("spec_version", true)
-	if *t.err == nil && v != specVersion {
-		return nil, fmt.Errorf("unsupported carton spec_version %d: %w", v, errdefs.ErrNotImplemented)
-	}
+	t.version("spec_version", specVersion)
 	info := &Info{
-		Name:             t.text("model_name", false),
-		ShortDescription: t.text("short_description", false),
-		Description:      t.text("model_description", false),
-		License:          t.text("license", false),
-		Repository:       t.text("repository", false),
-		Homepage:         t.text("homepage", false),
-		Platforms:        t.texts("required_platforms", false),
+		Name:             get[string](t, "model_name", false),
+		ShortDescription: get[string](t, "short_description", false),
+		Description:      get[string](t, "model_description", false),
+		License:          get[string](t, "license", false),
+		Repository:       get[string](t, "repository", false),
+		Homepage:         get[string](t, "homepage", false),
+		Platforms:        list[string](t, "required_platforms", false),
 		Inputs:           dtypes(t, "input"),
 		Outputs:          dtypes(t, "output"),
-		Runner:           parseRunner(t.table("runner", true)),
+		Runner:           parseRunner(t.table("runner")),
 	}
 	for _, s := range info.Platforms {
 		if !triple.MatchString(s) {
@@ -64,16 +62,17 @@ func ParseInfo(p []byte) (*Info, error) {
 
 // dtypes returns the types of inputs or outputs.
 func dtypes(t table, key string) (all []string) {
-	for _, t := range t.tables(key) {
-		all = append(all, t.text("dtype", true))
+	for i, m := range list[map[string]any](t, key, false) {
+		one := table{path: fmt.Sprintf("%s: %s %d", t.path, key, i), m: m, err: t.err}
+		all = append(all, get[string](one, "dtype", true))
 	}
 	return all
 }
 
 func parseRunner(t table) Runner {
 	r := Runner{
-		Name:             t.text("runner_name", true),
-		FrameworkVersion: t.text("required_framework_version", true),
+		Name:             get[string](t, "runner_name", true),
+		FrameworkVersion: get[string](t, "required_framework_version", true),
 	}
 	if r.Name == "" {
 		t.fail("runner_name", "is empty")
@@ -82,4 +81,35 @@ func parseRunner(t table) Runner {
 		t.fail("required_framework_version", "%.100q is no version requirement", r.FrameworkVersion)
 	}
 	return r
+}
+
+// triple matches the form of a target triple: architecture, vendor, system, environment, format.
+// Their values are not checked, because only a runner uses them.
+var triple = regexp.MustCompile(`^[a-z0-9_.+]{1,32}(-[a-z0-9_.+]{1,32}){0,4}$`)
+
+const (
+	versionNumber = `(?:0|[1-9][0-9]{0,18})`
+	versionAny    = `[*xX]`
+	versionWord   = `[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*`
+)
+
+// comparator matches one comparator of a version requirement.
+// https://docs.rs/semver/1.0.16/semver/struct.VersionReq.html
+var comparator = regexp.MustCompile(`^(?:=|>=?|<=?|~|\^)? *` + versionNumber +
+	`(?:\.` + versionAny + `(?:\.` + versionAny + `)?` +
+	`|\.` + versionNumber + `(?:\.` + versionAny + `|\.` + versionNumber + `(?:-` + versionWord + `)?(?:\+` + versionWord + `)?)?)?$`)
+
+// maxComparators limits the comparators of a requirement.
+const maxComparators = 32
+
+// isVersionReq reports whether s is a requirement on a semantic version.
+func isVersionReq(s string) bool {
+	s = strings.Trim(s, " ")
+	if slices.Contains([]string{"*", "x", "X"}, s) {
+		return true
+	}
+	parts := strings.Split(s, ",")
+	return len(parts) <= maxComparators && !slices.ContainsFunc(parts, func(p string) bool {
+		return len(p) > 256 || !comparator.MatchString(strings.Trim(p, " "))
+	})
 }

@@ -30,12 +30,9 @@ func ParseLinks(p []byte) (map[digest.Digest][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := t.count("version", true)
-	if *t.err == nil && v != linksVersion {
-		return nil, fmt.Errorf("unsupported LINKS version %d: %w", v, errdefs.ErrNotImplemented)
-	}
+	t.version("version", linksVersion)
 	all := map[digest.Digest][]string{}
-	urls := t.table("urls", true)
+	urls := t.table("urls")
 	for k := range urls.m {
 		d, err := parseHash(k)
 		if err != nil {
@@ -44,7 +41,7 @@ func ParseLinks(p []byte) (map[digest.Digest][]string, error) {
 		if _, ok := all[d]; ok {
 			return nil, invalid("%s: %s is there twice", nameLinks, d)
 		}
-		all[d] = urls.texts(k, true)
+		all[d] = list[string](urls, k, true)
 	}
 	return all, *t.err
 }
@@ -54,8 +51,9 @@ func ParseLinks(p []byte) (map[digest.Digest][]string, error) {
 // query counts.
 func signed(s string) bool { return strings.Contains(s, "?") }
 
-// checkURL parses an untrusted URL. The errors do not contain all of it: it can be signed.
-func checkURL(s string, allowHTTP bool) (*url.URL, error) {
+// checkURL parses an untrusted URL. The errors do not contain all of it: it can be signed. Options.HTTP
+// decides whether http is allowed.
+func checkURL(s string) (*url.URL, error) {
 	refused := func(why string) error {
 		return fmt.Errorf("URL refused: %s: %w", why, errdefs.ErrPermissionDenied)
 	}
@@ -68,13 +66,10 @@ func checkURL(s string, allowHTTP bool) (*url.URL, error) {
 		return nil, refused("it cannot be parsed")
 	case u.Scheme != "https" && u.Scheme != "http":
 		return nil, refused(fmt.Sprintf("scheme %.20q", u.Scheme))
-	case u.Scheme == "http" && !allowHTTP:
-		return nil, refused("http is not allowed")
 	case u.User != nil:
 		return nil, refused("it has a user name")
 	case u.Hostname() == "":
 		return nil, refused("it has no host")
 	}
-	u.Fragment, u.RawFragment = "", ""
 	return u, nil
 }

@@ -1,7 +1,6 @@
 package carton
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,17 +45,17 @@ func ParseManifest(p []byte) ([]Entry, error) {
 	}
 	var all []Entry
 	seen := map[string]bool{}
-	p = bytes.TrimSuffix(p, []byte("\n"))
-	for n, line := range strings.Split(string(p), "\n") {
-		if n >= zipdir.MaxEntries {
+	for line := range strings.SplitSeq(strings.TrimSuffix(string(p), "\n"), "\n") {
+		n := len(all) + 1
+		if n > zipdir.MaxEntries {
 			return nil, invalid("MANIFEST of more than %d lines", zipdir.MaxEntries)
 		}
 		e, err := parseLine(strings.TrimSuffix(line, "\r"))
 		if err != nil {
-			return nil, fmt.Errorf("MANIFEST line %d: %w", n+1, err)
+			return nil, fmt.Errorf("MANIFEST line %d: %w", n, err)
 		}
 		if seen[e.Path] {
-			return nil, invalid("MANIFEST line %d: %q is there twice", n+1, e.Path)
+			return nil, invalid("MANIFEST line %d: %q is there twice", n, e.Path)
 		}
 		seen[e.Path] = true
 		all = append(all, e)

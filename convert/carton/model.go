@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -26,6 +27,25 @@ func (c *Carton) Model(ctx context.Context) (*convert.Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	var files []filetable.File
+	for _, e := range c.entries {
+		size := sizes[e.Digest]
+		if size == 0 {
+			if err := verify.Bytes(e.Digest, nil); err != nil {
+				return nil, fmt.Errorf("%q is empty: %w", e.Path, err)
+			}
+		}
+		files = append(files, filetable.File{
+			Path: e.Path, Type: filetable.TypeReg, Mode: fileMode, Size: size, Digest: e.Digest,
+			Source: &filetable.Source{Blob: e.Digest, Size: size},
+		})
+	}
+	return c.model(files)
+}
+
+// model returns the model of regular files, without their places. Blobs have the index of their
+// file as layer.
+func (c *Carton) model(files []filetable.File) (*convert.Model, error) {
 	m := &convert.Model{
 		Table: filetable.Table{
 			Version: filetable.Version,
@@ -35,32 +55,24 @@ func (c *Carton) Model(ctx context.Context) (*convert.Model, error) {
 		Runner: c.runner(),
 	}
 	seen := map[digest.Digest]bool{}
-	for i, e := range c.entries {
-		size := sizes[e.Digest]
-		if size == 0 { // there is nothing to download, and containerd refuses an empty layer
-			if err := verify.Bytes(e.Digest, nil); err != nil {
-				return nil, fmt.Errorf("%q is empty: %w", e.Path, err)
-			}
-			m.Table.Files = append(m.Table.Files, inline(e.Path, nil))
+	for i, f := range files {
+		if f.Size == 0 { // there is nothing to download, and containerd refuses an empty layer
+			f = inline(f.Path, nil)
+		}
+		m.Table.Files = append(m.Table.Files, f)
+		if f.Source.Blob == "" || seen[f.Digest] {
 			continue
 		}
-		m.Table.Files = append(m.Table.Files, filetable.File{
-			Path: e.Path, Type: filetable.TypeReg, Mode: fileMode, Size: size, Digest: e.Digest,
-			Source: &filetable.Source{Blob: e.Digest, Size: size},
-		})
-		if seen[e.Digest] {
-			continue
-		}
-		seen[e.Digest] = true
-		k := kind(e.Path)
-		m.Table.Blobs = append(m.Table.Blobs, filetable.Blob{Digest: e.Digest, Size: size, Layer: i})
+		seen[f.Digest] = true
+		k := kind(f.Path)
+		m.Table.Blobs = append(m.Table.Blobs, filetable.Blob{Digest: f.Digest, Size: f.Size, Layer: i})
 		m.Layers = append(m.Layers, convert.Layer{
-			Desc:      ocispec.Descriptor{Digest: e.Digest, Size: size}, // a carton has no media types
+			Desc:      ocispec.Descriptor{Digest: f.Digest, Size: f.Size}, // a carton has no media types
 			Kind:      k,
-			Path:      e.Path,
+			Path:      f.Path,
 			MediaType: mediatype.Layer(mediatype.FormatModelPack, k, filetable.ArchiveNone, filetable.CodecNone),
 		})
-		m.Config.ModelFS.DiffIDs = append(m.Config.ModelFS.DiffIDs, e.Digest)
+		m.Config.ModelFS.DiffIDs = append(m.Config.ModelFS.DiffIDs, f.Digest)
 	}
 	m.Table.Files = append(m.Table.Files, inline(nameManifest, c.manifest))
 	slices.SortFunc(m.Table.Files, func(a, b filetable.File) int { return strings.Compare(a.Path, b.Path) })
@@ -81,34 +93,26 @@ func inline(name string, p []byte) filetable.File {
 func (c *Carton) sizes(ctx context.Context) (map[digest.Digest]int64, error) {
 	all := make(map[digest.Digest]int64, len(c.places))
 	var linked []digest.Digest
-	for _, e := range c.entries { // in a stable order
-		p := c.places[e.Digest]
-		if _, ok := all[e.Digest]; ok {
-			continue
-		}
-		all[e.Digest] = 0
+	for d, p := range c.places {
 		if p.entry != nil {
-			all[e.Digest] = p.entry.Size
+			all[d] = p.entry.Size
 		} else {
-			linked = append(linked, e.Digest)
+			linked = append(linked, d)
 		}
 	}
-	found := make([]int64, len(linked))
+	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallelSizes)
-	for i, d := range linked {
-		g.Go(func() (err error) {
-			found[i], err = c.sizeOf(ctx, d, c.places[d].urls)
+	for _, d := range slices.Sorted(slices.Values(linked)) { // in a stable order
+		g.Go(func() error {
+			size, err := c.size(ctx, d)
+			mu.Lock()
+			defer mu.Unlock()
+			all[d] = size
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	for i, d := range linked {
-		all[d] = found[i]
-	}
-	return all, nil
+	return all, g.Wait()
 }
 
 // kind returns the kind of a file.

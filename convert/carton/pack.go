@@ -12,11 +12,9 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/format"
-	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/pelletier/go-toml/v2"
 )
 
@@ -70,10 +68,8 @@ func FromFiles(m *convert.Model, f format.Facts) (*convert.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &convert.Model{ContextLength: m.ContextLength}
 	entries := []Entry{{nameInfo, digest.FromBytes(text)}}
 	files := []filetable.File{inline(nameInfo, text)}
-	seen := map[digest.Digest]bool{}
 	for _, file := range m.Table.Files {
 		if file.Type == filetable.TypeDir {
 			continue
@@ -83,32 +79,19 @@ func FromFiles(m *convert.Model, f format.Facts) (*convert.Model, error) {
 		}
 		file.Path, file.Mode, file.ModTime = dirModel+file.Path, fileMode, time.Time{}
 		entries = append(entries, Entry{file.Path, file.Digest})
-		if file.Size == 0 {
-			file = inline(file.Path, nil)
-		}
 		files = append(files, file)
-		if seen[file.Digest] || file.Size == 0 {
-			continue
-		}
-		seen[file.Digest] = true
-		k := kind(file.Path)
-		out.Table.Blobs = append(out.Table.Blobs, filetable.Blob{Digest: file.Digest, Size: file.Size, Layer: len(out.Table.Blobs)})
-		out.Layers = append(out.Layers, convert.Layer{
-			Desc: ocispec.Descriptor{Digest: file.Digest, Size: file.Size}, Kind: k, Path: file.Path,
-			MediaType: mediatype.Layer(mediatype.FormatModelPack, k, filetable.ArchiveNone, filetable.CodecNone),
-		})
 	}
 	c := &Carton{info: info, manifest: encodeManifest(entries)}
 	c.hash = digest.FromBytes(c.manifest)
-	out.Table.Version = filetable.Version
-	out.Table.Origin = filetable.Origin{Format: string(mediatype.FormatCarton), Digest: c.hash, Mapping: convert.MappingVersion}
-	out.Table.Files = append(files, inline(nameManifest, c.manifest))
-	slices.SortFunc(out.Table.Files, func(a, b filetable.File) int { return strings.Compare(a.Path, b.Path) })
-	out.Config, out.Runner = convert.MergeConfig(c.config(), m.Config), c.runner()
-	for _, b := range out.Table.Blobs {
-		out.Config.ModelFS.DiffIDs = append(out.Config.ModelFS.DiffIDs, b.Digest)
+	out, err := c.model(files)
+	if err != nil {
+		return nil, err
 	}
-	return out, out.Table.Validate()
+	out.ContextLength, out.Config = m.ContextLength, convert.MergeConfig(out.Config, m.Config)
+	for i := range out.Table.Blobs {
+		out.Table.Blobs[i].Layer = i
+	}
+	return out, nil
 }
 
 func bytesMember(name string, p []byte) format.File {
@@ -122,7 +105,7 @@ func bytesMember(name string, p []byte) format.File {
 // which only those in MANIFEST are written. It returns errdefs.ErrInvalidArgument for files that
 // are not a carton, and *verify.Error for one that does not match its digest.
 func Pack(ctx context.Context, w io.Writer, files []format.File, cfg convert.Config, f format.Facts) (digest.Digest, error) {
-	files, err := members(ctx, files, cfg, f)
+	files, err := filesToPack(ctx, files, cfg, f)
 	if err != nil {
 		return "", fmt.Errorf("carton: %w", err)
 	}
@@ -135,8 +118,8 @@ func Pack(ctx context.Context, w io.Writer, files []format.File, cfg convert.Con
 	return files[len(files)-1].Digest, z.Close()
 }
 
-// members returns the files of the archive, the last of which is MANIFEST.
-func members(ctx context.Context, files []format.File, cfg convert.Config, f format.Facts) ([]format.File, error) {
+// filesToPack returns the files of the archive, the last of which is MANIFEST.
+func filesToPack(ctx context.Context, files []format.File, cfg convert.Config, f format.Facts) ([]format.File, error) {
 	if f == (format.Facts{}) {
 		return listed(ctx, files)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A Source has the bytes of a carton. It is not trusted. Its methods are safe for concurrent use.
+// A Source has the bytes of an archive. It is not trusted. Its methods are safe for concurrent use.
 type Source interface {
 	// Size returns the size of the archive in bytes.
 	Size() int64
@@ -28,77 +28,52 @@ type Source interface {
 	Close() error
 }
 
-// File is a carton in a local file.
-type File struct {
-	f       *os.File
-	size    int64
-	private bool
-}
-
-// OpenFile opens a local file. It returns errdefs.ErrInvalidArgument for anything but a regular
-// file, and errdefs.ErrNotFound if it does not exist.
-func OpenFile(name string) (*File, error) {
-	st, err := os.Stat(name)
+// OpenFile returns the archive in a local file. It returns errdefs.ErrInvalidArgument for anything
+// but a regular file, and errdefs.ErrNotFound if it does not exist.
+func OpenFile(name string) (Source, error) {
+	info, err := os.Stat(name) // opening a pipe would block
 	switch {
 	case os.IsNotExist(err):
 		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrNotFound)
 	case err != nil:
 		return nil, err
-	case !st.Mode().IsRegular():
+	case !info.Mode().IsRegular():
 		return nil, invalid("%s is not a regular file", name)
 	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	return newFile(f)
+	return At(f, info.Size()), nil
 }
 
-func newFile(f *os.File) (*File, error) {
-	st, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return &File{f: f, size: st.Size()}, nil
-}
-
-// Size returns the size of the file when it was opened.
-func (f *File) Size() int64 { return f.size }
-
-// Range returns a range of the file.
-func (f *File) Range(_ context.Context, off, n int64) (io.ReadCloser, error) {
-	return io.NopCloser(io.NewSectionReader(f.f, off, n)), nil
-}
-
-// Private reports whether the file is the copy of an archive that needed credentials. Other local
-// files are readable to the user anyway.
-func (f *File) Private() bool { return f.private }
-
-// Close closes the file.
-func (f *File) Close() error { return f.f.Close() }
-
-// At returns the carton behind an io.ReaderAt, which it does not close. The reader must be safe for
-// concurrent use.
-func At(r io.ReaderAt, size int64) Source { return at{r, size} }
+// At returns the archive behind an io.ReaderAt, which must be safe for concurrent use. Close closes
+// it if it is an io.Closer.
+func At(r io.ReaderAt, size int64) Source { return &at{r: r, size: size} }
 
 type at struct {
-	r    io.ReaderAt
-	size int64
+	r       io.ReaderAt
+	size    int64
+	private bool // the copy of an archive that needed credentials
 }
 
-func (a at) Size() int64 { return a.size }
+func (a *at) Size() int64 { return a.size }
 
-func (a at) Range(_ context.Context, off, n int64) (io.ReadCloser, error) {
+func (a *at) Range(_ context.Context, off, n int64) (io.ReadCloser, error) {
 	return io.NopCloser(io.NewSectionReader(a.r, off, n)), nil
 }
 
-func (a at) Private() bool { return false }
+func (a *at) Private() bool { return a.private }
 
-func (a at) Close() error { return nil }
+func (a *at) Close() error {
+	if c, ok := a.r.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
 
-// Blob returns a carton that is a blob in a registry, or in another source of a Fetcher. Its bytes
-// are not compared with its digest, as only parts of it are read.
+// Blob returns the archive that is a blob in a registry, or in another source of a Fetcher. Its
+// bytes are not compared with its digest, as only parts of it are read.
 func Blob(f transfer.Fetcher, d digest.Digest, size int64) Source {
 	return &blob{f: f, d: d, size: size}
 }
@@ -138,18 +113,14 @@ type readerAt struct {
 	src Source
 }
 
-func (r readerAt) ReadAt(p []byte, off int64) (int, error) {
-	n := 0
-	for n < len(p) {
-		m, err := r.once(p[n:], off+int64(n))
-		if n += m; err != nil {
-			return n, err
-		}
-		if m == 0 {
-			return n, io.ErrUnexpectedEOF
-		}
+// ReadAt sends another request while the bodies end early. io.EOF means that one was empty.
+func (r readerAt) ReadAt(p []byte, off int64) (n int, err error) {
+	for n < len(p) && err == nil {
+		var m int
+		m, err = r.once(p[n:], off+int64(n))
+		n += m
 	}
-	return n, nil
+	return n, err
 }
 
 func (r readerAt) once(p []byte, off int64) (int, error) {
@@ -159,8 +130,8 @@ func (r readerAt) once(p []byte, off int64) (int, error) {
 	}
 	defer body.Close()
 	n, err := io.ReadFull(body, p)
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		err = nil // it ended early; the rest is requested again
+	if err == io.ErrUnexpectedEOF {
+		err = nil // the rest is requested again
 	}
 	return n, err
 }

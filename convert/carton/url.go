@@ -2,6 +2,7 @@ package carton
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -16,8 +17,8 @@ import (
 // reads.
 const firstRead = 66 << 10
 
-// URL is a carton at an http or https URL that is read by ranges.
-type URL struct {
+// An urlSource is an archive at an http or https URL that is read by ranges.
+type urlSource struct {
 	o    *Options
 	url  string
 	size int64
@@ -25,12 +26,12 @@ type URL struct {
 	tail []byte // the end of the archive
 }
 
-// OpenURL opens a carton at a URL, with one request. From a server without range requests it copies
+// OpenURL returns the archive at a URL, with one request. From a server without range requests it copies
 // the archive to a file in Options.TempDir; it returns errdefs.ErrFailedPrecondition if that is not
 // set, and errdefs.ErrResourceExhausted if the archive is larger than Options.MaxTemp. The other
 // errors have the categories of store.Fetcher.
 func OpenURL(ctx context.Context, url string, o Options) (Source, error) {
-	u := &URL{o: &o, url: url}
+	u := &urlSource{o: &o, url: url}
 	resp, err := u.get(ctx, fmt.Sprintf("bytes=-%d", firstRead))
 	if errdefs.IsFailedPrecondition(err) && o.HTTP != nil {
 		// Some servers do not support ranges from the end; those of an empty file never match.
@@ -61,7 +62,7 @@ func OpenURL(ctx context.Context, url string, o Options) (Source, error) {
 	return u, nil
 }
 
-func (u *URL) get(ctx context.Context, ranges string) (*http.Response, error) {
+func (u *urlSource) get(ctx context.Context, ranges string) (*http.Response, error) {
 	h := http.Header{"Range": {ranges}, "Accept-Encoding": {"identity"}}
 	if u.etag != "" {
 		h.Set("If-Match", u.etag)
@@ -78,14 +79,11 @@ func (u *URL) get(ctx context.Context, ranges string) (*http.Response, error) {
 }
 
 // copy writes the body to an unnamed temporary file.
-func (u *URL) copy(resp *http.Response) (Source, error) {
+func (u *urlSource) copy(resp *http.Response) (Source, error) {
 	if u.o.TempDir == "" {
 		return nil, fmt.Errorf("the server does not support ranges, and there is no directory to copy the archive to: %w", errdefs.ErrFailedPrecondition)
 	}
-	limit := u.o.MaxTemp
-	if limit == 0 {
-		limit = defaultMaxTemp
-	}
+	limit := cmp.Or(u.o.MaxTemp, defaultMaxTemp)
 	tooLarge := fmt.Errorf("the server does not support ranges, and the archive has more than %d bytes: %w", limit, errdefs.ErrResourceExhausted)
 	if resp.ContentLength > limit {
 		return nil, tooLarge
@@ -104,27 +102,19 @@ func (u *URL) copy(resp *http.Response) (Source, error) {
 		err = fmt.Errorf("copy the archive: %w", err)
 	case n > limit:
 		err = tooLarge
-	case resp.ContentLength >= 0 && n != resp.ContentLength:
-		err = fmt.Errorf("copy the archive: %d of %d bytes: %w", n, resp.ContentLength, errdefs.ErrUnavailable)
 	}
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
-	file, err := newFile(f)
-	if err != nil {
-		return nil, err
-	}
-	file.private = u.Private()
-	return file, nil
+	return &at{r: f, size: n, private: u.Private()}, nil
 }
 
-// Size returns the size of the archive.
-func (u *URL) Size() int64 { return u.size }
+func (u *urlSource) Size() int64 { return u.size }
 
 // Range returns a range of the archive. It returns errdefs.ErrFailedPrecondition if the archive
 // has changed since it was opened.
-func (u *URL) Range(ctx context.Context, off, n int64) (io.ReadCloser, error) {
+func (u *urlSource) Range(ctx context.Context, off, n int64) (io.ReadCloser, error) {
 	if at := u.size - int64(len(u.tail)); off >= at {
 		return io.NopCloser(bytes.NewReader(u.tail[off-at:][:n])), nil
 	}
@@ -145,7 +135,7 @@ func (u *URL) Range(ctx context.Context, off, n int64) (io.ReadCloser, error) {
 	}{io.LimitReader(resp.Body, n), resp.Body}, nil
 }
 
-func (u *URL) check(resp *http.Response, off, n int64) error {
+func (u *urlSource) check(resp *http.Response, off, n int64) error {
 	changed := fmt.Errorf("the archive has changed while it was read: %w", errdefs.ErrFailedPrecondition)
 	if resp.StatusCode != http.StatusPartialContent {
 		if resp.ContentLength >= 0 && resp.ContentLength != u.size {
@@ -167,7 +157,6 @@ func (u *URL) check(resp *http.Response, off, n int64) error {
 }
 
 // Private reports whether the URL can contain credentials, see signed.
-func (u *URL) Private() bool { return signed(u.url) }
+func (u *urlSource) Private() bool { return signed(u.url) }
 
-// Close does nothing.
-func (u *URL) Close() error { return nil }
+func (u *urlSource) Close() error { return nil }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/store/filetable"
+	"github.com/klauspost/compress/gzip"
 )
 
 const (
@@ -26,14 +27,6 @@ const (
 var (
 	stargzMagic = []byte("GnUlInUx")
 	podmanMagic = []byte("GNUlInUx")
-)
-
-// gzipBefore and gzipAfter surround the 16 hexadecimal digits in the footer of eStargz: an empty
-// gzip member with an extra field. The operating system field, which follows, is left out.
-var (
-	gzipBefore = []byte{0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0}
-	gzipExtra  = []byte{26, 0, 'S', 'G', 22, 0}
-	gzipAfter  = []byte("STARGZ\x01\x00\x00\xff\xff\x00\x00\x00\x00\x00\x00\x00\x00")
 )
 
 // A position is the place of a table of contents.
@@ -108,27 +101,20 @@ func parseZstdFooter(p []byte) (position, error) {
 }
 
 // parseGzipFooter returns the offset of the table of contents in the footer of eStargz at the end
-// of p.
+// of p: an empty gzip member with 16 hexadecimal digits in an extra field.
 func parseGzipFooter(p []byte) (int64, error) {
 	if len(p) < gzipFooter {
 		return 0, opaque("no footer")
 	}
-	f := p[len(p)-gzipFooter:]
-	rest, ok := bytes.CutPrefix(f, gzipBefore)
-	if !ok {
-		return 0, opaque("no footer")
-	}
-	rest, ok = bytes.CutPrefix(rest[1:], gzipExtra)
-	if !ok {
-		return 0, opaque("no footer")
-	}
-	digits, ok := bytes.CutSuffix(rest, gzipAfter)
-	if !ok {
-		return 0, opaque("no footer")
-	}
-	off, err := strconv.ParseUint(string(digits), 16, 63)
+	z, err := gzip.NewReader(bytes.NewReader(p[len(p)-gzipFooter:]))
 	if err != nil {
 		return 0, opaque("footer: %v", err)
+	}
+	field, subfield := strings.CutPrefix(string(z.Extra), "SG\x16\x00")
+	digits, stargz := strings.CutSuffix(field, "STARGZ")
+	off, err := strconv.ParseUint(digits, 16, 63)
+	if !subfield || !stargz || err != nil {
+		return 0, opaque("footer %.30q: %v", z.Extra, err)
 	}
 	return int64(off), nil
 }

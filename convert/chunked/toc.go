@@ -22,21 +22,20 @@ var landmarks = []string{".prefetch.landmark", ".no.prefetch.landmark"}
 
 // An entry is an entry of a table of contents, of all formats. Unused fields are not decoded.
 type entry struct {
-	Name    string `json:"name"`
-	Type    string `json:"type"`
-	Link    string `json:"linkName"`
-	Mode    int64  `json:"mode"`
-	ModTime string `json:"modtime"`
-	Size    int64  `json:"size"`
-	Digest  string `json:"digest"` // of the file
-
-	Offset      int64  `json:"offset"`      // of the chunk in the blob
-	EndOffset   int64  `json:"endOffset"`   // of the file in the blob; Podman
-	InnerOffset int64  `json:"innerOffset"` // of the chunk in the uncompressed data at Offset; stargz
-	ChunkSize   int64  `json:"chunkSize"`   // zero means to the end of the file
-	ChunkOffset int64  `json:"chunkOffset"` // in the file
-	ChunkDigest string `json:"chunkDigest"`
-	ChunkType   string `json:"chunkType"` // Podman
+	Type        string `json:"type"`
+	Name        string `json:"name"`
+	Link        string `json:"linkName,omitempty"`
+	Mode        int64  `json:"mode,omitempty"`
+	Size        int64  `json:"size,omitempty"`
+	ModTime     string `json:"modtime,omitempty"`
+	Digest      string `json:"digest,omitempty"`      // of the file
+	Offset      int64  `json:"offset,omitempty"`      // of the chunk in the blob
+	EndOffset   int64  `json:"endOffset,omitempty"`   // of the file in the blob; Podman
+	InnerOffset int64  `json:"innerOffset,omitempty"` // of the chunk in the uncompressed data at Offset; stargz
+	ChunkSize   int64  `json:"chunkSize,omitempty"`   // zero means to the end of the file
+	ChunkOffset int64  `json:"chunkOffset,omitempty"` // in the file
+	ChunkDigest string `json:"chunkDigest,omitempty"`
+	ChunkType   string `json:"chunkType,omitempty"` // Podman
 }
 
 // The types of an entry.

@@ -2,7 +2,6 @@ package chunked
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
+	"github.com/vbatts/tar-split/tar/storage"
 )
 
 // A Chunk is a chunk of a file that was written to a layer.
@@ -29,43 +29,26 @@ type Member struct {
 	CRC     []byte // CRC-64 of the content with the polynomial of ISO 3309; nil if it is empty
 }
 
-// A written is an entry of a table of contents as Podman writes it.
-type written struct {
-	Type        string     `json:"type"`
-	Name        string     `json:"name"`
-	Link        string     `json:"linkName,omitempty"`
-	Mode        int64      `json:"mode,omitempty"`
-	Size        int64      `json:"size,omitempty"`
-	ModTime     *time.Time `json:"modtime,omitempty"`
-	Digest      string     `json:"digest,omitempty"`
-	Offset      int64      `json:"offset,omitempty"`
-	EndOffset   int64      `json:"endOffset,omitempty"`
-	ChunkSize   int64      `json:"chunkSize,omitempty"`
-	ChunkOffset int64      `json:"chunkOffset,omitempty"`
-	ChunkDigest string     `json:"chunkDigest,omitempty"`
-	ChunkType   string     `json:"chunkType,omitempty"`
-}
-
 // entries returns the entries of a member.
-func (m *Member) entries() []written {
+func (m *Member) entries() []entry {
 	f := m.File
 	at := f.ModTime.UTC().Truncate(time.Second) // as in the header
 	if f.ModTime.IsZero() {
 		at = time.Unix(0, 0).UTC()
 	}
-	first := written{Type: f.Type, Name: f.Path, Mode: int64(f.Mode), Size: f.Size, ModTime: &at, Link: f.Target}
+	first := entry{Type: f.Type, Name: f.Path, Mode: int64(f.Mode), Size: f.Size, ModTime: at.Format(time.RFC3339), Link: f.Target}
 	if f.Type == filetable.TypeDir {
 		first.Name += "/"
 	}
 	if len(m.Chunks) == 0 {
-		return []written{first}
+		return []entry{first}
 	}
 	last := m.Chunks[len(m.Chunks)-1]
 	first.Digest, first.EndOffset = f.Digest.String(), last.At+last.Len
-	list := []written{first}
+	list := []entry{first}
 	for i, c := range m.Chunks {
 		if i > 0 {
-			list = append(list, written{Type: typeChunk, Name: first.Name, ChunkOffset: c.Offset})
+			list = append(list, entry{Type: typeChunk, Name: first.Name, ChunkOffset: c.Offset})
 		}
 		e := &list[i]
 		e.Offset = c.At
@@ -89,13 +72,16 @@ func AppendTOC(b []byte, off int64, members []Member, end []byte) ([]byte, map[s
 		return nil, nil, err
 	}
 	defer enc.Close()
-	split := tarSplit(members, end)
+	split, err := tarSplit(members, end)
+	if err != nil {
+		return nil, nil, err
+	}
 	splitCompressed := enc.EncodeAll(split, nil)
 	toc := struct {
 		Version int           `json:"version"`
-		Entries []written     `json:"entries"`
+		Entries []entry       `json:"entries"`
 		Split   digest.Digest `json:"tarSplitDigest"`
-	}{Version: 1, Entries: []written{}, Split: digest.FromBytes(splitCompressed)}
+	}{Version: 1, Entries: []entry{}, Split: digest.FromBytes(splitCompressed)}
 	for i := range members {
 		toc.Entries = append(toc.Entries, members[i].entries()...)
 	}
@@ -135,40 +121,29 @@ func appendSkippable(b, p []byte) []byte {
 	return append(b, p...)
 }
 
-// The types of a line of tar-split.
-// https://github.com/vbatts/tar-split/blob/v0.12.2/tar/storage/entry.go
-const (
-	splitFile    = 1
-	splitSegment = 2
-)
-
-// tarSplit returns the data for restoring a tar from its files: a line for each file and for the
+// tarSplit returns the data for restoring a tar from its files: an entry for each file and for the
 // bytes between files.
-func tarSplit(members []Member, end []byte) []byte {
-	var out bytes.Buffer
-	n := 0
-	line := func(format string, args ...any) {
-		fmt.Fprintf(&out, format+`,"position":%d}`+"\n", append(args, n)...)
-		n++
-	}
+func tarSplit(members []Member, end []byte) ([]byte, error) {
+	var list []storage.Entry
 	segment := func(p []byte) {
 		if len(p) > 0 {
-			line(`{"type":%d,"payload":"%s"`, splitSegment, base64.StdEncoding.EncodeToString(p))
+			list = append(list, storage.Entry{Type: storage.SegmentType, Payload: p})
 		}
 	}
 	for _, m := range members {
 		segment(m.Header)
-		name, err := json.Marshal(m.entries()[0].Name)
-		if err != nil {
-			panic("chunked: internal error: " + err.Error())
-		}
-		if m.CRC == nil {
-			line(`{"type":%d,"name":%s,"payload":null`, splitFile, name)
-			continue
-		}
-		line(`{"type":%d,"name":%s,"size":%d,"payload":"%s"`, splitFile, name, m.File.Size, base64.StdEncoding.EncodeToString(m.CRC))
+		file := storage.Entry{Type: storage.FileType, Size: m.File.Size, Payload: m.CRC}
+		file.SetName(m.entries()[0].Name)
+		list = append(list, file)
 		segment(make([]byte, m.Padding))
 	}
 	segment(end)
-	return out.Bytes()
+	var out bytes.Buffer
+	packer := storage.NewJSONPacker(&out)
+	for _, e := range list {
+		if _, err := packer.AddEntry(e); err != nil {
+			return nil, fmt.Errorf("tar-split: file %q: %w", e.GetName(), err)
+		}
+	}
+	return out.Bytes(), nil
 }

@@ -20,7 +20,7 @@ type File struct {
 
 // A Built is a complete artifact.
 type Built struct {
-	// Name says what it is, for the name of a test or a repository.
+	// Name identifies it, for the name of a test or a repository.
 	Name string
 
 	Format    mediatype.Format
@@ -132,8 +132,6 @@ func (b *builder) done() *Built {
 
 func mustJSON(v any) []byte {
 	p, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("converttest: internal error: %v", err))
-	}
+	must(err)
 	return p
 }

@@ -1,5 +1,5 @@
-// Package converttest makes small, complete model artifacts of every format, and says what
-// files a reader of them must see. Tests of parsers use it in memory, journeys push what it
+// Package converttest makes small, complete model artifacts of every format, with the files that a
+// reader must see. Tests of parsers use it in memory, journeys push what it
 // makes to a real registry.
 //
 // A Built has the manifest, every blob, and the expected files. All formats are made from one

@@ -18,7 +18,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Texts is Extract for who looks at the bytes of files alone.
+// Texts is Extract without modes.
 func Texts(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]string, error) {
 	files, err := Extract(m, blobs)
 	texts := map[string]string{}
@@ -28,8 +28,8 @@ func Texts(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]string,
 	return texts, err
 }
 
-// Extract returns the regular files of a model, with the bytes that the blobs have where the
-// table says. It is a second reading of a file table, independent of the store.
+// Extract returns the regular files of a model, with the bytes at their places in the
+// blobs. It is a second reader of file tables, independent of the store.
 func Extract(m *convert.Model, blobs map[digest.Digest][]byte) (map[string]File, error) {
 	all, err := entries(m, blobs)
 	if err != nil {
@@ -146,7 +146,11 @@ func chunks(src filetable.Source, blob []byte) ([]byte, error) {
 			all = append(all, p...)
 			continue
 		}
-		if err := unit(p, blob[c.At:c.At+c.Len], src.Codec); err != nil {
+		r, err := uncompressed(blob[c.At:c.At+c.Len], src.Codec)
+		if err == nil {
+			_, err = io.ReadFull(r, p)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("chunk at %d: %w", c.Offset, err)
 		}
 		if err := verify.Bytes(c.Digest, p); err != nil {
@@ -157,45 +161,24 @@ func chunks(src filetable.Source, blob []byte) ([]byte, error) {
 	return all, nil
 }
 
-// unit fills p with the first bytes of what b is uncompressed.
-func unit(p, b []byte, c filetable.Codec) error {
-	var r io.Reader = bytes.NewReader(b)
+// uncompressed returns p without its compression. The caller reads as much as it needs.
+func uncompressed(p []byte, c filetable.Codec) (io.Reader, error) {
+	r := bytes.NewReader(p)
 	switch c {
 	case filetable.CodecGzip:
-		z, err := gzip.NewReader(r)
-		if err != nil {
-			return err
-		}
-		r = z
+		return gzip.NewReader(r)
 	case filetable.CodecZstd:
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1))
-		if err != nil {
-			return err
-		}
-		defer z.Close()
-		r = z
+		return zstd.NewReader(r, zstd.WithDecoderConcurrency(1))
 	}
-	_, err := io.ReadFull(r, p)
-	return err
+	return r, nil
 }
 
 func decompress(p []byte, c filetable.Codec) ([]byte, error) {
-	switch c {
-	case filetable.CodecGzip:
-		r, err := gzip.NewReader(bytes.NewReader(p))
-		if err != nil {
-			return nil, err
-		}
-		return io.ReadAll(r)
-	case filetable.CodecZstd:
-		r, err := zstd.NewReader(bytes.NewReader(p))
-		if err != nil {
-			return nil, err
-		}
-		defer r.Close()
-		return io.ReadAll(r)
+	r, err := uncompressed(p, c)
+	if err != nil {
+		return nil, err
 	}
-	return p, nil
+	return io.ReadAll(r)
 }
 
 // maxHeaders is how much of an archive its headers can take, in bytes.

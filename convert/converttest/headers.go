@@ -2,9 +2,7 @@ package converttest
 
 import (
 	"encoding/binary"
-	"encoding/json"
-	"fmt"
-	"math"
+	"reflect"
 	"slices"
 )
 
@@ -83,8 +81,9 @@ func GGUF(f GGUFFile) []byte {
 	w.count(len(f.Keys))
 	for _, k := range f.Keys {
 		w.text(k.Name)
-		w.put(ggufKind(k.Value))
-		w.value(k.Value)
+		v := reflect.ValueOf(k.Value)
+		w.put(ggufKinds[v.Kind()])
+		w.value(v)
 	}
 	var data []byte
 	for _, t := range f.Tensors {
@@ -108,9 +107,8 @@ type ggufWriter struct {
 
 func (w *ggufWriter) put(v any) {
 	var err error
-	if w.p, err = binary.Append(w.p, w.order.(binary.ByteOrder), v); err != nil {
-		panic(fmt.Sprintf("converttest: internal error: %v", err))
-	}
+	w.p, err = binary.Append(w.p, w.order.(binary.ByteOrder), v)
+	must(err)
 }
 
 func (w *ggufWriter) count(n int) {
@@ -126,63 +124,24 @@ func (w *ggufWriter) text(s string) {
 	w.p = append(w.p, s...)
 }
 
-// ggufKind returns the number of the type of a value.
-func ggufKind(v any) uint32 {
-	switch v.(type) {
-	case uint8:
-		return 0
-	case int8:
-		return 1
-	case uint16:
-		return 2
-	case int16:
-		return 3
-	case uint32:
-		return 4
-	case int32:
-		return 5
-	case float32:
-		return 6
-	case bool:
-		return 7
-	case string:
-		return 8
-	case uint64:
-		return 10
-	case int64:
-		return 11
-	case float64:
-		return 12
-	}
-	return 9
+// ggufKinds are the numbers of the types of values.
+var ggufKinds = map[reflect.Kind]uint32{
+	reflect.Uint8: 0, reflect.Int8: 1, reflect.Uint16: 2, reflect.Int16: 3, reflect.Uint32: 4, reflect.Int32: 5, reflect.Float32: 6,
+	reflect.Bool: 7, reflect.String: 8, reflect.Slice: 9, reflect.Uint64: 10, reflect.Int64: 11, reflect.Float64: 12,
 }
 
-func (w *ggufWriter) value(v any) {
-	switch v := v.(type) {
-	case string:
-		w.text(v)
-	case []string:
-		ggufArray(w, "", v)
-	case [][]string:
-		ggufArray(w, []string(nil), v)
-	case []float32:
-		ggufArray(w, float32(0), v)
-	case []uint32:
-		ggufArray(w, uint32(0), v)
-	case []int32:
-		ggufArray(w, int32(0), v)
-	case []bool:
-		ggufArray(w, false, v)
+func (w *ggufWriter) value(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		w.text(v.String())
+	case reflect.Slice:
+		w.put(ggufKinds[v.Type().Elem().Kind()])
+		w.count(v.Len())
+		for i := range v.Len() {
+			w.value(v.Index(i))
+		}
 	default:
-		w.put(v)
-	}
-}
-
-func ggufArray[T any](w *ggufWriter, zero T, list []T) {
-	w.put(ggufKind(zero))
-	w.count(len(list))
-	for _, v := range list {
-		w.value(v)
+		w.put(v.Interface())
 	}
 }
 
@@ -210,11 +169,6 @@ func SmallSafetensors() []SafeTensor {
 // names. Metadata can be nil.
 // https://github.com/huggingface/safetensors/blob/v0.5.3/README.md#format
 func Safetensors(tensors []SafeTensor, metadata map[string]string) []byte {
-	type info struct {
-		DType   string   `json:"dtype"`
-		Shape   []uint64 `json:"shape"`
-		Offsets [2]int   `json:"data_offsets"`
-	}
 	head := map[string]any{}
 	var data []byte
 	for _, t := range tensors {
@@ -222,18 +176,11 @@ func Safetensors(tensors []SafeTensor, metadata map[string]string) []byte {
 		if shape == nil {
 			shape = []uint64{}
 		}
-		head[t.Name] = info{t.DType, shape, [2]int{len(data), len(data) + len(t.Data)}}
+		head[t.Name] = safetensorsEntry{t.DType, shape, [2]int64{int64(len(data)), int64(len(data) + len(t.Data))}}
 		data = append(data, t.Data...)
 	}
 	if metadata != nil {
 		head["__metadata__"] = metadata
 	}
-	p, err := json.Marshal(head)
-	if err != nil || len(p) > math.MaxInt32 {
-		panic(fmt.Sprintf("converttest: internal error: %v", err))
-	}
-	for len(p)%8 != 0 {
-		p = append(p, ' ')
-	}
-	return slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(p))), p, data)
+	return SafetensorsWith(mustJSON(head), data)
 }

@@ -25,27 +25,25 @@ type HubFile struct {
 	LFS  bool
 }
 
-// A Hub speaks the API of the Hub of Hugging Face, as far as models are read by it. Files in LFS are at another
-// host, which takes no credentials.
+// A Hub has the API of the Hugging Face Hub that is used to read models. Files in LFS are at another host, which
+// must get no credentials.
 type Hub struct {
 	*httptest.Server
-	CDN *httptest.Server
+	CDN  *httptest.Server
+	Page int // how many entries of a tree one response has: 2, where the real Hub has 1,000
 
 	mu       sync.Mutex
 	commits  map[string]map[string]HubFile // by "ORG/REPO@commit"
 	branches map[string]string             // the commit, by "ORG/REPO@revision"
 	tokens   map[string]string             // that is needed, by repository
-	gated    map[string]bool               // repositories whose conditions nobody has accepted
+	gated    map[string]bool               // repositories with conditions that are not accepted
 	requests []string
 	leaked   []string // requests to the other host that had a token
 }
 
-// hubPage is how many entries of a tree one answer has.
-const hubPage = 2
-
 // NewHub starts a Hub without repositories.
 func NewHub(t testing.TB) *Hub {
-	h := &Hub{commits: map[string]map[string]HubFile{}, branches: map[string]string{}, tokens: map[string]string{}, gated: map[string]bool{}}
+	h := &Hub{Page: 2, commits: map[string]map[string]HubFile{}, branches: map[string]string{}, tokens: map[string]string{}, gated: map[string]bool{}}
 	h.CDN = httptest.NewServer(http.HandlerFunc(h.serveCDN))
 	h.Server = httptest.NewServer(h)
 	t.Cleanup(h.CDN.Close)
@@ -200,7 +198,7 @@ func (h *Hub) tree(w http.ResponseWriter, r *http.Request, files map[string]HubF
 		all = append(all, e)
 	}
 	from, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
-	if to := from + hubPage; to < len(all) {
+	if to := from + h.Page; to < len(all) {
 		w.Header().Set("Link", fmt.Sprintf(`<%s%s?recursive=true&cursor=%d>; rel="next"`, h.URL, r.URL.EscapedPath(), to))
 		all = all[:to]
 	}

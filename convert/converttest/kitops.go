@@ -19,7 +19,7 @@ func KitOpsGzip(files []File) *Built {
 	return kitOps("kitops-gzip", files, "tar+gzip", filetable.CodecGzip)
 }
 
-// A kitEntry is what a Kitfile says of a layer.
+// A kitEntry is the entry of a layer in a Kitfile.
 type kitEntry struct {
 	Name   string        `json:"name,omitempty"`
 	Path   string        `json:"path"`

@@ -124,7 +124,7 @@ func CNAIManifestType(files []File) *Built {
 	return b.done()
 }
 
-// EarlyConfig says what config an artifact of early CNAI has.
+// EarlyConfig is the form of the config of an early CNAI artifact.
 type EarlyConfig string
 
 // The configs seen.

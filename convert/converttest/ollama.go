@@ -8,7 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// OllamaConfig says what config an Ollama model has.
+// OllamaConfig is the form of the config of an Ollama model.
 type OllamaConfig string
 
 // The configs seen.

@@ -1,6 +1,7 @@
 package converttest
 
 import (
+	"encoding/json"
 	"maps"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -32,7 +33,7 @@ func OllamaList(chosen int, entries ...ListEntry) *Built {
 	for _, e := range entries {
 		maps.Copy(b.Blobs, e.Built.Blobs)
 		if e.Inline {
-			list = append(list, rawJSON(e.Built.Manifest))
+			list = append(list, json.RawMessage(e.Built.Manifest))
 			continue
 		}
 		d := e.Built.Digest()
@@ -43,9 +44,3 @@ func OllamaList(chosen int, entries ...ListEntry) *Built {
 	b.Files["ollama/list.json"] = File{"ollama/list.json", b.Manifest, 0o644}
 	return b
 }
-
-// rawJSON is JSON that is written as it is.
-type rawJSON []byte
-
-// MarshalJSON returns r.
-func (r rawJSON) MarshalJSON() ([]byte, error) { return r, nil }

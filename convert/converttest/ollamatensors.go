@@ -20,7 +20,7 @@ type Generation string
 
 // The generations.
 const (
-	TensorParams Generation = "params" // 2025: bytes only; the media type says the rest
+	TensorParams Generation = "params" // 2025: bytes only; the rest is in the media type
 	TensorData   Generation = "data"   // January 2026: the only key is "data"
 	TensorNamed  Generation = "named"  // since February 2026: keys are names, scales are packed with their tensor
 )
@@ -72,7 +72,6 @@ type OllamaLayer struct {
 	MediaType string        `json:"mediaType"`
 	Digest    digest.Digest `json:"digest"`
 	Size      int64         `json:"size"`
-	From      string        `json:"from,omitempty"`
 	Name      string        `json:"name,omitempty"`
 }
 
@@ -82,8 +81,6 @@ type OllamaManifest struct {
 	MediaType     string        `json:"mediaType"`
 	Config        OllamaLayer   `json:"config"`
 	Layers        []OllamaLayer `json:"layers"`
-	Runner        string        `json:"runner,omitempty"`
-	Format        string        `json:"format,omitempty"`
 }
 
 // An OllamaBuilder makes an Ollama model layer by layer.
@@ -201,7 +198,7 @@ func shapeText(shape []uint64) string {
 }
 
 // Check returns an error unless files are those of the model: every tensor with its bytes, the
-// other files, and what it takes to make every blob of a tensor again.
+// other files, and the data to restore every blob of a tensor.
 func (m *TensorModel) Check(files map[string]File) error {
 	for path, want := range m.Tensors {
 		got, meta, err := ReadSafetensors(files[path].Data)

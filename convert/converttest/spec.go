@@ -6,8 +6,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/mediatype"
 )
 
-// A Spec says what artifact to make, for those that no builder makes: hostile ones, and odd
-// ones.
+// A Spec describes an artifact that no builder makes, such as an invalid or unusual one.
 type Spec struct {
 	MediaType    string // of the manifest; empty means the OCI manifest
 	ArtifactType string

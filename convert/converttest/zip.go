@@ -8,7 +8,7 @@ import (
 	"hash/crc32"
 	"math"
 
-	"github.com/klauspost/compress/zstd"
+	"github.com/ballast-dev/ballast/store/filetable"
 )
 
 // A ZipEntry is an entry of a zip archive that is written field by field, so that it can be
@@ -19,7 +19,7 @@ type ZipEntry struct {
 	Method uint16 // 0, 8 or 93; with Packed any other
 
 	Packed     []byte // the bytes in the archive; nil means Data by Method
-	Mode       uint32 // of Unix, with the type; zero means that nothing is said
+	Mode       uint32 // of Unix, with the type; zero means none
 	Zip64      bool   // sizes and offset in zip64 fields
 	Descriptor bool   // sizes after the data and not in the local header
 	After      []byte // bytes after it that belong to nothing
@@ -28,7 +28,7 @@ type ZipEntry struct {
 	Local, Central func(*ZipHeader)
 }
 
-// A ZipHeader is what a local or central header says.
+// A ZipHeader has the fields of a local or central header.
 type ZipHeader struct {
 	Name         string
 	Flags        uint16
@@ -53,12 +53,12 @@ type Zip struct {
 	End func(*ZipEnd)
 }
 
-// A ZipEnd is what the end records say. The fields with 64 are those of the zip64 record.
+// A ZipEnd has the fields of the end records. Those with 64 are of the zip64 record.
 type ZipEnd struct {
 	Entries, Entries64 uint64
 	Size, Size64       uint64
 	Offset, Offset64   uint64
-	Record             uint64 // where the locator says that the zip64 record is
+	Record             uint64 // offset of the zip64 record in its locator
 }
 
 // Bytes returns the archive.
@@ -79,14 +79,11 @@ func (z Zip) Bytes() []byte {
 		b.header(h, false)
 		b.Write(e.packed())
 		if e.Descriptor {
-			b.u32(0x08074b50)
-			b.u32(c.CRC)
+			b.put(uint32(0x08074b50), c.CRC)
 			if e.Zip64 {
-				b.u64(c.Packed)
-				b.u64(c.Size)
+				b.put(c.Packed, c.Size)
 			} else {
-				b.u32(uint32(c.Packed))
-				b.u32(uint32(c.Size))
+				b.put(uint32(c.Packed), uint32(c.Size))
 			}
 		}
 		b.Write(e.After)
@@ -119,15 +116,10 @@ func (e ZipEntry) packed() []byte {
 	case 8:
 		var b bytes.Buffer
 		w, err := flate.NewWriter(&b, flate.DefaultCompression)
-		if err == nil {
-			_, err = w.Write(e.Data)
-		}
-		if err == nil {
-			err = w.Close()
-		}
-		if err != nil {
-			panic(fmt.Sprintf("converttest: internal error: %v", err))
-		}
+		must(err)
+		_, err = w.Write(e.Data)
+		must(err)
+		must(w.Close())
 		return b.Bytes()
 	case 93:
 		return Zstd(e.Data)
@@ -136,14 +128,7 @@ func (e ZipEntry) packed() []byte {
 }
 
 // Zstd returns p as a zstd frame.
-func Zstd(p []byte) []byte {
-	w, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
-	if err != nil {
-		panic(fmt.Sprintf("converttest: internal error: %v", err))
-	}
-	defer w.Close()
-	return w.EncodeAll(p, nil)
-}
+func Zstd(p []byte) []byte { return Compress(p, filetable.CodecZstd) }
 
 func (e ZipEntry) header() ZipHeader {
 	h := ZipHeader{
@@ -158,48 +143,37 @@ func (e ZipEntry) header() ZipHeader {
 
 type zipBuffer struct{ bytes.Buffer }
 
-func (b *zipBuffer) u16(v uint16) { b.Write(binary.LittleEndian.AppendUint16(nil, v)) }
-func (b *zipBuffer) u32(v uint32) { b.Write(binary.LittleEndian.AppendUint32(nil, v)) }
-func (b *zipBuffer) u64(v uint64) { b.Write(binary.LittleEndian.AppendUint64(nil, v)) }
+// put appends numbers.
+func (b *zipBuffer) put(values ...any) {
+	for _, v := range values {
+		must(binary.Write(b, binary.LittleEndian, v))
+	}
+}
 
 func (b *zipBuffer) header(h ZipHeader, central bool) {
 	extra := h.Extra
 	packed, size, offset := uint32(h.Packed), uint32(h.Size), uint32(h.Offset)
 	if h.Zip64 {
 		var x zipBuffer
-		x.u16(1)
-		x.u16(16)
-		x.u64(h.Size)
-		x.u64(h.Packed)
+		x.put(uint16(1), uint16(16), h.Size, h.Packed)
 		packed, size = math.MaxUint32, math.MaxUint32
 		if central {
-			x.u64(h.Offset)
+			x.put(h.Offset)
 			x.Bytes()[2] = 24
 			offset = math.MaxUint32
 		}
 		extra = append(x.Bytes(), extra...)
 	}
 	if central {
-		b.u32(0x02014b50)
-		b.u16(3<<8 | 63)
+		b.put(uint32(0x02014b50), uint16(3<<8|63))
 	} else {
-		b.u32(0x04034b50)
+		b.put(uint32(0x04034b50))
 	}
-	b.u16(10)
-	b.u16(h.Flags)
-	b.u16(h.Method)
-	b.u32(0x00210000) // the first day of 1980
-	b.u32(h.CRC)
-	b.u32(packed)
-	b.u32(size)
-	b.u16(uint16(len(h.Name)))
-	b.u16(uint16(len(extra)))
+	const firstDay = uint32(0x00210000) // of 1980
+	b.put(uint16(10), h.Flags, h.Method, firstDay, h.CRC, packed, size, uint16(len(h.Name)), uint16(len(extra)))
 	if central {
-		b.u16(0) // comment
-		b.u16(0) // disk
-		b.u16(0) // internal attributes
-		b.u32(h.External)
-		b.u32(offset)
+		var comment, disk, internal uint16
+		b.put(comment, disk, internal, h.External, offset)
 	}
 	b.WriteString(h.Name)
 	b.Write(extra)
@@ -207,26 +181,10 @@ func (b *zipBuffer) header(h ZipHeader, central bool) {
 
 func (b *zipBuffer) end(e ZipEnd, zip64 bool, comment []byte) {
 	if zip64 {
-		b.u32(0x06064b50)
-		b.u64(44)
-		b.u16(3<<8 | 63)
-		b.u16(45)
-		b.u64(0) // disks
-		b.u64(e.Entries64)
-		b.u64(e.Entries64)
-		b.u64(e.Size64)
-		b.u64(e.Offset64)
-		b.u32(0x07064b50)
-		b.u32(0)
-		b.u64(e.Record)
-		b.u32(1)
+		var disks uint64
+		b.put(uint32(0x06064b50), uint64(44), uint16(3<<8|63), uint16(45), disks, e.Entries64, e.Entries64, e.Size64, e.Offset64)
+		b.put(uint32(0x07064b50), uint32(0), e.Record, uint32(1))
 	}
-	b.u32(0x06054b50)
-	b.u32(0)
-	b.u16(uint16(e.Entries))
-	b.u16(uint16(e.Entries))
-	b.u32(uint32(e.Size))
-	b.u32(uint32(e.Offset))
-	b.u16(uint16(len(comment)))
+	b.put(uint32(0x06054b50), uint32(0), uint16(e.Entries), uint16(e.Entries), uint32(e.Size), uint32(e.Offset), uint16(len(comment)))
 	b.Write(comment)
 }

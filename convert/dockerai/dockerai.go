@@ -25,14 +25,8 @@ func parse(ctx context.Context, _ format.Settings, a convert.Artifact, m *conver
 	}
 	b := convert.NewBuilder(m, mediatype.FormatDockerAI)
 	b.KeepConfig(p)
-	for i, l := range m.Layers {
-		p, err := n.place(l)
-		if err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
-		}
-		if err := b.Add(i, p); err != nil {
-			return nil, err
-		}
+	if err := b.AddLayers(n.place); err != nil {
+		return nil, err
 	}
 	model, err := b.Model(ctx, a, describe(cfg))
 	if err != nil {
@@ -93,7 +87,7 @@ func (n *namer) ownPath(t mediatype.Type, l convert.Descriptor) string {
 	return mediatype.Filepath(l.Annotations)
 }
 
-func (n *namer) place(l convert.Descriptor) (convert.Place, error) {
+func (n *namer) place(_ int, l convert.Descriptor) (convert.Place, error) {
 	t, err := parseType(l)
 	if err != nil {
 		return convert.Place{}, err
@@ -102,11 +96,9 @@ func (n *namer) place(l convert.Descriptor) (convert.Place, error) {
 	if t.Archive != filetable.ArchiveNone {
 		return p, nil
 	}
-	md, err := convert.ParseFileMetadata(l)
-	if err != nil {
+	if p, err = p.WithMetadata(l); err != nil {
 		return convert.Place{}, err
 	}
-	p.Mode, p.ModTime = md.Mode, md.ModTime
 	if p.Path = n.ownPath(t, l); p.Path == "" {
 		if p.Path, err = n.name(t); err != nil {
 			return convert.Place{}, err
@@ -124,28 +116,17 @@ func (n *namer) name(t mediatype.Type) (string, error) {
 	i, of := n.seen[t.Part], n.count[t.Part]
 	switch t.Part {
 	case mediatype.PartGGUF, mediatype.PartSafetensors, mediatype.PartDDUF:
-		if of == 1 {
-			return "model." + string(t.Part), nil
-		}
-		return fmt.Sprintf("model-%05d-of-%05d.%s", i, of, t.Part), nil
+		return convert.WeightsName(i, of, string(t.Part)), nil
 	case mediatype.PartAdapter:
-		return numbered("adapter", i, ".gguf"), nil
+		return convert.NumberedName("adapter", i, ".gguf"), nil
 	case mediatype.PartProjector:
-		return numbered("model", i, ".mmproj"), nil
+		return convert.NumberedName("model", i, ".mmproj"), nil
 	case mediatype.PartTemplate:
-		return numbered("template", i, ".jinja"), nil
+		return convert.NumberedName("template", i, ".jinja"), nil
 	case mediatype.PartLicense:
-		return numbered("LICENSE", i, ""), nil
+		return convert.NumberedName("LICENSE", i, ""), nil
 	}
 	return "", fmt.Errorf("a layer of type %q without the annotation %s: %w", t.Base, mediatype.AnnotationFilepath, errdefs.ErrInvalidArgument)
-}
-
-// numbered returns name.ext for the first, name-2.ext for the second, and so on.
-func numbered(name string, i int, ext string) string {
-	if i == 1 {
-		return name + ext
-	}
-	return fmt.Sprintf("%s-%d%s", name, i, ext)
 }
 
 // readConfig reads the config, and also returns its bytes; an empty object and nil if there is
@@ -170,6 +151,9 @@ func describe(o *convert.Object) convert.Config {
 	gguf := c.Object("gguf") // the specification's form has its facts here
 	arch := cmp.Or(c.String("architecture"), gguf.String("architecture"))
 	quantization := cmp.Or(c.String("quantization"), gguf.String("quantization"))
+	if strings.EqualFold(quantization, "unknown") {
+		quantization = ""
+	}
 	return convert.Config{
 		Descriptor: convert.ModelDescriptor{
 			CreatedAt: convert.RFC3339(d.String("created", "createdAt")),
@@ -179,15 +163,7 @@ func describe(o *convert.Object) convert.Config {
 			Architecture: arch,
 			Format:       c.String("format"),
 			ParamSize:    convert.ParamSize(cmp.Or(c.String("parameters"), gguf.String("parameter_count"))),
-			Quantization: quantizationName(quantization),
+			Quantization: withoutPrefix(quantization),
 		},
 	}
-}
-
-// quantizationName removes the prefixes that GGUF tools add to the name.
-func quantizationName(s string) string {
-	if strings.EqualFold(s, "unknown") {
-		return ""
-	}
-	return strings.TrimPrefix(strings.TrimPrefix(s, "MOSTLY_"), "ALL_")
 }

@@ -189,8 +189,8 @@ func TestConfigShapes(t *testing.T) {
 	}
 }
 
-// TestExamplesOfTheSpecification parses manifests without their blobs.
-func TestExamplesOfTheSpecification(t *testing.T) {
+// TestSpecificationExamples parses manifests without their blobs.
+func TestSpecificationExamples(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string][]string{
 		"docker-seed004-gguf.manifest.json":                {"LICENSE", "model.gguf"},

@@ -22,12 +22,12 @@ var Format = format.Format{
 		),
 		Words: map[string]func(string) string{
 			"config.parameters": convert.ParamSize, "config.gguf.parameter_count": convert.ParamSize,
-			"config.quantization": withoutMostly, "config.gguf.quantization": withoutMostly,
+			"config.quantization": withoutPrefix, "config.gguf.quantization": withoutPrefix,
 		},
 	},
 }
 
-// withoutMostly removes the prefix that tools add to a quantisation.
-func withoutMostly(s string) string {
+// withoutPrefix removes the prefixes that GGUF tools add to the name of a quantisation.
+func withoutPrefix(s string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(s, "MOSTLY_"), "ALL_")
 }

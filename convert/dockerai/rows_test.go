@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestConfigFieldByField checks where each field of a config goes.
-func TestConfigFieldByField(t *testing.T) {
+// TestConfigFields checks where each field of a config goes.
+func TestConfigFields(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, config, at, want string }{
 		{"format is the format", `{"config":{"format":"safetensors"}}`, "config.format", `"safetensors"`},
@@ -40,9 +40,9 @@ func TestConfigFieldByField(t *testing.T) {
 	}
 }
 
-// TestLayerByLayer checks where each type of layer goes, and that the digest of a raw one is its
+// TestLayerTypes checks where each type of layer goes, and that the digest of a raw one is its
 // diffID.
-func TestLayerByLayer(t *testing.T) {
+func TestLayerTypes(t *testing.T) {
 	t.Parallel()
 	config := tarOf("config.json", "{}")
 	for _, tt := range []struct{ mediaType, data, as, path string }{

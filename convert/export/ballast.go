@@ -44,7 +44,7 @@ func (j *job) planBallast(ctx context.Context) (*plan, error) {
 		if !ok {
 			f = file{fromBlob: true, open: j.blob(b.Digest, b.Size)}
 		}
-		it := item{
+		it := &item{
 			name: cmp.Or(names[b.Digest], model.Layers[i].Path), fromBlob: f.fromBlob, open: f.open,
 			desc: ocispec.Descriptor{MediaType: model.Layers[i].MediaType, Digest: b.Digest, Size: b.Size},
 		}
@@ -53,7 +53,7 @@ func (j *job) planBallast(ctx context.Context) (*plan, error) {
 		}
 		p.items = append(p.items, it)
 	}
-	p.documents = func(all []sent) (documents, error) { return watchedImage(&model, all) }
+	p.documents = func(all []*item) (documents, error) { return watchedImage(&model, all) }
 	return p, nil
 }
 
@@ -87,7 +87,7 @@ func tooManyFiles(n int, instead string) error {
 
 // watchedImage returns the converted image of a model, with the chunks of its blobs, and with facts
 // from the headers of files read during the transfer. All blobs are transferred and verified.
-func watchedImage(model *convert.Model, all []sent) (documents, error) {
+func watchedImage(model *convert.Model, all []*item) (documents, error) {
 	seen := map[digest.Digest]*passage{}
 	var sniffers []*headers.Sniffer
 	for _, s := range all {

@@ -84,7 +84,7 @@ func (j *job) planCompressed(ctx context.Context) (*plan, error) {
 	for _, b := range bundles {
 		p.items = append(p.items, j.compressed(b, mediaType(b.kind)))
 	}
-	p.documents = func(all []sent) (documents, error) {
+	p.documents = func(all []*item) (documents, error) {
 		m := *j.src.Model
 		m.Table, m.Layers = filetable.Table{Version: filetable.Version, Origin: m.Table.Origin}, nil
 		addPacked(&m, files, bundles, all)
@@ -94,8 +94,8 @@ func (j *job) planCompressed(ctx context.Context) (*plan, error) {
 }
 
 // compressed returns the item of a bundle that is compressed in chunks.
-func (j *job) compressed(b bundle, mediaType string) item {
-	return item{
+func (j *job) compressed(b bundle, mediaType string) *item {
+	return &item{
 		name: b.name, desc: ocispec.Descriptor{MediaType: mediaType, Size: -1}, total: b.size,
 		pack: func(ctx context.Context, n *atomic.Int64) (*packed, error) { return j.compress(ctx, b, n) },
 	}
@@ -140,7 +140,7 @@ func (j *job) compress(ctx context.Context, b bundle, n *atomic.Int64) (_ *packe
 }
 
 // addPacked adds the files and the compressed blobs to a model.
-func addPacked(m *convert.Model, files []file, bundles []bundle, all []sent) {
+func addPacked(m *convert.Model, files []file, bundles []bundle, all []*item) {
 	sources := map[digest.Digest]*filetable.Source{} // by the digest of a file
 	for i, s := range all {
 		l := convert.Layer{Desc: s.desc, Kind: bundles[i].kind, Path: bundles[i].path, MediaType: s.desc.MediaType}

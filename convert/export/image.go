@@ -44,7 +44,7 @@ func (j *job) planImage(ctx context.Context) (*plan, error) {
 	}
 	j.lose("what is known of the model but its files (its config, and the kinds of its files), which an image has no place for")
 	annotations := image.Origin(j.src.Model.Table.Origin)
-	p.documents = func(all []sent) (documents, error) { return imageDocuments(all, annotations), nil }
+	p.documents = func(all []*item) (documents, error) { return imageDocuments(all, annotations), nil }
 	return p, nil
 }
 
@@ -87,16 +87,16 @@ func group(files []file) (own, rest []file) {
 }
 
 // tarItem returns the item of a tar of files.
-func tarItem(name string, files []file, mediaType string) (item, error) {
+func tarItem(name string, files []file, mediaType string) (*item, error) {
 	t, err := newTarball(files)
 	if err != nil {
-		return item{}, err
+		return nil, err
 	}
-	return item{name: name, desc: ocispec.Descriptor{MediaType: mediaType, Size: t.size}, open: contentOf(t.open)}, nil
+	return &item{name: name, desc: ocispec.Descriptor{MediaType: mediaType, Size: t.size}, open: contentOf(t.open)}, nil
 }
 
 // imageDocuments returns the manifest and the config of a plain image.
-func imageDocuments(all []sent, annotations map[string]string) documents {
+func imageDocuments(all []*item, annotations map[string]string) documents {
 	cfg := ocispec.Image{
 		Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
 		RootFS:   ocispec.RootFS{Type: "layers"},

@@ -75,7 +75,7 @@ func (j *job) planArtifact(ctx context.Context, d dialect) (*plan, error) {
 	cfg := j.config(said, d)
 	image.Annotate(annotations, cmp.Or(j.src.Model.ContextLength, said.ContextLength), j.src.Model.Runner)
 	j.archivesLost()
-	p.documents = func(all []sent) (documents, error) {
+	p.documents = func(all []*item) (documents, error) {
 		docs, err := d.documents(cfg, all, annotations)
 		if d.format == mediatype.FormatModelPack && !j.o.Tar {
 			docs.files = func() ([]filetable.File, error) { return d.files(all), nil }
@@ -86,15 +86,15 @@ func (j *job) planArtifact(ctx context.Context, d dialect) (*plan, error) {
 }
 
 // item returns the item of one file.
-func (d dialect) item(f file, packed bool) (it item, err error) {
+func (d dialect) item(f file, packed bool) (it *item, err error) {
 	kind, title := cmp.Or(f.kind, convert.KindByPath(f.Path)), f.Path
 	if packed || f.Type != filetable.TypeReg || d.format == mediatype.FormatCNAI && kind != mediatype.KindWeight {
 		title += ".tar" // CNAI has a type for raw weights, but none for other raw files
 		if it, err = tarItem(f.Path, []file{f}, mediatype.Layer(d.format, kind, filetable.ArchiveTar, filetable.CodecNone)); err != nil {
-			return item{}, err
+			return nil, err
 		}
 	} else {
-		it = item{name: f.Path, open: f.open, fromBlob: f.fromBlob, desc: ocispec.Descriptor{
+		it = &item{name: f.Path, open: f.open, fromBlob: f.fromBlob, desc: ocispec.Descriptor{
 			MediaType: mediatype.Layer(d.format, kind, filetable.ArchiveNone, filetable.CodecNone), Digest: f.Digest, Size: f.Size}}
 		if d.format == mediatype.FormatCNAI {
 			it.desc.MediaType = mediatype.CNAIWeight
@@ -219,7 +219,7 @@ func (j *job) archivesLost() {
 }
 
 // documents returns the manifest and the config of an artifact.
-func (d dialect) documents(cfg convert.Config, all []sent, annotations map[string]string) (documents, error) {
+func (d dialect) documents(cfg convert.Config, all []*item, annotations map[string]string) (documents, error) {
 	m := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIManifest,
 		ArtifactType: d.manifest, Annotations: annotations,
@@ -237,7 +237,7 @@ func (d dialect) documents(cfg convert.Config, all []sent, annotations map[strin
 }
 
 // files returns the files that are raw layers, by path.
-func (d dialect) files(all []sent) (files []filetable.File) {
+func (d dialect) files(all []*item) (files []filetable.File) {
 	for _, s := range all {
 		if t, err := mediatype.Parse(s.desc.MediaType); err == nil && t.Archive == filetable.ArchiveNone {
 			files = append(files, filetable.File{Path: s.desc.Annotations[d.filepath], Type: filetable.TypeReg, Size: s.desc.Size, Digest: s.desc.Digest})

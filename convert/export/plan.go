@@ -18,19 +18,19 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A plan describes what is written. It does not change.
+// A plan describes what is written.
 type plan struct {
-	items []item // in the order of the layers
+	items []*item // in the order of the layers
 
 	// documents returns the documents written after the items. It is called with all items, in the
 	// order of the plan, when their digests are known.
-	documents func([]sent) (documents, error)
+	documents func([]*item) (documents, error)
 }
 
-// An item is a blob of a plan.
+// An item is a blob of a plan. It is written by one goroutine.
 type item struct {
 	name string             // of its file, for messages
-	desc ocispec.Descriptor // the digest is empty and the size -1 if unknown
+	desc ocispec.Descriptor // the digest is empty and the size -1 until they are known
 
 	fromBlob bool    // a blob of the source, which can be mounted
 	open     content // nil if pack is not
@@ -42,6 +42,32 @@ type item struct {
 	// pack, if not nil, makes the bytes, and adds the number of bytes read, of total, to n.
 	pack  func(ctx context.Context, n *atomic.Int64) (*packed, error)
 	total int64
+
+	// The writer sets these fields.
+	first  *item    // an earlier item with the same digest, which is sent instead
+	seen   *passage // of the last read; nil if the item is not watched
+	packed *packed  // the result of pack
+	done   atomic.Int64
+	state  atomic.Value // string
+}
+
+// setState sets the state of an item.
+func (it *item) setState(state string) { it.state.Store(state) }
+
+// stateOf returns the state of an item.
+func (it *item) stateOf() string {
+	if it.first != nil {
+		return it.first.stateOf()
+	}
+	s, _ := it.state.Load().(string)
+	return s
+}
+
+// read opens the bytes of the item, passes them to the passage and counts them.
+func (it *item) read(ctx context.Context) (io.ReadCloser, error) {
+	it.seen = it.watched.pass()
+	it.done.Store(0)
+	return it.open.counted(&it.done)(ctx, it.seen)
 }
 
 // bytes returns the size for progress.
@@ -58,13 +84,6 @@ func (it *item) key() digest.Digest {
 		return it.desc.Digest
 	}
 	return digest.FromString(it.name)
-}
-
-// A sent is a written item.
-type sent struct {
-	desc   ocispec.Descriptor
-	seen   *passage // nil if the item is not watched
-	packed *packed  // nil if the item is not packed
 }
 
 // documents are written after the layers.
@@ -119,13 +138,13 @@ func (j *job) lose(format string, args ...any) {
 }
 
 // hidden returns, for a dry run, the archives whose files are unknown until they are unpacked.
-func (j *job) hidden() (items []item) {
+func (j *job) hidden() (items []*item) {
 	if !j.o.DryRun {
 		return nil
 	}
 	names := blobNames(j.src.Model)
 	for _, u := range j.src.Model.Table.Unpacks {
-		items = append(items, item{name: names[u.Blob] + " (is unpacked)", desc: ocispec.Descriptor{MediaType: mediatype.OCILayer, Size: -1}})
+		items = append(items, &item{name: names[u.Blob] + " (is unpacked)", desc: ocispec.Descriptor{MediaType: mediatype.OCILayer, Size: -1}})
 	}
 	return items
 }

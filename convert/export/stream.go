@@ -2,7 +2,6 @@ package export
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -207,27 +206,12 @@ func (b *blobStream) wait(err error) error {
 		}
 		return err
 	}
-	return pause(b.ctx, err, readPause<<(b.tries-1))
-}
-
-// pause waits before a retry, for the time requested by err or for d.
-func pause(ctx context.Context, err error, d time.Duration) error {
-	if ra, ok := errors.AsType[*transfer.RetryAfterError](err); ok {
-		d = max(d, ra.After)
-	}
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return transfer.Wait(b.ctx, readPause<<(b.tries-1), err)
 }
 
 // final reports whether an error is permanent.
 func final(err error) bool {
-	return errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) ||
-		errdefs.IsInvalidArgument(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsNotImplemented(err) ||
-		errdefs.IsDataLoss(err) || errdefs.IsResourceExhausted(err)
+	return transfer.Final(err) || errdefs.IsDataLoss(err) || errdefs.IsResourceExhausted(err)
 }
 
 // end closes what is open.

@@ -6,20 +6,20 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 )
 
-// putTries limits the attempts to send a blob.
-const putTries = 4
+// again are the retries of a request to the target.
+var again = transfer.Retry{Tries: 4, Pause: readPause, Final: func(err error) bool { return !errdefs.IsUnavailable(err) || final(err) }}
 
 // progressEvery is the interval between calls of Options.Progress.
 const progressEvery = 200 * time.Millisecond
@@ -30,63 +30,33 @@ type writer struct {
 	dst Target
 }
 
-// A task is an item that is being written, by one goroutine.
-type task struct {
-	*item
-	got   sent
-	first *task // an earlier task with the same digest, which is sent instead
-
-	done  atomic.Int64 // bytes
-	state atomic.Value // string
-}
-
-// say sets the state of a task.
-func (t *task) say(state string) { t.state.Store(state) }
-
-func (t *task) said() string {
-	if t.first != nil {
-		return t.first.said()
-	}
-	s, _ := t.state.Load().(string)
-	return s
-}
-
-// read opens the bytes of the item, passes them to the passage and counts them.
-func (t *task) read(ctx context.Context) (io.ReadCloser, error) {
-	t.got.seen = t.watched.pass()
-	t.done.Store(0)
-	return t.open.counted(&t.done)(ctx, t.got.seen)
-}
-
 // run writes a plan.
 func (w *writer) run(ctx context.Context, p *plan) (*Result, error) {
-	all, byDigest := make([]*task, len(p.items)), map[digest.Digest]*task{}
-	for i := range p.items {
-		t := &task{item: &p.items[i], got: sent{desc: p.items[i].desc}}
-		t.say(stateWaiting)
+	byDigest := map[digest.Digest]*item{}
+	for _, t := range p.items {
+		t.setState(stateWaiting)
 		if d := t.desc.Digest; d != "" {
 			if t.first = byDigest[d]; t.first == nil {
 				byDigest[d] = t
 			}
 		}
-		all[i] = t
 	}
 	var err error
 	if w.o.DryRun {
-		err = w.look(ctx, all)
+		err = w.look(ctx, p.items)
 	} else {
-		err = w.sendAll(ctx, all)
+		err = w.sendAll(ctx, p.items)
 	}
 	if err != nil {
 		return nil, err
 	}
-	res, list := w.result(all), make([]sent, len(all))
-	for i, t := range all {
-		if list[i] = t.got; t.got.desc.Digest == "" || t.watched != nil && w.o.DryRun {
+	res := w.result(p.items)
+	for _, t := range p.items {
+		if t.desc.Digest == "" || t.watched != nil && w.o.DryRun {
 			return res, nil // a dry run cannot know more
 		}
 	}
-	docs, err := p.documents(list)
+	docs, err := p.documents(p.items)
 	if err != nil {
 		return nil, err
 	}
@@ -133,9 +103,9 @@ func (w *writer) refer(ctx context.Context, docs documents) (digest.Digest, erro
 }
 
 // look checks which items the target has.
-func (w *writer) look(ctx context.Context, all []*task) error {
+func (w *writer) look(ctx context.Context, all []*item) error {
 	for _, t := range all {
-		t.say(StatePlanned)
+		t.setState(StatePlanned)
 		if t.desc.Digest == "" || t.first != nil {
 			continue
 		}
@@ -144,14 +114,14 @@ func (w *writer) look(ctx context.Context, all []*task) error {
 			return err
 		}
 		if has {
-			t.say(StatePresent)
+			t.setState(StatePresent)
 		}
 	}
 	return nil
 }
 
 // sendAll sends all items, and reports their progress.
-func (w *writer) sendAll(ctx context.Context, all []*task) error {
+func (w *writer) sendAll(ctx context.Context, all []*item) error {
 	stop := make(chan struct{})
 	var report sync.WaitGroup
 	report.Go(func() {
@@ -186,55 +156,55 @@ func (w *writer) sendAll(ctx context.Context, all []*task) error {
 }
 
 // send writes one item to the target, unless the target has it.
-func (w *writer) send(ctx context.Context, t *task) (err error) {
+func (w *writer) send(ctx context.Context, t *item) (err error) {
 	open := t.read
 	if t.pack != nil {
 		if err := w.packItem(ctx, t); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, t.got.packed.close()) }()
-		open = t.got.packed.open
+		defer func() { err = errors.Join(err, t.packed.close()) }()
+		open = t.packed.open
 	}
 	state, err := w.have(ctx, t)
 	switch {
 	case err != nil:
 		return err
 	case state == "":
-		t.say(stateUploading)
-		state, err = StateUploaded, w.put(ctx, &t.got.desc, open)
+		t.setState(stateUploading)
+		state, err = StateUploaded, w.put(ctx, &t.desc, open)
 	case t.watched != nil:
-		t.say(stateReading)
+		t.setState(stateReading)
 		err = discard(ctx, open)
 	}
 	if err == nil {
 		t.done.Store(t.bytes())
-		t.say(state)
+		t.setState(state)
 	}
 	return err
 }
 
 // packItem makes the bytes of an item.
-func (w *writer) packItem(ctx context.Context, t *task) error {
-	t.say(stateReading)
-	return w.again(ctx, func() error {
+func (w *writer) packItem(ctx context.Context, t *item) error {
+	t.setState(stateReading)
+	return again.Do(ctx, func() error {
 		t.done.Store(0)
 		k, err := t.pack(ctx, &t.done)
 		if err != nil {
 			return err
 		}
 		k.desc.MediaType = t.desc.MediaType
-		t.got.packed, t.got.desc = k, k.desc
+		t.packed, t.desc = k, k.desc
 		return nil
 	})
 }
 
 // have returns how the target got an item without an upload, or "" if it does not have it.
-func (w *writer) have(ctx context.Context, t *task) (state string, err error) {
-	d := t.got.desc
+func (w *writer) have(ctx context.Context, t *item) (state string, err error) {
+	d := t.desc
 	if d.Digest == "" {
 		return "", nil
 	}
-	err = w.again(ctx, func() error {
+	err = again.Do(ctx, func() error {
 		has, err := w.dst.Has(ctx, d.Digest, d.Size)
 		if has {
 			state = StatePresent
@@ -253,7 +223,7 @@ func (w *writer) have(ctx context.Context, t *task) (state string, err error) {
 
 // put writes a blob. It sets the digest of desc if that is not known.
 func (w *writer) put(ctx context.Context, desc *ocispec.Descriptor, open Opener) error {
-	return w.again(ctx, func() error {
+	return again.Do(ctx, func() error {
 		if desc.Digest != "" {
 			return w.dst.Put(ctx, desc.Digest, desc.Size, open)
 		}
@@ -268,7 +238,7 @@ func (w *writer) put(ctx context.Context, desc *ocispec.Descriptor, open Opener)
 // putBytes writes a blob that the target may already have.
 func (w *writer) putBytes(ctx context.Context, p []byte) error {
 	d := ocispec.Descriptor{Digest: digest.FromBytes(p), Size: int64(len(p))}
-	return w.send(ctx, &task{item: &item{desc: d, open: contentOf(opener(p))}, got: sent{desc: d}})
+	return w.send(ctx, &item{desc: d, open: contentOf(opener(p))})
 }
 
 // discard reads bytes that are not sent.
@@ -282,27 +252,14 @@ func discard(ctx context.Context, open Opener) error {
 	return err
 }
 
-// again calls f until it returns nil or a permanent error, or too many attempts failed.
-func (w *writer) again(ctx context.Context, f func() error) error {
-	for try := 1; ; try++ {
-		err := f()
-		if err == nil || !errdefs.IsUnavailable(err) || final(err) || try == putTries || ctx.Err() != nil {
-			return err
-		}
-		if waitErr := pause(ctx, err, readPause<<(try-1)); waitErr != nil {
-			return err
-		}
-	}
-}
-
 // progressOf returns the progress of tasks.
-func progressOf(all []*task) []store.Progress {
+func progressOf(all []*item) []store.Progress {
 	var out []store.Progress
 	for _, t := range all {
 		if t.first != nil {
 			continue
 		}
-		p := store.Progress{Blob: t.key(), Name: t.name, Total: t.bytes(), Done: t.done.Load(), State: t.said()}
+		p := store.Progress{Blob: t.key(), Name: t.name, Total: t.bytes(), Done: t.done.Load(), State: t.stateOf()}
 		switch p.State {
 		case StateUploaded:
 			p.State = stateComplete
@@ -315,16 +272,16 @@ func progressOf(all []*task) []store.Progress {
 }
 
 // result returns the Result of the items.
-func (w *writer) result(all []*task) *Result {
+func (w *writer) result(all []*item) *Result {
 	res := &Result{Form: w.o.Form, Losses: w.losses, Layers: []Layer{}}
 	for _, t := range all {
-		d := t.got.desc
-		res.Layers = append(res.Layers, Layer{Name: t.name, MediaType: d.MediaType, Digest: d.Digest, Size: d.Size, State: t.said()})
+		d := t.desc
+		res.Layers = append(res.Layers, Layer{Name: t.name, MediaType: d.MediaType, Digest: d.Digest, Size: d.Size, State: t.stateOf()})
 		if t.first != nil || d.Size < 0 {
 			continue
 		}
 		res.Size += d.Size
-		switch t.said() {
+		switch t.stateOf() {
 		case StatePresent:
 			res.Present += d.Size
 		case StateMounted:

@@ -33,10 +33,11 @@ type decoder struct {
 
 	key    key             // the destination of the value being read
 	seen   map[string]bool // names of keys that already have a value
-	arch   map[string]uint64
-	room   int // bytes of text that can still be kept
+	room   int             // bytes of text that can still be kept
 	kind   uint32
 	arrays []array // open arrays, the innermost last
+
+	contexts map[string]uint64 // context lengths by key
 
 	rank   uint32
 	sums   sums
@@ -58,11 +59,11 @@ func newDecoder(o Options) *decoder {
 		size:  o.Size,
 		limit: MaxHeader,
 		seen:  map[string]bool{},
-		arch:  map[string]uint64{},
 		room:  maxText,
 		sums:  sums{types: map[string]*TypeUse{}},
 
-		tensor: o.Tensor,
+		contexts: map[string]uint64{},
+		tensor:   o.Tensor,
 	}
 	if o.Limit > 0 {
 		d.limit = min(d.limit, uint64(o.Limit))
@@ -150,7 +151,7 @@ func (d *decoder) magic(p []byte) error {
 func (d *decoder) version(p []byte) error {
 	v := d.order.Uint32(p)
 	if v == 3<<24 {
-		d.order, d.h.BigEndian, v = binary.BigEndian, true, 3
+		d.order, v = binary.BigEndian, 3
 	}
 	if v < 1 || v > 3 {
 		return invalid("version %d", v)
@@ -167,13 +168,13 @@ func (d *decoder) counts(p []byte) error {
 	if smallest := d.lengthSize() + 4 + 4 + 8; d.tensorsLeft > maxTensors || d.tensorsLeft > d.left()/smallest {
 		return invalid("%d tensors", d.tensorsLeft)
 	}
-	d.h.Keys, d.h.Tensors = int64(d.keysLeft), int64(d.tensorsLeft)
+	d.h.Tensors = int64(d.tensorsLeft)
 	return d.nextKey()
 }
 
 func (d *decoder) nextKey() error {
 	if d.keysLeft == 0 {
-		d.resolveArch()
+		d.h.ContextLength = d.contexts[d.h.Architecture+contextKey]
 		return d.nextTensor()
 	}
 	d.keysLeft--
@@ -257,14 +258,9 @@ func (d *decoder) integer(p []byte) (uint64, bool) {
 
 func (d *decoder) textLength(p []byte) error {
 	n := d.length(p)
-	switch {
-	case d.key.flag != nil && len(d.arrays) == 0:
-		*d.key.flag(d.h) = n > 0
-		d.seen[d.key.name] = true
-	case d.key.text != nil && len(d.arrays) == 0, d.key.list != nil && len(d.arrays) == 1:
-		if n <= uint64(d.room) {
-			return d.want(n, (*decoder).text)
-		}
+	keep := d.key.text != nil && len(d.arrays) == 0 || d.key.list != nil && len(d.arrays) == 1
+	if keep && n <= uint64(d.room) {
+		return d.want(n, (*decoder).text)
 	}
 	return d.after(n, 0, (*decoder).valueDropped)
 }

@@ -3,8 +3,8 @@
 //
 //	magic, version, counts ─▶ metadata (key, type, value) … ─▶ tensors (name, shape, type, offset) … ─▶ data
 //
-// Read reads it from an io.Reader. A Sniffer receives the bytes of a file during a transfer; its
-// writes never fail, and cost nothing after the header. Describe turns headers into a ModelPack
+// A Sniffer receives the bytes of a file, such as during a transfer; its writes never fail, and cost
+// nothing after the header. Describe turns headers into a ModelPack
 // config.
 //
 //	s := gguf.NewSniffer(gguf.Options{Size: size})
@@ -30,7 +30,7 @@
 // partly wrong header is not used. A caller then continues without a header: invalid metadata never
 // makes the files unavailable.
 //
-// A chat template is a program. Only its presence is recorded, not its text.
+// A chat template is a program and is not kept.
 //
 // The format: https://github.com/ggml-org/ggml/blob/v0.9.4/docs/gguf.md
 package gguf

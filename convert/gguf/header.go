@@ -25,50 +25,33 @@ const (
 // A Header has the facts from the header of a file. A missing text is empty, a missing number is
 // zero.
 type Header struct {
-	Version   int  // 1, 2 or 3
-	BigEndian bool // byte order of the header and the data
+	Version   int // 1, 2 or 3
 	Alignment int64
 
 	Type         string // "model", "adapter", "mmproj" or "vocab"; often missing
 	Architecture string // such as "llama"
 	Name         string
-	Basename     string
-	Finetune     string
 	Revision     string // the version of the model
 	SizeLabel    string // such as "8x7B"
 	Author       string
 	Organization string
-	QuantizedBy  string
 	License      string // as written; not always an SPDX expression
-	LicenseName  string
-	LicenseLink  string
 	Description  string
 	URL          string
 	RepoURL      string
-	SourceURL    string
 	SourceRepo   string
-	Tags         []string
 	Languages    []string
 	Datasets     []string
 
 	// FileType is the name of the type of most tensors, such as "Q4_K_M"; empty if the file has
 	// none or a number without a name.
-	FileType            string
-	QuantizationVersion uint64
+	FileType string
 
-	ContextLength   uint64 // in tokens
-	EmbeddingLength uint64
-	BlockCount      uint64
-	ExpertCount     uint64
+	ContextLength uint64 // in tokens
 
-	// ChatTemplate reports whether the file has one.
-	ChatTemplate bool
+	SplitNo    uint64 // index of this file among SplitCount, from zero
+	SplitCount uint64 // number of files the model is split into; zero if it is not
 
-	SplitNo      uint64 // index of this file among SplitCount, from zero
-	SplitCount   uint64 // number of files the model is split into; zero if it is not
-	SplitTensors uint64 // number of tensors in all of them
-
-	Keys    int64 // number of metadata entries
 	Tensors int64 // number of tensors in this file
 
 	// Types are the types of the tensors, those with most bytes first.
@@ -84,7 +67,6 @@ type Header struct {
 // A TypeUse is the sum of the tensors of one type.
 type TypeUse struct {
 	Type     string // such as "Q4_K"; empty for all types without a name here
-	Tensors  int64
 	Elements uint64
 	Bytes    uint64 // zero for types without a name here
 }

@@ -55,25 +55,3 @@ func (s *Sniffer) Header() (*Header, error) {
 	}
 	return s.h, s.err
 }
-
-// pieceSize is the number of bytes read at a time: r may be remote.
-const pieceSize = 256 << 10 // 256 KiB
-
-// Read reads the header of a file from r, and up to 256 KiB beyond it. It returns
-// errdefs.ErrInvalidArgument for a header that is invalid or too large, io.ErrUnexpectedEOF if r
-// ends in it, and the errors of r.
-func Read(r io.Reader, o Options) (*Header, error) {
-	s := NewSniffer(o)
-	p := make([]byte, min(s.d.limit, pieceSize))
-	for !s.Done() {
-		n, err := r.Read(p)
-		_, _ = s.Write(p[:n]) // never fails
-		if err == io.EOF {
-			break
-		}
-		if err != nil && !s.Done() {
-			return nil, fmt.Errorf("GGUF header: %w", err)
-		}
-	}
-	return s.Header()
-}

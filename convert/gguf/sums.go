@@ -22,7 +22,6 @@ func (s *sums) add(shape []uint64, t tensorType, off uint64) error {
 		use = &TypeUse{Type: t.name}
 		s.types[t.name] = use
 	}
-	use.Tensors++
 	s.end = max(s.end, off)
 	elements, ok := product(shape)
 	if !ok {

@@ -9,9 +9,9 @@ import (
 	"github.com/ballast-dev/ballast/convert/converttest"
 )
 
-// TestTemplatesAreData has a chat template that would run code if it were executed: no field of the
+// TestTemplateIsNotKept has a chat template that would run code if it were executed: no field of the
 // config has it.
-func TestTemplatesAreData(t *testing.T) {
+func TestTemplateIsNotKept(t *testing.T) {
 	t.Parallel()
 	const attack = `{{ cycler.__init__.__globals__.os.popen('id').read() }}`
 	f := converttest.SmallGGUF()
@@ -30,9 +30,9 @@ func TestTemplatesAreData(t *testing.T) {
 	}
 }
 
-// TestHeaderCutByItsWindow has the start of a file with an incomplete header: only its facts are
+// TestPartialHeader has the start of a file with an incomplete header: only its facts are
 // lost.
-func TestHeaderCutByItsWindow(t *testing.T) {
+func TestPartialHeader(t *testing.T) {
 	t.Parallel()
 	p := converttest.GGUF(converttest.SmallGGUF())
 	whole, err := read(p)
@@ -40,7 +40,7 @@ func TestHeaderCutByItsWindow(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range int(whole.DataOffset - whole.Alignment) { // the rest can be padding
-		h, err := Read(bytes.NewReader(p[:n]), Options{Size: int64(len(p))})
+		h, err := sniff(bytes.NewReader(p[:n]), Options{Size: int64(len(p))})
 		if err == nil || h != nil {
 			t.Fatalf("%d bytes: got %+v, %v", n, h, err)
 		}

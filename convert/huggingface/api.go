@@ -101,18 +101,23 @@ func (c *call) api(repo string, below ...string) *url.URL {
 	return c.hub.at(append(append([]string{"api", "models"}, strings.Split(repo, "/")...), below...)...)
 }
 
+// request returns a request without credentials.
+func (c *call) request(ctx context.Context, u *url.URL) *http.Request {
+	h := http.Header{"Accept-Encoding": {"identity"}, "User-Agent": c.from.Header["User-Agent"]}
+	return (&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: h}).WithContext(ctx)
+}
+
 // get sends a request to the Hub, and follows redirects within the Hub. The response is a success,
 // or a redirect to another host.
 func (c *call) get(ctx context.Context, u *url.URL, ranges string) (*http.Response, error) {
 	for range maxRedirects {
-		h := http.Header{"Accept-Encoding": {"identity"}, "User-Agent": c.from.Header["User-Agent"]}
+		req := c.request(ctx, u)
 		if ranges != "" {
-			h.Set("Range", ranges)
+			req.Header.Set("Range", ranges)
 		}
 		if c.token != "" {
-			h.Set("Authorization", "Bearer "+c.token)
+			req.Header.Set("Authorization", "Bearer "+c.token)
 		}
-		req := (&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: h}).WithContext(ctx)
 		resp, err := c.ways.Host.RoundTrip(req)
 		if err != nil {
 			return nil, err
@@ -192,7 +197,7 @@ func (c *call) page(ctx context.Context, u *url.URL, v any) (next string, err er
 		return "", err
 	}
 	if err := json.Unmarshal(p, v); err != nil {
-		return "", fmt.Errorf("the answer of the Hub: %w: %w", err, errdefs.ErrUnavailable)
+		return "", fmt.Errorf("response of the Hub: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	return nextLink(resp.Header.Values("Link")), nil
 }
@@ -209,7 +214,7 @@ func readPage(ctx context.Context, body io.Reader) ([]byte, error) {
 		}
 		n, err := io.Copy(&b, io.LimitReader(body, left))
 		if err != nil {
-			return nil, fmt.Errorf("the answer of the Hub: %w: %w", err, errdefs.ErrUnavailable)
+			return nil, fmt.Errorf("response of the Hub: %w: %w", err, errdefs.ErrUnavailable)
 		}
 		if n < left {
 			return b.Bytes(), nil
@@ -318,18 +323,13 @@ func (c *call) hash(ctx context.Context, repo, commit string, files []file) erro
 		}
 		g.Go(func() (err error) {
 			f.digest, err = c.hashFile(ctx, c.file(repo, commit, f.path), *f)
-			if err != nil && !isRefusal(err) {
+			if _, refused := errors.AsType[*refusal](err); err != nil && !refused {
 				err = fmt.Errorf("%q: %w", f.path, err)
 			}
 			return err
 		})
 	}
 	return g.Wait()
-}
-
-func isRefusal(err error) bool {
-	_, ok := errors.AsType[*refusal](err)
-	return ok
 }
 
 // hashFile returns the digest of a file, whose git object ID must match.
@@ -362,8 +362,7 @@ func (c *call) elsewhere(ctx context.Context, address string) (*http.Response, e
 	if err != nil {
 		return nil, fmt.Errorf("the Hub redirects to no address: %w", errdefs.ErrUnavailable)
 	}
-	h := http.Header{"Accept-Encoding": {"identity"}, "User-Agent": c.from.Header["User-Agent"]}
-	resp, err := c.ways.Outside.RoundTrip((&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: h}).WithContext(ctx))
+	resp, err := c.ways.Outside.RoundTrip(c.request(ctx, u))
 	if err == nil && resp.StatusCode != http.StatusOK {
 		resp.Body.Close()
 		return nil, fmt.Errorf("%.300q, where the Hub redirects to, answered %d: %w", u.Host, resp.StatusCode, errdefs.ErrUnavailable)

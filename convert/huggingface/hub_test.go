@@ -207,6 +207,26 @@ func TestKnown(t *testing.T) {
 	}
 }
 
+// TestRequests opens a repository of 200 files: two requests for the commit and the tree, and one for each file whose
+// SHA-256 the Hub does not know.
+func TestRequests(t *testing.T) {
+	h := converttest.NewHub(t)
+	h.Page = 1000
+	files := map[string]converttest.HubFile{"config.json": {Data: []byte("{}")}, "tokenizer.json": {Data: []byte("[]")}}
+	for i := range 198 {
+		files[fmt.Sprintf("model-%05d-of-00198.safetensors", i+1)] = converttest.HubFile{Data: fmt.Appendf(nil, "weights %d", i), LFS: true}
+	}
+	h.Push("Org/Model", "main", files)
+	h.Count("")
+	src := open(t, resolver(t, h, ""), "hf:Org/Model")
+	if n := len(src.Model.Table.Files); n != len(files) {
+		t.Errorf("%d files", n)
+	}
+	if n := h.Count(""); n != 2+2 {
+		t.Errorf("%d requests", n)
+	}
+}
+
 // TestRemind reads, after a restart, a commit that is no longer on its branch.
 func TestRemind(t *testing.T) {
 	h := converttest.NewHub(t)
@@ -292,9 +312,9 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLies has a Hub whose small files are not those of the commit, and paths that lead out of a
+// TestFalseResponses has a Hub whose small files are not those of the commit, and paths that lead out of a
 // model.
-func TestLies(t *testing.T) {
+func TestFalseResponses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		tree string
 		is   func(error) bool

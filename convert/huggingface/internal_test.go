@@ -55,8 +55,8 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// TestBounded remembers a limited number of manifests, the last ones.
-func TestBounded(t *testing.T) {
+// TestLimits remembers a limited number of manifests, the last ones.
+func TestLimits(t *testing.T) {
 	h, err := New(DefaultEndpoint)
 	if err != nil {
 		t.Fatal(err)

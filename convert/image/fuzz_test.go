@@ -11,8 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// FuzzDocuments reads configs of images that others made: a document is what its digest says, or it is
-// not there.
+// FuzzDocuments reads documents from untrusted image configs: a document matches its digest or is missing.
 func FuzzDocuments(f *testing.F) {
 	for _, b := range converttest.All(converttest.Files([]byte("GGUF"))) {
 		m, err := convert.ParseManifest(b.Manifest)

@@ -45,9 +45,6 @@ type Image struct {
 	TableDigest  digest.Digest
 }
 
-// MediaType is the media type of Image.Manifest.
-const MediaType = mediatype.OCIManifest
-
 // config is an OCI image config and a ModelPack config.
 type config struct {
 	Architecture string                  `json:"architecture"`
@@ -56,7 +53,7 @@ type config struct {
 	Descriptor   convert.ModelDescriptor `json:"descriptor"`
 	ModelFS      convert.ModelFS         `json:"modelfs"`
 	Config       convert.ModelConfig     `json:"config"`
-	Origin       *documents              `json:"dev.ballast.origin,omitempty"`
+	Origin       *convert.Documents      `json:"dev.ballast.origin,omitempty"`
 }
 
 // Build builds the image of a model. It returns errdefs.ErrInvalidArgument if the table of the

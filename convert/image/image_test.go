@@ -82,8 +82,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestImageIsWhatContainerdTakes checks what has to hold of every image.
-func TestImageIsWhatContainerdTakes(t *testing.T) {
+// TestContainerdAcceptsImage checks what has to hold of every image.
+func TestContainerdAcceptsImage(t *testing.T) {
 	t.Parallel()
 	configs := map[digest.Digest]string{}
 	for _, b := range converttest.All(converttest.Files([]byte("GGUF and some weights"))) {
@@ -160,7 +160,7 @@ func checkLayers(t *testing.T, m *convert.Model, im *image.Image, man ocispec.Ma
 	}
 }
 
-func TestBuildTwiceGivesTheSameBytes(t *testing.T) {
+func TestBuildIsDeterministic(t *testing.T) {
 	t.Parallel()
 	files := converttest.Files([]byte("GGUF and some weights"))
 	for i, first := range converttest.All(files) {
@@ -176,9 +176,9 @@ func TestBuildTwiceGivesTheSameBytes(t *testing.T) {
 	}
 }
 
-// TestTheOrderOfAnnotationsDoesNotMatter builds the model of manifests that differ in the order
+// TestAnnotationOrderIsIrrelevant builds the model of manifests that differ in the order
 // of keys only; all but the digest of the origin must be the same.
-func TestTheOrderOfAnnotationsDoesNotMatter(t *testing.T) {
+func TestAnnotationOrderIsIrrelevant(t *testing.T) {
 	t.Parallel()
 	var want *convert.Model
 	for _, order := range []string{
@@ -222,7 +222,7 @@ func manyLayers(n int) *converttest.Built {
 	})
 }
 
-func TestAbove256BlobsTheManifestHasFew(t *testing.T) {
+func TestMoreThan256Blobs(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ blobs, want int }{{255, 255}, {256, 256}, {257, 32}, {1209, 32}} {
 		m, im := build(t, manyLayers(tt.blobs))
@@ -255,7 +255,7 @@ func TestAbove256BlobsTheManifestHasFew(t *testing.T) {
 	}
 }
 
-func TestNothingOfTheOriginBecomesASettingOfAContainer(t *testing.T) {
+func TestOriginSetsNoContainerConfig(t *testing.T) {
 	t.Parallel()
 	b := converttest.Make(converttest.Spec{
 		ArtifactType: "application/vnd.cncf.model.manifest.v1+json", ConfigType: "application/vnd.cncf.model.config.v1+json",
@@ -274,7 +274,7 @@ func TestNothingOfTheOriginBecomesASettingOfAContainer(t *testing.T) {
 	}
 }
 
-func TestAnnotationsAreShortEnoughForLabels(t *testing.T) {
+func TestAnnotationLength(t *testing.T) {
 	t.Parallel()
 	path := strings.Repeat(strings.Repeat("p", 250)+"/", 16) + "x" // 4017 bytes
 	long := path + strings.Repeat("y", 70)
@@ -303,7 +303,7 @@ func TestAnnotationsAreShortEnoughForLabels(t *testing.T) {
 	}
 }
 
-func TestBuildRefusesAModelThatBreaksARule(t *testing.T) {
+func TestBuildRefusesInvalidModels(t *testing.T) {
 	t.Parallel()
 	m, _ := build(t, converttest.ModelPackRaw(converttest.Files([]byte("GGUF"))))
 	m.Table.Files[0].Path = "../x"

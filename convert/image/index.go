@@ -22,25 +22,16 @@ type Child struct {
 	Image *Image
 }
 
-// An IndexImage is an index whose models were converted.
-type IndexImage struct {
-	Manifest []byte
-	Digest   digest.Digest
-}
-
-// IndexMediaType is the media type of IndexImage.Manifest.
-const IndexMediaType = mediatype.OCIIndex
-
 // platforms are the platforms of a model without a platform.
 var platforms = []ocispec.Platform{
 	{OS: os, Architecture: "amd64"},
 	{OS: os, Architecture: "arm64"},
 }
 
-// BuildIndex builds the index for an origin index with the given digest. The children are in the
-// order of the origin. A model without a platform is listed for linux/amd64 and linux/arm64, since
+// BuildIndex builds the index for an origin index with the given digest, as an Image that has only a
+// manifest. The children are in the order of the origin. A model without a platform is listed for linux/amd64 and linux/arm64, since
 // containerd would select it for neither.
-func BuildIndex(originDigest digest.Digest, children []Child) (*IndexImage, error) {
+func BuildIndex(originDigest digest.Digest, children []Child) (*Image, error) {
 	if len(children) == 0 {
 		return nil, fmt.Errorf("index %s has no entries: %w", originDigest, errdefs.ErrInvalidArgument)
 	}
@@ -79,5 +70,5 @@ func BuildIndex(originDigest digest.Digest, children []Child) (*IndexImage, erro
 	if err != nil {
 		return nil, fmt.Errorf("encode index: %w", err)
 	}
-	return &IndexImage{Manifest: p, Digest: digest.FromBytes(p)}, nil
+	return &Image{Manifest: p, Digest: digest.FromBytes(p)}, nil
 }

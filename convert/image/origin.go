@@ -14,21 +14,16 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// documents are the documents of the origin that are kept in the config, in base64.
-type documents struct {
-	Manifest []byte `json:"manifest,omitempty"`
-	Config   []byte `json:"config,omitempty"`
-}
-
-// keep returns the documents to keep in the config: those that are not a file in the table.
-func keep(m *convert.Model) *documents {
+// keep returns the documents to keep in the config, in base64: those that are not a file in the
+// table. The manifest of a child always is one.
+func keep(m *convert.Model) *convert.Documents {
 	unlessFile := func(p []byte) []byte {
 		if len(p) > convert.MaxKept || len(inline(&m.Table, digest.FromBytes(p))) > 0 {
 			return nil
 		}
 		return p
 	}
-	d := documents{Manifest: unlessFile(m.Documents.Manifest), Config: unlessFile(m.Documents.Config)}
+	d := convert.Documents{Manifest: unlessFile(m.Documents.Manifest), Config: unlessFile(m.Documents.Config)}
 	if len(d.Manifest)+len(d.Config) == 0 {
 		return nil
 	}
@@ -55,7 +50,7 @@ func Documents(configJSON []byte, t *filetable.Table) (convert.Documents, error)
 		return convert.Documents{}, fmt.Errorf("config of the image: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	if cfg.Origin == nil {
-		cfg.Origin = &documents{}
+		cfg.Origin = &convert.Documents{}
 	}
 	find := func(d digest.Digest, kept []byte) []byte {
 		if d != "" && len(kept) > 0 && verify.Bytes(d, kept) == nil {

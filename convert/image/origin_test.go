@@ -54,9 +54,9 @@ func wantOrigin(t *testing.T, im *image.Image, b *converttest.Built) {
 	}
 }
 
-// TestTheOriginIsInTheImage rebuilds the manifest and the config of the origin from the converted
+// TestDocuments rebuilds the manifest and the config of the origin from the converted
 // image alone, for every format.
-func TestTheOriginIsInTheImage(t *testing.T) {
+func TestDocuments(t *testing.T) {
 	t.Parallel()
 	all := append(converttest.All(converttest.Files([]byte("GGUF and some weights"))), manyLayers(1209))
 	made := map[mediatype.Format]bool{}
@@ -74,8 +74,8 @@ func TestTheOriginIsInTheImage(t *testing.T) {
 	}
 }
 
-// TestTheOriginOfAnOllamaList rebuilds a list, the manifest of the model in it, and its config.
-func TestTheOriginOfAnOllamaList(t *testing.T) {
+// TestDocumentsOfOllamaList rebuilds a list, the manifest of the model in it, and its config.
+func TestDocumentsOfOllamaList(t *testing.T) {
 	t.Parallel()
 	child := converttest.Ollama(converttest.Files([]byte("GGUF")), converttest.OllamaConfigNew)
 	b := converttest.OllamaList(0, converttest.ListEntry{Built: child, Runner: ollama.RunnerGGML, Inline: true})
@@ -98,9 +98,9 @@ func TestTheOriginOfAnOllamaList(t *testing.T) {
 	}
 }
 
-// TestTheOriginOfACarton rebuilds the MANIFEST of a carton, and the manifest of an artifact that a
+// TestDocumentsOfCarton rebuilds the MANIFEST of a carton, and the manifest of an artifact that a
 // carton is in.
-func TestTheOriginOfACarton(t *testing.T) {
+func TestDocumentsOfCarton(t *testing.T) {
 	t.Parallel()
 	good := converttest.GoodCarton([]byte("weights"))
 	p := good.Bytes()
@@ -132,8 +132,8 @@ func TestTheOriginOfACarton(t *testing.T) {
 	wantOrigin(t, im, b)
 }
 
-// TestALargeOriginIsAFile converts a model whose manifest is too large for a config.
-func TestALargeOriginIsAFile(t *testing.T) {
+// TestLargeDocumentIsFile converts a model whose manifest is too large for a config.
+func TestLargeDocumentIsFile(t *testing.T) {
 	t.Parallel()
 	b := converttest.Make(converttest.Spec{
 		ArtifactType: mediatype.ModelPackManifest, ConfigType: mediatype.ModelPackConfig, Config: `{"x":"` + strings.Repeat("c", convert.MaxKept) + `"}`,
@@ -155,8 +155,8 @@ func TestALargeOriginIsAFile(t *testing.T) {
 	}
 }
 
-// TestAnOriginThatIsNot puts another manifest into an image; it must not be taken for the origin.
-func TestAnOriginThatIsNot(t *testing.T) {
+// TestWrongDocuments puts another manifest into an image; it must not be taken for the origin.
+func TestWrongDocuments(t *testing.T) {
 	t.Parallel()
 	m, _ := build(t, converttest.ModelPackRaw(converttest.Files([]byte("GGUF"))))
 	m.Documents.Manifest = []byte(`{"schemaVersion":2,"layers":[]}`)
@@ -172,9 +172,9 @@ func TestAnOriginThatIsNot(t *testing.T) {
 	}
 }
 
-// TestEmptyBlobsAreNoLayers converts a model with an empty file: it is in the table, and the image
+// TestEmptyBlobsHaveNoLayers converts a model with an empty file: it is in the table, and the image
 // has no layer for it.
-func TestEmptyBlobsAreNoLayers(t *testing.T) {
+func TestEmptyBlobsHaveNoLayers(t *testing.T) {
 	t.Parallel()
 	raw := func(path, data string) converttest.Layer {
 		return converttest.Layer{MediaType: "application/vnd.cncf.model.weight.v1.raw", Data: data, Annotations: converttest.At(path)}
@@ -206,7 +206,7 @@ func TestEmptyBlobsAreNoLayers(t *testing.T) {
 	}
 }
 
-// TestContextLength looks for the context length of origins that say it.
+// TestContextLength checks the annotation for origins with a context length.
 func TestContextLength(t *testing.T) {
 	t.Parallel()
 	for name, spec := range map[string]converttest.Spec{

@@ -35,15 +35,13 @@ func parse(ctx context.Context, _ format.Settings, a convert.Artifact, m *conver
 		b.Generate("Kitfile", text)
 	}
 	hasModel := false
-	for i, l := range m.Layers {
+	err = b.AddLayers(func(_ int, l convert.Descriptor) (convert.Place, error) {
 		t, p, err := k.place(l)
-		if err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
-		}
 		hasModel = hasModel || t.Part == mediatype.PartModel
-		if err := b.Add(i, p); err != nil {
-			return nil, err
-		}
+		return p, err
+	})
+	if err != nil {
+		return nil, err
 	}
 	if k.model != "" && !hasModel {
 		return nil, fmt.Errorf("the model is not in this ModelKit, its Kitfile says %.200q: name that one: %w", k.model, errdefs.ErrNotImplemented)
@@ -79,12 +77,8 @@ func (k *kitfile) place(l convert.Descriptor) (mediatype.Type, convert.Place, er
 	if p.Path == "" {
 		return t, convert.Place{}, fmt.Errorf("a raw layer without the annotation %s, and not in the Kitfile: %w", mediatype.AnnotationFilepath, errdefs.ErrInvalidArgument)
 	}
-	md, err := convert.ParseFileMetadata(l)
-	if err != nil {
-		return t, convert.Place{}, err
-	}
-	p.Mode, p.ModTime = md.Mode, md.ModTime
-	return t, p, nil
+	p, err = p.WithMetadata(l)
+	return t, p, err
 }
 
 // entry returns the entry of a layer in the Kitfile: the one with its digest, otherwise the next

@@ -2,6 +2,7 @@ package layout
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -26,13 +27,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// The files of an OCI layout.
-const (
-	layoutFile    = "oci-layout"
-	layoutIndex   = "index.json"
-	layoutBlobs   = "blobs/sha256"
-	layoutVersion = "1.0.0"
-)
+// blobsDir is the directory of the blobs.
+const blobsDir = ocispec.ImageBlobsDir + "/sha256"
 
 // bufferSize is the size of the buffer for writing a blob, in bytes.
 const bufferSize = 1 << 20
@@ -57,14 +53,14 @@ type Layout struct {
 
 // Is reports whether a directory is an OCI layout.
 func Is(dir string) bool {
-	info, err := os.Stat(path.Join(dir, layoutFile))
+	info, err := os.Stat(path.Join(dir, ocispec.ImageLayoutFile))
 	return err == nil && info.Mode().IsRegular()
 }
 
 // Open opens a layout to read the manifest with a tag, or, without a tag, its only one.
 func Open(dir, tag string) (*Layout, error) {
 	if !Is(dir) {
-		return nil, fmt.Errorf("%s is not an OCI layout: it has no file %s: %w", dir, layoutFile, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("%s is not an OCI layout: it has no file %s: %w", dir, ocispec.ImageLayoutFile, errdefs.ErrNotFound)
 	}
 	return openDir(dir, tag)
 }
@@ -87,9 +83,9 @@ func Create(dir, tag string) (*Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = l.root.MkdirAll(layoutBlobs, 0o755)
+	err = l.root.MkdirAll(blobsDir, 0o755)
 	if err == nil && !Is(dir) {
-		err = l.write(layoutFile, encode(ocispec.ImageLayout{Version: layoutVersion}))
+		err = l.write(ocispec.ImageLayoutFile, ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -119,7 +115,7 @@ func (l *Layout) String() string {
 // index reads index.json; a new layout has an empty one.
 func (l *Layout) index() (ocispec.Index, error) {
 	idx := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: mediatype.OCIIndex, Manifests: []ocispec.Descriptor{}}
-	f, err := l.root.Open(layoutIndex)
+	f, err := l.root.Open(ocispec.ImageIndexFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return idx, nil
 	}
@@ -132,10 +128,10 @@ func (l *Layout) index() (ocispec.Index, error) {
 		return idx, err
 	}
 	if len(p) > maxIndex {
-		return idx, fmt.Errorf("%s: more than %d bytes: %w", layoutIndex, maxIndex, errdefs.ErrInvalidArgument)
+		return idx, fmt.Errorf("%s: more than %d bytes: %w", ocispec.ImageIndexFile, maxIndex, errdefs.ErrInvalidArgument)
 	}
 	if err := json.Unmarshal(p, &idx); err != nil {
-		return idx, fmt.Errorf("%s: %w: %w", layoutIndex, err, errdefs.ErrInvalidArgument)
+		return idx, fmt.Errorf("%s: %w: %w", ocispec.ImageIndexFile, err, errdefs.ErrInvalidArgument)
 	}
 	return idx, nil
 }
@@ -200,28 +196,22 @@ func (l *Layout) read(desc ocispec.Descriptor, limit int64) ([]byte, error) {
 }
 
 // blobPath returns the path of a blob in the layout.
-func blobPath(d digest.Digest) string { return path.Join(layoutBlobs, d.Encoded()) }
+func blobPath(d digest.Digest) string { return path.Join(blobsDir, d.Encoded()) }
 
 func (l *Layout) open(d digest.Digest) (*os.File, error) {
 	if _, err := verify.ParseDigest(d.String()); err != nil {
 		return nil, err
 	}
-	return openRegular(l.root, blobPath(d))
-}
-
-// openRegular opens a regular file.
-func openRegular(root *os.Root, name string) (*os.File, error) {
-	info, err := root.Stat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: %w", name, errdefs.ErrNotFound)
-	}
-	if err != nil {
+	info, err := l.root.Stat(blobPath(d))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s: %w", blobPath(d), errdefs.ErrNotFound)
+	case err != nil:
 		return nil, err
+	case !info.Mode().IsRegular(): // opening a pipe would block
+		return nil, fmt.Errorf("%s is not a regular file: %w", blobPath(d), errdefs.ErrInvalidArgument)
 	}
-	if !info.Mode().IsRegular() { // opening a pipe would block
-		return nil, fmt.Errorf("%s is not a regular file: %w", name, errdefs.ErrInvalidArgument)
-	}
-	return root.Open(name)
+	return l.root.Open(blobPath(d))
 }
 
 // Fetch reads a range of a blob; see store.Fetcher.
@@ -257,130 +247,101 @@ func (l *Layout) Mount(context.Context, digest.Digest, string, string) (bool, er
 
 // Put writes a blob.
 func (l *Layout) Put(ctx context.Context, d digest.Digest, size int64, open func(context.Context) (io.ReadCloser, error)) error {
-	return l.ingest(ctx, open, func(f *os.File, body io.Reader) (digest.Digest, error) {
-		_, err := io.CopyBuffer(onlyWriter{f}, verify.NewReader(body, d, size), make([]byte, bufferSize))
-		return d, err
-	})
+	_, err := l.put(ctx, d, size, open)
+	return err
 }
 
 // PutStream writes a blob whose digest is not known.
-func (l *Layout) PutStream(ctx context.Context, size int64, open func(context.Context) (io.ReadCloser, error)) (d digest.Digest, err error) {
-	err = l.ingest(ctx, open, func(f *os.File, body io.Reader) (digest.Digest, error) {
-		hash := digest.SHA256.Hash()
-		n, err := io.CopyBuffer(onlyWriter{f}, io.TeeReader(body, hash), make([]byte, bufferSize))
-		if err == nil && n != size {
-			err = fmt.Errorf("got %d of %d bytes: %w", n, size, io.ErrUnexpectedEOF)
+func (l *Layout) PutStream(ctx context.Context, size int64, open func(context.Context) (io.ReadCloser, error)) (digest.Digest, error) {
+	return l.put(ctx, "", size, open)
+}
+
+// put writes a blob, whose digest is empty if it is not known, and returns its digest.
+func (l *Layout) put(ctx context.Context, d digest.Digest, size int64, open func(context.Context) (io.ReadCloser, error)) (digest.Digest, error) {
+	body, err := open(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer body.Close()
+	hash := verify.NewHash()
+	err = l.create(path.Join(blobsDir, ".ingest-"), func(f io.Writer) (string, error) {
+		n, err := io.CopyBuffer(io.MultiWriter(f, hash), io.LimitReader(body, size+1), make([]byte, bufferSize))
+		if err != nil {
+			return "", err
 		}
-		d = digest.NewDigest(digest.SHA256, hash)
-		return d, err
+		got := hash.Digest()
+		d = cmp.Or(d, got)
+		return blobPath(d), verify.Compare(d, got, size, n)
 	})
 	return d, err
 }
 
-// inMemory returns a function that opens bytes.
-func inMemory(p []byte) func(context.Context) (io.ReadCloser, error) {
-	return func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil }
-}
-
-// encode returns the JSON of a value whose encoding cannot fail.
-func encode(v any) []byte {
-	p, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("layout: internal error: %v", err))
-	}
-	return p
-}
-
-// onlyWriter hides the ReadFrom method of a file, which allocates its own buffers.
-type onlyWriter struct{ io.Writer }
-
-// ingest writes a file and renames it to its digest.
-func (l *Layout) ingest(ctx context.Context, open func(context.Context) (io.ReadCloser, error), fill func(*os.File, io.Reader) (digest.Digest, error)) error {
-	body, err := open(ctx)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	name := path.Join(layoutBlobs, ".ingest-"+rand.Text())
-	f, err := l.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	d, err := fill(f, body)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = l.root.Rename(name, blobPath(d))
-	}
-	if err != nil {
-		l.root.Remove(name)
-	}
-	return err
-}
-
 // PutManifest writes the manifest, and its tag into the index.
 func (l *Layout) PutManifest(ctx context.Context, mediaType string, p []byte) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	d := digest.FromBytes(p)
-	if err := l.Put(ctx, d, int64(len(p)), inMemory(p)); err != nil {
-		return err
-	}
-	idx, err := l.index()
-	if err != nil {
-		return err
-	}
-	idx.Manifests = slices.DeleteFunc(idx.Manifests, func(d ocispec.Descriptor) bool {
-		return d.Annotations[mediatype.AnnotationRefName] == l.tag
-	})
-	desc := ocispec.Descriptor{
-		MediaType: mediaType, Digest: d, Size: int64(len(p)),
-		Annotations: map[string]string{mediatype.AnnotationRefName: l.tag},
-	}
+	desc := ocispec.Descriptor{MediaType: mediaType, Annotations: map[string]string{mediatype.AnnotationRefName: l.tag}}
 	if m, err := convert.ParseManifest(p); err == nil {
 		desc.ArtifactType = m.ArtifactType
 	}
-	idx.Manifests = append(idx.Manifests, desc)
-	return l.writeIndex(idx)
+	return l.add(ctx, desc, p)
 }
 
 // PutReferrer writes a manifest that refers to another one, and adds it to the index without a tag.
 func (l *Layout) PutReferrer(ctx context.Context, _ digest.Digest, desc ocispec.Descriptor, p []byte) error {
+	return l.add(ctx, desc, p)
+}
+
+// add writes a manifest, and adds it to the index in place of the one with the same tag, or of
+// itself.
+func (l *Layout) add(ctx context.Context, desc ocispec.Descriptor, p []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d := digest.FromBytes(p)
-	if err := l.Put(ctx, d, int64(len(p)), inMemory(p)); err != nil {
+	desc.Digest, desc.Size = digest.FromBytes(p), int64(len(p))
+	err := l.Put(ctx, desc.Digest, desc.Size, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(p)), nil })
+	if err != nil {
 		return err
 	}
 	idx, err := l.index()
-	if err != nil || slices.ContainsFunc(idx.Manifests, func(o ocispec.Descriptor) bool { return o.Digest == d }) {
+	if err != nil {
 		return err
 	}
-	desc.Digest, desc.Size = d, int64(len(p))
+	tag := desc.Annotations[mediatype.AnnotationRefName]
+	idx.Manifests = slices.DeleteFunc(idx.Manifests, func(o ocispec.Descriptor) bool {
+		return o.Annotations[mediatype.AnnotationRefName] == tag && (tag != "" || o.Digest == desc.Digest)
+	})
 	idx.Manifests = append(idx.Manifests, desc)
-	return l.writeIndex(idx)
-}
-
-// writeIndex replaces index.json, after the blobs that it names are durable.
-func (l *Layout) writeIndex(idx ocispec.Index) error {
-	for _, dir := range []string{layoutBlobs, path.Dir(layoutBlobs)} {
+	for _, dir := range []string{blobsDir, ocispec.ImageBlobsDir} { // the index must not name blobs that are not durable
 		if err := l.sync(l.root, dir); err != nil {
 			return err
 		}
 	}
-	return l.write(layoutIndex, encode(idx))
+	return l.write(ocispec.ImageIndexFile, idx)
 }
 
-// write replaces a file. Other processes may write the same layout, so the new content first has a
-// unique name.
-func (l *Layout) write(name string, p []byte) error {
-	temp := name + "." + rand.Text()
+// write replaces a file by the JSON of a value.
+func (l *Layout) write(name string, v any) error {
+	p, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	err = l.create(name+".", func(f io.Writer) (string, error) {
+		_, err := f.Write(p)
+		return name, err
+	})
+	if err != nil {
+		return err
+	}
+	return durable.Sync(l.root, ".")
+}
+
+// create writes a file and renames it to the name that fill returns. Other processes may write the
+// same layout, so the file first has a unique name, which begins with prefix.
+func (l *Layout) create(prefix string, fill func(io.Writer) (name string, err error)) error {
+	temp := prefix + rand.Text()
 	f, err := l.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(p)
+	name, err := fill(f)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -389,7 +350,6 @@ func (l *Layout) write(name string, p []byte) error {
 	}
 	if err != nil {
 		l.root.Remove(temp)
-		return err
 	}
-	return durable.Sync(l.root, ".")
+	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store/durable"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // TestBlobsFirst checks that the names of blobs are durable before the index that names them is
@@ -21,7 +22,7 @@ func TestBlobsFirst(t *testing.T) {
 	defer l.Close()
 	var synced []string
 	l.sync = func(root *os.Root, name string) error {
-		if _, err := os.Stat(filepath.Join(dir, layoutIndex)); !os.IsNotExist(err) {
+		if _, err := os.Stat(filepath.Join(dir, ocispec.ImageIndexFile)); !os.IsNotExist(err) {
 			t.Errorf("%s comes after the index", name)
 		}
 		synced = append(synced, name)

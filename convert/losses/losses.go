@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -85,12 +86,7 @@ func (x *finder) document(p []byte, name, kept string, r Rules) {
 		if json.Unmarshal(raw, &o) != nil {
 			return
 		}
-		keys := make([]string, 0, len(o))
-		for k := range o {
-			keys = append(keys, k)
-		}
-		slices.Sort(keys)
-		for _, k := range keys {
+		for _, k := range slices.Sorted(maps.Keys(o)) {
 			path, v := prefix+k, o[k]
 			switch note, ok := r.Keys[path]; {
 			case slices.Contains(r.Skip, path) || empty(v):
@@ -172,12 +168,7 @@ func (x *finder) layers(p []byte, m *convert.Manifest) {
 			count["owners in the file metadata"]++
 		}
 	}
-	keys := make([]string, 0, len(count))
-	for k := range count {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(count)) {
 		x.add(Loss{fmt.Sprintf("%s of %s", Cut(k), Layers(count[k])), x.manifest})
 	}
 	if archives > 0 {

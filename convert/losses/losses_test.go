@@ -32,7 +32,7 @@ func lines(list []losses.Loss) []string {
 	return out
 }
 
-// TestOf says for every format what has no place in ModelPack.
+// TestOf lists, for every format, what has no place in ModelPack.
 func TestOf(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -99,8 +99,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestWhatIsGone names what is kept nowhere.
-func TestWhatIsGone(t *testing.T) {
+// TestLostInformation names what is kept nowhere.
+func TestLostInformation(t *testing.T) {
 	t.Parallel()
 	gone := func(f mediatype.Format, m []byte) (list []string) {
 		for _, l := range losses.Of(formats.All().Get(string(f)).Losses, convert.Documents{Manifest: m}) {
@@ -131,8 +131,8 @@ func TestWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestBounds gives an origin with very many members, and very long ones.
-func TestBounds(t *testing.T) {
+// TestLimits gives an origin with very many members, and very long ones.
+func TestLimits(t *testing.T) {
 	t.Parallel()
 	var config bytes.Buffer
 	config.WriteString(`{"` + strings.Repeat("k\\u001b", 10_000) + `":1`)

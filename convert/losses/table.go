@@ -1,6 +1,8 @@
 package losses
 
 import (
+	"maps"
+
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 )
@@ -56,9 +58,7 @@ func Places(prefix string, keys ...string) map[string]string {
 func Union(all ...map[string]string) map[string]string {
 	m := map[string]string{}
 	for _, one := range all {
-		for k, v := range one {
-			m[k] = v
-		}
+		maps.Copy(m, one)
 	}
 	return m
 }

@@ -112,7 +112,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestParseTakesParametersThatNoStrictParserTakes(t *testing.T) {
+func TestParseNonstandardParameters(t *testing.T) {
 	t.Parallel()
 	for _, params := range []string{
 		"; name=input; dtype=F32; shape=1,2,3", "; shape=[1e9,1e9", `; name="../../x"`, "; name*=utf-8''..%2f", "; [name=x]",
@@ -161,7 +161,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-func TestLayerIsTheInverseOfParse(t *testing.T) {
+func TestLayerInvertsParse(t *testing.T) {
 	t.Parallel()
 	for _, f := range []mediatype.Format{mediatype.FormatModelPack, mediatype.FormatCNAI} {
 		for _, k := range []mediatype.Kind{"weight", "weight.config", "doc", "code", "dataset"} {
@@ -179,7 +179,7 @@ func TestLayerIsTheInverseOfParse(t *testing.T) {
 	}
 }
 
-func TestFilepathAndMetadataOfEveryGeneration(t *testing.T) {
+func TestFilepathAndMetadata(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		annotations    map[string]string
@@ -237,7 +237,7 @@ func FuzzMediaType(f *testing.F) {
 	})
 }
 
-// TestOwnLayers parses what containerd is told not to fetch: all are layers of models, and none is one of images.
+// TestOwnLayers checks that all types in the list are model layers and none is an image layer.
 func TestOwnLayers(t *testing.T) {
 	t.Parallel()
 	l := mediatype.OwnLayers()

@@ -36,7 +36,7 @@ func TestParams(t *testing.T) {
 	}
 }
 
-// FuzzParams compares with mime, which takes less: what both take must be the same.
+// FuzzParams compares with package mime, which is stricter: what both accept must be equal.
 func FuzzParams(f *testing.F) {
 	f.Add("; name=input; dtype=F32; shape=1,2,3")
 	f.Add(`; dtype=BF16; name="a b"; shape="[1,2,3]"`)

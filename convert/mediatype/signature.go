@@ -34,7 +34,6 @@ const (
 const (
 	BundleContentKey   = "dev.sigstore.bundle.content"
 	BundlePredicateKey = "dev.sigstore.bundle.predicateType"
-	CreatedKey         = "org.opencontainers.image.created"
 )
 
 // IsBundle reports whether s is a sigstore bundle with one statement and a key or chain: v0.3 in

@@ -45,17 +45,15 @@ func build(ctx context.Context, a convert.Artifact, m *convert.Manifest, f media
 	}
 	b.KeepConfig(p)
 	names := newNamer(m, cfg)
-	for i, l := range m.Layers {
+	err := b.AddLayers(func(i int, l convert.Descriptor) (convert.Place, error) {
 		p, err := names.place(l)
-		if err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
-		}
 		if len(cfg.ModelFS.DiffIDs) > 0 {
 			p.DiffID = cfg.ModelFS.DiffIDs[i]
 		}
-		if err := b.Add(i, p); err != nil {
-			return nil, err
-		}
+		return p, err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return b.Model(ctx, a, cfg)
 }
@@ -94,10 +92,7 @@ func (n *namer) next(t mediatype.Type) string {
 			ext = e
 		}
 	}
-	if n.of == 1 {
-		return "model." + ext
-	}
-	return fmt.Sprintf("model-%05d-of-%05d.%s", n.seen, n.of, ext)
+	return convert.WeightsName(n.seen, n.of, ext)
 }
 
 // place returns the place of a layer, from its media type and annotations.
@@ -132,12 +127,7 @@ func (n *namer) place(l convert.Descriptor) (convert.Place, error) {
 	if p.Path == "" {
 		return convert.Place{}, fmt.Errorf("a raw layer without the annotation %s: %w", mediatype.AnnotationFilepath, errdefs.ErrInvalidArgument)
 	}
-	md, err := convert.ParseFileMetadata(l)
-	if err != nil {
-		return convert.Place{}, err
-	}
-	p.Mode, p.ModTime = md.Mode, md.ModTime
-	return p, nil
+	return p.WithMetadata(l)
 }
 
 // checkArtifactType returns an error if the artifact type of a layer, if any, contradicts the

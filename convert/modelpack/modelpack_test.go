@@ -57,7 +57,7 @@ func paths(m *convert.Model) []string {
 	return list
 }
 
-func TestEveryKindAndPackingAndDialect(t *testing.T) {
+func TestKindsPackingsAndDialects(t *testing.T) {
 	t.Parallel()
 	for dialect, artifactType := range map[string]string{"cncf": modelPackType, "cnai": cnaiType} {
 		for _, kind := range []string{"weight", "weight.config", "doc", "code", "dataset"} {
@@ -99,7 +99,7 @@ func TestEveryKindAndPackingAndDialect(t *testing.T) {
 	}
 }
 
-func TestUnsafePathsAreErrorsThatNameTheLayer(t *testing.T) {
+func TestUnsafePathErrorNamesLayer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, path string }{
 		{"leaves the model", "../etc/passwd"},
@@ -142,7 +142,7 @@ func TestUnsafePathsAreErrorsThatNameTheLayer(t *testing.T) {
 	}
 }
 
-func TestOddPathsAreAccepted(t *testing.T) {
+func TestUnusualPathsAreAccepted(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]string{
 		"text_encoder/model.safetensors":    "text_encoder/model.safetensors",
@@ -170,7 +170,7 @@ func TestOddPathsAreAccepted(t *testing.T) {
 	}
 }
 
-func TestTwoLayersThatClaimOnePath(t *testing.T) {
+func TestLayersWithEqualPaths(t *testing.T) {
 	t.Parallel()
 	at := converttest.At
 	for _, tt := range []struct {
@@ -262,7 +262,7 @@ func with(a map[string]string, metadata string) map[string]string {
 	return a
 }
 
-func TestModeAndTimeOfARawLayer(t *testing.T) {
+func TestRawLayerModeAndTime(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		metadata string
@@ -290,7 +290,7 @@ func TestModeAndTimeOfARawLayer(t *testing.T) {
 	}
 }
 
-func TestATarWithOnlyTheBaseNameIsPlacedAtTheAnnotation(t *testing.T) {
+func TestTarWithBaseNameUsesAnnotatedPath(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, as string
@@ -315,7 +315,7 @@ func TestATarWithOnlyTheBaseNameIsPlacedAtTheAnnotation(t *testing.T) {
 	}
 }
 
-func TestDiffIDsOfCompressedLayersGoIntoTheTable(t *testing.T) {
+func TestCompressedLayersHaveDiffIDs(t *testing.T) {
 	t.Parallel()
 	p := converttest.Tar(file("a", "x"))
 	l := converttest.Layer{MediaType: gzipType, Data: string(converttest.Compress(p, filetable.CodecGzip))}
@@ -341,9 +341,9 @@ func TestDiffIDsOfCompressedLayersGoIntoTheTable(t *testing.T) {
 	}
 }
 
-// TestManifestsOfModctl parses manifests made by modctl, without their archives: each is replaced
+// TestModctlManifests parses manifests made by modctl, without their archives: each is replaced
 // by one of the same size, with a member named as by modctl of that time.
-func TestManifestsOfModctl(t *testing.T) {
+func TestModctlManifests(t *testing.T) {
 	t.Parallel()
 	want := []string{"LICENSE", "README.md", "config.json", "foo/bar.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"}
 	kinds := []mediatype.Kind{"doc", "doc", "weight.config", "weight.config", "weight.config", "weight.config", "weight.config", "weight.config"}
@@ -386,7 +386,7 @@ func TestManifestsOfModctl(t *testing.T) {
 	}
 }
 
-func TestExamplesOfTheSpecificationAreRecognised(t *testing.T) {
+func TestSpecificationExamplesAreDetected(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string]mediatype.Format{
 		"cnai-seed002-example.manifest.json":   mediatype.FormatCNAI,
@@ -409,8 +409,8 @@ func TestExamplesOfTheSpecificationAreRecognised(t *testing.T) {
 	}
 }
 
-// TestConfigExampleOfTheSpecification reads the example and writes it again.
-func TestConfigExampleOfTheSpecification(t *testing.T) {
+// TestSpecificationConfig reads the example and writes it again.
+func TestSpecificationConfig(t *testing.T) {
 	t.Parallel()
 	p, err := os.ReadFile("testdata/modelpack-config-example.config.json")
 	if err != nil {

@@ -155,8 +155,8 @@ func TestHostilePaths(t *testing.T) {
 	}
 }
 
-// TestNamesThatLookAlike has names that differ on Linux, but not on other systems.
-func TestNamesThatLookAlike(t *testing.T) {
+// TestSimilarNames has names that differ on Linux, but not on other systems.
+func TestSimilarNames(t *testing.T) {
 	t.Parallel()
 	for name, pair := range map[string][2]string{
 		"one composed, one decomposed": {"mod\u00e8le.gguf", "mode\u0300le.gguf"},

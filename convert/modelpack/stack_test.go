@@ -74,8 +74,8 @@ func TestEarlyLayersAreChangesets(t *testing.T) {
 	}
 }
 
-// TestEarlyLayersThatChangeNothingAreNoStack keeps the table that older versions can read.
-func TestEarlyLayersThatChangeNothingAreNoStack(t *testing.T) {
+// TestEarlyLayersWithoutChangesAreNotStacked keeps the table that older versions can read.
+func TestEarlyLayersWithoutChangesAreNotStacked(t *testing.T) {
 	t.Parallel()
 	m, err := parsers.Parse(context.Background(), converttest.NewArtifact(changesets([]string{"", ""}, []converttest.File{file("a", "1")}, []converttest.File{file("b", "2")})))
 	if err != nil || m.Table.Stacked || m.Table.Version != 1 {
@@ -84,7 +84,7 @@ func TestEarlyLayersThatChangeNothingAreNoStack(t *testing.T) {
 }
 
 // Only early CNAI is stacked.
-func TestLaterLayersAreNoChangesets(t *testing.T) {
+func TestLaterLayersAreNotChangesets(t *testing.T) {
 	t.Parallel()
 	_, err := parse("{}", converttest.Layer{MediaType: tarType, Data: tarOf(file("a", "1"))}, converttest.Layer{MediaType: tarType, Data: tarOf(file("a", "22"))})
 	if !errors.Is(err, errdefs.ErrInvalidArgument) {

@@ -43,7 +43,7 @@ func (p *parser) readHeaders(ctx context.Context, layers []int) (map[digest.Dige
 	headers := make([]*header, len(layers))
 	var left atomic.Int64
 	left.Store(maxHeaders)
-	err := parallel(len(layers), parallelHeaders, func(n int) (err error) {
+	err := convert.Parallel(len(layers), parallelHeaders, func(n int) (err error) {
 		l := p.manifest.Layers[layers[n]]
 		if headers[n], err = readHeader(ctx, p.artifact, l, &left); err != nil {
 			return p.layerError(layers[n], err)

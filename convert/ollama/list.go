@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -259,16 +258,8 @@ func ParseChosen(ctx context.Context, a convert.Artifact, l *List, c Child) (*co
 
 // A childArtifact has the blobs of an artifact, and another manifest.
 type childArtifact struct {
-	blobs    convert.Artifact
+	convert.Artifact
 	manifest []byte
 }
 
 func (a childArtifact) Manifest() []byte { return a.manifest }
-
-func (a childArtifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
-	return a.blobs.ReadBlob(ctx, desc, limit)
-}
-
-func (a childArtifact) BlobAt(ctx context.Context, desc ocispec.Descriptor) (io.ReaderAt, error) {
-	return a.blobs.BlobAt(ctx, desc)
-}

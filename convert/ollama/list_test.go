@@ -194,7 +194,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestTwoEntriesOfOneDigestAreOne(t *testing.T) {
+func TestChooseMergesEqualDigests(t *testing.T) {
 	t.Parallel()
 	l, err := ollama.ParseList([]byte(list(child("a", `,"runner":"mlx"`), child("a", `,"runner":"mlx"`))))
 	if err != nil {
@@ -205,8 +205,8 @@ func TestTwoEntriesOfOneDigestAreOne(t *testing.T) {
 	}
 }
 
-// TestAModelOfAList parses each child of a list, by digest and inline.
-func TestAModelOfAList(t *testing.T) {
+// TestParseChild parses each child of a list, by digest and inline.
+func TestParseChild(t *testing.T) {
 	t.Parallel()
 	gguf := converttest.Ollama(converttest.Files([]byte("GGUF weights")), converttest.OllamaConfigNew)
 	mlx := converttest.OllamaTensors(converttest.TensorNamed, converttest.Tensors(10, 64))
@@ -266,7 +266,7 @@ func checkFiles(t *testing.T, b *converttest.Built, m *convert.Model) {
 	}
 }
 
-func TestTheManifestOfAChildIsVerified(t *testing.T) {
+func TestChildManifestIsVerified(t *testing.T) {
 	t.Parallel()
 	good := converttest.Ollama(converttest.Files([]byte("GGUF weights")), converttest.OllamaConfigNew)
 	image := `{"schemaVersion":2,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"` + digest.FromString("x").String() + `","size":1},"layers":[]}`

@@ -27,9 +27,9 @@ func (l liar) BlobAt(_ context.Context, desc ocispec.Descriptor) (io.ReaderAt, e
 	return bytes.NewReader(l.lie(l.built.Blobs[desc.Digest])), nil
 }
 
-// TestAMirrorThatLiesInRangesIsFoundOut has a mirror that serves another header in a range than in
+// TestFalseRangesAreDetected has a mirror that serves another header in a range than in
 // the blob, with everything else valid.
-func TestAMirrorThatLiesInRangesIsFoundOut(t *testing.T) {
+func TestFalseRangesAreDetected(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	m := converttest.OllamaTensors(converttest.TensorData, converttest.Tensors(10, 64))

@@ -17,17 +17,17 @@ func tooMuchMetadata() error {
 	return fmt.Errorf("more than %d entries of metadata: %w", maxMetadata, errdefs.ErrInvalidArgument)
 }
 
-// withMetadata returns the inputs of a file with their metadata.
+// withMetadata returns the headers of the inputs of a file with their metadata.
 //
 // Metadata that is equal in all blobs that have it, such as the kind of quantisation, is recorded
 // for the file. Other metadata is recorded for each tensor of the blob for which the blob has no
 // entry of its own, but not for the scales and biases of a tensor.
-func (f *merged) withMetadata() ([]safetensors.Input, error) {
+func (f *merged) withMetadata() ([]*safetensors.Header, error) {
 	agreed, disputed, work := f.agree()
 	if work += len(agreed) * len(f.inputs); work > maxMetadata {
 		return nil, tooMuchMetadata()
 	}
-	inputs := make([]safetensors.Input, len(f.inputs))
+	headers := make([]*safetensors.Header, len(f.inputs))
 	for n, in := range f.inputs {
 		h := *in.header
 		h.Metadata = maps.Clone(agreed) // all inputs have it, so it is unchanged
@@ -44,9 +44,9 @@ func (f *merged) withMetadata() ([]safetensors.Input, error) {
 			}
 		}
 		maps.Copy(h.Metadata, in.header.Metadata)
-		inputs[n].Header = &h
+		headers[n] = &h
 	}
-	return inputs, nil
+	return headers, nil
 }
 
 // agree returns the metadata that is equal in all blobs that have it, the keys that are not, and

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -71,12 +72,7 @@ var paramKey = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,63}$`)
 
 // params writes the parameters, sorted by key; a list has a line for each element.
 func (mf *modelfile) params(path string, params map[string]json.RawMessage) {
-	keys := make([]string, 0, len(params))
-	for k := range params {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(params)) {
 		values, ok := paramValues(params[k])
 		if !paramKey.MatchString(k) || !ok {
 			mf.leftOut("PARAMETER", path)

@@ -150,21 +150,11 @@ func (p *parser) addLayers(ctx context.Context, layers map[mediatype.Part][]int)
 	return mf, nil
 }
 
-func modelName(i, of int) string {
-	if of == 1 {
-		return "model.gguf"
-	}
-	return fmt.Sprintf("model-%05d-of-%05d.gguf", i, of)
-}
+func modelName(i, of int) string { return convert.WeightsName(i, of, "gguf") }
 
 // numbered names the first file name.ext, the second name-2.ext, and so on.
 func numbered(name, ext string) func(i, of int) string {
-	return func(i, _ int) string {
-		if i == 1 {
-			return name + ext
-		}
-		return fmt.Sprintf("%s-%d%s", name, i, ext)
-	}
+	return func(i, _ int) string { return convert.NumberedName(name, i, ext) }
 }
 
 // always gives all layers the same name: there can be only one, or the same one several times.
@@ -199,7 +189,7 @@ func (p *parser) readText(ctx context.Context, i int) (text []byte, ok bool, err
 	}
 	b, err := convert.ReadBlob(ctx, p.artifact, l, maxText)
 	if err != nil {
-		return nil, false, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
+		return nil, false, p.layerError(i, err)
 	}
 	return b, true, nil
 }
@@ -207,7 +197,7 @@ func (p *parser) readText(ctx context.Context, i int) (text []byte, ok bool, err
 // addText adds text layers, as files and as commands.
 func (p *parser) addText(ctx context.Context, mf *modelfile, command, name string, layers []int) error {
 	for n, i := range layers {
-		path := numbered(name, "")(n+1, len(layers))
+		path := convert.NumberedName(name, n+1, "")
 		if err := p.addFile(i, path); err != nil {
 			return err
 		}

@@ -205,7 +205,7 @@ func TestCloudManifest(t *testing.T) {
 	}
 }
 
-func TestAModelWithoutConfig(t *testing.T) {
+func TestModelWithoutConfig(t *testing.T) {
 	t.Parallel()
 	b := converttest.Make(converttest.Spec{MediaType: manifestType, Layers: []converttest.Layer{model}})
 	b.Manifest = []byte(strings.Replace(string(b.Manifest), `"config":{"mediaType":"","digest":"","size":0}`, `"config":{"digest":""}`, 1))

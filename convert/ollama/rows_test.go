@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestConfigFieldByField checks where each field of a config goes, and the facts that ModelPack has
+// TestConfigFields checks where each field of a config goes, and the facts that ModelPack has
 // no place for.
-func TestConfigFieldByField(t *testing.T) {
+func TestConfigFields(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, config, at, want string }{
 		{"model_format gguf is the format", `{"model_format":"gguf"}`, "config.format", `"gguf"`},
@@ -78,7 +78,7 @@ func field(t *testing.T, p []byte, path string) string {
 
 // For fields that the config of the model has no place for, the documents of the origin are files,
 // byte for byte.
-func TestWhatHasNoPlaceIsInTheDocuments(t *testing.T) {
+func TestDocumentsKeepUnmappedFields(t *testing.T) {
 	t.Parallel()
 	config := `{"model_format":"gguf","renderer":"qwen3","parser":"qwen3.5","requires":"0.32.12","base_name":"b","draft":{},"context_length":4096,"embedding_length":64,"rootfs":{"diff_ids":["sha256:x"]}}`
 	b := converttest.Make(converttest.Spec{MediaType: manifestType, ConfigType: configType, Config: config,

@@ -13,8 +13,8 @@ import (
 	"github.com/ballast-dev/ballast/store/storetest"
 )
 
-// TestTheStorePutsTensorModelsTogether downloads models into a store, and reads the files back.
-func TestTheStorePutsTensorModelsTogether(t *testing.T) {
+// TestStoreAssemblesTensorModels downloads models into a store, and reads the files back.
+func TestStoreAssemblesTensorModels(t *testing.T) {
 	t.Parallel()
 	shared := converttest.NewOllama("shared", "") // blobs in two files, and in one file twice
 	shared.JSON("vae/config.json", "{}")

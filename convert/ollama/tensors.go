@@ -314,11 +314,11 @@ func (ts *tensors) describe(path string, start []byte, size int64) error {
 
 // assembleFile adds a file and returns the size of its header.
 func (ts *tensors) assembleFile(f *merged) (int, error) {
-	inputs, err := f.withMetadata()
+	headers, err := f.withMetadata()
 	if err != nil {
 		return 0, err
 	}
-	start, ranges, err := safetensors.Merge(inputs)
+	start, ranges, err := safetensors.Merge(headers)
 	if err != nil {
 		return 0, err
 	}

@@ -20,7 +20,7 @@ import (
 
 const tensorType = prefix + "tensor"
 
-func TestEveryTensorOfEveryGenerationIsReadBack(t *testing.T) {
+func TestTensorGenerations(t *testing.T) {
 	t.Parallel()
 	plain := converttest.Tensors(20, 100)
 	components := converttest.Tensors(6, 64)
@@ -345,7 +345,7 @@ func TestTensorRefuses(t *testing.T) {
 	}
 }
 
-func TestTheHeadersOfAllLayersAreBounded(t *testing.T) {
+func TestHeaderSizeLimit(t *testing.T) {
 	t.Parallel()
 	_, _, err := build("", func(b *converttest.OllamaBuilder) {
 		for i := range 13 {
@@ -358,9 +358,9 @@ func TestTheHeadersOfAllLayersAreBounded(t *testing.T) {
 	}
 }
 
-// TestMetadataIsBounded has a header named by a thousand layers, so that its metadata would be read
+// TestMetadataLimit has a header named by a thousand layers, so that its metadata would be read
 // a thousand times.
-func TestMetadataIsBounded(t *testing.T) {
+func TestMetadataLimit(t *testing.T) {
 	t.Parallel()
 	var meta []string
 	for i := range 2000 {
@@ -377,7 +377,7 @@ func TestMetadataIsBounded(t *testing.T) {
 	}
 }
 
-func TestATensorModelBecomesAnImageOfFewLayers(t *testing.T) {
+func TestTensorModelImageHasFewLayers(t *testing.T) {
 	t.Parallel()
 	m := converttest.OllamaTensors(converttest.TensorNamed, converttest.Tensors(1200, 64))
 	model := checkTensors(t, m)
@@ -401,7 +401,7 @@ func TestATensorModelBecomesAnImageOfFewLayers(t *testing.T) {
 	}
 }
 
-func TestTheConfigOfATensorModel(t *testing.T) {
+func TestTensorModelConfig(t *testing.T) {
 	t.Parallel()
 	add := func(b *converttest.OllamaBuilder) {
 		b.Layer(tensorType, st(`{"__metadata__":{"quant_type":"int4"},"a":{"dtype":"U32","shape":[500],"data_offsets":[0,2000]},"a.scale":{"dtype":"U8","shape":[4],"data_offsets":[2000,2004]}}`,
@@ -446,7 +446,7 @@ func TestTensorsWithOtherLayers(t *testing.T) {
 
 // Tensors with a config for GGUF are not assembled: the dimensions of their shapes are in reverse
 // order.
-func TestTensorsOfAConfigForGGUFAreNoSafetensors(t *testing.T) {
+func TestTensorsWithGGUFConfigAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, dtype := range []string{"F32", "Q4_K"} {
 		_, _, err := build("", func(b *converttest.OllamaBuilder) {

@@ -55,9 +55,9 @@ func need(t *testing.T, s *Secrets, sealed func(string) bool, held ...string) {
 	}
 }
 
-// A stranger gives credentials for any number of repositories of registries of his own. Those of others
-// stay, whether a snapshot needs them already or the pull has only begun.
-func TestStrangersEvictTheirOwn(t *testing.T) {
+// TestEvictionBySite adds credentials for very many repositories of one site. Secrets of other sites stay,
+// whether a snapshot needs them or the pull has just started.
+func TestEvictionBySite(t *testing.T) {
 	var s Secrets
 	s.Keep(private, creds("alice"))
 	s.Keep("10.0.0.1:5000/team/model", creds("bob"))
@@ -92,7 +92,7 @@ func TestStrangersEvictTheirOwn(t *testing.T) {
 	}
 }
 
-// What nobody needs is forgotten after an hour, and what can be read without at once; what is held is not.
+// TestForgotten drops unused secrets after an hour, and those of readable repositories at once, but no held ones.
 func TestForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s Secrets
@@ -163,7 +163,7 @@ func files(t *testing.T, dir string) map[string]fs.FileMode {
 	return all
 }
 
-// Secrets that a restarted daemon needs are there again; they are removed when nobody needs them.
+// TestSealed reads needed secrets again after a restart, and removes them from disk when they are not needed.
 func TestSealed(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "secrets")
 	s, _ := open(t, dir)

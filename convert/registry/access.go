@@ -44,8 +44,8 @@ func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f fun
 			return false, nil
 		case err == nil:
 			h.closed.put(n, true)
-			if as.creds != nil {
-				h.secrets().Keep(n.String(), *as.creds)
+			if as.given {
+				h.secrets().Keep(n.String(), as.creds)
 			}
 			return true, nil
 		case ctx.Err() != nil, !as.anonymous() && !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err):
@@ -69,7 +69,7 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	if f, _ := h.Archive(ref); f != nil {
 		return fmt.Errorf("%s: no such image was resolved by this name: %w", n, errdefs.ErrNotFound)
 	}
-	key := verdictKey{n, im.Origin.Digest, as.key()}
+	key := accessKey{n, im.Origin.Digest, as}
 	if ok, _ := h.readable.get(key); ok {
 		return nil
 	}
@@ -151,7 +151,7 @@ type viewer struct {
 func (h *Handler) givers(n name) []viewer {
 	var l []viewer
 	for _, s := range h.secrets().Of(n.String()) {
-		l = append(l, viewer{caller{creds: &s.Credentials}, fmt.Sprintf("pull secret %d", s.ID)})
+		l = append(l, viewer{with(s.Credentials), fmt.Sprintf("pull secret %d", s.ID)})
 	}
 	return append(l, viewer{})
 }

@@ -197,7 +197,7 @@ func TestExpiredSecret(t *testing.T) {
 	}
 }
 
-// onlyImage returns the one image that f knows.
+// onlyImage returns the only image in the store of f.
 func onlyImage(t *testing.T, f *facade) store.Image {
 	t.Helper()
 	ims, err := f.h.Store.Images(t.Context())
@@ -252,7 +252,7 @@ func TestNodeCredentials(t *testing.T) {
 	ask("after", "/v2/ops/image/manifests/v1")
 	ask("after", "/v2/ops/image/blobs/"+image.String())
 
-	// What was brought by the node is fetched by the node, and by nobody else.
+	// An image that was resolved as the node is fetched only with the credentials of the node.
 	if err := f.h.Store.Hydrate(t.Context(), im.Table, store.HydrateOptions{Sources: f.h.Sources(im, name)}); !errdefs.IsUnauthorized(err) {
 		t.Errorf("fetched for a caller: %v, want unauthorized", err)
 	}
@@ -322,8 +322,8 @@ func TestPrivateByName(t *testing.T) {
 	}
 }
 
-// TestStalledRegistry has a registry that never answers for a blob: those who pull the same model
-// from elsewhere do not wait for it.
+// TestStalledRegistry uses a registry that never responds for a blob: pulls of the same model from another
+// registry do not wait for it.
 func TestStalledRegistry(t *testing.T) {
 	t.Parallel()
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))

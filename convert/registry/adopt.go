@@ -26,7 +26,7 @@ func (h *Handler) adopt(ctx context.Context, o *origin, as caller) (store.Image,
 		return store.Image{}, err
 	}
 	key := filetable.Origin{Format: "ahead", Digest: o.Served.Digest}
-	im, err = h.alone(ctx, flightKey(key, o, as), nil, func(ctx context.Context) (store.Image, error) { return h.readPreconverted(ctx, o) })
+	im, err = h.alone(ctx, o.flight(key, as), nil, func(ctx context.Context) (store.Image, error) { return h.readPreconverted(ctx, o) })
 	if err != nil {
 		return store.Image{}, err
 	}

@@ -14,10 +14,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// An image that was converted before it was pushed is passed on as it is, and known by its name from
-// then on. What it says that it was made from does not count: who asks for that gets what is made
-// here.
-func TestConvertedAhead(t *testing.T) {
+// TestPreconverted serves an image that was converted before it was pushed unchanged, and records its name.
+// The origin that it claims is not trusted: a request for that origin gets the image made here.
+func TestPreconverted(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	b := converttest.ModelPackRaw(converttest.Files(weights(1000)))
@@ -29,7 +28,7 @@ func TestConvertedAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Somebody pushes the image, with a word changed: it says it is of the same origin.
+	// A changed image is pushed that claims the same origin.
 	m.Annotations["org.example.changed"] = "yes"
 	spoilt, err := json.Marshal(m)
 	if err != nil {

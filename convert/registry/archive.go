@@ -55,8 +55,8 @@ func (h *Handler) convertNamed(ctx context.Context, ref remote.Ref, f *format.Fo
 
 // convertArchive converts the archive at a URL.
 func (h *Handler) convertArchive(ctx context.Context, f *format.Format, address string, src source) (store.Image, error) {
-	im, err := h.alone(ctx, string(f.Name)+" "+address, func() {}, func(ctx context.Context) (store.Image, error) {
-		c, err := h.archives.get(ctx, archiveKey{place: address}, h.urlOpener(f, address, ""), anyHash, true)
+	im, err := h.alone(ctx, flightKey{origin: filetable.Origin{Format: string(f.Name)}, place: address}, func() {}, func(ctx context.Context) (store.Image, error) {
+		c, err := h.archives.get(ctx, archiveKey{place: address}, h.urlOpener(f, address, ""), "", true)
 		if err != nil {
 			return store.Image{}, err
 		}
@@ -102,7 +102,7 @@ func (h *Handler) model(ctx context.Context, o *origin, as caller) (*convert.Mod
 		as = caller{}
 	}
 	open := func(ctx context.Context) (format.Archive, error) { return h.Layer(ctx, o.Origin, o.Repo) }
-	c, err := h.archives.get(ctx, layerKey(o.Ref, o.Served.Digest, as), open, anyHash, false)
+	c, err := h.archives.get(ctx, layerKey(o.Ref, o.Served.Digest, as), open, "", false)
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (h *Handler) model(ctx context.Context, o *origin, as caller) (*convert.Mod
 
 // layerKey returns the key of an archive that is a layer of an artifact.
 func layerKey(ref remote.Ref, d digest.Digest, as caller) archiveKey {
-	return archiveKey{place: ref.Name() + "@" + d.String(), caller: as.key()}
+	return archiveKey{place: ref.Name() + "@" + d.String(), caller: as}
 }
 
 // layerOpener returns a function that opens an archive that is a layer of an artifact.
@@ -145,14 +145,14 @@ func (h *Handler) archiveSources(im store.Image, refs []remote.Ref, viewers func
 		}
 		l = append(l, transfer.Source{Name: ref.Name(), Fetcher: &archiveFetcher{
 			h: h, key: archiveKey{place: address}, open: h.urlOpener(f, address, im.Origin.Digest),
-			fits: func(c format.Archive) bool { return c.Hash() == im.Origin.Digest },
+			want: im.Origin.Digest,
 		}})
 	}
 	for _, s := range h.sites(inRegistries, viewers) {
 		artifact := remote.Ref{Host: s.ref.Host, Repository: s.ref.Repository, Tag: tagOf(im, nameOf(s.ref)), Digest: im.Origin.Digest}
 		l = append(l, s.source(&archiveFetcher{
 			h: h, key: layerKey(s.ref, im.Origin.Digest, s.viewer.caller),
-			open: h.layerOpener(s, artifact), fits: anyHash,
+			open: h.layerOpener(s, artifact),
 		}))
 	}
 	return l
@@ -163,12 +163,12 @@ type archiveFetcher struct {
 	h    *Handler
 	key  archiveKey
 	open opener
-	fits func(format.Archive) bool
+	want digest.Digest // the hash of the archive; empty means any
 }
 
 // Fetch returns a range of a file of the archive.
 func (f *archiveFetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
-	c, err := f.h.archives.get(ctx, f.key, f.open, f.fits, false)
+	c, err := f.h.archives.get(ctx, f.key, f.open, f.want, false)
 	if err != nil {
 		return nil, 0, transfer.Foreign(ctx, err)
 	}
@@ -262,6 +262,3 @@ func (h *Handler) serveMember(w http.ResponseWriter, r *http.Request, im store.I
 		panic(http.ErrAbortHandler) // the status has been sent; only closing the connection reports the error
 	}
 }
-
-// anyHash accepts any archive.
-func anyHash(format.Archive) bool { return true }

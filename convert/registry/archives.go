@@ -73,7 +73,7 @@ func (cs *archives) whole(r *resolve.Resolver, ref remote.Ref) (*format.Format, 
 // An archiveKey identifies an archive and the caller that reads it.
 type archiveKey struct {
 	place  string // a URL, or host/repository@digest
-	caller callerKey
+	caller caller
 }
 
 // An opener opens an archive.
@@ -97,9 +97,9 @@ type openArchive struct {
 	idle  *time.Timer // guarded by archives.mu: closes the archive
 }
 
-// get returns the archive of a key. It opens the archive if it is not open, does not match, or, for
-// fresh, was opened too long ago. The caller releases it.
-func (cs *archives) get(ctx context.Context, key archiveKey, open opener, fits func(format.Archive) bool, fresh bool) (*openArchive, error) {
+// get returns the archive of a key. It opens the archive if it is not open, does not have the hash
+// want, unless that is empty, or, for fresh, was opened too long ago. The caller releases it.
+func (cs *archives) get(ctx context.Context, key archiveKey, open opener, want digest.Digest, fresh bool) (*openArchive, error) {
 	for {
 		c := cs.acquire(key)
 		select {
@@ -116,7 +116,7 @@ func (cs *archives) get(ctx context.Context, key archiveKey, open opener, fits f
 			}
 		}
 		<-c.turn
-		if err == nil && (mine || fits(c.archive) && (!fresh || time.Since(c.opened) < archiveFresh)) {
+		if err == nil && (mine || (want == "" || c.archive.Hash() == want) && (!fresh || time.Since(c.opened) < archiveFresh)) {
 			return c, nil
 		}
 		cs.drop(c)

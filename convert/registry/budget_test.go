@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestBudget has the requests of one registry wait for each other, and nobody else.
+// TestBudget makes requests of one registry wait for each other, and not those of others.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h Handler
@@ -67,7 +67,7 @@ func TestBudget(t *testing.T) {
 	})
 }
 
-// idle says whether all memory was given back.
+// idle reports whether all memory was released.
 func (b *budget) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,8 +93,8 @@ func TestKeep(t *testing.T) {
 	keep(context.Background())() // work without a request has none
 }
 
-// TestJoinedConversion has many ask for one model whose documents are large: who waits for the conversion of
-// another does not keep the memory that it needs.
+// TestJoinedConversion sends many requests for a model with large documents: a request that waits for the
+// conversion of another releases its memory.
 func TestJoinedConversion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h Handler
@@ -112,7 +112,7 @@ func TestJoinedConversion(t *testing.T) {
 				if err := convert.MakeRoom(ctx, document); err != nil { // its manifest
 					t.Error(err)
 				}
-				_, err = h.alone(ctx, "model", func() {}, func(ctx context.Context) (store.Image, error) {
+				_, err = h.alone(ctx, flightKey{place: "model"}, func() {}, func(ctx context.Context) (store.Image, error) {
 					<-start                                               // the others wait
 					return store.Image{}, convert.MakeRoom(ctx, document) // its config
 				})

@@ -53,7 +53,7 @@ func (h *Handler) Restore(ctx context.Context, ref remote.Ref, im store.Image) e
 		if !errdefs.IsUnauthorized(err) && !errdefs.IsPermissionDenied(err) {
 			break
 		}
-		_, err = h.convertAs(ctx, ref, caller{creds: &s.Credentials})
+		_, err = h.convertAs(ctx, ref, with(s.Credentials))
 	}
 	if err == nil && !h.complete(im) {
 		err = fmt.Errorf("%s now names another image than %s; pull the model again, or remove this image with \"ballast rm\": %w", ref.Name(), im.Manifest, errdefs.ErrNotFound)
@@ -105,14 +105,20 @@ func (h *Handler) convertAs(ctx context.Context, ref remote.Ref, as caller) (sto
 	if err != nil {
 		return store.Image{}, err
 	}
-	switch o.Format {
-	case mediatype.FormatImage:
-		if o.Ahead() {
-			return h.adopt(ctx, o, as)
-		}
-		return store.Image{}, fmt.Errorf("%s: %w", ref, convert.ErrNotModel)
-	case mediatype.FormatIndex:
+	return h.convertAny(ctx, o, as)
+}
+
+// convertAny returns the image of a manifest: of a model or an index of models, which it converts if
+// needed, or of one that was converted before it was pushed. It returns convert.ErrNotModel for any
+// other manifest.
+func (h *Handler) convertAny(ctx context.Context, o *origin, as caller) (store.Image, error) {
+	switch {
+	case o.Ahead():
+		return h.adopt(ctx, o, as)
+	case o.Format == mediatype.FormatIndex:
 		return h.convertIndex(ctx, o, as)
+	case o.Format == mediatype.FormatImage:
+		return store.Image{}, fmt.Errorf("%s: %w", o.Ref, convert.ErrNotModel)
 	}
 	return h.convert(ctx, o, as)
 }
@@ -172,18 +178,16 @@ func (h *Handler) wantsTitled(ctx context.Context, o *origin, as caller) bool {
 	return err == nil
 }
 
-// flightKey returns the key of a shared conversion: requests for the same origin at the same place
-// with the same credentials share one. Requests to other places do not wait for a stalling
-// registry.
-func flightKey(key filetable.Origin, o *origin, as caller) string {
-	s := fmt.Sprintf("%s %s %s", key.Format, key.Digest, nameOf(o.Ref))
-	switch {
-	case as.node:
-		s += " node"
-	case as.creds != nil:
-		s += fmt.Sprintf(" %q %q", as.creds.Username, as.creds.Secret)
-	}
-	return s
+// A flightKey identifies a shared conversion: requests for the same origin at the same place with the
+// same credentials share one. Requests to other places do not wait for a stalling registry.
+type flightKey struct {
+	origin filetable.Origin
+	place  string // "host/repository", or a URL
+	caller caller
+}
+
+func (o *origin) flight(key filetable.Origin, as caller) flightKey {
+	return flightKey{key, nameOf(o.Ref).String(), as}
 }
 
 // convert returns the image of a model, converting it if needed. A conversion continues if the
@@ -226,7 +230,7 @@ func (h *Handler) known(ctx context.Context, o *origin) (store.Image, filetable.
 // shared is alone for an origin. If the manifest passes unchanged, it reads the forgotten documents
 // again.
 func (h *Handler) shared(ctx context.Context, o *origin, key filetable.Origin, as caller, f func(context.Context) (store.Image, error)) (store.Image, error) {
-	im, err := h.alone(ctx, flightKey(key, o, as), o.Forget, f)
+	im, err := h.alone(ctx, o.flight(key, as), o.Forget, f)
 	if o.Manifest == nil && (errors.Is(err, convert.ErrNotModel) || err == nil && preconverted(im)) {
 		again, rerr := h.resolve(ctx, o.Ref, as)
 		if rerr != nil {
@@ -247,12 +251,12 @@ type flight struct {
 // alone calls f once for all concurrent callers with the same key. f continues if they go away. A
 // caller that waits for the f of another calls forget to drop its documents and gives back their
 // memory; with a nil forget it keeps both.
-func (h *Handler) alone(ctx context.Context, key string, forget func(), f func(context.Context) (store.Image, error)) (store.Image, error) {
+func (h *Handler) alone(ctx context.Context, key flightKey, forget func(), f func(context.Context) (store.Image, error)) (store.Image, error) {
 	h.mu.Lock()
 	fl, joined := h.flights[key]
 	if !joined {
 		if h.flights == nil {
-			h.flights = map[string]*flight{}
+			h.flights = map[flightKey]*flight{}
 		}
 		fl = &flight{done: make(chan struct{})}
 		h.flights[key] = fl

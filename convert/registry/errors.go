@@ -77,50 +77,53 @@ func refusalOf(err error) *refusal {
 	if _, ok := errors.AsType[*transfer.RetryAfterError](err); ok {
 		return &refusal{http.StatusTooManyRequests, codeTooMany, text}
 	}
-	switch {
-	case errdefs.IsUnauthorized(err):
-		return &refusal{http.StatusUnauthorized, codeUnauthorized, text}
-	case errdefs.IsPermissionDenied(err):
-		return &refusal{http.StatusForbidden, codeDenied, text}
-	case errdefs.IsNotImplemented(err):
-		return &refusal{http.StatusForbidden, codeUnsupported, text}
-	case errdefs.IsDataLoss(err):
-		return &refusal{http.StatusBadGateway, codeManifestInvalid, text}
-	case errdefs.IsFailedPrecondition(err):
-		return &refusal{http.StatusForbidden, codeDenied, text}
-	case errdefs.IsInvalidArgument(err):
-		return &refusal{http.StatusForbidden, codeManifestInvalid, text}
-	case errdefs.IsOutOfRange(err):
-		return &refusal{http.StatusRequestedRangeNotSatisfiable, codeUnknown, text}
-	case errdefs.IsNotFound(err):
-		return &refusal{http.StatusNotFound, codeManifestUnknown, text}
-	case errdefs.IsResourceExhausted(err):
-		return &refusal{http.StatusInsufficientStorage, codeUnknown, text}
+	for _, c := range categories {
+		if c.is(err) {
+			return &refusal{c.status, c.code, text}
+		}
 	}
 	return &refusal{http.StatusBadGateway, codeUnknown, text}
 }
 
-// The categories of errors add nothing for people to the text before them.
-var categories = []error{
-	errdefs.ErrUnauthenticated, errdefs.ErrPermissionDenied, errdefs.ErrNotImplemented, errdefs.ErrDataLoss,
-	errdefs.ErrFailedPrecondition, errdefs.ErrInvalidArgument, errdefs.ErrOutOfRange, errdefs.ErrNotFound,
-	errdefs.ErrResourceExhausted, errdefs.ErrUnavailable, errdefs.ErrUnknown,
+// categories are the categories of errors with their responses, by precedence. The text of a
+// category adds nothing for people to the text before it.
+var categories = []struct {
+	is     func(error) bool
+	text   error
+	status int
+	code   string
+}{
+	{errdefs.IsUnauthorized, errdefs.ErrUnauthenticated, http.StatusUnauthorized, codeUnauthorized},
+	{errdefs.IsPermissionDenied, errdefs.ErrPermissionDenied, http.StatusForbidden, codeDenied},
+	{errdefs.IsNotImplemented, errdefs.ErrNotImplemented, http.StatusForbidden, codeUnsupported},
+	{errdefs.IsDataLoss, errdefs.ErrDataLoss, http.StatusBadGateway, codeManifestInvalid},
+	{errdefs.IsFailedPrecondition, errdefs.ErrFailedPrecondition, http.StatusForbidden, codeDenied},
+	{errdefs.IsInvalidArgument, errdefs.ErrInvalidArgument, http.StatusForbidden, codeManifestInvalid},
+	{errdefs.IsOutOfRange, errdefs.ErrOutOfRange, http.StatusRequestedRangeNotSatisfiable, codeUnknown},
+	{errdefs.IsNotFound, errdefs.ErrNotFound, http.StatusNotFound, codeManifestUnknown},
+	{errdefs.IsResourceExhausted, errdefs.ErrResourceExhausted, http.StatusInsufficientStorage, codeUnknown},
+	{errdefs.IsUnavailable, errdefs.ErrUnavailable, http.StatusBadGateway, codeUnknown},
+	{errdefs.IsUnknown, errdefs.ErrUnknown, http.StatusBadGateway, codeUnknown},
 }
 
-// A manifestError is an error of a manifest request that came through hosts.toml.
-type manifestError struct{ error }
+// A manifestError is an error of a manifest request.
+type manifestError struct {
+	error
+	mirror   bool // it came through hosts.toml
+	byDigest bool
+}
 
 // Unwrap returns the error.
-func (e manifestError) Unwrap() error { return e.error }
+func (e *manifestError) Unwrap() error { return e.error }
 
 // answer returns the response. containerd requests the head of a manifest, which has no text, and
 // shows only the status, except for a 403: then it requests the text. To show the cause in pod
 // events, every response is a 403, except those that containerd acts upon.
 // https://github.com/containerd/containerd/blob/v2.4.2/core/remotes/docker/resolver.go
-func (e manifestError) answer() *refusal {
+func (e *manifestError) answer() *refusal {
 	r := *refusalOf(e.error)
 	for _, c := range categories {
-		r.text = strings.TrimSuffix(r.text, ": "+c.Error())
+		r.text = strings.TrimSuffix(r.text, ": "+c.text.Error())
 	}
 	if advice := adviceOf(e.error); advice != "" {
 		r.text += "; " + advice
@@ -163,12 +166,6 @@ func isFinal(err error) bool {
 	return pin || unsigned || errdefs.IsNotImplemented(err)
 }
 
-// A finalError is an error that ends a pull by digest.
-type finalError struct{ error }
-
-// Unwrap returns the error.
-func (e *finalError) Unwrap() error { return e.error }
-
 // writeError responds with an error.
 //
 // If a host refuses a manifest by digest, containerd asks the next host, which would serve the
@@ -179,7 +176,8 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	if r.Context().Err() != nil {
 		return // the client has gone
 	}
-	if _, ok := errors.AsType[*finalError](err); ok && r.Method == http.MethodHead {
+	m, ok := errors.AsType[*manifestError](err)
+	if ok && m.byDigest && isFinal(err) && r.Method == http.MethodHead {
 		w.WriteHeader(http.StatusOK)
 		return
 	}
@@ -189,7 +187,7 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	if _, unsigned := errors.AsType[*signature.Refusal](err); unsigned || e.status >= http.StatusInternalServerError {
 		level = h.log().Warn
 	}
-	if m, ok := errors.AsType[manifestError](err); ok {
+	if ok && m.mirror {
 		e = m.answer()
 	}
 	level("request refused", "path", r.URL.Path, "ns", r.URL.Query().Get("ns"), "status", e.status, "err", err)
@@ -199,19 +197,16 @@ func (h *Handler) writeError(w http.ResponseWriter, r *http.Request, err error) 
 	if ra, ok := errors.AsType[*transfer.RetryAfterError](err); ok {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(ra.After.Seconds()))))
 	}
-	pin, _ := errors.AsType[*PinError](err)
 	type item struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}
-	body, err := json.Marshal(struct {
-		Errors []item `json:"errors"`
-	}{[]item{{e.code, e.text}}})
-	if err != nil {
-		panic("registry: internal error: " + err.Error()) // strings can be encoded
+	body, encodeErr := json.Marshal(map[string][]item{"errors": {{e.code, e.text}}})
+	if encodeErr != nil {
+		panic("registry: internal error: " + encodeErr.Error()) // strings can be encoded
 	}
 	w.Header().Set("Content-Type", "application/json")
-	if pin != nil {
+	if pin, ok := errors.AsType[*PinError](err); ok {
 		w.Header().Set("Content-Type", mediatype.UseInstead+pin.Converted.String())
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))

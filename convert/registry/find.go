@@ -10,7 +10,6 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/remote"
-	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -44,7 +43,7 @@ type Hint struct {
 func (h *Handler) find(ctx context.Context, ref remote.Ref, as caller) (store.Image, error) {
 	none := fmt.Errorf("%s: not found in the registry, and no checked tag converts to it; "+
 		"\"ballast convert REF --referrer\" pushes it: %w", ref, errdefs.ErrNotFound)
-	key := recentKey{nameOf(ref), ref.Digest, as.key()}
+	key := accessKey{nameOf(ref), ref.Digest, as}
 	if missing, _ := h.missing.get(key); missing {
 		return store.Image{}, none
 	}
@@ -57,9 +56,9 @@ func (h *Handler) find(ctx context.Context, ref remote.Ref, as caller) (store.Im
 			}
 		}
 	}
-	repository := recentKey{nameOf(ref), "", as.key()}
+	repository := accessKey{nameOf(ref), "", as}
 	if walked, _ := h.walked.get(repository); !walked {
-		key := flightKey(filetable.Origin{Format: "tags"}, &origin{Origin: &resolve.Origin{Ref: ref}}, as)
+		key := flightKey{filetable.Origin{Format: "tags"}, nameOf(ref).String(), as}
 		if _, err := h.alone(ctx, key, func() {}, func(ctx context.Context) (store.Image, error) {
 			if err := h.walk(ctx, ref, as); err != nil {
 				h.log().DebugContext(ctx, "tags cannot be searched", "ref", ref.String(), "err", err)
@@ -130,5 +129,5 @@ func (h *Handler) candidate(ctx context.Context, ref remote.Ref, runner string, 
 		return store.Image{}, err
 	}
 	o.Choose(runner)
-	return h.convertAny(ctx, o, as)
+	return h.convertServed(ctx, o, as)
 }

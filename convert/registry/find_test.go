@@ -13,8 +13,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestFind asks a node for digests that another one has made: it finds them by tags, or by what other nodes say,
-// which is not believed.
+// TestFind requests digests that another node has made: they are found by tags, or by hints of other nodes,
+// which are verified.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -39,7 +39,7 @@ func TestFind(t *testing.T) {
 	if got := ask(v2); got != http.StatusOK {
 		t.Errorf("by its tag: status %d", got)
 	}
-	// Digests that nobody has cost one look in a minute.
+	// For unknown digests a repository is searched once a minute.
 	for i := range 5 {
 		if got := ask(digest.FromString(string(rune('a' + i)))); got != http.StatusNotFound {
 			t.Errorf("unknown digest: status %d", got)
@@ -65,7 +65,7 @@ func TestFind(t *testing.T) {
 	}
 	u.tags = tags
 
-	// No tag stands for it any more; another node says what it is of. First one that lies.
+	// No tag converts to it any more; another node has a hint. The first hint is false.
 	if got := ask(gone); got != http.StatusNotFound {
 		t.Errorf("without a tag: status %d", got)
 	}
@@ -92,7 +92,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("convert: got %v, %v", im.Manifest, err)
 	}
 
-	// A private repository: only who may read the origin finds it.
+	// In a private repository, only callers that can read the origin find it.
 	u.setUser("org/model", "alice:s3cret")
 	p := newFacade(t, remote.Options{})
 	p.h.Hints = func(context.Context, digest.Digest) []registry.Hint { return hints }

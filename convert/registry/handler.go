@@ -51,17 +51,17 @@ type Handler struct {
 	children budget // the same for entries of indexes, whose index holds memory of requests
 
 	mu       sync.Mutex
-	flights  map[string]*flight // guarded by mu; see flightKey
+	flights  map[flightKey]*flight // guarded by mu
 	archives archives
 
 	own pullsecret.Secrets // used if Secrets is nil
 
 	closed   cache[name, bool]                 // repositories that need credentials
-	readable cache[verdictKey, bool]           // callers that can read an origin
+	readable cache[accessKey, bool]            // callers that can read an origin
 	built    cache[digest.Digest, []byte]      // manifests converted here
-	recent   cache[recentKey, remote.Manifest] // manifests that passed unchanged
-	missing  cache[recentKey, bool]            // digests that were not found
-	walked   cache[recentKey, bool]            // repositories whose tags were searched; without a digest
+	recent   cache[accessKey, remote.Manifest] // manifests that passed unchanged
+	missing  cache[accessKey, bool]            // digests that were not found
+	walked   cache[accessKey, bool]            // repositories whose tags were searched; without a digest
 }
 
 // HeaderNext is a request header of clients that can ask the registry themselves for blobs that the
@@ -78,45 +78,33 @@ func nameOf(ref remote.Ref) name { return name{ref.Host, ref.Repository} }
 
 // A caller is the sender of a request. The zero value has no credentials.
 type caller struct {
-	creds *remote.Credentials
-	node  bool // the node itself, with its own credentials; creds is nil
+	creds remote.Credentials
+	given bool // creds are set, but can be empty
+	node  bool // the node itself, with its own credentials
 }
 
+// with returns the caller with credentials.
+func with(c remote.Credentials) caller { return caller{creds: c, given: true} }
+
 // anonymous reports whether c has no credentials.
-func (c caller) anonymous() bool { return c.creds == nil && !c.node }
+func (c caller) anonymous() bool { return !c.given && !c.node }
 
 // repository returns the repository of ref with the credentials of c.
 func (c caller) repository(client *remote.Client, ref remote.Ref) (*remote.Repository, error) {
-	if c.node {
+	switch {
+	case c.node:
 		return client.NodeRepository(ref)
+	case c.given:
+		return client.Repository(ref, &c.creds)
 	}
-	return client.Repository(ref, c.creds)
+	return client.Repository(ref, nil)
 }
 
-// key returns c in comparable form.
-func (c caller) key() callerKey {
-	if c.creds == nil {
-		return callerKey{node: c.node}
-	}
-	return callerKey{*c.creds, true, false}
-}
-
-type callerKey struct {
-	creds remote.Credentials
-	ok    bool
-	node  bool
-}
-
-type verdictKey struct {
-	name   name
-	origin digest.Digest
-	caller callerKey
-}
-
-type recentKey struct {
+// An accessKey is a digest, or "", in a repository, for one caller.
+type accessKey struct {
 	name   name
 	digest digest.Digest
-	caller callerKey
+	caller caller
 }
 
 func (h *Handler) secrets() *pullsecret.Secrets {
@@ -163,16 +151,15 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) error {
 	}
 	var as caller
 	if user, secret, ok := r.BasicAuth(); ok {
-		as.creds = &remote.Credentials{Username: user, Secret: secret}
+		as = with(remote.Credentials{Username: user, Secret: secret})
 	}
 	if t.blob {
 		return h.serveBlob(w, r, t.ref, as)
 	}
-	err = h.serveManifest(w, r, t.ref, as)
-	if err != nil && r.URL.Query().Has("ns") {
-		return manifestError{err}
+	if err := h.serveManifest(w, r, t.ref, as); err != nil {
+		return &manifestError{err, r.URL.Query().Has("ns"), t.ref.Digest != ""}
 	}
-	return err
+	return nil
 }
 
 // A target is the object of a request.

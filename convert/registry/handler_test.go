@@ -124,8 +124,7 @@ func hydrate(t *testing.T, f *facade, u *upstream, repository string, table dige
 	}
 }
 
-// TestConvertOnce checks that a conversion is shared by those who ask at the same time, and
-// kept for those who come later.
+// TestConvertOnce checks that concurrent requests share a conversion, and that later ones use its result.
 func TestConvertOnce(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)

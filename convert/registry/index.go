@@ -123,17 +123,10 @@ func (h *Handler) convertChild(ctx context.Context, o *origin, d convert.Descrip
 		return nil, &filetable.LimitError{Limit: LimitIndex, Err: fmt.Errorf("%s: the manifests of the models of the index have more than %d bytes: %w",
 			o.Ref, maxIndexDocuments, errdefs.ErrInvalidArgument)}
 	}
-	var im store.Image
-	switch {
-	case sub.Ahead():
-		im, err = h.adopt(ctx, sub, as)
-	case sub.Format == mediatype.FormatIndex:
-		err = fmt.Errorf("%s: an index in an index: %w", sub.Ref, errdefs.ErrNotImplemented)
-	case !sub.IsModel():
-		err = convert.ErrNotModel
-	default:
-		im, err = h.convert(ctx, sub, as)
+	if sub.Format == mediatype.FormatIndex {
+		return nil, fmt.Errorf("%s: an index in an index: %w", sub.Ref, errdefs.ErrNotImplemented)
 	}
+	im, err := h.convertAny(ctx, sub, as)
 	if err != nil {
 		return nil, err
 	}

@@ -187,8 +187,8 @@ func TestMirroredIndex(t *testing.T) {
 	}
 }
 
-// TestIndexOnce asks for an index again, and several at once: its entries are read once, also those that do not
-// say what they are.
+// TestIndexOnce requests an index again, and concurrently: its entries are read once, even those whose
+// descriptors do not classify them.
 func TestIndexOnce(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)

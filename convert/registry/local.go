@@ -30,18 +30,12 @@ func (h *Handler) ConvertLocal(ctx context.Context, ref remote.Ref, a convert.Ar
 	if err != nil {
 		return store.Image{}, err
 	}
-	im, err := h.Store.ImageByOrigin(ctx, key)
-	switch {
-	case err == nil && resolvedFrom(im, nameOf(ref)):
+	o.private = private
+	if im, err := h.Store.ImageByOrigin(ctx, key); err == nil && resolvedFrom(im, nameOf(ref)) {
 		o.private = slices.Contains(im.PrivateNames, nameOf(ref).String())
-	case err != nil && !errdefs.IsNotFound(err):
-		return store.Image{}, err
-	default:
-		o.private = private
 	}
-	if err == nil && h.complete(im) {
-		im, err = h.used(ctx, im, o.source())
-	} else {
+	im, _, err := h.known(ctx, o)
+	if errdefs.IsNotFound(err) {
 		var model *convert.Model
 		if model, err = h.Model(ctx, o.Origin); err == nil {
 			im, err = h.makeImage(ctx, model, o.source())

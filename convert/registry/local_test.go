@@ -12,8 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestConvertLocal records a model of this machine as a pull of its name would, and gives nobody
-// more than the registry does.
+// TestConvertLocal records a local model as a pull of its name does, with the same access rules.
 func TestConvertLocal(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)

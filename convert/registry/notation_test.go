@@ -25,7 +25,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// notary returns who signs as notation does, and his certificate in PEM.
+// notary returns a signer as of notation, and its certificate in PEM.
 func notary(t *testing.T, name string) (lib.Signer, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

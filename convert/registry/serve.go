@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
@@ -41,9 +40,7 @@ func (h *Handler) serveManifest(w http.ResponseWriter, r *http.Request, ref remo
 	defer done()
 	var a answer
 	if ref.Digest != "" {
-		if a, err = h.byDigest(ctx, ref, as); err != nil && isFinal(err) {
-			err = &finalError{err}
-		}
+		a, err = h.byDigest(ctx, ref, as)
 	} else {
 		a, err = h.byTag(ctx, ref, as)
 	}
@@ -67,7 +64,7 @@ func (h *Handler) byTag(ctx context.Context, ref remote.Ref, as caller) (answer,
 	if err != nil {
 		return answer{}, err
 	}
-	im, err := h.convertAny(ctx, o, as)
+	im, err := h.convertServed(ctx, o, as)
 	if errors.Is(err, convert.ErrNotModel) {
 		if err := h.admitOther(ctx, o); err != nil {
 			return answer{}, err
@@ -98,7 +95,7 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, as caller) (answ
 		_, err := h.convertNamed(ctx, ref, f, address)
 		return answer{}, err
 	}
-	if m, ok := h.recent.get(recentKey{nameOf(ref), ref.Digest, as.key()}); ok {
+	if m, ok := h.recent.get(accessKey{nameOf(ref), ref.Digest, as}); ok {
 		if o, err := resolve.Of(ref, m); err == nil {
 			return pass(o), nil
 		}
@@ -112,7 +109,7 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, as caller) (answ
 	if err != nil {
 		return answer{}, err
 	}
-	im, err = h.convertAny(ctx, o, as)
+	im, err = h.convertServed(ctx, o, as)
 	switch {
 	case errors.Is(err, convert.ErrNotModel):
 		if o.Ahead() { // containerd reads manifests without a model by digest from upstream itself
@@ -128,24 +125,18 @@ func (h *Handler) byDigest(ctx context.Context, ref remote.Ref, as caller) (answ
 	return h.unconverted(ctx, o, im, as)
 }
 
-// convertAny converts a model or an index of models.
-func (h *Handler) convertAny(ctx context.Context, o *origin, as caller) (store.Image, error) {
-	switch o.Format {
-	case mediatype.FormatImage:
-		if o.Ahead() { // containerd gets it unchanged; adopt only records it
-			if _, err := h.adopt(ctx, o, as); err != nil {
-				h.log().WarnContext(ctx, "preconverted image is not recorded", "ref", o.Ref.String(), "err", err)
-			}
-		}
-		return store.Image{}, convert.ErrNotModel
-	case mediatype.FormatIndex:
-		im, err := h.convertIndex(ctx, o, as)
-		if err == nil && preconverted(im) {
-			err = convert.ErrNotModel
-		}
-		return im, err
+// convertServed is convertAny for a manifest to serve. It returns convert.ErrNotModel also for one
+// that was converted before it was pushed, which is served unchanged.
+func (h *Handler) convertServed(ctx context.Context, o *origin, as caller) (store.Image, error) {
+	ahead := o.Ahead()
+	im, err := h.convertAny(ctx, o, as)
+	if ahead && err != nil { // adopt only records it
+		h.log().WarnContext(ctx, "preconverted image is not recorded", "ref", o.Ref.String(), "err", err)
 	}
-	return h.convert(ctx, o, as)
+	if ahead || err == nil && preconverted(im) {
+		err = convert.ErrNotModel
+	}
+	return im, err
 }
 
 // ours answers with a manifest converted here, if the signature rules allow it.
@@ -166,9 +157,9 @@ func (h *Handler) ours(ctx context.Context, ref remote.Ref, im store.Image) (ans
 	if err != nil {
 		return answer{}, err
 	}
-	a := answer{bytes: p, digest: im.Manifest, mediaType: image.MediaType}
+	a := answer{bytes: p, digest: im.Manifest, mediaType: mediatype.OCIManifest}
 	if im.Table == "" {
-		a.mediaType = image.IndexMediaType
+		a.mediaType = mediatype.OCIIndex
 	}
 	return a, nil
 }
@@ -193,7 +184,7 @@ func pass(o *resolve.Origin) answer {
 // remember caches a manifest that passed: containerd requests it again by digest.
 func (h *Handler) remember(o *resolve.Origin, as caller) {
 	if len(o.Served.Bytes) <= maxRecent {
-		h.recent.put(recentKey{nameOf(o.Ref), o.Served.Digest, as.key()}, o.Served)
+		h.recent.put(accessKey{nameOf(o.Ref), o.Served.Digest, as}, o.Served)
 	}
 }
 

@@ -292,8 +292,8 @@ func TestPendingRefused(t *testing.T) {
 	}
 }
 
-// TestAheadSigned refuses what a stranger says to come from an origin that is signed.
-func TestAheadSigned(t *testing.T) {
+// TestPreconvertedSigned refuses an unsigned image that claims a signed origin.
+func TestPreconvertedSigned(t *testing.T) {
 	t.Parallel()
 	key, public := newKey(t)
 	files := converttest.Files(weights(1000))
@@ -425,7 +425,7 @@ func TestImportSigned(t *testing.T) {
 	}
 }
 
-// TestPrivateSigned finds signatures with the credentials of who pulls.
+// TestPrivateSigned finds signatures with the credentials of the caller.
 func TestPrivateSigned(t *testing.T) {
 	t.Parallel()
 	key, public := newKey(t)
@@ -443,7 +443,7 @@ func TestPrivateSigned(t *testing.T) {
 	}
 }
 
-// TestIndexSigned takes a signature of an index for the model in it, and one of the model for the index.
+// TestIndexSigned accepts a signature of the index for its model, and one of the model for the index.
 func TestIndexSigned(t *testing.T) {
 	t.Parallel()
 	key, public := newKey(t)

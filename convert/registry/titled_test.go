@@ -20,9 +20,9 @@ func pushed(data string) *converttest.Built {
 	return b
 }
 
-// TestTitledArtifactsWhereTheyAreWanted pulls an artifact of files: it passes as it is, unless the repository
+// TestTitledArtifactsOnRequest pulls an artifact of files: it passes as it is, unless the repository
 // is named, or the node itself has asked for it.
-func TestTitledArtifactsWhereTheyAreWanted(t *testing.T) {
+func TestTitledArtifactsOnRequest(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	u.push("org/files", "v1", pushed("some weights"))

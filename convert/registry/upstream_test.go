@@ -72,7 +72,7 @@ func (u *upstream) push(repository, tag string, b *converttest.Built) digest.Dig
 	return u.put(repository, tag, b.Manifest, b.MediaType)
 }
 
-// setUser says whose credentials ("user:password") a repository needs; none, if it is empty.
+// setUser sets the credentials ("user:password") that a repository requires; none if user is empty.
 func (u *upstream) setUser(repository, user string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -194,7 +194,6 @@ func newFacade(t testing.TB, o remote.Options) *facade {
 	t.Helper()
 	logs := &logBuffer{}
 	log := slog.New(slog.NewTextHandler(logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	o.Log = log
 	client, err := remote.New(o)
 	if err != nil {
 		t.Fatal(err)

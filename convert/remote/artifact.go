@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -16,13 +15,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Retries of small reads and manifests. The store has its own for large reads.
-const (
-	readTries    = 4
-	readPause    = 100 * time.Millisecond // doubles
-	readPatience = 10 * time.Second       // the longest Retry-After that is waited for
-	readTime     = 15 * time.Second       // from the first attempt to the last
-)
+// retry are the retries of small reads and manifests. The store has its own for large reads.
+var retry = transfer.Retry{Tries: 4, Pause: 100 * time.Millisecond, Patience: 10 * time.Second, Total: 15 * time.Second, Final: transfer.Final}
 
 // Read-ahead of BlobAt, in bytes. The headers of a tar are far apart for large files and close
 // together for small ones.
@@ -54,7 +48,7 @@ func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit 
 		return nil, err
 	}
 	var p []byte
-	err := retry(ctx, final, func() error {
+	err := retry.Do(ctx, func() error {
 		body, _, err := a.r.Fetch(ctx, desc.Digest, desc.Size, 0, desc.Size)
 		if err != nil {
 			return err
@@ -70,7 +64,7 @@ func (a *Artifact) ReadBlob(ctx context.Context, desc ocispec.Descriptor, limit 
 // blob is larger than limit bytes.
 func (a *Artifact) ReadSmall(ctx context.Context, d digest.Digest, limit int64) ([]byte, error) {
 	var p []byte
-	err := retry(ctx, final, func() error {
+	err := retry.Do(ctx, func() error {
 		resp, err := a.r.Blob(ctx, d, "")
 		if err != nil {
 			return err
@@ -94,38 +88,6 @@ func (a *Artifact) ReadSmall(ctx context.Context, d digest.Digest, limit int64) 
 		return verify.Bytes(d, p)
 	})
 	return p, err
-}
-
-// retry calls f until it succeeds, returns a final error, or has failed too often.
-func retry(ctx context.Context, final func(error) bool, f func() error) error {
-	pause, start := readPause, time.Now()
-	for try := 1; ; try++ {
-		err := f()
-		if err == nil || try == readTries || final(err) || ctx.Err() != nil {
-			return err
-		}
-		wait := pause
-		if ra, ok := errors.AsType[*transfer.RetryAfterError](err); ok {
-			if wait = ra.After; wait > readPatience {
-				return err
-			}
-		}
-		if time.Since(start)+wait > readTime {
-			return err
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return err
-		}
-		pause *= 2
-	}
-}
-
-// final reports whether an error is permanent.
-func final(err error) bool {
-	return errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) ||
-		errdefs.IsInvalidArgument(err) || errdefs.IsFailedPrecondition(err) || errdefs.IsNotImplemented(err)
 }
 
 // BlobAt returns a reader for ranges of a blob, which are not verified. Sequential reads increase
@@ -205,7 +167,7 @@ func (b *blobReader) load(off, want int64) error {
 	if b.stream != nil {
 		return b.forward(off, n)
 	}
-	return retry(b.ctx, final, func() error {
+	return retry.Do(b.ctx, func() error {
 		body, start, err := b.r.Fetch(b.ctx, b.d, b.size, off, n)
 		if err != nil {
 			return err

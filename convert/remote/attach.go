@@ -1,11 +1,9 @@
 package remote
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 
 	"github.com/ballast-dev/ballast/convert/mediatype"
@@ -21,29 +19,10 @@ import (
 // a concurrent update can be lost.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#pushing-manifests-with-subject
 func (r *Repository) PushReferrer(ctx context.Context, subject digest.Digest, desc ocispec.Descriptor, p []byte) error {
-	e, err := r.pushEndpoint()
-	if err != nil {
-		return err
-	}
 	desc.Digest, desc.Size = digest.FromBytes(p), int64(len(p))
-	listed := false
-	err = retry(ctx, final, func() error {
-		resp, err := r.send(r.pushScope(ctx), e, upload{
-			method: http.MethodPut, url: e.url(r.ref, "manifests/"+desc.Digest.String()),
-			header: http.Header{"Content-Type": {desc.MediaType}}, body: bytes.NewReader(p), size: desc.Size,
-		})
-		if err != nil {
-			return err
-		}
-		listed = resp.Header.Get("OCI-Subject") != ""
-		discard(resp)
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("push manifest %s@%s: %w", r, desc.Digest, err)
-	}
-	if listed {
-		return nil
+	header, err := r.pushManifest(ctx, desc.Digest.String(), desc.MediaType, p)
+	if err != nil || header.Get("OCI-Subject") != "" {
+		return err
 	}
 	return r.list(ctx, subject, desc)
 }

@@ -40,7 +40,7 @@ func TestBasic(t *testing.T) {
 		}
 		return remote.Credentials{}, nil
 	}}
-	c, _ := newClient(t, o)
+	c := newClient(t, o)
 	ofNode, err := c.NodeRepository(u.ref(t, "latest"))
 	if err != nil {
 		t.Fatal(err)

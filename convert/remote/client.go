@@ -2,9 +2,10 @@ package remote
 
 import (
 	"fmt"
-	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -56,9 +57,6 @@ type Options struct {
 	// Stall is how long a response may take to start, and how long its body may then be slower than
 	// 1 KiB/s. Zero means 30 seconds.
 	Stall time.Duration
-
-	// Log is the logger; nil discards.
-	Log *slog.Logger
 }
 
 // A Manner is the set of special request headers for a registry. Empty fields have defaults.
@@ -136,14 +134,12 @@ type Client struct {
 	opts   Options
 	allow  allowList
 	facade map[string]bool
-	log    *slog.Logger
 	named  *guard          // of plain
 	plain  *http.Transport // of Do
 
 	mu    sync.Mutex
-	hosts map[string]*hostSet       // guarded by mu, by host of the reference; at most maxHosts
-	repos map[repoKey]*Repository   // guarded by mu
-	used  map[*Repository]time.Time // guarded by mu
+	hosts map[string]*hostSet     // guarded by mu, by host of the reference; at most maxHosts
+	repos map[repoKey]*Repository // guarded by mu; at most maxRepositories
 }
 
 type repoKey struct {
@@ -177,17 +173,12 @@ func New(o Options) (*Client, error) {
 	if o.Stall == 0 {
 		o.Stall = defaultStall
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	c := &Client{
 		opts:   o,
 		allow:  allow,
-		log:    o.Log,
 		facade: map[string]bool{},
 		hosts:  map[string]*hostSet{},
 		repos:  map[repoKey]*Repository{},
-		used:   map[*Repository]time.Time{},
 	}
 	for _, f := range o.Facade {
 		c.facade[loopbackName(f)] = true
@@ -241,28 +232,19 @@ func (c *Client) repository(ref Ref, key repoKey) (*Repository, error) {
 	}
 	r := c.repos[key]
 	if r == nil || r.set != set {
-		delete(c.used, r)
 		r = newRepository(c, key, set)
 		c.repos[key] = r
 	}
-	c.used[r] = time.Now()
+	r.used = time.Now()
 	if len(c.repos) > maxRepositories {
-		c.forgetOldest()
+		delete(c.repos, leastRecent(c.repos, func(r *Repository) time.Time { return r.used }))
 	}
 	return r, nil
 }
 
-// forgetOldest drops the least recently used repository. It requires c.mu.
-func (c *Client) forgetOldest() {
-	var oldest repoKey
-	var at time.Time
-	for k, r := range c.repos {
-		if t := c.used[r]; at.IsZero() || t.Before(at) {
-			oldest, at = k, t
-		}
-	}
-	delete(c.used, c.repos[oldest])
-	delete(c.repos, oldest)
+// leastRecent returns the key of the value that was used least recently.
+func leastRecent[K comparable, V any](m map[K]V, used func(V) time.Time) K {
+	return slices.MinFunc(slices.Collect(maps.Keys(m)), func(a, b K) int { return used(m[a]).Compare(used(m[b])) })
 }
 
 // loopbackName maps all names of this machine to one, so that addresses can be compared.

@@ -2,21 +2,15 @@ package remote
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
-	"os"
-	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/docker/docker-credential-helpers/client"
-	"github.com/docker/docker-credential-helpers/credentials"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/credentials"
 )
 
 // Credentials are a user name and a secret. If Username is empty, Secret is an identity token (a
@@ -38,159 +32,69 @@ func (Credentials) LogValue() slog.Value { return slog.StringValue("***") }
 // AnyHost is a value of Options.Shared for commands whose user owns the credentials.
 func AnyHost(string) bool { return true }
 
-// dockerHubKey is the name of Docker Hub in a docker config.
+// dockerHub are the names of Docker Hub in a docker config.
 // https://github.com/docker/cli/blob/v28.0.0/cli/registry/registry.go
-const dockerHubKey = "https://index.docker.io/v1/"
+var dockerHub = []string{"https://index.docker.io/v1/", "docker.io", "index.docker.io", "registry-1.docker.io"}
 
 // helperTimeout limits the run time of a credential helper.
 const helperTimeout = 30 * time.Second
 
-// identityUser is the user name that a credential helper returns with an identity token.
-const identityUser = "<token>"
-
-type dockerConfig struct {
-	Auths       map[string]dockerAuth `json:"auths"`
-	CredsStore  string                `json:"credsStore"`
-	CredHelpers map[string]string     `json:"credHelpers"`
-}
-
-type dockerAuth struct {
-	Auth          string `json:"auth"`
-	Username      string `json:"username"`
-	Password      string `json:"password"`
-	IdentityToken string `json:"identitytoken"`
-}
-
 // DockerCredentials returns a function for Options.Credentials that looks up hosts in the docker
 // config file at path: first the credential helper of the host, then the credential store, then the
 // auths of the file. It reads the file on each call, so changes take effect. A missing file has no
-// credentials.
+// credentials. Errors contain nothing of the auths.
 // https://github.com/docker/cli/blob/v28.0.0/cli/config/configfile/file.go
 func DockerCredentials(path string) func(host string) (Credentials, error) {
 	return func(host string) (Credentials, error) {
-		p, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return Credentials{}, nil
-		}
+		all, err := credentials.NewStore(path, credentials.StoreOptions{})
 		if err != nil {
 			return Credentials{}, fmt.Errorf("docker config: %w", err)
 		}
-		c, err := parseDockerConfig(p)
+		file, err := credentials.NewFileStore(path)
 		if err != nil {
-			return Credentials{}, fmt.Errorf("docker config %s: %w", path, err)
+			return Credentials{}, fmt.Errorf("docker config: %w", err)
 		}
-		return c.lookup(host)
-	}
-}
-
-// parseDockerConfig decodes a docker config. Its errors contain nothing of the file.
-func parseDockerConfig(p []byte) (*dockerConfig, error) {
-	var c dockerConfig
-	if err := json.Unmarshal(p, &c); err != nil {
-		return nil, fmt.Errorf("not valid JSON: %w", errdefs.ErrInvalidArgument)
-	}
-	return &c, nil
-}
-
-// lookup returns the credentials for a host, or the zero value if there are none.
-func (c *dockerConfig) lookup(host string) (Credentials, error) {
-	host = configHost(host)
-	helper := c.CredsStore
-	for key, h := range c.CredHelpers {
-		if configHost(key) == host {
-			helper = h
+		names := []string{host}
+		if slices.Contains(dockerHub, host) {
+			names = dockerHub
 		}
-	}
-	if helper != "" {
-		key := host
-		if host == "docker.io" {
-			key = dockerHubKey
+		for _, name := range names {
+			c, err := ask(all, name, helperTimeout)
+			if c == auth.EmptyCredential {
+				var fileErr error
+				if c, fileErr = file.Get(context.Background(), name); fileErr != nil { // its text can contain the secret
+					return Credentials{}, fmt.Errorf("docker config %s: the credentials for %s are not valid: %w", path, host, errdefs.ErrInvalidArgument)
+				}
+			}
+			switch {
+			case err != nil:
+				return Credentials{}, fmt.Errorf("credential helper for %s: %w", host, err)
+			case c.RefreshToken != "":
+				return Credentials{Secret: c.RefreshToken}, nil
+			case c != auth.EmptyCredential:
+				return Credentials{Username: c.Username, Secret: strings.TrimRight(c.Password, "\x00")}, nil // as docker does
+			}
 		}
-		cr, err := askHelper(helper, key)
-		if err != nil || cr != (Credentials{}) {
-			return cr, err
-		}
-	}
-	if a, ok := c.Auths[host]; ok {
-		return a.credentials()
-	}
-	for key, a := range c.Auths {
-		if configHost(key) == host {
-			return a.credentials()
-		}
-	}
-	return Credentials{}, nil
-}
-
-// configHost returns the host of a key of a docker config, which may be a URL.
-func configHost(key string) string {
-	if _, rest, ok := strings.Cut(key, "://"); ok {
-		key = rest
-	}
-	key, _, _ = strings.Cut(key, "/")
-	switch key = strings.ToLower(key); key {
-	case "index.docker.io", "registry-1.docker.io":
-		return "docker.io"
-	}
-	return key
-}
-
-func (a dockerAuth) credentials() (Credentials, error) {
-	if a.IdentityToken != "" {
-		return Credentials{Secret: a.IdentityToken}, nil
-	}
-	if a.Auth == "" {
-		return Credentials{Username: a.Username, Secret: a.Password}, nil
-	}
-	p, err := base64.StdEncoding.DecodeString(a.Auth)
-	if err != nil {
-		return Credentials{}, fmt.Errorf("docker config: auth is not base64: %w", errdefs.ErrInvalidArgument)
-	}
-	user, secret, ok := strings.Cut(string(p), ":")
-	if !ok {
-		return Credentials{}, fmt.Errorf("docker config: auth is not user:password: %w", errdefs.ErrInvalidArgument)
-	}
-	return Credentials{Username: user, Secret: strings.TrimRight(secret, "\x00")}, nil
-}
-
-// askHelper runs a credential helper.
-func askHelper(helper, key string) (Credentials, error) {
-	if strings.ContainsAny(helper, "/\\") {
-		return Credentials{}, fmt.Errorf("docker config: credential helper %q is not a plain name: %w", helper, errdefs.ErrInvalidArgument)
-	}
-	cr, err := client.Get(newHelper("docker-credential-"+helper), key)
-	if credentials.IsErrCredentialsNotFound(err) {
 		return Credentials{}, nil
 	}
-	if err != nil {
-		return Credentials{}, fmt.Errorf("credential helper %q: %w", helper, err)
-	}
-	if cr.Username == identityUser {
-		return Credentials{Secret: cr.Secret}, nil
-	}
-	return Credentials{Username: cr.Username, Secret: cr.Secret}, nil
 }
 
-// A helperProgram is a client.Program with a timeout.
-type helperProgram struct {
-	cmd    *exec.Cmd
-	cancel context.CancelFunc
-}
-
-func newHelper(name string) client.ProgramFunc {
-	return func(args ...string) client.Program {
-		ctx, cancel := context.WithTimeout(context.Background(), helperTimeout)
-		cmd := exec.CommandContext(ctx, name, args...)
-		cmd.WaitDelay = time.Second
-		return &helperProgram{cmd, cancel}
+// ask looks up credentials. Processes that a helper started can keep its output open after the
+// helper was killed, so ask returns without it.
+func ask(s credentials.Store, name string, timeout time.Duration) (auth.Credential, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	var c auth.Credential
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c, err = s.Get(ctx, name)
+	}()
+	select {
+	case <-done:
+		return c, err
+	case <-ctx.Done():
+		return auth.EmptyCredential, fmt.Errorf("no answer within %s: %w", timeout, errdefs.ErrUnavailable)
 	}
-}
-
-// Input sets the standard input of the helper.
-func (h *helperProgram) Input(in io.Reader) { h.cmd.Stdin = in }
-
-// Output runs the helper and returns its output.
-func (h *helperProgram) Output() ([]byte, error) {
-	defer h.cancel()
-	return h.cmd.Output()
 }

@@ -8,8 +8,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
+	"oras.land/oras-go/v2/registry/remote/credentials"
 )
 
 func TestDockerCredentials(t *testing.T) {
@@ -29,8 +32,11 @@ func TestDockerCredentials(t *testing.T) {
 		"https://index.docker.io/v1/":{"auth":"` + auth + `"},
 		"plain.example:5000":{"username":"pu","password":"pp"},
 		"id.example":{"auth":"` + auth + `","identitytoken":"refresh"},
-		"bad.example":{"auth":"!!!"}},
-		"credHelpers":{"helped.example":"test","token.example":"test","broken.example":"test","missing.example":"../evil"}}`
+		"broken.example":{"username":"unused","password":"unused"},
+		"bad.example":{"auth":"!!!"},
+		"secret.example":{"auth":"` + base64.StdEncoding.EncodeToString([]byte("hunter2")) + `"},
+		"both.example":{"username":"fallback","password":"bp"}},
+		"credHelpers":{"helped.example":"test","token.example":"test","broken.example":"test","missing.example":"../evil","both.example":"test"}}`
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -49,11 +55,16 @@ func TestDockerCredentials(t *testing.T) {
 		{host: "broken.example", bad: true},
 		{host: "missing.example", bad: true},
 		{host: "bad.example", bad: true},
+		{host: "secret.example", bad: true},
+		{host: "both.example", user: "fallback", secret: "bp"},
 		{host: "other.example"},
 	} {
 		got, err := find(tt.host)
 		if (err != nil) != tt.bad {
 			t.Errorf("%s: error %v, want one: %t", tt.host, err, tt.bad)
+		}
+		if err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: the error contains the secret: %v", tt.host, err)
 		}
 		if want := (remote.Credentials{Username: tt.user, Secret: tt.secret}); got != want {
 			t.Errorf("%s: got user %q secret %q, want %q %q", tt.host, got.Username, got.Secret, tt.user, tt.secret)
@@ -61,6 +72,22 @@ func TestDockerCredentials(t *testing.T) {
 	}
 	if got, err := remote.DockerCredentials(filepath.Join(dir, "none"))("x"); err != nil || got != (remote.Credentials{}) {
 		t.Errorf("without a file: %v, %v", got, err)
+	}
+}
+
+// TestDockerCredentialsHub checks that every name of Docker Hub in a docker config is found.
+func TestDockerCredentialsHub(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"https://index.docker.io/v1/", "index.docker.io", "docker.io", "registry-1.docker.io", "https://docker.io"} {
+		path := filepath.Join(t.TempDir(), "config.json")
+		if err := os.WriteFile(path, fmt.Appendf(nil, `{"auths":{%q:{"username":"u","password":"p"}}}`, key), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, host := range []string{"docker.io", "registry-1.docker.io"} {
+			if got, err := remote.DockerCredentials(path)(host); err != nil || got.Username != "u" {
+				t.Errorf("key %s, host %s: got user %q, %v", key, host, got.Username, err)
+			}
+		}
 	}
 }
 
@@ -72,5 +99,22 @@ func TestCredentialsDoNotPrint(t *testing.T) {
 	fmt.Fprintf(&b, "%v %+v %#v %s %v %+v", c, c, c, c, &c, []remote.Credentials{c})
 	if s := b.String(); strings.Contains(s, "hunter2") || strings.Contains(s, "alice") {
 		t.Errorf("credentials are printed: %s", s)
+	}
+}
+
+// TestHelperTimeout checks that a helper whose child keeps its output open after the helper was
+// killed does not delay a lookup beyond the time limit.
+func TestHelperTimeout(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "docker-credential-slow"), []byte("#!/bin/sh\nsleep 2\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	start := time.Now()
+	if _, err := remote.Ask(credentials.NewNativeStore("slow"), "x", 100*time.Millisecond); !errdefs.IsUnavailable(err) {
+		t.Errorf("got %v, want errdefs.ErrUnavailable", err)
+	}
+	if d := time.Since(start); d > time.Second {
+		t.Errorf("took %s", d)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -133,14 +134,15 @@ func internalName(host string) bool {
 	return false
 }
 
-// Addresses that a registry must not name.
+// Addresses that a registry must not name, besides loopback, link-local and multicast, and IPv6
+// addresses outside globalUnicast.
 // https://www.iana.org/assignments/iana-ipv4-special-registry
 // https://www.iana.org/assignments/iana-ipv6-special-registry
 var (
-	blockedNets = prefixes("0.0.0.0/8", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4",
-		"::/128", "64:ff9b:1::/48", "100::/64", "2001::/23", "2002::/16")
-	privateNets = prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fec0::/10")
-	nat64       = netip.MustParsePrefix("64:ff9b::/96")
+	blockedNets   = prefixes("0.0.0.0/8", "192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4", "2001::/23", "2002::/16")
+	privateNets   = prefixes("100.64.0.0/10", "fec0::/10") // besides those of netip.Addr.IsPrivate
+	globalUnicast = netip.MustParsePrefix("2000::/3")
+	nat64         = netip.MustParsePrefix("64:ff9b::/96")
 )
 
 func prefixes(s ...string) []netip.Prefix {
@@ -152,12 +154,7 @@ func prefixes(s ...string) []netip.Prefix {
 }
 
 func within(l []netip.Prefix, ip netip.Addr) bool {
-	for _, p := range l {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 // checkIP refuses an address outside the reach. An IPv4 address in an IPv6 address (mapped or
@@ -171,11 +168,12 @@ func (g *guard) checkIP(ip netip.Addr, r reach) error {
 	if r == reachAny || within(g.allow.nets, ip) {
 		return nil
 	}
-	local := ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified() || within(blockedNets, ip)
-	if local || r < reachPrivate && within(privateNets, ip) {
-		return fmt.Errorf("address %s is not public; to allow it, list it in upstream.allow_hosts: %w", ip, errdefs.ErrPermissionDenied)
+	private := ip.IsPrivate() || within(privateNets, ip)
+	public := ip.IsGlobalUnicast() && !within(blockedNets, ip) && (ip.Is4() || globalUnicast.Contains(ip))
+	if private && r >= reachPrivate || public && !private {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("address %s is not public; to allow it, list it in upstream.allow_hosts: %w", ip, errdefs.ErrPermissionDenied)
 }
 
 type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)

@@ -96,22 +96,11 @@ func (c *Client) hostSet(host string) (*hostSet, error) {
 	s := &hostSet{endpoints: endpoints, stamp: stamp, made: now, used: now}
 	c.hosts[host] = s
 	if len(c.hosts) > maxHosts {
-		c.forgetHost()
+		oldest := leastRecent(c.hosts, func(s *hostSet) time.Time { return s.used }) // clients of the facade choose the names
+		c.hosts[oldest].closeIdle()                                                  // its repositories continue to work
+		delete(c.hosts, oldest)
 	}
 	return s, nil
-}
-
-// forgetHost drops the least recently used host: clients of the facade choose the names.
-// Repositories of the host continue to work. It requires c.mu.
-func (c *Client) forgetHost() {
-	oldest := ""
-	for name, s := range c.hosts {
-		if oldest == "" || s.used.Before(c.hosts[oldest].used) {
-			oldest = name
-		}
-	}
-	c.hosts[oldest].closeIdle()
-	delete(c.hosts, oldest)
 }
 
 // Direct reports whether any other client can use a host in the same way: it has no dialect, no

@@ -25,7 +25,7 @@ func exampleRef(t testing.TB, object string) remote.Ref {
 
 func manifestVia(t testing.TB, o remote.Options, object string) (remote.Manifest, error) {
 	t.Helper()
-	c, _ := newClient(t, o)
+	c := newClient(t, o)
 	return repositoryOf(t, c, exampleRef(t, "x"), nil).Manifest(t.Context(), object)
 }
 
@@ -95,7 +95,7 @@ func TestMirrorCredentials(t *testing.T) {
 	want(mirror, "nobody")
 	want(server, "alice")
 	dir := hostsDir(t, "registry.example", "server = \""+server.URL+"\"\n[host.\""+mirror.URL+"\"]\n")
-	c, _ := newClient(t, remote.Options{HostsDir: dir, Credentials: func(string) (remote.Credentials, error) {
+	c := newClient(t, remote.Options{HostsDir: dir, Credentials: func(string) (remote.Credentials, error) {
 		return remote.Credentials{Username: "node", Secret: secret + " of the node"}, nil
 	}})
 	r := repositoryOf(t, c, exampleRef(t, "x"), &remote.Credentials{Username: "alice", Secret: secret})
@@ -135,7 +135,7 @@ func TestFacade(t *testing.T) {
 	}
 	// With nothing but the facade, the registry itself is asked.
 	dir = hostsDir(t, strings.Replace(server.host(), ":", "_", 1)+"_", "server = \""+facade.URL+"\"\n")
-	c, _ := newClient(t, remote.Options{HostsDir: dir, Facade: []string{facade.host()}})
+	c := newClient(t, remote.Options{HostsDir: dir, Facade: []string{facade.host()}})
 	if _, err := repositoryOf(t, c, server.ref(t, "x"), nil).Manifest(t.Context(), "latest"); err != nil {
 		t.Error(err)
 	}
@@ -155,7 +155,7 @@ func TestHostsBroken(t *testing.T) {
 		"bad header":         "[host.\"https://y.example\"]\n[host.\"https://y.example\".header]\nx = 1\n",
 		"bad duration":       "server = \"https://x.example\"\ndial_timeout = \"soon\"\n",
 	} {
-		c, _ := newClient(t, remote.Options{HostsDir: hostsDir(t, "registry.example", content)})
+		c := newClient(t, remote.Options{HostsDir: hostsDir(t, "registry.example", content)})
 		if _, err := c.Repository(exampleRef(t, "x"), nil); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v, want ErrInvalidArgument", name, err)
 		}
@@ -168,7 +168,7 @@ func TestHostsChange(t *testing.T) {
 	first, second := newUpstream(t), newUpstream(t)
 	second.manifests["latest"] = manifestBytes("x")
 	dir := hostsDir(t, "registry.example", "server = \""+first.URL+"\"\n")
-	c, _ := newClient(t, remote.Options{HostsDir: dir})
+	c := newClient(t, remote.Options{HostsDir: dir})
 	if _, err := repositoryOf(t, c, exampleRef(t, "x"), nil).Manifest(t.Context(), "latest"); !errdefs.IsNotFound(err) {
 		t.Fatalf("before the change: %v", err)
 	}
@@ -243,7 +243,7 @@ func TestRealmSkipVerify(t *testing.T) {
 	_, port, _ := strings.Cut(tokens.host(), ":")
 	u.bearer("https://localhost:"+port+"/token", nil)
 	dir := hostsDir(t, "registry.example", "server = \""+u.URL+"\"\nskip_verify = true\n")
-	c, _ := newClient(t, remote.Options{HostsDir: dir, AllowHosts: []string{"localhost"}})
+	c := newClient(t, remote.Options{HostsDir: dir, AllowHosts: []string{"localhost"}})
 	r := repositoryOf(t, c, exampleRef(t, "x"), &remote.Credentials{Username: "alice", Secret: secret})
 	_, err := r.Manifest(t.Context(), "latest")
 	if err == nil || !strings.Contains(err.Error(), "certificate") {

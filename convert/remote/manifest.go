@@ -13,7 +13,6 @@ import (
 
 	"github.com/ballast-dev/ballast/convert"
 	"github.com/ballast-dev/ballast/convert/mediatype"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
@@ -67,21 +66,15 @@ func (r *Repository) Manifest(ctx context.Context, object string) (Manifest, err
 		caps |= docker.HostCapabilityResolve
 	}
 	var m Manifest
-	err = retry(ctx, lasting, func() error {
-		return transfer.Foreign(ctx, r.each(ctx, caps, nil, func(e *endpoint) error {
-			m, err = r.manifest(ctx, e, ref)
-			return err
-		}))
+	err = r.read(ctx, caps, func(e *endpoint) error {
+		m, err = r.manifest(ctx, e, ref)
+		return err
 	})
 	if err != nil {
 		return Manifest{}, fmt.Errorf("manifest %s: %w", ref, err)
 	}
 	return m, nil
 }
-
-// lasting reports whether repeating a manifest request is useless: the registry has answered, and
-// the answer is not a temporary problem.
-func lasting(err error) bool { return !errdefs.IsUnavailable(err) }
 
 // manifest asks one host.
 func (r *Repository) manifest(ctx context.Context, e *endpoint, ref Ref) (Manifest, error) {

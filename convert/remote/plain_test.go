@@ -51,7 +51,7 @@ func TestDo(t *testing.T) {
 		}
 		return true
 	}
-	c, _ := newClient(t, remote.Options{NamedURLs: []string{u.URL + "/{repository}"}, Credentials: func(string) (remote.Credentials, error) {
+	c := newClient(t, remote.Options{NamedURLs: []string{u.URL + "/{repository}"}, Credentials: func(string) (remote.Credentials, error) {
 		return remote.Credentials{Username: "alice", Secret: secret}, nil
 	}})
 	resp, err := c.Do(plainRequest(t, "GET", u.URL+"/a", "Accept-Encoding", "gzip", "Range", "bytes=0-9", "Authorization", "Bearer x", "Cookie", "c=x"))
@@ -92,7 +92,7 @@ func TestDoRefuses(t *testing.T) {
 		w.WriteHeader(302)
 		return true
 	}
-	c, _ := newClient(t, remote.Options{NamedURLs: []string{front.URL}, Facade: []string{"127.0.0.1:5757"}})
+	c := newClient(t, remote.Options{NamedURLs: []string{front.URL}, Facade: []string{"127.0.0.1:5757"}})
 	bad := []string{
 		inside.URL + "/x",
 		"http://example.com/x",
@@ -116,7 +116,7 @@ func TestDoRefuses(t *testing.T) {
 	if n := len(inside.requests()); n != 0 {
 		t.Errorf("%d requests inside", n)
 	}
-	allowed, _ := newClient(t, remote.Options{AllowHosts: []string{"127.0.0.0/8", inside.host()}})
+	allowed := newClient(t, remote.Options{AllowHosts: []string{"127.0.0.0/8", inside.host()}})
 	resp, err := allowed.Do(plainRequest(t, "GET", inside.URL+"/x"))
 	if err != nil {
 		t.Fatalf("an allowed host: %v", err)
@@ -131,7 +131,7 @@ func TestDoRefuses(t *testing.T) {
 func TestDoCertificate(t *testing.T) {
 	t.Parallel()
 	u := newTLSUpstream(t)
-	c, _ := newClient(t, remote.Options{NamedURLs: []string{u.URL}})
+	c := newClient(t, remote.Options{NamedURLs: []string{u.URL}})
 	// The certificate is not trusted: the connection itself must be refused.
 	if _, err := c.Do(plainRequest(t, "GET", u.URL+"/x")); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("a server with a certificate of its own: %v", err)
@@ -149,7 +149,7 @@ func TestDoStall(t *testing.T) {
 		<-r.Context().Done()
 		return true
 	}
-	c, _ := newClient(t, remote.Options{NamedURLs: []string{u.URL}, Stall: 50 * time.Millisecond})
+	c := newClient(t, remote.Options{NamedURLs: []string{u.URL}, Stall: 50 * time.Millisecond})
 	resp, err := c.Do(plainRequest(t, "GET", u.URL+"/x"))
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestManyHosts(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	u.manifests["latest"] = manifestBytes("x")
-	c, _ := newClient(t, remote.Options{})
+	c := newClient(t, remote.Options{})
 	first := repositoryOf(t, c, u.ref(t, "latest"), nil)
 	for i := range 2 * remote.MaxHosts {
 		ref, err := remote.NewRef(fmt.Sprintf("h%d.example", i), "org/model", "latest")

@@ -67,7 +67,7 @@ func TestPrivateBodies(t *testing.T) {
 			if tt.node != nil {
 				o.Credentials, o.Shared = func(string) (remote.Credentials, error) { return *tt.node, nil }, remote.AnyHost
 			}
-			c, _ := newClient(t, o)
+			c := newClient(t, o)
 			r := repositoryOf(t, c, exampleRef(t, "x"), tt.creds)
 			for _, n := range []int64{10, 1000} { // a range, and all
 				body, _, err := r.Fetch(t.Context(), d, 1000, 0, n)
@@ -144,7 +144,7 @@ func TestPrivateCertificate(t *testing.T) {
 		u := newTLSUpstream(t)
 		d := u.putBlob(random(1000))
 		hosts := hostsDir(t, "registry.example", "server = \""+u.URL+"\"\nskip_verify = true\n"+setting)
-		c, _ := newClient(t, remote.Options{HostsDir: hosts})
+		c := newClient(t, remote.Options{HostsDir: hosts})
 		body, _, err := repositoryOf(t, c, exampleRef(t, "x"), nil).Fetch(t.Context(), d, 1000, 0, 10)
 		if err != nil {
 			t.Fatal(err)

@@ -209,15 +209,21 @@ func (r *Repository) commit(ctx context.Context, e *endpoint, u *url.URL, d dige
 
 // PushManifest uploads a manifest under a tag or its digest.
 func (r *Repository) PushManifest(ctx context.Context, object, mediaType string, p []byte) error {
+	_, err := r.pushManifest(ctx, object, mediaType, p)
+	return err
+}
+
+// pushManifest is PushManifest, and returns the header of the response.
+func (r *Repository) pushManifest(ctx context.Context, object, mediaType string, p []byte) (header http.Header, err error) {
 	ref, err := NewRef(r.ref.Host, r.ref.Repository, object)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	e, err := r.pushEndpoint()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	err = retry(ctx, final, func() error {
+	err = retry.Do(ctx, func() error {
 		resp, err := r.send(r.pushScope(ctx), e, upload{
 			method: http.MethodPut, url: e.url(r.ref, "manifests/"+ref.Object()),
 			header: http.Header{"Content-Type": {mediaType}}, body: bytes.NewReader(p), size: int64(len(p)),
@@ -225,13 +231,14 @@ func (r *Repository) PushManifest(ctx context.Context, object, mediaType string,
 		if err != nil {
 			return err
 		}
+		header = resp.Header
 		discard(resp)
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("push manifest %s: %w", ref, err)
+		return nil, fmt.Errorf("push manifest %s: %w", ref, err)
 	}
-	return nil
+	return header, nil
 }
 
 // send sends an upload to e, with authorization, and returns the response if it is a success. A

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -42,14 +41,12 @@ func (r *Repository) Referrers(ctx context.Context, d digest.Digest, limit int, 
 		}
 		return nil
 	}
-	err := retry(ctx, lasting, func() error {
-		return transfer.Foreign(ctx, r.each(ctx, docker.HostCapabilityPull, nil, func(e *endpoint) error {
-			list, err := r.referrers(ctx, e, d)
-			if err != nil {
-				return err
-			}
-			return keep(list)
-		}))
+	err := r.read(ctx, docker.HostCapabilityPull, func(e *endpoint) error {
+		list, err := r.referrers(ctx, e, d)
+		if err != nil {
+			return err
+		}
+		return keep(list)
 	})
 	// Registries without the referrers API return various errors.
 	if err == nil || !errdefs.IsNotFound(err) && !errdefs.IsUnknown(err) {

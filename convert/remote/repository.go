@@ -7,7 +7,9 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -24,6 +26,7 @@ type Repository struct {
 	who    identity
 	creds  Credentials // of the caller
 	set    *hostSet
+	used   time.Time // guarded by Client.mu
 
 	mu      sync.Mutex
 	auths   map[*endpoint]*authorizer  // guarded by mu
@@ -50,6 +53,13 @@ func (r *Repository) String() string { return r.ref.Name() }
 func (r *Repository) manner() Manner { return r.client.opts.Manners[r.ref.Host] }
 
 func (r *Repository) userAgent() string { return cmp.Or(r.manner().UserAgent, r.client.opts.UserAgent) }
+
+// read calls f as each does, and again while the hosts are unavailable.
+func (r *Repository) read(ctx context.Context, caps docker.HostCapabilities, f func(*endpoint) error) error {
+	again := retry
+	again.Final = func(err error) bool { return !errdefs.IsUnavailable(err) }
+	return again.Do(ctx, func() error { return transfer.Foreign(ctx, r.each(ctx, caps, nil, f)) })
+}
 
 // each calls f for the hosts with a capability, beginning with first if it is not nil, until f
 // returns nil. The error is that of the server in the reference if it was asked, otherwise the last

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -76,22 +75,19 @@ func category(status int) error {
 	return errdefs.ErrUnknown
 }
 
-// retryAfter returns the requested wait of a response, at most transfer.MaxRetryAfter.
-// https://www.rfc-editor.org/rfc/rfc9110#name-retry-after
+// retryAfter returns the requested wait of a response.
 func retryAfter(resp *http.Response, now time.Time) (time.Duration, bool) {
 	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return 0, false
 	}
 	h := resp.Header.Get("Retry-After")
-	after := defaultRetryAfter
-	if secs, err := strconv.ParseInt(h, 10, 32); err == nil {
-		after = time.Duration(secs) * time.Second
-	} else if t, err := http.ParseTime(h); err == nil {
-		after = t.Sub(now)
-	} else if h == "" && resp.StatusCode == http.StatusServiceUnavailable {
+	if after, ok := transfer.ParseRetryAfter(h, now); ok {
+		return after, true
+	}
+	if h == "" && resp.StatusCode == http.StatusServiceUnavailable {
 		return 0, false
 	}
-	return min(max(after, 0), transfer.MaxRetryAfter), true
+	return defaultRetryAfter, true
 }
 
 // registryMessage returns the text in the body of an error response, as one printable line.

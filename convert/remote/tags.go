@@ -8,7 +8,6 @@ import (
 	"strconv"
 
 	"github.com/ballast-dev/ballast/convert"
-	"github.com/ballast-dev/ballast/store/transfer"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/errdefs"
 )
@@ -18,11 +17,9 @@ import (
 // list.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#listing-tags
 func (r *Repository) Tags(ctx context.Context, limit int) (tags []string, err error) {
-	err = retry(ctx, lasting, func() error {
-		return transfer.Foreign(ctx, r.each(ctx, docker.HostCapabilityPull|docker.HostCapabilityResolve, nil, func(e *endpoint) error {
-			tags, err = r.tags(ctx, e, limit)
-			return err
-		}))
+	err = r.read(ctx, docker.HostCapabilityPull|docker.HostCapabilityResolve, func(e *endpoint) error {
+		tags, err = r.tags(ctx, e, limit)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("tags of %s: %w", r, err)

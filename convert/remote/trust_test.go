@@ -65,7 +65,7 @@ func TestPlainCA(t *testing.T) {
 		{"skip_verify", "skip_verify = true\n", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c, _ := newClient(t, remote.Options{HostsDir: hostsDir(t, u.host(), tt.text), NamedURLs: []string{u.URL + "/{repository}"}})
+			c := newClient(t, remote.Options{HostsDir: hostsDir(t, u.host(), tt.text), NamedURLs: []string{u.URL + "/{repository}"}})
 			resp, err := c.Do(plainRequest(t, "GET", u.URL+"/a.carton"))
 			if !tt.trusted {
 				mustRefuse(t, err, errdefs.IsFailedPrecondition, "certificate")

@@ -120,23 +120,21 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
 }
 
-// newClient returns a client that logs into the buffer.
-func newClient(t testing.TB, o remote.Options) (*remote.Client, *strings.Builder) {
+// newClient returns a client, which the end of the test closes.
+func newClient(t testing.TB, o remote.Options) *remote.Client {
 	t.Helper()
-	var b strings.Builder
-	o.Log = slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	c, err := remote.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return c, &b
+	return c
 }
 
 // repository returns the repository org/model of u.
 func (u *upstream) repository(t testing.TB, o remote.Options, creds *remote.Credentials) *remote.Repository {
 	t.Helper()
-	c, _ := newClient(t, o)
+	c := newClient(t, o)
 	return repositoryOf(t, c, u.ref(t, "latest"), creds)
 }
 

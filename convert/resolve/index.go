@@ -82,7 +82,7 @@ func (o *Origin) nested(i int, d convert.Descriptor) error {
 // If nothing has to be converted, the index is unchanged, and its own digest is returned. Index
 // returns convert.ErrNotModel for an index without models, and errdefs.ErrNotImplemented for an
 // index in an index.
-func Index(ctx context.Context, o *Origin, imageOf func(context.Context, convert.Descriptor) (*image.Image, error)) (*image.IndexImage, error) {
+func Index(ctx context.Context, o *Origin, imageOf func(context.Context, convert.Descriptor) (*image.Image, error)) (*image.Image, error) {
 	all, err := o.candidates()
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func Index(ctx context.Context, o *Origin, imageOf func(context.Context, convert
 	case len(byOrigin) == 0:
 		return nil, fmt.Errorf("%s: an index without models: %w", o.Ref, convert.ErrNotModel)
 	case !converted:
-		return &image.IndexImage{Manifest: o.Served.Bytes, Digest: o.Served.Digest}, nil
+		return &image.Image{Manifest: o.Served.Bytes, Digest: o.Served.Digest}, nil
 	}
 	children := make([]image.Child, len(o.Manifest.Manifests))
 	for i, d := range o.Manifest.Manifests {
@@ -131,7 +131,7 @@ func Index(ctx context.Context, o *Origin, imageOf func(context.Context, convert
 }
 
 // Index makes the image of the index o, without storing anything.
-func (r *Resolver) Index(ctx context.Context, o *Origin) (*image.IndexImage, error) {
+func (r *Resolver) Index(ctx context.Context, o *Origin) (*image.Image, error) {
 	return Index(ctx, o, func(ctx context.Context, d convert.Descriptor) (*image.Image, error) {
 		child, err := Read(ctx, o.Repo, o.Child(d.Digest))
 		switch {

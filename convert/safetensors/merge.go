@@ -11,14 +11,6 @@ import (
 	"unicode/utf8"
 )
 
-// An Input is a file to merge with others.
-type Input struct {
-	Header *Header
-
-	// Name, if not empty, is the name of the input's only tensor in the merged file.
-	Name string
-}
-
 // A Part is a range of an input, in bytes from its start.
 type Part struct {
 	Input  int // index
@@ -26,8 +18,9 @@ type Part struct {
 	Size   int64
 }
 
-// Merge returns the start of a file with all tensors of the inputs, up to its data, and the parts
-// of the inputs that make up its data, in order. The caller leaves out duplicate inputs.
+// Merge returns the start of a file with all tensors of the inputs, given by their headers, up to
+// its data, and the parts of the inputs that make up its data, in order. The caller leaves out
+// duplicate inputs.
 //
 // Inputs whose data is a multiple of eight bytes come first, then those of four, two and one,
 // otherwise in the given order: so tensors stay aligned to their elements, which some readers need.
@@ -36,7 +29,7 @@ type Part struct {
 // kind of quantisation, is recorded for each of their tensors, with its name and a dot before the
 // key. Merge returns errdefs.ErrInvalidArgument if two tensors have the same name, or the file
 // cannot be written.
-func Merge(inputs []Input) (start []byte, parts []Part, err error) {
+func Merge(inputs []*Header) (start []byte, parts []Part, err error) {
 	m := merger{metadata: map[string]string{}}
 	for _, i := range order(inputs) {
 		if err := m.add(i, inputs[i]); err != nil {
@@ -50,7 +43,7 @@ func Merge(inputs []Input) (start []byte, parts []Part, err error) {
 		}
 	}
 	for k, v := range shared {
-		if err := m.say(k, v); err != nil {
+		if err := m.set(k, v); err != nil {
 			return nil, nil, invalid(err)
 		}
 	}
@@ -59,12 +52,12 @@ func Merge(inputs []Input) (start []byte, parts []Part, err error) {
 }
 
 // order returns the indexes of inputs in the order of their data.
-func order(inputs []Input) []int {
+func order(inputs []*Header) []int {
 	list := make([]int, len(inputs))
 	for i := range list {
 		list[i] = i
 	}
-	alignment := func(i int) int { return min(bits.TrailingZeros64(uint64(inputs[i].Header.DataSize)), 3) }
+	alignment := func(i int) int { return min(bits.TrailingZeros64(uint64(inputs[i].DataSize)), 3) }
 	slices.SortStableFunc(list, func(x, y int) int { return alignment(y) - alignment(x) })
 	return list
 }
@@ -77,11 +70,7 @@ type merger struct {
 	size     int // of all metadata
 }
 
-func (m *merger) add(i int, in Input) error {
-	h := in.Header
-	if in.Name != "" && len(h.Tensors) != 1 {
-		return fmt.Errorf("%d tensors, none of which can be called %.100q", len(h.Tensors), in.Name)
-	}
+func (m *merger) add(i int, h *Header) error {
 	if h.DataSize > math.MaxInt64-m.end {
 		return errors.New("more than 2^63 bytes of tensors")
 	}
@@ -89,9 +78,6 @@ func (m *merger) add(i int, in Input) error {
 		return fmt.Errorf("more than %d tensors", maxTensors)
 	}
 	for _, t := range h.Tensors {
-		if in.Name != "" {
-			t.Name = in.Name
-		}
 		t.Offset += m.end
 		m.tensors = append(m.tensors, t)
 	}
@@ -103,18 +89,18 @@ func (m *merger) add(i int, in Input) error {
 }
 
 // common returns the metadata that all inputs have.
-func common(inputs []Input) map[string]string {
+func common(inputs []*Header) map[string]string {
 	shared := map[string]string{}
 	if len(inputs) == 0 {
 		return shared
 	}
-	names := tensorNames(inputs[0].Header)
-	for k, v := range inputs[0].Header.Metadata {
+	names := tensorNames(inputs[0])
+	for k, v := range inputs[0].Metadata {
 		if owner(k, names) != "" {
 			continue
 		}
-		if !slices.ContainsFunc(inputs, func(in Input) bool {
-			have, ok := in.Header.Metadata[k]
+		if !slices.ContainsFunc(inputs, func(h *Header) bool {
+			have, ok := h.Metadata[k]
 			return !ok || have != v
 		}) {
 			shared[k] = v
@@ -124,29 +110,29 @@ func common(inputs []Input) map[string]string {
 }
 
 // addMetadata adds the metadata of an input that is not shared.
-func (m *merger) addMetadata(in Input, shared map[string]string) error {
-	if len(in.Header.Metadata) == 0 {
+func (m *merger) addMetadata(h *Header, shared map[string]string) error {
+	if len(h.Metadata) == 0 {
 		return nil
 	}
-	names := tensorNames(in.Header)
+	names := tensorNames(h)
 	var main []string // tensors except companions, such as the scale of a tensor
 	for name := range names {
 		if owner(name, names) == "" {
 			main = append(main, name)
 		}
 	}
-	for k, v := range in.Header.Metadata {
+	for k, v := range h.Metadata {
 		if _, ok := shared[k]; ok {
 			continue
 		}
-		if name := owner(k, names); name != "" {
-			if err := m.say(in.rename(name)+k[len(name):], v); err != nil {
+		if owner(k, names) != "" {
+			if err := m.set(k, v); err != nil {
 				return err
 			}
 			continue
 		}
 		for _, name := range main {
-			if err := m.say(in.rename(name)+"."+k, v); err != nil {
+			if err := m.set(name+"."+k, v); err != nil {
 				return err
 			}
 		}
@@ -172,14 +158,7 @@ func owner(s string, names map[string]bool) string {
 	return ""
 }
 
-func (in *Input) rename(name string) string {
-	if in.Name != "" {
-		return in.Name
-	}
-	return name
-}
-
-func (m *merger) say(k, v string) error {
+func (m *merger) set(k, v string) error {
 	if have, ok := m.metadata[k]; ok && have != v {
 		return fmt.Errorf("%s says two things of %.100q", metadataKey, k)
 	}

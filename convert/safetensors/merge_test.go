@@ -15,15 +15,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// input is a file in memory.
-func input(t testing.TB, metadata map[string]string, tensors ...converttest.SafeTensor) ([]byte, Input) {
+// input returns a file and its header.
+func input(t testing.TB, metadata map[string]string, tensors ...converttest.SafeTensor) ([]byte, *Header) {
 	t.Helper()
 	p := converttest.Safetensors(tensors, metadata)
 	h, err := read(p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p, Input{Header: h}
+	return p, h
 }
 
 // random returns a tensor of n elements of random bytes.
@@ -49,7 +49,7 @@ func TestMergedFileHasAllTensors(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	names := []string{"BF16", "F32", "U8", "F64", "BOOL"}
 	var files [][]byte
-	var inputs []Input
+	var inputs []*Header
 	want := map[string]converttest.SafeTensor{}
 	for i := range 1209 {
 		var tensors []converttest.SafeTensor
@@ -96,21 +96,20 @@ func TestMergedFileHasAllTensors(t *testing.T) {
 	}
 }
 
-func TestMergeNamesTheOnlyTensor(t *testing.T) {
+func TestMergePartsAreOrderedByAlignment(t *testing.T) {
 	t.Parallel()
-	data := func(b byte) converttest.SafeTensor {
-		return converttest.SafeTensor{Name: "data", DType: "U8", Shape: []uint64{1}, Data: []byte{b}}
+	byteTensor := func(name string, b byte) converttest.SafeTensor {
+		return converttest.SafeTensor{Name: name, DType: "U8", Shape: []uint64{1}, Data: []byte{b}}
 	}
-	f0, in0 := input(t, map[string]string{"data.quant_type": "int4"}, data(7))
-	f1, in1 := input(t, map[string]string{"data.quant_type": "int4"}, data(8))
-	in0.Name, in1.Name = "a.weight", "b.weight"
-	// A blob that has only the bytes of a tensor.
-	raw := Input{Header: &Header{Tensors: []Tensor{{Name: "c", DType: "I8", Shape: []uint64{2}, Size: 2}}, DataSize: 2}}
-	start, parts, err := Merge([]Input{in0, in1, raw})
+	f0, h0 := input(t, map[string]string{"a.weight.quant_type": "int4"}, byteTensor("a.weight", 7))
+	f1, h1 := input(t, map[string]string{"b.weight.quant_type": "int4"}, byteTensor("b.weight", 8))
+	// The blob has only the bytes of a tensor.
+	raw := &Header{Tensors: []Tensor{{Name: "c", DType: "I8", Shape: []uint64{2}, Size: 2}}, DataSize: 2}
+	start, parts, err := Merge([]*Header{h0, h1, raw})
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantParts := []Part{{2, 0, 2}, {0, in0.Header.DataOffset, 1}, {1, in1.Header.DataOffset, 1}}
+	wantParts := []Part{{2, 0, 2}, {0, h0.DataOffset, 1}, {1, h1.DataOffset, 1}}
 	if diff := cmp.Diff(wantParts, parts); diff != "" {
 		t.Errorf("parts (-want +got):\n%s", diff)
 	}
@@ -138,15 +137,15 @@ func TestMergeMetadata(t *testing.T) {
 	_, silent := input(t, nil, random(r, "other", "F32", 1))
 	for _, tt := range []struct {
 		name   string
-		inputs []Input
+		inputs []*Header
 		want   map[string]string
 	}{
-		{"one", []Input{quantised}, map[string]string{"format": "mlx", "quant_type": "nvfp4", "group_size": "16"}},
-		{"what all say", []Input{packed, plain}, map[string]string{"format": "mlx", "b.1.quant_type": "int8"}},
-		{"what some say", []Input{quantised, packed, plain},
+		{"one", []*Header{quantised}, map[string]string{"format": "mlx", "quant_type": "nvfp4", "group_size": "16"}},
+		{"what all say", []*Header{packed, plain}, map[string]string{"format": "mlx", "b.1.quant_type": "int8"}},
+		{"what some say", []*Header{quantised, packed, plain},
 			map[string]string{"format": "mlx", "a.quant_type": "nvfp4", "a.group_size": "16", "b.1.quant_type": "int8"}},
-		{"what one does not say", []Input{plain, silent}, map[string]string{"norm.format": "mlx"}},
-		{"nothing", []Input{silent}, nil},
+		{"what one does not say", []*Header{plain, silent}, map[string]string{"norm.format": "mlx"}},
+		{"nothing", []*Header{silent}, nil},
 		{"no inputs", nil, nil},
 	} {
 		start, _, err := Merge(tt.inputs)
@@ -171,26 +170,28 @@ func TestMergeRefuses(t *testing.T) {
 	_, a := input(t, map[string]string{"b.quant_type": "int4"}, random(r, "a", "F32", 1))
 	_, ab := input(t, map[string]string{"quant_type": "int8"}, random(r, "a.b", "F32", 1))
 	_, two := input(t, nil, random(r, "x", "F32", 1), random(r, "y", "F32", 1))
-	tensor := func(x Tensor) Input { return Input{Header: &Header{Tensors: []Tensor{x}, DataSize: x.Size}} }
+	tensor := func(x Tensor) *Header { return &Header{Tensors: []Tensor{x}, DataSize: x.Size} }
+	named := func(name string) *Header {
+		return tensor(Tensor{Name: name, DType: "U8", Shape: []uint64{1}, Size: 1})
+	}
 	for _, tt := range []struct {
 		name   string
-		inputs []Input
+		inputs []*Header
 		want   string
 	}{
-		{"one tensor in two layers", []Input{a, a}, `tensor "a" twice`},
-		{"a name for two tensors", []Input{{two.Header, "z"}}, "2 tensors"},
-		{"a tensor that is called as another", []Input{two, {a.Header, "x"}}, `tensor "x" twice`},
-		{"metadata that says two things of one tensor", []Input{a, ab}, `two things of "a.b.quant_type"`},
-		{"a tensor that is called as the metadata", []Input{{a.Header, metadataKey}}, "called __metadata__"},
-		{"a name that is not UTF-8", []Input{{a.Header, "\xff"}}, "not UTF-8"},
-		{"a shape that is not the size", []Input{tensor(Tensor{Name: "x", DType: "F32", Shape: []uint64{2}, Size: 4})}, "2 elements of F32 in 4 bytes"},
-		{"a shape that overflows", []Input{tensor(Tensor{Name: "x", DType: "F32", Shape: []uint64{1 << 63, 2}, Size: 4})}, "more than 2^64 bits"},
-		{"2^63 bytes", []Input{
+		{"the same input twice", []*Header{a, a}, `tensor "a" twice`},
+		{"two tensors with the same name", []*Header{two, named("x")}, `tensor "x" twice`},
+		{"contradictory metadata of a tensor", []*Header{a, ab}, `two things of "a.b.quant_type"`},
+		{"a tensor with the name of the metadata", []*Header{named(metadataKey)}, "called __metadata__"},
+		{"a name that is not UTF-8", []*Header{named("\xff")}, "not UTF-8"},
+		{"a shape that is not the size", []*Header{tensor(Tensor{Name: "x", DType: "F32", Shape: []uint64{2}, Size: 4})}, "2 elements of F32 in 4 bytes"},
+		{"a shape that overflows", []*Header{tensor(Tensor{Name: "x", DType: "F32", Shape: []uint64{1 << 63, 2}, Size: 4})}, "more than 2^64 bits"},
+		{"2^63 bytes", []*Header{
 			tensor(Tensor{Name: "x", DType: "Q", Size: math.MaxInt64}), tensor(Tensor{Name: "y", DType: "Q", Size: 1}),
 		}, "2^63 bytes"},
-		{"a header of more than 100,000,000 bytes", []Input{tensor(Tensor{Name: strings.Repeat("x", MaxHeader), DType: "U8", Shape: []uint64{1}, Size: 1})}, "more than 100000000"},
-		{"a dtype that is not known", []Input{tensor(Tensor{Name: "x", DType: "Q4_K", Size: 144})}, "none of safetensors"},
-		{"metadata of more than 4 MiB", []Input{{&Header{Metadata: map[string]string{"x": strings.Repeat("x", maxMetadata)}}, ""}}, "__metadata__ of more"},
+		{"a header of more than 100,000,000 bytes", []*Header{tensor(Tensor{Name: strings.Repeat("x", MaxHeader), DType: "U8", Shape: []uint64{1}, Size: 1})}, "more than 100000000"},
+		{"a dtype that is not known", []*Header{tensor(Tensor{Name: "x", DType: "Q4_K", Size: 144})}, "none of safetensors"},
+		{"metadata of more than 4 MiB", []*Header{{Metadata: map[string]string{"x": strings.Repeat("x", maxMetadata)}}}, "__metadata__ of more"},
 	} {
 		_, _, err := Merge(tt.inputs)
 		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), tt.want) {
@@ -226,20 +227,19 @@ func FuzzMerge(f *testing.F) {
 	r := rand.New(rand.NewPCG(9, 10))
 	a, _ := input(f, map[string]string{"quant_type": "int4"}, random(r, "a", "U32", 3), random(r, "a.scale", "U8", 3))
 	b, _ := input(f, map[string]string{"b.quant_type": "int8", "format": "pt"}, random(r, "b", "BF16", 3))
-	f.Add(a, b, "")
-	f.Add(b, a, "name")
-	f.Add(a, converttest.Safetensors(converttest.SmallSafetensors(), nil), "")
-	f.Fuzz(func(t *testing.T, x, y []byte, name string) {
+	f.Add(a, b)
+	f.Add(b, a)
+	f.Add(a, converttest.Safetensors(converttest.SmallSafetensors(), nil))
+	f.Fuzz(func(t *testing.T, x, y []byte) {
 		files := [][]byte{x, y}
-		var inputs []Input
+		var inputs []*Header
 		for _, p := range files {
 			h, err := read(p)
 			if err != nil {
 				return
 			}
-			inputs = append(inputs, Input{Header: h})
+			inputs = append(inputs, h)
 		}
-		inputs[0].Name = name
 		start, parts, err := Merge(inputs)
 		if err != nil {
 			return
@@ -250,9 +250,9 @@ func FuzzMerge(f *testing.F) {
 			t.Fatalf("the oracle does not read the merged file %q", start)
 		}
 		for i, in := range inputs {
-			for _, x := range in.Header.Tensors {
-				at, ok := spans[in.rename(x.Name)]
-				want := files[i][in.Header.DataOffset+x.Offset:][:x.Size]
+			for _, x := range in.Tensors {
+				at, ok := spans[x.Name]
+				want := files[i][in.DataOffset+x.Offset:][:x.Size]
 				if !ok || !bytes.Equal(p[len(start):][at[0]:at[1]], want) {
 					t.Fatalf("tensor %q of input %d: another one", x.Name, i)
 				}
@@ -263,7 +263,7 @@ func FuzzMerge(f *testing.F) {
 
 func BenchmarkMerge(b *testing.B) {
 	r := rand.New(rand.NewPCG(11, 12))
-	var inputs []Input
+	var inputs []*Header
 	for i := range 1209 {
 		_, in := input(b, map[string]string{"quant_type": "nvfp4"}, random(r, fmt.Sprintf("model.layers.%d.mlp.weight", i), "U32", 2))
 		inputs = append(inputs, in)

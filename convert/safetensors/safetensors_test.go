@@ -152,7 +152,7 @@ func TestHostileHeaderIsInvalid(t *testing.T) {
 	}
 }
 
-func TestSnifferTakesAnyPieces(t *testing.T) {
+func TestSnifferPieceSizes(t *testing.T) {
 	t.Parallel()
 	p := converttest.Safetensors(converttest.SmallSafetensors(), map[string]string{"format": "pt"})
 	want, err := read(p)
@@ -183,7 +183,7 @@ func TestSnifferTakesAnyPieces(t *testing.T) {
 	}
 }
 
-func TestSnifferLetsOtherFilesPass(t *testing.T) {
+func TestSnifferIgnoresOtherFiles(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"short", strings.Repeat("not a model", 10_000), string(file(strings.Repeat("x", 1000), 1000))} {
 		s := NewSniffer(Options{})
@@ -197,7 +197,7 @@ func TestSnifferLetsOtherFilesPass(t *testing.T) {
 	}
 }
 
-func TestSnifferHoldsNoHeaderBeyondItsLimit(t *testing.T) {
+func TestSnifferHeaderLimit(t *testing.T) {
 	p := file(`{}`+strings.Repeat(" ", SniffLimit), 0)
 	s := NewSniffer(Options{})
 	if n := testing.AllocsPerRun(1, func() { s.Write(p) }); n > 20 || !s.Done() || s.buf != nil {
@@ -214,7 +214,7 @@ func TestSnifferHoldsNoHeaderBeyondItsLimit(t *testing.T) {
 	}
 }
 
-func TestReadReturnsErrorsOfItsReader(t *testing.T) {
+func TestReadReturnsReaderErrors(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	p := converttest.Safetensors(converttest.SmallSafetensors(), nil)

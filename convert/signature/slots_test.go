@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestSlots lets a host that hangs keep no more than half of the checks, and nobody wait for ever.
+// TestSlots limits a host that hangs to half of the checks, and the time that a check waits.
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s slots

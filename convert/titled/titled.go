@@ -23,14 +23,8 @@ func parse(ctx context.Context, _ format.Settings, a convert.Artifact, m *conver
 		return nil, err
 	}
 	b.KeepConfig(p)
-	for i, l := range m.Layers {
-		p, err := place(l)
-		if err != nil {
-			return nil, fmt.Errorf("layer %d (%s): %w", i, l.Digest, err)
-		}
-		if err := b.Add(i, p); err != nil {
-			return nil, err
-		}
+	if err := b.AddLayers(place); err != nil {
+		return nil, err
 	}
 	return b.Model(ctx, a, describe(m.Annotations))
 }
@@ -38,7 +32,7 @@ func parse(ctx context.Context, _ format.Settings, a convert.Artifact, m *conver
 // place returns the place of a layer. A layer to unpack is a tar with gzip, whatever its media
 // type.
 // https://github.com/oras-project/oras-go/blob/v2.6.0/content/file/file.go
-func place(l convert.Descriptor) (convert.Place, error) {
+func place(_ int, l convert.Descriptor) (convert.Place, error) {
 	title := l.Annotations[mediatype.AnnotationTitle]
 	if l.Annotations[mediatype.OrasUnpack] != "true" {
 		return convert.Place{Kind: convert.KindByPath(title), Path: title}, nil

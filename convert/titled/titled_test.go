@@ -95,8 +95,8 @@ func TestTitledLayersAreFiles(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoneStaysWhatItIs has images and artifacts that are never mounted by titles.
-func TestWhatIsNoneStaysWhatItIs(t *testing.T) {
+// TestOtherManifestsAreNotTitled has images and artifacts that are never mounted by titles.
+func TestOtherManifestsAreNotTitled(t *testing.T) {
 	t.Parallel()
 	with := func(change func(s *converttest.Spec)) converttest.Spec {
 		s := artifact(layer(ociLayer, "a", "x"))
@@ -130,7 +130,7 @@ func TestWhatIsNoneStaysWhatItIs(t *testing.T) {
 	}
 }
 
-func TestTitlesAreHostilePaths(t *testing.T) {
+func TestHostileTitles(t *testing.T) {
 	t.Parallel()
 	for _, title := range []string{"../x", "/etc/passwd", "a/../../x", ".", "..", "a\x00b", "a\nb", `..\..\x`, strings.Repeat("a", 256)} {
 		layers := []converttest.Layer{layer(ociLayer, title, "y")}

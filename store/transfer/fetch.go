@@ -83,7 +83,7 @@ func (f Fetch) inTurn(ctx context.Context, off int64, ask func(Source) (progress
 			case progress:
 				try = 0
 			}
-			if final(err) {
+			if Final(err) {
 				out[src.Key()] = err
 			} else {
 				last, alive = err, true
@@ -134,7 +134,7 @@ func (r *rangeFetch) once(ctx context.Context, src Source) (n int, err error) {
 	defer cancel(nil)
 	go r.watch(ctx, src, place, maps.Clone(r.asked), cancel)
 	defer func() {
-		if err != nil && ctx.Err() != nil && !final(err) {
+		if err != nil && ctx.Err() != nil && !Final(err) {
 			err = context.Cause(ctx) // instead of what the source makes of it
 		}
 		err = Foreign(ctx, err)
@@ -228,12 +228,6 @@ func (f Fetch) watch(ctx context.Context, src Source, place *Slot, asked map[str
 	}
 }
 
-// final reports whether trying the same source again is useless.
-func final(err error) bool {
-	return errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) ||
-		errdefs.IsInvalidArgument(err) || errdefs.IsNotImplemented(err) || errdefs.IsFailedPrecondition(err)
-}
-
 // worst returns the most informative error: one that is not "not found", if any.
 func worst(order []Source, errs map[string]error) error {
 	var last error
@@ -253,16 +247,5 @@ func worst(order []Source, errs map[string]error) error {
 func pause(ctx context.Context, try int, err error) error {
 	d := min(firstPause<<try, maxPause)
 	d = d/2 + rand.N(d/2+1)
-	var after *RetryAfterError
-	if errors.As(err, &after) {
-		d = max(d, after.After)
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return Wait(ctx, d, err)
 }

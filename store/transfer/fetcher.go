@@ -3,6 +3,8 @@ package transfer
 import (
 	"context"
 	"io"
+	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -25,6 +27,20 @@ type Fetcher interface {
 
 // MaxRetryAfter limits the wait of a RetryAfterError, whatever the server requests.
 const MaxRetryAfter = 60 * time.Second
+
+// ParseRetryAfter returns the wait in a Retry-After, in seconds or as a date, from 0 to MaxRetryAfter.
+// ok is false for anything else.
+// https://www.rfc-editor.org/rfc/rfc9110#name-retry-after
+func ParseRetryAfter(header string, now time.Time) (after time.Duration, ok bool) {
+	if seconds, err := strconv.ParseInt(header, 10, 32); err == nil {
+		after = time.Duration(seconds) * time.Second
+	} else if t, err := http.ParseTime(header); err == nil {
+		after = t.Sub(now)
+	} else {
+		return 0, false
+	}
+	return min(max(after, 0), MaxRetryAfter), true
+}
 
 // A RetryAfterError means that a server requested to retry later.
 type RetryAfterError struct {

@@ -184,8 +184,8 @@ func TestImages(t *testing.T) {
 	}
 }
 
-// TestUnpinOne pins a model by two names: removing one pin, even twice, leaves the other.
-func TestUnpinOne(t *testing.T) {
+// TestUnpinLeavesOtherPin pins a model by two names: removing one pin, even twice, leaves the other.
+func TestUnpinLeavesOtherPin(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	r.hydrate(t)
@@ -269,7 +269,7 @@ func TestPinAndRemove(t *testing.T) {
 }
 
 // Removing one of two references leaves the model.
-func TestUntag(t *testing.T) {
+func TestRemovedReferenceLeavesModel(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	const other = "reg.example/team/model:v2"
@@ -296,7 +296,7 @@ func TestUntag(t *testing.T) {
 }
 
 // The tag of an index also names the model in it.
-func TestIndex(t *testing.T) {
+func TestIndexTagNamesItsModel(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	r.image.Refs = []string{"reg.example/team/model@" + r.image.Origin.Digest.String()}
@@ -412,8 +412,8 @@ func TestVerifySnapshots(t *testing.T) {
 	}
 }
 
-// TestErrors sends errors of all categories over the socket.
-func TestErrors(t *testing.T) {
+// TestErrorCategories sends errors of all categories over the socket.
+func TestErrorCategories(t *testing.T) {
 	var send error
 	r := newRig(t)
 	r.handler.Prefetch = func(context.Context, remote.Ref, api.PrefetchRequest, func([]api.Event) error) (store.Image, error) {
@@ -484,7 +484,7 @@ func TestPrefetchStream(t *testing.T) {
 }
 
 // A stream without a last line is an interruption; the request can be resumed.
-func TestDaemonGoes(t *testing.T) {
+func TestLostStreamIsResumable(t *testing.T) {
 	c := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "{\"status\":\"downloading\"}\n")
 		http.NewResponseController(w).Flush()

@@ -2,12 +2,16 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
-	"net/http"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/convert"
+	"github.com/ballast-dev/ballast/convert/headers"
+	"github.com/ballast-dev/ballast/convert/image"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
 	"github.com/containerd/errdefs"
@@ -24,8 +28,7 @@ func isContainerds(r store.Ref) bool {
 }
 
 // images lists all images with their state.
-func (h *Handler) images(r *http.Request) (any, error) {
-	ctx := r.Context()
+func (h *Handler) images(ctx context.Context) ([]api.Image, error) {
 	all, err := h.Store.Images(ctx)
 	if err != nil {
 		return nil, err
@@ -133,17 +136,12 @@ func (h *Handler) progress(ctx context.Context, v *api.Image) error {
 }
 
 // image returns all facts about one image.
-func (h *Handler) image(r *http.Request) (any, error) {
-	ctx := r.Context()
+func (h *Handler) image(ctx context.Context, name api.Name) (*api.Detail, error) {
 	refs, err := h.Store.Refs(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	d := api.Detail{Files: []filetable.File{}, Blobs: []filetable.Blob{}}
-	name, err := api.ParseName(r.FormValue("name"))
-	if err != nil {
-		return nil, err
-	}
+	d := &api.Detail{Files: []filetable.File{}, Blobs: []filetable.Blob{}}
 	im, err := h.findShown(ctx, name)
 	if err != nil {
 		// An index that cannot be read is shown as far as it is known.
@@ -158,8 +156,10 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	}
 	var files []filetable.File
 	d.Image, files = h.state(ctx, im, refs)
-	if err := h.signers(ctx, &d, im); err != nil {
-		return nil, err
+	if h.Signers != nil {
+		if d.Signatures, err = h.Signers(ctx, im); err != nil {
+			return nil, err
+		}
 	}
 	t, err := h.Store.Table(ctx, im.Table)
 	if err != nil {
@@ -184,17 +184,12 @@ func (h *Handler) image(r *http.Request) (any, error) {
 	if t == nil {
 		t = &filetable.Table{Origin: im.Origin}
 	}
-	h.explain(ctx, &d, t)
+	h.explain(ctx, d, t)
 	return d, nil
 }
 
 // removeImage removes images. Of an image with several references, only the given one is removed.
-func (h *Handler) removeImage(r *http.Request) (any, error) {
-	ctx := r.Context()
-	name, err := api.ParseName(r.FormValue("name"))
-	if err != nil {
-		return nil, err
-	}
+func (h *Handler) removeImage(ctx context.Context, name api.Name) (*api.Removed, error) {
 	found, err := h.find(ctx, name)
 	if err != nil {
 		return nil, err
@@ -203,7 +198,7 @@ func (h *Handler) removeImage(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := api.Removed{Manifests: []digest.Digest{}}
+	out := &api.Removed{Manifests: []digest.Digest{}}
 	for _, im := range found {
 		if ref := name.Ref.Recorded(); name.IsRef() && len(im.Refs) > 1 {
 			if err := h.untag(ctx, im, ref); err != nil {
@@ -275,4 +270,48 @@ func invalid(v *api.Image, err error) {
 		err = fmt.Errorf("a document of it is gone, its next pull or prefetch by tag makes it again: %w", err)
 	}
 	v.State, v.Error = api.StateInvalid, api.Wrap(err)
+}
+
+// explain adds facts from the documents of an image and its files to d. What cannot be read is left
+// out.
+func (h *Handler) explain(ctx context.Context, d *api.Detail, t *filetable.Table) {
+	p, err := h.Store.ReadBytes(ctx, d.Config, maxConfig)
+	if err != nil || !json.Valid(p) {
+		return
+	}
+	d.ConfigJSON = p
+	origin, err := convert.ParseConfig(p)
+	if err != nil {
+		return
+	}
+	var contextLength int64
+	var runner convert.Runner
+	if p, err := h.Store.ReadBytes(ctx, d.Manifest, convert.MaxManifestSize); err == nil {
+		if m, err := convert.ParseManifest(p); err == nil {
+			contextLength, runner = image.ContextLength(m.Annotations), image.RunnerOf(m.Annotations)
+		}
+	}
+	d.Description = api.Describe(origin, contextLength, h.headers(ctx, d.Files))
+	d.Description.Runner = runner
+	d.Explain(t)
+}
+
+// headers reads the headers of the files that are present, which are verified objects.
+func (h *Handler) headers(ctx context.Context, files []filetable.File) headers.Report {
+	var list []headers.File
+	for _, f := range files {
+		if f.Type != filetable.TypeReg || f.Digest == "" || !headers.Has(f.Path, f.Size) || len(list) > headers.MaxFiles {
+			continue
+		}
+		open := func(context.Context) (io.ReadCloser, error) { return h.Store.OpenObject(f.Digest) }
+		r, err := open(ctx)
+		if errdefs.IsNotFound(err) {
+			continue // not downloaded yet
+		}
+		if err == nil {
+			r.Close()
+		}
+		list = append(list, headers.File{Path: f.Path, Size: f.Size, Open: open})
+	}
+	return headers.Read(ctx, list)
 }

@@ -2,8 +2,6 @@ package admin
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -24,12 +22,12 @@ func (h *Handler) pinsOf(ctx context.Context, im store.Image) ([]store.Ref, erro
 }
 
 // pins lists all pins.
-func (h *Handler) pins(r *http.Request) (any, error) {
-	pins, err := h.Store.Refs(r.Context(), api.PinPrefix)
+func (h *Handler) pins(ctx context.Context) ([]api.Pin, error) {
+	pins, err := h.Store.Refs(ctx, api.PinPrefix)
 	if err != nil {
 		return nil, err
 	}
-	return h.sized(r.Context(), pins)
+	return h.sized(ctx, pins)
 }
 
 // sized returns pins with the sizes of their models.
@@ -63,14 +61,9 @@ func (h *Handler) sized(ctx context.Context, pins []store.Ref) ([]api.Pin, error
 }
 
 // pin pins the model that the name refers to now.
-func (h *Handler) pin(r *http.Request) (any, error) {
-	ctx := r.Context()
-	var req api.PinRequest
-	if err := decodeBody(r, &req); err != nil {
+func (h *Handler) pin(ctx context.Context, req api.PinRequest) ([]api.Pin, error) {
+	if err := checkTTL(req.TTL); err != nil {
 		return nil, err
-	}
-	if req.TTL < 0 {
-		return nil, fmt.Errorf("ttl %v is negative: %w", req.TTL, errdefs.ErrInvalidArgument)
 	}
 	name, err := api.ParseName(req.Name)
 	if err != nil {
@@ -93,12 +86,7 @@ func (h *Handler) pin(r *http.Request) (any, error) {
 
 // unpin removes the pin of a reference, or all pins of the models of a digest. A pin of the same
 // model by another reference stays.
-func (h *Handler) unpin(r *http.Request) (any, error) {
-	ctx := r.Context()
-	name, err := api.ParseName(r.FormValue("name"))
-	if err != nil {
-		return nil, err
-	}
+func (h *Handler) unpin(ctx context.Context, name api.Name) ([]api.Pin, error) {
 	if name.IsRef() {
 		return h.unpinRef(ctx, name)
 	}

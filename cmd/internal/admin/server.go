@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -98,31 +99,33 @@ func (h *Handler) Routes() http.Handler {
 		h.Log = slog.New(slog.DiscardHandler)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /v1/version", answer(func(*http.Request) (any, error) { return h.Version, nil }))
-	mux.Handle("GET /v1/health", answer(func(r *http.Request) (any, error) { return h.Health(r.Context()) }))
-	mux.Handle("POST /v1/facade/rotate", answer(func(r *http.Request) (any, error) { return struct{}{}, h.RotateCA(r.Context()) }))
-	mux.Handle("GET /v1/images", answer(h.images))
-	mux.Handle("GET /v1/image", answer(h.image))
-	mux.Handle("DELETE /v1/image", answer(h.removeImage))
-	mux.Handle("GET /v1/status", answer(func(r *http.Request) (any, error) { return h.Status(r.Context()), nil }))
-	mux.Handle("GET /v1/pins", answer(h.pins))
-	mux.Handle("PUT /v1/pin", answer(h.pin))
-	mux.Handle("DELETE /v1/pin", answer(h.unpin))
-	mux.Handle("GET /v1/mounts", answer(func(r *http.Request) (any, error) { return h.Mounts(r.Context()) }))
-	mux.Handle("POST /v1/mount", answer(h.mount))
+	mux.Handle("GET /v1/version", query(func(context.Context) (api.Version, error) { return h.Version, nil }))
+	mux.Handle("GET /v1/health", query(func(ctx context.Context) (api.Health, error) { return h.Health(ctx) }))
+	mux.Handle("POST /v1/facade/rotate", query(func(ctx context.Context) (struct{}, error) { return struct{}{}, h.RotateCA(ctx) }))
+	mux.Handle("GET /v1/images", query(h.images))
+	mux.Handle("GET /v1/image", named(h.image))
+	mux.Handle("DELETE /v1/image", named(h.removeImage))
+	mux.Handle("GET /v1/status", query(func(ctx context.Context) (api.Status, error) { return h.Status(ctx), nil }))
+	mux.Handle("GET /v1/pins", query(h.pins))
+	mux.Handle("PUT /v1/pin", request(h.pin))
+	mux.Handle("DELETE /v1/pin", named(h.unpin))
+	mux.Handle("GET /v1/mounts", query(func(ctx context.Context) ([]api.Mount, error) { return h.Mounts(ctx) }))
+	mux.Handle("POST /v1/mount", request(h.mount))
 	mux.Handle("DELETE /v1/mount", answer(func(r *http.Request) (any, error) {
 		return struct{}{}, h.Unmounted(r.Context(), r.FormValue("dir"))
 	}))
-	mux.Handle("POST /v1/gc", answer(h.gc))
-	mux.Handle("GET /v1/df", answer(func(r *http.Request) (any, error) { return h.Store.Usage(r.Context()) }))
-	mux.HandleFunc("POST /v1/prefetch", h.prefetch)
-	mux.HandleFunc("POST /v1/import", h.importModel)
-	mux.Handle("POST /v1/import/plan", answer(h.importPlan))
-	mux.Handle("POST /v1/import/models", answer(h.importModels))
-	mux.HandleFunc("POST /v1/hydrate", h.hydrate)
-	mux.Handle("PUT /v1/pause", answer(h.pause))
-	mux.HandleFunc("POST /v1/verify", h.verify)
-	mux.Handle("GET /v1/signatures", answer(h.checkSignatures))
+	mux.Handle("POST /v1/gc", request(h.gc))
+	mux.Handle("GET /v1/df", query(func(ctx context.Context) (store.Usage, error) { return h.Store.Usage(ctx) }))
+	mux.Handle("POST /v1/prefetch", stream(h.prefetch))
+	mux.Handle("POST /v1/import", stream(h.importModel))
+	mux.Handle("POST /v1/import/plan", request(h.importPlan))
+	mux.Handle("POST /v1/import/models", request(h.importModels))
+	mux.Handle("POST /v1/hydrate", stream(h.hydrate))
+	mux.Handle("PUT /v1/pause", request(h.pause))
+	mux.Handle("POST /v1/verify", stream(h.verify))
+	mux.Handle("GET /v1/signatures", answer(func(r *http.Request) (any, error) {
+		return h.CheckSignatures(r.Context(), r.FormValue("name"))
+	}))
 
 	mux.Handle("GET /metrics", h.Metrics)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -146,80 +149,114 @@ func answer(f func(*http.Request) (any, error)) http.Handler {
 	})
 }
 
-// decodeBody reads the JSON body of a request into v. An empty body leaves v as it is.
-func decodeBody(r *http.Request, v any) error {
+// query returns a handler of requests without parameters.
+func query[Out any](f func(context.Context) (Out, error)) http.Handler {
+	return answer(func(r *http.Request) (any, error) { return f(r.Context()) })
+}
+
+// named returns a handler of requests whose only parameter is the name of a model.
+func named[Out any](f func(context.Context, api.Name) (Out, error)) http.Handler {
+	return answer(func(r *http.Request) (any, error) {
+		name, err := api.ParseName(r.FormValue("name"))
+		if err != nil {
+			return nil, err
+		}
+		return f(r.Context(), name)
+	})
+}
+
+// request returns a handler of requests with a JSON body.
+func request[In, Out any](f func(context.Context, In) (Out, error)) http.Handler {
+	return answer(func(r *http.Request) (any, error) {
+		in, err := decodeBody[In](r)
+		if err != nil {
+			return nil, err
+		}
+		return f(r.Context(), in)
+	})
+}
+
+// stream returns a handler of requests with a JSON body that are answered with one JSON value a line.
+// An error of f is the last line.
+func stream[In any](f func(context.Context, In, *lines) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		out := &lines{w: w, enc: json.NewEncoder(w)}
+		in, err := decodeBody[In](r)
+		if err == nil {
+			err = f(r.Context(), in, out)
+		}
+		if err != nil {
+			_ = out.send(api.Event{Status: api.StatusError, Error: api.Wrap(err)}) // the client may have disconnected
+		}
+	})
+}
+
+// decodeBody reads the JSON body of a request. An empty body is the zero value.
+func decodeBody[In any](r *http.Request) (in In, err error) {
 	dec := json.NewDecoder(http.MaxBytesReader(nil, r.Body, api.MaxBody))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("request: %w: %w", err, errdefs.ErrInvalidArgument)
+	if err := dec.Decode(&in); err != nil && !errors.Is(err, io.EOF) {
+		return in, fmt.Errorf("request: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	return in, nil
+}
+
+// checkTTL returns errdefs.ErrInvalidArgument for a lifetime of a pin that is not valid.
+func checkTTL(ttl time.Duration) error {
+	if ttl < 0 {
+		return fmt.Errorf("ttl %v is negative: %w", ttl, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
 
-// A stream writes one JSON value a line.
-type stream struct {
+// A lines is a response with one JSON value a line.
+type lines struct {
 	w   http.ResponseWriter
 	enc *json.Encoder
 }
 
-func newStream(w http.ResponseWriter) *stream {
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	return &stream{w: w, enc: json.NewEncoder(w)}
-}
-
 // send writes v at once.
-func (s *stream) send(v any) error {
-	if err := s.enc.Encode(v); err != nil {
+func (l *lines) send(v any) error {
+	if err := l.enc.Encode(v); err != nil {
 		return err
 	}
-	return http.NewResponseController(s.w).Flush()
+	return http.NewResponseController(l.w).Flush()
 }
 
 // events sends each event.
-func (s *stream) events(events []api.Event) error {
+func (l *lines) events(events []api.Event) error {
 	for _, e := range events {
-		if err := s.send(e); err != nil {
+		if err := l.send(e); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (h *Handler) prefetch(w http.ResponseWriter, r *http.Request) {
-	var req api.PrefetchRequest
-	out := newStream(w)
-	err := decodeBody(r, &req)
-	var ref remote.Ref
-	if err == nil {
-		ref, err = resolve.ParseRef(req.Ref)
-	}
-	if err == nil && req.TTL < 0 {
-		err = fmt.Errorf("ttl %v is negative: %w", req.TTL, errdefs.ErrInvalidArgument)
-	}
+func (h *Handler) prefetch(ctx context.Context, r api.PrefetchRequest, out *lines) error {
+	ref, err := resolve.ParseRef(r.Ref)
 	if err != nil {
-		_ = out.send(api.Event{Status: api.StatusError, Error: api.Wrap(err)})
-		return
+		return err
 	}
-	im, err := h.Prefetch(r.Context(), ref, req, out.events)
-	last := api.Event{Status: api.StatusSuccess, Ref: ref.String(), Image: &im}
+	if err := checkTTL(r.TTL); err != nil {
+		return err
+	}
+	im, err := h.Prefetch(ctx, ref, r, out.events)
 	if err != nil {
-		last = api.Event{Status: api.StatusError, Ref: ref.String(), Error: api.Wrap(err)}
+		return out.send(api.Event{Status: api.StatusError, Ref: ref.String(), Error: api.Wrap(err)})
 	}
-	_ = out.send(last)
+	return out.send(api.Event{Status: api.StatusSuccess, Ref: ref.String(), Image: &im})
 }
 
-func (h *Handler) gc(r *http.Request) (any, error) {
-	var o store.GCOptions
-	if err := decodeBody(r, &o); err != nil {
-		return nil, err
-	}
+func (h *Handler) gc(ctx context.Context, o store.GCOptions) (r store.GCResult, err error) {
 	if o.Keep < 0 {
-		return nil, fmt.Errorf("keep %d is negative: %w", o.Keep, errdefs.ErrInvalidArgument)
+		return r, fmt.Errorf("keep %d is negative: %w", o.Keep, errdefs.ErrInvalidArgument)
 	}
 	if h.Settle != nil {
-		if err := h.Settle(r.Context()); err != nil {
+		if err := h.Settle(ctx); err != nil {
 			h.Log.Warn("models may stay whose images or mounts are gone", "err", err)
 		}
 	}
-	return h.Store.GC(r.Context(), o)
+	return h.Store.GC(ctx, o)
 }

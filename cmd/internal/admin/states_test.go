@@ -54,7 +54,7 @@ func (r *rig) state(t *testing.T, manifest digest.Digest) api.Image {
 }
 
 // An image that cannot be shown hides no other.
-func TestInvalid(t *testing.T) {
+func TestInvalidImageHidesNoOther(t *testing.T) {
 	r := newRig(t)
 	r.hydrate(t)
 	noTable := r.put(t, "reg.example/no/table:v1", digest.FromString("gone"))
@@ -79,8 +79,8 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// TestPulling checks the state of a model from its first byte to its last.
-func TestPulling(t *testing.T) {
+// TestStatesOfDownload checks the state of a model from its first byte to its last.
+func TestStatesOfDownload(t *testing.T) {
 	r := newRig(t)
 	other := storetest.Random(5, 1<<20)
 	table := storetest.NewBuilder("two").Raw("a.bin", r.weights, 0o644).Raw("b.bin", other, 0o644).Put(t, r.store)
@@ -194,7 +194,7 @@ func TestPinSize(t *testing.T) {
 }
 
 // A model that cannot be downloaded again does not prevent the repair of others.
-func TestRepairGoesOn(t *testing.T) {
+func TestRepairContinuesAfterError(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	r.hydrate(t)

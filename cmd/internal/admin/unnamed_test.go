@@ -15,9 +15,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestUnnamed has a model without an image that a snapshot shows before it is complete: it is
+// TestModelWithoutImage has a model without an image that a snapshot shows before it is complete: it is
 // listed, found by the digest of its table, and removed with its snapshot.
-func TestUnnamed(t *testing.T) {
+func TestModelWithoutImage(t *testing.T) {
 	r := newRig(t)
 	p := storetest.Random(41, 9<<20)
 	f := storetest.NewFetcher(p)

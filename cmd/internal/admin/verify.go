@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -11,31 +10,23 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/store"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
 
 // progressEvery is the interval between two lines of progress.
 const progressEvery = 200 * time.Millisecond
 
-func (h *Handler) verify(w http.ResponseWriter, r *http.Request) {
-	var req api.VerifyRequest
-	out := newStream(w)
-	err := decodeBody(r, &req)
-	var res *api.VerifyResult
-	if err == nil {
-		progress, end := h.Verifying(req.Name)
-		res, err = h.check(r.Context(), req, func(e api.VerifyEvent) {
-			progress(e.Completed, e.Total)
-			_ = out.send(e)
-		})
-		end(err)
-	}
+func (h *Handler) verify(ctx context.Context, req api.VerifyRequest, out *lines) error {
+	progress, end := h.Verifying(req.Name)
+	res, err := h.check(ctx, req, func(e api.VerifyEvent) {
+		progress(e.Completed, e.Total)
+		_ = out.send(e)
+	})
+	end(err)
 	if err != nil {
-		_ = out.send(api.VerifyEvent{Status: api.StatusError, Result: res, Error: api.Wrap(err)})
-		return
+		return out.send(api.VerifyEvent{Status: api.StatusError, Result: res, Error: api.Wrap(err)})
 	}
-	_ = out.send(api.VerifyEvent{Status: api.StatusSuccess, Result: res})
+	return out.send(api.VerifyEvent{Status: api.StatusSuccess, Result: res})
 }
 
 // check verifies the objects that req names, and repairs them if req requests it. If a repair
@@ -104,9 +95,7 @@ func (h *Handler) repair(ctx context.Context, ref remote.Ref, only digest.Digest
 		tables = slices.Compact(tables)
 	}
 	for _, t := range tables {
-		if f, err := h.Store.OpenObject(t); err == nil {
-			f.Close()
-		} else if errdefs.IsNotFound(err) && first != nil {
+		if first != nil && !h.has(t) {
 			continue // what it lacks is unknown; first has the reason
 		}
 		names, err := h.repairTable(ctx, ref, t, event)
@@ -131,14 +120,21 @@ func (h *Handler) repair(ctx context.Context, ref remote.Ref, only digest.Digest
 	res.LeftSnapshots = len(left)
 	res.Left = 0
 	for _, b := range res.Bad {
-		f, err := h.Store.OpenObject(b.Digest)
-		if err != nil {
+		if !h.has(b.Digest) {
 			res.Left++
-			continue
 		}
-		f.Close()
 	}
 	return first
+}
+
+// has reports whether an object is present.
+func (h *Handler) has(d digest.Digest) bool {
+	f, err := h.Store.OpenObject(d)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return true
 }
 
 // resolveAgain restores missing documents of images: of those with the table only, or of all if
@@ -167,17 +163,9 @@ func (h *Handler) resolveAgain(ctx context.Context, only digest.Digest) (names [
 
 // documented reports whether the documents of an image are present.
 func (h *Handler) documented(im store.Image) bool {
-	for _, d := range []digest.Digest{im.Manifest, im.Config, im.Table} {
-		if d == "" { // an index has only a manifest
-			continue
-		}
-		f, err := h.Store.OpenObject(d)
-		if err != nil {
-			return false
-		}
-		f.Close()
-	}
-	return true
+	return !slices.ContainsFunc([]digest.Digest{im.Manifest, im.Config, im.Table}, func(d digest.Digest) bool {
+		return d != "" && !h.has(d) // an index has only a manifest
+	})
 }
 
 // showAgain repairs snapshots from the store, and returns the tables with missing objects.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net"
@@ -26,14 +27,8 @@ const maxRoot = 512
 
 // validate returns errdefs.ErrInvalidArgument, naming the key, if a value is not valid.
 func (c *Config) validate() error {
-	for _, s := range []struct{ key, path string }{
-		{"address", c.Address}, {"admin_address", c.AdminAddress},
-	} {
-		if err := checkPath(s.key, s.path, maxSocketPath); err != nil {
-			return err
-		}
-	}
-	if err := checkPath("root", c.Root, maxRoot); err != nil {
+	err := cmp.Or(checkPath("address", c.Address, maxSocketPath), checkPath("admin_address", c.AdminAddress, maxSocketPath), checkPath("root", c.Root, maxRoot))
+	if err != nil {
 		return err
 	}
 	// A colon in a data-only lower layer cannot be escaped in overlay options.
@@ -47,13 +42,7 @@ func (c *Config) validate() error {
 	if c.Address == c.AdminAddress {
 		return invalid("admin_address", "is the same as address")
 	}
-	if err := c.checkListeners(); err != nil {
-		return err
-	}
-	if err := c.checkCartons(); err != nil {
-		return err
-	}
-	return c.checkValues()
+	return cmp.Or(c.checkListeners(), c.checkFleet(), c.checkCartons(), c.checkValues(), c.checkLazy(), c.checkVerify(), c.checkUpstream())
 }
 
 func (c *Config) checkValues() error {
@@ -82,9 +71,10 @@ func (c *Config) checkValues() error {
 	case c.GC.Low > c.GC.High:
 		return invalid("gc.low", "%v is above gc.high, %v", c.GC.Low, c.GC.High)
 	}
-	if err := c.checkLazy(); err != nil {
-		return err
-	}
+	return nil
+}
+
+func (c *Config) checkUpstream() error {
 	for i, p := range c.Upstream.Artifacts {
 		key, rule := fmt.Sprintf("upstream.artifacts %d", i+1), VerifyRule{Match: p}
 		if p == "" {
@@ -93,9 +83,6 @@ func (c *Config) checkValues() error {
 		if why := rule.unusual(); why != "" {
 			return invalid(key, "%q stands for nothing: names have %s", p, why)
 		}
-	}
-	if err := c.checkVerify(); err != nil {
-		return err
 	}
 	for _, h := range c.Upstream.AllowHosts {
 		if err := checkAllowed(h); err != nil {
@@ -158,9 +145,6 @@ func (c *Config) checkListeners() error {
 		if c.Facade.InsecurePlainHTTP && c.Facade.AllowRemote {
 			return invalid("facade.insecure_plain_http", "is for tests on one machine, and facade.allow_remote is set")
 		}
-	}
-	if err := c.checkFleet(); err != nil {
-		return err
 	}
 	if c.Metrics.Listen != "" {
 		if _, _, err := net.SplitHostPort(c.Metrics.Listen); err != nil {

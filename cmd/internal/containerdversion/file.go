@@ -19,8 +19,39 @@ type File struct {
 	OldTables bool
 }
 
-// oldTable has the settings of CRI in format 2.
-const oldTable = "io.containerd.grpc.v1.cri"
+// The plugins of containerd with settings that ballast reads.
+const (
+	PluginDiff     = "io.containerd.service.v1.diff-service"
+	PluginTransfer = "io.containerd.transfer.v1.local"
+	PluginImages   = "io.containerd.cri.v1.images"
+	PluginRuntime  = "io.containerd.cri.v1.runtime"
+	PluginCRI      = "io.containerd.grpc.v1.cri" // images and runtime, before format 3
+)
+
+// Setting returns the value below keys in the tables of a configuration, or nil.
+func Setting(tables map[string]any, keys ...string) any {
+	var v any = tables
+	for _, k := range keys {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[k]
+	}
+	return v
+}
+
+// Runtimes returns the tables of the runtime handlers, by name, in the tables of plugins.
+func Runtimes(plugins map[string]any) map[string]map[string]any {
+	all := map[string]map[string]any{}
+	for _, plugin := range []string{PluginCRI, PluginRuntime} {
+		runtimes, _ := Setting(plugins, plugin, "containerd", "runtimes").(map[string]any)
+		for name, r := range runtimes {
+			all[name], _ = r.(map[string]any)
+		}
+	}
+	return all
+}
 
 // ReadFile reads a configuration file of containerd. A missing file is the zero File.
 func ReadFile(path string) (File, error) {
@@ -38,7 +69,7 @@ func ReadFile(path string) (File, error) {
 	if err := toml.Unmarshal(p, &c); err != nil {
 		return File{}, fmt.Errorf("%s: %w", path, err)
 	}
-	_, old := c.Plugins[oldTable]
+	_, old := c.Plugins[PluginCRI]
 	return File{Format: c.Version, OldTables: old}, nil
 }
 

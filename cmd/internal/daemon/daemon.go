@@ -31,6 +31,7 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	notify "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 )
 
@@ -115,6 +116,7 @@ func (d *Daemon) buildFacade() (err error) {
 	if err := os.MkdirAll(resolver.Settings.TempDir, 0o700); err != nil {
 		return err
 	}
+	_ = unix.Rmdir(filepath.Join(c.Root, oldTempDir)) // only if it exists and is empty
 	d.facade = &registry.Handler{
 		Resolver: resolver, Store: d.store, Secrets: d.secrets, Log: d.log,
 		Pulled:  func(ctx context.Context, im store.Image) { d.jobs.Heal(ctx, im) },

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
@@ -79,6 +80,10 @@ func closeRoot(root string, log *slog.Logger) error {
 	}
 	return nil
 }
+
+// oldTempDir is the directory below the root that earlier versions used in place of
+// upstream.TempDir.
+const oldTempDir = string(mediatype.FormatCarton)
 
 // privateMode is the mode of directories that only root may access.
 const privateMode fs.FileMode = 0o700

@@ -17,15 +17,6 @@ import (
 	"github.com/containerd/containerd/v2/version"
 )
 
-// The plugins of containerd whose settings are checked.
-const (
-	pluginDiff     = "io.containerd.service.v1.diff-service"
-	pluginTransfer = "io.containerd.transfer.v1.local"
-	pluginImages   = "io.containerd.cri.v1.images"
-	pluginRuntime  = "io.containerd.cri.v1.runtime"
-	pluginCRI      = "io.containerd.grpc.v1.cri" // images and runtime, before version 3
-)
-
 // containerdConfig is a loaded configuration of containerd.
 type containerdConfig struct {
 	*srvconfig.Config
@@ -163,10 +154,10 @@ func (d *Doctor) addDropIn(ctx context.Context, c *containerdConfig, plugin stri
 func (d *Doctor) diffService(c *containerdConfig, differ string) {
 	const check = "diff-service"
 	order := []string{defaults.DefaultDiffer}
-	if v, ok := lookup(c.Plugins, pluginDiff, "default").([]any); ok {
+	if v, ok := containerdversion.Setting(c.Plugins, containerdversion.PluginDiff, "default").([]any); ok {
 		order = texts(v)
 	}
-	mend := fmt.Sprintf("[plugins.%q] default = [%q, \"walking\"]", pluginDiff, differ)
+	mend := fmt.Sprintf("[plugins.%q] default = [%q, \"walking\"]", containerdversion.PluginDiff, differ)
 	ours, walking := slices.Index(order, differ), slices.Index(order, defaults.DefaultDiffer)
 	switch {
 	case ours < 0:
@@ -181,13 +172,13 @@ func (d *Doctor) diffService(c *containerdConfig, differ string) {
 // unpackConfig checks which differ unpacks for pulls.
 func (d *Doctor) unpackConfig(c *containerdConfig, snapshotter, differ string) {
 	const check = "unpack_config"
-	mend := fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", pluginTransfer, hostPlatform(), snapshotter, differ)
-	entries, ok := lookup(c.Plugins, pluginTransfer, "unpack_config").([]any)
+	mend := fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", containerdversion.PluginTransfer, hostPlatform(), snapshotter, differ)
+	entries, ok := containerdversion.Setting(c.Plugins, containerdversion.PluginTransfer, "unpack_config").([]any)
 	if !ok {
 		d.fail(check, mend, "there is no entry for %s, so \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
 		return
 	}
-	inEntry := fmt.Sprintf("in that entry of [[plugins.%q.unpack_config]]: differ = %q", pluginTransfer, differ)
+	inEntry := fmt.Sprintf("in that entry of [[plugins.%q.unpack_config]]: differ = %q", containerdversion.PluginTransfer, differ)
 	seen := map[string]string{} // the first entry of a snapshotter is used
 	for _, e := range entries {
 		m, _ := e.(map[string]any)
@@ -206,22 +197,9 @@ func (d *Doctor) unpackConfig(c *containerdConfig, snapshotter, differ string) {
 		d.fail(check, inEntry, "the first entry for %s has differ = %q, which refuses models", snapshotter, got)
 	}
 	if _, ok := seen[defaults.DefaultSnapshotter]; !ok {
-		d.warn(check, fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", pluginTransfer, hostPlatform(), defaults.DefaultSnapshotter, defaults.DefaultDiffer),
+		d.warn(check, fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", containerdversion.PluginTransfer, hostPlatform(), defaults.DefaultSnapshotter, defaults.DefaultDiffer),
 			"there is no entry for %s any more, so pulls with it are refused", defaults.DefaultSnapshotter)
 	}
-}
-
-// lookup returns the value below keys, or nil.
-func lookup(m map[string]any, keys ...string) any {
-	var v any = m
-	for _, k := range keys {
-		m, ok := v.(map[string]any)
-		if !ok {
-			return nil
-		}
-		v = m[k]
-	}
-	return v
 }
 
 // texts returns the strings of a list.

@@ -21,18 +21,18 @@ const askTimeout = 5 * time.Second
 
 // criSetting returns a setting of CRI's image part, from its table in this version of the file.
 func (c *containerdConfig) criSetting(key string) any {
-	if v := lookup(c.Plugins, pluginImages, key); v != nil {
+	if v := containerdversion.Setting(c.Plugins, containerdversion.PluginImages, key); v != nil {
 		return v
 	}
-	return lookup(c.Plugins, pluginCRI, "containerd", key)
+	return containerdversion.Setting(c.Plugins, containerdversion.PluginCRI, "containerd", key)
 }
 
 // criRegistry returns a setting of CRI's registry part, from its table in this version of the file.
 func (c *containerdConfig) criRegistry(key string) any {
-	if v := lookup(c.Plugins, pluginImages, "registry", key); v != nil {
+	if v := containerdversion.Setting(c.Plugins, containerdversion.PluginImages, "registry", key); v != nil {
 		return v
 	}
-	return lookup(c.Plugins, pluginCRI, "registry", key)
+	return containerdversion.Setting(c.Plugins, containerdversion.PluginCRI, "registry", key)
 }
 
 // hostsDirs returns the directories of hosts.toml files that CRI uses.
@@ -91,12 +91,9 @@ func (c *containerdConfig) criSnapshotter() string {
 // handlers returns the runtime handlers with a snapshotter.
 func (c *containerdConfig) handlers(snapshotter string) []string {
 	var names []string
-	for _, plugin := range []string{pluginRuntime, pluginCRI} {
-		runtimes, _ := lookup(c.Plugins, plugin, "containerd", "runtimes").(map[string]any)
-		for name := range runtimes {
-			if lookup(runtimes, name, "snapshotter") == snapshotter {
-				names = append(names, name)
-			}
+	for name, r := range containerdversion.Runtimes(c.Plugins) {
+		if r["snapshotter"] == snapshotter {
+			names = append(names, name)
 		}
 	}
 	return names

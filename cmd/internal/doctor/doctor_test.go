@@ -162,7 +162,7 @@ func (n *node) write(t *testing.T, name, s string) {
 const dropin = "conf.d/ballast.toml"
 
 // On a healthy node the only finding is that containerd itself does not run.
-func TestHealthy(t *testing.T) {
+func TestHealthyNode(t *testing.T) {
 	findings := newNode(t).doctor.Run(t.Context())
 	for _, f := range findings {
 		if f.Status != OK && f.Check != "containerd" {
@@ -174,9 +174,9 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// TestLocalPull makes CRI pull without the transfer service, as production nodes often do: models
+// TestLocalPullNeedsFacade makes CRI pull without the transfer service, as production nodes often do: models
 // need a facade there too.
-func TestLocalPull(t *testing.T) {
+func TestLocalPullNeedsFacade(t *testing.T) {
 	n := newNode(t)
 	n.write(t, "conf.d/zz.toml", `version = 3
 [plugins."io.containerd.cri.v1.images"]
@@ -437,7 +437,7 @@ func TestFaults(t *testing.T) {
 }
 
 // The closed form of _default is healthy.
-func TestClosedDefault(t *testing.T) {
+func TestClosedDefaultIsHealthy(t *testing.T) {
 	n := newNode(t)
 	n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry})
 	for _, f := range n.doctor.Run(t.Context()) {
@@ -448,7 +448,7 @@ func TestClosedDefault(t *testing.T) {
 }
 
 // A handler is sufficient for pods.
-func TestHandlerOnly(t *testing.T) {
+func TestHandlerSuffices(t *testing.T) {
 	n := newNode(t)
 	var b strings.Builder
 	cfg := n.doctor.Config

@@ -12,9 +12,9 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 )
 
-// TestNobody runs the doctor as a user without access to the sockets: it reports that, and does not
+// TestUserWithoutPermissions runs the doctor as a user without access to the sockets: it reports that, and does not
 // advise to start what runs.
-func TestNobody(t *testing.T) {
+func TestUserWithoutPermissions(t *testing.T) {
 	const nobody = 65534
 	if os.Geteuid() == nobody {
 		socket := os.Getenv("ADMIN") // also in place of containerd's
@@ -27,7 +27,7 @@ func TestNobody(t *testing.T) {
 		return
 	}
 	n := newNode(t)
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestNobody$")
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestUserWithoutPermissions$")
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), "ADMIN="+n.doctor.Config.AdminAddress)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}

@@ -92,6 +92,23 @@ func (d *Doctor) root(h *api.Health) {
 	d.ok(check, "%s is on one file system", dirs["root"].Path)
 }
 
+// rootDir returns the root of the daemon.
+func (d *Doctor) rootDir(h *api.Health) string {
+	if h != nil {
+		return h.Dirs["root"].Path
+	}
+	return d.Config.Root
+}
+
+// probeDir returns a directory on the file system of the root, if that exists.
+func (d *Doctor) probeDir(h *api.Health) string {
+	dir := d.rootDir(h)
+	if _, err := os.Stat(dir); err != nil {
+		return os.TempDir()
+	}
+	return dir
+}
+
 // kernel checks the features of the kernel.
 func (d *Doctor) kernel(h *api.Health) {
 	const check = "kernel"
@@ -100,14 +117,7 @@ func (d *Doctor) kernel(h *api.Health) {
 		d.ok(check, "snapshot.show = \"links\": models are shown as hard links, which every kernel supports")
 		return
 	}
-	dir := d.Config.Root
-	if h != nil {
-		dir = h.Dirs["root"].Path
-	}
-	if _, err := os.Stat(dir); err != nil {
-		dir = os.TempDir()
-	}
-	err := d.Probe(dir)
+	err := d.Probe(d.probeDir(h))
 	switch {
 	case err == nil && h != nil && h.Show == config.ShowLinks:
 		d.warn(check, "systemctl restart ballastd", "the kernel supports data-only lower layers, but ballastd shows models as hard links: %s", h.ShowWhy)
@@ -126,11 +136,7 @@ func (d *Doctor) kernel(h *api.Health) {
 func (d *Doctor) space(h *api.Health) {
 	const check = "space"
 	var st unix.Statfs_t
-	dir := d.Config.Root
-	if h != nil {
-		dir = h.Dirs["root"].Path
-	}
-	if err := unix.Statfs(dir, &st); err != nil {
+	if err := unix.Statfs(d.rootDir(h), &st); err != nil {
 		return // reported by root
 	}
 	free := int64(st.Bavail) * st.Bsize

@@ -8,11 +8,10 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/unpacked"
 	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/core/snapshots/proxy"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 )
 
 // orphans looks for images that containerd unpacked into snapshots without metadata in ballastd:
@@ -21,7 +20,7 @@ func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 	const check = "images"
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	conn, err := grpc.NewClient("unix://"+d.Config.Containerd.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := dialContainerd(d.Config.Containerd.Address)
 	if err != nil {
 		return // reported by loaded
 	}
@@ -54,9 +53,10 @@ func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 
 // orphansOf returns the names of such images in the namespace of ctx.
 func orphansOf(ctx context.Context, conn *grpc.ClientConn, snapshotter string) ([]string, error) {
+	all := proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), snapshotter)
 	return unpacked.Images(ctx, conn, snapshotter, func(ctx context.Context, snapshot string) (bool, error) {
-		_, err := snapshotsapi.NewSnapshotsClient(conn).Stat(ctx, &snapshotsapi.StatSnapshotRequest{Snapshotter: snapshotter, Key: snapshot})
-		if status.Code(err) == codes.NotFound {
+		_, err := all.Stat(ctx, snapshot)
+		if errdefs.IsNotFound(err) {
 			return true, nil
 		}
 		return false, err

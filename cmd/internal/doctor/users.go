@@ -27,15 +27,8 @@ const (
 // Fail.
 func (d *Doctor) users(ctx context.Context, h *api.Health, c *containerdConfig) {
 	const check = "user namespaces"
-	dir := d.Config.Root
-	if h != nil {
-		dir = h.Dirs["root"].Path
-	}
-	if _, err := os.Stat(dir); err != nil {
-		dir = os.TempDir()
-	}
 	before := len(d.findings)
-	if err := d.ProbeUsers(dir); err != nil && os.Geteuid() != 0 {
+	if err := d.ProbeUsers(d.probeDir(h)); err != nil && os.Geteuid() != 0 {
 		d.warn(check, "run as root", "cannot test mounts: %v", err)
 	} else if err != nil {
 		d.warn(check, "Linux 6.3 or later, and ext4, xfs or btrfs at the root", "mounts cannot be id-mapped here, so pods with hostUsers: false do not start: %v", err)

@@ -80,8 +80,8 @@ func (d *Doctor) formats(ctx context.Context, c *containerdConfig) {
 func (d *Doctor) runtimeHandlers(c *containerdConfig, snapshotter string) {
 	const check = "cri"
 	for _, h := range c.handlers(snapshotter) {
-		if got, _ := lookup(c.Plugins, pluginImages, "runtime_platforms", h, "snapshotter").(string); c.version.RuntimePlatforms() && got != snapshotter {
-			d.fail(check, fmt.Sprintf("[plugins.%q.runtime_platforms.%q] platform = %q, snapshotter = %q", pluginImages, h, hostPlatform(), snapshotter),
+		if got, _ := containerdversion.Setting(c.Plugins, containerdversion.PluginImages, "runtime_platforms", h, "snapshotter").(string); c.version.RuntimePlatforms() && got != snapshotter {
+			d.fail(check, fmt.Sprintf("[plugins.%q.runtime_platforms.%q] platform = %q, snapshotter = %q", containerdversion.PluginImages, h, hostPlatform(), snapshotter),
 				"containerd %s needs the snapshotter of the handler %s for pulls too: without it, models are unpacked elsewhere and refused", c.version, h)
 		}
 		if !c.version.HandlerInRequest() {
@@ -117,10 +117,10 @@ func (c *containerdConfig) pullsLocally() bool {
 // tables returns the headers of the tables with CRI's snapshotter and its registries in this
 // version of the configuration.
 func (c *containerdConfig) tables() (images, registry string) {
-	_, old := c.Plugins[pluginCRI]
-	_, current := c.Plugins[pluginImages]
+	_, old := c.Plugins[containerdversion.PluginCRI]
+	_, current := c.Plugins[containerdversion.PluginImages]
 	if c.version.ReplacesTables() || old && !current {
-		return fmt.Sprintf("[plugins.%q.containerd]", pluginCRI), fmt.Sprintf("[plugins.%q.registry]", pluginCRI)
+		return fmt.Sprintf("[plugins.%q.containerd]", containerdversion.PluginCRI), fmt.Sprintf("[plugins.%q.registry]", containerdversion.PluginCRI)
 	}
-	return fmt.Sprintf("[plugins.%q]", pluginImages), fmt.Sprintf("[plugins.%q.registry]", pluginImages)
+	return fmt.Sprintf("[plugins.%q]", containerdversion.PluginImages), fmt.Sprintf("[plugins.%q.registry]", containerdversion.PluginImages)
 }

@@ -143,7 +143,7 @@ func TestVersionFaults(t *testing.T) {
 }
 
 // config_path can be a list where pulls are local: there it is split.
-func TestListOfDirectories(t *testing.T) {
+func TestConfigPathListWithLocalPulls(t *testing.T) {
 	for version, list := range map[string]string{"1.7": "", "2.0": "", "2.4": "use_local_image_pull = true"} {
 		n := newNode(t)
 		n.has(t, version, map[bool]string{true: merged, false: format3}[version == "1.7"], "")

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,9 +39,10 @@ type Port struct {
 	log     *slog.Logger
 	passed  *os.File // listening socket of the service manager; nil if there is none that is usable
 
-	mu   sync.Mutex      // guards passed and the fields below
-	keys *facadetls.Keys // nil if there are none (yet)
-	err  error           // why the facade is not served; nil if it is
+	keys atomic.Pointer[facadetls.Keys] // nil if there are none (yet)
+
+	mu  sync.Mutex // guards passed and the fields below
+	err error      // why the facade is not served; nil if it is
 
 	elsewhere string // address of the service manager's socket, if not that of the facade
 }
@@ -63,37 +65,18 @@ func (f *Port) Open(ctx context.Context) (run func() error) {
 
 // open ensures that there are keys and returns a listener.
 func (f *Port) open() (net.Listener, error) {
-	if !f.config.Facade.InsecurePlainHTTP {
-		if err := f.openKeys(); err != nil {
+	if !f.config.Facade.InsecurePlainHTTP && f.keys.Load() == nil {
+		keys, err := facadetls.Open(f.config.Root, facadetls.Options{Hosts: facadeHosts(f.config.Facade.Listen), Log: f.log})
+		if err != nil {
 			return nil, err
 		}
+		f.keys.Store(keys)
 	}
 	l, err := f.listen()
 	if err != nil {
 		return nil, fmt.Errorf("facade: %w", err)
 	}
 	return l, nil
-}
-
-// openKeys ensures that there are keys.
-func (f *Port) openKeys() error {
-	if f.openedKeys() != nil {
-		return nil
-	}
-	keys, err := facadetls.Open(f.config.Root, facadetls.Options{Hosts: facadeHosts(f.config.Facade.Listen), Log: f.log})
-	if err != nil {
-		return err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.keys = keys
-	return nil
-}
-
-func (f *Port) openedKeys() *facadetls.Keys {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.keys
 }
 
 // listen returns the socket of the service manager if it is at the configured address, and a new
@@ -155,7 +138,7 @@ func (f *Port) run(ctx context.Context, first net.Listener) error {
 func (f *Port) serve(ctx context.Context, l net.Listener) error {
 	f.note(nil)
 	g := &guard{next: serve.Logged(f.log, "facade request", f.handler), hosts: facadeHosts(f.config.Facade.Listen), refused: f.metrics.FacadeRefused}
-	keys := f.openedKeys()
+	keys := f.keys.Load()
 	if keys == nil {
 		f.log.Warn("THE FACADE USES PLAIN HTTP (facade.insecure_plain_http): every user of this machine can use it, and a process that binds its port can replace images; for tests only",
 			"address", l.Addr())
@@ -205,7 +188,7 @@ func (f *Port) owner(err error) (portowner.Owner, error) {
 
 // Rotate creates a new CA.
 func (f *Port) Rotate(context.Context) error {
-	keys := f.openedKeys()
+	keys := f.keys.Load()
 	if keys == nil {
 		return fmt.Errorf("there are no keys: the facade is disabled, uses plain HTTP or cannot start: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -216,12 +199,11 @@ func (f *Port) Rotate(context.Context) error {
 func (f *Port) Health() api.FacadeHealth {
 	h := api.FacadeHealth{Plain: f.config.Facade.InsecurePlainHTTP, Manager: config.Manager().NotifySocket != ""}
 	f.mu.Lock()
-	keys, err := f.keys, f.err
+	err := f.err
 	h.Held, h.HeldElsewhere = f.passed != nil, f.elsewhere
 	f.mu.Unlock()
-	if keys != nil {
-		h.Keys = new(facadetls.Status)
-		*h.Keys = keys.Status()
+	if keys := f.keys.Load(); keys != nil {
+		h.Keys = new(keys.Status())
 	}
 	if err == nil {
 		return h

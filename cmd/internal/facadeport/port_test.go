@@ -197,7 +197,7 @@ func TestFacadeAnswers(t *testing.T) {
 }
 
 // A user who opens any number of connections, without sending anything, locks out no other client.
-func TestFacadeCrowd(t *testing.T) {
+func TestStrangersLockOutNoClient(t *testing.T) {
 	p, address := serving(t)
 	good, _ := p.client(t)
 	const more = 50
@@ -222,7 +222,7 @@ func TestFacadeCrowd(t *testing.T) {
 
 // Authenticated connections are also limited. Idle ones do not use up the limit, and a request
 // above it waits until another one ends.
-func TestFacadeKnownCrowd(t *testing.T) {
+func TestAuthenticatedConnectionsAreLimited(t *testing.T) {
 	p, address := serving(t)
 	_, keys := p.client(t)
 	transport := func() *http.Client {
@@ -384,7 +384,7 @@ func TestFacadePlain(t *testing.T) {
 }
 
 // The socket of the service manager is used if it is at the address of the facade.
-func TestFacadePassed(t *testing.T) {
+func TestPassedSocketIsUsed(t *testing.T) {
 	held, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -168,7 +168,7 @@ func TestFirstStart(t *testing.T) {
 
 // Only a client with a client certificate gets a response, and only from a server with a
 // certificate of the facade.
-func TestBothWays(t *testing.T) {
+func TestMutualAuthentication(t *testing.T) {
 	n, other := newNode(t), newNode(t)
 	good := n.client(t).config
 	for _, host := range LoopbackHosts() {
@@ -234,7 +234,7 @@ func TestRenewal(t *testing.T) {
 }
 
 // The clock of a machine starts in 1970, and is set later.
-func TestClock(t *testing.T) {
+func TestClockStartsIn1970(t *testing.T) {
 	n := newNode(t)
 	today := n.now
 	n.now = time.Unix(100, 0)
@@ -254,7 +254,7 @@ func TestClock(t *testing.T) {
 }
 
 // Lost or damaged files are replaced by the next check, and work; the CA stays if possible.
-func TestDamage(t *testing.T) {
+func TestDamagedFilesAreReplaced(t *testing.T) {
 	write := func(name, s string) func(*testing.T, *node) {
 		return func(t *testing.T, n *node) {
 			if err := os.WriteFile(filepath.Join(Dir(n.root), name), []byte(s), 0); err != nil {
@@ -371,7 +371,7 @@ func TestRotate(t *testing.T) {
 }
 
 // If the files cannot be written, the current certificates stay valid, and Open returns the reason.
-func TestCannotWrite(t *testing.T) {
+func TestUnwritableFiles(t *testing.T) {
 	n := newNode(t)
 	good := n.client(t)
 	if err := os.RemoveAll(Dir(n.root)); err != nil {
@@ -424,7 +424,7 @@ func TestReadersSeePairs(t *testing.T) {
 }
 
 // A running daemon replaces a lost file within a minute.
-func TestRun(t *testing.T) {
+func TestRunReplacesLostFile(t *testing.T) {
 	root := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		k, err := Open(root, Options{})
@@ -455,7 +455,7 @@ func TestRun(t *testing.T) {
 // A crash during the replacement of the CA leaves some files old and some new. In every
 // combination, the next start continues with the CA that is present, and the files that containerd
 // reads then work.
-func TestCrash(t *testing.T) {
+func TestCrashWhileReplacing(t *testing.T) {
 	n := newNode(t)
 	old := n.read(t)
 	if err := n.Rotate(); err != nil {

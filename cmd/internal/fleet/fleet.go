@@ -153,13 +153,7 @@ func (c *Client) addresses(ctx context.Context) (all []address) {
 
 // ask asks one node. It returns errdefs.ErrNotFound if the node does not have the image.
 func ask(ctx context.Context, a address, t *tls.Config, d digest.Digest) (hint registry.Hint, err error) {
-	conn, err := (&tls.Dialer{Config: t}).DialContext(ctx, "tcp", a.address)
-	if err != nil {
-		return hint, err
-	}
-	once := &http.Transport{DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }, DisableKeepAlives: true}
-	defer once.CloseIdleConnections()
-	defer conn.Close()
+	once := &http.Transport{TLSClientConfig: t, DisableKeepAlives: true}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+a.address+originsPath+d.String(), nil)
 	if err != nil {
 		return hint, err

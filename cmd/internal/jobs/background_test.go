@@ -99,7 +99,7 @@ func TestRestartShowsTheSame(t *testing.T) {
 
 // What a client with more rights requests is downloaded for a view that is not shown yet, and is
 // not shown in it: only the view's own sources determine what is readable in it.
-func TestOthersAreNotShown(t *testing.T) {
+func TestViewShowsOnlyItsOwnSources(t *testing.T) {
 	t.Parallel()
 	r := newRestart(t)
 	table := r.add(t, "snapshot/1", filetable.MaxChunk, false)

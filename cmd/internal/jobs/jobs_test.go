@@ -131,7 +131,7 @@ func (r *pullRig) begin(t *testing.T, ctx context.Context, req api.PrefetchReque
 
 // The work continues after its client has gone, and two clients that request the same model share
 // it.
-func TestClientGoes(t *testing.T) {
+func TestJobOutlivesItsClient(t *testing.T) {
 	r := newPullRig(t)
 	ctx, leave := context.WithCancel(t.Context())
 	first := r.begin(t, ctx, api.PrefetchRequest{})
@@ -163,7 +163,7 @@ func TestClientGoes(t *testing.T) {
 }
 
 // The work continues even if all clients have gone.
-func TestNobodyStays(t *testing.T) {
+func TestJobOutlivesAllClients(t *testing.T) {
 	r := newPullRig(t)
 	ctx, leave := context.WithCancel(t.Context())
 	end := r.begin(t, ctx, api.PrefetchRequest{})
@@ -183,7 +183,7 @@ func TestNobodyStays(t *testing.T) {
 	}
 }
 
-func TestStop(t *testing.T) {
+func TestStopEndsJobs(t *testing.T) {
 	r := newPullRig(t)
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan struct{})

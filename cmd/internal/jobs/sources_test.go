@@ -187,7 +187,7 @@ func TestSourceIdentity(t *testing.T) {
 
 // The pull secret of a complete model is not on disk. The secret of an incomplete one is, unless
 // the configuration forbids it.
-func TestSecretsOfComplete(t *testing.T) {
+func TestSecretsOnDisk(t *testing.T) {
 	d, table := newSources(t, tree.Links)
 	c := config.Default()
 	c.Root = d.Store.Dir()

@@ -85,7 +85,7 @@ func diffJobs(jobs []api.Job, want []string) string {
 }
 
 // Until the next attempt at the rest of a model begins, the status has the error of the last one.
-func TestBackgroundFails(t *testing.T) {
+func TestStatusHasLastError(t *testing.T) {
 	r := newPullRig(t)
 	close(r.gate)
 	lacking := storetest.NewFetcher()

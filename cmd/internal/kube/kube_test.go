@@ -158,8 +158,8 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestJoinMeanwhile changes the taints between the read and the patch: those of others stay.
-func TestJoinMeanwhile(t *testing.T) {
+// TestJoinKeepsConcurrentTaints changes the taints between the read and the patch: those of others stay.
+func TestJoinKeepsConcurrentTaints(t *testing.T) {
 	s := &server{taints: []Taint{{"a"}, {taint}}}
 	s.before = func() {
 		if s.patches == 1 {

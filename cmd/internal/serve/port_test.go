@@ -20,8 +20,8 @@ func (s signal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestMetricsPortTaken retries while another process has the port.
-func TestMetricsPortTaken(t *testing.T) {
+// TestTakenPortIsRetried retries while another process has the port.
+func TestTakenPortIsRetried(t *testing.T) {
 	squatter, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
@@ -24,13 +25,14 @@ func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
 	if err := p.begin(); err != nil {
 		return err
 	}
-	undo := map[string]saved{}
+	var undo []Step
 	for _, s := range p.Steps {
-		if s.group == containerdGroup && !p.host.isDir(s.Target) {
-			var err error
-			if undo[s.Target], err = p.save(s.Target); err != nil {
+		if s.group == containerdGroup && !p.view.isDir(s.Target) {
+			was, err := p.view.undoing(s.Target)
+			if err != nil {
 				return err
 			}
+			undo = append(undo, was)
 		}
 		if s.Action == Restart {
 			err := p.restart(ctx)
@@ -53,13 +55,13 @@ func (p *Plan) remember(r *record) error {
 	if r.Version == 0 { // of a plan without changes of its own
 		return nil
 	}
-	return p.host.writeRecord(r)
+	return p.view.writeRecord(r)
 }
 
 // begin records what a crash could leave behind.
 func (p *Plan) begin() error {
 	if p.next.Version != 0 {
-		if err := p.host.mkdir(stateDir, 0o700); err != nil { // before its subdirectories
+		if err := p.view.mkdir(stateDir, 0o700); err != nil { // before its subdirectories
 			return err
 		}
 	}
@@ -72,7 +74,7 @@ func (p *Plan) begin() error {
 		if s.keep == "" {
 			continue
 		}
-		if err := p.host.keepAs(s.Target, s.keep); err != nil {
+		if err := p.view.keepAs(s.Target, s.keep); err != nil {
 			return fmt.Errorf("keep %s: %w", s.Target, err)
 		}
 	}
@@ -82,7 +84,7 @@ func (p *Plan) begin() error {
 func (p *Plan) end() error {
 	p.done.Previous = p.next.Previous
 	if p.next.RollingBack {
-		if err := p.host.swapPrevious(); err != nil {
+		if err := p.view.swapPrevious(); err != nil {
 			return err
 		}
 	}
@@ -91,7 +93,7 @@ func (p *Plan) end() error {
 
 // do executes one step.
 func (p *Plan) do(ctx context.Context, s Step) error {
-	h := p.host
+	h := p.view.host
 	switch s.Action {
 	case Copy:
 		return h.copy(s.from, s.Target, s.mode)
@@ -104,7 +106,7 @@ func (p *Plan) do(ctx context.Context, s Step) error {
 	case Purge:
 		return h.purge(s.Target)
 	case Images:
-		return p.images(ctx)
+		return p.view.removeImages(ctx)
 	case Wait:
 		return p.wait(ctx)
 	case Enable, Disable, Start, Unmount:
@@ -116,9 +118,9 @@ func (p *Plan) do(ctx context.Context, s Step) error {
 // readyTimeout limits the time until a started daemon answers.
 const readyTimeout = time.Minute
 
-// until calls ready until it returns nil, for at most readyTimeout.
-func until(ctx context.Context, ready func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+// until calls ready until it returns nil, for at most timeout. It returns the last error.
+func until(ctx context.Context, timeout time.Duration, ready func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
 		err := ready(ctx)
@@ -135,8 +137,8 @@ func until(ctx context.Context, ready func(ctx context.Context) error) error {
 
 // wait waits until the daemon answers and has created its keys.
 func (p *Plan) wait(ctx context.Context) error {
-	err := until(ctx, func(ctx context.Context) error {
-		socket, err := p.host.follow(p.socket)
+	err := until(ctx, readyTimeout, func(ctx context.Context) error {
+		socket, err := p.view.follow(p.view.config.AdminAddress)
 		if err != nil {
 			return err
 		}
@@ -149,8 +151,8 @@ func (p *Plan) wait(ctx context.Context) error {
 		if h.FacadeHealth.Error != "" { // registries sent to the facade would not work
 			return fmt.Errorf("its facade does not answer: %s: %w", h.FacadeHealth.Error, errdefs.ErrUnavailable)
 		}
-		for _, k := range p.keys {
-			if !p.host.exists(k) {
+		for _, k := range p.view.keys() {
+			if !p.view.exists(k) {
 				return fmt.Errorf("it has not created %s: %w", k, errdefs.ErrUnavailable)
 			}
 		}
@@ -167,40 +169,27 @@ func (p *Plan) restart(ctx context.Context) error {
 	if err := p.systemctl(ctx, "restart", p.unit); err != nil {
 		return err
 	}
-	return until(ctx, func(ctx context.Context) error {
-		v := &view{host: p.host, distro: p.distro}
-		return v.containerdAnswers(ctx)
-	})
+	return until(ctx, readyTimeout, p.view.containerdAnswers)
 }
 
-// saved is the previous content of a path.
-type saved struct {
-	data    []byte
-	mode    fs.FileMode
-	missing bool
-}
-
-func (p *Plan) save(path string) (saved, error) {
-	b, mode, err := p.host.read(path)
+// undoing returns the step that restores the present content of a path.
+func (h host) undoing(path string) (Step, error) {
+	b, mode, err := h.read(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return saved{missing: true}, nil
+		return Step{Action: Remove, Target: path}, nil
 	}
-	return saved{data: b, mode: mode}, err
+	return Step{Action: Restore, Target: path, data: b, mode: mode}, err
 }
 
 // back restores containerd's old configuration, because containerd does not start with the new one.
-func (p *Plan) back(ctx context.Context, undo map[string]saved, cause error) error {
+func (p *Plan) back(ctx context.Context, undo []Step, cause error) error {
 	cause = fmt.Errorf("containerd does not start (%w)", cause)
 	if len(undo) == 0 {
 		return fmt.Errorf("%w; see journalctl -u %s", cause, p.unit)
 	}
 	var err error
-	for path, was := range undo {
-		if was.missing {
-			err = errors.Join(err, p.host.remove(path))
-		} else {
-			err = errors.Join(err, p.host.write(path, was.data, was.mode))
-		}
+	for _, s := range slices.Backward(undo) {
+		err = errors.Join(err, p.do(ctx, s))
 	}
 	if err == nil {
 		err = p.restart(ctx)

@@ -31,7 +31,7 @@ func wantError(t *testing.T, err error, is func(error) bool, words ...string) {
 }
 
 // Hosts that cannot be set up as they are remain unchanged, with a message that says why.
-func TestRefused(t *testing.T) {
+func TestUnsuitableHostStaysUnchanged(t *testing.T) {
 	for _, tt := range []struct {
 		name, root string
 		change     func(*root)
@@ -89,8 +89,8 @@ func TestForeignHosts(t *testing.T) {
 	}
 }
 
-// TestHealing checks which images can be pulled without ballastd, and opens their registries.
-func TestHealing(t *testing.T) {
+// TestNeededImagesCanBePulled checks which images can be pulled without ballastd, and opens their registries.
+func TestNeededImagesCanBePulled(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		o      Options
@@ -109,7 +109,6 @@ func TestHealing(t *testing.T) {
 			r.keys()
 			tt.o.Host, tt.o.NoRestart = r.dir, true
 			o := tt.o
-			o.complete()
 			v, err := look(t.Context(), &o)
 			r.ok(err)
 			v.running.pinned[tt.pinned] = true
@@ -137,8 +136,8 @@ func TestHealing(t *testing.T) {
 	}
 }
 
-// TestOpen opens registries without ballast, and the next set-up closes them again.
-func TestOpen(t *testing.T) {
+// TestOpenRegistries opens registries without ballast, and the next set-up closes them again.
+func TestOpenRegistries(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	r.keys()
 	r.set(Options{Registries: []string{"ghcr.io", "docker.io", "_default"}})
@@ -198,8 +197,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestCutOff interrupts a set-up after each step: another does the rest, a removal leaves nothing.
-func TestCutOff(t *testing.T) {
+// TestInterruptedSetupContinues interrupts a set-up after each step: another does the rest, a removal leaves nothing.
+func TestInterruptedSetupContinues(t *testing.T) {
 	o := Options{Registries: []string{"ghcr.io", "_default"}, RuntimeHandler: "ballast"}
 	whole := newRoot(t, "eks")
 	whole.keys()
@@ -241,7 +240,7 @@ func TestCutOff(t *testing.T) {
 }
 
 // Only root can read what setup keeps; files for other users are readable.
-func TestModes(t *testing.T) {
+func TestFileModes(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
 	r := newRoot(t, "kubeadm")
@@ -260,8 +259,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestLinks keeps a link to a configuration, and stays inside of the host when it follows it.
-func TestLinks(t *testing.T) {
+// TestSymbolicLinks keeps a link to a configuration, and stays inside of the host when it follows it.
+func TestSymbolicLinks(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	r.ok(os.MkdirAll(filepath.Join(r.dir, "data"), 0o755))
 	r.ok(os.Rename(filepath.Join(r.dir, "etc/containerd"), filepath.Join(r.dir, "data/containerd")))
@@ -302,8 +301,8 @@ func TestVersions(t *testing.T) {
 	wantError(t, err, errdefs.IsInvalidArgument, "too old")
 }
 
-// TestNoKeys closes registries only after a daemon that runs elsewhere has created its keys.
-func TestNoKeys(t *testing.T) {
+// TestRegistriesAreClosedAfterKeysExist closes registries only after a daemon that runs elsewhere has created its keys.
+func TestRegistriesAreClosedAfterKeysExist(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	o := Options{NoService: true, RuntimeHandler: "ballast", Registries: []string{"ghcr.io"}}
 	p, err := r.plan(o)
@@ -320,9 +319,9 @@ func TestNoKeys(t *testing.T) {
 	}
 }
 
-// TestChanged leaves a file unchanged that was edited since it was written, and keeps a copy when
+// TestEditedFileStaysUnchanged leaves a file unchanged that was edited since it was written, and keeps a copy when
 // it is replaced by force.
-func TestChanged(t *testing.T) {
+func TestEditedFileStaysUnchanged(t *testing.T) {
 	const unit = "etc/systemd/system/ballastd.service"
 	r := newRoot(t, "kubeadm")
 	r.set(Options{})
@@ -344,8 +343,8 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestByHand fixes and removes a manual set-up, as made by versions without setup.
-func TestByHand(t *testing.T) {
+// TestManualSetup fixes and removes a manual set-up, as made by versions without setup.
+func TestManualSetup(t *testing.T) {
 	r := newRoot(t, "default")
 	r.keys()
 	before := r.files()
@@ -417,8 +416,8 @@ func TestRollbackKeepsEdits(t *testing.T) {
 	wantError(t, err, errdefs.IsNotFound, "no previous version")
 }
 
-// TestBusy refuses to remove what is mounted, whether containerd runs or not.
-func TestBusy(t *testing.T) {
+// TestRemovalIsRefusedWhileMounted refuses to remove what is mounted, whether containerd runs or not.
+func TestRemovalIsRefusedWhileMounted(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	r.set(Options{})
 	r.write("proc/1/mountinfo", "1 2 0:1 / / rw - ext4 /dev/sda rw\n"+
@@ -438,8 +437,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestSocket keeps the address of containerd that the operator has set.
-func TestSocket(t *testing.T) {
+// TestContainerdAddressIsKept keeps the address of containerd that the operator has set.
+func TestContainerdAddressIsKept(t *testing.T) {
 	r := newRoot(t, "kubeadm")
 	r.write("etc/ballast/config.toml", "version = 1\n[containerd]\naddress = \"/run/own.sock\"\n")
 	if steps := r.set(Options{}); slices.ContainsFunc(steps, func(s string) bool { return strings.Contains(s, "00-setup") }) {

@@ -55,7 +55,7 @@ func (b *builder) dropIn() (string, error) {
 	}
 	format, _ := b.setting("version").(int64)
 	s := snippet.Containerd{
-		Main:    containerdversion.File{Format: int(format), OldTables: b.setting("plugins", "io.containerd.grpc.v1.cri") != nil},
+		Main:    containerdversion.File{Format: int(format), OldTables: b.setting("plugins", containerdversion.PluginCRI) != nil},
 		Address: b.config.Address, Root: b.config.Root, Platform: platforms.Format(platforms.DefaultSpec()), HostsDir: b.distro.hostsDir,
 		RuntimeHandler: b.o.RuntimeHandler, SystemdCgroup: b.o.RuntimeHandler != "" && b.systemdCgroup(),
 		Version: version, NoCRI: b.o.SnapshotterOnly,
@@ -71,7 +71,7 @@ func (b *builder) dropIn() (string, error) {
 // own returns the differs that containerd's main file has for other snapshotters, which our drop-in
 // must repeat.
 func (b *builder) own() (unpack []snippet.Unpack, differs []string, err error) {
-	entries, _ := b.setting("plugins", "io.containerd.transfer.v1.local", "unpack_config").([]any)
+	entries, _ := b.setting("plugins", containerdversion.PluginTransfer, "unpack_config").([]any)
 	for _, e := range entries {
 		m, _ := e.(map[string]any)
 		var u snippet.Unpack
@@ -86,7 +86,7 @@ func (b *builder) own() (unpack []snippet.Unpack, differs []string, err error) {
 			unpack = append(unpack, u)
 		}
 	}
-	list, _ := b.setting("plugins", "io.containerd.service.v1.diff-service", "default").([]any)
+	list, _ := b.setting("plugins", containerdversion.PluginDiff, "default").([]any)
 	for _, d := range list {
 		if name, _ := d.(string); name != "" && name != "walking" && name != snippet.Differ {
 			differs = append(differs, name)
@@ -251,7 +251,7 @@ func templatePart(text string) string {
 	for line := range strings.Lines(text) {
 		trimmed := strings.TrimSpace(line)
 		if strings.HasPrefix(trimmed, "[") {
-			skip = strings.HasPrefix(trimmed, "[plugins.\""+pluginImages+"\"")
+			skip = strings.HasPrefix(trimmed, "[plugins.\""+containerdversion.PluginImages+"\"")
 		}
 		if skip || strings.HasPrefix(trimmed, "#") || versionLine.MatchString(trimmed) {
 			continue

@@ -94,14 +94,19 @@ func (h host) distroOf(name string) (distro, error) {
 	return distro{}, fmt.Errorf("%q is none of %s: %w", name, strings.Join(Distros(), ", "), errdefs.ErrInvalidArgument)
 }
 
-// ContainerdConfig returns the main configuration file of containerd on a host, whose file system
-// is at root in this process.
-func ContainerdConfig(root string) string {
-	d, err := host{root}.distroOf(Auto)
+// detected returns the distribution of the host.
+func (h host) detected() distro {
+	d, err := h.distroOf(Auto)
 	if err != nil {
 		panic("setup: internal error: " + err.Error()) // the last distro matches every host
 	}
-	return d.config
+	return d
+}
+
+// ContainerdConfig returns the main configuration file of containerd on a host, whose file system
+// is at root in this process.
+func ContainerdConfig(root string) string {
+	return host{root}.detected().config
 }
 
 // ContainerdUnit returns the unit of containerd on a host, whose file system is at root in this
@@ -116,11 +121,7 @@ func ContainerdUnit(root, socket string) string {
 		}
 	}
 	h := host{root}
-	d, err := h.distroOf(Auto)
-	if err != nil {
-		panic("setup: internal error: " + err.Error()) // the last distro matches every host
-	}
-	return d.service(h)
+	return h.detected().service(h)
 }
 
 // listener returns the process that listens at a unix socket.

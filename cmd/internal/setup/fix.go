@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/containerd/errdefs"
 	"github.com/pelletier/go-toml/v2"
 )
@@ -20,12 +21,7 @@ import (
 //
 // It returns errdefs.ErrNotFound if ballast is not set up on the host.
 func NewFix(ctx context.Context, o Options) (*Plan, error) {
-	o.complete()
-	v, err := look(ctx, &o)
-	if err != nil {
-		return nil, err
-	}
-	r, err := v.discover()
+	v, r, err := find(ctx, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -65,11 +61,10 @@ func (v *view) guess(o *Options, r *record) error {
 		if err := toml.Unmarshal([]byte(text), &drop.parsed); err != nil {
 			return fmt.Errorf("%s: %w: %w", p, err, errdefs.ErrFailedPrecondition)
 		}
-		runtimes, _ := drop.setting("plugins", pluginRuntime, "containerd", "runtimes").(map[string]any)
-		for name := range runtimes {
+		for name := range drop.runtimes() {
 			o.RuntimeHandler = name
 		}
-		all, _ := drop.setting("plugins", pluginImages, "snapshotter").(string)
+		all, _ := drop.setting("plugins", containerdversion.PluginImages, "snapshotter").(string)
 		o.SnapshotterOnly = all == "" && o.RuntimeHandler == ""
 	}
 	return nil
@@ -91,7 +86,7 @@ func (b *builder) modes() error {
 		if err != nil || !info.IsDir() || slices.Contains([]fs.FileMode{0o700, 0o711}, info.Mode().Perm()) {
 			continue // it is missing, or correct
 		}
-		b.plan.Steps = append(b.plan.Steps, Step{Action: Chmod, Target: p, Why: fmt.Sprintf("other users can list it: mode %o", info.Mode().Perm()), mode: 0o700})
+		b.add(Step{Action: Chmod, Target: p, Why: fmt.Sprintf("other users can list it: mode %o", info.Mode().Perm()), mode: 0o700})
 	}
 	for _, p := range []string{configFile, b.config.Upstream.DockerConfig} {
 		name, err := b.follow(p)
@@ -103,7 +98,7 @@ func (b *builder) modes() error {
 			continue // it is missing
 		}
 		if mode := info.Mode().Perm(); mode&0o022 != 0 || p != configFile && mode&0o077 != 0 {
-			b.plan.Steps = append(b.plan.Steps, Step{Action: Chmod, Target: p, Why: fmt.Sprintf("other users can read or change it: mode %o", mode), mode: mode &^ 0o077})
+			b.add(Step{Action: Chmod, Target: p, Why: fmt.Sprintf("other users can read or change it: mode %o", mode), mode: mode &^ 0o077})
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -96,4 +97,29 @@ func openHosts(registry string) string {
 # Models of it arrive unconverted.
 server = %q
 `, registry, server)
+}
+
+// Unreachable returns the images that the node needs and that could not be pulled while ballastd is
+// stopped; none if the host was not set up.
+func Unreachable(ctx context.Context, root string) ([]string, error) {
+	o, err := Recorded(root)
+	if err != nil {
+		return nil, err
+	}
+	o.Host = root
+	v, err := look(ctx, &o)
+	if err != nil || v.record == nil {
+		return nil, err
+	}
+	closed, err := v.closed()
+	if err != nil {
+		return nil, err
+	}
+	stuck, _, open, err := v.heal(&o, closed)
+	for _, registry := range open {
+		if !v.exists(v.hostsFile(registry)) {
+			stuck = append(stuck, "an image that the node needs is of "+registry+", and _default is closed")
+		}
+	}
+	return stuck, err
 }

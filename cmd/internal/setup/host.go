@@ -54,9 +54,6 @@ type host struct {
 
 // path returns the path of a file of the host in this process. The file need not exist.
 func (h host) path(p string) (string, error) {
-	if h.root == "/" {
-		return filepath.Clean(p), nil
-	}
 	dir, err := continuity.RootPath(h.root, filepath.Dir(p)) // the last part may be a link that is to be replaced
 	if err != nil {
 		return "", fmt.Errorf("%s of %s: %w", p, h.root, err)
@@ -91,9 +88,6 @@ func (h host) read(p string) ([]byte, fs.FileMode, error) {
 
 // follow returns the path of a file in this process, with all symbolic links followed.
 func (h host) follow(p string) (string, error) {
-	if h.root == "/" {
-		return p, nil
-	}
 	name, err := continuity.RootPath(h.root, p)
 	if err != nil {
 		return "", fmt.Errorf("%s of %s: %w", p, h.root, err)
@@ -186,11 +180,6 @@ func (h host) write(p string, b []byte, mode fs.FileMode) error {
 		return err
 	}
 	name, err := h.follow(p)
-	if h.root == "/" && err == nil {
-		if to, linkErr := filepath.EvalSymlinks(p); linkErr == nil {
-			name = to
-		}
-	}
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/errdefs"
@@ -29,8 +30,19 @@ type view struct {
 	running *running
 }
 
-// look reads a host.
+// find is look, and also returns the record of the host, or an equivalent one.
+func find(ctx context.Context, o *Options) (*view, *record, error) {
+	v, err := look(ctx, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := v.discover()
+	return v, r, err
+}
+
+// look completes the choices of a set-up and reads the host.
 func look(ctx context.Context, o *Options) (*view, error) {
+	o.complete()
 	h := host{o.Host}
 	d, err := h.distroOf(o.Distro)
 	if err != nil {
@@ -105,35 +117,19 @@ func (v *view) haveKeys() bool {
 }
 
 // setting returns a value of containerd's main file, or nil.
-func (v *view) setting(keys ...string) any {
-	var x any = v.parsed
-	for _, k := range keys {
-		m, ok := x.(map[string]any)
-		if !ok {
-			return nil
-		}
-		x = m[k]
-	}
-	return x
-}
+func (v *view) setting(keys ...string) any { return containerdversion.Setting(v.parsed, keys...) }
 
-// The Kubernetes parts of containerd's configuration, in version 3 and later, and before.
-const (
-	pluginImages  = "io.containerd.cri.v1.images"
-	pluginRuntime = "io.containerd.cri.v1.runtime"
-	pluginCRI     = "io.containerd.grpc.v1.cri"
-)
+// runtimes returns the runtime handlers in containerd's main file.
+func (v *view) runtimes() map[string]map[string]any {
+	plugins, _ := v.setting("plugins").(map[string]any)
+	return containerdversion.Runtimes(plugins)
+}
 
 // systemdCgroup reports whether runc uses systemd cgroups for containers.
 func (v *view) systemdCgroup() bool {
-	for _, plugin := range []string{pluginRuntime, pluginCRI} {
-		runtimes, _ := v.setting("plugins", plugin, "containerd", "runtimes").(map[string]any)
-		for _, r := range runtimes {
-			r, _ := r.(map[string]any)
-			o, _ := r["options"].(map[string]any)
-			if yes, _ := o["SystemdCgroup"].(bool); yes {
-				return true
-			}
+	for _, r := range v.runtimes() {
+		if yes, _ := containerdversion.Setting(r, "options", "SystemdCgroup").(bool); yes {
+			return true
 		}
 	}
 	return false
@@ -146,8 +142,8 @@ const defaultSandbox = "registry.k8s.io/pause:3.10.2"
 // sandbox returns the sandbox image of pods.
 func (v *view) sandbox() string {
 	for _, s := range []any{
-		v.setting("plugins", pluginImages, "pinned_images", "sandbox"),
-		v.setting("plugins", pluginCRI, "sandbox_image"),
+		v.setting("plugins", containerdversion.PluginImages, "pinned_images", "sandbox"),
+		v.setting("plugins", containerdversion.PluginCRI, "sandbox_image"),
 	} {
 		if s, ok := s.(string); ok && s != "" {
 			return s

@@ -15,17 +15,12 @@ import (
 // unconverted, which the snapshotter refuses. No restart is needed, and a later set-up with
 // Options.Registries closes the registries again.
 func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error) {
-	o.complete()
-	v, err := look(ctx, &o)
+	v, r, err := find(ctx, &o)
 	if err != nil {
 		return nil, err
 	}
 	if v.distro.readOnly {
 		return nil, fmt.Errorf("remove the hosts.toml files of %v from the machine configuration: %w", registries, errdefs.ErrFailedPrecondition)
-	}
-	r, err := v.discover()
-	if err != nil {
-		return nil, err
 	}
 	closed, err := v.closed()
 	if err != nil {

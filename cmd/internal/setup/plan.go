@@ -15,7 +15,6 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
-	"github.com/ballast-dev/ballast/contrib/systemd"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -39,7 +38,6 @@ func Recorded(root string) (Options, error) {
 // It returns errdefs.ErrFailedPrecondition, with advice, for a host that cannot be set up as it is,
 // and errdefs.ErrAlreadyExists for files of others that would have to be replaced.
 func New(ctx context.Context, o Options, programs string) (*Plan, error) {
-	o.complete()
 	v, err := look(ctx, &o)
 	if err != nil {
 		return nil, err
@@ -62,8 +60,7 @@ func planOf(v *view, o *Options, programs string) (*Plan, error) {
 // builder returns a builder with an empty plan.
 func (v *view) builder(o *Options, programs string) *builder {
 	return &builder{view: v, o: o, programs: programs, files: map[string]file{}, gone: map[string]bool{}, plan: &Plan{
-		Distro: v.distro.name, host: v.host, distro: v.distro,
-		unit: v.distro.service(v.host), socket: v.config.AdminAddress, keys: v.keys(),
+		Distro: v.distro.name, view: v, unit: v.distro.service(v.host),
 	}}
 }
 
@@ -162,8 +159,7 @@ func (b *builder) put(p string, data []byte, mode fs.FileMode, g group, why stri
 	if !missing && string(have) == string(data) {
 		return nil
 	}
-	b.plan.Steps = append(b.plan.Steps, Step{Action: Write, Target: p, Why: why, data: data, mode: mode, group: g})
-	b.dirty[g] = true
+	b.add(Step{Action: Write, Target: p, Why: why, data: data, mode: mode, group: g})
 	return nil
 }
 
@@ -203,10 +199,9 @@ func (b *builder) program(name string) error {
 	step := Step{Action: Copy, Target: p, Why: "ballast " + api.ThisVersion().Version, from: from, mode: 0o755}
 	if name != "ballast" {
 		step.group = daemonGroup
-		b.dirty[daemonGroup] = true
 	}
 	b.copies = true
-	b.plan.Steps = append(b.plan.Steps, step)
+	b.add(step)
 	return nil
 }
 
@@ -310,45 +305,19 @@ func (b *builder) startDaemon() {
 	b.step(Wait, b.config.AdminAddress, "the daemon answers and has created its keys")
 }
 
-// units returns the units for this host; there is no socket unit without a facade.
-func (b *builder) units() (service, socket string) {
-	before := make([]string, len(b.distro.services))
-	for i, s := range b.distro.services {
-		before[i] = s + ".service"
-	}
-	r := strings.NewReplacer(
-		"ExecStart="+DefaultBinDir+"/", "ExecStart="+b.o.BinDir+"/",
-		"Before=containerd.service", "Before="+strings.Join(before, " "),
-		"ListenStream=127.0.0.1:5757\n", "ListenStream="+b.config.Facade.Listen+"\n",
-	)
-	service = r.Replace(systemd.Service)
-	if b.config.Facade.Listen != "" {
-		socket = r.Replace(systemd.Socket)
-	}
-	return service, socket
-}
-
-// enabled reports whether units start at boot.
-func (b *builder) enabled(units []string) bool {
-	return !slices.ContainsFunc(units, func(u string) bool { return !b.exists(wantsLink(u)) })
-}
-
-// wantsLink returns the symbolic link that makes a unit start at boot.
-func wantsLink(unit string) string {
-	target := "multi-user.target"
-	if strings.HasSuffix(unit, ".socket") {
-		target = "sockets.target"
-	}
-	return filepath.Join(unitDir, target+".wants", unit)
-}
-
 // pending reports whether the restart of a service was left to do.
 func (b *builder) pending(name string) bool {
 	return b.record != nil && slices.Contains(b.record.Pending, name)
 }
 
 func (b *builder) step(a Action, target, why string) {
-	b.plan.Steps = append(b.plan.Steps, Step{Action: a, Target: target, Why: why})
+	b.add(Step{Action: a, Target: target, Why: why})
+}
+
+// add adds a step, which changes a file of its group.
+func (b *builder) add(s Step) {
+	b.dirty[s.group] = true
+	b.plan.Steps = append(b.plan.Steps, s)
 }
 
 func (b *builder) note(format string, a ...any) {

@@ -24,17 +24,12 @@ import (
 // It returns errdefs.ErrFailedPrecondition, with their names, while containers use ballast, unless
 // Options.Force is set: then their files stay.
 func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
-	o.complete()
-	v, err := look(ctx, &o)
+	v, found, err := find(ctx, &o)
 	if err != nil {
 		return nil, err
 	}
 	if v.distro.readOnly {
 		return &Plan{Distro: v.distro.name, Notes: []string{"remove the additions from the machine configuration; they cannot be removed on the node"}}, nil
-	}
-	found, err := v.discover()
-	if err != nil {
-		return nil, err
 	}
 	o.NoService = o.NoService || found.Options.NoService
 	b := v.builder(&o, "")
@@ -197,8 +192,7 @@ func (b *builder) undoAll(paths []string, g group, why string) error {
 	}
 	for _, s := range append(all, dirs...) {
 		s.Why, s.group = why, g
-		b.dirty[g] = true
-		b.plan.Steps = append(b.plan.Steps, s)
+		b.add(s)
 	}
 	return nil
 }
@@ -304,15 +298,4 @@ func (v *view) discover() (*record, error) {
 	}
 	r.Options.NoService = !v.exists(filepath.Join(unitDir, serviceName))
 	return r, nil
-}
-
-// images removes the images that were unpacked into ballast.
-func (p *Plan) images(ctx context.Context) error {
-	v := &view{host: p.host, distro: p.distro}
-	conn, err := v.dial()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return removeImages(ctx, conn)
 }

@@ -19,7 +19,7 @@ const freshPrevious = previous + ".new"
 
 // keepPrevious keeps all files of the installed version.
 func (p *Plan) keepPrevious() error {
-	old, err := p.host.readRecord()
+	old, err := p.view.readRecord()
 	if err != nil || old == nil { // there is no installed version
 		return err
 	}
@@ -28,17 +28,17 @@ func (p *Plan) keepPrevious() error {
 		return nil
 	}
 	g := &generation{Ballast: old.Ballast, Files: map[string]fs.FileMode{}}
-	if err := p.host.purge(freshPrevious); err != nil {
+	if err := p.view.purge(freshPrevious); err != nil {
 		return err
 	}
-	if err := p.host.mkdir(freshPrevious, 0o700); err != nil {
+	if err := p.view.mkdir(freshPrevious, 0o700); err != nil {
 		return err
 	}
 	for _, path := range slices.Sorted(maps.Keys(p.next.Files)) {
 		if f := p.next.Files[path]; f.Import != "" || f.Block { // mostly content of others, and the same for all versions
 			continue
 		}
-		from, err := p.host.follow(path)
+		from, err := p.view.follow(path)
 		if err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func (p *Plan) keepPrevious() error {
 			return err
 		}
 		mode := info.Mode().Perm()
-		if err := p.host.copy(from, filepath.Join(freshPrevious, path), mode); err != nil {
+		if err := p.view.copy(from, filepath.Join(freshPrevious, path), mode); err != nil {
 			return err
 		}
 		g.Files[path] = mode
@@ -60,7 +60,7 @@ func (p *Plan) keepPrevious() error {
 	if p.next.RollingBack { // the current one is still needed
 		return nil
 	}
-	return p.host.swapPrevious()
+	return p.view.swapPrevious()
 }
 
 // swapPrevious makes the kept generation the previous one.
@@ -79,7 +79,6 @@ func (h host) swapPrevious() error {
 //
 // It returns errdefs.ErrNotFound if there was no upgrade.
 func NewRollback(ctx context.Context, o Options) (*Plan, error) {
-	o.complete()
 	v, err := look(ctx, &o)
 	if err != nil {
 		return nil, err
@@ -134,8 +133,7 @@ func (b *builder) putBack(g *generation, p string, to group) error {
 	mode, was := g.Files[p]
 	if !was {
 		if b.exists(p) {
-			b.plan.Steps = append(b.plan.Steps, Step{Action: Remove, Target: p, Why: why, group: to})
-			b.dirty[to] = true
+			b.add(Step{Action: Remove, Target: p, Why: why, group: to})
 		}
 		return nil
 	}
@@ -162,7 +160,6 @@ func (b *builder) putBack(g *generation, p string, to group) error {
 		f.Digest, f.Before = a, f.Digest
 		b.files[p] = f
 	}
-	b.plan.Steps = append(b.plan.Steps, Step{Action: Copy, Target: p, Why: why, from: from, mode: mode, group: to})
-	b.dirty[to] = true
+	b.add(Step{Action: Copy, Target: p, Why: why, from: from, mode: mode, group: to})
 	return nil
 }

@@ -2,8 +2,6 @@ package setup
 
 import (
 	"context"
-	"errors"
-	"io"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
@@ -15,6 +13,8 @@ import (
 	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	versionapi "github.com/containerd/containerd/api/services/version/v1"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/proxy"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -134,10 +134,12 @@ func users(ctx context.Context, conn *grpc.ClientConn) ([]string, error) {
 				found = append(found, ns+"/"+c.ID)
 			}
 		}
-		return eachSnapshot(ctx, conn, func(s *snapshotsapi.Info) {
-			if s.Kind != snapshotsapi.Kind_COMMITTED && !own[s.Name] {
+		all := proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), snippet.Snapshotter)
+		return all.Walk(ctx, func(_ context.Context, s snapshots.Info) error {
+			if s.Kind != snapshots.KindCommitted && !own[s.Name] {
 				found = append(found, ns+": "+s.Name) // an image volume, or a manual mount
 			}
+			return nil
 		})
 	})
 	return found, err
@@ -149,41 +151,25 @@ const reconnectTimeout = 15 * time.Second
 
 // usersOf is users of a daemon that answers: it asks again while containerd is not connected to it.
 func (r *running) usersOf(ctx context.Context, conn *grpc.ClientConn) (found []string, err error) {
-	for end := time.Now().Add(reconnectTimeout); ; {
+	ask := func(ctx context.Context) (err error) {
 		found, err = users(ctx, conn)
-		if err == nil || !r.daemon || time.Now().After(end) {
-			return found, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
-}
-
-// eachSnapshot calls f for the snapshots of ballast in the namespace of ctx.
-func eachSnapshot(ctx context.Context, conn *grpc.ClientConn, f func(*snapshotsapi.Info)) error {
-	stream, err := snapshotsapi.NewSnapshotsClient(conn).List(ctx, &snapshotsapi.ListSnapshotsRequest{Snapshotter: snippet.Snapshotter})
-	if err != nil {
 		return err
 	}
-	for {
-		res, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		for _, s := range res.Info {
-			f(s)
-		}
+	if !r.daemon {
+		err = ask(ctx)
+	} else {
+		err = until(ctx, reconnectTimeout, ask)
 	}
+	return found, err
 }
 
 // removeImages removes images that were unpacked into ballast from all namespaces.
-func removeImages(ctx context.Context, conn *grpc.ClientConn) error {
+func (v *view) removeImages(ctx context.Context) error {
+	conn, err := v.dial()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
 	return allNamespaces(ctx, conn, func(ctx context.Context, _ string) error {
 		names, err := unpacked.Images(ctx, conn, snippet.Snapshotter, func(context.Context, string) (bool, error) { return true, nil })
 		if err != nil {

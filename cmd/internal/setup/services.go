@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/ballast-dev/ballast/contrib/systemd"
 	introspection "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/errdefs"
 )
@@ -55,7 +58,7 @@ func (h host) run(ctx context.Context, argv ...string) (string, error) {
 var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 func (p *Plan) systemctl(ctx context.Context, args ...string) error {
-	_, err := p.host.run(ctx, append([]string{"systemctl"}, args...)...)
+	_, err := p.view.run(ctx, append([]string{"systemctl"}, args...)...)
 	return err
 }
 
@@ -68,7 +71,7 @@ func (p *Plan) service(ctx context.Context, s Step) error {
 	case Start:
 		return p.start(ctx)
 	case Unmount:
-		_, err := p.host.run(ctx, s.Target, "unmount")
+		_, err := p.view.run(ctx, s.Target, "unmount")
 		return err
 	}
 	for _, u := range units { // the socket first: it would start the service again
@@ -88,7 +91,7 @@ func (p *Plan) start(ctx context.Context) error {
 	if err := p.systemctl(ctx, "daemon-reload"); err != nil {
 		return err
 	}
-	if p.host.exists(unitDir+"/"+socketName) && p.systemctl(ctx, "is-active", "--quiet", socketName) != nil {
+	if p.view.exists(unitDir+"/"+socketName) && p.systemctl(ctx, "is-active", "--quiet", socketName) != nil {
 		if err := p.systemctl(ctx, "stop", serviceName); err != nil {
 			return err
 		}
@@ -110,4 +113,36 @@ func (v *view) containerdAnswers(ctx context.Context) error {
 	defer cancel()
 	_, err = introspection.NewIntrospectionClient(conn).Plugins(ctx, &introspection.PluginsRequest{})
 	return err
+}
+
+// units returns the units for this host; there is no socket unit without a facade.
+func (b *builder) units() (service, socket string) {
+	before := make([]string, len(b.distro.services))
+	for i, s := range b.distro.services {
+		before[i] = s + ".service"
+	}
+	r := strings.NewReplacer(
+		"ExecStart="+DefaultBinDir+"/", "ExecStart="+b.o.BinDir+"/",
+		"Before=containerd.service", "Before="+strings.Join(before, " "),
+		"ListenStream=127.0.0.1:5757\n", "ListenStream="+b.config.Facade.Listen+"\n",
+	)
+	service = r.Replace(systemd.Service)
+	if b.config.Facade.Listen != "" {
+		socket = r.Replace(systemd.Socket)
+	}
+	return service, socket
+}
+
+// enabled reports whether units start at boot.
+func (b *builder) enabled(units []string) bool {
+	return !slices.ContainsFunc(units, func(u string) bool { return !b.exists(wantsLink(u)) })
+}
+
+// wantsLink returns the symbolic link that makes a unit start at boot.
+func wantsLink(unit string) string {
+	target := "multi-user.target"
+	if strings.HasSuffix(unit, ".socket") {
+		target = "sockets.target"
+	}
+	return filepath.Join(unitDir, target+".wants", unit)
 }

@@ -40,18 +40,13 @@ func ReadSettings(dir string) (map[string]string, error) {
 // settled returns the wanted settings files, with empty ones in place of those of the last set-up
 // that are not wanted: so ballastd is restarted without them before anything is removed.
 func (r *record) settled(wanted map[string]string) map[string]string {
-	all := maps.Clone(wanted)
-	if r == nil {
-		return all
-	}
-	for name := range r.Options.Settings {
-		if _, ok := all[name]; !ok {
-			if all == nil {
-				all = map[string]string{}
-			}
+	all := map[string]string{}
+	if r != nil {
+		for name := range r.Options.Settings {
 			all[name] = noSettings
 		}
 	}
+	maps.Copy(all, wanted)
 	return all
 }
 

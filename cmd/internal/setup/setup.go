@@ -129,13 +129,10 @@ type Plan struct {
 	// ballastd.
 	Pending []string `json:"pending,omitempty"`
 
-	host   host
-	distro distro
-	unit   string // of containerd
-	socket string // admin socket of the daemon, a path on the host
-	keys   []string
-	next   record // the record written before and after the steps
-	done   record
+	view *view
+	unit string // of containerd
+	next record // the record written before and after the steps
+	done record
 }
 
 // The values of Plan.Pending and of the record's Pending.

@@ -3,13 +3,12 @@ package unpacked
 
 import (
 	"context"
-	"errors"
-	"io"
 	"slices"
 	"strings"
 
-	contentapi "github.com/containerd/containerd/api/services/content/v1"
 	imagesapi "github.com/containerd/containerd/api/services/images/v1"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/content/proxy"
 	"google.golang.org/grpc"
 )
 
@@ -24,38 +23,26 @@ const (
 // Images returns the names, sorted, of the images in the namespace of ctx that were unpacked into a snapshotter and of
 // whose last snapshot this is true.
 func Images(ctx context.Context, conn *grpc.ClientConn, snapshotter string, is func(ctx context.Context, snapshot string) (bool, error)) ([]string, error) {
-	stream, err := contentapi.NewContentClient(conn).List(ctx, &contentapi.ListContentRequest{})
-	if err != nil {
-		return nil, err
-	}
 	above := map[string][]string{} // documents that refer to a document
 	var next []string
-	for {
-		res, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		for _, info := range res.Info {
-			for k, v := range info.Labels {
-				if strings.HasPrefix(k, labelContent) {
-					above[v] = append(above[v], info.Digest)
-				}
-			}
-			key := info.Labels[labelSnapshot+snapshotter]
-			if key == "" {
-				continue
-			}
-			yes, err := is(ctx, key)
-			if err != nil {
-				return nil, err
-			}
-			if yes {
-				next = append(next, info.Digest)
+	err := proxy.NewContentStore(conn).Walk(ctx, func(info content.Info) error {
+		for k, v := range info.Labels {
+			if strings.HasPrefix(k, labelContent) {
+				above[v] = append(above[v], info.Digest.String())
 			}
 		}
+		key := info.Labels[labelSnapshot+snapshotter]
+		if key == "" {
+			return nil
+		}
+		yes, err := is(ctx, key)
+		if yes {
+			next = append(next, info.Digest.String())
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	of := map[string]bool{} // documents that lead to such a snapshot
 	for len(next) > 0 {

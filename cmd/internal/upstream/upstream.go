@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/remote"
 	"github.com/ballast-dev/ballast/convert/resolve"
+	"github.com/ballast-dev/ballast/convert/signature"
 )
 
 // Resolver returns the resolver of names for a registry client.
@@ -34,7 +36,6 @@ func Options(c *config.Config, version string, log *slog.Logger) remote.Options 
 		UserAgent:   c.Upstream.UserAgent,
 		Connections: 2 * c.Fetch.Connections,
 		Stall:       c.Upstream.StallTimeout.Duration,
-		Log:         log,
 	}
 	if o.UserAgent == "" {
 		o.UserAgent = "ballast/" + version
@@ -83,4 +84,25 @@ func withHosts(o *remote.Options, c *config.Config, log *slog.Logger) {
 		}
 		return creds, err
 	}
+}
+
+// Rules reads the rules of [[verify.rule]] with their keys. Errors name the rule and the file.
+func Rules(c *config.Config) ([]*signature.Rule, error) {
+	var rules []*signature.Rule
+	for i, r := range c.Verify.Rule {
+		o := signature.RuleOptions{
+			Name: r.Match, Matches: r.Matches, Mode: signature.Mode(r.Mode), DenyCode: r.DenyCode, Licenses: r.Licenses,
+		}
+		if r.Mode != config.VerifyOff {
+			for _, s := range r.Any {
+				o.Any = append(o.Any, signature.SignerOptions(s))
+			}
+		}
+		rule, err := signature.NewRule(o)
+		if err != nil {
+			return nil, fmt.Errorf("configuration: verify.rule %d: %w", i+1, err)
+		}
+		rules = append(rules, rule)
+	}
+	return rules, nil
 }

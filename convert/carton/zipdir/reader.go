@@ -1,38 +1,64 @@
 package zipdir
 
 import (
+	"bytes"
 	"fmt"
 	"hash"
 	"hash/crc32"
 	"io"
 
+	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/zstd"
 )
 
-// MaxWindow limits the window of zstd, in bytes. The reference encoder uses at most 128 MiB by
+// maxWindow limits the window of zstd, in bytes. The reference encoder uses at most 128 MiB by
 // default.
 // https://github.com/facebook/zstd/blob/v1.5.7/programs/zstd.1.md
-const MaxWindow = 128 << 20 // 128 MiB
+const maxWindow = 128 << 20 // 128 MiB
 
-// NewReader returns the content of an entry, whose bytes in the archive are data. Reading returns
-// errdefs.ErrInvalidArgument if the content has another size or checksum than in the directory; it
-// never reads more than the size. Close frees memory, and does not close data.
-func NewReader(data io.Reader, e *Entry) (io.ReadCloser, error) {
-	src := &source{r: data, left: e.Packed}
-	r := &reader{e: e, src: src, left: e.Size, crc: crc32.NewIEEE(), close: func() {}}
+// NewZstd returns the content of zstd frames. Close does not close r.
+func NewZstd(r io.Reader) (io.ReadCloser, error) {
+	z, err := zstd.NewReader(r, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return nil, err
+	}
+	return z.IOReadCloser(), nil
+}
+
+// Open returns the content of an entry. body has the bytes of the archive from Entry.Start on; the
+// content's Close closes it, as does an error of Open. Open returns errdefs.ErrInvalidArgument if
+// the local header differs from the directory, and reading does if the content has another size or
+// checksum than in the directory; it never returns more than the size.
+func Open(body io.ReadCloser, e *Entry) (io.ReadCloser, error) {
+	r, err := open(body, e)
+	if err != nil {
+		body.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func open(body io.ReadCloser, e *Entry) (*reader, error) {
+	head := make([]byte, e.HeaderSize())
+	if _, err := io.ReadFull(body, head); err != nil {
+		return nil, fmt.Errorf("entry %q: local header: %w: %w", e.Name, err, errdefs.ErrUnavailable)
+	}
+	n, err := e.Locate(head)
+	if err != nil {
+		return nil, err
+	}
+	data := &source{r: io.MultiReader(bytes.NewReader(head[n:]), body), left: e.Packed}
+	r := &reader{e: e, body: body, data: data, left: e.Size, crc: crc32.NewIEEE()}
 	switch e.Method {
 	case Stored:
-		r.r = src
+		r.content = io.NopCloser(data)
 	case Deflate:
-		f := flate.NewReader(src)
-		r.r, r.close = f, func() { f.Close() }
+		r.content = flate.NewReader(data)
 	case Zstd:
-		z, err := zstd.NewReader(src, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(MaxWindow), zstd.WithDecoderConcurrency(1))
-		if err != nil {
+		if r.content, err = NewZstd(data); err != nil {
 			return nil, fmt.Errorf("entry %q: %w", e.Name, err)
 		}
-		r.r, r.close = z, z.Close
 	default:
 		panic(fmt.Sprintf("zipdir: internal error: method %d", e.Method))
 	}
@@ -62,69 +88,45 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// A reader reads the content of an entry, and compares it with the directory.
 type reader struct {
-	e     *Entry
-	src   *source
-	r     io.Reader
-	left  int64
-	crc   hash.Hash32
-	done  bool
-	err   error
-	close func()
+	e       *Entry
+	body    io.Closer
+	data    *source
+	content io.ReadCloser
+	left    int64
+	crc     hash.Hash32
+	err     error
 }
 
 func (r *reader) Read(p []byte) (int, error) {
 	if r.err != nil {
 		return 0, r.err
 	}
-	if r.left == 0 {
-		r.err = r.end()
-		return 0, r.err
-	}
-	n, err := r.r.Read(p[:min(int64(len(p)), r.left)])
+	n, err := r.content.Read(p)
+	excess := max(0, int64(n)-r.left)
+	n -= int(excess)
 	r.left -= int64(n)
 	r.crc.Write(p[:n])
 	switch {
+	case excess > 0:
+		r.err = invalid("entry %q: has more than %d bytes", r.e.Name, r.e.Size)
 	case err == io.EOF && r.left > 0:
 		r.err = invalid("entry %q: ends %d bytes early", r.e.Name, r.left)
-	case err != nil && err != io.EOF:
-		r.err = r.failed(err)
+	case err == io.EOF && r.crc.Sum32() != r.e.raw.crc:
+		r.err = invalid("entry %q: wrong checksum", r.e.Name)
+	case err == nil || err == io.EOF:
+		r.err = err
+	case r.data.err != nil:
+		r.err = fmt.Errorf("entry %q: %w", r.e.Name, r.data.err)
+	default:
+		r.err = invalid("entry %q: %w", r.e.Name, err)
 	}
 	return n, r.err
 }
 
-func (r *reader) failed(err error) error {
-	if r.src.err != nil {
-		return fmt.Errorf("entry %q: %w", r.e.Name, r.src.err)
-	}
-	return invalid("entry %q: %w", r.e.Name, err)
-}
-
-// end makes the checks that need all bytes.
-func (r *reader) end() error {
-	var more [1]byte
-	for range 16 { // empty reads are allowed
-		n, err := r.r.Read(more[:])
-		switch {
-		case n > 0:
-			return invalid("entry %q: has more than %d bytes", r.e.Name, r.e.Size)
-		case err == io.EOF:
-			if !r.e.bare && r.crc.Sum32() != r.e.raw.crc {
-				return invalid("entry %q: wrong checksum", r.e.Name)
-			}
-			return io.EOF
-		case err != nil:
-			return r.failed(err)
-		}
-	}
-	return io.ErrNoProgress
-}
-
 func (r *reader) Close() error {
-	if !r.done {
-		r.done = true
-		r.err = fmt.Errorf("entry %q: %w", r.e.Name, io.ErrClosedPipe)
-		r.close()
-	}
-	return nil
+	r.err = fmt.Errorf("entry %q: %w", r.e.Name, io.ErrClosedPipe)
+	r.content.Close() // it only frees memory
+	return r.body.Close()
 }

@@ -78,6 +78,17 @@ type header struct {
 	offset   int64  // central only
 }
 
+// readCommon reads what local and central headers have in common, and returns the lengths of the name
+// and of the extra fields.
+func (h *header) readCommon(f *fields) (nameLen, extraLen int) {
+	f.u16() // version needed
+	h.flags, h.method = f.u16(), f.u16()
+	f.u32() // time
+	h.crc = f.u32()
+	h.packed, h.size = int64(f.u32()), int64(f.u32())
+	return int(f.u16()), int(f.u16())
+}
+
 // readCentral reads the first central header of p and returns what follows it.
 func readCentral(p []byte) (h header, rest []byte, err error) {
 	if len(p) < centralSize {
@@ -88,17 +99,10 @@ func readCentral(p []byte) (h header, rest []byte, err error) {
 		return header{}, nil, errors.New("no entry where the directory should have one")
 	}
 	h.creator = f.u16()
-	f.u16() // version needed
-	h.flags = f.u16()
-	h.method = f.u16()
-	f.u32() // time
-	h.crc = f.u32()
-	packed, size := f.u32(), f.u32()
-	nameLen, extraLen, commentLen := int(f.u16()), int(f.u16()), int(f.u16())
-	disk := f.u16()
+	nameLen, extraLen := h.readCommon(&f)
+	commentLen, disk := int(f.u16()), f.u16()
 	f.u16() // internal attributes
-	h.external = f.u32()
-	offset := f.u32()
+	h.external, h.offset = f.u32(), int64(f.u32())
 	if len(f) < nameLen+extraLen+commentLen {
 		return header{}, nil, errors.New("directory ends within an entry")
 	}
@@ -108,54 +112,33 @@ func readCentral(p []byte) (h header, rest []byte, err error) {
 	if disk != 0 {
 		return h, nil, errors.New("archive in several parts")
 	}
-	h.packed, h.size, h.offset = int64(packed), int64(size), int64(offset)
-	var at *int64
-	if offset == in64 {
-		at = &h.offset
-	}
-	return h, f, h.readExtra(extra, size == in64, packed == in64, at)
+	return h, f, h.readExtra(extra)
 }
 
 // readLocal reads a local header, whose name and extra fields are also in p, and returns its
 // length.
 func readLocal(p []byte) (h header, n int64, err error) {
 	short := errors.New("no local header, or one that is cut off")
-	if len(p) < localSize {
-		return header{}, 0, short
-	}
 	f := fields(p)
-	if f.u32() != sigLocal {
+	if len(p) < localSize || f.u32() != sigLocal {
 		return header{}, 0, short
 	}
-	f.u16() // version needed
-	h.flags = f.u16()
-	h.method = f.u16()
-	f.u32() // time
-	h.crc = f.u32()
-	packed, size := f.u32(), f.u32()
-	nameLen, extraLen := int(f.u16()), int(f.u16())
-	n = int64(localSize + nameLen + extraLen)
+	nameLen, extraLen := h.readCommon(&f)
 	if len(f) < nameLen+extraLen {
-		return header{}, n, short
+		return header{}, 0, short
 	}
 	h.name = string(f.next(nameLen))
-	extra := f.next(extraLen)
-	h.packed, h.size = int64(packed), int64(size)
-	return h, n, h.readExtra(extra, size == in64, packed == in64, nil)
+	return h, int64(localSize + nameLen + extraLen), h.readExtra(f.next(extraLen))
 }
 
-// readExtra reads the extra fields. size64, packed64 and offset report which values are in the
-// zip64 field.
-func (h *header) readExtra(p []byte, size64, packed64 bool, offset *int64) error {
-	want := []*int64{}
-	if size64 {
-		want = append(want, &h.size)
-	}
-	if packed64 {
-		want = append(want, &h.packed)
-	}
-	if offset != nil {
-		want = append(want, offset)
+// readExtra reads the extra fields. The zip64 field has the values that do not fit into the fixed
+// fields.
+func (h *header) readExtra(p []byte) error {
+	var want []*int64
+	for _, v := range []*int64{&h.size, &h.packed, &h.offset} {
+		if *v == in64 {
+			want = append(want, v)
+		}
 	}
 	found := false
 	for f := fields(p); len(f) >= 4; {
@@ -164,33 +147,38 @@ func (h *header) readExtra(p []byte, size64, packed64 bool, offset *int64) error
 			return errors.New("extra field that is cut off")
 		}
 		v := fields(f.next(n))
-		switch kind {
-		case extraZip64:
-			if found {
-				return errors.New("two zip64 fields")
-			}
+		switch {
+		case kind == extraZip64 && found:
+			return errors.New("two zip64 fields")
+		case kind == extraZip64:
 			found = true
-			for _, w := range want {
-				if len(v) < 8 {
-					return errors.New("zip64 field without the values it stands for")
-				}
-				n := v.u64()
-				if n > math.MaxInt64 {
-					return errors.New("zip64 field with a size above 2^63")
-				}
-				*w = int64(n)
+			if err := v.read64(want); err != nil {
+				return err
 			}
-		case extraUnicodePath:
-			if len(v) > 5 && v[0] == 1 {
-				v = v[1:]
-				if crc := v.u32(); crc == crc32.ChecksumIEEE([]byte(h.name)) && string(v) != h.name {
-					return errors.New("extra field with another name")
-				}
+		case kind == extraUnicodePath && n > 5 && v[0] == 1:
+			v.next(1)
+			if sum := v.u32(); sum == crc32.ChecksumIEEE([]byte(h.name)) && string(v) != h.name {
+				return errors.New("extra field with another name")
 			}
 		}
 	}
 	if len(want) > 0 && !found {
 		return errors.New("no zip64 field where a value stands for it")
+	}
+	return nil
+}
+
+// read64 reads values from a zip64 field.
+func (f *fields) read64(values []*int64) error {
+	for _, v := range values {
+		if len(*f) < 8 {
+			return errors.New("zip64 field without the values it stands for")
+		}
+		n := f.u64()
+		if n > math.MaxInt64 {
+			return errors.New("zip64 field with a size above 2^63")
+		}
+		*v = int64(n)
 	}
 	return nil
 }

@@ -37,14 +37,13 @@ const (
 // An Entry is one entry of the directory.
 type Entry struct {
 	Name   string // clean; without the slash of a directory
-	Type   string // store.TypeReg, store.TypeDir or store.TypeSymlink
+	Type   string // filetable.TypeReg, TypeDir or TypeSymlink
 	Method uint16 // Stored, Deflate or Zstd
 	Packed int64  // bytes in the archive
 	Size   int64  // bytes of the content
 
 	raw   header
 	limit int64 // where the next entry or the directory starts
-	bare  bool  // without local header and checksum
 }
 
 // Start returns the offset of the local header of an entry.
@@ -53,48 +52,10 @@ func (e *Entry) Start() int64 { return e.raw.offset }
 // Span returns the number of bytes from Start to the next entry.
 func (e *Entry) Span() int64 { return e.limit - e.raw.offset }
 
-// A Directory is the directory of an archive.
-type Directory struct {
-	// Entries are in the order of the directory. They must not be changed.
-	Entries []Entry
-
-	byName map[string]int
-}
-
-// Bare returns the directory of an archive without headers: consecutive stored entries with the
-// given names, types and sizes. It returns errdefs.ErrInvalidArgument for a name that is not clean
-// or not unique.
-func Bare(entries []Entry) (*Directory, error) {
-	d := &Directory{byName: map[string]int{}}
-	var at int64
-	for i, e := range entries {
-		clean, err := filetable.CleanPath(e.Name)
-		if err != nil {
-			return nil, err
-		}
-		if _, ok := d.byName[e.Name]; ok || clean != e.Name {
-			return nil, invalid("entry %q: is there twice, or not clean", e.Name)
-		}
-		d.byName[e.Name] = i
-		e.Packed, e.raw.offset, e.limit, e.bare = e.Size, at, at+e.Size, true
-		at += e.Size
-		d.Entries = append(d.Entries, e)
-	}
-	return d, nil
-}
-
-// Lookup returns the entry with the given name, or nil.
-func (d *Directory) Lookup(name string) *Entry {
-	if i, ok := d.byName[name]; ok {
-		return &d.Entries[i]
-	}
-	return nil
-}
-
-// Read reads the directory of an archive of the given size. It returns errdefs.ErrInvalidArgument,
-// naming the entry, for an invalid archive, and errdefs.ErrNotImplemented for one with entries that
-// are compressed by another method or encrypted.
-func Read(r io.ReaderAt, size int64) (*Directory, error) {
+// Read returns the entries of an archive of the given size, in the order of its directory. It
+// returns errdefs.ErrInvalidArgument, naming the entry, for an invalid archive, and
+// errdefs.ErrNotImplemented for one with entries that are compressed by another method or encrypted.
+func Read(r io.ReaderAt, size int64) ([]Entry, error) {
 	if size < endSize {
 		return nil, invalid("not a zip archive: %d bytes", size)
 	}
@@ -124,21 +85,17 @@ func Read(r io.ReaderAt, size int64) (*Directory, error) {
 	return parse(dir, int(e.entries), int64(e.offset))
 }
 
+// readFull fills p from offset off, with one call of ReadAt.
 func readFull(r io.ReaderAt, p []byte, off int64) error {
-	n, err := r.ReadAt(p, off)
-	if n == len(p) {
-		return nil
-	}
-	if err == nil || err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
+	_, err := io.ReadFull(io.NewSectionReader(r, off, int64(len(p))), p)
 	return err
 }
 
 // parse parses a directory that starts at the given offset.
-func parse(p []byte, entries int, start int64) (*Directory, error) {
-	d := &Directory{byName: map[string]int{}}
-	for i := range entries {
+func parse(p []byte, count int, start int64) ([]Entry, error) {
+	var entries []Entry
+	seen := map[string]bool{}
+	for i := range count {
 		h, rest, err := readCentral(p)
 		if err != nil {
 			return nil, invalid("entry %d %.300q: %w", i, h.name, err)
@@ -148,38 +105,36 @@ func parse(p []byte, entries int, start int64) (*Directory, error) {
 		if err != nil {
 			return nil, fmt.Errorf("entry %d %.300q: %w", i, h.name, err)
 		}
-		if _, ok := d.byName[e.Name]; ok {
+		if seen[e.Name] {
 			return nil, invalid("entry %d %q: the name is there twice", i, e.Name)
 		}
-		d.byName[e.Name] = i
-		d.Entries = append(d.Entries, e)
+		seen[e.Name] = true
+		entries = append(entries, e)
 	}
 	if len(p) != 0 {
-		return nil, invalid("%d bytes after the last of %d entries of the directory", len(p), entries)
+		return nil, invalid("%d bytes after the last of %d entries of the directory", len(p), count)
 	}
-	return d, d.lay(start)
+	return entries, setLimits(entries, start)
 }
 
 // maxSlack limits the bytes of an entry that the directory does not describe: the extra fields of
 // the local header and the data descriptor.
 const maxSlack = math.MaxUint16 + descriptor64
 
-// lay determines the place of each entry, and checks that the entries are consecutive from the
-// first byte to the directory.
-func (d *Directory) lay(start int64) error {
-	order := make([]*Entry, len(d.Entries))
-	for i := range d.Entries {
-		order[i] = &d.Entries[i]
+// setLimits determines where each entry ends, and checks that the entries are consecutive from the
+// first byte to the directory, which starts at the given offset.
+func setLimits(entries []Entry, start int64) error {
+	order := make([]*Entry, len(entries))
+	for i := range entries {
+		order[i] = &entries[i]
 	}
 	slices.SortFunc(order, func(a, b *Entry) int { return cmp.Compare(a.raw.offset, b.raw.offset) })
-	if len(order) == 0 {
-		if start != 0 {
-			return invalid("%d bytes before the first entry", start)
-		}
-		return nil
+	first := start
+	if len(order) > 0 {
+		first = order[0].raw.offset
 	}
-	if n := order[0].raw.offset; n != 0 {
-		return invalid("%d bytes before the first entry", n)
+	if first != 0 {
+		return invalid("%d bytes before the first entry", first)
 	}
 	for i, e := range order {
 		e.limit = start
@@ -286,9 +241,6 @@ func (e *Entry) HeaderSize() int64 { return e.Span() - e.Packed }
 // HeaderSize of them are sufficient. It returns errdefs.ErrInvalidArgument if the local header
 // differs from the directory.
 func (e *Entry) Locate(p []byte) (int64, error) {
-	if e.bare {
-		return 0, nil
-	}
 	h, n, err := readLocal(p)
 	if err == nil {
 		err = e.compare(h, n)

@@ -19,13 +19,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// content returns the content of an entry of p, by the local header.
+// content returns the content of an entry of p.
 func content(p []byte, e *zipdir.Entry) ([]byte, error) {
-	at, err := e.Locate(p[e.Start():][:e.HeaderSize()])
-	if err != nil {
-		return nil, err
-	}
-	r, err := zipdir.NewReader(bytes.NewReader(p[e.Start()+at:][:e.Packed]), e)
+	r, err := zipdir.Open(io.NopCloser(bytes.NewReader(p[e.Start():][:e.Span()])), e)
 	if err != nil {
 		return nil, err
 	}
@@ -35,13 +31,13 @@ func content(p []byte, e *zipdir.Entry) ([]byte, error) {
 
 // readAll reads a whole archive.
 func readAll(p []byte) (map[string]string, error) {
-	d, err := zipdir.Read(bytes.NewReader(p), int64(len(p)))
+	entries, err := zipdir.Read(bytes.NewReader(p), int64(len(p)))
 	if err != nil {
 		return nil, err
 	}
 	all := map[string]string{}
-	for i := range d.Entries {
-		e := &d.Entries[i]
+	for i := range entries {
+		e := &entries[i]
 		c, err := content(p, e)
 		if err != nil {
 			return nil, err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert"
@@ -37,17 +36,11 @@ func (s *Store) Fetch(_ context.Context, d digest.Digest, size, off, n int64) (i
 		f.Close()
 		return nil, 0, err
 	}
-	return part{io.NewSectionReader(f, off, n), f}, off, nil
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.NewSectionReader(f, off, n), f}, off, nil
 }
-
-// A part is a range of a file, which it closes.
-type part struct {
-	io.Reader
-	f *os.File
-}
-
-// Close closes the file.
-func (p part) Close() error { return p.f.Close() }
 
 // ReadSmall reads and verifies a blob of unknown size, such as a child of a list. It returns
 // errdefs.ErrInvalidArgument if it is larger than limit bytes.

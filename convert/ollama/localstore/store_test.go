@@ -65,7 +65,7 @@ func names(t *testing.T, s *localstore.Store) []string {
 	return l
 }
 
-func TestAModelInEachLayoutIsTheSameModel(t *testing.T) {
+func TestLayoutsGiveEqualModels(t *testing.T) {
 	t.Parallel()
 	tensors := converttest.OllamaTensors(converttest.TensorNamed, converttest.Tensors(10, 64))
 	for _, layout := range []converttest.StoreLayout{converttest.StoreLegacy, converttest.StoreV2Link, converttest.StoreV2Copy} {
@@ -104,7 +104,7 @@ func TestAModelInEachLayoutIsTheSameModel(t *testing.T) {
 	}
 }
 
-func TestAListInAStore(t *testing.T) {
+func TestManifestList(t *testing.T) {
 	t.Parallel()
 	b := converttest.OllamaList(0, converttest.ListEntry{Built: gguf("GGUF weights"), Runner: "llamacpp", Format: "gguf"})
 	_, s := write(t, converttest.StoreV2Link, map[string]*converttest.Built{"ollama.com/library/x/1b": b})

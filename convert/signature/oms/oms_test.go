@@ -45,7 +45,7 @@ func read(t testing.TB, name string) []byte {
 	return p
 }
 
-// files returns the files of a vector. Before v1.1.0 a signature does not say what its signer left out.
+// files returns the files of a vector. Signatures before v1.1.0 do not list ignored paths.
 func files(t testing.TB, vector string) (out []filetable.File) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join("testdata", vector))
@@ -173,7 +173,7 @@ func flipped(t *testing.T, p []byte) map[string][]byte {
 	return out
 }
 
-func TestWhoIsTrusted(t *testing.T) {
+func TestTrust(t *testing.T) {
 	const keyed, certified = "v1.1.0-elliptic-key", "v1.1.0-certificate"
 	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -211,8 +211,8 @@ func TestWhoIsTrusted(t *testing.T) {
 	}
 }
 
-// TestOwn reads what Statement writes, with all kinds of keys.
-func TestOwn(t *testing.T) {
+// TestSignAndVerify reads what Statement writes, with all kinds of keys.
+func TestSignAndVerify(t *testing.T) {
 	model := files(t, "v1.1.0-certificate")
 	for _, c := range []elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()} {
 		key, err := ecdsa.GenerateKey(c, rand.Reader)
@@ -237,7 +237,7 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-func TestOddLists(t *testing.T) {
+func TestUnusualLists(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -307,7 +307,7 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// FuzzStatement reads what somebody who is trusted signed.
+// FuzzStatement reads statements of a trusted signer.
 func FuzzStatement(f *testing.F) {
 	f.Add([]byte(`{"serialization":{"method":"files","hash_type":"sha256","ignore_paths":["/",""]},"resources":[{"name":".","algorithm":"sha256","digest":""}]}`), "")
 	model := files(f, "v1.1.0-certificate")

@@ -3,7 +3,31 @@ package config
 import (
 	"os"
 	"strconv"
+	"strings"
 )
+
+// Getenv returns an environment variable, for formats: each one reads the variables of its own
+// tools.
+func Getenv(key string) string { return os.Getenv(key) }
+
+// HostsLike returns the hosts, in lower case, that behave like those of a format.
+func (c *Config) HostsLike(format string) (hosts []string) {
+	if format == "ollama" {
+		for _, h := range c.Upstream.OllamaHosts {
+			hosts = append(hosts, strings.ToLower(h))
+		}
+	}
+	return hosts
+}
+
+// Archives returns, by host of references, the names of the archives at URLs that they refer to.
+func (c *Config) Archives() map[string]string {
+	m := map[string]string{}
+	for _, a := range c.Carton {
+		m[a.Registry] = "carton+" + a.URL
+	}
+	return m
+}
 
 // A ServiceManager has the settings of the service manager in the environment.
 // https://www.freedesktop.org/software/systemd/man/257/sd_listen_fds.html

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/daemon"
+)
+
+// TestDaemonProcess is the process of a daemon for other tests: that of the configuration in DAEMON.
+func TestDaemonProcess(t *testing.T) {
+	file := os.Getenv("DAEMON")
+	if file == "" {
+		t.Skip("it is run by other tests")
+	}
+	cfg, err := config.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := daemon.New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGTERM)
+	defer stop()
+	if err := errors.Join(d.Run(ctx), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDaemonForRemoval starts a daemon again that exits at first, as beside one that is just ending,
+// calls the function while it answers, and stops it and removes its mount.
+func TestDaemonForRemoval(t *testing.T) {
+	s := newSite(t)
+	s.stop()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	program, calls := filepath.Join(dir, "ballastd"), filepath.Join(dir, "calls")
+	script := fmt.Sprintf(`#!/bin/sh
+echo "run $*" >> %[1]q
+case "$(wc -l < %[1]q) $1" in
+1*|*unmount) exit 1;;
+esac
+DAEMON=%[2]q exec %[3]q -test.run='^TestDaemonProcess$'
+`, calls, s.config, self)
+	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a := &app{stdout: new(bytes.Buffer), stderr: new(bytes.Buffer), address: s.address}
+	called := errors.New("called")
+	err = a.withDaemon(t.Context(), program, func() error {
+		c, err := a.client()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, err := c.Version(t.Context()); err != nil {
+			return err
+		}
+		return called
+	})
+	if !errors.Is(err, called) || !strings.Contains(err.Error(), "unmount: exit status 1") {
+		t.Errorf("got %v, want the errors of the function and of the unmount", err)
+	}
+	if p, err := os.ReadFile(calls); err != nil || string(p) != "run \nrun \nrun unmount\n" {
+		t.Errorf("calls of the program: %q, %v", p, err)
+	}
+	if c, err := a.client(); err == nil {
+		if _, err := c.Version(t.Context()); err == nil {
+			t.Error("the daemon still answers")
+		}
+		c.Close()
+	}
+}
+
+// TestDaemonForRemovalIsMissing returns the reason at once.
+func TestDaemonForRemovalIsMissing(t *testing.T) {
+	a := &app{stderr: new(bytes.Buffer), address: filepath.Join(t.TempDir(), "s")}
+	err := a.withDaemon(context.Background(), "/nowhere/ballastd", func() error { t.Error("it is called"); return nil })
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -88,7 +88,7 @@ func zerosLayer(t *testing.T, path string, size int64) converttest.Layer {
 	all := chunked.Chunk{Chunk: filetable.Chunk{Size: size, At: 1, Len: 1, Digest: digest.FromString("")}, Zeros: true}
 	last := all
 	last.Offset, last.Size = size, 1
-	tail, annotations, err := chunked.AppendTOC(nil, int64(len(blob)), []chunked.Member{{
+	tail, annotations, err := chunked.TOC(int64(len(blob)), []chunked.Member{{
 		File:   filetable.File{Path: path, Type: filetable.TypeReg, Size: size + 1, Digest: digest.FromString(path)},
 		Chunks: []chunked.Chunk{all, last},
 	}}, nil)

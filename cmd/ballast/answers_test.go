@@ -98,15 +98,11 @@ func readLayout(t *testing.T, dir string) *converttest.Built {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	a, err := l.Artifact()
+	m, err := convert.ParseManifest(l.Manifest())
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := convert.ParseManifest(a.Manifest())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &converttest.Built{Manifest: a.Manifest(), MediaType: m.MediaType, Blobs: map[digest.Digest][]byte{}}
+	b := &converttest.Built{Manifest: l.Manifest(), MediaType: m.MediaType, Blobs: map[digest.Digest][]byte{}}
 	files, err := os.ReadDir(filepath.Join(dir, "blobs", "sha256"))
 	if err != nil {
 		t.Fatal(err)

@@ -211,7 +211,11 @@ func (a *app) convertTo(ctx context.Context, from string, t target, choice conve
 		return err
 	}
 	defer func() { err = errors.Join(err, closeDst()) }()
-	p := a.progress(out, dst.String())
+	to := layout.Scheme + t.dir
+	if dst != nil {
+		to = dst.String()
+	}
+	p := a.progress(out, to)
 	if o.DryRun {
 		p = noProgress{}
 	}
@@ -224,7 +228,7 @@ func (a *app) convertTo(ctx context.Context, from string, t target, choice conve
 	for _, l := range res.Losses {
 		a.warn("not kept: %s", l)
 	}
-	return a.converted(conversion{Source: from, Target: dst.String(), Origin: src.Model.Table.Origin, DryRun: o.DryRun, Result: res}, out, time.Since(start))
+	return a.converted(conversion{Source: from, Target: to, Origin: src.Model.Table.Origin, DryRun: o.DryRun, Result: res}, out, time.Since(start))
 }
 
 // A conversion is the result of a conversion in JSON, the last line.
@@ -402,14 +406,14 @@ func parseTarget(name string) (target, error) {
 	return target{ref: ref}, nil
 }
 
-// open opens a target. It creates a missing layout, unless in a dry run.
+// open opens a target. It creates a missing layout; in a dry run, the target is nil.
 func (t target) open(client *remote.Client, dryRun bool) (dst export.Target, closeDst func() error, err error) {
 	if t.dir == "" {
 		repo, err := client.Repository(t.ref, nil)
 		return export.NewRegistry(repo, t.ref), func() error { return nil }, err
 	}
 	if dryRun && !layout.Is(t.dir) {
-		return export.Nowhere(layout.Scheme + t.dir), func() error { return nil }, nil
+		return nil, func() error { return nil }, nil
 	}
 	l, err := layout.Create(t.dir, t.tag)
 	if err != nil {

@@ -98,7 +98,7 @@ func (e *saidError) Error() string { return e.err.Error() }
 func (e *saidError) Unwrap() error { return e.err }
 
 // errSilent ends with exit code 1 and without a message, because the findings are already printed.
-var errSilent = errors.New("something has to be mended")
+var errSilent = errors.New("a check failed")
 
 // The exit codes; see the package documentation.
 const (

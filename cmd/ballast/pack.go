@@ -58,13 +58,9 @@ func (a *app) pack(ctx context.Context, f *format.Format, from, to string, choic
 	p := a.progress(out, to)
 	o.Log, o.Progress = a.log(), follow(p)
 	res := &export.Result{Form: export.Form(f.Name)}
-	res.Losses, err = export.Files(ctx, src, o, func(files []export.File) (err error) {
-		var members []format.File
-		for _, file := range files {
-			members = append(members, format.File(file))
-		}
+	res.Losses, err = export.Files(ctx, src, o, func(files []format.File) (err error) {
 		res.Digest, res.Size, err = writeFile(to, f.Writer.Extension, func(w *os.File) (digest.Digest, error) {
-			return f.Writer.Pack(ctx, w, members, src.Model.Config, facts)
+			return f.Writer.Pack(ctx, w, files, src.Model.Config, facts)
 		})
 		return err
 	})

@@ -124,12 +124,8 @@ func TestConvertOllamaFails(t *testing.T) {
 	if code, _, stderr := ballast(t, "convert", "ollama:"+dir+":x:1b", "oci:"+out+":v1", "--as", "modelpack"); code != exitVerify {
 		t.Errorf("damaged: code %d, stderr %q", code, stderr)
 	}
-	l, err := layout.Open(out, "v1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if _, err := l.Artifact(); err == nil {
+	if l, err := layout.Open(out, "v1"); err == nil {
+		l.Close()
 		t.Error("a damaged model has a tag")
 	}
 }

@@ -46,7 +46,7 @@ type member struct {
 	data []byte
 }
 
-// aTar returns a tar with everything that a model can have.
+// aTar returns a tar with members of all types that a model can have.
 func aTar(t testing.TB) []byte {
 	t.Helper()
 	mtime := time.Date(2025, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -115,7 +115,7 @@ func unpacked(t testing.TB, blob []byte, c filetable.Codec, as string) []filetab
 	if err != nil {
 		t.Fatal(err)
 	}
-	members = slices.DeleteFunc(members, func(m filetable.Member) bool { // of stargz itself
+	members = slices.DeleteFunc(members, func(m filetable.Member) bool { // made by stargz
 		return m.Path == "stargz.index.json" || strings.HasSuffix(m.Path, "prefetch.landmark")
 	})
 	var files []filetable.File
@@ -138,7 +138,7 @@ func check(t *testing.T, blob []byte, l chunked.Layer, as string) []filetable.Fi
 		t.Fatal(err)
 	}
 	files := placed[0]
-	got := bare(files)
+	got := withoutSources(files)
 	if d := cmp.Diff(unpacked(t, blob, l.Codec, as), got); d != "" {
 		t.Errorf("files (-unpacked +chunked):\n%s", d)
 	}
@@ -155,8 +155,8 @@ func check(t *testing.T, blob []byte, l chunked.Layer, as string) []filetable.Fi
 	return files
 }
 
-// bare returns files without their sources.
-func bare(files []filetable.File) []filetable.File {
+// withoutSources returns files without their sources.
+func withoutSources(files []filetable.File) []filetable.File {
 	var out []filetable.File
 	for _, f := range files {
 		f.Source = nil
@@ -180,7 +180,7 @@ func validate(t testing.TB, l chunked.Layer, files []filetable.File) {
 	}
 }
 
-func TestFilesAreThoseOfTheTar(t *testing.T) {
+func TestFilesEqualTar(t *testing.T) {
 	plain := aTar(t)
 	for _, format := range converttest.ChunkedFormats {
 		for _, size := range []int{16 << 10, filetable.MaxChunk} {
@@ -188,7 +188,7 @@ func TestFilesAreThoseOfTheTar(t *testing.T) {
 				blob, annotations := converttest.Chunked(format, plain, size)
 				l := layerOf(blob, format.Codec(), annotations)
 				if !chunked.Announced(l) {
-					t.Fatal("not announced")
+					t.Fatal("Announced is false")
 				}
 				chunks, zeros := 0, 0
 				for _, f := range check(t, blob, l, "") {
@@ -212,8 +212,8 @@ func TestFilesAreThoseOfTheTar(t *testing.T) {
 	}
 }
 
-// TestPodman reads a layer made by the code of Podman.
-func TestPodman(t *testing.T) {
+// TestPodmanLayer reads a layer written by the code of Podman.
+func TestPodmanLayer(t *testing.T) {
 	blob, err := os.ReadFile("testdata/podman.zst")
 	if err != nil {
 		t.Fatal(err)
@@ -237,8 +237,8 @@ func TestPodman(t *testing.T) {
 	}
 }
 
-// TestFooter has the place of the table only in the footer.
-func TestFooter(t *testing.T) {
+// TestPositionInFooter reads layers whose annotations have only the digest of the table.
+func TestPositionInFooter(t *testing.T) {
 	plain := aTar(t)
 	blob, annotations := converttest.Chunked(converttest.ZstdChunkedStargz, plain, 32<<10)
 	delete(annotations, mediatype.StargzTOCPosition)
@@ -256,11 +256,11 @@ func TestPlace(t *testing.T) {
 	blob, annotations := converttest.Chunked(converttest.ZstdChunkedPodman, one, 16<<10)
 	files := check(t, blob, layerOf(blob, filetable.CodecZstd, annotations), "dir/model.gguf")
 	if len(files) != 1 || files[0].Path != "dir/model.gguf" {
-		t.Errorf("got %v", bare(files))
+		t.Errorf("got %v", withoutSources(files))
 	}
 	files = check(t, blob, layerOf(blob, filetable.CodecZstd, annotations), "dir/other.gguf")
 	if len(files) != 1 || files[0].Path != "model.gguf" {
-		t.Errorf("got %v", bare(files))
+		t.Errorf("got %v", withoutSources(files))
 	}
 }
 

@@ -145,13 +145,12 @@ func (c *contents) source(e []entry) (source, error) {
 		}
 		return src, nil
 	}
-	// A file of one chunk has one digest, under either name.
-	sum := first.Digest
-	if len(e) == 1 {
-		sum = cmp.Or(first.Digest, first.ChunkDigest)
+	if len(e) == 1 { // its only chunk has the same digest, under either name
+		first.Digest = cmp.Or(first.Digest, first.ChunkDigest)
+		first.ChunkDigest = first.Digest
 	}
 	var err error
-	if src.digest, err = verify.ParseDigest(sum); err != nil {
+	if src.digest, err = verify.ParseDigest(first.Digest); err != nil {
 		return bad("%v", err)
 	}
 	var at int64
@@ -189,15 +188,8 @@ func (c *contents) chunk(list []filetable.Chunk, e []entry, i int, k filetable.C
 	if e[i].ChunkType != "" {
 		return nil, opaque("type %.20q", e[i].ChunkType)
 	}
-	sum := e[i].ChunkDigest
-	if len(e) == 1 {
-		sum = e[0].Digest
-		if sum == "" {
-			sum = e[0].ChunkDigest
-		}
-	}
 	var err error
-	if k.Digest, err = verify.ParseDigest(sum); err != nil {
+	if k.Digest, err = verify.ParseDigest(e[i].ChunkDigest); err != nil {
 		return nil, opaque("%v", err)
 	}
 	k.At = e[i].Offset

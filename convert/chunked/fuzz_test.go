@@ -28,7 +28,7 @@ func fits(t *testing.T, blob []byte, l chunked.Layer) {
 	}
 }
 
-// FuzzTOC reads tables of contents with correct digests.
+// FuzzTOC checks tables of contents with correct digests.
 func FuzzTOC(f *testing.F) {
 	for name, toc := range opaqueTables {
 		if len(toc) < 10<<10 {
@@ -48,7 +48,7 @@ func FuzzTOC(f *testing.F) {
 	})
 }
 
-// FuzzPosition reads annotations.
+// FuzzPosition checks annotations with the position of a table.
 func FuzzPosition(f *testing.F) {
 	blob, annotations := handmade(table(file("")))
 	f.Add(annotations[mediatype.PodmanTOCPosition], annotations[mediatype.PodmanTOCChecksum], "")
@@ -61,7 +61,7 @@ func FuzzPosition(f *testing.F) {
 	})
 }
 
-// FuzzFooter reads the end of layers whose table digest is that of a small table.
+// FuzzFooter checks ends of layers whose annotation has the digest of a small table.
 func FuzzFooter(f *testing.F) {
 	toc := table(file(""))
 	vouched := map[string]string{mediatype.AnnotationTOCDigest: digest.FromString(toc).String()}

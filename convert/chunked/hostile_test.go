@@ -57,7 +57,7 @@ func file(more string) string {
 	return fmt.Sprintf(`{"type":"reg","name":"a","size":%d,"digest":"%s","offset":0,"endOffset":25%s}`, len(hello), helloDigest, more)
 }
 
-func TestHandmade(t *testing.T) {
+func TestChunksOfPodmanTable(t *testing.T) {
 	blob, annotations := handmade(table(file("")))
 	l := layerOf(blob, filetable.CodecZstd, annotations)
 	files, err := chunked.Files(bytes.NewReader(blob), l, "")
@@ -113,13 +113,13 @@ var opaqueTables = map[string]string{
 	"chunk negative":       table(file(`,"chunkSize":-8`)),
 	"chunks without sums":  table(file(`,"chunkSize":8`) + `,{"type":"chunk","name":"a","chunkOffset":8,"chunkSize":4,"offset":5}`),
 	"chunks backwards":     table(file(`,"chunkSize":8,"offset":9,"chunkDigest":"`+helloDigest.String()+`"`) + `,{"type":"chunk","name":"a","chunkOffset":8,"offset":5,"chunkDigest":"` + helloDigest.String() + `"}`),
-	"a world of zeros":     table(`{"type":"reg","name":"a","size":9223372036854775807,"chunkType":"zeros","digest":"` + helloDigest.String() + `"}`),
-	"a time of nonsense":   table(file(`,"modtime":"yesterday"`)),
+	"8 EiB of zeros":       table(`{"type":"reg","name":"a","size":9223372036854775807,"chunkType":"zeros","digest":"` + helloDigest.String() + `"}`),
+	"invalid time":         table(file(`,"modtime":"yesterday"`)),
 	"many links to chunks": table(`{"type":"reg","name":"a","size":419430400000,"chunkType":"zeros","digest":"` + helloDigest.String() + `"},` +
 		`{"type":"hardlink","name":"b","linkName":"a"},{"type":"hardlink","name":"c","linkName":"a"}`),
 }
 
-// refusedTables have something that a model must not contain.
+// refusedTables list files that a model must not contain.
 var refusedTables = map[string]string{
 	"device":         table(`{"type":"char","name":"null"}`),
 	"fifo":           table(`{"type":"fifo","name":"a"}`),
@@ -154,13 +154,13 @@ func TestHostileTables(t *testing.T) {
 }
 
 // A table without a digest in the manifest is not used.
-func TestUnvouched(t *testing.T) {
+func TestTableWithoutDigestIsUnused(t *testing.T) {
 	blob, annotations := handmade(table(file("")))
 	position, checksum := annotations[mediatype.PodmanTOCPosition], annotations[mediatype.PodmanTOCChecksum]
 	for name, a := range map[string]map[string]string{
 		"nothing":          nil,
 		"a place":          {mediatype.PodmanTOCPosition: position},
-		"a checksum alone": {mediatype.PodmanTOCChecksum: checksum}, // without a place it is of no use
+		"a checksum alone": {mediatype.PodmanTOCChecksum: checksum}, // useless without a position
 		"no digest":        {mediatype.PodmanTOCPosition: position, mediatype.PodmanTOCChecksum: "yes"},
 		"sha512":           {mediatype.PodmanTOCPosition: position, mediatype.PodmanTOCChecksum: "sha512:" + strings.Repeat("0", 128)},
 		"empty digest":     {mediatype.AnnotationTOCDigest: ""},
@@ -176,7 +176,7 @@ func TestUnvouched(t *testing.T) {
 	}
 }
 
-// failing is a server that does not answer.
+// failing is a server that returns errors.
 type failing struct{}
 
 func (failing) ReadAt([]byte, int64) (int, error) { return 0, errUnplugged }
@@ -193,9 +193,9 @@ func TestHostilePlaces(t *testing.T) {
 		"x", ":::", "1:2:3", "-1:2:3:1", "1:2:3:1:1", strings.Repeat("1", 1000),
 		"18446744073709551615:1:1:1", "9223372036854775807:9223372036854775807:1:1",
 		fmt.Sprintf("%d:%d:%d:2", off, size, plain),      // another type
-		fmt.Sprintf("%d:%d:%d:1", off+1, size, plain),    // another place
+		fmt.Sprintf("%d:%d:%d:1", off+1, size, plain),    // another position
 		fmt.Sprintf("%d:%d:%d:1", off, size-1, plain),    // cut off
-		fmt.Sprintf("%d:%d:%d:1", off, size, plain-1),    // shorter than in fact
+		fmt.Sprintf("%d:%d:%d:1", off, size, plain-1),    // too small
 		fmt.Sprintf("%d:%d:%d:1", off, 17<<20, plain),    // too large
 		fmt.Sprintf("%d:%d:%d:1", off, size, 65<<20),     // too large
 		fmt.Sprintf("%d:%d:%d:1", off, len(blob), plain), // beyond the end
@@ -209,8 +209,8 @@ func TestHostilePlaces(t *testing.T) {
 	}
 }
 
-// TestLies changes annotations and bytes so that they contradict each other.
-func TestLies(t *testing.T) {
+// TestWrongAnnotations checks layers whose annotations and bytes contradict each other.
+func TestWrongAnnotations(t *testing.T) {
 	plain := aTar(t)
 	other := digest.FromString("another").String()
 	for _, format := range converttest.ChunkedFormats {
@@ -245,8 +245,8 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// TestBomb has tables that are large when uncompressed.
-func TestBomb(t *testing.T) {
+// TestLargeTables checks that a table has a limit also when it is uncompressed.
+func TestLargeTables(t *testing.T) {
 	toc := []byte(table(strings.Repeat(" ", 65<<20)))
 	compressed := converttest.Compress(toc, filetable.CodecZstd)
 	blob, annotations := handmadeFrom(toc[:1000], compressed)
@@ -263,7 +263,7 @@ func TestBomb(t *testing.T) {
 	}
 }
 
-// TestWithoutRanges has a server that cannot serve chunks.
+// TestWithoutRanges checks that a layer is unpacked as a whole if the server has no ranges.
 func TestWithoutRanges(t *testing.T) {
 	blob, annotations := handmade(table(file("")))
 	r := refusing{bytes.NewReader(blob)}

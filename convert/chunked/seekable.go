@@ -24,28 +24,22 @@ const (
 	maxFrames = 1 << 20
 )
 
-// A Frame is an independent frame of a zstd file.
-type Frame struct {
-	Size  int64 // bytes, compressed
-	Plain int64 // bytes, uncompressed
-}
-
-// AppendSeekTable appends the seek table of frames, without checksums: those of the format have
-// only 32 bits, and the file table has digests. It returns errdefs.ErrInvalidArgument for frames
-// that the format cannot represent.
-func AppendSeekTable(b []byte, frames []Frame) ([]byte, error) {
+// SeekTable returns the seek table of a file with one frame for each chunk, without checksums: those
+// of the format have only 32 bits, and the file table has digests. It returns
+// errdefs.ErrInvalidArgument for frames that the format cannot represent.
+func SeekTable(frames []Chunk) ([]byte, error) {
 	size := 8*len(frames) + seekFooter
 	if len(frames) > maxFrames {
 		return nil, fmt.Errorf("seek table of %d frames, more than %d: %w", len(frames), maxFrames, errdefs.ErrInvalidArgument)
 	}
-	b = binary.LittleEndian.AppendUint32(b, seekMagic)
+	b := binary.LittleEndian.AppendUint32(nil, seekMagic)
 	b = binary.LittleEndian.AppendUint32(b, uint32(size))
 	for _, f := range frames {
-		if f.Size < 0 || f.Size > math.MaxUint32 || f.Plain < 0 || f.Plain > math.MaxUint32 {
-			return nil, fmt.Errorf("seek table: frame of %d bytes, %d uncompressed: %w", f.Size, f.Plain, errdefs.ErrInvalidArgument)
+		if f.Len < 0 || f.Len > math.MaxUint32 || f.Size < 0 || f.Size > math.MaxUint32 {
+			return nil, fmt.Errorf("seek table: frame of %d bytes, %d uncompressed: %w", f.Len, f.Size, errdefs.ErrInvalidArgument)
 		}
+		b = binary.LittleEndian.AppendUint32(b, uint32(f.Len))
 		b = binary.LittleEndian.AppendUint32(b, uint32(f.Size))
-		b = binary.LittleEndian.AppendUint32(b, uint32(f.Plain))
 	}
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(frames)))
 	b = append(b, 0)

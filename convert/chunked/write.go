@@ -63,10 +63,10 @@ func (m *Member) entries() []entry {
 	return list
 }
 
-// AppendTOC appends to b the end of a layer of zstd:chunked as Podman reads it: the table of
+// TOC returns the end of a layer of zstd:chunked, from off on, as Podman reads it: the table of
 // contents of members, the data for restoring the tar, which ends with the bytes of end, and the
-// footer. off is the offset of b in the layer. It returns the required annotations of the layer.
-func AppendTOC(b []byte, off int64, members []Member, end []byte) ([]byte, map[string]string, error) {
+// footer. It also returns the required annotations of the layer.
+func TOC(off int64, members []Member, end []byte) ([]byte, map[string]string, error) {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		return nil, nil, err
@@ -91,13 +91,11 @@ func AppendTOC(b []byte, off int64, members []Member, end []byte) ([]byte, map[s
 	}
 	compressed := enc.EncodeAll(plain, nil)
 
-	start := len(b)
-	at := func() int64 { return off + int64(len(b)-start) + skippableHeader } // of the next appended byte
-	footer := make([]byte, 0, podmanFooter)
-	tocAt := at()
-	b = appendSkippable(b, compressed)
-	splitAt := at()
+	tocAt := off + skippableHeader
+	b := appendSkippable(nil, compressed)
+	splitAt := off + int64(len(b)) + skippableHeader
 	b = appendSkippable(b, splitCompressed)
+	footer := make([]byte, 0, podmanFooter)
 	for _, n := range []int64{
 		tocAt, int64(len(compressed)), int64(len(plain)), tocType,
 		splitAt, int64(len(splitCompressed)), int64(len(split)),

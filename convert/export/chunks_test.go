@@ -81,7 +81,8 @@ func shared(a, b []filetable.Chunk) (n int64) {
 	return n
 }
 
-// TestTensorsShareChunks compares files with the same tensors, except one, and other headers.
+// TestTensorsShareChunks checks that files with the same tensors, except one, and other headers share
+// chunks.
 func TestTensorsShareChunks(t *testing.T) {
 	safe, gguf := tensors(-1)
 	tuned, tunedGGUF := tensors(4)
@@ -92,7 +93,7 @@ func TestTensorsShareChunks(t *testing.T) {
 			Keys: []converttest.GGUFKey{{Name: "general.description", Value: long}}, Tensors: tunedGGUF})},
 	} {
 		a, b := cutAll(t, files[0], 1<<20), cutAll(t, files[1], 1<<20)
-		// All but the header and the changed tensor.
+		// All chunks except those of the header and of the changed tensor.
 		if got, want := shared(a, b), int64(len(files[1])-5<<20-16<<10); got < want {
 			t.Errorf("%s: %d bytes are in chunks of both, want at least %d", name, got, want)
 		}
@@ -103,7 +104,7 @@ func TestTensorsShareChunks(t *testing.T) {
 }
 
 // The sizes of the written pieces do not change the chunks.
-func TestChunksOfPieces(t *testing.T) {
+func TestChunksDoNotDependOnWrites(t *testing.T) {
 	safe, gguf := tensors(-1)
 	for name, p := range map[string][]byte{
 		"safetensors": converttest.Safetensors(safe, nil), "GGUF": converttest.GGUF(converttest.GGUFFile{Tensors: gguf}), "other": noise(7, 9<<20),
@@ -117,7 +118,7 @@ func TestChunksOfPieces(t *testing.T) {
 	}
 }
 
-// TestManyTensors cuts a file with a large number of tensors into few chunks.
+// TestManyTensors checks that a large number of tensors does not make a large number of chunks.
 func TestManyTensors(t *testing.T) {
 	c := newCutter(8 << 40)
 	ends := make([]int64, 0, 1<<20)
@@ -137,8 +138,8 @@ func TestManyTensors(t *testing.T) {
 	}
 }
 
-// TestPassage computes the digests of the files in a tar.
-func TestPassage(t *testing.T) {
+// TestPassageOfTar checks the digests of the files in a tar.
+func TestPassageOfTar(t *testing.T) {
 	safe, _ := tensors(-1)
 	model := converttest.Safetensors(safe, nil)
 	plain := converttest.Tar(
@@ -159,7 +160,7 @@ func TestPassage(t *testing.T) {
 	table.Files = append(table.Files, table.Files[2]) // a hard link
 	r := newRanges(table, blob)
 	var p *passage
-	for range 2 { // a second time, as after an error
+	for range 2 { // a second read, as after an error
 		p = r.pass()
 		for at := 0; at < len(plain); at += 1000 {
 			_, _ = p.Write(plain[at:min(at+1000, len(plain))])
@@ -177,7 +178,7 @@ func TestPassage(t *testing.T) {
 	}
 	table.Files[0].Size = 1 << 20
 	if newRanges(table, blob) != nil {
-		t.Error("a file in another has chunks")
+		t.Error("overlapping files have chunks")
 	}
 }
 

@@ -81,10 +81,10 @@ func compressed(t testing.TB, how export.Compression) (m ocispec.Manifest, table
 	}
 	again, err := export.Run(t.Context(), src, toLayout(t, t.TempDir(), "1"), o)
 	if err != nil || again.Digest != res.Digest {
-		t.Errorf("the second time: got %v, %v, want %s", again, err, res.Digest)
+		t.Errorf("converted again: got %v, %v, want %s", again, err, res.Digest)
 	}
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("temporary files are left: %v, %v", left, err)
 	}
 	if err := json.Unmarshal(res.Manifest, &m); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func checkTable(t *testing.T, table *filetable.Table, layout string, files map[s
 	got := read(t, layout, "1") // verifies each chunk
 	for p, data := range files {
 		if !bytes.Equal(got[p].Data, data) {
-			t.Errorf("%s: other content", p)
+			t.Errorf("%s: wrong content", p)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func tool(t *testing.T, in []byte, dir, name string, args ...string) []byte {
 	return out
 }
 
-// TestSeekable reads files in the zstd seekable format with our reader and with other tools.
+// TestSeekable checks files in the zstd seekable format with this reader and with other tools.
 func TestSeekable(t *testing.T) {
 	_, table, layout, files := compressed(t, export.CompressSeekable)
 	checkTable(t, table, layout, files)
@@ -158,7 +158,7 @@ func TestSeekable(t *testing.T) {
 			continue
 		}
 		blob := blobOf(t, layout, f.Source.Blob)
-		frames := blob[len(blob)-9-8*len(f.Source.Chunks):] // sizes, compressed and not; see convert/chunked
+		frames := blob[len(blob)-9-8*len(f.Source.Chunks):] // compressed and uncompressed sizes; see convert/chunked
 		at := int64(0)
 		for i, c := range f.Source.Chunks {
 			n, plain := int64(binary.LittleEndian.Uint32(frames[8*i:])), int64(binary.LittleEndian.Uint32(frames[8*i+4:]))
@@ -171,13 +171,13 @@ func TestSeekable(t *testing.T) {
 			t.Errorf("%s: frames up to %d, want %d", f.Path, at, end)
 		}
 		if !bytes.Equal(tool(t, blob, "", "zstd", "-d", "-c"), files[f.Path]) {
-			t.Errorf("%s: zstd finds other content", f.Path)
+			t.Errorf("%s: zstd returns wrong content", f.Path)
 		}
 	}
 }
 
-// TestZstdChunked reads tars in zstd:chunked with our reader, with and without a table, and with
-// other tools.
+// TestZstdChunked checks tars in zstd:chunked with this reader, with and without a table, and with other
+// tools.
 func TestZstdChunked(t *testing.T) {
 	m, table, layout, files := compressed(t, export.CompressChunked)
 	checkTable(t, table, layout, files)
@@ -203,7 +203,7 @@ func TestZstdChunked(t *testing.T) {
 	for p, data := range files {
 		got, err := os.ReadFile(filepath.Join(unpacked, p))
 		if err != nil || !bytes.Equal(got, data) {
-			t.Errorf("%s: tar finds other content: %v", p, err)
+			t.Errorf("%s: tar returns wrong content: %v", p, err)
 		}
 	}
 	for _, f := range table.Files {
@@ -232,14 +232,14 @@ func TestCompressAgain(t *testing.T) {
 		got := read(t, dir, "1")
 		for p, data := range files {
 			if !bytes.Equal(got[p].Data, data) {
-				t.Errorf("%+v: %s: other content", o, p)
+				t.Errorf("%+v: %s: wrong content", o, p)
 			}
 		}
 	}
 }
 
-// TestCheck has invalid combinations of settings.
-func TestCheck(t *testing.T) {
+// TestInvalidOptions checks that invalid combinations of settings are refused.
+func TestInvalidOptions(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	src := fromServer(t, c, s.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(100)))))
 	for _, o := range []export.Options{
@@ -247,7 +247,7 @@ func TestCheck(t *testing.T) {
 		{Form: "zip"}, {Compress: "gzip"}, {Tar: true}, {Form: export.FormImage, NoChunks: true},
 		{Referrer: true}, {Form: export.FormModelPack, NoChunks: true, Referrer: true},
 	} {
-		if _, err := export.Run(t.Context(), src, export.Nowhere("x"), o); !errdefs.IsInvalidArgument(err) {
+		if _, err := export.Run(t.Context(), src, nil, o); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v: got %v", o, err)
 		}
 	}
@@ -256,7 +256,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestChunkedSources converts models whose layers are already chunked: they are read in chunks.
+// TestChunkedSources converts models whose layers are in chunks already.
 func TestChunkedSources(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	for i, format := range converttest.ChunkedFormats {

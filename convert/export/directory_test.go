@@ -37,8 +37,8 @@ func write(t testing.TB, dir string, files map[string]string) {
 	}
 }
 
-// TestDirectory converts a directory, the snapshot of a hub's cache with the same files, and a
-// copy: the results are equal.
+// TestDirectory checks that a directory, the snapshot of a hub's cache with the same files, and a copy
+// give equal results.
 func TestDirectory(t *testing.T) {
 	tensors := string(converttest.Safetensors(converttest.SmallSafetensors(), nil))
 	config := `{"architectures":["LlamaForCausalLM"],"model_type":"llama"}`
@@ -94,7 +94,7 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// TestOneFile converts a file.
+// TestOneFile converts a single file.
 func TestOneFile(t *testing.T) {
 	dir, out := t.TempDir(), t.TempDir()
 	write(t, dir, map[string]string{"a.gguf": string(converttest.GGUF(converttest.SmallGGUF()))})
@@ -110,7 +110,7 @@ func TestOneFile(t *testing.T) {
 	}
 }
 
-// TestHostileDirectory has links that lead out of the directory, and files that are not regular.
+// TestHostileDirectory checks that links out of the directory and files that are not regular are refused.
 func TestHostileDirectory(t *testing.T) {
 	elsewhere := t.TempDir()
 	write(t, elsewhere, map[string]string{"secret": "s", "blobs/x": "y"})
@@ -118,13 +118,13 @@ func TestHostileDirectory(t *testing.T) {
 		files map[string]string
 		is    func(error) bool
 	}{
-		"link out":          {map[string]string{"a": "→" + elsewhere + "/secret"}, errdefs.IsInvalidArgument},
-		"link to blobs":     {map[string]string{"a": "→" + elsewhere + "/blobs/x"}, errdefs.IsInvalidArgument},
-		"relative link out": {map[string]string{"d/a": "→../../../../../../../../etc/passwd"}, errdefs.IsInvalidArgument},
-		"link in a link":    {map[string]string{"a": "→b", "b": "→" + elsewhere + "/secret"}, errdefs.IsInvalidArgument},
-		"directory":         {map[string]string{"d/a": "x", "l": "→d"}, errdefs.IsNotImplemented},
-		"control character": {map[string]string{"a\nb": "x"}, errdefs.IsInvalidArgument},
-		"nothing":           {nil, errdefs.IsNotFound},
+		"link out of the directory":          {map[string]string{"a": "→" + elsewhere + "/secret"}, errdefs.IsInvalidArgument},
+		"link to blobs":                      {map[string]string{"a": "→" + elsewhere + "/blobs/x"}, errdefs.IsInvalidArgument},
+		"relative link out of the directory": {map[string]string{"d/a": "→../../../../../../../../etc/passwd"}, errdefs.IsInvalidArgument},
+		"link in a link":                     {map[string]string{"a": "→b", "b": "→" + elsewhere + "/secret"}, errdefs.IsInvalidArgument},
+		"directory":                          {map[string]string{"d/a": "x", "l": "→d"}, errdefs.IsNotImplemented},
+		"control character":                  {map[string]string{"a\nb": "x"}, errdefs.IsInvalidArgument},
+		"nothing":                            {nil, errdefs.IsNotFound},
 	} {
 		dir := filepath.Join(t.TempDir(), "m")
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -136,11 +136,11 @@ func TestHostileDirectory(t *testing.T) {
 		}
 	}
 	if _, err := (&resolve.Resolver{}).Open(t.Context(), elsewhere+"/none"); !errdefs.IsNotFound(err) {
-		t.Errorf("nothing there: got %v", err)
+		t.Errorf("a missing directory: got %v", err)
 	}
 }
 
-// TestWrongHubBlob has a blob whose name is not its digest.
+// TestWrongHubBlob checks that a blob of a hub's cache whose name is not its digest is refused.
 func TestWrongHubBlob(t *testing.T) {
 	cache, out := t.TempDir(), t.TempDir()
 	hex := digest.FromString("right").Encoded()
@@ -156,8 +156,8 @@ func TestWrongHubBlob(t *testing.T) {
 	}
 }
 
-// TestNames has names with a special meaning in an image.
-func TestNames(t *testing.T) {
+// TestWhiteoutNames checks names that mean a deletion in an image.
+func TestWhiteoutNames(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"a/.wh.b": "x", "long/" + strings.Repeat("n", 200) + "/" + strings.Repeat("ü", 100): "y"})
 	src, err := (&resolve.Resolver{}).Open(t.Context(), dir)
@@ -210,7 +210,7 @@ func linked() *converttest.Built {
 	})
 }
 
-// TestLinks has an archive with links and directories.
+// TestLinks converts an archive with links and directories.
 func TestLinks(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	b := linked()

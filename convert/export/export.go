@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -164,7 +165,7 @@ func (o Options) Check() error {
 	return fmt.Errorf("%s: %w", text, errdefs.ErrInvalidArgument)
 }
 
-// Run writes a model to a target. The manifest is written last: after an error, nothing new has the
+// Run writes a model to a target, which may be nil in a dry run: then it is empty. The manifest is written last: after an error, nothing new has the
 // name of the target. It returns *verify.Error if the source has wrong bytes,
 // errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the source or the target refuses
 // access, errdefs.ErrInvalidArgument if Check does, and errdefs.ErrResourceExhausted if there is no
@@ -187,31 +188,23 @@ func Run(ctx context.Context, src *resolve.Source, dst Target, o Options) (res *
 	return (&writer{j, dst}).run(ctx, p)
 }
 
-// A File is a regular file of a model.
-type File struct {
-	Path   string
-	Size   int64 // in bytes
-	Digest digest.Digest
-	Open   Opener // verified
-}
-
-// Files calls fn with the files of a model, sorted by path: symbolic links are files with the
+// Files calls fn with the verified files of a model, sorted by path: symbolic links are files with the
 // content of their targets. Files in archives are unpacked before, and removed afterwards. It
 // returns what is left out, and the errors of Run and fn.
-func Files(ctx context.Context, src *resolve.Source, o Options, fn func([]File) error) (losses []string, err error) {
+func Files(ctx context.Context, src *resolve.Source, o Options, fn func([]format.File) error) (losses []string, err error) {
 	j := newJob(src, o)
 	defer func() { err = errors.Join(err, j.close()) }()
 	all, err := j.files(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", src.Name, err)
 	}
-	var list []File
+	var list []format.File
 	for _, f := range withoutFullDirs(j.withoutLinks(all)) {
 		if f.Type != filetable.TypeReg {
 			j.lose("directory %q, which is empty", f.Path)
 			continue
 		}
-		list = append(list, File{f.Path, f.Size, f.Digest, f.open.alone})
+		list = append(list, format.File{Path: f.Path, Size: f.Size, Digest: f.Digest, Open: f.open.alone})
 	}
 	return j.losses, fn(list)
 }

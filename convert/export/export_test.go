@@ -129,12 +129,8 @@ func read(t testing.TB, dir, tag string) map[string]converttest.File {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	a, err := l.Artifact()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var m ocispec.Manifest
-	if err := json.Unmarshal(a.Manifest(), &m); err != nil {
+	if err := json.Unmarshal(l.Manifest(), &m); err != nil {
 		t.Fatal(err)
 	}
 	if m.ArtifactType == "" {
@@ -290,9 +286,9 @@ func checkForm(t *testing.T, o export.Options, src *resolve.Source, res *export.
 		}
 	case export.FormCNAI:
 		if m.ArtifactType != "application/vnd.cnai.model.manifest.v1+json" || !bytes.Contains(cfg, []byte(`"diff_ids"`)) || bytes.Contains(res.Manifest, []byte("cncf")) {
-			t.Errorf("not the spelling of CNAI: %s %s", res.Manifest, cfg)
+			t.Errorf("other names than those of CNAI: %s %s", res.Manifest, cfg)
 		}
-		for _, l := range m.Layers { // the specification lists no others
+		for _, l := range m.Layers { // the specification has no others
 			if !cnaiLayers.MatchString(l.MediaType) || o.Tar && l.MediaType == mediatype.CNAIWeight {
 				t.Errorf("a layer of type %s", l.MediaType)
 			}
@@ -314,13 +310,13 @@ func checkForm(t *testing.T, o export.Options, src *resolve.Source, res *export.
 			t.Fatal(err)
 		}
 		if o.NoChunks && im.Digest != res.Digest {
-			t.Errorf("got %s, the facade makes %s", res.Digest, im.Digest)
+			t.Errorf("got %s, want that of the facade, %s", res.Digest, im.Digest)
 		}
 	}
 }
 
-// TestChunks compares the digests of chunks with the bytes.
-func TestChunks(t *testing.T) {
+// TestChunkDigests compares the digests of chunks with the bytes.
+func TestChunkDigests(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	w := weights(9<<20 + 17)
 	ref := s.add("m", "1", converttest.ModelPackRaw(converttest.Files(w)))
@@ -355,7 +351,7 @@ func TestChunks(t *testing.T) {
 	if diff := cmp.Diff(want, chunks); diff != "" {
 		t.Errorf("chunks (-want +got):\n%s", diff)
 	}
-	// The second time nothing is sent, and the digest is still the same.
+	// A second conversion sends nothing, and has the same digest.
 	s.forget()
 	second, err := export.Run(t.Context(), fromServer(t, c, ref), dst, export.Options{})
 	if err != nil || second.Digest != res.Digest || second.Sent != 0 || s.requests("POST") != 0 {
@@ -363,7 +359,7 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// TestMount checks that blobs are mounted within a registry, and sent if it does not.
+// TestMount checks that blobs are mounted within a registry, and uploaded if it does not mount them.
 func TestMount(t *testing.T) {
 	for _, noMount := range []bool{false, true} {
 		s, c := newServer(t), client(t, remote.Credentials{})
@@ -377,12 +373,12 @@ func TestMount(t *testing.T) {
 			t.Errorf("noMount %v: %d mounted, %d sent", noMount, res.Mounted, res.Sent)
 		}
 		if n := s.unfinished(); n != 0 {
-			t.Errorf("noMount %v: %d uploads were begun and left", noMount, n)
+			t.Errorf("noMount %v: %d uploads were not finished", noMount, n)
 		}
 	}
 }
 
-// TestWrongBytes has a source with wrong bytes: no tag and no blob is written.
+// TestWrongBytes checks that a source with wrong bytes leaves no tag and no wrong blob.
 func TestWrongBytes(t *testing.T) {
 	w := weights(9 << 20)
 	for _, b := range []*converttest.Built{
@@ -414,10 +410,10 @@ func TestWrongBytes(t *testing.T) {
 					t.Errorf("index.json: %v", err)
 				}
 				if left, _ := filepath.Glob(filepath.Join(dir, "blobs/sha256/.*")); left != nil {
-					t.Errorf("left behind: %v", left)
+					t.Errorf("temporary files are left: %v", left)
 				}
 				if _, ok := to.blob("out")[biggest.Digest]; ok {
-					t.Error("the wrong blob is there")
+					t.Error("the wrong blob was written")
 				}
 			})
 		}
@@ -446,7 +442,7 @@ func TestRefused(t *testing.T) {
 				t.Errorf("%s, %s: got %v", tt.name, form.name, err)
 			}
 			if err != nil && strings.Contains(err.Error(), "dTpz") {
-				t.Errorf("credentials are in %v", err)
+				t.Errorf("the error contains credentials: %v", err)
 			}
 		}
 	}
@@ -457,7 +453,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestRetries has a target that fails sometimes.
+// TestRetries checks that requests are repeated if a target fails temporarily.
 func TestRetries(t *testing.T) {
 	from, to, c := newServer(t), newServer(t), client(t, remote.Credentials{})
 	src := fromServer(t, c, from.add("m", "1", converttest.ModelPackRaw(converttest.Files(weights(1<<20)))))
@@ -469,8 +465,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// TestOrigin restores the manifest and the config of the origin.
-func TestOrigin(t *testing.T) {
+// TestDocumentsOfOrigin checks that the manifest and the config of the origin can be restored.
+func TestDocumentsOfOrigin(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	files := converttest.Files(weights(1 << 20))
 	many := slices.Clone(files)
@@ -510,9 +506,9 @@ func TestOrigin(t *testing.T) {
 	}
 }
 
-// TestSameSource converts one model from a registry, from a layout, and from its converted image:
-// equal sources give equal results.
-func TestSameSource(t *testing.T) {
+// TestEqualSources checks that a model from a registry, from a layout and from its converted image gives
+// the same result.
+func TestEqualSources(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	b := converttest.DockerAIFiles(converttest.Files(weights(5 << 20)))
 	ref := s.add("some/name", "1", b)
@@ -554,7 +550,7 @@ func TestSameSource(t *testing.T) {
 	}
 }
 
-// TestDryRun sends nothing, and reports the digest if it can be known.
+// TestDryRun checks that a dry run sends nothing, and reports the digest if it can be known.
 func TestDryRun(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	files := converttest.Files(weights(5 << 20))
@@ -584,7 +580,7 @@ func TestDryRun(t *testing.T) {
 			t.Fatalf("%s %+v: %v", tt.b.Name, tt.o, err)
 		}
 		if n := s.requests("POST") + s.requests("PUT"); n != 0 || s.manifest("out/"+tt.b.Name+":1") != nil {
-			t.Errorf("%s: %d requests changed something", tt.b.Name, n)
+			t.Errorf("%s: %d write requests", tt.b.Name, n)
 		}
 		if tt.known != (dry.Digest != "") {
 			t.Errorf("%s %+v: digest %q", tt.b.Name, tt.o, dry.Digest)
@@ -594,13 +590,13 @@ func TestDryRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		if tt.known && (dry.Digest != res.Digest || dry.Sent != res.Sent) {
-			t.Errorf("%s: dry run %s, %d bytes; in fact %s, %d bytes", tt.b.Name, dry.Digest, dry.Sent, res.Digest, res.Sent)
+			t.Errorf("%s: dry run %s, %d bytes; conversion %s, %d bytes", tt.b.Name, dry.Digest, dry.Sent, res.Digest, res.Sent)
 		}
 	}
 }
 
-// TestOras reads a layout with another implementation.
-func TestOras(t *testing.T) {
+// TestOrasReadsLayout reads layouts with another implementation.
+func TestOrasReadsLayout(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	ref := s.add("m", "1", converttest.Ollama(converttest.Files(weights(5<<20)), converttest.OllamaConfigNew))
 	for _, form := range forms {
@@ -624,7 +620,7 @@ func TestOras(t *testing.T) {
 	}
 }
 
-// endless is a blob of zeros larger than memory. Its transfer breaks off sometimes.
+// endless is a blob of zeros larger than memory. Some transfers of it break off.
 type endless struct {
 	size  int64
 	every int64
@@ -640,8 +636,8 @@ func (e *endless) Fetch(_ context.Context, _ digest.Digest, _, off, n int64) (io
 	return io.NopCloser(io.LimitReader(zeros{}, min(n, e.every))), off, nil
 }
 
-// TestMemory sends, in pieces, a blob that is much larger than the memory limit.
-func TestMemory(t *testing.T) {
+// TestMemoryLimit sends a blob that is much larger than the memory limit.
+func TestMemoryLimit(t *testing.T) {
 	for _, how := range []export.Compression{export.CompressNone, export.CompressSeekable, export.CompressChunked} {
 		t.Run(string(how), func(t *testing.T) { testMemory(t, export.Options{Compress: how, TempDir: t.TempDir()}) })
 	}
@@ -690,11 +686,11 @@ func testMemory(t *testing.T, o export.Options) {
 		t.Errorf("memory: got %d bytes", got)
 	}
 	if got := e.opens.Load(); got < 6 {
-		t.Errorf("opened %d times, so nothing broke off", got)
+		t.Errorf("opened %d times: no transfer broke off", got)
 	}
 }
 
-// TestUnpackNames distinguishes the progress of an archive from that of its file of the same name.
+// TestUnpackNames checks that the progress of an archive has another name than its file.
 func TestUnpackNames(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	src := fromServer(t, c, s.add("m", "1", converttest.ModelPackTarGzip(converttest.Files(weights(1<<20)))))

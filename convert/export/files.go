@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path"
 	"slices"
@@ -34,37 +33,51 @@ type file struct {
 	open content
 }
 
+// copy writes the content of a regular file to w.
+func (f file) copy(ctx context.Context, w io.Writer) error {
+	r, err := f.open(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("file %q: %w", f.Path, err)
+	}
+	defer r.Close()
+	n, err := io.CopyBuffer(w, r, make([]byte, bufferSize))
+	if err == nil && n != f.Size {
+		err = fmt.Errorf("got %d of %d bytes: %w", n, f.Size, io.ErrUnexpectedEOF)
+	}
+	if err != nil {
+		return fmt.Errorf("file %q: %w", f.Path, err)
+	}
+	return nil
+}
+
 // Limits of the store in which archives are unpacked.
 const (
 	tempConnections = 4
 	tempReserve     = 256 << 20 // bytes of free space
 )
 
-// A workspace is a temporary store for files that are not blobs of the source.
-type workspace struct {
-	dir   string
-	store *store.Store
-}
-
-func newWorkspace(dir string, log *slog.Logger) (*workspace, error) {
-	d, err := os.MkdirTemp(dir, "ballast-convert-")
-	if err != nil {
-		return nil, err
-	}
-	s, err := store.Open(d, store.Options{Connections: tempConnections, Reserve: tempReserve, Log: log})
-	if err != nil {
-		os.RemoveAll(d)
-		return nil, err
-	}
-	return &workspace{d, s}, nil
-}
-
-// Close removes the store.
-func (w *workspace) Close() error {
-	if w == nil {
+// openStore opens a temporary store for files that are not blobs of the source, unless it is open.
+func (j *job) openStore() (err error) {
+	if j.store != nil {
 		return nil
 	}
-	return cmp.Or(w.store.Close(), os.RemoveAll(w.dir))
+	if j.dir, err = os.MkdirTemp(j.o.TempDir, "ballast-convert-"); err != nil {
+		return err
+	}
+	j.store, err = store.Open(j.dir, store.Options{Connections: tempConnections, Reserve: tempReserve, Log: j.o.Log})
+	return err
+}
+
+// close removes the temporary store.
+func (j *job) close() error {
+	var err error
+	if j.store != nil {
+		err = j.store.Close()
+	}
+	if err = cmp.Or(err, os.RemoveAll(j.dir)); err != nil {
+		return fmt.Errorf("temporary store: %w", err)
+	}
+	return nil
 }
 
 // isFile reports whether a blob is a file.
@@ -73,7 +86,7 @@ func isFile(b filetable.Blob) bool {
 }
 
 // files returns the files of the model, by path, without duplicates. Those that are not blobs are
-// unpacked into the workspace, except in a dry run: then files without a known digest have none,
+// unpacked into the temporary store, except in a dry run: then files without a known digest have none,
 // and the content of compressed archives is left out.
 func (j *job) files(ctx context.Context) ([]file, error) {
 	t := &j.src.Model.Table
@@ -135,7 +148,7 @@ func flatten(o filetable.Origin, files []file) *filetable.Table {
 	return t
 }
 
-// unpack downloads the blobs of t into the workspace and returns its files.
+// unpack downloads the blobs of t into the temporary store and returns its files.
 func (j *job) unpack(ctx context.Context, t *filetable.Table) ([]file, error) {
 	var all []file
 	if len(t.Blobs) == 0 {
@@ -147,28 +160,25 @@ func (j *job) unpack(ctx context.Context, t *filetable.Table) ([]file, error) {
 		}
 		return all, nil
 	}
-	var err error
-	if j.work == nil {
-		if j.work, err = newWorkspace(j.o.TempDir, j.o.Log); err != nil {
-			return nil, fmt.Errorf("temporary store: %w", err)
-		}
+	if err := j.openStore(); err != nil {
+		return nil, fmt.Errorf("temporary store: %w", err)
 	}
 	p, err := t.Encode()
 	if err != nil {
 		return nil, err
 	}
-	d, err := j.work.store.PutTable(ctx, p)
+	d, err := j.store.PutTable(ctx, p)
 	if err != nil {
 		return nil, err
 	}
-	if err := j.work.store.AddRef(ctx, "pin/convert", d, time.Time{}); err != nil {
+	if err := j.store.AddRef(ctx, "pin/convert", d, time.Time{}); err != nil {
 		return nil, err
 	}
-	err = j.work.store.Hydrate(ctx, d, store.HydrateOptions{Sources: []transfer.Source{{Name: "convert", Fetcher: j.src.Fetcher}}, Progress: unpacking(j.o.Progress)})
+	err = j.store.Hydrate(ctx, d, store.HydrateOptions{Sources: []transfer.Source{{Name: "convert", Fetcher: j.src.Fetcher}}, Progress: unpacking(j.o.Progress)})
 	if err != nil {
 		return nil, fmt.Errorf("unpack: %w", err)
 	}
-	files, err := j.work.store.Files(ctx, d)
+	files, err := j.store.Files(ctx, d)
 	if err != nil {
 		return nil, err
 	}
@@ -228,10 +238,10 @@ func (j *job) blob(d digest.Digest, size int64) content {
 	}
 }
 
-// object returns an object of the workspace.
+// object returns an object of the temporary store.
 func (j *job) object(d digest.Digest, size int64) content {
 	return contentOf(func(context.Context) (io.ReadCloser, error) {
-		f, err := j.work.store.OpenObject(d)
+		f, err := j.store.OpenObject(d)
 		if err != nil {
 			return nil, err
 		}

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"hash"
 	"hash/crc64"
 	"io"
@@ -78,19 +77,8 @@ func (w *frameWriter) content(ctx context.Context, f file, also io.Writer) ([]ch
 		list = append(list, chunked.Chunk{Chunk: k, Zeros: isZeros(p)})
 		return k, err
 	}
-	r, err := f.open(ctx, nil)
-	if err != nil {
-		return nil, fmt.Errorf("file %q: %w", f.Path, err)
-	}
-	defer r.Close()
-	n, err := io.CopyBuffer(io.MultiWriter(c, also), r, make([]byte, bufferSize))
-	if err == nil && n != f.Size {
-		err = fmt.Errorf("got %d of %d bytes: %w", n, f.Size, io.ErrUnexpectedEOF)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("file %q: %w", f.Path, err)
-	}
-	return list, nil
+	err := f.copy(ctx, io.MultiWriter(c, also))
+	return list, err
 }
 
 // zeroBlock is used to detect zeros.
@@ -127,11 +115,7 @@ func (w *frameWriter) writeSeekable(ctx context.Context, f file) ([]chunked.Memb
 	if err != nil {
 		return nil, err
 	}
-	var frames []chunked.Frame
-	for _, c := range list {
-		frames = append(frames, chunked.Frame{Size: c.Len, Plain: c.Size})
-	}
-	table, err := chunked.AppendSeekTable(nil, frames)
+	table, err := chunked.SeekTable(list)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +163,7 @@ func (w *frameWriter) writeTar(ctx context.Context, files []file) ([]chunked.Mem
 	if err := flush(); err != nil {
 		return nil, nil, err
 	}
-	tail, annotations, err := chunked.AppendTOC(nil, w.off, members, end)
+	tail, annotations, err := chunked.TOC(w.off, members, end)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -33,8 +33,8 @@ func result(t *testing.T, s *server, c *remote.Client, src *resolve.Source, repo
 	return cfg, m
 }
 
-// TestHeaders converts models whose weights have a header: its facts are in the config of every
-// form that has one, where the origin has none; and in no form that must equal the image of a node.
+// TestHeaders checks that facts in the header of weights are in the config of each form that has a config,
+// if the origin has none, and in no form that must equal the image of a node.
 func TestHeaders(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	weights := converttest.GGUF(converttest.SmallGGUF())
@@ -68,8 +68,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestOriginAgain converts a converted image, which contains the documents of the origin.
-func TestOriginAgain(t *testing.T) {
+// TestOriginOfConvertedImage checks that a converted image has the documents of its origin.
+func TestOriginOfConvertedImage(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	for _, b := range models() {
 		first := fromServer(t, c, s.add("from/"+b.Name, "1", b))
@@ -81,7 +81,7 @@ func TestOriginAgain(t *testing.T) {
 		if !bytes.Equal(src.Model.Documents.Manifest, b.Manifest) || !bytes.Equal(src.Model.Documents.Config, first.Model.Documents.Config) || len(src.Losses) != 0 {
 			t.Errorf("%s: manifest %.200q, config %.200q, losses %v", b.Name, src.Model.Documents.Manifest, src.Model.Documents.Config, src.Losses)
 		}
-		again, err := export.Run(t.Context(), src, export.Nowhere("x"), export.Options{NoChunks: true, DryRun: true})
+		again, err := export.Run(t.Context(), src, nil, export.Options{NoChunks: true, DryRun: true})
 		if err != nil {
 			t.Errorf("%s: converted again: %v", b.Name, err)
 		} else if again.Digest != res.Digest {

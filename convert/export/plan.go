@@ -112,7 +112,8 @@ var planners = map[Form]func(*job, context.Context) (*plan, error){
 type job struct {
 	src    *resolve.Source
 	o      Options
-	work   *workspace // nil until needed
+	dir    string       // of the store; empty until needed
+	store  *store.Store // nil until needed
 	losses []string
 }
 
@@ -122,14 +123,6 @@ func newJob(src *resolve.Source, o Options) *job {
 		o.Progress = func([]store.Progress) {}
 	}
 	return &job{src: src, o: o, losses: slices.Clone(src.Losses)}
-}
-
-// close removes unpacked files.
-func (j *job) close() error {
-	if err := j.work.Close(); err != nil {
-		return fmt.Errorf("temporary store: %w", err)
-	}
-	return nil
 }
 
 // lose records a fact that the form has no place for.

@@ -50,7 +50,7 @@ func newServer(t testing.TB) *server {
 
 func (s *server) host() string { return strings.TrimPrefix(s.URL, "http://") }
 
-// add puts an artifact into a repository.
+// add adds an artifact to a repository.
 func (s *server) add(repository, tag string, b *converttest.Built) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

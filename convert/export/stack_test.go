@@ -11,8 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestChangesets converts early CNAI whose layers change those below: the result has the final
-// files.
+// TestChangesets checks that early CNAI, whose layers change those below, gives the final files.
 func TestChangesets(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	file := func(p, data string) converttest.File {

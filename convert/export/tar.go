@@ -8,6 +8,7 @@ import (
 	"io"
 	"path"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/ballast-dev/ballast/store/filetable"
@@ -54,71 +55,42 @@ func newTarball(files []file) (*tarball, error) {
 // padding returns the number of bytes that fill the last block of a file.
 func padding(size int64) int64 { return (tarBlock - size%tarBlock) % tarBlock }
 
-// open returns the bytes of the tar.
+// open returns the bytes of the tar, which are written by a goroutine until Close.
 func (t *tarball) open(ctx context.Context) (io.ReadCloser, error) {
-	return &tarReader{ctx: ctx, t: t}, nil
+	ctx, cancel := context.WithCancel(ctx)
+	r, w := io.Pipe()
+	var done sync.WaitGroup
+	done.Go(func() { w.CloseWithError(t.write(ctx, w)) })
+	return reading(r, closer(func() error {
+		cancel()
+		defer done.Wait()
+		return r.Close()
+	})), nil
 }
 
-// A tarReader reads a tarball. Files are opened one after the other.
-type tarReader struct {
-	ctx  context.Context // of open; an io.Reader has no context parameter
-	t    *tarball
-	next int       // index of the next file
-	part io.Reader // of the previous file
-	body io.Closer
-	end  bool
-}
+// A closer is a function as an io.Closer.
+type closer func() error
 
-func (r *tarReader) Read(p []byte) (int, error) {
-	for {
-		if r.part != nil {
-			n, err := r.part.Read(p)
-			if n > 0 || err != io.EOF {
-				return n, err
-			}
-			r.part = nil
-			if err := r.Close(); err != nil {
-				return 0, err
-			}
+// Close calls the function.
+func (c closer) Close() error { return c() }
+
+// write writes the tar. Files are opened one after the other.
+func (t *tarball) write(ctx context.Context, w io.Writer) error {
+	for i, f := range t.files {
+		if _, err := w.Write(t.headers[i]); err != nil {
+			return err
 		}
-		switch {
-		case r.next < len(r.t.files):
-			if err := r.begin(); err != nil {
-				return 0, err
-			}
-		case !r.end:
-			r.part, r.end = bytes.NewReader(make([]byte, tarEnd)), true
-		default:
-			return 0, io.EOF
+		if f.Type != filetable.TypeReg || f.Size == 0 {
+			continue
+		}
+		if err := f.copy(ctx, w); err != nil {
+			return err
+		}
+		if _, err := w.Write(make([]byte, padding(f.Size))); err != nil {
+			return err
 		}
 	}
-}
-
-// begin starts the next file.
-func (r *tarReader) begin() error {
-	f := r.t.files[r.next]
-	header := bytes.NewReader(r.t.headers[r.next])
-	r.next++
-	r.part = header
-	if f.Type != filetable.TypeReg || f.Size == 0 {
-		return nil
-	}
-	body, err := f.open(r.ctx, nil)
-	if err != nil {
-		return fmt.Errorf("file %q: %w", f.Path, err)
-	}
-	r.body = body
-	r.part = io.MultiReader(header, body, bytes.NewReader(make([]byte, padding(f.Size))))
-	return nil
-}
-
-// Close closes the file that is open.
-func (r *tarReader) Close() error {
-	if r.body == nil {
-		return nil
-	}
-	err := r.body.Close()
-	r.body = nil
+	_, err := w.Write(make([]byte, tarEnd))
 	return err
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestTensors converts models with a layer for each tensor, fewer and more than an image can have
-// layers: the tensors are assembled into files.
-func TestTensors(t *testing.T) {
+// TestTensorLayers checks that tensors in layers of their own are assembled into files, if they are fewer
+// or more than an image can have layers.
+func TestTensorLayers(t *testing.T) {
 	s, c := newServer(t), client(t, remote.Credentials{})
 	for _, n := range []int{20, 400} {
 		m := converttest.OllamaTensors(converttest.TensorNamed, converttest.Tensors(n, 512))
@@ -42,7 +42,7 @@ func TestTensors(t *testing.T) {
 	}
 }
 
-// TestTooManyFiles has more files than a converted image can have layers.
+// TestTooManyFiles checks a model with more files than a converted image can have layers.
 func TestTooManyFiles(t *testing.T) {
 	dir := t.TempDir()
 	files := map[string]string{}

@@ -106,7 +106,7 @@ func (w *writer) refer(ctx context.Context, docs documents) (digest.Digest, erro
 func (w *writer) look(ctx context.Context, all []*item) error {
 	for _, t := range all {
 		t.setState(StatePlanned)
-		if t.desc.Digest == "" || t.first != nil {
+		if t.desc.Digest == "" || t.first != nil || w.dst == nil {
 			continue
 		}
 		has, err := w.dst.Has(ctx, t.desc.Digest, t.desc.Size)

@@ -2,7 +2,6 @@ package layout
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/format"
@@ -38,9 +37,5 @@ func open(_ context.Context, _ format.Settings, name string) (*format.Source, er
 	if err != nil {
 		return nil, err
 	}
-	a, err := l.Artifact()
-	if err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-	return &format.Source{Artifact: a, Fetcher: l, Close: l.Close}, nil
+	return &format.Source{Artifact: l, Fetcher: l, Close: l.Close}, nil
 }

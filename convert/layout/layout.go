@@ -38,14 +38,18 @@ const maxIndex = 16 << 20
 
 var layoutTag = regexp.MustCompile(`^[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*(?:/[A-Za-z0-9]+(?:(?:[-._:@+]|--)[A-Za-z0-9]+)*)*$`)
 
-var _ transfer.Fetcher = (*Layout)(nil)
+var (
+	_ transfer.Fetcher = (*Layout)(nil)
+	_ convert.Artifact = (*Layout)(nil)
+)
 
 // A Layout is an OCI layout, a directory with blobs and an index, with the tag that is read or
 // written. All files are accessed through an os.Root, so nothing outside the directory is.
 type Layout struct {
-	dir  string
-	tag  string
-	root *os.Root
+	dir      string
+	tag      string
+	root     *os.Root
+	manifest []byte // that Open read
 
 	mu   sync.Mutex                            // serializes writes of index.json by this process
 	sync func(root *os.Root, dir string) error // durable.Sync, except in tests
@@ -62,7 +66,14 @@ func Open(dir, tag string) (*Layout, error) {
 	if !Is(dir) {
 		return nil, fmt.Errorf("%s is not an OCI layout: it has no file %s: %w", dir, ocispec.ImageLayoutFile, errdefs.ErrNotFound)
 	}
-	return openDir(dir, tag)
+	l, err := openDir(dir, tag)
+	if err != nil {
+		return nil, err
+	}
+	if l.manifest, err = l.find(); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", l, err), l.Close())
+	}
+	return l, nil
 }
 
 // Create opens a layout to write, and creates it if necessary. An empty tag is "latest".
@@ -136,11 +147,11 @@ func (l *Layout) index() (ocispec.Index, error) {
 	return idx, nil
 }
 
-// Artifact returns the artifact with the tag of the layout.
-func (l *Layout) Artifact() (convert.Artifact, error) {
+// find reads the manifest with the tag of the layout.
+func (l *Layout) find() ([]byte, error) {
 	idx, err := l.index()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", l, err)
+		return nil, err
 	}
 	var found []ocispec.Descriptor
 	var tags []string
@@ -156,37 +167,27 @@ func (l *Layout) Artifact() (convert.Artifact, error) {
 	}
 	switch {
 	case len(found) == 0:
-		return nil, fmt.Errorf("%s: no such manifest; there are: %q: %w", l, tags, errdefs.ErrNotFound)
+		return nil, fmt.Errorf("no such manifest; there are: %q: %w", tags, errdefs.ErrNotFound)
 	case len(found) > 1:
-		return nil, fmt.Errorf("%s: has several manifests, name one: %q: %w", l, tags, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("has several manifests, name one: %q: %w", tags, errdefs.ErrFailedPrecondition)
 	}
-	p, err := l.read(found[0], convert.MaxManifestSize)
+	p, err := l.ReadBlob(context.Background(), found[0], convert.MaxManifestSize)
 	if err != nil {
-		return nil, fmt.Errorf("%s: manifest: %w", l, err)
+		return nil, fmt.Errorf("manifest: %w", err)
 	}
-	return &layoutArtifact{l, p}, nil
+	return p, nil
 }
 
-// A layoutArtifact is a manifest of a layout.
-type layoutArtifact struct {
-	l        *Layout
-	manifest []byte
-}
-
-// Manifest returns the manifest.
-func (a *layoutArtifact) Manifest() []byte { return a.manifest }
-
-// ReadBlob reads a small blob; see convert.Artifact.
-func (a *layoutArtifact) ReadBlob(_ context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
-	return a.l.read(desc, limit)
-}
+// Manifest returns the manifest that Open read.
+func (l *Layout) Manifest() []byte { return l.manifest }
 
 // BlobAt returns ranged reads of a blob; see convert.Artifact.
-func (a *layoutArtifact) BlobAt(_ context.Context, desc ocispec.Descriptor) (io.ReaderAt, error) {
-	return a.l.open(desc.Digest)
+func (l *Layout) BlobAt(_ context.Context, desc ocispec.Descriptor) (io.ReaderAt, error) {
+	return l.open(desc.Digest)
 }
 
-func (l *Layout) read(desc ocispec.Descriptor, limit int64) ([]byte, error) {
+// ReadBlob reads a small blob; see convert.Artifact.
+func (l *Layout) ReadBlob(_ context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
 	f, err := l.open(desc.Digest)
 	if err != nil {
 		return nil, err

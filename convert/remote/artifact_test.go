@@ -53,7 +53,7 @@ func TestReadBlob(t *testing.T) {
 		{"huge", ocispec.Descriptor{Digest: d, Size: 1 << 62}, 1 << 20, errdefs.IsInvalidArgument},
 		{"wrong bytes", ocispec.Descriptor{Digest: wrong, Size: 1000}, 1000, errdefs.IsDataLoss},
 		{"wrong size", ocispec.Descriptor{Digest: d, Size: 999}, 1000, errdefs.IsFailedPrecondition},
-		{"not there", ocispec.Descriptor{Digest: digest.FromString("none"), Size: 9}, 1000, errdefs.IsNotFound},
+		{"missing", ocispec.Descriptor{Digest: digest.FromString("none"), Size: 9}, 1000, errdefs.IsNotFound},
 	} {
 		if _, err := a.ReadBlob(t.Context(), tt.desc, tt.limit); err == nil || !tt.is(err) {
 			t.Errorf("%s: %v", tt.name, err)
@@ -88,7 +88,7 @@ func TestBlobAt(t *testing.T) {
 		blob    []byte
 		ranges  bool
 		members int
-		most    int // requests
+		most    int // number of requests
 	}{
 		{"small files", small, true, 300, 6},
 		{"large files", large, true, 5, 12},
@@ -154,8 +154,9 @@ func TestBlobAtReads(t *testing.T) {
 	}
 }
 
-// TestBlobAtStream reads forward, then back, from a server without ranges.
-func TestBlobAtStream(t *testing.T) {
+// TestBlobAtWithoutRanges checks that a server without ranges is read forward as one stream, and that a
+// read that goes back is an error.
+func TestBlobAtWithoutRanges(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	content := random(3 << 20)
@@ -179,7 +180,7 @@ func TestBlobAtStream(t *testing.T) {
 		t.Errorf("%d requests, want 2", n)
 	}
 	if _, err := r.ReadAt(p, 500_000); !errdefs.IsNotImplemented(err) {
-		t.Errorf("reading back: %v, want ErrNotImplemented", err)
+		t.Errorf("a read that goes back: got %v, want ErrNotImplemented", err)
 	}
 }
 
@@ -198,6 +199,6 @@ func TestBlobAtTruncated(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := r.ReadAt(make([]byte, 100), 500_000); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("reading behind the end: %v, want ErrUnexpectedEOF", err)
+		t.Errorf("a read beyond the end: got %v, want ErrUnexpectedEOF", err)
 	}
 }

@@ -13,12 +13,12 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// PushReferrer uploads a manifest or index, whose bytes name subject, under its digest. desc
+// PutReferrer uploads a manifest or index, whose bytes name subject, under its digest. desc
 // describes it in the list of referrers; its digest and size are computed from the bytes. If the
-// registry does not support the referrers API, PushReferrer also adds it to the fallback tag, where
+// registry does not support the referrers API, PutReferrer also adds it to the fallback tag, where
 // a concurrent update can be lost.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#pushing-manifests-with-subject
-func (r *Repository) PushReferrer(ctx context.Context, subject digest.Digest, desc ocispec.Descriptor, p []byte) error {
+func (r *Repository) PutReferrer(ctx context.Context, subject digest.Digest, desc ocispec.Descriptor, p []byte) error {
 	desc.Digest, desc.Size = digest.FromBytes(p), int64(len(p))
 	header, err := r.pushManifest(ctx, desc.Digest.String(), desc.MediaType, p)
 	if err != nil || header.Get("OCI-Subject") != "" {

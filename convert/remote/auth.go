@@ -56,7 +56,7 @@ func (r *Repository) newAuthorizer(e *endpoint) *authorizer {
 	a := &authorizer{}
 	a.Authorizer = docker.NewDockerAuthorizer(
 		docker.WithAuthClient(&http.Client{
-			Transport: &realmTransport{e: e},
+			Transport: roundTripper(e.roundTripRealm),
 			Timeout:   r.client.opts.Stall,
 		}),
 		docker.WithAuthHeader(http.Header{"User-Agent": {r.userAgent()}}),
@@ -147,20 +147,17 @@ func (e *endpoint) checkRealm(from *url.URL, realm string) error {
 	return nil
 }
 
-// A realmTransport reaches token servers for containerd's authorizer.
-type realmTransport struct{ e *endpoint }
-
-// RoundTrip sends one request to a token server. The headers of hosts.toml are sent only to the
-// host they are for.
-func (t *realmTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	own := &url.URL{Scheme: req.URL.Scheme, Host: t.e.Host}
-	next := t.e.foreign
+// roundTripRealm sends one request of containerd's authorizer to a token server. The headers of
+// hosts.toml are sent only to the host they are for.
+func (e *endpoint) roundTripRealm(req *http.Request) (*http.Response, error) {
+	own := &url.URL{Scheme: req.URL.Scheme, Host: e.Host}
+	next := e.foreign
 	if sameSite(strings.ToLower(req.URL.Hostname()), strings.ToLower(own.Hostname())) {
-		next = t.e.realm
+		next = e.realm
 	}
 	if sameOrigin(own, req.URL) {
 		req = req.Clone(req.Context())
-		for k, v := range t.e.Header {
+		for k, v := range e.Header {
 			if k = textproto.CanonicalMIMEHeaderKey(k); k != "Authorization" && k != "User-Agent" {
 				req.Header[k] = append([]string(nil), v...)
 			}

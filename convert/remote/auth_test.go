@@ -16,7 +16,7 @@ import (
 
 const secret = "s3cr3t-value"
 
-func TestBasic(t *testing.T) {
+func TestBasicAuth(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	u.manifests["latest"] = manifestBytes("x")
@@ -26,7 +26,7 @@ func TestBasic(t *testing.T) {
 		}
 		w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
 		w.WriteHeader(401)
-		// A registry that says what it was told.
+		// A registry whose error repeats the credentials that it received.
 		fmt.Fprintf(w, `{"errors":[{"code":"UNAUTHORIZED","message":"not %s"}]}`, r.Header.Get("Authorization"))
 		return true
 	}
@@ -48,22 +48,22 @@ func TestBasic(t *testing.T) {
 	if _, err := ofNode.Manifest(t.Context(), "latest"); err != nil {
 		t.Errorf("the node, with its own credentials: %v", err)
 	}
-	// Who gave none has not those of the node, unless they are shared.
+	// A caller without credentials does not get those of the node, unless they are shared.
 	_, err = repositoryOf(t, c, u.ref(t, "latest"), nil).Manifest(t.Context(), "latest")
 	mustRefuse(t, err, errdefs.IsUnauthorized, "imagePullSecrets")
 	o.Shared = func(host string) bool { return host == u.host() }
 	if _, err := u.repository(t, o, nil).Manifest(t.Context(), "latest"); err != nil {
-		t.Errorf("with credentials that are shared: %v", err)
+		t.Errorf("with shared credentials: %v", err)
 	}
 
 	_, err = u.repository(t, o, &remote.Credentials{Username: "eve", Secret: secret + "x"}).Manifest(t.Context(), "latest")
 	mustRefuse(t, err, errdefs.IsUnauthorized, "UNAUTHORIZED not ***")
 	if s := err.Error(); strings.Contains(s, secret) || strings.Contains(s, base64.StdEncoding.EncodeToString([]byte("eve:"))[:5]) {
-		t.Errorf("error has the credentials: %s", s)
+		t.Errorf("the error contains the credentials: %s", s)
 	}
 }
 
-// bearer makes u want tokens that its own /token gives out; check sees the token requests.
+// bearer makes u require tokens, which its own /token issues; check receives the token requests.
 func (u *upstream) bearer(realm string, check func(r *http.Request) bool) (tokens *atomic.Int64) {
 	tokens = new(atomic.Int64)
 	var mu sync.Mutex
@@ -94,7 +94,7 @@ func (u *upstream) bearer(realm string, check func(r *http.Request) bool) (token
 	return tokens
 }
 
-func TestBearer(t *testing.T) {
+func TestBearerAuth(t *testing.T) {
 	t.Parallel()
 	user := &remote.Credentials{Username: "alice", Secret: secret}
 	for _, tt := range []struct {
@@ -130,13 +130,13 @@ func TestBearer(t *testing.T) {
 			if n := tokens.Load(); n != 1 {
 				t.Errorf("%d tokens for three requests, want 1", n)
 			}
-			// A token that is not valid any more is replaced.
+			// A token that has become invalid is replaced.
 			if _, err := http.Get(u.URL + "/token?" + "grant_type=refresh_token&refresh_token=" + secret); err != nil {
 				t.Fatal(err)
 			}
 			u.bearer(u.URL+"/token", tt.check)
 			if _, err := r.Manifest(t.Context(), "latest"); err != nil {
-				t.Errorf("after the token was withdrawn: %v", err)
+				t.Errorf("after the token was revoked: %v", err)
 			}
 		})
 	}
@@ -149,12 +149,12 @@ func TestBearerRefused(t *testing.T) {
 	_, err := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret}).Manifest(t.Context(), "latest")
 	mustRefuse(t, err, errdefs.IsUnauthorized, "token server answered 401")
 	if strings.Contains(err.Error(), secret) {
-		t.Errorf("error has the secret: %v", err)
+		t.Errorf("the error contains the secret: %v", err)
 	}
 }
 
-// TestRealm has token servers that must not be asked.
-func TestRealm(t *testing.T) {
+// TestRealmRefused checks that a registry cannot name a token server in a private network.
+func TestRealmRefused(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
 	other := newUpstream(t)
@@ -186,17 +186,17 @@ func TestRealm(t *testing.T) {
 			_, err := u.repository(t, remote.Options{}, &remote.Credentials{Username: "alice", Secret: secret}).Manifest(t.Context(), "latest")
 			mustRefuse(t, err, errdefs.IsPermissionDenied, tt.want)
 			if strings.Contains(err.Error(), secret) {
-				t.Errorf("error has the secret: %v", err)
+				t.Errorf("the error contains the secret: %v", err)
 			}
 		})
 	}
 	if n := asked.Load(); n != 0 {
-		t.Errorf("%d requests went to a token server that is refused", n)
+		t.Errorf("a refused token server got %d requests", n)
 	}
 }
 
-// TestRealmDowngrade has a registry on https that names a token server on http.
-func TestRealmDowngrade(t *testing.T) {
+// TestRealmDowngradeRefused checks that a registry with https cannot name a token server with http.
+func TestRealmDowngradeRefused(t *testing.T) {
 	t.Parallel()
 	plain := newUpstream(t)
 	u := newTLSUpstream(t)
@@ -246,7 +246,7 @@ func TestRealmHostile(t *testing.T) {
 			if _, err := u.repository(t, remote.Options{}, &remote.Credentials{Username: "a", Secret: secret}).Manifest(t.Context(), "latest"); err == nil {
 				t.Error("no error")
 			} else if strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "aaaaaaaaaa") {
-				t.Errorf("error has what it must not: %.200v", err)
+				t.Errorf("the error contains a secret: %.200v", err)
 			}
 		})
 	}

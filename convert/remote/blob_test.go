@@ -20,7 +20,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// fetch reads a range whole.
+// fetch reads all bytes of a range.
 func fetch(ctx context.Context, r transfer.Fetcher, d digest.Digest, size, off, n int64) ([]byte, int64, error) {
 	body, start, err := r.Fetch(ctx, d, size, off, n)
 	if err != nil {
@@ -50,7 +50,7 @@ func TestFetch(t *testing.T) {
 		}
 	}
 	if _, _, err := r.Fetch(t.Context(), digest.FromString("none"), 10, 0, 5); !errdefs.IsNotFound(err) {
-		t.Errorf("blob that is not there: %v", err)
+		t.Errorf("a missing blob: %v", err)
 	}
 	for _, s := range u.requests() {
 		if got := s.header.Get("Accept-Encoding"); got != "identity" {
@@ -59,8 +59,8 @@ func TestFetch(t *testing.T) {
 	}
 }
 
-// TestFetchRange has answers to a request for bytes 10 to 19 of 100.
-func TestFetchRange(t *testing.T) {
+// TestFetchResponses checks which responses to a request for bytes 10 to 19 of 100 are accepted.
+func TestFetchResponses(t *testing.T) {
 	t.Parallel()
 	content := random(100)
 	d := digest.FromBytes(content)
@@ -78,12 +78,12 @@ func TestFetchRange(t *testing.T) {
 		want   []byte // nil: an error of Fetch
 	}{
 		{"exact", part("bytes 10-19/100", content[10:20]), 10, content[10:20]},
-		{"size not known", part("bytes 10-19/*", content[10:20]), 10, content[10:20]},
+		{"unknown size", part("bytes 10-19/*", content[10:20]), 10, content[10:20]},
 		{"less", part("bytes 10-14/100", content[10:15]), 10, content[10:15]},
-		{"more bytes than announced", part("bytes 10-19/100", content[10:40]), 10, content[10:20]},
+		{"more bytes than Content-Range says", part("bytes 10-19/100", content[10:40]), 10, content[10:20]},
 		{"whole", func(w http.ResponseWriter) { w.Write(content) }, 0, content},
 		{"encoded", func(w http.ResponseWriter) { w.Header().Set("Content-Encoding", "gzip"); w.Write(content) }, 0, content},
-		{"whole of another size", func(w http.ResponseWriter) { w.Write(content[:50]) }, 0, nil},
+		{"whole blob of another size", func(w http.ResponseWriter) { w.Write(content[:50]) }, 0, nil},
 		{"wrong start", part("bytes 0-9/100", content[:10]), 0, nil},
 		{"more", part("bytes 10-29/100", content[10:30]), 0, nil},
 		{"wrong total", part("bytes 10-19/1000", content[10:20]), 0, nil},
@@ -128,7 +128,7 @@ func TestFetchStall(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
-		drip bool // a byte now and then
+		drip bool // one byte at a time, with pauses
 	}{{"silent", false}, {"dripping", true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -158,8 +158,8 @@ func TestFetchStall(t *testing.T) {
 	}
 }
 
-// TestFetchSlowReader has a reader that is slower than the stall timeout.
-func TestFetchSlowReader(t *testing.T) {
+// TestSlowReaderDoesNotStall checks that the time of a slow reader does not count as a stall.
+func TestSlowReaderDoesNotStall(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	content := random(4 << 20)
@@ -201,8 +201,9 @@ func redirecting(u *upstream, status int, target string) {
 	}
 }
 
-// TestRedirect checks that credentials stay with the origin, and that the place is remembered.
-func TestRedirect(t *testing.T) {
+// TestRedirectWithoutCredentials checks that credentials are not sent to the target of a redirect, and that the target is
+// used again.
+func TestRedirectWithoutCredentials(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
@@ -273,7 +274,7 @@ func TestRedirectSameOrigin(t *testing.T) {
 	}
 }
 
-// TestRedirectExpires has a place that stops working; the registry then names another.
+// TestRedirectExpires checks that the registry is asked for a new target when the last one has expired.
 func TestRedirectExpires(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 401, 403, 404, 410, 500} {
@@ -302,7 +303,7 @@ func TestRedirectExpires(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				valid.Store(-1) // all that were issued expire
+				valid.Store(-1) // all targets expire
 			}
 			if n := issued.Load(); n != 3 {
 				t.Errorf("%d redirects issued, want 3", n)
@@ -351,12 +352,12 @@ func TestRedirectRefused(t *testing.T) {
 			_, _, err := r.Fetch(t.Context(), digest.FromString("x"), 10, 0, 5)
 			mustRefuse(t, err, errdefs.IsPermissionDenied, tt.want)
 			if strings.Contains(err.Error(), secret) {
-				t.Errorf("error has the secret: %v", err)
+				t.Errorf("the error contains the secret: %v", err)
 			}
 		})
 	}
 	if n := len(victim.requests()); n != 0 {
-		t.Errorf("%d requests reached the victim", n)
+		t.Errorf("the target got %d requests, want 0", n)
 	}
 }
 
@@ -382,8 +383,8 @@ func TestRedirectLoop(t *testing.T) {
 	}
 }
 
-// TestRedirectDowngrade has a registry on https that redirects to http.
-func TestRedirectDowngrade(t *testing.T) {
+// TestRedirectDowngradeRefused checks that a redirect from https to http is refused.
+func TestRedirectDowngradeRefused(t *testing.T) {
 	t.Parallel()
 	u, plain := newTLSUpstream(t), newUpstream(t)
 	redirecting(u, 307, plain.URL)
@@ -394,7 +395,7 @@ func TestRedirectDowngrade(t *testing.T) {
 	}
 }
 
-// TestRedirectBack checks that credentials that were dropped stay dropped.
+// TestRedirectBack checks that a redirect back to the registry does not get the credentials again.
 func TestRedirectBack(t *testing.T) {
 	t.Parallel()
 	u, other := newUpstream(t), newUpstream(t)
@@ -407,7 +408,7 @@ func TestRedirectBack(t *testing.T) {
 		case r.URL.RawQuery != "":
 			back.Store(true)
 			if got := r.Header.Get("Authorization"); got != "" {
-				t.Errorf("Authorization %q came back", got)
+				t.Errorf("the registry got Authorization %q after a redirect back", got)
 			}
 			return false
 		case r.Header.Get("Authorization") == "":
@@ -424,8 +425,8 @@ func TestRedirectBack(t *testing.T) {
 	}
 }
 
-// TestRedirectErrors checks that a signed address is in no error and no log.
-func TestRedirectErrors(t *testing.T) {
+// TestErrorsHideSignedURLs checks that errors do not contain the signed address of a target.
+func TestErrorsHideSignedURLs(t *testing.T) {
 	t.Parallel()
 	dead := newUpstream(t)
 	dead.Close()
@@ -443,12 +444,12 @@ func TestRedirectErrors(t *testing.T) {
 			t.Fatal("no error")
 		}
 		if s := err.Error(); strings.Contains(s, secret) || strings.Contains(s, "X-Signature") {
-			t.Errorf("the signed address is in %s", s)
+			t.Errorf("the error contains the signed address: %s", s)
 		}
 	}
 }
 
-// TestFetchParallel has many ranges at once.
+// TestFetchParallel reads many ranges at the same time.
 func TestFetchParallel(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -474,7 +475,8 @@ func TestFetchParallel(t *testing.T) {
 	}
 }
 
-// TestClosedBody reads a body that was closed: that is not the end of who reads.
+// TestClosedBody checks that a read after Close does not return context.Canceled unless the context of
+// the caller has ended.
 func TestClosedBody(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -503,7 +505,7 @@ func TestClosedBody(t *testing.T) {
 	}
 	defer body.Close()
 	cancel()
-	if _, err := io.ReadAll(body); err != nil && !errors.Is(err, context.Canceled) { // or it was all there
+	if _, err := io.ReadAll(body); err != nil && !errors.Is(err, context.Canceled) { // all bytes may have arrived before
 		t.Errorf("got %v, want canceled", err)
 	}
 	if err := read(); !errors.Is(err, context.Canceled) {
@@ -526,6 +528,6 @@ func TestBlob(t *testing.T) {
 		t.Errorf("status %d, %q, %d bytes, %v", resp.StatusCode, resp.Header.Get("Content-Range"), len(got), err)
 	}
 	if _, err := u.repository(t, remote.Options{}, nil).Blob(t.Context(), "sha256:../x", ""); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("a digest that is none: %v", err)
+		t.Errorf("an invalid digest: %v", err)
 	}
 }

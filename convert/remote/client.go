@@ -5,12 +5,14 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
 
 // Via is the value of the Via header of every request to a registry. A facade that receives it was
@@ -81,24 +83,6 @@ type Dialect interface {
 type Ways struct {
 	Host    http.RoundTripper // to the host, at the address that the operator configured
 	Outside http.RoundTripper // to redirect targets of the host, if a registry may redirect there
-}
-
-// A dialectTransport is a Dialect as an http.RoundTripper.
-type dialectTransport struct {
-	Dialect
-	ways Ways
-}
-
-// RoundTrip answers a request.
-func (t *dialectTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	return t.Dialect.RoundTrip(req, t.ways)
-}
-
-// CloseIdleConnections closes the idle connections of the host.
-func (t *dialectTransport) CloseIdleConnections() {
-	if c, ok := t.ways.Host.(interface{ CloseIdleConnections() }); ok {
-		c.CloseIdleConnections()
-	}
 }
 
 // Remind passes a manifest that was read from ref before to the dialect of the host. ok is false if
@@ -232,7 +216,10 @@ func (c *Client) repository(ref Ref, key repoKey) (*Repository, error) {
 	}
 	r := c.repos[key]
 	if r == nil || r.set != set {
-		r = newRepository(c, key, set)
+		r = &Repository{
+			client: c, ref: key.ref, who: key.who, creds: key.creds, set: set,
+			auths: map[*endpoint]*authorizer{}, places: map[digest.Digest]place{}, uploads: map[digest.Digest]*url.URL{},
+		}
 		c.repos[key] = r
 	}
 	r.used = time.Now()

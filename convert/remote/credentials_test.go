@@ -61,7 +61,7 @@ func TestDockerCredentials(t *testing.T) {
 	} {
 		got, err := find(tt.host)
 		if (err != nil) != tt.bad {
-			t.Errorf("%s: error %v, want one: %t", tt.host, err, tt.bad)
+			t.Errorf("%s: got error %v, want an error: %t", tt.host, err, tt.bad)
 		}
 		if err != nil && strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: the error contains the secret: %v", tt.host, err)

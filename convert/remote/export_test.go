@@ -3,7 +3,7 @@ package remote
 // MaxHosts is maxHosts.
 const MaxHosts = maxHosts
 
-// Hosts returns the number of hosts that are remembered.
+// Hosts returns the number of hosts in the cache.
 func Hosts(c *Client) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
 )
 
-// FuzzChallenge reads WWW-Authenticate of a public registry: it leads to https on public hosts, or
-// nowhere.
+// FuzzChallenge checks that the WWW-Authenticate header of a public registry can only name token servers
+// with https on public hosts.
 func FuzzChallenge(f *testing.F) {
 	for _, s := range []string{
 		`Bearer realm="https://auth.example/token",service="x",scope="repository:a:pull"`, `Basic realm="x"`, `Bearer realm="http://auth.example/token"`,
@@ -37,7 +37,7 @@ func FuzzChallenge(f *testing.F) {
 			}
 			u, err := url.Parse(realm)
 			if err != nil || u.Scheme != "https" || u.User != nil || u.Hostname() == "" {
-				t.Fatalf("realm %q was let through", realm)
+				t.Fatalf("realm %q was accepted", realm)
 			}
 			if ip, err := netip.ParseAddr(u.Hostname()); err == nil && public.checkIP(ip, reachPublic) != nil {
 				t.Fatalf("realm %q is at an address that is not public", realm)
@@ -49,7 +49,7 @@ func FuzzChallenge(f *testing.F) {
 	})
 }
 
-// FuzzRetryAfter checks the bounds of a pause that a registry asks for.
+// FuzzRetryAfter checks the limits of a pause that a registry requests.
 func FuzzRetryAfter(f *testing.F) {
 	for _, s := range []string{"", "5", "-5", "99999999999999999999", "2147483647", "Wed, 21 Oct 2015 07:28:00 GMT", "Fri, 31 Dec 9999 23:59:59 GMT"} {
 		f.Add(s, http.StatusServiceUnavailable)
@@ -62,7 +62,7 @@ func FuzzRetryAfter(f *testing.F) {
 	})
 }
 
-// FuzzHosts reads a hosts.toml: what is not understood is an error, and the registry itself comes last.
+// FuzzHosts checks that an invalid hosts.toml is an error, and that the registry itself is the last host.
 func FuzzHosts(f *testing.F) {
 	for _, s := range []string{
 		"", "server = \"https://mirror.example\"\n", "[host.\"http://10.0.0.1:5000\"]\n  capabilities = [\"pull\"]\n  override_path = true\n",
@@ -72,7 +72,7 @@ func FuzzHosts(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, p []byte) {
-		if strings.Contains(string(p), "/dev") { // a certificate without end
+		if strings.Contains(string(p), "/dev") { // an endless file as certificate
 			return
 		}
 		dir := t.TempDir()
@@ -88,7 +88,7 @@ func FuzzHosts(f *testing.F) {
 			return
 		}
 		if len(l) == 0 {
-			t.Fatal("no host at all")
+			t.Fatal("no hosts")
 		}
 		for i, e := range l {
 			if e.Host == "" || e.Scheme != "https" && e.Scheme != "http" || e.server != (i == len(l)-1) {

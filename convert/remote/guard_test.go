@@ -104,8 +104,9 @@ func TestGuardReach(t *testing.T) {
 	}
 }
 
-// TestGuardDial dials a name that resolves to loopback: the check is of the address.
-func TestGuardDial(t *testing.T) {
+// TestDialChecksAddress checks that a name that resolves to loopback is refused: the address is checked
+// when it is dialled.
+func TestDialChecksAddress(t *testing.T) {
 	t.Parallel()
 	g := &guard{}
 	dial := g.dial(nil)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestBlockedAddresses has the first and the last address of every network that is not public.
-func TestBlockedAddresses(t *testing.T) {
+// TestAddressesRefused checks the first and the last address of each network that is not public.
+func TestAddressesRefused(t *testing.T) {
 	t.Parallel()
 	g := &guard{}
 	for name, tt := range map[string][]string{
@@ -29,15 +29,15 @@ func TestBlockedAddresses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, s := range tt {
 				if err := g.checkIP(netip.MustParseAddr(s), reachPublic); err == nil {
-					t.Errorf("%s is reached as public", s)
+					t.Errorf("%s is accepted as public", s)
 				}
 			}
 		})
 	}
 }
 
-// TestBlockedNames has hosts and schemes that are refused before they are resolved.
-func TestBlockedNames(t *testing.T) {
+// TestNamesRefused checks that internal hosts and other schemes are refused before names are resolved.
+func TestNamesRefused(t *testing.T) {
 	t.Parallel()
 	g := &guard{}
 	for _, s := range []string{
@@ -50,10 +50,10 @@ func TestBlockedNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := g.check(u); err == nil {
-			t.Errorf("%s passes", s)
+			t.Errorf("%s is accepted", s)
 		}
 	}
-	// Numbers in other forms are names to us, which no resolver has; the address is checked when
+	// Addresses in other notations count as names, which no resolver knows; the address is checked when
 	// it is dialled.
 	dial := g.dial(nil)
 	for _, addr := range []string{"2130706433:1", "0x7f000001:1", "0177.0.0.1:1", "127.1:1"} {

@@ -50,7 +50,15 @@ type endpoint struct {
 	foreign http.RoundTripper
 	guard   *guard // of outside
 	auth    *guard // of realm and foreign
+
+	transports []http.RoundTripper // that keep connections
 }
+
+// A roundTripper is a function as an http.RoundTripper.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls the function.
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // A hostSet is the configuration of one host by hosts.toml.
 type hostSet struct {
@@ -62,10 +70,8 @@ type hostSet struct {
 
 func (s *hostSet) closeIdle() {
 	for _, e := range s.endpoints {
-		for _, t := range []http.RoundTripper{e.direct, e.upload, e.outside, e.plain, e.realm, e.foreign} {
-			if c, ok := t.(interface{ CloseIdleConnections() }); ok {
-				c.CloseIdleConnections()
-			}
+		for _, t := range e.transports {
+			(&http.Client{Transport: t}).CloseIdleConnections()
 		}
 	}
 }
@@ -207,8 +213,10 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 			t.TLSClientConfig.InsecureSkipVerify = false
 		}
 		e.outside, e.plain, e.realm, e.foreign = outside, plain, realm, foreign
+		e.transports = []http.RoundTripper{t, e.upload, outside, plain, realm, foreign}
 		if d := c.opts.Dialects[host]; d != nil && e.server {
-			e.direct = &dialectTransport{d, Ways{Host: e.direct, Outside: &outsideTransport{e}}}
+			ways := Ways{Host: e.direct, Outside: roundTripper(e.roundTripOutside)}
+			e.direct = roundTripper(func(req *http.Request) (*http.Response, error) { return d.RoundTrip(req, ways) })
 			e.upload = e.direct
 		}
 		l = append(l, e)
@@ -216,16 +224,13 @@ func (c *Client) endpoints(host, dir string) ([]*endpoint, error) {
 	return l, nil
 }
 
-// An outsideTransport reaches redirect targets of an endpoint.
-type outsideTransport struct{ e *endpoint }
-
-// RoundTrip sends one request without credentials.
-func (t *outsideTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if err := t.e.guard.check(req.URL); err != nil {
+// roundTripOutside sends one request to a redirect target of e, without credentials.
+func (e *endpoint) roundTripOutside(req *http.Request) (*http.Response, error) {
+	if err := e.guard.check(req.URL); err != nil {
 		return nil, err
 	}
 	req.Header.Del("Authorization")
-	return t.e.outside.RoundTrip(req)
+	return e.outside.RoundTrip(req)
 }
 
 // givesCredentials reports whether hosts.toml adds credentials for a host.

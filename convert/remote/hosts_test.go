@@ -76,8 +76,8 @@ func TestMirrors(t *testing.T) {
 	}
 }
 
-// TestMirrorCredentials checks that credentials for the registry do not go to its mirrors.
-func TestMirrorCredentials(t *testing.T) {
+// TestMirrorsGetNoCredentials checks that credentials for the registry are not sent to its mirrors.
+func TestMirrorsGetNoCredentials(t *testing.T) {
 	t.Parallel()
 	mirror, server := newUpstream(t), newUpstream(t)
 	p := manifestBytes("x")
@@ -109,7 +109,7 @@ func TestMirrorCredentials(t *testing.T) {
 	}
 }
 
-// TestMirrorErrors checks whose answer counts when all fail.
+// TestMirrorErrors checks that the error of the registry is returned if all hosts fail.
 func TestMirrorErrors(t *testing.T) {
 	t.Parallel()
 	mirror, server := newUpstream(t), newUpstream(t)
@@ -118,12 +118,12 @@ func TestMirrorErrors(t *testing.T) {
 	_, err := manifestVia(t, remote.Options{HostsDir: dir}, "latest")
 	mustRefuse(t, err, errdefs.IsNotFound, mirror.host())
 	if errdefs.IsUnauthorized(err) {
-		t.Errorf("the mirror's 401 counts: %v", err)
+		t.Errorf("the error of the mirror is returned: %v", err)
 	}
 }
 
-// TestFacade has a hosts.toml that leads back to the daemon.
-func TestFacade(t *testing.T) {
+// TestFacadeSkipped checks that a facade in hosts.toml is skipped.
+func TestFacadeSkipped(t *testing.T) {
 	t.Parallel()
 	facade, server := newUpstream(t), newUpstream(t)
 	server.manifests["latest"] = manifestBytes("x")
@@ -133,7 +133,7 @@ func TestFacade(t *testing.T) {
 	if _, err := manifestVia(t, o, "latest"); err != nil {
 		t.Fatal(err)
 	}
-	// With nothing but the facade, the registry itself is asked.
+	// If hosts.toml has only the facade, the registry itself is asked.
 	dir = hostsDir(t, strings.Replace(server.host(), ":", "_", 1)+"_", "server = \""+facade.URL+"\"\n")
 	c := newClient(t, remote.Options{HostsDir: dir, Facade: []string{facade.host()}})
 	if _, err := repositoryOf(t, c, server.ref(t, "x"), nil).Manifest(t.Context(), "latest"); err != nil {
@@ -147,7 +147,7 @@ func TestFacade(t *testing.T) {
 	}
 }
 
-func TestHostsBroken(t *testing.T) {
+func TestInvalidHostsTOML(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
 		"not TOML":           "server = \n[",
@@ -162,7 +162,7 @@ func TestHostsBroken(t *testing.T) {
 	}
 }
 
-// TestHostsChange checks that a change of hosts.toml counts at the next use.
+// TestHostsChange checks that a change of hosts.toml is applied to the next request.
 func TestHostsChange(t *testing.T) {
 	t.Parallel()
 	first, second := newUpstream(t), newUpstream(t)
@@ -202,13 +202,13 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err != nil && !strings.Contains(err.Error(), "certificate") {
-			t.Errorf("%s: error does not speak of the certificate: %v", name, err)
+			t.Errorf("%s: the error does not name the certificate: %v", name, err)
 		}
 	}
 }
 
-// TestPlainHTTP checks that a host that is not loopback is not asked over http.
-func TestPlainHTTP(t *testing.T) {
+// TestNoPlainHTTP checks that http is used for loopback hosts only.
+func TestNoPlainHTTP(t *testing.T) {
 	t.Parallel()
 	_, err := manifestVia(t, remote.Options{}, "latest")
 	if err == nil || strings.Contains(err.Error(), ":80:") {
@@ -235,9 +235,9 @@ func TestAllowHosts(t *testing.T) {
 	}
 }
 
-// TestRealmSkipVerify has a registry with skip_verify whose token server is another site with
-// a certificate that nobody knows: the password does not go there.
-func TestRealmSkipVerify(t *testing.T) {
+// TestSkipVerifyIsNotForRealms checks that skip_verify of a registry does not apply to a token server of
+// another site.
+func TestSkipVerifyIsNotForRealms(t *testing.T) {
 	t.Parallel()
 	u, tokens := newTLSUpstream(t), newTLSUpstream(t)
 	_, port, _ := strings.Cut(tokens.host(), ":")

@@ -37,7 +37,7 @@ func TestManifest(t *testing.T) {
 	}
 	for _, s := range u.requests() {
 		if s.method != http.MethodGet || !strings.HasPrefix(s.path, "/v2/org/model/manifests/") {
-			t.Errorf("asked for %s %s", s.method, s.path)
+			t.Errorf("got request %s %s", s.method, s.path)
 		}
 		if got, want := s.header.Get("Via"), remote.Via; got != want {
 			t.Errorf("Via is %q, want %q", got, want)
@@ -50,15 +50,15 @@ func TestManifest(t *testing.T) {
 		t.Errorf("%d requests for two manifests", n)
 	}
 	if _, err := r.Manifest(t.Context(), "none"); !errdefs.IsNotFound(err) {
-		t.Errorf("a tag that is not there: %v", err)
+		t.Errorf("a missing tag: %v", err)
 	}
 	if _, err := r.Manifest(t.Context(), "../x"); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("a tag that is none: %v", err)
+		t.Errorf("an invalid tag: %v", err)
 	}
 }
 
-// TestManifestOllama has a registry with the quirks of Ollama's: no HEAD, no /v2/, no digests,
-// text/plain, and 412 for a client that is too old.
+// TestManifestOllama reads a manifest from a registry that behaves as registry.ollama.ai does: without
+// HEAD, /v2/ and digests, with text/plain, and with 412 for a client that is too old.
 func TestManifestOllama(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -131,7 +131,7 @@ func TestManifestHostile(t *testing.T) {
 		{"HTML", "latest", func(w http.ResponseWriter) { io.WriteString(w, "<html>login</html>") }, errdefs.IsInvalidArgument, "not a manifest"},
 		{"empty", "latest", func(w http.ResponseWriter) {}, errdefs.IsInvalidArgument, "not a manifest"},
 		{"other digest", digest.FromString("x").String(), func(w http.ResponseWriter) { w.Write(good) }, errdefs.IsDataLoss, "content has digest"},
-		{"digest header lies", "latest", func(w http.ResponseWriter) {
+		{"wrong digest header", "latest", func(w http.ResponseWriter) {
 			w.Header().Set("Docker-Content-Digest", digest.FromString("x").String())
 			w.Write(good)
 		}, errdefs.IsDataLoss, "content has digest"},

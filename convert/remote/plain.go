@@ -69,30 +69,20 @@ func (c *Client) followPlain(ctx context.Context, req *http.Request) (*http.Resp
 	if header.Get("User-Agent") == "" {
 		header.Set("User-Agent", c.opts.UserAgent)
 	}
-	u := req.URL
-	for hops := 0; ; hops++ {
-		if hops > maxRedirects {
-			return nil, tooManyRedirects(req.URL.Host)
-		}
+	return redirected(req.URL, 0, func(u *url.URL) (*http.Response, error) {
 		if err := c.checkPlain(u); err != nil {
 			return nil, err
 		}
-		r := (&http.Request{Method: req.Method, URL: u, Host: u.Host, Header: header.Clone()}).WithContext(ctx)
 		transport, err := c.plainFor(u)
 		if err != nil {
 			return nil, err
 		}
-		resp, err := transport.RoundTrip(r)
+		resp, err := transport.RoundTrip((&http.Request{Method: req.Method, URL: u, Host: u.Host, Header: header.Clone()}).WithContext(ctx))
 		if err != nil {
 			return nil, transportError(ctx, u.Host, err)
 		}
-		if !isRedirect(resp.StatusCode) {
-			return resp, nil
-		}
-		if u, err = location(resp); err != nil {
-			return nil, fmt.Errorf("%.300q: %w", r.URL.Host, err)
-		}
-	}
+		return resp, nil
+	})
 }
 
 // plainFor returns the transport for a plain URL, with the ca of its hosts.toml.

@@ -26,7 +26,7 @@ func plainRequest(t *testing.T, method, address string, header ...string) *http.
 	return req
 }
 
-// TestDo gets a URL over redirects, and leaves its body as it is.
+// TestDo checks that redirects are followed without credentials, and that the body is not decoded.
 func TestDo(t *testing.T) {
 	t.Parallel()
 	var zipped bytes.Buffer
@@ -82,7 +82,7 @@ func TestDo(t *testing.T) {
 	mustRefuse(t, err, errdefs.IsInvalidArgument, "POST")
 }
 
-// TestDoRefuses has URLs that a stranger must not make us get.
+// TestDoRefuses checks that hostile URLs are refused.
 func TestDoRefuses(t *testing.T) {
 	t.Parallel()
 	inside := newUpstream(t)
@@ -114,7 +114,7 @@ func TestDoRefuses(t *testing.T) {
 		mustRefuse(t, err, errdefs.IsPermissionDenied, "")
 	}
 	if n := len(inside.requests()); n != 0 {
-		t.Errorf("%d requests inside", n)
+		t.Errorf("the internal host got %d requests", n)
 	}
 	allowed := newClient(t, remote.Options{AllowHosts: []string{"127.0.0.0/8", inside.host()}})
 	resp, err := allowed.Do(plainRequest(t, "GET", inside.URL+"/x"))
@@ -127,18 +127,17 @@ func TestDoRefuses(t *testing.T) {
 	}
 }
 
-// TestDoCertificate has a server whose certificate is not trusted.
+// TestDoCertificate checks that a server without a trusted certificate is refused.
 func TestDoCertificate(t *testing.T) {
 	t.Parallel()
 	u := newTLSUpstream(t)
 	c := newClient(t, remote.Options{NamedURLs: []string{u.URL}})
-	// The certificate is not trusted: the connection itself must be refused.
 	if _, err := c.Do(plainRequest(t, "GET", u.URL+"/x")); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a server with a certificate of its own: %v", err)
+		t.Errorf("a server with an unknown certificate: %v", err)
 	}
 }
 
-// TestDoStall has a body that stops.
+// TestDoStall checks that a body that stalls ends with errdefs.ErrUnavailable.
 func TestDoStall(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -160,7 +159,7 @@ func TestDoStall(t *testing.T) {
 	}
 }
 
-// TestReadSmall reads a blob whose size is not known.
+// TestReadSmall reads a blob of unknown size.
 func TestReadSmall(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -177,9 +176,9 @@ func TestReadSmall(t *testing.T) {
 	}
 }
 
-// TestManyHosts asks for more hosts than are remembered: they are forgotten, and work when they
-// come back.
-func TestManyHosts(t *testing.T) {
+// TestHostCacheIsLimited checks that the cache of hosts has a limit, and that a host that was dropped
+// works again.
+func TestHostCacheIsLimited(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
 	u.manifests["latest"] = manifestBytes("x")
@@ -193,7 +192,7 @@ func TestManyHosts(t *testing.T) {
 		repositoryOf(t, c, ref, nil)
 	}
 	if n := remote.Hosts(c); n > remote.MaxHosts {
-		t.Errorf("%d hosts are remembered, want at most %d", n, remote.MaxHosts)
+		t.Errorf("%d hosts in the cache, want at most %d", n, remote.MaxHosts)
 	}
 	for name, r := range map[string]*remote.Repository{"the old one": first, "a new one": repositoryOf(t, c, u.ref(t, "latest"), nil)} {
 		if _, err := r.Manifest(t.Context(), "latest"); err != nil {
@@ -207,6 +206,6 @@ func TestManyHosts(t *testing.T) {
 		}
 	}
 	if n := remote.Hosts(c); n != before {
-		t.Errorf("%d hosts after names that are none, want %d", n, before)
+		t.Errorf("%d hosts in the cache after invalid names, want %d", n, before)
 	}
 }

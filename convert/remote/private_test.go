@@ -17,7 +17,7 @@ import (
 	"github.com/ballast-dev/ballast/store/transfer"
 )
 
-// basicAuth wants a password for all that it answers.
+// basicAuth requires a password for each request.
 func basicAuth(w http.ResponseWriter, r *http.Request) bool {
 	if _, pw, _ := r.BasicAuth(); pw == secret {
 		return false
@@ -27,7 +27,7 @@ func basicAuth(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// TestPrivateBodies checks that a body says whether credentials were sent for it, in whatever way.
+// TestPrivateBodies checks that a body reports whether credentials of any kind were sent for it.
 func TestPrivateBodies(t *testing.T) {
 	t.Parallel()
 	alice := &remote.Credentials{Username: "alice", Secret: secret}
@@ -69,7 +69,7 @@ func TestPrivateBodies(t *testing.T) {
 			}
 			c := newClient(t, o)
 			r := repositoryOf(t, c, exampleRef(t, "x"), tt.creds)
-			for _, n := range []int64{10, 1000} { // a range, and all
+			for _, n := range []int64{10, 1000} { // a range, and the whole blob
 				body, _, err := r.Fetch(t.Context(), d, 1000, 0, n)
 				if err != nil {
 					t.Fatal(err)
@@ -86,8 +86,8 @@ func TestPrivateBodies(t *testing.T) {
 	}
 }
 
-// TestPrivateRedirect checks that what a registry redirects to is as private as the registry, also
-// when its place is remembered.
+// TestPrivateRedirect checks that the target of a redirect is as private as the request to the registry,
+// also when the target is used again.
 func TestPrivateRedirect(t *testing.T) {
 	t.Parallel()
 	for _, private := range []bool{false, true} {
@@ -118,7 +118,7 @@ func TestPrivateRedirect(t *testing.T) {
 	}
 }
 
-// TestPrivateCertificate checks that the certificate of a client counts as a credential.
+// TestPrivateCertificate checks that a client certificate is a credential.
 func TestPrivateCertificate(t *testing.T) {
 	t.Parallel()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -46,11 +46,8 @@ func (r *Repository) pushScope(ctx context.Context) context.Context {
 	return docker.WithScope(ctx, "repository:"+r.ref.Repository+":pull,push")
 }
 
-// Host returns the host in the reference.
-func (r *Repository) Host() string { return r.ref.Host }
-
-// HasBlob reports whether the registry itself, not a mirror, has a blob in this repository.
-func (r *Repository) HasBlob(ctx context.Context, d digest.Digest) (bool, error) {
+// Has reports whether the registry itself, not a mirror, has a blob in this repository.
+func (r *Repository) Has(ctx context.Context, d digest.Digest, _ int64) (bool, error) {
 	e, err := r.pushEndpoint()
 	if err != nil {
 		return false, err
@@ -66,10 +63,14 @@ func (r *Repository) HasBlob(ctx context.Context, d digest.Digest) (bool, error)
 	return true, nil
 }
 
-// MountBlob asks the registry to mount a blob from another of its repositories. If it returns
-// false, the blob must be pushed; PushBlob uses the upload session that the registry started.
+// Mount asks the registry to mount a blob from another of its repositories; those of other hosts
+// cannot be mounted. If it returns false, the blob must be uploaded; Put uses the upload session
+// that the registry started.
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#mounting-a-blob-from-another-repository
-func (r *Repository) MountBlob(ctx context.Context, d digest.Digest, from string) (bool, error) {
+func (r *Repository) Mount(ctx context.Context, d digest.Digest, host, from string) (bool, error) {
+	if host != r.ref.Host || from == r.ref.Repository {
+		return false, nil
+	}
 	e, err := r.pushEndpoint()
 	if err != nil {
 		return false, err
@@ -91,7 +92,7 @@ func (r *Repository) MountBlob(ctx context.Context, d digest.Digest, from string
 	}
 	begun, err := uploadLocation(e, resp)
 	if err != nil {
-		return false, nil // PushBlob starts another upload and reports the error if it recurs
+		return false, nil // Put starts another upload and reports the error if it recurs
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +126,7 @@ func (r *Repository) begin(ctx context.Context, e *endpoint) (*url.URL, error) {
 func uploadLocation(e *endpoint, resp *http.Response) (*url.URL, error) {
 	u, err := location(resp)
 	if err != nil {
-		return nil, fmt.Errorf("%s: upload: %w", e.Host, err)
+		return nil, fmt.Errorf("upload: %w", err)
 	}
 	if !sameOrigin(u, resp.Request.URL) {
 		return nil, fmt.Errorf("%s: upload to %.300q refused: %w", e.Host, u.Host, errdefs.ErrPermissionDenied)
@@ -133,15 +134,23 @@ func uploadLocation(e *endpoint, resp *http.Response) (*url.URL, error) {
 	return u, nil
 }
 
-// PushBlob uploads a blob in one request. body must have size bytes and, if they are wrong, return
-// an error before the last one (see verify.NewReader), which PushBlob returns. It returns
+// An Opener opens bytes at the first one.
+type Opener = func(ctx context.Context) (io.ReadCloser, error)
+
+// Put uploads a blob in one request. What open returns must have size bytes and, if they are wrong,
+// return an error before the last one (see verify.NewReader), which Put returns. It returns
 // errdefs.ErrPermissionDenied or errdefs.ErrUnauthenticated if the registry refuses; after
-// errdefs.ErrUnavailable it can be called again with a new body.
-func (r *Repository) PushBlob(ctx context.Context, d digest.Digest, size int64, body io.Reader) error {
+// errdefs.ErrUnavailable it can be called again.
+func (r *Repository) Put(ctx context.Context, d digest.Digest, size int64, open Opener) error {
 	e, err := r.pushEndpoint()
 	if err != nil {
 		return err
 	}
+	body, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
 	ctx = r.pushScope(ctx)
 	u := r.takeUpload(d)
 	begun := u != nil
@@ -160,13 +169,18 @@ func (r *Repository) PushBlob(ctx context.Context, d digest.Digest, size int64, 
 	return nil
 }
 
-// PushStream uploads size bytes of unknown digest and returns the digest. It is computed from the
-// bytes sent, so the caller must know that they are right, or body must return an error.
-func (r *Repository) PushStream(ctx context.Context, size int64, body io.Reader) (digest.Digest, error) {
+// PutStream uploads size bytes of unknown digest and returns the digest. It is computed from the
+// bytes sent, so the caller must know that they are right, or reading them must return an error.
+func (r *Repository) PutStream(ctx context.Context, size int64, open Opener) (digest.Digest, error) {
 	e, err := r.pushEndpoint()
 	if err != nil {
 		return "", err
 	}
+	body, err := open(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer body.Close()
 	ctx = r.pushScope(ctx)
 	u, err := r.begin(ctx, e)
 	if err != nil {

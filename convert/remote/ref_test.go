@@ -45,8 +45,9 @@ func TestParseRef(t *testing.T) {
 	}
 }
 
-// TestHidden checks that the name of a URL does not have its query, and is its own name.
-func TestHidden(t *testing.T) {
+// TestNameHidesQuery checks that the name of a URL does not contain its query, and that a name is its own
+// name.
+func TestNameHidesQuery(t *testing.T) {
 	ref, err := remote.ParseRef("carton+https://h.example/a/b.carton?sig=s3cr3t-value")
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +74,7 @@ var badRefs = []string{
 	"host.example/a:" + strings.Repeat("t", 200), "host.example/A?x", "host.example/A#x", "_default/a/../x",
 }
 
-func TestParseRefBad(t *testing.T) {
+func TestParseRefInvalid(t *testing.T) {
 	t.Parallel()
 	for _, in := range badRefs {
 		got, err := remote.ParseRef(in)
@@ -87,7 +88,7 @@ func TestParseRefBad(t *testing.T) {
 	}
 }
 
-func TestNewRefBad(t *testing.T) {
+func TestNewRefInvalid(t *testing.T) {
 	t.Parallel()
 	for _, tt := range [][3]string{
 		{"..", "a", "x"}, {"a/b", "c", "x"}, {"host.example", "../x", "t"}, {"host.example", "a", "../t"},

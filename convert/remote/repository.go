@@ -34,19 +34,6 @@ type Repository struct {
 	uploads map[digest.Digest]*url.URL // guarded by mu: upload sessions started by failed mounts
 }
 
-func newRepository(c *Client, key repoKey, set *hostSet) *Repository {
-	return &Repository{
-		client:  c,
-		ref:     key.ref,
-		who:     key.who,
-		creds:   key.creds,
-		set:     set,
-		auths:   map[*endpoint]*authorizer{},
-		places:  map[digest.Digest]place{},
-		uploads: map[digest.Digest]*url.URL{},
-	}
-}
-
 // String returns "host/repository".
 func (r *Repository) String() string { return r.ref.Name() }
 

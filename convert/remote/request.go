@@ -83,7 +83,7 @@ func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*respo
 		case isRedirect(resp.StatusCode):
 			next, err := location(resp)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", e.Host, err)
+				return nil, err
 			}
 			if hops++; hops > maxRedirects {
 				return nil, tooManyRedirects(e.Host)
@@ -121,36 +121,46 @@ func (r *Repository) try(e *endpoint, req *http.Request) (*http.Response, *autho
 
 // outside gets u, a redirect target of e, without credentials.
 func (r *Repository) outside(ctx context.Context, e *endpoint, u *url.URL, q request, hops int) (*response, error) {
-	for ; ; hops++ {
-		if hops > maxRedirects {
-			return nil, tooManyRedirects(e.Host)
-		}
-		host := u.Host
+	resp, err := redirected(u, hops, func(u *url.URL) (*http.Response, error) {
 		if err := e.guard.check(u); err != nil {
-			return nil, fmt.Errorf("%s redirects to %.300q: %w", e.Host, host, err)
+			return nil, fmt.Errorf("%s redirects to %.300q: %w", e.Host, u.Host, err)
 		}
 		req := (&http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Header: http.Header{}}).WithContext(ctx)
 		q.set(req.Header)
 		req.Header.Set("User-Agent", r.userAgent())
 		resp, err := e.outside.RoundTrip(req)
 		if err != nil {
-			return nil, fmt.Errorf("%s redirects to %.300q: %w", e.Host, host, transportError(ctx, host, err))
+			return nil, fmt.Errorf("%s redirects to %.300q: %w", e.Host, u.Host, transportError(ctx, u.Host, err))
 		}
-		switch {
-		case isRedirect(resp.StatusCode):
-			next, err := location(resp)
-			if err != nil {
-				return nil, fmt.Errorf("%.300q: %w", host, err)
-			}
-			u = next
-		case resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent:
-			return &response{Response: resp, target: u}, nil
-		case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
-			// Not due to credentials: a signed address has expired.
-			resp.Body.Close()
-			return nil, fmt.Errorf("%s redirects to %.300q, which answered %d: %w", e.Host, host, resp.StatusCode, errdefs.ErrUnavailable)
-		default:
-			return nil, statusError(resp, host)
+		return resp, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	switch u = resp.Request.URL; resp.StatusCode {
+	case http.StatusOK, http.StatusPartialContent:
+		return &response{Response: resp, target: u}, nil
+	case http.StatusUnauthorized, http.StatusForbidden:
+		// Not due to credentials: a signed address has expired.
+		resp.Body.Close()
+		return nil, fmt.Errorf("%s redirects to %.300q, which answered %d: %w", e.Host, u.Host, resp.StatusCode, errdefs.ErrUnavailable)
+	}
+	return nil, statusError(resp, u.Host)
+}
+
+// redirected calls send for u, and for the targets of redirects after the given number of them. It
+// returns the first response that is no redirect.
+func redirected(u *url.URL, hops int, send func(*url.URL) (*http.Response, error)) (*http.Response, error) {
+	for from := u; ; hops++ {
+		if hops > maxRedirects {
+			return nil, tooManyRedirects(from.Host)
+		}
+		resp, err := send(u)
+		if err != nil || !isRedirect(resp.StatusCode) {
+			return resp, err
+		}
+		if u, err = location(resp); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -203,7 +213,7 @@ func location(resp *http.Response) (*url.URL, error) {
 	from := resp.Request.URL
 	u, err := from.Parse(resp.Header.Get("Location"))
 	bad := func(why string) error {
-		return fmt.Errorf("redirect refused: %s: %w", why, errdefs.ErrPermissionDenied)
+		return fmt.Errorf("%.300q: redirect refused: %s: %w", from.Host, why, errdefs.ErrPermissionDenied)
 	}
 	switch {
 	case err != nil || resp.Header.Get("Location") == "":

@@ -14,7 +14,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// troubled makes u give the first answers to requests whose path has a word; those after are right.
+// troubled makes u answer the first requests whose path contains word with answers. Later ones get the
+// right response.
 func troubled(u *upstream, word string, answers ...func(w http.ResponseWriter)) *atomic.Int64 {
 	n := new(atomic.Int64)
 	u.before = func(w http.ResponseWriter, r *http.Request) bool {
@@ -40,7 +41,7 @@ func status(code int, header ...string) func(w http.ResponseWriter) {
 	}
 }
 
-// cut promises a manifest and breaks the connection after a few bytes.
+// cut announces a manifest and closes the connection after a few bytes.
 func cut(w http.ResponseWriter) {
 	w.Header().Set("Content-Length", "1000")
 	fmt.Fprint(w, `{"schemaVersion"`)
@@ -48,10 +49,10 @@ func cut(w http.ResponseWriter) {
 	panic(http.ErrAbortHandler)
 }
 
-// hangUp breaks the connection before the answer.
+// hangUp closes the connection without a response.
 func hangUp(http.ResponseWriter) { panic(http.ErrAbortHandler) }
 
-// TestManifestRetry has a registry in trouble that passes: by tag and by digest, the manifest comes.
+// TestManifestRetry checks that a request is repeated after a temporary problem.
 func TestManifestRetry(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(http.ResponseWriter){
@@ -69,7 +70,7 @@ func TestManifestRetry(t *testing.T) {
 			n := troubled(u, "/manifests/", answer, answer, answer)
 			m, err := u.repository(t, remote.Options{}, nil).Resolve(t.Context(), ref)
 			if err != nil || string(m.Bytes) != string(p) {
-				t.Errorf("after three bad answers: %v", err)
+				t.Errorf("after three errors: %v", err)
 			}
 			if got := n.Load(); got != 4 {
 				t.Errorf("%d requests, want 4", got)
@@ -78,20 +79,20 @@ func TestManifestRetry(t *testing.T) {
 	}
 }
 
-// TestManifestFinal has answers that are the registry's word: it is asked once.
-func TestManifestFinal(t *testing.T) {
+// TestManifestNoRetry checks that a request is not repeated after a permanent error.
+func TestManifestNoRetry(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		answer func(http.ResponseWriter)
 		is     func(error) bool
 	}{
-		"400":           {status(400), errdefs.IsUnknown},
-		"403":           {status(403), errdefs.IsPermissionDenied},
-		"404":           {status(404), errdefs.IsNotFound},
-		"412":           {status(412), errdefs.IsFailedPrecondition},
-		"451":           {status(451), errdefs.IsPermissionDenied},
-		"no manifest":   {func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") }, errdefs.IsInvalidArgument},
-		"wait too long": {status(429, "Retry-After", "3600"), errdefs.IsUnavailable},
+		"400":                  {status(400), errdefs.IsUnknown},
+		"403":                  {status(403), errdefs.IsPermissionDenied},
+		"404":                  {status(404), errdefs.IsNotFound},
+		"412":                  {status(412), errdefs.IsFailedPrecondition},
+		"451":                  {status(451), errdefs.IsPermissionDenied},
+		"no manifest":          {func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") }, errdefs.IsInvalidArgument},
+		"Retry-After too long": {status(429, "Retry-After", "3600"), errdefs.IsUnavailable},
 		"another digest": {func(w http.ResponseWriter) {
 			w.Header().Set("Docker-Content-Digest", "sha256:"+strings.Repeat("0", 64))
 			w.Write(manifestBytes("x"))
@@ -112,8 +113,8 @@ func TestManifestFinal(t *testing.T) {
 	}
 }
 
-// TestManifestRetryEnds has trouble that does not pass: the tries have an end, and so has the
-// patience of the caller.
+// TestManifestRetryEnds checks that retries end after a number of attempts, and with the context of the
+// caller.
 func TestManifestRetryEnds(t *testing.T) {
 	t.Parallel()
 	u := newUpstream(t)
@@ -132,7 +133,7 @@ func TestManifestRetryEnds(t *testing.T) {
 	u.before = func(w http.ResponseWriter, r *http.Request) bool {
 		asked.Add(1)
 		status(429, "Retry-After", "9")(w)
-		time.AfterFunc(10*time.Millisecond, cancel) // while it waits
+		time.AfterFunc(10*time.Millisecond, cancel) // during a pause
 		return true
 	}
 	start := time.Now()
@@ -147,7 +148,7 @@ func TestManifestRetryEnds(t *testing.T) {
 	}
 }
 
-// TestManifestRetryMirrors asks the next host at once, before any pause.
+// TestManifestRetryMirrors checks that the next host is asked without a pause.
 func TestManifestRetryMirrors(t *testing.T) {
 	t.Parallel()
 	mirror, server := newUpstream(t), newUpstream(t)

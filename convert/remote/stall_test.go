@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// A drip is a body that brings a piece now and then, until ctx ends.
+// A drip is a body that returns a piece at regular intervals, until ctx ends.
 type drip struct {
 	ctx   context.Context
 	size  int64 // left
@@ -40,8 +40,8 @@ func (d *drip) Read(p []byte) (int, error) {
 
 func (d *drip) Close() error { return nil }
 
-// TestStallRate has bodies of all speeds: one that brings next to nothing is given up, one that has
-// its share of a slow link never is.
+// TestStallRate checks that a body below the minimal rate ends with an error, and that a body with its
+// share of a slow link does not.
 func TestStallRate(t *testing.T) {
 	const size = 1 << 20
 	tests := []struct {
@@ -52,10 +52,10 @@ func TestStallRate(t *testing.T) {
 	}{
 		{"a byte a second", 1, time.Second, false},
 		{"2 KiB in ten seconds", 2 << 10, 10 * time.Second, false},
-		{"half of the least", 512, time.Second, false},
-		{"twice the least", 2 << 10, time.Second, true},
+		{"half of the minimal rate", 512, time.Second, false},
+		{"twice the minimal rate", 2 << 10, time.Second, true},
 		{"a 24th of 56 KiB/s, a packet at a time", 1448, 24 * 1448 * time.Second / (56 << 10), true},
-		{"a 24th of 56 KiB/s, in lumps", 56 << 10, 24 * time.Second, true},
+		{"a 24th of 56 KiB/s, in large pieces", 56 << 10, 24 * time.Second, true},
 		{"all of 56 KiB/s", 1448, 1448 * time.Second / (56 << 10), true},
 	}
 	for _, test := range tests {
@@ -79,8 +79,8 @@ func TestStallRate(t *testing.T) {
 	}
 }
 
-// TestStallPause reads a body with long pauses: it is the reader who is slow.
-func TestStallPause(t *testing.T) {
+// TestPausesOfReader checks that pauses between reads do not count.
+func TestPausesOfReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		b := newStallBody(t.Context(), &drip{ctx: ctx, size: 20, piece: 1, every: time.Second}, defaultStall, cancel, false)

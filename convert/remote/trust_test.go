@@ -13,9 +13,9 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestLasting says that what asking again does not mend is no trouble that passes: it is tried once, and
-// the error names the host once, and what to do.
-func TestLasting(t *testing.T) {
+// TestTLSErrors checks that a TLS error is not retried, and that it names the host once and says what to
+// do.
+func TestTLSErrors(t *testing.T) {
 	t.Parallel()
 	untrusted, plain := newTLSUpstream(t), newUpstream(t)
 	for name, tt := range map[string]struct {
@@ -42,8 +42,8 @@ func TestLasting(t *testing.T) {
 	}
 }
 
-// TestPlainCA says that a plain URL of a host whose ca is in hosts.toml is trusted, and that nothing else
-// of that file counts for it.
+// TestPlainCA checks that the ca in hosts.toml applies to plain URLs of the host, and that no other
+// setting does.
 func TestPlainCA(t *testing.T) {
 	t.Parallel()
 	u := newTLSUpstream(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// An upstream is a registry over real HTTP that a test can bend.
+// An upstream is a registry over real HTTP whose behaviour a test can change.
 type upstream struct {
 	*httptest.Server
 	connections atomic.Int64
@@ -34,7 +34,7 @@ type upstream struct {
 	before func(w http.ResponseWriter, r *http.Request) bool
 }
 
-// seen is a request that an upstream got.
+// seen is a request to an upstream.
 type seen struct {
 	method, path, query string
 	header              http.Header
@@ -161,7 +161,7 @@ func hostsDir(t testing.TB, host, content string) string {
 	return root
 }
 
-// mustRefuse fails the test if err is nil, is not of the category, or does not say want.
+// mustRefuse fails the test if err is nil, has another category, or does not contain want.
 func mustRefuse(t testing.TB, err error, is func(error) bool, want string) {
 	t.Helper()
 	if err == nil {

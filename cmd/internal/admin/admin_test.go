@@ -376,11 +376,11 @@ func TestVerify(t *testing.T) {
 		t.Errorf("repaired (got, want):\n%s", diff)
 	}
 	if diff := cmp.Diff(r.repaired, []digest.Digest{r.image.Table}); diff != "" {
-		t.Errorf("snapshots mended (got, want):\n%s", diff)
+		t.Errorf("repaired snapshots (got, want):\n%s", diff)
 	}
 	p, err := os.ReadFile(path)
 	if err != nil || string(p) != string(r.weights) {
-		t.Errorf("object is not mended: %v", err)
+		t.Errorf("the object is not repaired: %v", err)
 	}
 	if _, err := r.client.Verify(ctx, api.VerifyRequest{Name: "reg.example/x:y"}, func(api.VerifyEvent) {}); !errdefs.IsNotFound(err) {
 		t.Errorf("unknown model: got %v, want ErrNotFound", err)

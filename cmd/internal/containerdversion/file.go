@@ -41,6 +41,14 @@ func Setting(tables map[string]any, keys ...string) any {
 	return v
 }
 
+// ImageSetting returns a setting of CRI's image part, or nil, in the tables of plugins of any format.
+func ImageSetting(plugins map[string]any, key string) any {
+	if v := Setting(plugins, PluginImages, key); v != nil {
+		return v
+	}
+	return Setting(plugins, PluginCRI, "containerd", key)
+}
+
 // Runtimes returns the tables of the runtime handlers, by name, in the tables of plugins.
 func Runtimes(plugins map[string]any) map[string]map[string]any {
 	all := map[string]map[string]any{}

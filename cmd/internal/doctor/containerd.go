@@ -143,11 +143,11 @@ func (d *Doctor) addDropIn(ctx context.Context, c *containerdConfig, plugin stri
 	if _, err := os.Stat(c.file); errors.Is(err, fs.ErrNotExist) {
 		steps = append(steps, fmt.Sprintf(`printf 'version = %d\n%s\n' > %s`, c.version.DropIn(containerdversion.File{}).Format, imports, c.file))
 	}
-	mend := strings.Join(append(steps, d.restart()), " && ")
+	fix := strings.Join(append(steps, d.restart()), " && ")
 	if len(steps) == 0 {
-		return fmt.Sprintf("write %s at the top of %s, which does not import %s; then %s", imports, c.file, dropin, mend)
+		return fmt.Sprintf("write %s at the top of %s, which does not import %s; then %s", imports, c.file, dropin, fix)
 	}
-	return mend
+	return fix
 }
 
 // diffService checks which differs unpack for clients, and so for image volumes.
@@ -157,25 +157,25 @@ func (d *Doctor) diffService(c *containerdConfig, differ string) {
 	if v, ok := containerdversion.Setting(c.Plugins, containerdversion.PluginDiff, "default").([]any); ok {
 		order = texts(v)
 	}
-	mend := fmt.Sprintf("[plugins.%q] default = [%q, \"walking\"]", containerdversion.PluginDiff, differ)
+	fix := fmt.Sprintf("[plugins.%q] default = [%q, \"walking\"]", containerdversion.PluginDiff, differ)
 	ours, walking := slices.Index(order, differ), slices.Index(order, defaults.DefaultDiffer)
 	switch {
 	case ours < 0:
-		d.fail(check, mend, "default = %q does not name %s: image volumes of models cannot be unpacked", order, differ)
+		d.fail(check, fix, "default = %q does not name %s: image volumes of models cannot be unpacked", order, differ)
 	case walking >= 0 && walking < ours:
-		d.fail(check, mend, "default = %q has walking before %s, and walking refuses models", order, differ)
+		d.fail(check, fix, "default = %q has walking before %s, and walking refuses models", order, differ)
 	case ours == len(order)-1:
-		d.fail(check, mend, "default = %q has no differ after %s for the layers of ordinary images: they cannot be unpacked", order, differ)
+		d.fail(check, fix, "default = %q has no differ after %s for the layers of ordinary images: they cannot be unpacked", order, differ)
 	}
 }
 
 // unpackConfig checks which differ unpacks for pulls.
 func (d *Doctor) unpackConfig(c *containerdConfig, snapshotter, differ string) {
 	const check = "unpack_config"
-	mend := fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", containerdversion.PluginTransfer, hostPlatform(), snapshotter, differ)
+	fix := fmt.Sprintf("[[plugins.%q.unpack_config]] platform = %q, snapshotter = %q, differ = %q", containerdversion.PluginTransfer, hostPlatform(), snapshotter, differ)
 	entries, ok := containerdversion.Setting(c.Plugins, containerdversion.PluginTransfer, "unpack_config").([]any)
 	if !ok {
-		d.fail(check, mend, "there is no entry for %s, so \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
+		d.fail(check, fix, "there is no entry for %s, so \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
 		return
 	}
 	inEntry := fmt.Sprintf("in that entry of [[plugins.%q.unpack_config]]: differ = %q", containerdversion.PluginTransfer, differ)
@@ -190,7 +190,7 @@ func (d *Doctor) unpackConfig(c *containerdConfig, snapshotter, differ string) {
 	}
 	switch got, ok := seen[snapshotter]; {
 	case !ok:
-		d.fail(check, mend, "there is no entry for %s, so \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
+		d.fail(check, fix, "there is no entry for %s, so \"ctr images pull --snapshotter %s\" is refused", snapshotter, snapshotter)
 	case got == "":
 		d.fail(check, inEntry, "the entry for %s has no differ: containerd uses walking, which refuses models", snapshotter)
 	case got != differ:

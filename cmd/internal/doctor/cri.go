@@ -19,14 +19,6 @@ import (
 // askTimeout limits the time of a request to containerd.
 const askTimeout = 5 * time.Second
 
-// criSetting returns a setting of CRI's image part, from its table in this version of the file.
-func (c *containerdConfig) criSetting(key string) any {
-	if v := containerdversion.Setting(c.Plugins, containerdversion.PluginImages, key); v != nil {
-		return v
-	}
-	return containerdversion.Setting(c.Plugins, containerdversion.PluginCRI, "containerd", key)
-}
-
 // criRegistry returns a setting of CRI's registry part, from its table in this version of the file.
 func (c *containerdConfig) criRegistry(key string) any {
 	if v := containerdversion.Setting(c.Plugins, containerdversion.PluginImages, "registry", key); v != nil {
@@ -84,7 +76,7 @@ func (d *Doctor) configPath(c *containerdConfig) {
 
 // criSnapshotter returns the snapshotter of pods whose handler sets no other.
 func (c *containerdConfig) criSnapshotter() string {
-	s, _ := c.criSetting("snapshotter").(string)
+	s, _ := containerdversion.ImageSetting(c.Plugins, "snapshotter").(string)
 	return s
 }
 

@@ -102,10 +102,10 @@ func (d *Doctor) ok(check, format string, a ...any) {
 	d.findings = append(d.findings, Finding{Check: check, Status: OK, Message: fmt.Sprintf(format, a...)})
 }
 
-func (d *Doctor) warn(check, mend, format string, a ...any) {
-	d.findings = append(d.findings, Finding{Check: check, Status: Warn, Fix: mend, Message: fmt.Sprintf(format, a...)})
+func (d *Doctor) warn(check, fix, format string, a ...any) {
+	d.findings = append(d.findings, Finding{Check: check, Status: Warn, Fix: fix, Message: fmt.Sprintf(format, a...)})
 }
 
-func (d *Doctor) fail(check, mend, format string, a ...any) {
-	d.findings = append(d.findings, Finding{Check: check, Status: Fail, Fix: mend, Message: fmt.Sprintf(format, a...)})
+func (d *Doctor) fail(check, fix, format string, a ...any) {
+	d.findings = append(d.findings, Finding{Check: check, Status: Fail, Fix: fix, Message: fmt.Sprintf(format, a...)})
 }

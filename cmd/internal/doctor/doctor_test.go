@@ -200,7 +200,7 @@ func TestFaults(t *testing.T) {
 		check  string
 		status Status
 		says   string // part of the message
-		mend   string // part of the fix
+		fix    string // part of the fix
 	}{
 		{"daemon down", func(_ *testing.T, n *node) { n.stop() },
 			"daemon", Fail, "is not running", "systemctl enable --now ballastd"},
@@ -427,11 +427,11 @@ func TestFaults(t *testing.T) {
 			tt.spoil(t, n)
 			findings := n.doctor.Run(t.Context())
 			for _, f := range findings {
-				if f.Check == tt.check && f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.mend) {
+				if f.Check == tt.check && f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.fix) {
 					return
 				}
 			}
-			t.Errorf("no finding %q %s with %q, mended by %q, in:\n%+v", tt.check, tt.status, tt.says, tt.mend, findings)
+			t.Errorf("no finding %q %s with %q, fixed by %q, in:\n%+v", tt.check, tt.status, tt.says, tt.fix, findings)
 		})
 	}
 }

@@ -61,11 +61,11 @@ func (d *Doctor) hosts(ctx context.Context, h *api.Health, c *containerdConfig) 
 	}
 	switch {
 	case len(through) == 0:
-		mend := "ballast config hosts REGISTRY --write"
+		fix := "ballast config hosts REGISTRY --write"
 		if len(dirs) > 0 && !slices.Contains(dirs, snippet.DefaultHostsDir) {
-			mend += " --hosts-dir " + dirs[0]
+			fix += " --hosts-dir " + dirs[0]
 		}
-		d.warn(check, mend, "no hosts.toml in %s uses the facade at %s, so models of all registries arrive unconverted", strings.Join(dirs, ", "), d.Config.Facade.Listen)
+		d.warn(check, fix, "no hosts.toml in %s uses the facade at %s, so models of all registries arrive unconverted", strings.Join(dirs, ", "), d.Config.Facade.Listen)
 	case !bad:
 		d.ok(check, "tags resolve only through the facade: %s", strings.Join(through, ", "))
 	}

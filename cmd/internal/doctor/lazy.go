@@ -15,8 +15,8 @@ import (
 // fuseDevice is the device of FUSE file systems.
 const fuseDevice = "/dev/fuse"
 
-// mendFuse is the fix if FUSE is missing.
-const mendFuse = "modprobe fuse; systemctl restart ballastd"
+// fixFuse is the fix if FUSE is missing.
+const fixFuse = "modprobe fuse; systemctl restart ballastd"
 
 // lazy checks what models need to be read before they are complete. Without it they are shown when
 // they are complete, so hardly any finding is a Fail.
@@ -35,7 +35,7 @@ func (d *Doctor) lazy(h *api.Health) {
 	case l.Dir == "" && l.Why == "": // an older daemon, which does not report it
 		return
 	case l.Dir == "":
-		d.warn(check, mendFuse, "models cannot be read before they are complete: %s", l.Why)
+		d.warn(check, fixFuse, "models cannot be read before they are complete: %s", l.Why)
 		if os.Geteuid() == 0 {
 			d.fuse()
 		}
@@ -95,9 +95,9 @@ func (d *Doctor) fuse() {
 	case errors.Is(err, fs.ErrPermission):
 		d.warn(check, "run as root", "cannot test %s: %v", fuseDevice, err)
 	case err != nil:
-		d.warn(check, mendFuse, "%s: %v; models are mounted when they are complete", fuseDevice, err)
+		d.warn(check, fixFuse, "%s: %v; models are mounted when they are complete", fuseDevice, err)
 	case kerr == nil && !slices.Contains(strings.Fields(string(known)), "fuse"):
-		d.warn(check, mendFuse, "the kernel has no FUSE; models are mounted when they are complete")
+		d.warn(check, fixFuse, "the kernel has no FUSE; models are mounted when they are complete")
 	default:
 		d.ok(check, "%s exists; models can be read before they are complete", fuseDevice)
 	}

@@ -46,6 +46,6 @@ func TestUserWithoutPermissions(t *testing.T) {
 		}
 	}
 	if !told["daemon"] || !told["containerd"] {
-		t.Errorf("daemon and containerd are not for him, and he is not told to be root: %+v", findings)
+		t.Errorf("without permissions, the findings do not say to run as root: %+v", findings)
 	}
 }

@@ -141,12 +141,12 @@ func (d *Doctor) space(h *api.Health) {
 	}
 	free := int64(st.Bavail) * st.Bsize
 	total := int64(st.Blocks) * st.Bsize
-	const mend = "ballast gc; ballast df shows what takes the space"
+	const fix = "ballast gc; ballast df shows what takes the space"
 	switch {
 	case free <= int64(d.Config.Fetch.Reserve):
-		d.fail(check, mend, "%s free of %s, not more than fetch.reserve = %s: nothing is downloaded", bytes(free), bytes(total), bytes(int64(d.Config.Fetch.Reserve)))
+		d.fail(check, fix, "%s free of %s, not more than fetch.reserve = %s: nothing is downloaded", bytes(free), bytes(total), bytes(int64(d.Config.Fetch.Reserve)))
 	case total-free > d.Config.GC.High.Of(total):
-		d.warn(check, mend, "%s free of %s: usage is above gc.high = %v, so unused models are removed", bytes(free), bytes(total), d.Config.GC.High)
+		d.warn(check, fix, "%s free of %s: usage is above gc.high = %v, so unused models are removed", bytes(free), bytes(total), d.Config.GC.High)
 	default:
 		d.ok(check, "%s free of %s", bytes(free), bytes(total))
 	}

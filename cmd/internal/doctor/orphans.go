@@ -30,7 +30,7 @@ func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 		d.warn(check, "", "namespaces of containerd: %v", err)
 		return
 	}
-	var lost, mend []string
+	var lost, fix []string
 	for _, ns := range list.Namespaces {
 		names, err := orphansOf(namespaces.WithNamespace(ctx, ns.Name), conn, snapshotter)
 		if err != nil {
@@ -39,14 +39,14 @@ func (d *Doctor) orphans(ctx context.Context, snapshotter string) {
 		}
 		if len(names) > 0 {
 			lost = append(lost, names...)
-			mend = append(mend, fmt.Sprintf("ctr -n %s images rm --sync %s", ns.Name, strings.Join(names, " ")))
+			fix = append(fix, fmt.Sprintf("ctr -n %s images rm --sync %s", ns.Name, strings.Join(names, " ")))
 		}
 	}
 	if len(lost) == 0 {
 		d.ok(check, "all images that containerd unpacked with %s have their snapshots", snapshotter)
 		return
 	}
-	d.fail(check, strings.Join(mend, "; ")+"; then pull them again",
+	d.fail(check, strings.Join(fix, "; ")+"; then pull them again",
 		"ballastd does not have the snapshots of %d images that containerd unpacked, because its root was wiped or its metadata was lost: %s. Pulls that share a layer with them fail with \"already exists\" or \"not found\"",
 		len(lost), strings.Join(lost, " "))
 }

@@ -44,11 +44,11 @@ func (d *Doctor) users(ctx context.Context, h *api.Health, c *containerdConfig) 
 		d.warn(check, "containerd 2.1.7, 2.2.2, or 2.3 and later", "containerd %s does not id-map image volumes: in pods with hostUsers: false their files belong to nobody (65534)", h.ContainerdVersion)
 	}
 	if h != nil && h.Lazy.Users != "" {
-		mend := "Linux 6.12 and containerd 2.3, or later"
+		fix := "Linux 6.12 and containerd 2.3, or later"
 		if !d.Config.Lazy.IDMap {
-			mend = "lazy.idmap = true, then drain the node and restart it"
+			fix = "lazy.idmap = true, then drain the node and restart it"
 		}
-		d.warn(check, mend, "pods with hostUsers: false start when their model is complete, not before: %s", h.Lazy.Users)
+		d.warn(check, fix, "pods with hostUsers: false start when their model is complete, not before: %s", h.Lazy.Users)
 	}
 	if len(d.findings) == before && ours {
 		d.ok(check, "pods with hostUsers: false own their files%s", runtime)

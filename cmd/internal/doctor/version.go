@@ -61,15 +61,15 @@ func (d *Doctor) formats(ctx context.Context, c *containerdConfig) {
 			d.fail(check, "", "%v", err)
 			continue
 		}
-		mend := "convert " + file + " to that format; see containerd config migrate"
+		fix := "convert " + file + " to that format; see containerd config migrate"
 		if sub, err := loadContainerd(ctx, file); err == nil && len(sub.ProxyPlugins) > 0 && file != c.file {
-			mend = fmt.Sprintf("ballast config containerd --containerd-config %s > %s && %s", c.file, file, d.restart())
+			fix = fmt.Sprintf("ballast config containerd --containerd-config %s > %s && %s", c.file, file, d.restart())
 		}
 		switch {
 		case f.Format > c.version.MaxFormat():
-			d.fail(check, mend, "%s has version = %d: containerd %s reads at most %d and does not start", file, f.Format, c.version, c.version.MaxFormat())
+			d.fail(check, fix, "%s has version = %d: containerd %s reads at most %d and does not start", file, f.Format, c.version, c.version.MaxFormat())
 		case f.Format != 0 && f.Format != main.Format && !c.version.MixesFormats():
-			d.fail(check, mend, "%s has version = %d and %s has %d: containerd %s uses one of them for both, so settings are lost", file, f.Format, c.file, main.Format, c.version)
+			d.fail(check, fix, "%s has version = %d and %s has %d: containerd %s uses one of them for both, so settings are lost", file, f.Format, c.file, main.Format, c.version)
 		case file != c.file && f.OldTables && c.version.ReplacesTables():
 			d.fail(check, fmt.Sprintf("write these settings into %s", c.file), "%s has settings of CRI: containerd %s uses only these, so those of %s are lost", file, c.version, c.file)
 		}
@@ -102,7 +102,7 @@ func (c *containerdConfig) pullsLocally() bool {
 		"use_local_image_pull": false, "discard_unpacked_layers": false, "disable_snapshot_annotations": true,
 		"image_pull_with_sync_fs": false, "max_concurrent_downloads": int64(3),
 	} {
-		if v := c.criSetting(key); v != nil && v != usual {
+		if v := containerdversion.ImageSetting(c.Plugins, key); v != nil && v != usual {
 			return true
 		}
 	}

@@ -95,7 +95,7 @@ func TestVersionFaults(t *testing.T) {
 		name, version, main, handler string
 		spoil                        func(*testing.T, *node)
 		status                       Status
-		says, mend                   string
+		says, fix                    string
 	}{
 		{"too old", "1.7", merged, "", func(_ *testing.T, n *node) {
 			n.doctor.ContainerdVersion = func(context.Context) (containerdversion.Version, error) { return containerdversion.Parse("1.6.20") }
@@ -133,11 +133,11 @@ func TestVersionFaults(t *testing.T) {
 			tt.spoil(t, n)
 			findings := n.doctor.Run(t.Context())
 			for _, f := range findings {
-				if f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.mend) {
+				if f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.fix) {
 					return
 				}
 			}
-			t.Errorf("no finding %s with %q, mended by %q, in:\n%+v", tt.status, tt.says, tt.mend, findings)
+			t.Errorf("no finding %s with %q, fixed by %q, in:\n%+v", tt.status, tt.says, tt.fix, findings)
 		})
 	}
 }

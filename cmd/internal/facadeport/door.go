@@ -207,7 +207,7 @@ func answerPlain(s *seat) error {
 	if err != nil {
 		return err
 	}
-	body := refusalBody("the facade of ballast speaks TLS, with keys for root only: run \"ballast config hosts --upgrade\", which mends the hosts.toml files that ask by plain HTTP")
+	body := refusalBody("the facade of ballast speaks TLS, with keys for root only: run \"ballast config hosts --upgrade\", which fixes hosts.toml files that use plain HTTP")
 	res := &http.Response{
 		StatusCode: http.StatusForbidden, ProtoMajor: 1, ProtoMinor: 1, Request: req, Close: true,
 		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),

@@ -211,7 +211,7 @@ func TestStrangersLockOutNoClient(t *testing.T) {
 			continue
 		}
 		if status, _, err := get(good, "https://"+address+"/v2/"); err != nil || status != http.StatusOK {
-			t.Fatalf("after %d strangers: %d, %v", i, status, err)
+			t.Fatalf("after %d connections without a key: %d, %v", i, status, err)
 		}
 		good.CloseIdleConnections()
 	}
@@ -415,7 +415,7 @@ func TestPassedSocketIsUsed(t *testing.T) {
 		p.stop()
 		if l, err := net.Listen("tcp", address); err == nil {
 			l.Close()
-			t.Error("somebody else can have the port between two daemons")
+			t.Error("another process can bind the port between two daemons")
 		}
 	}
 	// At another address it is not used, and this is reported.

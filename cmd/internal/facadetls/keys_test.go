@@ -328,7 +328,7 @@ func TestDamagedFilesAreReplaced(t *testing.T) {
 				}
 				known := tt.ca && !(restart && tt.name == "all of it") // which is a first start
 				if remade := !n.Status().Remade.IsZero(); remade != known || strings.Contains(n.log.String(), "was lost") != known {
-					t.Errorf("said to be made anew: %t, want %t; log:\n%s", remade, known, n.log.String())
+					t.Errorf("reported as created again: %t, want %t; log:\n%s", remade, known, n.log.String())
 				}
 				if same := n.read(t)["authority.pem"] == was; same == (tt.ca || tt.name == "CA of another node") {
 					t.Errorf("the CA is the same: %t", same)
@@ -480,7 +480,7 @@ func TestCrashWhileReplacing(t *testing.T) {
 			t.Errorf("new files %03b: %v", mask, err)
 		}
 		if got := n.read(t); got["authority.pem"] != want || !n.Status().Remade.IsZero() {
-			t.Errorf("new files %03b: the CA was made anew", mask)
+			t.Errorf("new files %03b: the CA was created again", mask)
 		}
 	}
 }

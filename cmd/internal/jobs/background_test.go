@@ -16,7 +16,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A restart is the Background of a store with tables that bring one file in different ways, some of
+// A restart is the Background of a store with tables that download one file in different ways, some of
 // them malicious.
 type restart struct {
 	*Background
@@ -42,7 +42,7 @@ func newRestart(t *testing.T) *restart {
 	return r
 }
 
-// add adds a reference to a table that brings the file in chunks of the given size. With lie, the
+// add adds a reference to a table with the file in chunks of the given size. With lie, the
 // chunk digests are those of other bytes, which its registry serves.
 func (r *restart) add(t *testing.T, ref string, chunk int, lie bool) digest.Digest {
 	t.Helper()
@@ -71,7 +71,7 @@ func (r *restart) add(t *testing.T, ref string, chunk int, lie bool) digest.Dige
 }
 
 // After a restart a model reads as before, whatever other tables contain about its files: a later
-// pull brings them in another way, and so does an unfinished one.
+// pull downloads them in another way, and so does an unfinished one.
 func TestRestartShowsTheSame(t *testing.T) {
 	t.Parallel()
 	r := newRestart(t)
@@ -84,7 +84,7 @@ func TestRestartShowsTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(tables, []Shown{{table: victim}, {table: attacker}}, cmp.AllowUnexported(Shown{})); diff != "" {
-		t.Errorf("tables to bring (-got +want):\n%s", diff)
+		t.Errorf("tables to download (-got +want):\n%s", diff)
 	}
 	if v, a := r.Store.Early(victim), r.Store.Early(attacker); len(v) != 1 || len(a) != 0 {
 		t.Errorf("exposed: victim in %v, attacker in %v", v, a)
@@ -106,7 +106,7 @@ func TestViewShowsOnlyItsOwnSources(t *testing.T) {
 	others := storetest.From(r.sources[table])
 	r.Background.Sources = func(context.Context, string, digest.Digest) ([]transfer.Source, error) { return nil, nil }
 	if got := r.renew(t.Context(), Shown{"snapshot/1", table}, others); len(got) != len(others) {
-		t.Errorf("brought from %d sources, want %d", len(got), len(others))
+		t.Errorf("downloaded from %d sources, want %d", len(got), len(others))
 	}
 	if early := r.Store.Early(table); len(early) != 0 {
 		t.Errorf("shown early: %v", early)

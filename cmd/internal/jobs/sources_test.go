@@ -105,8 +105,8 @@ func sameNames(t *testing.T, what string, got []transfer.Source, want ...string)
 	}
 }
 
-// TestSourceOrder has a stranger who resolved the model of others from a registry of his own: only
-// his own pulls use it.
+// TestSourceOrder has another client that resolved the same model from its own registry: only pulls
+// of that client use that registry.
 func TestSourceOrder(t *testing.T) {
 	d, table := newSources(t, tree.Links)
 	d.resolved(t, table, "aaa.evil/x:1", "good.example:5000/team/m:1")

@@ -18,6 +18,6 @@ func TestFormatLabel(t *testing.T) {
 	series := make(chan prometheus.Metric, 200)
 	m.pulls.Collect(series)
 	if len(series) != 1 {
-		t.Errorf("%d series of 100 formats of strangers, want 1", len(series))
+		t.Errorf("%d series for 100 unknown formats, want 1", len(series))
 	}
 }

@@ -332,7 +332,7 @@ func TestEditedFileStaysUnchanged(t *testing.T) {
 	fix, err := NewFix(t.Context(), Options{Host: r.dir, NoRestart: true})
 	r.ok(err)
 	if steps := r.apply(fix); steps != nil || !strings.Contains(strings.Join(fix.Notes, "\n"), unit) {
-		t.Errorf("mended %q, notes %q", steps, fix.Notes)
+		t.Errorf("fixed %q, notes %q", steps, fix.Notes)
 	}
 	r.set(Options{Force: true})
 	if got := r.read("var/lib/ballast-setup/originals/" + unit + ".replaced"); got != theirs {
@@ -343,16 +343,21 @@ func TestEditedFileStaysUnchanged(t *testing.T) {
 	}
 }
 
+// manual installs programs and unit as versions without setup did.
+func (r *root) manual() {
+	r.t.Helper()
+	for _, p := range []string{"ballast", "ballastd"} {
+		r.program("usr/local/bin/"+p, "#!/bin/sh\n")
+	}
+	r.write("etc/systemd/system/ballastd.service", "[Service]\n# of an older version\n")
+}
+
 // TestManualSetup fixes and removes a manual set-up, as made by versions without setup.
 func TestManualSetup(t *testing.T) {
 	r := newRoot(t, "default")
 	r.keys()
 	before := r.files()
-	r.version("1")
-	for _, p := range []string{"ballast", "ballastd"} {
-		r.program("usr/local/bin/"+p, "#!/bin/sh\n")
-	}
-	r.write("etc/systemd/system/ballastd.service", "[Service]\n# of an older version\n")
+	r.manual()
 	r.write("etc/containerd/conf.d/ballast.toml", "# Written by \"ballast config containerd\".\nversion = 4\n[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.model]\n  snapshotter = \"ballast\"\n")
 	r.write("etc/containerd/certs.d/ghcr.io/hosts.toml", "# Written by \"ballast config hosts ghcr.io\".\nserver = \"https://ghcr.io\"\n[host.\"http://127.0.0.1:5757\"]\n")
 	p, err := NewFix(t.Context(), Options{Host: r.dir, NoRestart: true})
@@ -377,6 +382,28 @@ func TestManualSetup(t *testing.T) {
 	}
 	if d := cmp.Diff(before, after); d != "" {
 		t.Errorf("left (-before +after):\n%s", d)
+	}
+}
+
+// TestManualSetupInOldTables keeps the pods of a manual set-up whose drop-in has the tables of format 2.
+func TestManualSetupInOldTables(t *testing.T) {
+	for settings, want := range map[string]Options{
+		"[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"ballast\"\n":                {},
+		"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.model]\n  snapshotter = \"ballast\"\n": {RuntimeHandler: "model"},
+		"[proxy_plugins.ballast]\n  type = \"snapshot\"\n":                                                 {SnapshotterOnly: true},
+	} {
+		r := newRoot(t, "default")
+		r.keys()
+		r.manual()
+		r.write("etc/containerd/conf.d/ballast.toml", "# Written by \"ballast config containerd\".\nversion = 2\n"+settings)
+		p, err := NewFix(t.Context(), Options{Host: r.dir, NoRestart: true})
+		r.ok(err)
+		r.apply(p)
+		got, err := Recorded(r.dir)
+		r.ok(err)
+		if got.RuntimeHandler != want.RuntimeHandler || got.SnapshotterOnly != want.SnapshotterOnly {
+			t.Errorf("%s: got %+v, want %+v", settings, got, want)
+		}
 	}
 }
 

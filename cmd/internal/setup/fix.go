@@ -61,10 +61,10 @@ func (v *view) guess(o *Options, r *record) error {
 		if err := toml.Unmarshal([]byte(text), &drop.parsed); err != nil {
 			return fmt.Errorf("%s: %w: %w", p, err, errdefs.ErrFailedPrecondition)
 		}
-		for name := range drop.runtimes() {
+		for name := range containerdversion.Runtimes(drop.plugins()) {
 			o.RuntimeHandler = name
 		}
-		all, _ := drop.setting("plugins", containerdversion.PluginImages, "snapshotter").(string)
+		all, _ := containerdversion.ImageSetting(drop.plugins(), "snapshotter").(string)
 		o.SnapshotterOnly = all == "" && o.RuntimeHandler == ""
 	}
 	return nil

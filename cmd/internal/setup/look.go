@@ -119,15 +119,15 @@ func (v *view) haveKeys() bool {
 // setting returns a value of containerd's main file, or nil.
 func (v *view) setting(keys ...string) any { return containerdversion.Setting(v.parsed, keys...) }
 
-// runtimes returns the runtime handlers in containerd's main file.
-func (v *view) runtimes() map[string]map[string]any {
+// plugins returns the tables of plugins in containerd's main file.
+func (v *view) plugins() map[string]any {
 	plugins, _ := v.setting("plugins").(map[string]any)
-	return containerdversion.Runtimes(plugins)
+	return plugins
 }
 
 // systemdCgroup reports whether runc uses systemd cgroups for containers.
 func (v *view) systemdCgroup() bool {
-	for _, r := range v.runtimes() {
+	for _, r := range containerdversion.Runtimes(v.plugins()) {
 		if yes, _ := containerdversion.Setting(r, "options", "SystemdCgroup").(bool); yes {
 			return true
 		}

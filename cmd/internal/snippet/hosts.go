@@ -85,6 +85,17 @@ func (h Hosts) Server() string {
 const keys = `  # The keys that ballastd has made, for root only. Without them nobody can ask the facade, and nobody
   # can answer in its place, whoever has bound its port. containerd reads them for each pull.`
 
+// hostTable is the table of the facade beside a registry that can be asked itself.
+const hostTable = `[host."{{.FacadeURL}}"]
+  capabilities = ["pull", "resolve"]
+{{- if .CA}}
+` + keys + `
+  ca = "{{.CA}}"
+  client = "{{.Client}}"
+  header = {` + registry.HeaderNext + ` = "registry"}
+{{- end}}
+`
+
 var registryTemplate = template.Must(template.New("registry").Parse(
 	`# {{.Registry}} through ballast. Written by "ballast config hosts {{.Registry}}".
 #
@@ -96,15 +107,7 @@ server = "{{.Server}}"
 # Belongs to server: everything but "resolve".
 capabilities = ["pull", "push"]
 
-[host."{{.FacadeURL}}"]
-  capabilities = ["pull", "resolve"]
-{{- if .CA}}
-` + keys + `
-  ca = "{{.CA}}"
-  client = "{{.Client}}"
-  header = {` + registry.HeaderNext + ` = "registry"}
-{{- end}}
-`))
+` + hostTable))
 
 var defaultClosed = template.Must(template.New("closed").Parse(
 	`# Every registry that has no directory of its own, through ballast. Written by
@@ -137,12 +140,4 @@ var defaultOpen = template.Must(template.New("open").Parse(
 # IS PULLED THEN ARRIVES UNCONVERTED: as an image volume it is refused by the snapshotter of
 # ballast, and an empty directory with any other. "ballast doctor" warns of this file.
 # The closed form is what "ballast config hosts _default" prints.
-[host."{{.FacadeURL}}"]
-  capabilities = ["pull", "resolve"]
-{{- if .CA}}
-` + keys + `
-  ca = "{{.CA}}"
-  client = "{{.Client}}"
-  header = {` + registry.HeaderNext + ` = "registry"}
-{{- end}}
-`))
+` + hostTable))

@@ -45,7 +45,8 @@
 //
 // The manifest is sent last, so a failed conversion leaves nothing under the name.
 //
-// Memory: four streams with four buffers of 1 MiB each, and 16 chunks of the temporary store.
+// Memory: four streams with four buffers of 1 MiB each, one more for a tar, and 16 chunks of the
+// temporary store.
 //
 // # Signatures
 //

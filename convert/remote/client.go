@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net"
@@ -99,12 +100,8 @@ func (c *Client) Remind(ref Ref, manifest func() ([]byte, error)) (ok bool, err 
 	return true, err
 }
 
-// Defaults of Options.
-const (
-	defaultUserAgent   = "ballast"
-	defaultConnections = 16
-	defaultStall       = 30 * time.Second
-)
+// defaultStall is the default of Options.Stall.
+const defaultStall = 30 * time.Second
 
 // Limits of the caches of a Client.
 const (
@@ -148,15 +145,9 @@ func New(o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.UserAgent == "" {
-		o.UserAgent = defaultUserAgent
-	}
-	if o.Connections == 0 {
-		o.Connections = defaultConnections
-	}
-	if o.Stall == 0 {
-		o.Stall = defaultStall
-	}
+	o.UserAgent = cmp.Or(o.UserAgent, "ballast")
+	o.Connections = cmp.Or(o.Connections, 16)
+	o.Stall = cmp.Or(o.Stall, defaultStall)
 	c := &Client{
 		opts:   o,
 		allow:  allow,

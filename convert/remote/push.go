@@ -300,31 +300,20 @@ func (r *Repository) sendOnce(ctx context.Context, e *endpoint, q upload) (*http
 	} else if q.method != http.MethodHead {
 		req.Body, req.ContentLength = http.NoBody, 0
 	}
-	a := r.authorizer(e)
-	if err := a.Authorize(ctx, req); err != nil {
-		cancel(nil)
-		r.renew(e, a)
-		return nil, authError(e.Host, err)
-	}
-	resp, err := e.upload.RoundTrip(req)
-	bodyErr := body.end()
-	switch {
-	case bodyErr != nil:
+	resp, used, err := r.try(e, e.upload, req)
+	if bodyErr := body.end(); bodyErr != nil {
 		if resp != nil {
 			resp.Body.Close()
 		}
-		cancel(nil)
-		return nil, bodyErr
-	case err != nil && errors.Is(context.Cause(ctx), errStalled):
+		err = bodyErr
+	} else if errors.Is(err, errStalled) {
 		err = fmt.Errorf("%s does not accept bytes: %w", e.Host, errdefs.ErrUnavailable)
-	case err != nil:
-		err = transportError(ctx, e.Host, err)
 	}
 	if err != nil {
 		cancel(nil)
 		return nil, err
 	}
-	resp.Body = newStallBody(caller, resp.Body, r.client.opts.Stall, cancel, a.private(e))
+	resp.Body = newStallBody(caller, resp.Body, r.client.opts.Stall, cancel, used.private(e))
 	return resp, nil
 }
 

@@ -62,7 +62,7 @@ func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*respo
 	challenged := false
 	for tries, hops := 0, 0; ; {
 		req := r.newRequest(ctx, e, u, q)
-		resp, used, err := r.try(e, req)
+		resp, used, err := r.try(e, e.direct, req)
 		if err != nil {
 			// The failed token request may be that of another caller that was cancelled.
 			if tries++; tries < maxTries && ctx.Err() == nil && errors.Is(err, context.Canceled) {
@@ -104,15 +104,15 @@ func (r *Repository) follow(ctx context.Context, e *endpoint, q request) (*respo
 	}
 }
 
-// try sends one request to e itself, with the current authorization. It returns the authorizer that
-// it used.
-func (r *Repository) try(e *endpoint, req *http.Request) (*http.Response, *authorizer, error) {
+// try sends one request to e itself over a transport, with the current authorization. It returns the
+// authorizer that it used.
+func (r *Repository) try(e *endpoint, t http.RoundTripper, req *http.Request) (*http.Response, *authorizer, error) {
 	a := r.authorizer(e)
 	if err := a.Authorize(req.Context(), req); err != nil {
 		r.renew(e, a) // containerd's authorizer keeps the result of a token request, even an error
 		return nil, nil, authError(e.Host, err)
 	}
-	resp, err := e.direct.RoundTrip(req)
+	resp, err := t.RoundTrip(req)
 	if err != nil {
 		return nil, nil, transportError(req.Context(), e.Host, err)
 	}

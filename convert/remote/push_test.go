@@ -1,0 +1,101 @@
+package remote_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ballast-dev/ballast/convert/remote"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// uploads is a registry that accepts uploads: read handles the body of each.
+func uploads(t *testing.T, read func(io.Reader)) *remote.Repository {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			w.Header().Set("Location", r.URL.Path+"1")
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		read(r.Body)
+		w.WriteHeader(http.StatusCreated)
+	}))
+	t.Cleanup(s.Close)
+	ref, err := remote.NewRef(strings.TrimPrefix(s.URL, "http://"), "org/model", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return repositoryOf(t, newClient(t, remote.Options{Stall: 100 * time.Millisecond}), ref, nil)
+}
+
+// put uploads size bytes from body.
+func put(t *testing.T, r *remote.Repository, size int64, body io.Reader) error {
+	return r.Put(t.Context(), digest.FromString("x"), size, func(context.Context) (io.ReadCloser, error) { return io.NopCloser(body), nil })
+}
+
+// zeros are endless.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// TestPutToStalledRegistry checks that an upload ends if the registry reads no more bytes.
+func TestPutToStalledRegistry(t *testing.T) {
+	t.Parallel()
+	end := make(chan struct{})
+	r := uploads(t, func(io.Reader) { <-end })
+	t.Cleanup(func() { close(end) }) // before the server is closed
+	start := time.Now()
+	if err := put(t, r, 1<<30, zeros{}); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "does not accept bytes") {
+		t.Errorf("got %v, want errdefs.ErrUnavailable", err)
+	}
+	if d := time.Since(start); d > 20*time.Second {
+		t.Errorf("took %s", d)
+	}
+}
+
+// slow returns one byte for each read, after a pause.
+type slow struct{ pause time.Duration }
+
+func (s slow) Read(p []byte) (int, error) {
+	time.Sleep(s.pause)
+	return 1, nil
+}
+
+// TestPutFromSlowReader checks that the time in which the source has no bytes does not count as a stall.
+func TestPutFromSlowReader(t *testing.T) {
+	t.Parallel()
+	r := uploads(t, func(body io.Reader) { io.Copy(io.Discard, body) })
+	if err := put(t, r, 3, io.LimitReader(slow{200 * time.Millisecond}, 3)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPutReturnsErrorOfReader checks that an error of the source is returned as it is, and that a source
+// with too few bytes is an error.
+func TestPutReturnsErrorOfReader(t *testing.T) {
+	t.Parallel()
+	r := uploads(t, func(body io.Reader) { io.Copy(io.Discard, body) })
+	broken := errors.New("broken")
+	for _, tt := range []struct {
+		body io.Reader
+		want error
+	}{
+		{io.MultiReader(strings.NewReader("ab"), errorReader{broken}), broken},
+		{strings.NewReader("ab"), io.ErrUnexpectedEOF},
+	} {
+		if err := put(t, r, 10, tt.body); !errors.Is(err, tt.want) {
+			t.Errorf("got %v, want %v", err, tt.want)
+		}
+	}
+}
+
+type errorReader struct{ err error }
+
+func (r errorReader) Read([]byte) (int, error) { return 0, r.err }

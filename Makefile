@@ -1,5 +1,5 @@
-# Everything that is done with this repository. `make help` lists it, CI runs `make test`.
-# Needed beforehand: Go, git, make and, for what mounts and runs containers, root.
+# The tasks of this repository. `make help` lists them, CI runs `make test`.
+# They need Go, git, make and, for mounts and containers, root.
 
 SHELL := /bin/bash -eu -o pipefail
 .DEFAULT_GOAL := build
@@ -7,14 +7,14 @@ SHELL := /bin/bash -eu -o pipefail
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X github.com/ballast-dev/ballast/cmd/internal/api.version=$(VERSION)
 
-# The race detector is slow on two cores: it runs where goroutines share state.
+# The race detector is slow on two cores, so it is used where goroutines share state.
 RACE := ./store/... ./snapshotter/lazy/... ./convert/pullsecret/... ./convert/registry/... ./convert/remote/...
 
-# For fuzz: the target (all if empty). T is the time for each, or for soak.
+# For fuzz: a pattern of targets (default: all). T is the time for each, or for soak.
 F ?= .
 T ?= 20s
 
-# For e2e and kubelet: which journeys, as for go test -run. Recipes take the value as it was given: to make, "$|" is a variable.
+# For e2e and kubelet: the tests to run, as for go test -run. Recipes use $(value RUN), because make would expand "$|".
 RUN ?= .
 
 .PHONY: help
@@ -30,7 +30,7 @@ image: ## Build the container image for amd64 and arm64: bin/image (an OCI layou
 	contrib/image/build.sh bin/image '$(VERSION)'
 
 .PHONY: test-images
-test-images: # What the tests of the chart need: two versions of the image, the chart rendered, a kubelet
+test-images: # The files for tests of the chart: two versions of the image, the chart rendered, a kubelet
 	@test/kubelet/build.sh
 	@contrib/image/build.sh bin/test/one v0.1.0-one
 	@contrib/image/build.sh bin/test/two v0.1.0-two amd64
@@ -55,7 +55,7 @@ tools: ## Install busybox, build containerd, ctr, the shim and runc for tests
 	@test/tools.sh
 
 .PHONY: tools-all
-tools-all: tools ## The same for each version of containerd that ballast works with
+tools-all: tools ## The same for each supported version of containerd
 	@test/tools.sh --all
 
 .PHONY: check
@@ -69,7 +69,7 @@ check: ## gofmt, go vet, staticcheck, import policy
 	cd test && ../.cache/staticcheck ./...
 	cd contrib/image && go vet ./... && ../../.cache/staticcheck ./...
 	cd test/chart && go vet ./... && ../../.cache/staticcheck ./...
-	cd test && go test -count=1 . ./demo # they read files of another module, which the cache of results does not know
+	cd test && go test -count=1 . ./demo # they read files of another module, which the test cache does not track
 	cd test/chart && go test ./...
 
 .PHONY: test
@@ -83,20 +83,20 @@ test-unit: tools ## Tests of packages, with the race detector where it matters
 	cd test && CGO_ENABLED=0 go test -tags containers_image_openpgp ./mirror
 
 .PHONY: test-fuzz
-test-fuzz: ## A minute of fuzzing in all: tries and not seconds, so that a busy machine fuzzes as much
+test-fuzz: ## About a minute of fuzzing; counts runs, not seconds, so that a busy machine fuzzes as much
 	@test/fuzz.sh 1000x
 
 .PHONY: e2e
-e2e: build tools-all test-images ## Journeys through a real containerd; RUN=TestX for one, BALLAST_KEEP=1 keeps its files
+e2e: build tools-all test-images ## Tests with a real containerd; RUN=TestX for one, BALLAST_KEEP=1 keeps its files
 	cd test && go test -count=1 -timeout 1h -run '$(value RUN)' ./e2e/...
 
 .PHONY: kubelet
-kubelet: build tools ## Journeys of pods with a real kubelet, which is built first; RUN and BALLAST_KEEP as for e2e
+kubelet: build tools ## Tests of pods with a real kubelet, which is built first; RUN and BALLAST_KEEP as for e2e
 	@test/kubelet/build.sh
 	cd test && go test -count=1 -timeout 1h -parallel 10 -run '$(value RUN)' ./kubelet
 
 .PHONY: clients
-clients: build tools ## Journeys with the clients of others, which it builds or installs; RUN=TestX for one
+clients: build tools ## Tests with other clients, which are built or installed first; RUN=TestX for one
 	@test/install.sh skopeo podman
 	@nice test/clients.sh
 	cd test && go test -count=1 -timeout 1h -run '$(value RUN)' ./clients
@@ -110,41 +110,41 @@ dev: build tools ## The same environment, left running until Ctrl-C
 	cd test && go build -o ../.cache/demo ./demo && exec ../.cache/demo -dev
 
 .PHONY: fuzz
-fuzz: ## Fuzz the parsers; F=FuzzX for one, T=10m for the time of each, T=1000x for tries
+fuzz: ## Fuzz the parsers; F=FuzzX for one, T=10m for the time of each, T=1000x for the number of runs
 	@test/fuzz.sh '$(T)' '$(value F)'
 
 .PHONY: crash
-crash: ## Kill the store at every call that changes the disk, and look what is left
+crash: ## Kill the store at every call that changes the disk, and check it afterwards
 	go test -count=1 -v -timeout 1h -run TestCrashPoints ./store -crash-points 0
 
 .PHONY: soak
-soak: ## Random work on a store, with kills, a full disk and bad registries; T=1h for how long
+soak: ## Random operations on a store, with kills, a full disk and bad registries; T=1h is the duration
 	go test -race -count=1 -v -timeout 24h -run TestSoak ./store -soak $(T)
 
-# What bench is told besides the names of measurements, such as '-size 1GiB -rounds 5'; "make bench BENCH=-h" lists all.
+# Flags of bench, such as '-size 1GiB -rounds 5'; "make bench BENCH=-h" lists all.
 BENCH ?=
 
 .PHONY: bench
-bench: build tools ## Measure against plain limits and stock containerd, print tables in Markdown; BENCH for flags
+bench: build tools ## Measure ballast against its limits and stock containerd, print tables in Markdown; BENCH for flags
 	cd test && go run ./bench $(BENCH)
 
-bench-%: build tools ## One of the measurements, or a group of them such as lazy
+bench-%: build tools ## One measurement, or a group such as lazy
 	cd test && go run ./bench $(BENCH) $*
 
 .PHONY: peers
-peers: build tools # The programs of others that bench-peers and performance need
+peers: build tools # The other programs for bench-peers and performance
 	@test/install.sh erofs-utils
 	cd test/bench/stargz && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../../../.cache/tools/stargz .
-	@rm -f .cache/tools/ollama; timeout 20m test/bench/ollama/build.sh .cache/tools/ollama || echo "Ollama can not be built; it is left out"
+	@rm -f .cache/tools/ollama; timeout 20m test/bench/ollama/build.sh .cache/tools/ollama || echo "Ollama cannot be built; it is left out"
 
 .PHONY: bench-peers
-bench-peers: peers ## Beside other snapshotters and clients, which are built for it
+bench-peers: peers ## Compare with other snapshotters and clients, which are built first
 	cd test && go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama $(BENCH) peers
 
 .PHONY: performance
-performance: peers ## All measurements, also beside others; prints the tables and puts them into contrib/docs/performance.md
+performance: peers ## All measurements, also of other programs; prints the tables and writes them into contrib/docs/performance.md
 	cd test && go run ./bench -stargz ../.cache/tools/stargz -ollama ../.cache/tools/ollama -page ../contrib/docs/performance.md $(BENCH)
 
 .PHONY: clean
-clean: ## Remove what was built
+clean: ## Remove all built files
 	rm -rf bin .cache

@@ -23,16 +23,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A jail is a process with a mount namespace of its own, in which a container runs: nobody else
-// has its mounts.
+// A jail is a process with its own mount namespace, as that of a container whose mounts are in no other
+// namespace.
 type jail struct {
 	t   *testing.T
-	dir string // of the container's files, as others see them
+	dir string // the container's root, seen from outside
 	in  io.Closer
 	cmd *exec.Cmd
 }
 
-// jail mounts in a new namespace.
+// jail mounts in a new mount namespace.
 func newJail(t *testing.T, mounts []mount.Mount) *jail {
 	t.Helper()
 	dir, unmount := mountAll(t, mounts)
@@ -50,7 +50,7 @@ func newJail(t *testing.T, mounts []mount.Mount) *jail {
 		t.Fatal(err)
 	}
 	t.Cleanup(j.end)
-	// What comes back was written after the namespace was made.
+	// The output was written after the namespace was made.
 	if _, err := in.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func newJail(t *testing.T, mounts []mount.Mount) *jail {
 	return j
 }
 
-// end ends the container, and with it its mounts.
+// end ends the process, and with it its mounts.
 func (j *jail) end() {
 	if j.cmd.ProcessState == nil {
 		j.in.Close()
@@ -71,7 +71,7 @@ func (j *jail) end() {
 	}
 }
 
-// start does what a daemon does before it serves.
+// start opens the snapshotter and reconciles it, as a daemon does before it serves.
 func (n *node) start(t *testing.T, b tree.Backend) {
 	t.Helper()
 	n.open(t, b)
@@ -92,7 +92,7 @@ func (n *node) stop(t *testing.T) {
 	n.Snapshotter = nil
 }
 
-// exists says whether there is a file.
+// exists reports whether there is a file.
 func exists(t *testing.T, path string) bool {
 	t.Helper()
 	_, err := os.Lstat(path)
@@ -102,8 +102,8 @@ func exists(t *testing.T, path string) bool {
 	return err == nil
 }
 
-// A kill between the rename of a directory and the commit of its metadata leaves a directory with
-// the id that comes next.
+// A kill between the rename of a directory and the commit of its metadata leaves a directory with the
+// next id.
 func TestHalfMadeSnapshotsAreRemoved(t *testing.T) {
 	n := newNode(t, Auto)
 	n.layer(t, "plain", "", func(dir string) { write(t, filepath.Join(dir, "f"), "x") })
@@ -128,7 +128,7 @@ func TestHalfMadeSnapshotsAreRemoved(t *testing.T) {
 	}
 }
 
-// Without metadata nothing is believed gone that somebody has mounted.
+// After the loss of metadata, directories that are mounted in any mount namespace are kept.
 func TestLostMetadataKeepsWhatIsMounted(t *testing.T) {
 	for name, damage := range damages {
 		for _, b := range backends {
@@ -170,7 +170,7 @@ func TestLostMetadataKeepsWhatIsMounted(t *testing.T) {
 				}
 				write(t, filepath.Join(j.dir, "new"), "written")
 				if n.names(t)[refName(unused)] || exists(t, n.snapshotDir(unused)) {
-					t.Error("what nothing mounts and nobody knows is left")
+					t.Error("a directory without mount and metadata is left")
 				}
 				if _, err := n.Prepare(t.Context(), "next", ""); err != nil {
 					t.Fatal(err)
@@ -195,7 +195,7 @@ func TestLostMetadataKeepsWhatIsMounted(t *testing.T) {
 	}
 }
 
-// damages are what can happen to a file. older is a copy from before.
+// damages are the ways to damage a file. older is an earlier copy of it.
 var damages = map[string]func(t *testing.T, path, older string){
 	"deleted": func(t *testing.T, path, _ string) {
 		if err := os.Remove(path); err != nil {
@@ -243,7 +243,7 @@ func newModelNode(t *testing.T, b tree.Backend) (n *node, content []byte, table 
 	return n, content, table
 }
 
-// show says what a new mount of the model shows: nil if the right bytes, an error if it is refused.
+// show returns nil if a new mount of the model shows the right bytes, and the error if it is refused.
 // Other bytes fail the test.
 func (n *node) mountModel(t *testing.T, content []byte) error {
 	t.Helper()
@@ -264,8 +264,8 @@ func (n *node) mountModel(t *testing.T, content []byte) error {
 	return err
 }
 
-// Each file of the snapshotter, damaged in each way while no daemon runs: a new mount shows the
-// right bytes or is refused with what to do, and a container that runs keeps what it has.
+// Each file of the snapshotter is damaged in each way while no daemon runs. Afterwards a new mount
+// shows the right bytes or is refused with the command to run, and a running container keeps its files.
 func TestDamageMatrix(t *testing.T) {
 	things := map[string]struct {
 		path  func(n *node) string
@@ -273,7 +273,7 @@ func TestDamageMatrix(t *testing.T) {
 	}{
 		"marker of a model": {func(n *node) string { return filepath.Join(n.dirOf(t, "model"), "..", markerName) }, true},
 		"marker of a blob layer": {func(n *node) string {
-			if err := writeMarker(n.snapshotDir("1"), marker{Empty: true}); err != nil { // as one that was applied has
+			if err := writeMarker(n.snapshotDir("1"), marker{Empty: true}); err != nil { // as a snapshot of an applied blob layer has
 				t.Fatal(err)
 			}
 			return filepath.Join(n.snapshotDir("1"), markerName)
@@ -293,7 +293,7 @@ func TestDamageMatrix(t *testing.T) {
 				j := newJail(t, mounts)
 				path := at.path(n)
 				older := filepath.Join(t.TempDir(), "older")
-				write(t, older, "") // of before it was anything
+				write(t, older, "") // an empty file, as before the first write
 				if thing == "marker of a model" {
 					write(t, older, `{"table":"`+digestOf("x").String()+`","show":"stubs"}`)
 				}
@@ -328,12 +328,12 @@ func TestDamageMatrix(t *testing.T) {
 	}
 }
 
-// One flipped bit anywhere in a marker or in the metadata.
+// One bit is flipped anywhere in a marker or in the metadata.
 func TestFlippedBits(t *testing.T) {
 	n, content, _ := newModelNode(t, tree.Stubs)
 	n.layer(t, "plain", "", func(dir string) { write(t, filepath.Join(dir, "f"), "plain") })
 	n.layer(t, "child", "plain", func(dir string) { write(t, filepath.Join(dir, "g"), "child") })
-	// Committed snapshots only are looked at: an open one would be removed with lost metadata.
+	// Only committed snapshots are compared: active ones are removed with lost metadata.
 	markerPath, metaPath := filepath.Join(n.dirOf(t, "model"), "..", markerName), filepath.Join(n.root, metadataName)
 	n.stop(t)
 	saved := filepath.Join(t.TempDir(), "root")
@@ -349,7 +349,7 @@ func TestFlippedBits(t *testing.T) {
 		for i := range count {
 			bad := []byte(good)
 			off := rand.IntN(len(bad))
-			for bad[off] == 0 { // in what is used
+			for bad[off] == 0 { // in used pages
 				off = rand.IntN(len(bad))
 			}
 			bad[off] ^= 1 << rand.IntN(8)
@@ -363,7 +363,7 @@ func TestFlippedBits(t *testing.T) {
 			default:
 				t.Errorf("%s, flip %d at %d: %v", filepath.Base(path), i, off, err)
 			}
-			// What the metadata still knows has the files it had.
+			// Snapshots that the metadata still has keep their files.
 			for name, file := range map[string]string{"plain": "f", "child": "g"} {
 				if id, _, err := n.info(t.Context(), name); err == nil && exists(t, n.upperDir(id)) {
 					if p, err := os.ReadFile(filepath.Join(n.upperDir(id), file)); err == nil && string(p) != name {

@@ -43,8 +43,8 @@ func (n *node) prepareHost(t *testing.T, dir string, m *model) (HostMount, mount
 	})
 }
 
-// TestHostMount mounts a model on the host, read-only, and keeps it through a restart and a cleanup, for as long as
-// it is mounted.
+// TestHostMount mounts a model on the host, read-only, and keeps it during a restart and a cleanup
+// while it is mounted.
 func TestHostMount(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestHostMount(t *testing.T) {
 	}
 }
 
-// TestHostMountOfContainerd hides what is mounted on the host from containerd, whose collector removes what it has
-// not made.
+// TestHostMountOfContainerd hides host mounts from containerd, whose garbage collector removes
+// snapshots that it does not know.
 func TestHostMountOfContainerd(t *testing.T) {
 	n := newNode(t, backends[0])
 	n.host(t, t.TempDir(), newModel().file("model.bin", 0o644, storetest.Random(32, 1<<20)))
@@ -119,8 +119,8 @@ func TestHostMountOfContainerd(t *testing.T) {
 	}
 }
 
-// TestHostMountAgain has one snapshot for a directory: the same model is what it was, another takes its place only
-// when it is not mounted any more, and one that could not be shown leaves nothing.
+// TestHostMountAgain has one snapshot for a directory: the same model reuses it, another model replaces
+// it only when it is not mounted, and a model that could not be shown leaves nothing.
 func TestHostMountAgain(t *testing.T) {
 	n := newNode(t, backends[0])
 	dir := t.TempDir()
@@ -155,8 +155,8 @@ func TestHostMountAgain(t *testing.T) {
 	}
 }
 
-// TestHostMountOfOthers finds nothing mounted from a snapshot whose id is in the relative paths of another overlay, as
-// containerd writes long lists.
+// TestHostMountOfOthers checks that ids in the relative paths of another overlay, which containerd
+// writes for long lists, do not count as mounted.
 func TestHostMountOfOthers(t *testing.T) {
 	n := newNode(t, backends[0])
 	dir := t.TempDir()

@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// users are the labels of a snapshot for a user namespace whose users begin at host.
+// users are the labels of a snapshot for a user namespace with user 0 mapped to host.
 func users(host string) snapshots.Opt {
 	return snapshots.WithLabels(map[string]string{
 		snapshots.LabelSnapshotUIDMapping: "0:" + host + ":65536",
@@ -32,7 +32,7 @@ func users(host string) snapshots.Opt {
 	})
 }
 
-// inside runs a shell script as root of a user namespace whose users begin at host.
+// inside runs a shell script as root of a user namespace with user 0 mapped to host.
 func inside(t *testing.T, host int, dir, script string) string {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", script)
@@ -49,7 +49,7 @@ func inside(t *testing.T, host int, dir, script string) string {
 	return string(out)
 }
 
-// reachable lets other users get to the directories of the test, as they get to /var/lib.
+// reachable lets other users reach the directories of the test, as they reach /var/lib.
 func reachable(t *testing.T) {
 	t.Helper()
 	for dir := t.TempDir(); dir != os.TempDir(); dir = filepath.Dir(dir) {
@@ -59,14 +59,22 @@ func reachable(t *testing.T) {
 	}
 }
 
-// mapUsers mounts a committed snapshot for a user namespace, if its options are not refused for their length. containerd
-// puts longer paths into them.
+// mapUsers mounts a committed snapshot for a user namespace, unless its options are refused for their
+// length. containerd puts longer paths into them.
 func (n *node) mapUsers(t *testing.T, name string) {
 	t.Helper()
-	if err := mount.SetTempMountLocation(filepath.Join(t.TempDir(), strings.Repeat("long", 20))); err != nil {
+	location := filepath.Join(t.TempDir(), strings.Repeat("long", 20))
+	if err := mount.SetTempMountLocation(location); err != nil {
 		t.Fatal(err)
 	}
 	defer mount.SetTempMountLocation(os.TempDir())
+	t.Cleanup(func() {
+		// On a busy machine containerd gives up unmounting its own mounts.
+		left, _ := filepath.Glob(filepath.Join(location, "*"))
+		for _, dir := range left {
+			_ = unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	})
 	mounts, err := n.Prepare(t.Context(), "users of "+name, name, users("100000"))
 	if errdefs.IsResourceExhausted(err) {
 		return
@@ -81,7 +89,7 @@ func (n *node) mapUsers(t *testing.T, name string) {
 	unmount()
 }
 
-// What a user namespace sees belongs to its own users, and what it writes stays with it. Nothing is copied.
+// In a user namespace all files belong to its own users, and its writes are private. No file is copied.
 func TestUserNamespace(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
@@ -98,7 +106,7 @@ func TestUserNamespace(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					// What the CRI plugin does for an image volume.
+					// The CRI plugin does this for an image volume.
 					mounts[0].Options = append(mounts[0].Options, "volatile")
 					dir, _ := mountAll(t, mounts)
 					id := map[string]int{"100000": 100000, "200000": 200000}[host]
@@ -120,7 +128,8 @@ func TestUserNamespace(t *testing.T) {
 	}
 }
 
-// All mounts of a snapshot for a user namespace say so, and only those.
+// All mounts of a snapshot for a user namespace have the options of the mapping, and no others have
+// them.
 func TestMappedOptions(t *testing.T) {
 	n := newNode(t, tree.Stubs)
 	n.commit(t, "model", n.claimBlobs(t, 1), newModel().file("w", 0o644, storetest.Random(1, 9000)))
@@ -143,7 +152,7 @@ func TestMappedOptions(t *testing.T) {
 	}
 }
 
-// Annotations of an image become labels of its layers. They must not decide who owns it.
+// Annotations of an image become labels of its layers. They must not set an ID mapping.
 func TestLayerLabelsHostile(t *testing.T) {
 	n := newNode(t, tree.Stubs)
 	ref := map[string]string{snapshots.LabelSnapshotRef: digestOf("layer").String()}
@@ -178,8 +187,8 @@ func TestLayerLabelsHostile(t *testing.T) {
 	}
 }
 
-// A containerd that does not know that users are mapped here gives all files of a copy to them. They are not
-// mapped again.
+// A containerd without the capability "remap-ids" changes the owner of all files in a copy. These are
+// not mapped again.
 func TestChownedByContainerd(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
@@ -205,7 +214,7 @@ func TestChownedByContainerd(t *testing.T) {
 					t.Errorf("users from %s are mapped: %t, want %t", host, got, mapped)
 				}
 				if mapped {
-					continue // what belongs to others is nobody's there
+					continue // owners without a mapping are unknown there
 				}
 				dir, _ := mountAll(t, mounts)
 				if e := list(t, dir)["w"]; e.UID != 100000 {
@@ -216,7 +225,7 @@ func TestChownedByContainerd(t *testing.T) {
 	}
 }
 
-// A layer of an image that is made to look like such a copy is mapped all the same.
+// A layer of an image that looks like such a copy is mapped nevertheless.
 func TestLayerOwnedByOthers(t *testing.T) {
 	n := newNode(t, tree.Stubs)
 	ref := digestOf("layer").String()
@@ -235,7 +244,8 @@ func TestLayerOwnedByOthers(t *testing.T) {
 	}
 }
 
-// What mounts for user namespaces would hide is refused, and shown to others.
+// Images with files that mounts for user namespaces would hide are refused there, and mounted
+// elsewhere.
 func TestMappedHides(t *testing.T) {
 	n := newNode(t, tree.Stubs)
 	n.commit(t, "model", "", newModel().file("sha256/w", 0o644, storetest.Random(1, 9000)))
@@ -247,7 +257,7 @@ func TestMappedHides(t *testing.T) {
 	}
 }
 
-// A model that is not complete is mounted for a user namespace only if the lazy mount can be.
+// An incomplete model is mounted for a user namespace only if the lazy mount can be id-mapped.
 func TestMappedBeforeComplete(t *testing.T) {
 	n := newNode(t, tree.Stubs)
 	p := storetest.Random(7, 2<<20)
@@ -302,7 +312,7 @@ func TestMappedBeforeComplete(t *testing.T) {
 	}
 }
 
-// What is tried works here, and where it can not it says so.
+// ProbeUsers succeeds here, and reports a file system that cannot be id-mapped.
 func TestProbeUsers(t *testing.T) {
 	if err := ProbeUsers(t.TempDir()); err != nil {
 		t.Error(err)

@@ -10,8 +10,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Metadata whose pages are well but that says what can not be is not believed: a changed id would
-// show the files of another image.
+// Metadata with intact pages but impossible values is not accepted: a changed id would show the files
+// of another image.
 func TestImpossibleMetadata(t *testing.T) {
 	type buckets struct {
 		tx                              *bbolt.Tx
@@ -20,25 +20,25 @@ func TestImpossibleMetadata(t *testing.T) {
 	for name, change := range map[string]func(b buckets) error{
 		"id of another":   func(b buckets) error { return b.child.Put(keyID, b.base.Get(keyID)) },
 		"id never given":  func(b buckets) error { return b.base.Put(keyID, []byte{100}) },
-		"id of nobody":    func(b buckets) error { return b.base.Put(keyID, []byte{3}) },
+		"unused id":       func(b buckets) error { return b.base.Put(keyID, []byte{3}) },
 		"no id":           func(b buckets) error { return b.base.Delete(keyID) },
 		"kind":            func(b buckets) error { return b.base.Put(keyKind, []byte{7}) },
 		"time":            func(b buckets) error { return b.base.Put([]byte("createdat"), []byte{0xff, 1, 2}) },
 		"parent":          func(b buckets) error { return b.child.Put(keyParent, []byte("basf")) },
 		"child forgotten": func(b buckets) error { return b.parents.Delete(parentKey(1, 2)) },
-		"child of nobody": func(b buckets) error { return b.parents.Put(parentKey(1, 9), []byte("other")) },
+		"unknown child":   func(b buckets) error { return b.parents.Put(parentKey(1, 9), []byte("other")) },
 		"no version": func(b buckets) error {
 			_, err := b.tx.CreateBucket([]byte("w1"))
 			return errors.Join(err, b.tx.DeleteBucket(bucketVersion))
 		},
-		"well": func(buckets) error { return nil },
+		"intact": func(buckets) error { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, Auto)
 			n.layer(t, "base", "", func(dir string) { write(t, filepath.Join(dir, "f"), "base") })
 			n.layer(t, "child", "base", func(dir string) { write(t, filepath.Join(dir, "f"), "child") })
 			n.layer(t, "third", "", func(dir string) { write(t, filepath.Join(dir, "f"), "third") })
-			if err := n.Remove(t.Context(), "third"); err != nil { // id 3 was given and is nobody's
+			if err := n.Remove(t.Context(), "third"); err != nil { // id 3 was assigned, and is free
 				t.Fatal(err)
 			}
 			root := n.root
@@ -57,10 +57,10 @@ func TestImpossibleMetadata(t *testing.T) {
 			}
 			n.start(t, Auto)
 			aside, err := boltfile.SetAside(filepath.Join(root, metadataName))
-			if want := name != "well"; err != nil || (len(aside) == 1) != want {
+			if want := name != "intact"; err != nil || (len(aside) == 1) != want {
 				t.Errorf("set aside: got %v, %v, want %t", aside, err, want)
 			}
-			if _, err := n.Stat(t.Context(), "child"); errdefs.IsNotFound(err) != (name != "well") {
+			if _, err := n.Stat(t.Context(), "child"); errdefs.IsNotFound(err) != (name != "intact") {
 				t.Errorf("stat: got %v", err)
 			}
 		})

@@ -15,9 +15,9 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A model is shown before it is complete, with one more data-only layer; a mount that is made when it
-// is complete does not have it. It sees the view of its snapshot alone; one that earlier versions made, the
-// common one.
+// A model that is shown before it is complete has one more data-only layer, which mounts made after its
+// completion do not have. It uses the view of its snapshot; a model shown by an earlier version uses
+// the common view.
 func TestShowBeforeComplete(t *testing.T) {
 	for _, own := range []bool{true, false} {
 		t.Run(fmt.Sprintf("own view %t", own), func(t *testing.T) { testShowBeforeComplete(t, own) })
@@ -68,7 +68,7 @@ func testShowBeforeComplete(t *testing.T, own bool) {
 	if err := n.Commit(t.Context(), "model", "layer"); err != nil {
 		t.Fatal(err)
 	}
-	// What the lazy mount would show.
+	// The content of the file in the lazy mount.
 	shows := lazy
 	if own {
 		shows = filepath.Join(lazy, id)

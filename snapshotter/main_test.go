@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -28,10 +29,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mounts need root. A skipped test would look like a passed one, so there is no skip.
+// Mounts need root. There is no skip, because a skipped test looks like a passed one.
 func TestMain(m *testing.M) {
 	if os.Getuid() != 0 {
 		fmt.Fprintln(os.Stderr, "the tests of the snapshotter mount; run them as root")
+		os.Exit(1)
+	}
+	if err := inNamespaces(); err != nil {
+		fmt.Fprintln(os.Stderr, "new namespaces:", err)
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m)
@@ -39,7 +44,7 @@ func TestMain(m *testing.M) {
 
 var backends = []tree.Backend{tree.Stubs, tree.Links}
 
-// A node is a store and a snapshotter in a directory of their own.
+// A node is a store and a snapshotter in one directory.
 type node struct {
 	*Snapshotter
 	store *store.Store
@@ -87,7 +92,7 @@ func (n *node) open(t *testing.T, way tree.Backend) {
 	n.Snapshotter = s
 }
 
-// A model is a table in the making, and what its files come from.
+// A model is a table being built, and the sources of its files.
 type model struct {
 	*storetest.Builder
 	from *storetest.Fetcher
@@ -95,7 +100,7 @@ type model struct {
 
 func newModel() *model { return &model{storetest.NewBuilder("origin"), storetest.NewFetcher()} }
 
-// file adds a file that is a blob of its own.
+// file adds a file that is a blob.
 func (m *model) file(path string, mode uint32, content []byte) *model {
 	m.Raw(path, content, mode)
 	m.from.Blobs[digest.FromBytes(content)] = content
@@ -155,7 +160,7 @@ func (n *node) commit(t *testing.T, name, parent string, m *model) digest.Digest
 	return table
 }
 
-// layer makes the committed ordinary snapshot name, with what f writes.
+// layer makes the committed ordinary snapshot name with the files that f writes.
 func (n *node) layer(t *testing.T, name, parent string, f func(dir string)) {
 	t.Helper()
 	mounts, err := n.Prepare(t.Context(), "extract-"+name, parent)
@@ -183,7 +188,12 @@ func mountAll(t *testing.T, mounts []mount.Mount) (dir string, unmount func()) {
 			return
 		}
 		done = true
-		if err := unix.Unmount(dir, 0); err != nil {
+		// A process that is being started has a copy of all descriptors, which keeps a mount busy.
+		err := unix.Unmount(dir, 0)
+		for end := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(end); err = unix.Unmount(dir, 0) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err != nil {
 			t.Errorf("unmount %s: %v", dir, err)
 		}
 	}
@@ -224,7 +234,7 @@ func (n *node) container(t *testing.T, key, parent string) string {
 	return dir
 }
 
-// An entry is what a user sees of a file.
+// An entry describes a file as a user sees it.
 type entry struct {
 	Mode   fs.FileMode
 	Size   int64

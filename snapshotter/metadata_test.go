@@ -72,8 +72,8 @@ func (n *node) pull(ctx context.Context, t *testing.T, sn snapshots.Snapshotter,
 	}
 }
 
-// A pull as containerd's own metadata sees it: it gives keys a namespace and a number, finds
-// claimed snapshots with a filter, and collects what nothing refers to.
+// A pull through containerd's own metadata, which adds a namespace and a number to keys, finds claimed
+// snapshots with a filter, and collects unreferenced snapshots.
 func TestThroughMetadata(t *testing.T) {
 	n := newNode(t, Auto)
 	db := newMetadata(t, n)

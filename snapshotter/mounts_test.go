@@ -76,7 +76,7 @@ func TestManyBlobs(t *testing.T) {
 	}
 }
 
-// lowerdir returns the list that the kernel takes: the last one.
+// lowerdir returns the list that the kernel uses: the last one.
 func lowerdir(mounts []mount.Mount) (list string) {
 	for _, m := range mounts {
 		for o := range strings.SplitSeq(strings.Join(m.Options, ","), ",") {
@@ -98,7 +98,7 @@ func (n *node) dirOf(t *testing.T, key string) string {
 	return n.upperDir(id)
 }
 
-// What nothing of ours is in must be exactly overlay's.
+// The mounts of a chain without model or empty snapshots must be exactly overlay's.
 func TestPlainMounts(t *testing.T) {
 	n := newNode(t, Auto)
 	n.layer(t, "a", "", func(dir string) { write(t, filepath.Join(dir, "a"), "a") })
@@ -121,7 +121,7 @@ func TestPlainMounts(t *testing.T) {
 	}
 }
 
-// The shapes of chains with something of ours in them.
+// The chains that contain model or empty snapshots.
 func TestMountShapes(t *testing.T) {
 	n := newNode(t, Auto)
 	if n.Backend() != tree.Stubs {
@@ -167,7 +167,7 @@ func TestMountShapes(t *testing.T) {
 				t.Fatalf("got %v, want one %s of %q", mounts, test.kind, test.lower)
 			}
 			if test.kind == "overlay" && !test.view {
-				// What the CRI plugin does for an image volume.
+				// The CRI plugin does this for an image volume.
 				mounts[0].Options = append(mounts[0].Options, "volatile")
 			}
 			dir, _ := mountAll(t, mounts)
@@ -192,7 +192,7 @@ func toSet(list []string) map[string]bool {
 	return set
 }
 
-// A container that writes to a model gets a copy of its own.
+// A container that writes to a file of a model gets a private copy.
 func TestContainerWrites(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestContainerWrites(t *testing.T) {
 	}
 }
 
-// A container that changed files of a model, committed as an image of its own.
+// A container that changed files of a model is committed as an image.
 func TestCommitContainer(t *testing.T) {
 	n := newNode(t, tree.Stubs)
 	n.commit(t, "model", "", newModel().file("a", 0o644, storetest.Random(1, 5000)).file("b", 0o644, storetest.Random(2, 5000)))
@@ -275,7 +275,7 @@ func TestCommitContainer(t *testing.T) {
 	}
 }
 
-// Reads need the kernel alone: nothing of ours runs any more.
+// Reads need only the kernel: all processes of ballast have ended.
 func TestReadWithoutDaemon(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
@@ -311,7 +311,7 @@ func TestReadWithoutDaemon(t *testing.T) {
 	}
 }
 
-// Linked models have mounts that containerd can shorten, however many layers there are.
+// Models with hard links have mounts that containerd can shorten, for any number of layers.
 func TestManyLayersOnLinks(t *testing.T) {
 	n := newNode(t, tree.Links)
 	n.commit(t, "layer0", n.claimBlobs(t, 2), newModel().file("w", 0o644, storetest.Random(1, 100)))
@@ -325,7 +325,8 @@ func TestManyLayersOnLinks(t *testing.T) {
 	n.mapUsers(t, fmt.Sprint("layer", layers))
 }
 
-// What does not fit into mount(2) is an error that says so, and leaves no snapshot.
+// A chain whose options do not fit into mount(2) is refused with an error that says so, and leaves no
+// snapshot.
 func TestTooManyLayers(t *testing.T) {
 	n := newNode(t, tree.Stubs)
 	n.commit(t, "layer0", "", newModel().file("w", 0o644, storetest.Random(1, 100)))
@@ -341,7 +342,7 @@ func TestTooManyLayers(t *testing.T) {
 			}
 			break
 		}
-		_, unmount := mountAll(t, mounts) // all that is not refused can be mounted
+		_, unmount := mountAll(t, mounts) // every snapshot that is not refused can be mounted
 		unmount()
 		n.mapUsers(t, parent)
 		if err := n.Commit(t.Context(), fmt.Sprint("layer", i), key); err != nil {
@@ -464,7 +465,7 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// A damaged marker must not turn a model into an ordinary, empty-looking image.
+// A model with a damaged marker must not be mounted as an ordinary, apparently empty image.
 func TestDamagedMarker(t *testing.T) {
 	n := newNode(t, Auto)
 	n.commit(t, "model", "", newModel().file("w", 0o644, storetest.Random(1, 5000)))

@@ -17,7 +17,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// client is what containerd's code for container specs needs of a client.
+// client has the methods of a client that containerd's package oci needs.
 type client struct{ s snapshots.Snapshotter }
 
 func (c client) SnapshotService(string) snapshots.Snapshotter { return c.s }
@@ -58,8 +58,8 @@ func TestUsersOfContainer(t *testing.T) {
 	}
 }
 
-// A read-only mount that containerd makes of a container shows what the container sees, and
-// nothing of the store.
+// A read-only mount that containerd makes of a container shows the container's files, and no directory
+// of the store.
 func TestReadonlyOfContainer(t *testing.T) {
 	n := newNode(t, tree.Stubs)
 	n.commit(t, "model", "", newModel().file("w", 0o644, storetest.Random(1, 5000)).file("d/e", 0o600, storetest.Random(2, 5000)))
@@ -89,7 +89,7 @@ func TestReadonlyOfContainer(t *testing.T) {
 	}
 }
 
-// Without the whiteout a read-only mount of containerd's would show all objects.
+// Without the whiteout, such a mount shows all objects.
 func TestHide(t *testing.T) {
 	n := newNode(t, tree.Stubs)
 	n.commit(t, "model", "", newModel().file("w", 0o644, storetest.Random(1, 5000)))

@@ -16,16 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A parallelLayer is a layer of an image that containerd unpacks several layers at a time of.
+// A parallelLayer is a layer of an image of which containerd unpacks several layers at a time.
 type parallelLayer struct {
 	diffID digest.Digest
-	labels map[string]string     // more of them
-	fill   func(key, dir string) // what the differ does; nil if it is to be staged
+	labels map[string]string     // additional ones
+	fill   func(key, dir string) // does what the differ does; nil if the layer is to be staged
 	chain  digest.Digest         // set by parallel
 }
 
-// prepareParallel prepares the layers of an image as containerd does that unpacks several at a time: nobody has a
-// parent.
+// prepareParallel prepares the layers of an image as containerd does when it unpacks several at a time:
+// without parents.
 func (n *node) prepareParallel(t *testing.T, ns string, layers []parallelLayer) {
 	t.Helper()
 	for i := range layers {
@@ -71,7 +71,7 @@ func (n *node) prepareParallel(t *testing.T, ns string, layers []parallelLayer) 
 	}
 }
 
-// commitParallel commits them from the first to the last and returns the name of the last.
+// commitParallel commits the layers in order and returns the name of the last one.
 func (n *node) commitParallel(t *testing.T, ns string, layers []parallelLayer) (top string) {
 	t.Helper()
 	for i, l := range layers {
@@ -99,8 +99,8 @@ func blobLayer(d digest.Digest) parallelLayer {
 	return parallelLayer{diffID: filetable.BlobDiffID(d), labels: map[string]string{labelBlob: d.String()}}
 }
 
-// A model on an ordinary layer, blob layers between, in two namespaces and with a restart before the commits:
-// everybody has the right parent, and the files of all layers are there.
+// A model on an ordinary layer, with blob layers between, in two namespaces and with a restart before
+// the commits: each layer has the right parent, and the files of all layers are present.
 func TestParallelModel(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestParallelModel(t *testing.T) {
 	}
 }
 
-// Layers that take files away are unpacked as on the layers below.
+// Whiteouts of a layer hide files of the layers below.
 func TestParallelWhiteouts(t *testing.T) {
 	n := newNode(t, tree.Links)
 	layers := []parallelLayer{
@@ -149,7 +149,8 @@ func TestParallelWhiteouts(t *testing.T) {
 			}
 		}},
 		{diffID: digestOf("2"), fill: func(key, dir string) {
-			// What containerd does with such a mount: https://github.com/containerd/containerd/blob/v2.4.2/core/diff/apply/apply_linux.go
+			// containerd does this with such a mount:
+			// https://github.com/containerd/containerd/blob/v2.4.2/core/diff/apply/apply_linux.go
 			mounts, err := n.Mounts(t.Context(), key)
 			if err != nil {
 				t.Fatal(err)
@@ -176,7 +177,7 @@ func TestParallelWhiteouts(t *testing.T) {
 	}
 }
 
-// Without the layers below, a layer is not committed.
+// A layer is not committed without the layers below.
 func TestParallelWithoutParent(t *testing.T) {
 	n := newNode(t, tree.Links)
 	n.layer(t, "other", "", func(string) {})
@@ -196,7 +197,7 @@ func TestParallelWithoutParent(t *testing.T) {
 	}
 }
 
-// An image that says of its first layer what containerd says of later ones gets nothing else.
+// An image whose first layer has the labels of a later layer gains nothing.
 func TestParallelHostile(t *testing.T) {
 	n := newNode(t, tree.Links)
 	want, err := n.Prepare(t.Context(), "want", "")

@@ -74,7 +74,7 @@ func TestClaim(t *testing.T) {
 		t.Errorf("labels (-got +want):\n%s", diff)
 	}
 
-	// The next layer, on the first.
+	// The next layer, on the first one.
 	next := blobLabels(digest.FromString("next"), digest.Digest(ref))
 	_, err = n.Prepare(t.Context(), "ns/3/extract", ref, snapshots.WithLabels(next))
 	if !errdefs.IsAlreadyExists(err) {
@@ -89,8 +89,8 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// A claim that was cut off before its answer finds the snapshot, with the marker that versions before wrote or
-// without one, and leaves nothing else.
+// A claim that was interrupted before its answer finds the snapshot, with or without the marker that
+// earlier versions wrote, and leaves nothing else.
 func TestClaimCommitted(t *testing.T) {
 	n := newNode(t, Auto)
 	labels := blobLabels(digest.FromString("blob"))
@@ -117,7 +117,7 @@ func TestClaimCommitted(t *testing.T) {
 	}
 }
 
-// Two pulls claim the same layers at once, as two namespaces do.
+// Two pulls claim the same layers concurrently, as for two namespaces.
 func TestClaimRace(t *testing.T) {
 	n := newNode(t, Auto)
 	const layers, pulls = 8, 4
@@ -151,8 +151,8 @@ func (n *node) claimChain(t *testing.T, ns string, layers int) error {
 	return nil
 }
 
-// An image can put any label on its layers. None may make an empty snapshot under the name
-// of a layer with content.
+// An image can put any label on its layers. No label may make an empty snapshot with the name of a
+// layer with content.
 func TestClaimHostile(t *testing.T) {
 	blob := digest.FromString("blob")
 	below := digest.FromString("below")
@@ -174,7 +174,7 @@ func TestClaimHostile(t *testing.T) {
 			snapshots.LabelSnapshotDiffID, popular.String(), snapshots.LabelSnapshotRef, popular.String())},
 		{name: "diffID is the blob's digest", labels: with(blobLabels(blob),
 			snapshots.LabelSnapshotDiffID, blob.String(), snapshots.LabelSnapshotRef, blob.String())},
-		{name: "diffID is not said", labels: with(blobLabels(blob),
+		{name: "no diffID", labels: with(blobLabels(blob),
 			snapshots.LabelSnapshotDiffID, "", snapshots.LabelSnapshotRef, popular.String())},
 		{name: "name of another chain", labels: with(blobLabels(blob), snapshots.LabelSnapshotRef, popular.String())},
 		{name: "no blob", labels: with(blobLabels(blob), labelBlob, "")},
@@ -213,8 +213,7 @@ func TestClaimHostile(t *testing.T) {
 	}
 }
 
-// A snapshot that has the name but is not the empty one is left alone, and the layer goes
-// the ordinary way.
+// A snapshot that has the name but is not empty is left alone, and the layer is unpacked as usual.
 func TestClaimTaken(t *testing.T) {
 	n := newNode(t, Auto)
 	labels := blobLabels(digest.FromString("blob"))
@@ -229,7 +228,7 @@ func TestClaimTaken(t *testing.T) {
 	}
 }
 
-// A blob layer that was applied rather than claimed is left out of mounts as well.
+// A blob layer that was applied, not claimed, is also left out of mounts.
 func TestMarkEmpty(t *testing.T) {
 	n := newNode(t, Auto)
 	mounts, err := n.Prepare(t.Context(), "key", "")
@@ -265,8 +264,8 @@ func TestMarkEmpty(t *testing.T) {
 	}
 }
 
-// A layer is known by its name alone: versions of containerd before 2.3 give neither its diffID nor the chainID
-// below. The parent has the name that a client gave it, or that of a claim.
+// A layer is identified by its name alone: containerd before 2.3 passes neither its diffID nor the
+// chainID of the layer below. The parent has the name that a client chose, or that of a claim.
 func TestClaimable(t *testing.T) {
 	blob, below := digest.FromString("blob"), digest.FromString("below")
 	for _, tt := range []struct {

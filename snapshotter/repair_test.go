@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// copyTree copies a directory, with extended attributes or without.
+// copyTree copies a directory, with or without extended attributes.
 func copyTree(t *testing.T, from, to string, xattrs bool) {
 	t.Helper()
 	preserve := "--preserve=mode,ownership,timestamps,links"
@@ -28,7 +28,7 @@ func copyTree(t *testing.T, from, to string, xattrs bool) {
 	}
 }
 
-// A root that was copied without extended attributes has files of the right size that are zeros.
+// A root that was copied without extended attributes has files of the right size that contain zeros.
 func TestCopiedRoot(t *testing.T) {
 	n, content, _ := newModelNode(t, tree.Stubs)
 	n.stop(t)
@@ -45,7 +45,7 @@ func TestCopiedRoot(t *testing.T) {
 		t.Errorf("verify: got %v, %v", problems, err)
 	}
 
-	// The same with a store that has forgotten the table: refused, not zeros.
+	// With a store that has lost the table, the snapshot is refused.
 	n.stop(t)
 	if err := os.RemoveAll(filepath.Join(n.dir, "snapshots")); err != nil {
 		t.Fatal(err)
@@ -77,7 +77,8 @@ func TestCopiedRoot(t *testing.T) {
 	}
 }
 
-// The marker goes or changes while the daemon runs: refused until it is mended.
+// If the marker is removed or changed while the daemon runs, the snapshot is refused until it is
+// repaired.
 func TestLostMarkerIsRefused(t *testing.T) {
 	for name, damage := range damages {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +103,7 @@ func TestLostMarkerIsRefused(t *testing.T) {
 	}
 }
 
-// Models of before there were labels get theirs; one whose marker is lost is known by its reference.
+// Models shown by versions without labels get labels; a model without marker is found by its reference.
 func TestInspectLabels(t *testing.T) {
 	n, content, table := newModelNode(t, tree.Stubs)
 	unlabel := func() {
@@ -127,7 +128,7 @@ func TestInspectLabels(t *testing.T) {
 			t.Errorf("marker lost %t: %v", lost, err)
 		}
 	}
-	// Nobody else changes it.
+	// No other caller can change it.
 	for _, paths := range [][]string{nil, {"labels"}, {"labels." + labelShows}, {"labels.x"}} {
 		if _, err := n.Update(t.Context(), snapshots.Info{Name: "model", Labels: map[string]string{labelShows: "other", "x": "y"}}, paths...); err != nil {
 			t.Fatal(err)
@@ -138,7 +139,7 @@ func TestInspectLabels(t *testing.T) {
 	}
 }
 
-// A file that was changed is named by Verify and mended by Refresh.
+// Verify reports a changed file, and Refresh repairs it.
 func TestVerify(t *testing.T) {
 	for _, b := range backends {
 		t.Run(string(b), func(t *testing.T) {
@@ -146,14 +147,14 @@ func TestVerify(t *testing.T) {
 			m := awkward()
 			table := n.commit(t, "model", "", m)
 			if problems, err := n.Verify(t.Context(), ""); err != nil || len(problems) != 0 {
-				t.Fatalf("of what is well: got %v, %v", problems, err)
+				t.Fatalf("of an intact tree: got %v, %v", problems, err)
 			}
 			at := func(p string) string { return filepath.Join(n.dirOf(t, "model"), p) }
 			if err := errors.Join(os.Remove(at("dir/kept")), os.Remove(at("config.json")), os.Chmod(at("hollow"), 0o700)); err != nil {
 				t.Fatal(err)
 			}
 			write(t, at("config.json"), "{}")
-			write(t, at("dir/surplus"), "of nobody")
+			write(t, at("dir/surplus"), "surplus")
 			problems, err := n.Verify(t.Context(), table)
 			if err != nil {
 				t.Fatal(err)

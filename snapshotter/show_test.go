@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awkward is a model with the names and modes that go wrong elsewhere.
+// awkward is a model with unusual names and modes.
 func awkward() *model {
 	long := strings.Repeat("n", 255)
 	deep := strings.Repeat("d/", 40) + "f"
@@ -50,15 +50,15 @@ func awkward() *model {
 	return m
 }
 
-// linksCopy is the size in bytes of the largest file that is copied rather than linked when its mode
-// is not that of its object.
+// linksCopy is the size in bytes up to which a file is copied, not linked, if its mode is not that of
+// its object.
 const linksCopy = 1 << 20
 
-// objectMode is the mode that the store gives its objects.
+// objectMode is the mode of the objects of the store.
 const objectMode fs.FileMode = 0o644
 
-// want returns what list must see of the model, without the attributes of directories that
-// the table does not have.
+// want returns the result of list for the model, without the attributes of directories that the table
+// does not have.
 func (m *model) want(t *testing.T) map[string]entry {
 	t.Helper()
 	out := map[string]entry{}
@@ -90,8 +90,8 @@ func (m *model) want(t *testing.T) map[string]entry {
 	return out
 }
 
-// differences compares what is seen with the model. Linked files have the mode and time of
-// their object.
+// differences compares the entries with the model. Linked files have the mode and mtime of their
+// object.
 func (m *model) differences(t *testing.T, way tree.Backend, dir string) string {
 	t.Helper()
 	got, want := list(t, dir), m.want(t)
@@ -152,7 +152,7 @@ func isErrno(err error, want unix.Errno) bool {
 	return ok && pe.Err == syscall.Errno(want)
 }
 
-// Each of these leaves part of a tree behind; showing again must mend it.
+// Each case leaves an incomplete tree; showing the model again must repair it.
 func TestShowAgain(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestShowAgain(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// Replaced, not written to: a link's inode is the object's.
+			// replaced, not written to, because a link shares the inode of the object
 			for _, p := range []string{"weights/model.gguf", "config.json", "empty", "dir/up"} {
 				if err := os.Remove(at(p)); err != nil {
 					t.Fatal(err)
@@ -231,7 +231,7 @@ func TestShowRefused(t *testing.T) {
 	}
 }
 
-// A model of which only the marker is there, as after a crash, must not become an image.
+// A model with only its marker, as after a crash, cannot be committed.
 func TestCommitIncomplete(t *testing.T) {
 	n := newNode(t, Auto)
 	mounts, err := n.Prepare(t.Context(), "key", "")
@@ -251,7 +251,7 @@ func TestCommitIncomplete(t *testing.T) {
 	}
 }
 
-// After the store mended an object, links to the bad one are replaced.
+// After the store has repaired an object, links to the damaged file are replaced.
 func TestRefresh(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
@@ -302,7 +302,7 @@ func damage(path string) error {
 	return err
 }
 
-// Links: a file has the mode of the table if it was copied for it.
+// With hard links, a file has the mode of the table if it is a copy.
 func TestLinksModes(t *testing.T) {
 	n := newNode(t, tree.Links)
 	small, large := storetest.Random(1, 1000), storetest.Random(2, linksCopy+1)

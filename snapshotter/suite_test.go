@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// overlayName is what the suite knows a snapshotter by that renames as overlayfs does.
+// overlayName is the name of a snapshotter that renames as overlayfs does, for the suite.
 const overlayName = "overlayfs"
 
 func TestSuite(t *testing.T) {
@@ -50,7 +50,7 @@ func openAt(root string, way tree.Backend) (*Snapshotter, func() error, error) {
 	return s, func() error { return errors.Join(s.Close(), st.Close()) }, nil
 }
 
-// serveAt returns a snapshotter that is reached as containerd does, through a unix socket.
+// serveAt returns a snapshotter that is reached through a unix socket, as by containerd.
 func serveAt(root string, way tree.Backend) (snapshots.Snapshotter, func() error, error) {
 	s, done, err := openAt(root, way)
 	if err != nil {

@@ -23,7 +23,7 @@ func (n *node) usage(t *testing.T, key string) snapshots.Usage {
 	return u
 }
 
-// Two models share an object; it counts once, and moves on when the first goes.
+// Two models share an object. It counts once, and for the other model after the first is removed.
 func TestUsage(t *testing.T) {
 	for _, way := range backends {
 		t.Run(string(way), func(t *testing.T) {
@@ -102,7 +102,7 @@ func (n *node) id(t *testing.T, key string) string {
 	return id
 }
 
-// A refused Remove must leave the objects: a container still reads them.
+// A refused Remove must keep the objects, because a container still reads them.
 func TestRemove(t *testing.T) {
 	n := newNode(t, Auto)
 	m := newModel().file("w", 0o644, storetest.Random(1, 5000))
@@ -159,8 +159,7 @@ func (n *node) gc(t *testing.T) {
 	}
 }
 
-// A crash leaves references without snapshots and snapshots without references.
-// The disk is fuller than it may be: what a removed snapshot showed is gone when Cleanup returns.
+// The disk usage is above the limit: when Cleanup returns, the objects of a removed snapshot are gone.
 func TestCleanupMakesRoom(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64m"); err != nil {
@@ -228,7 +227,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// The pull was given up while the model was fetched.
+// The pull was canceled while the model was fetched.
 func TestHoldRemoved(t *testing.T) {
 	n := newNode(t, Auto)
 	if _, err := n.Prepare(t.Context(), "key", ""); err != nil {

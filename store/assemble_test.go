@@ -18,7 +18,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// fragments returns n blobs, each with a header that no file has.
+// fragments returns n blobs, each with a header that is not part of any file.
 func fragments(n, size int) (blobs [][]byte) {
 	for i := range n {
 		blobs = append(blobs, append(bytes.Repeat([]byte{byte(i)}, 100), storetest.Random(uint64(100+i), size+i)...))
@@ -26,7 +26,7 @@ func fragments(n, size int) (blobs [][]byte) {
 	return blobs
 }
 
-// merged adds a file of all blobs without their headers, and returns what it should be.
+// merged adds a file that consists of all blobs without their headers, and returns its content.
 func merged(b *storetest.Builder, path, header string, blobs [][]byte) string {
 	parts := []storetest.Part{{Inline: []byte(header)}}
 	want := header
@@ -38,7 +38,7 @@ func merged(b *storetest.Builder, path, header string, blobs [][]byte) string {
 	return want
 }
 
-func TestHydratePutsFilesTogether(t *testing.T) {
+func TestHydrateAssemblesFiles(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		n, size int
@@ -80,9 +80,10 @@ func TestHydratePutsFilesTogether(t *testing.T) {
 	}
 }
 
-// TestFragmentsComeInOrder: what is hashed first of a file is fetched first, whatever is smaller.
+// TestFragmentsComeInOrder checks that fragments are fetched in the order in which the file is hashed,
+// whatever their sizes.
 func TestFragmentsComeInOrder(t *testing.T) {
-	const n, together = 300, 96 // targets that are brought at the same time
+	const n, together = 300, 96 // targets that are fetched concurrently
 	var blobs [][]byte
 	for i := range n {
 		blobs = append(blobs, storetest.Random(uint64(i), 5000-10*i))
@@ -91,7 +92,7 @@ func TestFragmentsComeInOrder(t *testing.T) {
 	b := storetest.NewBuilder("x")
 	merged(b, "w", "header", blobs)
 	f := storetest.NewFetcher(blobs...)
-	var first atomic.Int64 // size of what was asked for first
+	var first atomic.Int64 // size of the blob that is requested first
 	f.Allow = func(_, n int64) bool {
 		first.CompareAndSwap(0, n)
 		return true
@@ -133,7 +134,7 @@ func TestFragmentsResume(t *testing.T) {
 		d := digest.FromBytes(p)
 		twice += max(0, f.Sent(d)+g.Sent(d)-int64(len(p)))
 	}
-	// A chunk that was on its way when the first try ended does not count.
+	// A chunk in transfer when the first attempt ended does not count.
 	if twice > 6*int64(len(blobs[0])) {
 		t.Errorf("%d bytes were fetched twice", twice)
 	}
@@ -168,9 +169,9 @@ func TestFragmentWithWrongBytes(t *testing.T) {
 	}
 }
 
-// A digest in the table is what the makers of the table saw. Parts that make something else
-// were ranged by headers that had not been verified.
-func TestFileIsNotWhatItsTableSays(t *testing.T) {
+// The digest in the table is that of the content that the author of the table saw. If the parts make
+// other content, the ranges follow headers that were not verified.
+func TestFileDiffersFromTable(t *testing.T) {
 	blobs := fragments(4, 1<<20)
 	for _, good := range []bool{true, false} {
 		s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -191,7 +192,7 @@ func TestFileIsNotWhatItsTableSays(t *testing.T) {
 	}
 }
 
-// What was staged can be lost: by a collection, or by the death of the machine.
+// Staged bytes can be lost: by a garbage collection, or by a power failure.
 func TestFragmentsWhoseFileIsGone(t *testing.T) {
 	blobs := fragments(3, 5<<20)
 	dir := t.TempDir()

@@ -26,13 +26,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The store is killed at each of its calls that change something on the disk, in turn: a child of the
-// test does one operation, and asks the test before each such call (seccomp's user notification). So the
-// points are those of the real program on a real file system, and are counted, not guessed.
+// The store is killed at each of its calls that change the disk, in turn: a child process runs one
+// operation and asks the test before each such call (seccomp user notification). So the points are
+// those of the real program on a real file system.
 
 var crashPoints = flag.Int("crash-points", 12, "how many points of each operation to crash at, evenly spread; 0 for all")
 
-// crashEnv names the operation of a child; crashDir its store.
+// crashEnv is the variable with the operation of a child; crashDir that with the directory of its
+// store.
 const (
 	crashEnv = "BALLAST_TEST_CRASH"
 	crashDir = "BALLAST_TEST_CRASH_DIR"
@@ -53,13 +54,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// trapped are the calls that a child asks for.
+// trapped are the system calls for which a child asks.
 var trapped = []uint32{
 	unix.SYS_PWRITE64, unix.SYS_FSYNC, unix.SYS_FDATASYNC, unix.SYS_SYNC_FILE_RANGE, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2,
 	unix.SYS_UNLINKAT, unix.SYS_MKDIRAT, unix.SYS_FTRUNCATE, unix.SYS_LINKAT,
 }
 
-// trap makes all threads of the process ask before a trapped call, and returns where.
+// trap makes all threads of the process ask before a trapped call, and returns the descriptor of the
+// listener.
 func trap() (int, error) {
 	const load, jump, ret = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
 	prog := []unix.SockFilter{{Code: load}} // the number of the call
@@ -80,7 +82,7 @@ func trap() (int, error) {
 	return int(fd), nil
 }
 
-// crashChild does an operation. It hands the listener to the test on descriptor 3.
+// crashChild runs an operation. It passes the listener to the test as descriptor 3.
 func crashChild(name, dir string) error {
 	op := crashOps[name]
 	fd, err := trap()
@@ -94,8 +96,8 @@ func crashChild(name, dir string) error {
 	return op.run(dir)
 }
 
-// crash runs an operation in a child on the store in dir, kills it before its call number n, and returns
-// how many calls it made; with n 0 it is not killed.
+// crash runs an operation in a child on the store in dir, kills it before call number n, and returns
+// the number of its calls; with n 0 it is not killed.
 func crash(t *testing.T, name, dir string, n int) (calls int) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -156,7 +158,7 @@ func crash(t *testing.T, name, dir string, n int) (calls int) {
 			errno int32
 			flags uint32
 		}{id: asked.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		// An error means that it was killed meanwhile.
+		// An error means that the child was killed meanwhile.
 		_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fds[0]), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&answer)))
 	}
 	if err := cmd.Wait(); err != nil && !killed {
@@ -165,18 +167,18 @@ func crash(t *testing.T, name, dir string, n int) (calls int) {
 	return calls
 }
 
-// A crashOp is an operation: what there is before it, and what it does.
+// A crashOp is an operation with its preparation.
 type crashOp struct {
 	prepare func(t *testing.T, dir string)
 	run     func(dir string) error
 }
 
-// crashModel is a model of files of all kinds.
+// crashModel is a model with files of all kinds.
 func crashModel() (b *storetest.Builder, f *storetest.Fetcher, files map[string][]byte) {
 	return crashModelOf(true)
 }
 
-// crashModelOf leaves out files that are known only when they are complete, unless all are wanted.
+// crashModelOf leaves out files whose digests are unknown until they are complete, unless all is true.
 func crashModelOf(all bool) (b *storetest.Builder, f *storetest.Fetcher, files map[string][]byte) {
 	raw, tarred, zipped, chunked := storetest.Random(1, 300_000), storetest.Random(2, 200_000), storetest.Random(3, 150_000), storetest.Random(4, 400_000)
 	var t testing.T // of builders that do not fail
@@ -190,7 +192,7 @@ func crashModelOf(all bool) (b *storetest.Builder, f *storetest.Fetcher, files m
 	}
 	f = storetest.NewFetcher(append(parts, raw, plain, gzip, chunked)...)
 	files = map[string][]byte{"raw": raw, "tarred": tarred, "zipped": zipped, "chunked": chunked, "inline": []byte("inline")}
-	for i := range 8 { // which are published together
+	for i := range 8 { // published together
 		name, p := fmt.Sprintf("small-%d", i), storetest.Random(uint64(10+i), 1000+i)
 		b.Raw(name, p, 0o644)
 		f.Blobs[digest.FromBytes(p)], files[name] = p, p
@@ -198,7 +200,8 @@ func crashModelOf(all bool) (b *storetest.Builder, f *storetest.Fetcher, files m
 	return b, f, files
 }
 
-// crashStore opens the store, refers to the model, as a start of the daemon does, and puts it.
+// crashStore opens the store, adds the reference to the model, as the daemon does at its start, and
+// stores the table.
 func crashStore(dir string) (s *store.Store, table digest.Digest, f *storetest.Fetcher, err error) {
 	b, f, _ := crashModel()
 	if s, err = store.Open(dir, store.Options{Reserve: 1}); err != nil {
@@ -232,7 +235,7 @@ func hydrateModel(s *store.Store, table digest.Digest, o store.HydrateOptions) e
 
 var crashOps map[string]crashOp
 
-func init() { // crashChild, which they run in, refers to them
+func init() { // a function literal, because crashChild and the operations refer to each other
 	ready := func(t *testing.T, dir string) {
 		if err := with(dir, func(*store.Store, digest.Digest, store.HydrateOptions) error { return nil }); err != nil {
 			t.Fatal(err)
@@ -330,8 +333,8 @@ func init() { // crashChild, which they run in, refers to them
 	}
 }
 
-// TestCrashPoints: wherever the store is killed, nothing is lost that was there, nothing can be read that
-// is not right, and the operation can be done again.
+// TestCrashPoints checks each point at which the store can be killed: no object is lost, only right
+// bytes can be read, and the operation can be repeated.
 func TestCrashPoints(t *testing.T) {
 	for name, op := range crashOps {
 		t.Run(name, func(t *testing.T) {
@@ -367,7 +370,7 @@ func TestCrashPoints(t *testing.T) {
 	}
 }
 
-// afterCrash looks at a store after its process was killed.
+// afterCrash checks a store after its process was killed.
 func afterCrash(t *testing.T, when, dir, before string) {
 	t.Helper()
 	_, _, files := crashModel()

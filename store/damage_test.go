@@ -20,15 +20,15 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A node is a store with models that snapshots show: one that is complete from raw files, one from an
-// archive, one of which a part is staged, and one that is read before it is complete.
+// A node is a store with models that snapshots show: one complete from raw files, one from an archive,
+// one partly staged, and one that is read before it is complete.
 type node struct {
 	dir      string
 	builders map[string]*storetest.Builder // by snapshot
 	files    map[string]map[string][]byte  // by snapshot and path
 	whole    map[string]bool               // snapshots whose model was complete
 	fetcher  *storetest.Fetcher
-	older    string // a copy of the directory from before the last models
+	older    string // a copy of the directory, made before the last models were added
 }
 
 func (n *node) table(t *testing.T, name string) digest.Digest {
@@ -40,7 +40,7 @@ func (n *node) table(t *testing.T, name string) digest.Digest {
 	return digest.FromBytes(p)
 }
 
-// newNode makes a node in a new directory, at rest.
+// newNode makes a node in a new directory and closes its store.
 func newNode(t *testing.T) *node {
 	t.Helper()
 	raw, member, part, lazy := storetest.Random(1, 1<<20+1), storetest.Random(2, 1<<20), storetest.Random(3, 6<<20), storetest.Random(4, 6<<20)
@@ -62,7 +62,7 @@ func newNode(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broken := storetest.NewFetcher(raw, archive, part, lazy) // it has only the beginning of each blob
+	broken := storetest.NewFetcher(raw, archive, part, lazy) // has only the beginning of each blob
 	broken.Allow = func(off, _ int64) bool { return off < 4<<20 }
 	copied := false
 	for _, name := range []string{"raw", "tar", "part", "lazy"} {
@@ -122,7 +122,7 @@ func (n *node) copy(t *testing.T) *node {
 	return &c
 }
 
-// start opens the store and says what the snapshots refer to, as the daemon does.
+// start opens the store and adds the references of the snapshots, as the daemon does.
 func (n *node) start(t *testing.T) *store.Store {
 	t.Helper()
 	s := storetest.Open(t, n.dir, store.Options{})
@@ -135,7 +135,7 @@ func (n *node) start(t *testing.T) *store.Store {
 	return s
 }
 
-// look reads all that can be read, and looks that it is right.
+// look reads and compares everything that can be read.
 func (n *node) look(t *testing.T, s *store.Store, when string) {
 	t.Helper()
 	for name, files := range n.files {
@@ -167,8 +167,8 @@ func readAll(t *testing.T, f *os.File) []byte {
 	return p
 }
 
-// inPlace returns the files in the places of objects that are what they should be; wrong ones are an
-// error if there may be none: overlayfs shows what is there.
+// inPlace returns the right files at the paths of objects; wrong files are an error unless allowed,
+// because overlayfs shows them.
 func (n *node) inPlace(t *testing.T, noneWrong bool) map[string]bool {
 	t.Helper()
 	right := map[string]bool{}
@@ -195,7 +195,7 @@ func (n *node) inPlace(t *testing.T, noneWrong bool) map[string]bool {
 	return right
 }
 
-// collect collects, and looks that nothing went that was right: all of it is needed.
+// collect runs a garbage collection and checks that no right file is removed: all of them are needed.
 func (n *node) collect(t *testing.T, s *store.Store, when string) {
 	t.Helper()
 	before := n.inPlace(t, false)
@@ -215,7 +215,7 @@ func (n *node) readEarly(t *testing.T, s *store.Store) {
 	t.Helper()
 	table, p := n.table(t, "lazy"), n.files["lazy"]["l.bin"]
 	if err := s.Expose(t.Context(), table, store.ExposeOptions{Sources: storetest.From(n.fetcher)}); err != nil {
-		return // the table is not there
+		return // the table is missing
 	}
 	got := make([]byte, len(p))
 	if _, err := s.View("").ReadAt(t.Context(), digest.FromBytes(p), got, 0); err != nil || !bytes.Equal(got, p) {
@@ -223,7 +223,7 @@ func (n *node) readEarly(t *testing.T, s *store.Store) {
 	}
 }
 
-// damages are what can happen to a file.
+// damages are the ways to damage a file.
 var damages = map[string]func(n *node, path string) error{
 	"deleted":   func(n *node, path string) error { return os.Remove(path) },
 	"truncated": func(n *node, path string) error { return change(path, func(p []byte) []byte { return p[:len(p)/2] }) },
@@ -242,7 +242,7 @@ var damages = map[string]func(n *node, path string) error{
 			return err
 		}
 		p, err := os.ReadFile(filepath.Join(n.older, rel))
-		if errors.Is(err, fs.ErrNotExist) { // it was another file then
+		if errors.Is(err, fs.ErrNotExist) { // it was another file
 			return change(path, func(p []byte) []byte { return bytes.Repeat([]byte{0xAA}, len(p)) })
 		}
 		return errors.Join(err, os.WriteFile(path, p, 0o600))
@@ -257,8 +257,8 @@ func change(path string, f func([]byte) []byte) error {
 	return os.WriteFile(path, f(p), 0o600)
 }
 
-// TestDamageMatrix damages each kind of file of a store at rest in each way. Then nothing wrong is read,
-// nothing that a snapshot refers to is collected, and a pull heals all.
+// TestDamageMatrix damages each kind of file of a closed store in each way. Afterwards no wrong byte is
+// read, no object of a snapshot is collected, and a pull repairs the store.
 func TestDamageMatrix(t *testing.T) {
 	one := func(pattern string) func(*testing.T, *node) string {
 		return func(t *testing.T, n *node) string {
@@ -327,7 +327,7 @@ func TestDamageMatrix(t *testing.T) {
 	})
 }
 
-// survive starts a node that was damaged, twice, and heals it.
+// survive opens a damaged node twice and repairs it.
 func (n *node) survive(t *testing.T) {
 	t.Helper()
 	s := n.start(t)
@@ -335,7 +335,7 @@ func (n *node) survive(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = n.start(t) // what the first start did is not taken for the truth
+	s = n.start(t) // the second start must not take the state after the first one as right
 	n.collect(t, s, "after the second start")
 	if _, err := s.Check(t.Context(), "", nil); err != nil {
 		t.Fatal(err)

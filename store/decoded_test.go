@@ -8,12 +8,12 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestDecoded checks that tables that are kept have a limit, and that the last is there.
+// TestDecoded checks the limit of decoded tables, and that the last one is present.
 func TestDecoded(t *testing.T) {
 	var c decoded
 	for i, size := range []int{1 << 10, maxDecoded / 2, maxDecoded / 3, 3 * maxDecoded, 1 << 10, maxDecoded, maxDecoded / 2, maxDecoded / 2} {
 		d := digest.FromString(fmt.Sprint(i))
-		for range 2 { // two who ask at once both bring it
+		for range 2 { // two concurrent callers may both decode it
 			c.keep(d, &filetable.Table{Version: i}, size)
 		}
 		if got := c.table(d); got == nil || got.Version != i {

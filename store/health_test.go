@@ -15,7 +15,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A shown model is complete, from a raw file, and a snapshot refers to it.
+// A shown model is complete, from a raw file, and has the reference of a snapshot.
 type shown struct {
 	dir     string
 	weights []byte
@@ -27,7 +27,7 @@ type shown struct {
 
 func (m *shown) digest() digest.Digest { return digest.FromBytes(m.weights) }
 
-// show makes a shown model in a new store, which is open.
+// show makes a shown model in a new, open store.
 func show(t *testing.T) (*shown, *store.Store) {
 	t.Helper()
 	m := &shown{dir: t.TempDir(), weights: storetest.Random(1, 3<<20)}
@@ -60,7 +60,7 @@ func (m *shown) hold(t *testing.T, s *store.Store) {
 	}
 }
 
-// heal fetches what is missing, and looks that all is well then.
+// heal fetches what is missing, and checks that the store is healthy.
 func (m *shown) heal(t *testing.T, s *store.Store) {
 	t.Helper()
 	if err := s.Hydrate(t.Context(), m.table, store.HydrateOptions{Sources: storetest.From(m.fetcher)}); err != nil {
@@ -74,7 +74,7 @@ func (m *shown) heal(t *testing.T, s *store.Store) {
 	}
 }
 
-// healFromHere is heal where nothing is to be fetched.
+// healFromHere is heal without anything to fetch.
 func (m *shown) healFromHere(t *testing.T, s *store.Store) {
 	t.Helper()
 	sent := m.fetcher.Sent(m.digest())
@@ -84,7 +84,7 @@ func (m *shown) healFromHere(t *testing.T, s *store.Store) {
 	}
 }
 
-// gone looks that the object is not in service.
+// gone checks that the object is missing.
 func (m *shown) gone(t *testing.T, s *store.Store, when string) {
 	t.Helper()
 	if _, err := os.Stat(m.path); !os.IsNotExist(err) {
@@ -109,8 +109,8 @@ func flip(t *testing.T, path string) {
 	}
 }
 
-// TestDamagedObjectLeavesService: overlayfs shows what is in the place of an object, so that what is
-// wrong must not be there; the next pull brings it again.
+// TestDamagedObjectLeavesService checks that a damaged file is moved away from the path of its object,
+// since overlayfs shows whatever is there, and that the next pull fetches it.
 func TestDamagedObjectLeavesService(t *testing.T) {
 	m, s := show(t)
 	flip(t, m.path)
@@ -131,7 +131,8 @@ func TestDamagedObjectLeavesService(t *testing.T) {
 	}
 }
 
-// TestDamagedObjectIsReadEarly: what is set aside can be read by its chunks until it is there again.
+// TestDamagedObjectIsReadEarly checks that a file that was set aside can be read by chunks until it is
+// an object again.
 func TestDamagedObjectIsReadEarly(t *testing.T) {
 	p := storetest.Random(7, 5<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -157,7 +158,8 @@ func TestDamagedObjectIsReadEarly(t *testing.T) {
 	readRandomly(t, s, d, p, 20)
 }
 
-// TestVanishedObjectIsFetchedAgain: an object whose file is gone is missing at once, and a pull brings it.
+// TestVanishedObjectIsFetchedAgain checks that an object without its file is missing at once, and that
+// a pull fetches it.
 func TestVanishedObjectIsFetchedAgain(t *testing.T) {
 	for _, how := range []string{"running", "restarted", "checked"} {
 		t.Run(how, func(t *testing.T) {
@@ -179,8 +181,8 @@ func TestVanishedObjectIsFetchedAgain(t *testing.T) {
 	}
 }
 
-// TestTruncatedObjectIsNeverAdopted: the first start finds that it is short, and the second one must
-// not take the short file for what was there all the time.
+// TestTruncatedObjectIsNeverAdopted checks that the first start finds a short file, and that the second
+// start does not take it for a file without a record.
 func TestTruncatedObjectIsNeverAdopted(t *testing.T) {
 	m, s := show(t)
 	if err := os.Truncate(m.path, 1<<20); err != nil {
@@ -193,10 +195,10 @@ func TestTruncatedObjectIsNeverAdopted(t *testing.T) {
 	m.heal(t, s)
 }
 
-// TestFileWithoutRecordIsHashed: a crash leaves a file whose record was not written, and so does the
-// removal of an object that was wrong. Only what is right becomes an object.
+// TestFileWithoutRecordIsHashed checks files without a record, which a crash or the removal of a
+// damaged object leaves: only a right one becomes an object.
 func TestFileWithoutRecordIsHashed(t *testing.T) {
-	for _, size := range []int{100, 3 << 20} { // hashed at the start, and when it is asked for
+	for _, size := range []int{100, 3 << 20} { // hashed by Open, and on demand
 		s := storetest.Open(t, t.TempDir(), store.Options{})
 		right, wrong := storetest.Random(1, size), storetest.Random(2, size)
 		for _, p := range [][]byte{right, wrong} {
@@ -228,8 +230,8 @@ func TestFileWithoutRecordIsHashed(t *testing.T) {
 	}
 }
 
-// TestKnownDamageOutlivesTheDatabase: what was found to be damaged is not believed because the database
-// that said so is lost.
+// TestKnownDamageOutlivesTheDatabase checks that a damaged file is not accepted after the database with
+// its state is lost.
 func TestKnownDamageOutlivesTheDatabase(t *testing.T) {
 	m, s := show(t)
 	flip(t, m.path)
@@ -248,8 +250,8 @@ func TestKnownDamageOutlivesTheDatabase(t *testing.T) {
 	m.heal(t, s)
 }
 
-// TestRightAgainIsAnObjectAgain: a disk that failed to read for a while is no verdict. A later check that
-// finds the bytes right makes them an object again, and nothing is fetched.
+// TestRightAgainIsAnObjectAgain checks that after temporary read errors a later check makes the file an
+// object again, without a fetch.
 func TestRightAgainIsAnObjectAgain(t *testing.T) {
 	m, s := show(t)
 	flip(t, m.path)
@@ -267,8 +269,8 @@ func TestRightAgainIsAnObjectAgain(t *testing.T) {
 	m.healFromHere(t, s)
 }
 
-// TestLostDatabaseKeepsModels: with the database gone, what a snapshot shows is found from its table,
-// stays through a collection, and nothing of it is fetched.
+// TestLostDatabaseKeepsModels checks that after the loss of the database the objects of a snapshot are
+// found from its table, survive a garbage collection and are not fetched.
 func TestLostDatabaseKeepsModels(t *testing.T) {
 	m, s := show(t)
 	if err := s.Close(); err != nil {
@@ -291,9 +293,9 @@ func TestLostDatabaseKeepsModels(t *testing.T) {
 	m.healFromHere(t, s)
 }
 
-// TestDoubtDoesNotDelay: a large file that has to be hashed keeps neither the store from opening nor a model
-// from being read; who brings the model finds it there.
-func TestDoubtDoesNotDelay(t *testing.T) {
+// TestUnrecordedFileDoesNotDelay checks that a large file that must be hashed delays neither the
+// opening of the store nor readers of the model, and that a hydration does not fetch it.
+func TestUnrecordedFileDoesNotDelay(t *testing.T) {
 	p, dir := storetest.Random(9, 5<<20), t.TempDir()
 	b, f := storetest.NewBuilder("lost").RawChunks("w", p, 0o644, 1<<20), storetest.NewFetcher(p)
 	s := storetest.Open(t, dir, store.Options{})
@@ -324,14 +326,14 @@ func TestDoubtDoesNotDelay(t *testing.T) {
 	if n := f.Sent(digest.FromBytes(p)) - sent; n > 0 {
 		t.Errorf("%d bytes were fetched", n)
 	}
-	for isExposed(s, table) { // until its chunks were compared with what readers were shown
+	for isExposed(s, table) { // until its chunks are compared with those that readers saw
 		time.Sleep(time.Millisecond)
 	}
 	readRandomly(t, s, digest.FromBytes(p), p, 5)
 }
 
-// TestLostDatabaseOfAnArchive: what an archive holds is known from the database only. Without it nothing of
-// its table is collected, verify says so, and a pull heals it.
+// TestLostDatabaseOfAnArchive checks a model from an archive, whose contents only the database has.
+// After its loss nothing of the table is collected, verify reports it, and a pull repairs it.
 func TestLostDatabaseOfAnArchive(t *testing.T) {
 	m, s := show(t)
 	archive := storetest.Tar(t, []tar.Header{{Name: "w.bin", Mode: 0o644}}, [][]byte{m.weights})
@@ -364,8 +366,8 @@ func TestLostDatabaseOfAnArchive(t *testing.T) {
 	}
 }
 
-// TestReplacedDamageIsForgotten: a crash after a good file took the place of a damaged one, and before the
-// damaged one was removed.
+// TestReplacedDamageIsForgotten checks a crash after a right file has replaced a damaged one and before
+// the damaged file is removed.
 func TestReplacedDamageIsForgotten(t *testing.T) {
 	m, s := show(t)
 	if err := os.WriteFile(filepath.Join(m.dir, "damaged", m.digest().Encoded()), []byte("damage"), 0o644); err != nil {
@@ -378,8 +380,8 @@ func TestReplacedDamageIsForgotten(t *testing.T) {
 	m.heal(t, s)
 }
 
-// TestUnresolvedReferenceKeepsAll: while a reference needs a table that is not there, nothing is
-// collected, not even to make room; putting the table ends that, and so does removing the reference.
+// TestUnresolvedReferenceKeepsAll checks that nothing is collected, even to make room, while a
+// reference needs a missing table, and that storing the table or removing the reference ends this.
 func TestUnresolvedReferenceKeepsAll(t *testing.T) {
 	for _, end := range []string{"put", "remove"} {
 		t.Run(end, func(t *testing.T) {
@@ -421,7 +423,7 @@ func TestUnresolvedReferenceKeepsAll(t *testing.T) {
 	}
 }
 
-// TestDamagedTableHeals: a table that is wrong on the disk is brought by a pull, or from memory.
+// TestDamagedTableHeals checks that a damaged table is replaced by a pull, or from memory.
 func TestDamagedTableHeals(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		m, s := show(t)
@@ -447,7 +449,8 @@ func TestDamagedTableHeals(t *testing.T) {
 	}
 }
 
-// TestExpiredPinEndsExposure: a pin that expires ends what it kept readable, when the collection drops it.
+// TestExpiredPinEndsExposure checks that the garbage collection that drops an expired pin also ends the
+// exposure of its files.
 func TestExpiredPinEndsExposure(t *testing.T) {
 	p := storetest.Random(8, 5<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -472,8 +475,8 @@ func TestExpiredPinEndsExposure(t *testing.T) {
 	}
 }
 
-// TestCollectWhileHydrating: a collection looks at what hydrations bring while they find out where it is
-// staged. It fails under the race detector if they do not agree on who may.
+// TestCollectWhileHydrating runs garbage collections while hydrations find out where their bytes are
+// staged, for the race detector.
 func TestCollectWhileHydrating(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	b := storetest.NewBuilder("many")
@@ -484,7 +487,7 @@ func TestCollectWhileHydrating(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for range 10 { // there is nobody to fetch from: it ends when it knows what is missing
+		for range 10 { // without sources: it ends when it knows what is missing
 			if err := s.Hydrate(t.Context(), table, store.HydrateOptions{}); err == nil {
 				t.Error("it is complete")
 			}

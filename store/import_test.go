@@ -51,8 +51,8 @@ func objectFile(s *store.Store, p []byte) string {
 	return filepath.Join(s.ObjectsDir(), store.ObjectName(digest.FromBytes(p)))
 }
 
-// TestLinkHard makes objects of files on the file system of the store: only those that nobody but
-// root can write to share their inode.
+// TestLinkHard links files of the same file system: only files that nobody but root can write share
+// their inode.
 func TestLinkHard(t *testing.T) {
 	weights := storetest.Random(1, 3<<20+5)
 	for name, tt := range map[string]struct {
@@ -149,8 +149,8 @@ func chmod(t *testing.T, path string, mode os.FileMode) {
 	}
 }
 
-// TestLinkTable links what can be, and leaves the rest to Hydrate; then the table is complete and
-// nothing that was linked has been read again.
+// TestLinkTable links what can be linked, and leaves the rest to Hydrate. Then the table is complete,
+// and linked files have not been read again.
 func TestLinkTable(t *testing.T) {
 	dir := t.TempDir()
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -183,13 +183,13 @@ func TestLinkTable(t *testing.T) {
 	if files["linked"] != string(linked) || files["missing"] != string(missing) || files["parts"] != "head"+string(part) {
 		t.Error("files are not right")
 	}
-	// Once more there is nothing to do.
+	// A second run has nothing to do.
 	if got, err := s.Link(t.Context(), table, o); err != nil || got != (store.Linked{}) {
 		t.Errorf("again: got %+v, %v", got, err)
 	}
 }
 
-// TestLinkRefuses leaves nothing of a file with wrong bytes.
+// TestLinkRefuses checks that a file with wrong bytes leaves nothing behind.
 func TestLinkRefuses(t *testing.T) {
 	weights := storetest.Random(5, 2<<20)
 	wrong := bytes.Clone(weights)
@@ -229,8 +229,8 @@ func TestLinkRefuses(t *testing.T) {
 	}
 }
 
-// TestLinkClone shares blocks on a file system that can do that: the object is not changed by a
-// write to the file, whoever owns it.
+// TestLinkClone shares blocks on a file system with reflinks: a write to the file does not change the
+// object, whoever owns the file.
 func TestLinkClone(t *testing.T) {
 	dir := xfs(t)
 	s, err := store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1})
@@ -261,7 +261,7 @@ func TestLinkClone(t *testing.T) {
 	}
 }
 
-// xfs makes a file system whose files can share blocks.
+// xfs makes a file system with reflinks.
 func xfs(t *testing.T) (dir string) {
 	t.Helper()
 	mkfs, err := exec.LookPath("mkfs.xfs")

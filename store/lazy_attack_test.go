@@ -36,7 +36,7 @@ func ends(t *testing.T, what string, done <-chan error) error {
 	}
 }
 
-// later runs f.
+// later runs f in a goroutine.
 func later(f func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -60,7 +60,7 @@ func readOne(s *store.Store, p []byte, off int) (err error) {
 	return nil
 }
 
-// exposed stores a table, holds it, and exposes it.
+// exposed stores a table, adds a reference to it and exposes it.
 func exposed(t *testing.T, s *store.Store, b *storetest.Builder, o store.ExposeOptions) digest.Digest {
 	t.Helper()
 	table := b.Put(t, s)
@@ -73,8 +73,8 @@ func exposed(t *testing.T, s *store.Store, b *storetest.Builder, o store.ExposeO
 	return table
 }
 
-// twice is a table that has one content by two ways: as a blob of its own without chunks, and by
-// chunks of another blob.
+// twice returns a table with the same content from two sources: a blob without chunks, and chunks of
+// another blob.
 func twice(t *testing.T, p []byte) (*storetest.Builder, *storetest.Fetcher) {
 	t.Helper()
 	c := (&storetest.Compressed{Codec: filetable.CodecZstd, Size: 1 << 20}).Add("b", p)
@@ -82,8 +82,8 @@ func twice(t *testing.T, p []byte) (*storetest.Builder, *storetest.Fetcher) {
 	return b, storetest.NewFetcher(p, c.Blob)
 }
 
-// A table may name one content twice, once without chunks. Reading it must not panic: the daemon
-// would end, and again when the reader asks the next one.
+// A table may have one content twice, once without chunks. Reading it must not panic, because the
+// daemon would end, and again at the next read.
 func TestReadContentTwice(t *testing.T) {
 	p := storetest.Random(60, 3<<20)
 	b, f := twice(t, p)
@@ -109,8 +109,8 @@ func readWithin(ctx context.Context, s *store.Store, p []byte) (err error) {
 	return err
 }
 
-// The process dies when the file has its name but its marks are there still. When the object was
-// collected, and the model comes again, the marks must not speak for bytes that are gone.
+// The process dies when the file has its final name and its marks still exist. If the object was
+// collected and the model is pulled again, the marks must not count for bytes that are gone.
 func TestMarksWithoutData(t *testing.T) {
 	p := storetest.Random(61, 9<<20)
 	d := digest.FromBytes(p)
@@ -131,7 +131,7 @@ func TestMarksWithoutData(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// What publish does, up to where it was killed.
+	// The steps of publish, up to the kill.
 	staged, err := filepath.Glob(filepath.Join(dir, "partial", "*", "data"))
 	if err != nil || len(staged) != 1 {
 		t.Fatalf("staged: %v, %v", staged, err)
@@ -161,8 +161,8 @@ func TestMarksWithoutData(t *testing.T) {
 	}
 }
 
-// A reader whose sources are good neither waits for a job whose sources are not nor gets its error, such
-// as one that was begun again after a restart before anybody knew where to fetch from.
+// A reader with good sources neither waits for a job with bad sources nor gets its error, for example a
+// job that was resumed after a restart, before the sources were known.
 func TestReadBesideFailingJob(t *testing.T) {
 	p := storetest.Random(62, 3<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -195,7 +195,7 @@ func (f fetcherFunc) Fetch(ctx context.Context, _ digest.Digest, _, _, _ int64) 
 	return nil, 0, f(ctx)
 }
 
-// A file becomes complete another way while a chunk is on its way for a reader.
+// A file becomes complete in another way while a reader's chunk is in transfer.
 func TestReadWhileCompletedOtherwise(t *testing.T) {
 	p := storetest.Random(63, 6<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -213,7 +213,7 @@ func TestReadWhileCompletedOtherwise(t *testing.T) {
 	}
 }
 
-// A file that is complete is not fetched again by who reads it while its table is brought.
+// Reading a complete file fetches nothing, also while its table is hydrated.
 func TestReadCompleteWhileHydrating(t *testing.T) {
 	done, missing := storetest.Random(64, 5<<20), storetest.Random(65, 6<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -248,7 +248,7 @@ func TestReadCompleteWhileHydrating(t *testing.T) {
 	}
 }
 
-// openFiles counts the open files of the process below dir.
+// openFiles returns the number of open files of the process below dir.
 func openFiles(t *testing.T, dir string) (n int) {
 	t.Helper()
 	links, err := filepath.Glob("/proc/self/fd/*")
@@ -263,7 +263,7 @@ func openFiles(t *testing.T, dir string) (n int) {
 	return n
 }
 
-// Who reads a bit of each of many files does not make the daemon hold all of them open.
+// Reads of many files do not keep all of them open.
 func TestOpenFilesAreBounded(t *testing.T) {
 	const files = 300
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -287,7 +287,7 @@ func TestOpenFilesAreBounded(t *testing.T) {
 	}
 }
 
-// A read that goes on while the last reference goes does not leave its files open.
+// A read that continues while the last reference is removed closes its files.
 func TestWithdrawClosesFiles(t *testing.T) {
 	p := storetest.Random(66, 9<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -304,7 +304,7 @@ func TestWithdrawClosesFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(goOn)
-	_ = ends(t, "read", read) // either is right: the bytes, or that the file is gone
+	_ = ends(t, "read", read) // both are right: the bytes, or an error because the file is gone
 	for end := time.Now().Add(stuck); openFiles(t, s.Dir()) > before && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -313,12 +313,12 @@ func TestWithdrawClosesFiles(t *testing.T) {
 	}
 }
 
-// Chunks without codec may lie in their blob in any way, zeros first too.
+// Chunks without a codec may be in any order in their blob, and the first ones may be zeros.
 func TestPlainChunksAfterZeros(t *testing.T) {
 	const kib = 1 << 10
 	p := append(make([]byte, 64*kib), storetest.Random(67, 128*kib)...)
 	a, b := p[64*kib:128*kib], p[128*kib:]
-	blob := append(append(bytes.Clone(a), storetest.Random(68, 64*kib)...), b...) // 64 KiB between them
+	blob := append(append(bytes.Clone(a), storetest.Random(68, 64*kib)...), b...) // a gap of 64 KiB
 	tb := storetest.NewBuilder("x")
 	tb.Table().Blobs = []filetable.Blob{{Digest: digest.FromBytes(blob), Size: int64(len(blob)), Archive: filetable.ArchiveChunks}}
 	tb.File(filetable.File{Path: "w", Type: filetable.TypeReg, Mode: 0o644, Size: int64(len(p)), Digest: digest.FromBytes(p),
@@ -334,7 +334,7 @@ func TestPlainChunksAfterZeros(t *testing.T) {
 	}
 }
 
-// A rate that is raised counts at once, also for who waits because of the old one.
+// A raised rate takes effect at once, also for work that waits because of the old rate.
 func TestRateIsRaised(t *testing.T) {
 	p := storetest.Random(69, 3<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -353,7 +353,7 @@ func TestRateIsRaised(t *testing.T) {
 	}
 }
 
-// A registry that does not answer must not keep readers of models from other registries waiting.
+// A registry that does not answer must not block readers of models from other registries.
 func TestReadBesideDeadRegistry(t *testing.T) {
 	dead, alive := storetest.Random(70, 80<<20), storetest.Random(71, 3<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -378,7 +378,7 @@ func TestReadBesideDeadRegistry(t *testing.T) {
 	}
 }
 
-// Removing one reference does not take away what another one, made meanwhile, needs.
+// Removing a reference does not withdraw files that a reference made meanwhile needs.
 func TestExposeWhileOthersGo(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher()
@@ -409,5 +409,5 @@ func TestExposeWhileOthersGo(t *testing.T) {
 	}
 }
 
-// isExposed says whether files of a table can be read that are not complete.
+// isExposed reports whether incomplete files of a table can be read.
 func isExposed(s *store.Store, table digest.Digest) bool { return len(s.Early(table)) > 0 }

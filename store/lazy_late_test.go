@@ -19,15 +19,15 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A read of a model that is gone can not change the same model that comes again: its bytes, which
-// nobody verified, must not get into a file that others have hashed already.
+// A read of a removed model must not change the same model when it is pulled again: its unverified
+// bytes must not get into a file that is already hashed.
 func TestUnverifiedLateRead(t *testing.T) {
 	p := storetest.Random(80, 120<<20)
 	d := digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	b := storetest.NewBuilder("x").Raw("w", p, 0o644)
 
-	// A reader asks for the first chunk; the registry takes its time, and answers wrong bytes.
+	// A reader requests the first chunk; the registry answers late, with wrong bytes.
 	wrong, asked, lie := storetest.NewFetcher(p), make(chan struct{}), make(chan struct{})
 	wrong.Delay = func(context.Context) { close(asked); <-lie }
 	wrong.Mangle = func(_ int64, b []byte) { clear(b) }
@@ -41,8 +41,8 @@ func TestUnverifiedLateRead(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The model comes again. When its last chunk is asked for, its first one is hashed: there are
-	// not as many buffers.
+	// The model is pulled again. When its last chunk is requested, its first chunk is hashed, because
+	// there are fewer buffers than chunks.
 	right, last, goOn := storetest.NewFetcher(p), make(chan struct{}), make(chan struct{})
 	right.Fail = func(off int64) error {
 		if off >= 116<<20 {
@@ -67,7 +67,7 @@ func TestUnverifiedLateRead(t *testing.T) {
 	}
 }
 
-// A table that has one content by two ways is brought without a panic, which would end the daemon.
+// Hydrating a table with the same content from two sources does not panic, which would end the daemon.
 func TestHydrateContentTwice(t *testing.T) {
 	if flag.Arg(0) != "child" {
 		out, err := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "child").CombinedOutput()
@@ -79,14 +79,14 @@ func TestHydrateContentTwice(t *testing.T) {
 	p := storetest.Random(81, 3<<20)
 	b, f := twice(t, p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
-	f.Delay = func(context.Context) { time.Sleep(100 * time.Millisecond) } // both are on their way
+	f.Delay = func(context.Context) { time.Sleep(100 * time.Millisecond) } // both are in transfer
 	if err := s.Hydrate(t.Context(), b.Put(t, s), store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 		t.Error(err)
 	}
 }
 
-// A tug serves a file of two chunks. The first one comes byte by byte, the second one when the first
-// was broken off.
+// A tug serves a file of two chunks: the first one byte by byte, the second one after the request for
+// the first was canceled.
 type tug struct {
 	whole *storetest.Fetcher
 	asked chan int64
@@ -137,9 +137,9 @@ func (b *tugged) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// A reader comes for a chunk that a background job is fetching already, with others: from then on
-// that chunk is urgent, and the others stand back as for a chunk that nobody was fetching.
-func TestReadHurriesRunningTransfer(t *testing.T) {
+// A reader needs a chunk that a background job is already fetching: the chunk becomes urgent, and the
+// other chunks wait as if the reader had requested it first.
+func TestReadPromotesRunningTransfer(t *testing.T) {
 	p := storetest.Random(82, 8<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := &tug{whole: storetest.NewFetcher(p), asked: make(chan int64, 10), broke: make(chan struct{})}
@@ -158,14 +158,15 @@ func TestReadHurriesRunningTransfer(t *testing.T) {
 	}
 }
 
-// Small files come together, but who reads one does not wait for a paused job that brings another.
+// Small files are fetched together, but reading one does not wait for a paused job that fetches
+// another.
 func TestReadSmallFileWhilePaused(t *testing.T) {
 	for first := range 2 {
 		t.Run(fmt.Sprint(first), func(t *testing.T) { testReadSmallFileWhilePaused(t, first) })
 	}
 }
 
-// waiting says whether no blob of a table has begun to be fetched.
+// waiting reports whether no fetch of a table has begun.
 func waiting(s *store.Store, table digest.Digest) bool {
 	ps, ok := s.Hydrating(table)
 	return !ok || slices.ContainsFunc(ps, func(p store.Progress) bool { return p.State == "waiting" })

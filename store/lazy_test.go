@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// half makes bytes of which half do not compress.
+// half returns bytes of which half do not compress.
 func half(seed uint64, n int) []byte {
 	p := storetest.Random(seed, n)
 	clear(p[n/4 : n/4+n/2])
@@ -67,7 +67,7 @@ func lazyCases(t *testing.T) []lazyCase {
 	return cases
 }
 
-// Every kind of chunked file can be read from any place at once, and is an object in the end.
+// Every kind of file with chunks can be read at any offset at once, and becomes an object.
 func TestReadBeforeComplete(t *testing.T) {
 	for _, tc := range lazyCases(t) {
 		t.Run(tc.name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestReadBeforeComplete(t *testing.T) {
 				if size, err := s.View("").Size(d); err != nil || size != int64(len(want)) {
 					t.Errorf("%s: size %d, %v", name, size, err)
 				}
-				// The end first: a whole object would have to be fetched for it.
+				// The end is read first: otherwise a test that fetches the whole object would pass.
 				tail := make([]byte, 1000)
 				if n, err := s.View("").ReadAt(t.Context(), d, tail, int64(len(want))-900); n != 900 || err != io.EOF || !bytes.Equal(tail[:n], want[len(want)-900:]) {
 					t.Errorf("%s: end: %d bytes, %v", name, n, err)
@@ -119,7 +119,7 @@ func TestReadBeforeComplete(t *testing.T) {
 	}
 }
 
-// hold keeps a table as a snapshot would.
+// hold adds the reference of a snapshot to a table.
 func hold(t testing.TB, s *store.Store, table digest.Digest) {
 	t.Helper()
 	if err := s.AddRef(t.Context(), "snapshot/1", table, time.Time{}); err != nil {
@@ -138,7 +138,7 @@ func readRandomly(t testing.TB, s *store.Store, d digest.Digest, want []byte, n 
 	}
 }
 
-// Readers, one that goes forward and a job at once: right bytes, and each byte fetched once.
+// Concurrent readers, a sequential reader and a job get right bytes, and each byte is fetched once.
 func TestReadWhileHydrating(t *testing.T) {
 	p := storetest.Random(3, 60<<20+5)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -175,7 +175,7 @@ func TestReadWhileHydrating(t *testing.T) {
 	}
 }
 
-// What is wrong never reaches a reader: another source is asked, and without one the read fails.
+// Wrong bytes never reach a reader: another source is tried, and without one the read fails.
 func TestReadCorruptChunk(t *testing.T) {
 	p := storetest.Random(4, 9<<20)
 	d := digest.FromBytes(p)
@@ -213,8 +213,8 @@ func TestReadCorruptChunk(t *testing.T) {
 	readRandomly(t, s, d, p, 50)
 }
 
-// A table can give a file any chunks it likes, but not make it an object of another name, and not
-// change what readers of another table see.
+// A table can give a file any chunks, but cannot make it an object of another digest, or change the
+// bytes that readers of another table get.
 func TestTableThatLies(t *testing.T) {
 	p, other := storetest.Random(5, 5<<20), storetest.Random(6, 5<<20)
 	lie := &storetest.Compressed{Size: 1 << 20}
@@ -245,7 +245,7 @@ func TestTableThatLies(t *testing.T) {
 	}
 }
 
-// What was read before a restart is not fetched again.
+// Bytes that were read before a restart are not fetched again.
 func TestReadResumes(t *testing.T) {
 	p := storetest.Random(7, 21<<20)
 	d := digest.FromBytes(p)
@@ -277,7 +277,7 @@ func TestReadResumes(t *testing.T) {
 	}
 }
 
-// A server without ranges is found out before the model is shown; if it shows later, readers wait.
+// Expose finds that a server does not support ranges; if that changes later, readers wait.
 func TestReadWithoutRanges(t *testing.T) {
 	p := storetest.Random(8, 9<<20)
 	d := digest.FromBytes(p)
@@ -308,7 +308,7 @@ func TestReadWithoutRanges(t *testing.T) {
 	}
 }
 
-// Files without chunks are waited for, and their readers told when they can not come.
+// Readers of files without chunks wait, and get the error if the file cannot be fetched.
 func TestReadWaits(t *testing.T) {
 	p := storetest.Random(9, 6<<20)
 	d := digest.FromBytes(p)
@@ -339,7 +339,7 @@ func TestReadWaits(t *testing.T) {
 	f.Delay = func(context.Context) { time.Sleep(50 * time.Millisecond) }
 	done := make(chan error, 1)
 	go func() { done <- s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: o.Sources}) }()
-	for { // until the next attempt has begun, reads fail
+	for { // reads fail until the next attempt has begun
 		if _, err := s.View("").ReadAt(t.Context(), d, one, 5<<20); err == nil {
 			break
 		}
@@ -353,8 +353,8 @@ func TestReadWaits(t *testing.T) {
 	}
 }
 
-// Unverified reading is an option of its own: bytes come at once, and a blob that turns out wrong
-// is fetched again.
+// Unverified reading is a separate option: bytes can be read at once, and a blob that turns out to be
+// wrong is fetched again.
 func TestReadUnverified(t *testing.T) {
 	p := storetest.Random(10, 6<<20)
 	d := digest.FromBytes(p)
@@ -375,8 +375,8 @@ func TestReadUnverified(t *testing.T) {
 	}
 }
 
-// Chunks that an object has are copied: a model that shares most of them with another costs what
-// is new.
+// Chunks of existing objects are copied: for a model that shares most chunks with another one, only the
+// others are fetched.
 func TestChunksAreShared(t *testing.T) {
 	p := storetest.Random(11, 40<<20)
 	tuned := bytes.Clone(p)
@@ -403,8 +403,8 @@ func TestChunksAreShared(t *testing.T) {
 	}
 }
 
-// Who reads goes first: a paused background job does not stand in the way, and goes on later.
-func TestReadGoesFirst(t *testing.T) {
+// Readers have priority: they do not wait for a paused background job, which continues later.
+func TestReadersHavePriority(t *testing.T) {
 	p := storetest.Random(13, 30<<20)
 	d := digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -434,8 +434,8 @@ func TestReadGoesFirst(t *testing.T) {
 	readRandomly(t, s, d, p, 30)
 }
 
-// When nothing refers to a table any more, its files can not be read, and what is staged of them
-// can be collected.
+// When the last reference to a table is removed, its files can no longer be read, and their staged
+// bytes can be collected.
 func TestWithdraw(t *testing.T) {
 	p := storetest.Random(14, 9<<20)
 	d := digest.FromBytes(p)
@@ -458,7 +458,7 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// Small files that lie next to each other are fetched together, whatever order they are brought in.
+// Adjacent small files are fetched together, in any order.
 func TestSmallFilesTogether(t *testing.T) {
 	var headers []tar.Header
 	var contents [][]byte
@@ -485,7 +485,7 @@ func TestSmallFilesTogether(t *testing.T) {
 	}
 }
 
-// Where the file system can, chunks that an object has take no space of their own.
+// On file systems with reflinks, chunks copied from an object take no space.
 func TestChunksShareBlocks(t *testing.T) {
 	dir := xfs(t)
 	s, err := store.Open(filepath.Join(dir, "store"), store.Options{Reserve: 1})
@@ -500,7 +500,7 @@ func TestChunksShareBlocks(t *testing.T) {
 	var free [3]uint64
 	for i, b := range [][]byte{p, tuned} {
 		free[i] = freeBytes(t, dir)
-		// Chunks that begin anywhere, but at the same places in both.
+		// Chunk boundaries at arbitrary offsets, the same in both files.
 		table := storetest.NewBuilder(fmt.Sprint(i)).RawChunks("w", b, 0o644, 1_000_003).Put(t, s)
 		if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
 			t.Fatal(err)
@@ -529,7 +529,7 @@ func freeBytes(t *testing.T, dir string) uint64 {
 	return st.Bfree * uint64(st.Bsize)
 }
 
-// Options.Connections bounds the ranges of a pull that somebody waits for, with chunks and without.
+// Options.Connections limits the concurrent ranges of an awaited pull, with and without chunks.
 func TestConnectionsAreBounded(t *testing.T) {
 	p, q := storetest.Random(17, 40<<20), storetest.Random(18, 40<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{Connections: 3})

@@ -15,8 +15,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestArrivalProvesNothing: a stranger waits for a private file from a registry that hangs when its owner
-// pulls it. The stranger's pull goes on to wait.
+// TestArrivalProvesNothing: an attacker waits for a private file from a registry that hangs while the
+// owner pulls it. The attacker's pull continues to wait.
 func TestArrivalProvesNothing(t *testing.T) {
 	p := storetest.Random(30, 9<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -39,8 +39,8 @@ func TestArrivalProvesNothing(t *testing.T) {
 	}
 }
 
-// TestPartsProveNothing: a table that says that a private file is put together of bytes of its own does not
-// get it for that.
+// TestPartsProveNothing: a table that claims that a private file consists of the attacker's own bytes
+// does not give access to the file.
 func TestPartsProveNothing(t *testing.T) {
 	parts := fragments(2, 1<<20)
 	for _, digested := range []bool{true, false} {
@@ -68,8 +68,8 @@ func TestPartsProveNothing(t *testing.T) {
 	}
 }
 
-// TestPrivateWithoutDatabase: what came with credentials is still private when the database is lost, and when a
-// file that was set aside is found to be right. Its owner need not fetch it again.
+// TestPrivateWithoutDatabase: objects fetched with credentials stay private when the database is lost,
+// and when a file that was set aside is found to be right. The owner does not fetch them again.
 func TestPrivateWithoutDatabase(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, dir string, d digest.Digest){
 		"lost": func(t *testing.T, dir string, _ digest.Digest) {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Each reference has sources of its own, in their order, as long as it is one to the same table.
+// Each reference has its own sources, in order, as long as it refers to the same table.
 func TestRefSources(t *testing.T) {
 	ctx := t.Context()
 	s := storetest.Open(t, t.TempDir(), store.Options{})

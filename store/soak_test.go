@@ -27,7 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var soak = flag.Duration("soak", 0, "how long TestSoak goes on; 0: it is left out")
+var soak = flag.Duration("soak", 0, "duration of TestSoak; 0 skips it")
 
 const (
 	soakOp   = "soak"           // of crashEnv
@@ -106,15 +106,15 @@ func moody(r *rand.Rand, blobs [][]byte) transfer.Fetcher {
 	return f
 }
 
-// soakChild does random things to the store in dir for a while. Errors of registries and of a full disk are
-// expected; wrong bytes, races and what is left behind are not.
+// soakChild runs random operations on the store in dir for a while. Errors of registries and of a full
+// disk are expected; wrong bytes, races and leaks are not.
 func soakChild(dir string) error {
 	seed, err := strconv.ParseUint(filepath.Base(dir), 10, 64)
 	if err != nil {
 		return err
 	}
 	models, blobs, files := soakModels()
-	s, err := store.Open(dir, store.Options{Reserve: 1}) // the runtime opens descriptors of its own
+	s, err := store.Open(dir, store.Options{Reserve: 1}) // afterwards, because the runtime opens descriptors
 	if err == nil {
 		err = s.Close()
 	}
@@ -169,7 +169,7 @@ func descriptorsOpen() int {
 	return len(entries)
 }
 
-// soakStep does one thing. Its error is of what must not be.
+// soakStep runs one operation. It returns unexpected errors.
 func soakStep(ctx context.Context, s *store.Store, r *rand.Rand, models, blobs [][]byte, files map[digest.Digest][]byte) error {
 	i := r.IntN(len(models))
 	name := fmt.Sprint("snapshot/", i)
@@ -215,14 +215,14 @@ func soakStep(ctx context.Context, s *store.Store, r *rand.Rand, models, blobs [
 	return nil
 }
 
-// readPieces reads a piece of every file that can be read in a view, and compares it.
+// readPieces reads and compares a range of every readable file of a view.
 func readPieces(ctx context.Context, v store.View, files map[digest.Digest][]byte) error {
 	buf := make([]byte, 100_000)
 	for d, p := range files {
 		off := rand.IntN(len(p))
 		n, err := v.ReadAt(ctx, d, buf, int64(off))
 		if err != nil && err != io.EOF {
-			continue // it is not there, or its registry is in a mood
+			continue // it is missing, or its registry fails
 		}
 		if !bytes.Equal(buf[:n], p[off:off+n]) {
 			return fmt.Errorf("file %s reads wrong at %d", d, off)
@@ -231,12 +231,12 @@ func readPieces(ctx context.Context, v store.View, files map[digest.Digest][]byt
 	return nil
 }
 
-// TestSoak does random things to a store on a small file system, in processes that are killed at random
-// or end, and looks in between: what can be read is right, what is referred to stays, and with nothing
-// referred to, everything goes.
+// TestSoak runs random operations on a store on a small file system, in processes that are killed at
+// random or end, and checks in between: readable bytes are right, referenced objects stay, and without
+// references everything is removed.
 func TestSoak(t *testing.T) {
 	if *soak == 0 {
-		return // make soak
+		return // run by make soak
 	}
 	mount := t.TempDir()
 	if err := unix.Mount("soak", mount, "tmpfs", 0, fmt.Sprint("size=", soakSize)); err != nil {
@@ -299,7 +299,7 @@ func soakRound(t *testing.T, dir string, kill time.Duration) {
 	}
 }
 
-// soakLook looks at the store between two rounds.
+// soakLook checks the store between two rounds.
 func soakLook(t *testing.T, dir string, files map[digest.Digest][]byte) {
 	t.Helper()
 	s, err := store.Open(dir, store.Options{Reserve: 1})

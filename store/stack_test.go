@@ -10,7 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestStackedLayers shows layers that change those below, one of them a plain tar, one compressed, one raw.
+// TestStackedLayers shows three layers that change those below: a plain tar, a compressed tar and a raw
+// file.
 func TestStackedLayers(t *testing.T) {
 	layer := func(files ...string) []byte { // name, content, …
 		var headers []tar.Header

@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// presence returns what is there of a table.
+// presence returns the Presence of a table.
 func presence(t *testing.T, s *store.Store, table digest.Digest) store.Presence {
 	t.Helper()
 	p, err := s.Presence(t.Context(), table)
@@ -21,7 +21,7 @@ func presence(t *testing.T, s *store.Store, table digest.Digest) store.Presence 
 	return p
 }
 
-// TestPresence follows a model from nothing over what readers wanted to all of it, across a restart.
+// TestPresence follows a model from absent over partly read to complete, across a restart.
 func TestPresence(t *testing.T) {
 	for _, c := range lazyCases(t) {
 		t.Run(c.name, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestPresence(t *testing.T) {
 				t.Errorf("after a read: got %+v of %d", some, total)
 			}
 			if s.Early(table)[""].Unverified {
-				t.Error("a file with digests of chunks is said to be unverified")
+				t.Error("a file with digests of chunks is reported as unverified")
 			}
 			s.Close()
 			s = storetest.Open(t, dir, store.Options{})
@@ -75,7 +75,7 @@ func TestPresence(t *testing.T) {
 	}
 }
 
-// TestUnverified is what is said of a file without digests of chunks that is read at once.
+// TestUnverified checks the state of a file without digests of chunks that can be read at once.
 func TestUnverified(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	p := storetest.Random(5, 9<<20)
@@ -99,7 +99,7 @@ func TestUnverified(t *testing.T) {
 	}
 }
 
-// TestAwaited tells work that somebody waits for from other work, which stands still in a pause.
+// TestAwaited distinguishes awaited work from other work, which stops during a pause.
 func TestAwaited(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	p := storetest.Random(6, 9<<20)
@@ -115,10 +115,10 @@ func TestAwaited(t *testing.T) {
 		_, running = s.Hydrating(table)
 	}
 	if s.Awaited(table) {
-		t.Error("work in the background is said to be awaited")
+		t.Error("background work is reported as awaited")
 	}
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); err != nil {
-		t.Fatal(err) // in spite of the pause
+		t.Fatal(err) // although background work is paused
 	}
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -126,7 +126,7 @@ func TestAwaited(t *testing.T) {
 	cancel()
 }
 
-// TestChunkUse says which chunks of a model others have too, before and after it is complete.
+// TestChunkUse checks which chunks of a model other models share, before and after it is complete.
 func TestChunkUse(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	const mib = 1 << 20

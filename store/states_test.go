@@ -15,8 +15,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestLyingStates: a table whose states lie makes no object of the wrong name and shows no chunk that does
-// not fit, and what honest tables say of the same file is not touched.
+// TestLyingStates checks that a table with wrong states makes no object of another digest and exposes
+// no wrong chunk, and that right tables of the same file are not affected.
 func TestLyingStates(t *testing.T) {
 	const size = 1 << 20
 	right := storetest.Random(1, 6*size+7)
@@ -28,7 +28,7 @@ func TestLyingStates(t *testing.T) {
 		"a tail":     func(r, w []filetable.Chunk) { copy(r[3:], w[3:]) },
 		"other file": func(r, w []filetable.Chunk) { copy(r, w) },
 		"digest only": func(r, w []filetable.Chunk) {
-			r[3].Digest = w[3].Digest // it says which chunks are equal, and no more
+			r[3].Digest = w[3].Digest // reveals only which chunks are equal
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestLyingStates(t *testing.T) {
 			other := storetest.NewBuilder("other").RawChunks("f", wrong, 0o644, size).Stated(t, wrong)
 			liar := storetest.NewBuilder("liar").RawChunks("f", right, 0o644, size).Stated(t, right)
 			lie(liar.Table().Files[0].Source.Chunks, other.Table().Files[0].Source.Chunks)
-			// A source that has what the states say, under the name of the file.
+			// A source with the bytes that match the states, under the digest of the file.
 			f := storetest.NewFetcher(right)
 			f.Blobs[d] = wrong
 			table := liar.Put(t, s)
@@ -64,8 +64,8 @@ func TestLyingStates(t *testing.T) {
 	}
 }
 
-// TestStatesResume: what another process has staged is verified by states too, and brought again if it is
-// wrong.
+// TestStatesResume checks that bytes staged by another process are also verified by states, and fetched
+// again if they are wrong.
 func TestStatesResume(t *testing.T) {
 	const size = 1 << 20
 	p := storetest.Random(2, 9*size+1)
@@ -109,7 +109,8 @@ func TestStatesResume(t *testing.T) {
 	}
 }
 
-// TestStatesInTable: a table has all states or none, each of the length that its place asks for.
+// TestStatesInTable checks that a table has all states or none, each with the length that its offset
+// requires.
 func TestStatesInTable(t *testing.T) {
 	p := storetest.Random(3, 1000)
 	for name, change := range map[string]func(c []filetable.Chunk){

@@ -129,7 +129,7 @@ func TestHydrateEveryKindOfBlob(t *testing.T) {
 					t.Errorf("left over: %v", got)
 				}
 				want := "complete"
-				if len(tc.blob) == 0 { // an empty file is not asked for
+				if len(tc.blob) == 0 { // an empty file is not requested
 					want = "present"
 				}
 				if len(last) != 1 || last[0].State != want || last[0].Done != int64(len(tc.blob)) {
@@ -139,7 +139,7 @@ func TestHydrateEveryKindOfBlob(t *testing.T) {
 				if sent > int64(len(tc.blob)) && !f.NoRanges {
 					t.Errorf("%d bytes fetched of %d", sent, len(tc.blob))
 				}
-				// Once more: nothing is fetched.
+				// A second Hydrate fetches nothing.
 				if err := s.Hydrate(t.Context(), table, store.HydrateOptions{}); err != nil {
 					t.Fatal(err)
 				}
@@ -152,7 +152,7 @@ func TestHydrateEveryKindOfBlob(t *testing.T) {
 	}
 }
 
-func TestSameFileInManyWrappingsIsOneObject(t *testing.T) {
+func TestSameFileInManyFormatsIsOneObject(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	weights := storetest.Random(2, 5<<20)
 	one := func(name string) []byte {
@@ -194,7 +194,7 @@ func TestSameFileInManyWrappingsIsOneObject(t *testing.T) {
 	if total != u.Unique {
 		t.Errorf("references count %d bytes, objects have %d", total, u.Unique)
 	}
-	// The first goes; the second takes the weights over.
+	// The first table is removed; the second one keeps the weights.
 	if err := s.RemoveRef(t.Context(), "pin/a"); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestSameFileInManyWrappingsIsOneObject(t *testing.T) {
 	}
 }
 
-// interrupted brings the first n bytes of the blob of a table, and closes the store.
+// interrupted fetches the first n bytes of the blob of a table, and closes the store.
 func interrupted(t *testing.T, s *store.Store, table digest.Digest, blob []byte, n int64) *storetest.Fetcher {
 	t.Helper()
 	f := storetest.NewFetcher(blob)
@@ -282,7 +282,7 @@ func TestAfterARebootOnlySyncedChunksCount(t *testing.T) {
 	if err := os.WriteFile(heads[0], old, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The power went before the bytes reached the disk.
+	// A power failure before the bytes were synced.
 	if err := os.WriteFile(filepath.Join(filepath.Dir(heads[0]), "data"), make([]byte, 16<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestAfterARebootOnlySyncedChunksCount(t *testing.T) {
 	}
 }
 
-func TestDamagedPartialIsFetchedAnew(t *testing.T) {
+func TestDamagedPartialIsFetchedAgain(t *testing.T) {
 	weights := storetest.Random(5, 16<<20)
 	dir := t.TempDir()
 	s := storetest.Open(t, dir, store.Options{})
@@ -418,7 +418,7 @@ func TestFinalErrorsSayWhich(t *testing.T) {
 		fetchers []transfer.Source
 		want     func(error) bool
 	}{
-		{"nobody", nil, errdefs.IsNotFound},
+		{"no sources", nil, errdefs.IsNotFound},
 		{"not there", storetest.From(empty), errdefs.IsNotFound},
 		{"denied beats not there", storetest.From(denied, empty), errdefs.IsUnauthorized},
 	} {
@@ -560,7 +560,7 @@ func TestTarHeadersThatChangeAreCaught(t *testing.T) {
 	blob := storetest.Tar(t, []tar.Header{{Name: "a", Mode: 0o644}, {Name: "b", Mode: 0o644}}, [][]byte{bytes.Repeat([]byte("a"), 700), bytes.Repeat([]byte("b"), 700)})
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	b := storetest.NewBuilder("x").Tar(t, blob)
-	b.Table().Files[1].Source.Offset -= 10 // as if a header had lied
+	b.Table().Files[1].Source.Offset -= 10 // as if a header were wrong
 	table := b.Put(t, s)
 	err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(blob))})
 	if !errdefs.IsInvalidArgument(err) {
@@ -623,7 +623,7 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-func TestCheckFindsDamageAndHydrateMendsIt(t *testing.T) {
+func TestCheckFindsDamageAndHydrateRepairsIt(t *testing.T) {
 	weights := storetest.Random(14, 5<<20)
 	plain := modelTar(t, weights)
 	d := digest.FromBytes(weights)
@@ -670,7 +670,7 @@ func TestCheckFindsDamageAndHydrateMendsIt(t *testing.T) {
 					s.Close()
 					s = storetest.Open(t, dir, store.Options{})
 				}
-				for range 2 { // a finding does not go away by looking again
+				for range 2 { // a second check has the same result
 					bad, err := s.Check(t.Context(), "", nil)
 					if err != nil || len(bad) != 1 || bad[0].Digest != d || len(bad[0].Tables) != 1 || bad[0].Tables[0] != table {
 						t.Fatalf("check: %+v, %v", bad, err)
@@ -686,7 +686,7 @@ func TestCheckFindsDamageAndHydrateMendsIt(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := content(t, s, table)["model/weights.bin"]; got != string(weights) {
-					t.Error("not mended")
+					t.Error("not repaired")
 				}
 				if bad, err := s.Check(t.Context(), "", nil); err != nil || len(bad) > 0 {
 					t.Errorf("after mending: %+v, %v", bad, err)
@@ -696,7 +696,7 @@ func TestCheckFindsDamageAndHydrateMendsIt(t *testing.T) {
 	}
 }
 
-func TestOpenAdoptsVerifiedFilesAndDropsLies(t *testing.T) {
+func TestOpenAdoptsRightFilesAndSetsOthersAside(t *testing.T) {
 	dir := t.TempDir()
 	s := storetest.Open(t, dir, store.Options{})
 	weights := storetest.Random(15, 1<<20)
@@ -704,7 +704,7 @@ func TestOpenAdoptsVerifiedFilesAndDropsLies(t *testing.T) {
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(storetest.NewFetcher(weights))}); err != nil {
 		t.Fatal(err)
 	}
-	// A second process does not get in.
+	// A second process cannot open the store.
 	if _, err := store.Open(dir, store.Options{}); !errdefs.IsUnavailable(err) {
 		t.Errorf("second open: %v", err)
 	}

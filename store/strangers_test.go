@@ -20,7 +20,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// What strangers on the node bring, or do not bring, is theirs alone.
+// Tests of isolation: one user of the node, the attacker, must not affect or read what another one, the
+// victim, fetches.
 
 // hung serves blobs, but no byte of them.
 func hung(blobs ...[]byte) *storetest.Fetcher {
@@ -29,7 +30,7 @@ func hung(blobs ...[]byte) *storetest.Fetcher {
 	return f
 }
 
-// evil returns the sources of a stranger, and good those of his victim.
+// evil returns the sources of the attacker, and good those of the victim.
 func evil(f transfer.Fetcher) []transfer.Source {
 	return storetest.FromRepository("aaa.evil/model", f)
 }
@@ -48,7 +49,7 @@ func soon(t *testing.T, what string, f func(context.Context) error) {
 	}
 }
 
-// attack hydrates a table in the background of the test, until its end.
+// attack hydrates a table in the background until the end of the test.
 func attack(t *testing.T, s *store.Store, b *storetest.Builder, f transfer.Fetcher) {
 	t.Helper()
 	table := b.Put(t, s)
@@ -64,8 +65,8 @@ func oneFileTar(t testing.TB, seed uint64, size int) []byte {
 	return storetest.Tar(t, []tar.Header{{Name: fmt.Sprint("f", seed), Mode: 0o644}}, [][]byte{storetest.Random(seed, size)})
 }
 
-// TestHungStranger: a stranger lets everything hang that he can ask for. The victim's pulls end all the
-// same: of other blobs, of the same blob, of archives, of files that are put together.
+// TestHungStranger: every request of the attacker hangs. Pulls of the victim end nevertheless: of other
+// blobs, of the same blob, of archives and of assembled files.
 func TestHungStranger(t *testing.T) {
 	big := storetest.Random(1, 200<<20)
 	raw := func(p []byte) *storetest.Builder {
@@ -138,7 +139,8 @@ func TestHungStranger(t *testing.T) {
 	}
 }
 
-// TestHungReaders: reads of files on a hung registry hold nothing that readers of others wait for.
+// TestHungReaders: reads of files from a registry that hangs hold no resource that other readers wait
+// for.
 func TestHungReaders(t *testing.T) {
 	alive := storetest.Random(72, 3<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -164,13 +166,13 @@ func TestHungReaders(t *testing.T) {
 	})
 }
 
-// TestLyingStranger: what a stranger stages, wrong or not, is not what the victim's pull begins with.
+// TestLyingStranger: a pull of the victim does not use bytes staged by the attacker, right or wrong.
 func TestLyingStranger(t *testing.T) {
 	p := storetest.Random(7, 20<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	lies := storetest.NewFetcher(p)
 	lies.Mangle = func(_ int64, b []byte) { clear(b) }
-	lies.Allow = func(off, _ int64) bool { return off < 16<<20 } // all but its end
+	lies.Allow = func(off, _ int64) bool { return off < 16<<20 } // all but the end
 	attack(t, s, storetest.NewBuilder("a").Raw("x", p, 0o644), lies)
 	for lies.Sent(digest.FromBytes(p)) < 16<<20 {
 		time.Sleep(time.Millisecond)
@@ -185,8 +187,8 @@ func TestLyingStranger(t *testing.T) {
 	}
 }
 
-// TestWayIsDurable: no restart, no order of tables and no pull that goes on changes in which way a file is
-// brought that is read.
+// TestWayIsDurable: neither restarts, nor the order of tables, nor running pulls change the way in
+// which an exposed file is fetched.
 func TestWayIsDurable(t *testing.T) {
 	p, dir := storetest.Random(8, 9<<20), t.TempDir()
 	victim := storetest.NewBuilder("victim").RawChunks("w", p, 0o644, filetable.MaxChunk)
@@ -213,7 +215,7 @@ func TestWayIsDurable(t *testing.T) {
 		if err := s.Expose(t.Context(), other, store.ExposeOptions{Sources: evil(serve), Wait: true}); !errdefs.IsFailedPrecondition(err) {
 			t.Fatalf("the stranger's way: %v", err)
 		}
-		if err := s.Close(); err != nil { // the stranger comes first after the restart
+		if err := s.Close(); err != nil { // after the restart the attacker is first
 			t.Fatal(err)
 		}
 		if s, err = store.Open(dir, store.Options{Reserve: 1}); err != nil {
@@ -229,7 +231,7 @@ func TestWayIsDurable(t *testing.T) {
 	}
 	readRandomly(t, s, digest.FromBytes(p), p, 10)
 
-	// When nothing refers to the victim's table any more, the way is free.
+	// When no reference needs the victim's table any more, another way can be recorded.
 	if err := s.RemoveRef(t.Context(), "snapshot/"+table.Encoded()); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +240,7 @@ func TestWayIsDurable(t *testing.T) {
 	}
 }
 
-// private makes the bytes of a fetcher come with credentials.
+// private reports that the bytes of a fetcher were fetched with credentials.
 type private struct{ *storetest.Fetcher }
 
 type privateBody struct{ io.ReadCloser }
@@ -253,9 +255,9 @@ func (f private) Fetch(ctx context.Context, d digest.Digest, size, off, n int64)
 	return privateBody{body}, start, nil
 }
 
-// TestPrivateBytes: what came with credentials is there only for who could have got it himself: raw files,
-// members of archives, chunks; a public model is there for all. Who can show a few bytes need not fetch
-// the rest.
+// TestPrivateBytes: raw files, members of archives and chunks fetched with credentials exist only for
+// sources that can provide them; public ones exist for all. A source that proves that it has a blob
+// need not provide all of it.
 func TestPrivateBytes(t *testing.T) {
 	p := storetest.Random(10, 9<<20)
 	zipped := storetest.Compress(t, oneFileTar(t, 11, 3<<20), filetable.CodecGzip)
@@ -338,8 +340,8 @@ func TestPrivateBytes(t *testing.T) {
 	})
 }
 
-// TestPrivateIsNotShown: a private object does not become readable through a table that names its digest
-// and is shown before anything was fetched for it.
+// TestPrivateIsNotShown: a table that names the digest of a private object, and is exposed before
+// anything is fetched for it, does not make the object readable.
 func TestPrivateIsNotShown(t *testing.T) {
 	p, own := storetest.Random(13, 5<<20), storetest.Random(14, 5<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -356,7 +358,8 @@ func TestPrivateIsNotShown(t *testing.T) {
 	}
 }
 
-// TestPrivateArchiveIsNotListed: what a private archive has is not shown to who knows its digest.
+// TestPrivateArchiveIsNotListed: the contents of a private archive are not revealed to a table that
+// names its digest.
 func TestPrivateArchiveIsNotListed(t *testing.T) {
 	zipped, own := storetest.Compress(t, oneFileTar(t, 21, 1<<20), filetable.CodecGzip), storetest.Random(22, 5<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -377,7 +380,7 @@ func TestPrivateArchiveIsNotListed(t *testing.T) {
 	}
 }
 
-// TestReservations: two pulls at once do not overrun the quota that each of them keeps.
+// TestReservations: two concurrent pulls do not exceed the quota together.
 func TestReservations(t *testing.T) {
 	const quota = 40 << 20
 	s := storetest.Open(t, t.TempDir(), store.Options{Evict: store.EvictOptions{Quota: quota}})
@@ -423,9 +426,8 @@ func TestReservations(t *testing.T) {
 	}
 }
 
-// TestExposedReservations: of two models that are shown at once before they are complete, and do not fit
-// together, one is shown. It is brought into the room that was kept for it; when it is gone, so is what was
-// kept.
+// TestExposedReservations: if two models are exposed concurrently and do not fit together, one is
+// refused. The other is hydrated into its reserved space; when it is removed, so is the reservation.
 func TestExposedReservations(t *testing.T) {
 	const quota = 40 << 20
 	s := storetest.Open(t, t.TempDir(), store.Options{Evict: store.EvictOptions{Quota: quota}})
@@ -465,12 +467,12 @@ func TestExposedReservations(t *testing.T) {
 		t.Fatalf("both are shown: %v", err)
 	}
 	if err := s.Hydrate(t.Context(), tables[other], store.HydrateOptions{Sources: sources[other]}); !errdefs.IsResourceExhausted(err) {
-		t.Errorf("the other is brought: %v", err)
+		t.Errorf("the other is hydrated: %v", err)
 	}
 	if err := s.Hydrate(t.Context(), tables[first], store.HydrateOptions{Sources: sources[first]}); err != nil {
 		t.Errorf("the first: %v", err)
 	}
-	for _, i := range []int{first, other} { // one that was brought goes, and one that was not
+	for _, i := range []int{first, other} { // removes the one that was hydrated, and the other
 		if err := s.RemoveRef(t.Context(), fmt.Sprint("snapshot/", i)); err != nil {
 			t.Fatal(err)
 		}
@@ -483,7 +485,7 @@ func TestExposedReservations(t *testing.T) {
 	}
 }
 
-// TestZerosAreHoles: a file of zeros takes no room, however large it says it is.
+// TestZerosAreHoles: a file of zeros takes no disk space, whatever its size.
 func TestZerosAreHoles(t *testing.T) {
 	const size = 1 << 30
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -507,15 +509,16 @@ func TestZerosAreHoles(t *testing.T) {
 	}
 }
 
-// canceled is an error of a source that wraps the end of a context, which is not ours.
+// canceled is an error of a source that wraps context.Canceled, although no context of the store has
+// ended.
 type canceled struct{}
 
 func (canceled) Error() string { return "rpc: the client connection is closing" }
 func (canceled) Unwrap() error { return context.Canceled }
 
-// TestForeignCancellation: a source whose errors look like an end of ours does not make a pull go on for ever.
+// TestForeignCancellation: such errors do not make Hydrate repeat forever.
 func TestForeignCancellation(t *testing.T) {
-	t.Parallel() // it waits between tries
+	t.Parallel() // it waits between attempts
 	p := storetest.Random(16, 1<<20)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	f := storetest.NewFetcher(p)
@@ -528,8 +531,8 @@ func TestForeignCancellation(t *testing.T) {
 	}
 }
 
-// TestOneContentTwoWays: an archive whose digest is also that of a file that comes by chunks is brought,
-// not the end of the daemon.
+// TestOneContentTwoWays: a table whose archive has the digest of a file with chunks is hydrated, and
+// does not end the daemon.
 func TestOneContentTwoWays(t *testing.T) {
 	p := oneFileTar(t, 17, 1<<20)
 	c := (&storetest.Compressed{Codec: filetable.CodecZstd, Size: 1 << 20}).Add("the.tar", p)
@@ -540,8 +543,8 @@ func TestOneContentTwoWays(t *testing.T) {
 	}
 }
 
-// TestReaderOfWholeFile: who reads a file that comes only as a whole does not wait while its job is paused, or
-// stands behind the pull of another.
+// TestReaderOfWholeFile: a reader of a file without chunks does not wait while the hydration is paused,
+// or behind an awaited pull of another model.
 func TestReaderOfWholeFile(t *testing.T) {
 	for name, hinder := range map[string]func(t *testing.T, s *store.Store){
 		"paused": func(t *testing.T, s *store.Store) { s.Pause() },
@@ -578,8 +581,8 @@ func TestReaderOfWholeFile(t *testing.T) {
 	}
 }
 
-// TestIdentityOfUnverified: a file that was read before it was verified keeps its identity only if all that
-// was read turned out to be right: the kernel has pages of it.
+// TestIdentityOfUnverified: a file that was read before it was verified keeps its identity only if all
+// bytes read were right, because they are in the page cache.
 func TestIdentityOfUnverified(t *testing.T) {
 	for _, lies := range []bool{true, false} {
 		t.Run(fmt.Sprintf("lies %v", lies), func(t *testing.T) {

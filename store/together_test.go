@@ -53,7 +53,7 @@ func waitFor(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// Two tables that share a blob and do different things with it, at the same time.
+// Two tables that share a blob and use it differently, hydrated concurrently.
 func TestSharedBlobsOfRunningFetches(t *testing.T) {
 	blobs := fragments(3, 1<<20)
 	plain := modelTar(t, storetest.Random(1, 2<<20))
@@ -68,7 +68,7 @@ func TestSharedBlobsOfRunningFetches(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		a, b func(*storetest.Builder)
-		blob []byte // of which the first has begun
+		blob []byte // the blob that the first one has requested
 	}{
 		{"other recipe", parts("header of a", false), parts("longer header of b", false), blobs[2]},
 		{"same recipe", parts("header", false), parts("header", true), blobs[2]},
@@ -107,8 +107,8 @@ func TestSharedBlobsOfRunningFetches(t *testing.T) {
 	}
 }
 
-// The registries of others do not decide whether ours bring a blob.
-func TestFetchersOfOthers(t *testing.T) {
+// Other callers' registries do not decide whether a pull succeeds.
+func TestSourcesOfOtherCallers(t *testing.T) {
 	w := storetest.Random(1, 2<<20)
 	wrong := func() *storetest.Fetcher {
 		f := storetest.NewFetcher(w)
@@ -118,7 +118,7 @@ func TestFetchersOfOthers(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		other *storetest.Fetcher
-		same  bool // table
+		same  bool // the same table
 	}{
 		{"not found, another table", storetest.NewFetcher(), false},
 		{"not found, the same table", storetest.NewFetcher(), true},
@@ -178,8 +178,8 @@ func TestFetchersOfOthers(t *testing.T) {
 	})
 }
 
-// A server without ranges that has a chunk wrong is not asked again for the rest: what is right of it
-// counts, and the chunk comes from the other one.
+// A server without ranges that sent a wrong chunk is not asked for the rest: its right chunks count,
+// and the other source provides the wrong one.
 func TestWholeWithWrongChunk(t *testing.T) {
 	p := storetest.Random(3, 9<<20)
 	d := digest.FromBytes(p)
@@ -196,9 +196,10 @@ func TestWholeWithWrongChunk(t *testing.T) {
 	}
 }
 
-// After a target has failed nothing of its hydration begins: neither what waited for its turn nor the rest.
+// After a target has failed, nothing of its hydration begins: neither targets that wait for a place nor
+// the rest.
 func TestNothingStartsAfterAFailure(t *testing.T) {
-	const parallel, rest = 96, 8 // targets that are brought at the same time, and those that wait
+	const parallel, rest = 96, 8 // concurrent targets, and waiting ones
 	dir := t.TempDir()
 	s := storetest.Open(t, dir, store.Options{Connections: 2 * parallel})
 	b, f := storetest.NewBuilder("many"), storetest.NewFetcher()
@@ -219,7 +220,7 @@ func TestNothingStartsAfterAFailure(t *testing.T) {
 		if n == parallel {
 			close(all)
 		}
-		return n == 1 // the others go on until they are told to end
+		return n == 1 // the others continue until they are canceled
 	}
 	f.Fail = func(int64) error {
 		<-all
@@ -228,7 +229,7 @@ func TestNothingStartsAfterAFailure(t *testing.T) {
 	if err := s.Hydrate(t.Context(), table, store.HydrateOptions{Sources: storetest.From(f)}); !errdefs.IsNotFound(err) {
 		t.Fatalf("got %v, want not found", err)
 	}
-	if err := s.Close(); err != nil { // all work has ended
+	if err := s.Close(); err != nil { // waits for all work
 		t.Fatal(err)
 	}
 	staged, err := os.ReadDir(filepath.Join(dir, "partial"))
@@ -245,7 +246,7 @@ func TestNothingStartsAfterAFailure(t *testing.T) {
 	}
 }
 
-// A collection at any moment takes nothing that somebody is about to use.
+// A garbage collection at any moment removes no object that is about to be used.
 func TestCollectBesideEverything(t *testing.T) {
 	s := storetest.Open(t, t.TempDir(), store.Options{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -291,7 +292,7 @@ func TestCollectBesideEverything(t *testing.T) {
 		}
 		table := b.Put(t, s)
 		name := fmt.Sprint("snapshot/", i)
-		first := i%2 == 0 // as the differ, or as a prefetch
+		first := i%2 == 0 // as the differ does, or as a prefetch
 		if first {
 			if err := s.AddRef(t.Context(), name, table, time.Time{}); err != nil {
 				t.Fatal(err)
@@ -361,8 +362,8 @@ func TestManyHardLinks(t *testing.T) {
 	}
 }
 
-// hardLinks brings an archive of n hard links to one file, and returns what that took of the
-// processor: other than time, that does not depend on who else works.
+// hardLinks hydrates an archive of n hard links to one file, and returns the processor time, which does
+// not depend on other programs.
 func hardLinks(t *testing.T, n int) time.Duration {
 	t.Helper()
 	var buf bytes.Buffer
@@ -398,7 +399,7 @@ func hardLinks(t *testing.T, n int) time.Duration {
 	return processorTime(t) - start
 }
 
-// processorTime returns how long this process has computed.
+// processorTime returns the processor time of this process.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u unix.Rusage

@@ -13,7 +13,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestTrimImages resolves more than there is room for: what nothing uses goes, of who takes the room.
+// TestTrimImages resolves more images than the limit: unused images of the host with the most images
+// are removed.
 func TestTrimImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()

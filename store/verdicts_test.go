@@ -9,12 +9,13 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestVerdicts keeps verdicts across a restart, some for each thing, and as long as that is known.
+// TestVerdicts checks that verdicts, several for each digest, survive a restart as long as their digest
+// is known.
 func TestVerdicts(t *testing.T) {
 	dir := t.TempDir()
 	s := storetest.Open(t, dir, store.Options{Reserve: 1})
 	table := storetest.NewBuilder("m").Inline("a", []byte("a"), 0o644).Put(t, s)
-	gone := digest.FromString("nobody knows it")
+	gone := digest.FromString("unknown")
 	policy := func(i int) digest.Digest { return digest.FromString(fmt.Sprint(i)) }
 	for i := range 12 {
 		if err := s.PutVerdict(t.Context(), table, store.Verdict{Policy: policy(i), Signers: []string{"key"}}); err != nil {
@@ -41,6 +42,6 @@ func TestVerdicts(t *testing.T) {
 		t.Errorf("of a table that is known: %d verdicts, %v", len(all), err)
 	}
 	if all, err = s.Verdicts(t.Context(), gone); err != nil || len(all) != 0 {
-		t.Errorf("of what nobody knows: %d verdicts, %v", len(all), err)
+		t.Errorf("of an unknown digest: %d verdicts, %v", len(all), err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// viewed exposes a table in a view of its own, as a pull from sources does.
+// viewed exposes a table in its own view, as a pull does.
 func viewed(t *testing.T, s *store.Store, view string, b *storetest.Builder, o store.ExposeOptions) (store.View, digest.Digest) {
 	t.Helper()
 	table := b.Put(t, s)
@@ -48,7 +48,7 @@ func inView(t *testing.T, v store.View, d digest.Digest) fs.FileInfo {
 	return info
 }
 
-// withheld fails if a view has an object, or lets it be read.
+// withheld fails the test if an object is in a view or can be read there.
 func withheld(t *testing.T, when string, s *store.Store, v store.View, d digest.Digest) {
 	t.Helper()
 	if inView(t, v, d) != nil {
@@ -64,9 +64,9 @@ func withheld(t *testing.T, when string, s *store.Store, v store.View, d digest.
 	}
 }
 
-// TestMountedBeforeItIsThere: a stranger names a private file, and shows his model before the file is on the
-// node. When its owner pulls it, the stranger's view does not have it, whatever happens; the owner
-// reads early in a way of his own, and has it.
+// TestMountedBeforeItIsThere: an attacker's table names a private file and is exposed before the file
+// is on the node. After the owner's pull, the attacker's view does not have the file; the owner reads
+// it early, in another way, and has it.
 func TestMountedBeforeItIsThere(t *testing.T) {
 	p, dir := storetest.Random(40, 9<<20), t.TempDir()
 	d := digest.FromBytes(p)
@@ -124,7 +124,7 @@ func TestMountedBeforeItIsThere(t *testing.T) {
 		}
 		check("exposed again")
 	}
-	// Who has it is believed.
+	// A source that provides all bytes may have the file.
 	if err := s.Hydrate(t.Context(), theft, store.HydrateOptions{Sources: evil(storetest.NewFetcher(p))}); err != nil {
 		t.Fatal(err)
 	}
@@ -136,8 +136,8 @@ func TestMountedBeforeItIsThere(t *testing.T) {
 	}
 }
 
-// TestViewsGo: with the references that show them, objects go with all their names.
-func TestViewsGo(t *testing.T) {
+// TestViewsAreRemoved: objects are removed with their links in all views.
+func TestViewsAreRemoved(t *testing.T) {
 	p := storetest.Random(41, 3<<20)
 	d := digest.FromBytes(p)
 	s := storetest.Open(t, t.TempDir(), store.Options{})
@@ -169,8 +169,8 @@ func TestViewsGo(t *testing.T) {
 	}
 }
 
-// TestDamageLeavesViews: an object that is found to be damaged is in no view any more, and when it comes
-// again, in those that had it.
+// TestDamageLeavesViews: a damaged object is removed from all views; when it is repaired, it is in the
+// same views again.
 func TestDamageLeavesViews(t *testing.T) {
 	p := storetest.Random(42, 3<<20)
 	d := digest.FromBytes(p)
@@ -208,10 +208,10 @@ func TestDamageLeavesViews(t *testing.T) {
 	}
 	bring()
 	if object, err := os.Stat(path); err != nil || !os.SameFile(object, inView(t, v, d)) {
-		t.Errorf("after it was brought again: %v, %v", inView(t, v, d), err)
+		t.Errorf("after it was fetched again: %v, %v", inView(t, v, d), err)
 	}
-	same("after it was brought again")
-	// What a power cut took is put there again by who mounts.
+	same("after it was fetched again")
+	// Present restores links that a power failure has removed.
 	if err := os.RemoveAll(v.Dir()); err != nil {
 		t.Fatal(err)
 	}
@@ -221,8 +221,8 @@ func TestDamageLeavesViews(t *testing.T) {
 	same("after the view was lost")
 }
 
-// TestPresentAgain: a view that had all of its model is looked at again when something was taken from it: an object
-// that was damaged and is there again, and one that others had collected.
+// TestPresentAgain: a view that had its whole model is completed again after an object was damaged and
+// repaired, or collected.
 func TestPresentAgain(t *testing.T) {
 	s, err := store.Open(t.TempDir(), store.Options{Reserve: 1})
 	if err != nil {
@@ -267,8 +267,8 @@ func TestPresentAgain(t *testing.T) {
 	}
 }
 
-// TestLieBeforeCrash: a file was read in chunks that are not those of its content, and the process died before
-// that was found out. It does not keep its identity.
+// TestLieBeforeCrash: a file was read in chunks that do not match its content, and the process died
+// before that was found. The file does not keep its identity.
 func TestLieBeforeCrash(t *testing.T) {
 	p, lie, dir := storetest.Random(44, 3<<20), storetest.Random(45, 3<<20), t.TempDir()
 	d := digest.FromBytes(p)
@@ -309,8 +309,8 @@ func TestLieBeforeCrash(t *testing.T) {
 	}
 }
 
-// TestWrongIsRemembered: that a file without digests was read wrong is known after a restart too: it does not
-// keep its identity.
+// TestWrongIsRemembered: after a restart it is still known that wrong bytes of a file without digests
+// were read: it does not keep its identity.
 func TestWrongIsRemembered(t *testing.T) {
 	p, dir := storetest.Random(43, 9<<20), t.TempDir()
 	d := digest.FromBytes(p)

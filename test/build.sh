@@ -1,9 +1,9 @@
-# Functions of the scripts that build the programs of others from their modules. To be sourced.
+# Functions of the scripts that build other programs from their modules. To be sourced.
 
-# module_dir MODULE VERSION CHECKSUM prints the directory of the source of a module, after its checksum was compared.
+# module_dir MODULE VERSION CHECKSUM prints the source directory of a module after comparing its checksum.
 module_dir() {
 	local got
-	got=$(cd / && go mod download -json "$1@$2") # not in this module, whose go.sum is not to have it
+	got=$(cd / && go mod download -json "$1@$2") # outside of this module, so that its go.sum does not change
 	if ! grep -qF "\"Sum\": \"$3\"" <<<"$got"; then
 		echo "${0##*/}: $1@$2 does not have the checksum $3: $got" >&2
 		return 1
@@ -11,7 +11,7 @@ module_dir() {
 	sed -n 's/^\t"Dir": "\(.*\)",$/\1/p' <<<"$got"
 }
 
-# stamped FILE STAMP COMMAND… runs a command unless its last good run wrote the same stamp to the file.
+# stamped FILE STAMP COMMAND… runs a command unless its last successful run wrote the same stamp to the file.
 stamped() {
 	local file=$1 stamp=$2
 	shift 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the clients in clients.txt into .cache/tools/clients/, one after the other. What was built from the same source in
-# the same way is not built again.
+# Builds the clients in clients.txt into .cache/tools/clients/, one after the other. A client that was built from the
+# same source with the same flags is not built again.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./build.sh
@@ -14,11 +14,11 @@ build() { # name module version checksum package
 	local dir
 	dir=$(module_dir "$2" "$3" "$4")
 	case $1 in
-	critest) # is a test
+	critest) # a test program
 		go test -C "$dir" -c -mod=readonly "${flags[@]}" -o "$tools/$1" "$5"
 		;;
 	nerdctl)
-		# Its go.mod replaces a module of its tests by a directory that is not in the module: both are left out.
+		# Its go.mod replaces a module for tests with a directory outside of the module; both are removed.
 		local copy
 		copy=$(mktemp -d)
 		cp -r "$dir/." "$copy"

@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestContainerdVersions wants a line for each minor release that the documentation promises, with the version that the
-// product is built with last.
+// TestContainerdVersions checks that there is a line for each minor release that the documentation
+// names, and that the last one is the version in the product's go.mod.
 func TestContainerdVersions(t *testing.T) {
 	var minors []string
 	var last string

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestUnit holds what the unit of the daemon must say: see the comments in it.
+// TestUnit checks the settings that the daemon's unit must have: see the comments in it.
 func TestUnit(t *testing.T) {
 	p, err := os.ReadFile("../contrib/systemd/ballastd.service")
 	if err != nil {

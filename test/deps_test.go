@@ -16,10 +16,10 @@ import (
 
 const module = "github.com/ballast-dev/ballast"
 
-// depsRules says which packages of this module each package may import. The direction is
-// cmd → {convert, snapshotter} → store. FORMATS are the folders of formats that have no line of their own; in a line,
-// all that convert/formats lists. It is a statement of policy: change it in a commit
-// of its own, with the reason.
+// depsRules lists the packages of this module that each package may import. The direction is cmd →
+// {convert, snapshotter} → store. FORMATS are the folders of formats without a line; in a line, all
+// that convert/formats lists. It is a statement of policy: change it in a separate commit, with the
+// reason.
 const depsRules = `
 store/verify              :
 store/boltfile            :
@@ -95,8 +95,8 @@ cmd/ballastd              : cmd/internal/api cmd/internal/config cmd/internal/da
 cmd/ballast               : *
 `
 
-// formatUsers are the packages besides convert/formats that may import the folder of a format, with the reason.
-// Nothing else knows the name of one: a new format is a folder and a line in convert/formats.
+// formatUsers are the packages besides convert/formats that may import the folder of a format, with the
+// reason. No other package depends on one: a new format is a folder and a line in convert/formats.
 var formatUsers = []struct{ pkg, format, why string }{
 	{"convert/files", "convert/layout", "files are read by sections, whatever they are"},
 	{"convert/export", "convert/layout", "a layout is a target as well"},
@@ -105,7 +105,7 @@ var formatUsers = []struct{ pkg, format, why string }{
 	{"cmd/internal/jobs", "convert/ollama/localstore", "it does the work of \"ballast import ollama\""},
 }
 
-// foreignRules are packages of others that must stay out of ours, with the reason.
+// foreignRules are foreign packages that some packages must not import, with the reason.
 var foreignRules = []struct{ pkg, banned, why string }{
 	{"store", "github.com/containerd/containerd", "the store knows nothing of its host"},
 	{"store", "net/http", "a Fetcher is the only way out"},
@@ -172,8 +172,8 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// checkDeps returns what breaks the rules in the module at dir: a package without a line, an
-// import that is not in its line, a foreign import that is banned, a line without a package.
+// checkDeps returns the violations in the module at dir: a package without a line, an import that is
+// not in its line, a banned foreign import, a line without a package.
 func checkDeps(dir, text string) ([]string, error) {
 	rules := map[string][]string{}
 	for line := range strings.Lines(text) {
@@ -228,7 +228,8 @@ func checkDeps(dir, text string) ([]string, error) {
 	return problems, nil
 }
 
-// isFormat says whether a package is the folder of a format, which convert/formats imports, or is below one.
+// isFormat reports whether a package is the folder of a format, which convert/formats imports, or is
+// below one.
 func isFormat(imports map[string][]string, pkg string) bool {
 	return slices.ContainsFunc(imports["convert/formats"], func(imp string) bool {
 		f := strings.TrimPrefix(imp, "./")
@@ -236,7 +237,8 @@ func isFormat(imports map[string][]string, pkg string) bool {
 	})
 }
 
-// checkFormats returns who knows a format that need not, and what of formatUsers is not true.
+// checkFormats returns packages that import a format against the rules, and outdated entries of
+// formatUsers.
 func checkFormats(imports map[string][]string) (problems []string) {
 	for pkg, imps := range imports {
 		for _, imp := range imps {
@@ -258,7 +260,7 @@ func checkFormats(imports map[string][]string) (problems []string) {
 	return problems
 }
 
-// TestDepsPlanted shows that checkDeps finds what it is for.
+// TestDepsPlanted checks that checkDeps finds planted violations.
 func TestDepsPlanted(t *testing.T) {
 	dir := plant(t, map[string]string{
 		"go.mod":            "module " + module + "\n\ngo 1.26\n",
@@ -285,7 +287,7 @@ func TestDepsPlanted(t *testing.T) {
 		"cmd/ballast must not import cmd/internal/admin: it is a client of the admin socket",
 		"cmd/ballast: in formatUsers, but it does not import convert/layout",
 		"cmd/ballast: in formatUsers, but it does not import convert/ollama/localstore",
-		"convert/fresh must not import os: parsers read an Artifact and nothing else", // it needs no line of its own
+		"convert/fresh must not import os: parsers read an Artifact and nothing else", // it needs no line
 		"convert/registry must not import convert/fresh: only convert/formats knows formats",
 		"removed: in depsRules, but there is no such package",
 		"snapshotter must not import convert",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Fuzzes the parsers: fuzz.sh T [PATTERN] gives each target whose name matches the time T ("10m"), or
-# as many tries ("1000x"). What was found interesting is kept in .cache/fuzz and is where the next run
-# begins; an input that fails is written to the testdata of its package.
+# Fuzzes the parsers: fuzz.sh T [PATTERN] runs each target with a matching name for the time T ("10m"), or
+# a number of times ("1000x"). Interesting inputs are kept in .cache/fuzz for the next run; a failing input
+# is written to the testdata of its package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 time=$1 pattern=${2:-.}
@@ -11,10 +11,10 @@ for dir in $(grep -rlE --include='*_test.go' '^func Fuzz' cmd convert snapshotte
 	names=$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$dir"/*_test.go | cut -c6- | grep -E -- "$pattern" | sort || true)
 	[ -n "$names" ] || continue
 	mkdir -p "$root/$dir"
-	go test -c -fuzz=. -o "$root/$dir/test" "./$dir" # once for each package: linking takes longer than 1000 tries
+	go test -c -fuzz=. -o "$root/$dir/test" "./$dir" # once for each package: linking takes longer than 1000 runs
 	for name in $names; do
 		echo "== $dir $name"
-		# To make an interesting input small takes a minute of time by default, in which nothing else is tried.
+		# By default minimizing an interesting input takes up to a minute.
 		(cd "$dir" && "$root/$dir/test" -test.run '^$' -test.fuzz "^$name\$" -test.fuzztime "$time" \
 			-test.fuzzminimizetime 200x -test.fuzzcachedir "$root/$dir") || failed+=("$dir $name")
 	done

@@ -22,7 +22,7 @@ type facts struct {
 	Tensors                               int64
 	Parameters, ContextLength             uint64
 	DataOffset, DataSize                  int64
-	Types                                 map[string]uint64 // elements
+	Types                                 map[string]uint64 // bytes
 }
 
 // TestGGUFReadersAgree compares our reader with one of others, which is not for hostile files.
@@ -57,10 +57,7 @@ func readOurs(t *testing.T, p []byte) facts {
 		Description: h.Description, License: h.License, FileType: h.FileType,
 		Tensors: h.Tensors, Parameters: h.Parameters,
 		ContextLength: h.ContextLength,
-		DataOffset:    h.DataOffset, DataSize: h.DataSize, Types: map[string]uint64{},
-	}
-	for _, use := range h.Types {
-		f.Types[use.Type] = use.Elements
+		DataOffset:    h.DataOffset, DataSize: h.DataSize, Types: h.Types,
 	}
 	return f
 }
@@ -82,7 +79,7 @@ func readOracle(t *testing.T, path string) facts {
 		DataOffset:    g.TensorDataStartOffset, Types: map[string]uint64{},
 	}
 	for _, x := range g.TensorInfos {
-		f.Types[x.Type.String()] += x.Elements()
+		f.Types[x.Type.String()] += x.Bytes()
 		f.DataSize = max(f.DataSize, int64(x.Offset+x.Bytes()))
 	}
 	return f

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that the tests need and that are not there yet, and those that
-# are named as arguments. It does nothing, and needs no network, when all of them are installed.
+# Installs the Debian packages for the tests, and those named as arguments. If all of them are
+# installed it does nothing, and needs no network.
 set -euo pipefail
 
-# busybox-static is what is in the containers, iproute2 and procps are for looking around in
-# `make dev`, ca-certificates is for the Go module proxy, gcc and libc6-dev build runc and the race
-# detector, libseccomp-dev and pkg-config are for runc too, xfsprogs makes a file system with
-# reflinks, e2fsprogs one on a disk that fails, zstd and unzip read what ballast writes.
+# busybox-static is for the containers, iproute2 and procps are for `make dev`, ca-certificates is
+# for the Go module proxy, gcc and libc6-dev are for runc and the race detector, libseccomp-dev and
+# pkg-config are for runc, xfsprogs makes a file system with reflinks, e2fsprogs one on a failing
+# disk, zstd and unzip read what ballast writes.
 packages=(busybox-static iproute2 procps ca-certificates gcc libc6-dev libseccomp-dev pkg-config xfsprogs e2fsprogs zstd unzip)
 
 packages+=("$@")

@@ -14,9 +14,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// An object is what the examples for Kubernetes use of its API, and nothing else: a field that
-// is not here, or is spelled wrongly, is an error.
-// https://kubernetes.io/docs/reference/kubernetes-api/
+// An Object has the fields of the Kubernetes API that the examples use: any other field, or a
+// misspelled one, is an error. https://kubernetes.io/docs/reference/kubernetes-api/
 type object struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string
@@ -33,7 +32,7 @@ type metadata struct {
 	Labels          map[string]string
 }
 
-// spec is that of a Job, a DaemonSet and a Pod.
+// spec is the spec of a Job, a DaemonSet or a Pod.
 type spec struct {
 	BackoffLimit     int `yaml:"backoffLimit"`
 	PodFailurePolicy struct {
@@ -115,7 +114,7 @@ func readObject(t *testing.T, name string) (o object, text string) {
 	return o, string(p)
 }
 
-// TestKubernetesStrict shows that parseObject finds what it is for.
+// TestKubernetesStrict checks that parseObject finds misspelled fields.
 func TestKubernetesStrict(t *testing.T) {
 	for _, text := range []string{
 		"kind: Pod\nspec: {restartpolicy: Never}\n", "kind: Pod\nkind: Pod\n", "kind: [\n", "kind: Pod\n---\nkind: Pod\n",
@@ -127,7 +126,7 @@ func TestKubernetesStrict(t *testing.T) {
 	}
 }
 
-// TestKubernetes holds what the examples for Kubernetes depend on.
+// TestKubernetes checks the settings on which the examples for Kubernetes depend.
 func TestKubernetes(t *testing.T) {
 	files, err := filepath.Glob("../contrib/kubernetes/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -138,7 +137,7 @@ func TestKubernetes(t *testing.T) {
 		for _, pod := range []podSpec{o.Spec.podSpec, o.Spec.Template.Spec} {
 			checkMounts(t, filepath.Base(f), pod)
 			for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
-				// The admin socket is root's, and the image's own user is not root.
+				// The admin socket belongs to root, and the user of the image is not root.
 				if slices.Contains(c.Command, "prefetch") && (c.SecurityContext.RunAsUser == nil || *c.SecurityContext.RunAsUser != 0) {
 					t.Errorf("%s: container %s does not run as root", f, c.Name)
 				}
@@ -147,7 +146,7 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// checkMounts checks that volumes and their mounts go together.
+// checkMounts checks that volumes and mounts match.
 func checkMounts(t *testing.T, file string, pod podSpec) {
 	t.Helper()
 	volumes := map[string]bool{}
@@ -164,12 +163,12 @@ func checkMounts(t *testing.T, file string, pod podSpec) {
 	}
 	for name, used := range volumes {
 		if !used {
-			t.Errorf("%s: nobody mounts the volume %s", file, name)
+			t.Errorf("%s: the volume %s is not mounted", file, name)
 		}
 	}
 }
 
-// TestKubernetesJob says that a Job ends at once where another try does not help.
+// TestKubernetesJob checks that the Job does not retry errors that a retry cannot fix.
 func TestKubernetesJob(t *testing.T) {
 	o, _ := readObject(t, "prefetch-job.yaml")
 	pod := o.Spec.Template.Spec
@@ -187,7 +186,7 @@ func TestKubernetesJob(t *testing.T) {
 	}
 }
 
-// TestKubernetesDaemonSet says that tainted nodes get models too.
+// TestKubernetesDaemonSet checks that tainted nodes get models too.
 func TestKubernetesDaemonSet(t *testing.T) {
 	o, text := readObject(t, "prefetch.yaml")
 	pod := o.Spec.Template.Spec
@@ -205,7 +204,7 @@ func TestKubernetesDaemonSet(t *testing.T) {
 	}
 }
 
-// TestKubernetesPod says that the example runs on a node that was set up without choices.
+// TestKubernetesPod checks that the example runs on a node with the default setup.
 func TestKubernetesPod(t *testing.T) {
 	o, text := readObject(t, "pod.yaml")
 	class, _ := readObject(t, "runtimeclass.yaml")
@@ -213,6 +212,6 @@ func TestKubernetesPod(t *testing.T) {
 		t.Errorf("got %+v", o)
 	}
 	if !strings.Contains(text, "# runtimeClassName: "+class.Metadata.Name+"\n") || !strings.Contains(text, "--runtime-handler "+class.Handler) {
-		t.Error("it is not said when the RuntimeClass is needed")
+		t.Error("it does not explain when the RuntimeClass is needed")
 	}
 }

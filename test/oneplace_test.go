@@ -16,10 +16,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// onePlaceRules say what may be written in the named folders or files only. Tests are free.
+// onePlaceRules list what may be written only in the named folders or files. Tests are exempt.
 var onePlaceRules = []struct {
 	name string
-	only []string // folders without those below them, or files
+	only []string // folders, not those below them, or files
 	find func(ast.Node) bool
 }{
 	{"media types are spelled once", []string{"convert/mediatype", "store/filetable/mediatype.go"}, literal("application/vnd.")},
@@ -45,7 +45,7 @@ func literal(texts ...string) func(ast.Node) bool {
 	}
 }
 
-// is finds string constants that are one of the texts.
+// is finds string constants that equal one of the texts.
 func is(texts ...string) func(ast.Node) bool {
 	return func(n ast.Node) bool {
 		lit, ok := n.(*ast.BasicLit)
@@ -74,7 +74,7 @@ func isCall(call *ast.CallExpr, pkg string, names ...string) bool {
 	return ok && id.Name == pkg
 }
 
-// comparesDigest finds digest.Digest.Verifier, and comparisons with a digest made on the spot.
+// comparesDigest finds digest.Digest.Verifier, and comparisons with a computed digest.
 func comparesDigest(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.CallExpr:
@@ -106,7 +106,7 @@ func TestOnePlace(t *testing.T) {
 	}
 }
 
-// checkOnePlace returns what the product's code below dir says in the wrong place.
+// checkOnePlace returns the violations of the product's code below dir.
 func checkOnePlace(dir string) ([]string, error) {
 	var problems []string
 	err := productFiles(dir, func(name string, set *token.FileSet, f *ast.File) {
@@ -125,8 +125,7 @@ func checkOnePlace(dir string) ([]string, error) {
 	return problems, err
 }
 
-// productFiles calls f for each Go file of the product that is neither a test nor only for
-// tests.
+// productFiles calls f for each Go file of the product that is neither a test nor only for tests.
 func productFiles(dir string, f func(name string, set *token.FileSet, file *ast.File)) error {
 	for _, top := range []string{"cmd", "convert", "snapshotter", "store"} {
 		err := filepath.WalkDir(filepath.Join(dir, top), func(p string, d fs.DirEntry, err error) error {
@@ -159,7 +158,7 @@ func productFiles(dir string, f func(name string, set *token.FileSet, file *ast.
 	return nil
 }
 
-// TestOnePlacePlanted shows that checkOnePlace finds what it is for, and nothing else.
+// TestOnePlacePlanted checks that checkOnePlace finds planted violations, and nothing else.
 func TestOnePlacePlanted(t *testing.T) {
 	dir := plant(t, map[string]string{
 		"store/filetable/mediatype.go":   "package filetable\nconst A = \"application/vnd.x\"\n",
@@ -192,15 +191,15 @@ func TestOnePlacePlanted(t *testing.T) {
 	}
 }
 
-// TestHouse holds the sizes, and that every package says what it is for, in doc.go if it has
-// several files.
+// TestHouse checks the sizes of files and functions, and that every package has a package document, in
+// doc.go if it has several files.
 func TestHouse(t *testing.T) {
 	const maxFile, maxFunc = 500, 100 // lines; functions should have 60
 	documented, sole, files := map[string]bool{}, map[string]bool{}, map[string]int{}
 	err := productFiles("..", func(name string, set *token.FileSet, f *ast.File) {
 		dir := filepath.Dir(name)
 		files[dir]++
-		// A package of one file has it there.
+		// A package of one file has it in that file.
 		if f.Doc != nil && (filepath.Base(name) == "doc.go" || f.Name.Name == "main" || files[dir] == 1) {
 			documented[dir] = documented[dir] || filepath.Base(name) == "doc.go" || f.Name.Name == "main"
 			sole[dir] = true

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds containerd, ctr and the runc shim into .cache/tools/<version>/, each version of the module in containerd.txt with the
-# dependencies of its own go.mod: what its release has. With --all every version, otherwise the newest. Points
-# .cache/tools/current at the newest. Builds runc from the module in e2e/runc into .cache/tools/runc/. What was built from
-# the same source in the same way is not built again.
+# Builds containerd, ctr and the runc shim into .cache/tools/<version>/: the versions in containerd.txt with --all, otherwise
+# the newest. Each has the dependencies of its own go.mod, as its release does. .cache/tools/current points to the newest.
+# Builds runc from the module in e2e/runc into .cache/tools/runc/. A program that was built from the same source with the
+# same flags is not built again.
 set -euo pipefail
 cd "$(dirname "$0")"
 . ./build.sh
@@ -34,8 +34,8 @@ build_runc() { # module version ldflags
 	CGO_ENABLED=1 go build -trimpath -tags netgo,osusergo,seccomp -ldflags "$3" -o "$tools/runc/" "$1"
 }
 
-# Distributions have versions of runc that know no user namespaces with mapped users, which need 1.2. It is
-# C in part, with seccomp, which the kubelet and nerdctl ask for.
+# User namespaces with ID-mapped mounts need runc 1.2, which distributions may not have. It is built with C and
+# seccomp, which the kubelet and nerdctl require.
 cd e2e/runc
 module=github.com/opencontainers/runc
 version=$(go list -m -f '{{.Version}}' "$module")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the container image as an OCI layout in the directory $1, and as one file $1.tar for `ctr images import`,
-# of version $2, for the architectures $3 (amd64,arm64 if it is empty). The same commit gives the same bytes.
+# of version $2, for the architectures $3 (amd64,arm64 if it is empty). The same commit results in the same bytes.
 set -euo pipefail
 out=$(realpath -m "$1")
 version=$2

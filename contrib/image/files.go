@@ -20,13 +20,13 @@ type file struct {
 	data []byte
 }
 
-// Where files of the image are.
+// Paths of files in the image.
 const (
 	binDir   = "usr/local/bin"
 	certFile = "etc/ssl/certs/ca-certificates.crt" // where Go looks first
 )
 
-// common returns the files that are the same for all architectures, directories before what is in them.
+// common returns the files that are the same for all architectures, directories before their content.
 func (s *settings) common() ([]file, error) {
 	licence, err := os.ReadFile(filepath.Join(s.source, "LICENSE"))
 	if err != nil {
@@ -73,7 +73,7 @@ func certificates() []byte {
 	return b.Bytes()
 }
 
-// archive returns files as a tar in which everything is root's and has the same time.
+// archive returns files as a tar with owner root and one time for all.
 func archive(files []file, at time.Time) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -83,7 +83,7 @@ func archive(files []file, at time.Time) ([]byte, error) {
 			h.Name, h.Typeflag = f.path+"/", tar.TypeDir
 		}
 		if f.mode&fs.ModeSticky != 0 {
-			h.Mode |= 0o1000 // as in tar
+			h.Mode |= 0o1000 // the bits of tar
 		}
 		if err := w.WriteHeader(h); err != nil {
 			return nil, err

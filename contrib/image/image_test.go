@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 )
 
-// TestReproducible builds an image twice, and writes the files of the Dockerfile: all have the same.
+// TestReproducible builds an image twice, and writes the files for the Dockerfile: all are equal.
 func TestReproducible(t *testing.T) {
 	dir := t.TempDir()
 	var digests [2]string
@@ -60,7 +60,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// TestCertificates reads them as Go does.
+// TestCertificates parses the certificates as Go does.
 func TestCertificates(t *testing.T) {
 	n := 0
 	for rest := certificates(); len(rest) > 0; n++ {
@@ -77,7 +77,7 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// TestCommandLine refuses what can not be meant.
+// TestCommandLine checks that invalid command lines are refused.
 func TestCommandLine(t *testing.T) {
 	for _, args := range [][]string{{}, {"-o", "a", "-root", "b"}, {"-root", "a"}, {"-o", "a", "b"}, {"-x"}} {
 		if err := run(args); err == nil {

@@ -17,7 +17,7 @@ import (
 // refName is the annotation by which `ctr images import` names an image.
 const refName = "io.containerd.image.name"
 
-// writeLayout writes an OCI layout whose one entry is an index of the images.
+// writeLayout writes an OCI layout whose only entry is an index of the images.
 func (s *settings) writeLayout() error {
 	files, err := s.common()
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *settings) addendum(l v1.Layer, what string) mutate.Addendum {
 	return mutate.Addendum{Layer: l, History: v1.History{Created: v1.Time{Time: s.epoch}, CreatedBy: "make image", Comment: what}}
 }
 
-// annotations say what the image is.
+// annotations describe the image.
 // https://github.com/opencontainers/image-spec/blob/v1.1.1/annotations.md
 func (s *settings) annotations() map[string]string {
 	return map[string]string{

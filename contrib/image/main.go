@@ -13,7 +13,7 @@ import (
 
 const module = "github.com/ballast-dev/ballast"
 
-// settings are what the command line says.
+// settings are the settings of the command line.
 type settings struct {
 	source  string // the repository
 	layout  string // directory of the OCI layout
@@ -58,7 +58,7 @@ func run(args []string) error {
 	return s.writeLayout()
 }
 
-// writeRoot writes what the layers of an image have as files.
+// writeRoot writes the content of the layers of an image as files.
 func (s *settings) writeRoot() error {
 	common, err := s.common()
 	if err != nil {
@@ -75,14 +75,14 @@ func (s *settings) writeRoot() error {
 		} else {
 			err = os.WriteFile(path, f.data, 0o600)
 		}
-		if err := errors.Join(err, os.Chmod(path, f.mode)); err != nil { // whatever the umask is
+		if err := errors.Join(err, os.Chmod(path, f.mode)); err != nil { // independent of the umask
 			return err
 		}
 	}
 	return nil
 }
 
-// build builds the two programs for an architecture into a directory, for the oldest processors of it.
+// build builds the two programs for an architecture into a directory, for its oldest processors.
 func (s *settings) build(arch, dir string) error {
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X "+module+"/cmd/internal/api.version="+s.version,
 		"-o", dir+string(filepath.Separator), "./cmd/ballast", "./cmd/ballastd")

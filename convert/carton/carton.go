@@ -1,6 +1,7 @@
 package carton
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -112,16 +113,12 @@ func (c *Carton) Hash() digest.Digest { return c.hash }
 // Close closes the source. The Fetcher must not be used any more.
 func (c *Carton) Close() error { return c.members.Close() }
 
-func (c *Carton) readManifest(ctx context.Context) error {
-	e, err := c.members.lookup(nameManifest)
-	if err != nil {
+func (c *Carton) readManifest(ctx context.Context) (err error) {
+	if c.manifest, err = c.readMember(ctx, nameManifest, MaxManifestSize); err != nil {
 		return err
 	}
-	if e == nil || e.Type != filetable.TypeReg {
-		return invalid("no file %s in the carton", nameManifest)
-	}
-	if c.manifest, err = c.readMember(ctx, e, MaxManifestSize); err != nil {
-		return err
+	if c.manifest == nil {
+		return invalid("no file %s", nameManifest)
 	}
 	c.hash = digest.FromBytes(c.manifest)
 	if c.o.Hash != "" {
@@ -133,26 +130,16 @@ func (c *Carton) readManifest(ctx context.Context) error {
 	return err
 }
 
-// readLinks returns the URLs of files by digest; none without LINKS.
-func (c *Carton) readLinks(ctx context.Context) (map[digest.Digest][]string, error) {
-	e, err := c.members.lookup(nameLinks)
-	if e == nil || err != nil {
+// readMember reads a file whose digest is not recorded elsewhere. It returns nil if there is none.
+func (c *Carton) readMember(ctx context.Context, name string, limit int64) ([]byte, error) {
+	e, err := c.members.lookup(name)
+	switch {
+	case err != nil || e == nil:
 		return nil, err
-	}
-	if e.Type != filetable.TypeReg {
-		return nil, invalid("%s is not a file", nameLinks)
-	}
-	p, err := c.readMember(ctx, e, MaxLinksSize)
-	if err != nil {
-		return nil, err
-	}
-	return ParseLinks(p)
-}
-
-// readMember reads a file whose digest is not recorded elsewhere.
-func (c *Carton) readMember(ctx context.Context, e *zipdir.Entry, limit int64) ([]byte, error) {
-	if e.Size > limit {
-		return nil, invalid("%q of %d bytes, more than %d", e.Name, e.Size, limit)
+	case e.Type != filetable.TypeReg:
+		return nil, invalid("no file %s, but another type", name)
+	case e.Size > limit:
+		return nil, invalid("%q of %d bytes, more than %d", name, e.Size, limit)
 	}
 	r, err := c.members.open(ctx, e)
 	if err != nil {
@@ -198,17 +185,17 @@ func (c *Carton) size(ctx context.Context, d digest.Digest) (int64, error) {
 // locate determines the place of each file of MANIFEST by its digest. A symbolic link is the file
 // with the same digest: its target is not read.
 func (c *Carton) locate(ctx context.Context) error {
-	links, err := c.readLinks(ctx)
+	links := map[digest.Digest][]string{}
+	text, err := c.readMember(ctx, nameLinks, MaxLinksSize)
+	if err == nil && text != nil {
+		links, err = ParseLinks(text)
+	}
 	if err != nil {
 		return err
 	}
 	c.places = make(map[digest.Digest]place, len(c.entries))
 	for _, f := range c.entries {
-		e, err := c.members.lookup(f.Path)
-		if err != nil {
-			return err
-		}
-		if err := c.add(f, e); err != nil {
+		if err := c.addMember(f); err != nil {
 			return err
 		}
 	}
@@ -229,12 +216,13 @@ func (c *Carton) locate(ctx context.Context) error {
 	return nil
 }
 
-// add adds the member e as the place of the file f, whose path it has; it is nil if there is none.
-// A stored member is preferred, because it can be read by ranges.
-func (c *Carton) add(f Entry, e *zipdir.Entry) error {
+// addMember adds the member with the path of a file, if there is one, as the place of the file. A
+// stored member is preferred, because it can be read by ranges.
+func (c *Carton) addMember(f Entry) error {
+	e, err := c.members.lookup(f.Path)
 	switch have := c.places[f.Digest].entry; {
-	case e == nil:
-		return nil
+	case e == nil || err != nil:
+		return err
 	case e.Type == filetable.TypeDir:
 		return invalid("%s lists %q, which is a directory", nameManifest, e.Name)
 	case e.Type == filetable.TypeSymlink && !strings.HasPrefix(e.Name, dirModel):
@@ -255,8 +243,13 @@ func (c *Carton) warnUnlisted(members []zipdir.Entry) {
 	for _, e := range c.entries {
 		listed[e.Path] = true
 	}
-	extra := slices.DeleteFunc(slices.Clone(members), func(e zipdir.Entry) bool { return e.Type == filetable.TypeDir || listed[e.Name] })
-	if len(extra) > 0 {
-		c.o.Log.Warn("carton has members that MANIFEST does not list; they are left out", "digest", c.hash, "members", len(extra), "path", extra[0].Name)
+	extra, first := 0, ""
+	for _, e := range members {
+		if e.Type != filetable.TypeDir && !listed[e.Name] {
+			extra, first = extra+1, cmp.Or(first, e.Name)
+		}
+	}
+	if extra > 0 {
+		c.o.Log.Warn("carton has members that MANIFEST does not list; they are left out", "digest", c.hash, "members", extra, "path", first)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sync/semaphore"
 )
 
 // parallelStreams limits the files that are decompressed, or downloaded from LINKS, at the same
@@ -28,7 +29,7 @@ const small = 4 << 20 // 4 MiB
 // fetcher is the store.Fetcher of a carton.
 type fetcher struct {
 	c     *Carton
-	slots chan struct{} // one for each stream that may be open
+	slots *semaphore.Weighted // one for each stream that may be open
 
 	mu     sync.Mutex            // guards failed
 	failed map[digest.Digest]int // number of URLs of a file of LINKS to try last
@@ -38,7 +39,7 @@ type fetcher struct {
 // errdefs.ErrNotFound. A file that is a stream is sent from its first byte on. Bodies are private
 // if the carton is, or if the URL of the file can be signed.
 func (c *Carton) Fetcher() transfer.Fetcher {
-	return &fetcher{c: c, slots: make(chan struct{}, parallelStreams), failed: map[digest.Digest]int{}}
+	return &fetcher{c: c, slots: semaphore.NewWeighted(parallelStreams), failed: map[digest.Digest]int{}}
 }
 
 func (f *fetcher) Fetch(ctx context.Context, d digest.Digest, size, off, n int64) (io.ReadCloser, int64, error) {
@@ -114,7 +115,7 @@ func (w *linkBody) Read(p []byte) (int, error) {
 // that is a stream costs nothing. It has a slot while it is open.
 type stream struct {
 	ctx   context.Context // of the Fetch
-	slots chan struct{}
+	slots *semaphore.Weighted
 	open  func() (io.ReadCloser, error)
 	body  io.ReadCloser // nil while it is not open
 	err   error
@@ -131,14 +132,12 @@ func (s *stream) Read(p []byte) (int, error) {
 }
 
 func (s *stream) begin() error {
-	select {
-	case s.slots <- struct{}{}:
-	case <-s.ctx.Done():
+	if s.slots.Acquire(s.ctx, 1) != nil {
 		return context.Cause(s.ctx)
 	}
 	body, err := s.open()
 	if err != nil {
-		<-s.slots
+		s.slots.Release(1)
 		return err
 	}
 	s.body = body
@@ -152,7 +151,7 @@ func (s *stream) Close() error {
 	}
 	err := s.body.Close()
 	s.body = nil
-	<-s.slots
+	s.slots.Release(1)
 	return err
 }
 

@@ -51,8 +51,8 @@ func ParseLinks(p []byte) (map[digest.Digest][]string, error) {
 // query counts.
 func signed(s string) bool { return strings.Contains(s, "?") }
 
-// checkURL parses an untrusted URL. The errors do not contain all of it: it can be signed. Options.HTTP
-// decides whether http is allowed.
+// checkURL parses an untrusted URL. The errors do not contain all of it: it can be signed. Whether
+// http is allowed is decided by Options.HTTP.
 func checkURL(s string) (*url.URL, error) {
 	refused := func(why string) error {
 		return fmt.Errorf("URL refused: %s: %w", why, errdefs.ErrPermissionDenied)

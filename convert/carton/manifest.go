@@ -2,7 +2,6 @@ package carton
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/ballast-dev/ballast/convert/carton/zipdir"
@@ -69,17 +68,15 @@ func ParseManifest(p []byte) ([]Entry, error) {
 // checkOrder returns an error unless paths are in alphabetical order. Some writers sort whole
 // lines, including the equals sign.
 func checkOrder(all []Entry) error {
-	byPath := func(a, b Entry) int { return strings.Compare(a.Path, b.Path) }
-	byLine := func(a, b Entry) int { return strings.Compare(a.Path+"=", b.Path+"=") }
-	if slices.IsSortedFunc(all, byPath) || slices.IsSortedFunc(all, byLine) {
-		return nil
-	}
+	byPath, byLine := true, true
 	for i, e := range all[1:] {
-		if byPath(all[i], e) > 0 && byLine(all[i], e) > 0 {
+		byPath = byPath && all[i].Path <= e.Path
+		byLine = byLine && all[i].Path+"=" <= e.Path+"="
+		if !byPath && !byLine {
 			return invalid("MANIFEST line %d: %q is not in alphabetical order", i+2, e.Path)
 		}
 	}
-	return invalid("MANIFEST is not in alphabetical order")
+	return nil
 }
 
 func parseLine(line string) (Entry, error) {

@@ -1,6 +1,7 @@
 package converttest
 
 import (
+	"fmt"
 	"path"
 	"strings"
 
@@ -25,11 +26,7 @@ func DockerAIGGUF(files []File) *Built {
 func DockerAIGGUFSharded(files []File) *Built {
 	b := newBuilder("docker-ai-gguf-sharded", mediatype.FormatDockerAI, mediatype.OCIManifest)
 	b.dockerAI(files, func(f File) {
-		half := (len(f.Data) + 1) / 2
-		b.layer(mediatype.DockerAIGGUF, f.Data[:half], nil)
-		b.layer(mediatype.DockerAIGGUF, f.Data[half:], nil)
-		b.expect(File{"model-00001-of-00002.gguf", f.Data[:half], 0o644})
-		b.expect(File{"model-00002-of-00002.gguf", f.Data[half:], 0o644})
+		b.halves(mediatype.DockerAIGGUF, f, "gguf")
 	})
 	// The config as the specification has it.
 	b.config(mediatype.DockerAIConfigV01, []byte(`{"descriptor":{"createdAt":"2025-01-01T00:00:00Z"},"config":{"format":"gguf",`+
@@ -42,11 +39,7 @@ func DockerAIGGUFSharded(files []File) *Built {
 func DockerAISafetensors(files []File) *Built {
 	b := newBuilder("docker-ai-safetensors", mediatype.FormatDockerAI, mediatype.OCIManifest)
 	b.dockerAI(files, func(f File) {
-		half := (len(f.Data) + 1) / 2
-		b.layer(mediatype.DockerAISafetensors, f.Data[:half], nil)
-		b.layer(mediatype.DockerAISafetensors, f.Data[half:], nil)
-		b.expect(File{"model-00001-of-00002.safetensors", f.Data[:half], 0o644})
-		b.expect(File{"model-00002-of-00002.safetensors", f.Data[half:], 0o644})
+		b.halves(mediatype.DockerAISafetensors, f, "safetensors")
 	})
 	var configs []File
 	for _, f := range files {
@@ -58,6 +51,15 @@ func DockerAISafetensors(files []File) *Built {
 	b.layer(mediatype.DockerAIVLLMConfig, Tar(configs...), nil)
 	b.config(mediatype.DockerAIConfigV01, b.dockerAIConfig("safetensors"))
 	return b.done()
+}
+
+// halves adds weights as two layers.
+func (b *builder) halves(mediaType string, f File, ext string) {
+	half := (len(f.Data) + 1) / 2
+	for i, p := range [][]byte{f.Data[:half], f.Data[half:]} {
+		b.layer(mediaType, p, nil)
+		b.expect(File{fmt.Sprintf("model-0000%d-of-00002.%s", i+1, ext), p, 0o644})
+	}
 }
 
 // dockerAI adds the layers that v0.1 artifacts have in common; weights adds those of a file of

@@ -170,30 +170,18 @@ func hubError(w http.ResponseWriter, status int, code string) {
 
 // tree answers with a page of a tree.
 func (h *Hub) tree(w http.ResponseWriter, r *http.Request, files map[string]HubFile) {
-	type lfs struct {
-		OID         string `json:"oid"`
-		Size        int    `json:"size"`
-		PointerSize int    `json:"pointerSize"`
-	}
-	type entry struct {
-		Type string `json:"type"`
-		OID  string `json:"oid"`
-		Size int    `json:"size"`
-		Path string `json:"path"`
-		LFS  *lfs   `json:"lfs,omitempty"`
-	}
-	all := []entry{}
+	all := []map[string]any{}
 	dirs := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		f := files[name]
 		if dir, _, ok := strings.Cut(name, "/"); ok && !dirs[dir] {
 			dirs[dir] = true
-			all = append(all, entry{Type: "directory", OID: gitOID(nil), Path: dir})
+			all = append(all, map[string]any{"type": "directory", "oid": gitOID(nil), "size": 0, "path": dir})
 		}
-		e := entry{Type: "file", OID: gitOID(f.Data), Size: len(f.Data), Path: name}
+		e := map[string]any{"type": "file", "oid": gitOID(f.Data), "size": len(f.Data), "path": name}
 		if f.LFS {
-			e.LFS = &lfs{digest.FromBytes(f.Data).Encoded(), len(f.Data), 134}
-			e.OID = gitOID([]byte(e.LFS.OID))
+			oid := digest.FromBytes(f.Data).Encoded()
+			e["lfs"], e["oid"] = map[string]any{"oid": oid, "size": len(f.Data), "pointerSize": 134}, gitOID([]byte(oid))
 		}
 		all = append(all, e)
 	}

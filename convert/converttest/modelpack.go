@@ -73,11 +73,25 @@ func metadata(f File) string {
 
 // CNAI makes an artifact of later CNAI with a tar layer for each file, the type and the
 // annotation keys being those before ModelPack, and a config that lists no diffIDs.
-func CNAI(files []File) *Built {
-	b := newBuilder("cnai", mediatype.FormatCNAI, mediatype.OCIManifest)
+func CNAI(files []File) *Built { return cnai("cnai", files, false) }
+
+// CNAIWeightAlias makes an artifact of later CNAI whose weights are raw, in the type without a
+// suffix that drafts of the specification had.
+func CNAIWeightAlias(files []File) *Built { return cnai("cnai-weight-alias", files, true) }
+
+func cnai(name string, files []File, rawWeights bool) *Built {
+	b := newBuilder(name, mediatype.FormatCNAI, mediatype.OCIManifest)
 	b.manifest.ArtifactType = mediatype.CNAIManifest
 	for _, f := range files {
-		b.layer(cnaiTar(f), Tar(f), map[string]string{mediatype.CNAIFilepath: f.Path})
+		kind := convert.KindByPath(f.Path)
+		if rawWeights && kind == mediatype.KindWeight {
+			b.layer(mediatype.CNAIWeight, f.Data, map[string]string{
+				mediatype.CNAIFilepath: f.Path, mediatype.CNAIMetadata: metadata(f),
+			})
+		} else {
+			tarType := mediatype.Layer(mediatype.FormatCNAI, kind, filetable.ArchiveTar, filetable.CodecNone)
+			b.layer(tarType, Tar(f), map[string]string{mediatype.CNAIFilepath: f.Path})
+		}
 		b.expect(f)
 	}
 	b.config(mediatype.CNAIConfig, cnaiConfig)
@@ -88,29 +102,6 @@ func CNAI(files []File) *Built {
 var cnaiConfig = []byte(`{"descriptor":{"name":"a-model","createTime":"2025-01-01T00:00:00Z"},` +
 	`"config":{"architecture":"transformer","format":"gguf","parameterSize":8000000000,"puantization":"gptq"},` +
 	`"modelfs":{"type":"layers","diff_ids":null}}`)
-
-func cnaiTar(f File) string {
-	return mediatype.Layer(mediatype.FormatCNAI, convert.KindByPath(f.Path), filetable.ArchiveTar, filetable.CodecNone)
-}
-
-// CNAIWeightAlias makes an artifact of later CNAI whose weights are raw, in the type without a
-// suffix that drafts of the specification had.
-func CNAIWeightAlias(files []File) *Built {
-	b := newBuilder("cnai-weight-alias", mediatype.FormatCNAI, mediatype.OCIManifest)
-	b.manifest.ArtifactType = mediatype.CNAIManifest
-	for _, f := range files {
-		if convert.KindByPath(f.Path) == mediatype.KindWeight {
-			b.layer(mediatype.CNAIWeight, f.Data, map[string]string{
-				mediatype.CNAIFilepath: f.Path, mediatype.CNAIMetadata: metadata(f),
-			})
-		} else {
-			b.layer(cnaiTar(f), Tar(f), map[string]string{mediatype.CNAIFilepath: f.Path})
-		}
-		b.expect(f)
-	}
-	b.config(mediatype.CNAIConfig, cnaiConfig)
-	return b.done()
-}
 
 // CNAIManifestType makes an artifact of the CNAI of January 2025, where the manifest itself
 // had the type of the artifact.

@@ -72,7 +72,7 @@ func parseType(l convert.Descriptor) (mediatype.Type, error) {
 	if err != nil {
 		return t, err
 	}
-	if t.Format != mediatype.FormatDockerAI || t.Role != mediatype.RoleLayer {
+	if t.Format != mediatype.FormatDockerAI || !t.Layer {
 		return t, fmt.Errorf("media type %q is no layer of a Docker AI model: %w", t.Base, errdefs.ErrNotImplemented)
 	}
 	return t, nil

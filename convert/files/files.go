@@ -92,7 +92,8 @@ func Open(ctx context.Context, name string) (*format.Source, error) {
 	if info.IsDir() {
 		files, s.Losses, err = scan(name)
 	} else {
-		files, err = single(name, info)
+		files = make([]localFile, 1)
+		files[0], err = local(name, filepath.Base(name), nil)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -118,19 +119,6 @@ func Open(ctx context.Context, name string) (*format.Source, error) {
 	said := headers.Read(ctx, list)
 	s.Model.Config, s.Model.ContextLength = said.Config, said.ContextLength
 	return s, nil
-}
-
-// single returns one file.
-func single(name string, info fs.FileInfo) ([]localFile, error) {
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("neither a file nor a directory: %w", errdefs.ErrInvalidArgument)
-	}
-	p, err := filetable.CleanPath(filepath.Base(name))
-	if err != nil {
-		return nil, err
-	}
-	real, err := filepath.EvalSymlinks(name)
-	return []localFile{{path: p, real: real, mode: modeOf(info), size: info.Size(), d: hubDigest(real)}}, err
 }
 
 // modeOf returns the mode of a file, independently of the umask: executable or not.
@@ -185,7 +173,8 @@ func scan(dir string) (files []localFile, losses []string, err error) {
 	return files, losses, err
 }
 
-// local returns one file of a directory. Its content must be below one of allowed.
+// local returns a file with a path in the model. Its content must be below one of allowed, unless that
+// is nil.
 func local(name, rel string, allowed []string) (localFile, error) {
 	p, err := filetable.CleanPath(rel)
 	if err != nil {
@@ -195,7 +184,7 @@ func local(name, rel string, allowed []string) (localFile, error) {
 	if err != nil {
 		return localFile{}, err
 	}
-	inside := slices.ContainsFunc(allowed, func(dir string) bool { return strings.HasPrefix(real, dir+string(filepath.Separator)) })
+	inside := allowed == nil || slices.ContainsFunc(allowed, func(dir string) bool { return strings.HasPrefix(real, dir+string(filepath.Separator)) })
 	if !inside {
 		return localFile{}, fmt.Errorf("symbolic link %q leads out of the directory: %w", rel, errdefs.ErrInvalidArgument)
 	}

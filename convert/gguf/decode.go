@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"unicode/utf8"
 
 	"github.com/containerd/errdefs"
 )
@@ -60,7 +59,7 @@ func newDecoder(o Options) *decoder {
 		limit: MaxHeader,
 		seen:  map[string]bool{},
 		room:  maxText,
-		sums:  sums{types: map[string]*TypeUse{}},
+		sums:  sums{types: map[string]uint64{}},
 
 		contexts: map[string]uint64{},
 		tensor:   o.Tensor,
@@ -279,15 +278,6 @@ func (d *decoder) text(p []byte) error {
 		d.seen[d.key.name] = true
 	}
 	return d.nextValue()
-}
-
-func validText(p []byte) bool {
-	for _, c := range p {
-		if c == 0 {
-			return false
-		}
-	}
-	return utf8.Valid(p)
 }
 
 func (d *decoder) arrayHead(p []byte) error {

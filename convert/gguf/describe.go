@@ -2,6 +2,7 @@ package gguf
 
 import (
 	"cmp"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -131,7 +132,9 @@ func (m model) describe() convert.Config {
 func (h *Header) storage() (precision, quantization string) {
 	name := h.FileType
 	if name == "" && len(h.Types) > 0 {
-		name = h.Types[0].Type
+		name = slices.SortedFunc(maps.Keys(h.Types), func(x, y string) int {
+			return cmp.Or(cmp.Compare(h.Types[y], h.Types[x]), cmp.Compare(x, y))
+		})[0]
 	}
 	if p, ok := precisions[name]; ok {
 		return p, ""

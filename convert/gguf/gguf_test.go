@@ -20,10 +20,7 @@ func small() *Header {
 		Organization: "Example", RepoURL: "https://models.example/small", Languages: []string{"en", "de"},
 		FileType: "Q8_0", ContextLength: 2048,
 		Tensors: 3, Parameters: 2*64*64 + 128,
-		Types: []TypeUse{
-			{Type: "Q8_0", Elements: 2 * 64 * 64, Bytes: 2 * 4352},
-			{Type: "F32", Elements: 128, Bytes: 512},
-		},
+		Types:    map[string]uint64{"Q8_0": 2 * 4352, "F32": 512},
 		DataSize: 2*4352 + 512,
 	}
 }
@@ -124,7 +121,7 @@ func TestKeys(t *testing.T) {
 	want := &Header{
 		Version: 3, Alignment: 32, Architecture: "qwen3", Author: "Base", Datasets: []string{"x", "y"},
 		SizeLabel: "8x7B", FileType: "Q4_K_M", ContextLength: 40960,
-		SplitNo: 65534, SplitCount: 65535, DataOffset: int64(len(p)),
+		SplitNo: 65534, SplitCount: 65535, Types: map[string]uint64{}, DataOffset: int64(len(p)),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

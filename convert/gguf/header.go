@@ -1,7 +1,5 @@
 package gguf
 
-import "cmp"
-
 const (
 	// MaxHeader limits the header, in bytes. The largest known headers have some ten MiB, nearly
 	// all of it the vocabulary of the tokenizer.
@@ -54,23 +52,13 @@ type Header struct {
 
 	Tensors int64 // number of tensors in this file
 
-	// Types are the types of the tensors, those with most bytes first.
-	Types []TypeUse
+	// Types are the bytes of the tensors by type, such as "Q4_K"; zero for "", which stands for all
+	// types without a name here.
+	Types map[string]uint64
 
 	// Parameters is the number of elements in all tensors of this file, zero if unknown.
 	Parameters uint64
 
 	DataOffset int64 // start of the data, in bytes from the start of the file
 	DataSize   int64 // end of the last tensor in bytes from DataOffset, without unknown types
-}
-
-// A TypeUse is the sum of the tensors of one type.
-type TypeUse struct {
-	Type     string // such as "Q4_K"; empty for all types without a name here
-	Elements uint64
-	Bytes    uint64 // zero for types without a name here
-}
-
-func compareUse(x, y TypeUse) int {
-	return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Elements, x.Elements), cmp.Compare(x.Type, y.Type))
 }

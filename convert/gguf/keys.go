@@ -3,6 +3,7 @@ package gguf
 import (
 	"bytes"
 	"strings"
+	"unicode/utf8"
 )
 
 // A key is the destination of the value of a metadata key. One of its fields is set.
@@ -69,7 +70,7 @@ func (d *decoder) findKey(name []byte) key {
 
 // clean returns a text of the file in the form in which it is kept, and whether it can be kept.
 func (d *decoder) clean(p []byte) (string, bool) {
-	if len(p) > d.room || !validText(p) {
+	if len(p) > d.room || bytes.IndexByte(p, 0) >= 0 || !utf8.Valid(p) {
 		return "", false
 	}
 	d.room -= len(p)

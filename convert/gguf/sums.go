@@ -3,12 +3,13 @@ package gguf
 import (
 	"math"
 	"math/bits"
-	"slices"
+
+	"github.com/ballast-dev/ballast/convert"
 )
 
 // sums are the sums of the tensors read so far.
 type sums struct {
-	types    map[string]*TypeUse
+	types    map[string]uint64 // bytes
 	elements uint64
 	overflow bool   // elements is unknown
 	bytes    uint64 // of all tensors of known size
@@ -17,19 +18,15 @@ type sums struct {
 
 // add adds a tensor that starts at off. The zero type is an unknown one.
 func (s *sums) add(shape []uint64, t tensorType, off uint64) error {
-	use := s.types[t.name]
-	if use == nil {
-		use = &TypeUse{Type: t.name}
-		s.types[t.name] = use
-	}
+	s.types[t.name] += 0 // a type without bytes is listed too
 	s.end = max(s.end, off)
-	elements, ok := product(shape)
+	elements, ok := convert.Elements(shape)
 	if !ok {
 		s.overflow = true
 		return nil
 	}
 	if t.name == "" {
-		s.count(use, elements, 0)
+		s.count(t.name, elements, 0)
 		return nil
 	}
 	row := uint64(1)
@@ -44,45 +41,28 @@ func (s *sums) add(shape []uint64, t tensorType, off uint64) error {
 		return invalid("tensor of %d elements at offset %d", elements, off)
 	}
 	s.end = max(s.end, off+size)
-	s.count(use, elements, size)
+	s.count(t.name, elements, size)
 	if s.bytes += size; s.bytes > math.MaxInt64 {
 		return invalid("tensors of more than %d bytes", int64(math.MaxInt64))
 	}
 	return nil
 }
 
-func (s *sums) count(use *TypeUse, elements, size uint64) {
+func (s *sums) count(name string, elements, size uint64) {
 	sum, carry := bits.Add64(s.elements, elements, 0)
 	if carry != 0 {
 		s.overflow = true
 		return
 	}
 	s.elements = sum
-	use.Elements += elements // not more than s.elements
-	use.Bytes += size        // not more than s.bytes
+	s.types[name] += size // not more than s.bytes
 }
 
 // into sets the sums in a header.
 func (s *sums) into(h *Header) {
-	for _, use := range s.types {
-		h.Types = append(h.Types, *use)
-	}
-	slices.SortFunc(h.Types, compareUse)
+	h.Types = s.types
 	h.DataSize = int64(s.end)
 	if !s.overflow {
 		h.Parameters = s.elements
 	}
-}
-
-// product returns the number of elements of a tensor, and whether it is valid.
-func product(shape []uint64) (uint64, bool) {
-	n := uint64(1)
-	for _, dim := range shape {
-		over, low := bits.Mul64(n, dim)
-		if over != 0 {
-			return 0, false
-		}
-		n = low
-	}
-	return n, true
 }

@@ -55,7 +55,7 @@ func (k *kitfile) place(l convert.Descriptor) (mediatype.Type, convert.Place, er
 	if err != nil {
 		return t, convert.Place{}, err
 	}
-	if t.Format != mediatype.FormatKitOps || t.Role != mediatype.RoleLayer {
+	if t.Format != mediatype.FormatKitOps || !t.Layer {
 		return t, convert.Place{}, fmt.Errorf("media type %q is no layer of a ModelKit: %w", t.Base, errdefs.ErrNotImplemented)
 	}
 	e := k.entry(mediatype.KitOpsKind(t.Base), l)

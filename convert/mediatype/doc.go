@@ -1,7 +1,7 @@
 // Package mediatype is the single table of media types and annotation keys of all model formats, and of the
 // OCI and Docker types around them.
 //
-// Parse returns the meaning of a media type: its Format, its function in an artifact (Role), the kind of
+// Parse returns the meaning of a media type: its Format, whether it is the type of a layer, the kind of
 // content as defined by ModelPack (Kind), its function in its own format (Part), and the layout of its
 // bytes (Archive, Codec). A type that is not in the table is an error, never a guess.
 //

@@ -35,17 +35,6 @@ const (
 	FormatIndex Format = "index" // of images or of models
 )
 
-// A Role is the function of a media type in an artifact.
-type Role string
-
-// The roles.
-const (
-	RoleManifest Role = "manifest"
-	RoleIndex    Role = "index"
-	RoleConfig   Role = "config"
-	RoleLayer    Role = "layer"
-)
-
 // A Kind is the kind of a layer as defined by ModelPack.
 // https://github.com/modelpack/model-spec/blob/v0.0.7/docs/spec.md
 type Kind string
@@ -90,7 +79,7 @@ const (
 type Type struct {
 	Base    string // lower case, without parameters
 	Format  Format
-	Role    Role
+	Layer   bool // it is the type of a layer
 	Kind    Kind // layers only; empty if the type does not determine it
 	Part    Part // Docker AI, Ollama and ModelKit layers only
 	Archive filetable.Archive
@@ -185,7 +174,7 @@ func parseModel(f Format, base, rest string) (Type, error) {
 			return Type{}, unknown(base, f)
 		}
 	}
-	return Type{Base: base, Format: f, Role: RoleLayer, Kind: kind, Archive: p.archive, Codec: p.codec}, nil
+	return Type{Base: base, Format: f, Layer: true, Kind: kind, Archive: p.archive, Codec: p.codec}, nil
 }
 
 // kitKinds are the names in a ModelKit layer type. A prompt is packed as code; a model part is a
@@ -215,7 +204,7 @@ func parseModelKit(base string) (Type, error) {
 	if name == "model" {
 		part = PartModel
 	}
-	return Type{Base: base, Format: FormatKitOps, Role: RoleLayer, Kind: kind, Part: part, Archive: p.archive, Codec: p.codec}, nil
+	return Type{Base: base, Format: FormatKitOps, Layer: true, Kind: kind, Part: part, Archive: p.archive, Codec: p.codec}, nil
 }
 
 // splitModel splits at the first component that is a "v" followed by digits.
@@ -286,7 +275,7 @@ func FormatOf(s string) Format {
 // IsImageLayer reports whether s is a layer type of an OCI or Docker image.
 func IsImageLayer(s string) bool {
 	t, ok := table[Base(s)]
-	return ok && t.Format == FormatImage && t.Role == RoleLayer
+	return ok && t.Format == FormatImage && t.Layer
 }
 
 // IsImageConfig reports whether s is the type of the config of an OCI or Docker image.

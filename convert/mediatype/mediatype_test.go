@@ -22,7 +22,7 @@ const (
 
 // layer is a Type of a layer.
 func layer(base string, f mediatype.Format, k mediatype.Kind, p mediatype.Part, a filetable.Archive, c filetable.Codec) mediatype.Type {
-	return mediatype.Type{Base: base, Format: f, Role: mediatype.RoleLayer, Kind: k, Part: p, Archive: a, Codec: c}
+	return mediatype.Type{Base: base, Format: f, Layer: true, Kind: k, Part: p, Archive: a, Codec: c}
 }
 
 func TestParse(t *testing.T) {
@@ -41,8 +41,8 @@ func TestParse(t *testing.T) {
 			layer(p+"weight.v1", f, "weight", "", none, ""),
 			layer(p+"weight.v1.gguf", f, "weight", "", none, ""),
 			layer(p+"weight.v1.safetensors", f, "weight", "", none, ""),
-			mediatype.Type{Base: p + "manifest.v1+json", Format: f, Role: mediatype.RoleManifest},
-			mediatype.Type{Base: p + "config.v1+json", Format: f, Role: mediatype.RoleConfig})
+			mediatype.Type{Base: p + "manifest.v1+json", Format: f},
+			mediatype.Type{Base: p + "config.v1+json", Format: f})
 	}
 	cnai, docker, ollama := "application/vnd.cnai.model.", "application/vnd.docker.ai.", "application/vnd.ollama.image."
 	want = append(want,
@@ -50,9 +50,9 @@ func TestParse(t *testing.T) {
 		layer(cnai+"layer.v1.tar+gzip", "cnai", "", "", tar, gz),
 		layer(cnai+"config.v1.tar", "cnai", "weight.config", "", tar, ""),
 
-		mediatype.Type{Base: docker + "model.config.v0.1+json", Format: "docker-ai", Role: mediatype.RoleConfig},
-		mediatype.Type{Base: docker + "model.config.v0.2+json", Format: "docker-ai", Role: mediatype.RoleConfig},
-		mediatype.Type{Base: docker + "model.config.v1+json", Format: "docker-ai", Role: mediatype.RoleConfig},
+		mediatype.Type{Base: docker + "model.config.v0.1+json", Format: "docker-ai"},
+		mediatype.Type{Base: docker + "model.config.v0.2+json", Format: "docker-ai"},
+		mediatype.Type{Base: docker + "model.config.v1+json", Format: "docker-ai"},
 		layer(docker+"gguf.v3", "docker-ai", "weight", "gguf", none, ""),
 		layer(docker+"model.file.v1+gguf", "docker-ai", "weight", "gguf", none, ""),
 		layer(docker+"gguf.v3.lora", "docker-ai", "weight", "adapter", none, ""),
@@ -66,7 +66,7 @@ func TestParse(t *testing.T) {
 		layer(docker+"chat.template.jinja", "docker-ai", "weight.config", "template", none, ""),
 		layer(docker+"model.file", "docker-ai", "", "file", none, ""),
 
-		mediatype.Type{Base: "application/vnd.ollama.manifest.list.v2+json", Format: "ollama-list", Role: mediatype.RoleIndex},
+		mediatype.Type{Base: "application/vnd.ollama.manifest.list.v2+json", Format: "ollama-list"},
 		layer(ollama+"model", "ollama", "weight", "model", none, ""),
 		layer(ollama+"projector", "ollama", "weight", "projector", none, ""),
 		layer(ollama+"adapter", "ollama", "weight", "adapter", none, ""),
@@ -84,16 +84,16 @@ func TestParse(t *testing.T) {
 		layer(ollama+"tokenizer", "ollama", "weight.config", "tokenizer", none, ""),
 		layer(ollama+"tokenizer.config", "ollama", "weight.config", "tokenizer.config", none, ""),
 
-		mediatype.Type{Base: "application/vnd.oci.image.manifest.v1+json", Format: "image", Role: mediatype.RoleManifest},
-		mediatype.Type{Base: "application/vnd.oci.image.index.v1+json", Format: "index", Role: mediatype.RoleIndex},
-		mediatype.Type{Base: "application/vnd.oci.image.config.v1+json", Format: "image", Role: mediatype.RoleConfig},
+		mediatype.Type{Base: "application/vnd.oci.image.manifest.v1+json", Format: "image"},
+		mediatype.Type{Base: "application/vnd.oci.image.index.v1+json", Format: "index"},
+		mediatype.Type{Base: "application/vnd.oci.image.config.v1+json", Format: "image"},
 		layer("application/vnd.oci.image.layer.v1.tar", "image", "", "", tar, ""),
 		layer("application/vnd.oci.image.layer.v1.tar+gzip", "image", "", "", tar, gz),
 		layer("application/vnd.oci.image.layer.v1.tar+zstd", "image", "", "", tar, zst),
 		layer("application/vnd.docker.image.rootfs.diff.tar.gzip", "image", "", "", tar, gz),
-		mediatype.Type{Base: "application/vnd.docker.distribution.manifest.v2+json", Format: "image", Role: mediatype.RoleManifest},
-		mediatype.Type{Base: "application/vnd.docker.distribution.manifest.list.v2+json", Format: "index", Role: mediatype.RoleIndex},
-		mediatype.Type{Base: "application/vnd.docker.container.image.v1+json", Format: "image", Role: mediatype.RoleConfig},
+		mediatype.Type{Base: "application/vnd.docker.distribution.manifest.v2+json", Format: "image"},
+		mediatype.Type{Base: "application/vnd.docker.distribution.manifest.list.v2+json", Format: "index"},
+		mediatype.Type{Base: "application/vnd.docker.container.image.v1+json", Format: "image"},
 		layer("application/vnd.oci.image.layer.ballast.blob.v1", "image", "", "", none, ""),
 		layer("application/vnd.oci.image.layer.ballast.table.v1+json", "image", "", "", none, ""),
 	)
@@ -223,7 +223,7 @@ func FuzzMediaType(f *testing.F) {
 			}
 			return
 		}
-		if got.Role == "" || got.Format == "" {
+		if got.Format == "" {
 			t.Fatalf("got %v", got)
 		}
 		again, err := mediatype.Parse(got.Base)
@@ -243,7 +243,7 @@ func TestOwnLayers(t *testing.T) {
 	l := mediatype.OwnLayers()
 	for _, s := range l {
 		got, err := mediatype.Parse(s)
-		if err != nil || got.Role != mediatype.RoleLayer || got.Format == mediatype.FormatImage {
+		if err != nil || !got.Layer || got.Format == mediatype.FormatImage {
 			t.Errorf("%s: got %+v, %v", s, got, err)
 		}
 	}

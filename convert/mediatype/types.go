@@ -9,17 +9,14 @@ import (
 // OCI types.
 // https://github.com/opencontainers/image-spec/blob/v1.1.1/media-types.md
 const (
-	OCIManifest    = "application/vnd.oci.image.manifest.v1+json"
-	OCIIndex       = "application/vnd.oci.image.index.v1+json"
-	OCIConfig      = "application/vnd.oci.image.config.v1+json"
-	OCIEmpty       = "application/vnd.oci.empty.v1+json"
-	OrasConfig     = "application/vnd.unknown.config.v1+json" // of artifacts without a type, until oras 1.0
-	OCILayer       = "application/vnd.oci.image.layer.v1.tar"
-	OCILayerGzip   = "application/vnd.oci.image.layer.v1.tar+gzip"
-	OCILayerZstd   = "application/vnd.oci.image.layer.v1.tar+zstd"
-	ociForeign     = "application/vnd.oci.image.layer.nondistributable.v1.tar"
-	ociForeignGzip = "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"
-	ociForeignZstd = "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd"
+	OCIManifest  = "application/vnd.oci.image.manifest.v1+json"
+	OCIIndex     = "application/vnd.oci.image.index.v1+json"
+	OCIConfig    = "application/vnd.oci.image.config.v1+json"
+	OCIEmpty     = "application/vnd.oci.empty.v1+json"
+	OrasConfig   = "application/vnd.unknown.config.v1+json" // of artifacts without a type, until oras 1.0
+	OCILayer     = "application/vnd.oci.image.layer.v1.tar"
+	OCILayerGzip = "application/vnd.oci.image.layer.v1.tar+gzip"
+	OCILayerZstd = "application/vnd.oci.image.layer.v1.tar+zstd"
 )
 
 // Docker image types.
@@ -28,11 +25,6 @@ const (
 	DockerManifest     = "application/vnd.docker.distribution.manifest.v2+json"
 	DockerManifestList = "application/vnd.docker.distribution.manifest.list.v2+json"
 	DockerConfig       = "application/vnd.docker.container.image.v1+json"
-	dockerLayer        = "application/vnd.docker.image.rootfs.diff.tar"
-	dockerLayerGzip    = "application/vnd.docker.image.rootfs.diff.tar.gzip"
-	dockerLayerZstd    = "application/vnd.docker.image.rootfs.diff.tar.zstd"
-	dockerForeign      = "application/vnd.docker.image.rootfs.foreign.diff.tar"
-	dockerForeignGzip  = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"
 )
 
 // Layers of a converted image.
@@ -74,7 +66,6 @@ const (
 
 	DockerAIConfigV01   = prefixDockerAI + "model.config.v0.1+json"
 	DockerAIConfigV02   = prefixDockerAI + "model.config.v0.2+json"
-	dockerAIConfigV1    = prefixDockerAI + "model.config.v1+json" // before the first release
 	DockerAIGGUF        = prefixDockerAI + "gguf.v3"
 	DockerAILoRA        = prefixDockerAI + "gguf.v3.lora"
 	DockerAIMMProjSpec  = prefixDockerAI + "gguf.v3.mmproj" // spelling of the specification
@@ -86,7 +77,6 @@ const (
 	DockerAILicense     = prefixDockerAI + "license"
 	DockerAITemplate    = prefixDockerAI + "chat.template.jinja"
 	DockerAIFile        = prefixDockerAI + "model.file"
-	dockerAIFileGGUF    = prefixDockerAI + "model.file.v1+gguf" // before the first release
 )
 
 // Ollama types. The manifest and the config have Docker's types.
@@ -94,23 +84,18 @@ const (
 const (
 	prefixOllama = "application/vnd.ollama.image."
 
-	OllamaManifestList    = "application/vnd.ollama.manifest.list.v2+json"
-	OllamaModel           = prefixOllama + "model"
-	OllamaProjector       = prefixOllama + "projector"
-	OllamaAdapter         = prefixOllama + "adapter"
-	OllamaDraft           = prefixOllama + "draft"
-	OllamaTemplate        = prefixOllama + "template"
-	ollamaPrompt          = prefixOllama + "prompt" // earlier name of templates
-	OllamaSystem          = prefixOllama + "system"
-	OllamaParams          = prefixOllama + "params"
-	OllamaMessages        = prefixOllama + "messages"
-	OllamaLicense         = prefixOllama + "license"
-	OllamaEmbed           = prefixOllama + "embed"
-	OllamaTensor          = prefixOllama + "tensor"
-	ollamaJSON            = prefixOllama + "json"
-	ollamaConfig          = prefixOllama + "config"
-	ollamaTokenizer       = prefixOllama + "tokenizer"
-	ollamaTokenizerConfig = prefixOllama + "tokenizer.config"
+	OllamaManifestList = "application/vnd.ollama.manifest.list.v2+json"
+	OllamaModel        = prefixOllama + "model"
+	OllamaProjector    = prefixOllama + "projector"
+	OllamaAdapter      = prefixOllama + "adapter"
+	OllamaDraft        = prefixOllama + "draft"
+	OllamaTemplate     = prefixOllama + "template"
+	OllamaSystem       = prefixOllama + "system"
+	OllamaParams       = prefixOllama + "params"
+	OllamaMessages     = prefixOllama + "messages"
+	OllamaLicense      = prefixOllama + "license"
+	OllamaEmbed        = prefixOllama + "embed"
+	OllamaTensor       = prefixOllama + "tensor"
 )
 
 // subtypeCarton is the prefix of the subtypes of cartons.
@@ -154,66 +139,66 @@ var prefixes = []struct {
 
 // table has the types that are exact names; those of ModelPack and CNAI layers are composed.
 var table = map[string]Type{
-	OCIManifest:        {Format: FormatImage, Role: RoleManifest},
-	OCIIndex:           {Format: FormatIndex, Role: RoleIndex},
-	OCIConfig:          {Format: FormatImage, Role: RoleConfig},
-	OCIEmpty:           {Format: FormatImage, Role: RoleConfig},
-	OCILayer:           {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar},
-	OCILayerGzip:       {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
-	OCILayerZstd:       {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecZstd},
-	ociForeign:         {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar},
-	ociForeignGzip:     {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
-	ociForeignZstd:     {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecZstd},
-	DockerManifest:     {Format: FormatImage, Role: RoleManifest},
-	DockerManifestList: {Format: FormatIndex, Role: RoleIndex},
-	DockerConfig:       {Format: FormatImage, Role: RoleConfig},
-	dockerLayer:        {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar},
-	dockerLayerGzip:    {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
-	dockerLayerZstd:    {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecZstd},
-	dockerForeign:      {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar},
-	dockerForeignGzip:  {Format: FormatImage, Role: RoleLayer, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
-	BlobLayer:          {Format: FormatImage, Role: RoleLayer},
-	TableLayer:         {Format: FormatImage, Role: RoleLayer},
+	OCIManifest:  {Format: FormatImage},
+	OCIIndex:     {Format: FormatIndex},
+	OCIConfig:    {Format: FormatImage},
+	OCIEmpty:     {Format: FormatImage},
+	OCILayer:     {Format: FormatImage, Layer: true, Archive: filetable.ArchiveTar},
+	OCILayerGzip: {Format: FormatImage, Layer: true, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
+	OCILayerZstd: {Format: FormatImage, Layer: true, Archive: filetable.ArchiveTar, Codec: filetable.CodecZstd},
+	"application/vnd.oci.image.layer.nondistributable.v1.tar":      {Format: FormatImage, Layer: true, Archive: filetable.ArchiveTar},
+	"application/vnd.oci.image.layer.nondistributable.v1.tar+gzip": {Format: FormatImage, Layer: true, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
+	"application/vnd.oci.image.layer.nondistributable.v1.tar+zstd": {Format: FormatImage, Layer: true, Archive: filetable.ArchiveTar, Codec: filetable.CodecZstd},
+	DockerManifest:     {Format: FormatImage},
+	DockerManifestList: {Format: FormatIndex},
+	DockerConfig:       {Format: FormatImage},
+	"application/vnd.docker.image.rootfs.diff.tar":              {Format: FormatImage, Layer: true, Archive: filetable.ArchiveTar},
+	"application/vnd.docker.image.rootfs.diff.tar.gzip":         {Format: FormatImage, Layer: true, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
+	"application/vnd.docker.image.rootfs.diff.tar.zstd":         {Format: FormatImage, Layer: true, Archive: filetable.ArchiveTar, Codec: filetable.CodecZstd},
+	"application/vnd.docker.image.rootfs.foreign.diff.tar":      {Format: FormatImage, Layer: true, Archive: filetable.ArchiveTar},
+	"application/vnd.docker.image.rootfs.foreign.diff.tar.gzip": {Format: FormatImage, Layer: true, Archive: filetable.ArchiveTar, Codec: filetable.CodecGzip},
+	BlobLayer:  {Format: FormatImage, Layer: true},
+	TableLayer: {Format: FormatImage, Layer: true},
 
-	ModelPackManifest: {Format: FormatModelPack, Role: RoleManifest},
-	ModelPackConfig:   {Format: FormatModelPack, Role: RoleConfig},
-	CNAIManifest:      {Format: FormatCNAI, Role: RoleManifest},
-	CNAIConfig:        {Format: FormatCNAI, Role: RoleConfig},
+	ModelPackManifest: {Format: FormatModelPack},
+	ModelPackConfig:   {Format: FormatModelPack},
+	CNAIManifest:      {Format: FormatCNAI},
+	CNAIConfig:        {Format: FormatCNAI},
 
-	DockerAIConfigV01:   {Format: FormatDockerAI, Role: RoleConfig},
-	DockerAIConfigV02:   {Format: FormatDockerAI, Role: RoleConfig},
-	dockerAIConfigV1:    {Format: FormatDockerAI, Role: RoleConfig},
-	DockerAIGGUF:        {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartGGUF},
-	dockerAIFileGGUF:    {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartGGUF},
-	DockerAILoRA:        {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartAdapter},
-	DockerAIMMProjSpec:  {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartProjector},
-	DockerAIMMProj:      {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartProjector},
-	DockerAISafetensors: {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartSafetensors},
-	DockerAIVLLMConfig:  {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeightConfig, Part: PartDir, Archive: filetable.ArchiveTar},
-	DockerAIDir:         {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartDir, Archive: filetable.ArchiveTar},
-	DockerAIDDUF:        {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeight, Part: PartDDUF},
-	DockerAILicense:     {Format: FormatDockerAI, Role: RoleLayer, Kind: KindDoc, Part: PartLicense},
-	DockerAITemplate:    {Format: FormatDockerAI, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTemplate},
-	DockerAIFile:        {Format: FormatDockerAI, Role: RoleLayer, Part: PartFile},
+	DockerAIConfigV01:                       {Format: FormatDockerAI},
+	DockerAIConfigV02:                       {Format: FormatDockerAI},
+	prefixDockerAI + "model.config.v1+json": {Format: FormatDockerAI}, // before the first release
+	DockerAIGGUF:                            {Format: FormatDockerAI, Layer: true, Kind: KindWeight, Part: PartGGUF},
+	prefixDockerAI + "model.file.v1+gguf":   {Format: FormatDockerAI, Layer: true, Kind: KindWeight, Part: PartGGUF}, // before the first release
+	DockerAILoRA:                            {Format: FormatDockerAI, Layer: true, Kind: KindWeight, Part: PartAdapter},
+	DockerAIMMProjSpec:                      {Format: FormatDockerAI, Layer: true, Kind: KindWeight, Part: PartProjector},
+	DockerAIMMProj:                          {Format: FormatDockerAI, Layer: true, Kind: KindWeight, Part: PartProjector},
+	DockerAISafetensors:                     {Format: FormatDockerAI, Layer: true, Kind: KindWeight, Part: PartSafetensors},
+	DockerAIVLLMConfig:                      {Format: FormatDockerAI, Layer: true, Kind: KindWeightConfig, Part: PartDir, Archive: filetable.ArchiveTar},
+	DockerAIDir:                             {Format: FormatDockerAI, Layer: true, Kind: KindWeight, Part: PartDir, Archive: filetable.ArchiveTar},
+	DockerAIDDUF:                            {Format: FormatDockerAI, Layer: true, Kind: KindWeight, Part: PartDDUF},
+	DockerAILicense:                         {Format: FormatDockerAI, Layer: true, Kind: KindDoc, Part: PartLicense},
+	DockerAITemplate:                        {Format: FormatDockerAI, Layer: true, Kind: KindWeightConfig, Part: PartTemplate},
+	DockerAIFile:                            {Format: FormatDockerAI, Layer: true, Part: PartFile},
 
-	OllamaManifestList:    {Format: FormatOllamaList, Role: RoleIndex},
-	OllamaModel:           {Format: FormatOllama, Role: RoleLayer, Kind: KindWeight, Part: PartModel},
-	OllamaProjector:       {Format: FormatOllama, Role: RoleLayer, Kind: KindWeight, Part: PartProjector},
-	OllamaAdapter:         {Format: FormatOllama, Role: RoleLayer, Kind: KindWeight, Part: PartAdapter},
-	OllamaDraft:           {Format: FormatOllama, Role: RoleLayer, Kind: KindWeight, Part: PartDraft},
-	OllamaTemplate:        {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTemplate},
-	ollamaPrompt:          {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTemplate},
-	OllamaSystem:          {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartSystem},
-	OllamaParams:          {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartParams},
-	OllamaMessages:        {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartMessages},
-	OllamaLicense:         {Format: FormatOllama, Role: RoleLayer, Kind: KindDoc, Part: PartLicense},
-	OllamaEmbed:           {Format: FormatOllama, Role: RoleLayer, Part: PartEmbed},
-	OllamaTensor:          {Format: FormatOllama, Role: RoleLayer, Kind: KindWeight, Part: PartTensor},
-	ollamaJSON:            {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartJSON},
-	ollamaConfig:          {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartConfig},
-	ollamaTokenizer:       {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTokenizer},
-	ollamaTokenizerConfig: {Format: FormatOllama, Role: RoleLayer, Kind: KindWeightConfig, Part: PartTokenizerConfig},
+	OllamaManifestList:                {Format: FormatOllamaList},
+	OllamaModel:                       {Format: FormatOllama, Layer: true, Kind: KindWeight, Part: PartModel},
+	OllamaProjector:                   {Format: FormatOllama, Layer: true, Kind: KindWeight, Part: PartProjector},
+	OllamaAdapter:                     {Format: FormatOllama, Layer: true, Kind: KindWeight, Part: PartAdapter},
+	OllamaDraft:                       {Format: FormatOllama, Layer: true, Kind: KindWeight, Part: PartDraft},
+	OllamaTemplate:                    {Format: FormatOllama, Layer: true, Kind: KindWeightConfig, Part: PartTemplate},
+	prefixOllama + "prompt":           {Format: FormatOllama, Layer: true, Kind: KindWeightConfig, Part: PartTemplate}, // earlier name of templates
+	OllamaSystem:                      {Format: FormatOllama, Layer: true, Kind: KindWeightConfig, Part: PartSystem},
+	OllamaParams:                      {Format: FormatOllama, Layer: true, Kind: KindWeightConfig, Part: PartParams},
+	OllamaMessages:                    {Format: FormatOllama, Layer: true, Kind: KindWeightConfig, Part: PartMessages},
+	OllamaLicense:                     {Format: FormatOllama, Layer: true, Kind: KindDoc, Part: PartLicense},
+	OllamaEmbed:                       {Format: FormatOllama, Layer: true, Part: PartEmbed},
+	OllamaTensor:                      {Format: FormatOllama, Layer: true, Kind: KindWeight, Part: PartTensor},
+	prefixOllama + "json":             {Format: FormatOllama, Layer: true, Kind: KindWeightConfig, Part: PartJSON},
+	prefixOllama + "config":           {Format: FormatOllama, Layer: true, Kind: KindWeightConfig, Part: PartConfig},
+	prefixOllama + "tokenizer":        {Format: FormatOllama, Layer: true, Kind: KindWeightConfig, Part: PartTokenizer},
+	prefixOllama + "tokenizer.config": {Format: FormatOllama, Layer: true, Kind: KindWeightConfig, Part: PartTokenizerConfig},
 
-	KitOpsManifest: {Format: FormatKitOps, Role: RoleManifest},
-	KitOpsConfig:   {Format: FormatKitOps, Role: RoleConfig},
+	KitOpsManifest: {Format: FormatKitOps},
+	KitOpsConfig:   {Format: FormatKitOps},
 }

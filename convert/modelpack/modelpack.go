@@ -80,7 +80,7 @@ func newNamer(m *convert.Manifest, cfg convert.Config) *namer {
 
 // isNameless reports whether a layer is a raw weight without a path.
 func isNameless(t mediatype.Type, l convert.Descriptor) bool {
-	return t.Role == mediatype.RoleLayer && t.Kind == mediatype.KindWeight && t.Archive == filetable.ArchiveNone && mediatype.Filepath(l.Annotations) == ""
+	return t.Layer && t.Kind == mediatype.KindWeight && t.Archive == filetable.ArchiveNone && mediatype.Filepath(l.Annotations) == ""
 }
 
 // next returns the next name; the media type can have the format.
@@ -101,7 +101,7 @@ func (n *namer) place(l convert.Descriptor) (convert.Place, error) {
 	if err != nil {
 		return convert.Place{}, err
 	}
-	if t.Role != mediatype.RoleLayer || !isModelLayer(t) {
+	if !t.Layer || !isModelLayer(t) {
 		return convert.Place{}, fmt.Errorf("media type %q is no layer of a model: %w", t.Base, errdefs.ErrNotImplemented)
 	}
 	if err := checkArtifactType(l, t); err != nil {

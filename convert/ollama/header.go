@@ -1,7 +1,6 @@
 package ollama
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -87,7 +86,7 @@ func readHeader(ctx context.Context, a convert.Artifact, l convert.Descriptor, l
 	if got, err := r.ReadAt(p, 0); got < len(p) {
 		return nil, fmt.Errorf("safetensors header: %w", noEOF(err))
 	}
-	h, err := safetensors.Read(bytes.NewReader(p), safetensors.Options{Size: l.Size})
+	h, err := safetensors.Read(p, safetensors.Options{Size: l.Size})
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package ollama
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -304,7 +303,7 @@ func (ts *tensors) describe(path string, start []byte, size int64) error {
 	if path == draftDir+"/"+tensorFile {
 		return nil
 	}
-	h, err := safetensors.Read(bytes.NewReader(start), safetensors.Options{Size: size})
+	h, err := safetensors.Read(start, safetensors.Options{Size: size})
 	if err != nil {
 		return err
 	}

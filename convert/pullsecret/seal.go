@@ -71,7 +71,11 @@ func (s *Secrets) openKey() error {
 	if err := s.root.Chmod(keyFile, 0o600); err != nil {
 		return err
 	}
-	s.seal, err = newSealer(key)
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return err
+	}
+	s.seal.AEAD, err = cipher.NewGCMWithRandomNonce(block)
 	return err
 }
 
@@ -138,22 +142,13 @@ func fileOf(name string) string { return digest.FromString(name).Encoded() }
 // A sealer seals and opens secrets.
 type sealer struct{ cipher.AEAD }
 
-func newSealer(key []byte) (*sealer, error) {
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, err
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	return &sealer{aead}, err
-}
-
 // plain is what is sealed.
 type plain struct {
 	Username string `json:"username"`
 	Secret   string `json:"secret"`
 }
 
-func (s *sealer) close(name string, secrets []Secret) []byte {
+func (s sealer) close(name string, secrets []Secret) []byte {
 	var l []plain
 	for _, c := range secrets {
 		l = append(l, plain(c.Credentials))
@@ -165,7 +160,7 @@ func (s *sealer) close(name string, secrets []Secret) []byte {
 	return s.Seal(nil, nil, p, []byte(purpose+name))
 }
 
-func (s *sealer) open(name string, p []byte) (secrets []remote.Credentials, err error) {
+func (s sealer) open(name string, p []byte) (secrets []remote.Credentials, err error) {
 	p, err = s.Open(nil, nil, p, []byte(purpose+name))
 	if err != nil {
 		return nil, fmt.Errorf("wrong key or name, or damaged: %w", errdefs.ErrDataLoss)

@@ -35,7 +35,7 @@ type Secret struct {
 // methods are safe for concurrent use.
 type Secrets struct {
 	root *os.Root // of sealed secrets; nil: none are on disk
-	seal *sealer
+	seal sealer
 	log  *slog.Logger
 
 	disk   sync.Mutex             // held while files change; guards the following; locked before mu

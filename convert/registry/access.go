@@ -62,8 +62,7 @@ func (h *Handler) upstream(ctx context.Context, ref remote.Ref, as caller, f fun
 // everybody.
 func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref, as caller) error {
 	n := nameOf(ref)
-	known := resolvedFrom(im, n)
-	if known && !slices.Contains(im.PrivateNames, n.String()) {
+	if isPublic(im, n) {
 		return nil
 	}
 	if f, _ := h.Archive(ref); f != nil {
@@ -85,18 +84,30 @@ func (h *Handler) authorize(ctx context.Context, im store.Image, ref remote.Ref,
 	return nil
 }
 
+// resolvedRefs returns the references that im was resolved from.
+func resolvedRefs(im store.Image) (refs []remote.Ref) {
+	for _, s := range im.Refs {
+		if ref, err := remote.ParseRef(s); err == nil {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
+}
+
 // resolvedFrom reports whether im was resolved from the name n.
 func resolvedFrom(im store.Image, n name) bool {
-	return slices.ContainsFunc(im.Refs, func(s string) bool {
-		ref, err := remote.ParseRef(s)
-		return err == nil && ref.URL == "" && nameOf(ref) == n
-	})
+	return slices.ContainsFunc(resolvedRefs(im), func(ref remote.Ref) bool { return ref.URL == "" && nameOf(ref) == n })
+}
+
+// isPublic reports whether im was resolved from the name n without credentials of a caller.
+func isPublic(im store.Image, n name) bool {
+	return resolvedFrom(im, n) && !slices.Contains(im.PrivateNames, n.String())
 }
 
 // tagOf returns a tag from which im was resolved in a repository, or "".
 func tagOf(im store.Image, n name) string {
-	for _, s := range im.Refs {
-		if ref, err := remote.ParseRef(s); err == nil && nameOf(ref) == n && ref.Digest == "" {
+	for _, ref := range resolvedRefs(im) {
+		if nameOf(ref) == n && ref.Digest == "" {
 			return ref.Tag
 		}
 	}
@@ -106,8 +117,8 @@ func tagOf(im store.Image, n name) string {
 // Names returns the names (remote.Ref.Name) that an image was resolved from, by any caller.
 func Names(im store.Image) []string {
 	var names []string
-	for _, s := range im.Refs {
-		if ref, err := remote.ParseRef(s); err == nil && !slices.Contains(names, ref.Name()) {
+	for _, ref := range resolvedRefs(im) {
+		if !slices.Contains(names, ref.Name()) {
 			names = append(names, ref.Name())
 		}
 	}
@@ -133,7 +144,7 @@ func (h *Handler) NodeSources(im store.Image, names ...string) []transfer.Source
 // without credentials.
 func (h *Handler) asNode(im store.Image) func(name) []viewer {
 	return func(n name) []viewer {
-		if resolvedFrom(im, n) && !slices.Contains(im.PrivateNames, n.String()) {
+		if isPublic(im, n) {
 			return []viewer{{}}
 		}
 		return []viewer{{caller{node: true}, "node"}, {}}
@@ -193,11 +204,7 @@ func (h *Handler) tellHost(im store.Image, ref remote.Ref) error {
 // refsOf returns the references with a name from which im was resolved, or a reference with only
 // the name.
 func refsOf(im store.Image, name string) (refs []remote.Ref, err error) {
-	for _, s := range im.Refs {
-		if ref, err := remote.ParseRef(s); err == nil && ref.Name() == name {
-			refs = append(refs, ref)
-		}
-	}
+	refs = slices.DeleteFunc(resolvedRefs(im), func(ref remote.Ref) bool { return ref.Name() != name })
 	if len(refs) > 0 {
 		return refs, nil
 	}

@@ -126,29 +126,26 @@ func (h *Handler) Origin(ctx context.Context, d digest.Digest, names []string, a
 	if im, err = h.made(ctx, d); err != nil {
 		return store.Image{}, nil, err
 	}
-	open := make([]bool, len(names))
-	known := false
-	for i, n := range names {
-		refs, err := refsOf(im, n)
-		open[i] = im.Manifest != "" && err == nil && resolvedFrom(im, nameOf(refs[0])) && !slices.Contains(im.PrivateNames, n)
-		known = known || open[i]
+	made := im
+	recorded := func(n string) bool {
+		refs, err := refsOf(made, n)
+		return made.Manifest != "" && err == nil && isPublic(made, nameOf(refs[0]))
 	}
+	known := slices.ContainsFunc(names, recorded)
 	err = fmt.Errorf("no known repository has %s: %w", d, errdefs.ErrNotFound)
-	for i, n := range names {
-		if open[i] || known && !all {
-			continue
+	for _, n := range names {
+		if !recorded(n) {
+			if known && !all {
+				continue
+			}
+			got, aerr := h.asAnybody(ctx, n, d)
+			if aerr != nil {
+				err = aerr
+				continue
+			}
+			im = got
 		}
-		got, aerr := h.asAnybody(ctx, n, d)
-		if aerr != nil {
-			err = aerr
-			continue
-		}
-		im, open[i] = got, true
-	}
-	for i, n := range names {
-		if open[i] {
-			public = append(public, n)
-		}
+		public = append(public, n)
 	}
 	if len(public) > 0 {
 		err = nil

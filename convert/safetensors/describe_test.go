@@ -15,7 +15,7 @@ func header(metadata map[string]string, tensors ...Tensor) *Header {
 	h := &Header{Metadata: metadata, Tensors: tensors}
 	for i := range h.Tensors {
 		x := &h.Tensors[i]
-		n, _ := x.Elements()
+		n, _ := convert.Elements(x.Shape)
 		x.Size = int64(n * dtypes[x.DType] / 8)
 		x.Offset = h.DataSize
 		h.DataSize += x.Size

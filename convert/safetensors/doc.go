@@ -2,7 +2,7 @@
 //
 //	8 bytes: size of the header ─▶ header: JSON, name → dtype, shape, data_offsets ─▶ data
 //
-// Read reads it from an io.Reader. A Sniffer receives the bytes of a file during a transfer; its
+// Read reads it from the start of a file. A Sniffer receives the bytes of a file during a transfer; its
 // writes never fail, and cost nothing after the header. Describe turns summaries of headers into a
 // ModelPack config.
 //

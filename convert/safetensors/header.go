@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/ballast-dev/ballast/convert"
 	"github.com/containerd/errdefs"
 )
 
@@ -58,27 +59,13 @@ var dtypes = map[string]uint64{
 	"I64": 64, "U64": 64, "F64": 64, "C64": 64,
 }
 
-// Elements returns the number of elements, and whether it is valid: a shape can overflow if its
-// dtype is unknown.
-func (t *Tensor) Elements() (uint64, bool) {
-	n := uint64(1)
-	for _, dim := range t.Shape {
-		over, low := bits.Mul64(n, dim)
-		if over != 0 {
-			return 0, false
-		}
-		n = low
-	}
-	return n, true
-}
-
 // check checks that dtype and shape match the size.
 func (t *Tensor) check() error {
 	width, ok := dtypes[t.DType]
 	if !ok {
 		return nil
 	}
-	n, ok := t.Elements()
+	n, ok := convert.Elements(t.Shape)
 	over, size := bits.Mul64(n, width)
 	if !ok || over != 0 {
 		return fmt.Errorf("tensor %.100q: a shape of more than 2^64 bits", t.Name)

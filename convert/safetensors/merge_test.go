@@ -153,7 +153,7 @@ func TestMergeMetadata(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
-		h, err := Read(bytes.NewReader(start), Options{})
+		h, err := Read(start, Options{})
 		if err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue

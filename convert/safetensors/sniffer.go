@@ -121,30 +121,13 @@ func (s *Sniffer) Header() (*Header, error) {
 	return s.h, s.err
 }
 
-// Read reads the header of a file from r, and nothing beyond it. It returns
-// errdefs.ErrInvalidArgument for a header that is invalid or too large, io.ErrUnexpectedEOF if r
-// ends in it, and the errors of r.
-func Read(r io.Reader, o Options) (*Header, error) {
+// Read reads the header of a file from its start. It returns errdefs.ErrInvalidArgument for a header
+// that is invalid or too large, and io.ErrUnexpectedEOF if p ends in it.
+func Read(p []byte, o Options) (*Header, error) {
 	if o.Limit <= 0 {
 		o.Limit = MaxHeader
 	}
 	s := newSniffer(o)
-	for !s.done {
-		have := len(s.buf)
-		n := min(int(s.need)-have, max(have, pieceSize))
-		s.grow(n)
-		n, err := io.ReadFull(r, s.buf[have:have+n])
-		s.buf = s.buf[:have+n]
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("safetensors header: %w", err)
-		}
-		_, _ = s.Write(nil) // processes the bytes received, and never fails
-	}
+	_, _ = s.Write(p) // never fails
 	return s.Header()
 }
-
-// pieceSize is the number of bytes of a header read at a time at first: r may be remote.
-const pieceSize = 1 << 20 // 1 MiB

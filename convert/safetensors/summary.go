@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
+
+	"github.com/ballast-dev/ballast/convert"
 )
 
 // A Summary has what Describe needs of a header. It is small, whatever the size of the header.
@@ -71,7 +73,7 @@ func (h *Header) Summary() Summary {
 		if companions[t.Name] {
 			continue
 		}
-		n, ok := t.Elements()
+		n, ok := convert.Elements(t.Shape)
 		if width, is := packed[t.Name]; is && width == 0 {
 			s.PackedBits += uint64(t.Size) * 8
 			continue

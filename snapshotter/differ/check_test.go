@@ -13,10 +13,10 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestCheck asks whether a model may be shown before a byte of it is fetched and, if that is not known
-// then, when all of it is there.
+// TestCheck checks that Check is asked before a byte of a model is fetched and, if it cannot decide
+// then, when the model is complete.
 func TestCheck(t *testing.T) {
-	refused := fmt.Errorf("nobody signed it: %w", errdefs.ErrFailedPrecondition)
+	refused := fmt.Errorf("it is not signed: %w", errdefs.ErrFailedPrecondition)
 	for _, tt := range []struct {
 		name          string
 		before, after error
@@ -50,7 +50,7 @@ func TestCheck(t *testing.T) {
 				return tt.pending, tt.before
 			}
 			_, err := n.applier.Apply(n.ctx, desc, n.prepare(t, "a", ""))
-			if tt.shown != (err == nil) || err != nil && (!errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "nobody signed it")) {
+			if tt.shown != (err == nil) || err != nil && (!errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "it is not signed")) {
 				t.Errorf("apply: %v", err)
 			}
 			if diff := cmp.Diff(asked, tt.asked); diff != "" {

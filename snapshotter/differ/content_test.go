@@ -28,7 +28,7 @@ func TestContentFetcher(t *testing.T) {
 	n := newNode(t)
 	p := storetest.Random(1, 3<<20+5)
 	desc := n.put(t, "application/octet-stream", p, from("registry.example", "team/a,team/b"))
-	// The namespace is the fetcher's, whatever the context says.
+	// The namespace of the fetcher counts, not that of the context.
 	f := ContentFetcher{Content: n.differ.o.Content, Namespace: namespace, Repository: Repository{"registry.example:5000", "team/b"}}
 	size := int64(len(p))
 	for _, r := range [][2]int64{{0, size}, {0, 0}, {size, 0}, {size - 1, 1}, {1 << 20, 2<<20 - 3}, {5, 1}} {
@@ -82,8 +82,8 @@ func TestContentFetcher(t *testing.T) {
 	}
 }
 
-// A blob that is there for others looks like one that is not there: the error says nothing of it.
-func TestContentFetcherTellsNothing(t *testing.T) {
+// A blob that exists only for other namespaces is reported like a missing one.
+func TestContentFetcherRevealsNothing(t *testing.T) {
 	n := newNode(t)
 	desc := n.put(t, "application/octet-stream", storetest.Random(1, 12345), from("private.example", "team/a"))
 	here := &ContentFetcher{Content: n.differ.o.Content, Namespace: namespace, Repository: Repository{"private.example", "team/a"}}
@@ -110,7 +110,7 @@ func TestContentFetcherTellsNothing(t *testing.T) {
 	}
 }
 
-// A connection to containerd that is closed is no end of the pull that reads from it.
+// Closing a connection to containerd does not end a pull that reads from it.
 func TestContentFetcherClosed(t *testing.T) {
 	n := newNode(t)
 	p := storetest.Random(1, 3<<20)
@@ -142,17 +142,17 @@ func TestContentFetcherClosed(t *testing.T) {
 	}
 }
 
-// Who is pulled from is what the client says, if containerd recorded the same: a layer can have an
-// annotation that a stranger wrote.
+// A source in an annotation counts only if containerd recorded the same one, because anybody can write
+// an annotation.
 func TestRepositories(t *testing.T) {
 	n := newNode(t)
 	tests := []struct {
 		name, annotation string
 		want             []Repository
 	}{
-		{"nothing said", "", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
-		{"said", "good.example/team/m:1", []Repository{{"good.example", "team/m"}}},
-		{"said, with a port", "good.example:5000/team/m@" + digest.FromString("x").String(), []Repository{{"good.example:5000", "team/m"}}},
+		{"no reference", "", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
+		{"reference", "good.example/team/m:1", []Repository{{"good.example", "team/m"}}},
+		{"reference with a port", "good.example:5000/team/m@" + digest.FromString("x").String(), []Repository{{"good.example:5000", "team/m"}}},
 		{"not recorded", "private.example/team/m:1", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
 		{"another repository", "good.example/team:1", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
 		{"nonsense", "//", []Repository{{"aaa.evil", "x"}, {"good.example", "team/m"}}},
@@ -175,12 +175,12 @@ func TestRepositories(t *testing.T) {
 	}
 }
 
-// from returns the label by which containerd says that a blob came from repositories of a host.
+// from returns the label with which containerd records the source of a blob.
 func from(host, repositories string) map[string]string {
 	return map[string]string{"containerd.io/distribution.source." + host: repositories}
 }
 
-// The daemon can start before containerd, and outlive it.
+// The daemon can start before containerd, and run longer.
 func TestDialLazy(t *testing.T) {
 	ctx := namespaces.WithNamespace(t.Context(), namespace)
 	socket := filepath.Join(t.TempDir(), "s.sock")

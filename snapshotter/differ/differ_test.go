@@ -62,7 +62,7 @@ func TestApplyTable(t *testing.T) {
 	}
 }
 
-// A client that pulled everything, such as "ctr images pull --local", needs no upstream.
+// A client that pulled all blobs, such as "ctr images pull --local", needs no upstream.
 func TestApplyLocal(t *testing.T) {
 	n := newNode(t)
 	weights := storetest.Random(1, 5<<20+7)
@@ -86,8 +86,8 @@ func TestApplyLocal(t *testing.T) {
 	}
 }
 
-// A table that names the digest of a layer that others pulled with their credentials gets nothing
-// of it, whatever its annotations say.
+// A table that names the digest of a layer pulled by others with credentials gets none of its bytes,
+// whatever its annotations are.
 func TestApplyContentOfOthers(t *testing.T) {
 	n := newNode(t)
 	secret := storetest.Random(1, 1<<20)
@@ -118,8 +118,7 @@ func TestApplyBlobUnfetched(t *testing.T) {
 	n.apply(t, "", ocispec.Descriptor{MediaType: filetable.MediaTypeBlobLayer, Digest: d, Size: 1 << 40})
 }
 
-// What can not be fetched or is wrong leaves nothing that could become an image, and the
-// next try succeeds.
+// A failed fetch or a wrong layer leaves nothing that can be committed, and the next attempt succeeds.
 func TestApplyFails(t *testing.T) {
 	weights := storetest.Random(1, 1<<20)
 	wrong := bytes.Clone(weights)
@@ -196,7 +195,7 @@ func hostilePath(t *testing.T) []byte {
 	return bytes.Replace(p, []byte(`"xx/w"`), []byte(`"../w"`), 1)
 }
 
-// Our layers on the snapshots of somebody else would be an empty directory.
+// Model layers on snapshots of another snapshotter are refused: they would be an empty directory.
 func TestApplyElsewhere(t *testing.T) {
 	n := newNode(t)
 	table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"w"}, []byte("w")), nil)
@@ -266,8 +265,8 @@ func zstded(t *testing.T, p []byte) []byte {
 	return w.EncodeAll(p, nil)
 }
 
-// containerd applies ordinary layers itself: their content does not come here, whatever is asked first, the
-// differ or the diff service that has it in its order.
+// containerd applies ordinary layers itself: the differ does not read their content, in either order of
+// the diff service.
 func TestApplyPlainByContainerd(t *testing.T) {
 	n := newNode(t)
 	layer := n.put(t, ocispec.MediaTypeImageLayerGzip, gzipped(t, tarOf(t, [2]string{"a", "a"})), nil)
@@ -291,7 +290,7 @@ func TestApplyPlainByContainerd(t *testing.T) {
 	}
 }
 
-// An image can not say that its layers were here before.
+// An image cannot claim that the node already has its layers.
 func TestApplyPlainHostileAnnotation(t *testing.T) {
 	n := newNode(t)
 	layer := n.put(t, ocispec.MediaTypeImageLayer, tarOf(t, [2]string{"a", "a"}), nil)
@@ -307,8 +306,8 @@ func TestApplyPlainHostileAnnotation(t *testing.T) {
 	}
 }
 
-// Without another differ in its order, containerd can not apply ordinary layers. That ends, and says why.
-func TestApplyPlainNobody(t *testing.T) {
+// Without another differ in its order containerd cannot apply ordinary layers; the error says why.
+func TestApplyPlainWithoutDiffer(t *testing.T) {
 	n := newNode(t)
 	n.differs = n.differs[:1]
 	layer := n.put(t, ocispec.MediaTypeImageLayer, tarOf(t, [2]string{"a", "a"}), nil)
@@ -318,7 +317,7 @@ func TestApplyPlainNobody(t *testing.T) {
 	}
 }
 
-// An ordinary image that was built on a model, and changes it.
+// An ordinary image that was built on a model and changes it.
 func TestApplyPlainOnModel(t *testing.T) {
 	n := newNode(t)
 	table := n.put(t, filetable.MediaTypeTableLayer, encode(t, []string{"d/a", "d/b", "d/c"}, []byte("a"), []byte("b"), []byte("c")), nil)
@@ -331,7 +330,7 @@ func TestApplyPlainOnModel(t *testing.T) {
 	}
 }
 
-// With the differ in the default list, layers for other snapshotters come here too.
+// With the differ in the default list, it also gets layers for other snapshotters.
 func TestApplyPlainElsewhere(t *testing.T) {
 	n := newNode(t)
 	layer := n.put(t, ocispec.MediaTypeImageLayer, tarOf(t, [2]string{"a", "a"}), nil)
@@ -393,8 +392,8 @@ func TestWithoutData(t *testing.T) {
 	}
 }
 
-// A container on a model that is committed: containerd's own differ compares it with its
-// image, by a read-only mount that it makes of our options.
+// containerd's own differ compares a container on a model with its image, by a read-only mount that it
+// makes from the options.
 func TestCommitContainer(t *testing.T) {
 	n := newNode(t)
 	n.upstream = storetest.NewFetcher([]byte("a"), []byte("b"), []byte("c"))
@@ -438,7 +437,7 @@ func TestCommitContainer(t *testing.T) {
 	}
 }
 
-// TestReason says that what is logged of a model that is not shown early does not read like a failure.
+// TestReason checks that the logged reason why a model is not shown early does not look like a failure.
 func TestReason(t *testing.T) {
 	err := fmt.Errorf("its files are known later: %w: %w", errdefs.ErrUnavailable, errdefs.ErrFailedPrecondition)
 	if got, want := reason(err), "its files are known later"; got != want {

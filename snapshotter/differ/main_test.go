@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 
 const namespace = "k8s.io"
 
-// A node is what is on a machine: containerd's content store with its labels and namespaces
-// behind a socket, the store, the snapshotter, and the differ behind another socket.
+// A node has containerd's content store, with its labels and namespaces, behind a socket, the store,
+// the snapshotter, and the differ behind another socket.
 type node struct {
 	ctx     context.Context
 	content content.Store // containerd's own side
@@ -71,7 +71,7 @@ type node struct {
 	differs []diff.Applier // in the order of containerd's diff service
 
 	mu       sync.Mutex
-	asked    []Repository // what Upstream was told
+	asked    []Repository // the arguments of Upstream
 	upstream *storetest.Fetcher
 }
 
@@ -127,11 +127,11 @@ func newNode(t *testing.T) *node {
 	}
 	closeAtEnd(t, conn)
 	n.applier = DiffService(conn)
-	n.differs = []diff.Applier{n.applier, apply.NewFileSystemApplier(n.content)} // as the differ "walking"
+	n.differs = []diff.Applier{n.applier, apply.NewFileSystemApplier(n.content)} // the order of the differ "walking"
 	return n
 }
 
-// Apply is what containerd's diff service does: it asks the differs of its configuration in order.
+// Apply does what containerd's diff service does: it asks the differs of its configuration in order.
 // https://github.com/containerd/containerd/blob/v2.4.2/plugins/services/diff/local.go
 func (n *node) Apply(ctx context.Context, desc ocispec.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (res ocispec.Descriptor, err error) {
 	ns, _ := namespaces.Namespace(ctx)
@@ -253,7 +253,7 @@ func (n *node) mount(t *testing.T, mounts []mount.Mount) string {
 	return dir
 }
 
-// encode returns a table of files that are blobs of their own, in the order of names.
+// encode returns a table of files, each of which is a blob, sorted by name.
 func encode(t *testing.T, names []string, contents ...[]byte) []byte {
 	t.Helper()
 	b := storetest.NewBuilder("origin")

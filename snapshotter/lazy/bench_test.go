@@ -13,14 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The benchmarks read what is resident through each way, and the same without FUSE. Pages of
-// the mount are dropped first and those of the disk below it are not, so that the way is
-// measured and not the disk.
+// The benchmarks read resident files in each way, and without FUSE. Pages of the mount are dropped
+// before, those of the disk below are not, so that they measure the way and not the disk.
 const benchSize = 1 << 30
 
 type way struct {
 	name, path string
-	drop       bool // its pages are its own
+	drop       bool // has its own pages
 }
 
 func ways(b *testing.B, args ...string) []way {

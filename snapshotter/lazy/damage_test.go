@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Each file of the state, damaged in each way while the daemon is dead and its mount is kept: the
-// next one serves, who opens a file gets its bytes, and who has one open gets its bytes or an error
-// if the mount had to be replaced, never other bytes.
+// Each file of the state is damaged in each way while the daemon is dead and its mount is kept. The
+// next daemon serves: a newly opened file has its bytes, an open one has its bytes or an error if the
+// mount was replaced, and never other bytes.
 func TestDamagedState(t *testing.T) {
 	const size = 4 << 20
 	flip := func(p []byte) []byte {
@@ -35,7 +35,7 @@ func TestDamagedState(t *testing.T) {
 				a, b := p.add(t, 1, size, size), p.add(t, 2, size, size)
 				path := filepath.Join(p.dir, "lazy.state", name)
 				d := startDaemon(t, p.args()...)
-				older, err := os.ReadFile(path) // of before anything was opened
+				older, err := os.ReadFile(path) // from before a file was opened
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A manager plays the service manager's store of files: a datagram socket that takes
-// FDSTORE and FDSTOREREMOVE, and passes what it has to who it starts.
+// A manager stores descriptors as the service manager does: a datagram socket that accepts FDSTORE and
+// FDSTOREREMOVE, and passes the descriptors to the services that it starts.
 type manager struct {
 	address string
 	conn    *net.UnixConn
@@ -25,7 +25,7 @@ type manager struct {
 
 	mu     sync.Mutex
 	stored map[string]*os.File
-	polled []string // names that were to be watched
+	polled []string // names to be polled
 }
 
 func startManager(t *testing.T) *manager {
@@ -79,7 +79,7 @@ func (m *manager) run() {
 				f.Close()
 				delete(m.stored, name)
 			}
-		default: // a barrier, for one
+		default: // for example a barrier
 			for _, fd := range fds {
 				unix.Close(fd)
 			}
@@ -123,7 +123,7 @@ func (m *manager) names() (names []string) {
 	return names
 }
 
-// TestServiceManager has the service manager keep the connection.
+// TestServiceManager keeps the connection with the service manager.
 func TestServiceManager(t *testing.T) {
 	p := newPlace(t)
 	file := p.add(t, 1, 1<<20, 0)
@@ -150,7 +150,7 @@ func TestServiceManager(t *testing.T) {
 	if len(m.polled) != 0 {
 		t.Errorf("the manager is to wake up for every request: %q", m.polled)
 	}
-	// From the manager to a holder, as if its configuration had changed.
+	// From the manager to a holder, as after a change of its configuration.
 	d.kill()
 	names := m.names()
 	d = m.start(t, p, "--notify", "", "--socket", p.socket)
@@ -165,7 +165,7 @@ func TestServiceManager(t *testing.T) {
 	}
 }
 
-// TestHolderStaysClean looks at the process that keeps the connection.
+// TestHolderStaysClean checks the process that keeps the connection.
 func TestHolderStaysClean(t *testing.T) {
 	p := newPlace(t)
 	d := startDaemon(t, p.args()...)
@@ -183,7 +183,7 @@ func TestHolderStaysClean(t *testing.T) {
 		t.Errorf("session %d of process %d, %v", sid, pid, err)
 	}
 	if adj, err := os.ReadFile(dir + "/oom_score_adj"); err != nil || strings.TrimSpace(string(adj)) != "-999" {
-		t.Logf("oom_score_adj %s, %v", adj, err) // not everywhere allowed
+		t.Logf("oom_score_adj %s, %v", adj, err) // not permitted everywhere
 	}
 	fuse := 0
 	entries, err := os.ReadDir(dir + "/fd")
@@ -201,7 +201,7 @@ func TestHolderStaysClean(t *testing.T) {
 	d.tell("unmount")
 }
 
-// TestState reads back what was written, and refuses what is not of the mount.
+// TestState reads back what was written, and refuses the state of another mount.
 func TestState(t *testing.T) {
 	rec := &record{Version: recordVersion, ID: "0123456789abcdef", Dir: "/x", Dev: "0:1"}
 	dir := t.TempDir()
@@ -210,7 +210,7 @@ func TestState(t *testing.T) {
 		t.Fatal(err)
 	}
 	fs := &fileSystem{state: st, nodes: map[uint64]*node{}}
-	// Digests with the same first bits, which do not happen by chance.
+	// Digests with equal first bits, which do not occur by chance.
 	prefix := strings.Repeat("ab", 8)
 	var ids []uint64
 	for i := range maxProbes {

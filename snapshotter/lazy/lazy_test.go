@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTree looks at what there is and what there is not.
+// TestTree checks existing and missing files.
 func TestTree(t *testing.T) {
 	p := newPlace(t)
 	d := p.add(t, 1, 3<<20+5, 3<<20+5)
@@ -62,7 +62,7 @@ func TestTree(t *testing.T) {
 	if err := unix.Statfs(p.mount(), &st); err != nil || st.Namelen != 255 {
 		t.Errorf("statfs: %+v, %v", st, err)
 	}
-	// A file that comes later is found although it was asked for before.
+	// A file that is added later is found although it was looked up before.
 	late := p.path(p.add(t, 2, 10, 10))
 	p2 := disk{t.TempDir()}
 	later := p2.add(t, 3, 20, 20)
@@ -77,8 +77,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestEndFirst reads the end of a file of which only that is there, while a read of the
-// beginning waits.
+// TestEndFirst reads the end of a file, the only part present, while a read of the beginning waits.
 func TestEndFirst(t *testing.T) {
 	const size = 64 << 20
 	p := newPlace(t)
@@ -108,13 +107,13 @@ func TestEndFirst(t *testing.T) {
 	if err := readOnce(p.path(d), 1, false); err != nil {
 		t.Error(err)
 	}
-	// The reader is in the process of the test: mmap is for others, see readRole.
+	// The reader is in the process of the test; for mmap see readRole.
 	if s := srv.stats(); s.Waiting != 0 || s.ReadErrors != 0 || s.ReadBytes < size {
 		t.Errorf("%+v", s)
 	}
 }
 
-// TestWaitingTakesNoMemory: reads that wait have no memory for their answers, however many there are.
+// TestWaitingTakesNoMemory checks that waiting reads have no buffers, however many there are.
 func TestWaitingTakesNoMemory(t *testing.T) {
 	p := place{disk: disk{t.TempDir()}}
 	const size, readers, step = 64 << 20, 2 * largeAnswers, 1 << 20
@@ -145,9 +144,9 @@ func TestWaitingTakesNoMemory(t *testing.T) {
 	}
 }
 
-// TestNobodyKeeps serves in this process, without a holder or with a command that is none:
-// the mount works, and ends with Close.
-func TestNobodyKeeps(t *testing.T) {
+// TestWithoutHolder serves in this process, without a holder or with a command that is not one: the mount
+// works until Close.
+func TestWithoutHolder(t *testing.T) {
 	for name, h := range map[string]fdstore.Options{
 		"none":  {},
 		"wrong": {Socket: filepath.Join(t.TempDir(), "holder.sock"), Command: []string{"/bin/sh", "-c", "exit 0"}},
@@ -188,7 +187,7 @@ func TestNobodyKeeps(t *testing.T) {
 	}
 }
 
-// TestUnmounted has somebody else unmount: serving ends, and the next start mounts anew.
+// TestUnmounted unmounts from outside: serving ends, and the next start makes a new mount.
 func TestUnmounted(t *testing.T) {
 	p := newPlace(t)
 	file := p.add(t, 1, 1<<20, 1<<20)
@@ -218,7 +217,7 @@ func TestUnmounted(t *testing.T) {
 	}
 }
 
-// A mount that nobody could keep at first is not lost with Close if somebody can be found then.
+// If no process could keep the mount at first, Close tries again.
 func TestCloseFindsAKeeper(t *testing.T) {
 	p := newPlace(t)
 	file := p.add(t, 1, 1<<20, 1<<20)
@@ -258,7 +257,7 @@ func TestCloseFindsAKeeper(t *testing.T) {
 	}
 }
 
-// TestForget has the kernel forget files: their slots are used again, and files that are open stay.
+// TestForget makes the kernel forget files: their slots are reused, and open files keep theirs.
 func TestForget(t *testing.T) {
 	p := newPlace(t)
 	const many = 200
@@ -275,7 +274,7 @@ func TestForget(t *testing.T) {
 			}
 		}
 	}
-	shrink := func() { // remounting drops what the kernel does not use
+	shrink := func() { // remounting drops unused dentries
 		t.Helper()
 		if err := unix.Mount("", p.mount(), "", unix.MS_REMOUNT|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
 			t.Fatal(err)
@@ -312,7 +311,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestShareOfHandles has one container open all that it can.
+// TestShareOfHandles opens as many files as one container may.
 func TestShareOfHandles(t *testing.T) {
 	refused := 0
 	fs := &fileSystem{callers: map[string]*caller{}, owners: map[uint32]*caller{}, refused: func(string) { refused++ }}

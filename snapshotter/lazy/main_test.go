@@ -402,7 +402,7 @@ func (p place) args(more ...string) []string {
 // path returns where the mount shows a file.
 func (p place) path(d digest.Digest) string { return filepath.Join(p.mount(), store.ObjectName(d)) }
 
-// eventually waits for what others bring about.
+// eventually waits for an effect of another process.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {

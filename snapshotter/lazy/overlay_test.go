@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// overlay mounts stubs of files over the objects and the lazy mount, as a snapshot is.
+// overlay mounts stubs of files over the objects and the lazy mount, as for a snapshot.
 func (p place) overlay(t *testing.T, name string, files map[string]digest.Digest) string {
 	t.Helper()
 	low, dir := filepath.Join(p.dir, name+".stubs"), filepath.Join(p.dir, name)
@@ -50,7 +50,7 @@ func (p place) overlay(t *testing.T, name string, files map[string]digest.Digest
 	return dir
 }
 
-// TestOverlay reads through the mounts that containers get, also while a file becomes complete.
+// TestOverlay reads through the mounts of containers, also while a file becomes complete.
 func TestOverlay(t *testing.T) {
 	const size = 6 << 20
 	p := newPlace(t)
@@ -67,7 +67,7 @@ func TestOverlay(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if s := d.stats(); s.Opens != 2 { // whole never came here
+	if s := d.stats(); s.Opens != 2 { // whole was never opened here
 		t.Errorf("%+v", s)
 	}
 	if info, err := os.Stat(filepath.Join(dir, "lazy")); err != nil || info.Mode() != 0o640 || info.Size() != size {
@@ -84,7 +84,7 @@ func TestOverlay(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := d.stats()
-	if err := readAt(open, 2, 0, size); err != nil { // of a handle from before
+	if err := readAt(open, 2, 0, size); err != nil { // an earlier handle
 		t.Error(err)
 	}
 	if s := d.stats(); s.ObjectReads == before.ObjectReads || s.ReadErrors != 0 {
@@ -94,7 +94,7 @@ func TestOverlay(t *testing.T) {
 	eventually(t, "the reader opens", func() bool { return d.stats().Opens > before.Opens })
 	r.finish(t)
 
-	// A mount made now finds the object, and dies with nobody.
+	// A mount made now finds the object, and does not need the daemon.
 	fresh := p.overlay(t, "b", map[string]digest.Digest{"moved": moved})
 	opens := d.stats().Opens
 	if err := readOnce(filepath.Join(fresh, "moved"), 2, false); err != nil {
@@ -109,7 +109,7 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// TestUserNamespace reads as somebody else in a user and mount namespace of his own.
+// TestUserNamespace reads as another user in a user and mount namespace.
 func TestUserNamespace(t *testing.T) {
 	p := newPlace(t)
 	file := p.add(t, 1, 1<<20, 1<<20)

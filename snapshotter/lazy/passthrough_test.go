@@ -27,7 +27,7 @@ func open(t *testing.T, path string) *os.File {
 	return f
 }
 
-// TestPassthrough opens a file in all the ways it can be open, and all at once.
+// TestPassthrough opens a file in all ways at the same time.
 func TestPassthrough(t *testing.T) {
 	const size = 4 << 20
 	p := newPlace(t)
@@ -51,7 +51,7 @@ func TestPassthrough(t *testing.T) {
 	b.Close()
 	c := open(t, p.path(file))
 	for deadline := time.Now().Add(10 * time.Second); d.stats().PassthroughOpens == 0 && time.Now().Before(deadline); {
-		c.Close() // the kernel tells of a close when it likes
+		c.Close() // the kernel reports a close later
 		c = open(t, p.path(file))
 	}
 	check("complete", c, 1)
@@ -62,9 +62,9 @@ func TestPassthrough(t *testing.T) {
 		t.Errorf("read through the daemon: %+v", s)
 	}
 
-	// A successor uses the same backing, even when the object is gone from the store.
+	// A successor uses the same backing file, also after the object was removed from the store.
 	d.kill()
-	check2 := readAt(c, 1, 0, size) // nobody serves
+	check2 := readAt(c, 1, 0, size) // without a daemon
 	if check2 != nil {
 		t.Error(check2)
 	}
@@ -142,7 +142,7 @@ func TestNoPassthrough(t *testing.T) {
 	if s := d.stats(); s.PassthroughOpens != 0 || s.ObjectReads == 0 {
 		t.Errorf("%+v", s)
 	}
-	// A successor that may can not: the mount was made without.
+	// The successor may use passthrough, but the mount was made without it.
 	d.kill()
 	d = startDaemon(t, p.args()...)
 	open(t, p.path(file))
@@ -152,8 +152,8 @@ func TestNoPassthrough(t *testing.T) {
 	d.tell("unmount")
 }
 
-// TestOpenRace opens and closes a file from many goroutines while it becomes complete: the
-// kernel refuses with EIO if the two kinds of handles ever meet.
+// TestOpenRace opens and closes a file in many goroutines while it becomes complete: the kernel returns
+// EIO if both kinds of handles exist at the same time.
 func TestOpenRace(t *testing.T) {
 	p := newPlace(t)
 	const files = 50
@@ -210,7 +210,7 @@ func TestManyFiles(t *testing.T) {
 	d.tell("unmount")
 }
 
-// TestManyReaders has thousands of reads wait at once; they have little memory, and all end.
+// TestManyReaders has thousands of waiting reads; they use little memory, and all end.
 func TestManyReaders(t *testing.T) {
 	const files, size = 1000, 2 << 20
 	p := newPlace(t)
@@ -293,7 +293,7 @@ func TestLarge(t *testing.T) {
 	d.tell("unmount")
 }
 
-// TestBad reads a file whose Source gives an error, and later gives bytes.
+// TestBad reads a file whose Source returns an error, and later bytes.
 func TestBad(t *testing.T) {
 	p := newPlace(t)
 	file := p.add(t, 1, 1<<20, 1<<20)

@@ -42,8 +42,8 @@ func (p place) wantAt(t *testing.T, dir string) {
 // at returns where a file is in a mount.
 func at(dir string, d digest.Digest) string { return filepath.Join(dir, store.ObjectName(d)) }
 
-// TestPlaces mounts below the root what can be id-mapped, as containerd wants it, and apart what can not, where
-// it does not stop containerd from mapping the rest.
+// TestPlaces mounts below the root if the mount can be id-mapped, as containerd requires, and otherwise
+// apart, so that containerd can map everything else.
 func TestPlaces(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
@@ -81,7 +81,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestMoved takes over a mount that an earlier version made below the root, and moves it from under its readers.
+// TestMoved takes over a mount that an earlier version made below the root, and moves it while files of
+// it are open.
 func TestMoved(t *testing.T) {
 	const size = 6 << 20
 	p := newPlace(t)
@@ -121,7 +122,7 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// TestMoveInterrupted finds what a process left that died while it moved the mount.
+// TestMoveInterrupted takes over after a process that ended while it moved the mount.
 func TestMoveInterrupted(t *testing.T) {
 	for name, left := range map[string]struct {
 		apart bool // the first process has moved it
@@ -158,8 +159,8 @@ func TestMoveInterrupted(t *testing.T) {
 	}
 }
 
-// TestDeadIsReplacedApart has nobody keep the mount of an earlier version: the new one is apart, and the dead one
-// gone.
+// TestDeadIsReplacedApart starts after the mount of an earlier version has died: the new mount is
+// apart, and the dead one is removed.
 func TestDeadIsReplacedApart(t *testing.T) {
 	p := newPlace(t)
 	file := p.add(t, 1, 1<<20, 1<<20)
@@ -175,7 +176,8 @@ func TestDeadIsReplacedApart(t *testing.T) {
 	}
 }
 
-// TestIDMapOffered reads the offer of the kernel, for records of versions that did not say what was agreed on.
+// TestIDMapOffered reads the offer of the kernel, for records of versions that did not record what was
+// negotiated.
 func TestIDMapOffered(t *testing.T) {
 	init := func(flags2 uint32) []byte {
 		p := make([]byte, inHeader+64)
@@ -198,7 +200,8 @@ func TestIDMapOffered(t *testing.T) {
 	}
 }
 
-// TestStateOfAnotherRoot has a copy of a root, with the state of a mount. It is neither taken over nor touched.
+// TestStateOfAnotherRoot starts on a copy of a root with the state of a mount, which is neither taken
+// over nor changed.
 func TestStateOfAnotherRoot(t *testing.T) {
 	p, q := newPlace(t), newPlace(t)
 	file := p.add(t, 1, 1<<20, 1<<20)
@@ -215,6 +218,6 @@ func TestStateOfAnotherRoot(t *testing.T) {
 		t.Error(err)
 	}
 	if s := d.stats(); s.Reads == 0 {
-		t.Error("nobody asked the first daemon")
+		t.Error("the first daemon was not asked")
 	}
 }

@@ -23,7 +23,7 @@ type reader struct {
 	cmd      *exec.Cmd
 	in       io.Closer
 	out, log bytes.Buffer
-	ended    chan struct{} // closed when it was waited for; then err is what that gave
+	ended    chan struct{} // closed when Wait has returned; then err is its result
 	err      error
 }
 
@@ -57,8 +57,8 @@ func (r *reader) start(t testing.TB, path string, seed uint64, mapped bool, attr
 	})
 }
 
-// running says whether the reader has not ended. A process that was not waited for takes signals
-// after its end, so that does not tell.
+// running reports whether the reader has not ended. Signals do not tell: a process can receive them
+// after its end, until Wait.
 func (r *reader) running() bool {
 	select {
 	case <-r.ended:
@@ -84,7 +84,7 @@ func (r *reader) finish(t testing.TB) int {
 	return n
 }
 
-// TestReaderThatFails shows that TestKilled would see a reader that got an error.
+// TestReaderThatFails checks that TestKilled would notice a reader with an error.
 func TestReaderThatFails(t *testing.T) {
 	r := startReader(t, filepath.Join(t.TempDir(), "none"), 1, false)
 	eventually(t, "the reader has failed", func() bool { return !r.running() })
@@ -93,8 +93,8 @@ func TestReaderThatFails(t *testing.T) {
 	}
 }
 
-// TestKilled kills the daemon many times while others read, by pread and mmap, what is
-// complete and what is not.
+// TestKilled kills the daemon many times while other processes read complete and incomplete files, by
+// pread and mmap.
 func TestKilled(t *testing.T) {
 	const size = 24 << 20
 	p := newPlace(t)
@@ -107,7 +107,7 @@ func TestKilled(t *testing.T) {
 		startReader(t, p.path(b), 2, true), startReader(t, p.path(c), 3, false),
 	}
 	for i := range 20 {
-		// Killed in the middle of something: after some reads, not after some time.
+		// After some reads, not after some time, so that the kill is during a read.
 		eventually(t, "reads", func() bool { s := d.stats(); return s.Reads > int64(10*(i%4)) && s.Opens > 0 })
 		if s := d.stats(); s.Takeovers != min(int64(i), 1) || s.ReadErrors != 0 || s.StateErrors != 0 {
 			t.Fatalf("round %d: %+v\n%s", i, s, d.log)
@@ -131,8 +131,8 @@ func TestKilled(t *testing.T) {
 	d.tell("unmount")
 }
 
-// TestWaitingReader kills the daemon while a read waits for bytes that are not there, twice in
-// a row, and closes it once.
+// TestWaitingReader kills the daemon twice in a row while a read waits for missing bytes, and closes it
+// once.
 func TestWaitingReader(t *testing.T) {
 	const size = 8 << 20
 	p := newPlace(t)
@@ -150,7 +150,7 @@ func TestWaitingReader(t *testing.T) {
 		switch i {
 		case 2:
 			d.tell("close")
-		case 3: // of one process
+		case 3: // within one process
 			if _, err := io.WriteString(d.in, "again\n"); err != nil || !d.out.Scan() || d.out.Text() != "again" {
 				t.Fatalf("%v, %q\n%s", err, d.out.Text(), d.log)
 			}
@@ -172,8 +172,8 @@ func TestWaitingReader(t *testing.T) {
 	d.tell("unmount")
 }
 
-// TestHolderKilled kills the holder alone, which is replaced, and then with the daemon, after
-// which the mount is dead and the next start replaces it.
+// TestHolderKilled kills the holder alone, which is replaced, and then with the daemon: the mount is
+// then dead, and the next start replaces it.
 func TestHolderKilled(t *testing.T) {
 	const size = 4 << 20
 	p := newPlace(t)
@@ -255,8 +255,8 @@ func TestReaderKilled(t *testing.T) {
 	d.tell("unmount")
 }
 
-// TestViews: a file is there in the view that has it alone, and stays that for who has it open when another
-// process serves the mount.
+// TestViews checks that a file exists only in its view, also for open handles after another process has
+// taken over the mount.
 func TestViews(t *testing.T) {
 	const size = 3 << 20
 	p := newPlace(t)

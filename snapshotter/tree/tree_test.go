@@ -52,8 +52,8 @@ func show(t *testing.T, dir string, o Objects, b Backend, files ...filetable.Fil
 	return err
 }
 
-// Setuid, setgid and sticky bits of a table are refused by the store; should one come
-// through, it is not shown.
+// The store refuses setuid, setgid and sticky bits in a table; a table that has them nevertheless is
+// not shown.
 func TestModeMasked(t *testing.T) {
 	f := filetable.File{Mode: 0o7755}
 	if got, want := permOf(f), fs.FileMode(0o755); got != want {
@@ -80,7 +80,7 @@ func TestModTime(t *testing.T) {
 	}
 }
 
-// A table that claims another size than the object has is not shown.
+// A table with another size than that of the object is not shown.
 func TestObjectSize(t *testing.T) {
 	o := objects(t, "content")
 	for _, b := range []Backend{Stubs, Links} {
@@ -95,7 +95,7 @@ func TestObjectSize(t *testing.T) {
 	}
 }
 
-// Many files are as durable, and as they should be, as few: they are synced with the file system.
+// Many files are as durable and right as few; they are synced with the file system.
 func TestMany(t *testing.T) {
 	o, dir := objects(t, "content"), t.TempDir()
 	var files []filetable.File
@@ -116,7 +116,7 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// Nothing below the directory leads a file out of it, whatever the table says.
+// No table makes a file outside of the directory.
 func TestTreeStaysInside(t *testing.T) {
 	o, dir, outside := objects(t), t.TempDir(), t.TempDir()
 	if err := show(t, dir, o, Stubs, filetable.File{Path: "l", Type: filetable.TypeSymlink, Target: outside}); err != nil {
@@ -132,7 +132,7 @@ func TestTreeStaysInside(t *testing.T) {
 	}
 }
 
-// A file and a directory of one name are an error, not a loss of either.
+// A file and a directory with the same name are an error, and neither is lost.
 func TestTreeConflicts(t *testing.T) {
 	for _, test := range []struct{ name, first, second string }{
 		{"file then directory", "a", "a/b"},
@@ -164,8 +164,8 @@ func TestReplaceLeavesNothing(t *testing.T) {
 	}
 }
 
-// What Compare finds is what Show mends: whatever happens to a tree, it is as before after showing again.
-func TestShowMendsWhatCompareFinds(t *testing.T) {
+// Show repairs everything that Compare finds: after any change, showing the tree again restores it.
+func TestShowRepairsWhatCompareFinds(t *testing.T) {
 	const text = "some content"
 	link := filetable.File{Path: "d/link", Type: filetable.TypeSymlink, Target: "f", ModTime: time.Unix(1_700_000_000, 0)}
 	files := []filetable.File{file("d/f", 0o640, text), file("empty", 0o644, ""), link, {Path: "e/only", Type: filetable.TypeDir, Mode: 0o700}}

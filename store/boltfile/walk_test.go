@@ -18,7 +18,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// writeEnv makes the test binary a writer of the database that it names.
+// writeEnv is the environment variable with the path of a database; it makes the test binary a writer.
 const writeEnv = "BALLAST_TEST_WRITE"
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func read(t *testing.T, path string) []byte {
 	return p
 }
 
-// manyBuckets returns the path of a database with enough in it for branches and free pages.
+// manyBuckets returns the path of a database with branch pages and free pages.
 func manyBuckets(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file.db")
@@ -67,7 +67,7 @@ func manyBuckets(t *testing.T) string {
 			if err != nil {
 				return err
 			}
-			return big.Put([]byte("k"), make([]byte, 20_000)) // a page that goes on
+			return big.Put([]byte("k"), make([]byte, 20_000)) // a value on overflow pages
 		}))
 	}
 	if err := errors.Join(err, db.Close()); err != nil {
@@ -76,7 +76,7 @@ func manyBuckets(t *testing.T) string {
 	return path
 }
 
-// pagesOf returns where the pages of a database with these flags are that are in use.
+// pagesOf returns the offsets of the used pages with these flags.
 func pagesOf(t *testing.T, path, kind string) (offs []int64) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, nil)
@@ -100,7 +100,7 @@ func pagesOf(t *testing.T, path, kind string) (offs []int64) {
 	return offs
 }
 
-// Walk finds the values and the buckets that bbolt finds.
+// Walk finds the same values and buckets as bbolt.
 func TestWalkFindsAll(t *testing.T) {
 	path := manyBuckets(t)
 	got, want := map[string]string{}, map[string]string{}
@@ -135,13 +135,13 @@ func TestWalkFindsAll(t *testing.T) {
 	}
 }
 
-// What would make bbolt read behind the end of the file, go round in circles or give away a page
-// that is not free is found before bbolt sees the file.
-func TestPagesThatCanNotBe(t *testing.T) {
+// Damage that would make bbolt read past the end of the file, loop, or allocate a page that is in use
+// is found before bbolt opens the file.
+func TestInvalidPages(t *testing.T) {
 	path := manyBuckets(t)
 	good := read(t, path)
 	if err := check(good); err != nil {
-		t.Fatalf("of what is well: %v", err)
+		t.Fatalf("of an intact file: %v", err)
 	}
 	branch, free, leaf := pagesOf(t, path, "branch")[0], pagesOf(t, path, "freelist")[0], pagesOf(t, path, "leaf")[0]
 	size := int64(os.Getpagesize())
@@ -182,7 +182,7 @@ func TestPagesThatCanNotBe(t *testing.T) {
 	}
 }
 
-// Whatever is in the file, checking it ends, and what it accepts bbolt finds well too.
+// Walk ends for any file, and bbolt finds no problem in a file that Walk accepts.
 func FuzzWalk(f *testing.F) {
 	f.Add(uint32(0), byte(0), uint32(0), byte(0))
 	f.Add(uint32(8200), byte(1), uint32(9000), byte(0x80))
@@ -192,8 +192,8 @@ func FuzzWalk(f *testing.F) {
 			good = read(t, manyBuckets(t))
 		}
 		for _, off := range []int{int(a) % len(good), int(b) % len(good)} {
-			// Nothing but bbolt's Check reads the headers of the two pages that describe the
-			// file, and every commit writes one anew: a file is not given up for them.
+			// Only bbolt's Check reads the headers of the two meta pages, and every commit writes
+			// one of them again, so the file is accepted.
 			if off < 2*os.Getpagesize() && off%os.Getpagesize() < headerLen {
 				return
 			}
@@ -250,8 +250,8 @@ func writeRole(path string) error {
 	}
 }
 
-// What a kill leaves is not damage: it must not be set aside.
-func TestKilledWriterIsWell(t *testing.T) {
+// The file that a killed process leaves is not damaged: it must not be set aside.
+func TestKilledWriterLeavesSoundFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file.db")
 	for range 40 {
 		cmd := exec.Command("/proc/self/exe")
@@ -266,7 +266,7 @@ func TestKilledWriterIsWell(t *testing.T) {
 		if _, err := io.ReadFull(out, make([]byte, 5)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(rand.N(3 * time.Millisecond)) // anywhere in a commit
+		time.Sleep(rand.N(3 * time.Millisecond)) // at any point of a commit
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}

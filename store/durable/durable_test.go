@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWriteFile replaces a file that others could write, over what a crash left, under a umask.
+// TestWriteFile replaces a file with a permissive mode and a temporary file of a crash, with a umask.
 func TestWriteFile(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
@@ -41,7 +41,7 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-// TestWriteFileFails leaves the old file, and nothing beside it, if the new one can not take its place.
+// TestWriteFileFails checks that an error leaves the old file and no temporary file.
 func TestWriteFileFails(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "f", "full"), 0o755); err != nil {

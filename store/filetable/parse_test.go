@@ -127,8 +127,7 @@ func TestPlaceTar(t *testing.T) {
 	}
 }
 
-// FuzzTarIndex compares the index with what a whole pass over the archive reads.
-// A walked is a member as a stream gives it; content is nil for all but regular files.
+// walked is a member as read from a stream; content is nil except for regular files.
 type walked struct {
 	filetable.Member
 	content []byte
@@ -149,7 +148,7 @@ func walk(p []byte) (all []walked, err error) {
 	return all, err
 }
 
-// FuzzTarIndex compares the places of members with what is read from the stream.
+// FuzzTarIndex compares the offsets of members with the content read from the stream.
 func FuzzTarIndex(f *testing.F) {
 	seed := func(h []tar.Header, c [][]byte) {
 		var buf bytes.Buffer
@@ -262,8 +261,8 @@ func TestTableValidate(t *testing.T) {
 	}
 }
 
-// FuzzDecodeTable checks that a table that decodes is safe and encodes to one that decodes
-// to the same.
+// FuzzDecodeTable checks that a table that decodes is safe, and that its encoding decodes to the same
+// table.
 func FuzzDecodeTable(f *testing.F) {
 	for i, b := range []*storetest.Builder{
 		storetest.NewBuilder("a").Raw("w", []byte("x"), 0o644),
@@ -295,7 +294,7 @@ func FuzzDecodeTable(f *testing.F) {
 	})
 }
 
-// TestLimits checks that what costs too much is refused with the name of the limit.
+// TestLimits checks that a table or archive above a limit is refused with the name of the limit.
 func TestLimits(t *testing.T) {
 	want := func(err error, limit string) {
 		t.Helper()
@@ -303,7 +302,7 @@ func TestLimits(t *testing.T) {
 			t.Errorf("got %v, want limit %s", err, limit)
 		}
 	}
-	deep := func(n, depth int) (files []filetable.File) { // n files, each in depth directories of its own
+	deep := func(n, depth int) (files []filetable.File) { // n files, each in its own chain of depth directories
 		for i := range n {
 			files = append(files, filetable.File{Path: strings.Repeat(fmt.Sprintf("%07d/", i), depth) + "f", Type: filetable.TypeReg, Mode: 0o644, Source: &filetable.Source{}})
 		}

@@ -11,7 +11,8 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// layered returns files of layers: "a b/" are a file and a directory. The size of a file is its layer.
+// layered returns files of layers: "a b/" are a file and a directory. The size of a file is the number
+// of its layer.
 func layered(layers ...string) []File {
 	var files []File
 	for i, l := range layers {
@@ -61,7 +62,7 @@ func TestStack(t *testing.T) {
 	}
 }
 
-// unpackInOrder is what Stack has to agree with: layers are unpacked one after the other.
+// unpackInOrder is the reference for Stack: it unpacks one layer after the other.
 func unpackInOrder(files []File) []File {
 	var tree []File
 	remove := func(layer int, match func(string) bool) {
@@ -93,7 +94,7 @@ func unpackInOrder(files []File) []File {
 	return tree
 }
 
-// FuzzStack compares with unpacking in order.
+// FuzzStack compares Stack with unpackInOrder.
 func FuzzStack(f *testing.F) {
 	f.Add("a b d/ d/a", ".wh.a d/.wh..wh..opq", "d a/b")
 	f.Add("d/a/b", ".wh.d d/c", ".wh..wh..opq x")
@@ -109,7 +110,7 @@ func FuzzStack(f *testing.F) {
 			return
 		}
 		if CheckParents(got) != nil {
-			return // a model is not that
+			return // not a valid model
 		}
 		if diff := gocmp.Diff(unpackInOrder(files), got); len(got) > 0 && diff != "" {
 			t.Fatalf("(-in order +Stack):\n%s", diff)

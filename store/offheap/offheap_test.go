@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestPool: memory is used again, kept while somebody has some, and given back when nobody has had any for a while.
+// TestPool checks that memory is reused, kept while some is in use, and unmapped some time after all of
+// it was returned.
 func TestPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(1 << 20)
@@ -40,7 +41,7 @@ func TestPool(t *testing.T) {
 		}
 		time.Sleep(2 * rest)
 		if n := kept(); n != 0 {
-			t.Errorf("%d pieces are kept when nobody needs them", n)
+			t.Errorf("%d unused pieces are kept", n)
 		}
 		p.Put(take())
 	})

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// An error that wraps context.Canceled means the end of our work only if that has ended.
+// An error that wraps context.Canceled counts as a cancellation only if the context has ended.
 func TestForeign(t *testing.T) {
 	t.Parallel()
 	over, cancel := context.WithCancel(t.Context())
@@ -21,7 +21,7 @@ func TestForeign(t *testing.T) {
 	for _, err := range []error{gone, slow} {
 		got := Foreign(t.Context(), err)
 		if errors.Is(got, context.Canceled) || errors.Is(got, context.DeadlineExceeded) || !errdefs.IsUnavailable(got) {
-			t.Errorf("%v: got %v while the context goes on", err, got)
+			t.Errorf("%v: got %v before the context ends", err, got)
 		}
 		if got := Foreign(over, err); got != err {
 			t.Errorf("%v: got %v after the context has ended", err, got)

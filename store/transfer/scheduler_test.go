@@ -19,8 +19,8 @@ func schedule() *Scheduler {
 	return NewScheduler(Options{Connections: 8, Chunk: 16, Readers: 8, Unpackers: 2})
 }
 
-// holdAll keeps taking slots for a source and holds each until it is revoked or ctx is done, bringing
-// bytes a second with it.
+// holdAll keeps taking slots for a source and holds each until it is revoked or ctx is done, with
+// progress of the given bytes a second.
 func holdAll(ctx context.Context, g *sync.WaitGroup, p *Pool, f *Flow, source string, n int, bytes int) {
 	for range n {
 		g.Go(func() {
@@ -53,9 +53,9 @@ func held(p *Pool, source string) (n int) {
 	return n
 }
 
-// Of each pool, a source that holds everything keeps half at most when another comes, whether what it
-// holds hangs, trickles or runs well.
-func TestHalfForWhoComesLater(t *testing.T) {
+// A source that holds all slots of a pool keeps at most half of them when another one waits, whether
+// its slots hang, are slow or make progress.
+func TestHalfForLaterSources(t *testing.T) {
 	for name, bytes := range map[string]int{"hung": 0, "trickling": 2000, "fast": 100 << 20} {
 		for class, pool := range map[string]func(*Scheduler) *Pool{
 			"places": func(s *Scheduler) *Pool { return s.Places }, "buffers": func(s *Scheduler) *Pool { return s.Buffers },
@@ -91,8 +91,8 @@ func TestHalfForWhoComesLater(t *testing.T) {
 	}
 }
 
-// Who comes later has its half as soon as it has waited for one slot, also if it asks for one at a time, and
-// nobody knows yet that what others hold hangs.
+// A source that comes later gets its half as soon as it has waited for one slot, also if it acquires
+// one at a time, and before it is known that the others hang.
 func TestHalfAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := schedule()
@@ -116,7 +116,7 @@ func TestHalfAtOnce(t *testing.T) {
 	})
 }
 
-// Sources that let everything hang lose their slots one after the other, however many they are.
+// Sources that hang lose their slots one after the other, however many they are.
 func TestManyHungSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := schedule()
@@ -142,8 +142,8 @@ func TestManyHungSources(t *testing.T) {
 	})
 }
 
-// An unpacker is lost only by who brings nothing with it, and a source that has none gets one beside
-// those that run.
+// An unpacker is revoked only if its source makes no progress, and a source without one gets one beside
+// the running ones.
 func TestUnpackers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := schedule()
@@ -160,7 +160,7 @@ func TestUnpackers(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if one.Revoked() {
-			t.Error("nobody had less")
+			t.Error("no source had less")
 		}
 		one.Release()
 		cancel()
@@ -184,8 +184,8 @@ func TestUnpackers(t *testing.T) {
 	})
 }
 
-// Work in the background stands still while others read, but not for ever, not for readers that get
-// nothing, and not once somebody waits for it.
+// Background work waits while readers make progress, but not forever, not for readers without progress,
+// and not once a caller waits for it.
 func TestBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := schedule()
@@ -212,7 +212,7 @@ func TestBackground(t *testing.T) {
 		var same sync.WaitGroup
 		holdAll(own, &same, s.Places, s.NewFlow(Urgent), "model", 1, 100<<20)
 		time.Sleep(time.Minute)
-		if n := held(s.Places, "model"); n != 1 && n != 2 { // the reader's, and what was served before it came
+		if n := held(s.Places, "model"); n != 1 && n != 2 { // the reader's, and one that began before
 			t.Errorf("beside a reader of the same model: %d", n)
 		}
 		ended()
@@ -253,7 +253,7 @@ func TestPaused(t *testing.T) {
 	})
 }
 
-// Ordered uses all chunks in order and once, however often buffers are revoked.
+// Ordered uses all chunks once and in order, however often buffers are revoked.
 func TestOrdered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := schedule()
@@ -290,7 +290,7 @@ func TestOrdered(t *testing.T) {
 					return nil
 				})
 			})
-			time.Sleep(700 * time.Millisecond) // later ones take from earlier ones
+			time.Sleep(700 * time.Millisecond) // later sources revoke buffers of earlier ones
 		}
 		for range 6 {
 			if err := <-errs; err != nil {
@@ -308,9 +308,9 @@ func TestOrdered(t *testing.T) {
 	})
 }
 
-// A server gives bytes, or hangs.
+// A server provides bytes, or hangs.
 type server struct {
-	bytes int           // a read; 0: it hangs
+	bytes int           // of a read; 0 means that it hangs
 	every time.Duration // between reads
 	err   error
 	calls atomic.Int64
@@ -350,23 +350,23 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// canceled is an error of a source that looks like an end of ours.
+// canceled is an error of a source that wraps context.Canceled.
 type canceled struct{}
 
 func (canceled) Error() string { return "the client connection is closing" }
 func (canceled) Unwrap() error { return context.Canceled }
 
-// A range goes to another source when the one that is asked hangs, trickles or fails, also to one that
-// joins later; alone, a slow source is waited for.
+// A range is fetched from another source if the first one hangs, is slow or fails, also from one that
+// is added later; a slow source without alternative is waited for.
 func TestRange(t *testing.T) {
 	good := func() *server { return &server{bytes: 1 << 20, every: 10 * time.Millisecond} }
 	for name, tc := range map[string]struct {
 		first *server
-		later *server // joins after 5 s
+		later *server // added after 5 seconds
 		also  *server
 		want  error
 		max   time.Duration
-		calls int64 // of also, at most; 0: as many as it takes
+		calls int64 // maximum number of requests to also; 0 is no limit
 	}{
 		"good":                             {first: good(), max: time.Second},
 		"hung":                             {first: &server{}, also: good(), max: 2 * time.Second},
@@ -419,7 +419,7 @@ func TestRange(t *testing.T) {
 	}
 }
 
-// The rate bounds what nobody waits for, and nothing else.
+// The rate limits background transfers only.
 func TestRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := schedule()

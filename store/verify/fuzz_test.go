@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// FuzzParseDigest compares what is a digest with the pattern of one: digests are names of files.
+// FuzzParseDigest compares ParseDigest with a pattern: digests are file names.
 func FuzzParseDigest(f *testing.F) {
 	for _, s := range []string{digest.FromString("x").String(), "sha256:", "sha256:../../x", "sha512:" + strings.Repeat("a", 128), "SHA256:00", ""} {
 		f.Add(s)

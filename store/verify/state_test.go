@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// steps cuts p and returns its steps, as who converts a model does.
+// steps cuts p and returns its steps, as a converter does.
 func steps(t testing.TB, p []byte, cuts []int) (out []verify.Step, parts [][]byte) {
 	t.Helper()
 	h, before, off := verify.NewHash(), verify.State(nil), 0
@@ -38,8 +38,8 @@ func sum(p []byte) []byte {
 	return s[:]
 }
 
-// FuzzSteps: steps of any cuts hold for the bytes and for no others, and when all hold the digest is that
-// of crypto/sha256.
+// FuzzSteps checks that the steps of any cuts match the bytes and no others, and that the digest is
+// that of crypto/sha256.
 func FuzzSteps(f *testing.F) {
 	f.Add([]byte("bytes of a file"), uint64(1), 3, byte(1))
 	f.Add(bytes.Repeat([]byte{0}, 64), uint64(2), 1, byte(0x80))
@@ -75,7 +75,7 @@ func FuzzSteps(f *testing.F) {
 	})
 }
 
-// FuzzLyingSteps: states that somebody made up lead to no other file: if all steps hold, the whole has the
+// FuzzLyingSteps checks that invented states verify no other file: if all steps match, the file has the
 // digest.
 func FuzzLyingSteps(f *testing.F) {
 	f.Add([]byte("bytes of a file that is longer than one block of sha256, which has sixty-four bytes"), []byte("another"), 10)
@@ -95,8 +95,8 @@ func FuzzLyingSteps(f *testing.F) {
 	})
 }
 
-// TestStateFormat: what crypto/sha256 writes of a hash is what Resume makes, for each number of bytes that
-// are not taken in. A Go release that writes it in another way fails here.
+// TestStateFormat checks that Resume makes the state that crypto/sha256 encodes, for each number of
+// pending bytes. It fails if a Go release changes the encoding.
 func TestStateFormat(t *testing.T) {
 	p := bytes.Repeat([]byte("ballast!"), 32)
 	for n := 1; n <= len(p); n++ {

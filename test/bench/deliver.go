@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deliver is the plain way to what ballast does when a model is read that is not there: ranges over 8 connections, each
-// byte hashed once and written, a file that a FUSE mount shows as far as it has come, a reader of it, and in the end
-// an fsync. The reader is another process, which reads by a loader; deliver prints what that took. With a name of a
-// profile, one of the processors is written there.
+// deliver is the control for reads of missing bytes: it fetches ranges over 8 connections, hashes each
+// byte once, writes it to a file that a FUSE mount shows while it grows, and finally calls fsync. The
+// reader is another process with a loader; deliver prints its cost. If given the name of a file, it
+// writes a CPU profile there.
 func deliver(url, length, dir, profile string) error {
 	size, err := strconv.ParseInt(length, 10, 64)
 	if err != nil {
@@ -65,7 +65,7 @@ type delivery struct {
 	fs.Inode
 	file  *os.File
 	size  int64
-	ready []chan struct{} // of each chunk; closed when it is in the file, or err is set
+	ready []chan struct{} // of each chunk; closed when it is in the file, or when err is set
 	err   error
 }
 
@@ -77,7 +77,7 @@ func newDelivery(f *os.File, size int64) *delivery {
 	return d
 }
 
-// fetch brings the file.
+// fetch fetches the file.
 func (d *delivery) fetch(url string) error {
 	got := make([]bool, len(d.ready))
 	err := fetchRanges(url, d.size, func(p []byte, off int64) error {
@@ -99,10 +99,10 @@ func (d *delivery) fetch(url string) error {
 	return err
 }
 
-// readAhead is what the kernel reads ahead, in bytes, as it does by default for ballast.
+// readAhead is the kernel's read-ahead in bytes, the default of ballast.
 const readAhead = 2 << 20
 
-// mount shows the file below dir.
+// mount mounts the file below dir.
 func (d *delivery) mount(dir string) (mnt string, unmount func() error, err error) {
 	if mnt, err = os.MkdirTemp(dir, "deliver"); err != nil {
 		return "", nil, err
@@ -118,7 +118,7 @@ func (d *delivery) mount(dir string) (mnt string, unmount func() error, err erro
 		return "", nil, err
 	}
 	for fd := 3; fd < 64; fd++ {
-		unix.CloseOnExec(fd) // with a copy of the connection, the reader would wait for itself if this process dies
+		unix.CloseOnExec(fd) // with a copy of the connection, the reader would wait for itself if this process ends
 	}
 	unmount = func() error { return errors.Join(server.Unmount(), os.Remove(mnt)) }
 	var st unix.Stat_t
@@ -138,7 +138,7 @@ var (
 	_ fs.NodeReader    = (*delivery)(nil)
 )
 
-// Getattr says how large the file will be.
+// Getattr returns the final size of the file.
 func (d *delivery) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	out.Mode, out.Size = syscall.S_IFREG|0o444, uint64(d.size)
 	return 0

@@ -1,6 +1,7 @@
-// Command bench measures ballast beside what bounds it and what it replaces, in one run, and prints tables in Markdown:
-// medians with the smallest and the largest, the ratio of the pairs, and whether targets are met. It starts its own
-// registry, containerd and ballastd in namespaces of its own; contrib/docs/performance.md says how to read what it prints.
+// Command bench measures ballast against its limits and the software it replaces, in one run, and
+// prints tables in Markdown: medians with minimum and maximum, the ratio of the pairs, and whether
+// targets are met. It starts its own registry, containerd and ballastd in new namespaces;
+// contrib/docs/performance.md explains the output.
 //
 //	limit    8 ranged HTTP streams, sha256 in order, write, fsync: no containerd, no unpacking
 //	deliver  8 ranged HTTP streams, sha256 of each range, write, a FUSE mount, a reader process, fsync
@@ -14,23 +15,25 @@
 //
 // # Fairness
 //
-// A control does the work that the candidate has to do, on the same machine in the same run; candidate and control
-// alternate. What reads is a process of its own, and counts its CPU-seconds apart. Before each run caches are dropped,
-// the blob at the registry is read once, and as the last thing memory is touched and freed: on small virtual machines
-// the first touch of memory costs more than what is measured, and what is free for some time can be taken back.
+// A control does the work that the candidate must do, on the same machine in the same run; candidate
+// and control alternate. The reader is a separate process, whose CPU-seconds are counted separately.
+// Before each run caches are dropped, the blob is read once at the registry, and finally memory is
+// touched and freed: on small virtual machines the first touch of memory costs more than the measured
+// work, and free memory can be taken back after some time.
 //
-// Links are the loopback device of a network namespace, which the kernel slows down; round trips are
-// waited for in the registry. Figures of two processors are bound by them: they are the registry, the
-// reader and the daemon at once. CPU-seconds depend less on other load of the machine than times.
+// Links are the loopback device of a network namespace with a rate set in the kernel; round trips are
+// waited for in the registry. On two processors the results are limited by them, because registry,
+// reader and daemon share them. CPU-seconds depend less on other load of the machine than times.
 //
 // # Scale
 //
-// The measurement scale fills the node step by step with the records and names of up to a million objects
-// (-objects), and prints a table with a column for each step.
+// The measurement scale fills the node step by step with the records and files of up to a million
+// objects (-objects), and prints a table with a column for each step.
 //
 // # Ledger
 //
-// ballastd has a profile endpoint on its admin socket, and the control profiles itself. Samples are assigned to kinds of
-// work by the functions on their stacks; the kernel's count of the process is divided by the shares of the kinds. A
-// sample within a system call is of who made it, so copies in the kernel are part of "write to files", "sockets" and so on.
+// ballastd has a profile endpoint on its admin socket, and the control profiles itself. Samples are
+// assigned to kinds of work by the functions on their stacks; the CPU time of the process is divided by
+// the shares of the kinds. A sample within a system call belongs to its caller, so copies in the kernel
+// are part of "write to files", "sockets" and so on.
 package main

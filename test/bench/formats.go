@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// tensorLayers is the number of layers of a model of 27 billion parameters as Ollama has it.
+// tensorLayers is the number of layers of a model with 27 billion parameters in Ollama's registry.
 const tensorLayers = 1209
 
 // tensorConfig is a config of such a model.
@@ -30,14 +30,14 @@ const dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
 
 const ollamaPrefix = "application/vnd.ollama.image."
 
-// tensors measures a model with a layer for each tensor: its conversion, and its pull beside that of
-// one file of the same size.
+// tensors measures a model with a layer for each tensor: its conversion, and its pull compared with
+// that of one file of the same size.
 func (b *bench) tensors() {
 	const repository, small = "bench/tensors", "bench/small-tensors"
 	fmt.Fprintln(os.Stderr, "bench: preparing a model of", tensorLayers, "layers")
 	layers, size := b.pushTensors(repository, b.size, 1)
 	b.pushTensorManifest(repository, "v1", layers)
-	b.ask(repository, "v1") // its conversion is measured on its own
+	b.ask(repository, "v1") // its conversion is measured separately
 	one := b.pushModel("bench/one", size, 50)
 	var pull, single, plain, conversion, answer series
 	for i := range b.rounds {
@@ -64,13 +64,13 @@ func (b *bench) tensors() {
 	b.times("the same", pull, "their requests, hashed and written", plain, target{})
 }
 
-// small measures a model of small files beside one file of as many bytes.
+// small measures a model of small files compared with one file of the same total size.
 func (b *bench) small() {
 	const each = 1 << 10
 	ref, layers := b.pushRaw("small", tensorLayers*each, tensorLayers, 90)
 	one := b.pushModel("bench/small-one", tensorLayers*each, 91)
 	oneRef := b.node.Registry.Ref(one.repository, "v1")
-	b.ask("bench/small", "v1") // its conversion is measured on its own
+	b.ask("bench/small", "v1") // its conversion is measured separately
 	b.ask(one.repository, "v1")
 	var many, single, plain series
 	for range b.rounds {
@@ -86,7 +86,7 @@ func (b *bench) small() {
 	b.times("the same", many, "their requests, hashed and written", plain, target{})
 }
 
-// fetchEach returns how long it takes to fetch, hash and write blobs without anything else.
+// fetchEach returns the time to only fetch, hash and write blobs.
 func (b *bench) fetchEach(repository string, layers []ocispec.Descriptor) time.Duration {
 	var list bytes.Buffer
 	var size int64
@@ -103,14 +103,14 @@ func (b *bench) fetchEach(repository string, layers []ocispec.Descriptor) time.D
 	return b.task("each", name, b.node.Dir)
 }
 
-// ask returns how long the facade takes to answer a tag, on a new connection, as pulls make one.
+// ask returns the time of the facade's response for a tag, on a new connection, as in a pull.
 func (b *bench) ask(repository, tag string) time.Duration {
 	client := b.node.FacadeClient(b.t)
 	defer client.CloseIdleConnections()
 	return timed(func() { b.getBy(client, b.node.FacadeURL(b.node.Registry.Host, repository, tag)) })
 }
 
-// tensorBlob returns the blob of a tensor with about size bytes, no two with one seed.
+// tensorBlob returns the blob of a tensor with about size bytes, different for each seed.
 func tensorBlob(i int, size int64, seed uint64) (header []byte, data model) {
 	rows := size / (2 * 256)
 	head := fmt.Appendf(nil, `{"model.layers.%d.weight":{"dtype":"BF16","shape":[%d,256],"data_offsets":[0,%d]}}`, i, rows, rows*512)
@@ -119,7 +119,7 @@ func tensorBlob(i int, size int64, seed uint64) (header []byte, data model) {
 	return append(header, head...), model{size: rows * 512, seed: seed<<32 + uint64(i)}
 }
 
-// pushTensors pushes the blobs of a model and returns their descriptors, and their size together.
+// pushTensors pushes the blobs of a model and returns their descriptors and total size.
 func (b *bench) pushTensors(repository string, size int64, seed uint64) (layers []ocispec.Descriptor, sum int64) {
 	for i := range tensorLayers {
 		header, data := tensorBlob(i, size/tensorLayers, seed)
@@ -135,7 +135,7 @@ func (b *bench) pushTensors(repository string, size int64, seed uint64) (layers 
 	return layers, sum
 }
 
-// pushTensorManifest gives the blobs a manifest that no other tag has.
+// pushTensorManifest pushes a manifest of the blobs that no other tag has.
 func (b *bench) pushTensorManifest(repository, tag string, layers []ocispec.Descriptor) {
 	type layer struct {
 		MediaType string        `json:"mediaType"`
@@ -158,8 +158,8 @@ func (b *bench) pushTensorManifest(repository, tag string, layers []ocispec.Desc
 		Blobs: map[digest.Digest][]byte{digest.FromBytes(config): config, digest.FromBytes(license): license}})
 }
 
-// tensorConversion returns how long the facade takes to answer a tag of a tensor model, less what
-// the requests that it made take again, as many at a time, and with it.
+// tensorConversion returns the time of the facade's response for a tag of a tensor model, without the
+// time of its own requests repeated with the same concurrency, and with it.
 func (b *bench) tensorConversion(repository, tag string) (own, whole time.Duration) {
 	const together = 32
 	wire := b.node.Registry.Wire
@@ -181,7 +181,7 @@ func (b *bench) tensorConversion(repository, tag string) (own, whole time.Durati
 	return max(0, facade-upstream), facade
 }
 
-// again makes a request again that was seen.
+// again repeats a recorded request.
 func again(client *http.Client, registry string, r node.Request) error {
 	req, err := http.NewRequest(r.Method, registry+r.Path, nil)
 	if err != nil {
@@ -200,10 +200,10 @@ func again(client *http.Client, registry string, r node.Request) error {
 	return err
 }
 
-// cartonParts is the number of files that the weights of a carton are in.
+// cartonParts is the number of files of the weights in a carton.
 const cartonParts = 4
 
-// carton measures the pull of a carton, whose members are stored, beside that of a raw blob.
+// carton measures the pull of a carton, whose members are stored, compared with that of a raw blob.
 func (b *bench) carton() {
 	size := min(b.size, 1<<30)
 	fmt.Fprintln(os.Stderr, "bench: preparing a carton of", sizeOf(size))

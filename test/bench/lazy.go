@@ -10,14 +10,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// standStill is a configuration in which nobody brings what nobody reads.
+// standStill is a configuration that practically stops background downloads.
 const standStill = "[lazy]\nrate = \"1\"\n"
 
 // A lazyModel is a model of one large file whose image has digests of chunks.
 type lazyModel struct {
 	model
-	ref string // the image
-	url string // where the registry has the bytes of the file
+	ref string // of the image
+	url string // of the file's blob at the registry
 }
 
 // prepareComplete is prepareLazy for a model that is shown when it is complete. It returns the image.
@@ -25,26 +25,26 @@ func (b *bench) prepareComplete(name string, m model) (ref string) {
 	return b.convertTo(completeRepositories+name, m)
 }
 
-// convertTo converts a model ahead of time, with digests and states of its chunks.
+// convertTo converts a model, with digests and states of its chunks.
 func (b *bench) convertTo(repository string, m model, flags ...string) (ref string) {
 	ref = b.node.Registry.Ref(repository, "v1")
 	b.must(b.node.Ballast(append([]string{"convert", "--as", "ballast", "-q", b.node.Registry.Ref(m.repository, "v1"), ref}, flags...)...))
 	return ref
 }
 
-// prepareLazy converts a model ahead of time.
+// prepareLazy pushes the model and converts it.
 func (b *bench) prepareLazy(name string, m model) lazyModel {
 	repository := "lazy/" + name
 	return lazyModel{m, b.convertTo(repository, m), b.node.Registry.BlobURL(repository, m.digest)}
 }
 
-// pushLazy makes a model and converts it ahead of time.
+// pushLazy makes a model and converts it.
 func (b *bench) pushLazy(name string, size int64, seed uint64) lazyModel {
 	fmt.Fprintf(os.Stderr, "bench: preparing %s of %s\n", name, sizeOf(size))
 	return b.prepareLazy(name, b.pushModel("bench/"+name, size, seed))
 }
 
-// mount shows an image in a new directory; the function returned takes that away.
+// mount mounts an image at a new directory; the returned function unmounts it.
 func (b *bench) mount(snapshotter, ref string) (dir string, unmount func()) {
 	dir, err := os.MkdirTemp(b.node.Dir, "mnt")
 	if err != nil {
@@ -57,10 +57,10 @@ func (b *bench) mount(snapshotter, ref string) (dir string, unmount func()) {
 // completeRepositories have models that are shown when they are complete.
 const completeRepositories = "complete/"
 
-// nodeConfig says so to ballastd.
+// nodeConfig is the configuration of ballastd for them.
 const nodeConfig = "[[lazy.rule]]\nmatch = \"*/" + completeRepositories + "*\"\nmode = \"complete\"\n"
 
-// configure starts ballastd again with more of a configuration, in TOML.
+// configure restarts ballastd with an additional configuration, in TOML.
 func (b *bench) configure(toml string) {
 	b.node.Ballastd.Stop(b.t)
 	if err := os.WriteFile(filepath.Join(b.node.Dir, "conf.d/bench.toml"), []byte("version = 1\n"+toml), 0o644); err != nil {
@@ -69,13 +69,13 @@ func (b *bench) configure(toml string) {
 	b.node.StartBallastd(b.t)
 }
 
-// complete says whether the node has all of a file.
+// complete reports whether a file is an object of the node.
 func (b *bench) complete(d digest.Digest) bool {
 	_, err := os.Stat(filepath.Join(b.node.Root(), "objects/sha256", d.Encoded()[:2], d.Encoded()))
 	return err == nil
 }
 
-// awaitComplete waits until the node has all of some files.
+// awaitComplete waits until files are objects of the node.
 func (b *bench) awaitComplete(files ...digest.Digest) {
 	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
 		left := 0
@@ -105,8 +105,8 @@ func (b *bench) readOnce(path string, off int64) {
 	}
 }
 
-// firstByte measures from the start of a pull to a page of the file at off, as a mount of the image
-// shows it.
+// firstByte measures the time from the start of a pull until a page of the file at off is read, through
+// a mount of the image.
 func (b *bench) firstByte(snapshotter, ref string, off int64) (took time.Duration, unmount func()) {
 	start := time.Now()
 	b.must(b.node.Pull(snapshotter, ref))
@@ -115,7 +115,7 @@ func (b *bench) firstByte(snapshotter, ref string, off int64) (took time.Duratio
 	return time.Since(start), unmount
 }
 
-// ordinary is firstByte of an ordinary image, which it removes.
+// ordinary is firstByte for an ordinary image, which it removes.
 func (b *bench) ordinary(ref string, m model) time.Duration {
 	took, unmount := b.firstByte("overlayfs", ref, m.size/2)
 	unmount()
@@ -123,7 +123,7 @@ func (b *bench) ordinary(ref string, m model) time.Duration {
 	return took
 }
 
-// early is firstByte of a model, which it removes when nothing is on its way any more.
+// early is firstByte for a model, which it removes when no fetch is running.
 func (b *bench) early(l lazyModel) time.Duration {
 	took, unmount := b.firstByte("ballast", l.ref, l.size/2)
 	b.awaitComplete(l.digest)
@@ -132,8 +132,8 @@ func (b *bench) early(l lazyModel) time.Duration {
 	return took
 }
 
-// alone is firstByte of a model of which nothing else is on its way. Its chunks stay, so each round
-// has another.
+// alone is firstByte for a model without other transfers. Its chunks stay, so each round uses another
+// one.
 func (b *bench) alone(l lazyModel) (s series) {
 	b.configure(standStill)
 	defer b.configure("")
@@ -146,20 +146,20 @@ func (b *bench) alone(l lazyModel) (s series) {
 	return s
 }
 
-// lazyStart measures how soon a byte of a model can be read.
+// lazyStart measures the time until a byte of a model can be read.
 func (b *bench) lazyStart() {
 	m := b.model()
 	large := b.prepareLazy("model", m)
 	small := b.pushLazy("eighth", m.size/8, 201)
 	tiny := b.pushLazy("page", 16<<10, 202)
-	page := tiny.model // as an ordinary image, to see what is containerd's and ctr's own
+	page := tiny.model // as an ordinary image, to measure the share of containerd and ctr
 	b.pushTar("bench/page-tar", page)
 	pageRef, tarRef := b.node.Registry.Ref("bench/page-tar", "v1"), b.node.Registry.Ref("bench/tar", "v1")
 	tarDigest := b.pushTar("bench/tar", m)
 	var ctr, ofLarge, ofSmall, far, ctrFar, stock series
 	for range b.rounds {
 		b.settle(m.size, m.digest)
-		b.ordinary(pageRef, page) // programs are in memory now
+		b.ordinary(pageRef, page) // loads the programs into memory
 		b.early(tiny)
 		ctr.add(b.ordinary(pageRef, page))
 		ofLarge.add(b.early(large))
@@ -193,8 +193,8 @@ func (b *bench) lazyStart() {
 	b.compare("the same, "+sizeOf(large.size), ofLarge, "stock", stock, millis, atMost(0.05, ""))
 }
 
-// lazyRead measures one reader of a file of which nothing is there, from the end of the pull, beside a program that does
-// the same work without containerd, digests of chunks, resuming and everything else.
+// lazyRead measures one reader of an absent file, from the end of the pull, compared with a program
+// that does the same work without containerd, digests of chunks, resuming and other features.
 func (b *bench) lazyRead() {
 	l := b.prepareLazy("read", b.model())
 	for _, link := range links {
@@ -230,16 +230,16 @@ func (b *bench) lazyRead() {
 	}
 }
 
-// A coldRead is what a read of a model took that was not there.
+// A coldRead has the costs of reading an absent model.
 type coldRead struct {
-	read    time.Duration // until the reader had all
-	durable time.Duration // until the model was on the disk
+	read    time.Duration // until the reader has read all
+	durable time.Duration // until the model is durable
 	reader  time.Duration // CPU of the reader
 	program time.Duration // CPU of deliver
 	unmount func()
 }
 
-// readCold pulls a model and reads all of it at once; the clock starts when the pull has ended.
+// readCold pulls a model and reads all of it; the time starts at the end of the pull.
 func (b *bench) readCold(l lazyModel) (c coldRead) {
 	b.must(b.node.Pull("ballast", l.ref))
 	start := time.Now()
@@ -251,7 +251,7 @@ func (b *bench) readCold(l lazyModel) (c coldRead) {
 	return c
 }
 
-// leave removes what was read.
+// leave removes the model.
 func (b *bench) leave(l lazyModel, c coldRead) {
 	c.unmount()
 	b.forget(l.ref)
@@ -259,16 +259,16 @@ func (b *bench) leave(l lazyModel, c coldRead) {
 
 // deliver is the control of readCold.
 func (b *bench) deliver(l lazyModel, profile string) coldRead {
-	took, said := b.taskSays("deliver", l.url, fmt.Sprint(l.size), b.node.Dir, profile)
-	reader, _, err := parseCost(said) // in the place of the CPU-seconds are those of the reader
+	took, out := b.taskSays("deliver", l.url, fmt.Sprint(l.size), b.node.Dir, profile)
+	reader, _, err := parseCost(out) // the CPU-seconds are those of the reader
 	if err != nil {
 		b.t.Fatalf("deliver: %v", err)
 	}
 	return coldRead{read: reader.wall, durable: took.wall, reader: reader.cpu, program: took.cpu}
 }
 
-// lazyShared measures what of a fine-tuned model comes over the wire when the one that it was made
-// from is there: nine of ten tensors are the same, at other places in a file with another header.
+// lazyShared measures how much of a fine-tuned model is transferred if its base is on the node: nine of
+// ten tensors are equal, at other offsets in a file with another header.
 func (b *bench) lazyShared() {
 	size := min(b.size, 512<<20)
 	for i, flags := range [][]string{nil, {"--compress", "zstd-chunked"}} {
@@ -306,8 +306,7 @@ func (b *bench) lazyShared() {
 	}
 }
 
-// lazyMemory measures the largest resident size of a fresh daemon with many readers of files that are
-// not there.
+// lazyMemory measures the peak resident size of a new daemon with many readers of absent files.
 func (b *bench) lazyMemory() {
 	const readers = 64
 	size := min(b.size, 1<<30)

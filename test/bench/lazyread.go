@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lazyDone measures reading a file that was read before it was complete: through the mount of that
-// time, opened again, and through a new one.
+// lazyDone measures reads of a file that was read before it was complete: through the earlier mount,
+// reopened, and through a new mount.
 func (b *bench) lazyDone() {
 	m := b.model()
 	l := b.prepareLazy("done", m)
@@ -25,7 +25,7 @@ func (b *bench) lazyDone() {
 	b.must(b.node.Pull("ballast", l.ref))
 	dir, unmount := b.mount("ballast", l.ref)
 	old := filepath.Join(dir, modelFile)
-	b.readOnce(old, 0) // so that the kernel has decided where the file is, and does not forget it
+	b.readOnce(old, 0) // so that the kernel has resolved the file, and keeps it
 	kept, err := unix.Open(old, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		b.t.Fatalf("%s: %v", old, err)
@@ -70,7 +70,7 @@ func (b *bench) metric(name string) int64 {
 	return 0
 }
 
-// lazyRandom measures small reads of a file that is not complete: where it is, and where it is not.
+// lazyRandom measures small reads of an incomplete file: of present and of absent parts.
 func (b *bench) lazyRandom() {
 	m := b.model()
 	l := b.prepareLazy("random", m)
@@ -93,8 +93,8 @@ func (b *bench) lazyRandom() {
 			}{{path, &ours}, {native, &control}} {
 				drop()
 				b.touch(m.size)
-				_, said := b.taskSays("random", f.path, fmt.Sprint(resident), how)
-				for i, s := range strings.Fields(said) {
+				_, out := b.taskSays("random", f.path, fmt.Sprint(resident), how)
+				for i, s := range strings.Fields(out) {
 					d, err := time.ParseDuration(s)
 					if err != nil {
 						b.t.Fatalf("random: %v", err)
@@ -112,7 +112,7 @@ func (b *bench) lazyRandom() {
 			b.compare(what, ours[i], "native", control[i], micros, t)
 		}
 	}
-	first := resident + 64<<20 // what was read ahead is there too
+	first := resident + 64<<20 // read-ahead bytes are present too
 	half := first + (m.size-first)/2
 	b.lazyAbsent(l, path, first, half, "lazy: 4 KiB of an absent chunk", atMost(1.3, ""))
 	b.configure("")
@@ -124,13 +124,13 @@ func (b *bench) lazyRandom() {
 	os.Remove(native)
 }
 
-// absentReads is how many absent chunks are read, one after the other.
+// absentReads is the number of absent chunks that are read, one after the other.
 const absentReads = 15
 
-// lazyAbsent measures reads of chunks between two offsets that are not there, beside requests for the
-// same ranges.
+// lazyAbsent measures reads of absent chunks between two offsets, compared with requests for the same
+// ranges.
 func (b *bench) lazyAbsent(l lazyModel, path string, from, to int64, what string, t target) {
-	const chunk, apart = 4 << 20, 5 // chunks, so that nobody seems to read on
+	const chunk, apart = 4 << 20, 5 // in chunks, so that the reads are not sequential
 	b.link(200<<20, farLink)
 	f, err := os.Open(path)
 	if err != nil {
@@ -159,8 +159,8 @@ func (b *bench) lazyAbsent(l lazyModel, path string, from, to int64, what string
 // safetensorsTensors is the number of tensors of a model whose tensors are shared.
 const safetensorsTensors = 80
 
-// safetensors returns a file of random tensors. A tuned one has another header, and each tenth tensor
-// is another.
+// safetensors returns a file of random tensors. A tuned file has another header, and each tenth tensor
+// differs.
 func safetensors(size int64, seed uint64, tuned bool) io.Reader {
 	each := size / safetensorsTensors / 512 * 512
 	var head bytes.Buffer
@@ -187,7 +187,7 @@ func safetensors(size int64, seed uint64, tuned bool) io.Reader {
 	return io.MultiReader(append([]io.Reader{bytes.NewReader(front), &head}, parts...)...)
 }
 
-// pushSafetensors pushes a ModelPack of one such file.
+// pushSafetensors pushes a ModelPack with one such file.
 func (b *bench) pushSafetensors(repository string, size int64, seed uint64, tuned bool) model {
 	l := b.pushFile(repository, modelFile, func() io.Reader { return safetensors(size, seed, tuned) })
 	b.pushModelPack(repository, "v1", []ocispec.Descriptor{l}, nil)
@@ -205,13 +205,13 @@ func (b *bench) pushFile(repository, name string, open func() io.Reader) ocispec
 		Annotations: map[string]string{"org.cncf.model.filepath": name}}
 }
 
-// pushFiles makes a model of many files, together of a size, and converts it ahead of time.
+// pushFiles makes a model of many files with a total size, and converts it.
 func (b *bench) pushFiles(name string, size int64, n int, seed uint64) (ref string, files []digest.Digest) {
 	_, layers := b.pushRaw(name, size, n, seed)
 	return b.convertTo("lazy/"+name, model{repository: "bench/" + name}), digestsOf(layers)
 }
 
-// pushRaw makes a model of many files, together of a size.
+// pushRaw makes a model of many files with a total size.
 func (b *bench) pushRaw(name string, size int64, n int, seed uint64) (ref string, layers []ocispec.Descriptor) {
 	fmt.Fprintf(os.Stderr, "bench: preparing %s of %s\n", name, sizeOf(size))
 	for i := range n {

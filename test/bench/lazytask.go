@@ -25,7 +25,7 @@ func newClient(streams int) *http.Client {
 // rangeSize is the size of the ranges in which a file is fetched.
 const rangeSize = 4 << 20
 
-// fetchRanges fetches ranges over 8 connections and gives each to keep, which several call at a time.
+// fetchRanges fetches ranges over 8 connections and passes each to keep, concurrently.
 func fetchRanges(url string, size int64, keep func(p []byte, off int64) error) error {
 	const streams = 8
 	client := newClient(streams)
@@ -48,8 +48,9 @@ func fetchRanges(url string, size int64, keep func(p []byte, off int64) error) e
 	return g.Wait()
 }
 
-// fetchEach fetches blobs over 8 connections, each with one request, hashes each and writes it to a file of its own in
-// dir, and makes all of them durable in the end. list is a file with the length and the URL of a blob on each line.
+// fetchEach fetches blobs over 8 connections, each with one request, hashes each, writes it to its own
+// file in dir, and finally makes all of them durable. list is a file with the length and the URL of a
+// blob on each line.
 func fetchEach(list, dir string) error {
 	lines, err := os.ReadFile(list)
 	if err != nil {
@@ -88,7 +89,7 @@ func fetchEach(list, dir string) error {
 	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
 }
 
-// download fetches a file to nowhere.
+// download fetches a file and discards it.
 func download(url, length string) error {
 	size, err := strconv.ParseInt(length, 10, 64)
 	if err != nil {
@@ -121,12 +122,11 @@ func copyHead(from, to, length string) error {
 	return errors.Join(err, w.Sync(), w.Close())
 }
 
-// randomReads is how many pages are read at random.
+// randomReads is the number of random page reads.
 const randomReads = 5000
 
-// random reads pages of the first bytes of a file that the kernel does not have in the cache of that
-// file, and prints the median and the 99th percentile of their times. How is "warm" if whatever is
-// behind the file may be cached.
+// random reads random pages in the first bytes of a file that are not in its page cache, and prints the
+// median and the 99th percentile of their times. How is "warm" if files below it may be cached.
 func random(name, length, how string) error {
 	n, err := strconv.ParseInt(length, 10, 64)
 	if err != nil {
@@ -143,7 +143,7 @@ func random(name, length, how string) error {
 	}
 	defer f.Close()
 	if how == "warm" {
-		// Of a file of a local file system nothing is left then: it is the control for both.
+		// This also empties the cache of a file on a local file system, the control for both.
 		if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 			return err
 		}
@@ -166,7 +166,7 @@ func random(name, length, how string) error {
 }
 
 // readAll reads the files of a directory with many readers: one for each file, or each a part of the
-// only one.
+// only file.
 func readAll(dir, count string) error {
 	n, err := strconv.Atoi(count)
 	if err != nil {
@@ -188,7 +188,7 @@ func readAll(dir, count string) error {
 			if err != nil {
 				return err
 			}
-			per := int64(n / len(names)) // readers of this file
+			per := int64(n / len(names)) // readers of the file
 			part := info.Size() / per
 			_, err = io.CopyBuffer(struct{ io.Writer }{io.Discard}, io.NewSectionReader(f, int64(i/len(names))*part, part), make([]byte, 256<<10))
 			return err

@@ -12,13 +12,14 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// A table is one that is printed below that of the rows; the first row is the heading.
+// A table is printed below that of the rows; the first row is the heading.
 type table struct {
 	title string
 	rows  [][]string
 }
 
-// kinds are what the processors do. A sample of a profile is of the first kind of which a function is on its stack.
+// kinds are the kinds of work. A sample of a profile belongs to the first kind with a function on its
+// stack.
 var kinds = []struct {
 	name      string
 	functions []string // parts of their names
@@ -35,7 +36,7 @@ var kinds = []struct {
 
 const otherKind = "other of the program"
 
-// kindOf names the kind of a sample.
+// kindOf returns the kind of a sample.
 func kindOf(s *profile.Sample) string {
 	for _, k := range kinds {
 		for _, l := range s.Location {
@@ -51,7 +52,7 @@ func kindOf(s *profile.Sample) string {
 	return otherKind
 }
 
-// An account has the CPU-seconds of something.
+// An account has the CPU-seconds of a candidate or control.
 type account struct {
 	samples map[string]int64         // nanoseconds in profiles, by kind
 	used    map[string]time.Duration // by process
@@ -75,13 +76,13 @@ func (a *account) book(r io.Reader) error {
 	return nil
 }
 
-// The processes of an account. What is profiled is the first.
+// The processes of an account. The first one is profiled.
 const (
 	ofDaemon, ofReader, ofRegistry, ofContainerd = "the program", "reader process", "registry", "containerd"
 	ofOthers                                     = "kernel threads, ctr, other programs"
 )
 
-// of returns the seconds for a GiB of a process, or of a kind.
+// of returns the seconds for each GiB of a process, or of a kind.
 func (a *account) of(name string) float64 {
 	used, ok := a.used[name]
 	if !ok {
@@ -94,8 +95,8 @@ func (a *account) of(name string) float64 {
 	return used.Seconds() * (1 << 30) / float64(a.bytes)
 }
 
-// measure adds what the processors do in run, which returns what its reader had of them and what the program in
-// place of ballastd had; 0: it is ballastd.
+// measure adds the CPU time used in run, which returns that of its reader and of the program in place
+// of ballastd; 0 means that it is ballastd.
 func (b *bench) measure(a *account, run func() (reader, program time.Duration)) {
 	busy, own := b.busy(), ownCPU()
 	daemon, containerd := b.cpuOf(b.node.Ballastd.Pid(), false), b.cpuOf(b.node.Containerd.Pid(), true)
@@ -111,7 +112,7 @@ func (b *bench) measure(a *account, run func() (reader, program time.Duration)) 
 	}
 }
 
-// profiled books what ballastd does while run runs, which takes about as long as is said.
+// profiled books the profile of ballastd while run runs, for about the given time.
 func (b *bench) profiled(a *account, about time.Duration, run func() (reader, program time.Duration)) {
 	type answer struct {
 		body io.ReadCloser
@@ -131,7 +132,7 @@ func (b *bench) profiled(a *account, about time.Duration, run func() (reader, pr
 		}
 		got <- answer{resp.Body, nil}
 	}()
-	time.Sleep(100 * time.Millisecond) // there is nothing to see of its beginning
+	time.Sleep(100 * time.Millisecond) // so that its start is profiled
 	b.measure(a, run)
 	r := <-got
 	if r.err != nil {
@@ -143,7 +144,8 @@ func (b *bench) profiled(a *account, about time.Duration, run func() (reader, pr
 	}
 }
 
-// ledger adds a table of CPU-seconds for each GiB: of a read of what is not there, of its control, and of a pull.
+// ledger adds a table of CPU-seconds for each GiB: of a read of absent bytes, of its control, and of a
+// pull.
 func (b *bench) ledger() {
 	m := b.model()
 	l := b.prepareLazy("ledger", m)

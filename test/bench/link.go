@@ -10,31 +10,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// networkVar says that the program was started where ownNetwork was called.
+// networkVar is set in the process started by ownNetwork.
 const networkVar = "BENCH_NETWORK"
 
-// ownNetwork gives what the program starts a loopback device of its own, once. The program itself has
-// threads that are elsewhere still.
+// ownNetwork runs the program again with its own loopback device, once. The calling program has threads
+// in the old namespace.
 func ownNetwork() error {
 	if os.Getenv(networkVar) != "" {
 		return nil
 	}
 	os.Setenv(networkVar, "own")
-	runtime.LockOSThread() // what is started next is started by this thread
+	runtime.LockOSThread() // so that this thread starts the process
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("new network namespace (are you root?): %w", err)
 	}
 	return run("ip", "link", "set", "lo", "up")
 }
 
-// A wire is a link to the registry that figures are made over.
+// A wire is a simulated link to the registry.
 type wire struct {
 	what      string
-	rate      int64 // bytes a second; 0: as fast as the machine is
+	rate      int64 // bytes a second; 0 is no limit
 	roundTrip time.Duration
 }
 
-// farLink is the time of a round trip where one is simulated.
+// farLink is the time of a simulated round trip.
 const farLink = 20 * time.Millisecond
 
 var links = []wire{{"loopback", 0, 0}, {"200 MiB/s, 20 ms", 200 << 20, farLink}}
@@ -49,9 +49,9 @@ func run(name string, args ...string) error {
 	return nil
 }
 
-// link makes the way to the registry a link of so many bytes a second, where each answer takes a round
-// trip more. Zeros make it as fast as the machine is. The kernel does the rate: what does it in a
-// program loses some of it whenever the processors are busy.
+// link limits the link to the registry to a rate in bytes a second, and adds a round trip to each
+// response. Zeros remove the limits. The kernel limits the rate, because a program would fall below it
+// whenever the processors are busy.
 func (b *bench) link(rate int64, roundTrip time.Duration) {
 	b.node.Registry.Wire.Link(0, roundTrip)
 	err := run("tc", "qdisc", "replace", "dev", "lo", "root", "noqueue")

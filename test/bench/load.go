@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A loader is a way in which programs read the whole of a model.
+// A loader is a way in which programs read a whole model.
 type loader struct {
 	name, what string
 	load       func(f *os.File, size int64) error
 }
 
-// The first is the one that figures without a name of a loader are of.
+// The first one is used for results that name no loader.
 var loaders = []loader{
 	{"read", "one reader", func(f *os.File, size int64) error { return readParts(f, size, 1) }},
 	{"read4", "4 readers of ranges", func(f *os.File, size int64) error { return readParts(f, size, 4) }},
@@ -32,7 +32,7 @@ var loaders = []loader{
 	{"tensors", "header, then tensors by 4 threads, mmap", readTensors},
 }
 
-// loadModel reads a file by the loader of a name.
+// loadModel reads a file by the named loader.
 func loadModel(name, path string) error {
 	i := slices.IndexFunc(loaders, func(l loader) bool { return l.name == name })
 	if i < 0 {
@@ -50,7 +50,7 @@ func loadModel(name, path string) error {
 	return loaders[i].load(f, info.Size())
 }
 
-// readParts reads with several readers at a time, each of them a part of the file, in order.
+// readParts reads with several concurrent readers, each of them a part of the file, in order.
 func readParts(f *os.File, size int64, readers int) error {
 	var g errgroup.Group
 	part := (size + int64(readers) - 1) / int64(readers)
@@ -64,7 +64,7 @@ func readParts(f *os.File, size int64, readers int) error {
 	return g.Wait()
 }
 
-// readMapped touches each page of a mapping, in order, as llama.cpp has it.
+// readMapped touches each page of a mapping, in order, as llama.cpp does.
 func readMapped(f *os.File, size int64, flags, advice int) error {
 	p, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED|flags)
 	if err != nil {
@@ -83,13 +83,14 @@ func touchPages(p []byte) {
 	for i := 0; i < len(p); i += os.Getpagesize() {
 		sum += p[i]
 	}
-	fmt.Fprint(io.Discard, sum) // so that the loop is not dropped
+	fmt.Fprint(io.Discard, sum) // so that the loop is not optimized away
 }
 
-// readTensors reads the header of safetensors and then touches the tensors in the order of the file, four at a time.
+// readTensors reads the header of safetensors and then touches the tensors in the order of the file,
+// four at a time.
 func readTensors(f *os.File, size int64) error {
 	const threads = 4
-	runtime.GOMAXPROCS(threads) // a thread that waits for a page is not given up
+	runtime.GOMAXPROCS(threads) // a thread that waits for a page blocks its processor
 	var length [8]byte
 	if _, err := f.ReadAt(length[:], 0); err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// loaded measures from the start of a pull until a loader has read all of a model: lazily, and when it is complete; and the
-// loader alone with a native file that is not in memory.
+// loaded measures from the start of a pull until a loader has read all of a model: lazily, and when it
+// is complete; and the loader alone with a native file that is not in memory.
 func (b *bench) loaded() {
 	fmt.Fprintln(os.Stderr, "bench: preparing a model of", sizeOf(b.size), "with tensors")
 	m := b.pushSafetensors("bench/loaded", b.size, 600, false)
@@ -53,7 +53,8 @@ func (b *bench) loaded() {
 	os.Remove(native)
 }
 
-// load1 pulls a model over a link and reads it by a loader, and adds what that took and the CPU-seconds of the loader.
+// load1 pulls a model over a link, reads it with a loader, and adds the time and the CPU-seconds of the
+// loader.
 func (b *bench) load1(m model, ref string, link wire, l loader, took, cpu *series) {
 	b.settle(m.size, m.digest)
 	link.set(b)

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine says what the figures were made on.
+// machine describes the machine.
 func machine() string {
 	var u unix.Utsname
-	_ = unix.Uname(&u) // empty names, at worst
+	_ = unix.Uname(&u) // at worst the names are empty
 	model := "unknown processor"
-	info, _ := os.ReadFile("/proc/cpuinfo") // as above
+	info, _ := os.ReadFile("/proc/cpuinfo") // at worst the name is empty
 	for line := range strings.Lines(string(info)) {
 		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
 			model = strings.TrimSpace(value)
@@ -28,7 +28,7 @@ func machine() string {
 		sizeOf(memory("MemTotal:")), unix.ByteSliceToString(u.Release[:]))
 }
 
-// memory returns a value of /proc/meminfo, in bytes; 0 if there is none.
+// memory returns a value of /proc/meminfo, in bytes; 0 if it is missing.
 func memory(name string) int64 {
 	info, _ := os.ReadFile("/proc/meminfo")
 	for line := range strings.Lines(string(info)) {
@@ -42,16 +42,16 @@ func memory(name string) int64 {
 
 // load returns the load of the machine over the last minute.
 func load() string {
-	p, _ := os.ReadFile("/proc/loadavg") // nothing but the heading depends on it
+	p, _ := os.ReadFile("/proc/loadavg") // used only in the heading
 	first, _, _ := strings.Cut(string(p), " ")
 	return first
 }
 
-// tick is the unit of /proc/PID/stat: 1/USER_HZ, the same on all architectures that Go knows.
+// tick is the unit of /proc/PID/stat: 1/USER_HZ, the same on all architectures of Go.
 const tick = time.Second / 100
 
-// cpuOf returns the time that a process has had of the processors. With children, also what the programs had that
-// it has started and waited for, such as a decompressor.
+// cpuOf returns the CPU time of a process. With children, it includes programs that the process has
+// started and waited for, such as a decompressor.
 func (b *bench) cpuOf(pid int, children bool) (sum time.Duration) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -72,21 +72,21 @@ func (b *bench) cpuOf(pid int, children bool) (sum time.Duration) {
 	return sum
 }
 
-// cpu returns the time that containerd and ballastd have had of the processors, with the programs that they started.
+// cpu returns the CPU time of containerd and ballastd, with the programs that they started.
 func (b *bench) cpu(n *node.Node) time.Duration {
 	return b.cpuOf(n.Containerd.Pid(), true) + b.cpuOf(n.Ballastd.Pid(), true)
 }
 
-// ownCPU returns the time that this program has had of the processors, without other programs.
+// ownCPU returns the CPU time of this process.
 func ownCPU() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0 // it does not fail for oneself
+		return 0 // cannot fail for this process
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// busy returns the time that all processors together have worked.
+// busy returns the total busy time of all processors.
 func (b *bench) busy() (sum time.Duration) {
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -118,9 +118,10 @@ func sync(dir string) {
 	_ = unix.Syncfs(int(f.Fd()))
 }
 
-// touch makes the machine find n bytes of memory, if it has as many, that programs then get quickly.
+// touch touches n bytes of memory, if the machine has as many, so that programs get memory quickly
+// afterwards.
 func (b *bench) touch(n int64) {
-	const left = 2 << 30 // for all else
+	const left = 2 << 30 // for everything else
 	if n = min(n, memory("MemAvailable:")-left); n > 0 {
 		b.task("touch", fmt.Sprint(n))
 	}
@@ -131,7 +132,7 @@ func touchMemory(length string) error {
 	if err != nil {
 		return err
 	}
-	// If there is less than it seemed, this program is the one to go.
+	// If there is less memory than it seemed, the kernel should kill this program.
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0); err != nil {
 		return err
 	}
@@ -150,7 +151,7 @@ func (b *bench) written() (n int64) {
 	return n
 }
 
-// peak returns the largest resident size of ballastd so far, in bytes.
+// peak returns the peak resident size of ballastd, in bytes.
 func (b *bench) peak() int64 {
 	return b.field(fmt.Sprintf("/proc/%d/status", b.node.Ballastd.Pid()), "VmHWM:") << 10
 }

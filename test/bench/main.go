@@ -60,8 +60,8 @@ func main() {
 	}))
 }
 
-// minSize is that of the smallest model with which all measurements make sense.
-const minSize = 256 << 20 // 256 MiB: 64 chunks, of which lazy-random reads some that are far from each other
+// minSize is the size of the smallest model for which all measurements make sense.
+const minSize = 256 << 20 // 256 MiB: 64 chunks, of which lazy-random reads some that are far apart
 
 // parseSize reads a number with a unit, MiB or GiB.
 func parseSize(s string) (n int64, err error) {
@@ -111,7 +111,7 @@ type bench struct {
 	load    string // of the machine, at the start
 	one     model  // see model
 
-	stargz, stargzSocket string // the program, and where it answers
+	stargz, stargzSocket string // the program, and its socket
 	ollama               string // the program
 }
 
@@ -144,15 +144,15 @@ var measurements = []measurement{
 	{"ordinary", "images that are no models, beside overlayfs", (*bench).ordinaryImages},
 	{"volumes", "pods and mounts of complete models", (*bench).volumes},
 	{peersName, "other snapshotters and clients with the same bytes (make bench-peers)", (*bench).peers},
-	{"scale", "a node of many objects, snapshots, layers and files", (*bench).scale}, // last: what it makes stays
+	{"scale", "a node of many objects, snapshots, layers and files", (*bench).scale}, // last, because its files stay
 }
 
-// called says whether name is that of the measurement, or of the group that it belongs to.
+// called reports whether name is that of the measurement or of its group.
 func (m measurement) called(name string) bool {
 	return name == m.name || strings.HasPrefix(m.name, name+"-")
 }
 
-// known returns an error for a name of no measurement.
+// known returns an error if no measurement has the name.
 func known(names []string) error {
 	for _, name := range names {
 		if !slices.ContainsFunc(measurements, func(m measurement) bool { return m.called(name) }) {
@@ -162,7 +162,7 @@ func known(names []string) error {
 	return nil
 }
 
-// options returns what the node is to be like. Other snapshotters are there only if they are measured.
+// options returns the options of the node. Other snapshotters run only if they are measured.
 func (b *bench) options(peers bool) node.Options {
 	o := node.Options{Config: nodeConfig}
 	if !peers {
@@ -194,7 +194,7 @@ func (b *bench) run(names []string) {
 	}
 }
 
-// model returns a model of one file, which all measurements may pull and have to remove.
+// model returns a model of one file that all measurements share; each removes it after use.
 func (b *bench) model() model {
 	if b.one.size == 0 {
 		fmt.Fprintln(os.Stderr, "bench: preparing a model of", sizeOf(b.size))
@@ -203,7 +203,7 @@ func (b *bench) model() model {
 	return b.one
 }
 
-// pull measures a pull to fully resident and verified, and what it writes.
+// pull measures a pull until the model is resident and verified, and the bytes written.
 func (b *bench) pull() {
 	m := b.model()
 	var limit, ballast, stock, cpu, limitCPU series
@@ -255,14 +255,14 @@ func (b *bench) pullStates() {
 	b.compare("the same, CPU", cpu, "limit", limitCPU, perGiB(m.size), target{})
 }
 
-// limit is what the plain way costs.
+// limit measures the plain transfer.
 func (b *bench) limit(m model) cost {
 	b.settle(m.size, m.digest)
 	took, _ := b.taskSays("limit", b.node.Registry.BlobURL(m.repository, m.digest), fmt.Sprint(m.size), b.node.Dir)
 	return took
 }
 
-// pullOnce measures a pull of a model that the node does not have, whose blobs are of size together.
+// pullOnce measures a pull of a model that is not on the node, with blobs of size in total.
 func (b *bench) pullOnce(ref string, size int64, blobs ...digest.Digest) time.Duration {
 	b.settle(size, blobs...)
 	start := time.Now()
@@ -276,7 +276,7 @@ func (b *bench) forget(ref string) {
 	b.must(b.node.Ballast("gc"))
 }
 
-// read measures the mounted file beside a native copy.
+// read measures reads of the mounted file compared with a native copy.
 func (b *bench) read() {
 	m := b.model()
 	ref := b.node.Registry.Ref("bench/model", "v1")
@@ -299,14 +299,14 @@ func (b *bench) read() {
 	os.Remove(native)
 }
 
-// nativeCopy copies a file to where it is no business of ballast.
+// nativeCopy copies a file to a directory outside of ballast.
 func (b *bench) nativeCopy(file string) string {
 	native := filepath.Join(b.node.Dir, "native")
 	b.task("copy", file, native)
 	return native
 }
 
-// loadAt reads a file of a size that the kernel has in its cache, if it is to be warm, or has not.
+// loadAt reads a file that is in the page cache, if warm, or not.
 func (b *bench) loadAt(temperature, loader, file string, size int64) cost {
 	drop()
 	b.touch(size + 2<<30)
@@ -317,7 +317,7 @@ func (b *bench) loadAt(temperature, loader, file string, size int64) cost {
 	return c
 }
 
-// conversions measures the facade's own part of the first answer for a tag, and of the second.
+// conversions measures the facade's share of its first response for a tag, and of the second.
 func (b *bench) conversions() {
 	var first, again series
 	for i := range 5 {
@@ -329,7 +329,7 @@ func (b *bench) conversions() {
 	b.figure("the same tag again, less upstream", again.median().Seconds()*1000, "%.1f ms", "", atMost(5, " ms"))
 }
 
-// memory measures the largest resident size of a fresh daemon over a pull.
+// memory measures the peak resident size of a new daemon during a pull.
 func (b *bench) memory() {
 	for i, size := range []int64{512 << 20, 4 << 30} {
 		name := fmt.Sprintf("bench/memory%d", i)

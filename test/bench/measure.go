@@ -24,16 +24,16 @@ func (b *bench) must(r node.Result) {
 	}
 }
 
-// A cost is what something took.
+// A cost is the time and CPU time of a task.
 type cost struct{ wall, cpu time.Duration }
 
-// task runs a task in a process of its own and returns the time that it measured.
+// task runs a task in another process and returns its time.
 func (b *bench) task(name string, args ...string) time.Duration {
 	c, _ := b.taskSays(name, args...)
 	return c.wall
 }
 
-// taskSays is task with the CPU-seconds of that process, and what the task printed before its cost.
+// taskSays is task that also returns the CPU-seconds of the process, and its output before the cost.
 func (b *bench) taskSays(name string, args ...string) (cost, string) {
 	cmd := taskCommand(name, args...)
 	out, err := cmd.Output()
@@ -53,7 +53,7 @@ func taskCommand(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// parseCost reads the last line of what a task printed, and returns what is before it.
+// parseCost parses the last line of a task's output, and returns the output before it.
 func parseCost(out string) (c cost, said string, err error) {
 	out = strings.TrimSpace(out)
 	last := out[strings.LastIndexByte(out, '\n')+1:]
@@ -64,7 +64,7 @@ func parseCost(out string) (c cost, said string, err error) {
 	return c, strings.TrimSpace(strings.TrimSuffix(out, last)), err
 }
 
-// runTask runs a task and prints what it took. What the program needs for its start does not count.
+// runTask runs a task and prints its cost, without that of starting the program.
 func runTask(name string, args []string) error {
 	tasks := map[string]struct {
 		args int
@@ -98,7 +98,7 @@ func runTask(name string, args []string) error {
 	return nil
 }
 
-// limit is the plain way: 8 ranged streams into memory, hashed in order, written, fsynced.
+// limit is the plain transfer: 8 ranged streams into memory, hashed in order, written, fsynced.
 func limit(url, length, dir string) error {
 	const chunk, streams = 8 << 20, 8
 	size, err := strconv.ParseInt(length, 10, 64)

@@ -19,18 +19,18 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// modelFile is the name of the one file of a model.
+// modelFile is the name of the only file of a model.
 const modelFile = "model.safetensors"
 
 const modelPack = "application/vnd.cncf.model."
 
-// model is a file of incompressible bytes, held by a registry.
+// model is a file of incompressible bytes in a registry.
 type model struct {
 	size   int64
 	seed   uint64
 	digest digest.Digest
 
-	repository string // that has it, as the tag v1
+	repository string // with the tag v1
 }
 
 // bytes streams the content.
@@ -69,8 +69,8 @@ func (b *bench) pushModelPack(repository, tag string, layers []ocispec.Descripto
 	b.push(repository, tag, ocispec.Manifest{ArtifactType: modelPack + "manifest.v1+json", Layers: layers}, modelPack+"config.v1+json", config, blobs)
 }
 
-// pushTar pushes the same bytes as an ordinary image of one uncompressed layer, which is
-// what stock containerd is fastest with. It returns the digest of the layer.
+// pushTar pushes the same bytes as an ordinary image of one uncompressed layer, the fastest form for
+// stock containerd. It returns the digest of the layer.
 func (b *bench) pushTar(repository string, m model) digest.Digest {
 	stream := func() io.Reader {
 		r, w := io.Pipe()
@@ -124,8 +124,8 @@ func digestsOf(layers []ocispec.Descriptor) (ds []digest.Digest) {
 	return ds
 }
 
-// conversion returns how long the facade takes to answer a tag that it has not seen, and the same
-// tag once more, less what the same requests take at the registry itself.
+// conversion returns the time of the facade's response for a new tag, and for the same tag again,
+// without the time of the same requests at the registry.
 func (b *bench) conversion(layers, run int) (first, again time.Duration) {
 	const repository = "bench/layers"
 	blobs := map[digest.Digest][]byte{}
@@ -180,8 +180,8 @@ func timed(f func()) time.Duration {
 	return time.Since(start)
 }
 
-// settle makes the next run start like every other: nothing cached but the blobs that the registry will send, and memory
-// that the machine has touched just now. A hypervisor may take back what is free, so that comes last.
+// settle gives all runs the same start: only the blobs at the registry are cached, and the machine's
+// memory was just touched. A hypervisor may take back free memory, so that is done last.
 func (b *bench) settle(size int64, blobs ...digest.Digest) {
 	sync(b.node.Dir)
 	drop()

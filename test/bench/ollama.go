@@ -18,7 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// ollamaPeer is the pull of a model by the server of Ollama, and a read of the blob that it keeps.
+// ollamaPeer measures a pull by the server of Ollama, and a read of the stored blob.
 func (b *bench) ollamaPeer(m model) *peer {
 	p := &peer{what: "Ollama's server, its own format", blob: m.digest}
 	if _, err := os.Stat(b.ollama); err != nil {
@@ -26,13 +26,13 @@ func (b *bench) ollamaPeer(m model) *peer {
 		return p
 	}
 	b.pushOllama("peers/ollama", m)
-	// It wants to be redirected to a host of another name for the blobs.
+	// The server requires a redirect to another host for blobs.
 	front := strings.Replace(node.StartOllama(b.t, b.node.Registry).Host, "127.0.0.1", "localhost", 1)
 	dir := filepath.Join(b.node.Dir, "ollama")
 	blob := filepath.Join(dir, "blobs", strings.Replace(m.digest.String(), ":", "-", 1))
 	address := node.FreeAddress(b.t)
 	p.run = func() (first, all, cpu time.Duration) {
-		// It reads what it has when it starts, and nothing is asked of it twice.
+		// A new server for each round, because it keeps what it has pulled.
 		server := node.Start(b.t, "ollama", filepath.Join(b.node.Dir, "ollama.log"), []string{"OLLAMA_MODELS=" + dir, "HOME=" + b.node.Dir, "GIN_MODE=release"}, b.ollama, address)
 		server.WaitReady(b.t, func() error {
 			c, err := net.Dial("tcp", address)
@@ -58,7 +58,7 @@ func (b *bench) ollamaPeer(m model) *peer {
 	return p
 }
 
-// ollamaPull asks the server for a pull and waits for its end.
+// ollamaPull requests a pull from the server and waits for its end.
 func ollamaPull(server, model string) error {
 	request, err := json.Marshal(map[string]any{"model": model, "insecure": true, "stream": false})
 	if err != nil {
@@ -69,18 +69,18 @@ func ollamaPull(server, model string) error {
 		return err
 	}
 	defer resp.Body.Close()
-	said, err := io.ReadAll(resp.Body)
+	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return err
 	}
 	var result struct{ Status string }
-	if err := json.Unmarshal(said, &result); err != nil || result.Status != "success" {
-		return fmt.Errorf("%s: %s", resp.Status, said)
+	if err := json.Unmarshal(body, &result); err != nil || result.Status != "success" {
+		return fmt.Errorf("%s: %s", resp.Status, body)
 	}
 	return nil
 }
 
-// pushOllama pushes the file of a model as Ollama has it.
+// pushOllama pushes the file of a model in Ollama's format.
 func (b *bench) pushOllama(repository string, m model) {
 	b.node.Registry.PushBlob(b.t, repository, m.digest, m.size, m.bytes())
 	config := []byte(`{"model_format":"gguf","model_family":"llama","model_type":"1B","file_type":"F16"}`)

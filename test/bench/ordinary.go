@@ -23,14 +23,14 @@ import (
 // ordinaryBytes is the size of an ordinary image, compressed.
 const ordinaryBytes = 300 << 20
 
-// unpackAtOnce is how many layers containerd unpacks at the same time, where it does.
+// unpackAtOnce is the number of layers that containerd unpacks concurrently, where it does.
 const unpackAtOnce = 4
 
-// stockName is the registry's name for pulls that do not go through the facade.
+// stockName is the registry's name for pulls without the facade.
 const stockName = "stock.example"
 
-// ordinaryImages measures pulls of images that are no models beside overlayfs, in time and in CPU-seconds of
-// containerd and ballastd together.
+// ordinaryImages measures pulls of ordinary images compared with overlayfs, in time and in CPU-seconds
+// of containerd and ballastd.
 func (b *bench) ordinaryImages() {
 	fmt.Fprintln(os.Stderr, "bench: preparing ordinary images of", sizeOf(ordinaryBytes))
 	one, ten := b.pushOrdinary("bench/one-layer", 1, 100), b.pushOrdinary("bench/ten-layers", 10, 200)
@@ -40,7 +40,7 @@ func (b *bench) ordinaryImages() {
 	b.ordinaryPulls(parallel, fmt.Sprintf("the ten layers, %d unpacked at a time", unpackAtOnce), ten)
 }
 
-// An image is an ordinary one in the registry, with the tag v1.
+// An image is an ordinary image in the registry, with the tag v1.
 type image struct {
 	repository string
 	layers     []ocispec.Descriptor
@@ -50,7 +50,7 @@ type image struct {
 func (b *bench) ordinaryPulls(n *node.Node, what string, im image) {
 	host := b.node.Registry.Host
 	n.Direct(b.t, stockName, host)
-	// As on nodes with no hosts.toml for ballastd itself: layers come from the registry.
+	// As on nodes without hosts.toml for ballastd: layers come directly from the registry.
 	if err := os.RemoveAll(filepath.Join(n.Dir, "ballast.d", host)); err != nil {
 		b.t.Fatalf("%v", err)
 	}
@@ -81,7 +81,7 @@ func (b *bench) ordinaryPulls(n *node.Node, what string, im image) {
 	b.times("the same, CPU", ours.cpu, "overlayfs", stock.cpu, atMost(1.05, ""))
 }
 
-// pushOrdinary pushes an ordinary image whose gzip layers are of ordinaryBytes together.
+// pushOrdinary pushes an ordinary image with gzip layers of ordinaryBytes in total.
 func (b *bench) pushOrdinary(repository string, layers int, seed uint64) image {
 	im := image{repository: repository}
 	config := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, RootFS: ocispec.RootFS{Type: "layers"}}
@@ -105,7 +105,7 @@ func (b *bench) pushOrdinary(repository string, layers int, seed uint64) image {
 	return im
 }
 
-// A hashed writer knows what went through it.
+// A hashed writer has the digest and size of the bytes written.
 type hashed struct {
 	io.Writer
 	sum hash.Hash
@@ -125,8 +125,8 @@ func (h *hashed) Write(p []byte) (int, error) {
 
 func (h *hashed) digest() digest.Digest { return digest.NewDigest(digest.SHA256, h.sum) }
 
-// writeLayer writes a gzip layer of at least size bytes with files as images have them: many small, some
-// large, half of their bytes compressible.
+// writeLayer writes a gzip layer of at least size bytes with files as images have them: many small,
+// some large, half of their bytes compressible.
 func writeLayer(file string, size int64, seed uint64) (ocispec.Descriptor, digest.Digest, error) {
 	f, err := os.Create(file)
 	if err != nil {

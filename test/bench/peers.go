@@ -16,7 +16,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// withPeers is configuration of a containerd that knows the stargz snapshotter at a socket too, and EROFS if it can.
+// withPeers is a configuration of containerd with the stargz snapshotter at a socket, and EROFS if
+// possible.
 func withPeers(socket string) string {
 	config := fmt.Sprintf(`
 [proxy_plugins.stargz]
@@ -33,27 +34,28 @@ func withPeers(socket string) string {
 
 const erofs = "erofs" // the snapshotter, its differ and the file system
 
-// erofsDiffer is the differ of the snapshotter: its own, if mkfs.erofs makes file systems of tars.
+// erofsDiffer is the differ of the EROFS snapshotter: its own, if mkfs.erofs can convert tars.
 func erofsDiffer() string {
-	help, _ := exec.Command("mkfs.erofs", "--help").CombinedOutput() // old ones return an error, too
+	help, _ := exec.Command("mkfs.erofs", "--help").CombinedOutput() // old versions also return an error
 	if strings.Contains(string(help), "--tar=") {
 		return erofs
 	}
 	return "walking"
 }
 
-// A peer is a way to the bytes of one model.
+// A peer is another way to read one model.
 type peer struct {
 	what    string
 	missing error // why it cannot be measured
 	run     func() (first, all, cpu time.Duration)
 	blob    digest.Digest // at the registry
-	first   series        // from the start of a pull until a page of the middle could be read
-	all     series        // until all of it had been read, in order
+	first   series        // from the start of a pull until a page in the middle was read
+	all     series        // until all of it was read, in order
 	cpu     series        // of containerd, the snapshotters and clients
 }
 
-// peers measures other snapshotters, and clients that know no containerd, with the same bytes from the same registry.
+// peers measures other snapshotters, and clients without containerd, with the same bytes from the same
+// registry.
 func (b *bench) peers() {
 	stargz := b.startStargz()
 	m := b.pushModel("bench/peer", min(b.size, 512<<20), 500)
@@ -90,7 +92,7 @@ func (b *bench) peers() {
 	b.addPeers(m, peers)
 }
 
-// addPeers makes the table of peers, beside the first of them.
+// addPeers makes the table of peers, compared with the first one.
 func (b *bench) addPeers(m model, peers []*peer) {
 	t := table{"From the start of a pull of " + sizeOf(m.size) + ", beside the first row; CPU-seconds of containerd, snapshotters and clients without the reader:",
 		[][]string{{"what", "a page of the middle", "all, read in order", "times as long", "CPU"}}}
@@ -105,7 +107,7 @@ func (b *bench) addPeers(m model, peers []*peer) {
 	b.tables = append(b.tables, t)
 }
 
-// noErofs says why the EROFS snapshotter of containerd does not work here.
+// noErofs returns why the EROFS snapshotter of containerd does not work here.
 func (b *bench) noErofs() error {
 	known, err := os.ReadFile("/proc/filesystems")
 	if err != nil || !strings.Contains(string(known), "\t"+erofs+"\n") {
@@ -120,7 +122,8 @@ func (b *bench) noErofs() error {
 	return nil
 }
 
-// pushChunked pushes the file of a model as a layer in a format of others: a ModelPack for us, an image for them.
+// pushChunked pushes the file of a model as a layer in another format: a ModelPack for ballast, an
+// image for the others.
 func (b *bench) pushChunked(format converttest.ChunkedFormat, m model) (model, image string, file, blob digest.Digest) {
 	fmt.Fprintf(os.Stderr, "bench: preparing %s of %s\n", format, sizeOf(m.size))
 	data, err := io.ReadAll(m.bytes())
@@ -145,7 +148,7 @@ func (b *bench) startStargz() *node.Process {
 	return p
 }
 
-// pushAsImage gives the layers of a model the manifest of an ordinary image, and returns the largest.
+// pushAsImage pushes an ordinary image with the layers of a model, and returns the largest.
 func (b *bench) pushAsImage(repository string, built *converttest.Built) digest.Digest {
 	var m ocispec.Manifest
 	var config struct {
@@ -170,7 +173,7 @@ func (b *bench) pushAsImage(repository string, built *converttest.Built) digest.
 	return layer.Digest
 }
 
-// firstAndAll pulls an image, reads it and removes it. The file is what ballast is to complete first.
+// firstAndAll pulls an image, reads it and removes it. The file is what ballast must complete first.
 func (b *bench) firstAndAll(stargz *node.Process, snapshotter, ref string, size int64, file digest.Digest) (first, all, cpu time.Duration) {
 	used := func() time.Duration { return b.cpu(b.node) + b.cpuOf(stargz.Pid(), true) }
 	before, start := used(), time.Now()

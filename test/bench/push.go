@@ -20,8 +20,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// convert measures `ballast convert` from one registry to another, beside a program that reads,
-// hashes and sends the same bytes once.
+// convert measures `ballast convert` between registries, compared with a program that reads, hashes and
+// sends the same bytes once.
 func (b *bench) convert() {
 	m := b.model()
 	dir := filepath.Join(b.node.Dir, "target")
@@ -42,8 +42,8 @@ func (b *bench) convert() {
 		}{{"modelpack", &plain}, {"ballast", &chunks}} {
 			b.settle(m.size, m.digest)
 			dst := to.Ref(fmt.Sprintf("bench/%s%d", c.as, i), "v1")
-			took, said := b.taskSays("convert", node.Binary(b.t, "ballast"), b.node.ConfigFile(), src, dst, c.as)
-			kilobytes, err := strconv.ParseInt(said, 10, 64)
+			took, out := b.taskSays("convert", node.Binary(b.t, "ballast"), b.node.ConfigFile(), src, dst, c.as)
+			kilobytes, err := strconv.ParseInt(out, 10, 64)
 			if err != nil {
 				b.t.Fatalf("convert: %v", err)
 			}
@@ -56,7 +56,7 @@ func (b *bench) convert() {
 	b.figure("convert memory, peak", float64(peak)/(1<<20), "%.0f MiB", "", atMost(40, " MiB"))
 }
 
-// convertModel runs `ballast convert` and prints its largest resident size in KiB.
+// convertModel runs `ballast convert` and prints its peak resident size in KiB.
 func convertModel(ballast, config, src, dst, as string) error {
 	cmd := exec.Command(ballast, "convert", "--config", config, "--as", as, "-q", src, dst)
 	out, err := cmd.CombinedOutput()
@@ -67,8 +67,7 @@ func convertModel(ballast, config, src, dst, as string) error {
 	return nil
 }
 
-// sendBlob is the plain way: one stream from a URL to a registry, hashed once on its way.
-// To is "repository@digest".
+// sendBlob sends one stream from a URL to a registry, hashed once. To is "repository@digest".
 func sendBlob(from, registry, to string) error {
 	repository, d, ok := strings.Cut(to, "@")
 	if !ok {
@@ -119,10 +118,10 @@ func sendBlob(from, registry, to string) error {
 	return nil
 }
 
-// A pipe reads and hashes on one goroutine what is sent on another, with four buffers of a MiB.
+// A pipe reads and hashes in one goroutine what another one sends, with four buffers of a MiB.
 type pipe struct {
 	full, free chan []byte
-	err        error // once full is closed
+	err        error // valid after full is closed
 	cur, rest  []byte
 }
 

@@ -17,11 +17,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// scales are how many objects a node has.
+// scales are the numbers of objects.
 var scales = []int{10_000, 100_000, 1_000_000}
 
-// scale measures what a node costs that has been in use for long: nothing may grow with what is on it, but
-// the start.
+// scale measures the costs on a node that has been in use for long: nothing but the start may grow with
+// the number of objects.
 func (b *bench) scale() {
 	b.nodes()
 	b.manySnapshots()
@@ -60,10 +60,10 @@ func (b *bench) nodes() {
 		tables := strconv.Itoa(n / storetest.PerTable)
 		b.task("grow", b.node.Root(), strconv.Itoa(made/storetest.PerTable), tables)
 		made = n
-		_, said := b.taskSays("store", b.node.Root(), tables)
+		_, out := b.taskSays("store", b.node.Root(), tables)
 		ready := timed(func() { b.node.StartBallastd(b.t) })
 		column(n)
-		for line := range strings.Lines(said) {
+		for line := range strings.Lines(out) {
 			what, value, _ := strings.Cut(strings.TrimSpace(line), "\t")
 			add("store: "+what, value)
 		}
@@ -73,7 +73,7 @@ func (b *bench) nodes() {
 	b.tables = append(b.tables, t)
 }
 
-// growStore is the task that prepares a store.
+// growStore is the task that fills a store.
 func growStore(dir, first, last string) error {
 	from, err := strconv.Atoi(first)
 	if err != nil {
@@ -86,7 +86,8 @@ func growStore(dir, first, last string) error {
 	return storetest.Grow(dir, from, to)
 }
 
-// measureStore is the task that measures a store with so many tables. It prints a line for each: what, and how much.
+// measureStore is the task that measures a store with the given number of tables. It prints a line with
+// name and value for each measurement.
 func measureStore(dir, tables string) error {
 	n, err := strconv.Atoi(tables)
 	if err != nil {
@@ -120,7 +121,7 @@ func measureStore(dir, tables string) error {
 	return errors.Join(measureRequests(s, n, say), s.Close())
 }
 
-// heap returns what is in use of it, in bytes.
+// heap returns the heap in use, in bytes.
 func heap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -147,7 +148,7 @@ func measureRequests(s *store.Store, tables int, say func(what, value string)) (
 		_, err := s.GC(ctx, store.GCOptions{})
 		return err
 	}
-	err = collect(0) // what the last one left
+	err = collect(0) // collects the garbage of the previous one
 	say("AddRef", median(times, add))
 	say("RemoveRef", median(times, func(i int) error { return s.RemoveRef(ctx, name(i)) }))
 	say("Usage", median(times, func(int) error { _, err := s.Usage(ctx); return err }))
@@ -161,7 +162,7 @@ func measureRequests(s *store.Store, tables int, say func(what, value string)) (
 	return err
 }
 
-// manySnapshots measures views of a model on a node that has many.
+// manySnapshots measures views of a model on a node with many snapshots.
 func (b *bench) manySnapshots() {
 	const snapshots, timesEach = 1000, 100
 	l, page := b.pushLazy("snapshots", 64<<10, 302), b.node.Registry.Ref("bench/page-scale", "v1")
@@ -200,11 +201,11 @@ func (b *bench) committed(snapshotter string) string {
 // manyLayers measures the conversion of a model with very many layers.
 func (b *bench) manyLayers() {
 	const layers = 5000
-	took, _ := b.conversion(layers, 0) // once: pushing the layers takes most of the time
+	took, _ := b.conversion(layers, 0) // once, because pushing the layers takes most of the time
 	b.figure(fmt.Sprintf("conversion of a tag, %d layers, less upstream", layers), took.Seconds()*1000, "%.0f ms", "", atMost(500, " ms"))
 }
 
-// writeSmall writes a tar of files of 4 KiB, no two of which are the same.
+// writeSmall writes a tar of different files of 4 KiB.
 func writeSmall(w io.Writer, files int) error {
 	tw := tar.NewWriter(w)
 	for i := range files {

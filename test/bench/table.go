@@ -12,24 +12,24 @@ import (
 	"unicode/utf8"
 )
 
-// series are the times of one thing, or ratios.
+// series are times, or ratios.
 type series []time.Duration
 
 func (s *series) add(d time.Duration) { *s = append(*s, d) }
 
-// percentile returns the value that so many per cent are not above.
+// percentile returns the value at a percentile.
 func (s series) percentile(n int) time.Duration {
 	sorted := slices.Sorted(slices.Values(s))
 	return sorted[(len(sorted)-1)*n/100]
 }
 
-// median is the mean of the two in the middle if their number is even.
+// median returns the mean of the two middle values if their number is even.
 func (s series) median() time.Duration {
 	sorted := slices.Sorted(slices.Values(s))
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// spread is the median with the smallest and the largest.
+// spread prints the median with minimum and maximum.
 func (s series) spread(print func(time.Duration) string) string {
 	if len(s) == 1 {
 		return print(s[0])
@@ -44,8 +44,8 @@ func (s series) spread(print func(time.Duration) string) string {
 	return fmt.Sprintf("%s (%s–%s)", print(s.median()), least, most)
 }
 
-// ratio compares pairs, of one round each: the median of their ratios, also with the smallest and the largest. One
-// value alone is the other of all pairs.
+// ratio compares pairs of the same round: the median of their ratios, with minimum and maximum. A
+// single value is paired with all others.
 func ratio(a, b series) (median float64, text string) {
 	var rs []float64
 	for i := range max(len(a), len(b)) {
@@ -70,7 +70,7 @@ func rateOf(n int64) func(time.Duration) string {
 	return func(d time.Duration) string { return fmt.Sprintf("%.2f GB/s", float64(n)/d.Seconds()/1e9) }
 }
 
-// perGiB prints times for n bytes as times for a GiB.
+// perGiB prints times for n bytes as times for each GiB.
 func perGiB(n int64) func(time.Duration) string {
 	return func(d time.Duration) string { return fmt.Sprintf("%.2f s/GiB", d.Seconds()*(1<<30)/float64(n)) }
 }
@@ -85,17 +85,17 @@ func sizeOf(n int64) string {
 	return fmt.Sprintf("%d MiB", n>>20)
 }
 
-// A target is what the figure of a row has to be. The zero value is none.
+// A target is the required figure of a row. The zero value is none.
 type target struct {
 	limit float64
 	sign  string // "≤" or "≥"
-	unit  string // with a space before it, as it is printed
+	unit  string // with a space before it, as printed
 }
 
 func atMost(limit float64, unit string) target  { return target{limit, "≤", unit} }
 func atLeast(limit float64, unit string) target { return target{limit, "≥", unit} }
 
-// met says whether a figure is what the target wants.
+// met reports whether a figure meets the target.
 func (t target) met(figure float64) bool {
 	if t.sign == "≥" {
 		return figure >= t.limit
@@ -107,13 +107,13 @@ func (t target) met(figure float64) bool {
 type row struct {
 	what    string
 	value   string // of ballast
-	control string // what is measured beside it
+	control string // the value compared with
 	ratio   string
-	figure  float64 // what the target is for: the ratio, or the value in the unit of the target
+	figure  float64 // compared with the target: the ratio, or the value in the unit of the target
 	target  target
 }
 
-// result is what is printed of the target.
+// result returns the text about the target.
 func (r row) result() string {
 	switch {
 	case r.target == target{}:
@@ -124,7 +124,7 @@ func (r row) result() string {
 	return fmt.Sprintf("%s %g%s: **missed**", r.target.sign, r.target.limit, r.target.unit)
 }
 
-// compare adds a row of ours beside a control, printed in some way, with the ratio of the times.
+// compare adds a row with a value and its control, printed with a function, and the ratio of the times.
 func (b *bench) compare(what string, ours series, control string, c series, print func(time.Duration) string, t target) {
 	figure, text := ratio(ours, c)
 	b.rows = append(b.rows, row{what, ours.spread(print), control + " " + c.spread(print), text, figure, t})
@@ -135,14 +135,14 @@ func (b *bench) times(what string, ours series, control string, c series, t targ
 	b.compare(what, ours, control, c, seconds, t)
 }
 
-// rates is compare with bytes a second, with the ratio of the rates: more is better.
+// rates is compare with rates in bytes a second: more is better.
 func (b *bench) rates(what string, n int64, ours series, control string, c series, t target) {
 	figure, text := ratio(c, ours)
 	print := rateOf(n)
 	b.rows = append(b.rows, row{what, ours.spread(print), control + " " + c.spread(print), text, figure, t})
 }
 
-// figure adds a row of a figure with its unit, which is that of the target, and what is said beside it.
+// figure adds a row with a value in the unit of the target, and a remark.
 func (b *bench) figure(what string, figure float64, format, beside string, t target) {
 	b.rows = append(b.rows, row{what, fmt.Sprintf(format, figure), beside, "", figure, t})
 }
@@ -164,7 +164,7 @@ func (b *bench) print(w io.Writer) {
 	}
 }
 
-// writePage puts what print prints into a page, below its last heading.
+// writePage writes the output of print into a page, below its last heading.
 func (b *bench) writePage(name string) {
 	const heading = "\n## Figures\n\n"
 	p, err := os.ReadFile(name)
@@ -183,7 +183,7 @@ func (b *bench) writePage(name string) {
 	}
 }
 
-// printTable writes rows, the first of which is the heading, in columns.
+// printTable writes rows in columns; the first row is the heading.
 func printTable(w io.Writer, rows [][]string) {
 	tw := tabwriter.NewWriter(w, 0, 0, 0, ' ', 0)
 	line := func(cells []string) { fmt.Fprintln(tw, "| "+strings.Join(cells, "\t | ")+"\t |") }

@@ -51,7 +51,7 @@ func TestPrintTable(t *testing.T) {
 
 func TestKindOf(t *testing.T) {
 	for _, tt := range []struct {
-		stack []string // the innermost first
+		stack []string // innermost first
 		want  string
 	}{
 		{[]string{"internal/runtime/syscall/linux.Syscall6", "syscall.pwrite", "os.(*File).WriteAt", "github.com/ballast-dev/ballast/store/internal/staging.(*Partial).write"}, "write to files"},

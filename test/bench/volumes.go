@@ -13,10 +13,11 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// volumeMounts is how many mounts of one model are made.
+// volumeMounts is the number of mounts of one model.
 const volumeMounts = 100
 
-// volumes measures what a complete model costs a pod as image volume, and a node in many volumes.
+// volumes measures the cost of a complete model as an image volume of a pod, and of many volumes of it
+// on a node.
 func (b *bench) volumes() {
 	size := 2 * b.size
 	fmt.Fprintln(os.Stderr, "bench: preparing a model of", sizeOf(size), "for volumes")
@@ -25,13 +26,13 @@ func (b *bench) volumes() {
 	b.volumeOfPod(m)
 	b.manyVolumes(m)
 	for _, ref := range []string{b.node.Registry.Ref(m.repository, "v1"), b.node.Registry.Ref("busybox", "1")} {
-		b.must(b.node.Ctr("-n", "k8s.io", "images", "rm", "--sync", ref)) // containerd takes the mounts of volumes away with it
+		b.must(b.node.Ctr("-n", "k8s.io", "images", "rm", "--sync", ref)) // containerd also removes the mounts of volumes
 		b.must(b.node.Ctr("images", "rm", "--sync", ref))
 	}
 	b.must(b.node.Ballast("gc"))
 }
 
-// volumeOfPod measures from nothing to a running container, with and without the volume.
+// volumeOfPod measures the start of a container, with and without the volume.
 func (b *bench) volumeOfPod(m model) {
 	cri := b.node.CRI(b.t)
 	pull := func(ref string) string {
@@ -56,7 +57,7 @@ func (b *bench) volumeOfPod(m model) {
 		}
 	}
 	for i := range 1 + 4*b.rounds {
-		if i == 1 { // the first of each is for the caches
+		if i == 1 { // the first of each fills the caches
 			with, without, cpuWith, cpuWithout = nil, nil, nil, nil
 		}
 		pair := []func(){
@@ -76,13 +77,13 @@ func (b *bench) volumeOfPod(m model) {
 	b.times("the same, CPU", cpuWith, "without", cpuWithout, target{})
 }
 
-// manyVolumes measures mounts of one model that are there at the same time.
+// manyVolumes measures simultaneous mounts of one model.
 func (b *bench) manyVolumes(m model) {
 	ref, image := b.node.Registry.Ref(m.repository, "v1"), b.node.Registry.Ref("busybox", "1")
 	b.must(b.node.Pull("ballast", ref))
 	b.must(b.node.Pull("overlayfs", image))
 	var ours, stock series
-	var ourCPU, stockCPU time.Duration // of all mounts: one takes less than can be measured
+	var ourCPU, stockCPU time.Duration // of all mounts, because the time of one cannot be measured
 	var dirs []string
 	before := diskOf(b.node.Root())
 	for range volumeMounts {
@@ -110,7 +111,7 @@ func (b *bench) manyVolumes(m model) {
 	drop()
 	first := b.readFromDisk(dirs[0], 0, m.size)
 	var others int64
-	for i, dir := range dirs[1:] { // all of the file, a part through each
+	for i, dir := range dirs[1:] { // the whole file, a part through each
 		part := m.size / int64(len(dirs)-1)
 		others += b.readFromDisk(dir, int64(i)*part, part)
 	}
@@ -125,12 +126,12 @@ func (b *bench) manyVolumes(m model) {
 			float64(first+others) / float64(m.size), atMost(1.02, " of the model")})
 }
 
-// diskOf returns what a directory takes on the disk, in bytes; a file with several names once.
+// diskOf returns the disk usage of a directory, in bytes; a file with several names counts once.
 func diskOf(dir string) (sum int64) {
 	seen := map[uint64]bool{}
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // it was removed just now
+			return nil // removed meanwhile
 		}
 		info, err := d.Info()
 		if err != nil {
@@ -145,7 +146,7 @@ func diskOf(dir string) (sum int64) {
 	return sum
 }
 
-// readFromDisk reads a part of the model below dir and returns how many bytes of it came from the disk.
+// readFromDisk reads a part of the model below dir and returns the number of bytes read from the disk.
 func (b *bench) readFromDisk(dir string, off, n int64) int64 {
 	f, err := os.Open(filepath.Join(dir, modelFile))
 	if err != nil {

@@ -34,7 +34,7 @@ func mustRender(t *testing.T, values map[string]any) map[string]Object {
 	return all
 }
 
-// cases are values of the chart that say different things; each is rendered for each distribution too.
+// cases are different values of the chart; each is also rendered for each distribution.
 var cases = map[string]map[string]any{
 	"defaults":   {},
 	"all pods":   {"runtimeHandler": ""},
@@ -52,7 +52,7 @@ var cases = map[string]map[string]any{
 	},
 }
 
-// TestRender decodes everything that the chart can be, strictly, and looks at what all pods have to keep.
+// TestRender strictly decodes everything that the chart can render, and checks the rules for all pods.
 func TestRender(t *testing.T) {
 	for name, values := range cases {
 		for _, distro := range []string{"auto", "plain", "kubeadm", "k3s", "rke2", "kind", "eks", "talos"} {
@@ -60,7 +60,7 @@ func TestRender(t *testing.T) {
 				v := maps.Clone(values)
 				v["distro"], v["daemon"] = distro, daemon
 				if distro == "talos" && daemon == "service" || daemon == "pod" && name == "all pods" {
-					continue // refused, see TestRefused
+					continue // refused; see TestRefused
 				}
 				t.Run(fmt.Sprintf("%s/%s/%s", name, distro, daemon), func(t *testing.T) {
 					for _, o := range mustRender(t, v) {
@@ -72,7 +72,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// checkObject holds what no values may change.
+// checkObject checks what no values may change.
 func checkObject(t *testing.T, o Object) {
 	t.Helper()
 	set, ok := o.Typed.(*apps.DaemonSet)
@@ -100,7 +100,7 @@ func checkObject(t *testing.T, o Object) {
 	checkContainers(t, o.ID(), pod)
 }
 
-// checkContainers looks at volumes and rights: which containers are privileged is a decision that is made here.
+// checkContainers checks volumes and privileges: this function decides which containers are privileged.
 func checkContainers(t *testing.T, id string, pod core.PodSpec) {
 	t.Helper()
 	volumes := map[string]bool{}
@@ -134,12 +134,12 @@ func checkContainers(t *testing.T, id string, pod core.PodSpec) {
 	}
 	for name, used := range volumes {
 		if !used {
-			t.Errorf("%s: nobody mounts %s", id, name)
+			t.Errorf("%s: %s is not mounted", id, name)
 		}
 	}
 }
 
-// TestSetupArgs compares what a node is told with the values.
+// TestSetupArgs compares the arguments of the setup with the values.
 func TestSetupArgs(t *testing.T) {
 	for name, tt := range map[string]struct {
 		values map[string]any
@@ -170,7 +170,8 @@ func TestSetupArgs(t *testing.T) {
 	}
 }
 
-// TestRefused wants values that can not work to be refused before anything is installed, and to say why.
+// TestRefused checks that values that cannot work are refused with the reason before anything is
+// installed.
 func TestRefused(t *testing.T) {
 	for want, values := range map[string]map[string]any{
 		"could not pull the image that brings it back": {"registries": []any{"ghcr.io"}},
@@ -196,7 +197,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestDecodeStrict shows that what is spelled wrongly is found.
+// TestDecodeStrict checks that misspelled fields are errors.
 func TestDecodeStrict(t *testing.T) {
 	for _, doc := range []string{
 		"apiVersion: v1\nkind: Pod\nspec: {restartpolicies: Never}", "apiVersion: v1\nkind: Pod\nkind: Pod", "apiVersion: v1\nkind: Pods",

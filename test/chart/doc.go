@@ -1,7 +1,8 @@
-// Package chart tests what brings ballast to a cluster: the Helm chart, its Kustomize twin, and the container image.
+// Package chart tests the installation on a cluster: the Helm chart, its Kustomize counterpart, and the
+// container image.
 //
-// The objects are rendered by the libraries of Helm and Kustomize, decoded strictly into the types of the Kubernetes API, and
-// compared with one another. What they do is tried on a node: see package onnode.
+// The objects are rendered by the libraries of Helm and Kustomize, strictly decoded into the types of
+// the Kubernetes API, and compared with each other. Package e2e tests them on a node.
 //
-// This is a module of its own, because those libraries have many dependencies.
+// This is a separate module, because those libraries have many dependencies.
 package chart

@@ -12,16 +12,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// KustomizeDir is the Kustomize twin of the chart, seen from a package of this module's root.
+// KustomizeDir is the Kustomize counterpart of the chart, relative to a package in this module's root.
 const KustomizeDir = "../../contrib/kustomize"
 
-// generatedHead is the first line of what Generated returns.
+// generatedHead is the first line of the files returned by Generated.
 const generatedHead = "# What the chart renders with %s; written by `make chart`, do not edit.\n"
 
-// helmLabels are labels that only what Helm installs has.
+// helmLabels are labels that only objects installed by Helm have.
 var helmLabels = []string{"app.kubernetes.io/managed-by", "helm.sh/chart"}
 
-// Generated returns the files of the Kustomize bases by name: the objects of the chart in dir, without what is Helm's.
+// Generated returns the files of the Kustomize bases by name: the objects of the chart in dir, without
+// those of Helm.
 func Generated(dir string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for name, values := range map[string]map[string]any{"": {}, "-pod": {"daemon": "pod"}} {
@@ -47,7 +48,7 @@ func Generated(dir string) (map[string][]byte, error) {
 				return nil, err
 			case !o.Hook():
 				fmt.Fprintf(&base, "---\n%s", p)
-			case !strings.HasSuffix(o.Name, "-gone"): // Helm's way of waiting
+			case !strings.HasSuffix(o.Name, "-gone"): // Helm waits by these
 				fmt.Fprintf(&remove, "---\n%s", p)
 			}
 		}
@@ -57,7 +58,7 @@ func Generated(dir string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// withoutHelm returns an object as YAML without hooks and the labels of Helm.
+// withoutHelm returns an object as YAML without the hooks and labels of Helm.
 func withoutHelm(o Object) ([]byte, error) {
 	var v map[string]any
 	if err := yaml.Unmarshal(o.JSON, &v); err != nil {
@@ -80,7 +81,7 @@ func withoutHelm(o Object) ([]byte, error) {
 	return yaml.Marshal(v)
 }
 
-// dropNull removes fields that say nothing: the API's types write a time that is not set as null.
+// dropNull removes empty fields: the API's types encode an unset time as null.
 func dropNull(v map[string]any) {
 	maps.DeleteFunc(v, func(_ string, x any) bool {
 		m, ok := x.(map[string]any)

@@ -12,7 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write the bases of Kustomize")
 
-// TestKustomizeBases compares the bases with what the chart renders; with -update it writes them.
+// TestKustomizeBases compares the bases with the objects that the chart renders; with -update it writes
+// them.
 func TestKustomizeBases(t *testing.T) {
 	files, err := Generated(Dir)
 	if err != nil {
@@ -35,7 +36,7 @@ func TestKustomizeBases(t *testing.T) {
 	}
 }
 
-// TestKustomize builds every directory and compares it with the chart with the same values.
+// TestKustomize builds every directory and compares it with the chart rendered with the same values.
 func TestKustomize(t *testing.T) {
 	for dir, values := range map[string]map[string]any{
 		"base":             {},
@@ -68,7 +69,7 @@ func TestKustomize(t *testing.T) {
 		}
 		got := map[string]string{}
 		for _, o := range built {
-			if o.Kind == "Namespace" && !removing { // Helm's users make it themselves
+			if o.Kind == "Namespace" && !removing { // Helm's users create it themselves
 				continue
 			}
 			p, err := withoutHelm(o)

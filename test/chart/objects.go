@@ -16,15 +16,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// An Object is a rendered one.
+// An Object is a rendered object.
 type Object struct {
 	Kind, Name, Namespace string
 	Annotations           map[string]string
-	JSON                  []byte // in the order of the API's types, without what is empty
+	JSON                  []byte // in the order of the API's types, without empty fields
 	Typed                 any    // a pointer to the type of the API
 }
 
-// typeOf returns a new object of the API, or nil for what is no part of Kubernetes itself.
+// typeOf returns a new object of the API, or nil for a type that is not part of Kubernetes.
 func typeOf(apiVersion, kind string) any {
 	switch apiVersion + "/" + kind {
 	case "v1/ConfigMap":
@@ -57,7 +57,7 @@ func typeOf(apiVersion, kind string) any {
 	return nil
 }
 
-// Decode decodes a document strictly: a field that the type does not have, or that is there twice, is an error.
+// Decode strictly decodes a document: an unknown or duplicate field is an error.
 func Decode(doc string) (Object, error) {
 	p, err := yaml.YAMLToJSONStrict([]byte(doc))
 	if err != nil {
@@ -89,7 +89,7 @@ func Decode(doc string) (Object, error) {
 	return o, err
 }
 
-// Objects decodes all documents, sorted by kind and name. Those without anything but comments are left out.
+// Objects decodes all documents, sorted by kind and name, except those that contain only comments.
 func Objects(docs []string) ([]Object, error) {
 	var all []Object
 	for _, d := range docs {
@@ -106,10 +106,10 @@ func Objects(docs []string) ([]Object, error) {
 	return all, nil
 }
 
-// ID is the kind and the name.
+// ID returns the kind and the name.
 func (o Object) ID() string { return o.Kind + "/" + o.Name }
 
-// Hook says whether Helm makes it only for a moment of the release.
+// Hook reports whether Helm creates it only during an operation on the release.
 func (o Object) Hook() bool { return o.Annotations["helm.sh/hook"] != "" }
 
 func isEmpty(doc string) bool {

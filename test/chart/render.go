@@ -13,14 +13,14 @@ import (
 	"helm.sh/helm/v4/pkg/engine"
 )
 
-// Dir is the chart, seen from a package of this module's root.
+// Dir is the chart, relative to a package in this module's root.
 const Dir = "../../contrib/helm/ballast"
 
-// namespace is where the tests install.
+// namespace is the namespace of the installations.
 const namespace = "ballast-system"
 
-// Render renders the chart in dir as `helm install` does, with values over its defaults. It returns the documents by the
-// name of their template.
+// Render renders the chart in dir as `helm install` does, with values over its defaults. It returns the
+// documents by the name of their template.
 func Render(dir string, values map[string]any) (map[string][]string, error) {
 	c, err := loader.Load(dir)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// TestCrictl pulls models, looks at them, mounts them in a pod and removes them, as an administrator of a
-// Kubernetes node does.
+// TestCrictl pulls models, inspects them, mounts them in a pod and removes them, as an administrator of
+// a Kubernetes node does.
 func TestCrictl(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
@@ -62,7 +62,7 @@ func TestCrictl(t *testing.T) {
 	}
 	config := write("pod.json", map[string]any{
 		"metadata": map[string]any{"name": "pod", "uid": "pod", "namespace": "default"}, "log_directory": filepath.Join(n.Dir, "logs"),
-		"linux": map[string]any{"security_context": map[string]any{"namespace_options": map[string]any{"network": 2}}}, // the host's
+		"linux": map[string]any{"security_context": map[string]any{"namespace_options": map[string]any{"network": 2}}}, // host network
 	})
 	pod := strings.TrimSpace(crictl("runp", config))
 	container := strings.TrimSpace(crictl("create", pod, write("container.json", map[string]any{

@@ -14,15 +14,16 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// critestFocus are the suites that have to do with images and what is mounted.
+// critestFocus are the suites for images and mounts.
 const critestFocus = "Image|volume|Mount"
 
-// critestFails are the specs that fail whatever the snapshotter is, with the reason.
+// critestFails are the specs that fail with any snapshotter, with the reason.
 var critestFails = map[string]string{
 	"[k8s.io] Image Manager public image with digest should be pulled and removed [Conformance]": "only the image that critest's authors have pushed has the digest",
 }
 
-// TestCritest runs the suites of images and mounts: what fails with ballast is what fails with overlayfs.
+// TestCritest runs the suites for images and mounts: the same specs fail with ballast and with
+// overlayfs.
 func TestCritest(t *testing.T) {
 	both(t, func(t *testing.T, n *node.Node, _ string) {
 		network(t, n)
@@ -48,7 +49,7 @@ func TestCritest(t *testing.T) {
 	})
 }
 
-// pushCritest uploads stand-ins for the images that critest pulls.
+// pushCritest pushes substitutes for the images that critest pulls.
 func pushCritest(t *testing.T, n *node.Node) {
 	t.Helper()
 	for _, host := range []string{"gcr.io", "registry.k8s.io", "k8s.gcr.io"} {
@@ -75,7 +76,7 @@ func pushCritest(t *testing.T, n *node.Node) {
 	n.Registry.Push(t, "pause", "3.9", edited(t, busybox, author("pause")))
 }
 
-// specs reads what passed and what failed, by name.
+// specs returns the names of the specs that passed and that failed.
 func specs(t *testing.T, report string, out node.Result) (passed, failed []string) {
 	t.Helper()
 	p, err := os.ReadFile(report)

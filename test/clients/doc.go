@@ -1,7 +1,6 @@
-// Package clients has journeys with the clients that people have: nerdctl, crictl, critest, oras, crane
-// and skopeo, against whole nodes with ballast. `make clients` builds the clients from their modules and
-// runs them.
+// Package clients tests common clients against whole nodes with ballast: nerdctl, crictl, critest,
+// oras, crane and skopeo. `make clients` builds the clients from their modules and runs the tests.
 //
-// What a client can not do with overlayfs either is no fault of ballast: where that is so, the journey
-// runs with a stock containerd too, and wants the same of both.
+// If a client cannot do something with overlayfs either, the test also runs with a stock containerd and
+// expects the same result.
 package clients

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(node.Main(m.Run)) }
 
-// tool returns the path of a client that test/clients.sh has built.
+// tool returns the path of a client built by test/clients.sh.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	p, err := filepath.Abs(filepath.Join("../../.cache/tools/clients", name))
@@ -32,7 +32,7 @@ func tool(t *testing.T, name string) string {
 	return p
 }
 
-// run runs a client, which has to succeed, and returns what it printed.
+// run runs a client, which must succeed, and returns its output.
 func run(t *testing.T, env []string, argv ...string) string {
 	t.Helper()
 	r := node.Command(context.Background(), env, argv...)
@@ -42,7 +42,7 @@ func run(t *testing.T, env []string, argv ...string) string {
 	return r.Stdout
 }
 
-// models are models of formats that differ in what clients see of them.
+// models are models of formats that look different to clients.
 func models() []*converttest.Built {
 	return converttest.All(converttest.Files(weights(1<<20 + 3)))
 }
@@ -56,14 +56,14 @@ func weights(n int) []byte {
 	return p
 }
 
-// push uploads a model to the registry of a node and returns its reference.
+// push pushes a model to the registry of a node and returns its reference.
 func push(t *testing.T, n *node.Node, b *converttest.Built) string {
 	t.Helper()
 	n.Registry.Push(t, "models/"+b.Name, "1", node.Artifact{Manifest: b.Manifest, MediaType: b.MediaType, Blobs: b.Blobs})
 	return n.Registry.Ref("models/"+b.Name, "1")
 }
 
-// sums are the digests of the files that a model has.
+// sums returns the digests of the files of a model.
 func sums(b *converttest.Built) map[string]string {
 	m := map[string]string{}
 	for _, f := range b.Files {
@@ -72,7 +72,7 @@ func sums(b *converttest.Built) map[string]string {
 	return m
 }
 
-// onDisk are the digests of the regular files below a directory.
+// onDisk returns the digests of the regular files below a directory.
 func onDisk(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	m := map[string]string{}
@@ -94,7 +94,7 @@ func onDisk(t *testing.T, dir string) map[string]string {
 	return m
 }
 
-// listed are the digests in the output of sha256sum for files below a directory.
+// listed returns the digests in the output of sha256sum for files below a directory.
 func listed(out, dir string) map[string]string {
 	m := map[string]string{}
 	for line := range strings.Lines(out) {
@@ -110,7 +110,7 @@ func sumFiles(dir string) []string {
 	return []string{"sh", "-c", "find " + dir + " -type f | xargs sha256sum"}
 }
 
-// same fails the test if the files are not those that are wanted.
+// same fails the test if the files differ from want.
 func same(t *testing.T, what string, got, want map[string]string) {
 	t.Helper()
 	if diff := cmp.Diff(got, want); diff != "" {
@@ -146,7 +146,7 @@ func edited(t *testing.T, a node.Artifact, edit func(*ocispec.Image)) node.Artif
 	return out
 }
 
-// snapshotter is the name of the snapshotter of a node.
+// snapshotter returns the name of the snapshotter of a node.
 func snapshotter(stock bool) string {
 	if stock {
 		return "overlayfs"
@@ -154,7 +154,8 @@ func snapshotter(stock bool) string {
 	return "ballast"
 }
 
-// network gives pods a network of nothing but an address, and starts containerd again, which reads that.
+// network gives pods a network with only an address, and restarts containerd, which reads the
+// configuration.
 func network(t *testing.T, n *node.Node) {
 	t.Helper()
 	for name, content := range map[string]string{
@@ -170,7 +171,7 @@ func network(t *testing.T, n *node.Node) {
 	n.StartContainerd(t)
 }
 
-// both runs a journey on a stock node and on one with ballast.
+// both runs a test on a stock node and on a node with ballast.
 func both(t *testing.T, f func(t *testing.T, n *node.Node, snapshotter string)) {
 	for _, stock := range []bool{true, false} {
 		t.Run(snapshotter(stock), func(t *testing.T) {
@@ -181,7 +182,7 @@ func both(t *testing.T, f func(t *testing.T, n *node.Node, snapshotter string)) 
 	}
 }
 
-// author gives an image a config of its own.
+// author gives an image another config.
 func author(name string) func(*ocispec.Image) {
 	return func(im *ocispec.Image) { im.Author = fmt.Sprintf("author of %s", name) }
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// A nerdctl is nerdctl on a node.
+// A nerdctl runs nerdctl on a node.
 type nerdctl struct {
 	t     *testing.T
 	n     *node.Node
@@ -21,7 +21,7 @@ func newNerdctl(t *testing.T, n *node.Node, snapshotter string) *nerdctl {
 		"--cgroup-manager", "cgroupfs"}}
 }
 
-// run runs nerdctl, which has to succeed.
+// run runs nerdctl, which must succeed.
 func (c *nerdctl) run(args ...string) string {
 	c.t.Helper()
 	return run(c.t, c.n.Env(), append(append([]string{}, c.flags...), args...)...)
@@ -33,7 +33,7 @@ func (c *nerdctl) container(args ...string) string {
 	return c.run(append([]string{"run", "--net", "none"}, args...)...)
 }
 
-// files are the digests of the files of a container whose root is a model, which has no shell of its own.
+// files returns the digests of the files of a container whose root is a model without a shell.
 func (c *nerdctl) files(ref string) map[string]string {
 	c.t.Helper()
 	const shell = "/.bin/busybox"
@@ -51,7 +51,7 @@ func TestNerdctlModels(t *testing.T) {
 		c.run("pull", "--quiet", ref)
 		same(t, b.Name, c.files(ref), sums(b))
 	}
-	// All are there, and go.
+	// All images are listed, and can be removed.
 	images := c.run("images", "--quiet", "--no-trunc")
 	if got, want := len(strings.Fields(images)), len(models()); got != want {
 		t.Errorf("%d images, want %d:\n%s", got, want, images)
@@ -64,7 +64,7 @@ func TestNerdctlModels(t *testing.T) {
 	}
 }
 
-// TestNerdctlImages does with an ordinary image what people do, with overlayfs and with ballast.
+// TestNerdctlImages uses an ordinary image as people do, with overlayfs and with ballast.
 func TestNerdctlImages(t *testing.T) {
 	both(t, func(t *testing.T, n *node.Node, snapshotter string) {
 		c := newNerdctl(t, n, snapshotter)
@@ -99,7 +99,7 @@ func TestNerdctlImages(t *testing.T) {
 	})
 }
 
-// TestNerdctlSaveModel saves a model, whose blobs nerdctl fetches for that, and loads it.
+// TestNerdctlSaveModel saves a model, for which nerdctl fetches its blobs, and loads it.
 func TestNerdctlSaveModel(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	c := newNerdctl(t, n, "ballast")
@@ -112,8 +112,8 @@ func TestNerdctlSaveModel(t *testing.T) {
 	same(t, "saved and loaded", c.files(ref), sums(b))
 }
 
-// TestExport says what "ctr images export" makes of a model whose blobs containerd does not have: an error
-// that names what is missing, and the model after "ctr content fetch".
+// TestExport checks that "ctr images export" of a model whose blobs containerd does not have fails and
+// names a missing blob, and works after "ctr content fetch".
 func TestExport(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := models()[0]
@@ -131,8 +131,8 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// TestNerdctlConvert compresses the layers of a model anew, and with them the file table: what comes of it
-// is no model for a node that does not know it already, which is an error and never an empty directory.
+// TestNerdctlConvert recompresses the layers of a model, including the file table: the result is not a
+// model for a node that does not have it already, so it is an error and never an empty directory.
 func TestNerdctlConvert(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	c := newNerdctl(t, n, "ballast")

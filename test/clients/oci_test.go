@@ -41,7 +41,7 @@ func directory(t *testing.T, b *converttest.Built) string {
 	return dir
 }
 
-// forms are what "ballast convert" writes.
+// forms are the forms of "ballast convert".
 var forms = []struct {
 	name  string
 	flags []string
@@ -58,7 +58,7 @@ var forms = []struct {
 	{"image-chunked", []string{"--as", "image", "--compress", "zstd-chunked"}, true, false},
 }
 
-// mounted are the files of an image as a container of ctr sees them.
+// mounted returns the files of an image as a container of ctr sees them.
 func mounted(t *testing.T, n *node.Node, snapshotter, ref string) map[string]string {
 	t.Helper()
 	if out := n.Pull(snapshotter, ref); out.Err != nil {
@@ -75,8 +75,8 @@ func mounted(t *testing.T, n *node.Node, snapshotter, ref string) map[string]str
 	return m
 }
 
-// TestConverted copies what "ballast convert" writes with the tools of others, reads it with them where
-// they can, and mounts the copies with ballast, ordinary images also with overlayfs.
+// TestConverted copies the output of "ballast convert" with other tools, reads it with those that can,
+// and mounts the copies with ballast, and ordinary images also with overlayfs.
 func TestConverted(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	stock := node.StartNode(t, node.Options{Stock: true, Registry: n.Registry})
@@ -115,7 +115,7 @@ func TestConverted(t *testing.T) {
 	}
 }
 
-// withoutOrigin leaves out the documents of the origin.
+// withoutOrigin leaves out the documents of the original model.
 func withoutOrigin(m map[string]string) map[string]string {
 	for p := range m {
 		if strings.HasPrefix(p, "origin/") {
@@ -125,7 +125,7 @@ func withoutOrigin(m map[string]string) map[string]string {
 	return m
 }
 
-// inTar are the digests of the regular files of a tar.
+// inTar returns the digests of the regular files of a tar.
 func inTar(t *testing.T, file string) map[string]string {
 	t.Helper()
 	f, err := os.Open(file)
@@ -153,8 +153,8 @@ func inTar(t *testing.T, file string) map[string]string {
 	}
 }
 
-// TestOrasPush pushes a ModelPack artifact with oras alone, which names files by their titles, and reads it
-// with ctr.
+// TestOrasPush pushes a ModelPack artifact with oras alone, which names files by their titles, and
+// reads it with ctr.
 func TestOrasPush(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	dir := t.TempDir()
@@ -191,15 +191,15 @@ func TestOrasPush(t *testing.T) {
 		"--config", "config.json:application/vnd.cncf.model.config.v1+json", ref}, args...)...)
 	same(t, "pushed by oras", mounted(t, n, "ballast", ref), want)
 
-	// The same bytes come back, by way of the facade's node and of oras.
+	// The same bytes can be pulled again, with ballast and with oras.
 	back := t.TempDir()
 	run(t, nil, oras, "pull", "--plain-http", "--output", back, ref)
 	same(t, "pulled by oras", onDisk(t, back), want)
 }
 
-// TestOrasFiles pushes files and a directory with oras as anybody does, who says nothing of models. What is
-// mounted, by a name in the configuration and after a prefetch, is what oras itself pulls; what "ballast convert"
-// makes of it, oras pulls too.
+// TestOrasFiles pushes files and a directory with oras as anybody does, without a model format. They
+// are mounted, by a name in the configuration and after a prefetch, as oras itself pulls them; oras
+// also pulls the output of "ballast convert".
 func TestOrasFiles(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: "[upstream]\nartifacts = [\"*/wanted/*\"]\n"})
 	dir, oras := t.TempDir(), tool(t, "oras")
@@ -231,7 +231,7 @@ func TestOrasFiles(t *testing.T) {
 
 	from := n.Registry.Ref("other/files", "1")
 	if out := n.Ballast("digest", from); out.Err != nil || strings.TrimSpace(out.Stdout) != strings.TrimSpace(run(t, nil, oras, "resolve", "--plain-http", from)) {
-		t.Errorf("what nobody has asked for does not stay what it is: %v %s", out.Err, out.Output())
+		t.Errorf("the other artifact was converted: %v %s", out.Err, out.Output())
 	}
 	ref = convert(t, n, from, "from-files", "--as", "modelpack")
 	back = t.TempDir()

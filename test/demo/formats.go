@@ -21,7 +21,7 @@ const (
 	tensorsRef = "registry.ollama.ai/library/tensors:latest"
 )
 
-// serveCarton serves a carton and returns the host that has it.
+// serveCarton serves a carton and returns its host.
 func serveCarton(t node.TB, c converttest.Carton) string {
 	p := c.Bytes()
 	return node.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,7 +33,7 @@ func serveCarton(t node.TB, c converttest.Carton) string {
 	}))
 }
 
-// cartonConfig is the part of ballastd's configuration that makes references of a host cartons.
+// cartonConfig is the configuration of ballastd that maps references of a host to cartons.
 func cartonConfig(web string) string {
 	return fmt.Sprintf("\n[[carton]]\nregistry = %q\nurl = \"http://%s/{repository}/{tag}.carton\"\nallow_http = true\n", cartonHost, web)
 }
@@ -65,8 +65,8 @@ func showCarton(t node.TB, n *node.Node) {
 	fmt.Printf("All %d files are those of the carton, whose hash is %s.\n", len(got), want.Hash().Encoded())
 }
 
-// showTensors pulls a model of many small layers and reads every tensor from the one file that they
-// become.
+// showTensors pulls a model of many small layers and reads every tensor from the one file that contains
+// them.
 func showTensors(t node.TB, n *node.Node) {
 	m := tensorModel()
 	title("%s has a layer for each tensor, and becomes one file", tensorsRef)

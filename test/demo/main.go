@@ -1,10 +1,9 @@
-// Command demo shows what ballast does: it sets up a registry, the daemon and containerd in a
-// temporary directory, pulls an Ollama and a ModelPack model by their names, and looks at
-// the files from inside a container. Then it pulls a carton from a web server, and an Ollama model
-// that is a layer for each tensor. With -dev it leaves all that running until Ctrl-C and prints
-// the environment to use it.
+// Command demo demonstrates ballast: it starts a registry, the daemon and containerd in a temporary
+// directory, pulls an Ollama and a ModelPack model by their names, and shows the files in a container.
+// Then it pulls a carton from a web server, and an Ollama model with a layer for each tensor. With -dev
+// everything keeps running until Ctrl-C, and the environment is printed.
 //
-// It needs root, and what `make build tools` makes; `make demo` and `make dev` see to that.
+// It needs root and the output of `make build tools`; use `make demo` and `make dev`.
 package main
 
 import (
@@ -31,7 +30,7 @@ func main() {
 	size := flag.Int("size", 256, "size of the weights in MiB")
 	flag.Parse()
 	if *dev {
-		// Not in namespaces of its own: other shells are to see the mounts.
+		// without namespaces, so that other shells see the mounts
 		os.Exit(node.Run(func(t node.TB) { runDev(t, *size<<20) }))
 	}
 	os.Exit(node.Main(func() int {
@@ -75,7 +74,7 @@ func artifact(b *converttest.Built) node.Artifact {
 
 func title(format string, args ...any) { fmt.Printf("\n== "+format+"\n", args...) }
 
-// show prints what a command says, and ends the program if it has failed.
+// show prints the output of a command, and ends the program if the command failed.
 func show(t node.TB, r node.Result) {
 	fmt.Println(strings.TrimSpace(r.Stdout))
 	if r.Err != nil {
@@ -83,7 +82,7 @@ func show(t node.TB, r node.Result) {
 	}
 }
 
-// prompt prints a command line so that it can be copied into a shell of `make dev`.
+// prompt prints a command line that can be copied into a shell of `make dev`.
 func prompt(argv ...string) {
 	for i, a := range argv {
 		argv[i] = quote(a)
@@ -91,7 +90,7 @@ func prompt(argv ...string) {
 	fmt.Printf("\n$ %s\n", strings.Join(argv, " "))
 }
 
-// quote returns s as a word of a shell.
+// quote quotes s for a shell.
 func quote(s string) string {
 	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+:,./@%") == "" {
 		return s
@@ -105,11 +104,10 @@ func ctr(n *node.Node, args ...string) node.Result {
 	return n.Ctr(args...)
 }
 
-// lookScript lists and hashes the files of a model, in a container that has nothing else but
-// busybox, as $B.
+// lookScript lists and hashes the files of a model, in a container with only busybox, as $B.
 const lookScript = `cd / && $B find . \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./run -o -path ./.bin \) -prune -o -type f -exec $B sh -c 'for f; do echo "$($B stat -c "%A %10s" $f) $($B sha256sum $f)"; done' sh {} + | $B sort -k 4`
 
-// exports prints the environment in which ctr and ballast find the node.
+// exports prints the environment in which ctr and ballast use the node.
 func exports(n *node.Node) {
 	for _, e := range n.Env() {
 		k, v, _ := strings.Cut(e, "=")
@@ -149,7 +147,7 @@ func runDemo(t node.TB, size int) {
 	title("All is stopped and removed again")
 }
 
-// pull pulls a model and says how long it took.
+// pull pulls a model and prints how long it took.
 func pull(t node.TB, n *node.Node, ref string) {
 	start := time.Now()
 	r := ctr(n, "images", "pull", "--snapshotter", "ballast", "--hosts-dir", n.HostsDir(), ref)
@@ -157,7 +155,7 @@ func pull(t node.TB, n *node.Node, ref string) {
 	show(t, r)
 }
 
-// compare checks what a container sees against the source.
+// compare compares the files of a container with the original.
 func compare(t node.TB, n *node.Node, ref string, b *converttest.Built) {
 	got, err := n.List("ballast", ref, "/")
 	if err != nil {
@@ -192,9 +190,9 @@ func runDev(t node.TB, size int) {
 		fmt.Printf("ctr images pull --snapshotter ballast --hosts-dir $HOSTS_DIR %s\n", ref)
 	}
 	fmt.Println("\n# Look at the files, and be done:")
-	// A new directory each time: containerd does not forget that ctr has used one.
+	// A new directory each time, because containerd remembers a directory that ctr has used.
 	fmt.Printf("M=$(mktemp -d -p %s)\nctr images mount --snapshotter ballast %s $M\nls -l $M\nctr images unmount --rm --snapshotter ballast $M\n", quote(mnt), refs[0])
-	fmt.Printf("\n# Models of your own can be pushed to the registry at %s (plain HTTP, nobody is asked who they are):\n", n.Registry.Host)
+	fmt.Printf("\n# Models of your own can be pushed to the registry at %s (plain HTTP, no credentials):\n", n.Registry.Host)
 	fmt.Printf("oras push --plain-http %s/team/model:v1 ...\n", n.Registry.Host)
 	fmt.Printf("\n# Logs and files are in %s. Ctrl-C here removes everything.\n", n.Dir)
 	signals := make(chan os.Signal, 1)
@@ -202,8 +200,8 @@ func runDev(t node.TB, size int) {
 	<-signals
 }
 
-// unmountLeft unmounts what was mounted by hand: models, wherever they are, and what is below
-// the node's directory. Mounts of running containers are containerd's.
+// unmountLeft unmounts what was mounted manually: models, anywhere, and everything below the node's
+// directory, except mounts of running containers.
 func unmountLeft(t node.TB, n *node.Node) {
 	p, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -219,8 +217,8 @@ func unmountLeft(t node.TB, n *node.Node) {
 	}
 }
 
-// leftMounts returns the mount points of mountinfo that are below dir or show something that is,
-// in the order in which they were mounted, without those of containers that run.
+// leftMounts returns the mount points of mountinfo that are below dir or show something below it, in
+// the order of mounting, without those of running containers.
 // https://man7.org/linux/man-pages/man5/proc_pid_mountinfo.5.html
 func leftMounts(mountinfo, dir string) []string {
 	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

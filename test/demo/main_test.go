@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestQuote asks a shell what it makes of a word.
+// TestQuote compares with the result of a shell.
 func TestQuote(t *testing.T) {
 	for _, s := range []string{"", "a/b:c", "it's", `$B "x" \( `, "a\nb", lookScript} {
 		out, err := exec.Command("sh", "-c", "printf %s "+quote(s)).Output()

@@ -30,9 +30,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A flood is a registry that has a manifest by every tag and by every digest, and blobs.
+// A flood is a registry that has a manifest for every tag and every digest, and blobs.
 type flood struct {
-	manifest func(object string) []byte // by a tag or a digest; nil if there is none
+	manifest func(object string) []byte // by a tag or a digest; nil if there is no manifest
 	blobs    map[digest.Digest][]byte
 }
 
@@ -60,7 +60,7 @@ func (f *flood) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // modelConfig is the config of the models of a flood.
 var modelConfig = []byte(`{"descriptor":{},"config":{},"modelfs":{"type":"layers","diffIds":[]}}`)
 
-// largeManifest is a ModelPack of n raw layers, each a blob of its own.
+// largeManifest is a ModelPack of n raw layers, each with its own blob.
 func largeManifest(seed string, n int) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","artifactType":"application/vnd.cncf.model.manifest.v1+json","config":{"mediaType":"application/vnd.cncf.model.config.v1+json","digest":"%s","size":%d},"layers":[`,
@@ -76,14 +76,14 @@ func largeManifest(seed string, n int) []byte {
 	return b.Bytes()
 }
 
-// askFacade sends a request to the facade as containerd does: for what a path below /v2/ names at a host,
-// with the credentials of a pull, if there are any.
+// askFacade sends a request to the facade as containerd does: for a path below /v2/ at a host, with the
+// credentials of a pull, if any.
 func askFacade(t *testing.T, n *node.Node, method, path, host string, login *url.Userinfo) (status int, body string) {
 	t.Helper()
 	return askFacadeBy(t, n, n.FacadeClient(t), method, path, host, login)
 }
 
-// askFacadeBy is askFacade by a client that is kept.
+// askFacadeBy is askFacade with a client that is reused.
 func askFacadeBy(t *testing.T, n *node.Node, c *http.Client, method, path, host string, login *url.Userinfo) (status int, body string) {
 	t.Helper()
 	u := url.URL{Scheme: "https", Host: n.Facade, Path: "/v2/" + path, RawQuery: url.Values{"ns": {host}}.Encode()}
@@ -107,7 +107,7 @@ func askFacadeBy(t *testing.T, n *node.Node, c *http.Client, method, path, host 
 	return resp.StatusCode, string(p)
 }
 
-// peak returns the most memory that the daemon ever had, in bytes.
+// peak returns the peak memory of the daemon, in bytes.
 func peak(t *testing.T, n *node.Node) int64 {
 	t.Helper()
 	p, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.Ballastd.Pid()))
@@ -122,7 +122,7 @@ func peak(t *testing.T, n *node.Node) int64 {
 	return kb << 10
 }
 
-// diskUse returns what the files below dir take, in bytes.
+// diskUse returns the disk usage of the files below dir, in bytes.
 func diskUse(t *testing.T, dir string) (n int64) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
@@ -142,13 +142,13 @@ func diskUse(t *testing.T, dir string) (n int64) {
 	return n
 }
 
-// TestManyConversions has the largest manifests of strangers converted, many at once.
+// TestManyConversions converts many of the largest manifests of untrusted registries concurrently.
 func TestManyConversions(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
-	const layers, atOnce = 38_000, 24 // of 7.9 MB
+	const layers, atOnce = 38_000, 24 // of a manifest of 7.9 MB
 	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
 	evil.manifest = func(tag string) []byte { return largeManifest(tag, layers) }
-	host := func(i int) string { return fmt.Sprintf("r%d.evil", i/2) } // two of each registry
+	host := func(i int) string { return fmt.Sprintf("r%d.evil", i/2) } // two models of each registry
 	for i := 0; i < atOnce; i += 2 {
 		n.Upstream(t, host(i), node.Serve(t, evil))
 	}
@@ -187,7 +187,7 @@ func TestManyConversions(t *testing.T) {
 	}
 }
 
-// refusals returns how often a limit has refused something, as the daemon counts.
+// refusals returns how often a limit has refused something, from the metrics.
 func refusals(t *testing.T, n *node.Node, limit string) (count float64) {
 	t.Helper()
 	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -210,7 +210,8 @@ func refusals(t *testing.T, n *node.Node, limit string) (count float64) {
 	return count
 }
 
-// TestIndexFan asks for indexes of many models of a stranger: what is kept of them has bounds.
+// TestIndexFan requests indexes of many models of an untrusted registry: what is kept of them is
+// limited.
 func TestIndexFan(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
@@ -268,7 +269,7 @@ func TestIndexFan(t *testing.T) {
 	}
 }
 
-// TestCostlyModels resolves small things of which much would be made.
+// TestCostlyModels resolves small artifacts that would become large tables.
 func TestCostlyModels(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	evil := &flood{blobs: map[digest.Digest][]byte{digest.FromBytes(modelConfig): modelConfig}}
@@ -320,7 +321,7 @@ func TestCostlyModels(t *testing.T) {
 	}
 }
 
-// emptyFiles is a tar of n files of no bytes.
+// emptyFiles is a tar of n empty files.
 func emptyFiles(t *testing.T, prefix string, n int) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -336,8 +337,8 @@ func emptyFiles(t *testing.T, prefix string, n int) []byte {
 	return b.Bytes()
 }
 
-// manyChunks is a layer in zstd:chunked of one file of n chunks of a byte, and its annotations, which are
-// the same for each seed.
+// manyChunks returns a zstd:chunked layer with one file of n chunks of one byte, and its annotations,
+// which are the same for each seed.
 func manyChunks(n int, seed byte) ([]byte, map[string]string) {
 	one := digest.FromString("x")
 	var toc bytes.Buffer

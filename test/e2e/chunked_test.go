@@ -18,8 +18,8 @@ import (
 	"oras.land/oras-go/v2/registry/remote"
 )
 
-// TestChunkedLayers pulls models whose layers are eStargz and zstd:chunked. Every file has its
-// content, and there are no others.
+// TestChunkedLayers pulls models whose layers are eStargz and zstd:chunked. The container sees exactly
+// the files of the model.
 func TestChunkedLayers(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	files := converttest.Files(weights(95, 9<<20+5))
@@ -31,8 +31,8 @@ func TestChunkedLayers(t *testing.T) {
 	}
 }
 
-// TestConvertCompressed compresses a model ahead of time and pulls what came out. Each frame can be decompressed
-// alone, and is the chunk that the file table says.
+// TestConvertCompressed compresses a model and pulls the result. Each frame can be decompressed on its
+// own, and is a chunk of the file table.
 func TestConvertCompressed(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(append(weights(96, 9<<20+5), make([]byte, 5<<20)...)))
@@ -55,8 +55,8 @@ func TestConvertCompressed(t *testing.T) {
 	}
 }
 
-// checkFrames decompresses the chunks of each file one by one, as the file table says where they are, and files in
-// the seekable format by their seek tables, with the reader of others.
+// checkFrames decompresses the chunks of each file one by one at the offsets in the file table, and
+// files in the seekable format by their seek tables, with another implementation.
 func checkFrames(t *testing.T, n *node.Node, repository string, seekTable bool, b *converttest.Built) {
 	t.Helper()
 	repo, err := remote.NewRepository(n.Registry.Ref(repository, "1"))
@@ -91,7 +91,7 @@ func checkFrames(t *testing.T, n *node.Node, repository string, seekTable bool, 
 	for _, f := range table.Files {
 		want, blob, at := b.Files[f.Path].Data, blobs[f.Source.Blob], int64(0)
 		for _, c := range f.Source.Chunks {
-			plain := make([]byte, c.Size) // a chunk of zeros has no place in the blob
+			plain := make([]byte, c.Size) // a chunk of zeros is not in the blob
 			if c.Len == 0 {
 				zeros++
 			} else if plain, err = zd.DecodeAll(blob[c.At:c.At+c.Len], nil); err != nil || digest.FromBytes(plain) != c.Digest {
@@ -114,7 +114,7 @@ func checkFrames(t *testing.T, n *node.Node, repository string, seekTable bool, 
 	}
 }
 
-// checkSeekTable reads each chunk of a file by way of the seek table of its blob.
+// checkSeekTable reads each chunk of a file by the seek table of its blob.
 func checkSeekTable(t *testing.T, f filetable.File, blob []byte, zd *zstd.Decoder) {
 	t.Helper()
 	r, err := seekable.NewReader(bytes.NewReader(blob), zd)

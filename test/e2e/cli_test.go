@@ -19,8 +19,8 @@ func ballast(t *testing.T, n *node.Node, args ...string) string {
 	return out.Stdout
 }
 
-// TestPrefetch fetches a model ahead of its use: the pull that follows takes nothing but
-// manifests from the registry, and the model stays until it is unpinned.
+// TestPrefetch fetches a model before its use: the following pull fetches only manifests from the
+// registry, and the model stays until it is unpinned.
 func TestPrefetch(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	w := weights(60, 24<<20)
@@ -38,7 +38,7 @@ func TestPrefetch(t *testing.T) {
 	if last.Status != "success" {
 		t.Errorf("last line: got %q, want success", lines[len(lines)-1])
 	}
-	ballast(t, n, "prefetch", ref) // again: nothing to do
+	ballast(t, n, "prefetch", ref) // the second time there is nothing to do
 	if got, want := n.Registry.Wire.BlobBytes()[d], int64(len(w)); got != want {
 		t.Errorf("bytes of the weights downloaded: got %d, want %d", got, want)
 	}

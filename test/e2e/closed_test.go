@@ -16,7 +16,7 @@ func stockDiffer(snippet string) string {
 	).Replace(snippet)
 }
 
-// TestClosed shows that a wrong set-up gives errors and never an empty directory.
+// TestClosed checks that a wrong setup leads to errors and never to an empty directory.
 func TestClosed(t *testing.T) {
 	b := converttest.ModelPackRaw(converttest.Files(weights(50, 1<<20)))
 
@@ -27,8 +27,8 @@ func TestClosed(t *testing.T) {
 		wantRefused(t, n, "overlayfs", ref, "do not belong to the ballast snapshotter", "--local")
 	})
 
-	// Each pull has a node of its own: containerd collects the first layer of a failed pull in the background, and a
-	// second pull that has just found that layer fails for another reason.
+	// Each pull has its own node, so that a garbage collection after a failed pull cannot affect the
+	// next one.
 	for _, flags := range [][]string{nil, {"--local"}} {
 		t.Run(strings.Join(append([]string{"stock differ"}, flags...), " "), func(t *testing.T) {
 			n := node.StartNode(t, node.Options{Edit: stockDiffer})
@@ -69,12 +69,12 @@ func TestClosed(t *testing.T) {
 	})
 }
 
-// wantRefused pulls, which must fail, and for the reason that has words.
+// wantRefused pulls and checks that the pull fails with an error that contains words.
 func wantRefused(t *testing.T, n *node.Node, snapshotter, ref, words string, flags ...string) {
 	t.Helper()
 	switch out := n.Pull(snapshotter, ref, flags...); {
 	case out.Err == nil:
-		t.Errorf("pull %v: it went well, want an error", flags)
+		t.Errorf("pull %v: it succeeded, want an error", flags)
 	case !strings.Contains(out.Stderr, words):
 		t.Errorf("pull %v: %s; want %q in it", flags, strings.TrimSpace(out.Stderr), words)
 	}

@@ -26,25 +26,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A clusterNode is a machine with a kubelet, which runs the pods of the chart as static pods: as the chart renders
-// them, but without what only an API server has (the service account, the ConfigMap by its name).
+// A clusterNode is a machine with a kubelet, which runs the pods of the chart as static pods: as the
+// chart renders them, without the parts that need an API server (the service account, the ConfigMap by
+// its name).
 type clusterNode struct {
 	*machine
-	dir      string         // of the kubelet, no part of the machine
-	own      *node.Registry // of ballast's image
+	dir      string         // of the kubelet, outside of the machine
+	own      *node.Registry // with ballast's image
 	kubelet  *node.Process
 	address  string
 	launches int
 	client   http.Client
 }
 
-// remoteSystemctlArg makes the test program a systemctl that asks the one of the machine: in a pod, what that
-// starts would end with the pod.
+// remoteSystemctlArg makes the test program a systemctl that asks the one of the machine: a service
+// started by a pod itself would end with the pod.
 const remoteSystemctlArg = "systemctl-of-the-machine"
 
 const systemctlSocket = stateOf + "/private"
 
-// remoteSystemctl carries out a command line, from wherever it was called.
+// remoteSystemctl executes a command line in the root of its caller.
 func remoteSystemctl(args []string) error {
 	c, err := net.Dial("unix", systemctlSocket)
 	if err != nil {
@@ -64,7 +65,7 @@ func remoteSystemctl(args []string) error {
 // startClusterNode makes a machine with a kubelet.
 func startClusterNode(t *testing.T) *clusterNode {
 	t.Helper()
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil { // as systemd has it
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil { // as systemd does
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -84,7 +85,7 @@ func startClusterNode(t *testing.T) *clusterNode {
 	c.own.Push(t, "pause", "1", node.Busybox(t))
 	for _, args := range [][]string{
 		{"pull", "--plain-http", c.own.Ref("pause", "1")},
-		{"tag", c.own.Ref("pause", "1"), "registry.k8s.io/pause:3.10.2"}, // as a node has it before any pod
+		{"tag", c.own.Ref("pause", "1"), "registry.k8s.io/pause:3.10.2"}, // every node has this image before the first pod
 	} {
 		c.k8s(append([]string{"images"}, args...)...)
 	}
@@ -95,7 +96,7 @@ func startClusterNode(t *testing.T) *clusterNode {
 	return c
 }
 
-// k8s runs ctr in the namespace of Kubernetes, which has to go well.
+// k8s runs ctr in the namespace of Kubernetes, and fails the test on errors.
 func (c *clusterNode) k8s(args ...string) string {
 	c.t.Helper()
 	out := c.ctr(append([]string{"-n", "k8s.io"}, args...)...)
@@ -105,7 +106,7 @@ func (c *clusterNode) k8s(args ...string) string {
 	return out.Stdout
 }
 
-// pushImage puts an image that was built into the registry of this cluster.
+// pushImage pushes an image that was built to the registry of the node.
 func (c *clusterNode) pushImage(tag string) {
 	c.t.Helper()
 	dir := builtImage(c.t, tag)
@@ -125,7 +126,7 @@ func builtImage(t *testing.T, name string) string {
 	return p
 }
 
-// imageFor reads the image for an architecture from an OCI layout, whose one entry is an index.
+// imageFor reads the image for an architecture from an OCI layout with one index.
 func imageFor(t *testing.T, layout, arch string) node.Artifact {
 	t.Helper()
 	a := node.Artifact{MediaType: ocispec.MediaTypeImageManifest, Blobs: map[digest.Digest][]byte{}}
@@ -163,7 +164,7 @@ func imageFor(t *testing.T, layout, arch string) node.Artifact {
 	return a
 }
 
-// serveSystemctl puts the systemctl in place that pods can call.
+// serveSystemctl installs the systemctl that pods can call.
 func (c *clusterNode) serveSystemctl() {
 	c.t.Helper()
 	self, err := os.Executable()
@@ -184,7 +185,7 @@ func (c *clusterNode) serveSystemctl() {
 				err = systemctl(args)
 			}
 			if err != nil {
-				_, _ = io.WriteString(conn, err.Error()) // its caller then fails without a reason
+				_, _ = io.WriteString(conn, err.Error()) // the caller then fails without a reason
 			}
 			conn.Close()
 		}
@@ -195,7 +196,8 @@ func (c *clusterNode) serveSystemctl() {
 	})
 }
 
-// hideSysctls shows the kubelet the settings of the kernel that it wants, instead of letting it set them.
+// hideSysctls shows the kubelet the kernel settings that it requires, so that it does not change those
+// of the machine.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/cm/container_manager_linux.go
 func hideSysctls(t *testing.T) {
 	t.Helper()
@@ -245,11 +247,11 @@ func (c *clusterNode) startKubelet() {
 	program, err := filepath.Abs("../../.cache/tools/kubelet/kubelet")
 	c.ok(err)
 	c.client = http.Client{Timeout: time.Minute, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // it makes its key itself
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // the kubelet makes its own key
 	}}
 	root := filepath.Join(c.dir, "root")
 	c.t.Cleanup(func() {
-		// The kubelet mounts its directory over itself, to share what is mounted below.
+		// The kubelet mounts its directory over itself, to share mounts below it.
 		if err := unix.Unmount(root, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			c.t.Error(err)
 		}
@@ -313,7 +315,8 @@ func (p *podStatus) ready() bool {
 	return false
 }
 
-// apply runs the pod of a rendered DaemonSet, in the place of what ran by this name, and waits until it is ready.
+// apply runs the pod of a rendered DaemonSet, in place of the running one with the same name, and waits
+// until it is ready.
 func (c *clusterNode) apply(name string, values map[string]any) {
 	c.t.Helper()
 	c.launch(name, values)
@@ -331,7 +334,7 @@ func (c *clusterNode) awaitReady(name string) {
 	})
 }
 
-// tell says what is the matter with a pod.
+// tell describes the problem of a pod.
 func (c *clusterNode) tell(p *podStatus) string {
 	if p == nil {
 		return "no pod"
@@ -343,7 +346,7 @@ func (c *clusterNode) tell(p *podStatus) string {
 	return b.String()
 }
 
-// launch is apply without waiting for more than the end of what ran.
+// launch is apply that waits only for the end of the previous pod.
 func (c *clusterNode) launch(name string, values map[string]any) {
 	c.t.Helper()
 	c.stopPod(name)
@@ -355,7 +358,7 @@ func (c *clusterNode) launch(name string, values map[string]any) {
 
 func (c *clusterNode) manifest(name string) string { return filepath.Join(c.dir, "pods", name+".json") }
 
-// stopPod takes a pod away, and waits until it is gone.
+// stopPod removes a pod, and waits until it is gone.
 func (c *clusterNode) stopPod(name string) {
 	c.t.Helper()
 	if err := os.Remove(c.manifest(name)); errors.Is(err, fs.ErrNotExist) {
@@ -375,7 +378,7 @@ func (c *clusterNode) stopPod(name string) {
 	})
 }
 
-// removePods ends what is left when a test ends.
+// removePods removes the pods that are left at the end of a test.
 func (c *clusterNode) removePods() {
 	files, err := filepath.Glob(c.manifest("*"))
 	c.ok(err)
@@ -388,7 +391,7 @@ func (c *clusterNode) removePods() {
 	}
 }
 
-// await waits up to two minutes.
+// await waits until done returns nil, for at most patience.
 func (c *clusterNode) await(what string, done func() error) {
 	c.t.Helper()
 	begin := time.Now()

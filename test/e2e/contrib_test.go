@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestContrib keeps the examples equal to what the command prints for an empty configuration.
+// TestContrib checks that the examples equal the output of the command for an empty configuration.
 func TestContrib(t *testing.T) {
 	const contrib = "../../contrib"
 	empty := filepath.Join(t.TempDir(), "config.toml")

@@ -14,9 +14,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestConvert converts an Ollama model ahead of time, into every form and into the registry it is in,
-// and pulls what came out: models with ballast, the plain image with stock overlayfs. Every file has
-// the content that the Ollama model has.
+// TestConvert converts an Ollama model into every form and into its own registry, and pulls the result:
+// models with ballast, the plain image with stock overlayfs. The files are those of the Ollama model.
 func TestConvert(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.Ollama(converttest.Files(weights(90, 9<<20+5)), converttest.OllamaConfigNew)
@@ -49,7 +48,7 @@ func TestConvert(t *testing.T) {
 			if d := cmp.Diff(want, got); d != "" {
 				t.Errorf("files (-want +got):\n%s", d)
 			}
-			// A second conversion sends nothing that is known by its digest, and makes the same.
+			// A second conversion sends no blob that the registry has, and has the same result.
 			out = n.Ballast(append([]string{"convert", src, dst, "--as", tt.as, "-q"}, tt.flags...)...)
 			if strings.TrimSpace(out.Stdout) != res.Digest {
 				t.Errorf("second conversion: %q, want %s\n%s", out.Stdout, res.Digest, out.Stderr)
@@ -76,7 +75,7 @@ func lastLine(t *testing.T, stdout string) (c converted) {
 	return c
 }
 
-// TestConvertMounts converts inside of one registry: the weights do not cross the wire.
+// TestConvertMounts converts within one registry: the weights are not transferred.
 func TestConvertMounts(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(91, 12<<20)))
@@ -98,8 +97,8 @@ func TestConvertMounts(t *testing.T) {
 	wantFiles(t, n, dst, states(b))
 }
 
-// TestConvertDirectory converts a snapshot of a hub's cache, with its links into blobs, by way of an
-// OCI layout.
+// TestConvertDirectory converts a snapshot of a hub's cache, with its links to blobs, by way of an OCI
+// layout.
 func TestConvertDirectory(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	cache := filepath.Join(n.Dir, "models--team--model")
@@ -155,8 +154,8 @@ func TestConvertDirectory(t *testing.T) {
 	}
 }
 
-// TestConvertSpoilt reads wrong bytes on the way: there is an error, and no tag.
-func TestConvertSpoilt(t *testing.T) {
+// TestConvertWrongBytes reads wrong bytes while converting: the command fails, and no tag is made.
+func TestConvertWrongBytes(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.DockerAIGGUF(converttest.Files(weights(93, 6<<20)))
 	src := push(t, n, b)

@@ -22,13 +22,14 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The credentials of two tenants, each for registries of its own.
+// The credentials of two tenants, each for its own registries.
 const (
 	aliceSecret = "pull-secret-of-alice"
 	nodeSecret  = "docker-config-of-root"
 )
 
-// privateRegistry starts a registry that wants credentials for all it has, and names it.
+// privateRegistry starts a registry that requires credentials for everything, and configures it on the
+// node.
 func privateRegistry(t *testing.T, n *node.Node, name, user, password string) *node.Registry {
 	t.Helper()
 	r := node.StartRegistry(t, t.TempDir())
@@ -37,8 +38,8 @@ func privateRegistry(t *testing.T, n *node.Node, name, user, password string) *n
 	return r
 }
 
-// The node has credentials for a registry. Those who bring none of their own get nothing from it, neither
-// models nor ordinary images, before and after a prefetch with the credentials of the node.
+// The node has credentials for a registry. Pulls without credentials get neither models nor ordinary
+// images from it, before and after a prefetch with the credentials of the node.
 func TestNodeCredentials(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	ops := privateRegistry(t, n, "ops.test", "root", nodeSecret)
@@ -65,13 +66,13 @@ func TestNodeCredentials(t *testing.T) {
 		t.Fatalf("prefetch: %v\n%s", out.Err, out.Output())
 	}
 	if !complete(n, b.Files["model.gguf"].Data) {
-		t.Fatal("the prefetch brought nothing; the test proves nothing")
+		t.Fatal("the prefetch fetched nothing; the test proves nothing")
 	}
 	refused("after a prefetch")
 	n.Ballastd.Stop(t)
 	n.StartBallastd(t)
 	refused("after a restart")
-	// The rest of what was prefetched is brought with the credentials of the node.
+	// The rest of the prefetched model is fetched with the credentials of the node.
 	if err := os.Remove(object(n, digest.FromBytes(b.Files["model.gguf"].Data))); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestNodeCredentials(t *testing.T) {
 	noSecrets(t, n, nodeSecret)
 }
 
-// The administrator says that everybody may use what the node has for a host.
+// The configuration can allow all pulls to use the node's credentials for a host.
 func TestSharedCredentials(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: "[upstream]\nshare_credentials = [\"ops.test\"]\n"})
 	ops := privateRegistry(t, n, "ops.test", "root", nodeSecret)
@@ -100,7 +101,7 @@ func noSecrets(t *testing.T, n *node.Node, secrets ...string) {
 	look := func(path string) error {
 		p, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // what is on its way comes and goes
+			return nil // temporary files come and go
 		}
 		if err != nil {
 			return err
@@ -141,7 +142,7 @@ func noSecrets(t *testing.T, n *node.Node, secrets ...string) {
 	}
 }
 
-// privateLazy pulls a private model with a pull secret and shows it before it is complete.
+// privateLazy pulls a private model with a pull secret and mounts it before it is complete.
 func privateLazy(t *testing.T, n *node.Node, size int) (*lazyModel, *node.Registry) {
 	t.Helper()
 	m := &lazyModel{node: n, ref: "private.test/a/model:1", want: weights(232, size)}
@@ -161,7 +162,7 @@ func privateLazy(t *testing.T, n *node.Node, size int) (*lazyModel, *node.Regist
 	return m, r
 }
 
-// sealed returns what is in the directory of sealed secrets, and that only root can look.
+// sealed returns the files in the directory of sealed secrets, and checks that only root can read it.
 func sealed(t *testing.T, n *node.Node) (names []string) {
 	t.Helper()
 	dir := filepath.Join(n.Root(), "secrets")
@@ -185,10 +186,10 @@ func sealed(t *testing.T, n *node.Node) (names []string) {
 	return names
 }
 
-// A private model is read before it is complete, the daemon is restarted and killed, and reading goes on
-// with the secret that was sealed; the file goes when the model is complete.
+// A private model is read before it is complete, the daemon is stopped and killed, and reads continue
+// with the sealed secret; the file is removed when the model is complete.
 func TestSecretAfterRestart(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
+	n := node.StartNode(t, node.Options{Config: slowBackground})
 	m, r := privateLazy(t, n, 96<<20)
 	if l := sealed(t, n); len(l) != 2 {
 		t.Errorf("sealed: %v, want the key and one", l)
@@ -198,7 +199,7 @@ func TestSecretAfterRestart(t *testing.T) {
 	if err := m.read(60<<20, 4096); err != nil {
 		t.Errorf("after a restart: %v", err)
 	}
-	// The secret is replaced. The image is there, so containerd asks for its manifest only.
+	// The secret changes. containerd has the image, so it requests only the manifest.
 	r.Password = aliceSecret + "-renewed"
 	mustPull(t, n, "ballast", m.ref, "--user", "alice:"+r.Password)
 	n.Ballastd.Kill()
@@ -211,7 +212,7 @@ func TestSecretAfterRestart(t *testing.T) {
 	}
 	noSecrets(t, n, aliceSecret)
 	r.Wire.Link(0, 0)
-	m.awaitComplete(t)
+	m.readAll(t)
 	waitFor(t, "the secret to be removed", func() error {
 		if l := sealed(t, n); !slices.Equal(l, []string{"key"}) {
 			return fmt.Errorf("sealed: %v", l)
@@ -220,10 +221,10 @@ func TestSecretAfterRestart(t *testing.T) {
 	})
 }
 
-// With keep_secrets = false nothing is on the disk. After a restart what is missing can not be read, the
-// log says why, and a pull with the secret mends it.
+// With keep_secrets = false no secret is on the disk. After a restart missing bytes cannot be read, the
+// log says why, and a pull with the secret repairs it.
 func TestSecretsInMemoryOnly(t *testing.T) {
-	n := node.StartNode(t, node.Options{Config: "[upstream]\nkeep_secrets = false\n"})
+	n := node.StartNode(t, node.Options{Config: "[upstream]\nkeep_secrets = false\n" + slowBackground})
 	m, r := privateLazy(t, n, 96<<20)
 	if l := sealed(t, n); l != nil {
 		t.Errorf("sealed: %v, want nothing", l)
@@ -242,7 +243,7 @@ func TestSecretsInMemoryOnly(t *testing.T) {
 	r.Wire.Link(0, 0)
 	mustPull(t, n, "ballast", m.ref, "--user", "alice:"+aliceSecret)
 	waitFor(t, "the rest to come after another pull", func() error {
-		// An attempt that began without the secret may be what it joins.
+		// It may join an attempt that began without the secret.
 		out := n.Ballast("hydrate", "--wait", m.ref)
 		if out.Err != nil {
 			return fmt.Errorf("%w: %s", out.Err, out.Output())
@@ -252,10 +253,11 @@ func TestSecretsInMemoryOnly(t *testing.T) {
 	m.awaitComplete(t)
 }
 
-// A stranger gives the facade credentials for thousands of repositories of his own. Those of others are
-// still known.
+// An attacker gives the facade credentials for thousands of repositories. Those of other users are not
+// evicted.
 func TestStrangerEvictsNoSecrets(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
+	pause(t, n)
 	m, r := privateLazy(t, n, 48<<20)
 	ordinary := node.Busybox(t)
 	evil := node.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -270,7 +272,6 @@ func TestStrangerEvictsNoSecrets(t *testing.T) {
 	n.Upstream(t, "evil.test", evil)
 	const evilSecret = "secret-of-the-stranger"
 	node.Belongs(evilSecret, evil)
-	r.Wire.Link(256<<10, 5*time.Millisecond)
 	c, login := n.FacadeClient(t), url.UserPassword("u", evilSecret)
 	for i := range 5000 {
 		status, _ := askFacadeBy(t, n, c, http.MethodHead, fmt.Sprintf("r%d/manifests/1", i), "evil.test", login)
@@ -281,30 +282,33 @@ func TestStrangerEvictsNoSecrets(t *testing.T) {
 	if m.complete() {
 		t.Error("the model was complete too early; the test proves nothing")
 	}
-	// After a failure the sources are made anew, with what is known then, before the next attempt.
-	mend := r.Wire.Add(node.Fault{Match: node.AnyBlob, Status: http.StatusNotFound})
+	// After a failure the sources are made again, with the current credentials, before the next
+	// attempt.
+	restore := r.Wire.Add(node.Fault{Match: node.AnyBlob, Status: http.StatusNotFound})
 	r.Wire.Link(0, 0)
+	resume(t, n)
 	waitFor(t, "the daemon to try again", func() error {
 		if !logged(t, n, "the rest of a model", "trying again", "wait=2s") {
 			return errors.New("not yet")
 		}
 		return nil
 	})
-	mend()
+	restore()
 	if out := n.Ballast("hydrate", "--wait", m.ref); out.Err != nil {
 		t.Errorf("the rest: %v\n%s", out.Err, out.Output())
 	}
 	m.awaitComplete(t)
 }
 
-// A stranger's image says in an annotation that it is pulled from another's repository. Nothing is fetched
-// there, neither with the secret of that tenant, which is remembered, nor with the credentials of the node.
+// The annotation of an attacker's image names the repository of another tenant as its source. Nothing
+// is fetched there, neither with that tenant's secret, which the node has, nor with the credentials of
+// the node.
 func TestSpoofedReference(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	private := privateRegistry(t, n, "private.test", "alice", aliceSecret)
 	n.Login(t, "private.test", "alice", aliceSecret)
 	private.Push(t, "a/model", "1", artifact(converttest.ModelPackRaw(converttest.Files(weights(233, 1<<20)))))
-	hidden := weights(234, 1<<20) // never on the node
+	hidden := weights(234, 1<<20) // not on the node
 	private.PushBlob(t, "a/model", digest.FromBytes(hidden), int64(len(hidden)), bytes.NewReader(hidden))
 	if _, err := n.CRI(t).PullAs("private.test/a/model:1", "", &cri.AuthConfig{Username: "alice", Password: aliceSecret}); err != nil {
 		t.Fatal(err)
@@ -334,8 +338,8 @@ func TestSpoofedReference(t *testing.T) {
 	}
 }
 
-// A carton is prefetched from a signed address. The signature is in no log, on no disk and in nothing that
-// is printed, and the carton is known by its address all the same.
+// A carton is prefetched from a signed URL. The signature is in no log, file or output, and the carton
+// is known by its URL nevertheless.
 func TestSignedCarton(t *testing.T) {
 	const signature = "s1gnature-of-the-carton"
 	c := converttest.GoodCarton(weights(235, 2<<20))

@@ -9,8 +9,7 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// handler is the runtime handler whose pods use the other snapshotter than the node's
-// default.
+// handler is the runtime handler whose pods use the snapshotter that is not the default of the node.
 const plainHandler = `
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.plain]
   runtime_type = "io.containerd.runc.v2"
@@ -45,8 +44,8 @@ func TestVolumes(t *testing.T) {
 	}
 }
 
-// TestVolumeShared gives one model to two containers of a pod, one of them a directory of it,
-// and to a second pod.
+// TestVolumeShared mounts one model in two containers of a pod, in one of them a directory of it, and
+// in a second pod.
 func TestVolumeShared(t *testing.T) {
 	for _, show := range ways {
 		t.Run(show, func(t *testing.T) { testVolumeShared(t, show) })
@@ -81,8 +80,8 @@ func testVolumeShared(t *testing.T, show string) {
 	}
 }
 
-// TestVolumeOtherSnapshotter asks for a model in a pod whose handler has another snapshotter:
-// there is an error, never an empty directory.
+// TestVolumeOtherSnapshotter mounts a model in a pod whose handler has another snapshotter: that fails,
+// and never shows an empty directory.
 func TestVolumeOtherSnapshotter(t *testing.T) {
 	n := node.StartNode(t, node.Options{Containerd: plainHandler})
 	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
@@ -94,7 +93,7 @@ func TestVolumeOtherSnapshotter(t *testing.T) {
 	b := converttest.ModelPackRaw(converttest.Files(weights(13, 1<<20)))
 	ref := push(t, n, b)
 	if id, err := cri.Pull(ref, "plain"); err == nil {
-		// The pull may have been for content only; the volume must not work.
+		// The pull may fetch the content only; the volume must fail.
 		pod := cri.RunPod(t, "plain")
 		if _, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model"}); err == nil {
 			t.Error("a container started with a model in overlayfs; want an error")

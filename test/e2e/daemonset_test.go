@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// imageValues are those of a version of the image.
+// imageValues are the values of the chart for a version of the image.
 func (c *clusterNode) imageValues(tag string, more map[string]any) map[string]any {
 	v := map[string]any{"image": map[string]any{"registry": c.own.Host, "repository": "ballast", "tag": tag}}
 	for k, x := range more {
@@ -26,7 +26,7 @@ func (c *clusterNode) imageValues(tag string, more map[string]any) map[string]an
 	return v
 }
 
-// state is the files of the machine but for what the kubelet and CRI keep where no option moves it.
+// state returns the files of the machine, except those of the kubelet and CRI at fixed paths.
 func (c *clusterNode) state() map[string]string {
 	c.t.Helper()
 	all := c.tree()
@@ -38,7 +38,7 @@ func (c *clusterNode) state() map[string]string {
 	return all
 }
 
-// restarts returns which units were restarted since the last time.
+// restarts returns the units that were restarted since the last call.
 func (c *clusterNode) restarts() (units []string) {
 	for _, call := range c.calls() {
 		if u, ok := strings.CutPrefix(call, "restart "); ok {
@@ -55,7 +55,7 @@ func (c *clusterNode) model(seed byte) (string, *converttest.Built) {
 	return c.registry.Ref("team/model", fmt.Sprintf("v%d", seed)), b
 }
 
-// startReader starts a container that has the model as its root.
+// startReader starts a container with the model as its root.
 func (c *clusterNode) startReader(model string) {
 	c.t.Helper()
 	out := c.ctr("run", "-d", "--snapshotter", "ballast", "--mount", node.BusyboxMount, model, "reader", "/.bin/busybox", "sleep", "100000")
@@ -77,7 +77,7 @@ func (c *clusterNode) endReader() {
 	}
 }
 
-// version is what the daemon says of itself.
+// version returns the version that the daemon reports.
 func (c *clusterNode) version() string {
 	c.t.Helper()
 	out := node.Command(c.t.Context(), nil, "/usr/local/bin/ballast", "version")
@@ -87,8 +87,8 @@ func (c *clusterNode) version() string {
 	return out.Stdout
 }
 
-// TestDaemonSet takes a node with a real kubelet from nothing to models by the pod of the chart, upgrades it and goes
-// back under a running container, and takes it to nothing again.
+// TestDaemonSet installs ballast with the pod of the chart on a node with a real kubelet, upgrades it
+// and rolls it back while a container runs, and removes it.
 func TestDaemonSet(t *testing.T) {
 	c := startClusterNode(t)
 	before := c.state()
@@ -147,8 +147,8 @@ func TestDaemonSet(t *testing.T) {
 	}
 }
 
-// checkHeals stops the daemon for good while its registries are closed, and takes its image off the node: the next pod
-// comes all the same, and brings the daemon back.
+// checkHeals stops the daemon while its registries are unavailable, and removes its image from the
+// node: the next pod starts nevertheless, and starts the daemon.
 func (c *clusterNode) checkHeals() {
 	c.t.Helper()
 	c.systemctl("stop", "ballastd.socket")
@@ -165,7 +165,7 @@ func (c *clusterNode) checkHeals() {
 	c.checkReader()
 }
 
-// daemonPid returns the process of the daemon, whoever has started it.
+// daemonPid returns the process id of the daemon.
 func (c *clusterNode) daemonPid() int {
 	c.t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -181,8 +181,8 @@ func (c *clusterNode) daemonPid() int {
 	return 0
 }
 
-// TestDaemonSetPod runs the daemon in a pod: it is killed, and its pod replaced by another version, under a container
-// that reads a model which is not complete.
+// TestDaemonSetPod runs the daemon in a pod: it is killed, and its pod is replaced by another version,
+// while a container reads an incomplete model.
 func TestDaemonSetPod(t *testing.T) {
 	c := startClusterNode(t)
 	before := c.state()

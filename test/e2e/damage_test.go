@@ -14,15 +14,16 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A held model is complete, and a container runs with it.
+// A held model is complete, and a container uses it.
 type held struct {
 	n    *node.Node
 	b    *converttest.Built
 	ref  string
-	file string // as the container sees it
+	file string // seen from the container
 }
 
-// look reads the file of the model through the container, cold. It may fail; it may not be wrong.
+// look reads the file of the model through the container, without the page cache. It may fail, but not
+// return wrong bytes.
 func (h *held) look(t *testing.T) error {
 	t.Helper()
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
@@ -39,7 +40,7 @@ func (h *held) want() []byte { return h.b.Files["model.gguf"].Data }
 
 func (h *held) object() string { return object(h.n, digest.FromBytes(h.want())) }
 
-// healed looks that all is well, for who is running and for who comes.
+// healed checks that running and new containers see the model.
 func (h *held) healed(t *testing.T) {
 	t.Helper()
 	waitFor(t, "the container to read the model", func() error { return h.look(t) })
@@ -85,16 +86,16 @@ func spoilDocuments(t *testing.T, n *node.Node) {
 	}
 }
 
-// TestDamage damages or loses a part of the root of a node whose models are in use, outside of any crash.
-// A container never reads other bytes than the model's, nothing of the model is removed although the
-// collector wants all, and what heals it is what the tools say.
+// TestDamage damages or removes a part of the root of a node whose models are in use. A container never
+// reads other bytes than those of the model, a garbage collection removes nothing of it, and the
+// commands that the tools print repair it.
 func TestDamage(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: "[gc]\ninterval = \"1s\"\nhigh = 1\nlow = 1\n"})
 	database := filepath.Join(n.Root(), "store.db")
 	restarted := func(damage func()) {
 		n.Ballastd.Stop(t)
 		damage()
-		n.StartBallastd(t) // until the end of all cases
+		n.StartBallastd(t) // its clean-up is at the end of all cases
 	}
 	collected := func(t *testing.T, h *held) {
 		t.Helper()
@@ -155,7 +156,7 @@ func TestDamage(t *testing.T) {
 				restarted(func() {})
 			}
 			if out := n.Ballast("verify"); out.Err == nil {
-				t.Error("verify says that all is well")
+				t.Error("verify reports no problem")
 			}
 			remove()
 			mustPull(t, n, "ballast", h.ref)

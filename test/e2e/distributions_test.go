@@ -9,8 +9,8 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// TestDistributions starts from the configuration that nodes come with, on the version that they have, adds what ballast config
-// containerd prints, and pulls a model for a pod.
+// TestDistributions starts from the configuration of a distribution, with its version of containerd,
+// adds the output of ballast config containerd, and pulls a model for a pod.
 func TestDistributions(t *testing.T) {
 	files, err := filepath.Glob("testdata/distributions/*.toml")
 	if err != nil || len(files) == 0 {
@@ -52,7 +52,7 @@ func testDistribution(t *testing.T, o node.Options) {
 		n.volume(t)
 	}
 	n.ordinary(t)
-	// What the distribution says beside is still in force.
+	// The other settings of the distribution still apply.
 	dump := node.Command(t.Context(), nil, n.Tool("containerd"), "-c", n.ContainerdConfigFile(), "config", "dump")
 	for _, setting := range []string{
 		"discard_unpacked_layers = true", "use_local_image_pull = true", "disable_snapshot_annotations = false",

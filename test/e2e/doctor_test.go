@@ -14,10 +14,10 @@ func doctor(n *node.Node) node.Result {
 	return n.Ballast("doctor", "--containerd-config", n.ContainerdConfigFile(), "--hosts-dir", n.HostsDir())
 }
 
-// TestDoctor finds nothing on a node that is set up as the command says, and each fault that
-// is made by hand.
+// TestDoctor finds no problem on a node that is set up by the commands, and each fault that the test
+// makes.
 func TestDoctor(t *testing.T) {
-	t.Run("well", func(t *testing.T) {
+	t.Run("no fault", func(t *testing.T) {
 		if out := doctor(node.StartNode(t, node.Options{})); out.Err != nil {
 			t.Errorf("%v\n%s", out.Err, out.Output())
 		} else if want := "own their files; the container runtime supports id-mapped mounts"; !strings.Contains(out.Stdout, want) {
@@ -61,8 +61,8 @@ func TestDoctor(t *testing.T) {
 			words:   []string{"root"},
 		},
 		{
-			// A file system on which a mount with data-only layers fails is what a
-			// kernel without them looks like: both are found out by trying.
+			// A file system on which a mount with data-only layers fails looks like a kernel without
+			// them: both are found by trying.
 			name:    "no data-only layers",
 			options: node.Options{},
 			break_: func(t *testing.T, n *node.Node) {

@@ -16,8 +16,8 @@ import (
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestFacadeClients pulls a model and an ordinary image by every way that containerd has, with each form
-// of hosts.toml.
+// TestFacadeClients pulls a model and an ordinary image in every way that containerd has, with each
+// form of hosts.toml.
 func TestFacadeClients(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -66,7 +66,7 @@ func TestFacadeClients(t *testing.T) {
 				if !logged(t, n, "facade request", "/"+way+"/model/manifests/1", "status=200") || !logged(t, n, "facade request", "/"+way+"/image/manifests/1", "status=200") {
 					t.Errorf("%s: the facade was not asked", way)
 				}
-				if way != "cri" { // which has a namespace of its own
+				if way != "cri" { // which has its own namespace
 					wantFiles(t, n, model, states(b))
 				}
 			}
@@ -81,8 +81,8 @@ func failed(r node.Result) error {
 	return fmt.Errorf("%w: %s", r.Err, r.Output())
 }
 
-// A user who binds the port while ballastd is down gets no secret, and no image is what he says. It
-// costs the facade and nothing else, and is said; when he is gone, all is as before.
+// A user who binds the port while ballastd is stopped gets no secret, and cannot provide an image. Only
+// the facade is affected, which is reported; afterwards everything works as before.
 func TestFacadeSquatterGetsNothing(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(231, 1<<20)))
@@ -102,18 +102,19 @@ func TestFacadeSquatterGetsNothing(t *testing.T) {
 	if id, err := cri.PullAs(image, "", &criapi.AuthConfig{Username: "alice", Password: "s3cret"}); err == nil {
 		t.Errorf("CRI has pulled %s", id)
 	}
-	tried := 0
+	waitFor(t, "the squatter to print three connections", func() error {
+		if seen := s.sightings(); len(seen) < 3 {
+			return fmt.Errorf("it has printed %d", len(seen))
+		}
+		return nil
+	})
 	for _, one := range s.sightings() {
 		if one.TLS == "" || one.TLS == "ok" {
 			t.Errorf("the squatter saw %+v", one)
 		}
-		tried++
-	}
-	if tried < 3 {
-		t.Errorf("the squatter saw %d connections; the test proves nothing", tried)
 	}
 
-	// The daemon starts, shows what it has, and says what is wrong.
+	// The daemon starts, shows its models, and reports the problem.
 	n.StartBallastd(t)
 	wantFiles(t, n, model, states(b))
 	wantError(t, doctor(n), "facade", fmt.Sprintf("process %d", s.cmd.Process.Pid), "uid 65534", "ballastd.socket")
@@ -133,8 +134,8 @@ func TestFacadeSquatterGetsNothing(t *testing.T) {
 	mustPull(t, n, "overlayfs", image, "--user", "alice:s3cret")
 }
 
-// A user of the node without the key gets nothing of what the node can pull, by no way of asking, and
-// can not read the key.
+// A user of the node without the key gets nothing through the facade in any way, and cannot read the
+// key.
 func TestFacadeNobodyGetsNothing(t *testing.T) {
 	docker := filepath.Join(t.TempDir(), "config.json")
 	if err := os.WriteFile(docker, []byte(`{"auths":{"secret.test":{"auth":"YWxpY2U6czNjcmV0"}}}`), 0o600); err != nil {
@@ -150,9 +151,9 @@ func TestFacadeNobodyGetsNothing(t *testing.T) {
 
 	n.Registry.Wire.Reset()
 	url := n.FacadeURL("secret.test", "team/model", "1")
-	said := runNobody(t, "ask", url)
-	t.Logf("%s", said)
-	for line := range strings.Lines(said) {
+	printed := runNobody(t, "ask", url)
+	t.Logf("%s", printed)
+	for line := range strings.Lines(printed) {
 		plain := strings.HasPrefix(line, "plain HTTP: status 403") && strings.Contains(line, "ballast config hosts --upgrade")
 		if !plain && !strings.Contains(line, ": error ") {
 			t.Errorf("nobody got %s", line)
@@ -169,7 +170,7 @@ func TestFacadeNobodyGetsNothing(t *testing.T) {
 	}
 }
 
-// The keys are renewed, replaced and mended under a containerd that runs, which is not told.
+// The keys are renewed, replaced and repaired while containerd runs, which is not notified.
 func TestFacadeKeysChange(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(233, 1<<20)))
@@ -230,7 +231,8 @@ func TestFacadeKeysChange(t *testing.T) {
 	}
 }
 
-// A node with hosts.toml files of a version without keys says what to do, and one command does it.
+// On a node with hosts.toml files of a version without keys, errors name the command that upgrades
+// them.
 func TestFacadeUpgrade(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(234, 1<<20))))
@@ -270,8 +272,8 @@ capabilities = ["pull", "push"]
 	}
 }
 
-// The service manager holds the port: nobody else can have it while ballastd is restarted, and a pull
-// that comes meanwhile waits and succeeds.
+// The service manager holds the port: no other process can bind it while ballastd is restarted, and a
+// pull meanwhile waits and succeeds.
 func TestFacadeSocketHeld(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(235, 1<<20))))
@@ -283,14 +285,14 @@ func TestFacadeSocketHeld(t *testing.T) {
 	if n.FacadeSocket, err = l.(*net.TCPListener).File(); err != nil {
 		t.Fatal(err)
 	}
-	l.Close() // the file holds the port
+	l.Close() // the file keeps the port
 	defer n.FacadeSocket.Close()
 	for range 2 {
 		n.StartBallastd(t)
 		n.Ballastd.Stop(t)
 		if l, err := net.Listen("tcp", n.Facade); err == nil {
 			l.Close()
-			t.Error("somebody else can have the port between two daemons")
+			t.Error("the port can be bound between two daemons")
 		}
 	}
 	pulled := make(chan node.Result, 1)
@@ -311,7 +313,7 @@ func TestFacadeSocketHeld(t *testing.T) {
 	}
 }
 
-// knocking returns nil if somebody has connected to an address and was not accepted.
+// knocking returns nil if a client has connected to an address and was not accepted.
 func knocking(address string) error {
 	p, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
@@ -322,23 +324,23 @@ func knocking(address string) error {
 	if _, err := fmt.Sscan(port, &number); err != nil {
 		return err
 	}
-	// sl, local address, remote address, state 01: established, on the side of who connects.
+	// sl, local address, remote address, state 01: established, on the side of the client.
 	for line := range strings.Lines(string(p)) {
 		f := strings.Fields(line)
 		if len(f) > 3 && f[3] == "01" && strings.HasSuffix(f[2], fmt.Sprintf(":%04X", number)) {
 			return nil
 		}
 	}
-	return errors.New("nobody has connected")
+	return errors.New("no client has connected")
 }
 
-// TestFacadeLeavesLayers has a registry that containerd can ask itself: layers of ordinary images come from
-// there, without ballastd between; models arrive as ever.
+// TestFacadeLeavesLayers uses a registry that containerd can reach itself: layers of ordinary images
+// come from there directly, and models through the facade.
 func TestFacadeLeavesLayers(t *testing.T) {
 	for _, args := range [][]string{nil, {"_default", "--open"}} {
 		n := node.StartNode(t, node.Options{})
 		host := n.Registry.Host
-		if err := os.RemoveAll(filepath.Join(n.Dir, "ballast.d", host)); err != nil { // what ballastd knows of it
+		if err := os.RemoveAll(filepath.Join(n.Dir, "ballast.d", host)); err != nil { // so that ballastd does not know it
 			t.Fatal(err)
 		}
 		if args != nil {
@@ -369,7 +371,7 @@ func TestFacadeLeavesLayers(t *testing.T) {
 			if got == 0 {
 				t.Errorf("%v %s: containerd got nothing from the registry", args, way)
 			}
-			if rm := n.Ctr("images", "rm", "--sync", n.Registry.Ref(way+"/image", "1")); rm.Err != nil { // its layers too
+			if rm := n.Ctr("images", "rm", "--sync", n.Registry.Ref(way+"/image", "1")); rm.Err != nil { // with its layers
 				t.Fatalf("%v\n%s", rm.Err, rm.Output())
 			}
 			mustPull(t, n, "ballast", model, flags...)

@@ -22,7 +22,8 @@ import (
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// fleetConfig is the configuration of a node that listens at an address and asks others, with keys that it makes.
+// fleetConfig is the configuration of a node that listens at an address and asks other nodes, with keys
+// made for the test.
 func fleetConfig(t *testing.T, listen string, nodes ...string) (config string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,8 +57,8 @@ func fleetConfig(t *testing.T, listen string, nodes ...string) (config string) {
 	return config
 }
 
-// TestDigestOfAnotherNode pulls a private model by the digest that another node saw, on nodes that never saw its tag:
-// while that stands for the model, and when it has moved on.
+// TestDigestOfAnotherNode pulls a private model by the digest that another node saw, on nodes that
+// never saw its tag: while the tag still has that digest, and after it was moved.
 func TestDigestOfAnotherNode(t *testing.T) {
 	listen := node.FreeAddress(t)
 	_, port, _ := net.SplitHostPort(listen)
@@ -111,7 +112,7 @@ func TestDigestOfAnotherNode(t *testing.T) {
 	t.Run("moved tag, fleet", func(t *testing.T) { pull(t, asks, true) })
 	t.Run("another fleet", func(t *testing.T) { pull(t, fleetConfig(t, "127.0.0.1:0", "localhost:"+port), false) })
 
-	// Who has no key gets nothing from the port.
+	// A node without the key gets nothing from the port.
 	if resp, err := http.Get("http://" + listen + "/v1/origins/" + strings.SplitN(ref, "@", 2)[1]); err == nil && resp.StatusCode == http.StatusOK {
 		t.Errorf("without a key: %s", resp.Status)
 	}

@@ -40,8 +40,8 @@ func cartonStates(c converttest.Carton) map[string]node.FileState {
 	return m
 }
 
-// TestPullCartonURL pulls a carton by a name that the configuration maps to a URL, and prefetches
-// it by the URL itself.
+// TestPullCartonURL pulls a carton by a name that the configuration maps to a URL, and prefetches it by
+// the URL.
 func TestPullCartonURL(t *testing.T) {
 	c := converttest.GoodCarton(weights(80, 9<<20))
 	for name, ranges := range map[string]bool{"ranges": true, "no ranges": false} {
@@ -90,8 +90,8 @@ func TestPullCarton(t *testing.T) {
 	}
 }
 
-// TestPullOllamaList pulls a list of models by its tag, with the runner of the configuration, and
-// with one at the end of the tag.
+// TestPullOllamaList pulls a list of models by its tag, with the configured runner, and with a runner
+// in the tag.
 func TestPullOllamaList(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: node.AllowLoopback + "ollama_runner = \"mlx\"\n"})
 	front := node.StartOllama(t, n.Registry)
@@ -116,15 +116,15 @@ func TestPullOllamaList(t *testing.T) {
 	}
 }
 
-// TestPullTensors pulls a model with a layer for each of 1,200 tensors, and reads every tensor back
-// from inside a container.
+// TestPullTensors pulls a model with a layer for each of 1,200 tensors, and reads every tensor in a
+// container.
 func TestPullTensors(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: node.AllowLoopback})
 	front := node.StartOllama(t, n.Registry)
 	n.Upstream(t, "registry.ollama.ai", front.Host)
 	for _, g := range converttest.Generations {
 		t.Run(string(g), func(t *testing.T) {
-			// Four of five weights have a scale, which is in the same layer or one of its own.
+			// Four of five weights have a scale, in the same layer or in another one.
 			tensors := converttest.Tensors(1200, 4<<10)
 			if g != converttest.TensorNamed {
 				tensors = tensors[:1200]
@@ -148,7 +148,7 @@ func TestPullTensors(t *testing.T) {
 // copyScript copies the files of a model out of a container.
 const copyScript = `cd / && for f in *; do case $f in proc|sys|dev|run) ;; *) $B cp -R "$f" /.out/ || exit 1 ;; esac; done`
 
-// mounted returns all files of an image, as a container copies them from its root.
+// mounted returns all files of an image, copied by a container from its root.
 func mounted(t *testing.T, n *node.Node, ref string) map[string]converttest.File {
 	t.Helper()
 	dir := t.TempDir()

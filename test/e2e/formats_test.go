@@ -27,7 +27,7 @@ func TestPullIndex(t *testing.T) {
 	wantFiles(t, n, ref, states(b))
 }
 
-// TestPullRefused pulls formats that are known and not supported: the message names them.
+// TestPullRefused pulls known formats that are not supported: the error names them.
 func TestPullRefused(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	config := []byte("{}")
@@ -51,8 +51,8 @@ func TestPullRefused(t *testing.T) {
 	}
 }
 
-// TestPullByDigest pulls a model by the digest of its origin, which no container can have as its root, and by
-// that of the converted image.
+// TestPullByDigest pulls a model by the digest of its original manifest, which no container can have as
+// its root, and by that of the converted image.
 func TestPullByDigest(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(71, 1<<20)))
@@ -72,7 +72,7 @@ func TestPullByDigest(t *testing.T) {
 	wantFiles(t, n, byDigest, states(b))
 }
 
-// TestPullSecret pulls a model that needs credentials, with those that the client has.
+// TestPullSecret pulls a model that requires credentials, with those of the client.
 func TestPullSecret(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	n.Registry.User, n.Registry.Password = "user", "secret"

@@ -9,8 +9,8 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// TestPullHub pulls a repository of the Hub of Hugging Face by its ordinary name, a quantisation of it, and a private
-// one with a pull secret.
+// TestPullHub pulls a repository of the Hub of Hugging Face by its ordinary name, one of its
+// quantizations, and a private one with a pull secret.
 func TestPullHub(t *testing.T) {
 	hub := converttest.NewHub(t)
 	host := strings.TrimPrefix(hub.URL, "http://")

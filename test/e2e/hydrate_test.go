@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A lazyState is what ls says of an image that is not complete.
+// A lazyState is the state of an incomplete image in the output of ls.
 type lazyState struct {
 	Table            string
 	State            string
@@ -35,8 +35,8 @@ func lazyStateOf(t *testing.T, n *node.Node) lazyState {
 	return all[0]
 }
 
-// TestHydrate pauses the rest of a model that a container reads: the reader goes on, the rest stands
-// still until somebody waits for it. The states say so.
+// TestHydrate pauses the download of a model that a container reads: reads continue, and the rest is
+// not fetched until a command waits for it. The states show this.
 func TestHydrate(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	m := &lazyModel{node: n, want: weights(126, 96<<20)}
@@ -64,7 +64,7 @@ func TestHydrate(t *testing.T) {
 	if out := doctor(n); !strings.Contains(out.Stdout, "fix: ballast hydrate --resume") {
 		t.Errorf("doctor in the pause:\n%s", out.Output())
 	}
-	ballast(t, n, "hydrate", s.Table) // begins nothing that is not paused
+	ballast(t, n, "hydrate", s.Table) // does not override the pause
 	if m.complete() {
 		t.Error("the model was complete in the pause")
 	}
@@ -84,7 +84,7 @@ func TestHydrate(t *testing.T) {
 	}
 }
 
-// TestHydrateResumes lets what is paused go on.
+// TestHydrateResumes resumes a paused download.
 func TestHydrateResumes(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	ballast(t, n, "hydrate", "--pause")
@@ -96,7 +96,7 @@ func TestHydrateResumes(t *testing.T) {
 	m.awaitComplete(t)
 }
 
-// TestLazyStateUnverified says that what is read was not compared with a digest yet.
+// TestLazyStateUnverified checks the state of a model whose bytes can be read before they are verified.
 func TestLazyStateUnverified(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: "[lazy]\nmode = \"lazy\"\nverify = \"after\"\n"})
 	ballast(t, n, "hydrate", "--pause")
@@ -114,14 +114,14 @@ func TestLazyStateUnverified(t *testing.T) {
 	}
 }
 
-// TestBallastdUnmount takes away what a daemon leaves for the next one.
+// TestBallastdUnmount removes the lazy mount, which a daemon leaves for its successor.
 func TestBallastdUnmount(t *testing.T) {
 	for place, config := range lazyPlaces {
 		t.Run(place, func(t *testing.T) { testBallastdUnmount(t, config) })
 	}
 }
 
-// lazyPlaces are the places of the lazy mount, with the configuration that puts it there.
+// lazyPlaces are the configurations of the lazy mount, by where it is mounted.
 var lazyPlaces = map[string]string{"below the root": "", "beside the sockets": "[lazy]\nidmap = false\n"}
 
 func testBallastdUnmount(t *testing.T, config string) {
@@ -164,7 +164,7 @@ func testBallastdUnmount(t *testing.T, config string) {
 	})
 }
 
-// lazyDir returns where the lazy mount of a node is, "" if it is nowhere.
+// lazyDir returns the directory of the lazy mount of a node; "" if there is none.
 func lazyDir(t *testing.T, n *node.Node) string {
 	t.Helper()
 	p, err := os.ReadFile("/proc/self/mountinfo")
@@ -179,8 +179,8 @@ func lazyDir(t *testing.T, n *node.Node) string {
 	return ""
 }
 
-// TestLazyRemounted takes the mount away under a container that reads: it goes on with the old one, and
-// others find a new one.
+// TestLazyRemounted unmounts the lazy mount while a container reads: the container keeps the old mount,
+// and others get a new one.
 func TestLazyRemounted(t *testing.T) {
 	for place, config := range lazyPlaces {
 		t.Run(place, func(t *testing.T) { testLazyRemounted(t, config) })
@@ -231,7 +231,7 @@ func testLazyRemounted(t *testing.T, config string) {
 	})
 }
 
-// TestSharedChunks says what a fine-tune has in common with its base.
+// TestSharedChunks pulls a fine-tuned model whose base is on the node: shared chunks are not fetched.
 func TestSharedChunks(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	base := weights(128, 24<<20)

@@ -14,8 +14,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestImportOllama takes over the models of a local Ollama and pulls them by name, from a registry
-// that has their manifests and not one of their blobs any more.
+// TestImportOllama imports the models of a local Ollama and pulls them by name, from a registry that
+// has their manifests but no longer their blobs.
 func TestImportOllama(t *testing.T) {
 	for _, way := range ways {
 		t.Run(way, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestImportOllama(t *testing.T) {
 			theirs := func(b *converttest.Built) string {
 				return filepath.Join(dir, "blobs", "sha256-"+digest.FromBytes(b.Files["model.gguf"].Data).Encoded())
 			}
-			if err := os.Chown(theirs(copied), 1000, 1000); err != nil { // as Ollama's service has them
+			if err := os.Chown(theirs(copied), 1000, 1000); err != nil { // the owner of the files of Ollama's service
 				t.Fatal(err)
 			}
 			front.Wire.Add(node.Fault{Match: node.AnyBlob, Status: 404})
@@ -65,7 +65,7 @@ func TestImportOllama(t *testing.T) {
 					t.Errorf("the pull asked for a blob: %s %s", r.Method, r.Path)
 				}
 			}
-			// Ollama may go, and the models stay.
+			// Ollama can be removed, and the models stay.
 			if err := os.RemoveAll(dir); err != nil {
 				t.Fatal(err)
 			}
@@ -77,8 +77,8 @@ func TestImportOllama(t *testing.T) {
 	}
 }
 
-// TestConvertLocal converts what is in no registry into one: a model of a local Ollama to a
-// ModelPack, and a carton, as a file and at a URL, to an image for stock overlayfs.
+// TestConvertLocal converts local models into a registry: a model of a local Ollama to a ModelPack, and
+// a carton, as a file and at a URL, to an image for stock overlayfs.
 func TestConvertLocal(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	dir := filepath.Join(n.Dir, "models")

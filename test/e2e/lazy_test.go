@@ -17,10 +17,10 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// slow is a link as between a node and a registry of the same region.
+// slow limits the link to that between a node and a registry of the same region.
 func slow(n *node.Node) { n.Registry.Wire.Link(50<<20, 20*time.Millisecond) }
 
-// converted pushes a model and converts it into the registry with digests of chunks.
+// convertedModel pushes a model and converts it within the registry, with digests of chunks.
 func convertedModel(t *testing.T, n *node.Node, b *converttest.Built, flags ...string) string {
 	t.Helper()
 	src := push(t, n, b)
@@ -32,7 +32,7 @@ func convertedModel(t *testing.T, n *node.Node, b *converttest.Built, flags ...s
 	return dst
 }
 
-// rootOf starts a container of an image and returns its root, as it sees it.
+// rootOf starts a container of an image and returns the path of its root.
 func rootOf(t *testing.T, n *node.Node, ref string) string {
 	t.Helper()
 	containers++
@@ -55,19 +55,20 @@ func rootOf(t *testing.T, n *node.Node, ref string) string {
 
 var containers int
 
-// complete says whether an object is on the node.
+// complete reports whether an object is on the node.
 func complete(n *node.Node, p []byte) bool {
 	_, err := os.Stat(object(n, digest.FromBytes(p)))
 	return err == nil
 }
 
-// A model of a gibibyte's pattern in small: the end of the largest file is read first, long before
-// it is there, then all of it, and it becomes an object that is mounted without the daemon.
+// The end of the largest file is read long before the file is complete, then all of it; it becomes an
+// object that is mounted without the daemon.
 func TestLazyPull(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	big := weights(120, 96<<20+5)
 	ref := convertedModel(t, n, converttest.ModelPackRaw(converttest.Files(big)))
 	slow(n)
+	pause(t, n)
 	start := time.Now()
 	mustPull(t, n, "ballast", ref)
 	pulled := time.Since(start)
@@ -86,6 +87,7 @@ func TestLazyPull(t *testing.T) {
 	if complete(n, big) {
 		t.Error("the file was complete before its end was read")
 	}
+	resume(t, n)
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil || hex.EncodeToString(h.Sum(nil)) != digest.FromBytes(big).Encoded() {
 		t.Errorf("whole file: %v, or other bytes", err)
@@ -106,8 +108,24 @@ func TestLazyPull(t *testing.T) {
 	wantFiles(t, n, ref, states(converttest.ModelPackRaw(converttest.Files(big))))
 }
 
-// patience is how long a test waits for what must happen, even on a busy machine.
+// patience is how long a test waits for a condition, even on a busy machine.
 const patience = 4 * time.Minute
+
+// pause stops background downloads until resume or a restart of the daemon: models stay incomplete,
+// however slow the machine is. Reads continue.
+func pause(t *testing.T, n *node.Node) {
+	t.Helper()
+	ballast(t, n, "hydrate", "--pause")
+}
+
+func resume(t *testing.T, n *node.Node) {
+	t.Helper()
+	ballast(t, n, "hydrate", "--resume")
+}
+
+// slowBackground is a configuration that limits background downloads, also after a restart: models
+// of tens of MiB stay incomplete for minutes. Reads are as fast as the link.
+const slowBackground = "[lazy]\nrate = \"256KiB\"\n"
 
 // waitFor waits until ready returns nil.
 func waitFor(t *testing.T, what string, ready func() error) {

@@ -15,17 +15,17 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// A tokenRegistry asks for bearer tokens, and sends who wants a blob to an address of its own, as the
-// registries of the large clouds do. Tokens and addresses hold until expire.
+// A tokenRegistry requires bearer tokens and redirects requests for blobs to signed addresses, as the
+// registries of the large clouds do. Tokens and addresses are valid until expire.
 type tokenRegistry struct {
 	next http.Handler
 	host string
 
-	mu       sync.Mutex // guards what follows
-	age      int        // tokens and addresses of another age do not hold any more
+	mu       sync.Mutex // guards the following
+	age      int        // tokens and addresses of another age are invalid
 	password string     // of "user"
-	renewals int        // tokens that were given out
-	refused  int        // requests with what does not hold
+	renewals int        // tokens issued
+	refused  int        // requests with an invalid token or address
 }
 
 func (r *tokenRegistry) expire() {
@@ -84,9 +84,9 @@ func (r *tokenRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // TestLazyCredentials reads a model after its token and its addresses have expired: they are renewed
-// while there are credentials. Without, what is there can be read, and the log says what is wrong.
+// with the credentials. Without credentials present bytes can be read, and the log says what is wrong.
 func TestLazyCredentials(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
+	n := node.StartNode(t, node.Options{Config: slowBackground})
 	front := &tokenRegistry{next: n.Registry.Wire, password: "secret"}
 	front.host = node.Serve(t, front)
 	n.Upstream(t, front.host, front.host)
@@ -126,5 +126,5 @@ func TestLazyCredentials(t *testing.T) {
 	if err := m.read(196<<20, 4096); err != nil {
 		t.Errorf("with credentials again: %v", err)
 	}
-	m.awaitComplete(t)
+	m.readAll(t)
 }

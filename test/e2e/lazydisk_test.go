@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// smallRoot gives a node's root a file system of the given size in bytes.
+// smallRoot mounts a file system of the given size in bytes as a node's root.
 func smallRoot(t *testing.T, n *node.Node, size int) {
 	t.Helper()
 	n.Ballastd.Stop(t)
@@ -37,7 +37,7 @@ func smallRoot(t *testing.T, n *node.Node, size int) {
 	n.StartBallastd(t)
 }
 
-// fill takes the space that is left on a file system, and returns what gives it back.
+// fill uses up the free space of a file system, and returns a function that frees it.
 func fill(t *testing.T, dir string) (free func()) {
 	t.Helper()
 	name := filepath.Join(dir, "filler")
@@ -58,10 +58,10 @@ func fill(t *testing.T, dir string) (free func()) {
 	}
 }
 
-// The disk is full before the model is complete: what is there can be read, what is missing gives an
-// error that the log explains, and the model becomes complete when there is space again.
+// The disk is full before the model is complete: present bytes can be read, reads of missing bytes fail
+// with an error that the log explains, and the model becomes complete when there is space again.
 func TestLazyDiskFull(t *testing.T) {
-	n := node.StartNode(t, node.Options{Config: "[fetch]\nreserve = \"1MiB\"\n"})
+	n := node.StartNode(t, node.Options{Config: "[fetch]\nreserve = \"1MiB\"\n" + slowBackground})
 	smallRoot(t, n, 160<<20)
 	m := mountLazy(t, n, 96<<20, 6<<20)
 	if err := m.read(0, 1<<20); err != nil {
@@ -84,14 +84,13 @@ func TestLazyDiskFull(t *testing.T) {
 	if err := m.read(80<<20, 4096); err != nil {
 		t.Errorf("with space again: %v", err)
 	}
-	m.awaitComplete(t)
+	m.readAll(t)
 	wantFiles(t, n, m.ref, states(converttest.ModelPackRaw(converttest.Files(m.want))))
 }
 
-// A pod with a model as a volume reads it before it is complete, while the daemon is restarted, and
-// after.
+// A pod reads a model in a volume before it is complete, while the daemon is restarted, and afterwards.
 func TestLazyVolume(t *testing.T) {
-	n, cri, busybox := startPods(t, node.Options{})
+	n, cri, busybox := startPods(t, node.Options{Config: slowBackground})
 	b := converttest.ModelPackRaw(converttest.Files(weights(161, 96<<20)))
 	m := &lazyModel{node: n, want: b.Files["model.gguf"].Data, ref: convertedModel(t, n, b)}
 	n.Registry.Wire.Link(6<<20, 5*time.Millisecond)
@@ -105,7 +104,7 @@ func TestLazyVolume(t *testing.T) {
 	}
 	read := func(when string, off int) {
 		t.Helper()
-		// Text is what an Exec returns safely.
+		// The output of Exec is text.
 		out, err := cri.Exec(c, "/bin/busybox", "sh", "-c",
 			fmt.Sprintf("/bin/busybox dd if=/model/model.gguf bs=4096 skip=%d count=1 2>/dev/null | /bin/busybox sha256sum", off/4096))
 		if want := sum(m.want[off:][:4096]); err != nil || !strings.HasPrefix(out, want) {
@@ -119,7 +118,7 @@ func TestLazyVolume(t *testing.T) {
 		defer close(waited)
 		read("asked for while the daemon is away", 64<<20)
 	}()
-	time.Sleep(300 * time.Millisecond) // so that it is asked for
+	time.Sleep(300 * time.Millisecond) // so that the read is requested
 	n.LaunchBallastd(t)
 	<-waited
 	n.Ballastd.Kill()
@@ -129,6 +128,7 @@ func TestLazyVolume(t *testing.T) {
 		t.Error("the model was complete too early; the test proves little")
 	}
 	n.Registry.Wire.Link(0, 0)
+	wantVolume(t, cri, c, "/model", states(b)) // loads all of it
 	waitFor(t, "the model to be complete", func() error {
 		if !m.complete() {
 			return errors.New("it is not")

@@ -15,11 +15,11 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// crawl is a link so slow that a model of tens of MiB takes much longer than to start a container.
+// crawl limits the link so that a model of tens of MiB takes much longer than the start of a container.
 func crawl(n *node.Node) { n.Registry.Wire.Link(4<<20, 20*time.Millisecond) }
 
-// TestLazyFormats reads models of every format in chunks, whose end first: from the artifact, and
-// from the registry as they were converted.
+// TestLazyFormats reads models of every format by chunks, the end first: from the artifact, and from
+// the registry after conversion.
 func TestLazyFormats(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	seed := byte(130)
@@ -46,7 +46,8 @@ func TestLazyFormats(t *testing.T) {
 
 func lazyFormat(t *testing.T, n *node.Node, b *converttest.Built, ref string) {
 	big := b.Files["model.gguf"].Data
-	crawl(n)
+	slow(n)
+	pause(t, n)
 	start := time.Now()
 	mustPull(t, n, "ballast", ref)
 	pulled := time.Since(start)
@@ -60,7 +61,7 @@ func lazyFormat(t *testing.T, n *node.Node, b *converttest.Built, ref string) {
 	if m.complete() {
 		t.Error("the file was complete before its end was read")
 	}
-	slow(n)
+	resume(t, n)
 	for name, f := range b.Files {
 		if got, err := os.ReadFile(filepath.Join(dir, name)); err != nil || digest.FromBytes(got) != digest.FromBytes(f.Data) {
 			t.Errorf("%s: %v, or other bytes", name, err)
@@ -78,7 +79,7 @@ func lazyFormat(t *testing.T, n *node.Node, b *converttest.Built, ref string) {
 	wantFiles(t, n, ref, states(b))
 }
 
-// Many readers of one model see its bytes, and nothing else, while it arrives.
+// Many readers of one model get only its bytes while it is fetched.
 func TestLazyManyReaders(t *testing.T) {
 	const readers, each = 64, 30
 	n := node.StartNode(t, node.Options{})
@@ -103,5 +104,5 @@ func TestLazyManyReaders(t *testing.T) {
 	m.awaitComplete(t)
 }
 
-// lastReader is the number of the container that rootOf started last.
+// lastReader returns the number of the last container started by rootOf.
 func lastReader() string { return fmt.Sprint(containers) }

@@ -18,7 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// fetched returns what the registry has at a path.
+// fetched returns the content at a path of the registry.
 func fetched(t *testing.T, n *node.Node, path string) []byte {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://"+n.Registry.Host+path, nil)
@@ -38,7 +38,7 @@ func fetched(t *testing.T, n *node.Node, path string) []byte {
 	return p
 }
 
-// lyingModel converts b, and has its table say that model.gguf has another digest.
+// lyingModel converts b, and sets another digest for model.gguf in its table.
 func lyingModel(t *testing.T, n *node.Node, b *converttest.Built, as digest.Digest) string {
 	t.Helper()
 	src := push(t, n, b)
@@ -83,9 +83,9 @@ func lyingModel(t *testing.T, n *node.Node, b *converttest.Built, as digest.Dige
 	return n.Registry.Ref("lazy/lie", "1")
 }
 
-// A model whose table gives its own bytes the digest of another model's file was read by a
-// container, and removed. Who reads the other model then must get what the digest says, not what the
-// kernel kept of the lie.
+// The table of a model gives its own bytes the digest of another model's file. A container reads it,
+// and it is removed. Readers of the other model must then get the bytes of the digest, not those in the
+// page cache.
 func TestLazyLieIsForgotten(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	honest := converttest.ModelPackRaw(converttest.Files(weights(150, 24<<20)))
@@ -94,7 +94,7 @@ func TestLazyLieIsForgotten(t *testing.T) {
 	evil := converttest.ModelPackRaw(converttest.Files(weights(151, 24<<20)))
 	lie := lyingModel(t, n, evil, digest.FromBytes(want))
 
-	crawl(n)
+	pause(t, n)
 	mustPull(t, n, "ballast", lie)
 	id := "liar"
 	if out := n.Start("ballast", lie, id); out.Err != nil {
@@ -112,10 +112,13 @@ func TestLazyLieIsForgotten(t *testing.T) {
 
 	mustPull(t, n, "ballast", ref)
 	m := &lazyModel{node: n, ref: ref, want: want, path: filepath.Join(rootOf(t, n, ref), "model.gguf")}
-	t.Logf("the honest model is mounted before it is complete: %t", !m.complete())
+	if m.complete() {
+		t.Error("the honest model was complete before it was read")
+	}
 	if err := m.read(0, 4096); err != nil {
 		t.Errorf("honest model: %v", err)
 	}
+	resume(t, n)
 	m.awaitComplete(t)
 	wantFiles(t, n, ref, states(honest))
 }
@@ -143,10 +146,10 @@ func readIn(t *testing.T, n *node.Node, id string, size int) []byte {
 	return nil
 }
 
-// One model under two names: one goes, and readers of the other one go on; both go, and nothing is
-// fetched and nothing is left.
+// One model has two names: after one is removed, readers through the other continue; after both are
+// removed, nothing is fetched and nothing is left.
 func TestLazyRemoved(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
+	n := node.StartNode(t, node.Options{Config: slowBackground})
 	want := weights(152, 96<<20)
 	b := converttest.ModelPackRaw(converttest.Files(want))
 	first := convertedModel(t, n, b)
@@ -175,7 +178,8 @@ func TestLazyRemoved(t *testing.T) {
 		}
 		return nil
 	})
-	time.Sleep(2 * time.Second) // what is on its way may arrive
+	time.Sleep(2 * time.Second) // for requests that are being sent
+	n.Registry.Wire.Drain()
 	n.Registry.Wire.Reset()
 	time.Sleep(3 * time.Second)
 	if got := len(n.Registry.Wire.Requests()); got > 0 {

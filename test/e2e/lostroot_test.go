@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLostMetadata loses the metadata of the snapshots while a container runs in them: nothing that
-// the container has goes, doctor says what to do, and doing it helps.
+// TestLostMetadata removes the metadata of the snapshots while a container runs: the files of the
+// container stay, and the commands that doctor prints repair the node.
 func TestLostMetadata(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(71, 8<<20)))
@@ -37,7 +37,7 @@ func TestLostMetadata(t *testing.T) {
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
 		t.Fatal(err)
 	}
-	hash := n.Ctr("task", "exec", "--exec-id", "hash", "running", "/.bin/busybox", "sha256sum", "/model.gguf")
+	hash := n.Exec("running", "/.bin/busybox", "sha256sum", "/model.gguf")
 	if want := state(b.Files["model.gguf"]).SHA256; hash.Err != nil || !strings.HasPrefix(hash.Stdout, want) {
 		t.Errorf("running container: got %v %s, want %s", hash.Err, hash.Output(), want)
 	}
@@ -50,7 +50,7 @@ func TestLostMetadata(t *testing.T) {
 	}
 }
 
-// TestWipedRoot wipes the root and keeps what containerd knows of it.
+// TestWipedRoot removes everything below the root; containerd keeps its own records.
 func TestWipedRoot(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(72, 1<<20)))
@@ -93,7 +93,7 @@ func TestCopiedRoot(t *testing.T) {
 	if out := n.Ballast("verify"); out.Err != nil {
 		t.Errorf("verify: %v: %s", out.Err, out.Output())
 	}
-	// One stub alone, while the daemon runs.
+	// A single stub, while the daemon runs.
 	stubs, err := filepath.Glob(filepath.Join(n.Root(), "snapshots/*/fs/model.gguf"))
 	if err != nil || len(stubs) != 1 {
 		t.Fatalf("stubs: %v, %v", stubs, err)
@@ -109,7 +109,7 @@ func TestCopiedRoot(t *testing.T) {
 	wantFiles(t, n, ref, states(b))
 }
 
-// removeAndPull does what doctor says.
+// removeAndPull runs the commands that doctor prints.
 func removeAndPull(t *testing.T, n *node.Node, ref string, b *converttest.Built) {
 	t.Helper()
 	if out := n.Ctr("images", "rm", "--sync", ref); out.Err != nil {

@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A machine is what "ballast setup" finds: the usual places, as if just installed, with a containerd that runs
-// as a service. /etc and /usr/local are copies for this test, /var/lib is empty; the service manager is
-// emulated, see systemctlArg.
+// A machine is a newly installed machine for "ballast setup": the usual directories, with a containerd
+// that runs as a service. /etc and /usr/local are copies for this test, and /var/lib is empty; the
+// service manager is emulated, see systemctlArg.
 type machine struct {
 	t        *testing.T
-	dir      string // what was downloaded: ballast and ballastd
+	dir      string // with the downloaded programs: ballast and ballastd
 	registry *node.Registry
-	facade   string // its address, as others on this machine may have the usual one
+	facade   string // its address; the usual one may be in use on this machine
 }
 
 const (
@@ -30,7 +30,7 @@ const (
 	machineSettings = "/etc/ballast/config.toml"
 )
 
-// containerdUnit starts containerd as packages do, with our build of it.
+// containerdUnit starts containerd as distributions do, with the version built for the tests.
 const containerdUnit = `[Unit]
 Description=containerd container runtime
 [Service]
@@ -42,7 +42,7 @@ KillMode=process
 WantedBy=multi-user.target
 `
 
-// startMachine makes a machine with a configuration of containerd; "" is none.
+// startMachine makes a machine with a configuration of containerd; "" means none.
 func startMachine(t *testing.T, config string) *machine {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "m")
@@ -83,7 +83,7 @@ func startMachine(t *testing.T, config string) *machine {
 	return m
 }
 
-// cover puts a copy that can be changed over a directory.
+// cover mounts a writable copy over a directory.
 func (m *machine) cover(dir, p string) {
 	m.t.Helper()
 	upper, work := filepath.Join(dir, p, "upper"), filepath.Join(dir, p, "work")
@@ -93,7 +93,7 @@ func (m *machine) cover(dir, p string) {
 	m.t.Cleanup(func() { m.ok(unix.Unmount(p, unix.MNT_DETACH)) })
 }
 
-// empty puts an empty directory over a directory.
+// empty mounts an empty directory over a directory.
 func (m *machine) empty(dir, p string) {
 	m.t.Helper()
 	fresh := filepath.Join(dir, p)
@@ -115,7 +115,7 @@ func (m *machine) write(p, text string, mode os.FileMode) {
 	m.ok(os.WriteFile(p, []byte(text), mode))
 }
 
-// copy copies a program; more is put behind its end, which makes another version of it that does the same.
+// copy copies a program. more is appended to it, which makes another version with the same behaviour.
 func (m *machine) copy(from, to string, mode os.FileMode, more string) {
 	m.t.Helper()
 	b, err := os.ReadFile(from)
@@ -132,7 +132,7 @@ func (m *machine) systemctl(args ...string) {
 	}
 }
 
-// stop ends everything that runs on the machine.
+// stop ends all processes of the machine.
 func (m *machine) stop() {
 	for _, id := range strings.Fields(m.ctr("tasks", "ls", "-q").Stdout) {
 		m.ctr("tasks", "rm", "-f", id)
@@ -159,7 +159,7 @@ func (m *machine) stop() {
 	}
 }
 
-// mountsBelow returns the mount points below a directory, the innermost first.
+// mountsBelow returns the mount points below a directory, innermost first.
 func (m *machine) mountsBelow(dir string) []string {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	m.ok(err)
@@ -177,7 +177,7 @@ func (m *machine) ctr(args ...string) node.Result {
 	return node.Command(context.Background(), nil, append([]string{node.Tool(m.t, "ctr")}, args...)...)
 }
 
-// ballast and ballastd run what was downloaded.
+// ballast runs a downloaded program.
 func (m *machine) ballast(args ...string) node.Result {
 	return node.Command(context.Background(), nil, append([]string{filepath.Join(m.dir, "ballast")}, args...)...)
 }
@@ -186,7 +186,7 @@ func (m *machine) ballastd(args ...string) node.Result {
 	return node.Command(context.Background(), nil, append([]string{filepath.Join(m.dir, "ballastd")}, args...)...)
 }
 
-// settings are the one thing that an operator has set before a set-up: the address of the facade.
+// settings is the only setting made before a setup: the address of the facade.
 func (m *machine) settings(args []string) {
 	m.t.Helper()
 	if !slices.Contains(args, "--remove") {
@@ -194,13 +194,13 @@ func (m *machine) settings(args []string) {
 	}
 }
 
-// setup runs what was downloaded.
+// setup runs the downloaded "ballast setup".
 func (m *machine) setup(args ...string) node.Result {
 	m.settings(args)
 	return node.Command(context.Background(), nil, append([]string{filepath.Join(m.dir, "ballast"), "setup"}, args...)...)
 }
 
-// mustSetup is setup, which has to go well.
+// mustSetup is setup that must succeed.
 func (m *machine) mustSetup(args ...string) string {
 	m.t.Helper()
 	out := m.setup(args...)
@@ -215,7 +215,7 @@ func (m *machine) pull(snapshotter, ref string) node.Result {
 	return m.ctr("images", "pull", "--snapshotter", snapshotter, "--hosts-dir", machineHosts, ref)
 }
 
-// calls returns what was asked of systemctl since the last time.
+// calls returns the calls of systemctl since the last call.
 func (m *machine) calls() []string {
 	m.t.Helper()
 	p := filepath.Join(stateOf, "calls")
@@ -228,8 +228,8 @@ func (m *machine) calls() []string {
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
-// tree returns the files below the places that a set-up touches, with their modes and the content of small
-// ones. What containerd itself writes is left out.
+// tree returns the files below the directories that a setup changes, with their modes and the content
+// of small files, except those that containerd writes.
 func (m *machine) tree() map[string]string {
 	m.t.Helper()
 	found := map[string]string{}
@@ -238,7 +238,7 @@ func (m *machine) tree() map[string]string {
 			if err != nil {
 				return err
 			}
-			if p == filepath.Dir(machineSettings) || p == machineSettings { // of the test
+			if p == filepath.Dir(machineSettings) || p == machineSettings { // made by the test
 				return nil
 			}
 			if p == "/var/lib/containerd" || p == "/run/containerd" || p == "/run/systemd" {
@@ -249,7 +249,7 @@ func (m *machine) tree() map[string]string {
 				return err
 			}
 			text := info.Mode().String()
-			if p == "/var/lib/ballast" { // models come and go
+			if p == "/var/lib/ballast" { // models are added and removed
 				found[p] = text
 				return filepath.SkipDir
 			}

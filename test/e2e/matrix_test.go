@@ -15,16 +15,16 @@ var update = flag.Bool("update", false, "write the tables in the documentation f
 // matrixPage is the page with the tables.
 const matrixPage = "../../contrib/docs/containerd.md"
 
-// A matrix is a table in the documentation: what works with which column.
+// A matrix is a table in the documentation of what works with which versions.
 type matrix struct {
-	name          string   // of its place in the page
+	name          string   // of its marker in the page
 	columns, rows []string // in order
 	cells         map[[2]string]string
 }
 
 func (m *matrix) set(row, column, words string) { m.cells[[2]string{row, column}] = words }
 
-// markdown returns the table. A cell that was not run is as it was in old.
+// markdown returns the table. A cell that was not run is taken from old.
 func (m *matrix) markdown(old map[[2]string]string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| | %s |\n|---%s|\n", strings.Join(m.columns, " | "), strings.Repeat("|---", len(m.columns)))

@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ways are the two ways to show a model: stubs over data-only layers, and hard links.
+// ways are the backends: stubs over data-only layers, and hard links.
 var ways = []string{"stubs", "links"}
 
-// showAs is the part of the configuration that forces one of them.
+// showAs is a configuration with one of them.
 func showAs(way string) string { return fmt.Sprintf("[snapshot]\nshow = %q\n", way) }
 
-// weights returns size bytes that do not compress, the same for the same seed.
+// weights returns size incompressible bytes, the same for the same seed.
 func weights(seed byte, size int) []byte {
 	p := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(p)
@@ -40,7 +40,7 @@ func push(t *testing.T, n *node.Node, b *converttest.Built) string {
 	return n.Registry.Ref("models/"+b.Name, "1")
 }
 
-// states are the files that a container must see of a model.
+// states returns the files of a model as a container must see them.
 func states(b *converttest.Built) map[string]node.FileState {
 	m := map[string]node.FileState{}
 	for _, f := range b.Files {
@@ -53,7 +53,7 @@ func state(f converttest.File) node.FileState {
 	return node.FileState{Mode: fmt.Sprintf("%o", f.Mode), Size: int64(len(f.Data)), SHA256: digest.FromBytes(f.Data).Encoded()}
 }
 
-// mustPull pulls with ctr and ends the test if that fails.
+// mustPull pulls with ctr and ends the test on errors.
 func mustPull(t *testing.T, n *node.Node, snapshotter, ref string, flags ...string) {
 	t.Helper()
 	if out := n.Pull(snapshotter, ref, flags...); out.Err != nil {
@@ -61,7 +61,18 @@ func mustPull(t *testing.T, n *node.Node, snapshotter, ref string, flags ...stri
 	}
 }
 
-// wantFiles compares what a container whose root is the image sees.
+// printed calls run until the output contains want, at most five times: on a busy machine ctr may end
+// before it has copied all output of a container. try is different in each call.
+func printed(want string, run func(try string) node.Result) (out node.Result) {
+	for i := range 5 {
+		if out = run(fmt.Sprint(i)); strings.Contains(out.Output(), want) {
+			break
+		}
+	}
+	return out
+}
+
+// wantFiles compares the files of a container whose root is the image.
 func wantFiles(t *testing.T, n *node.Node, ref string, want map[string]node.FileState) {
 	t.Helper()
 	got, err := n.List("ballast", ref, "/")
@@ -74,7 +85,7 @@ func wantFiles(t *testing.T, n *node.Node, ref string, want map[string]node.File
 	}
 }
 
-// wantVolume compares what a container sees below dir.
+// wantVolume compares the files of a container below dir.
 func wantVolume(t *testing.T, cri *node.CRI, container, dir string, want map[string]node.FileState) {
 	t.Helper()
 	got, err := cri.List(container, dir)
@@ -87,13 +98,13 @@ func wantVolume(t *testing.T, cri *node.CRI, container, dir string, want map[str
 	}
 }
 
-// disk is what a directory takes, in bytes: blocks, each inode once.
+// disk returns the disk usage of a directory, in bytes; each inode counts once.
 func disk(t *testing.T, dir string) (sum int64) {
 	t.Helper()
 	seen := map[uint64]bool{}
 	err := filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
 		if os.IsNotExist(err) {
-			return nil // removed while we look
+			return nil // removed meanwhile
 		}
 		if err != nil {
 			return err
@@ -114,12 +125,12 @@ func disk(t *testing.T, dir string) (sum int64) {
 	return sum
 }
 
-// object is the path of an object of the node's store.
+// object returns the path of an object in the node's store.
 func object(n *node.Node, d digest.Digest) string {
 	return filepath.Join(n.Root(), "objects", "sha256", d.Encoded()[:2], d.Encoded())
 }
 
-// wantError checks that a command failed, and that it said why.
+// wantError checks that a command failed with an error that contains words.
 func wantError(t *testing.T, out node.Result, words ...string) {
 	t.Helper()
 	if out.Err == nil {
@@ -132,7 +143,7 @@ func wantError(t *testing.T, out node.Result, words ...string) {
 	}
 }
 
-// imageNames are the images that containerd knows.
+// imageNames returns the images that containerd has.
 func imageNames(t *testing.T, n *node.Node) []string {
 	t.Helper()
 	out := n.Ctr("images", "ls", "-q")
@@ -142,7 +153,7 @@ func imageNames(t *testing.T, n *node.Node) []string {
 	return strings.Fields(out.Stdout)
 }
 
-// imageDigest is the digest of the manifest that containerd has for an image.
+// imageDigest returns the digest of the manifest that containerd has for an image.
 func imageDigest(t *testing.T, n *node.Node, ref string) string {
 	t.Helper()
 	out := n.Ctr("images", "ls", "name=="+ref)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/ballast-dev/ballast/convert/converttest"
 	"github.com/ballast-dev/ballast/test/e2e/node"
@@ -16,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nobody is a user who owns nothing.
+// nobody is a user without files.
 const nobody = 65534
 
 // The users whose containers must see models, as flags of `ctr run`.
@@ -27,7 +26,7 @@ var otherUsers = map[string][]string{
 	"user namespace by mapping": {"--uidmap", "0:100000:65536", "--gidmap", "0:100000:65536", "--remap-labels", "--user", "1000:1000"},
 }
 
-// as runs a command as nobody.
+// as runs a command as a user.
 func as(uid uint32, argv ...string) (string, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
@@ -47,8 +46,8 @@ func wantReadable(t *testing.T, n *node.Node, ref, name string, want []byte) {
 	}
 }
 
-// Containers of other users see models that are complete, in each way of showing them, and nobody else
-// sees anything of them.
+// Containers of other users see complete models, with each backend, and other processes of these users
+// do not.
 func TestOtherUsers(t *testing.T) {
 	for _, show := range ways {
 		t.Run(show, func(t *testing.T) {
@@ -62,11 +61,11 @@ func TestOtherUsers(t *testing.T) {
 	}
 }
 
-// The same for a model that is not complete.
+// The same for an incomplete model.
 func TestOtherUsersLazy(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
-	m := mountLazy(t, n, 48<<20, 1<<20)
-	n.Registry.Wire.Link(8<<20, 5*time.Millisecond)
+	pause(t, n)
+	m := mountLazy(t, n, 48<<20, 0)
 	for who, flags := range otherUsers {
 		if m.complete() {
 			t.Error("the model was complete too early; the test proves nothing")
@@ -80,7 +79,8 @@ func TestOtherUsersLazy(t *testing.T) {
 	wantPrivate(t, n)
 }
 
-// wantPrivate fails the test if others can enter or list what ballastd keeps, or open its sockets.
+// wantPrivate fails the test if another user can enter or list ballastd's directories, or open its
+// sockets.
 func wantPrivate(t *testing.T, n *node.Node) {
 	t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(n.Root(), "*"))
@@ -110,7 +110,7 @@ func wantPrivate(t *testing.T, n *node.Node) {
 	}
 }
 
-// Whatever umask the daemon is started with, what is private is, and containers of other users see models.
+// With any umask of the daemon, its files are private and containers of other users see models.
 func TestUmask(t *testing.T) {
 	for _, mask := range []int{0, 0o077} {
 		t.Run(fmt.Sprintf("%03o", mask), func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestUmask(t *testing.T) {
 	}
 }
 
-// A root that an earlier version left open to others is closed at the start, which the log says once.
+// A root that an earlier version left accessible is closed at the start, which is logged once.
 func TestOldRoot(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(243, 1<<20)))
@@ -167,8 +167,8 @@ func TestOldRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said := strings.Count(string(p), "directories that others could enter are closed"); said != 1 {
-		t.Errorf("the log says it %d times, want once", said)
+	if logged := strings.Count(string(p), "directories that others could enter are closed"); logged != 1 {
+		t.Errorf("the log says it %d times, want once", logged)
 	}
 	n.StartBallastd(t)
 	wantReadable(t, n, ref, "model.gguf", b.Files["model.gguf"].Data)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wantHostFiles compares what a process of the host sees below dir.
+// wantHostFiles compares the files that a process of the host sees below dir.
 func wantHostFiles(t *testing.T, dir string, b *converttest.Built) {
 	t.Helper()
 	got := map[string]node.FileState{}
@@ -40,8 +40,8 @@ func wantHostFiles(t *testing.T, dir string, b *converttest.Built) {
 	}
 }
 
-// TestHostMount reads a model by its file names with no container: through a kill of the daemon, after the model has
-// lost its name and its pin. After the unmount it goes.
+// TestHostMount reads a model on the host without a container: also after the daemon was killed, and
+// after the model has lost its name and its pin. After the unmount the model is removed.
 func TestHostMount(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	w := weights(90, 12<<20)
@@ -76,7 +76,7 @@ func TestHostMount(t *testing.T) {
 	}
 	n.StartBallastd(t)
 	ballast(t, n, "gc")
-	if err := unix.Unmount(own, 0); err != nil { // which ballastd is not told of
+	if err := unix.Unmount(own, 0); err != nil { // without ballastd
 		t.Fatal(err)
 	}
 	if out := ballast(t, n, "mount"); !strings.Contains(out, "not mounted\n") || !strings.Contains(out, "  mounted\n") {
@@ -96,7 +96,7 @@ func TestHostMount(t *testing.T) {
 	}
 }
 
-// TestHostMountCollected has containerd collect what it has not made, which is not what is mounted on the host.
+// TestHostMountCollected runs containerd's garbage collection, which must keep host mounts.
 func TestHostMountCollected(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(94, 1<<20)))
@@ -117,7 +117,8 @@ func TestHostMountCollected(t *testing.T) {
 	ballast(t, n, "unmount", dir)
 }
 
-// TestHostMountRefused mounts nothing where something else is, and nothing that can not be read yet.
+// TestHostMountRefused checks that nothing is mounted over something else, and no model that cannot be
+// read yet.
 func TestHostMountRefused(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(weights(92, 1<<20))))
@@ -131,10 +132,10 @@ func TestHostMountRefused(t *testing.T) {
 	}
 }
 
-// TestHostMountLazy reads the end of a model that is on its way, by a name that the node did not know. A reader
-// waits while the daemon is killed and started anew.
+// TestHostMountLazy reads the end of an incomplete model, by a name that the node did not know. A read
+// waits while the daemon is killed and started again.
 func TestHostMountLazy(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
+	n := node.StartNode(t, node.Options{Config: slowBackground})
 	m := &lazyModel{node: n, want: weights(93, 32<<20)}
 	m.ref = convertedModel(t, n, converttest.ModelPackRaw(converttest.Files(m.want)))
 	crawl(n)
@@ -154,7 +155,7 @@ func TestHostMountLazy(t *testing.T) {
 	if m.complete() {
 		t.Error("the model was complete too early, the reads proved little")
 	}
-	m.awaitComplete(t)
+	m.readAll(t)
 	ballast(t, n, "unmount", dir)
 	if out := ballast(t, n, "mount", "-o", "json"); out != "[]\n" {
 		t.Errorf("mounts that are left: %s", out)

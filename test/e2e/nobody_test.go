@@ -28,7 +28,7 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// nobodyArg makes the test program do what a user without rights would do.
+// nobodyArg makes the test program act as an unprivileged user.
 const nobodyArg = "-as-nobody"
 
 // nobodyCommand runs this program as nobody.
@@ -39,7 +39,7 @@ func nobodyCommand(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// asNobody is what it does: "squat ADDRESS", "ask URL" or "read FILE...".
+// asNobody runs "squat ADDRESS", "ask URL" or "read FILE...".
 func asNobody(what string, args []string) error {
 	switch what {
 	case "squat":
@@ -56,7 +56,7 @@ func asNobody(what string, args []string) error {
 	return fmt.Errorf("nobody does not know how to %q", what)
 }
 
-// selfSigned is what everybody can make.
+// selfSigned returns a certificate that anybody can make.
 func selfSigned() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -70,7 +70,7 @@ func selfSigned() (tls.Certificate, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
-// ask tries all ways to get an answer from the facade without a key, and prints what it got.
+// ask tries all ways to get an answer from the facade without a key, and prints the results.
 func ask(url string) error {
 	own, err := selfSigned()
 	if err != nil {
@@ -98,13 +98,13 @@ func tryGet(name string, tr *http.Transport, url string) {
 	fmt.Printf("%s: status %d %s\n", name, res.StatusCode, p)
 }
 
-// A sighting is a connection or a request that a squatter saw.
+// A sighting is a connection or a request that a squatter received.
 type sighting struct {
 	TLS, Request, Authorization string
 }
 
-// squat answers at an address whoever comes, with TLS and without: it asks for a secret first, and then
-// has a manifest of its own for every tag. It prints what it sees.
+// squat serves at an address, with and without TLS: it requests credentials, and then has a manifest
+// for every tag. It prints what it receives.
 func squat(address string) error {
 	cert, err := selfSigned()
 	if err != nil {
@@ -136,7 +136,7 @@ func squat(address string) error {
 	return s.Serve(&bothWays{l, config, see})
 }
 
-// bothWays is a listener whose connections speak TLS if the other side does.
+// bothWays is a listener whose connections use TLS if the client does.
 type bothWays struct {
 	net.Listener
 	config *tls.Config
@@ -178,7 +178,7 @@ func (b *bothWays) Accept() (net.Conn, error) {
 	}
 }
 
-// A squatter is a process of nobody that has the port of the facade.
+// A squatter is a process of an unprivileged user that has bound the port of the facade.
 type squatter struct {
 	cmd  *exec.Cmd
 	done chan struct{}
@@ -187,7 +187,7 @@ type squatter struct {
 	seen []sighting
 }
 
-// startSquatter starts one and waits until it has the port.
+// startSquatter starts a squatter and waits until it listens.
 func startSquatter(t *testing.T, address string) *squatter {
 	t.Helper()
 	s := &squatter{cmd: nobodyCommand("squat", address), done: make(chan struct{})}
@@ -227,7 +227,7 @@ func startSquatter(t *testing.T, address string) *squatter {
 	return s
 }
 
-// stop ends it, once.
+// stop kills it; later calls have no effect.
 func (s *squatter) stop() {
 	_ = s.cmd.Process.Kill()
 	<-s.done
@@ -240,7 +240,7 @@ func (s *squatter) sightings() []sighting {
 	return append([]sighting(nil), s.seen...)
 }
 
-// runNobody runs something as nobody and returns what it printed.
+// runNobody runs a command of asNobody and returns its output.
 func runNobody(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := nobodyCommand(args...).CombinedOutput()
@@ -250,8 +250,8 @@ func runNobody(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// letThrough lets everybody come as far as the root of ballastd, as on a real node, where nothing above
-// it keeps people out.
+// letThrough lets all users reach the root of ballastd, as on a real node, where the directories above
+// do not restrict access.
 func letThrough(t *testing.T, n *node.Node) {
 	t.Helper()
 	for dir := filepath.Dir(n.Root()); dir != "/" && dir != "/tmp"; dir = filepath.Dir(dir) {

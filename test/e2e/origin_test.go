@@ -14,12 +14,12 @@ import (
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// atOrigin returns the reference of a model by the digest that its registry gives it.
+// atOrigin returns the reference of a model by the digest of its original manifest.
 func atOrigin(n *node.Node, b *converttest.Built) string {
 	return fmt.Sprintf("%s/models/%s@%s", n.Registry.Host, b.Name, b.Digest())
 }
 
-// convertedDigest is the digest that nodes see for a reference.
+// convertedDigest returns the digest of the converted image of a reference.
 func convertedDigest(t *testing.T, n *node.Node, ref string) string {
 	t.Helper()
 	out := n.Ballast("digest", "-q", ref)
@@ -29,10 +29,11 @@ func convertedDigest(t *testing.T, n *node.Node, ref string) string {
 	return strings.TrimSpace(out.Stdout)
 }
 
-// What containerd makes of a model as its registry has it: it unpacks nothing, all layers, or refuses to mount it.
+// What containerd does with the original manifest of a model: it unpacks nothing, or all layers, or
+// refuses to mount it.
 const bare, layered, rejected = "bare", "layered", "rejected"
 
-// mountable says which of these a model is.
+// mountable returns which of these applies to a model.
 func mountable(t *testing.T, b *converttest.Built) string {
 	t.Helper()
 	var m ocispec.Manifest
@@ -58,7 +59,8 @@ func mountable(t *testing.T, b *converttest.Built) string {
 	return layered
 }
 
-// startPods starts a node with the image of busybox, and returns it with its CRI and the ID of the image.
+// startPods starts a node and pulls busybox. It returns the node, its CRI client and the ID of the
+// image.
 func startPods(t *testing.T, o node.Options) (*node.Node, *node.CRI, string) {
 	t.Helper()
 	n := node.StartNode(t, o)
@@ -71,8 +73,8 @@ func startPods(t *testing.T, o node.Options) (*node.Node, *node.CRI, string) {
 	return n, cri, busybox
 }
 
-// TestOriginDigests mounts models of every format by the digests that their registries give them: what a node
-// can not show is refused at the pull with the digest to use instead.
+// TestOriginDigests mounts models of every format by the digests of their original manifests: a model
+// that cannot be shown in this way is refused at the pull, with the digest to use.
 func TestOriginDigests(t *testing.T) {
 	n, cri, busybox := startPods(t, node.Options{})
 	kinds := map[string]int{}
@@ -106,7 +108,7 @@ func TestOriginDigests(t *testing.T) {
 		if _, err := cri.Exec(c, "/bin/busybox", "sh", "-c", "echo x > /model/README.md"); err == nil {
 			t.Errorf("%s: the volume can be written to", b.Name)
 		}
-		// Some of them have the same config, so that containerd would take them for one image.
+		// Some models have the same config, so that containerd would take them as one image.
 		if err := pod.Remove(); err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +126,8 @@ func removeImage(t *testing.T, cri *node.CRI, id string) {
 	}
 }
 
-// TestOriginLocalPull has CRI pull by itself, as many nodes do: it fetches all layers, and the volume is the same.
+// TestOriginLocalPull uses CRI's local pull, as many nodes do: it fetches all layers, and the volume is
+// the same.
 func TestOriginLocalPull(t *testing.T) {
 	n, cri, busybox := startPods(t, node.Options{Containerd: "[plugins.\"io.containerd.cri.v1.images\"]\n  use_local_image_pull = true\n"})
 	b := converttest.ModelPackRaw(converttest.Files(weights(78, 1<<20)))
@@ -145,7 +148,7 @@ func TestOriginLocalPull(t *testing.T) {
 	}
 }
 
-// TestOriginLazy shows a model before all of it is there, with the rest after a restart.
+// TestOriginLazy mounts an incomplete model, and completes it after a restart.
 func TestOriginLazy(t *testing.T) {
 	n, cri, busybox := startPods(t, node.Options{Config: "[lazy]\nmode = \"lazy\"\n"})
 	b := converttest.ModelPackRaw(converttest.Files(weights(69, 24<<20)))
@@ -155,7 +158,7 @@ func TestOriginLazy(t *testing.T) {
 		t.Fatal(err)
 	}
 	large := digest.FromBytes(b.Files["model.gguf"].Data)
-	remove := n.Registry.Wire.Add(node.Fault{Match: node.Blob(large), Rate: 4 << 20})
+	remove := n.Registry.Wire.Add(node.Fault{Match: node.Blob(large), Rate: 128 << 10})
 	pod := cri.RunPod(t, "")
 	c, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model"})
 	if err != nil {
@@ -173,7 +176,8 @@ func TestOriginLazy(t *testing.T) {
 	}
 }
 
-// TestOriginStays restarts everything between the pull and the mount, and under the pod, and removes the image.
+// TestOriginStays restarts all daemons between the pull and the mount, and while the pod runs, and
+// removes the image.
 func TestOriginStays(t *testing.T) {
 	for _, show := range ways {
 		t.Run(show, func(t *testing.T) { testOriginStays(t, show) })
@@ -193,7 +197,7 @@ func testOriginStays(t *testing.T, show string) {
 	if n := n.Registry.Wire.BlobBytes()[weights]; n > 0 {
 		t.Errorf("containerd has fetched %d bytes of the weights", n)
 	}
-	// The daemon forgets all that it knew of the model.
+	// The daemon forgets its records of the model.
 	n.Ballastd.Kill()
 	n.StartBallastd(t)
 	if out := n.Ballast("rm", ref); out.Err != nil {
@@ -209,7 +213,7 @@ func testOriginStays(t *testing.T, show string) {
 	n.StartBallastd(t)
 	wantVolume(t, cri, first, "/model", states(b))
 
-	// A second container and a second pod, while the registry is gone.
+	// A second container and a second pod, while the registry fails.
 	remove := n.Registry.Wire.Add(node.Fault{Status: 503})
 	second, err := pod.Run(busybox, node.ImageMount{Image: id, Path: "/model", SubPath: "scripts"})
 	if err != nil {
@@ -229,7 +233,7 @@ func testOriginStays(t *testing.T, show string) {
 		t.Errorf("verify: %v\n%s", out.Err, out.Output())
 	}
 
-	// The pods go; the image keeps the files, and nothing does when it is gone.
+	// The pods are removed; the image keeps the objects, which are collected after it is removed.
 	for _, p := range []*node.Pod{pod, other} {
 		if err := p.Remove(); err != nil {
 			t.Fatal(err)
@@ -251,7 +255,8 @@ func testOriginStays(t *testing.T, show string) {
 	}
 }
 
-// TestOriginOfOthers mounts what other clients of containerd pulled: there is an error, never an empty directory.
+// TestOriginOfOthers mounts origins that other clients of containerd pulled: that fails, and never
+// shows an empty directory.
 func TestOriginOfOthers(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(72, 1<<20)))
@@ -268,11 +273,11 @@ func TestOriginOfOthers(t *testing.T) {
 		}
 		wantError(t, n.Ctr("snapshots", "--snapshotter", "ballast", "view", "some-key"), want)
 	}
-	// Ordinary images, and the converted model, are none of its business.
+	// Ordinary images, and the converted model, are not affected.
 	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
 	busybox := n.Registry.Ref("busybox", "1")
 	mustPull(t, n, "ballast", busybox)
-	if out := n.RunIn("ballast", busybox, "echo well"); out.Err != nil {
+	if out := n.RunIn("ballast", busybox, "echo ok"); out.Err != nil {
 		t.Errorf("%v\n%s", out.Err, out.Output())
 	}
 	mustPull(t, n, "ballast", tag)
@@ -285,7 +290,7 @@ func TestOriginOfOthers(t *testing.T) {
 	}
 }
 
-// TestOriginOff asks for origins where the operator does not want them, of private models, and of an index.
+// TestOriginOff mounts origins where the configuration forbids it, of private models, and of an index.
 func TestOriginOff(t *testing.T) {
 	n, cri, busybox := startPods(t, node.Options{Config: "[facade]\norigin_digests = false\n"})
 	b := converttest.ModelPackRaw(converttest.Files(weights(73, 1<<20)))
@@ -296,7 +301,7 @@ func TestOriginOff(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--local"}} {
 		wantError(t, n.Pull("ballast", atOrigin(n, b), flags...), want)
 	}
-	// Around the facade: the volume is refused, with the digest too.
+	// Pulled without the facade: the volume is refused, also with the digest.
 	n.Direct(t, n.Registry.Host, n.Registry.Host)
 	id, err := cri.Pull(atOrigin(n, b), "")
 	if err != nil {
@@ -308,7 +313,8 @@ func TestOriginOff(t *testing.T) {
 	}
 }
 
-// TestOriginOfStrangers asks for models of others by their digests, in ways that a registry of one's own allows.
+// TestOriginOfStrangers requests models of other users by their digests, through the requester's own
+// registry.
 func TestOriginOfStrangers(t *testing.T) {
 	n, cri, busybox := startPods(t, node.Options{})
 	wantRefused := func(what, id string, words ...string) {
@@ -325,7 +331,7 @@ func TestOriginOfStrangers(t *testing.T) {
 		}
 	}
 
-	// A private model: refused at the pull, with and without the secret.
+	// A private model is refused at the pull, with and without the secret.
 	private := node.StartRegistry(t, t.TempDir())
 	n.Upstream(t, "private.test", private.Host)
 	secret := converttest.ModelPackRaw(converttest.Files(weights(74, 1<<20)))
@@ -340,8 +346,8 @@ func TestOriginOfStrangers(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "private") || !strings.Contains(err.Error(), "team/model@sha256:") {
 		t.Errorf("got %v, want a refusal with the digest to use", err)
 	}
-	// Pulled around the facade it is in containerd, and a stranger gives it a name in a registry of his, which
-	// says that it has the manifest; containerd has its blobs, and asks for none.
+	// A private model was pulled without the facade. An attacker's registry has its manifest under
+	// another name; containerd has its blobs, and requests none.
 	n.Direct(t, "private.test", private.Host)
 	owned, err := cri.PullAs(byDigest, "", alice)
 	if err != nil {
@@ -364,7 +370,7 @@ func TestOriginOfStrangers(t *testing.T) {
 	}
 	removeImage(t, cri, owned)
 
-	// Another image with the same config: containerd mounts the one whose name comes first.
+	// Another image with the same config: containerd mounts the one whose name is first.
 	good := converttest.ModelPackRaw(converttest.Files(weights(75, 1<<20)))
 	push(t, n, good)
 	id, err := cri.Pull(atOrigin(n, good), "")
@@ -382,7 +388,7 @@ func TestOriginOfStrangers(t *testing.T) {
 	wantRefused("same config", id, "the same config", "@sha256:")
 }
 
-// withConfigOf returns a model with the config of another.
+// withConfigOf returns a model with the config of another one.
 func withConfigOf(t *testing.T, b, other *converttest.Built) node.Artifact {
 	t.Helper()
 	var m, from ocispec.Manifest
@@ -406,7 +412,8 @@ func withConfigOf(t *testing.T, b, other *converttest.Built) node.Artifact {
 	return node.Artifact{Manifest: p, MediaType: b.MediaType, Blobs: blobs}
 }
 
-// TestOriginSigned has a rule for signatures: it holds at the pull, and for what was pulled around the facade.
+// TestOriginSigned checks that a rule for signatures applies to pulls, and to origins pulled without
+// the facade.
 func TestOriginSigned(t *testing.T) {
 	n, cri, busybox := startPods(t, node.Options{Config: "[[verify.rule]]\nmatch = \"*/models/*\"\nmode = \"enforce\"\nlicenses = [\"MIT\"]\nany = []\n"})
 	b := converttest.ModelPackRaw(converttest.Files(weights(77, 1<<20)))

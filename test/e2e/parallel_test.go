@@ -18,14 +18,14 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// parallel are the options of nodes that unpack four layers of an image at a time. containerd says in its
-// log whether it does.
+// parallel returns options for nodes that unpack four layers of an image at a time, which containerd
+// logs.
 func parallel() node.Options {
 	return node.Options{Edit: node.UnpackAtOnce(4), Containerd: "[debug]\n  level = \"debug\"\n"}
 }
 
-// tenLayers returns an ordinary image of busybox and nine layers that add, replace and take away files and
-// directories of those below, and the files of /data that are left.
+// tenLayers returns an ordinary image of busybox and nine layers that add, replace and hide files and
+// directories of the layers below, and the resulting files of /data.
 func tenLayers(t *testing.T) (node.Artifact, map[string]node.FileState) {
 	t.Helper()
 	bin, err := os.ReadFile(node.BusyboxPath)
@@ -70,8 +70,8 @@ func tenLayers(t *testing.T) (node.Artifact, map[string]node.FileState) {
 	return node.Image(t, []string{"/bin/sleep", "1000"}, layers...), want
 }
 
-// wantChain fails unless the snapshots of an image are one chain, in the order of its layers, and if containerd has
-// downloaded a blob of a model.
+// wantChain fails the test unless the snapshots of an image are one chain, in the order of its layers,
+// or if containerd has downloaded a blob of a model.
 func wantChain(t *testing.T, n *node.Node, namespace, ref string) {
 	t.Helper()
 	ctr := func(args ...string) []byte {
@@ -118,7 +118,8 @@ func wantChain(t *testing.T, n *node.Node, namespace, ref string) {
 	}
 }
 
-// unpackedInParallel counts the images that containerd says to have unpacked several layers at a time of.
+// unpackedInParallel returns the number of images of which containerd logged that it unpacked several
+// layers at a time.
 func unpackedInParallel(t *testing.T, n *node.Node) int {
 	t.Helper()
 	p, err := os.ReadFile(n.Containerd.Log)
@@ -128,8 +129,9 @@ func unpackedInParallel(t *testing.T, n *node.Node) int {
 	return strings.Count(string(p), "parallel=true")
 }
 
-// TestParallelFormats pulls a model of every format and an ordinary image of ten layers while containerd unpacks
-// several layers at a time: each layer has its parent, and each byte is there.
+// TestParallelFormats pulls a model of every format and an ordinary image of ten layers while
+// containerd unpacks several layers at a time: each layer has the right parent, and all files are
+// right.
 func TestParallelFormats(t *testing.T) {
 	for _, show := range ways {
 		o := parallel()
@@ -201,25 +203,25 @@ func TestParallelVolume(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("files of the container (-want +got):\n%s", d)
 	}
-	if got := unpackedInParallel(t, n); got < 3 { // and the sandbox
+	if got := unpackedInParallel(t, n); got < 3 { // with the sandbox
 		t.Errorf("containerd unpacked %d images in parallel, want at least 3", got)
 	}
 }
 
-// TestParallelCutOff kills ballastd, and then containerd, while layers are unpacked: the next pull is whole, and when
-// the images are removed nothing is left.
+// TestParallelCutOff kills ballastd, and then containerd, while layers are unpacked: the next pull
+// succeeds, and after the images are removed no snapshot is left.
 func TestParallelCutOff(t *testing.T) {
 	n := node.StartNode(t, parallel())
 	image, want := tenLayers(t)
 	n.Registry.Push(t, "layered", "1", image)
 	ordinary := n.Registry.Ref("layered", "1")
-	outer := t // who is started anew is there for the next subtest
+	outer := t // a restarted daemon must survive its subtest
 	for i, who := range []string{"ballastd", "containerd"} {
-		b := converttest.ModelPackRaw(converttest.Files(weights(byte(62+i), 8<<20))) // of the one before, the store has the bytes
+		b := converttest.ModelPackRaw(converttest.Files(weights(byte(62+i), 8<<20))) // another model, because the store has the bytes of the one before
 		model := push(t, n, b)
 		for _, ref := range []string{ordinary, model} {
 			t.Run(who+"/"+ref[strings.LastIndexByte(ref, '/')+1:], func(t *testing.T) {
-				n.Registry.Wire.Link(1<<20, 0)
+				n.Registry.Wire.Link(512<<10, 0)
 				done := make(chan node.Result, 1)
 				go func() { done <- n.Pull("ballast", ref) }()
 				waitFor(t, "a snapshot that is being made", func() error {
@@ -229,7 +231,7 @@ func TestParallelCutOff(t *testing.T) {
 					}
 					return nil
 				})
-				time.Sleep(200 * time.Millisecond) // some layers on their way
+				time.Sleep(200 * time.Millisecond) // some layers are being fetched
 				if who == "ballastd" {
 					n.Ballastd.Kill()
 				} else {
@@ -257,7 +259,7 @@ func TestParallelCutOff(t *testing.T) {
 			})
 		}
 	}
-	// What was cut off has a lease for a day.
+	// Pulls that were killed have leases for a day.
 	for _, id := range strings.Fields(n.Ctr("leases", "ls", "-q").Stdout) {
 		n.Ctr("leases", "rm", "--sync", id)
 	}

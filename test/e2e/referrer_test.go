@@ -13,8 +13,8 @@ import (
 	criapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestReferrer writes what a node makes of a model beside it: registry, pod status and signature have one digest,
-// and a node that never saw the tag pulls it from the registry.
+// TestReferrer pushes the converted image of a model next to it: registry, pod status and signature
+// have one digest, and a node that never saw the tag pulls it from the registry.
 func TestReferrer(t *testing.T) {
 	key, public := keyPair(t, t.TempDir(), "team")
 	b := converttest.ModelPackTarGzip(converttest.Files(weights(80, 2<<20)))
@@ -41,7 +41,7 @@ func TestReferrer(t *testing.T) {
 		t.Errorf("digests:\n%s", out.Output())
 	}
 
-	// The registry keeps no lists of referrers: the tag that stands for the list has it.
+	// The registry has no referrers API, so the fallback tag has the list.
 	var list, index ocispec.Index
 	fetch(t, first, b.Name, strings.ReplaceAll(b.Digest().String(), ":", "-"), &list)
 	if len(list.Manifests) != 1 || list.Manifests[0].ArtifactType != "application/vnd.ballast.converted.v1+json" {
@@ -52,7 +52,7 @@ func TestReferrer(t *testing.T) {
 		t.Errorf("referrer: %+v", index)
 	}
 
-	// By the tag on one node, by the digest on another with a rule, which never saw the tag.
+	// By the tag on one node; by the digest, and with a rule, on another node that never saw the tag.
 	id, err := cri.Pull(tag, "")
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +77,7 @@ func TestReferrer(t *testing.T) {
 		mustPull(t, second, "ballast", ref)
 	}
 
-	// A prefetch does the same; it is there already.
+	// A prefetch does the same; the referrer exists already.
 	out = first.Ballast("prefetch", "--referrer", tag)
 	if out.Err != nil || !strings.Contains(out.Stdout, want) {
 		t.Errorf("prefetch: %v\n%s", out.Err, out.Output())
@@ -86,7 +86,7 @@ func TestReferrer(t *testing.T) {
 	wantError(t, first.Ballast("convert", tag, first.Registry.Ref("elsewhere", "1"), "--referrer"), "repository of the model")
 }
 
-// repoDigests are the digests that the status of an image has.
+// repoDigests returns the digests in the status of an image.
 func repoDigests(t *testing.T, cri *node.CRI, id string) string {
 	t.Helper()
 	resp, err := cri.Images.ImageStatus(t.Context(), &criapi.ImageStatusRequest{Image: &criapi.ImageSpec{Image: id}})

@@ -8,8 +8,8 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// rootMount runs what `ctr snapshots mounts` printed, with directories for changes of its own:
-// those belong to a container that runs.
+// rootMount runs the command that `ctr snapshots mounts` printed, with other directories for changes:
+// those printed belong to a running container.
 func rootMount(t *testing.T, command, target string) {
 	t.Helper()
 	f := strings.Fields(command)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plainConfig is a configuration that says something, and imports nothing.
+// plainConfig is a configuration of containerd with some settings and no imports.
 const plainConfig = `# of this machine
 version = 3
 disabled_plugins = ["io.containerd.nri.v1.nri"]
@@ -27,8 +27,8 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
   disable_apparmor = true
 `
 
-// TestSetup takes a machine from nothing to models, through an upgrade and back under a running container, and to
-// nothing again, by "ballast setup" alone.
+// TestSetup takes a machine from nothing to models, upgrades it and goes back while a container runs,
+// and removes everything, with "ballast setup" alone.
 func TestSetup(t *testing.T) {
 	m := startMachine(t, plainConfig)
 	b := converttest.ModelPackRaw(converttest.Files(weights(7, 3<<20)))
@@ -46,12 +46,12 @@ func TestSetup(t *testing.T) {
 		t.Fatalf("a dry run changed something (-before +after):\n%s", d)
 	}
 	if got := m.mustSetup("--registry", m.registry.Host); strings.ReplaceAll(dry, "dry run: nothing was changed\n", "") != got {
-		t.Errorf("said %q, did %q", dry, got)
+		t.Errorf("printed %q, did %q", dry, got)
 	}
 	m.checkSet(model, b)
 	m.checkIdle()
 
-	// An upgrade, and back, under a container that has the model as its root.
+	// An upgrade, and back, while a container has the model as its root.
 	if out := m.ctr("run", "-d", "--snapshotter", "ballast", "--mount", node.BusyboxMount, model, "reader", "/.bin/busybox", "sleep", "100000"); out.Err != nil {
 		t.Fatalf("%v\n%s", out.Err, out.Output())
 	}
@@ -75,7 +75,7 @@ func TestSetup(t *testing.T) {
 		t.Error("going back twice does not come back")
 	}
 
-	// Away again.
+	// The removal.
 	wantError(t, m.setup("--remove"), "default/reader", "--force")
 	m.checkReader()
 	if out := m.ctr("tasks", "rm", "-f", "reader"); out.Err != nil {
@@ -88,8 +88,8 @@ func TestSetup(t *testing.T) {
 	m.checkGone(before, image)
 }
 
-// TestSetupCrash kills a set-up after each of its steps, and a removal too: ordinary images can be pulled then,
-// and another run does the rest.
+// TestSetupCrash kills a setup after each of its steps, and a removal: ordinary images can then be
+// pulled, and another run completes it.
 func TestSetupCrash(t *testing.T) {
 	m := startMachine(t, plainConfig)
 	m.registry.Push(t, "busybox", "1", node.Busybox(t))
@@ -115,7 +115,7 @@ func TestSetupCrash(t *testing.T) {
 	for k := range steps {
 		m.killAfter(k, "--remove")
 		m.checkPulls(image)
-		if k%2 == 0 && k > 0 && k < steps-2 { // it has begun and is not over
+		if k%2 == 0 && k > 0 && k < steps-2 { // a step in the middle
 			wantError(t, m.setup(), "--remove")
 		}
 		m.mustSetup("--remove")
@@ -126,8 +126,8 @@ func TestSetupCrash(t *testing.T) {
 	}
 }
 
-// TestSetupHost sets up a machine whose root it sees elsewhere, as a pod does: the daemon runs elsewhere too, so
-// its registry is closed when it has made its keys.
+// TestSetupHost sets up a machine whose root is at another path, as in a pod: the daemon sees other
+// paths, so its registry is unavailable when it has made its keys.
 func TestSetupHost(t *testing.T) {
 	m := startMachine(t, plainConfig)
 	b := converttest.ModelPackRaw(converttest.Files(weights(9, 1<<20)))
@@ -166,7 +166,8 @@ func TestSetupHost(t *testing.T) {
 	m.checkGone(before, image)
 }
 
-// TestDoctorFix breaks what can be mended without a choice, and wants it mended; what somebody has changed stays.
+// TestDoctorFix damages everything that doctor can repair without a decision; files changed by the
+// operator stay.
 func TestDoctorFix(t *testing.T) {
 	m := startMachine(t, plainConfig)
 	b := converttest.ModelPackRaw(converttest.Files(weights(8, 1<<20)))
@@ -199,17 +200,17 @@ func TestDoctorFix(t *testing.T) {
 	if d := cmp.Diff(broken, m.tree()); d != "" {
 		t.Errorf("a dry run changed (-before +after):\n%s", d)
 	}
-	// The drop-in is not as it was written, so it stays until it is forced.
+	// The drop-in was changed, so it stays unless --force is used.
 	out := doctor("--fix")
 	if !strings.Contains(out.Output(), "conf.d/ballast.toml was changed after setup wrote it") {
 		t.Errorf("%v\n%s", out.Err, out.Output())
 	}
 	m.ok(os.Remove("/etc/containerd/conf.d/ballast.toml"))
 	if out := doctor("--fix"); out.Err != nil {
-		t.Errorf("not mended: %v\n%s", out.Err, out.Output())
+		t.Errorf("not repaired: %v\n%s", out.Err, out.Output())
 	}
 	if d := cmp.Diff(right, m.tree()); d != "" {
-		t.Errorf("mended (-right +mended):\n%s", d)
+		t.Errorf("repaired (-right +repaired):\n%s", d)
 	}
 	m.checkSet(model, b)
 	if out := doctor("--fix"); out.Err != nil || !strings.Contains(out.Output(), "nothing to change") {
@@ -217,8 +218,9 @@ func TestDoctorFix(t *testing.T) {
 	}
 }
 
-// TestSetupHeals stops ballastd with a registry closed. What is named by digest comes, what is named by a tag
-// does when the registry is opened; a set-up that would close what the node needs is refused.
+// TestSetupHeals stops ballastd while a registry is unavailable. Images named by digest can be pulled,
+// those named by tag when the registry is back; a setup that would make needed images unavailable is
+// refused.
 func TestSetupHeals(t *testing.T) {
 	m := startMachine(t, plainConfig)
 	d := m.registry.Push(t, "busybox", "1", node.Busybox(t))
@@ -255,8 +257,8 @@ func TestSetupHeals(t *testing.T) {
 	}
 }
 
-// TestSetupOldContainerd has a containerd that does not start with the drop-in: it gets its old configuration
-// again, and pulls on.
+// TestSetupOldContainerd has a containerd that does not start with the drop-in: its old configuration
+// is restored, and pulls work.
 func TestSetupOldContainerd(t *testing.T) {
 	m := startMachine(t, plainConfig)
 	m.registry.Push(t, "busybox", "1", node.Busybox(t))
@@ -281,7 +283,7 @@ func TestSetupOldContainerd(t *testing.T) {
 	m.checkPulls(image)
 }
 
-// lines returns how many steps a command line has.
+// lines returns the number of steps that a command prints.
 func (m *machine) lines(args ...string) int {
 	m.t.Helper()
 	out := m.setup(args...)
@@ -291,7 +293,7 @@ func (m *machine) lines(args ...string) int {
 	return strings.Count(out.Stdout, "\n")
 }
 
-// killAfter runs a set-up and kills it when it has said k lines.
+// killAfter runs a setup and kills it after k lines of output.
 func (m *machine) killAfter(k int, args ...string) {
 	m.t.Helper()
 	m.settings(args)
@@ -307,13 +309,14 @@ func (m *machine) killAfter(k int, args ...string) {
 	_ = cmd.Wait() // killed
 }
 
-// checkPulls wants ordinary images to be pulled as pods do, with whatever containerd has for them.
+// checkPulls checks that ordinary images can be pulled as pods do, with the snapshotter that containerd
+// has.
 func (m *machine) checkPulls(image string) {
 	m.t.Helper()
-	if !active("containerd.service") { // killed between its end and its start: a boot does that
+	if !active("containerd.service") { // killed between stop and start; a boot starts it
 		m.systemctl("start", "containerd")
 	}
-	// A restart that set-up began goes on without it: containerd can be there and not listen yet.
+	// The restart continues without the killed setup, so containerd may not listen yet.
 	waitFor(m.t, "containerd", func() error { return m.ctr("version").Err })
 	snapshotter := "overlayfs"
 	if out := m.ctr("plugins", "ls"); strings.Contains(out.Stdout, "ballast-diff") {
@@ -325,7 +328,7 @@ func (m *machine) checkPulls(image string) {
 	m.ctr("images", "rm", "--sync", image)
 }
 
-// program returns what is installed.
+// program returns the content of an installed program.
 func (m *machine) program(name string) []byte {
 	m.t.Helper()
 	b, err := os.ReadFile("/usr/local/bin/" + name)
@@ -333,7 +336,7 @@ func (m *machine) program(name string) []byte {
 	return b
 }
 
-// checkSet wants the machine to show models.
+// checkSet checks that the machine shows models.
 func (m *machine) checkSet(model string, b *converttest.Built) {
 	m.t.Helper()
 	if out := m.pull("ballast", model); out.Err != nil {
@@ -366,7 +369,7 @@ func (m *machine) checkSet(model string, b *converttest.Built) {
 	}
 }
 
-// checkIdle wants a second run to change nothing, and to ask nothing of the service manager.
+// checkIdle checks that a second run changes nothing, and does not call the service manager.
 func (m *machine) checkIdle() {
 	m.t.Helper()
 	before := m.tree()
@@ -382,16 +385,18 @@ func (m *machine) checkIdle() {
 	}
 }
 
-// checkReader wants the container that runs to see its model.
+// checkReader checks that the running container sees its model.
 func (m *machine) checkReader() {
 	m.t.Helper()
-	out := m.ctr("tasks", "exec", "--exec-id", "look", "reader", "/.bin/busybox", "find", "/", "-xdev", "-name", "*.gguf", "-size", "+2000k")
+	out := printed(".gguf", func(try string) node.Result {
+		return m.ctr("tasks", "exec", "--exec-id", "look"+try, "reader", "/.bin/busybox", "find", "/", "-xdev", "-name", "*.gguf", "-size", "+2000k")
+	})
 	if out.Err != nil || strings.TrimSpace(out.Stdout) == "" {
 		m.t.Errorf("the container that runs: %v\n%s", out.Err, out.Output())
 	}
 }
 
-// checkGone wants the machine to be as it was, with ordinary images.
+// checkGone checks that the machine is as it was before, with ordinary images.
 func (m *machine) checkGone(before map[string]string, image string) {
 	m.t.Helper()
 	if d := cmp.Diff(before, m.tree()); d != "" {
@@ -413,7 +418,7 @@ func (m *machine) checkGone(before map[string]string, image string) {
 	slices.Sort(m.calls())
 }
 
-// checkOrdinary wants ordinary images to be pulled anew.
+// checkOrdinary checks that ordinary images can be pulled again.
 func (m *machine) checkOrdinary(image string) {
 	m.t.Helper()
 	m.ctr("images", "rm", "--sync", image)

@@ -18,7 +18,7 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// keyPair makes a key, and returns the files of both halves.
+// keyPair makes a key pair, and returns the paths of both files.
 func keyPair(t *testing.T, dir, name string) (private, public string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -43,8 +43,8 @@ func keyPair(t *testing.T, dir, name string) (private, public string) {
 	return write(name+".key", "PRIVATE KEY", secret), write(name+".pub", "PUBLIC KEY", known)
 }
 
-// TestSignatures enforces signatures: what nobody signed, or somebody else did, is refused with a
-// message that says why; what is signed is pulled, in every form, and mounts without a network.
+// TestSignatures enforces signatures: models without a signature, or signed with another key, are
+// refused with the reason; signed models can be pulled in every form, and mounted without a network.
 func TestSignatures(t *testing.T) {
 	dir := t.TempDir()
 	team, public := keyPair(t, dir, "team")
@@ -109,7 +109,7 @@ any = [{type = "oms", key = "` + public + `"}, {type = "cosign", key = "` + publ
 		}
 		signed = append(signed, ref)
 	}
-	mustPull(t, n, "ballast", free) // no rule is for it
+	mustPull(t, n, "ballast", free) // no rule applies
 
 	t.Run("changed", func(t *testing.T) {
 		n.Registry.Push(t, "team/signed-modelpack", "1", artifact(other))
@@ -119,19 +119,19 @@ any = [{type = "oms", key = "` + public + `"}, {type = "cosign", key = "` + publ
 	t.Run("offline", func(t *testing.T) { testOffline(t, n, signed[1], b) })
 }
 
-// testPastFacade pulls an image that was converted ahead as if there were no facade: it is not shown.
+// testPastFacade pulls a preconverted image without the facade: it is not shown.
 func testPastFacade(t *testing.T, n *node.Node, ref string) {
 	n.Direct(t, n.Registry.Host, n.Registry.Host)
 	wantError(t, n.Pull("ballast", ref), "refused by [[verify.rule]]")
-	// In a namespace of its own: what is left of the pull before goes at any time.
+	// In another namespace, because what the previous pull left is collected at any time.
 	wantError(t, n.Ctr("--namespace", "past", "images", "pull", "--snapshotter", "ballast", "--hosts-dir", n.HostsDir(), "--local", ref), "refused by [[verify.rule]]")
 	n.Upstream(t, n.Registry.Host, n.Registry.Host)
 }
 
-// testOffline restarts the daemon while the registry is gone: a model that is unpacked mounts, and one
-// that containerd unpacks anew is shown, because of what was found out before.
+// testOffline restarts the daemon while the registry fails: an unpacked model can be mounted, and a
+// model that containerd unpacks again is shown, because of the recorded verdict.
 func testOffline(t *testing.T, n *node.Node, ref string, b *converttest.Built) {
-	mustPull(t, n, "ballast", ref, "--local") // so that containerd has all that it needs to unpack it
+	mustPull(t, n, "ballast", ref, "--local") // so that containerd has all blobs
 	n.Ballastd.Stop(t)
 	defer n.Registry.Wire.Add(node.Fault{Status: http.StatusServiceUnavailable})()
 	n.StartBallastd(t)
@@ -156,7 +156,7 @@ func testOffline(t *testing.T, n *node.Node, ref string, b *converttest.Built) {
 	wantFiles(t, n, ref, states(b))
 }
 
-// TestSignatureRules has what is wrong with rules before the daemon starts.
+// TestSignatureRules checks that the daemon does not start with invalid rules.
 func TestSignatureRules(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "config.toml")
 	err := os.WriteFile(config, []byte("version = 1\nroot = \""+filepath.Join(t.TempDir(), "r")+"\"\n[[verify.rule]]\nmatch = \"*\"\nmode = \"enforce\"\nany = [{type = \"oms\", key = \"none.pub\"}]\n"), 0o600)

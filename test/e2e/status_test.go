@@ -20,7 +20,7 @@ type workLine struct {
 	Error            *struct{ Code, Message string }
 }
 
-// workOf returns the job of a kind and whether there is one.
+// workOf returns the job of a kind; false if there is none.
 func workOf(t *testing.T, n *node.Node, kind string) (workLine, bool) {
 	t.Helper()
 	var s struct{ Jobs []workLine }
@@ -35,13 +35,13 @@ func workOf(t *testing.T, n *node.Node, kind string) (workLine, bool) {
 	return workLine{}, false
 }
 
-// TestStatus prefetches a model without waiting for it, and pulls it with containerd meanwhile: the status lists both
-// while they run, and how they ended.
+// TestStatus prefetches a model without waiting, and pulls it with containerd meanwhile: the status
+// lists both while they run, and their results.
 func TestStatus(t *testing.T) {
 	n := node.StartNode(t, node.Options{Config: "[lazy]\nmode = \"complete\"\n[fetch]\nconnections = 2\n"})
 	w := weights(77, 48<<20)
 	ref := push(t, n, converttest.ModelPackRaw(converttest.Files(w)))
-	n.Registry.Wire.Add(node.Fault{Match: node.Blob(digest.FromBytes(w)), Rate: 4 << 20})
+	n.Registry.Wire.Add(node.Fault{Match: node.Blob(digest.FromBytes(w)), Rate: 1 << 20})
 
 	if out := ballast(t, n, "prefetch", "--detach", ref); !strings.Contains(out, "started") {
 		t.Errorf("prefetch --detach: %s", out)
@@ -77,7 +77,7 @@ func TestStatus(t *testing.T) {
 			return nil
 		})
 	}
-	// Both share one download, of which a slow range may have been asked for again.
+	// Both share one download, of which slow ranges may have been requested again.
 	if got, most := n.Registry.Wire.BlobBytes()[digest.FromBytes(w)], int64(len(w))*3/2; got > most {
 		t.Errorf("bytes of the weights downloaded: got %d, want at most %d", got, most)
 	}

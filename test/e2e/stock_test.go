@@ -24,8 +24,8 @@ func ordinaryFiles() map[string]node.FileState {
 	}
 }
 
-// TestStockImage shows that the harness works: stock containerd with overlayfs runs an
-// ordinary image, through ctr and through CRI.
+// TestStockImage checks the test setup: stock containerd with overlayfs runs an ordinary image, through
+// ctr and through CRI.
 func TestStockImage(t *testing.T) {
 	n := node.StartNode(t, node.Options{Stock: true})
 	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
@@ -62,8 +62,8 @@ func TestStockImage(t *testing.T) {
 	}
 }
 
-// TestStockModel records what this project is for: stock containerd pulls a ModelPack model
-// without a complaint, downloads all of it, and shows an empty directory to the pod.
+// TestStockModel records the behaviour without ballast: stock containerd pulls a ModelPack model
+// without an error, downloads all of it, and shows an empty directory in the pod.
 func TestStockModel(t *testing.T) {
 	n := node.StartNode(t, node.Options{Stock: true})
 	n.Registry.Push(t, "busybox", "1", node.Busybox(t))

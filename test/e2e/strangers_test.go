@@ -24,13 +24,13 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// A stranger is a registry of somebody who means no good: it serves one artifact by any name, with
-// whatever bytes under whatever digest.
+// A stranger is the registry of an attacker: it serves one artifact by any name, with any bytes for any
+// digest.
 type stranger struct {
 	node.Artifact
 
-	// hold is a blob that is not answered before free is closed, but for its last byte, which is
-	// what is asked for before a model is shown.
+	// hold is a blob that is not answered before free is closed, except for its last byte, which is
+	// requested before a model is shown.
 	hold digest.Digest
 	free chan struct{}
 
@@ -38,7 +38,7 @@ type stranger struct {
 	asked map[digest.Digest]int
 }
 
-// newStranger starts the registry and names it at the node.
+// newStranger starts the registry and configures it on the node.
 func newStranger(t *testing.T, n *node.Node, name string, a node.Artifact) *stranger {
 	t.Helper()
 	s := &stranger{Artifact: a, free: make(chan struct{}), asked: map[digest.Digest]int{}}
@@ -46,7 +46,7 @@ func newStranger(t *testing.T, n *node.Node, name string, a node.Artifact) *stra
 	return s
 }
 
-// times returns how often a blob was asked for.
+// times returns the number of requests for a blob.
 func (s *stranger) times(d digest.Digest) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *stranger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(p))
 }
 
-// tableImage returns an image that was converted ahead of time, of any table.
+// tableImage returns a preconverted image of any table.
 func tableImage(t *testing.T, table *filetable.Table) node.Artifact {
 	return annotatedImage(t, table, nil)
 }
@@ -121,8 +121,8 @@ func annotatedImage(t *testing.T, table *filetable.Table, annotations map[string
 	return a
 }
 
-// Somebody asks the facade for the manifest of another's model at a registry of his own, which
-// serves it. Nobody else's pull goes there, whatever it is called.
+// An attacker requests the manifest of another user's model from the facade, at the attacker's
+// registry, which has it. Pulls of other users never use that registry, whatever its name is.
 func TestStrangerIsNotAsked(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	b := converttest.ModelPackRaw(converttest.Files(weights(220, 24<<20)))
@@ -154,7 +154,7 @@ func TestStrangerIsNotAsked(t *testing.T) {
 	if sent := n.Registry.Wire.BlobBytes()[want]; sent != 24<<20 {
 		t.Errorf("the good registry sent %d bytes of the weights, want all", sent)
 	}
-	// Nor does anything that has to be fetched later.
+	// Nor does a later fetch.
 	if err := os.Remove(object(n, want)); err != nil {
 		t.Fatal(err)
 	}
@@ -166,8 +166,8 @@ func TestStrangerIsNotAsked(t *testing.T) {
 	}
 }
 
-// A table of a stranger names the digest of a layer of a private image that is on the node. It gets
-// nothing of it, and learns nothing of it.
+// An attacker's table names the digest of a layer of a private image on the node. It gets no bytes of
+// it, and no information about it.
 func TestStrangerGetsNoContent(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	private := node.StartRegistry(t, t.TempDir())
@@ -205,11 +205,11 @@ func TestStrangerGetsNoContent(t *testing.T) {
 	}
 }
 
-// A stranger's table has other chunks for the file of another's model, and is shown first, from a registry
-// that hangs. The model is read early all the same; after the daemon was killed, containers of it read what
-// the digest says, those that have the file open and those that have not, and the model is completed.
+// An attacker's table has other chunks for a file of another user's model, and is shown first, from a
+// registry that hangs. The model can be read early nevertheless. After the daemon was killed, its
+// containers read the right bytes, through open files and others, and the model becomes complete.
 func TestStrangerAfterRestart(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
+	n := node.StartNode(t, node.Options{Config: slowBackground})
 	b := converttest.ModelPackRaw(converttest.Files(weights(222, 96<<20)))
 	want := b.Files["model.gguf"].Data
 	ref := convertedModel(t, n, b)
@@ -217,7 +217,6 @@ func TestStrangerAfterRestart(t *testing.T) {
 	evil := newStranger(t, n, "evil.test", lyingChunks(t, n, repository, want))
 	evil.hold = digest.FromBytes(want)
 
-	n.Registry.Wire.Link(2<<20, 5*time.Millisecond)
 	mustPull(t, n, "ballast", "evil.test/i:1")
 	mustPull(t, n, "ballast", ref)
 	m := &lazyModel{node: n, ref: ref, want: want, path: filepath.Join(rootOf(t, n, ref), "model.gguf")}
@@ -240,13 +239,13 @@ func TestStrangerAfterRestart(t *testing.T) {
 	if m.complete() {
 		t.Error("the model was complete too early; the test proves nothing")
 	}
-	m.awaitComplete(t)
+	m.readAll(t)
 	wantFiles(t, n, ref, states(b))
 }
 
-// A stranger knows the digest of a private file, and shows a model of his own that names it before the file
-// is on the node; his registry hangs. When its owner pulls the file, the stranger's containers, those that
-// run and new ones, wait on for what his own registry has, also after a restart of the daemon.
+// An attacker knows the digest of a private file, and mounts a model that names it before the file is
+// on the node; the attacker's registry hangs. When the owner pulls the file, the attacker's containers,
+// running and new, still wait for the attacker's registry, also after a restart of the daemon.
 func TestStrangerWaitsForAFile(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	secret := converttest.ModelPackRaw(converttest.Files(weights(223, 9<<20)))
@@ -279,7 +278,7 @@ func TestStrangerWaitsForAFile(t *testing.T) {
 	after := rootOf(t, n, "evil.test/x:1")
 	check := func(when string, roots ...string) {
 		for _, root := range roots {
-			// Who waits for a registry that hangs is to be killed.
+			// A read that waits for a registry that hangs must be killed.
 			out, err := exec.Command("timeout", "-s", "KILL", "3", "head", "-c", "1000", filepath.Join(root, "stolen")).Output()
 			if bytes.Equal(out, want[:1000]) || err == nil {
 				t.Errorf("%s: the stranger reads %d bytes of the private file: %v", when, len(out), err)
@@ -293,8 +292,8 @@ func TestStrangerWaitsForAFile(t *testing.T) {
 	wantFiles(t, n, "private.test/a/model:1", states(secret))
 }
 
-// lyingChunks returns an image of the table of a converted model in which the chunks of the file want
-// are those of other bytes. It has all blobs, with the other bytes in the place of the file.
+// lyingChunks returns an image with the table of a converted model in which the chunks of the file want
+// have the digests of other bytes. It has all blobs, with the other bytes for the file.
 func lyingChunks(t *testing.T, n *node.Node, repository string, want []byte) node.Artifact {
 	t.Helper()
 	blob := func(d digest.Digest) []byte { return fetched(t, n, "/v2/"+repository+"/blobs/"+d.String()) }

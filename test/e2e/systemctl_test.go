@@ -15,19 +15,19 @@ import (
 	"time"
 )
 
-// systemctlArg makes the test program a systemctl without a systemd: what "ballast setup" asks of one, done to
-// real programs by their real units. Emulated are start, stop and restart (ExecStart, Type=notify, KillMode=process),
-// is-active, enable and disable (the links), daemon-reload and clean. A socket unit is only marked as active:
-// nobody holds its port, the daemon binds it itself. Nothing starts a program again that has ended.
+// systemctlArg makes the test program a systemctl without systemd: it does what "ballast setup" needs,
+// with real programs and units. It emulates start, stop and restart (ExecStart, Type=notify,
+// KillMode=process), is-active, enable and disable (the links), daemon-reload and clean. A socket unit
+// is only marked as active: the daemon binds its port itself. Programs that end are not restarted.
 const systemctlArg = "systemctl-without-systemd"
 
 const (
 	unitsDir   = "/etc/systemd/system"
-	managerDir = "/run/systemd/system" // its being there says that there is a systemd
+	managerDir = "/run/systemd/system" // exists if systemd runs
 	stateOf    = "/run/systemd/emulated"
 )
 
-// systemctl carries out a command line.
+// systemctl executes a command line.
 func systemctl(args []string) error {
 	if err := os.MkdirAll(stateOf, 0o755); err != nil {
 		return err
@@ -51,7 +51,7 @@ func systemctl(args []string) error {
 	return nil
 }
 
-// logCall adds a line to what a test reads.
+// logCall adds a line to the calls that a test reads.
 func logCall(args []string) error {
 	f, err := os.OpenFile(filepath.Join(stateOf, "calls"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -109,7 +109,7 @@ func oneUnit(verb, u string, now bool) error {
 	return errors.New("not emulated")
 }
 
-// setting returns what a unit says.
+// setting returns a setting of a unit.
 func setting(u, key string) (string, error) {
 	p, err := os.ReadFile(filepath.Join(unitsDir, u))
 	if err != nil {
@@ -125,7 +125,7 @@ func setting(u, key string) (string, error) {
 
 func pidFile(u string) string { return filepath.Join(stateOf, u+".pid") }
 
-// pidOf returns the process of a unit, or 0.
+// pidOf returns the process id of a unit, or 0.
 func pidOf(u string) int {
 	p, err := os.ReadFile(pidFile(u))
 	if err != nil {
@@ -187,7 +187,7 @@ func startUnit(u string) error {
 	}
 	defer log.Close()
 	notify := filepath.Join(stateOf, u+".notify")
-	_ = os.Remove(notify) // of the start before
+	_ = os.Remove(notify) // of the previous start
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notify, Net: "unixgram"})
 	if err != nil {
 		return err
@@ -200,7 +200,7 @@ func startUnit(u string) error {
 		cmd.Env = append(cmd.Env, tools)
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	// Who asks may be in another root; a manager starts programs in its own.
+	// The caller may be in another root; a service manager starts programs in its own.
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true, Chroot: "/proc/1/root"}
 	if err := cmd.Start(); err != nil {
 		return err
@@ -211,7 +211,7 @@ func startUnit(u string) error {
 	return started(cmd, conn)
 }
 
-// started waits until a program says that it is ready.
+// started waits until a program reports that it is ready.
 func started(cmd *exec.Cmd, conn *net.UnixConn) error {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()

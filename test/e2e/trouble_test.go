@@ -16,8 +16,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestKilled kills the daemon in mid-pull. After its restart the pull succeeds, and only what
-// is missing crosses the wire.
+// TestKilled kills the daemon during a pull. After its restart the pull succeeds, and downloads only
+// missing bytes.
 func TestKilled(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	w := weights(21, 96<<20)
@@ -26,11 +26,11 @@ func TestKilled(t *testing.T) {
 	d := digest.FromBytes(w)
 	size := int64(len(w))
 	n.Registry.Wire.Reset()
-	remove := n.Registry.Wire.Add(node.Fault{Match: node.Blob(d), Rate: 4 << 20})
+	remove := n.Registry.Wire.Add(node.Fault{Match: node.Blob(d), Rate: 1 << 20})
 	done := make(chan node.Result, 1)
 	go func() { done <- n.Pull("ballast", ref) }()
 
-	// Marks say what a resume does not fetch again; bytes are on disk before they are marked.
+	// Marked chunks are not fetched again; their bytes are on disk before they are marked.
 	waitFor(t, "60 % of the chunks", func() error {
 		select {
 		case out := <-done:
@@ -62,8 +62,8 @@ func TestKilled(t *testing.T) {
 	wantFiles(t, n, ref, states(b))
 }
 
-// staged returns how many bytes of the blob d, of the given size, are marked as there. Small blobs
-// of the same model have marks of their own.
+// staged returns the number of bytes of the blob d, of the given size, that are marked as present.
+// Small blobs of the same model have their own marks.
 func staged(t *testing.T, n *node.Node, d digest.Digest, size int64) int64 {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(n.Root(), "partial", d.Encoded()+"-*", "marks"))
@@ -89,8 +89,7 @@ func staged(t *testing.T, n *node.Node, d digest.Digest, size int64) int64 {
 	return have * size / max(1, int64(len(marks)))
 }
 
-// TestDaemonGone stops the daemon for good: who has a complete model reads on, and mounts of
-// it made afterwards read too.
+// TestDaemonGone stops the daemon: running containers and later mounts of a complete model can be read.
 func TestDaemonGone(t *testing.T) {
 	for _, show := range ways {
 		t.Run(show, func(t *testing.T) { testDaemonGone(t, show) })
@@ -118,29 +117,31 @@ func testDaemonGone(t *testing.T, show string) {
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
 		t.Fatal(err)
 	}
-	hash := n.Ctr("task", "exec", "--exec-id", "hash", "running", "/.bin/busybox", "sha256sum", "/model.gguf")
+	hash := n.Exec("running", "/.bin/busybox", "sha256sum", "/model.gguf")
 	want := state(b.Files["model.gguf"]).SHA256
 	if hash.Err != nil || !strings.HasPrefix(hash.Stdout, want) {
 		t.Errorf("running container: got %v %s, want %s", hash.Err, hash.Output(), want)
 	}
 
-	// The mount that containerd would make for a container now, with a root of its own.
+	// The mount that containerd would make for a container now, with its own upper directory.
 	rootMount(t, mount.Stdout, target)
-	out := n.Ctr("run", "--rm", "--rootfs", "--mount", node.BusyboxMount,
-		target, "later", "/.bin/busybox", "sha256sum", "/model.gguf")
+	out := printed(want, func(try string) node.Result {
+		return n.Ctr("run", "--rm", "--rootfs", "--mount", node.BusyboxMount,
+			target, "later"+try, "/.bin/busybox", "sha256sum", "/model.gguf")
+	})
 	if out.Err != nil || !strings.HasPrefix(out.Stdout, want) {
 		t.Errorf("new container: got %v %s, want %s", out.Err, out.Output(), want)
 	}
 
-	// Pulls say what is wrong, and all is well once the daemon is back.
+	// Pulls fail with the reason, and work again when the daemon is back.
 	wantError(t, n.Pull("ballast", ref))
 	n.StartBallastd(t)
 	mustPull(t, n, "ballast", ref)
 	wantFiles(t, n, ref, states(b))
 }
 
-// TestBadBytes lets the registry answer what it should not: the pull fails and says why, nothing
-// half-made stays, and the next pull works.
+// TestBadBytes has wrong responses of the registry: the pull fails with the reason, leaves nothing
+// incomplete, and the next pull works.
 func TestBadBytes(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	for i, tt := range []struct {
@@ -187,7 +188,7 @@ func TestBadBytes(t *testing.T) {
 	}
 }
 
-// TestBadWire lets connections break and servers be poor: pulls succeed nevertheless.
+// TestBadWire breaks connections and limits the server: pulls succeed nevertheless.
 func TestBadWire(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	manifests := func(r *http.Request) bool {
@@ -195,7 +196,7 @@ func TestBadWire(t *testing.T) {
 	}
 	for i, tt := range []struct {
 		name  string
-		fault node.Fault // of the weights, if it does not say of what
+		fault node.Fault // of the weights, unless Match is set
 	}{
 		{"manifest breaks", node.Fault{Match: manifests, CutAfter: 10, Times: 1}},
 		{"manifest is busy", node.Fault{Match: manifests, Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}, Times: 1}},

@@ -10,8 +10,8 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// TestUnit runs ballastd with the abilities that its unit leaves it: models, ordinary images, reading
-// early and a restart under a reader.
+// TestUnit runs ballastd with the capabilities of its unit: it shows models and ordinary images,
+// incomplete models can be read, and it can be restarted while they are.
 func TestUnit(t *testing.T) {
 	unit, err := os.ReadFile("../../contrib/systemd/ballastd.service")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// TestUntrusted pulls from a registry whose certificate nobody vouches for: ctr says so, and a prefetch does
-// not say that it is worth another try.
+// TestUntrusted pulls from a registry with an untrusted certificate: ctr reports that, and a prefetch
+// does not suggest to try again.
 func TestUntrusted(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())

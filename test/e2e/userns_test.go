@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// private are the files of a model of which only owner and group may read the weights.
+// private returns the files of a model whose weights only owner and group may read.
 func private(w []byte) []converttest.File {
 	files := converttest.Files(w)
 	for i := range files {
@@ -33,7 +33,7 @@ type userPod struct {
 	mode string // of the weights, 640 or 644
 }
 
-// startUserPod starts one, whose user 0 is host on the node.
+// startUserPod starts a userPod whose user 0 is mapped to host.
 func startUserPod(t *testing.T, cri *node.CRI, host uint32, image, model string) *userPod {
 	t.Helper()
 	p := &userPod{Pod: cri.RunUserPod(t, host), cri: cri, host: host, mode: "640"}
@@ -53,7 +53,7 @@ func (p *userPod) sh(t *testing.T, script string) string {
 	return out
 }
 
-// looks checks who owns what in the pod, and who may read the weights, w.
+// looks checks owners in the pod, and who can read the weights w.
 func (p *userPod) looks(t *testing.T, w []byte) {
 	t.Helper()
 	got := p.sh(t, `cat /proc/self/uid_map | xargs echo; stat -c '%u:%g %a %n' /model /model/model.gguf /bin/busybox /data/kept
@@ -75,7 +75,7 @@ busybox su u1 -c 'sha256sum /model/model.gguf'; busybox su u2 -c 'cat /model/mod
 	}
 }
 
-// snapshotCount is how many snapshots containerd has of ballast.
+// snapshotCount returns the number of snapshots of ballast in containerd.
 func snapshotCount(t *testing.T, n *node.Node) int {
 	t.Helper()
 	out := n.Ctr("-n", "k8s.io", "snapshots", "--snapshotter", "ballast", "ls")
@@ -85,8 +85,8 @@ func snapshotCount(t *testing.T, n *node.Node) int {
 	return strings.Count(out.Stdout, "\n")
 }
 
-// TestUserNamespaces has two pods with different users at the same time: each owns what it sees, nothing is
-// copied for them, what they write stays with them, and nothing is left of them.
+// TestUserNamespaces has two pods with different users at the same time: all files belong to their own
+// users, nothing is copied for them, their writes are private, and nothing is left of them.
 func TestUserNamespaces(t *testing.T) {
 	for _, show := range ways {
 		t.Run(show, func(t *testing.T) { testUserNamespaces(t, show) })
@@ -145,7 +145,7 @@ func testUserNamespaces(t *testing.T, show string) {
 	})
 }
 
-// ownersOf returns who the files that match a pattern belong to on the node.
+// ownersOf returns the owners, on the node, of the files that match a pattern.
 func ownersOf(t *testing.T, pattern string) map[uint32]bool {
 	t.Helper()
 	found, err := filepath.Glob(pattern)
@@ -163,7 +163,7 @@ func ownersOf(t *testing.T, pattern string) map[uint32]bool {
 	return owners
 }
 
-// TestUserNamespaceCtr runs a model itself in a user namespace, as ctr does.
+// TestUserNamespaceCtr runs a model as a root file system in a user namespace, by ctr.
 func TestUserNamespaceCtr(t *testing.T) {
 	n := node.StartNode(t, node.Options{})
 	w := weights(62, 1<<20+1)
@@ -175,7 +175,7 @@ func TestUserNamespaceCtr(t *testing.T) {
 	}
 }
 
-// TestUserNamespaceLazy reads a model in user namespaces before it is complete, and over a restart.
+// TestUserNamespaceLazy reads a model in user namespaces before it is complete, also across a restart.
 func TestUserNamespaceLazy(t *testing.T) {
 	n, cri, busybox := startPods(t, node.Options{})
 	w := weights(63, 48<<20)
@@ -202,8 +202,8 @@ func TestUserNamespaceLazy(t *testing.T) {
 	startUserPod(t, cri, 300000, busybox, model).looks(t, w)
 }
 
-// TestUserNamespaceOldDropIn has a drop-in that does not say what ballast can: containerd makes a copy with other
-// owners of each root file system, which is not mapped once more.
+// TestUserNamespaceOldDropIn uses a drop-in without the capability "remap-ids": containerd copies each
+// root file system with new owners, which is not mapped again.
 func TestUserNamespaceOldDropIn(t *testing.T) {
 	n := node.StartNode(t, node.Options{Edit: func(s string) string {
 		return regexp.MustCompile(`(?m)^ *capabilities = .*"remap-ids".*$`).ReplaceAllString(s, "")
@@ -230,12 +230,12 @@ func TestUserNamespaceOldDropIn(t *testing.T) {
 	if got, err := cri.Exec(id, "/bin/busybox", "stat", "-c", "%u:%g", "/data/kept"); err != nil || got != "0:0\n" {
 		t.Errorf("got %q, %v, want 0:0", got, err)
 	}
-	// Image volumes are not copied: those are mapped.
+	// Image volumes are not copied, but mapped.
 	startUserPod(t, cri, 100000, busybox, model).looks(t, w)
 }
 
-// TestUserNamespaceOldKernel has the kernel refuse to id-map FUSE, as those before Linux 6.12 do: the lazy mount is
-// outside of the root, models that are complete work, and others say that they will.
+// TestUserNamespaceOldKernel has a kernel that cannot id-map FUSE, as before Linux 6.12: the lazy mount
+// is outside of the root, complete models work, and others are refused until they are complete.
 func TestUserNamespaceOldKernel(t *testing.T) {
 	n, cri, busybox := startPods(t, node.Options{Config: "[lazy]\nidmap = false\n"})
 	if got, want := lazyDir(t, n), n.LazyApart(); got != want {
@@ -251,7 +251,7 @@ func TestUserNamespaceOldKernel(t *testing.T) {
 	}
 	w := weights(66, 32<<20)
 	ref := convertedModel(t, n, converttest.ModelPackRaw(private(w)))
-	n.Registry.Wire.Link(1<<20, 0)
+	pause(t, n)
 	early, err := cri.Pull(ref, "")
 	if err != nil {
 		t.Fatal(err)
@@ -275,7 +275,7 @@ func TestUserNamespaceOldKernel(t *testing.T) {
 	if out := doctor(n); !strings.Contains(out.Stdout, "start when their model is complete, not before") {
 		t.Errorf("doctor does not say so:\n%s", out.Output())
 	}
-	n.Registry.Wire.Link(0, 0)
+	resume(t, n)
 	waitFor(t, "the pod to start", func() error {
 		p.id, err = p.Run(busybox, volume)
 		return err

@@ -17,24 +17,24 @@ import (
 // aVersion is a node with one version of containerd, on which the core suite runs.
 type aVersion struct {
 	*node.Node
-	t       *testing.T // of all steps: what is started with it stays
+	t       *testing.T // of all steps, so that what is started stays
 	minor   string
 	pods    *node.CRI
 	busybox string // image ID
-	seed    byte   // of the last model: each has weights of its own
+	seed    byte   // of the last model: each has its own weights
 
 	copied    *converttest.Built // the model that ctr has pulled, and its name
 	copiedRef string
 }
 
-// What a step of the core suite found out: words for the matrix.
+// Results of a step of the core suite: words for the matrix.
 const (
 	works = "yes"
 	none  = "no"
 )
 
-// coreSteps are the rows of the matrix. Each step returns what it found out; what should work and does not is an error as
-// well. The order matters: a step sees what those before it have left.
+// coreSteps are the rows of the matrix. Each step returns its result; what should work and does not is
+// also an error. The order matters: a step uses the state left by the steps before.
 var coreSteps = []struct {
 	row  string
 	step func(*aVersion, *testing.T) string
@@ -57,8 +57,8 @@ var coreSteps = []struct {
 	{"removal leaves nothing", (*aVersion).removal},
 }
 
-// TestVersions runs the core suite on each version of containerd, and compares what works where with the table in the
-// documentation; -update writes that.
+// TestVersions runs the core suite on each version of containerd, and compares the results with the
+// table in the documentation; -update writes the table.
 func TestVersions(t *testing.T) {
 	m := &matrix{name: "versions", columns: node.Versions(t), cells: map[[2]string]string{}}
 	for _, s := range coreSteps {
@@ -75,8 +75,8 @@ func TestVersions(t *testing.T) {
 	m.compare(t)
 }
 
-// base is the configuration that a node has when ballast comes: what containerd config default prints. In that of 1.7, lines
-// would have to be merged by hand.
+// base is the configuration of a node before ballast is installed: the output of containerd config
+// default. That of 1.7 would need lines to be merged manually.
 func base(t *testing.T, version string) string {
 	if node.Minor(version) == "1.7" {
 		return ""
@@ -100,7 +100,7 @@ func startVersion(t *testing.T, o node.Options) *aVersion {
 	return n
 }
 
-// model pushes a model that no other has a byte of.
+// model pushes a model that shares no bytes with others.
 func (n *aVersion) model(t *testing.T, name string) (ref string, b *converttest.Built) {
 	t.Helper()
 	n.seed++
@@ -110,7 +110,8 @@ func (n *aVersion) model(t *testing.T, name string) (ref string, b *converttest.
 	return n.Registry.Ref(name, "1"), b
 }
 
-// claimed says whether all blobs of a model were claimed: containerd downloaded none, and has none in its content store.
+// claimed reports whether all blobs of a model were claimed: containerd downloaded none, and has none
+// in its content store.
 func (n *aVersion) claimed(t *testing.T, namespace string, b *converttest.Built) bool {
 	t.Helper()
 	weights := digest.FromBytes(b.Files["model.gguf"].Data)
@@ -128,7 +129,7 @@ func (n *aVersion) claimed(t *testing.T, namespace string, b *converttest.Built)
 	return claimed
 }
 
-// volumes says whether the version knows image volumes.
+// volumes reports whether the version has image volumes.
 func (n *aVersion) volumes() bool { return n.minor != "1.7" && n.minor != "2.0" }
 
 // mustClaim fails the test if blobs were not claimed, and returns the words of the matrix.
@@ -148,7 +149,7 @@ func (n *aVersion) ctrPull(t *testing.T) string {
 	if n.claimed(t, "default", n.copied) {
 		return works
 	}
-	// What ctr 1.7 does by itself. Its other way, --local=false, does not read hosts.toml.
+	// ctr 1.7 does this by itself. Its other way, --local=false, does not read hosts.toml.
 	if n.minor != "1.7" {
 		t.Error("containerd has downloaded blobs of the model")
 	}
@@ -213,7 +214,7 @@ func (n *aVersion) pullSecret(t *testing.T) string {
 	return works
 }
 
-// volume mounts a model into a container. Where there are no image volumes, it must be an error.
+// volume mounts a model in a container. Without image volumes, that must fail.
 func (n *aVersion) volume(t *testing.T) string {
 	ref, b := n.model(t, "models/volume")
 	id, err := n.pods.Pull(ref, "")
@@ -235,7 +236,7 @@ func (n *aVersion) volume(t *testing.T) string {
 	return works
 }
 
-// subPath mounts a directory of a model. 2.1 does not know the field, and mounts all.
+// subPath mounts a directory of a model. 2.1 ignores the field, and mounts the whole model.
 func (n *aVersion) subPath(t *testing.T) string {
 	if !n.volumes() {
 		return none
@@ -302,7 +303,8 @@ func (n *aVersion) lazy(t *testing.T) string {
 	return works
 }
 
-// closed pulls while ballastd is stopped, from a registry with a hosts.toml and from one that _default is for.
+// closed pulls while ballastd is stopped, from a registry with a hosts.toml and from one for which
+// _default counts.
 func (n *aVersion) closed(t *testing.T) string {
 	if out := n.Ballast("config", "hosts", "--write", "--hosts-dir", n.HostsDir(), "_default"); out.Err != nil {
 		t.Fatalf("%v\n%s", out.Err, out.Output())
@@ -332,7 +334,8 @@ func (n *aVersion) closed(t *testing.T) string {
 	return works
 }
 
-// restart ends both daemons, and starts containerd with the settings that make CRI pull without the transfer service.
+// restart stops both daemons, and starts containerd with settings that make CRI pull without the
+// transfer service.
 func (n *aVersion) restart(t *testing.T) string {
 	if out := n.Start("ballast", n.copiedRef, "running"); out.Err != nil {
 		t.Fatalf("%v: %s", out.Err, out.Output())
@@ -346,7 +349,7 @@ func (n *aVersion) restart(t *testing.T) string {
 	}
 	n.StartBallastd(n.t)
 	n.StartContainerd(n.t)
-	out := n.Ctr("task", "exec", "--exec-id", "hash", "running", "/.bin/busybox", "sha256sum", "/model.gguf")
+	out := n.Exec("running", "/.bin/busybox", "sha256sum", "/model.gguf")
 	if want := state(n.copied.Files["model.gguf"]).SHA256; out.Err != nil || !strings.HasPrefix(out.Stdout, want) {
 		t.Errorf("running container: got %v %s, want %s", out.Err, out.Output(), want)
 	}
@@ -367,7 +370,7 @@ func (n *aVersion) restart(t *testing.T) string {
 	return works
 }
 
-// localPull pulls in the mode that restart has left.
+// localPull pulls in the mode set by restart.
 func (n *aVersion) localPull(t *testing.T) string {
 	ref, b := n.model(t, "models/local")
 	id, err := n.pods.Pull(ref, "")
@@ -388,9 +391,10 @@ func (n *aVersion) localPull(t *testing.T) string {
 	return works
 }
 
-// handler lets only the pods of one handler use ballast. The others have overlayfs, and a model in them is an error.
+// handler lets only the pods of one handler use ballast. Other pods use overlayfs, and a model in them
+// is an error.
 func (n *aVersion) handler(t *testing.T) string {
-	// The containerd that runs says its version; the program is not to be found.
+	// The running containerd reports its version; the program cannot be found.
 	env := append(n.Env(), "PATH=/nowhere")
 	out := node.Command(t.Context(), env, node.Binary(t, "ballast"), "--config", n.ConfigFile(), "config", "containerd")
 	if want := "of containerd " + n.minor + ". "; out.Err != nil || !strings.Contains(out.Stdout, want) {

@@ -8,7 +8,7 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// users starts a pod in a user namespace: its files are its own. 1.7 makes a copy of them for that.
+// users starts a pod in a user namespace: all files belong to its users. 1.7 copies the files for that.
 func (n *aVersion) users(t *testing.T) string {
 	before := snapshotCount(t, n.Node)
 	id, err := n.pods.RunUserPod(t, 100000).Run(n.busybox)
@@ -18,7 +18,7 @@ func (n *aVersion) users(t *testing.T) string {
 	if got, err := n.pods.Exec(id, "/bin/busybox", "stat", "-c", "%u:%g", "/data/kept"); err != nil || got != "0:0\n" {
 		t.Errorf("got %q, %v, want 0:0", got, err)
 	}
-	copied := snapshotCount(t, n.Node)-before > 2 // that of the sandbox and that of the container
+	copied := snapshotCount(t, n.Node)-before > 2 // those of the sandbox and of the container
 	if want := n.minor == "1.7"; copied != want {
 		t.Errorf("a copy was made: %t, want %t", copied, want)
 	}
@@ -28,7 +28,7 @@ func (n *aVersion) users(t *testing.T) string {
 	return works
 }
 
-// usersVolume mounts a model of which others than owner and group may not read the weights.
+// usersVolume mounts a model whose weights only owner and group may read.
 func (n *aVersion) usersVolume(t *testing.T) string {
 	if !n.volumes() {
 		return none
@@ -44,7 +44,8 @@ func (n *aVersion) usersVolume(t *testing.T) string {
 	return works
 }
 
-// usersLazy mounts a model that is not complete. Where that can not be, it says so, and works when it is complete.
+// usersLazy mounts an incomplete model. Where that is impossible, the error says so, and it works when
+// the model is complete.
 func (n *aVersion) usersLazy(t *testing.T) string {
 	if !n.volumes() {
 		return none
@@ -62,7 +63,7 @@ func (n *aVersion) usersLazy(t *testing.T) string {
 	found := works
 	if p.id, err = p.Run(n.busybox, volume); err != nil && (n.minor == "2.1" || n.minor == "2.2") {
 		if !strings.Contains(err.Error(), "is not complete and cannot be mounted for a user namespace yet") {
-			t.Errorf("not said why: %v", err)
+			t.Errorf("the reason is missing: %v", err)
 		}
 		found = "when it is complete"
 	} else if err != nil {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the kubelet from the module in build into .cache/tools/kubelet-<version>/ and points
-# .cache/tools/kubelet at it. The build is skipped when the binary is there and was built from the
-# same modules with the same flags. Cold, it takes about five minutes of one processor.
+# .cache/tools/kubelet at it. The build is skipped if the binary was built from the same modules
+# with the same flags. Without a build cache it takes about five minutes of one processor.
 set -euo pipefail
 cd "$(dirname "$0")/build"
 . ../../build.sh

@@ -16,8 +16,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// clean removes all pods, stops the kubelet, and compares what is left with nothing: what a node that all pods
-// have left keeps of them. Then all images are removed, and the store has to be empty.
+// clean removes all pods, stops the kubelet, and checks that nothing of the pods is left on the node.
+// Then it removes all images, and the store must be empty.
 func (k *kubelet) clean(t *testing.T) {
 	if files, err := filepath.Glob(filepath.Join(k.podsDir(), "*.json")); err != nil {
 		t.Error(err)
@@ -45,14 +45,14 @@ func (k *kubelet) clean(t *testing.T) {
 		t.Error(err)
 	}
 	if t.Failed() {
-		return // what it leaves is of no interest
+		return // what is left does not matter
 	}
 	eventually(t, "node as before", func() error { return errors.Join(k.leftovers(ids)...) })
 	k.wantStoreEmpty(t)
 }
 
-// removeSandboxes removes the pods in some states, as the kubelet does a minute after they have ended. It returns
-// the names of all containers that there are.
+// removeSandboxes removes the pods in some states, as the kubelet does a minute after they have ended.
+// It returns the ids of all containers.
 func (k *kubelet) removeSandboxes(states ...cri.PodSandboxState) (ids []string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -86,8 +86,8 @@ func none(what string, n int) error {
 	return fmt.Errorf("%d %s are left", n, what)
 }
 
-// leftovers returns what is left of pods: mounts, snapshots that are no layers of images, control groups of
-// containers, and files that are read through the daemon.
+// leftovers returns what is left of pods: mounts, snapshots that are not layers of images, cgroups of
+// containers, and directories of image volumes.
 func (k *kubelet) leftovers(ids []string) (problems []error) {
 	n := k.node
 	mounts, err := n.Mounts()
@@ -114,12 +114,12 @@ func (k *kubelet) leftovers(ids []string) (problems []error) {
 	return append(problems, cgroups(ids)...)
 }
 
-// cgroups returns the control groups that are left of containers.
+// cgroups returns the cgroups that are left of containers.
 func cgroups(ids []string) (problems []error) {
 	err := filepath.WalkDir("/sys/fs/cgroup", func(p string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil // removed while we look
+			return nil // removed meanwhile
 		case err != nil:
 			return err
 		case d.IsDir() && slices.Contains(ids, d.Name()):
@@ -133,7 +133,7 @@ func cgroups(ids []string) (problems []error) {
 	return problems
 }
 
-// wantStoreEmpty removes all images and wants the store to keep nothing.
+// wantStoreEmpty removes all images and checks that the store is empty.
 func (k *kubelet) wantStoreEmpty(t *testing.T) {
 	t.Helper()
 	n := k.node
@@ -162,7 +162,7 @@ func (k *kubelet) wantStoreEmpty(t *testing.T) {
 	}
 }
 
-// removeLeases removes what containerd keeps for a day of pulls that were cut off when it was killed.
+// removeLeases removes the leases of pulls during which containerd was killed; they expire after a day.
 func (k *kubelet) removeLeases(t *testing.T) {
 	t.Helper()
 	for line := range strings.Lines(k.node.Ctr("-n", "k8s.io", "leases", "ls").Stdout) {

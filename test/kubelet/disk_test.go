@@ -7,8 +7,9 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// The disk is full: a pod whose model does not fit waits, and says for what. Those that run go on, and
-// others with a model that is there start. When there is room, all is well without anybody's help.
+// The disk is full: a pod whose model does not fit waits, and its status says what is missing. Running
+// pods continue, and pods with a complete model start. When there is space again, the pod starts
+// without help.
 func TestFullDisk(t *testing.T) {
 	k := startNode(t, node.Options{}, nil)
 	there, large := converttest.ModelPackRaw(converttest.Files(weights(80, 8<<20))), converttest.ModelPackRaw(converttest.Files(weights(81, 32<<20)))
@@ -23,7 +24,7 @@ func TestFullDisk(t *testing.T) {
 	t.Log(message)
 	wantMessage(t, message, "fetch model "+k.node.Registry.Host+"/models/large: the model needs 34 MB more", "and 67 MB stay in reserve, but "+k.node.Root(),
 		documented(t, "and no unused objects to remove; make room on the node, or run the pod on another one"))
-	k.run(t, k.pod("shares", ref, "IfNotPresent")) // needs no room
+	k.run(t, k.pod("shares", ref, "IfNotPresent")) // needs no space
 
 	free()
 	k.awaitRunning(t, waiting)

@@ -17,13 +17,13 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// object is the path of a file of a model in the store.
+// object returns the path of a file of a model in the store.
 func (k *kubelet) object(b *converttest.Built, file string) string {
 	d := digest.FromBytes(b.Files[file].Data)
 	return filepath.Join(k.node.Root(), "objects", "sha256", d.Encoded()[:2], d.Encoded())
 }
 
-// images returns the names of the images that the kubelet knows.
+// images returns the names of the images that CRI lists.
 func (k *kubelet) images(t *testing.T) (names []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -38,7 +38,7 @@ func (k *kubelet) images(t *testing.T) (names []string) {
 	return names
 }
 
-// fill takes space until so many percent of the disk are left, and returns what gives it back.
+// fill uses space until the given percentage of the disk is free, and returns a function that frees it.
 func (k *kubelet) fill(t *testing.T, percent int64) (free func()) {
 	t.Helper()
 	var st unix.Statfs_t
@@ -61,8 +61,8 @@ func (k *kubelet) fill(t *testing.T, percent int64) (free func()) {
 	}
 }
 
-// The disk fills up. The kubelet removes images that no pod uses; the bytes of their models are gone when it
-// measures the disk again, so that it evicts no pods. The model of a running pod stays.
+// The disk fills up. The kubelet removes unused images; the objects of their models are gone when it
+// measures the disk again, so it evicts no pods. The model of a running pod stays.
 func TestImageGC(t *testing.T) {
 	k := startNode(t, node.Options{Config: "[gc]\nhigh = \"60%\"\nlow = \"50%\"\n"}, map[string]any{
 		"evictionHard":                map[string]string{"nodefs.available": "40%", "imagefs.available": "40%"},
@@ -78,7 +78,8 @@ func TestImageGC(t *testing.T) {
 		t.Fatalf("a model stays while its image does: %v", err)
 	}
 
-	// Nothing is left of the pod, and the kubelet knows the image for a second: its first look may take it.
+	// The pod is gone, and the kubelet knows the image for more than a second, so its first reclaim
+	// may remove it.
 	k.process.Stop(t)
 	if _, err := k.removeSandboxes(cri.PodSandboxState_SANDBOX_NOTREADY); err != nil {
 		t.Fatal(err)
@@ -111,7 +112,7 @@ func TestImageGC(t *testing.T) {
 	}
 }
 
-// logged says whether the log of the kubelet has a text.
+// logged reports whether the log of the kubelet has a text.
 func (k *kubelet) logged(t *testing.T, text string) bool {
 	t.Helper()
 	p, err := os.ReadFile(k.log())

@@ -23,13 +23,13 @@ import (
 // nodeName is part of the names of the pods.
 const nodeName = "node"
 
-// A kubelet is one that runs on a node, without an API server.
+// A kubelet is a kubelet on a node, without an API server.
 type kubelet struct {
 	node *node.Node
 	cri  *node.CRI
 
 	process *node.Process
-	dir     string // what it keeps
+	dir     string // its files
 	address string
 	config  map[string]any
 	flags   []string
@@ -38,15 +38,15 @@ type kubelet struct {
 	cleanOnce sync.Once
 }
 
-// startNode starts a node and a kubelet on it, whose clean-up removes all pods. config is added to that of
-// the kubelet. Before it starts, prepare is called.
+// startNode starts a node with a kubelet; the clean-up removes all pods. config is added to the
+// kubelet's configuration. prepare is called before the kubelet starts.
 func startNode(t *testing.T, o node.Options, config map[string]any, prepare ...func(*testing.T, *kubelet)) *kubelet {
 	t.Helper()
 	n := node.StartNode(t, o)
 	n.Registry.Push(t, "busybox", "1", node.Busybox(t))
 	k := &kubelet{node: n, cri: n.CRI(t), dir: filepath.Join(n.Dir, "kubelet"), address: node.FreeAddress(t)}
 	k.client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // it makes its key itself
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // the kubelet makes its own key
 	}}
 	for _, dir := range []string{k.dir, k.podsDir(), filepath.Join(k.dir, "plugins")} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -59,7 +59,7 @@ func startNode(t *testing.T, o node.Options, config map[string]any, prepare ...f
 		f(t, k)
 	}
 	t.Cleanup(func() {
-		// The kubelet mounts its directory over itself, to share what is mounted below.
+		// The kubelet mounts its directory over itself, to share mounts below it.
 		if err := unix.Unmount(k.dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
 			t.Errorf("unmount %s: %v", k.dir, err)
 		}
@@ -68,10 +68,10 @@ func startNode(t *testing.T, o node.Options, config map[string]any, prepare ...f
 	return k
 }
 
-// podsDir is the directory of the pods.
+// podsDir is the directory of the static pods.
 func (k *kubelet) podsDir() string { return filepath.Join(k.dir, "manifests") }
 
-// defaults is the configuration of a kubelet that is alone on its machine, and may not change it.
+// defaults is the configuration of a kubelet that does not control its machine.
 // https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
 func (k *kubelet) defaults(t *testing.T) map[string]any {
 	host, port, err := net.SplitHostPort(k.address)
@@ -96,12 +96,12 @@ func (k *kubelet) defaults(t *testing.T) map[string]any {
 		"protectKernelDefaults": true, "makeIPTablesUtilChains": false,
 		"evictionHard": map[string]string{"memory.available": "1Mi"}, "imageGCHighThresholdPercent": 100,
 		"serializeImagePulls": false, "registryPullQPS": 0, "eventRecordQPS": 0,
-		// Events are in the log from this verbosity on.
+		// Events are logged from this verbosity on.
 		"logging": map[string]any{"format": "json", "verbosity": 3},
 	}
 }
 
-// start starts the kubelet, again if it was stopped, and waits until it answers.
+// start starts or restarts the kubelet and waits until it answers.
 func (k *kubelet) start(t *testing.T) {
 	t.Helper()
 	p, err := json.Marshal(k.config)
@@ -122,29 +122,29 @@ func (k *kubelet) start(t *testing.T) {
 	k.cleanLater(t)
 }
 
-// startContainerd starts containerd again.
+// startContainerd restarts containerd.
 func (k *kubelet) startContainerd(t *testing.T) {
 	t.Helper()
 	k.node.StartContainerd(t)
 	k.cleanLater(t)
 }
 
-// startBallastd starts ballastd again.
+// startBallastd restarts ballastd.
 func (k *kubelet) startBallastd(t *testing.T) {
 	t.Helper()
 	k.node.LaunchBallastd(t)
 	k.cleanLater(t)
 }
 
-// cleanLater registers the clean-up after a daemon was started: it has to come before that of the daemon. Only
-// the first that is called does something.
+// cleanLater registers clean after a daemon was started, so that it runs before the daemon is stopped.
+// Only the first call has an effect.
 func (k *kubelet) cleanLater(t *testing.T) {
 	t.Cleanup(func() { k.cleanOnce.Do(func() { k.clean(t) }) })
 }
 
 func (k *kubelet) log() string { return filepath.Join(k.node.Dir, "kubelet.log") }
 
-// tool is the kubelet as built by make.
+// tool returns the path of the kubelet as built by make.
 func tool(t *testing.T) string {
 	t.Helper()
 	p, err := filepath.Abs("../../.cache/tools/kubelet/kubelet")
@@ -157,7 +157,7 @@ func tool(t *testing.T) string {
 	return p
 }
 
-// get decodes an answer of the kubelet's API.
+// get decodes a response of the kubelet's API.
 func (k *kubelet) get(path string, v any) error {
 	resp, err := k.client.Get("https://" + k.address + path)
 	if err != nil {
@@ -170,12 +170,12 @@ func (k *kubelet) get(path string, v any) error {
 	return json.NewDecoder(resp.Body).Decode(v)
 }
 
-// An event is what the kubelet says of a pod.
+// An event is an event of a pod.
 type event struct {
 	Type, Reason, Message string
 }
 
-// events returns what the kubelet has said of a pod, the oldest first.
+// events returns the events of a pod, oldest first.
 func (k *kubelet) events(t *testing.T, pod string) (all []event) {
 	t.Helper()
 	f, err := os.Open(k.log())

@@ -12,13 +12,13 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// The registry is slow. A model with digests of chunks is read in pods long before it is complete. The pod of one
-// without starts when it is complete, however long that takes: no deadline of the runtime ends it, and a restart of
-// the kubelet begins nothing anew.
+// The registry is slow. Pods read a model with digests of chunks long before it is complete. The pod of
+// a model without them starts when it is complete, however long that takes: no timeout of the runtime
+// ends the pull, and a restart of the kubelet does not repeat it.
 func TestSlowRegistry(t *testing.T) {
 	const size, rate = 8 << 20, 1 << 20 // bytes, bytes a second of each connection
 	k := startNode(t, node.Options{
-		// Two connections, of which the pull takes several times the deadline.
+		// With two connections the pull takes several times the timeout.
 		Config:     "[fetch]\nconnections = 2\n",
 		Containerd: "[plugins.\"io.containerd.cri.v1.images\"]\n  image_pull_progress_timeout = \"1s\"\n",
 	}, nil)
@@ -67,7 +67,7 @@ func (k *kubelet) hydrate(t *testing.T, flag string) {
 	}
 }
 
-// awaitPulling waits until the node fetches a model, by a part of its name.
+// awaitPulling waits until the node fetches a model with this name.
 func (k *kubelet) awaitPulling(t *testing.T, name string) {
 	t.Helper()
 	eventually(t, "pull of "+name, func() error {
@@ -81,7 +81,7 @@ func (k *kubelet) awaitPulling(t *testing.T, name string) {
 	})
 }
 
-// complete says whether the weights of a model are an object of the store.
+// complete reports whether the weights of a model are an object of the store.
 func (k *kubelet) complete(b *converttest.Built) bool {
 	_, err := os.Stat(k.object(b, "model.gguf"))
 	return err == nil

@@ -28,10 +28,10 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// diskSize is the size of the file system that everything is on, in bytes.
-const diskSize = 2 << 30 // 2 GiB, of which only what is used is taken
+// diskSize is the size of the file system for all files, in bytes.
+const diskSize = 2 << 30 // 2 GiB; the file is sparse
 
-// sysctls are the settings of the kernel that the kubelet wants.
+// sysctls are the kernel settings that the kubelet requires.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/kubelet/cm/container_manager_linux.go
 var sysctls = map[string]string{
 	"vm/overcommit_memory":      "1",
@@ -42,8 +42,8 @@ var sysctls = map[string]string{
 	"kernel/keys/root_maxbytes": "25000000",
 }
 
-// isolate hides from the kubelet, in the mount namespace of the test, what is the machine's, and makes the
-// file system for temporary files.
+// isolate hides the machine's directories and settings from the kubelet, in the mount namespace of the
+// test, and makes the file system for temporary files.
 func isolate() error {
 	outer := os.TempDir()
 	for name, value := range sysctls {
@@ -55,7 +55,7 @@ func isolate() error {
 			return fmt.Errorf("hide %s: %w", name, err)
 		}
 	}
-	for _, dir := range []string{"/var/lib", "/var/log"} { // has directories that no option of the kubelet moves
+	for _, dir := range []string{"/var/lib", "/var/log"} { // the kubelet has directories there that no option moves
 		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 			return fmt.Errorf("hide %s: %w", dir, err)
 		}

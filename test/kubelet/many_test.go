@@ -18,8 +18,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Fifty pods have one model: it is on the disk once, and in memory once. When they are gone, so is everything
-// that was made for them.
+// Fifty pods use one model: it is once on the disk and once in memory. After the pods are removed,
+// nothing of them is left.
 func TestManyPods(t *testing.T) {
 	const pods, size = 50, 16 << 20
 	k := startNode(t, node.Options{}, map[string]any{"maxPods": pods + 1})
@@ -50,7 +50,7 @@ func TestManyPods(t *testing.T) {
 		return none("bytes", resident(t, filepath.Join(roots[0], "model/model.gguf")))
 	})
 	k.wantFiles(t, names[0], "main", "/model", states(b))
-	for _, root := range roots { // the kernel may have taken some of it back meanwhile
+	for _, root := range roots { // the kernel may have evicted some of it meanwhile
 		if n := resident(t, filepath.Join(root, "model/model.gguf")); n < size/2 {
 			t.Errorf("one pod has read %d bytes, of which another finds %d in memory", size, n)
 		}
@@ -59,7 +59,7 @@ func TestManyPods(t *testing.T) {
 		k.wantFiles(t, name, "main", "/model", states(b))
 	}
 
-	// A new kubelet looks at once for what is left of pods, one that runs every minute.
+	// A new kubelet removes dead containers at once, a running one every minute.
 	k.remove(t, names...)
 	k.process.Stop(t)
 	k.start(t)
@@ -69,7 +69,7 @@ func TestManyPods(t *testing.T) {
 	}
 }
 
-// nothing returns an error while there are pods or containers, in whatever state.
+// nothing returns an error while there are pods or containers in any state.
 func (k *kubelet) nothing() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -84,7 +84,7 @@ func (k *kubelet) nothing() error {
 	return errors.Join(none("containers", len(containers.Containers)), none("sandboxes", len(sandboxes.Items)))
 }
 
-// roots returns the roots of the containers that have a model, as they see them.
+// roots returns the roots of the containers that have a model.
 func (k *kubelet) roots(t *testing.T) (roots []string) {
 	t.Helper()
 	out := k.node.Ctr("-n", "k8s.io", "tasks", "ls")
@@ -104,7 +104,7 @@ func (k *kubelet) roots(t *testing.T) (roots []string) {
 	return roots
 }
 
-// used is what a directory takes on its file system, in bytes.
+// used returns the disk usage of a directory, in bytes.
 func used(t *testing.T, dir string) (n int64) {
 	t.Helper()
 	out, err := exec.Command("du", "--one-file-system", "--summarize", "--block-size=1", dir).Output()
@@ -117,7 +117,7 @@ func used(t *testing.T, dir string) (n int64) {
 	return n
 }
 
-// evict drops a file from memory.
+// evict drops a file from the page cache.
 func evict(t *testing.T, name string) {
 	t.Helper()
 	f, err := os.Open(name)
@@ -130,7 +130,7 @@ func evict(t *testing.T, name string) {
 	}
 }
 
-// resident returns how many bytes of a file are in memory.
+// resident returns the number of bytes of a file in the page cache.
 func resident(t *testing.T, name string) (n int) {
 	t.Helper()
 	f, err := os.Open(name)

@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// weights returns size bytes that do not compress, the same for the same seed.
+// weights returns size incompressible bytes, the same for the same seed.
 func weights(seed byte, size int) []byte {
 	p := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(p)
@@ -30,7 +30,7 @@ func push(t *testing.T, k *kubelet, b *converttest.Built) string {
 	return k.node.Registry.Ref("models/"+b.Name, "1")
 }
 
-// states are the files that a container must see of a model.
+// states returns the files of a model as a container must see them.
 func states(b *converttest.Built) map[string]node.FileState { return statesOf(b.Files) }
 
 func statesOf(files map[string]converttest.File) map[string]node.FileState {
@@ -51,7 +51,7 @@ func (k *kubelet) convert(t *testing.T, ref, name string) string {
 	return dst
 }
 
-// wantMessage looks for words in a message, each of which has to be there once.
+// wantMessage checks that a message contains each of words exactly once.
 func wantMessage(t *testing.T, message string, words ...string) {
 	t.Helper()
 	for _, w := range words {
@@ -64,7 +64,7 @@ func wantMessage(t *testing.T, message string, words ...string) {
 // page is the documentation of pods.
 const page = "../../contrib/docs/kubernetes.md"
 
-// documented returns a part of a message, which the documentation has to explain: without, the test fails.
+// documented returns a part of a message, and fails the test if the documentation does not explain it.
 func documented(t *testing.T, part string) string {
 	t.Helper()
 	p, err := os.ReadFile(page)

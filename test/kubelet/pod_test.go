@@ -16,13 +16,13 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// patience is how long a test waits for what must happen. The kubelet tries again after 10 and 20 seconds.
+// patience is how long a test waits for a condition. The kubelet retries after 10 and 20 seconds.
 const patience = 4 * time.Minute
 
-// pause is how long a test waits before it looks again.
+// pause is the time between two checks of a condition.
 const pause = 200 * time.Millisecond
 
-// These are the parts of a pod that the journeys use.
+// The fields of a pod that the tests use.
 // https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
 type (
 	pod struct {
@@ -83,7 +83,7 @@ type (
 // podName is the name of a static pod.
 func podName(name string) string { return name + "-" + nodeName }
 
-// pod returns a pod of one container, "main", that has a model below /model.
+// pod returns a pod with one container, "main", and a model at /model.
 func (k *kubelet) pod(name, model, policy string) pod {
 	return pod{
 		APIVersion: "v1", Kind: "Pod", Metadata: metadata{Name: name, Namespace: "default"},
@@ -98,7 +98,7 @@ func (k *kubelet) pod(name, model, policy string) pod {
 	}
 }
 
-// apply gives the kubelet a pod.
+// apply adds pods to the kubelet.
 func (k *kubelet) apply(t *testing.T, pods ...pod) {
 	t.Helper()
 	for _, p := range pods {
@@ -117,7 +117,7 @@ func (k *kubelet) apply(t *testing.T, pods ...pod) {
 	}
 }
 
-// run gives the kubelet a pod and waits until all its containers run.
+// run adds a pod and waits until all its containers run.
 func (k *kubelet) run(t *testing.T, p pod) {
 	t.Helper()
 	k.apply(t, p)
@@ -137,7 +137,7 @@ func (k *kubelet) awaitRunning(t *testing.T, p pod) {
 	})
 }
 
-// remove takes a pod away, and returns when it is gone.
+// remove removes pods, and returns when they are gone.
 func (k *kubelet) remove(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -150,7 +150,7 @@ func (k *kubelet) remove(t *testing.T, names ...string) {
 	}
 }
 
-// awaitGone waits until the kubelet knows a pod no more, and nothing of it runs.
+// awaitGone waits until the kubelet no longer has a pod, and its sandbox does not run.
 func (k *kubelet) awaitGone(t *testing.T, name string) {
 	t.Helper()
 	eventually(t, "end of pod "+name, func() error {
@@ -175,7 +175,7 @@ func (k *kubelet) noContainers(name string) error {
 	return err
 }
 
-// status returns the status of a pod, and whether the kubelet knows it.
+// status returns the status of a pod, and whether the kubelet has it.
 func (k *kubelet) status(name string) (podStatus, bool, error) {
 	var list struct{ Items []pod }
 	if err := k.get("/pods", &list); err != nil {
@@ -189,7 +189,7 @@ func (k *kubelet) status(name string) (podStatus, bool, error) {
 	return podStatus{}, false, nil
 }
 
-// await waits until the status of a pod is as it should be.
+// await waits until ok accepts the status of a pod.
 func (k *kubelet) await(t *testing.T, name, what string, ok func(podStatus) bool) podStatus {
 	t.Helper()
 	var last podStatus
@@ -227,7 +227,7 @@ func describe(s podStatus) string {
 	return string(b)
 }
 
-// tell is the events of a pod as text, each once.
+// tell returns the events of a pod as text, each once.
 func (k *kubelet) tell(t *testing.T, name string) string {
 	t.Helper()
 	var b strings.Builder

@@ -15,15 +15,15 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// Hosts that references name.
+// The hosts of references.
 const (
 	cartonHost  = "carton.example"
 	ollamaHost  = "registry.ollama.ai"
 	stoppedHost = "stopped.example"
 )
 
-// TestPods runs pods side by side on one node: every format, the ways to mount, the pull policies, private
-// registries, and all that is wrong with what a pod asks for.
+// TestPods runs pods concurrently on one node: all formats, the ways to mount, the pull policies,
+// private registries, and invalid pods.
 func TestPods(t *testing.T) {
 	carton := converttest.GoodCarton(weights(1, 1<<20))
 	files := node.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -81,8 +81,8 @@ func testFormats(t *testing.T, k *kubelet, carton converttest.Carton) {
 	}
 }
 
-// testShared gives one model to several containers of a pod, also a directory of it, and to another pod. A part
-// that is no directory is an error that says so.
+// testShared mounts one model in several containers of a pod, in one of them a directory of it, and in
+// another pod. A subPath that is not a directory is reported.
 func testShared(t *testing.T, k *kubelet) {
 	b := converttest.ModelPackTarGzip(converttest.Files(weights(5, 1<<20+3)))
 	b.Name = "shared"
@@ -157,7 +157,7 @@ func testPolicies(t *testing.T, k *kubelet) {
 	wantMessage(t, k.awaitWaiting(t, "policy-never-absent", "ErrImageNeverPull"), stoppedHost+"/models/other:1", documented(t, "is not present with pull policy of Never"))
 	wantMessage(t, k.awaitWaiting(t, "policy-always", "ErrImagePull", "ImagePullBackOff"), "manifest "+ref, "connection refused")
 
-	// The kubelet tries again, and all is well.
+	// The kubelet tries again, and the pod starts.
 	server = serveAt(t, address, r.Wire)
 	defer server.Close()
 	k.awaitRunning(t, always)

@@ -13,21 +13,21 @@ import (
 	"github.com/ballast-dev/ballast/test/e2e/node"
 )
 
-// providerName is the name under which this program is a credential provider of the kubelet, as those of clouds
-// are: the kubelet runs it with an image on its standard input.
+// providerName is the name under which this program is a credential provider of the kubelet, as clouds
+// have: the kubelet runs it with an image on its standard input.
 const providerName = "ballast-test-provider"
 
 // providerSecret is the environment variable of the provider with its secret.
 const providerSecret = "PROVIDER_SECRET"
 
-// The private registries, and whose credentials the kubelet has for them.
+// The private registries, by where the kubelet has their credentials.
 const (
 	nodeHost     = "node.example"     // in its own file
 	providerHost = "provider.example" // from the provider
 	closedHost   = "closed.example"   // none
 )
 
-// These are the parts of the exchange that are used.
+// The fields of the exchange that are used.
 // https://kubernetes.io/docs/reference/config-api/kubelet-credentialprovider.v1/
 type (
 	providerRequest struct {
@@ -111,12 +111,13 @@ func withCredentials(t *testing.T, k *kubelet) {
 	k.flags = append(k.flags, "--image-credential-provider-config", config, "--image-credential-provider-bin-dir", bin)
 }
 
-// private is the model of a private registry.
+// private returns the model of a private registry.
 func private(host string) *converttest.Built {
 	return converttest.ModelPackRaw(converttest.Files(weights(byte(len(host)), 1<<20)))
 }
 
-// testPrivate has models of registries that want credentials: of the node, from a provider, and none.
+// testPrivate mounts models of registries that require credentials: those of the node, from a provider,
+// and none.
 func testPrivate(t *testing.T, k *kubelet) {
 	var pods []pod
 	for _, host := range []string{nodeHost, providerHost} {
@@ -130,7 +131,7 @@ func testPrivate(t *testing.T, k *kubelet) {
 	}
 	wantMessage(t, k.awaitWaiting(t, "private-closed", "ErrImagePull", "ImagePullBackOff"), documented(t, "no basic auth credentials"))
 
-	// What the node has is for those who may have it: without the credentials it is not served again.
+	// A model on the node is not shown to a pull without credentials; the kubelet provides them.
 	again := k.pod("private-again", nodeHost+"/team/model:1", "IfNotPresent")
 	k.run(t, again)
 	k.wantFiles(t, "private-again", "main", "/model", states(private(nodeHost)))

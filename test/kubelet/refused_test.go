@@ -22,16 +22,16 @@ const (
 // unreachableHost is a registry that does not answer.
 const unreachableHost = "unreachable.example"
 
-// A refusal is a pod that can not start, and what its status says.
+// A refusal is a pod that cannot start, and its status.
 type refusal struct {
 	name, ref string
 	reasons   []string // ErrImagePull and ImagePullBackOff if there are none
-	words     []string // each once
-	doc       string   // what the documentation explains; it is in events, too
+	words     []string // each exactly once
+	doc       string   // the part that the documentation explains; also in events
 }
 
-// testRefused has pods that ask for what there is not, or for what can not be used. Status and events say what is
-// wrong: the model, the cause and, if something helps, what.
+// testRefused runs pods whose model is missing or cannot be used. Status and events name the model, the
+// cause and, if there is one, the remedy.
 func testRefused(t *testing.T, k *kubelet) {
 	n := k.node
 	n.Upstream(t, unreachableHost, "127.0.0.1:1")
@@ -67,16 +67,16 @@ func testRefused(t *testing.T, k *kubelet) {
 		})
 	}
 
-	// What was not there is pushed: the pod starts.
+	// The missing model is pushed: the pod starts.
 	push(t, k, late)
 	k.awaitRunning(t, k.pod("no-tag", "", ""))
 	k.wantFiles(t, "no-tag", "main", "/model", states(late))
 }
 
-// broken is what is said of artifacts that break the rules of their format.
+// broken is in messages about artifacts that violate their format.
 const broken = "; the artifact is invalid; push it again"
 
-// oddArtifacts pushes what can not be mounted.
+// oddArtifacts pushes artifacts that cannot be mounted.
 func (k *kubelet) oddArtifacts(t *testing.T) (list []refusal) {
 	config := []byte("{}")
 	d := digest.FromBytes(config)
@@ -103,12 +103,12 @@ func (k *kubelet) oddArtifacts(t *testing.T) (list []refusal) {
 		words: []string{"unsupported: " + k.node.Registry.Ref("odd/cut", "1") + ": manifest: not JSON: unexpected EOF"}, doc: broken})
 }
 
-// badTransfers pushes models that the registry does not hand out as it should.
+// badTransfers pushes models for which the registry has wrong responses.
 func (k *kubelet) badTransfers(t *testing.T) (list []refusal) {
 	r := k.node.Registry
 	for i, f := range []struct {
 		name     string
-		manifest bool // the fault is that of the manifest, else that of the weights
+		manifest bool // the fault is for the manifest, otherwise for the weights
 		fault    node.Fault
 		words    []string
 		doc      string

@@ -20,7 +20,8 @@ const (
 	ballastDaemon    = "ballastd"
 )
 
-// witness makes a pod's container end as soon as it reads other bytes of its model than at first, or an error.
+// witness makes a pod's container end when it reads other bytes of its model than the first time, or an
+// error.
 func witness(p pod) pod {
 	p.Spec.Containers[0].Command = []string{"/bin/sh", "-c", `trap exit TERM
 		first=$(sha256sum < /model/model.gguf) || exit 1
@@ -28,11 +29,11 @@ func witness(p pod) pod {
 	return p
 }
 
-// The daemons of a node end in every order, by SIGTERM and by SIGKILL, while pods run and one is being made, and
-// start again in that order. Pods read on, from models that are complete and from one that is not; the pod that
-// was being made starts.
+// The daemons of a node are stopped and killed in every order, while pods run and one is being started,
+// and start again in that order. Running pods can read complete models and an incomplete one; the other
+// pod starts.
 func TestRestarts(t *testing.T) {
-	// What nobody reads would take minutes.
+	// Unread parts would take minutes.
 	k := startNode(t, node.Options{Config: "[lazy]\nrate = \"128KiB\"\n"}, nil)
 	complete := converttest.Ollama(converttest.Files(weights(50, 4<<20)), converttest.OllamaConfigNew)
 	lazy := converttest.ModelPackRaw(converttest.Files(weights(51, 64<<20)))
@@ -60,7 +61,7 @@ func TestRestarts(t *testing.T) {
 		p := k.pod(b.Name, push(t, k, b), "IfNotPresent")
 		k.apply(t, p)
 		k.awaitPulling(t, b.Name)
-		// Each is stopped as often as it is killed, and last as often as first.
+		// Each is stopped as often as it is killed, and is last as often as first.
 		for j, daemon := range order {
 			k.end(t, daemon, (i+j)%2 == 0)
 		}
@@ -87,7 +88,7 @@ func TestRestarts(t *testing.T) {
 	k.removeLeases(t)
 }
 
-// end ends a daemon.
+// end stops or kills a daemon.
 func (k *kubelet) end(t *testing.T, daemon string, kill bool) {
 	t.Helper()
 	p := map[string]*node.Process{kubeletDaemon: k.process, containerdDaemon: k.node.Containerd, ballastDaemon: k.node.Ballastd}[daemon]
@@ -98,8 +99,8 @@ func (k *kubelet) end(t *testing.T, daemon string, kill bool) {
 	}
 }
 
-// startAgain starts the daemons in an order, except that the kubelet waits for containerd: without, it ends at
-// once, and its unit would start it again until it does not.
+// startAgain starts the daemons in an order, but the kubelet after containerd: without containerd it
+// ends at once, and its unit would restart it.
 func (k *kubelet) startAgain(t *testing.T, order []string) {
 	t.Helper()
 	if i := slices.Index(order, kubeletDaemon); i < slices.Index(order, containerdDaemon) {
@@ -128,8 +129,8 @@ func (k *kubelet) wantRead(t *testing.T, pod string, b *converttest.Built, off i
 	}
 }
 
-// While ballastd is away, pods wait: those that are new, whatever they mount, and those that go. What runs reads
-// on, and when the daemon is back nobody has to do anything.
+// While ballastd is stopped, new pods wait, whatever they mount, and so do pods that are being removed.
+// Running pods can read, and when the daemon is back everything continues without help.
 func TestDaemonAway(t *testing.T) {
 	k := startNode(t, node.Options{}, nil)
 	b := converttest.ModelPackRaw(converttest.Files(weights(100, 4<<20)))

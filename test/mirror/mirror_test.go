@@ -28,7 +28,7 @@ import (
 	orasremote "oras.land/oras-go/v2/registry/remote"
 )
 
-// A mirror copies a manifest or an index with all that it names, from a reference to another.
+// A mirror copies a manifest or an index, with everything it refers to, from one reference to another.
 type mirror struct {
 	name string
 	copy func(t *testing.T, from, to string)
@@ -69,10 +69,10 @@ func newClient(t *testing.T) *remote.Client {
 	return client
 }
 
-// A facade is that of a node that has nothing yet.
+// A facade is the facade of a node with an empty store.
 type facade struct {
 	*registry.Handler
-	address string // of a registry that has what the facade answers for the host it was made for
+	address string // of a registry with the facade's responses for one host
 }
 
 // newFacade starts a facade. ns is the registry that its address stands for.
@@ -95,16 +95,16 @@ func newFacade(t *testing.T, ns string) *facade {
 	return f
 }
 
-// What is read of a model.
+// seen has the properties of a model that mirrors must keep.
 type seen struct {
-	Manifest      digest.Digest // that the facade answers
+	Manifest      digest.Digest // returned by the facade
 	Files         map[string]digest.Digest
 	Origin        filetable.Origin
-	Config        model.Config // without what it says of layers
+	Config        model.Config // without the list of layers
 	ContextLength string
 }
 
-// look reads a model through a new facade, as containerd does, and brings all of its files.
+// look reads a model through a new facade, as containerd does, and fetches all of its files.
 func look(t *testing.T, name string) seen {
 	t.Helper()
 	ref, err := remote.ParseRef(name)
@@ -124,7 +124,7 @@ func look(t *testing.T, name string) seen {
 	}
 	s.Origin = im.Origin
 	if _, manifest, err = oras.FetchBytes(t.Context(), repo, im.Manifest.String(), oras.DefaultFetchBytesOptions); err != nil {
-		t.Fatal(err) // of an index, the model in it
+		t.Fatal(err) // for an index, that of the model in it
 	}
 	var m ocispec.Manifest
 	if err := json.Unmarshal(manifest, &m); err != nil {
@@ -154,8 +154,8 @@ func look(t *testing.T, name string) seen {
 	return s
 }
 
-// lookImage reads an ordinary image: its manifest through a new facade, which leaves it as it is, and its layers from
-// the registry, where containerd gets them.
+// lookImage reads an ordinary image: its manifest through a new facade, which does not change it, and
+// its layers from the registry, as containerd does.
 func lookImage(t *testing.T, name string) seen {
 	t.Helper()
 	ref, err := remote.ParseRef(name)
@@ -272,8 +272,8 @@ func convert(t *testing.T, from string, to export.Target, o export.Options) (m o
 	return m
 }
 
-// convertedIndex pushes an index with a model for two platforms, has a facade convert it, and pushes what the facade
-// answers. It returns the references of that index and of the first image in it.
+// convertedIndex pushes an index with a model for two platforms, converts it with a facade, and pushes
+// the result. It returns the references of the converted index and of the first image in it.
 func convertedIndex(t *testing.T, reg *node.Registry, b *converttest.Built) (index, child string) {
 	t.Helper()
 	p, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": ocispec.MediaTypeImageIndex, "manifests": []ocispec.Descriptor{

@@ -20,15 +20,15 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// strict decodes JSON that must have no member that v does not have.
+// strict decodes JSON; a member that v does not have is an error.
 func strict(p []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(p))
 	d.DisallowUnknownFields()
 	return d.Decode(v)
 }
 
-// checkConfig checks a ModelPack config with the schema of the specification, and with its Go type, since the schema
-// does not say what a time or a digest is. (The type lacks members that the schema has.)
+// checkConfig checks a ModelPack config with the schema of the specification, and with its Go type,
+// since the schema does not restrict times and digests. (The type lacks members of the schema.)
 func checkConfig(p []byte, layers []ocispec.Descriptor) error {
 	if err := schema.ValidatorMediaTypeModelConfig.Validate(bytes.NewReader(p)); err != nil {
 		return err
@@ -60,7 +60,7 @@ var modelTypes = map[string]bool{
 	spec.MediaTypeModelDatasetRaw: true, spec.MediaTypeModelDataset: true,
 }
 
-// checkManifest checks what the specification says of the manifest of a model.
+// checkManifest checks the manifest of a model against the specification.
 func checkManifest(m ocispec.Manifest) error {
 	if m.ArtifactType != spec.ArtifactTypeModelManifest || m.Config.MediaType != spec.MediaTypeModelConfig || m.MediaType != ocispec.MediaTypeImageManifest {
 		return fmt.Errorf("types %s, %s, %s", m.MediaType, m.ArtifactType, m.Config.MediaType)
@@ -80,8 +80,8 @@ func checkManifest(m ocispec.Manifest) error {
 	return nil
 }
 
-// TestSchema checks the configs of every format in the forms that have them. An image of ballast has the members of
-// ModelPack in an image config, beside those of images.
+// TestSchema checks the configs of every format in the forms that have them. An image of ballast has
+// the members of ModelPack in its image config, in addition to those of images.
 func TestSchema(t *testing.T) {
 	reg := node.StartRegistry(t, t.TempDir())
 	all := converttest.All(converttest.Files(converttest.GGUF(converttest.SmallGGUF())))
@@ -111,7 +111,7 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// withoutImage returns the ModelPack config that is in an image config.
+// withoutImage returns the ModelPack config in an image config.
 func withoutImage(t *testing.T, p []byte) []byte {
 	t.Helper()
 	var c struct {
@@ -138,9 +138,9 @@ func blobOf(t *testing.T, layout string, d digest.Digest) []byte {
 	return p
 }
 
-// TestSchemaSees has what the schema takes, and what it refuses.
+// TestSchemaSees has valid configs, and configs that the schema refuses.
 func TestSchemaSees(t *testing.T) {
-	const testdata = "../../convert/modelpack/testdata/" // of the specification; its README says more
+	const testdata = "../../convert/modelpack/testdata/" // of the specification; see its README
 	config, err := os.ReadFile(testdata + "modelpack-config-example.config.json")
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestSchemaSees(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The example is of a version after the schema that can be had as a module, which adds this member.
+	// The example has a member that was added after the version of the schema in the module.
 	config = bytes.Replace(config, []byte(`"datasetsURL": ["https://www.xyz.com/datasets/"],`), nil, 1)
 	var m ocispec.Manifest
 	if err := json.Unmarshal(manifest, &m); err != nil {

@@ -26,7 +26,7 @@ var skopeo = []mirror{{"skopeo", func(t *testing.T, from, to string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	empty := t.TempDir() // in the place of the configuration of this machine
+	empty := t.TempDir() // in place of the configuration of this machine
 	sys := &types.SystemContext{
 		DockerInsecureSkipTLSVerify: types.OptionalBoolTrue, BlobInfoCacheDir: empty,
 		SystemRegistriesConfPath: "/dev/null", SystemRegistriesConfDirPath: empty, RegistriesDirPath: empty,

@@ -12,7 +12,7 @@
 //     are, without a gap, the records of zip64, the directory, and the entries from byte 0
 //     on. The fields of zip64 and those they stand for do not contradict each other.
 //   - Entries do not overlap, and every byte between them belongs to one. A data descriptor
-//     follows the data; the sizes are those of the directory.
+//     follows the data; it is compared with the directory when the content is read to its end.
 //   - A local header agrees with the directory: flags, method, name, sizes, checksum.
 //   - Names are clean (filetable.CleanPath) and unique.
 //   - Methods are stored, deflate and zstd. A size that data of that length cannot have with

@@ -2,6 +2,8 @@ package zipdir
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/binary"
 	"fmt"
 	"hash"
 	"hash/crc32"
@@ -45,7 +47,7 @@ func Open(body io.ReadCloser, e *Entry) (_ io.ReadCloser, err error) {
 		return nil, err
 	}
 	data := &source{r: io.MultiReader(bytes.NewReader(head[n:]), body), left: e.Packed}
-	r := &reader{e: e, body: body, data: data, left: e.Size, crc: crc32.NewIEEE()}
+	r := &reader{e: e, body: body, data: data, left: e.Size, crc: crc32.NewIEEE(), descriptor: e.Span() - n - e.Packed}
 	switch e.Method {
 	case Stored:
 		r.content = io.NopCloser(data)
@@ -93,6 +95,8 @@ type reader struct {
 	left    int64
 	crc     hash.Hash32
 	err     error
+
+	descriptor int64 // bytes of the data descriptor; zero without one
 }
 
 func (r *reader) Read(p []byte) (int, error) {
@@ -111,14 +115,42 @@ func (r *reader) Read(p []byte) (int, error) {
 		r.err = invalid("entry %q: ends %d bytes early", r.e.Name, r.left)
 	case err == io.EOF && r.crc.Sum32() != r.e.raw.crc:
 		r.err = invalid("entry %q: wrong checksum", r.e.Name)
-	case err == nil || err == io.EOF:
-		r.err = err
+	case err == io.EOF:
+		r.err = cmp.Or(r.checkDescriptor(), err)
+	case err == nil:
 	case r.data.err != nil:
 		r.err = fmt.Errorf("entry %q: %w", r.e.Name, r.data.err)
 	default:
 		r.err = invalid("entry %q: %w", r.e.Name, err)
 	}
 	return n, r.err
+}
+
+// checkDescriptor compares the data descriptor, which follows the data, with the directory. It can
+// have a signature, and sizes of 4 or 8 bytes.
+func (r *reader) checkDescriptor() error {
+	if r.descriptor == 0 {
+		return nil
+	}
+	got := make([]byte, r.descriptor)
+	_, err := io.CopyN(io.Discard, r.data.r, r.data.left)
+	if err == nil {
+		_, err = io.ReadFull(r.data.r, got)
+	}
+	if err != nil {
+		return fmt.Errorf("entry %q: data descriptor: %w: %w", r.e.Name, err, errdefs.ErrUnavailable)
+	}
+	order := binary.LittleEndian
+	want := order.AppendUint32(order.AppendUint32(nil, sigDescriptor), r.e.raw.crc)
+	if r.descriptor < descriptor64-4 {
+		want = order.AppendUint32(order.AppendUint32(want, uint32(r.e.Packed)), uint32(r.e.Size))
+	} else {
+		want = order.AppendUint64(order.AppendUint64(want, uint64(r.e.Packed)), uint64(r.e.Size))
+	}
+	if !bytes.Equal(got, want) && !bytes.Equal(got, want[4:]) {
+		return invalid("entry %q: the data descriptor differs from the directory", r.e.Name)
+	}
+	return nil
 }
 
 func (r *reader) Close() error {

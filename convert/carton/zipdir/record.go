@@ -12,11 +12,12 @@ import (
 
 // Signatures and fixed sizes in bytes of the records of a zip archive.
 const (
-	sigLocal     = 0x04034b50
-	sigCentral   = 0x02014b50
-	sigEnd       = 0x06054b50
-	sigEnd64     = 0x06064b50
-	sigLocator64 = 0x07064b50
+	sigLocal      = 0x04034b50
+	sigDescriptor = 0x08074b50
+	sigCentral    = 0x02014b50
+	sigEnd        = 0x06054b50
+	sigEnd64      = 0x06064b50
+	sigLocator64  = 0x07064b50
 
 	localSize     = 30
 	centralSize   = 46

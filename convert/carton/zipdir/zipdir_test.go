@@ -91,6 +91,7 @@ func good() map[string]converttest.Zip {
 		{Name: "descriptor", Data: text, Method: 8, Descriptor: true},
 		{Name: "descriptor64", Data: text, Method: 8, Descriptor: true, Zip64: true},
 		{Name: "descriptor and size", Data: text, Method: 8, Descriptor: true, Local: func(h *converttest.ZipHeader) { h.Size = uint64(len(text)) }},
+		{Name: "descriptor without signature", Data: []byte("12345"), Local: descriptorFlag, Central: descriptorFlag, After: []byte("\x1c\x3a\xf5\xcb\x05\x00\x00\x00\x05\x00\x00\x00")},
 		{Name: "zip64", Data: text, Method: 93, Zip64: true},
 		{Name: "näme=x", Data: []byte("ä")},
 		{Name: "aligned", Data: []byte("page"), Local: func(h *converttest.ZipHeader) { h.Extra = append([]byte{0x35, 0xd9, 96, 0}, make([]byte, 96)...) }},
@@ -157,6 +158,13 @@ func both(f func(*converttest.ZipHeader)) converttest.Zip {
 	return one(entry{Name: "a", Data: []byte("12345"), Central: f, Local: f})
 }
 
+func descriptorFlag(h *header) { h.Flags = 1 << 3 }
+
+// descriptor returns an archive with the bytes of a data descriptor.
+func descriptor(p []byte) converttest.Zip {
+	return one(entry{Name: "a", Data: []byte("12345"), Local: descriptorFlag, Central: descriptorFlag, After: p})
+}
+
 func withEnd(zip64 bool, f func(*converttest.ZipEnd)) converttest.Zip {
 	return converttest.Zip{Entries: []entry{{Name: "a", Data: []byte("12345")}}, Zip64: zip64, End: f}
 }
@@ -188,6 +196,10 @@ func hostile() map[string]struct {
 		"many bytes between entries":        {converttest.Zip{Entries: []entry{{Name: "a", After: make([]byte, 1<<20)}, {Name: "b"}}}, "belong to no entry"},
 		"bytes before the directory":        {converttest.Zip{Entries: []entry{{Name: "a", After: []byte("hidden")}}}, "belong to no entry"},
 		"descriptor of odd size":            {one(entry{Name: "a", Data: text, Method: 8, Descriptor: true, After: []byte("x")}), "no data descriptor"},
+		"descriptor of zeros":               {descriptor(make([]byte, 16)), "data descriptor differs"},
+		"descriptor of zeros in zip64":      {descriptor(make([]byte, 24)), "data descriptor differs"},
+		"descriptor of zeros, no signature": {descriptor(make([]byte, 12)), "data descriptor differs"},
+		"descriptor with another size":      {descriptor([]byte("PK\x07\x08\x1c\x3a\xf5\xcb\x05\x00\x00\x00\x06\x00\x00\x00")), "data descriptor differs"},
 		"the same data twice":               {converttest.Zip{Entries: []entry{a, {Name: "b", Data: []byte("12345"), Central: func(h *header) { h.Offset = 0 }}}}, "reaches into"},
 		"entries that overlap":              {converttest.Zip{Entries: []entry{{Name: "a", Data: text, Central: func(h *header) { h.Size += 50; h.Packed += 50 }}, {Name: "b"}}}, "reaches into"},
 		"entry that reaches the directory":  {central(func(h *header) { h.Size += 50; h.Packed += 50 }), "reaches into"},

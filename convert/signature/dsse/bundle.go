@@ -36,7 +36,6 @@ type material struct {
 	PublicKey   *publicKey   `json:"publicKey,omitempty"`
 	Certificate *certificate `json:"certificate,omitempty"`
 	Chain       *chain       `json:"x509CertificateChain,omitempty"`
-	TlogEntries []struct{}   `json:"tlogEntries,omitempty"`
 }
 
 type publicKey struct {

@@ -234,12 +234,7 @@ func ParsePrivateKey(p []byte) (crypto.Signer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("private key: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	switch k := key.(type) {
-	case *ecdsa.PrivateKey:
-		return k, nil
-	case ed25519.PrivateKey:
-		return k, nil
-	case *rsa.PrivateKey:
+	if k, ok := key.(crypto.Signer); ok { // *ecdsa.PrivateKey, *rsa.PrivateKey or ed25519.PrivateKey
 		return k, nil
 	}
 	return nil, fmt.Errorf("private key: a %T signs nothing: %w", key, errdefs.ErrInvalidArgument)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TestMain also is the holder that the tests start.
+// TestMain is also the holder that the tests start.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "holder" {
 		set := flag.NewFlagSet("holder", flag.ExitOnError)
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestListenFiles reads what a service manager says.
+// TestListenFiles parses the variables of a service manager.
 func TestListenFiles(t *testing.T) {
 	self := strconv.Itoa(os.Getpid())
 	for name, c := range map[string]struct {
@@ -51,7 +51,7 @@ func TestListenFiles(t *testing.T) {
 	}
 }
 
-// TestHolder asks a holder what it may be asked, and what not.
+// TestHolder sends a holder valid and invalid requests.
 func TestHolder(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "holder.sock")
 	l, err := listenPacket(socket)
@@ -104,7 +104,7 @@ func TestHolder(t *testing.T) {
 	}
 	c.Close()
 	dev.Close()
-	if err := <-ended; err != nil { // it has nothing to keep
+	if err := <-ended; err != nil { // it keeps no descriptor
 		t.Error(err)
 	}
 	if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
@@ -112,8 +112,8 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// A holder whose process was starved finds a daemon that waits to be accepted: it must not end.
-func TestHolderStaysForWhoWaits(t *testing.T) {
+// A holder that got no processor time finds a daemon that waits to be accepted: it must not end.
+func TestHolderStaysForWaitingClient(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "holder.sock")
 	l, err := listenPacket(socket)
 	if err != nil {
@@ -122,7 +122,7 @@ func TestHolderStaysForWhoWaits(t *testing.T) {
 	defer l.Close()
 	h := &holder{log: slog.New(slog.DiscardHandler), held: map[string]int{}}
 	if !h.idle(l) {
-		t.Error("not idle although nobody is there")
+		t.Error("not idle without clients")
 	}
 	c, err := New(Options{Socket: socket}, "x-", h.log).dial()
 	if err != nil {
@@ -141,7 +141,7 @@ func TestHolderStaysForWhoWaits(t *testing.T) {
 	}
 }
 
-// fragile returns a command that is a holder only once the file is there.
+// fragile returns a command that is a holder only after the file exists.
 func fragile(t *testing.T, file string) []string {
 	t.Helper()
 	self, err := os.Executable()
@@ -151,8 +151,8 @@ func fragile(t *testing.T, file string) []string {
 	return []string{"/bin/sh", "-c", `[ -e "$0" ] || exit 1; exec "$@"`, file, self, "holder"}
 }
 
-// What could not be handed over is handed over later, by itself or by KeepNow.
-func TestKeepIsTriedAgain(t *testing.T) {
+// A descriptor that could not be handed over is handed over later, by the Keeper or by KeepNow.
+func TestKeepIsRetried(t *testing.T) {
 	for _, now := range []bool{false, true} {
 		dir := t.TempDir()
 		o := Options{Socket: filepath.Join(dir, "holder.sock"), Command: fragile(t, filepath.Join(dir, "ok"))}
@@ -189,7 +189,7 @@ func TestKeepIsTriedAgain(t *testing.T) {
 				break
 			}
 			if time.Now().After(end) {
-				t.Fatal("nobody keeps it")
+				t.Fatal("it is not kept")
 			}
 		}
 		if err := errors.Join(k.Close(), w.Close()); err != nil {
@@ -205,21 +205,21 @@ func TestKeepIsTriedAgain(t *testing.T) {
 		}
 		next.Drop("x-pipe")
 		kept.Close()
-		if p, err := io.ReadAll(r); err != nil || string(p) != "x" { // ends when the holder has let go
+		if p, err := io.ReadAll(r); err != nil || string(p) != "x" { // ends when the holder has closed its copy
 			t.Errorf("got %q, %v", p, err)
 		}
 		r.Close()
 	}
 }
 
-// TestFirstStart says that a start without a holder before it is no news.
+// TestFirstStart checks that nothing is logged if no holder ran before.
 func TestFirstStart(t *testing.T) {
-	var said strings.Builder
-	log := slog.New(slog.NewTextHandler(&said, nil)) // from info on
+	var logged strings.Builder
+	log := slog.New(slog.NewTextHandler(&logged, nil)) // level info and above
 	dir := t.TempDir()
 	New(Options{Socket: filepath.Join(dir, "none.sock")}, "x", log).Take()
-	if said.Len() > 0 {
-		t.Errorf("said at the first start: %s", &said)
+	if logged.Len() > 0 {
+		t.Errorf("logged at the first start: %s", &logged)
 	}
 	dead := filepath.Join(dir, "dead.sock")
 	l, err := listenPacket(dead)
@@ -229,7 +229,7 @@ func TestFirstStart(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if New(Options{Socket: dead}, "x", log).Take(); !strings.Contains(said.String(), "holder does not answer") {
-		t.Errorf("said of a holder that is gone: %q", &said)
+	if New(Options{Socket: dead}, "x", log).Take(); !strings.Contains(logged.String(), "holder does not answer") {
+		t.Errorf("logged about a holder that has ended: %q", &logged)
 	}
 }

@@ -21,10 +21,10 @@ import (
 // memory is a transfer.Fetcher of one blob.
 type memory struct {
 	blob  []byte
-	whole bool // it knows no ranges
+	whole bool // does not support ranges
 
 	mu    sync.Mutex
-	asked map[int64]int // how often, by offset
+	asked map[int64]int // number of requests, by offset
 }
 
 func (m *memory) Fetch(_ context.Context, _ digest.Digest, _, off, n int64) (io.ReadCloser, int64, error) {
@@ -37,7 +37,7 @@ func (m *memory) Fetch(_ context.Context, _ digest.Digest, _, off, n int64) (io.
 	return io.NopCloser(bytes.NewReader(m.blob[off : off+n])), off, nil
 }
 
-// noObjects is a Finder of a store without objects.
+// noObjects is the Finder of a store without objects.
 type noObjects struct{}
 
 func (noObjects) Find(chunks []filetable.Chunk, _ []byte, _ *transfer.Sources, _ func(filetable.Chunk, []byte) error) []filetable.Location {
@@ -46,10 +46,10 @@ func (noObjects) Find(chunks []filetable.Chunk, _ []byte, _ *transfer.Sources, _
 func (noObjects) Open(digest.Digest) (*os.File, error) { return nil, errdefs.ErrNotFound }
 func (noObjects) Room(int64) error                     { return nil }
 
-// newFile returns a file of so many groups, each one chunk of size bytes, with a user.
+// newFile returns a file of the given number of groups, each one chunk of size bytes, with a user.
 func newFile(t *testing.T, groups, size int) (*Set, *File, *memory) {
 	t.Helper()
-	const apart = 2 * MaxGap // in the blob
+	const apart = 2 * MaxGap // between two chunks in the blob
 	m := &memory{blob: make([]byte, groups*apart), asked: map[int64]int{}}
 	file := filetable.File{Size: int64(groups * size), Source: &filetable.Source{}}
 	var all []byte
@@ -91,8 +91,8 @@ func readAt(ctx context.Context, f *File, b []byte, off int64) (int, error) {
 	return data.ReadAt(b, off)
 }
 
-// TestAheadOnce: what is about to be read ahead, and waits for a buffer, is not read ahead once more with
-// each read.
+// TestAheadOnce checks that a group that is about to be read ahead, and waits for a buffer, is not read
+// ahead again by the next read.
 func TestAheadOnce(t *testing.T) {
 	const size = 1000
 	s, f, m := newFile(t, 32, size)
@@ -118,7 +118,7 @@ func TestAheadOnce(t *testing.T) {
 		defer f.mu.Unlock()
 		return f.working, len(f.reading)
 	}
-	// 2 and 3, then as far as 6, then as far as 11. What the reads themselves began is about to end.
+	// Groups 2 and 3, then up to 6, then up to 11. The calls that the reads made themselves end soon.
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		working, reading := at()
 		if working == 10 && reading == 10 {
@@ -142,15 +142,15 @@ func TestAheadOnce(t *testing.T) {
 	}
 	s.Release(f)
 	if err := read(4); !errdefs.IsNotFound(err) {
-		t.Errorf("read of a file that nobody uses: %v", err)
+		t.Errorf("read of a file without users: %v", err)
 	}
 	if len(f.reading) != 0 {
-		t.Errorf("%d groups are about to be read ahead, and nobody uses the file", len(f.reading))
+		t.Errorf("%d groups are about to be read ahead of a file without users", len(f.reading))
 	}
 }
 
-// TestReadersDoNotEndFill: who reads from a server without ranges is told so, again and again. The work that
-// brings the file from its first byte to its last meets what readers began, and goes on.
+// TestReadersDoNotEndFill: readers of a file on a server without ranges get an error each time. The
+// work that fetches the file sequentially meets their calls, and continues.
 func TestReadersDoNotEndFill(t *testing.T) {
 	const size, groups = 1000, 64
 	s, f, m := newFile(t, groups, size)

@@ -11,8 +11,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// FuzzUnpackChunk unpacks a chunk into the middle of a buffer, and compares it with what readers of
-// streams make of the same bytes.
+// FuzzUnpackChunk unpacks a chunk into the middle of a buffer, and compares it with the output of
+// stream readers.
 func FuzzUnpackChunk(f *testing.F) {
 	plain := bytes.Repeat([]byte("a chunk "), 100)
 	enc, err := zstd.NewWriter(nil)
@@ -29,7 +29,7 @@ func FuzzUnpackChunk(f *testing.F) {
 		f.Add(append(bytes.Clone(frame), frame...), size, false)
 		f.Add(z.Bytes(), size, true)
 	}
-	f.Add([]byte{0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0}, uint16(1), false) // a frame to be skipped
+	f.Add([]byte{0x50, 0x2a, 0x4d, 0x18, 0, 0, 0, 0}, uint16(1), false) // a skippable frame
 	f.Fuzz(func(t *testing.T, raw []byte, size uint16, gzip bool) {
 		const guard = 16
 		buf := bytes.Repeat([]byte{0xaa}, guard+int(size)+guard)
@@ -57,7 +57,7 @@ func FuzzUnpackChunk(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A frame that ends in an error can be taken here: the digest of the chunk decides.
+		// A frame with an error at its end may be accepted: the digest of the chunk decides.
 		if _, err := io.ReadFull(r, want); err == nil && !bytes.Equal(dst, want) {
 			t.Fatalf("got %q, want %q", dst, want)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestReadersBeforeHash: work that nobody waits for brings a file and does not hash it while readers get
-// on, and hashes it when somebody waits for the end.
+// TestReadersBeforeHash checks that background work does not hash a file while readers make progress,
+// and hashes it when a caller waits for the end.
 func TestReadersBeforeHash(t *testing.T) {
 	for _, wrong := range []bool{false, true} {
 		t.Run(fmt.Sprint("wrong=", wrong), func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestReadersBeforeHash(t *testing.T) {
 			if wrong {
 				f.Digest = digest.FromString("another file")
 			}
-			s.lastActive.Store(time.Now().Add(time.Hour).UnixNano()) // whoever reads now
+			s.lastActive.Store(time.Now().Add(time.Hour).UnixNano()) // as if a reader always made progress
 			flow := s.Scheduler.NewFlow(transfer.Background)
 			filled := make(chan error, 1)
 			go func() { filled <- f.Fill(t.Context(), flow, func() {}) }()
@@ -33,7 +33,7 @@ func TestReadersBeforeHash(t *testing.T) {
 				case <-time.After(time.Millisecond):
 				}
 			}
-			b := make([]byte, size) // chunks have digests of their own
+			b := make([]byte, size) // chunks have their own digests
 			if _, err := readAt(t.Context(), f, b, 3*size); err != nil || digest.FromBytes(b) != f.Layout.Chunks[3].Digest {
 				t.Errorf("read before the file is hashed: %v", err)
 			}
@@ -57,7 +57,7 @@ func TestReadersBeforeHash(t *testing.T) {
 	}
 }
 
-// TestHashEndsWithContext: work that waits for readers ends when it is to.
+// TestHashEndsWithContext checks that work that waits for readers ends with its context.
 func TestHashEndsWithContext(t *testing.T) {
 	const size, groups = 1000, 20
 	s, f, _ := newFile(t, groups, size)
@@ -74,8 +74,8 @@ func TestHashEndsWithContext(t *testing.T) {
 	}
 }
 
-// TestSmallFilesStayOpen: what is staged of a file of few groups stays open between reads, unless it is one of
-// too many.
+// TestSmallFilesStayOpen checks that the stage of a file of few groups stays open between reads, unless
+// there are too many such files.
 func TestSmallFilesStayOpen(t *testing.T) {
 	s, f, _ := newFile(t, 2, 1000)
 	read := func(f *File) {
@@ -90,7 +90,7 @@ func TestSmallFilesStayOpen(t *testing.T) {
 		return f.stage != nil
 	}
 	read(f)
-	s.work.Wait() // what was read ahead uses it too
+	s.work.Wait() // read-ahead also uses it
 	if !open(f) {
 		t.Error("a file that was read is closed")
 	}

@@ -52,7 +52,7 @@ func fill(t *testing.T, path string, objects int) {
 		db.PutImage(Image{Manifest: number(8), Refs: []string{"host/name:tag"}}),
 	}
 	_, err = db.AddRef("snapshot/1", number(5), time.Time{})
-	for i := range 20 { // pages go and come
+	for i := range 20 { // allocates and frees pages
 		errs = append(errs, db.Lose(number(i)), db.DropRefs("pin/none"))
 	}
 	if err := errors.Join(append(errs, err)...); err != nil || !errdefs.IsNotFound(refErr) {
@@ -92,8 +92,8 @@ func reopen(t *testing.T, path string, expected bool) *DB {
 	return db
 }
 
-// TestSoundIsBelieved: what bbolt has written is not taken for damaged.
-func TestSoundIsBelieved(t *testing.T) {
+// TestSoundDatabaseIsAccepted checks that files written by bbolt are not taken as damaged.
+func TestSoundDatabaseIsAccepted(t *testing.T) {
 	for _, objects := range []int{0, 1, 100, 5000} {
 		path := filepath.Join(t.TempDir(), "store.db")
 		fill(t, path, objects)
@@ -106,8 +106,8 @@ func TestSoundIsBelieved(t *testing.T) {
 	}
 }
 
-// TestDamagedIsRebuilt flips, cuts and fills a database with garbage. However it is damaged, it can be
-// opened and written to, and what it says then is what it said before.
+// TestDamagedIsRebuilt flips bits of a database, truncates it and fills it with garbage. In each case
+// it can be opened and written, and every record that it returns is an earlier one.
 func TestDamagedIsRebuilt(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "good.db")
 	fill(t, good, 300)
@@ -123,7 +123,7 @@ func TestDamagedIsRebuilt(t *testing.T) {
 		"flipped": func(p []byte) []byte {
 			for range 1 + r.IntN(8) {
 				at := r.IntN(len(p))
-				for range 200 { // in pages that are used
+				for range 200 { // in used pages
 					if p[at] != 0 {
 						break
 					}
@@ -168,7 +168,7 @@ func TestDamagedIsRebuilt(t *testing.T) {
 					t.Fatalf("try %d: rebuilt %v, set aside %v, %v", i, at, aside, err)
 				}
 				if at.IsZero() && len(got) != len(want) {
-					t.Fatalf("try %d: %d of %d records, and it is said to be well", i, len(got), len(want))
+					t.Fatalf("try %d: %d of %d records, and no damage was found", i, len(got), len(want))
 				}
 				if !at.IsZero() {
 					rebuilt++
@@ -184,7 +184,7 @@ func TestDamagedIsRebuilt(t *testing.T) {
 	}
 }
 
-// TestLostIsNotNew: a database that is not there, where there is what it would know of, was lost.
+// TestLostIsNotNew checks that a missing database counts as lost if there are objects.
 func TestLostIsNotNew(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -206,7 +206,7 @@ func TestLostIsNotNew(t *testing.T) {
 	}
 }
 
-// TestUnresolvedKeepsAll: nothing is forgotten while it is not known what a reference needs.
+// TestUnresolvedKeepsAll checks that no record is removed while the needs of a reference are unknown.
 func TestUnresolvedKeepsAll(t *testing.T) {
 	db := reopen(t, filepath.Join(t.TempDir(), "store.db"), true)
 	defer db.Close()
@@ -239,7 +239,7 @@ func TestUnresolvedKeepsAll(t *testing.T) {
 	if n, err := evict(); n != 1 || err != nil {
 		t.Errorf("resolved: %d would go, %v", n, err)
 	}
-	// A table on its way is known in part for a while; that must not keep room from being made for it.
+	// A table that is being fetched is known in part; this must not prevent eviction.
 	if err := db.PutTable(number(3), Table{Partly: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func TestUnresolvedKeepsAll(t *testing.T) {
 	}
 }
 
-// TestOtherSchemaIsRefused: a database of another version is not ours to mend.
+// TestOtherSchemaIsRefused checks that a database of another schema is left alone.
 func TestOtherSchemaIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	fill(t, path, 10)
@@ -268,7 +268,8 @@ func TestOtherSchemaIsRefused(t *testing.T) {
 	}
 }
 
-// TestVersion1IsUpgraded: the records of version 1 have no checksums, and say of objects that they are damaged.
+// TestVersion1IsUpgraded opens a database of version 1, whose records have no checksums and can mark
+// objects as damaged.
 func TestVersion1IsUpgraded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	fill(t, path, 100)
@@ -299,7 +300,8 @@ func TestVersion1IsUpgraded(t *testing.T) {
 	}
 }
 
-// TestLockedIsLeftAlone: a database that another process has open changes while it is looked at.
+// TestLockedIsLeftAlone checks a database that another process has open: it changes while it is
+// checked.
 func TestLockedIsLeftAlone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	if err := os.WriteFile(path, []byte("garbage"), 0o600); err != nil {
@@ -321,7 +323,8 @@ func TestLockedIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestOutdatedChunks: the chunks of objects that are gone are forgotten little by little, while others come.
+// TestOutdatedChunks checks that outdated entries of chunks are removed step by step when others are
+// added.
 func TestOutdatedChunks(t *testing.T) {
 	const many = 5000
 	path := filepath.Join(t.TempDir(), "store.db")
@@ -333,7 +336,7 @@ func TestOutdatedChunks(t *testing.T) {
 		return n
 	}
 	if err := db.Lose(number(0)); err != nil || chunks() != many {
-		t.Fatalf("%d chunks, want %d: nobody looks through all of them; %v", chunks(), many, err)
+		t.Fatalf("%d chunks, want %d: there is no scan of all of them; %v", chunks(), many, err)
 	}
 	next := Arrival{Objects: []Sized{{number(1), 1}}, Chunks: map[digest.Digest][]filetable.Chunk{number(1): {}}}
 	for i := range many {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestRefsFlood has one registry name an image in more ways than are remembered.
+// TestRefsFlood resolves one image by more names of one registry than are kept.
 func TestRefsFlood(t *testing.T) {
 	db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{})
 	if err != nil {
@@ -42,8 +42,8 @@ func TestRefsFlood(t *testing.T) {
 	}
 }
 
-// TestExpiredIndexes forgets all indexes that nothing has used for a week: they have no table, and one does not
-// keep the others.
+// TestExpiredIndexes checks that all indexes unused for a week are removed: they have no table, and one
+// does not keep another.
 func TestExpiredIndexes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{})
@@ -60,7 +60,7 @@ func TestExpiredIndexes(t *testing.T) {
 		for n := range 3 {
 			put(n + 1)
 		}
-		time.Sleep(imageTTL + time.Hour) // of the bubble
+		time.Sleep(imageTTL + time.Hour) // in the synctest bubble
 		put(4)
 		e, err := db.Expire(false)
 		if err != nil || e.Images != 3 {

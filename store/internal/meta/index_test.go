@@ -18,7 +18,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// answers are what the index says, in a form that does not depend on the order of what happened.
+// answers are the results of all queries of the index, in a form that does not depend on the order of
+// changes.
 type answers struct {
 	Usage      Usage
 	Unneeded   map[digest.Digest]int64
@@ -61,7 +62,7 @@ func ask(t *testing.T, db *DB, universe []digest.Digest) (a answers) {
 	return a
 }
 
-// count is ask by looking at all records.
+// count computes the answers from all records.
 func count(t *testing.T, db *DB) (a answers) {
 	t.Helper()
 	needed, shared, counts := map[digest.Digest]bool{}, map[digest.Digest]bool{}, map[digest.Digest]bool{}
@@ -127,7 +128,8 @@ func count(t *testing.T, db *DB) (a answers) {
 	return a
 }
 
-// TestIndex: after any operations the index says what the records say, and what a new one says.
+// TestIndex checks that after any operations the index agrees with the records, and with an index that
+// is built from them.
 func TestIndex(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -212,7 +214,7 @@ func (w world) step() (what string, err error) {
 	}
 }
 
-// ignore is for errors that an operation is documented to return.
+// ignore drops the errors that an operation is documented to return.
 func ignore(err error) error {
 	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
 		return nil
@@ -241,7 +243,7 @@ func (w world) compare(t *testing.T, when string) {
 	}
 }
 
-// lookUp compares what is found by a digest with what a look at everything finds.
+// lookUp compares the result of a lookup by digest with that of a scan.
 func lookUp(t *testing.T, db *DB, universe []digest.Digest) {
 	t.Helper()
 	images, refs := db.Images(), db.Refs("")
@@ -296,7 +298,7 @@ func lookUp(t *testing.T, db *DB, universe []digest.Digest) {
 	}
 }
 
-// TestIndexAfterFailure: a transaction that fails leaves nothing in the index.
+// TestIndexAfterFailure checks that a failed transaction does not change the index.
 func TestIndexAfterFailure(t *testing.T) {
 	db, err := Open(filepath.Join(t.TempDir(), "store.db"), Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// TestObjects: objects are found while others come and go, by any digest.
+// TestObjects checks that objects are found by any digest while others are added and removed.
 func TestObjects(t *testing.T) {
 	s, r := newObjects(), rand.New(rand.NewPCG(1, 2))
 	there := map[key]objectID{}
-	keys := []key{{}} // which nothing has, but a table can name
+	keys := []key{{}} // the zero key, which no object has but a table can name
 	for i := range 3 * pageLen {
 		keys = append(keys, sha256.Sum256([]byte(strconv.Itoa(i))))
 	}

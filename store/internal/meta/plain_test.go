@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// FuzzPlain: what is read of records without a decoder of JSON is what that reads, and it reads what put
+// FuzzPlain checks that the decoder without encoding/json agrees with it, and reads everything that put
 // writes.
 func FuzzPlain(f *testing.F) {
 	used := time.Date(2026, 11, 22, 1, 2, 3, 456789, time.UTC)

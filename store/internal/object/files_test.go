@@ -16,7 +16,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// TestFiles: every file below objects is compared with the records, and what is no object is left alone.
+// TestFiles checks that every file below objects is compared with the records, and that other files are
+// left alone.
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -61,7 +62,7 @@ func TestFiles(t *testing.T) {
 	}
 	for _, name := range append(none, link, nested) {
 		if !slices.ContainsFunc(strings.Split(log.String(), "\n"), func(l string) bool { return strings.HasSuffix(l, "path="+name) }) {
-			t.Errorf("nothing is said of %s", name)
+			t.Errorf("%s is not logged", name)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())

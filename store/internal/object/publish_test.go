@@ -16,7 +16,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// waits is an object.Root that is asked until it is released: nothing is published meanwhile.
+// waits is an object.Root that blocks collections, and so publications, until it is released.
 type waits struct {
 	nothing
 	asked, release chan struct{}
@@ -28,8 +28,8 @@ func (w waits) Live() meta.Roots {
 	return meta.Roots{}
 }
 
-// TestPublishTogether publishes many files while a collection holds all of them up. One that can not be
-// published leaves the others alone, and who brought one file from two sources may have it from both.
+// TestPublishTogether publishes many files while a collection blocks them. A file that cannot be
+// published does not affect the others, and sources that published the same file may both have it.
 func TestPublishTogether(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -51,12 +51,12 @@ func TestPublishTogether(t *testing.T) {
 
 	const n = 50
 	file := func(i int) object.File {
-		p := fmt.Appendf(nil, "file %d", max(i, 1)) // the first two are the same
+		p := fmt.Appendf(nil, "file %d", max(i, 1)) // the first two are equal
 		f := object.File{From: fmt.Sprintf("partial/%d", i), Digest: digest.FromBytes(p), Size: int64(len(p))}
 		if i < 2 {
 			f.Private = []string{fmt.Sprintf("source %d", i)}
 		}
-		if i == n-1 { // it is not there
+		if i == n-1 { // its staged file is missing
 			return f
 		}
 		if err := root.WriteFile(f.From, p, object.Mode); err != nil {

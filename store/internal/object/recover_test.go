@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// A flaky disk fails, or lies, in the first so many reads.
+// A flaky disk fails, or returns wrong bytes, in the first reads.
 type flaky struct {
 	io.ReaderAt
 	bad int
@@ -31,8 +31,8 @@ func (f *flaky) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// TestOneBadReadIsNoVerdict: bytes that are wrong, or can not be read, are read again before the object is
-// condemned.
+// TestOneBadReadIsNoVerdict checks that wrong or unreadable bytes are read again before the object is
+// set aside.
 func TestOneBadReadIsNoVerdict(t *testing.T) {
 	p := bytes.Repeat([]byte("x"), 1000)
 	eio := fmt.Errorf("read: %w", syscall.EIO)
@@ -41,7 +41,7 @@ func TestOneBadReadIsNoVerdict(t *testing.T) {
 		disk flaky
 		want func(error) bool
 	}{
-		{"well", flaky{}, func(err error) bool { return err == nil }},
+		{"intact", flaky{}, func(err error) bool { return err == nil }},
 		{"one error", flaky{bad: 1, err: eio}, func(err error) bool { return err == nil }},
 		{"wrong once", flaky{bad: 1}, func(err error) bool { return err == nil }},
 		{"errors", flaky{bad: 2, err: eio}, isDamage},

@@ -14,14 +14,14 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// nothing is an object.Root of which nothing has to stay.
+// nothing is an object.Root without live objects.
 type nothing struct{}
 
 func (nothing) Live() meta.Roots            { return meta.Roots{} }
 func (nothing) Sweep(dry bool) (int, error) { return 0, nil }
 
-// TestSyncBeforeLocks: while the bytes of an object go to the disk, which can take seconds, objects are
-// made, found and collected.
+// TestSyncBeforeLocks checks that while an fsync of an object takes long, other objects are published,
+// found and collected.
 func TestSyncBeforeLocks(t *testing.T) {
 	disk := storetest.NewSlowDisk(t)
 	root, err := os.OpenRoot(disk.Dir)
@@ -40,7 +40,7 @@ func TestSyncBeforeLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	linked := []byte("the file of somebody else")
+	linked := []byte("a foreign file")
 	if err := root.WriteFile("partial/linked", linked, object.Mode); err != nil {
 		t.Fatal(err)
 	}

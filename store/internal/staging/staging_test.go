@@ -24,8 +24,8 @@ func area(t *testing.T, dir string) *Area {
 	return a
 }
 
-// failingDisk mounts ext4 on a file in a small file system, and returns where, and what fills that: then
-// writes to the disk fail.
+// failingDisk mounts ext4 on a file in a small file system, and returns its mount point and a function
+// that fills the small file system, after which writes to the disk fail.
 func failingDisk(t *testing.T) (dir string, fill func()) {
 	t.Helper()
 	backing, dir := t.TempDir(), t.TempDir()
@@ -54,8 +54,8 @@ func failingDisk(t *testing.T) (dir string, fill func()) {
 	}
 }
 
-// TestFailedSync: when what was staged does not reach the disk, nothing of it is believed: the kernel would
-// read it back from memory as if all were well, until it forgets it.
+// TestFailedSync checks that after a failed fsync no staged byte is trusted: the kernel would still
+// return it from the page cache.
 func TestFailedSync(t *testing.T) {
 	dir, fill := failingDisk(t)
 	a := area(t, dir)
@@ -78,14 +78,14 @@ func TestFailedSync(t *testing.T) {
 		t.Errorf("lost: %v, first chunk there: %v, %d bytes", p.Lost(), p.Has(0), p.Present())
 	}
 	if p.Sync("data") == nil || p.Write(0, make([]byte, ChunkSize)) == nil {
-		t.Error("it goes on after that")
+		t.Error("it can be used after that")
 	}
 	if n := a.Marked("x", chunks*ChunkSize, nil); n > 0 {
 		t.Errorf("%d bytes are found again", n)
 	}
 }
 
-// TestCollect: what nobody holds and nobody works on goes, nothing else.
+// TestCollect checks that only partials that are neither held nor in use are removed.
 func TestCollect(t *testing.T) {
 	dir := t.TempDir()
 	a := area(t, dir)
@@ -137,8 +137,8 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// TestResumeSingle: a chunk that is alone is there again in the same boot if it was written, whatever an earlier
-// version left in its place.
+// TestResumeSingle checks that the only chunk of a blob, if it was written, is present after a restart
+// in the same boot, whatever an earlier version left at its path.
 func TestResumeSingle(t *testing.T) {
 	for name, grid := range map[string][]int64{"archive": nil, "file": {0}} {
 		t.Run(name, func(t *testing.T) {
@@ -172,8 +172,8 @@ func TestResumeSingle(t *testing.T) {
 	}
 }
 
-// TestResume: chunks that were written are there again in the same boot; after another one only those that
-// were synced.
+// TestResume checks that written chunks are present after a restart in the same boot, and only synced
+// ones after a reboot.
 func TestResume(t *testing.T) {
 	dir := t.TempDir()
 	a := area(t, dir)

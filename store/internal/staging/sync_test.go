@@ -9,9 +9,9 @@ import (
 	"github.com/ballast-dev/ballast/store/storetest"
 )
 
-// TestCheckpointHoldsNobodyUp: while a checkpoint waits for the disk, chunks are written, read and counted, even by
-// who wrote the chunk that it began with.
-func TestCheckpointHoldsNobodyUp(t *testing.T) {
+// TestCheckpointBlocksNoWriter checks that while a checkpoint waits for the disk, chunks can be written,
+// read and counted, also by the goroutine that started it.
+func TestCheckpointBlocksNoWriter(t *testing.T) {
 	disk := storetest.NewSlowDisk(t)
 	root, err := os.OpenRoot(disk.Dir)
 	if err != nil {
@@ -22,12 +22,12 @@ func TestCheckpointHoldsNobodyUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const chunks = 200 // more than are written between checkpoints
+	const chunks = 200 // more than the chunks between two checkpoints
 	grid := make([]int64, chunks)
 	for i := range grid {
 		grid[i] = int64(i)
 	}
-	// FUSE itself holds the file that it syncs, so there are two.
+	// FUSE locks the file that it syncs, so the test uses two files.
 	pieces := []staging.Piece{{Size: chunks / 2, File: "data"}, {Off: chunks / 2, Size: chunks / 2, File: "more"}}
 	p, err := area.Open("x", chunks, pieces, grid)
 	if err != nil {
@@ -41,7 +41,7 @@ func TestCheckpointHoldsNobodyUp(t *testing.T) {
 		}
 		return nil
 	}
-	// Exactly as many as a checkpoint has: what is written to the file beyond waits for the disk.
+	// Exactly one checkpoint: further writes to the file would wait for the disk.
 	storetest.WithinLimit(t, "writing what a checkpoint begins with", func() error { return write(0, 64) })
 	if got := <-disk.Syncing; got != "partial/x/data" {
 		t.Fatalf("fsync of %s", got)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the command here as the file that is named, from the module of Ollama with stubs in the place of what runs models.
+# Builds the command in this directory as the named file, from the module of Ollama with stubs instead of its runners.
 set -euo pipefail
 out=$(realpath -m "$1")
 cd "$(dirname "$0")"

@@ -1,5 +1,6 @@
-// Command ollama answers the API of Ollama at an address, for bench to measure its pulls beside ballast. It is the server of
-// the Ollama project as its module has it, but for what runs models: that is C++, and build.sh puts stubs in its place.
+// Command ollama serves the API of Ollama at an address, so that bench can measure its pulls. It is the
+// server of the Ollama project from its module, without the runners: these are C++, and build.sh
+// replaces them with stubs.
 package main
 
 import (
@@ -22,7 +23,7 @@ func main() {
 	}
 }
 
-// serve answers until the process is ended. Models are kept where OLLAMA_MODELS says.
+// serve serves until the process is killed. Models are stored in $OLLAMA_MODELS.
 func serve(address string) error {
 	h, err := (&server.Server{}).GenerateRoutes(nil)
 	if err != nil {

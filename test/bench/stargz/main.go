@@ -1,5 +1,5 @@
-// Command stargz serves the stargz snapshotter, for bench to measure beside ballast. It is the library
-// of the stargz project with its defaults, on a socket, as its own daemon has it.
+// Command stargz serves the stargz snapshotter, so that bench can measure it. It is the library of the
+// stargz project with its defaults, on a socket, as in its own daemon.
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 	}
 }
 
-// serve answers on a socket until SIGTERM. It unmounts what it mounted.
+// serve serves on a socket until SIGTERM. It unmounts all its mounts.
 func serve(root, socket string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()

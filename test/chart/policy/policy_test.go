@@ -1,4 +1,4 @@
-// Package policy asks the API server's own code what the admission policy of the chart allows.
+// Package policy tests the admission policy of the chart with the API server's own code.
 package policy
 
 import (
@@ -64,7 +64,7 @@ const (
 	taint = "ballast.dev/not-ready"
 )
 
-// TestPolicy asks for changes of a node by the service account of the chart, and by others.
+// TestPolicy checks changes of a node by the service account of the chart, and by others.
 func TestPolicy(t *testing.T) {
 	docs, err := chart.Render("../"+chart.Dir, nil)
 	if err != nil {
@@ -98,7 +98,7 @@ func testPolicy(t *testing.T, p *admissionapi.ValidatingAdmissionPolicy) {
 		sub        string
 		old        *core.Node
 		change     func(n *core.Node)
-		refused    string // "" is allowed
+		refused    string // "" means allowed
 	}{
 		"nothing": {change: func(n *core.Node) {}},
 		"both": {change: func(n *core.Node) {
@@ -171,14 +171,14 @@ func refusals(t *testing.T, v validating.Validator, op admission.Operation, sub 
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said []string
+	var messages []string
 	for _, d := range v.Validate(t.Context(), gvr, versioned, nil, nil, apicel.RuntimeCELCostBudget, nil).Decisions {
 		if d.Action == validating.ActionDeny {
-			said = append(said, d.Message)
+			messages = append(messages, d.Message)
 			if d.Reason != meta.StatusReasonForbidden && op != admission.Delete {
 				t.Errorf("%s: reason %s", d.Message, d.Reason)
 			}
 		}
 	}
-	return strings.Join(said, "; ")
+	return strings.Join(messages, "; ")
 }

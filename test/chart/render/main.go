@@ -1,4 +1,4 @@
-// Render prints the chart as `helm template` does, hooks too, for tests that are not in this module:
+// Render prints the chart as `helm template` does, including hooks, for tests outside of this module:
 //
 //	render CHART [VALUES-AS-JSON]
 package main

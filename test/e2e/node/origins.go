@@ -67,7 +67,7 @@ func (l *ledger) astray(address string, r *http.Request) (problems []string) {
 	defer l.mu.Unlock()
 	for _, s := range sent {
 		if l.owners[s] == nil {
-			problems = append(problems, fmt.Sprintf("credentials that nobody declared (%.3q…, see Belongs)", s))
+			problems = append(problems, fmt.Sprintf("undeclared credentials (%.3q…, see Belongs)", s))
 		}
 	}
 	for s, owners := range l.owners {

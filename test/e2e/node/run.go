@@ -18,11 +18,27 @@ type FileState struct {
 const listScript = `cd "$1" && $B find . \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./run -o -path ./.bin \) -prune -o -type f -exec $B sh -c '
 for f; do s=$($B sha256sum < "$f") && echo "$($B stat -c "%a %s" "$f") ${s%% *} ${f#./}" || exit 1; done' sh {} + && echo ` + listEnd
 
-// listEnd is the last line of a listing. On a busy machine ctr may end before it has copied all
-// output of a container.
+// listEnd is the last line of a listing, and of the output of RunIn and Exec. On a busy machine ctr
+// may end before it has copied all output of a container.
 const listEnd = "-- end --"
 
 var errCut = errors.New("the listing is not complete")
+
+// whole calls run until its output ends with listEnd, which it removes, or until run fails, but at
+// most five times.
+func whole(run func() Result) Result {
+	for tries := 1; ; tries++ {
+		r := run()
+		out, found := strings.CutSuffix(r.Stdout, listEnd+"\n")
+		if r.Stdout = out; found || r.Err != nil {
+			return r
+		}
+		if tries == 5 {
+			r.Err = errors.New("the output is not complete")
+			return r
+		}
+	}
+}
 
 // parseListing parses the output of listScript.
 func parseListing(out string) (map[string]FileState, error) {
@@ -56,34 +72,41 @@ func (n *Node) Start(snapshotter, ref, id string) Result {
 
 var containers int
 
-// RunIn runs a shell script in a new container with the image as its root. busybox is mounted at
-// /.bin and its path is in $B, for images without a shell.
+// RunIn runs a shell script in a new container with the image as its root, and again in another one
+// if ctr lost output. busybox is mounted at /.bin and its path is in $B, for images without a shell.
 func (n *Node) RunIn(snapshotter, ref, script string, args ...string) Result {
 	return n.RunAs(nil, snapshotter, ref, script, args...)
 }
 
 // RunAs is RunIn with additional flags of `ctr run`, such as those of another user.
 func (n *Node) RunAs(flags []string, snapshotter, ref, script string, args ...string) Result {
-	containers++
-	id := fmt.Sprintf("run%d", containers)
-	argv := append([]string{"run", "--rm", "--snapshotter", snapshotter, "--mount", BusyboxMount,
-		"--env", "B=/.bin/busybox"}, flags...)
-	argv = append(argv, ref, id, "/.bin/busybox", "sh", "-c", script, "sh")
-	return n.Ctr(append(argv, args...)...)
+	return whole(func() Result {
+		containers++
+		id := fmt.Sprintf("run%d", containers)
+		argv := append([]string{"run", "--rm", "--snapshotter", snapshotter, "--mount", BusyboxMount,
+			"--env", "B=/.bin/busybox"}, flags...)
+		argv = append(argv, ref, id, "/.bin/busybox", "sh", "-c", "trap 'echo "+listEnd+"' EXIT\n"+script, "sh")
+		return n.Ctr(append(argv, args...)...)
+	})
+}
+
+// Exec runs a command in a running container of Start, and again if ctr lost output.
+func (n *Node) Exec(container string, argv ...string) Result {
+	return whole(func() Result {
+		containers++
+		return n.Ctr(append([]string{"tasks", "exec", "--exec-id", fmt.Sprintf("exec%d", containers), container,
+			"/.bin/busybox", "sh", "-c", `"$@" && echo ` + listEnd, "sh"}, argv...)...)
+	})
 }
 
 // List returns the regular files below dir in a container with the image as its root, by path
 // relative to dir.
 func (n *Node) List(snapshotter, ref, dir string) (map[string]FileState, error) {
-	for tries := 0; ; tries++ {
-		out := n.RunIn(snapshotter, ref, listScript, dir)
-		if out.Err != nil {
-			return nil, fmt.Errorf("%w: %s", out.Err, out.Output())
-		}
-		if files, err := parseListing(out.Stdout); err != errCut || tries == 4 {
-			return files, err
-		}
+	out := n.RunIn(snapshotter, ref, listScript, dir)
+	if out.Err != nil {
+		return nil, fmt.Errorf("%w: %s", out.Err, out.Output())
 	}
+	return parseListing(out.Stdout)
 }
 
 // List returns the regular files below dir in a container of the Busybox image, by path relative to

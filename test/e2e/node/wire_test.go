@@ -45,7 +45,7 @@ func get(t *testing.T, url, ranges string) (status int, body string, err error) 
 	return resp.StatusCode, string(b), err
 }
 
-// TestWire checks that each fault does what it says to a real transfer.
+// TestWire checks the effect of each fault on a real transfer.
 func TestWire(t *testing.T) {
 	r, d, path := startBlob(t)
 	for _, tt := range []struct {
@@ -79,7 +79,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// TestWireTimes checks that a fault ends, and that a rate is kept.
+// TestWireTimes checks that a fault ends, and that a rate limits.
 func TestWireTimes(t *testing.T) {
 	r, d, path := startBlob(t)
 	r.Wire.Add(Fault{Match: Blob(d), Status: 503, Times: 1})
@@ -98,8 +98,8 @@ func TestWireTimes(t *testing.T) {
 	}
 }
 
-// TestOllamaManners checks the front against what is known of the registry it stands for.
-func TestOllamaManners(t *testing.T) {
+// TestOllamaBehaviour checks that Ollama behaves as registry.ollama.ai is known to behave.
+func TestOllamaBehaviour(t *testing.T) {
 	r, d, path := startBlob(t)
 	o := StartOllama(t, r)
 	base := "http://" + o.Host
@@ -133,17 +133,17 @@ func TestOllamaManners(t *testing.T) {
 	}
 }
 
-// failures is a TB that keeps what it is told.
+// failures is a TB that records errors.
 type failures struct {
 	TB
-	said []string
+	messages []string
 }
 
 func (f *failures) Errorf(format string, args ...any) {
-	f.said = append(f.said, fmt.Sprintf(format, args...))
+	f.messages = append(f.messages, fmt.Sprintf(format, args...))
 }
 
-// TestAstray checks that a server notices credentials that do not belong to it, however they come.
+// TestAstray checks that a server notices credentials of other servers, in all parts of a request.
 func TestAstray(t *testing.T) {
 	home, other := &origin{Handler: http.NotFoundHandler(), address: "127.0.0.1:1"}, &origin{Handler: http.NotFoundHandler(), address: "127.0.0.1:2"}
 	Belongs("pass-word-1", home.address)
@@ -164,7 +164,7 @@ func TestAstray(t *testing.T) {
 		f := &failures{TB: t}
 		o.check(f)
 		o.problems = nil
-		return f.said
+		return f.messages
 	}
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("user:pass-word-1"))
 	for _, tt := range []struct {

@@ -2,8 +2,12 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -46,37 +50,75 @@ const helperTimeout = 30 * time.Second
 // https://github.com/docker/cli/blob/v28.0.0/cli/config/configfile/file.go
 func DockerCredentials(path string) func(host string) (Credentials, error) {
 	return func(host string) (Credentials, error) {
-		all, err := credentials.NewStore(path, credentials.StoreOptions{})
+		names := []string{host}
+		if slices.Contains(dockerHub, host) {
+			names = dockerHub
+		}
+		helper, err := helperOf(path, names)
 		if err != nil {
-			return Credentials{}, fmt.Errorf("docker config: %w", err)
+			return Credentials{}, fmt.Errorf("docker config %s: %w", path, err)
+		}
+		if helper != "" {
+			c, err := ask(credentials.NewNativeStore(helper), names[0], helperTimeout)
+			if err != nil {
+				return Credentials{}, fmt.Errorf("credential helper for %s: %w", host, err)
+			}
+			if c != auth.EmptyCredential {
+				return credentialsOf(c), nil
+			}
 		}
 		file, err := credentials.NewFileStore(path)
 		if err != nil {
 			return Credentials{}, fmt.Errorf("docker config: %w", err)
 		}
-		names := []string{host}
-		if slices.Contains(dockerHub, host) {
-			names = dockerHub
-		}
 		for _, name := range names {
-			c, err := ask(all, name, helperTimeout)
-			if c == auth.EmptyCredential {
-				var fileErr error
-				if c, fileErr = file.Get(context.Background(), name); fileErr != nil { // its text can contain the secret
-					return Credentials{}, fmt.Errorf("docker config %s: the credentials for %s are not valid: %w", path, host, errdefs.ErrInvalidArgument)
-				}
+			c, err := file.Get(context.Background(), name)
+			if err != nil { // its text can contain the secret
+				return Credentials{}, fmt.Errorf("docker config %s: the credentials for %s are not valid: %w", path, host, errdefs.ErrInvalidArgument)
 			}
-			switch {
-			case err != nil:
-				return Credentials{}, fmt.Errorf("credential helper for %s: %w", host, err)
-			case c.RefreshToken != "":
-				return Credentials{Secret: c.RefreshToken}, nil
-			case c != auth.EmptyCredential:
-				return Credentials{Username: c.Username, Secret: strings.TrimRight(c.Password, "\x00")}, nil // as docker does
+			if c != auth.EmptyCredential {
+				return credentialsOf(c), nil
 			}
 		}
 		return Credentials{}, nil
 	}
+}
+
+func credentialsOf(c auth.Credential) Credentials {
+	if c.RefreshToken != "" {
+		return Credentials{Secret: c.RefreshToken}
+	}
+	return Credentials{Username: c.Username, Secret: strings.TrimRight(c.Password, "\x00")} // as docker does
+}
+
+// helperOf returns the credential helper for a host with these names, or an empty string. A helper is
+// a process, so it is chosen here and runs once for all names.
+func helperOf(path string, names []string) (string, error) {
+	p, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	var c struct {
+		CredsStore  string            `json:"credsStore"`
+		CredHelpers map[string]string `json:"credHelpers"`
+	}
+	if err := json.Unmarshal(p, &c); err != nil { // its text can contain a part of the file
+		return "", fmt.Errorf("not valid JSON: %w", errdefs.ErrInvalidArgument)
+	}
+	helper := c.CredsStore
+	for _, name := range names {
+		if h := c.CredHelpers[name]; h != "" {
+			helper = h
+			break
+		}
+	}
+	if strings.ContainsAny(helper, "/\\") {
+		return "", fmt.Errorf("credential helper %q is not a plain name: %w", helper, errdefs.ErrInvalidArgument)
+	}
+	return helper, nil
 }
 
 // ask looks up credentials. Processes that a helper started can keep its output open after the

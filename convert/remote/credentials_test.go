@@ -91,6 +91,38 @@ func TestDockerCredentialsHub(t *testing.T) {
 	}
 }
 
+// TestHelperRunsOnce checks that a helper without credentials for Docker Hub is asked once, by the name that docker uses,
+// and that a helper has a plain name.
+func TestHelperRunsOnce(t *testing.T) {
+	dir := t.TempDir()
+	log, path := filepath.Join(dir, "log"), filepath.Join(dir, "config.json")
+	helper := "#!/bin/sh\ncat >>" + log + "\necho >>" + log + "\necho 'credentials not found in native keychain'\nexit 1\n"
+	if err := os.WriteFile(filepath.Join(dir, "docker-credential-none"), []byte(helper), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for _, helpers := range []string{`"credsStore":"none"`, `"credHelpers":{"docker.io":"none"}`} {
+		if err := os.WriteFile(path, []byte(`{"auths":{"registry-1.docker.io":{"username":"u","password":"p"}},`+helpers+`}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := remote.DockerCredentials(path)("docker.io"); err != nil || c.Username != "u" {
+			t.Errorf("%s: user %q, %v", helpers, c.Username, err)
+		}
+		if p, err := os.ReadFile(log); err != nil || strings.TrimSpace(string(p)) != "https://index.docker.io/v1/" {
+			t.Errorf("%s: the helper was asked for %q: %v", helpers, p, err)
+		}
+		if err := os.Remove(log); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(path, []byte(`{"credsStore":"../none"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := remote.DockerCredentials(path)("docker.io"); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "plain name") {
+		t.Errorf("a helper that is a path: %v", err)
+	}
+}
+
 func TestCredentialsDoNotPrint(t *testing.T) {
 	t.Parallel()
 	c := remote.Credentials{Username: "alice", Secret: "hunter2"}

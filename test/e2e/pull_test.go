@@ -234,7 +234,7 @@ func TestOneFetch(t *testing.T) {
 		t.Error(err)
 	}
 	for d, want := range sizes {
-		if got := n.Registry.Wire.BlobBytes()[d]; got < want || got > want*3/2 {
+		if got := n.Registry.Wire.BlobBytes()[d]; got < want || got > want*5/4 {
 			t.Errorf("bytes of %s downloaded: got %d, want %d", d, got, want)
 		}
 	}

@@ -5,10 +5,9 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
-	"github.com/ballast-dev/ballast/cmd/internal/setup"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/platforms"
 	"github.com/spf13/cobra"
 )
 
@@ -32,7 +31,7 @@ func (a *app) configCommand() *cobra.Command {
 
 func (a *app) configContainerdCommand() *cobra.Command {
 	var s snippet.Containerd
-	var version, main string
+	var version, main, like string
 	c := &cobra.Command{
 		Use:   "containerd",
 		Short: "print the drop-in for containerd's configuration",
@@ -53,24 +52,28 @@ Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 			if s.NoCRI && s.RuntimeHandler != "" {
 				return usage("--snapshotter-only and --runtime-handler cannot be used together")
 			}
-			if s.SystemdCgroup && s.RuntimeHandler == "" {
-				return usage("--systemd-cgroup needs --runtime-handler")
+			if like != "" && s.RuntimeHandler == "" {
+				return usage("--like is for --runtime-handler")
 			}
 			s.Address, s.Root = cmp.Or(s.Address, cfg.Address), cmp.Or(s.Root, cfg.Root)
-			s.Platform = cmp.Or(s.Platform, platforms.Format(platforms.DefaultSpec()))
-			main = cmp.Or(main, setup.ContainerdConfig("/"))
-			s.Version, err = containerdversion.Find(cmd.Context(), version, cfg.Containerd.Address)
-			unknown := errdefs.IsNotFound(err)
-			if err != nil && !unknown {
+			s.Platform = cmp.Or(s.Platform, node.HostPlatform())
+			v, err := node.Look(cmd.Context(), node.Options{Config: cfg, Main: main, Version: version})
+			if err != nil {
 				return asUsage(err)
 			}
-			if s.Main, err = containerdversion.ReadFile(main); err != nil {
-				return err
+			s.Main = v.Containerd.Main()
+			if v.Unknown == nil {
+				s.Version = v.Version
+			}
+			if s.RuntimeHandler != "" {
+				if s.Handler, err = v.Containerd.HandlerLike(like, s.RuntimeHandler); err != nil {
+					return err
+				}
 			}
 			if err := s.Write(a.stdout); err != nil {
 				return asUsage(err)
 			}
-			if unknown {
+			if v.Unknown != nil {
 				a.warn("no containerd was found, so this is for version %s; use --containerd-version for another one", containerdversion.Newest)
 			}
 			return nil
@@ -82,7 +85,7 @@ Kubernetes: use "--snapshotter ballast" of ctr and nerdctl.`,
 	f.StringVar(&s.Platform, "platform", "", "platform of the node, such as linux/amd64 (default: this one)")
 	f.StringVar(&s.HostsDir, "hosts-dir", defaultHostsDir, "directory of hosts.toml files")
 	f.StringVar(&s.RuntimeHandler, "runtime-handler", "", "use ballast only for pods of this runtime handler")
-	f.BoolVar(&s.SystemdCgroup, "systemd-cgroup", false, "set SystemdCgroup for the handler")
+	f.StringVar(&like, "like", "", "handler whose runtime and options --runtime-handler gets, such as nvidia (default: the default handler)")
 	f.StringVar(&version, "containerd-version", "", "version of containerd, such as 2.3 (default: that of this node)")
 	f.StringVar(&main, "containerd-config", "", "configuration file of containerd, which imports the drop-in (default: that of this node)")
 	f.BoolVar(&s.NoCRI, "snapshotter-only", false, "configure nothing for Kubernetes")

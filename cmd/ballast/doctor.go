@@ -8,8 +8,8 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/doctor"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/containerd/errdefs"
@@ -37,9 +37,6 @@ func (a *app) doctorCommand() *cobra.Command {
 		if dryRun && !fix {
 			return usage("--dry-run needs --fix")
 		}
-		if containerd == "" {
-			containerd = setup.ContainerdConfig("/")
-		}
 		if fix {
 			err := a.fix(cmd.Context(), dryRun, *out)
 			if dryRun {
@@ -56,29 +53,27 @@ func (a *app) doctorCommand() *cobra.Command {
 		}
 		cl := api.NewClient(config.AdminAddress(a.address, cfg))
 		defer cl.Close()
-		d := &doctor.Doctor{
-			Config: cfg, ConfigError: unread, Client: cl, Version: api.ThisVersion().Version,
-			ContainerdConfig: containerd, ContainerdUnit: setup.ContainerdUnit("/", cfg.Containerd.Address), HostsDirs: hostsDirs,
-			ContainerdVersion: func(ctx context.Context) (containerdversion.Version, error) {
-				return containerdversion.Find(ctx, version, cfg.Containerd.Address)
-			},
-			Probe:      func(dir string) error { return snapshotter.Probe(dir, dir).Stubs },
-			ProbeUsers: snapshotter.ProbeUsers,
-		}
 		if err := log.SetLevel("panic"); err != nil { // the findings have what containerd's readers log
 			return err
 		}
-		if _, err := containerdversion.Parse(version); version != "" && err != nil {
+		view, err := node.Look(cmd.Context(), node.Options{Config: cfg, Main: containerd, Version: version})
+		if view == nil || errdefs.IsInvalidArgument(err) {
 			return asUsage(err)
 		}
+		d := &doctor.Doctor{
+			Config: cfg, ConfigError: unread, Client: cl, Version: api.ThisVersion().Version,
+			Node: view, NodeError: err, HostsDirs: hostsDirs,
+			Probe:      func(dir string) error { return snapshotter.Probe(dir, dir).Stubs },
+			ProbeUsers: snapshotter.ProbeUsers,
+		}
 		findings := d.Run(cmd.Context())
-		var err error
+		err = nil
 		if *out == outJSON {
 			err = a.printJSON(findings)
 		} else {
 			a.findings(findings)
 		}
-		if err == nil && (unfixed || doctor.Failed(findings)) {
+		if err == nil && (unfixed || len(findings.Failed()) > 0) {
 			err = errSilent
 		}
 		return err
@@ -92,7 +87,7 @@ func (a *app) fix(ctx context.Context, dryRun bool, out output) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("--fix changes the system; run it as root: %w", errdefs.ErrPermissionDenied)
 	}
-	return locked(ctx, "/", func() error {
+	return locked(ctx, "/", true, func() error {
 		plan, err := setup.NewFix(ctx, setup.Options{})
 		if err != nil {
 			return err
@@ -105,9 +100,9 @@ func (a *app) fix(ctx context.Context, dryRun bool, out output) error {
 	})
 }
 
-func (a *app) findings(fs []doctor.Finding) {
+func (a *app) findings(fs node.Findings) {
 	for _, f := range fs {
-		if a.quiet && f.Status == doctor.OK {
+		if a.quiet && f.Status == node.OK {
 			continue
 		}
 		fmt.Fprintf(a.stdout, "%-4s  %s: %s\n", strings.ToUpper(string(f.Status)), f.Check, printable(f.Message))

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/setup"
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
@@ -51,9 +52,10 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	out := outputFlag(c)
 	f := c.Flags()
 	f.StringVar(&o.Host, "host", "/", "root of the node's file system")
-	f.StringVar(&o.Distro, "distro", setup.Auto, "distribution of the node: "+strings.Join(setup.Distros(), ", "))
+	f.StringVar(&o.Distro, "distro", node.Auto, "distribution of the node: "+strings.Join(node.Distros(), ", "))
 	f.StringSliceVar(&o.Registries, "registry", nil, "close a registry: its tags go through ballast. _default: all other registries; \"\": none")
 	f.StringVar(&o.RuntimeHandler, "runtime-handler", "", "use ballast only for pods of this runtime handler (default: for all pods)")
+	f.StringVar(&o.Like, "like", "", "handler whose runtime and options --runtime-handler gets, such as nvidia (default: the default handler of the node)")
 	f.BoolVar(&o.SnapshotterOnly, "snapshotter-only", false, "configure nothing for Kubernetes")
 	f.StringSliceVar(&o.Images, "image", nil, "images that the node needs to recover, such as those of ballastd's pod and of the network")
 	f.StringVar(&o.BinDir, "bin-dir", setup.DefaultBinDir, "directory for the programs")
@@ -61,27 +63,27 @@ in that root. Without systemd, --no-service leaves it to you to run ballastd, fo
 	f.StringVar(&o.ContainerdVersion, "containerd-version", "", "version of the node's containerd, such as 2.3 (default: ask containerd)")
 	f.BoolVar(&o.NoService, "no-service", false, "install no unit: ballastd runs elsewhere")
 	f.BoolVar(&o.NoRestart, "no-restart", false, "restart nothing, and print what to restart")
-	f.BoolVar(&o.Force, "force", false, "replace changed files; close a registry that the node needs; remove while containers use ballast")
+	f.BoolVar(&o.Force, "force", false, "replace files and settings of others, which are kept; close a registry that the node needs; remove while containers use ballast")
 	f.BoolVar(&o.dryRun, "dry-run", false, "show what would be done")
-	f.BoolVar(&o.remove, "remove", false, "uninstall ballast, with all models and all images that were unpacked into it")
+	f.BoolVar(&o.remove, "remove", false, "uninstall ballast, with all models; other images stay")
 	f.BoolVar(&o.withDaemon, "with-daemon", false, "with --remove, where ballastd was in a pod: run the ballastd beside this program until the images are removed")
 	f.BoolVar(&o.rollback, "rollback", false, "restore the version that the last upgrade replaced")
 	f.StringSliceVar(&o.open, "open", nil, "ask these registries directly again, without ballast")
 	c.MarkFlagsMutuallyExclusive("remove", "rollback", "open", "registry")
-	flagValues(c, "distro", setup.Distros()...)
+	flagValues(c, "distro", node.Distros()...)
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return a.setup(cmd, &o, *out) }
 	return c
 }
 
 // setup makes a plan and executes it.
 func (a *app) setup(cmd *cobra.Command, o *setupFlags, out output) error {
-	if os.Geteuid() != 0 {
+	if os.Geteuid() != 0 && !o.dryRun && o.Distro != node.Talos {
 		return fmt.Errorf("setup changes the system; run it as root: %w", errdefs.ErrPermissionDenied)
 	}
 	if o.withDaemon && !o.remove {
 		return usage("--with-daemon is for --remove")
 	}
-	return locked(cmd.Context(), o.Host, func() error {
+	return locked(cmd.Context(), o.Host, os.Geteuid() == 0, func() error {
 		if o.withDaemon {
 			if err := o.recall(cmd); err != nil {
 				return err
@@ -96,8 +98,11 @@ func (a *app) setup(cmd *cobra.Command, o *setupFlags, out output) error {
 	})
 }
 
-// locked calls f while no other set-up of a host runs.
-func locked(ctx context.Context, root string, f func() error) error {
+// locked calls f while no other set-up of a host runs; who changes nothing does not wait for others.
+func locked(ctx context.Context, root string, changes bool, f func() error) error {
+	if !changes {
+		return f()
+	}
 	release, err := setup.Lock(ctx, root)
 	if err != nil {
 		return err
@@ -138,6 +143,7 @@ func (o *setupFlags) recall(cmd *cobra.Command) error {
 		"distro":             func() { o.Distro = cmp.Or(last.Distro, o.Distro) },
 		"registry":           func() { o.Registries = last.Registries },
 		"runtime-handler":    func() { o.RuntimeHandler = last.RuntimeHandler },
+		"like":               func() { o.Like = last.Like },
 		"snapshotter-only":   func() { o.SnapshotterOnly = last.SnapshotterOnly },
 		"containerd-version": func() { o.ContainerdVersion = last.ContainerdVersion },
 		"image":              func() { o.Images = last.Images },
@@ -166,16 +172,23 @@ func (a *app) applyPlan(ctx context.Context, plan *setup.Plan, dryRun bool, out 
 		for _, s := range plan.Steps {
 			say(s)
 		}
-	} else if err := plan.Apply(ctx, say); err != nil {
-		return err
 	}
-	if out == outJSON {
+	var err error
+	if !dryRun {
+		err = plan.Apply(ctx, say)
+	}
+	if out == outJSON && err == nil {
 		return a.printJSON(plan)
 	}
 	for _, n := range plan.Notes {
 		a.note("%s", n)
 	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(a.stdout, plan.Manifest)
 	switch {
+	case plan.Manifest != "":
 	case !plan.Changes():
 		fmt.Fprintln(a.stderr, "nothing to change")
 	case dryRun:

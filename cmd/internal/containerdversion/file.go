@@ -1,14 +1,5 @@
 package containerdversion
 
-import (
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-
-	"github.com/pelletier/go-toml/v2"
-)
-
 // A File has the properties of a configuration file that matter for a drop-in that it imports. The
 // zero value stands for no file.
 type File struct {
@@ -39,46 +30,6 @@ func Setting(tables map[string]any, keys ...string) any {
 		v = m[k]
 	}
 	return v
-}
-
-// ImageSetting returns a setting of CRI's image part, or nil, in the tables of plugins of any format.
-func ImageSetting(plugins map[string]any, key string) any {
-	if v := Setting(plugins, PluginImages, key); v != nil {
-		return v
-	}
-	return Setting(plugins, PluginCRI, "containerd", key)
-}
-
-// Runtimes returns the tables of the runtime handlers, by name, in the tables of plugins.
-func Runtimes(plugins map[string]any) map[string]map[string]any {
-	all := map[string]map[string]any{}
-	for _, plugin := range []string{PluginCRI, PluginRuntime} {
-		runtimes, _ := Setting(plugins, plugin, "containerd", "runtimes").(map[string]any)
-		for name, r := range runtimes {
-			all[name], _ = r.(map[string]any)
-		}
-	}
-	return all
-}
-
-// ReadFile reads a configuration file of containerd. A missing file is the zero File.
-func ReadFile(path string) (File, error) {
-	p, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return File{}, nil
-	}
-	if err != nil {
-		return File{}, err
-	}
-	var c struct {
-		Version int            `toml:"version"`
-		Plugins map[string]any `toml:"plugins"`
-	}
-	if err := toml.Unmarshal(p, &c); err != nil {
-		return File{}, fmt.Errorf("%s: %w", path, err)
-	}
-	_, old := c.Plugins[PluginCRI]
-	return File{Format: c.Version, OldTables: old}, nil
 }
 
 // DropIn returns the format of a file that a main file can import, and whether it has the tables of

@@ -103,3 +103,17 @@ func (v Version) MapsBelow() bool { return !v.Before(Version{2, 3}) }
 // "rebase", with which layers are unpacked in parallel.
 // https://github.com/containerd/containerd/blob/v2.4.0/core/unpack/unpacker.go
 func (v Version) StagesLayers() bool { return !v.Before(Version{2, 4}) }
+
+// Sandbox returns the sandbox image of pods unless the configuration has another one.
+// https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/config/config.go
+func (v Version) Sandbox() string {
+	switch {
+	case v.Before(Version{2, 0}):
+		return "registry.k8s.io/pause:3.8"
+	case v.Before(Version{2, 2}):
+		return "registry.k8s.io/pause:3.10"
+	case v.Before(Version{2, 3}):
+		return "registry.k8s.io/pause:3.10.1"
+	}
+	return "registry.k8s.io/pause:3.10.2"
+}

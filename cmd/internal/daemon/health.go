@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/admin"
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	introspection "github.com/containerd/containerd/api/services/introspection/v1"
@@ -95,8 +96,8 @@ func (d *Daemon) containerdVersion(ctx context.Context) (string, error) {
 
 // loaded reports whether containerd has this daemon as a snapshotter.
 func (d *Daemon) loaded(ctx context.Context) bool {
-	all, err := introspection.NewIntrospectionClient(d.containerd).Plugins(ctx, &introspection.PluginsRequest{Filters: []string{"type==io.containerd.snapshotter.v1"}})
-	return err == nil && slices.ContainsFunc(all.Plugins, func(p *introspection.Plugin) bool {
+	all, err := node.Plugins(ctx, d.containerd, "type==io.containerd.snapshotter.v1")
+	return err == nil && slices.ContainsFunc(all, func(p *introspection.Plugin) bool {
 		return p.InitErr == nil && strings.TrimPrefix(p.Exports["address"], "unix://") == d.config.Address
 	})
 }

@@ -2,30 +2,11 @@ package doctor
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 )
-
-// Status is the result of a check.
-type Status string
-
-// The values of Status.
-const (
-	OK   Status = "ok"
-	Warn Status = "warn" // works, but with limits, or not for all pods
-	Fail Status = "fail" // models do not work, or can be shown wrongly
-)
-
-// Finding is the result of one check.
-type Finding struct {
-	Check   string `json:"check"`
-	Status  Status `json:"status"`
-	Message string `json:"message"`
-	Fix     string `json:"fix,omitempty"` // the command to run or the text to write
-}
 
 // A Doctor checks a node. All fields are required unless stated otherwise.
 type Doctor struct {
@@ -41,14 +22,10 @@ type Doctor struct {
 	// Version is the version of this program.
 	Version string
 
-	// ContainerdVersion returns the version of the node's containerd.
-	ContainerdVersion func(context.Context) (containerdversion.Version, error)
-
-	// ContainerdConfig is the main configuration file of containerd.
-	ContainerdConfig string
-
-	// ContainerdUnit is the systemd unit of containerd, such as "containerd" or "k3s".
-	ContainerdUnit string
+	// Node is the view of the node, and NodeError why its configuration of containerd is missing.
+	// May be nil.
+	Node      *node.View
+	NodeError error
 
 	// HostsDirs are directories of hosts.toml files besides those in the configuration of
 	// containerd. May be empty.
@@ -60,16 +37,19 @@ type Doctor struct {
 	// ProbeUsers returns why mounts of a directory cannot be id-mapped, or nil.
 	ProbeUsers func(dir string) error
 
-	findings []Finding
+	node.Findings
 }
 
 // Run makes all checks and returns the findings, causes before effects.
-func (d *Doctor) Run(ctx context.Context) []Finding {
-	d.findings = nil
+func (d *Doctor) Run(ctx context.Context) node.Findings {
+	d.Findings = nil
 	if d.ConfigError != nil {
-		d.fail("config", "correct that file; ballastd does not start with it. The other checks use the defaults", "%s", api.Text(d.ConfigError))
+		d.Fail("config", "correct that file; ballastd does not start with it. The other checks use the defaults", "%s", api.Text(d.ConfigError))
 	}
-	health := d.daemon(ctx)
+	health, allowed := d.daemon(ctx)
+	if !allowed { // the other findings would be guesses
+		return d.Findings
+	}
 	d.facade(health)
 	d.root(health)
 	d.kernel(health)
@@ -78,34 +58,12 @@ func (d *Doctor) Run(ctx context.Context) []Finding {
 	d.store(health)
 	d.snapshots(health)
 	d.space(health)
-	c := d.containerd(ctx)
-	d.users(ctx, health, c)
-	d.hosts(ctx, health, c)
+	d.containerd(ctx)
+	d.users(ctx, health)
+	d.hosts(ctx, health)
 	d.healing(ctx)
-	return d.findings
-}
-
-// Failed reports whether one of the findings is Fail.
-func Failed(findings []Finding) bool {
-	for _, f := range findings {
-		if f.Status == Fail {
-			return true
-		}
-	}
-	return false
+	return d.Findings
 }
 
 // restart returns the command that restarts containerd.
-func (d *Doctor) restart() string { return "systemctl restart " + d.ContainerdUnit }
-
-func (d *Doctor) ok(check, format string, a ...any) {
-	d.findings = append(d.findings, Finding{Check: check, Status: OK, Message: fmt.Sprintf(format, a...)})
-}
-
-func (d *Doctor) warn(check, fix, format string, a ...any) {
-	d.findings = append(d.findings, Finding{Check: check, Status: Warn, Fix: fix, Message: fmt.Sprintf(format, a...)})
-}
-
-func (d *Doctor) fail(check, fix, format string, a ...any) {
-	d.findings = append(d.findings, Finding{Check: check, Status: Fail, Fix: fix, Message: fmt.Sprintf(format, a...)})
-}
+func (d *Doctor) restart() string { return "systemctl restart " + d.Node.Unit }

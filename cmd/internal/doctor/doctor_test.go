@@ -19,6 +19,7 @@ import (
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/portowner"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/ballast-dev/ballast/store"
@@ -27,17 +28,19 @@ import (
 
 const testVersion = "1.2.3"
 
-// A node is a healthy node, until a test changes it.
-type node struct {
-	dir    string
-	doctor *Doctor
-	health api.Health
-	mounts []api.Mount
-	keys   *facadetls.Keys
-	stop   func() // the daemon
+// A machine is a healthy node, until a test changes it.
+type machine struct {
+	dir     string
+	doctor  *Doctor
+	version string // of containerd
+	unknown error  // why it is unknown
+	health  api.Health
+	mounts  []api.Mount
+	keys    *facadetls.Keys
+	stop    func() // the daemon
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t *testing.T) *machine {
 	t.Helper()
 	dir := t.TempDir()
 	cfg := config.Default()
@@ -47,18 +50,16 @@ func newNode(t *testing.T) *node {
 	cfg.Containerd.Address = filepath.Join(dir, "containerd.sock")
 	cfg.Fetch.Reserve = 1
 	cfg.GC.High = 100
-	n := &node{dir: dir, doctor: &Doctor{
+	n := &machine{dir: dir, version: containerdversion.Newest.String(), doctor: &Doctor{
 		Config: cfg, Version: testVersion, Client: api.NewClient(cfg.AdminAddress),
-		ContainerdConfig: filepath.Join(dir, "config.toml"), ContainerdUnit: "k3s-agent",
 		Probe:      func(string) error { return nil },
 		ProbeUsers: func(string) error { return nil },
 	}}
-	n.doctor.ContainerdVersion = func(context.Context) (containerdversion.Version, error) { return containerdversion.Newest, nil }
 	t.Cleanup(n.doctor.Client.Close)
 	n.write(t, "config.toml", "version = 4\nimports = [\"conf.d/*.toml\"]\n")
 	var b strings.Builder
 	if err := (snippet.Containerd{
-		Address: cfg.Address, Root: cfg.Root, Platform: hostPlatform(), HostsDir: filepath.Join(dir, "certs.d"),
+		Address: cfg.Address, Root: cfg.Root, Platform: node.HostPlatform(), HostsDir: filepath.Join(dir, "certs.d"),
 	}).Write(&b); err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +70,24 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
+// run runs the doctor.
+func (n *machine) run(t *testing.T) node.Findings {
+	t.Helper()
+	d := n.doctor
+	if d.Node, d.NodeError = node.Look(t.Context(), node.Options{
+		Distro: node.Plain, Config: d.Config, Main: filepath.Join(n.dir, "config.toml"), Version: n.version,
+	}); d.Node == nil {
+		t.Fatal(d.NodeError)
+	}
+	d.Node.Unit = "k3s-agent"
+	if n.unknown != nil {
+		d.Node.Unknown = n.unknown
+	}
+	return d.Run(t.Context())
+}
+
 // serveFacade serves the facade of a running daemon.
-func (n *node) serveFacade(t *testing.T) {
+func (n *machine) serveFacade(t *testing.T) {
 	t.Helper()
 	cfg := n.doctor.Config
 	if err := os.Mkdir(cfg.Root, 0o700); err != nil {
@@ -98,7 +115,7 @@ func (n *node) serveFacade(t *testing.T) {
 }
 
 // serve serves the admin socket of a running daemon.
-func (n *node) serve(t *testing.T) {
+func (n *machine) serve(t *testing.T) {
 	t.Helper()
 	cfg, dir := n.doctor.Config, n.dir
 	s, err := store.Open(cfg.Root, store.Options{})
@@ -148,7 +165,7 @@ func (n *node) serve(t *testing.T) {
 	t.Cleanup(n.stop)
 }
 
-func (n *node) write(t *testing.T, name, s string) {
+func (n *machine) write(t *testing.T, name, s string) {
 	t.Helper()
 	path := filepath.Join(n.dir, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -163,13 +180,13 @@ const dropin = "conf.d/ballast.toml"
 
 // On a healthy node the only finding is that containerd itself does not run.
 func TestHealthyNode(t *testing.T) {
-	findings := newNode(t).doctor.Run(t.Context())
+	findings := newNode(t).run(t)
 	for _, f := range findings {
-		if f.Status != OK && f.Check != "containerd" {
+		if f.Status != node.OK && f.Check != "containerd" {
 			t.Errorf("%+v", f)
 		}
 	}
-	if Failed(findings) {
+	if len(findings.Failed()) > 0 {
 		t.Error("a healthy node fails")
 	}
 }
@@ -186,8 +203,8 @@ func TestLocalPullNeedsFacade(t *testing.T) {
   max_concurrent_downloads = 8
 `)
 
-	for _, f := range n.doctor.Run(t.Context()) {
-		if f.Status != OK && f.Check != "containerd" {
+	for _, f := range n.run(t) {
+		if f.Status != node.OK && f.Check != "containerd" {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -196,236 +213,240 @@ func TestLocalPullNeedsFacade(t *testing.T) {
 func TestFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		spoil  func(*testing.T, *node)
+		spoil  func(*testing.T, *machine)
 		check  string
-		status Status
+		status node.Status
 		says   string // part of the message
 		fix    string // part of the fix
 	}{
-		{"daemon down", func(_ *testing.T, n *node) { n.stop() },
-			"daemon", Fail, "is not running", "systemctl enable --now ballastd"},
-		{"daemon of another version", func(_ *testing.T, n *node) { n.health.Version.Version = "1.0.0" },
-			"daemon", Warn, "ballastd is 1.0.0, this command is 1.2.3", "restart ballastd"},
-		{"daemon at another socket", func(_ *testing.T, n *node) { n.health.Address = "/elsewhere.sock" },
-			"daemon", Fail, "/elsewhere.sock", "restart ballastd"},
-		{"mount that is gone", func(_ *testing.T, n *node) {
+		{"daemon down", func(_ *testing.T, n *machine) { n.stop() },
+			"daemon", node.Fail, "is not running", "systemctl enable --now ballastd"},
+		{"daemon of another version", func(_ *testing.T, n *machine) { n.health.Version.Version = "1.0.0" },
+			"daemon", node.Warn, "ballastd is 1.0.0, this command is 1.2.3", "restart ballastd"},
+		{"daemon at another socket", func(_ *testing.T, n *machine) { n.health.Address = "/elsewhere.sock" },
+			"daemon", node.Fail, "/elsewhere.sock", "restart ballastd"},
+		{"mount that is gone", func(_ *testing.T, n *machine) {
 			n.mounts = []api.Mount{{Dir: "/srv/m", Name: "ghcr.io/a/b:1", Created: time.Now().Add(-time.Hour)}}
-		}, "mounts", Warn, "/srv/m is not mounted, but still keeps ghcr.io/a/b:1", "ballast unmount /srv/m"},
-		{"mount that cannot be read", func(t *testing.T, n *node) {
+		}, "mounts", node.Warn, "/srv/m is not mounted, but still keeps ghcr.io/a/b:1", "ballast unmount /srv/m"},
+		{"mount that cannot be read", func(t *testing.T, n *machine) {
 			good := t.TempDir()
 			n.mounts = []api.Mount{{Dir: good, Name: "ghcr.io/a/b:1", Mounted: true}, {Dir: good + "/gone", Name: "ghcr.io/a/c:1", Mounted: true}}
-		}, "mounts", Fail, "ghcr.io/a/c:1 at ", "/gone && ballast mount ghcr.io/a/c:1 /"},
-		{"metadata set aside", func(_ *testing.T, n *node) { n.health.Snapshots.Aside = []string{"/r/metadata.db.damaged-1"} },
-			"snapshots", Warn, "was renamed", "rm /r/metadata.db.damaged-1"},
-		{"unknown directories", func(_ *testing.T, n *node) { n.health.Snapshots.Unknown = 2 },
-			"snapshots", Warn, "2 directories", "restart or remove"},
-		{"snapshot shows zeros", func(_ *testing.T, n *node) {
+		}, "mounts", node.Fail, "ghcr.io/a/c:1 at ", "/gone && ballast mount ghcr.io/a/c:1 /"},
+		{"metadata set aside", func(_ *testing.T, n *machine) { n.health.Snapshots.Aside = []string{"/r/metadata.db.damaged-1"} },
+			"snapshots", node.Warn, "was renamed", "rm /r/metadata.db.damaged-1"},
+		{"unknown directories", func(_ *testing.T, n *machine) { n.health.Snapshots.Unknown = 2 },
+			"snapshots", node.Warn, "2 directories", "restart or remove"},
+		{"snapshot shows zeros", func(_ *testing.T, n *machine) {
 			n.health.Snapshots.Problems = []api.SnapshotProblem{{Snapshot: "7", Path: "model.gguf", Problem: "reads as zeros"}}
-		}, "snapshots", Fail, "snapshot 7, model.gguf: reads as zeros", "ballast verify --repair"},
-		{"facade elsewhere", func(_ *testing.T, n *node) { n.health.Facade = "127.0.0.1:1" },
-			"daemon", Fail, "facade.listen", "restart ballastd"},
-		{"port of the facade taken", func(_ *testing.T, n *node) {
+		}, "snapshots", node.Fail, "snapshot 7, model.gguf: reads as zeros", "ballast verify --repair"},
+		{"facade elsewhere", func(_ *testing.T, n *machine) { n.health.Facade = "127.0.0.1:1" },
+			"daemon", node.Fail, "facade.listen", "restart ballastd"},
+		{"port of the facade taken", func(_ *testing.T, n *machine) {
 			n.health.FacadeHealth.Error = "address already in use"
 			n.health.FacadeHealth.Owner = &portowner.Owner{Address: "127.0.0.1:5757", UID: 65534, PID: 4321, Command: "squat -x"}
-		}, "facade", Fail, "process 4321 (squat -x), uid 65534, at 127.0.0.1:5757 uses its port", "ps -fp 4321"},
-		{"facade without keys", func(_ *testing.T, n *node) { n.health.FacadeHealth.Error = "no space left on device" },
-			"facade", Fail, "no space left", "journalctl"},
-		{"port taken, daemon down", func(_ *testing.T, n *node) { n.stop() },
-			"facade", Fail, "uid 0, at 127.0.0.1:", "end it"},
-		{"facade by plain HTTP", func(_ *testing.T, n *node) { n.health.FacadeHealth.Plain = true },
-			"facade", Warn, "every user of this node", "facade.insecure_plain_http"},
-		{"port not held", func(_ *testing.T, n *node) { n.health.FacadeHealth.Held = false },
-			"facade", Warn, "is not reserved", "systemctl enable ballastd.socket"},
-		{"other port held", func(_ *testing.T, n *node) {
+		}, "facade", node.Fail, "process 4321 (squat -x), uid 65534, at 127.0.0.1:5757 uses its port", "ps -fp 4321"},
+		{"facade without keys", func(_ *testing.T, n *machine) { n.health.FacadeHealth.Error = "no space left on device" },
+			"facade", node.Fail, "no space left", "journalctl"},
+		{"port taken, daemon down", func(_ *testing.T, n *machine) { n.stop() },
+			"facade", node.Fail, "uid 0, at 127.0.0.1:", "end it"},
+		{"facade by plain HTTP", func(_ *testing.T, n *machine) { n.health.FacadeHealth.Plain = true },
+			"facade", node.Warn, "every user of this node", "facade.insecure_plain_http"},
+		{"port not held", func(_ *testing.T, n *machine) { n.health.FacadeHealth.Held = false },
+			"facade", node.Warn, "is not reserved", "systemctl enable ballastd.socket"},
+		{"other port held", func(_ *testing.T, n *machine) {
 			n.health.FacadeHealth.Held, n.health.FacadeHealth.HeldElsewhere = false, "127.0.0.1:1"
-		}, "facade", Warn, "reserves 127.0.0.1:1", "ListenStream=127.0.0.1:"},
-		{"CA lost", func(_ *testing.T, n *node) {
+		}, "facade", node.Warn, "reserves 127.0.0.1:1", "ListenStream=127.0.0.1:"},
+		{"CA lost", func(_ *testing.T, n *machine) {
 			n.health.FacadeHealth.Keys = &facadetls.Status{Remade: time.Now(), Why: "authority.pem is damaged"}
-		}, "facade", Warn, "authority.pem is damaged", "stay as they are"},
-		{"hosts.toml of a version without keys", func(t *testing.T, n *node) {
+		}, "facade", node.Warn, "authority.pem is damaged", "stay as they are"},
+		{"hosts.toml of a version without keys", func(t *testing.T, n *machine) {
 			var b strings.Builder
 			if err := (snippet.Hosts{Registry: "ghcr.io", Facade: n.doctor.Config.Facade.Listen}).Write(&b); err != nil {
 				t.Fatal(err)
 			}
 			n.write(t, "certs.d/ghcr.io/hosts.toml", b.String())
-		}, "hosts.toml", Fail, "uses plain HTTP", "ballast config hosts --upgrade --hosts-dir "},
-		{"hosts.toml believes everybody", func(t *testing.T, n *node) {
+		}, "hosts.toml", node.Fail, "uses plain HTTP", "ballast config hosts --upgrade --hosts-dir "},
+		{"hosts.toml believes everybody", func(t *testing.T, n *machine) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", "  client =", "  skip_verify = true\n  client =")
-		}, "hosts.toml", Fail, "accepts any process", "skip_verify"},
-		{"keys that hosts.toml names are not there", func(t *testing.T, n *node) {
+		}, "hosts.toml", node.Fail, "accepts any process", "skip_verify"},
+		{"keys that hosts.toml names are not there", func(t *testing.T, n *machine) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", "/tls/ca.pem", "/tls/gone.pem")
-		}, "hosts.toml", Fail, "unable to read CA cert", "ballast config hosts ghcr.io --write --force"},
-		{"keys of another root in hosts.toml", func(t *testing.T, n *node) {
+		}, "hosts.toml", node.Fail, "unable to read CA cert", "ballast config hosts ghcr.io --write --force"},
+		{"keys of another root in hosts.toml", func(t *testing.T, n *machine) {
 			if _, err := facadetls.Open(n.dir, facadetls.Options{}); err != nil {
 				t.Fatal(err)
 			}
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", "/root/tls/", "/tls/")
-		}, "hosts.toml", Fail, "unknown authority", "ballast config hosts ghcr.io --write --force"},
-		{"root other than configured", func(_ *testing.T, n *node) {
+		}, "hosts.toml", node.Fail, "unknown authority", "ballast config hosts ghcr.io --write --force"},
+		{"root other than configured", func(_ *testing.T, n *machine) {
 			n.health.Dirs["root"] = api.Dir{Path: n.dir, Device: n.health.Dirs["root"].Device}
-		}, "root", Fail, "its configuration has root", "restart ballastd"},
-		{"objects on another file system", func(t *testing.T, n *node) {
+		}, "root", node.Fail, "its configuration has root", "restart ballastd"},
+		{"objects on another file system", func(t *testing.T, n *machine) {
 			n.stop() // it would not start with it
 			mountTmpfs(t, filepath.Join(n.doctor.Config.Root, "objects"))
-		}, "root", Fail, "is on another file system than the root", "one file system"},
-		{"file system mounted over the root", func(t *testing.T, n *node) { mountTmpfs(t, n.doctor.Config.Root) },
-			"root", Fail, "mounted over", "unmount"},
-		{"kernel without data-only layers", func(_ *testing.T, n *node) {
+		}, "root", node.Fail, "is on another file system than the root", "one file system"},
+		{"file system mounted over the root", func(t *testing.T, n *machine) { mountTmpfs(t, n.doctor.Config.Root) },
+			"root", node.Fail, "mounted over", "unmount"},
+		{"kernel without data-only layers", func(_ *testing.T, n *machine) {
 			n.doctor.Probe = func(string) error { return errors.New("invalid argument") }
-		}, "kernel", Warn, "hard links: invalid argument", "Linux 6.5"},
-		{"kernel without data-only layers, stubs wanted", func(_ *testing.T, n *node) {
+		}, "kernel", node.Warn, "hard links: invalid argument", "Linux 6.5"},
+		{"kernel without data-only layers, stubs wanted", func(_ *testing.T, n *machine) {
 			n.doctor.Probe = func(string) error { return errors.New("invalid argument") }
 			n.doctor.Config.Snapshot.Show = config.ShowStubs
-		}, "kernel", Fail, "needs them", `snapshot.show = "auto"`},
-		{"kernel mended, daemon not restarted", func(_ *testing.T, n *node) { n.health.Show = "links" },
-			"kernel", Warn, "hard links", "restart ballastd"},
-		{"no FUSE", func(_ *testing.T, n *node) {
+		}, "kernel", node.Fail, "needs them", `snapshot.show = "auto"`},
+		{"kernel mended, daemon not restarted", func(_ *testing.T, n *machine) { n.health.Show = "links" },
+			"kernel", node.Warn, "hard links", "restart ballastd"},
+		{"no FUSE", func(_ *testing.T, n *machine) {
 			n.health.Lazy = api.LazyHealth{Mode: "auto", Why: "open /dev/fuse: no such file"}
 		},
-			"lazy", Warn, "open /dev/fuse: no such file", "modprobe fuse"},
-		{"lazy mount gone", func(_ *testing.T, n *node) { n.health.Lazy.Mounted = false },
-			"lazy", Fail, "was unmounted", "restart ballastd"},
-		{"holder dead", func(_ *testing.T, n *node) { n.health.Lazy.Kept = false },
-			"lazy", Warn, "process does not answer", "restart ballastd"},
-		{"no holder wanted", func(_ *testing.T, n *node) {
+			"lazy", node.Warn, "open /dev/fuse: no such file", "modprobe fuse"},
+		{"lazy mount gone", func(_ *testing.T, n *machine) { n.health.Lazy.Mounted = false },
+			"lazy", node.Fail, "was unmounted", "restart ballastd"},
+		{"holder dead", func(_ *testing.T, n *machine) { n.health.Lazy.Kept = false },
+			"lazy", node.Warn, "process does not answer", "restart ballastd"},
+		{"no holder wanted", func(_ *testing.T, n *machine) {
 			n.health.Lazy.Kept, n.health.Lazy.Keeper = false, "none"
 			n.doctor.Config.Lazy.Holder = config.HolderNone
-		}, "lazy", Warn, `lazy.holder = "none"`, `lazy.holder = "auto"`},
-		{"kernel without resend", func(_ *testing.T, n *node) { n.health.Lazy.Resend = false },
-			"lazy", Warn, "hang until the reader is killed", "Linux 6.9"},
-		{"kernel without passthrough", func(_ *testing.T, n *node) { n.health.Lazy.Passthrough = false },
-			"lazy", Warn, "through ballastd", "Linux 6.9"},
-		{"kernel that cannot map users", func(_ *testing.T, n *node) {
+		}, "lazy", node.Warn, `lazy.holder = "none"`, `lazy.holder = "auto"`},
+		{"kernel without resend", func(_ *testing.T, n *machine) { n.health.Lazy.Resend = false },
+			"lazy", node.Warn, "hang until the reader is killed", "Linux 6.9"},
+		{"kernel without passthrough", func(_ *testing.T, n *machine) { n.health.Lazy.Passthrough = false },
+			"lazy", node.Warn, "through ballastd", "Linux 6.9"},
+		{"kernel that cannot map users", func(_ *testing.T, n *machine) {
 			n.doctor.ProbeUsers = func(string) error { return errors.New("invalid argument") }
-		}, "user namespaces", Warn, "do not start: invalid argument", "Linux 6.3"},
-		{"lazy mount that cannot be mapped", func(_ *testing.T, n *node) { n.health.Lazy.Users = "this kernel" },
-			"user namespaces", Warn, "when their model is complete, not before: this kernel", "Linux 6.12"},
-		{"lazy mount that shall not be mapped", func(_ *testing.T, n *node) {
+		}, "user namespaces", node.Warn, "do not start: invalid argument", "Linux 6.3"},
+		{"lazy mount that cannot be mapped", func(_ *testing.T, n *machine) { n.health.Lazy.Users = "this kernel" },
+			"user namespaces", node.Warn, "when their model is complete, not before: this kernel", "Linux 6.12"},
+		{"lazy mount that shall not be mapped", func(_ *testing.T, n *machine) {
 			n.health.Lazy.Users, n.doctor.Config.Lazy.IDMap = "this kernel", false
-		}, "user namespaces", Warn, "when their model is complete", "lazy.idmap = true"},
-		{"containerd that does not map users", func(_ *testing.T, n *node) { n.health.ContainerdVersion = "1.7.35" },
-			"user namespaces", Warn, "1.7.35 cannot id-map mounts", "containerd 2.0"},
-		{"containerd that does not map volumes", func(_ *testing.T, n *node) { n.health.ContainerdVersion = "v2.1.6" },
-			"user namespaces", Warn, "belong to nobody", "containerd 2.1.7"},
-		{"drop-in of an earlier version", func(t *testing.T, n *node) { n.edit(t, dropin, `capabilities = ["remap-ids"]`, "") },
-			"user namespaces", Warn, "copies the root file system", `capabilities = ["remap-ids"]`},
-		{"paused", func(_ *testing.T, n *node) { n.health.Lazy.Paused = true },
-			"lazy", Warn, "are paused", "ballast hydrate --resume"},
-		{"unverified", func(_ *testing.T, n *node) { n.health.Lazy.Unverified = true },
-			"lazy", Warn, "before they are verified", `lazy.verify = "chunk"`},
-		{"table lost", func(_ *testing.T, n *node) { n.health.Doubts.Unresolved = []store.Ref{{Name: "snapshot/7"}} },
-			"store", Fail, "snapshot/7", "ballast verify --repair"},
-		{"damaged files", func(_ *testing.T, n *node) { n.health.Doubts.Damaged = []string{"/root/damaged/ab"} },
-			"store", Fail, "/root/damaged/ab", "ballast verify --repair"},
-		{"database set aside", func(_ *testing.T, n *node) {
+		}, "user namespaces", node.Warn, "when their model is complete", "lazy.idmap = true"},
+		{"containerd that does not map users", func(_ *testing.T, n *machine) { n.health.ContainerdVersion = "1.7.35" },
+			"user namespaces", node.Warn, "1.7.35 cannot id-map mounts", "containerd 2.0"},
+		{"containerd that does not map volumes", func(_ *testing.T, n *machine) { n.health.ContainerdVersion = "v2.1.6" },
+			"user namespaces", node.Warn, "belong to nobody", "containerd 2.1.7"},
+		{"drop-in of an earlier version", func(t *testing.T, n *machine) { n.edit(t, dropin, `capabilities = ["remap-ids"]`, "") },
+			"user namespaces", node.Warn, "copies the root file system", `capabilities = ["remap-ids"]`},
+		{"paused", func(_ *testing.T, n *machine) { n.health.Lazy.Paused = true },
+			"lazy", node.Warn, "are paused", "ballast hydrate --resume"},
+		{"unverified", func(_ *testing.T, n *machine) { n.health.Lazy.Unverified = true },
+			"lazy", node.Warn, "before they are verified", `lazy.verify = "chunk"`},
+		{"table lost", func(_ *testing.T, n *machine) { n.health.Doubts.Unresolved = []store.Ref{{Name: "snapshot/7"}} },
+			"store", node.Fail, "snapshot/7", "ballast verify --repair"},
+		{"damaged files", func(_ *testing.T, n *machine) { n.health.Doubts.Damaged = []string{"/root/damaged/ab"} },
+			"store", node.Fail, "/root/damaged/ab", "ballast verify --repair"},
+		{"database set aside", func(_ *testing.T, n *machine) {
 			n.health.Doubts.Rebuilt, n.health.Doubts.SetAside = time.Now(), []string{"/root/store.db.damaged-1"}
-		}, "store", Warn, "/root/store.db.damaged-1", "rm /root/store.db.damaged-1"},
-		{"database lost", func(_ *testing.T, n *node) { n.health.Doubts.Rebuilt = time.Now() },
-			"store", Warn, "the database was lost", "pin again"},
-		{"not hashed yet", func(_ *testing.T, n *node) { n.health.Doubts.Unrecorded = 1 << 30 },
-			"store", Warn, "1.1 GB", "in the background"},
-		{"no space", func(_ *testing.T, n *node) { n.doctor.Config.Fetch.Reserve = 1 << 62 },
-			"space", Fail, "nothing is downloaded", "ballast gc"},
-		{"little space", func(_ *testing.T, n *node) { n.doctor.Config.GC.High = 0 },
-			"space", Warn, "gc.high", "ballast gc"},
+		}, "store", node.Warn, "/root/store.db.damaged-1", "rm /root/store.db.damaged-1"},
+		{"database lost", func(_ *testing.T, n *machine) { n.health.Doubts.Rebuilt = time.Now() },
+			"store", node.Warn, "the database was lost", "pin again"},
+		{"not hashed yet", func(_ *testing.T, n *machine) { n.health.Doubts.Unrecorded = 1 << 30 },
+			"store", node.Warn, "1.1 GB", "in the background"},
+		{"no space", func(_ *testing.T, n *machine) { n.doctor.Config.Fetch.Reserve = 1 << 62 },
+			"space", node.Fail, "nothing is downloaded", "ballast gc"},
+		{"little space", func(_ *testing.T, n *machine) { n.doctor.Config.GC.High = 0 },
+			"space", node.Warn, "gc.high", "ballast gc"},
 
-		{"configuration is no TOML", func(t *testing.T, n *node) { n.write(t, "config.toml", "version = \n") },
-			"containerd config", Fail, "config.toml", "containerd config dump"},
-		{"drop-in not imported", func(t *testing.T, n *node) { n.write(t, "config.toml", "version = 4\n") },
-			"proxy_plugins", Fail, `no proxy plugin of type "snapshot"`, "write imports = ["},
-		{"drop-in and no main file", func(t *testing.T, n *node) {
-			if err := os.Remove(n.doctor.ContainerdConfig); err != nil {
+		{"configuration is no TOML", func(t *testing.T, n *machine) { n.write(t, "config.toml", "version = \n") },
+			"containerd config", node.Fail, "config.toml", "containerd config dump"},
+		{"drop-in not imported", func(t *testing.T, n *machine) { n.write(t, "config.toml", "version = 4\n") },
+			"proxy_plugins", node.Fail, `no proxy plugin of type "snapshot"`, "write imports = ["},
+		{"drop-in and no main file", func(t *testing.T, n *machine) {
+			if err := os.Remove(filepath.Join(n.dir, "config.toml")); err != nil {
 				t.Fatal(err)
 			}
 		},
-			"proxy_plugins", Fail, `no proxy plugin of type "snapshot"`, `printf 'version = 3\nimports = ["`},
-		{"no drop-in", func(t *testing.T, n *node) { n.write(t, dropin, "version = 4\n") },
-			"proxy_plugins", Fail, `no proxy plugin of type "diff"`, "conf.d && ballast config containerd > "},
-		{"drop-in without the differ", func(t *testing.T, n *node) {
+			"proxy_plugins", node.Fail, `no proxy plugin of type "snapshot"`, `printf 'version = 3\nimports = ["`},
+		{"no drop-in", func(t *testing.T, n *machine) { n.write(t, dropin, "version = 4\n") },
+			"proxy_plugins", node.Fail, `no proxy plugin of type "diff"`, "conf.d && ballast config containerd > "},
+		{"drop-in without the differ", func(t *testing.T, n *machine) {
 			n.edit(t, dropin, "[proxy_plugins.ballast-diff]\n  type = \"diff\"", "[proxy_plugins.other]\n  type = \"snapshot\"")
 		},
-			"proxy_plugins", Fail, `no proxy plugin of type "diff"`, "conf.d && ballast config containerd > "},
-		{"plugin at another socket", func(t *testing.T, n *node) { n.edit(t, dropin, "ballastd.sock", "other.sock") },
-			"proxy_plugins", Fail, "other.sock", "[proxy_plugins.ballast] type = \"snapshot\", address = "},
-		{"no exports.root", func(t *testing.T, n *node) { n.edit(t, dropin, "    root = ", "    # root = ") },
-			"proxy_plugins", Fail, "no exports.root", "[proxy_plugins.ballast.exports] root = "},
-		{"exports.root elsewhere", func(t *testing.T, n *node) { n.edit(t, dropin, `    root = "`, `    root = "/x`) },
-			"proxy_plugins", Fail, "ballastd has root", "[proxy_plugins.ballast.exports] root = "},
-		{"exports.root on another file system", func(t *testing.T, n *node) {
+			"proxy_plugins", node.Fail, `no proxy plugin of type "diff"`, "conf.d && ballast config containerd > "},
+		{"plugin at another socket", func(t *testing.T, n *machine) { n.edit(t, dropin, "ballastd.sock", "other.sock") },
+			"proxy_plugins", node.Fail, "other.sock", "[proxy_plugins.ballast] type = \"snapshot\", address = "},
+		{"no exports.root", func(t *testing.T, n *machine) { n.edit(t, dropin, "    root = ", "    # root = ") },
+			"proxy_plugins", node.Fail, "no exports.root", "[proxy_plugins.ballast.exports] root = "},
+		{"exports.root elsewhere", func(t *testing.T, n *machine) { n.edit(t, dropin, `    root = "`, `    root = "/x`) },
+			"proxy_plugins", node.Fail, "ballastd has root", "[proxy_plugins.ballast.exports] root = "},
+		{"exports.root on another file system", func(t *testing.T, n *machine) {
 			other := filepath.Join(n.dir, "other")
 			mountTmpfs(t, other)
 			n.edit(t, dropin, fmt.Sprintf("    root = %q", n.doctor.Config.Root), fmt.Sprintf("    root = %q", other))
-		}, "proxy_plugins", Fail, "on another file system", "[proxy_plugins.ballast.exports] root = "},
-		{"no annotations", func(t *testing.T, n *node) { n.edit(t, dropin, "    enable_remote", "    # enable_remote") },
-			"proxy_plugins", Warn, "enable_remote_snapshot_annotations", `= "true"`},
-		{"differ missing from diff-service", func(t *testing.T, n *node) {
+		}, "proxy_plugins", node.Fail, "on another file system", "[proxy_plugins.ballast.exports] root = "},
+		{"no annotations", func(t *testing.T, n *machine) { n.edit(t, dropin, "    enable_remote", "    # enable_remote") },
+			"proxy_plugins", node.Warn, "enable_remote_snapshot_annotations", `= "true"`},
+		{"differ missing from diff-service", func(t *testing.T, n *machine) {
 			n.edit(t, dropin, `default = ["ballast-diff", "walking"]`, `default = ["walking"]`)
-		}, "diff-service", Fail, "image volumes", `default = ["ballast-diff", "walking"]`},
-		{"no diff-service order", func(t *testing.T, n *node) {
+		}, "diff-service", node.Fail, "image volumes", `default = ["ballast-diff", "walking"]`},
+		{"no diff-service order", func(t *testing.T, n *machine) {
 			n.edit(t, dropin, `default = ["ballast-diff", "walking"]`, ``)
-		}, "diff-service", Fail, "image volumes", `default = ["ballast-diff", "walking"]`},
-		{"nobody after us", func(t *testing.T, n *node) {
+		}, "diff-service", node.Fail, "image volumes", `default = ["ballast-diff", "walking"]`},
+		{"nobody after us", func(t *testing.T, n *machine) {
 			n.edit(t, dropin, `["ballast-diff", "walking"]`, `["ballast-diff"]`)
-		}, "diff-service", Fail, "ordinary images", `default = ["ballast-diff", "walking"]`},
-		{"walking first", func(t *testing.T, n *node) {
+		}, "diff-service", node.Fail, "ordinary images", `default = ["ballast-diff", "walking"]`},
+		{"walking first", func(t *testing.T, n *machine) {
 			n.edit(t, dropin, `["ballast-diff", "walking"]`, `["walking", "ballast-diff"]`)
-		}, "diff-service", Fail, "walking before", `default = ["ballast-diff", "walking"]`},
-		{"differ missing from unpack_config", func(t *testing.T, n *node) { n.edit(t, dropin, "  differ = \"ballast-diff\"\n", "") },
-			"unpack_config", Fail, "has no differ", `in that entry of [[plugins."io.containerd.transfer.v1.local".unpack_config]]: differ = "ballast-diff"`},
-		{"wrong differ in unpack_config", func(t *testing.T, n *node) { n.edit(t, dropin, `differ = "ballast-diff"`, `differ = "walking"`) },
-			"unpack_config", Fail, `differ = "walking"`, `differ = "ballast-diff"`},
-		{"entry missing from unpack_config", func(t *testing.T, n *node) {
+		}, "diff-service", node.Fail, "walking before", `default = ["ballast-diff", "walking"]`},
+		{"differ missing from unpack_config", func(t *testing.T, n *machine) { n.edit(t, dropin, "  differ = \"ballast-diff\"\n", "") },
+			"unpack_config", node.Fail, "has no differ", `in that entry of [[plugins."io.containerd.transfer.v1.local".unpack_config]]: differ = "ballast-diff"`},
+		{"wrong differ in unpack_config", func(t *testing.T, n *machine) { n.edit(t, dropin, `differ = "ballast-diff"`, `differ = "walking"`) },
+			"unpack_config", node.Fail, `differ = "walking"`, `differ = "ballast-diff"`},
+		{"entry missing from unpack_config", func(t *testing.T, n *machine) {
 			n.edit(t, dropin, "  snapshotter = \"ballast\"\n  differ", "  snapshotter = \"native\"\n  differ")
-		}, "unpack_config", Fail, "no entry for ballast", `snapshotter = "ballast"`},
-		{"first entry wins", func(t *testing.T, n *node) { n.edit(t, dropin, `snapshotter = "overlayfs"`, `snapshotter = "ballast"`) },
-			"unpack_config", Fail, `differ = "walking"`, `differ = "ballast-diff"`},
-		{"overlayfs lost", func(t *testing.T, n *node) { n.edit(t, dropin, `snapshotter = "overlayfs"`, `snapshotter = "native"`) },
-			"unpack_config", Warn, "no entry for overlayfs", `snapshotter = "overlayfs"`},
-		{"no pod uses it", func(t *testing.T, n *node) {
+		}, "unpack_config", node.Fail, "no entry for ballast", `snapshotter = "ballast"`},
+		{"first entry wins", func(t *testing.T, n *machine) {
+			n.edit(t, dropin, `snapshotter = "overlayfs"`, `snapshotter = "ballast"`)
+		},
+			"unpack_config", node.Fail, `differ = "walking"`, `differ = "ballast-diff"`},
+		{"overlayfs lost", func(t *testing.T, n *machine) {
+			n.edit(t, dropin, `snapshotter = "overlayfs"`, `snapshotter = "native"`)
+		},
+			"unpack_config", node.Warn, "no entry for overlayfs", `snapshotter = "overlayfs"`},
+		{"no pod uses it", func(t *testing.T, n *machine) {
 			n.edit(t, dropin, "cri.v1.images\"]\n  snapshotter = \"ballast\"", "cri.v1.images\"]\n  snapshotter = \"overlayfs\"")
-		}, "cri", Warn, "no pod uses ballast", "--runtime-handler"},
-		{"config_path not set", func(t *testing.T, n *node) { n.edit(t, dropin, "    config_path = ", "    # config_path = ") },
-			"cri", Fail, "find no hosts.toml", `config_path = "/etc/containerd/certs.d"`},
-		{"config_path is a list", func(t *testing.T, n *node) { n.edit(t, dropin, `certs.d"`, `certs.d:/etc/docker/certs.d"`) },
-			"cri", Fail, "find no hosts.toml", "/certs.d"},
-		{"mirrors", func(t *testing.T, n *node) {
+		}, "cri", node.Warn, "no pod uses ballast", "--runtime-handler"},
+		{"config_path not set", func(t *testing.T, n *machine) { n.edit(t, dropin, "    config_path = ", "    # config_path = ") },
+			"cri", node.Fail, "find no hosts.toml", `config_path = "/etc/containerd/certs.d"`},
+		{"config_path is a list", func(t *testing.T, n *machine) { n.edit(t, dropin, `certs.d"`, `certs.d:/etc/docker/certs.d"`) },
+			"cri", node.Fail, "find no hosts.toml", "/certs.d"},
+		{"mirrors", func(t *testing.T, n *machine) {
 			n.write(t, "conf.d/zz.toml", "version = 4\n[plugins.\"io.containerd.cri.v1.images\".registry.mirrors.\"docker.io\"]\nendpoint = [\"https://m\"]\n")
-		}, "cri", Fail, "registry.mirrors", "hosts.toml"},
-		{"containerd down", func(*testing.T, *node) {},
-			"containerd", Warn, "does not answer", "systemctl start k3s-agent"},
+		}, "cri", node.Fail, "registry.mirrors", "hosts.toml"},
+		{"containerd down", func(*testing.T, *machine) {},
+			"containerd", node.Warn, "does not answer", "systemctl start k3s-agent"},
 
-		{"hosts.toml fails open", func(t *testing.T, n *node) {
+		{"hosts.toml fails open", func(t *testing.T, n *machine) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `capabilities = ["pull", "push"]`, ``)
-		}, "hosts.toml", Fail, "ghcr.io/hosts.toml fails open: while the facade does not answer, tags resolve at https://ghcr.io", `capabilities = ["pull", "push"]`},
-		{"second mirror resolves", func(t *testing.T, n *node) {
+		}, "hosts.toml", node.Fail, "ghcr.io/hosts.toml fails open: while the facade does not answer, tags resolve at https://ghcr.io", `capabilities = ["pull", "push"]`},
+		{"second mirror resolves", func(t *testing.T, n *machine) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `[host."http`, "[host.\"https://mirror.example\"]\n[host.\"http")
-		}, "hosts.toml", Fail, "tags resolve at https://mirror.example", `capabilities`},
-		{"facade may not resolve", func(t *testing.T, n *node) {
+		}, "hosts.toml", node.Fail, "tags resolve at https://mirror.example", `capabilities`},
+		{"facade may not resolve", func(t *testing.T, n *machine) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `["pull", "resolve"]`, `["pull"]`)
-		}, "hosts.toml", Fail, "no host has the capability", "ballast config hosts ghcr.io > "},
-		{"hosts.toml cannot be read", func(t *testing.T, n *node) {
+		}, "hosts.toml", node.Fail, "no host has the capability", "ballast config hosts ghcr.io > "},
+		{"hosts.toml cannot be read", func(t *testing.T, n *machine) {
 			n.edit(t, "certs.d/ghcr.io/hosts.toml", `"resolve"]`, `"resolve", "fly"]`)
-		}, "hosts.toml", Fail, "does not use it for tags", "ballast config hosts ghcr.io > "},
-		{"host with port fails open", func(t *testing.T, n *node) {
+		}, "hosts.toml", node.Fail, "does not use it for tags", "ballast config hosts ghcr.io > "},
+		{"host with port fails open", func(t *testing.T, n *machine) {
 			n.write(t, "certs.d/reg.example_5000_/hosts.toml", "[host.\"http://"+n.doctor.Config.Facade.Listen+"\"]\n")
-		}, "hosts.toml", Fail, "tags resolve at https://reg.example:5000", `server = "https://reg.example:5000"`},
-		{"plain HTTP registry fails open", func(t *testing.T, n *node) {
+		}, "hosts.toml", node.Fail, "tags resolve at https://reg.example:5000", `server = "https://reg.example:5000"`},
+		{"plain HTTP registry fails open", func(t *testing.T, n *machine) {
 			n.write(t, "certs.d/127.0.0.1:5001/hosts.toml", "server = \"http://127.0.0.1:5001\"\n[host.\"http://"+n.doctor.Config.Facade.Listen+"\"]\n")
-		}, "hosts.toml", Fail, "tags resolve at http://127.0.0.1:5001", `server = "http://127.0.0.1:5001"`},
-		{"_default open", func(t *testing.T, n *node) {
+		}, "hosts.toml", node.Fail, "tags resolve at http://127.0.0.1:5001", `server = "http://127.0.0.1:5001"`},
+		{"_default open", func(t *testing.T, n *machine) {
 			n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry, Open: true})
-		}, "hosts.toml", Warn, "_default/hosts.toml is open", "ballast config hosts _default > "},
-		{"no hosts.toml", func(t *testing.T, n *node) {
+		}, "hosts.toml", node.Warn, "_default/hosts.toml is open", "ballast config hosts _default > "},
+		{"no hosts.toml", func(t *testing.T, n *machine) {
 			if err := os.RemoveAll(filepath.Join(n.dir, "certs.d")); err != nil {
 				t.Fatal(err)
 			}
 			n.doctor.HostsDirs = []string{"/nowhere/certs.d", filepath.Join(n.dir, "certs.d")} // containerd also names the last one
-		}, "hosts.toml", Warn, "certs.d, /nowhere/certs.d uses the facade", "ballast config hosts REGISTRY --write --hosts-dir "},
+		}, "hosts.toml", node.Warn, "certs.d, /nowhere/certs.d uses the facade", "ballast config hosts REGISTRY --write --hosts-dir "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
 			tt.spoil(t, n)
-			findings := n.doctor.Run(t.Context())
+			findings := n.run(t)
 			for _, f := range findings {
 				if f.Check == tt.check && f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.fix) {
 					return
@@ -440,8 +461,8 @@ func TestFaults(t *testing.T) {
 func TestClosedDefaultIsHealthy(t *testing.T) {
 	n := newNode(t)
 	n.hosts(t, snippet.Hosts{Registry: snippet.DefaultRegistry})
-	for _, f := range n.doctor.Run(t.Context()) {
-		if f.Check == "hosts.toml" && (f.Status != OK || !strings.Contains(f.Message, "_default")) {
+	for _, f := range n.run(t) {
+		if f.Check == "hosts.toml" && (f.Status != node.OK || !strings.Contains(f.Message, "_default")) {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -453,13 +474,13 @@ func TestHandlerSuffices(t *testing.T) {
 	var b strings.Builder
 	cfg := n.doctor.Config
 	if err := (snippet.Containerd{
-		Address: cfg.Address, Root: cfg.Root, Platform: hostPlatform(), HostsDir: filepath.Join(n.dir, "certs.d"), RuntimeHandler: "model",
+		Address: cfg.Address, Root: cfg.Root, Platform: node.HostPlatform(), HostsDir: filepath.Join(n.dir, "certs.d"), RuntimeHandler: "model",
 	}).Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	n.write(t, dropin, b.String())
-	for _, f := range n.doctor.Run(t.Context()) {
-		if f.Status != OK && f.Check != "containerd" {
+	for _, f := range n.run(t) {
+		if f.Status != node.OK && f.Check != "containerd" {
 			t.Errorf("%+v", f)
 		}
 	}

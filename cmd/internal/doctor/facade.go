@@ -24,29 +24,29 @@ func (d *Doctor) facade(h *api.Health) {
 		return
 	case h == nil:
 		if o, err := portowner.Of(address); err == nil && o.PID != 1 { // of the service manager
-			d.fail(check, endOf(o), "ballastd does not answer, and %s uses the port of its facade", o)
+			d.Fail(check, endOf(o), "ballastd does not answer, and %s uses the port of its facade", o)
 		}
 		return
 	}
 	f := h.FacadeHealth
 	switch {
 	case f.Error != "" && f.Owner != nil:
-		d.fail(check, endOf(*f.Owner)+"; then systemctl enable --now ballastd.socket reserves the port", "no tags can be pulled through the facade: %s uses its port: %s", f.Owner, f.Error)
+		d.Fail(check, endOf(*f.Owner)+"; then systemctl enable --now ballastd.socket reserves the port", "no tags can be pulled through the facade: %s uses its port: %s", f.Owner, f.Error)
 	case f.Error != "":
-		d.fail(check, "see journalctl -u ballastd", "no tags can be pulled through the facade: %s", f.Error)
+		d.Fail(check, "see journalctl -u ballastd", "no tags can be pulled through the facade: %s", f.Error)
 	case f.Plain:
-		d.warn(check, "remove facade.insecure_plain_http from the configuration; systemctl restart ballastd; ballast config hosts --upgrade",
+		d.Warn(check, "remove facade.insecure_plain_http from the configuration; systemctl restart ballastd; ballast config hosts --upgrade",
 			"it uses plain HTTP: every user of this node can pull what the node can pull, and a process that binds %s while ballastd is down receives pull secrets and can replace images", address)
 	case f.HeldElsewhere != "":
-		d.warn(check, "systemctl edit ballastd.socket: ListenStream="+address, "ballastd.socket reserves %s, but the facade is at %s: that port is not reserved while ballastd is down", f.HeldElsewhere, address)
+		d.Warn(check, "systemctl edit ballastd.socket: ListenStream="+address, "ballastd.socket reserves %s, but the facade is at %s: that port is not reserved while ballastd is down", f.HeldElsewhere, address)
 	case f.Manager && !f.Held:
-		d.warn(check, "systemctl enable ballastd.socket; systemctl stop ballastd; systemctl start ballastd.socket ballastd",
+		d.Warn(check, "systemctl enable ballastd.socket; systemctl stop ballastd; systemctl start ballastd.socket ballastd",
 			"the port %s is not reserved while ballastd is down: another process can bind it, and pulls then fail until it ends", address)
 	case f.Keys != nil && !f.Keys.Remade.IsZero():
-		d.warn(check, "nothing to do: hosts.toml files stay as they are, and this warning ends with the next restart", "the CA of the facade was created again at %s, because the old one was lost: %s",
+		d.Warn(check, "nothing to do: hosts.toml files stay as they are, and this warning ends with the next restart", "the CA of the facade was created again at %s, because the old one was lost: %s",
 			f.Keys.Remade.Format(time.DateTime), f.Keys.Why)
 	case f.Keys != nil:
-		d.ok(check, "answers at %s to callers with the key; its CA is valid until %s", address, f.Keys.AuthorityEnds.Format(time.DateOnly))
+		d.OK(check, "answers at %s to callers with the key; its CA is valid until %s", address, f.Keys.AuthorityEnds.Format(time.DateOnly))
 	}
 }
 

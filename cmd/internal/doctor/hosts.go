@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,15 +26,15 @@ const maxHosts = 1 << 20
 
 // hosts checks that every way to a tag through a registry with the facade leads only through the
 // facade.
-func (d *Doctor) hosts(ctx context.Context, h *api.Health, c *containerdConfig) {
+func (d *Doctor) hosts(ctx context.Context, h *api.Health) {
 	const check = "hosts.toml"
 	if d.Config.Facade.Listen == "" {
-		d.ok(check, "facade.listen is empty: only converted models can be pulled")
+		d.OK(check, "facade.listen is empty: only converted models can be pulled")
 		return
 	}
 	var dirs []string
-	if c != nil {
-		dirs = c.hostsDirs()
+	if c := d.Node.Containerd; c != nil {
+		dirs = c.HostsDirs()
 	}
 	dirs = append(dirs, d.HostsDirs...)
 	var through []string // registries
@@ -43,7 +44,7 @@ func (d *Doctor) hosts(ctx context.Context, h *api.Health, c *containerdConfig) 
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
-				d.warn(check, "", "%v", err)
+				d.Warn(check, "", "%v", err)
 			}
 			continue
 		}
@@ -65,9 +66,9 @@ func (d *Doctor) hosts(ctx context.Context, h *api.Health, c *containerdConfig) 
 		if len(dirs) > 0 && !slices.Contains(dirs, snippet.DefaultHostsDir) {
 			fix += " --hosts-dir " + dirs[0]
 		}
-		d.warn(check, fix, "no hosts.toml in %s uses the facade at %s, so models of all registries arrive unconverted", strings.Join(dirs, ", "), d.Config.Facade.Listen)
+		d.Warn(check, fix, "no hosts.toml in %s uses the facade at %s, so models of all registries arrive unconverted", cmp.Or(strings.Join(dirs, ", "), "any directory"), d.Config.Facade.Listen)
 	case !bad:
-		d.ok(check, "tags resolve only through the facade: %s", strings.Join(through, ", "))
+		d.OK(check, "tags resolve only through the facade: %s", strings.Join(through, ", "))
 	}
 }
 
@@ -75,10 +76,10 @@ func (d *Doctor) hosts(ctx context.Context, h *api.Health, c *containerdConfig) 
 func (d *Doctor) healing(ctx context.Context) {
 	stuck, err := setup.Unreachable(ctx, "/")
 	if err != nil {
-		d.warn("healing", "", "%v", err)
+		d.Warn("healing", "", "%v", err)
 	}
 	for _, s := range stuck {
-		d.warn("healing", "pull and pin the image (crictl pull), name it by digest, or open its registry: ballast setup --open HOST", "%s", s)
+		d.Warn("healing", "pull and pin the image (crictl pull), name it by digest, or open its registry: ballast setup --open HOST", "%s", s)
 	}
 }
 
@@ -119,18 +120,18 @@ func (d *Doctor) checkKeys(ctx context.Context, health *api.Health, facade docke
 	const check = "hosts.toml"
 	file := filepath.Join(dir, "hosts.toml")
 	if facade.Scheme == "http" && !d.Config.Facade.InsecurePlainHTTP {
-		d.fail(check, "ballast config hosts --upgrade --hosts-dir "+filepath.Dir(dir), "%s uses plain HTTP to the facade, without keys: it gets no answer, and any process that has the port while ballastd is down could give one", file)
+		d.Fail(check, "ballast config hosts --upgrade --hosts-dir "+filepath.Dir(dir), "%s uses plain HTTP to the facade, without keys: it gets no answer, and any process that has the port while ballastd is down could give one", file)
 		return false
 	}
 	if t, ok := facade.Client.Transport.(*http.Transport); ok && t.TLSClientConfig.InsecureSkipVerify && facade.Scheme == "https" {
-		d.fail(check, "remove skip_verify from "+file, "%s accepts any process in place of the facade (skip_verify)", file)
+		d.Fail(check, "remove skip_verify from "+file, "%s accepts any process in place of the facade (skip_verify)", file)
 		return false
 	}
 	if health == nil || health.FacadeHealth.Error != "" { // reported by other checks
 		return true
 	}
 	if err := d.ask(ctx, facade); err != nil {
-		d.fail(check, "ballast config hosts "+snippet.RegistryOf(filepath.Base(dir))+" --write --force --hosts-dir "+filepath.Dir(dir), "%s: the facade does not answer requests with the keys of this file: %v", file, err)
+		d.Fail(check, "ballast config hosts "+snippet.RegistryOf(filepath.Base(dir))+" --write --force --hosts-dir "+filepath.Dir(dir), "%s: the facade does not answer requests with the keys of this file: %v", file, err)
 		return false
 	}
 	return true
@@ -149,11 +150,11 @@ func (d *Doctor) checkHosts(ctx context.Context, health *api.Health, dir, regist
 		HostDir: func(string) (string, error) { return dir, nil },
 	})(name)
 	if errors.Is(err, fs.ErrPermission) {
-		d.warn(check, "run as root", "%s: %v", file, err)
+		d.Warn(check, "run as root", "%s: %v", file, err)
 		return false
 	}
 	if err != nil {
-		d.fail(check, "ballast config hosts "+registry+" --write --force, after ballastd has started", "%s: %v", file, err)
+		d.Fail(check, "ballast config hosts "+registry+" --write --force, after ballastd has started", "%s: %v", file, err)
 		return false
 	}
 	facade, others := -1, []string{}
@@ -173,14 +174,14 @@ func (d *Doctor) checkHosts(ctx context.Context, health *api.Health, dir, regist
 	guarded := facade < 0 || d.checkKeys(ctx, health, all[facade], dir)
 	switch {
 	case facade < 0 && len(others) > 0:
-		d.fail(check, rewrite, "%s names the facade, but containerd does not use it for tags (it cannot read the file, or the entry has no \"resolve\"), so models of %s arrive unconverted", file, registry)
+		d.Fail(check, rewrite, "%s names the facade, but containerd does not use it for tags (it cannot read the file, or the entry has no \"resolve\"), so models of %s arrive unconverted", file, registry)
 	case facade < 0:
-		d.fail(check, rewrite, "%s: no host has the capability \"resolve\"", file)
+		d.Fail(check, rewrite, "%s: no host has the capability \"resolve\"", file)
 	case len(others) > 0 && registry == snippet.DefaultRegistry:
-		d.warn(check, "ballast config hosts _default > "+file+", or a directory for each registry with models",
+		d.Warn(check, "ballast config hosts _default > "+file+", or a directory for each registry with models",
 			"%s is open: while the facade does not answer, tags resolve at the registry and models arrive unconverted", file)
 	case len(others) > 0:
-		d.fail(check, fmt.Sprintf("in %s, above the first table: server = %q and capabilities = [\"pull\", \"push\"]", file, server.Scheme+"://"+server.Host),
+		d.Fail(check, fmt.Sprintf("in %s, above the first table: server = %q and capabilities = [\"pull\", \"push\"]", file, server.Scheme+"://"+server.Host),
 			"%s fails open: while the facade does not answer, tags resolve at %s and models arrive unconverted", file, strings.Join(others, ", "))
 	default:
 		return guarded

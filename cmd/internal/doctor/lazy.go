@@ -22,8 +22,8 @@ const fixFuse = "modprobe fuse; systemctl restart ballastd"
 // they are complete, so hardly any finding is a Fail.
 func (d *Doctor) lazy(h *api.Health) {
 	const check = "lazy"
-	if d.Config.Snapshot.Show == config.ShowLinks || h != nil && h.Show == config.ShowLinks {
-		d.ok(check, "models are mounted when they are complete, because they are shown as hard links")
+	if d.Config.Snapshot.Show == config.ShowLinks || h != nil && h.Show == config.ShowLinks || h == nil && d.Probe(d.probeDir(h)) != nil {
+		d.OK(check, "models are mounted when they are complete, because they are shown as hard links")
 		return
 	}
 	if h == nil {
@@ -35,23 +35,23 @@ func (d *Doctor) lazy(h *api.Health) {
 	case l.Dir == "" && l.Why == "": // an older daemon, which does not report it
 		return
 	case l.Dir == "":
-		d.warn(check, fixFuse, "models cannot be read before they are complete: %s", l.Why)
+		d.Warn(check, fixFuse, "models cannot be read before they are complete: %s", l.Why)
 		if os.Geteuid() == 0 {
 			d.fuse()
 		}
 		return
 	case !l.Mounted:
-		d.fail(check, "systemctl restart ballastd", "%s was unmounted: incomplete models cannot be read until ballastd mounts it again; see its log", l.Dir)
+		d.Fail(check, "systemctl restart ballastd", "%s was unmounted: incomplete models cannot be read until ballastd mounts it again; see its log", l.Dir)
 		return
 	}
-	d.ok(check, "%s is mounted; lazy.mode = %q", l.Dir, l.Mode)
+	d.OK(check, "%s is mounted; lazy.mode = %q", l.Dir, l.Mode)
 	d.keeper(l)
 	d.abilities(l)
 	if l.Paused {
-		d.warn(check, "ballast hydrate --resume", "background downloads are paused: mounted models are not completed")
+		d.Warn(check, "ballast hydrate --resume", "background downloads are paused: mounted models are not completed")
 	}
 	if l.Unverified {
-		d.warn(check, "lazy.verify = \"chunk\"", "lazy.verify = \"after\": files without chunk digests can be read before they are verified")
+		d.Warn(check, "lazy.verify = \"chunk\"", "lazy.verify = \"after\": files without chunk digests can be read before they are verified")
 	}
 }
 
@@ -60,11 +60,11 @@ func (d *Doctor) keeper(l *api.LazyHealth) {
 	const check = "lazy"
 	switch {
 	case l.Kept:
-		d.ok(check, "the %s keeps the mount while ballastd is down", strings.TrimPrefix(l.Keeper, "the "))
+		d.OK(check, "the %s keeps the mount while ballastd is down", strings.TrimPrefix(l.Keeper, "the "))
 	case d.Config.Lazy.Holder == config.HolderNone:
-		d.warn(check, "lazy.holder = \"auto\"", "lazy.holder = \"none\": reads of incomplete models fail when ballastd stops")
+		d.Warn(check, "lazy.holder = \"auto\"", "lazy.holder = \"none\": reads of incomplete models fail when ballastd stops")
 	default:
-		d.warn(check, "systemctl restart ballastd; see its log", "nothing keeps the mount (%s does not answer): reads of incomplete models fail when ballastd stops", l.Keeper)
+		d.Warn(check, "systemctl restart ballastd; see its log", "nothing keeps the mount (%s does not answer): reads of incomplete models fail when ballastd stops", l.Keeper)
 	}
 }
 
@@ -79,7 +79,7 @@ func (d *Doctor) abilities(l *api.LazyHealth) {
 		lacks = append(lacks, "files that were opened before they were complete are read through ballastd until they are opened again")
 	}
 	if len(lacks) > 0 {
-		d.warn(check, "Linux 6.9 or later", "this kernel: %s", strings.Join(lacks, "; "))
+		d.Warn(check, "Linux 6.9 or later", "this kernel: %s", strings.Join(lacks, "; "))
 	}
 }
 
@@ -93,12 +93,12 @@ func (d *Doctor) fuse() {
 	known, kerr := os.ReadFile("/proc/filesystems")
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		d.warn(check, "run as root", "cannot test %s: %v", fuseDevice, err)
+		d.Warn(check, "run as root", "cannot test %s: %v", fuseDevice, err)
 	case err != nil:
-		d.warn(check, fixFuse, "%s: %v; models are mounted when they are complete", fuseDevice, err)
+		d.Warn(check, fixFuse, "%s: %v; models are mounted when they are complete", fuseDevice, err)
 	case kerr == nil && !slices.Contains(strings.Fields(string(known)), "fuse"):
-		d.warn(check, fixFuse, "the kernel has no FUSE; models are mounted when they are complete")
+		d.Warn(check, fixFuse, "the kernel has no FUSE; models are mounted when they are complete")
 	default:
-		d.ok(check, "%s exists; models can be read before they are complete", fuseDevice)
+		d.OK(check, "%s exists; models can be read before they are complete", fuseDevice)
 	}
 }

@@ -28,23 +28,23 @@ func (d *Doctor) mounts(ctx context.Context, h *api.Health) {
 	}
 	all, err := d.Client.Mounts(ctx)
 	if err != nil {
-		d.warn(check, "see the log of ballastd", "the mounts on the host are not known: %s", api.Text(err))
+		d.Warn(check, "see the log of ballastd", "the mounts on the host are not known: %s", api.Text(err))
 		return
 	}
-	before := len(d.findings)
+	before := len(d.Findings)
 	for _, m := range all {
 		if !m.Mounted && time.Since(m.Created) > releaseTimeout {
-			d.warn(check, "ballast unmount "+m.Dir, "%s is not mounted, but still keeps %s on the node", m.Dir, m.Name)
+			d.Warn(check, "ballast unmount "+m.Dir, "%s is not mounted, but still keeps %s on the node", m.Dir, m.Name)
 		}
 		if !m.Mounted {
 			continue
 		}
 		if err := opens(m.Dir); err != nil {
-			d.fail(check, "ballast unmount "+m.Dir+" && ballast mount "+m.Name+" "+m.Dir, "%s at %s cannot be read: %v", m.Name, m.Dir, err)
+			d.Fail(check, "ballast unmount "+m.Dir+" && ballast mount "+m.Name+" "+m.Dir, "%s at %s cannot be read: %v", m.Name, m.Dir, err)
 		}
 	}
-	if len(all) > 0 && len(d.findings) == before {
-		d.ok(check, "%d models are mounted on the host, and their files can be opened", len(all))
+	if len(all) > 0 && len(d.Findings) == before {
+		d.OK(check, "%d models are mounted on the host, and their files can be opened", len(all))
 	}
 }
 

@@ -15,30 +15,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// daemon checks whether the daemon runs, and returns nil if it does not.
-func (d *Doctor) daemon(ctx context.Context) *api.Health {
+// daemon checks whether the daemon runs, and returns nil if it does not. It reports whether this user may
+// ask it.
+func (d *Doctor) daemon(ctx context.Context) (h *api.Health, allowed bool) {
 	const check = "daemon"
-	h, err := d.Client.Health(ctx)
+	health, err := d.Client.Health(ctx)
 	switch {
 	case errdefs.IsPermissionDenied(err):
-		d.fail(check, "run as root", "%s", api.Text(err))
-		return nil
+		d.Fail(check, "run as root", "%s", api.Text(err))
+		return nil, false
 	case err != nil:
-		d.fail(check, "systemctl enable --now ballastd", "%s", api.Text(err))
-		return nil
+		d.Fail(check, "systemctl enable --now ballastd", "%s", api.Text(err))
+		return nil, true
 	}
+	h = &health
 	if h.Version.Version != d.Version {
-		d.warn(check, "systemctl restart ballastd", "ballastd is %s, this command is %s", h.Version.Version, d.Version)
+		d.Warn(check, "systemctl restart ballastd", "ballastd is %s, this command is %s", h.Version.Version, d.Version)
 	} else {
-		d.ok(check, "ballastd %s is running since %s", h.Version.Version, h.Started.Format("2006-01-02 15:04:05"))
+		d.OK(check, "ballastd %s is running since %s", h.Version.Version, h.Started.Format("2006-01-02 15:04:05"))
 	}
 	if h.Address != d.Config.Address {
-		d.fail(check, "systemctl restart ballastd", "ballastd serves containerd at %s, but its configuration has address = %q", h.Address, d.Config.Address)
+		d.Fail(check, "systemctl restart ballastd", "ballastd serves containerd at %s, but its configuration has address = %q", h.Address, d.Config.Address)
 	}
 	if h.Facade != d.Config.Facade.Listen {
-		d.fail(check, "systemctl restart ballastd", "the facade listens at %q, but the configuration has facade.listen = %q", h.Facade, d.Config.Facade.Listen)
+		d.Fail(check, "systemctl restart ballastd", "the facade listens at %q, but the configuration has facade.listen = %q", h.Facade, d.Config.Facade.Listen)
 	}
-	return &h
+	return h, true
 }
 
 // rootParts are the directories below the root that must be on one file system.
@@ -56,7 +58,7 @@ func (d *Doctor) root(h *api.Health) {
 		}
 	}
 	if got := dirs["root"].Path; !samePath(got, d.Config.Root) {
-		d.fail(check, "systemctl restart ballastd", "ballastd uses %s, but its configuration has root = %q", got, d.Config.Root)
+		d.Fail(check, "systemctl restart ballastd", "ballastd uses %s, but its configuration has root = %q", got, d.Config.Root)
 	}
 	// Checked again: a file system mounted over a directory after the daemon had opened it is also
 	// a failure.
@@ -67,29 +69,29 @@ func (d *Doctor) root(h *api.Health) {
 			continue
 		}
 		if err != nil {
-			d.fail(check, "", "%v", err)
+			d.Fail(check, "", "%v", err)
 			return
 		}
 		now[name] = dev
 		if dir.Device != 0 && dir.Device != dev {
-			d.fail(check, "unmount it, or systemctl restart ballastd",
+			d.Fail(check, "unmount it, or systemctl restart ballastd",
 				"another file system was mounted over %s after ballastd was started", dir.Path)
 			return
 		}
 	}
 	base, ok := now["root"]
 	if !ok {
-		d.warn(check, "systemctl start ballastd", "%s does not exist yet", d.Config.Root)
+		d.Warn(check, "systemctl start ballastd", "%s does not exist yet", d.Config.Root)
 		return
 	}
 	for _, p := range rootParts {
 		if dev, ok := now[p]; ok && dev != base {
-			d.fail(check, "put all of "+d.Config.Root+" on one file system: mount at the root, not below it",
+			d.Fail(check, "put all of "+d.Config.Root+" on one file system: mount at the root, not below it",
 				"%s is on another file system than the root, so files cannot be renamed between them", dirs[p].Path)
 			return
 		}
 	}
-	d.ok(check, "%s is on one file system", dirs["root"].Path)
+	d.OK(check, "%s is on one file system", dirs["root"].Path)
 }
 
 // rootDir returns the root of the daemon.
@@ -114,21 +116,21 @@ func (d *Doctor) kernel(h *api.Health) {
 	const check = "kernel"
 	show := d.Config.Snapshot.Show
 	if show == config.ShowLinks {
-		d.ok(check, "snapshot.show = \"links\": models are shown as hard links, which every kernel supports")
+		d.OK(check, "snapshot.show = \"links\": models are shown as hard links, which every kernel supports")
 		return
 	}
 	err := d.Probe(d.probeDir(h))
 	switch {
 	case err == nil && h != nil && h.Show == config.ShowLinks:
-		d.warn(check, "systemctl restart ballastd", "the kernel supports data-only lower layers, but ballastd shows models as hard links: %s", h.ShowWhy)
+		d.Warn(check, "systemctl restart ballastd", "the kernel supports data-only lower layers, but ballastd shows models as hard links: %s", h.ShowWhy)
 	case err == nil:
-		d.ok(check, "overlayfs supports data-only lower layers; models are shown as stubs")
+		d.OK(check, "overlayfs supports data-only lower layers; models are shown as stubs")
 	case os.Geteuid() != 0:
-		d.warn(check, "run as root", "cannot test mounts: %v", err)
+		d.Warn(check, "run as root", "cannot test mounts: %v", err)
 	case show == config.ShowStubs:
-		d.fail(check, "Linux 6.5 or later, or snapshot.show = \"auto\"", "overlayfs does not support data-only lower layers here, and snapshot.show = \"stubs\" needs them: %v", err)
+		d.Fail(check, "Linux 6.5 or later, or snapshot.show = \"auto\"", "overlayfs does not support data-only lower layers here, and snapshot.show = \"stubs\" needs them: %v", err)
 	default:
-		d.warn(check, "Linux 6.5 or later", "overlayfs does not support data-only lower layers here; models are shown as hard links: %v", err)
+		d.Warn(check, "Linux 6.5 or later", "overlayfs does not support data-only lower layers here; models are shown as hard links: %v", err)
 	}
 }
 
@@ -144,11 +146,11 @@ func (d *Doctor) space(h *api.Health) {
 	const fix = "ballast gc; ballast df shows what takes the space"
 	switch {
 	case free <= int64(d.Config.Fetch.Reserve):
-		d.fail(check, fix, "%s free of %s, not more than fetch.reserve = %s: nothing is downloaded", bytes(free), bytes(total), bytes(int64(d.Config.Fetch.Reserve)))
+		d.Fail(check, fix, "%s free of %s, not more than fetch.reserve = %s: nothing is downloaded", bytes(free), bytes(total), bytes(int64(d.Config.Fetch.Reserve)))
 	case total-free > d.Config.GC.High.Of(total):
-		d.warn(check, fix, "%s free of %s: usage is above gc.high = %v, so unused models are removed", bytes(free), bytes(total), d.Config.GC.High)
+		d.Warn(check, fix, "%s free of %s: usage is above gc.high = %v, so unused models are removed", bytes(free), bytes(total), d.Config.GC.High)
 	default:
-		d.ok(check, "%s free of %s", bytes(free), bytes(total))
+		d.OK(check, "%s free of %s", bytes(free), bytes(total))
 	}
 }
 

@@ -19,29 +19,29 @@ func (d *Doctor) store(h *api.Health) {
 	x, well := &h.Doubts, true
 	if n := len(x.Unresolved); n > 0 {
 		well = false
-		d.fail(check, "ballast verify --repair; pull again what it cannot repair",
+		d.Fail(check, "ballast verify --repair; pull again what it cannot repair",
 			"the file tables of %d references are lost, for example of %s: nothing is removed to free space until they are restored", n, x.Unresolved[0].Name)
 	}
 	if n := len(x.Damaged); n > 0 {
 		well = false
-		d.fail(check, "ballast verify --repair; ballast gc removes what no model needs",
+		d.Fail(check, "ballast verify --repair; ballast gc removes what no model needs",
 			"%d damaged files were moved away, for example %s: models that need them cannot be read", n, x.Damaged[0])
 	}
 	if n := len(x.SetAside); n > 0 {
 		well = false
-		d.warn(check, "compare ballast pin with what should be pinned, and pin again; then rm "+strings.Join(x.SetAside, " "),
+		d.Warn(check, "compare ballast pin with what should be pinned, and pin again; then rm "+strings.Join(x.SetAside, " "),
 			"the database was damaged and was renamed to %s: pins can be lost; models were found again", x.SetAside[n-1])
 	} else if !x.Rebuilt.IsZero() && time.Since(x.Rebuilt) < rebuiltFor {
 		well = false
-		d.warn(check, "compare ballast pin with what should be pinned, and pin again",
+		d.Warn(check, "compare ballast pin with what should be pinned, and pin again",
 			"the database was lost before %s: earlier pins are lost; models were found again", x.Rebuilt.Local().Format(time.DateTime))
 	}
 	if x.Unrecorded > 0 {
 		well = false
-		d.warn(check, "nothing to do: ballastd reads them in the background", "%s in files were not compared with their digests since the database was lost or ballastd was killed", bytes(x.Unrecorded))
+		d.Warn(check, "nothing to do: ballastd reads them in the background", "%s in files were not compared with their digests since the database was lost or ballastd was killed", bytes(x.Unrecorded))
 	}
 	if well {
-		d.ok(check, "no damage or loss is known")
+		d.OK(check, "no damage or loss is known")
 	}
 }
 
@@ -53,11 +53,11 @@ func (d *Doctor) snapshots(h *api.Health) {
 	}
 	s := &h.Snapshots
 	if len(s.Aside) > 0 {
-		d.warn(check, "remove the images of this snapshotter (ctr images rm --sync REF) and pull them again; then rm "+strings.Join(s.Aside, " "),
+		d.Warn(check, "remove the images of this snapshotter (ctr images rm --sync REF) and pull them again; then rm "+strings.Join(s.Aside, " "),
 			"the metadata of the snapshots was damaged and was renamed: containerd has images whose snapshots are unknown")
 	}
 	if s.Unknown > 0 {
-		d.warn(check, "restart or remove the containers in them; they are removed with the next image",
+		d.Warn(check, "restart or remove the containers in them; they are removed with the next image",
 			"%d directories belong to no known snapshot, and stay while they are mounted", s.Unknown)
 	}
 	for _, p := range s.Problems {
@@ -65,10 +65,10 @@ func (d *Doctor) snapshots(h *api.Health) {
 		if about == "" {
 			about = p.Table.String()
 		}
-		d.fail(check, "ballast verify --repair; if that does not help, remove the image (ctr images rm --sync REF) and pull it again",
+		d.Fail(check, "ballast verify --repair; if that does not help, remove the image (ctr images rm --sync REF) and pull it again",
 			"snapshot %s, %s: %s", p.Snapshot, about, p.Problem)
 	}
 	if len(s.Aside)+s.Unknown+len(s.Problems) == 0 {
-		d.ok(check, "the files of snapshots match their models")
+		d.OK(check, "the files of snapshots match their models")
 	}
 }

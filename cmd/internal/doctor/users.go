@@ -10,6 +10,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	introspection "github.com/containerd/containerd/api/services/introspection/v1"
 	"github.com/containerd/containerd/api/types"
 	"github.com/opencontainers/runtime-spec/specs-go/features"
@@ -25,86 +26,73 @@ const (
 
 // users checks what pods with hostUsers: false need. Other pods do not need it, so no finding is a
 // Fail.
-func (d *Doctor) users(ctx context.Context, h *api.Health, c *containerdConfig) {
+func (d *Doctor) users(ctx context.Context, h *api.Health) {
 	const check = "user namespaces"
-	before := len(d.findings)
+	before := len(d.Findings)
 	if err := d.ProbeUsers(d.probeDir(h)); err != nil && os.Geteuid() != 0 {
-		d.warn(check, "run as root", "cannot test mounts: %v", err)
+		d.Warn(check, "run as root", "cannot test mounts: %v", err)
 	} else if err != nil {
-		d.warn(check, "Linux 6.3 or later, and ext4, xfs or btrfs at the root", "mounts cannot be id-mapped here, so pods with hostUsers: false do not start: %v", err)
+		d.Warn(check, "Linux 6.3 or later, and ext4, xfs or btrfs at the root", "mounts cannot be id-mapped here, so pods with hostUsers: false do not start: %v", err)
 	}
 	if h != nil {
 		if v, err := containerdversion.Parse(h.ContainerdVersion); err == nil && !v.MapsUsers() {
-			d.warn(check, "containerd 2.0 or later", "containerd %s cannot id-map mounts: "+costs, h.ContainerdVersion)
+			d.Warn(check, "containerd 2.0 or later", "containerd %s cannot id-map mounts: "+costs, h.ContainerdVersion)
 			return
 		}
 	}
-	ours, runtime := d.capability(ctx, c), d.runtime(ctx)
+	ours, runtime := d.capability(), d.runtime(ctx)
 	if h != nil && !mapsVolumes(h.ContainerdVersion) {
-		d.warn(check, "containerd 2.1.7, 2.2.2, or 2.3 and later", "containerd %s does not id-map image volumes: in pods with hostUsers: false their files belong to nobody (65534)", h.ContainerdVersion)
+		d.Warn(check, "containerd 2.1.7, 2.2.2, or 2.3 and later", "containerd %s does not id-map image volumes: in pods with hostUsers: false their files belong to nobody (65534)", h.ContainerdVersion)
 	}
 	if h != nil && h.Lazy.Users != "" {
 		fix := "Linux 6.12 and containerd 2.3, or later"
 		if !d.Config.Lazy.IDMap {
 			fix = "lazy.idmap = true, then drain the node and restart it"
 		}
-		d.warn(check, fix, "pods with hostUsers: false start when their model is complete, not before: %s", h.Lazy.Users)
+		d.Warn(check, fix, "pods with hostUsers: false start when their model is complete, not before: %s", h.Lazy.Users)
 	}
-	if len(d.findings) == before && ours {
-		d.ok(check, "pods with hostUsers: false own their files%s", runtime)
+	if len(d.Findings) == before && ours {
+		d.OK(check, "pods with hostUsers: false own their files%s", runtime)
 	}
 }
 
 // capability checks whether containerd has the capability of the snapshotter. It reports whether
 // containerd has the snapshotter.
-func (d *Doctor) capability(ctx context.Context, c *containerdConfig) (ours bool) {
+func (d *Doctor) capability() (ours bool) {
 	const check = "user namespaces"
+	c := d.Node.Containerd
 	if c == nil {
 		return false
 	}
-	for name, p := range c.ProxyPlugins {
-		if p.Type != "snapshot" || !samePath(strings.TrimPrefix(p.Address, "unix://"), d.Config.Address) {
-			continue
-		}
+	for _, name := range d.Node.ProxiesAt(c, "snapshot", d.Config.Address) {
 		ours = true
-		if !slices.Contains(p.Capabilities, remapIDs) {
-			d.warn(check, fmt.Sprintf("[proxy_plugins.%s] capabilities = [\"%s\"], then %s", name, strings.Join(append([]string{remapIDs}, p.Capabilities...), `", "`), d.restart()), "%s does not have the capability %q: "+costs, name, remapIDs)
+		if p := c.Proxies[name]; !slices.Contains(p.Capabilities, remapIDs) {
+			d.Warn(check, fmt.Sprintf("[proxy_plugins.%s] capabilities = [\"%s\"], then %s", name, strings.Join(append([]string{remapIDs}, p.Capabilities...), `", "`), d.restart()), "%s does not have the capability %q: "+costs, name, remapIDs)
 			continue
 		}
-		for _, l := range d.plugins(ctx) {
-			if l.Type == "io.containerd.snapshotter.v1" && l.ID == name && !slices.Contains(l.Capabilities, remapIDs) {
-				d.warn(check, d.restart(), "containerd was started before %s got the capability %q: "+costs, name, remapIDs)
-			}
+		if d.Node.State == nil {
+			continue
+		}
+		if l := d.Node.State.Plugin("io.containerd.snapshotter.v1", name); l != nil && !slices.Contains(l.Capabilities, remapIDs) {
+			d.Warn(check, d.restart(), "containerd was started before %s got the capability %q: "+costs, name, remapIDs)
 		}
 	}
 	return ours
 }
 
-// plugins returns the plugins that containerd has loaded, or none if it does not answer, which is
-// reported elsewhere.
-func (d *Doctor) plugins(ctx context.Context) []*introspection.Plugin {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	plugins, err := askPlugins(ctx, d.Config.Containerd.Address)
-	if err != nil {
-		return nil
-	}
-	return plugins
-}
-
 // runtime checks whether containerd's default runtime can map the users of mounts, and returns
 // advice for the case that it can.
 func (d *Doctor) runtime(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, node.AskTimeout)
 	defer cancel()
-	f, err := askRuntime(ctx, d.Config.Containerd.Address)
+	f, err := d.askRuntime(ctx)
 	switch {
 	case err != nil || f == nil: // containerd before 2.0, or it does not answer; the kubelet also asks
 		return ""
 	case mapsUsers(f):
 		return "; the container runtime supports id-mapped mounts"
 	}
-	d.warn("user namespaces", "runc 1.2 or later, or crun 1.9", "the container runtime does not support id-mapped mounts, so the kubelet refuses pods with hostUsers: false")
+	d.Warn("user namespaces", "runc 1.2 or later, or crun 1.9", "the container runtime does not support id-mapped mounts, so the kubelet refuses pods with hostUsers: false")
 	return ""
 }
 
@@ -128,10 +116,9 @@ func mapsUsers(f *features.Features) bool {
 	return enabled != nil && *enabled
 }
 
-// askRuntime returns the features of the default runtime of the containerd at a socket; nil if they
-// are unknown.
-func askRuntime(ctx context.Context, address string) (*features.Features, error) {
-	conn, err := dialContainerd(address)
+// askRuntime returns the features of containerd's default runtime; nil if they are unknown.
+func (d *Doctor) askRuntime(ctx context.Context) (*features.Features, error) {
+	conn, err := d.Node.Dial()
 	if err != nil {
 		return nil, err
 	}

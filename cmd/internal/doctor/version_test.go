@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/errdefs"
 )
@@ -25,21 +25,21 @@ const (
 
 // has gives the node a version of containerd, a main file, in which "@" is the node's directory,
 // and the matching drop-in.
-func (n *node) has(t *testing.T, version, main string, handler string) {
+func (n *machine) has(t *testing.T, version, main string, handler string) {
 	t.Helper()
 	v, err := containerdversion.Parse(version)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.doctor.ContainerdVersion = func(context.Context) (containerdversion.Version, error) { return v, nil }
+	n.version = version
 	n.write(t, "config.toml", strings.ReplaceAll(main, "@", n.dir))
-	f, err := containerdversion.ReadFile(n.doctor.ContainerdConfig)
+	cfg := n.doctor.Config
+	c, err := node.Host{Root: "/"}.Load(t.Context(), filepath.Join(n.dir, "config.toml"), v, node.Changes{filepath.Join(n.dir, dropin): nil})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := n.doctor.Config
 	var b strings.Builder
-	s := snippet.Containerd{Address: cfg.Address, Root: cfg.Root, Platform: hostPlatform(), HostsDir: filepath.Join(n.dir, "certs.d"), Version: v, Main: f, RuntimeHandler: handler}
+	s := snippet.Containerd{Address: cfg.Address, Root: cfg.Root, Platform: node.HostPlatform(), HostsDir: filepath.Join(n.dir, "certs.d"), Version: v, Main: c.Main(), RuntimeHandler: handler}
 	if err := s.Write(&b); err != nil {
 		t.Fatal(err)
 	}
@@ -71,10 +71,10 @@ func TestVersions(t *testing.T) {
 			n := newNode(t)
 			n.has(t, tt.version, tt.main, "")
 			warned := false
-			for _, f := range n.doctor.Run(t.Context()) {
-				if tt.warn != "" && f.Check == "containerd version" && f.Status == Warn && strings.Contains(f.Message, tt.warn) {
+			for _, f := range n.run(t) {
+				if tt.warn != "" && f.Check == "containerd version" && f.Status == node.Warn && strings.Contains(f.Message, tt.warn) {
 					warned = true
-				} else if f.Status != OK && slices.Contains(aboutVersions, f.Check) {
+				} else if f.Status != node.OK && slices.Contains(aboutVersions, f.Check) {
 					t.Errorf("%+v", f)
 				}
 			}
@@ -86,52 +86,50 @@ func TestVersions(t *testing.T) {
 }
 
 func TestVersionFaults(t *testing.T) {
-	dropIn := func(version int, tables string) func(*testing.T, *node) {
-		return func(t *testing.T, n *node) {
+	dropIn := func(version int, tables string) func(*testing.T, *machine) {
+		return func(t *testing.T, n *machine) {
 			n.write(t, "conf.d/zz.toml", fmt.Sprintf("version = %d\n%s", version, tables))
 		}
 	}
 	for _, tt := range []struct {
 		name, version, main, handler string
-		spoil                        func(*testing.T, *node)
-		status                       Status
+		spoil                        func(*testing.T, *machine)
+		status                       node.Status
 		says, fix                    string
 	}{
-		{"too old", "1.7", merged, "", func(_ *testing.T, n *node) {
-			n.doctor.ContainerdVersion = func(context.Context) (containerdversion.Version, error) { return containerdversion.Parse("1.6.20") }
-		}, Fail, "containerd 1.6 is too old", "install containerd 2.4"},
-		{"not known", "2.4", format3, "", func(_ *testing.T, n *node) {
-			n.doctor.ContainerdVersion = func(context.Context) (containerdversion.Version, error) {
-				return containerdversion.Version{}, errdefs.ErrNotFound
-			}
-		}, Warn, "version of containerd is unknown", "--containerd-version"},
-		{"drop-in in format 4", "2.2", format3, "", func(t *testing.T, n *node) { n.edit(t, dropin, "version = 3", "version = 4") },
-			Fail, "reads at most 3 and does not start", "ballast config containerd --containerd-config "},
-		{"our drop-in in another format", "2.1", format2, "", func(t *testing.T, n *node) { n.edit(t, dropin, "version = 2", "version = 3") },
-			Fail, "uses one of them for both", "ballast config containerd --containerd-config "},
-		{"a drop-in of others in another format", "2.0", format3, "", dropIn(2, ""), Fail, "zz.toml has version = 2", "convert "},
+		{"too old", "1.7", merged, "", func(_ *testing.T, n *machine) {
+			n.version = "1.6.20"
+		}, node.Fail, "containerd 1.6 is too old", "install containerd 2.4"},
+		{"not known", "2.4", format3, "", func(_ *testing.T, n *machine) {
+			n.unknown = errdefs.ErrNotFound
+		}, node.Warn, "version of containerd is unknown", "--containerd-version"},
+		{"drop-in in format 4", "2.2", format3, "", func(t *testing.T, n *machine) { n.edit(t, dropin, "version = 3", "version = 4") },
+			node.Fail, "reads at most 3 and does not start", "ballast config containerd --containerd-config "},
+		{"our drop-in in another format", "2.1", format2, "", func(t *testing.T, n *machine) { n.edit(t, dropin, "version = 2", "version = 3") },
+			node.Fail, "uses one of them for both", "ballast config containerd --containerd-config "},
+		{"a drop-in of others in another format", "2.0", format3, "", dropIn(2, ""), node.Fail, "zz.toml has version = 2", "convert "},
 		{"CRI in a drop-in", "1.7", merged, "", dropIn(2, "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\nsnapshotter = \"ballast\"\n"),
-			Fail, "uses only these", "write these settings into"},
-		{"not merged", "1.7", strings.Split(merged, "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n")[0], "", func(*testing.T, *node) {},
-			Warn, "no pod uses ballast", `[plugins."io.containerd.grpc.v1.cri".containerd] snapshotter = "ballast"`},
-		{"no config_path", "1.7", strings.ReplaceAll(merged, "config_path", "# config_path"), "", func(*testing.T, *node) {},
-			Fail, "config_path is not set", `[plugins."io.containerd.grpc.v1.cri".registry] config_path = `},
-		{"no config_path, new tables", "2.1", format3, "", func(t *testing.T, n *node) { n.edit(t, dropin, "    config_path", "    # config_path") },
-			Fail, "config_path is not set", `[plugins."io.containerd.cri.v1.images".registry] config_path = `},
-		{"handler without runtime_platforms", "2.2", format3, "m", func(t *testing.T, n *node) { n.edit(t, dropin, `images".runtime_platforms`, `images".other`) },
-			Fail, "the snapshotter of the handler m for pulls too", `runtime_platforms."m"] platform`},
-		{"handler by annotation", "2.1", format3, "m", func(*testing.T, *node) {},
-			Warn, "knows the handler m of a pod from an annotation only", "io.containerd.cri.runtime-handler: m"},
-		{"drop-in missing", "1.7", merged, "", func(t *testing.T, n *node) {
+			node.Fail, "uses only those of the last", "write the settings of both into"},
+		{"not merged", "1.7", strings.Split(merged, "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n")[0], "", func(*testing.T, *machine) {},
+			node.Warn, "no pod uses ballast", `[plugins."io.containerd.grpc.v1.cri".containerd] snapshotter = "ballast"`},
+		{"no config_path", "1.7", strings.ReplaceAll(merged, "config_path", "# config_path"), "", func(*testing.T, *machine) {},
+			node.Fail, "config_path is not set", `[plugins."io.containerd.grpc.v1.cri".registry] config_path = `},
+		{"no config_path, new tables", "2.1", format3, "", func(t *testing.T, n *machine) { n.edit(t, dropin, "    config_path", "    # config_path") },
+			node.Fail, "config_path is not set", `[plugins."io.containerd.cri.v1.images".registry] config_path = `},
+		{"handler without runtime_platforms", "2.2", format3, "m", func(t *testing.T, n *machine) { n.edit(t, dropin, `images".runtime_platforms`, `images".other`) },
+			node.Fail, "the snapshotter of the handler m for pulls too", `runtime_platforms."m"] platform`},
+		{"handler by annotation", "2.1", format3, "m", func(*testing.T, *machine) {},
+			node.Warn, "knows the handler m of a pod from an annotation only", "io.containerd.cri.runtime-handler: m"},
+		{"drop-in missing", "1.7", merged, "", func(t *testing.T, n *machine) {
 			n.write(t, dropin, "")
 			n.write(t, "config.toml", "version = 2\n")
-		}, Fail, `no proxy plugin of type "snapshot"`, "ballast config containerd > "},
+		}, node.Fail, `no proxy plugin of type "snapshot"`, "ballast config containerd > "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
 			n.has(t, tt.version, tt.main, tt.handler)
 			tt.spoil(t, n)
-			findings := n.doctor.Run(t.Context())
+			findings := n.run(t)
 			for _, f := range findings {
 				if f.Status == tt.status && strings.Contains(f.Message, tt.says) && strings.Contains(f.Fix, tt.fix) {
 					return
@@ -152,8 +150,8 @@ func TestConfigPathListWithLocalPulls(t *testing.T) {
 		if list != "" {
 			n.write(t, "conf.d/zz.toml", "version = 3\n[plugins.\"io.containerd.cri.v1.images\"]\n"+list+"\n")
 		}
-		for _, f := range n.doctor.Run(t.Context()) {
-			if f.Check == "cri" && f.Status != OK {
+		for _, f := range n.run(t) {
+			if f.Check == "cri" && f.Status != node.OK {
 				t.Errorf("%s: %+v", version, f)
 			}
 		}
@@ -161,7 +159,7 @@ func TestConfigPathListWithLocalPulls(t *testing.T) {
 }
 
 // hosts writes a hosts.toml, with the facade and its keys.
-func (n *node) hosts(t *testing.T, h snippet.Hosts) {
+func (n *machine) hosts(t *testing.T, h snippet.Hosts) {
 	t.Helper()
 	cfg := n.doctor.Config
 	h.Facade, h.CA, h.Client = cfg.Facade.Listen, facadetls.CAFile(cfg.Root), facadetls.ClientFile(cfg.Root)
@@ -173,7 +171,7 @@ func (n *node) hosts(t *testing.T, h snippet.Hosts) {
 }
 
 // edit replaces old, which must be in the file, with new text.
-func (n *node) edit(t *testing.T, name, old, with string) {
+func (n *machine) edit(t *testing.T, name, old, with string) {
 	t.Helper()
 	p, err := os.ReadFile(filepath.Join(n.dir, name))
 	if err != nil {

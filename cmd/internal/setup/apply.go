@@ -4,50 +4,65 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
+	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/errdefs"
 )
 
 // Changes reports whether the plan has steps.
 func (p *Plan) Changes() bool { return len(p.Steps) > 0 }
 
-// Apply executes a plan, and calls said after each step. After an error, completed steps stay: the
-// next plan continues from there. If containerd does not start with a new configuration, the old
-// one is restored.
+// Apply executes a plan, and calls said after each step. If a step fails, or if containerd is not as
+// well after its restart as before, everything is undone, and the error says so. A removal is undone as
+// far as containerd's restart; after it, another run continues. After ctx ends, or a crash, another run
+// completes the steps.
 func (p *Plan) Apply(ctx context.Context, said func(Step)) error {
-	if !p.Changes() {
+	switch {
+	case !p.Changes():
 		return p.remember(&p.done)
+	case p.Steps[0].Action == Undo:
+		if err := p.undo(ctx, p.next.Before.Undoing); err != nil {
+			return err
+		}
+		said(p.Steps[0])
+		return fmt.Errorf("the last run failed (%s), and has now been undone; run the command again: %w", p.next.Before.Undoing, errdefs.ErrFailedPrecondition)
 	}
 	if err := p.begin(); err != nil {
 		return err
 	}
-	var undo []Step
 	for _, s := range p.Steps {
-		if s.group == containerdGroup && !p.view.isDir(s.Target) {
-			was, err := p.view.undoing(s.Target)
-			if err != nil {
-				return err
-			}
-			undo = append(undo, was)
+		err := p.do(ctx, s)
+		switch {
+		case err == nil:
+			said(s)
+			continue
+		case ctx.Err() != nil: // another run continues
+			return ctx.Err()
 		}
-		if s.Action == Restart {
-			err := p.restart(ctx)
-			switch {
-			case ctx.Err() != nil: // it may still be starting
-				return ctx.Err()
-			case err != nil:
-				return p.back(ctx, undo, err)
-			}
-		} else if err := p.do(ctx, s); err != nil {
-			return fmt.Errorf("%s %s: %w", s.Action, s.Target, err)
+		err = fmt.Errorf("%s %s: %w", s.Action, s.Target, err)
+		if p.next.Version == 0 || p.next.Removing && s.Action != Restart {
+			return err
 		}
-		said(s)
+		return p.failed(ctx, err)
 	}
 	return p.end()
+}
+
+// failed undoes a plan.
+func (p *Plan) failed(ctx context.Context, cause error) error {
+	if err := p.undo(ctx, cause.Error()); err != nil {
+		return fmt.Errorf("%w; and this could not be undone completely, run the command again: %w", cause, err)
+	}
+	text := "everything was undone"
+	if p.next.Removing {
+		text = "containerd's configuration and the hosts.toml files were restored; images of models must be pulled again"
+	}
+	return fmt.Errorf("%w; %s: %w", cause, text, errdefs.ErrFailedPrecondition)
 }
 
 // remember writes the record if it has changed.
@@ -55,15 +70,20 @@ func (p *Plan) remember(r *record) error {
 	if r.Version == 0 { // of a plan without changes of its own
 		return nil
 	}
-	return p.view.writeRecord(r)
+	return p.view.disk().writeRecord(r)
 }
 
-// begin records what a crash could leave behind.
+// begin records what a crash could leave behind, and keeps what the plan changes.
 func (p *Plan) begin() error {
-	if p.next.Version != 0 {
-		if err := p.view.mkdir(stateDir, 0o700); err != nil { // before its subdirectories
-			return err
-		}
+	if p.next.Version == 0 {
+		return nil
+	}
+	h := p.view.disk()
+	if err := h.mkdir(stateDir, 0o700); err != nil { // before its subdirectories
+		return err
+	}
+	if err := p.journal(); err != nil {
+		return fmt.Errorf("keep what is there: %w", err)
 	}
 	if p.next.Upgrading || p.next.RollingBack {
 		if err := p.keepPrevious(); err != nil {
@@ -71,10 +91,18 @@ func (p *Plan) begin() error {
 		}
 	}
 	for _, s := range p.Steps {
-		if s.keep == "" {
+		if s.keep == "" || h.Exists(s.keep) { // an original that is already kept stays
 			continue
 		}
-		if err := p.view.keepAs(s.Target, s.keep); err != nil {
+		from, err := h.Follow(s.Target)
+		if err != nil {
+			return err
+		}
+		mode, err := h.modeOf(s.Target)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(h.mkdir(originals, 0o700), h.copy(from, s.keep, mode)); err != nil {
 			return fmt.Errorf("keep %s: %w", s.Target, err)
 		}
 	}
@@ -82,18 +110,24 @@ func (p *Plan) begin() error {
 }
 
 func (p *Plan) end() error {
+	if p.next.Version == 0 || !p.view.Exists(stateFile) { // removed
+		return nil
+	}
 	p.done.Previous = p.next.Previous
 	if p.next.RollingBack {
-		if err := p.view.swapPrevious(); err != nil {
+		if err := p.view.disk().swapPrevious(); err != nil {
 			return err
 		}
 	}
-	return p.remember(&p.done)
+	if err := p.remember(&p.done); err != nil || p.done.Before != nil {
+		return err
+	}
+	return p.view.disk().purge(undoDir)
 }
 
 // do executes one step.
 func (p *Plan) do(ctx context.Context, s Step) error {
-	h := p.view.host
+	h := p.view.disk()
 	switch s.Action {
 	case Copy:
 		return h.copy(s.from, s.Target, s.mode)
@@ -104,11 +138,13 @@ func (p *Plan) do(ctx context.Context, s Step) error {
 	case Chmod:
 		return h.chmod(s.Target, s.mode)
 	case Purge:
-		return h.purge(s.Target)
+		return p.purge(s)
 	case Images:
-		return p.view.removeImages(ctx)
+		return p.view.release(ctx)
 	case Wait:
 		return p.wait(ctx)
+	case Restart:
+		return p.prove(ctx)
 	case Enable, Disable, Start, Unmount:
 		return p.service(ctx, s)
 	}
@@ -124,8 +160,8 @@ func until(ctx context.Context, timeout time.Duration, ready func(ctx context.Co
 	defer cancel()
 	for {
 		err := ready(ctx)
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, errHopeless) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -135,10 +171,13 @@ func until(ctx context.Context, timeout time.Duration, ready func(ctx context.Co
 	}
 }
 
+// errHopeless is the error of what waiting does not change.
+var errHopeless = errors.New("this does not change by itself")
+
 // wait waits until the daemon answers and has created its keys.
 func (p *Plan) wait(ctx context.Context) error {
 	err := until(ctx, readyTimeout, func(ctx context.Context) error {
-		socket, err := p.view.follow(p.view.config.AdminAddress)
+		socket, err := p.view.Follow(p.view.Config.AdminAddress)
 		if err != nil {
 			return err
 		}
@@ -152,50 +191,84 @@ func (p *Plan) wait(ctx context.Context) error {
 			return fmt.Errorf("its facade does not answer: %s: %w", h.FacadeHealth.Error, errdefs.ErrUnavailable)
 		}
 		for _, k := range p.view.keys() {
-			if !p.view.exists(k) {
+			if !p.view.Exists(k) {
 				return fmt.Errorf("it has not created %s: %w", k, errdefs.ErrUnavailable)
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("ballastd is not ready; see journalctl -u ballastd, then run this command again: %w", err)
+		return fmt.Errorf("ballastd is not ready; see journalctl -u ballastd: %w", err)
 	}
 	return nil
 }
 
 // restart restarts containerd, and waits until it answers.
 func (p *Plan) restart(ctx context.Context) error {
-	if err := p.systemctl(ctx, "restart", p.unit); err != nil {
+	if err := p.systemctl(ctx, "restart", p.view.Unit); err != nil {
 		return err
 	}
-	return until(ctx, readyTimeout, p.view.containerdAnswers)
+	return until(ctx, readyTimeout, func(ctx context.Context) error {
+		_, err := p.view.health(ctx)
+		return err
+	})
 }
 
-// undoing returns the step that restores the present content of a path.
-func (h host) undoing(path string) (Step, error) {
-	b, mode, err := h.read(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return Step{Action: Remove, Target: path}, nil
-	}
-	return Step{Action: Restore, Target: path, data: b, mode: mode}, err
-}
-
-// back restores containerd's old configuration, because containerd does not start with the new one.
-func (p *Plan) back(ctx context.Context, undo []Step, cause error) error {
-	cause = fmt.Errorf("containerd does not start (%w)", cause)
-	if len(undo) == 0 {
-		return fmt.Errorf("%w; see journalctl -u %s", cause, p.unit)
-	}
-	var err error
-	for _, s := range slices.Backward(undo) {
-		err = errors.Join(err, p.do(ctx, s))
-	}
-	if err == nil {
-		err = p.restart(ctx)
-	}
+// health asks containerd what is well.
+func (v *view) health(ctx context.Context) (node.Health, error) {
+	conn, err := v.Dial()
 	if err != nil {
-		return fmt.Errorf("%w, also not with its old configuration: %w; see journalctl -u %s", cause, err, p.unit)
+		return node.Health{}, err
 	}
-	return fmt.Errorf("%w with the configuration of ballast; its old configuration was restored; see journalctl -u %s: %w", cause, p.unit, errdefs.ErrFailedPrecondition)
+	defer conn.Close()
+	s, err := node.Ask(ctx, conn)
+	if err != nil {
+		return node.Health{}, err
+	}
+	return s.Health(), nil
 }
+
+// The plugins of ballast in containerd, as parts of its health.
+var ownPlugins = []string{"io.containerd.snapshotter.v1." + snippet.Snapshotter, "io.containerd.differ.v1." + snippet.Differ}
+
+// prove restarts containerd, and returns an error if it is not as well as before: a plugin that
+// started does not start any more, CRI does not fulfil a condition, or ballast is not there.
+func (p *Plan) prove(ctx context.Context) error {
+	if err := p.restart(ctx); err != nil {
+		return fmt.Errorf("containerd does not start; see journalctl -u %s: %w", p.view.Unit, err)
+	}
+	was := node.Health{Parts: map[string]string{}}
+	if b := p.next.Before; b != nil && b.Well != nil {
+		was = *b.Well
+	}
+	return until(ctx, readyTimeout, func(ctx context.Context) error {
+		now, err := p.view.health(ctx)
+		if err != nil {
+			return err
+		}
+		worse := now.Worse(was)
+		if p.next.Removing {
+			worse = slices.DeleteFunc(worse, func(s string) bool {
+				return slices.ContainsFunc(ownPlugins, func(own string) bool { return strings.HasPrefix(s, own+":") })
+			})
+		} else {
+			for _, own := range ownPlugins {
+				if _, ok := now.Parts[own]; !ok && p.needsOwn() {
+					worse = append(worse, own+": containerd has not loaded it")
+				}
+			}
+		}
+		if len(worse) == 0 {
+			return nil
+		}
+		err = fmt.Errorf("containerd is not as well as before: %s", strings.Join(worse, "; "))
+		if slices.ContainsFunc(worse, func(s string) bool { return !strings.HasPrefix(s, "CRI: ") }) {
+			return fmt.Errorf("%w: %w", err, errHopeless)
+		}
+		return err
+	})
+}
+
+// needsOwn reports whether ballast must be loaded after a restart of containerd: where setup wrote the
+// configuration that says so.
+func (p *Plan) needsOwn() bool { return p.next.Version != 0 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/pelletier/go-toml/v2"
@@ -112,7 +113,7 @@ func TestNeededImagesCanBePulled(t *testing.T) {
 			v, err := look(t.Context(), &o)
 			r.ok(err)
 			v.running.pinned[tt.pinned] = true
-			p, err := planOf(v, &o, r.programs)
+			p, err := planOf(t.Context(), v, &o, r.programs)
 			r.ok(err)
 			var steps []string
 			for _, s := range p.Steps {
@@ -298,7 +299,7 @@ func TestVersions(t *testing.T) {
 		t.Errorf("of the program: %s", got)
 	}
 	_, err := newRoot(t, "plain").plan(Options{ContainerdVersion: "1.6"})
-	wantError(t, err, errdefs.IsInvalidArgument, "too old")
+	wantError(t, err, errdefs.IsFailedPrecondition, "too old")
 }
 
 // TestRegistriesAreClosedAfterKeysExist closes registries only after a daemon that runs elsewhere has created its keys.
@@ -335,7 +336,7 @@ func TestEditedFileStaysUnchanged(t *testing.T) {
 		t.Errorf("fixed %q, notes %q", steps, fix.Notes)
 	}
 	r.set(Options{Force: true})
-	if got := r.read("var/lib/ballast-setup/originals/" + unit + ".replaced"); got != theirs {
+	if got := r.read("var/lib/ballast-setup/originals/" + unit + ".edited"); got != theirs {
 		t.Errorf("kept: %q", got)
 	}
 	if again := r.set(Options{}); again != nil {
@@ -343,67 +344,29 @@ func TestEditedFileStaysUnchanged(t *testing.T) {
 	}
 }
 
-// manual installs programs and unit as versions without setup did.
-func (r *root) manual() {
-	r.t.Helper()
-	for _, p := range []string{"ballast", "ballastd"} {
-		r.program("usr/local/bin/"+p, "#!/bin/sh\n")
-	}
-	r.write("etc/systemd/system/ballastd.service", "[Service]\n# of an older version\n")
-}
-
-// TestManualSetup fixes and removes a manual set-up, as made by versions without setup.
-func TestManualSetup(t *testing.T) {
+// TestWithoutRecord changes nothing on a host that setup did not set up, and names what looks like ballast's.
+func TestWithoutRecord(t *testing.T) {
+	const hosts = "etc/containerd/certs.d/ghcr.io/hosts.toml"
 	r := newRoot(t, "default")
-	r.keys()
+	r.program("usr/local/bin/ballastd", "#!/bin/sh\n")
+	r.write("etc/containerd/conf.d/ballast.toml", "# Written by \"ballast config containerd\".\nversion = 3\n")
+	r.write(hosts, "server = \"https://ghcr.io\"\n[host.\"https://127.0.0.1:5757\"]\n[host.\"https://mirror.example\"]\n")
 	before := r.files()
-	r.manual()
-	r.write("etc/containerd/conf.d/ballast.toml", "# Written by \"ballast config containerd\".\nversion = 4\n[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.model]\n  snapshotter = \"ballast\"\n")
-	r.write("etc/containerd/certs.d/ghcr.io/hosts.toml", "# Written by \"ballast config hosts ghcr.io\".\nserver = \"https://ghcr.io\"\n[host.\"http://127.0.0.1:5757\"]\n")
-	p, err := NewFix(t.Context(), Options{Host: r.dir, NoRestart: true})
-	r.ok(err)
-	r.apply(p)
-	if got := r.read("etc/containerd/conf.d/ballast.toml"); !strings.Contains(got, `runtimes."model"`) || !strings.Contains(got, "version = 3") {
-		t.Errorf("the drop-in: %s", got)
-	}
-	if got := r.read("etc/containerd/certs.d/ghcr.io/hosts.toml"); !strings.Contains(got, "client.pem") {
-		t.Errorf("hosts.toml: %s", got)
-	}
-	if o, err := Recorded(r.dir); err != nil || o.RuntimeHandler != "model" || !slices.Equal(o.Registries, []string{"ghcr.io"}) {
-		t.Errorf("remembered: %+v, %v", o, err)
-	}
-	gone, err := NewRemoval(t.Context(), Options{Host: r.dir, NoRestart: true})
-	r.ok(err)
-	r.apply(gone)
-	delete(before, "var/lib/ballast")
-	after := r.files()
-	for _, p := range []string{"etc/containerd/conf.d", "etc/containerd/certs.d", "etc/containerd/certs.d/ghcr.io", "usr/local", "usr/local/bin"} {
-		delete(after, p) // created by hand
-	}
-	if d := cmp.Diff(before, after); d != "" {
-		t.Errorf("left (-before +after):\n%s", d)
-	}
-}
-
-// TestManualSetupInOldTables keeps the pods of a manual set-up whose drop-in has the tables of format 2.
-func TestManualSetupInOldTables(t *testing.T) {
-	for settings, want := range map[string]Options{
-		"[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"ballast\"\n":                {},
-		"[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.model]\n  snapshotter = \"ballast\"\n": {RuntimeHandler: "model"},
-		"[proxy_plugins.ballast]\n  type = \"snapshot\"\n":                                                 {SnapshotterOnly: true},
+	for name, plan := range map[string]func() (*Plan, error){
+		"fix":    func() (*Plan, error) { return NewFix(t.Context(), Options{Host: r.dir}) },
+		"open":   func() (*Plan, error) { return NewOpen(t.Context(), Options{Host: r.dir}, []string{"ghcr.io"}) },
 	} {
-		r := newRoot(t, "default")
-		r.keys()
-		r.manual()
-		r.write("etc/containerd/conf.d/ballast.toml", "# Written by \"ballast config containerd\".\nversion = 2\n"+settings)
-		p, err := NewFix(t.Context(), Options{Host: r.dir, NoRestart: true})
-		r.ok(err)
-		r.apply(p)
-		got, err := Recorded(r.dir)
-		r.ok(err)
-		if got.RuntimeHandler != want.RuntimeHandler || got.SnapshotterOnly != want.SnapshotterOnly {
-			t.Errorf("%s: got %+v, want %+v", settings, got, want)
-		}
+		_, err := plan()
+		t.Log(name)
+		wantError(t, err, errdefs.IsNotFound, "/"+hosts, "/usr/local/bin/ballastd", "/etc/containerd/conf.d/ballast.toml")
+	}
+	gone, err := NewRemoval(t.Context(), Options{Host: r.dir, Force: true})
+	r.ok(err)
+	if steps := r.apply(gone); steps != nil || !strings.Contains(strings.Join(gone.Notes, "\n"), "/"+hosts) {
+		t.Errorf("removal: %q, notes %q", steps, gone.Notes)
+	}
+	if d := cmp.Diff(before, r.files()); d != "" {
+		t.Errorf("changed (-before +after):\n%s", d)
 	}
 }
 
@@ -490,12 +453,12 @@ func TestOwnDiffers(t *testing.T) {
 `
 	r.write("etc/containerd/config.toml", own)
 	r.set(Options{})
-	var v view
-	r.ok(toml.Unmarshal([]byte(r.read("etc/containerd/conf.d/ballast.toml")), &v.parsed))
-	if d := cmp.Diff(v.setting("plugins", "io.containerd.service.v1.diff-service", "default"), []any{"ballast-diff", "erofs", "walking"}); d != "" {
+	var parsed map[string]any
+	r.ok(toml.Unmarshal([]byte(r.read("etc/containerd/conf.d/ballast.toml")), &parsed))
+	if d := cmp.Diff(containerdversion.Setting(parsed, "plugins", "io.containerd.service.v1.diff-service", "default"), []any{"ballast-diff", "erofs", "walking"}); d != "" {
 		t.Errorf("differs (got, want):\n%s", d)
 	}
-	entries, _ := v.setting("plugins", "io.containerd.transfer.v1.local", "unpack_config").([]any)
+	entries, _ := containerdversion.Setting(parsed, "plugins", "io.containerd.transfer.v1.local", "unpack_config").([]any)
 	for _, e := range entries {
 		maps.DeleteFunc(e.(map[string]any), func(k string, _ any) bool { // the rest belongs to the snippet
 			return !slices.Contains([]string{"platform", "snapshotter", "differ"}, k)
@@ -518,8 +481,8 @@ func TestTalos(t *testing.T) {
 	r := newRoot(t, "talos")
 	p, err := r.plan(Options{RuntimeHandler: "ballast", Registries: []string{"ghcr.io"}})
 	r.ok(err)
-	all := strings.Join(p.Notes, "\n")
+	all := p.Manifest
 	if p.Changes() || !strings.Contains(all, "kind: CRICustomizationConfig") || !strings.Contains(all, "path: /var/lib/ballast-hosts/ghcr.io/hosts.toml") {
-		t.Errorf("steps %v, notes:\n%s", p.Steps, all)
+		t.Errorf("steps %v, manifest:\n%s", p.Steps, all)
 	}
 }

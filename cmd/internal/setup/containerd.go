@@ -1,7 +1,6 @@
 package setup
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -11,88 +10,95 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/platforms"
 	"github.com/pelletier/go-toml/v2"
 )
 
 // dropInName is the name of our drop-in in a directory imported by containerd.
 const dropInName = "ballast.toml"
 
-// containerdVersion returns the version of the host's containerd: as given, as answered, as
-// recorded, or as printed by its program. Zero, which means the newest, if it is unknown.
-func (b *builder) containerdVersion() (containerdversion.Version, error) {
-	b.version = cmp.Or(b.o.ContainerdVersion, b.running.version)
-	if b.version == "" && b.record != nil {
-		b.version = b.record.Containerd
-	}
-	if b.version == "" {
-		// containerd github.com/containerd/containerd/v2 v2.4.2 <revision>
-		if said, err := b.run(context.Background(), "containerd", "--version"); err == nil && len(strings.Fields(said)) > 2 {
-			b.version = strings.Fields(said)[2]
+// foreignPart reads the configuration of containerd as it is without our drop-in, and checks that it leaves room
+// for ours.
+func (b *builder) foreignPart(ctx context.Context) (err error) {
+	changes := node.Changes{}
+	for p := range b.old {
+		if filepath.Base(p) == dropInName {
+			changes[p] = nil
 		}
 	}
-	if b.version == "" {
-		return containerdversion.Version{}, nil
+	if b.theirs, err = b.Load(ctx, b.Distro.Config, b.Version, changes); err != nil || b.o.SnapshotterOnly || b.Distro.ReadOnly {
+		return err
 	}
-	v, err := containerdversion.Parse(b.version)
-	if err != nil {
-		return v, fmt.Errorf("%w; use --containerd-version", err)
+	b.hostsDir, err = b.registryDir()
+	return err
+}
+
+// registryDir returns the directory of hosts.toml files for CRI: the one that it uses, or the usual one.
+//
+// CRI's list of two directories, which is also its default since 2.2, is one directory to pulls by the
+// transfer service, so the drop-in names a single one, and the files of the other would be lost.
+func (b *builder) registryDir() (string, error) {
+	var used []string
+	dirs := b.theirs.HostsDirs()
+	for _, d := range dirs {
+		names, err := b.List(d)
+		if err != nil {
+			return "", err
+		}
+		if len(names) > 0 {
+			used = append(used, d)
+		}
 	}
-	b.version = v.String()
-	return v, nil
+	switch {
+	case len(used) > 1 && !b.o.Force:
+		return "", fmt.Errorf("containerd looks for hosts.toml files in %s, and pulls through ballast need one directory. Move all of them to %s, and set config_path = %q: %w",
+			strings.Join(used, " and "), used[0], used[0], errdefs.ErrFailedPrecondition)
+	case len(used) > 0:
+		return used[0], nil
+	case len(dirs) == 1:
+		return dirs[0], nil
+	}
+	return b.Distro.HostsDir, nil
 }
 
 // dropIn returns our part of containerd's configuration.
 func (b *builder) dropIn() (string, error) {
-	version, err := b.containerdVersion()
-	if err != nil {
-		return "", err
+	if b.Version.ReplacesTables() && !b.o.SnapshotterOnly {
+		b.note("containerd %s ignores drop-ins for Kubernetes: copy the commented lines at the end of %s into the tables of %s, and restart it", b.Version, dropInName, b.Distro.Config)
 	}
-	if version.ReplacesTables() && version.Major > 0 && !b.o.SnapshotterOnly {
-		b.note("containerd %s ignores drop-ins for Kubernetes: copy the commented lines at the end of %s into the tables of %s, and restart it", version, dropInName, b.distro.config)
-	}
-	format, _ := b.setting("version").(int64)
 	s := snippet.Containerd{
-		Main:    containerdversion.File{Format: int(format), OldTables: b.setting("plugins", containerdversion.PluginCRI) != nil},
-		Address: b.config.Address, Root: b.config.Root, Platform: platforms.Format(platforms.DefaultSpec()), HostsDir: b.distro.hostsDir,
-		RuntimeHandler: b.o.RuntimeHandler, SystemdCgroup: b.o.RuntimeHandler != "" && b.systemdCgroup(),
-		Version: version, NoCRI: b.o.SnapshotterOnly,
+		Main: b.theirs.Main(), Address: b.Config.Address, Root: b.Config.Root, Platform: node.HostPlatform(), HostsDir: b.hostsDir,
+		RuntimeHandler: b.o.RuntimeHandler, NoCRI: b.o.SnapshotterOnly,
 	}
-	if s.Unpack, s.Differs, err = b.own(); err != nil {
-		return "", err
+	if b.Unknown == nil {
+		s.Version = b.Version
+	}
+	if b.o.RuntimeHandler != "" {
+		var err error
+		if s.Handler, err = b.theirs.HandlerLike(b.o.Like, b.o.RuntimeHandler); err != nil {
+			return "", err
+		}
+	}
+	for _, u := range b.theirs.Unpacks() {
+		if u.Snapshotter == snippet.Snapshotter {
+			continue
+		}
+		if slices.ContainsFunc(u.Keys, func(k string) bool { return !slices.Contains([]string{"platform", "snapshotter", "differ"}, k) }) && !b.o.Force {
+			return "", fmt.Errorf("the entry for %s of unpack_config in %s has the keys %s, and the drop-in can repeat platform, snapshotter and differ only: configure containerd by hand (ballast config containerd), or use --force: %w",
+				u.Snapshotter, b.theirs.From(containerdversion.PluginTransfer, "unpack_config"), strings.Join(u.Keys, ", "), errdefs.ErrFailedPrecondition)
+		}
+		s.Unpack = append(s.Unpack, snippet.Unpack{Platform: u.Platform, Snapshotter: u.Snapshotter, Differ: u.Differ})
+	}
+	for _, d := range b.theirs.Differs() {
+		if d != "walking" && d != snippet.Differ {
+			s.Differs = append(s.Differs, d)
+		}
 	}
 	var text strings.Builder
-	err = s.Write(&text)
+	err := s.Write(&text)
 	return text.String(), err
-}
-
-// own returns the differs that containerd's main file has for other snapshotters, which our drop-in
-// must repeat.
-func (b *builder) own() (unpack []snippet.Unpack, differs []string, err error) {
-	entries, _ := b.setting("plugins", containerdversion.PluginTransfer, "unpack_config").([]any)
-	for _, e := range entries {
-		m, _ := e.(map[string]any)
-		var u snippet.Unpack
-		for k, to := range map[string]*string{"platform": &u.Platform, "snapshotter": &u.Snapshotter, "differ": &u.Differ} {
-			*to, _ = m[k].(string)
-			delete(m, k)
-		}
-		if len(m) > 0 && u.Snapshotter != snippet.Snapshotter && !b.o.Force {
-			return nil, nil, fmt.Errorf("an entry of unpack_config in %s has more keys than platform, snapshotter and differ, which the drop-in would lose: configure containerd by hand, or use --force: %w", b.distro.config, errdefs.ErrFailedPrecondition)
-		}
-		if u.Snapshotter != snippet.Snapshotter {
-			unpack = append(unpack, u)
-		}
-	}
-	list, _ := b.setting("plugins", containerdversion.PluginDiff, "default").([]any)
-	for _, d := range list {
-		if name, _ := d.(string); name != "" && name != "walking" && name != snippet.Differ {
-			differs = append(differs, name)
-		}
-	}
-	return unpack, differs, nil
 }
 
 // versionLine matches the version of a configuration of containerd.
@@ -106,7 +112,7 @@ func (b *builder) containerd() error {
 		return err
 	}
 	add := b.imports
-	if b.distro.generated {
+	if b.Distro.Generated {
 		add = b.generated
 	}
 	if err := add(text); err != nil {
@@ -117,14 +123,14 @@ func (b *builder) containerd() error {
 	}
 	restart := b.dirty[containerdGroup] || b.pending(pendingContainerd)
 	why := "its configuration has changed; containers continue"
-	if b.running.containerd && !b.running.loaded && !restart {
+	if b.State != nil && !b.running.loaded && !restart {
 		restart, why = true, "it has not read its configuration"
 	}
 	if restart {
 		b.restartContainerd(why)
 	}
-	if b.distro.name == EKS && b.dirty[containerdGroup] {
-		b.note("nodeadm writes %s anew at each boot. To keep the import, put this into the NodeConfig of the node group, below spec.containerd.config: imports = [\"/etc/containerd/conf.d/*.toml\"]", b.distro.config)
+	if b.Distro.Name == node.EKS && b.dirty[containerdGroup] {
+		b.note("nodeadm writes %s anew at each boot. To keep the import, put this into the NodeConfig of the node group, below spec.containerd.config: imports = [\"/etc/containerd/conf.d/*.toml\"]", b.Distro.Config)
 	}
 	return nil
 }
@@ -132,20 +138,20 @@ func (b *builder) containerd() error {
 // restartContainerd adds the restart, or records that it is left to do.
 func (b *builder) restartContainerd(why string) {
 	if !b.o.NoRestart {
-		b.step(Restart, b.plan.unit, why)
+		b.step(Restart, b.Unit, why)
 		return
 	}
 	b.plan.Pending = append(b.plan.Pending, pendingContainerd)
-	b.note("restart containerd: systemctl restart %s", b.plan.unit)
+	b.note("restart containerd: systemctl restart %s", b.Unit)
 }
 
 // imports adds the drop-in, and its import by containerd's main file unless that already has a
 // matching one.
 func (b *builder) imports(text string) error {
-	dir := filepath.Dir(b.distro.config)
+	dir := filepath.Dir(b.Distro.Config)
 	at, err := findImports(b.main)
 	if err != nil {
-		return fmt.Errorf("%s: %w", b.distro.config, err)
+		return fmt.Errorf("%s: %w", b.Distro.Config, err)
 	}
 	dirs := at.globDirs(dir)
 	to := filepath.Join(dir, "conf.d")
@@ -163,7 +169,7 @@ func (b *builder) imports(text string) error {
 		return err
 	}
 	glob := filepath.Join(to, "*.toml")
-	_, ours := b.old[b.distro.config]
+	_, ours := b.old[b.Distro.Config]
 	if len(dirs) > 0 && !ours {
 		return nil
 	}
@@ -172,15 +178,15 @@ func (b *builder) imports(text string) error {
 		main = "# Written by \"ballast setup\".\n" + versionLine.FindString(text) + "\n"
 	}
 	if main, err = addImport(main, glob); err != nil {
-		return fmt.Errorf("%s: %w; write imports = [%q] there, before the first table, and run this again", b.distro.config, err, glob)
+		return fmt.Errorf("%s: %w; write imports = [%q] there, before the first table, and run this again", b.Distro.Config, err, glob)
 	}
-	return b.edit(b.distro.config, b.main, main, containerdGroup, "imports "+glob, file{Import: glob})
+	return b.edit(b.Distro.Config, b.main, main, containerdGroup, "imports "+glob, file{Import: glob})
 }
 
 // wantDropIn is want for the drop-in. containerd need not read it again if only its wording
 // changes.
 func (b *builder) wantDropIn(p, text, why string) error {
-	have, err := b.text(p)
+	have, err := b.Text(p)
 	if err != nil {
 		return err
 	}
@@ -203,25 +209,25 @@ const (
 // has.
 // https://github.com/k3s-io/k3s/pull/13680
 func (b *builder) generated(text string) error {
-	dir := filepath.Dir(b.distro.config)
+	dir := filepath.Dir(b.Distro.Config)
 	if b.main == "" {
-		return fmt.Errorf("%s does not exist yet: start %s once: %w", b.distro.config, b.plan.unit, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("%s does not exist yet: start %s once: %w", b.Distro.Config, b.Unit, errdefs.ErrFailedPrecondition)
 	}
 	at, err := findImports(b.main)
 	if err != nil {
-		return fmt.Errorf("%s: %w", b.distro.config, err)
+		return fmt.Errorf("%s: %w", b.Distro.Config, err)
 	}
 	if dirs := at.globDirs(dir); len(dirs) > 0 {
 		return b.wantDropIn(filepath.Join(dirs[0], dropInName), text, "ballast as snapshotter and differ")
 	}
 	if b.o.RuntimeHandler == "" && !b.o.SnapshotterOnly {
-		return fmt.Errorf("this version of %s has no directory for drop-ins, and its template cannot change the snapshotter of all pods: use --runtime-handler ballast, or a version from 1.36 on: %w", b.distro.name, errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("this version of %s has no directory for drop-ins, and its template cannot change the snapshotter of all pods: use --runtime-handler ballast, or a version from 1.36 on: %w", b.Distro.Name, errdefs.ErrFailedPrecondition)
 	}
 	p := filepath.Join(dir, "config-v3.toml.tmpl")
-	if version, ok := b.parsed["version"].(int64); ok && version < 3 {
-		return fmt.Errorf("%s has the containerd of before 2.0, whose imports replace whole tables: take a version from 1.32 on: %w", b.distro.name, errdefs.ErrFailedPrecondition)
+	if format := b.theirs.Main().Format; format > 0 && format < 3 {
+		return fmt.Errorf("%s has the containerd of before 2.0, whose imports replace whole tables: take a version from 1.32 on: %w", b.Distro.Name, errdefs.ErrFailedPrecondition)
 	}
-	have, err := b.text(p)
+	have, err := b.Text(p)
 	if err != nil {
 		return err
 	}
@@ -229,7 +235,8 @@ func (b *builder) generated(text string) error {
 	if rest == "" {
 		rest = "{{ template \"base\" . }}\n"
 	}
-	whole := strings.TrimRight(rest, "\n") + "\n\n" + blockBegin + "\n" + templatePart(text) + blockEnd + "\n"
+	b.block = templatePart(text)
+	whole := strings.TrimRight(rest, "\n") + "\n\n" + blockBegin + "\n" + b.block + blockEnd + "\n"
 	return b.edit(p, have, whole, containerdGroup, "ballast as snapshotter and differ of pods of the runtime handler "+b.o.RuntimeHandler, file{Block: true})
 }
 
@@ -271,7 +278,7 @@ func (b *builder) talos() (*Plan, error) {
 	text = text[strings.Index(text, "[proxy_plugins"):]
 	var hosts strings.Builder
 	for _, r := range b.o.Registries {
-		h, err := HostsOf(b.config)
+		h, err := HostsOf(b.Config)
 		if err != nil {
 			return nil, err
 		}
@@ -282,10 +289,11 @@ func (b *builder) talos() (*Plan, error) {
 		}
 		fmt.Fprintf(&hosts, "    - path: %s\n      op: create\n      permissions: 0o644\n      content: |\n%s", b.hostsFile(r), indent(one.String(), 8))
 	}
-	b.say("the system of Talos is read-only and has no service for ballastd: run it with the DaemonSet of the chart, and patch the machine configuration with this; before Talos 1.14 put the content into /etc/cri/conf.d/20-customization.part of machine.files instead:\n\n" +
-		"apiVersion: v1alpha1\nkind: CRICustomizationConfig\nname: ballast\ncontent: |\n" + indent(text, 2))
+	b.note("the system of Talos is read-only and has no service for ballastd: run it with the DaemonSet of the chart, and patch the machine configuration with the documents on standard output; before Talos 1.14 put the content of the first into /etc/cri/conf.d/20-customization.part of machine.files instead")
+	b.plan.Manifest = "apiVersion: v1alpha1\nkind: CRICustomizationConfig\nname: ballast\ncontent: |\n" + indent(text, 2)
 	if hosts.Len() > 0 {
-		b.say("and the hosts.toml files. Mirrors in the machine configuration have no effect any more, because registry.config_path above replaces them:\n\nmachine:\n  files:\n" + hosts.String())
+		b.note("mirrors in the machine configuration have no effect any more, because registry.config_path replaces them")
+		b.plan.Manifest += "---\nmachine:\n  files:\n" + hosts.String()
 	}
 	return b.plan, nil
 }

@@ -7,11 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
-	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/containerd/errdefs"
-	"github.com/pelletier/go-toml/v2"
 )
 
 // NewFix returns what can be repaired in a set-up without a choice: files of ours that are missing
@@ -21,64 +18,37 @@ import (
 //
 // It returns errdefs.ErrNotFound if ballast is not set up on the host.
 func NewFix(ctx context.Context, o Options) (*Plan, error) {
-	v, r, err := find(ctx, &o)
+	v, err := recorded(ctx, &o)
 	if err != nil {
 		return nil, err
 	}
-	if r.Removing {
+	if p := v.unfinished(); p != nil {
+		return p, nil
+	}
+	if v.record.Removing {
 		return nil, fmt.Errorf("a removal was not completed: run ballast setup --remove to complete it: %w", errdefs.ErrFailedPrecondition)
 	}
-	if len(r.Files) == 0 {
-		return nil, fmt.Errorf("ballast is not set up on this node; run ballast setup: %w", errdefs.ErrNotFound)
-	}
-	want := r.Options
+	want := v.record.Options
 	want.Host, want.NoRestart = o.Host, o.NoRestart
 	want.complete()
-	if v.record == nil {
-		if err := v.guess(&want, r); err != nil {
-			return nil, err
-		}
-	}
 	b := v.builder(&want, "")
-	b.old, b.fixing = r.Files, true
-	if b.plan, err = b.build(); err != nil {
+	b.old, b.fixing = v.record.Files, true
+	if b.plan, err = b.build(ctx); err != nil {
 		return nil, err
 	}
 	return b.plan, b.modes()
 }
 
-// guess derives the choices from a drop-in that was written by hand.
-func (v *view) guess(o *Options, r *record) error {
-	for p := range r.Files {
-		if filepath.Base(p) != dropInName {
-			continue
-		}
-		text, err := v.text(p)
-		if err != nil {
-			return err
-		}
-		drop := view{}
-		if err := toml.Unmarshal([]byte(text), &drop.parsed); err != nil {
-			return fmt.Errorf("%s: %w: %w", p, err, errdefs.ErrFailedPrecondition)
-		}
-		for name := range containerdversion.Runtimes(drop.plugins()) {
-			o.RuntimeHandler = name
-		}
-		all, _ := containerdversion.ImageSetting(drop.plugins(), "snapshotter").(string)
-		o.SnapshotterOnly = all == "" && o.RuntimeHandler == ""
-	}
-	return nil
-}
-
-// private returns the paths that only root may access.
+// private returns the directories of ballast, which only root may access. A directory that is shared with
+// others is refused before (judge), so none of these is.
 func (b *builder) private() []string {
-	return []string{b.config.Root, filepath.Dir(b.config.Address), stateDir}
+	return []string{b.Config.Root, filepath.Dir(b.Config.Address), stateDir}
 }
 
 // modes adds the removal of permissions of other users.
 func (b *builder) modes() error {
 	for _, p := range b.private() {
-		name, err := b.follow(p)
+		name, err := b.Follow(p)
 		if err != nil {
 			return err
 		}
@@ -88,8 +58,8 @@ func (b *builder) modes() error {
 		}
 		b.add(Step{Action: Chmod, Target: p, Why: fmt.Sprintf("other users can list it: mode %o", info.Mode().Perm()), mode: 0o700})
 	}
-	for _, p := range []string{configFile, b.config.Upstream.DockerConfig} {
-		name, err := b.follow(p)
+	for _, p := range []string{configFile, b.Config.Upstream.DockerConfig} {
+		name, err := b.Follow(p)
 		if err != nil {
 			return err
 		}
@@ -102,10 +72,4 @@ func (b *builder) modes() error {
 		}
 	}
 	return nil
-}
-
-// openForm reports whether a hosts.toml uses the facade first and the registry if the facade does
-// not answer.
-func openForm(text string) bool {
-	return !strings.HasPrefix(text, "server") && !strings.Contains(text, "\nserver")
 }

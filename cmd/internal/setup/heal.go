@@ -17,6 +17,14 @@ type need struct {
 	tag  bool   // it has a tag, which must be resolved
 }
 
+// sandbox returns the sandbox image of pods.
+func (v *view) sandbox() string {
+	if v.Containerd == nil {
+		return v.Version.Sandbox()
+	}
+	return v.Containerd.Sandbox()
+}
+
 // needs returns the images that a node needs to recover.
 func (v *view) needs(o *Options) ([]need, error) {
 	var all []need
@@ -86,7 +94,7 @@ func (v *view) hasHosts(registry string) bool {
 			return false
 		}
 	}
-	return v.exists(p)
+	return v.Exists(p)
 }
 
 // openHosts returns the hosts.toml of a registry that is used without ballastd.
@@ -117,7 +125,7 @@ func Unreachable(ctx context.Context, root string) ([]string, error) {
 	}
 	stuck, _, open, err := v.heal(&o, closed)
 	for _, registry := range open {
-		if !v.exists(v.hostsFile(registry)) {
+		if !v.Exists(v.hostsFile(registry)) {
 			stuck = append(stuck, "an image that the node needs is of "+registry+", and _default is closed")
 		}
 	}

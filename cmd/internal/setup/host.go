@@ -4,22 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/store/durable"
-	continuity "github.com/containerd/continuity/fs"
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
 // Lock waits until no other set-up of a host runs, on the host itself or in a pod. The lock is on a
 // directory, so that it leaves no file behind.
 func Lock(ctx context.Context, root string) (release func() error, err error) {
-	name, err := host{filepath.Clean(root)}.follow("/run")
+	name, err := hostAt(root).Follow("/run")
 	if err != nil {
 		return nil, err
 	}
@@ -43,108 +41,16 @@ func Lock(ctx context.Context, root string) (release func() error, err error) {
 	}
 }
 
-// maxFile limits the size of a configuration file that is read, in bytes.
-const maxFile = 8 << 20 // 8 MiB
+// A host is the file system of a machine that is changed.
+type host struct{ node.Host }
 
-// A host is the file system of a machine, seen from this process. Paths are those of the host; symbolic
-// links stay inside of it.
-type host struct {
-	root string
-}
-
-// path returns the path of a file of the host in this process. The file need not exist.
-func (h host) path(p string) (string, error) {
-	dir, err := continuity.RootPath(h.root, filepath.Dir(p)) // the last part may be a link that is to be replaced
-	if err != nil {
-		return "", fmt.Errorf("%s of %s: %w", p, h.root, err)
-	}
-	return filepath.Join(dir, filepath.Base(p)), nil
-}
-
-// read returns the content and the permissions of a file. It follows symbolic links.
-func (h host) read(p string) ([]byte, fs.FileMode, error) {
-	name, err := h.follow(p)
-	if err != nil {
-		return nil, 0, err
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, 0, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, 0, fmt.Errorf("%s is not a file: %w", name, errdefs.ErrFailedPrecondition)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(b) > maxFile {
-		err = fmt.Errorf("%s is larger than %d bytes: %w", name, maxFile, errdefs.ErrFailedPrecondition)
-	}
-	return b, info.Mode().Perm(), err
-}
-
-// follow returns the path of a file in this process, with all symbolic links followed.
-func (h host) follow(p string) (string, error) {
-	name, err := continuity.RootPath(h.root, p)
-	if err != nil {
-		return "", fmt.Errorf("%s of %s: %w", p, h.root, err)
-	}
-	return name, nil
-}
-
-// text returns the content of a file, or "" if it does not exist.
-func (h host) text(p string) (string, error) {
-	b, _, err := h.read(p)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	return string(b), err
-}
-
-// exists reports whether a path exists.
-func (h host) exists(p string) bool {
-	name, err := h.path(p)
-	if err != nil {
-		return false
-	}
-	_, err = os.Lstat(name)
-	return err == nil
-}
-
-// isDir reports whether a path is a directory, after following symbolic links.
-func (h host) isDir(p string) bool {
-	name, err := h.follow(p)
-	if err != nil {
-		return false
-	}
-	info, err := os.Stat(name)
-	return err == nil && info.IsDir()
-}
-
-// list returns the names in a directory, none if it does not exist.
-func (h host) list(p string) ([]string, error) {
-	name, err := h.follow(p)
-	if err != nil {
-		return nil, err
-	}
-	entries, err := os.ReadDir(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names, nil
-}
+// hostAt returns the host with a root directory in this process.
+func hostAt(root string) host { return host{node.Host{Root: filepath.Clean("/" + root)}} }
 
 // missingDirs returns the missing directories above a path, the outermost first.
 func (h host) missingDirs(p string) []string {
 	var dirs []string
-	for d := filepath.Dir(p); d != "/" && d != "." && !h.isDir(d); d = filepath.Dir(d) {
+	for d := filepath.Dir(p); d != "/" && d != "." && !h.IsDir(d); d = filepath.Dir(d) {
 		dirs = append([]string{d}, dirs...)
 	}
 	return dirs
@@ -153,10 +59,10 @@ func (h host) missingDirs(p string) []string {
 // mkdir makes a directory and those above it, durably.
 func (h host) mkdir(p string, mode fs.FileMode) error {
 	for _, d := range append(h.missingDirs(p), p) {
-		if h.isDir(d) {
+		if h.IsDir(d) {
 			continue
 		}
-		name, err := h.path(d)
+		name, err := h.Path(d)
 		if err != nil {
 			return err
 		}
@@ -179,20 +85,20 @@ func (h host) write(p string, b []byte, mode fs.FileMode) error {
 	if err := h.mkdir(filepath.Dir(p), 0o755); err != nil {
 		return err
 	}
-	name, err := h.follow(p)
+	name, err := h.Follow(p)
 	if err != nil {
 		return err
 	}
 	return durable.WriteFile(name, b, mode)
 }
 
-// copy replaces a program durably by one of this process's file system; a process that runs the old
+// copy replaces a file durably by one of this process's file system; a process that runs the old
 // one keeps it.
 func (h host) copy(from, p string, mode fs.FileMode) error {
 	if err := h.mkdir(filepath.Dir(p), 0o755); err != nil {
 		return err
 	}
-	name, err := h.path(p)
+	name, err := h.Path(p)
 	if err != nil {
 		return err
 	}
@@ -207,7 +113,7 @@ func (h host) copy(from, p string, mode fs.FileMode) error {
 // remove removes a file or an empty directory. It is not an error if it does not exist, or if the
 // directory is not empty.
 func (h host) remove(p string) error {
-	name, err := h.path(p)
+	name, err := h.Path(p)
 	if err != nil {
 		return err
 	}
@@ -231,35 +137,35 @@ func (h host) remove(p string) error {
 
 // chmod sets the permissions of a file or directory.
 func (h host) chmod(p string, mode fs.FileMode) error {
-	name, err := h.follow(p)
+	name, err := h.Follow(p)
 	if err != nil {
 		return err
 	}
 	return os.Chmod(name, mode)
 }
 
-// purge removes a path with everything below it. A mount there is an error.
+// purge removes a path of setup's own with everything below it.
 func (h host) purge(p string) error {
-	name, err := h.path(p)
+	name, err := h.Path(p)
 	if err != nil {
 		return err
 	}
 	if err := os.RemoveAll(name); err != nil {
 		return err
 	}
-	if dir := filepath.Dir(name); h.isDir(filepath.Dir(p)) {
+	if dir := filepath.Dir(name); h.IsDir(filepath.Dir(p)) {
 		return syncDir(dir)
 	}
 	return nil
 }
 
-// rename renames within a directory, durably.
+// rename renames durably within a file system.
 func (h host) rename(from, to string) error {
-	a, err := h.path(from)
+	a, err := h.Path(from)
 	if err != nil {
 		return err
 	}
-	z, err := h.path(to)
+	z, err := h.Path(to)
 	if err != nil {
 		return err
 	}

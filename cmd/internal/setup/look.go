@@ -9,69 +9,108 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/cmd/internal/facadetls"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/errdefs"
-	"github.com/pelletier/go-toml/v2"
 )
 
 // A view is the state of a host before any change.
 type view struct {
-	host
-	distro  distro
-	record  *record // nil if nothing was set up
-	config  *config.Config
-	systemd bool // it is the init system of the host
+	*node.View
+	record   *record // nil if nothing was set up
+	main     string  // the text of containerd's configuration file, "" if there is none
+	hostsDir string  // of hosts.toml files
+	running  running
 
-	main   string         // containerd's configuration file, "" if there is none
-	parsed map[string]any // of main
-
-	running *running
+	unreadable error // why View.Containerd is missing
 }
 
-// find is look, and also returns the record of the host, or an equivalent one.
-func find(ctx context.Context, o *Options) (*view, *record, error) {
+// disk returns the file system of the host.
+func (v *view) disk() host { return host{v.Host} }
+
+// recorded is look, and returns errdefs.ErrNotFound, with what looks like ballast's, for a host that was
+// not set up: without a record nothing on it is ours.
+func recorded(ctx context.Context, o *Options) (*view, error) {
 	v, err := look(ctx, o)
-	if err != nil {
-		return nil, nil, err
+	if err != nil || v.record != nil {
+		return v, err
 	}
-	r, err := v.discover()
-	return v, r, err
+	found, err := v.foreign()
+	if err != nil {
+		return nil, err
+	}
+	why := "ballast is not set up on this node by \"ballast setup\""
+	if len(found) > 0 {
+		why += "; these files look like ballast's, and are left to you: " + strings.Join(found, ", ")
+	}
+	return nil, fmt.Errorf("%s: %w", why, errdefs.ErrNotFound)
+}
+
+// foreign returns files that look like ballast's on a host without a record.
+func (v *view) foreign() ([]string, error) {
+	at, err := findImports(v.main)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", v.Distro.Config, err)
+	}
+	dir := filepath.Dir(v.Distro.Config)
+	candidates := []string{filepath.Join(DefaultBinDir, "ballast"), filepath.Join(DefaultBinDir, "ballastd")}
+	for _, u := range []string{serviceName, socketName} {
+		candidates = append(candidates, filepath.Join(unitDir, u))
+	}
+	for _, d := range append(at.globDirs(dir), filepath.Join(dir, "conf.d")) {
+		candidates = append(candidates, filepath.Join(d, dropInName))
+	}
+	named, err := v.named()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range named {
+		candidates = append(candidates, v.hostsFile(n))
+	}
+	candidates = slices.DeleteFunc(candidates, func(p string) bool { return !v.Exists(p) })
+	slices.Sort(candidates)
+	return slices.Compact(candidates), nil
 }
 
 // look completes the choices of a set-up and reads the host.
 func look(ctx context.Context, o *Options) (*view, error) {
 	o.complete()
-	h := host{o.Host}
-	d, err := h.distroOf(o.Distro)
-	if err != nil {
-		return nil, err
-	}
-	v := &view{host: h, distro: d, systemd: h.isDir("/run/systemd/system")}
+	h := hostAt(o.Host)
+	v := &view{}
+	var err error
 	if v.record, err = h.readRecord(); err != nil {
 		return nil, err
 	}
 	o.Settings = v.record.settled(o.Settings)
-	if v.config, err = h.config(o.Settings); err != nil {
+	c, err := h.config(o.Settings)
+	if err != nil {
 		return nil, err
 	}
-	if a := v.config.Containerd.Address; a != config.Default().Containerd.Address {
-		v.distro.socket = a // set by the operator, or written by setup
+	about := node.Options{Root: o.Host, Distro: o.Distro, Config: c, Version: o.ContainerdVersion}
+	if v.record != nil {
+		about.Earlier = v.record.Containerd
 	}
-	if v.main, err = h.text(d.config); err != nil {
+	if v.View, err = node.Look(ctx, about); v.View == nil || v.Containerd == nil && !errdefs.IsFailedPrecondition(err) {
 		return nil, err
 	}
-	if err := toml.Unmarshal([]byte(v.main), &v.parsed); err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", d.config, err, errdefs.ErrFailedPrecondition)
+	v.unreadable = err
+	if v.main, err = v.Text(v.Distro.Config); err != nil {
+		return nil, err
 	}
-	v.running = v.ask(ctx)
+	v.hostsDir = v.Distro.HostsDir
+	if v.Containerd != nil && !v.Distro.ReadOnly {
+		if dirs := v.Containerd.HostsDirs(); len(dirs) == 1 {
+			v.hostsDir = dirs[0]
+		}
+	}
+	v.ask(ctx)
 	return v, nil
 }
 
 // config returns the configuration of ballast on the host, with the given settings files.
 func (h host) config(settings map[string]string) (*config.Config, error) {
-	p, err := h.follow(configFile)
+	p, err := h.Follow(configFile)
 	if err != nil {
 		return nil, err
 	}
@@ -100,56 +139,15 @@ func HostsOf(c *config.Config) (snippet.Hosts, error) {
 
 // keys returns the key files for hosts.toml, which ballastd creates.
 func (v *view) keys() []string {
-	if v.config.Facade.Listen == "" || v.config.Facade.InsecurePlainHTTP {
+	if v.Config.Facade.Listen == "" || v.Config.Facade.InsecurePlainHTTP {
 		return nil
 	}
-	return []string{facadetls.CAFile(v.config.Root), facadetls.ClientFile(v.config.Root)}
+	return []string{facadetls.CAFile(v.Config.Root), facadetls.ClientFile(v.Config.Root)}
 }
 
 // haveKeys reports whether ballastd has created its keys.
 func (v *view) haveKeys() bool {
-	for _, k := range v.keys() {
-		if !v.exists(k) {
-			return false
-		}
-	}
-	return true
-}
-
-// setting returns a value of containerd's main file, or nil.
-func (v *view) setting(keys ...string) any { return containerdversion.Setting(v.parsed, keys...) }
-
-// plugins returns the tables of plugins in containerd's main file.
-func (v *view) plugins() map[string]any {
-	plugins, _ := v.setting("plugins").(map[string]any)
-	return plugins
-}
-
-// systemdCgroup reports whether runc uses systemd cgroups for containers.
-func (v *view) systemdCgroup() bool {
-	for _, r := range containerdversion.Runtimes(v.plugins()) {
-		if yes, _ := containerdversion.Setting(r, "options", "SystemdCgroup").(bool); yes {
-			return true
-		}
-	}
-	return false
-}
-
-// defaultSandbox is the sandbox image of pods unless the configuration has another one.
-// https://github.com/containerd/containerd/blob/v2.4.2/internal/cri/config/config.go
-const defaultSandbox = "registry.k8s.io/pause:3.10.2"
-
-// sandbox returns the sandbox image of pods.
-func (v *view) sandbox() string {
-	for _, s := range []any{
-		v.setting("plugins", containerdversion.PluginImages, "pinned_images", "sandbox"),
-		v.setting("plugins", containerdversion.PluginCRI, "sandbox_image"),
-	} {
-		if s, ok := s.(string); ok && s != "" {
-			return s
-		}
-	}
-	return defaultSandbox
+	return !slices.ContainsFunc(v.keys(), func(k string) bool { return !v.Exists(k) })
 }
 
 // closed returns the registries whose hosts.toml allows only the facade to resolve tags, in the
@@ -160,27 +158,33 @@ func (v *view) closed() ([]string, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, func(name string) bool {
-		text, err := v.text(v.hostsFile(name))
+		text, err := v.Text(v.hostsFile(name))
 		return err == nil && name == snippet.DefaultRegistry && openForm(text)
 	}), nil
 }
 
+// openForm reports whether a hosts.toml uses the facade first and the registry if the facade does
+// not answer.
+func openForm(text string) bool {
+	return !strings.HasPrefix(text, "server") && !strings.Contains(text, "\nserver")
+}
+
 // named returns the registries whose hosts.toml contains the facade.
 func (v *view) named() ([]string, error) {
-	hosts, err := HostsOf(v.config)
+	hosts, err := HostsOf(v.Config)
 	if errdefs.IsFailedPrecondition(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	names, err := v.list(v.distro.hostsDir)
+	names, err := v.List(v.hostsDir)
 	if err != nil {
 		return nil, err
 	}
 	var found []string
 	for _, n := range names {
-		text, err := v.text(filepath.Join(v.distro.hostsDir, n, "hosts.toml"))
+		text, err := v.Text(filepath.Join(v.hostsDir, n, "hosts.toml"))
 		if err != nil {
 			return nil, err
 		}
@@ -189,4 +193,9 @@ func (v *view) named() ([]string, error) {
 		}
 	}
 	return found, nil
+}
+
+// hostsFile returns the path of the hosts.toml of a registry.
+func (v *view) hostsFile(registry string) string {
+	return filepath.Join(v.hostsDir, registry, "hosts.toml")
 }

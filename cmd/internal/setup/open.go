@@ -15,11 +15,15 @@ import (
 // unconverted, which the snapshotter refuses. No restart is needed, and a later set-up with
 // Options.Registries closes the registries again.
 func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error) {
-	v, r, err := find(ctx, &o)
+	v, err := recorded(ctx, &o)
 	if err != nil {
 		return nil, err
 	}
-	if v.distro.readOnly {
+	if p := v.unfinished(); p != nil {
+		return p, nil
+	}
+	r := v.record
+	if v.Distro.ReadOnly {
 		return nil, fmt.Errorf("remove the hosts.toml files of %v from the machine configuration: %w", registries, errdefs.ErrFailedPrecondition)
 	}
 	closed, err := v.closed()
@@ -42,15 +46,16 @@ func NewOpen(ctx context.Context, o Options, registries []string) (*Plan, error)
 			b.note("%s is open already", name)
 			continue
 		}
+		if _, ours := b.old[p]; !ours {
+			return nil, fmt.Errorf("%s was not written by setup: edit or remove it yourself: %w", p, errdefs.ErrFailedPrecondition)
+		}
 		if err := b.undoAll([]string{p}, noGroup, name+" is asked directly"); err != nil {
 			return nil, err
 		}
 		b.note("models of %s arrive unconverted until you close it again: ballast setup --registry %s", name, name)
 	}
-	if v.record != nil {
-		b.plan.next, b.plan.done = *r, *r
-		b.plan.done.Files = b.files
-		b.plan.done.Options.Registries = slices.DeleteFunc(slices.Clone(r.Options.Registries), func(s string) bool { return slices.Contains(registries, s) })
-	}
+	b.plan.next, b.plan.done = *r, *r
+	b.plan.done.Files, b.plan.done.Before = b.files, nil
+	b.plan.done.Options.Registries = slices.DeleteFunc(slices.Clone(r.Options.Registries), func(s string) bool { return slices.Contains(registries, s) })
 	return b.plan, nil
 }

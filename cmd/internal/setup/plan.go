@@ -1,7 +1,7 @@
 package setup
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/ballast-dev/ballast/cmd/internal/snippet"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -24,7 +26,7 @@ import (
 func Recorded(root string) (Options, error) {
 	o := Options{Host: root}
 	o.complete()
-	r, err := host{o.Host}.readRecord()
+	r, err := hostAt(o.Host).readRecord()
 	if err != nil || r == nil {
 		return Options{}, err
 	}
@@ -42,11 +44,14 @@ func New(ctx context.Context, o Options, programs string) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return planOf(v, &o, programs)
+	return planOf(ctx, v, &o, programs)
 }
 
 // planOf is New for a view.
-func planOf(v *view, o *Options, programs string) (*Plan, error) {
+func planOf(ctx context.Context, v *view, o *Options, programs string) (*Plan, error) {
+	if p := v.unfinished(); p != nil {
+		return p, nil
+	}
 	if v.record != nil && v.record.Removing {
 		return nil, fmt.Errorf("a removal was not completed: run ballast setup --remove to complete it: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -54,19 +59,25 @@ func planOf(v *view, o *Options, programs string) (*Plan, error) {
 	if v.record != nil {
 		b.old = v.record.Files
 	}
-	return b.build()
+	return b.build(ctx)
 }
 
 // builder returns a builder with an empty plan.
 func (v *view) builder(o *Options, programs string) *builder {
 	return &builder{view: v, o: o, programs: programs, files: map[string]file{}, gone: map[string]bool{}, plan: &Plan{
-		Distro: v.distro.name, view: v, unit: v.distro.service(v.host),
+		Distro: v.Distro.Name, view: v,
 	}}
 }
 
 // build returns the plan of a set-up.
-func (b *builder) build() (*Plan, error) {
-	if b.distro.readOnly {
+func (b *builder) build(ctx context.Context) (*Plan, error) {
+	if b.Containerd == nil {
+		return nil, b.unreadable
+	}
+	if err := b.foreignPart(ctx); err != nil {
+		return nil, err
+	}
+	if b.Distro.ReadOnly {
 		return b.talos()
 	}
 	if err := b.check(); err != nil {
@@ -76,6 +87,9 @@ func (b *builder) build() (*Plan, error) {
 		if err := f(); err != nil {
 			return nil, err
 		}
+	}
+	if err := b.judge(ctx); err != nil {
+		return nil, err
 	}
 	b.finish()
 	return b.plan, nil
@@ -87,13 +101,14 @@ type builder struct {
 	o        *Options
 	programs string
 	plan     *Plan
-	old      map[string]file // of the record
-	files    map[string]file // the wanted files
-	gone     map[string]bool // removed paths
-	version  string          // of containerd; "" if unknown
-	dirty    [3]bool         // by group: files change
-	copies   bool            // programs are replaced
-	fixing   bool            // edited files stay
+	old      map[string]file  // of the record
+	files    map[string]file  // the wanted files
+	gone     map[string]bool  // removed paths
+	theirs   *node.Containerd // the configuration of containerd without our drop-in
+	block    string           // our part of the template of containerd's configuration, if that is how it is added
+	dirty    [3]bool          // by group: files change
+	copies   bool             // programs are replaced
+	fixing   bool             // edited files stay
 }
 
 // check returns why the host cannot be set up as requested.
@@ -101,49 +116,60 @@ func (b *builder) check() error {
 	switch {
 	case b.o.SnapshotterOnly && b.o.RuntimeHandler != "":
 		return fmt.Errorf("--runtime-handler and --snapshotter-only cannot be used together: %w", errdefs.ErrInvalidArgument)
-	case !b.o.NoService && !b.systemd:
+	case b.o.Like != "" && b.o.RuntimeHandler == "":
+		return fmt.Errorf("--like is for --runtime-handler: %w", errdefs.ErrInvalidArgument)
+	case b.Version.Before(containerdversion.Oldest):
+		return fmt.Errorf("containerd %s is too old for ballast, which needs %s or later; distributions of Kubernetes and https://github.com/containerd/containerd/releases have newer ones: %w", b.Version, containerdversion.Oldest, errdefs.ErrFailedPrecondition)
+	case !b.o.NoService && !b.Systemd:
 		return fmt.Errorf("%s has no systemd: run ballastd yourself, and use --no-service: %w", b.o.Host, errdefs.ErrFailedPrecondition)
 	case b.o.NoService && b.o.RuntimeHandler == "" && !b.o.SnapshotterOnly && !b.o.Force:
 		return fmt.Errorf("without --runtime-handler all pods use ballast, and without a service ballastd is one of them: it could not start without itself. Use --runtime-handler ballast: %w", errdefs.ErrFailedPrecondition)
-	case b.o.NoService && !b.systemd && !b.o.NoRestart:
+	case b.o.NoService && !b.Systemd && !b.o.NoRestart:
 		return fmt.Errorf("%s has no systemd to restart containerd: use --no-restart, and restart it yourself: %w", b.o.Host, errdefs.ErrFailedPrecondition)
 	}
 	return nil
 }
 
 // want adds the steps that give one of our files its content. A file that was written or edited by
-// others is replaced only by force; otherwise want returns errdefs.ErrAlreadyExists.
+// others is replaced only by force, and kept; otherwise want returns errdefs.ErrAlreadyExists.
 func (b *builder) want(p string, data []byte, mode fs.FileMode, g group, why string) error {
-	have, _, err := b.read(p)
+	have, was, err := b.Read(p)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && string(have) == string(data) {
 		return b.put(p, data, mode, g, why)
 	}
 	if err != nil {
 		return err
 	}
-	was, known := b.old[p]
+	f, known := b.old[p]
 	switch {
-	case known && was.wrote(have):
+	case known && f.wrote(digest.FromBytes(have)):
 		return b.put(p, data, mode, g, why)
-	case b.o.Force, (!known || was.Digest == "") && (bytes.Contains(have, []byte("Written by \"ballast ")) || filepath.Dir(p) == unitDir):
+	case b.fixing:
+		b.files[p] = f
+		b.note("%s was changed after setup wrote it, and is not replaced: use ballast setup --force", p)
+		return nil
+	case b.o.Force:
 		if err := b.put(p, data, mode, g, why); err != nil {
 			return err
 		}
-		kept := filepath.Join(originals, p) + ".replaced"
-		b.plan.Steps[len(b.plan.Steps)-1].keep = kept
-		b.note("%s was different; the old content is kept as %s", p, kept)
+		step, now := &b.plan.Steps[len(b.plan.Steps)-1], b.files[p]
+		if step.keep = filepath.Join(originals, p); known {
+			step.keep += ".edited"
+		} else {
+			now.Original, now.Mode = true, was
+			b.files[p] = now
+		}
+		b.note("%s is not as setup writes it; it is kept as %s", p, step.keep)
 		return nil
-	case b.fixing:
-		b.files[p] = was
-		b.note("%s was changed after setup wrote it, and is not replaced: use ballast setup --force", p)
-		return nil
+	case !known:
+		return fmt.Errorf("%s exists, and setup did not write it. Move it away, or replace it with --force, which keeps it for --remove: %w", p, errdefs.ErrAlreadyExists)
 	}
 	return fmt.Errorf("%s was changed after setup wrote it. Move the additions to another file, or replace it with --force: %w", p, errdefs.ErrAlreadyExists)
 }
 
 // put adds the steps that give a file its content.
 func (b *builder) put(p string, data []byte, mode fs.FileMode, g group, why string) error {
-	have, _, err := b.read(p)
+	have, _, err := b.Read(p)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !missing {
 		return err
@@ -171,7 +197,7 @@ func (b *builder) edit(p string, old string, data string, g group, why string, f
 	now := b.files[p]
 	now.Import, now.Block = f.Import, f.Block
 	if _, ours := b.old[p]; !ours && old != "" {
-		_, mode, err := b.read(p)
+		_, mode, err := b.Read(p)
 		if err != nil {
 			return err
 		}
@@ -184,53 +210,53 @@ func (b *builder) edit(p string, old string, data string, g group, why string, f
 	return nil
 }
 
-// program adds the copying of a program.
+// program adds the copying of a program. One that setup did not write is kept, and restored by a removal.
 func (b *builder) program(name string) error {
 	p := filepath.Join(b.o.BinDir, name)
-	b.files[p] = file{}
+	f, known := b.old[p]
 	if b.programs == "" {
+		if known {
+			b.files[p] = f
+		}
 		return nil
 	}
 	from := filepath.Join(b.programs, name)
-	same, err := b.sameFile(from, p)
-	if err != nil || same {
+	fresh, err := digestOf(from)
+	if err != nil {
+		return fmt.Errorf("ballast and ballastd must be in one directory: %w", err)
+	}
+	have, err := b.disk().digestAt(p)
+	if err != nil {
 		return err
+	}
+	mode, err := b.disk().modeOf(p)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f.Digest, f.Before = fresh, ""
+	if have != fresh {
+		f.Before = have
+	}
+	b.files[p] = f
+	if have == fresh && mode == 0o755 {
+		return nil
 	}
 	step := Step{Action: Copy, Target: p, Why: "ballast " + api.ThisVersion().Version, from: from, mode: 0o755}
 	if name != "ballast" {
 		step.group = daemonGroup
 	}
+	if was := b.old[p]; have != "" && have != fresh && !was.wrote(have) {
+		if step.keep = filepath.Join(originals, p); known {
+			step.keep += ".edited"
+		} else {
+			f.Original, f.Mode = true, mode
+			b.files[p] = f
+		}
+		b.note("%s is not of setup; it is kept as %s", p, step.keep)
+	}
 	b.copies = true
 	b.add(step)
 	return nil
-}
-
-// sameFile reports whether a program of this process's file system equals the one of the host.
-func (b *builder) sameFile(from, p string) (bool, error) {
-	info, err := os.Stat(from)
-	if err != nil {
-		return false, fmt.Errorf("ballast and ballastd must be in one directory: %w", err)
-	}
-	name, err := b.follow(p)
-	if err != nil {
-		return false, err
-	}
-	is, err := os.Stat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil || is.Size() != info.Size() || is.Mode().Perm() != 0o755 {
-		return false, err
-	}
-	if os.SameFile(info, is) {
-		return true, nil
-	}
-	a, err := digestOf(from)
-	if err != nil {
-		return false, err
-	}
-	z, err := digestOf(name)
-	return a == z, err
 }
 
 // digestOf returns the digest of a file.
@@ -248,9 +274,9 @@ func (b *builder) daemon() error {
 	if err := b.program("ballast"); err != nil {
 		return err
 	}
-	if b.config.Containerd.Address != b.distro.socket {
-		text := fmt.Sprintf("# Written by \"ballast setup\": where the containerd of this node is.\nversion = 1\n[containerd]\naddress = %q\n", b.distro.socket)
-		if err := b.want(ownConfig, []byte(text), 0o644, daemonGroup, "containerd is at "+b.distro.socket); err != nil {
+	if b.Config.Containerd.Address != b.Distro.Socket {
+		text := fmt.Sprintf("# Written by \"ballast setup\": where the containerd of this node is.\nversion = 1\n[containerd]\naddress = %q\n", b.Distro.Socket)
+		if err := b.want(ownConfig, []byte(text), 0o644, daemonGroup, "containerd is at "+b.Distro.Socket); err != nil {
 			return err
 		}
 	} else if _, ours := b.old[ownConfig]; ours { // which is the reason
@@ -293,6 +319,8 @@ func (b *builder) startDaemon() {
 	case b.dirty[daemonGroup], b.pending(pendingDaemon):
 	case !b.running.daemon:
 		why = "it is not running"
+	case !b.haveKeys():
+		why = "the keys of its facade are missing"
 	default:
 		return
 	}
@@ -302,7 +330,7 @@ func (b *builder) startDaemon() {
 		return
 	}
 	b.step(Start, serviceName, why)
-	b.step(Wait, b.config.AdminAddress, "the daemon answers and has created its keys")
+	b.step(Wait, b.Config.AdminAddress, "the daemon answers and has created its keys")
 }
 
 // pending reports whether the restart of a service was left to do.
@@ -326,11 +354,6 @@ func (b *builder) note(format string, a ...any) {
 
 func (b *builder) say(note string) { b.plan.Notes = append(b.plan.Notes, note) }
 
-// hostsFile returns the path of the hosts.toml of a registry.
-func (v *view) hostsFile(registry string) string {
-	return filepath.Join(v.distro.hostsDir, registry, "hosts.toml")
-}
-
 // registries adds the hosts.toml files. They come last: they need the keys of the facade.
 func (b *builder) registries() error {
 	closed := b.o.Registries
@@ -345,7 +368,7 @@ func (b *builder) registries() error {
 	if len(closed) == 0 {
 		return b.stale(noGroup)
 	}
-	hosts, err := HostsOf(b.config)
+	hosts, err := HostsOf(b.Config)
 	if err != nil {
 		return err
 	}
@@ -378,7 +401,7 @@ func (b *builder) closeRegistry(hosts snippet.Hosts, registry string, later bool
 	}
 	hosts.Registry, hosts.PlainHTTP = registry, local(registry)
 	why := "tags of " + registry + " go through the facade"
-	have, err := b.text(p)
+	have, err := b.Text(p)
 	if err != nil {
 		return err
 	}
@@ -388,10 +411,6 @@ func (b *builder) closeRegistry(hosts snippet.Hosts, registry string, later bool
 	var text strings.Builder
 	if err := hosts.Write(&text); err != nil {
 		return err
-	}
-	_, ours := b.old[p]
-	if !ours && have != "" && b.o.Force && !strings.Contains(have, "Written by \"ballast ") {
-		return b.edit(p, have, text.String(), noGroup, why, file{})
 	}
 	return b.want(p, []byte(text.String()), 0o644, noGroup, why)
 }
@@ -407,11 +426,11 @@ func local(registry string) bool {
 }
 
 // groupOf returns the group of one of our files, which determines the service that reads it.
-func (b *builder) groupOf(p string) group {
+func groupOf(p string) group {
 	switch {
 	case filepath.Base(p) == "hosts.toml":
 		return noGroup
-	case filepath.Dir(p) == unitDir, filepath.Base(p) == "ballast", filepath.Base(p) == "ballastd", p == ownConfig:
+	case filepath.Dir(p) == unitDir, filepath.Base(p) == "ballast", filepath.Base(p) == "ballastd", filepath.Dir(p) == settingsDir:
 		return daemonGroup
 	}
 	return containerdGroup
@@ -421,7 +440,7 @@ func (b *builder) groupOf(p string) group {
 func (b *builder) stale(g group) error {
 	var paths []string
 	for _, p := range slices.Sorted(maps.Keys(b.old)) {
-		if _, wanted := b.files[p]; !wanted && b.groupOf(p) == g {
+		if _, wanted := b.files[p]; !wanted && groupOf(p) == g {
 			paths = append(paths, p)
 		}
 	}
@@ -430,9 +449,13 @@ func (b *builder) stale(g group) error {
 
 // finish sets the records written before and after the steps.
 func (b *builder) finish() {
-	done := record{Version: recordVersion, Ballast: api.ThisVersion().Version, Options: *b.o, Files: b.files, Pending: b.plan.Pending, Containerd: b.version}
+	done := record{Version: recordVersion, Ballast: api.ThisVersion().Version, Options: *b.o, Files: b.files, Pending: b.plan.Pending}
+	if b.Unknown == nil {
+		done.Containerd = b.Version.String()
+	}
 	var dirs []string
 	if b.record != nil {
+		done.Containerd = cmp.Or(done.Containerd, b.record.Containerd)
 		dirs, done.Previous = b.record.Dirs, b.record.Previous
 		if b.programs == "" {
 			done.Ballast = b.record.Ballast
@@ -440,7 +463,7 @@ func (b *builder) finish() {
 	}
 	for _, s := range b.plan.Steps {
 		if s.Action == Write || s.Action == Copy {
-			dirs = append(dirs, b.missingDirs(s.Target)...)
+			dirs = append(dirs, b.disk().missingDirs(s.Target)...)
 		}
 	}
 	done.Dirs = sorted(dirs)
@@ -464,5 +487,8 @@ func (b *builder) finish() {
 	}
 	next.Pending = sorted(next.Pending)
 	next.Upgrading = b.copies
+	if b.record != nil {
+		next.Before = b.record.Before
+	}
 	b.plan.next, b.plan.done = next, done
 }

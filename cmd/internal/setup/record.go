@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 
-	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 )
@@ -32,6 +30,9 @@ type record struct {
 	// Dirs are the directories created for them.
 	Dirs []string `json:"dirs,omitempty"`
 
+	// Before is the host before a run that has not ended; nil between runs.
+	Before *before `json:"before,omitempty"`
+
 	// Pending are the services that must be restarted because their files changed.
 	Pending []string `json:"pending,omitempty"`
 
@@ -52,7 +53,7 @@ type record struct {
 
 // A file was written by a set-up.
 type file struct {
-	Digest digest.Digest `json:"digest,omitempty"` // of the written content; empty for programs
+	Digest digest.Digest `json:"digest,omitempty"` // of the written content
 	Before digest.Digest `json:"before,omitempty"` // of the file to be replaced, which was also ours
 	Import string        `json:"import,omitempty"` // only this import was added
 	Block  bool          `json:"block,omitempty"`  // only our block was added
@@ -62,10 +63,10 @@ type file struct {
 	Mode     fs.FileMode `json:"mode,omitempty"` // of the original
 }
 
-// wrote reports whether setup wrote content: it is the written content, or the content to be
+// wrote reports whether setup wrote the content with a digest: it is the written content, or the content to be
 // replaced at the time of a crash.
-func (f file) wrote(content []byte) bool {
-	return f.Digest != "" && verify.Bytes(f.Digest, content) == nil || f.Before != "" && verify.Bytes(f.Before, content) == nil
+func (f file) wrote(d digest.Digest) bool {
+	return d != "" && (f.Digest == d || f.Before == d)
 }
 
 // A generation is the files of one version of ballast.
@@ -77,7 +78,7 @@ type generation struct {
 
 // readRecord returns the record of a host, or nil if nothing was set up.
 func (h host) readRecord() (*record, error) {
-	b, _, err := h.read(stateFile)
+	b, _, err := h.Read(stateFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -101,26 +102,11 @@ func (h host) writeRecord(r *record) error {
 		return err
 	}
 	b = append(b, '\n')
-	if have, _, err := h.read(stateFile); err == nil && bytes.Equal(have, b) {
+	if have, _, err := h.Read(stateFile); err == nil && bytes.Equal(have, b) {
 		return nil
 	}
 	if err := h.mkdir(stateDir, 0o700); err != nil {
 		return err
 	}
 	return h.write(stateFile, b, 0o600)
-}
-
-// keepAs keeps the content of a path before it is replaced. An original that is already kept stays.
-func (h host) keepAs(p, to string) error {
-	if to == filepath.Join(originals, p) && h.exists(to) {
-		return nil
-	}
-	b, mode, err := h.read(p)
-	if err != nil {
-		return err
-	}
-	if err := h.mkdir(originals, 0o700); err != nil {
-		return err
-	}
-	return h.write(to, b, mode)
 }

@@ -6,122 +6,81 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/ballast-dev/ballast/store/verify"
 	"github.com/containerd/errdefs"
-	"github.com/moby/sys/mountinfo"
+	"github.com/opencontainers/go-digest"
 )
 
-// NewRemoval returns the steps that remove ballast from a host, with all its files, including
+// NewRemoval returns the steps that remove ballast from a host, with all that it made there, including
 // models. The order is the reverse of a set-up: first registries are used without the facade again,
 // then ballast is removed from containerd while ballastd still removes its snapshots, then ballastd
-// is removed.
+// is removed. What the record does not have, or was edited since, stays and is named.
 //
 // It returns errdefs.ErrFailedPrecondition, with their names, while containers use ballast, unless
-// Options.Force is set: then their files stay.
+// Options.Force is set: then their files stay, and another removal takes them. On a host that setup did not
+// set up there are no steps.
 func NewRemoval(ctx context.Context, o Options) (*Plan, error) {
-	v, found, err := find(ctx, &o)
+	v, err := recorded(ctx, &o)
+	if errdefs.IsNotFound(err) { // nothing of ballast is here
+		return &Plan{Notes: []string{strings.TrimSuffix(err.Error(), ": "+errdefs.ErrNotFound.Error())}}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	if v.distro.readOnly {
-		return &Plan{Distro: v.distro.name, Notes: []string{"remove the additions from the machine configuration; they cannot be removed on the node"}}, nil
+	if v.Distro.ReadOnly {
+		return &Plan{Distro: v.Distro.Name, Notes: []string{"remove the additions from the machine configuration; they cannot be removed on the node"}}, nil
 	}
+	if p := v.unfinished(); p != nil {
+		return p, nil
+	}
+	found := v.record
 	o.NoService = o.NoService || found.Options.NoService
 	b := v.builder(&o, "")
 	b.old = found.Files
-	busy, err := b.busy(ctx)
+	busy, err := v.users(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if len(busy) > 0 && !o.Force {
+		return nil, fmt.Errorf("these containers or mounts use ballast; end them first (kubectl drain, ballast unmount), or leave their files with --force:\n  %s: %w", strings.Join(busy, "\n  "), errdefs.ErrFailedPrecondition)
 	}
 	next := *found
 	next.Removing, next.Pending = true, sorted(append(slices.Clone(found.Pending), pendingContainerd))
 	b.plan.next = next
-	if err := b.remove(found, busy); err != nil {
+	if err := b.remove(ctx, found, busy); err != nil {
 		return nil, err
 	}
+	b.plan.done = b.plan.next
+	b.plan.done.Before = nil
 	return b.plan, nil
 }
 
-// busy returns the users of ballast, and an error unless Force is set.
-func (b *builder) busy(ctx context.Context) ([]string, error) {
-	list, err := b.mounted()
-	if err != nil {
-		return nil, err
-	}
-	if b.running.containerd && b.running.loaded {
-		conn, err := b.dial()
-		if err != nil {
-			return nil, err
-		}
-		defer conn.Close()
-		named, err := b.running.usersOf(ctx, conn)
-		if err != nil {
-			return nil, fmt.Errorf("list the containers that use ballast: %w", err)
-		}
-		if len(named) > 0 { // names are more useful than mounts
-			list = named
-		}
-	}
-	if len(list) > 0 && !b.o.Force {
-		return nil, fmt.Errorf("these containers or mounts use ballast; end them first (kubectl drain, ballast unmount), or leave their files with --force:\n  %s: %w", strings.Join(list, "\n  "), errdefs.ErrFailedPrecondition)
-	}
-	return list, nil
-}
-
-// mounted returns the mounts on the host with files of the daemon's root, which belong to
-// containers that outlive containerd.
-func (b *builder) mounted() ([]string, error) {
-	name, err := b.follow("/proc/1/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	f, err := os.Open(name)
-	if errors.Is(err, fs.ErrNotExist) { // a root in which nothing runs
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	all, err := mountinfo.GetMountsFromReader(f, mountinfo.FSTypeFilter("overlay"))
-	if err != nil {
-		return nil, err
-	}
-	var at []string
-	for _, m := range all {
-		if strings.Contains(m.VFSOptions, b.config.Root+"/") {
-			at = append(at, m.Mountpoint)
-		}
-	}
-	return at, nil
-}
-
 // remove adds all steps.
-func (b *builder) remove(found *record, busy []string) error {
+func (b *builder) remove(ctx context.Context, found *record, busy []string) error {
 	paths := slices.Sorted(maps.Keys(found.Files))
-	var hosts, containerd, units, programs []string
+	var hosts, containerd, units, settings, programs []string
 	for _, p := range paths {
 		switch {
 		case filepath.Base(p) == "hosts.toml":
 			hosts = append(hosts, p)
 		case filepath.Dir(p) == unitDir:
 			units = append(units, p)
-		case p == filepath.Join(b.o.BinDir, "ballast"), p == filepath.Join(b.o.BinDir, "ballastd"):
+		case filepath.Base(p) == "ballast", filepath.Base(p) == "ballastd":
 			programs = append(programs, p)
-		case !strings.HasPrefix(p, configDir+"/"):
+		case below(p, configDir):
+			settings = append(settings, p)
+		default:
 			containerd = append(containerd, p)
 		}
 	}
 	if err := b.undoAll(hosts, noGroup, "the registry is asked directly"); err != nil {
 		return err
 	}
-	if b.running.containerd && b.running.loaded && b.running.daemon {
-		b.step(Images, "images", "those that were unpacked into ballast; they can be pulled again")
+	if err := b.removeImages(ctx); err != nil {
+		return err
 	}
 	slices.Reverse(containerd) // the order of the drop-in and its import does not matter
 	if err := b.undoAll(containerd, containerdGroup, "containerd works without ballast"); err != nil {
@@ -130,47 +89,69 @@ func (b *builder) remove(found *record, busy []string) error {
 	if b.dirty[containerdGroup] || found.Removing && slices.Contains(found.Pending, pendingContainerd) || b.running.loaded {
 		switch {
 		case b.o.NoRestart:
-			b.note("restart containerd: systemctl restart %s", b.plan.unit)
-		case b.systemd:
-			b.step(Restart, b.plan.unit, "it unloads ballast; containers continue")
+			b.note("restart containerd: systemctl restart %s", b.Unit)
+		case b.Systemd:
+			b.step(Restart, b.Unit, "it unloads ballast; containers continue")
 		}
 	}
 	if b.o.NoService && b.running.daemon {
 		b.note("ballastd runs elsewhere, and its files stay while it does: stop it, and run this command again")
 		return nil
 	}
-	if len(units) > 0 && b.systemd {
+	if len(units) > 0 && b.Systemd {
 		b.step(Disable, socketName+" "+serviceName, "it is no longer needed")
 	}
-	if d := filepath.Join(b.o.BinDir, "ballastd"); b.exists(d) {
+	if len(busy) > 0 { // the programs are needed to complete it
+		b.note("%s stays, because it is in use; run this command again when that has ended: %s", b.Config.Root, strings.Join(busy, ", "))
+		return b.undoAll(units, noGroup, "the unit of ballastd")
+	}
+	if d := filepath.Join(b.o.BinDir, "ballastd"); b.Exists(d) && slices.Contains(programs, d) {
 		b.step(Unmount, d, "the lazy mount")
 	}
 	if err := b.undoAll(units, noGroup, "the unit of ballastd"); err != nil {
 		return err
 	}
-	b.leave(busy)
+	b.purgeStep(b.Config.Root, "models")
+	b.purgeStep(filepath.Dir(b.Config.Address), "sockets")
+	if err := b.undoAll(settings, noGroup, "settings"); err != nil {
+		return err
+	}
 	if err := b.undoAll(programs, noGroup, "the program"); err != nil {
 		return err
 	}
-	if len(b.plan.Steps) > 0 || b.exists(stateDir) {
-		b.step(Purge, stateDir, "the records of setup")
+	if b.Exists(configDir) && !b.gone[configDir] {
+		b.note("%s stays: it has files that setup did not write", configDir)
 	}
+	b.step(Purge, stateDir, "the records of setup")
 	return nil
 }
 
-// leave adds the removal of the daemon's files, unless they are mounted.
-func (b *builder) leave(busy []string) {
-	if len(busy) > 0 {
-		b.note("%s stays, because containers have it mounted; remove it (rm -rf) when they have ended: %s", b.config.Root, strings.Join(busy, ", "))
-	} else {
-		b.purgeStep(b.config.Root, "models")
+// removeImages adds the removal of what only ballast can show.
+func (b *builder) removeImages(ctx context.Context) error {
+	if b.State == nil || !b.running.loaded {
+		return nil
 	}
-	b.purgeStep(filepath.Dir(b.config.Address), "sockets")
-	b.purgeStep(configDir, "settings")
+	all, err := b.allContents(ctx)
+	if err != nil {
+		return fmt.Errorf("list the images in ballast: %w", err)
+	}
+	if len(all.missing) > 0 {
+		text := fmt.Sprintf("containerd has only the unpacked files of these images (discard_unpacked_layers), and they are in ballast; they must be pulled again afterwards: %s", strings.Join(all.missing, ", "))
+		if !b.o.Force {
+			return fmt.Errorf("%s. Pull them with another snapshotter first, or use --force: %w", text, errdefs.ErrFailedPrecondition)
+		}
+		b.note("%s", text)
+	}
+	if !b.running.daemon {
+		b.note("ballastd does not answer, so images of models and snapshots stay in containerd; start it and run this command again, or remove them afterwards: ctr -n NAMESPACE images rm, ctr -n NAMESPACE snapshots --snapshotter ballast rm")
+		return nil
+	}
+	b.step(Images, "images", fmt.Sprintf("%d images of models, and all snapshots of ballast; other images stay, and are unpacked again", len(all.models)))
+	return nil
 }
 
 func (b *builder) purgeStep(p, why string) {
-	if b.exists(p) {
+	if b.Exists(p) {
 		b.step(Purge, p, why)
 	}
 }
@@ -183,7 +164,7 @@ func (b *builder) undoAll(paths []string, g group, why string) error {
 		if err != nil {
 			return err
 		}
-		b.gone[p] = len(steps) > 0 && steps[0].Action == Remove
+		b.gone[p] = len(steps) > 0 && steps[len(steps)-1].Action == Remove
 		all = append(all, steps...)
 	}
 	dirs, err := b.emptied(paths)
@@ -206,10 +187,10 @@ func (b *builder) emptied(paths []string) ([]Step, error) {
 	var steps []Step
 	for _, d := range slices.Backward(b.record.Dirs) { // sorted: subdirectories come later
 		above := slices.ContainsFunc(paths, func(p string) bool { return strings.HasPrefix(p, d+"/") })
-		if !above || !b.isDir(d) {
+		if !above || !b.IsDir(d) {
 			continue
 		}
-		names, err := b.list(d)
+		names, err := b.List(d)
 		if err != nil {
 			return nil, err
 		}
@@ -221,81 +202,125 @@ func (b *builder) emptied(paths []string) ([]Step, error) {
 	return steps, nil
 }
 
-// undo returns the steps that undo a file: the original is restored, or our part is removed.
+// edited is the suffix of a file of containerd that was edited, and that containerd must not read any more.
+const edited = ".edited"
+
+// undo returns the steps that undo a file: the original is restored, or our part is removed. A file that
+// was edited since it was written stays; one that containerd reads would keep it from working without
+// ballast, so undo returns errdefs.ErrFailedPrecondition for it, or by force renames it.
 func (b *builder) undo(p string, f file) ([]Step, error) {
-	have, mode, err := b.read(p)
-	if errors.Is(err, fs.ErrNotExist) {
+	have, mode, err := b.Read(p)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
+	case f.Import != "" || f.Block:
+		if err != nil {
+			return nil, err
+		}
+		return b.undoPart(p, f, string(have), mode)
 	}
-	if err != nil && (f.Original || f.Import != "" || f.Block) {
+	now, err := b.disk().digestAt(p)
+	if err != nil {
 		return nil, err
 	}
-	text := string(have)
-	untouched := f.Digest != "" && verify.Bytes(f.Digest, have) == nil
-	restore := func(data []byte) []Step {
-		if string(data) == text {
-			return nil
+	switch {
+	case f.wrote(now) && f.Original:
+		return b.restore(p, f)
+	case f.wrote(now):
+		return []Step{{Action: Remove, Target: p}}, nil
+	case f.Original && now != "":
+		if was, err := b.disk().digestAt(filepath.Join(originals, p)); err == nil && was == now {
+			return nil, nil // restored already
 		}
-		return []Step{{Action: Restore, Target: p, data: data, mode: mode}}
 	}
-	if f.Original {
-		was, m, err := b.read(filepath.Join(originals, p))
-		if err == nil && (untouched || f.Import == "" && !f.Block) {
-			mode = m
-			return restore(was), nil
-		}
-		if err == nil && string(was) == text {
-			return nil, nil
+	if groupOf(p) != containerdGroup {
+		b.note("%s was edited after setup wrote it, and stays: remove it yourself", p)
+		return nil, nil
+	}
+	if !b.o.Force {
+		return nil, fmt.Errorf("%s was edited after setup wrote it, and containerd would not work with it when ballast is gone: move the additions to another file, or use --force, which renames it to %s: %w", p, filepath.Base(p)+edited, errdefs.ErrFailedPrecondition)
+	}
+	b.note("%s was edited after setup wrote it, and is kept as %s", p, p+edited)
+	return []Step{{Action: Write, Target: p + edited, data: have, mode: mode}, {Action: Remove, Target: p}}, nil
+}
+
+// restore returns the step that restores an original.
+func (b *builder) restore(p string, f file) ([]Step, error) {
+	from := filepath.Join(originals, p)
+	name, err := b.Follow(from)
+	if err != nil {
+		return nil, err
+	}
+	if !b.Exists(from) {
+		return nil, fmt.Errorf("%s, the original of %s, is lost: restore it, or remove %s yourself: %w", from, p, p, errdefs.ErrFailedPrecondition)
+	}
+	return []Step{{Action: Copy, Target: p, from: name, mode: f.Mode}}, nil
+}
+
+// undoPart returns the step that removes our part of a file of others.
+func (b *builder) undoPart(p string, f file, text string, mode fs.FileMode) ([]Step, error) {
+	if f.Original && f.wrote(digest.FromString(text)) {
+		return b.restore(p, f)
+	}
+	fresh := withoutBlock(text)
+	if f.Import != "" {
+		var err error
+		if fresh, err = dropImport(text, f.Import); err != nil {
+			return nil, fmt.Errorf("%s: %w; take %q out of its imports by hand", p, err, f.Import)
 		}
 	}
 	switch {
-	case f.Import != "" && (!untouched || f.Original):
-		fresh, err := dropImport(text, f.Import)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w; take %q out of its imports by hand", p, err, f.Import)
-		}
-		return restore([]byte(fresh)), nil
-	case f.Block:
-		if fresh := withoutBlock(text); strings.TrimSpace(strings.ReplaceAll(fresh, `{{ template "base" . }}`, "")) != "" {
-			return restore([]byte(fresh)), nil
-		}
+	case !f.Original && f.wrote(digest.FromString(text)): // nothing but ours
+		return []Step{{Action: Remove, Target: p}}, nil
+	case fresh == text:
+		return nil, nil
 	}
-	return []Step{{Action: Remove, Target: p}}, nil
+	return []Step{{Action: Restore, Target: p, data: []byte(fresh), mode: mode}}, nil
 }
 
-// discover returns the record of a host, or an equivalent record for a manual set-up.
-func (v *view) discover() (*record, error) {
-	if v.record != nil {
-		return v.record, nil
+// purge removes what ballast made in one of its directories, and then the directory if it is empty.
+func (p *Plan) purge(s Step) error {
+	if s.Target == stateDir {
+		return p.purgeState()
 	}
-	r := &record{Version: recordVersion, Files: map[string]file{}}
-	at, err := findImports(v.main)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", v.distro.config, err)
-	}
-	dir := filepath.Dir(v.distro.config)
-	candidates := []string{
-		filepath.Join(unitDir, serviceName), filepath.Join(unitDir, socketName),
-		filepath.Join(DefaultBinDir, "ballast"), filepath.Join(DefaultBinDir, "ballastd"),
-	}
-	for _, d := range append(at.globDirs(dir), filepath.Join(dir, "conf.d")) {
-		candidates = append(candidates, filepath.Join(d, dropInName))
-	}
-	named, err := v.named()
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range named {
-		candidates = append(candidates, v.hostsFile(n))
-	}
-	for _, p := range candidates {
-		if v.exists(p) {
-			r.Files[p] = file{}
+	return p.empty(s.Target)
+}
+
+// purgeState removes the records of setup. Originals that were not restored stay.
+func (p *Plan) purgeState() error {
+	h := p.view.disk()
+	for _, path := range slices.Sorted(maps.Keys(p.next.Files)) {
+		if !p.next.Files[path].Original {
+			continue
+		}
+		from := filepath.Join(originals, path)
+		was, err := h.digestAt(from)
+		if err != nil {
+			return err
+		}
+		now, err := h.digestAt(path)
+		if err != nil {
+			return err
+		}
+		if was == now {
+			if err := h.purge(from); err != nil {
+				return err
+			}
 		}
 	}
-	if r.Options.Registries, err = v.closed(); err != nil {
-		return nil, err
+	for _, path := range []string{previous, freshPrevious, undoDir, stateFile} {
+		if err := h.purge(path); err != nil {
+			return err
+		}
 	}
-	r.Options.NoService = !v.exists(filepath.Join(unitDir, serviceName))
-	return r, nil
+	if err := h.prune(stateDir); err != nil {
+		return err
+	}
+	if h.Exists(stateDir) {
+		p.Notes = append(p.Notes, fmt.Sprintf("%s stays: it has files of others that were replaced and could not be restored, because the files in their place were edited since", originals))
+	}
+	return nil
 }
+
+// empty is replaced by the package of the daemon's directories.
+func (p *Plan) empty(dir string) error { return p.view.disk().purge(dir) }

@@ -19,7 +19,7 @@ const freshPrevious = previous + ".new"
 
 // keepPrevious keeps all files of the installed version.
 func (p *Plan) keepPrevious() error {
-	old, err := p.view.readRecord()
+	old, err := p.view.disk().readRecord()
 	if err != nil || old == nil { // there is no installed version
 		return err
 	}
@@ -27,18 +27,19 @@ func (p *Plan) keepPrevious() error {
 		p.next.Previous = old.Previous
 		return nil
 	}
+	h := p.view.disk()
 	g := &generation{Ballast: old.Ballast, Files: map[string]fs.FileMode{}}
-	if err := p.view.purge(freshPrevious); err != nil {
+	if err := h.purge(freshPrevious); err != nil {
 		return err
 	}
-	if err := p.view.mkdir(freshPrevious, 0o700); err != nil {
+	if err := h.mkdir(freshPrevious, 0o700); err != nil {
 		return err
 	}
 	for _, path := range slices.Sorted(maps.Keys(p.next.Files)) {
 		if f := p.next.Files[path]; f.Import != "" || f.Block { // mostly content of others, and the same for all versions
 			continue
 		}
-		from, err := p.view.follow(path)
+		from, err := h.Follow(path)
 		if err != nil {
 			return err
 		}
@@ -51,7 +52,7 @@ func (p *Plan) keepPrevious() error {
 			return err
 		}
 		mode := info.Mode().Perm()
-		if err := p.view.copy(from, filepath.Join(freshPrevious, path), mode); err != nil {
+		if err := h.copy(from, filepath.Join(freshPrevious, path), mode); err != nil {
 			return err
 		}
 		g.Files[path] = mode
@@ -60,12 +61,12 @@ func (p *Plan) keepPrevious() error {
 	if p.next.RollingBack { // the current one is still needed
 		return nil
 	}
-	return p.view.swapPrevious()
+	return h.swapPrevious()
 }
 
 // swapPrevious makes the kept generation the previous one.
 func (h host) swapPrevious() error {
-	if !h.exists(freshPrevious) { // already done before a crash
+	if !h.Exists(freshPrevious) { // already done before a crash
 		return nil
 	}
 	if err := h.purge(previous); err != nil {
@@ -82,6 +83,9 @@ func NewRollback(ctx context.Context, o Options) (*Plan, error) {
 	v, err := look(ctx, &o)
 	if err != nil {
 		return nil, err
+	}
+	if p := v.unfinished(); p != nil {
+		return p, nil
 	}
 	if v.record == nil || v.record.Previous == nil {
 		return nil, fmt.Errorf("there is no previous version: setup has not upgraded anything: %w", errdefs.ErrNotFound)
@@ -110,7 +114,7 @@ func (b *builder) rollback(g *generation) error {
 	slices.Sort(paths)
 	for _, want := range []group{daemonGroup, containerdGroup, noGroup} {
 		for _, p := range paths {
-			if b.groupOf(p) != want {
+			if groupOf(p) != want {
 				continue
 			}
 			if err := b.putBack(g, p, want); err != nil {
@@ -132,19 +136,19 @@ func (b *builder) putBack(g *generation, p string, to group) error {
 	const why = "as it was before the upgrade"
 	mode, was := g.Files[p]
 	if !was {
-		if b.exists(p) {
+		if b.Exists(p) {
 			b.add(Step{Action: Remove, Target: p, Why: why, group: to})
 		}
 		return nil
 	}
-	from, err := b.follow(filepath.Join(previous, p))
+	from, err := b.Follow(filepath.Join(previous, p))
 	if err != nil {
 		return err
 	}
 	if _, err := os.Stat(from); err != nil {
 		return fmt.Errorf("the previous version is incomplete: %w", err)
 	}
-	is, err := b.follow(p)
+	is, err := b.Follow(p)
 	if err != nil {
 		return err
 	}

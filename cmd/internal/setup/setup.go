@@ -21,6 +21,10 @@ type Options struct {
 	// RuntimeHandler is the handler whose pods use ballast. Empty means all pods.
 	RuntimeHandler string `json:"runtimeHandler,omitempty"`
 
+	// Like is the handler whose runtime and options RuntimeHandler gets. Empty is the default handler
+	// of the node.
+	Like string `json:"like,omitempty"`
+
 	// SnapshotterOnly leaves out the settings for Kubernetes: ctr and nerdctl select the
 	// snapshotter themselves.
 	SnapshotterOnly bool `json:"snapshotterOnly,omitempty"`
@@ -47,8 +51,8 @@ type Options struct {
 	// reported.
 	NoRestart bool `json:"-"`
 
-	// Force replaces files of others, and continues if a registry that the node needs would be
-	// closed.
+	// Force replaces files and settings of others, which are kept, and continues if a registry that the
+	// node needs would be closed, or while containers use ballast.
 	Force bool `json:"-"`
 }
 
@@ -60,7 +64,8 @@ const DefaultBinDir = "/usr/local/bin"
 const (
 	stateDir  = "/var/lib/ballast-setup"
 	stateFile = stateDir + "/setup.json"
-	originals = stateDir + "/originals" // files that were replaced, by their path
+	originals = stateDir + "/originals" // files of others that were replaced, by their path
+	undoDir   = stateDir + "/undo"      // what the run that has not ended has replaced, by its path
 	previous  = stateDir + "/previous"  // files that the last upgrade replaced, by their path
 )
 
@@ -83,8 +88,8 @@ const (
 	Write   Action = "write"   // a file
 	Restore Action = "restore" // a file to what it was before
 	Remove  Action = "remove"  // a file, or an empty directory
-	Purge   Action = "purge"   // a directory with everything in it
-	Images  Action = "images"  // images that were unpacked into ballast
+	Purge   Action = "purge"   // a directory of ballast with everything that ballast made in it
+	Images  Action = "images"  // images of models, and all snapshots of ballast
 	Enable  Action = "enable"  // units
 	Disable Action = "disable" // units, and stop them
 	Start   Action = "start"   // or restart the daemon
@@ -92,6 +97,7 @@ const (
 	Restart Action = "restart" // containerd
 	Unmount Action = "unmount" // the mount left by the daemon
 	Chmod   Action = "chmod"   // remove permissions of other users
+	Undo    Action = "undo"    // a run that failed
 )
 
 // A Step is one change of a host.
@@ -125,12 +131,15 @@ type Plan struct {
 	// Notes are messages for the operator: manual steps and warnings.
 	Notes []string `json:"notes,omitempty"`
 
+	// Manifest is the addition to the machine configuration of a system that cannot be changed from
+	// inside, in YAML.
+	Manifest string `json:"manifest,omitempty"`
+
 	// Pending are actions that are left to do after the plan: the restart of containerd or
 	// ballastd.
 	Pending []string `json:"pending,omitempty"`
 
 	view *view
-	unit string // of containerd
 	next record // the record written before and after the steps
 	done record
 }

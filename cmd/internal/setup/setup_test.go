@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/node"
 	"github.com/google/go-cmp/cmp"
 	"github.com/pelletier/go-toml/v2"
 )
@@ -160,18 +162,18 @@ func TestDistros(t *testing.T) {
 		cgroup bool
 		dropIn string
 	}{
-		{"plain", Options{}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, Plain, "containerd", false, "/etc/containerd/conf.d/ballast.toml"},
-		{"docker", Options{}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, Plain, "containerd", false, "/etc/containerd/conf.d/ballast.toml"},
-		{"debian", Options{}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, Plain, "containerd", false, "/etc/containerd/conf.d/ballast.toml"},
-		{"default", Options{}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/certs.d" + ollama, Plain, "containerd", false, "/etc/containerd/conf.d/ballast.toml"},
-		{"kubeadm", Options{RuntimeHandler: "ballast"}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, Kubeadm, "containerd", true, "/etc/containerd/conf.d/ballast.toml"},
-		{"kind", Options{RuntimeHandler: "ballast"}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, Kind, "containerd", true, "/etc/containerd/conf.d/ballast.toml"},
-		{"eks", Options{RuntimeHandler: "ballast"}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, EKS, "containerd", true, "/etc/containerd/conf.d/ballast.toml"},
-		{"eks-al2", Options{RuntimeHandler: "ballast"}, install + "|write /etc/containerd/config.d/ballast.toml|write /etc/containerd/certs.d" + ollama, EKS, "containerd", true, "/etc/containerd/config.d/ballast.toml"},
-		{"k3s", Options{}, rancherInstall + "|write " + k3sDir + "/config-v3.toml.d/ballast.toml|write " + k3sDir + "/certs.d" + ollama, K3s, "k3s-agent", false, k3sDir + "/config-v3.toml.d/ballast.toml"},
-		{"k3s-old", Options{RuntimeHandler: "ballast"}, rancherInstall + "|write " + k3sDir + "/config-v3.toml.tmpl|write " + k3sDir + "/certs.d" + ollama, K3s, "k3s-agent", true, k3sDir + "/config-v3.toml.tmpl"},
-		{"rke2", Options{RuntimeHandler: "ballast"}, rancherInstall + "|write " + rke2Dir + "/config-v3.toml.d/ballast.toml|write " + rke2Dir + "/certs.d" + ollama, RKE2, "rke2-server", true, rke2Dir + "/config-v3.toml.d/ballast.toml"},
-		{"kubeadm", Options{NoService: true, RuntimeHandler: "ballast"}, "copy /usr/local/bin/ballast|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, Kubeadm, "containerd", true, "/etc/containerd/conf.d/ballast.toml"},
+		{"plain", Options{}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, node.Plain, "containerd", false, "/etc/containerd/conf.d/ballast.toml"},
+		{"docker", Options{}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, node.Plain, "containerd", false, "/etc/containerd/conf.d/ballast.toml"},
+		{"debian", Options{}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, node.Plain, "containerd", false, "/etc/containerd/conf.d/ballast.toml"},
+		{"default", Options{}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/certs.d" + ollama, node.Plain, "containerd", false, "/etc/containerd/conf.d/ballast.toml"},
+		{"kubeadm", Options{RuntimeHandler: "ballast"}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, node.Kubeadm, "containerd", true, "/etc/containerd/conf.d/ballast.toml"},
+		{"kind", Options{RuntimeHandler: "ballast"}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, node.Kind, "containerd", true, "/etc/containerd/conf.d/ballast.toml"},
+		{"eks", Options{RuntimeHandler: "ballast"}, install + "|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, node.EKS, "containerd", true, "/etc/containerd/conf.d/ballast.toml"},
+		{"eks-al2", Options{RuntimeHandler: "ballast"}, install + "|write /etc/containerd/config.d/ballast.toml|write /etc/containerd/certs.d" + ollama, node.EKS, "containerd", true, "/etc/containerd/config.d/ballast.toml"},
+		{"k3s", Options{}, rancherInstall + "|write " + k3sDir + "/config-v3.toml.d/ballast.toml|write " + k3sDir + "/certs.d" + ollama, node.K3s, "k3s-agent", false, k3sDir + "/config-v3.toml.d/ballast.toml"},
+		{"k3s-old", Options{RuntimeHandler: "ballast"}, rancherInstall + "|write " + k3sDir + "/config-v3.toml.tmpl|write " + k3sDir + "/certs.d" + ollama, node.K3s, "k3s-agent", true, k3sDir + "/config-v3.toml.tmpl"},
+		{"rke2", Options{RuntimeHandler: "ballast"}, rancherInstall + "|write " + rke2Dir + "/config-v3.toml.d/ballast.toml|write " + rke2Dir + "/certs.d" + ollama, node.RKE2, "rke2-server", true, rke2Dir + "/config-v3.toml.d/ballast.toml"},
+		{"kubeadm", Options{NoService: true, RuntimeHandler: "ballast"}, "copy /usr/local/bin/ballast|write /etc/containerd/conf.d/ballast.toml|write /etc/containerd/config.toml|write /etc/containerd/certs.d" + ollama, node.Kubeadm, "containerd", true, "/etc/containerd/conf.d/ballast.toml"},
 	} {
 		t.Run(fmt.Sprint(tt.name, tt.o.NoService), func(t *testing.T) {
 			r := newRoot(t, tt.name)
@@ -180,19 +182,19 @@ func TestDistros(t *testing.T) {
 			tt.o.Registries = []string{"registry.ollama.ai"}
 			p, err := r.plan(tt.o)
 			r.ok(err)
-			if p.Distro != tt.distro || p.unit != tt.unit || !slices.Contains(p.Pending, pendingContainerd) {
-				t.Errorf("got %s, %s, pending %q", p.Distro, p.unit, p.Pending)
+			if p.Distro != tt.distro || p.view.Unit != tt.unit || !slices.Contains(p.Pending, pendingContainerd) {
+				t.Errorf("got %s, %s, pending %q", p.Distro, p.view.Unit, p.Pending)
 			}
 			if d := cmp.Diff(r.apply(p), strings.Split(tt.want, "|")); d != "" {
 				t.Errorf("steps (got, want):\n%s", d)
 			}
 			text := strings.TrimPrefix(r.read(tt.dropIn), "{{ template \"base\" . }}\n")
-			var v view
-			r.ok(toml.Unmarshal([]byte(text), &v.parsed))
-			if got := v.systemdCgroup(); got != tt.cgroup {
+			var parsed map[string]any
+			r.ok(toml.Unmarshal([]byte(text), &parsed))
+			if got := strings.Contains(text, "SystemdCgroup = true"); got != tt.cgroup {
 				t.Errorf("SystemdCgroup of the handler is %v", got)
 			}
-			if got := v.setting("proxy_plugins", "ballast", "type"); got != "snapshot" {
+			if got := containerdversion.Setting(parsed, "proxy_plugins", "ballast", "type"); got != "snapshot" {
 				t.Errorf("no snapshotter in\n%s", text)
 			}
 			after := r.files()

@@ -3,15 +3,18 @@ package snippet
 import (
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
 	"github.com/ballast-dev/ballast/convert/mediatype"
 	"github.com/containerd/errdefs"
+	"github.com/pelletier/go-toml/v2"
 )
 
 // The names of our plugins in containerd.
@@ -43,8 +46,9 @@ type Containerd struct {
 	// RuntimeHandler is the handler (runtimeClass) whose pods use ballast. Empty means all pods.
 	RuntimeHandler string
 
-	// SystemdCgroup is the setting in the runc options of the handler.
-	SystemdCgroup bool
+	// Handler is the table of the runtime handler that RuntimeHandler is like, in the form of format 3: its
+	// runtime and options, to which the snapshotter is added. Nil is runc without options.
+	Handler map[string]any
 
 	// NoCRI leaves out the parts for Kubernetes.
 	NoCRI bool
@@ -148,6 +152,45 @@ func (c Containerd) Write(w io.Writer) error {
 	return err
 }
 
+// HandlerTable returns the settings of the handler, in the table of a plugin of CRI.
+func (c Containerd) HandlerTable(plugin string) (string, error) {
+	table := maps.Clone(c.Handler)
+	if table == nil {
+		table = map[string]any{"runtime_type": "io.containerd.runc.v2"}
+	}
+	table["snapshotter"] = Snapshotter
+	var out strings.Builder
+	err := writeTable(&out, fmt.Sprintf("plugins.%q.containerd.runtimes.%q", plugin, c.RuntimeHandler), table, 1)
+	return strings.TrimRight(out.String(), "\n"), err
+}
+
+// writeTable writes the settings of a table, whose header is written, and the tables in it.
+func writeTable(out *strings.Builder, name string, table map[string]any, depth int) error {
+	var tables []string
+	for _, k := range slices.Sorted(maps.Keys(table)) {
+		if _, ok := table[k].(map[string]any); ok {
+			tables = append(tables, k)
+			continue
+		}
+		line, err := toml.Marshal(map[string]any{k: table[k]})
+		if err != nil {
+			return fmt.Errorf("the setting %s of %s: %w", k, name, err)
+		}
+		if line[0] == '[' { // a list of tables
+			return fmt.Errorf("the setting %s of %s cannot be repeated in a drop-in: %w", k, name, errdefs.ErrInvalidArgument)
+		}
+		out.WriteString(strings.Repeat("  ", depth) + string(line))
+	}
+	for _, k := range tables {
+		sub := name + "." + strconv.Quote(k)
+		fmt.Fprintf(out, "%s[%s]\n", strings.Repeat("  ", depth), sub)
+		if err := writeTable(out, sub, table[k].(map[string]any), depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (c Containerd) form() containerdversion.File { return c.Version.DropIn(c.Main) }
 
 // Format returns the format of the drop-in, as in "version = 3".
@@ -210,7 +253,9 @@ version = {{.Format}}
 {{- end}}
 {{- range .Unpack}}
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
-  platform = "{{.Platform}}"
+{{- with .Platform}}
+  platform = "{{.}}"
+{{- end}}
   snapshotter = "{{.Snapshotter}}"
 {{- with .Differ}}
   differ = "{{.}}"
@@ -244,12 +289,7 @@ var kubernetesTemplate = template.Must(template.New("kubernetes").Parse(
 
 # Pods with a runtimeClass of handler {{.}} use ballast, for images and for image volumes.
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes."{{.}}"]
-  runtime_type = "io.containerd.runc.v2"
-  snapshotter = "ballast"
-{{- if $.SystemdCgroup}}
-  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes."{{.}}".options]
-    SystemdCgroup = true
-{{- end}}
+{{$.HandlerTable "io.containerd.cri.v1.runtime"}}
 {{- if $.Version.RuntimePlatforms}}
 # And for pulls:
 [plugins."io.containerd.cri.v1.images".runtime_platforms."{{.}}"]
@@ -269,12 +309,7 @@ var kubernetesTemplate2 = template.Must(template.New("kubernetes2").Parse(
 {{- with .RuntimeHandler}}
 # Pods with a runtimeClass of handler {{.}} use ballast.
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes."{{.}}"]
-  runtime_type = "io.containerd.runc.v2"
-  snapshotter = "ballast"
-{{- if $.SystemdCgroup}}
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes."{{.}}".options]
-    SystemdCgroup = true
-{{- end}}
+{{$.HandlerTable "io.containerd.grpc.v1.cri"}}
 {{- end}}
 `))
 

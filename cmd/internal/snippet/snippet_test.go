@@ -33,7 +33,7 @@ func TestContainerd(t *testing.T) {
 			"io.containerd.cri.v1.images/registry/config_path":                  "/etc/containerd/certs.d",
 			"io.containerd.cri.v1.runtime/containerd/runtimes/runc/snapshotter": nil,
 		}},
-		{"one handler", Containerd{RuntimeHandler: "model.v1", SystemdCgroup: true}, map[string]any{
+		{"one handler", Containerd{RuntimeHandler: "model.v1", Handler: map[string]any{"runtime_type": "io.containerd.runc.v2", "options": map[string]any{"SystemdCgroup": true}}}, map[string]any{
 			"io.containerd.cri.v1.images/snapshotter":                                         "overlayfs",
 			"io.containerd.cri.v1.images/registry/config_path":                                "/etc/containerd/certs.d",
 			"io.containerd.cri.v1.runtime/containerd/runtimes/model.v1/snapshotter":           "ballast",
@@ -192,7 +192,7 @@ func TestVersions(t *testing.T) {
 // TestMergeByHand uncomments the part that a drop-in for 1.7 has for the main file.
 func TestMergeByHand(t *testing.T) {
 	var b strings.Builder
-	c := Containerd{Address: "/a", Root: "/r", Platform: "linux/amd64", HostsDir: "/h", Version: containerdversion.Version{Major: 1, Minor: 7}, RuntimeHandler: "m", SystemdCgroup: true}
+	c := Containerd{Address: "/a", Root: "/r", Platform: "linux/amd64", HostsDir: "/h", Version: containerdversion.Version{Major: 1, Minor: 7}, RuntimeHandler: "m", Handler: map[string]any{"runtime_type": "io.containerd.runc.v2", "options": map[string]any{"SystemdCgroup": true}}}
 	if err := c.Write(&b); err != nil {
 		t.Fatal(err)
 	}

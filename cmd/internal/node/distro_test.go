@@ -1,4 +1,4 @@
-package setup
+package node
 
 import (
 	"os"
@@ -34,7 +34,8 @@ func TestContainerdUnit(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "etc/systemd/system/k3s-agent.service"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got := ContainerdUnit(root, filepath.Join(root, "none.sock")); got != "k3s-agent" {
-		t.Errorf("got %q, want k3s-agent", got)
+	v, err := Look(t.Context(), Options{Root: root})
+	if err != nil || v.Unit != "k3s-agent" || v.Distro.Name != K3s || v.State != nil {
+		t.Errorf("got %+v, %v", v, err)
 	}
 }

@@ -1,5 +1,4 @@
-// Package unpacked finds the images that containerd has unpacked into a snapshotter.
-package unpacked
+package node
 
 import (
 	"context"
@@ -20,9 +19,9 @@ const (
 	labelSnapshot = "containerd.io/gc.ref.snapshot."
 )
 
-// Images returns the names, sorted, of the images in the namespace of ctx that were unpacked into a snapshotter and of
+// UnpackedImages returns the names, sorted, of the images in the namespace of ctx that were unpacked into a snapshotter and of
 // whose last snapshot this is true.
-func Images(ctx context.Context, conn *grpc.ClientConn, snapshotter string, is func(ctx context.Context, snapshot string) (bool, error)) ([]string, error) {
+func UnpackedImages(ctx context.Context, conn *grpc.ClientConn, snapshotter string, is func(ctx context.Context, snapshot string) (bool, error)) ([]string, error) {
 	above := map[string][]string{} // documents that refer to a document
 	var next []string
 	err := proxy.NewContentStore(conn).Walk(ctx, func(info content.Info) error {

@@ -1,0 +1,166 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	introspection "github.com/containerd/containerd/api/services/introspection/v1"
+	namespacesapi "github.com/containerd/containerd/api/services/namespaces/v1"
+	versionapi "github.com/containerd/containerd/api/services/version/v1"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// AskTimeout limits the time of a request to containerd.
+const AskTimeout = 5 * time.Second
+
+// Dial returns a connection to the containerd at a socket of this process, which connects on first use.
+func Dial(socket string) (*grpc.ClientConn, error) {
+	return grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+// A State is what a running containerd says of itself.
+type State struct {
+	Version string // such as "v2.4.2"
+	Plugins []*introspection.Plugin
+
+	// CRI are the conditions of CRI, such as RuntimeReady and NetworkReady, with why they are not
+	// fulfilled, or "". Nil if containerd has no CRI.
+	CRI map[string]string
+}
+
+// Ask asks the containerd at the other end of a connection. CRI is asked too if it was loaded, and its
+// error is a condition of its own: it answers later than the rest.
+func Ask(ctx context.Context, conn *grpc.ClientConn) (*State, error) {
+	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
+	defer cancel()
+	plugins, err := Plugins(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	s := &State{Plugins: plugins}
+	about, err := versionapi.NewVersionClient(conn).Version(ctx, &emptypb.Empty{})
+	if err != nil {
+		return nil, err
+	}
+	s.Version = about.Version
+	if p := s.Plugin("io.containerd.grpc.v1", "cri"); p == nil || p.InitErr != nil {
+		return s, nil // the error is that of the plugin
+	}
+	s.CRI = map[string]string{}
+	res, err := cri.NewRuntimeServiceClient(conn).Status(ctx, &cri.StatusRequest{})
+	switch {
+	case status.Code(err) == codes.Unimplemented: // disabled, or not registered yet
+		s.CRI["CRI"] = "it does not answer"
+	case err != nil:
+		s.CRI["CRI"] = status.Convert(err).Message()
+	default:
+		for _, c := range res.GetStatus().GetConditions() {
+			s.CRI[c.Type] = ""
+			if !c.Status {
+				s.CRI[c.Type] = strings.TrimSpace(c.Reason + " " + c.Message)
+			}
+		}
+	}
+	return s, nil
+}
+
+// Plugins returns the plugins of the containerd at the other end of a connection that pass filters of
+// containerd; all without any.
+func Plugins(ctx context.Context, conn *grpc.ClientConn, filters ...string) ([]*introspection.Plugin, error) {
+	res, err := introspection.NewIntrospectionClient(conn).Plugins(ctx, &introspection.PluginsRequest{Filters: filters})
+	if err != nil {
+		return nil, err
+	}
+	return res.Plugins, nil
+}
+
+// Plugin returns a plugin, or nil if containerd has none of this type and name.
+func (s *State) Plugin(kind, id string) *introspection.Plugin {
+	for _, p := range s.Plugins {
+		if p.Type == kind && p.ID == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// Parsed returns the minor release of containerd, or the newest tested one if its version is unknown.
+func (s *State) Parsed() containerdversion.Version {
+	if s != nil {
+		if v, err := containerdversion.Parse(s.Version); err == nil {
+			return v
+		}
+	}
+	return containerdversion.Newest
+}
+
+// A Health is what of a containerd is well, and what is not.
+type Health struct {
+	Version string `json:"version"` // of containerd
+
+	// Parts are plugins as "type.id" and conditions of CRI as "CRI: condition", with why they are not
+	// well, or "".
+	Parts map[string]string `json:"parts"`
+}
+
+// Health returns what is well. A plugin that leaves itself out on this machine (an unsupported file
+// system, for example) is not well, and neither before nor after a change.
+func (s *State) Health() Health {
+	h := Health{Version: s.Version, Parts: map[string]string{}}
+	for _, p := range s.Plugins {
+		h.Parts[p.Type+"."+p.ID] = ""
+		if p.InitErr != nil {
+			h.Parts[p.Type+"."+p.ID] = p.InitErr.Message
+			if p.InitErr.Message == "" {
+				h.Parts[p.Type+"."+p.ID] = "it did not start"
+			}
+		}
+	}
+	for name, why := range s.CRI {
+		h.Parts["CRI: "+name] = why
+	}
+	return h
+}
+
+// Worse returns, sorted, what was well before and is not any more, or is new and not well. Parts that
+// another version does not have are not missed.
+func (h Health) Worse(before Health) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(h.Parts)) {
+		was, known := before.Parts[name]
+		if why := h.Parts[name]; why != "" && (!known || was == "") {
+			out = append(out, fmt.Sprintf("%s: %s", name, why))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(before.Parts)) {
+		if _, ok := h.Parts[name]; !ok && before.Parts[name] == "" && h.Version == before.Version {
+			out = append(out, name+": it is gone")
+		}
+	}
+	return out
+}
+
+// EachNamespace calls f for each namespace of containerd.
+func EachNamespace(ctx context.Context, conn *grpc.ClientConn, f func(ctx context.Context, ns string) error) error {
+	all, err := namespacesapi.NewNamespacesClient(conn).List(ctx, &namespacesapi.ListNamespacesRequest{})
+	if err != nil {
+		return err
+	}
+	for _, ns := range all.Namespaces {
+		if err := f(namespaces.WithNamespace(ctx, ns.Name), ns.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -16,7 +16,7 @@ import (
 
 // hideDir is a lower layer that contains only a whiteout over the one top-level directory of the
 // objects. See lowerOptions.
-func (s *Snapshotter) hideDir() string { return filepath.Join(s.root, "hide") }
+func (s *Snapshotter) hideDir() string { return filepath.Join(s.root, hideName) }
 
 // whiteout returns the path of the whiteout.
 func whiteout(hide string) string {

@@ -39,7 +39,7 @@ var (
 // is not assigned again. unsure is true if the database may have lost snapshots: it is new, or
 // older than the directories.
 func prepareMetadata(root string, log *slog.Logger) (unsure bool, err error) {
-	largest, err := largestID(filepath.Join(root, "snapshots"))
+	largest, err := largestID(filepath.Join(root, snapshotsName))
 	if err != nil {
 		return false, err
 	}

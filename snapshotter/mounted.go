@@ -24,7 +24,7 @@ func (s *Snapshotter) mounted(ids []string, host bool) (map[string]bool, error) 
 	if err != nil {
 		return nil, err
 	}
-	finder := &mountFinder{dir: filepath.Join(s.root, "snapshots"), host: host, ids: map[string]bool{}, found: map[string]bool{}}
+	finder := &mountFinder{dir: filepath.Join(s.root, snapshotsName), host: host, ids: map[string]bool{}, found: map[string]bool{}}
 	for _, id := range ids {
 		finder.ids[id] = true
 	}

@@ -66,7 +66,7 @@ func choose(b tree.Backend, dir, objects string, log *slog.Logger) (tree.Backend
 
 // probe calls f with a temporary directory in dir.
 func probe(dir string, f func(dir string) error) error {
-	temp, err := os.MkdirTemp(dir, "probe-")
+	temp, err := os.MkdirTemp(dir, probePrefix)
 	if err != nil {
 		return err
 	}

@@ -148,7 +148,7 @@ func (s *Snapshotter) orphans(ctx context.Context, refs map[string]digest.Digest
 
 // dirs returns the names in the directory of the snapshots: ids, and leftovers of a crash.
 func (s *Snapshotter) dirs() ([]string, error) {
-	f, err := os.Open(filepath.Join(s.root, "snapshots"))
+	f, err := os.Open(filepath.Join(s.root, snapshotsName))
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func (s *Snapshotter) Locate(ctx context.Context, mounts []mount.Mount) (string,
 	if err != nil {
 		return bad(err.Error())
 	}
-	rel, err := filepath.Rel(filepath.Join(s.root, "snapshots"), dir)
+	rel, err := filepath.Rel(filepath.Join(s.root, snapshotsName), dir)
 	if err != nil || !filepath.IsLocal(rel) {
 		return bad(dir + " is elsewhere")
 	}

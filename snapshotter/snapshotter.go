@@ -90,7 +90,7 @@ func New(root string, st *store.Store, o Options) (*Snapshotter, error) {
 		return nil, err
 	}
 	// Existing snapshots can have stubs even if new ones get links.
-	if err := makeHide(filepath.Join(root, "hide")); err != nil && backend == tree.Stubs {
+	if err := makeHide(filepath.Join(root, hideName)); err != nil && backend == tree.Stubs {
 		return nil, err
 	}
 	unsure, err := prepareMetadata(root, o.Log)
@@ -317,7 +317,7 @@ func (s *Snapshotter) info(ctx context.Context, key string) (id string, info sna
 }
 
 func (s *Snapshotter) snapshotDir(id string) string {
-	return filepath.Join(s.root, "snapshots", id)
+	return filepath.Join(s.root, snapshotsName, id)
 }
 
 func (s *Snapshotter) upperDir(id string) string {

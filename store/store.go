@@ -149,7 +149,7 @@ func (s *Store) open() (err error) {
 	return err
 }
 
-func (s *Store) dbPath() string { return filepath.Join(s.dir, "store.db") }
+func (s *Store) dbPath() string { return filepath.Join(s.dir, dbName) }
 
 // Close stops all fetches, keeping their staged bytes, and closes the store.
 func (s *Store) Close() error {

@@ -77,10 +77,11 @@ cmd/internal/portowner    :
 cmd/internal/containerdversion :
 cmd/internal/fleet        : convert/format convert/registry store store/verify
 cmd/internal/snippet      : cmd/internal/containerdversion convert/mediatype convert/registry
-cmd/internal/upstream     : cmd/internal/config convert/format convert/formats convert/remote convert/resolve convert/signature
+cmd/internal/dirs         : cmd/internal/config cmd/internal/facadetls snapshotter store
+cmd/internal/upstream     : cmd/internal/config cmd/internal/dirs convert/format convert/formats convert/remote convert/resolve convert/signature
 cmd/internal/api          : cmd/internal/facadetls cmd/internal/portowner convert convert/formats convert/headers convert/image convert/losses convert/mediatype convert/remote convert/resolve convert/signature store store/filetable
 cmd/internal/metrics      : cmd/internal/api convert/formats convert/registry convert/resolve convert/signature snapshotter/lazy store store/filetable
-cmd/internal/jobs         : cmd/internal/api cmd/internal/config cmd/internal/metrics convert convert/format convert/formats convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
+cmd/internal/jobs         : cmd/internal/api cmd/internal/config cmd/internal/dirs cmd/internal/metrics convert convert/format convert/formats convert/ollama/localstore convert/pullsecret convert/registry convert/remote convert/resolve snapshotter snapshotter/differ snapshotter/lazy store store/filetable store/transfer
 cmd/internal/serve        :
 cmd/internal/facadeport   : cmd/internal/api cmd/internal/config cmd/internal/facadetls cmd/internal/metrics cmd/internal/portowner cmd/internal/serve
 cmd/internal/origins      : cmd/internal/api convert convert/formats convert/mediatype convert/registry convert/resolve store store/verify

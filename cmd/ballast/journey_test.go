@@ -53,7 +53,7 @@ func newSite(t *testing.T) *site {
 	t.Cleanup(s.registry.Close)
 	s.host = strings.TrimPrefix(s.registry.URL, "http://")
 	s.config = filepath.Join(s.dir, "config.toml")
-	s.address = filepath.Join(s.dir, "admin.sock")
+	s.address = filepath.Join(s.dir, "run/admin.sock")
 	s.start(t, 1)
 	return s
 }
@@ -84,7 +84,7 @@ allow_hosts = %s
 reserve = %d
 [lazy]
 holder = "none" # a holder is a copy of this program, which is the test
-%s`, s.dir+"/root", s.dir+"/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, strings.ReplaceAll(fmt.Sprintf("%q", s.allow), " ", ", "), reserve, s.more)
+%s`, s.dir+"/root", s.dir+"/run/ballastd.sock", s.address, s.dir+"/containerd.sock", facade, strings.ReplaceAll(fmt.Sprintf("%q", s.allow), " ", ", "), reserve, s.more)
 	if err := os.WriteFile(s.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -473,7 +473,7 @@ func TestSecondDaemon(t *testing.T) {
 func TestSockets(t *testing.T) {
 	s := newSite(t)
 	for _, name := range []string{"admin.sock", "ballastd.sock"} {
-		info, err := os.Stat(filepath.Join(s.dir, name))
+		info, err := os.Stat(filepath.Join(s.dir, "run", name))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -191,7 +191,7 @@ func TestManyConversions(t *testing.T) {
 func refusals(t *testing.T, n *node.Node, limit string) (count float64) {
 	t.Helper()
 	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.Dir, "admin.sock"))
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(n.Run(), "admin.sock"))
 	}}}
 	defer c.CloseIdleConnections()
 	resp, err := c.Get("http://admin/metrics")

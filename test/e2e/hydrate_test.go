@@ -146,7 +146,7 @@ func testBallastdUnmount(t *testing.T, config string) {
 		t.Errorf("%s is still mounted", dir)
 	}
 	waitFor(t, "the holder to end", func() error {
-		if _, err := os.Stat(filepath.Join(n.Dir, "holder.sock")); err == nil {
+		if _, err := os.Stat(filepath.Join(n.Run(), "holder.sock")); err == nil {
 			return fmt.Errorf("its socket is there")
 		}
 		return nil

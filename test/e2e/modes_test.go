@@ -100,7 +100,7 @@ func wantPrivate(t *testing.T, n *node.Node) {
 		}
 	}
 	for _, s := range []string{"ballastd.sock", "admin.sock", "holder.sock"} {
-		info, err := os.Stat(filepath.Join(n.Dir, s))
+		info, err := os.Stat(filepath.Join(n.Run(), s))
 		if os.IsNotExist(err) {
 			continue
 		}
@@ -135,41 +135,4 @@ func TestUmask(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A root that an earlier version left accessible is closed at the start, which is logged once.
-func TestOldRoot(t *testing.T) {
-	n := node.StartNode(t, node.Options{})
-	b := converttest.ModelPackRaw(converttest.Files(weights(243, 1<<20)))
-	ref := push(t, n, b)
-	mustPull(t, n, "ballast", ref)
-	n.Ballastd.Stop(t)
-	weightsOf := object(n, digest.FromBytes(b.Files["model.gguf"].Data))
-	for p, mode := range map[string]os.FileMode{
-		n.Root(): 0o711, n.Root() + "/objects": 0o755, n.Root() + "/objects/sha256": 0o755, filepath.Dir(weightsOf): 0o755,
-	} {
-		if err := os.Chmod(p, mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := as(nobody, "cat", weightsOf); err != nil {
-		t.Fatalf("nobody cannot read the old root; the test proves nothing: %v", err)
-	}
-	for range 2 {
-		n.StartBallastd(t)
-		wantPrivate(t, n)
-		if out, err := as(nobody, "cat", weightsOf); err == nil {
-			t.Errorf("nobody reads %d bytes of a model", len(out))
-		}
-		n.Ballastd.Stop(t)
-	}
-	p, err := os.ReadFile(filepath.Join(n.Dir, "ballastd.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if logged := strings.Count(string(p), "directories that others could enter are closed"); logged != 1 {
-		t.Errorf("the log says it %d times, want once", logged)
-	}
-	n.StartBallastd(t)
-	wantReadable(t, n, ref, "model.gguf", b.Files["model.gguf"].Data)
 }

@@ -17,9 +17,9 @@ const DefaultPath = "/etc/ballast/config.toml"
 type Config struct {
 	Version int `toml:"version" comment:"Version of the file format. Every file needs this line."`
 
-	Root         string `toml:"root" comment:"Directory for everything that ballast stores. It must be on one file system: files in it are\nlower layers of overlay mounts and are renamed between directories."`
-	Address      string `toml:"address" comment:"Socket for containerd, as named in its proxy_plugins."`
-	AdminAddress string `toml:"admin_address" comment:"Socket for the ballast command. Only root can open it."`
+	Root         string `toml:"root" comment:"Directory for everything that ballast stores, and for nothing else: a directory with files of others is\nrefused. It must be on one file system: files in it are lower layers of overlay mounts and are renamed\nbetween directories."`
+	Address      string `toml:"address" comment:"Socket for containerd, as named in its proxy_plugins. Its directory is for sockets and mounts of ballast\nonly."`
+	AdminAddress string `toml:"admin_address" comment:"Socket for the ballast command. Only root can open it. Its directory is as that of address."`
 
 	Log        Log        `toml:"log" comment:"Log messages, on stderr."`
 	Containerd Containerd `toml:"containerd" comment:"The containerd that ballastd works with."`

@@ -36,13 +36,10 @@ func (c *Config) validate() error {
 		return invalid("root", "%q has a character that mount options treat specially", c.Root)
 	}
 	c.Root = filepath.Clean(c.Root)
-	if c.Root == "/" {
-		return invalid("root", "/ is not a directory of its own")
-	}
 	if c.Address == c.AdminAddress {
 		return invalid("admin_address", "is the same as address")
 	}
-	return cmp.Or(c.checkListeners(), c.checkFleet(), c.checkCartons(), c.checkValues(), c.checkLazy(), c.checkVerify(), c.checkUpstream())
+	return cmp.Or(c.checkDirs(), c.checkListeners(), c.checkFleet(), c.checkCartons(), c.checkValues(), c.checkLazy(), c.checkVerify(), c.checkUpstream())
 }
 
 func (c *Config) checkValues() error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/cmd/internal/facadeport"
 	"github.com/ballast-dev/ballast/cmd/internal/fleet"
 	"github.com/ballast-dev/ballast/cmd/internal/hostmounts"
@@ -31,7 +32,6 @@ import (
 	"github.com/ballast-dev/ballast/store"
 	notify "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 )
 
@@ -76,7 +76,7 @@ func Version() string { return api.ThisVersion().Version }
 // New builds the parts of a daemon. It opens the store but starts nothing.
 //
 // It returns errdefs.ErrUnavailable if another daemon uses the store, and
-// errdefs.ErrFailedPrecondition if the root is not suitable.
+// errdefs.ErrFailedPrecondition if the root or the directory of a socket is not suitable.
 func New(c *config.Config, log *slog.Logger) (*Daemon, error) {
 	d := &Daemon{config: c, version: api.ThisVersion(), started: time.Now(), log: log}
 	for _, build := range []func() error{d.openStore, d.buildFacade, d.buildSnapshotter, d.takePassed} {
@@ -88,11 +88,15 @@ func New(c *config.Config, log *slog.Logger) (*Daemon, error) {
 }
 
 func (d *Daemon) openStore() (err error) {
-	if err := checkRoot(d.config.Root); err != nil {
+	if err := checkDirs(d.config); err != nil {
 		return err
 	}
-	if err := closeRoot(d.config.Root, d.log); err != nil {
+	others, err := dirs.Foreign(d.config, "/")
+	if err != nil {
 		return err
+	}
+	if len(others) > 0 {
+		d.log.Warn("there are files of others in the directories of ballast; they stay when ballast is removed", "paths", others)
 	}
 	if d.store, err = store.Open(d.config.Root, storeOptions(d.config, d.log)); err != nil {
 		return err
@@ -116,7 +120,6 @@ func (d *Daemon) buildFacade() (err error) {
 	if err := os.MkdirAll(resolver.Settings.TempDir, 0o700); err != nil {
 		return err
 	}
-	_ = unix.Rmdir(filepath.Join(c.Root, oldTempDir)) // only if it exists and is empty
 	d.facade = &registry.Handler{
 		Resolver: resolver, Store: d.store, Secrets: d.secrets, Log: d.log,
 		Pulled:  func(ctx context.Context, im store.Image) { d.jobs.Heal(ctx, im) },
@@ -160,7 +163,7 @@ func (d *Daemon) buildSnapshotter() (err error) {
 		Upstream: sources.Pulled, Check: d.signed, Mode: d.mode, Unverified: unverified, Background: d.jobs.Background.Start, Log: log,
 	})
 	d.mounts = hostmounts.New(hostmounts.Options{
-		Dir: filepath.Join(filepath.Dir(c.Address), "models"), Store: d.store, Facade: d.facade, Sources: sources,
+		Dir: filepath.Join(filepath.Dir(c.Address), dirs.Models), Store: d.store, Facade: d.facade, Sources: sources,
 		Snapshotter: d.snapshotter, Differ: d.differ, Log: log,
 	})
 	return nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
 	"github.com/ballast-dev/ballast/cmd/internal/containerdversion"
+	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/snapshotter"
 	"github.com/ballast-dev/ballast/snapshotter/differ"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
@@ -16,13 +17,6 @@ import (
 	"github.com/ballast-dev/ballast/snapshotter/tree"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/opencontainers/go-digest"
-)
-
-// The directories of the mount of incomplete files: below the root, or the first one beside the
-// sockets, see lazy.Options.
-const (
-	lazyDir   = "lazy"
-	lazyState = "lazy-state"
 )
 
 // startLazy makes models readable before they are complete: those that snapshots already show, and
@@ -104,9 +98,9 @@ func (v views) OpenObject(view uint64, d digest.Digest) (*os.File, error) {
 
 // lazyPlaces returns the possible mount points and the state directory of the lazy mount of a root.
 func lazyPlaces(root string, c *config.Config) lazy.Options {
-	o := lazy.Options{Dir: filepath.Join(root, lazyDir), StateDir: filepath.Join(root, lazyState)}
+	o := lazy.Options{Dir: filepath.Join(root, dirs.Lazy), StateDir: filepath.Join(root, dirs.LazyState)}
 	if dir := filepath.Dir(c.Address); snapshotter.Mountable(dir) == nil {
-		o.Apart = filepath.Join(dir, lazyDir)
+		o.Apart = filepath.Join(dir, dirs.Lazy)
 	}
 	return o
 }
@@ -128,7 +122,7 @@ func (d *Daemon) newHolder() (h fdstore.Options, err error) {
 	if c.Lazy.Holder == config.HolderAuto && m.Stores {
 		h.NotifySocket = m.NotifySocket // also for the process below, which may already be running
 	}
-	h.Socket = filepath.Join(filepath.Dir(c.Address), "holder.sock")
+	h.Socket = filepath.Join(filepath.Dir(c.Address), dirs.Holder)
 	if c.Lazy.Holder == config.HolderOutside {
 		return h, nil // no process of our own: it would end with the daemon
 	}

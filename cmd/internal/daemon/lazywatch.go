@@ -11,6 +11,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/snapshotter/lazy"
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
 	"github.com/ballast-dev/ballast/store"
@@ -116,7 +117,7 @@ func (d *Daemon) lazyHealth(ctx context.Context) (api.LazyHealth, error) {
 // that keeps it. It reports whether there was one. It returns errdefs.ErrUnavailable if a daemon
 // runs.
 func Unmount(c *config.Config, o lazy.Options) (was bool, err error) {
-	if err := checkRoot(c.Root); err != nil {
+	if err := checkDirs(c); err != nil {
 		return false, err
 	}
 	if _, err := os.Stat(c.Root); errors.Is(err, os.ErrNotExist) {
@@ -133,6 +134,6 @@ func Unmount(c *config.Config, o lazy.Options) (was bool, err error) {
 	defer func() { err = errors.Join(err, s.Close()) }()
 	p := lazyPlaces(s.Dir(), c)
 	o.Dir, o.Apart, o.StateDir = p.Dir, p.Apart, p.StateDir
-	o.Holder = fdstore.Options{Socket: filepath.Join(filepath.Dir(c.Address), "holder.sock")}
+	o.Holder = fdstore.Options{Socket: filepath.Join(filepath.Dir(c.Address), dirs.Holder)}
 	return lazy.Detach(o)
 }

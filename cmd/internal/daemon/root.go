@@ -3,31 +3,31 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
-	"github.com/ballast-dev/ballast/convert/mediatype"
+	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/containerd/errdefs"
 )
 
-// checkRoot returns errdefs.ErrFailedPrecondition, with advice, for a root that cannot hold the
-// store.
-func checkRoot(root string) error {
+// checkDirs returns errdefs.ErrFailedPrecondition, with advice, for a root that cannot hold the
+// store, or a directory that belongs to others.
+func checkDirs(c *config.Config) error {
+	if err := dirs.Check(c, "/"); err != nil {
+		return err
+	}
+	root := c.Root
 	info, err := os.Stat(root)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
+	if errors.Is(err, os.ErrNotExist) {
 		return nil // the store creates it
-	case err != nil:
+	}
+	if err != nil {
 		return fmt.Errorf("root: %w", err)
-	case !info.IsDir():
-		return fmt.Errorf("root %s is not a directory: %w", root, errdefs.ErrFailedPrecondition)
 	}
 	base := info.Sys().(*syscall.Stat_t).Dev
 	for _, p := range rootParts {
@@ -44,49 +44,6 @@ func checkRoot(root string) error {
 	}
 	return nil
 }
-
-// closeRoot removes the permissions of other users on a root: earlier versions made its objects
-// readable for all. The directories at its top protect everything below them.
-func closeRoot(root string, log *slog.Logger) error {
-	entries, err := os.ReadDir(root)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil // the store creates it
-	}
-	if err != nil {
-		return fmt.Errorf("root: %w", err)
-	}
-	dirs := []string{root}
-	for _, e := range entries {
-		if e.IsDir() && e.Name() != lazyDir { // which can be a mount without a server
-			dirs = append(dirs, filepath.Join(root, e.Name()))
-		}
-	}
-	var closed []string
-	for _, d := range dirs {
-		info, err := os.Stat(d)
-		if err != nil {
-			return fmt.Errorf("root: %w", err)
-		}
-		if info.Mode().Perm()&^privateMode == 0 {
-			continue
-		}
-		if err := os.Chmod(d, privateMode); err != nil {
-			return fmt.Errorf("root: %w", err)
-		}
-		closed = append(closed, fmt.Sprintf("%s (%04o)", d, info.Mode().Perm()))
-	}
-	if closed != nil {
-		log.Warn("directories that others could enter are closed to them", "dirs", strings.Join(closed, ", "))
-	}
-	return nil
-}
-
-// oldTempDir is the directory below the root that earlier versions used in place of
-// upstream.TempDir.
-const oldTempDir = string(mediatype.FormatCarton)
-
-// privateMode is the mode of directories that only root may access.
-const privateMode fs.FileMode = 0o700
 
 // rootParts are the directories below the root that must be on one file system.
 var rootParts = []string{"objects", "partial", "snapshots"}

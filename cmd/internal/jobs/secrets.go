@@ -12,18 +12,16 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/store"
 )
 
-// secretsDir is the directory below the root for sealed pull secrets.
-const secretsDir = "secrets"
-
 // OpenSecrets returns the pull secrets of a node. If they must not be kept on disk, it removes
 // those on disk. The directory exists afterwards in any case: see DoubtNames.
 func OpenSecrets(c *config.Config, log *slog.Logger) (*pullsecret.Secrets, error) {
-	dir := filepath.Join(c.Root, secretsDir)
+	dir := filepath.Join(c.Root, dirs.Secrets)
 	if !c.Upstream.KeepSecrets {
 		return &pullsecret.Secrets{}, errors.Join(pullsecret.Remove(dir), os.Mkdir(dir, 0o700))
 	}
@@ -35,7 +33,7 @@ func OpenSecrets(c *config.Config, log *slog.Logger) (*pullsecret.Secrets, error
 // the node can read: its root has no directory for secrets. Such a name is public again after it
 // has been read without credentials. DoubtNames is called before OpenSecrets.
 func DoubtNames(ctx context.Context, c *config.Config, s *store.Store) error {
-	if _, err := os.Stat(filepath.Join(s.Dir(), secretsDir)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(s.Dir(), dirs.Secrets)); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if _, err := os.Stat(c.Upstream.DockerConfig); errors.Is(err, fs.ErrNotExist) {

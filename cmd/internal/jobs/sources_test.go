@@ -13,6 +13,7 @@ import (
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/convert/pullsecret"
 	"github.com/ballast-dev/ballast/convert/registry"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -193,7 +194,7 @@ func TestSecretsOnDisk(t *testing.T) {
 	c.Root = d.Store.Dir()
 	left := func() (names []string) {
 		t.Helper()
-		files, err := filepath.Glob(filepath.Join(c.Root, secretsDir, "*"))
+		files, err := filepath.Glob(filepath.Join(c.Root, dirs.Secrets, "*"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,7 +355,7 @@ func TestSourcesOfStrangers(t *testing.T) {
 	}
 	check("one had all of it", "good.example/m")
 	d.SettleSecrets(t.Context())
-	files, err := os.ReadDir(filepath.Join(c.Root, secretsDir))
+	files, err := os.ReadDir(filepath.Join(c.Root, dirs.Secrets))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/ballast-dev/ballast/cmd/internal/config"
+	"github.com/ballast-dev/ballast/cmd/internal/dirs"
 	"github.com/ballast-dev/ballast/convert/format"
 	"github.com/ballast-dev/ballast/convert/formats"
 	"github.com/ballast-dev/ballast/convert/remote"
@@ -19,13 +20,9 @@ func Resolver(c *config.Config, client *remote.Client, log *slog.Logger) resolve
 	return resolve.Resolver{
 		Upstream: client, Variant: c.Upstream.OllamaRunner, Archives: c.Archives(), Titled: c.Upstream.MountsTitled,
 		// The client decides what may be downloaded.
-		Settings: format.Settings{HTTP: client.Do, Getenv: config.Getenv, TempDir: filepath.Join(c.Root, TempDir), Log: log},
+		Settings: format.Settings{HTTP: client.Do, Getenv: config.Getenv, TempDir: filepath.Join(c.Root, dirs.Archives), Log: log},
 	}
 }
-
-// TempDir is the directory below the root for copies of archives from servers without range
-// requests.
-const TempDir = "archives"
 
 // Options returns the options of a registry client. version is that of this program, for the
 // User-Agent.

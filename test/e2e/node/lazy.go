@@ -14,12 +14,12 @@ import (
 )
 
 // LazyApart is the mount point of the lazy mount on kernels that cannot id-map it.
-func (n *Node) LazyApart() string { return filepath.Join(n.Dir, "lazy") }
+func (n *Node) LazyApart() string { return filepath.Join(n.Run(), "lazy") }
 
 // KillHolder kills the holder of the lazy mount.
 func (n *Node) KillHolder(t TB) {
 	t.Helper()
-	socket := []byte(filepath.Join(n.Dir, "holder.sock"))
+	socket := []byte(filepath.Join(n.Run(), "holder.sock"))
 	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -52,7 +52,7 @@ func (n *Node) AdminClient() *http.Client {
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			var d net.Dialer
-			return d.DialContext(ctx, "unix", filepath.Join(n.Dir, "admin.sock"))
+			return d.DialContext(ctx, "unix", filepath.Join(n.Run(), "admin.sock"))
 		},
 	}}
 }

@@ -120,6 +120,9 @@ func StartNode(t TB, o Options) *Node {
 // Socket is the path of containerd's socket.
 func (n *Node) Socket() string { return filepath.Join(n.Dir, "c.sock") }
 
+// Run is the directory of ballastd's sockets.
+func (n *Node) Run() string { return filepath.Join(n.Dir, "run") }
+
 // Root is the directory of ballastd's store and snapshots.
 func (n *Node) Root() string { return filepath.Join(n.Dir, "ballast") }
 
@@ -196,7 +199,7 @@ func (n *Node) LaunchBallastd(t TB) {
 	n.Ballastd = start(t, "ballastd", filepath.Join(n.Dir, "ballastd.log"), env, files, argv...)
 	n.Ballastd.WaitReady(t, func() error {
 		for _, s := range []string{"ballastd.sock", "admin.sock"} {
-			if err := dial("unix", filepath.Join(n.Dir, s)); err != nil {
+			if err := dial("unix", filepath.Join(n.Run(), s)); err != nil {
 				return err
 			}
 		}
@@ -229,7 +232,7 @@ hosts_dir = %q
 docker_config = %q
 [fetch]
 reserve = "64MiB"
-`, n.Root(), filepath.Join(n.Dir, "ballastd.sock"), filepath.Join(n.Dir, "admin.sock"),
+`, n.Root(), filepath.Join(n.Run(), "ballastd.sock"), filepath.Join(n.Run(), "admin.sock"),
 		n.Socket(), n.Facade, filepath.Join(n.Dir, "ballast.d"), filepath.Join(n.Dir, dockerConfig)))
 	if n.options.Config != "" {
 		n.write(t, "conf.d/extra.toml", "version = 1\n"+n.options.Config)

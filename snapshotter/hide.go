@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/ballast-dev/ballast/store"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 )
@@ -49,11 +48,20 @@ func isWhiteout(name string) bool {
 	return unix.Lstat(name, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0
 }
 
-// checkHide returns errdefs.ErrDataLoss if the whiteout is missing: without it, containerd's own
-// mounts would show the objects of all models.
-func (s *Snapshotter) checkHide() error {
-	if name := whiteout(s.hideDir()); !isWhiteout(name) {
-		return fmt.Errorf("%s is not a whiteout; restart ballastd to repair it: %w", name, errdefs.ErrDataLoss)
+// ensureHide creates the hiding layer again if it was removed or changed: without it, mounts fail, or
+// containerd's own show the objects of all models.
+func (s *Snapshotter) ensureHide() error {
+	if isWhiteout(whiteout(s.hideDir())) {
+		return nil
 	}
+	s.hiding.Lock()
+	defer s.hiding.Unlock()
+	if isWhiteout(whiteout(s.hideDir())) { // made by a concurrent call
+		return nil
+	}
+	if err := makeHide(s.hideDir()); err != nil {
+		return err
+	}
+	s.log.Warn("layer that hides objects was missing or damaged and is created again", "path", s.hideDir())
 	return nil
 }

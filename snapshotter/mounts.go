@@ -132,7 +132,7 @@ func (s *Snapshotter) mounts(ctx context.Context, key string, plain []mount.Moun
 		access = "workdir=" + filepath.Join(s.snapshotDir(c.ID), "work")
 	}
 	if stubs {
-		if err := s.checkHide(); err != nil {
+		if err := s.ensureHide(); err != nil {
 			return nil, err
 		}
 		access += ",lowerdir=" + s.lowerList(ids) + "::" + strings.Join(data, "::")

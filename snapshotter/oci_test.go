@@ -1,8 +1,10 @@
 package snapshotter
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
@@ -12,7 +14,6 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/oci"
-	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -89,13 +90,15 @@ func TestReadonlyOfContainer(t *testing.T) {
 	}
 }
 
-// Without the whiteout, such a mount shows all objects.
+// Without the whiteout, such a mount shows all objects, and without its directory there is no mount. Each
+// mount creates what is missing, also while others do.
 func TestHide(t *testing.T) {
 	n := newNode(t, tree.Stubs)
 	n.commit(t, "model", "", newModel().file("w", 0o644, storetest.Random(1, 5000)))
 	name := whiteout(n.hideDir())
 	damages := map[string]func() error{
 		"missing":   func() error { return nil },
+		"nothing":   func() error { return os.RemoveAll(n.hideDir()) },
 		"file":      func() error { return os.WriteFile(name, nil, 0o644) },
 		"directory": func() error { return os.MkdirAll(filepath.Join(name, "d"), 0o755) },
 	}
@@ -106,15 +109,18 @@ func TestHide(t *testing.T) {
 		if err := damage(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.Prepare(t.Context(), "c", "model"); !errdefs.IsDataLoss(err) {
-			t.Errorf("%s: got %v, want data loss", what, err)
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				if _, err := n.Prepare(t.Context(), fmt.Sprint(what, i), "model"); err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+			})
 		}
-		n.open(t, tree.Stubs)
-		if _, err := n.Prepare(t.Context(), "c", "model"); err != nil {
-			t.Errorf("%s, after a restart: %v", what, err)
+		all.Wait()
+		if !isWhiteout(name) {
+			t.Errorf("%s: there is no whiteout", what)
 		}
-		if err := n.Remove(t.Context(), "c"); err != nil {
-			t.Error(err)
-		}
+		n.container(t, what, "model") // mounts it
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/ballast-dev/ballast/snapshotter/tree"
@@ -57,6 +58,8 @@ type Snapshotter struct {
 	volume  func(ctx context.Context, target digest.Digest, id string) error
 	bare    func(ctx context.Context) error
 	log     *slog.Logger
+
+	hiding sync.Mutex // serializes repairs of the hiding layer; no other lock is taken while it is held
 }
 
 // A lazyMount shows incomplete files; see UseLazy.

@@ -146,6 +146,9 @@ func soakChild(dir string) error {
 	work.Wait()
 	s.Resume()
 	err = s.Close()
+	if left, gerr := filepath.Glob(filepath.Join(dir, "partial", "bytes-*")); len(left) > 0 || gerr != nil {
+		err = errors.Join(err, gerr, fmt.Errorf("temporary files stay: %q", left))
+	}
 	close(wrong)
 	for e := range wrong {
 		err = errors.Join(err, e)

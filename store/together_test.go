@@ -408,3 +408,40 @@ func processorTime(t *testing.T) time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// TestFileOfRunningFetch hydrates two tables with the same file. One has found that the file is missing,
+// and fetches it when the other has just made it an object.
+func TestFileOfRunningFetch(t *testing.T) {
+	p := storetest.Random(1, 100_000)
+	add := map[string]func(*storetest.Builder){
+		"raw":    func(b *storetest.Builder) { b.Raw("config.json", p, 0o644) },
+		"chunks": func(b *storetest.Builder) { b.RawChunks("config.json", p, 0o644, 30_000) },
+	}
+	for name, add := range add {
+		t.Run(name, func(t *testing.T) {
+			s := storetest.Open(t, t.TempDir(), store.Options{})
+			var tables [2]digest.Digest
+			for i := range tables {
+				b := storetest.NewBuilder(fmt.Sprint(i))
+				add(b)
+				tables[i] = b.Put(t, s)
+			}
+			sources := storetest.From(storetest.NewFetcher(p))
+			release, err := s.Use(t.Context(), tables[0], sources) // the other has not let go of it yet
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer release()
+			s.BeforeFetching(func(table digest.Digest) {
+				if table == tables[0] {
+					if err := s.Hydrate(t.Context(), tables[1], store.HydrateOptions{Sources: sources}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			if err := s.Hydrate(t.Context(), tables[0], store.HydrateOptions{Sources: sources}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -28,6 +28,7 @@ var onePlaceRules = []struct {
 	{"the environment is read with the configuration", []string{"cmd/internal/config"}, calls("os", "Getenv", "LookupEnv", "Environ")},
 	{"formats are named in their folders", []string{"convert/mediatype", "convert/ollama", "convert/ollama/localstore", "convert/carton", "convert/huggingface",
 		"cmd/internal/config" /* keys that people write */}, is("carton", "carton+", ".carton", "ollama", "ollama:", "ollama-list", "docker-ai", "kitops", "hf:", "hf.co", "registry.ollama.ai")},
+	{"durations are differences of time.Time, whose clock is never set back", nil, readsWallClock},
 	{"only programs end the process", []string{"cmd/ballast", "cmd/ballastd"}, calls("os", "Exit")},
 	{"errors and logs go to a logger that is passed in", nil, calls("log", "Printf", "Println", "Fatal", "Fatalf", "Panicf")},
 	{"there is no default logger", nil, calls("slog", "Default", "SetDefault", "Info", "Warn", "Error", "Debug")},
@@ -63,6 +64,20 @@ func calls(pkg string, names ...string) func(ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
 		return ok && isCall(call, pkg, names...)
 	}
+}
+
+// readsWallClock finds time.Now().UnixNano() and the like.
+func readsWallClock(n ast.Node) bool {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || !strings.HasPrefix(sel.Sel.Name, "Unix") {
+		return false
+	}
+	now, ok := sel.X.(*ast.CallExpr)
+	return ok && isCall(now, "time", "Now")
 }
 
 func isCall(call *ast.CallExpr, pkg string, names ...string) bool {
@@ -163,6 +178,7 @@ func TestOnePlacePlanted(t *testing.T) {
 	dir := plant(t, map[string]string{
 		"store/filetable/mediatype.go":   "package filetable\nconst A = \"application/vnd.x\"\n",
 		"store/verify/verify.go":         "package verify\nfunc f() { if digest.FromBytes(p) != d {}; d.Verifier() }\n",
+		"store/clock.go":                 "package store\nvar a, b = time.Now().UnixNano(), info.ModTime().UnixNano()\n",
 		"store/other.go":                 "package store\nconst B = \"application/vnd.x\"\n",
 		"convert/a.go":                   "package convert\n// application/vnd.x in a comment\nvar e = os.Getenv(\"X\")\n",
 		"convert/b.go":                   "package convert\nfunc f() { if d == digest.FromBytes(p) {}\n\td.Verifier() }\n",
@@ -184,6 +200,7 @@ func TestOnePlacePlanted(t *testing.T) {
 		"convert/b.go:2: digests are compared in one package",
 		"convert/b.go:3: digests are compared in one package",
 		"convert/resolve/a.go:2: formats are named in their folders",
+		"store/clock.go:2: durations are differences of time.Time, whose clock is never set back",
 		"store/other.go:2: media types are spelled once",
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -382,7 +382,11 @@ func newPlace(t testing.TB) place {
 	root := t.TempDir()
 	p := place{disk{root}, filepath.Join(root, "holder.sock")}
 	t.Cleanup(func() {
-		if err := detachAll([]string{p.mount(), p.apart()}, slog.New(slog.DiscardHandler)); err != nil {
+		// The holder must drop the connection: an unmount ends it only when no other process of the machine
+		// has a copy of the mount namespace.
+		o := Options{Dir: p.mount(), Apart: p.apart(), StateDir: filepath.Join(p.dir, "lazy.state")}
+		o.Holder.Socket = p.socket
+		if _, err := Detach(o); err != nil {
 			t.Error(err)
 		}
 		eventually(t, "the holder is gone", func() bool { return holderPid(p.socket) == 0 })

@@ -30,7 +30,7 @@ const maxProbes = 8
 
 // A node is a file known to the kernel. The kernel may have forgotten an inherited one.
 type node struct {
-	looked atomic.Int64 // when there was last no object, in Unix nanoseconds
+	looked atomic.Pointer[time.Time] // when there was last no object; nil: never
 	id     uint64
 	view   uint64
 	digest digest.Digest
@@ -197,6 +197,10 @@ func (fs *fileSystem) known(id uint64) *node {
 // lookAgain reports whether to check again if the file has become an object. Until then, reads from
 // the source return the same bytes.
 func (n *node) lookAgain() bool {
-	now, last := time.Now().UnixNano(), n.looked.Load()
-	return now-last > int64(100*time.Millisecond) && n.looked.CompareAndSwap(last, now)
+	last := n.looked.Load()
+	if last != nil && time.Since(*last) <= 100*time.Millisecond {
+		return false
+	}
+	now := time.Now()
+	return n.looked.CompareAndSwap(last, &now)
 }

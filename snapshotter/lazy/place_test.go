@@ -3,8 +3,11 @@ package lazy
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/ballast-dev/ballast/snapshotter/lazy/fdstore"
@@ -79,6 +82,30 @@ func TestPlaces(t *testing.T) {
 			p.wantAt(t, "")
 		})
 	}
+}
+
+// TestDetachCopiedNamespace checks that the holder ends, and with it the connection, while a process has a
+// copy of the mount namespace, in which the mount stays. The clean-up of newPlace waits for the end of the
+// holder.
+func TestDetachCopiedNamespace(t *testing.T) {
+	var copied *exec.Cmd
+	t.Cleanup(func() {
+		_ = copied.Process.Kill()
+		_ = copied.Wait()
+	})
+	t.Run("place", func(t *testing.T) {
+		p := newPlace(t)
+		startDaemon(t, p.args()...)
+		copied = exec.Command("unshare", "--mount", "--propagation", "private", "sleep", "infinity")
+		if err := copied.Start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the copy has the mount", func() bool {
+			comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", copied.Process.Pid))
+			mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", copied.Process.Pid))
+			return err == nil && string(comm) == "sleep\n" && strings.Contains(string(mounts), p.mount())
+		})
+	})
 }
 
 // TestMoved takes over a mount that an earlier version made below the root, and moves it while files of

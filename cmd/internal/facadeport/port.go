@@ -1,6 +1,7 @@
 package facadeport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -195,7 +196,8 @@ func (f *Port) Rotate(context.Context) error {
 	return keys.Rotate()
 }
 
-// Health returns facts about the facade.
+// Health returns facts about the facade. Keys that are missing or damaged are created again: whoever
+// asks wants pulls to work.
 func (f *Port) Health() api.FacadeHealth {
 	h := api.FacadeHealth{Plain: f.config.Facade.InsecurePlainHTTP, Manager: config.Manager().NotifySocket != ""}
 	f.mu.Lock()
@@ -203,6 +205,7 @@ func (f *Port) Health() api.FacadeHealth {
 	h.Held, h.HeldElsewhere = f.passed != nil, f.elsewhere
 	f.mu.Unlock()
 	if keys := f.keys.Load(); keys != nil {
+		err = cmp.Or(err, keys.Renew())
 		h.Keys = new(keys.Status())
 	}
 	if err == nil {

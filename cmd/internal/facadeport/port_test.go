@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -343,6 +344,27 @@ func TestFacadeWithoutKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, "the facade to answer", func() bool { return p.Health().Error == "" && p.Health().Keys != nil })
+}
+
+// Keys that are lost while the facade answers are there again when it is asked for its health.
+func TestFacadeKeysLost(t *testing.T) {
+	p, address := serving(t)
+	if err := os.RemoveAll(facadetls.Dir(p.config.Root)); err != nil {
+		t.Fatal(err)
+	}
+	if h := p.Health(); h.Error != "" || h.Keys.Why == "" {
+		t.Errorf("%+v", h)
+	}
+	fresh, _ := p.client(t)
+	if status, _, err := get(fresh, "https://"+address+"/v2/"); err != nil || status != http.StatusOK {
+		t.Errorf("%d, %v", status, err)
+	}
+	if err := errors.Join(os.RemoveAll(facadetls.Dir(p.config.Root)), os.WriteFile(facadetls.Dir(p.config.Root), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if h := p.Health(); !strings.Contains(h.Error, "is not a directory") {
+		t.Errorf("keys that cannot be written: %+v", h)
+	}
 }
 
 // Tests use the facade without keys; it still blocks browsers, and logs that it has no keys.

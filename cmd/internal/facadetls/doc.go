@@ -26,8 +26,9 @@
 //	client.pem      expires after 90 days    replaced 30 days before, or if authority.pem has not signed it
 //	facade          expires after 90 days    the same, in memory
 //
-// A daemon does so when it starts and then once a minute: the effect of a wrong clock at boot, or
-// of a removed file, ends after a minute. A key that users other than its owner could read counts
+// A daemon does so when it starts, then once a minute, and when it is asked for its health ("ballast
+// doctor"): the effect of a wrong clock at boot, or of a removed file, ends after a minute. Check
+// tells other programs whether there is such an effect. A key that users other than its owner could read counts
 // as lost, together with the CA. After a new CA, no other file has to be written; a pull that began
 // before and connects after it fails once. All certificates begin in 1970, because some clocks do
 // at boot; only their end matters.

@@ -45,8 +45,8 @@ type Set struct {
 	Log       *slog.Logger
 	Counts    Counts
 
-	noShare    atomic.Bool  // the file system cannot share blocks between files
-	lastActive atomic.Int64 // when a reader last progressed or had to wait, in Unix nanoseconds
+	noShare    atomic.Bool               // the file system cannot share blocks between files
+	lastActive atomic.Pointer[time.Time] // when a reader last progressed or had to wait; nil: never
 
 	idleMu sync.Mutex // guards idle; the last lock
 	idle   []*File    // open files of few groups without a current read, least recently read first
@@ -110,7 +110,10 @@ func (s *Set) forget(f *File) {
 }
 
 // readerActive records that a reader progresses or waits for bytes.
-func (s *Set) readerActive() { s.lastActive.Store(time.Now().UnixNano()) }
+func (s *Set) readerActive() {
+	now := time.Now()
+	s.lastActive.Store(&now)
+}
 
 // addIdle records an open file without a current read, and closes the least recently read one if there
 // are more than maxIdle.

@@ -44,10 +44,11 @@ func (w *whole) hashesLater() bool {
 
 // readerPause returns how long the work must wait for readers.
 func (w *whole) readerPause() time.Duration {
-	if w.flow.Class() != transfer.Background {
+	last := w.f.set.lastActive.Load()
+	if w.flow.Class() != transfer.Background || last == nil {
 		return 0
 	}
-	return min(quiet, quiet-time.Duration(time.Now().UnixNano()-w.f.set.lastActive.Load()))
+	return min(quiet, quiet-time.Since(*last))
 }
 
 // use hashes group g from a buffer. It is called sequentially.

@@ -22,7 +22,8 @@ func TestReadersBeforeHash(t *testing.T) {
 			if wrong {
 				f.Digest = digest.FromString("another file")
 			}
-			s.lastActive.Store(time.Now().Add(time.Hour).UnixNano()) // as if a reader always made progress
+			later := time.Now().Add(time.Hour) // as if a reader always made progress
+			s.lastActive.Store(&later)
 			flow := s.Scheduler.NewFlow(transfer.Background)
 			filled := make(chan error, 1)
 			go func() { filled <- f.Fill(t.Context(), flow, func() {}) }()
@@ -61,7 +62,8 @@ func TestReadersBeforeHash(t *testing.T) {
 func TestHashEndsWithContext(t *testing.T) {
 	const size, groups = 1000, 20
 	s, f, _ := newFile(t, groups, size)
-	s.lastActive.Store(time.Now().Add(time.Hour).UnixNano())
+	later := time.Now().Add(time.Hour)
+	s.lastActive.Store(&later)
 	ctx, cancel := context.WithCancel(t.Context())
 	filled := make(chan error, 1)
 	go func() { filled <- f.Fill(ctx, s.Scheduler.NewFlow(transfer.Background), func() {}) }()

@@ -201,24 +201,38 @@ func (b *blobFetch) file(ctx context.Context, f *chunkfile.File) (resumed bool, 
 		}
 		return resumed, errors.Join(err, f.Discard())
 	}
-	if err != nil {
-		return resumed, err
+	if err == nil {
+		b.state.Store(StateVerifying)
+		err = b.publish(f)
 	}
-	b.state.Store(StateVerifying)
-	return resumed, b.publish(f)
+	if errors.Is(err, chunkfile.ErrMoved) { // by another fetch, after this one was found to be needed
+		if ok, herr := b.e.Objects.Has(filetable.Blob{Digest: f.Digest, Size: f.Size}, &b.sources); ok || herr != nil {
+			err = herr
+		}
+	}
+	return resumed, err
 }
 
 func (b *blobFetch) noRanges() {
 	b.e.Log.Warn("server does not support ranges; the blob is fetched sequentially", "digest", b.target.Blob.Digest)
 }
 
-// publish makes verified files objects.
+// publish makes verified files objects, except those that another fetch has just made objects.
 func (b *blobFetch) publish(files ...*chunkfile.File) error {
 	var list []Publication
-	if err := together(files, (*chunkfile.File).Sync); err != nil {
+	err := together(files, func(f *chunkfile.File) error {
+		if err := f.Sync(); !errors.Is(err, chunkfile.ErrMoved) {
+			return err
+		}
+		return nil
+	})
+	if err != nil {
 		return err
 	}
 	for _, f := range files {
+		if f.Moved() {
+			continue
+		}
 		list = append(list, Publication{Staged: f.Staged(), Digest: f.Digest, Size: f.Size, Layout: f.Layout, From: &f.Sources})
 	}
 	if err := b.e.Objects.Publish(list, meta.Arrival{}); err != nil {

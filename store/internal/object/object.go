@@ -204,8 +204,8 @@ func (s *Objects) Put(p []byte) (digest.Digest, error) {
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = s.Publish([]File{{From: name, Digest: d, Size: int64(len(p))}}, meta.Arrival{})
 	}
+	_ = s.o.Root.Remove(name) // present after an error, or if a concurrent call made the object
 	if err != nil {
-		s.o.Root.Remove(name)
 		return "", fmt.Errorf("store object %s: %w", d, err)
 	}
 	return d, nil

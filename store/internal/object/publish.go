@@ -33,7 +33,8 @@ type publication struct {
 }
 
 // Publish renames files, syncs the directories and records the objects, in this order: a crash
-// leaves files without a record, which are hashed, or nothing. found is recorded with them.
+// leaves files without a record, which are hashed, or nothing. found is recorded with them. The
+// staged file of an object that exists stays where it is.
 //
 // Syncing many files takes as long as syncing one. Calls that arrive while another publishes wait
 // together, and the first of them publishes for all.
@@ -67,9 +68,9 @@ func (s *Objects) Publish(files []File, found meta.Arrival) error {
 func (s *Objects) publish(all []*publication) {
 	s.collecting.RLock()
 	defer s.collecting.RUnlock()
-	dirs := map[string]bool{}
+	dirs, done := map[string]bool{}, map[digest.Digest]bool{}
 	for _, p := range all {
-		p.err = s.place(p, dirs)
+		p.err = s.place(p, dirs, done)
 	}
 	err := s.syncDirs(dirs)
 	var placed []*publication
@@ -93,15 +94,17 @@ func (s *Objects) publish(all []*publication) {
 	}
 }
 
-// place renames the files of a publication, and adds their directories to dirs.
-func (s *Objects) place(p *publication, dirs map[string]bool) error {
+// place renames the files of a publication, and adds their directories to dirs. done are the files
+// that this and earlier publications of the same call have renamed: two fetches can have the same
+// staged file.
+func (s *Objects) place(p *publication, dirs map[string]bool, done map[digest.Digest]bool) error {
 	p.found.Chunks = map[digest.Digest][]filetable.Chunk{}
 	p.found.Private = map[digest.Digest][]string{}
 	for _, f := range p.files {
 		s.Protect(f.Digest)
 		p.found.Objects = append(p.found.Objects, meta.Sized{Digest: f.Digest, Size: f.Size})
 		p.found.Private[f.Digest] = f.Private
-		if s.Has(f.Digest) { // already published; its record has the sources
+		if done[f.Digest] || s.Has(f.Digest) { // already published; its record has the sources
 			continue
 		}
 		to := Path(f.Digest)
@@ -117,6 +120,7 @@ func (s *Objects) place(p *publication, dirs map[string]bool) error {
 		if err := s.o.Root.Rename(f.From, to); err != nil {
 			return err
 		}
+		done[f.Digest] = true
 		p.found.Chunks[f.Digest] = f.Chunks
 	}
 	return nil

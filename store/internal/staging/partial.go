@@ -177,11 +177,18 @@ func (p *Partial) openMarks(same, sameBoot bool) (err error) {
 	return nil
 }
 
-// readMarks loads the marks. After a reboot only synced chunks count.
+// readMarks loads the marks. After a reboot only synced chunks count. Marks of another length are
+// damaged and count as absent, as in Marked.
 func (p *Partial) readMarks(sameBoot bool) error {
 	p.state = make([]byte, p.Chunks())
-	if _, err := p.marks.ReadAt(p.state, 0); err != nil && err != io.EOF {
+	info, err := p.marks.Stat()
+	if err != nil {
 		return err
+	}
+	if info.Size() == int64(len(p.state)) {
+		if _, err := p.marks.ReadAt(p.state, 0); err != nil && err != io.EOF {
+			return err
+		}
 	}
 	for i, m := range p.state {
 		if m != markSynced && (m != markWritten || !sameBoot) {
@@ -195,7 +202,7 @@ func (p *Partial) readMarks(sameBoot bool) error {
 	if err := p.marks.Truncate(int64(len(p.state))); err != nil {
 		return err
 	}
-	_, err := p.marks.WriteAt(p.state, 0)
+	_, err = p.marks.WriteAt(p.state, 0)
 	return err
 }
 

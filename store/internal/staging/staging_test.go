@@ -208,3 +208,35 @@ func TestResume(t *testing.T) {
 		}
 	}
 }
+
+// TestMarksOfAnotherLength checks that damaged marks do not count, whoever asks: a fetch that does not
+// know that it resumes would blame its source for the bytes of the disk.
+func TestMarksOfAnotherLength(t *testing.T) {
+	const size = 3 * ChunkSize
+	for _, length := range []int64{1, 2, 4} {
+		dir := t.TempDir()
+		a := area(t, dir)
+		p, err := a.Open("x", size, RawPieces(size), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			if err := p.Write(i, make([]byte, ChunkSize)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(p.Close(), os.Truncate(filepath.Join(dir, Top, "x", "marks"), length)); err != nil {
+			t.Fatal(err)
+		}
+		marked := a.Marked("x", size, nil)
+		if p, err = a.Open("x", size, RawPieces(size), nil); err != nil {
+			t.Fatal(err)
+		}
+		if marked != 0 || p.Present() != 0 || p.Resumed {
+			t.Errorf("%d of 3 marks: %d bytes are marked, %d present, resumed %t", length, marked, p.Present(), p.Resumed)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

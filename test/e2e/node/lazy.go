@@ -16,8 +16,8 @@ import (
 // LazyApart is the mount point of the lazy mount on kernels that cannot id-map it.
 func (n *Node) LazyApart() string { return filepath.Join(n.Run(), "lazy") }
 
-// KillHolder kills the holder of the lazy mount.
-func (n *Node) KillHolder(t TB) {
+// holder returns the process that holds the lazy mount, or 0.
+func (n *Node) holder(t TB) int {
 	t.Helper()
 	socket := []byte(filepath.Join(n.Run(), "holder.sock"))
 	found, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -33,17 +33,47 @@ func (n *Node) KillHolder(t TB) {
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatalf("kill the holder: %v", err)
+		return pid
+	}
+	return 0
+}
+
+// KillHolder kills the holder of the lazy mount.
+func (n *Node) KillHolder(t TB) {
+	t.Helper()
+	pid := n.holder(t)
+	if pid == 0 {
+		t.Fatalf("no holder runs for %s", n.Dir)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatalf("kill the holder: %v", err)
+	}
+	for start := time.Now(); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > limit {
+			t.Fatalf("the holder, process %d, is still there %v after SIGKILL", pid, limit)
 		}
-		for start := time.Now(); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
-			if time.Since(start) > limit {
-				t.Fatalf("the holder, process %d, is still there %v after SIGKILL", pid, limit)
-			}
-		}
+	}
+}
+
+// dropLazy ends the lazy mount, which a daemon leaves to its successor, and the holder. It does not
+// rely on the unmount for that: as long as a process of the machine has a copy of the mount namespace,
+// the mount lives on there.
+func (n *Node) dropLazy(t TB) {
+	t.Helper()
+	if n.holder(t) == 0 {
 		return
 	}
-	t.Fatalf("no holder runs for %s", n.Dir)
+	if out := Command(context.Background(), n.Env(), Binary(t, "ballastd"), "--config", n.ConfigFile(), "unmount"); out.Err != nil {
+		t.Logf("ballastd unmount: %v: %s", out.Err, out.Stderr) // a test has broken the configuration
+		n.KillHolder(t)
+	}
+	for start := time.Now(); n.holder(t) != 0; time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > limit {
+			t.Errorf("the holder of the lazy mount stays after everything was stopped")
+			n.KillHolder(t)
+			return
+		}
+	}
 }
 
 // AdminClient returns a client of ballastd's admin socket, for URLs with any host.

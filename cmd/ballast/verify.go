@@ -134,7 +134,7 @@ func (a *app) signatures(ctx context.Context, cl *api.Client, ref string, out ou
 	for _, r := range res.Results {
 		switch r.State {
 		case signature.Refused:
-			return fmt.Errorf("%s: rule %q does not let it pass: %w", ref, r.Rule, errdefs.ErrDataLoss)
+			return fmt.Errorf("%s: refused by rule %q: %w", ref, r.Rule, errdefs.ErrFailedPrecondition)
 		case signature.Failed:
 			return fmt.Errorf("%s: its signatures cannot be looked for: %w", ref, errdefs.ErrUnavailable)
 		}

@@ -80,7 +80,9 @@ func TestRateOfWork(t *testing.T) {
 	}
 	ctx, leave := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
-	go func() { gone <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f), Background: true}) }()
+	go func() {
+		gone <- s.Hydrate(ctx, table, store.HydrateOptions{Sources: storetest.From(f), Background: true})
+	}()
 	rate := func(want func(int64) bool) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {

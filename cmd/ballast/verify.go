@@ -84,9 +84,17 @@ func objects(n int) string { return count(n, "object") }
 // count returns "1 object is" or "2 objects are".
 func count(n int, what string) string {
 	if n == 1 {
-		return "1 " + what + " is"
+		return plural(n, what) + " is"
 	}
-	return fmt.Sprintf("%d %ss are", n, what)
+	return plural(n, what) + " are"
+}
+
+// plural returns "1 object" or "2 objects".
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func (a *app) verified(res api.VerifyResult, out output) error {

@@ -55,7 +55,13 @@ func newRig(t *testing.T) *rig {
 	r.fetcher = storetest.NewFetcher(r.weights)
 	r.handler = &admin.Handler{
 		Store: s, Version: api.Version{Version: "1.2.3"},
-		Status:    func(context.Context) api.Status { return r.status },
+		Status: func(context.Context) api.Status { return r.status },
+		Stop: func(ctx context.Context, table digest.Digest, _ ...string) (int, error) {
+			if table == "" {
+				return 0, nil
+			}
+			return s.Abandon(ctx, table)
+		},
 		Verifying: func(string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
 		Sources: func(context.Context, digest.Digest, remote.Ref) ([]transfer.Source, error) {
 			return storetest.From(r.fetcher), nil

@@ -31,6 +31,9 @@ type GCOptions struct {
 
 	// DryRun counts without removing.
 	DryRun bool
+
+	// Abandoned also cancels, before, hydrations that no caller waits for.
+	Abandoned bool `json:"-"`
 }
 
 // GCResult reports what was, or would be, removed.
@@ -39,6 +42,9 @@ type GCResult struct {
 	Bytes    int64 `json:"bytes"`
 	Partials int   `json:"partials"`
 	Images   int   `json:"images"`
+
+	// Downloads is the number of canceled hydrations.
+	Downloads int `json:"downloads"`
 }
 
 // GC removes objects that no reference and no fetch needs, least recently used first, staged files
@@ -48,14 +54,34 @@ type GCResult struct {
 // While the needs of a reference are unknown (Health), it removes only references and returns
 // errdefs.ErrFailedPrecondition.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
+	var downloads int
+	if o.Abandoned {
+		var err error
+		if downloads, err = s.abandonAll(ctx, o.DryRun); err != nil {
+			return GCResult{Downloads: downloads}, err
+		}
+	}
 	c, err := s.collect(ctx, object.CollectOptions{
 		Want: func(total int64) int64 { return total - o.Keep }, Staged: true, DryRun: o.DryRun,
 	})
-	r := GCResult{Objects: c.Objects, Bytes: c.Bytes, Partials: c.Partials, Images: c.Images}
-	if err == nil && !o.DryRun && r.Objects+r.Images+r.Partials > 0 {
-		s.log.Info("collected", "objects", r.Objects, "bytes", r.Bytes, "partials", r.Partials, "images", r.Images)
+	r := GCResult{Objects: c.Objects, Bytes: c.Bytes, Partials: c.Partials, Images: c.Images, Downloads: downloads}
+	if err == nil && !o.DryRun && r.Objects+r.Images+r.Partials+r.Downloads > 0 {
+		s.log.Info("collected", "downloads", r.Downloads, "objects", r.Objects, "bytes", r.Bytes, "partials", r.Partials, "images", r.Images)
 	}
 	return r, err
+}
+
+// abandonAll cancels, or counts if dry, all hydrations that no caller waits for.
+func (s *Store) abandonAll(ctx context.Context, dry bool) (n int, err error) {
+	if !dry {
+		return s.Abandon(ctx)
+	}
+	for _, w := range s.Work() {
+		if w.Waiting == 0 {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // evict removes about want bytes of unneeded objects.

@@ -15,6 +15,9 @@ type (
 	// Progress is the progress of one blob or file of a Hydrate.
 	Progress = hydrate.Progress
 
+	// Work describes a running Hydrate, or one that continues after its callers have gone.
+	Work = hydrate.Work
+
 	// HydrateOptions are the settings of one Hydrate.
 	HydrateOptions = hydrate.Options
 )
@@ -53,6 +56,15 @@ func (s *Store) Hydrate(ctx context.Context, table digest.Digest, o HydrateOptio
 
 // Hydrating returns the progress of the blobs of a table, and whether the table is being hydrated.
 func (s *Store) Hydrating(table digest.Digest) ([]Progress, bool) { return s.engine.Running(table) }
+
+// Work returns everything that is being hydrated, oldest first.
+func (s *Store) Work() []Work { return s.engine.Work() }
+
+// Abandon cancels the hydrations of tables, or all if there are none, that no call of Hydrate waits
+// for, and returns their number. What they have downloaded is kept.
+func (s *Store) Abandon(ctx context.Context, tables ...digest.Digest) (int, error) {
+	return s.engine.Abandon(ctx, tables...)
+}
 
 // SetRate limits the total rate of background transfers, in bytes a second; 0 is no limit.
 func (s *Store) SetRate(bytes int64) { s.scheduler.SetRate(bytes) }

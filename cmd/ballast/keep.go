@@ -16,7 +16,7 @@ func (a *app) rmCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "rm REF|DIGEST...",
 		Short:             "remove models and their pins",
-		Long:              "Remove models and their pins. Files that containers, images of containerd or mounts use stay until these are gone.\nGarbage collection frees the disk space later, \"ballast gc\" at once.",
+		Long:              "Remove models and their pins. Files that containers, images of containerd, leases or mounts use stay until these are gone.\nGarbage collection frees the disk space later, \"ballast gc\" at once. Downloads that no client waits for stop.",
 		Args:              modelNames(1, 0),
 		ValidArgsFunction: a.completes(0, modelRefs),
 		RunE: a.asks(func(cmd *cobra.Command, cl *api.Client, args []string) error {
@@ -28,8 +28,11 @@ func (a *app) rmCommand() *cobra.Command {
 				for _, ref := range r.Untagged {
 					fmt.Fprintln(a.stdout, printable(ref))
 				}
+				if r.Stopped > 0 {
+					a.note("%s stopped", plural(r.Stopped, "download"))
+				}
 				for _, m := range r.InUse {
-					a.note("%s is in use; its files stay until the containers, images of containerd and mounts (\"ballast mount\") that use it are gone", m)
+					a.note("%s is in use; its files stay until the containers, images of containerd (\"ctr -n NS images ls\"), leases of interrupted pulls (\"ctr -n NS leases ls\") and mounts (\"ballast mount\") that use it are gone", m)
 				}
 				return err
 			})
@@ -160,6 +163,13 @@ func (a *app) gcCommand() *cobra.Command {
 			verb = "would remove"
 		}
 		fmt.Fprintf(a.stdout, "%s %d objects (%s), %d unfinished fetches, %d images\n", verb, r.Objects, size(r.Bytes), r.Partials, r.Images)
+		if r.Downloads > 0 {
+			verb := map[bool]string{false: "stopped", true: "would stop"}[o.DryRun]
+			fmt.Fprintf(a.stdout, "%s %s that no client waits for\n", verb, plural(r.Downloads, "download"))
+		}
+		if r.Objects == 0 && !a.quiet {
+			a.note("models stay that pins, containers, images of containerd, leases of interrupted pulls (\"ctr -n NS leases ls\") or mounts use")
+		}
 		return nil
 	})
 	return c

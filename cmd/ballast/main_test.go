@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
@@ -70,6 +71,10 @@ func TestNoDaemon(t *testing.T) {
 func TestExitCodes(t *testing.T) {
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
+	noDir := os.Mkdir("main_test.go/x", 0o700)
+	if !errors.Is(noDir, syscall.ENOTDIR) {
+		t.Fatal(noDir)
+	}
 	for _, tt := range []struct {
 		err  error
 		ctx  context.Context
@@ -77,6 +82,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		{nil, t.Context(), 0},
 		{errors.New("x"), t.Context(), 1},
+		{noDir, t.Context(), 1},
 		{errSilent, t.Context(), 1},
 		{usage("x"), t.Context(), 2},
 		{errdefs.ErrNotFound, t.Context(), 3},

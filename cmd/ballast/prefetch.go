@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +18,6 @@ import (
 	"github.com/ballast-dev/ballast/convert/resolve"
 	"github.com/ballast-dev/ballast/store"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 )
 
 func (a *app) prefetchCommand() *cobra.Command {
@@ -126,10 +126,6 @@ func readList(stdin io.Reader, name string) ([]string, error) {
 	return refs, nil
 }
 
-// maxPrefetches limits the models followed at the same time; the daemon shares its connections
-// among them.
-const maxPrefetches = 4
-
 // A prefetching is one run of "prefetch".
 type prefetching struct {
 	*app
@@ -140,30 +136,46 @@ type prefetching struct {
 
 	mu    sync.Mutex // held while something is shown
 	shown progress
+	jobs  map[string]bool // references that the daemon has; true while it works on them
 }
 
-// run downloads models, several at the same time. It continues after an error and returns that of
-// the first model with an error.
+// run requests all models at once; the daemon downloads several at the same time. It continues
+// after an error and returns that of the first model with an error.
 func (p *prefetching) run(ctx context.Context, refs []string) error {
-	p.shown = p.progress(p.out, refs...)
-	errs := make([]error, len(refs))
-	var g errgroup.Group
-	g.SetLimit(maxPrefetches)
-	for i, ref := range refs {
-		g.Go(func() error {
-			if ctx.Err() == nil {
-				errs[i] = p.one(ctx, ref)
-			}
-			return nil
-		})
+	p.shown, p.jobs = p.progress(p.out, refs...), map[string]bool{}
+	if len(refs) > 1 {
+		p.r.List = rand.Text()
 	}
-	_ = g.Wait() // errors are in errs
+	errs := make([]error, len(refs))
+	var all sync.WaitGroup
+	for i, ref := range refs {
+		all.Go(func() { errs[i] = p.one(ctx, ref) })
+	}
+	all.Wait()
 	p.shown.end()
 	if ctx.Err() != nil {
-		p.detached(refs...)
+		p.left(refs)
 		return ctx.Err()
 	}
 	return cmp.Or(errs...)
+}
+
+// left prints what happens to the models after Ctrl-C.
+func (p *prefetching) left(refs []string) {
+	var running, unsure []string
+	for _, ref := range refs {
+		if works, known := p.jobs[ref]; works {
+			running = append(running, ref)
+		} else if !known {
+			unsure = append(unsure, ref)
+		}
+	}
+	if len(running) > 0 {
+		p.detached(running...)
+	}
+	if len(unsure) > 0 {
+		p.warn("interrupted before ballastd confirmed %s; run the command again", strings.Join(unsure, " "))
+	}
 }
 
 // one downloads a model and prints the result.
@@ -175,12 +187,13 @@ func (p *prefetching) one(ctx context.Context, ref string) error {
 	start := time.Now()
 	im, err := p.client.Prefetch(following, r, func(e api.Event) {
 		e.Ref = ref
+		p.mu.Lock()
+		defer p.mu.Unlock()
 		if p.detach { // it has started
 			leave()
 			return
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
+		p.jobs[ref] = true
 		p.shown.event(e)
 	})
 	if err != nil && ctx.Err() != nil {
@@ -188,6 +201,7 @@ func (p *prefetching) one(ctx context.Context, ref string) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.jobs[ref] = false
 	switch {
 	case p.detach && errors.Is(err, context.Canceled):
 		p.shown.done(ref, func() { p.begun(ref) })

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/store"
 )
 
@@ -37,5 +40,96 @@ func TestPrefetchDetached(t *testing.T) {
 	}
 	if code, _, stderr := ballast(t, "prefetch", "--detach", "--referrer", one); code != exitUsage || !strings.Contains(stderr, "--referrer") {
 		t.Errorf("--referrer: code %d, %q", code, stderr)
+	}
+}
+
+// TestPrefetchListInterrupted interrupts the prefetch of six models: the daemon, which downloads four
+// at the same time, has all of them and downloads them.
+func TestPrefetchListInterrupted(t *testing.T) {
+	s := newSite(t)
+	var refs []string
+	for i := range 6 {
+		refs = append(refs, s.add(fmt.Sprint("team/model", i), uint64(20+i), 2<<20))
+	}
+	spoil, _, open := stalled(1 << 20)
+	s.setSpoil(spoil)
+	ctx, interrupt := context.WithCancel(t.Context())
+	type result struct {
+		code   int
+		stderr string
+	}
+	ended := make(chan result, 1)
+	go func() {
+		code, _, stderr := s.ballast(ctx, append([]string{"prefetch"}, refs...)...)
+		ended <- result{code, stderr}
+	}()
+	status := func() (running, queued, waiting int) {
+		for _, j := range parse[api.Status](t, s.ok(t, "status", "-o", "json")).Jobs {
+			if j.Ended.IsZero() {
+				running++
+				waiting += j.Waiting
+			}
+			if j.Queued {
+				queued++
+			}
+		}
+		return running, queued, waiting
+	}
+	waitUntil(t, "six jobs, two of which are queued", func() bool {
+		running, queued, waiting := status()
+		return running == 6 && queued == 2 && waiting == 6
+	})
+	if table := s.ok(t, "status"); strings.Count(table, "  waiting ") != 2 {
+		t.Errorf("status:\n%s", table)
+	}
+	interrupt()
+	got := <-ended
+	if want := "detached from " + strings.Join(refs, " ") + "; ballastd continues"; got.code != exitInterrupted || !strings.Contains(got.stderr, want) {
+		t.Errorf("interrupted: code %d, stderr %q, want %q", got.code, got.stderr, want)
+	}
+	close(open)
+	waitUntil(t, "all models", func() bool { return len(parse[[]store.Ref](t, s.ok(t, "pin", "-o", "json"))) == 6 })
+	if running, _, _ := status(); running != 0 {
+		t.Errorf("%d jobs", running)
+	}
+}
+
+// TestStopOfQueuedPrefetch removes a model that waits for others of its list.
+func TestStopOfQueuedPrefetch(t *testing.T) {
+	s := newSite(t)
+	var refs []string
+	for i := range 5 {
+		refs = append(refs, s.add(fmt.Sprint("team/model", i), uint64(30+i), 2<<20))
+	}
+	spoil, _, open := stalled(1 << 20)
+	s.setSpoil(spoil)
+	s.ok(t, append([]string{"prefetch", "--detach"}, refs...)...)
+	var queued []string
+	waitUntil(t, "one queued job", func() bool {
+		queued = nil
+		for _, j := range parse[api.Status](t, s.ok(t, "status", "-o", "json")).Jobs {
+			if j.Queued {
+				queued = append(queued, j.Ref)
+			}
+		}
+		return len(queued) == 1
+	})
+	if code, _, stderr := s.ballast(t.Context(), "rm", queued[0]); code != 0 || !strings.Contains(stderr, "1 download stopped") {
+		t.Errorf("rm: code %d, %q", code, stderr)
+	}
+	close(open)
+	waitUntil(t, "the other models", func() bool { return len(parse[[]store.Ref](t, s.ok(t, "pin", "-o", "json"))) == 4 })
+	if out := s.ok(t, "ls"); strings.Contains(out, queued[0]) {
+		t.Errorf("the model is there:\n%s", out)
+	}
+}
+
+// waitUntil waits for a fact.
+func waitUntil(t *testing.T, what string, fact func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !fact(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited too long for %s", what)
+		}
 	}
 }

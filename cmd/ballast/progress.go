@@ -220,7 +220,7 @@ type terminalProgress struct {
 
 	files fileEvents
 	order []digest.Digest // files whose last line is not written yet
-	begun []string        // references without a known file
+	begun []api.Event     // of references without a known file
 }
 
 func newTerminalProgress(w io.Writer, ref string, size func() (int, int)) *terminalProgress {
@@ -230,11 +230,17 @@ func newTerminalProgress(w io.Writer, ref string, size func() (int, int)) *termi
 func (p *terminalProgress) event(e api.Event) {
 	ref := cmp.Or(e.Ref, p.ref)
 	defer p.redraw()
-	if e.Digest == "" {
-		p.begun = append(p.begun, ref)
+	at := slices.IndexFunc(p.begun, func(b api.Event) bool { return b.Ref == ref })
+	switch {
+	case e.Digest == "" && at < 0:
+		p.begun = append(p.begun, api.Event{Ref: ref, Status: e.Status})
 		return
+	case e.Digest == "":
+		p.begun[at].Status = e.Status
+		return
+	case at >= 0:
+		p.begun = slices.Delete(p.begun, at, at+1)
 	}
-	p.begun = slices.DeleteFunc(p.begun, func(b string) bool { return b == ref })
 	if p.many {
 		e.File = modelOf(ref) + "/" + fileName(e)
 	}
@@ -246,7 +252,7 @@ func (p *terminalProgress) event(e api.Event) {
 
 // done clears the rewritten lines while something else is printed.
 func (p *terminalProgress) done(ref string, say func()) {
-	p.begun = slices.DeleteFunc(p.begun, func(b string) bool { return b == ref })
+	p.begun = slices.DeleteFunc(p.begun, func(b api.Event) bool { return b.Ref == ref })
 	p.draw(nil)
 	say()
 	p.redraw()
@@ -268,8 +274,8 @@ func (p *terminalProgress) end() {
 // files.
 func (p *terminalProgress) redraw() {
 	var active []string
-	for _, ref := range p.begun {
-		active = append(active, ref+": "+string(api.StatusResolving))
+	for _, e := range p.begun {
+		active = append(active, e.Ref+": "+string(e.Status))
 	}
 	p.order = slices.DeleteFunc(p.order, func(d digest.Digest) bool {
 		e := p.files[d]

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +24,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "show what ballastd is doing: pulls, prefetches, imports, verifications, and what failed last",
 		Long: `Show what ballastd is doing, who waits for it, how fast it is, and what failed last. Kinds of work are prefetch,
-import, hydrate, containerd (a pull), background (the rest of a mounted model) and verify.`,
+import, hydrate, containerd (a pull), background (the rest of a mounted model), abandoned (a pull whose client
+has gone) and verify. Errors of a model are shown until it has been downloaded.`,
 		Args: cobra.NoArgs,
 	}
 	out := outputFlag(c)
@@ -46,13 +48,14 @@ import, hydrate, containerd (a pull), background (the rest of a mounted model) a
 // status prints the work of the daemon; with --quiet only what is running.
 func (a *app) status(s api.Status) error {
 	rows := [][]string{{"KIND", "MODEL", "DONE", "RATE", "LEFT", "WAITING", "SINCE"}}
-	var failed []api.Job
+	failed := failures(s.Jobs)
+	var ends time.Time // of the first abandoned download
 	for _, j := range s.Jobs {
-		if j.Error != nil && len(failed) < maxErrors {
-			failed = append(failed, j)
-		}
 		if !j.Ended.IsZero() {
 			continue
+		}
+		if j.Kind == api.KindAbandoned && (ends.IsZero() || j.Ends.Before(ends)) {
+			ends = j.Ends
 		}
 		if a.quiet {
 			fmt.Fprintln(a.stdout, printable(j.Ref))
@@ -68,6 +71,9 @@ func (a *app) status(s api.Status) error {
 	}
 	if err := a.table(rows); err != nil {
 		return err
+	}
+	if !ends.IsZero() {
+		fmt.Fprintf(a.stdout, "\nno client waits for abandoned downloads; they stop in %s, or with \"ballast rm REF\" or \"ballast gc\"\n", took(max(0, time.Until(ends)).Round(time.Second)))
 	}
 	if s.WaitingReads > 0 {
 		fmt.Fprintf(a.stdout, "\n%d reads of models that are not complete wait for bytes\n", s.WaitingReads)
@@ -88,9 +94,33 @@ func (a *app) status(s api.Status) error {
 	return nil
 }
 
+// failures returns the newest jobs with errors, without those of models with which the same has
+// succeeded since.
+func failures(jobs []api.Job) (failed []api.Job) {
+	done := map[string]bool{}
+	for _, j := range jobs { // the newest of those that have ended first
+		names := []string{j.Ref, j.Table.String()}
+		if j.Kind == api.KindVerify {
+			names = []string{"verify " + j.Ref}
+		}
+		switch {
+		case j.Error != nil && len(failed) < maxErrors && !slices.ContainsFunc(names, func(n string) bool { return n != "" && done[n] }):
+			failed = append(failed, j)
+		case j.Error == nil && !j.Ended.IsZero():
+			for _, n := range names {
+				done[n] = true
+			}
+		}
+	}
+	return failed
+}
+
 // jobRow returns the table row of a running job.
 func jobRow(j api.Job) []string {
 	row := []string{string(j.Kind), orAll(j.Ref), "starting", "", "", "", took(time.Since(j.Started))}
+	if j.Queued {
+		row[2] = "waiting"
+	}
 	if j.Total > 0 {
 		row[2] = fmt.Sprintf("%d%% of %s", percent(api.Event{Total: j.Total, Completed: j.Completed}), size(j.Total))
 	}

@@ -22,6 +22,8 @@ func TestStatusTable(t *testing.T) {
 		{Kind: "prefetch", Ref: "a.b/c:1", Started: now.Add(-20 * time.Second), Total: 1e9, Completed: 25e7, Rate: 5e7, Waiting: 2},
 		{Kind: "background", Ref: "a.b/d:1", Started: now.Add(-time.Minute), Total: 100, Completed: 10, Error: &api.Error{Message: "registry down"}},
 		{Kind: "verify", Started: now.Add(-time.Second)},
+		{Kind: "prefetch", Ref: "a.b/g:1", Started: now.Add(-time.Second), Queued: true},
+		{Kind: "abandoned", Ref: "a.b/h:1", Started: now.Add(-time.Minute), Total: 100, Completed: 20, Ends: now.Add(4*time.Minute + 10400*time.Millisecond)},
 		{Kind: "import", Ref: "a.b/e:1", Started: now.Add(-time.Hour), Ended: now.Add(-2 * time.Minute), Error: api.Wrap(errdefs.ErrNotFound)},
 		{Kind: "prefetch", Ref: "a.b/f:1", Started: now.Add(-time.Hour), Ended: now},
 	}})
@@ -32,6 +34,10 @@ func TestStatusTable(t *testing.T) {
 prefetch    a.b/c:1     25% of 1.0 GB  50 MB/s  16s   2        20s
 background  a.b/d:1     10% of 100 B                           1m0s
 verify      all models  starting                               1s
+prefetch    a.b/g:1     waiting                                1s
+abandoned   a.b/h:1     20% of 100 B                           1m0s
+
+no client waits for abandoned downloads; they stop in 4m10s, or with "ballast rm REF" or "ballast gc"
 
 3 reads of models that are not complete wait for bytes
 
@@ -42,6 +48,29 @@ last errors:
   2 minutes ago: import a.b/e:1: not found
 `
 	if diff := cmp.Diff(out.String(), want); diff != "" {
+		t.Errorf("got, want:\n%s", diff)
+	}
+}
+
+// TestErrorsUntilSuccess shows errors of models and verifications that have not succeeded since.
+func TestErrorsUntilSuccess(t *testing.T) {
+	now, failed := time.Now(), api.Wrap(errdefs.ErrUnavailable)
+	var got []string
+	for _, j := range failures([]api.Job{
+		{Kind: "background", Ref: "a", Table: "sha256:a", Error: failed}, // runs
+		{Kind: "prefetch", Ref: "new", Ended: now, Error: failed},
+		{Kind: "containerd", Ref: "b", Table: "sha256:b", Ended: now},
+		{Kind: "prefetch", Ref: "new", Ended: now},
+		{Kind: "prefetch", Ref: "b", Ended: now, Error: failed},
+		{Kind: "containerd", Ref: "c", Table: "sha256:b", Ended: now, Error: failed},
+		{Kind: "verify", Ref: "b", Ended: now, Error: failed},
+		{Kind: "verify", Ended: now},
+		{Kind: "verify", Ended: now, Error: failed},
+		{Kind: "prefetch", Ref: "a", Ended: now, Error: failed},
+	}) {
+		got = append(got, string(j.Kind)+" "+j.Ref)
+	}
+	if diff := cmp.Diff(got, []string{"background a", "prefetch new", "verify b", "prefetch a"}); diff != "" {
 		t.Errorf("got, want:\n%s", diff)
 	}
 }

@@ -84,9 +84,17 @@ func objects(n int) string { return count(n, "object") }
 // count returns "1 object is" or "2 objects are".
 func count(n int, what string) string {
 	if n == 1 {
-		return "1 " + what + " is"
+		return plural(n, what) + " is"
 	}
-	return fmt.Sprintf("%d %ss are", n, what)
+	return plural(n, what) + " are"
+}
+
+// plural returns "1 object" or "2 objects".
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func (a *app) verified(res api.VerifyResult, out output) error {
@@ -134,7 +142,7 @@ func (a *app) signatures(ctx context.Context, cl *api.Client, ref string, out ou
 	for _, r := range res.Results {
 		switch r.State {
 		case signature.Refused:
-			return fmt.Errorf("%s: rule %q does not let it pass: %w", ref, r.Rule, errdefs.ErrDataLoss)
+			return fmt.Errorf("%s: refused by rule %q: %w", ref, r.Rule, errdefs.ErrFailedPrecondition)
 		case signature.Failed:
 			return fmt.Errorf("%s: its signatures cannot be looked for: %w", ref, errdefs.ErrUnavailable)
 		}

@@ -83,14 +83,18 @@ any = [{type = "oms", key = "` + public + `"}, {type = "cosign", key = "` + publ
 		out := n.Pull("ballast", ref)
 		wantError(t, out, "refused by [[verify.rule]]", "*/team/*", strings.TrimSuffix(ref, ":1"))
 		wantError(t, n.Pull("ballast", ref, "--local"), "refused by [[verify.rule]]")
-		wantError(t, n.Ballast("prefetch", ref), "refused by [[verify.rule]]")
+		fetch := n.Ballast("prefetch", ref)
+		wantError(t, fetch, "refused by [[verify.rule]]")
 		if _, err := cri.Pull(ref, ""); err == nil || !strings.Contains(err.Error(), "refused by [[verify.rule]]") {
 			t.Errorf("%s: a pull of the kubelet: %v", name, err)
 		}
 		look := n.Ballast("verify", "--signatures", ref)
-		var code *exec.ExitError
-		if wantError(t, look, "refused"); !errors.As(look.Err, &code) || code.ExitCode() != 5 {
-			t.Errorf("%s: %v, want exit code 5", name, look.Err)
+		wantError(t, look, "refused")
+		for what, out := range map[string]node.Result{"prefetch": fetch, "verify": look} {
+			var code *exec.ExitError
+			if !errors.As(out.Err, &code) || code.ExitCode() != 11 {
+				t.Errorf("%s %s: %v, want exit code 11", what, name, out.Err)
+			}
 		}
 	}
 	if !strings.Contains(n.Metrics(), `ballast_signature_checks_total{mode="enforce",result="refused"}`) {

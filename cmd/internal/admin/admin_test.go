@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,7 +55,13 @@ func newRig(t *testing.T) *rig {
 	r.fetcher = storetest.NewFetcher(r.weights)
 	r.handler = &admin.Handler{
 		Store: s, Version: api.Version{Version: "1.2.3"},
-		Status:    func(context.Context) api.Status { return r.status },
+		Status: func(context.Context) api.Status { return r.status },
+		Stop: func(ctx context.Context, table digest.Digest, _ ...string) (int, error) {
+			if table == "" {
+				return 0, nil
+			}
+			return s.Abandon(ctx, table)
+		},
 		Verifying: func(string) (func(int64, int64), func(error)) { return func(int64, int64) {}, func(error) {} },
 		Sources: func(context.Context, digest.Digest, remote.Ref) ([]transfer.Source, error) {
 			return storetest.From(r.fetcher), nil
@@ -412,6 +420,39 @@ func TestVerifySnapshots(t *testing.T) {
 	}
 }
 
+// fileErrors returns errors of the file system: a retry does not help.
+func fileErrors(t *testing.T) []error {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, isDir := os.ReadFile(dir)
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	defer server.Close()
+	opened, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, sent := server.Client().Post(server.URL, "", opened) // reads the directory, and closes it
+	errs := []error{
+		os.Mkdir(filepath.Join(file, "x"), 0o700),      // ENOTDIR
+		os.Remove("/proc/self/status"),                 // EPERM
+		os.Link(file, "/proc/self/x"),                  // EXDEV or ENOENT, as *os.LinkError
+		syscall.Mkdir(filepath.Join(file, "x"), 0o700), // a bare ENOTDIR
+		isDir, // EISDIR
+		os.WriteFile("/proc/sys/kernel/osrelease", nil, 0), // EACCES or EPERM
+		sent,
+	}
+	for i, err := range errs {
+		if err == nil {
+			t.Fatalf("no error %d", i)
+		}
+	}
+	return errs
+}
+
 // TestErrorCategories sends errors of all categories over the socket.
 func TestErrorCategories(t *testing.T) {
 	var send error
@@ -420,7 +461,7 @@ func TestErrorCategories(t *testing.T) {
 		return store.Image{}, fmt.Errorf("prefetch: %w", send)
 	}
 	r.handler.Health = func(context.Context) (api.Health, error) { return api.Health{}, fmt.Errorf("prefetch: %w", send) }
-	for _, tt := range []struct{ send, want error }{
+	tests := []struct{ send, want error }{
 		{errdefs.ErrNotFound, errdefs.ErrNotFound},
 		{errdefs.ErrUnauthenticated, errdefs.ErrUnauthenticated},
 		{errdefs.ErrPermissionDenied, errdefs.ErrPermissionDenied},
@@ -431,13 +472,19 @@ func TestErrorCategories(t *testing.T) {
 		{errdefs.ErrAborted, errdefs.ErrAborted},
 		{errdefs.ErrUnavailable, errdefs.ErrUnavailable},
 		{&net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}, errdefs.ErrUnavailable},
+		{&url.Error{Op: "Get", URL: "http://x", Err: io.EOF}, errdefs.ErrUnavailable},
+		{os.ErrDeadlineExceeded, errdefs.ErrUnavailable},
 		{io.ErrUnexpectedEOF, errdefs.ErrUnavailable},
 		{errdefs.ErrInvalidArgument, errdefs.ErrInvalidArgument},
 		{fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, errdefs.ErrDataLoss), errdefs.ErrDataLoss},
 		{errdefs.ErrFailedPrecondition, errdefs.ErrFailedPrecondition},
 		{context.DeadlineExceeded, context.DeadlineExceeded},
 		{errors.New("something else"), errdefs.ErrUnknown},
-	} {
+	}
+	for _, err := range fileErrors(t) {
+		tests = append(tests, struct{ send, want error }{err, errdefs.ErrUnknown})
+	}
+	for _, tt := range tests {
 		send = tt.send
 		_, stream := r.client.Prefetch(t.Context(), api.PrefetchRequest{Ref: testRef}, func(api.Event) {})
 		_, call := r.client.Health(t.Context())

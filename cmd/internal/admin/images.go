@@ -42,16 +42,17 @@ func (h *Handler) images(ctx context.Context) ([]api.Image, error) {
 		v, _ := h.state(ctx, im, refs)
 		out = append(out, v)
 	}
-	rest, err := h.unnamed(ctx, all, refs)
+	work := h.Status(ctx).Jobs
+	rest, err := h.unnamed(ctx, all, refs, work)
 	out = append(out, rest...)
-	h.rates(ctx, out)
+	rates(out, work)
 	return out, err
 }
 
 // rates sets the rates of images that are being downloaded: the rate of the fastest job.
-func (h *Handler) rates(ctx context.Context, images []api.Image) {
+func rates(images []api.Image, work []api.Job) {
 	rates := map[digest.Digest]int64{}
-	for _, j := range h.Status(ctx).Jobs {
+	for _, j := range work {
 		if j.Ended.IsZero() && j.Table != "" {
 			rates[j.Table] = max(rates[j.Table], j.Rate)
 		}
@@ -188,9 +189,13 @@ func (h *Handler) image(ctx context.Context, name api.Name) (*api.Detail, error)
 	return d, nil
 }
 
-// removeImage removes images. Of an image with several references, only the given one is removed.
+// removeImage removes images, and stops the downloads of the removed names and models that no client
+// waits for. Of an image with several references, only the given one is removed.
 func (h *Handler) removeImage(ctx context.Context, name api.Name) (*api.Removed, error) {
 	found, err := h.find(ctx, name)
+	if errdefs.IsNotFound(err) {
+		return h.stopUnnamed(ctx, name, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -205,6 +210,9 @@ func (h *Handler) removeImage(ctx context.Context, name api.Name) (*api.Removed,
 				return nil, err
 			}
 			out.Untagged = append(out.Untagged, ref)
+			if err := h.stop(ctx, out, "", ref); err != nil {
+				return nil, err
+			}
 			continue
 		}
 		entries, err := h.children(ctx, im)
@@ -221,10 +229,52 @@ func (h *Handler) removeImage(ctx context.Context, name api.Name) (*api.Removed,
 				return nil, err
 			}
 			out.Manifests = append(out.Manifests, im.Manifest)
+			if err := h.stop(ctx, out, im.Table, im.Refs...); err != nil {
+				return nil, err
+			}
 			if slices.ContainsFunc(refs, func(r store.Ref) bool { return !isIndex(im) && r.Table == im.Table && isContainerds(r) }) {
 				out.InUse = append(out.InUse, im.Manifest)
 			}
 		}
+	}
+	return out, nil
+}
+
+// stop stops the downloads of references and, if it has no image, of a table.
+func (h *Handler) stop(ctx context.Context, out *api.Removed, table digest.Digest, refs ...string) error {
+	if table != "" {
+		left, err := h.Store.ImagesByTable(ctx, table)
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 {
+			table = ""
+		}
+	}
+	n, err := h.Stop(ctx, table, refs...)
+	out.Stopped += n
+	return err
+}
+
+// stopUnnamed stops the downloads of a model without an image. It returns notFound if there is none.
+func (h *Handler) stopUnnamed(ctx context.Context, name api.Name, notFound error) (*api.Removed, error) {
+	out := &api.Removed{Manifests: []digest.Digest{}}
+	if name.IsRef() {
+		if err := h.stop(ctx, out, "", name.Ref.Recorded()); err != nil {
+			return nil, err
+		}
+	} else {
+		for _, w := range h.Store.Work() {
+			if !name.Matches(w.Table) {
+				continue
+			}
+			if err := h.stop(ctx, out, w.Table); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if out.Stopped == 0 {
+		return nil, notFound
 	}
 	return out, nil
 }

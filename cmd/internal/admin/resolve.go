@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
 	"github.com/ballast-dev/ballast/convert"
@@ -95,38 +96,58 @@ func (h *Handler) children(ctx context.Context, im store.Image) ([]store.Image, 
 	return out, nil
 }
 
-// unnamed returns the models that snapshots show and that have no image: they were converted before
-// they were pushed, so containerd did not need the facade to pull them. Their manifests and
-// references are not known here; their name is the digest of their table.
-func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []store.Ref) ([]api.Image, error) {
-	known := map[digest.Digest]bool{}
+// unnamed returns the models without an image that snapshots show or that are being downloaded. They
+// were converted before they were pushed, so containerd did not need the facade to pull them, or
+// their image was removed. Their name is the digest of their table.
+func (h *Handler) unnamed(ctx context.Context, images []store.Image, refs []store.Ref, work []api.Job) ([]api.Image, error) {
+	known := map[digest.Digest]bool{"": true}
 	for _, im := range images {
 		known[im.Table] = true
 	}
 	var out []api.Image
-	for _, r := range refs {
-		if known[r.Table] || !strings.HasPrefix(r.Name, api.SnapshotPrefix) {
-			continue
+	add := func(table digest.Digest, since time.Time, sources []string) error {
+		if known[table] {
+			return nil
 		}
-		known[r.Table] = true
-		t, err := h.Store.Table(ctx, r.Table)
+		known[table] = true
+		t, err := h.Store.Table(ctx, table)
 		if errdefs.IsNotFound(err) {
-			continue // its snapshot is about to be removed
+			return nil // its snapshot is about to be removed
 		} else if err != nil {
-			return nil, err
+			return err
 		}
-		im := store.Image{Table: r.Table, Origin: t.Origin, Created: r.Created, Used: r.Created}
+		im := store.Image{Table: table, Origin: t.Origin, Created: since, Used: since}
 		for _, f := range t.Files {
 			im.Size += f.Size
 		}
 		v, _ := h.state(ctx, im, refs)
-		v.Sources = r.Sources
+		v.Sources = sources
 		out = append(out, v)
+		return nil
+	}
+	for _, r := range refs {
+		if strings.HasPrefix(r.Name, api.SnapshotPrefix) {
+			if err := add(r.Table, r.Created, r.Sources); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, j := range work {
+		if !j.Ended.IsZero() {
+			continue
+		}
+		var sources []string
+		if j.Ref != j.Table.String() {
+			sources = []string{j.Ref}
+		}
+		if err := add(j.Table, j.Started, sources); err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }
 
-// findShown is findOne, but name can also be the digest of the table of an unnamed model.
+// findShown is findOne, but name can also be the digest of the table of a model of unnamed.
 func (h *Handler) findShown(ctx context.Context, name api.Name) (store.Image, error) {
 	im, err := h.findOne(ctx, name)
 	if name.IsRef() || !errdefs.IsNotFound(err) {
@@ -137,7 +158,8 @@ func (h *Handler) findShown(ctx context.Context, name api.Name) (store.Image, er
 		return im, rerr
 	}
 	refs = slices.DeleteFunc(refs, func(r store.Ref) bool { return !name.Matches(r.Table) })
-	shown, rerr := h.unnamed(ctx, nil, refs)
+	work := slices.DeleteFunc(h.Status(ctx).Jobs, func(j api.Job) bool { return !name.Matches(j.Table) })
+	shown, rerr := h.unnamed(ctx, nil, refs, work)
 	switch {
 	case rerr != nil:
 		return im, rerr

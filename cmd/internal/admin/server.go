@@ -54,6 +54,10 @@ type Handler struct {
 	// Status returns the work of the daemon.
 	Status func(context.Context) api.Status
 
+	// Stop stops the downloads of a table, if it is not empty, and of references, that no client
+	// waits for, and returns their number.
+	Stop func(ctx context.Context, table digest.Digest, refs ...string) (int, error)
+
 	// Verifying lists a verification of the model called name, or of all models if name is empty.
 	// The caller reports its progress in bytes, and its end.
 	Verifying func(name string) (progress func(done, total int64), end func(error))
@@ -258,5 +262,6 @@ func (h *Handler) gc(ctx context.Context, o store.GCOptions) (r store.GCResult, 
 			h.Log.Warn("models may stay whose images or mounts are gone", "err", err)
 		}
 	}
+	o.Abandoned = true
 	return h.Store.GC(ctx, o)
 }

@@ -1,8 +1,10 @@
 package admin_test
 
 import (
+	"context"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,5 +86,72 @@ func TestUnknownPath(t *testing.T) {
 	c := serve(t, http.NotFoundHandler()) // a daemon of another version
 	if _, err := c.Version(t.Context()); !errdefs.IsNotImplemented(err) {
 		t.Errorf("got %v, want ErrNotImplemented", err)
+	}
+}
+
+// TestAbandonedWithoutImage abandons a download, and removes its image: that stops it. One that began
+// without an image is listed with the reference that it had, and stopped by its digest or by a GC.
+func TestAbandonedWithoutImage(t *testing.T) {
+	r := newRig(t)
+	r.fetcher.Delay = func(ctx context.Context) { <-ctx.Done() }
+	abandon := func() {
+		t.Helper()
+		ctx, leave := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- r.store.Hydrate(ctx, r.image.Table, store.HydrateOptions{Sources: storetest.From(r.fetcher)})
+		}()
+		for len(r.store.Work()) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		leave()
+		<-ended
+	}
+	abandon()
+	removed, err := r.client.RemoveImage(t.Context(), testRef)
+	if err != nil || removed.Stopped != 1 || len(removed.Manifests) != 1 || len(r.store.Work()) != 0 {
+		t.Errorf("rm: %+v, %v, %+v", removed, err, r.store.Work())
+	}
+
+	listed := func() (found []string) {
+		t.Helper()
+		all, err := r.client.Images(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, im := range all {
+			found = append(found, string(im.State)+" "+im.ID().String()+" "+strings.Join(im.Sources, " "))
+		}
+		return found
+	}
+	want := []string{"pulling " + r.image.Table.String() + " " + testRef}
+	for what, stop := range map[string]func() (int, error){
+		"rm": func() (int, error) {
+			removed, err := r.client.RemoveImage(t.Context(), r.image.Table.String())
+			return removed.Stopped, err
+		},
+		"gc": func() (int, error) {
+			if res, err := r.client.GC(t.Context(), store.GCOptions{DryRun: true}); err != nil || res.Downloads != 1 || len(r.store.Work()) != 1 {
+				t.Errorf("dry run: %+v, %v", res, err)
+			}
+			res, err := r.client.GC(t.Context(), store.GCOptions{})
+			return res.Downloads, err
+		},
+	} {
+		r.status.Jobs = nil
+		abandon()
+		r.status.Jobs = []api.Job{{Kind: api.KindAbandoned, Table: r.image.Table, Ref: testRef}}
+		if diff := cmp.Diff(listed(), want); diff != "" {
+			t.Errorf("%s: listed (got, want):\n%s", what, diff)
+		}
+		if d, err := r.client.Image(t.Context(), r.image.Table.Encoded()[:12]); err != nil || d.Table != r.image.Table {
+			t.Errorf("%s: by digest: %+v, %v", what, d, err)
+		}
+		if n, err := stop(); n != 1 || err != nil || len(r.store.Work()) != 0 {
+			t.Errorf("%s: %d stopped, %v, %+v", what, n, err, r.store.Work())
+		}
+		if _, err := r.client.RemoveImage(t.Context(), r.image.Table.String()); !errdefs.IsNotFound(err) {
+			t.Errorf("%s: a second rm: %v, want ErrNotFound", what, err)
+		}
 	}
 }

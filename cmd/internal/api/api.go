@@ -16,7 +16,8 @@ import (
 type Image struct {
 	store.Image
 
-	// Sources are the repositories, "host/path", that an image without a reference was pulled from.
+	// Sources are the repositories, "host/path", that an image without a reference was pulled from,
+	// or the reference that it had.
 	Sources []string `json:"sources,omitempty"`
 
 	State ImageState `json:"state"`
@@ -99,6 +100,10 @@ type PrefetchRequest struct {
 
 	// TTL is the lifetime of the pin. Zero means until it is removed.
 	TTL time.Duration `json:"ttl,omitempty"`
+
+	// List is a name for the requests of one list of models, of which the daemon downloads several
+	// at the same time, and the others afterwards. Without it, the download begins at once.
+	List string `json:"list,omitempty"`
 }
 
 // An EventStatus is the subject of an Event or a VerifyEvent.
@@ -151,7 +156,8 @@ type Status struct {
 // A Kind is what a job does, and for which client.
 type Kind string
 
-// The kinds of jobs. All except KindVerify are also values of the metrics label "by".
+// The kinds of jobs. All except KindVerify and KindAbandoned are also values of the metrics label
+// "by".
 const (
 	KindPrefetch   Kind = "prefetch"
 	KindImport     Kind = "import"
@@ -159,6 +165,7 @@ const (
 	KindBackground Kind = "background" // the rest of a model, without a waiting client
 	KindContainerd Kind = "containerd" // a pull by containerd
 	KindVerify     Kind = "verify"
+	KindAbandoned  Kind = "abandoned" // a download whose clients have gone; see Job.Ends
 )
 
 // Job is work on a model.
@@ -172,7 +179,11 @@ type Job struct {
 	Total     int64         `json:"total"`             // bytes
 	Completed int64         `json:"completed"`         // bytes
 	Rate      int64         `json:"rate,omitempty"`    // bytes per second
+	Queued    bool          `json:"queued,omitempty"`  // it begins after other models of its list
 	Waiting   int           `json:"waiting,omitempty"` // the number of waiting clients, without readers of files
+
+	// Ends is when a job of KindAbandoned stops unless a client waits for it before.
+	Ends time.Time `json:"ends,omitzero"`
 
 	// Error is why it failed, or, while it runs, why the last attempt failed before the next one.
 	Error *Error `json:"error,omitempty"`
@@ -299,6 +310,9 @@ type Removed struct {
 	// InUse are the elements of Manifests whose files remain, because snapshots or images of
 	// containerd need them.
 	InUse []digest.Digest `json:"inUse,omitempty"`
+
+	// Stopped is the number of downloads that were stopped, because no client waited for them.
+	Stopped int `json:"stopped,omitempty"`
 }
 
 // ID returns the digest by which the image is known: of its manifest, or of its table if the

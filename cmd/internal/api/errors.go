@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
+	"os"
 	"strings"
 	"syscall"
 
@@ -65,14 +68,30 @@ func Wrap(err error) *Error {
 		}
 	}
 	code := "unknown"
-	var netErr net.Error
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		code = "resource_exhausted"
-	case errors.As(err, &netErr), errors.Is(err, io.ErrUnexpectedEOF):
+	case ofNetwork(err):
 		code = "unavailable"
 	}
 	return &Error{Code: code, Message: Text(err)}
+}
+
+// ofNetwork reports whether err is an error of the network. An error of a file never is, not even
+// one of a file that is being sent, which net/http returns as an *url.Error. syscall.Errno has the
+// methods of net.Error, whichever system call it comes from.
+func ofNetwork(err error) bool {
+	var file *fs.PathError
+	var files *os.LinkError
+	if errors.As(err, &file) || errors.As(err, &files) {
+		return false
+	}
+	var network net.Error
+	var number syscall.Errno
+	var op *net.OpError
+	var request *url.Error
+	return errors.As(err, &op) || errors.As(err, &request) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.As(err, &network) && !errors.As(err, &number)
 }
 
 // Status returns the HTTP status of e.

@@ -28,7 +28,7 @@ const askTimeout = 2 * time.Second
 // admin returns the handler of the admin interface.
 func (d *Daemon) admin() *admin.Handler {
 	return &admin.Handler{
-		Store: d.store, Version: d.version, Prefetch: d.jobs.Prefetch, Status: d.jobs.Status, Verifying: d.jobs.Verifying,
+		Store: d.store, Version: d.version, Prefetch: d.jobs.Prefetch, Status: d.jobs.Status, Stop: d.jobs.Stop, Verifying: d.jobs.Verifying,
 		Hydrate: d.jobs.Hydrate, Import: d.jobs.Import, ImportPlan: d.jobs.ImportPlan, ImportModels: d.jobs.ImportModels,
 		Convert: d.jobs.Convert, Mount: d.mounts.Prepare, Mounts: d.mounts.List, Unmounted: d.mounts.Release,
 		Sources: d.jobs.Sources.Wanted, Resolve: d.jobs.Restore, Settle: d.settle, Repaired: d.snapshotter.Refresh, Snapshots: d.verifySnapshots, CheckSignatures: d.checkSignatures, Signers: d.signers,

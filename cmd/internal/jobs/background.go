@@ -56,7 +56,6 @@ type Background struct {
 type fetching struct {
 	again   chan struct{} // a send ends a pause
 	started time.Time
-	first   int64 // bytes present at the start
 	failed  error // error of the last attempt; nil while the next one runs
 }
 
@@ -153,9 +152,6 @@ func (b *Background) fetch(ctx context.Context, t Shown, sources []transfer.Sour
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	b.work.Go(func() { b.watch(ctx, table, cancel) })
-	if there, err := b.Store.Presence(ctx, table); err == nil { // otherwise Hydrate returns the error
-		b.note(func() { f.first = there.Done })
-	}
 	start := time.Now()
 	if !b.Store.Early(table)[t.view].Whole {
 		select {

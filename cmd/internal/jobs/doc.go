@@ -1,10 +1,12 @@
 // Package jobs runs all work of the daemon on models: prefetches, imports from an Ollama on this
 // machine, hydrations, and, in the background, the rest of models that are shown before they are
-// complete. It lists this work, and the pulls of containerd and verifications, for "ballast
+// complete. It lists this work, all other downloads of the store, and verifications, for "ballast
 // status".
 //
 // A job belongs to the daemon and not to the client that requested it: a client can disconnect, and
-// clients that request the same model share one job.
+// clients that request the same model share one job. A pull belongs to containerd: when it
+// disconnects, the store continues for a while, since the kubelet comes back; until then, or until
+// Stop, the download is listed as abandoned.
 //
 // # Sources
 //

@@ -53,9 +53,11 @@ type Jobs struct {
 
 	mu       sync.Mutex // guards the fields below
 	stopping bool
-	running  map[string]*job // by key
+	running  map[string]*job  // by key
+	lists    map[string]*list // by name
 	watched  map[*watched]bool
-	ended    []api.Job // oldest first
+	ended    []api.Job                // oldest first
+	names    map[digest.Digest]string // last known references of tables, for images that are removed meanwhile
 }
 
 // A job is one prefetch, import or hydration. The mutex of Jobs guards it.
@@ -119,6 +121,11 @@ func (js *Jobs) Prefetch(ctx context.Context, ref remote.Ref, r api.PrefetchRequ
 		name = ref.Name() // for logs, pins and the list of jobs
 	}
 	j, err := js.join(ctx, api.KindPrefetch, name, pinFor(r.NoPin, r.TTL), func(ctx context.Context, j *job) (store.Image, error) {
+		done, err := js.turn(ctx, j, r.List)
+		if err != nil {
+			return store.Image{}, err
+		}
+		defer done()
 		return js.prefetch(ctx, j, ref)
 	})
 	if err != nil {
@@ -127,14 +134,58 @@ func (js *Jobs) Prefetch(ctx context.Context, ref remote.Ref, r api.PrefetchRequ
 	return js.follow(ctx, j, event)
 }
 
+// maxPrefetches limits the models of a list that are downloaded at the same time. They share the
+// connections.
+const maxPrefetches = 4
+
+// A list is a list of models that were requested together. The mutex of Jobs guards users.
+type list struct {
+	turns chan struct{} // has an element for each model that is being downloaded
+	users int           // models that are being downloaded, or wait for that
+}
+
+// turn waits until a model of the list called name can be downloaded, until done.
+func (js *Jobs) turn(ctx context.Context, j *job, name string) (done func(), err error) {
+	if name == "" {
+		return func() {}, nil
+	}
+	js.mu.Lock()
+	l := js.lists[name]
+	if l == nil {
+		l = &list{turns: make(chan struct{}, maxPrefetches)}
+		if js.lists == nil {
+			js.lists = map[string]*list{}
+		}
+		js.lists[name] = l
+	}
+	l.users++
+	j.Queued = true
+	js.mu.Unlock()
+	leave := func() {
+		js.mu.Lock()
+		defer js.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(js.lists, name)
+		}
+	}
+	select {
+	case l.turns <- struct{}{}:
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	j.Queued = false
+	j.announce()
+	return func() { <-l.turns; leave() }, nil
+}
+
 // follow calls event with the changes of a job.
 func (js *Jobs) follow(ctx context.Context, j *job, event func([]api.Event) error) (store.Image, error) {
 	js.wait(j, 1)
 	defer js.wait(j, -1)
 	sent := map[digest.Digest]api.Event{}
-	if err := event([]api.Event{{Status: api.StatusResolving, Ref: j.Ref}}); err != nil {
-		return store.Image{}, err
-	}
 	for {
 		js.mu.Lock()
 		news := j.news(sent)
@@ -156,9 +207,18 @@ func (js *Jobs) follow(ctx context.Context, j *job, event func([]api.Event) erro
 	}
 }
 
-// news returns the events that are not in sent, and adds them to it.
+// news returns the events that are not in sent, and adds them to it. There are some at the first
+// call: an event without a digest says whether the job has begun.
 func (j *job) news(sent map[digest.Digest]api.Event) []api.Event {
 	var out []api.Event
+	whole := api.Event{Status: api.StatusResolving, Ref: j.Ref}
+	if j.Queued {
+		whole.Status = api.StatusWaiting
+	}
+	if sent[""] != whole {
+		sent[""] = whole
+		out = append(out, whole)
+	}
 	for _, d := range j.order {
 		if e := j.events[d]; sent[d] != e {
 			sent[d] = e
@@ -318,7 +378,7 @@ func (js *Jobs) end(j *job, im store.Image, err error) {
 	switch {
 	case err == nil:
 		js.Log.Info("model fetched", "by", j.Kind, "ref", j.Ref, "digest", im.Manifest, "bytes", j.Total, "dur", dur)
-	case errors.Is(err, errStopping):
+	case errors.Is(err, errStopping), errors.Is(err, errStopped):
 		js.Log.Info("interrupted", "by", j.Kind, "ref", j.Ref, "bytes", j.Completed)
 	default:
 		js.Log.Error("model was not fetched", "by", j.Kind, "ref", j.Ref, "dur", dur, "err", err)
@@ -327,7 +387,7 @@ func (js *Jobs) end(j *job, im store.Image, err error) {
 
 // record remembers an ended job, and returns its duration. The caller holds js.mu.
 func (js *Jobs) record(j api.Job, err error) time.Duration {
-	j.Ended, j.Rate, j.Waiting = time.Now(), 0, 0
+	j.Ended, j.Rate, j.Waiting, j.Queued = time.Now(), 0, 0, false
 	if err != nil {
 		j.Error = api.Wrap(err)
 	}

@@ -41,8 +41,13 @@ type pullRig struct {
 
 func newPullRig(t *testing.T) *pullRig {
 	t.Helper()
+	return newLingeringRig(t, time.Millisecond)
+}
+
+func newLingeringRig(t *testing.T, linger time.Duration) *pullRig {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	s := storetest.Open(t, t.TempDir(), store.Options{Linger: time.Millisecond})
+	s := storetest.Open(t, t.TempDir(), store.Options{Linger: linger})
 	r := &pullRig{weights: storetest.Random(7, 9<<20), gate: make(chan struct{})}
 	r.fetcher = storetest.NewFetcher(r.weights)
 	r.fetcher.Delay = func(ctx context.Context) {

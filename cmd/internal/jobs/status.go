@@ -1,8 +1,13 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ballast-dev/ballast/cmd/internal/api"
@@ -13,20 +18,23 @@ import (
 
 // A watched is work outside of Jobs: a pull of containerd, or a verification. The mutex of Jobs
 // guards it.
-type watched struct {
-	api.Job
-	first int64 // bytes present at its start, -1 if not known yet
-}
+type watched struct{ api.Job }
 
 // containerd lists a pull that waits for a table, until end is called.
 func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(error)) {
-	w := &watched{api.Job{Kind: api.KindContainerd, Table: table, Waiting: 1}, -1}
-	if there, err := js.Store.Presence(ctx, table); err == nil { // otherwise its table is being downloaded
-		w.first = there.Done
-	}
+	w := &watched{api.Job{Kind: api.KindContainerd, Ref: js.nameOf(ctx, table), Table: table, Waiting: 1}}
 	ended, counted := js.watch(w), js.Metrics.Pull(api.KindContainerd)
 	return func(err error) {
-		ended(err)
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			ended(&api.Error{Code: "canceled", Message: "its client has gone"})
+		} else {
+			ended(err)
+		}
+		if err == nil {
+			js.mu.Lock()
+			delete(js.names, table)
+			js.mu.Unlock()
+		}
 		format := ""
 		if t, terr := js.Store.Table(context.WithoutCancel(ctx), table); terr == nil {
 			format = t.Origin.Format
@@ -38,7 +46,7 @@ func (js *Jobs) containerd(ctx context.Context, table digest.Digest) (end func(e
 // Verifying lists a verification of the model called name, or of all models if name is empty. The
 // caller reports its progress in bytes, and its end.
 func (js *Jobs) Verifying(name string) (progress func(done, total int64), end func(error)) {
-	w := &watched{Job: api.Job{Kind: api.KindVerify, Ref: name, Waiting: 1}}
+	w := &watched{api.Job{Kind: api.KindVerify, Ref: name, Waiting: 1}}
 	return func(done, total int64) {
 		js.mu.Lock()
 		defer js.mu.Unlock()
@@ -78,36 +86,15 @@ func (js *Jobs) list() (running, ended []api.Job) {
 		running = append(running, j.Job)
 	}
 	for w := range js.watched {
-		if w.Kind == api.KindContainerd {
-			w.measure(js.Store)
+		j := w.Job
+		if j.Kind == api.KindVerify {
+			j.Rate = int64(float64(j.Completed) / max(time.Since(j.Started).Seconds(), 1e-3))
 		}
-		w.Rate = average(w.Completed-max(w.first, 0), w.Started)
-		running = append(running, w.Job)
+		running = append(running, j)
 	}
 	ended = slices.Clone(js.ended)
 	slices.Reverse(ended)
 	return running, ended
-}
-
-// measure updates the progress of a pull of containerd.
-func (w *watched) measure(s *store.Store) {
-	ps, ok := s.Hydrating(w.Table)
-	if !ok {
-		return // it has not begun, or is about to end
-	}
-	w.Total, w.Completed = 0, 0
-	for _, p := range ps {
-		w.Total += p.Total
-		w.Completed += p.Done
-	}
-	if w.first < 0 {
-		w.first = w.Completed
-	}
-}
-
-// average returns the rate, per second, of n bytes since a time.
-func average(n int64, since time.Time) int64 {
-	return int64(float64(max(n, 0)) / max(time.Since(since).Seconds(), 1e-3))
 }
 
 // list returns the work on the rest of models, once for each table.
@@ -128,9 +115,6 @@ func (b *Background) list(ctx context.Context) (out []api.Job) {
 		if p, err := b.Store.Presence(ctx, table); err == nil {
 			j.Total, j.Completed = p.Total, p.Done
 		}
-		if _, ok := b.Store.Hydrating(table); ok {
-			j.Rate = average(j.Completed-f.first, f.started)
-		}
 		out = append(out, j)
 	}
 	return out
@@ -139,20 +123,139 @@ func (b *Background) list(ctx context.Context) (out []api.Job) {
 // Status returns the work of the daemon.
 func (js *Jobs) Status(ctx context.Context) api.Status {
 	running, ended := js.list()
-	running = append(running, js.Background.list(ctx)...)
+	for _, j := range js.Background.list(ctx) {
+		if !downloads(running, j.Table) { // otherwise a client waits for the same download
+			running = append(running, j)
+		}
+	}
+	work := js.Store.Work()
+	for i, j := range running {
+		if j.Kind == api.KindContainerd || j.Kind == api.KindBackground {
+			measure(&running[i], work)
+		}
+	}
+	later, _ := js.list() // work has the downloads of jobs that have begun meanwhile
+	for _, w := range work {
+		j := api.Job{
+			Kind: api.KindAbandoned, Table: w.Table, Started: w.Started, Total: w.Total, Completed: w.Done, Rate: w.Rate, Waiting: w.Waiting, Ends: w.Ends,
+		}
+		if w.Waiting > 0 {
+			if downloads(running, w.Table) || downloads(later, w.Table) {
+				continue
+			}
+			j.Kind = api.KindHydrate // a repair
+		}
+		running = append(running, j)
+	}
 	slices.SortStableFunc(running, func(a, b api.Job) int { return a.Started.Compare(b.Started) })
 	s := api.Status{Jobs: append(append([]api.Job{}, running...), ended...), Paused: js.Store.Paused()}
 	for i, j := range s.Jobs {
-		if j.Ref != "" || j.Table == "" {
-			continue
-		}
-		s.Jobs[i].Ref = j.Table.String()
-		for _, im := range js.Sources.images(ctx, j.Table) {
-			s.Jobs[i].Ref = api.Label(im, remote.Ref{})
+		if j.Ref == "" && j.Table != "" {
+			s.Jobs[i].Ref = js.nameOf(ctx, j.Table)
 		}
 	}
+	js.forget(s.Jobs)
 	if m := js.Lazy(); m != nil {
 		s.WaitingReads = m.Stats().Waiting
 	}
 	return s
+}
+
+// downloads reports whether a job downloads a table.
+func downloads(jobs []api.Job, table digest.Digest) bool {
+	return slices.ContainsFunc(jobs, func(j api.Job) bool { return j.Table == table })
+}
+
+// measure sets the progress of a job to that of the download it waits for: of the fastest one, if
+// there are several. It stays as it is before the download begins, and between two attempts.
+func measure(j *api.Job, work []store.Work) {
+	var found bool
+	for _, w := range work {
+		if w.Table == j.Table && w.Waiting > 0 && (!found || w.Rate > j.Rate || w.Rate == j.Rate && w.Done > j.Completed) {
+			found, j.Total, j.Completed, j.Rate = true, w.Total, w.Done, w.Rate
+		}
+	}
+}
+
+// nameOf returns a reference of the images of a table or, if they were removed, one that they had.
+// Otherwise it returns the digest of the table.
+func (js *Jobs) nameOf(ctx context.Context, table digest.Digest) string {
+	images := js.Sources.images(ctx, table)
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	name := ""
+	for _, im := range images {
+		name = api.Label(im, remote.Ref{})
+	}
+	if name == "" {
+		return cmp.Or(js.names[table], table.String())
+	}
+	if js.names == nil {
+		js.names = map[digest.Digest]string{}
+	}
+	js.names[table] = name
+	return name
+}
+
+// forget drops the names of tables without a job.
+func (js *Jobs) forget(jobs []api.Job) {
+	js.mu.Lock()
+	defer js.mu.Unlock()
+	maps.DeleteFunc(js.names, func(t digest.Digest, _ string) bool { return !downloads(jobs, t) })
+}
+
+// errStopped is why jobs end that Stop cancels.
+var errStopped = fmt.Errorf("stopped by \"ballast rm\": %w", context.Canceled)
+
+// Stop stops the downloads of a table, if it is not empty, and of references, that no client waits
+// for, and returns their number. A reference of a table that has other images counts only for jobs.
+func (js *Jobs) Stop(ctx context.Context, table digest.Digest, refs ...string) (n int, err error) {
+	var ending []*job
+	js.mu.Lock()
+	for _, j := range js.running {
+		if j.Waiting == 0 && (slices.Contains(refs, j.Ref) || table != "" && j.Table == table) {
+			j.cancel(errStopped)
+			ending = append(ending, j)
+		}
+	}
+	js.mu.Unlock()
+	for _, j := range ending {
+		if err := js.over(ctx, j); err != nil {
+			return n, err
+		}
+		n++
+	}
+	for _, w := range js.Store.Work() {
+		if w.Waiting > 0 || w.Table != table && (len(js.Sources.images(ctx, w.Table)) > 0 || !slices.Contains(refs, js.nameOf(ctx, w.Table))) {
+			continue
+		}
+		m, err := js.Store.Abandon(ctx, w.Table)
+		if err != nil {
+			return n, err
+		}
+		if !slices.ContainsFunc(ending, func(j *job) bool { return j.Table == w.Table }) {
+			n += m
+		}
+	}
+	if n > 0 {
+		js.Log.Info("downloads without a client stopped", "ref", strings.Join(refs, " "), "table", table, "downloads", n)
+	}
+	return n, nil
+}
+
+// over waits for the end of a job.
+func (js *Jobs) over(ctx context.Context, j *job) error {
+	for {
+		js.mu.Lock()
+		done, changed := j.done, j.changed
+		js.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }

@@ -16,7 +16,8 @@ import (
 )
 
 // TestStatus lists running jobs, oldest first, with the number of waiting clients, and then the
-// ended ones, with their errors.
+// ended ones, with their errors. The background download of a model is not listed while a client
+// waits for the model.
 func TestStatus(t *testing.T) {
 	r := newPullRig(t)
 	b := &Background{Store: r.Store, Log: r.Log, running: map[task]*fetching{
@@ -37,7 +38,6 @@ func TestStatus(t *testing.T) {
 	applied := r.containerd(t.Context(), r.table)
 	got := r.Status(t.Context())
 	want := []string{
-		"background " + r.table.String() + " waiting 0 running unavailable",
 		"prefetch " + pullRef + " waiting 1 running",
 		"verify  waiting 1 running",
 		"containerd " + r.table.String() + " waiting 1 running",
@@ -46,7 +46,7 @@ func TestStatus(t *testing.T) {
 	if diff := diffJobs(got.Jobs, want); diff != "" {
 		t.Error(diff)
 	}
-	if j := got.Jobs[3]; j.Total != int64(len(r.weights)) || j.Completed != 0 {
+	if j := got.Jobs[2]; j.Total != int64(len(r.weights)) || j.Completed != 0 {
 		t.Errorf("a pull of containerd: %+v", j)
 	}
 	verified(errors.New("x"))

@@ -53,7 +53,7 @@ func (e *Engine) fetch(ctx context.Context, h *hydration, i int) (*blobFetch, er
 		if err != nil {
 			return nil, err
 		}
-		h.started(i, b)
+		h.fetching(i, b)
 		select {
 		case <-b.done:
 			err = b.err

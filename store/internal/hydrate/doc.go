@@ -9,7 +9,8 @@
 //	             └ archive  transfer.Fetch.All ──▶ sink (tar, unpack, fragments) ──▶ Publish
 //
 // A hydration, with its fetches, is either awaited or in the background; a single fetch becomes awaited when
-// a reader waits for it. Awaited work continues for Engine.Linger after its last caller has gone.
+// a reader waits for it. Awaited work continues for Engine.Linger after its last caller has gone, or
+// until Engine.Abandon.
 //
 // Assembled files are locked individually, in a fixed order. An archive is unpacked while it arrives if an
 // unpacker is free, otherwise afterwards: no buffers are held while waiting for one. If an unpacker is

@@ -130,7 +130,7 @@ func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options, finis
 	h.waiters++
 	if h.linger != nil {
 		h.linger.Stop()
-		h.linger = nil
+		h.linger, h.ends = nil, time.Time{}
 	}
 	return h, joined, nil
 }
@@ -138,10 +138,11 @@ func (e *Engine) hydration(d digest.Digest, t *filetable.Table, o Options, finis
 // start starts the work of a hydration. The caller holds mu.
 func (e *Engine) start(h *hydration, t *filetable.Table, finish func() error) {
 	ctx, cancel := context.WithCancel(e.ctx)
-	h.cancel = cancel
+	h.cancel, h.started = cancel, time.Now()
 	e.hydrations[h.key()] = h
 	close(e.began)
 	e.began = make(chan struct{})
+	e.work.Go(h.measure)
 	e.work.Go(func() {
 		left, err := e.run(ctx, h, t)
 		if err == nil {
@@ -223,7 +224,7 @@ func (e *Engine) leave(h *hydration) {
 		h.cancel()
 		return
 	}
-	h.linger = time.AfterFunc(e.Linger, h.cancel)
+	h.linger, h.ends = time.AfterFunc(e.Linger, h.cancel), time.Now().Add(e.Linger)
 }
 
 // run executes a hydration. left are directories of the area that it no longer needs.

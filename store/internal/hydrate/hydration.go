@@ -16,12 +16,14 @@ type hydration struct {
 	table   digest.Digest
 	group   string
 	targets []Target
+	started time.Time
 	cancel  context.CancelFunc
 	done    chan struct{}
 	err     error // valid after done is closed
 
 	waiters int               // guarded by Engine.mu
 	linger  *time.Timer       // guarded by Engine.mu; runs while there are no waiters
+	ends    time.Time         // guarded by Engine.mu; when linger fires
 	list    []transfer.Source // guarded by Engine.mu
 	from    transfer.Sources
 
@@ -30,6 +32,7 @@ type hydration struct {
 	wanted  map[digest.Digest]bool // files that readers wait for
 	blobs   []Progress             // by index of targets
 	fetches []*blobFetch
+	rate    int64 // bytes per second
 }
 
 // key identifies a hydration.
@@ -82,8 +85,8 @@ func (h *hydration) left() (n int64) {
 	return n
 }
 
-// started records the fetch of a target.
-func (h *hydration) started(i int, b *blobFetch) {
+// fetching records the fetch of a target.
+func (h *hydration) fetching(i int, b *blobFetch) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.fetches[i] = b

@@ -70,9 +70,12 @@ func TestWarningsHavePrefixes(t *testing.T) {
 	var out strings.Builder
 	a := &app{stderr: &out}
 	a.warn("left alone: %s", "a\x1b[2J")
-	a.note("it is %d", 1)
-	if got, want := out.String(), "ballast: warning: left alone: a\ufffd[2J\nballast: note: it is 1\n"; got != want {
+	a.note("it is %d:\n\tx\r", 1)
+	if got, want := out.String(), "ballast: warning: left alone: a\ufffd[2J\nballast: note: it is 1:\n\tx\ufffd\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+	if _, _, stderr := ballast(t, "lss"); !strings.Contains(stderr, "\n\tls\nusage: ") {
+		t.Errorf("a suggestion: %q", stderr)
 	}
 }
 
